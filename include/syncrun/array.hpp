@@ -1,0 +1,162 @@
+#pragma once
+
+// Shapes, views and host arrays: row-major, the first dimension is the rows.
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "syncrun/dtype.hpp"
+
+namespace syncrun {
+
+/// Most dimensions an array can have.
+inline constexpr std::size_t kMaxDimensions = 6;
+
+/// The extents of an array of N dimensions, in elements. Written as a braced list: `{500, 784}`.
+template <std::size_t N>
+class Shape {
+  static_assert(N <= kMaxDimensions, "Syncrun arrays have at most six dimensions");
+
+ public:
+  constexpr Shape() = default;
+  template <std::integral... Extents>
+    requires(sizeof...(Extents) == N && N > 0)
+  constexpr Shape(Extents... extents) noexcept  // NOLINT(google-explicit-constructor): written as {500, 784}
+      : extents_{static_cast<std::int64_t>(extents)...} {}
+  explicit constexpr Shape(const std::array<std::int64_t, N>& extents) noexcept : extents_(extents) {}
+
+  static constexpr std::size_t dimensions() noexcept { return N; }
+  constexpr std::int64_t operator[](std::size_t dimension) const noexcept { return extents_[dimension]; }
+  constexpr std::int64_t& operator[](std::size_t dimension) noexcept { return extents_[dimension]; }
+  constexpr std::span<const std::int64_t> extents() const noexcept { return {extents_.data(), N}; }
+  /// The first extent; 1 for a scalar.
+  constexpr std::int64_t rows() const noexcept {
+    if constexpr (N == 0) return 1;
+    else return extents_[0];
+  }
+  /// Product of all extents; meaningful for shapes that were checked (see Session::data).
+  constexpr std::int64_t elements() const noexcept {
+    std::int64_t count = 1;
+    for (const auto extent : extents_) count *= extent;
+    return count;
+  }
+  constexpr std::int64_t elements_per_row() const noexcept {
+    std::int64_t count = 1;
+    for (std::size_t i = 1; i < N; ++i) count *= extents_[i];
+    return count;
+  }
+  friend constexpr bool operator==(const Shape&, const Shape&) = default;
+
+ private:
+  std::array<std::int64_t, N> extents_{};
+};
+
+template <std::integral... Extents>
+Shape(Extents...) -> Shape<sizeof...(Extents)>;
+
+/// "[500, 784]".
+std::string to_string(std::span<const std::int64_t> extents);
+template <std::size_t N>
+std::string to_string(const Shape<N>& shape) {
+  return to_string(shape.extents());
+}
+
+/// A row-major array somebody else owns. On a CUDA device `data()` is device memory and elements are out of reach of
+/// host code; everywhere else elements are read as `view(i, j)` or row by row as `view[i]`.
+template <class T, std::size_t N>
+class ArrayView {
+ public:
+  using element_type = T;
+
+  constexpr ArrayView() = default;
+  constexpr ArrayView(T* data, const Shape<N>& shape) noexcept : data_(data), shape_(shape) {}
+
+  constexpr T* data() const noexcept { return data_; }
+  constexpr const Shape<N>& shape() const noexcept { return shape_; }
+  constexpr std::int64_t shape(std::size_t dimension) const noexcept { return shape_[dimension]; }
+  constexpr std::int64_t rows() const noexcept { return shape_.rows(); }
+  constexpr std::int64_t elements_per_row() const noexcept { return shape_.elements_per_row(); }
+  constexpr std::int64_t size() const noexcept { return shape_.elements(); }
+  constexpr bool empty() const noexcept { return size() == 0; }
+  constexpr std::span<T> span() const noexcept { return {data_, static_cast<std::size_t>(size())}; }
+  constexpr operator std::span<T>() const noexcept { return span(); }  // NOLINT(google-explicit-constructor)
+  constexpr T* begin() const noexcept { return data_; }
+  constexpr T* end() const noexcept { return data_ + size(); }
+
+  /// Row i: an element of a one-dimensional view, else the view of N-1 dimensions below it.
+  constexpr decltype(auto) operator[](std::int64_t row) const noexcept
+    requires(N > 0)
+  {
+    assert(row >= 0 && row < rows());
+    if constexpr (N == 1) {
+      return (data_[row]);
+    } else {
+      Shape<N - 1> below;
+      for (std::size_t i = 1; i < N; ++i) below[i - 1] = shape_[i];
+      return ArrayView<T, N - 1>(data_ + row * elements_per_row(), below);
+    }
+  }
+
+  template <std::integral... Index>
+    requires(sizeof...(Index) == N)
+  constexpr T& operator()(Index... index) const noexcept {
+    const std::array<std::int64_t, N> at{static_cast<std::int64_t>(index)...};
+    std::int64_t offset = 0;
+    for (std::size_t i = 0; i < N; ++i) {
+      assert(at[i] >= 0 && at[i] < shape_[i]);
+      offset = offset * shape_[i] + at[i];
+    }
+    return data_[offset];
+  }
+
+ private:
+  T* data_ = nullptr;
+  Shape<N> shape_{};
+};
+
+/// A row-major array in ordinary memory of this process: what gathers and `get` return to the master.
+template <Element T, std::size_t N>
+class Array {
+ public:
+  Array() = default;
+  /// Zero-filled.
+  explicit Array(const Shape<N>& shape)
+      : shape_(shape), values_(std::make_unique<T[]>(static_cast<std::size_t>(shape.elements()))) {}
+
+  const Shape<N>& shape() const noexcept { return shape_; }
+  std::int64_t rows() const noexcept { return shape_.rows(); }
+  std::int64_t size() const noexcept { return values_ ? shape_.elements() : 0; }
+  T* data() noexcept { return values_.get(); }
+  const T* data() const noexcept { return values_.get(); }
+  ArrayView<T, N> view() noexcept { return {values_.get(), shape_}; }
+  ArrayView<const T, N> view() const noexcept { return {values_.get(), shape_}; }
+  std::span<T> span() noexcept { return {values_.get(), static_cast<std::size_t>(size())}; }
+  std::span<const T> span() const noexcept { return {values_.get(), static_cast<std::size_t>(size())}; }
+  T* begin() noexcept { return data(); }
+  T* end() noexcept { return data() + size(); }
+  const T* begin() const noexcept { return data(); }
+  const T* end() const noexcept { return data() + size(); }
+  decltype(auto) operator[](std::int64_t row) const noexcept { return view()[row]; }
+  decltype(auto) operator[](std::int64_t row) noexcept { return view()[row]; }
+  template <std::integral... Index>
+  const T& operator()(Index... index) const noexcept {
+    return view()(index...);
+  }
+  std::vector<T> to_vector() const { return {begin(), end()}; }
+
+ private:
+  Shape<N> shape_{};
+  std::unique_ptr<T[]> values_;
+};
+
+}  // namespace syncrun

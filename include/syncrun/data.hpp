@@ -1,0 +1,115 @@
+#pragma once
+
+// Data: an array in shared memory that every process of the session has mapped. Made by Session::data. Master only.
+
+#include <ranges>
+#include <utility>
+
+#include "syncrun/array.hpp"
+#include "syncrun/detail/call.hpp"
+
+namespace syncrun {
+
+class Session;
+
+namespace detail {
+void set_data(DataRecord& record, std::span<const std::int64_t> extents, const void* values);
+void resize_data(DataRecord& record, std::span<const std::int64_t> extents);
+void free_data(DataRecord& record);
+RawArray array_of(const DataRecord& record);
+RawArray begin_write(DataRecord& record);
+void end_write(DataRecord& record) noexcept;
+
+template <class R, class T>
+concept ValuesOf = std::ranges::contiguous_range<R> && std::same_as<std::ranges::range_value_t<R>, T>;
+}  // namespace detail
+
+/// Permission to write a Data, for as long as it lives. Making one waits for calls in flight that read the Data; while
+/// it is open, a call on the Data is an error. So nothing is ever written while a worker reads it.
+template <Element T, std::size_t N>
+class WriteGuard {
+ public:
+  explicit WriteGuard(std::shared_ptr<detail::DataRecord> record)
+      : record_(std::move(record)), view_(detail::begin_write(*record_).view<T, N>()) {}
+  WriteGuard(WriteGuard&&) noexcept = default;
+  WriteGuard& operator=(WriteGuard&&) = delete;
+  ~WriteGuard() {
+    if (record_) detail::end_write(*record_);
+  }
+
+  const ArrayView<T, N>& view() const noexcept { return view_; }
+  std::span<T> span() const noexcept { return view_.span(); }
+  T* data() const noexcept { return view_.data(); }
+  const Shape<N>& shape() const noexcept { return view_.shape(); }
+  T* begin() const noexcept { return view_.begin(); }
+  T* end() const noexcept { return view_.end(); }
+  decltype(auto) operator[](std::int64_t row) const noexcept { return view_[row]; }
+  template <std::integral... Index>
+  T& operator()(Index... index) const noexcept {
+    return view_(index...);
+  }
+
+ private:
+  std::shared_ptr<detail::DataRecord> record_;
+  ArrayView<T, N> view_;
+};
+
+/// An array of N dimensions in shared memory: element type and number of dimensions are fixed, the shape can change.
+/// A handle: copies refer to the same array, and the memory is given back with the last of them. All members throw
+/// Error (usage) once the session is closed. Workers see it as Scattered or Broadcast, never a copy of their own.
+template <Element T, std::size_t N>
+class Data {
+  static_assert(N >= 1, "a single number is passed by value");
+
+ public:
+  explicit Data(std::shared_ptr<detail::DataRecord> record) noexcept : record_(std::move(record)) {}
+
+  Shape<N> shape() const { return view().shape(); }
+  std::int64_t rows() const { return view().rows(); }
+  std::int64_t size() const { return view().size(); }
+  /// The elements, to read. Valid until the next set, resize or free.
+  ArrayView<const T, N> view() const { return detail::array_of(*record_).view<const T, N>(); }
+  std::span<const T> span() const { return view().span(); }
+
+  /// Opens the array for writing; see WriteGuard. Throws Error (usage) if it is open already.
+  [[nodiscard]] WriteGuard<T, N> write() { return WriteGuard<T, N>(record_); }
+
+  /// Gives it new values and a new shape; waits for calls that read it. Throws Error: usage if the number of values is
+  /// not that of the shape, system if there is not enough memory (says how much was wanted and there was).
+  template <detail::ValuesOf<T> R>
+  void set(const R& values, const Shape<N>& shape) {
+    check_count(std::ranges::size(values), shape);
+    detail::set_data(*record_, shape.extents(), std::ranges::data(values));
+  }
+  /// New values in the present shape; of one dimension, in the shape of the values.
+  template <detail::ValuesOf<T> R>
+  void set(const R& values) {
+    if constexpr (N == 1) set(values, Shape<1>(std::ranges::size(values)));
+    else set(values, shape());
+  }
+
+  /// Changes the shape. Elements keep their place in row-major order; new ones are zero.
+  void resize(const Shape<N>& shape) { detail::resize_data(*record_, shape.extents()); }
+
+  /// Gives the memory back now. The array is left with zero rows.
+  void free() { detail::free_data(*record_); }
+
+  /// The framework's own handle.
+  const std::shared_ptr<detail::DataRecord>& record() const noexcept { return record_; }
+
+ private:
+  static void check_count(std::size_t values, const Shape<N>& shape);
+  std::shared_ptr<detail::DataRecord> record_;
+};
+
+namespace detail {
+/// Throws Error (usage) unless `count` values fill an array of these extents.
+void check_count(std::size_t count, std::span<const std::int64_t> extents);
+}  // namespace detail
+
+template <Element T, std::size_t N>
+void Data<T, N>::check_count(std::size_t values, const Shape<N>& shape) {
+  detail::check_count(values, shape.extents());
+}
+
+}  // namespace syncrun

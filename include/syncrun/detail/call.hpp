@@ -1,0 +1,183 @@
+#pragma once
+
+// The untyped seam between the typed API (templates, compiled into the user's program) and the library: descriptions of
+// signatures, the master's CallBuilder and the worker's WorkerCall. Users never name what stands here.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "syncrun/array.hpp"
+#include "syncrun/options.hpp"
+#include "syncrun/output.hpp"
+#include "syncrun/worker.hpp"
+
+namespace syncrun::detail {
+
+class SessionCore;
+struct DataRecord;
+struct VariableRecord;
+struct FunctionRecord;
+struct ObjectRecord;
+
+inline constexpr std::size_t kMaxArguments = 16;
+inline constexpr std::size_t kMaxOutputs = 12;
+
+enum class DeviceKind : std::uint8_t { cpu, cuda };
+
+enum class ArgumentKind : std::uint8_t { scattered, broadcast, value, per_worker, local, sliced, update };
+
+/// One parameter the caller passes.
+struct ArgumentType {
+  ArgumentKind kind;
+  DType dtype;
+  Reduction reduction;
+  std::uint8_t dimensions;
+  std::uint32_t bytes;  // of a by-value parameter
+};
+
+struct OutputType {
+  DType dtype;
+  Reduction reduction;
+  std::uint8_t dimensions;
+};
+
+/// A function or member function pointer as bytes (member pointers: Itanium C++ ABI 2.3).
+struct BodyPointer {
+  std::array<std::uintptr_t, 2> words{};
+  bool is_member = false;
+};
+
+class WorkerCall;
+using Thunk = void (*)(WorkerCall& call, const BodyPointer& body);
+
+/// What a worker runs: the typed thunk of a signature and the user's function behind it.
+struct Body {
+  DeviceKind device = DeviceKind::cpu;
+  Thunk thunk = nullptr;
+  BodyPointer pointer{};
+};
+
+/// A signature at run time; the spans are static.
+struct SignatureInfo {
+  std::span<const ArgumentType> arguments;
+  std::span<const OutputType> outputs;
+  bool has_comm = false;
+};
+
+/// An array of unknown type: where, and how long in each dimension.
+struct RawArray {
+  void* data = nullptr;
+  std::array<std::int64_t, kMaxDimensions> extents{};
+  template <class T, std::size_t N>
+  ArrayView<T, N> view() const noexcept {
+    Shape<N> shape;
+    for (std::size_t i = 0; i < N; ++i) shape[i] = extents[i];
+    return {static_cast<T*>(data), shape};
+  }
+};
+
+struct RawRows {
+  RawArray rows;
+  std::int64_t first_row = 0;
+};
+
+struct RawUpdate {
+  RawArray original;
+  RawArray value;
+};
+
+/// A reduced output on its way to the caller.
+struct RawOutput {
+  std::array<std::int64_t, kMaxDimensions> extents{};
+  alignas(8) std::array<std::byte, 8> scalar{};  // dimensions == 0
+  OutputBuffer buffer;                           // otherwise
+};
+
+/// Where the results of one call arrive.
+struct CallResult {
+  bool finished = false;
+  std::exception_ptr error;
+  std::vector<RawOutput> outputs;
+};
+
+/// Master: checks one call, argument by argument, and publishes it. Nothing reaches a worker before publish().
+class CallBuilder {
+ public:
+  /// `target`: a rank, or -1 for all. Throws Error (usage) if the session is closed or used from two threads.
+  CallBuilder(const std::shared_ptr<FunctionRecord>& function, int target, const CallOptions& options);
+  ~CallBuilder();
+  CallBuilder(const CallBuilder&) = delete;
+  CallBuilder& operator=(const CallBuilder&) = delete;
+
+  // In the order of SignatureInfo::arguments.
+  void add_data(const std::shared_ptr<DataRecord>& data);
+  void add_value(const void* value, std::size_t bytes);
+  void add_per_worker(const void* values, std::size_t count, std::size_t bytes_each);
+  void add_variable(const std::shared_ptr<VariableRecord>& variable);
+
+  /// Publishes and waits. Throws what failed.
+  void run(CallResult& result);
+  /// Publishes; the result arrives when the session waits.
+  std::shared_ptr<CallResult> launch();
+
+ private:
+  struct State;
+  void publish();
+  SessionCore* session_;
+  FunctionRecord* function_;
+  int target_;
+  const CallOptions* options_;
+  std::size_t arguments_ = 0;
+};
+
+/// Waits for a call launched earlier. Throws what failed.
+void wait_for(SessionCore& session, CallResult& result);
+bool is_ready(SessionCore& session, CallResult& result);
+
+std::shared_ptr<FunctionRecord> define_function(const std::shared_ptr<SessionCore>& session,
+                                                const SignatureInfo& signature, std::span<const Body> bodies,
+                                                std::string_view name, std::shared_ptr<ObjectRecord> object);
+const std::string& name_of(const FunctionRecord& function) noexcept;
+
+/// Builds an object on every worker: `arguments` are the bytes that the construction thunk decodes.
+std::shared_ptr<ObjectRecord> replicate_object(const std::shared_ptr<SessionCore>& session, const Body& construct,
+                                               std::span<const std::byte> arguments, std::string_view name);
+
+/// Worker: one call, as its thunk sees it.
+class WorkerCall {
+ public:
+  explicit WorkerCall(WorkerCore& core) noexcept : core_(&core) {}
+
+  /// Moves to the next slice this rank has to compute; false after the last. Slices without rows are passed over,
+  /// unless the function has a communicator.
+  bool next_slice();
+
+  RawRows rows(std::size_t argument);       // scattered, sliced: of the current slice
+  RawArray whole(std::size_t argument);     // broadcast, local
+  RawUpdate update(std::size_t argument);   // of the current slice
+  const void* value(std::size_t argument);  // value, per_worker: this rank's
+  void* object();                           // `this` of a method
+  CpuWorker& cpu_worker();
+  Comm& comm();
+
+  /// Takes over an output of the current slice.
+  void accept(std::size_t output, const OutputType& type, std::span<const std::int64_t> extents,
+              OutputBuffer buffer);
+  void accept_scalar(std::size_t output, const OutputType& type, const void* value);
+
+  /// Construction thunks: the arguments' bytes, and where the new object goes.
+  std::span<const std::byte> construction_arguments();
+  void keep_object(void* object, void (*destroy)(void* object) noexcept);
+
+ private:
+  WorkerCore* core_;
+};
+
+}  // namespace syncrun::detail

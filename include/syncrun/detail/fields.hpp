@@ -1,0 +1,93 @@
+#pragma once
+
+// Fields of a plain struct, by structured binding: how a result type's outputs are found without macros.
+
+#include <cstddef>
+#include <type_traits>
+#include <utility>
+
+#include "syncrun/output.hpp"
+
+namespace syncrun::detail {
+
+template <class T>
+inline constexpr bool kIsOutput = false;
+template <Reduction kReduction, class T, std::size_t N>
+inline constexpr bool kIsOutput<Output<kReduction, T, N>> = true;
+
+/// Stands for any field initialiser when fields are counted.
+struct AnyField {
+  template <class T>
+  operator T() const noexcept;  // never defined: only its type is asked for
+};
+
+template <class T, std::size_t... I>
+constexpr bool takes_fields(std::index_sequence<I...>) {
+  return requires { T{(static_cast<void>(I), AnyField{})...}; };
+}
+
+/// Number of fields of an aggregate, at most kMaxFields.
+inline constexpr std::size_t kMaxFields = 12;
+template <class T, std::size_t kTry = kMaxFields>
+constexpr std::size_t field_count() {
+  if constexpr (kTry == 0) return 0;
+  else if constexpr (takes_fields<T>(std::make_index_sequence<kTry>{})) return kTry;
+  else return field_count<T, kTry - 1>();
+}
+
+// clang-format off
+template <class T, class F>
+constexpr decltype(auto) with_fields(T& t, F&& f) {
+  constexpr std::size_t kCount = field_count<std::remove_const_t<T>>();
+  if constexpr (kCount == 1) { auto& [a] = t; return f(a); }
+  else if constexpr (kCount == 2) { auto& [a, b] = t; return f(a, b); }
+  else if constexpr (kCount == 3) { auto& [a, b, c] = t; return f(a, b, c); }
+  else if constexpr (kCount == 4) { auto& [a, b, c, d] = t; return f(a, b, c, d); }
+  else if constexpr (kCount == 5) { auto& [a, b, c, d, e] = t; return f(a, b, c, d, e); }
+  else if constexpr (kCount == 6) { auto& [a, b, c, d, e, g] = t; return f(a, b, c, d, e, g); }
+  else if constexpr (kCount == 7) { auto& [a, b, c, d, e, g, h] = t; return f(a, b, c, d, e, g, h); }
+  else if constexpr (kCount == 8) { auto& [a, b, c, d, e, g, h, i] = t; return f(a, b, c, d, e, g, h, i); }
+  else if constexpr (kCount == 9) { auto& [a, b, c, d, e, g, h, i, j] = t; return f(a, b, c, d, e, g, h, i, j); }
+  else if constexpr (kCount == 10) { auto& [a, b, c, d, e, g, h, i, j, k] = t; return f(a, b, c, d, e, g, h, i, j, k); }
+  else if constexpr (kCount == 11) { auto& [a, b, c, d, e, g, h, i, j, k, l] = t; return f(a, b, c, d, e, g, h, i, j, k, l); }
+  else { auto& [a, b, c, d, e, g, h, i, j, k, l, m] = t; return f(a, b, c, d, e, g, h, i, j, k, l, m); }
+}
+// clang-format on
+
+/// Calls f on every output of a result: on itself, or on each field of the struct in order.
+template <class R, class F>
+constexpr void for_each_output(R& result, F&& f) {
+  using Plain = std::remove_const_t<R>;
+  if constexpr (kIsOutput<Plain>) {
+    f(result);
+  } else {
+    with_fields(result, [&](auto&... field) { (f(field), ...); });
+  }
+}
+
+template <class... Fields>
+struct FieldList {};
+
+template <class R>
+consteval bool is_result() {
+  if constexpr (std::is_void_v<R> || kIsOutput<R>) {
+    return true;
+  } else if constexpr (std::is_aggregate_v<R> && !std::is_array_v<R> && !std::is_empty_v<R>) {
+    if constexpr (field_count<R>() == 0) {
+      return false;
+    } else {
+      using Types = decltype(with_fields(std::declval<R&>(), [](auto&... field) {
+        return FieldList<std::remove_reference_t<decltype(field)>...>{};
+      }));
+      return []<class... Fields>(FieldList<Fields...>) { return (kIsOutput<Fields> && ...); }(Types{});
+    }
+  } else {
+    return false;
+  }
+}
+
+/// What a replicated function may return: nothing, one output, or a plain struct of outputs.
+template <class R>
+concept Result = is_result<R>();
+
+}  // namespace syncrun::detail

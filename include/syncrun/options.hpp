@@ -1,0 +1,125 @@
+#pragma once
+
+// Options of a session and of one call, as aggregates with designated initializers.
+
+#include <chrono>
+#include <concepts>
+#include <cstdint>
+#include <optional>
+#include <ranges>
+#include <string>
+#include <vector>
+
+#include "syncrun/worker.hpp"
+
+namespace syncrun {
+
+/// Options of a session. What is left out comes from `syncrun`'s command line, and where there is none from the
+/// defaults: all visible GPUs, or one CPU worker per core where there are none.
+struct SessionOptions {
+  /// Devices by rank: "cpu0,cpu1". Empty: as `processes` says.
+  std::string devices{};
+  /// "N" workers, "cpu" (one per core), "gpu" or "auto". Empty: "auto".
+  std::string processes{};
+  /// Deadline of a call; 0 turns it off. Left out: 10 minutes.
+  std::optional<std::chrono::milliseconds> timeout{};
+  /// Deadline for all workers to be ready; 0 turns it off. Left out: 60 s.
+  std::optional<std::chrono::milliseconds> start_timeout{};
+  /// How long workers may take to end by themselves before they are killed.
+  std::chrono::milliseconds grace{5000};
+  /// Seed of the workers' random numbers.
+  std::uint64_t seed = 0;
+  /// Folder for one file of output per worker; empty: none.
+  std::string log_dir{};
+  /// Left out: LogLevel::warning.
+  std::optional<LogLevel> log_level{};
+};
+
+/// Rows [begin, end).
+struct Slice {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  friend bool operator==(const Slice&, const Slice&) = default;
+};
+
+template <class R>
+concept IndexRange = std::ranges::sized_range<R> && std::integral<std::ranges::range_value_t<R>> &&
+                     !std::same_as<std::ranges::range_value_t<R>, bool>;
+
+/// Which rows: all, a slice, or a list of indices (repeats allowed; any range of integers). Refers to the caller's
+/// range, which must live until the call was made (not until its result is there).
+class Rows {
+ public:
+  enum class Kind : std::uint8_t { all, slice, list };
+
+  Rows() = default;
+  Rows(Slice slice) noexcept : kind_(Kind::slice), slice_(slice) {}  // NOLINT(google-explicit-constructor)
+  template <IndexRange R>
+  Rows(const R& indices) noexcept  // NOLINT(google-explicit-constructor): written as {.batch = shuffled}
+      : kind_(Kind::list),
+        slice_{0, static_cast<std::int64_t>(std::ranges::size(indices))},
+        range_(&indices),
+        copy_([](const void* range, std::int64_t* to) {
+          for (const auto index : *static_cast<const R*>(range)) *to++ = widen(index);
+        }) {}
+
+  Kind kind() const noexcept { return kind_; }
+  Slice slice() const noexcept { return slice_; }
+  /// Rows selected; of Kind::all, 0.
+  std::int64_t count() const noexcept { return slice_.end - slice_.begin; }
+  /// Writes count() indices. Kind::list only.
+  void copy_to(std::int64_t* to) const { copy_(range_, to); }
+
+ private:
+  template <std::integral I>
+  static constexpr std::int64_t widen(I index) noexcept {
+    return std::in_range<std::int64_t>(index) ? static_cast<std::int64_t>(index) : -1;  // -1 is refused by the check
+  }
+  Kind kind_ = Kind::all;
+  Slice slice_{};
+  const void* range_ = nullptr;
+  void (*copy_)(const void* range, std::int64_t* to) = nullptr;
+};
+
+/// Which rows of the workers' own copies: the same for all, or one selection per rank.
+class LocalRows {
+ public:
+  LocalRows() = default;
+  LocalRows(Slice slice) noexcept : all_(slice) {}  // NOLINT(google-explicit-constructor)
+  template <IndexRange R>
+  LocalRows(const R& indices) noexcept : all_(indices) {}  // NOLINT(google-explicit-constructor)
+  /// One per rank: a range of ranges of integers, or of slices.
+  template <std::ranges::sized_range R>
+    requires IndexRange<std::ranges::range_value_t<R>> || std::same_as<std::ranges::range_value_t<R>, Slice>
+  LocalRows(const R& by_rank) {  // NOLINT(google-explicit-constructor)
+    is_per_rank_ = true;
+    by_rank_.reserve(std::ranges::size(by_rank));
+    for (const auto& rows : by_rank) by_rank_.emplace_back(rows);
+  }
+
+  bool is_given() const noexcept { return is_per_rank_ || all_.kind() != Rows::Kind::all; }
+  bool is_per_rank() const noexcept { return is_per_rank_; }
+  std::size_t ranks() const noexcept { return by_rank_.size(); }
+  const Rows& of_rank(int rank) const noexcept {
+    return is_per_rank_ ? by_rank_[static_cast<std::size_t>(rank)] : all_;
+  }
+
+ private:
+  Rows all_;
+  bool is_per_rank_ = false;
+  std::vector<Rows> by_rank_;
+};
+
+/// Options of one call, passed last: `f(x, y, {.batch = shuffled, .slices = 4})`.
+struct CallOptions {
+  /// Rows of the scattered inputs to compute on; left out: all of them.
+  Rows batch{};
+  /// Rows of each worker's own copy for Sliced parameters; left out: all of them.
+  LocalRows batch_s{};
+  /// Sequential passes each worker makes over its rows, accumulating results: less memory, the same answer.
+  std::int64_t slices = 1;
+  /// Deadline of this call; 0 turns it off. Left out: the session's.
+  std::optional<std::chrono::milliseconds> timeout{};
+};
+
+}  // namespace syncrun

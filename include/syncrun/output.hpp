@@ -1,0 +1,155 @@
+#pragma once
+
+// Results of replicated functions: each says in its type how the values of all ranks become one.
+//
+//   struct Stats { Avg<float, 1> mean; Max<float, 1> max; };
+//   Stats column_stats(CpuWorker& worker, Scattered<const float, 2> x);
+//
+// The body returns its own values; the caller gets the same struct with the reduced ones.
+
+#include <cstring>
+#include <utility>
+
+#include "syncrun/array.hpp"
+#include "syncrun/reduction.hpp"
+
+namespace syncrun {
+
+class CpuWorker;
+
+namespace detail {
+
+/// Untyped memory with its one owner and the way to give it back.
+class OutputBuffer {
+ public:
+  using Release = void (*)(void* data, void* context) noexcept;
+
+  OutputBuffer() = default;
+  OutputBuffer(void* data, std::size_t bytes, Release release, void* context) noexcept
+      : data_(data), bytes_(bytes), release_(release), context_(context) {}
+  OutputBuffer(OutputBuffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)),
+        release_(other.release_),
+        context_(other.context_) {}
+  OutputBuffer& operator=(OutputBuffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(release_, other.release_);
+    std::swap(context_, other.context_);
+    return *this;
+  }
+  ~OutputBuffer() {
+    if (data_ != nullptr) release_(data_, context_);
+  }
+
+  void* data() const noexcept { return data_; }
+  std::size_t bytes() const noexcept { return bytes_; }
+  /// Ordinary memory of this process, zero-filled.
+  static OutputBuffer on_heap(std::size_t bytes);
+
+ private:
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  Release release_ = nullptr;
+  void* context_ = nullptr;
+};
+
+/// Zero-filled memory for an output of the running call, in shared memory. Worker only.
+OutputBuffer allocate_output(CpuWorker& worker, std::size_t bytes);
+
+template <Reduction kReduction, class T>
+constexpr bool kCanReduce = kReduction == Reduction::gather || (kReduction == Reduction::avg ? FloatingElement<T>
+                                                                                              : !std::is_same_v<T, bool>);
+}  // namespace detail
+
+/// A result that is an array of N >= 1 dimensions. Movable, not copyable.
+template <Reduction kReduction, Element T, std::size_t N>
+class Output {
+  static_assert(kReduction != Reduction::avg || FloatingElement<T>,
+                "an average needs a floating-point element type");
+  static_assert(detail::kCanReduce<kReduction, T>, "bool can be gathered, not reduced");
+
+ public:
+  using element_type = T;
+  static constexpr Reduction reduction = kReduction;
+  static constexpr std::size_t dimensions = N;
+
+  Output() = default;
+  /// Worker: a zero-filled result in the device's memory, to be filled by the body. Throws Error (system) when memory
+  /// runs out.
+  Output(CpuWorker& worker, const Shape<N>& shape)
+      : shape_(shape), buffer_(detail::allocate_output(worker, bytes_of(shape))) {}
+  /// Worker: a result copied from host memory of the body's own.
+  Output(std::span<const T> values, const Shape<N>& shape)
+      : shape_(shape), buffer_(detail::OutputBuffer::on_heap(bytes_of(shape))) {
+    assert(static_cast<std::int64_t>(values.size()) == shape.elements());
+    if (!values.empty()) std::memcpy(buffer_.data(), values.data(), values.size_bytes());
+  }
+  /// The framework: takes over memory.
+  Output(const Shape<N>& shape, detail::OutputBuffer buffer) noexcept : shape_(shape), buffer_(std::move(buffer)) {}
+
+  const Shape<N>& shape() const noexcept { return shape_; }
+  std::int64_t rows() const noexcept { return shape_.rows(); }
+  std::int64_t size() const noexcept { return shape_.elements(); }
+  T* data() const noexcept { return static_cast<T*>(buffer_.data()); }
+  ArrayView<T, N> view() const noexcept { return {data(), shape_}; }
+  std::span<T> span() const noexcept { return {data(), static_cast<std::size_t>(size())}; }
+  T* begin() const noexcept { return data(); }
+  T* end() const noexcept { return data() + size(); }
+  decltype(auto) operator[](std::int64_t row) const noexcept { return view()[row]; }
+  template <std::integral... Index>
+  T& operator()(Index... index) const noexcept {
+    return view()(index...);
+  }
+  std::vector<T> to_vector() const { return {begin(), end()}; }
+
+  /// The framework: gives up the memory.
+  detail::OutputBuffer release() noexcept { return std::move(buffer_); }
+
+ private:
+  static std::size_t bytes_of(const Shape<N>& shape) {
+    return static_cast<std::size_t>(shape.elements()) * sizeof(T);
+  }
+  Shape<N> shape_{};
+  detail::OutputBuffer buffer_;
+};
+
+/// A result that is one number.
+template <Reduction kReduction, Element T>
+class Output<kReduction, T, 0> {
+  static_assert(kReduction != Reduction::avg || FloatingElement<T>,
+                "an average needs a floating-point element type");
+  static_assert(kReduction != Reduction::gather, "a number per rank is gathered as Gather<T, 1> of one row");
+  static_assert(detail::kCanReduce<kReduction, T>, "bool can be gathered, not reduced");
+
+ public:
+  using element_type = T;
+  static constexpr Reduction reduction = kReduction;
+  static constexpr std::size_t dimensions = 0;
+
+  constexpr Output() = default;
+  constexpr Output(T value) noexcept : value_(value) {}        // NOLINT(google-explicit-constructor): return loss;
+  constexpr operator T() const noexcept { return value_; }     // NOLINT(google-explicit-constructor)
+  constexpr T value() const noexcept { return value_; }
+
+ private:
+  T value_{};
+};
+
+// clang-format off
+/// Mean over all rows: each rank counts by the rows it computed.
+template <Element T, std::size_t N = 0> using Avg = Output<Reduction::avg, T, N>;
+/// Sum over the ranks, in rank order.
+template <Element T, std::size_t N = 0> using Sum = Output<Reduction::sum, T, N>;
+/// Element-wise minimum over the ranks.
+template <Element T, std::size_t N = 0> using Min = Output<Reduction::min, T, N>;
+/// Element-wise maximum over the ranks.
+template <Element T, std::size_t N = 0> using Max = Output<Reduction::max, T, N>;
+/// Element-wise product over the ranks, in rank order.
+template <Element T, std::size_t N = 0> using Prod = Output<Reduction::prod, T, N>;
+/// The rows of all ranks, one after the other. Extents behind the first must agree.
+template <Element T, std::size_t N = 1> using Gather = Output<Reduction::gather, T, N>;
+// clang-format on
+
+}  // namespace syncrun

@@ -1,0 +1,163 @@
+#pragma once
+
+// The master's side: a session owns the workers, one per device, and makes everything that lives on them.
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "syncrun/data.hpp"
+#include "syncrun/detail/construct.hpp"
+#include "syncrun/error.hpp"
+#include "syncrun/function.hpp"
+#include "syncrun/options.hpp"
+#include "syncrun/shared.hpp"
+
+namespace syncrun {
+
+namespace detail {
+std::shared_ptr<SessionCore> open_session(const SessionOptions& options);
+void close_session(SessionCore& session);
+void abandon_session(SessionCore& session) noexcept;
+void wait_all(SessionCore& session);
+const std::vector<std::string>& devices_of(const SessionCore& session) noexcept;
+std::vector<int> worker_pids_of(const SessionCore& session);
+std::shared_ptr<DataRecord> make_data(const std::shared_ptr<SessionCore>& session, DType dtype,
+                                      std::span<const std::int64_t> extents, const void* values);
+std::shared_ptr<VariableRecord> make_variable(const std::shared_ptr<SessionCore>& session, DType dtype,
+                                              std::size_t dimensions, std::string_view name);
+}  // namespace detail
+
+/// One worker process per device, and the way to use them. One live session per process at a time, used from one
+/// thread at a time (both checked). Usually made by run(), which hands it to the program.
+class Session {
+ public:
+  /// Starts the workers and waits until all are ready. Throws Error: usage (bad options, a second session), system
+  /// (no memory, no processes), worker_lost (one died while starting), timeout.
+  explicit Session(const SessionOptions& options = {}) : core_(detail::open_session(options)) {}
+  /// Without close() before: ends the workers at once, calls in flight included.
+  ~Session() {
+    if (core_) detail::abandon_session(*core_);
+  }
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  int world_size() const noexcept { return static_cast<int>(devices().size()); }
+  /// Devices by rank: "cpu0", "cpu1", ...
+  const std::vector<std::string>& devices() const noexcept { return detail::devices_of(*core_); }
+  /// Process ids of the workers, by rank.
+  std::vector<int> worker_pids() const { return detail::worker_pids_of(*core_); }
+
+  /// A zero-filled array in shared memory: `session.data<float, 2>({500, 784})`. Throws Error: usage if the shape is
+  /// negative or overflows, system if there is not enough memory.
+  template <Element T, std::size_t N>
+  Data<T, N> data(const Shape<N>& shape) {
+    return Data<T, N>(detail::make_data(core_, dtype_of<T>, shape.extents(), nullptr));
+  }
+  /// The same with values: `session.data(pixels, Shape{500, 784})`, of any contiguous range.
+  template <std::ranges::contiguous_range R, std::size_t N>
+  auto data(const R& values, const Shape<N>& shape) {
+    using T = std::ranges::range_value_t<R>;
+    detail::check_count(std::ranges::size(values), shape.extents());
+    return Data<T, N>(detail::make_data(core_, dtype_of<T>, shape.extents(), std::ranges::data(values)));
+  }
+  template <std::ranges::contiguous_range R>
+  auto data(const R& values) {
+    return data(values, Shape<1>(std::ranges::size(values)));
+  }
+
+  /// A variable with a copy on every worker; no rows yet.
+  template <Element T, std::size_t N>
+  Shared<T, N> shared(std::string_view name = {}) {
+    return Shared<T, N>(detail::make_variable(core_, dtype_of<T>, N, name));
+  }
+
+  /// Makes a function that runs on every worker: of a function, or of a lambda without captures. `name` is for
+  /// messages. Can be called at any time.
+  template <class F>
+    requires(!std::is_member_function_pointer_v<F>)
+  auto function(F body, std::string_view name = {}) {
+    const auto pointer = detail::as_pointer(body);
+    return define<decltype(pointer)>(name, nullptr, {detail::make_body(pointer)});
+  }
+  /// The same of a method of a replicated object, which runs on each worker's own object.
+  template <class T, class Method>
+    requires std::is_member_function_pointer_v<Method>
+  auto function(Method method, const Replicated<T>& object, std::string_view name = {}) {
+    using Owner = typename detail::BodyTraits<Method>::Owner;
+    static_assert(std::is_same_v<Owner, T>, "the method belongs to another class than the replicated object");
+    return define<Method>(name, object.record(), {detail::make_body(method)});
+  }
+  /// One function with a body for each kind of device; both take and return the same.
+  template <class F, class G>
+    requires(!std::is_member_function_pointer_v<F> && !std::convertible_to<G, std::string_view>)
+  auto function(F cpu_body, G cuda_body, std::string_view name = {}) {
+    const auto cpu = detail::as_pointer(cpu_body);
+    const auto cuda = detail::as_pointer(cuda_body);
+    check_pair<decltype(cpu), decltype(cuda)>();
+    return define<decltype(cpu)>(name, nullptr, {detail::make_body(cpu), detail::make_body(cuda)});
+  }
+  template <class T, class Method, class CudaMethod>
+    requires std::is_member_function_pointer_v<Method>
+  auto function(Method cpu_method, CudaMethod cuda_method, const Replicated<T>& object, std::string_view name = {}) {
+    check_pair<Method, CudaMethod>();
+    return define<Method>(name, object.record(), {detail::make_body(cpu_method), detail::make_body(cuda_method)});
+  }
+
+  /// Builds a T on every worker: `T(CpuWorker&, arguments...)` where there is such a constructor, else
+  /// `T(arguments...)`. Arguments are trivially copyable values, strings or vectors of trivially copyable elements.
+  template <class T, class... Arguments>
+  Replicated<T> replicate(const Arguments&... arguments) {
+    const detail::Body construct{detail::DeviceKind::cpu,
+                                 &detail::construct_object<T, detail::Stored<Arguments>...>, {}};
+    return Replicated<T>(detail::replicate_object(core_, construct, bytes_of(arguments...), "replicate"));
+  }
+  /// The same through a factory function that returns the object, called on every worker.
+  template <class T, class... P, class... Arguments>
+  Replicated<T> replicate(T (*factory)(P...), const Arguments&... arguments) {
+    using Factory = detail::Factory<T (*)(P...)>;
+    const detail::Body construct{detail::DeviceKind::cpu,
+                                 &Factory::template construct<detail::Stored<Arguments>...>,
+                                 detail::to_body_pointer(factory)};
+    return Replicated<T>(detail::replicate_object(core_, construct, bytes_of(arguments...), "replicate"));
+  }
+
+  /// Waits for every call in flight. Throws the first failure among those whose future was dropped.
+  void wait() { detail::wait_all(*core_); }
+
+  /// Ends the session: waits for calls in flight, lets the workers end, reaps them. Everything made from the session
+  /// is an error to use from then on. Throws what failed; the workers are gone in any case.
+  void close() { detail::close_session(*core_); }
+
+ private:
+  template <class Pointer>
+  auto define(std::string_view name, std::shared_ptr<detail::ObjectRecord> object,
+              std::initializer_list<detail::Body> bodies) {
+    using Plain = std::remove_const_t<Pointer>;
+    using Sig = typename detail::BodyTraits<Plain>::Sig;
+    return detail::FunctionFor<Plain>(
+        core_, detail::define_function(core_, Sig::info(), {bodies.begin(), bodies.size()}, name, std::move(object)));
+  }
+
+  template <class Cpu, class Cuda>
+  static void check_pair() {
+    using A = detail::BodyTraits<std::remove_const_t<Cpu>>;
+    using B = detail::BodyTraits<std::remove_const_t<Cuda>>;
+    static_assert(std::is_same_v<detail::FunctionFor<std::remove_const_t<Cpu>>, detail::FunctionFor<std::remove_const_t<Cuda>>>,
+                  "the two bodies must take and return the same");
+    static_assert(A::kDevice == detail::DeviceKind::cpu && B::kDevice == detail::DeviceKind::cuda,
+                  "the bodies come in the order: for CPU devices, for CUDA devices (it has a CudaWorker&)");
+  }
+
+  template <class... Arguments>
+  static std::vector<std::byte> bytes_of(const Arguments&... arguments) {
+    std::vector<std::byte> bytes;
+    (detail::put_argument(bytes, detail::Stored<Arguments>(arguments)), ...);
+    return bytes;
+  }
+
+  std::shared_ptr<detail::SessionCore> core_;
+};
+
+}  // namespace syncrun

@@ -1,0 +1,128 @@
+#pragma once
+
+// What a replicated function can ask of the worker it runs on, and of its peers.
+
+#include <cstdint>
+#include <random>
+#include <span>
+#include <string_view>
+
+#include "syncrun/array.hpp"
+#include "syncrun/reduction.hpp"
+
+namespace syncrun {
+
+namespace detail {
+class WorkerCore;
+class CommCore;
+}  // namespace detail
+
+/// Severity of a log line.
+enum class LogLevel : std::uint8_t { trace, debug, info, warning, error, off };
+
+/// The CPU worker a body runs on: a parameter `CpuWorker&` of a replicated function. Valid during the call.
+class CpuWorker {
+ public:
+  explicit CpuWorker(detail::WorkerCore& core) noexcept : core_(&core) {}
+  CpuWorker(const CpuWorker&) = delete;
+  CpuWorker& operator=(const CpuWorker&) = delete;
+
+  int rank() const noexcept;
+  int world_size() const noexcept;
+  /// "cpu3".
+  std::string_view device() const noexcept;
+
+  /// Rows this rank computes in the current slice; 1 where the call has no scattered or sliced argument.
+  std::int64_t rows() const noexcept;
+  /// Position of this slice's first row in the rows of the whole call.
+  std::int64_t first_row() const noexcept;
+  /// The current slice, from 0.
+  int slice() const noexcept;
+
+  /// Memory of at least `elements` elements that stays allocated between calls and is overwritten by the next use; not
+  /// initialised. One block per worker: a second request in the same call may move it. Throws Error (system).
+  template <Element T>
+  std::span<T> scratch(std::int64_t elements) {
+    return {static_cast<T*>(scratch_bytes(static_cast<std::size_t>(elements) * sizeof(T))),
+            static_cast<std::size_t>(elements)};
+  }
+
+  /// Random numbers of this rank, seeded from the session's seed and the rank; state is kept between calls.
+  std::mt19937_64& rng() noexcept;
+
+  /// Writes one line through the worker's logger.
+  void log(LogLevel level, std::string_view message);
+
+ private:
+  void* scratch_bytes(std::size_t bytes);
+  detail::WorkerCore* core_;
+
+ public:
+  /// The framework's own entry.
+  detail::WorkerCore& core() noexcept { return *core_; }
+};
+
+/// Collectives among the workers: a parameter `Comm&` of a replicated function. Every member is called by all ranks,
+/// in the same order, with equal lengths, types and operations (checked; a mismatch throws Error (usage) on every
+/// rank). Blocking on CPU devices. A function with a `Comm&` runs on every rank, also where there are no rows for it.
+/// If a peer fails, the call is abandoned: members throw, and the master reports the peer's failure.
+class Comm {
+ public:
+  explicit Comm(detail::CommCore& core) noexcept : core_(&core) {}
+  Comm(const Comm&) = delete;
+  Comm& operator=(const Comm&) = delete;
+
+  int rank() const noexcept;
+  int world_size() const noexcept;
+
+  /// Returns when every rank has called it.
+  void barrier();
+
+  /// Reduces element by element over the ranks, in rank order; every rank gets the same bits. `avg` weights each rank
+  /// by the rows of its current slice (see CpuWorker::rows). In place. Fastest on views of shared variables, which are
+  /// reduced where they are; other memory is staged.
+  template <Element T>
+  void all_reduce(std::span<T> values, Reduction reduction) {
+    all_reduce_bytes(values.data(), values.size(), dtype_of<T>, reduction);
+  }
+  template <Element T, std::size_t N>
+  void all_reduce(const ArrayView<T, N>& values, Reduction reduction) {
+    all_reduce(values.span(), reduction);
+  }
+  /// One number, reduced; the result on every rank.
+  template <Element T>
+  [[nodiscard]] T all_reduce(T value, Reduction reduction) {
+    all_reduce(std::span<T>(&value, 1), reduction);
+    return value;
+  }
+
+  /// all_reduce with Reduction::avg: the exact mean over all rows, when each rank brings the mean over its own.
+  template <Element T>
+  void avg(std::span<T> values) {
+    all_reduce(values, Reduction::avg);
+  }
+  template <Element T, std::size_t N>
+  void avg(const ArrayView<T, N>& values) {
+    all_reduce(values.span(), Reduction::avg);
+  }
+
+  /// Copies rank `root`'s values to every rank.
+  template <Element T>
+  void broadcast(std::span<T> values, int root) {
+    broadcast_bytes(values.data(), values.size_bytes(), root);
+  }
+
+  /// Every rank's `values`, one after the other in rank order, to every rank: `all` holds world_size() times as many.
+  template <Element T>
+  void all_gather(std::span<const T> values, std::span<T> all) {
+    all_gather_bytes(values.data(), values.size_bytes(), all.data(), all.size_bytes());
+  }
+
+ private:
+  void all_reduce_bytes(void* values, std::size_t elements, DType dtype, Reduction reduction);
+  void broadcast_bytes(void* values, std::size_t bytes, int root);
+  void all_gather_bytes(const void* values, std::size_t bytes, void* all, std::size_t all_bytes);
+  detail::CommCore* core_;
+};
+
+}  // namespace syncrun
