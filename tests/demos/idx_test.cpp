@@ -1,0 +1,214 @@
+#include "demos/common/idx.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <vector>
+
+#ifdef DEMOS_HAVE_ZLIB
+#include <zlib.h>
+#endif
+
+namespace demos {
+namespace {
+
+namespace fs = std::filesystem;
+using Bytes = std::vector<std::uint8_t>;
+
+/// An IDX file: magic number and sizes big-endian, then the payload.
+Bytes idx(std::initializer_list<std::uint32_t> header, const Bytes& payload) {
+  Bytes bytes;
+  for (const std::uint32_t word : header) {
+    for (const int shift : {24, 16, 8, 0}) bytes.push_back(static_cast<std::uint8_t>(word >> shift & 0xFF));
+  }
+  bytes.insert(bytes.end(), payload.begin(), payload.end());
+  return bytes;
+}
+
+const Bytes kTwoImages = idx({0x803, 2, 1, 3}, {1, 2, 3, 4, 5, 16});
+const Bytes kTwoLabels = idx({0x801, 2}, {9, 0});
+
+class Idx : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "demos-idx-XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    directory_ = pattern;
+  }
+  void TearDown() override { fs::remove_all(directory_); }
+
+  fs::path write(const std::string& name, const Bytes& bytes) const {
+    std::ofstream(directory_ / name, std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    return directory_ / name;
+  }
+
+  fs::path directory_;
+};
+
+/// What `read` complains about.
+template <typename Read>
+std::string complaint(Read read) {
+  try {
+    read();
+  } catch (const IdxError& error) {
+    return error.what();
+  }
+  return "nothing";
+}
+
+TEST_F(Idx, ReadsImagesInRowMajorOrder) {
+  const IdxImages images = read_idx_images(write("images", kTwoImages));
+  EXPECT_EQ(images.rows, 2U);
+  EXPECT_EQ(images.height, 1U);
+  EXPECT_EQ(images.width, 3U);
+  EXPECT_EQ(images.pixels, (Bytes{1, 2, 3, 4, 5, 16}));
+}
+
+TEST_F(Idx, ReadsLabels) {
+  EXPECT_EQ(read_idx_labels(write("labels", kTwoLabels)), (Bytes{9, 0}));
+}
+
+class IdxNaming : public Idx, public ::testing::WithParamInterface<std::vector<std::string>> {};
+
+TEST_P(IdxNaming, IsFoundInADirectory) {
+  write(GetParam()[0] + "-images-idx3-ubyte", kTwoImages);
+  write(GetParam()[0] + "-labels-idx1-ubyte", kTwoLabels);
+  write(GetParam()[1] + "-images-idx3-ubyte", idx({0x803, 1, 1, 1}, {7}));
+  write(GetParam()[1] + "-labels-idx1-ubyte", idx({0x801, 1}, {3}));
+  EXPECT_EQ(load_split(directory_, Split::kTrain).labels, (Bytes{9, 0}));
+  EXPECT_EQ(load_split(directory_, Split::kTest).images.pixels, (Bytes{7}));
+}
+
+INSTANTIATE_TEST_SUITE_P(OfMnistAndOfTheDigits, IdxNaming,
+                         ::testing::Values(std::vector<std::string>{"train", "t10k"},
+                                           std::vector<std::string>{"digits-train", "digits-test"}));
+
+TEST_F(Idx, NamesAMissingFile) {
+  const fs::path file = directory_ / "nothing";
+  EXPECT_EQ(complaint([&] { read_idx_labels(file); }),
+            file.string() + ": expected this file or its .gz, got neither");
+  EXPECT_EQ(complaint([&] { load_split(directory_, Split::kTest); }),
+            directory_.string() +
+                ": expected t10k-images-idx3-ubyte or digits-test-images-idx3-ubyte (or either as .gz), got "
+                "neither");
+}
+
+TEST_F(Idx, RefusesADirectoryInPlaceOfAFile) {
+  EXPECT_NE(complaint([&] { read_idx_labels(directory_); }).find("expected a readable file"),
+            std::string::npos);
+}
+
+TEST_F(Idx, RefusesATruncatedFile) {
+  Bytes bytes = kTwoImages;
+  bytes.pop_back();
+  const fs::path file = write("images", bytes);
+  EXPECT_EQ(complaint([&] { read_idx_images(file); }),
+            file.string() + ": expected 6 bytes after the header, got 5 (truncated)");
+  write("images", {0, 0, 8, 3, 0});
+  EXPECT_EQ(complaint([&] { read_idx_images(file); }),
+            file.string() + ": expected a whole IDX header, got a file that ends inside it (truncated)");
+}
+
+TEST_F(Idx, RefusesAnOversizedFile) {
+  Bytes bytes = kTwoLabels;
+  bytes.push_back(0);
+  const fs::path file = write("labels", bytes);
+  EXPECT_EQ(complaint([&] { read_idx_labels(file); }),
+            file.string() + ": expected 2 bytes after the header, got more (oversized)");
+}
+
+TEST_F(Idx, RefusesAWrongMagicNumber) {
+  const fs::path file = write("labels", kTwoImages);
+  EXPECT_EQ(complaint([&] { read_idx_labels(file); }),
+            file.string() + ": expected IDX magic number 0x00000801, got 0x00000803");
+}
+
+TEST_F(Idx, RefusesASizeThatOverflows) {
+  constexpr std::uint32_t kHuge = std::numeric_limits<std::uint32_t>::max();
+  const fs::path file = write("images", idx({0x803, kHuge, kHuge, kHuge}, {}));
+  EXPECT_EQ(complaint([&] { read_idx_images(file); }),
+            file.string() +
+                ": expected a size that fits in memory, got 4294967295 x 4294967295 x 4294967295 "
+                "pixels (size overflow)");
+}
+
+TEST_F(Idx, AllocatesOnlyWhatAFileHoldsWhateverItsHeaderSays) {
+  const fs::path file = write("images", idx({0x803, 0x7fffffff, 0x10000, 0x1000}, {1, 2, 3}));
+  EXPECT_NE(complaint([&] { read_idx_images(file); }).find("got 3 (truncated)"), std::string::npos);
+}
+
+TEST_F(Idx, RefusesImagesWithoutPixels) {
+  const fs::path file = write("images", idx({0x803, 2, 0, 3}, {}));
+  EXPECT_EQ(complaint([&] { read_idx_images(file); }),
+            file.string() + ": expected at least one image of at least one pixel, got 2 x 0 x 3 pixels");
+}
+
+TEST_F(Idx, RefusesLabelsAboveNine) {
+  const fs::path file = write("labels", idx({0x801, 3}, {1, 2, 10}));
+  EXPECT_EQ(complaint([&] { read_idx_labels(file); }),
+            file.string() + ": expected labels from 0 to 9, got 10 in row 2 (out of range)");
+}
+
+TEST_F(Idx, RefusesAsManyLabelsAsThereAreNotImages) {
+  const fs::path images = write("train-images-idx3-ubyte", kTwoImages);
+  const fs::path labels = write("train-labels-idx1-ubyte", idx({0x801, 1}, {4}));
+  EXPECT_EQ(complaint([&] { load_split(directory_, Split::kTrain); }),
+            labels.string() + ": expected 2 labels as there are images in " + images.string() + ", got 1");
+}
+
+#ifdef DEMOS_HAVE_ZLIB
+
+void write_gzip(const fs::path& file, const Bytes& bytes) {
+  gzFile stream = gzopen(file.c_str(), "wb");
+  ASSERT_NE(stream, nullptr);
+  EXPECT_EQ(gzwrite(stream, bytes.data(), static_cast<unsigned>(bytes.size())),
+            static_cast<int>(bytes.size()));
+  EXPECT_EQ(gzclose(stream), Z_OK);
+}
+
+TEST_F(Idx, FallsBackToTheGzippedFile) {
+  write_gzip(directory_ / "train-images-idx3-ubyte.gz", kTwoImages);
+  write_gzip(directory_ / "train-labels-idx1-ubyte.gz", kTwoLabels);
+  const LabeledImages data = load_split(directory_, Split::kTrain);
+  EXPECT_EQ(data.images.pixels, (Bytes{1, 2, 3, 4, 5, 16}));
+  EXPECT_EQ(data.labels, (Bytes{9, 0}));
+}
+
+TEST_F(Idx, RefusesADamagedGzipFile) {
+  const fs::path file = directory_ / "labels.gz";
+  write_gzip(file, kTwoLabels);
+  const auto whole = fs::file_size(file);
+  fs::resize_file(file, whole - 6);
+  EXPECT_EQ(complaint([&] { read_idx_labels(file); }),
+            file.string() + ": expected a whole gzip file, got a truncated one");
+  fs::resize_file(file, whole);  // the checksum is zeros now
+  EXPECT_NE(complaint([&] { read_idx_labels(file); }).find("incorrect data check"), std::string::npos);
+}
+
+#else
+
+TEST_F(Idx, SaysThatGzipNeedsZlib) {
+  const fs::path file = write("labels.gz", kTwoLabels);
+  EXPECT_EQ(complaint([&] { read_idx_labels(directory_ / "labels"); }),
+            file.string() + ": expected a file that is not gzipped, got a build without zlib");
+}
+
+#endif
+
+TEST(Pixels, AreScaledByTheMaximum) {
+  const Bytes pixels{0, 8, 16};
+  std::vector<float> scaled(3);
+  EXPECT_EQ(maximum_pixel(pixels), 16);
+  scale_pixels<float>(pixels, maximum_pixel(pixels), scaled);
+  EXPECT_EQ(scaled, (std::vector<float>{0, 0.5F, 1}));
+  EXPECT_EQ(maximum_pixel(Bytes{0, 0}), 1) << "black images stay black";
+  EXPECT_THROW(scale_pixels<float>(pixels, 0, scaled), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace demos
