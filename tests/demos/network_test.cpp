@@ -1,0 +1,231 @@
+#include "demos/common/network.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tests/demos/allocations.hpp"
+#include "tests/demos/gradient_check.hpp"
+
+namespace demos {
+namespace {
+
+using testing::allocations_so_far;
+using testing::expect_gradient;
+using testing::noise;
+
+constexpr std::size_t kClasses = 4;
+constexpr StepKey kKey{.seed = 11, .step = 5};
+
+/// Some rows of a data set; the ids are those of rows spread over it.
+struct Batch {
+  std::vector<double> images;
+  std::vector<std::uint8_t> labels;
+  std::vector<std::int64_t> row_ids;
+};
+
+Batch make_batch(std::size_t rows, std::size_t pixels) {
+  Batch batch{noise(rows * pixels, 21), std::vector<std::uint8_t>(rows), std::vector<std::int64_t>(rows)};
+  for (std::size_t i = 0; i < rows; ++i) {
+    batch.labels[i] = static_cast<std::uint8_t>(i * 7 % kClasses);
+    batch.row_ids[i] = static_cast<std::int64_t>(i * 31 + 3);
+  }
+  return batch;
+}
+
+Batch rows_of(const Batch& batch, std::size_t first, std::size_t count) {
+  const std::size_t pixels = batch.images.size() / batch.labels.size();
+  const auto part = [](const auto& values, std::size_t begin, std::size_t size) {
+    const auto from = values.begin() + static_cast<std::ptrdiff_t>(begin);
+    return std::decay_t<decltype(values)>(from, from + static_cast<std::ptrdiff_t>(size));
+  };
+  return {part(batch.images, first * pixels, count * pixels), part(batch.labels, first, count),
+          part(batch.row_ids, first, count)};
+}
+
+struct NetworkCase {
+  std::string model;
+  std::size_t height;
+  std::size_t width;
+};
+
+class EveryNetwork : public ::testing::TestWithParam<NetworkCase> {
+ protected:
+  Network<double> network_{parse_model(GetParam().model), GetParam().height, GetParam().width, kClasses};
+  std::vector<double> params_ = initial_params();
+  std::vector<double> gradient_ = std::vector<double>(params_.size(), 99);
+
+  std::vector<double> initial_params() const {
+    std::vector<double> params(network_.parameter_count());
+    network_.initialize(params, 3);
+    // Move the biases, which start at zero, so that no unit sits where a rectifier has no derivative.
+    const std::vector<double> moved = noise(params.size(), 5);
+    for (std::size_t i = 0; i < params.size(); ++i) params[i] += 0.05 * moved[i];
+    return params;
+  }
+
+  Outcome loss_and_gradient(const Batch& batch) {
+    return network_.loss_and_gradient(params_, batch.images, batch.labels, batch.row_ids, kKey, gradient_);
+  }
+};
+
+TEST_P(EveryNetwork, GradientMatchesFiniteDifferences) {
+  const Batch batch = make_batch(5, network_.image_elements());
+  loss_and_gradient(batch);
+  const std::vector<double> gradient = gradient_;
+  const std::size_t stride = params_.size() / 500 + 1;
+  expect_gradient(
+      params_, gradient, [&] { return loss_and_gradient(batch).mean_loss; }, stride);
+}
+
+TEST_P(EveryNetwork, GradientsOfPartsWeightedByRowsAreThatOfTheWhole) {
+  constexpr std::size_t kRows = 10;
+  const Batch batch = make_batch(kRows, network_.image_elements());
+  const Outcome whole = loss_and_gradient(batch);
+  const std::vector<double> whole_gradient = gradient_;
+
+  Outcome sum;
+  std::vector<double> sum_gradient(params_.size());
+  std::size_t first = 0;
+  for (const std::size_t count : {std::size_t{1}, std::size_t{6}, std::size_t{0}, std::size_t{3}}) {
+    const Outcome part = loss_and_gradient(rows_of(batch, first, count));
+    const double weight = static_cast<double>(count) / kRows;
+    for (std::size_t i = 0; i < params_.size(); ++i) sum_gradient[i] += weight * gradient_[i];
+    sum.mean_loss += weight * part.mean_loss;
+    sum.correct += part.correct;
+    first += count;
+  }
+  EXPECT_NEAR(sum.mean_loss, whole.mean_loss, 1e-12);
+  EXPECT_EQ(sum.correct, whole.correct);
+  for (std::size_t i = 0; i < params_.size(); ++i)
+    ASSERT_NEAR(sum_gradient[i], whole_gradient[i], 1e-13) << i;
+}
+
+TEST_P(EveryNetwork, OfNoRowsGivesZeros) {
+  const Outcome outcome = loss_and_gradient({});
+  EXPECT_EQ(outcome.mean_loss, 0);
+  EXPECT_EQ(outcome.correct, 0);
+  EXPECT_EQ(gradient_, std::vector<double>(params_.size(), 0));
+  EXPECT_TRUE(network_.forward(params_, {}).empty());
+  EXPECT_EQ(network_.evaluate(params_, {}, {}).correct, 0);
+}
+
+TEST_P(EveryNetwork, StepAllocatesNothingOnceWarm) {
+  const Batch batch = make_batch(8, network_.image_elements());
+  const Batch smaller = rows_of(batch, 2, 5);
+  loss_and_gradient(batch);
+  network_.evaluate(params_, batch.images, batch.labels);
+  const std::size_t before = allocations_so_far();
+  loss_and_gradient(smaller);
+  loss_and_gradient(batch);
+  network_.evaluate(params_, smaller.images, smaller.labels);
+  EXPECT_EQ(allocations_so_far(), before);
+}
+
+TEST_P(EveryNetwork, EvaluatesManyRowsLikeOneAtATime) {
+  const Batch batch = make_batch(600, network_.image_elements());  // more than are computed at a time
+  const Outcome whole = network_.evaluate(params_, batch.images, batch.labels);
+  double loss = 0;
+  std::int64_t correct = 0;
+  for (std::size_t i = 0; i < 600; ++i) {
+    const Batch row = rows_of(batch, i, 1);
+    const Outcome outcome = network_.evaluate(params_, row.images, row.labels);
+    loss += outcome.mean_loss / 600;
+    correct += outcome.correct;
+  }
+  EXPECT_NEAR(whole.mean_loss, loss, 1e-12);
+  EXPECT_EQ(whole.correct, correct);
+}
+
+TEST_P(EveryNetwork, FloatAgreesWithDouble) {
+  const Batch batch = make_batch(5, network_.image_elements());
+  const Outcome outcome = loss_and_gradient(batch);
+  Network<float> network(parse_model(GetParam().model), GetParam().height, GetParam().width, kClasses);
+  const std::vector<float> params(params_.begin(), params_.end());
+  const std::vector<float> images(batch.images.begin(), batch.images.end());
+  std::vector<float> gradient(params.size());
+  const Outcome in_float =
+      network.loss_and_gradient(params, images, batch.labels, batch.row_ids, kKey, gradient);
+  EXPECT_NEAR(in_float.mean_loss, outcome.mean_loss, 1e-5);
+  for (std::size_t i = 0; i < params.size(); ++i) ASSERT_NEAR(gradient[i], gradient_[i], 1e-5) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, EveryNetwork,
+                         ::testing::Values(NetworkCase{"custom_mlp:1,5,0,0", 3, 3},
+                                           NetworkCase{"custom_mlp:2,12,0.2,0.5", 4, 3},
+                                           NetworkCase{"mlp", 8, 8}, NetworkCase{"cnn", 8, 8},
+                                           NetworkCase{"cnn", 5, 7}),
+                         [](const auto& tested) {
+                           std::string name = tested.param.model + "_on_" +
+                                              std::to_string(tested.param.height) + "x" +
+                                              std::to_string(tested.param.width);
+                           std::replace_if(
+                               name.begin(), name.end(), [](char c) { return std::isalnum(c) == 0; }, '_');
+                           return name;
+                         });
+
+TEST(NetworkInitialization, IsGlorotUniformFromTheSeedAlone) {
+  const Network<double> network(parse_model("mlp"), 8, 8, 10);
+  std::vector<double> params(network.parameter_count(), 99);
+  network.initialize(params, 1);
+  const double limit = std::sqrt(6.0 / (64 + 800));
+  const auto weights_end = params.begin() + 64 * 800;
+  const auto [smallest, largest] = std::minmax_element(params.begin(), weights_end);
+  EXPECT_GT(*smallest, -limit);
+  EXPECT_LT(*smallest, -0.99 * limit);
+  EXPECT_LT(*largest, limit);
+  EXPECT_GT(*largest, 0.99 * limit);
+  EXPECT_NEAR(std::accumulate(params.begin(), weights_end, 0.0) / (64 * 800), 0, limit / 100);
+  EXPECT_TRUE(std::all_of(weights_end, weights_end + 800, [](double bias) { return bias == 0; }));
+
+  std::vector<double> again(params.size()), other(params.size());
+  network.initialize(again, 1);
+  network.initialize(other, 2);
+  EXPECT_EQ(again, params);
+  EXPECT_NE(other, params);
+}
+
+TEST(NetworkDropout, IsAnotherForEveryStepAndOffInEvaluation) {
+  Network<double> network(parse_model("custom_mlp:1,40,0.2,0.5"), 3, 3, kClasses);
+  const Batch batch = make_batch(4, 9);
+  std::vector<double> params(network.parameter_count()), gradient(params.size());
+  network.initialize(params, 1);
+  const auto loss_at = [&](std::uint32_t step) {
+    return network
+        .loss_and_gradient(params, batch.images, batch.labels, batch.row_ids, {.seed = 1, .step = step},
+                           gradient)
+        .mean_loss;
+  };
+  EXPECT_EQ(loss_at(1), loss_at(1));
+  EXPECT_NE(loss_at(1), loss_at(2));
+
+  Network<double> without(parse_model("custom_mlp:1,40,0,0"), 3, 3, kClasses);
+  EXPECT_EQ(network.evaluate(params, batch.images, batch.labels).mean_loss,
+            without.evaluate(params, batch.images, batch.labels).mean_loss);
+}
+
+TEST(NetworkArguments, OfWrongLengthAreRefused) {
+  Network<double> network(parse_model("custom_mlp:1,4,0,0.5"), 3, 3, kClasses);
+  const Batch batch = make_batch(2, 9);
+  std::vector<double> params(network.parameter_count()), gradient(params.size());
+  const std::vector<double> half_an_image(13);
+  const std::span<const std::uint8_t> one_label = std::span(batch.labels).first(1);
+  std::span<double> short_gradient = std::span(gradient).first(3);
+  EXPECT_THROW(network.initialize(short_gradient, 1), std::invalid_argument);
+  EXPECT_THROW(network.forward(params, half_an_image), std::invalid_argument);
+  EXPECT_THROW(network.evaluate(params, batch.images, one_label), std::invalid_argument);
+  EXPECT_THROW(
+      network.loss_and_gradient(params, batch.images, batch.labels, batch.row_ids, kKey, short_gradient),
+      std::invalid_argument);
+  EXPECT_THROW(network.loss_and_gradient(params, batch.images, batch.labels, {}, kKey, gradient),
+               std::invalid_argument)
+      << "dropout needs to know the rows";
+}
+
+}  // namespace
+}  // namespace demos
