@@ -1,0 +1,86 @@
+#include "demos/common/progress_bar.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+namespace demos {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct CloseFile {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+using File = std::unique_ptr<std::FILE, CloseFile>;
+
+/// What arrives at a terminal until nothing more does.
+std::string shown_on(int terminal) {
+  constexpr int kQuiet_ms = 200;
+  std::string text;
+  std::array<char, 512> bytes{};
+  for (pollfd ready{terminal, POLLIN, 0}; poll(&ready, 1, kQuiet_ms) == 1 && (ready.revents & POLLIN) != 0;) {
+    const ssize_t got = read(terminal, bytes.data(), bytes.size());
+    if (got <= 0) break;
+    text.append(bytes.data(), static_cast<std::size_t>(got));
+  }
+  return text;
+}
+
+TEST(ProgressLine, ShowsBarStepLossAndTimeLeft) {
+  EXPECT_EQ(progress_line("epoch 1", {.step = 10, .total_steps = 40, .loss = 0.25, .elapsed = 30s}, 100),
+            "epoch 1 [#######.......................] 10/40  loss 0.2500  ETA 1:30");
+}
+
+TEST(ProgressLine, KnowsNoTimeLeftBeforeTheFirstStep) {
+  EXPECT_TRUE(progress_line("e", {.step = 0, .total_steps = 4}, 100).ends_with("ETA -:--"));
+}
+
+TEST(ProgressLine, IsFullAtTheEnd) {
+  const std::string line = progress_line("e", {.step = 4, .total_steps = 4, .elapsed = 9s}, 100);
+  EXPECT_EQ(line.find('.'), line.find("0.0000") + 1);
+  EXPECT_TRUE(line.ends_with("ETA 0:00"));
+}
+
+TEST(ProgressLine, FitsTheTerminal) {
+  EXPECT_EQ(progress_line("epoch", {.step = 1, .total_steps = 2}, 12), "epoch [#####");
+}
+
+TEST(ProgressBarOutput, IsNothingWhereThereIsNoTerminal) {
+  const File file(std::tmpfile());
+  ASSERT_NE(file, nullptr);
+  {
+    ProgressBar bar(file.get(), "epoch", 10);
+    bar.update(1, 0.5);
+  }
+  EXPECT_EQ(std::ftell(file.get()), 0);
+}
+
+TEST(ProgressBarOutput, RewritesOneLineOfATerminalAndWipesItAtTheEnd) {
+  const File terminal(fdopen(posix_openpt(O_RDWR | O_NOCTTY), "r+"));
+  ASSERT_NE(terminal, nullptr);
+  ASSERT_EQ(grantpt(fileno(terminal.get())), 0);
+  ASSERT_EQ(unlockpt(fileno(terminal.get())), 0);
+  const File shown(std::fopen(ptsname(fileno(terminal.get())), "w"));
+  ASSERT_NE(shown, nullptr);
+  {
+    ProgressBar bar(shown.get(), "epoch", 10);
+    bar.update(5, 0.5);
+    bar.update(6, 0.5);  // too soon after the last to be drawn
+  }
+  const std::string text = shown_on(fileno(terminal.get()));
+  EXPECT_TRUE(text.starts_with("\r\x1b[Kepoch [")) << text;
+  EXPECT_NE(text.find("5/10"), std::string::npos) << text;
+  EXPECT_EQ(text.find("6/10"), std::string::npos) << text;
+  EXPECT_TRUE(text.ends_with("\r\x1b[K")) << text;
+  EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace demos
