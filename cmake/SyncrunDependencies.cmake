@@ -1,0 +1,12 @@
+# What the library needs: Boost's headers (Process, Interprocess), spdlog, threads.
+
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+find_package(Boost 1.74 REQUIRED)
+find_package(spdlog REQUIRED)
+
+# What every part of the library compiles against. Not installed: users see include/ only.
+add_library(syncrun_internal INTERFACE)
+target_include_directories(syncrun_internal INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
+target_compile_definitions(syncrun_internal INTERFACE SYNCRUN_VERSION="${PROJECT_VERSION}")
+target_link_libraries(syncrun_internal INTERFACE Boost::boost spdlog::spdlog Threads::Threads ${CMAKE_DL_LIBS})

@@ -1,0 +1,20 @@
+# Settings of every target of the project: the language, the warnings, the sanitizers.
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+add_compile_options(-Wall -Wextra)
+# Functions are found again by build id: make sure that there is one, and that messages can name functions.
+add_link_options(-Wl,--build-id=sha1)
+
+if(SYNCRUN_SANITIZER)
+  add_compile_options(-fsanitize=${SYNCRUN_SANITIZER} -fno-omit-frame-pointer -g)
+  add_link_options(-fsanitize=${SYNCRUN_SANITIZER})
+endif()

@@ -1,0 +1,35 @@
+#pragma once
+
+// Names of environment variables: between `syncrun` and the master, between the master and its workers, and for users.
+
+namespace syncrun::detail::environment {
+
+// Set by `syncrun` for the master; users may set them as well.
+inline constexpr const char* kDevices = "SYNCRUN_DEVICES";             // "cpu0,cpu1"
+inline constexpr const char* kProcesses = "SYNCRUN_NPROC_PER_NODE";    // "4", "cpu", "gpu", "auto"
+inline constexpr const char* kTimeout = "SYNCRUN_TIMEOUT";             // seconds, may have a fraction
+inline constexpr const char* kStartTimeout = "SYNCRUN_START_TIMEOUT";  // seconds
+inline constexpr const char* kLogDir = "SYNCRUN_LOG_DIR";
+inline constexpr const char* kLogLevel = "SYNCRUN_LOG_LEVEL";
+inline constexpr const char* kSupervisorFd = "SYNCRUN_SUPERVISOR_FD";  // see supervisor_link.hpp
+
+// For users in need.
+inline constexpr const char* kReserveBytes = "SYNCRUN_RESERVE_BYTES";  // address space to reserve for shared memory
+inline constexpr const char* kMemoryCheck = "SYNCRUN_MEMORY_CHECK";    // "off": allocate past the memory limit
+
+// Set by the master for a worker, and unset by the worker once it is attached, so that its own children are not taken
+// for workers.
+inline constexpr const char* kWorkerRank = "SYNCRUN_WORKER_RANK";
+inline constexpr const char* kSegmentFd = "SYNCRUN_SEGMENT_FD";
+inline constexpr const char* kSegmentBytes = "SYNCRUN_SEGMENT_BYTES";
+inline constexpr const char* kSocketFd = "SYNCRUN_SOCKET_FD";
+inline constexpr const char* kDevice = "SYNCRUN_DEVICE";
+inline constexpr const char* kMasterPid = "SYNCRUN_MASTER_PID";
+
+// The field's conventional ones: set for workers, and they stay.
+inline constexpr const char* kRank = "RANK";
+inline constexpr const char* kLocalRank = "LOCAL_RANK";
+inline constexpr const char* kWorldSize = "WORLD_SIZE";
+inline constexpr const char* kLocalWorldSize = "LOCAL_WORLD_SIZE";
+
+}  // namespace syncrun::detail::environment

@@ -1,0 +1,91 @@
+#include "common/errors.hpp"
+
+#include <cstring>
+#include <system_error>
+
+#include "syncrun/array.hpp"
+#include "syncrun/dtype.hpp"
+#include "syncrun/reduction.hpp"
+#include "syncrun/version.hpp"
+
+namespace syncrun {
+
+std::string_view to_string(ErrorKind kind) noexcept {
+  switch (kind) {
+    case ErrorKind::usage: return "usage";
+    case ErrorKind::function: return "function";
+    case ErrorKind::system: return "system";
+    case ErrorKind::cuda: return "cuda";
+    case ErrorKind::nccl: return "nccl";
+    case ErrorKind::worker_lost: return "worker lost";
+    case ErrorKind::timeout: return "timeout";
+  }
+  return "unknown";
+}
+
+Error::Error(ErrorKind kind, const std::string& message, int native_code, std::source_location where)
+    : Error(kind, message, Failure{}, native_code, where) {}
+
+Error::Error(ErrorKind kind, const std::string& message, Failure failure, int native_code, std::source_location where)
+    : std::runtime_error(message),
+      kind_(kind),
+      native_code_(native_code),
+      failure_(std::make_shared<const Failure>(std::move(failure))),
+      where_(where) {}
+
+std::string_view to_string(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::float16: return "float16";
+    case DType::bfloat16: return "bfloat16";
+    case DType::float32: return "float32";
+    case DType::float64: return "float64";
+    case DType::int8: return "int8";
+    case DType::int16: return "int16";
+    case DType::int32: return "int32";
+    case DType::int64: return "int64";
+    case DType::uint8: return "uint8";
+    case DType::boolean: return "bool";
+  }
+  return "unknown";
+}
+
+std::string_view to_string(Reduction reduction) noexcept {
+  switch (reduction) {
+    case Reduction::avg: return "avg";
+    case Reduction::sum: return "sum";
+    case Reduction::min: return "min";
+    case Reduction::max: return "max";
+    case Reduction::prod: return "prod";
+    case Reduction::gather: return "gather";
+  }
+  return "unknown";
+}
+
+std::string to_string(std::span<const std::int64_t> extents) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < extents.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(extents[i]);
+  return text + "]";
+}
+
+const char* version() noexcept { return SYNCRUN_VERSION; }
+
+namespace detail {
+
+void throw_errno(const std::string& what, int code, std::source_location where) {
+  throw Error(ErrorKind::system, what + ": " + std::generic_category().message(code), code, where);
+}
+
+void throw_usage(const std::string& message, std::source_location where) {
+  throw Error(ErrorKind::usage, message, 0, where);
+}
+
+std::string signal_name(int signal) {
+  const char* abbreviation = sigabbrev_np(signal);
+  if (abbreviation == nullptr) return "signal " + std::to_string(signal);
+  std::string text = std::string("SIG") + abbreviation;
+  if (const char* description = sigdescr_np(signal)) text += std::string(" (") + description + ")";
+  return text;
+}
+
+}  // namespace detail
+}  // namespace syncrun

@@ -1,0 +1,18 @@
+#pragma once
+
+// How much memory may still be used: what the machine has, and what the control group allows. Memory that a control
+// group will not grant is not refused by fallocate: the process is killed. So it is asked first.
+
+#include <cstdint>
+#include <string_view>
+
+namespace syncrun::detail {
+
+/// Bytes that can be allocated now without an out-of-memory kill, as far as the kernel says; INT64_MAX where it does not.
+std::int64_t available_memory_bytes();
+
+/// Throws Error (system, ENOMEM) if `bytes` more are not to be had, with both numbers. SYNCRUN_MEMORY_CHECK=off turns it
+/// off. `what` wants it.
+void check_memory_available(std::uint64_t bytes, std::string_view what);
+
+}  // namespace syncrun::detail

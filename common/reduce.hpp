@@ -1,0 +1,26 @@
+#pragma once
+
+// Element-wise reduction of several arrays into several: the arithmetic of CPU collectives and of small outputs.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "syncrun/dtype.hpp"
+#include "syncrun/reduction.hpp"
+
+namespace syncrun::detail {
+
+/// Combines sources[0], sources[1], ... element by element, in that order, and writes the result to every destination.
+/// Destinations may be among the sources. `weights` (avg only; one per source) are fractions that sum to one. float16
+/// and bfloat16 are combined in float. Bitwise the same for any division of the elements.
+void reduce_elements(DType dtype, Reduction reduction, std::span<void* const> destinations,
+                     std::span<const void* const> sources, std::span<const double> weights, std::size_t elements);
+
+/// True if the type has the operation: all have but bool, which has none, and avg, which only floating types have.
+bool can_reduce(DType dtype, Reduction reduction) noexcept;
+
+/// values[i] *= factor, of a floating type.
+void scale_elements(DType dtype, void* values, double factor, std::size_t elements);
+
+}  // namespace syncrun::detail

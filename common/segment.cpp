@@ -1,0 +1,72 @@
+#include "common/segment.hpp"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "common/environment.hpp"
+#include "common/errors.hpp"
+
+namespace syncrun::detail {
+
+namespace interprocess = boost::interprocess;
+
+namespace {
+
+constexpr std::size_t kSmallestReservation = std::size_t{1} << 30U;
+
+/// What mapped_region wants: somebody who knows the descriptor.
+struct Mappable {
+  int fd;
+  interprocess::mapping_handle_t get_mapping_handle() const noexcept {
+    return interprocess::ipcdetail::mapping_handle_from_file_handle(fd);
+  }
+};
+
+interprocess::mapped_region map(int fd, std::size_t bytes) {
+  // MAP_NORESERVE: the pages are the memfd's, which reserves them when they are asked for (see SharedHeap).
+  return {Mappable{fd}, interprocess::read_write, 0, bytes, nullptr, MAP_SHARED | MAP_NORESERVE};
+}
+
+}  // namespace
+
+std::size_t default_reservation_bytes() {
+  if (const char* text = std::getenv(environment::kReserveBytes)) return std::stoull(text);
+#if defined(__SANITIZE_THREAD__)
+  return std::size_t{1} << 36U;
+#else
+  return std::size_t{1} << 40U;
+#endif
+}
+
+Segment Segment::create(std::size_t bytes) {
+  for (;; bytes /= 2) {
+    Segment segment;
+    segment.fd_ = FileDescriptor(check_system(::memfd_create("syncrun", MFD_CLOEXEC), "cannot create shared memory"));
+    try {
+      // The whole reservation is the file's size from the start: it costs nothing until pages are used.
+      check_system(::ftruncate(segment.fd_.get(), static_cast<off_t>(bytes)), "cannot size shared memory");
+      segment.region_ = map(segment.fd_.get(), bytes);
+      return segment;
+    } catch (const interprocess::interprocess_exception& error) {
+      if (bytes / 2 < kSmallestReservation) throw_errno("cannot map shared memory", error.get_native_error());
+    } catch (const Error&) {
+      if (bytes / 2 < kSmallestReservation) throw;
+    }
+  }
+}
+
+Segment Segment::attach(FileDescriptor fd, std::size_t bytes) {
+  Segment segment;
+  segment.fd_ = std::move(fd);
+  try {
+    segment.region_ = map(segment.fd_.get(), bytes);
+  } catch (const interprocess::interprocess_exception& error) {
+    throw_errno("cannot map the session's shared memory", error.get_native_error());
+  }
+  return segment;
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,147 @@
+#include "common/shared_heap.hpp"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "common/errors.hpp"
+#include "common/memory_limit.hpp"
+#include "common/segment.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kLine = 64;
+constexpr std::size_t kPagedFrom = std::size_t{64} << 10U;
+// fallocate on shared memory starts over when a signal arrives: in steps, so that it gets through.
+constexpr std::size_t kReserveStep = std::size_t{256} << 20U;
+// Smaller requests are not held against the memory limit: reading it costs more than they do.
+constexpr std::size_t kCheckedFrom = std::size_t{8} << 20U;
+
+constexpr std::size_t round_up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
+
+}  // namespace
+
+SharedHeap::SharedHeap(const Segment& segment, std::uint64_t begin, std::uint64_t bytes)
+    : segment_(&segment), capacity_bytes_(bytes) {
+  free_[begin] = {bytes, false};
+}
+
+std::uint64_t SharedHeap::allocate(std::size_t bytes, Contents contents, std::string_view what) {
+  const std::size_t alignment = bytes >= kPagedFrom ? kPage : kLine;
+  if (bytes > capacity_bytes_) {
+    throw Error(ErrorKind::system,
+                std::string(what) + " wants " + std::to_string(bytes) + " bytes of shared memory; the segment has " +
+                    std::to_string(capacity_bytes_),
+                ENOMEM);
+  }
+  const std::size_t size = round_up(std::max<std::size_t>(bytes, 1), alignment);
+
+  // Best fit among extents that hold it, dirty ones first: their pages are there already.
+  auto best = free_.end();
+  for (auto it = free_.begin(); it != free_.end(); ++it) {
+    const std::size_t waste = round_up(it->first, alignment) - it->first;
+    if (it->second.bytes < size + waste) continue;
+    const auto better = [&] {
+      if (it->second.dirty != best->second.dirty) return it->second.dirty;
+      return it->second.bytes < best->second.bytes;
+    };
+    if (best == free_.end() || better()) best = it;
+  }
+  if (best == free_.end()) {
+    throw Error(ErrorKind::system,
+                std::string(what) + " wants " + std::to_string(bytes) + " bytes of shared memory; of the segment's " +
+                    std::to_string(capacity_bytes_) + " bytes, " + std::to_string(used_bytes_) + " are in use",
+                ENOMEM);
+  }
+
+  const auto [start, extent] = *best;
+  const std::uint64_t offset = round_up(start, alignment);
+  const std::uint64_t end = start + extent.bytes;
+  if (bytes >= kPagedFrom) {
+    try {
+      reserve(offset, size, what);
+    } catch (const Error&) {
+      if (!trim()) throw;
+      return allocate(bytes, contents, what);  // no dirty extents are left: ends after one round
+    }
+  }
+  free_.erase(best);
+  if (offset != start) insert_free(start, {offset - start, extent.dirty});
+  if (offset + size != end) insert_free(offset + size, {end - offset - size, extent.dirty});
+  used_[offset] = size;
+  used_bytes_ += size;
+  if (contents == Contents::zero && extent.dirty) std::memset(segment_->at(offset), 0, size);
+  return offset;
+}
+
+void SharedHeap::free(std::uint64_t offset, Giveback giveback) noexcept {
+  const auto it = used_.find(offset);
+  if (it == used_.end()) return;
+  const std::size_t size = it->second;
+  used_.erase(it);
+  used_bytes_ -= size;
+  const bool returned = giveback == Giveback::now && size >= kPagedFrom &&
+                        ::fallocate(segment_->fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                                    static_cast<off_t>(offset), static_cast<off_t>(size)) == 0;
+  insert_free(offset, {size, !returned});
+}
+
+/// Clean and dirty extents are kept apart, so that what is known to be zero is not cleared again.
+void SharedHeap::insert_free(std::uint64_t offset, Free extent) {
+  const auto next = free_.lower_bound(offset);
+  if (next != free_.end() && offset + extent.bytes == next->first && next->second.dirty == extent.dirty) {
+    extent.bytes += next->second.bytes;
+    free_.erase(next);
+  }
+  const auto after = free_.lower_bound(offset);
+  if (after != free_.begin()) {
+    const auto previous = std::prev(after);
+    if (previous->first + previous->second.bytes == offset && previous->second.dirty == extent.dirty) {
+      previous->second.bytes += extent.bytes;
+      return;
+    }
+  }
+  free_[offset] = extent;
+}
+
+void SharedHeap::reserve(std::uint64_t offset, std::size_t bytes, std::string_view what) {
+  if (bytes >= kCheckedFrom) check_memory_available(bytes, what);
+  for (std::size_t done = 0; done < bytes;) {
+    const std::size_t step = std::min(kReserveStep, bytes - done);
+    if (::fallocate(segment_->fd(), 0, static_cast<off_t>(offset + done), static_cast<off_t>(step)) == 0) {
+      done += step;
+    } else if (errno != EINTR) {
+      const int code = errno;
+      ::fallocate(segment_->fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                  static_cast<off_t>(bytes));
+      throw_errno("cannot reserve " + std::to_string(bytes) + " bytes of shared memory for " + std::string(what), code);
+    }
+  }
+}
+
+/// Gives the pages of free extents back; false if there were none.
+bool SharedHeap::trim() noexcept {
+  bool any = false;
+  for (auto& [offset, extent] : free_) {
+    if (!extent.dirty || extent.bytes < kPage) continue;
+    const std::uint64_t first = round_up(offset, kPage);
+    const std::uint64_t last = (offset + extent.bytes) / kPage * kPage;
+    if (last <= first) continue;
+    if (::fallocate(segment_->fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(first),
+                    static_cast<off_t>(last - first)) != 0) {
+      continue;
+    }
+    std::memset(segment_->at(offset), 0, first - offset);
+    std::memset(segment_->at(last), 0, offset + extent.bytes - last);
+    extent.dirty = false;
+    any = true;
+  }
+  return any;
+}
+
+}  // namespace syncrun::detail

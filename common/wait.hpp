@@ -1,0 +1,105 @@
+#pragma once
+
+// Waiting across processes: a doorbell to sleep on, a policy that says how eagerly to look, and patience that ends.
+//
+// The protocol between a waiter and a ringer is Dekker's: the waiter counts itself as a sleeper and then looks at the
+// condition again; the ringer makes the condition true and then looks for sleepers. All four accesses are seq_cst, so
+// that one of the two sees the other; on x86-64 that costs one exchange on the ringer's own cache line.
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+namespace syncrun::detail {
+
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::milliseconds;
+
+/// A place in shared memory to sleep at until somebody rings. Zero-initialised memory is a valid doorbell.
+struct alignas(64) Doorbell {
+  std::atomic<std::uint32_t> rings;
+  std::atomic<std::uint32_t> sleepers;
+
+  /// Wakes all sleepers, if there are any. The caller has just made their condition true with a seq_cst store.
+  void ring() noexcept {
+    if (sleepers.load(std::memory_order_seq_cst) != 0) wake();
+  }
+  /// Wakes all sleepers whatever the count says: after a death, when counts mean nothing.
+  void wake() noexcept;
+  /// Sleeps until a ring after `seen`, or `limit`.
+  void sleep(std::uint32_t seen, std::chrono::nanoseconds limit) noexcept;
+};
+
+/// A limit on waiting that does not count time in which this process was stopped (Ctrl-Z, a debugger): each look at the
+/// clock adds at most kLongestLap.
+class Patience {
+ public:
+  static constexpr Milliseconds kLongestLap{500};
+
+  /// Zero: endless.
+  explicit Patience(Milliseconds limit) noexcept : left_(limit), endless_(limit.count() == 0), last_(Clock::now()) {}
+  /// Looks at the clock; true once the limit is used up.
+  bool is_over() noexcept { return is_over(Clock::now()); }
+  bool is_over(Clock::time_point now) noexcept {
+    const auto lap = now - last_;
+    last_ = now;
+    if (endless_) return false;
+    left_ -= lap < kLongestLap ? lap : Clock::duration(kLongestLap);
+    return left_.count() <= 0;
+  }
+
+ private:
+  Clock::duration left_;
+  bool endless_;
+  Clock::time_point last_;
+};
+
+/// How to wait before going to sleep. With a core for every process: spin, so that a call costs cache misses only. With
+/// more processes than cores: yield, since the one waited for may need this very core. Either ends in sleep, so that an
+/// idle session uses no CPU.
+struct WaitPolicy {
+  bool spin = false;
+  std::chrono::nanoseconds awake_for{std::chrono::microseconds(200)};
+
+  static WaitPolicy for_processes(int processes, int cores) noexcept {
+    if (processes <= cores) return {true, std::chrono::milliseconds(10)};
+    return {};
+  }
+};
+
+/// Cores this process may use.
+int usable_cores() noexcept;
+
+enum class Woken : std::uint8_t { ready, interrupted, expired };
+
+void pause_briefly() noexcept;
+void yield_core() noexcept;
+
+/// Blocks until `ready()`, `interrupted()` or the end of patience. Both are called often and must be cheap; what they
+/// read is written with seq_cst before `bell` is rung.
+template <class Ready, class Interrupted>
+Woken wait_until(Doorbell& bell, const WaitPolicy& policy, Patience& patience, Ready&& ready,
+                 Interrupted&& interrupted) {
+  constexpr int kLooksPerClock = 32;
+  if (ready()) return Woken::ready;
+  const auto awake_until = Clock::now() + policy.awake_for;
+  for (;;) {
+    for (int look = 0; look < (policy.spin ? kLooksPerClock : 1); ++look) {
+      if (policy.spin) pause_briefly();
+      else yield_core();
+      if (ready()) return Woken::ready;
+    }
+    if (interrupted()) return Woken::interrupted;
+    const auto now = Clock::now();
+    if (now < awake_until) continue;
+    if (patience.is_over(now)) return Woken::expired;
+
+    const std::uint32_t seen = bell.rings.load(std::memory_order_seq_cst);
+    bell.sleepers.fetch_add(1, std::memory_order_seq_cst);
+    if (!ready() && !interrupted()) bell.sleep(seen, std::chrono::milliseconds(100));
+    bell.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+    if (ready()) return Woken::ready;
+  }
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,89 @@
+#include "launcher/spawn.hpp"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <boost/process/args.hpp>
+#include <boost/process/child.hpp>
+#include <boost/process/env.hpp>
+#include <boost/process/environment.hpp>
+#include <boost/process/exe.hpp>
+#include <boost/process/extend.hpp>
+#include <csignal>
+
+#include "common/errors.hpp"
+
+namespace syncrun::detail {
+
+namespace process = boost::process;
+
+namespace {
+
+/// What the child does between fork and exec: system calls only, since another thread of the parent may have held any
+/// lock at the time of the fork.
+struct InChild : process::extend::handler {
+  explicit InChild(const SpawnRequest& wanted) : request(&wanted), parent(::getpid()) {
+    CPU_ZERO(&cores);
+    for (const int core : request->cores) CPU_SET(core, &cores);
+  }
+
+  template <class Executor>
+  void on_exec_setup(Executor&) const {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(127);  // it died before that took effect
+    if (request->leads_group) ::setpgid(0, 0);
+    // Ignored and blocked signals are inherited through exec: the child starts with neither.
+    ::signal(SIGPIPE, SIG_DFL);
+    sigset_t none;
+    ::sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    if (!request->cores.empty()) ::sched_setaffinity(0, sizeof(cores), &cores);
+    if (request->standard_output >= 0) ::dup2(request->standard_output, STDOUT_FILENO);
+    if (request->standard_error >= 0) ::dup2(request->standard_error, STDERR_FILENO);
+    for (const int fd : request->inherited) ::fcntl(fd, F_SETFD, 0);
+  }
+
+  const SpawnRequest* request;
+  pid_t parent;
+  cpu_set_t cores;
+};
+
+process::environment child_environment(const SpawnRequest& request) {
+  process::environment environment = boost::this_process::environment();
+  for (const auto& name : request.unset) environment.erase(name);
+  for (const auto& [name, value] : request.environment) environment[name] = value;
+  return environment;
+}
+
+}  // namespace
+
+SpawnedProcess spawn(const SpawnRequest& request) {
+  const InChild in_child(request);
+  std::error_code error;
+  process::child child(process::exe = request.program, process::args = std::vector<std::string>(request.arguments.begin() + 1, request.arguments.end()),
+                       process::env = child_environment(request), error, in_child);
+  if (error) throw_errno("cannot start " + request.program, error.value());
+  SpawnedProcess spawned;
+  spawned.pid = child.id();
+  child.detach();  // from here on the pidfd is what we hold
+  spawned.pidfd = FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, spawned.pid, 0)));
+  if (!spawned.pidfd.is_open()) {
+    const int code = errno;
+    ::kill(spawned.pid, SIGKILL);
+    ::waitpid(spawned.pid, nullptr, 0);
+    throw_errno("pidfd_open", code);
+  }
+  return spawned;
+}
+
+std::string describe_status(int wait_status) {
+  if (WIFEXITED(wait_status)) return "exited with code " + std::to_string(WEXITSTATUS(wait_status));
+  if (WIFSIGNALED(wait_status)) return "killed by " + signal_name(WTERMSIG(wait_status));
+  return "ended with wait status " + std::to_string(wait_status);
+}
+
+}  // namespace syncrun::detail
