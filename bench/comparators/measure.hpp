@@ -1,0 +1,110 @@
+#pragma once
+
+// What every comparator shares: its options, when to stop sampling, and the one JSON line it prints.
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace comparators {
+
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  std::size_t workers = 2;
+  /// Time to spend in each timed loop, once warm.
+  double seconds = 0.5;
+  std::size_t min_bytes = std::size_t{1} << 10;
+  std::size_t max_bytes = std::size_t{64} << 20;
+};
+
+/// Reads `--workers N --seconds S --min-bytes B --max-bytes B`; throws std::invalid_argument on anything
+/// else.
+inline Options parse_options(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; i += 2) {
+    const std::string_view flag = argv[i];
+    if (i + 1 == argc) throw std::invalid_argument(std::string(flag) + ": value missing");
+    const std::string value = argv[i + 1];
+    if (flag == "--workers") {
+      options.workers = std::stoul(value);
+    } else if (flag == "--seconds") {
+      options.seconds = std::stod(value);
+    } else if (flag == "--min-bytes") {
+      options.min_bytes = std::stoul(value);
+    } else if (flag == "--max-bytes") {
+      options.max_bytes = std::stoul(value);
+    } else {
+      throw std::invalid_argument("unknown option " + std::string(flag));
+    }
+  }
+  if (options.workers == 0 || options.min_bytes < sizeof(float)) {
+    throw std::invalid_argument("--workers must be at least 1 and --min-bytes at least 4");
+  }
+  return options;
+}
+
+inline double microseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+/// How many iterations fill `seconds`, given what warm ones took. At least 10, so that there is a median; at
+/// most 20,000, so that samples stay in cache.
+inline long iterations_for(double seconds, double warm_us) {
+  return std::lround(std::clamp(seconds * 1e6 / std::max(warm_us, 0.01), 10.0, 20000.0));
+}
+
+/// Nearest-rank percentile of sorted samples.
+inline double percentile(const std::vector<double>& sorted, double p) {
+  const auto rank = static_cast<std::size_t>(std::ceil(p / 100.0 * static_cast<double>(sorted.size())));
+  return sorted.at(std::max<std::size_t>(rank, 1) - 1);
+}
+
+struct Measurement {
+  const char* name;
+  const char* impl;
+  const char* variant;
+  std::size_t workers;
+  /// 0 where a size means nothing (empty_call).
+  std::size_t bytes = 0;
+};
+
+inline void print_json_line(const Measurement& what, std::vector<double> samples_us) {
+  std::sort(samples_us.begin(), samples_us.end());
+  std::printf("{\"name\": \"%s\", \"impl\": \"%s\", \"variant\": \"%s\", \"workers\": %zu, ", what.name,
+              what.impl, what.variant, what.workers);
+  if (what.bytes != 0) std::printf("\"bytes\": %zu, ", what.bytes);
+  std::printf("\"median_us\": %.3f, \"p10_us\": %.3f, \"p90_us\": %.3f, \"samples\": %zu}\n",
+              percentile(samples_us, 50), percentile(samples_us, 10), percentile(samples_us, 90),
+              samples_us.size());
+  std::fflush(stdout);
+}
+
+/// Each rank's value, before anything is reduced. Sums of small integers are exact, so that one all_reduce
+/// can be checked exactly. The timed iterations run in place, so values grow until they are infinite: an
+/// addition costs the same.
+inline float initial_value(std::size_t rank, std::size_t element) {
+  return static_cast<float>(rank + 1 + element % 7);
+}
+
+inline void fill(std::vector<float>& values, std::size_t rank) {
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = initial_value(rank, i);
+}
+
+/// A benchmark of a wrong answer is worth nothing: throws unless `values` holds the sum over all ranks.
+inline void require_sum(const std::vector<float>& values, std::size_t workers) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    float expected = 0;
+    for (std::size_t rank = 0; rank < workers; ++rank) expected += initial_value(rank, i);
+    if (values[i] != expected) throw std::runtime_error("all_reduce gave a wrong sum");
+  }
+}
+
+}  // namespace comparators
