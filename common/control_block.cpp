@@ -19,7 +19,7 @@ std::string_view to_string(Phase phase) noexcept {
     case Phase::vote: return "vote";
     case Phase::reduction: return "reduction";
     case Phase::close: return "close";
-    case Phase::done: return "idle";
+    case Phase::idle: return "idle";
   }
   return "start";
 }

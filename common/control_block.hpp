@@ -7,7 +7,7 @@
 //
 // Who writes what: the master writes the header and commands (before it publishes them); a worker writes its own slot
 // and its own outboxes, from the thread that serves calls. Exceptions: `lost` is written by the master's watcher
-// threads, and Command::failed by any worker.
+// threads, `failed_call` and Command::failed by any worker.
 
 #include <pthread.h>
 
@@ -19,6 +19,7 @@
 
 #include "common/wait.hpp"
 #include "syncrun/detail/call.hpp"
+#include "syncrun/error.hpp"
 
 namespace syncrun::detail {
 
@@ -28,8 +29,8 @@ inline constexpr int kMaxWorldSize = 1024;
 inline constexpr std::size_t kInlineBytes = 1024;
 inline constexpr std::size_t kMessageBytes = 2048;
 
-/// What a worker is doing. Kept in the low byte of its progress word, beside the command it is doing it for; `done` is
-/// the largest, so that "progress >= done(k)" means k is over. Command 0 is starting up.
+/// What a worker is doing. Kept in the low byte of its progress word, beside the command it is doing it for. Command 0
+/// is starting up.
 enum class Phase : std::uint8_t {
   start = 1,   // from fork until the segment is attached
   device,      // initialising its device
@@ -39,7 +40,7 @@ enum class Phase : std::uint8_t {
   vote,        // waiting for its peers to return
   reduction,   // reducing outputs, committing updates
   close,       // ending
-  done = 255,
+  idle,        // waiting for the next command
 };
 
 std::string_view to_string(Phase phase) noexcept;
@@ -47,7 +48,6 @@ std::string_view to_string(Phase phase) noexcept;
 constexpr std::uint64_t progress_word(std::uint64_t command, Phase phase) noexcept {
   return (command << 8U) | static_cast<std::uint64_t>(phase);
 }
-constexpr std::uint64_t done_with(std::uint64_t command) noexcept { return progress_word(command, Phase::done); }
 constexpr std::uint64_t command_of(std::uint64_t progress) noexcept { return progress >> 8U; }
 constexpr Phase phase_of(std::uint64_t progress) noexcept { return static_cast<Phase>(progress & 0xffU); }
 
@@ -57,30 +57,36 @@ constexpr std::uint64_t vote_word(std::uint64_t command, Vote vote) noexcept {
   return (command << 8U) | static_cast<std::uint64_t>(vote);
 }
 
+enum class CollectiveKind : std::uint8_t { barrier, all_reduce, broadcast, all_gather };
+enum class StartState : std::uint32_t { starting, ready, failed };
+
 /// What a rank brings to a collective. Two alternate, since a fast rank may enter the next before a slow one has read.
+inline constexpr std::uint64_t kNotInSegment = ~std::uint64_t{0};
 struct Contribution {
-  std::uint64_t offset;    // of the values in the segment
-  std::uint64_t elements;  // 0 on purpose where a rank has none
+  std::uint64_t offset;    // of the values in the segment; kNotInSegment if they are elsewhere
+  std::uint64_t elements;
   std::int64_t weight;     // rows, for avg
-  std::uint8_t operation;  // CollectiveKind
+  CollectiveKind operation;
   DType dtype;
   Reduction reduction;
   std::int32_t root;
 };
 
+/// The words of one worker. Each line of the cache is polled by one kind of waiter, or by none.
 struct alignas(128) WorkerSlot {
-  std::atomic<std::uint64_t> progress;
-  std::atomic<std::uint64_t> vote;
+  std::atomic<std::uint64_t> done;  // the last command that is over; polled by the master
+
+  alignas(64) std::atomic<std::uint64_t> vote;  // this line is polled by peers
   /// Steps through collectives: (command << 24) + step, so that every command starts afresh, also after a failure.
   std::atomic<std::uint64_t> collective;
   std::array<Contribution, 2> contributions;
 
-  alignas(64) pthread_mutex_t life;  // robust; held by a thread of the worker as long as it lives
-  std::atomic<std::int32_t> pid;
+  alignas(64) std::atomic<std::uint64_t> progress;  // command and phase; read when something went wrong, never polled
   std::atomic<std::int64_t> released_ns;  // when it stopped waiting because of a loss (steady clock)
-  // Why it could not start: written before progress says `done` of command 0, or before it exits.
-  std::atomic<std::uint32_t> start_failed;
-  std::array<char, kMessageBytes> start_message;
+  std::atomic<std::int32_t> pid;
+  std::atomic<StartState> start;
+  pthread_mutex_t life;  // robust; held by a thread of the worker as long as it lives
+  std::array<char, kMessageBytes> start_message;  // StartState::failed: why
 };
 
 enum class CommandKind : std::uint8_t { call, construct, destroy, collective, transfer, close };
@@ -111,7 +117,6 @@ struct TransferSlot {
   bool takes_part;
 };
 enum class TransferDirection : std::uint8_t { to_variable, from_variable };
-enum class CollectiveKind : std::uint8_t { barrier, all_reduce, broadcast, all_gather };
 
 struct alignas(64) Command {
   std::uint64_t id;
@@ -130,6 +135,7 @@ struct alignas(64) Command {
   std::uint64_t batch_s_by_rank;  // offset of one RowsSlot per rank, or 0
   bool rows_are_local;            // no scattered argument: rows are those of the sliced ones
   std::int64_t timeout_ms;
+  std::uint64_t acknowledged_failure;  // the last failed command the master knew of when it published this one
 
   std::uint64_t variable;   // collective, transfer: offset of the VariableEntry
   std::uint64_t transfers;  // transfer: offset of one TransferSlot per rank
@@ -220,11 +226,12 @@ struct ControlHeader {
   std::uint32_t build_id_bytes;
   std::array<std::uint8_t, 32> build_id;  // of the master's image
 
-  alignas(64) std::atomic<std::uint64_t> published;  // the last command the workers may run
-  std::atomic<std::uint64_t> consumed;               // outputs of commands up to here are no longer needed
-  alignas(64) std::atomic<std::uint64_t> lost;       // 1 + rank of the first worker lost; 0 as long as all is well
+  alignas(64) std::atomic<std::uint64_t> published;    // the last command the workers may run; polled by them
+  alignas(64) std::atomic<std::uint64_t> consumed;     // outputs of commands up to here are no longer needed
+  alignas(64) std::atomic<std::uint64_t> lost;         // 1 + rank of the first worker lost; 0 as long as all is well
+  std::atomic<std::uint64_t> failed_call;              // the last command in which a function failed
   Doorbell to_workers;  // published, lost
-  Doorbell to_master;   // progress, lost
+  Doorbell to_master;   // done, start, lost
   Doorbell to_peers;    // vote, collective, Command::failed, lost
 };
 

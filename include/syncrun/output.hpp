@@ -45,6 +45,8 @@ class OutputBuffer {
 
   void* data() const noexcept { return data_; }
   std::size_t bytes() const noexcept { return bytes_; }
+  /// Gives the memory to a new owner, who knows how to free it.
+  void* detach() noexcept { return std::exchange(data_, nullptr); }
   /// Ordinary memory of this process, zero-filled.
   static OutputBuffer on_heap(std::size_t bytes);
 

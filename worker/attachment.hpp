@@ -1,0 +1,33 @@
+#pragma once
+
+// How a worker comes into its session: the environment its master gave it, the segment, the signs of life, and the end
+// that a master's death brings.
+
+#include <optional>
+#include <string>
+
+#include "common/control_block.hpp"
+#include "common/file_descriptor.hpp"
+#include "common/segment.hpp"
+
+namespace syncrun::detail {
+
+/// A worker's place in its session.
+struct Attachment {
+  int rank = 0;
+  int world_size = 0;
+  std::string device;
+  Segment segment;
+  ControlBlock control;
+
+  WorkerSlot& slot() const noexcept { return control.worker(rank); }
+};
+
+/// Nothing, if this process is not a worker. Else attaches to the segment, starts the thread that holds the sign of life
+/// and watches the master, and takes the internal variables out of the environment. Throws Error (system, usage).
+std::optional<Attachment> attach_if_worker();
+
+/// Ends this process and everything it started, at once.
+[[noreturn]] void die_with_group() noexcept;
+
+}  // namespace syncrun::detail

@@ -1,0 +1,105 @@
+// What bodies and their thunks call: the public worker-side classes, forwarded to the core.
+
+#include <cstring>
+#include <utility>
+
+#include "common/errors.hpp"
+#include "worker/worker_core.hpp"
+
+namespace syncrun {
+
+// ---- CpuWorker ------------------------------------------------------------------------------------------------
+
+int CpuWorker::rank() const noexcept { return core_->attachment().rank; }
+int CpuWorker::world_size() const noexcept { return core_->attachment().world_size; }
+std::string_view CpuWorker::device() const noexcept { return core_->attachment().device; }
+std::int64_t CpuWorker::rows() const noexcept { return core_->running().slice_rows(); }
+std::int64_t CpuWorker::first_row() const noexcept { return core_->running().first_row(); }
+int CpuWorker::slice() const noexcept { return core_->running().slice(); }
+std::mt19937_64& CpuWorker::rng() noexcept { return core_->rng(); }
+void* CpuWorker::scratch_bytes(std::size_t bytes) { return core_->scratch(bytes); }
+void CpuWorker::log(LogLevel level, std::string_view message) {
+  core_->logger().log(detail::to_spdlog(level), "{}", message);
+}
+
+// ---- Comm -----------------------------------------------------------------------------------------------------
+
+int Comm::rank() const noexcept { return core_->rank(); }
+int Comm::world_size() const noexcept { return core_->world_size(); }
+
+namespace {
+
+/// Marks the time a body spends in a collective.
+class InCollective {
+ public:
+  explicit InCollective(detail::CommCore& core) noexcept : core_(core) { core_.enter(); }
+  ~InCollective() { core_.leave(); }
+  InCollective(const InCollective&) = delete;
+  InCollective& operator=(const InCollective&) = delete;
+
+ private:
+  detail::CommCore& core_;
+};
+
+}  // namespace
+
+void Comm::barrier() {
+  const InCollective mark(*core_);
+  core_->barrier();
+}
+
+void Comm::all_reduce_bytes(void* values, std::size_t elements, DType dtype, Reduction reduction) {
+  const InCollective mark(*core_);
+  core_->all_reduce(values, elements, dtype, reduction, core_->rows);
+}
+
+void Comm::broadcast_bytes(void* values, std::size_t bytes, int root) {
+  const InCollective mark(*core_);
+  core_->broadcast(values, bytes, root);
+}
+
+void Comm::all_gather_bytes(const void* values, std::size_t bytes, void* all, std::size_t all_bytes) {
+  if (all_bytes != bytes * static_cast<std::size_t>(world_size())) {
+    detail::throw_usage("all_gather: the result wants " + std::to_string(world_size()) + " times " +
+                        std::to_string(bytes) + " bytes, got " + std::to_string(all_bytes));
+  }
+  const InCollective mark(*core_);
+  core_->all_gather(values, bytes, all);
+}
+
+namespace detail {
+
+OutputBuffer allocate_output(CpuWorker& worker, std::size_t bytes) {
+  return worker.core().device().allocate_output(bytes);
+}
+
+// ---- WorkerCall -----------------------------------------------------------------------------------------------
+
+bool WorkerCall::next_slice() { return core_->running().next_slice(); }
+RawRows WorkerCall::rows(std::size_t argument) { return core_->running().rows(argument); }
+RawArray WorkerCall::whole(std::size_t argument) { return core_->running().whole(argument); }
+RawUpdate WorkerCall::update(std::size_t argument) { return core_->running().update(argument); }
+const void* WorkerCall::value(std::size_t argument) { return core_->running().value(argument); }
+void* WorkerCall::object() { return core_->object(core_->running().command().object); }
+CpuWorker& WorkerCall::cpu_worker() { return core_->cpu_worker(); }
+Comm& WorkerCall::comm() { return core_->running().user_comm(); }
+
+void WorkerCall::accept(std::size_t output, const OutputType& type, std::span<const std::int64_t> extents,
+                        OutputBuffer buffer) {
+  core_->running().accept(output, type, extents, std::move(buffer));
+}
+void WorkerCall::accept_scalar(std::size_t output, const OutputType& type, const void* value) {
+  core_->running().accept_scalar(output, type, value);
+}
+
+std::span<const std::byte> WorkerCall::construction_arguments() {
+  const Command& command = core_->running().command();
+  const ArgumentSlot& slot = command.arguments[0];
+  return {core_->attachment().segment.at(slot.offset), slot.bytes};
+}
+void WorkerCall::keep_object(void* object, void (*destroy)(void*) noexcept) {
+  core_->keep_object(core_->running().command().object, object, destroy);
+}
+
+}  // namespace detail
+}  // namespace syncrun

@@ -1,0 +1,258 @@
+#include "worker/collectives.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "common/errors.hpp"
+#include "common/reduce.hpp"
+#include "common/rows.hpp"
+
+namespace syncrun::detail {
+
+void SoloComm::all_gather(const void* values, std::size_t bytes, void* all) {
+  if (bytes != 0) std::memmove(all, values, bytes);
+}
+
+CpuComm::CpuComm(const Attachment& attachment, WaitPolicy policy) : attachment_(attachment), policy_(policy) {
+  weights_.reserve(static_cast<std::size_t>(attachment.world_size));
+  sources_.reserve(weights_.capacity());
+  destinations_.reserve(weights_.capacity());
+}
+
+void CpuComm::begin(const Command& command) noexcept {
+  command_ = &command;
+  step_ = 0;
+  operations_ = 0;
+}
+
+// ---- waiting --------------------------------------------------------------------------------------------------
+
+bool CpuComm::is_given_up() const noexcept {
+  return command_->failed.load(std::memory_order_acquire) == command_->id ||
+         attachment_.control.header().lost.load(std::memory_order_acquire) != 0;
+}
+
+template <class Ready>
+void CpuComm::await(Ready&& ready) {
+  // The master's deadline is the one that counts: it knows every rank's phase, and ends the session.
+  Patience endless{Milliseconds(0)};
+  const auto interrupted = [this] { return is_given_up(); };
+  if (wait_until(attachment_.control.header().to_peers, policy_, endless, ready, interrupted) == Woken::ready) return;
+  if (attachment_.control.header().lost.load(std::memory_order_acquire) != 0) {
+    attachment_.slot().released_ns.store(Clock::now().time_since_epoch().count(), std::memory_order_release);
+    throw SessionLost();
+  }
+  throw Abandoned();
+}
+
+void CpuComm::step() {
+  auto& control = attachment_.control;
+  const std::uint64_t mine = (command_->id << 24U) + ++step_;
+  attachment_.slot().collective.store(mine, std::memory_order_seq_cst);
+  control.header().to_peers.ring();
+  await([&] {
+    for (int rank = 0; rank < attachment_.world_size; ++rank) {
+      if (control.worker(rank).collective.load(std::memory_order_seq_cst) < mine) return false;
+    }
+    return true;
+  });
+}
+
+bool CpuComm::all_voted_ok(const Command& command) {
+  const auto& control = attachment_.control;
+  const int first = command.target < 0 ? 0 : command.target;
+  const int last = command.target < 0 ? attachment_.world_size : command.target + 1;
+  bool ok = true;
+  Patience endless{Milliseconds(0)};
+  const auto ready = [&] {
+    ok = true;
+    for (int rank = first; rank < last; ++rank) {
+      // The word says that the rank has voted; it may be at a later command already, so its outbox says how.
+      if (control.worker(rank).vote.load(std::memory_order_seq_cst) < vote_word(command.id, Vote::none)) return false;
+      ok = ok && control.outbox(command.id, rank).vote == Vote::ok;
+    }
+    return true;
+  };
+  // A rank that failed stays in the vote: only a loss ends this wait early.
+  const auto lost = [&] { return control.header().lost.load(std::memory_order_acquire) != 0; };
+  if (wait_until(control.header().to_peers, policy_, endless, ready, lost) != Woken::ready) {
+    attachment_.slot().released_ns.store(Clock::now().time_since_epoch().count(), std::memory_order_release);
+    throw SessionLost();
+  }
+  return ok;
+}
+
+// ---- meeting --------------------------------------------------------------------------------------------------
+
+const Contribution& CpuComm::contribution(int rank, std::size_t parity) const noexcept {
+  return attachment_.control.worker(rank).contributions[parity];
+}
+
+std::byte* CpuComm::small_buffer(int rank, std::size_t parity) const noexcept {
+  const auto& header = attachment_.control.header();
+  return attachment_.segment.at(header.arenas_offset + header.arena_bytes * static_cast<std::uint64_t>(rank) +
+                                parity * kSmallBytes);
+}
+
+std::byte* CpuComm::chunk_buffer(int rank) const noexcept { return small_buffer(rank, 2); }
+
+/// Before the first operation of a command: a peer may still be reading this rank's buffers of an earlier one.
+void CpuComm::reclaim_buffers() {
+  if (last_command_ == command_->id) return;
+  await([&] {
+    for (int rank = 0; rank < attachment_.world_size; ++rank) {
+      if (rank == attachment_.rank) continue;
+      if (attachment_.control.worker(rank).done.load(std::memory_order_seq_cst) < last_command_) return false;
+    }
+    return true;
+  });
+  last_command_ = command_->id;
+}
+
+std::size_t CpuComm::meet(const Contribution& mine) {
+  reclaim_buffers();
+  const std::size_t parity = operations_++ % 2;
+  attachment_.slot().contributions[parity] = mine;
+  step();
+  check_agreement(parity);
+  return parity;
+}
+
+void CpuComm::check_agreement(std::size_t parity) const {
+  const Contribution& first = contribution(0, parity);
+  for (int rank = 1; rank < attachment_.world_size; ++rank) {
+    const Contribution& other = contribution(rank, parity);
+    if (other.operation == first.operation && other.elements == first.elements && other.dtype == first.dtype &&
+        other.reduction == first.reduction && other.root == first.root) {
+      continue;
+    }
+    const auto describe = [](const Contribution& one) {
+      constexpr const char* kNames[] = {"barrier", "all_reduce", "broadcast", "all_gather"};
+      return std::string(kNames[static_cast<int>(one.operation)]) + " of " + std::to_string(one.elements) + " " +
+             std::string(to_string(one.dtype)) + " (" + std::string(to_string(one.reduction)) + ")";
+    };
+    throw_usage("ranks disagree in a collective: rank 0 calls " + describe(first) + ", rank " + std::to_string(rank) +
+                " calls " + describe(other));
+  }
+}
+
+bool CpuComm::all_in_segment(std::size_t parity) const noexcept {
+  for (int rank = 0; rank < attachment_.world_size; ++rank) {
+    if (contribution(rank, parity).offset == kNotInSegment) return false;
+  }
+  return true;
+}
+
+// ---- operations -----------------------------------------------------------------------------------------------
+
+void CpuComm::barrier() {
+  meet({0, 0, 0, CollectiveKind::barrier, DType::uint8, Reduction::sum, 0});
+}
+
+template <class Address>
+void CpuComm::collect_sources(std::size_t parity, std::size_t skipped_bytes, Address&& address) {
+  const bool averages = contribution(0, parity).reduction == Reduction::avg;
+  double total = 0;
+  for (int rank = 0; rank < attachment_.world_size; ++rank) {
+    total += static_cast<double>(contribution(rank, parity).weight);
+  }
+  sources_.clear();
+  weights_.clear();
+  for (int rank = 0; rank < attachment_.world_size; ++rank) {
+    const auto weight = static_cast<double>(contribution(rank, parity).weight);
+    if (averages && weight == 0 && total != 0) continue;  // 0 times a NaN would not be 0
+    sources_.push_back(address(rank) + skipped_bytes);
+    weights_.push_back(total == 0 ? 0 : weight / total);
+  }
+}
+
+template <class Address>
+void CpuComm::reduce_part(std::size_t parity, std::size_t elements, Address&& address) {
+  const Contribution& shape = contribution(0, parity);
+  const std::size_t each = size_of(shape.dtype);
+  // In whole cache lines, so that no two ranks write to one.
+  const std::size_t per_line = 64 / each;
+  const auto lines = share_of(static_cast<std::int64_t>((elements + per_line - 1) / per_line), attachment_.world_size,
+                              attachment_.rank);
+  const std::size_t begin = std::min(elements, static_cast<std::size_t>(lines.begin) * per_line);
+  const std::size_t end = std::min(elements, static_cast<std::size_t>(lines.end) * per_line);
+  collect_sources(parity, begin * each, address);
+  destinations_.clear();
+  for (int rank = 0; rank < attachment_.world_size; ++rank) destinations_.push_back(address(rank) + begin * each);
+  reduce_elements(shape.dtype, shape.reduction, destinations_, sources_, weights_, end - begin);
+}
+
+void CpuComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight) {
+  if (!can_reduce(dtype, reduction)) {
+    throw_usage("all_reduce: " + std::string(to_string(dtype)) + " has no " + std::string(to_string(reduction)));
+  }
+  const std::size_t bytes = elements * size_of(dtype);
+  const bool in_segment = attachment_.segment.contains(values);
+  Contribution mine{in_segment ? attachment_.segment.offset_of(values) : kNotInSegment, elements, weight,
+                    CollectiveKind::all_reduce, dtype, reduction, 0};
+  auto* const own = static_cast<std::byte*>(values);
+
+  if (bytes <= kSmallBytes) {
+    // One meeting: everybody reads everybody's copy and reduces all of it.
+    reclaim_buffers();
+    std::byte* const copy = small_buffer(attachment_.rank, operations_ % 2);
+    if (bytes != 0) std::memcpy(copy, own, bytes);
+    const std::size_t parity = meet(mine);
+    collect_sources(parity, 0, [&](int rank) { return small_buffer(rank, parity); });
+    destinations_.assign(1, own);
+    reduce_elements(dtype, reduction, destinations_, sources_, weights_, elements);
+    return;
+  }
+
+  const std::size_t parity = meet(mine);
+  if (all_in_segment(parity)) {
+    reduce_part(parity, elements,
+                [&](int rank) { return attachment_.segment.at(contribution(rank, parity).offset); });
+    step();
+    return;
+  }
+  const std::size_t chunk = kChunkBytes / size_of(dtype);
+  for (std::size_t begin = 0; begin < elements; begin += chunk) {
+    const std::size_t count = std::min(chunk, elements - begin);
+    std::byte* const part = own + begin * size_of(dtype);
+    std::memcpy(chunk_buffer(attachment_.rank), part, count * size_of(dtype));
+    step();
+    reduce_part(parity, count, [&](int rank) { return chunk_buffer(rank); });
+    step();
+    std::memcpy(part, chunk_buffer(attachment_.rank), count * size_of(dtype));
+  }
+}
+
+void CpuComm::broadcast(void* values, std::size_t bytes, int root) {
+  if (root < 0 || root >= attachment_.world_size) {
+    throw_usage("broadcast: root is a rank from 0 to " + std::to_string(attachment_.world_size - 1) + ", got " +
+                std::to_string(root));
+  }
+  meet({0, bytes, 0, CollectiveKind::broadcast, DType::uint8, Reduction::sum, root});
+  auto* const own = static_cast<std::byte*>(values);
+  for (std::size_t begin = 0; begin < bytes; begin += kChunkBytes) {
+    const std::size_t count = std::min(kChunkBytes, bytes - begin);
+    if (attachment_.rank == root) std::memcpy(chunk_buffer(root), own + begin, count);
+    step();
+    if (attachment_.rank != root) std::memcpy(own + begin, chunk_buffer(root), count);
+    step();
+  }
+}
+
+void CpuComm::all_gather(const void* values, std::size_t bytes, void* all) {
+  meet({0, bytes, 0, CollectiveKind::all_gather, DType::uint8, Reduction::gather, 0});
+  const auto* const own = static_cast<const std::byte*>(values);
+  for (std::size_t begin = 0; begin < bytes; begin += kChunkBytes) {
+    const std::size_t count = std::min(kChunkBytes, bytes - begin);
+    std::memcpy(chunk_buffer(attachment_.rank), own + begin, count);
+    step();
+    for (int rank = 0; rank < attachment_.world_size; ++rank) {
+      std::memcpy(static_cast<std::byte*>(all) + static_cast<std::size_t>(rank) * bytes + begin, chunk_buffer(rank),
+                  count);
+    }
+    step();
+  }
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,98 @@
+#pragma once
+
+// The call a worker is running: which rows are its own, what its arguments are, and what it has computed so far.
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "common/control_block.hpp"
+#include "common/rows.hpp"
+#include "syncrun/detail/call.hpp"
+
+namespace syncrun::detail {
+
+class WorkerCore;
+
+class RunningCall {
+ public:
+  explicit RunningCall(WorkerCore& worker) noexcept : worker_(worker) {}
+
+  /// Starts on a command. Rows: this rank's share of the scattered rows, or the selected rows of its own copies.
+  void begin(const Command& command);
+  const Command& command() const noexcept { return *command_; }
+  /// Drops what a failed call has computed.
+  void discard() noexcept;
+
+  bool next_slice();
+  std::int64_t slice_rows() const noexcept { return has_rows() ? slice_.count() : 1; }
+  std::int64_t first_row() const noexcept { return first_row_of_call_ + slice_.begin; }
+  int slice() const noexcept { return slice_index_; }
+  CommCore& comm() noexcept;
+  Comm& user_comm() noexcept { return *user_comm_; }
+
+  RawRows rows(std::size_t argument);
+  RawArray whole(std::size_t argument);
+  RawUpdate update(std::size_t argument);
+  const void* value(std::size_t argument) const;
+
+  void accept(std::size_t output, const OutputType& type, std::span<const std::int64_t> extents, OutputBuffer buffer);
+  void accept_scalar(std::size_t output, const OutputType& type, const void* value);
+
+  /// After the last slice: averages are divided, slices concatenated, everything lies in shared memory, and the outbox
+  /// says so. Returns true if outputs are large enough to be reduced by the workers.
+  bool deliver(Outbox& outbox);
+  /// After the vote.
+  void commit_updates();
+  void reduce_outputs();
+  /// Hands the outputs' memory over until the master has consumed the command, and forgets the rest.
+  void end(std::uint64_t command);
+
+ private:
+  struct PendingOutput {
+    std::int64_t rows = 0;  // weight so far, for avg
+    int slices = 0;
+    std::array<std::int64_t, kMaxDimensions> extents{};
+    alignas(8) std::array<std::byte, 8> scalar{};
+    double average = 0;  // of a scalar avg: sum of value * rows
+    OutputBuffer buffer;
+    std::vector<OutputBuffer> pieces;            // gather: one per slice
+    std::vector<std::int64_t> piece_rows;
+  };
+  struct PendingUpdate {
+    void* total = nullptr;  // accumulated over slices
+    void* value = nullptr;  // of the current slice
+    std::size_t bytes = 0;
+    std::int64_t rows = 0;
+    bool is_written = false;
+  };
+
+  bool has_rows() const noexcept { return command_->rows >= 0; }
+  int participants() const noexcept;
+  int first_participant() const noexcept { return command_->target < 0 ? 0 : command_->target; }
+  const RowsSlot& local_selection(int rank) const noexcept;
+  std::int64_t local_rows(int rank) const;
+  void finish_slice();
+  RawRows scattered_rows(std::size_t argument, const ArgumentSlot& slot);
+  RawRows sliced_rows(std::size_t argument, const ArgumentSlot& slot);
+  VariableCopy& copy_of(const ArgumentSlot& slot, int rank) const;
+  void add_to_average(PendingOutput& pending, const OutputType& type, std::size_t elements, OutputBuffer buffer);
+  void finish_output(std::size_t index, PendingOutput& pending, OutputSlot& slot);
+  void concatenate(PendingOutput& pending, const OutputType& type);
+  OutputBuffer into_shared_memory(OutputBuffer buffer);
+
+  WorkerCore& worker_;
+  const Command* command_ = nullptr;
+  RowRange share_{};                    // of the call's rows; of the selected rows, where they are local
+  std::int64_t first_row_of_call_ = 0;  // added to positions in share_ to get positions in the call
+  RowRange slice_{};
+  int slice_index_ = -1;
+  std::array<PendingOutput, kMaxOutputs> outputs_;
+  std::array<PendingUpdate, kMaxArguments> updates_;
+  std::uint32_t update_arguments_ = 0;  // a bit for each argument that is an update
+  std::optional<Comm> user_comm_;
+};
+
+}  // namespace syncrun::detail

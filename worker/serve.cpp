@@ -1,0 +1,52 @@
+// The worker branch of a Syncrun program.
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <optional>
+
+#include "common/errors.hpp"
+#include "syncrun/run.hpp"
+#include "worker/worker_core.hpp"
+
+namespace syncrun {
+
+namespace {
+
+/// Lines reach the master when they are written, not when a buffer is full.
+void flush_lines() {
+  std::setvbuf(stdout, nullptr, _IOLBF, 1U << 16U);
+  std::setvbuf(stderr, nullptr, _IOLBF, 1U << 16U);
+}
+
+int report_start_failure(detail::WorkerSlot* slot, const char* what) {
+  if (slot != nullptr) {
+    detail::put_text(slot->start_message, what);
+    slot->start.store(detail::StartState::failed, std::memory_order_seq_cst);
+  }
+  std::fprintf(stderr, "syncrun worker: cannot start: %s\n", what);
+  return 1;
+}
+
+}  // namespace
+
+std::optional<int> serve_if_worker(int, char**) {
+  std::optional<detail::Attachment> attachment;
+  try {
+    attachment = detail::attach_if_worker();
+    if (!attachment) return std::nullopt;
+  } catch (const std::exception& error) {
+    return report_start_failure(nullptr, error.what());
+  }
+  flush_lines();
+  detail::WorkerSlot* slot = &attachment->slot();
+  // The segment's mapping lives in the core from here on; the slot stays where it is.
+  try {
+    detail::WorkerCore core(std::move(*attachment));
+    return core.serve();
+  } catch (const std::exception& error) {
+    return report_start_failure(slot, error.what());
+  }
+}
+
+}  // namespace syncrun

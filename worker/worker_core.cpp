@@ -1,0 +1,280 @@
+#include "worker/worker_core.hpp"
+
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "common/errors.hpp"
+#include "common/image.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+std::int64_t now_ns() noexcept { return Clock::now().time_since_epoch().count(); }
+
+LogLevel log_level_from_environment();
+
+}  // namespace
+
+WorkerCore::WorkerCore(Attachment attachment)
+    : attachment_(std::move(attachment)),
+      header_(attachment_.control.header()),
+      policy_{header_.spins, header_.spins ? std::chrono::nanoseconds(std::chrono::milliseconds(10))
+                                           : std::chrono::nanoseconds(std::chrono::microseconds(200))},
+      arena_(attachment_.segment,
+             header_.arenas_offset + header_.arena_bytes * static_cast<std::uint64_t>(attachment_.rank) +
+                 CpuComm::kReservedBytes,
+             header_.arena_bytes - CpuComm::kReservedBytes),
+      device_(make_cpu_device(attachment_.segment, arena_)),
+      peers_(attachment_, policy_),
+      cpu_worker_(*this),
+      logger_(make_logger(attachment_.device, log_level_from_environment())),
+      running_(std::make_unique<RunningCall>(*this)) {
+  std::seed_seq seed{static_cast<std::uint32_t>(header_.seed), static_cast<std::uint32_t>(header_.seed >> 32U),
+                     static_cast<std::uint32_t>(attachment_.rank)};
+  rng_.seed(seed);
+}
+
+WorkerCore::~WorkerCore() {
+  for (const auto& [id, object] : objects_) object.destroy(object.pointer);
+}
+
+// ---- what bodies use ------------------------------------------------------------------------------------------
+
+void* WorkerCore::scratch(std::size_t bytes) {
+  if (bytes > scratch_bytes_) {
+    void* larger = device_->allocate(bytes, SharedHeap::Contents::any, "a worker's scratch");
+    if (scratch_ != nullptr) device_->release(scratch_);
+    scratch_ = larger;
+    scratch_bytes_ = bytes;
+  }
+  return scratch_;
+}
+
+void WorkerCore::set_phase(Phase phase) noexcept {
+  attachment_.slot().progress.store(progress_word(current_, phase), std::memory_order_release);
+}
+
+void* WorkerCore::object(std::uint64_t id) const {
+  const auto found = objects_.find(id);
+  if (found == objects_.end()) throw Error(ErrorKind::system, "this worker has no replicated object " + std::to_string(id));
+  return found->second.pointer;
+}
+
+void WorkerCore::keep_object(std::uint64_t id, void* object, void (*destroy)(void*) noexcept) {
+  objects_.emplace(id, Object{object, destroy});
+}
+
+void WorkerCore::destroy_object(std::uint64_t id) noexcept {
+  if (const auto found = objects_.find(id); found != objects_.end()) {
+    const Object object = found->second;
+    objects_.erase(found);
+    object.destroy(object.pointer);
+  }
+}
+
+// ---- the serve loop -------------------------------------------------------------------------------------------
+
+int WorkerCore::serve() {
+  WorkerSlot& slot = attachment_.slot();
+  set_phase(Phase::idle);
+  slot.start.store(StartState::ready, std::memory_order_seq_cst);
+  header_.to_master.ring();
+
+  for (std::uint64_t id = 1; await_command(id); ++id) {
+    Command& command = attachment_.control.command(id);
+    current_ = id;
+    if (command.kind == CommandKind::close) {
+      set_phase(Phase::close);
+      return 0;
+    }
+    try {
+      execute(command);
+    } catch (const SessionLost&) {
+      break;
+    }
+    finish(command);
+  }
+  return 0;  // the session is over without a close: the master sees to the rest
+}
+
+bool WorkerCore::await_command(std::uint64_t id) {
+  Patience endless{Milliseconds(0)};
+  const auto published = [&] { return header_.published.load(std::memory_order_seq_cst) >= id; };
+  const auto lost = [&] { return header_.lost.load(std::memory_order_seq_cst) != 0; };
+  return wait_until(header_.to_workers, policy_, endless, published, lost) == Woken::ready;
+}
+
+void WorkerCore::finish(const Command& command) noexcept {
+  set_phase(Phase::idle);
+  attachment_.slot().done.store(command.id, std::memory_order_seq_cst);
+  header_.to_master.ring();
+}
+
+void WorkerCore::free_consumed() noexcept {
+  const std::uint64_t consumed = header_.consumed.load(std::memory_order_acquire);
+  while (!outgoing_.empty() && outgoing_.front().command <= consumed) {
+    arena_.free(outgoing_.front().offset, SharedHeap::Giveback::later);
+    outgoing_.pop_front();
+  }
+}
+
+void WorkerCore::execute(Command& command) {
+  if (!outgoing_.empty()) free_consumed();
+  if (command.target >= 0 && command.target != attachment_.rank) return;
+  if (header_.failed_call.load(std::memory_order_acquire) > command.acknowledged_failure) {
+    // Published before the master knew that a call before it had failed: it shares that call's fate.
+    return report_failure(command, ErrorKind::function, 0, "a call before this one failed", false);
+  }
+  if (command.has_comm) peers_.begin(command);
+  try {
+    switch (command.kind) {
+      case CommandKind::call:
+      case CommandKind::construct: return run_call(command);
+      case CommandKind::destroy: return destroy_object(command.object);
+      case CommandKind::collective: run_collective(command); break;
+      case CommandKind::transfer: run_transfer(command); break;
+      case CommandKind::close: break;
+    }
+    attachment_.control.outbox(command.id, attachment_.rank).vote = Vote::ok;
+  } catch (const SessionLost&) {
+    throw;
+  } catch (const Abandoned& error) {
+    report_failure(command, ErrorKind::function, 0, error.what(), false);
+  } catch (const Error& error) {
+    report_failure(command, error.kind(), error.native_code(), error.what(), true);
+  } catch (const std::exception& error) {
+    report_failure(command, ErrorKind::system, 0, error.what(), true);
+  }
+}
+
+// ---- calls ----------------------------------------------------------------------------------------------------
+
+const WorkerCore::LoadedFunction& WorkerCore::load(std::uint64_t function_offset) {
+  const auto* entry = attachment_.segment.at<const FunctionEntry>(function_offset);
+  const auto found = functions_.find(entry->id);
+  if (found != functions_.end()) return found->second;
+  const BodyEntry& body = entry->bodies[static_cast<std::size_t>(DeviceKind::cpu)];
+  LoadedFunction loaded{};
+  loaded.thunk = reinterpret_cast<Thunk>(resolve(body.thunk));
+  loaded.pointer.is_member = body.is_member;
+  loaded.pointer.words = {body.words[0], body.words[1]};
+  if (body.is_relocated) loaded.pointer.words[0] = reinterpret_cast<std::uintptr_t>(resolve(body.pointer));
+  return functions_.emplace(entry->id, loaded).first->second;
+}
+
+void WorkerCore::run_call(Command& command) {
+  Outbox& outbox = attachment_.control.outbox(command.id, attachment_.rank);
+  bool is_large = false;
+  try {
+    const LoadedFunction& function = load(command.function);
+    if (command.arguments_count != 0) set_phase(Phase::inputs);
+    running_->begin(command);
+    WorkerCall call(*this);
+    function.thunk(call, function.pointer);
+    is_large = running_->deliver(outbox);
+    // A body may have swallowed what a collective threw.
+    if (command.has_comm && command.failed.load(std::memory_order_acquire) == command.id) throw Abandoned();
+    outbox.vote = Vote::ok;
+  } catch (const SessionLost&) {
+    throw;
+  } catch (const Abandoned& error) {
+    report_failure(command, ErrorKind::function, 0, error.what(), false);
+  } catch (const Error& error) {
+    report_failure(command, error.kind() == ErrorKind::usage ? ErrorKind::function : error.kind(),
+                   error.native_code(), error.what(), true);
+  } catch (const std::exception& error) {
+    report_failure(command, ErrorKind::function, 0, error.what(), true);
+  } catch (...) {
+    report_failure(command, ErrorKind::function, 0, "an exception that is not a std::exception", true);
+  }
+
+  // The vote: outputs are reduced and updates committed only if every rank has returned.
+  if (command.outputs_count != 0 || command.wants_vote) {
+    attachment_.slot().vote.store(vote_word(command.id, outbox.vote), std::memory_order_seq_cst);
+    header_.to_peers.ring();
+  }
+  if (outbox.vote == Vote::ok && (is_large || command.wants_vote)) {
+    set_phase(Phase::vote);
+    const bool all_ok = peers_.all_voted_ok(command);
+    set_phase(Phase::reduction);
+    if (all_ok && is_large) running_->reduce_outputs();
+    if (all_ok && command.wants_vote) running_->commit_updates();
+  }
+  running_->end(command.id);
+}
+
+void WorkerCore::report_failure(Command& command, ErrorKind kind, int native_code, std::string_view message,
+                                bool is_own) {
+  Outbox& outbox = attachment_.control.outbox(command.id, attachment_.rank);
+  outbox.error_kind = kind;
+  outbox.native_code = native_code;
+  outbox.failed_ns = is_own ? now_ns() : std::numeric_limits<std::int64_t>::max();
+  outbox.failed_phase = phase_of(attachment_.slot().progress.load(std::memory_order_relaxed));
+  put_text(outbox.message, message);
+  outbox.vote = Vote::failed;
+  header_.failed_call.store(command.id, std::memory_order_release);
+  command.failed.store(command.id, std::memory_order_seq_cst);
+  header_.to_peers.ring();
+  running_->discard();
+}
+
+// ---- shared variables -----------------------------------------------------------------------------------------
+
+void WorkerCore::run_collective(const Command& command) {
+  set_phase(Phase::collective);
+  auto& entry = *attachment_.segment.at<VariableEntry>(command.variable);
+  const VariableCopy& copy = entry.copies()[attachment_.rank];
+  std::size_t elements = 1;
+  for (std::size_t i = 0; i < entry.dimensions; ++i) elements *= static_cast<std::size_t>(copy.extents[i]);
+  CommCore& comm = attachment_.world_size == 1 ? static_cast<CommCore&>(solo_) : peers_;
+  void* const values = attachment_.segment.at(copy.offset);
+  if (command.collective == CollectiveKind::all_reduce) {
+    comm.all_reduce(values, elements, entry.dtype, command.reduction, 1);
+  } else if (command.collective == CollectiveKind::broadcast) {
+    comm.broadcast(values, elements * size_of(entry.dtype), command.root);
+  } else {
+    comm.barrier();
+  }
+}
+
+void WorkerCore::run_transfer(const Command& command) {
+  set_phase(Phase::inputs);
+  const TransferSlot& part = attachment_.segment.at<const TransferSlot>(command.transfers)[attachment_.rank];
+  if (!part.takes_part) return;
+  auto& entry = *attachment_.segment.at<VariableEntry>(command.variable);
+  VariableCopy& copy = entry.copies()[attachment_.rank];
+  std::size_t bytes = size_of(entry.dtype);
+  for (std::size_t i = 0; i < entry.dimensions; ++i) bytes *= static_cast<std::size_t>(part.extents[i]);
+
+  if (command.direction == TransferDirection::from_variable) {
+    device_->copy_out(attachment_.segment.at(part.offset), attachment_.segment.at(copy.offset), bytes);
+    return device_->finish();
+  }
+  if (entry.is_freed || bytes > copy.capacity_bytes) {
+    if (copy.capacity_bytes != 0) device_->release(attachment_.segment.at(copy.offset));
+    copy = VariableCopy{};
+  }
+  if (entry.is_freed) return;
+  if (bytes > copy.capacity_bytes) {
+    copy.offset = attachment_.segment.offset_of(
+        device_->allocate(bytes, SharedHeap::Contents::any, "a shared variable's copy on rank " + std::to_string(attachment_.rank)));
+    copy.capacity_bytes = bytes;
+  }
+  copy.extents = part.extents;
+  if (part.offset != 0) device_->copy_in(attachment_.segment.at(copy.offset), attachment_.segment.at(part.offset), bytes);
+  device_->finish();
+}
+
+namespace {
+
+LogLevel log_level_from_environment() {
+  const char* text = std::getenv("SYNCRUN_LOG_LEVEL");
+  return text == nullptr ? LogLevel::warning : parse_log_level(text).value_or(LogLevel::warning);
+}
+
+}  // namespace
+
+}  // namespace syncrun::detail

@@ -1,0 +1,99 @@
+#pragma once
+
+// One worker: its device, its communicator, the objects that live on it, and the call it is running.
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <random>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "common/log.hpp"
+#include "common/rows.hpp"
+#include "common/shared_heap.hpp"
+#include "syncrun/detail/call.hpp"
+#include "worker/attachment.hpp"
+#include "worker/collectives.hpp"
+#include "worker/device.hpp"
+#include "worker/running_call.hpp"
+
+namespace syncrun::detail {
+
+class WorkerCore {
+ public:
+  explicit WorkerCore(Attachment attachment);
+  ~WorkerCore();
+  WorkerCore(const WorkerCore&) = delete;
+  WorkerCore& operator=(const WorkerCore&) = delete;
+
+  /// Serves commands until the session ends; returns the exit code.
+  int serve();
+
+  // What CpuWorker shows to bodies.
+  const Attachment& attachment() const noexcept { return attachment_; }
+  void* scratch(std::size_t bytes);
+  std::mt19937_64& rng() noexcept { return rng_; }
+  spdlog::logger& logger() noexcept { return *logger_; }
+
+  // What running calls use.
+  Device& device() noexcept { return *device_; }
+  SharedHeap& arena() noexcept { return arena_; }
+  CpuComm& peers() noexcept { return peers_; }
+  CommCore& solo() noexcept { return solo_; }
+  CpuWorker& cpu_worker() noexcept { return cpu_worker_; }
+  RunningCall& running() noexcept { return *running_; }
+  void set_phase(Phase phase) noexcept;
+  void* object(std::uint64_t id) const;
+  void keep_object(std::uint64_t id, void* object, void (*destroy)(void*) noexcept);
+  /// Memory that the master reads until it has consumed the command.
+  void free_when_consumed(std::uint64_t command, std::uint64_t offset) { outgoing_.push_back({command, offset}); }
+
+ private:
+  struct Object {
+    void* pointer;
+    void (*destroy)(void*) noexcept;
+  };
+  struct LoadedFunction {
+    Thunk thunk;
+    BodyPointer pointer;
+  };
+  struct Outgoing {
+    std::uint64_t command;
+    std::uint64_t offset;
+  };
+
+  bool await_command(std::uint64_t id);
+  void execute(Command& command);
+  void run_call(Command& command);
+  void run_collective(const Command& command);
+  void run_transfer(const Command& command);
+  void destroy_object(std::uint64_t id) noexcept;
+  const LoadedFunction& load(std::uint64_t function_offset);
+  void report_failure(Command& command, ErrorKind kind, int native_code, std::string_view message, bool is_own);
+  void finish(const Command& command) noexcept;
+  void free_consumed() noexcept;
+
+  Attachment attachment_;
+  ControlHeader& header_;
+  WaitPolicy policy_;
+  SharedHeap arena_;
+  std::unique_ptr<Device> device_;
+  CpuComm peers_;
+  SoloComm solo_;
+  CpuWorker cpu_worker_;
+  std::shared_ptr<spdlog::logger> logger_;
+  std::mt19937_64 rng_;
+  std::unique_ptr<RunningCall> running_;
+  std::unordered_map<std::uint64_t, LoadedFunction> functions_;
+  std::unordered_map<std::uint64_t, Object> objects_;
+  std::deque<Outgoing> outgoing_;
+  void* scratch_ = nullptr;
+  std::size_t scratch_bytes_ = 0;
+  std::uint64_t current_ = 0;
+};
+
+}  // namespace syncrun::detail
