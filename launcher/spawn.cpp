@@ -7,7 +7,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <boost/process/args.hpp>
 #include <boost/process/child.hpp>
 #include <boost/process/env.hpp>
 #include <boost/process/environment.hpp>
@@ -23,16 +22,20 @@ namespace process = boost::process;
 
 namespace {
 
-/// What the child does between fork and exec: system calls only, since another thread of the parent may have held any
-/// lock at the time of the fork.
+/// What the child does between fork and exec: system calls only, since another thread of the parent may have
+/// held any lock at the time of the fork.
 struct InChild : process::extend::handler {
   explicit InChild(const SpawnRequest& wanted) : request(&wanted), parent(::getpid()) {
     CPU_ZERO(&cores);
     for (const int core : request->cores) CPU_SET(core, &cores);
+    // exec takes pointers to mutable characters and leaves them alone.
+    for (const auto& argument : request->arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+    argv.push_back(nullptr);
   }
 
   template <class Executor>
-  void on_exec_setup(Executor&) const {
+  void on_exec_setup(Executor& executor) const {
+    executor.cmd_line = argv.data();  // Boost's own has the path of the image for a name
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(127);  // it died before that took effect
     if (request->leads_group) ::setpgid(0, 0);
@@ -47,9 +50,16 @@ struct InChild : process::extend::handler {
     for (const int fd : request->inherited) ::fcntl(fd, F_SETFD, 0);
   }
 
+  /// In the parent: Boost 1.74 leaves a child that could not exec a zombie.
+  template <class Executor>
+  void on_error(Executor& executor, const std::error_code&) const {
+    if (executor.pid > 0) ::waitpid(executor.pid, nullptr, 0);
+  }
+
   const SpawnRequest* request;
   pid_t parent;
   cpu_set_t cores;
+  std::vector<char*> argv;
 };
 
 process::environment child_environment(const SpawnRequest& request) {
@@ -64,8 +74,8 @@ process::environment child_environment(const SpawnRequest& request) {
 SpawnedProcess spawn(const SpawnRequest& request) {
   const InChild in_child(request);
   std::error_code error;
-  process::child child(process::exe = request.program, process::args = std::vector<std::string>(request.arguments.begin() + 1, request.arguments.end()),
-                       process::env = child_environment(request), error, in_child);
+  process::child child(process::exe = request.program, process::env = child_environment(request), error,
+                       in_child);
   if (error) throw_errno("cannot start " + request.program, error.value());
   SpawnedProcess spawned;
   spawned.pid = child.id();
