@@ -1,0 +1,67 @@
+#include "launcher/syncrun/conclusion.hpp"
+
+#include <sys/wait.h>
+
+#include <array>
+#include <csignal>
+#include <cstdio>
+
+#include "common/errors.hpp"
+#include "launcher/spawn.hpp"
+#include "launcher/syncrun/preparation.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+int own_exit_code(const JobEnd& end) {
+  if (!end.wait_status) return kSignalExit + SIGKILL;
+  if (WIFSIGNALED(*end.wait_status)) return kSignalExit + WTERMSIG(*end.wait_status);
+  return WEXITSTATUS(*end.wait_status);
+}
+
+std::string in_seconds(std::chrono::milliseconds time) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%g s", static_cast<double>(time.count()) / 1000);
+  return text.data();
+}
+
+std::string stopped_message(const JobEnd& end) {
+  const std::string stopped = "stopped by " + signal_name(end.stop_signal);
+  switch (end.killed) {
+    case KillReason::none:
+      return stopped;
+    case KillReason::grace_over:
+      return stopped + ", and killed since it had not ended " + in_seconds(end.grace) + " later";
+    case KillReason::second_signal:
+      return stopped + ", and killed at the second signal";
+  }
+  return stopped;
+}
+
+std::string ended_message(const JobEnd& end) {
+  const std::string master = "the master (pid " + std::to_string(end.master) + ")";
+  if (!end.wait_status) return master + " could not be killed";
+  const std::string status = describe_status(*end.wait_status);
+  if (!end.said_hello) {
+    return end.program + " ended (" + status +
+           ") without starting Syncrun: is it a Syncrun program? Its main must call syncrun::run or "
+           "syncrun::serve_if_worker";
+  }
+  return WIFSIGNALED(*end.wait_status) ? master + " was " + status : "the program " + status;
+}
+
+}  // namespace
+
+Conclusion conclude(const JobEnd& end) {
+  const int code = own_exit_code(end);
+  if (end.stop_signal != 0) {
+    return {kSignalExit + end.stop_signal, end.verdict.empty() ? stopped_message(end) : end.verdict};
+  }
+  if (!end.verdict.empty()) return {code, end.verdict};
+  if (!end.said_hello) return {code == 0 ? kNotSyncrunExit : code, ended_message(end)};
+  if (code == 0) return {};
+  return {code, ended_message(end)};
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,205 @@
+#include "launcher/syncrun/options.hpp"
+
+#include <getopt.h>
+
+#include <array>
+#include <charconv>
+#include <filesystem>
+
+#include "common/environment.hpp"
+#include "common/errors.hpp"
+#include "common/log.hpp"
+#include "launcher/devices.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+/// Longest time an option may ask for; longer ones are slips of the finger, and could not be counted in
+/// nanoseconds.
+constexpr double kLongestSeconds = 1e9;
+
+enum Option : int {
+  kDevicesOption = 256,
+  kTimeoutOption,
+  kStartTimeoutOption,
+  kLogDirOption,
+  kLogLevelOption,
+  kGraceOption,
+  kDryRunOption,
+  kVersionOption,
+};
+
+constexpr std::array<option, 11> kLongOptions{{
+    {"nproc-per-node", required_argument, nullptr, 'n'},
+    {"devices", required_argument, nullptr, kDevicesOption},
+    {"timeout", required_argument, nullptr, kTimeoutOption},
+    {"start-timeout", required_argument, nullptr, kStartTimeoutOption},
+    {"log-dir", required_argument, nullptr, kLogDirOption},
+    {"log-level", required_argument, nullptr, kLogLevelOption},
+    {"grace", required_argument, nullptr, kGraceOption},
+    {"dry-run", no_argument, nullptr, kDryRunOption},
+    {"version", no_argument, nullptr, kVersionOption},
+    {"help", no_argument, nullptr, 'h'},
+    {nullptr, 0, nullptr, 0},
+}};
+
+/// Checks a number of seconds and gives it back as written: the master reads it again.
+std::string seconds_text(const std::string& name, const std::string& text, double* value = nullptr) {
+  double seconds = -1;
+  const char* last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, seconds, std::chars_format::fixed);
+  if (error != std::errc() || end != last || !(seconds >= 0 && seconds <= kLongestSeconds)) {
+    throw_usage(name + ": expected seconds, such as 30 or 0.5; got '" + text + "'");
+  }
+  if (value != nullptr) *value = seconds;
+  return text;
+}
+
+std::chrono::milliseconds grace_of(const std::string& text) {
+  double seconds = 0;
+  seconds_text("--grace", text, &seconds);
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
+
+std::string log_level_text(const std::string& text) {
+  if (parse_log_level(text)) return text;
+  throw_usage("--log-level: expected trace, debug, info, warning, error or off; got '" + text + "'");
+}
+
+std::string log_dir_text(const std::string& text) {
+  if (text.empty()) throw_usage("--log-dir: expected a folder, got ''");
+  return std::filesystem::absolute(text).lexically_normal().string();
+}
+
+std::string not_empty(const std::string& name, const std::string& text) {
+  if (text.empty()) throw_usage(name + ": expected a value, got ''");
+  return text;
+}
+
+void accept_option(CommandOptions& options, int which, const std::string& value) {
+  using Action = CommandOptions::Action;
+  switch (which) {
+    case 'n':
+      options.processes = not_empty("--nproc-per-node", value);
+      break;
+    case kDevicesOption:
+      options.devices = not_empty("--devices", value);
+      break;
+    case kTimeoutOption:
+      options.timeout = seconds_text("--timeout", value);
+      break;
+    case kStartTimeoutOption:
+      options.start_timeout = seconds_text("--start-timeout", value);
+      break;
+    case kLogDirOption:
+      options.log_dir = log_dir_text(value);
+      break;
+    case kLogLevelOption:
+      options.log_level = log_level_text(value);
+      break;
+    case kGraceOption:
+      options.grace = grace_of(value);
+      break;
+    case kDryRunOption:
+      options.action = Action::dry_run;
+      break;
+    case kVersionOption:
+      options.action = Action::version;
+      break;
+    default:
+      options.action = Action::help;
+      break;
+  }
+}
+
+[[noreturn]] void throw_bad_option(int which, const std::string& word) {
+  if (which == ':') throw_usage("option " + word + ": expected a value after it, got none");
+  throw_usage("expected an option of syncrun (see syncrun --help), got '" + word + "'");
+}
+
+/// The devices must be good ones; -n beside them may only say the same thing once more.
+void check_devices(const CommandOptions& options) {
+  const auto devices = resolve_devices(options.devices, "");
+  if (options.processes.empty() || options.processes == "auto") return;
+  const bool is_cpu = devices.front().kind == DeviceKind::cpu;
+  bool agree = false;
+  if (options.processes == "cpu" || options.processes == "gpu")
+    agree = is_cpu == (options.processes == "cpu");
+  else
+    agree = options.processes == std::to_string(devices.size());
+  if (agree) return;
+  throw_usage("-n and --devices disagree: got -n " + options.processes + " and " +
+              std::to_string(devices.size()) + (is_cpu ? " CPU" : " CUDA") + " device" +
+              (devices.size() == 1 ? "" : "s") + " (" + options.devices +
+              "); expected one of the two, or equal numbers");
+}
+
+}  // namespace
+
+CommandOptions parse_command_line(int argc, char** argv) {
+  CommandOptions options;
+  ::optind = 0;  // GNU: start afresh
+  ::opterr = 0;  // we say it ourselves
+  using Action = CommandOptions::Action;
+  while (options.action != Action::version && options.action != Action::help) {
+    const int at = ::optind == 0 ? 1 : ::optind;
+    // '+': stop at the program's name. ':': tell a missing value from an unknown option.
+    const int which = ::getopt_long(argc, argv, "+:n:h", kLongOptions.data(), nullptr);
+    if (which == -1) break;
+    if (which == '?' || which == ':') throw_bad_option(which, argv[at]);
+    accept_option(options, which, ::optarg == nullptr ? "" : ::optarg);
+  }
+  if (options.action == Action::version || options.action == Action::help) return options;
+
+  options.command.assign(argv + ::optind, argv + argc);
+  if (options.command.empty())
+    throw_usage("expected a program to run (syncrun [options] program [arguments]), got none");
+  if (options.devices.empty())
+    resolve_devices("", options.processes);
+  else
+    check_devices(options);
+  return options;
+}
+
+EnvironmentChanges environment_for(const CommandOptions& options) {
+  EnvironmentChanges changes;
+  const auto set = [&](const char* name, const std::string& value) {
+    if (!value.empty()) changes.set.emplace_back(name, value);
+  };
+  set(environment::kDevices, options.devices);
+  set(environment::kProcesses, options.processes);
+  set(environment::kTimeout, options.timeout);
+  set(environment::kStartTimeout, options.start_timeout);
+  set(environment::kLogDir, options.log_dir);
+  set(environment::kLogLevel, options.log_level);
+  if (options.devices.empty() && !options.processes.empty())
+    changes.unset.emplace_back(environment::kDevices);
+  if (options.processes.empty() && !options.devices.empty())
+    changes.unset.emplace_back(environment::kProcesses);
+  return changes;
+}
+
+std::string help_text() {
+  return R"(usage: syncrun [options] [--] program [arguments]
+
+Runs a Syncrun program with one worker per device, ends the whole job with it, and says why it failed.
+
+  -n, --nproc-per-node N|cpu|gpu|auto  workers: a number, one per core, one per GPU,
+                                       or GPUs if there are any and else cores (default: auto)
+      --devices LIST                   devices by rank: cpu0,cpu1 or cuda0,cuda1
+      --timeout SECONDS                deadline of a call; 0 turns it off (default: 600)
+      --start-timeout SECONDS          deadline for all workers to be ready; 0 turns it off (default: 60)
+      --log-dir DIR                    a file of output per worker goes there
+      --log-level LEVEL                trace, debug, info, warning, error or off (default: warning)
+      --grace SECONDS                  after a signal, time to end before everything is killed (default: 5)
+      --dry-run                        say what would be started, and start nothing
+      --version                        print the version
+  -h, --help                           print this
+
+The exit code is the program's; 128+N after signal N; 2: bad options; 125: not a Syncrun program;
+126: the program cannot be executed; 127: it was not found.
+)";
+}
+
+}  // namespace syncrun::detail

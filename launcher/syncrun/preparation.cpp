@@ -1,0 +1,82 @@
+#include "launcher/syncrun/preparation.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "common/errors.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+/// What a shell searches where PATH is not set.
+constexpr const char* kDefaultPath = "/usr/local/bin:/usr/bin:/bin";
+
+/// 0, or the errno with which executing it would fail.
+int why_not_executable(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return errno;
+  if (S_ISDIR(status.st_mode)) return EISDIR;
+  if (!S_ISREG(status.st_mode)) return EACCES;
+  return ::access(path.c_str(), X_OK) == 0 ? 0 : errno;
+}
+
+[[noreturn]] void throw_not_executable(const std::string& path, int code) {
+  throw CommandFailure(kNotExecutableExit,
+                       path + ": expected a program that can be executed, got: " + std::strerror(code));
+}
+
+}  // namespace
+
+std::string find_program(const std::string& name) {
+  if (name.empty()) throw CommandFailure(kNotFoundExit, "expected a program to run, got an empty name");
+  if (name.find('/') != std::string::npos) {
+    const int code = why_not_executable(name);
+    if (code == 0) return name;
+    if (code != ENOENT && code != ENOTDIR) throw_not_executable(name, code);
+    throw CommandFailure(kNotFoundExit, name + ": program not found");
+  }
+  const char* path = std::getenv("PATH");
+  std::string rest = path == nullptr ? kDefaultPath : path;
+  std::string refused;
+  for (bool more = true; more;) {
+    const auto end = rest.find(':');
+    more = end != std::string::npos;
+    const std::string folder = rest.substr(0, end);
+    const std::string candidate = (folder.empty() ? "." : folder) + "/" + name;
+    const int code = why_not_executable(candidate);
+    if (code == 0) return candidate;
+    if (code == EACCES && refused.empty()) refused = candidate;
+    if (more) rest.erase(0, end + 1);
+  }
+  if (!refused.empty()) throw_not_executable(refused, EACCES);
+  throw CommandFailure(kNotFoundExit,
+                       name + ": program not found in PATH (a program in this folder is ./" + name + ")");
+}
+
+void check_log_dir(const std::string& path) {
+  std::filesystem::path existing = path;
+  std::error_code error;
+  while (!std::filesystem::exists(existing, error) && existing.has_relative_path())
+    existing = existing.parent_path();
+  if (!std::filesystem::is_directory(existing, error)) {
+    throw_usage("--log-dir: expected a folder, but " + existing.string() + " is none");
+  }
+  if (::access(existing.c_str(), W_OK | X_OK) == 0) return;
+  throw_usage("--log-dir: expected a folder to write in, but " + existing.string() + ": " +
+              std::strerror(errno));
+}
+
+void make_log_dir(const std::string& path) {
+  check_log_dir(path);
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) throw_usage("--log-dir: cannot make " + path + ": " + error.message());
+}
+
+}  // namespace syncrun::detail

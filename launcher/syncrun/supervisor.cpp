@@ -1,0 +1,280 @@
+#include "launcher/syncrun/supervisor.hpp"
+
+#include <sys/epoll.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <utility>
+
+#include "common/environment.hpp"
+#include "common/errors.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+/// A process that frees much memory, or that of a GPU, takes its time to die.
+constexpr std::chrono::seconds kLongestKill{30};
+/// How often to look for orphans: the death of a process that is not our child brings us children
+/// unannounced.
+constexpr std::chrono::milliseconds kOrphanTick{10};
+
+constexpr std::array kForwarded{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGUSR1, SIGUSR2};
+
+bool is_ignored(int signal) {
+  struct sigaction action {};
+  ::sigaction(signal, nullptr, &action);
+  return action.sa_handler == SIG_IGN;
+}
+
+/// Signals to be read from the signalfd. What was ignored when we were started (nohup, background jobs of
+/// scripts) stays ignored: blocking it would bring it back.
+sigset_t supervised_signals() {
+  sigset_t set;
+  ::sigemptyset(&set);
+  ::sigaddset(&set, SIGCHLD);
+  ::sigaddset(&set, SIGCONT);
+  for (const int signal : kForwarded) {
+    if (!is_ignored(signal)) ::sigaddset(&set, signal);
+  }
+  return set;
+}
+
+std::pair<FileDescriptor, FileDescriptor> make_link() {
+  std::array<int, 2> ends{};
+  check_system(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()), "socketpair");
+  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
+
+}  // namespace
+
+Supervisor::Supervisor(Job job, std::shared_ptr<spdlog::logger> logger)
+    : job_(std::move(job)), logger_(std::move(logger)) {
+  end_.program = job_.command.front();
+  end_.grace = job_.grace;
+}
+
+Conclusion Supervisor::run() {
+  take_signals();
+  start_master();
+  while (stage_ != Stage::over) {
+    wait_for_events();
+    read_signals();
+    read_messages();
+    collect_ended();
+    advance();
+  }
+  read_messages();
+  return conclude(end_);
+}
+
+void Supervisor::take_signals() {
+  ::signal(SIGCHLD, SIG_DFL);  // if it was ignored, children would vanish without a status
+  const sigset_t set = supervised_signals();
+  ::signal(SIGPIPE, SIG_IGN);
+  check_system(::sigprocmask(SIG_SETMASK, &set, nullptr), "sigprocmask");
+  signals_ = FileDescriptor(check_system(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK), "signalfd"));
+}
+
+void Supervisor::start_master() {
+  auto [ours, theirs] = make_link();
+  SpawnRequest request;
+  request.program = job_.program;
+  request.arguments = job_.command;
+  request.environment = job_.environment.set;
+  request.environment.emplace_back(environment::kSupervisorFd, std::to_string(theirs.get()));
+  request.unset = job_.environment.unset;
+  request.inherited = {theirs.get()};
+  master_ = spawn(request);
+  end_.master = master_.pid;
+  link_ = std::move(ours);
+  logger_->debug("started {} as pid {}", job_.program, master_.pid);
+
+  events_ = FileDescriptor(check_system(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1"));
+  watch(signals_.get());
+  watch(link_.get());
+  watch(master_.pidfd.get());
+}
+
+void Supervisor::watch(int fd) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = fd;
+  check_system(::epoll_ctl(events_.get(), EPOLL_CTL_ADD, fd, &event), "epoll_ctl");
+}
+
+/// Events only end the wait: what there is to read is looked at in a fixed order afterwards.
+void Supervisor::wait_for_events() {
+  std::array<epoll_event, 4> events{};
+  const int count =
+      ::epoll_wait(events_.get(), events.data(), static_cast<int>(events.size()), wait_limit_ms());
+  if (count < 0 && errno != EINTR) throw_errno("epoll_wait");
+  for (int i = 0; i < count; ++i) {
+    if (events[i].data.fd != link_.get() || (events[i].events & EPOLLHUP) == 0) continue;
+    read_messages();
+    link_.reset();  // else its end of file would wake us for ever
+  }
+}
+
+int Supervisor::wait_limit_ms() const {
+  if (stage_ == Stage::running) return -1;
+  if (stage_ == Stage::killing || !master_is_alive()) return static_cast<int>(kOrphanTick.count());
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::now()).count();
+  constexpr std::chrono::milliseconds kLongestWait = std::chrono::hours(1);
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, kLongestWait.count()));
+}
+
+void Supervisor::read_signals() {
+  signalfd_siginfo info{};
+  while (::read(signals_.get(), &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
+    handle_signal(static_cast<int>(info.ssi_signo), info.ssi_code == SI_KERNEL);
+  }
+}
+
+void Supervisor::read_messages() {
+  while (link_.is_open()) {
+    const auto message = receive_from_master(link_.get());
+    if (!message) return;
+    handle(*message);
+  }
+}
+
+void Supervisor::handle(const SupervisorMessage& message) {
+  switch (message.kind) {
+    case SupervisorMessage::Kind::hello:
+      end_.said_hello = true;
+      return;
+    case SupervisorMessage::Kind::worker:
+      logger_->debug("worker with pid {} joined", message.number);
+      // A group number of 1 or less would mean everybody to kill(2), and our own is ours.
+      if (message.number > 1 && message.number != ::getpgrp()) groups_.insert(message.number);
+      return;
+    case SupervisorMessage::Kind::ended:
+      logger_->debug("worker with pid {} ended", message.number);
+      groups_.erase(message.number);
+      return;
+    case SupervisorMessage::Kind::verdict:
+      // The first cause counts; what fails after a signal is its consequence.
+      if (end_.verdict.empty() && end_.stop_signal == 0) end_.verdict = message.text;
+      return;
+  }
+  logger_->warn("unknown message of kind {} from the master", static_cast<int>(message.kind));
+}
+
+void Supervisor::collect_ended() {
+  if (master_is_alive()) {
+    end_.wait_status = collect(master_.pid);
+    if (end_.wait_status) {
+      logger_->debug("the master {}", describe_status(*end_.wait_status));
+      master_.pidfd.reset();
+    }
+  }
+  descendants_.reap(master_is_alive() ? master_.pid : -1);
+}
+
+void Supervisor::advance() {
+  const bool is_late = stage_ != Stage::running && Clock::now() >= deadline_;
+  if (stage_ == Stage::running && !master_is_alive()) start_killing(KillReason::none);
+  if (stage_ == Stage::terminating) {
+    if (is_over())
+      stage_ = Stage::over;
+    else if (is_late)
+      start_killing(KillReason::grace_over);
+    else if (!master_is_alive())
+      terminate_remaining();
+  }
+  if (stage_ != Stage::killing) return;
+  kill_remaining();
+  if (is_over()) stage_ = Stage::over;
+  if (stage_ == Stage::over || Clock::now() < deadline_) return;
+  for (const pid_t pid : descendants_.list()) logger_->error("process {} could not be killed", pid);
+  stage_ = Stage::over;
+}
+
+void Supervisor::handle_signal(int signal, bool from_terminal) {
+  switch (signal) {
+    case SIGCHLD:
+      return;  // collect_ended() follows
+    case SIGTSTP:
+      suspend();
+      return;
+    case SIGCONT:
+      resume();
+      return;
+    case SIGUSR1:
+    case SIGUSR2:
+      send_to_master(signal);
+      return;
+    default:
+      ask_to_stop(signal, from_terminal);
+      return;
+  }
+}
+
+void Supervisor::ask_to_stop(int signal, bool from_terminal) {
+  if (stage_ == Stage::terminating) {
+    // A terminal that goes away sends SIGHUP by several hands at once.
+    if (signal != SIGHUP) start_killing(KillReason::second_signal);
+    return;
+  }
+  if (stage_ != Stage::running) return;
+  logger_->info("{}: {} ms to end before everything is killed", signal_name(signal), job_.grace.count());
+  end_.stop_signal = signal;
+  stage_ = Stage::terminating;
+  deadline_ = Clock::now() + job_.grace;
+  // The terminal sends its own to the whole foreground group, and the master is in it.
+  if (!(from_terminal && (signal == SIGINT || signal == SIGQUIT))) send_to_master(signal);
+}
+
+/// Ctrl-Z. The master is stopped first, so that it sees no worker stand still and starts no other one.
+void Supervisor::suspend() {
+  send_to_master(SIGSTOP);
+  read_messages();
+  send_to_groups(SIGSTOP);
+  const auto before = Clock::now();
+  ::kill(::getpid(), SIGSTOP);
+  deadline_ += Clock::now() - before;
+}
+
+void Supervisor::resume() {
+  send_to_groups(SIGCONT);
+  send_to_master(SIGCONT);
+}
+
+/// After the master's end nobody else passes the request to stop on.
+void Supervisor::terminate_remaining() {
+  for (const pid_t group : groups_) {
+    if (asked_.insert(group).second) ::kill(-group, SIGTERM);
+  }
+  for (const pid_t pid : descendants_.list()) {
+    if (asked_.insert(pid).second) ::kill(pid, SIGTERM);
+  }
+}
+
+void Supervisor::start_killing(KillReason reason) {
+  stage_ = Stage::killing;
+  deadline_ = Clock::now() + kLongestKill;
+  end_.killed = reason;
+}
+
+void Supervisor::kill_remaining() {
+  send_to_groups(SIGKILL);
+  groups_.clear();  // their numbers may be given to others from here on; what is left comes to us as children
+  if (!master_is_alive() && !descendants_.are_left()) return;
+  for (const pid_t pid : descendants_.list()) ::kill(pid, SIGKILL);
+  collect_ended();
+}
+
+void Supervisor::send_to_master(int signal) const {
+  if (master_is_alive()) ::kill(master_.pid, signal);  // not collected: the number is still its own
+}
+
+void Supervisor::send_to_groups(int signal) const {
+  for (const pid_t group : groups_) ::kill(-group, signal);
+}
+
+}  // namespace syncrun::detail
