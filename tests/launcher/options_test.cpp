@@ -1,0 +1,124 @@
+#include "launcher/syncrun/options.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "syncrun/error.hpp"
+
+namespace syncrun::detail {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Pair;
+using Action = CommandOptions::Action;
+
+CommandOptions parse(std::vector<std::string> words) {
+  words.insert(words.begin(), "syncrun");
+  std::vector<char*> argv;
+  for (auto& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  return parse_command_line(static_cast<int>(words.size()), argv.data());
+}
+
+std::string refusal(const std::vector<std::string>& words) {
+  try {
+    parse(words);
+    return "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    return error.what();
+  }
+}
+
+TEST(CommandLine, KeepsTheProgramsOwnOptionsForTheProgram) {
+  const auto options = parse({"-n", "2", "prog", "-n", "9", "--help", "--", "x"});
+  EXPECT_EQ(options.action, Action::run);
+  EXPECT_EQ(options.processes, "2");
+  EXPECT_THAT(options.command, ElementsAre("prog", "-n", "9", "--help", "--", "x"));
+}
+
+TEST(CommandLine, EndsItsOptionsAtTwoDashes) {
+  EXPECT_THAT(parse({"-n2", "--", "-prog", "-x"}).command, ElementsAre("-prog", "-x"));
+}
+
+TEST(CommandLine, TakesEveryOption) {
+  const auto options = parse({"--nproc-per-node=3", "--timeout", "0.5", "--start-timeout=0", "--log-dir",
+                              "/tmp/./logs", "--log-level", "debug", "--grace", "1.25", "--dry-run", "prog"});
+  EXPECT_EQ(options.action, Action::dry_run);
+  EXPECT_EQ(options.grace, milliseconds(1250));
+  EXPECT_THAT(environment_for(options).set,
+              ElementsAre(Pair("SYNCRUN_NPROC_PER_NODE", "3"), Pair("SYNCRUN_TIMEOUT", "0.5"),
+                          Pair("SYNCRUN_START_TIMEOUT", "0"), Pair("SYNCRUN_LOG_DIR", "/tmp/logs"),
+                          Pair("SYNCRUN_LOG_LEVEL", "debug")));
+}
+
+TEST(CommandLine, LeavesTheEnvironmentAloneWithoutOptions) {
+  const auto changes = environment_for(parse({"prog"}));
+  EXPECT_TRUE(changes.set.empty());
+  EXPECT_TRUE(changes.unset.empty());
+}
+
+TEST(CommandLine, WinsOverLeftOverVariables) {
+  EXPECT_THAT(environment_for(parse({"-n", "2", "prog"})).unset, ElementsAre("SYNCRUN_DEVICES"));
+  EXPECT_THAT(environment_for(parse({"--devices", "cpu0", "prog"})).unset,
+              ElementsAre("SYNCRUN_NPROC_PER_NODE"));
+}
+
+TEST(CommandLine, NeedsNoProgramForHelpAndVersion) {
+  EXPECT_EQ(parse({"--help"}).action, Action::help);
+  EXPECT_EQ(parse({"-h"}).action, Action::help);
+  EXPECT_EQ(parse({"--version"}).action, Action::version);
+}
+
+TEST(CommandLine, CanBeReadTwice) {
+  parse({"-n", "2", "prog"});
+  EXPECT_EQ(parse({"-n", "3", "prog"}).processes, "3");
+}
+
+TEST(CommandLine, RefusesAMissingProgram) {
+  EXPECT_THAT(refusal({}), HasSubstr("expected a program"));
+  EXPECT_THAT(refusal({"-n", "2"}), HasSubstr("expected a program"));
+  EXPECT_THAT(refusal({"-n", "2", "--"}), HasSubstr("expected a program"));
+}
+
+TEST(CommandLine, RefusesUnknownOptionsAndMissingValues) {
+  EXPECT_THAT(refusal({"-q", "prog"}), HasSubstr("got '-q'"));
+  EXPECT_THAT(refusal({"-n", "2", "--frobnicate", "prog"}), HasSubstr("got '--frobnicate'"));
+  EXPECT_THAT(refusal({"--dry-run=yes", "prog"}), HasSubstr("got '--dry-run=yes'"));
+  EXPECT_THAT(refusal({"--devices"}), HasSubstr("expected a value"));
+}
+
+TEST(CommandLine, RefusesBadCountsAndDevices) {
+  for (const std::string count : {"0", "-1", "x", ""}) {
+    EXPECT_THAT(refusal({"-n", count, "prog"}), HasSubstr("got '" + count + "'"));
+  }
+  for (const std::string devices : {"foo1", "cpu", "cpu0,cpu0", "cpu0,cuda0", ""}) {
+    EXPECT_THAT(refusal({"--devices", devices, "prog"}), HasSubstr("expected"));
+  }
+}
+
+TEST(CommandLine, RefusesCountsAndDevicesThatDisagree) {
+  EXPECT_THAT(refusal({"-n", "3", "--devices", "cpu0,cpu1", "prog"}), HasSubstr("disagree"));
+  EXPECT_THAT(refusal({"-n", "gpu", "--devices", "cpu0", "prog"}), HasSubstr("disagree"));
+  EXPECT_EQ(refusal({"-n", "2", "--devices", "cpu0,cpu1", "prog"}), "accepted");
+  EXPECT_EQ(refusal({"-n", "cpu", "--devices", "cpu4", "prog"}), "accepted");
+  EXPECT_EQ(refusal({"-n", "auto", "--devices", "cpu4", "prog"}), "accepted");
+}
+
+TEST(CommandLine, RefusesBadTimes) {
+  for (const std::string option : {"--timeout", "--start-timeout", "--grace"}) {
+    for (const std::string value : {"", "x", "-1", "1s", "nan", "inf", "1e300", "99999999999"}) {
+      EXPECT_THAT(refusal({option, value, "prog"}),
+                  testing::AllOf(HasSubstr(option + ": expected seconds"), HasSubstr("got '" + value + "'")));
+    }
+  }
+}
+
+TEST(CommandLine, RefusesUnknownLogLevels) {
+  EXPECT_THAT(refusal({"--log-level", "loud", "prog"}), HasSubstr("got 'loud'"));
+}
+
+}  // namespace
+}  // namespace syncrun::detail

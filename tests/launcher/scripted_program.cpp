@@ -1,0 +1,213 @@
+// Programs for the tests of `syncrun`, which speak to it by hand: scripted_program <script> [argument].
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+
+#include "common/supervisor_link.hpp"
+
+extern char** environ;
+
+namespace {
+
+using syncrun::detail::SupervisorLink;
+using Kind = syncrun::detail::SupervisorMessage::Kind;
+
+struct Script {
+  SupervisorLink link;
+  std::string argument;
+};
+
+void say(const std::string& line) {
+  std::puts(line.c_str());
+  std::fflush(stdout);
+}
+
+void say_hello(const Script& script) {
+  script.link.send({Kind::hello, 0, ""});
+}
+void announce(const Script& script, int worker) {
+  script.link.send({Kind::worker, worker, ""});
+}
+void send_verdict(const Script& script, const std::string& verdict) {
+  script.link.send({Kind::verdict, 0, verdict});
+}
+
+void ready(const Script& script) {
+  say_hello(script);
+  say("ready");
+}
+
+[[noreturn]] void sleep_for_ever() {
+  for (;;) ::pause();
+}
+
+[[noreturn]] void die_by(int signal) {
+  constexpr rlimit kNoCore{0, 0};
+  ::setrlimit(RLIMIT_CORE, &kNoCore);
+  ::raise(signal);
+  std::abort();
+}
+
+void block(std::initializer_list<int> signals) {
+  sigset_t set;
+  ::sigemptyset(&set);
+  for (const int signal : signals) ::sigaddset(&set, signal);
+  ::sigprocmask(SIG_SETMASK, &set, nullptr);
+}
+
+/// The next blocked signal, or 0 if none comes within the time.
+int next_signal(std::initializer_list<int> signals, int milliseconds) {
+  sigset_t set;
+  ::sigemptyset(&set);
+  for (const int signal : signals) ::sigaddset(&set, signal);
+  const timespec limit{milliseconds / 1000, milliseconds % 1000 * 1000000L};
+  const int signal = ::sigtimedwait(&set, nullptr, &limit);
+  return signal < 0 ? 0 : signal;
+}
+
+int exit_with_code(Script& script) {
+  say_hello(script);
+  return std::atoi(script.argument.c_str());
+}
+
+int exit_without_hello(Script& script) {
+  return std::atoi(script.argument.c_str());
+}
+
+int crash(Script& script) {
+  say_hello(script);
+  die_by(SIGSEGV);
+}
+
+int fail_with_verdict(Script& script) {
+  say_hello(script);
+  send_verdict(script, script.argument);
+  return 1;
+}
+
+int send_verdicts_and_die(Script& script) {
+  say_hello(script);
+  send_verdict(script, "first cause");
+  send_verdict(script, "second cause");
+  die_by(SIGKILL);
+}
+
+/// Two generations away from us, in a session of its own, before this returns.
+void start_daemon(bool ignores_sigterm) {
+  std::array<int, 2> started{};
+  if (::pipe(started.data()) != 0) std::abort();
+  if (::fork() == 0) {
+    ::setsid();
+    if (::fork() != 0) ::_exit(0);
+    ::setsid();
+    if (ignores_sigterm) ::signal(SIGTERM, SIG_IGN);
+    if (::write(started[1], "x", 1) != 1) ::_exit(1);
+    sleep_for_ever();
+  }
+  char byte = 0;
+  if (::read(started[0], &byte, 1) != 1) std::abort();
+}
+
+int leave_daemon(Script& script) {
+  say_hello(script);
+  start_daemon(false);
+  return std::atoi(script.argument.c_str());
+}
+
+/// Two workers, each leading a group with a child in it.
+void start_workers(const Script& script) {
+  for (int rank = 0; rank < 2; ++rank) {
+    const pid_t worker = ::fork();
+    if (worker == 0) {
+      ::setpgid(0, 0);
+      ::fork();
+      sleep_for_ever();
+    }
+    ::setpgid(worker, worker);
+    announce(script, worker);
+  }
+}
+
+int run_workers(Script& script) {
+  start_workers(script);
+  ready(script);
+  sleep_for_ever();
+}
+
+int die_over_workers(Script& script) {
+  say_hello(script);
+  start_workers(script);
+  die_by(SIGKILL);
+}
+
+int announce_everybody(Script& script) {
+  say_hello(script);
+  for (const int number : {-1, 0, 1, static_cast<int>(::getpgrp())}) {
+    announce(script, number);
+  }
+  return 4;
+}
+
+int ignore_requests(Script& script) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) ::signal(signal, SIG_IGN);
+  ready(script);
+  sleep_for_ever();
+}
+
+/// Names what arrives, and ends well once nothing has come for a while after the first request to stop.
+int report_signals(Script& script) {
+  const auto signals = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+  block(signals);
+  if (script.argument == "daemon") start_daemon(true);
+  ready(script);
+  bool asked = false;
+  for (;;) {
+    const int signal = next_signal(signals, asked ? 200 : 30000);
+    if (signal == 0) return 0;
+    say(std::string("got SIG") + ::sigabbrev_np(signal));
+    asked = asked || (signal != SIGUSR1 && signal != SIGUSR2);
+  }
+}
+
+int report_start(Script& script) {
+  say_hello(script);
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (std::strncmp(*variable, "SYNCRUN_", 8) == 0) say(*variable);
+  }
+  sigset_t blocked;
+  ::sigprocmask(SIG_SETMASK, nullptr, &blocked);
+  say(::sigisemptyset(&blocked) != 0 ? "nothing is blocked" : "signals are blocked");
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::map<std::string, int (*)(Script&)> scripts{{"exit", exit_with_code},
+                                                        {"exit-without-hello", exit_without_hello},
+                                                        {"crash", crash},
+                                                        {"verdict", fail_with_verdict},
+                                                        {"verdicts-and-die", send_verdicts_and_die},
+                                                        {"leave-daemon", leave_daemon},
+                                                        {"workers", run_workers},
+                                                        {"die-over-workers", die_over_workers},
+                                                        {"announce-everybody", announce_everybody},
+                                                        {"ignore-requests", ignore_requests},
+                                                        {"report-signals", report_signals},
+                                                        {"report-start", report_start}};
+  Script script{SupervisorLink::from_environment(), argc > 2 ? argv[2] : ""};
+  const auto found = scripts.find(argc > 1 ? argv[1] : "");
+  if (found == scripts.end()) return 99;
+  if (found->first == "report-start") {
+    for (int i = 0; i < argc; ++i) say(std::string("argument ") + argv[i]);
+  }
+  return found->second(script);
+}
