@@ -47,8 +47,9 @@ class OutputBuffer {
   std::size_t bytes() const noexcept { return bytes_; }
   /// Gives the memory to a new owner, who knows how to free it.
   void* detach() noexcept { return std::exchange(data_, nullptr); }
-  /// Ordinary memory of this process, zero-filled.
-  static OutputBuffer on_heap(std::size_t bytes);
+  enum class Contents : bool { zero, any };
+  /// Ordinary memory of this process.
+  static OutputBuffer on_heap(std::size_t bytes, Contents contents = Contents::zero);
 
  private:
   void* data_ = nullptr;

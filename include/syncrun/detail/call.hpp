@@ -129,12 +129,15 @@ class CallBuilder {
 
  private:
   struct State;
+  State& state() noexcept;
+  void put_bytes(const void* bytes, std::size_t count, std::size_t bytes_each);
   void publish();
   SessionCore* session_;
   FunctionRecord* function_;
   int target_;
   const CallOptions* options_;
   std::size_t arguments_ = 0;
+  alignas(std::max_align_t) std::array<std::byte, 384> state_;  // a State; here, so that a call allocates nothing
 };
 
 /// Waits for a call launched earlier. Throws what failed.

@@ -1,0 +1,33 @@
+# The library users link: both sides in one, since a program is master and worker by turns.
+
+add_library(syncrun SHARED)
+add_library(Syncrun::syncrun ALIAS syncrun)
+target_link_libraries(syncrun PRIVATE syncrun_common syncrun_launcher syncrun_worker)
+target_compile_features(syncrun PUBLIC cxx_std_20)
+set_target_properties(syncrun PROPERTIES
+  VERSION ${PROJECT_VERSION}
+  SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
+  LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib
+  VERIFY_INTERFACE_HEADER_SETS ON)
+target_sources(syncrun PUBLIC FILE_SET HEADERS
+  BASE_DIRS ${PROJECT_SOURCE_DIR}/include
+  FILES
+    ${PROJECT_SOURCE_DIR}/include/syncrun/arguments.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/array.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/data.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/call.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/construct.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/fields.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/signature.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/dtype.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/error.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/function.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/options.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/output.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/reduction.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/run.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/session.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/shared.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/syncrun.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/version.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/worker.hpp)

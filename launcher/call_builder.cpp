@@ -1,0 +1,235 @@
+// The master's side of one call: arguments are checked and written into the command; nothing is published before all of
+// it is known to be right.
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "common/errors.hpp"
+#include "common/extents.hpp"
+#include "launcher/rows_check.hpp"
+#include "launcher/session_core.hpp"
+
+namespace syncrun::detail {
+
+struct CallBuilder::State {
+  explicit State(SessionCore& session) : entry(session) {}
+  SessionCore::Entry entry;
+  Command* command = nullptr;
+  SessionCore::InFlight* in_flight = nullptr;
+  std::size_t inline_used = 0;
+  bool is_published = false;
+  RowsCheck rows;
+};
+
+namespace {
+
+std::string describe_argument(const FunctionRecord& function, std::size_t index) {
+  constexpr const char* kNames[] = {"Scattered", "Broadcast", "a value", "PerWorker", "Local", "Sliced", "Update"};
+  const ArgumentType& type = function.signature.arguments[index];
+  return "argument " + std::to_string(index) + " (" + kNames[static_cast<std::size_t>(type.kind)] + ") of '" +
+         function.name + "'";
+}
+
+}  // namespace
+
+CallBuilder::State& CallBuilder::state() noexcept { return *std::launder(reinterpret_cast<State*>(state_.data())); }
+
+CallBuilder::CallBuilder(const std::shared_ptr<FunctionRecord>& function, int target, const CallOptions& options)
+    : session_(function->session.get()), function_(function.get()), target_(target), options_(&options) {
+  static_assert(sizeof(State) <= sizeof(state_) && alignof(State) <= alignof(std::max_align_t));
+  State& state = *new (state_.data()) State(*session_);
+  try {
+    if (target_ >= session_->world_size()) {
+      throw_usage("on_rank wants a rank from 0 to " + std::to_string(session_->world_size() - 1) + ", got " +
+                  std::to_string(target_));
+    }
+    state.command = &session_->next_command();
+    state.in_flight = &session_->next_in_flight();
+    state.in_flight->function = function;
+  } catch (...) {
+    state.~State();
+    throw;
+  }
+}
+
+CallBuilder::~CallBuilder() {
+  State& state = this->state();
+  if (!state.is_published) {
+    for (const auto offset : state.in_flight->temporaries) {
+      session_->heap().free(offset, SharedHeap::Giveback::later);
+    }
+    state.in_flight->reset();
+  }
+  state.~State();
+}
+
+// ---- arguments ------------------------------------------------------------------------------------------------
+
+void CallBuilder::add_data(const std::shared_ptr<DataRecord>& data) {
+  State& state = this->state();
+  const std::size_t index = arguments_++;
+  const ArgumentType& type = function_->signature.arguments[index];
+  if (data->session.get() != session_) throw_usage(describe_argument(*function_, index) + " is of another session");
+  if (data->is_open_for_writing) {
+    throw_usage(describe_argument(*function_, index) + " is open for writing: end the write guard first");
+  }
+  ArgumentSlot& slot = state.command->arguments[index];
+  slot.kind = type.kind;
+  slot.dtype = type.dtype;
+  slot.dimensions = type.dimensions;
+  slot.offset = data->offset;
+  slot.extents = data->extents;
+  if (type.kind == ArgumentKind::scattered) {
+    state.rows.add_scattered(data->extents[0], [&] { return describe_argument(*function_, index); });
+  }
+  state.in_flight->arguments[index] = data;
+  state.in_flight->arguments_count = index + 1;
+}
+
+void CallBuilder::add_value(const void* value, std::size_t bytes) { put_bytes(value, bytes, bytes); }
+
+void CallBuilder::add_per_worker(const void* values, std::size_t count, std::size_t bytes_each) {
+  if (count != static_cast<std::size_t>(session_->world_size())) {
+    throw_usage(describe_argument(*function_, arguments_) + " wants one value per rank, " +
+                std::to_string(session_->world_size()) + " in all, got " + std::to_string(count));
+  }
+  put_bytes(values, count * bytes_each, bytes_each);
+}
+
+/// Small values travel in the command itself, large ones in the heap.
+void CallBuilder::put_bytes(const void* bytes, std::size_t count, std::size_t bytes_each) {
+  State& state = this->state();
+  const std::size_t index = arguments_++;
+  ArgumentSlot& slot = state.command->arguments[index];
+  slot.kind = function_->signature.arguments[index].kind;
+  slot.bytes = bytes_each;
+  std::byte* to = nullptr;
+  if (state.inline_used + count <= kInlineBytes) {
+    to = state.command->bytes.data() + state.inline_used;
+    state.inline_used += (count + 15) / 16 * 16;
+    slot.offset = session_->segment().offset_of(to);
+  } else {
+    slot.offset = session_->heap().allocate(count, SharedHeap::Contents::any, "the arguments of a call");
+    state.in_flight->temporaries.push_back(slot.offset);
+    to = session_->segment().at(slot.offset);
+  }
+  if (count != 0) std::memcpy(to, bytes, count);
+}
+
+void CallBuilder::add_variable(const std::shared_ptr<VariableRecord>& variable) {
+  State& state = this->state();
+  const std::size_t index = arguments_++;
+  const ArgumentType& type = function_->signature.arguments[index];
+  if (variable->session.get() != session_) {
+    throw_usage(describe_argument(*function_, index) + " is of another session");
+  }
+  for (std::size_t other = 0; other < index; ++other) {
+    const bool repeats = state.in_flight->arguments[other] == variable;
+    const bool writes = type.kind == ArgumentKind::update ||
+                        function_->signature.arguments[other].kind == ArgumentKind::update;
+    if (repeats && writes) {
+      throw_usage(describe_argument(*function_, index) + " is the variable of argument " + std::to_string(other) +
+                  " as well: a variable that is updated stands once in a call");
+    }
+  }
+  ArgumentSlot& slot = state.command->arguments[index];
+  slot.kind = type.kind;
+  slot.dtype = type.dtype;
+  slot.reduction = type.reduction;
+  slot.dimensions = type.dimensions;
+  slot.offset = variable->entry;
+  if (type.kind == ArgumentKind::sliced) state.rows.add_sliced(*variable, index);
+  state.in_flight->arguments[index] = variable;
+  state.in_flight->arguments_count = index + 1;
+}
+
+// ---- publication ----------------------------------------------------------------------------------------------
+
+void CallBuilder::publish() {
+  State& state = this->state();
+  Command& command = *state.command;
+  if (!function_->has_cpu_body) {
+    throw_usage("'" + function_->name + "' has no body for CPU devices, which this session runs on");
+  }
+  const FunctionRecord& function = *function_;
+  command.target = target_;
+  command.function = function.entry;
+  command.object = function.object ? function.object->id : 0;
+  command.has_comm = function.signature.has_comm;
+  command.wants_vote = function.has_updates;
+  command.arguments_count = static_cast<std::uint8_t>(function.signature.arguments.size());
+  command.outputs_count = static_cast<std::uint8_t>(function.signature.outputs.size());
+  std::copy(function.signature.outputs.begin(), function.signature.outputs.end(), command.outputs.begin());
+  if (options_->timeout) {
+    if (options_->timeout->count() < 0) {
+      throw_usage("CallOptions::timeout is at least 0, got " + std::to_string(options_->timeout->count()) + " ms");
+    }
+    command.timeout_ms = options_->timeout->count();
+  }
+  state.rows.finish(function.name, target_, *options_, *session_, command, state.in_flight->temporaries);
+
+  const std::uint64_t id = session_->publish();
+  state.is_published = true;
+  for (std::size_t i = 0; i < function.signature.arguments.size(); ++i) {
+    const auto kind = function.signature.arguments[i].kind;
+    if (kind != ArgumentKind::scattered && kind != ArgumentKind::broadcast) continue;
+    static_cast<DataRecord*>(state.in_flight->arguments[i].get())->last_use = id;
+  }
+}
+
+void CallBuilder::run(CallResult& result) {
+  state().in_flight->result = &result;
+  publish();
+  session_->drain_all();
+  if (result.error) std::rethrow_exception(result.error);
+}
+
+std::shared_ptr<CallResult> CallBuilder::launch() {
+  auto result = std::make_shared<CallResult>();
+  state().in_flight->result = result.get();
+  state().in_flight->kept_result = result;
+  publish();
+  return result;
+}
+
+// ---- futures --------------------------------------------------------------------------------------------------
+
+namespace {
+
+/// Results arrive in order: drains one command after the other until this one is there.
+void drain_until_finished(SessionCore& session, const CallResult& result) {
+  while (!result.finished && session.last_drained() < session.last_published()) {
+    session.drain(session.last_drained() + 1);
+  }
+}
+
+}  // namespace
+
+void wait_for(SessionCore& session, CallResult& result) {
+  if (!result.finished) {
+    const SessionCore::Entry entry(session);
+    drain_until_finished(session, result);
+  }
+  if (result.error) std::rethrow_exception(result.error);
+  if (!result.finished) throw_usage("the session was closed before this call's result was there");
+}
+
+bool is_ready(SessionCore& session, CallResult& result) {
+  if (result.finished) return true;
+  const SessionCore::Entry entry(session);
+  const auto all_done = [&](std::uint64_t id) {
+    for (int rank = 0; rank < session.world_size(); ++rank) {
+      if (session.control().worker(rank).done.load(std::memory_order_seq_cst) < id) return false;
+    }
+    return true;
+  };
+  while (!result.finished && session.last_drained() < session.last_published() &&
+         all_done(session.last_drained() + 1)) {
+    session.drain(session.last_drained() + 1);
+  }
+  return result.finished;
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,128 @@
+// Replicated functions and objects: how the workers find the code, and how objects come to be and go.
+
+#include <cstring>
+
+#include "common/errors.hpp"
+#include "common/image.hpp"
+#include "launcher/session_core.hpp"
+#include "syncrun/session.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+/// A member pointer to a virtual function is an offset in the object's table, not an address (Itanium C++ ABI 2.3):
+/// marked in the lowest bit of the first word, or of the second where code addresses may be odd (AArch64).
+bool is_virtual(const BodyPointer& pointer) noexcept {
+#if defined(__aarch64__)
+  return pointer.is_member && (pointer.words[1] & 1U) != 0;
+#else
+  return pointer.is_member && (pointer.words[0] & 1U) != 0;
+#endif
+}
+
+BodyEntry describe_body(const Body& body) {
+  BodyEntry entry{};
+  entry.is_present = true;
+  entry.is_member = body.pointer.is_member;
+  entry.thunk = locate(reinterpret_cast<const void*>(body.thunk));
+  entry.words = {body.pointer.words[0], body.pointer.words[1]};
+  entry.is_relocated = body.pointer.words[0] != 0 && !is_virtual(body.pointer);
+  if (entry.is_relocated) entry.pointer = locate(reinterpret_cast<const void*>(body.pointer.words[0]));
+  return entry;
+}
+
+std::string choose_name(std::string_view given, const Body& body, std::uint64_t id) {
+  if (!given.empty()) return std::string(given);
+  if (!is_virtual(body.pointer)) {
+    const std::string symbol = symbol_at(reinterpret_cast<const void*>(body.pointer.words[0]));
+    // "Mlp::step(float)" is called Mlp::step; a lambda's symbol says nothing to anybody.
+    if (!symbol.empty() && symbol.find("{lambda") == std::string::npos) return symbol.substr(0, symbol.find('('));
+  }
+  return "function #" + std::to_string(id);
+}
+
+std::uint64_t write_entry(SessionCore& session, std::span<const Body> bodies, std::string_view name, std::uint64_t id) {
+  const std::uint64_t offset =
+      session.heap().allocate(sizeof(FunctionEntry), SharedHeap::Contents::zero, "a replicated function");
+  auto& entry = *session.segment().at<FunctionEntry>(offset);
+  entry.id = id;
+  put_text(entry.name, name);
+  try {
+    for (const Body& body : bodies) entry.bodies[static_cast<std::size_t>(body.device)] = describe_body(body);
+  } catch (...) {
+    session.heap().free(offset, SharedHeap::Giveback::later);
+    throw;
+  }
+  return offset;
+}
+
+}  // namespace
+
+std::shared_ptr<FunctionRecord> define_function(const std::shared_ptr<SessionCore>& session,
+                                                const SignatureInfo& signature, std::span<const Body> bodies,
+                                                std::string_view name, std::shared_ptr<ObjectRecord> object) {
+  const SessionCore::Entry guard(*session);
+  if (object && object->session != session) throw_usage("the replicated object is of another session");
+  const std::uint64_t id = session->new_id();
+  auto record = std::make_shared<FunctionRecord>();
+  record->name = choose_name(name, bodies.front(), id);
+  record->signature = signature;
+  record->object = std::move(object);
+  for (const Body& body : bodies) {
+    (body.device == DeviceKind::cpu ? record->has_cpu_body : record->has_cuda_body) = true;
+  }
+  for (const auto& argument : signature.arguments) {
+    record->has_updates = record->has_updates || argument.kind == ArgumentKind::update;
+  }
+  record->entry = write_entry(*session, bodies, record->name, id);
+  record->session = session;
+  return record;
+}
+
+FunctionRecord::~FunctionRecord() {
+  // Calls in flight hold the record: nobody reads the entry any more. (Workers keep what they have loaded by its id.)
+  if (session && session->is_open()) session->heap().free(entry, SharedHeap::Giveback::later);
+}
+
+const std::string& name_of(const FunctionRecord& function) noexcept { return function.name; }
+
+std::shared_ptr<ObjectRecord> replicate_object(const std::shared_ptr<SessionCore>& session, const Body& construct,
+                                               std::span<const std::byte> arguments, std::string_view name) {
+  const SessionCore::Entry guard(*session);
+  auto record = std::make_shared<ObjectRecord>();
+  record->id = session->new_id();
+  const std::uint64_t entry = write_entry(*session, {&construct, 1}, name, session->new_id());
+  session->run_system("the construction of a replicated object", "",
+                      [&](Command& command, SessionCore::InFlight& in_flight) {
+                        in_flight.temporaries.push_back(entry);
+                        command.kind = CommandKind::construct;
+                        command.function = entry;
+                        command.object = record->id;
+                        command.arguments_count = 1;
+                        ArgumentSlot& slot = command.arguments[0];
+                        slot.kind = ArgumentKind::value;
+                        slot.bytes = arguments.size();
+                        slot.offset = session->heap().allocate(arguments.size(), SharedHeap::Contents::any,
+                                                               "the arguments of a constructor");
+                        in_flight.temporaries.push_back(slot.offset);
+                        if (!arguments.empty()) {
+                          std::memcpy(session->segment().at(slot.offset), arguments.data(), arguments.size());
+                        }
+                      });
+  record->session = session;
+  return record;
+}
+
+ObjectRecord::~ObjectRecord() {
+  if (!session || !session->is_open()) return;
+  SessionCore* core = session.get();
+  core->release_later([core, object = id] {
+    core->run_system("the destruction of a replicated object", "", [&](Command& command, SessionCore::InFlight&) {
+      command.kind = CommandKind::destroy;
+      command.object = object;
+    });
+  });
+}
+
+}  // namespace syncrun::detail

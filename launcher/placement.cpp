@@ -1,0 +1,79 @@
+#include "launcher/placement.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "common/rows.hpp"
+#include "common/wait.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+std::vector<int> allowed_cores() {
+  cpu_set_t allowed;
+  std::vector<int> cores;
+  if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &allowed)) cores.push_back(core);
+  }
+  return cores;
+}
+
+std::vector<std::vector<int>> numa_nodes() {
+  std::vector<std::vector<int>> nodes;
+  for (int node = 0;; ++node) {
+    std::ifstream file("/sys/devices/system/node/node" + std::to_string(node) + "/cpulist");
+    std::string text;
+    if (!std::getline(file, text)) return nodes;
+    nodes.push_back(parse_cpu_list(text));
+  }
+}
+
+}  // namespace
+
+std::vector<int> parse_cpu_list(const std::string& text) {
+  std::vector<int> cores;
+  std::istringstream parts(text);
+  for (std::string part; std::getline(parts, part, ',');) {
+    int first = 0;
+    int last = 0;
+    const int fields = std::sscanf(part.c_str(), "%d-%d", &first, &last);
+    if (fields < 1) continue;
+    for (int core = first; core <= (fields == 2 ? last : first); ++core) cores.push_back(core);
+  }
+  return cores;
+}
+
+std::vector<int> cores_for(int rank, int world_size) {
+  const std::vector<int> allowed = allowed_cores();
+  const auto nodes = numa_nodes();
+  if (nodes.size() < 2 || world_size > static_cast<int>(allowed.size())) return {};
+  const RowRange share = share_of(static_cast<std::int64_t>(allowed.size()), world_size, rank);
+  const int first_core = allowed[static_cast<std::size_t>(share.begin)];
+  for (const auto& node : nodes) {
+    if (std::find(node.begin(), node.end(), first_core) == node.end()) continue;
+    std::vector<int> cores;
+    std::copy_if(node.begin(), node.end(), std::back_inserter(cores), [&](int core) {
+      return std::binary_search(allowed.begin(), allowed.end(), core);
+    });
+    // A worker whose share reaches into the next node is not bound: it would lose cores.
+    return static_cast<std::int64_t>(cores.size()) < share.count() ? std::vector<int>() : cores;
+  }
+  return {};
+}
+
+std::vector<std::pair<std::string, std::string>> thread_variables(int world_size) {
+  const std::string each = std::to_string(std::max(1, usable_cores() / std::max(1, world_size)));
+  std::vector<std::pair<std::string, std::string>> variables;
+  for (const char* name : {"OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"}) {
+    if (std::getenv(name) == nullptr) variables.emplace_back(name, each);
+  }
+  return variables;
+}
+
+}  // namespace syncrun::detail

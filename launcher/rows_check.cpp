@@ -1,0 +1,154 @@
+#include "launcher/rows_check.hpp"
+
+#include <algorithm>
+
+#include "common/errors.hpp"
+#include "common/rows.hpp"
+#include "launcher/session_core.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+/// Checks a selection against the rows there are, and writes it down for the workers.
+RowsSlot write_selection(const Rows& rows, std::int64_t available, const char* option, const std::string& of,
+                         SessionCore& session, std::vector<std::uint64_t>& temporaries) {
+  RowsSlot slot{rows.kind(), 0, 0, 0};
+  switch (rows.kind()) {
+    case Rows::Kind::all: slot.end = available; return slot;
+    case Rows::Kind::slice:
+      slot.begin = rows.slice().begin;
+      slot.end = rows.slice().end;
+      if (slot.begin < 0 || slot.end < slot.begin || slot.end > available) {
+        throw_usage(std::string(option) + " is the slice [" + std::to_string(slot.begin) + ", " +
+                    std::to_string(slot.end) + "), but " + of + " has " + std::to_string(available) + " rows");
+      }
+      return slot;
+    case Rows::Kind::list: break;
+  }
+  slot.end = rows.count();
+  if (slot.end == 0) return slot;
+  slot.offset = session.heap().allocate(static_cast<std::size_t>(slot.end) * sizeof(std::int64_t),
+                                        SharedHeap::Contents::any, "an index list");
+  temporaries.push_back(slot.offset);
+  auto* indices = session.segment().at<std::int64_t>(slot.offset);
+  rows.copy_to(indices);
+  const auto* bad = std::find_if(indices, indices + slot.end, [available](std::int64_t index) {
+    return static_cast<std::uint64_t>(index) >= static_cast<std::uint64_t>(available);
+  });
+  if (bad != indices + slot.end) {
+    throw_usage(std::string(option) + " has index " + std::to_string(*bad) + " at position " +
+                std::to_string(bad - indices) + ", but " + of + " has rows 0 to " + std::to_string(available - 1));
+  }
+  return slot;
+}
+
+}  // namespace
+
+void RowsCheck::complain_about_rows(const std::string& argument, std::int64_t rows) const {
+  throw_usage(argument + " has " + std::to_string(rows) + " rows, but scattered arguments before it have " +
+              std::to_string(scattered_rows_));
+}
+
+void RowsCheck::add_sliced(const VariableRecord& variable, std::size_t argument) {
+  sliced_[sliced_count_++] = {&variable, argument};
+}
+
+void RowsCheck::finish(const std::string& function, int target, const CallOptions& options, SessionCore& session,
+                       Command& command, std::vector<std::uint64_t>& temporaries) const {
+  const bool has_scattered = scattered_rows_ >= 0;
+  const bool has_sliced = sliced_count_ != 0;
+  command.slices = options.slices;
+  if (!has_scattered && options.batch.kind() != Rows::Kind::all) {
+    throw_usage("batch was given, but '" + function + "' has no scattered argument");
+  }
+  if (!has_sliced && options.batch_s.is_given()) {
+    throw_usage("batch_s was given, but '" + function + "' has no Sliced argument");
+  }
+  if (!has_scattered && !has_sliced) {
+    if (options.slices != 1) {
+      throw_usage("slices is " + std::to_string(options.slices) + ", but '" + function + "' has no rows to slice");
+    }
+    return;
+  }
+  if (has_scattered) select_scattered(options, session, command, temporaries);
+  if (has_sliced) select_local(target, options, session, command, temporaries);
+  if (command.rows == 0) throw_usage("a call of '" + function + "' wants at least one row, got 0");
+  if (options.slices < 1 || options.slices > command.rows) {
+    throw_usage("slices is from 1 to the number of rows, " + std::to_string(command.rows) + ", got " +
+                std::to_string(options.slices));
+  }
+}
+
+void RowsCheck::select_scattered(const CallOptions& options, SessionCore& session, Command& command,
+                                 std::vector<std::uint64_t>& temporaries) const {
+  command.batch =
+      write_selection(options.batch, scattered_rows_, "batch", "the scattered input", session, temporaries);
+  command.rows = command.batch.count();
+}
+
+std::int64_t RowsCheck::local_rows(int rank, const LocalRows& selection) const {
+  const Rows& rows = selection.of_rank(rank);
+  if (rows.kind() != Rows::Kind::all) return rows.count();
+  return sliced_[0].variable->extents[static_cast<std::size_t>(rank)][0];
+}
+
+void RowsCheck::select_local(int target, const CallOptions& options, SessionCore& session, Command& command,
+                             std::vector<std::uint64_t>& temporaries) const {
+  const int first = target < 0 ? 0 : target;
+  const int last = target < 0 ? session.world_size() : target + 1;
+  const LocalRows& selection = options.batch_s;
+  if (selection.is_per_rank() && selection.ranks() != static_cast<std::size_t>(session.world_size())) {
+    throw_usage("batch_s wants one selection per rank, " + std::to_string(session.world_size()) + " in all, got " +
+                std::to_string(selection.ranks()));
+  }
+  // Every rank's copies, before anything is written down.
+  std::vector<std::int64_t> available(static_cast<std::size_t>(session.world_size()));
+  std::int64_t total = 0;
+  for (int rank = first; rank < last; ++rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    available[at] = sliced_[0].variable->extents[at][0];
+    for (std::size_t i = 1; i < sliced_count_; ++i) {
+      const std::int64_t other = sliced_[i].variable->extents[at][0];
+      if (other == available[at]) continue;
+      throw_usage("Sliced arguments " + std::to_string(sliced_[0].argument) + " and " +
+                  std::to_string(sliced_[i].argument) + " have " + std::to_string(available[at]) + " and " +
+                  std::to_string(other) + " rows on rank " + std::to_string(rank));
+    }
+    const std::int64_t rows = local_rows(rank, selection);
+    total += rows;
+    if (scattered_rows_ < 0) continue;
+    const std::int64_t share =
+        target < 0 ? share_of(command.rows, session.world_size(), rank).count() : command.rows;
+    if (rows != share) {
+      throw_usage("rank " + std::to_string(rank) + " gets " + std::to_string(share) +
+                  " rows of the scattered arguments, but " + std::to_string(rows) + " of its Sliced ones");
+    }
+  }
+  if (scattered_rows_ < 0) {
+    command.rows = total;
+    command.rows_are_local = true;
+  }
+
+  const auto of = [](int rank) { return "the Sliced argument's copy on rank " + std::to_string(rank); };
+  if (!selection.is_per_rank()) {
+    // One selection, checked against the shortest copy.
+    int shortest = first;
+    for (int rank = first; rank < last; ++rank) {
+      if (available[static_cast<std::size_t>(rank)] < available[static_cast<std::size_t>(shortest)]) shortest = rank;
+    }
+    command.batch_s = write_selection(selection.of_rank(shortest), available[static_cast<std::size_t>(shortest)],
+                                      "batch_s", of(shortest), session, temporaries);
+    return;
+  }
+  command.batch_s_by_rank = session.heap().allocate(sizeof(RowsSlot) * available.size(), SharedHeap::Contents::any,
+                                                    "an index list");
+  temporaries.push_back(command.batch_s_by_rank);
+  auto* slots = session.segment().at<RowsSlot>(command.batch_s_by_rank);
+  for (int rank = first; rank < last; ++rank) {
+    slots[rank] = write_selection(selection.of_rank(rank), available[static_cast<std::size_t>(rank)], "batch_s",
+                                  of(rank), session, temporaries);
+  }
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,59 @@
+// Session's members, and the way a program runs as a master.
+
+#include "syncrun/session.hpp"
+
+#include <csignal>
+#include <cstdio>
+
+#include "common/errors.hpp"
+#include "launcher/session_core.hpp"
+#include "syncrun/run.hpp"
+
+namespace syncrun::detail {
+
+std::shared_ptr<SessionCore> open_session(const SessionOptions& options) {
+  return std::make_shared<SessionCore>(options);
+}
+void close_session(SessionCore& session) { session.close(); }
+void abandon_session(SessionCore& session) noexcept { session.abandon(); }
+
+void wait_all(SessionCore& session) {
+  const SessionCore::Entry entry(session);
+  session.drain_all();
+  if (const auto failure = std::exchange(session.dropped_failure_, nullptr)) std::rethrow_exception(failure);
+}
+
+const std::vector<std::string>& devices_of(const SessionCore& session) noexcept { return session.devices(); }
+
+std::vector<int> worker_pids_of(const SessionCore& session) {
+  session.check_open();
+  std::vector<int> pids;
+  for (int rank = 0; rank < session.world_size(); ++rank) {
+    pids.push_back(session.control().worker(rank).pid.load(std::memory_order_relaxed));
+  }
+  return pids;
+}
+
+const SupervisorLink& supervisor_link() {
+  static const SupervisorLink link = SupervisorLink::from_environment();
+  return link;
+}
+
+int run_master(int argc, char** argv, const Program& program) {
+  const SupervisorLink& supervisor = supervisor_link();
+  supervisor.send({SupervisorMessage::Kind::hello, 0, {}});
+  std::string verdict;
+  try {
+    return program(argc, argv);
+  } catch (const std::exception& error) {
+    verdict = error.what();
+  } catch (...) {
+    verdict = "the program threw an exception that is not a std::exception";
+  }
+  std::fflush(stdout);
+  if (supervisor.is_connected()) supervisor.send({SupervisorMessage::Kind::verdict, 0, verdict});  // printed there, last
+  else std::fprintf(stderr, "syncrun: %s\n", verdict.c_str());
+  return 1;
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,502 @@
+#include "launcher/session_core.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/errors.hpp"
+#include "common/extents.hpp"
+#include "common/image.hpp"
+#include "common/life.hpp"
+#include "common/reduce.hpp"
+#include "launcher/debugger.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+// One live session per process. Not a session's state, but the claim to be the only one.
+std::atomic_flag live_session;
+
+constexpr std::size_t kAlign = std::size_t{2} << 20U;
+constexpr std::size_t round_up(std::size_t value) { return (value + kAlign - 1) / kAlign * kAlign; }
+
+// How long the cause of a death may keep the exception: the kernel reports it once the memory is gone.
+constexpr Milliseconds kCauseLimit = std::chrono::seconds(5);
+
+class Claim {
+ public:
+  Claim() {
+    if (live_session.test_and_set()) throw_usage("there is a live session in this process already: close it first");
+  }
+  ~Claim() {
+    if (!kept_) live_session.clear();
+  }
+  void keep() noexcept { kept_ = true; }
+
+ private:
+  bool kept_ = false;
+};
+
+}  // namespace
+
+// ---- opening --------------------------------------------------------------------------------------------------
+
+SessionCore::SessionCore(const SessionOptions& options) : owner_pid_(::getpid()) {
+  Claim claim;
+  settings_ = resolve_settings(options);
+  logger_ = make_logger("syncrun", settings_.log_level);
+  const int world_size = static_cast<int>(settings_.devices.size());
+  for (const auto& device : settings_.devices) device_names_.push_back(to_string(device));
+
+  const std::size_t control_bytes = round_up(ControlBlock::bytes(world_size));
+  segment_ = Segment::create(default_reservation_bytes());
+  control_ = ControlBlock(segment_.base(), world_size);
+  prepare_control(control_bytes);
+  policy_ = WaitPolicy::for_processes(world_size + 1, usable_cores());
+
+  nursery_ = std::make_unique<Nursery>(settings_, segment_, control_, supervisor_link());
+  nursery_->spawn_all();
+  await_ready();
+  nursery_->watch_lives();
+  for (int rank = 0; rank < world_size; ++rank) logger_->info("{} is ready", describe_rank(rank));
+  state_ = State::open;
+  claim.keep();
+}
+
+void SessionCore::prepare_control(std::size_t control_bytes) {
+  const int world_size = static_cast<int>(settings_.devices.size());
+  auto& header = control_.header();
+  header.magic = kMagic;
+  header.world_size = static_cast<std::uint32_t>(world_size);
+  header.processes = header.world_size + 1;
+  header.segment_bytes = segment_.bytes();
+  // Half for the master's heap, the other half for the workers' arenas.
+  header.heap_offset = control_bytes;
+  header.heap_bytes = segment_.bytes() / 2 - control_bytes;
+  header.arenas_offset = segment_.bytes() / 2;
+  header.arena_bytes = segment_.bytes() / 2 / static_cast<std::size_t>(world_size) / kAlign * kAlign;
+  header.seed = settings_.seed;
+  header.master_pid = ::getpid();
+  header.spins = WaitPolicy::for_processes(world_size + 1, usable_cores()).spin;
+  const ImageAddress image = program_image();
+  header.build_id_bytes = image.build_id_bytes;
+  header.build_id = image.build_id;
+  heap_ = SharedHeap(segment_, header.heap_offset, header.heap_bytes);
+  for (int rank = 0; rank < world_size; ++rank) initialise_life(control_.worker(rank).life);
+}
+
+void SessionCore::await_ready() {
+  auto& header = control_.header();
+  Patience patience(settings_.start_timeout);
+  int failed = -1;
+  const auto ready = [&] {
+    bool all = true;
+    for (int rank = 0; rank < world_size(); ++rank) {
+      const StartState state = control_.worker(rank).start.load(std::memory_order_seq_cst);
+      if (state == StartState::failed) failed = rank;
+      all = all && state == StartState::ready;
+    }
+    return all || failed >= 0;
+  };
+  const auto lost = [&] { return header.lost.load(std::memory_order_seq_cst) != 0; };
+  // Never spinning here: starting takes milliseconds, and the workers want the cores.
+  const Woken woken = wait_until(header.to_master, WaitPolicy{}, patience, ready, lost);
+  if (woken == Woken::interrupted) fail_start(static_cast<int>(header.lost.load()) - 1);
+  if (failed >= 0) fail_start(failed);
+  if (woken == Woken::ready) return;
+
+  std::string missing;
+  int first = -1;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    if (control_.worker(rank).start.load() == StartState::ready) continue;
+    if (first < 0) first = rank;
+    missing += (missing.empty() ? "" : ", ") + describe_rank(rank);
+  }
+  Failure failure;
+  failure.rank = first;
+  failure.pid = nursery_->pid(first);
+  failure.device = device_names_[static_cast<std::size_t>(first)];
+  failure.phase = "start";
+  failure.cause = "deadline";
+  throw Error(ErrorKind::timeout,
+              missing + " did not start within " + std::to_string(settings_.start_timeout.count()) +
+                  " ms (--start-timeout or SessionOptions::start_timeout sets another limit)",
+              std::move(failure));
+}
+
+void SessionCore::fail_start(int rank) {
+  const auto status = nursery_->await_end(rank, kCauseLimit);
+  Failure failure = describe_loss(rank, status);
+  failure.phase = "start";
+  const std::string reason(get_text(control_.worker(rank).start_message));
+  if (!reason.empty()) failure.cause = reason;
+  std::string message = describe_rank(rank) + " was lost while starting: " + failure.cause;
+  for (const auto& line : failure.last_stderr) message += "\n  [rank " + std::to_string(rank) + "] " + line;
+  throw Error(ErrorKind::worker_lost, message, std::move(failure));
+}
+
+SessionCore::~SessionCore() {
+  abandon();
+}
+
+// ---- entries --------------------------------------------------------------------------------------------------
+
+SessionCore::Entry::Entry(SessionCore& session) : session_(session) {
+  if (session_.busy_.test_and_set(std::memory_order_acquire)) {
+    throw_usage("a session is used from one thread at a time: another thread is inside a call of it");
+  }
+  try {
+    session_.check_open();
+    if (!session_.releases_.empty()) session_.run_releases();
+  } catch (...) {
+    session_.busy_.clear(std::memory_order_release);
+    throw;
+  }
+}
+
+void SessionCore::check_open() const {
+  if (state_ == State::open) return;
+  if (end_cause_) throw_usage(std::string("the session is over: ") + end_cause_->what());
+  throw_usage("the session was closed");
+}
+
+void SessionCore::run_releases() {
+  for (const auto& release : std::exchange(releases_, {})) release();
+}
+
+// ---- commands -------------------------------------------------------------------------------------------------
+
+void SessionCore::InFlight::reset() noexcept {
+  result = nullptr;
+  kept_result.reset();
+  function.reset();
+  for (std::size_t i = 0; i < arguments_count; ++i) arguments[i].reset();
+  arguments_count = 0;
+  temporaries.clear();
+  what = "";
+  subject.clear();
+}
+
+Command& SessionCore::next_command() {
+  if (next_id_ - drained_ > kRingSize) drain(next_id_ - kRingSize);
+  Command& command = control_.command(next_id_);
+  command.id = next_id_;
+  command.kind = CommandKind::call;
+  command.target = -1;
+  command.has_comm = false;
+  command.wants_vote = false;
+  command.arguments_count = 0;
+  command.outputs_count = 0;
+  command.object = 0;
+  command.rows = -1;
+  command.slices = 1;
+  command.batch = {};
+  command.batch_s = {};
+  command.batch_s_by_rank = 0;
+  command.rows_are_local = false;
+  command.timeout_ms = settings_.call_timeout.count();
+  command.acknowledged_failure = acknowledged_failure_;
+  return command;
+}
+
+std::uint64_t SessionCore::publish() {
+  auto& header = control_.header();
+  const std::uint64_t id = next_id_++;
+  header.published.store(id, std::memory_order_seq_cst);
+  header.to_workers.ring();
+  return id;
+}
+
+void SessionCore::run_system(const char* what, const std::string& subject,
+                             const std::function<void(Command&, InFlight&)>& fill) {
+  Command& command = next_command();
+  InFlight& in_flight = next_in_flight();
+  CallResult result;
+  in_flight.result = &result;
+  in_flight.what = what;
+  in_flight.subject = subject;
+  try {
+    fill(command, in_flight);
+  } catch (...) {
+    for (const auto offset : in_flight.temporaries) heap_.free(offset, SharedHeap::Giveback::later);
+    in_flight.reset();
+    throw;
+  }
+  drain(publish());
+  if (result.error) std::rethrow_exception(result.error);
+}
+
+void SessionCore::drain(std::uint64_t last) {
+  auto& header = control_.header();
+  while (drained_ < last) {
+    const std::uint64_t id = drained_ + 1;
+    const Milliseconds limit(control_.command(id).timeout_ms);
+    Patience patience(limit);
+    int behind = 0;  // ranks before it are done
+    const auto done = [&] {
+      while (behind < world_size() && control_.worker(behind).done.load(std::memory_order_seq_cst) >= id) ++behind;
+      return behind == world_size();
+    };
+    const auto lost = [&] { return header.lost.load(std::memory_order_seq_cst) != 0; };
+    Woken woken = wait_until(header.to_master, policy_, patience, done, lost);
+    while (woken == Woken::expired && is_debugged(*nursery_, world_size())) {
+      patience = Patience(limit);
+      woken = wait_until(header.to_master, policy_, patience, done, lost);
+    }
+    if (woken == Woken::interrupted) end_with_loss(id);
+    if (woken == Woken::expired) end_with_timeout(id, limit);
+    drained_ = id;
+    collect(id);
+  }
+}
+
+void SessionCore::collect(std::uint64_t id) {
+  const Command& command = control_.command(id);
+  InFlight& in_flight = in_flight_[id % kRingSize];
+  CallResult unwanted;
+  CallResult& result = in_flight.result != nullptr ? *in_flight.result : unwanted;
+  if (command.failed.load(std::memory_order_acquire) == id || id <= acknowledged_failure_) {
+    result.error = failure_of(id);
+  } else if (command.outputs_count != 0) {
+    try {
+      collect_outputs(id, command, result);
+    } catch (const Error&) {
+      result.error = std::current_exception();
+    }
+    control_.header().consumed.store(id, std::memory_order_release);
+  }
+  if (result.error) {
+    last_failure_ = result.error;
+    const bool is_dropped = in_flight.kept_result != nullptr && in_flight.kept_result.use_count() == 1;
+    if (is_dropped && !dropped_failure_) dropped_failure_ = result.error;
+  }
+  result.finished = true;
+  for (const auto offset : in_flight.temporaries) heap_.free(offset, SharedHeap::Giveback::later);
+  in_flight.reset();
+}
+
+// ---- results --------------------------------------------------------------------------------------------------
+
+void SessionCore::collect_outputs(std::uint64_t id, const Command& command, CallResult& result) {
+  ranks_.clear();
+  double rows = 0;
+  const int first = command.target < 0 ? 0 : command.target;
+  const int last = command.target < 0 ? world_size() : command.target + 1;
+  for (int rank = first; rank < last; ++rank) {
+    const Outbox& outbox = control_.outbox(id, rank);
+    if (outbox.is_empty) continue;
+    ranks_.push_back(rank);
+    rows += static_cast<double>(outbox.rows);
+  }
+  weights_.clear();
+  for (const int rank : ranks_) weights_.push_back(static_cast<double>(control_.outbox(id, rank).rows) / rows);
+
+  const auto& name = in_flight_[id % kRingSize].function->name;
+  result.outputs = std::vector<RawOutput>(command.outputs_count);
+  for (std::size_t i = 0; i < command.outputs_count; ++i) {
+    const OutputType& type = command.outputs[i];
+    RawOutput& to = result.outputs[i];
+    const auto slot = [&](int rank) -> const OutputSlot& { return control_.outbox(id, rank).outputs[i]; };
+    sources_.clear();
+    if (type.dimensions == 0) {
+      for (const int rank : ranks_) sources_.push_back(slot(rank).scalar.data());
+      void* destination = to.scalar.data();
+      reduce_elements(type.dtype, type.reduction, {&destination, 1}, sources_, weights_, 1);
+      continue;
+    }
+
+    const bool gathers = type.reduction == Reduction::gather;
+    to.extents = slot(ranks_.front()).extents;
+    for (const int rank : ranks_) {
+      const auto& extents = slot(rank).extents;
+      if (!std::equal(extents.begin() + (gathers ? 1 : 0), extents.begin() + type.dimensions,
+                      to.extents.begin() + (gathers ? 1 : 0))) {
+        throw Error(ErrorKind::function,
+                    "call '" + name + "': output " + std::to_string(i) + " has shape " +
+                        syncrun::to_string({to.extents.data(), type.dimensions}) + " on rank " +
+                        std::to_string(ranks_.front()) + " and " +
+                        syncrun::to_string({extents.data(), type.dimensions}) + " on rank " + std::to_string(rank));
+      }
+      sources_.push_back(segment_.at(slot(rank).offset));
+    }
+    if (gathers) {
+      to.extents[0] = 0;
+      for (const int rank : ranks_) to.extents[0] += slot(rank).extents[0];
+    }
+    const std::size_t elements = elements_in({to.extents.data(), type.dimensions});
+    to.buffer = OutputBuffer::on_heap(elements * size_of(type.dtype), OutputBuffer::Contents::any);
+    if (gathers) {
+      auto* at = static_cast<std::byte*>(to.buffer.data());
+      for (std::size_t k = 0; k < ranks_.size(); ++k) {
+        const std::size_t bytes =
+            elements_in({slot(ranks_[k]).extents.data(), type.dimensions}) * size_of(type.dtype);
+        if (bytes != 0) std::memcpy(at, sources_[k], bytes);
+        at += bytes;
+      }
+    } else if (control_.outbox(id, ranks_.front()).is_reduced) {
+      std::memcpy(to.buffer.data(), sources_.front(), to.buffer.bytes());
+    } else {
+      void* destination = to.buffer.data();
+      reduce_elements(type.dtype, type.reduction, {&destination, 1}, sources_, weights_, elements);
+    }
+  }
+}
+
+// ---- failures -------------------------------------------------------------------------------------------------
+
+std::string SessionCore::describe_rank(int rank) const {
+  return "rank " + std::to_string(rank) + " (" + device_names_[static_cast<std::size_t>(rank)] + ", pid " +
+         std::to_string(nursery_->pid(rank)) + ")";
+}
+
+std::string SessionCore::call_name(std::uint64_t id) const {
+  const InFlight& in_flight = in_flight_[id % kRingSize];
+  if (in_flight.function) return in_flight.function->name;
+  return in_flight.subject.empty() ? in_flight.what : in_flight.what + (" of " + in_flight.subject);
+}
+
+/// The earliest failure of a rank's own; where a call before this one failed, that one's.
+std::exception_ptr SessionCore::failure_of(std::uint64_t id) {
+  int first = -1;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    const Command& command = control_.command(id);
+    if (command.target >= 0 && command.target != rank) continue;
+    const Outbox& outbox = control_.outbox(id, rank);
+    if (outbox.vote != Vote::failed || outbox.failed_ns == std::numeric_limits<std::int64_t>::max()) continue;
+    if (first < 0 || outbox.failed_ns < control_.outbox(id, first).failed_ns) first = rank;
+  }
+  // Calls that were published by now fail with the same cause; later ones are on their own.
+  const bool is_consequence = id <= acknowledged_failure_;
+  if (!is_consequence) acknowledged_failure_ = last_published();
+  if (is_consequence || first < 0) {
+    if (last_failure_) return last_failure_;
+  }
+  const Outbox& outbox = control_.outbox(id, std::max(first, 0));
+  Failure failure;
+  failure.rank = first;
+  failure.pid = nursery_->pid(std::max(first, 0));
+  failure.device = device_names_[static_cast<std::size_t>(std::max(first, 0))];
+  failure.call = call_name(id);
+  failure.phase = to_string(outbox.failed_phase);
+  failure.cause = get_text(outbox.message);
+  const std::string message =
+      describe_rank(first) + " failed in call '" + failure.call + "' (phase " + failure.phase + "): " + failure.cause;
+  return std::make_exception_ptr(Error(outbox.error_kind, message, std::move(failure), outbox.native_code));
+}
+
+Failure SessionCore::describe_loss(int rank, std::optional<int> wait_status) const {
+  const std::uint64_t progress = control_.worker(rank).progress.load(std::memory_order_acquire);
+  Failure failure;
+  failure.rank = rank;
+  failure.pid = nursery_->pid(rank);
+  failure.device = device_names_[static_cast<std::size_t>(rank)];
+  failure.phase = to_string(phase_of(progress));
+  failure.cause = wait_status ? describe_status(*wait_status) : "died (its cause is not known yet)";
+  failure.last_stderr = nursery_->last_stderr(rank);
+  return failure;
+}
+
+void SessionCore::end_with_loss(std::uint64_t id) {
+  const auto released = Clock::now();
+  const int rank = static_cast<int>(control_.header().lost.load()) - 1;
+  const auto status = nursery_->await_end(rank, kCauseLimit);
+  Failure failure = describe_loss(rank, status);
+  failure.master_released = released;
+  for (int other = 0; other < world_size(); ++other) {
+    failure.peers_released.emplace_back(Clock::duration(control_.worker(other).released_ns.load()));
+  }
+  const std::uint64_t at = command_of(control_.worker(rank).progress.load());
+  const bool is_in_call = failure.phase != to_string(Phase::idle) && at >= id && at <= last_published();
+  if (is_in_call) failure.call = call_name(at);
+  std::string message = describe_rank(rank) + " was lost ";
+  message += is_in_call ? "in call '" + failure.call + "' (phase " + failure.phase + ")" : "(" + failure.phase + ")";
+  message += ": " + failure.cause;
+  for (const auto& line : failure.last_stderr) message += "\n  [rank " + std::to_string(rank) + "] " + line;
+  end_with(Error(ErrorKind::worker_lost, message, std::move(failure), status.value_or(0)));
+}
+
+void SessionCore::end_with_timeout(std::uint64_t id, Milliseconds limit) {
+  Failure failure;
+  failure.call = call_name(id);
+  failure.cause = "deadline";
+  failure.master_released = Clock::now();
+  std::string who;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    const WorkerSlot& slot = control_.worker(rank);
+    if (slot.done.load() >= id) continue;
+    const std::uint64_t progress = slot.progress.load();
+    const auto phase = phase_of(progress);
+    who += (who.empty() ? "" : "; ") + describe_rank(rank) + " is in phase " + std::string(to_string(phase));
+    // Ranks that wait for others in a collective are not the ones to blame.
+    const bool is_culprit = phase != Phase::collective && phase != Phase::vote;
+    if (failure.rank >= 0 && !(is_culprit && failure.phase == to_string(Phase::collective))) continue;
+    failure.rank = rank;
+    failure.pid = nursery_->pid(rank);
+    failure.device = device_names_[static_cast<std::size_t>(rank)];
+    failure.phase = to_string(phase);
+  }
+  const std::string message = "call '" + failure.call + "' did not finish within " + std::to_string(limit.count()) +
+                              " ms: " + who + " (--timeout or CallOptions::timeout sets another limit)";
+  end_with(Error(ErrorKind::timeout, message, std::move(failure)));
+}
+
+void SessionCore::end_with(const Error& error) {
+  end_cause_ = error;
+  const auto cause = std::make_exception_ptr(error);
+  for (std::uint64_t id = drained_ + 1; id < next_id_; ++id) {
+    InFlight& in_flight = in_flight_[id % kRingSize];
+    if (in_flight.result != nullptr) {
+      in_flight.result->error = cause;
+      in_flight.result->finished = true;
+    }
+  }
+  abandon();
+  throw error;
+}
+
+// ---- ends -----------------------------------------------------------------------------------------------------
+
+void SessionCore::close() {
+  if (state_ != State::open) return;
+  {
+    const Entry entry(*this);
+    drain_all();
+    next_command().kind = CommandKind::close;
+    nursery_->expect_ends();
+    publish();
+    drained_ = last_published();
+  }
+  const bool in_time = nursery_->await_all_ends(settings_.grace);
+  if (!in_time) nursery_->kill_all();
+  std::optional<Error> failure;
+  for (int rank = 0; rank < world_size() && !failure; ++rank) {
+    const auto status = nursery_->await_end(rank, kCauseLimit);
+    if (status == 0) continue;
+    Failure loss = describe_loss(rank, status);
+    loss.phase = to_string(Phase::close);
+    if (!in_time) loss.cause = "did not end within " + std::to_string(settings_.grace.count()) + " ms and was killed";
+    std::string message = describe_rank(rank) + " was lost while closing: " + loss.cause;
+    for (const auto& line : loss.last_stderr) message += "\n  [rank " + std::to_string(rank) + "] " + line;
+    failure.emplace(ErrorKind::worker_lost, message, std::move(loss), status.value_or(0));
+  }
+  const auto dropped = dropped_failure_;
+  end_cause_ = failure;
+  abandon();
+  if (failure) throw *failure;
+  if (dropped) std::rethrow_exception(dropped);
+}
+
+void SessionCore::abandon() noexcept {
+  if (state_ == State::closed || ::getpid() != owner_pid_) return;
+  const bool was_open = state_ == State::open;
+  state_ = State::closed;
+  if (nursery_) nursery_->expect_ends();
+  nursery_.reset();
+  for (auto& in_flight : in_flight_) in_flight.reset();
+  releases_.clear();
+  if (was_open) live_session.clear();
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,145 @@
+#pragma once
+
+// The master's heart: publishes commands, waits for the workers, and turns what they say into results and errors.
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/control_block.hpp"
+#include "common/log.hpp"
+#include "common/segment.hpp"
+#include "common/shared_heap.hpp"
+#include "common/supervisor_link.hpp"
+#include "launcher/nursery.hpp"
+#include "launcher/records.hpp"
+#include "launcher/settings.hpp"
+#include "syncrun/error.hpp"
+
+namespace syncrun::detail {
+
+class SessionCore : public std::enable_shared_from_this<SessionCore> {
+ public:
+  /// Starts the workers and waits until all are ready. Throws Error (usage, system, worker_lost, timeout).
+  explicit SessionCore(const SessionOptions& options);
+  ~SessionCore();
+  SessionCore(const SessionCore&) = delete;
+  SessionCore& operator=(const SessionCore&) = delete;
+
+  /// What a command in flight keeps alive and where its result goes.
+  struct InFlight {
+    CallResult* result = nullptr;
+    std::shared_ptr<CallResult> kept_result;  // of a future
+    std::shared_ptr<FunctionRecord> function;
+    std::array<std::shared_ptr<void>, kMaxArguments> arguments;
+    std::size_t arguments_count = 0;
+    std::vector<std::uint64_t> temporaries;  // in the heap: index lists, large values
+    const char* what = "";                   // of commands that are no function calls: "all_reduce", ...
+    std::string subject;                     // their variable
+    void reset() noexcept;
+  };
+
+  /// Held by every entry from the API: the session is open, and nobody else is in it.
+  class Entry {
+   public:
+    explicit Entry(SessionCore& session);
+    ~Entry() { session_.busy_.clear(std::memory_order_release); }
+    Entry(const Entry&) = delete;
+    Entry& operator=(const Entry&) = delete;
+
+   private:
+    SessionCore& session_;
+  };
+
+  int world_size() const noexcept { return control_.world_size(); }
+  const std::vector<std::string>& devices() const noexcept { return device_names_; }
+  const Segment& segment() const noexcept { return segment_; }
+  SharedHeap& heap() noexcept { return heap_; }
+  Nursery& nursery() noexcept { return *nursery_; }
+  ControlBlock control() const noexcept { return control_; }
+  const Settings& settings() const noexcept { return settings_; }
+
+  /// The command to fill in next, and its bookkeeping. Waits for the oldest one if the ring is full.
+  Command& next_command();
+  InFlight& next_in_flight() noexcept { return in_flight_[next_id_ % kRingSize]; }
+  /// Lets the workers see the command that was filled in; returns its id.
+  std::uint64_t publish();
+  /// Waits for all commands up to `id` and deals out their results. Errors of calls go to their results; throws if the
+  /// session ends.
+  void drain(std::uint64_t id);
+  void drain_all() { drain(next_id_ - 1); }
+  std::uint64_t last_drained() const noexcept { return drained_; }
+  std::uint64_t last_published() const noexcept { return next_id_ - 1; }
+  std::uint64_t last_failure() const noexcept { return acknowledged_failure_; }
+
+  /// Fills in, publishes and waits for a command that is no function call. Throws what failed.
+  void run_system(const char* what, const std::string& subject, const std::function<void(Command&, InFlight&)>& fill);
+
+  /// Throws Error (usage) unless the session is open, with what ended it.
+  void check_open() const;
+  bool is_open() const noexcept { return state_ == State::open; }
+  std::uint64_t new_id() noexcept { return ++last_object_id_; }
+
+  /// Memory in the heap, and objects on workers, of handles that are gone: dealt with at the next entry.
+  void release_later(std::function<void()> release) { releases_.push_back(std::move(release)); }
+  void run_releases();
+
+  void close();
+  void abandon() noexcept;
+
+ private:
+  enum class State : std::uint8_t { starting, open, closed };
+
+  void prepare_control(std::size_t control_bytes);
+  void await_ready();
+  [[noreturn]] void fail_start(int rank);
+  void collect(std::uint64_t id);
+  void collect_outputs(std::uint64_t id, const Command& command, CallResult& result);
+  std::exception_ptr failure_of(std::uint64_t id);
+  /// Ends the session because of a lost worker, or of a deadline.
+  [[noreturn]] void end_with_loss(std::uint64_t id);
+  [[noreturn]] void end_with_timeout(std::uint64_t id, Milliseconds limit);
+  [[noreturn]] void end_with(const Error& error);
+  std::string call_name(std::uint64_t id) const;
+  std::string describe_rank(int rank) const;
+  Failure describe_loss(int rank, std::optional<int> wait_status) const;
+
+  Settings settings_;
+  std::vector<std::string> device_names_;
+  std::shared_ptr<spdlog::logger> logger_;
+  Segment segment_;
+  ControlBlock control_;
+  SharedHeap heap_;
+  WaitPolicy policy_;
+  std::unique_ptr<Nursery> nursery_;
+
+  State state_ = State::starting;
+  std::optional<Error> end_cause_;
+  std::atomic_flag busy_;
+  std::uint64_t next_id_ = 1;
+  std::uint64_t drained_ = 0;
+  std::uint64_t acknowledged_failure_ = 0;
+  std::exception_ptr last_failure_;
+  std::exception_ptr dropped_failure_;
+  std::uint64_t last_object_id_ = 0;
+  std::array<InFlight, kRingSize> in_flight_;
+  std::vector<std::function<void()>> releases_;
+  int owner_pid_;
+
+  // Reused for every call.
+  std::vector<int> ranks_;
+  std::vector<const void*> sources_;
+  std::vector<double> weights_;
+
+  friend void wait_all(SessionCore& session);
+};
+
+/// The link to `syncrun` of this process; made by run() or serve_if_worker before any session.
+const SupervisorLink& supervisor_link();
+
+}  // namespace syncrun::detail

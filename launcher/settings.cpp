@@ -1,0 +1,68 @@
+#include "launcher/settings.hpp"
+
+#include <cmath>
+#include <cstdlib>
+
+#include "common/environment.hpp"
+#include "common/errors.hpp"
+#include "common/log.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+constexpr Milliseconds kDefaultCallTimeout = std::chrono::minutes(10);
+constexpr Milliseconds kDefaultStartTimeout = std::chrono::seconds(60);
+
+std::string from_environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::string() : value;
+}
+
+Milliseconds seconds_from_environment(const char* name, Milliseconds otherwise) {
+  const std::string text = from_environment(name);
+  if (text.empty()) return otherwise;
+  char* end = nullptr;
+  const double seconds = std::strtod(text.c_str(), &end);
+  if (*end != '\0' || !(seconds >= 0) || seconds > 1e9) {
+    throw_usage(std::string(name) + " wants a number of seconds from 0, got '" + text + "'");
+  }
+  return Milliseconds(static_cast<std::int64_t>(std::ceil(seconds * 1000)));
+}
+
+Milliseconds checked(Milliseconds timeout, const char* name) {
+  if (timeout.count() < 0) {
+    throw_usage(std::string("SessionOptions::") + name + " is at least 0, got " + std::to_string(timeout.count()) + " ms");
+  }
+  return timeout;
+}
+
+LogLevel log_level_of(const SessionOptions& options) {
+  if (options.log_level) return *options.log_level;
+  const std::string text = from_environment(environment::kLogLevel);
+  if (text.empty()) return LogLevel::warning;
+  if (const auto level = parse_log_level(text)) return *level;
+  throw_usage(std::string(environment::kLogLevel) + " wants trace, debug, info, warning, error or off, got '" + text + "'");
+}
+
+}  // namespace
+
+Settings resolve_settings(const SessionOptions& options) {
+  Settings settings;
+  const bool is_chosen = !options.devices.empty() || !options.processes.empty();
+  settings.devices = is_chosen ? resolve_devices(options.devices, options.processes)
+                               : resolve_devices(from_environment(environment::kDevices),
+                                                 from_environment(environment::kProcesses));
+  settings.call_timeout = options.timeout ? checked(*options.timeout, "timeout")
+                                          : seconds_from_environment(environment::kTimeout, kDefaultCallTimeout);
+  settings.start_timeout = options.start_timeout
+                               ? checked(*options.start_timeout, "start_timeout")
+                               : seconds_from_environment(environment::kStartTimeout, kDefaultStartTimeout);
+  settings.grace = checked(options.grace, "grace");
+  settings.seed = options.seed;
+  settings.log_dir = options.log_dir.empty() ? from_environment(environment::kLogDir) : options.log_dir;
+  settings.log_level = log_level_of(options);
+  return settings;
+}
+
+}  // namespace syncrun::detail
