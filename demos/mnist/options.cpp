@@ -1,0 +1,182 @@
+#include "demos/mnist/options.hpp"
+
+#include <getopt.h>
+
+#include <array>
+#include <charconv>
+#include <string_view>
+#include <utility>
+
+namespace mnist {
+namespace {
+
+constexpr std::size_t kMaxBatchSize = 1'000'000;
+constexpr int kMaxEpochs = 10'000;
+
+[[noreturn]] void fail(std::string_view option, std::string_view expected, std::string_view got) {
+  throw UsageError(std::string(option).append(": expected ").append(expected).append(", got '").append(got) +
+                   "'");
+}
+
+/// The whole of `text` as a number that `is_good`.
+template <class Number, class Predicate>
+Number number(std::string_view option, std::string_view text, std::string_view expected, Predicate is_good) {
+  Number value{};
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{} || stop != end || !is_good(value)) fail(option, expected, text);
+  return value;
+}
+
+template <class Integer>
+Integer count(std::string_view option, std::string_view text, Integer maximum) {
+  return number<Integer>(option, text, "a whole number from 1 to " + std::to_string(maximum),
+                         [maximum](Integer value) { return value >= 1 && value <= maximum; });
+}
+
+/// The meaning of `text` in a table of words.
+template <class Enum>
+Enum word(std::string_view option, std::string_view text,
+          const std::array<std::pair<std::string_view, Enum>, 2>& words) {
+  for (const auto& [name, value] : words) {
+    if (name == text) return value;
+  }
+  const auto quoted = [](std::string_view name) { return "'" + std::string(name) + "'"; };
+  fail(option, quoted(words[0].first) + " or " + quoted(words[1].first), text);
+}
+
+demos::ModelSpec model(std::string_view text) try {
+  return demos::parse_model(text);
+} catch (const std::invalid_argument& error) {
+  throw UsageError(std::string("--model: ") + error.what());
+}
+
+enum Option : int {  // unscoped: getopt_long deals in int
+  kData = 256,       // above every character, which getopt_long has for short options and errors
+  kModel,
+  kBatchSize,
+  kEpochs,
+  kLearningRate,
+  kMomentum,
+  kSeed,
+  kInput,
+  kDtype,
+  kLosses,
+  kHelp,
+};
+
+constexpr std::array kOptions{
+    option{"data", required_argument, nullptr, kData},
+    option{"model", required_argument, nullptr, kModel},
+    option{"batch-size", required_argument, nullptr, kBatchSize},
+    option{"epochs", required_argument, nullptr, kEpochs},
+    option{"learning-rate", required_argument, nullptr, kLearningRate},
+    option{"momentum", required_argument, nullptr, kMomentum},
+    option{"seed", required_argument, nullptr, kSeed},
+    option{"input", required_argument, nullptr, kInput},
+    option{"dtype", required_argument, nullptr, kDtype},
+    option{"losses", required_argument, nullptr, kLosses},
+    option{"help", no_argument, nullptr, kHelp},
+    option{},
+};
+
+void set(Options& options, int chosen, std::string_view text) {
+  switch (chosen) {
+    case kData:
+      options.data = text;
+      return;
+    case kModel:
+      options.model = model(text);
+      options.model_text = text;
+      return;
+    case kBatchSize:
+      options.batch_size = count<std::size_t>("--batch-size", text, kMaxBatchSize);
+      return;
+    case kEpochs:
+      options.epochs = count<int>("--epochs", text, kMaxEpochs);
+      return;
+    case kLearningRate:
+      options.learning_rate = number<double>("--learning-rate", text, "a number above 0 and up to 1000",
+                                             [](double rate) { return rate > 0 && rate <= 1000; });
+      return;
+    case kMomentum:
+      options.momentum = number<double>("--momentum", text, "a number from 0 to below 1",
+                                        [](double momentum) { return momentum >= 0 && momentum < 1; });
+      return;
+    case kSeed:
+      options.seed = number<std::uint64_t>("--seed", text, "a whole number from 0 to 2^64 - 1",
+                                           [](auto) { return true; });
+      return;
+    case kInput:
+      options.input = word<Input>("--input", text, {{{"host", Input::kHost}, {"device", Input::kDevice}}});
+      return;
+    case kDtype:
+      options.precision = word<Precision>(
+          "--dtype", text, {{{"float32", Precision::kFloat32}, {"float64", Precision::kFloat64}}});
+      return;
+    case kLosses:
+      options.losses = text;
+      return;
+    default:
+      return;
+  }
+}
+
+/// What getopt_long has just returned '?' for: one letter of a cluster, or a whole argument.
+std::string refused_option(char** argv) {
+  const bool is_letter = optopt > 0 && optopt < kData;
+  return is_letter ? std::string{'-', static_cast<char>(optopt)} : argv[optind - 1];
+}
+
+/// data/digits of the repository, where `make install` put it or else where the program was built.
+std::filesystem::path default_data() {
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+  const auto installed = (program.parent_path() / MNIST_INSTALLED_DIGITS).lexically_normal();
+  if (!error && std::filesystem::is_directory(installed, error)) return installed;
+  return MNIST_SOURCE_DIGITS;
+}
+
+}  // namespace
+
+std::optional<Options> parse_options(int argc, char** argv) {
+  Options options;
+  options.data = default_data();
+  opterr = 0;  // the messages are ours
+  for (int chosen = 0; (chosen = getopt_long(argc, argv, ":", kOptions.data(), nullptr)) != -1;) {
+    if (chosen == kHelp) return std::nullopt;
+    if (chosen == ':') throw UsageError(std::string(argv[optind - 1]) + ": expected a value, got none");
+    if (chosen == '?') fail("options", "one of those that --help lists", refused_option(argv));
+    set(options, chosen, optarg == nullptr ? "" : optarg);
+  }
+  if (optind < argc) fail("options", "no other arguments", argv[optind]);
+  return options;
+}
+
+std::string help_text() {
+  return R"(Trains a classifier of handwritten digits on every device at once and prints its test accuracy.
+
+usage: syncrun-mnist [OPTION...]
+       syncrun -n 4 syncrun-mnist [OPTION...]
+
+  --data DIR            IDX files, plain or .gz, named as MNIST's or as data/digits' (default: the digits that
+                        come with Syncrun). The last twentieth of the training rows is held out for validation
+  --model MODEL         mlp (default): two hidden layers of 800 rectified units, without dropout, which
+                        Synkhronos's demo has; custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID: as many hidden layers
+                        as you like, with the probabilities of dropping an input and a hidden unit; cnn: two
+                        3x3 convolutions with max-pooling and a hidden layer of 128
+  --batch-size N        rows per step, of all devices together (default 60); the last batch may be smaller
+  --epochs N            passes over the training rows (default 15)
+  --learning-rate X     default 0.1
+  --momentum X          Nesterov's, default 0.9
+  --seed N              of parameters, shuffling and dropout (default 1)
+  --input host|device   rows of a batch picked from shared memory at each step (default), or a data set
+                        scattered once to the memory of the devices; the losses are the same
+  --dtype float32|float64
+                        element type of images and parameters (default float32)
+  --losses FILE         also write epoch, training loss and validation loss to FILE, in full precision
+  --help                this text
+)";
+}
+
+}  // namespace mnist

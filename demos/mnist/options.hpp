@@ -1,0 +1,51 @@
+#pragma once
+
+// The command line of syncrun-mnist.
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include "demos/common/model.hpp"
+
+namespace mnist {
+
+/// Where the training rows of a step come from.
+enum class Input {
+  kHost,    // shared memory, picked by index at each step
+  kDevice,  // each device's own shard, scattered once
+};
+
+/// The element type of images, parameters and gradients.
+enum class Precision { kFloat32, kFloat64 };
+
+struct Options {
+  std::filesystem::path data;  // directory of the IDX files
+  std::string model_text = "mlp";
+  demos::ModelSpec model{};
+  std::size_t batch_size = 60;  // rows per step, of all workers together
+  int epochs = 15;
+  double learning_rate = 0.1;
+  double momentum = 0.9;
+  std::uint64_t seed = 1;
+  Input input = Input::kHost;
+  Precision precision = Precision::kFloat32;
+  std::string losses;  // file for the losses in full precision; empty: none
+};
+
+/// A command line that cannot be obeyed; the message says what was expected and what was got.
+class UsageError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Reads the command line; nothing where it asks for --help. Throws UsageError.
+std::optional<Options> parse_options(int argc, char** argv);
+
+/// What --help prints.
+std::string help_text();
+
+}  // namespace mnist
