@@ -54,16 +54,19 @@ class Patience {
   Clock::time_point last_;
 };
 
-/// How to wait before going to sleep. With a core for every process: spin, so that a call costs cache misses only. With
-/// more processes than cores: yield, since the one waited for may need this very core. Either ends in sleep, so that an
-/// idle session uses no CPU.
+/// How to wait before going to sleep. With a core for every process: spin, so that a call costs cache misses only, and
+/// yield now and then after a while, since somebody else may be using the machine. With more processes than cores:
+/// yield, since the one waited for may need this very core. Either ends in sleep, so that an idle session uses no CPU.
 struct WaitPolicy {
-  bool spin = false;
+  std::chrono::nanoseconds spin_for{0};
   std::chrono::nanoseconds awake_for{std::chrono::microseconds(200)};
 
-  static WaitPolicy for_processes(int processes, int cores) noexcept {
-    if (processes <= cores) return {true, std::chrono::milliseconds(10)};
-    return {};
+  static constexpr WaitPolicy spinning() noexcept {
+    return {std::chrono::microseconds(20), std::chrono::milliseconds(10)};
+  }
+  static constexpr WaitPolicy yielding() noexcept { return {}; }
+  static constexpr WaitPolicy for_processes(int processes, int cores) noexcept {
+    return processes <= cores ? spinning() : yielding();
   }
 };
 
@@ -82,15 +85,21 @@ Woken wait_until(Doorbell& bell, const WaitPolicy& policy, Patience& patience, R
                  Interrupted&& interrupted) {
   constexpr int kLooksPerClock = 32;
   if (ready()) return Woken::ready;
-  const auto awake_until = Clock::now() + policy.awake_for;
+  auto now = Clock::now();
+  const auto spin_until = now + policy.spin_for;
+  const auto awake_until = now + policy.awake_for;
   for (;;) {
-    for (int look = 0; look < (policy.spin ? kLooksPerClock : 1); ++look) {
-      if (policy.spin) pause_briefly();
-      else yield_core();
+    if (now < spin_until) {
+      for (int look = 0; look < kLooksPerClock; ++look) {
+        pause_briefly();
+        if (ready()) return Woken::ready;
+      }
+    } else {
+      yield_core();
       if (ready()) return Woken::ready;
     }
     if (interrupted()) return Woken::interrupted;
-    const auto now = Clock::now();
+    now = Clock::now();
     if (now < awake_until) continue;
     if (patience.is_over(now)) return Woken::expired;
 

@@ -79,7 +79,7 @@ void SessionCore::prepare_control(std::size_t control_bytes) {
   header.arena_bytes = segment_.bytes() / 2 / static_cast<std::size_t>(world_size) / kAlign * kAlign;
   header.seed = settings_.seed;
   header.master_pid = ::getpid();
-  header.spins = WaitPolicy::for_processes(world_size + 1, usable_cores()).spin;
+  header.spins = world_size + 1 <= usable_cores();
   const ImageAddress image = program_image();
   header.build_id_bytes = image.build_id_bytes;
   header.build_id = image.build_id;
@@ -102,7 +102,7 @@ void SessionCore::await_ready() {
   };
   const auto lost = [&] { return header.lost.load(std::memory_order_seq_cst) != 0; };
   // Never spinning here: starting takes milliseconds, and the workers want the cores.
-  const Woken woken = wait_until(header.to_master, WaitPolicy{}, patience, ready, lost);
+  const Woken woken = wait_until(header.to_master, WaitPolicy::yielding(), patience, ready, lost);
   if (woken == Woken::interrupted) fail_start(static_cast<int>(header.lost.load()) - 1);
   if (failed >= 0) fail_start(failed);
   if (woken == Woken::ready) return;

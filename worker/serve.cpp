@@ -31,21 +31,21 @@ int report_start_failure(detail::WorkerSlot* slot, const char* what) {
 }  // namespace
 
 std::optional<int> serve_if_worker(int, char**) {
-  std::optional<detail::Attachment> attachment;
+  // Never destroyed: the sign of life must stay mapped until the kernel has marked it.
+  detail::Attachment* attachment = nullptr;
   try {
-    attachment = detail::attach_if_worker();
-    if (!attachment) return std::nullopt;
+    auto attached = detail::attach_if_worker();
+    if (!attached) return std::nullopt;
+    attachment = new detail::Attachment(std::move(*attached));
   } catch (const std::exception& error) {
     return report_start_failure(nullptr, error.what());
   }
   flush_lines();
-  detail::WorkerSlot* slot = &attachment->slot();
-  // The segment's mapping lives in the core from here on; the slot stays where it is.
   try {
-    detail::WorkerCore core(std::move(*attachment));
+    detail::WorkerCore core(*attachment);
     return core.serve();
   } catch (const std::exception& error) {
-    return report_start_failure(slot, error.what());
+    return report_start_failure(&attachment->slot(), error.what());
   }
 }
 

@@ -18,11 +18,10 @@ LogLevel log_level_from_environment();
 
 }  // namespace
 
-WorkerCore::WorkerCore(Attachment attachment)
-    : attachment_(std::move(attachment)),
+WorkerCore::WorkerCore(Attachment& attachment)
+    : attachment_(attachment),
       header_(attachment_.control.header()),
-      policy_{header_.spins, header_.spins ? std::chrono::nanoseconds(std::chrono::milliseconds(10))
-                                           : std::chrono::nanoseconds(std::chrono::microseconds(200))},
+      policy_(header_.spins ? WaitPolicy::spinning() : WaitPolicy::yielding()),
       arena_(attachment_.segment,
              header_.arenas_offset + header_.arena_bytes * static_cast<std::uint64_t>(attachment_.rank) +
                  CpuComm::kReservedBytes,

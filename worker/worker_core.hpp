@@ -25,7 +25,7 @@ namespace syncrun::detail {
 
 class WorkerCore {
  public:
-  explicit WorkerCore(Attachment attachment);
+  explicit WorkerCore(Attachment& attachment);
   ~WorkerCore();
   WorkerCore(const WorkerCore&) = delete;
   WorkerCore& operator=(const WorkerCore&) = delete;
@@ -77,7 +77,7 @@ class WorkerCore {
   void finish(const Command& command) noexcept;
   void free_consumed() noexcept;
 
-  Attachment attachment_;
+  Attachment& attachment_;
   ControlHeader& header_;
   WaitPolicy policy_;
   SharedHeap arena_;

@@ -1,0 +1,11 @@
+// The main of tests that open sessions: a worker of theirs serves and never sees the tests.
+
+#include <gtest/gtest.h>
+
+#include <syncrun/syncrun.hpp>
+
+int main(int argc, char** argv) {
+  if (const auto code = syncrun::serve_if_worker(argc, argv)) return *code;
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
