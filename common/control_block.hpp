@@ -63,9 +63,9 @@ enum class StartState : std::uint32_t { starting, ready, failed };
 /// What a rank brings to a collective. Two alternate, since a fast rank may enter the next before a slow one has read.
 inline constexpr std::uint64_t kNotInSegment = ~std::uint64_t{0};
 struct Contribution {
-  std::uint64_t offset;    // of the values in the segment; kNotInSegment if they are elsewhere
+  std::uint64_t offset;  // of the values in the segment; kNotInSegment if they are elsewhere
   std::uint64_t elements;
-  std::int64_t weight;     // rows, for avg
+  std::int64_t weight;  // rows, for avg
   CollectiveKind operation;
   DType dtype;
   Reduction reduction;
@@ -82,10 +82,10 @@ struct alignas(128) WorkerSlot {
   std::array<Contribution, 2> contributions;
 
   alignas(64) std::atomic<std::uint64_t> progress;  // command and phase; read when something went wrong, never polled
-  std::atomic<std::int64_t> released_ns;  // when it stopped waiting because of a loss (steady clock)
+  std::atomic<std::int64_t> released_ns;            // when it stopped waiting because of a loss (steady clock)
   std::atomic<std::int32_t> pid;
   std::atomic<StartState> start;
-  pthread_mutex_t life;  // robust; held by a thread of the worker as long as it lives
+  pthread_mutex_t life;                           // robust; held by a thread of the worker as long as it lives
   std::array<char, kMessageBytes> start_message;  // StartState::failed: why
 };
 
@@ -95,7 +95,7 @@ enum class CommandKind : std::uint8_t { call, construct, destroy, collective, tr
 struct RowsSlot {
   Rows::Kind kind;
   std::int64_t begin;
-  std::int64_t end;     // list: number of indices, begin is 0
+  std::int64_t end;      // list: number of indices, begin is 0
   std::uint64_t offset;  // list: of int64 indices
   std::int64_t count() const noexcept { return end - begin; }
 };
@@ -105,8 +105,8 @@ struct ArgumentSlot {
   DType dtype;
   Reduction reduction;
   std::uint8_t dimensions;
-  std::uint64_t offset;  // data and values: of the bytes; variables: of the VariableEntry
-  std::uint64_t bytes;   // values: of one
+  std::uint64_t offset;                              // data and values: of the bytes; variables: of the VariableEntry
+  std::uint64_t bytes;                               // values: of one
   std::array<std::int64_t, kMaxDimensions> extents;  // data
 };
 
@@ -131,7 +131,7 @@ struct alignas(64) Command {
   std::int64_t rows;       // of the call; -1 where nothing has rows
   std::int64_t slices;
   RowsSlot batch;
-  RowsSlot batch_s;        // the same for all ranks
+  RowsSlot batch_s;               // the same for all ranks
   std::uint64_t batch_s_by_rank;  // offset of one RowsSlot per rank, or 0
   bool rows_are_local;            // no scattered argument: rows are those of the sliced ones
   std::int64_t timeout_ms;
@@ -182,7 +182,7 @@ struct ImageAddress {
 struct BodyEntry {
   bool is_present;
   bool is_member;
-  bool is_relocated;    // `pointer` is an address in an image; else words are taken as they are
+  bool is_relocated;  // `pointer` is an address in an image; else words are taken as they are
   ImageAddress thunk;
   ImageAddress pointer;
   std::array<std::uint64_t, 2> words;
@@ -226,13 +226,13 @@ struct ControlHeader {
   std::uint32_t build_id_bytes;
   std::array<std::uint8_t, 32> build_id;  // of the master's image
 
-  alignas(64) std::atomic<std::uint64_t> published;    // the last command the workers may run; polled by them
-  alignas(64) std::atomic<std::uint64_t> consumed;     // outputs of commands up to here are no longer needed
-  alignas(64) std::atomic<std::uint64_t> lost;         // 1 + rank of the first worker lost; 0 as long as all is well
-  std::atomic<std::uint64_t> failed_call;              // the last command in which a function failed
-  Doorbell to_workers;  // published, lost
-  Doorbell to_master;   // done, start, lost
-  Doorbell to_peers;    // vote, collective, Command::failed, lost
+  alignas(64) std::atomic<std::uint64_t> published;  // the last command the workers may run; polled by them
+  alignas(64) std::atomic<std::uint64_t> consumed;   // outputs of commands up to here are no longer needed
+  alignas(64) std::atomic<std::uint64_t> lost;       // 1 + rank of the first worker lost; 0 as long as all is well
+  std::atomic<std::uint64_t> failed_call;            // the last command in which a function failed
+  Doorbell to_workers;                               // published, lost
+  Doorbell to_master;                                // done, start, lost
+  Doorbell to_peers;                                 // vote, collective, Command::failed, lost
 };
 
 /// Finds the parts of a control block at `base`. The layout follows from the world size alone.
@@ -242,7 +242,8 @@ class ControlBlock {
   ControlBlock(std::byte* base, int world_size) noexcept : base_(base), world_size_(world_size) {}
 
   static std::size_t bytes(int world_size) noexcept {
-    return commands_at(world_size) + kRingSize * (sizeof(Command) + sizeof(Outbox) * static_cast<std::size_t>(world_size));
+    return commands_at(world_size) +
+           kRingSize * (sizeof(Command) + sizeof(Outbox) * static_cast<std::size_t>(world_size));
   }
 
   int world_size() const noexcept { return world_size_; }
@@ -254,9 +255,9 @@ class ControlBlock {
     return *reinterpret_cast<Command*>(base_ + commands_at(world_size_) + sizeof(Command) * (id % kRingSize));
   }
   Outbox& outbox(std::uint64_t id, int rank) const noexcept {
-    return *reinterpret_cast<Outbox*>(base_ + commands_at(world_size_) + sizeof(Command) * kRingSize +
-                                      sizeof(Outbox) * ((id % kRingSize) * static_cast<std::size_t>(world_size_) +
-                                                        static_cast<std::size_t>(rank)));
+    return *reinterpret_cast<Outbox*>(
+        base_ + commands_at(world_size_) + sizeof(Command) * kRingSize +
+        sizeof(Outbox) * ((id % kRingSize) * static_cast<std::size_t>(world_size_) + static_cast<std::size_t>(rank)));
   }
 
  private:

@@ -15,8 +15,7 @@ namespace syncrun::detail {
                               std::source_location where = std::source_location::current());
 
 /// Throws Error (usage).
-[[noreturn]] void throw_usage(const std::string& message,
-                              std::source_location where = std::source_location::current());
+[[noreturn]] void throw_usage(const std::string& message, std::source_location where = std::source_location::current());
 
 /// Returns `result` unless it is -1, then throws errno's error.
 template <class T>

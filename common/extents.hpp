@@ -36,7 +36,8 @@ inline std::size_t checked_bytes(DType dtype, std::span<const std::int64_t> exte
   }
   if (is_empty) return 0;
   if (overflows) {
-    throw_usage("the size of shape " + syncrun::to_string(extents) + " of " + std::string(to_string(dtype)) + " overflows");
+    throw_usage("the size of shape " + syncrun::to_string(extents) + " of " + std::string(to_string(dtype)) +
+                " overflows");
   }
   return static_cast<std::size_t>(bytes);
 }

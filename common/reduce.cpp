@@ -109,7 +109,8 @@ Kernel kernel_for(DType dtype, Reduction reduction) noexcept {
 template <class T>
 void scale(void* values, double factor, std::size_t elements) {
   auto* to = static_cast<T*>(values);
-  for (std::size_t i = 0; i < elements; ++i) to[i] = T(static_cast<Accumulator<T>>(to[i]) * static_cast<Accumulator<T>>(factor));
+  for (std::size_t i = 0; i < elements; ++i)
+    to[i] = T(static_cast<Accumulator<T>>(to[i]) * static_cast<Accumulator<T>>(factor));
 }
 
 }  // namespace

@@ -32,7 +32,8 @@ void SupervisorLink::send(const SupervisorMessage& message) const noexcept {
   const std::size_t text = std::min(message.text.size(), kLongestMessage - 1 - sizeof(message.number));
   std::memcpy(&bytes[1 + sizeof(message.number)], message.text.data(), text);
   // MSG_DONTWAIT: `syncrun` reads all the time; if it does not, it is stopped or dead, and the job goes on without it.
-  static_cast<void>(::send(socket_.get(), bytes.data(), 1 + sizeof(message.number) + text, MSG_NOSIGNAL | MSG_DONTWAIT));
+  static_cast<void>(
+      ::send(socket_.get(), bytes.data(), 1 + sizeof(message.number) + text, MSG_NOSIGNAL | MSG_DONTWAIT));
 }
 
 std::optional<SupervisorMessage> receive_from_master(int socket) {

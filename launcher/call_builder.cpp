@@ -127,8 +127,8 @@ void CallBuilder::add_variable(const std::shared_ptr<VariableRecord>& variable) 
   }
   for (std::size_t other = 0; other < index; ++other) {
     const bool repeats = state.in_flight->arguments[other] == variable;
-    const bool writes = type.kind == ArgumentKind::update ||
-                        function_->signature.arguments[other].kind == ArgumentKind::update;
+    const bool writes =
+        type.kind == ArgumentKind::update || function_->signature.arguments[other].kind == ArgumentKind::update;
     if (repeats && writes) {
       throw_usage(describe_argument(*function_, index) + " is the variable of argument " + std::to_string(other) +
                   " as well: a variable that is updated stands once in a call");

@@ -25,8 +25,8 @@ std::optional<int> parse_index(std::string_view text) noexcept {
 }
 
 std::optional<DeviceId> parse_device(std::string_view text) noexcept {
-  for (const auto& [prefix, kind] : {std::pair{std::string_view("cpu"), DeviceKind::cpu},
-                                     std::pair{std::string_view("cuda"), DeviceKind::cuda}}) {
+  for (const auto& [prefix, kind] :
+       {std::pair{std::string_view("cpu"), DeviceKind::cpu}, std::pair{std::string_view("cuda"), DeviceKind::cuda}}) {
     if (!text.starts_with(prefix)) continue;
     if (const auto index = parse_index(text.substr(prefix.size()))) return DeviceId{kind, *index};
   }
@@ -56,15 +56,13 @@ std::string gpus_in_words(int count) {
 
 void check_count(std::size_t count) {
   if (count <= static_cast<std::size_t>(kMaxWorldSize)) return;
-  throw_usage("devices: expected at most " + std::to_string(kMaxWorldSize) + ", got " +
-              std::to_string(count));
+  throw_usage("devices: expected at most " + std::to_string(kMaxWorldSize) + ", got " + std::to_string(count));
 }
 
 void check_cuda_is_built(std::string_view wanted) {
   if (cuda_is_built()) return;
-  throw_usage(
-      "devices: " + quoted(wanted) +
-      " needs CUDA, and this Syncrun was built without it; expected CPU devices (cpu0,cpu1 or -n cpu)");
+  throw_usage("devices: " + quoted(wanted) +
+              " needs CUDA, and this Syncrun was built without it; expected CPU devices (cpu0,cpu1 or -n cpu)");
 }
 
 std::vector<DeviceId> parse_device_list(std::string_view text) {
@@ -76,8 +74,7 @@ std::vector<DeviceId> parse_device_list(std::string_view text) {
                   (part == text ? "" : " in " + quoted(text)));
     }
     if (std::find(devices.begin(), devices.end(), *device) != devices.end()) {
-      throw_usage("devices: expected each device once, got " + to_string(*device) + " twice in " +
-                  quoted(text));
+      throw_usage("devices: expected each device once, got " + to_string(*device) + " twice in " + quoted(text));
     }
     devices.push_back(*device);
   }
@@ -94,8 +91,7 @@ void check_kinds(const std::vector<DeviceId>& devices, std::string_view text) {
   check_cuda_is_built(text);
   const int visible = visible_gpus();
   for (const auto& device : devices) {
-    if (device.index >= visible)
-      throw_usage("devices: got " + to_string(device) + ", but " + gpus_in_words(visible));
+    if (device.index >= visible) throw_usage("devices: got " + to_string(device) + ", but " + gpus_in_words(visible));
   }
 }
 

@@ -93,23 +93,23 @@ std::shared_ptr<ObjectRecord> replicate_object(const std::shared_ptr<SessionCore
   auto record = std::make_shared<ObjectRecord>();
   record->id = session->new_id();
   const std::uint64_t entry = write_entry(*session, {&construct, 1}, name, session->new_id());
-  session->run_system("the construction of a replicated object", "",
-                      [&](Command& command, SessionCore::InFlight& in_flight) {
-                        in_flight.temporaries.push_back(entry);
-                        command.kind = CommandKind::construct;
-                        command.function = entry;
-                        command.object = record->id;
-                        command.arguments_count = 1;
-                        ArgumentSlot& slot = command.arguments[0];
-                        slot.kind = ArgumentKind::value;
-                        slot.bytes = arguments.size();
-                        slot.offset = session->heap().allocate(arguments.size(), SharedHeap::Contents::any,
-                                                               "the arguments of a constructor");
-                        in_flight.temporaries.push_back(slot.offset);
-                        if (!arguments.empty()) {
-                          std::memcpy(session->segment().at(slot.offset), arguments.data(), arguments.size());
-                        }
-                      });
+  session->run_system(
+      "the construction of a replicated object", "", [&](Command& command, SessionCore::InFlight& in_flight) {
+        in_flight.temporaries.push_back(entry);
+        command.kind = CommandKind::construct;
+        command.function = entry;
+        command.object = record->id;
+        command.arguments_count = 1;
+        ArgumentSlot& slot = command.arguments[0];
+        slot.kind = ArgumentKind::value;
+        slot.bytes = arguments.size();
+        slot.offset =
+            session->heap().allocate(arguments.size(), SharedHeap::Contents::any, "the arguments of a constructor");
+        in_flight.temporaries.push_back(slot.offset);
+        if (!arguments.empty()) {
+          std::memcpy(session->segment().at(slot.offset), arguments.data(), arguments.size());
+        }
+      });
   record->session = session;
   return record;
 }

@@ -119,9 +119,9 @@ void Nursery::spawn_worker(int rank) {
   auto [error_read, error_write] = make_pipe();
   if (!settings_.log_dir.empty()) {
     const std::string path = settings_.log_dir + "/rank" + std::to_string(rank) + ".log";
-    worker.log = FileDescriptor(
-        check_system(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644),
-                     ("cannot open the log file " + path).c_str()));
+    worker.log =
+        FileDescriptor(check_system(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644),
+                                    ("cannot open the log file " + path).c_str()));
   }
 
   SpawnedProcess process = spawn(request_for(rank, workers_end.get(), output_write.get(), error_write.get()));

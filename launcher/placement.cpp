@@ -58,9 +58,8 @@ std::vector<int> cores_for(int rank, int world_size) {
   for (const auto& node : nodes) {
     if (std::find(node.begin(), node.end(), first_core) == node.end()) continue;
     std::vector<int> cores;
-    std::copy_if(node.begin(), node.end(), std::back_inserter(cores), [&](int core) {
-      return std::binary_search(allowed.begin(), allowed.end(), core);
-    });
+    std::copy_if(node.begin(), node.end(), std::back_inserter(cores),
+                 [&](int core) { return std::binary_search(allowed.begin(), allowed.end(), core); });
     // A worker whose share reaches into the next node is not bound: it would lose cores.
     return static_cast<std::int64_t>(cores.size()) < share.count() ? std::vector<int>() : cores;
   }

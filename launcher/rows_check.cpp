@@ -82,8 +82,7 @@ void RowsCheck::finish(const std::string& function, int target, const CallOption
 
 void RowsCheck::select_scattered(const CallOptions& options, SessionCore& session, Command& command,
                                  std::vector<std::uint64_t>& temporaries) const {
-  command.batch =
-      write_selection(options.batch, scattered_rows_, "batch", "the scattered input", session, temporaries);
+  command.batch = write_selection(options.batch, scattered_rows_, "batch", "the scattered input", session, temporaries);
   command.rows = command.batch.count();
 }
 
@@ -118,8 +117,7 @@ void RowsCheck::select_local(int target, const CallOptions& options, SessionCore
     const std::int64_t rows = local_rows(rank, selection);
     total += rows;
     if (scattered_rows_ < 0) continue;
-    const std::int64_t share =
-        target < 0 ? share_of(command.rows, session.world_size(), rank).count() : command.rows;
+    const std::int64_t share = target < 0 ? share_of(command.rows, session.world_size(), rank).count() : command.rows;
     if (rows != share) {
       throw_usage("rank " + std::to_string(rank) + " gets " + std::to_string(share) +
                   " rows of the scattered arguments, but " + std::to_string(rows) + " of its Sliced ones");
@@ -141,8 +139,8 @@ void RowsCheck::select_local(int target, const CallOptions& options, SessionCore
                                       "batch_s", of(shortest), session, temporaries);
     return;
   }
-  command.batch_s_by_rank = session.heap().allocate(sizeof(RowsSlot) * available.size(), SharedHeap::Contents::any,
-                                                    "an index list");
+  command.batch_s_by_rank =
+      session.heap().allocate(sizeof(RowsSlot) * available.size(), SharedHeap::Contents::any, "an index list");
   temporaries.push_back(command.batch_s_by_rank);
   auto* slots = session.segment().at<RowsSlot>(command.batch_s_by_rank);
   for (int rank = first; rank < last; ++rank) {

@@ -137,9 +137,7 @@ void SessionCore::fail_start(int rank) {
   throw Error(ErrorKind::worker_lost, message, std::move(failure));
 }
 
-SessionCore::~SessionCore() {
-  abandon();
-}
+SessionCore::~SessionCore() { abandon(); }
 
 // ---- entries --------------------------------------------------------------------------------------------------
 
@@ -313,11 +311,11 @@ void SessionCore::collect_outputs(std::uint64_t id, const Command& command, Call
       const auto& extents = slot(rank).extents;
       if (!std::equal(extents.begin() + (gathers ? 1 : 0), extents.begin() + type.dimensions,
                       to.extents.begin() + (gathers ? 1 : 0))) {
-        throw Error(ErrorKind::function,
-                    "call '" + name + "': output " + std::to_string(i) + " has shape " +
-                        syncrun::to_string({to.extents.data(), type.dimensions}) + " on rank " +
-                        std::to_string(ranks_.front()) + " and " +
-                        syncrun::to_string({extents.data(), type.dimensions}) + " on rank " + std::to_string(rank));
+        throw Error(ErrorKind::function, "call '" + name + "': output " + std::to_string(i) + " has shape " +
+                                             syncrun::to_string({to.extents.data(), type.dimensions}) + " on rank " +
+                                             std::to_string(ranks_.front()) + " and " +
+                                             syncrun::to_string({extents.data(), type.dimensions}) + " on rank " +
+                                             std::to_string(rank));
       }
       sources_.push_back(segment_.at(slot(rank).offset));
     }
@@ -330,8 +328,7 @@ void SessionCore::collect_outputs(std::uint64_t id, const Command& command, Call
     if (gathers) {
       auto* at = static_cast<std::byte*>(to.buffer.data());
       for (std::size_t k = 0; k < ranks_.size(); ++k) {
-        const std::size_t bytes =
-            elements_in({slot(ranks_[k]).extents.data(), type.dimensions}) * size_of(type.dtype);
+        const std::size_t bytes = elements_in({slot(ranks_[k]).extents.data(), type.dimensions}) * size_of(type.dtype);
         if (bytes != 0) std::memcpy(at, sources_[k], bytes);
         at += bytes;
       }

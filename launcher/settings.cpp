@@ -32,7 +32,8 @@ Milliseconds seconds_from_environment(const char* name, Milliseconds otherwise) 
 
 Milliseconds checked(Milliseconds timeout, const char* name) {
   if (timeout.count() < 0) {
-    throw_usage(std::string("SessionOptions::") + name + " is at least 0, got " + std::to_string(timeout.count()) + " ms");
+    throw_usage(std::string("SessionOptions::") + name + " is at least 0, got " + std::to_string(timeout.count()) +
+                " ms");
   }
   return timeout;
 }
@@ -42,7 +43,8 @@ LogLevel log_level_of(const SessionOptions& options) {
   const std::string text = from_environment(environment::kLogLevel);
   if (text.empty()) return LogLevel::warning;
   if (const auto level = parse_log_level(text)) return *level;
-  throw_usage(std::string(environment::kLogLevel) + " wants trace, debug, info, warning, error or off, got '" + text + "'");
+  throw_usage(std::string(environment::kLogLevel) + " wants trace, debug, info, warning, error or off, got '" + text +
+              "'");
 }
 
 }  // namespace
@@ -50,9 +52,9 @@ LogLevel log_level_of(const SessionOptions& options) {
 Settings resolve_settings(const SessionOptions& options) {
   Settings settings;
   const bool is_chosen = !options.devices.empty() || !options.processes.empty();
-  settings.devices = is_chosen ? resolve_devices(options.devices, options.processes)
-                               : resolve_devices(from_environment(environment::kDevices),
-                                                 from_environment(environment::kProcesses));
+  settings.devices =
+      is_chosen ? resolve_devices(options.devices, options.processes)
+                : resolve_devices(from_environment(environment::kDevices), from_environment(environment::kProcesses));
   settings.call_timeout = options.timeout ? checked(*options.timeout, "timeout")
                                           : seconds_from_environment(environment::kTimeout, kDefaultCallTimeout);
   settings.start_timeout = options.start_timeout

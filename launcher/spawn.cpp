@@ -74,8 +74,7 @@ process::environment child_environment(const SpawnRequest& request) {
 SpawnedProcess spawn(const SpawnRequest& request) {
   const InChild in_child(request);
   std::error_code error;
-  process::child child(process::exe = request.program, process::env = child_environment(request), error,
-                       in_child);
+  process::child child(process::exe = request.program, process::env = child_environment(request), error, in_child);
   if (error) throw_errno("cannot start " + request.program, error.value());
   SpawnedProcess spawned;
   spawned.pid = child.id();

@@ -13,15 +13,15 @@
 namespace syncrun::detail {
 
 struct SpawnRequest {
-  std::string program;                  ///< Path of the image to exec; "/proc/self/exe" for this very one.
-  std::vector<std::string> arguments;   ///< argv, the name first.
+  std::string program;                 ///< Path of the image to exec; "/proc/self/exe" for this very one.
+  std::vector<std::string> arguments;  ///< argv, the name first.
   std::vector<std::pair<std::string, std::string>> environment;  ///< Added to (or replacing) the present one.
-  std::vector<std::string> unset;       ///< Names taken out of it.
-  std::vector<int> inherited;           ///< Descriptors the child keeps, under the same numbers.
-  int standard_output = -1;             ///< Descriptor that becomes the child's, or -1: as here.
+  std::vector<std::string> unset;                                ///< Names taken out of it.
+  std::vector<int> inherited;  ///< Descriptors the child keeps, under the same numbers.
+  int standard_output = -1;    ///< Descriptor that becomes the child's, or -1: as here.
   int standard_error = -1;
-  bool leads_group = false;             ///< The child leads a process group of its own.
-  std::vector<int> cores;               ///< Cores it is bound to before exec; empty: as here.
+  bool leads_group = false;  ///< The child leads a process group of its own.
+  std::vector<int> cores;    ///< Cores it is bound to before exec; empty: as here.
 };
 
 /// A child and the way to see its death. The pid stays ours until it is reaped.

@@ -67,8 +67,8 @@ void check_image(const ControlHeader& header) {
   masters.build_id = header.build_id;
   if (mine.build_id_bytes != header.build_id_bytes ||
       std::memcmp(mine.build_id.data(), header.build_id.data(), mine.build_id_bytes) != 0) {
-    throw Error(ErrorKind::system, "this worker runs another image (" + describe_build_id(mine) + ") than its master (" +
-                                       describe_build_id(masters) + ")");
+    throw Error(ErrorKind::system, "this worker runs another image (" + describe_build_id(mine) +
+                                       ") than its master (" + describe_build_id(masters) + ")");
   }
 }
 
@@ -86,8 +86,8 @@ std::optional<Attachment> attach_if_worker() {
   Attachment attachment;
   attachment.rank = std::stoi(take_variable(environment::kWorkerRank));
   attachment.device = take_variable(environment::kDevice);
-  attachment.segment = Segment::attach(take_descriptor(environment::kSegmentFd),
-                                       std::stoull(take_variable(environment::kSegmentBytes)));
+  attachment.segment =
+      Segment::attach(take_descriptor(environment::kSegmentFd), std::stoull(take_variable(environment::kSegmentBytes)));
   FileDescriptor socket = take_descriptor(environment::kSocketFd);
 
   const auto& header = *attachment.segment.at<ControlHeader>(0);

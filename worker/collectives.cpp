@@ -146,9 +146,7 @@ bool CpuComm::all_in_segment(std::size_t parity) const noexcept {
 
 // ---- operations -----------------------------------------------------------------------------------------------
 
-void CpuComm::barrier() {
-  meet({0, 0, 0, CollectiveKind::barrier, DType::uint8, Reduction::sum, 0});
-}
+void CpuComm::barrier() { meet({0, 0, 0, CollectiveKind::barrier, DType::uint8, Reduction::sum, 0}); }
 
 template <class Address>
 void CpuComm::collect_sources(std::size_t parity, std::size_t skipped_bytes, Address&& address) {
@@ -189,8 +187,13 @@ void CpuComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduct
   }
   const std::size_t bytes = elements * size_of(dtype);
   const bool in_segment = attachment_.segment.contains(values);
-  Contribution mine{in_segment ? attachment_.segment.offset_of(values) : kNotInSegment, elements, weight,
-                    CollectiveKind::all_reduce, dtype, reduction, 0};
+  Contribution mine{in_segment ? attachment_.segment.offset_of(values) : kNotInSegment,
+                    elements,
+                    weight,
+                    CollectiveKind::all_reduce,
+                    dtype,
+                    reduction,
+                    0};
   auto* const own = static_cast<std::byte*>(values);
 
   if (bytes <= kSmallBytes) {
@@ -207,8 +210,7 @@ void CpuComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduct
 
   const std::size_t parity = meet(mine);
   if (all_in_segment(parity)) {
-    reduce_part(parity, elements,
-                [&](int rank) { return attachment_.segment.at(contribution(rank, parity).offset); });
+    reduce_part(parity, elements, [&](int rank) { return attachment_.segment.at(contribution(rank, parity).offset); });
     step();
     return;
   }

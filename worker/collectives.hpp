@@ -35,7 +35,8 @@ class CommCore {
   virtual int world_size() const noexcept = 0;
   virtual void barrier() = 0;
   /// In place; `weight` counts this rank in avg.
-  virtual void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight) = 0;
+  virtual void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction,
+                          std::int64_t weight) = 0;
   virtual void broadcast(void* values, std::size_t bytes, int root) = 0;
   virtual void all_gather(const void* values, std::size_t bytes, void* all) = 0;
   /// Around each operation that a body calls: the phase it is in.

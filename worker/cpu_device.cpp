@@ -18,9 +18,7 @@ class CpuDevice final : public Device {
   void* allocate(std::size_t bytes, SharedHeap::Contents contents, std::string_view what) override {
     return segment_.at(arena_.allocate(bytes, contents, what));
   }
-  void release(void* memory) noexcept override {
-    arena_.free(segment_.offset_of(memory), SharedHeap::Giveback::later);
-  }
+  void release(void* memory) noexcept override { arena_.free(segment_.offset_of(memory), SharedHeap::Giveback::later); }
 
   OutputBuffer allocate_output(std::size_t bytes) override {
     void* memory = allocate(bytes, SharedHeap::Contents::zero, "an output");

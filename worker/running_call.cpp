@@ -131,8 +131,8 @@ RawRows RunningCall::scattered_rows(std::size_t argument, const ArgumentSlot& sl
   const std::byte* array = segment.at(slot.offset);
   if (batch.kind == Rows::Kind::list) {
     const auto* indices = segment.at<const std::int64_t>(batch.offset) + slice_.begin;
-    result.rows.data = worker_.device().gather_rows(argument, array, row_bytes,
-                                                    {indices, static_cast<std::size_t>(slice_.count())});
+    result.rows.data =
+        worker_.device().gather_rows(argument, array, row_bytes, {indices, static_cast<std::size_t>(slice_.count())});
   } else {
     result.rows.data =
         worker_.device().take_rows(argument, array, row_bytes, batch.begin + slice_.begin, slice_.count());
@@ -254,7 +254,8 @@ void RunningCall::accept(std::size_t output, const OutputType& type, std::span<c
                 " before");
   }
   if (elements_in(extents) != 0 && buffer.data() == nullptr) {
-    throw_usage("output " + std::to_string(output) + " was returned without memory: construct it with the worker and "
+    throw_usage("output " + std::to_string(output) +
+                " was returned without memory: construct it with the worker and "
                 "its shape");
   }
 
@@ -339,9 +340,7 @@ bool RunningCall::deliver(Outbox& outbox) {
   return is_large && participants() > 1;
 }
 
-int RunningCall::participants() const noexcept {
-  return command_->target < 0 ? worker_.attachment().world_size : 1;
-}
+int RunningCall::participants() const noexcept { return command_->target < 0 ? worker_.attachment().world_size : 1; }
 
 void RunningCall::commit_updates() {
   for (std::size_t i = 0; i < command_->arguments_count; ++i) {
@@ -387,8 +386,8 @@ void RunningCall::reduce_outputs() {
       sources.push_back(attachment.segment.at(output.offset));
     }
     const std::size_t elements = elements_in({outputs_[i].extents.data(), type.dimensions});
-    const RowRange part = share_of(static_cast<std::int64_t>(elements), static_cast<std::int64_t>(ranks.size()),
-                                   own - ranks.begin());
+    const RowRange part =
+        share_of(static_cast<std::int64_t>(elements), static_cast<std::int64_t>(ranks.size()), own - ranks.begin());
     const std::size_t skipped_bytes = static_cast<std::size_t>(part.begin) * size_of(type.dtype);
     for (auto& source : sources) source = static_cast<const std::byte*>(source) + skipped_bytes;
     void* to = const_cast<void*>(sources.front());

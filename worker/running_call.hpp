@@ -58,7 +58,7 @@ class RunningCall {
     alignas(8) std::array<std::byte, 8> scalar{};
     double average = 0;  // of a scalar avg: sum of value * rows
     OutputBuffer buffer;
-    std::vector<OutputBuffer> pieces;            // gather: one per slice
+    std::vector<OutputBuffer> pieces;  // gather: one per slice
     std::vector<std::int64_t> piece_rows;
   };
   struct PendingUpdate {

@@ -58,7 +58,8 @@ void WorkerCore::set_phase(Phase phase) noexcept {
 
 void* WorkerCore::object(std::uint64_t id) const {
   const auto found = objects_.find(id);
-  if (found == objects_.end()) throw Error(ErrorKind::system, "this worker has no replicated object " + std::to_string(id));
+  if (found == objects_.end())
+    throw Error(ErrorKind::system, "this worker has no replicated object " + std::to_string(id));
   return found->second.pointer;
 }
 
@@ -182,8 +183,8 @@ void WorkerCore::run_call(Command& command) {
   } catch (const Abandoned& error) {
     report_failure(command, ErrorKind::function, 0, error.what(), false);
   } catch (const Error& error) {
-    report_failure(command, error.kind() == ErrorKind::usage ? ErrorKind::function : error.kind(),
-                   error.native_code(), error.what(), true);
+    report_failure(command, error.kind() == ErrorKind::usage ? ErrorKind::function : error.kind(), error.native_code(),
+                   error.what(), true);
   } catch (const std::exception& error) {
     report_failure(command, ErrorKind::function, 0, error.what(), true);
   } catch (...) {
@@ -258,12 +259,13 @@ void WorkerCore::run_transfer(const Command& command) {
   }
   if (entry.is_freed) return;
   if (bytes > copy.capacity_bytes) {
-    copy.offset = attachment_.segment.offset_of(
-        device_->allocate(bytes, SharedHeap::Contents::any, "a shared variable's copy on rank " + std::to_string(attachment_.rank)));
+    copy.offset = attachment_.segment.offset_of(device_->allocate(
+        bytes, SharedHeap::Contents::any, "a shared variable's copy on rank " + std::to_string(attachment_.rank)));
     copy.capacity_bytes = bytes;
   }
   copy.extents = part.extents;
-  if (part.offset != 0) device_->copy_in(attachment_.segment.at(copy.offset), attachment_.segment.at(part.offset), bytes);
+  if (part.offset != 0)
+    device_->copy_in(attachment_.segment.at(copy.offset), attachment_.segment.at(part.offset), bytes);
   device_->finish();
 }
 

@@ -76,8 +76,7 @@ AllReduce by_options(const ContextPtr& context, std::vector<float>& values,
     gloo::AllreduceOptions options(context);
     options.setAlgorithm(algorithm);
     options.setOutput(values.data(), values.size());
-    options.setReduceFunction(
-        static_cast<void (*)(void*, const void*, const void*, std::size_t)>(&gloo::sum<float>));
+    options.setReduceFunction(static_cast<void (*)(void*, const void*, const void*, std::size_t)>(&gloo::sum<float>));
     gloo::allreduce(options);
   };
 }
@@ -85,8 +84,8 @@ AllReduce by_options(const ContextPtr& context, std::vector<float>& values,
 /// Gloo's older interface: an object with its buffers registered once, run again and again.
 template <template <typename...> class Algorithm>
 AllReduce by_object(const ContextPtr& context, std::vector<float>& values) {
-  auto algorithm = std::make_shared<Algorithm<float>>(context, std::vector<float*>{values.data()},
-                                                      static_cast<int>(values.size()));
+  auto algorithm =
+      std::make_shared<Algorithm<float>>(context, std::vector<float*>{values.data()}, static_cast<int>(values.size()));
   return [algorithm] { algorithm->run(); };
 }
 
@@ -146,9 +145,8 @@ void measure(const comparators::Options& options, const Variant& variant, const 
   barrier(control);
   const auto warm = comparators::Clock::now();
   for (int i = 0; i < kWarmUpIterations; ++i) all_reduce();
-  const long iterations =
-      from_rank_0(control, comparators::iterations_for(
-                               options.seconds, comparators::microseconds_since(warm) / kWarmUpIterations));
+  const long iterations = from_rank_0(
+      control, comparators::iterations_for(options.seconds, comparators::microseconds_since(warm) / kWarmUpIterations));
 
   std::vector<double> samples_us(static_cast<std::size_t>(iterations));
   barrier(control);
@@ -159,12 +157,9 @@ void measure(const comparators::Options& options, const Variant& variant, const 
   }
   barrier(control);
   if (rank != 0) return;
-  comparators::print_json_line({.name = "all_reduce",
-                                .impl = "gloo",
-                                .variant = variant.name,
-                                .workers = options.workers,
-                                .bytes = bytes},
-                               samples_us);
+  comparators::print_json_line(
+      {.name = "all_reduce", .impl = "gloo", .variant = variant.name, .workers = options.workers, .bytes = bytes},
+      samples_us);
 }
 
 /// Polling ranks that share a core keep the one they wait for from running.

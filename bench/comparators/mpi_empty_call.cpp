@@ -29,8 +29,7 @@ void measure(const comparators::Options& options) {
   for (int i = 0; i < kWarmUpCalls; ++i) call(command);
   const auto warm = comparators::Clock::now();
   for (int i = 0; i < kWarmUpCalls; ++i) call(command);
-  long calls =
-      comparators::iterations_for(options.seconds, comparators::microseconds_since(warm) / kWarmUpCalls);
+  long calls = comparators::iterations_for(options.seconds, comparators::microseconds_since(warm) / kWarmUpCalls);
   MPI_Bcast(&calls, 1, MPI_LONG, 0, MPI_COMM_WORLD);
 
   std::vector<double> samples_us(static_cast<std::size_t>(calls));

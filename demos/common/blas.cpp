@@ -48,9 +48,7 @@ struct Extent {
   std::size_t size;
 };
 
-Extent block_at(std::size_t begin, std::size_t block, std::size_t end) {
-  return {begin, std::min(block, end - begin)};
-}
+Extent block_at(std::size_t begin, std::size_t block, std::size_t end) { return {begin, std::min(block, end - begin)}; }
 
 /// Packs rows x depth of `from` into panels of kPanel rows, depth-major, zero-filled to whole panels.
 template <std::size_t kPanel, typename T>
@@ -110,13 +108,10 @@ int blas_int(std::size_t value) {
   return static_cast<int>(value);
 }
 
-CBLAS_TRANSPOSE blas_transpose(Transpose transpose) {
-  return transpose == Transpose::kYes ? CblasTrans : CblasNoTrans;
-}
+CBLAS_TRANSPOSE blas_transpose(Transpose transpose) { return transpose == Transpose::kYes ? CblasTrans : CblasNoTrans; }
 
 template <typename T>
-void gemm_cblas(Transpose transpose_a, Transpose transpose_b, GemmShape shape, const T* a, const T* b, T beta,
-                T* c) {
+void gemm_cblas(Transpose transpose_a, Transpose transpose_b, GemmShape shape, const T* a, const T* b, T beta, T* c) {
   const int m = blas_int(shape.m);
   const int n = blas_int(shape.n);
   const int k = blas_int(shape.k);
@@ -136,8 +131,8 @@ void gemm_cblas(Transpose transpose_a, Transpose transpose_b, GemmShape shape, c
 }  // namespace
 
 template <typename T>
-void gemm_portable(Transpose transpose_a, Transpose transpose_b, GemmShape shape, const T* a, const T* b,
-                   T beta, T* c) {
+void gemm_portable(Transpose transpose_a, Transpose transpose_b, GemmShape shape, const T* a, const T* b, T beta,
+                   T* c) {
   alignas(64) std::array<T, kBlockM * kBlockK> packed_a;
   alignas(64) std::array<T, kBlockN * kBlockK> packed_b;
   const Operand<T> op_a = operand(a, transpose_a, shape.m, shape.k);
@@ -158,8 +153,7 @@ void gemm_portable(Transpose transpose_a, Transpose transpose_b, GemmShape shape
 }
 
 template <typename T>
-void gemm(Transpose transpose_a, Transpose transpose_b, GemmShape shape, const T* a, const T* b, T beta,
-          T* c) {
+void gemm(Transpose transpose_a, Transpose transpose_b, GemmShape shape, const T* a, const T* b, T beta, T* c) {
   if (shape.m == 0 || shape.n == 0) return;
 #ifdef DEMOS_HAVE_CBLAS
   if (shape.k > 0) return gemm_cblas(transpose_a, transpose_b, shape, a, b, beta, c);
@@ -169,9 +163,7 @@ void gemm(Transpose transpose_a, Transpose transpose_b, GemmShape shape, const T
 
 template void gemm<float>(Transpose, Transpose, GemmShape, const float*, const float*, float, float*);
 template void gemm<double>(Transpose, Transpose, GemmShape, const double*, const double*, double, double*);
-template void gemm_portable<float>(Transpose, Transpose, GemmShape, const float*, const float*, float,
-                                   float*);
-template void gemm_portable<double>(Transpose, Transpose, GemmShape, const double*, const double*, double,
-                                    double*);
+template void gemm_portable<float>(Transpose, Transpose, GemmShape, const float*, const float*, float, float*);
+template void gemm_portable<double>(Transpose, Transpose, GemmShape, const double*, const double*, double, double*);
 
 }  // namespace demos

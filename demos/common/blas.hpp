@@ -20,14 +20,12 @@ struct GemmShape {
 /// written. T is float or double. Through cblas where the build found one, else gemm_portable. Throws
 /// std::length_error where a size does not fit the int of cblas.
 template <typename T>
-void gemm(Transpose transpose_a, Transpose transpose_b, GemmShape shape, const T* a, const T* b, T beta,
-          T* c);
+void gemm(Transpose transpose_a, Transpose transpose_b, GemmShape shape, const T* a, const T* b, T beta, T* c);
 
 /// The same in plain C++ without allocation: blocked for the caches, the operands packed into panels, the
 /// inner tile held in registers. Source: K. Goto, R. van de Geijn, "Anatomy of High-Performance Matrix
 /// Multiplication", ACM TOMS 34(3), 2008.
 template <typename T>
-void gemm_portable(Transpose transpose_a, Transpose transpose_b, GemmShape shape, const T* a, const T* b,
-                   T beta, T* c);
+void gemm_portable(Transpose transpose_a, Transpose transpose_b, GemmShape shape, const T* a, const T* b, T beta, T* c);
 
 }  // namespace demos

@@ -105,31 +105,30 @@ std::size_t conv2d_scratch_elements(const Conv2dShape& shape) {
 }
 
 template <typename T>
-void conv2d_forward(std::size_t rows, const Conv2dShape& shape, Activation activation, const T* x,
-                    const T* weights, const T* bias, T* scratch, T* y) {
+void conv2d_forward(std::size_t rows, const Conv2dShape& shape, Activation activation, const T* x, const T* weights,
+                    const T* bias, T* scratch, T* y) {
   for_each_block(shape, rows, [&](std::size_t first, std::size_t count) {
     unfold(shape, count, x + first * shape.input_elements(), scratch);
-    gemm(Transpose::kNo, Transpose::kNo,
-         {count * shape.positions(), shape.channels_out, shape.patch_elements()}, scratch, weights, T{0},
-         y + first * shape.output_elements());
+    gemm(Transpose::kNo, Transpose::kNo, {count * shape.positions(), shape.channels_out, shape.patch_elements()},
+         scratch, weights, T{0}, y + first * shape.output_elements());
   });
   add_bias(rows * shape.positions(), shape.channels_out, activation, bias, y);
 }
 
 template <typename T>
-void conv2d_backward(std::size_t rows, const Conv2dShape& shape, const T* x, const T* weights, const T* dy,
-                     T* scratch, T* dweights, T* dbias, T* dx) {
+void conv2d_backward(std::size_t rows, const Conv2dShape& shape, const T* x, const T* weights, const T* dy, T* scratch,
+                     T* dweights, T* dbias, T* dx) {
   std::fill_n(dweights, shape.patch_elements() * shape.channels_out, T{0});
   bias_backward(rows * shape.positions(), shape.channels_out, dy, dbias);
   for_each_block(shape, rows, [&](std::size_t first, std::size_t count) {
     const T* dy_block = dy + first * shape.output_elements();
     const std::size_t positions = count * shape.positions();
     unfold(shape, count, x + first * shape.input_elements(), scratch);
-    gemm(Transpose::kYes, Transpose::kNo, {shape.patch_elements(), shape.channels_out, positions}, scratch,
-         dy_block, T{1}, dweights);
+    gemm(Transpose::kYes, Transpose::kNo, {shape.patch_elements(), shape.channels_out, positions}, scratch, dy_block,
+         T{1}, dweights);
     if (dx == nullptr) return;
-    gemm(Transpose::kNo, Transpose::kYes, {positions, shape.patch_elements(), shape.channels_out}, dy_block,
-         weights, T{0}, scratch);
+    gemm(Transpose::kNo, Transpose::kYes, {positions, shape.patch_elements(), shape.channels_out}, dy_block, weights,
+         T{0}, scratch);
     fold(shape, count, scratch, dx + first * shape.input_elements());
   });
 }
@@ -137,14 +136,13 @@ void conv2d_backward(std::size_t rows, const Conv2dShape& shape, const T* x, con
 template <typename T>
 void max_pool_forward(std::size_t rows, const Pool2dShape& shape, const T* x, T* y) {
   for (std::size_t row = 0; row < rows; ++row, x += shape.input_elements(), y += shape.output_elements()) {
-    for_each_window(shape,
-                    [&](std::size_t window, std::size_t top_left, std::size_t right, std::size_t below) {
-                      const T* from = x + top_left;
-                      for (std::size_t c = 0; c < shape.channels; ++c) {
-                        y[window + c] = std::max(std::max(from[c], from[c + right]),
-                                                 std::max(from[c + below], from[c + right + below]));
-                      }
-                    });
+    for_each_window(shape, [&](std::size_t window, std::size_t top_left, std::size_t right, std::size_t below) {
+      const T* from = x + top_left;
+      for (std::size_t c = 0; c < shape.channels; ++c) {
+        y[window + c] =
+            std::max(std::max(from[c], from[c + right]), std::max(from[c + below], from[c + right + below]));
+      }
+    });
   }
 }
 
@@ -152,25 +150,22 @@ template <typename T>
 void max_pool_backward(std::size_t rows, const Pool2dShape& shape, const T* x, const T* dy, T* dx) {
   std::fill_n(dx, rows * shape.input_elements(), T{0});
   for (std::size_t row = 0; row < rows; ++row) {
-    for_each_window(shape,
-                    [&](std::size_t window, std::size_t top_left, std::size_t right, std::size_t below) {
-                      for (std::size_t c = 0; c < shape.channels; ++c) {
-                        const std::size_t at = top_left + c;
-                        dx[at + largest_of_window(x + at, right, below)] = dy[window + c];
-                      }
-                    });
+    for_each_window(shape, [&](std::size_t window, std::size_t top_left, std::size_t right, std::size_t below) {
+      for (std::size_t c = 0; c < shape.channels; ++c) {
+        const std::size_t at = top_left + c;
+        dx[at + largest_of_window(x + at, right, below)] = dy[window + c];
+      }
+    });
     x += shape.input_elements();
     dx += shape.input_elements();
     dy += shape.output_elements();
   }
 }
 
-#define DEMOS_INSTANTIATE(T)                                                                                 \
-  template void conv2d_forward<T>(std::size_t, const Conv2dShape&, Activation, const T*, const T*, const T*, \
-                                  T*, T*);                                                                   \
-  template void conv2d_backward<T>(std::size_t, const Conv2dShape&, const T*, const T*, const T*, T*, T*,    \
-                                   T*, T*);                                                                  \
-  template void max_pool_forward<T>(std::size_t, const Pool2dShape&, const T*, T*);                          \
+#define DEMOS_INSTANTIATE(T)                                                                                          \
+  template void conv2d_forward<T>(std::size_t, const Conv2dShape&, Activation, const T*, const T*, const T*, T*, T*); \
+  template void conv2d_backward<T>(std::size_t, const Conv2dShape&, const T*, const T*, const T*, T*, T*, T*, T*);    \
+  template void max_pool_forward<T>(std::size_t, const Pool2dShape&, const T*, T*);                                   \
   template void max_pool_backward<T>(std::size_t, const Pool2dShape&, const T*, const T*, T*);
 DEMOS_INSTANTIATE(float)
 DEMOS_INSTANTIATE(double)

@@ -41,15 +41,15 @@ std::size_t conv2d_scratch_elements(const Conv2dShape& shape);
 /// weights. Source: K. Chellapilla, S. Puri, P. Simard, "High Performance Convolutional Neural Networks for
 /// Document Processing", IWFHR 2006, section 3.
 template <typename T>
-void conv2d_forward(std::size_t rows, const Conv2dShape& shape, Activation activation, const T* x,
-                    const T* weights, const T* bias, T* scratch, T* y);
+void conv2d_forward(std::size_t rows, const Conv2dShape& shape, Activation activation, const T* x, const T* weights,
+                    const T* bias, T* scratch, T* y);
 
 /// The gradients of conv2d_forward, `dy` being that of the sum before the activation: those of the matrix
 /// product (see dense_backward), dx folded back by adding up the patches that hold a pixel. All are
 /// overwritten; `dx` may be null. Source: as conv2d_forward, section 3.
 template <typename T>
-void conv2d_backward(std::size_t rows, const Conv2dShape& shape, const T* x, const T* weights, const T* dy,
-                     T* scratch, T* dweights, T* dbias, T* dx);
+void conv2d_backward(std::size_t rows, const Conv2dShape& shape, const T* x, const T* weights, const T* dy, T* scratch,
+                     T* dweights, T* dbias, T* dx);
 
 /// Windows of 2x2 pixels side by side; where a side is odd the last windows are cut off at the edge.
 struct Pool2dShape {

@@ -42,9 +42,7 @@ struct CloseStream {
 using Stream = std::unique_ptr<gzFile_s, CloseStream>;
 
 /// zlib's reader takes plain files as well as gzipped ones.
-Stream open_stream(const fs::path& file) {
-  return Stream(gzopen(file.c_str(), "rb"));
-}
+Stream open_stream(const fs::path& file) { return Stream(gzopen(file.c_str(), "rb")); }
 
 std::size_t read_some(gzFile_s& stream, const fs::path& file, std::span<std::uint8_t> into) {
   const int got = gzread(&stream, into.data(), static_cast<unsigned>(into.size()));
@@ -103,8 +101,7 @@ class IdxFile {
     std::array<std::uint8_t, 4> bytes{};
     const std::size_t got = read_fully(bytes);
     if (got < bytes.size()) fail(file_, "a whole IDX header", "a file that ends inside it (truncated)");
-    return std::uint32_t{bytes[0]} << 24 | std::uint32_t{bytes[1]} << 16 | std::uint32_t{bytes[2]} << 8 |
-           bytes[3];
+    return std::uint32_t{bytes[0]} << 24 | std::uint32_t{bytes[1]} << 16 | std::uint32_t{bytes[2]} << 8 | bytes[3];
   }
 
   /// The rest of the file, which must be `expected_bytes` long. Memory grows with what the file holds, so
@@ -115,8 +112,7 @@ class IdxFile {
       const std::size_t before = payload.size();
       payload.resize(before + std::min(kChunkBytes, expected_bytes - before));
       const std::size_t got = read_fully(std::span(payload).subspan(before));
-      if (before + got < payload.size())
-        fail_size(expected_bytes, std::to_string(before + got) + " (truncated)");
+      if (before + got < payload.size()) fail_size(expected_bytes, std::to_string(before + got) + " (truncated)");
     }
     std::array<std::uint8_t, 1> beyond{};
     if (read_fully(beyond) != 0) fail_size(expected_bytes, "more (oversized)");
@@ -186,8 +182,7 @@ std::vector<std::uint8_t> read_idx_labels(const fs::path& path) {
   file.expect_magic(kLabelsMagic);
   const std::size_t rows = file.read_uint32();
   std::vector<std::uint8_t> labels = file.read_payload(rows);
-  const auto bad =
-      std::find_if(labels.begin(), labels.end(), [](std::uint8_t l) { return l > kLargestLabel; });
+  const auto bad = std::find_if(labels.begin(), labels.end(), [](std::uint8_t l) { return l > kLargestLabel; });
   if (bad != labels.end()) {
     fail(file.path(), "labels from 0 to " + std::to_string(kLargestLabel),
          std::to_string(*bad) + " in row " + std::to_string(bad - labels.begin()) + " (out of range)");
@@ -202,8 +197,7 @@ LabeledImages load_split(const fs::path& directory, Split split) {
     const fs::path labels_file = file_in(directory, naming, split, "-labels-idx1-ubyte");
     LabeledImages data{read_idx_images(images_file), read_idx_labels(labels_file)};
     if (data.labels.size() != data.images.rows) {
-      fail(labels_file,
-           std::to_string(data.images.rows) + " labels as there are images in " + images_file.string(),
+      fail(labels_file, std::to_string(data.images.rows) + " labels as there are images in " + images_file.string(),
            std::to_string(data.labels.size()));
     }
     return data;
@@ -224,8 +218,8 @@ template <typename T>
 void scale_pixels(std::span<const std::uint8_t> pixels, std::uint8_t maximum, std::span<T> scaled) {
   if (maximum == 0 || pixels.size() != scaled.size()) {
     throw std::invalid_argument("scale_pixels: expected a maximum above 0 and room for " +
-                                std::to_string(pixels.size()) + " pixels, got " + std::to_string(maximum) +
-                                " and " + std::to_string(scaled.size()));
+                                std::to_string(pixels.size()) + " pixels, got " + std::to_string(maximum) + " and " +
+                                std::to_string(scaled.size()));
   }
   const T factor = T{1} / static_cast<T>(maximum);
   for (std::size_t i = 0; i < pixels.size(); ++i) scaled[i] = static_cast<T>(pixels[i]) * factor;

@@ -34,8 +34,8 @@ void dropout_row(std::uint64_t row, std::size_t units, double rate, DropoutKey k
 
 void check_label(std::uint8_t label, std::size_t classes) {
   if (label < classes) return;
-  throw std::out_of_range("softmax_cross_entropy: expected labels below " + std::to_string(classes) +
-                          ", got " + std::to_string(label));
+  throw std::out_of_range("softmax_cross_entropy: expected labels below " + std::to_string(classes) + ", got " +
+                          std::to_string(label));
 }
 
 /// The largest logit of a row, where it is, and the sum over the row of exp(logit - largest).
@@ -55,8 +55,8 @@ RowSoftmax<T> softmax_row(std::size_t classes, const T* logits) {
 }
 
 template <typename T>
-void softmax_gradient_row(std::size_t classes, const RowSoftmax<T>& row, std::uint8_t label, T weight,
-                          const T* logits, T* dlogits) {
+void softmax_gradient_row(std::size_t classes, const RowSoftmax<T>& row, std::uint8_t label, T weight, const T* logits,
+                          T* dlogits) {
   for (std::size_t j = 0; j < classes; ++j) dlogits[j] = weight * std::exp(logits[j] - row.largest) / row.sum;
   dlogits[label] -= weight;
 }
@@ -71,8 +71,8 @@ void dense_forward(std::size_t rows, DenseShape shape, Activation activation, co
 }
 
 template <typename T>
-void dense_backward(std::size_t rows, DenseShape shape, const T* x, const T* weights, const T* dy,
-                    T* dweights, T* dbias, T* dx) {
+void dense_backward(std::size_t rows, DenseShape shape, const T* x, const T* weights, const T* dy, T* dweights,
+                    T* dbias, T* dx) {
   gemm(Transpose::kYes, Transpose::kNo, {shape.inputs, shape.outputs, rows}, x, dy, T{0}, dweights);
   bias_backward(rows, shape.outputs, dy, dbias);
   if (dx == nullptr) return;
@@ -104,8 +104,7 @@ void relu_backward(std::size_t elements, const T* y, T* dy) {
 }
 
 template <typename T>
-void dropout(std::span<const std::int64_t> row_ids, std::size_t units, double rate, DropoutKey key,
-             const T* x, T* y) {
+void dropout(std::span<const std::int64_t> row_ids, std::size_t units, double rate, DropoutKey key, const T* x, T* y) {
   for (const std::int64_t row : row_ids) {
     dropout_row(static_cast<std::uint64_t>(row), units, rate, key, x, y);
     x += units;
@@ -114,8 +113,7 @@ void dropout(std::span<const std::int64_t> row_ids, std::size_t units, double ra
 }
 
 template <typename T>
-Outcome softmax_cross_entropy(std::span<const std::uint8_t> labels, std::size_t classes, const T* logits,
-                              T* dlogits) {
+Outcome softmax_cross_entropy(std::span<const std::uint8_t> labels, std::size_t classes, const T* logits, T* dlogits) {
   Outcome outcome;
   if (labels.empty()) return outcome;
   const T weight = T{1} / static_cast<T>(labels.size());

@@ -27,8 +27,8 @@ void dense_forward(std::size_t rows, DenseShape shape, Activation activation, co
 /// dweights = x^T dy, dbias = sum of dy over rows, dx = dy weights^T. All are overwritten; `dx` may be null
 /// where nobody needs it. Source: Goodfellow et al., 2016, section 6.5.6.
 template <typename T>
-void dense_backward(std::size_t rows, DenseShape shape, const T* x, const T* weights, const T* dy,
-                    T* dweights, T* dbias, T* dx);
+void dense_backward(std::size_t rows, DenseShape shape, const T* x, const T* weights, const T* dy, T* dweights,
+                    T* dbias, T* dx);
 
 /// y [rows, units] = activation(y + bias [units]) in one pass: what ends a dense layer and a convolution
 /// alike.
@@ -61,8 +61,7 @@ inline constexpr std::size_t kMaxDropoutUnits = std::size_t{1} << 26;
 /// set. Source: N. Srivastava et al., "Dropout", JMLR 15, 2014, section 10 (scaled while training instead of
 /// after).
 template <typename T>
-void dropout(std::span<const std::int64_t> row_ids, std::size_t units, double rate, DropoutKey key,
-             const T* x, T* y);
+void dropout(std::span<const std::int64_t> row_ids, std::size_t units, double rate, DropoutKey key, const T* x, T* y);
 
 /// How well the outputs for some rows fit their labels.
 struct Outcome {
@@ -76,7 +75,6 @@ struct Outcome {
 /// Bishop, "Pattern Recognition and Machine Learning", 2006, equations 4.104, 4.108 and 4.109. Throws
 /// std::out_of_range for a label that is not below `classes`.
 template <typename T>
-Outcome softmax_cross_entropy(std::span<const std::uint8_t> labels, std::size_t classes, const T* logits,
-                              T* dlogits);
+Outcome softmax_cross_entropy(std::span<const std::uint8_t> labels, std::size_t classes, const T* logits, T* dlogits);
 
 }  // namespace demos

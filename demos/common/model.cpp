@@ -38,8 +38,7 @@ std::vector<std::string_view> split_at_commas(std::string_view text) {
   return fields;
 }
 
-std::size_t parse_size(std::string_view text, std::string_view name, std::string_view field,
-                       std::size_t maximum) {
+std::size_t parse_size(std::string_view text, std::string_view name, std::string_view field, std::size_t maximum) {
   const auto value = parse_number<std::size_t>(field);
   if (value && *value >= 1 && *value <= maximum) return *value;
   fail(text, std::string(name) + " to be a whole number from 1 to " + std::to_string(maximum) + ", got '" +
@@ -129,8 +128,8 @@ LayerPlan plan_cnn(std::size_t height, std::size_t width, std::size_t classes) {
 
 void check_range(const char* name, std::size_t value, std::size_t maximum) {
   if (value >= 1 && value <= maximum) return;
-  throw std::invalid_argument("network: expected " + std::string(name) + " from 1 to " +
-                              std::to_string(maximum) + ", got " + std::to_string(value));
+  throw std::invalid_argument("network: expected " + std::string(name) + " from 1 to " + std::to_string(maximum) +
+                              ", got " + std::to_string(value));
 }
 
 void check_rate(const char* name, double rate) {
@@ -155,8 +154,7 @@ ModelSpec parse_model(std::string_view text) {
   fail(text, "'mlp', 'cnn' or 'custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID'");
 }
 
-LayerPlan plan_layers(const ModelSpec& spec, std::size_t image_height, std::size_t image_width,
-                      std::size_t classes) {
+LayerPlan plan_layers(const ModelSpec& spec, std::size_t image_height, std::size_t image_width, std::size_t classes) {
   static_assert(kMaxImageSide * kMaxImageSide <= kMaxDropoutUnits && kMaxWidth <= kMaxDropoutUnits);
   check_range("image height", image_height, kMaxImageSide);
   check_range("image width", image_width, kMaxImageSide);
@@ -169,8 +167,6 @@ LayerPlan plan_layers(const ModelSpec& spec, std::size_t image_height, std::size
   return plan_mlp(spec, image_height * image_width, classes);
 }
 
-std::size_t output_elements(const Layer& layer) {
-  return std::visit(OutputElements{}, layer);
-}
+std::size_t output_elements(const Layer& layer) { return std::visit(OutputElements{}, layer); }
 
 }  // namespace demos

@@ -65,8 +65,7 @@ struct LayerPlan {
 /// Lays out `spec` for gray images of image_height x image_width. The CNN is two times (3x3 'same'
 /// convolution with 32, then 64 channels, 2x2 max-pool), a dense layer of 128 and the dense output layer, all
 /// ReLU but the last. Throws std::invalid_argument where a size is zero or too large.
-LayerPlan plan_layers(const ModelSpec& spec, std::size_t image_height, std::size_t image_width,
-                      std::size_t classes);
+LayerPlan plan_layers(const ModelSpec& spec, std::size_t image_height, std::size_t image_width, std::size_t classes);
 
 /// Elements of the layer's output per row.
 std::size_t output_elements(const Layer& layer);

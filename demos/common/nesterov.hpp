@@ -19,12 +19,11 @@ namespace demos {
 /// taken at the parameters themselves. `velocity` starts at zero. Throws std::invalid_argument where lengths
 /// differ.
 template <typename T>
-void nesterov_update(std::span<T> params, std::span<T> velocity, std::span<const T> gradient, T rate,
-                     T momentum) {
+void nesterov_update(std::span<T> params, std::span<T> velocity, std::span<const T> gradient, T rate, T momentum) {
   if (velocity.size() != params.size() || gradient.size() != params.size()) {
-    throw std::invalid_argument("nesterov_update: expected velocity and gradient of " +
-                                std::to_string(params.size()) + " elements like params, got " +
-                                std::to_string(velocity.size()) + " and " + std::to_string(gradient.size()));
+    throw std::invalid_argument("nesterov_update: expected velocity and gradient of " + std::to_string(params.size()) +
+                                " elements like params, got " + std::to_string(velocity.size()) + " and " +
+                                std::to_string(gradient.size()));
   }
   for (std::size_t i = 0; i < params.size(); ++i) {
     const T descent = rate * gradient[i];

@@ -48,8 +48,8 @@ struct WeightsOf {
 double initial_uniform(std::uint64_t seed, std::uint64_t place) {
   constexpr std::uint32_t kInitialization = 0xFFFFFFFF;
   const std::uint64_t draw = place / 4;
-  const PhiloxCounter counter{static_cast<std::uint32_t>(draw), static_cast<std::uint32_t>(draw >> 32),
-                              kInitialization, kInitialization};
+  const PhiloxCounter counter{static_cast<std::uint32_t>(draw), static_cast<std::uint32_t>(draw >> 32), kInitialization,
+                              kInitialization};
   return to_unit_interval(philox4x32_10(counter, seed)[place % 4]);
 }
 
@@ -65,13 +65,12 @@ struct Forward {
   T* y;
 
   const T* operator()(const DenseLayer& layer) const {
-    dense_forward(rows, layer.shape, layer.activation, x, params + layer.weights_offset,
-                  params + layer.bias_offset, y);
+    dense_forward(rows, layer.shape, layer.activation, x, params + layer.weights_offset, params + layer.bias_offset, y);
     return y;
   }
   const T* operator()(const ConvLayer& layer) const {
-    conv2d_forward(rows, layer.shape, layer.activation, x, params + layer.weights_offset,
-                   params + layer.bias_offset, scratch, y);
+    conv2d_forward(rows, layer.shape, layer.activation, x, params + layer.weights_offset, params + layer.bias_offset,
+                   scratch, y);
     return y;
   }
   const T* operator()(const PoolLayer& layer) const {
@@ -107,8 +106,8 @@ struct Backward {
   }
   void operator()(const ConvLayer& layer) const {
     before_activation(layer.activation, rows * layer.shape.output_elements());
-    conv2d_backward(rows, layer.shape, x, params + layer.weights_offset, dy, scratch,
-                    gradient + layer.weights_offset, gradient + layer.bias_offset, dx);
+    conv2d_backward(rows, layer.shape, x, params + layer.weights_offset, dy, scratch, gradient + layer.weights_offset,
+                    gradient + layer.bias_offset, dx);
   }
   void operator()(const PoolLayer& layer) const { max_pool_backward(rows, layer.shape, x, dy, dx); }
   void operator()(const DropoutLayer& layer) const {
@@ -129,8 +128,7 @@ void grow(std::vector<T>& buffer, std::size_t elements) {
 }  // namespace
 
 template <typename T>
-Network<T>::Network(const ModelSpec& spec, std::size_t image_height, std::size_t image_width,
-                    std::size_t classes)
+Network<T>::Network(const ModelSpec& spec, std::size_t image_height, std::size_t image_width, std::size_t classes)
     : plan_(plan_layers(spec, image_height, image_width, classes)),
       image_elements_(image_height * image_width),
       classes_(classes),
@@ -171,9 +169,8 @@ std::span<const T> Network<T>::forward(std::span<const T> params, std::span<cons
 
 template <typename T>
 Outcome Network<T>::loss_and_gradient(std::span<const T> params, std::span<const T> images,
-                                      std::span<const std::uint8_t> labels,
-                                      std::span<const std::int64_t> row_ids, StepKey key,
-                                      std::span<T> gradient) {
+                                      std::span<const std::uint8_t> labels, std::span<const std::int64_t> row_ids,
+                                      StepKey key, std::span<T> gradient) {
   const std::size_t rows = rows_of(images);
   require("params", plan_.parameter_count, params.size());
   require("gradient", plan_.parameter_count, gradient.size());
@@ -199,8 +196,7 @@ Outcome Network<T>::evaluate(std::span<const T> params, std::span<const T> image
   for (std::size_t first = 0; first < rows; first += kEvaluationRows) {
     const std::size_t count = std::min(kEvaluationRows, rows - first);
     const auto logits = forward(params, images.subspan(first * image_elements_, count * image_elements_));
-    const Outcome part =
-        softmax_cross_entropy<T>(labels.subspan(first, count), classes_, logits.data(), nullptr);
+    const Outcome part = softmax_cross_entropy<T>(labels.subspan(first, count), classes_, logits.data(), nullptr);
     total.mean_loss += part.mean_loss * static_cast<double>(count) / static_cast<double>(rows);
     total.correct += part.correct;
   }
@@ -224,8 +220,7 @@ std::size_t Network<T>::rows_of(std::span<const T> images) const {
 
 template <typename T>
 void Network<T>::reserve(std::size_t rows, Phase phase) {
-  for (std::size_t i = 0; i < outputs_.size(); ++i)
-    grow(outputs_[i], rows * output_elements(plan_.layers[i]));
+  for (std::size_t i = 0; i < outputs_.size(); ++i) grow(outputs_[i], rows * output_elements(plan_.layers[i]));
   if (phase == Phase::kInference) return;
   for (std::vector<T>& delta : deltas_) grow(delta, rows * largest_elements_);
 }
@@ -236,21 +231,20 @@ const T* Network<T>::propagate(const T* params, const T* images, std::size_t row
   const T* x = images;
   for (std::size_t i = 0; i < plan_.layers.size(); ++i) {
     inputs_[i] = x;
-    x = std::visit(Forward<T>{params, rows, row_ids, key, scratch_.data(), x, outputs_[i].data()},
-                   plan_.layers[i]);
+    x = std::visit(Forward<T>{params, rows, row_ids, key, scratch_.data(), x, outputs_[i].data()}, plan_.layers[i]);
   }
   return x;
 }
 
 template <typename T>
-void Network<T>::back_propagate(const T* params, std::size_t rows, StepKey key,
-                                std::span<const std::int64_t> row_ids, T* gradient) {
+void Network<T>::back_propagate(const T* params, std::size_t rows, StepKey key, std::span<const std::int64_t> row_ids,
+                                T* gradient) {
   T* dy = deltas_[0].data();
   T* dx = deltas_[1].data();
   for (std::size_t i = plan_.layers.size(); i-- > first_trained_;) {
     T* wanted = i == first_trained_ ? nullptr : dx;
-    const Backward<T> step{
-        params, rows, row_ids, key, scratch_.data(), gradient, inputs_[i], outputs_[i].data(), dy, wanted};
+    const Backward<T> step{params, rows,  row_ids, key, scratch_.data(), gradient, inputs_[i], outputs_[i].data(),
+                           dy,     wanted};
     std::visit(step, plan_.layers[i]);
     std::swap(dy, dx);
   }

@@ -47,13 +47,11 @@ class Network {
   /// the gradient of that mean, overwritten: weighted by rows, the gradients of parts of a batch average to
   /// that of the whole. `row_ids` [rows] name the rows within the whole data set and key the dropout masks
   /// together with `key`; they may be empty where the model has no dropout.
-  Outcome loss_and_gradient(std::span<const T> params, std::span<const T> images,
-                            std::span<const std::uint8_t> labels, std::span<const std::int64_t> row_ids,
-                            StepKey key, std::span<T> gradient);
+  Outcome loss_and_gradient(std::span<const T> params, std::span<const T> images, std::span<const std::uint8_t> labels,
+                            std::span<const std::int64_t> row_ids, StepKey key, std::span<T> gradient);
 
   /// Mean loss and correct rows, without dropout, computed some hundred rows at a time.
-  Outcome evaluate(std::span<const T> params, std::span<const T> images,
-                   std::span<const std::uint8_t> labels);
+  Outcome evaluate(std::span<const T> params, std::span<const T> images, std::span<const std::uint8_t> labels);
 
  private:
   enum class Phase { kTraining, kInference };

@@ -24,9 +24,8 @@ constexpr PhiloxCounter philox4x32_10(PhiloxCounter counter, std::uint64_t key) 
   for (int round = 0; round < kRounds; ++round) {
     const std::uint64_t product0 = kMultiplier0 * counter[0];
     const std::uint64_t product1 = kMultiplier1 * counter[2];
-    counter = {
-        static_cast<std::uint32_t>(product1 >> 32) ^ counter[1] ^ key0, static_cast<std::uint32_t>(product1),
-        static_cast<std::uint32_t>(product0 >> 32) ^ counter[3] ^ key1, static_cast<std::uint32_t>(product0)};
+    counter = {static_cast<std::uint32_t>(product1 >> 32) ^ counter[1] ^ key0, static_cast<std::uint32_t>(product1),
+               static_cast<std::uint32_t>(product0 >> 32) ^ counter[3] ^ key1, static_cast<std::uint32_t>(product0)};
     key0 += kWeyl0;
     key1 += kWeyl1;
   }
@@ -34,8 +33,6 @@ constexpr PhiloxCounter philox4x32_10(PhiloxCounter counter, std::uint64_t key) 
 }
 
 /// A word as a number in (0, 1): the middle of its 2^-32 wide cell, exact in double.
-constexpr double to_unit_interval(std::uint32_t word) {
-  return (word + 0.5) * 0x1p-32;
-}
+constexpr double to_unit_interval(std::uint32_t word) { return (word + 0.5) * 0x1p-32; }
 
 }  // namespace demos

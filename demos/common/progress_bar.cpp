@@ -16,8 +16,7 @@ constexpr std::chrono::milliseconds kRedrawInterval{100};
 constexpr const char* kWipeLine = "\r\x1b[K";
 
 std::string bar(std::size_t step, std::size_t total_steps) {
-  const std::size_t filled =
-      total_steps == 0 ? kBarCells : kBarCells * std::min(step, total_steps) / total_steps;
+  const std::size_t filled = total_steps == 0 ? kBarCells : kBarCells * std::min(step, total_steps) / total_steps;
   return std::string(filled, '#').append(kBarCells - filled, '.');
 }
 
@@ -46,9 +45,9 @@ std::size_t columns_of(std::FILE* terminal) {
 }  // namespace
 
 std::string progress_line(const std::string& label, const Progress& progress, std::size_t columns) {
-  std::string line = label + " [" + bar(progress.step, progress.total_steps) + "] " +
-                     std::to_string(progress.step) + "/" + std::to_string(progress.total_steps) + "  loss " +
-                     fixed(progress.loss) + "  ETA " + time_left(progress);
+  std::string line = label + " [" + bar(progress.step, progress.total_steps) + "] " + std::to_string(progress.step) +
+                     "/" + std::to_string(progress.total_steps) + "  loss " + fixed(progress.loss) + "  ETA " +
+                     time_left(progress);
   line.resize(std::min(line.size(), columns));
   return line;
 }
@@ -72,8 +71,7 @@ void ProgressBar::update(std::size_t step, double loss) {
   if (now < next_draw_) return;
   next_draw_ = now + kRedrawInterval;
   // One column stays free: writing into the last one makes some terminals wrap.
-  const std::string line =
-      progress_line(label_, {step, total_steps_, loss, now - started_}, columns_of(out_) - 1);
+  const std::string line = progress_line(label_, {step, total_steps_, loss, now - started_}, columns_of(out_) - 1);
   std::fputs((kWipeLine + line).c_str(), out_);
   std::fflush(out_);
 }

@@ -15,8 +15,7 @@ namespace sr = syncrun;
 sr::Avg<double> mean_dot(sr::Scattered<const float, 2> x, sr::Broadcast<const float, 1> y) {
   double sum = 0;
   for (std::int64_t row = 0; row < x.rows(); ++row) {
-    for (std::int64_t column = 0; column < y.rows(); ++column)
-      sum += double{x(row, column)} * double{y[column]};
+    for (std::int64_t column = 0; column < y.rows(); ++column) sum += double{x(row, column)} * double{y[column]};
   }
   return sum / static_cast<double>(x.rows());
 }
@@ -39,8 +38,8 @@ int program(sr::Session& session) {
   const double in_slices = f(x, y, {.slices = 4});  // a quarter of the device memory
   const double on_one = f.on_rank(0)(x, y);         // one worker alone, to check against
 
-  std::printf("%d workers: %.12f\n4 slices:  %.12f\n1 worker:  %.12f\n", session.world_size(), on_all,
-              in_slices, on_one);
+  std::printf("%d workers: %.12f\n4 slices:  %.12f\n1 worker:  %.12f\n", session.world_size(), on_all, in_slices,
+              on_one);
   const bool agree = std::abs(on_all - on_one) < 1e-12 && std::abs(in_slices - on_one) < 1e-12;
   std::printf("%s\n", agree ? "equal" : "NOT EQUAL");
   return agree ? 0 : 1;
@@ -48,6 +47,4 @@ int program(sr::Session& session) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return syncrun::run(argc, argv, program);
-}
+int main(int argc, char** argv) { return syncrun::run(argc, argv, program); }

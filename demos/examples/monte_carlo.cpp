@@ -94,8 +94,8 @@ int program(sr::Session& session) {
   const double exact = geometric_price(option);
   std::printf("%lld paths on %lld workers\n", static_cast<long long>(paths), static_cast<long long>(workers));
   std::printf("arithmetic average: %.4f +- %.4f\n", arithmetic.price, arithmetic.standard_error);
-  std::printf("geometric average:  %.4f +- %.4f, in closed form %.4f\n", geometric.price,
-              geometric.standard_error, exact);
+  std::printf("geometric average:  %.4f +- %.4f, in closed form %.4f\n", geometric.price, geometric.standard_error,
+              exact);
   const bool right = std::abs(geometric.price - exact) < 5 * geometric.standard_error;
   std::printf("%s\n", right ? "within five standard errors" : "NOT WITHIN FIVE STANDARD ERRORS");
   return right ? 0 : 1;
@@ -103,6 +103,4 @@ int program(sr::Session& session) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return syncrun::run(argc, argv, program, {.seed = 1});
-}
+int main(int argc, char** argv) { return syncrun::run(argc, argv, program, {.seed = 1}); }

@@ -16,8 +16,7 @@ constexpr std::int64_t kColumns = 3;
 /// Adds to each worker's copy of `total` the column sums of its rows of x. The slices of a call all see the
 /// copy as it was before; what they write is added up and takes its place after the last, so that only the
 /// first brings the old value along.
-void add_rows(sr::CpuWorker& worker, sr::Scattered<const double, 2> x,
-              sr::Update<sr::op::sum, double, 1> total) {
+void add_rows(sr::CpuWorker& worker, sr::Scattered<const double, 2> x, sr::Update<sr::op::sum, double, 1> total) {
   if (worker.slice() == 0) std::copy(total.original().begin(), total.original().end(), total.value().begin());
   for (std::int64_t row = 0; row < x.rows(); ++row) {
     for (std::int64_t column = 0; column < kColumns; ++column) total.value()[column] += x(row, column);
@@ -25,9 +24,7 @@ void add_rows(sr::CpuWorker& worker, sr::Scattered<const double, 2> x,
 }
 
 /// The sum of all copies, for the master: a reduction that leaves the copies alone.
-sr::Sum<double, 1> sum_of_copies(sr::Local<double, 1> total) {
-  return {total.span(), total.shape()};
-}
+sr::Sum<double, 1> sum_of_copies(sr::Local<double, 1> total) { return {total.span(), total.shape()}; }
 
 void print(const char* what, std::span<const double> values) {
   std::printf("%-24s", what);
@@ -48,15 +45,13 @@ int program(sr::Session& session) {
   const auto add = session.function(add_rows);
   add(x, total);
   add(x, total, {.slices = 4});
-  const std::vector<double> expected{2 * 14850, 2 * 14950,
-                                     2 * 15050};  // two times 3 * (0 + ... + 99) + 100 * column
+  const std::vector<double> expected{2 * 14850, 2 * 14950, 2 * 15050};  // two times 3 * (0 + ... + 99) + 100 * column
 
   // What the copies add up to: collected here, reduced by a function, reduced in place on every worker.
   const auto copies = total.gather();
   print("copies, gathered:", copies.span());
   std::vector<double> gathered(kColumns, 0.0);
-  for (std::int64_t i = 0; i < copies.size(); ++i)
-    gathered[static_cast<std::size_t>(i % kColumns)] += copies[i];
+  for (std::int64_t i = 0; i < copies.size(); ++i) gathered[static_cast<std::size_t>(i % kColumns)] += copies[i];
   const auto reduced = session.function(sum_of_copies)(total).to_vector();
   print("reduced to the master:", reduced);
   total.all_reduce(sr::Reduction::sum);
@@ -77,6 +72,4 @@ int program(sr::Session& session) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return syncrun::run(argc, argv, program);
-}
+int main(int argc, char** argv) { return syncrun::run(argc, argv, program); }

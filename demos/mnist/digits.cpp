@@ -12,9 +12,7 @@ std::string size_of(const demos::IdxImages& images) {
   return std::to_string(images.height) + " x " + std::to_string(images.width) + " pixels";
 }
 
-std::size_t held_out(std::size_t rows) {
-  return std::max<std::size_t>(1, rows / kTrainingRowsPerValidationRow);
-}
+std::size_t held_out(std::size_t rows) { return std::max<std::size_t>(1, rows / kTrainingRowsPerValidationRow); }
 
 }  // namespace
 

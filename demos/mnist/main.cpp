@@ -77,8 +77,7 @@ void train(sr::Session& session, const Options& options, const Digits& digits, R
   const auto train_batch = [&](Indices batch) -> double {
     ++at.dropout.step;
     if (options.input == Input::kHost) {
-      return step(training.images, training.labels, training.ids, params, velocity, gradient, at,
-                  {.batch = batch});
+      return step(training.images, training.labels, training.ids, params, velocity, gradient, at, {.batch = batch});
     }
     return step_on_shards(shards.images, shards.labels, shards.ids, params, velocity, gradient, at,
                           {.batch_s = shards.select(batch)});
@@ -93,8 +92,7 @@ void train(sr::Session& session, const Options& options, const Digits& digits, R
     std::shuffle(order.begin(), order.end(), random);
     const double loss = train_epoch(order, options.batch_size, "epoch " + std::to_string(epoch), train_batch);
     const auto elapsed = Clock::now() - started;
-    const Evaluation result =
-        evaluate(validation.images, validation.labels, params, {.slices = kEvaluationSlices});
+    const Evaluation result = evaluate(validation.images, validation.labels, params, {.slices = kEvaluationSlices});
     report.epoch({epoch, elapsed, loss, result.loss, fraction(result.correct, validation.rows())});
   }
   const Evaluation result = evaluate(test.images, test.labels, params, {.slices = kEvaluationSlices});

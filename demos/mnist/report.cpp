@@ -23,9 +23,9 @@ void Report::start(const Digits& digits, const std::vector<std::string>& devices
 }
 
 void Report::epoch(const EpochResult& result) {
-  std::printf("epoch %2d/%d  loss %.6f  validation loss %.6f  validation accuracy %.2f %%  %.2f s\n",
-              result.epoch, epochs_, result.training_loss, result.validation_loss,
-              100 * result.validation_accuracy, result.elapsed.count());
+  std::printf("epoch %2d/%d  loss %.6f  validation loss %.6f  validation accuracy %.2f %%  %.2f s\n", result.epoch,
+              epochs_, result.training_loss, result.validation_loss, 100 * result.validation_accuracy,
+              result.elapsed.count());
   std::fflush(stdout);
   if (!losses_) return;
   std::fprintf(losses_.get(), "%d %.17g %.17g\n", result.epoch, result.training_loss, result.validation_loss);

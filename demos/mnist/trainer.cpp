@@ -16,9 +16,9 @@ sr::Avg<double> Trainer<T>::step(sr::CpuWorker&, sr::Comm& comm, Images images, 
 }
 
 template <class T>
-sr::Avg<double> Trainer<T>::step_on_shards(sr::CpuWorker&, sr::Comm& comm, ImageShard images,
-                                           LabelShard labels, RowIdShard row_ids, Vector params,
-                                           Vector velocity, Vector gradient, StepOptions options) {
+sr::Avg<double> Trainer<T>::step_on_shards(sr::CpuWorker&, sr::Comm& comm, ImageShard images, LabelShard labels,
+                                           RowIdShard row_ids, Vector params, Vector velocity, Vector gradient,
+                                           StepOptions options) {
   return descend(comm, {images, labels, row_ids}, params, velocity, gradient, options);
 }
 
@@ -29,10 +29,10 @@ Evaluation Trainer<T>::evaluate(sr::CpuWorker&, Images images, Labels labels, Ve
 }
 
 template <class T>
-sr::Avg<double> Trainer<T>::descend(sr::Comm& comm, const Batch& batch, Vector params, Vector velocity,
-                                    Vector gradient, const StepOptions& options) {
-  const demos::Outcome outcome = network_.loss_and_gradient(params.span(), batch.images, batch.labels,
-                                                            batch.row_ids, options.dropout, gradient.span());
+sr::Avg<double> Trainer<T>::descend(sr::Comm& comm, const Batch& batch, Vector params, Vector velocity, Vector gradient,
+                                    const StepOptions& options) {
+  const demos::Outcome outcome = network_.loss_and_gradient(params.span(), batch.images, batch.labels, batch.row_ids,
+                                                            options.dropout, gradient.span());
   comm.avg(gradient);  // weighted by rows: exactly the gradient of the whole batch
   demos::nesterov_update<T>(params, velocity, gradient.span(), static_cast<T>(options.learning_rate),
                             static_cast<T>(options.momentum));
@@ -40,8 +40,8 @@ sr::Avg<double> Trainer<T>::descend(sr::Comm& comm, const Batch& batch, Vector p
 }
 
 template <class T>
-std::vector<T> initial_parameters(const demos::ModelSpec& model, std::size_t image_height,
-                                  std::size_t image_width, std::uint64_t seed) {
+std::vector<T> initial_parameters(const demos::ModelSpec& model, std::size_t image_height, std::size_t image_width,
+                                  std::uint64_t seed) {
   const demos::Network<T> network(model, image_height, image_width, kClasses);
   std::vector<T> params(network.parameter_count());
   network.initialize(params, seed);
@@ -50,9 +50,7 @@ std::vector<T> initial_parameters(const demos::ModelSpec& model, std::size_t ima
 
 template class Trainer<float>;
 template class Trainer<double>;
-template std::vector<float> initial_parameters(const demos::ModelSpec&, std::size_t, std::size_t,
-                                               std::uint64_t);
-template std::vector<double> initial_parameters(const demos::ModelSpec&, std::size_t, std::size_t,
-                                                std::uint64_t);
+template std::vector<float> initial_parameters(const demos::ModelSpec&, std::size_t, std::size_t, std::uint64_t);
+template std::vector<double> initial_parameters(const demos::ModelSpec&, std::size_t, std::size_t, std::uint64_t);
 
 }  // namespace mnist

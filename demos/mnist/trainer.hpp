@@ -35,8 +35,7 @@ class Trainer {
  public:
   using Images = sr::Scattered<const T, 2>;  // [rows, pixels]
   using Labels = sr::Scattered<const std::uint8_t, 1>;
-  using RowIds =
-      sr::Scattered<const std::int64_t, 1>;  // of the rows in the whole data set: they key dropout masks
+  using RowIds = sr::Scattered<const std::int64_t, 1>;  // of the rows in the whole data set: they key dropout masks
   using ImageShard = sr::Sliced<const T, 2>;
   using LabelShard = sr::Sliced<const std::uint8_t, 1>;
   using RowIdShard = sr::Sliced<const std::int64_t, 1>;
@@ -73,7 +72,7 @@ class Trainer {
 
 /// The parameters that training starts from, a pure function of the seed. Master.
 template <class T>
-std::vector<T> initial_parameters(const demos::ModelSpec& model, std::size_t image_height,
-                                  std::size_t image_width, std::uint64_t seed);
+std::vector<T> initial_parameters(const demos::ModelSpec& model, std::size_t image_height, std::size_t image_width,
+                                  std::uint64_t seed);
 
 }  // namespace mnist

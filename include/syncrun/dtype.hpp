@@ -105,19 +105,15 @@ inline constexpr DType dtype_of = detail::DTypeOf<T>::value;
 constexpr std::size_t size_of(DType dtype) noexcept {
   switch (dtype) {
     case DType::float64:
-    case DType::int64:
-      return 8;
+    case DType::int64: return 8;
     case DType::float32:
-    case DType::int32:
-      return 4;
+    case DType::int32: return 4;
     case DType::float16:
     case DType::bfloat16:
-    case DType::int16:
-      return 2;
+    case DType::int16: return 2;
     case DType::int8:
     case DType::uint8:
-    case DType::boolean:
-      return 1;
+    case DType::boolean: return 1;
   }
   return 0;
 }

@@ -97,8 +97,8 @@ struct FunctionOf<R, TypeList<Passed...>> {
   using type = Function<R, Passed...>;
 };
 template <class Pointer>
-using FunctionFor = typename FunctionOf<typename BodyTraits<Pointer>::ResultType,
-                                        typename BodyTraits<Pointer>::Sig::Passed>::type;
+using FunctionFor =
+    typename FunctionOf<typename BodyTraits<Pointer>::ResultType, typename BodyTraits<Pointer>::Sig::Passed>::type;
 
 }  // namespace detail
 }  // namespace syncrun

@@ -62,15 +62,14 @@ class OutputBuffer {
 OutputBuffer allocate_output(CpuWorker& worker, std::size_t bytes);
 
 template <Reduction kReduction, class T>
-constexpr bool kCanReduce = kReduction == Reduction::gather || (kReduction == Reduction::avg ? FloatingElement<T>
-                                                                                              : !std::is_same_v<T, bool>);
+constexpr bool kCanReduce =
+    kReduction == Reduction::gather || (kReduction == Reduction::avg ? FloatingElement<T> : !std::is_same_v<T, bool>);
 }  // namespace detail
 
 /// A result that is an array of N >= 1 dimensions. Movable, not copyable.
 template <Reduction kReduction, Element T, std::size_t N>
 class Output {
-  static_assert(kReduction != Reduction::avg || FloatingElement<T>,
-                "an average needs a floating-point element type");
+  static_assert(kReduction != Reduction::avg || FloatingElement<T>, "an average needs a floating-point element type");
   static_assert(detail::kCanReduce<kReduction, T>, "bool can be gathered, not reduced");
 
  public:
@@ -111,9 +110,7 @@ class Output {
   detail::OutputBuffer release() noexcept { return std::move(buffer_); }
 
  private:
-  static std::size_t bytes_of(const Shape<N>& shape) {
-    return static_cast<std::size_t>(shape.elements()) * sizeof(T);
-  }
+  static std::size_t bytes_of(const Shape<N>& shape) { return static_cast<std::size_t>(shape.elements()) * sizeof(T); }
   Shape<N> shape_{};
   detail::OutputBuffer buffer_;
 };
@@ -121,8 +118,7 @@ class Output {
 /// A result that is one number.
 template <Reduction kReduction, Element T>
 class Output<kReduction, T, 0> {
-  static_assert(kReduction != Reduction::avg || FloatingElement<T>,
-                "an average needs a floating-point element type");
+  static_assert(kReduction != Reduction::avg || FloatingElement<T>, "an average needs a floating-point element type");
   static_assert(kReduction != Reduction::gather, "a number per rank is gathered as Gather<T, 1> of one row");
   static_assert(detail::kCanReduce<kReduction, T>, "bool can be gathered, not reduced");
 
@@ -132,8 +128,8 @@ class Output<kReduction, T, 0> {
   static constexpr std::size_t dimensions = 0;
 
   constexpr Output() = default;
-  constexpr Output(T value) noexcept : value_(value) {}        // NOLINT(google-explicit-constructor): return loss;
-  constexpr operator T() const noexcept { return value_; }     // NOLINT(google-explicit-constructor)
+  constexpr Output(T value) noexcept : value_(value) {}     // NOLINT(google-explicit-constructor): return loss;
+  constexpr operator T() const noexcept { return value_; }  // NOLINT(google-explicit-constructor)
   constexpr T value() const noexcept { return value_; }
 
  private:

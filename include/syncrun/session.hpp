@@ -109,16 +109,15 @@ class Session {
   /// `T(arguments...)`. Arguments are trivially copyable values, strings or vectors of trivially copyable elements.
   template <class T, class... Arguments>
   Replicated<T> replicate(const Arguments&... arguments) {
-    const detail::Body construct{detail::DeviceKind::cpu,
-                                 &detail::construct_object<T, detail::Stored<Arguments>...>, {}};
+    const detail::Body construct{
+        detail::DeviceKind::cpu, &detail::construct_object<T, detail::Stored<Arguments>...>, {}};
     return Replicated<T>(detail::replicate_object(core_, construct, bytes_of(arguments...), "replicate"));
   }
   /// The same through a factory function that returns the object, called on every worker.
   template <class T, class... P, class... Arguments>
   Replicated<T> replicate(T (*factory)(P...), const Arguments&... arguments) {
     using Factory = detail::Factory<T (*)(P...)>;
-    const detail::Body construct{detail::DeviceKind::cpu,
-                                 &Factory::template construct<detail::Stored<Arguments>...>,
+    const detail::Body construct{detail::DeviceKind::cpu, &Factory::template construct<detail::Stored<Arguments>...>,
                                  detail::to_body_pointer(factory)};
     return Replicated<T>(detail::replicate_object(core_, construct, bytes_of(arguments...), "replicate"));
   }
@@ -144,8 +143,9 @@ class Session {
   static void check_pair() {
     using A = detail::BodyTraits<std::remove_const_t<Cpu>>;
     using B = detail::BodyTraits<std::remove_const_t<Cuda>>;
-    static_assert(std::is_same_v<detail::FunctionFor<std::remove_const_t<Cpu>>, detail::FunctionFor<std::remove_const_t<Cuda>>>,
-                  "the two bodies must take and return the same");
+    static_assert(
+        std::is_same_v<detail::FunctionFor<std::remove_const_t<Cpu>>, detail::FunctionFor<std::remove_const_t<Cuda>>>,
+        "the two bodies must take and return the same");
     static_assert(A::kDevice == detail::DeviceKind::cpu && B::kDevice == detail::DeviceKind::cuda,
                   "the bodies come in the order: for CPU devices, for CUDA devices (it has a CudaWorker&)");
   }

@@ -29,12 +29,10 @@ std::string in_seconds(std::chrono::milliseconds time) {
 std::string stopped_message(const JobEnd& end) {
   const std::string stopped = "stopped by " + signal_name(end.stop_signal);
   switch (end.killed) {
-    case KillReason::none:
-      return stopped;
+    case KillReason::none: return stopped;
     case KillReason::grace_over:
       return stopped + ", and killed since it had not ended " + in_seconds(end.grace) + " later";
-    case KillReason::second_signal:
-      return stopped + ", and killed at the second signal";
+    case KillReason::second_signal: return stopped + ", and killed at the second signal";
   }
   return stopped;
 }

@@ -47,8 +47,7 @@ std::string describe_devices(const CommandOptions& options) {
 std::string describe_start(const CommandOptions& options, const std::string& program) {
   std::string text = "command:\n  ";
   text += shell_word(program);
-  for (std::size_t i = 1; i < options.command.size(); ++i)
-    text.append(" ").append(shell_word(options.command[i]));
+  for (std::size_t i = 1; i < options.command.size(); ++i) text.append(" ").append(shell_word(options.command[i]));
   text += "\n";
   text += describe_devices(options);
   text += "variables:\n";

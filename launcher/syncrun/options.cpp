@@ -80,36 +80,16 @@ std::string not_empty(const std::string& name, const std::string& text) {
 void accept_option(CommandOptions& options, int which, const std::string& value) {
   using Action = CommandOptions::Action;
   switch (which) {
-    case 'n':
-      options.processes = not_empty("--nproc-per-node", value);
-      break;
-    case kDevicesOption:
-      options.devices = not_empty("--devices", value);
-      break;
-    case kTimeoutOption:
-      options.timeout = seconds_text("--timeout", value);
-      break;
-    case kStartTimeoutOption:
-      options.start_timeout = seconds_text("--start-timeout", value);
-      break;
-    case kLogDirOption:
-      options.log_dir = log_dir_text(value);
-      break;
-    case kLogLevelOption:
-      options.log_level = log_level_text(value);
-      break;
-    case kGraceOption:
-      options.grace = grace_of(value);
-      break;
-    case kDryRunOption:
-      options.action = Action::dry_run;
-      break;
-    case kVersionOption:
-      options.action = Action::version;
-      break;
-    default:
-      options.action = Action::help;
-      break;
+    case 'n': options.processes = not_empty("--nproc-per-node", value); break;
+    case kDevicesOption: options.devices = not_empty("--devices", value); break;
+    case kTimeoutOption: options.timeout = seconds_text("--timeout", value); break;
+    case kStartTimeoutOption: options.start_timeout = seconds_text("--start-timeout", value); break;
+    case kLogDirOption: options.log_dir = log_dir_text(value); break;
+    case kLogLevelOption: options.log_level = log_level_text(value); break;
+    case kGraceOption: options.grace = grace_of(value); break;
+    case kDryRunOption: options.action = Action::dry_run; break;
+    case kVersionOption: options.action = Action::version; break;
+    default: options.action = Action::help; break;
   }
 }
 
@@ -124,14 +104,11 @@ void check_devices(const CommandOptions& options) {
   if (options.processes.empty() || options.processes == "auto") return;
   const bool is_cpu = devices.front().kind == DeviceKind::cpu;
   bool agree = false;
-  if (options.processes == "cpu" || options.processes == "gpu")
-    agree = is_cpu == (options.processes == "cpu");
-  else
-    agree = options.processes == std::to_string(devices.size());
+  if (options.processes == "cpu" || options.processes == "gpu") agree = is_cpu == (options.processes == "cpu");
+  else agree = options.processes == std::to_string(devices.size());
   if (agree) return;
-  throw_usage("-n and --devices disagree: got -n " + options.processes + " and " +
-              std::to_string(devices.size()) + (is_cpu ? " CPU" : " CUDA") + " device" +
-              (devices.size() == 1 ? "" : "s") + " (" + options.devices +
+  throw_usage("-n and --devices disagree: got -n " + options.processes + " and " + std::to_string(devices.size()) +
+              (is_cpu ? " CPU" : " CUDA") + " device" + (devices.size() == 1 ? "" : "s") + " (" + options.devices +
               "); expected one of the two, or equal numbers");
 }
 
@@ -155,10 +132,8 @@ CommandOptions parse_command_line(int argc, char** argv) {
   options.command.assign(argv + ::optind, argv + argc);
   if (options.command.empty())
     throw_usage("expected a program to run (syncrun [options] program [arguments]), got none");
-  if (options.devices.empty())
-    resolve_devices("", options.processes);
-  else
-    check_devices(options);
+  if (options.devices.empty()) resolve_devices("", options.processes);
+  else check_devices(options);
   return options;
 }
 
@@ -173,10 +148,8 @@ EnvironmentChanges environment_for(const CommandOptions& options) {
   set(environment::kStartTimeout, options.start_timeout);
   set(environment::kLogDir, options.log_dir);
   set(environment::kLogLevel, options.log_level);
-  if (options.devices.empty() && !options.processes.empty())
-    changes.unset.emplace_back(environment::kDevices);
-  if (options.processes.empty() && !options.devices.empty())
-    changes.unset.emplace_back(environment::kProcesses);
+  if (options.devices.empty() && !options.processes.empty()) changes.unset.emplace_back(environment::kDevices);
+  if (options.processes.empty() && !options.devices.empty()) changes.unset.emplace_back(environment::kProcesses);
   return changes;
 }
 

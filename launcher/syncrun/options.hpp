@@ -12,8 +12,7 @@ namespace syncrun::detail {
 struct CommandOptions {
   enum class Action { run, dry_run, version, help };
   Action action = Action::run;
-  std::vector<std::string>
-      command;  ///< The program as written, and its arguments. Empty for version and help.
+  std::vector<std::string> command;  ///< The program as written, and its arguments. Empty for version and help.
 
   // As written; empty: not given.
   std::string devices;

@@ -62,14 +62,12 @@ std::string find_program(const std::string& name) {
 void check_log_dir(const std::string& path) {
   std::filesystem::path existing = path;
   std::error_code error;
-  while (!std::filesystem::exists(existing, error) && existing.has_relative_path())
-    existing = existing.parent_path();
+  while (!std::filesystem::exists(existing, error) && existing.has_relative_path()) existing = existing.parent_path();
   if (!std::filesystem::is_directory(existing, error)) {
     throw_usage("--log-dir: expected a folder, but " + existing.string() + " is none");
   }
   if (::access(existing.c_str(), W_OK | X_OK) == 0) return;
-  throw_usage("--log-dir: expected a folder to write in, but " + existing.string() + ": " +
-              std::strerror(errno));
+  throw_usage("--log-dir: expected a folder to write in, but " + existing.string() + ": " + std::strerror(errno));
 }
 
 void make_log_dir(const std::string& path) {

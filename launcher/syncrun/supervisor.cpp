@@ -110,8 +110,7 @@ void Supervisor::watch(int fd) {
 /// Events only end the wait: what there is to read is looked at in a fixed order afterwards.
 void Supervisor::wait_for_events() {
   std::array<epoll_event, 4> events{};
-  const int count =
-      ::epoll_wait(events_.get(), events.data(), static_cast<int>(events.size()), wait_limit_ms());
+  const int count = ::epoll_wait(events_.get(), events.data(), static_cast<int>(events.size()), wait_limit_ms());
   if (count < 0 && errno != EINTR) throw_errno("epoll_wait");
   for (int i = 0; i < count; ++i) {
     if (events[i].data.fd != link_.get() || (events[i].events & EPOLLHUP) == 0) continue;
@@ -145,9 +144,7 @@ void Supervisor::read_messages() {
 
 void Supervisor::handle(const SupervisorMessage& message) {
   switch (message.kind) {
-    case SupervisorMessage::Kind::hello:
-      end_.said_hello = true;
-      return;
+    case SupervisorMessage::Kind::hello: end_.said_hello = true; return;
     case SupervisorMessage::Kind::worker:
       logger_->debug("worker with pid {} joined", message.number);
       // A group number of 1 or less would mean everybody to kill(2), and our own is ours.
@@ -180,12 +177,9 @@ void Supervisor::advance() {
   const bool is_late = stage_ != Stage::running && Clock::now() >= deadline_;
   if (stage_ == Stage::running && !master_is_alive()) start_killing(KillReason::none);
   if (stage_ == Stage::terminating) {
-    if (is_over())
-      stage_ = Stage::over;
-    else if (is_late)
-      start_killing(KillReason::grace_over);
-    else if (!master_is_alive())
-      terminate_remaining();
+    if (is_over()) stage_ = Stage::over;
+    else if (is_late) start_killing(KillReason::grace_over);
+    else if (!master_is_alive()) terminate_remaining();
   }
   if (stage_ != Stage::killing) return;
   kill_remaining();
@@ -197,21 +191,12 @@ void Supervisor::advance() {
 
 void Supervisor::handle_signal(int signal, bool from_terminal) {
   switch (signal) {
-    case SIGCHLD:
-      return;  // collect_ended() follows
-    case SIGTSTP:
-      suspend();
-      return;
-    case SIGCONT:
-      resume();
-      return;
+    case SIGCHLD: return;  // collect_ended() follows
+    case SIGTSTP: suspend(); return;
+    case SIGCONT: resume(); return;
     case SIGUSR1:
-    case SIGUSR2:
-      send_to_master(signal);
-      return;
-    default:
-      ask_to_stop(signal, from_terminal);
-      return;
+    case SIGUSR2: send_to_master(signal); return;
+    default: ask_to_stop(signal, from_terminal); return;
   }
 }
 

@@ -14,17 +14,11 @@ void* operator new(std::size_t bytes) {
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace demos::testing {
 
-std::size_t allocations_so_far() {
-  return allocations.load(std::memory_order_relaxed);
-}
+std::size_t allocations_so_far() { return allocations.load(std::memory_order_relaxed); }
 
 }  // namespace demos::testing

@@ -54,24 +54,16 @@ class Gemm : public ::testing::TestWithParam<GemmShape> {
     const auto c = converted<T>(noise(shape.m * shape.n, 3));
     auto result = c;
     multiply(ta, tb, shape, a.data(), b.data(), beta, result.data());
-    const auto expected = by_definition(ta, tb, shape, converted<double>(a), converted<double>(b),
-                                        double{beta}, converted<double>(c));
+    const auto expected =
+        by_definition(ta, tb, shape, converted<double>(a), converted<double>(b), double{beta}, converted<double>(c));
     for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(result[i], expected[i], tolerance) << i;
   }
 };
 
-TEST_P(Gemm, IsTheProductInDouble) {
-  expect_products<double>(gemm<double>, 1e-12);
-}
-TEST_P(Gemm, IsTheProductInFloat) {
-  expect_products<float>(gemm<float>, 1e-4);
-}
-TEST_P(Gemm, WithoutBlasIsTheProductInDouble) {
-  expect_products<double>(gemm_portable<double>, 1e-12);
-}
-TEST_P(Gemm, WithoutBlasIsTheProductInFloat) {
-  expect_products<float>(gemm_portable<float>, 1e-4);
-}
+TEST_P(Gemm, IsTheProductInDouble) { expect_products<double>(gemm<double>, 1e-12); }
+TEST_P(Gemm, IsTheProductInFloat) { expect_products<float>(gemm<float>, 1e-4); }
+TEST_P(Gemm, WithoutBlasIsTheProductInDouble) { expect_products<double>(gemm_portable<double>, 1e-12); }
+TEST_P(Gemm, WithoutBlasIsTheProductInFloat) { expect_products<float>(gemm_portable<float>, 1e-4); }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, Gemm,
                          ::testing::Values(GemmShape{1, 1, 1}, GemmShape{3, 5, 7}, GemmShape{64, 128, 128},

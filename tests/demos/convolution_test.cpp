@@ -49,8 +49,7 @@ class Convolution : public ::testing::TestWithParam<Conv2dShape> {
   std::vector<double> scratch_ = std::vector<double>(conv2d_scratch_elements(shape_));
 
   void forward(Activation activation) {
-    conv2d_forward(kRows, shape_, activation, x_.data(), weights_.data(), bias_.data(), scratch_.data(),
-                   y_.data());
+    conv2d_forward(kRows, shape_, activation, x_.data(), weights_.data(), bias_.data(), scratch_.data(), y_.data());
   }
 };
 
@@ -68,23 +67,20 @@ TEST_P(Convolution, GradientMatchesFiniteDifferences) {
     return dot(y_, direction);
   };
   loss();
-  std::vector<double> dy = direction, dweights(weights_.size(), 99), dbias(bias_.size(), 99),
-                      dx(x_.size(), 99);
+  std::vector<double> dy = direction, dweights(weights_.size(), 99), dbias(bias_.size(), 99), dx(x_.size(), 99);
   relu_backward(y_.size(), y_.data(), dy.data());
-  conv2d_backward(kRows, shape_, x_.data(), weights_.data(), dy.data(), scratch_.data(), dweights.data(),
-                  dbias.data(), dx.data());
+  conv2d_backward(kRows, shape_, x_.data(), weights_.data(), dy.data(), scratch_.data(), dweights.data(), dbias.data(),
+                  dx.data());
   expect_gradient(weights_, dweights, loss);
   expect_gradient(bias_, dbias, loss);
   expect_gradient(x_, dx, loss);
 }
 
-INSTANTIATE_TEST_SUITE_P(PaddingsAndKernels, Convolution,
-                         ::testing::Values(Conv2dShape{4, 5, 1, 2, 3, Padding::kSame},
-                                           Conv2dShape{4, 5, 2, 3, 3, Padding::kValid},
-                                           Conv2dShape{3, 3, 2, 2, 2, Padding::kSame},
-                                           Conv2dShape{2, 3, 1, 2, 5, Padding::kSame},
-                                           Conv2dShape{3, 3, 2, 2, 3, Padding::kValid},
-                                           Conv2dShape{1, 1, 1, 1, 1, Padding::kValid}));
+INSTANTIATE_TEST_SUITE_P(
+    PaddingsAndKernels, Convolution,
+    ::testing::Values(Conv2dShape{4, 5, 1, 2, 3, Padding::kSame}, Conv2dShape{4, 5, 2, 3, 3, Padding::kValid},
+                      Conv2dShape{3, 3, 2, 2, 2, Padding::kSame}, Conv2dShape{2, 3, 1, 2, 5, Padding::kSame},
+                      Conv2dShape{3, 3, 2, 2, 3, Padding::kValid}, Conv2dShape{1, 1, 1, 1, 1, Padding::kValid}));
 
 TEST(ConvolutionBlocks, GiveWhatOneImageAtATimeGives) {
   const Conv2dShape shape{8, 8, 2, 3, 3, Padding::kSame};
@@ -92,8 +88,7 @@ TEST(ConvolutionBlocks, GiveWhatOneImageAtATimeGives) {
   const std::vector<double> x = noise(kRows * shape.input_elements(), 1);
   const std::vector<double> weights = noise(shape.patch_elements() * 3, 2), bias = noise(3, 3);
   std::vector<double> scratch(conv2d_scratch_elements(shape)), y(kRows * shape.output_elements());
-  conv2d_forward(kRows, shape, Activation::kNone, x.data(), weights.data(), bias.data(), scratch.data(),
-                 y.data());
+  conv2d_forward(kRows, shape, Activation::kNone, x.data(), weights.data(), bias.data(), scratch.data(), y.data());
   const std::vector<double> expected = by_definition(kRows, shape, x, weights, bias);
   for (std::size_t i = 0; i < y.size(); ++i) ASSERT_NEAR(y[i], expected[i], 1e-12) << i;
 }

@@ -31,8 +31,7 @@ inline double dot(std::span<const double> a, std::span<const double> b) {
 
 /// Expects d loss / d values[i] to be gradient[i] for every `stride`-th i; `loss` reads `values`.
 template <typename Loss>
-void expect_gradient(std::vector<double>& values, std::span<const double> gradient, Loss loss,
-                     std::size_t stride = 1) {
+void expect_gradient(std::vector<double>& values, std::span<const double> gradient, Loss loss, std::size_t stride = 1) {
   constexpr double kStep = 1e-6;
   constexpr double kTolerance = 1e-7;
   ASSERT_EQ(values.size(), gradient.size());

@@ -69,9 +69,7 @@ TEST_F(Idx, ReadsImagesInRowMajorOrder) {
   EXPECT_EQ(images.pixels, (Bytes{1, 2, 3, 4, 5, 16}));
 }
 
-TEST_F(Idx, ReadsLabels) {
-  EXPECT_EQ(read_idx_labels(write("labels", kTwoLabels)), (Bytes{9, 0}));
-}
+TEST_F(Idx, ReadsLabels) { EXPECT_EQ(read_idx_labels(write("labels", kTwoLabels)), (Bytes{9, 0})); }
 
 class IdxNaming : public Idx, public ::testing::WithParamInterface<std::vector<std::string>> {};
 
@@ -90,8 +88,7 @@ INSTANTIATE_TEST_SUITE_P(OfMnistAndOfTheDigits, IdxNaming,
 
 TEST_F(Idx, NamesAMissingFile) {
   const fs::path file = directory_ / "nothing";
-  EXPECT_EQ(complaint([&] { read_idx_labels(file); }),
-            file.string() + ": expected this file or its .gz, got neither");
+  EXPECT_EQ(complaint([&] { read_idx_labels(file); }), file.string() + ": expected this file or its .gz, got neither");
   EXPECT_EQ(complaint([&] { load_split(directory_, Split::kTest); }),
             directory_.string() +
                 ": expected t10k-images-idx3-ubyte or digits-test-images-idx3-ubyte (or either as .gz), got "
@@ -99,8 +96,7 @@ TEST_F(Idx, NamesAMissingFile) {
 }
 
 TEST_F(Idx, RefusesADirectoryInPlaceOfAFile) {
-  EXPECT_NE(complaint([&] { read_idx_labels(directory_); }).find("expected a readable file"),
-            std::string::npos);
+  EXPECT_NE(complaint([&] { read_idx_labels(directory_); }).find("expected a readable file"), std::string::npos);
 }
 
 TEST_F(Idx, RefusesATruncatedFile) {
@@ -166,8 +162,7 @@ TEST_F(Idx, RefusesAsManyLabelsAsThereAreNotImages) {
 void write_gzip(const fs::path& file, const Bytes& bytes) {
   gzFile stream = gzopen(file.c_str(), "wb");
   ASSERT_NE(stream, nullptr);
-  EXPECT_EQ(gzwrite(stream, bytes.data(), static_cast<unsigned>(bytes.size())),
-            static_cast<int>(bytes.size()));
+  EXPECT_EQ(gzwrite(stream, bytes.data(), static_cast<unsigned>(bytes.size())), static_cast<int>(bytes.size()));
   EXPECT_EQ(gzclose(stream), Z_OK);
 }
 

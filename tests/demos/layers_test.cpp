@@ -46,15 +46,13 @@ TEST_P(DenseGradient, MatchesFiniteDifferences) {
   loss();
   std::vector<double> dy = direction, dweights(20, 99), dbias(5, 99), dx(12, 99);
   if (GetParam() == Activation::kRelu) relu_backward(y.size(), y.data(), dy.data());
-  dense_backward(kRows, kShape, x.data(), weights.data(), dy.data(), dweights.data(), dbias.data(),
-                 dx.data());
+  dense_backward(kRows, kShape, x.data(), weights.data(), dy.data(), dweights.data(), dbias.data(), dx.data());
   expect_gradient(weights, dweights, loss);
   expect_gradient(bias, dbias, loss);
   expect_gradient(x, dx, loss);
 }
 
-INSTANTIATE_TEST_SUITE_P(BothActivations, DenseGradient,
-                         ::testing::Values(Activation::kNone, Activation::kRelu));
+INSTANTIATE_TEST_SUITE_P(BothActivations, DenseGradient, ::testing::Values(Activation::kNone, Activation::kRelu));
 
 TEST(Dense, OfNoRowsHasZeroGradients) {
   const std::vector<double> weights(6, 1);
@@ -70,8 +68,7 @@ std::vector<std::int64_t> row_ids(std::int64_t first, std::size_t count) {
   return ids;
 }
 
-std::vector<double> mask(const std::vector<std::int64_t>& rows, std::size_t units, double rate,
-                         DropoutKey key) {
+std::vector<double> mask(const std::vector<std::int64_t>& rows, std::size_t units, double rate, DropoutKey key) {
   const std::vector<double> ones(rows.size() * units, 1);
   std::vector<double> y(ones.size());
   dropout(rows, units, rate, key, ones.data(), y.data());
@@ -135,9 +132,7 @@ TEST(SoftmaxCrossEntropy, OfEqualLogitsIsTheLogarithmOfTheirNumber) {
 TEST(SoftmaxCrossEntropy, GradientMatchesFiniteDifferences) {
   const std::vector<std::uint8_t> labels{2, 0, 4};
   std::vector<double> logits = noise(15, 1), dlogits(15);
-  const auto loss = [&] {
-    return softmax_cross_entropy<double>(labels, 5, logits.data(), nullptr).mean_loss;
-  };
+  const auto loss = [&] { return softmax_cross_entropy<double>(labels, 5, logits.data(), nullptr).mean_loss; };
   softmax_cross_entropy(labels, 5, logits.data(), dlogits.data());
   expect_gradient(logits, dlogits, loss);
 }

@@ -20,8 +20,7 @@ std::string complaint_about(const std::string& text) {
 TEST(Model, MlpHasTwoHiddenLayersOf800WithoutDropout) {
   const ModelSpec spec = parse_model("mlp");
   EXPECT_EQ(spec.kind, ModelKind::kMlp);
-  EXPECT_EQ(plan_layers(spec, 28, 28, 10).parameter_count,
-            784U * 800 + 800 + 800 * 800 + 800 + 800 * 10 + 10);
+  EXPECT_EQ(plan_layers(spec, 28, 28, 10).parameter_count, 784U * 800 + 800 + 800 * 800 + 800 + 800 * 10 + 10);
   EXPECT_EQ(plan_layers(spec, 28, 28, 10).layers.size(), 3U);
 }
 
@@ -52,9 +51,8 @@ TEST(Model, ErrorsSayWhatWasExpectedAndGot) {
             "model 'custom_mlp:2,8x,0,0': expected WIDTH to be a whole number from 1 to 65536, got '8x'");
   EXPECT_EQ(complaint_about("custom_mlp:2,8,1,0"),
             "model 'custom_mlp:2,8,1,0': expected DROP_IN to be a probability from 0 to below 1, got '1'");
-  EXPECT_EQ(
-      complaint_about("custom_mlp:2,8,0,nan"),
-      "model 'custom_mlp:2,8,0,nan': expected DROP_HID to be a probability from 0 to below 1, got 'nan'");
+  EXPECT_EQ(complaint_about("custom_mlp:2,8,0,nan"),
+            "model 'custom_mlp:2,8,0,nan': expected DROP_HID to be a probability from 0 to below 1, got 'nan'");
 }
 
 TEST(Model, RefusesSizesThatMakeNoNetwork) {

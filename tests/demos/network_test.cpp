@@ -102,8 +102,7 @@ TEST_P(EveryNetwork, GradientsOfPartsWeightedByRowsAreThatOfTheWhole) {
   }
   EXPECT_NEAR(sum.mean_loss, whole.mean_loss, 1e-12);
   EXPECT_EQ(sum.correct, whole.correct);
-  for (std::size_t i = 0; i < params_.size(); ++i)
-    ASSERT_NEAR(sum_gradient[i], whole_gradient[i], 1e-13) << i;
+  for (std::size_t i = 0; i < params_.size(); ++i) ASSERT_NEAR(sum_gradient[i], whole_gradient[i], 1e-13) << i;
 }
 
 TEST_P(EveryNetwork, OfNoRowsGivesZeros) {
@@ -149,20 +148,17 @@ TEST_P(EveryNetwork, FloatAgreesWithDouble) {
   const std::vector<float> params(params_.begin(), params_.end());
   const std::vector<float> images(batch.images.begin(), batch.images.end());
   std::vector<float> gradient(params.size());
-  const Outcome in_float =
-      network.loss_and_gradient(params, images, batch.labels, batch.row_ids, kKey, gradient);
+  const Outcome in_float = network.loss_and_gradient(params, images, batch.labels, batch.row_ids, kKey, gradient);
   EXPECT_NEAR(in_float.mean_loss, outcome.mean_loss, 1e-5);
   for (std::size_t i = 0; i < params.size(); ++i) ASSERT_NEAR(gradient[i], gradient_[i], 1e-5) << i;
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, EveryNetwork,
                          ::testing::Values(NetworkCase{"custom_mlp:1,5,0,0", 3, 3},
-                                           NetworkCase{"custom_mlp:2,12,0.2,0.5", 4, 3},
-                                           NetworkCase{"mlp", 8, 8}, NetworkCase{"cnn", 8, 8},
-                                           NetworkCase{"cnn", 5, 7}),
+                                           NetworkCase{"custom_mlp:2,12,0.2,0.5", 4, 3}, NetworkCase{"mlp", 8, 8},
+                                           NetworkCase{"cnn", 8, 8}, NetworkCase{"cnn", 5, 7}),
                          [](const auto& tested) {
-                           std::string name = tested.param.model + "_on_" +
-                                              std::to_string(tested.param.height) + "x" +
+                           std::string name = tested.param.model + "_on_" + std::to_string(tested.param.height) + "x" +
                                               std::to_string(tested.param.width);
                            std::replace_if(
                                name.begin(), name.end(), [](char c) { return std::isalnum(c) == 0; }, '_');
@@ -197,8 +193,7 @@ TEST(NetworkDropout, IsAnotherForEveryStepAndOffInEvaluation) {
   network.initialize(params, 1);
   const auto loss_at = [&](std::uint32_t step) {
     return network
-        .loss_and_gradient(params, batch.images, batch.labels, batch.row_ids, {.seed = 1, .step = step},
-                           gradient)
+        .loss_and_gradient(params, batch.images, batch.labels, batch.row_ids, {.seed = 1, .step = step}, gradient)
         .mean_loss;
   };
   EXPECT_EQ(loss_at(1), loss_at(1));
@@ -219,11 +214,9 @@ TEST(NetworkArguments, OfWrongLengthAreRefused) {
   EXPECT_THROW(network.initialize(short_gradient, 1), std::invalid_argument);
   EXPECT_THROW(network.forward(params, half_an_image), std::invalid_argument);
   EXPECT_THROW(network.evaluate(params, batch.images, one_label), std::invalid_argument);
-  EXPECT_THROW(
-      network.loss_and_gradient(params, batch.images, batch.labels, batch.row_ids, kKey, short_gradient),
-      std::invalid_argument);
-  EXPECT_THROW(network.loss_and_gradient(params, batch.images, batch.labels, {}, kKey, gradient),
-               std::invalid_argument)
+  EXPECT_THROW(network.loss_and_gradient(params, batch.images, batch.labels, batch.row_ids, kKey, short_gradient),
+               std::invalid_argument);
+  EXPECT_THROW(network.loss_and_gradient(params, batch.images, batch.labels, {}, kKey, gradient), std::invalid_argument)
       << "dropout needs to know the rows";
 }
 

@@ -51,8 +51,7 @@ std::vector<float> train(Network<float>& network, const Dataset& data, int epoch
     for (std::size_t first = 0; first < order.size(); first += kBatchRows) {
       const auto rows = std::span(order).subspan(first, std::min(kBatchRows, order.size() - first));
       const Dataset batch = take(data, rows);
-      network.loss_and_gradient(params, batch.images, batch.labels, rows, {.seed = 1, .step = step++},
-                                gradient);
+      network.loss_and_gradient(params, batch.images, batch.labels, rows, {.seed = 1, .step = step++}, gradient);
       nesterov_update<float>(params, velocity, gradient, 0.1F, 0.9F);
     }
   }
@@ -80,13 +79,9 @@ TEST_F(Training, TheDigitsAreThere) {
   EXPECT_EQ(maximum_, 16);
 }
 
-TEST_F(Training, OfTheMlpReaches95PercentOfTheDigitsInAFewEpochs) {
-  EXPECT_GT(test_accuracy_after("mlp", 8), 0.95);
-}
+TEST_F(Training, OfTheMlpReaches95PercentOfTheDigitsInAFewEpochs) { EXPECT_GT(test_accuracy_after("mlp", 8), 0.95); }
 
-TEST_F(Training, OfTheCnnReaches95PercentOfTheDigitsInAFewEpochs) {
-  EXPECT_GT(test_accuracy_after("cnn", 8), 0.95);
-}
+TEST_F(Training, OfTheCnnReaches95PercentOfTheDigitsInAFewEpochs) { EXPECT_GT(test_accuracy_after("cnn", 8), 0.95); }
 
 TEST_F(Training, WithDropoutReaches90PercentOfTheDigitsInAFewEpochs) {
   EXPECT_GT(test_accuracy_after("custom_mlp:2,200,0.2,0.5", 10), 0.90);

@@ -21,9 +21,8 @@ bool all_are(const std::vector<pid_t>& pids, bool stopped) {
 TEST(Death, OfTheMasterIsNamed) {
   CommandRun run({scripted_program(), "crash"});
   EXPECT_EQ(run.exit_code(), 128 + SIGSEGV);
-  EXPECT_THAT(run.last_error_line(),
-              testing::MatchesRegex("syncrun: the master \\(pid [0-9]+\\) was killed by SIGSEGV "
-                                    "\\(Segmentation fault\\)"));
+  EXPECT_THAT(run.last_error_line(), testing::MatchesRegex("syncrun: the master \\(pid [0-9]+\\) was killed by SIGSEGV "
+                                                           "\\(Segmentation fault\\)"));
 }
 
 TEST(Death, OfTheMasterDoesNotLoseItsFirstVerdict) {
@@ -56,9 +55,8 @@ TEST(Death, OfSyncrunEndsTheMaster) {
 }
 
 TEST(Death, SparesWhoeverWasThereBeforeSyncrun) {
-  CommandRun run(
-      {"-c", "sleep 1000 & exec \"$@\"", "sh", SYNCRUN_COMMAND, scripted_program(), "leave-daemon", "6"}, {},
-      "/bin/sh");
+  CommandRun run({"-c", "sleep 1000 & exec \"$@\"", "sh", SYNCRUN_COMMAND, scripted_program(), "leave-daemon", "6"}, {},
+                 "/bin/sh");
   EXPECT_EQ(run.exit_code(), 6);
   EXPECT_EQ(run.processes().size(), 1);
 }
@@ -156,8 +154,7 @@ TEST(UserSignals, ArePassedOn) {
 TEST(Suspension, StopsAndContinuesTheWholeJob) {
   CommandRun run({scripted_program(), "workers"});
   ASSERT_TRUE(run.prints("ready"));
-  ASSERT_TRUE(
-      eventually([&] { return run.processes().size() == 6; }));  // syncrun, master, two workers, two children
+  ASSERT_TRUE(eventually([&] { return run.processes().size() == 6; }));  // syncrun, master, two workers, two children
   const auto processes = run.processes();
   for (int round = 0; round < 3; ++round) {
     run.send(SIGTSTP);

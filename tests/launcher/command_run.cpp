@@ -77,9 +77,7 @@ char state_of(pid_t pid) {
   return after_name == std::string::npos ? '-' : stat[after_name + 2];
 }
 
-std::string scripted_program() {
-  return SYNCRUN_SCRIPTED_PROGRAM;
-}
+std::string scripted_program() { return SYNCRUN_SCRIPTED_PROGRAM; }
 
 CommandRun::CommandRun(const std::vector<std::string>& arguments, Start start, const std::string& image)
     : mark_(new_mark()),
@@ -99,10 +97,8 @@ CommandRun::CommandRun(const std::vector<std::string>& arguments, Start start, c
   pid_ = ::fork();
   if (pid_ != 0) return;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (start.on_terminal)
-    become_session_on(terminal.data());
-  else
-    ::setpgid(0, 0);
+  if (start.on_terminal) become_session_on(terminal.data());
+  else ::setpgid(0, 0);
   if (start.ignores_sighup) ::signal(SIGHUP, SIG_IGN);
   ::dup2(output_.get(), STDOUT_FILENO);
   ::dup2(errors_.get(), STDERR_FILENO);
@@ -118,9 +114,7 @@ CommandRun::~CommandRun() {
   ::waitpid(pid_, nullptr, 0);
 }
 
-void CommandRun::send(int signal) const {
-  ::kill(pid_, signal);
-}
+void CommandRun::send(int signal) const { ::kill(pid_, signal); }
 
 void CommandRun::type(const std::string& keys) const {
   ASSERT_EQ(::write(terminal_.get(), keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
@@ -138,12 +132,8 @@ int CommandRun::exit_code() {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
 
-std::string CommandRun::output() const {
-  return contents(output_);
-}
-std::string CommandRun::errors() const {
-  return contents(errors_);
-}
+std::string CommandRun::output() const { return contents(output_); }
+std::string CommandRun::errors() const { return contents(errors_); }
 
 std::string CommandRun::last_error_line() const {
   std::string text = errors();
@@ -158,8 +148,7 @@ bool CommandRun::prints(const std::string& text) const {
 std::vector<pid_t> CommandRun::processes() const {
   std::vector<pid_t> pids;
   for (const pid_t pid : all_processes()) {
-    if (read_file("/proc/" + std::to_string(pid) + "/environ").find(mark_) != std::string::npos)
-      pids.push_back(pid);
+    if (read_file("/proc/" + std::to_string(pid) + "/environ").find(mark_) != std::string::npos) pids.push_back(pid);
   }
   return pids;
 }

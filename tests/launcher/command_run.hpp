@@ -27,8 +27,7 @@ class CommandRun {
  public:
   /// Starts a command (by default `syncrun`) with these arguments, in a process group of its own. Whatever it
   /// starts can be told by a variable in its environment.
-  explicit CommandRun(const std::vector<std::string>& arguments, Start start = {},
-                      const std::string& image = "");
+  explicit CommandRun(const std::vector<std::string>& arguments, Start start = {}, const std::string& image = "");
   /// Kills what is left.
   ~CommandRun();
   CommandRun(const CommandRun&) = delete;

@@ -58,10 +58,9 @@ TEST(Command, PrintsTheVerdictLast) {
 TEST(Command, GivesTheProgramItsWordsAsWritten) {
   CommandRun run({"-n", "2", scripted_program(), "report-start", "-n", "5", "--", "--help", "two words"});
   EXPECT_EQ(run.exit_code(), 0);
-  EXPECT_THAT(run.output(),
-              StartsWith("argument " + scripted_program() +
-                         "\nargument report-start\nargument -n\nargument 5\nargument --\nargument "
-                         "--help\nargument two words\n"));
+  EXPECT_THAT(run.output(), StartsWith("argument " + scripted_program() +
+                                       "\nargument report-start\nargument -n\nargument 5\nargument --\nargument "
+                                       "--help\nargument two words\n"));
 }
 
 TEST(Command, SearchesThePathAndKeepsTheName) {
@@ -72,8 +71,8 @@ TEST(Command, SearchesThePathAndKeepsTheName) {
 
 TEST(Command, SetsOneVariableForEachOption) {
   ::setenv("SYNCRUN_DEVICES", "cpu7", 1);
-  CommandRun run({"-n", "2", "--timeout", "1.5", "--start-timeout", "9", "--log-dir", testing::TempDir(),
-                  "--log-level", "error", scripted_program(), "report-start"});
+  CommandRun run({"-n", "2", "--timeout", "1.5", "--start-timeout", "9", "--log-dir", testing::TempDir(), "--log-level",
+                  "error", scripted_program(), "report-start"});
   ::unsetenv("SYNCRUN_DEVICES");
   EXPECT_EQ(run.exit_code(), 0);
   for (const std::string line :
@@ -92,10 +91,9 @@ TEST(Command, StartsTheProgramWithNothingBlocked) {
 TEST(Command, DoubtsAProgramThatNeverStartedSyncrun) {
   CommandRun run({scripted_program(), "exit-without-hello", "0"});
   EXPECT_EQ(run.exit_code(), 125);
-  EXPECT_EQ(run.last_error_line(),
-            "syncrun: " + scripted_program() +
-                " ended (exited with code 0) without starting Syncrun: is it a Syncrun program? "
-                "Its main must call syncrun::run or syncrun::serve_if_worker");
+  EXPECT_EQ(run.last_error_line(), "syncrun: " + scripted_program() +
+                                       " ended (exited with code 0) without starting Syncrun: is it a Syncrun program? "
+                                       "Its main must call syncrun::run or syncrun::serve_if_worker");
   CommandRun failing({scripted_program(), "exit-without-hello", "4"});
   EXPECT_EQ(failing.exit_code(), 4);
 }
@@ -156,13 +154,11 @@ TEST(Command, MakesTheLogDirButNotInADryRun) {
 }
 
 TEST(Command, OnlySaysWhatItWouldStartInADryRun) {
-  CommandRun run(
-      {"--dry-run", "--devices", "cpu4,cpu2", "--timeout", "7", scripted_program(), "exit", "it's 3"});
+  CommandRun run({"--dry-run", "--devices", "cpu4,cpu2", "--timeout", "7", scripted_program(), "exit", "it's 3"});
   EXPECT_EQ(run.exit_code(), 0);
-  EXPECT_EQ(run.output(),
-            "command:\n  " + scripted_program() +
-                " exit 'it'\\''s 3'\ndevices:\n  rank 0: cpu4\n  rank 1: cpu2\nvariables:\n  "
-                "SYNCRUN_DEVICES=cpu4,cpu2\n  SYNCRUN_TIMEOUT=7\n  SYNCRUN_NPROC_PER_NODE is unset\n");
+  EXPECT_EQ(run.output(), "command:\n  " + scripted_program() +
+                              " exit 'it'\\''s 3'\ndevices:\n  rank 0: cpu4\n  rank 1: cpu2\nvariables:\n  "
+                              "SYNCRUN_DEVICES=cpu4,cpu2\n  SYNCRUN_TIMEOUT=7\n  SYNCRUN_NPROC_PER_NODE is unset\n");
   EXPECT_EQ(CommandRun({"--dry-run", "no-such-program"}).exit_code(), 127);
 }
 

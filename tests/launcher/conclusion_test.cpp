@@ -8,12 +8,8 @@ namespace syncrun::detail {
 namespace {
 
 // As waitpid() packs them.
-constexpr int exited(int code) {
-  return code << 8;
-}
-constexpr int killed_by(int signal) {
-  return signal;
-}
+constexpr int exited(int code) { return code << 8; }
+constexpr int killed_by(int signal) { return signal; }
 
 JobEnd ended(int wait_status) {
   JobEnd end;
@@ -61,8 +57,7 @@ TEST(Conclusion, SaysWhyAJobWasKilled) {
   end.stop_signal = SIGTERM;
   end.grace = std::chrono::milliseconds(1500);
   end.killed = KillReason::grace_over;
-  EXPECT_EQ(conclude(end).message,
-            "stopped by SIGTERM (Terminated), and killed since it had not ended 1.5 s later");
+  EXPECT_EQ(conclude(end).message, "stopped by SIGTERM (Terminated), and killed since it had not ended 1.5 s later");
   end.killed = KillReason::second_signal;
   EXPECT_EQ(conclude(end).message, "stopped by SIGTERM (Terminated), and killed at the second signal");
 }
@@ -71,10 +66,9 @@ TEST(Conclusion, DoubtsAProgramThatNeverStartedSyncrun) {
   auto end = ended(exited(0));
   end.said_hello = false;
   EXPECT_EQ(conclude(end).exit_code, 125);
-  EXPECT_EQ(
-      conclude(end).message,
-      "prog ended (exited with code 0) without starting Syncrun: is it a Syncrun program? Its main must call "
-      "syncrun::run or syncrun::serve_if_worker");
+  EXPECT_EQ(conclude(end).message,
+            "prog ended (exited with code 0) without starting Syncrun: is it a Syncrun program? Its main must call "
+            "syncrun::run or syncrun::serve_if_worker");
   end.wait_status = exited(4);
   EXPECT_EQ(conclude(end).exit_code, 4);
 }

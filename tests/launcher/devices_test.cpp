@@ -32,9 +32,7 @@ TEST(Devices, AreTakenAsListed) {
   EXPECT_EQ(names(resolve_devices("cpu5", "2")), "cpu5");
 }
 
-TEST(Devices, MayBeMoreCpusThanThereAreCores) {
-  EXPECT_EQ(names(resolve_devices("cpu100000", "")), "cpu100000");
-}
+TEST(Devices, MayBeMoreCpusThanThereAreCores) { EXPECT_EQ(names(resolve_devices("cpu100000", "")), "cpu100000"); }
 
 TEST(Devices, AreCountedFromZero) {
   if (cuda_is_built() && visible_gpus() > 0) GTEST_SKIP() << "counts GPUs on this machine";
@@ -52,8 +50,7 @@ TEST(Devices, AutoIsTheDefaultAndFallsBackToCores) {
 }
 
 TEST(Devices, RefusesUnknownNamesAndSaysWhich) {
-  for (const std::string name :
-       {"foo1", "cpu", "cpu-1", "cpux", "CPU0", "cpu0x", " cpu0", "cpu99999999999"}) {
+  for (const std::string name : {"foo1", "cpu", "cpu-1", "cpux", "CPU0", "cpu0x", " cpu0", "cpu99999999999"}) {
     EXPECT_THAT(refusal(name, ""), testing::AllOf(HasSubstr("expected"), HasSubstr("got '" + name + "'")));
   }
   EXPECT_THAT(refusal("cpu0,", ""), HasSubstr("got '' in 'cpu0,'"));
@@ -65,9 +62,7 @@ TEST(Devices, RefusesADeviceNamedTwice) {
   EXPECT_THAT(refusal("cpu1,cpu01", ""), HasSubstr("cpu1 twice"));
 }
 
-TEST(Devices, RefusesAMixOfKinds) {
-  EXPECT_THAT(refusal("cpu0,cuda0", ""), HasSubstr("one kind"));
-}
+TEST(Devices, RefusesAMixOfKinds) { EXPECT_THAT(refusal("cpu0,cuda0", ""), HasSubstr("one kind")); }
 
 TEST(Devices, RefusesCudaInABuildWithoutIt) {
   if (cuda_is_built()) GTEST_SKIP() << "this build has CUDA";
@@ -94,9 +89,7 @@ TEST(Devices, RefusesMoreThanTheLargestWorld) {
   EXPECT_THAT(refusal(list, ""), HasSubstr("at most"));
 }
 
-TEST(VisibleGpus, AreAllWithoutTheVariable) {
-  EXPECT_EQ(count_visible_gpus(nullptr, 4), 4);
-}
+TEST(VisibleGpus, AreAllWithoutTheVariable) { EXPECT_EQ(count_visible_gpus(nullptr, 4), 4); }
 
 TEST(VisibleGpus, AreAsManyAsTheVariableLists) {
   EXPECT_EQ(count_visible_gpus("2,0", 4), 2);

@@ -44,8 +44,8 @@ TEST(CommandLine, EndsItsOptionsAtTwoDashes) {
 }
 
 TEST(CommandLine, TakesEveryOption) {
-  const auto options = parse({"--nproc-per-node=3", "--timeout", "0.5", "--start-timeout=0", "--log-dir",
-                              "/tmp/./logs", "--log-level", "debug", "--grace", "1.25", "--dry-run", "prog"});
+  const auto options = parse({"--nproc-per-node=3", "--timeout", "0.5", "--start-timeout=0", "--log-dir", "/tmp/./logs",
+                              "--log-level", "debug", "--grace", "1.25", "--dry-run", "prog"});
   EXPECT_EQ(options.action, Action::dry_run);
   EXPECT_EQ(options.grace, milliseconds(1250));
   EXPECT_THAT(environment_for(options).set,
@@ -62,8 +62,7 @@ TEST(CommandLine, LeavesTheEnvironmentAloneWithoutOptions) {
 
 TEST(CommandLine, WinsOverLeftOverVariables) {
   EXPECT_THAT(environment_for(parse({"-n", "2", "prog"})).unset, ElementsAre("SYNCRUN_DEVICES"));
-  EXPECT_THAT(environment_for(parse({"--devices", "cpu0", "prog"})).unset,
-              ElementsAre("SYNCRUN_NPROC_PER_NODE"));
+  EXPECT_THAT(environment_for(parse({"--devices", "cpu0", "prog"})).unset, ElementsAre("SYNCRUN_NPROC_PER_NODE"));
 }
 
 TEST(CommandLine, NeedsNoProgramForHelpAndVersion) {

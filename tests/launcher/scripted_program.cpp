@@ -30,15 +30,9 @@ void say(const std::string& line) {
   std::fflush(stdout);
 }
 
-void say_hello(const Script& script) {
-  script.link.send({Kind::hello, 0, ""});
-}
-void announce(const Script& script, int worker) {
-  script.link.send({Kind::worker, worker, ""});
-}
-void send_verdict(const Script& script, const std::string& verdict) {
-  script.link.send({Kind::verdict, 0, verdict});
-}
+void say_hello(const Script& script) { script.link.send({Kind::hello, 0, ""}); }
+void announce(const Script& script, int worker) { script.link.send({Kind::worker, worker, ""}); }
+void send_verdict(const Script& script, const std::string& verdict) { script.link.send({Kind::verdict, 0, verdict}); }
 
 void ready(const Script& script) {
   say_hello(script);
@@ -78,9 +72,7 @@ int exit_with_code(Script& script) {
   return std::atoi(script.argument.c_str());
 }
 
-int exit_without_hello(Script& script) {
-  return std::atoi(script.argument.c_str());
-}
+int exit_without_hello(Script& script) { return std::atoi(script.argument.c_str()); }
 
 int crash(Script& script) {
   say_hello(script);

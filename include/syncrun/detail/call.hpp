@@ -171,8 +171,7 @@ class WorkerCall {
   Comm& comm();
 
   /// Takes over an output of the current slice.
-  void accept(std::size_t output, const OutputType& type, std::span<const std::int64_t> extents,
-              OutputBuffer buffer);
+  void accept(std::size_t output, const OutputType& type, std::span<const std::int64_t> extents, OutputBuffer buffer);
   void accept_scalar(std::size_t output, const OutputType& type, const void* value);
 
   /// Construction thunks: the arguments' bytes, and where the new object goes.

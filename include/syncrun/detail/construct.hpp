@@ -67,7 +67,8 @@ void construct_object(WorkerCall& call, const BodyPointer&) {
   std::tuple<Arguments...> arguments{take_argument<Arguments>(bytes)...};  // braces: left to right
   T* object = std::apply(
       [&](auto&... a) {
-        if constexpr (std::is_constructible_v<T, CpuWorker&, Arguments...>) return new T(call.cpu_worker(), std::move(a)...);
+        if constexpr (std::is_constructible_v<T, CpuWorker&, Arguments...>)
+          return new T(call.cpu_worker(), std::move(a)...);
         else return new T(std::move(a)...);
       },
       arguments);

@@ -76,9 +76,8 @@ consteval bool is_result() {
     if constexpr (field_count<R>() == 0) {
       return false;
     } else {
-      using Types = decltype(with_fields(std::declval<R&>(), [](auto&... field) {
-        return FieldList<std::remove_reference_t<decltype(field)>...>{};
-      }));
+      using Types = decltype(with_fields(
+          std::declval<R&>(), [](auto&... field) { return FieldList<std::remove_reference_t<decltype(field)>...>{}; }));
       return []<class... Fields>(FieldList<Fields...>) { return (kIsOutput<Fields> && ...); }(Types{});
     }
   } else {

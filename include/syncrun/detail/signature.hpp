@@ -46,7 +46,8 @@ class DataArgument {
 template <class T, std::size_t N>
 class SharedArgument {
  public:
-  SharedArgument(const Shared<T, N>& shared) noexcept : record_(&shared.record()) {}  // NOLINT(google-explicit-constructor)
+  SharedArgument(const Shared<T, N>& shared) noexcept
+      : record_(&shared.record()) {}  // NOLINT(google-explicit-constructor)
   template <class U, std::size_t M>
     requires(!std::same_as<U, T> || M != N)
   SharedArgument(const Shared<U, M>&) {  // NOLINT(google-explicit-constructor)
@@ -84,7 +85,8 @@ struct Parameter {
                 "a replicated function's parameters are: Scattered<const T, N>, Broadcast<const T, N>, PerWorker<T>, "
                 "Local<T, N>, Sliced<const T, N>, Update<Op, T, N>, CpuWorker&, Comm&, or a trivially copyable value. "
                 "Pointers and references mean nothing in another process");
-  static_assert(std::is_trivially_copyable_v<P>, "by-value parameters cross processes as bytes: trivially copyable only");
+  static_assert(std::is_trivially_copyable_v<P>,
+                "by-value parameters cross processes as bytes: trivially copyable only");
   static constexpr bool is_passed = true;
   static constexpr ArgumentType type{ArgumentKind::value, DType::uint8, Reduction::sum, 0, sizeof(P)};
   using Passed = P;
@@ -121,9 +123,7 @@ template <class T, std::size_t N>
 struct Parameter<Broadcast<T, N>> : ArrayParameter<ArgumentKind::broadcast, std::remove_const_t<T>, N> {
   using Passed = DataArgument<std::remove_const_t<T>, N>;
   static void add(CallBuilder& call, const Passed& data) { call.add_data(data.record()); }
-  static Broadcast<T, N> bind(WorkerCall& call, std::size_t i) {
-    return Broadcast<T, N>(call.whole(i).view<T, N>());
-  }
+  static Broadcast<T, N> bind(WorkerCall& call, std::size_t i) { return Broadcast<T, N>(call.whole(i).view<T, N>()); }
 };
 
 template <class T>
@@ -188,7 +188,8 @@ struct PassedOnly<TypeList<Kept...>> {
 };
 template <class... Kept, class P, class... Rest>
 struct PassedOnly<TypeList<Kept...>, P, Rest...> {
-  using type = typename std::conditional_t<Parameter<P>::is_passed, PassedOnly<TypeList<Kept..., std::remove_cvref_t<P>>, Rest...>,
+  using type = typename std::conditional_t<Parameter<P>::is_passed,
+                                           PassedOnly<TypeList<Kept..., std::remove_cvref_t<P>>, Rest...>,
                                            PassedOnly<TypeList<Kept...>, Rest...>>::type;
 };
 
@@ -199,9 +200,8 @@ constexpr auto output_types() {
   } else if constexpr (kIsOutput<R>) {
     return std::array{OutputType{dtype_of<typename R::element_type>, R::reduction, R::dimensions}};
   } else {
-    using Types = decltype(with_fields(std::declval<R&>(), [](auto&... field) {
-      return FieldList<std::remove_reference_t<decltype(field)>...>{};
-    }));
+    using Types = decltype(with_fields(
+        std::declval<R&>(), [](auto&... field) { return FieldList<std::remove_reference_t<decltype(field)>...>{}; }));
     return []<class... F>(FieldList<F...>) {
       return std::array{OutputType{dtype_of<typename F::element_type>, F::reduction, F::dimensions}...};
     }(Types{});
@@ -215,8 +215,9 @@ constexpr auto argument_types(TypeList<P...>) {
 
 template <class R, class... P>
 struct Signature {
-  static_assert(Result<R>, "a replicated function returns void, one of Avg, Sum, Min, Max, Prod, Gather, or a plain "
-                           "struct of up to twelve of them");
+  static_assert(Result<R>,
+                "a replicated function returns void, one of Avg, Sum, Min, Max, Prod, Gather, or a plain "
+                "struct of up to twelve of them");
   using Passed = typename PassedOnly<TypeList<>, P...>::type;
   static constexpr bool kHasComm = (std::same_as<P, Comm&> || ...);
   static constexpr auto kArguments = argument_types(Passed{});
@@ -369,7 +370,8 @@ struct LambdaPointer<R (C::*)(P...) const noexcept> {
 template <class F>
 auto as_pointer(F f) {
   if constexpr (std::is_class_v<F>) {
-    static_assert(requires { &F::operator(); }, "a generic or overloaded functor has no one signature");
+    static_assert(
+        requires { &F::operator(); }, "a generic or overloaded functor has no one signature");
     static_assert(std::is_empty_v<F>,
                   "a lambda that captures cannot run in another process: pass values as arguments, keep state in a "
                   "replicated object");
