@@ -1,0 +1,55 @@
+// Micro-benchmarks of the pieces under the hot paths: reductions, allocation in shared memory, the ring of a doorbell.
+
+#include <benchmark/benchmark.h>
+
+#include <array>
+#include <vector>
+
+#include "common/reduce.hpp"
+#include "common/segment.hpp"
+#include "common/shared_heap.hpp"
+#include "common/wait.hpp"
+
+namespace {
+
+using namespace syncrun;
+using namespace syncrun::detail;
+
+void reduce_floats(benchmark::State& state) {
+  const auto elements = static_cast<std::size_t>(state.range(0));
+  const auto ranks = static_cast<std::size_t>(state.range(1));
+  std::vector<std::vector<float>> arrays(ranks, std::vector<float>(elements, 0.0F));
+  std::vector<const void*> sources;
+  std::vector<void*> destinations;
+  for (auto& array : arrays) {
+    sources.push_back(array.data());
+    destinations.push_back(array.data());
+  }
+  for (auto _ : state) {
+    reduce_elements(DType::float32, Reduction::sum, destinations, sources, {}, elements);
+    benchmark::ClobberMemory();
+  }
+  state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations() * elements * ranks * 2 * sizeof(float)));
+}
+BENCHMARK(reduce_floats)->ArgsProduct({{256, 4096, 1 << 16, 1 << 20}, {2, 4, 8}});
+
+void allocate_and_free(benchmark::State& state) {
+  const Segment segment = Segment::create(std::size_t{1} << 32U);
+  SharedHeap heap(segment, 0, segment.bytes());
+  const auto bytes = static_cast<std::size_t>(state.range(0));
+  for (auto _ : state) {
+    const auto offset = heap.allocate(bytes, SharedHeap::Contents::any, "a benchmark");
+    heap.free(offset, SharedHeap::Giveback::later);
+  }
+}
+BENCHMARK(allocate_and_free)->Arg(512)->Arg(1 << 16)->Arg(1 << 20);
+
+void ring_with_nobody_asleep(benchmark::State& state) {
+  Doorbell bell{};
+  for (auto _ : state) bell.ring();
+}
+BENCHMARK(ring_with_nobody_asleep);
+
+}  // namespace
+
+BENCHMARK_MAIN();
