@@ -8,10 +8,10 @@
 #include <unistd.h>
 
 #include <boost/process/child.hpp>
-#include <boost/process/env.hpp>
-#include <boost/process/environment.hpp>
 #include <boost/process/exe.hpp>
 #include <boost/process/extend.hpp>
+
+#include <algorithm>
 #include <csignal>
 
 #include "common/errors.hpp"
@@ -22,20 +22,48 @@ namespace process = boost::process;
 
 namespace {
 
+using Strings = std::vector<std::string>;
+
+bool is_named(const std::string& variable, const std::string& name) {
+  return variable.size() > name.size() && variable.starts_with(name) && variable[name.size()] == '=';
+}
+
+/// "NAME=value" lines. (Boost 1.74's own environment compares past the end of shorter ones.)
+Strings child_environment(const SpawnRequest& request) {
+  Strings variables;
+  for (char** present = ::environ; *present != nullptr; ++present) {
+    const std::string variable = *present;
+    const auto is_this = [&](const std::string& name) { return is_named(variable, name); };
+    const auto replaces_this = [&](const auto& added) { return is_named(variable, added.first); };
+    if (std::any_of(request.unset.begin(), request.unset.end(), is_this)) continue;
+    if (std::any_of(request.environment.begin(), request.environment.end(), replaces_this)) continue;
+    variables.push_back(variable);
+  }
+  for (const auto& [name, value] : request.environment) variables.push_back(name + "=" + value);
+  return variables;
+}
+
+/// As exec takes them: pointers to mutable characters, which it leaves alone.
+std::vector<char*> pointers_to(const Strings& strings) {
+  std::vector<char*> pointers;
+  for (const auto& text : strings) pointers.push_back(const_cast<char*>(text.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
 /// What the child does between fork and exec: system calls only, since another thread of the parent may have
 /// held any lock at the time of the fork.
 struct InChild : process::extend::handler {
-  explicit InChild(const SpawnRequest& wanted) : request(&wanted), parent(::getpid()) {
+  InChild(const SpawnRequest& wanted, const Strings& environment)
+      : request(&wanted), parent(::getpid()), argv(pointers_to(wanted.arguments)), variables(pointers_to(environment)) {
     CPU_ZERO(&cores);
     for (const int core : request->cores) CPU_SET(core, &cores);
-    // exec takes pointers to mutable characters and leaves them alone.
-    for (const auto& argument : request->arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-    argv.push_back(nullptr);
   }
 
   template <class Executor>
   void on_exec_setup(Executor& executor) const {
     executor.cmd_line = argv.data();  // Boost's own has the path of the image for a name
+    executor.env = const_cast<char**>(variables.data());
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(127);  // it died before that took effect
     if (request->leads_group) ::setpgid(0, 0);
@@ -58,23 +86,18 @@ struct InChild : process::extend::handler {
 
   const SpawnRequest* request;
   pid_t parent;
-  cpu_set_t cores;
   std::vector<char*> argv;
+  std::vector<char*> variables;
+  cpu_set_t cores;
 };
-
-process::environment child_environment(const SpawnRequest& request) {
-  process::environment environment = boost::this_process::environment();
-  for (const auto& name : request.unset) environment.erase(name);
-  for (const auto& [name, value] : request.environment) environment[name] = value;
-  return environment;
-}
 
 }  // namespace
 
 SpawnedProcess spawn(const SpawnRequest& request) {
-  const InChild in_child(request);
+  const Strings variables = child_environment(request);
+  const InChild in_child(request, variables);
   std::error_code error;
-  process::child child(process::exe = request.program, process::env = child_environment(request), error, in_child);
+  process::child child(process::exe = request.program, error, in_child);
   if (error) throw_errno("cannot start " + request.program, error.value());
   SpawnedProcess spawned;
   spawned.pid = child.id();
