@@ -46,6 +46,7 @@ void ready(const Script& script) {
 [[noreturn]] void die_by(int signal) {
   constexpr rlimit kNoCore{0, 0};
   ::setrlimit(RLIMIT_CORE, &kNoCore);
+  ::signal(signal, SIG_DFL);  // sanitizers handle some
   ::raise(signal);
   std::abort();
 }
