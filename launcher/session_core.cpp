@@ -24,6 +24,7 @@ constexpr std::size_t round_up(std::size_t value) { return (value + kAlign - 1) 
 
 // How long the cause of a death may keep the exception: the kernel reports it once the memory is gone.
 constexpr Milliseconds kCauseLimit = std::chrono::seconds(5);
+constexpr Milliseconds kPeersLimit{100};
 
 class Claim {
  public:
@@ -395,12 +396,27 @@ Failure SessionCore::describe_loss(int rank, std::optional<int> wait_status) con
   return failure;
 }
 
+/// Gives peers that wait for each other a moment to say when they stopped waiting, before they are ended.
+void SessionCore::await_peers_release() const {
+  const auto is_waiting = [&](int rank) {
+    const WorkerSlot& slot = control_.worker(rank);
+    const Phase phase = phase_of(slot.progress.load(std::memory_order_acquire));
+    return slot.released_ns.load(std::memory_order_acquire) == 0 &&
+           (phase == Phase::collective || phase == Phase::vote);
+  };
+  const auto deadline = Clock::now() + kPeersLimit;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    while (is_waiting(rank) && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+
 void SessionCore::end_with_loss(std::uint64_t id) {
   const auto released = Clock::now();
   const int rank = static_cast<int>(control_.header().lost.load()) - 1;
   const auto status = nursery_->await_end(rank, kCauseLimit);
   Failure failure = describe_loss(rank, status);
   failure.master_released = released;
+  await_peers_release();
   for (int other = 0; other < world_size(); ++other) {
     failure.peers_released.emplace_back(Clock::duration(control_.worker(other).released_ns.load()));
   }

@@ -27,7 +27,8 @@ WorkerCore::WorkerCore(Attachment& attachment)
                  CpuComm::kReservedBytes,
              header_.arena_bytes - CpuComm::kReservedBytes),
       device_(make_cpu_device(attachment_.segment, arena_)),
-      peers_(attachment_, policy_),
+      // While the workers meet, the master sleeps.
+      peers_(attachment_, WaitPolicy::for_processes(attachment_.world_size, usable_cores())),
       cpu_worker_(*this),
       logger_(make_logger(attachment_.device, log_level_from_environment())),
       running_(std::make_unique<RunningCall>(*this)) {
