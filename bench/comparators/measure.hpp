@@ -81,22 +81,19 @@ inline void print_json_line(const Measurement& what, std::vector<double> samples
   const double mean_us =
       std::accumulate(samples_us.begin(), samples_us.end(), 0.0) / static_cast<double>(samples_us.size());
   std::sort(samples_us.begin(), samples_us.end());
-  std::printf("{\"name\": \"%s\", \"impl\": \"%s\", \"variant\": \"%s\", \"workers\": %zu, ", what.name,
-              what.impl, what.variant, what.workers);
+  std::printf("{\"name\": \"%s\", \"impl\": \"%s\", \"variant\": \"%s\", \"workers\": %zu, ", what.name, what.impl,
+              what.variant, what.workers);
   if (what.bytes != 0) std::printf("\"bytes\": %zu, ", what.bytes);
-  std::printf(
-      "\"median_us\": %.3f, \"mean_us\": %.3f, \"p10_us\": %.3f, \"p90_us\": %.3f, \"samples\": %zu}\n",
-      percentile(samples_us, 50), mean_us, percentile(samples_us, 10), percentile(samples_us, 90),
-      samples_us.size());
+  std::printf("\"median_us\": %.3f, \"mean_us\": %.3f, \"p10_us\": %.3f, \"p90_us\": %.3f, \"samples\": %zu}\n",
+              percentile(samples_us, 50), mean_us, percentile(samples_us, 10), percentile(samples_us, 90),
+              samples_us.size());
   std::fflush(stdout);
 }
 
 /// Each rank's value, before anything is reduced. Sums of small integers are exact, so that one all_reduce
 /// can be checked exactly. The timed iterations run in place, so values grow until they are infinite: an
 /// addition costs the same.
-inline float initial_value(std::size_t rank, std::size_t element) {
-  return static_cast<float>(rank + 1 + element % 7);
-}
+inline float initial_value(std::size_t rank, std::size_t element) { return static_cast<float>(rank + 1 + element % 7); }
 
 inline void fill(std::vector<float>& values, std::size_t rank) {
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = initial_value(rank, i);
