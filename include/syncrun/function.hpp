@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "syncrun/detail/signature.hpp"
+#include "syncrun/error.hpp"
 #include "syncrun/options.hpp"
 
 namespace syncrun {
