@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""House rules, as tests: which folder may include which (the table "Rooms" of the design), and how files look.
+
+usage: house_rules.py ROOT RULE    with RULE one of include_rules, headers, file_length, no_home_paths
+Prints each violation as FILE:LINE: what is wrong. Exit code 1 if there is one.
+"""
+
+import re
+import sys
+from pathlib import Path
+from typing import Iterator, NamedTuple
+
+CPP_SUFFIXES = {".cpp", ".hpp", ".cu", ".cuh"}
+HEADER_SUFFIXES = {".hpp", ".cuh"}
+SOURCE_SUFFIXES = CPP_SUFFIXES | {".py", ".sh", ".cmake"}
+FOLDERS = ["include", "common", "launcher", "worker", "demos", "tests", "bench", "scripts", "cmake", "docs", ".ci"]
+MAX_LINES = 600
+
+# Rooms: what the quoted (and <syncrun/...>) includes of a folder may start with.
+MAY_INCLUDE = {
+    "include": ("syncrun/",),
+    "common": ("syncrun/", "common/"),
+    "launcher": ("syncrun/", "common/", "launcher/"),
+    "worker": ("syncrun/", "common/", "worker/"),
+    "demos/common": ("demos/common/",),
+    "demos": ("syncrun/", "demos/common/"),  # and a demo's own folder
+}
+# Where CUDA and NCCL headers may appear; include/ only takes what declares their handle types.
+CUDA_ROOMS = {"worker", "demos", "tests", "bench"}
+CUDA_HANDLE_HEADERS = {"cuda_runtime_api.h", "driver_types.h", "cublas_v2.h", "cudnn.h", "nccl.h"}
+CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|cufft|curand|cusparse|cusolver|nccl|nvml|nvtx|driver_types|thrust/|cub/)")
+STANDARD_HEADER = re.compile(r"^[a-z_0-9]+$")
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+HOME_PATH = re.compile(r"(?<![\w.$}])/(?:home|root|Users)/\w")
+
+
+class Violation(NamedTuple):
+    file: Path
+    line: int
+    what: str
+
+
+def files(root: Path, suffixes: set[str]) -> Iterator[Path]:
+    """Files of the project, as paths relative to its root."""
+    for folder in FOLDERS:
+        for path in sorted((root / folder).rglob("*")):
+            if path.is_file() and (not suffixes or path.suffix in suffixes) and "__pycache__" not in path.parts:
+                yield path.relative_to(root)
+    if not suffixes:
+        yield from sorted(path.relative_to(root) for path in root.glob("*") if path.is_file())
+
+
+def lines_of(root: Path, file: Path) -> list[str]:
+    return (root / file).read_text(encoding="utf-8", errors="replace").splitlines()
+
+
+def room_of(file: Path) -> str:
+    return "demos/common" if file.parts[:2] == ("demos", "common") else file.parts[0]
+
+
+def wrong_include(root: Path, file: Path, bracket: str, name: str) -> str | None:
+    """What is wrong with including `name` in `file`; None if nothing is."""
+    room = room_of(file)
+    is_ours = bracket == '"' or name.startswith("syncrun/")
+    if not is_ours:
+        if room == "include":
+            if not STANDARD_HEADER.match(name) and name not in CUDA_HANDLE_HEADERS:
+                return f"include/ takes the standard library and CUDA or NCCL handle types only, not <{name}>"
+        elif CUDA_HEADER.match(name) and room not in CUDA_ROOMS:
+            return f"{room}/ never sees CUDA, not <{name}>"
+        return None
+
+    base = root / "include" if name.startswith("syncrun/") else root
+    if not (base / name).is_file():
+        if room in MAY_INCLUDE or not (root / file.parent / name).is_file():
+            return f"no file {name!r}: project headers are included by their path from the root"
+        return None
+    if room not in MAY_INCLUDE:
+        return None
+    allowed = MAY_INCLUDE[room]
+    if room == "demos":
+        allowed += (f"{file.parent.as_posix()}/",)
+        if name.startswith("syncrun/detail/"):
+            return "demos use the public API as a stranger would, not its details"
+    if name.startswith(allowed):
+        return None
+    return f"{room}/ may include {', '.join(allowed)} and never {name!r}"
+
+
+def include_rules(root: Path) -> Iterator[Violation]:
+    for file in files(root, CPP_SUFFIXES):
+        for number, line in enumerate(lines_of(root, file), 1):
+            found = INCLUDE.match(line)
+            wrong = wrong_include(root, file, *found.groups()) if found else None
+            if wrong:
+                yield Violation(file, number, wrong)
+
+
+def headers(root: Path) -> Iterator[Violation]:
+    for file in files(root, HEADER_SUFFIXES):
+        written = [line.strip() for line in lines_of(root, file) if line.strip()]
+        if "#pragma once" not in written:
+            yield Violation(file, 1, "a header says #pragma once")
+        opening = [line for line in written if line != "#pragma once"][:1]
+        if not opening or not opening[0].startswith("//"):
+            yield Violation(file, 1, "a header opens with a short paragraph (a // comment) saying what it is for")
+
+
+def file_length(root: Path) -> Iterator[Violation]:
+    for file in files(root, SOURCE_SUFFIXES):
+        count = len(lines_of(root, file))
+        if count > MAX_LINES:
+            yield Violation(file, count, f"{count} lines: over {MAX_LINES} is two files")
+
+
+def no_home_paths(root: Path) -> Iterator[Violation]:
+    for file in files(root, set()):
+        if b"\0" in (root / file).read_bytes()[:8192]:
+            continue
+        for number, line in enumerate(lines_of(root, file), 1):
+            if HOME_PATH.search(line):
+                yield Violation(file, number, "a path of somebody's home: it exists on one machine only")
+
+
+RULES = {rule.__name__: rule for rule in (include_rules, headers, file_length, no_home_paths)}
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 2 or arguments[1] not in RULES:
+        print(__doc__, file=sys.stderr)
+        return 2
+    root = Path(arguments[0])
+    violations = list(RULES[arguments[1]](root))
+    for violation in violations:
+        print(f"{violation.file}:{violation.line}: {violation.what}")
+    seen = sum(1 for _ in files(root, CPP_SUFFIXES))
+    if seen == 0:
+        print(f"no C++ files under {root}: nothing was checked")
+    return 1 if violations or seen == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

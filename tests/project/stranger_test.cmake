@@ -1,0 +1,54 @@
+# Installs the build, moves the prefix, builds a stranger's program against it and runs it with the installed command.
+# Given: BUILD, GENERATOR, COMPILER, SCRATCH, LIBRARY_FOLDER.
+cmake_minimum_required(VERSION 3.25)
+
+function(run)
+  cmake_parse_arguments(PARSE_ARGV 0 ARG "" "OUTPUT" "COMMAND")
+  execute_process(COMMAND ${ARG_COMMAND} RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE output TIMEOUT 240)
+  list(JOIN ARG_COMMAND " " command)
+  message(STATUS "${command}\n${output}")
+  if(NOT code EQUAL 0)
+    message(FATAL_ERROR "failed (${code}): ${command}")
+  endif()
+  if(ARG_OUTPUT AND NOT output MATCHES "${ARG_OUTPUT}")
+    message(FATAL_ERROR "printed something else than '${ARG_OUTPUT}': ${command}")
+  endif()
+endfunction()
+
+file(REMOVE_RECURSE ${SCRATCH})
+run(COMMAND ${CMAKE_COMMAND} --install ${BUILD} --prefix ${SCRATCH}/before)
+file(RENAME ${SCRATCH}/before ${SCRATCH}/prefix)
+set(prefix ${SCRATCH}/prefix)
+
+foreach(file include/syncrun/syncrun.hpp include/syncrun/detail/signature.hpp bin/syncrun
+             ${LIBRARY_FOLDER}/libsyncrun.so ${LIBRARY_FOLDER}/cmake/Syncrun/SyncrunConfig.cmake
+             ${LIBRARY_FOLDER}/cmake/Syncrun/SyncrunConfigVersion.cmake)
+  if(NOT EXISTS ${prefix}/${file})
+    message(FATAL_ERROR "not installed: ${file}")
+  endif()
+endforeach()
+
+# The package names no place of the machine it was built on.
+file(GLOB configs ${prefix}/${LIBRARY_FOLDER}/cmake/Syncrun/*.cmake)
+foreach(config IN LISTS configs)
+  file(READ ${config} text)
+  foreach(place ${BUILD} ${SCRATCH})
+    string(FIND "${text}" ${place} position)
+    if(NOT position EQUAL -1)
+      message(FATAL_ERROR "${config} names ${place}")
+    endif()
+  endforeach()
+endforeach()
+
+run(COMMAND ${CMAKE_COMMAND} -G ${GENERATOR} -S ${CMAKE_CURRENT_LIST_DIR}/stranger -B ${SCRATCH}/build
+  -D CMAKE_BUILD_TYPE=Release -D CMAKE_CXX_COMPILER=${COMPILER} -D CMAKE_PREFIX_PATH=${prefix})
+run(COMMAND ${CMAKE_COMMAND} --build ${SCRATCH}/build)
+run(COMMAND ${prefix}/bin/syncrun -n 2 ${SCRATCH}/build/stranger
+  OUTPUT "2 workers, 500 rows, ranks 0 1, version [0-9]+[.][0-9]+[.][0-9]+")
+
+# The demo finds its library and its digits from where it was moved to.
+if(EXISTS ${prefix}/bin/syncrun-mnist)
+  run(COMMAND ${prefix}/bin/syncrun -n 2 ${prefix}/bin/syncrun-mnist --epochs 1
+    OUTPUT "test accuracy: [0-9]+[.][0-9]+ %")
+endif()
+file(REMOVE_RECURSE ${SCRATCH})
