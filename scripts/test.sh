@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Installs what is missing (Debian 12, Ubuntu 24.04), builds, and runs every test. Options go to ctest:
+#   scripts/test.sh -L unit
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib/setup.sh"
+
+install_missing
+configure_and_build release all all_verify_interface_header_sets
+run_tests release "$@"
