@@ -1,0 +1,137 @@
+// Data: arrays in shared memory.
+
+#include "tests/support/on_workers.hpp"
+
+namespace {
+
+class DataIn : public OnWorkers {};
+INSTANTIATE_ON_WORKERS(DataIn, 2);
+
+TEST_P(DataIn, IsZeroWhenMadeFromAShape) {
+  for (int round = 0; round < 3; ++round) {
+    auto x = session().data<float, 2>({100, 1000});
+    EXPECT_TRUE(std::all_of(x.span().begin(), x.span().end(), [](float v) { return v == 0; }));
+    const auto guard = x.write();
+    std::fill(guard.begin(), guard.end(), 1.0F);  // so that reused memory is dirty
+  }
+}
+
+TEST_P(DataIn, KeepsValuesAndShape) {
+  const auto x = session().data(counting<std::int32_t>(24), sr::Shape{2, 3, 4});
+  EXPECT_EQ(x.shape(), (sr::Shape<3>{2, 3, 4}));
+  EXPECT_EQ(x.view()(1, 2, 3), 23);
+  EXPECT_EQ(x.view()[1][0][1], 13);
+}
+
+template <class T>
+class DataOf : public testing::Test {};
+using ElementTypes = testing::Types<sr::float16, sr::bfloat16, float, double, std::int8_t, std::int16_t, std::int32_t,
+                                    std::int64_t, std::uint8_t, bool>;
+TYPED_TEST_SUITE(DataOf, ElementTypes);
+
+template <class T>
+sr::Gather<T, 1> pass_through(sr::Scattered<const T, 1> x) {
+  return {x, {x.rows()}};
+}
+
+TYPED_TEST(DataOf, ReachesTheWorkersInEveryElementType) {
+  using T = TypeParam;
+  sr::Session session({.processes = "2"});
+  auto x = session.data<T, 1>({7});
+  {
+    const auto guard = x.write();
+    for (int i = 0; i < 7; ++i) guard[i] = static_cast<T>(static_cast<float>(i % 2));
+  }
+  const auto back = session.function(pass_through<T>)(x);
+  for (int i = 0; i < 7; ++i) EXPECT_EQ(static_cast<float>(back[i]), static_cast<float>(i % 2));
+  session.close();
+}
+
+TEST_P(DataIn, TakesNewValuesOfAnotherLength) {
+  auto x = session().data(counting<float>(10));
+  x.set(counting<float>(100'000));
+  EXPECT_EQ(x.rows(), 100'000);
+  EXPECT_EQ(x.view()[99'999], 99'999);
+  x.set(std::vector<float>{4});
+  EXPECT_EQ(x.rows(), 1);
+  EXPECT_EQ(session().function(pass_through<float>)(x).to_vector(), std::vector<float>{4});
+}
+
+TEST_P(DataIn, KeepsElementsWhenResizedAndClearsNewOnes) {
+  auto x = session().data(counting<float>(6, 1), sr::Shape{3, 2});
+  x.resize({5, 2});
+  EXPECT_EQ(x.view()(2, 1), 6);
+  EXPECT_EQ(x.view()(4, 1), 0);
+  x.resize({1, 2});
+  x.resize({2, 2});
+  EXPECT_EQ(x.view()(0, 1), 2);
+  EXPECT_EQ(x.view()(1, 0), 0);
+}
+
+TEST_P(DataIn, GivesItsMemoryBack) {
+  auto x = session().data<std::uint8_t, 1>({std::int64_t{64} << 20});
+  x.free();
+  EXPECT_EQ(x.rows(), 0);
+  x.set(std::vector<std::uint8_t>{1, 2});
+  EXPECT_EQ(x.rows(), 2);
+}
+
+TEST_P(DataIn, CanBeMadeAndDroppedWithoutGrowth) {
+  for (int i = 0; i < 200; ++i) static_cast<void>(session().data<float, 1>({1 << 20}));
+}
+
+TEST_P(DataIn, OpenForWritingIsRefusedByCalls) {
+  auto x = session().data(counting<float>(10));
+  const auto f = session().function(pass_through<float>);
+  {
+    const auto guard = x.write();
+    EXPECT_ERROR(f(x), sr::ErrorKind::usage, "open for writing");
+    EXPECT_ERROR(static_cast<void>(x.write()), sr::ErrorKind::usage, "open for writing");
+    EXPECT_ERROR(x.resize({3}), sr::ErrorKind::usage, "open for writing");
+  }
+  EXPECT_EQ(f(x).size(), 10);
+}
+
+TEST_P(DataIn, WriteWaitsForCallsThatReadIt) {
+  auto x = session().data(std::vector<float>(1000, 1.0F));
+  const auto slow_sum = session().function([](sr::Scattered<const float, 1> x) -> sr::Sum<double> {
+    double sum = 0;
+    for (const float v : x) {
+      sum += v;
+      for (volatile int spin = 0; spin < 2000; spin = spin + 1) {
+      }
+    }
+    return sum;
+  });
+  auto future = slow_sum.async(x);
+  {
+    const auto guard = x.write();
+    std::fill(guard.begin(), guard.end(), 2.0F);
+  }
+  EXPECT_EQ(future.get(), 1000);
+  EXPECT_EQ(slow_sum(x), 2000);
+}
+
+TEST_P(DataIn, SurvivesTheEndOfItsHandleWhileACallReadsIt) {
+  const auto f = session().function(pass_through<float>);
+  std::vector<sr::Future<sr::Gather<float, 1>>> futures;
+  for (int i = 0; i < 20; ++i) {
+    futures.push_back(f.async(session().data(std::vector<float>(50'000, static_cast<float>(i)))));
+  }
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(futures[static_cast<std::size_t>(i)].get()[49'999], static_cast<float>(i));
+}
+
+TEST_P(DataIn, RefusesShapesThatMeanNothing) {
+  EXPECT_ERROR((session().data<float, 2>({-1, 3})), sr::ErrorKind::usage, "[-1, 3]");
+  EXPECT_ERROR((session().data<float, 2>({std::int64_t{1} << 40, std::int64_t{1} << 40})), sr::ErrorKind::usage,
+               "overflows");
+  EXPECT_ERROR(session().data(std::vector<float>(5), sr::Shape{2, 3}), sr::ErrorKind::usage, "wants 6 values, got 5");
+}
+
+TEST_P(DataIn, RefusesMoreMemoryThanThereIs) {
+  EXPECT_ERROR((session().data<double, 1>({std::int64_t{1} << 35})), sr::ErrorKind::system, "available");
+  EXPECT_ERROR((session().data<double, 1>({std::int64_t{1} << 50})), sr::ErrorKind::system, "wants");
+  EXPECT_EQ(session().data(counting<float>(3)).rows(), 3);
+}
+
+}  // namespace

@@ -1,0 +1,93 @@
+// Replicated objects: one on every worker, its methods called as functions.
+
+#include <unistd.h>
+
+#include "tests/support/on_workers.hpp"
+
+namespace {
+
+class Objects : public OnWorkers {};
+INSTANTIATE_ON_WORKERS(Objects, 1, 2, 4);
+
+class Counter {
+ public:
+  Counter(sr::CpuWorker& worker, int start, std::string name, std::vector<double> steps)
+      : rank_(worker.rank()), count_(start), name_(std::move(name)), steps_(std::move(steps)) {}
+  virtual ~Counter() = default;
+
+  sr::Sum<double> add(int times) {
+    count_ += times * static_cast<int>(steps_.at(1));
+    return count_;
+  }
+  sr::Min<int> rank_matches(sr::CpuWorker& worker) const noexcept { return worker.rank() == rank_ ? 1 : 0; }
+  sr::Sum<std::int64_t> name_length() const { return static_cast<std::int64_t>(name_.size()); }
+  virtual sr::Sum<int> kind() { return 1; }
+
+ private:
+  int rank_;
+  int count_;
+  std::string name_;
+  std::vector<double> steps_;
+};
+
+TEST_P(Objects, KeepStateBetweenCalls) {
+  const auto counter = session().replicate<Counter>(10, "counter", std::vector<double>{0, 3});
+  const auto add = session().function(&Counter::add, counter);
+  EXPECT_EQ(add(1), 13 * world_size());
+  EXPECT_EQ(add(2), 19 * world_size());
+  EXPECT_EQ(session().function(&Counter::rank_matches, counter)(), 1);
+  EXPECT_EQ(session().function(&Counter::name_length, counter)(), 7 * world_size());
+}
+
+TEST_P(Objects, CallVirtualMethods) {
+  const auto counter = session().replicate<Counter>(0, "", std::vector<double>{0, 1});
+  EXPECT_EQ(session().function(&Counter::kind, counter)(), world_size());
+}
+
+TEST_P(Objects, OfOneTypeAreIndependent) {
+  const auto one = session().replicate<Counter>(0, "", std::vector<double>{0, 1});
+  const auto two = session().replicate<Counter>(100, "", std::vector<double>{0, 1});
+  EXPECT_EQ(session().function(&Counter::add, one)(1), world_size());
+  EXPECT_EQ(session().function(&Counter::add, two)(1), 101 * world_size());
+}
+
+Counter make_counter(sr::CpuWorker& worker, int start) { return {worker, start, "made", {0, 2}}; }
+
+TEST_P(Objects, AreMadeByFactories) {
+  const auto counter = session().replicate(make_counter, 5);
+  EXPECT_EQ(session().function(&Counter::add, counter)(1), 7 * world_size());
+}
+
+struct Refuses {
+  explicit Refuses(int) { throw std::runtime_error("no such object"); }
+  sr::Sum<int> never() { return 0; }
+};
+
+TEST_P(Objects, WhoseConstructorThrowsAreAnErrorAndNoMore) {
+  EXPECT_ERROR(session().replicate<Refuses>(1), sr::ErrorKind::function, "no such object");
+  EXPECT_EQ(session().function([]() -> sr::Sum<int> { return 1; })(), world_size());
+}
+
+int alive = 0;
+struct Alive {
+  Alive() { ++alive; }
+  Alive(const Alive&) = delete;
+  Alive& operator=(const Alive&) = delete;
+  ~Alive() { --alive; }
+  void nothing() {}
+};
+
+TEST_P(Objects, AreDestroyedWithTheLastHandleAndTheLastFunction) {
+  const auto count = session().function([]() -> sr::Sum<int> { return alive; });
+  {
+    auto object = std::make_unique<sr::Replicated<Alive>>(session().replicate<Alive>());
+    EXPECT_EQ(count(), world_size());
+    const auto method = session().function(&Alive::nothing, *object);
+    object.reset();
+    EXPECT_EQ(count(), world_size());
+    method();
+  }
+  EXPECT_EQ(count(), 0);
+}
+
+}  // namespace

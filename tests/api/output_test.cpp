@@ -1,0 +1,129 @@
+// Results: each reduction, each element type, scalars and arrays, small and large.
+
+#include <cmath>
+
+#include "tests/support/on_workers.hpp"
+
+namespace {
+
+class Results : public OnWorkers {};
+INSTANTIATE_ON_WORKERS(Results, 1, 2, 3, 5);
+
+struct Five {
+  sr::Avg<double> avg;
+  sr::Sum<double> sum;
+  sr::Min<double> min;
+  sr::Max<double> max;
+  sr::Prod<double> prod;
+};
+
+TEST_P(Results, ReduceNumbersOverTheRanks) {
+  const auto f = session().function([](sr::CpuWorker& worker) {
+    const double own = worker.rank() + 1;
+    return Five{own, own, own, own, own};
+  });
+  const auto r = f();
+  const double n = world_size();
+  EXPECT_DOUBLE_EQ(r.avg, (n + 1) / 2);
+  EXPECT_DOUBLE_EQ(r.sum, n * (n + 1) / 2);
+  EXPECT_EQ(r.min, 1);
+  EXPECT_EQ(r.max, n);
+  EXPECT_DOUBLE_EQ(r.prod, std::tgamma(n + 1));
+}
+
+TEST_P(Results, AverageWeightsEachRankByItsRows) {
+  // 500 rows on 3 workers: 167, 167 and 166; the plain mean of the ranks' means would be off.
+  const auto f = session().function([](sr::Scattered<const double, 1> x) -> sr::Avg<double> {
+    return std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(x.rows());
+  });
+  const auto x = session().data(counting<double>(500));
+  EXPECT_NEAR(f(x), 249.5, 1e-12);
+  EXPECT_NEAR(f(x, {.slices = 7}), 249.5, 1e-12);
+  EXPECT_NEAR(f(x, {.batch = sr::Slice{0, 2}}), 0.5, 1e-15);
+}
+
+template <class T>
+struct Arrays {
+  sr::Sum<T, 2> sum;
+  sr::Min<T, 1> min;
+  sr::Max<T, 1> max;
+  sr::Prod<T, 1> prod;
+};
+
+template <class T>
+Arrays<T> arrays(sr::CpuWorker& worker, std::int64_t size) {
+  Arrays<T> r{.sum = {worker, {2, size}}, .min = {worker, {size}}, .max = {worker, {size}}, .prod = {worker, {size}}};
+  for (std::int64_t i = 0; i < size; ++i) {
+    r.sum(0, i) = static_cast<T>(static_cast<float>(worker.rank()));
+    r.sum(1, i) = static_cast<T>(static_cast<float>(i % 5));
+    r.min[i] = static_cast<T>(static_cast<float>(worker.rank() + i % 3));
+    r.max[i] = r.min[i];
+    r.prod[i] = static_cast<T>(2.0F);
+  }
+  return r;
+}
+
+template <class T>
+void check_arrays(sr::Session& session, int n) {
+  // 3 is combined by the master; 40,000 by the workers, each its part.
+  for (const std::int64_t size : {std::int64_t{3}, std::int64_t{40'000}}) {
+    const auto r = session.function(arrays<T>)(size);
+    ASSERT_EQ(r.sum.shape(), (sr::Shape<2>{2, size}));
+    for (std::int64_t i = 0; i < size; ++i) {
+      ASSERT_EQ(static_cast<float>(r.sum(0, i)), static_cast<float>(n * (n - 1) / 2));
+      ASSERT_EQ(static_cast<float>(r.sum(1, i)), static_cast<float>(n * (i % 5)));
+      ASSERT_EQ(static_cast<float>(r.min[i]), static_cast<float>(i % 3));
+      ASSERT_EQ(static_cast<float>(r.max[i]), static_cast<float>(i % 3 + n - 1));
+      ASSERT_EQ(static_cast<float>(r.prod[i]), static_cast<float>(1 << n));
+    }
+  }
+}
+
+TEST_P(Results, ReduceArraysOfEveryArithmeticType) {
+  check_arrays<sr::float16>(session(), world_size());
+  check_arrays<sr::bfloat16>(session(), world_size());
+  check_arrays<float>(session(), world_size());
+  check_arrays<double>(session(), world_size());
+  check_arrays<std::int8_t>(session(), world_size());
+  check_arrays<std::int16_t>(session(), world_size());
+  check_arrays<std::int32_t>(session(), world_size());
+  check_arrays<std::int64_t>(session(), world_size());
+  check_arrays<std::uint8_t>(session(), world_size());
+}
+
+TEST_P(Results, GatherUnequalLengthsInRankOrder) {
+  const auto f = session().function([](sr::CpuWorker& worker) {
+    const std::vector<int> own(static_cast<std::size_t>(worker.rank()), worker.rank());
+    return sr::Gather<int, 1>(own, {own.size()});
+  });
+  std::vector<int> expected;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    expected.insert(expected.end(), static_cast<std::size_t>(rank), rank);
+  }
+  EXPECT_EQ(f().to_vector(), expected);
+}
+
+TEST_P(Results, ShapesThatDifferBetweenRanksAreAnError) {
+  if (world_size() == 1) GTEST_SKIP() << "one rank has no other to differ from";
+  for (const std::int64_t base : {std::int64_t{1}, std::int64_t{40'000}}) {
+    const auto f = session().function(
+        [](sr::CpuWorker& worker, std::int64_t size) { return sr::Sum<float, 1>(worker, {size + worker.rank()}); },
+        "uneven");
+    EXPECT_ERROR(f(base), sr::ErrorKind::function, "output 0 has shape");
+    EXPECT_EQ(session().function([]() -> sr::Sum<int> { return 1; })(), world_size());
+  }
+}
+
+TEST_P(Results, WithoutMemoryAreAnError) {
+  const auto f = session().function([](sr::CpuWorker&) {
+    return sr::Sum<float, 1>(sr::Shape<1>{3}, syncrun::detail::OutputBuffer{});
+  });
+  EXPECT_ERROR(f(), sr::ErrorKind::function, "without memory");
+}
+
+TEST_P(Results, EmptyArraysAreFine) {
+  const auto f = session().function([](sr::CpuWorker& worker) { return sr::Gather<float, 2>(worker, {0, 3}); });
+  EXPECT_EQ(f().shape(), (sr::Shape<2>{0, 3}));
+}
+
+}  // namespace

@@ -1,0 +1,85 @@
+// Sliced: rows of each worker's own copy, selected by batch_s and slices.
+
+#include "tests/support/on_workers.hpp"
+
+namespace {
+
+class SlicedRows : public OnWorkers {};
+INSTANTIATE_ON_WORKERS(SlicedRows, 1, 2, 3);
+
+struct Seen {
+  sr::Gather<int, 1> values;
+  sr::Avg<double> mean;
+};
+
+Seen seen(sr::Sliced<const int, 1> x) {
+  const double sum = std::accumulate(x.begin(), x.end(), 0.0);
+  return {.values = {x, {x.rows()}}, .mean = sum / static_cast<double>(x.rows())};
+}
+
+TEST_P(SlicedRows, AreTheWholeCopyWithoutABatch) {
+  auto x = session().shared<int, 1>("x");
+  x.scatter(counting<int>(11));
+  const auto r = session().function(seen)(x);
+  EXPECT_EQ(r.values.to_vector(), counting<int>(11));
+  EXPECT_NEAR(r.mean, 5, 1e-12);
+  EXPECT_NEAR(session().function(seen)(x, {.slices = 3}).mean, 5, 1e-12);
+}
+
+TEST_P(SlicedRows, AreTheSameSelectionOnEveryRank) {
+  auto x = session().shared<int, 1>("x");
+  x.broadcast(counting<int>(10));
+  const auto f = session().function(seen);
+  std::vector<int> expected;
+  for (int rank = 0; rank < world_size(); ++rank) expected.insert(expected.end(), {2, 3});
+  EXPECT_EQ(f(x, {.batch_s = sr::Slice{2, 4}}).values.to_vector(), expected);
+  const std::vector<int> picked{2, 3};
+  EXPECT_EQ(f(x, {.batch_s = picked}).values.to_vector(), expected);
+}
+
+TEST_P(SlicedRows, AreOneSelectionPerRank) {
+  auto x = session().shared<int, 1>("x");
+  x.broadcast(counting<int>(10));
+  const auto f = session().function(seen);
+  std::vector<std::vector<std::int32_t>> lists;
+  std::vector<int> expected;
+  double sum = 0;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    lists.push_back(std::vector<std::int32_t>(static_cast<std::size_t>(rank), 9 - rank));  // rank 0 gets none
+    expected.insert(expected.end(), static_cast<std::size_t>(rank), 9 - rank);
+    sum += rank * (9 - rank);
+  }
+  lists[0] = {4};
+  expected.insert(expected.begin(), 4);
+  const auto r = f(x, {.batch_s = lists});
+  EXPECT_EQ(r.values.to_vector(), expected);
+  EXPECT_NEAR(r.mean, (sum + 4) / static_cast<double>(expected.size()), 1e-12) << "weighted by rows";
+}
+
+TEST_P(SlicedRows, CombineWithScatteredRowsOfTheSameLengths) {
+  auto x = session().shared<int, 1>("x");
+  x.scatter(counting<int>(12));
+  const auto y = session().data(counting<int>(12));
+  const auto f = session().function([](sr::Sliced<const int, 1> a, sr::Scattered<const int, 1> b) -> sr::Sum<int> {
+    int different = 0;
+    for (std::int64_t i = 0; i < a.rows(); ++i) different += a[i] != b[i] ? 1 : 0;
+    return different;
+  });
+  EXPECT_EQ(f(x, y), 0);
+  EXPECT_EQ(f(x, y, {.slices = 2}), 0);
+  const auto z = session().data(counting<int>(13));
+  EXPECT_ERROR(f(x, z), sr::ErrorKind::usage, "Sliced");
+}
+
+TEST_P(SlicedRows, OutOfRangeOnOneRankIsAnErrorThatNamesIt) {
+  auto x = session().shared<int, 1>("x");
+  x.broadcast(counting<int>(10));
+  std::vector<std::vector<int>> lists(static_cast<std::size_t>(world_size()), std::vector<int>{1});
+  lists.back() = {10};
+  EXPECT_ERROR(session().function(seen)(x, {.batch_s = lists}), sr::ErrorKind::usage,
+               "rank " + std::to_string(world_size() - 1));
+  lists.push_back({1});
+  EXPECT_ERROR(session().function(seen)(x, {.batch_s = lists}), sr::ErrorKind::usage, "one selection per rank");
+}
+
+}  // namespace

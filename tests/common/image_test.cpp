@@ -1,0 +1,52 @@
+#include "common/image.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "common/errors.hpp"
+
+int a_function_with_a_name(int value) { return value; }
+
+namespace {
+
+using namespace syncrun::detail;
+
+template <class Function>
+const void* address_of(Function* function) {
+  return reinterpret_cast<const void*>(function);
+}
+
+TEST(Image, FindsAFunctionAgain) {
+  const auto place = locate(address_of(a_function_with_a_name));
+  EXPECT_EQ(place.build_id_bytes, 20U);
+  EXPECT_EQ(resolve(place), address_of(a_function_with_a_name));
+  EXPECT_EQ(describe_build_id(place), describe_build_id(program_image()));
+}
+
+TEST(Image, FindsFunctionsOfLibraries) {
+  const auto place = locate(address_of(std::atoi));
+  EXPECT_NE(describe_build_id(place), describe_build_id(program_image()));
+  EXPECT_EQ(resolve(place), address_of(std::atoi));
+}
+
+TEST(Image, NamesFunctions) { EXPECT_EQ(symbol_at(address_of(a_function_with_a_name)), "a_function_with_a_name(int)"); }
+
+TEST(Image, RefusesWhatLiesInNoImage) {
+  const int on_the_stack = 0;
+  EXPECT_THROW(static_cast<void>(locate(&on_the_stack)), syncrun::Error);
+}
+
+TEST(Image, RefusesAnImageThatIsNotHere) {
+  auto place = locate(address_of(a_function_with_a_name));
+  place.build_id[0] = static_cast<std::uint8_t>(place.build_id[0] ^ 0xffU);
+  put_text(place.path, "/nowhere");
+  try {
+    static_cast<void>(resolve(place));
+    FAIL();
+  } catch (const syncrun::Error& error) {
+    EXPECT_NE(std::string(error.what()).find("/nowhere"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace

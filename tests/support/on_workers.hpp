@@ -1,0 +1,56 @@
+#pragma once
+
+// A fixture for tests that hold for any number of workers: one session per number, shared by the tests of the process.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <numeric>
+#include <string>
+#include <syncrun/syncrun.hpp>
+#include <vector>
+
+namespace sr = syncrun;
+
+class OnWorkers : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override { session_ = std::make_unique<sr::Session>(options()); }
+  void TearDown() override {
+    if (session_) session_->close();
+  }
+  static sr::SessionOptions options() {
+    sr::SessionOptions options;
+    options.processes = std::to_string(GetParam());
+    options.timeout = std::chrono::seconds(30);
+    return options;
+  }
+  sr::Session& session() { return *session_; }
+  int world_size() const { return GetParam(); }
+  void end_session() { session_.reset(); }
+
+ private:
+  std::unique_ptr<sr::Session> session_;
+};
+
+#define INSTANTIATE_ON_WORKERS(suite, ...)                                  \
+  INSTANTIATE_TEST_SUITE_P(Workers, suite, testing::Values(__VA_ARGS__),    \
+                           [](const testing::TestParamInfo<int>& number) { \
+                             return std::to_string(number.param);           \
+                           })
+
+template <class T>
+std::vector<T> counting(std::size_t count, T first = T(0)) {
+  std::vector<T> values(count);
+  std::iota(values.begin(), values.end(), first);
+  return values;
+}
+
+/// Runs `statement`; the syncrun::Error it must throw, for a closer look.
+#define EXPECT_ERROR(statement, expected_kind, text)                                            \
+  try {                                                                                         \
+    statement;                                                                                  \
+    ADD_FAILURE() << #statement " did not throw";                                               \
+  } catch (const syncrun::Error& error) {                                                       \
+    EXPECT_EQ(error.kind(), expected_kind) << error.what();                                     \
+    EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();         \
+  }
