@@ -15,6 +15,6 @@ add_compile_options(-Wall -Wextra)
 add_link_options(-Wl,--build-id=sha1)
 
 if(SYNCRUN_SANITIZER)
-  add_compile_options(-fsanitize=${SYNCRUN_SANITIZER} -fno-omit-frame-pointer -g)
+  add_compile_options(-fsanitize=${SYNCRUN_SANITIZER} -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
   add_link_options(-fsanitize=${SYNCRUN_SANITIZER})
 endif()
