@@ -229,7 +229,7 @@ struct ControlHeader {
   alignas(64) std::atomic<std::uint64_t> published;  // the last command the workers may run; polled by them
   alignas(64) std::atomic<std::uint64_t> consumed;   // outputs of commands up to here are no longer needed
   alignas(64) std::atomic<std::uint64_t> lost;       // 1 + rank of the first worker lost; 0 as long as all is well
-  std::atomic<std::uint64_t> failed_call;            // the last command in which a function failed
+  std::atomic<std::uint64_t> failed_call;            // the first failed command that the master has not acknowledged
   Doorbell to_workers;                               // published, lost
   Doorbell to_master;                                // done, start, lost
   Doorbell to_peers;                                 // vote, collective, Command::failed, lost

@@ -368,14 +368,16 @@ std::exception_ptr SessionCore::failure_of(std::uint64_t id) {
   // Calls that were published by now fail with the same cause; later ones are on their own.
   const bool is_consequence = id <= acknowledged_failure_;
   if (!is_consequence) acknowledged_failure_ = last_published();
-  if (is_consequence || first < 0) {
-    if (last_failure_) return last_failure_;
+  if ((is_consequence || first < 0) && last_failure_) return last_failure_;
+  if (first < 0) {
+    return std::make_exception_ptr(
+        Error(ErrorKind::function, "call '" + call_name(id) + "' was abandoned, and no rank says why"));
   }
-  const Outbox& outbox = control_.outbox(id, std::max(first, 0));
+  const Outbox& outbox = control_.outbox(id, first);
   Failure failure;
   failure.rank = first;
-  failure.pid = nursery_->pid(std::max(first, 0));
-  failure.device = device_names_[static_cast<std::size_t>(std::max(first, 0))];
+  failure.pid = nursery_->pid(first);
+  failure.device = device_names_[static_cast<std::size_t>(first)];
   failure.call = call_name(id);
   failure.phase = to_string(outbox.failed_phase);
   failure.cause = get_text(outbox.message);

@@ -125,7 +125,8 @@ void WorkerCore::free_consumed() noexcept {
 void WorkerCore::execute(Command& command) {
   if (!outgoing_.empty()) free_consumed();
   if (command.target >= 0 && command.target != attachment_.rank) return;
-  if (header_.failed_call.load(std::memory_order_acquire) > command.acknowledged_failure) {
+  const std::uint64_t failed = header_.failed_call.load(std::memory_order_acquire);
+  if (failed > command.acknowledged_failure && failed < command.id) {
     // Published before the master knew that a call before it had failed: it shares that call's fate.
     return report_failure(command, ErrorKind::function, 0, "a call before this one failed", false);
   }
@@ -207,6 +208,14 @@ void WorkerCore::run_call(Command& command) {
   running_->end(command.id);
 }
 
+/// The first of the failures that the master does not know of yet: calls after it share its fate.
+void WorkerCore::raise_failed_call(const Command& command) noexcept {
+  std::uint64_t known = header_.failed_call.load(std::memory_order_acquire);
+  while ((known <= command.acknowledged_failure || known > command.id) &&
+         !header_.failed_call.compare_exchange_weak(known, command.id, std::memory_order_acq_rel)) {
+  }
+}
+
 void WorkerCore::report_failure(Command& command, ErrorKind kind, int native_code, std::string_view message,
                                 bool is_own) {
   Outbox& outbox = attachment_.control.outbox(command.id, attachment_.rank);
@@ -216,7 +225,7 @@ void WorkerCore::report_failure(Command& command, ErrorKind kind, int native_cod
   outbox.failed_phase = phase_of(attachment_.slot().progress.load(std::memory_order_relaxed));
   put_text(outbox.message, message);
   outbox.vote = Vote::failed;
-  header_.failed_call.store(command.id, std::memory_order_release);
+  if (is_own) raise_failed_call(command);
   command.failed.store(command.id, std::memory_order_seq_cst);
   header_.to_peers.ring();
   running_->discard();

@@ -98,8 +98,7 @@ TEST_P(DataIn, WriteWaitsForCallsThatReadIt) {
     double sum = 0;
     for (const float v : x) {
       sum += v;
-      for (volatile int spin = 0; spin < 2000; spin = spin + 1) {
-      }
+      for (int spin = 0; spin < 2000; ++spin) asm volatile("");
     }
     return sum;
   });

@@ -37,7 +37,7 @@ TEST_P(OnRank, GivesACommunicatorOfOne) {
 TEST_P(OnRank, RefusesARankThatIsNotThere) {
   const auto f = session().function(where);
   const auto x = session().data(counting<float>(10));
-  EXPECT_ERROR(f.on_rank(-1), sr::ErrorKind::usage, "-1");
+  EXPECT_ERROR(static_cast<void>(f.on_rank(-1)), sr::ErrorKind::usage, "-1");
   EXPECT_ERROR(f.on_rank(world_size())(x), sr::ErrorKind::usage, "rank from 0 to");
 }
 

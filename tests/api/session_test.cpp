@@ -19,7 +19,7 @@ TEST_P(SessionOf, KnowsItsDevices) {
 }
 
 TEST_P(SessionOf, IsTheOnlyOneOfItsProcess) {
-  EXPECT_ERROR(sr::Session(options()), sr::ErrorKind::usage, "live session");
+  EXPECT_ERROR(sr::Session{options()}, sr::ErrorKind::usage, "live session");
   EXPECT_EQ(session().function([]() -> sr::Sum<int> { return 1; })(), world_size());
 }
 
