@@ -1,0 +1,245 @@
+// syncrun-mnist as its users see it: run with and without `syncrun` in front, on one to four workers.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <system_error>
+
+#include "tests/demos/command.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+/// A folder of its own for a test, gone with it.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string path = (fs::temp_directory_path() / "syncrun-mnist-XXXXXX").string();
+    if (mkdtemp(path.data()) == nullptr) throw std::system_error(errno, std::generic_category(), path);
+    path_ = path;
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  fs::path operator/(const char* name) const { return path_ / name; }
+
+ private:
+  fs::path path_;
+};
+
+CommandResult run_mnist(const Words& options) {
+  Words command{MNIST_PROGRAM};
+  command.insert(command.end(), options.begin(), options.end());
+  return run_command(command);
+}
+
+CommandResult run_mnist_on(int workers, const Words& options) {
+  Words command{SYNCRUN_COMMAND, "-n", std::to_string(workers), MNIST_PROGRAM};
+  command.insert(command.end(), options.begin(), options.end());
+  return run_command(command);
+}
+
+/// The last line of the output, as a percentage; fails where that is not the line promised.
+double test_accuracy(const std::string& output) {
+  std::smatch match;
+  const std::regex last_line(R"((?:^|\n)test accuracy: (\d{1,3}\.\d\d) %\n$)");
+  if (std::regex_search(output, match, last_line)) return std::stod(match[1]);
+  ADD_FAILURE() << "no test accuracy at the end of:\n" << output;
+  return 0;
+}
+
+struct Losses {
+  double training;
+  double validation;
+};
+
+/// Trains on `workers` workers and returns the losses of every epoch.
+std::vector<Losses> losses_on(int workers, Words options) {
+  const TemporaryFolder folder;
+  const fs::path file = folder / "losses";
+  options.insert(options.end(), {"--losses", file.string()});
+  const CommandResult result = run_mnist_on(workers, options);
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  std::vector<Losses> losses;
+  std::ifstream lines(file);
+  int epoch = 0;
+  for (Losses read{}; lines >> epoch >> read.training >> read.validation;) losses.push_back(read);
+  return losses;
+}
+
+void expect_equal(const std::vector<Losses>& expected, const std::vector<Losses>& got, double tolerance) {
+  ASSERT_EQ(expected.size(), got.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_NEAR(got[i].training, expected[i].training, tolerance * expected[i].training) << "epoch " << i + 1;
+    EXPECT_NEAR(got[i].validation, expected[i].validation, tolerance * expected[i].validation) << "epoch " << i + 1;
+  }
+}
+
+/// Losses of one worker that picks its rows from shared memory against those of `workers` with either input.
+void expect_same_losses(const Words& options, const std::vector<int>& workers, double tolerance) {
+  const std::vector<Losses> alone = losses_on(1, options);
+  ASSERT_FALSE(alone.empty());
+  for (const char* input : {"host", "device"}) {
+    for (const int n : workers) {
+      SCOPED_TRACE(std::to_string(n) + " workers, input " + input);
+      Words with_input = options;
+      with_input.insert(with_input.end(), {"--input", input});
+      expect_equal(alone, losses_on(n, with_input), tolerance);
+    }
+  }
+}
+
+constexpr double kFloat64Tolerance = 1e-9;
+constexpr double kFloat32Tolerance = 1e-4;
+
+TEST(MnistLosses, InFloat64AreThoseOfOneWorkerInEveryEpochWithDropout) {
+  expect_same_losses({"--model", "custom_mlp:2,64,0.2,0.5", "--dtype", "float64"}, {1, 2, 3, 4}, kFloat64Tolerance);
+}
+
+TEST(MnistLosses, InFloat32AreThoseOfOneWorkerInTheFirstThreeEpochs) {
+  expect_same_losses({"--dtype", "float32", "--epochs", "3"}, {1, 2, 3, 4}, kFloat32Tolerance);
+}
+
+TEST(MnistLosses, StayTheSameWhereABatchHasNoRowsForSomeWorkers) {
+  expect_same_losses({"--model", "custom_mlp:1,32,0,0", "--dtype", "float64", "--epochs", "2", "--batch-size", "3"},
+                     {4}, kFloat64Tolerance);
+}
+
+TEST(MnistLosses, OfTheCnnAreThoseOfOneWorker) {
+  expect_same_losses({"--model", "cnn", "--dtype", "float64", "--epochs", "1"}, {3}, kFloat64Tolerance);
+}
+
+TEST(MnistLosses, ChangeWithTheSeed) {
+  const Words options{"--model", "custom_mlp:1,32,0,0", "--epochs", "1"};
+  Words other = options;
+  other.insert(other.end(), {"--seed", "2"});
+  EXPECT_NE(losses_on(1, options).front().training, losses_on(1, other).front().training);
+}
+
+TEST(Mnist, ClassifiesTheDigitsWithDefaultSettings) {
+  const CommandResult result = run_mnist({});
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_GE(test_accuracy(result.output), 97.5);
+  EXPECT_EQ(result.errors, "");
+}
+
+TEST(Mnist, PrintsOnePlainLinePerEpoch) {
+  const CommandResult result = run_mnist_on(2, {"--model", "custom_mlp:1,32,0,0", "--epochs", "2"});
+  const std::regex lines(
+      R"(\S+: 1366 training rows, 71 held out for validation, 360 to test; 2 workers \(cpu0 to cpu1\)\n)"
+      R"(epoch  1/2  loss \d\.\d{6}  validation loss \d\.\d{6}  validation accuracy \d+\.\d\d %  \d+\.\d\d s\n)"
+      R"(epoch  2/2  loss \d\.\d{6}  validation loss \d\.\d{6}  validation accuracy \d+\.\d\d %  \d+\.\d\d s\n)"
+      R"(test accuracy: \d+\.\d\d %\n)");
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_TRUE(std::regex_match(result.output, lines)) << result.output;
+}
+
+TEST(Mnist, PrintsItsHelp) {
+  const CommandResult result = run_mnist({"--help"});
+  EXPECT_EQ(result.exit_code, 0);
+  for (const char* option : {"--data", "--model", "--batch-size", "--epochs", "--learning-rate", "--momentum", "--seed",
+                             "--input", "--dtype", "--losses"}) {
+    EXPECT_THAT(result.output, HasSubstr(option));
+  }
+}
+
+struct BadOptions {
+  Words options;
+  std::string message;
+};
+
+TEST(Mnist, RefusesBadOptionsAndSaysWhatItExpected) {
+  const std::vector<BadOptions> cases{
+      {{"--batch-size", "0"}, "--batch-size: expected a whole number from 1 to 1000000, got '0'"},
+      {{"--batch-size", "-60"}, "--batch-size: expected a whole number from 1 to 1000000, got '-60'"},
+      {{"--batch-size", "60x"}, "--batch-size: expected a whole number from 1 to 1000000, got '60x'"},
+      {{"--epochs", "1e3"}, "--epochs: expected a whole number from 1 to 10000, got '1e3'"},
+      {{"--epochs", ""}, "--epochs: expected a whole number from 1 to 10000, got ''"},
+      {{"--learning-rate", "0"}, "--learning-rate: expected a number above 0 and up to 1000, got '0'"},
+      {{"--learning-rate", "nan"}, "--learning-rate: expected a number above 0 and up to 1000, got 'nan'"},
+      {{"--momentum", "1"}, "--momentum: expected a number from 0 to below 1, got '1'"},
+      {{"--seed", "18446744073709551616"}, "--seed: expected a whole number from 0 to 2^64 - 1"},
+      {{"--input", "disk"}, "--input: expected 'host' or 'device', got 'disk'"},
+      {{"--dtype", "float16"}, "--dtype: expected 'float32' or 'float64', got 'float16'"},
+      {{"--model", "rnn"}, "--model: model 'rnn': expected 'mlp', 'cnn' or"},
+      {{"--model", "custom_mlp:2,800,0.5"}, "expected four values"},
+      {{"--epochs"}, "--epochs: expected a value, got none"},
+      {{"--epoch-count", "3"}, "expected one of those that --help lists, got '--epoch-count'"},
+      {{"-n", "3"}, "expected one of those that --help lists, got '-n'"},
+      {{"15"}, "expected no other arguments, got '15'"},
+      {{"--losses", "/nowhere/losses"}, "--losses: expected a file that can be written, got '/nowhere/losses'"},
+  };
+  for (const BadOptions& bad : cases) {
+    const CommandResult result = run_mnist(bad.options);
+    EXPECT_EQ(result.exit_code, 2) << bad.message;
+    EXPECT_THAT(result.errors, HasSubstr(bad.message));
+    EXPECT_EQ(result.output, "") << "nothing is done before options are checked";
+  }
+}
+
+/// A copy of the digits, to be spoilt.
+class MnistBadData : public ::testing::Test {
+ protected:
+  MnistBadData() { fs::copy(MNIST_DIGITS, folder_ / "digits"); }
+
+  fs::path file(const char* name) const { return folder_ / "digits" / name; }
+
+  void overwrite(const char* name, std::streamoff at, const std::string& bytes) const {
+    std::fstream stream(file(name), std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekp(at);
+    stream << bytes;
+  }
+
+  void expect_refused(const std::string& message) const {
+    const CommandResult result = run_mnist_on(2, {"--data", (folder_ / "digits").string()});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.errors, HasSubstr(message));
+    EXPECT_EQ(result.output, "");
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(MnistBadData, IsRefusedWhereTheFolderHasNone) {
+  fs::remove_all(folder_ / "digits");
+  expect_refused("expected train-images-idx3-ubyte or digits-train-images-idx3-ubyte");
+}
+
+TEST_F(MnistBadData, IsRefusedForAWrongMagicNumber) {
+  overwrite("digits-train-images-idx3-ubyte", 3, "\x01");
+  expect_refused("expected IDX magic number 0x00000803, got 0x00000801");
+}
+
+TEST_F(MnistBadData, IsRefusedWhereTruncated) {
+  fs::resize_file(file("digits-test-images-idx3-ubyte"), 1000);
+  expect_refused("(truncated)");
+}
+
+TEST_F(MnistBadData, IsRefusedForALabelOutOfRange) {
+  overwrite("digits-train-labels-idx1-ubyte", 8 + 100, "\x0a");
+  expect_refused("expected labels from 0 to 9, got 10 in row 100");
+}
+
+TEST_F(MnistBadData, IsRefusedWhereThereAreFewerLabelsThanImages) {
+  fs::copy_file(file("digits-test-labels-idx1-ubyte"), file("digits-train-labels-idx1-ubyte"),
+                fs::copy_options::overwrite_existing);
+  expect_refused("expected 1437 labels");
+}
+
+TEST_F(MnistBadData, IsRefusedWhereTrainingAndTestImagesDifferInSize) {
+  overwrite("digits-test-images-idx3-ubyte", 11, std::string("\x04\0\0\0\x10", 5));
+  expect_refused("expected test images of 8 x 8 pixels as the training images, got 4 x 16 pixels");
+}
+
+}  // namespace
