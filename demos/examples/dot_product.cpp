@@ -38,8 +38,9 @@ int program(sr::Session& session) {
   const double in_slices = f(x, y, {.slices = 4});  // a quarter of the device memory
   const double on_one = f.on_rank(0)(x, y);         // one worker alone, to check against
 
-  std::printf("%d workers: %.12f\n4 slices:  %.12f\n1 worker:  %.12f\n", session.world_size(), on_all, in_slices,
-              on_one);
+  std::printf("on %d workers:   %.12f\n", session.world_size(), on_all);
+  std::printf("in four slices: %.12f\n", in_slices);
+  std::printf("on one worker:  %.12f\n", on_one);
   const bool agree = std::abs(on_all - on_one) < 1e-12 && std::abs(in_slices - on_one) < 1e-12;
   std::printf("%s\n", agree ? "equal" : "NOT EQUAL");
   return agree ? 0 : 1;

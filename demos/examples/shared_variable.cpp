@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
+#include <span>
+#include <string>
 #include <syncrun/syncrun.hpp>
 #include <vector>
 
@@ -11,7 +13,7 @@ namespace {
 
 namespace sr = syncrun;
 
-constexpr std::int64_t kColumns = 3;
+constexpr std::size_t kColumns = 3;
 
 /// Adds to each worker's copy of `total` the column sums of its rows of x. The slices of a call all see the
 /// copy as it was before; what they write is added up and takes its place after the last, so that only the
@@ -19,7 +21,7 @@ constexpr std::int64_t kColumns = 3;
 void add_rows(sr::CpuWorker& worker, sr::Scattered<const double, 2> x, sr::Update<sr::op::sum, double, 1> total) {
   if (worker.slice() == 0) std::copy(total.original().begin(), total.original().end(), total.value().begin());
   for (std::int64_t row = 0; row < x.rows(); ++row) {
-    for (std::int64_t column = 0; column < kColumns; ++column) total.value()[column] += x(row, column);
+    for (std::size_t column = 0; column < kColumns; ++column) total.value()[column] += x(row, column);
   }
 }
 
@@ -47,11 +49,14 @@ int program(sr::Session& session) {
   add(x, total, {.slices = 4});
   const std::vector<double> expected{2 * 14850, 2 * 14950, 2 * 15050};  // two times 3 * (0 + ... + 99) + 100 * column
 
-  // What the copies add up to: collected here, reduced by a function, reduced in place on every worker.
+  // The copies, and what they add up to: collected here, reduced by a function, reduced in place on every worker.
   const auto copies = total.gather();
-  print("copies, gathered:", copies.span());
   std::vector<double> gathered(kColumns, 0.0);
-  for (std::int64_t i = 0; i < copies.size(); ++i) gathered[static_cast<std::size_t>(i % kColumns)] += copies[i];
+  for (int rank = 0; rank <= last; ++rank) {
+    const auto copy = copies.span().subspan(static_cast<std::size_t>(rank) * kColumns, kColumns);
+    print(("copy of rank " + std::to_string(rank) + ":").c_str(), copy);
+    for (std::size_t i = 0; i < kColumns; ++i) gathered[i] += copy[i];
+  }
   const auto reduced = session.function(sum_of_copies)(total).to_vector();
   print("reduced to the master:", reduced);
   total.all_reduce(sr::Reduction::sum);

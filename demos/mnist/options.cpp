@@ -14,8 +14,7 @@ constexpr std::size_t kMaxBatchSize = 1'000'000;
 constexpr int kMaxEpochs = 10'000;
 
 [[noreturn]] void fail(std::string_view option, std::string_view expected, std::string_view got) {
-  throw UsageError(std::string(option).append(": expected ").append(expected).append(", got '").append(got) +
-                   "'");
+  throw UsageError(std::string(option).append(": expected ").append(expected).append(", got '").append(got) + "'");
 }
 
 /// The whole of `text` as a number that `is_good`.
@@ -41,8 +40,7 @@ Enum word(std::string_view option, std::string_view text,
   for (const auto& [name, value] : words) {
     if (name == text) return value;
   }
-  const auto quoted = [](std::string_view name) { return "'" + std::string(name) + "'"; };
-  fail(option, quoted(words[0].first) + " or " + quoted(words[1].first), text);
+  fail(option, std::string("'").append(words[0].first).append("' or '").append(words[1].first) + "'", text);
 }
 
 demos::ModelSpec model(std::string_view text) try {
@@ -82,19 +80,13 @@ constexpr std::array kOptions{
 
 void set(Options& options, int chosen, std::string_view text) {
   switch (chosen) {
-    case kData:
-      options.data = text;
-      return;
+    case kData: options.data = text; return;
     case kModel:
       options.model = model(text);
       options.model_text = text;
       return;
-    case kBatchSize:
-      options.batch_size = count<std::size_t>("--batch-size", text, kMaxBatchSize);
-      return;
-    case kEpochs:
-      options.epochs = count<int>("--epochs", text, kMaxEpochs);
-      return;
+    case kBatchSize: options.batch_size = count<std::size_t>("--batch-size", text, kMaxBatchSize); return;
+    case kEpochs: options.epochs = count<int>("--epochs", text, kMaxEpochs); return;
     case kLearningRate:
       options.learning_rate = number<double>("--learning-rate", text, "a number above 0 and up to 1000",
                                              [](double rate) { return rate > 0 && rate <= 1000; });
@@ -104,21 +96,18 @@ void set(Options& options, int chosen, std::string_view text) {
                                         [](double momentum) { return momentum >= 0 && momentum < 1; });
       return;
     case kSeed:
-      options.seed = number<std::uint64_t>("--seed", text, "a whole number from 0 to 2^64 - 1",
-                                           [](auto) { return true; });
+      options.seed =
+          number<std::uint64_t>("--seed", text, "a whole number from 0 to 2^64 - 1", [](auto) { return true; });
       return;
     case kInput:
       options.input = word<Input>("--input", text, {{{"host", Input::kHost}, {"device", Input::kDevice}}});
       return;
     case kDtype:
-      options.precision = word<Precision>(
-          "--dtype", text, {{{"float32", Precision::kFloat32}, {"float64", Precision::kFloat64}}});
+      options.precision =
+          word<Precision>("--dtype", text, {{{"float32", Precision::kFloat32}, {"float64", Precision::kFloat64}}});
       return;
-    case kLosses:
-      options.losses = text;
-      return;
-    default:
-      return;
+    case kLosses: options.losses = text; return;
+    default: return;
   }
 }
 
