@@ -114,7 +114,10 @@ CommandRun::~CommandRun() {
   ::waitpid(pid_, nullptr, 0);
 }
 
-void CommandRun::send(int signal) const { ::kill(pid_, signal); }
+void CommandRun::send(int signal) const {
+  ASSERT_GT(pid_, 1) << "the command has ended";
+  ::kill(pid_, signal);
+}
 
 void CommandRun::type(const std::string& keys) const {
   ASSERT_EQ(::write(terminal_.get(), keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
