@@ -1,15 +1,12 @@
 #include "common/image.hpp"
 
-#include <cxxabi.h>
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <optional>
 
 #include "common/errors.hpp"
@@ -127,15 +124,6 @@ std::string describe_build_id(const ImageAddress& image) {
     text += kDigits[image.build_id[i] & 0xfU];
   }
   return text;
-}
-
-std::string symbol_at(const void* address) {
-  Dl_info info{};
-  if (::dladdr(address, &info) == 0 || info.dli_sname == nullptr) return {};
-  int status = 0;
-  const std::unique_ptr<char, void (*)(void*)> name(abi::__cxa_demangle(info.dli_sname, nullptr, nullptr, &status),
-                                                    std::free);
-  return status == 0 && name ? name.get() : info.dli_sname;
 }
 
 }  // namespace syncrun::detail

@@ -22,7 +22,4 @@ ImageAddress program_image();
 /// "build id 3f2a…" or "no build id", for messages.
 std::string describe_build_id(const ImageAddress& image);
 
-/// The name of the function at `address`, demangled, if the image's symbols tell; else empty.
-std::string symbol_at(const void* address);
-
 }  // namespace syncrun::detail

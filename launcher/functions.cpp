@@ -4,6 +4,7 @@
 
 #include "common/errors.hpp"
 #include "common/image.hpp"
+#include "common/symbols.hpp"
 #include "launcher/session_core.hpp"
 #include "syncrun/session.hpp"
 
@@ -35,9 +36,8 @@ BodyEntry describe_body(const Body& body) {
 std::string choose_name(std::string_view given, const Body& body, std::uint64_t id) {
   if (!given.empty()) return std::string(given);
   if (!is_virtual(body.pointer)) {
-    const std::string symbol = symbol_at(reinterpret_cast<const void*>(body.pointer.words[0]));
-    // "Mlp::step(float)" is called Mlp::step; a lambda's symbol says nothing to anybody.
-    if (!symbol.empty() && symbol.find("{lambda") == std::string::npos) return symbol.substr(0, symbol.find('('));
+    const std::string name = function_name_at(reinterpret_cast<const void*>(body.pointer.words[0]));
+    if (!name.empty()) return name;
   }
   return "function #" + std::to_string(id);
 }

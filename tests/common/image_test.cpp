@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "common/errors.hpp"
+#include "common/symbols.hpp"
 
 int a_function_with_a_name(int value) { return value; }
 
@@ -30,7 +31,22 @@ TEST(Image, FindsFunctionsOfLibraries) {
   EXPECT_EQ(resolve(place), address_of(std::atoi));
 }
 
-TEST(Image, NamesFunctions) { EXPECT_EQ(symbol_at(address_of(a_function_with_a_name)), "a_function_with_a_name(int)"); }
+int a_static_function(int value) { return value + 1; }
+
+TEST(FunctionName, ComesFromTheSymbols) {
+  EXPECT_EQ(function_name_at(address_of(a_function_with_a_name)), "a_function_with_a_name");
+  EXPECT_EQ(function_name_at(address_of(a_static_function)), "a_static_function");
+  EXPECT_EQ(function_name_at(address_of(std::atoi)), "atoi");
+  int on_the_stack = 0;
+  EXPECT_EQ(function_name_at(&on_the_stack), "");
+}
+
+TEST(FunctionName, IsWhatAUserWouldSay) {
+  EXPECT_EQ(short_function_name("Mlp::step(float) const"), "Mlp::step");
+  EXPECT_EQ(short_function_name("(anonymous namespace)::nothing()"), "nothing");
+  EXPECT_EQ(short_function_name("syncrun::Output<(syncrun::Reduction)1, int, 0ul> typed<int>(int)"), "typed<int>");
+  EXPECT_EQ(short_function_name("program(syncrun::Session&)::{lambda(int)#2}::_FUN(int)"), "lambda in program");
+}
 
 TEST(Image, RefusesWhatLiesInNoImage) {
   const int on_the_stack = 0;
