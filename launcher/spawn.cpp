@@ -12,6 +12,7 @@
 #include <boost/process/extend.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 
 #include "common/errors.hpp"
@@ -97,8 +98,12 @@ SpawnedProcess spawn(const SpawnRequest& request) {
   const Strings variables = child_environment(request);
   const InChild in_child(request, variables);
   std::error_code error;
+  errno = 0;
   process::child child(process::exe = request.program, error, in_child);
   if (error) throw_errno("cannot start " + request.program, error.value());
+  // Boost 1.74 reports no error where its own pipe fails (no descriptor left), and hands out pid -1: to kill(2),
+  // everybody.
+  if (child.id() <= 0) throw_errno("cannot start " + request.program, errno != 0 ? errno : EAGAIN);
   SpawnedProcess spawned;
   spawned.pid = child.id();
   child.detach();  // from here on the pidfd is what we hold
