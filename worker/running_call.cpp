@@ -245,7 +245,7 @@ void RunningCall::accept(std::size_t output, const OutputType& type, std::span<c
   PendingOutput& pending = outputs_[output];
   const std::int64_t rows = slice_rows();
   if (rows == 0) return;
-  const std::size_t first_checked = type.reduction == Reduction::gather ? 1 : 0;
+  const std::ptrdiff_t first_checked = type.reduction == Reduction::gather ? 1 : 0;
   if (pending.slices == 0) {
     std::copy(extents.begin(), extents.end(), pending.extents.begin());
   } else if (!std::equal(extents.begin() + first_checked, extents.end(), pending.extents.begin() + first_checked)) {

@@ -130,7 +130,7 @@ class Session {
   void close() { detail::close_session(*core_); }
 
  private:
-  template <class Pointer>
+  template <class Pointer>  // NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved on
   auto define(std::string_view name, std::shared_ptr<detail::ObjectRecord> object,
               std::initializer_list<detail::Body> bodies) {
     using Plain = std::remove_const_t<Pointer>;

@@ -18,7 +18,7 @@ inline constexpr bool kIsOutput<Output<kReduction, T, N>> = true;
 /// Stands for any field initialiser when fields are counted.
 struct AnyField {
   template <class T>
-  operator T() const noexcept;  // never defined: only its type is asked for
+  operator T() const noexcept;  // NOLINT(google-explicit-constructor): never defined, only its type is asked for
 };
 
 template <class T, std::size_t... I>

@@ -46,8 +46,8 @@ class DataArgument {
 template <class T, std::size_t N>
 class SharedArgument {
  public:
-  SharedArgument(const Shared<T, N>& shared) noexcept
-      : record_(&shared.record()) {}  // NOLINT(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  SharedArgument(const Shared<T, N>& shared) noexcept : record_(&shared.record()) {}
   template <class U, std::size_t M>
     requires(!std::same_as<U, T> || M != N)
   SharedArgument(const Shared<U, M>&) {  // NOLINT(google-explicit-constructor)
