@@ -72,10 +72,11 @@ Release kill_once(std::size_t workers) {
 
 void print(const char* name, std::size_t workers, std::vector<double> samples) {
   std::sort(samples.begin(), samples.end());
-  std::printf("{\"name\": \"%s\", \"impl\": \"syncrun\", \"workers\": %zu, \"median_us\": %.1f, \"p99_us\": %.1f, "
-              "\"max_us\": %.1f, \"samples\": %zu}\n",
-              name, workers, comparators::percentile(samples, 50), comparators::percentile(samples, 99),
-              samples.back(), samples.size());
+  std::printf(
+      "{\"name\": \"%s\", \"impl\": \"syncrun\", \"workers\": %zu, \"median_us\": %.1f, \"p99_us\": %.1f, "
+      "\"max_us\": %.1f, \"samples\": %zu}\n",
+      name, workers, comparators::percentile(samples, 50), comparators::percentile(samples, 99), samples.back(),
+      samples.size());
 }
 
 }  // namespace

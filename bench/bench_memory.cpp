@@ -43,8 +43,9 @@ int measure(std::size_t workers) {
   if (sum(values) != static_cast<std::int64_t>(workers) * (kBytes / 8)) throw std::runtime_error("wrong sum");
   std::size_t bytes = pss_bytes(::getpid());
   for (const int pid : session.worker_pids()) bytes += pss_bytes(pid);
-  std::printf("{\"name\": \"memory\", \"impl\": \"syncrun\", \"workers\": %zu, \"data_bytes\": %lld, \"pss_bytes\": %zu}\n",
-              workers, static_cast<long long>(kBytes), bytes);
+  std::printf(
+      "{\"name\": \"memory\", \"impl\": \"syncrun\", \"workers\": %zu, \"data_bytes\": %lld, \"pss_bytes\": %zu}\n",
+      workers, static_cast<long long>(kBytes), bytes);
   session.close();
   return 0;
 }

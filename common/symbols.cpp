@@ -29,7 +29,8 @@ class MappedFile {
     struct stat status {};
     if (!fd.is_open() || ::fstat(fd.get(), &status) != 0 || status.st_size <= 0) return;
     void* memory = ::mmap(nullptr, static_cast<std::size_t>(status.st_size), PROT_READ, MAP_PRIVATE, fd.get(), 0);
-    if (memory != MAP_FAILED) bytes_ = {static_cast<const std::byte*>(memory), static_cast<std::size_t>(status.st_size)};
+    if (memory != MAP_FAILED)
+      bytes_ = {static_cast<const std::byte*>(memory), static_cast<std::size_t>(status.st_size)};
   }
   ~MappedFile() {
     if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());

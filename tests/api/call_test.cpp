@@ -52,11 +52,11 @@ struct Options {
 };
 
 TEST_P(Call, PassesValuesAndOnePerWorker) {
-  const auto f = session().function([](sr::CpuWorker& worker, Options options, sr::PerWorker<int> own,
-                                       const double& factor) -> sr::Sum<double> {
-    EXPECT_EQ(worker.world_size() > worker.rank(), true);
-    return (static_cast<double>(options.rate) + static_cast<double>(options.step)) * own * factor;
-  });
+  const auto f = session().function(
+      [](sr::CpuWorker& worker, Options options, sr::PerWorker<int> own, const double& factor) -> sr::Sum<double> {
+        EXPECT_EQ(worker.world_size() > worker.rank(), true);
+        return (static_cast<double>(options.rate) + static_cast<double>(options.step)) * own * factor;
+      });
   std::vector<int> own(static_cast<std::size_t>(world_size()));
   std::iota(own.begin(), own.end(), 1);
   const double expected = (0.5 + 3) * (world_size() * (world_size() + 1) / 2) * 2.0;
@@ -150,9 +150,7 @@ TEST_P(Call, FindsTemplatesByTheirInstance) {
   EXPECT_EQ(session().function(typed<double>)(2.5), 2.5 * world_size());
 }
 
-TEST_P(Call, TakesNamesForMessages) {
-  EXPECT_EQ(session().function(typed<int>, "the name").name(), "the name");
-}
+TEST_P(Call, TakesNamesForMessages) { EXPECT_EQ(session().function(typed<int>, "the name").name(), "the name"); }
 
 TEST_P(Call, GoesOnAfterManyCalls) {
   const auto f = session().function(typed<std::int64_t>);

@@ -39,9 +39,10 @@ TEST_P(Collective, AllReduceIsTheSameInPlaceAndThroughBuffers) {
 }
 
 TEST_P(Collective, AllReduceTakesEveryReduction) {
-  const auto f = session().function([](sr::CpuWorker& worker, sr::Comm& comm, sr::Reduction reduction) -> sr::Min<double> {
-    return comm.all_reduce(static_cast<double>(worker.rank() + 1), reduction);
-  });
+  const auto f =
+      session().function([](sr::CpuWorker& worker, sr::Comm& comm, sr::Reduction reduction) -> sr::Min<double> {
+        return comm.all_reduce(static_cast<double>(worker.rank() + 1), reduction);
+      });
   const double n = world_size();
   EXPECT_EQ(f(sr::Reduction::sum), n * (n + 1) / 2);
   EXPECT_EQ(f(sr::Reduction::min), 1);

@@ -43,8 +43,8 @@ TEST_P(Properties, ResultsDoNotDependOnWorkersSlicesOrRepetition) {
     for (const auto index : batch) {
       expected += x[index];
       for (std::size_t j = 0; j < means.size(); ++j) {
-        means[j] += static_cast<double>(y[index * static_cast<std::size_t>(columns) + j]) /
-                    static_cast<double>(batch.size());
+        means[j] +=
+            static_cast<double>(y[index * static_cast<std::size_t>(columns) + j]) / static_cast<double>(batch.size());
       }
     }
 
@@ -62,9 +62,8 @@ TEST_P(Properties, ResultsDoNotDependOnWorkersSlicesOrRepetition) {
 }
 
 TEST_P(Properties, EveryRowIsComputedExactlyOnce) {
-  const auto f = session().function([](sr::Scattered<const std::int64_t, 1> x) {
-    return sr::Gather<std::int64_t, 1>(x, {x.rows()});
-  });
+  const auto f = session().function(
+      [](sr::Scattered<const std::int64_t, 1> x) { return sr::Gather<std::int64_t, 1>(x, {x.rows()}); });
   std::mt19937_64 random(7);
   for (int round = 0; round < 20; ++round) {
     const auto rows = random() % 200 + 1;
@@ -93,8 +92,10 @@ TEST_P(Properties, RandomNumbersFollowTheSessionsSeed) {
   end_session();
   sr::Session same(options());
   EXPECT_EQ(same.function([](sr::CpuWorker& worker) {
-    return sr::Gather<std::uint8_t, 1>(std::vector{static_cast<std::uint8_t>(worker.rng()())}, {1});
-  })().to_vector(), first);
+                  return sr::Gather<std::uint8_t, 1>(std::vector{static_cast<std::uint8_t>(worker.rng()())}, {1});
+                })()
+                .to_vector(),
+            first);
   same.close();
 }
 

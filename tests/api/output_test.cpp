@@ -115,9 +115,8 @@ TEST_P(Results, ShapesThatDifferBetweenRanksAreAnError) {
 }
 
 TEST_P(Results, WithoutMemoryAreAnError) {
-  const auto f = session().function([](sr::CpuWorker&) {
-    return sr::Sum<float, 1>(sr::Shape<1>{3}, syncrun::detail::OutputBuffer{});
-  });
+  const auto f = session().function(
+      [](sr::CpuWorker&) { return sr::Sum<float, 1>(sr::Shape<1>{3}, syncrun::detail::OutputBuffer{}); });
   EXPECT_ERROR(f(), sr::ErrorKind::function, "without memory");
 }
 

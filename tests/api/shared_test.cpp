@@ -63,7 +63,9 @@ TEST_P(SharedVariable, AllReduceGivesEveryRankTheResult) {
                {sr::Reduction::avg, (n + 1) / 2.0},
                {sr::Reduction::min, 1},
                {sr::Reduction::max, static_cast<double>(n)},
-               {sr::Reduction::prod, n == 4 ? 24.0 : n == 3 ? 6.0 : n}};
+               {sr::Reduction::prod, n == 4   ? 24.0
+                                     : n == 3 ? 6.0
+                                              : n}};
   for (const std::int64_t size : {std::int64_t{1}, std::int64_t{5000}, std::int64_t{300'000}}) {
     for (const auto& [reduction, expected] : cases) {
       auto w = session().shared<double, 1>("w");

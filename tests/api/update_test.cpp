@@ -72,8 +72,7 @@ TEST_P(UpdateOf, ARankWithoutRowsKeepsItsOriginal) {
 TEST_P(UpdateOf, AVariableStandsOnceInACall) {
   auto total = session().shared<double, 1>("total");
   total.broadcast(std::vector<double>{1});
-  const auto f =
-      session().function([](sr::Local<double, 1>, sr::Update<sr::op::sum, double, 1>) {}, "twice");
+  const auto f = session().function([](sr::Local<double, 1>, sr::Update<sr::op::sum, double, 1>) {}, "twice");
   EXPECT_ERROR(f(total, total), sr::ErrorKind::usage, "stands once in a call");
 }
 

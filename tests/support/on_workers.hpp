@@ -32,11 +32,9 @@ class OnWorkers : public testing::TestWithParam<int> {
   std::unique_ptr<sr::Session> session_;
 };
 
-#define INSTANTIATE_ON_WORKERS(suite, ...)                                  \
-  INSTANTIATE_TEST_SUITE_P(Workers, suite, testing::Values(__VA_ARGS__),    \
-                           [](const testing::TestParamInfo<int>& number) { \
-                             return std::to_string(number.param);           \
-                           })
+#define INSTANTIATE_ON_WORKERS(suite, ...)                               \
+  INSTANTIATE_TEST_SUITE_P(Workers, suite, testing::Values(__VA_ARGS__), \
+                           [](const testing::TestParamInfo<int>& number) { return std::to_string(number.param); })
 
 template <class T>
 std::vector<T> counting(std::size_t count, T first = T(0)) {
@@ -46,11 +44,11 @@ std::vector<T> counting(std::size_t count, T first = T(0)) {
 }
 
 /// Runs `statement`; the syncrun::Error it must throw, for a closer look.
-#define EXPECT_ERROR(statement, expected_kind, text)                                            \
-  try {                                                                                         \
-    statement;                                                                                  \
-    ADD_FAILURE() << #statement " did not throw";                                               \
-  } catch (const syncrun::Error& error) {                                                       \
-    EXPECT_EQ(error.kind(), expected_kind) << error.what();                                     \
-    EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();         \
+#define EXPECT_ERROR(statement, expected_kind, text)                                    \
+  try {                                                                                 \
+    statement;                                                                          \
+    ADD_FAILURE() << #statement " did not throw";                                       \
+  } catch (const syncrun::Error& error) {                                               \
+    EXPECT_EQ(error.kind(), expected_kind) << error.what();                             \
+    EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what(); \
   }
