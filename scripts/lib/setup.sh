@@ -121,10 +121,12 @@ configure_and_build() {
   fi
 }
 
-# run_tests PRESET [CTEST-OPTION...]: ctest's own lines, its closing ones last.
+# run_tests PRESET [CTEST-OPTION...]: ctest's own lines; its count and its time last, also where it lists skipped or
+# failed tests behind them.
 run_tests() {
   local preset=$1
   shift
   say "Testing build/$preset"
-  ctest --test-dir "$root/build/$preset" --output-on-failure --no-label-summary --no-tests=error -j "$jobs" "$@" 2>&1
+  ctest --test-dir "$root/build/$preset" --output-on-failure --no-label-summary --no-tests=error -j "$jobs" "$@" 2>&1 |
+    sed -u -E -e '/^[0-9]+% tests passed|^Total Test time/{H;$!d;s/.*//}' -e '${G}'
 }
