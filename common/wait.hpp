@@ -62,7 +62,7 @@ struct WaitPolicy {
   std::chrono::nanoseconds awake_for{std::chrono::microseconds(200)};
 
   static constexpr WaitPolicy spinning() noexcept {
-    return {std::chrono::microseconds(20), std::chrono::milliseconds(10)};
+    return {std::chrono::microseconds(3), std::chrono::milliseconds(10)};
   }
   static constexpr WaitPolicy yielding() noexcept { return {}; }
   static constexpr WaitPolicy for_processes(int processes, int cores) noexcept {
