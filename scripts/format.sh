@@ -7,7 +7,7 @@ formatter=$(command -v clang-format-16) || {
   echo "error: clang-format-16 is not installed (package clang-format-16): other versions format differently" >&2
   exit 1
 }
-mapfile -d '' -t files < <(git ls-files -z -- '*.cpp' '*.hpp' '*.cu' '*.cuh')
+mapfile -d '' -t files < <(git -c safe.directory="$PWD" ls-files -z -- '*.cpp' '*.hpp' '*.cu' '*.cuh')
 [ "${#files[@]}" -gt 0 ] || { echo "error: git knows no C++ file here" >&2; exit 1; }
 
 case "${1-}" in

@@ -14,7 +14,7 @@ database=build/release/compile_commands.json
 if [ $# -gt 0 ]; then
   files=("$@")
 else
-  mapfile -d '' -t files < <(git ls-files -z -- 'common/*.cpp' 'worker/*.cpp' 'launcher/*.cpp')
+  mapfile -d '' -t files < <(git -c safe.directory="$PWD" ls-files -z -- 'common/*.cpp' 'worker/*.cpp' 'launcher/*.cpp')
 fi
 # A file the build does not know would be checked with the wrong flags, and pass for the wrong reason.
 for file in "${files[@]}"; do
