@@ -13,7 +13,7 @@ namespace {
 
 namespace sr = syncrun;
 
-constexpr std::size_t kColumns = 3;
+constexpr std::int64_t kColumns = 3;
 
 /// Adds to each worker's copy of `total` the column sums of its rows of x. The slices of a call all see the
 /// copy as it was before; what they write is added up and takes its place after the last, so that only the
@@ -21,7 +21,7 @@ constexpr std::size_t kColumns = 3;
 void add_rows(sr::CpuWorker& worker, sr::Scattered<const double, 2> x, sr::Update<sr::op::sum, double, 1> total) {
   if (worker.slice() == 0) std::copy(total.original().begin(), total.original().end(), total.value().begin());
   for (std::int64_t row = 0; row < x.rows(); ++row) {
-    for (std::size_t column = 0; column < kColumns; ++column) total.value()[column] += x(row, column);
+    for (std::int64_t column = 0; column < kColumns; ++column) total.value()[column] += x(row, column);
   }
 }
 
@@ -53,9 +53,9 @@ int program(sr::Session& session) {
   const auto copies = total.gather();
   std::vector<double> gathered(kColumns, 0.0);
   for (int rank = 0; rank <= last; ++rank) {
-    const auto copy = copies.span().subspan(static_cast<std::size_t>(rank) * kColumns, kColumns);
+    const auto copy = copies.span().subspan(rank * kColumns, kColumns);
     print(("copy of rank " + std::to_string(rank) + ":").c_str(), copy);
-    for (std::size_t i = 0; i < kColumns; ++i) gathered[i] += copy[i];
+    for (std::int64_t i = 0; i < kColumns; ++i) gathered[i] += copy[i];
   }
   const auto reduced = session.function(sum_of_copies)(total).to_vector();
   print("reduced to the master:", reduced);
