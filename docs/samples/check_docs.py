@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""What the documents show is what compiles and what it prints.
+
+A code block of C++ or CMake stands under a comment that names the file, and the region of it, that it is a copy of; a
+block of output under one that names the command it was printed by:
+
+    <!-- sample: tour_first.cpp [all] -->         from // [all] to // [/all]; the whole file without a region
+    <!-- run: syncrun -n 3 ./tour_first -->       standard output and error; process ids may differ
+
+usage: check_docs.py ROOT code                    every block is its sample's text; every relative link leads somewhere
+       check_docs.py ROOT outputs FILE BIN [SYNCRUN]
+                                                  the blocks of output in FILE, run in folder BIN
+       check_docs.py --write ...                  the same, but mends the documents
+"""
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+SAMPLES = "docs/samples"
+CHECKED_LANGUAGES = {"cpp", "cmake"}
+LIMIT_S = 60
+BLOCK = re.compile(
+    r"(?P<marker><!-- (?P<kind>sample|run): (?P<what>[^\n]*?) -->\n)?```(?P<language>\w*)\n(?P<body>.*?)```", re.DOTALL
+)
+LINK = re.compile(r"\]\((?P<target>[^)#\s]+)(?:#[^)]*)?\)")
+
+
+def documents(root: Path) -> list[Path]:
+    return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+
+
+def sample_text(root: Path, what: str) -> str:
+    name, _, region = what.partition(" ")
+    path = root / SAMPLES / name
+    text = (path if path.is_file() else root / name).read_text(encoding="utf-8")
+    if not region:
+        return text
+    label = re.escape(region.strip("[]"))
+    found = re.search(rf"^[ ]*(?://|#) \[{label}\]\n(.*?)^[ ]*(?://|#) \[/{label}\]$", text, re.DOTALL | re.MULTILINE)
+    if found is None:
+        raise ValueError(f"{name} has no region {region}")
+    inner = re.sub(r"^[ ]*// \[/?\w+\]\n", "", found.group(1), flags=re.MULTILINE)
+    return textwrap.dedent(inner).strip("\n") + "\n"
+
+
+def output_of(command: str, folder: Path, syncrun: str) -> str:
+    words = [syncrun if word == "syncrun" else word for word in command.split()]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SYNCRUN_")}
+    done = subprocess.run(
+        words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        timeout=LIMIT_S, text=True,
+    )  # fmt: skip
+    code = f"(exit code {done.returncode})\n" if done.returncode != 0 else ""
+    return done.stdout + code
+
+
+def without_pids(text: str) -> str:
+    return re.sub(r"\bpid \d+", "pid N", text)
+
+
+class Check:
+    def __init__(self, root: Path, write: bool) -> None:
+        self.root, self.write, self.wrong = root, write, 0
+
+    def complain(self, document: Path, text: str, position: int, what: str) -> None:
+        line = text.count("\n", 0, position) + 1
+        print(f"{document.relative_to(self.root)}:{line}: {what}")
+        self.wrong += 1
+
+    def blocks(self, document: Path, kind: str, wanted, is_equal) -> None:
+        """Compares each block of this kind with what `wanted` says, or puts that in its place."""
+        text = document.read_text(encoding="utf-8")
+
+        def mend(match: re.Match) -> str:
+            if match["kind"] != kind:
+                if kind == "sample" and match["kind"] is None and match["language"] in CHECKED_LANGUAGES:
+                    self.complain(document, text, match.start(), "a code block that is no sample's copy")
+                return match[0]
+            try:
+                right = wanted(match["what"])
+            except (OSError, ValueError, subprocess.SubprocessError) as error:
+                self.complain(document, text, match.start(), str(error))
+                return match[0]
+            if is_equal(match["body"], right):
+                return match[0]
+            if not self.write:
+                self.complain(document, text, match.start(), f"differs from {match['what']}, which is\n{right}")
+            return f"{match['marker']}```{match['language']}\n{right}```"
+
+        mended = BLOCK.sub(mend, text)
+        if self.write and mended != text:
+            document.write_text(mended, encoding="utf-8")
+
+    def code(self) -> None:
+        for document in documents(self.root):
+            self.blocks(document, "sample", lambda what: sample_text(self.root, what), str.__eq__)
+            text = document.read_text(encoding="utf-8")
+            for match in LINK.finditer(re.sub(r"```.*?```", lambda m: "\n" * m[0].count("\n"), text, flags=re.DOTALL)):
+                if "://" not in match["target"] and not (document.parent / match["target"]).exists():
+                    self.complain(document, text, 0, f"a link that leads nowhere: {match['target']}")
+
+    def outputs(self, document: Path, folder: Path, syncrun: str) -> None:
+        same = lambda shown, printed: without_pids(shown) == without_pids(printed)  # noqa: E731
+        self.blocks(document, "run", lambda what: output_of(what, folder, syncrun), same)
+
+
+def main(arguments: list[str]) -> int:
+    write = "--write" in arguments
+    words = [word for word in arguments if word != "--write"]
+    if len(words) == 2 and words[1] == "code":
+        check = Check(Path(words[0]).resolve(), write)
+        check.code()
+    elif len(words) in (4, 5) and words[1] == "outputs":
+        check = Check(Path(words[0]).resolve(), write)
+        check.outputs(check.root / words[2], Path(words[3]).resolve(), str(Path([*words, "syncrun"][4]).resolve()))
+    else:
+        print(__doc__, file=sys.stderr)
+        return 2
+    return 1 if check.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
