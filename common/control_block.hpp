@@ -222,7 +222,8 @@ struct ControlHeader {
   std::uint64_t arena_bytes;  // of each rank
   std::uint64_t seed;
   std::int32_t master_pid;
-  bool spins;
+  bool spins;          // there is a core for each of them
+  bool workers_spin;   // there is one for each worker, at least
   std::uint32_t build_id_bytes;
   std::array<std::uint8_t, 32> build_id;  // of the master's image
 
