@@ -47,4 +47,9 @@ std::optional<SupervisorMessage> receive_from_master(int socket) {
   return message;
 }
 
+const SupervisorLink& supervisor_link() {
+  static const SupervisorLink link = SupervisorLink::from_environment();
+  return link;
+}
+
 }  // namespace syncrun::detail

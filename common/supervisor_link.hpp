@@ -14,7 +14,7 @@ namespace syncrun::detail {
 
 struct SupervisorMessage {
   enum class Kind : char {
-    hello = 'H',    ///< The program has come as far as syncrun::run.
+    hello = 'H',    ///< The program has come as far as syncrun::serve_if_worker, which syncrun::run calls first.
     worker = 'W',   ///< number: pid (and process group) of a new worker.
     ended = 'E',    ///< number: pid of a worker that was reaped.
     verdict = 'V',  ///< text: why the program failed; printed by `syncrun` as its last line.
@@ -39,6 +39,9 @@ class SupervisorLink {
  private:
   FileDescriptor socket_;
 };
+
+/// The link of this process; made by serve_if_worker, which run() calls first, before any session.
+const SupervisorLink& supervisor_link();
 
 /// `syncrun`'s end: the next message, or nothing if none is waiting or the master closed its end.
 std::optional<SupervisorMessage> receive_from_master(int socket);

@@ -34,14 +34,8 @@ std::vector<int> worker_pids_of(const SessionCore& session) {
   return pids;
 }
 
-const SupervisorLink& supervisor_link() {
-  static const SupervisorLink link = SupervisorLink::from_environment();
-  return link;
-}
-
 int run_master(int argc, char** argv, const Program& program) {
   const SupervisorLink& supervisor = supervisor_link();
-  supervisor.send({SupervisorMessage::Kind::hello, 0, {}});
   std::string verdict;
   try {
     return program(argc, argv);

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "common/errors.hpp"
+#include "common/supervisor_link.hpp"
 #include "syncrun/run.hpp"
 #include "worker/worker_core.hpp"
 
@@ -31,11 +32,14 @@ int report_start_failure(detail::WorkerSlot* slot, const char* what) {
 }  // namespace
 
 std::optional<int> serve_if_worker(int, char**) {
-  // Never destroyed: the sign of life must stay mapped until the kernel has marked it.
-  detail::Attachment* attachment = nullptr;
+  // Never destroyed: the sign of life must stay mapped until the kernel has marked it. Static, so that it is no leak.
+  static detail::Attachment* attachment = nullptr;
   try {
     auto attached = detail::attach_if_worker();
-    if (!attached) return std::nullopt;
+    if (!attached) {
+      detail::supervisor_link().send({detail::SupervisorMessage::Kind::hello, 0, {}});
+      return std::nullopt;
+    }
     attachment = new detail::Attachment(std::move(*attached));
   } catch (const std::exception& error) {
     return report_start_failure(nullptr, error.what());

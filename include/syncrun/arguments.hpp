@@ -90,7 +90,8 @@ class Update {
       : original_(original), value_(value) {}
   /// The variable as it was before the call.
   const ArrayView<const T, N>& original() const noexcept { return original_; }
-  /// Where the new value of this slice goes; zero at first.
+  /// Where the new value of this slice goes; zero at first. With several slices the values are combined by Op: what
+  /// adds to the original counts it once per slice, unless only one of them (CpuWorker::slice() == 0) brings it in.
   const ArrayView<T, N>& value() const noexcept { return value_; }
 
  private:
