@@ -152,6 +152,7 @@ TEST(Mnist, PrintsItsHelp) {
                              "--input", "--dtype", "--losses"}) {
     EXPECT_THAT(result.output, HasSubstr(option));
   }
+  EXPECT_EQ(run_mnist_on(2, {"--help"}).errors, "") << "it is a Syncrun program, though it opened no session";
 }
 
 struct BadOptions {
