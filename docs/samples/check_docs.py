@@ -99,9 +99,10 @@ class Check:
         for document in documents(self.root):
             self.blocks(document, "sample", lambda what: sample_text(self.root, what), str.__eq__)
             text = document.read_text(encoding="utf-8")
-            for match in LINK.finditer(re.sub(r"```.*?```", lambda m: "\n" * m[0].count("\n"), text, flags=re.DOTALL)):
+            prose = re.sub(r"```.*?```", lambda block: re.sub(r"[^\n]", " ", block[0]), text, flags=re.DOTALL)
+            for match in LINK.finditer(prose):
                 if "://" not in match["target"] and not (document.parent / match["target"]).exists():
-                    self.complain(document, text, 0, f"a link that leads nowhere: {match['target']}")
+                    self.complain(document, text, match.start(), f"a link that leads nowhere: {match['target']}")
 
     def outputs(self, document: Path, folder: Path, syncrun: str) -> None:
         same = lambda shown, printed: without_pids(shown) == without_pids(printed)  # noqa: E731
