@@ -28,7 +28,7 @@ WorkerCore::WorkerCore(Attachment& attachment)
              header_.arena_bytes - CpuComm::kReservedBytes),
       device_(make_cpu_device(attachment_.segment, arena_)),
       // While the workers meet, the master sleeps.
-      peers_(attachment_, WaitPolicy::for_processes(attachment_.world_size, usable_cores())),
+      peers_(attachment_, header_.workers_spin ? WaitPolicy::spinning() : WaitPolicy::yielding()),
       cpu_worker_(*this),
       logger_(make_logger(attachment_.device, log_level_from_environment())),
       running_(std::make_unique<RunningCall>(*this)) {
@@ -69,6 +69,7 @@ void WorkerCore::keep_object(std::uint64_t id, void* object, void (*destroy)(voi
 }
 
 void WorkerCore::destroy_object(std::uint64_t id) noexcept {
+  set_phase(Phase::function);  // a destructor of the user's
   if (const auto found = objects_.find(id); found != objects_.end()) {
     const Object object = found->second;
     objects_.erase(found);
@@ -128,7 +129,8 @@ void WorkerCore::execute(Command& command) {
   const std::uint64_t failed = header_.failed_call.load(std::memory_order_acquire);
   if (failed > command.acknowledged_failure && failed < command.id) {
     // Published before the master knew that a call before it had failed: it shares that call's fate.
-    return report_failure(command, ErrorKind::function, 0, "a call before this one failed", false);
+    report_failure(command, ErrorKind::function, 0, "a call before this one failed", false);
+    return cast_vote(command, Vote::failed);  // a peer that was faster may be waiting for it
   }
   if (command.has_comm) peers_.begin(command);
   try {
@@ -171,9 +173,10 @@ void WorkerCore::run_call(Command& command) {
   Outbox& outbox = attachment_.control.outbox(command.id, attachment_.rank);
   bool is_large = false;
   try {
-    const LoadedFunction& function = load(command.function);
     if (command.arguments_count != 0) set_phase(Phase::inputs);
     running_->begin(command);
+    const LoadedFunction& function = load(command.function);
+    if (command.kind == CommandKind::construct) set_phase(Phase::function);
     WorkerCall call(*this);
     function.thunk(call, function.pointer);
     is_large = running_->deliver(outbox);
@@ -193,11 +196,7 @@ void WorkerCore::run_call(Command& command) {
     report_failure(command, ErrorKind::function, 0, "an exception that is not a std::exception", true);
   }
 
-  // The vote: outputs are reduced and updates committed only if every rank has returned.
-  if (command.outputs_count != 0 || command.wants_vote) {
-    attachment_.slot().vote.store(vote_word(command.id, outbox.vote), std::memory_order_seq_cst);
-    header_.to_peers.ring();
-  }
+  cast_vote(command, outbox.vote);
   if (outbox.vote == Vote::ok && (is_large || command.wants_vote)) {
     set_phase(Phase::vote);
     const bool all_ok = peers_.all_voted_ok(command);
@@ -206,6 +205,13 @@ void WorkerCore::run_call(Command& command) {
     if (all_ok && command.wants_vote) running_->commit_updates();
   }
   running_->end(command.id);
+}
+
+/// Outputs are reduced and updates committed only if every rank has returned.
+void WorkerCore::cast_vote(const Command& command, Vote vote) noexcept {
+  if (command.outputs_count == 0 && !command.wants_vote) return;
+  attachment_.slot().vote.store(vote_word(command.id, vote), std::memory_order_seq_cst);
+  header_.to_peers.ring();
 }
 
 /// The first of the failures that the master does not know of yet: calls after it share its fate.

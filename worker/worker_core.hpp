@@ -73,6 +73,7 @@ class WorkerCore {
   void run_transfer(const Command& command);
   void destroy_object(std::uint64_t id) noexcept;
   const LoadedFunction& load(std::uint64_t function_offset);
+  void cast_vote(const Command& command, Vote vote) noexcept;
   void raise_failed_call(const Command& command) noexcept;
   void report_failure(Command& command, ErrorKind kind, int native_code, std::string_view message, bool is_own);
   void finish(const Command& command) noexcept;
