@@ -38,6 +38,8 @@ FileDescriptor take_descriptor(const char* name) {
 /// means the master is gone.
 void live_and_watch(pthread_mutex_t& life, std::atomic<bool>& holds, FileDescriptor socket) {
   hold_life(life);
+  // Each thread has a death signal of its own; see die_with.
+  ::prctl(PR_SET_PDEATHSIG, SIGCONT);
   holds.store(true);
   holds.notify_all();
   char byte = 0;
@@ -48,8 +50,9 @@ void live_and_watch(pthread_mutex_t& life, std::atomic<bool>& holds, FileDescrip
 }
 
 /// A second way to learn of the master's death, for when that thread cannot run. Until now it was SIGKILL (set before
-/// exec); from here on a handler takes this worker's children along. If this worker is stopped at that moment, the
-/// kernel continues it: its process group has just become an orphan.
+/// exec); from here on a handler takes this worker's children along. If this worker is stopped at that moment, the other
+/// thread's SIGCONT lets it get there. (The kernel's own, to orphaned groups, does not come where a process of the
+/// master's session adopts the orphans: a shell that is a container's first process.)
 void die_with(pid_t master) {
   const int death_signal = SIGRTMAX;
   struct sigaction action {};
