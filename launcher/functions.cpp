@@ -92,6 +92,7 @@ std::shared_ptr<ObjectRecord> replicate_object(const std::shared_ptr<SessionCore
   const SessionCore::Entry guard(*session);
   auto record = std::make_shared<ObjectRecord>();
   record->id = session->new_id();
+  record->session = session;  // from here on: where one rank's constructor throws, the other ranks' objects must go
   const std::uint64_t entry = write_entry(*session, {&construct, 1}, name, session->new_id());
   session->run_system(
       "the construction of a replicated object", "", [&](Command& command, SessionCore::InFlight& in_flight) {
@@ -110,7 +111,6 @@ std::shared_ptr<ObjectRecord> replicate_object(const std::shared_ptr<SessionCore
           std::memcpy(session->segment().at(slot.offset), arguments.data(), arguments.size());
         }
       });
-  record->session = session;
   return record;
 }
 
