@@ -3,7 +3,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 
 #include "common/environment.hpp"
@@ -33,7 +35,13 @@ interprocess::mapped_region map(int fd, std::size_t bytes) {
 }  // namespace
 
 std::size_t default_reservation_bytes() {
-  if (const char* text = std::getenv(environment::kReserveBytes)) return std::stoull(text);
+  if (const char* text = std::getenv(environment::kReserveBytes)) {
+    std::size_t bytes = 0;
+    const char* const end = text + std::strlen(text);
+    const auto [stopped, code] = std::from_chars(text, end, bytes);
+    if (code == std::errc() && stopped == end) return bytes;
+    throw_usage(std::string(environment::kReserveBytes) + " wants a number of bytes, got '" + text + "'");
+  }
 #if defined(__SANITIZE_THREAD__)
   return std::size_t{1} << 36U;
 #else

@@ -183,7 +183,9 @@ void CallBuilder::run(CallResult& result) {
   state().in_flight->result = &result;
   publish();
   session_->drain_all();
-  if (result.error) std::rethrow_exception(result.error);
+  if (!result.error) return;
+  session_->has_surfaced(result.error);
+  std::rethrow_exception(result.error);
 }
 
 std::shared_ptr<CallResult> CallBuilder::launch() {
@@ -212,7 +214,10 @@ void wait_for(SessionCore& session, CallResult& result) {
     const SessionCore::Entry entry(session);
     drain_until_finished(session, result);
   }
-  if (result.error) std::rethrow_exception(result.error);
+  if (result.error) {
+    session.has_surfaced(result.error);
+    std::rethrow_exception(result.error);
+  }
   if (!result.finished) throw_usage("the session was closed before this call's result was there");
 }
 

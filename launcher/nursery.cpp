@@ -242,7 +242,7 @@ void Nursery::bury(int rank) {
   if (::waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(worker.pidfd.get()), &info, WEXITED) == 0) {
     worker.wait_status = info.si_code == CLD_EXITED ? info.si_status << 8 : info.si_status;
   } else {
-    worker.wait_status = 0;  // somebody else has reaped it (SIGCHLD ignored by the program)
+    worker.wait_status = kUnknownStatus;
   }
   worker.pidfd.reset();
   supervisor_.send({SupervisorMessage::Kind::ended, worker.pid, {}});
@@ -273,6 +273,17 @@ void Nursery::kill_all() noexcept {
     ::kill(-worker.pid, SIGKILL);
     ::kill(worker.pid, SIGKILL);  // in case it has not yet come as far as leading its group
   }
+}
+
+int Nursery::stop_signal(int rank) const {
+  const std::lock_guard lock(mutex_);
+  const Worker& worker = workers_[static_cast<std::size_t>(rank)];
+  siginfo_t info{};
+  if (!worker.pidfd.is_open() || ::waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(worker.pidfd.get()), &info,
+                                          WSTOPPED | WNOHANG | WNOWAIT) != 0) {
+    return 0;
+  }
+  return info.si_pid == 0 ? 0 : info.si_status;
 }
 
 std::vector<std::string> Nursery::last_stderr(int rank) {

@@ -50,6 +50,8 @@ class Nursery {
   void kill_all() noexcept;
 
   int pid(int rank) const noexcept { return workers_[static_cast<std::size_t>(rank)].pid; }
+  /// The signal that a worker stands still by, or 0.
+  int stop_signal(int rank) const;
   /// The last lines of its standard error.
   std::vector<std::string> last_stderr(int rank);
 

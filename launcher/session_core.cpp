@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/environment.hpp"
 #include "common/errors.hpp"
 #include "common/extents.hpp"
 #include "common/image.hpp"
@@ -26,6 +27,20 @@ constexpr std::size_t round_up(std::size_t value) { return (value + kAlign - 1) 
 constexpr Milliseconds kCauseLimit = std::chrono::seconds(5);
 constexpr Milliseconds kPeersLimit{100};
 
+// What a worker's arena holds besides its values: the buffers of its communicator.
+constexpr std::size_t kLeastArenaBytes = 2 * kAlign;
+
+/// Both halves of the segment (see prepare_control) are whole pages, and hold at least what we put there ourselves.
+std::size_t checked_reservation(std::size_t control_bytes, int world_size) {
+  const std::size_t bytes = default_reservation_bytes();
+  const std::size_t least = 2 * (control_bytes + static_cast<std::size_t>(world_size) * kLeastArenaBytes);
+  if (bytes < least) {
+    throw_usage(std::string(environment::kReserveBytes) + " is at least " + std::to_string(least) + " for " +
+                std::to_string(world_size) + " workers, got " + std::to_string(bytes));
+  }
+  return bytes / (2 * kAlign) * (2 * kAlign);
+}
+
 class Claim {
  public:
   Claim() {
@@ -44,7 +59,7 @@ class Claim {
 
 // ---- opening --------------------------------------------------------------------------------------------------
 
-SessionCore::SessionCore(const SessionOptions& options) : owner_pid_(::getpid()) {
+SessionCore::SessionCore(const SessionOptions& options) {
   Claim claim;
   settings_ = resolve_settings(options);
   logger_ = make_logger("syncrun", settings_.log_level);
@@ -52,7 +67,7 @@ SessionCore::SessionCore(const SessionOptions& options) : owner_pid_(::getpid())
   for (const auto& device : settings_.devices) device_names_.push_back(to_string(device));
 
   const std::size_t control_bytes = round_up(ControlBlock::bytes(world_size));
-  segment_ = Segment::create(default_reservation_bytes());
+  segment_ = Segment::create(checked_reservation(control_bytes, world_size));
   control_ = ControlBlock(segment_.base(), world_size);
   prepare_control(control_bytes);
   policy_ = WaitPolicy::for_processes(world_size + 1, usable_cores());
@@ -81,6 +96,7 @@ void SessionCore::prepare_control(std::size_t control_bytes) {
   header.seed = settings_.seed;
   header.master_pid = ::getpid();
   header.spins = world_size + 1 <= usable_cores();
+  header.workers_spin = world_size <= usable_cores();
   const ImageAddress image = program_image();
   header.build_id_bytes = image.build_id_bytes;
   header.build_id = image.build_id;
@@ -156,12 +172,16 @@ SessionCore::Entry::Entry(SessionCore& session) : session_(session) {
 }
 
 void SessionCore::check_open() const {
+  if (!birthplace_.is_here()) {
+    throw_usage("this process was forked from the session's, and the workers are not its own");
+  }
   if (state_ == State::open) return;
   if (end_cause_) throw_usage(std::string("the session is over: ") + end_cause_->what());
   throw_usage("the session was closed");
 }
 
 void SessionCore::run_releases() {
+  drain_all();  // else a release would share the fate of a call in flight that fails
   for (const auto& release : std::exchange(releases_, {})) release();
 }
 
@@ -264,8 +284,8 @@ void SessionCore::collect(std::uint64_t id) {
     } catch (const Error&) {
       result.error = std::current_exception();
     }
-    control_.header().consumed.store(id, std::memory_order_release);
   }
+  control_.header().consumed.store(id, std::memory_order_release);  // also of what failed
   if (result.error) {
     last_failure_ = result.error;
     const bool is_dropped = in_flight.kept_result != nullptr && in_flight.kept_result.use_count() == 1;
@@ -438,15 +458,18 @@ void SessionCore::end_with_timeout(std::uint64_t id, Milliseconds limit) {
   failure.cause = "deadline";
   failure.master_released = Clock::now();
   std::string who;
+  bool blames_a_waiter = false;
   for (int rank = 0; rank < world_size(); ++rank) {
     const WorkerSlot& slot = control_.worker(rank);
     if (slot.done.load() >= id) continue;
     const std::uint64_t progress = slot.progress.load();
     const auto phase = phase_of(progress);
     who += (who.empty() ? "" : "; ") + describe_rank(rank) + " is in phase " + std::string(to_string(phase));
-    // Ranks that wait for others in a collective are not the ones to blame.
-    const bool is_culprit = phase != Phase::collective && phase != Phase::vote;
-    if (failure.rank >= 0 && !(is_culprit && failure.phase == to_string(Phase::collective))) continue;
+    if (const int signal = nursery_->stop_signal(rank)) who += ", stopped by " + signal_name(signal);
+    // Ranks that wait for others are not the ones to blame.
+    const bool waits = phase == Phase::collective || phase == Phase::vote;
+    if (failure.rank >= 0 && (waits || !blames_a_waiter)) continue;
+    blames_a_waiter = waits;
     failure.rank = rank;
     failure.pid = nursery_->pid(rank);
     failure.device = device_names_[static_cast<std::size_t>(rank)];
@@ -474,7 +497,7 @@ void SessionCore::end_with(const Error& error) {
 // ---- ends -----------------------------------------------------------------------------------------------------
 
 void SessionCore::close() {
-  if (state_ != State::open) return;
+  if (birthplace_.is_here() && state_ != State::open) return;
   {
     const Entry entry(*this);
     drain_all();
@@ -488,7 +511,7 @@ void SessionCore::close() {
   std::optional<Error> failure;
   for (int rank = 0; rank < world_size() && !failure; ++rank) {
     const auto status = nursery_->await_end(rank, kCauseLimit);
-    if (status == 0) continue;
+    if (status == 0 || status == kUnknownStatus) continue;
     Failure loss = describe_loss(rank, status);
     loss.phase = to_string(Phase::close);
     if (!in_time) loss.cause = "did not end within " + std::to_string(settings_.grace.count()) + " ms and was killed";
@@ -504,9 +527,10 @@ void SessionCore::close() {
 }
 
 void SessionCore::abandon() noexcept {
-  if (state_ == State::closed || ::getpid() != owner_pid_) return;
+  if (state_ == State::closed) return;
   const bool was_open = state_ == State::open;
   state_ = State::closed;
+  if (!birthplace_.is_here()) static_cast<void>(nursery_.release());  // its threads and its workers are elsewhere
   if (nursery_) nursery_->expect_ends();
   nursery_.reset();
   for (auto& in_flight : in_flight_) in_flight.reset();

@@ -16,6 +16,7 @@
 #include "common/segment.hpp"
 #include "common/shared_heap.hpp"
 #include "common/supervisor_link.hpp"
+#include "launcher/birthplace.hpp"
 #include "launcher/nursery.hpp"
 #include "launcher/records.hpp"
 #include "launcher/settings.hpp"
@@ -82,12 +83,16 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
 
   /// Throws Error (usage) unless the session is open, with what ended it.
   void check_open() const;
-  bool is_open() const noexcept { return state_ == State::open; }
+  bool is_open() const noexcept { return state_ == State::open && birthplace_.is_here(); }
   std::uint64_t new_id() noexcept { return ++last_object_id_; }
 
   /// Memory in the heap, and objects on workers, of handles that are gone: dealt with at the next entry.
   void release_later(std::function<void()> release) { releases_.push_back(std::move(release)); }
   void run_releases();
+  /// A failure has reached the program: it need not surface again where a dropped future had it first.
+  void has_surfaced(const std::exception_ptr& failure) noexcept {
+    if (dropped_failure_ == failure) dropped_failure_ = nullptr;
+  }
 
   void close();
   void abandon() noexcept;
@@ -130,7 +135,7 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   std::uint64_t last_object_id_ = 0;
   std::array<InFlight, kRingSize> in_flight_;
   std::vector<std::function<void()>> releases_;
-  int owner_pid_;
+  Birthplace birthplace_;
 
   // Reused for every call.
   std::vector<int> ranks_;
@@ -139,8 +144,5 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
 
   friend void wait_all(SessionCore& session);
 };
-
-/// The link to `syncrun` of this process; made by run() or serve_if_worker before any session.
-const SupervisorLink& supervisor_link();
 
 }  // namespace syncrun::detail

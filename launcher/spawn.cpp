@@ -118,6 +118,7 @@ SpawnedProcess spawn(const SpawnRequest& request) {
 }
 
 std::string describe_status(int wait_status) {
+  if (wait_status == kUnknownStatus) return "died; how is not known, since the program ignores SIGCHLD or reaped it";
   if (WIFEXITED(wait_status)) return "exited with code " + std::to_string(WEXITSTATUS(wait_status));
   if (WIFSIGNALED(wait_status)) return "killed by " + signal_name(WTERMSIG(wait_status));
   return "ended with wait status " + std::to_string(wait_status);

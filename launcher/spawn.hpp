@@ -34,6 +34,9 @@ struct SpawnedProcess {
 /// the child may. Throws Error (system) if fork or exec fails, with what could not be started.
 SpawnedProcess spawn(const SpawnRequest& request);
 
+/// The wait status of a process that somebody else has reaped: the program ignores SIGCHLD, or waits for any child.
+inline constexpr int kUnknownStatus = -1;
+
 /// How a process ended, in words: "exited with code 3", "killed by SIGSEGV (Segmentation fault)".
 std::string describe_status(int wait_status);
 
