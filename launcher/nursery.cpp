@@ -18,6 +18,7 @@
 #include "common/environment.hpp"
 #include "common/errors.hpp"
 #include "common/life.hpp"
+#include "common/log.hpp"
 #include "launcher/placement.hpp"
 
 #ifndef P_PIDFD
@@ -153,6 +154,7 @@ SpawnRequest Nursery::request_for(int rank, int socket, int output, int error) c
       {environment::kLocalRank, std::to_string(rank)},
       {environment::kWorldSize, std::to_string(world_size)},
       {environment::kLocalWorldSize, std::to_string(world_size)},
+      {environment::kLogLevel, std::string(to_string(settings_.log_level))},
   };
   for (const auto& variable : thread_variables(world_size)) request.environment.push_back(variable);
   request.unset = {environment::kSupervisorFd};

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 
 #include "common/environment.hpp"
 #include "common/errors.hpp"
@@ -63,6 +64,11 @@ Settings resolve_settings(const SessionOptions& options) {
   settings.grace = checked(options.grace, "grace");
   settings.seed = options.seed;
   settings.log_dir = options.log_dir.empty() ? from_environment(environment::kLogDir) : options.log_dir;
+  if (!settings.log_dir.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(settings.log_dir, error);
+    if (error) throw_errno("cannot make the log folder " + settings.log_dir, error.value());
+  }
   settings.log_level = log_level_of(options);
   return settings;
 }

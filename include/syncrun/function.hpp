@@ -19,8 +19,8 @@ class Future {
   Future(std::shared_ptr<detail::SessionCore> session, std::shared_ptr<detail::CallResult> result) noexcept
       : session_(std::move(session)), result_(std::move(result)) {}
 
-  /// True when get() will not block.
-  bool is_ready() const { return detail::is_ready(*session_, *result_); }
+  /// True when get() will not block; false once it was called.
+  bool is_ready() const { return result_ && detail::is_ready(*session_, *result_); }
 
   /// Waits for the call and the calls before it. Throws what failed; if a call before it failed, the same cause.
   R get() {

@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <random>
+#include <ranges>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "syncrun/array.hpp"
 #include "syncrun/reduction.hpp"
@@ -64,7 +66,7 @@ class CpuWorker {
 
 /// Collectives among the workers: a parameter `Comm&` of a replicated function. Every member is called by all ranks,
 /// in the same order, with equal lengths, types and operations (checked; a mismatch throws Error (usage) on every
-/// rank). Blocking on CPU devices. A function with a `Comm&` runs on every rank, also where there are no rows for it.
+/// rank). Values are any contiguous range: a view, a vector, a span. Blocking on CPU devices. A function with a `Comm&` runs on every rank, also where there are no rows for it.
 /// If a peer fails, the call is abandoned: members throw, and the master reports the peer's failure.
 class Comm {
  public:
@@ -81,41 +83,40 @@ class Comm {
   /// Reduces element by element over the ranks, in rank order; every rank gets the same bits. `avg` weights each rank
   /// by the rows of its current slice (see CpuWorker::rows). In place. Fastest on views of shared variables, which are
   /// reduced where they are; other memory is staged.
-  template <Element T>
-  void all_reduce(std::span<T> values, Reduction reduction) {
-    all_reduce_bytes(values.data(), values.size(), dtype_of<T>, reduction);
-  }
-  template <Element T, std::size_t N>
-  void all_reduce(const ArrayView<T, N>& values, Reduction reduction) {
-    all_reduce(values.span(), reduction);
+  template <std::ranges::contiguous_range R>
+    requires Element<std::ranges::range_value_t<R>>
+  void all_reduce(R&& values, Reduction reduction) {
+    all_reduce_bytes(std::ranges::data(values), std::ranges::size(values), dtype_of<std::ranges::range_value_t<R>>,
+                     reduction);
   }
   /// One number, reduced; the result on every rank.
   template <Element T>
   [[nodiscard]] T all_reduce(T value, Reduction reduction) {
-    all_reduce(std::span<T>(&value, 1), reduction);
+    all_reduce_bytes(&value, 1, dtype_of<T>, reduction);
     return value;
   }
 
   /// all_reduce with Reduction::avg: the exact mean over all rows, when each rank brings the mean over its own.
-  template <Element T>
-  void avg(std::span<T> values) {
-    all_reduce(values, Reduction::avg);
-  }
-  template <Element T, std::size_t N>
-  void avg(const ArrayView<T, N>& values) {
-    all_reduce(values.span(), Reduction::avg);
+  template <std::ranges::contiguous_range R>
+  void avg(R&& values) {
+    all_reduce(std::forward<R>(values), Reduction::avg);
   }
 
   /// Copies rank `root`'s values to every rank.
-  template <Element T>
-  void broadcast(std::span<T> values, int root) {
-    broadcast_bytes(values.data(), values.size_bytes(), root);
+  template <std::ranges::contiguous_range R>
+    requires Element<std::ranges::range_value_t<R>>
+  void broadcast(R&& values, int root) {
+    broadcast_bytes(std::ranges::data(values), std::ranges::size(values) * sizeof(std::ranges::range_value_t<R>), root);
   }
 
   /// Every rank's `values`, one after the other in rank order, to every rank: `all` holds world_size() times as many.
-  template <Element T>
-  void all_gather(std::span<const T> values, std::span<T> all) {
-    all_gather_bytes(values.data(), values.size_bytes(), all.data(), all.size_bytes());
+  template <std::ranges::contiguous_range From, std::ranges::contiguous_range To>
+    requires Element<std::ranges::range_value_t<From>> &&
+             std::same_as<std::ranges::range_value_t<From>, std::ranges::range_value_t<To>>
+  void all_gather(const From& values, To&& all) {
+    constexpr std::size_t kEach = sizeof(std::ranges::range_value_t<From>);
+    all_gather_bytes(std::ranges::data(values), std::ranges::size(values) * kEach, std::ranges::data(all),
+                     std::ranges::size(all) * kEach);
   }
 
  private:
