@@ -14,10 +14,7 @@ void SoloComm::all_gather(const void* values, std::size_t bytes, void* all) {
   if (bytes != 0) std::memmove(all, values, bytes);
 }
 
-CpuComm::CpuComm(const Attachment& attachment, WaitPolicy policy)
-    : attachment_(attachment),
-      policy_(policy),
-      small_bytes_(attachment.control.header().workers_spin ? kSmallBytesOwnCore : kSmallBytesTurns) {
+CpuComm::CpuComm(const Attachment& attachment, WaitPolicy policy) : attachment_(attachment), policy_(policy) {
   weights_.reserve(static_cast<std::size_t>(attachment.world_size));
   sources_.reserve(weights_.capacity());
   destinations_.reserve(weights_.capacity());
@@ -199,7 +196,7 @@ void CpuComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduct
                     0};
   auto* const own = static_cast<std::byte*>(values);
 
-  if (bytes <= small_bytes_) {
+  if (bytes <= kSmallBytes) {
     // One meeting: everybody reads everybody's copy and reduces all of it.
     reclaim_buffers();
     std::byte* const copy = small_buffer(attachment_.rank, operations_ % 2);

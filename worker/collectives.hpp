@@ -63,12 +63,10 @@ class CpuComm final : public CommCore {
   /// `policy`: how to wait for peers. The buffers are at the start of each rank's arena; see kReservedBytes.
   CpuComm(const Attachment& attachment, WaitPolicy policy);
 
-  /// Up to here values are copied to a buffer, so that one meeting will do. Where every worker has a core a second
-  /// meeting is cheaper than the copy; where they take turns it is a change of process more.
-  static constexpr std::size_t kSmallBytesOwnCore = std::size_t{2} << 10U;
-  static constexpr std::size_t kSmallBytesTurns = std::size_t{8} << 10U;
+  /// Up to here values are copied to a buffer, so that one meeting will do; from here on a second meeting is cheaper
+  /// than the copy and every rank reducing all of it (measured with a core for each worker and with two workers a core).
+  static constexpr std::size_t kSmallBytes = std::size_t{2} << 10U;
   /// Bytes at the start of each rank's arena that belong to its communicator.
-  static constexpr std::size_t kSmallBytes = kSmallBytesTurns;  // room for either
   static constexpr std::size_t kChunkBytes = std::size_t{1} << 20U;
   static constexpr std::size_t kReservedBytes = 2 * kSmallBytes + kChunkBytes;
 
@@ -112,7 +110,6 @@ class CpuComm final : public CommCore {
 
   const Attachment& attachment_;
   WaitPolicy policy_;
-  std::size_t small_bytes_;
   const Command* command_ = nullptr;
   std::uint64_t step_ = 0;
   std::uint64_t operations_ = 0;
