@@ -1,0 +1,138 @@
+// More memory than there is: said before anything starts, with how much was wanted and there was.
+
+#include <sys/resource.h>
+
+#include <limits>
+
+#include "tests/fault/scene.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::MatchesRegex;
+
+constexpr auto kHuge = std::numeric_limits<std::int64_t>::max();
+
+/// Sessions whose shared memory has these many bytes.
+class Reserve {
+ public:
+  explicit Reserve(const std::string& bytes) { ::setenv("SYNCRUN_RESERVE_BYTES", bytes.c_str(), 1); }
+  ~Reserve() { ::unsetenv("SYNCRUN_RESERVE_BYTES"); }
+  Reserve(const Reserve&) = delete;
+  Reserve& operator=(const Reserve&) = delete;
+};
+
+void expect_no_memory(const std::function<void()>& action, const std::string& pattern) {
+  const Error error = error_of(action);
+  EXPECT_EQ(error.kind(), ErrorKind::system) << error.what();
+  EXPECT_EQ(error.native_code(), ENOMEM);
+  EXPECT_THAT(error.what(), MatchesRegex(pattern));
+}
+
+class TooLarge : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Workers, TooLarge, testing::Values(1, 2, 4), testing::PrintToStringParamName());
+
+TEST_P(TooLarge, ShapesThatOverflowAreRefused) {
+  Session session(workers(GetParam()));
+  expect_usage([&] { session.data<double, 1>({kHuge}); }, {"the size of shape [9223372036854775807]", "overflows"});
+  expect_usage([&] { session.data<float, 3>({1LL << 30, 1LL << 30, 1LL << 30}); }, {"overflows"});
+  expect_usage([&] { session.data<float, 2>({-1, 4}); }, {"at least 0, got [-1, 4]"});
+  auto data = session.data<float, 2>({2, 2});
+  expect_usage([&] { data.resize({kHuge, kHuge}); }, {"overflows"});
+  expect_usage([&] { data.resize({2, -2}); }, {"at least 0, got [2, -2]"});
+  EXPECT_EQ(data.shape(), (Shape<2>{2, 2}));
+  EXPECT_EQ((session.data<float, 2>({0, kHuge}).rows()), 0) << "nothing, however wide";
+  expect_usable(session);
+}
+
+TEST_P(TooLarge, DataForTheSegmentSaysHowMuchWasWantedAndThereIs) {
+  Session session(workers(GetParam()));
+  expect_no_memory(
+      [&] {
+        session.data<float, 2>({1 << 20, 1 << 20});
+      },
+      ".*\\[1048576, 1048576\\] wants 4398046511104 bytes of shared memory; the segment has [0-9]+.*");
+  expect_usable(session);
+}
+
+TEST_P(TooLarge, DataForTheMachineSaysHowMuchWasWantedAndThereIs) {
+  Session session(workers(GetParam()));
+  auto data = session.data<float, 1>({10});
+  // 400 GiB: the segment's addresses would do.
+  expect_no_memory([&] { session.data<float, 1>({100LL << 30}); },
+                   ".* wants 429496729600 bytes of shared memory; [0-9]+ bytes are available.*");
+  expect_no_memory([&] { data.resize({100LL << 30}); },
+                   ".* wants 429496729600 bytes of shared memory; [0-9]+ bytes are available.*");
+  EXPECT_EQ(data.rows(), 10);
+  expect_usable(session);
+}
+
+TEST_P(TooLarge, DataForWhatIsLeftSaysHowMuchIsInUse) {
+  const Reserve reserve("67108864");
+  Session session(workers(GetParam()));
+  const auto first = session.data<std::int8_t, 1>({20 << 20});
+  expect_no_memory([&] { session.data<std::int8_t, 1>({20 << 20}); },
+                   ".* wants 20971520 bytes of shared memory; of the segment's [0-9]+ bytes, [0-9]+ are in use");
+  expect_usable(session);
+}
+
+TEST_P(TooLarge, SharedVariablesSayHowMuchWasWantedAndThereIs) {
+  const Reserve reserve("67108864");
+  Session session(workers(GetParam()));
+  auto variable = session.shared<std::int8_t, 1>("weights");
+  variable.broadcast(std::vector<std::int8_t>(1000, 7));
+  const std::vector<std::int8_t> large(33 << 20, 1);
+  const Error error = error_of([&] { variable.broadcast(large); });
+  EXPECT_EQ(error.kind(), ErrorKind::system) << error.what();
+  EXPECT_THAT(error.what(), HasSubstr("wants"));
+  EXPECT_EQ(variable.get(0)[999], 7) << "the copies are as they were";
+  expect_usable(session);
+}
+
+TEST_P(TooLarge, ResultsOfAFunctionSayHowMuchWasWantedAndThereIs) {
+  const Reserve reserve("67108864");
+  Session session(workers(GetParam()));
+  const auto f = session.function(
+      +[](CpuWorker& worker, std::int64_t bytes) { return Sum<std::int8_t, 1>(worker, {bytes}); }, "f");
+  const Error error = error_of([&] { f(64 << 20); });
+  EXPECT_EQ(error.kind(), ErrorKind::system) << error.what();
+  EXPECT_THAT(error.what(), HasSubstr("wants 67108864 bytes"));
+  EXPECT_EQ(f(1000).rows(), 1000);
+  expect_usable(session);
+}
+
+TEST_P(TooLarge, ScratchSaysHowMuchWasWantedAndThereIs) {
+  const Reserve reserve("67108864");
+  Session session(workers(GetParam()));
+  const auto f = session.function(
+      +[](CpuWorker& worker, std::int64_t bytes) {
+        return Sum<std::int64_t>(static_cast<std::int64_t>(worker.scratch<std::int8_t>(bytes).size()));
+      },
+      "f");
+  EXPECT_EQ(error_of([&] { f(64 << 20); }).kind(), ErrorKind::system);
+  EXPECT_EQ(f(1000), 1000 * GetParam());
+}
+
+TEST(Reserve, OfSillySizeIsRefused) {
+  for (const char* text : {"many", "-1", "1", "4096", "1000000", "12 apples", "99999999999999999999999999"}) {
+    const Reserve reserve(text);
+    expect_usage([] { Session session(workers(2)); }, {"SYNCRUN_RESERVE_BYTES", text});
+  }
+}
+
+TEST(Reserve, IsMadeSmallerWhereAddressSpaceIsLimited) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  const rlimit tight{std::size_t{20} << 30U, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &tight), 0);
+  {
+    Session session(workers(2));
+    expect_usable(session);
+    session.close();
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
+}
+
+}  // namespace
+}  // namespace syncrun::test

@@ -1,0 +1,162 @@
+// Rows, slices, shapes and values that do not fit: refused before a worker sees the call, with what was expected and got.
+
+#include <limits>
+
+#include "tests/fault/scene.hpp"
+
+namespace syncrun::test {
+namespace {
+
+Sum<int> rows_of(Scattered<const int, 1> x) { return static_cast<int>(x.rows()); }
+Sum<int> rows_of_two(Scattered<const int, 1> x, Scattered<const float, 2>) { return static_cast<int>(x.rows()); }
+Sum<int> of_broadcast(Broadcast<const int, 1> x) { return x[0]; }
+Sum<int> of_per_worker(PerWorker<int> value) { return value.value(); }
+Sum<int> of_sliced(Sliced<const int, 1> x) { return static_cast<int>(x.rows()); }
+
+class BadRows : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Workers, BadRows, testing::Values(1, 2, 4), testing::PrintToStringParamName());
+
+TEST_P(BadRows, InABatchAreRefused) {
+  Session session(workers(GetParam()));
+  const auto x = session.data(std::vector<int>(10, 1));
+  const auto f = session.function(rows_of, "rows_of");
+  const auto with = [&](auto batch) { return [&f, &x, batch] { f(x, {.batch = batch}); }; };
+  expect_usage(with(std::vector<int>{0, 3, 10}), {"batch has index 10 at position 2", "rows 0 to 9"});
+  expect_usage(with(std::vector<int>{0, -1}), {"batch has index -1 at position 1", "rows 0 to 9"});
+  expect_usage(with(std::vector<std::uint64_t>{std::numeric_limits<std::uint64_t>::max()}), {"batch has index"});
+  expect_usage(with(std::vector<int>{}), {"'rows_of' wants at least one row, got 0"});
+  expect_usage(with(Slice{3, 11}), {"batch is the slice [3, 11)", "10 rows"});
+  expect_usage(with(Slice{-1, 3}), {"batch is the slice [-1, 3)", "10 rows"});
+  expect_usage(with(Slice{5, 3}), {"batch is the slice [5, 3)"});
+  expect_usage(with(Slice{4, 4}), {"at least one row, got 0"});
+  EXPECT_EQ(f(x, {.batch = std::vector<int>(100, 9)}), 100) << "repeats are allowed, also more than there are rows";
+  EXPECT_EQ(f(x, {.batch = Slice{9, 10}}), 1) << "fewer rows than workers are allowed";
+  EXPECT_EQ(f(x), 10);
+  expect_usable(session);
+}
+
+TEST_P(BadRows, OfArgumentsThatDisagreeAreRefused) {
+  Session session(workers(GetParam()));
+  const auto x = session.data(std::vector<int>(10, 1));
+  const auto f = session.function(rows_of_two, "rows_of_two");
+  expect_usage(
+      [&] {
+        f(x, session.data<float, 2>({9, 3}));
+      },
+      {"argument 1 (Scattered) of 'rows_of_two' has 9 rows", "have 10"});
+  EXPECT_EQ(f(x, session.data<float, 2>({10, 0})), 10);
+  expect_usable(session);
+}
+
+TEST_P(BadRows, ThatAreNoneAreRefused) {
+  Session session(workers(GetParam()));
+  const auto f = session.function(rows_of, "rows_of");
+  expect_usage([&] { f(session.data<int, 1>({0})); }, {"'rows_of' wants at least one row, got 0"});
+  auto freed = session.data<int, 1>({5});
+  freed.free();
+  expect_usage([&] { f(freed); }, {"at least one row, got 0"});
+  expect_usage([&] { f(freed, {.batch = std::vector<int>{0}}); }, {"batch has index 0"});
+  expect_usable(session);
+}
+
+TEST_P(BadRows, FewerThanWorkersAreComputedOnce) {
+  Session session(workers(GetParam()));
+  const auto f = session.function(rows_of, "rows_of");
+  for (int rows = 1; rows <= GetParam(); ++rows) EXPECT_EQ(f(session.data<int, 1>({rows})), rows);
+}
+
+TEST_P(BadRows, WithBadSlicesAreRefused) {
+  Session session(workers(GetParam()));
+  const auto x = session.data(std::vector<int>(10, 1));
+  const auto f = session.function(rows_of, "rows_of");
+  for (const std::int64_t slices :
+       {std::int64_t{0}, std::int64_t{-1}, std::int64_t{11}, std::numeric_limits<std::int64_t>::max(),
+        std::numeric_limits<std::int64_t>::min()}) {
+    expect_usage([&] { f(x, {.slices = slices}); },
+                 {"slices is from 1 to the number of rows, 10, got " + std::to_string(slices)});
+  }
+  expect_usage([&] { f(x, {.batch = Slice{0, 3}, .slices = 4}); }, {"number of rows, 3, got 4"});
+  EXPECT_EQ(f(x, {.slices = 10}), 10);
+  expect_usable(session);
+}
+
+TEST_P(BadRows, WhereThereAreNoneToSelectAreRefused) {
+  Session session(workers(GetParam()));
+  const auto x = session.data(std::vector<int>(10, 1));
+  const auto f = session.function(of_broadcast, "of_broadcast");
+  expect_usage(
+      [&] {
+        f(x, {.batch = Slice{0, 3}});
+      },
+      {"batch was given, but 'of_broadcast' has no scattered argument"});
+  expect_usage([&] { f(x, {.batch_s = Slice{0, 3}}); }, {"batch_s was given", "no Sliced argument"});
+  expect_usage([&] { f(x, {.slices = 2}); }, {"slices is 2, but 'of_broadcast' has no rows to slice"});
+  EXPECT_EQ(f(x), GetParam());
+}
+
+TEST_P(BadRows, OfCopiesAreRefused) {
+  Session session(workers(GetParam()));
+  auto variable = session.shared<int, 1>("v");
+  const auto f = session.function(of_sliced, "of_sliced");
+  expect_usage([&] { f(variable); }, {"at least one row, got 0"});
+  variable.broadcast(std::vector<int>(6, 1));
+  expect_usage([&] { f(variable, {.batch_s = std::vector<int>{6}}); }, {"batch_s has index 6", "rows 0 to 5"});
+  expect_usage([&] { f(variable, {.batch_s = Slice{0, 7}}); }, {"batch_s is the slice [0, 7)", "6 rows"});
+  const std::vector<std::vector<int>> too_many(static_cast<std::size_t>(GetParam()) + 1, std::vector<int>{0});
+  expect_usage([&] { f(variable, {.batch_s = too_many}); }, {"one selection per rank, " + std::to_string(GetParam()) +
+                                                             " in all, got " + std::to_string(GetParam() + 1)});
+  EXPECT_EQ(f(variable), 6 * GetParam());
+  expect_usable(session);
+}
+
+TEST_P(BadRows, ValuesInTheWrongNumberAreRefused) {
+  Session session(workers(GetParam()));
+  const auto f = session.function(of_per_worker, "of_per_worker");
+  const std::vector<int> one_more(static_cast<std::size_t>(GetParam()) + 1, 1);
+  expect_usage([&] { f(one_more); }, {"argument 0 (PerWorker) of 'of_per_worker' wants one value per rank",
+                                      std::to_string(GetParam()) + " in all, got " + std::to_string(GetParam() + 1)});
+  expect_usage([&] { f(std::vector<int>{}); }, {"got 0"});
+  EXPECT_EQ(f(std::vector<int>(static_cast<std::size_t>(GetParam()), 1)), GetParam());
+  expect_usage([&] { session.data(std::vector<int>(10), Shape{3, 4}); }, {"shape [3, 4] wants 12 values, got 10"});
+  auto data = session.data<int, 2>({3, 4});
+  expect_usage([&] { data.set(std::vector<int>(10)); }, {"shape [3, 4] wants 12 values, got 10"});
+  auto variable = session.shared<int, 2>("v");
+  expect_usage([&] { variable.broadcast(std::vector<int>(10), {3, 4}); }, {"wants 12 values, got 10"});
+  expect_usage([&] { variable.scatter(std::vector<int>(10), {3, 4}); }, {"wants 12 values, got 10"});
+  expect_usage([&] { variable.set(0, std::vector<int>(10), {-3, 4}); }, {"at least 0"});
+  expect_usable(session);
+}
+
+TEST_P(BadRows, OfARankThatThereIsNotAreRefused) {
+  Session session(workers(GetParam()));
+  const auto x = session.data(std::vector<int>(10, 1));
+  const auto f = session.function(rows_of, "rows_of");
+  auto variable = session.shared<int, 1>("v");
+  const std::string ranks = "rank from 0 to " + std::to_string(GetParam() - 1);
+  expect_usage([&] { f.on_rank(GetParam())(x); }, {ranks, "got " + std::to_string(GetParam())});
+  expect_usage([&] { static_cast<void>(f.on_rank(-1)); }, {"got -1"});
+  expect_usage([&] { static_cast<void>(variable.get(GetParam())); }, {ranks});
+  expect_usage([&] { static_cast<void>(variable.get(-1)); }, {ranks, "got -1"});
+  expect_usage([&] { variable.set(GetParam(), std::vector<int>{1}, {1}); }, {ranks});
+  expect_usage([&] { variable.broadcast(GetParam()); }, {ranks});
+  expect_usage([&] { static_cast<void>(variable.shape(-1)); }, {ranks});
+  EXPECT_EQ(f.on_rank(GetParam() - 1)(x), 10);
+}
+
+TEST_P(BadRows, OfVariablesThatDifferAreRefused) {
+  if (GetParam() == 1) GTEST_SKIP() << "nothing differs";
+  Session session(workers(GetParam()));
+  auto variable = session.shared<float, 2>("v");
+  variable.broadcast(std::vector<float>(6, 1), {3, 2});
+  variable.set(1, std::vector<float>(6, 1), {2, 3});
+  expect_usage([&] { variable.all_reduce(Reduction::sum); },
+               {"equal shapes on all ranks", "[3, 2] on rank 0", "[2, 3] on rank 1"});
+  expect_usage([&] { static_cast<void>(variable.gather()); }, {"rows of one shape", "[2, 3]"});
+  auto flags = session.shared<bool, 1>("flags");
+  flags.broadcast(std::array<bool, 2>{true, false});
+  expect_usage([&] { flags.all_reduce(Reduction::sum); }, {"'flags'", "bool has no sum"});
+  expect_usable(session);
+}
+
+}  // namespace
+}  // namespace syncrun::test

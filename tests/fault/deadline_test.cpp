@@ -1,0 +1,184 @@
+// Hangs are named: endless loops, ranks that do not come, stopped workers.
+
+#include <csignal>
+
+#include "tests/fault/scene.hpp"
+#include "tests/fault/ways_to_die.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr auto kDeadline = 200ms;
+
+/// What a rank is in when the others wait for it.
+enum class Wait : std::uint8_t { none, barrier, vote };
+
+[[noreturn]] void loop_endlessly() {
+  for (std::atomic<int> i = 0;; ++i) {
+  }
+}
+
+void hang(CpuWorker& worker, Comm& comm, Update<op::sum, float, 1> variable, int rank, Wait wait) {
+  variable.value()[0] = 1;
+  if (worker.rank() == rank) loop_endlessly();
+  if (wait == Wait::barrier) comm.barrier();
+}
+
+void hang_alone(CpuWorker& worker, int rank) {
+  if (worker.rank() == rank) loop_endlessly();
+}
+
+class Deadline : public testing::TestWithParam<int> {
+ protected:
+  int last() const { return GetParam() - 1; }
+
+  void expect_timeout(const Error& error, int rank, const std::string& phase, const std::string& call,
+                      const std::vector<int>& pids, Clock::time_point begin) {
+    const auto took = Clock::now() - begin;
+    EXPECT_EQ(error.kind(), ErrorKind::timeout) << error.what();
+    EXPECT_EQ(error.rank(), rank) << error.what();
+    EXPECT_EQ(error.failure().pid, pids[static_cast<std::size_t>(rank)]);
+    EXPECT_EQ(error.failure().device, "cpu" + std::to_string(rank));
+    EXPECT_EQ(error.failure().phase, phase);
+    EXPECT_EQ(error.failure().call, call);
+    EXPECT_THAT(error.what(), HasSubstr("call '" + call + "' did not finish within 200 ms"));
+    EXPECT_THAT(error.what(),
+                HasSubstr("rank " + std::to_string(rank) + " (cpu" + std::to_string(rank) + ", pid " +
+                          std::to_string(pids[static_cast<std::size_t>(rank)]) + ") is in phase " + phase));
+    EXPECT_GE(took, kDeadline);
+    EXPECT_LT(took, kDeadline + kErrorLimit);
+    for (const int pid : pids) EXPECT_FALSE(is_alive(pid));
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Workers, Deadline, testing::Values(1, 2, 4), testing::PrintToStringParamName());
+
+TEST_P(Deadline, NamesARankInAnEndlessLoop) {
+  Session session(workers(GetParam()));
+  const auto pids = session.worker_pids();
+  const auto f = session.function(hang_alone, "hang_alone");
+  const auto begin = Clock::now();
+  const Error error = error_of([&] { f(last(), {.timeout = kDeadline}); });
+  expect_timeout(error, last(), "function", "hang_alone", pids, begin);
+  for (int rank = 0; rank < last(); ++rank) {
+    EXPECT_THAT(error.what(), Not(HasSubstr("rank " + std::to_string(rank) + " "))) << "it has returned";
+  }
+  expect_over(session, error);
+}
+
+TEST_P(Deadline, BlamesTheLoopAndNotWhoWaitsForIt) {
+  for (const Wait wait : {Wait::barrier, Wait::vote}) {
+    for (const int rank : {0, last()}) {
+      Session session(workers(GetParam()));
+      const auto pids = session.worker_pids();
+      auto variable = session.shared<float, 1>("v");
+      variable.broadcast(std::vector<float>{1});
+      const auto f = session.function(hang, "hang");
+      const auto begin = Clock::now();
+      const Error error = error_of([&] { f(variable, rank, wait, {.timeout = kDeadline}); });
+      expect_timeout(error, rank, "function", "hang", pids, begin);
+      for (int other = 0; other < GetParam(); ++other) {
+        if (other == rank) continue;
+        EXPECT_THAT(error.what(), HasSubstr("pid " + std::to_string(pids[static_cast<std::size_t>(other)]) +
+                                            ") is in phase " + (wait == Wait::vote ? "vote" : "collective")));
+      }
+    }
+  }
+}
+
+TEST_P(Deadline, NamesWhoWaitsForARankThatDidNotCome) {
+  if (GetParam() == 1) GTEST_SKIP() << "nobody waits";
+  Session session(workers(GetParam()));
+  const auto pids = session.worker_pids();
+  const auto f = session.function(
+      +[](CpuWorker& worker, Comm& comm) {
+        if (worker.rank() != 0) comm.barrier();
+      },
+      "f");
+  const auto begin = Clock::now();
+  const Error error = error_of([&] { f({.timeout = kDeadline}); });
+  expect_timeout(error, 1, "collective", "f", pids, begin);
+}
+
+TEST_P(Deadline, OfTheSessionHoldsForEveryCall) {
+  auto options = workers(GetParam());
+  options.timeout = kDeadline;
+  Session session(options);
+  const auto pids = session.worker_pids();
+  const auto f = session.function(hang_alone, "hang_alone");
+  f(-1);
+  f(-1, {.timeout = 0ms});
+  const auto begin = Clock::now();
+  const Error error = error_of([&] { f(last()); });
+  expect_timeout(error, last(), "function", "hang_alone", pids, begin);
+}
+
+struct Endless {
+  Endless(CpuWorker& worker, int rank) {
+    if (worker.rank() == rank) loop_endlessly();
+  }
+};
+
+TEST_P(Deadline, NamesAConstructorThatHangs) {
+  auto options = workers(GetParam());
+  options.timeout = kDeadline;
+  Session session(options);
+  const auto pids = session.worker_pids();
+  const auto begin = Clock::now();
+  const Error error = error_of([&] { session.replicate<Endless>(last()); });
+  expect_timeout(error, last(), "function", "the construction of a replicated object", pids, begin);
+}
+
+TEST_P(Deadline, FailsAllCallsInFlight) {
+  Session session(workers(GetParam()));
+  const auto f = session.function(hang_alone, "hang_alone");
+  auto before = f.async(-1);
+  auto hangs = f.async(last(), {.timeout = kDeadline});
+  auto after = f.async(-1);
+  before.get();
+  const Error error = error_of([&] { hangs.get(); });
+  EXPECT_EQ(error.kind(), ErrorKind::timeout);
+  EXPECT_STREQ(error_of([&] { after.get(); }).what(), error.what());
+  expect_over(session, error);
+}
+
+TEST_P(Deadline, NamesAStoppedWorker) {
+  Session session(workers(GetParam()));
+  const auto pids = session.worker_pids();
+  const auto f = session.function(
+      +[](Comm& comm) { comm.barrier(); }, "f");
+  stop(pids.back());
+  const auto begin = Clock::now();
+  const Error error = error_of([&] { f({.timeout = kDeadline}); });
+  expect_timeout(error, last(), "idle", "f", pids, begin);
+  EXPECT_THAT(error.what(), HasSubstr("stopped by SIGSTOP"));
+  expect_over(session, error);
+}
+
+TEST_P(Deadline, IsNotReachedByAWorkerThatIsContinuedInTime) {
+  Session session(workers(GetParam()));
+  const auto pids = session.worker_pids();
+  const auto f = session.function(
+      +[](Comm& comm) { return Sum<int>(comm.all_reduce(1, Reduction::sum)); }, "f");
+  for (const int pid : pids) {
+    stop(pid);
+    auto future = f.async();
+    EXPECT_FALSE(future.is_ready());
+    ASSERT_EQ(::kill(pid, SIGCONT), 0);
+    EXPECT_EQ(future.get(), GetParam() * GetParam());
+  }
+  expect_usable(session);
+  session.close();
+}
+
+TEST_P(Deadline, BelowZeroIsRefused) {
+  Session session(workers(GetParam()));
+  const auto f = session.function(hang_alone, "hang_alone");
+  expect_usage([&] { f(-1, {.timeout = -1ms}); }, {"CallOptions::timeout is at least 0, got -1 ms"});
+  expect_usable(session);
+}
+
+}  // namespace
+}  // namespace syncrun::test

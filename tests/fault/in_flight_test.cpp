@@ -1,0 +1,218 @@
+// Several calls in flight when one fails: those after it share its fate, those after that do not.
+
+#include <csignal>
+#include <stdexcept>
+
+#include "tests/fault/scene.hpp"
+#include "tests/fault/ways_to_die.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using testing::HasSubstr;
+
+Sum<int> one_or_throw(CpuWorker& worker, BoardView board, int rank, int wait_for) {
+  while (field(board, 0).load() < wait_for) ::sched_yield();
+  if (worker.rank() == rank) throw std::runtime_error("the first cause");
+  return 1;
+}
+
+class InFlight : public testing::TestWithParam<int> {
+ protected:
+  int last() const { return GetParam() - 1; }
+};
+INSTANTIATE_TEST_SUITE_P(Workers, InFlight, testing::Values(1, 2, 4), testing::PrintToStringParamName());
+
+TEST_P(InFlight, CallsAfterTheFailedOneFailWithTheSameCause) {
+  Session session(workers(GetParam()));
+  Board board(session);
+  const auto f = session.function(one_or_throw, "one_or_throw");
+  auto before = f.async(board.data(), -1, 0);
+  auto fails = f.async(board.data(), last(), 1);
+  std::vector<Future<Sum<int>>> after;
+  for (int call = 0; call < 10; ++call) after.push_back(f.async(board.data(), -1, 0));
+  EXPECT_EQ(before.get(), GetParam());
+  board.set(0, 1);
+  const Error cause = error_of([&] { fails.get(); });
+  EXPECT_EQ(cause.rank(), last());
+  for (auto& future : after) {
+    const Error error = error_of([&] { future.get(); });
+    EXPECT_EQ(error.kind(), ErrorKind::function);
+    EXPECT_EQ(error.rank(), last());
+    EXPECT_STREQ(error.what(), cause.what());
+  }
+  EXPECT_EQ(f(board.data(), -1, 0), GetParam());
+  expect_usable(session);
+}
+
+TEST_P(InFlight, MoreCallsThanTheRingHoldsFailOrGiveTheRightResult) {
+  Session session(workers(GetParam()));
+  const Board board(session);
+  const auto f = session.function(one_or_throw, "one_or_throw");
+  std::vector<Future<Sum<int>>> futures;
+  for (int call = 0; call < 200; ++call) futures.push_back(f.async(board.data(), call % 50 == 49 ? last() : -1, 0));
+  for (int call = 0; call < 200; ++call) {
+    auto& future = futures[static_cast<std::size_t>(call)];
+    if (call % 50 == 49) {
+      EXPECT_EQ(error_of([&] { future.get(); }).failure().cause, "the first cause");
+      continue;
+    }
+    try {
+      EXPECT_EQ(future.get(), GetParam());
+    } catch (const Error& error) {
+      EXPECT_GE(call, 50) << "nothing has failed before";
+      EXPECT_EQ(error.failure().cause, "the first cause");
+    }
+  }
+  expect_usable(session);
+}
+
+TEST_P(InFlight, AFailedCallBeforeAnUpdateLeavesNobodyInTheVote) {
+  Session session(workers(GetParam()));
+  Board board(session);
+  auto variable = session.shared<float, 1>("v");
+  variable.broadcast(std::vector<float>{1});
+  const auto fails = session.function(
+      +[](CpuWorker& worker, BoardView board, int rank) {
+        if (worker.rank() != rank) return;
+        while (field(board, 0).load() == 0) ::sched_yield();
+        throw std::runtime_error("the first cause");
+      },
+      "fails");
+  const auto update = session.function(
+      +[](CpuWorker& worker, BoardView board, Update<op::sum, float, 1> variable) {
+        field(board, 1 + worker.rank()).store(1);
+        variable.value()[0] = 7;
+      },
+      "update");
+  auto first = fails.async(board.data(), last());
+  auto second = update.async(board.data(), variable, {.timeout = 3s});
+  // All other ranks are done with the first call and wait in the second one's vote.
+  for (int rank = 0; rank < last(); ++rank) {
+    ASSERT_TRUE(board.reaches(1 + rank, 1));
+    ASSERT_TRUE(falls_asleep(session.worker_pids()[static_cast<std::size_t>(rank)]));
+  }
+  board.set(0, 1);
+  const auto begin = Clock::now();
+  EXPECT_EQ(error_of([&] { first.get(); }).failure().cause, "the first cause");
+  EXPECT_EQ(error_of([&] { second.get(); }).failure().cause, "the first cause");
+  EXPECT_LT(Clock::now() - begin, kErrorLimit);
+  for (int rank = 0; rank < GetParam(); ++rank) EXPECT_EQ(variable.get(rank)[0], 1);
+  update(board.data(), variable);
+  EXPECT_EQ(variable.get(0)[0], 7);
+}
+
+TEST_P(InFlight, AFailedCallBeforeACollectiveLeavesNobodyInIt) {
+  Session session(workers(GetParam()));
+  const Board board(session);
+  const auto fails = session.function(one_or_throw, "fails");
+  const auto meets = session.function(
+      +[](CpuWorker& worker, Comm& comm) {
+        std::vector<float> values(100'000, static_cast<float>(worker.rank()));
+        comm.all_reduce(std::span<float>(values), Reduction::sum);
+        comm.barrier();
+      },
+      "meets");
+  for (int round = 0; round < 20; ++round) {
+    auto first = fails.async(board.data(), round % GetParam(), 0);
+    auto second = meets.async({.timeout = 3s});
+    EXPECT_EQ(error_of([&] { first.get(); }).failure().cause, "the first cause");
+    EXPECT_EQ(error_of([&] { second.get(); }).failure().cause, "the first cause");
+    meets();
+  }
+  expect_usable(session);
+}
+
+TEST_P(InFlight, ADroppedFailureSurfacesAtWaitOnce) {
+  Session session(workers(GetParam()));
+  const Board board(session);
+  const auto f = session.function(one_or_throw, "one_or_throw");
+  static_cast<void>(f.async(board.data(), last(), 0));
+  EXPECT_EQ(error_of([&] { session.wait(); }).failure().cause, "the first cause");
+  EXPECT_NO_THROW(session.wait());
+  expect_usable(session);
+  EXPECT_NO_THROW(session.close());
+}
+
+TEST_P(InFlight, ADroppedFailureSurfacesAtCloseAndTheWorkersAreGone) {
+  Session session(workers(GetParam()));
+  const auto pids = session.worker_pids();
+  const Board board(session);
+  const auto f = session.function(one_or_throw, "one_or_throw");
+  static_cast<void>(f.async(board.data(), last(), 0));
+  EXPECT_EQ(error_of([&] { session.close(); }).failure().cause, "the first cause");
+  for (const int pid : pids) EXPECT_FALSE(is_alive(pid));
+  EXPECT_NO_THROW(session.close());
+}
+
+TEST_P(InFlight, ADroppedFailureThatABlockingCallHasThrownIsNotThrownAgain) {
+  Session session(workers(GetParam()));
+  Board board(session);
+  const auto f = session.function(one_or_throw, "one_or_throw");
+  static_cast<void>(f.async(board.data(), last(), 1));
+  auto blocking = [&] { f(board.data(), -1, 1); };
+  board.set(0, 1);
+  try {
+    blocking();  // it may have been published after the failure was there: then it is on its own
+  } catch (const Error& error) {
+    EXPECT_EQ(error.failure().cause, "the first cause");
+    EXPECT_NO_THROW(session.wait());
+  }
+  EXPECT_NO_THROW(session.close());
+}
+
+TEST_P(InFlight, AllOfThemAreLostWithTheWorker) {
+  Session session(workers(GetParam()));
+  const auto pids = session.worker_pids();
+  const Board board(session);
+  const auto f = session.function(
+      +[](CpuWorker& worker, BoardView board, int rank) {
+        if (worker.rank() == rank) die(Way::exit_quickly_3, board);
+      },
+      "f");
+  auto before = f.async(board.data(), -1);
+  auto lost = f.async(board.data(), last());
+  std::vector<Future<void>> after;
+  for (int call = 0; call < 10; ++call) after.push_back(f.async(board.data(), -1));
+  before.get();
+  const Error cause = error_of([&] { lost.get(); });
+  expect_loss(cause, {last(), "function", cause_of(Way::exit_quickly_3), "f"}, pids, board.time_of_death());
+  for (auto& future : after) {
+    EXPECT_TRUE(future.is_ready());
+    const Error error = error_of([&] { future.get(); });
+    EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
+    EXPECT_STREQ(error.what(), cause.what());
+  }
+  expect_over(session, cause);
+}
+
+TEST_P(InFlight, AnObjectGivenUpAfterAFailureIsStillDestroyed) {
+  struct Counted {
+    explicit Counted(int) { living += 1; }
+    Counted(const Counted&) = delete;
+    Counted& operator=(const Counted&) = delete;
+    ~Counted() { living -= 1; }
+    Sum<int> count() { return living; }
+    static int& counter() {
+      static int count = 0;
+      return count;
+    }
+    int& living = counter();
+  };
+  Session session(workers(GetParam()));
+  Board board(session);
+  const auto f = session.function(one_or_throw, "one_or_throw");
+  {
+    auto object = std::optional(session.replicate<Counted>(1));
+    auto fails = f.async(board.data(), last(), 1);
+    object.reset();  // while a call that will fail is in flight
+    board.set(0, 1);
+    auto variable = std::optional(session.shared<float, 1>("v"));
+    EXPECT_EQ(error_of([&] { fails.get(); }).failure().cause, "the first cause");
+  }
+  const auto object = session.replicate<Counted>(1);
+  EXPECT_EQ(session.function(&Counted::count, object)(), GetParam()) << "one on each rank, and no others";
+}
+
+}  // namespace
+}  // namespace syncrun::test

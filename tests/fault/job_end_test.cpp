@@ -1,0 +1,136 @@
+// Nothing outlives the job, whoever is killed: the master, `syncrun`, a worker.
+
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <sstream>
+#include <stdexcept>
+
+#include "tests/fault/programs.hpp"
+#include "tests/fault/scene.hpp"
+#include "tests/launcher/command_run.hpp"
+
+namespace syncrun::test {
+namespace {
+
+constexpr auto kEndLimit = 2000ms;
+
+std::vector<pid_t> workers_of(const CommandRun& run) {
+  if (!run.prints("ready") || !run.prints("\n")) throw std::runtime_error("not ready: " + run.errors());
+  std::istringstream line(run.output().substr(run.output().find("ready") + 5));
+  std::vector<pid_t> pids;
+  for (pid_t pid = 0; line >> pid;) pids.push_back(pid);
+  if (pids.empty()) throw std::runtime_error("the program has not said who its workers are");
+  return pids;
+}
+
+/// A job of `world_size` workers, in a given state; each worker has two children.
+class JobEnd : public testing::TestWithParam<std::tuple<std::string, int>> {
+ protected:
+  std::string program() const { return std::get<0>(GetParam()); }
+  int world_size() const { return std::get<1>(GetParam()); }
+
+  std::vector<std::string> alone() const { return {"--program", program()}; }
+  std::vector<std::string> under_syncrun() const { return {own_binary(), "--program", program()}; }
+  void SetUp() override { ::setenv("SYNCRUN_NPROC_PER_NODE", std::to_string(world_size()).c_str(), 1); }
+  void TearDown() override { ::unsetenv("SYNCRUN_NPROC_PER_NODE"); }
+
+  void expect_end(const CommandRun& run, Clock::time_point killed) {
+    EXPECT_TRUE(run.nothing_remains());
+    const auto took = Clock::now() - killed;
+    EXPECT_LT(took, kEndLimit);
+    RecordProperty("end_us", std::to_string(std::chrono::duration_cast<std::chrono::microseconds>(took).count()));
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Of, JobEnd, testing::Combine(testing::Values("hang", "idle"), testing::Values(1, 2, 4)),
+                         [](const auto& test) {
+                           return std::get<0>(test.param) + std::to_string(std::get<1>(test.param));
+                         });
+
+TEST_P(JobEnd, ByTheMastersDeath) {
+  CommandRun run(alone(), {}, own_binary());
+  ASSERT_EQ(workers_of(run).size(), static_cast<std::size_t>(world_size()));
+  ASSERT_TRUE(eventually([&] { return run.processes().size() == static_cast<std::size_t>(1 + 3 * world_size()); }));
+  const auto killed = Clock::now();
+  run.send(SIGKILL);
+  expect_end(run, killed);
+}
+
+TEST_P(JobEnd, ByTheMastersDeathWithAStoppedWorker) {
+  CommandRun run(alone(), {}, own_binary());
+  const auto pids = workers_of(run);
+  stop(pids.back());
+  const auto killed = Clock::now();
+  run.send(SIGKILL);
+  expect_end(run, killed);
+}
+
+TEST_P(JobEnd, ByTheMastersDeathWithAllWorkersStopped) {
+  CommandRun run(alone(), {}, own_binary());
+  for (const pid_t pid : workers_of(run)) stop(pid);
+  const auto killed = Clock::now();
+  run.send(SIGKILL);
+  expect_end(run, killed);
+}
+
+/// The orphans come to a process of the master's own session, as under a shell that is a container's first process: their
+/// groups are no orphans by the kernel's rules, so nobody continues them.
+TEST_P(JobEnd, ByTheMastersDeathWithAStoppedWorkerAndAnAdoptingParent) {
+  ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  {
+    CommandRun run(alone(), {}, own_binary());
+    stop(workers_of(run).back());
+    const auto killed = Clock::now();
+    run.send(SIGKILL);
+    expect_end(run, killed);
+  }
+  while (::waitpid(-1, nullptr, 0) > 0) {
+  }
+  ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 0), 0);
+}
+
+TEST_P(JobEnd, BySyncrunsDeath) {
+  CommandRun run(under_syncrun());
+  ASSERT_EQ(workers_of(run).size(), static_cast<std::size_t>(world_size()));
+  ASSERT_TRUE(eventually([&] { return run.processes().size() == static_cast<std::size_t>(2 + 3 * world_size()); }));
+  const auto killed = Clock::now();
+  run.send(SIGKILL);
+  expect_end(run, killed);
+}
+
+TEST_P(JobEnd, ByTheMastersDeathUnderSyncrun) {
+  CommandRun run(under_syncrun());
+  const auto pids = workers_of(run);
+  pid_t master = -1;
+  for (const pid_t pid : run.processes()) {
+    if (pid != run.pid() && ::getpgid(pid) == run.pid()) master = pid;
+  }
+  ASSERT_GT(master, 0);
+  stop(pids.front());
+  const auto killed = Clock::now();
+  ASSERT_EQ(::kill(master, SIGKILL), 0);
+  EXPECT_EQ(run.exit_code(), 128 + SIGKILL);
+  expect_end(run, killed);
+}
+
+TEST_P(JobEnd, ByAWorkersDeath) {
+  CommandRun run(alone(), {}, own_binary());
+  const auto pids = workers_of(run);
+  const auto killed = Clock::now();
+  ASSERT_EQ(::kill(pids.back(), SIGKILL), 0);
+  if (program() == "hang") {
+    EXPECT_EQ(run.exit_code(), 1);
+    expect_end(run, killed);
+  } else {
+    // The master has not asked yet; but the session is over, and everybody else goes.
+    EXPECT_TRUE(eventually([&] { return run.processes().size() == 1; }));
+    EXPECT_LT(Clock::now() - killed, kEndLimit);
+    EXPECT_TRUE(is_alive(run.pid()));
+  }
+}
+
+}  // namespace
+}  // namespace syncrun::test

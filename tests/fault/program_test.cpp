@@ -1,0 +1,81 @@
+// Programs that fail: the exit code, and the first cause last on standard error, with and without `syncrun` in front.
+
+#include <csignal>
+
+#include "tests/fault/programs.hpp"
+#include "tests/fault/scene.hpp"
+#include "tests/launcher/command_run.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+enum class Front : std::uint8_t { nothing, syncrun };
+
+class FailedProgram : public testing::TestWithParam<Front> {
+ protected:
+  void SetUp() override { ::setenv("SYNCRUN_NPROC_PER_NODE", "2", 1); }
+  void TearDown() override { ::unsetenv("SYNCRUN_NPROC_PER_NODE"); }
+
+  /// Runs it to its end and returns the last line of its standard error.
+  std::string last_line(const std::string& what, int exit_code) {
+    const std::vector<std::string> alone{"--program", "fail", what};
+    std::vector<std::string> after_syncrun{own_binary()};
+    after_syncrun.insert(after_syncrun.end(), alone.begin(), alone.end());
+    const bool is_alone = GetParam() == Front::nothing;
+    CommandRun run(is_alone ? alone : after_syncrun, {}, is_alone ? own_binary() : "");
+    EXPECT_EQ(run.exit_code(), exit_code) << run.errors();
+    EXPECT_TRUE(run.nothing_remains());
+    errors_ = run.errors();
+    return run.last_error_line();
+  }
+  std::string errors_;
+};
+INSTANTIATE_TEST_SUITE_P(Behind, FailedProgram, testing::Values(Front::nothing, Front::syncrun),
+                         [](const auto& test) { return test.param == Front::nothing ? "Nothing" : "Syncrun"; });
+
+TEST_P(FailedProgram, ThatThrowsSaysSoLast) { EXPECT_EQ(last_line("throw", 1), "syncrun: the program's own failure"); }
+
+TEST_P(FailedProgram, ThatThrowsANumberSaysSoLast) {
+  EXPECT_EQ(last_line("throw-number", 1), "syncrun: the program threw an exception that is not a std::exception");
+}
+
+TEST_P(FailedProgram, ThatReturnsACodeEndsWithIt) { last_line("return", 42); }
+
+TEST_P(FailedProgram, WhoseFunctionThrowsSaysWhereLast) {
+  const std::string line = last_line("throw-in-function", 1);
+  EXPECT_THAT(line, StartsWith("syncrun: rank 0 (cpu0, pid "));
+  EXPECT_THAT(line, HasSubstr("failed in call 'f' (phase function): the function's own failure"));
+  EXPECT_THAT(errors_, HasSubstr("[rank 0] rank 0 says something\n"));
+}
+
+TEST_P(FailedProgram, ThatLosesAWorkerSaysWhyAndItsLastLines) {
+  last_line("lose-worker", 1);
+  const auto verdict = errors_.rfind("syncrun: rank 0 (cpu0, pid ");
+  ASSERT_NE(verdict, std::string::npos) << errors_;
+  EXPECT_THAT(errors_.substr(verdict),
+              HasSubstr("was lost in call 'f' (phase function): killed by SIGSEGV (Segmentation fault)"));
+  EXPECT_THAT(errors_.substr(verdict), HasSubstr("[rank 0] rank 0 says something"));
+}
+
+TEST(TwoJobs, AtOnceDoNotInterfere) {
+  ::setenv("SYNCRUN_NPROC_PER_NODE", "2", 1);
+  {
+    CommandRun victim({"--program", "hang"}, {}, own_binary());
+    CommandRun first({"--program", "add-up"}, {}, own_binary());
+    CommandRun second({own_binary(), "--program", "add-up"});
+    ASSERT_TRUE(victim.prints("ready")) << victim.errors();
+    victim.send(SIGKILL);
+    EXPECT_EQ(first.exit_code(), 0) << first.errors();
+    EXPECT_EQ(second.exit_code(), 0) << second.errors();
+    EXPECT_EQ(first.output(), "total 3000\n");
+    EXPECT_EQ(second.output(), "total 3000\n");
+    EXPECT_TRUE(victim.nothing_remains());
+  }
+  ::unsetenv("SYNCRUN_NPROC_PER_NODE");
+}
+
+}  // namespace
+}  // namespace syncrun::test

@@ -1,0 +1,109 @@
+#include "tests/fault/programs.hpp"
+
+#include <limits.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <syncrun/syncrun.hpp>
+
+#include "tests/fault/scene.hpp"
+#include "tests/fault/ways_to_die.hpp"
+
+namespace syncrun::test {
+
+namespace {
+
+/// Says "ready", once every worker is where it should be.
+void say_ready(const Session& session) {
+  std::string line = "ready";
+  for (const int pid : session.worker_pids()) line += " " + std::to_string(pid);
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+}
+
+/// A child of every worker that is in nobody's way: it holds no descriptor of ours.
+void start_child(BoardView board, int fields) {
+  const int child = ::fork();
+  if (child == 0) {
+    ::execlp("sleep", "sleep", "1000", nullptr);
+    ::_exit(127);
+  }
+  static_cast<void>(std::system("sleep 1000 &"));
+  field(board, fields).fetch_add(1);
+}
+
+void wait_endlessly(CpuWorker& worker, Comm& comm, BoardView board) {
+  field(board, 0).fetch_add(1);
+  if (worker.rank() == 0) {
+    for (;;) ::pause();
+  }
+  comm.barrier();
+}
+
+/// Workers with children, in a call that never ends (rank 0 in its body, the others in a barrier).
+void hang(Session& session) {
+  const Board board(session);
+  session.function(start_child)(board.data(), 1);
+  auto future = session.function(wait_endlessly, "wait_endlessly").async(board.data());
+  board.reaches(0, session.world_size());
+  say_ready(session);
+  future.get();
+}
+
+/// Workers with children, and nothing to do.
+void idle(Session& session) {
+  const Board board(session);
+  session.function(start_child)(board.data(), 1);
+  say_ready(session);
+  for (;;) ::pause();
+}
+
+/// Every kind of failure that leaves the program.
+int fail(Session& session, int, char** argv) {
+  const std::string what = argv[3];
+  if (what == "throw") throw std::runtime_error("the program's own failure");
+  if (what == "throw-number") throw 17;
+  if (what == "return") return 42;
+  const auto f = session.function(
+      +[](CpuWorker& worker, bool dies) {
+        std::fprintf(stderr, "rank %d says something\n", worker.rank());
+        if (worker.rank() == 0 && dies) die(Way::segfault);
+        if (worker.rank() == 0) throw std::runtime_error("the function's own failure");
+      },
+      "f");
+  f(what == "lose-worker");
+  return 0;
+}
+
+/// Prints the sum of many calls, so that jobs can run side by side.
+void add_up(Session& session) {
+  const auto f = session.function(+[](CpuWorker& worker, Comm& comm) {
+    return Sum<std::int64_t>(comm.all_reduce(std::int64_t{worker.rank() + 1}, Reduction::sum));
+  });
+  std::int64_t total = 0;
+  for (int call = 0; call < 500; ++call) total += f().value();
+  std::printf("total %lld\n", static_cast<long long>(total));
+}
+
+}  // namespace
+
+int run_program(int argc, char** argv) {
+  const std::string name = argv[2];
+  const SessionOptions options{.timeout = 30s, .start_timeout = 20s};
+  if (name == "hang") return run(argc, argv, hang, options);
+  if (name == "idle") return run(argc, argv, idle, options);
+  if (name == "fail") return run(argc, argv, fail, options);
+  if (name == "add-up") return run(argc, argv, add_up, options);
+  std::fprintf(stderr, "no program '%s'\n", name.c_str());
+  return 2;
+}
+
+std::string own_binary() {
+  std::array<char, PATH_MAX> path{};
+  const auto length = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
+  return {path.data(), length > 0 ? static_cast<std::size_t>(length) : 0};
+}
+
+}  // namespace syncrun::test

@@ -1,0 +1,222 @@
+// Functions that throw: the error reaches the master with rank and message, nobody is left waiting, and the session goes
+// on.
+
+#include <csignal>
+#include <stdexcept>
+
+#include "tests/fault/scene.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using testing::HasSubstr;
+
+enum class Throws : std::uint8_t { nothing, standard, error, usage_error, number };
+
+void throw_one(Throws what) {
+  switch (what) {
+    case Throws::nothing: return;
+    case Throws::standard: throw std::out_of_range("row 17 is bad");
+    case Throws::error: throw Error(ErrorKind::system, "row 17 is bad", 28);
+    case Throws::usage_error: throw Error(ErrorKind::usage, "row 17 is bad");
+    case Throws::number: throw 17;
+  }
+}
+
+void throw_on(CpuWorker& worker, int rank, Throws what) {
+  if (worker.rank() == rank || rank < 0) throw_one(what);
+}
+
+class Exception : public testing::TestWithParam<int> {
+ protected:
+  int last() const { return GetParam() - 1; }
+
+  void expect_thrown(const Error& error, Session& session, int rank, ErrorKind kind, const std::string& call,
+                     const std::string& phase, const std::string& cause) {
+    EXPECT_EQ(error.kind(), kind) << error.what();
+    EXPECT_EQ(error.rank(), rank);
+    EXPECT_EQ(error.failure().pid, session.worker_pids()[static_cast<std::size_t>(rank)]);
+    EXPECT_EQ(error.failure().device, "cpu" + std::to_string(rank));
+    EXPECT_EQ(error.failure().call, call);
+    EXPECT_EQ(error.failure().phase, phase);
+    EXPECT_EQ(error.failure().cause, cause);
+    for (const auto& word : {"rank " + std::to_string(rank), call, phase, cause}) {
+      EXPECT_THAT(error.what(), HasSubstr(word));
+    }
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Workers, Exception, testing::Values(1, 2, 4), testing::PrintToStringParamName());
+
+TEST_P(Exception, ReachesTheMasterWithRankAndMessage) {
+  Session session(workers(GetParam()));
+  const auto f = session.function(throw_on, "throw_on");
+  const auto fails = [&](Throws what) { return error_of([&] { f(last(), what); }); };
+  expect_thrown(fails(Throws::standard), session, last(), ErrorKind::function, "throw_on", "function", "row 17 is bad");
+  expect_usable(session);
+  const Error system = fails(Throws::error);
+  expect_thrown(system, session, last(), ErrorKind::system, "throw_on", "function", "row 17 is bad");
+  EXPECT_EQ(system.native_code(), 28);
+  expect_thrown(fails(Throws::usage_error), session, last(), ErrorKind::function, "throw_on", "function",
+                "row 17 is bad");
+  expect_thrown(fails(Throws::number), session, last(), ErrorKind::function, "throw_on", "function",
+                "an exception that is not a std::exception");
+  expect_usable(session);
+  session.close();
+}
+
+TEST_P(Exception, OnEveryRankIsOneOfThem) {
+  Session session(workers(GetParam()));
+  const auto f = session.function(throw_on, "throw_on");
+  const Error error = error_of([&] { f(-1, Throws::standard); });
+  ASSERT_GE(error.rank(), 0);
+  expect_thrown(error, session, error.rank(), ErrorKind::function, "throw_on", "function", "row 17 is bad");
+  expect_usable(session);
+}
+
+TEST_P(Exception, OfOneRankOnlyIsThatRanks) {
+  Session session(workers(GetParam()));
+  const auto f = session.function(throw_on, "throw_on").on_rank(last());
+  expect_thrown(error_of([&] { f(last(), Throws::standard); }), session, last(), ErrorKind::function, "throw_on",
+                "function", "row 17 is bad");
+  expect_usable(session);
+}
+
+TEST_P(Exception, ManyTimesLeavesTheSessionUsable) {
+  Session session(workers(GetParam()));
+  const auto f = session.function(throw_on, "throw_on");
+  for (int call = 0; call < 200; ++call) {
+    const int rank = call % GetParam();
+    EXPECT_EQ(error_of([&] { f(rank, Throws::standard); }).rank(), rank);
+    if (call % 3 == 0) f(0, Throws::nothing);
+  }
+  expect_usable(session);
+}
+
+TEST_P(Exception, ReleasesWhoWaitsInACollective) {
+  if (GetParam() == 1) GTEST_SKIP() << "nobody waits";
+  Session session(workers(GetParam()));
+  const auto pids = session.worker_pids();
+  Board board(session);
+  const auto f = session.function(
+      +[](CpuWorker& worker, Comm& comm, BoardView board, int rank, bool large) {
+        std::vector<float> values(large ? 500'000 : 1, 1);
+        comm.all_reduce(std::span<float>(values), Reduction::sum);
+        field(board, worker.rank()).fetch_add(1);
+        if (worker.rank() == rank) {
+          while (field(board, Board::kFields - 2).load() == 0) ::sched_yield();
+          field(board, Board::kTimeOfDeath).store(now_ns());
+          throw std::runtime_error("I do not come");
+        }
+        comm.all_reduce(std::span<float>(values), Reduction::sum);
+        comm.barrier();
+      },
+      "f");
+  int round = 0;
+  for (const bool large : {false, true}) {
+    for (const int rank : {last(), 0}) {
+      ++round;
+      board.set(Board::kFields - 2, 0);
+      auto future = f.async(board.data(), rank, large);
+      for (int other = 0; other < GetParam(); ++other) ASSERT_TRUE(board.reaches(other, round));
+      ASSERT_TRUE(falls_asleep(pids[static_cast<std::size_t>(rank == 0 ? 1 : 0)]));
+      board.set(Board::kFields - 2, 1);
+      const Error error = error_of([&] { future.get(); });
+      EXPECT_LT(Clock::now() - board.time_of_death(), kReleaseLimit);
+      expect_thrown(error, session, rank, ErrorKind::function, "f", "function", "I do not come");
+      expect_usable(session);
+    }
+  }
+}
+
+TEST_P(Exception, OfACollectiveThatRanksDisagreeOnLeavesTheSessionUsable) {
+  if (GetParam() == 1) GTEST_SKIP() << "nobody disagrees";
+  Session session(workers(GetParam()));
+  const auto f = session.function(
+      +[](CpuWorker& worker, Comm& comm) {
+        std::vector<float> values(worker.rank() == 0 ? 10 : 20, 1);
+        comm.all_reduce(std::span<float>(values), Reduction::sum);
+      },
+      "f");
+  for (int call = 0; call < 3; ++call) {
+    const Error error = error_of([&] { f(); });
+    EXPECT_EQ(error.kind(), ErrorKind::function);
+    EXPECT_THAT(error.what(), HasSubstr("ranks disagree in a collective"));
+    EXPECT_THAT(error.what(), HasSubstr("10 float32"));
+    EXPECT_THAT(error.what(), HasSubstr("20 float32"));
+    expect_usable(session);
+  }
+}
+
+Sum<float, 1> update_and_throw(CpuWorker& worker, Update<op::sum, float, 1> variable, Local<float, 1> local, int rank) {
+  variable.value()[0] = 100;
+  static_cast<void>(local);
+  if (worker.rank() == rank) throw std::runtime_error("no update");
+  return Sum<float, 1>(worker, {100'000});
+}
+
+TEST_P(Exception, CommitsNoUpdateAnywhere) {
+  Session session(workers(GetParam()));
+  auto variable = session.shared<float, 1>("v");
+  auto other = session.shared<float, 1>("w");
+  variable.broadcast(std::vector<float>{1, 2});
+  other.broadcast(std::vector<float>{1, 2});
+  const auto f = session.function(update_and_throw, "update_and_throw");
+  for (int rank = 0; rank < GetParam(); ++rank) {
+    EXPECT_EQ(error_of([&] { f(variable, other, rank); }).rank(), rank);
+    for (int copy = 0; copy < GetParam(); ++copy) EXPECT_EQ(variable.get(copy)[0], 1);
+  }
+  f(variable, other, -1);
+  for (int copy = 0; copy < GetParam(); ++copy) EXPECT_EQ(variable.get(copy)[0], 100);
+}
+
+Sum<float, 1> large_or_throw(CpuWorker& worker, Scattered<const float, 1> rows, int rank) {
+  Sum<float, 1> result(worker, {1 << 18});
+  if (worker.rank() == rank && rows.rows() != 0) throw std::runtime_error("nothing to show");
+  return result;
+}
+
+TEST_P(Exception, ManyTimesLeaksNoMemoryOfTheSegment) {
+  // 64 MiB for everybody; every call has 1 MiB of results and 1 MiB of indices.
+  ::setenv("SYNCRUN_RESERVE_BYTES", "67108864", 1);
+  Session session(workers(GetParam()));
+  ::unsetenv("SYNCRUN_RESERVE_BYTES");
+  const auto data = session.data<float, 1>({100});
+  const std::vector<int> batch(1 << 17, 5);
+  const auto f = session.function(large_or_throw, "large_or_throw");
+  for (int call = 0; call < 60; ++call) {
+    const Error error = error_of([&] { f(data, last(), {.batch = batch}); });
+    ASSERT_EQ(error.kind(), ErrorKind::function) << "call " << call << ": " << error.what();
+    ASSERT_EQ(error.failure().cause, "nothing to show");
+  }
+  EXPECT_EQ(f(data, -1, {.batch = batch}).rows(), 1 << 18);
+}
+
+// ---- replicated objects ---------------------------------------------------------------------------------------
+
+class Picky {
+ public:
+  Picky(CpuWorker& worker, int rank) {
+    if (worker.rank() == rank) throw std::invalid_argument("not on this rank");
+    living += 1;
+  }
+  Picky(const Picky&) = delete;
+  Picky& operator=(const Picky&) = delete;
+  ~Picky() { living -= 1; }
+  Sum<int> count() { return living; }
+  inline static int living = 0;
+};
+
+TEST_P(Exception, OfAConstructorReachesTheMasterAndLeavesNoObjectElsewhere) {
+  Session session(workers(GetParam()));
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    const Error error = error_of([&] { session.replicate<Picky>(last()); });
+    expect_thrown(error, session, last(), ErrorKind::function, "the construction of a replicated object", "function",
+                  "not on this rank");
+  }
+  const auto object = session.replicate<Picky>(-1);
+  EXPECT_EQ(session.function(&Picky::count, object)(), GetParam()) << "one on each rank, and no others";
+  expect_usable(session);
+}
+
+}  // namespace
+}  // namespace syncrun::test

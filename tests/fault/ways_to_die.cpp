@@ -1,0 +1,119 @@
+#include "tests/fault/ways_to_die.hpp"
+
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+namespace syncrun::test {
+
+namespace {
+
+constexpr const char* kVariable = "SYNCRUN_TEST_DIE_AT";
+
+void throw_something() { throw std::runtime_error("nobody may catch this"); }
+void throw_where_nobody_may() noexcept { throw_something(); }
+
+/// What this process was told to do at its start; empty in the master, and for other ranks.
+std::string told() {
+  const char* rank = std::getenv("SYNCRUN_WORKER_RANK");
+  const char* text = std::getenv(kVariable);
+  if (rank == nullptr || text == nullptr) return {};
+  const std::string wanted = std::string(rank) + "=";
+  return std::string(text).starts_with(wanted) ? std::string(text).substr(wanted.size()) : "";
+}
+
+/// Runs before main, and its destructor after it.
+struct StaticObject {
+  std::string action = told();
+  StaticObject() {
+    if (action.starts_with("static-")) std::fprintf(stderr, "%s\n", kLastWords);
+    if (action == "static-exit-7") ::_exit(7);
+    if (action == "static-exit-0") ::_exit(0);
+    if (action == "static-kill") ::raise(SIGKILL);
+    if (action == "static-hang") {
+      for (;;) ::pause();
+    }
+    if (action == "static-no-segment") ::setenv("SYNCRUN_SEGMENT_FD", "999", 1);
+    if (action == "static-segment-too-large") ::setenv("SYNCRUN_SEGMENT_BYTES", "9000000000000000000", 1);
+  }
+  ~StaticObject() {
+    if (action == "end-exit-5") ::_exit(5);
+    if (action == "end-kill") ::raise(SIGKILL);
+    if (action == "end-hang") {
+      for (;;) ::pause();
+    }
+  }
+};
+const StaticObject static_object;
+
+}  // namespace
+
+std::string name_of(Way way) {
+  switch (way) {
+    case Way::kill: return "Kill";
+    case Way::segfault: return "Segfault";
+    case Way::abort: return "Abort";
+    case Way::exit_quickly_ok: return "QuickExit0";
+    case Way::exit_quickly_3: return "QuickExit3";
+    case Way::exit_4: return "Exit4";
+    case Way::terminate: return "Terminate";
+  }
+  return "";
+}
+
+std::string cause_of(Way way) {
+  switch (way) {
+    case Way::kill: return "killed by SIGKILL (Killed)";
+    case Way::segfault: return "killed by SIGSEGV (Segmentation fault)";
+    case Way::abort:
+    case Way::terminate: return "killed by SIGABRT (Aborted)";
+    case Way::exit_quickly_ok: return "exited with code 0";
+    case Way::exit_quickly_3: return "exited with code 3";
+    case Way::exit_4: return "exited with code 4";
+  }
+  return "";
+}
+
+void die(Way way) {
+  switch (way) {
+    case Way::kill: ::kill(::getpid(), SIGKILL); break;
+    case Way::segfault: {
+      volatile int* nothing = nullptr;
+      *nothing = 1;
+      break;
+    }
+    case Way::abort: std::abort();
+    case Way::exit_quickly_ok: ::_exit(0);
+    case Way::exit_quickly_3: ::_exit(3);
+    case Way::exit_4: std::exit(4);
+    case Way::terminate: throw_where_nobody_may();
+  }
+  for (;;) ::pause();
+}
+
+void die(Way way, const BoardView& board) {
+  std::fprintf(stderr, "%s\n", kLastWords);
+  field(board, Board::kTimeOfDeath).store(now_ns());
+  die(way);
+}
+
+AtStart::AtStart(int rank, const std::string& action) {
+  ::setenv(kVariable, (std::to_string(rank) + "=" + action).c_str(), 1);
+}
+AtStart::~AtStart() { ::unsetenv(kVariable); }
+
+void die_while_starting() {
+  // "after-N": N microseconds from here, in the middle of whatever happens then.
+  const std::string action = told();
+  if (!action.starts_with("after-")) return;
+  std::thread([delay = std::chrono::microseconds(std::stol(action.substr(std::strlen("after-"))))] {
+    std::this_thread::sleep_for(delay);
+    ::kill(::getpid(), SIGKILL);
+  }).detach();
+}
+
+}  // namespace syncrun::test
