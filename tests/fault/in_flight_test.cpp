@@ -170,11 +170,10 @@ TEST_P(InFlight, AllOfThemAreLostWithTheWorker) {
         if (worker.rank() == rank) die(Way::exit_quickly_3, board);
       },
       "f");
-  auto before = f.async(board.data(), -1);
+  f(board.data(), -1);
   auto lost = f.async(board.data(), last());
   std::vector<Future<void>> after;
   for (int call = 0; call < 10; ++call) after.push_back(f.async(board.data(), -1));
-  before.get();
   const Error cause = error_of([&] { lost.get(); });
   expect_loss(cause, {last(), "function", cause_of(Way::exit_quickly_3), "f"}, pids, board.time_of_death());
   for (auto& future : after) {

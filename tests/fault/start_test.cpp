@@ -128,10 +128,10 @@ TEST(StartHalfWay, WithoutDescriptorsEndsWhatHasStarted) {
 
 TEST(StartHalfWay, WithoutALogFolderEndsWhatHasStarted) {
   auto options = workers(2);
-  options.log_dir = "/nowhere/at/all";
+  options.log_dir = "/proc/no/such/folder";
   const Error error = error_of([&] { Session session(options); });
   EXPECT_EQ(error.kind(), ErrorKind::system);
-  EXPECT_THAT(error.what(), HasSubstr("/nowhere/at/all"));
+  EXPECT_THAT(error.what(), HasSubstr("/proc/no/such/folder"));
 }
 
 }  // namespace
