@@ -72,13 +72,17 @@ struct Contribution {
   std::int32_t root;
 };
 
+inline constexpr std::uint64_t kLeft = ~std::uint64_t{0};
+
 /// The words of one worker. Each line of the cache is polled by one kind of waiter, or by none.
 struct alignas(128) WorkerSlot {
   std::atomic<std::uint64_t> done;  // the last command that is over; polled by the master
 
   alignas(64) std::atomic<std::uint64_t> vote;  // this line is polled by peers
-  /// Steps through collectives: (command << 24) + step, so that every command starts afresh, also after a failure.
-  std::atomic<std::uint64_t> collective;
+  /// The command whose collectives it is in, and how many steps it has taken there; kLeft once it has left them. Every
+  /// command starts afresh, also after a failure: the step is cleared before the command is written.
+  std::atomic<std::uint64_t> collective_command;
+  std::atomic<std::uint64_t> collective_step;
   std::array<Contribution, 2> contributions;
 
   alignas(64) std::atomic<std::uint64_t> progress;  // command and phase; read when something went wrong, never polled
@@ -135,7 +139,6 @@ struct alignas(64) Command {
   std::uint64_t batch_s_by_rank;  // offset of one RowsSlot per rank, or 0
   bool rows_are_local;            // no scattered argument: rows are those of the sliced ones
   std::int64_t timeout_ms;
-  std::uint64_t acknowledged_failure;  // the last failed command the master knew of when it published this one
 
   std::uint64_t variable;   // collective, transfer: offset of the VariableEntry
   std::uint64_t transfers;  // transfer: offset of one TransferSlot per rank
@@ -165,7 +168,8 @@ struct alignas(64) Outbox {
   ErrorKind error_kind;
   std::int32_t native_code;
   std::int64_t rows;
-  std::int64_t failed_ns;  // when it failed: the first failure is the one reported
+  std::uint64_t collective_steps;  // taken in this command; valid once the rank has left its collectives
+  std::int64_t failed_ns;          // when it failed: the first failure is the one reported
   Phase failed_phase;
   std::array<OutputSlot, kMaxOutputs> outputs;
   std::array<char, kMessageBytes> message;
@@ -180,7 +184,6 @@ struct ImageAddress {
 };
 
 struct BodyEntry {
-  bool is_present;
   bool is_member;
   bool is_relocated;  // `pointer` is an address in an image; else words are taken as they are
   ImageAddress thunk;
@@ -192,7 +195,6 @@ struct BodyEntry {
 struct FunctionEntry {
   std::uint64_t id;
   std::array<BodyEntry, 2> bodies;  // by DeviceKind
-  std::array<char, 256> name;
 };
 
 /// A rank's copy of a shared variable. Written by its worker only, outside calls that use it.
@@ -202,28 +204,32 @@ struct VariableCopy {
   std::array<std::int64_t, kMaxDimensions> extents;
 };
 
-/// A shared variable as the workers find it; in the master's heap, followed by one VariableCopy per rank.
+/// A shared variable as the workers find it; in the master's heap, followed by one VariableCopy and one TransferSlot per
+/// rank (of the transfer that frees it: giving memory back must not need any).
 struct VariableEntry {
   std::uint64_t id;
   DType dtype;
   std::uint8_t dimensions;
   bool is_freed;
   VariableCopy* copies() noexcept { return reinterpret_cast<VariableCopy*>(this + 1); }
+  TransferSlot* last_transfer(int world_size) noexcept {
+    return reinterpret_cast<TransferSlot*>(copies() + world_size);
+  }
+  static constexpr std::size_t bytes(int world_size) noexcept {
+    return sizeof(VariableEntry) + (sizeof(VariableCopy) + sizeof(TransferSlot)) * static_cast<std::size_t>(world_size);
+  }
 };
 
 struct ControlHeader {
   std::uint64_t magic;
   std::uint32_t world_size;
-  std::uint32_t processes;  // that wait for each other, the master included
-  std::uint64_t segment_bytes;
   std::uint64_t heap_offset;
   std::uint64_t heap_bytes;
   std::uint64_t arenas_offset;
   std::uint64_t arena_bytes;  // of each rank
   std::uint64_t seed;
-  std::int32_t master_pid;
-  bool spins;          // there is a core for each of them
-  bool workers_spin;   // there is one for each worker, at least
+  bool spins;         // there is a core for each of them
+  bool workers_spin;  // there is one for each worker, at least
   std::uint32_t build_id_bytes;
   std::array<std::uint8_t, 32> build_id;  // of the master's image
 
@@ -231,9 +237,11 @@ struct ControlHeader {
   alignas(64) std::atomic<std::uint64_t> consumed;   // outputs of commands up to here are no longer needed
   alignas(64) std::atomic<std::uint64_t> lost;       // 1 + rank of the first worker lost; 0 as long as all is well
   std::atomic<std::uint64_t> failed_call;            // the first failed command that the master has not acknowledged
-  Doorbell to_workers;                               // published, lost
-  Doorbell to_master;                                // done, start, lost
-  Doorbell to_peers;                                 // vote, collective, Command::failed, lost
+  std::atomic<std::uint64_t>
+      acknowledged;     // the master knows of failures up to here: what is left of these shares them
+  Doorbell to_workers;  // published, lost
+  Doorbell to_master;   // done, start, lost
+  Doorbell to_peers;    // vote, collective, Command::failed, lost
 };
 
 /// Finds the parts of a control block at `base`. The layout follows from the world size alone.

@@ -106,13 +106,6 @@ Kernel kernel_for(DType dtype, Reduction reduction) noexcept {
   return nullptr;
 }
 
-template <class T>
-void scale(void* values, double factor, std::size_t elements) {
-  auto* to = static_cast<T*>(values);
-  for (std::size_t i = 0; i < elements; ++i)
-    to[i] = T(static_cast<Accumulator<T>>(to[i]) * static_cast<Accumulator<T>>(factor));
-}
-
 }  // namespace
 
 void reduce_elements(DType dtype, Reduction reduction, std::span<void* const> destinations,
@@ -122,15 +115,5 @@ void reduce_elements(DType dtype, Reduction reduction, std::span<void* const> de
 }
 
 bool can_reduce(DType dtype, Reduction reduction) noexcept { return kernel_for(dtype, reduction) != nullptr; }
-
-void scale_elements(DType dtype, void* values, double factor, std::size_t elements) {
-  switch (dtype) {
-    case DType::float16: return scale<float16>(values, factor, elements);
-    case DType::bfloat16: return scale<bfloat16>(values, factor, elements);
-    case DType::float32: return scale<float>(values, factor, elements);
-    case DType::float64: return scale<double>(values, factor, elements);
-    default: return;
-  }
-}
 
 }  // namespace syncrun::detail

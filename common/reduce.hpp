@@ -20,7 +20,4 @@ void reduce_elements(DType dtype, Reduction reduction, std::span<void* const> de
 /// True if the type has the operation: all have but bool, which has none, and avg, which only floating types have.
 bool can_reduce(DType dtype, Reduction reduction) noexcept;
 
-/// values[i] *= factor, of a floating type.
-void scale_elements(DType dtype, void* values, double factor, std::size_t elements);
-
 }  // namespace syncrun::detail

@@ -17,8 +17,6 @@ namespace interprocess = boost::interprocess;
 
 namespace {
 
-constexpr std::size_t kSmallestReservation = std::size_t{1} << 30U;
-
 /// What mapped_region wants: somebody who knows the descriptor.
 struct Mappable {
   int fd;
@@ -49,7 +47,7 @@ std::size_t default_reservation_bytes() {
 #endif
 }
 
-Segment Segment::create(std::size_t bytes) {
+Segment Segment::create(std::size_t bytes, std::size_t least) {
   for (;; bytes /= 2) {
     Segment segment;
     segment.fd_ = FileDescriptor(check_system(::memfd_create("syncrun", MFD_CLOEXEC), "cannot create shared memory"));
@@ -59,9 +57,9 @@ Segment Segment::create(std::size_t bytes) {
       segment.region_ = map(segment.fd_.get(), bytes);
       return segment;
     } catch (const interprocess::interprocess_exception& error) {
-      if (bytes / 2 < kSmallestReservation) throw_errno("cannot map shared memory", error.get_native_error());
+      if (bytes / 2 < least) throw_errno("cannot map shared memory", error.get_native_error());
     } catch (const Error&) {
-      if (bytes / 2 < kSmallestReservation) throw;
+      if (bytes / 2 < least) throw;
     }
   }
 }

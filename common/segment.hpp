@@ -15,9 +15,10 @@ namespace syncrun::detail {
 class Segment {
  public:
   Segment() = default;
-  /// Makes a segment; reserves `bytes` of address space, or less where the system does not give as much. Throws Error
-  /// (system).
-  static Segment create(std::size_t bytes);
+  /// Makes a segment; reserves `bytes` of address space, or half as much as often as it takes, down to `least`, where the
+  /// system does not give it. Throws Error (system).
+  static Segment create(std::size_t bytes, std::size_t least = kSmallestReservation);
+  static constexpr std::size_t kSmallestReservation = std::size_t{1} << 30U;
   /// Maps the segment behind an inherited descriptor.
   static Segment attach(FileDescriptor fd, std::size_t bytes);
 

@@ -35,9 +35,13 @@ struct alignas(64) Doorbell {
 class Patience {
  public:
   static constexpr Milliseconds kLongestLap{500};
+  static constexpr Milliseconds kLongestLimit = std::chrono::hours(24 * 365);
 
-  /// Zero: endless.
-  explicit Patience(Milliseconds limit) noexcept : left_(limit), endless_(limit.count() == 0), last_(Clock::now()) {}
+  /// Zero, or more than can be counted: endless.
+  explicit Patience(Milliseconds limit) noexcept
+      : endless_(limit.count() == 0 || limit > kLongestLimit),
+        left_(endless_ ? Milliseconds(0) : limit),
+        last_(Clock::now()) {}
   /// Looks at the clock; true once the limit is used up.
   bool is_over() noexcept { return is_over(Clock::now()); }
   bool is_over(Clock::time_point now) noexcept {
@@ -49,8 +53,8 @@ class Patience {
   }
 
  private:
-  Clock::duration left_;
   bool endless_;
+  Clock::duration left_;
   Clock::time_point last_;
 };
 

@@ -166,7 +166,7 @@ void CallBuilder::publish() {
     if (options_->timeout->count() < 0) {
       throw_usage("CallOptions::timeout is at least 0, got " + std::to_string(options_->timeout->count()) + " ms");
     }
-    command.timeout_ms = options_->timeout->count();
+    command.timeout_ms = std::min(*options_->timeout, Patience::kLongestLimit).count();
   }
   state.rows.finish(function.name, target_, *options_, *session_, command, state.in_flight->temporaries);
 
@@ -193,6 +193,7 @@ std::shared_ptr<CallResult> CallBuilder::launch() {
   state().in_flight->result = result.get();
   state().in_flight->kept_result = result;
   publish();
+  session_->note_launch();
   return result;
 }
 
@@ -224,14 +225,8 @@ void wait_for(SessionCore& session, CallResult& result) {
 bool is_ready(SessionCore& session, CallResult& result) {
   if (result.finished) return true;
   const SessionCore::Entry entry(session);
-  const auto all_done = [&](std::uint64_t id) {
-    for (int rank = 0; rank < session.world_size(); ++rank) {
-      if (session.control().worker(rank).done.load(std::memory_order_seq_cst) < id) return false;
-    }
-    return true;
-  };
-  while (!result.finished && session.last_drained() < session.last_published() &&
-         all_done(session.last_drained() + 1)) {
+  while (!result.finished && session.last_drained() < session.last_published()) {
+    if (!session.is_head_over()) return session.is_head_doomed();  // what ends the session is get()'s to throw
     session.drain(session.last_drained() + 1);
   }
   return result.finished;

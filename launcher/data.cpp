@@ -50,7 +50,7 @@ void reallocate(DataRecord& record, std::size_t bytes, std::size_t kept) {
 
 DataRecord::~DataRecord() {
   // Nobody can read it any more: calls in flight hold the record themselves.
-  if (session && session->is_open() && capacity_bytes != 0) session->heap().free(offset, SharedHeap::Giveback::now);
+  if (session && session->is_open() && capacity_bytes != 0) session->give_up(offset, SharedHeap::Giveback::now);
 }
 
 void check_count(std::size_t count, std::span<const std::int64_t> extents) {
@@ -60,6 +60,8 @@ void check_count(std::size_t count, std::span<const std::int64_t> extents) {
                 std::to_string(count));
   }
 }
+
+std::size_t checked_size(DType dtype, std::span<const std::int64_t> extents) { return checked_bytes(dtype, extents); }
 
 std::shared_ptr<DataRecord> make_data(const std::shared_ptr<SessionCore>& session, DType dtype,
                                       std::span<const std::int64_t> extents, const void* values) {

@@ -24,7 +24,6 @@ bool is_virtual(const BodyPointer& pointer) noexcept {
 
 BodyEntry describe_body(const Body& body) {
   BodyEntry entry{};
-  entry.is_present = true;
   entry.is_member = body.pointer.is_member;
   entry.thunk = locate(reinterpret_cast<const void*>(body.thunk));
   entry.words = {body.pointer.words[0], body.pointer.words[1]};
@@ -42,12 +41,11 @@ std::string choose_name(std::string_view given, const Body& body, std::uint64_t 
   return "function #" + std::to_string(id);
 }
 
-std::uint64_t write_entry(SessionCore& session, std::span<const Body> bodies, std::string_view name, std::uint64_t id) {
+std::uint64_t write_entry(SessionCore& session, std::span<const Body> bodies, std::uint64_t id) {
   const std::uint64_t offset =
       session.heap().allocate(sizeof(FunctionEntry), SharedHeap::Contents::zero, "a replicated function");
   auto& entry = *session.segment().at<FunctionEntry>(offset);
   entry.id = id;
-  put_text(entry.name, name);
   try {
     for (const Body& body : bodies) entry.bodies[static_cast<std::size_t>(body.device)] = describe_body(body);
   } catch (...) {
@@ -70,19 +68,19 @@ std::shared_ptr<FunctionRecord> define_function(const std::shared_ptr<SessionCor
   record->signature = signature;
   record->object = std::move(object);
   for (const Body& body : bodies) {
-    (body.device == DeviceKind::cpu ? record->has_cpu_body : record->has_cuda_body) = true;
+    if (body.device == DeviceKind::cpu) record->has_cpu_body = true;
   }
   for (const auto& argument : signature.arguments) {
     record->has_updates = record->has_updates || argument.kind == ArgumentKind::update;
   }
-  record->entry = write_entry(*session, bodies, record->name, id);
+  record->entry = write_entry(*session, bodies, id);
   record->session = session;
   return record;
 }
 
 FunctionRecord::~FunctionRecord() {
   // Calls in flight hold the record: nobody reads the entry any more. (Workers keep what they have loaded by its id.)
-  if (session && session->is_open()) session->heap().free(entry, SharedHeap::Giveback::later);
+  if (session && session->is_open()) session->give_up(entry, SharedHeap::Giveback::later);
 }
 
 const std::string& name_of(const FunctionRecord& function) noexcept { return function.name; }
@@ -93,24 +91,23 @@ std::shared_ptr<ObjectRecord> replicate_object(const std::shared_ptr<SessionCore
   auto record = std::make_shared<ObjectRecord>();
   record->id = session->new_id();
   record->session = session;  // from here on: where one rank's constructor throws, the other ranks' objects must go
-  const std::uint64_t entry = write_entry(*session, {&construct, 1}, name, session->new_id());
-  session->run_system(
-      "the construction of a replicated object", "", [&](Command& command, SessionCore::InFlight& in_flight) {
-        in_flight.temporaries.push_back(entry);
-        command.kind = CommandKind::construct;
-        command.function = entry;
-        command.object = record->id;
-        command.arguments_count = 1;
-        ArgumentSlot& slot = command.arguments[0];
-        slot.kind = ArgumentKind::value;
-        slot.bytes = arguments.size();
-        slot.offset =
-            session->heap().allocate(arguments.size(), SharedHeap::Contents::any, "the arguments of a constructor");
-        in_flight.temporaries.push_back(slot.offset);
-        if (!arguments.empty()) {
-          std::memcpy(session->segment().at(slot.offset), arguments.data(), arguments.size());
-        }
-      });
+  const std::uint64_t entry = write_entry(*session, {&construct, 1}, session->new_id());
+  session->run_system("construction", std::string(name), [&](Command& command, SessionCore::InFlight& in_flight) {
+    in_flight.temporaries.push_back(entry);
+    command.kind = CommandKind::construct;
+    command.function = entry;
+    command.object = record->id;
+    command.arguments_count = 1;
+    ArgumentSlot& slot = command.arguments[0];
+    slot.kind = ArgumentKind::value;
+    slot.bytes = arguments.size();
+    slot.offset =
+        session->heap().allocate(arguments.size(), SharedHeap::Contents::any, "the arguments of a constructor");
+    in_flight.temporaries.push_back(slot.offset);
+    if (!arguments.empty()) {
+      std::memcpy(session->segment().at(slot.offset), arguments.data(), arguments.size());
+    }
+  });
   return record;
 }
 

@@ -51,7 +51,6 @@ struct FunctionRecord {
   std::uint64_t entry = 0;  // offset of the FunctionEntry
   std::shared_ptr<ObjectRecord> object;
   bool has_cpu_body = false;
-  bool has_cuda_body = false;
   bool has_updates = false;
 
   ~FunctionRecord();

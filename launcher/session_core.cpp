@@ -31,14 +31,14 @@ constexpr Milliseconds kPeersLimit{100};
 constexpr std::size_t kLeastArenaBytes = 2 * kAlign;
 
 /// Both halves of the segment (see prepare_control) are whole pages, and hold at least what we put there ourselves.
-std::size_t checked_reservation(std::size_t control_bytes, int world_size) {
+Segment reserve_segment(std::size_t control_bytes, int world_size) {
   const std::size_t bytes = default_reservation_bytes();
   const std::size_t least = 2 * (control_bytes + static_cast<std::size_t>(world_size) * kLeastArenaBytes);
   if (bytes < least) {
     throw_usage(std::string(environment::kReserveBytes) + " is at least " + std::to_string(least) + " for " +
                 std::to_string(world_size) + " workers, got " + std::to_string(bytes));
   }
-  return bytes / (2 * kAlign) * (2 * kAlign);
+  return Segment::create(bytes / (2 * kAlign) * (2 * kAlign), std::max(least, Segment::kSmallestReservation));
 }
 
 class Claim {
@@ -67,7 +67,7 @@ SessionCore::SessionCore(const SessionOptions& options) {
   for (const auto& device : settings_.devices) device_names_.push_back(to_string(device));
 
   const std::size_t control_bytes = round_up(ControlBlock::bytes(world_size));
-  segment_ = Segment::create(checked_reservation(control_bytes, world_size));
+  segment_ = reserve_segment(control_bytes, world_size);
   control_ = ControlBlock(segment_.base(), world_size);
   prepare_control(control_bytes);
   policy_ = WaitPolicy::for_processes(world_size + 1, usable_cores());
@@ -86,15 +86,12 @@ void SessionCore::prepare_control(std::size_t control_bytes) {
   auto& header = control_.header();
   header.magic = kMagic;
   header.world_size = static_cast<std::uint32_t>(world_size);
-  header.processes = header.world_size + 1;
-  header.segment_bytes = segment_.bytes();
   // Half for the master's heap, the other half for the workers' arenas.
   header.heap_offset = control_bytes;
   header.heap_bytes = segment_.bytes() / 2 - control_bytes;
   header.arenas_offset = segment_.bytes() / 2;
   header.arena_bytes = segment_.bytes() / 2 / static_cast<std::size_t>(world_size) / kAlign * kAlign;
   header.seed = settings_.seed;
-  header.master_pid = ::getpid();
   header.spins = world_size + 1 <= usable_cores();
   header.workers_spin = world_size <= usable_cores();
   const ImageAddress image = program_image();
@@ -164,7 +161,7 @@ SessionCore::Entry::Entry(SessionCore& session) : session_(session) {
   }
   try {
     session_.check_open();
-    if (!session_.releases_.empty()) session_.run_releases();
+    if (session_.has_releases_.load(std::memory_order_relaxed)) session_.run_releases();
   } catch (...) {
     session_.busy_.clear(std::memory_order_release);
     throw;
@@ -180,9 +177,35 @@ void SessionCore::check_open() const {
   throw_usage("the session was closed");
 }
 
+void SessionCore::release_later(std::function<void()> release) noexcept {
+  try {
+    const std::lock_guard lock(releases_mutex_);
+    releases_.push_back(std::move(release));
+    has_releases_.store(true, std::memory_order_relaxed);
+  } catch (const std::bad_alloc&) {
+    // No memory to remember it by: it goes with the session.
+  }
+}
+
+void SessionCore::give_up(std::uint64_t offset, SharedHeap::Giveback giveback) noexcept {
+  if (busy_.test_and_set(std::memory_order_acquire)) {
+    return release_later([this, offset, giveback] { heap_.free(offset, giveback); });
+  }
+  if (is_open()) heap_.free(offset, giveback);
+  busy_.clear(std::memory_order_release);
+}
+
 void SessionCore::run_releases() {
-  drain_all();  // else a release would share the fate of a call in flight that fails
-  for (const auto& release : std::exchange(releases_, {})) release();
+  for (;;) {
+    std::function<void()> release;
+    {
+      const std::lock_guard lock(releases_mutex_);
+      if (releases_.empty()) return has_releases_.store(false, std::memory_order_relaxed);
+      release = std::move(releases_.front());
+      releases_.pop_front();  // one at a time: what throws takes no others along
+    }
+    release();
+  }
 }
 
 // ---- commands -------------------------------------------------------------------------------------------------
@@ -216,12 +239,12 @@ Command& SessionCore::next_command() {
   command.batch_s_by_rank = 0;
   command.rows_are_local = false;
   command.timeout_ms = settings_.call_timeout.count();
-  command.acknowledged_failure = acknowledged_failure_;
   return command;
 }
 
 std::uint64_t SessionCore::publish() {
   auto& header = control_.header();
+  if (drained_ + 1 == next_id_) head_since_ = {};
   const std::uint64_t id = next_id_++;
   header.published.store(id, std::memory_order_seq_cst);
   header.to_workers.ring();
@@ -230,6 +253,7 @@ std::uint64_t SessionCore::publish() {
 
 void SessionCore::run_system(const char* what, const std::string& subject,
                              const std::function<void(Command&, InFlight&)>& fill) {
+  drain_all();  // else the workers would not all see it at the same place among the calls in flight
   Command& command = next_command();
   InFlight& in_flight = next_in_flight();
   CallResult result;
@@ -247,12 +271,19 @@ void SessionCore::run_system(const char* what, const std::string& subject,
   if (result.error) std::rethrow_exception(result.error);
 }
 
+/// Of the deadline of the oldest command in flight; at least a look at the workers.
+Milliseconds SessionCore::limit_left(Milliseconds limit) const {
+  if (limit.count() == 0 || head_since_ == Clock::time_point{}) return limit;
+  const auto waited = std::chrono::duration_cast<Milliseconds>(Clock::now() - head_since_);
+  return std::max(limit - waited, Milliseconds(1));
+}
+
 void SessionCore::drain(std::uint64_t last) {
   auto& header = control_.header();
   while (drained_ < last) {
     const std::uint64_t id = drained_ + 1;
     const Milliseconds limit(control_.command(id).timeout_ms);
-    Patience patience(limit);
+    Patience patience(limit_left(limit));
     int behind = 0;  // ranks before it are done
     const auto done = [&] {
       while (behind < world_size() && control_.worker(behind).done.load(std::memory_order_seq_cst) >= id) ++behind;
@@ -268,7 +299,21 @@ void SessionCore::drain(std::uint64_t last) {
     if (woken == Woken::expired) end_with_timeout(id, limit);
     drained_ = id;
     collect(id);
+    if (drained_ < last_published()) head_since_ = Clock::now();
   }
+}
+
+bool SessionCore::is_head_over() const {
+  for (int rank = 0; rank < world_size(); ++rank) {
+    if (control_.worker(rank).done.load(std::memory_order_seq_cst) <= drained_) return false;
+  }
+  return true;
+}
+
+bool SessionCore::is_head_doomed() const {
+  if (control_.header().lost.load(std::memory_order_seq_cst) != 0) return true;
+  const Milliseconds limit(control_.command(drained_ + 1).timeout_ms);
+  return limit.count() != 0 && Clock::now() - head_since_ > limit;
 }
 
 void SessionCore::collect(std::uint64_t id) {
@@ -276,14 +321,14 @@ void SessionCore::collect(std::uint64_t id) {
   InFlight& in_flight = in_flight_[id % kRingSize];
   CallResult unwanted;
   CallResult& result = in_flight.result != nullptr ? *in_flight.result : unwanted;
-  if (command.failed.load(std::memory_order_acquire) == id || id <= acknowledged_failure_) {
-    result.error = failure_of(id);
-  } else if (command.outputs_count != 0) {
-    try {
+  try {
+    if (command.failed.load(std::memory_order_acquire) == id || id <= acknowledged_failure_) {
+      result.error = failure_of(id);
+    } else if (command.outputs_count != 0) {
       collect_outputs(id, command, result);
-    } catch (const Error&) {
-      result.error = std::current_exception();
     }
+  } catch (...) {  // also out of memory: the call is over either way, and its result's place is forgotten below
+    result.error = std::current_exception();
   }
   control_.header().consumed.store(id, std::memory_order_release);  // also of what failed
   if (result.error) {
@@ -387,7 +432,10 @@ std::exception_ptr SessionCore::failure_of(std::uint64_t id) {
   }
   // Calls that were published by now fail with the same cause; later ones are on their own.
   const bool is_consequence = id <= acknowledged_failure_;
-  if (!is_consequence) acknowledged_failure_ = last_published();
+  if (!is_consequence) {
+    acknowledged_failure_ = last_published();
+    control_.header().acknowledged.store(acknowledged_failure_, std::memory_order_release);
+  }
   if ((is_consequence || first < 0) && last_failure_) return last_failure_;
   if (first < 0) {
     return std::make_exception_ptr(
@@ -534,7 +582,10 @@ void SessionCore::abandon() noexcept {
   if (nursery_) nursery_->expect_ends();
   nursery_.reset();
   for (auto& in_flight : in_flight_) in_flight.reset();
-  releases_.clear();
+  {
+    const std::lock_guard lock(releases_mutex_);
+    releases_.clear();
+  }
   if (was_open) live_session.clear();
 }
 

@@ -5,8 +5,10 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,7 +26,7 @@
 
 namespace syncrun::detail {
 
-class SessionCore : public std::enable_shared_from_this<SessionCore> {
+class SessionCore {
  public:
   /// Starts the workers and waits until all are ready. Throws Error (usage, system, worker_lost, timeout).
   explicit SessionCore(const SessionOptions& options);
@@ -76,7 +78,13 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   void drain_all() { drain(next_id_ - 1); }
   std::uint64_t last_drained() const noexcept { return drained_; }
   std::uint64_t last_published() const noexcept { return next_id_ - 1; }
-  std::uint64_t last_failure() const noexcept { return acknowledged_failure_; }
+  /// The oldest command in flight: every rank is done with it; or it will end the session (a loss, the deadline).
+  bool is_head_over() const;
+  bool is_head_doomed() const;
+  /// A call was published that nobody waits for yet: its deadline runs from when it is the oldest in flight.
+  void note_launch() noexcept {
+    if (drained_ + 1 == last_published()) head_since_ = Clock::now();
+  }
 
   /// Fills in, publishes and waits for a command that is no function call. Throws what failed.
   void run_system(const char* what, const std::string& subject, const std::function<void(Command&, InFlight&)>& fill);
@@ -87,7 +95,9 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   std::uint64_t new_id() noexcept { return ++last_object_id_; }
 
   /// Memory in the heap, and objects on workers, of handles that are gone: dealt with at the next entry.
-  void release_later(std::function<void()> release) { releases_.push_back(std::move(release)); }
+  void release_later(std::function<void()> release) noexcept;
+  /// Memory in the heap of a handle that is gone: at once, unless somebody is inside the session.
+  void give_up(std::uint64_t offset, SharedHeap::Giveback giveback) noexcept;
   void run_releases();
   /// A failure has reached the program: it need not surface again where a dropped future had it first.
   void has_surfaced(const std::exception_ptr& failure) noexcept {
@@ -103,6 +113,7 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   void prepare_control(std::size_t control_bytes);
   void await_ready();
   [[noreturn]] void fail_start(int rank);
+  Milliseconds limit_left(Milliseconds limit) const;
   void collect(std::uint64_t id);
   void collect_outputs(std::uint64_t id, const Command& command, CallResult& result);
   std::exception_ptr failure_of(std::uint64_t id);
@@ -124,7 +135,7 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   WaitPolicy policy_;
   std::unique_ptr<Nursery> nursery_;
 
-  State state_ = State::starting;
+  std::atomic<State> state_ = State::starting;
   std::optional<Error> end_cause_;
   std::atomic_flag busy_;
   std::uint64_t next_id_ = 1;
@@ -132,9 +143,12 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   std::uint64_t acknowledged_failure_ = 0;
   std::exception_ptr last_failure_;
   std::exception_ptr dropped_failure_;
+  Clock::time_point head_since_{};  // when the oldest call in flight became that; the epoch: somebody waits for it
   std::uint64_t last_object_id_ = 0;
   std::array<InFlight, kRingSize> in_flight_;
-  std::vector<std::function<void()>> releases_;
+  std::mutex releases_mutex_;  // handles may go in any thread
+  std::deque<std::function<void()>> releases_;
+  std::atomic<bool> has_releases_{false};
   Birthplace birthplace_;
 
   // Reused for every call.
@@ -144,5 +158,4 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
 
   friend void wait_all(SessionCore& session);
 };
-
 }  // namespace syncrun::detail

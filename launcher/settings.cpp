@@ -1,5 +1,6 @@
 #include "launcher/settings.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -36,7 +37,7 @@ Milliseconds checked(Milliseconds timeout, const char* name) {
     throw_usage(std::string("SessionOptions::") + name + " is at least 0, got " + std::to_string(timeout.count()) +
                 " ms");
   }
-  return timeout;
+  return std::min(timeout, Patience::kLongestLimit);
 }
 
 LogLevel log_level_of(const SessionOptions& options) {

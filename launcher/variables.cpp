@@ -54,9 +54,15 @@ void check_growth(VariableRecord& variable, const std::vector<Part>& parts) {
   if (growth >= kCheckedFrom) check_memory_available(growth, "the copies of shared variable '" + variable.name + "'");
 }
 
-void transfer(VariableRecord& variable, const char* what, TransferDirection direction, const std::vector<Part>& parts) {
+/// What the copies are now, by their own account. No call may be in flight.
+void read_extents(VariableRecord& variable) {
+  const auto* copies = variable.session->segment().at<VariableEntry>(variable.entry)->copies();
+  for (std::size_t rank = 0; rank < variable.extents.size(); ++rank) variable.extents[rank] = copies[rank].extents;
+}
+
+void run_transfer(VariableRecord& variable, const char* what, TransferDirection direction,
+                  const std::vector<Part>& parts) {
   SessionCore& session = *variable.session;
-  if (direction == TransferDirection::to_variable) check_growth(variable, parts);
   session.run_system(what, variable.name, [&](Command& command, SessionCore::InFlight& in_flight) {
     command.kind = CommandKind::transfer;
     command.direction = direction;
@@ -69,10 +75,18 @@ void transfer(VariableRecord& variable, const char* what, TransferDirection dire
       slots[rank] = {parts[rank].offset, parts[rank].extents, parts[rank].takes_part};
     }
   });
-  if (direction != TransferDirection::to_variable) return;
-  for (std::size_t rank = 0; rank < parts.size(); ++rank) {
-    if (parts[rank].takes_part) variable.extents[rank] = parts[rank].extents;
+}
+
+void transfer(VariableRecord& variable, const char* what, TransferDirection direction, const std::vector<Part>& parts) {
+  if (direction == TransferDirection::to_variable) check_growth(variable, parts);
+  try {
+    run_transfer(variable, what, direction, parts);
+  } catch (...) {
+    // Some ranks may have taken part and others not.
+    if (variable.session->is_open()) read_extents(variable);
+    throw;
   }
+  if (direction == TransferDirection::to_variable) read_extents(variable);
 }
 
 /// Memory in the heap for as long as this lives.
@@ -154,8 +168,8 @@ std::shared_ptr<VariableRecord> make_variable(const std::shared_ptr<SessionCore>
   const Entry guard(*session);
   const auto world_size = static_cast<std::size_t>(session->world_size());
   auto record = std::make_shared<VariableRecord>();
-  record->entry = session->heap().allocate(sizeof(VariableEntry) + sizeof(VariableCopy) * world_size,
-                                           SharedHeap::Contents::zero, "a shared variable");
+  record->entry = session->heap().allocate(VariableEntry::bytes(session->world_size()), SharedHeap::Contents::zero,
+                                           "a shared variable");
   record->session = session;
   record->dtype = dtype;
   record->dimensions = static_cast<std::uint8_t>(dimensions);
@@ -174,17 +188,14 @@ VariableRecord::~VariableRecord() {
   SessionCore* core = session.get();
   core->release_later([core, entry_offset = entry] {
     auto& entry = *core->segment().at<VariableEntry>(entry_offset);
-    core->run_system("free", "a variable", [&](Command& command, SessionCore::InFlight& in_flight) {
+    core->run_system("free", "a variable", [&](Command& command, SessionCore::InFlight&) {
       entry.is_freed = true;
       command.kind = CommandKind::transfer;
       command.direction = TransferDirection::to_variable;
       command.variable = entry_offset;
-      const auto world_size = static_cast<std::size_t>(core->world_size());
-      command.transfers =
-          core->heap().allocate(sizeof(TransferSlot) * world_size, SharedHeap::Contents::zero, "a transfer");
-      in_flight.temporaries.push_back(command.transfers);
-      auto* slots = core->segment().at<TransferSlot>(command.transfers);
-      for (std::size_t rank = 0; rank < world_size; ++rank) slots[rank].takes_part = true;
+      TransferSlot* slots = entry.last_transfer(core->world_size());
+      command.transfers = core->segment().offset_of(slots);
+      for (int rank = 0; rank < core->world_size(); ++rank) slots[rank].takes_part = true;
     });
     core->heap().free(entry_offset, SharedHeap::Giveback::later);
   });

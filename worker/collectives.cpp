@@ -29,8 +29,8 @@ void CpuComm::begin(const Command& command) noexcept {
 // ---- waiting --------------------------------------------------------------------------------------------------
 
 bool CpuComm::is_given_up() const noexcept {
-  return command_->failed.load(std::memory_order_acquire) == command_->id ||
-         attachment_.control.header().lost.load(std::memory_order_acquire) != 0;
+  return command_->failed.load(std::memory_order_seq_cst) == command_->id ||
+         attachment_.control.header().lost.load(std::memory_order_seq_cst) != 0;
 }
 
 template <class Ready>
@@ -46,17 +46,61 @@ void CpuComm::await(Ready&& ready) {
   throw Abandoned();
 }
 
+void CpuComm::leave(const Command& command) noexcept {
+  WorkerSlot& slot = attachment_.slot();
+  const std::uint64_t steps = command_ == &command ? step_ : 0;
+  attachment_.control.outbox(command.id, attachment_.rank).collective_steps = steps;
+  if (steps == 0) {
+    slot.collective_step.store(0, std::memory_order_seq_cst);
+    slot.collective_command.store(command.id, std::memory_order_seq_cst);
+  }
+  slot.collective_step.store(kLeft, std::memory_order_seq_cst);
+  attachment_.control.header().to_peers.ring();
+}
+
+/// Where a rank is, seen from this rank's step. The command is read again after the step: if it has not changed, the
+/// step is of that command (or cleared for the next, which reads as behind and is looked at again).
+CpuComm::Presence CpuComm::presence_of(int rank) const noexcept {
+  const WorkerSlot& slot = attachment_.control.worker(rank);
+  const std::uint64_t command = slot.collective_command.load(std::memory_order_seq_cst);
+  if (command < command_->id) return Presence::behind;
+  const std::uint64_t step = slot.collective_step.load(std::memory_order_seq_cst);
+  const bool is_here = command == command_->id && step != kLeft &&
+                       slot.collective_command.load(std::memory_order_seq_cst) == command_->id;
+  if (!is_here) return Presence::elsewhere;
+  return step >= step_ ? Presence::here : Presence::behind;
+}
+
 void CpuComm::step() {
-  auto& control = attachment_.control;
-  const std::uint64_t mine = (command_->id << 24U) + ++step_;
-  attachment_.slot().collective.store(mine, std::memory_order_seq_cst);
-  control.header().to_peers.ring();
+  WorkerSlot& slot = attachment_.slot();
+  if (++step_ == 1) {
+    slot.collective_step.store(0, std::memory_order_seq_cst);
+    slot.collective_command.store(command_->id, std::memory_order_seq_cst);
+  }
+  slot.collective_step.store(step_, std::memory_order_seq_cst);
+  attachment_.control.header().to_peers.ring();
+  bool somebody_is_elsewhere = false;
   await([&] {
+    somebody_is_elsewhere = false;
     for (int rank = 0; rank < attachment_.world_size; ++rank) {
-      if (control.worker(rank).collective.load(std::memory_order_seq_cst) < mine) return false;
+      const Presence presence = presence_of(rank);
+      if (presence == Presence::behind) return false;
+      somebody_is_elsewhere = somebody_is_elsewhere || presence == Presence::elsewhere;
     }
     return true;
   });
+  if (!somebody_is_elsewhere) return;
+  // Who has taken this step and gone on is fine; who has left the call without it is not.
+  for (int rank = 0; rank < attachment_.world_size; ++rank) {
+    if (presence_of(rank) != Presence::elsewhere) continue;
+    if (attachment_.control.outbox(command_->id, rank).collective_steps < step_) complain_of_absence(rank);
+  }
+}
+
+void CpuComm::complain_of_absence(int rank) const {
+  if (is_given_up()) throw Abandoned();  // it left because it failed, or since somebody did
+  throw_usage("ranks disagree in a collective: rank " + std::to_string(rank) + " has left the call, and rank " +
+              std::to_string(attachment_.rank) + " is still in one");
 }
 
 bool CpuComm::all_voted_ok(const Command& command) {
@@ -75,7 +119,7 @@ bool CpuComm::all_voted_ok(const Command& command) {
     return true;
   };
   // A rank that failed stays in the vote: only a loss ends this wait early.
-  const auto lost = [&] { return control.header().lost.load(std::memory_order_acquire) != 0; };
+  const auto lost = [&] { return control.header().lost.load(std::memory_order_seq_cst) != 0; };
   if (wait_until(control.header().to_peers, policy_, endless, ready, lost) != Woken::ready) {
     attachment_.slot().released_ns.store(Clock::now().time_since_epoch().count(), std::memory_order_release);
     throw SessionLost();

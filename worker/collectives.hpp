@@ -72,6 +72,8 @@ class CpuComm final : public CommCore {
 
   /// Before the first collective of a command.
   void begin(const Command& command) noexcept;
+  /// After the last: peers that still wait for this rank learn that it will not come.
+  void leave(const Command& command) noexcept;
   /// Waits until every participant has voted on the command; true if all are for it.
   bool all_voted_ok(const Command& command);
 
@@ -93,6 +95,9 @@ class CpuComm final : public CommCore {
   std::size_t meet(const Contribution& mine);
   void reclaim_buffers();
   void step();  // a barrier
+  enum class Presence : std::uint8_t { behind, here, elsewhere };
+  Presence presence_of(int rank) const noexcept;
+  [[noreturn]] void complain_of_absence(int rank) const;
   template <class Ready>
   void await(Ready&& ready);
   void check_agreement(std::size_t parity) const;

@@ -62,14 +62,11 @@ class CpuDevice final : public Device {
     if (bytes != 0) std::memset(device_memory, 0, bytes);
   }
 
-  void accumulate(DType dtype, Reduction reduction, void* into, const void* value, std::size_t elements) override {
-    const auto operation = reduction == Reduction::avg ? Reduction::sum : reduction;
+  void accumulate(DType dtype, Reduction reduction, void* into, const void* value, std::array<double, 2> weights,
+                  std::size_t elements) override {
     const std::array<const void*, 2> sources{into, value};
     const std::array<void*, 1> destinations{into};
-    reduce_elements(dtype, operation, destinations, sources, {}, elements);
-  }
-  void scale(DType dtype, void* values, double factor, std::size_t elements) override {
-    scale_elements(dtype, values, factor, elements);
+    reduce_elements(dtype, reduction, destinations, sources, weights, elements);
   }
 
   void finish() override {}

@@ -3,6 +3,7 @@
 // The device seam: what a worker asks of its device. CPU devices implement it here; CUDA devices in a library of their
 // own, which only workers load.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -47,9 +48,9 @@ class Device {
   virtual void copy_within(void* to, const void* from, std::size_t bytes) = 0;
   virtual void clear(void* device_memory, std::size_t bytes) = 0;
 
-  /// into = into (op) value. For avg: a plain sum; weights are applied by scale().
-  virtual void accumulate(DType dtype, Reduction reduction, void* into, const void* value, std::size_t elements) = 0;
-  virtual void scale(DType dtype, void* values, double factor, std::size_t elements) = 0;
+  /// into = into (op) value. For avg a running mean: each counts by its weight, a fraction of the two together.
+  virtual void accumulate(DType dtype, Reduction reduction, void* into, const void* value,
+                          std::array<double, 2> weights, std::size_t elements) = 0;
 
   /// Returns when all work so far is done; throws what went wrong in it.
   virtual void finish() = 0;

@@ -17,6 +17,12 @@ namespace {
 // Outputs up to here are combined by the master; above, each worker reduces its part.
 constexpr std::size_t kLargeOutputBytes = std::size_t{16} << 10U;
 
+/// What slices so far, and the one at hand, count in an average.
+constexpr std::array<double, 2> weights_of(std::int64_t rows_before, std::int64_t rows) noexcept {
+  const auto all = static_cast<double>(rows_before + rows);
+  return {static_cast<double>(rows_before) / all, static_cast<double>(rows) / all};
+}
+
 }  // namespace
 
 // ---- rows -----------------------------------------------------------------------------------------------------
@@ -94,16 +100,12 @@ void RunningCall::finish_slice() {
     update.is_written = false;
     const ArgumentSlot& slot = command_->arguments[i];
     const std::size_t elements = update.bytes / size_of(slot.dtype);
-    const bool averages = slot.reduction == Reduction::avg;
     if (slice_rows() == 0) continue;  // a rank without rows has nothing to say
     if (update.rows == 0) {
       std::swap(update.total, update.value);
-      if (averages && command_->slices > 1) {
-        worker_.device().scale(slot.dtype, update.total, static_cast<double>(slice_rows()), elements);
-      }
     } else {
-      if (averages) worker_.device().scale(slot.dtype, update.value, static_cast<double>(slice_rows()), elements);
-      worker_.device().accumulate(slot.dtype, slot.reduction, update.total, update.value, elements);
+      worker_.device().accumulate(slot.dtype, slot.reduction, update.total, update.value,
+                                  weights_of(update.rows, slice_rows()), elements);
     }
     update.rows += slice_rows();
   }
@@ -264,24 +266,12 @@ void RunningCall::accept(std::size_t output, const OutputType& type, std::span<c
     pending.pieces.push_back(std::move(buffer));
   } else if (pending.slices == 0) {
     pending.buffer = into_shared_memory(std::move(buffer));
-  } else if (type.reduction == Reduction::avg) {
-    add_to_average(pending, type, elements_in(extents), std::move(buffer));
   } else {
-    worker_.device().accumulate(type.dtype, type.reduction, pending.buffer.data(), buffer.data(), elements_in(extents));
+    worker_.device().accumulate(type.dtype, type.reduction, pending.buffer.data(), buffer.data(),
+                                weights_of(pending.rows, rows), elements_in(extents));
   }
   pending.rows += rows;
   ++pending.slices;
-}
-
-/// Over slices, an average is kept as a sum weighted by rows, and divided at the end. (One slice is left as it is.)
-void RunningCall::add_to_average(PendingOutput& pending, const OutputType& type, std::size_t elements,
-                                 OutputBuffer buffer) {
-  Device& device = worker_.device();
-  if (pending.slices == 1) {
-    device.scale(type.dtype, pending.buffer.data(), static_cast<double>(pending.rows), elements);
-  }
-  device.scale(type.dtype, buffer.data(), static_cast<double>(slice_rows()), elements);
-  device.accumulate(type.dtype, Reduction::sum, pending.buffer.data(), buffer.data(), elements);
 }
 
 OutputBuffer RunningCall::into_shared_memory(OutputBuffer buffer) {
@@ -315,12 +305,7 @@ void RunningCall::finish_output(std::size_t index, PendingOutput& pending, Outpu
     slot.scalar = pending.scalar;
     return;
   }
-  if (type.reduction == Reduction::gather) {
-    concatenate(pending, type);
-  } else if (type.reduction == Reduction::avg && pending.slices > 1) {
-    worker_.device().scale(type.dtype, pending.buffer.data(), 1.0 / static_cast<double>(pending.rows),
-                           elements_in({pending.extents.data(), type.dimensions}));
-  }
+  if (type.reduction == Reduction::gather) concatenate(pending, type);
   slot.extents = pending.extents;
   slot.offset = pending.buffer.data() == nullptr ? 0 : worker_.attachment().segment.offset_of(pending.buffer.data());
 }
@@ -347,10 +332,6 @@ void RunningCall::commit_updates() {
     PendingUpdate& update = updates_[i];
     if (update.rows == 0 || update.total == nullptr) continue;
     const ArgumentSlot& slot = command_->arguments[i];
-    if (slot.reduction == Reduction::avg && command_->slices > 1) {
-      worker_.device().scale(slot.dtype, update.total, 1.0 / static_cast<double>(update.rows),
-                             update.bytes / size_of(slot.dtype));
-    }
     worker_.device().copy_within(worker_.attachment().segment.at(copy_of(slot, worker_.attachment().rank).offset),
                                  update.total, update.bytes);
   }

@@ -78,7 +78,6 @@ class RunningCall {
   RawRows scattered_rows(std::size_t argument, const ArgumentSlot& slot);
   RawRows sliced_rows(std::size_t argument, const ArgumentSlot& slot);
   VariableCopy& copy_of(const ArgumentSlot& slot, int rank) const;
-  void add_to_average(PendingOutput& pending, const OutputType& type, std::size_t elements, OutputBuffer buffer);
   void finish_output(std::size_t index, PendingOutput& pending, OutputSlot& slot);
   void concatenate(PendingOutput& pending, const OutputType& type);
   OutputBuffer into_shared_memory(OutputBuffer buffer);

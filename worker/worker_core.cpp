@@ -5,6 +5,7 @@
 #include <exception>
 #include <utility>
 
+#include "common/environment.hpp"
 #include "common/errors.hpp"
 #include "common/image.hpp"
 
@@ -110,6 +111,7 @@ bool WorkerCore::await_command(std::uint64_t id) {
 }
 
 void WorkerCore::finish(const Command& command) noexcept {
+  if (command.has_comm && command.target < 0 && attachment_.world_size > 1) peers_.leave(command);
   set_phase(Phase::idle);
   attachment_.slot().done.store(command.id, std::memory_order_seq_cst);
   header_.to_master.ring();
@@ -123,12 +125,17 @@ void WorkerCore::free_consumed() noexcept {
   }
 }
 
+/// True if it was published before the master knew that a call before it had failed: it shares that call's fate.
+bool WorkerCore::shares_a_failure(const Command& command) const noexcept {
+  const std::uint64_t failed = header_.failed_call.load(std::memory_order_acquire);
+  const std::uint64_t acknowledged = header_.acknowledged.load(std::memory_order_acquire);
+  return command.id <= acknowledged || (failed > acknowledged && failed < command.id);
+}
+
 void WorkerCore::execute(Command& command) {
   if (!outgoing_.empty()) free_consumed();
   if (command.target >= 0 && command.target != attachment_.rank) return;
-  const std::uint64_t failed = header_.failed_call.load(std::memory_order_acquire);
-  if (failed > command.acknowledged_failure && failed < command.id) {
-    // Published before the master knew that a call before it had failed: it shares that call's fate.
+  if (shares_a_failure(command)) {
     report_failure(command, ErrorKind::function, 0, "a call before this one failed", false);
     return cast_vote(command, Vote::failed);  // a peer that was faster may be waiting for it
   }
@@ -205,6 +212,12 @@ void WorkerCore::run_call(Command& command) {
     if (all_ok && command.wants_vote) running_->commit_updates();
   }
   running_->end(command.id);
+  if (command.kind == CommandKind::construct) forget(command.function);
+}
+
+/// A constructor is called once.
+void WorkerCore::forget(std::uint64_t function_offset) noexcept {
+  functions_.erase(attachment_.segment.at<const FunctionEntry>(function_offset)->id);
 }
 
 /// Outputs are reduced and updates committed only if every rank has returned.
@@ -216,8 +229,10 @@ void WorkerCore::cast_vote(const Command& command, Vote vote) noexcept {
 
 /// The first of the failures that the master does not know of yet: calls after it share its fate.
 void WorkerCore::raise_failed_call(const Command& command) noexcept {
+  const std::uint64_t acknowledged = header_.acknowledged.load(std::memory_order_acquire);
+  if (command.id <= acknowledged) return;
   std::uint64_t known = header_.failed_call.load(std::memory_order_acquire);
-  while ((known <= command.acknowledged_failure || known > command.id) &&
+  while ((known <= acknowledged || known > command.id) &&
          !header_.failed_call.compare_exchange_weak(known, command.id, std::memory_order_acq_rel)) {
   }
 }
@@ -256,6 +271,11 @@ void WorkerCore::run_collective(const Command& command) {
   }
 }
 
+void WorkerCore::release_copy(VariableCopy& copy) noexcept {
+  if (copy.capacity_bytes != 0) device_->release(attachment_.segment.at(copy.offset));
+  copy = VariableCopy{};
+}
+
 void WorkerCore::run_transfer(const Command& command) {
   set_phase(Phase::inputs);
   const TransferSlot& part = attachment_.segment.at<const TransferSlot>(command.transfers)[attachment_.rank];
@@ -266,15 +286,16 @@ void WorkerCore::run_transfer(const Command& command) {
   for (std::size_t i = 0; i < entry.dimensions; ++i) bytes *= static_cast<std::size_t>(part.extents[i]);
 
   if (command.direction == TransferDirection::from_variable) {
+    if (bytes > copy.capacity_bytes) throw_usage("a shared variable's copy is smaller than what was asked of it");
     device_->copy_out(attachment_.segment.at(part.offset), attachment_.segment.at(copy.offset), bytes);
     return device_->finish();
   }
-  if (entry.is_freed || bytes > copy.capacity_bytes) {
-    if (copy.capacity_bytes != 0) device_->release(attachment_.segment.at(copy.offset));
-    copy = VariableCopy{};
+  if (entry.is_freed) {
+    release_copy(copy);
+    return;
   }
-  if (entry.is_freed) return;
   if (bytes > copy.capacity_bytes) {
+    release_copy(copy);  // first: both together may be more than there is
     copy.offset = attachment_.segment.offset_of(device_->allocate(
         bytes, SharedHeap::Contents::any, "a shared variable's copy on rank " + std::to_string(attachment_.rank)));
     copy.capacity_bytes = bytes;
@@ -288,7 +309,7 @@ void WorkerCore::run_transfer(const Command& command) {
 namespace {
 
 LogLevel log_level_from_environment() {
-  const char* text = std::getenv("SYNCRUN_LOG_LEVEL");
+  const char* text = std::getenv(environment::kLogLevel);
   return text == nullptr ? LogLevel::warning : parse_log_level(text).value_or(LogLevel::warning);
 }
 

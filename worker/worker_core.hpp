@@ -67,12 +67,15 @@ class WorkerCore {
   };
 
   bool await_command(std::uint64_t id);
+  bool shares_a_failure(const Command& command) const noexcept;
   void execute(Command& command);
   void run_call(Command& command);
   void run_collective(const Command& command);
   void run_transfer(const Command& command);
+  void release_copy(VariableCopy& copy) noexcept;
   void destroy_object(std::uint64_t id) noexcept;
   const LoadedFunction& load(std::uint64_t function_offset);
+  void forget(std::uint64_t function_offset) noexcept;
   void cast_vote(const Command& command, Vote vote) noexcept;
   void raise_failed_call(const Command& command) noexcept;
   void report_failure(Command& command, ErrorKind kind, int native_code, std::string_view message, bool is_own);

@@ -78,7 +78,7 @@ class Data {
   /// not that of the shape, system if there is not enough memory (says how much was wanted and there was).
   template <detail::ValuesOf<T> R>
   void set(const R& values, const Shape<N>& shape) {
-    check_count(std::ranges::size(values), shape);
+    detail::check_count(std::ranges::size(values), shape.extents());
     detail::set_data(*record_, shape.extents(), std::ranges::data(values));
   }
   /// New values in the present shape; of one dimension, in the shape of the values.
@@ -98,18 +98,7 @@ class Data {
   const std::shared_ptr<detail::DataRecord>& record() const noexcept { return record_; }
 
  private:
-  static void check_count(std::size_t values, const Shape<N>& shape);
   std::shared_ptr<detail::DataRecord> record_;
 };
-
-namespace detail {
-/// Throws Error (usage) unless `count` values fill an array of these extents.
-void check_count(std::size_t count, std::span<const std::int64_t> extents);
-}  // namespace detail
-
-template <Element T, std::size_t N>
-void Data<T, N>::check_count(std::size_t values, const Shape<N>& shape) {
-  detail::check_count(values, shape.extents());
-}
 
 }  // namespace syncrun

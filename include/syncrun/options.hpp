@@ -67,7 +67,10 @@ class Rows {
   Kind kind() const noexcept { return kind_; }
   Slice slice() const noexcept { return slice_; }
   /// Rows selected; of Kind::all, 0.
-  std::int64_t count() const noexcept { return slice_.end - slice_.begin; }
+  std::int64_t count() const noexcept {
+    std::int64_t count = 0;  // a slice that makes no sense is refused later, by its own ends
+    return __builtin_sub_overflow(slice_.end, slice_.begin, &count) ? 0 : count;
+  }
   /// Writes count() indices. Kind::list only.
   void copy_to(std::int64_t* to) const { copy_(range_, to); }
 
@@ -91,7 +94,9 @@ class LocalRows {
   LocalRows(const R& indices) noexcept : all_(indices) {}  // NOLINT(google-explicit-constructor)
   /// One per rank: a range of ranges of integers, or of slices.
   template <std::ranges::sized_range R>
-    requires IndexRange<std::ranges::range_value_t<R>> || std::same_as<std::ranges::range_value_t<R>, Slice>
+    requires std::same_as<std::ranges::range_value_t<R>, Slice> ||
+             (IndexRange<std::ranges::range_value_t<R>> &&
+              std::is_lvalue_reference_v<std::ranges::range_reference_t<const R>>)  // lists must outlive this
   LocalRows(const R& by_rank) {  // NOLINT(google-explicit-constructor)
     is_per_rank_ = true;
     by_rank_.reserve(std::ranges::size(by_rank));

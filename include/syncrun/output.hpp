@@ -61,6 +61,11 @@ class OutputBuffer {
 /// Zero-filled memory for an output of the running call, in shared memory. Worker only.
 OutputBuffer allocate_output(CpuWorker& worker, std::size_t bytes);
 
+/// Throws Error (usage) unless `count` values fill an array of these extents.
+void check_count(std::size_t count, std::span<const std::int64_t> extents);
+/// Bytes of an array. Throws Error (usage) if an extent is negative or the size overflows.
+std::size_t checked_size(DType dtype, std::span<const std::int64_t> extents);
+
 template <Reduction kReduction, class T>
 constexpr bool kCanReduce =
     kReduction == Reduction::gather || (kReduction == Reduction::avg ? FloatingElement<T> : !std::is_same_v<T, bool>);
@@ -81,11 +86,11 @@ class Output {
   /// Worker: a zero-filled result in the device's memory, to be filled by the body. Throws Error (system) when memory
   /// runs out.
   Output(CpuWorker& worker, const Shape<N>& shape)
-      : shape_(shape), buffer_(detail::allocate_output(worker, bytes_of(shape))) {}
-  /// Worker: a result copied from host memory of the body's own.
-  Output(std::span<const T> values, const Shape<N>& shape)
-      : shape_(shape), buffer_(detail::OutputBuffer::on_heap(bytes_of(shape))) {
-    assert(static_cast<std::int64_t>(values.size()) == shape.elements());
+      : shape_(shape), buffer_(detail::allocate_output(worker, detail::checked_size(dtype_of<T>, shape.extents()))) {}
+  /// Worker: a result copied from host memory of the body's own. Throws Error (usage) unless the values fill the shape.
+  Output(std::span<const T> values, const Shape<N>& shape) : shape_(shape) {
+    detail::check_count(values.size(), shape.extents());
+    buffer_ = detail::OutputBuffer::on_heap(values.size_bytes(), detail::OutputBuffer::Contents::any);
     if (!values.empty()) std::memcpy(buffer_.data(), values.data(), values.size_bytes());
   }
   /// The framework: takes over memory.
@@ -110,7 +115,6 @@ class Output {
   detail::OutputBuffer release() noexcept { return std::move(buffer_); }
 
  private:
-  static std::size_t bytes_of(const Shape<N>& shape) { return static_cast<std::size_t>(shape.elements()) * sizeof(T); }
   Shape<N> shape_{};
   detail::OutputBuffer buffer_;
 };

@@ -111,7 +111,7 @@ class Session {
   Replicated<T> replicate(const Arguments&... arguments) {
     const detail::Body construct{
         detail::DeviceKind::cpu, &detail::construct_object<T, detail::Stored<Arguments>...>, {}};
-    return Replicated<T>(detail::replicate_object(core_, construct, bytes_of(arguments...), "replicate"));
+    return Replicated<T>(detail::replicate_object(core_, construct, bytes_of(arguments...), "a replicated object"));
   }
   /// The same through a factory function that returns the object, called on every worker.
   template <class T, class... P, class... Arguments>
@@ -119,7 +119,7 @@ class Session {
     using Factory = detail::Factory<T (*)(P...)>;
     const detail::Body construct{detail::DeviceKind::cpu, &Factory::template construct<detail::Stored<Arguments>...>,
                                  detail::to_body_pointer(factory)};
-    return Replicated<T>(detail::replicate_object(core_, construct, bytes_of(arguments...), "replicate"));
+    return Replicated<T>(detail::replicate_object(core_, construct, bytes_of(arguments...), "a replicated object"));
   }
 
   /// Waits for every call in flight. Throws the first failure among those whose future was dropped.

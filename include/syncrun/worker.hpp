@@ -17,6 +17,7 @@ namespace syncrun {
 namespace detail {
 class WorkerCore;
 class CommCore;
+std::size_t checked_size(DType dtype, std::span<const std::int64_t> extents);
 }  // namespace detail
 
 /// Severity of a log line.
@@ -45,7 +46,8 @@ class CpuWorker {
   /// initialised. One block per worker: a second request in the same call may move it. Throws Error (system).
   template <Element T>
   std::span<T> scratch(std::int64_t elements) {
-    return {static_cast<T*>(scratch_bytes(static_cast<std::size_t>(elements) * sizeof(T))),
+    const std::array<std::int64_t, 1> extents{elements};
+    return {static_cast<T*>(scratch_bytes(detail::checked_size(dtype_of<T>, extents))),
             static_cast<std::size_t>(elements)};
   }
 

@@ -31,6 +31,52 @@ TEST_P(Async, IsReadyWithoutBlocking) {
   EXPECT_EQ(future.get(), world_size());
 }
 
+TEST_P(Async, IsReadyOnceItsDeadlineHasPassed) {
+  const auto endless = session().function([] { std::this_thread::sleep_for(std::chrono::seconds(30)); }, "endless");
+  auto future = endless.async({.timeout = std::chrono::milliseconds(100)});
+  while (!future.is_ready()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_ERROR(future.get(), sr::ErrorKind::timeout, "'endless' did not finish within 100 ms");
+  end_session();
+}
+
+TEST_P(Async, IsNotReadyAfterItWasFetched) {
+  auto future = session().function(same).async(1);
+  future.get();
+  EXPECT_FALSE(future.is_ready());
+}
+
+TEST_P(Async, DeadlinesTooLongToCountAreEndless) {
+  const auto f = session().function([] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
+  f({.timeout = std::chrono::milliseconds::max()});
+}
+
+TEST_P(Async, ACallThatSharesAFateDoesNotHideALaterFailure) {
+  // Rank 0 fails at once, the others are slow: they come to the calls in between after the master has heard of it.
+  auto total = session().shared<int, 1>("total");
+  total.broadcast(std::vector<int>{0});
+  const auto f = session().function([](sr::CpuWorker& worker, int number) {
+    if (worker.rank() != 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    if (number < 0) throw std::runtime_error("number " + std::to_string(number));
+  });
+  const auto update = session().function([](sr::Update<sr::op::sum, int, 1> total) { total.value()[0] = 1; });
+  for (int round = 0; round < 5; ++round) {
+    auto first = f.async(-1);
+    static_cast<void>(f.async(-2));
+    static_cast<void>(f.async(-3));
+    EXPECT_ERROR(first.get(), sr::ErrorKind::function, "number -1");
+    auto fourth = f.async(-4);
+    auto last = update.async(total);
+    EXPECT_ERROR(fourth.get(), sr::ErrorKind::function, "number -4");
+    EXPECT_ERROR(last.get(), sr::ErrorKind::function, "number -4");
+    for (int rank = 0; rank < world_size(); ++rank) EXPECT_EQ(total.get(rank)[0], 0);
+    try {
+      session().wait();
+    } catch (const sr::Error&) {
+      // of the futures that were dropped
+    }
+  }
+}
+
 TEST_P(Async, MixesWithBlockingCalls) {
   const auto f = session().function(same);
   auto first = f.async(1);

@@ -116,6 +116,22 @@ TEST_P(Collective, DisagreementIsAnErrorOnEveryRank) {
             world_size());
 }
 
+TEST_P(Collective, ARankThatLeavesWithoutOneIsAnErrorAndNotPairedWithALaterCall) {
+  if (world_size() == 1) GTEST_SKIP() << "one rank has no other to disagree with";
+  const auto f = session().function(
+      [](sr::CpuWorker& worker, sr::Comm& comm, bool all) -> sr::Max<int> {
+        if (!all && worker.rank() != 0) return 0;
+        return comm.all_reduce(all ? 100 : 1, sr::Reduction::sum);
+      },
+      "partial");
+  EXPECT_ERROR(f(false), sr::ErrorKind::function, "has left the call");
+  auto first = f.async(false);
+  auto second = f.async(true);
+  EXPECT_ERROR(first.get(), sr::ErrorKind::function, "has left the call");
+  EXPECT_ERROR(second.get(), sr::ErrorKind::function, "has left the call");
+  EXPECT_EQ(f(true), 100 * world_size());
+}
+
 TEST_P(Collective, AFailedRankFreesTheOthers) {
   const auto f = session().function(
       [](sr::CpuWorker& worker, sr::Comm& comm) {

@@ -91,6 +91,21 @@ TEST_P(Results, ReduceArraysOfEveryArithmeticType) {
   check_arrays<std::uint8_t>(session(), world_size());
 }
 
+TEST_P(Results, AveragesOfHalvesDoNotOverflowOverSlices) {
+  const auto f = session().function([](sr::CpuWorker& worker, sr::Scattered<const float, 1>) {
+    sr::Avg<sr::float16, 1> mean(worker, {3});
+    std::fill(mean.begin(), mean.end(), sr::float16(100.0F));
+    return mean;
+  });
+  const auto x = session().data(std::vector<float>(40'000));
+  for (const int slices : {1, 2, 7}) EXPECT_EQ(static_cast<float>(f(x, {.slices = slices})[2]), 100.0F);
+}
+
+TEST_P(Results, OfTheWrongLengthAreAnErrorAndNoMore) {
+  const auto f = session().function([] { return sr::Gather<int, 1>(std::vector<int>{1, 2}, {1000}); });
+  EXPECT_ERROR(f(), sr::ErrorKind::function, "wants 1000 values, got 2");
+}
+
 TEST_P(Results, GatherUnequalLengthsInRankOrder) {
   const auto f = session().function([](sr::CpuWorker& worker) {
     const std::vector<int> own(static_cast<std::size_t>(worker.rank()), worker.rank());

@@ -1,5 +1,7 @@
 // Sliced: rows of each worker's own copy, selected by batch_s and slices.
 
+#include <thread>
+
 #include "tests/support/on_workers.hpp"
 
 namespace {
@@ -69,6 +71,23 @@ TEST_P(SlicedRows, CombineWithScatteredRowsOfTheSameLengths) {
   EXPECT_EQ(f(x, y, {.slices = 2}), 0);
   const auto z = session().data(counting<int>(13));
   EXPECT_ERROR(f(x, z), sr::ErrorKind::usage, "Sliced");
+}
+
+TEST_P(SlicedRows, AreThoseOfTheTimeOfTheCall) {
+  auto x = session().shared<int, 1>("x");
+  x.scatter(counting<int>(12));
+  const auto slow = session().function([](sr::CpuWorker& worker) {
+    if (worker.rank() != 0) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  });
+  const auto first_rows = session().function([](sr::CpuWorker& worker, sr::Sliced<const int, 1>) {
+    return sr::Gather<std::int64_t, 1>(std::vector{worker.first_row()}, {1});
+  });
+  static_cast<void>(slow.async());
+  auto rows = first_rows.async(x);
+  x.set(0, counting<int>(500), {500});  // waits for the calls in flight
+  std::vector<std::int64_t> expected;
+  for (int rank = 0; rank < world_size(); ++rank) expected.push_back(rank * 12 / world_size());
+  EXPECT_EQ(rows.get().to_vector(), expected);
 }
 
 TEST_P(SlicedRows, OutOfRangeOnOneRankIsAnErrorThatNamesIt) {
