@@ -467,11 +467,11 @@ Failure SessionCore::describe_loss(int rank, std::optional<int> wait_status) con
 }
 
 /// Gives peers that wait for each other a moment to say when they stopped waiting, before they are ended.
-void SessionCore::await_peers_release() const {
+void SessionCore::await_peers_release(int lost) const {
   const auto is_waiting = [&](int rank) {
     const WorkerSlot& slot = control_.worker(rank);
     const Phase phase = phase_of(slot.progress.load(std::memory_order_acquire));
-    return slot.released_ns.load(std::memory_order_acquire) == 0 &&
+    return rank != lost && slot.released_ns.load(std::memory_order_acquire) == 0 &&
            (phase == Phase::collective || phase == Phase::vote);
   };
   const auto deadline = Clock::now() + kPeersLimit;
@@ -486,7 +486,7 @@ void SessionCore::end_with_loss(std::uint64_t id) {
   const auto status = nursery_->await_end(rank, kCauseLimit);
   Failure failure = describe_loss(rank, status);
   failure.master_released = released;
-  await_peers_release();
+  await_peers_release(rank);
   for (int other = 0; other < world_size(); ++other) {
     failure.peers_released.emplace_back(Clock::duration(control_.worker(other).released_ns.load()));
   }

@@ -117,7 +117,7 @@ class SessionCore {
   void collect(std::uint64_t id);
   void collect_outputs(std::uint64_t id, const Command& command, CallResult& result);
   std::exception_ptr failure_of(std::uint64_t id);
-  void await_peers_release() const;
+  void await_peers_release(int lost) const;
   /// Ends the session because of a lost worker, or of a deadline.
   [[noreturn]] void end_with_loss(std::uint64_t id);
   [[noreturn]] void end_with_timeout(std::uint64_t id, Milliseconds limit);
