@@ -13,9 +13,9 @@
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <thread>
 
 namespace syncrun::test {
@@ -36,7 +36,9 @@ std::string contents(const FileDescriptor& file) {
 
 std::string read_file(const std::string& path) {
   std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
+  std::ostringstream text;
+  text << file.rdbuf();  // an iterator would throw where the process goes while its file is read
+  return text.str();
 }
 
 std::string new_mark() {
