@@ -65,18 +65,27 @@ struct InChild : process::extend::handler {
   void on_exec_setup(Executor& executor) const {
     executor.cmd_line = argv.data();  // Boost's own has the path of the image for a name
     executor.env = const_cast<char**>(variables.data());
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent) ::_exit(127);  // it died before that took effect
-    if (request->leads_group) ::setpgid(0, 0);
-    // Ignored and blocked signals are inherited through exec: the child starts with neither.
+    require(::prctl(PR_SET_PDEATHSIG, SIGKILL));
+    if (::getppid() != parent) ::_exit(kCannotStart);  // it died before that took effect
+    if (request->leads_group) require(::setpgid(0, 0));
+    // Ignored signals are inherited through exec. The child starts without those that code commonly relies on: a write
+    // to a closed pipe ends it, and system() sees its own children end. SIGHUP and SIGINT stay as they are (nohup).
     ::signal(SIGPIPE, SIG_DFL);
-    sigset_t none;
+    ::signal(SIGCHLD, SIG_DFL);
+    sigset_t none;  // the mask is inherited too
     ::sigemptyset(&none);
-    ::sigprocmask(SIG_SETMASK, &none, nullptr);
-    if (!request->cores.empty()) ::sched_setaffinity(0, sizeof(cores), &cores);
-    if (request->standard_output >= 0) ::dup2(request->standard_output, STDOUT_FILENO);
-    if (request->standard_error >= 0) ::dup2(request->standard_error, STDERR_FILENO);
-    for (const int fd : request->inherited) ::fcntl(fd, F_SETFD, 0);
+    require(::sigprocmask(SIG_SETMASK, &none, nullptr));
+    // Not required: the cores may have been taken from us since they were listed, and the kernel then picks others.
+    if (!request->cores.empty()) static_cast<void>(::sched_setaffinity(0, sizeof(cores), &cores));
+    if (request->standard_output >= 0) require(::dup2(request->standard_output, STDOUT_FILENO));
+    if (request->standard_error >= 0) require(::dup2(request->standard_error, STDERR_FILENO));
+    for (const int fd : request->inherited) require(::fcntl(fd, F_SETFD, 0));
+  }
+
+  /// What cannot be set up ends the child before exec; the parent sees a child that exited with this code.
+  static constexpr int kCannotStart = 127;
+  static void require(int result) {
+    if (result < 0) ::_exit(kCannotStart);
   }
 
   /// In the parent: Boost 1.74 leaves a child that could not exec a zombie.

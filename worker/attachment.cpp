@@ -39,7 +39,7 @@ FileDescriptor take_descriptor(const char* name) {
 void live_and_watch(pthread_mutex_t& life, std::atomic<bool>& holds, FileDescriptor socket) {
   hold_life(life);
   // Each thread has a death signal of its own; see die_with.
-  ::prctl(PR_SET_PDEATHSIG, SIGCONT);
+  check_system(::prctl(PR_SET_PDEATHSIG, SIGCONT), "prctl(PR_SET_PDEATHSIG)");
   holds.store(true);
   holds.notify_all();
   char byte = 0;
@@ -58,8 +58,8 @@ void die_with(pid_t master) {
   struct sigaction action {};
   action.sa_handler = [](int) { die_with_group(); };
   ::sigfillset(&action.sa_mask);
-  ::sigaction(death_signal, &action, nullptr);
-  ::prctl(PR_SET_PDEATHSIG, death_signal);
+  check_system(::sigaction(death_signal, &action, nullptr), "cannot handle the signal of the master's death");
+  check_system(::prctl(PR_SET_PDEATHSIG, death_signal), "prctl(PR_SET_PDEATHSIG)");
   if (::getppid() != master) die_with_group();
 }
 
