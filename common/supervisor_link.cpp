@@ -24,16 +24,15 @@ SupervisorLink SupervisorLink::from_environment() {
   return SupervisorLink(FileDescriptor(fd));
 }
 
-void SupervisorLink::send(const SupervisorMessage& message) const noexcept {
-  if (!is_connected()) return;
+bool SupervisorLink::send(const SupervisorMessage& message) const noexcept {
+  if (!is_connected()) return false;
   std::array<char, kLongestMessage> bytes;
   bytes[0] = static_cast<char>(message.kind);
   std::memcpy(&bytes[1], &message.number, sizeof(message.number));
   const std::size_t text = std::min(message.text.size(), kLongestMessage - 1 - sizeof(message.number));
   std::memcpy(&bytes[1 + sizeof(message.number)], message.text.data(), text);
   // MSG_DONTWAIT: `syncrun` reads all the time; if it does not, it is stopped or dead, and the job goes on without it.
-  static_cast<void>(
-      ::send(socket_.get(), bytes.data(), 1 + sizeof(message.number) + text, MSG_NOSIGNAL | MSG_DONTWAIT));
+  return ::send(socket_.get(), bytes.data(), 1 + sizeof(message.number) + text, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
 }
 
 std::optional<SupervisorMessage> receive_from_master(int socket) {

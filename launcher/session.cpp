@@ -45,9 +45,8 @@ int run_master(int argc, char** argv, const Program& program) {
     verdict = "the program threw an exception that is not a std::exception";
   }
   std::fflush(stdout);
-  if (supervisor.is_connected())
-    supervisor.send({SupervisorMessage::Kind::verdict, 0, verdict});  // printed there, last
-  else std::fprintf(stderr, "syncrun: %s\n", verdict.c_str());
+  const bool is_printed_there = supervisor.send({SupervisorMessage::Kind::verdict, 0, verdict});  // as the last line
+  if (!is_printed_there) std::fprintf(stderr, "syncrun: %s\n", verdict.c_str());
   return 1;
 }
 
