@@ -6,6 +6,8 @@
 
 #include <pthread.h>
 
+#include <atomic>
+
 namespace syncrun::detail {
 
 /// Makes a mutex in shared memory, robust and shared between processes. Master, before the workers start.
@@ -14,7 +16,8 @@ void initialise_life(pthread_mutex_t& life);
 /// Holds the mutex for ever, from the calling thread. Worker, in a thread that ends only with the process.
 void hold_life(pthread_mutex_t& life);
 
-/// Returns when the holder has died. Blocks without end while it lives: a process that is told to go will die. Master.
-void await_death(pthread_mutex_t& life);
+/// Returns true as soon as the holder has died, or false within 100 ms of `stops`: a process in an uninterruptible sleep
+/// does not die when it is told to. Master.
+bool await_death(pthread_mutex_t& life, const std::atomic<bool>& stops);
 
 }  // namespace syncrun::detail

@@ -1,25 +1,19 @@
 #include "launcher/nursery.hpp"
 
-#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <csignal>
-#include <filesystem>
-#include <fstream>
 
-#include "common/environment.hpp"
 #include "common/errors.hpp"
 #include "common/life.hpp"
-#include "common/log.hpp"
-#include "launcher/placement.hpp"
+#include "common/wait.hpp"
 
 #ifndef P_PIDFD
 #define P_PIDFD 3
@@ -29,27 +23,27 @@ namespace syncrun::detail {
 
 namespace {
 
-// What an epoll event is about: the kind in the low bits, the rank above.
-enum class Source : std::uint64_t { wake, death, output, error };
-constexpr std::uint64_t tag_of(Source source, int rank) noexcept {
-  return static_cast<std::uint64_t>(rank) << 2U | static_cast<std::uint64_t>(source);
+// What was killed is gone within this, or is in an uninterruptible sleep; however short the grace was.
+constexpr Milliseconds kReapLimit = std::chrono::seconds(5);
+// How often to look again at a zombie that a debugger holds, or after the kernel refused to wait.
+constexpr Milliseconds kRetryLap{50};
+// How often a wait looks at the clock.
+constexpr Milliseconds kLap{100};
+// At the end, how long the reader of workers' output may take nothing: after healthy ends, and when an error waits for
+// it. And how long it may take in all.
+constexpr Milliseconds kReaderLimit = std::chrono::seconds(2);
+constexpr Milliseconds kHurriedReaderLimit{250};
+constexpr Milliseconds kLongestFlush = std::chrono::seconds(30);
+// Reads of a dead worker's pipe: what it wrote fits; who still writes is not the worker.
+constexpr int kLastReads = 64;
+
+void block_signals() noexcept {
+  sigset_t all;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
 }
 
-std::pair<FileDescriptor, FileDescriptor> make_pipe() {
-  std::array<int, 2> ends{};
-  check_system(::pipe2(ends.data(), O_CLOEXEC), "cannot make a pipe for a worker's output");
-  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
-  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
-}
-
-/// The program's own command line, which workers get too.
-std::vector<std::string> own_arguments() {
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  std::vector<std::string> arguments;
-  for (std::string argument; std::getline(file, argument, '\0');) arguments.push_back(argument);
-  if (arguments.empty()) arguments.emplace_back(program_invocation_name);
-  return arguments;
-}
+int to_poll_limit(Milliseconds limit) noexcept { return static_cast<int>(limit.count()); }
 
 }  // namespace
 
@@ -59,21 +53,20 @@ Nursery::Nursery(const Settings& settings, const Segment& segment, ControlBlock 
       segment_(segment),
       control_(control),
       supervisor_(supervisor),
+      output_(STDOUT_FILENO),
+      error_(STDERR_FILENO),
       workers_(settings.devices.size()),
       epoll_(check_system(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
       wake_(check_system(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")) {}
 
 Nursery::~Nursery() {
   expect_ends();
+  closes_.store(true);
   kill_all();
   if (thread_.joinable()) {
-    await_all_ends(settings_.grace);
-    {
-      const std::lock_guard lock(mutex_);
-      stops_ = true;
-    }
-    const std::uint64_t one = 1;
-    static_cast<void>(::write(wake_.get(), &one, sizeof(one)));
+    await_all_ends(std::max(settings_.grace, kReapLimit));
+    stops_.store(true);
+    ::eventfd_write(wake_.get(), 1);  // fails only if it was rung already
     thread_.join();
   }
   for (auto& watcher : life_watchers_) watcher.join();
@@ -84,23 +77,26 @@ Nursery::~Nursery() {
 void Nursery::spawn_all() {
   thread_ = std::thread(&Nursery::run, this);
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return spawned_; });
+  if (!await_change(lock, Patience(settings_.start_timeout), [this] { return spawned_; })) {
+    throw Error(ErrorKind::timeout, "the workers' processes were not started within " +
+                                        std::to_string(settings_.start_timeout.count()) +
+                                        " ms (--start-timeout or SessionOptions::start_timeout sets another limit)");
+  }
   if (spawn_error_) std::rethrow_exception(spawn_error_);
 }
 
 void Nursery::run() noexcept {
   // Signals are the program's own threads' business; a closed standard output is seen as an error of write.
-  sigset_t all;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
+  block_signals();
   ::pthread_setname_np(::pthread_self(), "syncrun-nursery");
   std::exception_ptr error;
   try {
-    watch(wake_.get(), tag_of(Source::wake, 0));
-    for (int rank = 0; rank < control_.world_size(); ++rank) spawn_worker(rank);
+    if (!watch(wake_.get(), Source::wake, 0)) throw_errno("epoll_ctl");
+    give_birth();
   } catch (...) {
     error = std::current_exception();
   }
+  if (closes_.load()) kill_all();  // for who was born after the closing one looked
   {
     const std::lock_guard lock(mutex_);
     spawn_error_ = error;
@@ -108,95 +104,62 @@ void Nursery::run() noexcept {
   }
   changed_.notify_all();
   loop();
-}
-
-void Nursery::spawn_worker(int rank) {
-  Worker& worker = workers_[static_cast<std::size_t>(rank)];
-  std::array<int, 2> ends{};
-  check_system(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), "socketpair");
-  worker.socket = FileDescriptor(ends[0]);
-  const FileDescriptor workers_end(ends[1]);
-  auto [output_read, output_write] = make_pipe();
-  auto [error_read, error_write] = make_pipe();
-  if (!settings_.log_dir.empty()) {
-    const std::string path = settings_.log_dir + "/rank" + std::to_string(rank) + ".log";
-    worker.log =
-        FileDescriptor(check_system(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644),
-                                    ("cannot open the log file " + path).c_str()));
-  }
-
-  SpawnedProcess process = spawn(request_for(rank, workers_end.get(), output_write.get(), error_write.get()));
-  supervisor_.send({SupervisorMessage::Kind::worker, process.pid, {}});
-  control_.worker(rank).pid.store(process.pid);
-  worker.pidfd = std::move(process.pidfd);
-  worker.output = std::make_unique<WorkerOutput>(rank, std::move(output_read), STDOUT_FILENO, worker.log.get());
-  worker.error = std::make_unique<WorkerOutput>(rank, std::move(error_read), STDERR_FILENO, worker.log.get());
-  worker.pid = process.pid;
-  watch(worker.pidfd.get(), tag_of(Source::death, rank));
-  watch(worker.output->fd(), tag_of(Source::output, rank));
-  watch(worker.error->fd(), tag_of(Source::error, rank));
-}
-
-SpawnRequest Nursery::request_for(int rank, int socket, int output, int error) const {
-  const int world_size = control_.world_size();
-  const std::string device = to_string(settings_.devices[static_cast<std::size_t>(rank)]);
-  SpawnRequest request;
-  request.program = "/proc/self/exe";  // the very image this process runs, whatever stands at its path by now
-  request.arguments = own_arguments();
-  request.environment = {
-      {environment::kWorkerRank, std::to_string(rank)},
-      {environment::kSegmentFd, std::to_string(segment_.fd())},
-      {environment::kSegmentBytes, std::to_string(segment_.bytes())},
-      {environment::kSocketFd, std::to_string(socket)},
-      {environment::kDevice, device},
-      {environment::kMasterPid, std::to_string(::getpid())},
-      {environment::kRank, std::to_string(rank)},
-      {environment::kLocalRank, std::to_string(rank)},
-      {environment::kWorldSize, std::to_string(world_size)},
-      {environment::kLocalWorldSize, std::to_string(world_size)},
-      {environment::kLogLevel, std::string(to_string(settings_.log_level))},
-  };
-  for (const auto& variable : thread_variables(world_size)) request.environment.push_back(variable);
-  request.unset = {environment::kSupervisorFd};
-  request.inherited = {segment_.fd(), socket};
-  request.standard_output = output;
-  request.standard_error = error;
-  request.leads_group = true;
-  request.cores = cores_for(rank, world_size);
-  return request;
+  flush_the_rest();
 }
 
 void Nursery::watch_lives() {
   for (int rank = 0; rank < control_.world_size(); ++rank) {
     life_watchers_.emplace_back([this, rank] {
-      sigset_t all;
-      ::sigfillset(&all);
-      ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
-      await_death(control_.worker(rank).life);
-      raise_loss(rank);
+      block_signals();
+      if (await_death(control_.worker(rank).life, stops_)) raise_loss(rank);
     });
   }
 }
 
 // ---- watching -------------------------------------------------------------------------------------------------
 
-void Nursery::watch(int fd, std::uint64_t tag) {
+bool Nursery::watch(int fd, Source source, int rank) noexcept {
   epoll_event event{};
   event.events = EPOLLIN;
-  event.data.u64 = tag;
-  check_system(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event), "epoll_ctl");
+  event.data.u64 = static_cast<std::uint64_t>(rank) << 2U | static_cast<std::uint64_t>(source);
+  return ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
+/// Closing a descriptor is not enough where the program has forked: the child's copy keeps it in the set.
+void Nursery::unwatch(int fd) noexcept { ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
+
 void Nursery::loop() {
-  std::array<epoll_event, 32> events;
-  for (;;) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (stops_) return;
-    }
-    const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), -1);
+  while (!stops_.load()) {
+    await_events();
+    std::array<epoll_event, 32> events;
+    const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
+    if (count < 0 && errno != EINTR) std::this_thread::sleep_for(kRetryLap);  // the program closed our descriptors
     for (int i = 0; i < count; ++i) on_event(events[static_cast<std::size_t>(i)].data.u64);
+    for (int rank = 0; rank < control_.world_size(); ++rank) {
+      if (workers_[static_cast<std::size_t>(rank)].is_zombie) reap(rank);
+    }
+    for (Outlet* outlet : {&output_, &error_}) {
+      if (!outlet->is_blocked()) outlet->flush();
+    }
+    resume_streams();
   }
+}
+
+/// Sleeps until there is something to do, and writes what a reader has made room for.
+void Nursery::await_events() {
+  int limit = -1;
+  const auto is_zombie = [](const Worker& worker) { return worker.is_zombie; };
+  if (std::any_of(workers_.begin(), workers_.end(), is_zombie)) limit = to_poll_limit(kRetryLap);
+  flush_when_writable(limit, {epoll_.get(), POLLIN, 0});
+}
+
+void Nursery::flush_when_writable(int limit_ms, pollfd other) {
+  if (output_.is_resting() || error_.is_resting()) limit_ms = to_poll_limit(Outlet::kRest);
+  std::array<pollfd, 3> polled{output_.poll_entry(), error_.poll_entry(), other};
+  const int count = ::poll(polled.data(), polled.size(), limit_ms);
+  if (count < 0 && errno != EINTR) std::this_thread::sleep_for(kRetryLap);
+  if (output_.is_resting() || (count > 0 && polled[0].revents != 0)) output_.flush();
+  if (error_.is_resting() || (count > 0 && polled[1].revents != 0)) error_.flush();
 }
 
 void Nursery::on_event(std::uint64_t tag) {
@@ -205,15 +168,42 @@ void Nursery::on_event(std::uint64_t tag) {
   switch (static_cast<Source>(tag & 3U)) {
     case Source::wake: return;
     case Source::death: return bury(rank);
-    case Source::output:
-    case Source::error: {
-      const std::lock_guard lock(mutex_);
-      WorkerOutput& stream = static_cast<Source>(tag & 3U) == Source::output ? *worker.output : *worker.error;
-      if (stream.fd() >= 0 && !stream.pump()) stream.finish();  // closing it takes it out of the epoll set
-      return;
-    }
+    case Source::output: return read_some(worker.output);
+    case Source::error: return read_some(worker.error);
   }
 }
+
+/// Reads from a worker, unless nobody reads us: then the worker waits in its own writes until somebody does.
+void Nursery::read_some(Stream& stream) {
+  WorkerOutput& reader = *stream.reader;
+  if (reader.fd() < 0) return;
+  if (reader.outlet().is_full()) {
+    unwatch(reader.fd());
+    stream.is_paused = true;
+  } else if (!reader.pump()) {
+    end_stream(stream);
+  }
+}
+
+void Nursery::resume_streams() noexcept {
+  const auto resume = [this](Stream& stream, Source source, int rank) {
+    if (!stream.is_paused || !stream.reader->outlet().is_half_empty()) return;
+    // A failure (no memory) is tried again after the next event.
+    stream.is_paused = stream.reader->fd() >= 0 && !watch(stream.reader->fd(), source, rank);
+  };
+  for (int rank = 0; rank < control_.world_size(); ++rank) {
+    Worker& worker = workers_[static_cast<std::size_t>(rank)];
+    resume(worker.output, Source::output, rank);
+    resume(worker.error, Source::error, rank);
+  }
+}
+
+void Nursery::end_stream(Stream& stream) {
+  unwatch(stream.reader->fd());
+  stream.reader->finish();
+}
+
+// ---- deaths ---------------------------------------------------------------------------------------------------
 
 void Nursery::raise_loss(int rank) noexcept {
   if (expects_ends_.load()) return;
@@ -229,43 +219,87 @@ void Nursery::raise_loss(int rank) noexcept {
 void Nursery::bury(int rank) {
   raise_loss(rank);
   Worker& worker = workers_[static_cast<std::size_t>(rank)];
+  unwatch(worker.pidfd.get());
   ::kill(-worker.pid, SIGKILL);  // its group; the pid cannot be anybody else's before it is reaped
-  const std::lock_guard lock(mutex_);
-  for (WorkerOutput* stream : {worker.output.get(), worker.error.get()}) {
-    while (stream->fd() >= 0) {
-      // What it wrote is in the pipe; who else holds the other end is being killed.
-      const bool is_open = stream->pump();
-      if (!is_open) stream->finish();
-      int waiting = 0;
-      if (is_open && (::ioctl(stream->fd(), FIONREAD, &waiting) != 0 || waiting == 0)) break;
-    }
+  read_last_words(worker.output);
+  read_last_words(worker.error);
+  reap(rank);
+}
+
+/// What it wrote is in the pipe; who else holds the other end is being killed.
+void Nursery::read_last_words(Stream& stream) {
+  for (int round = 0; round < kLastReads && stream.reader->fd() >= 0; ++round) {
+    if (!stream.reader->pump()) return end_stream(stream);
+    int waiting = 0;
+    if (::ioctl(stream.reader->fd(), FIONREAD, &waiting) != 0 || waiting == 0) return;
   }
-  siginfo_t info{};
-  if (::waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(worker.pidfd.get()), &info, WEXITED) == 0) {
-    worker.wait_status = info.si_code == CLD_EXITED ? info.si_status << 8 : info.si_status;
-  } else {
+}
+
+/// Does not wait: a debugger that is attached may hold the zombie as long as it likes, and the loop comes back to it.
+void Nursery::reap(int rank) {
+  Worker& worker = workers_[static_cast<std::size_t>(rank)];
+  {
+    const std::lock_guard lock(mutex_);
+    siginfo_t info{};
+    const bool knows =
+        ::waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(worker.pidfd.get()), &info, WEXITED | WNOHANG) == 0;
+    worker.is_zombie = knows && info.si_pid == 0;
+    if (worker.is_zombie) return;
     worker.wait_status = kUnknownStatus;
+    if (knows) worker.wait_status = info.si_code == CLD_EXITED ? info.si_status << 8 : info.si_status;
+    worker.pidfd.reset();
   }
-  worker.pidfd.reset();
-  supervisor_.send({SupervisorMessage::Kind::ended, worker.pid, {}});
   changed_.notify_all();
+  supervisor_.send({SupervisorMessage::Kind::ended, worker.pid, {}});
 }
 
 // ---- ends -----------------------------------------------------------------------------------------------------
 
+/// Waits in laps, so that time in which the job was stopped does not count.
+template <class Holds>
+bool Nursery::await_change(std::unique_lock<std::mutex>& lock, Patience patience, Holds holds) {
+  while (!holds()) {
+    if (patience.is_over()) return false;
+    changed_.wait_for(lock, kLap);
+  }
+  return true;
+}
+
 std::optional<int> Nursery::await_end(int rank, Milliseconds limit) {
   std::unique_lock lock(mutex_);
   const Worker& worker = workers_[static_cast<std::size_t>(rank)];
-  changed_.wait_for(lock, limit, [&] { return worker.wait_status.has_value(); });
+  const auto has_ended = [&] { return worker.wait_status.has_value(); };
+  if (limit.count() > 0) await_change(lock, Patience(limit), has_ended);
   return worker.wait_status;
 }
 
 bool Nursery::await_all_ends(Milliseconds limit) {
   std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, limit, [this] {
-    return std::all_of(workers_.begin(), workers_.end(),
-                       [](const Worker& worker) { return worker.pid < 0 || worker.wait_status.has_value(); });
-  });
+  const auto have_ended = [this] {
+    return spawned_ && std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
+             return worker.pid < 0 || worker.wait_status.has_value();
+           });
+  };
+  return limit.count() > 0 ? await_change(lock, Patience(limit), have_ended) : have_ended();
+}
+
+/// What workers have said is passed on as long as the reader takes it. (No worker is left to say more.)
+void Nursery::flush_the_rest() {
+  const bool is_healthy =
+      std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.wait_status == 0; });
+  const auto waiting_bytes = [this] { return output_.waiting_bytes() + error_.waiting_bytes(); };
+  const Milliseconds limit = is_healthy ? kReaderLimit : kHurriedReaderLimit;
+  Patience patience(limit);
+  Patience longest(kLongestFlush);
+  for (std::size_t left = waiting_bytes(); left != 0 && !patience.is_over() && !longest.is_over();) {
+    flush_when_writable(to_poll_limit(kRetryLap), {-1, 0, 0});
+    if (waiting_bytes() < left) patience = Patience(limit);
+    left = waiting_bytes();
+  }
+  if (output_.waiting_bytes() == 0 || error_.waiting_bytes() != 0) return;
+  error_.push("syncrun: ", std::to_string(output_.waiting_bytes()) +
+                               " bytes of the workers' standard output are lost: nobody reads them");
+  error_.flush();
 }
 
 void Nursery::kill_all() noexcept {
@@ -290,7 +324,7 @@ int Nursery::stop_signal(int rank) const {
 
 std::vector<std::string> Nursery::last_stderr(int rank) {
   const std::lock_guard lock(mutex_);
-  const auto& error = workers_[static_cast<std::size_t>(rank)].error;
+  const auto& error = workers_[static_cast<std::size_t>(rank)].error.reader;
   return error ? error->tail() : std::vector<std::string>();
 }
 

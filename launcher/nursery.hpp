@@ -1,14 +1,17 @@
 #pragma once
 
 // Where workers are born, watched and buried. One thread owns all of it: it spawns the workers (they are killed when it
-// ends), waits for their deaths and their output, and reaps them. The workers are passive.
+// ends), waits for their deaths and their output, and reaps them. The workers are passive. Nothing that this thread does
+// waits for anybody else: not for who reads the output (launcher/outlet.hpp), not for a debugger that holds a zombie.
 //
 //   not started --spawn--> running --exit, signal--> dead (a zombie: its group is killed) --waitid--> reaped
 //
 // A second sign of death comes earlier, from one small thread per worker that waits for the worker's robust mutex
 // (common/life.hpp). Both raise `lost` in the control block and ring every bell.
 
+#include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -21,6 +24,8 @@
 #include "common/file_descriptor.hpp"
 #include "common/segment.hpp"
 #include "common/supervisor_link.hpp"
+#include "common/wait.hpp"
+#include "launcher/outlet.hpp"
 #include "launcher/settings.hpp"
 #include "launcher/spawn.hpp"
 #include "launcher/worker_output.hpp"
@@ -31,19 +36,22 @@ class Nursery {
  public:
   /// Refers to all of them as long as it lives.
   Nursery(const Settings& settings, const Segment& segment, ControlBlock control, const SupervisorLink& supervisor);
-  /// Kills what is left and reaps it.
+  /// Kills what is left and reaps it, and passes their last output on if somebody reads it. Bounded, but for a fork or
+  /// exec that does not return.
   ~Nursery();
   Nursery(const Nursery&) = delete;
   Nursery& operator=(const Nursery&) = delete;
 
-  /// Starts all workers. Throws Error (system) if one cannot be started.
+  /// Starts all workers. Throws Error (system) if one cannot be started, Error (timeout) if that takes longer than
+  /// the settings' start_timeout.
   void spawn_all();
   /// Watches for deaths by the workers' signs of life, from when all of them hold theirs.
   void watch_lives();
   /// From now on a worker that ends is not a loss.
   void expect_ends() noexcept { expects_ends_.store(true); }
 
-  /// How a worker ended, once it was reaped; waits for at most `limit`.
+  /// How a worker ended, once it was reaped; waits for at most `limit` (zero: only looks), time in which this process
+  /// was stopped not counted.
   std::optional<int> await_end(int rank, Milliseconds limit);
   bool await_all_ends(Milliseconds limit);
   /// SIGKILL for the process groups of all workers that are left.
@@ -56,37 +64,62 @@ class Nursery {
   std::vector<std::string> last_stderr(int rank);
 
  private:
+  enum class Source : std::uint64_t { wake, death, output, error };  // in an event's two low bits; the rank is above
+  struct Stream {
+    std::unique_ptr<WorkerOutput> reader;
+    bool is_paused = false;  // not watched, since its outlet is full
+  };
   struct Worker {
     int pid = -1;
     FileDescriptor pidfd;
     FileDescriptor socket;  // its other end sees end of file when this process dies
     FileDescriptor log;
-    std::unique_ptr<WorkerOutput> output;
-    std::unique_ptr<WorkerOutput> error;
+    Stream output;
+    Stream error;
+    bool is_zombie = false;  // dead, and not yet ours to reap
     std::optional<int> wait_status;
   };
 
+  // All of these run in the nursery's thread.
   void run() noexcept;
+  void give_birth();
   void spawn_worker(int rank);
   SpawnRequest request_for(int rank, int socket, int output, int error) const;
-  void watch(int fd, std::uint64_t tag);
+  bool watch(int fd, Source source, int rank) noexcept;
+  void unwatch(int fd) noexcept;
   void loop();
+  void await_events();
+  void flush_when_writable(int limit_ms, pollfd other);
   void on_event(std::uint64_t tag);
+  void read_some(Stream& stream);
+  void resume_streams() noexcept;
+  void end_stream(Stream& stream);
   void bury(int rank);
+  void read_last_words(Stream& stream);
+  void reap(int rank);
+  void flush_the_rest();
+
   void raise_loss(int rank) noexcept;
+  template <class Holds>
+  bool await_change(std::unique_lock<std::mutex>& lock, Patience patience, Holds holds);
 
   const Settings& settings_;
   const Segment& segment_;
   ControlBlock control_;
   const SupervisorLink& supervisor_;
 
-  mutable std::mutex mutex_;  // guards wait_status, tails and the fields below
+  // Guards what other threads see of workers_ (pid, pidfd, readers, wait_status) where it changes, and the two below;
+  // held only for as long as it takes to look or to set.
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool spawned_ = false;
-  bool stops_ = false;
   std::exception_ptr spawn_error_;
 
   std::atomic<bool> expects_ends_{false};
+  std::atomic<bool> closes_{false};  // no more births
+  std::atomic<bool> stops_{false};   // all threads are to end
+  Outlet output_;
+  Outlet error_;
   std::vector<Worker> workers_;
   FileDescriptor epoll_;
   FileDescriptor wake_;

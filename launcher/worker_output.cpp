@@ -1,6 +1,5 @@
 #include "launcher/worker_output.hpp"
 
-#include <poll.h>
 #include <unistd.h>
 
 #include <array>
@@ -8,13 +7,25 @@
 
 namespace syncrun::detail {
 
-WorkerOutput::WorkerOutput(int rank, FileDescriptor from, int to, int log)
+namespace {
+/// Writes all of it to a file; gives up on an error (a full disk).
+void write_fully(int fd, std::string_view text) noexcept {
+  while (!text.empty()) {
+    const auto count = ::write(fd, text.data(), text.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return;
+    text.remove_prefix(static_cast<std::size_t>(count));
+  }
+}
+}  // namespace
+
+WorkerOutput::WorkerOutput(int rank, FileDescriptor from, Outlet& to, int log)
     : tag_("[rank " + std::to_string(rank) + "] "), from_(std::move(from)), to_(to), log_(log) {}
 
 bool WorkerOutput::pump() {
   std::array<char, 16384> buffer;
   // Bounded, so that one chatty worker cannot keep the watcher from the others.
-  for (int round = 0; round < 16; ++round) {
+  for (int round = 0; round < 4; ++round) {
     const auto count = ::read(from_.get(), buffer.data(), buffer.size());
     if (count > 0) {
       take({buffer.data(), static_cast<std::size_t>(count)});
@@ -37,39 +48,28 @@ void WorkerOutput::take(std::string_view text) {
     } else {
       text.remove_prefix(newline + 1);
     }
-    write_line(partial_);
+    pass_on(partial_);
     partial_.clear();
   }
 }
 
 void WorkerOutput::finish() {
-  if (!partial_.empty()) write_line(partial_);
+  if (!partial_.empty()) pass_on(partial_);
   partial_.clear();
   from_.reset();
 }
 
-void WorkerOutput::write_line(std::string_view line) {
-  std::string tagged;
-  tagged.reserve(tag_.size() + line.size() + 1);
-  tagged.append(tag_).append(line).append("\n");
-  write_fully(to_, tagged);
-  if (log_ >= 0) write_fully(log_, std::string_view(tagged).substr(tag_.size()));
+void WorkerOutput::pass_on(std::string_view line) {
+  to_.push(tag_, line);
+  if (log_ >= 0) write_fully(log_, std::string(line) + "\n");
+  const std::lock_guard lock(mutex_);
   tail_.emplace_back(line);
   if (tail_.size() > kTailLines) tail_.pop_front();
 }
 
-void write_fully(int fd, std::string_view text) noexcept {
-  while (!text.empty()) {
-    const auto count = ::write(fd, text.data(), text.size());
-    if (count >= 0) {
-      text.remove_prefix(static_cast<std::size_t>(count));
-    } else if (errno == EAGAIN) {
-      pollfd writable{fd, POLLOUT, 0};
-      if (::poll(&writable, 1, 1000) <= 0) return;
-    } else if (errno != EINTR) {
-      return;
-    }
-  }
+std::vector<std::string> WorkerOutput::tail() const {
+  const std::lock_guard lock(mutex_);
+  return {tail_.begin(), tail_.end()};
 }
 
 }  // namespace syncrun::detail

@@ -4,42 +4,45 @@
 
 #include <cstddef>
 #include <deque>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "common/file_descriptor.hpp"
+#include "launcher/outlet.hpp"
 
 namespace syncrun::detail {
 
+/// Used by one thread, but for `tail`.
 class WorkerOutput {
  public:
-  /// `from`: the read end of the worker's pipe. `to`: where tagged lines go. `log`: a copy without tags, or -1.
-  WorkerOutput(int rank, FileDescriptor from, int to, int log);
+  /// `from`: the read end of the worker's pipe, which does not block. `to`: where tagged lines go, as long as this lives.
+  /// `log`: a file for a copy without tags, or -1.
+  WorkerOutput(int rank, FileDescriptor from, Outlet& to, int log);
 
   int fd() const noexcept { return from_.get(); }
-  /// Reads what is there, without blocking. False at end of file (or if the pipe broke).
+  Outlet& outlet() const noexcept { return to_; }
+  /// Reads some of what is there, without blocking. False at end of file (or if the pipe broke).
   bool pump();
-  /// Writes out a last line that has no newline.
+  /// Passes a last line on that has no newline, and closes the pipe.
   void finish();
-  /// The last lines, oldest first.
-  std::vector<std::string> tail() const { return {tail_.begin(), tail_.end()}; }
+  /// The last lines, oldest first. From any thread.
+  std::vector<std::string> tail() const;
 
  private:
   void take(std::string_view text);
-  void write_line(std::string_view line);
+  void pass_on(std::string_view line);
 
   static constexpr std::size_t kTailLines = 20;
   static constexpr std::size_t kLongestLine = std::size_t{1} << 16U;
   std::string tag_;
   FileDescriptor from_;
-  int to_;
+  Outlet& to_;
   int log_;
   std::string partial_;
+  mutable std::mutex mutex_;  // guards tail_
   std::deque<std::string> tail_;
 };
-
-/// Writes all of it; gives up on an error: nobody is left to read. Blocks as long as the reader does.
-void write_fully(int fd, std::string_view text) noexcept;
 
 }  // namespace syncrun::detail

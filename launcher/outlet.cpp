@@ -1,0 +1,93 @@
+#include "launcher/outlet.hpp"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+
+namespace syncrun::detail {
+
+void Outlet::push(std::string_view tag, std::string_view line) { waiting_.append(tag).append(line).append("\n"); }
+
+void Outlet::flush() noexcept {
+  if (waiting_bytes() == 0) return;
+  find_way();
+  const std::size_t before = waiting_bytes();
+  state_ = State::flowing;
+  while (waiting_bytes() != 0) {
+    const auto count = write_now(next_part());
+    if (count >= 0) {
+      written_ += static_cast<std::size_t>(count);
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      state_ = waiting_bytes() == before ? State::resting : State::blocked;
+      break;
+    } else if (errno != EINTR) {
+      written_ = waiting_.size();
+    }
+  }
+  forget_written();
+}
+
+pollfd Outlet::poll_entry() const noexcept {
+  const int target = way_ == Way::own_opening ? own_.get() : fd_;
+  return {is_blocked() ? target : -1, POLLOUT, 0};
+}
+
+void Outlet::find_way() noexcept {
+  struct stat status {};
+  if (::fstat(fd_, &status) != 0) {
+    way_ = Way::unknown;  // closed: the write says so
+    return;
+  }
+  if (way_ != Way::unknown && status.st_dev == device_ && status.st_ino == inode_) return;
+  device_ = status.st_dev;
+  inode_ = status.st_ino;
+  own_.reset();
+  way_ = Way::plain;
+  if (S_ISSOCK(status.st_mode)) {
+    way_ = Way::socket;
+  } else if (S_ISFIFO(status.st_mode) || (S_ISCHR(status.st_mode) && ::isatty(fd_) == 1)) {
+    // O_NONBLOCK on fd_ itself would be everybody's who shares it. A second opening of the same file has its own flags.
+    const std::string path = "/proc/self/fd/" + std::to_string(fd_);
+    own_ = FileDescriptor(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+    way_ = own_.is_open() ? Way::own_opening : Way::careful;
+  }
+}
+
+/// Whole lines that a pipe takes at once or not at all, so that they stay whole among other processes' output; or one
+/// that is longer than that.
+std::string_view Outlet::next_part() const noexcept {
+  const std::string_view rest = std::string_view(waiting_).substr(written_);
+  const auto last_newline = rest.substr(0, PIPE_BUF).rfind('\n');
+  return rest.substr(0, (last_newline != std::string_view::npos ? last_newline : rest.find('\n')) + 1);
+}
+
+ssize_t Outlet::write_now(std::string_view part) const noexcept {
+  if (way_ == Way::socket) return ::send(fd_, part.data(), part.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (way_ == Way::own_opening) return ::write(own_.get(), part.data(), part.size());
+  if (way_ == Way::careful) {
+    pollfd writable{fd_, POLLOUT, 0};
+    if (::poll(&writable, 1, 0) == 0) {
+      errno = EAGAIN;
+      return -1;
+    }
+    part = part.substr(0, PIPE_BUF);
+  }
+  return ::write(fd_, part.data(), part.size());
+}
+
+void Outlet::forget_written() noexcept {
+  if (written_ == waiting_.size()) {
+    waiting_.clear();
+    if (waiting_.capacity() > kFullBytes / 4) waiting_.shrink_to_fit();
+    written_ = 0;
+  } else if (written_ > kFullBytes / 4) {
+    waiting_.erase(0, written_);
+    written_ = 0;
+  }
+}
+
+}  // namespace syncrun::detail
