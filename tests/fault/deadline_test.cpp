@@ -88,20 +88,6 @@ TEST_P(Deadline, BlamesTheLoopAndNotWhoWaitsForIt) {
   }
 }
 
-TEST_P(Deadline, NamesWhoWaitsForARankThatDidNotCome) {
-  if (GetParam() == 1) GTEST_SKIP() << "nobody waits";
-  Session session(workers(GetParam()));
-  const auto pids = session.worker_pids();
-  const auto f = session.function(
-      +[](CpuWorker& worker, Comm& comm) {
-        if (worker.rank() != 0) comm.barrier();
-      },
-      "f");
-  const auto begin = Clock::now();
-  const Error error = error_of([&] { f({.timeout = kDeadline}); });
-  expect_timeout(error, 1, "collective", "f", pids, begin);
-}
-
 TEST_P(Deadline, OfTheSessionHoldsForEveryCall) {
   auto options = workers(GetParam());
   options.timeout = kDeadline;
@@ -128,7 +114,7 @@ TEST_P(Deadline, NamesAConstructorThatHangs) {
   const auto pids = session.worker_pids();
   const auto begin = Clock::now();
   const Error error = error_of([&] { session.replicate<Endless>(last()); });
-  expect_timeout(error, last(), "function", "the construction of a replicated object", pids, begin);
+  expect_timeout(error, last(), "function", "construction of a replicated object", pids, begin);
 }
 
 TEST_P(Deadline, FailsAllCallsInFlight) {

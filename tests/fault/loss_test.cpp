@@ -165,7 +165,7 @@ TEST_P(LostWorkerOf, InAConstructorIsNamedSo) {
   const auto pids = session.worker_pids();
   const auto called = Clock::now();
   const Error error = error_of([&] { session.replicate<Fragile>(last(), Way::segfault, false); });
-  expect_loss(error, {last(), "function", cause_of(Way::segfault), "the construction of a replicated object"}, pids,
+  expect_loss(error, {last(), "function", cause_of(Way::segfault), "construction of a replicated object"}, pids,
               called);
   expect_over(session, error);
 }

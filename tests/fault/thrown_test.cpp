@@ -147,6 +147,25 @@ TEST_P(Exception, OfACollectiveThatRanksDisagreeOnLeavesTheSessionUsable) {
   }
 }
 
+TEST_P(Exception, OfACollectiveThatARankDoesNotComeToNamesWhoWaitsAndNeedsNoDeadline) {
+  if (GetParam() == 1) GTEST_SKIP() << "nobody waits";
+  Session session(workers(GetParam()));
+  const auto f = session.function(
+      +[](CpuWorker& worker, Comm& comm) {
+        if (worker.rank() != 0) comm.barrier();
+      },
+      "f");
+  for (int call = 0; call < 3; ++call) {
+    const auto begin = Clock::now();
+    const Error error = error_of([&] { f(); });
+    EXPECT_LT(Clock::now() - begin, kErrorLimit);
+    EXPECT_EQ(error.kind(), ErrorKind::function) << error.what();
+    EXPECT_GT(error.rank(), 0);
+    EXPECT_THAT(error.what(), HasSubstr("rank 0 has left the call"));
+    expect_usable(session);
+  }
+}
+
 Sum<float, 1> update_and_throw(CpuWorker& worker, Update<op::sum, float, 1> variable, Local<float, 1> local, int rank) {
   variable.value()[0] = 100;
   static_cast<void>(local);
@@ -210,7 +229,7 @@ TEST_P(Exception, OfAConstructorReachesTheMasterAndLeavesNoObjectElsewhere) {
   Session session(workers(GetParam()));
   for (int attempt = 0; attempt < 3; ++attempt) {
     const Error error = error_of([&] { session.replicate<Picky>(last()); });
-    expect_thrown(error, session, last(), ErrorKind::function, "the construction of a replicated object", "function",
+    expect_thrown(error, session, last(), ErrorKind::function, "construction of a replicated object", "function",
                   "not on this rank");
   }
   const auto object = session.replicate<Picky>(-1);
