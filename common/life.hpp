@@ -17,7 +17,7 @@ void initialise_life(pthread_mutex_t& life);
 void hold_life(pthread_mutex_t& life);
 
 /// Returns true as soon as the holder has died, or false within 100 ms of `stops`: a process in an uninterruptible sleep
-/// does not die when it is told to. Master.
+/// does not die when it is told to. Master, in a thread that ends before the memory goes.
 bool await_death(pthread_mutex_t& life, const std::atomic<bool>& stops);
 
 }  // namespace syncrun::detail
