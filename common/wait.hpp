@@ -61,12 +61,29 @@ class Patience {
 /// How to wait before going to sleep. With a core for every process: spin, so that a call costs cache misses only, and
 /// yield now and then after a while, since somebody else may be using the machine. With more processes than cores:
 /// yield, since the one waited for may need this very core. Either ends in sleep, so that an idle session uses no CPU.
+///
+/// Spinning is kept up only while it pays: a waiter whose last spins saw nothing may share its core with the one it waits
+/// for, and yields at once, but for a try now and then. One policy belongs to one waiter.
 struct WaitPolicy {
   std::chrono::nanoseconds spin_for{0};
   std::chrono::nanoseconds awake_for{std::chrono::microseconds(200)};
+  int spins_left = kSpinsInVain;  // that may see nothing before spinning is given up
+  int waits = 0;                  // since then
+
+  static constexpr int kSpinsInVain = 4;
+  static constexpr int kTryEvery = 32;
+
+  bool shall_spin() noexcept { return spin_for.count() != 0 && (spins_left > 0 || ++waits % kTryEvery == 0); }
+  void spun(bool has_seen) noexcept {
+    if (has_seen) spins_left = kSpinsInVain;
+    else if (spins_left > 0) --spins_left;
+  }
 
   static constexpr WaitPolicy spinning() noexcept {
-    return {std::chrono::microseconds(3), std::chrono::milliseconds(10)};
+    WaitPolicy policy;
+    policy.spin_for = std::chrono::microseconds(3);
+    policy.awake_for = std::chrono::milliseconds(10);
+    return policy;
   }
   static constexpr WaitPolicy yielding() noexcept { return {}; }
   static constexpr WaitPolicy for_processes(int processes, int cores) noexcept {
@@ -85,18 +102,24 @@ void yield_core() noexcept;
 /// Blocks until `ready()`, `interrupted()` or the end of patience. Both are called often and must be cheap; what they
 /// read is written with seq_cst before `bell` is rung.
 template <class Ready, class Interrupted>
-Woken wait_until(Doorbell& bell, const WaitPolicy& policy, Patience& patience, Ready&& ready,
-                 Interrupted&& interrupted) {
+Woken wait_until(Doorbell& bell, WaitPolicy& policy, Patience& patience, Ready&& ready, Interrupted&& interrupted) {
   constexpr int kLooksPerClock = 32;
   if (ready()) return Woken::ready;
   auto now = Clock::now();
+  bool spins = policy.shall_spin();
   const auto spin_until = now + policy.spin_for;
   const auto awake_until = now + policy.awake_for;
   for (;;) {
-    if (now < spin_until) {
+    if (spins && now >= spin_until) {
+      policy.spun(false);
+      spins = false;
+    }
+    if (spins) {
       for (int look = 0; look < kLooksPerClock; ++look) {
         pause_briefly();
-        if (ready()) return Woken::ready;
+        if (!ready()) continue;
+        policy.spun(true);
+        return Woken::ready;
       }
     } else {
       yield_core();

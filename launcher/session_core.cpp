@@ -116,7 +116,8 @@ void SessionCore::await_ready() {
   };
   const auto lost = [&] { return header.lost.load(std::memory_order_seq_cst) != 0; };
   // Never spinning here: starting takes milliseconds, and the workers want the cores.
-  const Woken woken = wait_until(header.to_master, WaitPolicy::yielding(), patience, ready, lost);
+  WaitPolicy policy = WaitPolicy::yielding();
+  const Woken woken = wait_until(header.to_master, policy, patience, ready, lost);
   if (woken == Woken::interrupted) fail_start(static_cast<int>(header.lost.load()) - 1);
   if (failed >= 0) fail_start(failed);
   if (woken == Woken::ready) return;

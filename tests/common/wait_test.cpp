@@ -20,7 +20,7 @@ struct SharedWords {
 
 class Waiting : public testing::TestWithParam<bool> {
  protected:
-  static WaitPolicy policy() { return GetParam() ? WaitPolicy::spinning() : WaitPolicy::yielding(); }
+  WaitPolicy policy = GetParam() ? WaitPolicy::spinning() : WaitPolicy::yielding();
   SharedWords& words = *new (
       mmap(nullptr, sizeof(SharedWords), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) SharedWords{};
 };
@@ -36,7 +36,7 @@ TEST_P(Waiting, EndsWhenAnotherProcessRings) {
   }
   Patience patience(10s);
   const auto woken = wait_until(
-      words.bell, policy(), patience, [&] { return words.word.load() == 1; }, [] { return false; });
+      words.bell, policy, patience, [&] { return words.word.load() == 1; }, [] { return false; });
   EXPECT_EQ(woken, Woken::ready);
   EXPECT_EQ(words.bell.sleepers.load(), 0U);
   waitpid(child, nullptr, 0);
@@ -50,7 +50,7 @@ TEST_P(Waiting, EndsWhenInterrupted) {
   });
   Patience patience(10s);
   EXPECT_EQ(wait_until(
-                words.bell, policy(), patience, [] { return false; }, [&] { return words.word.load() == 2; }),
+                words.bell, policy, patience, [] { return false; }, [&] { return words.word.load() == 2; }),
             Woken::interrupted);
   other.join();
 }
@@ -59,7 +59,7 @@ TEST_P(Waiting, EndsAtTheDeadline) {
   Patience patience(50ms);
   const auto start = Clock::now();
   EXPECT_EQ(wait_until(
-                words.bell, policy(), patience, [] { return false; }, [] { return false; }),
+                words.bell, policy, patience, [] { return false; }, [] { return false; }),
             Woken::expired);
   EXPECT_GE(Clock::now() - start, 50ms);
   EXPECT_LT(Clock::now() - start, 2s);
@@ -72,8 +72,10 @@ TEST_P(Waiting, PingPongLosesNoWakeUp) {
     for (std::uint64_t round = 0; round < kRounds; ++round) {
       const std::uint64_t turn = 2 * round + parity;
       Patience patience(20s);
+      WaitPolicy asleep;
+      asleep.awake_for = 0us;
       if (wait_until(
-              words.bell, {0us, 0us}, patience, [&] { return words.word.load() == turn; }, [] { return false; }) !=
+              words.bell, asleep, patience, [&] { return words.word.load() == turn; }, [] { return false; }) !=
           Woken::ready) {
         return false;
       }
