@@ -1,14 +1,40 @@
 #include "launcher/outlet.hpp"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <climits>
+#include <utility>
 
 namespace syncrun::detail {
+
+namespace {
+
+// O_NONBLOCK on the descriptor itself would be everybody's who shares it. A second opening has flags of its own.
+constexpr int kOpening = O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+
+FileDescriptor open_again(int fd) noexcept {
+  const std::string path = "/proc/self/fd/" + std::to_string(fd);
+  return FileDescriptor(::open(path.c_str(), kOpening));
+}
+
+/// Another user's (sudo) opens only as /dev/tty, if it is the controlling terminal.
+FileDescriptor open_terminal_again(int fd) noexcept {
+  FileDescriptor own = open_again(fd);
+  if (own.is_open()) return own;
+  own = FileDescriptor(::open("/dev/tty", kOpening));
+  unsigned wanted = 0;
+  unsigned opened = 0;
+  const bool is_same = own.is_open() && ::ioctl(fd, TIOCGDEV, &wanted) == 0 &&
+                       ::ioctl(own.get(), TIOCGDEV, &opened) == 0 && wanted == opened;
+  return is_same ? std::move(own) : FileDescriptor();
+}
+
+}  // namespace
 
 void Outlet::push(std::string_view tag, std::string_view line) { waiting_.append(tag).append(line).append("\n"); }
 
@@ -49,11 +75,12 @@ void Outlet::find_way() noexcept {
   way_ = Way::plain;
   if (S_ISSOCK(status.st_mode)) {
     way_ = Way::socket;
-  } else if (S_ISFIFO(status.st_mode) || (S_ISCHR(status.st_mode) && ::isatty(fd_) == 1)) {
-    // O_NONBLOCK on fd_ itself would be everybody's who shares it. A second opening of the same file has its own flags.
-    const std::string path = "/proc/self/fd/" + std::to_string(fd_);
-    own_ = FileDescriptor(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
-    way_ = own_.is_open() ? Way::own_opening : Way::careful;
+  } else if (S_ISFIFO(status.st_mode)) {
+    own_ = open_again(fd_);
+    way_ = own_.is_open() ? Way::own_opening : Way::careful_pipe;
+  } else if (::isatty(fd_) == 1) {
+    own_ = open_terminal_again(fd_);
+    way_ = own_.is_open() ? Way::own_opening : Way::careful_terminal;
   }
 }
 
@@ -68,13 +95,13 @@ std::string_view Outlet::next_part() const noexcept {
 ssize_t Outlet::write_now(std::string_view part) const noexcept {
   if (way_ == Way::socket) return ::send(fd_, part.data(), part.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   if (way_ == Way::own_opening) return ::write(own_.get(), part.data(), part.size());
-  if (way_ == Way::careful) {
+  if (way_ == Way::careful_pipe || way_ == Way::careful_terminal) {
     pollfd writable{fd_, POLLOUT, 0};
     if (::poll(&writable, 1, 0) == 0) {
       errno = EAGAIN;
       return -1;
     }
-    part = part.substr(0, PIPE_BUF);
+    part = part.substr(0, way_ == Way::careful_pipe ? PIPE_BUF : 1);
   }
   return ::write(fd_, part.data(), part.size());
 }

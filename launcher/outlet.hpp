@@ -52,7 +52,10 @@ class Outlet {
     plain,        ///< A file: a write never waits for a reader.
     own_opening,  ///< A pipe or terminal, opened once more with O_NONBLOCK.
     socket,       ///< MSG_DONTWAIT.
-    careful,      ///< A pipe or terminal that cannot be opened: at most PIPE_BUF bytes, where poll says they fit.
+    // What cannot be opened again (another user's): as much as fits for certain where poll says that something does.
+    // Only somebody else who writes in between could still make us wait.
+    careful_pipe,      ///< PIPE_BUF bytes.
+    careful_terminal,  ///< One byte. (A newline may become two.)
   };
 
   void find_way() noexcept;
