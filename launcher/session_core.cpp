@@ -23,10 +23,6 @@ std::atomic_flag live_session;
 constexpr std::size_t kAlign = std::size_t{2} << 20U;
 constexpr std::size_t round_up(std::size_t value) { return (value + kAlign - 1) / kAlign * kAlign; }
 
-// How long the cause of a death may keep the exception: the kernel reports it once the memory is gone.
-constexpr Milliseconds kCauseLimit = std::chrono::seconds(5);
-constexpr Milliseconds kPeersLimit{100};
-
 // What a worker's arena holds besides its values: the buffers of its communicator.
 constexpr std::size_t kLeastArenaBytes = 2 * kAlign;
 
@@ -92,12 +88,13 @@ void SessionCore::prepare_control(std::size_t control_bytes) {
   header.arenas_offset = segment_.bytes() / 2;
   header.arena_bytes = segment_.bytes() / 2 / static_cast<std::size_t>(world_size) / kAlign * kAlign;
   header.seed = settings_.seed;
+  header.device_kind = device_kind();
   header.spins = world_size + 1 <= usable_cores();
   header.workers_spin = world_size <= usable_cores();
   const ImageAddress image = program_image();
   header.build_id_bytes = image.build_id_bytes;
   header.build_id = image.build_id;
-  heap_ = SharedHeap(segment_, header.heap_offset, header.heap_bytes);
+  heap_ = SharedHeap(segment_, header.heap_offset, header.heap_bytes, pages_of(device_kind()));
   for (int rank = 0; rank < world_size; ++rank) initialise_life(control_.worker(rank).life);
 }
 
@@ -129,27 +126,13 @@ void SessionCore::await_ready() {
     if (first < 0) first = rank;
     missing += (missing.empty() ? "" : ", ") + describe_rank(rank);
   }
-  Failure failure;
-  failure.rank = first;
-  failure.pid = nursery_->pid(first);
-  failure.device = device_names_[static_cast<std::size_t>(first)];
+  Failure failure = blame(first);
   failure.phase = "start";
   failure.cause = "deadline";
   throw Error(ErrorKind::timeout,
               missing + " did not start within " + std::to_string(settings_.start_timeout.count()) +
                   " ms (--start-timeout or SessionOptions::start_timeout sets another limit)",
               std::move(failure));
-}
-
-void SessionCore::fail_start(int rank) {
-  const auto status = nursery_->await_end(rank, kCauseLimit);
-  Failure failure = describe_loss(rank, status);
-  failure.phase = "start";
-  const std::string reason(get_text(control_.worker(rank).start_message));
-  if (!reason.empty()) failure.cause = reason;
-  std::string message = describe_rank(rank) + " was lost while starting: " + failure.cause;
-  for (const auto& line : failure.last_stderr) message += "\n  [rank " + std::to_string(rank) + "] " + line;
-  throw Error(ErrorKind::worker_lost, message, std::move(failure));
 }
 
 SessionCore::~SessionCore() { abandon(); }
@@ -194,6 +177,12 @@ void SessionCore::give_up(std::uint64_t offset, SharedHeap::Giveback giveback) n
   }
   if (is_open()) heap_.free(offset, giveback);
   busy_.clear(std::memory_order_release);
+}
+
+void SessionCore::give_back_pages() {
+  if (device_kind() == DeviceKind::cpu) return;
+  run_system("unpin", "", [](Command& command, InFlight&) { command.kind = CommandKind::unpin; });
+  heap_.trim();
 }
 
 void SessionCore::run_releases() {
@@ -340,6 +329,7 @@ void SessionCore::collect(std::uint64_t id) {
   result.finished = true;
   for (const auto offset : in_flight.temporaries) heap_.free(offset, SharedHeap::Giveback::later);
   in_flight.reset();
+  if (result.error && has_lost_device(id)) end_with_lost_device(result.error);
 }
 
 // ---- results --------------------------------------------------------------------------------------------------
@@ -408,141 +398,6 @@ void SessionCore::collect_outputs(std::uint64_t id, const Command& command, Call
   }
 }
 
-// ---- failures -------------------------------------------------------------------------------------------------
-
-std::string SessionCore::describe_rank(int rank) const {
-  return "rank " + std::to_string(rank) + " (" + device_names_[static_cast<std::size_t>(rank)] + ", pid " +
-         std::to_string(nursery_->pid(rank)) + ")";
-}
-
-std::string SessionCore::call_name(std::uint64_t id) const {
-  const InFlight& in_flight = in_flight_[id % kRingSize];
-  if (in_flight.function) return in_flight.function->name;
-  return in_flight.subject.empty() ? in_flight.what : in_flight.what + (" of " + in_flight.subject);
-}
-
-/// The earliest failure of a rank's own; where a call before this one failed, that one's.
-std::exception_ptr SessionCore::failure_of(std::uint64_t id) {
-  int first = -1;
-  for (int rank = 0; rank < world_size(); ++rank) {
-    const Command& command = control_.command(id);
-    if (command.target >= 0 && command.target != rank) continue;
-    const Outbox& outbox = control_.outbox(id, rank);
-    if (outbox.vote != Vote::failed || outbox.failed_ns == std::numeric_limits<std::int64_t>::max()) continue;
-    if (first < 0 || outbox.failed_ns < control_.outbox(id, first).failed_ns) first = rank;
-  }
-  // Calls that were published by now fail with the same cause; later ones are on their own.
-  const bool is_consequence = id <= acknowledged_failure_;
-  if (!is_consequence) {
-    acknowledged_failure_ = last_published();
-    control_.header().acknowledged.store(acknowledged_failure_, std::memory_order_release);
-  }
-  if ((is_consequence || first < 0) && last_failure_) return last_failure_;
-  if (first < 0) {
-    return std::make_exception_ptr(
-        Error(ErrorKind::function, "call '" + call_name(id) + "' was abandoned, and no rank says why"));
-  }
-  const Outbox& outbox = control_.outbox(id, first);
-  Failure failure;
-  failure.rank = first;
-  failure.pid = nursery_->pid(first);
-  failure.device = device_names_[static_cast<std::size_t>(first)];
-  failure.call = call_name(id);
-  failure.phase = to_string(outbox.failed_phase);
-  failure.cause = get_text(outbox.message);
-  const std::string message =
-      describe_rank(first) + " failed in call '" + failure.call + "' (phase " + failure.phase + "): " + failure.cause;
-  return std::make_exception_ptr(Error(outbox.error_kind, message, std::move(failure), outbox.native_code));
-}
-
-Failure SessionCore::describe_loss(int rank, std::optional<int> wait_status) const {
-  const std::uint64_t progress = control_.worker(rank).progress.load(std::memory_order_acquire);
-  Failure failure;
-  failure.rank = rank;
-  failure.pid = nursery_->pid(rank);
-  failure.device = device_names_[static_cast<std::size_t>(rank)];
-  failure.phase = to_string(phase_of(progress));
-  failure.cause = wait_status ? describe_status(*wait_status) : "died (its cause is not known yet)";
-  failure.last_stderr = nursery_->last_stderr(rank);
-  return failure;
-}
-
-/// Gives peers that wait for each other a moment to say when they stopped waiting, before they are ended.
-void SessionCore::await_peers_release(int lost) const {
-  const auto is_waiting = [&](int rank) {
-    const WorkerSlot& slot = control_.worker(rank);
-    const Phase phase = phase_of(slot.progress.load(std::memory_order_acquire));
-    return rank != lost && slot.released_ns.load(std::memory_order_acquire) == 0 &&
-           (phase == Phase::collective || phase == Phase::vote);
-  };
-  const auto deadline = Clock::now() + kPeersLimit;
-  for (int rank = 0; rank < world_size(); ++rank) {
-    while (is_waiting(rank) && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::microseconds(100));
-  }
-}
-
-void SessionCore::end_with_loss(std::uint64_t id) {
-  const auto released = Clock::now();
-  const int rank = static_cast<int>(control_.header().lost.load()) - 1;
-  const auto status = nursery_->await_end(rank, kCauseLimit);
-  Failure failure = describe_loss(rank, status);
-  failure.master_released = released;
-  await_peers_release(rank);
-  for (int other = 0; other < world_size(); ++other) {
-    failure.peers_released.emplace_back(Clock::duration(control_.worker(other).released_ns.load()));
-  }
-  const std::uint64_t at = command_of(control_.worker(rank).progress.load());
-  const bool is_in_call = failure.phase != to_string(Phase::idle) && at >= id && at <= last_published();
-  if (is_in_call) failure.call = call_name(at);
-  std::string message = describe_rank(rank) + " was lost ";
-  message += is_in_call ? "in call '" + failure.call + "' (phase " + failure.phase + ")" : "(" + failure.phase + ")";
-  message += ": " + failure.cause;
-  for (const auto& line : failure.last_stderr) message += "\n  [rank " + std::to_string(rank) + "] " + line;
-  end_with(Error(ErrorKind::worker_lost, message, std::move(failure), status.value_or(0)));
-}
-
-void SessionCore::end_with_timeout(std::uint64_t id, Milliseconds limit) {
-  Failure failure;
-  failure.call = call_name(id);
-  failure.cause = "deadline";
-  failure.master_released = Clock::now();
-  std::string who;
-  bool blames_a_waiter = false;
-  for (int rank = 0; rank < world_size(); ++rank) {
-    const WorkerSlot& slot = control_.worker(rank);
-    if (slot.done.load() >= id) continue;
-    const std::uint64_t progress = slot.progress.load();
-    const auto phase = phase_of(progress);
-    who += (who.empty() ? "" : "; ") + describe_rank(rank) + " is in phase " + std::string(to_string(phase));
-    if (const int signal = nursery_->stop_signal(rank)) who += ", stopped by " + signal_name(signal);
-    // Ranks that wait for others are not the ones to blame.
-    const bool waits = phase == Phase::collective || phase == Phase::vote;
-    if (failure.rank >= 0 && (waits || !blames_a_waiter)) continue;
-    blames_a_waiter = waits;
-    failure.rank = rank;
-    failure.pid = nursery_->pid(rank);
-    failure.device = device_names_[static_cast<std::size_t>(rank)];
-    failure.phase = to_string(phase);
-  }
-  const std::string message = "call '" + failure.call + "' did not finish within " + std::to_string(limit.count()) +
-                              " ms: " + who + " (--timeout or CallOptions::timeout sets another limit)";
-  end_with(Error(ErrorKind::timeout, message, std::move(failure)));
-}
-
-void SessionCore::end_with(const Error& error) {
-  end_cause_ = error;
-  const auto cause = std::make_exception_ptr(error);
-  for (std::uint64_t id = drained_ + 1; id < next_id_; ++id) {
-    InFlight& in_flight = in_flight_[id % kRingSize];
-    if (in_flight.result != nullptr) {
-      in_flight.result->error = cause;
-      in_flight.result->finished = true;
-    }
-  }
-  abandon();
-  throw error;
-}
-
 // ---- ends -----------------------------------------------------------------------------------------------------
 
 void SessionCore::close() {
@@ -559,14 +414,12 @@ void SessionCore::close() {
   if (!in_time) nursery_->kill_all();
   std::optional<Error> failure;
   for (int rank = 0; rank < world_size() && !failure; ++rank) {
-    const auto status = nursery_->await_end(rank, kCauseLimit);
+    const auto status = await_cause(rank);
     if (status == 0 || status == kUnknownStatus) continue;
     Failure loss = describe_loss(rank, status);
     loss.phase = to_string(Phase::close);
     if (!in_time) loss.cause = "did not end within " + std::to_string(settings_.grace.count()) + " ms and was killed";
-    std::string message = describe_rank(rank) + " was lost while closing: " + loss.cause;
-    for (const auto& line : loss.last_stderr) message += "\n  [rank " + std::to_string(rank) + "] " + line;
-    failure.emplace(ErrorKind::worker_lost, message, std::move(loss), status.value_or(0));
+    failure = lost_error(std::move(loss), "while closing", status);
   }
   const auto dropped = dropped_failure_;
   end_cause_ = failure;

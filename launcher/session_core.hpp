@@ -61,6 +61,8 @@ class SessionCore {
 
   int world_size() const noexcept { return control_.world_size(); }
   const std::vector<std::string>& devices() const noexcept { return device_names_; }
+  /// All devices of a session are of one kind.
+  DeviceKind device_kind() const noexcept { return settings_.devices.front().kind; }
   const Segment& segment() const noexcept { return segment_; }
   SharedHeap& heap() noexcept { return heap_; }
   Nursery& nursery() noexcept { return *nursery_; }
@@ -98,6 +100,8 @@ class SessionCore {
   void release_later(std::function<void()> release) noexcept;
   /// Memory in the heap of a handle that is gone: at once, unless somebody is inside the session.
   void give_up(std::uint64_t offset, SharedHeap::Giveback giveback) noexcept;
+  /// Memory on CUDA devices is pinned and stays so when a Data is freed; this gives all that is free to the system.
+  void give_back_pages();
   void run_releases();
   /// A failure has reached the program: it need not surface again where a dropped future had it first.
   void has_surfaced(const std::exception_ptr& failure) noexcept {
@@ -115,6 +119,8 @@ class SessionCore {
   [[noreturn]] void fail_start(int rank);
   Milliseconds limit_left(Milliseconds limit) const;
   void collect(std::uint64_t id);
+  bool has_lost_device(std::uint64_t id) const noexcept;
+  [[noreturn]] void end_with_lost_device(const std::exception_ptr& cause);
   void collect_outputs(std::uint64_t id, const Command& command, CallResult& result);
   std::exception_ptr failure_of(std::uint64_t id);
   void await_peers_release(int lost) const;
@@ -124,6 +130,10 @@ class SessionCore {
   [[noreturn]] void end_with(const Error& error);
   std::string call_name(std::uint64_t id) const;
   std::string describe_rank(int rank) const;
+  /// Who it is: rank, process and device.
+  Failure blame(int rank) const;
+  std::optional<int> await_cause(int rank) const;
+  Error lost_error(Failure failure, const std::string& where, std::optional<int> wait_status) const;
   Failure describe_loss(int rank, std::optional<int> wait_status) const;
 
   Settings settings_;

@@ -1,0 +1,194 @@
+// What a session does when something goes wrong: finds the first cause, says it, and ends what cannot go on.
+
+#include <algorithm>
+#include <limits>
+#include <thread>
+
+#include "common/errors.hpp"
+#include "launcher/session_core.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+// How long the cause of a death may keep the exception: the kernel reports it once the memory is gone.
+constexpr Milliseconds kCauseLimit = std::chrono::seconds(5);
+constexpr Milliseconds kPeersLimit{100};
+
+/// "rank 1 (cpu1, pid 77) was lost <where>: <cause>", and the last lines it wrote.
+Error lost_error_of(Failure failure, const std::string& who, const std::string& where, int status) {
+  std::string message = who + " was lost " + where + ": " + failure.cause;
+  for (const auto& line : failure.last_stderr) message += "\n  [rank " + std::to_string(failure.rank) + "] " + line;
+  return {ErrorKind::worker_lost, message, std::move(failure), status};
+}
+
+}  // namespace
+
+Failure SessionCore::blame(int rank) const {
+  Failure failure;
+  failure.rank = rank;
+  failure.pid = nursery_->pid(rank);
+  failure.device = device_names_[static_cast<std::size_t>(rank)];
+  return failure;
+}
+
+Error SessionCore::lost_error(Failure failure, const std::string& where, std::optional<int> wait_status) const {
+  const std::string who = describe_rank(failure.rank);
+  return lost_error_of(std::move(failure), who, where, wait_status.value_or(0));
+}
+
+std::optional<int> SessionCore::await_cause(int rank) const { return nursery_->await_end(rank, kCauseLimit); }
+
+void SessionCore::fail_start(int rank) {
+  const auto status = await_cause(rank);
+  Failure failure = describe_loss(rank, status);
+  failure.phase = "start";
+  const std::string reason(get_text(control_.worker(rank).start_message));
+  if (!reason.empty()) failure.cause = reason;
+  throw lost_error(std::move(failure), "while starting", status);
+}
+
+std::string SessionCore::describe_rank(int rank) const {
+  return "rank " + std::to_string(rank) + " (" + device_names_[static_cast<std::size_t>(rank)] + ", pid " +
+         std::to_string(nursery_->pid(rank)) + ")";
+}
+
+std::string SessionCore::call_name(std::uint64_t id) const {
+  const InFlight& in_flight = in_flight_[id % kRingSize];
+  if (in_flight.function) return in_flight.function->name;
+  return in_flight.subject.empty() ? in_flight.what : in_flight.what + (" of " + in_flight.subject);
+}
+
+/// The earliest failure of a rank's own; where a call before this one failed, that one's.
+std::exception_ptr SessionCore::failure_of(std::uint64_t id) {
+  int first = -1;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    const Command& command = control_.command(id);
+    if (command.target >= 0 && command.target != rank) continue;
+    const Outbox& outbox = control_.outbox(id, rank);
+    if (outbox.vote != Vote::failed || outbox.failed_ns == std::numeric_limits<std::int64_t>::max()) continue;
+    if (first < 0 || outbox.failed_ns < control_.outbox(id, first).failed_ns) first = rank;
+  }
+  // Calls that were published by now fail with the same cause; later ones are on their own.
+  const bool is_consequence = id <= acknowledged_failure_;
+  if (!is_consequence) {
+    acknowledged_failure_ = last_published();
+    control_.header().acknowledged.store(acknowledged_failure_, std::memory_order_release);
+  }
+  if ((is_consequence || first < 0) && last_failure_) return last_failure_;
+  if (first < 0) {
+    return std::make_exception_ptr(
+        Error(ErrorKind::function, "call '" + call_name(id) + "' was abandoned, and no rank says why"));
+  }
+  const Outbox& outbox = control_.outbox(id, first);
+  Failure failure = blame(first);
+  failure.call = call_name(id);
+  failure.phase = to_string(outbox.failed_phase);
+  failure.cause = get_text(outbox.message);
+  const std::string message =
+      describe_rank(first) + " failed in call '" + failure.call + "' (phase " + failure.phase + "): " + failure.cause;
+  return std::make_exception_ptr(Error(outbox.error_kind, message, std::move(failure), outbox.native_code));
+}
+
+Failure SessionCore::describe_loss(int rank, std::optional<int> wait_status) const {
+  const std::uint64_t progress = control_.worker(rank).progress.load(std::memory_order_acquire);
+  Failure failure = blame(rank);
+  failure.phase = to_string(phase_of(progress));
+  failure.cause = wait_status ? describe_status(*wait_status) : "died (its cause is not known yet)";
+  failure.last_stderr = nursery_->last_stderr(rank);
+  return failure;
+}
+
+/// Gives peers that wait for each other a moment to say when they stopped waiting, before they are ended.
+void SessionCore::await_peers_release(int lost) const {
+  const auto is_waiting = [&](int rank) {
+    const WorkerSlot& slot = control_.worker(rank);
+    const Phase phase = phase_of(slot.progress.load(std::memory_order_acquire));
+    return rank != lost && slot.released_ns.load(std::memory_order_acquire) == 0 &&
+           (phase == Phase::collective || phase == Phase::vote);
+  };
+  const auto deadline = Clock::now() + kPeersLimit;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    while (is_waiting(rank) && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+
+void SessionCore::end_with_loss(std::uint64_t id) {
+  const auto released = Clock::now();
+  const int rank = static_cast<int>(control_.header().lost.load()) - 1;
+  const auto status = await_cause(rank);
+  Failure failure = describe_loss(rank, status);
+  failure.master_released = released;
+  await_peers_release(rank);
+  for (int other = 0; other < world_size(); ++other) {
+    failure.peers_released.emplace_back(Clock::duration(control_.worker(other).released_ns.load()));
+  }
+  const std::uint64_t at = command_of(control_.worker(rank).progress.load());
+  const bool is_in_call = failure.phase != to_string(Phase::idle) && at >= id && at <= last_published();
+  if (is_in_call) failure.call = call_name(at);
+  const std::string where =
+      is_in_call ? "in call '" + failure.call + "' (phase " + failure.phase + ")" : "(" + failure.phase + ")";
+  end_with(lost_error(std::move(failure), where, status));
+}
+
+void SessionCore::end_with_timeout(std::uint64_t id, Milliseconds limit) {
+  const auto released = Clock::now();
+  Failure failure;
+  std::string who;
+  bool blames_a_waiter = false;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    const WorkerSlot& slot = control_.worker(rank);
+    if (slot.done.load() >= id) continue;
+    const std::uint64_t progress = slot.progress.load();
+    const auto phase = phase_of(progress);
+    who += (who.empty() ? "" : "; ") + describe_rank(rank) + " is in phase " + std::string(to_string(phase));
+    if (const int signal = nursery_->stop_signal(rank)) who += ", stopped by " + signal_name(signal);
+    // Ranks that wait for others are not the ones to blame.
+    const bool waits = phase == Phase::collective || phase == Phase::vote;
+    if (failure.rank >= 0 && (waits || !blames_a_waiter)) continue;
+    blames_a_waiter = waits;
+    failure = blame(rank);
+    failure.phase = to_string(phase);
+  }
+  failure.call = call_name(id);
+  failure.cause = "deadline";
+  failure.master_released = released;
+  const std::string message = "call '" + failure.call + "' did not finish within " + std::to_string(limit.count()) +
+                              " ms: " + who + " (--timeout or CallOptions::timeout sets another limit)";
+  end_with(Error(ErrorKind::timeout, message, std::move(failure)));
+}
+
+void SessionCore::end_with(const Error& error) {
+  end_cause_ = error;
+  const auto cause = std::make_exception_ptr(error);
+  for (std::uint64_t id = drained_ + 1; id < next_id_; ++id) {
+    InFlight& in_flight = in_flight_[id % kRingSize];
+    if (in_flight.result != nullptr) {
+      in_flight.result->error = cause;
+      in_flight.result->finished = true;
+    }
+  }
+  abandon();
+  throw error;
+}
+
+/// A worker whose GPU has lost its context computes nothing any more.
+bool SessionCore::has_lost_device(std::uint64_t id) const noexcept {
+  for (int rank = 0; rank < world_size(); ++rank) {
+    const Outbox& outbox = control_.outbox(id, rank);
+    if (outbox.vote == Vote::failed && outbox.is_fatal) return true;
+  }
+  return false;
+}
+
+void SessionCore::end_with_lost_device(const std::exception_ptr& cause) {
+  try {
+    std::rethrow_exception(cause);
+  } catch (const Error& error) {
+    end_with(error);
+  } catch (const std::exception& error) {
+    end_with(Error(ErrorKind::cuda, error.what()));
+  }
+}
+
+}  // namespace syncrun::detail
