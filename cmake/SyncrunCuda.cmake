@@ -1,16 +1,55 @@
-# SYNCRUN_CUDA: AUTO looks for a CUDA compiler, ON insists on one, OFF does not look.
-#
-# There is no CUDA code yet: cuda_is_built() has to stay false, so SYNCRUN_HAVE_CUDA is not set here. The CUDA library
-# of the workers sets it when it comes (and calls enable_language(CUDA)).
+# SYNCRUN_CUDA: AUTO takes CUDA devices along where there are a CUDA compiler and NCCL, ON insists on them, OFF does not
+# look. Sets SYNCRUN_HAVE_CUDA, and the targets CUDA::* and syncrun_nccl (syncrun_cudnn where there is cuDNN).
 
-set(SYNCRUN_CUDA_COMPILER "")
+set(SYNCRUN_HAVE_CUDA OFF)
+
+function(syncrun_without_cuda reason)
+  if(SYNCRUN_CUDA STREQUAL "AUTO")
+    message(STATUS "Without CUDA devices: ${reason}")
+  else()
+    message(FATAL_ERROR "SYNCRUN_CUDA=${SYNCRUN_CUDA}, but ${reason}. Install what is missing, or choose "
+      "SYNCRUN_CUDA=OFF for CPU devices only")
+  endif()
+endfunction()
+
+# An imported target for a header and a library that come without a CMake package.
+function(syncrun_import target header library)
+  string(TOUPPER ${library} name)
+  find_path(${name}_INCLUDE_DIR ${header} HINTS ${${name}_ROOT} $ENV{${name}_ROOT} ${CUDAToolkit_INCLUDE_DIRS}
+    PATH_SUFFIXES include)
+  find_library(${name}_LIBRARY ${library} HINTS ${${name}_ROOT} $ENV{${name}_ROOT} ${CUDAToolkit_LIBRARY_DIR}
+    PATH_SUFFIXES lib lib64)
+  mark_as_advanced(${name}_INCLUDE_DIR ${name}_LIBRARY)
+  if(${name}_INCLUDE_DIR AND ${name}_LIBRARY)
+    add_library(${target} INTERFACE IMPORTED GLOBAL)
+    target_include_directories(${target} INTERFACE ${${name}_INCLUDE_DIR})
+    target_link_libraries(${target} INTERFACE ${${name}_LIBRARY})
+  endif()
+endfunction()
+
 if(SYNCRUN_CUDA STREQUAL "AUTO" OR SYNCRUN_CUDA)
   include(CheckLanguage)
   check_language(CUDA)
-  if(CMAKE_CUDA_COMPILER)
-    set(SYNCRUN_CUDA_COMPILER ${CMAKE_CUDA_COMPILER})
-  elseif(NOT SYNCRUN_CUDA STREQUAL "AUTO")
-    message(FATAL_ERROR "SYNCRUN_CUDA=${SYNCRUN_CUDA}, but CMake found no CUDA compiler: install the CUDA toolkit and "
-      "put nvcc on PATH (or set CUDACXX), or choose SYNCRUN_CUDA=OFF for CPU devices only")
+  if(NOT CMAKE_CUDA_COMPILER)
+    syncrun_without_cuda("CMake found no CUDA compiler (put nvcc on PATH, or set CUDACXX)")
+  else()
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+      set(CMAKE_CUDA_ARCHITECTURES 80 90 CACHE STRING "GPUs to compile for")
+    endif()
+    enable_language(CUDA)
+    # CMake 3.25 does not know that this compiler has C++20.
+    if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+      list(APPEND CMAKE_CUDA_COMPILE_FEATURES cuda_std_20)
+    endif()
+    find_package(CUDAToolkit REQUIRED)
+    syncrun_import(syncrun_nccl nccl.h nccl)
+    syncrun_import(syncrun_cudnn cudnn.h cudnn)
+    if(TARGET syncrun_nccl)
+      set(SYNCRUN_HAVE_CUDA ON)
+    else()
+      syncrun_without_cuda("NCCL was not found (set NCCL_ROOT)")
+    endif()
   endif()
 endif()

@@ -8,5 +8,6 @@ find_package(spdlog REQUIRED)
 # What every part of the library compiles against. Not installed: users see include/ only.
 add_library(syncrun_internal INTERFACE)
 target_include_directories(syncrun_internal INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
-target_compile_definitions(syncrun_internal INTERFACE SYNCRUN_VERSION="${PROJECT_VERSION}")
+target_compile_definitions(syncrun_internal INTERFACE SYNCRUN_VERSION="${PROJECT_VERSION}"
+  SYNCRUN_SOVERSION="${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}")
 target_link_libraries(syncrun_internal INTERFACE Boost::boost spdlog::spdlog Threads::Threads ${CMAKE_DL_LIBS})

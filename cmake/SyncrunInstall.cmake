@@ -9,6 +9,9 @@ file(RELATIVE_PATH from_bin_to_lib ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_
 install(TARGETS syncrun EXPORT SyncrunTargets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
   FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+if(TARGET syncrun_cuda)
+  install(TARGETS syncrun_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
 install(TARGETS syncrun_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 set_target_properties(syncrun PROPERTIES INSTALL_RPATH "$ORIGIN")
 # The demo installs itself and its digits (demos/mnist).

@@ -14,6 +14,7 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
   FILES
     ${PROJECT_SOURCE_DIR}/include/syncrun/arguments.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/array.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/cuda_worker.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/data.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/call.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/construct.hpp

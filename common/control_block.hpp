@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "common/shared_heap.hpp"
 #include "common/wait.hpp"
 #include "syncrun/detail/call.hpp"
 #include "syncrun/error.hpp"
@@ -87,13 +88,17 @@ struct alignas(128) WorkerSlot {
 
   alignas(64) std::atomic<std::uint64_t> progress;  // command and phase; read when something went wrong, never polled
   std::atomic<std::int64_t> released_ns;            // when it stopped waiting because of a loss (steady clock)
+  /// What it has put on its GPU's stream and waits for: a hash of the collectives of a command, and which of the
+  /// command's waits it is in (command << 8 | wait).
+  std::atomic<std::uint64_t> plan;
+  std::atomic<std::uint64_t> plan_wait;
   std::atomic<std::int32_t> pid;
   std::atomic<StartState> start;
   pthread_mutex_t life;                           // robust; held by a thread of the worker as long as it lives
   std::array<char, kMessageBytes> start_message;  // StartState::failed: why
 };
 
-enum class CommandKind : std::uint8_t { call, construct, destroy, collective, transfer, close };
+enum class CommandKind : std::uint8_t { call, construct, destroy, collective, transfer, unpin, close };
 
 /// Which rows: as in Rows, with the list in the segment.
 struct RowsSlot {
@@ -164,6 +169,7 @@ struct OutputSlot {
 struct alignas(64) Outbox {
   Vote vote;
   bool is_empty;    // had no rows: contributes nothing
+  bool is_fatal;    // failed so that the worker's device cannot be used any more
   bool is_reduced;  // outputs were reduced among the workers: rank order's first holds the result
   ErrorKind error_kind;
   std::int32_t native_code;
@@ -199,7 +205,7 @@ struct FunctionEntry {
 
 /// A rank's copy of a shared variable. Written by its worker only, outside calls that use it.
 struct VariableCopy {
-  std::uint64_t offset;
+  std::uint64_t place;  // as the rank's device names its memory (Device::place_of); of no use to others
   std::uint64_t capacity_bytes;
   std::array<std::int64_t, kMaxDimensions> extents;
 };
@@ -220,6 +226,12 @@ struct VariableEntry {
   }
 };
 
+/// How the ranks of a GPU communicator find each other; written by rank 0.
+struct CommId {
+  std::array<std::byte, 128> bytes;
+  std::atomic<std::uint64_t> command;  // that it is made in
+};
+
 struct ControlHeader {
   std::uint64_t magic;
   std::uint32_t world_size;
@@ -228,6 +240,7 @@ struct ControlHeader {
   std::uint64_t arenas_offset;
   std::uint64_t arena_bytes;  // of each rank
   std::uint64_t seed;
+  DeviceKind device_kind;
   bool spins;         // there is a core for each of them
   bool workers_spin;  // there is one for each worker, at least
   std::uint32_t build_id_bytes;
@@ -238,11 +251,18 @@ struct ControlHeader {
   alignas(64) std::atomic<std::uint64_t> lost;       // 1 + rank of the first worker lost; 0 as long as all is well
   std::atomic<std::uint64_t> failed_call;            // the first failed command that the master has not acknowledged
   std::atomic<std::uint64_t>
-      acknowledged;     // the master knows of failures up to here: what is left of these shares them
+      acknowledged;                        // the master knows of failures up to here: what is left of these shares them
+  std::atomic<std::uint64_t> failed_comm;  // the last command after which GPU communicators are to be made anew
+  CommId comm_id;
   Doorbell to_workers;  // published, lost
   Doorbell to_master;   // done, start, lost
   Doorbell to_peers;    // vote, collective, Command::failed, lost
 };
+
+/// GPUs pin the pages they use.
+constexpr SharedHeap::Pages pages_of(DeviceKind kind) noexcept {
+  return kind == DeviceKind::cpu ? SharedHeap::Pages::returned : SharedHeap::Pages::kept;
+}
 
 /// Finds the parts of a control block at `base`. The layout follows from the world size alone.
 class ControlBlock {

@@ -26,8 +26,8 @@ constexpr std::size_t round_up(std::size_t value, std::size_t to) { return (valu
 
 }  // namespace
 
-SharedHeap::SharedHeap(const Segment& segment, std::uint64_t begin, std::uint64_t bytes)
-    : segment_(&segment), capacity_bytes_(bytes) {
+SharedHeap::SharedHeap(const Segment& segment, std::uint64_t begin, std::uint64_t bytes, Pages pages)
+    : segment_(&segment), capacity_bytes_(bytes), pages_(pages) {
   free_[begin] = {bytes, false};
 }
 
@@ -66,7 +66,7 @@ std::uint64_t SharedHeap::allocate(std::size_t bytes, Contents contents, std::st
     try {
       reserve(offset, size, what);
     } catch (const Error&) {
-      if (!trim()) throw;
+      if (pages_ == Pages::kept || !trim()) throw;
       return allocate(bytes, contents, what);  // no dirty extents are left: ends after one round
     }
   }
@@ -85,7 +85,7 @@ void SharedHeap::free(std::uint64_t offset, Giveback giveback) noexcept {
   const std::size_t size = it->second;
   used_.erase(it);
   used_bytes_ -= size;
-  const bool returned = giveback == Giveback::now && size >= kPagedFrom &&
+  const bool returned = giveback == Giveback::now && pages_ == Pages::returned && size >= kPagedFrom &&
                         ::fallocate(segment_->fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                                     static_cast<off_t>(offset), static_cast<off_t>(size)) == 0;
   insert_free(offset, {size, !returned});
@@ -117,8 +117,10 @@ void SharedHeap::reserve(std::uint64_t offset, std::size_t bytes, std::string_vi
       done += step;
     } else if (errno != EINTR) {
       const int code = errno;
-      ::fallocate(segment_->fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
-                  static_cast<off_t>(bytes));
+      if (pages_ == Pages::returned) {
+        ::fallocate(segment_->fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                    static_cast<off_t>(bytes));
+      }
       throw_errno("cannot reserve " + std::to_string(bytes) + " bytes of shared memory for " + std::string(what), code);
     }
   }

@@ -21,13 +21,20 @@ class SharedHeap {
     later,  ///< Pages are kept for the next allocation.
   };
 
+  /// Whether the pages of free extents may be given back: not while a GPU may have them pinned, since it would go on
+  /// using pages that are no longer the segment's.
+  enum class Pages : std::uint8_t { returned, kept };
+
   SharedHeap() = default;
-  SharedHeap(const Segment& segment, std::uint64_t begin, std::uint64_t bytes);
+  SharedHeap(const Segment& segment, std::uint64_t begin, std::uint64_t bytes, Pages pages = Pages::returned);
 
   /// An extent of at least `bytes`, aligned to 64 bytes (to a page from 64 KiB on). Throws Error (system, ENOMEM) that
   /// says how much was wanted and there was. `what` it is for stands in that message.
   std::uint64_t allocate(std::size_t bytes, Contents contents, std::string_view what);
+  /// Pages::kept makes every giveback a later one.
   void free(std::uint64_t offset, Giveback giveback) noexcept;
+  /// Gives the pages of free extents back, also where they are kept: the caller knows that nobody has pinned them.
+  bool trim() noexcept;
 
   std::size_t used_bytes() const noexcept { return used_bytes_; }
   std::size_t size_of(std::uint64_t offset) const { return used_.at(offset); }
@@ -39,10 +46,10 @@ class SharedHeap {
   };
   void insert_free(std::uint64_t offset, Free extent);
   void reserve(std::uint64_t offset, std::size_t bytes, std::string_view what);
-  bool trim() noexcept;
 
   const Segment* segment_ = nullptr;
   std::size_t capacity_bytes_ = 0;
+  Pages pages_ = Pages::returned;
   std::map<std::uint64_t, Free> free_;
   std::map<std::uint64_t, std::size_t> used_;
   std::size_t used_bytes_ = 0;

@@ -8,6 +8,7 @@
 
 #include "common/errors.hpp"
 #include "common/extents.hpp"
+#include "launcher/devices.hpp"
 #include "launcher/rows_check.hpp"
 #include "launcher/session_core.hpp"
 
@@ -150,15 +151,16 @@ void CallBuilder::add_variable(const std::shared_ptr<VariableRecord>& variable) 
 void CallBuilder::publish() {
   State& state = this->state();
   Command& command = *state.command;
-  if (!function_->has_cpu_body) {
-    throw_usage("'" + function_->name + "' has no body for CPU devices, which this session runs on");
+  if (!function_->has_body) {
+    throw_usage("'" + function_->name + "' has no body for " + std::string(devices_in_words(session_->device_kind())) +
+                " devices, which this session runs on");
   }
   const FunctionRecord& function = *function_;
   command.target = target_;
   command.function = function.entry;
   command.object = function.object ? function.object->id : 0;
   command.has_comm = function.signature.has_comm;
-  command.wants_vote = function.has_updates;
+  command.wants_vote = function.has_updates || (command.has_comm && session_->device_kind() == DeviceKind::cuda);
   command.arguments_count = static_cast<std::uint8_t>(function.signature.arguments.size());
   command.outputs_count = static_cast<std::uint8_t>(function.signature.outputs.size());
   std::copy(function.signature.outputs.begin(), function.signature.outputs.end(), command.outputs.begin());

@@ -13,6 +13,9 @@ namespace syncrun::detail {
 
 namespace {
 
+// Less than this is not worth pinning everything else again.
+constexpr std::size_t kUnpinnedFrom = std::size_t{64} << 20U;
+
 std::span<const std::int64_t> extents_span(const DataRecord& record) {
   return {record.extents.data(), record.dimensions};
 }
@@ -109,8 +112,10 @@ void free_data(DataRecord& record) {
   const SessionCore::Entry entry(*record.session);
   check_closed_for_writing(record);
   await_readers(record);
+  const bool is_much = record.capacity_bytes >= kUnpinnedFrom;
   give_back(record);
   record.extents[0] = 0;
+  if (is_much) record.session->give_back_pages();
 }
 
 RawArray array_of(const DataRecord& record) {

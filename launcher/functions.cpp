@@ -1,10 +1,12 @@
 // Replicated functions and objects: how the workers find the code, and how objects come to be and go.
 
+#include <algorithm>
 #include <cstring>
 
 #include "common/errors.hpp"
 #include "common/image.hpp"
 #include "common/symbols.hpp"
+#include "launcher/devices.hpp"
 #include "launcher/session_core.hpp"
 #include "syncrun/session.hpp"
 
@@ -47,7 +49,11 @@ std::uint64_t write_entry(SessionCore& session, std::span<const Body> bodies, st
   auto& entry = *session.segment().at<FunctionEntry>(offset);
   entry.id = id;
   try {
-    for (const Body& body : bodies) entry.bodies[static_cast<std::size_t>(body.device)] = describe_body(body);
+    for (const Body& body : bodies) {
+      for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda}) {
+        if (runs_on(body.device, kind)) entry.bodies[static_cast<std::size_t>(kind)] = describe_body(body);
+      }
+    }
   } catch (...) {
     session.heap().free(offset, SharedHeap::Giveback::later);
     throw;
@@ -67,9 +73,7 @@ std::shared_ptr<FunctionRecord> define_function(const std::shared_ptr<SessionCor
   record->name = choose_name(name, bodies.front(), id);
   record->signature = signature;
   record->object = std::move(object);
-  for (const Body& body : bodies) {
-    if (body.device == DeviceKind::cpu) record->has_cpu_body = true;
-  }
+  for (const Body& body : bodies) record->has_body = record->has_body || runs_on(body.device, session->device_kind());
   for (const auto& argument : signature.arguments) {
     record->has_updates = record->has_updates || argument.kind == ArgumentKind::update;
   }
@@ -85,13 +89,20 @@ FunctionRecord::~FunctionRecord() {
 
 const std::string& name_of(const FunctionRecord& function) noexcept { return function.name; }
 
-std::shared_ptr<ObjectRecord> replicate_object(const std::shared_ptr<SessionCore>& session, const Body& construct,
-                                               std::span<const std::byte> arguments, std::string_view name) {
+std::shared_ptr<ObjectRecord> replicate_object(const std::shared_ptr<SessionCore>& session,
+                                               std::span<const Body> bodies, std::span<const std::byte> arguments,
+                                               std::string_view name) {
   const SessionCore::Entry guard(*session);
+  const auto runs_here = [&](const Body& body) { return runs_on(body.device, session->device_kind()); };
+  if (std::none_of(bodies.begin(), bodies.end(), runs_here)) {
+    throw_usage("the replicated object cannot be built on " + std::string(devices_in_words(session->device_kind())) +
+                " devices, which this session runs on: give it a constructor or a factory that takes a " +
+                (session->device_kind() == DeviceKind::cpu ? "CpuWorker&" : "CudaWorker&") + ", or no worker");
+  }
   auto record = std::make_shared<ObjectRecord>();
   record->id = session->new_id();
   record->session = session;  // from here on: where one rank's constructor throws, the other ranks' objects must go
-  const std::uint64_t entry = write_entry(*session, {&construct, 1}, session->new_id());
+  const std::uint64_t entry = write_entry(*session, bodies, session->new_id());
   session->run_system("construction", std::string(name), [&](Command& command, SessionCore::InFlight& in_flight) {
     in_flight.temporaries.push_back(entry);
     command.kind = CommandKind::construct;

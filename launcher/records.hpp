@@ -50,7 +50,7 @@ struct FunctionRecord {
   std::string name;
   std::uint64_t entry = 0;  // offset of the FunctionEntry
   std::shared_ptr<ObjectRecord> object;
-  bool has_cpu_body = false;
+  bool has_body = false;  // for the session's kind of device
   bool has_updates = false;
 
   ~FunctionRecord();

@@ -156,6 +156,7 @@ void run_collective(VariableRecord& variable, const char* what, CollectiveKind k
     command.reduction = reduction;
     command.root = root;
     command.has_comm = true;
+    command.wants_vote = variable.session->device_kind() == DeviceKind::cuda;
   });
 }
 

@@ -21,6 +21,9 @@ struct Attachment {
   ControlBlock control;
 
   WorkerSlot& slot() const noexcept { return control.worker(rank); }
+  std::uint64_t command_in_progress() const noexcept {
+    return command_of(slot().progress.load(std::memory_order_relaxed));
+  }
 };
 
 /// Nothing, if this process is not a worker. Else attaches to the segment, starts the thread that holds the sign of life

@@ -22,6 +22,23 @@ void CpuWorker::log(LogLevel level, std::string_view message) {
   core_->logger().log(detail::to_spdlog(level), "{}", message);
 }
 
+// ---- CudaWorker -----------------------------------------------------------------------------------------------
+
+int CudaWorker::rank() const noexcept { return core_->attachment().rank; }
+int CudaWorker::world_size() const noexcept { return core_->attachment().world_size; }
+std::string_view CudaWorker::device() const noexcept { return core_->attachment().device; }
+CUstream_st* CudaWorker::stream() const { return core_->device().stream(); }
+cublasContext* CudaWorker::cublas() const { return core_->device().cublas(); }
+cudnnContext* CudaWorker::cudnn() const { return core_->device().cudnn(); }
+std::int64_t CudaWorker::rows() const noexcept { return core_->running().slice_rows(); }
+std::int64_t CudaWorker::first_row() const noexcept { return core_->running().first_row(); }
+int CudaWorker::slice() const noexcept { return core_->running().slice(); }
+std::mt19937_64& CudaWorker::rng() noexcept { return core_->rng(); }
+void* CudaWorker::scratch_bytes(std::size_t bytes) { return core_->scratch(bytes); }
+void CudaWorker::log(LogLevel level, std::string_view message) {
+  core_->logger().log(detail::to_spdlog(level), "{}", message);
+}
+
 // ---- Comm -----------------------------------------------------------------------------------------------------
 
 int Comm::rank() const noexcept { return core_->rank(); }
@@ -53,6 +70,11 @@ void Comm::all_reduce_bytes(void* values, std::size_t elements, DType dtype, Red
   core_->all_reduce(values, elements, dtype, reduction, core_->rows);
 }
 
+void Comm::all_reduce_value(void* value, DType dtype, Reduction reduction) {
+  const InCollective mark(*core_);
+  core_->all_reduce_value(value, dtype, reduction, core_->rows);
+}
+
 void Comm::broadcast_bytes(void* values, std::size_t bytes, int root) {
   const InCollective mark(*core_);
   core_->broadcast(values, bytes, root);
@@ -73,6 +95,10 @@ OutputBuffer allocate_output(CpuWorker& worker, std::size_t bytes) {
   return worker.core().device().allocate_output(bytes);
 }
 
+OutputBuffer allocate_output(CudaWorker& worker, std::size_t bytes) {
+  return worker.core().device().allocate_output(bytes);
+}
+
 // ---- WorkerCall -----------------------------------------------------------------------------------------------
 
 bool WorkerCall::next_slice() { return core_->running().next_slice(); }
@@ -80,8 +106,10 @@ RawRows WorkerCall::rows(std::size_t argument) { return core_->running().rows(ar
 RawArray WorkerCall::whole(std::size_t argument) { return core_->running().whole(argument); }
 RawUpdate WorkerCall::update(std::size_t argument) { return core_->running().update(argument); }
 const void* WorkerCall::value(std::size_t argument) { return core_->running().value(argument); }
+const void* WorkerCall::scalar(std::size_t argument) { return core_->running().scalar(argument); }
 void* WorkerCall::object() { return core_->object(core_->running().command().object); }
 CpuWorker& WorkerCall::cpu_worker() { return core_->cpu_worker(); }
+CudaWorker& WorkerCall::cuda_worker() { return core_->cuda_worker(); }
 Comm& WorkerCall::comm() { return core_->running().user_comm(); }
 
 void WorkerCall::accept(std::size_t output, const OutputType& type, std::span<const std::int64_t> extents,
@@ -91,6 +119,10 @@ void WorkerCall::accept(std::size_t output, const OutputType& type, std::span<co
 void WorkerCall::accept_scalar(std::size_t output, const OutputType& type, const void* value) {
   core_->running().accept_scalar(output, type, value);
 }
+void WorkerCall::accept_device_scalar(std::size_t output, const OutputType& type, const void* place) {
+  core_->running().accept_device_scalar(output, type, place);
+}
+void WorkerCall::replay(void (*run)(void* context), void* context) { core_->running().replay(run, context); }
 
 std::span<const std::byte> WorkerCall::construction_arguments() {
   const Command& command = core_->running().command();

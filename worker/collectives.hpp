@@ -1,6 +1,6 @@
 #pragma once
 
-// Collectives among CPU workers, over shared memory. Values that lie in the segment are worked on where they are, each
+// Collectives, and those among CPU workers, over shared memory. Values that lie in the segment are worked on where they are, each
 // rank doing its part; small ones, and those in private memory, go through a buffer of each rank.
 
 #include <cstddef>
@@ -39,15 +39,24 @@ class CommCore {
                           std::int64_t weight) = 0;
   virtual void broadcast(void* values, std::size_t bytes, int root) = 0;
   virtual void all_gather(const void* values, std::size_t bytes, void* all) = 0;
+  /// all_reduce of one number in host memory; done on return.
+  virtual void all_reduce_value(void* value, DType dtype, Reduction reduction, std::int64_t weight) = 0;
+  /// Before the first collective of a command.
+  virtual void begin(const Command&) {}
+  /// Makes sure that the next collective needs no set-up, so that it can be captured. Called by all ranks.
+  virtual void prepare() {}
+  /// Changes whenever work that was captured with the communicator has become meaningless.
+  virtual std::uint64_t generation() const noexcept { return 0; }
   /// Around each operation that a body calls: the phase it is in.
   virtual void enter() noexcept {}
   virtual void leave() noexcept {}
-  /// Rows of the current slice, for avg from inside a function.
+  /// Rows of the current slice, this rank's and all ranks', for avg from inside a function.
   std::int64_t rows = 1;
+  std::int64_t all_rows = 1;
 };
 
 /// A communicator of one: everything is there already.
-class SoloComm final : public CommCore {
+class SoloComm : public CommCore {
  public:
   int rank() const noexcept override { return 0; }
   int world_size() const noexcept override { return 1; }
@@ -55,9 +64,10 @@ class SoloComm final : public CommCore {
   void all_reduce(void*, std::size_t, DType, Reduction, std::int64_t) override {}
   void broadcast(void*, std::size_t, int) override {}
   void all_gather(const void* values, std::size_t bytes, void* all) override;
+  void all_reduce_value(void*, DType, Reduction, std::int64_t) override {}
 };
 
-/// All CPU workers of the session.
+/// All workers of the session, by shared memory.
 class CpuComm final : public CommCore {
  public:
   /// `policy`: how to wait for peers. The buffers are at the start of each rank's arena; see kReservedBytes.
@@ -70,8 +80,7 @@ class CpuComm final : public CommCore {
   static constexpr std::size_t kChunkBytes = std::size_t{1} << 20U;
   static constexpr std::size_t kReservedBytes = 2 * kSmallBytes + kChunkBytes;
 
-  /// Before the first collective of a command.
-  void begin(const Command& command) noexcept;
+  void begin(const Command& command) noexcept override;
   /// After the last: peers that still wait for this rank learn that it will not come.
   void leave(const Command& command) noexcept;
   /// Waits until every participant has voted on the command; true if all are for it.
@@ -83,6 +92,9 @@ class CpuComm final : public CommCore {
   void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight) override;
   void broadcast(void* values, std::size_t bytes, int root) override;
   void all_gather(const void* values, std::size_t bytes, void* all) override;
+  void all_reduce_value(void* value, DType dtype, Reduction reduction, std::int64_t weight) override {
+    all_reduce(value, 1, dtype, reduction, weight);
+  }
   void enter() noexcept override { mark(Phase::collective); }
   void leave() noexcept override { mark(Phase::function); }
 

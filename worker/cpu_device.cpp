@@ -1,9 +1,12 @@
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <vector>
 
 #include "common/control_block.hpp"
+#include "common/errors.hpp"
 #include "common/reduce.hpp"
+#include "common/rows.hpp"
 #include "common/segment.hpp"
 #include "worker/device.hpp"
 
@@ -13,7 +16,11 @@ namespace {
 
 class CpuDevice final : public Device {
  public:
-  CpuDevice(const Segment& segment, SharedHeap& arena) : segment_(segment), arena_(arena) {}
+  explicit CpuDevice(const DeviceContext& context)
+      : segment_(context.attachment.segment),
+        arena_(context.arena),
+        rank_(context.attachment.rank),
+        comm_(context.host_comm) {}
 
   void* allocate(std::size_t bytes, SharedHeap::Contents contents, std::string_view what) override {
     return segment_.at(arena_.allocate(bytes, contents, what));
@@ -26,13 +33,24 @@ class CpuDevice final : public Device {
             this};
   }
 
-  void* take_rows(std::size_t, const std::byte* array, std::size_t row_bytes, std::int64_t begin,
-                  std::int64_t) override {
-    return const_cast<std::byte*>(array) + static_cast<std::size_t>(begin) * row_bytes;
+  OutputBuffer adopt_output(OutputBuffer buffer) override {
+    if (buffer.data() == nullptr || segment_.contains(buffer.data())) return buffer;
+    OutputBuffer shared = allocate_output(buffer.bytes());
+    std::memcpy(shared.data(), buffer.data(), buffer.bytes());
+    return shared;
   }
 
-  void* gather_rows(std::size_t argument, const std::byte* array, std::size_t row_bytes,
-                    std::span<const std::int64_t> indices) override {
+  std::uint64_t place_of(const void* memory) const noexcept override { return segment_.offset_of(memory); }
+  void* at(std::uint64_t place) const noexcept override { return segment_.at(place); }
+
+  void* take_rows(std::size_t, const SharedRows& rows, std::int64_t begin, std::int64_t) override {
+    return const_cast<std::byte*>(rows.array) + static_cast<std::size_t>(begin) * rows.row_bytes;
+  }
+  void* gather_rows(std::size_t argument, const SharedRows& rows, std::span<const std::int64_t> indices) override {
+    return gather_local_rows(argument, rows.array, rows.row_bytes, indices);
+  }
+  void* gather_local_rows(std::size_t argument, const std::byte* array, std::size_t row_bytes,
+                          std::span<const std::int64_t> indices) override {
     // A wider unit than bytes keeps any element type aligned.
     auto& staging = staging_[argument];
     const std::size_t words = (indices.size() * row_bytes + sizeof(Line) - 1) / sizeof(Line);
@@ -44,10 +62,9 @@ class CpuDevice final : public Device {
     }
     return staging.data();
   }
-  void* gather_local_rows(std::size_t argument, const std::byte* array, std::size_t row_bytes,
-                          std::span<const std::int64_t> indices) override {
-    return gather_rows(argument, array, row_bytes, indices);
-  }
+  void unpin() override {}
+
+  const void* take_scalar(std::size_t, const std::byte* value, std::size_t) override { return value; }
 
   void copy_in(void* device_memory, const std::byte* shared, std::size_t bytes) override {
     copy_within(device_memory, shared, bytes);
@@ -69,21 +86,60 @@ class CpuDevice final : public Device {
     reduce_elements(dtype, reduction, destinations, sources, weights, elements);
   }
 
+  std::uint64_t share_output(OutputBuffer buffer) override {
+    return buffer.data() == nullptr ? 0 : segment_.offset_of(buffer.detach());
+  }
+  std::size_t large_output_bytes() const noexcept override { return std::size_t{16} << 10U; }
+  bool shares_before_reducing() const noexcept override { return true; }
+
+  /// Each rank that computed something reduces its part, into the first such rank's memory.
+  std::uint64_t reduce_output(const OutputReduction& what, OutputBuffer) override {
+    const auto own = std::find(what.ranks.begin(), what.ranks.end(), rank_);
+    if (own == what.ranks.end()) return 0;
+    const RowRange part = share_of(static_cast<std::int64_t>(what.elements),
+                                   static_cast<std::int64_t>(what.ranks.size()), own - what.ranks.begin());
+    const std::size_t skipped_bytes = static_cast<std::size_t>(part.begin) * size_of(what.dtype);
+    sources_.clear();
+    for (const auto offset : what.offsets) sources_.push_back(segment_.at(offset) + skipped_bytes);
+    void* to = const_cast<void*>(sources_.front());
+    reduce_elements(what.dtype, what.reduction, {&to, 1}, sources_, what.weights,
+                    static_cast<std::size_t>(part.count()));
+    return 0;
+  }
+
+  bool captures() const noexcept override { return false; }
+  void begin_capture() override {}
+  std::unique_ptr<DeviceGraph> end_capture() override { return nullptr; }
+  void abandon_capture() noexcept override {}
+  void launch(DeviceGraph&) override {}
+
+  CommCore& comm() noexcept override { return comm_; }
+  CommCore& solo() noexcept override { return solo_; }
+
+  CUstream_st* stream() override { refuse(); }
+  cublasContext* cublas() override { refuse(); }
+  cudnnContext* cudnn() override { refuse(); }
+
   void finish() override {}
+  bool is_lost() const noexcept override { return false; }
 
  private:
+  [[noreturn]] static void refuse() { throw_usage("a CPU device has no stream and no CUDA library handles"); }
+
   struct alignas(64) Line {
     std::array<std::byte, 64> bytes;
   };
   const Segment& segment_;
   SharedHeap& arena_;
+  int rank_;
+  CpuComm& comm_;
+  SoloComm solo_;
+  std::vector<const void*> sources_;
   std::array<std::vector<Line>, kMaxArguments> staging_;
 };
 
 }  // namespace
 
-std::unique_ptr<Device> make_cpu_device(const Segment& segment, SharedHeap& arena) {
-  return std::make_unique<CpuDevice>(segment, arena);
-}
+std::unique_ptr<Device> make_cpu_device(const DeviceContext& context) { return std::make_unique<CpuDevice>(context); }
 
 }  // namespace syncrun::detail

@@ -14,9 +14,6 @@ namespace syncrun::detail {
 
 namespace {
 
-// Outputs up to here are combined by the master; above, each worker reduces its part.
-constexpr std::size_t kLargeOutputBytes = std::size_t{16} << 10U;
-
 /// What slices so far, and the one at hand, count in an average.
 constexpr std::array<double, 2> weights_of(std::int64_t rows_before, std::int64_t rows) noexcept {
   const auto all = static_cast<double>(rows_before + rows);
@@ -48,7 +45,10 @@ void RunningCall::begin(const Command& command) {
 }
 
 void RunningCall::discard() noexcept {
-  for (auto& output : outputs_) output = PendingOutput{};
+  for (auto& output : outputs_) {
+    if (output.shared != 0) worker_.arena().free(output.shared, SharedHeap::Giveback::later);
+    output = PendingOutput{};
+  }
   for (auto& update : updates_) {
     if (update.total != nullptr) worker_.device().release(update.total);
     if (update.value != nullptr) worker_.device().release(update.value);
@@ -57,8 +57,8 @@ void RunningCall::discard() noexcept {
 }
 
 CommCore& RunningCall::comm() noexcept {
-  if (command_->target >= 0 || worker_.attachment().world_size == 1) return worker_.solo();
-  return worker_.peers();
+  const bool is_alone = command_->target >= 0 || worker_.attachment().world_size == 1;
+  return is_alone ? worker_.device().solo() : worker_.device().comm();
 }
 
 const RowsSlot& RunningCall::local_selection(int rank) const noexcept {
@@ -86,10 +86,26 @@ bool RunningCall::next_slice() {
       if (slice_.count() == 0 && !command_->has_comm) continue;
     }
     comm().rows = slice_rows();
+    if (command_->has_comm) comm().all_rows = rows_of_all();
+    key_.clear();
     worker_.set_phase(Phase::function);
     return true;
   }
   return false;
+}
+
+/// Rows of the current slice on all ranks of the communicator.
+std::int64_t RunningCall::rows_of_all() const {
+  const int world_size = participants();
+  if (!has_rows()) return world_size;
+  if (world_size == 1) return slice_.count();
+  std::int64_t all = 0;
+  for (int rank = 0; rank < world_size; ++rank) {
+    const std::int64_t share =
+        command_->rows_are_local ? local_rows(rank) : share_of(command_->rows, world_size, rank).count();
+    all += share_of(share, command_->slices, slice_index_).count();
+  }
+  return all;
 }
 
 void RunningCall::finish_slice() {
@@ -119,7 +135,9 @@ VariableCopy& RunningCall::copy_of(const ArgumentSlot& slot, int rank) const {
 
 RawRows RunningCall::rows(std::size_t argument) {
   const ArgumentSlot& slot = command_->arguments[argument];
-  return slot.kind == ArgumentKind::sliced ? sliced_rows(argument, slot) : scattered_rows(argument, slot);
+  const RawRows rows = slot.kind == ArgumentKind::sliced ? sliced_rows(argument, slot) : scattered_rows(argument, slot);
+  note_argument(rows.rows.data, rows.rows.extents);
+  return rows;
 }
 
 RawRows RunningCall::scattered_rows(std::size_t argument, const ArgumentSlot& slot) {
@@ -130,14 +148,12 @@ RawRows RunningCall::scattered_rows(std::size_t argument, const ArgumentSlot& sl
   result.rows.extents[0] = slice_.count();
   result.first_row = first_row();
   const std::size_t row_bytes = row_bytes_of(slot.dtype, {slot.extents.data(), slot.dimensions});
-  const std::byte* array = segment.at(slot.offset);
+  const SharedRows all{segment.at(slot.offset), row_bytes, slot.extents[0]};
   if (batch.kind == Rows::Kind::list) {
     const auto* indices = segment.at<const std::int64_t>(batch.offset) + slice_.begin;
-    result.rows.data =
-        worker_.device().gather_rows(argument, array, row_bytes, {indices, static_cast<std::size_t>(slice_.count())});
+    result.rows.data = worker_.device().gather_rows(argument, all, {indices, static_cast<std::size_t>(slice_.count())});
   } else {
-    result.rows.data =
-        worker_.device().take_rows(argument, array, row_bytes, batch.begin + slice_.begin, slice_.count());
+    result.rows.data = worker_.device().take_rows(argument, all, batch.begin + slice_.begin, slice_.count());
   }
   return result;
 }
@@ -152,7 +168,7 @@ RawRows RunningCall::sliced_rows(std::size_t argument, const ArgumentSlot& slot)
   result.first_row = first_row();
   const std::size_t row_bytes = row_bytes_of(slot.dtype, {copy.extents.data(), slot.dimensions});
   const std::int64_t begin = slice_.begin - share_.begin;  // among this rank's selected rows
-  std::byte* array = segment.at(copy.offset);
+  auto* array = static_cast<std::byte*>(worker_.device().at(copy.place));
   if (selection.kind == Rows::Kind::list) {
     const auto* indices = segment.at<const std::int64_t>(selection.offset) + begin;
     result.rows.data = worker_.device().gather_local_rows(argument, array, row_bytes,
@@ -164,16 +180,21 @@ RawRows RunningCall::sliced_rows(std::size_t argument, const ArgumentSlot& slot)
 }
 
 RawArray RunningCall::whole(std::size_t argument) {
+  const RawArray array = whole_array(argument);
+  note_argument(array.data, array.extents);
+  return array;
+}
+
+RawArray RunningCall::whole_array(std::size_t argument) {
   const ArgumentSlot& slot = command_->arguments[argument];
   const auto& segment = worker_.attachment().segment;
   if (slot.kind == ArgumentKind::local) {
     const VariableCopy& copy = copy_of(slot, worker_.attachment().rank);
-    return {segment.at(copy.offset), copy.extents};
+    return {worker_.device().at(copy.place), copy.extents};
   }
   const std::span<const std::int64_t> extents(slot.extents.data(), slot.dimensions);
-  return {worker_.device().take_rows(argument, segment.at(slot.offset), row_bytes_of(slot.dtype, extents), 0,
-                                     slot.extents[0]),
-          slot.extents};
+  const SharedRows all{segment.at(slot.offset), row_bytes_of(slot.dtype, extents), slot.extents[0]};
+  return {worker_.device().take_rows(argument, all, 0, all.rows), slot.extents};
 }
 
 RawUpdate RunningCall::update(std::size_t argument) {
@@ -187,8 +208,16 @@ RawUpdate RunningCall::update(std::size_t argument) {
     worker_.device().clear(pending.value, pending.bytes);
   }
   pending.is_written = true;
+  note_argument(pending.value, copy.extents);
   update_arguments_ |= 1U << argument;
-  return {{worker_.attachment().segment.at(copy.offset), copy.extents}, {pending.value, copy.extents}};
+  return {{worker_.device().at(copy.place), copy.extents}, {pending.value, copy.extents}};
+}
+
+const void* RunningCall::scalar(std::size_t argument) {
+  const ArgumentSlot& slot = command_->arguments[argument];
+  const void* place = worker_.device().take_scalar(argument, worker_.attachment().segment.at(slot.offset), slot.bytes);
+  note_argument(place, {});
+  return place;
 }
 
 const void* RunningCall::value(std::size_t argument) const {
@@ -219,6 +248,11 @@ void average_scalar(std::array<std::byte, 8>& total, double& sum, const void* va
 }  // namespace
 
 void RunningCall::accept_scalar(std::size_t output, const OutputType& type, const void* value) {
+  if (recording_ != nullptr) {
+    throw_usage("output " + std::to_string(output) +
+                " of a replayable function is a number that the host knows, which would be the same for ever: return "
+                "Output::in_device_memory");
+  }
   PendingOutput& pending = outputs_[output];
   const std::int64_t rows = slice_rows();
   if (rows == 0) return;
@@ -244,6 +278,22 @@ void RunningCall::accept_scalar(std::size_t output, const OutputType& type, cons
 
 void RunningCall::accept(std::size_t output, const OutputType& type, std::span<const std::int64_t> extents,
                          OutputBuffer buffer) {
+  if (elements_in(extents) != 0 && buffer.data() == nullptr) {
+    throw_usage("output " + std::to_string(output) +
+                " was returned without memory: construct it with the worker and its shape");
+  }
+  if (recording_ == nullptr) return take_output(output, type, extents, std::move(buffer));
+  if (buffer.data() != nullptr && buffer.context() != &worker_.device()) {
+    throw_usage("output " + std::to_string(output) +
+                " of a replayable function was made of host memory, which would keep this call's values for ever: "
+                "construct it with the worker and its shape");
+  }
+  recording_->outputs.push_back({output, type, {extents.begin(), extents.end()}, std::move(buffer), nullptr});
+}
+
+/// Adds a slice's output to those before.
+void RunningCall::take_output(std::size_t output, const OutputType& type, std::span<const std::int64_t> extents,
+                              OutputBuffer buffer) {
   PendingOutput& pending = outputs_[output];
   const std::int64_t rows = slice_rows();
   if (rows == 0) return;
@@ -255,18 +305,14 @@ void RunningCall::accept(std::size_t output, const OutputType& type, std::span<c
                 std::to_string(slice_index_) + " and " + syncrun::to_string({pending.extents.data(), type.dimensions}) +
                 " before");
   }
-  if (elements_in(extents) != 0 && buffer.data() == nullptr) {
-    throw_usage("output " + std::to_string(output) +
-                " was returned without memory: construct it with the worker and "
-                "its shape");
-  }
 
   if (type.reduction == Reduction::gather) {
     pending.piece_rows.push_back(extents[0]);
     pending.pieces.push_back(std::move(buffer));
   } else if (pending.slices == 0) {
-    pending.buffer = into_shared_memory(std::move(buffer));
+    pending.buffer = worker_.device().adopt_output(std::move(buffer));
   } else {
+    buffer = worker_.device().adopt_output(std::move(buffer));
     worker_.device().accumulate(type.dtype, type.reduction, pending.buffer.data(), buffer.data(),
                                 weights_of(pending.rows, rows), elements_in(extents));
   }
@@ -274,11 +320,16 @@ void RunningCall::accept(std::size_t output, const OutputType& type, std::span<c
   ++pending.slices;
 }
 
-OutputBuffer RunningCall::into_shared_memory(OutputBuffer buffer) {
-  if (buffer.data() == nullptr || worker_.attachment().segment.contains(buffer.data())) return buffer;
-  OutputBuffer shared = worker_.device().allocate_output(buffer.bytes());
-  std::memcpy(shared.data(), buffer.data(), buffer.bytes());
-  return shared;
+/// A number in device memory is handled as an array of one until it is delivered.
+void RunningCall::accept_device_scalar(std::size_t output, const OutputType& type, const void* place) {
+  if (recording_ != nullptr) {
+    recording_->outputs.push_back({output, type, {}, {}, place});
+    return;
+  }
+  Device& device = worker_.device();
+  OutputBuffer buffer = device.allocate_output(size_of(type.dtype));
+  device.copy_within(buffer.data(), place, buffer.bytes());
+  take_output(output, type, {}, std::move(buffer));
 }
 
 void RunningCall::concatenate(PendingOutput& pending, const OutputType& type) {
@@ -286,7 +337,7 @@ void RunningCall::concatenate(PendingOutput& pending, const OutputType& type) {
   for (const auto& piece : pending.pieces) bytes += piece.bytes();
   pending.extents[0] = std::accumulate(pending.piece_rows.begin(), pending.piece_rows.end(), std::int64_t{0});
   if (pending.pieces.size() == 1) {
-    pending.buffer = into_shared_memory(std::move(pending.pieces.front()));
+    pending.buffer = worker_.device().adopt_output(std::move(pending.pieces.front()));
   } else if (bytes != 0) {
     pending.buffer = worker_.device().allocate_output(bytes);
     auto* to = static_cast<std::byte*>(pending.buffer.data());
@@ -299,92 +350,188 @@ void RunningCall::concatenate(PendingOutput& pending, const OutputType& type) {
   }
 }
 
-void RunningCall::finish_output(std::size_t index, PendingOutput& pending, OutputSlot& slot) {
-  const OutputType& type = command_->outputs[index];
-  if (type.dimensions == 0) {
-    slot.scalar = pending.scalar;
-    return;
-  }
-  if (type.reduction == Reduction::gather) concatenate(pending, type);
-  slot.extents = pending.extents;
-  slot.offset = pending.buffer.data() == nullptr ? 0 : worker_.attachment().segment.offset_of(pending.buffer.data());
+/// Arrays that are combined element by element.
+bool RunningCall::is_reduced_by_workers(const OutputType& type) const noexcept {
+  return type.dimensions > 0 && type.reduction != Reduction::gather;
 }
 
 bool RunningCall::deliver(Outbox& outbox) {
-  worker_.device().finish();
   outbox.is_empty = has_rows() && share_.count() == 0;
   outbox.is_reduced = false;
   outbox.rows = has_rows() ? share_.count() : 1;
+  Device& device = worker_.device();
   bool is_large = false;
   for (std::size_t i = 0; i < command_->outputs_count && !outbox.is_empty; ++i) {
-    finish_output(i, outputs_[i], outbox.outputs[i]);
     const OutputType& type = command_->outputs[i];
-    is_large = is_large || (type.dimensions > 0 && type.reduction != Reduction::gather &&
-                            outputs_[i].buffer.bytes() > kLargeOutputBytes);
+    if (type.reduction == Reduction::gather) concatenate(outputs_[i], type);
+    is_large = is_large || (is_reduced_by_workers(type) && outputs_[i].buffer.bytes() > device.large_output_bytes());
   }
-  return is_large && participants() > 1;
+  is_large = is_large && participants() > 1;
+  for (std::size_t i = 0; i < command_->outputs_count && !outbox.is_empty; ++i) {
+    PendingOutput& pending = outputs_[i];
+    OutputSlot& slot = outbox.outputs[i];
+    slot.extents = pending.extents;
+    const bool stays = is_large && is_reduced_by_workers(command_->outputs[i]) && !device.shares_before_reducing();
+    if (!stays) pending.shared = device.share_output(std::move(pending.buffer));
+    slot.offset = pending.shared;
+  }
+  device.finish();
+  for (std::size_t i = 0; i < command_->outputs_count && !outbox.is_empty; ++i) {
+    if (command_->outputs[i].dimensions != 0) continue;
+    const PendingOutput& pending = outputs_[i];
+    outbox.outputs[i].scalar = pending.scalar;
+    if (pending.shared != 0) {
+      std::memcpy(outbox.outputs[i].scalar.data(), worker_.attachment().segment.at(pending.shared),
+                  size_of(command_->outputs[i].dtype));
+    }
+  }
+  return is_large;
 }
 
 int RunningCall::participants() const noexcept { return command_->target < 0 ? worker_.attachment().world_size : 1; }
 
 void RunningCall::commit_updates() {
+  if (update_arguments_ == 0) return;
   for (std::size_t i = 0; i < command_->arguments_count; ++i) {
     PendingUpdate& update = updates_[i];
     if (update.rows == 0 || update.total == nullptr) continue;
-    const ArgumentSlot& slot = command_->arguments[i];
-    worker_.device().copy_within(worker_.attachment().segment.at(copy_of(slot, worker_.attachment().rank).offset),
-                                 update.total, update.bytes);
+    const VariableCopy& copy = copy_of(command_->arguments[i], worker_.attachment().rank);
+    worker_.device().copy_within(worker_.device().at(copy.place), update.total, update.bytes);
   }
   worker_.device().finish();
 }
 
-/// Each rank that computed something reduces its part of every reduced output, into the first such rank's memory. If
-/// shapes differ, nobody reduces: every rank sees the same, and the master reports it.
-void RunningCall::reduce_outputs() {
+/// Called by all ranks; those that computed something bring their outputs. If shapes differ, nobody reduces: every rank
+/// sees the same, and the master reports it.
+void RunningCall::reduce_outputs(Outbox& outbox) {
   const auto& attachment = worker_.attachment();
   std::vector<int> ranks;
   double rows = 0;
   for (int rank = 0; rank < attachment.world_size; ++rank) {
-    const Outbox& outbox = attachment.control.outbox(command_->id, rank);
-    if (outbox.is_empty) continue;
+    const Outbox& other = attachment.control.outbox(command_->id, rank);
+    if (other.is_empty) continue;
     ranks.push_back(rank);
-    rows += static_cast<double>(outbox.rows);
+    rows += static_cast<double>(other.rows);
   }
-  const auto own = std::find(ranks.begin(), ranks.end(), attachment.rank);
-  if (own == ranks.end()) return;
-
   std::vector<double> weights;
   for (const int rank : ranks) {
     weights.push_back(static_cast<double>(attachment.control.outbox(command_->id, rank).rows) / rows);
   }
   for (std::size_t i = 0; i < command_->outputs_count; ++i) {
-    const OutputType& type = command_->outputs[i];
-    if (type.dimensions == 0 || type.reduction == Reduction::gather) continue;
-    std::vector<const void*> sources;
-    for (const int rank : ranks) {
-      const OutputSlot& output = attachment.control.outbox(command_->id, rank).outputs[i];
-      if (output.extents != attachment.control.outbox(command_->id, ranks.front()).outputs[i].extents) return;
-      sources.push_back(attachment.segment.at(output.offset));
-    }
-    const std::size_t elements = elements_in({outputs_[i].extents.data(), type.dimensions});
-    const RowRange part =
-        share_of(static_cast<std::int64_t>(elements), static_cast<std::int64_t>(ranks.size()), own - ranks.begin());
-    const std::size_t skipped_bytes = static_cast<std::size_t>(part.begin) * size_of(type.dtype);
-    for (auto& source : sources) source = static_cast<const std::byte*>(source) + skipped_bytes;
-    void* to = const_cast<void*>(sources.front());
-    reduce_elements(type.dtype, type.reduction, {&to, 1}, sources, weights, static_cast<std::size_t>(part.count()));
+    if (is_reduced_by_workers(command_->outputs[i]) && !reduce_output(i, outbox, ranks, weights)) return;
   }
-  attachment.control.outbox(command_->id, attachment.rank).is_reduced = true;
+  worker_.device().finish();
+  outbox.is_reduced = true;
+}
+
+bool RunningCall::reduce_output(std::size_t index, Outbox& outbox, std::span<const int> ranks,
+                                std::span<const double> weights) {
+  const auto& attachment = worker_.attachment();
+  const OutputType& type = command_->outputs[index];
+  const auto& extents = attachment.control.outbox(command_->id, ranks.front()).outputs[index].extents;
+  std::vector<std::uint64_t> offsets;
+  for (const int rank : ranks) {
+    const OutputSlot& output = attachment.control.outbox(command_->id, rank).outputs[index];
+    if (output.extents != extents) return false;
+    offsets.push_back(output.offset);
+  }
+  const OutputReduction what{type.dtype, type.reduction, elements_in({extents.data(), type.dimensions}),
+                             ranks,      weights,        offsets};
+  const std::uint64_t result = worker_.device().reduce_output(what, std::move(outputs_[index].buffer));
+  if (result != 0) outbox.outputs[index].offset = outputs_[index].shared = result;
+  return true;
 }
 
 void RunningCall::end(std::uint64_t command) {
   for (std::size_t i = 0; i < command_->outputs_count; ++i) {
-    if (outputs_[i].buffer.data() != nullptr) {
-      worker_.free_when_consumed(command, worker_.attachment().segment.offset_of(outputs_[i].buffer.detach()));
-    }
+    if (outputs_[i].shared != 0) worker_.free_when_consumed(command, outputs_[i].shared);
     outputs_[i] = PendingOutput{};
   }
   if (update_arguments_ != 0) discard();
+}
+
+// ---- replay ---------------------------------------------------------------------------------------------------
+
+/// Everything that work on the device can depend on besides the values: each argument's address and shape, and what a
+/// body may ask of its worker.
+void RunningCall::note_argument(const void* data, std::span<const std::int64_t> extents) {
+  if (!worker_.device().captures()) return;
+  key_.push_back(reinterpret_cast<std::uintptr_t>(data));
+  for (const auto extent : extents) key_.push_back(static_cast<std::uint64_t>(extent));
+}
+
+RunningCall::Recording& RunningCall::recording_of(const RecordingKey& key) {
+  constexpr std::size_t kMostRecordings = 64;
+  const auto found = recordings_.find(key);
+  if (found != recordings_.end()) return found->second;
+  if (recordings_.size() >= kMostRecordings) {
+    recordings_.erase(std::min_element(recordings_.begin(), recordings_.end(), [](const auto& a, const auto& b) {
+      return a.second.last_use < b.second.last_use;
+    }));
+  }
+  return recordings_[key];
+}
+
+void RunningCall::replay(void (*run)(void* context), void* context) {
+  Device& device = worker_.device();
+  if (!device.captures()) return run(context);
+  if (command_->has_comm) {
+    comm().prepare();
+    if (comm().generation() != recorded_generation_) forget_recordings();
+    recorded_generation_ = comm().generation();
+  }
+  key_.push_back(command_->function);
+  key_.push_back(command_->object);
+  key_.push_back(static_cast<std::uint64_t>(comm().all_rows));
+  key_.push_back(static_cast<std::uint64_t>(slice_rows()));
+  key_.push_back(static_cast<std::uint64_t>(first_row()));
+  key_.push_back(static_cast<std::uint64_t>(slice_index_));
+  key_.push_back(static_cast<std::uint64_t>(command_->target));
+  Recording& recording = recording_of(key_);
+  recording.last_use = command_->id;
+  if (!recording.is_warm) {
+    recording.is_warm = true;
+    return run(context);
+  }
+  if (recording.graph == nullptr) record(recording, run, context);
+  device.launch(*recording.graph);
+  accept_recorded(recording);
+}
+
+void RunningCall::record(Recording& recording, void (*run)(void* context), void* context) {
+  Device& device = worker_.device();
+  recording.outputs.clear();
+  recording_ = &recording;
+  try {
+    device.begin_capture();
+    run(context);
+    recording.graph = device.end_capture();
+  } catch (...) {
+    recording_ = nullptr;
+    device.abandon_capture();
+    throw;
+  }
+  recording_ = nullptr;
+}
+
+/// The recording keeps its outputs' memory. Where later slices are added to the first, that is done in a copy.
+void RunningCall::accept_recorded(const Recording& recording) {
+  Device& device = worker_.device();
+  for (const RecordedOutput& recorded : recording.outputs) {
+    if (recorded.place != nullptr) {
+      accept_device_scalar(recorded.output, recorded.type, recorded.place);
+      continue;
+    }
+    OutputBuffer buffer(
+        recorded.buffer.data(), recorded.buffer.bytes(), [](void*, void*) noexcept {},
+        const_cast<void*>(recorded.buffer.context()));
+    if (command_->slices > 1 && buffer.data() != nullptr) {
+      OutputBuffer copy = device.allocate_output(buffer.bytes());
+      device.copy_within(copy.data(), buffer.data(), buffer.bytes());
+      buffer = std::move(copy);
+    }
+    take_output(recorded.output, recorded.type, recorded.extents, std::move(buffer));
+  }
 }
 
 }  // namespace syncrun::detail

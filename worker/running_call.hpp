@@ -4,6 +4,8 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "common/control_block.hpp"
 #include "common/rows.hpp"
 #include "syncrun/detail/call.hpp"
+#include "worker/device.hpp"
 
 namespace syncrun::detail {
 
@@ -37,16 +40,23 @@ class RunningCall {
   RawArray whole(std::size_t argument);
   RawUpdate update(std::size_t argument);
   const void* value(std::size_t argument) const;
+  const void* scalar(std::size_t argument);
 
   void accept(std::size_t output, const OutputType& type, std::span<const std::int64_t> extents, OutputBuffer buffer);
   void accept_scalar(std::size_t output, const OutputType& type, const void* value);
+  void accept_device_scalar(std::size_t output, const OutputType& type, const void* place);
+
+  /// A slice of a replayable function: see WorkerCall::replay.
+  void replay(void (*run)(void* context), void* context);
+  /// Recorded work refers to memory, or to a communicator, that is there no more.
+  void forget_recordings() noexcept { recordings_.clear(); }
 
   /// After the last slice: averages are divided, slices concatenated, everything lies in shared memory, and the outbox
   /// says so. Returns true if outputs are large enough to be reduced by the workers.
   bool deliver(Outbox& outbox);
   /// After the vote.
   void commit_updates();
-  void reduce_outputs();
+  void reduce_outputs(Outbox& outbox);
   /// Hands the outputs' memory over until the master has consumed the command, and forgets the rest.
   void end(std::uint64_t command);
 
@@ -56,10 +66,11 @@ class RunningCall {
     int slices = 0;
     std::array<std::int64_t, kMaxDimensions> extents{};
     alignas(8) std::array<std::byte, 8> scalar{};
-    double average = 0;  // of a scalar avg: sum of value * rows
-    OutputBuffer buffer;
+    double average = 0;                // of a scalar avg: sum of value * rows
+    OutputBuffer buffer;               // of a number in device memory, too
     std::vector<OutputBuffer> pieces;  // gather: one per slice
     std::vector<std::int64_t> piece_rows;
+    std::uint64_t shared = 0;  // offset in the segment, once it was shared
   };
   struct PendingUpdate {
     void* total = nullptr;  // accumulated over slices
@@ -75,12 +86,36 @@ class RunningCall {
   const RowsSlot& local_selection(int rank) const noexcept;
   std::int64_t local_rows(int rank) const;
   void finish_slice();
+  RawArray whole_array(std::size_t argument);
+  void take_output(std::size_t output, const OutputType& type, std::span<const std::int64_t> extents,
+                   OutputBuffer buffer);
   RawRows scattered_rows(std::size_t argument, const ArgumentSlot& slot);
   RawRows sliced_rows(std::size_t argument, const ArgumentSlot& slot);
   VariableCopy& copy_of(const ArgumentSlot& slot, int rank) const;
-  void finish_output(std::size_t index, PendingOutput& pending, OutputSlot& slot);
+  std::int64_t rows_of_all() const;
+  bool is_reduced_by_workers(const OutputType& type) const noexcept;
   void concatenate(PendingOutput& pending, const OutputType& type);
-  OutputBuffer into_shared_memory(OutputBuffer buffer);
+  bool reduce_output(std::size_t index, Outbox& outbox, std::span<const int> ranks, std::span<const double> weights);
+
+  /// What a replayable function did for arguments of these addresses and shapes.
+  struct RecordedOutput {
+    std::size_t output;
+    OutputType type;
+    std::vector<std::int64_t> extents;
+    OutputBuffer buffer;
+    const void* place = nullptr;  // of a number in device memory
+  };
+  struct Recording {
+    bool is_warm = false;  // has run once: libraries have loaded what they need
+    std::unique_ptr<DeviceGraph> graph;
+    std::vector<RecordedOutput> outputs;
+    std::uint64_t last_use = 0;
+  };
+  using RecordingKey = std::vector<std::uint64_t>;
+  Recording& recording_of(const RecordingKey& key);
+  void record(Recording& recording, void (*run)(void* context), void* context);
+  void accept_recorded(const Recording& recording);
+  void note_argument(const void* data, std::span<const std::int64_t> extents);
 
   WorkerCore& worker_;
   const Command* command_ = nullptr;
@@ -92,6 +127,10 @@ class RunningCall {
   std::array<PendingUpdate, kMaxArguments> updates_;
   std::uint32_t update_arguments_ = 0;  // a bit for each argument that is an update
   std::optional<Comm> user_comm_;
+  RecordingKey key_;  // of the current slice
+  std::map<RecordingKey, Recording> recordings_;
+  Recording* recording_ = nullptr;  // being made
+  std::uint64_t recorded_generation_ = 0;
 };
 
 }  // namespace syncrun::detail

@@ -7,6 +7,7 @@
 
 #include "common/environment.hpp"
 #include "common/errors.hpp"
+#include "common/extents.hpp"
 #include "common/image.hpp"
 
 namespace syncrun::detail {
@@ -17,6 +18,17 @@ std::int64_t now_ns() noexcept { return Clock::now().time_since_epoch().count();
 
 LogLevel log_level_from_environment();
 
+void raise_to(std::atomic<std::uint64_t>& word, std::uint64_t value) noexcept {
+  std::uint64_t known = word.load(std::memory_order_relaxed);
+  while (known < value && !word.compare_exchange_weak(known, value, std::memory_order_acq_rel)) {
+  }
+}
+
+std::unique_ptr<Device> make_device(const DeviceContext& context) {
+  context.attachment.slot().progress.store(progress_word(0, Phase::device), std::memory_order_release);
+  return context.attachment.device.starts_with("cuda") ? make_cuda_device(context) : make_cpu_device(context);
+}
+
 }  // namespace
 
 WorkerCore::WorkerCore(Attachment& attachment)
@@ -26,11 +38,12 @@ WorkerCore::WorkerCore(Attachment& attachment)
       arena_(attachment_.segment,
              header_.arenas_offset + header_.arena_bytes * static_cast<std::uint64_t>(attachment_.rank) +
                  CpuComm::kReservedBytes,
-             header_.arena_bytes - CpuComm::kReservedBytes),
-      device_(make_cpu_device(attachment_.segment, arena_)),
+             header_.arena_bytes - CpuComm::kReservedBytes, pages_of(header_.device_kind)),
       // While the workers meet, the master sleeps.
       peers_(attachment_, header_.workers_spin ? WaitPolicy::spinning() : WaitPolicy::yielding()),
+      device_(make_device({attachment_, arena_, peers_, [this] { check_interrupted(); }})),
       cpu_worker_(*this),
+      cuda_worker_(*this),
       logger_(make_logger(attachment_.device, log_level_from_environment())),
       running_(std::make_unique<RunningCall>(*this)) {
   std::seed_seq seed{static_cast<std::uint32_t>(header_.seed), static_cast<std::uint32_t>(header_.seed >> 32U),
@@ -89,6 +102,8 @@ int WorkerCore::serve() {
   for (std::uint64_t id = 1; await_command(id); ++id) {
     Command& command = attachment_.control.command(id);
     current_ = id;
+    command_ = &command;
+    needs_peers_ = command.has_comm;
     if (command.kind == CommandKind::close) {
       set_phase(Phase::close);
       return 0;
@@ -108,6 +123,17 @@ bool WorkerCore::await_command(std::uint64_t id) {
   const auto published = [&] { return header_.published.load(std::memory_order_seq_cst) >= id; };
   const auto lost = [&] { return header_.lost.load(std::memory_order_seq_cst) != 0; };
   return wait_until(header_.to_workers, policy_, endless, published, lost) == Woken::ready;
+}
+
+/// What ends a wait for the device, as CpuComm::await ends one for peers.
+void WorkerCore::check_interrupted() const {
+  if (header_.lost.load(std::memory_order_acquire) != 0) {
+    attachment_.slot().released_ns.store(now_ns(), std::memory_order_release);
+    throw SessionLost();
+  }
+  const bool is_abandoned =
+      command_ != nullptr && needs_peers_ && command_->failed.load(std::memory_order_acquire) == command_->id;
+  if (is_abandoned) throw Abandoned();
 }
 
 void WorkerCore::finish(const Command& command) noexcept {
@@ -139,17 +165,19 @@ void WorkerCore::execute(Command& command) {
     report_failure(command, ErrorKind::function, 0, "a call before this one failed", false);
     return cast_vote(command, Vote::failed);  // a peer that was faster may be waiting for it
   }
-  if (command.has_comm) peers_.begin(command);
+  Outbox& outbox = attachment_.control.outbox(command.id, attachment_.rank);
   try {
+    if (command.has_comm) device_->comm().begin(command);
     switch (command.kind) {
       case CommandKind::call:
       case CommandKind::construct: return run_call(command);
       case CommandKind::destroy: return destroy_object(command.object);
       case CommandKind::collective: run_collective(command); break;
       case CommandKind::transfer: run_transfer(command); break;
+      case CommandKind::unpin: device_->unpin(); break;
       case CommandKind::close: break;
     }
-    attachment_.control.outbox(command.id, attachment_.rank).vote = Vote::ok;
+    outbox.vote = Vote::ok;
   } catch (const SessionLost&) {
     throw;
   } catch (const Abandoned& error) {
@@ -159,6 +187,10 @@ void WorkerCore::execute(Command& command) {
   } catch (const std::exception& error) {
     report_failure(command, ErrorKind::system, 0, error.what(), true);
   }
+  if (command.wants_vote) {
+    cast_vote(command, outbox.vote);
+    peers_.all_voted_ok(command);  // nobody goes on to the next collective before all know how this one ended
+  }
 }
 
 // ---- calls ----------------------------------------------------------------------------------------------------
@@ -167,7 +199,7 @@ const WorkerCore::LoadedFunction& WorkerCore::load(std::uint64_t function_offset
   const auto* entry = attachment_.segment.at<const FunctionEntry>(function_offset);
   const auto found = functions_.find(entry->id);
   if (found != functions_.end()) return found->second;
-  const BodyEntry& body = entry->bodies[static_cast<std::size_t>(DeviceKind::cpu)];
+  const BodyEntry& body = entry->bodies[static_cast<std::size_t>(header_.device_kind)];
   LoadedFunction loaded{};
   loaded.thunk = reinterpret_cast<Thunk>(resolve(body.thunk));
   loaded.pointer.is_member = body.is_member;
@@ -204,15 +236,29 @@ void WorkerCore::run_call(Command& command) {
   }
 
   cast_vote(command, outbox.vote);
-  if (outbox.vote == Vote::ok && (is_large || command.wants_vote)) {
-    set_phase(Phase::vote);
-    const bool all_ok = peers_.all_voted_ok(command);
-    set_phase(Phase::reduction);
-    if (all_ok && is_large) running_->reduce_outputs();
-    if (all_ok && command.wants_vote) running_->commit_updates();
-  }
+  complete_call(command, outbox, is_large);
   running_->end(command.id);
   if (command.kind == CommandKind::construct) forget(command.function);
+}
+
+/// After this rank's vote: outputs are reduced and updates committed if every rank is for it.
+void WorkerCore::complete_call(Command& command, Outbox& outbox, bool is_large) {
+  const bool waits = command.wants_vote || (outbox.vote == Vote::ok && is_large);
+  if (!waits) return;
+  set_phase(Phase::vote);
+  if (!peers_.all_voted_ok(command)) return;
+  set_phase(Phase::reduction);
+  needs_peers_ = needs_peers_ || is_large;
+  try {
+    if (is_large) running_->reduce_outputs(outbox);
+    if (command.wants_vote) running_->commit_updates();
+  } catch (const SessionLost&) {
+    throw;
+  } catch (const Abandoned& error) {
+    report_failure(command, ErrorKind::function, 0, error.what(), false);
+  } catch (const Error& error) {
+    report_failure(command, error.kind(), error.native_code(), error.what(), true);
+  }
 }
 
 /// A constructor is called once.
@@ -247,6 +293,8 @@ void WorkerCore::report_failure(Command& command, ErrorKind kind, int native_cod
   put_text(outbox.message, message);
   outbox.vote = Vote::failed;
   if (is_own) raise_failed_call(command);
+  outbox.is_fatal = device_->is_lost();
+  if (command.has_comm) raise_to(header_.failed_comm, command.id);
   command.failed.store(command.id, std::memory_order_seq_cst);
   header_.to_peers.ring();
   running_->discard();
@@ -258,10 +306,10 @@ void WorkerCore::run_collective(const Command& command) {
   set_phase(Phase::collective);
   auto& entry = *attachment_.segment.at<VariableEntry>(command.variable);
   const VariableCopy& copy = entry.copies()[attachment_.rank];
-  std::size_t elements = 1;
-  for (std::size_t i = 0; i < entry.dimensions; ++i) elements *= static_cast<std::size_t>(copy.extents[i]);
-  CommCore& comm = attachment_.world_size == 1 ? static_cast<CommCore&>(solo_) : peers_;
-  void* const values = attachment_.segment.at(copy.offset);
+  const std::size_t elements = elements_in({copy.extents.data(), entry.dimensions});
+  CommCore& comm = attachment_.world_size == 1 ? device_->solo() : device_->comm();
+  void* const values = device_->at(copy.place);
+  comm.all_rows = attachment_.world_size;
   if (command.collective == CollectiveKind::all_reduce) {
     comm.all_reduce(values, elements, entry.dtype, command.reduction, 1);
   } else if (command.collective == CollectiveKind::broadcast) {
@@ -269,10 +317,12 @@ void WorkerCore::run_collective(const Command& command) {
   } else {
     comm.barrier();
   }
+  device_->finish();
 }
 
 void WorkerCore::release_copy(VariableCopy& copy) noexcept {
-  if (copy.capacity_bytes != 0) device_->release(attachment_.segment.at(copy.offset));
+  if (copy.capacity_bytes != 0) device_->release(device_->at(copy.place));
+  running_->forget_recordings();
   copy = VariableCopy{};
 }
 
@@ -282,12 +332,11 @@ void WorkerCore::run_transfer(const Command& command) {
   if (!part.takes_part) return;
   auto& entry = *attachment_.segment.at<VariableEntry>(command.variable);
   VariableCopy& copy = entry.copies()[attachment_.rank];
-  std::size_t bytes = size_of(entry.dtype);
-  for (std::size_t i = 0; i < entry.dimensions; ++i) bytes *= static_cast<std::size_t>(part.extents[i]);
+  const std::size_t bytes = elements_in({part.extents.data(), entry.dimensions}) * size_of(entry.dtype);
 
   if (command.direction == TransferDirection::from_variable) {
     if (bytes > copy.capacity_bytes) throw_usage("a shared variable's copy is smaller than what was asked of it");
-    device_->copy_out(attachment_.segment.at(part.offset), attachment_.segment.at(copy.offset), bytes);
+    device_->copy_out(attachment_.segment.at(part.offset), device_->at(copy.place), bytes);
     return device_->finish();
   }
   if (entry.is_freed) {
@@ -296,13 +345,12 @@ void WorkerCore::run_transfer(const Command& command) {
   }
   if (bytes > copy.capacity_bytes) {
     release_copy(copy);  // first: both together may be more than there is
-    copy.offset = attachment_.segment.offset_of(device_->allocate(
+    copy.place = device_->place_of(device_->allocate(
         bytes, SharedHeap::Contents::any, "a shared variable's copy on rank " + std::to_string(attachment_.rank)));
     copy.capacity_bytes = bytes;
   }
   copy.extents = part.extents;
-  if (part.offset != 0)
-    device_->copy_in(attachment_.segment.at(copy.offset), attachment_.segment.at(part.offset), bytes);
+  if (part.offset != 0) device_->copy_in(device_->at(copy.place), attachment_.segment.at(part.offset), bytes);
   device_->finish();
 }
 

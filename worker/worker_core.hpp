@@ -33,7 +33,7 @@ class WorkerCore {
   /// Serves commands until the session ends; returns the exit code.
   int serve();
 
-  // What CpuWorker shows to bodies.
+  // What CpuWorker and CudaWorker show to bodies.
   const Attachment& attachment() const noexcept { return attachment_; }
   void* scratch(std::size_t bytes);
   std::mt19937_64& rng() noexcept { return rng_; }
@@ -42,9 +42,8 @@ class WorkerCore {
   // What running calls use.
   Device& device() noexcept { return *device_; }
   SharedHeap& arena() noexcept { return arena_; }
-  CpuComm& peers() noexcept { return peers_; }
-  CommCore& solo() noexcept { return solo_; }
   CpuWorker& cpu_worker() noexcept { return cpu_worker_; }
+  CudaWorker& cuda_worker() noexcept { return cuda_worker_; }
   RunningCall& running() noexcept { return *running_; }
   void set_phase(Phase phase) noexcept;
   void* object(std::uint64_t id) const;
@@ -67,9 +66,11 @@ class WorkerCore {
   };
 
   bool await_command(std::uint64_t id);
+  void check_interrupted() const;
   bool shares_a_failure(const Command& command) const noexcept;
   void execute(Command& command);
   void run_call(Command& command);
+  void complete_call(Command& command, Outbox& outbox, bool is_large);
   void run_collective(const Command& command);
   void run_transfer(const Command& command);
   void release_copy(VariableCopy& copy) noexcept;
@@ -86,10 +87,10 @@ class WorkerCore {
   ControlHeader& header_;
   WaitPolicy policy_;
   SharedHeap arena_;
-  std::unique_ptr<Device> device_;
   CpuComm peers_;
-  SoloComm solo_;
+  std::unique_ptr<Device> device_;
   CpuWorker cpu_worker_;
+  CudaWorker cuda_worker_;
   std::shared_ptr<spdlog::logger> logger_;
   std::mt19937_64 rng_;
   std::unique_ptr<RunningCall> running_;
@@ -99,6 +100,8 @@ class WorkerCore {
   void* scratch_ = nullptr;
   std::size_t scratch_bytes_ = 0;
   std::uint64_t current_ = 0;
+  const Command* command_ = nullptr;  // the current one
+  bool needs_peers_ = false;          // waits for the device are in vain once a peer has failed
 };
 
 }  // namespace syncrun::detail

@@ -10,7 +10,9 @@
 //   Local<T, N>              its own copy of a shared variable           Shared<T, N>
 //   Sliced<const T, N>       the selected rows of its own copy           Shared<T, N>
 //   Update<Op, T, N>         the original to read, a new value to write  Shared<T, N>
-//   CpuWorker&, Comm&        the worker it runs on, its communicator     nothing
+//   DeviceScalar<T>          where the device finds the value            a value
+//   CpuWorker&, CudaWorker&  the worker it runs on                       nothing
+//   Comm&                    its communicator                            nothing
 //
 // On a CUDA device the pointers of these views are device memory.
 
@@ -97,6 +99,22 @@ class Update {
  private:
   ArrayView<const T, N> original_;
   ArrayView<T, N> value_;
+};
+
+/// A number that is the same on every rank and changes from call to call, in the device's memory: a replayable function
+/// (see replayable) reads it there, since a by-value parameter would be the same for ever.
+template <class T>
+class DeviceScalar {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 64,
+                "a DeviceScalar is a plain value of up to 64 bytes");
+
+ public:
+  explicit DeviceScalar(const T* place) noexcept : place_(place) {}
+  /// In device memory, in stream order; on a CPU device to be read at once.
+  const T* data() const noexcept { return place_; }
+
+ private:
+  const T* place_;
 };
 
 }  // namespace syncrun

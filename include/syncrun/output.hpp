@@ -16,6 +16,7 @@
 namespace syncrun {
 
 class CpuWorker;
+class CudaWorker;
 
 namespace detail {
 
@@ -45,6 +46,7 @@ class OutputBuffer {
 
   void* data() const noexcept { return data_; }
   std::size_t bytes() const noexcept { return bytes_; }
+  const void* context() const noexcept { return context_; }
   /// Gives the memory to a new owner, who knows how to free it.
   void* detach() noexcept { return std::exchange(data_, nullptr); }
   enum class Contents : bool { zero, any };
@@ -60,6 +62,8 @@ class OutputBuffer {
 
 /// Zero-filled memory for an output of the running call, in shared memory. Worker only.
 OutputBuffer allocate_output(CpuWorker& worker, std::size_t bytes);
+/// The same in device memory, cleared in stream order.
+OutputBuffer allocate_output(CudaWorker& worker, std::size_t bytes);
 
 /// Throws Error (usage) unless `count` values fill an array of these extents.
 void check_count(std::size_t count, std::span<const std::int64_t> extents);
@@ -86,6 +90,8 @@ class Output {
   /// Worker: a zero-filled result in the device's memory, to be filled by the body. Throws Error (system) when memory
   /// runs out.
   Output(CpuWorker& worker, const Shape<N>& shape)
+      : shape_(shape), buffer_(detail::allocate_output(worker, detail::checked_size(dtype_of<T>, shape.extents()))) {}
+  Output(CudaWorker& worker, const Shape<N>& shape)
       : shape_(shape), buffer_(detail::allocate_output(worker, detail::checked_size(dtype_of<T>, shape.extents()))) {}
   /// Worker: a result copied from host memory of the body's own. Throws Error (usage) unless the values fill the shape.
   Output(std::span<const T> values, const Shape<N>& shape) : shape_(shape) {
@@ -136,8 +142,19 @@ class Output<kReduction, T, 0> {
   constexpr operator T() const noexcept { return value_; }  // NOLINT(google-explicit-constructor)
   constexpr T value() const noexcept { return value_; }
 
+  /// CUDA worker: a number that the body's work leaves in device memory. Read in stream order after the body's work, so
+  /// that the body need not wait for it; the memory stays the body's.
+  static constexpr Output in_device_memory(const T* place) noexcept {
+    Output output;
+    output.place_ = place;
+    return output;
+  }
+  /// The framework: where the number is; null if it is value().
+  constexpr const T* place() const noexcept { return place_; }
+
  private:
   T value_{};
+  const T* place_ = nullptr;
 };
 
 // clang-format off

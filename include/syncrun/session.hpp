@@ -76,22 +76,22 @@ class Session {
   /// Makes a function that runs on every worker: of a function, or of a lambda without captures. `name` is for
   /// messages. Can be called at any time.
   template <class F>
-    requires(!std::is_member_function_pointer_v<F>)
+    requires(!detail::kIsMethod<F>)
   auto function(F body, std::string_view name = {}) {
     const auto pointer = detail::as_pointer(body);
     return define<decltype(pointer)>(name, nullptr, {detail::make_body(pointer)});
   }
   /// The same of a method of a replicated object, which runs on each worker's own object.
   template <class T, class Method>
-    requires std::is_member_function_pointer_v<Method>
+    requires detail::kIsMethod<Method>
   auto function(Method method, const Replicated<T>& object, std::string_view name = {}) {
-    using Owner = typename detail::BodyTraits<Method>::Owner;
+    using Owner = typename detail::BodyTraits<typename detail::PointerIn<Method>::type>::Owner;
     static_assert(std::is_same_v<Owner, T>, "the method belongs to another class than the replicated object");
     return define<Method>(name, object.record(), {detail::make_body(method)});
   }
   /// One function with a body for each kind of device; both take and return the same.
   template <class F, class G>
-    requires(!std::is_member_function_pointer_v<F> && !std::convertible_to<G, std::string_view>)
+    requires(!detail::kIsMethod<F> && !std::convertible_to<G, std::string_view>)
   auto function(F cpu_body, G cuda_body, std::string_view name = {}) {
     const auto cpu = detail::as_pointer(cpu_body);
     const auto cuda = detail::as_pointer(cuda_body);
@@ -99,27 +99,27 @@ class Session {
     return define<decltype(cpu)>(name, nullptr, {detail::make_body(cpu), detail::make_body(cuda)});
   }
   template <class T, class Method, class CudaMethod>
-    requires std::is_member_function_pointer_v<Method>
+    requires detail::kIsMethod<Method>
   auto function(Method cpu_method, CudaMethod cuda_method, const Replicated<T>& object, std::string_view name = {}) {
     check_pair<Method, CudaMethod>();
     return define<Method>(name, object.record(), {detail::make_body(cpu_method), detail::make_body(cuda_method)});
   }
 
-  /// Builds a T on every worker: `T(CpuWorker&, arguments...)` where there is such a constructor, else
-  /// `T(arguments...)`. Arguments are trivially copyable values, strings or vectors of trivially copyable elements.
+  /// Builds a T on every worker: `T(CpuWorker&, arguments...)` (on CUDA devices `T(CudaWorker&, arguments...)`) where
+  /// there is such a constructor, else `T(arguments...)`. Arguments are trivially copyable values, strings or vectors of trivially copyable elements.
   template <class T, class... Arguments>
   Replicated<T> replicate(const Arguments&... arguments) {
-    const detail::Body construct{
-        detail::DeviceKind::cpu, &detail::construct_object<T, detail::Stored<Arguments>...>, {}};
-    return Replicated<T>(detail::replicate_object(core_, construct, bytes_of(arguments...), "a replicated object"));
+    const auto bodies = detail::construction_bodies<T, detail::Stored<Arguments>...>();
+    return Replicated<T>(detail::replicate_object(core_, bodies, bytes_of(arguments...), "a replicated object"));
   }
   /// The same through a factory function that returns the object, called on every worker.
   template <class T, class... P, class... Arguments>
   Replicated<T> replicate(T (*factory)(P...), const Arguments&... arguments) {
     using Factory = detail::Factory<T (*)(P...)>;
-    const detail::Body construct{detail::DeviceKind::cpu, &Factory::template construct<detail::Stored<Arguments>...>,
+    const detail::Body construct{Factory::kDevice, &Factory::template construct<detail::Stored<Arguments>...>,
                                  detail::to_body_pointer(factory)};
-    return Replicated<T>(detail::replicate_object(core_, construct, bytes_of(arguments...), "a replicated object"));
+    return Replicated<T>(
+        detail::replicate_object(core_, {&construct, 1}, bytes_of(arguments...), "a replicated object"));
   }
 
   /// Waits for every call in flight. Throws the first failure among those whose future was dropped.
@@ -133,7 +133,7 @@ class Session {
   template <class Pointer>  // NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved on
   auto define(std::string_view name, std::shared_ptr<detail::ObjectRecord> object,
               std::initializer_list<detail::Body> bodies) {
-    using Plain = std::remove_const_t<Pointer>;
+    using Plain = typename detail::PointerIn<std::remove_const_t<Pointer>>::type;
     using Sig = typename detail::BodyTraits<Plain>::Sig;
     return detail::FunctionFor<Plain>(
         core_, detail::define_function(core_, Sig::info(), {bodies.begin(), bodies.size()}, name, std::move(object)));
@@ -141,12 +141,12 @@ class Session {
 
   template <class Cpu, class Cuda>
   static void check_pair() {
-    using A = detail::BodyTraits<std::remove_const_t<Cpu>>;
-    using B = detail::BodyTraits<std::remove_const_t<Cuda>>;
-    static_assert(
-        std::is_same_v<detail::FunctionFor<std::remove_const_t<Cpu>>, detail::FunctionFor<std::remove_const_t<Cuda>>>,
-        "the two bodies must take and return the same");
-    static_assert(A::kDevice == detail::DeviceKind::cpu && B::kDevice == detail::DeviceKind::cuda,
+    using CpuPointer = typename detail::PointerIn<std::remove_const_t<Cpu>>::type;
+    using CudaPointer = typename detail::PointerIn<std::remove_const_t<Cuda>>::type;
+    static_assert(std::is_same_v<detail::FunctionFor<CpuPointer>, detail::FunctionFor<CudaPointer>>,
+                  "the two bodies must take and return the same");
+    static_assert(detail::BodyTraits<CpuPointer>::kDevice != detail::BodyDevice::cuda &&
+                      detail::BodyTraits<CudaPointer>::kDevice == detail::BodyDevice::cuda,
                   "the bodies come in the order: for CPU devices, for CUDA devices (it has a CudaWorker&)");
   }
 

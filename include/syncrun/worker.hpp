@@ -68,7 +68,9 @@ class CpuWorker {
 
 /// Collectives among the workers: a parameter `Comm&` of a replicated function. Every member is called by all ranks,
 /// in the same order, with equal lengths, types and operations (checked; a mismatch throws Error (usage) on every
-/// rank). Values are any contiguous range: a view, a vector, a span. Blocking on CPU devices. A function with a `Comm&` runs on every rank, also where there are no rows for it.
+/// rank). Values are any contiguous range: a view, a vector, a span; on CUDA devices of device memory. Blocking on CPU
+/// devices; on CUDA devices in the order of the worker's stream. A function with a `Comm&` runs on every rank, also where
+/// there are no rows for it.
 /// If a peer fails, the call is abandoned: members throw, and the master reports the peer's failure.
 class Comm {
  public:
@@ -79,7 +81,7 @@ class Comm {
   int rank() const noexcept;
   int world_size() const noexcept;
 
-  /// Returns when every rank has called it.
+  /// Returns when every rank has called it. Does not wait for a CUDA device's stream.
   void barrier();
 
   /// Reduces element by element over the ranks, in rank order; every rank gets the same bits. `avg` weights each rank
@@ -91,10 +93,10 @@ class Comm {
     all_reduce_bytes(std::ranges::data(values), std::ranges::size(values), dtype_of<std::ranges::range_value_t<R>>,
                      reduction);
   }
-  /// One number, reduced; the result on every rank.
+  /// One number of the host's, reduced; the result on every rank. Blocking on every device.
   template <Element T>
   [[nodiscard]] T all_reduce(T value, Reduction reduction) {
-    all_reduce_bytes(&value, 1, dtype_of<T>, reduction);
+    all_reduce_value(&value, dtype_of<T>, reduction);
     return value;
   }
 
@@ -123,6 +125,7 @@ class Comm {
 
  private:
   void all_reduce_bytes(void* values, std::size_t elements, DType dtype, Reduction reduction);
+  void all_reduce_value(void* value, DType dtype, Reduction reduction);
   void broadcast_bytes(void* values, std::size_t bytes, int root);
   void all_gather_bytes(const void* values, std::size_t bytes, void* all, std::size_t all_bytes);
   detail::CommCore* core_;

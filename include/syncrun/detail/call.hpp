@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "syncrun/array.hpp"
+#include "syncrun/cuda_worker.hpp"
 #include "syncrun/options.hpp"
 #include "syncrun/output.hpp"
 #include "syncrun/worker.hpp"
@@ -31,7 +32,16 @@ inline constexpr std::size_t kMaxOutputs = 12;
 
 enum class DeviceKind : std::uint8_t { cpu, cuda };
 
-enum class ArgumentKind : std::uint8_t { scattered, broadcast, value, per_worker, local, sliced, update };
+enum class ArgumentKind : std::uint8_t {
+  scattered,
+  broadcast,
+  value,
+  per_worker,
+  local,
+  sliced,
+  update,
+  device_scalar
+};
 
 /// One parameter the caller passes.
 struct ArgumentType {
@@ -57,9 +67,15 @@ struct BodyPointer {
 class WorkerCall;
 using Thunk = void (*)(WorkerCall& call, const BodyPointer& body);
 
+/// Devices a body runs on. One that sees no array and asks for no worker does not mind.
+enum class BodyDevice : std::uint8_t { cpu, cuda, any };
+constexpr bool runs_on(BodyDevice body, DeviceKind device) noexcept {
+  return body == BodyDevice::any || (body == BodyDevice::cuda) == (device == DeviceKind::cuda);
+}
+
 /// What a worker runs: the typed thunk of a signature and the user's function behind it.
 struct Body {
-  DeviceKind device = DeviceKind::cpu;
+  BodyDevice device = BodyDevice::cpu;
   Thunk thunk = nullptr;
   BodyPointer pointer{};
 };
@@ -150,8 +166,9 @@ std::shared_ptr<FunctionRecord> define_function(const std::shared_ptr<SessionCor
 const std::string& name_of(const FunctionRecord& function) noexcept;
 
 /// Builds an object on every worker: `arguments` are the bytes that the construction thunk decodes.
-std::shared_ptr<ObjectRecord> replicate_object(const std::shared_ptr<SessionCore>& session, const Body& construct,
-                                               std::span<const std::byte> arguments, std::string_view name);
+std::shared_ptr<ObjectRecord> replicate_object(const std::shared_ptr<SessionCore>& session,
+                                               std::span<const Body> bodies, std::span<const std::byte> arguments,
+                                               std::string_view name);
 
 /// Worker: one call, as its thunk sees it.
 class WorkerCall {
@@ -162,17 +179,25 @@ class WorkerCall {
   /// unless the function has a communicator.
   bool next_slice();
 
-  RawRows rows(std::size_t argument);       // scattered, sliced: of the current slice
-  RawArray whole(std::size_t argument);     // broadcast, local
-  RawUpdate update(std::size_t argument);   // of the current slice
-  const void* value(std::size_t argument);  // value, per_worker: this rank's
-  void* object();                           // `this` of a method
+  RawRows rows(std::size_t argument);        // scattered, sliced: of the current slice
+  RawArray whole(std::size_t argument);      // broadcast, local
+  RawUpdate update(std::size_t argument);    // of the current slice
+  const void* value(std::size_t argument);   // value, per_worker: this rank's
+  const void* scalar(std::size_t argument);  // device_scalar: in device memory
+  void* object();                            // `this` of a method
   CpuWorker& cpu_worker();
+  CudaWorker& cuda_worker();
   Comm& comm();
 
   /// Takes over an output of the current slice.
   void accept(std::size_t output, const OutputType& type, std::span<const std::int64_t> extents, OutputBuffer buffer);
   void accept_scalar(std::size_t output, const OutputType& type, const void* value);
+  /// The same of a number in device memory.
+  void accept_device_scalar(std::size_t output, const OutputType& type, const void* place);
+
+  /// The current slice of a replayable function, once its arguments are bound: `run` calls the body and hands over its
+  /// outputs. Where a graph of the same arguments is there, that is launched instead.
+  void replay(void (*run)(void* context), void* context);
 
   /// Construction thunks: the arguments' bytes, and where the new object goes.
   std::span<const std::byte> construction_arguments();

@@ -61,18 +61,47 @@ T take_argument(std::span<const std::byte>& bytes) {
 template <class T>
 using Stored = std::conditional_t<std::is_convertible_v<T, std::string_view>, std::string, std::decay_t<T>>;
 
-template <class T, class... Arguments>
+/// What `T(worker, arguments...)` takes on this kind of device; a T that asks for no worker is the same on all.
+template <DeviceKind kDevice>
+using WorkerOn = std::conditional_t<kDevice == DeviceKind::cpu, CpuWorker, CudaWorker>;
+
+template <DeviceKind kDevice>
+WorkerOn<kDevice>& worker_of(WorkerCall& call) {
+  if constexpr (kDevice == DeviceKind::cpu) return call.cpu_worker();
+  else return call.cuda_worker();
+}
+
+template <DeviceKind kDevice, class T, class... Arguments>
+inline constexpr bool kTakesWorker = std::is_constructible_v<T, WorkerOn<kDevice>&, Arguments...>;
+template <DeviceKind kDevice, class T, class... Arguments>
+inline constexpr bool kCanConstruct =
+    kTakesWorker<kDevice, T, Arguments...> || std::is_constructible_v<T, Arguments...>;
+
+template <DeviceKind kDevice, class T, class... Arguments>
 void construct_object(WorkerCall& call, const BodyPointer&) {
   std::span<const std::byte> bytes = call.construction_arguments();
   std::tuple<Arguments...> arguments{take_argument<Arguments>(bytes)...};  // braces: left to right
   T* object = std::apply(
       [&](auto&... a) {
-        if constexpr (std::is_constructible_v<T, CpuWorker&, Arguments...>)
-          return new T(call.cpu_worker(), std::move(a)...);
+        if constexpr (kTakesWorker<kDevice, T, Arguments...>) return new T(worker_of<kDevice>(call), std::move(a)...);
         else return new T(std::move(a)...);
       },
       arguments);
   call.keep_object(object, [](void* kept) noexcept { delete static_cast<T*>(kept); });
+}
+
+/// The bodies that build a T: one for each kind of device that it can be built on.
+template <class T, class... Arguments>
+std::vector<Body> construction_bodies() {
+  static_assert(kCanConstruct<DeviceKind::cpu, T, Arguments...> || kCanConstruct<DeviceKind::cuda, T, Arguments...>,
+                "the replicated object has no constructor (CpuWorker&, arguments...), (CudaWorker&, arguments...) or "
+                "(arguments...) for these arguments");
+  std::vector<Body> bodies;
+  if constexpr (kCanConstruct<DeviceKind::cpu, T, Arguments...>)
+    bodies.push_back({BodyDevice::cpu, &construct_object<DeviceKind::cpu, T, Arguments...>, {}});
+  if constexpr (kCanConstruct<DeviceKind::cuda, T, Arguments...>)
+    bodies.push_back({BodyDevice::cuda, &construct_object<DeviceKind::cuda, T, Arguments...>, {}});
+  return bodies;
 }
 
 /// The same through a factory function, which returns the object by value.
@@ -81,7 +110,11 @@ struct Factory;
 template <class T, class... P>
 struct Factory<T (*)(P...)> {
   using Object = T;
-  static constexpr bool kWantsWorker = (std::same_as<P, CpuWorker&> || ...);
+  static constexpr bool kWantsCpuWorker = (std::same_as<P, CpuWorker&> || ...);
+  static constexpr bool kWantsCudaWorker = (std::same_as<P, CudaWorker&> || ...);
+  static constexpr BodyDevice kDevice = kWantsCpuWorker    ? BodyDevice::cpu
+                                        : kWantsCudaWorker ? BodyDevice::cuda
+                                                           : BodyDevice::any;
 
   template <class... Arguments>
   static void construct(WorkerCall& call, const BodyPointer& body) {
@@ -90,7 +123,8 @@ struct Factory<T (*)(P...)> {
     std::tuple<Arguments...> arguments{take_argument<Arguments>(bytes)...};
     T* object = std::apply(
         [&](auto&... a) {
-          if constexpr (kWantsWorker) return new T(make(call.cpu_worker(), std::move(a)...));
+          if constexpr (kWantsCpuWorker) return new T(make(call.cpu_worker(), std::move(a)...));
+          else if constexpr (kWantsCudaWorker) return new T(make(call.cuda_worker(), std::move(a)...));
           else return new T(make(std::move(a)...));
         },
         arguments);

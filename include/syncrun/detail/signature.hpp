@@ -16,7 +16,22 @@
 
 namespace syncrun {
 
-class CudaWorker;
+/// See replayable.
+template <class F>
+struct Replayable {
+  F body;
+};
+
+/// Marks a body whose work on the device is the same for the same shapes: on a CUDA device what it puts on its stream
+/// (kernels, cuBLAS, NCCL) is captured once per shape into a CUDA graph, which later calls launch instead of running the
+/// body. Host code in the body is not run then: numbers that change are DeviceScalar<T>, by-value parameters do not
+/// compile, and results are arrays or Output::in_device_memory. On a CPU device the body runs as any other.
+///
+///   auto step = session.function(&Trainer::cpu_step, syncrun::replayable(&Trainer::cuda_step), trainer);
+template <class F>
+constexpr Replayable<F> replayable(F body) noexcept {
+  return {body};
+}
 
 namespace detail {
 
@@ -81,10 +96,12 @@ class PerWorkerArgument {
 /// `inject` (worker). The primary template is the by-value row of the table.
 template <class P>
 struct Parameter {
-  static_assert(!std::is_reference_v<P> && !std::is_pointer_v<P>,
-                "a replicated function's parameters are: Scattered<const T, N>, Broadcast<const T, N>, PerWorker<T>, "
-                "Local<T, N>, Sliced<const T, N>, Update<Op, T, N>, CpuWorker&, Comm&, or a trivially copyable value. "
-                "Pointers and references mean nothing in another process");
+  static_assert(
+      !std::is_reference_v<P> && !std::is_pointer_v<P>,
+      "a replicated function's parameters are: Scattered<const T, N>, Broadcast<const T, N>, PerWorker<T>, "
+      "Local<T, N>, Sliced<const T, N>, Update<Op, T, N>, DeviceScalar<T>, CpuWorker&, CudaWorker&, Comm&, or a "
+      "trivially copyable value. "
+      "Pointers and references mean nothing in another process");
   static_assert(std::is_trivially_copyable_v<P>,
                 "by-value parameters cross processes as bytes: trivially copyable only");
   static constexpr bool is_passed = true;
@@ -163,10 +180,27 @@ struct Parameter<Update<Op, T, N>> : ArrayParameter<ArgumentKind::update, T, N, 
   }
 };
 
+template <class T>
+struct Parameter<DeviceScalar<T>> {
+  static constexpr bool is_passed = true;
+  static constexpr ArgumentType type{ArgumentKind::device_scalar, DType::uint8, Reduction::sum, 0, sizeof(T)};
+  using Passed = T;
+  static void add(CallBuilder& call, const Passed& value) { call.add_value(&value, sizeof(T)); }
+  static DeviceScalar<T> bind(WorkerCall& call, std::size_t i) {
+    return DeviceScalar<T>(static_cast<const T*>(call.scalar(i)));
+  }
+};
+
 template <>
 struct Parameter<CpuWorker&> {
   static constexpr bool is_passed = false;
   static CpuWorker& inject(WorkerCall& call) { return call.cpu_worker(); }
+};
+
+template <>
+struct Parameter<CudaWorker&> {
+  static constexpr bool is_passed = false;
+  static CudaWorker& inject(WorkerCall& call) { return call.cuda_worker(); }
 };
 
 template <>
@@ -176,6 +210,11 @@ struct Parameter<Comm&> {
 };
 
 // ---- a whole signature ----------------------------------------------------------------------------------------
+
+/// What a replayable function may take: nothing that its host code could read.
+template <class P>
+inline constexpr bool kMayReplay =
+    Parameter<P>::type.kind != ArgumentKind::value && Parameter<P>::type.kind != ArgumentKind::per_worker;
 
 template <class... P>
 struct TypeList {};
@@ -232,6 +271,16 @@ struct Signature {
     while (call.next_slice()) run_slice(call, invoke, std::index_sequence_for<P...>{});
   }
 
+  /// The same for a replayable function.
+  template <class Invoke>
+  static void replay(WorkerCall& call, Invoke&& invoke) {
+    static_assert(
+        ((Parameter<P>::is_passed ? kMayReplay<P> : true) && ...),
+        "a replayable function's host code runs only when it is captured: a by-value parameter would keep that "
+        "call's value for ever. Take a DeviceScalar<T> and read it on the device");
+    while (call.next_slice()) replay_slice(call, invoke, std::index_sequence_for<P...>{});
+  }
+
  private:
   /// Index among the passed arguments of parameter kIndex.
   template <std::size_t kIndex>
@@ -253,20 +302,36 @@ struct Signature {
     if constexpr (std::is_void_v<R>) {
       invoke(bind<P, I>(call)...);
     } else {
-      R result = invoke(bind<P, I>(call)...);
-      std::size_t index = 0;
-      for_each_output(result, [&](auto& output) {
-        using O = std::remove_reference_t<decltype(output)>;
-        if constexpr (O::dimensions == 0) {
-          const auto value = output.value();
-          call.accept_scalar(index, kOutputs[index], &value);
-        } else {
-          const auto shape = output.shape();
-          call.accept(index, kOutputs[index], shape.extents(), output.release());
-        }
-        ++index;
-      });
+      hand_over(call, invoke(bind<P, I>(call)...));
     }
+  }
+
+  /// What is bound must be bound before the capture begins: inputs arrive outside the graph.
+  template <class Invoke, std::size_t... I>
+  static void replay_slice([[maybe_unused]] WorkerCall& call, Invoke& invoke, std::index_sequence<I...>) {
+    std::tuple<decltype(bind<P, I>(call))...> parameters{bind<P, I>(call)...};  // braces: left to right
+    auto run = [&] {
+      if constexpr (std::is_void_v<R>) std::apply(invoke, parameters);
+      else hand_over(call, std::apply(invoke, parameters));
+    };
+    call.replay([](void* context) { (*static_cast<decltype(run)*>(context))(); }, &run);
+  }
+
+  template <class Outputs>
+  static void hand_over(WorkerCall& call, Outputs result) {
+    std::size_t index = 0;
+    for_each_output(result, [&](auto& output) {
+      using O = std::remove_reference_t<decltype(output)>;
+      if constexpr (O::dimensions == 0) {
+        const auto value = output.value();
+        if (output.place() != nullptr) call.accept_device_scalar(index, kOutputs[index], output.place());
+        else call.accept_scalar(index, kOutputs[index], &value);
+      } else {
+        const auto shape = output.shape();
+        call.accept(index, kOutputs[index], shape.extents(), output.release());
+      }
+      ++index;
+    });
   }
 };
 
@@ -295,9 +360,20 @@ R assemble([[maybe_unused]] CallResult& arrived) {
 
 // ---- bodies ---------------------------------------------------------------------------------------------------
 
+/// Arrays are in the memory of one kind of device; where there are none, and no worker either, any will do.
+template <class P>
+constexpr bool kSeesArray = false;
+template <class P>
+  requires(Parameter<P>::is_passed)
+constexpr bool kSeesArray<P> =
+    Parameter<P>::type.kind != ArgumentKind::value && Parameter<P>::type.kind != ArgumentKind::per_worker;
+
 template <class... P>
-constexpr DeviceKind device_of() {
-  return (std::same_as<P, CudaWorker&> || ...) ? DeviceKind::cuda : DeviceKind::cpu;
+constexpr BodyDevice device_of() {
+  static_assert(!((std::same_as<P, CudaWorker&> || ...) && (std::same_as<P, CpuWorker&> || ...)),
+                "a body runs on one kind of device: take a CpuWorker& or a CudaWorker&");
+  if ((std::same_as<P, CudaWorker&> || ...)) return BodyDevice::cuda;
+  return (std::same_as<P, CpuWorker&> || ...) || (kSeesArray<P> || ...) ? BodyDevice::cpu : BodyDevice::any;
 }
 
 template <class Pointer>
@@ -327,10 +403,14 @@ struct BodyTraits<R (*)(P...)> {
   using Sig = Signature<R, P...>;
   using Owner = void;
   using ResultType = R;
-  static constexpr DeviceKind kDevice = device_of<P...>();
+  static constexpr BodyDevice kDevice = device_of<P...>();
   static void run(WorkerCall& call, const BodyPointer& body) {
     const auto function = from_body_pointer<R (*)(P...)>(body);
     Sig::run(call, [&](auto&&... p) -> R { return function(std::forward<decltype(p)>(p)...); });
+  }
+  static void replay(WorkerCall& call, const BodyPointer& body) {
+    const auto function = from_body_pointer<R (*)(P...)>(body);
+    Sig::replay(call, [&](auto&&... p) -> R { return function(std::forward<decltype(p)>(p)...); });
   }
 };
 template <class R, class... P>
@@ -341,11 +421,16 @@ struct MethodTraits {
   using Sig = Signature<R, P...>;
   using Owner = C;
   using ResultType = R;
-  static constexpr DeviceKind kDevice = device_of<P...>();
+  static constexpr BodyDevice kDevice = device_of<P...>();
   static void run(WorkerCall& call, const BodyPointer& body) {
     const auto method = from_body_pointer<Pointer>(body);
     C& object = *static_cast<C*>(call.object());
     Sig::run(call, [&](auto&&... p) -> R { return (object.*method)(std::forward<decltype(p)>(p)...); });
+  }
+  static void replay(WorkerCall& call, const BodyPointer& body) {
+    const auto method = from_body_pointer<Pointer>(body);
+    C& object = *static_cast<C*>(call.object());
+    Sig::replay(call, [&](auto&&... p) -> R { return (object.*method)(std::forward<decltype(p)>(p)...); });
   }
 };
 // clang-format off
@@ -386,6 +471,29 @@ Body make_body(Pointer pointer) noexcept {
   using Traits = BodyTraits<Pointer>;
   return {Traits::kDevice, &Traits::run, to_body_pointer(pointer)};
 }
+
+template <class F>
+Body make_body(const Replayable<F>& replayable) noexcept {
+  using Traits = BodyTraits<F>;
+  return {Traits::kDevice, &Traits::replay, to_body_pointer(replayable.body)};
+}
+
+template <class F>
+auto as_pointer(const Replayable<F>& replayable) {
+  const auto pointer = as_pointer(replayable.body);
+  return Replayable<std::remove_const_t<decltype(pointer)>>{pointer};
+}
+
+template <class F>
+struct PointerIn {
+  using type = F;
+};
+template <class F>
+struct PointerIn<Replayable<F>> {
+  using type = F;
+};
+template <class F>
+inline constexpr bool kIsMethod = std::is_member_function_pointer_v<typename PointerIn<F>::type>;
 
 }  // namespace detail
 }  // namespace syncrun

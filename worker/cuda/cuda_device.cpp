@@ -1,0 +1,333 @@
+#include "worker/cuda/cuda_device.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "common/errors.hpp"
+#include "common/segment.hpp"
+#include "worker/cuda/check.hpp"
+#include "worker/cuda/kernels.hpp"
+
+#ifdef SYNCRUN_HAVE_CUDNN
+#include <cudnn.h>
+#endif
+
+namespace syncrun::detail {
+
+namespace {
+
+constexpr std::size_t kCublasWorkspaceBytes = std::size_t{32} << 20U;
+constexpr std::size_t kScalarBytes = 64;
+// Rows from here on are copied one by one by the copy engine; shorter ones are gathered by a kernel.
+constexpr std::size_t kCopiedRowBytes = std::size_t{1} << 20U;
+
+/// The index in "cuda3".
+int index_of(const std::string& device) { return std::stoi(device.substr(std::string_view("cuda").size())); }
+
+cudaStream_t make_stream(int index) {
+  check_cuda(cudaSetDevice(index), "cudaSetDevice");
+  cudaStream_t stream = nullptr;
+  check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  return stream;
+}
+
+class Graph final : public DeviceGraph {
+ public:
+  explicit Graph(cudaGraphExec_t exec) noexcept : exec_(exec) {}
+  ~Graph() override { static_cast<void>(cudaGraphExecDestroy(exec_)); }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  cudaGraphExec_t exec() const noexcept { return exec_; }
+
+ private:
+  cudaGraphExec_t exec_;
+};
+
+}  // namespace
+
+CudaDevice::CudaDevice(const DeviceContext& context)
+    : context_(context),
+      segment_(context.attachment.segment),
+      stream_(make_stream(index_of(context.attachment.device))),
+      comm_(context.attachment, context.host_comm, context.check_interrupted) {
+  comm_.use(stream_);
+  scalars_ = pool_.allocate(kMaxArguments * kScalarBytes, "scalars");
+}
+
+CudaDevice::~CudaDevice() {
+  comm_.abort();
+#ifdef SYNCRUN_HAVE_CUDNN
+  if (cudnn_ != nullptr) static_cast<void>(cudnnDestroy(cudnn_));
+#endif
+  if (cublas_ != nullptr) static_cast<void>(cublasDestroy(cublas_));
+  static_cast<void>(cudaStreamDestroy(stream_));
+}
+
+// ---- memory ---------------------------------------------------------------------------------------------------
+
+void* CudaDevice::allocate(std::size_t bytes, SharedHeap::Contents contents, std::string_view what) {
+  void* const memory = pool_.allocate(bytes, what);
+  if (contents == SharedHeap::Contents::zero) clear(memory, bytes);
+  return memory;
+}
+
+void CudaDevice::release(void* memory) noexcept { pool_.release(memory); }
+
+OutputBuffer CudaDevice::allocate_output(std::size_t bytes) {
+  if (bytes == 0) return {};
+  void* const memory = allocate(bytes, SharedHeap::Contents::zero, "an output");
+  return {memory, bytes, [](void* data, void* device) noexcept { static_cast<CudaDevice*>(device)->release(data); },
+          static_cast<Device*>(this)};
+}
+
+OutputBuffer CudaDevice::adopt_output(OutputBuffer buffer) {
+  if (buffer.data() == nullptr || buffer.context() == static_cast<Device*>(this)) return buffer;
+  OutputBuffer adopted = allocate_output(buffer.bytes());
+  // From memory that is not pinned: done with it on return.
+  check_cuda(cudaMemcpyAsync(adopted.data(), buffer.data(), buffer.bytes(), cudaMemcpyHostToDevice, stream_),
+             "copying an output from host memory");
+  check_cuda(cudaStreamSynchronize(stream_), "copying an output from host memory");
+  return adopted;
+}
+
+void* CudaDevice::staging_for(std::size_t argument, std::size_t bytes) {
+  Staging& staging = staging_[argument];
+  if (bytes > staging.bytes || staging.memory == nullptr) {
+    if (staging.memory != nullptr) pool_.release(staging.memory);
+    staging.memory = nullptr;
+    staging.memory = pool_.allocate(bytes, "the rows of an argument");
+    staging.bytes = bytes;
+  }
+  return staging.memory;
+}
+
+// ---- to and from shared memory --------------------------------------------------------------------------------
+
+void CudaDevice::copy_from_shared(void* to, const std::byte* from, std::size_t bytes) {
+  pinned_.for_each_part(from, bytes, [&](std::size_t offset, std::size_t part) {
+    check_cuda(
+        cudaMemcpyAsync(static_cast<std::byte*>(to) + offset, from + offset, part, cudaMemcpyHostToDevice, stream_),
+        "copying rows to the device");
+  });
+}
+
+void* CudaDevice::take_rows(std::size_t argument, const SharedRows& rows, std::int64_t begin, std::int64_t count) {
+  const std::size_t bytes = rows.row_bytes * static_cast<std::size_t>(count);
+  void* const to = staging_for(argument, bytes);
+  if (bytes == 0) return to;
+  pinned_.pin(rows.array, rows.bytes());
+  copy_from_shared(to, rows.array + rows.row_bytes * static_cast<std::size_t>(begin), bytes);
+  return to;
+}
+
+void* CudaDevice::gather_rows(std::size_t argument, const SharedRows& rows, std::span<const std::int64_t> indices) {
+  const std::size_t bytes = rows.row_bytes * indices.size();
+  void* const to = staging_for(argument, bytes);
+  if (bytes == 0) return to;
+  pinned_.pin(rows.array, rows.bytes());
+  if (rows.row_bytes < kCopiedRowBytes) {
+    pinned_.pin(indices.data(), indices.size_bytes());
+    kernels::gather_rows(to, rows.array, rows.row_bytes, indices.data(), static_cast<std::int64_t>(indices.size()),
+                         stream_);
+    return to;
+  }
+  auto* at = static_cast<std::byte*>(to);
+  for (const auto index : indices) {
+    copy_from_shared(at, rows.array + rows.row_bytes * static_cast<std::size_t>(index), rows.row_bytes);
+    at += rows.row_bytes;
+  }
+  return to;
+}
+
+void* CudaDevice::gather_local_rows(std::size_t argument, const std::byte* array, std::size_t row_bytes,
+                                    std::span<const std::int64_t> indices) {
+  void* const to = staging_for(argument, row_bytes * indices.size());
+  if (indices.empty()) return to;
+  pinned_.pin(indices.data(), indices.size_bytes());
+  kernels::gather_rows(to, array, row_bytes, indices.data(), static_cast<std::int64_t>(indices.size()), stream_);
+  return to;
+}
+
+const void* CudaDevice::take_scalar(std::size_t argument, const std::byte* value, std::size_t bytes) {
+  std::byte* const to = static_cast<std::byte*>(scalars_) + argument * kScalarBytes;
+  pinned_.pin(value, bytes);
+  copy_from_shared(to, value, bytes);
+  return to;
+}
+
+void CudaDevice::unpin() {
+  finish();
+  pinned_.unpin_all();
+}
+
+void CudaDevice::copy_in(void* device_memory, const std::byte* shared, std::size_t bytes) {
+  if (bytes == 0) return;
+  pinned_.pin(shared, bytes);
+  copy_from_shared(device_memory, shared, bytes);
+}
+
+void CudaDevice::copy_out(std::byte* shared, const void* device_memory, std::size_t bytes) {
+  if (bytes == 0) return;
+  pinned_.pin(shared, bytes);
+  pinned_.for_each_part(shared, bytes, [&](std::size_t offset, std::size_t part) {
+    check_cuda(cudaMemcpyAsync(shared + offset, static_cast<const std::byte*>(device_memory) + offset, part,
+                               cudaMemcpyDeviceToHost, stream_),
+               "copying to shared memory");
+  });
+}
+
+void CudaDevice::copy_within(void* to, const void* from, std::size_t bytes) {
+  if (bytes == 0) return;
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_), "copying device memory");
+}
+
+void CudaDevice::clear(void* device_memory, std::size_t bytes) {
+  if (bytes == 0) return;
+  check_cuda(cudaMemsetAsync(device_memory, 0, bytes, stream_), "clearing device memory");
+}
+
+void CudaDevice::accumulate(DType dtype, Reduction reduction, void* into, const void* value,
+                            std::array<double, 2> weights, std::size_t elements) {
+  kernels::accumulate(dtype, reduction, into, value, weights[0], weights[1], elements, stream_);
+}
+
+// ---- outputs --------------------------------------------------------------------------------------------------
+
+std::uint64_t CudaDevice::share(const void* memory, std::size_t bytes) {
+  const std::uint64_t offset = context_.arena.allocate(bytes, SharedHeap::Contents::any, "an output");
+  copy_out(segment_.at(offset), memory, bytes);
+  return offset;
+}
+
+std::uint64_t CudaDevice::share_output(OutputBuffer buffer) {
+  const OutputBuffer own = adopt_output(std::move(buffer));
+  return own.data() == nullptr ? 0 : share(own.data(), own.bytes());
+}
+
+std::uint64_t CudaDevice::reduce_output(const OutputReduction& what, OutputBuffer own) {
+  const int rank = context_.attachment.rank;
+  const auto at = std::find(what.ranks.begin(), what.ranks.end(), rank);
+  const std::size_t bytes = what.elements * size_of(what.dtype);
+  if (bytes == 0) return 0;
+  OutputBuffer values = at == what.ranks.end() ? allocate_output(bytes) : std::move(own);
+  if (at == what.ranks.end()) {
+    kernels::fill_identity(what.dtype, what.reduction, values.data(), what.elements, stream_);
+  } else if (what.reduction == Reduction::avg) {
+    const double weight = what.weights[static_cast<std::size_t>(at - what.ranks.begin())];
+    kernels::scale(what.dtype, values.data(), weight, what.elements, stream_);
+  }
+  comm_.reduce(values.data(), what.elements, what.dtype, what.reduction, what.ranks.front());
+  return rank == what.ranks.front() ? share(values.data(), bytes) : 0;
+}
+
+// ---- capture --------------------------------------------------------------------------------------------------
+
+void CudaDevice::begin_capture() {
+  // Relaxed: libraries may allocate when they meet a new shape.
+  check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
+  is_capturing_ = true;
+}
+
+std::unique_ptr<DeviceGraph> CudaDevice::end_capture() {
+  cudaGraph_t graph = nullptr;
+  is_capturing_ = false;
+  const cudaError_t code = cudaStreamEndCapture(stream_, &graph);
+  if (code != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    throw Error(ErrorKind::cuda,
+                std::string("this function cannot be captured for replay: ") + cudaGetErrorString(code) + " (" +
+                    cudaGetErrorName(code) +
+                    "). Its body must not wait for the stream, and what it puts elsewhere must come back to it",
+                static_cast<int>(code));
+  }
+  cudaGraphExec_t exec = nullptr;
+  const cudaError_t made = cudaGraphInstantiate(&exec, graph, 0);
+  static_cast<void>(cudaGraphDestroy(graph));
+  check_cuda(made, "cudaGraphInstantiate");
+  return std::make_unique<Graph>(exec);
+}
+
+void CudaDevice::abandon_capture() noexcept {
+  if (!is_capturing_) return;
+  is_capturing_ = false;
+  cudaGraph_t graph = nullptr;
+  static_cast<void>(cudaStreamEndCapture(stream_, &graph));
+  if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
+  static_cast<void>(cudaGetLastError());
+}
+
+void CudaDevice::launch(DeviceGraph& graph) {
+  check_cuda(cudaGraphLaunch(static_cast<Graph&>(graph).exec(), stream_), "cudaGraphLaunch");
+}
+
+// ---- handles --------------------------------------------------------------------------------------------------
+
+cublasContext* CudaDevice::cublas() {
+  if (cublas_ != nullptr) return cublas_;
+  cublasHandle_t handle = nullptr;
+  check_cublas(cublasCreate(&handle), "cublasCreate");
+  cublas_ = handle;
+  check_cublas(cublasSetStream(handle, stream_), "cublasSetStream");
+  cublas_workspace_ = pool_.allocate(kCublasWorkspaceBytes, "cuBLAS's workspace");
+  check_cublas(cublasSetWorkspace(handle, cublas_workspace_, kCublasWorkspaceBytes), "cublasSetWorkspace");
+  return cublas_;
+}
+
+cudnnContext* CudaDevice::cudnn() {
+#ifdef SYNCRUN_HAVE_CUDNN
+  if (cudnn_ == nullptr) {
+    cudnnHandle_t handle = nullptr;
+    cudnnStatus_t code = cudnnCreate(&handle);
+    if (code == CUDNN_STATUS_SUCCESS) code = cudnnSetStream(handle, stream_);
+    if (code != CUDNN_STATUS_SUCCESS) {
+      throw Error(ErrorKind::cuda, std::string("cudnnCreate: ") + cudnnGetErrorString(code), static_cast<int>(code));
+    }
+    cudnn_ = handle;
+  }
+  return cudnn_;
+#else
+  throw Error(ErrorKind::cuda, "this Syncrun was built without cuDNN: install it and build again");
+#endif
+}
+
+// ---- waiting --------------------------------------------------------------------------------------------------
+
+void CudaDevice::finish() {
+  comm_.note_waiting();
+  try {
+    await_stream();
+  } catch (...) {
+    if (!comm_.is_pending()) throw;
+    // Kernels that wait for a peer end with the communicator; what is behind them on the stream is of no interest.
+    comm_.abort();
+    static_cast<void>(cudaStreamSynchronize(stream_));
+    throw;
+  }
+  comm_.note_finished();
+}
+
+void CudaDevice::await_stream() {
+  constexpr int kPollsPerCheck = 64;
+  for (int polls = 1;; ++polls) {
+    const cudaError_t code = cudaStreamQuery(stream_);
+    if (code == cudaSuccess) return;
+    if (code != cudaErrorNotReady) check_cuda(code, "work on the device");
+    context_.check_interrupted();
+    if (polls % kPollsPerCheck == 0) comm_.check_progress();
+    if (!context_.attachment.control.header().spins) std::this_thread::yield();
+  }
+}
+
+bool CudaDevice::is_lost() const noexcept { return is_sticky(cudaPeekAtLastError()); }
+
+}  // namespace syncrun::detail
+
+extern "C" __attribute__((visibility("default"))) std::unique_ptr<syncrun::detail::Device> syncrun_make_cuda_device(
+    const syncrun::detail::DeviceContext& context);
+
+std::unique_ptr<syncrun::detail::Device> syncrun_make_cuda_device(const syncrun::detail::DeviceContext& context) {
+  return std::make_unique<syncrun::detail::CudaDevice>(context);
+}

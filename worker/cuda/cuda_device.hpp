@@ -1,0 +1,111 @@
+#pragma once
+
+// A GPU as a device: its streams, its memory, its handles, and its way to shared memory.
+
+#include <cublas_v2.h>
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "common/control_block.hpp"
+#include "worker/cuda/memory_pool.hpp"
+#include "worker/cuda/nccl_comm.hpp"
+#include "worker/cuda/pinned_pages.hpp"
+#include "worker/device.hpp"
+
+namespace syncrun::detail {
+
+class CudaDevice final : public Device {
+ public:
+  /// Makes the worker's GPU current, with a context and a stream. Throws Error (cuda).
+  explicit CudaDevice(const DeviceContext& context);
+  ~CudaDevice() override;
+  CudaDevice(const CudaDevice&) = delete;
+  CudaDevice& operator=(const CudaDevice&) = delete;
+
+  void* allocate(std::size_t bytes, SharedHeap::Contents contents, std::string_view what) override;
+  void release(void* memory) noexcept override;
+  OutputBuffer allocate_output(std::size_t bytes) override;
+  OutputBuffer adopt_output(OutputBuffer buffer) override;
+
+  std::uint64_t place_of(const void* memory) const noexcept override {
+    return reinterpret_cast<std::uintptr_t>(memory);
+  }
+  void* at(std::uint64_t place) const noexcept override { return reinterpret_cast<void*>(place); }
+
+  void* take_rows(std::size_t argument, const SharedRows& rows, std::int64_t begin, std::int64_t count) override;
+  void* gather_rows(std::size_t argument, const SharedRows& rows, std::span<const std::int64_t> indices) override;
+  void* gather_local_rows(std::size_t argument, const std::byte* array, std::size_t row_bytes,
+                          std::span<const std::int64_t> indices) override;
+  const void* take_scalar(std::size_t argument, const std::byte* value, std::size_t bytes) override;
+  void unpin() override;
+
+  void copy_in(void* device_memory, const std::byte* shared, std::size_t bytes) override;
+  void copy_out(std::byte* shared, const void* device_memory, std::size_t bytes) override;
+  void copy_within(void* to, const void* from, std::size_t bytes) override;
+  void clear(void* device_memory, std::size_t bytes) override;
+  void accumulate(DType dtype, Reduction reduction, void* into, const void* value, std::array<double, 2> weights,
+                  std::size_t elements) override;
+
+  std::uint64_t share_output(OutputBuffer buffer) override;
+  std::size_t large_output_bytes() const noexcept override { return std::size_t{64} << 10U; }
+  bool shares_before_reducing() const noexcept override { return false; }
+  std::uint64_t reduce_output(const OutputReduction& what, OutputBuffer own) override;
+
+  bool captures() const noexcept override { return true; }
+  void begin_capture() override;
+  std::unique_ptr<DeviceGraph> end_capture() override;
+  void abandon_capture() noexcept override;
+  void launch(DeviceGraph& graph) override;
+
+  CommCore& comm() noexcept override { return comm_; }
+  CommCore& solo() noexcept override { return solo_; }
+
+  CUstream_st* stream() override { return stream_; }
+  cublasContext* cublas() override;
+  cudnnContext* cudnn() override;
+
+  void finish() override;
+  bool is_lost() const noexcept override;
+
+ private:
+  /// A communicator of one, in stream order.
+  class Solo final : public SoloComm {
+   public:
+    explicit Solo(CudaDevice& device) : device_(device) {}
+    void all_gather(const void* values, std::size_t bytes, void* all) override {
+      if (all != values) device_.copy_within(all, values, bytes);
+    }
+
+   private:
+    CudaDevice& device_;
+  };
+  struct Staging {
+    void* memory = nullptr;
+    std::size_t bytes = 0;
+  };
+
+  void* staging_for(std::size_t argument, std::size_t bytes);
+  void copy_from_shared(void* to, const std::byte* from, std::size_t bytes);
+  std::uint64_t share(const void* memory, std::size_t bytes);
+  void await_stream();
+
+  const DeviceContext context_;
+  const Segment& segment_;
+  cudaStream_t stream_ = nullptr;
+  MemoryPool pool_;
+  PinnedPages pinned_;
+  NcclComm comm_;
+  Solo solo_{*this};
+  cublasHandle_t cublas_ = nullptr;
+  void* cublas_workspace_ = nullptr;
+  cudnnContext* cudnn_ = nullptr;
+  std::array<Staging, kMaxArguments> staging_;
+  void* scalars_ = nullptr;  // one slot per argument
+  bool is_capturing_ = false;
+};
+
+}  // namespace syncrun::detail

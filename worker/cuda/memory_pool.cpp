@@ -1,0 +1,76 @@
+#include "worker/cuda/memory_pool.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <cerrno>
+#include <string>
+
+#include "syncrun/error.hpp"
+#include "worker/cuda/check.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+// Small blocks in powers of two, large ones in whole pages of the GPU: a block is used again for what is nearly as large.
+constexpr std::size_t kLeast = 512;
+constexpr std::size_t kPage = std::size_t{2} << 20U;
+
+std::size_t rounded(std::size_t bytes) noexcept {
+  if (bytes > kPage) return (bytes + kPage - 1) / kPage * kPage;
+  std::size_t size = kLeast;
+  while (size < bytes) size *= 2;
+  return size;
+}
+
+}  // namespace
+
+MemoryPool::~MemoryPool() {
+  trim();
+  for (const auto& [memory, bytes] : used_) static_cast<void>(cudaFree(memory));
+}
+
+void* MemoryPool::allocate(std::size_t bytes, std::string_view what) {
+  const std::size_t size = rounded(bytes);
+  const auto found = free_.lower_bound(size);
+  if (found != free_.end() && found->first <= 2 * size) {
+    void* const memory = found->second;
+    used_.emplace(memory, found->first);
+    free_.erase(found);
+    return memory;
+  }
+  void* memory = nullptr;
+  cudaError_t code = cudaMalloc(&memory, size);
+  if (code == cudaErrorMemoryAllocation && !free_.empty()) {
+    static_cast<void>(cudaGetLastError());
+    trim();
+    code = cudaMalloc(&memory, size);
+  }
+  if (code == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());
+    std::size_t available = 0;
+    std::size_t total = 0;
+    static_cast<void>(cudaMemGetInfo(&available, &total));
+    throw Error(ErrorKind::system,
+                std::string(what) + " wants " + std::to_string(bytes) + " bytes of GPU memory; " +
+                    std::to_string(available) + " of " + std::to_string(total) + " are available",
+                ENOMEM);
+  }
+  check_cuda(code, "cudaMalloc");
+  used_.emplace(memory, size);
+  return memory;
+}
+
+void MemoryPool::release(void* memory) noexcept {
+  const auto found = used_.find(memory);
+  if (found == used_.end()) return;
+  free_.emplace(found->second, found->first);
+  used_.erase(found);
+}
+
+void MemoryPool::trim() noexcept {
+  for (const auto& [bytes, memory] : free_) static_cast<void>(cudaFree(memory));
+  free_.clear();
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,218 @@
+#include "worker/cuda/nccl_comm.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "common/errors.hpp"
+#include "common/reduce.hpp"
+#include "worker/cuda/check.hpp"
+#include "worker/cuda/kernels.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+static_assert(sizeof(ncclUniqueId) <= sizeof(CommId::bytes));
+
+std::optional<ncclDataType_t> nccl_type(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::float16: return ncclFloat16;
+    case DType::bfloat16: return ncclBfloat16;
+    case DType::float32: return ncclFloat32;
+    case DType::float64: return ncclFloat64;
+    case DType::int8: return ncclInt8;
+    case DType::int32: return ncclInt32;
+    case DType::int64: return ncclInt64;
+    case DType::uint8: return ncclUint8;
+    case DType::int16:
+    case DType::boolean: return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+ncclRedOp_t nccl_op(Reduction reduction) noexcept {
+  switch (reduction) {
+    case Reduction::min: return ncclMin;
+    case Reduction::max: return ncclMax;
+    case Reduction::prod: return ncclProd;
+    default: return ncclSum;
+  }
+}
+
+ncclDataType_t checked_type(DType dtype, Reduction reduction) {
+  const auto type = nccl_type(dtype);
+  if (!type || !can_reduce(dtype, reduction)) {
+    throw_usage("all_reduce: NCCL has no " + std::string(to_string(reduction)) + " of " +
+                std::string(to_string(dtype)));
+  }
+  return *type;
+}
+
+}  // namespace
+
+NcclComm::NcclComm(const Attachment& attachment, CpuComm& host, std::function<void()> check_interrupted)
+    : attachment_(attachment), host_(host), check_interrupted_(std::move(check_interrupted)) {}
+
+// ---- making one -----------------------------------------------------------------------------------------------
+
+void NcclComm::begin(const Command& command) {
+  host_.begin(command);
+  command_ = &command;
+  plan_ = 0;
+  waits_ = 0;
+}
+
+void NcclComm::check(ncclResult_t code, const char* what) {
+  if (code == ncclSuccess) return;
+  if (code == ncclInProgress) return await_ready(what);
+  const char* detail = ncclGetLastError(comm_);
+  std::string message = std::string(what) + ": " + ncclGetErrorString(code);
+  if (detail != nullptr && *detail != '\0') message += std::string(" (") + detail + ")";
+  throw Error(ErrorKind::nccl, message, static_cast<int>(code));
+}
+
+/// The communicator does not block: whatever it waits for, this rank can be called off.
+void NcclComm::await_ready(const char* what) {
+  ncclResult_t state = ncclInProgress;
+  for (;;) {
+    const ncclResult_t code = ncclCommGetAsyncError(comm_, &state);
+    if (code != ncclSuccess) return check(code, what);
+    if (state != ncclInProgress) return check(state, what);
+    check_interrupted_();
+    std::this_thread::yield();
+  }
+}
+
+/// From rank 0 to all, through the control block.
+ncclUniqueId NcclComm::exchange_id() {
+  CommId& shared = attachment_.control.header().comm_id;
+  ncclUniqueId id{};
+  const std::uint64_t command = attachment_.command_in_progress();
+  if (rank() == 0) {
+    check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    std::memcpy(shared.bytes.data(), &id, sizeof(id));
+    shared.command.store(command, std::memory_order_release);
+    return id;
+  }
+  while (shared.command.load(std::memory_order_acquire) != command) {
+    check_interrupted_();
+    std::this_thread::yield();
+  }
+  std::memcpy(&id, shared.bytes.data(), sizeof(id));
+  return id;
+}
+
+void NcclComm::ensure() {
+  const std::uint64_t failed = attachment_.control.header().failed_comm.load(std::memory_order_acquire);
+  if (comm_ != nullptr && made_at_ > failed) return;
+  abort();
+  const ncclUniqueId id = exchange_id();
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  check(ncclCommInitRankConfig(&comm_, world_size(), id, rank(), &config), "ncclCommInitRankConfig");
+  made_at_ = attachment_.command_in_progress();
+}
+
+void NcclComm::abort() noexcept {
+  ++generation_;
+  is_pending_ = false;
+  if (comm_ != nullptr) static_cast<void>(ncclCommAbort(comm_));
+  comm_ = nullptr;
+}
+
+// ---- operations -----------------------------------------------------------------------------------------------
+
+/// What every rank has to do alike, as a hash; where ranks differ NCCL would wait for ever.
+void NcclComm::note(CollectiveKind kind, std::size_t elements, DType dtype, Reduction reduction, int root) noexcept {
+  const std::uint64_t words[] = {static_cast<std::uint64_t>(kind), elements, static_cast<std::uint64_t>(dtype),
+                                 static_cast<std::uint64_t>(reduction), static_cast<std::uint64_t>(root)};
+  for (const std::uint64_t word : words) {
+    plan_ = (plan_ ^ (word + 1)) * 0x9e3779b97f4a7c15ULL;
+    plan_ ^= plan_ >> 29U;
+  }
+  is_pending_ = true;
+}
+
+void NcclComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight) {
+  const ncclDataType_t type = checked_type(dtype, reduction);
+  ensure();
+  note(CollectiveKind::all_reduce, elements, dtype, reduction, 0);
+  if (elements == 0) return;
+  if (reduction == Reduction::avg) {
+    if (weight == 0) {
+      check_cuda(cudaMemsetAsync(values, 0, elements * size_of(dtype), stream_), "cudaMemsetAsync");
+    } else {
+      kernels::scale(dtype, values, static_cast<double>(weight) / static_cast<double>(all_rows), elements, stream_);
+    }
+  }
+  check(ncclAllReduce(values, values, elements, type, nccl_op(reduction), comm_, stream_), "ncclAllReduce");
+}
+
+void NcclComm::reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, int root) {
+  const ncclDataType_t type = checked_type(dtype, reduction);
+  ensure();
+  note(CollectiveKind::all_reduce, elements, dtype, reduction, root);
+  if (elements == 0) return;
+  check(ncclReduce(values, values, elements, type, nccl_op(reduction), root, comm_, stream_), "ncclReduce");
+}
+
+void NcclComm::broadcast(void* values, std::size_t bytes, int root) {
+  if (root < 0 || root >= world_size()) {
+    throw_usage("broadcast: root is a rank from 0 to " + std::to_string(world_size() - 1) + ", got " +
+                std::to_string(root));
+  }
+  ensure();
+  note(CollectiveKind::broadcast, bytes, DType::uint8, Reduction::sum, root);
+  if (bytes == 0) return;
+  check(ncclBroadcast(values, values, bytes, ncclUint8, root, comm_, stream_), "ncclBroadcast");
+}
+
+void NcclComm::all_gather(const void* values, std::size_t bytes, void* all) {
+  ensure();
+  note(CollectiveKind::all_gather, bytes, DType::uint8, Reduction::gather, 0);
+  if (bytes == 0) return;
+  check(ncclAllGather(values, all, bytes, ncclUint8, comm_, stream_), "ncclAllGather");
+}
+
+void NcclComm::all_reduce_value(void* value, DType dtype, Reduction reduction, std::int64_t weight) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check_cuda(cudaStreamIsCapturing(stream_, &status), "cudaStreamIsCapturing");
+  if (status != cudaStreamCaptureStatusNone) {
+    throw_usage(
+        "all_reduce of a number of the host's in a replayable function would run only once: reduce a number in "
+        "device memory");
+  }
+  host_.all_reduce_value(value, dtype, reduction, weight);
+}
+
+// ---- waiting --------------------------------------------------------------------------------------------------
+
+void NcclComm::note_waiting() noexcept {
+  const std::uint64_t command = attachment_.command_in_progress();
+  if (command_ == nullptr || command_->id != command) return;
+  WorkerSlot& slot = attachment_.slot();
+  wait_ = command << 8U | (waits_++ & 0xffU);
+  slot.plan.store(plan_, std::memory_order_relaxed);
+  slot.plan_wait.store(wait_, std::memory_order_release);
+  if (is_pending_) slot.progress.store(progress_word(command, Phase::collective), std::memory_order_release);
+}
+
+void NcclComm::check_progress() {
+  if (!is_pending_) return;
+  ncclResult_t state = ncclSuccess;
+  if (comm_ != nullptr) check(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError");
+  if (state != ncclSuccess && state != ncclInProgress) check(state, "a collective");
+  for (int other = 0; other < world_size(); ++other) {
+    const WorkerSlot& slot = attachment_.control.worker(other);
+    if (slot.plan_wait.load(std::memory_order_acquire) != wait_) continue;
+    const std::uint64_t plan = slot.plan.load(std::memory_order_acquire);
+    if (plan == plan_ || slot.plan_wait.load(std::memory_order_acquire) != wait_) continue;
+    throw_usage("ranks disagree in a collective: rank " + std::to_string(rank()) + " and rank " +
+                std::to_string(other) + " have called different ones, or in another order, or of other lengths");
+  }
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,79 @@
+#pragma once
+
+// Collectives among the GPUs of a session, through NCCL, in the order of the worker's stream.
+//
+// A communicator is made when it is first needed, and again after a call that failed while it could have been in use:
+//
+//   none --ensure()--> made --a call with collectives fails on any rank (header.failed_comm)--> none
+//
+// Every rank sees the same failures before its next collective, since calls with collectives end with a vote.
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+
+#include "worker/collectives.hpp"
+
+namespace syncrun::detail {
+
+class NcclComm final : public CommCore {
+ public:
+  /// `host`: for what the host needs to know at once (numbers, barriers), and to meet the peers.
+  NcclComm(const Attachment& attachment, CpuComm& host, std::function<void()> check_interrupted);
+  ~NcclComm() override { abort(); }
+  NcclComm(const NcclComm&) = delete;
+  NcclComm& operator=(const NcclComm&) = delete;
+
+  void use(cudaStream_t stream) noexcept { stream_ = stream; }
+
+  int rank() const noexcept override { return host_.rank(); }
+  int world_size() const noexcept override { return host_.world_size(); }
+  void begin(const Command& command) override;
+  void prepare() override { ensure(); }
+  std::uint64_t generation() const noexcept override { return generation_; }
+  void barrier() override { host_.barrier(); }
+  void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight) override;
+  void broadcast(void* values, std::size_t bytes, int root) override;
+  void all_gather(const void* values, std::size_t bytes, void* all) override;
+  void all_reduce_value(void* value, DType dtype, Reduction reduction, std::int64_t weight) override;
+  void enter() noexcept override { host_.enter(); }
+  void leave() noexcept override { host_.leave(); }
+
+  /// Sums, or whatever, to one rank; in place. Averages are weighted before. Called by all ranks.
+  void reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, int root);
+
+  /// Collectives of this command have been put on the stream and not been waited for.
+  bool is_pending() const noexcept { return is_pending_; }
+  /// Tells the peers, and whoever looks at this worker, what it is about to wait for.
+  void note_waiting() noexcept;
+  /// While it waits: throws Error (usage) if the ranks have come to different collectives, Error (nccl) if NCCL failed.
+  void check_progress();
+  void note_finished() noexcept { is_pending_ = false; }
+  /// Ends collectives that peers do not come to any more.
+  void abort() noexcept;
+
+ private:
+  void ensure();
+  ncclUniqueId exchange_id();
+  void await_ready(const char* what);
+  void check(ncclResult_t code, const char* what);
+  void note(CollectiveKind kind, std::size_t elements, DType dtype, Reduction reduction, int root) noexcept;
+
+  const Attachment& attachment_;
+  CpuComm& host_;
+  std::function<void()> check_interrupted_;
+  cudaStream_t stream_ = nullptr;
+  ncclComm_t comm_ = nullptr;
+  std::uint64_t made_at_ = 0;  // command
+  std::uint64_t generation_ = 0;
+  const Command* command_ = nullptr;
+  std::uint64_t plan_ = 0;  // hash of this command's collectives
+  std::uint64_t wait_ = 0;  // of this command that this rank is in, as in WorkerSlot
+  std::uint64_t waits_ = 0;
+  bool is_pending_ = false;
+};
+
+}  // namespace syncrun::detail

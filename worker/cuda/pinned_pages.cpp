@@ -1,0 +1,54 @@
+#include "worker/cuda/pinned_pages.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+
+#include "worker/cuda/check.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+constexpr std::uintptr_t kPage = 4096;
+constexpr std::uintptr_t kChunk = std::uintptr_t{1} << 30U;
+
+}  // namespace
+
+void PinnedPages::pin(const void* memory, std::size_t bytes) {
+  if (bytes == 0) return;
+  std::uintptr_t at = reinterpret_cast<std::uintptr_t>(memory) / kPage * kPage;
+  const std::uintptr_t end = (reinterpret_cast<std::uintptr_t>(memory) + bytes + kPage - 1) / kPage * kPage;
+  auto next = ranges_.upper_bound(at);
+  if (next != ranges_.begin()) at = std::max(at, std::prev(next)->second);
+  while (at < end) {
+    const std::uintptr_t stop = std::min({end, next == ranges_.end() ? end : next->first, at + kChunk});
+    if (stop > at) {
+      check_cuda(
+          cudaHostRegister(reinterpret_cast<void*>(at), stop - at, cudaHostRegisterPortable | cudaHostRegisterMapped),
+          "cudaHostRegister of shared memory");
+      ranges_.emplace(at, stop);
+      at = stop;
+    }
+    if (next != ranges_.end() && at == next->first) at = (next++)->second;
+  }
+}
+
+void PinnedPages::for_each_part(const void* memory, std::size_t bytes,
+                                const std::function<void(std::size_t, std::size_t)>& f) const {
+  const auto begin = reinterpret_cast<std::uintptr_t>(memory);
+  const std::uintptr_t end = begin + bytes;
+  std::uintptr_t at = begin;
+  for (auto range = std::prev(ranges_.upper_bound(at)); at < end; ++range) {
+    const std::uintptr_t stop = std::min(end, range->second);
+    f(at - begin, stop - at);
+    at = stop;
+  }
+}
+
+void PinnedPages::unpin_all() noexcept {
+  for (const auto& [begin, end] : ranges_) static_cast<void>(cudaHostUnregister(reinterpret_cast<void*>(begin)));
+  ranges_.clear();
+}
+
+}  // namespace syncrun::detail
