@@ -8,7 +8,6 @@
 
 #include "common/errors.hpp"
 #include "common/extents.hpp"
-#include "launcher/devices.hpp"
 #include "launcher/rows_check.hpp"
 #include "launcher/session_core.hpp"
 
@@ -152,8 +151,10 @@ void CallBuilder::publish() {
   State& state = this->state();
   Command& command = *state.command;
   if (!function_->has_body) {
-    throw_usage("'" + function_->name + "' has no body for " + std::string(devices_in_words(session_->device_kind())) +
-                " devices, which this session runs on");
+    const bool is_cpu = session_->device_kind() == DeviceKind::cpu;
+    throw_usage("'" + function_->name + "' has no body for " + (is_cpu ? "CPU" : "CUDA") +
+                " devices, which this session runs on: give it one that takes a " +
+                (is_cpu ? "CpuWorker&" : "CudaWorker&, or choose CPU devices (syncrun -n cpu)"));
   }
   const FunctionRecord& function = *function_;
   command.target = target_;

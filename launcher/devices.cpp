@@ -127,8 +127,6 @@ std::string to_string(const DeviceId& device) {
   return (device.kind == DeviceKind::cpu ? "cpu" : "cuda") + std::to_string(device.index);
 }
 
-std::string_view devices_in_words(DeviceKind kind) noexcept { return kind == DeviceKind::cpu ? "CPU" : "CUDA"; }
-
 std::vector<DeviceId> resolve_devices(std::string_view devices_text, std::string_view processes_text) {
   if (!devices_text.empty()) {
     auto devices = parse_device_list(devices_text);

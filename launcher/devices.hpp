@@ -20,9 +20,6 @@ struct DeviceId {
 /// "cpu3", "cuda0".
 std::string to_string(const DeviceId& device);
 
-/// "CPU", "CUDA".
-std::string_view devices_in_words(DeviceKind kind) noexcept;
-
 /// The devices by rank. `devices_text` ("cpu0,cpu3") is taken as it stands; where it is empty
 /// `processes_text` decides: "N" (the first N GPUs, or N CPU workers where no GPU is visible), "cpu" (one
 /// worker per usable core), "gpu" (every visible one), "auto" or empty (every GPU, else as "cpu"). More CPU

@@ -6,7 +6,6 @@
 #include "common/errors.hpp"
 #include "common/image.hpp"
 #include "common/symbols.hpp"
-#include "launcher/devices.hpp"
 #include "launcher/session_core.hpp"
 #include "syncrun/session.hpp"
 
@@ -95,9 +94,10 @@ std::shared_ptr<ObjectRecord> replicate_object(const std::shared_ptr<SessionCore
   const SessionCore::Entry guard(*session);
   const auto runs_here = [&](const Body& body) { return runs_on(body.device, session->device_kind()); };
   if (std::none_of(bodies.begin(), bodies.end(), runs_here)) {
-    throw_usage("the replicated object cannot be built on " + std::string(devices_in_words(session->device_kind())) +
+    const bool is_cpu = session->device_kind() == DeviceKind::cpu;
+    throw_usage(std::string("the replicated object cannot be built on ") + (is_cpu ? "CPU" : "CUDA") +
                 " devices, which this session runs on: give it a constructor or a factory that takes a " +
-                (session->device_kind() == DeviceKind::cpu ? "CpuWorker&" : "CudaWorker&") + ", or no worker");
+                (is_cpu ? "CpuWorker&" : "CudaWorker&") + ", or no worker");
   }
   auto record = std::make_shared<ObjectRecord>();
   record->id = session->new_id();

@@ -100,7 +100,13 @@ SpawnRequest Nursery::request_for(int rank, int socket, int output, int error) c
   request.standard_output = output;
   request.standard_error = error;
   request.leads_group = true;
-  request.cores = cores_for(rank, world_size);
+  const DeviceId& device_id = settings_.devices[static_cast<std::size_t>(rank)];
+  if (device_id.kind == DeviceKind::cuda) {
+    for (const auto& variable : nccl_variables()) request.environment.push_back(variable);
+    request.cores = cores_near_gpu(device_id.index);
+  } else {
+    request.cores = cores_for(rank, world_size);
+  }
   return request;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -64,6 +65,48 @@ std::vector<int> cores_for(int rank, int world_size) {
     return static_cast<std::int64_t>(cores.size()) < share.count() ? std::vector<int>() : cores;
   }
   return {};
+}
+
+namespace {
+
+/// PCI addresses of the GPUs in the order CUDA numbers equal ones: by address. Those of CUDA_VISIBLE_DEVICES where it is
+/// a list of numbers.
+std::vector<std::string> gpu_addresses() {
+  std::vector<std::string> all;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/driver/nvidia/gpus", error)) {
+    all.push_back(entry.path().filename());
+  }
+  std::sort(all.begin(), all.end());
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (visible == nullptr) return all;
+  std::vector<std::string> chosen;
+  for (const int index : parse_cpu_list(visible)) {
+    if (index < 0 || index >= static_cast<int>(all.size())) break;
+    chosen.push_back(all[static_cast<std::size_t>(index)]);
+  }
+  return chosen;
+}
+
+}  // namespace
+
+std::vector<int> cores_near_gpu(int index) {
+  const auto addresses = gpu_addresses();
+  if (index >= static_cast<int>(addresses.size()) || numa_nodes().size() < 2) return {};
+  std::ifstream file("/sys/bus/pci/devices/" + addresses[static_cast<std::size_t>(index)] + "/local_cpulist");
+  std::string text;
+  if (!std::getline(file, text)) return {};
+  const std::vector<int> allowed = allowed_cores();
+  std::vector<int> cores;
+  for (const int core : parse_cpu_list(text)) {
+    if (std::binary_search(allowed.begin(), allowed.end(), core)) cores.push_back(core);
+  }
+  return cores;
+}
+
+std::vector<std::pair<std::string, std::string>> nccl_variables() {
+  if (std::getenv("NCCL_SOCKET_IFNAME") != nullptr) return {};
+  return {{"NCCL_SOCKET_IFNAME", "lo"}};
 }
 
 std::vector<std::pair<std::string, std::string>> thread_variables(int world_size) {

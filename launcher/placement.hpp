@@ -1,6 +1,6 @@
 #pragma once
 
-// Where a CPU worker runs: its share of the cores and of the threads that numerical libraries start.
+// Where a worker runs: near its GPU, or on its share of the cores; and how many threads numerical libraries start there.
 
 #include <string>
 #include <utility>
@@ -11,6 +11,13 @@ namespace syncrun::detail {
 /// Cores to bind a CPU worker to before exec: those of the NUMA node its share of the cores lies in, so that its memory
 /// is near. Empty (not bound) on a machine with one node, or with more workers than cores.
 std::vector<int> cores_for(int rank, int world_size);
+
+/// The same for a GPU: cores of the NUMA node its PCI slot belongs to, by the kernel's account. Empty where that is not
+/// known, or where there is one node.
+std::vector<int> cores_near_gpu(int index);
+
+/// NCCL starts over a network interface also on one machine: the loopback unless the user has chosen.
+std::vector<std::pair<std::string, std::string>> nccl_variables();
 
 /// Thread counts for OpenBLAS, OpenMP and MKL, so that the workers together start as many threads as there are cores.
 /// Variables that the user has set are left alone.

@@ -211,10 +211,17 @@ struct Parameter<Comm&> {
 
 // ---- a whole signature ----------------------------------------------------------------------------------------
 
+/// Whether a body is handed device memory by this parameter.
+template <class P>
+inline constexpr bool kSeesMemory = false;
+template <class P>
+  requires(Parameter<P>::is_passed)
+inline constexpr bool kSeesMemory<P> =
+    Parameter<P>::type.kind != ArgumentKind::value && Parameter<P>::type.kind != ArgumentKind::per_worker;
+
 /// What a replayable function may take: nothing that its host code could read.
 template <class P>
-inline constexpr bool kMayReplay =
-    Parameter<P>::type.kind != ArgumentKind::value && Parameter<P>::type.kind != ArgumentKind::per_worker;
+inline constexpr bool kMayReplay = !Parameter<P>::is_passed || kSeesMemory<P>;
 
 template <class... P>
 struct TypeList {};
@@ -275,7 +282,7 @@ struct Signature {
   template <class Invoke>
   static void replay(WorkerCall& call, Invoke&& invoke) {
     static_assert(
-        ((Parameter<P>::is_passed ? kMayReplay<P> : true) && ...),
+        (kMayReplay<P> && ...),
         "a replayable function's host code runs only when it is captured: a by-value parameter would keep that "
         "call's value for ever. Take a DeviceScalar<T> and read it on the device");
     while (call.next_slice()) replay_slice(call, invoke, std::index_sequence_for<P...>{});
@@ -360,20 +367,13 @@ R assemble([[maybe_unused]] CallResult& arrived) {
 
 // ---- bodies ---------------------------------------------------------------------------------------------------
 
-/// Arrays are in the memory of one kind of device; where there are none, and no worker either, any will do.
-template <class P>
-constexpr bool kSeesArray = false;
-template <class P>
-  requires(Parameter<P>::is_passed)
-constexpr bool kSeesArray<P> =
-    Parameter<P>::type.kind != ArgumentKind::value && Parameter<P>::type.kind != ArgumentKind::per_worker;
-
+/// Memory is that of one kind of device; where a body sees none, and no worker either, any will do.
 template <class... P>
 constexpr BodyDevice device_of() {
   static_assert(!((std::same_as<P, CudaWorker&> || ...) && (std::same_as<P, CpuWorker&> || ...)),
                 "a body runs on one kind of device: take a CpuWorker& or a CudaWorker&");
   if ((std::same_as<P, CudaWorker&> || ...)) return BodyDevice::cuda;
-  return (std::same_as<P, CpuWorker&> || ...) || (kSeesArray<P> || ...) ? BodyDevice::cpu : BodyDevice::any;
+  return (std::same_as<P, CpuWorker&> || ...) || (kSeesMemory<P> || ...) ? BodyDevice::cpu : BodyDevice::any;
 }
 
 template <class Pointer>

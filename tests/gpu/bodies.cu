@@ -1,0 +1,219 @@
+#include "tests/gpu/bodies.hpp"
+
+#include <cublas_v2.h>
+#include <cuda_runtime.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <stdexcept>
+
+namespace gpu_test {
+
+namespace {
+
+template <class T, class F>
+__global__ void for_each(std::int64_t count, T* out, F f) {
+  for (std::int64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) out[i] = f(i);
+}
+
+template <class T, class F>
+void fill(sr::CudaWorker& worker, T* out, std::int64_t count, F f) {
+  if (count != 0) for_each<<<32, 128, 0, worker.stream()>>>(count, out, f);
+}
+
+template <class T, class A>
+__global__ void add_up(const T* x, std::int64_t count, A* out) {
+  A sum = 0;
+  for (std::int64_t i = 0; i < count; ++i) sum += static_cast<A>(x[i]);
+  *out = sum;
+}
+
+struct Statistics {
+  double sum, avg, min, max;
+};
+__global__ void take_statistics(const double* x, std::int64_t count, double factor, Statistics* out) {
+  Statistics s{0, 0, 1e300, -1e300};
+  for (std::int64_t i = 0; i < count; ++i) {
+    const double value = x[i] * factor;
+    s.sum += value;
+    s.min = min(s.min, value);
+    s.max = max(s.max, value);
+  }
+  s.avg = s.sum / count;
+  *out = s;
+}
+
+__global__ void never_ends(const volatile float* flag) {
+  while (*flag > -1e30F) {
+  }
+}
+
+int runs_on_host = 0;
+
+}  // namespace
+
+void nothing(sr::CudaWorker&) {}
+
+Five statistics(sr::CudaWorker& worker, sr::Scattered<const double, 1> x, double factor) {
+  auto* const s = reinterpret_cast<Statistics*>(worker.scratch<double>(4).data());
+  take_statistics<<<1, 1, 0, worker.stream()>>>(x.data(), x.rows(), factor, s);
+  Five five{.sum = sr::Sum<double>::in_device_memory(&s->sum),
+            .avg = sr::Avg<double>::in_device_memory(&s->avg),
+            .min = sr::Min<double>::in_device_memory(&s->min),
+            .max = sr::Max<double>::in_device_memory(&s->max),
+            .rows = {worker, {x.rows()}}};
+  fill(worker, five.rows.data(), x.rows(),
+       [from = x.data(), factor] __device__(std::int64_t i) { return from[i] * factor; });
+  return five;
+}
+
+sr::Gather<float, 2> copy_rows(sr::CudaWorker& worker, sr::Scattered<const float, 2> x) {
+  sr::Gather<float, 2> rows(worker, x.shape());
+  const std::int64_t width = x.shape(1);
+  fill(worker, rows.data(), x.size(), [from = x.data(), width, first = x.first_row()] __device__(std::int64_t i) {
+    return from[i] + static_cast<float>(first + i / width);
+  });
+  return rows;
+}
+
+sr::Gather<std::uint8_t, 2> copy_bytes(sr::CudaWorker& worker, sr::Scattered<const std::uint8_t, 2> x) {
+  sr::Gather<std::uint8_t, 2> rows(worker, x.shape());
+  fill(worker, rows.data(), x.size(), [from = x.data()] __device__(std::int64_t i) { return from[i]; });
+  return rows;
+}
+
+Arrays arrays(sr::CudaWorker& worker, std::int64_t size) {
+  Arrays a{.sum = {worker, {size}},
+           .avg = {worker, {size}},
+           .min = {worker, {size}},
+           .max = {worker, {size}},
+           .prod = {worker, {size}}};
+  const int own = worker.rank() + 1;
+  fill(worker, a.sum.data(), size, [own] __device__(std::int64_t i) { return static_cast<float>(own + i % 7); });
+  fill(worker, a.avg.data(), size, [own] __device__(std::int64_t) { return static_cast<float>(own); });
+  fill(worker, a.min.data(), size, [own] __device__(std::int64_t i) { return own + i; });
+  const std::uint16_t bits = sr::bfloat16(static_cast<float>(own)).bits();
+  fill(worker, reinterpret_cast<std::uint16_t*>(a.max.data()), size, [bits] __device__(std::int64_t) { return bits; });
+  fill(worker, a.prod.data(), size, [own] __device__(std::int64_t) { return static_cast<double>(own); });
+  return a;
+}
+
+sr::Avg<float, 1> average_of_rows(sr::CudaWorker& worker, sr::Scattered<const float, 1> x, std::int64_t size) {
+  sr::Avg<float, 1> average(worker, {size});
+  float* const sum = worker.scratch<float>(1).data();
+  add_up<<<1, 1, 0, worker.stream()>>>(x.data(), x.rows(), sum);
+  fill(worker, average.data(), size,
+       [sum, rows = static_cast<float>(x.rows())] __device__(std::int64_t) { return *sum / rows; });
+  return average;
+}
+
+sr::Sum<float, 1> from_host(sr::CudaWorker& worker, std::int64_t size) {
+  return {std::vector<float>(static_cast<std::size_t>(size), static_cast<float>(worker.rank() + 1)), {size}};
+}
+
+sr::Sum<double> with_broadcast(sr::CudaWorker& worker, sr::Broadcast<const float, 1> x, sr::PerWorker<double> factor) {
+  double* const sum = worker.scratch<double>(1).data();
+  add_up<<<1, 1, 0, worker.stream()>>>(x.data(), x.rows(), sum);
+  fill(worker, sum, 1, [sum, factor = factor.value()] __device__(std::int64_t) { return *sum * factor; });
+  return sr::Sum<double>::in_device_memory(sum);
+}
+
+sr::Sum<double> sum_of_selected(sr::CudaWorker& worker, sr::Sliced<const float, 2> rows) {
+  double* const sum = worker.scratch<double>(1).data();
+  add_up<<<1, 1, 0, worker.stream()>>>(rows.data(), rows.size(), sum);
+  return sr::Sum<double>::in_device_memory(sum);
+}
+
+void add_to_variable(sr::CudaWorker& worker, sr::Local<float, 1> variable, float value) {
+  fill(worker, variable.data(), variable.size(),
+       [v = variable.data(), value] __device__(std::int64_t i) { return v[i] + value; });
+}
+
+void update_with_sum(sr::CudaWorker& worker, sr::Scattered<const float, 1> x, sr::Update<sr::op::sum, float, 1> total) {
+  float* const sum = worker.scratch<float>(1).data();
+  add_up<<<1, 1, 0, worker.stream()>>>(x.data(), x.rows(), sum);
+  fill(worker, total.value().data(), total.value().size(),
+       [sum, original = total.original().data(), first = worker.slice() == 0] __device__(std::int64_t i) {
+         return *sum + (first ? original[i] : 0.0F);
+       });
+}
+
+void reduce_in_place(sr::CudaWorker&, sr::Comm& comm, sr::Local<float, 1> values) {
+  comm.all_reduce(values, sr::Reduction::sum);
+  comm.all_reduce(values, sr::Reduction::max);
+}
+
+void average_in_place(sr::CudaWorker& worker, sr::Comm& comm, sr::Scattered<const float, 1> x,
+                      sr::Local<float, 1> values) {
+  float* const sum = worker.scratch<float>(1).data();
+  add_up<<<1, 1, 0, worker.stream()>>>(x.data(), x.rows(), sum);
+  fill(worker, values.data(), values.size(),
+       [sum, rows = static_cast<float>(x.rows())] __device__(std::int64_t) { return *sum / rows; });
+  comm.avg(values);
+}
+
+void spread(sr::CudaWorker&, sr::Comm& comm, sr::Local<float, 1> values, sr::Local<float, 1> all, int root) {
+  comm.all_gather(values, all);
+  comm.broadcast(values, root);
+}
+
+sr::Max<double> reduce_number(sr::CudaWorker& worker, sr::Comm& comm) {
+  comm.barrier();
+  return comm.all_reduce(static_cast<double>(worker.rank() + 1), sr::Reduction::sum);
+}
+
+void misbehave(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values, int rank, Fault fault) {
+  comm.all_reduce(values, sr::Reduction::sum);
+  if (worker.rank() == rank) {
+    switch (fault) {
+      case Fault::none: break;
+      case Fault::exception: throw std::runtime_error("misbehaved on purpose");
+      case Fault::other_length: comm.all_reduce(values.span().first(1), sr::Reduction::sum); return;
+      case Fault::leaves: return;
+      case Fault::kill: ::kill(::getpid(), SIGKILL); break;
+      case Fault::illegal_address:
+        fill(worker, reinterpret_cast<float*>(16), 1, [] __device__(std::int64_t) { return 1.0F; });
+        break;
+      case Fault::hang: never_ends<<<1, 1, 0, worker.stream()>>>(values.data()); break;
+    }
+  }
+  comm.all_reduce(values, sr::Reduction::sum);
+}
+
+sr::Avg<float> scale_and_add(sr::CudaWorker& worker, sr::Comm& comm, sr::Scattered<const float, 1> x,
+                             sr::Local<float, 1> values, sr::DeviceScalar<float> factor) {
+  float* const sum = worker.scratch<float>(1).data();
+  add_up<<<1, 1, 0, worker.stream()>>>(x.data(), x.rows(), sum);
+  comm.all_reduce(std::span<float>(sum, 1), sr::Reduction::sum);
+  fill(worker, values.data(), values.size(),
+       [sum, v = values.data(), factor = factor.data()] __device__(std::int64_t i) { return v[i] * *factor + *sum; });
+  return sr::Avg<float>::in_device_memory(values.data());
+}
+
+sr::Sum<float, 1> replayed_array(sr::CudaWorker& worker, sr::Scattered<const float, 1> x) {
+  sr::Sum<float, 1> result(worker, {3});
+  float* const sum = worker.scratch<float>(1).data();
+  add_up<<<1, 1, 0, worker.stream()>>>(x.data(), x.rows(), sum);
+  fill(worker, result.data(), 3, [sum] __device__(std::int64_t i) { return *sum * static_cast<float>(i); });
+  return result;
+}
+
+void waits_in_capture(sr::CudaWorker& worker) { static_cast<void>(cudaStreamSynchronize(worker.stream())); }
+
+void counts_host_runs(sr::CudaWorker&) { ++runs_on_host; }
+sr::Sum<std::int64_t> report_host_runs(sr::CudaWorker&) { return static_cast<std::int64_t>(runs_on_host); }
+
+sr::Sum<float, 2> product(sr::CudaWorker& worker) {
+  sr::Sum<float, 2> result(worker, {2, 2});
+  float* const factors = worker.scratch<float>(4).data();
+  fill(worker, factors, 4, [] __device__(std::int64_t i) { return static_cast<float>(i); });
+  const float one = 1;
+  const float zero = 0;
+  if (cublasSgemm(worker.cublas(), CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, factors, 2, factors, 2, &zero,
+                  result.data(), 2) != CUBLAS_STATUS_SUCCESS) {
+    throw std::runtime_error("cublasSgemm failed");
+  }
+  return result;
+}
+
+}  // namespace gpu_test

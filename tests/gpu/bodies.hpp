@@ -1,0 +1,66 @@
+#pragma once
+
+// Replicated functions for tests on GPUs. Their kernels are as simple as can be: one thread walks over everything.
+
+#include <syncrun/syncrun.hpp>
+
+namespace gpu_test {
+
+namespace sr = syncrun;
+
+struct Five {
+  sr::Sum<double> sum;
+  sr::Avg<double> avg;
+  sr::Min<double> min;
+  sr::Max<double> max;
+  sr::Gather<double, 1> rows;
+};
+
+void nothing(sr::CudaWorker& worker);
+/// Of each rank's rows of x (one column).
+Five statistics(sr::CudaWorker& worker, sr::Scattered<const double, 1> x, double factor);
+/// Rows as they arrived, each plus its position in the call.
+sr::Gather<float, 2> copy_rows(sr::CudaWorker& worker, sr::Scattered<const float, 2> x);
+sr::Gather<std::uint8_t, 2> copy_bytes(sr::CudaWorker& worker, sr::Scattered<const std::uint8_t, 2> x);
+/// An array whose elements are rank + 1, reduced in each way.
+struct Arrays {
+  sr::Sum<float, 1> sum;
+  sr::Avg<float, 1> avg;
+  sr::Min<std::int64_t, 1> min;
+  sr::Max<sr::bfloat16, 1> max;
+  sr::Prod<double, 1> prod;
+};
+Arrays arrays(sr::CudaWorker& worker, std::int64_t size);
+/// The same where each row counts: the average of the rows' values, over `size` elements.
+sr::Avg<float, 1> average_of_rows(sr::CudaWorker& worker, sr::Scattered<const float, 1> x, std::int64_t size);
+/// Host values as an output.
+sr::Sum<float, 1> from_host(sr::CudaWorker& worker, std::int64_t size);
+
+sr::Sum<double> with_broadcast(sr::CudaWorker& worker, sr::Broadcast<const float, 1> x, sr::PerWorker<double> factor);
+sr::Sum<double> sum_of_selected(sr::CudaWorker& worker, sr::Sliced<const float, 2> rows);
+void add_to_variable(sr::CudaWorker& worker, sr::Local<float, 1> variable, float value);
+void update_with_sum(sr::CudaWorker& worker, sr::Scattered<const float, 1> x, sr::Update<sr::op::sum, float, 1> total);
+
+/// Collectives inside: `values` becomes what they leave there.
+void reduce_in_place(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values);
+void average_in_place(sr::CudaWorker& worker, sr::Comm& comm, sr::Scattered<const float, 1> x,
+                      sr::Local<float, 1> values);
+void spread(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values, sr::Local<float, 1> all, int root);
+sr::Max<double> reduce_number(sr::CudaWorker& worker, sr::Comm& comm);
+
+/// One way to go wrong per number, on one rank, while the others are in a collective.
+enum class Fault { none, exception, other_length, leaves, kill, illegal_address, hang };
+void misbehave(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values, int rank, Fault fault);
+
+/// Replayable: values = values * factor + sum over all ranks of x, and that sum's first element as a result.
+sr::Avg<float> scale_and_add(sr::CudaWorker& worker, sr::Comm& comm, sr::Scattered<const float, 1> x,
+                             sr::Local<float, 1> values, sr::DeviceScalar<float> factor);
+sr::Sum<float, 1> replayed_array(sr::CudaWorker& worker, sr::Scattered<const float, 1> x);
+void waits_in_capture(sr::CudaWorker& worker);
+void counts_host_runs(sr::CudaWorker& worker);
+sr::Sum<std::int64_t> report_host_runs(sr::CudaWorker& worker);
+
+/// A 2 x 2 product through cuBLAS.
+sr::Sum<float, 2> product(sr::CudaWorker& worker);
+
+}  // namespace gpu_test

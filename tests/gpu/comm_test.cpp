@@ -1,0 +1,198 @@
+// Collectives inside functions, replay, and what happens when a rank does not come.
+
+#include <gmock/gmock.h>
+
+#include "tests/gpu/bodies.hpp"
+#include "tests/gpu/on_gpus.hpp"
+
+namespace gpu_test {
+namespace {
+
+using testing::HasSubstr;
+
+class GpuComm : public OnGpus {};
+INSTANTIATE_ON_GPUS(GpuComm);
+
+TEST_P(GpuComm, ReducesInPlace) {
+  const auto f = session().function(reduce_in_place);
+  for (const std::int64_t size : {1, 1000, 3'000'000}) {
+    auto v = session().shared<float, 1>("v");
+    v.broadcast(std::vector<float>(static_cast<std::size_t>(size), 2));
+    f(v);
+    f(v);
+    const auto n = static_cast<float>(world_size());
+    for (int rank = 0; rank < world_size(); ++rank) EXPECT_EQ(v.get(rank)[size - 1], 2 * n * n);
+  }
+}
+
+TEST_P(GpuComm, AveragesByRows) {
+  const auto f = session().function(average_in_place);
+  auto v = session().shared<float, 1>("v");
+  v.broadcast(std::vector<float>(1000));
+  for (const std::int64_t rows : {1, 3, 7, 500}) {
+    std::vector<float> values;
+    for (std::int64_t i = 0; i < rows; ++i) values.push_back(static_cast<float>(i));
+    const auto x = session().data(values);
+    f(x, v);
+    for (int rank = 0; rank < world_size(); ++rank) {
+      EXPECT_NEAR(v.get(rank)[999], static_cast<double>(rows - 1) / 2, 1e-4) << rows;
+    }
+  }
+}
+
+TEST_P(GpuComm, GathersAndBroadcasts) {
+  const auto f = session().function(spread);
+  auto values = session().shared<float, 1>("values");
+  auto all = session().shared<float, 1>("all");
+  values.broadcast(std::vector<float>(3));
+  all.broadcast(std::vector<float>(static_cast<std::size_t>(3 * world_size())));
+  for (int rank = 0; rank < world_size(); ++rank) {
+    values.set(rank, std::vector<float>(3, static_cast<float>(rank)), sr::Shape{3});
+  }
+  f(values, all, world_size() - 1);
+  EXPECT_EQ(all.get(0)[3 * world_size() - 1], static_cast<float>(world_size() - 1));
+  EXPECT_EQ(values.get(0)[0], static_cast<float>(world_size() - 1));
+}
+
+TEST_P(GpuComm, ReducesANumberOfTheHosts) {
+  EXPECT_EQ(session().function(reduce_number)(), world_size() * (world_size() + 1) / 2);
+}
+
+TEST_P(GpuComm, OnOneRankIsACommunicatorOfOne) {
+  auto v = session().shared<float, 1>("v");
+  v.broadcast(std::vector<float>(3, 2));
+  session().function(reduce_in_place).on_rank(world_size() - 1)(v);
+  EXPECT_EQ(v.get(world_size() - 1)[0], 2);
+}
+
+class GpuFault : public OnGpus {
+ protected:
+  sr::Shared<float, 1> values() {
+    auto v = session().shared<float, 1>("v");
+    v.broadcast(std::vector<float>(100'000, 1));
+    return v;
+  }
+  void expect_usable(sr::Shared<float, 1>& v) {
+    v.broadcast(std::vector<float>(100'000, 1));
+    session().function(misbehave)(v, 0, Fault::none);
+    EXPECT_EQ(v.get(0)[7], static_cast<float>(world_size() * world_size()));
+  }
+};
+INSTANTIATE_ON_GPUS(GpuFault);
+
+TEST_P(GpuFault, AnExceptionFreesThePeersAndTheSessionGoesOn) {
+  auto v = values();
+  const int rank = world_size() - 1;
+  for (int i = 0; i < 2; ++i) {
+    const sr::Error error = error_of([&] { session().function(misbehave)(v, rank, Fault::exception); });
+    EXPECT_EQ(error.kind(), sr::ErrorKind::function) << error.what();
+    EXPECT_EQ(error.rank(), rank);
+    EXPECT_THAT(error.what(), HasSubstr("misbehaved on purpose"));
+    expect_usable(v);
+  }
+}
+
+TEST_P(GpuFault, RanksThatDisagreeAreToldAndTheSessionGoesOn) {
+  if (world_size() == 1) GTEST_SKIP() << "one rank cannot disagree";
+  auto v = values();
+  for (const Fault fault : {Fault::other_length, Fault::leaves}) {
+    const sr::Error error = error_of([&] { session().function(misbehave)(v, 1, fault); });
+    EXPECT_THAT(error.what(), HasSubstr("ranks disagree in a collective"));
+    expect_usable(v);
+  }
+}
+
+TEST_P(GpuFault, AKilledWorkerInACollectiveIsNamed) {
+  auto v = values();
+  const int rank = world_size() - 1;
+  const auto begin = std::chrono::steady_clock::now();
+  const sr::Error error = error_of([&] { session().function(misbehave)(v, rank, Fault::kill); });
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15));
+  EXPECT_EQ(error.kind(), sr::ErrorKind::worker_lost) << error.what();
+  EXPECT_EQ(error.rank(), rank);
+  EXPECT_THAT(error.what(), HasSubstr("SIGKILL"));
+  end_session();
+}
+
+TEST_P(GpuFault, AnIllegalAddressIsReportedAsSuchAndEndsTheSession) {
+  auto v = values();
+  const int rank = world_size() - 1;
+  const sr::Error error = error_of([&] { session().function(misbehave)(v, rank, Fault::illegal_address); });
+  EXPECT_EQ(error.kind(), sr::ErrorKind::cuda) << error.what();
+  EXPECT_EQ(error.rank(), rank);
+  EXPECT_THAT(error.what(), HasSubstr("illegal memory access"));
+  EXPECT_THAT(error.what(), HasSubstr("context is lost"));
+  EXPECT_THAT(error_of([&] { session().function(misbehave)(v, 0, Fault::none); }).what(), HasSubstr("session is over"));
+  end_session();
+}
+
+TEST_P(GpuFault, AKernelThatNeverEndsIsEndedByTheDeadline) {
+  auto v = values();
+  const int rank = world_size() - 1;
+  const sr::Error error =
+      error_of([&] { session().function(misbehave)(v, rank, Fault::hang, {.timeout = std::chrono::seconds(3)}); });
+  EXPECT_EQ(error.kind(), sr::ErrorKind::timeout) << error.what();
+  end_session();
+}
+
+class GpuReplay : public OnGpus {};
+INSTANTIATE_ON_GPUS(GpuReplay);
+
+TEST_P(GpuReplay, ComputesWhatTheBodyWould) {
+  const auto f = session().function(sr::replayable(scale_and_add));
+  auto v = session().shared<float, 1>("v");
+  v.broadcast(std::vector<float>(1000, 1));
+  float expected = 1;
+  for (int i = 0; i < 12; ++i) {
+    const std::int64_t rows = 8 + i % 2;
+    const auto x = session().data(std::vector<float>(static_cast<std::size_t>(rows), static_cast<float>(i)));
+    const auto factor = static_cast<float>(i % 3) * 0.5F;
+    const float result = f(x, v, factor);
+    expected = expected * factor + static_cast<float>(rows * i);
+    ASSERT_FLOAT_EQ(result, expected) << "call " << i;
+    ASSERT_FLOAT_EQ(v.get(world_size() - 1)[999], expected) << "call " << i;
+  }
+}
+
+TEST_P(GpuReplay, GivesArraysAlsoInSlices) {
+  const auto f = session().function(sr::replayable(replayed_array));
+  for (int i = 0; i < 6; ++i) {
+    const auto x = session().data(std::vector<float>(64, static_cast<float>(i)));
+    EXPECT_EQ(f(x)[2], 128.0F * static_cast<float>(i));
+    EXPECT_EQ(f(x, {.slices = 4})[2], 128.0F * static_cast<float>(i));
+  }
+}
+
+TEST_P(GpuReplay, RunsNoHostCodeOnceItIsCaptured) {
+  const auto f = session().function(sr::replayable(counts_host_runs));
+  for (int i = 0; i < 10; ++i) f();
+  EXPECT_EQ(session().function(report_host_runs)(), 2 * world_size()) << "once as it is, once to be captured";
+}
+
+TEST_P(GpuReplay, SaysWhatCannotBeCapturedAndTheSessionGoesOn) {
+  const auto f = session().function(sr::replayable(waits_in_capture));
+  f();
+  const sr::Error error = error_of([&] { f(); });
+  EXPECT_THAT(error.what(), HasSubstr("cannot be captured for replay"));
+  EXPECT_EQ(session().function(reduce_number)(), world_size() * (world_size() + 1) / 2);
+}
+
+TEST_P(GpuReplay, IsCapturedAnewAfterTheCommunicatorWasLost) {
+  const auto f = session().function(sr::replayable(scale_and_add));
+  auto v = session().shared<float, 1>("v");
+  v.broadcast(std::vector<float>(100'000, 1));
+  const auto x = session().data(std::vector<float>(8, 1));
+  for (int i = 0; i < 3; ++i) f(x, v, 0.0F);
+  error_of([&] { session().function(misbehave)(v, world_size() - 1, Fault::exception); });
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(f(x, v, 0.0F), 8);
+}
+
+TEST(GpuDevices, MixedKindsAreRefused) {
+  if (gpus_present() == 0) GTEST_SKIP() << "no GPU is present";
+  const sr::Error error = error_of([] { sr::Session session({.devices = "cpu0,cuda0"}); });
+  EXPECT_EQ(error.kind(), sr::ErrorKind::usage);
+  EXPECT_THAT(error.what(), HasSubstr("devices of one kind"));
+}
+
+}  // namespace
+}  // namespace gpu_test

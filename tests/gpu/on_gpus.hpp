@@ -1,0 +1,63 @@
+#pragma once
+
+// A fixture for tests that hold for any number of GPUs. Skipped, visibly, for more than there are; SYNCRUN_TEST_GPUS=N
+// runs those for N only.
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <syncrun/syncrun.hpp>
+#include <vector>
+
+namespace gpu_test {
+
+namespace sr = syncrun;
+
+/// By the driver's device files: the tests' own process, a master, makes no CUDA call.
+int gpus_present();
+
+class OnGpus : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    const char* only = std::getenv("SYNCRUN_TEST_GPUS");
+    if (only != nullptr && std::atoi(only) != GetParam()) GTEST_SKIP() << "SYNCRUN_TEST_GPUS is " << only;
+    if (GetParam() > gpus_present()) GTEST_SKIP() << GetParam() << " GPUs wanted, " << gpus_present() << " present";
+    session_ = std::make_unique<sr::Session>(options());
+  }
+  void TearDown() override {
+    if (session_) session_->close();
+  }
+  static sr::SessionOptions options() {
+    sr::SessionOptions options;
+    for (int i = 0; i < GetParam(); ++i) options.devices += (i == 0 ? "cuda" : ",cuda") + std::to_string(i);
+    options.timeout = std::chrono::seconds(60);
+    return options;
+  }
+  sr::Session& session() { return *session_; }
+  int world_size() const { return GetParam(); }
+  void end_session() { session_.reset(); }
+
+ private:
+  std::unique_ptr<sr::Session> session_;
+};
+
+#define INSTANTIATE_ON_GPUS(suite)                                   \
+  INSTANTIATE_TEST_SUITE_P(Gpus, suite, testing::Values(1, 2, 4, 8), \
+                           [](const testing::TestParamInfo<int>& number) { return std::to_string(number.param); })
+
+/// Runs `statement`; the syncrun::Error that it throws.
+template <class F>
+sr::Error error_of(F&& statement) {
+  try {
+    statement();
+  } catch (const sr::Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {sr::ErrorKind::usage, ""};
+}
+
+}  // namespace gpu_test
