@@ -170,6 +170,7 @@ struct alignas(64) Outbox {
   Vote vote;
   bool is_empty;    // had no rows: contributes nothing
   bool is_fatal;    // failed so that the worker's device cannot be used any more
+  bool is_large;    // some outputs are large enough to be reduced among the workers
   bool is_reduced;  // outputs were reduced among the workers: rank order's first holds the result
   ErrorKind error_kind;
   std::int32_t native_code;

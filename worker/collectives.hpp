@@ -45,6 +45,8 @@ class CommCore {
   virtual void begin(const Command&) {}
   /// Makes sure that the next collective needs no set-up, so that it can be captured. Called by all ranks.
   virtual void prepare() {}
+  /// The least that any rank brings; blocking. Called by all ranks.
+  virtual std::int64_t agree(std::int64_t own) { return own; }
   /// Changes whenever work that was captured with the communicator has become meaningless.
   virtual std::uint64_t generation() const noexcept { return 0; }
   /// Around each operation that a body calls: the phase it is in.

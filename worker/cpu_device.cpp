@@ -120,6 +120,7 @@ class CpuDevice final : public Device {
   cublasContext* cublas() override { refuse(); }
   cudnnContext* cudnn() override { refuse(); }
 
+  void abandon() noexcept override {}
   void finish() override {}
   bool is_lost() const noexcept override { return false; }
 

@@ -122,6 +122,8 @@ class Device {
   virtual cublasContext* cublas() = 0;
   virtual cudnnContext* cudnn() = 0;
 
+  /// Gives up the work of a call that failed: returns when nothing of it is left.
+  virtual void abandon() noexcept = 0;
   /// Returns when all work so far is done; throws what went wrong in it, or what interrupts the wait.
   virtual void finish() = 0;
   /// A failure after which the device cannot be used any more.

@@ -355,28 +355,33 @@ bool RunningCall::is_reduced_by_workers(const OutputType& type) const noexcept {
   return type.dimensions > 0 && type.reduction != Reduction::gather;
 }
 
-bool RunningCall::deliver(Outbox& outbox) {
+void RunningCall::deliver(Outbox& outbox) {
   outbox.is_empty = has_rows() && share_.count() == 0;
+  outbox.is_large = false;
   outbox.is_reduced = false;
   outbox.rows = has_rows() ? share_.count() : 1;
-  Device& device = worker_.device();
-  bool is_large = false;
-  for (std::size_t i = 0; i < command_->outputs_count && !outbox.is_empty; ++i) {
+  if (outbox.is_empty) return worker_.device().finish();
+  for (std::size_t i = 0; i < command_->outputs_count; ++i) {
     const OutputType& type = command_->outputs[i];
     if (type.reduction == Reduction::gather) concatenate(outputs_[i], type);
-    is_large = is_large || (is_reduced_by_workers(type) && outputs_[i].buffer.bytes() > device.large_output_bytes());
+    const bool is_large = outputs_[i].buffer.bytes() > worker_.device().large_output_bytes();
+    if (is_large && is_reduced_by_workers(type) && participants() > 1) outbox.is_large = true;
   }
-  is_large = is_large && participants() > 1;
-  for (std::size_t i = 0; i < command_->outputs_count && !outbox.is_empty; ++i) {
+  share_outputs(outbox);
+}
+
+void RunningCall::share_outputs(Outbox& outbox) {
+  Device& device = worker_.device();
+  for (std::size_t i = 0; i < command_->outputs_count; ++i) {
     PendingOutput& pending = outputs_[i];
-    OutputSlot& slot = outbox.outputs[i];
-    slot.extents = pending.extents;
-    const bool stays = is_large && is_reduced_by_workers(command_->outputs[i]) && !device.shares_before_reducing();
+    const bool stays =
+        outbox.is_large && is_reduced_by_workers(command_->outputs[i]) && !device.shares_before_reducing();
     if (!stays) pending.shared = device.share_output(std::move(pending.buffer));
-    slot.offset = pending.shared;
+    outbox.outputs[i].extents = pending.extents;
+    outbox.outputs[i].offset = pending.shared;
   }
   device.finish();
-  for (std::size_t i = 0; i < command_->outputs_count && !outbox.is_empty; ++i) {
+  for (std::size_t i = 0; i < command_->outputs_count; ++i) {
     if (command_->outputs[i].dimensions != 0) continue;
     const PendingOutput& pending = outputs_[i];
     outbox.outputs[i].scalar = pending.scalar;
@@ -385,7 +390,25 @@ bool RunningCall::deliver(Outbox& outbox) {
                   size_of(command_->outputs[i].dtype));
     }
   }
-  return is_large;
+}
+
+/// Whether this rank has a part in reducing outputs, which it knows for sure once every rank has voted: all that
+/// computed something then have large ones. A GPU takes part also without rows.
+bool RunningCall::may_reduce_outputs(const Outbox& outbox) const noexcept {
+  if (participants() == 1) return false;
+  if (worker_.device().shares_before_reducing()) return outbox.is_large;
+  const auto* const first = command_->outputs.data();
+  return std::any_of(first, first + command_->outputs_count,
+                     [this](const OutputType& type) { return is_reduced_by_workers(type); });
+}
+
+bool RunningCall::all_are_large() const noexcept {
+  const auto& control = worker_.attachment().control;
+  for (int rank = 0; rank < control.world_size(); ++rank) {
+    const Outbox& outbox = control.outbox(command_->id, rank);
+    if (!outbox.is_empty && !outbox.is_large) return false;
+  }
+  return true;
 }
 
 int RunningCall::participants() const noexcept { return command_->target < 0 ? worker_.attachment().world_size : 1; }
@@ -404,6 +427,7 @@ void RunningCall::commit_updates() {
 /// Called by all ranks; those that computed something bring their outputs. If shapes differ, nobody reduces: every rank
 /// sees the same, and the master reports it.
 void RunningCall::reduce_outputs(Outbox& outbox) {
+  if (!all_are_large()) return;
   const auto& attachment = worker_.attachment();
   std::vector<int> ranks;
   double rows = 0;
@@ -489,11 +513,14 @@ void RunningCall::replay(void (*run)(void* context), void* context) {
   key_.push_back(static_cast<std::uint64_t>(command_->target));
   Recording& recording = recording_of(key_);
   recording.last_use = command_->id;
-  if (!recording.is_warm) {
-    recording.is_warm = true;
+  Recording::State state = recording.state;
+  // Ranks may be at different shapes or addresses, and NCCL wants all to capture a collective, or none.
+  if (command_->has_comm) state = static_cast<Recording::State>(comm().agree(static_cast<std::int64_t>(state)));
+  if (state == Recording::State::fresh) {
+    recording.state = std::max(recording.state, Recording::State::warm);
     return run(context);
   }
-  if (recording.graph == nullptr) record(recording, run, context);
+  if (state == Recording::State::warm) record(recording, run, context);
   device.launch(*recording.graph);
   accept_recorded(recording);
 }
@@ -506,6 +533,7 @@ void RunningCall::record(Recording& recording, void (*run)(void* context), void*
     device.begin_capture();
     run(context);
     recording.graph = device.end_capture();
+    recording.state = Recording::State::recorded;
   } catch (...) {
     recording_ = nullptr;
     device.abandon_capture();

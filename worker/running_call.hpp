@@ -52,8 +52,9 @@ class RunningCall {
   void forget_recordings() noexcept { recordings_.clear(); }
 
   /// After the last slice: averages are divided, slices concatenated, everything lies in shared memory, and the outbox
-  /// says so. Returns true if outputs are large enough to be reduced by the workers.
-  bool deliver(Outbox& outbox);
+  /// says so.
+  void deliver(Outbox& outbox);
+  bool may_reduce_outputs(const Outbox& outbox) const noexcept;
   /// After the vote.
   void commit_updates();
   void reduce_outputs(Outbox& outbox);
@@ -93,6 +94,8 @@ class RunningCall {
   RawRows sliced_rows(std::size_t argument, const ArgumentSlot& slot);
   VariableCopy& copy_of(const ArgumentSlot& slot, int rank) const;
   std::int64_t rows_of_all() const;
+  void share_outputs(Outbox& outbox);
+  bool all_are_large() const noexcept;
   bool is_reduced_by_workers(const OutputType& type) const noexcept;
   void concatenate(PendingOutput& pending, const OutputType& type);
   bool reduce_output(std::size_t index, Outbox& outbox, std::span<const int> ranks, std::span<const double> weights);
@@ -106,7 +109,9 @@ class RunningCall {
     const void* place = nullptr;  // of a number in device memory
   };
   struct Recording {
-    bool is_warm = false;  // has run once: libraries have loaded what they need
+    /// Warm: has run once, libraries have loaded what they need.
+    enum class State : std::uint8_t { fresh, warm, recorded };
+    State state = State::fresh;
     std::unique_ptr<DeviceGraph> graph;
     std::vector<RecordedOutput> outputs;
     std::uint64_t last_use = 0;

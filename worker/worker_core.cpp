@@ -210,7 +210,6 @@ const WorkerCore::LoadedFunction& WorkerCore::load(std::uint64_t function_offset
 
 void WorkerCore::run_call(Command& command) {
   Outbox& outbox = attachment_.control.outbox(command.id, attachment_.rank);
-  bool is_large = false;
   try {
     if (command.arguments_count != 0) set_phase(Phase::inputs);
     running_->begin(command);
@@ -218,7 +217,7 @@ void WorkerCore::run_call(Command& command) {
     if (command.kind == CommandKind::construct) set_phase(Phase::function);
     WorkerCall call(*this);
     function.thunk(call, function.pointer);
-    is_large = running_->deliver(outbox);
+    running_->deliver(outbox);
     // A body may have swallowed what a collective threw.
     if (command.has_comm && command.failed.load(std::memory_order_acquire) == command.id) throw Abandoned();
     outbox.vote = Vote::ok;
@@ -236,21 +235,22 @@ void WorkerCore::run_call(Command& command) {
   }
 
   cast_vote(command, outbox.vote);
-  complete_call(command, outbox, is_large);
+  complete_call(command, outbox);
   running_->end(command.id);
   if (command.kind == CommandKind::construct) forget(command.function);
 }
 
 /// After this rank's vote: outputs are reduced and updates committed if every rank is for it.
-void WorkerCore::complete_call(Command& command, Outbox& outbox, bool is_large) {
-  const bool waits = command.wants_vote || (outbox.vote == Vote::ok && is_large);
+void WorkerCore::complete_call(Command& command, Outbox& outbox) {
+  const bool may_reduce = outbox.vote == Vote::ok && running_->may_reduce_outputs(outbox);
+  const bool waits = command.wants_vote || may_reduce;
   if (!waits) return;
   set_phase(Phase::vote);
   if (!peers_.all_voted_ok(command)) return;
   set_phase(Phase::reduction);
-  needs_peers_ = needs_peers_ || is_large;
+  needs_peers_ = needs_peers_ || may_reduce;
   try {
-    if (is_large) running_->reduce_outputs(outbox);
+    if (may_reduce) running_->reduce_outputs(outbox);
     if (command.wants_vote) running_->commit_updates();
   } catch (const SessionLost&) {
     throw;
@@ -298,6 +298,7 @@ void WorkerCore::report_failure(Command& command, ErrorKind kind, int native_cod
   command.failed.store(command.id, std::memory_order_seq_cst);
   header_.to_peers.ring();
   running_->discard();
+  device_->abandon();
 }
 
 // ---- shared variables -----------------------------------------------------------------------------------------

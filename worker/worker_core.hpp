@@ -70,7 +70,7 @@ class WorkerCore {
   bool shares_a_failure(const Command& command) const noexcept;
   void execute(Command& command);
   void run_call(Command& command);
-  void complete_call(Command& command, Outbox& outbox, bool is_large);
+  void complete_call(Command& command, Outbox& outbox);
   void run_collective(const Command& command);
   void run_transfer(const Command& command);
   void release_copy(VariableCopy& copy) noexcept;

@@ -24,7 +24,7 @@ TEST_P(GpuCall, ReturnsNumbersThatAreInDeviceMemory) {
   const auto f = session().function(statistics);
   for (const std::int64_t rows : {500, 7, 1}) {
     const auto x = session().data(counting<double>(rows));
-    for (const std::int64_t slices : {1, 3}) {
+    for (const std::int64_t slices : {std::int64_t{1}, std::min(rows, std::int64_t{3})}) {
       const Five r = f(x, 2.0, {.slices = slices});
       const double n = static_cast<double>(rows);
       EXPECT_DOUBLE_EQ(r.sum, n * (n - 1));

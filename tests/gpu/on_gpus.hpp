@@ -33,7 +33,7 @@ class OnGpus : public testing::TestWithParam<int> {
   static sr::SessionOptions options() {
     sr::SessionOptions options;
     for (int i = 0; i < GetParam(); ++i) options.devices += (i == 0 ? "cuda" : ",cuda") + std::to_string(i);
-    options.timeout = std::chrono::seconds(60);
+    options.timeout = std::chrono::seconds(20);
     return options;
   }
   sr::Session& session() { return *session_; }

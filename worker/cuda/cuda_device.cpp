@@ -98,8 +98,8 @@ void* CudaDevice::staging_for(std::size_t argument, std::size_t bytes) {
   if (bytes > staging.bytes || staging.memory == nullptr) {
     if (staging.memory != nullptr) pool_.release(staging.memory);
     staging.memory = nullptr;
-    staging.memory = pool_.allocate(bytes, "the rows of an argument");
-    staging.bytes = bytes;
+    staging.bytes = MemoryPool::block_bytes(bytes);  // all of it, so that its address seldom changes
+    staging.memory = pool_.allocate(staging.bytes, "the rows of an argument");
   }
   return staging.memory;
 }
@@ -297,16 +297,14 @@ cudnnContext* CudaDevice::cudnn() {
 
 void CudaDevice::finish() {
   comm_.note_waiting();
-  try {
-    await_stream();
-  } catch (...) {
-    if (!comm_.is_pending()) throw;
-    // Kernels that wait for a peer end with the communicator; what is behind them on the stream is of no interest.
-    comm_.abort();
-    static_cast<void>(cudaStreamSynchronize(stream_));
-    throw;
-  }
+  await_stream();
   comm_.note_finished();
+}
+
+void CudaDevice::abandon() noexcept {
+  // Kernels that wait for a peer end with the communicator; what is behind them on the stream is of no interest.
+  if (comm_.is_pending()) comm_.abort();
+  static_cast<void>(cudaStreamSynchronize(stream_));
 }
 
 void CudaDevice::await_stream() {

@@ -68,6 +68,7 @@ class CudaDevice final : public Device {
   cublasContext* cublas() override;
   cudnnContext* cudnn() override;
 
+  void abandon() noexcept override;
   void finish() override;
   bool is_lost() const noexcept override;
 

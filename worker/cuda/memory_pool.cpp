@@ -16,14 +16,14 @@ namespace {
 constexpr std::size_t kLeast = 512;
 constexpr std::size_t kPage = std::size_t{2} << 20U;
 
-std::size_t rounded(std::size_t bytes) noexcept {
+}  // namespace
+
+std::size_t MemoryPool::block_bytes(std::size_t bytes) noexcept {
   if (bytes > kPage) return (bytes + kPage - 1) / kPage * kPage;
   std::size_t size = kLeast;
   while (size < bytes) size *= 2;
   return size;
 }
-
-}  // namespace
 
 MemoryPool::~MemoryPool() {
   trim();
@@ -31,7 +31,7 @@ MemoryPool::~MemoryPool() {
 }
 
 void* MemoryPool::allocate(std::size_t bytes, std::string_view what) {
-  const std::size_t size = rounded(bytes);
+  const std::size_t size = block_bytes(bytes);
   const auto found = free_.lower_bound(size);
   if (found != free_.end() && found->first <= 2 * size) {
     void* const memory = found->second;

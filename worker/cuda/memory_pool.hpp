@@ -20,6 +20,8 @@ class MemoryPool {
 
   /// At least `bytes`, aligned to 256. Throws Error (system, ENOMEM) that says how much was wanted and there was.
   void* allocate(std::size_t bytes, std::string_view what);
+  /// What allocate() makes of a size.
+  static std::size_t block_bytes(std::size_t bytes) noexcept;
   void release(void* memory) noexcept;
   /// Gives free blocks back to the device.
   void trim() noexcept;

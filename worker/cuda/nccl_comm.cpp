@@ -58,9 +58,11 @@ NcclComm::NcclComm(const Attachment& attachment, CpuComm& host, std::function<vo
 
 // ---- making one -----------------------------------------------------------------------------------------------
 
-void NcclComm::begin(const Command& command) {
-  host_.begin(command);
-  command_ = &command;
+/// Plans and waits are those of one command.
+void NcclComm::enter_command() noexcept {
+  const std::uint64_t command = attachment_.command_in_progress();
+  if (command_ == command) return;
+  command_ = command;
   plan_ = 0;
   waits_ = 0;
 }
@@ -127,6 +129,7 @@ void NcclComm::abort() noexcept {
 
 /// What every rank has to do alike, as a hash; where ranks differ NCCL would wait for ever.
 void NcclComm::note(CollectiveKind kind, std::size_t elements, DType dtype, Reduction reduction, int root) noexcept {
+  enter_command();
   const std::uint64_t words[] = {static_cast<std::uint64_t>(kind), elements, static_cast<std::uint64_t>(dtype),
                                  static_cast<std::uint64_t>(reduction), static_cast<std::uint64_t>(root)};
   for (const std::uint64_t word : words) {
@@ -188,16 +191,20 @@ void NcclComm::all_reduce_value(void* value, DType dtype, Reduction reduction, s
   host_.all_reduce_value(value, dtype, reduction, weight);
 }
 
+std::int64_t NcclComm::agree(std::int64_t own) {
+  host_.all_reduce_value(&own, DType::int64, Reduction::min, 1);
+  return own;
+}
+
 // ---- waiting --------------------------------------------------------------------------------------------------
 
 void NcclComm::note_waiting() noexcept {
-  const std::uint64_t command = attachment_.command_in_progress();
-  if (command_ == nullptr || command_->id != command) return;
+  enter_command();
   WorkerSlot& slot = attachment_.slot();
-  wait_ = command << 8U | (waits_++ & 0xffU);
+  wait_ = command_ << 8U | (waits_++ & 0xffU);
   slot.plan.store(plan_, std::memory_order_relaxed);
   slot.plan_wait.store(wait_, std::memory_order_release);
-  if (is_pending_) slot.progress.store(progress_word(command, Phase::collective), std::memory_order_release);
+  if (is_pending_) slot.progress.store(progress_word(command_, Phase::collective), std::memory_order_release);
 }
 
 void NcclComm::check_progress() {

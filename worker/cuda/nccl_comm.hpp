@@ -31,8 +31,9 @@ class NcclComm final : public CommCore {
 
   int rank() const noexcept override { return host_.rank(); }
   int world_size() const noexcept override { return host_.world_size(); }
-  void begin(const Command& command) override;
+  void begin(const Command& command) override { host_.begin(command); }
   void prepare() override { ensure(); }
+  std::int64_t agree(std::int64_t own) override;
   std::uint64_t generation() const noexcept override { return generation_; }
   void barrier() override { host_.barrier(); }
   void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight) override;
@@ -59,6 +60,7 @@ class NcclComm final : public CommCore {
   void ensure();
   ncclUniqueId exchange_id();
   void await_ready(const char* what);
+  void enter_command() noexcept;
   void check(ncclResult_t code, const char* what);
   void note(CollectiveKind kind, std::size_t elements, DType dtype, Reduction reduction, int root) noexcept;
 
@@ -69,9 +71,9 @@ class NcclComm final : public CommCore {
   ncclComm_t comm_ = nullptr;
   std::uint64_t made_at_ = 0;  // command
   std::uint64_t generation_ = 0;
-  const Command* command_ = nullptr;
-  std::uint64_t plan_ = 0;  // hash of this command's collectives
-  std::uint64_t wait_ = 0;  // of this command that this rank is in, as in WorkerSlot
+  std::uint64_t command_ = 0;  // that the following belongs to
+  std::uint64_t plan_ = 0;     // hash of its collectives
+  std::uint64_t wait_ = 0;     // that this rank is in, as in WorkerSlot
   std::uint64_t waits_ = 0;
   bool is_pending_ = false;
 };
