@@ -213,8 +213,10 @@ struct Parameter<Comm&> {
 
 /// What a replayable function may take: nothing that its host code could read.
 template <class P>
-inline constexpr bool kMayReplay =
-    Parameter<P>::type.kind != ArgumentKind::value && Parameter<P>::type.kind != ArgumentKind::per_worker;
+constexpr bool may_replay() noexcept {
+  if constexpr (!Parameter<P>::is_passed) return true;
+  else return Parameter<P>::type.kind != ArgumentKind::value && Parameter<P>::type.kind != ArgumentKind::per_worker;
+}
 
 template <class... P>
 struct TypeList {};
@@ -275,7 +277,7 @@ struct Signature {
   template <class Invoke>
   static void replay(WorkerCall& call, Invoke&& invoke) {
     static_assert(
-        ((Parameter<P>::is_passed ? kMayReplay<P> : true) && ...),
+        (may_replay<P>() && ...),
         "a replayable function's host code runs only when it is captured: a by-value parameter would keep that "
         "call's value for ever. Take a DeviceScalar<T> and read it on the device");
     while (call.next_slice()) replay_slice(call, invoke, std::index_sequence_for<P...>{});
