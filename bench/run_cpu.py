@@ -32,20 +32,18 @@ import datetime
 import json
 import os
 import pathlib
-import platform
-import re
 import shutil
 import signal
 import statistics
-import subprocess
 import sys
 import time
+
+from programs import commit, execute, find_executable, json_lines, machine
 
 HERE = pathlib.Path(__file__).resolve().parent
 GROUPS = ("empty_call", "all_reduce", "kill", "launch", "memory", "digits")
 ONCE = ("kill", "memory")  # long, and already statistics over many rounds or of no spread
 PROGRAM_DEADLINE_S = 600
-SKIPPED = 77
 LAUNCHES = 20
 
 # Open MPI's own choice of algorithm is tuned for a core per process. Measured with fewer, others are up to twice as
@@ -91,15 +89,6 @@ class Row:
 
 
 # ---- what to run -----------------------------------------------------------------------------------------------------
-
-
-def find_executable(directory, name):
-    for folder, subfolders, files in os.walk(directory):
-        subfolders[:] = sorted(s for s in subfolders if s not in ("CMakeFiles", "_deps"))
-        path = pathlib.Path(folder, name)
-        if name in files and os.access(path, os.X_OK):
-            return str(path)
-    return None
 
 
 class Plan:
@@ -201,50 +190,11 @@ class Plan:
 # ---- running ---------------------------------------------------------------------------------------------------------
 
 
-def stop_group(process):
-    for sig, grace_s in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
-        try:
-            os.killpg(process.pid, sig)
-            return process.communicate(timeout=grace_s)
-        except subprocess.TimeoutExpired:
-            continue
-        except ProcessLookupError:
-            break
-    return process.communicate()
-
-
-def execute(command, environment=None):
-    """Standard output, exit status, and why it failed (empty if it did not)."""
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               text=True, errors="replace", start_new_session=True,
-                               env={**os.environ, **(environment or {})})
-    try:
-        out, err = process.communicate(timeout=PROGRAM_DEADLINE_S)
-    except subprocess.TimeoutExpired:
-        out, _ = stop_group(process)
-        return out, f"still running after {PROGRAM_DEADLINE_S} s"
-    except BaseException:
-        stop_group(process)
-        raise
-    if process.returncode == 0:
-        return out, ""
-    last_line = (err.strip().splitlines() or ["no message"])[-1]
-    if process.returncode == SKIPPED:
-        return out, last_line
-    return out, f"exit status {process.returncode}: {last_line}"
-
-
-def json_lines(text):
-    for line in text.splitlines():
-        if line.startswith("{"):
-            yield json.loads(line)
-
-
 def time_launches(program):
     samples_us = []
     for _ in range(program.timed_launches):
         start = time.perf_counter()
-        _, failure = execute(program.command, program.environment)
+        _, failure = execute(program.command, PROGRAM_DEADLINE_S, program.environment)
         samples_us.append((time.perf_counter() - start) * 1e6)
         if failure:
             return [], failure
@@ -260,7 +210,7 @@ def measure(program, repetition):
         lines, failure = time_launches(program)
     else:
         seed = ["--seed", str(repetition)] if program.impl == "sklearn" else []
-        out, failure = execute(program.command + seed, program.environment)
+        out, failure = execute(program.command + seed, PROGRAM_DEADLINE_S, program.environment)
         try:
             lines = list(json_lines(out))
         except json.JSONDecodeError as error:
@@ -453,22 +403,6 @@ def all_rows(figures, groups, cores):
 # ---- reporting -------------------------------------------------------------------------------------------------------
 
 
-def machine():
-    model = re.search(r"^model name\s*:\s*(.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return {
-        "cpu": model.group(1) if model else platform.processor() or platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
-        "kernel": platform.release(),
-        "load_at_start": round(os.getloadavg()[0], 2),
-    }
-
-
-def commit():
-    described = subprocess.run(["git", "-C", str(HERE), "describe", "--always", "--dirty", "--exclude=*"],
-                               capture_output=True, text=True, check=False)
-    return described.stdout.strip() or "unknown"
-
-
 def markdown(about, rows, failures):
     yield (f"{about['machine']['cpu']}, {about['machine']['cores']} cores, Linux {about['machine']['kernel']}, "
            f"load {about['machine']['load_at_start']} at start; {about['date']}; commit {about['commit']}; "
@@ -517,7 +451,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # unwinds, which stops the program that runs
     about = {
         "machine": machine(),
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": commit(),
         "repetitions": options.repetitions,
         "quick": options.quick,

@@ -3,6 +3,7 @@
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 jobs=$(nproc)
+configure_options=()  # for cmake, beside a preset
 
 say() { printf '== %s\n' "$*"; }
 
@@ -104,7 +105,7 @@ configure_and_build() {
   local log="$root/build/$preset/configure.log"
   mkdir -p "$root/build/$preset"
   say "Configuring build/$preset"
-  if ! (cd "$root" && cmake --preset "$preset") >"$log" 2>&1; then
+  if ! (cd "$root" && cmake --preset "$preset" "${configure_options[@]}") >"$log" 2>&1; then
     cat "$log" >&2
     fail "configuring build/$preset failed"
   fi

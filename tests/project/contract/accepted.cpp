@@ -35,6 +35,9 @@ Stats stats(sr::CpuWorker& worker, sr::Scattered<const float, 2> x) {
 }
 OneField one_field(sr::Scattered<const float, 2> x) { return {double(x.rows())}; }
 void with_peers(sr::Comm& comm, sr::Local<float, 1> gradient) { comm.avg(gradient); }
+void on_gpu(sr::CudaWorker&, sr::Comm& comm, sr::Local<float, 1> gradient, sr::DeviceScalar<float>) {
+  comm.avg(gradient);
+}
 
 constexpr double kFactor = 2;
 
@@ -53,6 +56,7 @@ void program(sr::Session& session) {
   session.function(train)(session.shared<float, 1>());
   session.function(tally)(session.shared<int, 1>());
   session.function(with_peers)(session.shared<float, 1>());
+  session.function(sr::replayable(on_gpu))(session.shared<float, 1>(), 1);
   session.function(configure)(Settings{{1, 2, 3, 4}, 5}, 6, 7);
   session.function(stats)(x);
   session.function(one_field)(x);

@@ -1,0 +1,101 @@
+#pragma once
+
+// What the benchmarks on GPUs share with their comparators: sizes, and the JSON line each prints per measurement. Lines
+// of the same "bench", "devices" and "what" are put side by side by bench/run_gpu.py.
+
+#include <array>
+#include <string>
+#include <utility>
+
+#include "bench/comparators/measure.hpp"
+
+namespace comparators {
+
+struct GpuMeasurement {
+  const char* bench;
+  const char* impl;
+  int devices;
+  std::string what;
+  /// Moved per sample, over all devices; 0 where a rate means nothing.
+  std::size_t bytes = 0;
+};
+
+inline void print_gpu_line(const GpuMeasurement& measurement, std::vector<double> samples_us) {
+  std::sort(samples_us.begin(), samples_us.end());
+  const double median_us = percentile(samples_us, 50);
+  std::printf("{\"bench\": \"%s\", \"impl\": \"%s\", \"devices\": %d, \"what\": \"%s\", ", measurement.bench,
+              measurement.impl, measurement.devices, measurement.what.c_str());
+  if (measurement.bytes != 0) {
+    std::printf("\"gb_per_s\": %.3f, ", static_cast<double>(measurement.bytes) / median_us / 1e3);
+  }
+  std::printf("\"median_us\": %.3f, \"p10_us\": %.3f, \"p90_us\": %.3f, \"samples\": %zu}\n", median_us,
+              percentile(samples_us, 10), percentile(samples_us, 90), samples_us.size());
+  std::fflush(stdout);
+}
+
+/// "64 MiB", "784 B".
+inline std::string size_text(std::size_t bytes) {
+  constexpr std::array kUnits{"B", "KiB", "MiB", "GiB"};
+  std::size_t unit = 0;
+  while (unit + 1 < kUnits.size() && bytes != 0 && bytes % 1024 == 0) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return std::to_string(bytes) + " " + kUnits[unit];
+}
+
+// ---- scatter --------------------------------------------------------------------------------------------------
+
+/// Bytes of each device's share of a contiguous scatter.
+inline constexpr std::array kScatterBytes{std::size_t{64} << 20U, std::size_t{256} << 20U};
+
+inline std::string scatter_text(std::size_t bytes) { return size_text(bytes) + " per worker, contiguous"; }
+
+/// A shuffled scatter: rows of MNIST as bytes and as float32, and of ImageNet as bytes; about 64 MiB for each device,
+/// taken from twice as many rows, each at most once.
+inline constexpr std::array<std::size_t, 3> kShuffledRowBytes{784, 3136, 150528};
+inline constexpr std::size_t kShuffledBytes = std::size_t{64} << 20U;
+inline constexpr std::size_t kShuffledPoolFactor = 2;
+/// Fewer than iterations_for would give: a fresh list of indices takes longer to draw than to use.
+inline constexpr long kMaxShuffledIterations = 60;
+
+inline std::string shuffled_text(std::size_t row_bytes) { return std::to_string(row_bytes) + " B rows, shuffled"; }
+
+// ---- all_reduce -----------------------------------------------------------------------------------------------
+
+inline constexpr std::array<std::size_t, 9> kAllReduceBytes{
+    std::size_t{1} << 10U,   std::size_t{16} << 10U,  std::size_t{64} << 10U,
+    std::size_t{256} << 10U, std::size_t{1} << 20U,   std::size_t{4} << 20U,
+    std::size_t{32} << 20U,  std::size_t{256} << 20U, std::size_t{1} << 30U};
+
+/// all_reduces of this size in one timed sequence: over a millisecond of work on any machine, so that starting it is
+/// not what is measured.
+constexpr int all_reduce_repeats(std::size_t bytes) noexcept {
+  if (bytes <= (std::size_t{256} << 10U)) return 250;
+  if (bytes <= (std::size_t{4} << 20U)) return 100;
+  if (bytes <= (std::size_t{32} << 20U)) return 25;
+  return bytes <= (std::size_t{256} << 20U) ? 6 : 3;
+}
+
+/// The same on every rank, so that the sum over the ranks is known. Repeated sums in place grow until they are infinite:
+/// an addition costs the same.
+inline std::vector<float> all_reduce_values(std::size_t bytes) {
+  std::vector<float> values(bytes / sizeof(float));
+  fill(values, 0);
+  return values;
+}
+
+/// Throws unless the values are the sum over `devices` ranks of all_reduce_values.
+template <class Values>
+void require_all_reduced(const Values& values, std::size_t elements, int devices) {
+  constexpr std::size_t kStride = 61;  // coprime to the pattern's period
+  for (std::size_t i = 0; i < elements; i += kStride) {
+    if (values[i] != initial_value(0, i) * static_cast<float>(devices)) {
+      throw std::runtime_error("all_reduce gave a wrong sum");
+    }
+  }
+}
+
+inline std::string all_reduce_text(std::size_t bytes, const char* form) { return size_text(bytes) + ", " + form; }
+
+}  // namespace comparators

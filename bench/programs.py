@@ -1,0 +1,84 @@
+"""What the runners of benchmarks share: finding a program, running it under a deadline, reading what it printed, and
+saying on what machine. Python's standard library only.
+"""
+
+import json
+import os
+import pathlib
+import platform
+import re
+import signal
+import subprocess
+
+HERE = pathlib.Path(__file__).resolve().parent
+SKIPPED = 77  # the exit status of a program that has nothing to run on
+
+
+def find_executable(directory, name):
+    for folder, subfolders, files in os.walk(directory):
+        subfolders[:] = sorted(s for s in subfolders if s not in ("CMakeFiles", "_deps"))
+        path = pathlib.Path(folder, name)
+        if name in files and os.access(path, os.X_OK):
+            return str(path)
+    return None
+
+
+def stop_group(process):
+    for sig, grace_s in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
+        try:
+            os.killpg(process.pid, sig)
+            return process.communicate(timeout=grace_s)
+        except subprocess.TimeoutExpired:
+            continue
+        except ProcessLookupError:
+            break
+    return process.communicate()
+
+
+def execute(command, deadline_s, environment=None):
+    """Runs a program in a process group of its own. Its standard output, and why it failed (empty if it did not)."""
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True, errors="replace", start_new_session=True,
+                               env={**os.environ, **(environment or {})})
+    try:
+        out, err = process.communicate(timeout=deadline_s)
+    except subprocess.TimeoutExpired:
+        out, _ = stop_group(process)
+        return out, f"still running after {deadline_s} s"
+    except BaseException:
+        stop_group(process)
+        raise
+    if process.returncode == 0:
+        return out, ""
+    if process.returncode == SKIPPED:
+        return out, reason_in(err)
+    return out, f"exit status {process.returncode}: {reason_in(err)}"
+
+
+def reason_in(messages):
+    """The line that says why: the last one, but of torchrun, which ends with a summary, a rank's own last error."""
+    lines = messages.strip().splitlines() or ["no message"]
+    of_ranks = [line for line in lines if re.match(r"\[rank\d+\]:.*(Error|Exception)\b", line)]
+    return (of_ranks or lines)[-1].strip()
+
+
+def json_lines(text):
+    for line in text.splitlines():
+        if line.startswith("{"):
+            yield json.loads(line)
+
+
+def machine():
+    model = re.search(r"^model name\s*:\s*(.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return {
+        "cpu": model.group(1) if model else platform.processor() or platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "kernel": platform.release(),
+        "load_at_start": round(os.getloadavg()[0], 2),
+    }
+
+
+def commit():
+    described = subprocess.run(["git", "-C", str(HERE), "describe", "--always", "--dirty", "--exclude=*"],
+                               capture_output=True, text=True, check=False)
+    return described.stdout.strip() or "unknown"

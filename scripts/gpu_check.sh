@@ -1,0 +1,131 @@
+#!/usr/bin/env bash
+# Everything that wants GPUs, on a machine that has some: builds with what is installed, runs the tests labelled gpu with
+# every count of GPUs (1, 2, 4 and 8 as far as present), then the benchmarks beside their comparators. The table comes
+# last, its figures are also in build/cuda/bench_gpu.json. Clocks, NCCL's variables and the rest stay as they are.
+#
+#   scripts/gpu_check.sh [--tests-only | --bench-only] [--quick] [--jobs N] [--devices 1,2] [--sanitizer]
+#                        [-- options of bench/run_gpu.py]
+#
+# --sanitizer runs the tests under compute-sanitizer. CUDA_ARCHITECTURES is what to compile for (default: 90).
+# Exit code: 0, 1 if something failed, 2 where there is no GPU or an option is wrong.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib/setup.sh"
+
+refuse() {
+  printf 'error: %s\n' "$*" >&2
+  exit 2
+}
+
+# As Syncrun counts them: by the driver's device files and CUDA_VISIBLE_DEVICES.
+present_gpus() {
+  PYTHONDONTWRITEBYTECODE=1 PYTHONPATH="$root/bench" python3 -c 'import run_gpu; print(run_gpu.present_gpus())'
+}
+
+# The counts to run with, one per line.
+counts_of() {
+  local present=$1 count
+  for count in 1 2 4 8; do
+    if [ "$count" -le "$present" ]; then echo "$count"; fi
+  done
+}
+
+with_tests=ON
+with_bench=ON
+sanitizer=
+counts=()
+bench_options=()
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --tests-only) with_bench=OFF ;;
+    --bench-only) with_tests=OFF ;;
+    --quick) bench_options+=(--quick) ;;
+    --sanitizer) sanitizer=compute-sanitizer ;;
+    --jobs)
+      [ $# -gt 1 ] || refuse "--jobs: value missing"
+      jobs=$2
+      shift
+      ;;
+    --devices)
+      [ $# -gt 1 ] || refuse "--devices: value missing"
+      IFS=, read -r -a counts <<<"$2"
+      shift
+      ;;
+    --)
+      shift
+      bench_options+=("$@")
+      break
+      ;;
+    *) refuse "unknown option $1 (see the head of scripts/gpu_check.sh)" ;;
+  esac
+  shift
+done
+[ "$with_tests$with_bench" != OFFOFF ] || refuse "--tests-only and --bench-only leave nothing to do"
+[ -z "$sanitizer" ] || command -v "$sanitizer" >/dev/null || refuse "compute-sanitizer is not on PATH (it is part of CUDA)"
+
+present=$(present_gpus)
+if [ "$present" = 0 ]; then
+  say "No GPU: nothing was built, tested or measured" >&2
+  refuse "there is no GPU on this machine (no /dev/nvidia0, or CUDA_VISIBLE_DEVICES hides it)"
+fi
+[ "${#counts[@]}" -gt 0 ] || mapfile -t counts < <(counts_of "$present")
+for count in "${counts[@]}"; do
+  [[ $count =~ ^[1-9][0-9]*$ ]] || refuse "--devices: expected counts such as 1,2, got $count"
+  [ "$count" -le "$present" ] || refuse "--devices: got $count, but $present GPUs are visible"
+done
+say "$present GPUs are visible; running with ${counts[*]}"
+
+configure_options=("-DCMAKE_CUDA_ARCHITECTURES=${CUDA_ARCHITECTURES:-90}"
+  "-DSYNCRUN_TESTS=$with_tests" "-DSYNCRUN_BENCH=$with_bench")
+configure_and_build cuda
+
+# run_gpu_tests COUNT: one test at a time, since each wants its GPUs for itself.
+run_gpu_tests() {
+  local count=$1 logs="$root/build/cuda/sanitizer-$1"
+  export SYNCRUN_TEST_GPUS=$count
+  say "Tests on $count GPUs"
+  if [ -z "$sanitizer" ]; then
+    jobs=1 run_tests cuda -L gpu
+    return
+  fi
+  rm -rf "$logs"
+  mkdir -p "$logs"
+  # ctest and masters make no CUDA call, which by itself is no error. The sanitizer's exit code is that of the outermost
+  # process: what it found in workers is in the logs.
+  "$sanitizer" --target-processes all --require-cuda-init=no --log-file "$logs/%p.log" \
+    ctest --test-dir "$root/build/cuda" --output-on-failure --no-label-summary --no-tests=error -j 1 -L gpu || return 1
+  if ! grep -q 'ERROR SUMMARY' -r "$logs"; then
+    say "compute-sanitizer has seen no CUDA program: its logs in $logs say nothing" >&2
+    return 1
+  fi
+  if grep -h 'ERROR SUMMARY' -r "$logs" | grep -qv 'ERROR SUMMARY: 0 errors'; then
+    grep -r -B 30 'ERROR SUMMARY: [1-9]' "$logs" >&2 || true
+    say "compute-sanitizer found errors: see $logs" >&2
+    return 1
+  fi
+}
+
+failed=()
+if [ "$with_tests" = ON ]; then
+  for count in "${counts[@]}"; do
+    code=0
+    # Not `if` on the function itself: within it, `set -e` would not hold in the function.
+    set +e
+    (set -e; run_gpu_tests "$count")
+    code=$?
+    set -e
+    [ "$code" = 0 ] || failed+=("tests on $count GPUs")
+  done
+  if [ "${#failed[@]}" = 0 ]; then
+    say "Tests passed on ${counts[*]} GPUs"
+  else
+    for step in "${failed[@]}"; do say "Failed: $step"; done
+  fi
+fi
+
+if [ "$with_bench" = ON ]; then
+  say "Benchmarks"
+  counts_text=$(IFS=,; printf '%s' "${counts[*]}")
+  python3 "$root/bench/run_gpu.py" "$root/build/cuda" --devices "$counts_text" "${bench_options[@]}" ||
+    failed+=(benchmarks)
+fi
+[ "${#failed[@]}" = 0 ] || exit 1
