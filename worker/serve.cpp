@@ -3,11 +3,14 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <optional>
 
+#include "common/environment.hpp"
 #include "common/errors.hpp"
 #include "common/supervisor_link.hpp"
 #include "syncrun/run.hpp"
+#include "syncrun/session.hpp"
 #include "worker/worker_core.hpp"
 
 namespace syncrun {
@@ -30,6 +33,25 @@ int report_start_failure(detail::WorkerSlot* slot, const char* what) {
 }
 
 }  // namespace
+
+namespace detail {
+
+/// Else every worker would run the program itself, and start workers of its own, without end.
+void refuse_in_worker() {
+  if (std::getenv(environment::kWorkerRank) == nullptr) return;
+  constexpr const char* kWhy =
+      "this process is a worker of another session and must not open one: call syncrun::serve_if_worker(argc, argv) "
+      "first thing in main, or use syncrun::run";
+  WorkerSlot* slot = nullptr;
+  try {
+    static Attachment* const attachment = new Attachment(*attach_if_worker());  // mapped until the kernel ends it
+    slot = &attachment->slot();
+  } catch (const std::exception&) {  // then the message goes to standard error only
+  }
+  ::_exit(report_start_failure(slot, kWhy));
+}
+
+}  // namespace detail
 
 std::optional<int> serve_if_worker(int, char**) {
   // Never destroyed: the sign of life must stay mapped until the kernel has marked it. Static, so that it is no leak.

@@ -17,6 +17,8 @@
 namespace syncrun {
 
 namespace detail {
+/// Ends this process, with a message, if it is a worker that nobody has told so.
+void refuse_in_worker();
 std::shared_ptr<SessionCore> open_session(const SessionOptions& options);
 void close_session(SessionCore& session);
 void abandon_session(SessionCore& session) noexcept;
@@ -35,7 +37,10 @@ class Session {
  public:
   /// Starts the workers and waits until all are ready. Throws Error: usage (bad options, a second session), system
   /// (no memory, no processes), worker_lost (one died while starting), timeout.
-  explicit Session(const SessionOptions& options = {}) : core_(detail::open_session(options)) {}
+  explicit Session(const SessionOptions& options = {}) {
+    detail::refuse_in_worker();
+    core_ = detail::open_session(options);
+  }
   /// Without close() before: ends the workers at once, calls in flight included.
   ~Session() {
     if (core_) detail::abandon_session(*core_);

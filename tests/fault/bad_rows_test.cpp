@@ -98,6 +98,8 @@ TEST_P(BadRows, OfCopiesAreRefused) {
   Session session(workers(GetParam()));
   auto variable = session.shared<int, 1>("v");
   const auto f = session.function(of_sliced, "of_sliced");
+  expect_usage([&] { f(variable); }, {"variable 'v' has no shape yet: give it one with broadcast, scatter or set"});
+  variable.broadcast(std::vector<int>{});
   expect_usage([&] { f(variable); }, {"at least one row, got 0"});
   variable.broadcast(std::vector<int>(6, 1));
   expect_usage([&] { f(variable, {.batch_s = std::vector<int>{6}}); }, {"batch_s has index 6", "rows 0 to 5"});

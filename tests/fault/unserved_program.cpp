@@ -1,0 +1,24 @@
+// A program of which every process opens a session, since nobody calls serve_if_worker, or too late. A worker is to be
+// refused; should that ever fail, the third generation ends by itself, so that a test cannot fill the machine.
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <syncrun/syncrun.hpp>
+
+int main(int argc, char** argv) {
+  const char* text = std::getenv("UNSERVED_GENERATION");
+  const int generation = text == nullptr ? 1 : std::atoi(text) + 1;
+  if (generation > 2) return 77;
+  ::setenv("UNSERVED_GENERATION", std::to_string(generation).c_str(), 1);
+  try {
+    syncrun::Session session({.devices = "cpu0,cpu1"});
+    if (argc > 1 && std::strcmp(argv[1], "late") == 0) {
+      if (const auto code = syncrun::serve_if_worker(argc, argv)) return *code;
+    }
+  } catch (const syncrun::Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
