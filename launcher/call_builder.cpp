@@ -125,6 +125,10 @@ void CallBuilder::add_variable(const std::shared_ptr<VariableRecord>& variable) 
   if (variable->session.get() != session_) {
     throw_usage(describe_argument(*function_, index) + " is of another session");
   }
+  if (!variable->has_shape) {
+    throw_usage(describe_argument(*function_, index) + ": variable '" + variable->name +
+                "' has no shape yet: give it one with broadcast, scatter or set first");
+  }
   for (std::size_t other = 0; other < index; ++other) {
     const bool repeats = state.in_flight->arguments[other] == variable;
     const bool writes =

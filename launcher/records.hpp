@@ -33,6 +33,7 @@ struct VariableRecord {
   DType dtype{};
   std::uint8_t dimensions = 0;
   std::vector<Extents> extents;  // by rank
+  bool has_shape = false;        // values were given to it, be it none
 
   ~VariableRecord();
 };

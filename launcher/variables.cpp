@@ -86,7 +86,10 @@ void transfer(VariableRecord& variable, const char* what, TransferDirection dire
     if (variable.session->is_open()) read_extents(variable);
     throw;
   }
-  if (direction == TransferDirection::to_variable) read_extents(variable);
+  if (direction == TransferDirection::to_variable) {
+    read_extents(variable);
+    variable.has_shape = true;
+  }
 }
 
 /// Memory in the heap for as long as this lives.

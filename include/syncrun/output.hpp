@@ -79,7 +79,7 @@ constexpr bool kCanReduce =
 template <Reduction kReduction, Element T, std::size_t N>
 class Output {
   static_assert(kReduction != Reduction::avg || FloatingElement<T>, "an average needs a floating-point element type");
-  static_assert(detail::kCanReduce<kReduction, T>, "bool can be gathered, not reduced");
+  static_assert(kReduction == Reduction::avg || detail::kCanReduce<kReduction, T>, "bool can be gathered, not reduced");
 
  public:
   using element_type = T;
@@ -130,7 +130,7 @@ template <Reduction kReduction, Element T>
 class Output<kReduction, T, 0> {
   static_assert(kReduction != Reduction::avg || FloatingElement<T>, "an average needs a floating-point element type");
   static_assert(kReduction != Reduction::gather, "a number per rank is gathered as Gather<T, 1> of one row");
-  static_assert(detail::kCanReduce<kReduction, T>, "bool can be gathered, not reduced");
+  static_assert(kReduction == Reduction::avg || detail::kCanReduce<kReduction, T>, "bool can be gathered, not reduced");
 
  public:
   using element_type = T;

@@ -51,6 +51,10 @@ class DataArgument {
     static_assert(kAlwaysFalse<U>,
                   "this Data has another element type or another number of dimensions than the function's parameter");
   }
+  template <class U>
+  DataArgument(const U&) {  // NOLINT(google-explicit-constructor)
+    static_assert(kAlwaysFalse<U>, "Scattered and Broadcast take a Data: session.data(values) makes one");
+  }
   const std::shared_ptr<DataRecord>& record() const noexcept { return *record_; }
 
  private:
@@ -68,6 +72,10 @@ class SharedArgument {
   SharedArgument(const Shared<U, M>&) {  // NOLINT(google-explicit-constructor)
     static_assert(kAlwaysFalse<U>,
                   "this Shared has another element type or another number of dimensions than the function's parameter");
+  }
+  template <class U>
+  SharedArgument(const U&) {  // NOLINT(google-explicit-constructor)
+    static_assert(kAlwaysFalse<U>, "Local, Sliced and Update take a Shared: session.shared<T, N>(name) makes one");
   }
   const std::shared_ptr<VariableRecord>& record() const noexcept { return *record_; }
 

@@ -47,6 +47,8 @@ int main(int argc, char** argv) {
     g(session.shared<double, 1>());
 #elif defined(DATA_FOR_SHARED)
     g(session.data<float, 1>({8}));
+#elif defined(VECTOR_FOR_DATA)
+    f(std::vector<float>(8));
 #elif defined(TOO_FEW_ARGUMENTS)
     f();
 #elif defined(CAPTURING_LAMBDA)
