@@ -6,7 +6,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/setup.sh"
 
 install_missing
-configure_and_build release syncrun_command syncrun_mnist
+configure_and_build release demo
 say "Running bin/syncrun bin/syncrun-mnist $*"
 cd "$root/build/release"
 exec bin/syncrun bin/syncrun-mnist "$@"
