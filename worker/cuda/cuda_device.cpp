@@ -34,26 +34,38 @@ cudaStream_t make_stream(int index) {
   return stream;
 }
 
-class Graph final : public DeviceGraph {
+}  // namespace
+
+class CudaGraph final : public DeviceGraph {
  public:
-  explicit Graph(cudaGraphExec_t exec) noexcept : exec_(exec) {}
-  ~Graph() override { static_cast<void>(cudaGraphExecDestroy(exec_)); }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
+  CudaGraph(cudaGraphExec_t exec, CudaGraphs& graphs) : exec_(exec), graphs_(graphs) { graphs_.add(*this); }
+  ~CudaGraph() override {
+    graphs_.remove(*this);
+    end();
+  }
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
   cudaGraphExec_t exec() const noexcept { return exec_; }
+  void end() noexcept {
+    if (exec_ != nullptr) static_cast<void>(cudaGraphExecDestroy(exec_));
+    exec_ = nullptr;
+  }
 
  private:
   cudaGraphExec_t exec_;
+  CudaGraphs& graphs_;
 };
 
-}  // namespace
+void CudaGraphs::end_all() noexcept {
+  for (CudaGraph* graph : all_) graph->end();
+}
 
 CudaDevice::CudaDevice(const DeviceContext& context)
     : context_(context),
       segment_(context.attachment.segment),
       stream_(make_stream(index_of(context.attachment.device))),
       comm_(context.attachment, context.host_comm, context.check_interrupted) {
-  comm_.use(stream_);
+  comm_.use(stream_, [this] { graphs_.end_all(); });
   scalars_ = pool_.allocate(kMaxArguments * kScalarBytes, "scalars");
 }
 
@@ -247,7 +259,7 @@ std::unique_ptr<DeviceGraph> CudaDevice::end_capture() {
   const cudaError_t made = cudaGraphInstantiate(&exec, graph, 0);
   static_cast<void>(cudaGraphDestroy(graph));
   check_cuda(made, "cudaGraphInstantiate");
-  return std::make_unique<Graph>(exec);
+  return std::make_unique<CudaGraph>(exec, graphs_);
 }
 
 void CudaDevice::abandon_capture() noexcept {
@@ -260,7 +272,7 @@ void CudaDevice::abandon_capture() noexcept {
 }
 
 void CudaDevice::launch(DeviceGraph& graph) {
-  check_cuda(cudaGraphLaunch(static_cast<Graph&>(graph).exec(), stream_), "cudaGraphLaunch");
+  check_cuda(cudaGraphLaunch(static_cast<CudaGraph&>(graph).exec(), stream_), "cudaGraphLaunch");
 }
 
 // ---- handles --------------------------------------------------------------------------------------------------

@@ -6,8 +6,8 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
-#include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "common/control_block.hpp"
@@ -17,6 +17,20 @@
 #include "worker/device.hpp"
 
 namespace syncrun::detail {
+
+class CudaGraph;
+
+/// The graphs that are alive. A communicator does not end before those that hold its collectives.
+class CudaGraphs {
+ public:
+  void add(CudaGraph& graph) { all_.insert(&graph); }
+  void remove(CudaGraph& graph) noexcept { all_.erase(&graph); }
+  /// Makes them empty; they can be launched no more.
+  void end_all() noexcept;
+
+ private:
+  std::set<CudaGraph*> all_;
+};
 
 class CudaDevice final : public Device {
  public:
@@ -107,6 +121,7 @@ class CudaDevice final : public Device {
   std::array<Staging, kMaxArguments> staging_;
   void* scalars_ = nullptr;  // one slot per argument
   bool is_capturing_ = false;
+  CudaGraphs graphs_;
 };
 
 }  // namespace syncrun::detail

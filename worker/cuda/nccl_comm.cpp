@@ -121,7 +121,9 @@ void NcclComm::ensure() {
 void NcclComm::abort() noexcept {
   ++generation_;
   is_pending_ = false;
-  if (comm_ != nullptr) static_cast<void>(ncclCommAbort(comm_));
+  if (comm_ == nullptr) return;
+  before_abort_();
+  static_cast<void>(ncclCommAbort(comm_));
   comm_ = nullptr;
 }
 

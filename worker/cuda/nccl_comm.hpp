@@ -27,7 +27,11 @@ class NcclComm final : public CommCore {
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
 
-  void use(cudaStream_t stream) noexcept { stream_ = stream; }
+  /// `before_abort`: ends the graphs that hold collectives of this communicator, which it would wait for.
+  void use(cudaStream_t stream, std::function<void()> before_abort) {
+    stream_ = stream;
+    before_abort_ = std::move(before_abort);
+  }
 
   int rank() const noexcept override { return host_.rank(); }
   int world_size() const noexcept override { return host_.world_size(); }
@@ -67,6 +71,7 @@ class NcclComm final : public CommCore {
   const Attachment& attachment_;
   CpuComm& host_;
   std::function<void()> check_interrupted_;
+  std::function<void()> before_abort_;
   cudaStream_t stream_ = nullptr;
   ncclComm_t comm_ = nullptr;
   std::uint64_t made_at_ = 0;  // command
