@@ -213,7 +213,10 @@ struct Parameter<Comm&> {
 
 /// What a replayable function may take: nothing that its host code could read.
 template <class P>
-inline constexpr bool kMayReplay =
+inline constexpr bool kMayReplay = true;
+template <class P>
+  requires(Parameter<P>::is_passed)
+inline constexpr bool kMayReplay<P> =
     Parameter<P>::type.kind != ArgumentKind::value && Parameter<P>::type.kind != ArgumentKind::per_worker;
 
 template <class... P>
@@ -275,7 +278,7 @@ struct Signature {
   template <class Invoke>
   static void replay(WorkerCall& call, Invoke&& invoke) {
     static_assert(
-        ((Parameter<P>::is_passed ? kMayReplay<P> : true) && ...),
+        (kMayReplay<P> && ...),
         "a replayable function's host code runs only when it is captured: a by-value parameter would keep that "
         "call's value for ever. Take a DeviceScalar<T> and read it on the device");
     while (call.next_slice()) replay_slice(call, invoke, std::index_sequence_for<P...>{});
