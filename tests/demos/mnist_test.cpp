@@ -172,7 +172,7 @@ TEST(Mnist, RefusesBadOptionsAndSaysWhatItExpected) {
       {{"--momentum", "1"}, "--momentum: expected a number from 0 to below 1, got '1'"},
       {{"--seed", "18446744073709551616"}, "--seed: expected a whole number from 0 to 2^64 - 1"},
       {{"--input", "disk"}, "--input: expected 'host' or 'device', got 'disk'"},
-      {{"--dtype", "float16"}, "--dtype: expected 'float32' or 'float64', got 'float16'"},
+      {{"--dtype", "float16"}, "--dtype: expected 'float32', 'float64' or 'tf32', got 'float16'"},
       {{"--model", "rnn"}, "--model: model 'rnn': expected 'mlp', 'cnn' or"},
       {{"--model", "custom_mlp:2,800,0.5"}, "expected four values"},
       {{"--epochs"}, "--epochs: expected a value, got none"},
