@@ -3,62 +3,13 @@
 #include <cmath>
 
 #include "demos/common/cuda_launch.cuh"
-#include "demos/common/philox.hpp"
+#include "demos/common/cuda_quad.cuh"
 
 namespace demos::cuda {
 
 namespace {
 
-constexpr std::size_t kQuad = 4;  // elements of a thread at a time: one draw of Philox, one 16-byte load of floats
 constexpr std::size_t kMostGridRows = 1024;
-
-/// Four neighbours of a row; the last of a row may be cut off.
-template <typename T>
-struct alignas(16) Quad {
-  T v[kQuad];
-};
-
-/// Whether rows can be read and written by whole quads.
-template <typename... T>
-bool has_whole_quads(std::size_t units, const T*... arrays) {
-  return units % kQuad == 0 && ((reinterpret_cast<std::uintptr_t>(arrays) % alignof(Quad<float>) == 0) && ...);
-}
-
-template <bool kWhole, typename T>
-__device__ Quad<T> load(const T* from, std::size_t count) {
-  if constexpr (kWhole) return *reinterpret_cast<const Quad<T>*>(from);
-  Quad<T> quad{};
-  for (std::size_t i = 0; i < kQuad; ++i) {
-    if (i < count) quad.v[i] = from[i];
-  }
-  return quad;
-}
-
-template <bool kWhole, typename T>
-__device__ void store(T* to, const Quad<T>& quad, std::size_t count) {
-  if constexpr (kWhole) {
-    *reinterpret_cast<Quad<T>*>(to) = quad;
-  } else {
-    for (std::size_t i = 0; i < kQuad; ++i) {
-      if (i < count) to[i] = quad.v[i];
-    }
-  }
-}
-
-// ---- dropout --------------------------------------------------------------------------------------------------
-
-/// As demos::dropout draws it, so that the masks are the same.
-template <typename T>
-__device__ void drop(Quad<T>& quad, const DropoutMask& mask, std::size_t row, std::size_t first_unit) {
-  const auto id = static_cast<std::uint64_t>(mask.row_ids[row]);
-  const PhiloxCounter counter{static_cast<std::uint32_t>(id), static_cast<std::uint32_t>(id >> 32),
-                              static_cast<std::uint32_t>(first_unit / kQuad) | std::uint32_t{mask.layer} << 24,
-                              mask.key->step};
-  const PhiloxCounter words = philox4x32_10(counter, mask.key->seed);
-  const auto dropped_below = static_cast<std::uint32_t>(mask.rate * 0x1p32);
-  const T factor = static_cast<T>(1 / (1 - mask.rate));
-  for (std::size_t i = 0; i < kQuad; ++i) quad.v[i] = words[i] >= dropped_below ? quad.v[i] * factor : T{0};
-}
 
 /// This thread's place in a tile: a quad of units, and the first of its rows.
 struct TilePlace {
@@ -215,7 +166,7 @@ __device__ RowResult<T> softmax_row(int classes, int label, const T* logits, con
 
 /// The sums of all blocks, by the last of them.
 template <typename T>
-__device__ void finish_loss(int classes, T* dbias, const LossPlace& loss, const Partials<T>& partials) {
+__device__ void finish_classes(int classes, T* dbias, const LossPlace& loss, const Partials<T>& partials) {
   const int thread = static_cast<int>(threadIdx.y * kLanes + threadIdx.x);
   for (int c = thread; c < classes && dbias != nullptr; c += kLanes * kWarps) {
     T total{0};
@@ -224,19 +175,7 @@ __device__ void finish_loss(int classes, T* dbias, const LossPlace& loss, const 
     }
     dbias[c] = total;
   }
-  if (threadIdx.y != 0) return;
-  double sum = 0;
-  std::int64_t correct = 0;
-  for (unsigned block = threadIdx.x; block < gridDim.x; block += kLanes) {
-    sum += __ldcg(partials.losses + block);
-    correct += __ldcg(reinterpret_cast<const long long*>(partials.correct) + block);
-  }
-  sum = warp_sum(sum) / static_cast<double>(loss.of_rows);
-  correct = warp_sum(static_cast<long long>(correct));
-  if (threadIdx.x != 0) return;
-  const bool adds = loss.accumulate == Accumulate::kYes;
-  *loss.mean_loss = (adds ? *loss.mean_loss : 0) + sum;
-  *loss.correct = (adds ? *loss.correct : 0) + correct;
+  if (threadIdx.y == 0) finish_loss(loss, partials, gridDim.x);
 }
 
 template <typename T>
@@ -276,7 +215,7 @@ __global__ void softmax_kernel(std::size_t rows, int classes, const std::uint8_t
       partials.correct[blockIdx.x] += corrects[warp];
     }
   }
-  if (is_last_block(partials.counters, gridDim.x)) finish_loss(classes, dbias, loss, partials);
+  if (is_last_block(partials.counters, gridDim.x)) finish_classes(classes, dbias, loss, partials);
 }
 
 // ---- update ---------------------------------------------------------------------------------------------------

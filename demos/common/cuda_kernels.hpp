@@ -64,6 +64,35 @@ void softmax_cross_entropy(std::size_t rows, std::size_t classes, const std::uin
                            const T* bias, T* dlogits, T* dbias, const LossPlace& loss, const Partials<T>& partials,
                            CUstream_st* stream);
 
+/// The end of a training pass in one kernel, since its products are too thin to be worth one each:
+///
+///   hidden = dropout(max(0, hidden + hidden_bias))     [rows, units], in place
+///   logits = hidden weights + bias                     weights [units, classes]
+///   loss, dlogits, dbias                               as softmax_cross_entropy, of the mean over `rows`
+///   dhidden, dhidden_bias                              the gradient before hidden_bias, and its sum over rows
+///
+/// What is left is the gradient of the weights, hidden^T dlogits. For layers that can_fuse_head() says.
+template <typename T>
+struct Head {
+  std::size_t rows;
+  std::size_t units;
+  const std::uint8_t* labels;
+  DropoutMask mask;
+  const T* hidden_bias;
+  const T* weights;
+  const T* bias;
+  T* hidden;
+  T* dlogits;
+  T* dbias;
+  T* dhidden;
+  T* dhidden_bias;
+};
+template <typename T>
+bool can_fuse_head(std::size_t units, std::size_t classes);
+/// `partials` has room for units + classes sums of each block.
+template <typename T>
+void train_head(const Head<T>& head, const LossPlace& loss, const Partials<T>& partials, CUstream_st* stream);
+
 /// demos::nesterov_update; rate and momentum are in device memory.
 template <typename T>
 void nesterov_update(std::size_t count, T* params, T* velocity, const T* gradient, const double* rate,

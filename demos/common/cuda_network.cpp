@@ -48,6 +48,9 @@ CudaNetwork<T>::CudaNetwork(const ModelSpec& spec, std::size_t image_height, std
   if (last == nullptr || last->layer.activation != Activation::kNone) fail_plan();
   if (std::holds_alternative<DropoutLayer>(stages_.front().what)) first_trained_ = 1;
 
+  const auto* hidden = stages_.size() < 2 ? nullptr : std::get_if<Dense>(&stages_[stages_.size() - 2].what);
+  can_fuse_head_ = hidden != nullptr && cuda::can_fuse_head<T>(hidden->layer.shape.outputs, classes);
+
   std::size_t largest = 0;
   for (const Stage& stage : stages_) largest = std::max(largest, stage.elements);
   const auto carve = [&](Carver carver) {
@@ -56,7 +59,7 @@ CudaNetwork<T>::CudaNetwork(const ModelSpec& spec, std::size_t image_height, std
     partials_.counters = carver.template take<unsigned>(cuda::kCounters);
     partials_.losses = carver.template take<double>(cuda::kMostRowBlocks);
     partials_.correct = carver.template take<std::int64_t>(cuda::kMostRowBlocks);
-    partials_.values = carver.template take<T>(cuda::kMostRowBlocks * largest);
+    partials_.values = carver.template take<T>(cuda::kMostRowBlocks * (largest + classes_));
     return carver.bytes();
   };
   fixed_ = DeviceBuffer(carve(Carver(nullptr)));
@@ -128,8 +131,10 @@ CudaOutcome CudaNetwork<T>::loss_and_gradient(const CudaHandles& handles, const 
   }
   reserve(handles, rows.count, Phase::kTraining);
   const Pass pass{handles, rows.count, rows.images, rows.row_ids, key, params, gradient};
+  const cuda::LossPlace place{mean_loss_, correct_, rows.count};
   forward(pass);
-  loss(pass, rows.labels, {mean_loss_, correct_, rows.count});
+  if (fuses_head(pass)) train_head(pass, rows.labels, place);
+  else loss(pass, rows.labels, place);
   backward(pass);
   return {mean_loss_, correct_};
 }
@@ -172,11 +177,12 @@ const T* CudaNetwork<T>::input(const Pass& pass, std::size_t stage) const {
 
 template <typename T>
 void CudaNetwork<T>::forward(const Pass& pass) {
-  for (std::size_t i = 0; i < stages_.size(); ++i) {
+  const std::size_t head = stages_.size() - (fuses_head(pass) ? 2 : 1);  // from here on the bias comes with the loss
+  for (std::size_t i = 0; i < stages_.size() && i < head + 1; ++i) {
     Stage& stage = stages_[i];
     const T* x = input(pass, i);
     if (auto* dense = std::get_if<Dense>(&stage.what)) {
-      forward(pass, *dense, x, stage.output, i + 1 == stages_.size());
+      forward(pass, *dense, x, stage.output, i < head);
     } else if (auto* convolution = std::get_if<Convolution>(&stage.what)) {
       forward(pass, *convolution, x, stage.output);
     } else if (const auto* pool = std::get_if<Pool>(&stage.what)) {
@@ -188,13 +194,12 @@ void CudaNetwork<T>::forward(const Pass& pass) {
   }
 }
 
-/// The bias of the output layer is added with the loss.
 template <typename T>
-void CudaNetwork<T>::forward(const Pass& pass, Dense& dense, const T* x, T* y, bool is_last) {
+void CudaNetwork<T>::forward(const Pass& pass, Dense& dense, const T* x, T* y, bool has_bias) {
   const auto [inputs, outputs] = dense.layer.shape;
   cuda_gemm(pass.handles.cublas, math_, Transpose::kNo, Transpose::kNo, {pass.rows, outputs, inputs}, x,
             pass.params + dense.layer.weights_offset, y);
-  if (is_last) return;
+  if (!has_bias) return;
   const bool drops = dense.dropout.has_value() && pass.key != nullptr;
   cuda::bias_relu(pass.rows, outputs, drops ? mask(pass, *dense.dropout) : cuda::DropoutMask{},
                   pass.params + dense.layer.bias_offset, y, pass.handles.stream);
@@ -221,6 +226,28 @@ void CudaNetwork<T>::loss(const Pass& pass, const std::uint8_t* labels, const cu
                                  partials_, pass.handles.stream);
 }
 
+template <typename T>
+void CudaNetwork<T>::train_head(const Pass& pass, const std::uint8_t* labels, const cuda::LossPlace& place) {
+  const Stage& last = stages_.back();
+  const Stage& before = stages_[stages_.size() - 2];
+  const DenseLayer& output = std::get<Dense>(last.what).layer;
+  const Dense& hidden = std::get<Dense>(before.what);
+  const bool drops = hidden.dropout.has_value() && pass.key != nullptr;
+  cuda::train_head<T>({.rows = pass.rows,
+                       .units = hidden.layer.shape.outputs,
+                       .labels = labels,
+                       .mask = drops ? mask(pass, *hidden.dropout) : cuda::DropoutMask{},
+                       .hidden_bias = pass.params + hidden.layer.bias_offset,
+                       .weights = pass.params + output.weights_offset,
+                       .bias = pass.params + output.bias_offset,
+                       .hidden = before.output,
+                       .dlogits = last.delta,
+                       .dbias = pass.gradient + output.bias_offset,
+                       .dhidden = before.delta,
+                       .dhidden_bias = pass.gradient + hidden.layer.bias_offset},
+                      place, partials_, pass.handles.stream);
+}
+
 // ---- backward -------------------------------------------------------------------------------------------------
 
 template <typename T>
@@ -228,28 +255,29 @@ void CudaNetwork<T>::backward(const Pass& pass) {
   for (std::size_t i = stages_.size(); i-- > first_trained_;) {
     Stage& stage = stages_[i];
     const T* x = input(pass, i);
+    const bool has_dx = fuses_head(pass) && i + 1 == stages_.size();
     T* const dx = i == first_trained_ ? nullptr : stages_[i - 1].delta;
     if (const auto* dense = std::get_if<Dense>(&stage.what)) {
-      backward(pass, *dense, x, stage.delta, dx);
+      backward(pass, *dense, x, stage.delta, dx, has_dx);
     } else if (auto* convolution = std::get_if<Convolution>(&stage.what)) {
       backward(pass, *convolution, x, stage.delta, dx);
     } else {
       const auto& pool = std::get<Pool>(stage.what);
       cuda::max_pool_backward(pass.rows, pool.layer.shape, pool.channels_out, x, stage.delta, dx, pass.handles.stream);
     }
-    if (dx != nullptr) before_bias(pass, stages_[i - 1]);
+    if (dx != nullptr && !has_dx) before_bias(pass, stages_[i - 1]);
   }
   side_.join(pass.handles.stream);
 }
 
-/// The gradient of the weights goes beside the main stream, where the layers before wait for dx only.
+/// `has_dx`: dx is there already. The gradient of the weights goes beside the main stream, where the layers before wait for dx only.
 template <typename T>
-void CudaNetwork<T>::backward(const Pass& pass, const Dense& dense, const T* x, const T* dy, T* dx) {
+void CudaNetwork<T>::backward(const Pass& pass, const Dense& dense, const T* x, const T* dy, T* dx, bool has_dx) {
   const auto [inputs, outputs] = dense.layer.shape;
   if (dx != nullptr) side_.fork(pass.handles.stream);
   cuda_gemm(dx == nullptr ? pass.handles.cublas : side_.cublas(), math_, Transpose::kYes, Transpose::kNo,
             {inputs, outputs, pass.rows}, x, dy, pass.gradient + dense.layer.weights_offset);
-  if (dx == nullptr) return;
+  if (dx == nullptr || has_dx) return;
   cuda_gemm(pass.handles.cublas, math_, Transpose::kNo, Transpose::kYes, {pass.rows, inputs, outputs}, dy,
             pass.params + dense.layer.weights_offset, dx);
 }

@@ -110,13 +110,15 @@ class CudaNetwork {
   const T* input(const Pass& pass, std::size_t stage) const;
 
   void forward(const Pass& pass);
-  void forward(const Pass& pass, Dense& dense, const T* x, T* y, bool is_last);
+  void forward(const Pass& pass, Dense& dense, const T* x, T* y, bool has_bias);
   void forward(const Pass& pass, Convolution& convolution, const T* x, T* y);
 
   void backward(const Pass& pass);
-  void backward(const Pass& pass, const Dense& dense, const T* x, const T* dy, T* dx);
+  void backward(const Pass& pass, const Dense& dense, const T* x, const T* dy, T* dx, bool has_dx);
   void backward(const Pass& pass, Convolution& convolution, const T* x, const T* dy, T* dx);
   void before_bias(const Pass& pass, Stage& stage);
+  bool fuses_head(const Pass& pass) const { return can_fuse_head_ && pass.gradient != nullptr; }
+  void train_head(const Pass& pass, const std::uint8_t* labels, const cuda::LossPlace& place);
   void loss(const Pass& pass, const std::uint8_t* labels, const cuda::LossPlace& place);
   CudaOutcome no_rows(const CudaHandles& handles);
 
@@ -127,6 +129,8 @@ class CudaNetwork {
   bool needs_cudnn_ = false;
   std::vector<Stage> stages_;
   std::size_t first_trained_ = 0;  // stages before this one have no parameters: no gradient reaches them
+
+  bool can_fuse_head_ = false;  // the last two stages, in training
 
   CudaSideStream side_;
   DeviceBuffer fixed_;  // of a size that does not depend on rows:

@@ -138,7 +138,8 @@ TYPED_TEST_SUITE(OnCuda, Elements);
 
 TYPED_TEST(OnCuda, AnMlpHasTheGradientOfTheCpu) {
   for (const auto& [height, width] : {std::pair{3, 3}, std::pair{8, 8}, std::pair{5, 7}}) {
-    for (const char* model : {"custom_mlp:1,5,0,0", "custom_mlp:2,132,0,0", "custom_mlp:3,64,0,0"}) {
+    for (const char* model :
+         {"custom_mlp:1,5,0,0", "custom_mlp:2,132,0,0", "custom_mlp:3,64,0,0", "custom_mlp:1,800,0,0"}) {
       SCOPED_TRACE(std::string(model) + " on " + std::to_string(height) + " x " + std::to_string(width));
       Pair<TypeParam> pair(model, height, width);
       for (const std::size_t rows : {5, 1, 33, 300}) pair.expect_same(rows);
@@ -147,7 +148,8 @@ TYPED_TEST(OnCuda, AnMlpHasTheGradientOfTheCpu) {
 }
 
 TYPED_TEST(OnCuda, DropoutHasTheMasksOfTheCpu) {
-  for (const char* model : {"custom_mlp:2,12,0.2,0.5", "custom_mlp:1,130,0,0.3", "custom_mlp:1,7,0.4,0"}) {
+  for (const char* model :
+       {"custom_mlp:2,12,0.2,0.5", "custom_mlp:1,130,0,0.3", "custom_mlp:1,7,0.4,0", "custom_mlp:2,260,0,0.5"}) {
     SCOPED_TRACE(model);
     Pair<TypeParam> pair(model, 4, 3);
     for (const std::size_t rows : {7, 70}) pair.expect_same(rows);
