@@ -8,6 +8,10 @@ namespace demos {
 
 enum class Transpose { kNo, kYes };
 
+/// How matrix products of floats are computed on a CUDA device: with all their bits, or with factors rounded to the
+/// ten bits of TF32, which tensor cores multiply several times faster.
+enum class MatrixMath { kFull, kTf32 };
+
 /// Sizes of C [m, n] = op(A) [m, k] * op(B) [k, n].
 struct GemmShape {
   std::size_t m;

@@ -68,7 +68,7 @@ void train(sr::Session& session, const Options& options, const Digits& digits, R
   const auto gradient = broadcast(session, "gradient", std::vector<T>(initial.size()));
 
   // A network on every worker; its methods are functions to call here.
-  const auto trainer = session.replicate<Trainer<T>>(options.model, digits.height(), digits.width());
+  const auto trainer = session.replicate<Trainer<T>>(options.model, digits.height(), digits.width(), options.math);
   const auto step = step_function(session, trainer);
   const auto step_on_shards = step_on_shards_function(session, trainer);
   const auto evaluate = evaluate_function(session, trainer);

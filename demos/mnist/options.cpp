@@ -34,13 +34,36 @@ Integer count(std::string_view option, std::string_view text, Integer maximum) {
 }
 
 /// The meaning of `text` in a table of words.
-template <class Enum>
-Enum word(std::string_view option, std::string_view text,
-          const std::array<std::pair<std::string_view, Enum>, 2>& words) {
-  for (const auto& [name, value] : words) {
-    if (name == text) return value;
+template <class Meaning, std::size_t N>
+Meaning word(std::string_view option, std::string_view text,
+             const std::array<std::pair<std::string_view, Meaning>, N>& words) {
+  std::string expected;
+  for (const auto& [name, meaning] : words) {
+    if (name == text) return meaning;
+    const char* separator = expected.empty() ? "" : name == words.back().first ? " or " : ", ";
+    expected.append(separator).append("'").append(name).append("'");
   }
-  fail(option, std::string("'").append(words[0].first).append("' or '").append(words[1].first) + "'", text);
+  fail(option, expected, text);
+}
+
+/// What --dtype chooses: how numbers are stored, and how they are multiplied.
+struct Dtype {
+  Precision precision;
+  demos::MatrixMath math;
+};
+
+constexpr std::array<std::pair<std::string_view, Dtype>, 3> kDtypes{{
+    {"float32", {Precision::kFloat32, demos::MatrixMath::kFull}},
+    {"float64", {Precision::kFloat64, demos::MatrixMath::kFull}},
+    {"tf32", {Precision::kFloat32, demos::MatrixMath::kTf32}},
+}};
+constexpr std::array<std::pair<std::string_view, Input>, 2> kInputs{
+    {{"host", Input::kHost}, {"device", Input::kDevice}}};
+
+void set_dtype(Options& options, std::string_view text) {
+  const Dtype dtype = word("--dtype", text, kDtypes);
+  options.precision = dtype.precision;
+  options.math = dtype.math;
 }
 
 demos::ModelSpec model(std::string_view text) try {
@@ -99,13 +122,8 @@ void set(Options& options, int chosen, std::string_view text) {
       options.seed =
           number<std::uint64_t>("--seed", text, "a whole number from 0 to 2^64 - 1", [](auto) { return true; });
       return;
-    case kInput:
-      options.input = word<Input>("--input", text, {{{"host", Input::kHost}, {"device", Input::kDevice}}});
-      return;
-    case kDtype:
-      options.precision =
-          word<Precision>("--dtype", text, {{{"float32", Precision::kFloat32}, {"float64", Precision::kFloat64}}});
-      return;
+    case kInput: options.input = word("--input", text, kInputs); return;
+    case kDtype: set_dtype(options, text); return;
     case kLosses: options.losses = text; return;
     default: return;
   }
@@ -161,8 +179,9 @@ usage: syncrun-mnist [OPTION...]
   --seed N              of parameters, shuffling and dropout (default 1)
   --input host|device   rows of a batch picked from shared memory at each step (default), or a data set
                         scattered once to the memory of the devices; the losses are the same
-  --dtype float32|float64
-                        element type of images and parameters (default float32)
+  --dtype float32|float64|tf32
+                        element type of images and parameters (default float32); tf32 is float32 with products
+                        rounded to TF32, faster on CUDA devices, which alone have it
   --losses FILE         also write epoch, training loss and validation loss to FILE, in full precision
   --help                this text
 )";

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "demos/common/blas.hpp"
 #include "demos/common/model.hpp"
 
 namespace mnist {
@@ -33,6 +34,7 @@ struct Options {
   std::uint64_t seed = 1;
   Input input = Input::kHost;
   Precision precision = Precision::kFloat32;
+  demos::MatrixMath math = demos::MatrixMath::kFull;
   std::string losses;  // file for the losses in full precision; empty: none
 };
 

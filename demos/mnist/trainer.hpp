@@ -4,17 +4,22 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <syncrun/syncrun.hpp>
 #include <vector>
 
+#include "demos/common/blas.hpp"
 #include "demos/common/network.hpp"
+#ifdef DEMOS_HAVE_CUDA
+#include "demos/common/cuda_network.hpp"
+#endif
 
 namespace mnist {
 
 namespace sr = syncrun;
 
-/// What a step needs besides arrays: the same values on every rank.
+/// What a step needs besides arrays: the same values on every rank, where the device finds them.
 struct StepOptions {
   double learning_rate;
   double momentum;
@@ -29,7 +34,8 @@ struct Evaluation {
 
 /// One replica of the network: built on every worker, its methods are replicated functions. T is float or
 /// double. A replica holds a workspace and no parameters: those are shared variables. Steps allocate nothing
-/// once the workspace has grown to the batch.
+/// once the workspace has grown to the batch. There is a body of each function for CPU devices and, where the
+/// build has CUDA, one for CUDA devices, which does the same.
 template <class T>
 class Trainer {
  public:
@@ -41,21 +47,35 @@ class Trainer {
   using RowIdShard = sr::Sliced<const std::int64_t, 1>;
   using Vector = sr::Local<T, 1>;  // [parameters]
 
-  Trainer(const demos::ModelSpec& model, std::size_t image_height, std::size_t image_width);
+  using Options = sr::DeviceScalar<StepOptions>;
+
+  /// Throws std::invalid_argument for kTf32, which only CUDA devices have, and for a model that cannot be.
+  Trainer(sr::CpuWorker& worker, const demos::ModelSpec& model, std::size_t image_height, std::size_t image_width,
+          demos::MatrixMath math);
 
   /// One step of Nesterov's method on a batch that comes from shared memory; every replica's `params` and
   /// `velocity` are updated by the same gradient, that of the mean loss over all rows of the batch. Returns
   /// that loss. Called on all ranks, also on those without rows.
   sr::Avg<double> step(sr::CpuWorker& worker, sr::Comm& comm, Images images, Labels labels, RowIds row_ids,
-                       Vector params, Vector velocity, Vector gradient, StepOptions options);
+                       Vector params, Vector velocity, Vector gradient, Options options);
 
   /// The same on a batch that the devices hold already.
   sr::Avg<double> step_on_shards(sr::CpuWorker& worker, sr::Comm& comm, ImageShard images, LabelShard labels,
-                                 RowIdShard row_ids, Vector params, Vector velocity, Vector gradient,
-                                 StepOptions options);
+                                 RowIdShard row_ids, Vector params, Vector velocity, Vector gradient, Options options);
 
   /// Mean loss and number of correct rows, without dropout.
   Evaluation evaluate(sr::CpuWorker& worker, Images images, Labels labels, Vector params);
+
+#ifdef DEMOS_HAVE_CUDA
+  Trainer(sr::CudaWorker& worker, const demos::ModelSpec& model, std::size_t image_height, std::size_t image_width,
+          demos::MatrixMath math);
+  sr::Avg<double> step_cuda(sr::CudaWorker& worker, sr::Comm& comm, Images images, Labels labels, RowIds row_ids,
+                            Vector params, Vector velocity, Vector gradient, Options options);
+  sr::Avg<double> step_on_shards_cuda(sr::CudaWorker& worker, sr::Comm& comm, ImageShard images, LabelShard labels,
+                                      RowIdShard row_ids, Vector params, Vector velocity, Vector gradient,
+                                      Options options);
+  Evaluation evaluate_cuda(sr::CudaWorker& worker, Images images, Labels labels, Vector params);
+#endif
 
  private:
   /// This rank's rows of a batch.
@@ -66,8 +86,13 @@ class Trainer {
   };
   sr::Avg<double> descend(sr::Comm& comm, const Batch& batch, Vector params, Vector velocity, Vector gradient,
                           const StepOptions& options);
+  std::optional<demos::Network<T>> network_;  // on CPU devices
 
-  demos::Network<T> network_;
+#ifdef DEMOS_HAVE_CUDA
+  sr::Avg<double> descend(sr::CudaWorker& worker, sr::Comm& comm, const Batch& batch, Vector params, Vector velocity,
+                          Vector gradient, const StepOptions* options);
+  std::optional<demos::CudaNetwork<T>> cuda_network_;  // on CUDA devices
+#endif
 };
 
 /// The parameters that training starts from, a pure function of the seed. Master.

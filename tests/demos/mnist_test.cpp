@@ -3,52 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cerrno>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <regex>
-#include <system_error>
 
 #include "tests/demos/command.hpp"
+#include "tests/demos/mnist_run.hpp"
 
 namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
-using Words = std::vector<std::string>;
-
-/// A folder of its own for a test, gone with it.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string path = (fs::temp_directory_path() / "syncrun-mnist-XXXXXX").string();
-    if (mkdtemp(path.data()) == nullptr) throw std::system_error(errno, std::generic_category(), path);
-    path_ = path;
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  fs::path operator/(const char* name) const { return path_ / name; }
-
- private:
-  fs::path path_;
-};
-
-CommandResult run_mnist(const Words& options) {
-  Words command{MNIST_PROGRAM};
-  command.insert(command.end(), options.begin(), options.end());
-  return run_command(command);
-}
-
-CommandResult run_mnist_on(int workers, const Words& options) {
-  Words command{SYNCRUN_COMMAND, "-n", std::to_string(workers), MNIST_PROGRAM};
-  command.insert(command.end(), options.begin(), options.end());
-  return run_command(command);
-}
 
 /// The last line of the output, as a percentage; fails where that is not the line promised.
 double test_accuracy(const std::string& output) {
@@ -57,33 +22,6 @@ double test_accuracy(const std::string& output) {
   if (std::regex_search(output, match, last_line)) return std::stod(match[1]);
   ADD_FAILURE() << "no test accuracy at the end of:\n" << output;
   return 0;
-}
-
-struct Losses {
-  double training;
-  double validation;
-};
-
-/// Trains on `workers` workers and returns the losses of every epoch.
-std::vector<Losses> losses_on(int workers, Words options) {
-  const TemporaryFolder folder;
-  const fs::path file = folder / "losses";
-  options.insert(options.end(), {"--losses", file.string()});
-  const CommandResult result = run_mnist_on(workers, options);
-  EXPECT_EQ(result.exit_code, 0) << result.errors;
-  std::vector<Losses> losses;
-  std::ifstream lines(file);
-  int epoch = 0;
-  for (Losses read{}; lines >> epoch >> read.training >> read.validation;) losses.push_back(read);
-  return losses;
-}
-
-void expect_equal(const std::vector<Losses>& expected, const std::vector<Losses>& got, double tolerance) {
-  ASSERT_EQ(expected.size(), got.size());
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    EXPECT_NEAR(got[i].training, expected[i].training, tolerance * expected[i].training) << "epoch " << i + 1;
-    EXPECT_NEAR(got[i].validation, expected[i].validation, tolerance * expected[i].validation) << "epoch " << i + 1;
-  }
 }
 
 /// Losses of one worker that picks its rows from shared memory against those of `workers` with either input.
@@ -145,6 +83,12 @@ TEST(Mnist, PrintsOnePlainLinePerEpoch) {
   EXPECT_TRUE(std::regex_match(result.output, lines)) << result.output;
 }
 
+TEST(Mnist, RefusesTf32OnCpuDevices) {
+  const CommandResult result = run_mnist_on(1, {"--dtype", "tf32"});
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.errors, HasSubstr("TF32 (--dtype tf32): expected CUDA devices, which have it, got cpu0"));
+}
+
 TEST(Mnist, PrintsItsHelp) {
   const CommandResult result = run_mnist({"--help"});
   EXPECT_EQ(result.exit_code, 0);
@@ -172,7 +116,7 @@ TEST(Mnist, RefusesBadOptionsAndSaysWhatItExpected) {
       {{"--momentum", "1"}, "--momentum: expected a number from 0 to below 1, got '1'"},
       {{"--seed", "18446744073709551616"}, "--seed: expected a whole number from 0 to 2^64 - 1"},
       {{"--input", "disk"}, "--input: expected 'host' or 'device', got 'disk'"},
-      {{"--dtype", "float16"}, "--dtype: expected 'float32' or 'float64', got 'float16'"},
+      {{"--dtype", "float16"}, "--dtype: expected 'float32', 'float64' or 'tf32', got 'float16'"},
       {{"--model", "rnn"}, "--model: model 'rnn': expected 'mlp', 'cnn' or"},
       {{"--model", "custom_mlp:2,800,0.5"}, "expected four values"},
       {{"--epochs"}, "--epochs: expected a value, got none"},

@@ -26,7 +26,7 @@ MAY_INCLUDE = {
     "demos": ("syncrun/", "demos/common/"),  # and a demo's own folder
 }
 # Where CUDA and NCCL headers may appear; include/ only takes what declares their handle types.
-CUDA_ROOMS = {"worker", "demos", "tests", "bench"}
+CUDA_ROOMS = {"worker", "demos", "demos/common", "tests", "bench"}
 CUDA_HANDLE_HEADERS = {"cuda_runtime_api.h", "driver_types.h", "cublas_v2.h", "cudnn.h", "nccl.h"}
 CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|cufft|curand|cusparse|cusolver|nccl|nvml|nvtx|driver_types|thrust/|cub/)")
 STANDARD_HEADER = re.compile(r"^[a-z_0-9]+$")

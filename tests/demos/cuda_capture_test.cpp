@@ -1,0 +1,83 @@
+// A step of CudaNetwork captured into a CUDA graph: what a replayable function of Syncrun becomes.
+
+#include <cublas_v2.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "demos/common/cuda_network.hpp"
+#include "tests/demos/cuda_support.hpp"
+#include "tests/demos/gradient_check.hpp"
+
+namespace demos {
+namespace {
+
+using testing::noise;
+using testing::OnDevice;
+using testing::read_one;
+
+constexpr std::size_t kRows = 50;
+constexpr std::size_t kPixels = 12;
+constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20U;
+
+/// Work that was captured from a stream, to be launched again.
+class Graph {
+ public:
+  Graph(cudaStream_t stream, const std::function<void()>& work) {
+    check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
+    work();
+    cudaGraph_t graph = nullptr;
+    check_cuda(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+    check_cuda(cudaGraphInstantiate(&exec_, graph, 0), "cudaGraphInstantiate");
+    check_cuda(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  ~Graph() { static_cast<void>(cudaGraphExecDestroy(exec_)); }
+  void launch(cudaStream_t stream) const { check_cuda(cudaGraphLaunch(exec_, stream), "cudaGraphLaunch"); }
+
+ private:
+  cudaGraphExec_t exec_ = nullptr;
+};
+
+class CapturedStep : public testing::OnGpu {};
+
+TEST_F(CapturedStep, GivesTheBitsOfTheStepForEveryKeyAlsoAfterTheWorkspaceHasGrown) {
+  cudaStream_t stream = nullptr;
+  cublasHandle_t cublas = nullptr;
+  check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  check_cublas(cublasCreate(&cublas), "cublasCreate");
+  check_cublas(cublasSetStream(cublas, stream), "cublasSetStream");
+  const DeviceBuffer workspace(kWorkspaceBytes);
+  check_cublas(cublasSetWorkspace(cublas, workspace.data(), workspace.bytes()), "cublasSetWorkspace");
+  const CudaHandles handles{stream, cublas, nullptr};
+
+  CudaNetwork<double> network(parse_model("custom_mlp:2,40,0.2,0.5"), 4, 3, 10);
+  const OnDevice<double> params(noise(network.parameter_count(), 1));
+  const OnDevice<double> images(noise(10 * kRows * kPixels, 2));
+  const OnDevice<std::uint8_t> labels(std::vector<std::uint8_t>(10 * kRows, 3));
+  const OnDevice<std::int64_t> ids(std::vector<std::int64_t>(10 * kRows, 5));
+  const OnDevice<double> gradient(std::vector<double>(network.parameter_count()));
+  OnDevice<StepKey> key({StepKey{}});
+  const auto step_of = [&](std::size_t rows) {
+    return network.loss_and_gradient(handles, {rows, images.data(), labels.data(), ids.data()}, params.data(),
+                                     key.data(), gradient.data());
+  };
+
+  step_of(kRows);
+  const Graph graph(stream, [&] { step_of(kRows); });
+  step_of(10 * kRows);
+  for (std::uint32_t number = 1; number <= 3; ++number) {
+    key.write({StepKey{.seed = 7, .step = number}});
+    const double loss = read_one(step_of(kRows).mean_loss);
+    const std::vector<double> expected = gradient.read();
+    graph.launch(stream);
+    EXPECT_EQ(gradient.read(), expected) << "step " << number;
+    EXPECT_EQ(read_one(step_of(kRows).mean_loss), loss) << "step " << number;
+  }
+  static_cast<void>(cublasDestroy(cublas));
+  static_cast<void>(cudaStreamDestroy(stream));
+}
+
+}  // namespace
+}  // namespace demos

@@ -1,0 +1,78 @@
+#pragma once
+
+// What the tests of the demos' CUDA code have in common.
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "demos/common/cuda_check.hpp"
+#include "demos/common/cuda_memory.hpp"
+
+namespace demos::testing {
+
+/// Why there is no GPU to test on; empty where there is one.
+inline std::string reason_without_gpu() {
+  int count = 0;
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  if (code != cudaSuccess) return std::string("no GPU: ") + cudaGetErrorString(code);
+  return count == 0 ? "no GPU: CUDA finds no device" : "";
+}
+
+/// A test that needs a GPU, and is skipped visibly without one.
+class OnGpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string reason = reason_without_gpu();
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
+};
+
+/// Values in device memory.
+template <typename E>
+class OnDevice {
+ public:
+  explicit OnDevice(const std::vector<E>& values) : size_(values.size()), buffer_(size_ * sizeof(E)) { write(values); }
+
+  E* data() const { return static_cast<E*>(buffer_.data()); }
+  void write(const std::vector<E>& values) {
+    check_cuda(cudaMemcpy(data(), values.data(), size_ * sizeof(E), cudaMemcpyHostToDevice), "cudaMemcpy");
+  }
+  /// After all work so far.
+  std::vector<E> read() const {
+    check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    std::vector<E> values(size_);
+    check_cuda(cudaMemcpy(values.data(), data(), size_ * sizeof(E), cudaMemcpyDeviceToHost), "cudaMemcpy");
+    return values;
+  }
+
+ private:
+  std::size_t size_;
+  DeviceBuffer buffer_;
+};
+
+/// One value that work on the device leaves.
+template <typename E>
+E read_one(const E* place) {
+  E value{};
+  check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  check_cuda(cudaMemcpy(&value, place, sizeof(E), cudaMemcpyDeviceToHost), "cudaMemcpy");
+  return value;
+}
+
+/// Expects every value to differ by `tolerance` of the largest expected one, and of its own, at most.
+template <typename T, typename U>
+void expect_close(const std::vector<T>& expected, const std::vector<U>& got, double tolerance) {
+  ASSERT_EQ(expected.size(), got.size());
+  double largest = 0;
+  for (const T value : expected) largest = std::max(largest, std::abs(static_cast<double>(value)));
+  for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(got[i], expected[i], tolerance * largest) << i;
+}
+
+}  // namespace demos::testing

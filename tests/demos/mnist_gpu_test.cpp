@@ -1,0 +1,66 @@
+// syncrun-mnist on GPUs: the losses of CPU devices.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/demos/cuda_support.hpp"
+#include "tests/demos/mnist_run.hpp"
+
+namespace {
+
+constexpr double kFloat32Tolerance = 1e-3;
+constexpr double kFloat64Tolerance = 1e-9;
+
+class MnistOnGpus : public demos::testing::OnGpu {
+ protected:
+  /// Losses of one CPU device against those of the GPUs with either input.
+  static void expect_losses_of_the_cpu(const Words& options, const std::string& gpus, double tolerance) {
+    const std::vector<Losses> expected = losses_on(1, options);
+    ASSERT_FALSE(expected.empty());
+    for (const char* input : {"host", "device"}) {
+      SCOPED_TRACE(gpus + ", input " + input);
+      Words with_input = options;
+      with_input.insert(with_input.end(), {"--input", input});
+      expect_equal(expected, losses_under({"--devices", gpus}, with_input), tolerance);
+    }
+  }
+};
+
+TEST_F(MnistOnGpus, HasTheLossesOfTheCpuInFloat32) {
+  expect_losses_of_the_cpu({"--epochs", "3"}, "cuda0", kFloat32Tolerance);
+}
+
+TEST_F(MnistOnGpus, HasTheLossesOfTheCpuInFloat64WithDropout) {
+  expect_losses_of_the_cpu({"--model", "custom_mlp:2,64,0.2,0.5", "--dtype", "float64", "--epochs", "3"}, "cuda0",
+                           kFloat64Tolerance);
+}
+
+TEST_F(MnistOnGpus, HasTheLossesOfTheCpuInTheCnn) {
+#ifdef DEMOS_HAVE_CUDNN
+  expect_losses_of_the_cpu({"--model", "cnn", "--dtype", "float64", "--epochs", "1"}, "cuda0", kFloat64Tolerance);
+  expect_losses_of_the_cpu({"--model", "cnn", "--epochs", "3"}, "cuda0", kFloat32Tolerance);
+#else
+  const CommandResult result = run_mnist_under({"--devices", "cuda0"}, {"--model", "cnn"});
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.errors, ::testing::HasSubstr("needs cuDNN"));
+#endif
+}
+
+TEST_F(MnistOnGpus, LearnsAsWellInTf32) {
+  const std::vector<Losses> full = losses_under({"--devices", "cuda0"}, {"--epochs", "3"});
+  const std::vector<Losses> tf32 = losses_under({"--devices", "cuda0"}, {"--epochs", "3", "--dtype", "tf32"});
+  constexpr double kAlmost = 0.05;
+  expect_equal(full, tf32, kAlmost);
+}
+
+TEST_F(MnistOnGpus, HasTheLossesOfTheCpuOnTwo) {
+  int count = 0;
+  demos::check_cuda(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+  if (count < 2) GTEST_SKIP() << "needs two GPUs, and there is one";
+  expect_losses_of_the_cpu({"--epochs", "3"}, "cuda0,cuda1", kFloat32Tolerance);
+  expect_losses_of_the_cpu({"--model", "custom_mlp:1,32,0,0.5", "--dtype", "float64", "--epochs", "1", "--batch-size",
+                            "3"},  // with shares without rows
+                           "cuda0,cuda1", kFloat64Tolerance);
+}
+
+}  // namespace

@@ -1,0 +1,65 @@
+#include "tests/demos/mnist_run.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <fstream>
+#include <system_error>
+
+namespace fs = std::filesystem;
+
+TemporaryFolder::TemporaryFolder() {
+  std::string path = (fs::temp_directory_path() / "syncrun-mnist-XXXXXX").string();
+  if (mkdtemp(path.data()) == nullptr) throw std::system_error(errno, std::generic_category(), path);
+  path_ = path;
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+CommandResult run_mnist(const Words& options) {
+  Words command{MNIST_PROGRAM};
+  command.insert(command.end(), options.begin(), options.end());
+  return run_command(command);
+}
+
+CommandResult run_mnist_under(const Words& syncrun_options, const Words& options) {
+  Words command{SYNCRUN_COMMAND};
+  command.insert(command.end(), syncrun_options.begin(), syncrun_options.end());
+  command.push_back(MNIST_PROGRAM);
+  command.insert(command.end(), options.begin(), options.end());
+  return run_command(command);
+}
+
+Words cpu_devices(int workers) {
+  std::string devices = "cpu0";
+  for (int i = 1; i < workers; ++i) devices += ",cpu" + std::to_string(i);
+  return {"--devices", devices};
+}
+
+CommandResult run_mnist_on(int workers, const Words& options) { return run_mnist_under(cpu_devices(workers), options); }
+
+std::vector<Losses> losses_under(const Words& syncrun_options, Words options) {
+  const TemporaryFolder folder;
+  const fs::path file = folder / "losses";
+  options.insert(options.end(), {"--losses", file.string()});
+  const CommandResult result = run_mnist_under(syncrun_options, options);
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  std::vector<Losses> losses;
+  std::ifstream lines(file);
+  int epoch = 0;
+  for (Losses read{}; lines >> epoch >> read.training >> read.validation;) losses.push_back(read);
+  return losses;
+}
+
+std::vector<Losses> losses_on(int workers, const Words& options) { return losses_under(cpu_devices(workers), options); }
+
+void expect_equal(const std::vector<Losses>& expected, const std::vector<Losses>& got, double tolerance) {
+  ASSERT_EQ(expected.size(), got.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_NEAR(got[i].training, expected[i].training, tolerance * expected[i].training) << "epoch " << i + 1;
+    EXPECT_NEAR(got[i].validation, expected[i].validation, tolerance * expected[i].validation) << "epoch " << i + 1;
+  }
+}

@@ -1,0 +1,47 @@
+#pragma once
+
+// Runs of syncrun-mnist, for tests that look at its losses.
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tests/demos/command.hpp"
+
+using Words = std::vector<std::string>;
+
+/// A folder of its own for a test, gone with it.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  ~TemporaryFolder();
+  std::filesystem::path operator/(const char* name) const { return path_ / name; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// syncrun-mnist by itself.
+CommandResult run_mnist(const Words& options);
+/// The options of `syncrun` that choose so many CPU devices, also on a machine with GPUs.
+Words cpu_devices(int workers);
+/// With `syncrun` in front, on CPU devices.
+CommandResult run_mnist_on(int workers, const Words& options);
+/// With `syncrun` and these options in front.
+CommandResult run_mnist_under(const Words& syncrun_options, const Words& options);
+
+struct Losses {
+  double training;
+  double validation;
+};
+
+/// Trains under `syncrun` with these options and returns the losses of every epoch.
+std::vector<Losses> losses_under(const Words& syncrun_options, Words options);
+/// Trains on `workers` CPU devices and returns the losses of every epoch.
+std::vector<Losses> losses_on(int workers, const Words& options);
+
+/// Expects the losses of every epoch to differ by `tolerance` of their size at most.
+void expect_equal(const std::vector<Losses>& expected, const std::vector<Losses>& got, double tolerance);
