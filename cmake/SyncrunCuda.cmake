@@ -36,6 +36,7 @@ if(SYNCRUN_CUDA STREQUAL "AUTO" OR SYNCRUN_CUDA)
     if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
       set(CMAKE_CUDA_ARCHITECTURES 80 90 CACHE STRING "GPUs to compile for")
     endif()
+    set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # one CUDA runtime per process: a program's own is also Syncrun's
     enable_language(CUDA)
     # CMake 3.25 does not know that this compiler has C++20.
     if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
