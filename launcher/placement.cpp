@@ -105,8 +105,11 @@ std::vector<int> cores_near_gpu(int index) {
 }
 
 std::vector<std::pair<std::string, std::string>> nccl_variables() {
-  if (std::getenv("NCCL_SOCKET_IFNAME") != nullptr) return {};
-  return {{"NCCL_SOCKET_IFNAME", "lo"}};
+  std::vector<std::pair<std::string, std::string>> variables;
+  for (const auto& [name, value] : {std::pair("NCCL_SOCKET_IFNAME", "lo"), std::pair("NCCL_RUNTIME_CONNECT", "0")}) {
+    if (std::getenv(name) == nullptr) variables.emplace_back(name, value);
+  }
+  return variables;
 }
 
 std::vector<std::pair<std::string, std::string>> thread_variables(int world_size) {

@@ -16,7 +16,8 @@ std::vector<int> cores_for(int rank, int world_size);
 /// known, or where there is one node.
 std::vector<int> cores_near_gpu(int index);
 
-/// NCCL starts over a network interface also on one machine: the loopback unless the user has chosen.
+/// NCCL starts over a network interface also on one machine: the loopback. It connects to its peers when it starts, so
+/// that no later call waits for one on the host, where it could not be called off. Unless the user has chosen.
 std::vector<std::pair<std::string, std::string>> nccl_variables();
 
 /// Thread counts for OpenBLAS, OpenMP and MKL, so that the workers together start as many threads as there are cores.

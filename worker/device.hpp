@@ -26,6 +26,7 @@ struct DeviceContext {
   SharedHeap& arena;                        // this rank's part of the segment: what the master and peers are to read
   CpuComm& host_comm;                       // meets the peers in shared memory
   std::function<void()> check_interrupted;  // throws SessionLost or Abandoned where a wait is in vain
+  std::function<void()> look_ahead;         // what can be done while the device computes
 };
 
 /// An array in shared memory.
@@ -80,6 +81,15 @@ class Device {
                                   std::span<const std::int64_t> indices) = 0;
   /// A value in shared memory, as device memory at an address that is the same in every call.
   virtual const void* take_scalar(std::size_t argument, const std::byte* value, std::size_t bytes) = 0;
+
+  /// The arguments of a command are about to be asked for.
+  virtual void begin_command(std::uint64_t) {}
+  /// All arguments of a slice were asked for: the body comes next.
+  virtual void begin_body() {}
+  /// What take_rows, gather_rows and take_scalar will be asked for by the next command: brought along while the current
+  /// one computes. Between begin_ahead and end_ahead those members do that, and return nothing.
+  virtual void begin_ahead(std::uint64_t) {}
+  virtual void end_ahead() {}
 
   /// Before pages of shared memory are given back to the system.
   virtual void unpin() = 0;

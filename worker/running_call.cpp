@@ -31,17 +31,37 @@ void RunningCall::begin(const Command& command) {
   first_row_of_call_ = 0;
   update_arguments_ = 0;
   const int rank = worker_.attachment().rank;
-  if (!has_rows()) {
-    share_ = {0, 0};
-  } else if (command.rows_are_local) {
-    share_ = {0, local_rows(rank)};
+  share_ = share_in(command);
+  if (has_rows() && command.rows_are_local) {
     for (int other = first_participant(); other < rank; ++other) first_row_of_call_ += local_rows(other);
-  } else if (command.target >= 0) {
-    share_ = {0, command.rows};
-  } else {
-    share_ = share_of(command.rows, worker_.attachment().world_size, rank);
   }
   user_comm_.emplace(comm());
+}
+
+/// This rank's part of a command's rows; not for rows of its own copies, before the command runs.
+RowRange RunningCall::share_in(const Command& command) const {
+  const int rank = worker_.attachment().rank;
+  if (command.rows < 0) return {0, 0};
+  if (command.rows_are_local) return {0, local_rows(rank)};
+  if (command.target >= 0) return {0, command.rows};
+  return share_of(command.rows, worker_.attachment().world_size, rank);
+}
+
+void RunningCall::bring_ahead(const Command& command) {
+  if (command.rows_are_local) return;  // the copies may be others by then
+  const RowRange share = share_in(command);
+  const RowRange first = share_of(share.count(), command.rows < 0 ? 1 : command.slices, 0);
+  const RowRange slice{share.begin + first.begin, share.begin + first.end};
+  worker_.device().begin_ahead(command.id);
+  for (std::size_t i = 0; i < command.arguments_count; ++i) {
+    switch (command.arguments[i].kind) {
+      case ArgumentKind::scattered: bring_rows(command, i, slice); break;
+      case ArgumentKind::broadcast: bring_whole(command, i); break;
+      case ArgumentKind::device_scalar: bring_scalar(command, i); break;
+      default: break;
+    }
+  }
+  worker_.device().end_ahead();
 }
 
 void RunningCall::discard() noexcept {
@@ -140,21 +160,37 @@ RawRows RunningCall::rows(std::size_t argument) {
   return rows;
 }
 
-RawRows RunningCall::scattered_rows(std::size_t argument, const ArgumentSlot& slot) {
+void* RunningCall::bring_rows(const Command& command, std::size_t argument, RowRange rows) {
+  const ArgumentSlot& slot = command.arguments[argument];
   const auto& segment = worker_.attachment().segment;
-  const RowsSlot& batch = command_->batch;
+  const SharedRows all{segment.at(slot.offset), row_bytes_of(slot.dtype, {slot.extents.data(), slot.dimensions}),
+                       slot.extents[0]};
+  if (command.batch.kind != Rows::Kind::list) {
+    return worker_.device().take_rows(argument, all, command.batch.begin + rows.begin, rows.count());
+  }
+  const auto* indices = segment.at<const std::int64_t>(command.batch.offset) + rows.begin;
+  return worker_.device().gather_rows(argument, all, {indices, static_cast<std::size_t>(rows.count())});
+}
+
+void* RunningCall::bring_whole(const Command& command, std::size_t argument) {
+  const ArgumentSlot& slot = command.arguments[argument];
+  const std::span<const std::int64_t> extents(slot.extents.data(), slot.dimensions);
+  const SharedRows all{worker_.attachment().segment.at(slot.offset), row_bytes_of(slot.dtype, extents),
+                       extents.empty() ? 1 : extents[0]};
+  return worker_.device().take_rows(argument, all, 0, all.rows);
+}
+
+const void* RunningCall::bring_scalar(const Command& command, std::size_t argument) {
+  const ArgumentSlot& slot = command.arguments[argument];
+  return worker_.device().take_scalar(argument, worker_.attachment().segment.at(slot.offset), slot.bytes);
+}
+
+RawRows RunningCall::scattered_rows(std::size_t argument, const ArgumentSlot& slot) {
   RawRows result;
   result.rows.extents = slot.extents;
   result.rows.extents[0] = slice_.count();
+  result.rows.data = bring_rows(*command_, argument, slice_);
   result.first_row = first_row();
-  const std::size_t row_bytes = row_bytes_of(slot.dtype, {slot.extents.data(), slot.dimensions});
-  const SharedRows all{segment.at(slot.offset), row_bytes, slot.extents[0]};
-  if (batch.kind == Rows::Kind::list) {
-    const auto* indices = segment.at<const std::int64_t>(batch.offset) + slice_.begin;
-    result.rows.data = worker_.device().gather_rows(argument, all, {indices, static_cast<std::size_t>(slice_.count())});
-  } else {
-    result.rows.data = worker_.device().take_rows(argument, all, batch.begin + slice_.begin, slice_.count());
-  }
   return result;
 }
 
@@ -187,14 +223,9 @@ RawArray RunningCall::whole(std::size_t argument) {
 
 RawArray RunningCall::whole_array(std::size_t argument) {
   const ArgumentSlot& slot = command_->arguments[argument];
-  const auto& segment = worker_.attachment().segment;
-  if (slot.kind == ArgumentKind::local) {
-    const VariableCopy& copy = copy_of(slot, worker_.attachment().rank);
-    return {worker_.device().at(copy.place), copy.extents};
-  }
-  const std::span<const std::int64_t> extents(slot.extents.data(), slot.dimensions);
-  const SharedRows all{segment.at(slot.offset), row_bytes_of(slot.dtype, extents), slot.extents[0]};
-  return {worker_.device().take_rows(argument, all, 0, all.rows), slot.extents};
+  if (slot.kind != ArgumentKind::local) return {bring_whole(*command_, argument), slot.extents};
+  const VariableCopy& copy = copy_of(slot, worker_.attachment().rank);
+  return {worker_.device().at(copy.place), copy.extents};
 }
 
 RawUpdate RunningCall::update(std::size_t argument) {
@@ -214,8 +245,7 @@ RawUpdate RunningCall::update(std::size_t argument) {
 }
 
 const void* RunningCall::scalar(std::size_t argument) {
-  const ArgumentSlot& slot = command_->arguments[argument];
-  const void* place = worker_.device().take_scalar(argument, worker_.attachment().segment.at(slot.offset), slot.bytes);
+  const void* place = bring_scalar(*command_, argument);
   note_argument(place, {});
   return place;
 }
@@ -499,6 +529,7 @@ RunningCall::Recording& RunningCall::recording_of(const RecordingKey& key) {
 void RunningCall::replay(void (*run)(void* context), void* context) {
   Device& device = worker_.device();
   if (!device.captures()) return run(context);
+  device.begin_body();  // inputs arrive outside the graph
   if (command_->has_comm) {
     comm().prepare();
     if (comm().generation() != recorded_generation_) forget_recordings();

@@ -29,6 +29,9 @@ class RunningCall {
   /// Drops what a failed call has computed.
   void discard() noexcept;
 
+  /// Has the device bring the inputs of a command's first slice; of no consequence if it is not run after all.
+  void bring_ahead(const Command& command);
+
   bool next_slice();
   std::int64_t slice_rows() const noexcept { return has_rows() ? slice_.count() : 1; }
   std::int64_t first_row() const noexcept { return first_row_of_call_ + slice_.begin; }
@@ -90,6 +93,10 @@ class RunningCall {
   RawArray whole_array(std::size_t argument);
   void take_output(std::size_t output, const OutputType& type, std::span<const std::int64_t> extents,
                    OutputBuffer buffer);
+  RowRange share_in(const Command& command) const;
+  void* bring_rows(const Command& command, std::size_t argument, RowRange rows);
+  void* bring_whole(const Command& command, std::size_t argument);
+  const void* bring_scalar(const Command& command, std::size_t argument);
   RawRows scattered_rows(std::size_t argument, const ArgumentSlot& slot);
   RawRows sliced_rows(std::size_t argument, const ArgumentSlot& slot);
   VariableCopy& copy_of(const ArgumentSlot& slot, int rank) const;

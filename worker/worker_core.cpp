@@ -41,7 +41,7 @@ WorkerCore::WorkerCore(Attachment& attachment)
              header_.arena_bytes - CpuComm::kReservedBytes, pages_of(header_.device_kind)),
       // While the workers meet, the master sleeps.
       peers_(attachment_, header_.workers_spin ? WaitPolicy::spinning() : WaitPolicy::yielding()),
-      device_(make_device({attachment_, arena_, peers_, [this] { check_interrupted(); }})),
+      device_(make_device({attachment_, arena_, peers_, [this] { check_interrupted(); }, [this] { look_ahead(); }})),
       cpu_worker_(*this),
       cuda_worker_(*this),
       logger_(make_logger(attachment_.device, log_level_from_environment())),
@@ -136,6 +136,16 @@ void WorkerCore::check_interrupted() const {
   if (is_abandoned) throw Abandoned();
 }
 
+/// While the device computes: the next command's inputs can come along, if it is known already.
+void WorkerCore::look_ahead() {
+  const std::uint64_t next = current_ + 1;
+  if (looked_ahead_ == next || header_.published.load(std::memory_order_acquire) < next) return;
+  looked_ahead_ = next;
+  const Command& command = attachment_.control.command(next);
+  const bool is_ours = command.target < 0 || command.target == attachment_.rank;
+  if (command.kind == CommandKind::call && is_ours) running_->bring_ahead(command);
+}
+
 void WorkerCore::finish(const Command& command) noexcept {
   if (command.has_comm && command.target < 0 && attachment_.world_size > 1) peers_.leave(command);
   set_phase(Phase::idle);
@@ -212,6 +222,7 @@ void WorkerCore::run_call(Command& command) {
   Outbox& outbox = attachment_.control.outbox(command.id, attachment_.rank);
   try {
     if (command.arguments_count != 0) set_phase(Phase::inputs);
+    device_->begin_command(command.id);
     running_->begin(command);
     const LoadedFunction& function = load(command.function);
     if (command.kind == CommandKind::construct) set_phase(Phase::function);

@@ -67,6 +67,7 @@ class WorkerCore {
 
   bool await_command(std::uint64_t id);
   void check_interrupted() const;
+  void look_ahead();
   bool shares_a_failure(const Command& command) const noexcept;
   void execute(Command& command);
   void run_call(Command& command);
@@ -101,6 +102,7 @@ class WorkerCore {
   std::size_t scratch_bytes_ = 0;
   std::uint64_t current_ = 0;
   const Command* command_ = nullptr;  // the current one
+  std::uint64_t looked_ahead_ = 0;    // the last command that was looked at before its time
   bool needs_peers_ = false;          // waits for the device are in vain once a peer has failed
 };
 

@@ -110,7 +110,9 @@ struct Pair {
       EXPECT_EQ(read_one(got.correct), expected.correct);
     }
     const std::vector<T> first = device_gradient.read();
-    expect_close(gradient, first, tolerance);
+    if (tolerance == kTolerance) expect_close(gradient, first, tolerance);
+    // With fewer bits a unit near zero may be on in one and off in the other: the whole is near, if not each element.
+    else EXPECT_LT(testing::relative_distance(gradient, first), tolerance);
 
     cuda.loss_and_gradient(handles.get(), device_rows, device_params.data(), key.data(), device_gradient.data());
     EXPECT_EQ(device_gradient.read(), first) << "the same bits each time";

@@ -75,4 +75,16 @@ void expect_close(const std::vector<T>& expected, const std::vector<U>& got, dou
   for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(got[i], expected[i], tolerance * largest) << i;
 }
 
+/// Of two vectors: the norm of their difference over that of the expected one.
+template <typename T>
+double relative_distance(const std::vector<T>& expected, const std::vector<T>& got) {
+  double difference = 0;
+  double whole = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    difference += std::pow(static_cast<double>(got[i]) - static_cast<double>(expected[i]), 2);
+    whole += std::pow(static_cast<double>(expected[i]), 2);
+  }
+  return std::sqrt(difference / whole);
+}
+
 }  // namespace demos::testing

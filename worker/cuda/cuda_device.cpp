@@ -20,9 +20,6 @@ namespace syncrun::detail {
 namespace {
 
 constexpr std::size_t kCublasWorkspaceBytes = std::size_t{32} << 20U;
-constexpr std::size_t kScalarBytes = 64;
-// Rows from here on are copied one by one by the copy engine; shorter ones are gathered by a kernel.
-constexpr std::size_t kCopiedRowBytes = std::size_t{1} << 20U;
 
 /// The index in "cuda3".
 int index_of(const std::string& device) { return std::stoi(device.substr(std::string_view("cuda").size())); }
@@ -66,7 +63,6 @@ CudaDevice::CudaDevice(const DeviceContext& context)
       stream_(make_stream(index_of(context.attachment.device))),
       comm_(context.attachment, context.host_comm, context.check_interrupted) {
   comm_.use(stream_, [this] { graphs_.end_all(); });
-  scalars_ = pool_.allocate(kMaxArguments * kScalarBytes, "scalars");
 }
 
 CudaDevice::~CudaDevice() {
@@ -105,17 +101,6 @@ OutputBuffer CudaDevice::adopt_output(OutputBuffer buffer) {
   return adopted;
 }
 
-void* CudaDevice::staging_for(std::size_t argument, std::size_t bytes) {
-  Staging& staging = staging_[argument];
-  if (bytes > staging.bytes || staging.memory == nullptr) {
-    if (staging.memory != nullptr) pool_.release(staging.memory);
-    staging.memory = nullptr;
-    staging.bytes = MemoryPool::block_bytes(bytes);  // all of it, so that its address seldom changes
-    staging.memory = pool_.allocate(staging.bytes, "the rows of an argument");
-  }
-  return staging.memory;
-}
-
 // ---- to and from shared memory --------------------------------------------------------------------------------
 
 void CudaDevice::copy_from_shared(void* to, const std::byte* from, std::size_t bytes) {
@@ -127,47 +112,21 @@ void CudaDevice::copy_from_shared(void* to, const std::byte* from, std::size_t b
 }
 
 void* CudaDevice::take_rows(std::size_t argument, const SharedRows& rows, std::int64_t begin, std::int64_t count) {
-  const std::size_t bytes = rows.row_bytes * static_cast<std::size_t>(count);
-  void* const to = staging_for(argument, bytes);
-  if (bytes == 0) return to;
-  pinned_.pin(rows.array, rows.bytes());
-  copy_from_shared(to, rows.array + rows.row_bytes * static_cast<std::size_t>(begin), bytes);
-  return to;
+  return staging_.bring(argument, rows.array, rows.bytes(), rows.row_bytes, nullptr, begin, count, stream_);
 }
 
 void* CudaDevice::gather_rows(std::size_t argument, const SharedRows& rows, std::span<const std::int64_t> indices) {
-  const std::size_t bytes = rows.row_bytes * indices.size();
-  void* const to = staging_for(argument, bytes);
-  if (bytes == 0) return to;
-  pinned_.pin(rows.array, rows.bytes());
-  if (rows.row_bytes < kCopiedRowBytes) {
-    pinned_.pin(indices.data(), indices.size_bytes());
-    kernels::gather_rows(to, rows.array, rows.row_bytes, indices.data(), static_cast<std::int64_t>(indices.size()),
-                         stream_);
-    return to;
-  }
-  auto* at = static_cast<std::byte*>(to);
-  for (const auto index : indices) {
-    copy_from_shared(at, rows.array + rows.row_bytes * static_cast<std::size_t>(index), rows.row_bytes);
-    at += rows.row_bytes;
-  }
-  return to;
+  return staging_.bring(argument, rows.array, rows.bytes(), rows.row_bytes, indices.data(), 0,
+                        static_cast<std::int64_t>(indices.size()), stream_);
 }
 
 void* CudaDevice::gather_local_rows(std::size_t argument, const std::byte* array, std::size_t row_bytes,
                                     std::span<const std::int64_t> indices) {
-  void* const to = staging_for(argument, row_bytes * indices.size());
-  if (indices.empty()) return to;
-  pinned_.pin(indices.data(), indices.size_bytes());
-  kernels::gather_rows(to, array, row_bytes, indices.data(), static_cast<std::int64_t>(indices.size()), stream_);
-  return to;
+  return staging_.gather_local(argument, array, row_bytes, indices.data(), static_cast<std::int64_t>(indices.size()));
 }
 
 const void* CudaDevice::take_scalar(std::size_t argument, const std::byte* value, std::size_t bytes) {
-  std::byte* const to = static_cast<std::byte*>(scalars_) + argument * kScalarBytes;
-  pinned_.pin(value, bytes);
-  copy_from_shared(to, value, bytes);
-  return to;
+  return staging_.bring(argument, value, bytes, bytes, nullptr, 0, 1, stream_);
 }
 
 void CudaDevice::unpin() {
@@ -308,6 +267,7 @@ cudnnContext* CudaDevice::cudnn() {
 // ---- waiting --------------------------------------------------------------------------------------------------
 
 void CudaDevice::finish() {
+  staging_.flush(stream_);
   comm_.note_waiting();
   await_stream();
   comm_.note_finished();
@@ -326,6 +286,7 @@ void CudaDevice::await_stream() {
     if (code == cudaSuccess) return;
     if (code != cudaErrorNotReady) check_cuda(code, "work on the device");
     context_.check_interrupted();
+    context_.look_ahead();
     if (polls % kPollsPerCheck == 0) comm_.check_progress();
     if (!context_.attachment.control.header().spins) std::this_thread::yield();
   }

@@ -14,6 +14,7 @@
 #include "worker/cuda/memory_pool.hpp"
 #include "worker/cuda/nccl_comm.hpp"
 #include "worker/cuda/pinned_pages.hpp"
+#include "worker/cuda/staging.hpp"
 #include "worker/device.hpp"
 
 namespace syncrun::detail {
@@ -55,6 +56,10 @@ class CudaDevice final : public Device {
   void* gather_local_rows(std::size_t argument, const std::byte* array, std::size_t row_bytes,
                           std::span<const std::int64_t> indices) override;
   const void* take_scalar(std::size_t argument, const std::byte* value, std::size_t bytes) override;
+  void begin_command(std::uint64_t command) override { staging_.begin_command(command); }
+  void begin_body() override { staging_.flush(stream_); }
+  void begin_ahead(std::uint64_t command) override { staging_.begin_ahead(command); }
+  void end_ahead() override { staging_.end_ahead(); }
   void unpin() override;
 
   void copy_in(void* device_memory, const std::byte* shared, std::size_t bytes) override;
@@ -98,12 +103,7 @@ class CudaDevice final : public Device {
    private:
     CudaDevice& device_;
   };
-  struct Staging {
-    void* memory = nullptr;
-    std::size_t bytes = 0;
-  };
 
-  void* staging_for(std::size_t argument, std::size_t bytes);
   void copy_from_shared(void* to, const std::byte* from, std::size_t bytes);
   std::uint64_t share(const void* memory, std::size_t bytes);
   void await_stream();
@@ -113,13 +113,12 @@ class CudaDevice final : public Device {
   cudaStream_t stream_ = nullptr;
   MemoryPool pool_;
   PinnedPages pinned_;
+  Staging staging_{pinned_};
   NcclComm comm_;
   Solo solo_{*this};
   cublasHandle_t cublas_ = nullptr;
   void* cublas_workspace_ = nullptr;
   cudnnContext* cudnn_ = nullptr;
-  std::array<Staging, kMaxArguments> staging_;
-  void* scalars_ = nullptr;  // one slot per argument
   bool is_capturing_ = false;
   CudaGraphs graphs_;
 };

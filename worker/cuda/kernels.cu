@@ -14,6 +14,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr std::int64_t kMostBlocks = 4096;
+constexpr std::size_t kShortRowBytes = 8;
 
 int blocks_for(std::int64_t units) {
   return static_cast<int>(std::clamp<std::int64_t>((units + kThreads - 1) / kThreads, 1, kMostBlocks));
@@ -21,45 +22,83 @@ int blocks_for(std::int64_t units) {
 
 // ---- gather ---------------------------------------------------------------------------------------------------
 
-/// One warp a row where rows are short, several where they are long: `parts` warps share a row. Each lane has several
-/// loads in flight, since the bus is far away.
+constexpr int kWarp = 32;
+constexpr std::int64_t kPartBytes = 8192;
+
+struct Jobs {
+  GatherJob job[kMostGathers];
+  std::int64_t first_part[kMostGathers + 1];  // parts of rows, numbered through all jobs
+  std::int64_t parts_in_row[kMostGathers];
+  int count;
+};
+
+/// Part of a row, by one warp. Each lane has several loads in flight, since the bus is far away.
 template <class Unit>
-__global__ void gather(Unit* to, const Unit* from, std::int64_t row_units, const std::int64_t* indices,
-                       std::int64_t count, std::int64_t parts) {
-  constexpr int kWarp = 32;
+__device__ void copy_part(void* to, const void* from, std::int64_t begin_bytes, std::int64_t end_bytes, int lane) {
   constexpr int kInFlight = 4;
-  const std::int64_t warp = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
-  const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * blockDim.x / kWarp;
-  const int lane = threadIdx.x % kWarp;
-  const std::int64_t part_units = (row_units + parts - 1) / parts;
-  for (std::int64_t work = warp; work < count * parts; work += warps) {
-    const std::int64_t row = work / parts;
-    const std::int64_t begin = work % parts * part_units;
-    const std::int64_t end = min(begin + part_units, row_units);
-    const Unit* const source = from + indices[row] * row_units;
-    Unit* const target = to + row * row_units;
-    for (std::int64_t i = begin + lane; i < end; i += kWarp * kInFlight) {
-      Unit held[kInFlight];
+  const auto* const source = static_cast<const Unit*>(from);
+  auto* const target = static_cast<Unit*>(to);
+  const std::int64_t end = end_bytes / static_cast<std::int64_t>(sizeof(Unit));
+  for (std::int64_t i = begin_bytes / static_cast<std::int64_t>(sizeof(Unit)) + lane; i < end; i += kWarp * kInFlight) {
+    Unit held[kInFlight];
 #pragma unroll
-      for (int k = 0; k < kInFlight; ++k) {
-        if (i + k * kWarp < end) held[k] = source[i + k * kWarp];
-      }
+    for (int k = 0; k < kInFlight; ++k) {
+      if (i + k * kWarp < end) held[k] = source[i + k * kWarp];
+    }
 #pragma unroll
-      for (int k = 0; k < kInFlight; ++k) {
-        if (i + k * kWarp < end) target[i + k * kWarp] = held[k];
-      }
+    for (int k = 0; k < kInFlight; ++k) {
+      if (i + k * kWarp < end) target[i + k * kWarp] = held[k];
     }
   }
 }
 
-template <class Unit>
-void launch_gather(void* to, const void* from, std::size_t row_bytes, const std::int64_t* indices, std::int64_t count,
-                   cudaStream_t stream) {
-  constexpr std::int64_t kPartUnits = 512;
-  const auto row_units = static_cast<std::int64_t>(row_bytes / sizeof(Unit));
-  const std::int64_t parts = (row_units + kPartUnits - 1) / kPartUnits;
-  gather<Unit><<<blocks_for(count * parts * 32), kThreads, 0, stream>>>(
-      static_cast<Unit*>(to), static_cast<const Unit*>(from), row_units, indices, count, parts);
+/// A warp takes one part of a row after the other. Very short rows: a lane a row, else most lanes would be idle.
+__global__ void gather(const __grid_constant__ Jobs jobs) {
+  const std::int64_t warp = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
+  const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * blockDim.x / kWarp;
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  int at = 0;
+  for (std::int64_t part = warp; part < jobs.first_part[jobs.count]; part += warps) {
+    while (part >= jobs.first_part[at + 1]) ++at;
+    const GatherJob& job = jobs.job[at];
+    const std::int64_t own = part - jobs.first_part[at];
+    const auto row_bytes = static_cast<std::int64_t>(job.row_bytes);
+    if (job.row_bytes <= kShortRowBytes) {
+      const std::int64_t row = own * kWarp + lane;
+      if (row >= job.rows) continue;
+      const std::int64_t from = job.indices == nullptr ? row : job.indices[row];
+      const auto* const source = static_cast<const char*>(job.from) + from * row_bytes;
+      auto* const target = static_cast<char*>(job.to) + row * row_bytes;
+      if (job.unit_bytes == 8)
+        *reinterpret_cast<std::int64_t*>(target) = *reinterpret_cast<const std::int64_t*>(source);
+      else if (job.unit_bytes == 4 && row_bytes == 4)
+        *reinterpret_cast<std::int32_t*>(target) = *reinterpret_cast<const std::int32_t*>(source);
+      else
+        for (std::int64_t i = 0; i < row_bytes; ++i) target[i] = source[i];
+      continue;
+    }
+    const std::int64_t row = own / jobs.parts_in_row[at];
+    const std::int64_t begin = own % jobs.parts_in_row[at] * kPartBytes;
+    const std::int64_t end = min(begin + kPartBytes, row_bytes);
+    const std::int64_t from = job.indices == nullptr ? row : job.indices[row];
+    const void* const source = static_cast<const char*>(job.from) + from * row_bytes;
+    void* const target = static_cast<char*>(job.to) + row * row_bytes;
+    switch (job.unit_bytes) {
+      case 16: copy_part<int4>(target, source, begin, end, lane); break;
+      case 8: copy_part<std::int64_t>(target, source, begin, end, lane); break;
+      case 4: copy_part<std::int32_t>(target, source, begin, end, lane); break;
+      default: copy_part<std::int8_t>(target, source, begin, end, lane);
+    }
+  }
+}
+
+std::uint32_t unit_for(const GatherJob& job) noexcept {
+  const auto all =
+      reinterpret_cast<std::uintptr_t>(job.to) | reinterpret_cast<std::uintptr_t>(job.from) | job.row_bytes;
+  for (const std::uint32_t unit : {16U, 8U, 4U}) {
+    if (all % unit == 0) return unit;
+  }
+  return 1;
 }
 
 // ---- arithmetic -----------------------------------------------------------------------------------------------
@@ -159,14 +198,21 @@ void with_type(DType dtype, F&& f) {
 
 }  // namespace
 
-void gather_rows(void* to, const void* from, std::size_t row_bytes, const std::int64_t* indices, std::int64_t count,
-                 cudaStream_t stream) {
-  if (count == 0 || row_bytes == 0) return;
-  const auto address = reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from) | row_bytes;
-  if (address % 16 == 0) launch_gather<int4>(to, from, row_bytes, indices, count, stream);
-  else if (address % 8 == 0) launch_gather<std::int64_t>(to, from, row_bytes, indices, count, stream);
-  else if (address % 4 == 0) launch_gather<std::int32_t>(to, from, row_bytes, indices, count, stream);
-  else launch_gather<std::int8_t>(to, from, row_bytes, indices, count, stream);
+void gather_rows(std::span<const GatherJob> wanted, cudaStream_t stream) {
+  Jobs jobs{};
+  for (const GatherJob& job : wanted) {
+    if (job.rows == 0 || job.row_bytes == 0) continue;
+    const int i = jobs.count++;
+    jobs.job[i] = job;
+    jobs.job[i].unit_bytes = unit_for(job);
+    const auto row_bytes = static_cast<std::int64_t>(job.row_bytes);
+    const bool is_short = job.row_bytes <= kShortRowBytes;
+    jobs.parts_in_row[i] = is_short ? 1 : (row_bytes + kPartBytes - 1) / kPartBytes;
+    const std::int64_t parts = is_short ? (job.rows + kWarp - 1) / kWarp : job.rows * jobs.parts_in_row[i];
+    jobs.first_part[i + 1] = jobs.first_part[i] + parts;
+  }
+  if (jobs.count == 0) return;
+  gather<<<blocks_for(jobs.first_part[jobs.count] * kWarp), kThreads, 0, stream>>>(jobs);
   check_cuda(cudaGetLastError(), "gathering rows");
 }
 

@@ -6,15 +6,27 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "syncrun/dtype.hpp"
 #include "syncrun/reduction.hpp"
 
 namespace syncrun::detail::kernels {
 
-/// to[i] = from[indices[i]] for rows of `row_bytes`. `from` and `indices` may be pinned host memory.
-void gather_rows(void* to, const void* from, std::size_t row_bytes, const std::int64_t* indices, std::int64_t count,
-                 cudaStream_t stream);
+/// to[i] = from[indices[i]] for rows of `row_bytes`; without indices to[i] = from[i]. `from` and `indices` may be pinned
+/// host memory.
+struct GatherJob {
+  void* to;
+  const void* from;
+  std::size_t row_bytes;
+  const std::int64_t* indices;
+  std::int64_t rows;
+  std::uint32_t unit_bytes = 0;  // what is moved at a time; gather_rows fills it in
+};
+inline constexpr int kMostGathers = 32;
+
+/// Up to kMostGathers in one launch.
+void gather_rows(std::span<const GatherJob> jobs, cudaStream_t stream);
 
 /// into = into (op) value; for avg into * weight_into + value * weight_value, in float for 16-bit types.
 void accumulate(DType dtype, Reduction reduction, void* into, const void* value, double weight_into,

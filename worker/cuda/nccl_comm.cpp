@@ -69,23 +69,10 @@ void NcclComm::enter_command() noexcept {
 
 void NcclComm::check(ncclResult_t code, const char* what) {
   if (code == ncclSuccess) return;
-  if (code == ncclInProgress) return await_ready(what);
   const char* detail = ncclGetLastError(comm_);
   std::string message = std::string(what) + ": " + ncclGetErrorString(code);
   if (detail != nullptr && *detail != '\0') message += std::string(" (") + detail + ")";
   throw Error(ErrorKind::nccl, message, static_cast<int>(code));
-}
-
-/// The communicator does not block: whatever it waits for, this rank can be called off.
-void NcclComm::await_ready(const char* what) {
-  ncclResult_t state = ncclInProgress;
-  for (;;) {
-    const ncclResult_t code = ncclCommGetAsyncError(comm_, &state);
-    if (code != ncclSuccess) return check(code, what);
-    if (state != ncclInProgress) return check(state, what);
-    check_interrupted_();
-    std::this_thread::yield();
-  }
 }
 
 /// From rank 0 to all, through the control block.
@@ -111,10 +98,13 @@ void NcclComm::ensure() {
   const std::uint64_t failed = attachment_.control.header().failed_comm.load(std::memory_order_acquire);
   if (comm_ != nullptr && made_at_ > failed) return;
   abort();
+  // Where a rank may still fail before it gets here, all meet first: what follows cannot be called off. (Nor is it set up
+  // to: calls on a communicator that does not block cost 40 us each. NCCL_RUNTIME_CONNECT=0, which workers are started
+  // with, connects everything now, so that later calls wait for nobody on the host.)
+  const bool may_fail = host_command_ == attachment_.command_in_progress();
+  if (may_fail) host_.barrier();
   const ncclUniqueId id = exchange_id();
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
-  check(ncclCommInitRankConfig(&comm_, world_size(), id, rank(), &config), "ncclCommInitRankConfig");
+  check(ncclCommInitRank(&comm_, world_size(), id, rank()), "ncclCommInitRank");
   made_at_ = attachment_.command_in_progress();
 }
 
@@ -146,14 +136,30 @@ void NcclComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduc
   ensure();
   note(CollectiveKind::all_reduce, elements, dtype, reduction, 0);
   if (elements == 0) return;
-  if (reduction == Reduction::avg) {
-    if (weight == 0) {
-      check_cuda(cudaMemsetAsync(values, 0, elements * size_of(dtype), stream_), "cudaMemsetAsync");
-    } else {
-      kernels::scale(dtype, values, static_cast<double>(weight) / static_cast<double>(all_rows), elements, stream_);
-    }
-  }
+  if (reduction == Reduction::avg) return average(values, elements, dtype, weight);
   check(ncclAllReduce(values, values, elements, type, nccl_op(reduction), comm_, stream_), "ncclAllReduce");
+}
+
+/// A sum of what each rank brings times its weight. NCCL multiplies on the way, in the type of the elements; 16 bits are
+/// too few for a weight, so those are multiplied before, in float.
+void NcclComm::average(void* values, std::size_t elements, DType dtype, std::int64_t weight) {
+  const double factor = static_cast<double>(weight) / static_cast<double>(std::max<std::int64_t>(all_rows, 1));
+  const ncclDataType_t type = *nccl_type(dtype);
+  if (weight == 0) {  // 0 times a NaN would not be 0
+    check_cuda(cudaMemsetAsync(values, 0, elements * size_of(dtype), stream_), "cudaMemsetAsync");
+  } else if (dtype != DType::float32 && dtype != DType::float64) {
+    kernels::scale(dtype, values, factor, elements, stream_);
+  }
+  const float narrow = static_cast<float>(factor);
+  ncclRedOp_t op = ncclSum;
+  if (dtype == DType::float32 || dtype == DType::float64) {
+    void* const scalar = dtype == DType::float32 ? static_cast<void*>(const_cast<float*>(&narrow))
+                                                 : static_cast<void*>(const_cast<double*>(&factor));
+    check(ncclRedOpCreatePreMulSum(&op, scalar, type, ncclScalarHostImmediate, comm_), "ncclRedOpCreatePreMulSum");
+  }
+  const ncclResult_t code = ncclAllReduce(values, values, elements, type, op, comm_, stream_);
+  if (op != ncclSum) check(ncclRedOpDestroy(op, comm_), "ncclRedOpDestroy");
+  check(code, "ncclAllReduce");
 }
 
 void NcclComm::reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, int root) {

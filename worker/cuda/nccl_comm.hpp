@@ -35,7 +35,10 @@ class NcclComm final : public CommCore {
 
   int rank() const noexcept override { return host_.rank(); }
   int world_size() const noexcept override { return host_.world_size(); }
-  void begin(const Command& command) override { host_.begin(command); }
+  void begin(const Command& command) override {
+    host_.begin(command);
+    host_command_ = command.id;
+  }
   void prepare() override { ensure(); }
   std::int64_t agree(std::int64_t own) override;
   std::uint64_t generation() const noexcept override { return generation_; }
@@ -63,7 +66,7 @@ class NcclComm final : public CommCore {
  private:
   void ensure();
   ncclUniqueId exchange_id();
-  void await_ready(const char* what);
+  void average(void* values, std::size_t elements, DType dtype, std::int64_t weight);
   void enter_command() noexcept;
   void check(ncclResult_t code, const char* what);
   void note(CollectiveKind kind, std::size_t elements, DType dtype, Reduction reduction, int root) noexcept;
@@ -76,9 +79,10 @@ class NcclComm final : public CommCore {
   ncclComm_t comm_ = nullptr;
   std::uint64_t made_at_ = 0;  // command
   std::uint64_t generation_ = 0;
-  std::uint64_t command_ = 0;  // that the following belongs to
-  std::uint64_t plan_ = 0;     // hash of its collectives
-  std::uint64_t wait_ = 0;     // that this rank is in, as in WorkerSlot
+  std::uint64_t host_command_ = 0;  // the last that has collectives of its own
+  std::uint64_t command_ = 0;       // that the following belongs to
+  std::uint64_t plan_ = 0;          // hash of its collectives
+  std::uint64_t wait_ = 0;          // that this rank is in, as in WorkerSlot
   std::uint64_t waits_ = 0;
   bool is_pending_ = false;
 };

@@ -189,6 +189,8 @@ class WorkerCall {
   CudaWorker& cuda_worker();
   Comm& comm();
 
+  /// All parameters of the current slice are bound.
+  void begin_body();
   /// Takes over an output of the current slice.
   void accept(std::size_t output, const OutputType& type, std::span<const std::int64_t> extents, OutputBuffer buffer);
   void accept_scalar(std::size_t output, const OutputType& type, const void* value);

@@ -314,11 +314,10 @@ struct Signature {
 
   template <class Invoke, std::size_t... I>
   static void run_slice([[maybe_unused]] WorkerCall& call, Invoke& invoke, std::index_sequence<I...>) {
-    if constexpr (std::is_void_v<R>) {
-      invoke(bind<P, I>(call)...);
-    } else {
-      hand_over(call, invoke(bind<P, I>(call)...));
-    }
+    std::tuple<decltype(bind<P, I>(call))...> parameters{bind<P, I>(call)...};  // braces: left to right
+    call.begin_body();
+    if constexpr (std::is_void_v<R>) std::apply(invoke, std::move(parameters));
+    else hand_over(call, std::apply(invoke, std::move(parameters)));
   }
 
   /// What is bound must be bound before the capture begins: inputs arrive outside the graph.

@@ -1,0 +1,114 @@
+#include "worker/cuda/staging.hpp"
+
+#include "worker/cuda/check.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+// Contiguous rows from here on are the copy engine's, which leaves the multiprocessors alone; less is a part of the one
+// kernel that gathers for all arguments. Rows by index from kCopiedRowBytes on are copied one by one.
+constexpr std::size_t kCopiedBytes = std::size_t{64} << 10U;
+constexpr std::size_t kCopiedRowBytes = std::size_t{1} << 20U;
+
+void copy(const PinnedPages& pinned, void* to, const std::byte* from, std::size_t bytes, cudaStream_t stream) {
+  pinned.for_each_part(from, bytes, [&](std::size_t offset, std::size_t part) {
+    check_cuda(
+        cudaMemcpyAsync(static_cast<std::byte*>(to) + offset, from + offset, part, cudaMemcpyHostToDevice, stream),
+        "copying rows to the device");
+  });
+}
+
+}  // namespace
+
+Staging::Staging(PinnedPages& pinned) : pinned_(pinned) {
+  check_cuda(cudaStreamCreateWithFlags(&copy_stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+  check_cuda(cudaEventCreateWithFlags(&arrived_, cudaEventDisableTiming), "cudaEventCreate");
+  jobs_.reserve(kMaxArguments);
+}
+
+Staging::~Staging() {
+  static_cast<void>(cudaEventDestroy(arrived_));
+  static_cast<void>(cudaStreamDestroy(copy_stream_));
+}
+
+void* Staging::memory_of(Buffer& buffer, std::size_t bytes) {
+  if (bytes > buffer.bytes || buffer.memory == nullptr) {
+    if (buffer.memory != nullptr) pool_.release(buffer.memory);
+    buffer.memory = nullptr;
+    buffer.bytes = MemoryPool::block_bytes(bytes);  // all of it, so that its address seldom changes
+    buffer.memory = pool_.allocate(buffer.bytes, "the rows of an argument");
+  }
+  return buffer.memory;
+}
+
+void* Staging::bring(std::size_t argument, const std::byte* array, std::size_t array_bytes, std::size_t row_bytes,
+                     const std::int64_t* indices, std::int64_t first, std::int64_t rows, cudaStream_t stream) {
+  const std::uint64_t command = ahead_ != 0 ? ahead_ : command_;
+  Buffer& buffer = buffers_[command % 2][argument];
+  if (ahead_ == 0 && buffer.command == command) {
+    buffer.command = 0;  // later slices are not the ones that were brought
+    if (buffer.array == array && buffer.indices == indices && buffer.first == first && buffer.rows == rows &&
+        buffer.row_bytes == row_bytes) {
+      return buffer.memory;
+    }
+  }
+  const std::size_t bytes = row_bytes * static_cast<std::size_t>(rows);
+  void* const to = memory_of(buffer, bytes);
+  if (ahead_ != 0) {
+    buffer.command = ahead_;
+    buffer.array = array;
+    buffer.indices = indices;
+    buffer.first = first;
+    buffer.rows = rows;
+    buffer.row_bytes = row_bytes;
+  }
+  if (bytes == 0) return to;
+
+  const cudaStream_t on = ahead_ != 0 ? copy_stream_ : stream;
+  const auto at = [&](std::int64_t row) { return array + row_bytes * static_cast<std::size_t>(row); };
+  pinned_.pin(array, array_bytes);
+  if (indices == nullptr && bytes >= kCopiedBytes) {
+    copy(pinned_, to, at(first), bytes, on);
+  } else if (indices == nullptr) {
+    jobs_.push_back({to, at(first), row_bytes, nullptr, rows});
+  } else if (row_bytes < kCopiedRowBytes) {
+    pinned_.pin(indices, sizeof(*indices) * static_cast<std::size_t>(rows));
+    jobs_.push_back({to, array, row_bytes, indices, rows});
+  } else {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      copy(pinned_, static_cast<std::byte*>(to) + row_bytes * static_cast<std::size_t>(i), at(indices[i]), row_bytes,
+           on);
+    }
+  }
+  return to;
+}
+
+void* Staging::gather_local(std::size_t argument, const std::byte* array, std::size_t row_bytes,
+                            const std::int64_t* indices, std::int64_t rows) {
+  void* const to = memory_of(buffers_[command_ % 2][argument], row_bytes * static_cast<std::size_t>(rows));
+  if (rows == 0) return to;
+  pinned_.pin(indices, sizeof(*indices) * static_cast<std::size_t>(rows));
+  jobs_.push_back({to, array, row_bytes, indices, rows});
+  return to;
+}
+
+void Staging::flush(cudaStream_t stream) {
+  if (arrived_ahead_ == command_) {
+    check_cuda(cudaStreamWaitEvent(stream, arrived_, 0), "cudaStreamWaitEvent");
+    arrived_ahead_ = 0;
+  }
+  if (jobs_.empty()) return;
+  kernels::gather_rows(jobs_, stream);
+  jobs_.clear();
+}
+
+void Staging::end_ahead() {
+  if (!jobs_.empty()) kernels::gather_rows(jobs_, copy_stream_);
+  jobs_.clear();
+  check_cuda(cudaEventRecord(arrived_, copy_stream_), "cudaEventRecord");
+  arrived_ahead_ = ahead_;
+  ahead_ = 0;
+}
+
+}  // namespace syncrun::detail
