@@ -45,6 +45,7 @@ template <typename T>
 __device__ void load_weights(const Head<T>& head, HeadMemory<T>& memory) {
   const std::size_t thread = threadIdx.y * kLanes + threadIdx.x;
   constexpr std::size_t kThreads = kLanes * kWarps;
+#pragma unroll 8
   for (std::size_t i = thread; i < head.units * kClasses; i += kThreads) {
     memory.weights[i % kClasses * HeadMemory<T>::kStride + i / kClasses] = head.weights[i];
   }

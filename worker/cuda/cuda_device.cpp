@@ -26,8 +26,12 @@ int index_of(const std::string& device) { return std::stoi(device.substr(std::st
 
 cudaStream_t make_stream(int index) {
   check_cuda(cudaSetDevice(index), "cudaSetDevice");
+  int least = 0;
+  int most = 0;
+  check_cuda(cudaDeviceGetStreamPriorityRange(&least, &most), "cudaDeviceGetStreamPriorityRange");
   cudaStream_t stream = nullptr;
-  check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  // Before the stream that brings the next inputs.
+  check_cuda(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, most), "cudaStreamCreate");
   return stream;
 }
 

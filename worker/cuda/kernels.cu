@@ -198,7 +198,7 @@ void with_type(DType dtype, F&& f) {
 
 }  // namespace
 
-void gather_rows(std::span<const GatherJob> wanted, cudaStream_t stream) {
+void gather_rows(std::span<const GatherJob> wanted, int blocks, cudaStream_t stream) {
   Jobs jobs{};
   for (const GatherJob& job : wanted) {
     if (job.rows == 0 || job.row_bytes == 0) continue;
@@ -212,7 +212,7 @@ void gather_rows(std::span<const GatherJob> wanted, cudaStream_t stream) {
     jobs.first_part[i + 1] = jobs.first_part[i] + parts;
   }
   if (jobs.count == 0) return;
-  gather<<<blocks_for(jobs.first_part[jobs.count] * kWarp), kThreads, 0, stream>>>(jobs);
+  gather<<<std::min(blocks_for(jobs.first_part[jobs.count] * kWarp), blocks), kThreads, 0, stream>>>(jobs);
   check_cuda(cudaGetLastError(), "gathering rows");
 }
 

@@ -25,8 +25,8 @@ struct GatherJob {
 };
 inline constexpr int kMostGathers = 32;
 
-/// Up to kMostGathers in one launch.
-void gather_rows(std::span<const GatherJob> jobs, cudaStream_t stream);
+/// Up to kMostGathers in one launch, of at most `blocks` blocks of 256 threads.
+void gather_rows(std::span<const GatherJob> jobs, int blocks, cudaStream_t stream);
 
 /// into = into (op) value; for avg into * weight_into + value * weight_value, in float for 16-bit types.
 void accumulate(DType dtype, Reduction reduction, void* into, const void* value, double weight_into,

@@ -10,6 +10,11 @@ namespace {
 // kernel that gathers for all arguments. Rows by index from kCopiedRowBytes on are copied one by one.
 constexpr std::size_t kCopiedBytes = std::size_t{64} << 10U;
 constexpr std::size_t kCopiedRowBytes = std::size_t{1} << 20U;
+// Blocks that gather. From the host: enough loads in flight to fill the bus; more would only keep multiprocessors from
+// the work that the rows are brought along for. From the device's own memory: as many as there are.
+constexpr int kBlocks = 128;
+constexpr int kBlocksAhead = 32;
+constexpr int kLocalBlocks = 4096;
 
 void copy(const PinnedPages& pinned, void* to, const std::byte* from, std::size_t bytes, cudaStream_t stream) {
   pinned.for_each_part(from, bytes, [&](std::size_t offset, std::size_t part) {
@@ -22,7 +27,10 @@ void copy(const PinnedPages& pinned, void* to, const std::byte* from, std::size_
 }  // namespace
 
 Staging::Staging(PinnedPages& pinned) : pinned_(pinned) {
-  check_cuda(cudaStreamCreateWithFlags(&copy_stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+  int least = 0;
+  int most = 0;
+  check_cuda(cudaDeviceGetStreamPriorityRange(&least, &most), "cudaDeviceGetStreamPriorityRange");
+  check_cuda(cudaStreamCreateWithPriority(&copy_stream_, cudaStreamNonBlocking, least), "cudaStreamCreate");
   check_cuda(cudaEventCreateWithFlags(&arrived_, cudaEventDisableTiming), "cudaEventCreate");
   jobs_.reserve(kMaxArguments);
 }
@@ -90,6 +98,7 @@ void* Staging::gather_local(std::size_t argument, const std::byte* array, std::s
   if (rows == 0) return to;
   pinned_.pin(indices, sizeof(*indices) * static_cast<std::size_t>(rows));
   jobs_.push_back({to, array, row_bytes, indices, rows});
+  is_local_ = true;
   return to;
 }
 
@@ -99,12 +108,13 @@ void Staging::flush(cudaStream_t stream) {
     arrived_ahead_ = 0;
   }
   if (jobs_.empty()) return;
-  kernels::gather_rows(jobs_, stream);
+  kernels::gather_rows(jobs_, is_local_ ? kLocalBlocks : kBlocks, stream);
+  is_local_ = false;
   jobs_.clear();
 }
 
 void Staging::end_ahead() {
-  if (!jobs_.empty()) kernels::gather_rows(jobs_, copy_stream_);
+  if (!jobs_.empty()) kernels::gather_rows(jobs_, kBlocksAhead, copy_stream_);
   jobs_.clear();
   check_cuda(cudaEventRecord(arrived_, copy_stream_), "cudaEventRecord");
   arrived_ahead_ = ahead_;

@@ -62,6 +62,7 @@ class Staging {
   cudaStream_t copy_stream_ = nullptr;
   cudaEvent_t arrived_ = nullptr;
   std::vector<kernels::GatherJob> jobs_;
+  bool is_local_ = false;  // some of them read device memory
 };
 
 }  // namespace syncrun::detail
