@@ -43,13 +43,23 @@ __device__ int quad_of_lane(int i) { return static_cast<int>(threadIdx.x) + i * 
 
 template <typename T>
 __device__ void load_weights(const Head<T>& head, HeadMemory<T>& memory) {
-  const std::size_t thread = threadIdx.y * kLanes + threadIdx.x;
-  constexpr std::size_t kThreads = kLanes * kWarps;
-#pragma unroll 8
-  for (std::size_t i = thread; i < head.units * kClasses; i += kThreads) {
-    memory.weights[i % kClasses * HeadMemory<T>::kStride + i / kClasses] = head.weights[i];
+  // 32 bits: divisions by the number of classes are what this would otherwise spend its time on.
+  const unsigned thread = threadIdx.y * kLanes + threadIdx.x;
+  constexpr unsigned kThreads = kLanes * kWarps;
+  const unsigned all = static_cast<unsigned>(head.units) * kClasses;
+  const auto put = [&](unsigned i, T weight) {
+    memory.weights[i % kClasses * static_cast<unsigned>(HeadMemory<T>::kStride) + i / kClasses] = weight;
+  };
+  if (reinterpret_cast<std::uintptr_t>(head.weights) % alignof(Quad<T>) == 0) {
+#pragma unroll 4
+    for (unsigned i = thread * kQuad; i < all; i += kThreads * kQuad) {
+      const Quad<T> quad = load<true>(head.weights + i, kQuad);
+      for (unsigned j = 0; j < kQuad; ++j) put(i + j, quad.v[j]);
+    }
+  } else {
+    for (unsigned i = thread; i < all; i += kThreads) put(i, head.weights[i]);
   }
-  for (std::size_t i = thread; i < head.units; i += kThreads) memory.hidden_bias[i] = head.hidden_bias[i];
+  for (unsigned i = thread; i < head.units; i += kThreads) memory.hidden_bias[i] = head.hidden_bias[i];
   __syncthreads();
 }
 
