@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <cstdio>
+
 #include "tests/gpu/bodies.hpp"
 #include "tests/gpu/on_gpus.hpp"
 
@@ -114,6 +117,30 @@ TEST_P(GpuFault, AKilledWorkerInACollectiveIsNamed) {
   end_session();
 }
 
+/// Of all GPUs together, in MiB, by the driver's own tool; -1 where that cannot be asked.
+int used_memory_mib() {
+  std::FILE* const pipe = ::popen("nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits 2>/dev/null", "r");
+  if (pipe == nullptr) return -1;
+  int all = -1;
+  for (int one = 0; std::fscanf(pipe, "%d", &one) == 1;) all = std::max(all, 0) + one;
+  ::pclose(pipe);
+  return all;
+}
+
+TEST_P(GpuFault, GpuMemoryGoesWithAKilledWorkersSession) {
+  const int with_session = used_memory_mib();
+  if (with_session < 0) GTEST_SKIP() << "nvidia-smi does not say how much memory is in use";
+  auto v = session().shared<float, 1>("v");
+  v.broadcast(std::vector<float>(256 << 20, 1));  // 1 GiB on every GPU
+  EXPECT_GT(used_memory_mib(), with_session + 900);
+  error_of([&] { session().function(misbehave)(v, world_size() - 1, Fault::kill); });
+  end_session();
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (used_memory_mib() >= with_session && std::chrono::steady_clock::now() < deadline) {
+  }
+  EXPECT_LT(used_memory_mib(), with_session) << "less than what the open session alone had";
+}
+
 TEST_P(GpuFault, AnIllegalAddressIsReportedAsSuchAndEndsTheSession) {
   auto v = values();
   const int rank = world_size() - 1;
@@ -152,6 +179,28 @@ TEST_P(GpuReplay, ComputesWhatTheBodyWould) {
     ASSERT_FLOAT_EQ(result, expected) << "call " << i;
     ASSERT_FLOAT_EQ(v.get(world_size() - 1)[999], expected) << "call " << i;
   }
+}
+
+TEST_P(GpuReplay, TakesInputsThatWereBroughtAhead) {
+  const auto f = session().function(sr::replayable(scale_and_add));
+  auto v = session().shared<float, 1>("v");
+  v.broadcast(std::vector<float>(1000, 1));
+  std::vector<float> values;
+  for (int i = 0; i < 1000; ++i) values.push_back(static_cast<float>(i));
+  const auto x = session().data(values);
+  std::vector<std::vector<std::int64_t>> batches;
+  std::vector<sr::Future<sr::Avg<float>>> futures;
+  std::vector<float> expected;
+  for (int call = 0; call < 40; ++call) {
+    const auto factor = static_cast<float>(call % 2);
+    float sum = 0;
+    std::vector<std::int64_t> batch;
+    for (std::int64_t i = 0; i < 64; ++i) batch.push_back((i * 37 + call * 11) % 1000);
+    for (const auto i : batch) sum += static_cast<float>(i);
+    expected.push_back((expected.empty() ? 1 : expected.back()) * factor + sum);
+    futures.push_back(f.async(x, v, factor, {.batch = batch}));
+  }
+  for (std::size_t i = 0; i < futures.size(); ++i) ASSERT_FLOAT_EQ(futures[i].get(), expected[i]) << "call " << i;
 }
 
 TEST_P(GpuReplay, GivesArraysAlsoInSlices) {
