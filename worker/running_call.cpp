@@ -350,15 +350,25 @@ void RunningCall::take_output(std::size_t output, const OutputType& type, std::s
   ++pending.slices;
 }
 
-/// A number in device memory is handled as an array of one until it is delivered.
+/// Device memory that is somebody else's.
+OutputBuffer RunningCall::borrowed(void* memory, std::size_t bytes) noexcept {
+  return {memory, bytes, [](void*, void*) noexcept {}, &worker_.device()};
+}
+
+/// A number in device memory is handled as an array of one until it is delivered: where it is, if there is one slice, as
+/// nothing runs any more that could change it.
 void RunningCall::accept_device_scalar(std::size_t output, const OutputType& type, const void* place) {
   if (recording_ != nullptr) {
     recording_->outputs.push_back({output, type, {}, {}, place});
     return;
   }
   Device& device = worker_.device();
-  OutputBuffer buffer = device.allocate_output(size_of(type.dtype));
-  device.copy_within(buffer.data(), place, buffer.bytes());
+  const std::size_t bytes = size_of(type.dtype);
+  const bool will_be_copied = !device.shares_before_reducing();  // else what is shared is freed when it was consumed
+  if (command_->slices <= 1 && will_be_copied)
+    return take_output(output, type, {}, borrowed(const_cast<void*>(place), bytes));
+  OutputBuffer buffer = device.allocate_output(bytes);
+  device.copy_within(buffer.data(), place, bytes);
   take_output(output, type, {}, std::move(buffer));
 }
 
@@ -581,9 +591,7 @@ void RunningCall::accept_recorded(const Recording& recording) {
       accept_device_scalar(recorded.output, recorded.type, recorded.place);
       continue;
     }
-    OutputBuffer buffer(
-        recorded.buffer.data(), recorded.buffer.bytes(), [](void*, void*) noexcept {},
-        const_cast<void*>(recorded.buffer.context()));
+    OutputBuffer buffer = borrowed(recorded.buffer.data(), recorded.buffer.bytes());
     if (command_->slices > 1 && buffer.data() != nullptr) {
       OutputBuffer copy = device.allocate_output(buffer.bytes());
       device.copy_within(copy.data(), buffer.data(), buffer.bytes());

@@ -91,6 +91,7 @@ class RunningCall {
   std::int64_t local_rows(int rank) const;
   void finish_slice();
   RawArray whole_array(std::size_t argument);
+  OutputBuffer borrowed(void* memory, std::size_t bytes) noexcept;
   void take_output(std::size_t output, const OutputType& type, std::span<const std::int64_t> extents,
                    OutputBuffer buffer);
   RowRange share_in(const Command& command) const;
