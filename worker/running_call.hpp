@@ -19,6 +19,12 @@ namespace syncrun::detail {
 
 class WorkerCore;
 
+/// What slices so far, and the one at hand, count in an average.
+constexpr std::array<double, 2> weights_of(std::int64_t rows_before, std::int64_t rows) noexcept {
+  const auto all = static_cast<double>(rows_before + rows);
+  return {static_cast<double>(rows_before) / all, static_cast<double>(rows) / all};
+}
+
 class RunningCall {
  public:
   explicit RunningCall(WorkerCore& worker) noexcept : worker_(worker) {}

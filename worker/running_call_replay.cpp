@@ -1,0 +1,95 @@
+// Replay: the work of a function on the device, recorded once for each set of addresses and shapes.
+
+#include <algorithm>
+
+#include "worker/running_call.hpp"
+#include "worker/worker_core.hpp"
+
+namespace syncrun::detail {
+
+/// Everything that work on the device can depend on besides the values: each argument's address and shape, and what a
+/// body may ask of its worker.
+void RunningCall::note_argument(const void* data, std::span<const std::int64_t> extents) {
+  if (!worker_.device().captures()) return;
+  key_.push_back(reinterpret_cast<std::uintptr_t>(data));
+  for (const auto extent : extents) key_.push_back(static_cast<std::uint64_t>(extent));
+}
+
+RunningCall::Recording& RunningCall::recording_of(const RecordingKey& key) {
+  constexpr std::size_t kMostRecordings = 64;
+  const auto found = recordings_.find(key);
+  if (found != recordings_.end()) return found->second;
+  if (recordings_.size() >= kMostRecordings) {
+    recordings_.erase(std::min_element(recordings_.begin(), recordings_.end(), [](const auto& a, const auto& b) {
+      return a.second.last_use < b.second.last_use;
+    }));
+  }
+  return recordings_[key];
+}
+
+void RunningCall::replay(void (*run)(void* context), void* context) {
+  Device& device = worker_.device();
+  if (!device.captures()) return run(context);
+  device.begin_body();  // inputs arrive outside the graph
+  if (command_->has_comm) {
+    comm().prepare();
+    if (comm().generation() != recorded_generation_) forget_recordings();
+    recorded_generation_ = comm().generation();
+  }
+  key_.push_back(command_->function);
+  key_.push_back(command_->object);
+  key_.push_back(static_cast<std::uint64_t>(comm().all_rows));
+  key_.push_back(static_cast<std::uint64_t>(slice_rows()));
+  key_.push_back(static_cast<std::uint64_t>(first_row()));
+  key_.push_back(static_cast<std::uint64_t>(slice_index_));
+  key_.push_back(static_cast<std::uint64_t>(command_->target));
+  Recording& recording = recording_of(key_);
+  recording.last_use = command_->id;
+  Recording::State state = recording.state;
+  // Ranks may be at different shapes or addresses, and NCCL wants all to capture a collective, or none.
+  if (command_->has_comm) state = static_cast<Recording::State>(comm().agree(static_cast<std::int64_t>(state)));
+  if (state == Recording::State::fresh) {
+    recording.state = std::max(recording.state, Recording::State::warm);
+    return run(context);
+  }
+  if (state == Recording::State::warm) record(recording, run, context);
+  device.launch(*recording.graph);
+  accept_recorded(recording);
+}
+
+void RunningCall::record(Recording& recording, void (*run)(void* context), void* context) {
+  Device& device = worker_.device();
+  recording.outputs.clear();
+  recording_ = &recording;
+  try {
+    device.begin_capture();
+    run(context);
+    recording.graph = device.end_capture();
+    recording.state = Recording::State::recorded;
+  } catch (...) {
+    recording_ = nullptr;
+    device.abandon_capture();
+    throw;
+  }
+  recording_ = nullptr;
+}
+
+/// The recording keeps its outputs' memory. Where later slices are added to the first, that is done in a copy.
+void RunningCall::accept_recorded(const Recording& recording) {
+  Device& device = worker_.device();
+  for (const RecordedOutput& recorded : recording.outputs) {
+    if (recorded.place != nullptr) {
+      accept_device_scalar(recorded.output, recorded.type, recorded.place);
+      continue;
+    }
+    OutputBuffer buffer = borrowed(recorded.buffer.data(), recorded.buffer.bytes());
+    if (command_->slices > 1 && buffer.data() != nullptr) {
+      OutputBuffer copy = device.allocate_output(buffer.bytes());
+      device.copy_within(copy.data(), buffer.data(), buffer.bytes());
+      buffer = std::move(copy);
+    }
+    take_output(recorded.output, recorded.type, recorded.extents, std::move(buffer));
+  }
+}
+
+}  // namespace syncrun::detail
