@@ -327,9 +327,10 @@ void SessionCore::collect(std::uint64_t id) {
     if (is_dropped && !dropped_failure_) dropped_failure_ = result.error;
   }
   result.finished = true;
+  const std::exception_ptr error = result.error;  // the result goes below, where nobody keeps it
   for (const auto offset : in_flight.temporaries) heap_.free(offset, SharedHeap::Giveback::later);
   in_flight.reset();
-  if (result.error && has_lost_device(id)) end_with_lost_device(result.error);
+  if (error && has_lost_device(id)) end_with_lost_device(error);
 }
 
 // ---- results --------------------------------------------------------------------------------------------------
