@@ -45,6 +45,7 @@ void check_rank(const SessionCore& session, int rank, const char* what) {
 }
 
 void check_growth(VariableRecord& variable, const std::vector<Part>& parts) {
+  if (variable.session->device_kind() == DeviceKind::cuda) return;  // not in the machine's memory
   const auto* copies = variable.session->segment().at<VariableEntry>(variable.entry)->copies();
   std::size_t growth = 0;
   for (std::size_t rank = 0; rank < parts.size(); ++rank) {
