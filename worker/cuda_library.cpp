@@ -32,10 +32,10 @@ std::unique_ptr<Device> make_cuda_device(const DeviceContext& context) {
     const char* why = ::dlerror();
     throw Error(ErrorKind::system, std::string("cannot load the CUDA part of Syncrun: ") + (why ? why : kLibraryName));
   }
-  using Make = std::unique_ptr<Device> (*)(const DeviceContext&);
+  using Make = Device* (*)(const DeviceContext&);
   const auto make = reinterpret_cast<Make>(::dlsym(library, "syncrun_make_cuda_device"));
   if (make == nullptr) throw Error(ErrorKind::system, std::string(kLibraryName) + " is of another Syncrun");
-  return make(context);
+  return std::unique_ptr<Device>(make(context));
 }
 
 }  // namespace syncrun::detail

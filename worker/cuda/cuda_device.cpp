@@ -300,9 +300,7 @@ bool CudaDevice::is_lost() const noexcept { return is_sticky(cudaPeekAtLastError
 
 }  // namespace syncrun::detail
 
-extern "C" __attribute__((visibility("default"))) std::unique_ptr<syncrun::detail::Device> syncrun_make_cuda_device(
-    const syncrun::detail::DeviceContext& context);
-
-std::unique_ptr<syncrun::detail::Device> syncrun_make_cuda_device(const syncrun::detail::DeviceContext& context) {
-  return std::make_unique<syncrun::detail::CudaDevice>(context);
+/// What a worker finds by name (worker/cuda_library.cpp); the device is the caller's.
+extern "C" syncrun::detail::Device* syncrun_make_cuda_device(const syncrun::detail::DeviceContext& context) {
+  return std::make_unique<syncrun::detail::CudaDevice>(context).release();
 }
