@@ -7,7 +7,7 @@
 //
 // Who writes what: the master writes the header and commands (before it publishes them); a worker writes its own slot
 // and its own outboxes, from the thread that serves calls. Exceptions: `lost` is written by the master's watcher
-// threads, `failed_call` and Command::failed by any worker.
+// threads, `failed_call`, `failed_comm` and Command::failed by any worker, `comm_id` by rank 0.
 
 #include <pthread.h>
 

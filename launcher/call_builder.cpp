@@ -26,7 +26,8 @@ struct CallBuilder::State {
 namespace {
 
 std::string describe_argument(const FunctionRecord& function, std::size_t index) {
-  constexpr const char* kNames[] = {"Scattered", "Broadcast", "a value", "PerWorker", "Local", "Sliced", "Update"};
+  constexpr const char* kNames[] = {"Scattered", "Broadcast", "a value", "PerWorker",
+                                    "Local",     "Sliced",    "Update",  "DeviceScalar"};
   const ArgumentType& type = function.signature.arguments[index];
   return "argument " + std::to_string(index) + " (" + kNames[static_cast<std::size_t>(type.kind)] + ") of '" +
          function.name + "'";

@@ -2,7 +2,9 @@
 
 #include "syncrun/data.hpp"
 
+#include <cerrno>
 #include <cstring>
+#include <string>
 
 #include "common/errors.hpp"
 #include "common/extents.hpp"
@@ -39,10 +41,22 @@ void set_extents(DataRecord& record, std::span<const std::int64_t> extents) {
   std::copy(extents.begin(), extents.end(), record.extents.begin());
 }
 
+/// Memory that GPUs have pinned is given back only when it is missed.
+std::uint64_t allocate(SessionCore& session, std::size_t bytes, SharedHeap::Contents contents,
+                       const std::string& what) {
+  try {
+    return session.heap().allocate(bytes, contents, what);
+  } catch (const Error& error) {
+    if (error.native_code() != ENOMEM || session.device_kind() == DeviceKind::cpu) throw;
+  }
+  session.give_back_pages();
+  return session.heap().allocate(bytes, contents, what);
+}
+
 /// New memory for `bytes`, of which the first `kept` are those of now; the rest is zero.
 void reallocate(DataRecord& record, std::size_t bytes, std::size_t kept) {
   auto& session = *record.session;
-  const std::uint64_t offset = session.heap().allocate(bytes, SharedHeap::Contents::zero, "a Data");
+  const std::uint64_t offset = allocate(session, bytes, SharedHeap::Contents::zero, "a Data");
   if (kept != 0) std::memcpy(session.segment().at(offset), session.segment().at(record.offset), kept);
   give_back(record);
   record.offset = offset;
@@ -76,7 +90,7 @@ std::shared_ptr<DataRecord> make_data(const std::shared_ptr<SessionCore>& sessio
   record->dimensions = static_cast<std::uint8_t>(extents.size());
   if (bytes != 0) {
     const auto contents = values == nullptr ? SharedHeap::Contents::zero : SharedHeap::Contents::any;
-    record->offset = session->heap().allocate(bytes, contents, "a Data of shape " + syncrun::to_string(extents));
+    record->offset = allocate(*session, bytes, contents, "a Data of shape " + syncrun::to_string(extents));
     record->capacity_bytes = bytes;
     if (values != nullptr) std::memcpy(session->segment().at(record->offset), values, bytes);
   }

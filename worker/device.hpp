@@ -79,7 +79,7 @@ class Device {
   /// Rows by index of an array in device memory; the indices are in shared memory.
   virtual void* gather_local_rows(std::size_t argument, const std::byte* array, std::size_t row_bytes,
                                   std::span<const std::int64_t> indices) = 0;
-  /// A value in shared memory, as device memory at an address that is the same in every call.
+  /// A value in shared memory, as device memory.
   virtual const void* take_scalar(std::size_t argument, const std::byte* value, std::size_t bytes) = 0;
 
   /// The arguments of a command are about to be asked for.
@@ -90,6 +90,8 @@ class Device {
   /// one computes. Between begin_ahead and end_ahead those members do that, and return nothing.
   virtual void begin_ahead(std::uint64_t) {}
   virtual void end_ahead() {}
+  /// It did not work out: the command itself will say so, if it comes to that.
+  virtual void drop_ahead() noexcept {}
 
   /// Before pages of shared memory are given back to the system.
   virtual void unpin() = 0;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/extents.hpp"
+#include "syncrun/error.hpp"
 #include "worker/worker_core.hpp"
 
 namespace syncrun::detail {
@@ -10,6 +11,7 @@ namespace syncrun::detail {
 // ---- rows -----------------------------------------------------------------------------------------------------
 
 void RunningCall::begin(const Command& command) {
+  if (std::exchange(are_recordings_stale_, false)) forget_recordings();
   command_ = &command;
   slice_index_ = -1;
   slice_ = {};
@@ -37,16 +39,20 @@ void RunningCall::bring_ahead(const Command& command) {
   const RowRange share = share_in(command);
   const RowRange first = share_of(share.count(), command.rows < 0 ? 1 : command.slices, 0);
   const RowRange slice{share.begin + first.begin, share.begin + first.end};
-  worker_.device().begin_ahead(command.id);
-  for (std::size_t i = 0; i < command.arguments_count; ++i) {
-    switch (command.arguments[i].kind) {
-      case ArgumentKind::scattered: bring_rows(command, i, slice); break;
-      case ArgumentKind::broadcast: bring_whole(command, i); break;
-      case ArgumentKind::device_scalar: bring_scalar(command, i); break;
-      default: break;
+  try {
+    worker_.device().begin_ahead(command.id);
+    for (std::size_t i = 0; i < command.arguments_count; ++i) {
+      switch (command.arguments[i].kind) {
+        case ArgumentKind::scattered: bring_rows(command, i, slice); break;
+        case ArgumentKind::broadcast: bring_whole(command, i); break;
+        case ArgumentKind::device_scalar: bring_scalar(command, i); break;
+        default: break;
+      }
     }
+    worker_.device().end_ahead();
+  } catch (const Error&) {
+    worker_.device().drop_ahead();  // not the current call's failure
   }
-  worker_.device().end_ahead();
 }
 
 void RunningCall::discard() noexcept {
@@ -224,7 +230,8 @@ RawUpdate RunningCall::update(std::size_t argument) {
     worker_.device().clear(pending.value, pending.bytes);
   }
   pending.is_written = true;
-  note_argument(pending.value, copy.extents);
+  note_argument(worker_.device().at(copy.place), copy.extents);
+  note_argument(pending.value, {});
   update_arguments_ |= 1U << argument;
   return {{worker_.device().at(copy.place), copy.extents}, {pending.value, copy.extents}};
 }

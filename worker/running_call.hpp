@@ -59,6 +59,8 @@ class RunningCall {
   void replay(void (*run)(void* context), void* context);
   /// Recorded work refers to memory, or to a communicator, that is there no more.
   void forget_recordings() noexcept { recordings_.clear(); }
+  /// The same from inside a body, where one may be being made: before the next call.
+  void note_stale_recordings() noexcept { are_recordings_stale_ = true; }
 
   /// After the last slice: averages are divided, slices concatenated, everything lies in shared memory, and the outbox
   /// says so.
@@ -97,6 +99,7 @@ class RunningCall {
   std::int64_t local_rows(int rank) const;
   void finish_slice();
   RawArray whole_array(std::size_t argument);
+  OutputBuffer adopted(OutputBuffer buffer);
   OutputBuffer borrowed(void* memory, std::size_t bytes) noexcept;
   void take_output(std::size_t output, const OutputType& type, std::span<const std::int64_t> extents,
                    OutputBuffer buffer);
@@ -150,6 +153,7 @@ class RunningCall {
   std::map<RecordingKey, Recording> recordings_;
   Recording* recording_ = nullptr;  // being made
   std::uint64_t recorded_generation_ = 0;
+  bool are_recordings_stale_ = false;
 };
 
 }  // namespace syncrun::detail

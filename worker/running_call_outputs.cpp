@@ -92,16 +92,22 @@ void RunningCall::take_output(std::size_t output, const OutputType& type, std::s
 
   if (type.reduction == Reduction::gather) {
     pending.piece_rows.push_back(extents[0]);
-    pending.pieces.push_back(std::move(buffer));
+    pending.pieces.push_back(command_->slices > 1 ? adopted(std::move(buffer)) : std::move(buffer));
   } else if (pending.slices == 0) {
     pending.buffer = worker_.device().adopt_output(std::move(buffer));
   } else {
-    buffer = worker_.device().adopt_output(std::move(buffer));
+    buffer = adopted(std::move(buffer));
     worker_.device().accumulate(type.dtype, type.reduction, pending.buffer.data(), buffer.data(),
                                 weights_of(pending.rows, rows), elements_in(extents));
   }
   pending.rows += rows;
   ++pending.slices;
+}
+
+/// Where the device works on outputs in memory of its own, in that; a CPU device can read a body's own memory as well.
+OutputBuffer RunningCall::adopted(OutputBuffer buffer) {
+  if (worker_.device().shares_before_reducing()) return buffer;
+  return worker_.device().adopt_output(std::move(buffer));
 }
 
 /// Device memory that is somebody else's.
@@ -146,6 +152,7 @@ void RunningCall::concatenate(PendingOutput& pending, const OutputType& type) {
 
 /// Arrays that are combined element by element.
 bool RunningCall::is_reduced_by_workers(const OutputType& type) const noexcept {
+  if (!worker_.device().shares_before_reducing() && type.dtype == DType::int16) return false;  // which NCCL lacks
   return type.dimensions > 0 && type.reduction != Reduction::gather;
 }
 
@@ -235,11 +242,12 @@ void RunningCall::reduce_outputs(Outbox& outbox) {
   for (const int rank : ranks) {
     weights.push_back(static_cast<double>(attachment.control.outbox(command_->id, rank).rows) / rows);
   }
-  for (std::size_t i = 0; i < command_->outputs_count; ++i) {
-    if (is_reduced_by_workers(command_->outputs[i]) && !reduce_output(i, outbox, ranks, weights)) return;
+  bool agree = true;
+  for (std::size_t i = 0; agree && i < command_->outputs_count; ++i) {
+    if (is_reduced_by_workers(command_->outputs[i])) agree = reduce_output(i, outbox, ranks, weights);
   }
   worker_.device().finish();
-  outbox.is_reduced = true;
+  outbox.is_reduced = agree;
 }
 
 bool RunningCall::reduce_output(std::size_t index, Outbox& outbox, std::span<const int> ranks,

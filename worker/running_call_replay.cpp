@@ -31,14 +31,13 @@ void RunningCall::replay(void (*run)(void* context), void* context) {
   Device& device = worker_.device();
   if (!device.captures()) return run(context);
   device.begin_body();  // inputs arrive outside the graph
-  if (command_->has_comm) {
-    comm().prepare();
-    if (comm().generation() != recorded_generation_) forget_recordings();
-    recorded_generation_ = comm().generation();
-  }
-  key_.push_back(command_->function);
+  if (command_->has_comm) comm().prepare();
+  const std::uint64_t generation = device.comm().generation();  // its end has ended all graphs
+  if (generation != recorded_generation_) forget_recordings();
+  recorded_generation_ = generation;
+  key_.push_back(worker_.attachment().segment.at<const FunctionEntry>(command_->function)->id);
   key_.push_back(command_->object);
-  key_.push_back(static_cast<std::uint64_t>(comm().all_rows));
+  key_.push_back(command_->has_comm ? static_cast<std::uint64_t>(comm().all_rows) : 0);
   key_.push_back(static_cast<std::uint64_t>(slice_rows()));
   key_.push_back(static_cast<std::uint64_t>(first_row()));
   key_.push_back(static_cast<std::uint64_t>(slice_index_));
@@ -59,6 +58,8 @@ void RunningCall::replay(void (*run)(void* context), void* context) {
 
 void RunningCall::record(Recording& recording, void (*run)(void* context), void* context) {
   Device& device = worker_.device();
+  recording.state = Recording::State::warm;
+  recording.graph.reset();
   recording.outputs.clear();
   recording_ = &recording;
   try {

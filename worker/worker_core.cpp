@@ -60,7 +60,10 @@ WorkerCore::~WorkerCore() {
 void* WorkerCore::scratch(std::size_t bytes) {
   if (bytes > scratch_bytes_) {
     void* larger = device_->allocate(bytes, SharedHeap::Contents::any, "a worker's scratch");
-    if (scratch_ != nullptr) device_->release(scratch_);
+    if (scratch_ != nullptr) {
+      device_->release(scratch_);
+      running_->note_stale_recordings();
+    }
     scratch_ = larger;
     scratch_bytes_ = bytes;
   }
@@ -184,7 +187,10 @@ void WorkerCore::execute(Command& command) {
       case CommandKind::destroy: return destroy_object(command.object);
       case CommandKind::collective: run_collective(command); break;
       case CommandKind::transfer: run_transfer(command); break;
-      case CommandKind::unpin: device_->unpin(); break;
+      case CommandKind::unpin:
+        set_phase(Phase::inputs);
+        device_->unpin();
+        break;
       case CommandKind::close: break;
     }
     outbox.vote = Vote::ok;
@@ -305,7 +311,8 @@ void WorkerCore::report_failure(Command& command, ErrorKind kind, int native_cod
   outbox.vote = Vote::failed;
   if (is_own) raise_failed_call(command);
   outbox.is_fatal = device_->is_lost();
-  if (command.has_comm) raise_to(header_.failed_comm, command.id);
+  // Also a failure while outputs are reduced: this rank's communicator is gone, so all make theirs anew.
+  if (command.target < 0 && (command.has_comm || needs_peers_)) raise_to(header_.failed_comm, command.id);
   command.failed.store(command.id, std::memory_order_seq_cst);
   header_.to_peers.ring();
   running_->discard();
@@ -333,8 +340,10 @@ void WorkerCore::run_collective(const Command& command) {
 }
 
 void WorkerCore::release_copy(VariableCopy& copy) noexcept {
-  if (copy.capacity_bytes != 0) device_->release(device_->at(copy.place));
-  running_->forget_recordings();
+  if (copy.capacity_bytes != 0) {
+    running_->forget_recordings();
+    device_->release(device_->at(copy.place));
+  }
   copy = VariableCopy{};
 }
 

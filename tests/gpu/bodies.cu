@@ -52,7 +52,9 @@ int runs_on_host = 0;
 
 }  // namespace
 
-void nothing(sr::CudaWorker&) {}
+void launches_nothing_that_runs(sr::CudaWorker& worker) {
+  take_statistics<<<1, 100'000, 0, worker.stream()>>>(nullptr, 0, 0, nullptr);
+}
 
 Five statistics(sr::CudaWorker& worker, sr::Scattered<const double, 1> x, double factor) {
   auto* const s = reinterpret_cast<Statistics*>(worker.scratch<double>(4).data());
@@ -188,6 +190,28 @@ sr::Avg<float> scale_and_add(sr::CudaWorker& worker, sr::Comm& comm, sr::Scatter
   fill(worker, values.data(), values.size(),
        [sum, v = values.data(), factor = factor.data()] __device__(std::int64_t i) { return v[i] * *factor + *sum; });
   return sr::Avg<float>::in_device_memory(values.data());
+}
+
+void crash_on(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values, sr::DeviceScalar<int> rank) {
+  fill(worker, values.data(), 1, [v = values.data(), rank = rank.data(), own = worker.rank()] __device__(std::int64_t) {
+    if (*rank == own) *reinterpret_cast<float*>(16) = 1;
+    return v[0];
+  });
+  comm.all_reduce(values, sr::Reduction::max);
+}
+
+void add_one(sr::CudaWorker& worker, sr::Update<sr::op::sum, float, 1> values) {
+  fill(worker, values.value().data(), values.value().size(),
+       [from = values.original().data()] __device__(std::int64_t i) { return from[i] + 1; });
+}
+
+void add_two(sr::CudaWorker& worker, sr::Update<sr::op::sum, float, 1> values) {
+  fill(worker, values.value().data(), values.value().size(),
+       [from = values.original().data()] __device__(std::int64_t i) { return from[i] + 2; });
+}
+
+sr::Sum<std::int64_t> use_scratch(sr::CudaWorker& worker, std::int64_t elements) {
+  return static_cast<std::int64_t>(worker.scratch<float>(elements).size());
 }
 
 sr::Sum<float, 1> replayed_array(sr::CudaWorker& worker, sr::Scattered<const float, 1> x) {

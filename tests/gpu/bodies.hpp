@@ -16,7 +16,8 @@ struct Five {
   sr::Gather<double, 1> rows;
 };
 
-void nothing(sr::CudaWorker& worker);
+/// A launch that the runtime refuses.
+void launches_nothing_that_runs(sr::CudaWorker& worker);
 /// Of each rank's rows of x (one column).
 Five statistics(sr::CudaWorker& worker, sr::Scattered<const double, 1> x, double factor);
 /// Rows as they arrived, each plus its position in the call.
@@ -55,6 +56,12 @@ void misbehave(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> value
 /// Replayable: values = values * factor + sum over all ranks of x, and that sum's first element as a result.
 sr::Avg<float> scale_and_add(sr::CudaWorker& worker, sr::Comm& comm, sr::Scattered<const float, 1> x,
                              sr::Local<float, 1> values, sr::DeviceScalar<float> factor);
+/// Replayable: an all_reduce, and before it, on the rank that the number names, a write to where there is nothing.
+void crash_on(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values, sr::DeviceScalar<int> rank);
+/// Replayable: all elements become the one before, plus one and plus two.
+void add_one(sr::CudaWorker& worker, sr::Update<sr::op::sum, float, 1> values);
+void add_two(sr::CudaWorker& worker, sr::Update<sr::op::sum, float, 1> values);
+sr::Sum<std::int64_t> use_scratch(sr::CudaWorker& worker, std::int64_t elements);
 sr::Sum<float, 1> replayed_array(sr::CudaWorker& worker, sr::Scattered<const float, 1> x);
 void waits_in_capture(sr::CudaWorker& worker);
 void counts_host_runs(sr::CudaWorker& worker);

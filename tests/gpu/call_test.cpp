@@ -113,6 +113,14 @@ TEST_P(GpuCall, TakesOutputsFromHostMemory) {
   for (const std::int64_t size : {3, 100'000}) EXPECT_EQ(f(size)[size - 1], world_size() * (world_size() + 1) / 2);
 }
 
+TEST_P(GpuCall, ALaunchThatIsRefusedIsTheCallsOwnFailure) {
+  const auto bad = session().function(launches_nothing_that_runs);
+  const auto f = session().function(statistics);
+  const auto x = session().data(counting<double>(10));
+  EXPECT_EQ(error_of([&] { bad(); }).kind(), sr::ErrorKind::cuda);
+  EXPECT_EQ(f(x, 1.0).sum, 45);
+}
+
 TEST_P(GpuCall, BroadcastsAndTakesAValuePerWorker) {
   const auto f = session().function(with_broadcast);
   const auto x = session().data(counting<float>(100));

@@ -203,6 +203,57 @@ TEST_P(GpuReplay, TakesInputsThatWereBroughtAhead) {
   for (std::size_t i = 0; i < futures.size(); ++i) ASSERT_FLOAT_EQ(futures[i].get(), expected[i]) << "call " << i;
 }
 
+TEST_P(GpuReplay, SeesWhichVariableIsUpdatedAndWhichFunctionItIs) {
+  auto first = session().shared<float, 1>("first");
+  auto second = session().shared<float, 1>("second");
+  first.broadcast(std::vector<float>(10, 0));
+  second.broadcast(std::vector<float>(10, 1000));
+  const auto one = session().function(sr::replayable(add_one));
+  for (int i = 0; i < 6; ++i) one(first);
+  for (int i = 0; i < 6; ++i) one(second);
+  EXPECT_EQ(first.get(0)[9], 6);
+  EXPECT_EQ(second.get(world_size() - 1)[9], 1006);
+  for (int i = 0; i < 6; ++i) {  // handles that go: their places are taken by the next
+    {
+      session().function(sr::replayable(add_one))(first);
+    }
+    { session().function(sr::replayable(add_two))(first); }
+  }
+  EXPECT_EQ(first.get(0)[9], 6 + 6 * 3);
+}
+
+TEST_P(GpuReplay, DoesNotWriteToScratchThatHasMoved) {
+  const auto f = session().function(sr::replayable(replayed_array));
+  const auto x = session().data(std::vector<float>(8, 1));
+  for (int i = 0; i < 6; ++i) f(x);
+  session().function(use_scratch)(5'000'000);
+  auto v = session().shared<float, 1>("v");
+  v.broadcast(std::vector<float>(100, 7));  // where the scratch was, perhaps
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(f(x)[1], 8);
+  for (const float value : v.get(0)) EXPECT_EQ(value, 7);
+}
+
+TEST_P(GpuReplay, WithoutCollectivesGoesOnAfterACommunicatorWasLost) {
+  const auto f = session().function(sr::replayable(replayed_array));
+  const auto x = session().data(std::vector<float>(8, 1));
+  for (int i = 0; i < 6; ++i) f(x);
+  auto v = session().shared<float, 1>("v");
+  v.broadcast(std::vector<float>(100'000, 1));
+  error_of([&] { session().function(misbehave)(v, world_size() - 1, Fault::exception); });
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(f(x)[1], 8);
+}
+
+TEST_P(GpuReplay, AnIllegalAddressInAGraphFreesThePeers) {
+  auto v = session().shared<float, 1>("v");
+  v.broadcast(std::vector<float>(100'000, 1));
+  const auto f = session().function(sr::replayable(crash_on));
+  for (int i = 0; i < 8; ++i) f(v, -1);
+  const sr::Error error = error_of([&] { f(v, world_size() - 1); });
+  EXPECT_EQ(error.kind(), sr::ErrorKind::cuda) << error.what();
+  EXPECT_EQ(error.rank(), world_size() - 1);
+  end_session();
+}
+
 TEST_P(GpuReplay, GivesArraysAlsoInSlices) {
   const auto f = session().function(sr::replayable(replayed_array));
   for (int i = 0; i < 6; ++i) {

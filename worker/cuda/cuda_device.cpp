@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "common/errors.hpp"
 #include "common/segment.hpp"
@@ -19,6 +20,8 @@ namespace syncrun::detail {
 
 namespace {
 
+// Blocks that a body may give up while it is captured; release() cannot throw.
+constexpr std::size_t kMostHeld = 1024;
 constexpr std::size_t kCublasWorkspaceBytes = std::size_t{32} << 20U;
 
 /// The index in "cuda3".
@@ -39,10 +42,15 @@ cudaStream_t make_stream(int index) {
 
 class CudaGraph final : public DeviceGraph {
  public:
-  CudaGraph(cudaGraphExec_t exec, CudaGraphs& graphs) : exec_(exec), graphs_(graphs) { graphs_.add(*this); }
+  /// `held`: memory that its work writes to and nobody else knows of.
+  CudaGraph(cudaGraphExec_t exec, CudaGraphs& graphs, MemoryPool& pool, std::vector<void*> held)
+      : exec_(exec), graphs_(graphs), pool_(pool), held_(std::move(held)) {
+    graphs_.add(*this);
+  }
   ~CudaGraph() override {
     graphs_.remove(*this);
     end();
+    for (void* memory : held_) pool_.release(memory);
   }
   CudaGraph(const CudaGraph&) = delete;
   CudaGraph& operator=(const CudaGraph&) = delete;
@@ -55,6 +63,8 @@ class CudaGraph final : public DeviceGraph {
  private:
   cudaGraphExec_t exec_;
   CudaGraphs& graphs_;
+  MemoryPool& pool_;
+  std::vector<void*> held_;
 };
 
 void CudaGraphs::end_all() noexcept {
@@ -86,7 +96,15 @@ void* CudaDevice::allocate(std::size_t bytes, SharedHeap::Contents contents, std
   return memory;
 }
 
-void CudaDevice::release(void* memory) noexcept { pool_.release(memory); }
+void CudaDevice::release(void* memory) noexcept {
+  if (is_capturing_) return held_.push_back(memory);  // the graph goes on writing there; see begin_capture
+  pool_.release(memory);
+}
+
+void CudaDevice::release_held(std::vector<void*>& held) noexcept {
+  for (void* memory : held) pool_.release(memory);
+  held.clear();
+}
 
 OutputBuffer CudaDevice::allocate_output(std::size_t bytes) {
   if (bytes == 0) return {};
@@ -98,7 +116,8 @@ OutputBuffer CudaDevice::allocate_output(std::size_t bytes) {
 OutputBuffer CudaDevice::adopt_output(OutputBuffer buffer) {
   if (buffer.data() == nullptr || buffer.context() == static_cast<Device*>(this)) return buffer;
   OutputBuffer adopted = allocate_output(buffer.bytes());
-  // From memory that is not pinned: done with it on return.
+  // A copy from memory that is not pinned waits on the host, for what is before it as well: that may wait for peers.
+  finish();
   check_cuda(cudaMemcpyAsync(adopted.data(), buffer.data(), buffer.bytes(), cudaMemcpyHostToDevice, stream_),
              "copying an output from host memory");
   check_cuda(cudaStreamSynchronize(stream_), "copying an output from host memory");
@@ -135,6 +154,7 @@ const void* CudaDevice::take_scalar(std::size_t argument, const std::byte* value
 
 void CudaDevice::unpin() {
   finish();
+  staging_.abandon();
   pinned_.unpin_all();
 }
 
@@ -173,7 +193,12 @@ void CudaDevice::accumulate(DType dtype, Reduction reduction, void* into, const 
 
 std::uint64_t CudaDevice::share(const void* memory, std::size_t bytes) {
   const std::uint64_t offset = context_.arena.allocate(bytes, SharedHeap::Contents::any, "an output");
-  copy_out(segment_.at(offset), memory, bytes);
+  try {
+    copy_out(segment_.at(offset), memory, bytes);
+  } catch (...) {
+    context_.arena.free(offset, SharedHeap::Giveback::later);
+    throw;
+  }
   return offset;
 }
 
@@ -187,6 +212,7 @@ std::uint64_t CudaDevice::reduce_output(const OutputReduction& what, OutputBuffe
   const auto at = std::find(what.ranks.begin(), what.ranks.end(), rank);
   const std::size_t bytes = what.elements * size_of(what.dtype);
   if (bytes == 0) return 0;
+  comm_.prepare();  // before what may fail on one rank only
   OutputBuffer values = at == what.ranks.end() ? allocate_output(bytes) : std::move(own);
   if (at == what.ranks.end()) {
     kernels::fill_identity(what.dtype, what.reduction, values.data(), what.elements, stream_);
@@ -203,6 +229,7 @@ std::uint64_t CudaDevice::reduce_output(const OutputReduction& what, OutputBuffe
 void CudaDevice::begin_capture() {
   // Relaxed: libraries may allocate when they meet a new shape.
   check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
+  held_.reserve(kMostHeld);
   is_capturing_ = true;
 }
 
@@ -212,6 +239,7 @@ std::unique_ptr<DeviceGraph> CudaDevice::end_capture() {
   const cudaError_t code = cudaStreamEndCapture(stream_, &graph);
   if (code != cudaSuccess) {
     static_cast<void>(cudaGetLastError());
+    release_held(held_);
     throw Error(ErrorKind::cuda,
                 std::string("this function cannot be captured for replay: ") + cudaGetErrorString(code) + " (" +
                     cudaGetErrorName(code) +
@@ -222,12 +250,13 @@ std::unique_ptr<DeviceGraph> CudaDevice::end_capture() {
   const cudaError_t made = cudaGraphInstantiate(&exec, graph, 0);
   static_cast<void>(cudaGraphDestroy(graph));
   check_cuda(made, "cudaGraphInstantiate");
-  return std::make_unique<CudaGraph>(exec, graphs_);
+  return std::make_unique<CudaGraph>(exec, graphs_, pool_, std::exchange(held_, {}));
 }
 
 void CudaDevice::abandon_capture() noexcept {
   if (!is_capturing_) return;
   is_capturing_ = false;
+  release_held(held_);
   cudaGraph_t graph = nullptr;
   static_cast<void>(cudaStreamEndCapture(stream_, &graph));
   if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
@@ -271,6 +300,8 @@ cudnnContext* CudaDevice::cudnn() {
 // ---- waiting --------------------------------------------------------------------------------------------------
 
 void CudaDevice::finish() {
+  const cudaError_t refused = cudaGetLastError();  // a launch that was refused says so nowhere else
+  if (refused != cudaErrorNotReady) check_cuda(refused, "what was put on the stream");
   staging_.flush(stream_);
   comm_.note_waiting();
   await_stream();
@@ -281,6 +312,8 @@ void CudaDevice::abandon() noexcept {
   // Kernels that wait for a peer end with the communicator; what is behind them on the stream is of no interest.
   if (comm_.is_pending()) comm_.abort();
   static_cast<void>(cudaStreamSynchronize(stream_));
+  staging_.abandon();
+  if (!is_lost()) static_cast<void>(cudaGetLastError());
 }
 
 void CudaDevice::await_stream() {
@@ -289,6 +322,7 @@ void CudaDevice::await_stream() {
     const cudaError_t code = cudaStreamQuery(stream_);
     if (code == cudaSuccess) return;
     if (code != cudaErrorNotReady) check_cuda(code, "work on the device");
+    static_cast<void>(cudaGetLastError());  // that it is not ready is no error to be found later
     context_.check_interrupted();
     context_.look_ahead();
     if (polls % kPollsPerCheck == 0) comm_.check_progress();
@@ -296,7 +330,9 @@ void CudaDevice::await_stream() {
   }
 }
 
-bool CudaDevice::is_lost() const noexcept { return is_sticky(cudaPeekAtLastError()); }
+bool CudaDevice::is_lost() const noexcept {
+  return is_sticky(cudaPeekAtLastError()) || is_sticky(cudaStreamQuery(stream_));
+}
 
 }  // namespace syncrun::detail
 

@@ -60,6 +60,7 @@ class CudaDevice final : public Device {
   void begin_body() override { staging_.flush(stream_); }
   void begin_ahead(std::uint64_t command) override { staging_.begin_ahead(command); }
   void end_ahead() override { staging_.end_ahead(); }
+  void drop_ahead() noexcept override { staging_.abandon(); }
   void unpin() override;
 
   void copy_in(void* device_memory, const std::byte* shared, std::size_t bytes) override;
@@ -99,11 +100,13 @@ class CudaDevice final : public Device {
     void all_gather(const void* values, std::size_t bytes, void* all) override {
       if (all != values) device_.copy_within(all, values, bytes);
     }
+    void all_reduce_value(void*, DType, Reduction, std::int64_t) override { refuse_in_capture(device_.stream_); }
 
    private:
     CudaDevice& device_;
   };
 
+  void release_held(std::vector<void*>& held) noexcept;
   void copy_from_shared(void* to, const std::byte* from, std::size_t bytes);
   std::uint64_t share(const void* memory, std::size_t bytes);
   void await_stream();
@@ -120,6 +123,7 @@ class CudaDevice final : public Device {
   void* cublas_workspace_ = nullptr;
   cudnnContext* cudnn_ = nullptr;
   bool is_capturing_ = false;
+  std::vector<void*> held_;  // what was given up while capturing
   CudaGraphs graphs_;
 };
 

@@ -53,6 +53,16 @@ ncclDataType_t checked_type(DType dtype, Reduction reduction) {
 
 }  // namespace
 
+void refuse_in_capture(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check_cuda(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
+  if (status != cudaStreamCaptureStatusNone) {
+    throw_usage(
+        "all_reduce of a number of the host's in a replayable function would run only once: reduce a number in "
+        "device memory");
+  }
+}
+
 NcclComm::NcclComm(const Attachment& attachment, CpuComm& host, std::function<void()> check_interrupted)
     : attachment_(attachment), host_(host), check_interrupted_(std::move(check_interrupted)) {}
 
@@ -109,9 +119,9 @@ void NcclComm::ensure() {
 }
 
 void NcclComm::abort() noexcept {
-  ++generation_;
   is_pending_ = false;
   if (comm_ == nullptr) return;
+  ++generation_;
   before_abort_();
   static_cast<void>(ncclCommAbort(comm_));
   comm_ = nullptr;
@@ -189,13 +199,7 @@ void NcclComm::all_gather(const void* values, std::size_t bytes, void* all) {
 }
 
 void NcclComm::all_reduce_value(void* value, DType dtype, Reduction reduction, std::int64_t weight) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  check_cuda(cudaStreamIsCapturing(stream_, &status), "cudaStreamIsCapturing");
-  if (status != cudaStreamCaptureStatusNone) {
-    throw_usage(
-        "all_reduce of a number of the host's in a replayable function would run only once: reduce a number in "
-        "device memory");
-  }
+  refuse_in_capture(stream_);
   host_.all_reduce_value(value, dtype, reduction, weight);
 }
 
@@ -210,8 +214,9 @@ void NcclComm::note_waiting() noexcept {
   enter_command();
   WorkerSlot& slot = attachment_.slot();
   wait_ = command_ << 8U | (waits_++ & 0xffU);
-  slot.plan.store(plan_, std::memory_order_relaxed);
-  slot.plan_wait.store(wait_, std::memory_order_release);
+  slot.plan_wait.store(0, std::memory_order_seq_cst);  // no plan is read with another's wait
+  slot.plan.store(plan_, std::memory_order_seq_cst);
+  slot.plan_wait.store(wait_, std::memory_order_seq_cst);
   if (is_pending_) slot.progress.store(progress_word(command_, Phase::collective), std::memory_order_release);
 }
 

@@ -19,6 +19,9 @@
 
 namespace syncrun::detail {
 
+/// Throws Error (usage) if the stream is being captured: a collective of the host's would run only once.
+void refuse_in_capture(cudaStream_t stream);
+
 class NcclComm final : public CommCore {
  public:
   /// `host`: for what the host needs to know at once (numbers, barriers), and to meet the peers.
@@ -39,7 +42,11 @@ class NcclComm final : public CommCore {
     host_.begin(command);
     host_command_ = command.id;
   }
-  void prepare() override { ensure(); }
+  void prepare() override {
+    ensure();
+    enter_command();
+    is_pending_ = true;  // a graph's collectives are not noted one by one
+  }
   std::int64_t agree(std::int64_t own) override;
   std::uint64_t generation() const noexcept override { return generation_; }
   void barrier() override { host_.barrier(); }

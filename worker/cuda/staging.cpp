@@ -1,5 +1,6 @@
 #include "worker/cuda/staging.hpp"
 
+#include "syncrun/error.hpp"
 #include "worker/cuda/check.hpp"
 
 namespace syncrun::detail {
@@ -45,9 +46,24 @@ void* Staging::memory_of(Buffer& buffer, std::size_t bytes) {
     if (buffer.memory != nullptr) pool_.release(buffer.memory);
     buffer.memory = nullptr;
     buffer.bytes = MemoryPool::block_bytes(bytes);  // all of it, so that its address seldom changes
-    buffer.memory = pool_.allocate(buffer.bytes, "the rows of an argument");
+    buffer.memory = allocate(buffer.bytes);
   }
   return buffer.memory;
+}
+
+/// Where there is too little for two sets, the other one goes: the command that read it is over.
+void* Staging::allocate(std::size_t bytes) {
+  try {
+    return pool_.allocate(bytes, "the rows of an argument");
+  } catch (const Error&) {
+    if (ahead_ != 0) throw;
+    static_cast<void>(cudaStreamSynchronize(copy_stream_));
+    for (Buffer& other : buffers_[(command_ + 1) % 2]) {
+      if (other.memory != nullptr) pool_.release(other.memory);
+      other = Buffer{};
+    }
+    return pool_.allocate(bytes, "the rows of an argument");
+  }
 }
 
 void* Staging::bring(std::size_t argument, const std::byte* array, std::size_t array_bytes, std::size_t row_bytes,
@@ -75,7 +91,8 @@ void* Staging::bring(std::size_t argument, const std::byte* array, std::size_t a
 
   const cudaStream_t on = ahead_ != 0 ? copy_stream_ : stream;
   const auto at = [&](std::int64_t row) { return array + row_bytes * static_cast<std::size_t>(row); };
-  pinned_.pin(array, array_bytes);
+  if (indices == nullptr) pinned_.pin(at(first), bytes);
+  else pinned_.pin(array, array_bytes);
   if (indices == nullptr && bytes >= kCopiedBytes) {
     copy(pinned_, to, at(first), bytes, on);
   } else if (indices == nullptr) {
@@ -111,6 +128,17 @@ void Staging::flush(cudaStream_t stream) {
   kernels::gather_rows(jobs_, is_local_ ? kLocalBlocks : kBlocks, stream);
   is_local_ = false;
   jobs_.clear();
+}
+
+void Staging::abandon() noexcept {
+  jobs_.clear();
+  is_local_ = false;
+  ahead_ = 0;
+  arrived_ahead_ = 0;
+  static_cast<void>(cudaStreamSynchronize(copy_stream_));
+  for (auto& set : buffers_) {
+    for (Buffer& buffer : set) buffer.command = 0;
+  }
 }
 
 void Staging::end_ahead() {

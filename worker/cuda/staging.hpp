@@ -28,6 +28,8 @@ class Staging {
   void begin_ahead(std::uint64_t command) noexcept { ahead_ = command; }
   /// Starts what was asked for since begin_ahead.
   void end_ahead();
+  /// Forgets what was asked for or brought ahead; nothing of it is under way any more.
+  void abandon() noexcept;
 
   /// Rows of an array in shared memory: by index, or those from `first` on. Returns where they will be in device memory
   /// once flush() was called, in the order of its stream.
@@ -52,6 +54,7 @@ class Staging {
     std::size_t row_bytes = 0;
   };
   void* memory_of(Buffer& buffer, std::size_t bytes);
+  void* allocate(std::size_t bytes);
 
   PinnedPages& pinned_;
   MemoryPool pool_;  // its own: two streams use these blocks
