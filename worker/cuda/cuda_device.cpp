@@ -126,14 +126,6 @@ OutputBuffer CudaDevice::adopt_output(OutputBuffer buffer) {
 
 // ---- to and from shared memory --------------------------------------------------------------------------------
 
-void CudaDevice::copy_from_shared(void* to, const std::byte* from, std::size_t bytes) {
-  pinned_.for_each_part(from, bytes, [&](std::size_t offset, std::size_t part) {
-    check_cuda(
-        cudaMemcpyAsync(static_cast<std::byte*>(to) + offset, from + offset, part, cudaMemcpyHostToDevice, stream_),
-        "copying rows to the device");
-  });
-}
-
 void* CudaDevice::take_rows(std::size_t argument, const SharedRows& rows, std::int64_t begin, std::int64_t count) {
   return staging_.bring(argument, rows.array, rows.bytes(), rows.row_bytes, nullptr, begin, count, stream_);
 }
@@ -161,7 +153,7 @@ void CudaDevice::unpin() {
 void CudaDevice::copy_in(void* device_memory, const std::byte* shared, std::size_t bytes) {
   if (bytes == 0) return;
   pinned_.pin(shared, bytes);
-  copy_from_shared(device_memory, shared, bytes);
+  pinned_.copy_to_device(device_memory, shared, bytes, stream_);
 }
 
 void CudaDevice::copy_out(std::byte* shared, const void* device_memory, std::size_t bytes) {
@@ -275,8 +267,8 @@ cublasContext* CudaDevice::cublas() {
   check_cublas(cublasCreate(&handle), "cublasCreate");
   cublas_ = handle;
   check_cublas(cublasSetStream(handle, stream_), "cublasSetStream");
-  cublas_workspace_ = pool_.allocate(kCublasWorkspaceBytes, "cuBLAS's workspace");
-  check_cublas(cublasSetWorkspace(handle, cublas_workspace_, kCublasWorkspaceBytes), "cublasSetWorkspace");
+  void* const workspace = pool_.allocate(kCublasWorkspaceBytes, "cuBLAS's workspace");
+  check_cublas(cublasSetWorkspace(handle, workspace, kCublasWorkspaceBytes), "cublasSetWorkspace");
   return cublas_;
 }
 

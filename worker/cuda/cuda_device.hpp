@@ -107,7 +107,6 @@ class CudaDevice final : public Device {
   };
 
   void release_held(std::vector<void*>& held) noexcept;
-  void copy_from_shared(void* to, const std::byte* from, std::size_t bytes);
   std::uint64_t share(const void* memory, std::size_t bytes);
   void await_stream();
 
@@ -120,7 +119,6 @@ class CudaDevice final : public Device {
   NcclComm comm_;
   Solo solo_{*this};
   cublasHandle_t cublas_ = nullptr;
-  void* cublas_workspace_ = nullptr;
   cudnnContext* cudnn_ = nullptr;
   bool is_capturing_ = false;
   std::vector<void*> held_;  // what was given up while capturing

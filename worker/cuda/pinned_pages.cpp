@@ -46,6 +46,14 @@ void PinnedPages::for_each_part(const void* memory, std::size_t bytes,
   }
 }
 
+void PinnedPages::copy_to_device(void* to, const void* memory, std::size_t bytes, cudaStream_t stream) const {
+  for_each_part(memory, bytes, [&](std::size_t offset, std::size_t part) {
+    check_cuda(cudaMemcpyAsync(static_cast<std::byte*>(to) + offset, static_cast<const std::byte*>(memory) + offset,
+                               part, cudaMemcpyHostToDevice, stream),
+               "copying shared memory to the device");
+  });
+}
+
 void PinnedPages::unpin_all() noexcept {
   for (const auto& [begin, end] : ranges_) static_cast<void>(cudaHostUnregister(reinterpret_cast<void*>(begin)));
   ranges_.clear();

@@ -2,6 +2,8 @@
 
 // Which pages of shared memory this worker's GPU can reach by itself, at bus speed.
 
+#include <cuda_runtime_api.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -23,6 +25,8 @@ class PinnedPages {
   /// from one to the next.
   void for_each_part(const void* memory, std::size_t bytes,
                      const std::function<void(std::size_t, std::size_t)>& f) const;
+  /// Copies a pinned range to the device, in stream order. Throws Error (cuda).
+  void copy_to_device(void* to, const void* memory, std::size_t bytes, cudaStream_t stream) const;
   /// Before memory is given back to the system.
   void unpin_all() noexcept;
 

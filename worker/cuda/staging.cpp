@@ -17,14 +17,6 @@ constexpr int kBlocks = 128;
 constexpr int kBlocksAhead = 32;
 constexpr int kLocalBlocks = 4096;
 
-void copy(const PinnedPages& pinned, void* to, const std::byte* from, std::size_t bytes, cudaStream_t stream) {
-  pinned.for_each_part(from, bytes, [&](std::size_t offset, std::size_t part) {
-    check_cuda(
-        cudaMemcpyAsync(static_cast<std::byte*>(to) + offset, from + offset, part, cudaMemcpyHostToDevice, stream),
-        "copying rows to the device");
-  });
-}
-
 }  // namespace
 
 Staging::Staging(PinnedPages& pinned) : pinned_(pinned) {
@@ -94,7 +86,7 @@ void* Staging::bring(std::size_t argument, const std::byte* array, std::size_t a
   if (indices == nullptr) pinned_.pin(at(first), bytes);
   else pinned_.pin(array, array_bytes);
   if (indices == nullptr && bytes >= kCopiedBytes) {
-    copy(pinned_, to, at(first), bytes, on);
+    pinned_.copy_to_device(to, at(first), bytes, on);
   } else if (indices == nullptr) {
     jobs_.push_back({to, at(first), row_bytes, nullptr, rows});
   } else if (row_bytes < kCopiedRowBytes) {
@@ -102,8 +94,8 @@ void* Staging::bring(std::size_t argument, const std::byte* array, std::size_t a
     jobs_.push_back({to, array, row_bytes, indices, rows});
   } else {
     for (std::int64_t i = 0; i < rows; ++i) {
-      copy(pinned_, static_cast<std::byte*>(to) + row_bytes * static_cast<std::size_t>(i), at(indices[i]), row_bytes,
-           on);
+      pinned_.copy_to_device(static_cast<std::byte*>(to) + row_bytes * static_cast<std::size_t>(i), at(indices[i]),
+                             row_bytes, on);
     }
   }
   return to;
