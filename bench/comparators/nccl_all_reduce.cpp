@@ -98,7 +98,8 @@ class Rank {
   }
 
   void all_reduce(std::size_t bytes) {
-    check_nccl(ncclAllReduce(values_, values_, bytes / sizeof(float), ncclFloat32, ncclSum, comm_.get(), stream_.get()));
+    check_nccl(
+        ncclAllReduce(values_, values_, bytes / sizeof(float), ncclFloat32, ncclSum, comm_.get(), stream_.get()));
   }
 
   void check_one(std::size_t bytes) {
@@ -130,7 +131,8 @@ class Rank {
     for (int i = 0; i < kWarm; ++i) warm_us = once_us();
     std::vector<double> samples(static_cast<std::size_t>(iterations_for(seconds_, warm_us)));
     for (auto& sample : samples) sample = once_us() / all_reduce_repeats(bytes);
-    if (peers_.rank() == 0) print_gpu_line({"gpu_all_reduce", implementation_, peers_.size(), what}, std::move(samples));
+    if (peers_.rank() == 0)
+      print_gpu_line({"gpu_all_reduce", implementation_, peers_.size(), what}, std::move(samples));
   }
 
   Peers& peers_;

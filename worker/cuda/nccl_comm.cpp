@@ -64,7 +64,7 @@ void refuse_in_capture(cudaStream_t stream) {
 }
 
 NcclComm::NcclComm(const Attachment& attachment, CpuComm& host, std::function<void()> check_interrupted)
-    : attachment_(attachment), host_(host), check_interrupted_(std::move(check_interrupted)) {}
+    : attachment_(attachment), host_(host), check_interrupted_(std::move(check_interrupted)), peers_(host) {}
 
 // ---- making one -----------------------------------------------------------------------------------------------
 
@@ -104,10 +104,15 @@ ncclUniqueId NcclComm::exchange_id() {
   return id;
 }
 
-void NcclComm::ensure() {
+/// Ends what a failed call has left unusable: on every rank, at its next collective.
+void NcclComm::drop_stale() noexcept {
   const std::uint64_t failed = attachment_.control.header().failed_comm.load(std::memory_order_acquire);
-  if (comm_ != nullptr && made_at_ > failed) return;
-  abort();
+  if (made_at_ <= failed) abort();
+}
+
+void NcclComm::ensure() {
+  drop_stale();
+  if (comm_ != nullptr) return;
   // Where a rank may still fail before it gets here, all meet first: what follows cannot be called off. (Nor is it set up
   // to: calls on a communicator that does not block cost 40 us each. NCCL_RUNTIME_CONNECT=0, which workers are started
   // with, connects everything now, so that later calls wait for nobody on the host.)
@@ -120,11 +125,22 @@ void NcclComm::ensure() {
 
 void NcclComm::abort() noexcept {
   is_pending_ = false;
-  if (comm_ == nullptr) return;
+  if (comm_ == nullptr && !peers_.is_connected()) return;
   ++generation_;
+  peers_.call_off();
   before_abort_();
-  static_cast<void>(ncclCommAbort(comm_));
+  if (comm_ != nullptr) static_cast<void>(ncclCommAbort(comm_));
   comm_ = nullptr;
+}
+
+/// Whether values of this size are reduced by kernels of ours; called by all ranks.
+bool NcclComm::goes_through_peers(std::size_t bytes) {
+  if (!kernels::peers_are_faster(bytes, world_size())) return false;
+  drop_stale();
+  if (peers_.is_connected()) return true;
+  if (!peers_.connect()) return false;
+  made_at_ = attachment_.command_in_progress();
+  return true;
 }
 
 // ---- operations -----------------------------------------------------------------------------------------------
@@ -143,17 +159,25 @@ void NcclComm::note(CollectiveKind kind, std::size_t elements, DType dtype, Redu
 
 void NcclComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight) {
   const ncclDataType_t type = checked_type(dtype, reduction);
-  ensure();
   note(CollectiveKind::all_reduce, elements, dtype, reduction, 0);
   if (elements == 0) return;
-  if (reduction == Reduction::avg) return average(values, elements, dtype, weight);
+  const bool averages = reduction == Reduction::avg;
+  if (goes_through_peers(elements * size_of(dtype))) {
+    return peers_.all_reduce(dtype, reduction, values, elements, averages ? share_of_rows(weight) : 1, stream_);
+  }
+  ensure();
+  if (averages) return average(values, elements, dtype, weight);
   check(ncclAllReduce(values, values, elements, type, nccl_op(reduction), comm_, stream_), "ncclAllReduce");
+}
+
+double NcclComm::share_of_rows(std::int64_t weight) const noexcept {
+  return static_cast<double>(weight) / static_cast<double>(std::max<std::int64_t>(all_rows, 1));
 }
 
 /// A sum of what each rank brings times its weight. NCCL multiplies on the way, in the type of the elements; 16 bits are
 /// too few for a weight, so those are multiplied before, in float.
 void NcclComm::average(void* values, std::size_t elements, DType dtype, std::int64_t weight) {
-  const double factor = static_cast<double>(weight) / static_cast<double>(std::max<std::int64_t>(all_rows, 1));
+  const double factor = share_of_rows(weight);
   const ncclDataType_t type = *nccl_type(dtype);
   if (weight == 0) {  // 0 times a NaN would not be 0
     check_cuda(cudaMemsetAsync(values, 0, elements * size_of(dtype), stream_), "cudaMemsetAsync");

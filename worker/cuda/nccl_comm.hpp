@@ -1,6 +1,7 @@
 #pragma once
 
-// Collectives among the GPUs of a session, through NCCL, in the order of the worker's stream.
+// Collectives among the GPUs of a session, in the order of the worker's stream: through NCCL, and small all_reduces through
+// the peers' memory.
 //
 // A communicator is made when it is first needed, and again after a call that failed while it could have been in use:
 //
@@ -16,6 +17,7 @@
 #include <functional>
 
 #include "worker/collectives.hpp"
+#include "worker/cuda/peer_memory.hpp"
 
 namespace syncrun::detail {
 
@@ -43,10 +45,12 @@ class NcclComm final : public CommCore {
     host_command_ = command.id;
   }
   void prepare() override {
-    ensure();
+    drop_stale();  // what a body needs of it was made when it ran for the first time, before it was captured
     enter_command();
     is_pending_ = true;  // a graph's collectives are not noted one by one
   }
+  /// Makes sure that NCCL's next operation needs no set-up. Called by all ranks.
+  void ensure();
   std::int64_t agree(std::int64_t own) override;
   std::uint64_t generation() const noexcept override { return generation_; }
   void barrier() override { host_.barrier(); }
@@ -71,8 +75,10 @@ class NcclComm final : public CommCore {
   void abort() noexcept;
 
  private:
-  void ensure();
+  void drop_stale() noexcept;
+  bool goes_through_peers(std::size_t bytes);
   ncclUniqueId exchange_id();
+  double share_of_rows(std::int64_t weight) const noexcept;
   void average(void* values, std::size_t elements, DType dtype, std::int64_t weight);
   void enter_command() noexcept;
   void check(ncclResult_t code, const char* what);
@@ -83,8 +89,9 @@ class NcclComm final : public CommCore {
   std::function<void()> check_interrupted_;
   std::function<void()> before_abort_;
   cudaStream_t stream_ = nullptr;
+  PeerMemory peers_;
   ncclComm_t comm_ = nullptr;
-  std::uint64_t made_at_ = 0;  // command
+  std::uint64_t made_at_ = 0;  // the command that comm_ or peers_ was made in, whichever came last
   std::uint64_t generation_ = 0;
   std::uint64_t host_command_ = 0;  // the last that has collectives of its own
   std::uint64_t command_ = 0;       // that the following belongs to
