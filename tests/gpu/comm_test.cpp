@@ -100,7 +100,8 @@ TEST_P(GpuFault, AnExceptionFreesThePeersAndTheSessionGoesOn) {
 
 TEST_P(GpuFault, RanksThatDisagreeAreToldAndTheSessionGoesOn) {
   if (world_size() == 1) GTEST_SKIP() << "one rank cannot disagree";
-  for (const std::size_t length : kLengths) {
+  // From long to short too: then what the rank that strays wants has not been set up yet.
+  for (const std::size_t length : {kLengths[2], kLengths[1], kLengths[0], kLengths[1], kLengths[2]}) {
     auto v = values(length);
     for (const Fault fault : {Fault::other_length, Fault::leaves}) {
       const sr::Error error = error_of([&] { session().function(misbehave)(v, 1, fault); });

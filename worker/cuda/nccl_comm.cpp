@@ -51,6 +51,11 @@ ncclDataType_t checked_type(DType dtype, Reduction reduction) {
   return *type;
 }
 
+/// Instead of a plan: see NcclComm::SettingUp.
+constexpr std::uint64_t kSettingUp = ~std::uint64_t{0};
+/// A rank that has set up what all did says so after this much, however slow its host.
+constexpr std::chrono::seconds kSetUpGrace{1};
+
 }  // namespace
 
 void refuse_in_capture(cudaStream_t stream) {
@@ -76,6 +81,23 @@ void NcclComm::enter_command() noexcept {
   plan_ = 0;
   waits_ = 0;
 }
+
+/// Peers that wait on the device for this rank, in a collective that it has not come to, can see where it is.
+class NcclComm::SettingUp {
+ public:
+  explicit SettingUp(NcclComm& comm) noexcept : slot_(comm.attachment_.slot()) {
+    comm.enter_command();
+    slot_.plan_wait.store(0, std::memory_order_seq_cst);
+    slot_.plan.store(kSettingUp, std::memory_order_seq_cst);
+    slot_.plan_wait.store(comm.next_wait(), std::memory_order_seq_cst);
+  }
+  ~SettingUp() { slot_.plan_wait.store(0, std::memory_order_seq_cst); }
+  SettingUp(const SettingUp&) = delete;
+  SettingUp& operator=(const SettingUp&) = delete;
+
+ private:
+  WorkerSlot& slot_;
+};
 
 void NcclComm::check(ncclResult_t code, const char* what) {
   if (code == ncclSuccess) return;
@@ -117,7 +139,10 @@ void NcclComm::ensure() {
   // to: calls on a communicator that does not block cost 40 us each. NCCL_RUNTIME_CONNECT=0, which workers are started
   // with, connects everything now, so that later calls wait for nobody on the host.)
   const bool may_fail = host_command_ == attachment_.command_in_progress();
-  if (may_fail) host_.barrier();
+  if (may_fail) {
+    const SettingUp noted(*this);
+    host_.barrier();
+  }
   const ncclUniqueId id = exchange_id();
   check(ncclCommInitRank(&comm_, world_size(), id, rank()), "ncclCommInitRank");
   made_at_ = attachment_.command_in_progress();
@@ -138,6 +163,8 @@ bool NcclComm::goes_through_peers(std::size_t bytes) {
   if (!kernels::peers_are_faster(bytes, world_size())) return false;
   drop_stale();
   if (peers_.is_connected()) return true;
+  if (peers_.is_out_of_reach()) return false;
+  const SettingUp noted(*this);
   if (!peers_.connect()) return false;
   made_at_ = attachment_.command_in_progress();
   return true;
@@ -237,7 +264,9 @@ std::int64_t NcclComm::agree(std::int64_t own) {
 void NcclComm::note_waiting() noexcept {
   enter_command();
   WorkerSlot& slot = attachment_.slot();
-  wait_ = command_ << 8U | (waits_++ & 0xffU);
+  wait_ = next_wait();
+  ++waits_;
+  astray_since_ = {};
   slot.plan_wait.store(0, std::memory_order_seq_cst);  // no plan is read with another's wait
   slot.plan.store(plan_, std::memory_order_seq_cst);
   slot.plan_wait.store(wait_, std::memory_order_seq_cst);
@@ -254,6 +283,11 @@ void NcclComm::check_progress() {
     if (slot.plan_wait.load(std::memory_order_acquire) != wait_) continue;
     const std::uint64_t plan = slot.plan.load(std::memory_order_acquire);
     if (plan == plan_ || slot.plan_wait.load(std::memory_order_acquire) != wait_) continue;
+    if (plan == kSettingUp) {  // it may have done so just now, with all of us
+      const auto now = std::chrono::steady_clock::now();
+      if (astray_since_ == std::chrono::steady_clock::time_point{}) astray_since_ = now;
+      if (now - astray_since_ < kSetUpGrace) continue;
+    }
     throw_usage("ranks disagree in a collective: rank " + std::to_string(rank()) + " and rank " +
                 std::to_string(other) + " have called different ones, or in another order, or of other lengths");
   }

@@ -13,6 +13,7 @@
 #include <nccl.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 
@@ -75,12 +76,15 @@ class NcclComm final : public CommCore {
   void abort() noexcept;
 
  private:
+  /// While this rank waits for its peers on the host, to set something up.
+  class SettingUp;
   void drop_stale() noexcept;
   bool goes_through_peers(std::size_t bytes);
   ncclUniqueId exchange_id();
   double share_of_rows(std::int64_t weight) const noexcept;
   void average(void* values, std::size_t elements, DType dtype, std::int64_t weight);
   void enter_command() noexcept;
+  std::uint64_t next_wait() const noexcept { return command_ << 8U | (waits_ & 0xffU); }
   void check(ncclResult_t code, const char* what);
   void note(CollectiveKind kind, std::size_t elements, DType dtype, Reduction reduction, int root) noexcept;
 
@@ -98,6 +102,7 @@ class NcclComm final : public CommCore {
   std::uint64_t plan_ = 0;          // hash of its collectives
   std::uint64_t wait_ = 0;          // that this rank is in, as in WorkerSlot
   std::uint64_t waits_ = 0;
+  std::chrono::steady_clock::time_point astray_since_{};  // a peer that was seen setting up
   bool is_pending_ = false;
 };
 

@@ -19,8 +19,6 @@ PeerMemory::~PeerMemory() {
 }
 
 bool PeerMemory::connect() {
-  if (state_ == State::connected) return true;
-  if (state_ == State::out_of_reach) return false;
   if (state_ == State::none) {
     const auto ranks = static_cast<std::size_t>(host_.world_size());
     const Card own = make_card();

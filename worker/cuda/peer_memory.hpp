@@ -23,10 +23,11 @@ class PeerMemory {
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
 
-  /// Called by all ranks, in a command with collectives. False, on every rank, where it cannot be. Throws Error (cuda),
-  /// and what interrupts a meeting.
+  /// Called by all ranks, in a command with collectives, unless connected or out of reach. False, on every rank, if it
+  /// turns out to be that. Throws Error (cuda), and what interrupts a meeting.
   bool connect();
   bool is_connected() const noexcept { return state_ == State::connected; }
+  bool is_out_of_reach() const noexcept { return state_ == State::out_of_reach; }
   /// See kernels::peer_all_reduce. Connected; up to kernels::kMostShareBytes.
   void all_reduce(DType dtype, Reduction reduction, void* values, std::size_t elements, double factor,
                   cudaStream_t stream) const {
