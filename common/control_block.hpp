@@ -58,7 +58,7 @@ constexpr std::uint64_t vote_word(std::uint64_t command, Vote vote) noexcept {
   return (command << 8U) | static_cast<std::uint64_t>(vote);
 }
 
-enum class CollectiveKind : std::uint8_t { barrier, all_reduce, broadcast, all_gather };
+enum class CollectiveKind : std::uint8_t { barrier, all_reduce, reduce_scatter, broadcast, all_gather };
 enum class StartState : std::uint32_t { starting, ready, failed };
 
 /// What a rank brings to a collective. Two alternate, since a fast rank may enter the next before a slow one has read.

@@ -10,8 +10,8 @@
 
 namespace syncrun::detail {
 
-void SoloComm::all_gather(const void* values, std::size_t bytes, void* all) {
-  if (bytes != 0) std::memmove(all, values, bytes);
+void SoloComm::copy(void* to, const void* from, std::size_t bytes) {
+  if (bytes != 0) std::memcpy(to, from, bytes);
 }
 
 CpuComm::CpuComm(const Attachment& attachment, WaitPolicy policy) : attachment_(attachment), policy_(policy) {
@@ -172,13 +172,17 @@ void CpuComm::check_agreement(std::size_t parity) const {
       continue;
     }
     const auto describe = [](const Contribution& one) {
-      constexpr const char* kNames[] = {"barrier", "all_reduce", "broadcast", "all_gather"};
+      constexpr const char* kNames[] = {"barrier", "all_reduce", "reduce_scatter", "broadcast", "all_gather"};
       return std::string(kNames[static_cast<int>(one.operation)]) + " of " + std::to_string(one.elements) + " " +
              std::string(to_string(one.dtype)) + " (" + std::string(to_string(one.reduction)) + ")";
     };
     throw_usage("ranks disagree in a collective: rank 0 calls " + describe(first) + ", rank " + std::to_string(rank) +
                 " calls " + describe(other));
   }
+}
+
+std::uint64_t CpuComm::place_of(const void* values) const noexcept {
+  return attachment_.segment.contains(values) ? attachment_.segment.offset_of(values) : kNotInSegment;
 }
 
 bool CpuComm::all_in_segment(std::size_t parity) const noexcept {
@@ -230,14 +234,7 @@ void CpuComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduct
     throw_usage("all_reduce: " + std::string(to_string(dtype)) + " has no " + std::string(to_string(reduction)));
   }
   const std::size_t bytes = elements * size_of(dtype);
-  const bool in_segment = attachment_.segment.contains(values);
-  Contribution mine{in_segment ? attachment_.segment.offset_of(values) : kNotInSegment,
-                    elements,
-                    weight,
-                    CollectiveKind::all_reduce,
-                    dtype,
-                    reduction,
-                    0};
+  const Contribution mine{place_of(values), elements, weight, CollectiveKind::all_reduce, dtype, reduction, 0};
   auto* const own = static_cast<std::byte*>(values);
 
   if (bytes <= kSmallBytes) {
@@ -270,33 +267,49 @@ void CpuComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduct
   }
 }
 
-void CpuComm::broadcast(void* values, std::size_t bytes, int root) {
-  if (root < 0 || root >= attachment_.world_size) {
-    throw_usage("broadcast: root is a rank from 0 to " + std::to_string(attachment_.world_size - 1) + ", got " +
-                std::to_string(root));
-  }
-  meet({0, bytes, 0, CollectiveKind::broadcast, DType::uint8, Reduction::sum, root});
-  auto* const own = static_cast<std::byte*>(values);
-  for (std::size_t begin = 0; begin < bytes; begin += kChunkBytes) {
-    const std::size_t count = std::min(kChunkBytes, bytes - begin);
-    if (attachment_.rank == root) std::memcpy(chunk_buffer(root), own + begin, count);
-    step();
-    if (attachment_.rank != root) std::memcpy(own + begin, chunk_buffer(root), count);
-    step();
-  }
-}
+void CpuComm::reduce_scatter(void* values, void* part, std::size_t elements, DType dtype, Reduction reduction,
+                             std::int64_t weight) {
+  const Contribution mine{place_of(values), elements, weight, CollectiveKind::reduce_scatter, dtype, reduction, 0};
+  const Division division(elements, attachment_.world_size, size_of(dtype));
+  const std::size_t each = size_of(dtype);
+  const int own = attachment_.rank;
+  auto* const to = static_cast<std::byte*>(part);
+  const auto reduce_to = [&](std::byte* destination, std::size_t count) {
+    destinations_.assign(1, destination);
+    reduce_elements(dtype, reduction, destinations_, sources_, weights_, count);
+  };
 
-void CpuComm::all_gather(const void* values, std::size_t bytes, void* all) {
-  meet({0, bytes, 0, CollectiveKind::all_gather, DType::uint8, Reduction::gather, 0});
-  const auto* const own = static_cast<const std::byte*>(values);
-  for (std::size_t begin = 0; begin < bytes; begin += kChunkBytes) {
-    const std::size_t count = std::min(kChunkBytes, bytes - begin);
-    std::memcpy(chunk_buffer(attachment_.rank), own + begin, count);
+  if (elements * each <= kSmallBytes) {
+    reclaim_buffers();
+    if (elements != 0) std::memcpy(small_buffer(own, operations_ % 2), values, elements * each);
+    const std::size_t parity = meet(mine);
+    collect_sources(parity, division.begin_bytes(own), [&](int rank) { return small_buffer(rank, parity); });
+    return reduce_to(to, division.bytes(own) / each);
+  }
+
+  const std::size_t parity = meet(mine);
+  if (all_in_segment(parity)) {
+    collect_sources(parity, division.begin_bytes(own),
+                    [&](int rank) { return attachment_.segment.at(contribution(rank, parity).offset); });
+    reduce_to(to, division.bytes(own) / each);
     step();
+    return;
+  }
+  // A piece of every share at a time, so that all ranks have something to do.
+  const std::size_t piece = kChunkBytes / each / static_cast<std::size_t>(attachment_.world_size) * each;
+  const auto piece_of = [&](int rank, std::size_t done) {
+    return std::min(piece, division.bytes(rank) - std::min(done, division.bytes(rank)));
+  };
+  for (std::size_t done = 0; done < division.bytes(0); done += piece) {
     for (int rank = 0; rank < attachment_.world_size; ++rank) {
-      std::memcpy(static_cast<std::byte*>(all) + static_cast<std::size_t>(rank) * bytes + begin, chunk_buffer(rank),
-                  count);
+      const std::size_t bytes = piece_of(rank, done);
+      if (bytes == 0) continue;
+      std::memcpy(chunk_buffer(own) + static_cast<std::size_t>(rank) * piece,
+                  static_cast<const std::byte*>(values) + division.begin_bytes(rank) + done, bytes);
     }
+    step();
+    collect_sources(parity, static_cast<std::size_t>(own) * piece, [&](int rank) { return chunk_buffer(rank); });
+    reduce_to(to + done, piece_of(own, done) / each);
     step();
   }
 }

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "common/rows.hpp"
 #include "syncrun/dtype.hpp"
 #include "syncrun/reduction.hpp"
 #include "worker/attachment.hpp"
@@ -27,6 +28,25 @@ class SessionLost : public std::exception {
   const char* what() const noexcept override { return "the session is over, since another worker was lost"; }
 };
 
+/// How the elements of an array are divided among the ranks, in rank order: as share_of divides them.
+class Division {
+ public:
+  Division(std::size_t elements, int ranks, std::size_t element_bytes) noexcept
+      : elements_(static_cast<std::int64_t>(elements)), ranks_(ranks), element_bytes_(element_bytes) {}
+  RowRange of(int rank) const noexcept { return share_of(elements_, ranks_, rank); }
+  std::int64_t elements() const noexcept { return elements_; }
+  /// All ranks have the same number of elements.
+  bool is_equal() const noexcept { return elements_ % ranks_ == 0; }
+  std::size_t element_bytes() const noexcept { return element_bytes_; }
+  std::size_t begin_bytes(int rank) const noexcept { return static_cast<std::size_t>(of(rank).begin) * element_bytes_; }
+  std::size_t bytes(int rank) const noexcept { return static_cast<std::size_t>(of(rank).count()) * element_bytes_; }
+
+ private:
+  std::int64_t elements_;
+  int ranks_;
+  std::size_t element_bytes_;
+};
+
 /// What is behind a Comm. One implementation for each kind of device, and one for a single rank.
 class CommCore {
  public:
@@ -37,8 +57,12 @@ class CommCore {
   /// In place; `weight` counts this rank in avg.
   virtual void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction,
                           std::int64_t weight) = 0;
+  /// This rank's share of the result to `part`; `values` is used up. `part` is apart from it, or the share's place in it.
+  virtual void reduce_scatter(void* values, void* part, std::size_t elements, DType dtype, Reduction reduction,
+                              std::int64_t weight) = 0;
   virtual void broadcast(void* values, std::size_t bytes, int root) = 0;
-  virtual void all_gather(const void* values, std::size_t bytes, void* all) = 0;
+  /// `part` is apart from `all`, or its own place in it.
+  virtual void all_gather(const void* part, void* all, const Division& division) = 0;
   /// all_reduce of one number in host memory; done on return.
   virtual void all_reduce_value(void* value, DType dtype, Reduction reduction, std::int64_t weight) = 0;
   /// Before the first collective of a command.
@@ -64,9 +88,17 @@ class SoloComm : public CommCore {
   int world_size() const noexcept override { return 1; }
   void barrier() override {}
   void all_reduce(void*, std::size_t, DType, Reduction, std::int64_t) override {}
+  void reduce_scatter(void* values, void* part, std::size_t elements, DType dtype, Reduction, std::int64_t) override {
+    if (part != values) copy(part, values, elements * size_of(dtype));
+  }
   void broadcast(void*, std::size_t, int) override {}
-  void all_gather(const void* values, std::size_t bytes, void* all) override;
+  void all_gather(const void* part, void* all, const Division& division) override {
+    if (all != part) copy(all, part, division.bytes(0));
+  }
   void all_reduce_value(void*, DType, Reduction, std::int64_t) override {}
+
+ protected:
+  virtual void copy(void* to, const void* from, std::size_t bytes);
 };
 
 /// All workers of the session, by shared memory.
@@ -92,8 +124,10 @@ class CpuComm final : public CommCore {
   int world_size() const noexcept override { return attachment_.world_size; }
   void barrier() override;
   void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight) override;
+  void reduce_scatter(void* values, void* part, std::size_t elements, DType dtype, Reduction reduction,
+                      std::int64_t weight) override;
   void broadcast(void* values, std::size_t bytes, int root) override;
-  void all_gather(const void* values, std::size_t bytes, void* all) override;
+  void all_gather(const void* part, void* all, const Division& division) override;
   void all_reduce_value(void* value, DType dtype, Reduction reduction, std::int64_t weight) override {
     all_reduce(value, 1, dtype, reduction, weight);
   }
@@ -122,6 +156,7 @@ class CpuComm final : public CommCore {
   /// Reduces this rank's part of the elements, reading and writing every rank's array at `address(rank)`.
   template <class Address>
   void reduce_part(std::size_t parity, std::size_t elements, Address&& address);
+  std::uint64_t place_of(const void* values) const noexcept;  // as in Contribution
   /// Fills sources_ and weights_ with what each rank brings; ranks without weight are left out of averages.
   template <class Address>
   void collect_sources(std::size_t parity, std::size_t skipped_bytes, Address&& address);

@@ -66,6 +66,13 @@ class CpuWorker {
   detail::WorkerCore& core() noexcept { return *core_; }
 };
 
+/// One rank's part of an array that is divided among the ranks: elements [begin, begin + count).
+struct Share {
+  std::int64_t begin = 0;
+  std::int64_t count = 0;
+  friend bool operator==(const Share&, const Share&) = default;
+};
+
 /// Collectives among the workers: a parameter `Comm&` of a replicated function. Every member is called by all ranks,
 /// in the same order, with equal lengths, types and operations (checked; a mismatch throws Error (usage) on every
 /// rank). Values are any contiguous range: a view, a vector, a span; on CUDA devices of device memory. Blocking on CPU
@@ -80,6 +87,11 @@ class Comm {
 
   int rank() const noexcept;
   int world_size() const noexcept;
+
+  /// The part of `elements` elements that is this rank's, or that of `rank`: as even as possible, in rank order; the first
+  /// ranks have one more where it does not come out even. Not a collective.
+  Share share(std::int64_t elements) const noexcept { return share(elements, rank()); }
+  Share share(std::int64_t elements, int rank) const noexcept;
 
   /// Returns when every rank has called it. Does not wait for a CUDA device's stream.
   void barrier();
@@ -106,6 +118,17 @@ class Comm {
     all_reduce(std::forward<R>(values), Reduction::avg);
   }
 
+  /// Reduces element by element as all_reduce does, and leaves this rank's share of the result, share(values.size()), in
+  /// `part`, which is of that length. `part` is apart from `values`, or the place of the share in it; what else is left
+  /// in `values` is undefined. Fastest where the ranks' shares are equal.
+  template <std::ranges::contiguous_range R, std::ranges::contiguous_range Part>
+    requires Element<std::ranges::range_value_t<R>> &&
+             std::same_as<std::ranges::range_value_t<R>, std::ranges::range_value_t<Part>>
+  void reduce_scatter(R&& values, Part&& part, Reduction reduction) {
+    reduce_scatter_bytes(std::ranges::data(values), std::ranges::size(values), std::ranges::data(part),
+                         std::ranges::size(part), dtype_of<std::ranges::range_value_t<R>>, reduction);
+  }
+
   /// Copies rank `root`'s values to every rank.
   template <std::ranges::contiguous_range R>
     requires Element<std::ranges::range_value_t<R>>
@@ -113,21 +136,25 @@ class Comm {
     broadcast_bytes(std::ranges::data(values), std::ranges::size(values) * sizeof(std::ranges::range_value_t<R>), root);
   }
 
-  /// Every rank's `values`, one after the other in rank order, to every rank: `all` holds world_size() times as many.
-  template <std::ranges::contiguous_range From, std::ranges::contiguous_range To>
-    requires Element<std::ranges::range_value_t<From>> &&
-             std::same_as<std::ranges::range_value_t<From>, std::ranges::range_value_t<To>>
-  void all_gather(const From& values, To&& all) {
-    constexpr std::size_t kEach = sizeof(std::ranges::range_value_t<From>);
-    all_gather_bytes(std::ranges::data(values), std::ranges::size(values) * kEach, std::ranges::data(all),
-                     std::ranges::size(all) * kEach);
+  /// Every rank's `part`, one after the other in rank order, to every rank: what reduce_scatter divides it joins. Parts are
+  /// the ranks' shares of `all`: share(all.size()), hence of equal lengths where `all` holds world_size() times as many.
+  /// `part` is apart from `all`, or its own place in it. Fastest where the shares are equal.
+  template <std::ranges::contiguous_range Part, std::ranges::contiguous_range R>
+    requires Element<std::ranges::range_value_t<R>> &&
+             std::same_as<std::ranges::range_value_t<R>, std::ranges::range_value_t<Part>>
+  void all_gather(const Part& part, R&& all) {
+    all_gather_bytes(std::ranges::data(part), std::ranges::size(part), std::ranges::data(all), std::ranges::size(all),
+                     sizeof(std::ranges::range_value_t<R>));
   }
 
  private:
   void all_reduce_bytes(void* values, std::size_t elements, DType dtype, Reduction reduction);
   void all_reduce_value(void* value, DType dtype, Reduction reduction);
   void broadcast_bytes(void* values, std::size_t bytes, int root);
-  void all_gather_bytes(const void* values, std::size_t bytes, void* all, std::size_t all_bytes);
+  void reduce_scatter_bytes(void* values, std::size_t elements, void* part, std::size_t part_elements, DType dtype,
+                            Reduction reduction);
+  void all_gather_bytes(const void* part, std::size_t part_elements, void* all, std::size_t elements,
+                        std::size_t element_bytes);
   detail::CommCore* core_;
 };
 

@@ -159,6 +159,34 @@ void spread(sr::CudaWorker&, sr::Comm& comm, sr::Local<float, 1> values, sr::Loc
   comm.broadcast(values, root);
 }
 
+void reduce_in_shares(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values, sr::Reduction reduction,
+                      bool in_place) {
+  const sr::Share share = comm.share(values.size());
+  const auto own = values.span().subspan(static_cast<std::size_t>(share.begin), static_cast<std::size_t>(share.count));
+  const std::span<float> part = in_place ? own : worker.scratch<float>(share.count);
+  comm.reduce_scatter(values, part, reduction);
+  fill(worker, part.data(), share.count, [p = part.data()] __device__(std::int64_t i) { return p[i] + 1; });
+  comm.all_gather(part, values);
+}
+
+void average_in_shares(sr::CudaWorker& worker, sr::Comm& comm, sr::Scattered<const float, 1> x,
+                       sr::Local<sr::bfloat16, 1> values) {
+  float* const sum = worker.scratch<float>(1).data();
+  add_up<<<1, 1, 0, worker.stream()>>>(x.data(), x.rows(), sum);
+  fill(worker, reinterpret_cast<std::uint16_t*>(values.data()), values.size(),
+       [sum, rows = static_cast<float>(x.rows())] __device__(std::int64_t) {
+         return static_cast<std::uint16_t>(__float_as_uint(*sum / rows) >> 16U);
+       });
+  const sr::Share share = comm.share(values.size());
+  const auto part = values.span().subspan(static_cast<std::size_t>(share.begin), static_cast<std::size_t>(share.count));
+  comm.reduce_scatter(values, part, sr::Reduction::avg);
+  comm.all_gather(part, values);
+}
+
+void replayed_shares(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values) {
+  reduce_in_shares(worker, comm, values, sr::Reduction::sum, true);
+}
+
 sr::Max<double> reduce_number(sr::CudaWorker& worker, sr::Comm& comm) {
   comm.barrier();
   return comm.all_reduce(static_cast<double>(worker.rank() + 1), sr::Reduction::sum);

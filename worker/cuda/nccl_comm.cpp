@@ -2,54 +2,19 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 #include <string>
 #include <thread>
 
 #include "common/errors.hpp"
-#include "common/reduce.hpp"
 #include "worker/cuda/check.hpp"
 #include "worker/cuda/kernels.hpp"
+#include "worker/cuda/nccl_types.hpp"
 
 namespace syncrun::detail {
 
 namespace {
 
 static_assert(sizeof(ncclUniqueId) <= sizeof(CommId::bytes));
-
-std::optional<ncclDataType_t> nccl_type(DType dtype) noexcept {
-  switch (dtype) {
-    case DType::float16: return ncclFloat16;
-    case DType::bfloat16: return ncclBfloat16;
-    case DType::float32: return ncclFloat32;
-    case DType::float64: return ncclFloat64;
-    case DType::int8: return ncclInt8;
-    case DType::int32: return ncclInt32;
-    case DType::int64: return ncclInt64;
-    case DType::uint8: return ncclUint8;
-    case DType::int16:
-    case DType::boolean: return std::nullopt;
-  }
-  return std::nullopt;
-}
-
-ncclRedOp_t nccl_op(Reduction reduction) noexcept {
-  switch (reduction) {
-    case Reduction::min: return ncclMin;
-    case Reduction::max: return ncclMax;
-    case Reduction::prod: return ncclProd;
-    default: return ncclSum;
-  }
-}
-
-ncclDataType_t checked_type(DType dtype, Reduction reduction) {
-  const auto type = nccl_type(dtype);
-  if (!type || !can_reduce(dtype, reduction)) {
-    throw_usage("all_reduce: NCCL has no " + std::string(to_string(reduction)) + " of " +
-                std::string(to_string(dtype)));
-  }
-  return *type;
-}
 
 }  // namespace
 
@@ -142,7 +107,7 @@ void NcclComm::note(CollectiveKind kind, std::size_t elements, DType dtype, Redu
 }
 
 void NcclComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight) {
-  const ncclDataType_t type = checked_type(dtype, reduction);
+  const ncclDataType_t type = checked_nccl_type("all_reduce", dtype, reduction);
   ensure();
   note(CollectiveKind::all_reduce, elements, dtype, reduction, 0);
   if (elements == 0) return;
@@ -150,30 +115,38 @@ void NcclComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduc
   check(ncclAllReduce(values, values, elements, type, nccl_op(reduction), comm_, stream_), "ncclAllReduce");
 }
 
-/// A sum of what each rank brings times its weight. NCCL multiplies on the way, in the type of the elements; 16 bits are
-/// too few for a weight, so those are multiplied before, in float.
 void NcclComm::average(void* values, std::size_t elements, DType dtype, std::int64_t weight) {
+  const ncclRedOp_t op = begin_average(values, elements, dtype, weight);
+  end_average(op, ncclAllReduce(values, values, elements, *nccl_type(dtype), op, comm_, stream_), "ncclAllReduce");
+}
+
+/// The operation that averages: a sum of what each rank brings times its weight. NCCL multiplies on the way, in the type
+/// of the elements; 16 bits are too few for a weight, so those are multiplied before, in float.
+ncclRedOp_t NcclComm::begin_average(void* values, std::size_t elements, DType dtype, std::int64_t weight) {
   const double factor = static_cast<double>(weight) / static_cast<double>(std::max<std::int64_t>(all_rows, 1));
-  const ncclDataType_t type = *nccl_type(dtype);
+  const bool is_wide = dtype == DType::float32 || dtype == DType::float64;
   if (weight == 0) {  // 0 times a NaN would not be 0
     check_cuda(cudaMemsetAsync(values, 0, elements * size_of(dtype), stream_), "cudaMemsetAsync");
-  } else if (dtype != DType::float32 && dtype != DType::float64) {
+  } else if (!is_wide) {
     kernels::scale(dtype, values, factor, elements, stream_);
   }
+  if (!is_wide) return ncclSum;
   const float narrow = static_cast<float>(factor);
+  void* const scalar = dtype == DType::float32 ? static_cast<void*>(const_cast<float*>(&narrow))
+                                               : static_cast<void*>(const_cast<double*>(&factor));
   ncclRedOp_t op = ncclSum;
-  if (dtype == DType::float32 || dtype == DType::float64) {
-    void* const scalar = dtype == DType::float32 ? static_cast<void*>(const_cast<float*>(&narrow))
-                                                 : static_cast<void*>(const_cast<double*>(&factor));
-    check(ncclRedOpCreatePreMulSum(&op, scalar, type, ncclScalarHostImmediate, comm_), "ncclRedOpCreatePreMulSum");
-  }
-  const ncclResult_t code = ncclAllReduce(values, values, elements, type, op, comm_, stream_);
+  check(ncclRedOpCreatePreMulSum(&op, scalar, *nccl_type(dtype), ncclScalarHostImmediate, comm_),
+        "ncclRedOpCreatePreMulSum");
+  return op;
+}
+
+void NcclComm::end_average(ncclRedOp_t op, ncclResult_t code, const char* what) {
   if (op != ncclSum) check(ncclRedOpDestroy(op, comm_), "ncclRedOpDestroy");
-  check(code, "ncclAllReduce");
+  check(code, what);
 }
 
 void NcclComm::reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, int root) {
-  const ncclDataType_t type = checked_type(dtype, reduction);
+  const ncclDataType_t type = checked_nccl_type("reduce", dtype, reduction);
   ensure();
   note(CollectiveKind::all_reduce, elements, dtype, reduction, root);
   if (elements == 0) return;
@@ -189,13 +162,6 @@ void NcclComm::broadcast(void* values, std::size_t bytes, int root) {
   note(CollectiveKind::broadcast, bytes, DType::uint8, Reduction::sum, root);
   if (bytes == 0) return;
   check(ncclBroadcast(values, values, bytes, ncclUint8, root, comm_, stream_), "ncclBroadcast");
-}
-
-void NcclComm::all_gather(const void* values, std::size_t bytes, void* all) {
-  ensure();
-  note(CollectiveKind::all_gather, bytes, DType::uint8, Reduction::gather, 0);
-  if (bytes == 0) return;
-  check(ncclAllGather(values, all, bytes, ncclUint8, comm_, stream_), "ncclAllGather");
 }
 
 void NcclComm::all_reduce_value(void* value, DType dtype, Reduction reduction, std::int64_t weight) {

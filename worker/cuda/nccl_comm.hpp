@@ -51,8 +51,10 @@ class NcclComm final : public CommCore {
   std::uint64_t generation() const noexcept override { return generation_; }
   void barrier() override { host_.barrier(); }
   void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight) override;
+  void reduce_scatter(void* values, void* part, std::size_t elements, DType dtype, Reduction reduction,
+                      std::int64_t weight) override;
   void broadcast(void* values, std::size_t bytes, int root) override;
-  void all_gather(const void* values, std::size_t bytes, void* all) override;
+  void all_gather(const void* part, void* all, const Division& division) override;
   void all_reduce_value(void* value, DType dtype, Reduction reduction, std::int64_t weight) override;
   void enter() noexcept override { host_.enter(); }
   void leave() noexcept override { host_.leave(); }
@@ -74,6 +76,9 @@ class NcclComm final : public CommCore {
   void ensure();
   ncclUniqueId exchange_id();
   void average(void* values, std::size_t elements, DType dtype, std::int64_t weight);
+  ncclRedOp_t begin_average(void* values, std::size_t elements, DType dtype, std::int64_t weight);
+  /// With what the collective that used the operation returned.
+  void end_average(ncclRedOp_t op, ncclResult_t code, const char* what);
   void enter_command() noexcept;
   void check(ncclResult_t code, const char* what);
   void note(CollectiveKind kind, std::size_t elements, DType dtype, Reduction reduction, int root) noexcept;
