@@ -120,6 +120,145 @@ TEST_P(CommShares, GatherAlsoWhatHasNoArithmetic) {
   f();
 }
 
+// Rank r has lengths[r] elements, all different: gathered at the root, scattered back from there, gathered everywhere.
+template <class T>
+void gather_and_scatter(sr::CpuWorker& worker, sr::Comm& comm, sr::Local<T, 1> own, sr::Local<T, 1> all, int root,
+                        bool pass_lengths) {
+  const auto check = [](bool right, const char* what) {
+    if (!right) throw std::runtime_error(std::string(what) + " went wrong");
+  };
+  const std::vector<T> before(own.begin(), own.end());
+  const std::vector<std::int64_t> lengths = comm.lengths(own.size());
+  check(lengths[static_cast<std::size_t>(worker.rank())] == own.size(), "lengths");
+  const std::int64_t begin = std::accumulate(lengths.begin(), lengths.begin() + worker.rank(), std::int64_t{0});
+  const auto total = static_cast<std::size_t>(std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0}));
+
+  const bool is_root = worker.rank() == root;
+  const std::span<T> whole = is_root ? all.span().first(total) : std::span<T>();
+  if (pass_lengths) comm.gather(own, whole, root, lengths);
+  else comm.gather(own, whole, root);
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    check(static_cast<double>(whole[i]) == static_cast<double>(T(static_cast<float>(i % 101))), "gather");
+  }
+
+  std::fill(own.begin(), own.end(), T(1.0F));
+  std::vector<T> back(static_cast<std::size_t>(own.size()));  // not in shared memory
+  if (pass_lengths) comm.scatter(whole, std::span<T>(back), root, lengths);
+  else comm.scatter(whole, own, root);
+  const std::span<T> got = pass_lengths ? std::span<T>(back) : own.span();
+  check(std::equal(got.begin(), got.end(), before.begin(), before.end()), "scatter");
+
+  std::vector<T> everything(total);
+  comm.all_gather(before, std::span<T>(everything), lengths);
+  check(std::equal(before.begin(), before.end(), everything.begin() + begin), "all_gather");
+  for (std::size_t i = 0; i < total; ++i) {
+    check(static_cast<double>(everything[i]) == static_cast<double>(T(static_cast<float>(i % 101))), "all_gather");
+  }
+}
+
+template <class T>
+void check_lengths_of(sr::Session& session, std::int64_t most, std::mt19937& random) {
+  const int n = session.world_size();
+  auto own = session.shared<T, 1>("own");
+  auto all = session.shared<T, 1>("all");
+  all.broadcast(std::vector<T>(static_cast<std::size_t>(most * n)));
+  const auto f = session.function(gather_and_scatter<T>);
+  for (int round = 0; round < 2; ++round) {
+    std::int64_t begin = 0;
+    for (int rank = 0; rank < n; ++rank) {
+      const std::int64_t length = rank == 1 ? 0 : std::uniform_int_distribution<std::int64_t>(0, most)(random);
+      std::vector<T> values;
+      for (std::int64_t i = 0; i < length; ++i) values.push_back(T(static_cast<float>((begin + i) % 101)));
+      own.set(rank, values, {length});
+      begin += length;
+    }
+    f(own, all, round % n, false);
+    f(own, all, n - 1, true);
+  }
+}
+
+TEST_P(CommShares, GatherAndScatterPartsOfAnyLength) {
+  std::mt19937 random(static_cast<unsigned>(100 + world_size()));
+  check_lengths_of<float>(session(), 5, random);
+  check_lengths_of<float>(session(), 500'000, random);
+  check_lengths_of<double>(session(), 5000, random);
+  check_lengths_of<sr::float16>(session(), 1000, random);
+  check_lengths_of<sr::bfloat16>(session(), 1000, random);
+  check_lengths_of<std::int8_t>(session(), 5000, random);
+  check_lengths_of<std::int16_t>(session(), 1000, random);
+  check_lengths_of<std::int32_t>(session(), 1000, random);
+  check_lengths_of<std::int64_t>(session(), 1000, random);
+  check_lengths_of<std::uint8_t>(session(), 1000, random);
+}
+
+TEST_P(CommShares, ReduceToOneRank) {
+  const auto f = session().function(
+      [](sr::CpuWorker& worker, sr::Comm& comm, sr::Local<double, 1> own, sr::Reduction reduction, int root) {
+        std::vector<double> mine(own.begin(), own.end());
+        std::vector<double> expected(own.begin(), own.end());
+        comm.all_reduce(std::span(expected), reduction);
+        comm.reduce(own, reduction, root);
+        comm.reduce(std::span(mine), reduction, root);
+        if (worker.rank() != root) return;
+        if (!std::equal(own.begin(), own.end(), expected.begin()) || mine != expected) {
+          throw std::runtime_error("reduce differs from all_reduce");
+        }
+      });
+  auto own = session().shared<double, 1>("own");
+  for (const std::int64_t size : {0, 1, 100, 5000, 300'001}) {
+    for (const auto reduction : kReductions) {
+      for (int rank = 0; rank < world_size(); ++rank) {
+        std::vector<double> values;
+        for (std::int64_t i = 0; i < size; ++i) values.push_back(1 + 0.125 * static_cast<double>((i + rank) % 3));
+        own.set(rank, values, {size});
+      }
+      f(own, reduction, static_cast<int>(size % world_size()));
+    }
+  }
+}
+
+TEST_P(CommShares, RefuseLengthsThatMakeNoSense) {
+  const auto too_much = session().function([](sr::CpuWorker& worker, sr::Comm& comm) {
+    const std::vector<float> part(2);
+    std::vector<float> all(worker.rank() == 0 ? 1 : 0);
+    comm.gather(part, std::span(all), 0);
+  });
+  EXPECT_ERROR(too_much(), sr::ErrorKind::function, "gather: the whole array has 1 elements on rank 0");
+  const auto too_little = session().function([](sr::CpuWorker& worker, sr::Comm& comm) {
+    std::vector<float> part(2);
+    const std::vector<float> all(worker.rank() == 0 ? 100 : 0);
+    comm.scatter(all, std::span(part), 0);
+  });
+  EXPECT_ERROR(too_little(), sr::ErrorKind::function, "scatter: the whole array has 100 elements on rank 0");
+  const auto no_root = session().function([](sr::Comm& comm, int root) {
+    std::vector<float> part(2);
+    comm.reduce(std::span(part), sr::Reduction::sum, root);
+  });
+  EXPECT_ERROR(no_root(world_size()), sr::ErrorKind::function, "reduce: root is a rank from 0 to");
+  EXPECT_ERROR(no_root(-1), sr::ErrorKind::function, "got -1");
+  const auto too_few = session().function([](sr::Comm& comm) {
+    std::vector<float> part(1);
+    std::vector<float> all(static_cast<std::size_t>(comm.world_size()));
+    const std::vector<std::int64_t> lengths(static_cast<std::size_t>(comm.world_size() + 1), 1);
+    comm.all_gather(part, std::span(all), lengths);
+  });
+  EXPECT_ERROR(too_few(), sr::ErrorKind::function, "lengths has one for each rank");
+  if (world_size() == 1) return;
+  const auto other_lengths = session().function([](sr::CpuWorker& worker, sr::Comm& comm) {
+    std::vector<std::int64_t> lengths(static_cast<std::size_t>(comm.world_size()), 4);
+    if (worker.rank() == 0) lengths[1] = 5;
+    std::vector<float> part(4);
+    std::vector<float> all(static_cast<std::size_t>(std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0})));
+    comm.all_gather(part, std::span(all), lengths);
+  });
+  EXPECT_ERROR(other_lengths(), sr::ErrorKind::function, "ranks disagree in a collective");
+  const auto other_root = session().function([](sr::CpuWorker& worker, sr::Comm& comm) {
+    std::vector<float> part(2);
+    comm.reduce(std::span(part), sr::Reduction::sum, worker.rank() == 0 ? 0 : 1);
+  });
+  EXPECT_ERROR(other_root(), sr::ErrorKind::function, "with root");
+}
+
 TEST_P(CommShares, RefuseWhatMakesNoSense) {
   const auto wrong_length = session().function([](sr::Comm& comm) {
     std::vector<float> values(10);

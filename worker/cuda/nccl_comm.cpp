@@ -18,14 +18,20 @@ static_assert(sizeof(ncclUniqueId) <= sizeof(CommId::bytes));
 
 }  // namespace
 
-void refuse_in_capture(cudaStream_t stream) {
+void refuse_in_capture(cudaStream_t stream, const char* what, const char* advice) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   check_cuda(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
-  if (status != cudaStreamCaptureStatusNone) {
-    throw_usage(
-        "all_reduce of a number of the host's in a replayable function would run only once: reduce a number in "
-        "device memory");
-  }
+  if (status == cudaStreamCaptureStatusNone) return;
+  throw_usage(std::string(what) + " in a replayable function would run only once: " + advice);
+}
+
+void refuse_number_in_capture(cudaStream_t stream) {
+  refuse_in_capture(stream, "all_reduce of a number of the host's", "reduce a number in device memory");
+}
+
+void refuse_exchange_in_capture(cudaStream_t stream) {
+  refuse_in_capture(stream, "asking the other ranks for their lengths",
+                    "pass the lengths, which are the same in every call");
 }
 
 NcclComm::NcclComm(const Attachment& attachment, CpuComm& host, std::function<void()> check_interrupted)
@@ -90,15 +96,18 @@ void NcclComm::abort() noexcept {
   before_abort_();
   static_cast<void>(ncclCommAbort(comm_));
   comm_ = nullptr;
+  connected_.clear();
 }
 
 // ---- operations -----------------------------------------------------------------------------------------------
 
 /// What every rank has to do alike, as a hash; where ranks differ NCCL would wait for ever.
-void NcclComm::note(CollectiveKind kind, std::size_t elements, DType dtype, Reduction reduction, int root) noexcept {
+void NcclComm::note(CollectiveKind kind, std::size_t elements, DType dtype, Reduction reduction, int root,
+                    std::uint64_t division) noexcept {
   enter_command();
-  const std::uint64_t words[] = {static_cast<std::uint64_t>(kind), elements, static_cast<std::uint64_t>(dtype),
-                                 static_cast<std::uint64_t>(reduction), static_cast<std::uint64_t>(root)};
+  const std::uint64_t words[] = {static_cast<std::uint64_t>(kind),  elements,
+                                 static_cast<std::uint64_t>(dtype), static_cast<std::uint64_t>(reduction),
+                                 static_cast<std::uint64_t>(root),  division};
   for (const std::uint64_t word : words) {
     plan_ = (plan_ ^ (word + 1)) * 0x9e3779b97f4a7c15ULL;
     plan_ ^= plan_ >> 29U;
@@ -145,14 +154,6 @@ void NcclComm::end_average(ncclRedOp_t op, ncclResult_t code, const char* what) 
   check(code, what);
 }
 
-void NcclComm::reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, int root) {
-  const ncclDataType_t type = checked_nccl_type("reduce", dtype, reduction);
-  ensure();
-  note(CollectiveKind::all_reduce, elements, dtype, reduction, root);
-  if (elements == 0) return;
-  check(ncclReduce(values, values, elements, type, nccl_op(reduction), root, comm_, stream_), "ncclReduce");
-}
-
 void NcclComm::broadcast(void* values, std::size_t bytes, int root) {
   if (root < 0 || root >= world_size()) {
     throw_usage("broadcast: root is a rank from 0 to " + std::to_string(world_size() - 1) + ", got " +
@@ -165,8 +166,13 @@ void NcclComm::broadcast(void* values, std::size_t bytes, int root) {
 }
 
 void NcclComm::all_reduce_value(void* value, DType dtype, Reduction reduction, std::int64_t weight) {
-  refuse_in_capture(stream_);
+  refuse_number_in_capture(stream_);
   host_.all_reduce_value(value, dtype, reduction, weight);
+}
+
+void NcclComm::exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) {
+  refuse_exchange_in_capture(stream_);
+  host_.exchange(own, all);
 }
 
 std::int64_t NcclComm::agree(std::int64_t own) {
