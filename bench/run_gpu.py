@@ -73,7 +73,7 @@ GROUPS = {
     "call": Group("gpu_call", "empty call"),
     "scatter": Group("gpu_scatter", "scatter", ("pinned_copy",)),
     "shuffle": Group("gpu_shuffle", "scatter", ("host_gather",)),
-    "all_reduce": Group("gpu_all_reduce", "all_reduce", ("nccl",), fewest_devices=2),
+    "all_reduce": Group("gpu_all_reduce", "all_reduce", ("nccl", "nccl_registered"), fewest_devices=2),
     "launch": Group("gpu_launch", "launch to", ("torchrun",)),
     "mnist": Group("mnist_step", "MNIST step", ("torch_ddp", "torch_graph")),
 }
@@ -86,6 +86,8 @@ def target_ratio(group, what, comparator):
     if group == "shuffle":
         return 1.0 if what.startswith("150528 B") else 1.5
     if group == "all_reduce":
+        if comparator == "nccl_registered":  # in windows of NCCL's own memory: shown, not held against
+            return None
         return 0.97 if what.startswith(LARGE_ALL_REDUCES) else 1.0
     if group == "launch":
         return 3.0
@@ -348,6 +350,7 @@ def all_rows(figures, failures, slots):
     for group, devices in dict.fromkeys((p.group, p.devices) for slot in slots for p in slot):
 
         def why_not(impl, place=(group, devices)):
+            impl = impl.removesuffix("_registered")  # the same program
             return failures.get((*place, impl), "not measured")
 
         if group == "call":

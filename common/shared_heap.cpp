@@ -1,6 +1,7 @@
 #include "common/shared_heap.hpp"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
@@ -21,6 +22,8 @@ constexpr std::size_t kPagedFrom = std::size_t{64} << 10U;
 constexpr std::size_t kReserveStep = std::size_t{256} << 20U;
 // Smaller requests are not held against the memory limit: reading it costs more than they do.
 constexpr std::size_t kCheckedFrom = std::size_t{8} << 20U;
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20U;
 
 constexpr std::size_t round_up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
 
@@ -111,6 +114,7 @@ void SharedHeap::insert_free(std::uint64_t offset, Free extent) {
 
 void SharedHeap::reserve(std::uint64_t offset, std::size_t bytes, std::string_view what) {
   if (bytes >= kCheckedFrom) check_memory_available(bytes, what);
+  if (pages_ == Pages::kept) ask_for_huge_pages(offset, bytes);
   for (std::size_t done = 0; done < bytes;) {
     const std::size_t step = std::min(kReserveStep, bytes - done);
     if (::fallocate(segment_->fd(), 0, static_cast<off_t>(offset + done), static_cast<off_t>(step)) == 0) {
@@ -124,6 +128,15 @@ void SharedHeap::reserve(std::uint64_t offset, std::size_t bytes, std::string_vi
       throw_errno("cannot reserve " + std::to_string(bytes) + " bytes of shared memory for " + std::string(what), code);
     }
   }
+}
+
+/// Brings in the huge pages that lie within an extent, where the system has any for shared memory (shmem_enabled: advise
+/// or always): fewer to pin. Whatever else happens, fallocate asks for the rest, and says what is wrong.
+void SharedHeap::ask_for_huge_pages(std::uint64_t offset, std::size_t bytes) noexcept {
+  const std::uint64_t first = round_up(offset, kHugePage);
+  const std::uint64_t last = (offset + bytes) / kHugePage * kHugePage;
+  if (last <= first || ::madvise(segment_->at(first), last - first, MADV_HUGEPAGE) != 0) return;
+  static_cast<void>(::madvise(segment_->at(first), last - first, MADV_POPULATE_WRITE));
 }
 
 /// Gives the pages of free extents back; false if there were none.

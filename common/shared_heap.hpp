@@ -22,7 +22,7 @@ class SharedHeap {
   };
 
   /// Whether the pages of free extents may be given back: not while a GPU may have them pinned, since it would go on
-  /// using pages that are no longer the segment's.
+  /// using pages that are no longer the segment's. Kept pages are huge ones where the system allows it.
   enum class Pages : std::uint8_t { returned, kept };
 
   SharedHeap() = default;
@@ -45,6 +45,7 @@ class SharedHeap {
     bool dirty;  // pages may be there and hold old contents
   };
   void insert_free(std::uint64_t offset, Free extent);
+  void ask_for_huge_pages(std::uint64_t offset, std::size_t bytes) noexcept;
   void reserve(std::uint64_t offset, std::size_t bytes, std::string_view what);
 
   const Segment* segment_ = nullptr;

@@ -1,5 +1,6 @@
 // ncclAllReduce of float32 in place, a process per GPU, with NCCL's default settings and a blocking communicator: a
-// sequence of them in a loop, and the same sequence captured into a CUDA graph.
+// sequence of them in a loop, and the same sequence captured into a CUDA graph. Once in memory of cudaMalloc, and once in
+// memory of ncclMemAlloc that is registered as a symmetric window.
 //
 //   nccl_all_reduce --workers 8 --seconds 0.3 --max-bytes 1073741824
 
@@ -35,6 +36,27 @@ class Communicator {
   ncclComm_t comm_ = nullptr;
 };
 
+/// Memory of NCCL's that all ranks have registered together: it may then read and write peers' memory as it is.
+class SymmetricWindow {
+ public:
+  SymmetricWindow(const Communicator& comm, std::size_t bytes) : comm_(comm.get()) {
+    check_nccl(ncclMemAlloc(&memory_, bytes));
+    check_nccl(ncclCommWindowRegister(comm_, memory_, bytes, &window_, NCCL_WIN_COLL_SYMMETRIC));
+  }
+  ~SymmetricWindow() {
+    static_cast<void>(ncclCommWindowDeregister(comm_, window_));
+    static_cast<void>(ncclMemFree(memory_));
+  }
+  SymmetricWindow(const SymmetricWindow&) = delete;
+  SymmetricWindow& operator=(const SymmetricWindow&) = delete;
+  void* memory() const noexcept { return memory_; }
+
+ private:
+  ncclComm_t comm_;
+  void* memory_ = nullptr;
+  ncclWindow_t window_ = nullptr;
+};
+
 class Graph {
  public:
   explicit Graph(cudaGraph_t graph) {
@@ -54,9 +76,17 @@ class Graph {
 class Rank {
  public:
   Rank(Peers& peers, double seconds, std::size_t max_bytes)
-      : peers_(peers), seconds_(seconds), comm_(peers), values_(Place::device, max_bytes) {}
+      : peers_(peers), seconds_(seconds), comm_(peers), plain_(Place::device, max_bytes), window_(comm_, max_bytes) {}
 
   void measure(std::size_t bytes) {
+    measure("nccl", plain_.as<void>(), bytes);
+    measure("nccl_registered", window_.memory(), bytes);
+  }
+
+ private:
+  void measure(const char* implementation, void* values, std::size_t bytes) {
+    implementation_ = implementation;
+    values_ = values;
     check_one(bytes);
     report(all_reduce_text(bytes, "eager"), bytes, [&] { put_sequence(bytes); });
     check_cuda(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal));
@@ -67,18 +97,17 @@ class Rank {
     report(all_reduce_text(bytes, "graph"), bytes, [&] { graph.launch(stream_.get()); });
   }
 
- private:
   void all_reduce(std::size_t bytes) {
-    check_nccl(ncclAllReduce(values_.as<void>(), values_.as<void>(), bytes / sizeof(float), ncclFloat32, ncclSum,
-                             comm_.get(), stream_.get()));
+    check_nccl(
+        ncclAllReduce(values_, values_, bytes / sizeof(float), ncclFloat32, ncclSum, comm_.get(), stream_.get()));
   }
 
   void check_one(std::size_t bytes) {
     std::vector<float> values = all_reduce_values(bytes);
-    check_cuda(cudaMemcpy(values_.as<void>(), values.data(), bytes, cudaMemcpyHostToDevice));
+    check_cuda(cudaMemcpy(values_, values.data(), bytes, cudaMemcpyHostToDevice));
     all_reduce(bytes);
     check_cuda(cudaStreamSynchronize(stream_.get()));
-    check_cuda(cudaMemcpy(values.data(), values_.as<void>(), bytes, cudaMemcpyDeviceToHost));
+    check_cuda(cudaMemcpy(values.data(), values_, bytes, cudaMemcpyDeviceToHost));
     require_all_reduced(values, values.size(), peers_.size());
   }
 
@@ -102,7 +131,8 @@ class Rank {
     for (int i = 0; i < kWarm; ++i) warm_us = once_us();
     std::vector<double> samples(static_cast<std::size_t>(iterations_for(seconds_, warm_us)));
     for (auto& sample : samples) sample = once_us() / all_reduce_repeats(bytes);
-    if (peers_.rank() == 0) print_gpu_line({"gpu_all_reduce", "nccl", peers_.size(), what}, std::move(samples));
+    if (peers_.rank() == 0)
+      print_gpu_line({"gpu_all_reduce", implementation_, peers_.size(), what}, std::move(samples));
   }
 
   Peers& peers_;
@@ -110,7 +140,10 @@ class Rank {
   GpuStream stream_;
   GpuTimer timer_;
   Communicator comm_;
-  GpuBuffer values_;
+  GpuBuffer plain_;
+  SymmetricWindow window_;
+  const char* implementation_ = nullptr;
+  void* values_ = nullptr;
 };
 
 }  // namespace

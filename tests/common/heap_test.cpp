@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "common/errors.hpp"
@@ -55,6 +57,35 @@ TEST_F(Heap, GivesExtentsThatDoNotOverlap) {
       extents.emplace_back(offset, bytes);
     }
   }
+}
+
+/// "advise" in "always within_size [advise] never deny force".
+std::string huge_pages_for_shared_memory() {
+  std::ifstream setting("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+  std::string word;
+  while (setting >> word && word.front() != '[') {
+  }
+  return word.size() < 2 ? "unknown" : word.substr(1, word.size() - 2);
+}
+
+std::size_t huge_page_kilobytes() {
+  std::ifstream maps("/proc/self/smaps");
+  std::size_t all = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.starts_with("ShmemPmdMapped:")) all += std::stoul(line.substr(line.find(':') + 1));
+  }
+  return all;
+}
+
+TEST_F(Heap, KeepsHugePagesWhereTheSystemAllowsThem) {
+  const std::string setting = huge_pages_for_shared_memory();
+  if (setting != "advise" && setting != "always") GTEST_SKIP() << "shmem_enabled is " << setting;
+  SharedHeap pinned(segment, 64 * kMegabyte, 64 * kMegabyte, SharedHeap::Pages::kept);
+  const std::size_t before = huge_page_kilobytes();
+  const auto offset = pinned.allocate(33 * kMegabyte + 4096, Contents::zero, "a test");
+  EXPECT_TRUE(is_zero(offset, 33 * kMegabyte));
+  EXPECT_GT(huge_page_kilobytes(), before);
+  EXPECT_LT(resident_bytes(), 36 * kMegabyte) << "none beyond what was asked for";
 }
 
 TEST_F(Heap, ReusesWhatWasFreed) {

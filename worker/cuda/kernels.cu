@@ -1,10 +1,7 @@
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
 #include <limits>
-#include <type_traits>
 
+#include "worker/cuda/arithmetic.cuh"
 #include "worker/cuda/check.hpp"
 #include "worker/cuda/kernels.hpp"
 
@@ -103,36 +100,6 @@ std::uint32_t unit_for(const GatherJob& job) noexcept {
 
 // ---- arithmetic -----------------------------------------------------------------------------------------------
 
-/// The type of an element on the device, and the one to compute in.
-template <class T>
-struct Arithmetic {
-  using type = T;
-};
-template <>
-struct Arithmetic<__half> {
-  using type = float;
-};
-template <>
-struct Arithmetic<__nv_bfloat16> {
-  using type = float;
-};
-
-template <class A>
-__device__ A combine(Reduction reduction, A a, A b) {
-  switch (reduction) {
-    case Reduction::min: return b < a ? b : a;
-    case Reduction::max: return a < b ? b : a;
-    case Reduction::prod:
-      if constexpr (std::is_integral_v<A>)
-        return static_cast<A>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
-      else return a * b;
-    default:
-      if constexpr (std::is_integral_v<A>)
-        return static_cast<A>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
-      else return a + b;
-  }
-}
-
 template <class T>
 __global__ void accumulate_kernel(Reduction reduction, T* into, const T* value, double weight_into, double weight_value,
                                   std::size_t elements) {
@@ -176,23 +143,6 @@ T identity(Reduction reduction) {
     case Reduction::min: return static_cast<T>(most);
     case Reduction::max: return static_cast<T>(least);
     default: return static_cast<T>(A{0});
-  }
-}
-
-/// Calls f with a null pointer to the device's type of the elements.
-template <class F>
-void with_type(DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::float16: return f(static_cast<__half*>(nullptr));
-    case DType::bfloat16: return f(static_cast<__nv_bfloat16*>(nullptr));
-    case DType::float32: return f(static_cast<float*>(nullptr));
-    case DType::float64: return f(static_cast<double*>(nullptr));
-    case DType::int8: return f(static_cast<std::int8_t*>(nullptr));
-    case DType::int16: return f(static_cast<std::int16_t*>(nullptr));
-    case DType::int32: return f(static_cast<std::int32_t*>(nullptr));
-    case DType::int64: return f(static_cast<std::int64_t*>(nullptr));
-    case DType::uint8:
-    case DType::boolean: return f(static_cast<std::uint8_t*>(nullptr));
   }
 }
 

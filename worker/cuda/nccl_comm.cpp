@@ -16,6 +16,11 @@ namespace {
 
 static_assert(sizeof(ncclUniqueId) <= sizeof(CommId::bytes));
 
+/// Instead of a plan: see NcclComm::SettingUp.
+constexpr std::uint64_t kSettingUp = ~std::uint64_t{0};
+/// A rank that has set up what all did says so after this much, however slow its host.
+constexpr std::chrono::seconds kSetUpGrace{1};
+
 }  // namespace
 
 void refuse_in_capture(cudaStream_t stream, const char* what, const char* advice) {
@@ -35,7 +40,7 @@ void refuse_exchange_in_capture(cudaStream_t stream) {
 }
 
 NcclComm::NcclComm(const Attachment& attachment, CpuComm& host, std::function<void()> check_interrupted)
-    : attachment_(attachment), host_(host), check_interrupted_(std::move(check_interrupted)) {}
+    : attachment_(attachment), host_(host), check_interrupted_(std::move(check_interrupted)), peers_(host) {}
 
 // ---- making one -----------------------------------------------------------------------------------------------
 
@@ -47,6 +52,23 @@ void NcclComm::enter_command() noexcept {
   plan_ = 0;
   waits_ = 0;
 }
+
+/// Peers that wait on the device for this rank, in a collective that it has not come to, can see where it is.
+class NcclComm::SettingUp {
+ public:
+  explicit SettingUp(NcclComm& comm) noexcept : slot_(comm.attachment_.slot()) {
+    comm.enter_command();
+    slot_.plan_wait.store(0, std::memory_order_seq_cst);
+    slot_.plan.store(kSettingUp, std::memory_order_seq_cst);
+    slot_.plan_wait.store(comm.next_wait(), std::memory_order_seq_cst);
+  }
+  ~SettingUp() { slot_.plan_wait.store(0, std::memory_order_seq_cst); }
+  SettingUp(const SettingUp&) = delete;
+  SettingUp& operator=(const SettingUp&) = delete;
+
+ private:
+  WorkerSlot& slot_;
+};
 
 void NcclComm::check(ncclResult_t code, const char* what) {
   if (code == ncclSuccess) return;
@@ -75,15 +97,25 @@ ncclUniqueId NcclComm::exchange_id() {
   return id;
 }
 
-void NcclComm::ensure() {
+/// Ends what a failed call has left unusable: on every rank, at its next collective.
+void NcclComm::drop_stale() noexcept {
   const std::uint64_t failed = attachment_.control.header().failed_comm.load(std::memory_order_acquire);
-  if (comm_ != nullptr && made_at_ > failed) return;
-  abort();
+  if (made_at_ <= failed) abort();
+}
+
+void NcclComm::meet_to_set_up() {
+  const SettingUp noted(*this);
+  host_.barrier();
+}
+
+void NcclComm::ensure() {
+  drop_stale();
+  if (comm_ != nullptr) return;
   // Where a rank may still fail before it gets here, all meet first: what follows cannot be called off. (Nor is it set up
   // to: calls on a communicator that does not block cost 40 us each. NCCL_RUNTIME_CONNECT=0, which workers are started
   // with, connects everything now, so that later calls wait for nobody on the host.)
   const bool may_fail = host_command_ == attachment_.command_in_progress();
-  if (may_fail) host_.barrier();
+  if (may_fail) meet_to_set_up();
   const ncclUniqueId id = exchange_id();
   check(ncclCommInitRank(&comm_, world_size(), id, rank()), "ncclCommInitRank");
   made_at_ = attachment_.command_in_progress();
@@ -91,12 +123,25 @@ void NcclComm::ensure() {
 
 void NcclComm::abort() noexcept {
   is_pending_ = false;
-  if (comm_ == nullptr) return;
+  if (comm_ == nullptr && !peers_.is_connected()) return;
   ++generation_;
+  peers_.call_off();
   before_abort_();
-  static_cast<void>(ncclCommAbort(comm_));
+  if (comm_ != nullptr) static_cast<void>(ncclCommAbort(comm_));
   comm_ = nullptr;
   connected_.clear();
+}
+
+/// Whether values of this size are reduced by kernels of ours; called by all ranks.
+bool NcclComm::goes_through_peers(std::size_t bytes) {
+  if (!kernels::peers_are_faster(bytes, world_size())) return false;
+  drop_stale();
+  if (peers_.is_connected()) return true;
+  if (peers_.is_out_of_reach()) return false;
+  const SettingUp noted(*this);
+  if (!peers_.connect()) return false;
+  made_at_ = attachment_.command_in_progress();
+  return true;
 }
 
 // ---- operations -----------------------------------------------------------------------------------------------
@@ -117,11 +162,19 @@ void NcclComm::note(CollectiveKind kind, std::size_t elements, DType dtype, Redu
 
 void NcclComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight) {
   const ncclDataType_t type = checked_nccl_type("all_reduce", dtype, reduction);
-  ensure();
   note(CollectiveKind::all_reduce, elements, dtype, reduction, 0);
   if (elements == 0) return;
-  if (reduction == Reduction::avg) return average(values, elements, dtype, weight);
+  const bool averages = reduction == Reduction::avg;
+  if (goes_through_peers(elements * size_of(dtype))) {
+    return peers_.all_reduce(dtype, reduction, values, elements, averages ? share_of_rows(weight) : 1, stream_);
+  }
+  ensure();
+  if (averages) return average(values, elements, dtype, weight);
   check(ncclAllReduce(values, values, elements, type, nccl_op(reduction), comm_, stream_), "ncclAllReduce");
+}
+
+double NcclComm::share_of_rows(std::int64_t weight) const noexcept {
+  return static_cast<double>(weight) / static_cast<double>(std::max<std::int64_t>(all_rows, 1));
 }
 
 void NcclComm::average(void* values, std::size_t elements, DType dtype, std::int64_t weight) {
@@ -132,7 +185,7 @@ void NcclComm::average(void* values, std::size_t elements, DType dtype, std::int
 /// The operation that averages: a sum of what each rank brings times its weight. NCCL multiplies on the way, in the type
 /// of the elements; 16 bits are too few for a weight, so those are multiplied before, in float.
 ncclRedOp_t NcclComm::begin_average(void* values, std::size_t elements, DType dtype, std::int64_t weight) {
-  const double factor = static_cast<double>(weight) / static_cast<double>(std::max<std::int64_t>(all_rows, 1));
+  const double factor = share_of_rows(weight);
   const bool is_wide = dtype == DType::float32 || dtype == DType::float64;
   if (weight == 0) {  // 0 times a NaN would not be 0
     check_cuda(cudaMemsetAsync(values, 0, elements * size_of(dtype), stream_), "cudaMemsetAsync");
@@ -185,7 +238,9 @@ std::int64_t NcclComm::agree(std::int64_t own) {
 void NcclComm::note_waiting() noexcept {
   enter_command();
   WorkerSlot& slot = attachment_.slot();
-  wait_ = command_ << 8U | (waits_++ & 0xffU);
+  wait_ = next_wait();
+  ++waits_;
+  astray_since_ = {};
   slot.plan_wait.store(0, std::memory_order_seq_cst);  // no plan is read with another's wait
   slot.plan.store(plan_, std::memory_order_seq_cst);
   slot.plan_wait.store(wait_, std::memory_order_seq_cst);
@@ -202,6 +257,11 @@ void NcclComm::check_progress() {
     if (slot.plan_wait.load(std::memory_order_acquire) != wait_) continue;
     const std::uint64_t plan = slot.plan.load(std::memory_order_acquire);
     if (plan == plan_ || slot.plan_wait.load(std::memory_order_acquire) != wait_) continue;
+    if (plan == kSettingUp) {  // it may have done so just now, with all of us
+      const auto now = std::chrono::steady_clock::now();
+      if (astray_since_ == std::chrono::steady_clock::time_point{}) astray_since_ = now;
+      if (now - astray_since_ < kSetUpGrace) continue;
+    }
     throw_usage("ranks disagree in a collective: rank " + std::to_string(rank()) + " and rank " +
                 std::to_string(other) + " have called different ones, or in another order, or of other lengths");
   }

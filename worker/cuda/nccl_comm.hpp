@@ -1,6 +1,7 @@
 #pragma once
 
-// Collectives among the GPUs of a session, through NCCL, in the order of the worker's stream.
+// Collectives among the GPUs of a session, in the order of the worker's stream: through NCCL, and small all_reduces through
+// the peers' memory.
 //
 // A communicator is made when it is first needed, and again after a call that failed while it could have been in use:
 //
@@ -12,12 +13,14 @@
 #include <nccl.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <set>
 #include <utility>
 
 #include "worker/collectives.hpp"
+#include "worker/cuda/peer_memory.hpp"
 
 namespace syncrun::detail {
 
@@ -49,10 +52,12 @@ class NcclComm final : public CommCore {
     host_command_ = command.id;
   }
   void prepare() override {
-    ensure();
+    drop_stale();  // what a body needs of it was made when it ran for the first time, before it was captured
     enter_command();
     is_pending_ = true;  // a graph's collectives are not noted one by one
   }
+  /// Makes sure that NCCL's next operation needs no set-up. Called by all ranks.
+  void ensure();
   std::int64_t agree(std::int64_t own) override;
   std::uint64_t generation() const noexcept override { return generation_; }
   void barrier() override { host_.barrier(); }
@@ -84,13 +89,19 @@ class NcclComm final : public CommCore {
   void abort() noexcept;
 
  private:
-  void ensure();
+  /// While this rank waits for its peers on the host, to set something up.
+  class SettingUp;
+  void meet_to_set_up();
+  void drop_stale() noexcept;
+  bool goes_through_peers(std::size_t bytes);
   ncclUniqueId exchange_id();
+  double share_of_rows(std::int64_t weight) const noexcept;
   void average(void* values, std::size_t elements, DType dtype, std::int64_t weight);
   ncclRedOp_t begin_average(void* values, std::size_t elements, DType dtype, std::int64_t weight);
   /// With what the collective that used the operation returned.
   void end_average(ncclRedOp_t op, ncclResult_t code, const char* what);
   void enter_command() noexcept;
+  std::uint64_t next_wait() const noexcept { return command_ << 8U | (waits_ & 0xffU); }
   void check(ncclResult_t code, const char* what);
   void note(CollectiveKind kind, std::size_t elements, DType dtype, Reduction reduction, int root,
             std::uint64_t division = 0) noexcept;
@@ -103,8 +114,9 @@ class NcclComm final : public CommCore {
   std::function<void()> check_interrupted_;
   std::function<void()> before_abort_;
   cudaStream_t stream_ = nullptr;
+  PeerMemory peers_;
   ncclComm_t comm_ = nullptr;
-  std::uint64_t made_at_ = 0;  // command
+  std::uint64_t made_at_ = 0;  // the command that comm_ or peers_ was made in, whichever came last
   std::set<std::pair<CollectiveKind, int>>
       connected_;  // gathers and scatters, by root, that all ranks have taken part in
   std::uint64_t generation_ = 0;
@@ -113,6 +125,7 @@ class NcclComm final : public CommCore {
   std::uint64_t plan_ = 0;          // hash of its collectives
   std::uint64_t wait_ = 0;          // that this rank is in, as in WorkerSlot
   std::uint64_t waits_ = 0;
+  std::chrono::steady_clock::time_point astray_since_{};  // a peer that was seen setting up
   bool is_pending_ = false;
 };
 

@@ -97,8 +97,7 @@ void NcclComm::all_gather(const void* part, void* all, const Division& division)
 /// nothing can call it off: all ranks meet first. One that has come to something else instead sees it in check_progress.
 void NcclComm::meet_before_first(CollectiveKind kind, const Division& division, int root) {
   if (connected_.contains({kind, root})) return;
-  note_waiting();
-  host_.barrier();
+  meet_to_set_up();
   bool connects_all = true;  // nothing is sent of nothing
   for (int rank = 0; rank < world_size(); ++rank) connects_all = connects_all && division.bytes(rank) != 0;
   if (connects_all) connected_.insert({kind, root});

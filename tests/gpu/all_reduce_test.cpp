@@ -1,0 +1,169 @@
+// all_reduce of every type, operation and length: small ones go through the peers' memory in two ways, large ones through
+// NCCL, and nobody is to notice which.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <span>
+
+#include "tests/gpu/on_gpus.hpp"
+
+namespace gpu_test {
+namespace {
+
+/// Elements from `skip` on, so that they may begin where nothing is aligned.
+template <class T>
+void reduce_from(sr::CudaWorker& /*worker*/, sr::Comm& comm, sr::Local<T, 1> values, std::int64_t skip,
+                 sr::Reduction reduction) {
+  comm.all_reduce(values.span().subspan(static_cast<std::size_t>(skip)), reduction);
+}
+
+/// Small numbers whose sums and products over ranks every type holds exactly.
+template <class T>
+T value_of(int rank, std::int64_t element) {
+  return static_cast<T>(static_cast<float>((element + rank) % 3 + (rank == 1 ? 1 : 0)));
+}
+
+double reduced(sr::Reduction reduction, double a, double b) {
+  switch (reduction) {
+    case sr::Reduction::min: return std::min(a, b);
+    case sr::Reduction::max: return std::max(a, b);
+    case sr::Reduction::prod: return a * b;
+    default: return a + b;
+  }
+}
+
+class GpuAllReduce : public OnGpus {
+ protected:
+  template <class T>
+  void set(sr::Shared<T, 1>& variable, std::int64_t size) {
+    for (int rank = 0; rank < world_size(); ++rank) {
+      std::vector<T> values(static_cast<std::size_t>(size));
+      for (std::int64_t i = 0; i < size; ++i) values[static_cast<std::size_t>(i)] = value_of<T>(rank, i);
+      variable.set(rank, values, sr::Shape{size});
+    }
+  }
+
+  template <class T>
+  void expect_reduced(const sr::Shared<T, 1>& variable, std::int64_t skip, sr::Reduction reduction) {
+    for (int rank = 0; rank < world_size(); ++rank) {
+      const auto got = variable.get(rank);
+      for (std::int64_t i = 0; i < got.shape()[0]; ++i) {
+        double expected = static_cast<double>(value_of<T>(i < skip ? rank : 0, i));
+        for (int other = 1; i >= skip && other < world_size(); ++other) {
+          expected = reduced(reduction, expected, static_cast<double>(value_of<T>(other, i)));
+        }
+        ASSERT_EQ(static_cast<double>(got[i]), expected)
+            << "element " << i << " of " << got.shape()[0] << " on rank " << rank << ", " << to_string(reduction);
+      }
+    }
+  }
+
+  template <class T>
+  void expect_right_for_every_length() {
+    const auto f = session().function(reduce_from<T>);
+    auto variable = session().shared<T, 1>("values");
+    const auto each = static_cast<std::int64_t>(sizeof(T));
+    const std::int64_t line_limit = (64 << 10) / each;
+    for (const std::int64_t size : {std::int64_t{1}, std::int64_t{2}, std::int64_t{37}, line_limit - 1, line_limit,
+                                    line_limit + 1, 3 * line_limit + 5}) {
+      for (const std::int64_t skip : {0, 1}) {
+        if (skip >= size) continue;
+        set(variable, size);
+        f(variable, skip, sr::Reduction::sum);
+        expect_reduced(variable, skip, sr::Reduction::sum);
+      }
+    }
+    for (const auto reduction : {sr::Reduction::min, sr::Reduction::max, sr::Reduction::prod}) {
+      for (const std::int64_t size : {std::int64_t{100}, 2 * line_limit}) {
+        set(variable, size);
+        f(variable, 0, reduction);
+        expect_reduced(variable, 0, reduction);
+      }
+    }
+  }
+};
+INSTANTIATE_ON_GPUS(GpuAllReduce);
+
+TEST_P(GpuAllReduce, IsRightForFloat32) { expect_right_for_every_length<float>(); }
+TEST_P(GpuAllReduce, IsRightForFloat64) { expect_right_for_every_length<double>(); }
+TEST_P(GpuAllReduce, IsRightForFloat16) { expect_right_for_every_length<sr::float16>(); }
+TEST_P(GpuAllReduce, IsRightForBfloat16) { expect_right_for_every_length<sr::bfloat16>(); }
+TEST_P(GpuAllReduce, IsRightForInt8) { expect_right_for_every_length<std::int8_t>(); }
+TEST_P(GpuAllReduce, IsRightForUint8) { expect_right_for_every_length<std::uint8_t>(); }
+TEST_P(GpuAllReduce, IsRightForInt32) { expect_right_for_every_length<std::int32_t>(); }
+TEST_P(GpuAllReduce, IsRightForInt64) { expect_right_for_every_length<std::int64_t>(); }
+
+TEST_P(GpuAllReduce, IsRightAboveAndBelowWhatGoesThroughNccl) {
+  const auto f = session().function(reduce_from<float>);
+  auto variable = session().shared<float, 1>("values");
+  const std::int64_t limit = (16 << 20) / 4;
+  for (const std::int64_t size : {limit - 3, limit, limit + 1}) {
+    set(variable, size);
+    f(variable, 0, sr::Reduction::sum);
+    expect_reduced(variable, 0, sr::Reduction::sum);
+  }
+}
+
+TEST_P(GpuAllReduce, IsRightInAnyOrderOfLengths) {
+  const auto f = session().function(sr::replayable([](sr::CudaWorker&, sr::Comm& comm, sr::Local<std::int64_t, 1> all) {
+    // Each is seen by the next: max of equal values changes nothing but what a reader too early would see.
+    for (std::size_t begin = 0, length = 1; begin + length < all.span().size();
+         begin += length, length = length * 7 % 100003) {
+      comm.all_reduce(all.span().subspan(begin, length), sr::Reduction::sum);
+      comm.all_reduce(all.span().subspan(begin, length), sr::Reduction::max);
+    }
+  }));
+  auto variable = session().shared<std::int64_t, 1>("values");
+  const std::int64_t size = 2'000'000;
+  for (int round = 0; round < 4; ++round) {  // runs, is captured, is replayed
+    variable.broadcast(std::vector<std::int64_t>(static_cast<std::size_t>(size), round + 1));
+    f(variable);
+    for (int rank = 0; rank < world_size(); ++rank) {
+      const auto got = variable.get(rank);
+      const auto count = std::count(got.span().begin(), got.span().end(), (round + 1) * world_size());
+      EXPECT_GT(count, size - 100'003) << "rank " << rank << ", round " << round;
+      const auto untouched = std::count(got.span().begin(), got.span().end(), round + 1);
+      EXPECT_EQ(world_size() == 1 ? count : count + untouched, size);
+    }
+  }
+}
+
+TEST_P(GpuAllReduce, GivesEveryRankTheSameBits) {
+  const auto f = session().function(reduce_from<float>);
+  auto variable = session().shared<float, 1>("values");
+  for (const std::int64_t size : {1000, 100'000, 5'000'000}) {
+    for (int rank = 0; rank < world_size(); ++rank) {
+      std::mt19937 random(static_cast<unsigned>(rank));
+      std::uniform_real_distribution<float> uniform(-1, 1);
+      std::vector<float> values(static_cast<std::size_t>(size));
+      for (auto& value : values) value = uniform(random);
+      variable.set(rank, values, sr::Shape{size});
+    }
+    f(variable, 0, sr::Reduction::sum);
+    const auto first = variable.get(0);
+    for (int rank = 1; rank < world_size(); ++rank) {
+      const auto other = variable.get(rank);
+      EXPECT_TRUE(std::equal(first.span().begin(), first.span().end(), other.span().begin())) << size;
+    }
+  }
+}
+
+TEST_P(GpuAllReduce, LeavesARankWithoutRowsOutOfAnAverage) {
+  const auto f = session().function([](sr::CudaWorker&, sr::Comm& comm, sr::Scattered<const float, 1>,
+                                       sr::Local<float, 1> values) { comm.avg(values); });
+  const auto x = session().data(std::vector<float>(1));
+  auto variable = session().shared<float, 1>("values");
+  for (const std::int64_t size : {100, 100'000, 5'000'000}) {
+    variable.broadcast(std::vector<float>(static_cast<std::size_t>(size), std::numeric_limits<float>::quiet_NaN()));
+    variable.set(0, std::vector<float>(static_cast<std::size_t>(size), 2.5F), sr::Shape{size});
+    f(x, variable);
+    const auto got = variable.get(world_size() - 1);
+    EXPECT_EQ(std::count(got.span().begin(), got.span().end(), 2.5F), size);
+  }
+}
+
+}  // namespace
+}  // namespace gpu_test

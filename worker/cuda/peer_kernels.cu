@@ -1,0 +1,399 @@
+#include "worker/cuda/peer_kernels.hpp"
+
+#include <algorithm>
+#include <cuda/atomic>
+
+#include "worker/cuda/arithmetic.cuh"
+#include "worker/cuda/check.hpp"
+
+namespace syncrun::detail::kernels {
+
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kMostBlocks = 128;
+constexpr int kSteps = 2;  // times that the ranks wait for each other in reduce_shares
+constexpr std::size_t kLineDataBytes = 8;
+
+/// One value of 8 bytes on its way, each half with the number of the operation it belongs to. A GPU writes 16 bytes at
+/// once, and half of that in any case.
+struct alignas(16) Line {
+  std::uint32_t low;
+  std::uint32_t low_mark;
+  std::uint32_t high;
+  std::uint32_t high_mark;
+};
+
+// ---- each rank's memory ---------------------------------------------------------------------------------------
+
+/// Operations are numbered from 1, and use the two halves of everything in turn: a rank that is in operation k has seen
+/// every peer in k - 1, so nobody reads what k - 2 left behind, and k may overwrite it.
+struct Head {
+  std::uint32_t operations;  // finished ones
+  std::uint32_t blocks;      // of the current operation that have finished
+};
+
+constexpr std::size_t kArrivedAt = 256;
+constexpr std::size_t kLinesAt = kArrivedAt + sizeof(std::uint32_t) * kMostBlocks * kSteps * kMostPeers;
+
+/// Where the halves of each kind begin. "From each": one after the other for each rank that writes there.
+struct Layout {
+  std::size_t lines;  // bytes of what one rank sends, from each; at kLinesAt
+  std::size_t share;  // bytes of one share, from each
+  std::size_t shares_at;
+  std::size_t results_at;
+  std::size_t end;
+};
+
+__host__ __device__ constexpr Layout layout_for(int ranks) {
+  const auto all = static_cast<std::size_t>(ranks);
+  Layout layout{};
+  layout.lines = most_line_bytes(ranks) / kLineDataBytes * sizeof(Line);
+  layout.share = (kMostShareBytes / all + 31) / 16 * 16;  // in whole packs, where they do not divide
+  layout.shares_at = kLinesAt + 2 * all * layout.lines;
+  layout.results_at = layout.shares_at + 2 * all * layout.share;
+  layout.end = layout.results_at + 2 * kMostShareBytes;
+  return layout;
+}
+
+__device__ Head& head_of(const Peers& peers) { return *reinterpret_cast<Head*>(peers.memory[peers.rank]); }
+
+/// On rank `at`: that block `block` of rank `from` has come to a step.
+__device__ std::uint32_t& arrived(const Peers& peers, int at, int step, int from) {
+  auto* const all = reinterpret_cast<std::uint32_t*>(peers.memory[at] + kArrivedAt);
+  return all[(static_cast<int>(blockIdx.x) * kSteps + step) * kMostPeers + from];
+}
+
+/// Memory of rank `at`, of one kind, for this operation.
+template <class U>
+__device__ U* half(const Peers& peers, int at, std::size_t begin, std::size_t half_bytes, std::uint32_t operation) {
+  return reinterpret_cast<U*>(peers.memory[at] + begin + operation % 2 * half_bytes);
+}
+
+/// Of that, what rank `from` writes.
+template <class U>
+__device__ U* from_rank(const Peers& peers, int at, std::size_t begin, std::size_t bytes, std::uint32_t operation,
+                        int from) {
+  const auto ranks = static_cast<std::size_t>(peers.size);
+  return half<U>(peers, at, begin + static_cast<std::size_t>(from) * bytes, ranks * bytes, operation);
+}
+
+__device__ std::uint32_t this_operation(const Peers& peers) {
+  return *static_cast<volatile std::uint32_t*>(&head_of(peers).operations) + 1;
+}
+
+/// The last block to come here ends the operation.
+__device__ void finish(const Peers& peers) {
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  Head& head = head_of(peers);
+  __threadfence();
+  if (atomicAdd(&head.blocks, 1U) + 1 != gridDim.x) return;
+  head.blocks = 0;
+  head.operations += 1;
+}
+
+// ---- waiting --------------------------------------------------------------------------------------------------
+
+constexpr int kPollsPerLook = 1024;
+
+__device__ bool is_called_off(const Peers& peers) { return *static_cast<const volatile int*>(peers.called_off) != 0; }
+
+/// Tells the peers that this block has come to `step`, and waits for theirs; false if that is called off. What any thread
+/// of a block wrote before, all threads of the peers' blocks see after.
+__device__ bool meet(const Peers& peers, std::uint32_t operation, int step) {
+  using Mark = cuda::atomic_ref<std::uint32_t, cuda::thread_scope_system>;
+  __syncthreads();
+  int gave_up = 0;
+  const int other = static_cast<int>(threadIdx.x);
+  if (other < peers.size && other != peers.rank) {
+    Mark(arrived(peers, other, step, peers.rank)).store(operation, cuda::std::memory_order_release);
+    const Mark theirs(arrived(peers, peers.rank, step, other));
+    for (int polls = 1; theirs.load(cuda::std::memory_order_acquire) != operation; ++polls) {
+      if (polls % kPollsPerLook == 0 && is_called_off(peers)) {
+        gave_up = 1;
+        break;
+      }
+    }
+  }
+  return __syncthreads_or(gave_up) == 0;
+}
+
+__device__ Line load_line(const Line* from) {
+  Line line;
+  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(line.low), "=r"(line.low_mark), "=r"(line.high), "=r"(line.high_mark)
+               : "l"(from)
+               : "memory");
+  return line;
+}
+
+__device__ void store_line(Line* to, const Line& line) {
+  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(line.low), "r"(line.low_mark),
+               "r"(line.high), "r"(line.high_mark)
+               : "memory");
+}
+
+// ---- elements, several at a time ------------------------------------------------------------------------------
+
+template <class T, std::size_t kBytes>
+struct alignas(kBytes) Pack {
+  static constexpr int kElements = kBytes / sizeof(T);
+  T element[kElements];
+};
+
+/// This rank's values.
+template <class T, class P>
+struct Own {
+  T* values;
+  std::size_t elements;
+  double factor;
+  bool is_aligned;
+
+  __device__ std::size_t packs() const { return (elements + P::kElements - 1) / P::kElements; }
+
+  __device__ P load(std::size_t pack) const {
+    const std::size_t first = pack * P::kElements;
+    P loaded;
+    if (is_aligned && first + P::kElements <= elements) {
+      loaded = *reinterpret_cast<const P*>(values + first);
+    } else {
+      for (int k = 0; k < P::kElements; ++k) loaded.element[k] = first + k < elements ? values[first + k] : T{};
+    }
+    if (factor == 1) return loaded;
+    using A = typename Arithmetic<T>::type;
+    for (int k = 0; k < P::kElements; ++k) {  // 0 times a NaN would not be 0
+      loaded.element[k] =
+          factor == 0 ? T{} : static_cast<T>(static_cast<A>(loaded.element[k]) * static_cast<A>(factor));
+    }
+    return loaded;
+  }
+
+  __device__ void store(std::size_t pack, const P& stored) const {
+    const std::size_t first = pack * P::kElements;
+    if (is_aligned && first + P::kElements <= elements) {
+      *reinterpret_cast<P*>(values + first) = stored;
+      return;
+    }
+    for (int k = 0; k < P::kElements; ++k) {
+      if (first + k < elements) values[first + k] = stored.element[k];
+    }
+  }
+};
+
+/// The ranks' packs, combined in rank order and rounded once.
+template <class T, class P, bool kSums>
+struct Combined {
+  using A = typename Arithmetic<T>::type;
+  A total[P::kElements];
+
+  __device__ void begin(const P& first) {
+    for (int k = 0; k < P::kElements; ++k) total[k] = static_cast<A>(first.element[k]);
+  }
+  __device__ void add(const P& next, Reduction reduction) {
+    for (int k = 0; k < P::kElements; ++k) {
+      total[k] = combine<A>(kSums ? Reduction::sum : reduction, total[k], static_cast<A>(next.element[k]));
+    }
+  }
+  __device__ P rounded() const {
+    P result;
+    for (int k = 0; k < P::kElements; ++k) result.element[k] = static_cast<T>(total[k]);
+    return result;
+  }
+};
+
+// ---- who takes which ------------------------------------------------------------------------------------------
+
+struct Range {
+  std::size_t begin;
+  std::size_t end;
+};
+
+/// The `index`-th of `count` shares of a range.
+__device__ Range share(Range all, int index, int count) {
+  const std::size_t size = all.end - all.begin;
+  return {all.begin + size * static_cast<std::size_t>(index) / static_cast<std::size_t>(count),
+          all.begin + size * static_cast<std::size_t>(index + 1) / static_cast<std::size_t>(count)};
+}
+
+/// Calls f with each pack of a range that is this thread's, of the threads of all blocks; until it returns false.
+template <class F>
+__device__ bool for_each_of_grid(Range range, F&& f) {
+  const std::size_t stride = static_cast<std::size_t>(gridDim.x) * blockDim.x;
+  std::size_t pack = range.begin + static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  for (; pack < range.end; pack += stride) {
+    if (!f(pack)) return false;
+  }
+  return true;
+}
+
+/// The same of the threads of this block alone, whose range it is.
+template <class F>
+__device__ void for_each_of_block(Range range, F&& f) {
+#pragma unroll 4
+  for (std::size_t pack = range.begin + threadIdx.x; pack < range.end; pack += blockDim.x) f(pack);
+}
+
+// ---- by lines -------------------------------------------------------------------------------------------------
+
+/// What arrives at a line, which was looked at once already; false if it is called off.
+template <class P>
+__device__ bool receive(const Peers& peers, std::uint32_t operation, const Line* at, Line line, P& received) {
+  for (int polls = 1; line.low_mark != operation || line.high_mark != operation; ++polls) {
+    if (polls % kPollsPerLook == 0 && is_called_off(peers)) return false;
+    line = load_line(at);
+  }
+  const uint2 bits{line.low, line.high};
+  memcpy(&received, &bits, sizeof(received));
+  return true;
+}
+
+template <class P>
+__device__ void send(Line* to, std::uint32_t operation, const P& pack) {
+  uint2 bits;
+  memcpy(&bits, &pack, sizeof(bits));
+  store_line(to, {bits.x, operation, bits.y, operation});
+}
+
+/// What all ranks bring, this one `own` and the others the lines at `line_of(rank)`; false if it is called off.
+template <bool kSums, class T, class P, class LineOf>
+__device__ bool combine_lines(const Peers& peers, std::uint32_t operation, Reduction reduction, const P& own,
+                              LineOf&& line_of, Combined<T, P, kSums>& all) {
+  constexpr int kInFlight = 4;
+  for (int first = 0; first < peers.size; first += kInFlight) {
+    Line line[kInFlight];
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) {
+      const int from = first + k;
+      if (from < peers.size && from != peers.rank) line[k] = load_line(line_of(from));
+    }
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) {
+      const int from = first + k;
+      if (from >= peers.size) break;
+      P next = own;
+      if (from != peers.rank && !receive(peers, operation, line_of(from), line[k], next)) return false;
+      if (from == 0) all.begin(next);
+      else all.add(next, reduction);
+    }
+  }
+  return true;
+}
+
+/// Each rank sends everything to everybody.
+template <class T, bool kSums>
+__global__ void __launch_bounds__(kThreads)
+    reduce_by_lines(const __grid_constant__ Peers peers, Reduction reduction, Own<T, Pack<T, kLineDataBytes>> own) {
+  using P = Pack<T, kLineDataBytes>;
+  const std::uint32_t operation = this_operation(peers);
+  const Layout layout = layout_for(peers.size);
+  const auto sent = [&](int at, int from) {
+    return from_rank<Line>(peers, at, kLinesAt, layout.lines, operation, from);
+  };
+  const Range all{0, own.packs()};
+
+  for_each_of_grid(all, [&](std::size_t pack) {
+    const P brought = own.load(pack);
+    for (int k = 1; k < peers.size; ++k)
+      send(sent((peers.rank + k) % peers.size, peers.rank) + pack, operation, brought);
+    return true;
+  });
+  const bool done = for_each_of_grid(all, [&](std::size_t pack) {
+    Combined<T, P, kSums> total;
+    const auto line_of = [&](int from) { return sent(peers.rank, from) + pack; };
+    if (!combine_lines(peers, operation, reduction, own.load(pack), line_of, total)) return false;
+    own.store(pack, total.rounded());
+    return true;
+  });
+  if (done) finish(peers);
+}
+
+// ---- by shares --------------------------------------------------------------------------------------------------
+
+/// Each rank reduces a share, and hands the result to everybody. Marks for every value would be too much: block by block,
+/// the ranks wait for each other twice.
+template <class T, bool kSums>
+__global__ void __launch_bounds__(kThreads)
+    reduce_shares(const __grid_constant__ Peers peers, Reduction reduction, Own<T, Pack<T, 16>> own) {
+  using P = Pack<T, 16>;
+  const std::uint32_t operation = this_operation(peers);
+  const Layout layout = layout_for(peers.size);
+  const auto share_of = [&](int of) { return share({0, own.packs()}, of, peers.size); };
+  const auto block_of = [&](int of) {
+    return share(share_of(of), static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
+  };
+  const auto sent = [&](int at, int from) {
+    return from_rank<P>(peers, at, layout.shares_at, layout.share, operation, from);
+  };
+  const auto results = [&](int at) { return half<P>(peers, at, layout.results_at, kMostShareBytes, operation); };
+
+  for (int k = 1; k < peers.size; ++k) {
+    const int to = (peers.rank + k) % peers.size;
+    P* const there = sent(to, peers.rank) - share_of(to).begin;
+    for_each_of_block(block_of(to), [&](std::size_t pack) { there[pack] = own.load(pack); });
+  }
+  if (!meet(peers, operation, 0)) return;
+
+  const std::size_t first = share_of(peers.rank).begin;
+  for_each_of_block(block_of(peers.rank), [&](std::size_t pack) {
+    const P mine = own.load(pack);
+    Combined<T, P, kSums> total;
+    for (int from = 0; from < peers.size; ++from) {
+      const P next = from == peers.rank ? mine : sent(peers.rank, from)[pack - first];
+      if (from == 0) total.begin(next);
+      else total.add(next, reduction);
+    }
+    const P result = total.rounded();
+    for (int k = 1; k < peers.size; ++k) results((peers.rank + k) % peers.size)[pack] = result;
+    own.store(pack, result);
+  });
+  if (!meet(peers, operation, 1)) return;
+
+  for (int k = 1; k < peers.size; ++k) {
+    const int from = (peers.rank + k) % peers.size;
+    for_each_of_block(block_of(from), [&](std::size_t pack) { own.store(pack, results(peers.rank)[pack]); });
+  }
+  finish(peers);
+}
+
+// ---- choosing -------------------------------------------------------------------------------------------------
+
+template <std::size_t kBytes, class T>
+Own<T, Pack<T, kBytes>> own_values(void* values, std::size_t elements, double factor) {
+  return {static_cast<T*>(values), elements, factor, reinterpret_cast<std::uintptr_t>(values) % kBytes == 0};
+}
+
+/// The same on every rank, as blocks meet blocks.
+int blocks_for(std::size_t packs) {
+  return static_cast<int>(std::clamp<std::size_t>((packs + kThreads - 1) / kThreads, 1, kMostBlocks));
+}
+
+template <class T, bool kSums>
+void launch(const Peers& peers, Reduction reduction, void* values, std::size_t elements, double factor,
+            cudaStream_t stream) {
+  const std::size_t bytes = elements * sizeof(T);
+  if (bytes <= most_line_bytes(peers.size)) {
+    reduce_by_lines<T, kSums><<<blocks_for((bytes + kLineDataBytes - 1) / kLineDataBytes), kThreads, 0, stream>>>(
+        peers, reduction, own_values<kLineDataBytes, T>(values, elements, factor));
+  } else {
+    reduce_shares<T, kSums><<<blocks_for(bytes / 16 / static_cast<std::size_t>(peers.size)), kThreads, 0, stream>>>(
+        peers, reduction, own_values<16, T>(values, elements, factor));
+  }
+}
+
+}  // namespace
+
+std::size_t peer_memory_bytes(int ranks) noexcept { return layout_for(ranks).end; }
+
+void peer_all_reduce(const Peers& peers, DType dtype, Reduction reduction, void* values, std::size_t elements,
+                     double factor, cudaStream_t stream) {
+  if (elements == 0) return;
+  const bool sums = reduction == Reduction::sum || reduction == Reduction::avg;
+  with_type(dtype, [&]<class T>(T*) {
+    if (sums) launch<T, true>(peers, reduction, values, elements, factor, stream);
+    else launch<T, false>(peers, reduction, values, elements, factor, stream);
+  });
+  check_cuda(cudaGetLastError(), "an all_reduce");
+}
+
+}  // namespace syncrun::detail::kernels

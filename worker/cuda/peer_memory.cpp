@@ -1,0 +1,123 @@
+#include "worker/cuda/peer_memory.hpp"
+
+#include <vector>
+
+#include "worker/cuda/check.hpp"
+
+namespace syncrun::detail {
+
+/// What each rank shows the others.
+struct PeerMemory::Card {
+  cudaIpcMemHandle_t handle;
+  int device;  // as all processes of the session number it
+  bool is_good;
+};
+
+PeerMemory::~PeerMemory() {
+  call_off();
+  close();
+}
+
+bool PeerMemory::connect() {
+  if (state_ == State::none) {
+    const auto ranks = static_cast<std::size_t>(host_.world_size());
+    const Card own = make_card();
+    std::vector<Card> cards(ranks);
+    host_.all_gather(&own, cards.data(), Division(ranks, host_.world_size(), sizeof(Card)));
+    if (!all_agree(open_all(cards.data()))) {
+      host_.barrier();  // nobody gives up memory that a peer has mapped
+      close();
+      state_ = State::out_of_reach;
+      return false;
+    }
+  }
+  host_.barrier();  // no kernel of a peer's writes here any more
+  clear();
+  host_.barrier();
+  state_ = State::connected;
+  return true;
+}
+
+/// Its memory, if it can be had; that of an attempt which was interrupted, if there was one.
+PeerMemory::Card PeerMemory::make_card() noexcept {
+  Card card{};
+  const int ranks = host_.world_size();
+  if (ranks > kernels::kMostPeers) return card;
+  peers_.rank = host_.rank();
+  peers_.size = ranks;
+  void* memory = peers_.memory[peers_.rank];
+  void* word = called_off_;
+  card.is_good = cudaGetDevice(&card.device) == cudaSuccess &&
+                 (memory != nullptr || cudaMalloc(&memory, kernels::peer_memory_bytes(ranks)) == cudaSuccess) &&
+                 cudaIpcGetMemHandle(&card.handle, memory) == cudaSuccess &&
+                 (word != nullptr || cudaHostAlloc(&word, sizeof(int), cudaHostAllocDefault) == cudaSuccess);
+  peers_.memory[peers_.rank] = static_cast<std::byte*>(memory);
+  peers_.called_off = called_off_ = static_cast<int*>(word);
+  if (!card.is_good) static_cast<void>(cudaGetLastError());
+  return card;
+}
+
+bool PeerMemory::open_all(const Card* cards) noexcept {
+  for (int rank = 0; rank < host_.world_size(); ++rank) {
+    if (!cards[rank].is_good) return false;
+  }
+  close_peers();
+  for (int rank = 0; rank < peers_.size; ++rank) {
+    if (rank == peers_.rank) continue;
+    // Atomics among GPUs are what tells NVLink from a bus, where NCCL knows better.
+    int has_link = 0;
+    void* memory = nullptr;
+    const bool opened =
+        cudaDeviceGetP2PAttribute(&has_link, cudaDevP2PAttrNativeAtomicSupported, cards[peers_.rank].device,
+                                  cards[rank].device) == cudaSuccess &&
+        has_link != 0 &&
+        cudaIpcOpenMemHandle(&memory, cards[rank].handle, cudaIpcMemLazyEnablePeerAccess) == cudaSuccess;
+    if (!opened) {
+      static_cast<void>(cudaGetLastError());
+      return false;
+    }
+    peers_.memory[rank] = static_cast<std::byte*>(memory);
+  }
+  return true;
+}
+
+bool PeerMemory::all_agree(bool own) {
+  int agreed = own ? 1 : 0;
+  host_.all_reduce_value(&agreed, DType::int32, Reduction::min, 1);
+  return agreed != 0;
+}
+
+void PeerMemory::clear() {
+  *static_cast<volatile int*>(called_off_) = 0;
+  // On a stream of its own: the worker's may be waiting for something, or be captured.
+  cudaStream_t stream = nullptr;
+  check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  cudaError_t code = cudaMemsetAsync(peers_.memory[peers_.rank], 0, kernels::peer_memory_bytes(peers_.size), stream);
+  if (code == cudaSuccess) code = cudaStreamSynchronize(stream);
+  static_cast<void>(cudaStreamDestroy(stream));
+  check_cuda(code, "clearing the memory for all_reduce");
+}
+
+void PeerMemory::call_off() noexcept {
+  if (state_ != State::connected) return;
+  *static_cast<volatile int*>(called_off_) = 1;
+  state_ = State::called_off;
+}
+
+void PeerMemory::close_peers() noexcept {
+  for (int rank = 0; rank < peers_.size; ++rank) {
+    if (rank == peers_.rank || peers_.memory[rank] == nullptr) continue;
+    static_cast<void>(cudaIpcCloseMemHandle(peers_.memory[rank]));
+    peers_.memory[rank] = nullptr;
+  }
+}
+
+void PeerMemory::close() noexcept {
+  close_peers();
+  if (peers_.size != 0) static_cast<void>(cudaFree(peers_.memory[peers_.rank]));
+  static_cast<void>(cudaFreeHost(called_off_));
+  peers_ = {};
+  called_off_ = nullptr;
+}
+
+}  // namespace syncrun::detail

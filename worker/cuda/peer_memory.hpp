@@ -1,0 +1,56 @@
+#pragma once
+
+// Memory of every GPU of the session that all the others write to, over NVLink: what small all_reduces go through. NCCL
+// does the rest.
+//
+//   none --connect(), by all ranks--> connected --call_off()--> called off --connect(), by all ranks--> connected
+//    '--> out of reach: somewhere no NVLink, or no leave to map a peer's memory
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "worker/collectives.hpp"
+#include "worker/cuda/peer_kernels.hpp"
+
+namespace syncrun::detail {
+
+class PeerMemory {
+ public:
+  /// `host`: where the ranks meet.
+  explicit PeerMemory(CpuComm& host) : host_(host) {}
+  ~PeerMemory();
+  PeerMemory(const PeerMemory&) = delete;
+  PeerMemory& operator=(const PeerMemory&) = delete;
+
+  /// Called by all ranks, in a command with collectives, unless connected or out of reach. False, on every rank, if it
+  /// turns out to be that. Throws Error (cuda), and what interrupts a meeting.
+  bool connect();
+  bool is_connected() const noexcept { return state_ == State::connected; }
+  bool is_out_of_reach() const noexcept { return state_ == State::out_of_reach; }
+  /// See kernels::peer_all_reduce. Connected; up to kernels::kMostShareBytes.
+  void all_reduce(DType dtype, Reduction reduction, void* values, std::size_t elements, double factor,
+                  cudaStream_t stream) const {
+    kernels::peer_all_reduce(peers_, dtype, reduction, values, elements, factor, stream);
+  }
+  /// Kernels that wait for peers give up; what they leave in the values means nothing.
+  void call_off() noexcept;
+
+ private:
+  enum class State : std::uint8_t { none, connected, called_off, out_of_reach };
+  struct Card;
+
+  Card make_card() noexcept;
+  bool open_all(const Card* cards) noexcept;
+  void clear();
+  void close_peers() noexcept;
+  void close() noexcept;
+  bool all_agree(bool own);
+
+  CpuComm& host_;
+  State state_ = State::none;
+  kernels::Peers peers_{};
+  int* called_off_ = nullptr;  // pinned
+};
+
+}  // namespace syncrun::detail
