@@ -8,9 +8,6 @@
 
 namespace syncrun::detail {
 
-namespace {
-
-/// Checks a selection against the rows there are, and writes it down for the workers.
 RowsSlot write_selection(const Rows& rows, std::int64_t available, const char* option, const std::string& of,
                          SessionCore& session, std::vector<std::uint64_t>& temporaries) {
   RowsSlot slot{rows.kind(), 0, 0, 0};
@@ -42,8 +39,6 @@ RowsSlot write_selection(const Rows& rows, std::int64_t available, const char* o
   }
   return slot;
 }
-
-}  // namespace
 
 void RowsCheck::complain_about_rows(const std::string& argument, std::int64_t rows) const {
   throw_usage(argument + " has " + std::to_string(rows) + " rows, but scattered arguments before it have " +

@@ -104,6 +104,11 @@ void NcclComm::drop_stale() noexcept {
   if ((comm_ != nullptr || peers_.is_connected()) && made_at_ <= failed) abort();
 }
 
+void NcclComm::meet_to_set_up(std::uint64_t purpose) {
+  const SettingUp noted(*this);
+  host_.meet_for(purpose);
+}
+
 void NcclComm::ensure() {
   drop_stale();
   if (comm_ != nullptr) return;
@@ -111,10 +116,7 @@ void NcclComm::ensure() {
   // to: calls on a communicator that does not block cost 40 us each. NCCL_RUNTIME_CONNECT=0, which workers are started
   // with, connects everything now, so that later calls wait for nobody on the host.)
   const bool may_fail = host_command_ == attachment_.command_in_progress();
-  if (may_fail) {
-    const SettingUp noted(*this);
-    host_.meet_for(purpose::kMakingComm);
-  }
+  if (may_fail) meet_to_set_up(purpose::kMakingComm);
   const ncclUniqueId id = exchange_id();
   check(ncclCommInitRank(&comm_, world_size(), id, rank()), "ncclCommInitRank");
   made_at_ = attachment_.command_in_progress();
