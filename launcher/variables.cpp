@@ -11,6 +11,7 @@
 #include "common/rows.hpp"
 #include "launcher/session_core.hpp"
 #include "syncrun/session.hpp"
+#include "syncrun/updates.hpp"
 
 namespace syncrun::detail {
 
@@ -25,6 +26,7 @@ struct Part {
   std::uint64_t offset = 0;  // in the segment; 0: only the shape changes
   Extents extents{};
   bool takes_part = true;
+  bool is_zero = false;
 };
 
 std::size_t bytes_of(const VariableRecord& variable, const Extents& extents) {
@@ -73,7 +75,7 @@ void run_transfer(VariableRecord& variable, const char* what, TransferDirection 
     in_flight.temporaries.push_back(command.transfers);
     auto* slots = session.segment().at<TransferSlot>(command.transfers);
     for (std::size_t rank = 0; rank < parts.size(); ++rank) {
-      slots[rank] = {parts[rank].offset, parts[rank].extents, parts[rank].takes_part};
+      slots[rank] = {parts[rank].offset, parts[rank].extents, parts[rank].takes_part, parts[rank].is_zero};
     }
   });
 }
@@ -238,6 +240,23 @@ void scatter_data(VariableRecord& variable, const DataRecord& data) {
   const std::span<const std::int64_t> extents(data.extents.data(), data.dimensions);
   send(variable, "scatter", variable.session->segment().at(data.offset), checked_bytes(data.dtype, extents),
        scatter_parts(variable, extents));
+}
+
+void zero_like(VariableRecord& variable, const VariableRecord& like, Share share) {
+  const Entry guard(*variable.session);
+  if (like.session != variable.session) throw_usage("'" + like.name + "' is of another session");
+  if (!like.has_shape) {
+    throw_usage("'" + like.name + "' has no shape yet: give it one with broadcast, scatter or set first");
+  }
+  const int world_size = variable.session->world_size();
+  std::vector<Part> parts(static_cast<std::size_t>(world_size));
+  for (int rank = 0; rank < world_size; ++rank) {
+    Part& part = parts[static_cast<std::size_t>(rank)];
+    part.extents = like.extents[static_cast<std::size_t>(rank)];
+    if (share == Share::own) part.extents[0] = share_of(part.extents[0], world_size, rank).count();
+    part.is_zero = true;
+  }
+  transfer(variable, "zeros", TransferDirection::to_variable, parts);
 }
 
 void all_reduce_variable(VariableRecord& variable, Reduction reduction) {

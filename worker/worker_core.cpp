@@ -371,6 +371,7 @@ void WorkerCore::run_transfer(const Command& command) {
     copy.capacity_bytes = bytes;
   }
   copy.extents = part.extents;
+  if (part.is_zero) device_->clear(device_->at(copy.place), bytes);
   if (part.offset != 0) device_->copy_in(device_->at(copy.place), attachment_.segment.at(part.offset), bytes);
   device_->finish();
 }

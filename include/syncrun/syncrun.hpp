@@ -15,5 +15,7 @@
 #include "syncrun/run.hpp"
 #include "syncrun/session.hpp"
 #include "syncrun/shared.hpp"
+#include "syncrun/update_rules.hpp"
+#include "syncrun/updates.hpp"
 #include "syncrun/version.hpp"
 #include "syncrun/worker.hpp"
