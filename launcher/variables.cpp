@@ -242,7 +242,7 @@ void scatter_data(VariableRecord& variable, const DataRecord& data) {
        scatter_parts(variable, extents));
 }
 
-void zero_like(VariableRecord& variable, const VariableRecord& like, Share share) {
+void zero_like(VariableRecord& variable, const VariableRecord& like, Zeros zeros) {
   const Entry guard(*variable.session);
   if (like.session != variable.session) throw_usage("'" + like.name + "' is of another session");
   if (!like.has_shape) {
@@ -253,7 +253,7 @@ void zero_like(VariableRecord& variable, const VariableRecord& like, Share share
   for (int rank = 0; rank < world_size; ++rank) {
     Part& part = parts[static_cast<std::size_t>(rank)];
     part.extents = like.extents[static_cast<std::size_t>(rank)];
-    if (share == Share::own) part.extents[0] = share_of(part.extents[0], world_size, rank).count();
+    if (zeros == Zeros::like_its_share) part.extents[0] = share_of(part.extents[0], world_size, rank).count();
     part.is_zero = true;
   }
   transfer(variable, "zeros", TransferDirection::to_variable, parts);

@@ -21,10 +21,10 @@ namespace syncrun {
 
 namespace detail {
 
-/// Gives every rank's copy of `variable` zeros, as many as its copy of `like` has elements; with `Share::own` as many as
-/// its share of those is.
-enum class Share : bool { all, own };
-void zero_like(VariableRecord& variable, const VariableRecord& like, Share share);
+/// Gives every rank's copy of `variable` zeros, as many as its copy of `like` has elements; or as many as its
+/// share of those is.
+enum class Zeros : bool { like_all, like_its_share };
+void zero_like(VariableRecord& variable, const VariableRecord& like, Zeros zeros);
 
 /// Vectors of float or of double, all the same.
 template <class T, class R>
@@ -90,7 +90,7 @@ template <UpdateRule Rule, class T>
 std::array<Shared<T, 1>, Rule::kState.size()> state_for(Session& session, const Shared<T, 1>& params) {
   const auto make = [&](std::string_view name) {
     Shared<T, 1> vector = session.shared<T, 1>(params.name() + "." + std::string(name));
-    detail::zero_like(*vector.record(), *params.record(), detail::Share::all);
+    detail::zero_like(*vector.record(), *params.record(), detail::Zeros::like_all);
     return vector;
   };
   return std::apply([&](auto... name) { return std::array<Shared<T, 1>, Rule::kState.size()>{make(name)...}; },
