@@ -134,6 +134,9 @@ class Session {
   /// is an error to use from then on. Throws what failed; the workers are gone in any case.
   void close() { detail::close_session(*core_); }
 
+  /// The framework's own handle.
+  const std::shared_ptr<detail::SessionCore>& core() const noexcept { return core_; }
+
  private:
   template <class Pointer>  // NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved on
   auto define(std::string_view name, std::shared_ptr<detail::ObjectRecord> object,
