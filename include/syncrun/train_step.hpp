@@ -74,12 +74,13 @@ class TrainStep {
     }
   }
 
-  const Shared<T, 1>& params() const noexcept { return params_; }
+  /// Handles, here and below.
+  Shared<T, 1> params() const noexcept { return params_; }
   /// Of the last call: the mean over all its rows, the same on every rank; if sharded, each rank's share only.
-  const Shared<T, 1>& gradient() const noexcept { return gradient_; }
+  Shared<T, 1> gradient() const noexcept { return gradient_; }
   /// The vectors that Rule::kState names, on every rank all or, if sharded, its share: gather() of that is all, and
   /// scatter(all) gives the shares back.
-  const std::array<Shared<T, 1>, kStates>& state() const noexcept { return state_; }
+  std::array<Shared<T, 1>, kStates> state() const noexcept { return state_; }
   /// Steps so far, and how many were made before: with params and state, all that a checkpoint needs.
   std::int64_t steps() const noexcept { return steps_; }
   void set_steps(std::int64_t steps) {

@@ -177,6 +177,21 @@ TEST_P(TrainStep, WeighsRanksAndSlicesByTheirRows) {
   }
 }
 
+TEST_P(TrainStep, GivesTheSameBitsInEveryRun) {
+  const Serial serial = problem(37, 300, 2);
+  const auto x = session().data(as<float>(serial.x), sr::Shape{37, 300});
+  const auto y = session().data(as<float>(serial.y));
+  const auto run = [&](sr::StepForm form) {
+    const auto weights = weights_of<float>(session(), serial);
+    auto step = sr::train_step<sr::Adam>(session(), loss_and_gradient<float>, weights, {.form = form});
+    for (int i = 0; i < 5; ++i) step(x, y, {}, {.slices = 3});
+    return weights.get(world_size() - 1).to_vector();
+  };
+  const auto replicated = run(sr::StepForm::replicated);
+  EXPECT_EQ(run(sr::StepForm::replicated), replicated);
+  EXPECT_EQ(run(sr::StepForm::sharded), run(sr::StepForm::sharded));
+}
+
 TEST_P(TrainStep, CanBeInFlightSeveralTimes) {
   Serial serial = problem(20, 6, 5);
   const auto x = session().data(serial.x, sr::Shape{20, 6});
