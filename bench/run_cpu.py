@@ -20,6 +20,8 @@ Every program prints one JSON object per line. Ours are looked up by name in the
     syncrun -n 2 bench_launch_program
                                      an empty program (or bench_launch); timed here, from start to exit
     bench_memory                     {"name": "memory", "impl": "syncrun", "workers": 8, "pss_bytes": ...}
+    bench_update --workers N         {"name": "update", ..., "median_us": ..., "copy_us": ...}: adam, and the fastest copy of
+                                     as many bytes
     bench_mnist --data DIR           {"name": "digits", "impl": "syncrun", "accuracy": ..., "seconds": ...}
 
 Python's standard library only; scikit-learn is used where --python has it.
@@ -41,7 +43,7 @@ import time
 from programs import commit, execute, find_executable, json_lines, machine
 
 HERE = pathlib.Path(__file__).resolve().parent
-GROUPS = ("empty_call", "all_reduce", "kill", "launch", "memory", "digits")
+GROUPS = ("empty_call", "all_reduce", "kill", "launch", "memory", "update", "digits")
 ONCE = ("kill", "memory")  # long, and already statistics over many rounds or of no spread
 PROGRAM_DEADLINE_S = 600
 LAUNCHES = 20
@@ -175,6 +177,11 @@ class Plan:
     def memory(self):
         yield [self._built("memory", "syncrun", "bench_memory")]
 
+    def update(self):
+        seconds = "1" if self.options.quick else "4"
+        for workers in (1, 2):
+            yield [self._built("update", "syncrun", "bench_update", ["--workers", str(workers), "--seconds", seconds])]
+
     def digits(self):
         data = str(self.options.data)
         command = [self.options.python, str(HERE / "comparators" / "sklearn_digits.py"), "--data", data]
@@ -254,7 +261,7 @@ class Figures:
         self.best = {}
         for (key, variant), lines in by_variant.items():
             figure = {"variant": variant, "samples": sum(line.get("samples", 0) for line in lines)}
-            for field in ("median_us", "p99_us", "pss_bytes", "accuracy", "seconds"):
+            for field in ("median_us", "copy_us", "p99_us", "pss_bytes", "accuracy", "seconds"):
                 values = [line[field] for line in lines if field in line]
                 if values:
                     figure[field] = statistics.median(values)
@@ -369,6 +376,17 @@ def memory_rows(figures):
                         lambda b: f"{b / GIB:.3f} GiB", lambda b: b <= 1.1 * GIB, "<= 1.1 GiB")
 
 
+def update_rows(figures):
+    for _, workers, figure in ours_in(figures, "update"):
+        of = f", {workers_text(workers)}" if workers else ""
+        row = fixed_row(figures, "update", f"adam, 25 M float32 parameters{of}", figure, "copy_us", time_text,
+                        lambda us: figure["median_us"] <= us / 0.85, ">= 85 % of a copy's bytes per second")
+        if figure is not None and "copy_us" in figure:
+            row.ours, row.theirs = time_text(figure["median_us"]), f"{time_text(figure['copy_us'])} (copy)"
+            row.ratio = f"{figure['copy_us'] / figure['median_us']:.2f}"
+        yield row
+
+
 def digits_rows(figures):
     for _, workers, figure in ours_in(figures, "digits"):
         of = f", {workers_text(workers)}" if workers else ""
@@ -395,6 +413,7 @@ def all_rows(figures, groups, cores):
         "kill": lambda: kill_rows(figures),
         "launch": lambda: launch_rows(figures),
         "memory": lambda: memory_rows(figures),
+        "update": lambda: update_rows(figures),
         "digits": lambda: digits_rows(figures),
     }
     return [row for group in groups for row in rows[group]()]

@@ -75,6 +75,7 @@ GROUPS = {
     "shuffle": Group("gpu_shuffle", "scatter", ("host_gather",)),
     "all_reduce": Group("gpu_all_reduce", "all_reduce", ("nccl", "nccl_registered"), fewest_devices=2),
     "launch": Group("gpu_launch", "launch to", ("torchrun",)),
+    "update": Group("gpu_update", "update", ("copy",)),
     "mnist": Group("mnist_step", "MNIST step", ("torch_ddp", "torch_graph")),
 }
 
@@ -91,6 +92,8 @@ def target_ratio(group, what, comparator):
         return 0.97 if what.startswith(LARGE_ALL_REDUCES) else 1.0
     if group == "launch":
         return 3.0
+    if group == "update":
+        return 0.85
     if group == "mnist" and not what.endswith("not waited for"):
         return {"torch_ddp": 8.0, "torch_graph": 1.5}[comparator]
     return None
@@ -152,6 +155,9 @@ class Plan:
         yield self._ours("launch", devices, "bench_gpu_launch")
         yield self._ours("launch", devices, "bench_gpu_launch_step")
         yield self._torchrun("launch", "torchrun", devices, "torch_launch.py")
+
+    def update(self, devices):
+        yield self._ours("update", devices, "bench_gpu_update", "--seconds", self.seconds)
 
     def mnist(self, devices):
         batches, dtypes = (("500",), ("float32",)) if self.options.quick else (("500", "4000"), ("float32", "tf32"))

@@ -21,6 +21,8 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/construct.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/fields.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/signature.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/step.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/update_work.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/dtype.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/error.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/function.hpp
@@ -31,5 +33,8 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/session.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/shared.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/syncrun.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/train_step.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/update_rules.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/updates.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/version.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/worker.hpp)

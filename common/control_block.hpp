@@ -134,6 +134,7 @@ struct TransferSlot {
   std::uint64_t offset;    // in the segment; 0: only the shape changes
   std::array<std::int64_t, kMaxDimensions> extents;
   bool takes_part;
+  bool is_zero;  // no values come: it is filled with zeros
 };
 enum class TransferDirection : std::uint8_t { to_variable, from_variable };
 

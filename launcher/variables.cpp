@@ -14,6 +14,7 @@
 #include "common/rows.hpp"
 #include "launcher/rows_check.hpp"
 #include "syncrun/session.hpp"
+#include "syncrun/updates.hpp"
 
 namespace syncrun::detail {
 
@@ -28,6 +29,7 @@ struct Part {
   std::uint64_t offset = 0;  // in the segment; 0: only the shape changes
   Extents extents{};
   bool takes_part = true;
+  bool is_zero = false;
 };
 
 /// What goes to, or comes from, the copies of one variable.
@@ -177,7 +179,7 @@ void run_transfers(SessionCore& session, const char* what, TransferDirection dir
     auto* slot = session.segment().at<TransferSlot>(command.transfers);
     for (const auto& transfer : transfers) {
       for (const Part& part : transfer.parts) {
-        *slot++ = {transfer.variable->entry, part.offset, part.extents, part.takes_part};
+        *slot++ = {transfer.variable->entry, part.offset, part.extents, part.takes_part, part.is_zero};
       }
     }
   });
@@ -329,6 +331,21 @@ void scatter_values(std::span<const Delivery> deliveries, const ScatterOptions& 
     transfers.push_back({delivery.variable.get(), scatter_parts(*delivery.variable, rows)});
   }
   to_variables(session, "scatter", transfers);
+}
+
+void zero_like(VariableRecord& variable, const VariableRecord& like, Zeros zeros) {
+  SessionCore& session = *variable.session;
+  const Entry guard(session);
+  if (like.session != variable.session) throw_usage("'" + like.name + "' is of another session");
+  if (!like.has_shape) {
+    throw_usage("'" + like.name + "' has no shape yet: give it one with broadcast, scatter or set first");
+  }
+  std::vector<Part> parts;
+  for (int rank = 0; rank < session.world_size(); ++rank) {
+    Part& part = parts.emplace_back(Part{.extents = like.extents[static_cast<std::size_t>(rank)], .is_zero = true});
+    if (zeros == Zeros::like_its_share) part.extents[0] = share_of(part.extents[0], session.world_size(), rank).count();
+  }
+  to_variables(session, "zeros", {{&variable, std::move(parts)}});
 }
 
 void set_on_rank(VariableRecord& variable, int rank, std::span<const std::int64_t> extents, const void* values) {

@@ -73,6 +73,12 @@ void WorkerCall::accept_scalar(std::size_t output, const OutputType& type, const
 void WorkerCall::accept_device_scalar(std::size_t output, const OutputType& type, const void* place) {
   core_->running().accept_device_scalar(output, type, place);
 }
+SliceRows WorkerCall::slice_rows() { return core_->running().rows_of_slice(); }
+void WorkerCall::add_slice(DType dtype, void* into, const void* value, std::size_t elements) {
+  const SliceRows rows = slice_rows();
+  core_->device().accumulate(dtype, Reduction::avg, into, value, detail::weights_of(rows.before, rows.count), elements);
+}
+void WorkerCall::average_over_slices() { core_->running().average_over_slices(); }
 void WorkerCall::replay(void (*run)(void* context), void* context) { core_->running().replay(run, context); }
 
 std::span<const std::byte> WorkerCall::construction_arguments() {

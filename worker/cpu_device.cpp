@@ -8,6 +8,7 @@
 #include "common/reduce.hpp"
 #include "common/rows.hpp"
 #include "common/segment.hpp"
+#include "common/update.hpp"
 #include "worker/device.hpp"
 
 namespace syncrun::detail {
@@ -85,6 +86,8 @@ class CpuDevice final : public Device {
     const std::array<void*, 1> destinations{into};
     reduce_elements(dtype, reduction, destinations, sources, weights, elements);
   }
+
+  void apply_update(const UpdateWork& work) override { update_elements(work); }
 
   std::uint64_t share_output(OutputBuffer buffer) override {
     return buffer.data() == nullptr ? 0 : segment_.offset_of(buffer.detach());

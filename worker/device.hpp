@@ -13,6 +13,7 @@
 
 #include "common/shared_heap.hpp"
 #include "syncrun/cuda_worker.hpp"
+#include "syncrun/detail/update_work.hpp"
 #include "syncrun/dtype.hpp"
 #include "syncrun/output.hpp"
 #include "syncrun/reduction.hpp"
@@ -105,6 +106,9 @@ class Device {
   /// into = into (op) value. For avg a running mean: each counts by its weight, a fraction of the two together.
   virtual void accumulate(DType dtype, Reduction reduction, void* into, const void* value,
                           std::array<double, 2> weights, std::size_t elements) = 0;
+
+  /// Applies an update rule to parameters and state in device memory, with a gradient that is there too.
+  virtual void apply_update(const UpdateWork& work) = 0;
 
   /// Brings an output (of allocate_output or adopt_output) to where others can read it once finish() has returned: the
   /// offset in the segment of memory of the arena, which is the caller's to free. 0 for an empty one.

@@ -119,6 +119,17 @@ std::int64_t RunningCall::rows_of_all() const {
   return all;
 }
 
+SliceRows RunningCall::rows_of_slice() const noexcept {
+  if (!has_rows()) return {0, 1, true};
+  return {slice_.begin - share_.begin, slice_.count(), slice_index_ + 1 == command_->slices};
+}
+
+void RunningCall::average_over_slices() noexcept {
+  if (!has_rows()) return;
+  comm().rows = share_.count();
+  comm().all_rows = command_->rows;
+}
+
 void RunningCall::finish_slice() {
   if (update_arguments_ == 0) return;
   for (std::size_t i = 0; i < command_->arguments_count; ++i) {

@@ -42,6 +42,9 @@ class RunningCall {
   std::int64_t slice_rows() const noexcept { return has_rows() ? slice_.count() : 1; }
   std::int64_t first_row() const noexcept { return first_row_of_call_ + slice_.begin; }
   int slice() const noexcept { return slice_index_; }
+  SliceRows rows_of_slice() const noexcept;
+  /// Averages among the ranks are by the rows of the whole call, no longer of the slice.
+  void average_over_slices() noexcept;
   CommCore& comm() noexcept;
   Comm& user_comm() noexcept { return *user_comm_; }
 

@@ -32,14 +32,14 @@ void average_scalar(std::array<std::byte, 8>& total, double& sum, const void* va
 }  // namespace
 
 void RunningCall::accept_scalar(std::size_t output, const OutputType& type, const void* value) {
+  const std::int64_t rows = slice_rows();
+  if (rows == 0) return;
   if (recording_ != nullptr) {
     throw_usage("output " + std::to_string(output) +
                 " of a replayable function is a number that the host knows, which would be the same for ever: return "
                 "Output::in_device_memory");
   }
   PendingOutput& pending = outputs_[output];
-  const std::int64_t rows = slice_rows();
-  if (rows == 0) return;
   if (type.reduction == Reduction::avg) {
     const auto before = static_cast<double>(pending.rows);
     const auto weight = static_cast<double>(rows);

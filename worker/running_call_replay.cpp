@@ -41,6 +41,10 @@ void RunningCall::replay(void (*run)(void* context), void* context) {
   key_.push_back(static_cast<std::uint64_t>(slice_rows()));
   key_.push_back(static_cast<std::uint64_t>(first_row()));
   key_.push_back(static_cast<std::uint64_t>(slice_index_));
+  // What comes after a last slice, and with what weights (see rows_of_slice).
+  key_.push_back(static_cast<std::uint64_t>(command_->slices));
+  key_.push_back(static_cast<std::uint64_t>(command_->rows));
+  key_.push_back(static_cast<std::uint64_t>(share_.count()));
   key_.push_back(static_cast<std::uint64_t>(command_->target));
   Recording& recording = recording_of(key_);
   recording.last_use = command_->id;

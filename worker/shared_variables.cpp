@@ -265,6 +265,7 @@ void WorkerCore::run_transfer(TransferDirection direction, const TransferSlot& p
   if (entry.is_freed) return release_copy(copy);
   make_room(copy, bytes);
   copy.extents = part.extents;
+  if (part.is_zero) device_->clear(device_->at(copy.place), bytes);
   if (part.offset != 0) device_->copy_in(device_->at(copy.place), attachment_.segment.at(part.offset), bytes);
 }
 

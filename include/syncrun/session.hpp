@@ -201,6 +201,9 @@ class Session {
   /// is an error to use from then on. Throws what failed; the workers are gone in any case.
   void close() { detail::close_session(*core_); }
 
+  /// The framework's own handle.
+  const std::shared_ptr<detail::SessionCore>& core() const noexcept { return core_; }
+
  private:
   std::vector<std::shared_ptr<detail::VariableRecord>> resolve(const SharedList& list, const char* what) const {
     return detail::resolve(*core_, list.variables(), what);

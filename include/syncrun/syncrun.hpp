@@ -16,5 +16,8 @@
 #include "syncrun/run.hpp"
 #include "syncrun/session.hpp"
 #include "syncrun/shared.hpp"
+#include "syncrun/train_step.hpp"
+#include "syncrun/update_rules.hpp"
+#include "syncrun/updates.hpp"
 #include "syncrun/version.hpp"
 #include "syncrun/worker.hpp"

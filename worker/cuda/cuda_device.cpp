@@ -11,6 +11,7 @@
 #include "common/segment.hpp"
 #include "worker/cuda/check.hpp"
 #include "worker/cuda/kernels.hpp"
+#include "worker/cuda/update_kernels.hpp"
 
 #ifdef SYNCRUN_HAVE_CUDNN
 #include <cudnn.h>
@@ -181,6 +182,8 @@ void CudaDevice::accumulate(DType dtype, Reduction reduction, void* into, const 
                             std::array<double, 2> weights, std::size_t elements) {
   kernels::accumulate(dtype, reduction, into, value, weights[0], weights[1], elements, stream_);
 }
+
+void CudaDevice::apply_update(const UpdateWork& work) { kernels::apply_update(work, stream_); }
 
 // ---- outputs --------------------------------------------------------------------------------------------------
 

@@ -70,6 +70,8 @@ class CudaDevice final : public Device {
   void accumulate(DType dtype, Reduction reduction, void* into, const void* value, std::array<double, 2> weights,
                   std::size_t elements) override;
 
+  void apply_update(const UpdateWork& work) override;
+
   std::uint64_t share_output(OutputBuffer buffer) override;
   std::size_t large_output_bytes() const noexcept override { return std::size_t{64} << 10U; }
   bool shares_before_reducing() const noexcept override { return false; }

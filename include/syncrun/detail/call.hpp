@@ -64,6 +64,13 @@ struct BodyPointer {
   bool is_member = false;
 };
 
+/// A slice, among this rank's rows of a call; a call without rows counts as one row.
+struct SliceRows {
+  std::int64_t before;
+  std::int64_t count;
+  bool is_last;
+};
+
 class WorkerCall;
 using Thunk = void (*)(WorkerCall& call, const BodyPointer& body);
 
@@ -196,6 +203,14 @@ class WorkerCall {
   void accept_scalar(std::size_t output, const OutputType& type, const void* value);
   /// The same of a number in device memory.
   void accept_device_scalar(std::size_t output, const OutputType& type, const void* place);
+
+  // Train steps.
+  SliceRows slice_rows();
+  /// into = the mean over the rows of the slices before, which it holds, and of the current slice, which `value` holds.
+  void add_slice(DType dtype, void* into, const void* value, std::size_t elements);
+  /// From here on Comm::avg counts each rank by its rows of all slices.
+  void average_over_slices();
+  WorkerCore& core() noexcept { return *core_; }
 
   /// The current slice of a replayable function, once its arguments are bound: `run` calls the body and hands over its
   /// outputs. Where a graph of the same arguments is there, that is launched instead.

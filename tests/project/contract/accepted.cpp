@@ -39,6 +39,25 @@ void on_gpu(sr::CudaWorker&, sr::Comm& comm, sr::Local<float, 1> gradient, sr::D
   comm.avg(gradient);
 }
 
+sr::Avg<double> gradient_of(sr::Scattered<const float, 2>, sr::Local<float, 1> params, sr::Local<float, 1> gradient) {
+  gradient[0] = params[0];
+  return 0;
+}
+sr::Avg<double> gradient_on_gpu(sr::CudaWorker&, sr::Scattered<const float, 2>, sr::Local<float, 1>,
+                                sr::Local<float, 1> gradient) {
+  return sr::Avg<double>::in_device_memory(reinterpret_cast<const double*>(gradient.data()));
+}
+void update_by_hand(sr::CpuWorker& worker, sr::Adam adam, sr::Local<float, 1> params, sr::Local<float, 1> gradient) {
+  std::vector<float> m(gradient.span().size());
+  std::vector<float> v(gradient.span().size());
+  sr::update(worker, adam, params, gradient, m, v);
+  sr::update(worker, sr::Sgd{.learning_rate = 1}, params.span().subspan(1), std::span<const float>(m).subspan(1));
+}
+void update_on_gpu(sr::CudaWorker& worker, sr::DeviceScalar<sr::Momentum> rule, sr::Local<double, 1> params,
+                   sr::Local<double, 1> gradient, sr::Local<double, 1> v) {
+  sr::update(worker, rule, params, gradient, v);
+}
+
 constexpr double kFactor = 2;
 
 void program(sr::Session& session) {
@@ -57,6 +76,15 @@ void program(sr::Session& session) {
   session.function(tally)(session.shared<int, 1>());
   session.function(with_peers)(session.shared<float, 1>());
   session.function(sr::replayable(on_gpu))(session.shared<float, 1>(), 1);
+  session.function(update_by_hand)({.step = 1}, session.shared<float, 1>(), session.shared<float, 1>());
+  session.function(sr::replayable(update_on_gpu));
+  auto step =
+      sr::train_step<sr::Adam>(session, gradient_of, sr::replayable(gradient_on_gpu), session.shared<float, 1>());
+  [[maybe_unused]] const double loss = step(x, {.learning_rate = 1e-3}, {.slices = 2});
+  step.async(x, {}).get();
+  auto sharded = sr::train_step<sr::Sgd>(session, gradient_of, session.shared<float, 1>(),
+                                         {.form = sr::StepForm::sharded, .name = "sharded"});
+  sharded(x, {});
   session.function(configure)(Settings{{1, 2, 3, 4}, 5}, 6, 7);
   session.function(stats)(x);
   session.function(one_field)(x);

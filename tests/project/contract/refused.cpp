@@ -31,6 +31,20 @@ void fill(float& value) { value = 0; }
 void fill(std::vector<float> values) { static_cast<void>(values); }
 #elif defined(WRITABLE_INPUT)
 void fill(sr::Scattered<float, 2> x) { x(0, 0) = 0; }
+#elif defined(STEP_WITHOUT_GRADIENT)
+void step_body(sr::Scattered<const float, 2>, sr::Local<float, 1>, float) {}
+#elif defined(STEP_WITH_TWO_TYPES)
+void step_body(sr::Scattered<const float, 2>, sr::Local<float, 1>, sr::Local<double, 1>) {}
+#elif defined(STEP_FOR_OTHER_PARAMETERS)
+void step_body(sr::Scattered<const float, 2>, sr::Local<double, 1>, sr::Local<double, 1>) {}
+#elif defined(UPDATE_WITHOUT_STATE)
+void fill(sr::CpuWorker& worker, sr::Local<float, 1> params, sr::Local<float, 1> gradient) {
+  sr::update(worker, sr::Adam{.step = 1}, params, gradient);
+}
+#elif defined(UPDATE_OF_INTEGERS)
+void fill(sr::CpuWorker& worker, sr::Local<int, 1> params, sr::Local<int, 1> gradient) {
+  sr::update(worker, sr::Sgd{}, params, gradient);
+}
 #endif
 
 }  // namespace
@@ -60,6 +74,10 @@ int main(int argc, char** argv) {
     session.function(mean);
 #elif defined(RESULT_WITH_ANOTHER_FIELD) || defined(RESULT_THAT_IS_A_NUMBER)
     session.function(stats);
+#elif defined(STEP_WITHOUT_GRADIENT) || defined(STEP_WITH_TWO_TYPES) || defined(STEP_FOR_OTHER_PARAMETERS)
+    sr::train_step<sr::Adam>(session, step_body, session.shared<float, 1>());
+#elif defined(UPDATE_WITHOUT_STATE) || defined(UPDATE_OF_INTEGERS)
+    session.function(fill);
 #elif defined(POINTER_PARAMETER) || defined(REFERENCE_PARAMETER) || defined(PARAMETER_THAT_OWNS_MEMORY) || \
     defined(WRITABLE_INPUT)
     session.function(fill);

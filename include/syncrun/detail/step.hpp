@@ -1,0 +1,178 @@
+#pragma once
+
+// A train step on the workers: the thunk that runs the user's body on each slice, gathers the gradient of all slices, and
+// after the last one averages it over the ranks and applies the rule. It is one body to the rest of the framework.
+
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "syncrun/detail/call.hpp"
+#include "syncrun/detail/signature.hpp"
+#include "syncrun/updates.hpp"
+
+namespace syncrun {
+
+/// What every rank holds of a rule's state, and does of its work.
+enum class StepForm : std::uint8_t {
+  replicated,  ///< All of it: all_reduce of the gradient, update.
+  sharded      ///< Its share: reduce_scatter of the gradient, update of the share, all_gather of the parameters.
+};
+
+namespace detail {
+
+template <class T, std::size_t>
+using VectorOfIndex = Local<T, 1>;
+
+/// The last two parameters of a body: Local<T, 1> params, Local<T, 1> gradient.
+template <class... P>
+struct StepVectors {
+  static constexpr std::size_t kCount = sizeof...(P);
+  static_assert(kCount >= 2, "the body of a train step ends in Local<T, 1> params, Local<T, 1> gradient");
+  using Vector = std::remove_cvref_t<std::tuple_element_t<kCount - 1, std::tuple<P...>>>;
+  static constexpr bool kIsRight = std::is_same_v<Vector, Local<float, 1>> || std::is_same_v<Vector, Local<double, 1>>;
+  static_assert(kIsRight &&
+                    std::is_same_v<std::remove_cvref_t<std::tuple_element_t<kCount - 2, std::tuple<P...>>>, Vector>,
+                "the body of a train step ends in Local<T, 1> params, Local<T, 1> gradient, with T float or double");
+  using T = typename Vector::element_type;
+};
+
+/// The parameters of a body, as the arguments of a template.
+template <class F>
+struct BodyShape;
+// clang-format off
+template <class R, class... P> struct BodyShape<R (*)(P...)> { template <template <class, class...> class To> using In = To<R, P...>; };
+template <class R, class... P> struct BodyShape<R (*)(P...) noexcept> : BodyShape<R (*)(P...)> {};
+template <class R, class C, class... P> struct BodyShape<R (C::*)(P...)> : BodyShape<R (*)(P...)> {};
+template <class R, class C, class... P> struct BodyShape<R (C::*)(P...) const> : BodyShape<R (*)(P...)> {};
+template <class R, class C, class... P> struct BodyShape<R (C::*)(P...) noexcept> : BodyShape<R (*)(P...)> {};
+template <class R, class C, class... P> struct BodyShape<R (C::*)(P...) const noexcept> : BodyShape<R (*)(P...)> {};
+// clang-format on
+
+/// What a step of a body R(P...) takes, returns and does.
+template <UpdateRule Rule>
+struct StepOf {
+  static constexpr std::size_t kStates = Rule::kState.size();
+
+  template <class R, class... P>
+  struct Of {
+    using T = typename StepVectors<P...>::T;
+    using Vector = Local<T, 1>;
+    static constexpr std::size_t kCount = sizeof...(P);
+
+    /// The body's own parameters, the state vectors, room for the gradient of one slice, and the rule.
+    template <std::size_t... I>
+    static auto signature(std::index_sequence<I...>)
+        -> Signature<R, Comm&, P..., VectorOfIndex<T, I>..., Vector, DeviceScalar<Rule>>;
+    using Sig = decltype(signature(std::make_index_sequence<kStates>{}));
+
+    /// One slice. `all` are the parameters of Sig; `body` takes the first of them, up to the gradient.
+    template <StepForm kForm, BodyDevice kDevice, class Body, class... A>
+    static R run_slice(WorkerCall& call, Body& body, A&&... parameters) {
+      const auto all = std::forward_as_tuple(std::forward<A>(parameters)...);
+      const SliceRows rows = call.slice_rows();
+      const Vector& gradient = std::get<kCount>(all);
+      const Vector& slice_gradient = std::get<kCount + kStates + 1>(all);
+      const Vector& target = rows.before == 0 ? gradient : slice_gradient;
+      // As any function, a body without a Comm& is not run where there are no rows; the rest is.
+      const bool is_run = rows.count != 0 || (std::same_as<P, Comm&> || ...);
+      const auto run_body = [&]<std::size_t... I>(std::index_sequence<I...>) -> R {
+        return body(std::get<I + 1>(all)..., target);
+      };
+      if constexpr (std::is_void_v<R>) {
+        if (is_run) run_body(std::make_index_sequence<kCount - 1>{});
+        end_slice<kForm, kDevice>(call, rows, all, std::make_index_sequence<kStates>{});
+      } else {
+        R result = is_run ? run_body(std::make_index_sequence<kCount - 1>{}) : R{};
+        end_slice<kForm, kDevice>(call, rows, all, std::make_index_sequence<kStates>{});
+        return result;
+      }
+    }
+
+   private:
+    template <StepForm kForm, BodyDevice kDevice, class All, std::size_t... I>
+    static void end_slice(WorkerCall& call, const SliceRows& rows, const All& all, std::index_sequence<I...>) {
+      Comm& comm = std::get<0>(all);
+      const Vector& params = std::get<kCount - 1>(all);
+      const Vector& gradient = std::get<kCount>(all);
+      const Vector& slice_gradient = std::get<kCount + kStates + 1>(all);
+      const Rule* const rule = std::get<kCount + kStates + 2>(all).data();
+      constexpr auto kPlace = kDevice == BodyDevice::cuda ? UpdateWork::RulePlace::device : UpdateWork::RulePlace::host;
+      if (rows.before != 0 && rows.count != 0)
+        call.add_slice(dtype_of<T>, gradient.data(), slice_gradient.data(), length_of(gradient));
+      if (!rows.is_last) return;
+
+      call.average_over_slices();
+      if constexpr (kForm == StepForm::replicated) {
+        comm.avg(gradient);
+        update_on(call.core(), rule, kPlace, params, gradient, std::get<kCount + 1 + I>(all)...);
+      } else {
+        const Share own = comm.share(params.size());
+        const auto part_of = [&own](const Vector& vector) {
+          return vector.span().subspan(static_cast<std::size_t>(own.begin), static_cast<std::size_t>(own.count));
+        };
+        const std::span<T> own_params = part_of(params);
+        const std::span<T> own_gradient = part_of(gradient);
+        comm.reduce_scatter(gradient, own_gradient, Reduction::avg);
+        update_on(call.core(), rule, kPlace, own_params, own_gradient, std::get<kCount + 1 + I>(all)...);
+        comm.all_gather(own_params, params);
+      }
+    }
+  };
+};
+
+/// The thunk of a step around a body of type Pointer.
+template <UpdateRule Rule, StepForm kForm, class Pointer>
+struct StepThunk {
+  using Step = typename BodyShape<Pointer>::template In<StepOf<Rule>::template Of>;
+  using R = typename BodyTraits<Pointer>::ResultType;
+  static constexpr BodyDevice kDevice = BodyTraits<Pointer>::kDevice;
+
+  static void run(WorkerCall& call, const BodyPointer& body) {
+    with_body(call, body, [&](auto& invoke) {
+      Step::Sig::run(call, [&](auto&&... p) -> R {
+        return Step::template run_slice<kForm, kDevice>(call, invoke, std::forward<decltype(p)>(p)...);
+      });
+    });
+  }
+  static void replay(WorkerCall& call, const BodyPointer& body) {
+    with_body(call, body, [&](auto& invoke) {
+      Step::Sig::replay(call, [&](auto&&... p) -> R {
+        return Step::template run_slice<kForm, kDevice>(call, invoke, std::forward<decltype(p)>(p)...);
+      });
+    });
+  }
+
+ private:
+  template <class Run>
+  static void with_body(WorkerCall& call, const BodyPointer& body, Run&& run) {
+    const auto pointer = from_body_pointer<Pointer>(body);
+    if constexpr (std::is_member_function_pointer_v<Pointer>) {
+      auto& object = *static_cast<typename BodyTraits<Pointer>::Owner*>(call.object());
+      auto invoke = [&](auto&&... p) -> R { return (object.*pointer)(std::forward<decltype(p)>(p)...); };
+      run(invoke);
+    } else {
+      auto invoke = [&](auto&&... p) -> R { return pointer(std::forward<decltype(p)>(p)...); };
+      run(invoke);
+    }
+  }
+};
+
+template <UpdateRule Rule, StepForm kForm, class Pointer>
+Body make_step_body(Pointer pointer) noexcept {
+  using Thunk = StepThunk<Rule, kForm, Pointer>;
+  return {Thunk::kDevice, &Thunk::run, to_body_pointer(pointer)};
+}
+template <UpdateRule Rule, StepForm kForm, class Pointer>
+Body make_step_body(const Replayable<Pointer>& replayable) noexcept {
+  using Thunk = StepThunk<Rule, kForm, Pointer>;
+  return {Thunk::kDevice, &Thunk::replay, to_body_pointer(replayable.body)};
+}
+template <UpdateRule Rule, class Pointer>
+Body make_step_body(const Pointer& pointer, StepForm form) noexcept {
+  return form == StepForm::sharded ? make_step_body<Rule, StepForm::sharded>(pointer)
+                                   : make_step_body<Rule, StepForm::replicated>(pointer);
+}
+
+}  // namespace detail
+}  // namespace syncrun

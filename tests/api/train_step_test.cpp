@@ -1,0 +1,349 @@
+// Train steps: against the same steps computed here, serially and over all rows at once, for any number of workers and of
+// slices, replicated and sharded.
+
+#include <cmath>
+#include <random>
+
+#include "tests/support/least_squares.hpp"
+#include "tests/support/on_workers.hpp"
+
+namespace {
+
+using least_squares::as;
+using least_squares::problem;
+using least_squares::Serial;
+
+class TrainStep : public OnWorkers {};
+INSTANTIATE_ON_WORKERS(TrainStep, 1, 2, 3, 5, 8);
+
+/// Least squares: the mean over rows of (x p - y)^2, and its gradient.
+template <class T>
+sr::Avg<double> loss_and_gradient(sr::CpuWorker&, sr::Scattered<const T, 2> x, sr::Scattered<const T, 1> y,
+                                  sr::Local<T, 1> params, sr::Local<T, 1> gradient) {
+  std::fill(gradient.begin(), gradient.end(), T{0});
+  double loss = 0;
+  const auto rows = static_cast<T>(x.rows());
+  for (std::int64_t row = 0; row < x.rows(); ++row) {
+    T error = -y[row];
+    for (std::int64_t i = 0; i < params.size(); ++i) error += x(row, i) * params[i];
+    for (std::int64_t i = 0; i < params.size(); ++i) gradient[i] += 2 * error * x(row, i) / rows;
+    loss += static_cast<double>(error) * static_cast<double>(error);
+  }
+  return loss / static_cast<double>(x.rows());
+}
+
+template <class T>
+sr::Shared<T, 1> weights_of(sr::Session& session, const Serial& serial) {
+  auto weights = session.shared<T, 1>("weights");
+  weights.broadcast(as<T>(serial.params));
+  return weights;
+}
+
+template <class T>
+void expect_equal_on_all_ranks(sr::Session& session, const sr::Shared<T, 1>& weights, const std::vector<double>& values,
+                               double tolerance) {
+  const auto first = weights.get(0).to_vector();
+  for (std::size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(first[i], values[i], tolerance) << "parameter " << i;
+  for (int rank = 1; rank < session.world_size(); ++rank) EXPECT_EQ(weights.get(rank).to_vector(), first);
+}
+
+/// Ten steps on random batches, of random numbers of slices; fewer parameters than ranks, more, and none.
+template <class T>
+void follow(sr::Session& session, sr::StepForm form, double tolerance) {
+  std::mt19937 random(7);
+  for (const std::int64_t columns : {std::int64_t{1}, std::int64_t{3}, std::int64_t{17}, std::int64_t{800}}) {
+    constexpr std::int64_t kRows = 40;
+    Serial serial = problem(kRows, columns, 3);
+    const auto x = session.data(as<T>(serial.x), sr::Shape{kRows, columns});
+    const auto y = session.data(as<T>(serial.y));
+    const auto weights = weights_of<T>(session, serial);
+    auto step = sr::train_step<sr::Adam>(session, loss_and_gradient<T>, weights, {.form = form});
+    for (int i = 0; i < 10; ++i) {
+      std::vector<std::int64_t> batch(1 + random() % kRows);
+      for (auto& row : batch) row = static_cast<std::int64_t>(random() % kRows);
+      const auto slices = static_cast<std::int64_t>(1 + random() % std::min<std::size_t>(batch.size(), 6));
+      const sr::Adam adam{.learning_rate = 0.02 / (1 + i)};
+      const double loss = step(x, y, adam, {.batch = batch, .slices = slices});
+      EXPECT_NEAR(loss, serial.take(batch, adam), tolerance * 100);
+    }
+    EXPECT_EQ(step.steps(), 10);
+    expect_equal_on_all_ranks(session, weights, serial.params, tolerance);
+  }
+}
+
+TEST_P(TrainStep, IsTheSameForAnyNumberOfWorkersAndSlices) {
+  follow<double>(session(), sr::StepForm::replicated, 1e-12);
+  follow<float>(session(), sr::StepForm::replicated, 1e-5);
+}
+
+TEST_P(TrainStep, IsTheSameSharded) {
+  follow<double>(session(), sr::StepForm::sharded, 1e-12);
+  follow<float>(session(), sr::StepForm::sharded, 1e-5);
+}
+
+/// After ten steps: float64 to 1e-12, float32 to 1e-6.
+template <class Rule, class T>
+void expect_forms_agree(sr::Session& session, const Rule& rule, double tolerance) {
+  const Serial serial = problem(30, 13, 11);
+  const auto x = session.data(as<T>(serial.x), sr::Shape{30, 13});
+  const auto y = session.data(as<T>(serial.y));
+  const auto whole = weights_of<T>(session, serial);
+  const auto shared_out = weights_of<T>(session, serial);
+  auto replicated = sr::train_step<Rule>(session, loss_and_gradient<T>, whole);
+  auto sharded = sr::train_step<Rule>(session, loss_and_gradient<T>, shared_out, {.form = sr::StepForm::sharded});
+  for (int i = 0; i < 10; ++i) {
+    const sr::CallOptions options{.slices = 1 + i % 3};
+    EXPECT_DOUBLE_EQ(replicated(x, y, rule, options), sharded(x, y, rule, options));
+  }
+  const auto expected = whole.get(0).to_vector();
+  expect_equal_on_all_ranks(session, shared_out, {expected.begin(), expected.end()}, tolerance);
+  for (std::size_t i = 0; i < Rule::kState.size(); ++i) {
+    const auto gathered = sharded.state()[i].gather().to_vector();
+    const auto all = replicated.state()[i].get(0).to_vector();
+    ASSERT_EQ(gathered.size(), all.size());
+    for (std::size_t j = 0; j < all.size(); ++j) EXPECT_NEAR(gathered[j], all[j], tolerance);
+  }
+}
+
+template <class Rule>
+void expect_forms_agree(sr::Session& session, const Rule& rule) {
+  expect_forms_agree<Rule, double>(session, rule, 1e-12);
+  expect_forms_agree<Rule, float>(session, rule, 1e-6);
+}
+
+TEST_P(TrainStep, ShardsTheStateOfEveryRule) {
+  expect_forms_agree(session(), sr::Sgd{});
+  expect_forms_agree(session(), sr::Momentum{});
+  expect_forms_agree(session(), sr::Nesterov{});
+  expect_forms_agree(session(), sr::Adagrad{});
+  expect_forms_agree(session(), sr::RmsProp{});
+  expect_forms_agree(session(), sr::Adadelta{});
+  expect_forms_agree(session(), sr::Adam{.decoupled_weight_decay = 0.01});
+  expect_forms_agree(session(), sr::Adamax{});
+}
+
+TEST_P(TrainStep, ShardsHoldTheirShareOnly) {
+  Serial serial = problem(9, 10, 1);
+  const auto weights = weights_of<float>(session(), serial);
+  const auto step =
+      sr::train_step<sr::Adam>(session(), loss_and_gradient<float>, weights, {.form = sr::StepForm::sharded});
+  std::int64_t all = 0;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    const std::int64_t own = step.state()[0].shape(rank)[0];
+    EXPECT_LE(std::abs(own - 10 / world_size()), 1);
+    all += own;
+  }
+  EXPECT_EQ(all, 10);
+  EXPECT_EQ(step.state()[1].name(), "weights.v");
+  EXPECT_EQ(step.gradient().name(), "weights.gradient");
+}
+
+TEST_P(TrainStep, EverySliceSeesTheOriginalParameters) {
+  auto weights = session().shared<double, 1>("weights");
+  weights.broadcast(std::vector<double>{5});
+  const auto x = session().data(counting<double>(12));
+  auto step = sr::train_step<sr::Sgd>(
+      session(),
+      +[](sr::Scattered<const double, 1>, sr::Local<double, 1> params, sr::Local<double, 1> gradient) {
+        gradient[0] = params[0];
+        return sr::Max<double>(params[0]);
+      },
+      weights);
+  for (const std::int64_t slices : {1, 3, 12}) {
+    weights.broadcast(std::vector<double>{5});
+    EXPECT_EQ(step(x, {.learning_rate = 0.5}, {.slices = slices}), 5);
+    for (int rank = 0; rank < world_size(); ++rank) EXPECT_DOUBLE_EQ(weights.get(rank)[0], 2.5);
+  }
+}
+
+// Means of unequal numbers of rows: what is averaged is the rows, not the ranks or slices.
+TEST_P(TrainStep, WeighsRanksAndSlicesByTheirRows) {
+  auto weights = session().shared<double, 1>("weights");
+  auto step = sr::train_step<sr::Sgd>(
+      session(),
+      +[](sr::Scattered<const double, 1> x, sr::Local<double, 1>, sr::Local<double, 1> gradient) {
+        gradient[0] = std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(x.rows());
+      },
+      (weights.broadcast(std::vector<double>{0}), weights));
+  for (const std::int64_t rows : {1, 2, 7, 23}) {
+    const auto x = session().data(counting<double>(static_cast<std::size_t>(rows)));
+    for (std::int64_t slices = 1; slices <= rows; slices += 2) {
+      weights.broadcast(std::vector<double>{0});
+      step(x, {.learning_rate = 1}, {.slices = slices});
+      const double mean = static_cast<double>(rows - 1) / 2;
+      EXPECT_NEAR(weights.get(world_size() - 1)[0], -mean, 1e-12) << rows << " rows, " << slices << " slices";
+      EXPECT_NEAR(step.gradient().get(0)[0], mean, 1e-12);
+    }
+  }
+}
+
+TEST_P(TrainStep, GivesTheSameBitsInEveryRun) {
+  const Serial serial = problem(37, 300, 2);
+  const auto x = session().data(as<float>(serial.x), sr::Shape{37, 300});
+  const auto y = session().data(as<float>(serial.y));
+  const auto run = [&](sr::StepForm form) {
+    const auto weights = weights_of<float>(session(), serial);
+    auto step = sr::train_step<sr::Adam>(session(), loss_and_gradient<float>, weights, {.form = form});
+    for (int i = 0; i < 5; ++i) step(x, y, {}, {.slices = 3});
+    return weights.get(world_size() - 1).to_vector();
+  };
+  const auto replicated = run(sr::StepForm::replicated);
+  EXPECT_EQ(run(sr::StepForm::replicated), replicated);
+  EXPECT_EQ(run(sr::StepForm::sharded), run(sr::StepForm::sharded));
+}
+
+TEST_P(TrainStep, CanBeInFlightSeveralTimes) {
+  Serial serial = problem(20, 6, 5);
+  const auto x = session().data(serial.x, sr::Shape{20, 6});
+  const auto y = session().data(serial.y);
+  const auto weights = weights_of<double>(session(), serial);
+  auto step = sr::train_step<sr::Adam>(session(), loss_and_gradient<double>, weights);
+  const std::vector<std::int64_t> all = counting<std::int64_t>(20);
+  std::vector<sr::Future<sr::Avg<double>>> losses;
+  for (int i = 0; i < 5; ++i) losses.push_back(step.async(x, y, {.learning_rate = 0.1}, {.slices = 2}));
+  for (auto& loss : losses) EXPECT_NEAR(loss.get(), serial.take(all, {.learning_rate = 0.1}), 1e-10);
+  expect_equal_on_all_ranks(session(), weights, serial.params, 1e-12);
+}
+
+// What a checkpoint holds: parameters, state and the number of steps.
+TEST_P(TrainStep, GoesOnFromACheckpoint) {
+  for (const sr::StepForm form : {sr::StepForm::replicated, sr::StepForm::sharded}) {
+    Serial serial = problem(20, 7, 5);
+    const auto x = session().data(serial.x, sr::Shape{20, 7});
+    const auto y = session().data(serial.y);
+    const auto straight = weights_of<double>(session(), serial);
+    auto step = sr::train_step<sr::Adam>(session(), loss_and_gradient<double>, straight, {.form = form});
+    for (int i = 0; i < 3; ++i) step(x, y, {});
+    auto resumed = session().shared<double, 1>("resumed");
+    resumed.broadcast(straight.get(0));
+    auto other = sr::train_step<sr::Adam>(session(), loss_and_gradient<double>, resumed, {.form = form});
+    for (std::size_t i = 0; i < 2; ++i) {
+      auto vector = other.state()[i];
+      if (form == sr::StepForm::sharded) vector.scatter(step.state()[i].gather());
+      else vector.broadcast(step.state()[i].get(0));
+    }
+    other.set_steps(step.steps());
+    step(x, y, {});
+    other(x, y, {});
+    EXPECT_EQ(resumed.get(0).to_vector(), straight.get(0).to_vector());
+  }
+}
+
+class Model {
+ public:
+  explicit Model(double factor) : factor_(factor) {}
+  sr::Avg<double> loss_and_gradient(sr::Sliced<const double, 1> x, sr::Local<double, 1> params,
+                                    sr::Local<double, 1> gradient) const {
+    gradient[0] = factor_ * std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(x.rows());
+    return params[0];
+  }
+
+ private:
+  double factor_;
+};
+
+// A method, on rows that the devices hold already, of other numbers on every rank.
+TEST_P(TrainStep, IsMadeOfAMethodToo) {
+  const auto model = session().replicate<Model>(2.0);
+  auto x = session().shared<double, 1>("x");
+  double sum = 0;
+  std::int64_t rows = 0;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    const auto own = counting<double>(static_cast<std::size_t>(rank + 3), rank);
+    x.set(rank, own, {own.size()});
+    sum += std::accumulate(own.begin(), own.end(), 0.0);
+    rows += rank + 3;
+  }
+  auto weights = session().shared<double, 1>("weights");
+  weights.broadcast(std::vector<double>{4});
+  auto step = sr::train_step<sr::Sgd>(session(), &Model::loss_and_gradient, model, weights, {.name = "a method"});
+  EXPECT_EQ(step.name(), "a method");
+  EXPECT_EQ(step(x, {.learning_rate = 1}, {.slices = 2}), 4);
+  for (int rank = 0; rank < world_size(); ++rank)
+    EXPECT_NEAR(weights.get(rank)[0], 4 - 2 * sum / static_cast<double>(rows), 1e-12);
+}
+
+// A body with collectives of its own runs on all ranks, and what it writes without rows does not count.
+TEST_P(TrainStep, TakesBodiesWithACommunicator) {
+  auto weights = session().shared<double, 1>("weights");
+  weights.broadcast(std::vector<double>{0});
+  auto step = sr::train_step<sr::Sgd>(
+      session(),
+      +[](sr::Comm& comm, sr::Scattered<const double, 1> x, sr::Local<double, 1>, sr::Local<double, 1> gradient) {
+        const int ranks = comm.all_reduce(1, sr::Reduction::sum);
+        gradient[0] = x.rows() == 0 ? std::nan("") : static_cast<double>(ranks);
+      },
+      weights);
+  step(session().data(std::vector<double>{1, 2}), {.learning_rate = 1}, {.slices = 2});
+  EXPECT_EQ(weights.get(world_size() - 1)[0], -world_size());
+}
+
+TEST_P(TrainStep, OfNoParametersIsNoUpdate) {
+  auto weights = session().shared<float, 1>("weights");
+  weights.broadcast(std::vector<float>());
+  for (const sr::StepForm form : {sr::StepForm::replicated, sr::StepForm::sharded}) {
+    auto step = sr::train_step<sr::Adam>(session(),
+                                         +[](sr::Scattered<const int, 1> x, sr::Local<float, 1>, sr::Local<float, 1>) {
+                                           return sr::Sum<std::int64_t>(x.rows());
+                                         },
+                                         weights, {.form = form});
+    EXPECT_EQ(step(session().data(std::vector<int>(9)), {}, {.slices = 2}), 9);
+  }
+}
+
+TEST_P(TrainStep, AFailedStepChangesNothingAndDoesNotCount) {
+  auto weights = session().shared<double, 1>("weights");
+  weights.broadcast(std::vector<double>{1});
+  auto step = sr::train_step<sr::Adam>(
+      session(),
+      +[](sr::CpuWorker& worker, sr::Scattered<const double, 1> x, sr::Local<double, 1>,
+          sr::Local<double, 1> gradient) {
+        gradient[0] = 1;
+        if (worker.slice() == 1 && x[0] < 0) throw std::runtime_error("a negative row");
+      },
+      weights);
+  std::vector<double> rows(16, 1);
+  step(session().data(rows), {.learning_rate = 0.1});
+  const double before = weights.get(0)[0];
+  for (auto& row : rows) row = -1;
+  EXPECT_ERROR(step(session().data(rows), {.learning_rate = 0.1}, {.slices = 2}), sr::ErrorKind::function,
+               "a negative row");
+  EXPECT_EQ(step.steps(), 1);
+  for (int rank = 0; rank < world_size(); ++rank) EXPECT_EQ(weights.get(rank)[0], before);
+}
+
+TEST_P(TrainStep, RefusesWhatMakesNoSenseBeforeAnythingMoves) {
+  auto weights = session().shared<double, 1>("weights");
+  const auto body = +[](sr::Scattered<const double, 1>, sr::Local<double, 1>, sr::Local<double, 1> gradient) {
+    std::fill(gradient.begin(), gradient.end(), 1.0);
+  };
+  EXPECT_ERROR(sr::train_step<sr::Adam>(session(), body, weights), sr::ErrorKind::usage, "'weights' has no shape yet");
+  weights.broadcast(std::vector<double>(6, 1.0));
+  auto step = sr::train_step<sr::Adam>(session(), body, weights);
+  const auto x = session().data(std::vector<double>(8));
+  EXPECT_ERROR(step(x, {.learning_rate = -0.1}), sr::ErrorKind::usage,
+               "adam: learning_rate is a finite number of at least 0, got -0.1");
+  EXPECT_ERROR(step(x, {.beta1 = 1}), sr::ErrorKind::usage, "adam: beta1 is from 0 to below 1, got 1");
+  EXPECT_ERROR(step(x, {}, {.slices = 9}), sr::ErrorKind::usage, "slices is from 1 to the number of rows, 8, got 9");
+  EXPECT_ERROR(step(x, {}, {.batch = sr::Slice{0, 9}}), sr::ErrorKind::usage, "batch is the slice [0, 9)");
+  EXPECT_ERROR(step.set_steps(-1), sr::ErrorKind::usage, "steps is at least 0, got -1");
+  auto m = step.state()[0];
+  m.set(0, std::vector<double>(5), {5});
+  EXPECT_ERROR(step(x, {}), sr::ErrorKind::usage, "'weights.m' has 5 elements on rank 0, expected 6");
+  m.broadcast(std::vector<double>(6));
+  auto gradient = step.gradient();
+  gradient.broadcast(std::vector<double>(7));
+  EXPECT_ERROR(step(x, {}), sr::ErrorKind::usage, "'weights.gradient' has 7 elements on rank 0, expected 6");
+  gradient.broadcast(std::vector<double>(6));
+  EXPECT_EQ(step.steps(), 0);
+  EXPECT_EQ(weights.get(0)[0], 1);
+  if (world_size() > 1) {
+    weights.set(1, std::vector<double>(4), {4});
+    EXPECT_ERROR(step(x, {}), sr::ErrorKind::usage, "'weights' has 6 elements on rank 0 and 'weights' has 4");
+    weights.broadcast(std::vector<double>(6, 1.0));
+  }
+  step(x, {});
+  EXPECT_EQ(step.steps(), 1);
+}
+
+}  // namespace

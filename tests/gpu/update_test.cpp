@@ -1,0 +1,283 @@
+// Update rules and train steps on GPUs: against figures computed beforehand (tests/api/update_reference.py), and against
+// the same steps computed here, serially.
+
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "tests/api/update_reference.hpp"
+#include "tests/gpu/on_gpus.hpp"
+#include "tests/gpu/update_bodies.hpp"
+#include "tests/support/least_squares.hpp"
+
+namespace gpu_test {
+namespace {
+
+namespace reference = update_reference;
+using least_squares::as;
+using least_squares::problem;
+using least_squares::Serial;
+
+class GpuUpdate : public OnGpus {};
+INSTANTIATE_ON_GPUS(GpuUpdate);
+class GpuTrainStep : public OnGpus {};
+INSTANTIATE_ON_GPUS(GpuTrainStep);
+
+// ---- rules ----------------------------------------------------------------------------------------------------
+
+template <class Rule>
+Rule at_step(Rule rule, std::int64_t step) {
+  if constexpr (requires { rule.step; }) rule.step = step;
+  return rule;
+}
+
+template <class Rule, class Given, class T>
+void update_with(sr::CudaWorker& worker, const Given& rule, std::span<T> params, std::span<const T> gradient,
+                 std::span<T> first, std::span<T> second) {
+  constexpr std::size_t kStates = Rule::kState.size();
+  if constexpr (kStates == 0) sr::update(worker, rule, params, gradient);
+  else if constexpr (kStates == 1) sr::update(worker, rule, params, gradient, first);
+  else sr::update(worker, rule, params, gradient, first, second);
+}
+
+template <class Rule, class T>
+void all_steps(sr::CudaWorker& worker, Rule rule, sr::Broadcast<const T, 2> gradients, sr::Local<T, 1> params,
+               sr::Local<T, 1> first, sr::Local<T, 1> second) {
+  for (std::int64_t t = 0; t < gradients.rows(); ++t) {
+    update_with<Rule, Rule, T>(worker, at_step(rule, t + 1), params.span(), gradients[t].span(), first.span(),
+                               second.span());
+  }
+}
+
+template <class Rule, class T>
+void one_step(sr::CudaWorker& worker, sr::DeviceScalar<Rule> rule, sr::Broadcast<const T, 1> gradient,
+              sr::Local<T, 1> params, sr::Local<T, 1> first, sr::Local<T, 1> second) {
+  update_with<Rule, sr::DeviceScalar<Rule>, T>(worker, rule, params.span(), gradient.span(), first.span(),
+                                               second.span());
+}
+
+/// On what follows the first `skipped` elements.
+template <class Rule, class T>
+void one_step_from(sr::CudaWorker& worker, Rule rule, std::int64_t skipped, sr::Local<T, 1> params,
+                   sr::Local<T, 1> gradient, sr::Local<T, 1> first, sr::Local<T, 1> second) {
+  const auto rest = [skipped](const sr::Local<T, 1>& vector) {
+    return vector.span().subspan(static_cast<std::size_t>(skipped));
+  };
+  update_with<Rule, Rule, T>(worker, rule, rest(params), rest(gradient), rest(first), rest(second));
+}
+
+template <class T>
+struct Vectors {
+  Vectors(sr::Session& session, const std::vector<T>& start)
+      : params(session.shared<T, 1>("params")),
+        first(session.shared<T, 1>("first")),
+        second(session.shared<T, 1>("second")) {
+    params.broadcast(start);
+    first.broadcast(std::vector<T>(start.size()));
+    second.broadcast(std::vector<T>(start.size()));
+  }
+  sr::Shared<T, 1> params, first, second;
+};
+
+template <class T>
+std::vector<T> reference_start() {
+  std::vector<T> start;
+  for (int i = 0; i < reference::kParameters; ++i) start.push_back(static_cast<T>(reference::start(i)));
+  return start;
+}
+
+template <class T>
+std::vector<T> reference_gradient(int step) {
+  std::vector<T> gradient;
+  for (int i = 0; i < reference::kParameters; ++i) gradient.push_back(static_cast<T>(reference::gradient(step, i)));
+  return gradient;
+}
+
+template <class T>
+void expect_values(const sr::Shared<T, 1>& params, int rank, const reference::Values& expected) {
+  const double tolerance = std::is_same_v<T, double> ? 1e-13 : 2e-6;
+  const auto got = params.get(rank);
+  for (int i = 0; i < reference::kParameters; ++i)
+    EXPECT_NEAR(got[i], expected[static_cast<std::size_t>(i)], tolerance) << "parameter " << i;
+}
+
+template <class T, class Rule>
+void expect_reference(sr::Session& session, const Rule& rule, const reference::Values& expected) {
+  std::vector<T> gradients;
+  for (int t = 1; t <= reference::kSteps; ++t) {
+    for (const T value : reference_gradient<T>(t)) gradients.push_back(value);
+  }
+  const auto data = session.data(gradients, sr::Shape{reference::kSteps, reference::kParameters});
+  const Vectors<T> vectors(session, reference_start<T>());
+  session.function(all_steps<Rule, T>)(rule, data, vectors.params, vectors.first, vectors.second);
+  for (int rank = 0; rank < session.world_size(); ++rank) expect_values(vectors.params, rank, expected);
+
+  // The same with the rule in device memory, replayed from the third call on.
+  const Vectors<T> replayed(session, reference_start<T>());
+  const auto f = session.function(sr::replayable(&one_step<Rule, T>), "replayed");
+  for (int t = 1; t <= reference::kSteps; ++t) {
+    f(at_step(rule, t), session.data(reference_gradient<T>(t)), replayed.params, replayed.first, replayed.second);
+  }
+  for (int rank = 0; rank < session.world_size(); ++rank) expect_values(replayed.params, rank, expected);
+}
+
+template <class Rule>
+void expect_reference(sr::Session& session, const char* name, const Rule& rule, const reference::Values& expected) {
+  SCOPED_TRACE(name);
+  expect_reference<double>(session, rule, expected);
+  expect_reference<float>(session, rule, expected);
+}
+
+TEST_P(GpuUpdate, GivesWhatItsPaperSays) {
+  expect_reference(session(), "sgd", sr::Sgd{.learning_rate = 0.1}, reference::kSgd);
+  expect_reference(session(), "momentum", sr::Momentum{.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 0.01},
+                   reference::kMomentum);
+  expect_reference(session(), "nesterov", sr::Nesterov{.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 0.01},
+                   reference::kNesterov);
+  expect_reference(session(), "adagrad", sr::Adagrad{.learning_rate = 0.1, .weight_decay = 0.01}, reference::kAdagrad);
+  expect_reference(session(), "rmsprop", sr::RmsProp{.learning_rate = 0.01, .weight_decay = 0.01}, reference::kRmsProp);
+  expect_reference(session(), "adadelta", sr::Adadelta{.weight_decay = 0.01}, reference::kAdadelta);
+  expect_reference(session(), "adam", sr::Adam{.learning_rate = 0.01}, reference::kAdam);
+  expect_reference(session(), "adamw", sr::Adam{.learning_rate = 0.01, .decoupled_weight_decay = 0.1},
+                   reference::kAdamW);
+  expect_reference(session(), "adamax", sr::Adamax{.learning_rate = 0.02, .weight_decay = 0.01}, reference::kAdamax);
+}
+
+// Lengths that are no multiple of what is read at a time, longer than all threads together, and vectors that begin
+// anywhere: nothing is left out, done twice, or touched outside.
+template <class T>
+void update_any_part(sr::Session& session) {
+  const auto f = session.function(one_step_from<sr::Adam, T>);
+  for (const std::int64_t size : {1, 2, 3, 5, 64, 1'000, 3'000'003}) {
+    std::vector<T> start(static_cast<std::size_t>(size));
+    std::vector<T> slope(start.size());
+    for (std::size_t i = 0; i < start.size(); ++i) {
+      start[i] = static_cast<T>(i % 17);
+      slope[i] = i % 2 == 0 ? T(1) : T(-2);
+    }
+    auto gradient = session.shared<T, 1>("gradient");
+    gradient.broadcast(slope);
+    for (const std::int64_t skipped : {0, 1, 4}) {
+      if (skipped > size) continue;
+      const Vectors<T> vectors(session, start);
+      f({.learning_rate = 0.5, .step = 1}, skipped, vectors.params, gradient, vectors.first, vectors.second);
+      const auto got = vectors.params.get(session.world_size() - 1);
+      const auto m = vectors.first.get(0);
+      for (std::int64_t i = 0; i < size; ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        const double moved = i < skipped ? 0 : (slope[at] > 0 ? -0.5 : 0.5);  // adam's first step
+        ASSERT_NEAR(got[i], start[at] + moved, 1e-5) << i << " of " << size << " from " << skipped;
+        ASSERT_NEAR(m[i], i < skipped ? 0 : 0.1 * slope[at], 1e-6);
+      }
+    }
+  }
+}
+
+TEST_P(GpuUpdate, TakesAnyPartOfAVector) {
+  update_any_part<float>(session());
+  update_any_part<double>(session());
+}
+
+TEST_P(GpuUpdate, RefusesWhatMakesNoSense) {
+  const auto f = session().function(one_step_from<sr::Adam, float>);
+  const Vectors<float> vectors(session(), {1, 2});
+  auto gradient = session().shared<float, 1>("gradient");
+  gradient.broadcast(std::vector<float>{1, 1});
+  const auto refused = [&](const sr::Adam& adam) {
+    return std::string(error_of([&] { f(adam, 0, vectors.params, gradient, vectors.first, vectors.second); }).what());
+  };
+  EXPECT_NE(refused({.learning_rate = -1, .step = 1}).find("adam: learning_rate"), std::string::npos);
+  EXPECT_NE(refused({}).find("adam: step is the number of this update"), std::string::npos);
+  gradient.broadcast(std::vector<float>{1, 1, 1});
+  EXPECT_NE(refused({.step = 1}).find("gradient has 3 elements, but params has 2"), std::string::npos);
+}
+
+// ---- steps ----------------------------------------------------------------------------------------------------
+
+template <class T>
+sr::Avg<double> not_here(sr::CpuWorker&, sr::Scattered<const T, 2>, sr::Scattered<const T, 1>, sr::Local<T, 1>,
+                         sr::Local<T, 1>) {
+  throw std::runtime_error("a body for CPU devices ran on a GPU");
+}
+
+/// Ten steps, on batches of few sizes, so that captured steps are replayed, and of random rows and numbers of slices.
+template <class T, class Make>
+void follow(sr::Session& session, double tolerance, Make&& make) {
+  std::mt19937 random(7);
+  for (const std::int64_t columns : {std::int64_t{1}, std::int64_t{3}, std::int64_t{17}, std::int64_t{800}}) {
+    constexpr std::int64_t kRows = 40;
+    Serial serial = problem(kRows, columns, 3);
+    const auto x = session.data(as<T>(serial.x), sr::Shape{kRows, columns});
+    const auto y = session.data(as<T>(serial.y));
+    auto weights = session.shared<T, 1>("weights");
+    weights.broadcast(as<T>(serial.params));
+    auto step = make(weights);
+    for (int i = 0; i < 20; ++i) {
+      std::vector<std::int64_t> batch(i % 3 == 0 ? 1 : 12);
+      for (auto& row : batch) row = static_cast<std::int64_t>(random() % kRows);
+      const std::int64_t slices = i % 3 == 2 ? 3 : 1;
+      const sr::Adam adam{.learning_rate = 0.02 / (1 + i)};
+      const double loss = step(x, y, adam, {.batch = batch, .slices = slices});
+      EXPECT_NEAR(loss, serial.take(batch, adam), tolerance * 100) << "step " << i;
+    }
+    const auto first = weights.get(0).to_vector();
+    for (std::size_t i = 0; i < first.size(); ++i) EXPECT_NEAR(first[i], serial.params[i], tolerance);
+    for (int rank = 1; rank < session.world_size(); ++rank) EXPECT_EQ(weights.get(rank).to_vector(), first);
+  }
+}
+
+template <class T>
+void follow_in_all_forms(sr::Session& session, double tolerance) {
+  for (const sr::StepForm form : {sr::StepForm::replicated, sr::StepForm::sharded}) {
+    SCOPED_TRACE(form == sr::StepForm::sharded ? "sharded" : "replicated");
+    follow<T>(session, tolerance, [&](const sr::Shared<T, 1>& weights) {
+      return sr::train_step<sr::Adam>(session, not_here<T>, loss_and_gradient<T>, weights, {.form = form});
+    });
+    follow<T>(session, tolerance, [&](const sr::Shared<T, 1>& weights) {
+      return sr::train_step<sr::Adam>(session, not_here<T>, sr::replayable(&loss_and_gradient<T>), weights,
+                                      {.form = form, .name = "replayed"});
+    });
+  }
+}
+
+TEST_P(GpuTrainStep, IsTheSameForAnyNumberOfWorkersAndSlices) {
+  follow_in_all_forms<double>(session(), 1e-11);
+  follow_in_all_forms<float>(session(), 1e-4);
+}
+
+// The same rows, in as many slices as before and in more: what comes after the last slice is another graph.
+TEST_P(GpuTrainStep, ReplaysEachNumberOfSlicesAsItself) {
+  auto weights = session().shared<float, 1>("weights");
+  weights.broadcast(std::vector<float>(7, 1.0F));
+  auto step = sr::train_step<sr::Sgd>(session(), sr::replayable(&gradient_is_params), weights);
+  const std::int64_t rows = 8 * world_size();
+  const auto x = session().data(std::vector<float>(static_cast<std::size_t>(2 * rows)));
+  float expected = 1;
+  for (int round = 0; round < 5; ++round) {
+    for (const auto& [size, slices] : {std::pair<std::int64_t, std::int64_t>{rows, 2}, {2 * rows, 4}, {rows, 1}}) {
+      step(x, {.learning_rate = 0.5}, {.batch = sr::Slice{0, size}, .slices = slices});
+      expected *= 0.5F;  // once, however many slices
+      for (int rank = 0; rank < world_size(); ++rank)
+        ASSERT_NEAR(weights.get(rank)[6], expected, 1e-5F * expected) << slices;
+    }
+  }
+}
+
+TEST_P(GpuTrainStep, CanBeInFlightSeveralTimes) {
+  Serial serial = problem(20, 6, 5);
+  const auto x = session().data(serial.x, sr::Shape{20, 6});
+  const auto y = session().data(serial.y);
+  auto weights = session().shared<double, 1>("weights");
+  weights.broadcast(serial.params);
+  auto step = sr::train_step<sr::Adam>(session(), sr::replayable(&loss_and_gradient<double>), weights);
+  std::vector<std::int64_t> all(20);
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<sr::Future<sr::Avg<double>>> losses;
+  for (int i = 0; i < 8; ++i) losses.push_back(step.async(x, y, {.learning_rate = 0.1}));
+  for (auto& loss : losses) EXPECT_NEAR(loss.get(), serial.take(all, {.learning_rate = 0.1}), 1e-9);
+  const auto got = weights.get(world_size() - 1);
+  for (int i = 0; i < 6; ++i) EXPECT_NEAR(got[i], serial.params[static_cast<std::size_t>(i)], 1e-11);
+}
+
+}  // namespace
+}  // namespace gpu_test

@@ -1,0 +1,65 @@
+#pragma once
+
+// Least squares by adam, serially and in double: what train steps on any number of devices are held against.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <syncrun/update_rules.hpp>
+#include <vector>
+
+namespace least_squares {
+
+/// The mean over rows of (x p - y)^2, and steps down its gradient.
+struct Serial {
+  std::vector<double> x, y, params, m, v;
+  std::int64_t columns;
+  int step = 0;
+
+  double take(const std::vector<std::int64_t>& rows, const syncrun::Adam& adam) {
+    std::vector<double> gradient(params.size());
+    double loss = 0;
+    for (const auto row : rows) {
+      double error = -y[static_cast<std::size_t>(row)];
+      const double* const at = &x[static_cast<std::size_t>(row * columns)];
+      for (std::size_t i = 0; i < params.size(); ++i) error += at[i] * params[i];
+      for (std::size_t i = 0; i < params.size(); ++i)
+        gradient[i] += 2 * error * at[i] / static_cast<double>(rows.size());
+      loss += error * error / static_cast<double>(rows.size());
+    }
+    ++step;
+    for (std::size_t i = 0; i < params.size(); ++i) {
+      m[i] = adam.beta1 * m[i] + (1 - adam.beta1) * gradient[i];
+      v[i] = adam.beta2 * v[i] + (1 - adam.beta2) * gradient[i] * gradient[i];
+      const double corrected = std::sqrt(v[i] / (1 - std::pow(adam.beta2, step))) + adam.epsilon;
+      params[i] -= adam.learning_rate * m[i] / (1 - std::pow(adam.beta1, step)) / corrected;
+    }
+    return loss;
+  }
+};
+
+inline Serial problem(std::int64_t rows, std::int64_t columns, unsigned seed) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<double> uniform(-1, 1);
+  Serial serial;
+  serial.columns = columns;
+  const auto draw = [&](std::int64_t count) {
+    std::vector<double> values(static_cast<std::size_t>(count));
+    for (auto& value : values) value = std::round(uniform(random) * 64) / 64;  // as a float holds it
+    return values;
+  };
+  serial.x = draw(rows * columns);
+  serial.y = draw(rows);
+  serial.params = draw(columns);
+  serial.m.resize(serial.params.size());
+  serial.v.resize(serial.params.size());
+  return serial;
+}
+
+template <class T>
+std::vector<T> as(const std::vector<double>& values) {
+  return {values.begin(), values.end()};
+}
+
+}  // namespace least_squares
