@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "common/environment.hpp"
@@ -73,8 +75,20 @@ SessionCore::SessionCore(const SessionOptions& options) {
   await_ready();
   nursery_->watch_lives();
   for (int rank = 0; rank < world_size; ++rank) logger_->info("{} is ready", describe_rank(rank));
+  announce();
   state_ = State::open;
   claim.keep();
+}
+
+/// The mapping of ranks to devices: `syncrun` says it, unless it is to be quiet; a program on its own logs it.
+void SessionCore::announce() const {
+  if (!settings_.overruled.empty()) logger_->warn(settings_.overruled);
+  const std::string mapping = describe_mapping(settings_.devices);
+  if (supervisor_link().is_connected() && std::getenv(environment::kQuiet) == nullptr) {
+    std::fprintf(stderr, "syncrun: %s\n", mapping.c_str());
+  } else {
+    logger_->info(mapping);
+  }
 }
 
 void SessionCore::prepare_control(std::size_t control_bytes) {

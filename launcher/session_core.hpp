@@ -116,6 +116,7 @@ class SessionCore {
 
   void prepare_control(std::size_t control_bytes);
   void await_ready();
+  void announce() const;
   [[noreturn]] void fail_start(int rank);
   Milliseconds limit_left(Milliseconds limit) const;
   void collect(std::uint64_t id);

@@ -15,8 +15,9 @@
 
 namespace syncrun {
 
-/// Options of a session. What is left out comes from `syncrun`'s command line, and where there is none from the
-/// defaults: all visible GPUs, or one CPU worker per core where there are none.
+/// Options of a session. What `syncrun`'s command line, or a SYNCRUN_ variable, says wins over them: whoever starts the
+/// program has the last word. What neither says is the default: all visible GPUs, or one CPU worker per core where there
+/// are none.
 struct SessionOptions {
   /// Devices by rank: "cpu0,cpu1". Empty: as `processes` says.
   std::string devices{};

@@ -21,6 +21,7 @@ struct CommandOptions {
   std::string start_timeout;
   std::string log_dir;  ///< Made absolute: the program may change its folder.
   std::string log_level;
+  bool is_quiet = false;
   std::chrono::milliseconds grace{5000};
 };
 
