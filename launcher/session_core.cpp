@@ -14,6 +14,7 @@
 #include "common/life.hpp"
 #include "common/reduce.hpp"
 #include "launcher/debugger.hpp"
+#include "launcher/describe.hpp"
 
 namespace syncrun::detail {
 
@@ -235,6 +236,7 @@ Command& SessionCore::next_command() {
   command.wants_vote = false;
   command.arguments_count = 0;
   command.outputs_count = 0;
+  command.wanted_outputs = kAllOutputs;
   command.object = 0;
   command.rows = -1;
   command.slices = 1;
@@ -363,9 +365,10 @@ void SessionCore::collect_outputs(std::uint64_t id, const Command& command, Call
   weights_.clear();
   for (const int rank : ranks_) weights_.push_back(static_cast<double>(control_.outbox(id, rank).rows) / rows);
 
-  const auto& name = in_flight_[id % kRingSize].function->name;
+  const FunctionRecord& function = *in_flight_[id % kRingSize].function;
   result.outputs = std::vector<RawOutput>(command.outputs_count);
   for (std::size_t i = 0; i < command.outputs_count; ++i) {
+    if ((command.wanted_outputs >> i & 1U) == 0) continue;
     const OutputType& type = command.outputs[i];
     RawOutput& to = result.outputs[i];
     const auto slot = [&](int rank) -> const OutputSlot& { return control_.outbox(id, rank).outputs[i]; };
@@ -383,9 +386,9 @@ void SessionCore::collect_outputs(std::uint64_t id, const Command& command, Call
       const auto& extents = slot(rank).extents;
       if (!std::equal(extents.begin() + (gathers ? 1 : 0), extents.begin() + type.dimensions,
                       to.extents.begin() + (gathers ? 1 : 0))) {
-        throw Error(ErrorKind::function, "call '" + name + "': output " + std::to_string(i) + " has shape " +
-                                             syncrun::to_string({to.extents.data(), type.dimensions}) + " on rank " +
-                                             std::to_string(ranks_.front()) + " and " +
+        throw Error(ErrorKind::function, "call '" + function.name + "': " + describe_output(function, i) +
+                                             " has shape " + syncrun::to_string({to.extents.data(), type.dimensions}) +
+                                             " on rank " + std::to_string(ranks_.front()) + " and " +
                                              syncrun::to_string({extents.data(), type.dimensions}) + " on rank " +
                                              std::to_string(rank));
       }

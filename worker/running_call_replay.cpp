@@ -42,6 +42,7 @@ void RunningCall::replay(void (*run)(void* context), void* context) {
   key_.push_back(static_cast<std::uint64_t>(first_row()));
   key_.push_back(static_cast<std::uint64_t>(slice_index_));
   key_.push_back(static_cast<std::uint64_t>(command_->target));
+  key_.push_back(command_->wanted_outputs);
   Recording& recording = recording_of(key_);
   recording.last_use = command_->id;
   Recording::State state = recording.state;

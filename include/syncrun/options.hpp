@@ -48,7 +48,7 @@ template <class R>
 concept IndexRange = std::ranges::sized_range<R> && std::integral<std::ranges::range_value_t<R>> &&
                      !std::same_as<std::ranges::range_value_t<R>, bool>;
 
-/// Which rows: all, a slice, or a list of indices (repeats allowed; any range of integers). Refers to the caller's
+/// Which rows: all, the first so many, a slice, or a list of indices (repeats allowed; any range of integers). Refers to the caller's
 /// range, which must live until the call was made (not until its result is there).
 class Rows {
  public:
@@ -56,6 +56,10 @@ class Rows {
 
   Rows() = default;
   Rows(Slice slice) noexcept : kind_(Kind::slice), slice_(slice) {}  // NOLINT(google-explicit-constructor)
+  /// The first `count` rows.
+  template <std::integral I>
+    requires(!std::same_as<I, bool>)
+  Rows(I count) noexcept : kind_(Kind::slice), slice_{0, widen(count)} {}  // NOLINT(google-explicit-constructor)
   template <IndexRange R>
   Rows(const R& indices) noexcept  // NOLINT(google-explicit-constructor): written as {.batch = shuffled}
       : kind_(Kind::list),
@@ -91,6 +95,9 @@ class LocalRows {
  public:
   LocalRows() = default;
   LocalRows(Slice slice) noexcept : all_(slice) {}  // NOLINT(google-explicit-constructor)
+  template <std::integral I>
+    requires(!std::same_as<I, bool>)
+  LocalRows(I count) noexcept : all_(count) {}  // NOLINT(google-explicit-constructor)
   template <IndexRange R>
   LocalRows(const R& indices) noexcept : all_(indices) {}  // NOLINT(google-explicit-constructor)
   /// One per rank: a range of ranges of integers, or of slices.

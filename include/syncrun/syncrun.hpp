@@ -4,6 +4,7 @@
 
 #include "syncrun/arguments.hpp"
 #include "syncrun/array.hpp"
+#include "syncrun/convert.hpp"
 #include "syncrun/cuda_worker.hpp"
 #include "syncrun/data.hpp"
 #include "syncrun/dtype.hpp"
