@@ -243,6 +243,7 @@ struct ControlHeader {
   std::uint64_t arenas_offset;
   std::uint64_t arena_bytes;  // of each rank
   std::uint64_t seed;
+  std::uint64_t timelines_offset;  // of one Timeline per rank; 0: no profile is wanted
   DeviceKind device_kind;
   bool spins;         // there is a core for each of them
   bool workers_spin;  // there is one for each worker, at least

@@ -23,8 +23,7 @@ std::string argument_in_words(const ArgumentType& type, std::string_view value_t
     case ArgumentKind::value: return std::string(value_type) + ", by value";
     case ArgumentKind::per_worker:
     case ArgumentKind::device_scalar: return kind_of(type) + "<" + std::string(value_type) + ">";
-    case ArgumentKind::update:
-      return "Update<" + std::string(syncrun::to_string(type.reduction)) + ", " + array + ">";
+    case ArgumentKind::update: return "Update<" + std::string(syncrun::to_string(type.reduction)) + ", " + array + ">";
     default: return kind_of(type) + "<" + array + ">";
   }
 }

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "common/environment.hpp"
 #include "common/errors.hpp"
@@ -111,6 +112,25 @@ void SessionCore::prepare_control(std::size_t control_bytes) {
   header.build_id = image.build_id;
   heap_ = SharedHeap(segment_, header.heap_offset, header.heap_bytes, pages_of(device_kind()));
   for (int rank = 0; rank < world_size; ++rank) initialise_life(control_.worker(rank).life);
+  begin_profile();
+}
+
+void SessionCore::begin_profile() {
+  if (settings_.profile.empty() && settings_.trace.empty()) return;
+  const auto bytes = sizeof(Timeline) * static_cast<std::size_t>(world_size());
+  const std::uint64_t offset = heap_.allocate(bytes, SharedHeap::Contents::zero, "the timelines of a profile");
+  control_.header().timelines_offset = offset;
+  profiler_ = std::make_unique<Profiler>(settings_, segment_.at<const Timeline>(offset));
+}
+
+/// What goes wrong is close()'s to throw; without a close, it is logged in the end.
+void SessionCore::end_profile() noexcept {
+  if (!profiler_) return;
+  try {
+    profiler_->close();
+  } catch (const Error& error) {
+    profile_failure_ = error;
+  }
 }
 
 void SessionCore::await_ready() {
@@ -150,7 +170,10 @@ void SessionCore::await_ready() {
               std::move(failure));
 }
 
-SessionCore::~SessionCore() { abandon(); }
+SessionCore::~SessionCore() {
+  abandon();
+  if (profile_failure_) logger_->warn(profile_failure_->what());
+}
 
 // ---- entries --------------------------------------------------------------------------------------------------
 
@@ -252,6 +275,8 @@ std::uint64_t SessionCore::publish() {
   auto& header = control_.header();
   if (drained_ + 1 == next_id_) head_since_ = {};
   const std::uint64_t id = next_id_++;
+  if (profiler_) [[unlikely]]
+    profiler_->begin(id, call_name(id));
   header.published.store(id, std::memory_order_seq_cst);
   header.to_workers.ring();
   return id;
@@ -325,6 +350,8 @@ bool SessionCore::is_head_doomed() const {
 void SessionCore::collect(std::uint64_t id) {
   const Command& command = control_.command(id);
   InFlight& in_flight = in_flight_[id % kRingSize];
+  if (profiler_) [[unlikely]]
+    profiler_->end(id);
   CallResult unwanted;
   CallResult& result = in_flight.result != nullptr ? *in_flight.result : unwanted;
   try {
@@ -444,6 +471,7 @@ void SessionCore::close() {
   abandon();
   if (failure) throw *failure;
   if (dropped) std::rethrow_exception(dropped);
+  if (profile_failure_) throw *std::exchange(profile_failure_, std::nullopt);
 }
 
 void SessionCore::abandon() noexcept {
@@ -453,6 +481,7 @@ void SessionCore::abandon() noexcept {
   if (!birthplace_.is_here()) static_cast<void>(nursery_.release());  // its threads and its workers are elsewhere
   if (nursery_) nursery_->expect_ends();
   nursery_.reset();
+  if (birthplace_.is_here()) end_profile();
   for (auto& in_flight : in_flight_) in_flight.reset();
   {
     const std::lock_guard lock(releases_mutex_);

@@ -96,6 +96,8 @@ Settings resolve_settings(const SessionOptions& options) {
     std::filesystem::create_directories(settings.log_dir, error);
     if (error) throw_errno("cannot make the log folder " + settings.log_dir, error.value());
   }
+  settings.profile = text_of(environment::kProfile, options.profile);
+  settings.trace = text_of(environment::kTrace, options.trace);
   settings.log_level = log_level_of(options);
   return settings;
 }

@@ -19,6 +19,8 @@ struct Settings {
   Milliseconds grace{};
   std::uint64_t seed = 0;
   std::string log_dir;  // empty: none
+  std::string profile;  // empty: none; "-": standard error
+  std::string trace;    // empty: none
   LogLevel log_level = LogLevel::warning;
   std::string overruled;  // devices that the program wanted and does not get, in words; empty: none
 };

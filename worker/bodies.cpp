@@ -114,7 +114,10 @@ CpuWorker& WorkerCall::cpu_worker() { return core_->cpu_worker(); }
 CudaWorker& WorkerCall::cuda_worker() { return core_->cuda_worker(); }
 Comm& WorkerCall::comm() { return core_->running().user_comm(); }
 
-void WorkerCall::begin_body() { core_->device().begin_body(); }
+void WorkerCall::begin_body() {
+  core_->device().begin_body();
+  core_->note_body();
+}
 void WorkerCall::accept(std::size_t output, const OutputType& type, std::span<const std::int64_t> extents,
                         OutputBuffer buffer) {
   core_->running().accept(output, type, extents, std::move(buffer));

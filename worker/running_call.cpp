@@ -100,6 +100,7 @@ bool RunningCall::next_slice() {
     if (command_->has_comm) comm().all_rows = rows_of_all();
     key_.clear();
     worker_.set_phase(Phase::function);
+    worker_.note_inputs();
     return true;
   }
   return false;

@@ -29,6 +29,7 @@ RunningCall::Recording& RunningCall::recording_of(const RecordingKey& key) {
 
 void RunningCall::replay(void (*run)(void* context), void* context) {
   Device& device = worker_.device();
+  worker_.note_body();
   if (!device.captures()) return run(context);
   device.begin_body();  // inputs arrive outside the graph
   if (command_->has_comm) comm().prepare();

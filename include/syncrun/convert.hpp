@@ -51,7 +51,8 @@ consteval bool is_lossless() {
     // The two halves: one has more digits, the other more range.
     return kIsFloating<T> && significant_bits<T>() > significant_bits<U>() && !(kIsHalf<U> && kIsHalf<T>);
   } else {
-    return significant_bits<T>() >= significant_bits<U>() && (kIsFloating<T> || !std::is_signed_v<U> || std::is_signed_v<T>);
+    return significant_bits<T>() >= significant_bits<U>() &&
+           (kIsFloating<T> || !std::is_signed_v<U> || std::is_signed_v<T>);
   }
 }
 
@@ -155,9 +156,10 @@ auto data_from(const std::shared_ptr<SessionCore>& session, const Values& values
 template <class T, std::size_t N, class Values>
 Data<T, N> input_from(const std::shared_ptr<SessionCore>& session, std::type_identity<Data<T, N>>,
                       const Values& values) {
-  static_assert(decltype(host_array(values))::dimensions == N,
-                "this array has another number of dimensions than the function's parameter: view_of(values, shape) gives "
-                "it one");
+  static_assert(
+      decltype(host_array(values))::dimensions == N,
+      "this array has another number of dimensions than the function's parameter: view_of(values, shape) gives "
+      "it one");
   return data_from<T>(session, values, {});
 }
 

@@ -33,6 +33,11 @@ struct SessionOptions {
   std::uint64_t seed = 0;
   /// Folder for one file of output per worker; empty: none.
   std::string log_dir{};
+  /// File for a table of where the time of calls went, written when the session ends; "-": standard error; empty: none.
+  /// See Session::profile.
+  std::string profile{};
+  /// File for a trace of all calls on all ranks, for Perfetto or chrome://tracing; empty: none.
+  std::string trace{};
   /// Left out: LogLevel::warning.
   std::optional<LogLevel> log_level{};
 };

@@ -13,6 +13,7 @@
 #include "syncrun/error.hpp"
 #include "syncrun/function.hpp"
 #include "syncrun/options.hpp"
+#include "syncrun/profile.hpp"
 #include "syncrun/shared.hpp"
 
 namespace syncrun {
@@ -24,6 +25,7 @@ std::shared_ptr<SessionCore> open_session(const SessionOptions& options);
 void close_session(SessionCore& session);
 void abandon_session(SessionCore& session) noexcept;
 void wait_all(SessionCore& session);
+std::vector<CallProfile> profile_of(SessionCore& session);
 const std::vector<std::string>& devices_of(const SessionCore& session) noexcept;
 std::vector<int> worker_pids_of(const SessionCore& session);
 std::shared_ptr<VariableRecord> make_variable(const std::shared_ptr<SessionCore>& session, DType dtype,
@@ -135,6 +137,10 @@ class Session {
 
   /// Waits for every call in flight. Throws the first failure among those whose future was dropped.
   void wait() { detail::wait_all(*core_); }
+
+  /// Where the time of the calls so far went, by function and rank. Waits for calls in flight. Throws Error (usage) unless
+  /// SessionOptions::profile or trace (`syncrun --profile`, `--trace`) had it kept.
+  [[nodiscard]] std::vector<CallProfile> profile() { return detail::profile_of(*core_); }
 
   /// Ends the session: waits for calls in flight, lets the workers end, reaps them. Everything made from the session
   /// is an error to use from then on. Throws what failed; the workers are gone in any case.

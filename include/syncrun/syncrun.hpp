@@ -12,6 +12,7 @@
 #include "syncrun/function.hpp"
 #include "syncrun/options.hpp"
 #include "syncrun/output.hpp"
+#include "syncrun/profile.hpp"
 #include "syncrun/reduction.hpp"
 #include "syncrun/run.hpp"
 #include "syncrun/session.hpp"

@@ -26,12 +26,14 @@ enum Option : int {
   kLogDirOption,
   kLogLevelOption,
   kGraceOption,
+  kProfileOption,
+  kTraceOption,
   kQuietOption,
   kDryRunOption,
   kVersionOption,
 };
 
-constexpr std::array<option, 12> kLongOptions{{
+constexpr std::array<option, 14> kLongOptions{{
     {"nproc-per-node", required_argument, nullptr, 'n'},
     {"devices", required_argument, nullptr, kDevicesOption},
     {"timeout", required_argument, nullptr, kTimeoutOption},
@@ -39,6 +41,8 @@ constexpr std::array<option, 12> kLongOptions{{
     {"log-dir", required_argument, nullptr, kLogDirOption},
     {"log-level", required_argument, nullptr, kLogLevelOption},
     {"grace", required_argument, nullptr, kGraceOption},
+    {"profile", required_argument, nullptr, kProfileOption},
+    {"trace", required_argument, nullptr, kTraceOption},
     {"quiet", no_argument, nullptr, kQuietOption},
     {"dry-run", no_argument, nullptr, kDryRunOption},
     {"version", no_argument, nullptr, kVersionOption},
@@ -74,6 +78,12 @@ std::string log_dir_text(const std::string& text) {
   return std::filesystem::absolute(text).lexically_normal().string();
 }
 
+/// The program may change its folder.
+std::string file_text(const std::string& name, const std::string& text) {
+  if (text.empty()) throw_usage(name + ": expected a file, got ''");
+  return std::filesystem::absolute(text).lexically_normal().string();
+}
+
 std::string not_empty(const std::string& name, const std::string& text) {
   if (text.empty()) throw_usage(name + ": expected a value, got ''");
   return text;
@@ -89,6 +99,8 @@ void accept_option(CommandOptions& options, int which, const std::string& value)
     case kLogDirOption: options.log_dir = log_dir_text(value); break;
     case kLogLevelOption: options.log_level = log_level_text(value); break;
     case kGraceOption: options.grace = grace_of(value); break;
+    case kProfileOption: options.profile = value == "-" ? value : file_text("--profile", value); break;
+    case kTraceOption: options.trace = file_text("--trace", value); break;
     case kQuietOption: options.is_quiet = true; break;
     case kDryRunOption: options.action = Action::dry_run; break;
     case kVersionOption: options.action = Action::version; break;
@@ -151,6 +163,8 @@ EnvironmentChanges environment_for(const CommandOptions& options) {
   set(environment::kStartTimeout, options.start_timeout);
   set(environment::kLogDir, options.log_dir);
   set(environment::kLogLevel, options.log_level);
+  set(environment::kProfile, options.profile);
+  set(environment::kTrace, options.trace);
   set(environment::kQuiet, options.is_quiet ? "1" : "");
   if (options.devices.empty() && !options.processes.empty()) changes.unset.emplace_back(environment::kDevices);
   if (options.processes.empty() && !options.devices.empty()) changes.unset.emplace_back(environment::kProcesses);
@@ -170,6 +184,8 @@ Runs a Syncrun program with one worker per device, ends the whole job with it, a
       --log-dir DIR                    a file of output per worker goes there
       --log-level LEVEL                trace, debug, info, warning, error or off (default: warning)
       --grace SECONDS                  after a signal, time to end before everything is killed (default: 5)
+      --profile FILE                   a table of where the time of calls went; -: on standard error
+      --trace FILE                     all calls on all ranks, for Perfetto or chrome://tracing
       --quiet                          do not say at start which rank is on which device
       --dry-run                        say what would be started, and start nothing
       --version                        print the version

@@ -41,9 +41,9 @@ TEST_P(Described, SaysWhatItsSignatureSays) {
     EXPECT_NE(text.find(line), std::string::npos) << text;
   }
   EXPECT_NE(text.find("Options, by value\n"), std::string::npos) << text;
-  for (const std::string& line : {"  output 0" + field("loss") + ": Avg<float64>\n",
-                                 "  output 1" + field("largest") + ": Max<float32, 2>\n",
-                                 "  output 2" + field("counts") + ": Gather<int32, 2>\n"}) {
+  for (const std::string& line :
+       {"  output 0" + field("loss") + ": Avg<float64>\n", "  output 1" + field("largest") + ": Max<float32, 2>\n",
+        "  output 2" + field("counts") + ": Gather<int32, 2>\n"}) {
     EXPECT_NE(text.find(line), std::string::npos) << text;
   }
   std::ostringstream stream;

@@ -41,8 +41,9 @@ TEST_P(Minibatch, MustHaveTheSizeOfTheBatch) {
                "argument 1 (Scattered 'noise') of 'pairs' is a minibatch of 7 rows, but the batch has 6");
   EXPECT_ERROR(f(x, sr::minibatch(noise)), sr::ErrorKind::usage, "is a minibatch of 7 rows, but the batch has 20");
   EXPECT_ERROR(f(sr::minibatch(noise), sr::minibatch(noise), {.batch = 7}), sr::ErrorKind::usage, "all minibatches");
-  EXPECT_ERROR(f(sr::minibatch(noise), sr::minibatch(x)), sr::ErrorKind::usage,
-               "argument 1 (Scattered 'x') of 'pairs' has 20 rows, but argument 0 (Scattered 'noise') of 'pairs' has 7");
+  EXPECT_ERROR(
+      f(sr::minibatch(noise), sr::minibatch(x)), sr::ErrorKind::usage,
+      "argument 1 (Scattered 'x') of 'pairs' has 20 rows, but argument 0 (Scattered 'noise') of 'pairs' has 7");
   EXPECT_EQ(f(x, x).rows(), 20) << "the session goes on";
 }
 

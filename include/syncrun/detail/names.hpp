@@ -48,9 +48,8 @@ extern const Imagined<R> imagined;
 
 template <class R, std::size_t kField>
 consteval auto place_of_field() {
-  return with_fields(imagined<R>.value, [](const auto&... field) {
-    return std::get<kField>(std::tuple<decltype(&field)...>(&field...));
-  });
+  return with_fields(imagined<R>.value,
+                     [](const auto&... field) { return std::get<kField>(std::tuple<decltype(&field)...>(&field...)); });
 }
 
 consteval bool is_identifier(std::string_view text) {
