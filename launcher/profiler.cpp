@@ -221,9 +221,9 @@ void Profiler::write_row_name(int row, const std::string& name) {
 
 void Profiler::write_span(int row, const std::string& name, std::int64_t begin_ns, std::int64_t end_ns) {
   if (!trace_) return;
-  std::fprintf(trace_.get(), "{\"ph\": \"X\", \"pid\": 1, \"tid\": %d, \"ts\": %.3f, \"dur\": %.3f, \"name\": \"%s\"},\n",
-               row, static_cast<double>(begin_ns - start_ns_) / 1000, static_cast<double>(end_ns - begin_ns) / 1000,
-               name.c_str());
+  std::fprintf(
+      trace_.get(), "{\"ph\": \"X\", \"pid\": 1, \"tid\": %d, \"ts\": %.3f, \"dur\": %.3f, \"name\": \"%s\"},\n", row,
+      static_cast<double>(begin_ns - start_ns_) / 1000, static_cast<double>(end_ns - begin_ns) / 1000, name.c_str());
 }
 
 void Profiler::close() {

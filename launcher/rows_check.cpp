@@ -140,7 +140,8 @@ void RowsCheck::select_local(const FunctionRecord& function, int target, const C
     const std::int64_t share = target < 0 ? share_of(command.rows, session.world_size(), rank).count() : command.rows;
     if (rows != share) {
       throw_usage("rank " + std::to_string(rank) + " gets " + std::to_string(share) +
-                  " rows of the scattered arguments, but " + std::to_string(rows) + " of its Sliced ones");
+                  " rows of the scattered arguments, but " + std::to_string(rows) + " of " +
+                  describe_argument(function, sliced_[0].argument, sliced_[0].variable->name));
     }
   }
   if (!has_scattered()) {

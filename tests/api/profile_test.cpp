@@ -45,15 +45,14 @@ INSTANTIATE_ON_WORKERS(Profile, 1, 3);
 
 /// Rank 0 sleeps in its body, and the others wait for it in a collective.
 sr::Sum<double> uneven(sr::CpuWorker& worker, sr::Comm& comm, sr::Scattered<const double, 1> x) {
-  if (worker.rank() == 0) std::this_thread::sleep_for(20ms);
+  if (worker.rank() == 0) std::this_thread::sleep_for(50ms);
   comm.barrier();
   return static_cast<double>(x.rows());
 }
 
 const sr::CallProfile& line_of(const std::vector<sr::CallProfile>& profile, const std::string& name, int rank) {
-  const auto found = std::find_if(profile.begin(), profile.end(), [&](const auto& line) {
-    return line.name == name && line.rank == rank;
-  });
+  const auto found = std::find_if(profile.begin(), profile.end(),
+                                  [&](const auto& line) { return line.name == name && line.rank == rank; });
   if (found == profile.end()) throw std::runtime_error("no line for " + name + " on rank " + std::to_string(rank));
   return *found;
 }
@@ -68,16 +67,17 @@ TEST_P(Profile, TellsWhereTheTimeWent) {
   for (int rank = -1; rank < GetParam(); ++rank) {
     const auto& line = line_of(profile, "uneven", rank);
     EXPECT_EQ(line.calls, 7);
-    EXPECT_GE(line.whole.median, 19ms);
-    EXPECT_GE(line.whole.max, 40ms);
-    EXPECT_GE(line.whole.total, 5 * 20ms + 2 * 40ms);
+    // The others may have been late: on a busy machine they need not wait for all of it.
+    const auto sleep = rank <= 0 ? 50ms : 10ms;
+    EXPECT_GE(line.whole.median, sleep * 0.97) << "rank " << rank;
+    EXPECT_GE(line.whole.max, 2 * sleep) << "rank " << rank;
+    EXPECT_GE(line.whole.total, 9 * sleep) << "rank " << rank;
     if (rank < 0) continue;
-    const auto phases = line.inputs.total + line.function.total + line.collective.total + line.waiting.total +
-                        line.reduction.total;
-    EXPECT_LE(phases, line.whole.total);
-    EXPECT_GE(phases, line.whole.total - 10ms);
+    const auto phases =
+        line.inputs.total + line.function.total + line.collective.total + line.waiting.total + line.reduction.total;
+    EXPECT_EQ(phases, line.whole.total) << "rank " << rank;
     const auto& sleeping = rank == 0 ? line.function : line.collective;
-    EXPECT_GE(sleeping.median, 15ms) << "rank " << rank;
+    EXPECT_GE(sleeping.median, sleep * 0.97) << "rank " << rank;
     EXPECT_LE(sleeping.median, sleeping.max) << "rank " << rank;
     EXPECT_LE(sleeping.max, line.whole.max) << "rank " << rank;
   }
@@ -116,8 +116,9 @@ std::map<int, std::vector<Span>> spans_of(const std::string& trace) {
     double begin = 0;
     double length = 0;
     std::array<char, 100> name{};
-    const int read = std::sscanf(line.c_str(), R"({"ph": "X", "pid": 1, "tid": %d, "ts": %lf, "dur": %lf, "name": "%99[^"])",
-                                 &row, &begin, &length, name.data());
+    const int read =
+        std::sscanf(line.c_str(), R"({"ph": "X", "pid": 1, "tid": %d, "ts": %lf, "dur": %lf, "name": "%99[^"])", &row,
+                    &begin, &length, name.data());
     if (read == 4) rows[row].push_back({name.data(), begin, begin + length});
   }
   return rows;
@@ -161,12 +162,12 @@ TEST_P(Profile, ShowsInTheTraceWhatWasUnfinished) {
         if (worker.rank() == 0) std::this_thread::sleep_for(10s);
       },
       "hangs");
-  EXPECT_ERROR(f({.timeout = 100ms}), sr::ErrorKind::timeout, "hangs");
+  EXPECT_ERROR(f({.timeout = 500ms}), sr::ErrorKind::timeout, "hangs");
   end_session();
   const auto rows = spans_of(written());
   const auto& spans = rows.at(1);
   EXPECT_TRUE(std::any_of(spans.begin(), spans.end(), [](const Span& span) {
-    return span.name == "hangs" && span.end - span.begin >= 90'000;
+    return span.name == "hangs" && span.end - span.begin >= 50'000;
   })) << written();
 }
 
