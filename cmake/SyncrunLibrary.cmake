@@ -15,11 +15,14 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/any_shared.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/arguments.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/array.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/convert.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/cuda_worker.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/data.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/call.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/construct.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/fields.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/names.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/passed.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/signature.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/step.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/update_work.hpp
@@ -28,6 +31,7 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/function.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/options.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/output.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/profile.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/reduction.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/run.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/session.hpp

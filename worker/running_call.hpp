@@ -45,6 +45,7 @@ class RunningCall {
   SliceRows rows_of_slice() const noexcept;
   /// Averages among the ranks are by the rows of the whole call, no longer of the slice.
   void average_over_slices() noexcept;
+  bool wants(std::size_t output) const noexcept { return (command_->wanted_outputs >> output & 1U) != 0; }
   CommCore& comm() noexcept;
   Comm& user_comm() noexcept { return *user_comm_; }
 
@@ -116,7 +117,7 @@ class RunningCall {
   std::int64_t rows_of_all() const;
   void share_outputs(Outbox& outbox);
   bool all_are_large() const noexcept;
-  bool is_reduced_by_workers(const OutputType& type) const noexcept;
+  bool is_reduced_by_workers(std::size_t output) const noexcept;
   void concatenate(PendingOutput& pending, const OutputType& type);
   bool reduce_output(std::size_t index, Outbox& outbox, std::span<const int> ranks, std::span<const double> weights);
 

@@ -249,8 +249,7 @@ void NcclComm::note_waiting(Wait wait) noexcept {
   wait_ = wait;
   astray_since_ = {};
   publish(static_cast<std::uint64_t>(wait));
-  if (!is_pending_) return;
-  attachment_.slot().progress.store(progress_word(command_, Phase::collective), std::memory_order_release);
+  if (is_pending_) attachment_.mark(command_, Phase::collective);
 }
 
 /// Before the vote: a peer that goes on to the reduction of outputs is not to find that this rank will not come.
