@@ -14,17 +14,21 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
   FILES
     ${PROJECT_SOURCE_DIR}/include/syncrun/arguments.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/array.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/convert.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/cuda_worker.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/data.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/call.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/construct.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/fields.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/names.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/passed.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/signature.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/dtype.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/error.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/function.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/options.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/output.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/profile.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/reduction.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/run.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/session.hpp

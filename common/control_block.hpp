@@ -114,6 +114,7 @@ struct ArgumentSlot {
   DType dtype;
   Reduction reduction;
   std::uint8_t dimensions;
+  bool is_minibatch;                                 // data: its rows are those of the batch
   std::uint64_t offset;                              // data and values: of the bytes; variables: of the VariableEntry
   std::uint64_t bytes;                               // values: of one
   std::array<std::int64_t, kMaxDimensions> extents;  // data
@@ -135,9 +136,10 @@ struct alignas(64) Command {
   bool wants_vote;  // updates to commit: wait for every rank's vote
   std::uint8_t arguments_count;
   std::uint8_t outputs_count;
-  std::uint64_t function;  // call, construct: offset of the FunctionEntry
-  std::uint64_t object;    // id, 0 for none
-  std::int64_t rows;       // of the call; -1 where nothing has rows
+  std::uint32_t wanted_outputs;  // a bit for each: the others are neither moved nor reduced
+  std::uint64_t function;        // call, construct: offset of the FunctionEntry
+  std::uint64_t object;          // id, 0 for none
+  std::int64_t rows;             // of the call; -1 where nothing has rows
   std::int64_t slices;
   RowsSlot batch;
   RowsSlot batch_s;               // the same for all ranks
@@ -241,6 +243,7 @@ struct ControlHeader {
   std::uint64_t arenas_offset;
   std::uint64_t arena_bytes;  // of each rank
   std::uint64_t seed;
+  std::uint64_t timelines_offset;  // of one Timeline per rank; 0: no profile is wanted
   DeviceKind device_kind;
   bool spins;         // there is a core for each of them
   bool workers_spin;  // there is one for each worker, at least

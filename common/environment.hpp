@@ -11,6 +11,9 @@ inline constexpr const char* kTimeout = "SYNCRUN_TIMEOUT";             // second
 inline constexpr const char* kStartTimeout = "SYNCRUN_START_TIMEOUT";  // seconds
 inline constexpr const char* kLogDir = "SYNCRUN_LOG_DIR";
 inline constexpr const char* kLogLevel = "SYNCRUN_LOG_LEVEL";
+inline constexpr const char* kProfile = "SYNCRUN_PROFILE";  // a file, or "-" for standard error
+inline constexpr const char* kTrace = "SYNCRUN_TRACE";      // a file
+inline constexpr const char* kQuiet = "SYNCRUN_QUIET";  // set: no line at start that says which rank is on which device
 inline constexpr const char* kSupervisorFd = "SYNCRUN_SUPERVISOR_FD";  // see supervisor_link.hpp
 
 // For users in need.

@@ -8,6 +8,7 @@
 
 #include "common/errors.hpp"
 #include "common/extents.hpp"
+#include "launcher/describe.hpp"
 #include "launcher/rows_check.hpp"
 #include "launcher/session_core.hpp"
 
@@ -23,21 +24,10 @@ struct CallBuilder::State {
   RowsCheck rows;
 };
 
-namespace {
-
-std::string describe_argument(const FunctionRecord& function, std::size_t index) {
-  constexpr const char* kNames[] = {"Scattered", "Broadcast", "a value", "PerWorker",
-                                    "Local",     "Sliced",    "Update",  "DeviceScalar"};
-  const ArgumentType& type = function.signature.arguments[index];
-  return "argument " + std::to_string(index) + " (" + kNames[static_cast<std::size_t>(type.kind)] + ") of '" +
-         function.name + "'";
-}
-
-}  // namespace
-
 CallBuilder::State& CallBuilder::state() noexcept { return *std::launder(reinterpret_cast<State*>(state_.data())); }
 
-CallBuilder::CallBuilder(const std::shared_ptr<FunctionRecord>& function, int target, const CallOptions& options)
+CallBuilder::CallBuilder(const std::shared_ptr<FunctionRecord>& function, int target, const CallOptions& options,
+                         const OutputChoice* choice)
     : session_(function->session.get()), function_(function.get()), target_(target), options_(&options) {
   static_assert(sizeof(State) <= sizeof(state_) && alignof(State) <= alignof(std::max_align_t));
   State& state = *new (state_.data()) State(*session_);
@@ -49,6 +39,7 @@ CallBuilder::CallBuilder(const std::shared_ptr<FunctionRecord>& function, int ta
     state.command = &session_->next_command();
     state.in_flight = &session_->next_in_flight();
     state.in_flight->function = function;
+    if (choice != nullptr) state.command->wanted_outputs = choice->mask;
   } catch (...) {
     state.~State();
     throw;
@@ -68,13 +59,15 @@ CallBuilder::~CallBuilder() {
 
 // ---- arguments ------------------------------------------------------------------------------------------------
 
-void CallBuilder::add_data(const std::shared_ptr<DataRecord>& data) {
+void CallBuilder::add_data(const std::shared_ptr<DataRecord>& data, DataRows rows) {
   State& state = this->state();
   const std::size_t index = arguments_++;
   const ArgumentType& type = function_->signature.arguments[index];
-  if (data->session.get() != session_) throw_usage(describe_argument(*function_, index) + " is of another session");
+  if (data->session.get() != session_) {
+    throw_usage(describe_argument(*function_, index, data->name) + " is of another session");
+  }
   if (data->is_open_for_writing) {
-    throw_usage(describe_argument(*function_, index) + " is open for writing: end the write guard first");
+    throw_usage(describe_argument(*function_, index, data->name) + " is open for writing: end the write guard first");
   }
   ArgumentSlot& slot = state.command->arguments[index];
   slot.kind = type.kind;
@@ -82,9 +75,8 @@ void CallBuilder::add_data(const std::shared_ptr<DataRecord>& data) {
   slot.dimensions = type.dimensions;
   slot.offset = data->offset;
   slot.extents = data->extents;
-  if (type.kind == ArgumentKind::scattered) {
-    state.rows.add_scattered(data->extents[0], [&] { return describe_argument(*function_, index); });
-  }
+  slot.is_minibatch = rows == DataRows::of_the_batch;
+  if (type.kind == ArgumentKind::scattered) state.rows.add_scattered(*function_, *data, index, rows);
   state.in_flight->arguments[index] = data;
   state.in_flight->arguments_count = index + 1;
 }
@@ -124,7 +116,7 @@ void CallBuilder::add_variable(const std::shared_ptr<VariableRecord>& variable) 
   const std::size_t index = arguments_++;
   const ArgumentType& type = function_->signature.arguments[index];
   if (variable->session.get() != session_) {
-    throw_usage(describe_argument(*function_, index) + " is of another session");
+    throw_usage(describe_argument(*function_, index, variable->name) + " is of another session");
   }
   if (!variable->has_shape) {
     throw_usage(describe_argument(*function_, index) + ": variable '" + variable->name +
@@ -135,8 +127,8 @@ void CallBuilder::add_variable(const std::shared_ptr<VariableRecord>& variable) 
     const bool writes =
         type.kind == ArgumentKind::update || function_->signature.arguments[other].kind == ArgumentKind::update;
     if (repeats && writes) {
-      throw_usage(describe_argument(*function_, index) + " is the variable of argument " + std::to_string(other) +
-                  " as well: a variable that is updated stands once in a call");
+      throw_usage(describe_argument(*function_, index, variable->name) + " is the variable of argument " +
+                  std::to_string(other) + " as well: a variable that is updated stands once in a call");
     }
   }
   ArgumentSlot& slot = state.command->arguments[index];
@@ -176,7 +168,7 @@ void CallBuilder::publish() {
     }
     command.timeout_ms = std::min(*options_->timeout, Patience::kLongestLimit).count();
   }
-  state.rows.finish(function.name, target_, *options_, *session_, command, state.in_flight->temporaries);
+  state.rows.finish(function, target_, *options_, *session_, command, state.in_flight->temporaries);
 
   const std::uint64_t id = session_->publish();
   state.is_published = true;

@@ -2,12 +2,16 @@
 
 #include "syncrun/data.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <string>
 
 #include "common/errors.hpp"
 #include "common/extents.hpp"
+#include "launcher/describe.hpp"
 #include "launcher/session_core.hpp"
 #include "syncrun/session.hpp"
 
@@ -23,7 +27,8 @@ std::span<const std::int64_t> extents_span(const DataRecord& record) {
 }
 
 void check_closed_for_writing(const DataRecord& record) {
-  if (record.is_open_for_writing) throw_usage("this Data is open for writing: end the write guard first");
+  if (record.is_open_for_writing)
+    throw_usage(describe_data(record) + " is open for writing: end the write guard first");
 }
 
 /// Waits for the calls that read it.
@@ -53,14 +58,31 @@ std::uint64_t allocate(SessionCore& session, std::size_t bytes, SharedHeap::Cont
   return session.heap().allocate(bytes, contents, what);
 }
 
-/// New memory for `bytes`, of which the first `kept` are those of now; the rest is zero.
-void reallocate(DataRecord& record, std::size_t bytes, std::size_t kept) {
+/// "Data 'x' of shape [2, 3]", "a Data of shape [2, 3]".
+std::string what_is_allocated(const DataRecord& record, std::span<const std::int64_t> extents) {
+  return (record.name.empty() ? "a Data" : describe_data(record)) + " of shape " + syncrun::to_string(extents);
+}
+
+/// Bytes to allocate for an array, with room to grow.
+std::size_t oversized(std::size_t bytes, double oversize) {
+  constexpr double kMost = 0x1p62;
+  const double wanted = static_cast<double>(bytes) * oversize;
+  if (!(oversize >= 1) || wanted > kMost) {
+    throw_usage("Allocation::oversize is a factor from 1, got " + std::to_string(oversize) + " for " +
+                std::to_string(bytes) + " bytes");
+  }
+  return std::max(bytes, static_cast<std::size_t>(wanted));
+}
+
+/// New memory of `capacity` bytes, of which the first `kept` are those of now; the rest is zero.
+void reallocate(DataRecord& record, std::span<const std::int64_t> extents, std::size_t capacity, std::size_t kept) {
   auto& session = *record.session;
-  const std::uint64_t offset = allocate(session, bytes, SharedHeap::Contents::zero, "a Data");
+  const std::uint64_t offset =
+      allocate(session, capacity, SharedHeap::Contents::zero, what_is_allocated(record, extents));
   if (kept != 0) std::memcpy(session.segment().at(offset), session.segment().at(record.offset), kept);
   give_back(record);
   record.offset = offset;
-  record.capacity_bytes = bytes;
+  record.capacity_bytes = capacity;
 }
 
 }  // namespace
@@ -81,16 +103,18 @@ void check_count(std::size_t count, std::span<const std::int64_t> extents) {
 std::size_t checked_size(DType dtype, std::span<const std::int64_t> extents) { return checked_bytes(dtype, extents); }
 
 std::shared_ptr<DataRecord> make_data(const std::shared_ptr<SessionCore>& session, DType dtype,
-                                      std::span<const std::int64_t> extents, const void* values) {
+                                      std::span<const std::int64_t> extents, const void* values,
+                                      std::string_view name) {
   const SessionCore::Entry entry(*session);
   const std::size_t bytes = checked_bytes(dtype, extents);
   auto record = std::make_shared<DataRecord>();
   record->session = session;
+  record->name = name;
   record->dtype = dtype;
   record->dimensions = static_cast<std::uint8_t>(extents.size());
   if (bytes != 0) {
     const auto contents = values == nullptr ? SharedHeap::Contents::zero : SharedHeap::Contents::any;
-    record->offset = allocate(*session, bytes, contents, "a Data of shape " + syncrun::to_string(extents));
+    record->offset = allocate(*session, bytes, contents, what_is_allocated(*record, extents));
     record->capacity_bytes = bytes;
     if (values != nullptr) std::memcpy(session->segment().at(record->offset), values, bytes);
   }
@@ -98,24 +122,45 @@ std::shared_ptr<DataRecord> make_data(const std::shared_ptr<SessionCore>& sessio
   return record;
 }
 
-void set_data(DataRecord& record, std::span<const std::int64_t> extents, const void* values) {
+void set_data(DataRecord& record, std::span<const std::int64_t> extents, const void* values, double oversize) {
   const SessionCore::Entry entry(*record.session);
   check_closed_for_writing(record);
   const std::size_t bytes = checked_bytes(record.dtype, extents);
+  const std::size_t capacity = oversized(bytes, oversize);
   await_readers(record);
-  if (bytes > record.capacity_bytes) reallocate(record, bytes, 0);
+  if (bytes > record.capacity_bytes) reallocate(record, extents, capacity, 0);
   if (bytes != 0) std::memmove(record.session->segment().at(record.offset), values, bytes);
   set_extents(record, extents);
 }
 
-void resize_data(DataRecord& record, std::span<const std::int64_t> extents) {
+void set_rows_of_data(DataRecord& record, std::int64_t first_row, std::size_t elements, const void* values) {
+  const SessionCore::Entry entry(*record.session);
+  check_closed_for_writing(record);
+  const std::size_t row_bytes = row_bytes_of(record.dtype, extents_span(record));
+  const std::size_t bytes = elements * size_of(record.dtype);
+  if (row_bytes == 0 ? bytes != 0 : bytes % row_bytes != 0) {
+    throw_usage("rows of " + describe_data(record) + " have " + std::to_string(row_bytes / size_of(record.dtype)) +
+                " elements each, got " + std::to_string(elements) + " in all");
+  }
+  if (bytes == 0) return;
+  const auto count = static_cast<std::int64_t>(bytes / row_bytes);
+  std::int64_t end = 0;
+  if (__builtin_add_overflow(first_row, count, &end)) end = -1;
+  check_rows(record, {first_row, end});
+  await_readers(record);
+  std::memmove(record.session->segment().at(record.offset) + static_cast<std::size_t>(first_row) * row_bytes, values,
+               bytes);
+}
+
+void resize_data(DataRecord& record, std::span<const std::int64_t> extents, double oversize) {
   const SessionCore::Entry entry(*record.session);
   check_closed_for_writing(record);
   const std::size_t bytes = checked_bytes(record.dtype, extents);
   const std::size_t now = checked_bytes(record.dtype, extents_span(record));
+  const std::size_t capacity = oversized(bytes, oversize);
   await_readers(record);
   if (bytes > record.capacity_bytes) {
-    reallocate(record, bytes, now);
+    reallocate(record, extents, capacity, now);
   } else if (bytes > now) {
     std::memset(record.session->segment().at(record.offset + now), 0, bytes - now);
   }
@@ -137,6 +182,27 @@ RawArray array_of(const DataRecord& record) {
   return {record.session->segment().at(record.offset), record.extents};
 }
 
+const std::string& name_of(const DataRecord& record) noexcept { return record.name; }
+
+std::size_t capacity_bytes_of(const DataRecord& record) {
+  record.session->check_open();
+  return record.capacity_bytes;
+}
+
+void check_rows(const DataRecord& record, Slice rows) {
+  if (rows.begin >= 0 && rows.begin <= rows.end && rows.end <= record.extents[0]) return;
+  throw_usage(describe_data(record) + " has " + std::to_string(record.extents[0]) + " rows, got the slice [" +
+              std::to_string(rows.begin) + ", " + std::to_string(rows.end) + ")");
+}
+
+void check_element(const DataRecord& record, std::span<const std::int64_t> index) {
+  for (std::size_t i = 0; i < index.size(); ++i) {
+    if (index[i] >= 0 && index[i] < record.extents[i]) continue;
+    throw_usage(describe_data(record) + " has shape " + syncrun::to_string(extents_span(record)) +
+                ", got the element at " + syncrun::to_string(index));
+  }
+}
+
 RawArray begin_write(DataRecord& record) {
   const SessionCore::Entry entry(*record.session);
   check_closed_for_writing(record);
@@ -146,6 +212,13 @@ RawArray begin_write(DataRecord& record) {
 }
 
 void end_write(DataRecord& record) noexcept { record.is_open_for_writing = false; }
+
+void refuse_value(DType to, std::size_t position, long double value) {
+  std::array<char, 64> number{};
+  std::snprintf(number.data(), number.size(), "%.17Lg", value);
+  throw_usage(std::string("value ") + number.data() + " at position " + std::to_string(position) +
+              " is out of the range of " + std::string(syncrun::to_string(to)));
+}
 
 OutputBuffer OutputBuffer::on_heap(std::size_t bytes, Contents contents) {
   if (bytes == 0) return {};

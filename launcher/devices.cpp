@@ -54,49 +54,50 @@ std::string gpus_in_words(int count) {
   return count == 1 ? "1 GPU is visible" : std::to_string(count) + " GPUs are visible";
 }
 
-void check_count(std::size_t count) {
-  if (count <= static_cast<std::size_t>(kMaxWorldSize)) return;
-  throw_usage("devices: expected at most " + std::to_string(kMaxWorldSize) + ", got " + std::to_string(count));
+/// `option`: what the user wrote the choice into.
+[[noreturn]] void refuse(std::string_view option, const std::string& what) {
+  throw_usage(std::string(option) + ": " + what);
 }
 
-void check_cuda_is_built(std::string_view wanted) {
+void check_cuda_is_built(std::string_view option, std::string_view wanted) {
   if (cuda_is_built()) return;
-  throw_usage("devices: " + quoted(wanted) +
-              " needs CUDA, and this Syncrun was built without it; expected CPU devices (cpu0,cpu1 or -n cpu)");
+  refuse(option, quoted(wanted) +
+                     " needs CUDA, and this Syncrun was built without it; expected CPU devices (cpu0,cpu1 or -n cpu)");
 }
 
-std::vector<DeviceId> parse_device_list(std::string_view text) {
+std::vector<DeviceId> parse_device_list(std::string_view option, std::string_view text) {
   std::vector<DeviceId> devices;
   for (const auto part : split(text, ',')) {
     const auto device = parse_device(part);
     if (!device) {
-      throw_usage("devices: expected a list such as cpu0,cpu1 or cuda0,cuda1; got " + quoted(part) +
-                  (part == text ? "" : " in " + quoted(text)));
+      refuse(option, "expected a list such as cpu0,cpu1 or cuda0,cuda1; got " + quoted(part) +
+                         (part == text ? "" : " in " + quoted(text)));
     }
     if (std::find(devices.begin(), devices.end(), *device) != devices.end()) {
-      throw_usage("devices: expected each device once, got " + to_string(*device) + " twice in " + quoted(text));
+      refuse(option, "expected each device once, got " + to_string(*device) + " twice in " + quoted(text));
     }
     devices.push_back(*device);
   }
-  check_count(devices.size());
+  if (devices.size() > static_cast<std::size_t>(kMaxWorldSize)) {
+    refuse(option, "expected at most " + std::to_string(kMaxWorldSize) + ", got " + std::to_string(devices.size()));
+  }
   return devices;
 }
 
-void check_kinds(const std::vector<DeviceId>& devices, std::string_view text) {
+void check_kinds(const std::vector<DeviceId>& devices, std::string_view option, std::string_view text) {
   const auto is_cuda = [](const DeviceId& device) { return device.kind == DeviceKind::cuda; };
   if (std::none_of(devices.begin(), devices.end(), is_cuda)) return;
   if (!std::all_of(devices.begin(), devices.end(), is_cuda)) {
-    throw_usage("devices: expected devices of one kind, got cpu and cuda in " + quoted(text));
+    refuse(option, "expected devices of one kind, got cpu and cuda in " + quoted(text));
   }
-  check_cuda_is_built(text);
+  check_cuda_is_built(option, text);
   const int visible = visible_gpus();
   for (const auto& device : devices) {
-    if (device.index >= visible) throw_usage("devices: got " + to_string(device) + ", but " + gpus_in_words(visible));
+    if (device.index >= visible) refuse(option, "got " + to_string(device) + ", but " + gpus_in_words(visible));
   }
 }
 
 std::vector<DeviceId> first_devices(DeviceKind kind, int count) {
-  check_count(static_cast<std::size_t>(count));
   std::vector<DeviceId> devices;
   for (int index = 0; index < count; ++index) devices.push_back({kind, index});
   return devices;
@@ -106,17 +107,17 @@ std::vector<DeviceId> a_cpu_per_core() {
   return first_devices(DeviceKind::cpu, std::min(usable_cores(), kMaxWorldSize));
 }
 
-std::vector<DeviceId> devices_for_count(std::string_view text) {
+std::vector<DeviceId> devices_for_count(std::string_view option, std::string_view text) {
   const auto count = parse_index(text);
   if (!count || *count < 1 || *count > kMaxWorldSize) {
-    throw_usage("processes per node: expected a number from 1 to " + std::to_string(kMaxWorldSize) +
-                ", 'cpu', 'gpu' or 'auto'; got " + quoted(text));
+    refuse(option, "expected a number from 1 to " + std::to_string(kMaxWorldSize) + ", 'cpu', 'gpu' or 'auto'; got " +
+                       quoted(text));
   }
   const int gpus = cuda_is_built() ? visible_gpus() : 0;
   if (gpus == 0) return first_devices(DeviceKind::cpu, *count);
   if (*count > gpus) {
-    throw_usage("processes per node: got " + std::to_string(*count) + ", but " + gpus_in_words(gpus) +
-                "; CPU devices are named by cpu0,cpu1,...");
+    refuse(option, "got " + std::to_string(*count) + ", but " + gpus_in_words(gpus) +
+                       "; CPU devices are named by cpu0,cpu1,...");
   }
   return first_devices(DeviceKind::cuda, *count);
 }
@@ -127,20 +128,40 @@ std::string to_string(const DeviceId& device) {
   return (device.kind == DeviceKind::cpu ? "cpu" : "cuda") + std::to_string(device.index);
 }
 
-std::vector<DeviceId> resolve_devices(std::string_view devices_text, std::string_view processes_text) {
+std::string describe_mapping(const std::vector<DeviceId>& devices) {
+  constexpr std::size_t kShortest = 3;  // of a run that is put as one
+  std::string text;
+  for (std::size_t first = 0; first < devices.size();) {
+    std::size_t end = first + 1;
+    while (end < devices.size() && devices[end].index == devices[end - 1].index + 1) ++end;
+    if (end - first < kShortest) end = first + 1;
+    text += text.empty() ? "" : ", ";
+    if (end == first + 1) {
+      text += "rank " + std::to_string(first) + " on " + to_string(devices[first]);
+    } else {
+      text += "ranks " + std::to_string(first) + " to " + std::to_string(end - 1) + " on " + to_string(devices[first]) +
+              " to " + to_string(devices[end - 1]);
+    }
+    first = end;
+  }
+  return text;
+}
+
+std::vector<DeviceId> resolve_devices(std::string_view devices_text, std::string_view processes_text,
+                                      const DevicesSource& source) {
   if (!devices_text.empty()) {
-    auto devices = parse_device_list(devices_text);
-    check_kinds(devices, devices_text);
+    auto devices = parse_device_list(source.devices, devices_text);
+    check_kinds(devices, source.devices, devices_text);
     return devices;
   }
   if (processes_text == "cpu") return a_cpu_per_core();
   if (processes_text == "gpu") {
-    check_cuda_is_built(processes_text);
+    check_cuda_is_built(source.processes, processes_text);
     const int gpus = visible_gpus();
-    if (gpus == 0) throw_usage("processes per node: got 'gpu', but no GPU is visible");
+    if (gpus == 0) refuse(source.processes, "got 'gpu', but no GPU is visible");
     return first_devices(DeviceKind::cuda, gpus);
   }
-  if (!processes_text.empty() && processes_text != "auto") return devices_for_count(processes_text);
+  if (!processes_text.empty() && processes_text != "auto") return devices_for_count(source.processes, processes_text);
   const int gpus = cuda_is_built() ? visible_gpus() : 0;
   return gpus > 0 ? first_devices(DeviceKind::cuda, gpus) : a_cpu_per_core();
 }

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/environment.hpp"
 #include "syncrun/detail/call.hpp"
 
 namespace syncrun::detail {
@@ -20,11 +21,25 @@ struct DeviceId {
 /// "cpu3", "cuda0".
 std::string to_string(const DeviceId& device);
 
+/// Who runs where, in one line: "rank 0 on cpu4, rank 1 on cpu2"; neighbours that count up together are put as
+/// "ranks 0 to 7 on cpu0 to cpu7".
+std::string describe_mapping(const std::vector<DeviceId>& devices);
+
+/// Where the user wrote a choice of devices, for messages.
+struct DevicesSource {
+  std::string_view devices;
+  std::string_view processes;
+};
+inline constexpr DevicesSource kFromCommandLine{"--devices", "-n"};
+inline constexpr DevicesSource kFromEnvironment{environment::kDevices, environment::kProcesses};
+inline constexpr DevicesSource kFromProgram{"SessionOptions::devices", "SessionOptions::processes"};
+
 /// The devices by rank. `devices_text` ("cpu0,cpu3") is taken as it stands; where it is empty
 /// `processes_text` decides: "N" (the first N GPUs, or N CPU workers where no GPU is visible), "cpu" (one
 /// worker per usable core), "gpu" (every visible one), "auto" or empty (every GPU, else as "cpu"). More CPU
-/// workers than cores are allowed. Throws Error (usage) with what was expected and what was got.
-std::vector<DeviceId> resolve_devices(std::string_view devices_text, std::string_view processes_text);
+/// workers than cores are allowed. Throws Error (usage) that names the source, what was expected and what was got.
+std::vector<DeviceId> resolve_devices(std::string_view devices_text, std::string_view processes_text,
+                                      const DevicesSource& source);
 
 /// Whether this build has CUDA devices at all.
 bool cuda_is_built() noexcept;

@@ -72,7 +72,13 @@ std::shared_ptr<FunctionRecord> define_function(const std::shared_ptr<SessionCor
   record->name = choose_name(name, bodies.front(), id);
   record->signature = signature;
   record->object = std::move(object);
-  for (const Body& body : bodies) record->has_body = record->has_body || runs_on(body.device, session->device_kind());
+  for (const Body& body : bodies) {
+    for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda}) {
+      if (!runs_on(body.device, kind)) continue;
+      record->bodies[static_cast<std::size_t>(kind)] = body.is_replayable ? BodyState::replayable : BodyState::present;
+    }
+  }
+  record->has_body = record->bodies[static_cast<std::size_t>(session->device_kind())] != BodyState::missing;
   for (const auto& argument : signature.arguments) {
     record->has_updates = record->has_updates || argument.kind == ArgumentKind::update;
   }

@@ -15,6 +15,7 @@ namespace syncrun::detail {
 
 struct DataRecord {
   std::shared_ptr<SessionCore> session;
+  std::string name;  // may be empty
   DType dtype{};
   std::uint8_t dimensions = 0;
   Extents extents{};
@@ -45,13 +46,16 @@ struct ObjectRecord {
   ~ObjectRecord();
 };
 
+enum class BodyState : std::uint8_t { missing, present, replayable };
+
 struct FunctionRecord {
   std::shared_ptr<SessionCore> session;
   SignatureInfo signature;
   std::string name;
   std::uint64_t entry = 0;  // offset of the FunctionEntry
   std::shared_ptr<ObjectRecord> object;
-  bool has_body = false;  // for the session's kind of device
+  std::array<BodyState, 2> bodies{};  // by DeviceKind
+  bool has_body = false;              // for the session's kind of device
   bool has_updates = false;
 
   ~FunctionRecord();

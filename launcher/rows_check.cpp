@@ -4,15 +4,18 @@
 
 #include "common/errors.hpp"
 #include "common/rows.hpp"
+#include "launcher/describe.hpp"
 #include "launcher/session_core.hpp"
 
 namespace syncrun::detail {
 
 namespace {
 
-/// Checks a selection against the rows there are, and writes it down for the workers.
-RowsSlot write_selection(const Rows& rows, std::int64_t available, const char* option, const std::string& of,
-                         SessionCore& session, std::vector<std::uint64_t>& temporaries) {
+/// Checks a selection against the rows there are, and writes it down for the workers. `of()` names what has the rows; it
+/// is called only to complain.
+template <class Of>
+RowsSlot write_selection(const Rows& rows, std::int64_t available, const char* option, Of&& of, SessionCore& session,
+                         std::vector<std::uint64_t>& temporaries) {
   RowsSlot slot{rows.kind(), 0, 0, 0};
   switch (rows.kind()) {
     case Rows::Kind::all: slot.end = available; return slot;
@@ -21,7 +24,7 @@ RowsSlot write_selection(const Rows& rows, std::int64_t available, const char* o
       slot.end = rows.slice().end;
       if (slot.begin < 0 || slot.end < slot.begin || slot.end > available) {
         throw_usage(std::string(option) + " is the slice [" + std::to_string(slot.begin) + ", " +
-                    std::to_string(slot.end) + "), but " + of + " has " + std::to_string(available) + " rows");
+                    std::to_string(slot.end) + "), but " + of() + " has " + std::to_string(available) + " rows");
       }
       return slot;
     case Rows::Kind::list: break;
@@ -38,52 +41,68 @@ RowsSlot write_selection(const Rows& rows, std::int64_t available, const char* o
   });
   if (bad != indices + slot.end) {
     throw_usage(std::string(option) + " has index " + std::to_string(*bad) + " at position " +
-                std::to_string(bad - indices) + ", but " + of + " has rows 0 to " + std::to_string(available - 1));
+                std::to_string(bad - indices) + ", but " + of() +
+                (available == 0 ? " has no rows" : " has rows 0 to " + std::to_string(available - 1)));
   }
   return slot;
 }
 
 }  // namespace
 
-void RowsCheck::complain_about_rows(const std::string& argument, std::int64_t rows) const {
-  throw_usage(argument + " has " + std::to_string(rows) + " rows, but scattered arguments before it have " +
-              std::to_string(scattered_rows_));
+void RowsCheck::complain_about_rows(const FunctionRecord& function, const ScatteredArgument& first,
+                                    const ScatteredArgument& other) {
+  throw_usage(describe_argument(function, other.argument, other.data->name) + " has " +
+              std::to_string(other.data->extents[0]) + " rows, but " +
+              describe_argument(function, first.argument, first.data->name) + " has " +
+              std::to_string(first.data->extents[0]));
 }
 
 void RowsCheck::add_sliced(const VariableRecord& variable, std::size_t argument) {
   sliced_[sliced_count_++] = {&variable, argument};
 }
 
-void RowsCheck::finish(const std::string& function, int target, const CallOptions& options, SessionCore& session,
+void RowsCheck::finish(const FunctionRecord& function, int target, const CallOptions& options, SessionCore& session,
                        Command& command, std::vector<std::uint64_t>& temporaries) const {
-  const bool has_scattered = scattered_rows_ >= 0;
+  const bool has_scattered = this->has_scattered();
   const bool has_sliced = sliced_count_ != 0;
   command.slices = options.slices;
   if (!has_scattered && options.batch.kind() != Rows::Kind::all) {
-    throw_usage("batch was given, but '" + function + "' has no scattered argument");
+    throw_usage("batch was given, but '" + function.name + "' has no scattered argument");
   }
   if (!has_sliced && options.batch_s.is_given()) {
-    throw_usage("batch_s was given, but '" + function + "' has no Sliced argument");
+    throw_usage("batch_s was given, but '" + function.name + "' has no Sliced argument");
   }
   if (!has_scattered && !has_sliced) {
     if (options.slices != 1) {
-      throw_usage("slices is " + std::to_string(options.slices) + ", but '" + function + "' has no rows to slice");
+      throw_usage("slices is " + std::to_string(options.slices) + ", but '" + function.name + "' has no rows to slice");
     }
     return;
   }
-  if (has_scattered) select_scattered(options, session, command, temporaries);
-  if (has_sliced) select_local(target, options, session, command, temporaries);
-  if (command.rows == 0) throw_usage("a call of '" + function + "' wants at least one row, got 0");
+  if (has_scattered) select_scattered(function, options, session, command, temporaries);
+  if (has_sliced) select_local(function, target, options, session, command, temporaries);
+  if (command.rows == 0) throw_usage("a call of '" + function.name + "' wants at least one row, got 0");
   if (options.slices < 1 || options.slices > command.rows) {
     throw_usage("slices is from 1 to the number of rows, " + std::to_string(command.rows) + ", got " +
                 std::to_string(options.slices));
   }
 }
 
-void RowsCheck::select_scattered(const CallOptions& options, SessionCore& session, Command& command,
-                                 std::vector<std::uint64_t>& temporaries) const {
-  command.batch = write_selection(options.batch, scattered_rows_, "batch", "the scattered input", session, temporaries);
+void RowsCheck::select_scattered(const FunctionRecord& function, const CallOptions& options, SessionCore& session,
+                                 Command& command, std::vector<std::uint64_t>& temporaries) const {
+  if (scattered_.data == nullptr) {
+    if (options.batch.kind() != Rows::Kind::all) {
+      throw_usage("batch was given, but the scattered arguments of '" + function.name + "' are all minibatches");
+    }
+    command.batch = RowsSlot{Rows::Kind::all, 0, minibatch_.data->extents[0], 0};
+    command.rows = command.batch.count();
+    return;
+  }
+  const auto scattered = [&] { return describe_argument(function, scattered_.argument, scattered_.data->name); };
+  command.batch = write_selection(options.batch, scattered_.data->extents[0], "batch", scattered, session, temporaries);
   command.rows = command.batch.count();
+  if (minibatch_.data == nullptr || minibatch_.data->extents[0] == command.rows) return;
+  throw_usage(describe_argument(function, minibatch_.argument, minibatch_.data->name) + " is a minibatch of " +
+              std::to_string(minibatch_.data->extents[0]) + " rows, but the batch has " + std::to_string(command.rows));
 }
 
 std::int64_t RowsCheck::local_rows(int rank, const LocalRows& selection) const {
@@ -92,8 +111,8 @@ std::int64_t RowsCheck::local_rows(int rank, const LocalRows& selection) const {
   return sliced_[0].variable->extents[static_cast<std::size_t>(rank)][0];
 }
 
-void RowsCheck::select_local(int target, const CallOptions& options, SessionCore& session, Command& command,
-                             std::vector<std::uint64_t>& temporaries) const {
+void RowsCheck::select_local(const FunctionRecord& function, int target, const CallOptions& options,
+                             SessionCore& session, Command& command, std::vector<std::uint64_t>& temporaries) const {
   const int first = target < 0 ? 0 : target;
   const int last = target < 0 ? session.world_size() : target + 1;
   const LocalRows& selection = options.batch_s;
@@ -110,25 +129,32 @@ void RowsCheck::select_local(int target, const CallOptions& options, SessionCore
     for (std::size_t i = 1; i < sliced_count_; ++i) {
       const std::int64_t other = sliced_[i].variable->extents[at][0];
       if (other == available[at]) continue;
-      throw_usage("Sliced arguments " + std::to_string(sliced_[0].argument) + " and " +
-                  std::to_string(sliced_[i].argument) + " have " + std::to_string(available[at]) + " and " +
-                  std::to_string(other) + " rows on rank " + std::to_string(rank));
+      throw_usage(describe_argument(function, sliced_[i].argument, sliced_[i].variable->name) + " has " +
+                  std::to_string(other) + " rows on rank " + std::to_string(rank) + ", but " +
+                  describe_argument(function, sliced_[0].argument, sliced_[0].variable->name) + " has " +
+                  std::to_string(available[at]));
     }
     const std::int64_t rows = local_rows(rank, selection);
     total += rows;
-    if (scattered_rows_ < 0) continue;
+    if (!has_scattered()) continue;
     const std::int64_t share = target < 0 ? share_of(command.rows, session.world_size(), rank).count() : command.rows;
     if (rows != share) {
       throw_usage("rank " + std::to_string(rank) + " gets " + std::to_string(share) +
-                  " rows of the scattered arguments, but " + std::to_string(rows) + " of its Sliced ones");
+                  " rows of the scattered arguments, but " + std::to_string(rows) + " of " +
+                  describe_argument(function, sliced_[0].argument, sliced_[0].variable->name));
     }
   }
-  if (scattered_rows_ < 0) {
+  if (!has_scattered()) {
     command.rows = total;
     command.rows_are_local = true;
   }
 
-  const auto of = [](int rank) { return "the Sliced argument's copy on rank " + std::to_string(rank); };
+  const auto copy_on = [&](int rank) {
+    return [&function, &first_sliced = sliced_[0], rank] {
+      return describe_argument(function, first_sliced.argument, first_sliced.variable->name) + " on rank " +
+             std::to_string(rank);
+    };
+  };
   if (!selection.is_per_rank()) {
     // One selection, checked against the shortest copy.
     int shortest = first;
@@ -136,7 +162,7 @@ void RowsCheck::select_local(int target, const CallOptions& options, SessionCore
       if (available[static_cast<std::size_t>(rank)] < available[static_cast<std::size_t>(shortest)]) shortest = rank;
     }
     command.batch_s = write_selection(selection.of_rank(shortest), available[static_cast<std::size_t>(shortest)],
-                                      "batch_s", of(shortest), session, temporaries);
+                                      "batch_s", copy_on(shortest), session, temporaries);
     return;
   }
   command.batch_s_by_rank =
@@ -145,7 +171,7 @@ void RowsCheck::select_local(int target, const CallOptions& options, SessionCore
   auto* slots = session.segment().at<RowsSlot>(command.batch_s_by_rank);
   for (int rank = first; rank < last; ++rank) {
     slots[rank] = write_selection(selection.of_rank(rank), available[static_cast<std::size_t>(rank)], "batch_s",
-                                  of(rank), session, temporaries);
+                                  copy_on(rank), session, temporaries);
   }
 }
 

@@ -16,19 +16,22 @@ class SessionCore;
 
 class RowsCheck {
  public:
-  /// `describe` names the argument; it is called only to complain.
-  template <class Describe>
-  void add_scattered(std::int64_t rows, Describe&& describe) {
-    if (scattered_rows_ < 0) {
-      scattered_rows_ = rows;
-    } else if (rows != scattered_rows_) {
-      complain_about_rows(describe(), rows);
+  void add_scattered(const FunctionRecord& function, const DataRecord& data, std::size_t argument, DataRows rows) {
+    if (rows == DataRows::of_the_batch) {
+      if (minibatch_.data != nullptr && minibatch_.data->extents[0] != data.extents[0]) {
+        complain_about_rows(function, minibatch_, {&data, argument});
+      }
+      minibatch_ = {&data, argument};
+    } else if (scattered_.data == nullptr) {
+      scattered_ = {&data, argument};
+    } else if (data.extents[0] != scattered_.data->extents[0]) {
+      complain_about_rows(function, scattered_, {&data, argument});
     }
   }
   void add_sliced(const VariableRecord& variable, std::size_t argument);
 
   /// Fills in the command's rows. Index lists are copied to the heap and noted in `temporaries`.
-  void finish(const std::string& function, int target, const CallOptions& options, SessionCore& session,
+  void finish(const FunctionRecord& function, int target, const CallOptions& options, SessionCore& session,
               Command& command, std::vector<std::uint64_t>& temporaries) const;
 
  private:
@@ -37,14 +40,22 @@ class RowsCheck {
     std::size_t argument;
   };
 
-  [[noreturn]] void complain_about_rows(const std::string& argument, std::int64_t rows) const;
-  void select_scattered(const CallOptions& options, SessionCore& session, Command& command,
-                        std::vector<std::uint64_t>& temporaries) const;
-  void select_local(int target, const CallOptions& options, SessionCore& session, Command& command,
-                    std::vector<std::uint64_t>& temporaries) const;
+  struct ScatteredArgument {
+    const DataRecord* data = nullptr;
+    std::size_t argument = 0;
+  };
+
+  [[noreturn]] static void complain_about_rows(const FunctionRecord& function, const ScatteredArgument& first,
+                                               const ScatteredArgument& other);
+  bool has_scattered() const noexcept { return scattered_.data != nullptr || minibatch_.data != nullptr; }
+  void select_scattered(const FunctionRecord& function, const CallOptions& options, SessionCore& session,
+                        Command& command, std::vector<std::uint64_t>& temporaries) const;
+  void select_local(const FunctionRecord& function, int target, const CallOptions& options, SessionCore& session,
+                    Command& command, std::vector<std::uint64_t>& temporaries) const;
   std::int64_t local_rows(int rank, const LocalRows& selection) const;
 
-  std::int64_t scattered_rows_ = -1;
+  ScatteredArgument scattered_;  // the first that batch selects from
+  ScatteredArgument minibatch_;  // the last that is the batch itself
   std::array<SlicedArgument, kMaxArguments> sliced_;
   std::size_t sliced_count_ = 0;
 };

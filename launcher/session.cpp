@@ -23,6 +23,17 @@ void wait_all(SessionCore& session) {
   if (const auto failure = std::exchange(session.dropped_failure_, nullptr)) std::rethrow_exception(failure);
 }
 
+std::vector<CallProfile> profile_of(SessionCore& session) {
+  const SessionCore::Entry entry(session);
+  if (session.profiler() == nullptr) {
+    throw_usage(
+        "no profile is kept: ask for it with SessionOptions::profile or SessionOptions::trace (syncrun --profile FILE, "
+        "--trace FILE)");
+  }
+  session.drain_all();
+  return session.profiler()->calls();
+}
+
 const std::vector<std::string>& devices_of(const SessionCore& session) noexcept { return session.devices(); }
 
 std::vector<int> worker_pids_of(const SessionCore& session) {

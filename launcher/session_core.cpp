@@ -3,7 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "common/environment.hpp"
 #include "common/errors.hpp"
@@ -12,6 +15,7 @@
 #include "common/life.hpp"
 #include "common/reduce.hpp"
 #include "launcher/debugger.hpp"
+#include "launcher/describe.hpp"
 
 namespace syncrun::detail {
 
@@ -73,8 +77,20 @@ SessionCore::SessionCore(const SessionOptions& options) {
   await_ready();
   nursery_->watch_lives();
   for (int rank = 0; rank < world_size; ++rank) logger_->info("{} is ready", describe_rank(rank));
+  announce();
   state_ = State::open;
   claim.keep();
+}
+
+/// The mapping of ranks to devices: `syncrun` says it, unless it is to be quiet; a program on its own logs it.
+void SessionCore::announce() const {
+  if (!settings_.overruled.empty()) logger_->warn(settings_.overruled);
+  const std::string mapping = describe_mapping(settings_.devices);
+  if (supervisor_link().is_connected() && std::getenv(environment::kQuiet) == nullptr) {
+    std::fprintf(stderr, "syncrun: %s\n", mapping.c_str());
+  } else {
+    logger_->info(mapping);
+  }
 }
 
 void SessionCore::prepare_control(std::size_t control_bytes) {
@@ -96,6 +112,25 @@ void SessionCore::prepare_control(std::size_t control_bytes) {
   header.build_id = image.build_id;
   heap_ = SharedHeap(segment_, header.heap_offset, header.heap_bytes, pages_of(device_kind()));
   for (int rank = 0; rank < world_size; ++rank) initialise_life(control_.worker(rank).life);
+  begin_profile();
+}
+
+void SessionCore::begin_profile() {
+  if (settings_.profile.empty() && settings_.trace.empty()) return;
+  const auto bytes = sizeof(Timeline) * static_cast<std::size_t>(world_size());
+  const std::uint64_t offset = heap_.allocate(bytes, SharedHeap::Contents::zero, "the timelines of a profile");
+  control_.header().timelines_offset = offset;
+  profiler_ = std::make_unique<Profiler>(settings_, segment_.at<const Timeline>(offset));
+}
+
+/// What goes wrong is close()'s to throw; without a close, it is logged in the end.
+void SessionCore::end_profile() noexcept {
+  if (!profiler_) return;
+  try {
+    profiler_->close();
+  } catch (const Error& error) {
+    profile_failure_ = error;
+  }
 }
 
 void SessionCore::await_ready() {
@@ -135,7 +170,10 @@ void SessionCore::await_ready() {
               std::move(failure));
 }
 
-SessionCore::~SessionCore() { abandon(); }
+SessionCore::~SessionCore() {
+  abandon();
+  if (profile_failure_) logger_->warn(profile_failure_->what());
+}
 
 // ---- entries --------------------------------------------------------------------------------------------------
 
@@ -221,6 +259,7 @@ Command& SessionCore::next_command() {
   command.wants_vote = false;
   command.arguments_count = 0;
   command.outputs_count = 0;
+  command.wanted_outputs = kAllOutputs;
   command.object = 0;
   command.rows = -1;
   command.slices = 1;
@@ -236,6 +275,8 @@ std::uint64_t SessionCore::publish() {
   auto& header = control_.header();
   if (drained_ + 1 == next_id_) head_since_ = {};
   const std::uint64_t id = next_id_++;
+  if (profiler_) [[unlikely]]
+    profiler_->begin(id, call_name(id));
   header.published.store(id, std::memory_order_seq_cst);
   header.to_workers.ring();
   return id;
@@ -309,6 +350,8 @@ bool SessionCore::is_head_doomed() const {
 void SessionCore::collect(std::uint64_t id) {
   const Command& command = control_.command(id);
   InFlight& in_flight = in_flight_[id % kRingSize];
+  if (profiler_) [[unlikely]]
+    profiler_->end(id);
   CallResult unwanted;
   CallResult& result = in_flight.result != nullptr ? *in_flight.result : unwanted;
   try {
@@ -349,9 +392,10 @@ void SessionCore::collect_outputs(std::uint64_t id, const Command& command, Call
   weights_.clear();
   for (const int rank : ranks_) weights_.push_back(static_cast<double>(control_.outbox(id, rank).rows) / rows);
 
-  const auto& name = in_flight_[id % kRingSize].function->name;
+  const FunctionRecord& function = *in_flight_[id % kRingSize].function;
   result.outputs = std::vector<RawOutput>(command.outputs_count);
   for (std::size_t i = 0; i < command.outputs_count; ++i) {
+    if ((command.wanted_outputs >> i & 1U) == 0) continue;
     const OutputType& type = command.outputs[i];
     RawOutput& to = result.outputs[i];
     const auto slot = [&](int rank) -> const OutputSlot& { return control_.outbox(id, rank).outputs[i]; };
@@ -369,9 +413,9 @@ void SessionCore::collect_outputs(std::uint64_t id, const Command& command, Call
       const auto& extents = slot(rank).extents;
       if (!std::equal(extents.begin() + (gathers ? 1 : 0), extents.begin() + type.dimensions,
                       to.extents.begin() + (gathers ? 1 : 0))) {
-        throw Error(ErrorKind::function, "call '" + name + "': output " + std::to_string(i) + " has shape " +
-                                             syncrun::to_string({to.extents.data(), type.dimensions}) + " on rank " +
-                                             std::to_string(ranks_.front()) + " and " +
+        throw Error(ErrorKind::function, "call '" + function.name + "': " + describe_output(function, i) +
+                                             " has shape " + syncrun::to_string({to.extents.data(), type.dimensions}) +
+                                             " on rank " + std::to_string(ranks_.front()) + " and " +
                                              syncrun::to_string({extents.data(), type.dimensions}) + " on rank " +
                                              std::to_string(rank));
       }
@@ -427,6 +471,7 @@ void SessionCore::close() {
   abandon();
   if (failure) throw *failure;
   if (dropped) std::rethrow_exception(dropped);
+  if (profile_failure_) throw *std::exchange(profile_failure_, std::nullopt);
 }
 
 void SessionCore::abandon() noexcept {
@@ -436,6 +481,7 @@ void SessionCore::abandon() noexcept {
   if (!birthplace_.is_here()) static_cast<void>(nursery_.release());  // its threads and its workers are elsewhere
   if (nursery_) nursery_->expect_ends();
   nursery_.reset();
+  if (birthplace_.is_here()) end_profile();
   for (auto& in_flight : in_flight_) in_flight.reset();
   {
     const std::lock_guard lock(releases_mutex_);

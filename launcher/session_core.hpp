@@ -20,6 +20,7 @@
 #include "common/supervisor_link.hpp"
 #include "launcher/birthplace.hpp"
 #include "launcher/nursery.hpp"
+#include "launcher/profiler.hpp"
 #include "launcher/records.hpp"
 #include "launcher/settings.hpp"
 #include "syncrun/error.hpp"
@@ -68,6 +69,8 @@ class SessionCore {
   Nursery& nursery() noexcept { return *nursery_; }
   ControlBlock control() const noexcept { return control_; }
   const Settings& settings() const noexcept { return settings_; }
+  /// Null unless a profile is wanted.
+  const Profiler* profiler() const noexcept { return profiler_.get(); }
 
   /// The command to fill in next, and its bookkeeping. Waits for the oldest one if the ring is full.
   Command& next_command();
@@ -116,6 +119,9 @@ class SessionCore {
 
   void prepare_control(std::size_t control_bytes);
   void await_ready();
+  void announce() const;
+  void begin_profile();
+  void end_profile() noexcept;
   [[noreturn]] void fail_start(int rank);
   Milliseconds limit_left(Milliseconds limit) const;
   void collect(std::uint64_t id);
@@ -144,6 +150,8 @@ class SessionCore {
   SharedHeap heap_;
   WaitPolicy policy_;
   std::unique_ptr<Nursery> nursery_;
+  std::unique_ptr<Profiler> profiler_;
+  std::optional<Error> profile_failure_;  // it could not be written
 
   std::atomic<State> state_ = State::starting;
   std::optional<Error> end_cause_;

@@ -8,6 +8,7 @@
 #include "common/environment.hpp"
 #include "common/errors.hpp"
 #include "common/log.hpp"
+#include "common/supervisor_link.hpp"
 
 namespace syncrun::detail {
 
@@ -41,35 +42,62 @@ Milliseconds checked(Milliseconds timeout, const char* name) {
 }
 
 LogLevel log_level_of(const SessionOptions& options) {
-  if (options.log_level) return *options.log_level;
   const std::string text = from_environment(environment::kLogLevel);
-  if (text.empty()) return LogLevel::warning;
+  if (text.empty()) return options.log_level.value_or(LogLevel::warning);
   if (const auto level = parse_log_level(text)) return *level;
   throw_usage(std::string(environment::kLogLevel) + " wants trace, debug, info, warning, error or off, got '" + text +
               "'");
+}
+
+/// What was set outside, else what the program says.
+std::string text_of(const char* variable, const std::string& option) {
+  std::string text = from_environment(variable);
+  return text.empty() ? option : text;
+}
+
+/// A choice of devices: one of the two, in whatever form.
+struct DevicesChoice {
+  std::string devices;
+  std::string processes;
+  bool is_made() const noexcept { return !devices.empty() || !processes.empty(); }
+  std::string in_words(const DevicesSource& source) const {
+    const bool is_list = !devices.empty();
+    return std::string(is_list ? source.devices : source.processes) + " " + (is_list ? devices : processes);
+  }
+};
+
+void choose_devices(Settings& settings, const SessionOptions& options) {
+  const DevicesChoice outside{from_environment(environment::kDevices), from_environment(environment::kProcesses)};
+  const DevicesChoice own{options.devices, options.processes};
+  if (!outside.is_made()) {
+    settings.devices = resolve_devices(own.devices, own.processes, kFromProgram);
+    return;
+  }
+  settings.devices = resolve_devices(outside.devices, outside.processes, kFromEnvironment);
+  if (!own.is_made() || resolve_devices(own.devices, own.processes, kFromProgram) == settings.devices) return;
+  const auto& source = supervisor_link().is_connected() ? kFromCommandLine : kFromEnvironment;
+  settings.overruled = own.in_words(kFromProgram) + " gives way to " + outside.in_words(source);
 }
 
 }  // namespace
 
 Settings resolve_settings(const SessionOptions& options) {
   Settings settings;
-  const bool is_chosen = !options.devices.empty() || !options.processes.empty();
-  settings.devices =
-      is_chosen ? resolve_devices(options.devices, options.processes)
-                : resolve_devices(from_environment(environment::kDevices), from_environment(environment::kProcesses));
-  settings.call_timeout = options.timeout ? checked(*options.timeout, "timeout")
-                                          : seconds_from_environment(environment::kTimeout, kDefaultCallTimeout);
-  settings.start_timeout = options.start_timeout
-                               ? checked(*options.start_timeout, "start_timeout")
-                               : seconds_from_environment(environment::kStartTimeout, kDefaultStartTimeout);
+  choose_devices(settings, options);
+  settings.call_timeout = seconds_from_environment(environment::kTimeout,
+                                                   checked(options.timeout.value_or(kDefaultCallTimeout), "timeout"));
+  settings.start_timeout = seconds_from_environment(
+      environment::kStartTimeout, checked(options.start_timeout.value_or(kDefaultStartTimeout), "start_timeout"));
   settings.grace = checked(options.grace, "grace");
   settings.seed = options.seed;
-  settings.log_dir = options.log_dir.empty() ? from_environment(environment::kLogDir) : options.log_dir;
+  settings.log_dir = text_of(environment::kLogDir, options.log_dir);
   if (!settings.log_dir.empty()) {
     std::error_code error;
     std::filesystem::create_directories(settings.log_dir, error);
     if (error) throw_errno("cannot make the log folder " + settings.log_dir, error.value());
   }
+  settings.profile = text_of(environment::kProfile, options.profile);
+  settings.trace = text_of(environment::kTrace, options.trace);
   settings.log_level = log_level_of(options);
   return settings;
 }

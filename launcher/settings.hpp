@@ -1,7 +1,7 @@
 #pragma once
 
-// What a session runs with: the program's options, what `syncrun` put into the environment, and the defaults, in that
-// order of precedence.
+// What a session runs with: what `syncrun` put into the environment (or the user, without it), the program's options, and
+// the defaults, in that order of precedence. Whoever starts a program has the last word.
 
 #include <string>
 #include <vector>
@@ -19,7 +19,10 @@ struct Settings {
   Milliseconds grace{};
   std::uint64_t seed = 0;
   std::string log_dir;  // empty: none
+  std::string profile;  // empty: none; "-": standard error
+  std::string trace;    // empty: none
   LogLevel log_level = LogLevel::warning;
+  std::string overruled;  // devices that the program wanted and does not get, in words; empty: none
 };
 
 /// Throws Error (usage) that names the option or variable, what was expected and what was got.

@@ -98,6 +98,9 @@ std::optional<Attachment> attach_if_worker() {
   if (header.magic != kMagic) throw Error(ErrorKind::system, "the session's shared memory speaks another protocol");
   attachment.world_size = static_cast<int>(header.world_size);
   attachment.control = ControlBlock(attachment.segment.base(), attachment.world_size);
+  if (header.timelines_offset != 0) {
+    attachment.timeline = attachment.segment.at<Timeline>(header.timelines_offset) + attachment.rank;
+  }
 
   WorkerSlot& slot = attachment.slot();
   slot.progress.store(progress_word(0, Phase::start));

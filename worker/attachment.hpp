@@ -9,6 +9,7 @@
 #include "common/control_block.hpp"
 #include "common/file_descriptor.hpp"
 #include "common/segment.hpp"
+#include "common/timeline.hpp"
 
 namespace syncrun::detail {
 
@@ -19,8 +20,19 @@ struct Attachment {
   std::string device;
   Segment segment;
   ControlBlock control;
+  Timeline* timeline = nullptr;  // this rank's, where a profile is wanted
 
   WorkerSlot& slot() const noexcept { return control.worker(rank); }
+  /// What this rank is doing: for whoever asks after a failure, and for a profile.
+  void mark(std::uint64_t command, Phase phase) const noexcept {
+    slot().progress.store(progress_word(command, phase), std::memory_order_release);
+    note(command, phase);
+  }
+  /// The same for a profile only.
+  void note(std::uint64_t command, Phase phase) const noexcept {
+    if (timeline != nullptr) [[unlikely]]
+      timeline->add(progress_word(command, phase));
+  }
   std::uint64_t command_in_progress() const noexcept {
     return command_of(slot().progress.load(std::memory_order_relaxed));
   }

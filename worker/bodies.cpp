@@ -16,6 +16,7 @@ std::string_view CpuWorker::device() const noexcept { return core_->attachment()
 std::int64_t CpuWorker::rows() const noexcept { return core_->running().slice_rows(); }
 std::int64_t CpuWorker::first_row() const noexcept { return core_->running().first_row(); }
 int CpuWorker::slice() const noexcept { return core_->running().slice(); }
+bool CpuWorker::wants(std::size_t output) const noexcept { return core_->running().wants(output); }
 std::mt19937_64& CpuWorker::rng() noexcept { return core_->rng(); }
 void* CpuWorker::scratch_bytes(std::size_t bytes) { return core_->scratch(bytes); }
 void CpuWorker::log(LogLevel level, std::string_view message) {
@@ -33,6 +34,7 @@ cudnnContext* CudaWorker::cudnn() const { return core_->device().cudnn(); }
 std::int64_t CudaWorker::rows() const noexcept { return core_->running().slice_rows(); }
 std::int64_t CudaWorker::first_row() const noexcept { return core_->running().first_row(); }
 int CudaWorker::slice() const noexcept { return core_->running().slice(); }
+bool CudaWorker::wants(std::size_t output) const noexcept { return core_->running().wants(output); }
 std::mt19937_64& CudaWorker::rng() noexcept { return core_->rng(); }
 void* CudaWorker::scratch_bytes(std::size_t bytes) { return core_->scratch(bytes); }
 void CudaWorker::log(LogLevel level, std::string_view message) {
@@ -112,7 +114,10 @@ CpuWorker& WorkerCall::cpu_worker() { return core_->cpu_worker(); }
 CudaWorker& WorkerCall::cuda_worker() { return core_->cuda_worker(); }
 Comm& WorkerCall::comm() { return core_->running().user_comm(); }
 
-void WorkerCall::begin_body() { core_->device().begin_body(); }
+void WorkerCall::begin_body() {
+  core_->device().begin_body();
+  core_->note_body();
+}
 void WorkerCall::accept(std::size_t output, const OutputType& type, std::span<const std::int64_t> extents,
                         OutputBuffer buffer) {
   core_->running().accept(output, type, extents, std::move(buffer));

@@ -101,9 +101,7 @@ class CpuComm final : public CommCore {
   void leave() noexcept override { mark(Phase::function); }
 
  private:
-  void mark(Phase phase) noexcept {
-    attachment_.slot().progress.store(progress_word(command_->id, phase), std::memory_order_release);
-  }
+  void mark(Phase phase) noexcept { attachment_.mark(command_->id, phase); }
   /// Tells the peers what this rank brings, waits for all of them, and checks that they agree. Returns where in the
   /// parity-th contribution of each rank it all stands.
   std::size_t meet(const Contribution& mine);

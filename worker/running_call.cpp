@@ -100,6 +100,7 @@ bool RunningCall::next_slice() {
     if (command_->has_comm) comm().all_rows = rows_of_all();
     key_.clear();
     worker_.set_phase(Phase::function);
+    worker_.note_inputs();
     return true;
   }
   return false;
@@ -156,8 +157,9 @@ void* RunningCall::bring_rows(const Command& command, std::size_t argument, RowR
   const auto& segment = worker_.attachment().segment;
   const SharedRows all{segment.at(slot.offset), row_bytes_of(slot.dtype, {slot.extents.data(), slot.dimensions}),
                        slot.extents[0]};
-  if (command.batch.kind != Rows::Kind::list) {
-    return worker_.device().take_rows(argument, all, command.batch.begin + rows.begin, rows.count());
+  if (slot.is_minibatch || command.batch.kind != Rows::Kind::list) {
+    const std::int64_t begin = slot.is_minibatch ? 0 : command.batch.begin;
+    return worker_.device().take_rows(argument, all, begin + rows.begin, rows.count());
   }
   const auto* indices = segment.at<const std::int64_t>(command.batch.offset) + rows.begin;
   return worker_.device().gather_rows(argument, all, {indices, static_cast<std::size_t>(rows.count())});

@@ -42,6 +42,7 @@ class RunningCall {
   std::int64_t slice_rows() const noexcept { return has_rows() ? slice_.count() : 1; }
   std::int64_t first_row() const noexcept { return first_row_of_call_ + slice_.begin; }
   int slice() const noexcept { return slice_index_; }
+  bool wants(std::size_t output) const noexcept { return (command_->wanted_outputs >> output & 1U) != 0; }
   CommCore& comm() noexcept;
   Comm& user_comm() noexcept { return *user_comm_; }
 
@@ -113,7 +114,7 @@ class RunningCall {
   std::int64_t rows_of_all() const;
   void share_outputs(Outbox& outbox);
   bool all_are_large() const noexcept;
-  bool is_reduced_by_workers(const OutputType& type) const noexcept;
+  bool is_reduced_by_workers(std::size_t output) const noexcept;
   void concatenate(PendingOutput& pending, const OutputType& type);
   bool reduce_output(std::size_t index, Outbox& outbox, std::span<const int> ranks, std::span<const double> weights);
 

@@ -32,6 +32,7 @@ void average_scalar(std::array<std::byte, 8>& total, double& sum, const void* va
 }  // namespace
 
 void RunningCall::accept_scalar(std::size_t output, const OutputType& type, const void* value) {
+  if (!wants(output)) return;
   if (recording_ != nullptr) {
     throw_usage("output " + std::to_string(output) +
                 " of a replayable function is a number that the host knows, which would be the same for ever: return "
@@ -62,6 +63,7 @@ void RunningCall::accept_scalar(std::size_t output, const OutputType& type, cons
 
 void RunningCall::accept(std::size_t output, const OutputType& type, std::span<const std::int64_t> extents,
                          OutputBuffer buffer) {
+  if (!wants(output) && recording_ == nullptr) return;  // a recording writes there every time, and keeps it
   if (elements_in(extents) != 0 && buffer.data() == nullptr) {
     throw_usage("output " + std::to_string(output) +
                 " was returned without memory: construct it with the worker and its shape");
@@ -80,7 +82,7 @@ void RunningCall::take_output(std::size_t output, const OutputType& type, std::s
                               OutputBuffer buffer) {
   PendingOutput& pending = outputs_[output];
   const std::int64_t rows = slice_rows();
-  if (rows == 0) return;
+  if (rows == 0 || !wants(output)) return;
   const std::ptrdiff_t first_checked = type.reduction == Reduction::gather ? 1 : 0;
   if (pending.slices == 0) {
     std::copy(extents.begin(), extents.end(), pending.extents.begin());
@@ -122,6 +124,7 @@ void RunningCall::accept_device_scalar(std::size_t output, const OutputType& typ
     recording_->outputs.push_back({output, type, {}, {}, place});
     return;
   }
+  if (!wants(output)) return;
   Device& device = worker_.device();
   const std::size_t bytes = size_of(type.dtype);
   const bool will_be_copied = !device.shares_before_reducing();  // else what is shared is freed when it was consumed
@@ -151,7 +154,9 @@ void RunningCall::concatenate(PendingOutput& pending, const OutputType& type) {
 }
 
 /// Arrays that are combined element by element.
-bool RunningCall::is_reduced_by_workers(const OutputType& type) const noexcept {
+bool RunningCall::is_reduced_by_workers(std::size_t output) const noexcept {
+  const OutputType& type = command_->outputs[output];
+  if (!wants(output)) return false;
   if (!worker_.device().shares_before_reducing() && type.dtype == DType::int16) return false;  // which NCCL lacks
   return type.dimensions > 0 && type.reduction != Reduction::gather;
 }
@@ -166,7 +171,7 @@ void RunningCall::deliver(Outbox& outbox) {
     const OutputType& type = command_->outputs[i];
     if (type.reduction == Reduction::gather) concatenate(outputs_[i], type);
     const bool is_large = outputs_[i].buffer.bytes() > worker_.device().large_output_bytes();
-    if (is_large && is_reduced_by_workers(type) && participants() > 1) outbox.is_large = true;
+    if (is_large && is_reduced_by_workers(i) && participants() > 1) outbox.is_large = true;
   }
   share_outputs(outbox);
 }
@@ -175,8 +180,7 @@ void RunningCall::share_outputs(Outbox& outbox) {
   Device& device = worker_.device();
   for (std::size_t i = 0; i < command_->outputs_count; ++i) {
     PendingOutput& pending = outputs_[i];
-    const bool stays =
-        outbox.is_large && is_reduced_by_workers(command_->outputs[i]) && !device.shares_before_reducing();
+    const bool stays = outbox.is_large && is_reduced_by_workers(i) && !device.shares_before_reducing();
     if (!stays) pending.shared = device.share_output(std::move(pending.buffer));
     outbox.outputs[i].extents = pending.extents;
     outbox.outputs[i].offset = pending.shared;
@@ -198,9 +202,10 @@ void RunningCall::share_outputs(Outbox& outbox) {
 bool RunningCall::may_reduce_outputs(const Outbox& outbox) const noexcept {
   if (participants() == 1) return false;
   if (worker_.device().shares_before_reducing()) return outbox.is_large;
-  const auto* const first = command_->outputs.data();
-  return std::any_of(first, first + command_->outputs_count,
-                     [this](const OutputType& type) { return is_reduced_by_workers(type); });
+  for (std::size_t i = 0; i < command_->outputs_count; ++i) {
+    if (is_reduced_by_workers(i)) return true;
+  }
+  return false;
 }
 
 bool RunningCall::all_are_large() const noexcept {
@@ -244,7 +249,7 @@ void RunningCall::reduce_outputs(Outbox& outbox) {
   }
   bool agree = true;
   for (std::size_t i = 0; agree && i < command_->outputs_count; ++i) {
-    if (is_reduced_by_workers(command_->outputs[i])) agree = reduce_output(i, outbox, ranks, weights);
+    if (is_reduced_by_workers(i)) agree = reduce_output(i, outbox, ranks, weights);
   }
   worker_.device().finish();
   outbox.is_reduced = agree;

@@ -29,6 +29,7 @@ RunningCall::Recording& RunningCall::recording_of(const RecordingKey& key) {
 
 void RunningCall::replay(void (*run)(void* context), void* context) {
   Device& device = worker_.device();
+  worker_.note_body();
   if (!device.captures()) return run(context);
   device.begin_body();  // inputs arrive outside the graph
   if (command_->has_comm) comm().prepare();
@@ -42,6 +43,7 @@ void RunningCall::replay(void (*run)(void* context), void* context) {
   key_.push_back(static_cast<std::uint64_t>(first_row()));
   key_.push_back(static_cast<std::uint64_t>(slice_index_));
   key_.push_back(static_cast<std::uint64_t>(command_->target));
+  key_.push_back(command_->wanted_outputs);
   Recording& recording = recording_of(key_);
   recording.last_use = command_->id;
   Recording::State state = recording.state;

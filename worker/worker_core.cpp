@@ -70,9 +70,7 @@ void* WorkerCore::scratch(std::size_t bytes) {
   return scratch_;
 }
 
-void WorkerCore::set_phase(Phase phase) noexcept {
-  attachment_.slot().progress.store(progress_word(current_, phase), std::memory_order_release);
-}
+void WorkerCore::set_phase(Phase phase) noexcept { attachment_.mark(current_, phase); }
 
 void* WorkerCore::object(std::uint64_t id) const {
   const auto found = objects_.find(id);

@@ -46,6 +46,9 @@ class WorkerCore {
   CudaWorker& cuda_worker() noexcept { return cuda_worker_; }
   RunningCall& running() noexcept { return *running_; }
   void set_phase(Phase phase) noexcept;
+  /// For a profile: within Phase::function, arguments are bound, and then the body runs.
+  void note_inputs() const noexcept { attachment_.note(current_, Phase::inputs); }
+  void note_body() const noexcept { attachment_.note(current_, Phase::function); }
   void* object(std::uint64_t id) const;
   void keep_object(std::uint64_t id, void* object, void (*destroy)(void*) noexcept);
   /// Memory that the master reads until it has consumed the command.

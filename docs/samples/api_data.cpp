@@ -35,6 +35,33 @@ void program(sr::Session& session) {
     std::printf("%s\n", error.what());
   }
   // [/open]
+  // [surface]
+  auto points = session.data<float, 2>({100, 3}, "points");
+  points.fill(1);
+  points.set_rows(2, std::vector<float>{7, 8, 9, 10, 11, 12});  // rows 2 and 3
+  const auto some = points.slice({2, 4});
+  std::printf("%g %g\n", static_cast<double>(points.at(2, 0)), static_cast<double>(some(1, 2)));
+  points.resize_rows(150, {.oversize = 2});  // room for 300 rows: growing on takes no new memory
+  std::printf("%s, %zu bytes\n", to_string(points.shape()).c_str(), points.capacity_bytes());
+  try {
+    f(points, {.batch = std::vector{149, 150}});
+  } catch (const sr::Error& error) {
+    std::printf("%s\n", error.what());
+  }
+  // [/surface]
+  // [convert]
+  const std::vector<std::uint8_t> bytes{0, 128, 255};
+  const std::vector<double> doubles{0.1, 1000.7};
+  const auto floats = session.data_as<float>(bytes);  // nothing can be lost: silent
+  const auto fewer = session.data_as<float>(sr::lossy(doubles), "fewer digits");
+  std::printf("%g %.9g\n", static_cast<double>(floats.at(2)), static_cast<double>(fewer.at(0)));
+  std::printf("%d\n", sr::convert<int>(sr::lossy(doubles))[1]);  // what would be stored
+  try {
+    sr::convert<std::uint8_t>(sr::lossy(doubles));
+  } catch (const sr::Error& error) {
+    std::printf("%s\n", error.what());
+  }
+  // [/convert]
 }
 
 int main(int argc, char** argv) { return syncrun::run(argc, argv, program); }

@@ -42,6 +42,24 @@ void program(sr::Session& session) {
   std::printf("%s: %g\n", from_template.name().c_str(), from_template(x).value());
   std::printf("%s: %g\n", from_lambda.name().c_str(), from_lambda(2.0).value());
   // [/kinds]
+  // [describe]
+  std::printf("%s", f.describe().c_str());
+  // [/describe]
+  // [inputs]
+  const std::vector<int> counts{1, 2, 3, 4, 5, 6};
+  const std::vector<float> factors{0.5F, 2};
+  const auto [own_x, own_table] = f.inputs(counts, factors);  // of double, as `weighted` wants them
+  std::printf("%g\n", f(own_x, own_table, {.scale = 1, .offset = 0}, weights).value());
+  // [/inputs]
+  // [named]
+  struct Arguments {  // a call without x or table does not compile
+    const sr::Data<double, 1>& x;
+    const sr::Data<double, 1>& table;
+    Options options{.scale = 1, .offset = 0};
+  };
+  const auto named = [&](const Arguments& a) { return f(a.x, a.table, a.options, weights).value(); };
+  std::printf("%g\n", named({.x = x, .table = table, .options = {.scale = 2, .offset = 1}}));
+  // [/named]
 }
 
 int main(int argc, char** argv) { return syncrun::run(argc, argv, program); }

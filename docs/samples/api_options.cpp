@@ -13,6 +13,10 @@ using namespace std::chrono_literals;
 
 sr::Sum<double> total(sr::Scattered<const double, 1> x) { return std::accumulate(x.begin(), x.end(), 0.0); }
 
+sr::Sum<double> weighted(sr::Scattered<const double, 1> x, sr::Scattered<const double, 1> weights) {
+  return std::inner_product(x.begin(), x.end(), weights.begin(), 0.0);
+}
+
 void program(sr::Session& session) {
   // [call]
   const auto x = session.data(std::vector<double>(100, 1.0));
@@ -25,6 +29,12 @@ void program(sr::Session& session) {
 
   std::printf("%g\n", f(x, {.batch = batch, .slices = 2, .timeout = 30s}).value());
   // [/call]
+  // [minibatch]
+  const auto g = session.function(weighted);
+  const auto weights = session.data(std::vector<double>(32, 0.5));  // of this batch, one per index
+  std::printf("%g\n", g(x, sr::minibatch(weights), {.batch = batch}).value());
+  std::printf("%g\n", f(x, {.batch = 10}).value());  // the first ten rows
+  // [/minibatch]
 }
 
 // [session]

@@ -5,7 +5,8 @@ A code block of C++ or CMake stands under a comment that names the file, and the
 block of output under one that names the command it was printed by:
 
     <!-- sample: tour_first.cpp [all] -->         from // [all] to // [/all]; the whole file without a region
-    <!-- run: syncrun -n 3 ./tour_first -->       standard output and error; process ids may differ
+    <!-- run: syncrun -n 3 ./tour_first -->       standard output and error; process ids may differ. Without the line
+                                                  of `syncrun` about devices, unless SYNCRUN_QUIET is unset (env -u)
 
 and a block of differences under one that names two files, and maybe which of their differences:
 
@@ -69,6 +70,7 @@ def difference(root: Path, what: str) -> str:
 def output_of(command: str, folder: Path, syncrun: str) -> str:
     words = [syncrun if word == "syncrun" else word for word in command.split()]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SYNCRUN_")}
+    environment["SYNCRUN_QUIET"] = "1"
     done = subprocess.run(
         words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         timeout=LIMIT_S, text=True,

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <ranges>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -64,6 +65,11 @@ class Shape {
 template <std::integral... Extents>
 Shape(Extents...) -> Shape<sizeof...(Extents)>;
 
+namespace detail {
+/// Throws Error (usage) unless `count` values fill an array of these extents.
+void check_count(std::size_t count, std::span<const std::int64_t> extents);
+}  // namespace detail
+
 /// "[500, 784]".
 std::string to_string(std::span<const std::int64_t> extents);
 template <std::size_t N>
@@ -107,6 +113,16 @@ class ArrayView {
     }
   }
 
+  /// Rows [begin, end).
+  constexpr ArrayView slice(std::int64_t begin, std::int64_t end) const noexcept
+    requires(N > 0)
+  {
+    assert(begin >= 0 && begin <= end && end <= rows());
+    Shape<N> part = shape_;
+    part[0] = end - begin;
+    return {data_ + begin * elements_per_row(), part};
+  }
+
   template <std::integral... Index>
     requires(sizeof...(Index) == N)
   constexpr T& operator()(Index... index) const noexcept {
@@ -123,6 +139,14 @@ class ArrayView {
   T* data_ = nullptr;
   Shape<N> shape_{};
 };
+
+/// An array of one's own as a view: `view_of(values, Shape{500, 784})`. Throws Error (usage) unless the values fill the
+/// shape.
+template <std::ranges::contiguous_range R, std::size_t N>
+auto view_of(const R& values, const Shape<N>& shape) {
+  detail::check_count(std::ranges::size(values), shape.extents());
+  return ArrayView<const std::ranges::range_value_t<R>, N>(std::ranges::data(values), shape);
+}
 
 /// A row-major array in ordinary memory of this process: what gathers and `get` return to the master.
 template <Element T, std::size_t N>

@@ -48,6 +48,13 @@ class CudaWorker {
   /// The current slice, from 0.
   int slice() const noexcept;
 
+  /// Whether the caller wants this output (see Function::only): one that it does not want need not be computed.
+  template <auto kOutput>  // &Stats::mean, or its number
+  bool wants() const noexcept {
+    return wants(detail::output_index<kOutput>());
+  }
+  bool wants(std::size_t output) const noexcept;
+
   /// Device memory of at least `elements` elements that stays allocated between calls and is overwritten by the next use;
   /// not initialised. One block per worker: a second request in the same call may move it. Throws Error (system).
   template <Element T>

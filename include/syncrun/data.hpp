@@ -2,21 +2,33 @@
 
 // Data: an array in shared memory that every process of the session has mapped. Made by Session::data. Master only.
 
+#include <algorithm>
 #include <ranges>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "syncrun/array.hpp"
 #include "syncrun/detail/call.hpp"
+#include "syncrun/options.hpp"
 
 namespace syncrun {
 
 class Session;
 
 namespace detail {
-void set_data(DataRecord& record, std::span<const std::int64_t> extents, const void* values);
-void resize_data(DataRecord& record, std::span<const std::int64_t> extents);
+std::shared_ptr<DataRecord> make_data(const std::shared_ptr<SessionCore>& session, DType dtype,
+                                      std::span<const std::int64_t> extents, const void* values, std::string_view name);
+void set_data(DataRecord& record, std::span<const std::int64_t> extents, const void* values, double oversize);
+void set_rows_of_data(DataRecord& record, std::int64_t first_row, std::size_t elements, const void* values);
+void resize_data(DataRecord& record, std::span<const std::int64_t> extents, double oversize);
 void free_data(DataRecord& record);
 RawArray array_of(const DataRecord& record);
+const std::string& name_of(const DataRecord& record) noexcept;
+std::size_t capacity_bytes_of(const DataRecord& record);
+/// Throws Error (usage) unless there are such rows, or such an element.
+void check_rows(const DataRecord& record, Slice rows);
+void check_element(const DataRecord& record, std::span<const std::int64_t> index);
 RawArray begin_write(DataRecord& record);
 void end_write(DataRecord& record) noexcept;
 
@@ -48,10 +60,21 @@ class WriteGuard {
   T& operator()(Index... index) const noexcept {
     return view_(index...);
   }
+  /// Some of the rows. Throws Error (usage) if they are not there.
+  ArrayView<T, N> slice(Slice rows) const {
+    detail::check_rows(*record_, rows);
+    return view_.slice(rows.begin, rows.end);
+  }
 
  private:
   std::shared_ptr<detail::DataRecord> record_;
   ArrayView<T, N> view_;
+};
+
+/// How much memory a Data takes where it needs new one.
+struct Allocation {
+  /// Room for this many times the elements, so that growing further takes no new memory; at least 1.
+  double oversize = 1;
 };
 
 /// An array of N dimensions in shared memory: element type and number of dimensions are fixed, the shape can change.
@@ -67,9 +90,26 @@ class Data {
   Shape<N> shape() const { return view().shape(); }
   std::int64_t rows() const { return view().rows(); }
   std::int64_t size() const { return view().size(); }
+  /// For messages; may be empty.
+  const std::string& name() const noexcept { return detail::name_of(*record_); }
+  /// Bytes of memory that it has, in use or not.
+  std::size_t capacity_bytes() const { return detail::capacity_bytes_of(*record_); }
+
   /// The elements, to read. Valid until the next set, resize or free.
   ArrayView<const T, N> view() const { return detail::array_of(*record_).view<const T, N>(); }
   std::span<const T> span() const { return view().span(); }
+  /// One element, or some of the rows, to read. Throw Error (usage) if they are not there.
+  template <std::integral... Index>
+    requires(sizeof...(Index) == N)
+  T at(Index... index) const {
+    const std::array<std::int64_t, N> place{static_cast<std::int64_t>(index)...};
+    detail::check_element(*record_, place);
+    return view()(index...);
+  }
+  ArrayView<const T, N> slice(Slice rows) const {
+    detail::check_rows(*record_, rows);
+    return view().slice(rows.begin, rows.end);
+  }
 
   /// Opens the array for writing; see WriteGuard. Throws Error (usage) if it is open already.
   [[nodiscard]] WriteGuard<T, N> write() { return WriteGuard<T, N>(record_); }
@@ -77,9 +117,9 @@ class Data {
   /// Gives it new values and a new shape; waits for calls that read it. Throws Error: usage if the number of values is
   /// not that of the shape, system if there is not enough memory (says how much was wanted and there was).
   template <detail::ValuesOf<T> R>
-  void set(const R& values, const Shape<N>& shape) {
+  void set(const R& values, const Shape<N>& shape, Allocation allocation = {}) {
     detail::check_count(std::ranges::size(values), shape.extents());
-    detail::set_data(*record_, shape.extents(), std::ranges::data(values));
+    detail::set_data(*record_, shape.extents(), std::ranges::data(values), allocation.oversize);
   }
   /// New values in the present shape; of one dimension, in the shape of the values.
   template <detail::ValuesOf<T> R>
@@ -88,8 +128,28 @@ class Data {
     else set(values, shape());
   }
 
-  /// Changes the shape. Elements keep their place in row-major order; new ones are zero.
-  void resize(const Shape<N>& shape) { detail::resize_data(*record_, shape.extents()); }
+  /// New values for whole rows, from `first_row` on. Throws Error (usage) if these are not rows, or are not there.
+  template <detail::ValuesOf<T> R>
+  void set_rows(std::int64_t first_row, const R& values) {
+    detail::set_rows_of_data(*record_, first_row, std::ranges::size(values), std::ranges::data(values));
+  }
+  /// One value for all elements.
+  void fill(T value) {
+    const auto open = write();
+    std::fill(open.begin(), open.end(), value);
+  }
+
+  /// Changes the shape. Elements keep their place in row-major order; new ones are zero. Memory grows when it has to, and
+  /// shrinks with free() only. Throws as set.
+  void resize(const Shape<N>& shape, Allocation allocation = {}) {
+    detail::resize_data(*record_, shape.extents(), allocation.oversize);
+  }
+  /// The same for the number of rows alone.
+  void resize_rows(std::int64_t rows, Allocation allocation = {}) {
+    Shape<N> shape = this->shape();
+    shape[0] = rows;
+    resize(shape, allocation);
+  }
 
   /// Gives the memory back now. The array is left with zero rows.
   void free() { detail::free_data(*record_); }
@@ -100,5 +160,16 @@ class Data {
  private:
   std::shared_ptr<detail::DataRecord> record_;
 };
+
+/// A scattered input that is the size of the call's batch already, and is taken from its start while the batch selects
+/// the rows of the others: `f(x, sr::minibatch(noise), {.batch = indices})`.
+template <Element T, std::size_t N>
+struct Minibatch {
+  Data<T, N> data;
+};
+template <Element T, std::size_t N>
+Minibatch<T, N> minibatch(const Data<T, N>& data) noexcept {
+  return {data};
+}
 
 }  // namespace syncrun

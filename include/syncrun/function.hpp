@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "syncrun/convert.hpp"
 #include "syncrun/detail/signature.hpp"
 #include "syncrun/error.hpp"
 #include "syncrun/options.hpp"
@@ -16,8 +17,9 @@ namespace syncrun {
 template <class R>
 class Future {
  public:
-  Future(std::shared_ptr<detail::SessionCore> session, std::shared_ptr<detail::CallResult> result) noexcept
-      : session_(std::move(session)), result_(std::move(result)) {}
+  Future(std::shared_ptr<detail::SessionCore> session, std::shared_ptr<detail::CallResult> result,
+         const detail::OutputChoice* choice) noexcept
+      : session_(std::move(session)), result_(std::move(result)), choice_(choice) {}
 
   /// True when get() will not block; false once it was called.
   bool is_ready() const { return result_ && detail::is_ready(*session_, *result_); }
@@ -27,12 +29,13 @@ class Future {
     const auto result = std::exchange(result_, nullptr);
     if (!result) throw Error(ErrorKind::usage, "Future::get was called twice");
     detail::wait_for(*session_, *result);
-    return detail::assemble<R>(*result);
+    return detail::assemble<R>(*result, choice_);
   }
 
  private:
   std::shared_ptr<detail::SessionCore> session_;
   std::shared_ptr<detail::CallResult> result_;
+  const detail::OutputChoice* choice_;
 };
 
 /// A function that runs on every worker at once, each on its own rows. R is its result, Passed are the parameters that
@@ -41,40 +44,68 @@ template <class R, class... Passed>
 class Function {
  public:
   Function(std::shared_ptr<detail::SessionCore> session, std::shared_ptr<detail::FunctionRecord> record,
-           int target = -1) noexcept
-      : session_(std::move(session)), record_(std::move(record)), target_(target) {}
+           int target = -1, const detail::OutputChoice* choice = nullptr) noexcept
+      : session_(std::move(session)), record_(std::move(record)), target_(target), choice_(choice) {}
 
   /// Checks the arguments, runs the function on the workers and returns the reduced result. Blocks. Throws Error:
   /// usage (nothing was started), function (a worker threw; the session goes on), worker_lost or timeout (the session
   /// is over).
   R operator()(typename detail::Parameter<Passed>::Passed... arguments, const CallOptions& options = {}) const {
-    detail::CallBuilder call(record_, target_, options);
+    detail::CallBuilder call(record_, target_, options, choice_);
     (detail::Parameter<Passed>::add(call, arguments), ...);
     detail::CallResult result;
     call.run(result);
-    return detail::assemble<R>(result);
+    return detail::assemble<R>(result, choice_);
   }
 
   /// The same without waiting. Several calls can be in flight; they run in order. Throws Error (usage) at once.
   [[nodiscard]] Future<R> async(typename detail::Parameter<Passed>::Passed... arguments,
                                 const CallOptions& options = {}) const {
-    detail::CallBuilder call(record_, target_, options);
+    detail::CallBuilder call(record_, target_, options, choice_);
     (detail::Parameter<Passed>::add(call, arguments), ...);
-    return Future<R>(session_, call.launch());
+    return Future<R>(session_, call.launch(), choice_);
   }
 
   /// The function on one device only, computing all rows there: `f.on_rank(0)(x, y)`.
   [[nodiscard]] Function on_rank(int rank) const {
     if (rank < 0) throw Error(ErrorKind::usage, "on_rank wants a rank from 0, got " + std::to_string(rank));
-    return Function(session_, record_, rank);
+    return Function(session_, record_, rank, choice_);
+  }
+
+  /// The function with some of its outputs only: `f.only<&Stats::mean>()(x)` returns that output, and
+  /// `auto [max, mean] = f.only<&Stats::max, &Stats::mean>()(x)` a tuple. The others are neither moved nor reduced, and
+  /// the body can ask whether they are wanted (CpuWorker::wants). Also by number: `f.only<0>()`.
+  template <auto... kOutputs>
+  [[nodiscard]] auto only() const {
+    using Choice = detail::Choice<R, kOutputs...>;
+    return Function<typename Choice::Result, Passed...>(session_, record_, target_, &Choice::kChoice);
+  }
+
+  /// Puts host arrays into shared memory as this function wants them: one for each Scattered and Broadcast parameter, in
+  /// their order; the result is a tuple of Data. `auto [x, y] = f.inputs(pixels, labels)`; arrays of more dimensions are
+  /// view_of(values, shape). Converts as Session::data_as.
+  template <class... Values>
+  auto inputs(const Values&... values) const {
+    return detail::make_inputs(session_, typename detail::DataOnly<detail::TypeList<>, Passed...>::type{}, values...);
   }
 
   const std::string& name() const noexcept { return detail::name_of(*record_); }
+
+  /// In words, a line each: its name, its arguments' kinds, types and dimensions, its outputs and how they are reduced,
+  /// and the devices it has bodies for. Also printed by `stream << f`.
+  std::string describe() const { return detail::describe(*record_); }
+  template <class Stream>
+    requires requires(Stream& stream, const std::string& text) { stream << text; }
+  friend Stream& operator<<(Stream& stream, const Function& function) {
+    stream << function.describe();
+    return stream;
+  }
 
  private:
   std::shared_ptr<detail::SessionCore> session_;
   std::shared_ptr<detail::FunctionRecord> record_;
   int target_;
+  const detail::OutputChoice* choice_;
 };
 
 /// An object of type T on every worker. Made by Session::replicate; destroyed on the workers when the last handle (and

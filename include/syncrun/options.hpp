@@ -15,8 +15,9 @@
 
 namespace syncrun {
 
-/// Options of a session. What is left out comes from `syncrun`'s command line, and where there is none from the
-/// defaults: all visible GPUs, or one CPU worker per core where there are none.
+/// Options of a session. What `syncrun`'s command line, or a SYNCRUN_ variable, says wins over them: whoever starts the
+/// program has the last word. What neither says is the default: all visible GPUs, or one CPU worker per core where there
+/// are none.
 struct SessionOptions {
   /// Devices by rank: "cpu0,cpu1". Empty: as `processes` says.
   std::string devices{};
@@ -32,6 +33,11 @@ struct SessionOptions {
   std::uint64_t seed = 0;
   /// Folder for one file of output per worker; empty: none.
   std::string log_dir{};
+  /// File for a table of where the time of calls went, written when the session ends; "-": standard error; empty: none.
+  /// See Session::profile.
+  std::string profile{};
+  /// File for a trace of all calls on all ranks, for Perfetto or chrome://tracing; empty: none.
+  std::string trace{};
   /// Left out: LogLevel::warning.
   std::optional<LogLevel> log_level{};
 };
@@ -47,7 +53,7 @@ template <class R>
 concept IndexRange = std::ranges::sized_range<R> && std::integral<std::ranges::range_value_t<R>> &&
                      !std::same_as<std::ranges::range_value_t<R>, bool>;
 
-/// Which rows: all, a slice, or a list of indices (repeats allowed; any range of integers). Refers to the caller's
+/// Which rows: all, the first so many, a slice, or a list of indices (repeats allowed; any range of integers). Refers to the caller's
 /// range, which must live until the call was made (not until its result is there).
 class Rows {
  public:
@@ -55,6 +61,10 @@ class Rows {
 
   Rows() = default;
   Rows(Slice slice) noexcept : kind_(Kind::slice), slice_(slice) {}  // NOLINT(google-explicit-constructor)
+  /// The first `count` rows.
+  template <std::integral I>
+    requires(!std::same_as<I, bool>)
+  Rows(I count) noexcept : kind_(Kind::slice), slice_{0, widen(count)} {}  // NOLINT(google-explicit-constructor)
   template <IndexRange R>
   Rows(const R& indices) noexcept  // NOLINT(google-explicit-constructor): written as {.batch = shuffled}
       : kind_(Kind::list),
@@ -90,6 +100,9 @@ class LocalRows {
  public:
   LocalRows() = default;
   LocalRows(Slice slice) noexcept : all_(slice) {}  // NOLINT(google-explicit-constructor)
+  template <std::integral I>
+    requires(!std::same_as<I, bool>)
+  LocalRows(I count) noexcept : all_(count) {}  // NOLINT(google-explicit-constructor)
   template <IndexRange R>
   LocalRows(const R& indices) noexcept : all_(indices) {}  // NOLINT(google-explicit-constructor)
   /// One per rank: a range of ranges of integers, or of slices.

@@ -65,8 +65,6 @@ OutputBuffer allocate_output(CpuWorker& worker, std::size_t bytes);
 /// The same in device memory, cleared in stream order.
 OutputBuffer allocate_output(CudaWorker& worker, std::size_t bytes);
 
-/// Throws Error (usage) unless `count` values fill an array of these extents.
-void check_count(std::size_t count, std::span<const std::int64_t> extents);
 /// Bytes of an array. Throws Error (usage) if an extent is negative or the size overflows.
 std::size_t checked_size(DType dtype, std::span<const std::int64_t> extents);
 
@@ -171,5 +169,35 @@ template <Element T, std::size_t N = 0> using Prod = Output<Reduction::prod, T, 
 /// The rows of all ranks, one after the other. Extents behind the first must agree.
 template <Element T, std::size_t N = 1> using Gather = Output<Reduction::gather, T, N>;
 // clang-format on
+
+/// Each rank's own value, one behind the other: a Gather of one row per rank (with slices, of one per slice of each
+/// rank), whose N counts the dimension of the ranks. The body gives its own value of N-1 dimensions and finds it as row 0;
+/// ranks without rows of the call have none.
+template <Element T, std::size_t N = 1>
+class Stack : public Output<Reduction::gather, T, N> {
+  static_assert(N >= 1, "a Stack has the dimension of the ranks: N is at least 1");
+  using Base = Output<Reduction::gather, T, N>;
+
+ public:
+  Stack() = default;
+  /// Worker: zero-filled, in the device's memory.
+  Stack(CpuWorker& worker, const Shape<N - 1>& own) : Base(worker, as_row(own)) {}
+  Stack(CudaWorker& worker, const Shape<N - 1>& own) : Base(worker, as_row(own)) {}
+  /// Worker: copied from host memory of the body's own.
+  Stack(std::span<const T> values, const Shape<N - 1>& own) : Base(values, as_row(own)) {}
+  Stack(T value)  // NOLINT(google-explicit-constructor): .loss = loss
+    requires(N == 1)
+      : Base(std::span<const T>(&value, 1), Shape<1>(1)) {}
+  /// The framework: takes over memory.
+  Stack(const Shape<N>& shape, detail::OutputBuffer buffer) noexcept : Base(shape, std::move(buffer)) {}
+
+ private:
+  static Shape<N> as_row(const Shape<N - 1>& own) noexcept {
+    Shape<N> shape;
+    shape[0] = 1;
+    for (std::size_t i = 1; i < N; ++i) shape[i] = own[i - 1];
+    return shape;
+  }
+};
 
 }  // namespace syncrun

@@ -7,11 +7,13 @@
 #include <string_view>
 #include <vector>
 
+#include "syncrun/convert.hpp"
 #include "syncrun/data.hpp"
 #include "syncrun/detail/construct.hpp"
 #include "syncrun/error.hpp"
 #include "syncrun/function.hpp"
 #include "syncrun/options.hpp"
+#include "syncrun/profile.hpp"
 #include "syncrun/shared.hpp"
 
 namespace syncrun {
@@ -23,10 +25,9 @@ std::shared_ptr<SessionCore> open_session(const SessionOptions& options);
 void close_session(SessionCore& session);
 void abandon_session(SessionCore& session) noexcept;
 void wait_all(SessionCore& session);
+std::vector<CallProfile> profile_of(SessionCore& session);
 const std::vector<std::string>& devices_of(const SessionCore& session) noexcept;
 std::vector<int> worker_pids_of(const SessionCore& session);
-std::shared_ptr<DataRecord> make_data(const std::shared_ptr<SessionCore>& session, DType dtype,
-                                      std::span<const std::int64_t> extents, const void* values);
 std::shared_ptr<VariableRecord> make_variable(const std::shared_ptr<SessionCore>& session, DType dtype,
                                               std::size_t dimensions, std::string_view name);
 }  // namespace detail
@@ -54,22 +55,29 @@ class Session {
   /// Process ids of the workers, by rank.
   std::vector<int> worker_pids() const { return detail::worker_pids_of(*core_); }
 
-  /// A zero-filled array in shared memory: `session.data<float, 2>({500, 784})`. Throws Error: usage if the shape is
-  /// negative or overflows, system if there is not enough memory.
+  /// A zero-filled array in shared memory: `session.data<float, 2>({500, 784})`. `name` is for messages. Throws Error:
+  /// usage if the shape is negative or overflows, system if there is not enough memory.
   template <Element T, std::size_t N>
-  Data<T, N> data(const Shape<N>& shape) {
-    return Data<T, N>(detail::make_data(core_, dtype_of<T>, shape.extents(), nullptr));
+  Data<T, N> data(const Shape<N>& shape, std::string_view name = {}) {
+    return Data<T, N>(detail::make_data(core_, dtype_of<T>, shape.extents(), nullptr, name));
   }
   /// The same with values: `session.data(pixels, Shape{500, 784})`, of any contiguous range.
   template <std::ranges::contiguous_range R, std::size_t N>
-  auto data(const R& values, const Shape<N>& shape) {
+  auto data(const R& values, const Shape<N>& shape, std::string_view name = {}) {
     using T = std::ranges::range_value_t<R>;
     detail::check_count(std::ranges::size(values), shape.extents());
-    return Data<T, N>(detail::make_data(core_, dtype_of<T>, shape.extents(), std::ranges::data(values)));
+    return Data<T, N>(detail::make_data(core_, dtype_of<T>, shape.extents(), std::ranges::data(values), name));
   }
   template <std::ranges::contiguous_range R>
-  auto data(const R& values) {
-    return data(values, Shape<1>(std::ranges::size(values)));
+  auto data(const R& values, std::string_view name = {}) {
+    return data(values, Shape<1>(std::ranges::size(values)), name);
+  }
+  /// The same with elements of type T, to which the values are converted: `session.data_as<float>(values)`, and of more
+  /// dimensions `session.data_as<float>(view_of(values, Shape{500, 784}))`. What can lose values wants lossy(values); see
+  /// convert. Throws as data and convert.
+  template <Element T, class Values>
+  auto data_as(const Values& values, std::string_view name = {}) {
+    return detail::data_from<T>(core_, values, name);
   }
 
   /// A variable with a copy on every worker; no rows yet.
@@ -129,6 +137,10 @@ class Session {
 
   /// Waits for every call in flight. Throws the first failure among those whose future was dropped.
   void wait() { detail::wait_all(*core_); }
+
+  /// Where the time of the calls so far went, by function and rank. Waits for calls in flight. Throws Error (usage) unless
+  /// SessionOptions::profile or trace (`syncrun --profile`, `--trace`) had it kept.
+  [[nodiscard]] std::vector<CallProfile> profile() { return detail::profile_of(*core_); }
 
   /// Ends the session: waits for calls in flight, lets the workers end, reaps them. Everything made from the session
   /// is an error to use from then on. Throws what failed; the workers are gone in any case.

@@ -4,6 +4,7 @@
 
 #include "syncrun/arguments.hpp"
 #include "syncrun/array.hpp"
+#include "syncrun/convert.hpp"
 #include "syncrun/cuda_worker.hpp"
 #include "syncrun/data.hpp"
 #include "syncrun/dtype.hpp"
@@ -11,6 +12,7 @@
 #include "syncrun/function.hpp"
 #include "syncrun/options.hpp"
 #include "syncrun/output.hpp"
+#include "syncrun/profile.hpp"
 #include "syncrun/reduction.hpp"
 #include "syncrun/run.hpp"
 #include "syncrun/session.hpp"

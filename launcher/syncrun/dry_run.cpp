@@ -30,14 +30,15 @@ std::string from_environment(const char* name) {
 std::string describe_devices(const CommandOptions& options) {
   std::string devices = options.devices;
   std::string processes = options.processes;
-  if (devices.empty() && processes.empty()) {
+  const bool is_given = !devices.empty() || !processes.empty();
+  if (!is_given) {
     devices = from_environment(environment::kDevices);
     processes = from_environment(environment::kProcesses);
   }
   const bool is_default = devices.empty() && processes.empty();
   std::string text = is_default ? "devices (the default; the program may choose others):\n" : "devices:\n";
   int rank = 0;
-  for (const auto& device : resolve_devices(devices, processes)) {
+  for (const auto& device : resolve_devices(devices, processes, is_given ? kFromCommandLine : kFromEnvironment)) {
     text += "  rank " + std::to_string(rank++) + ": " + to_string(device) + "\n";
   }
   return text;

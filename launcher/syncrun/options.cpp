@@ -26,11 +26,14 @@ enum Option : int {
   kLogDirOption,
   kLogLevelOption,
   kGraceOption,
+  kProfileOption,
+  kTraceOption,
+  kQuietOption,
   kDryRunOption,
   kVersionOption,
 };
 
-constexpr std::array<option, 11> kLongOptions{{
+constexpr std::array<option, 14> kLongOptions{{
     {"nproc-per-node", required_argument, nullptr, 'n'},
     {"devices", required_argument, nullptr, kDevicesOption},
     {"timeout", required_argument, nullptr, kTimeoutOption},
@@ -38,6 +41,9 @@ constexpr std::array<option, 11> kLongOptions{{
     {"log-dir", required_argument, nullptr, kLogDirOption},
     {"log-level", required_argument, nullptr, kLogLevelOption},
     {"grace", required_argument, nullptr, kGraceOption},
+    {"profile", required_argument, nullptr, kProfileOption},
+    {"trace", required_argument, nullptr, kTraceOption},
+    {"quiet", no_argument, nullptr, kQuietOption},
     {"dry-run", no_argument, nullptr, kDryRunOption},
     {"version", no_argument, nullptr, kVersionOption},
     {"help", no_argument, nullptr, 'h'},
@@ -72,6 +78,12 @@ std::string log_dir_text(const std::string& text) {
   return std::filesystem::absolute(text).lexically_normal().string();
 }
 
+/// The program may change its folder.
+std::string file_text(const std::string& name, const std::string& text) {
+  if (text.empty()) throw_usage(name + ": expected a file, got ''");
+  return std::filesystem::absolute(text).lexically_normal().string();
+}
+
 std::string not_empty(const std::string& name, const std::string& text) {
   if (text.empty()) throw_usage(name + ": expected a value, got ''");
   return text;
@@ -80,13 +92,16 @@ std::string not_empty(const std::string& name, const std::string& text) {
 void accept_option(CommandOptions& options, int which, const std::string& value) {
   using Action = CommandOptions::Action;
   switch (which) {
-    case 'n': options.processes = not_empty("--nproc-per-node", value); break;
+    case 'n': options.processes = not_empty("-n", value); break;
     case kDevicesOption: options.devices = not_empty("--devices", value); break;
     case kTimeoutOption: options.timeout = seconds_text("--timeout", value); break;
     case kStartTimeoutOption: options.start_timeout = seconds_text("--start-timeout", value); break;
     case kLogDirOption: options.log_dir = log_dir_text(value); break;
     case kLogLevelOption: options.log_level = log_level_text(value); break;
     case kGraceOption: options.grace = grace_of(value); break;
+    case kProfileOption: options.profile = value == "-" ? value : file_text("--profile", value); break;
+    case kTraceOption: options.trace = file_text("--trace", value); break;
+    case kQuietOption: options.is_quiet = true; break;
     case kDryRunOption: options.action = Action::dry_run; break;
     case kVersionOption: options.action = Action::version; break;
     default: options.action = Action::help; break;
@@ -100,7 +115,7 @@ void accept_option(CommandOptions& options, int which, const std::string& value)
 
 /// The devices must be good ones; -n beside them may only say the same thing once more.
 void check_devices(const CommandOptions& options) {
-  const auto devices = resolve_devices(options.devices, "");
+  const auto devices = resolve_devices(options.devices, "", kFromCommandLine);
   if (options.processes.empty() || options.processes == "auto") return;
   const bool is_cpu = devices.front().kind == DeviceKind::cpu;
   bool agree = false;
@@ -132,7 +147,7 @@ CommandOptions parse_command_line(int argc, char** argv) {
   options.command.assign(argv + ::optind, argv + argc);
   if (options.command.empty())
     throw_usage("expected a program to run (syncrun [options] program [arguments]), got none");
-  if (options.devices.empty()) resolve_devices("", options.processes);
+  if (options.devices.empty()) resolve_devices("", options.processes, kFromCommandLine);
   else check_devices(options);
   return options;
 }
@@ -148,6 +163,9 @@ EnvironmentChanges environment_for(const CommandOptions& options) {
   set(environment::kStartTimeout, options.start_timeout);
   set(environment::kLogDir, options.log_dir);
   set(environment::kLogLevel, options.log_level);
+  set(environment::kProfile, options.profile);
+  set(environment::kTrace, options.trace);
+  set(environment::kQuiet, options.is_quiet ? "1" : "");
   if (options.devices.empty() && !options.processes.empty()) changes.unset.emplace_back(environment::kDevices);
   if (options.processes.empty() && !options.devices.empty()) changes.unset.emplace_back(environment::kProcesses);
   return changes;
@@ -166,6 +184,9 @@ Runs a Syncrun program with one worker per device, ends the whole job with it, a
       --log-dir DIR                    a file of output per worker goes there
       --log-level LEVEL                trace, debug, info, warning, error or off (default: warning)
       --grace SECONDS                  after a signal, time to end before everything is killed (default: 5)
+      --profile FILE                   a table of where the time of calls went; -: on standard error
+      --trace FILE                     all calls on all ranks, for Perfetto or chrome://tracing
+      --quiet                          do not say at start which rank is on which device
       --dry-run                        say what would be started, and start nothing
       --version                        print the version
   -h, --help                           print this

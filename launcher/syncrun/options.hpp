@@ -21,6 +21,9 @@ struct CommandOptions {
   std::string start_timeout;
   std::string log_dir;  ///< Made absolute: the program may change its folder.
   std::string log_level;
+  std::string profile;  ///< Absolute, or "-".
+  std::string trace;    ///< Absolute.
+  bool is_quiet = false;
   std::chrono::milliseconds grace{5000};
 };
 

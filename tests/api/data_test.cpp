@@ -1,5 +1,7 @@
 // Data: arrays in shared memory.
 
+#include <cmath>
+
 #include "tests/support/on_workers.hpp"
 
 namespace {
@@ -118,6 +120,77 @@ TEST_P(DataIn, SurvivesTheEndOfItsHandleWhileACallReadsIt) {
     futures.push_back(f.async(session().data(std::vector<float>(50'000, static_cast<float>(i)))));
   }
   for (int i = 0; i < 20; ++i) EXPECT_EQ(futures[static_cast<std::size_t>(i)].get()[49'999], static_cast<float>(i));
+}
+
+TEST_P(DataIn, IsReadByElementAndByRows) {
+  const auto x = session().data(counting<float>(12), sr::Shape{4, 3}, "x");
+  EXPECT_EQ(x.at(3, 2), 11);
+  const auto middle = x.slice({1, 3});
+  EXPECT_EQ(middle.shape(), (sr::Shape<2>{2, 3}));
+  EXPECT_EQ(middle(0, 0), 3);
+  EXPECT_EQ(x.slice({4, 4}).rows(), 0);
+  EXPECT_ERROR(static_cast<void>(x.at(4, 0)), sr::ErrorKind::usage,
+               "Data 'x' has shape [4, 3], got the element at [4, 0]");
+  EXPECT_ERROR(static_cast<void>(x.at(0, -1)), sr::ErrorKind::usage, "[0, -1]");
+  EXPECT_ERROR(static_cast<void>(x.slice({2, 5})), sr::ErrorKind::usage, "Data 'x' has 4 rows, got the slice [2, 5)");
+  EXPECT_ERROR(static_cast<void>(x.slice({3, 2})), sr::ErrorKind::usage, "[3, 2)");
+}
+
+TEST_P(DataIn, IsWrittenByElementByRowsAndAsAWhole) {
+  auto x = session().data<float, 2>({4, 2}, "x");
+  x.fill(1);
+  x.set_rows(1, std::vector<float>{2, 3, 4, 5});
+  {
+    const auto guard = x.write();
+    guard(3, 1) = 9;
+    for (float& value : guard.slice({0, 1})) value = 7;
+    EXPECT_ERROR(static_cast<void>(guard.slice({0, 5})), sr::ErrorKind::usage, "4 rows");
+  }
+  EXPECT_EQ(session().function(pass_through<float>)(session().data(x.span())).to_vector(),
+            (std::vector<float>{7, 7, 2, 3, 4, 5, 1, 9}));
+  EXPECT_ERROR(x.set_rows(3, std::vector<float>(4)), sr::ErrorKind::usage, "Data 'x' has 4 rows, got the slice [3, 5)");
+  EXPECT_ERROR(x.set_rows(-1, std::vector<float>(2)), sr::ErrorKind::usage, "[-1, 0)");
+  EXPECT_ERROR(x.set_rows(0, std::vector<float>(3)), sr::ErrorKind::usage,
+               "rows of Data 'x' have 2 elements each, got 3 in all");
+  x.set_rows(2, std::vector<float>{});
+}
+
+TEST_P(DataIn, GrowsIntoTheRoomItWasGiven) {
+  auto x = session().data(counting<float>(8), sr::Shape{4, 2});
+  EXPECT_EQ(x.capacity_bytes(), 32U);
+  x.resize_rows(10, {.oversize = 2});
+  EXPECT_EQ(x.capacity_bytes(), 160U);
+  const float* const place = x.view().data();
+  x.resize_rows(20);
+  EXPECT_EQ(x.view().data(), place) << "there was room";
+  EXPECT_EQ(x.at(3, 1), 7);
+  EXPECT_EQ(x.at(19, 1), 0);
+  x.resize_rows(1);
+  EXPECT_EQ(x.capacity_bytes(), 160U) << "memory is given back by free only";
+  x.resize({3, 4}, {.oversize = 1.5});
+  EXPECT_EQ(x.view().data(), place);
+  x.set(counting<float>(100), {50, 2}, {.oversize = 1.5});
+  EXPECT_EQ(x.capacity_bytes(), 600U);
+  x.free();
+  EXPECT_EQ(x.capacity_bytes(), 0U);
+  for (const double oversize : {0.5, 0.0, -1.0, std::nan(""), HUGE_VAL}) {
+    EXPECT_ERROR(x.resize({3, 4}, {.oversize = oversize}), sr::ErrorKind::usage, "Allocation::oversize");
+  }
+}
+
+TEST_P(DataIn, IsNamedInMessages) {
+  auto x = session().data(counting<float>(10), "pixels");
+  EXPECT_EQ(x.name(), "pixels");
+  const auto f = session().function(pass_through<float>, "f");
+  {
+    const auto guard = x.write();
+    EXPECT_ERROR(f(x), sr::ErrorKind::usage, "argument 0 (Scattered 'pixels') of 'f' is open for writing");
+    EXPECT_ERROR(x.resize({3}), sr::ErrorKind::usage, "Data 'pixels' is open for writing");
+  }
+  EXPECT_ERROR(f(x, {.batch = std::vector{10}}), sr::ErrorKind::usage,
+               "batch has index 10 at position 0, but argument 0 (Scattered 'pixels') of 'f' has rows 0 to 9");
+  EXPECT_ERROR((session().data<double, 1>({std::int64_t{1} << 35}, "much")), sr::ErrorKind::system,
+               "Data 'much' of shape [34359738368]");
 }
 
 TEST_P(DataIn, RefusesShapesThatMeanNothing) {

@@ -135,6 +135,34 @@ TEST_P(Results, WithoutMemoryAreAnError) {
   EXPECT_ERROR(f(), sr::ErrorKind::function, "without memory");
 }
 
+struct Stacked {
+  sr::Stack<double> number;
+  sr::Stack<std::int32_t, 2> row;
+  sr::Stack<float, 3> matrix;
+};
+
+TEST_P(Results, AreStackedByRank) {
+  const auto f = session().function([](sr::CpuWorker& worker, sr::Scattered<const int, 1> x) {
+    const std::vector<std::int32_t> own{worker.rank(), static_cast<std::int32_t>(x.rows())};
+    Stacked r{.number = 0.5 * worker.rank(), .row = {own, {2}}, .matrix = {worker, {2, 3}}};
+    r.matrix(0, 1, 2) = static_cast<float>(worker.rank());
+    return r;
+  });
+  const auto x = session().data(counting<int>(11));
+  const auto r = f(x);
+  ASSERT_EQ(r.number.shape(), (sr::Shape<1>{world_size()}));
+  ASSERT_EQ(r.row.shape(), (sr::Shape<2>{world_size(), 2}));
+  ASSERT_EQ(r.matrix.shape(), (sr::Shape<3>{world_size(), 2, 3}));
+  for (int rank = 0; rank < world_size(); ++rank) {
+    EXPECT_EQ(r.number[rank], 0.5 * rank);
+    EXPECT_EQ(r.row(rank, 0), rank);
+    EXPECT_EQ(r.matrix(rank, 1, 2), static_cast<float>(rank));
+    EXPECT_EQ(r.matrix(rank, 0, 2), 0);
+  }
+  EXPECT_EQ(f(x, {.batch = 1}).row.shape(), (sr::Shape<2>{1, 2})) << "of the ranks that had rows";
+  EXPECT_EQ(f(x, {.batch = 11, .slices = 2}).number.rows(), 2 * world_size()) << "of each slice";
+}
+
 TEST_P(Results, EmptyArraysAreFine) {
   const auto f = session().function([](sr::CpuWorker& worker) { return sr::Gather<float, 2>(worker, {0, 3}); });
   EXPECT_EQ(f().shape(), (sr::Shape<2>{0, 3}));

@@ -67,7 +67,8 @@ TEST_P(BadRows, SlicesOutOfRange) {
 TEST_P(BadRows, InputsOfDifferentLengths) {
   const auto x = session().data(counting<float>(10));
   const auto y = session().data(counting<float>(9));
-  EXPECT_ERROR(pair()(x, y), sr::ErrorKind::usage, "argument 1 (Scattered) of 'pair' has 9 rows");
+  EXPECT_ERROR(pair()(x, y), sr::ErrorKind::usage,
+               "argument 1 (Scattered) of 'pair' has 9 rows, but argument 0 (Scattered) of 'pair' has 10");
 }
 
 TEST_P(BadRows, BatchWithoutAnythingToPickFrom) {

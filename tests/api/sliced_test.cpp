@@ -70,7 +70,20 @@ TEST_P(SlicedRows, CombineWithScatteredRowsOfTheSameLengths) {
   EXPECT_EQ(f(x, y), 0);
   EXPECT_EQ(f(x, y, {.slices = 2}), 0);
   const auto z = session().data(counting<int>(13));
-  EXPECT_ERROR(f(x, z), sr::ErrorKind::usage, "Sliced");
+  EXPECT_ERROR(f(x, z), sr::ErrorKind::usage, "argument 0 (Sliced 'x') of");
+  EXPECT_ERROR(f(x, y, {.batch = 11}), sr::ErrorKind::usage, "rows of the scattered arguments, but");
+}
+
+TEST_P(SlicedRows, OfDifferentLengthsAreAnErrorThatNamesBoth) {
+  auto x = session().shared<int, 1>("x");
+  auto y = session().shared<int, 1>("y");
+  x.broadcast(counting<int>(4));
+  y.broadcast(counting<int>(4));
+  y.set(0, counting<int>(3), {3});
+  const auto f = session().function([](sr::Sliced<const int, 1>, sr::Sliced<const int, 1>) {}, "f");
+  EXPECT_ERROR(f(x, y), sr::ErrorKind::usage,
+               "argument 1 (Sliced 'y') of 'f' has 3 rows on rank 0, but argument 0 (Sliced 'x') of 'f' has 4");
+  f(x, x);
 }
 
 TEST_P(SlicedRows, AreThoseOfTheTimeOfTheCall) {
@@ -97,6 +110,15 @@ TEST_P(SlicedRows, OutOfRangeOnOneRankIsAnErrorThatNamesIt) {
   lists.back() = {10};
   EXPECT_ERROR(session().function(seen)(x, {.batch_s = lists}), sr::ErrorKind::usage,
                "rank " + std::to_string(world_size() - 1));
+  // One selection for all, and one rank whose copy is too short for it.
+  x.set(world_size() - 1, counting<int>(5), {5});
+  const std::string last = "argument 0 (Sliced 'x') of 'seen' on rank " + std::to_string(world_size() - 1);
+  EXPECT_ERROR(session().function(seen)(x, {.batch_s = sr::Slice{2, 7}}), sr::ErrorKind::usage,
+               "batch_s is the slice [2, 7), but " + last + " has 5 rows");
+  EXPECT_ERROR(session().function(seen)(x, {.batch_s = std::vector{0, 9}}), sr::ErrorKind::usage,
+               "batch_s has index 9 at position 1, but " + last + " has rows 0 to 4");
+  EXPECT_ERROR(session().function(seen)(x, {.batch_s = 6}), sr::ErrorKind::usage, last);
+  EXPECT_EQ(session().function(seen)(x, {.batch_s = 5}).values.rows(), 5 * world_size());
   lists.push_back({1});
   EXPECT_ERROR(session().function(seen)(x, {.batch_s = lists}), sr::ErrorKind::usage, "one selection per rank");
 }

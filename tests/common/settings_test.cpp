@@ -36,12 +36,30 @@ TEST_F(SettingsOf, ComeFromTheEnvironment) {
   EXPECT_EQ(settings.log_level, syncrun::LogLevel::debug);
 }
 
-TEST_F(SettingsOf, PreferTheProgramsOptions) {
-  ::setenv(environment::kProcesses, "4", 1);
-  ::setenv(environment::kTimeout, "1", 1);
-  const auto settings = resolve_settings({.devices = "cpu0", .timeout = 7ms});
+TEST_F(SettingsOf, ComeFromTheProgramWhereNothingIsSaidOutside) {
+  const auto settings = resolve_settings({.devices = "cpu0", .timeout = 7ms, .log_level = syncrun::LogLevel::error});
   EXPECT_EQ(settings.devices.size(), 1U);
   EXPECT_EQ(settings.call_timeout, 7ms);
+  EXPECT_EQ(settings.log_level, syncrun::LogLevel::error);
+}
+
+TEST_F(SettingsOf, GiveWhoeverStartsTheProgramTheLastWord) {
+  ::setenv(environment::kDevices, "cpu3,cpu4,cpu5", 1);
+  ::setenv(environment::kTimeout, "1", 1);
+  ::setenv(environment::kLogLevel, "info", 1);
+  const auto settings =
+      resolve_settings({.devices = "cpu0", .timeout = 7ms, .start_timeout = 9ms, .log_level = syncrun::LogLevel::off});
+  ASSERT_EQ(settings.devices.size(), 3U);
+  EXPECT_EQ(settings.call_timeout, 1s);
+  EXPECT_EQ(settings.start_timeout, 9ms);
+  EXPECT_EQ(settings.log_level, syncrun::LogLevel::info);
+  EXPECT_EQ(settings.overruled, "SessionOptions::devices cpu0 gives way to SYNCRUN_DEVICES cpu3,cpu4,cpu5");
+}
+
+TEST_F(SettingsOf, SayNothingWhereProgramAndStarterAgree) {
+  ::setenv(environment::kDevices, "cpu0,cpu1", 1);
+  EXPECT_EQ(resolve_settings({.devices = "cpu0,cpu1"}).overruled, "");
+  EXPECT_EQ(resolve_settings({}).overruled, "");
 }
 
 TEST_F(SettingsOf, RefuseNonsenseAndNameIt) {

@@ -43,7 +43,7 @@ TEST_P(BadRows, OfArgumentsThatDisagreeAreRefused) {
       [&] {
         f(x, session.data<float, 2>({9, 3}));
       },
-      {"argument 1 (Scattered) of 'rows_of_two' has 9 rows", "have 10"});
+      {"argument 1 (Scattered) of 'rows_of_two' has 9 rows", "has 10"});
   EXPECT_EQ(f(x, session.data<float, 2>({10, 0})), 10);
   expect_usable(session);
 }

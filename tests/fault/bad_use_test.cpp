@@ -95,7 +95,8 @@ TEST_P(BadUse, OfAVariableThatIsUpdatedTwiceInACall) {
   variable.broadcast(std::vector<float>{1});
   const auto f = session.function(
       +[](Update<op::sum, float, 1>, Local<float, 1>) {}, "f");
-  expect_usage([&] { f(variable, variable); }, {"argument 1 (Local) of 'f'", "argument 0", "stands once in a call"});
+  expect_usage([&] { f(variable, variable); },
+               {"argument 1 (Local 'v') of 'f'", "argument 0", "stands once in a call"});
   expect_usable(session);
 }
 

@@ -69,6 +69,31 @@ Five statistics(sr::CudaWorker& worker, sr::Scattered<const double, 1> x, double
   return five;
 }
 
+Chosen chosen_in_replay(sr::CudaWorker& worker, sr::Scattered<const float, 1> x, sr::Scattered<const float, 1> y) {
+  double wanted = 0;
+  for (std::size_t i = 0; i < 4; ++i) wanted += worker.wants(i) ? double(1 << i) : 0;
+  double* const place = worker.scratch<double>(1).data();
+  fill(worker, place, 1, [wanted] __device__(std::int64_t) { return wanted; });
+  Chosen r{.large = {worker, {kLargeElements}},
+           .own = {worker, {2}},
+           .pairs = {worker, {x.rows()}},
+           .wanted = sr::Max<double>::in_device_memory(place)};
+  fill(worker, r.large.data(), kLargeElements, [] __device__(std::int64_t) { return 1.0F; });
+  const auto rank = static_cast<std::int32_t>(worker.rank());
+  const auto rows = static_cast<std::int32_t>(x.rows());
+  fill(worker, r.own.data(), 2, [rank, rows] __device__(std::int64_t i) { return i == 0 ? rank : rows; });
+  fill(worker, r.pairs.data(), x.rows(),
+       [x = x.data(), y = y.data()] __device__(std::int64_t i) { return 1000 * x[i] + y[i]; });
+  return r;
+}
+
+Chosen chosen(sr::CudaWorker& worker, sr::Scattered<const float, 1> x, sr::Scattered<const float, 1> y) {
+  Chosen r = chosen_in_replay(worker, x, y);
+  if (!worker.wants<&Chosen::large>()) r.large = {};
+  if (!worker.wants<&Chosen::pairs>()) r.pairs = {};
+  return r;
+}
+
 sr::Gather<float, 2> copy_rows(sr::CudaWorker& worker, sr::Scattered<const float, 2> x) {
   sr::Gather<float, 2> rows(worker, x.shape());
   const std::int64_t width = x.shape(1);

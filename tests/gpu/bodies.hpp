@@ -34,6 +34,18 @@ struct Arrays {
 Arrays arrays(sr::CudaWorker& worker, std::int64_t size);
 /// The same where each row counts: the average of the rows' values, over `size` elements.
 sr::Avg<float, 1> average_of_rows(sr::CudaWorker& worker, sr::Scattered<const float, 1> x, std::int64_t size);
+/// Outputs of every kind, and in `wanted` a bit for each that the caller wants. `pairs`: 1000 * x + y, row by row.
+struct Chosen {
+  sr::Sum<float, 1> large;
+  sr::Stack<std::int32_t, 2> own;
+  sr::Gather<float, 1> pairs;
+  sr::Max<double> wanted;
+};
+Chosen chosen(sr::CudaWorker& worker, sr::Scattered<const float, 1> x, sr::Scattered<const float, 1> y);
+/// The same without a look at the caller's wishes, to be replayed.
+Chosen chosen_in_replay(sr::CudaWorker& worker, sr::Scattered<const float, 1> x, sr::Scattered<const float, 1> y);
+/// Elements of Chosen::large: more than the master reduces itself.
+inline constexpr std::int64_t kLargeElements = 1 << 20;
 /// Host values as an output.
 sr::Sum<float, 1> from_host(sr::CudaWorker& worker, std::int64_t size);
 

@@ -18,9 +18,13 @@ std::string names(const std::vector<DeviceId>& devices) {
   return text;
 }
 
+std::vector<DeviceId> resolved(const std::string& devices, const std::string& processes) {
+  return resolve_devices(devices, processes, kFromCommandLine);
+}
+
 std::string refusal(const std::string& devices, const std::string& processes) {
   try {
-    return "accepted as " + names(resolve_devices(devices, processes));
+    return "accepted as " + names(resolved(devices, processes));
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::usage);
     return error.what();
@@ -28,25 +32,25 @@ std::string refusal(const std::string& devices, const std::string& processes) {
 }
 
 TEST(Devices, AreTakenAsListed) {
-  EXPECT_EQ(names(resolve_devices("cpu0,cpu3", "")), "cpu0,cpu3");
-  EXPECT_EQ(names(resolve_devices("cpu5", "2")), "cpu5");
+  EXPECT_EQ(names(resolved("cpu0,cpu3", "")), "cpu0,cpu3");
+  EXPECT_EQ(names(resolved("cpu5", "2")), "cpu5");
 }
 
-TEST(Devices, MayBeMoreCpusThanThereAreCores) { EXPECT_EQ(names(resolve_devices("cpu100000", "")), "cpu100000"); }
+TEST(Devices, MayBeMoreCpusThanThereAreCores) { EXPECT_EQ(names(resolved("cpu100000", "")), "cpu100000"); }
 
 TEST(Devices, AreCountedFromZero) {
   if (cuda_is_built() && visible_gpus() > 0) GTEST_SKIP() << "counts GPUs on this machine";
-  EXPECT_EQ(names(resolve_devices("", "3")), "cpu0,cpu1,cpu2");
+  EXPECT_EQ(names(resolved("", "3")), "cpu0,cpu1,cpu2");
 }
 
 TEST(Devices, CpuMeansOnePerUsableCore) {
-  EXPECT_EQ(resolve_devices("", "cpu").size(), static_cast<std::size_t>(usable_cores()));
+  EXPECT_EQ(resolved("", "cpu").size(), static_cast<std::size_t>(usable_cores()));
 }
 
 TEST(Devices, AutoIsTheDefaultAndFallsBackToCores) {
-  EXPECT_EQ(resolve_devices("", ""), resolve_devices("", "auto"));
+  EXPECT_EQ(resolved("", ""), resolved("", "auto"));
   if (cuda_is_built() && visible_gpus() > 0) GTEST_SKIP() << "GPUs come first on this machine";
-  EXPECT_EQ(resolve_devices("", "auto"), resolve_devices("", "cpu"));
+  EXPECT_EQ(resolved("", "auto"), resolved("", "cpu"));
 }
 
 TEST(Devices, RefusesUnknownNamesAndSaysWhich) {
@@ -60,6 +64,23 @@ TEST(Devices, RefusesUnknownNamesAndSaysWhich) {
 TEST(Devices, RefusesADeviceNamedTwice) {
   EXPECT_THAT(refusal("cpu0,cpu1,cpu0", ""), HasSubstr("cpu0 twice"));
   EXPECT_THAT(refusal("cpu1,cpu01", ""), HasSubstr("cpu1 twice"));
+}
+
+TEST(Devices, SayWhereTheBadChoiceWasMade) {
+  EXPECT_THAT(refusal("", "0"), testing::StartsWith("-n: "));
+  EXPECT_THAT(refusal("cpu0,cpu0", ""), testing::StartsWith("--devices: "));
+  const auto said_in_the_program = [] { resolve_devices("", "0", kFromProgram); };
+  EXPECT_THAT(said_in_the_program, testing::ThrowsMessage<Error>(testing::StartsWith("SessionOptions::processes: ")));
+  const auto said_outside = [] { resolve_devices("tpu0", "", kFromEnvironment); };
+  EXPECT_THAT(said_outside, testing::ThrowsMessage<Error>(testing::StartsWith("SYNCRUN_DEVICES: ")));
+}
+
+TEST(Devices, AreMappedToRanksInOneLine) {
+  const auto mapping = [](const std::string& devices) { return describe_mapping(resolved(devices, "")); };
+  EXPECT_EQ(mapping("cpu3"), "rank 0 on cpu3");
+  EXPECT_EQ(mapping("cpu4,cpu2"), "rank 0 on cpu4, rank 1 on cpu2");
+  EXPECT_EQ(mapping("cpu0,cpu1"), "rank 0 on cpu0, rank 1 on cpu1");
+  EXPECT_EQ(mapping("cpu9,cpu0,cpu1,cpu2,cpu5"), "rank 0 on cpu9, ranks 1 to 3 on cpu0 to cpu2, rank 4 on cpu5");
 }
 
 TEST(Devices, RefusesAMixOfKinds) { EXPECT_THAT(refusal("cpu0,cuda0", ""), HasSubstr("one kind")); }

@@ -45,13 +45,15 @@ TEST(CommandLine, EndsItsOptionsAtTwoDashes) {
 
 TEST(CommandLine, TakesEveryOption) {
   const auto options = parse({"--nproc-per-node=3", "--timeout", "0.5", "--start-timeout=0", "--log-dir", "/tmp/./logs",
-                              "--log-level", "debug", "--grace", "1.25", "--dry-run", "prog"});
+                              "--log-level", "debug", "--grace", "1.25", "--profile", "-", "--trace",
+                              "/tmp/./trace.json", "--quiet", "--dry-run", "prog"});
   EXPECT_EQ(options.action, Action::dry_run);
   EXPECT_EQ(options.grace, milliseconds(1250));
   EXPECT_THAT(environment_for(options).set,
               ElementsAre(Pair("SYNCRUN_NPROC_PER_NODE", "3"), Pair("SYNCRUN_TIMEOUT", "0.5"),
                           Pair("SYNCRUN_START_TIMEOUT", "0"), Pair("SYNCRUN_LOG_DIR", "/tmp/logs"),
-                          Pair("SYNCRUN_LOG_LEVEL", "debug")));
+                          Pair("SYNCRUN_LOG_LEVEL", "debug"), Pair("SYNCRUN_PROFILE", "-"),
+                          Pair("SYNCRUN_TRACE", "/tmp/trace.json"), Pair("SYNCRUN_QUIET", "1")));
 }
 
 TEST(CommandLine, LeavesTheEnvironmentAloneWithoutOptions) {
@@ -87,6 +89,8 @@ TEST(CommandLine, RefusesUnknownOptionsAndMissingValues) {
   EXPECT_THAT(refusal({"-n", "2", "--frobnicate", "prog"}), HasSubstr("got '--frobnicate'"));
   EXPECT_THAT(refusal({"--dry-run=yes", "prog"}), HasSubstr("got '--dry-run=yes'"));
   EXPECT_THAT(refusal({"--devices"}), HasSubstr("expected a value"));
+  EXPECT_THAT(refusal({"--trace=", "prog"}), HasSubstr("--trace: expected a file"));
+  EXPECT_THAT(refusal({"--quiet=yes", "prog"}), HasSubstr("got '--quiet=yes'"));
 }
 
 TEST(CommandLine, RefusesBadCountsAndDevices) {

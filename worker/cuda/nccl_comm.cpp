@@ -270,7 +270,7 @@ void NcclComm::note_waiting() noexcept {
   slot.plan_wait.store(0, std::memory_order_seq_cst);  // no plan is read with another's wait
   slot.plan.store(plan_, std::memory_order_seq_cst);
   slot.plan_wait.store(wait_, std::memory_order_seq_cst);
-  if (is_pending_) slot.progress.store(progress_word(command_, Phase::collective), std::memory_order_release);
+  if (is_pending_) attachment_.mark(command_, Phase::collective);
 }
 
 void NcclComm::check_progress() {

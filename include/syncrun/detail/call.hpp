@@ -78,6 +78,7 @@ struct Body {
   BodyDevice device = BodyDevice::cpu;
   Thunk thunk = nullptr;
   BodyPointer pointer{};
+  bool is_replayable = false;
 };
 
 /// A signature at run time; the spans are static.
@@ -85,6 +86,16 @@ struct SignatureInfo {
   std::span<const ArgumentType> arguments;
   std::span<const OutputType> outputs;
   bool has_comm = false;
+  std::span<const std::string_view> value_types;   // by argument: the type of a by-value one
+  std::span<const std::string_view> output_names;  // fields of the result struct; empty where there is no name
+};
+
+inline constexpr std::uint32_t kAllOutputs = ~std::uint32_t{0};
+
+/// Some of a function's outputs.
+struct OutputChoice {
+  std::uint32_t mask = kAllOutputs;               // a bit for each that is wanted
+  std::array<std::uint8_t, kMaxOutputs> order{};  // as the caller named them
 };
 
 /// An array of unknown type: where, and how long in each dimension.
@@ -123,17 +134,22 @@ struct CallResult {
   std::vector<RawOutput> outputs;
 };
 
+/// What rows a scattered Data has: those that `batch` selects from, or the batch itself.
+enum class DataRows : std::uint8_t { of_the_call, of_the_batch };
+
 /// Master: checks one call, argument by argument, and publishes it. Nothing reaches a worker before publish().
 class CallBuilder {
  public:
-  /// `target`: a rank, or -1 for all. Throws Error (usage) if the session is closed or used from two threads.
-  CallBuilder(const std::shared_ptr<FunctionRecord>& function, int target, const CallOptions& options);
+  /// `target`: a rank, or -1 for all. `choice`: the outputs that are wanted; null: all. Throws Error (usage) if the
+  /// session is closed or used from two threads.
+  CallBuilder(const std::shared_ptr<FunctionRecord>& function, int target, const CallOptions& options,
+              const OutputChoice* choice = nullptr);
   ~CallBuilder();
   CallBuilder(const CallBuilder&) = delete;
   CallBuilder& operator=(const CallBuilder&) = delete;
 
   // In the order of SignatureInfo::arguments.
-  void add_data(const std::shared_ptr<DataRecord>& data);
+  void add_data(const std::shared_ptr<DataRecord>& data, DataRows rows = DataRows::of_the_call);
   void add_value(const void* value, std::size_t bytes);
   void add_per_worker(const void* values, std::size_t count, std::size_t bytes_each);
   void add_variable(const std::shared_ptr<VariableRecord>& variable);
@@ -153,7 +169,7 @@ class CallBuilder {
   int target_;
   const CallOptions* options_;
   std::size_t arguments_ = 0;
-  alignas(std::max_align_t) std::array<std::byte, 384> state_;  // a State; here, so that a call allocates nothing
+  alignas(std::max_align_t) std::array<std::byte, 416> state_;  // a State; here, so that a call allocates nothing
 };
 
 /// Waits for a call launched earlier. Throws what failed.
@@ -164,6 +180,7 @@ std::shared_ptr<FunctionRecord> define_function(const std::shared_ptr<SessionCor
                                                 const SignatureInfo& signature, std::span<const Body> bodies,
                                                 std::string_view name, std::shared_ptr<ObjectRecord> object);
 const std::string& name_of(const FunctionRecord& function) noexcept;
+std::string describe(const FunctionRecord& function);
 
 /// Builds an object on every worker: `arguments` are the bytes that the construction thunk decodes.
 std::shared_ptr<ObjectRecord> replicate_object(const std::shared_ptr<SessionCore>& session,

@@ -3,6 +3,7 @@
 // Fields of a plain struct, by structured binding: how a result type's outputs are found without macros.
 
 #include <cstddef>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -14,6 +15,8 @@ template <class T>
 inline constexpr bool kIsOutput = false;
 template <Reduction kReduction, class T, std::size_t N>
 inline constexpr bool kIsOutput<Output<kReduction, T, N>> = true;
+template <class T, std::size_t N>
+inline constexpr bool kIsOutput<Stack<T, N>> = true;
 
 /// Stands for any field initialiser when fields are counted.
 struct AnyField {
@@ -54,12 +57,20 @@ constexpr decltype(auto) with_fields(T& t, F&& f) {
 }
 // clang-format on
 
+/// Outputs that were chosen among those of a struct.
+template <class T>
+inline constexpr bool kIsTuple = false;
+template <class... T>
+inline constexpr bool kIsTuple<std::tuple<T...>> = true;
+
 /// Calls f on every output of a result: on itself, or on each field of the struct in order.
 template <class R, class F>
 constexpr void for_each_output(R& result, F&& f) {
   using Plain = std::remove_const_t<R>;
   if constexpr (kIsOutput<Plain>) {
     f(result);
+  } else if constexpr (kIsTuple<Plain>) {
+    std::apply([&](auto&... output) { (f(output), ...); }, result);
   } else {
     with_fields(result, [&](auto&... field) { (f(field), ...); });
   }

@@ -3,15 +3,19 @@
 // From a function's type to what happens to each of its parameters: the design's closed table, at compile time.
 
 #include <array>
+#include <bit>
 #include <concepts>
 #include <cstring>
 #include <tuple>
 #include <type_traits>
 
 #include "syncrun/arguments.hpp"
+#include "syncrun/convert.hpp"
 #include "syncrun/data.hpp"
 #include "syncrun/detail/call.hpp"
 #include "syncrun/detail/fields.hpp"
+#include "syncrun/detail/names.hpp"
+#include "syncrun/detail/passed.hpp"
 #include "syncrun/shared.hpp"
 
 namespace syncrun {
@@ -34,69 +38,6 @@ constexpr Replayable<F> replayable(F body) noexcept {
 }
 
 namespace detail {
-
-template <class>
-inline constexpr bool kAlwaysFalse = false;
-
-// ---- what the caller passes -----------------------------------------------------------------------------------
-
-/// Takes a Data<T, N>, and nothing else readably.
-template <class T, std::size_t N>
-class DataArgument {
- public:
-  DataArgument(const Data<T, N>& data) noexcept : record_(&data.record()) {}  // NOLINT(google-explicit-constructor)
-  template <class U, std::size_t M>
-    requires(!std::same_as<U, T> || M != N)
-  DataArgument(const Data<U, M>&) {  // NOLINT(google-explicit-constructor)
-    static_assert(kAlwaysFalse<U>,
-                  "this Data has another element type or another number of dimensions than the function's parameter");
-  }
-  template <class U>
-  DataArgument(const U&) {  // NOLINT(google-explicit-constructor)
-    static_assert(kAlwaysFalse<U>, "Scattered and Broadcast take a Data: session.data(values) makes one");
-  }
-  const std::shared_ptr<DataRecord>& record() const noexcept { return *record_; }
-
- private:
-  const std::shared_ptr<DataRecord>* record_;
-};
-
-/// Takes a Shared<T, N>, and nothing else readably.
-template <class T, std::size_t N>
-class SharedArgument {
- public:
-  // NOLINTNEXTLINE(google-explicit-constructor)
-  SharedArgument(const Shared<T, N>& shared) noexcept : record_(&shared.record()) {}
-  template <class U, std::size_t M>
-    requires(!std::same_as<U, T> || M != N)
-  SharedArgument(const Shared<U, M>&) {  // NOLINT(google-explicit-constructor)
-    static_assert(kAlwaysFalse<U>,
-                  "this Shared has another element type or another number of dimensions than the function's parameter");
-  }
-  template <class U>
-  SharedArgument(const U&) {  // NOLINT(google-explicit-constructor)
-    static_assert(kAlwaysFalse<U>, "Local, Sliced and Update take a Shared: session.shared<T, N>(name) makes one");
-  }
-  const std::shared_ptr<VariableRecord>& record() const noexcept { return *record_; }
-
- private:
-  const std::shared_ptr<VariableRecord>* record_;
-};
-
-/// One value per rank: any contiguous range of T, or a braced list.
-template <class T>
-class PerWorkerArgument {
- public:
-  template <std::ranges::contiguous_range R>
-    requires std::same_as<std::ranges::range_value_t<R>, T>
-  PerWorkerArgument(const R& values) noexcept  // NOLINT(google-explicit-constructor)
-      : values_(std::ranges::data(values), std::ranges::size(values)) {}
-  PerWorkerArgument(std::initializer_list<T> values) noexcept : values_(values.begin(), values.size()) {}
-  std::span<const T> values() const noexcept { return values_; }
-
- private:
-  std::span<const T> values_;
-};
 
 // ---- one parameter --------------------------------------------------------------------------------------------
 
@@ -136,8 +77,8 @@ struct ArrayParameter {
 
 template <class T, std::size_t N>
 struct Parameter<Scattered<T, N>> : ArrayParameter<ArgumentKind::scattered, std::remove_const_t<T>, N> {
-  using Passed = DataArgument<std::remove_const_t<T>, N>;
-  static void add(CallBuilder& call, const Passed& data) { call.add_data(data.record()); }
+  using Passed = ScatteredArgument<std::remove_const_t<T>, N>;
+  static void add(CallBuilder& call, const Passed& data) { call.add_data(data.record(), data.rows()); }
   static Scattered<T, N> bind(WorkerCall& call, std::size_t i) {
     const RawRows rows = call.rows(i);
     return {rows.rows.view<T, N>(), rows.first_row};
@@ -247,6 +188,46 @@ struct PassedOnly<TypeList<Kept...>, P, Rest...> {
                                            PassedOnly<TypeList<Kept...>, Rest...>>::type;
 };
 
+/// The Data that Scattered and Broadcast parameters take.
+template <class P>
+struct DataIn {
+  static constexpr bool kIsData = false;
+};
+template <class T, std::size_t N>
+struct DataIn<Scattered<T, N>> {
+  static constexpr bool kIsData = true;
+  using type = Data<std::remove_const_t<T>, N>;
+};
+template <class T, std::size_t N>
+struct DataIn<Broadcast<T, N>> : DataIn<Scattered<T, N>> {};
+template <class T>
+struct DataIn<Broadcast<T, 0>> {
+  static constexpr bool kIsData = false;
+};
+
+template <class List, class... P>
+struct DataOnly;
+template <class... Kept>
+struct DataOnly<TypeList<Kept...>> {
+  using type = TypeList<Kept...>;
+};
+template <class... Kept, class P, class... Rest>
+struct DataOnly<TypeList<Kept...>, P, Rest...> {
+  static constexpr auto list() {
+    if constexpr (DataIn<P>::kIsData) return DataOnly<TypeList<Kept..., typename DataIn<P>::type>, Rest...>{};
+    else return DataOnly<TypeList<Kept...>, Rest...>{};
+  }
+  using type = typename decltype(list())::type;
+};
+
+template <class... D, class... Values>
+auto make_inputs(const std::shared_ptr<SessionCore>& session, TypeList<D...>, const Values&... values) {
+  static_assert(sizeof...(D) == sizeof...(Values),
+                "inputs() takes one array of the host for each Scattered and Broadcast parameter");
+  if constexpr (sizeof...(D) == sizeof...(Values))
+    return std::tuple<D...>{input_from(session, std::type_identity<D>{}, values)...};
+}
+
 template <class R>
 constexpr auto output_types() {
   if constexpr (std::is_void_v<R>) {
@@ -267,6 +248,56 @@ constexpr auto argument_types(TypeList<P...>) {
   return std::array<ArgumentType, sizeof...(P)>{Parameter<P>::type...};
 }
 
+/// The T of by-value parameters.
+template <class P>
+struct ValueIn {
+  using type = P;
+};
+template <class T>
+struct ValueIn<PerWorker<T>> {
+  using type = T;
+};
+template <class T>
+struct ValueIn<DeviceScalar<T>> {
+  using type = T;
+};
+
+template <class... P>
+consteval auto value_types(TypeList<P...>) {
+  return std::array<std::string_view, sizeof...(P)>{
+      Parameter<P>::type.bytes == 0 ? std::string_view() : type_name<typename ValueIn<P>::type>()...};
+}
+
+/// Outputs of R, as the caller names them: what the caller gets, and what the workers are told.
+template <class R, auto... kOutputs>
+struct Choice {
+  static_assert(kIsStruct<R> && !kIsTuple<R>,
+                "only() chooses among the outputs of a struct: this function returns one output or none, or they were "
+                "chosen already");
+  static_assert(sizeof...(kOutputs) != 0, "only() is empty: name at least one output, as &Result::field");
+  static_assert((is_output_of<R, kOutputs>() && ...), "only() names an output that this function does not have");
+  static constexpr std::array<std::size_t, sizeof...(kOutputs)> kIndices{output_index<kOutputs>()...};
+
+  template <std::size_t... I>
+  static auto result(std::index_sequence<I...>) {
+    if constexpr (sizeof...(I) == 1) return FieldList<FieldType<R, kIndices[0]>>{};
+    else return FieldList<std::tuple<FieldType<R, kIndices[I]>...>>{};
+  }
+  template <class F>
+  static F type_in(FieldList<F>);
+  using Result = decltype(type_in(result(std::make_index_sequence<sizeof...(kOutputs)>{})));
+
+  static constexpr OutputChoice kChoice = [] {
+    OutputChoice choice{0, {}};
+    for (std::size_t i = 0; i < kIndices.size(); ++i) {
+      choice.mask |= std::uint32_t{1} << kIndices[i];
+      choice.order[i] = static_cast<std::uint8_t>(kIndices[i]);
+    }
+    return choice;
+  }();
+  static_assert(std::popcount(kChoice.mask) == sizeof...(kOutputs), "only() names an output twice");
+};
+
 template <class R, class... P>
 struct Signature {
   static_assert(Result<R>,
@@ -276,9 +307,11 @@ struct Signature {
   static constexpr bool kHasComm = (std::same_as<P, Comm&> || ...);
   static constexpr auto kArguments = argument_types(Passed{});
   static constexpr auto kOutputs = output_types<R>();
+  static constexpr auto kValueTypes = value_types(Passed{});
+  static constexpr auto kOutputNames = output_names<R>();
   static_assert(kArguments.size() <= kMaxArguments, "a replicated function takes up to sixteen arguments");
 
-  static SignatureInfo info() noexcept { return {kArguments, kOutputs, kHasComm}; }
+  static SignatureInfo info() noexcept { return {kArguments, kOutputs, kHasComm, kValueTypes, kOutputNames}; }
 
   /// Runs `invoke(parameters...)` once per slice and hands over what it returns.
   template <class Invoke>
@@ -349,15 +382,16 @@ struct Signature {
   }
 };
 
-/// Makes the caller's result from what arrived.
+/// Makes the caller's result from what arrived: of all outputs, or of those that were chosen.
 template <class R>
-R assemble([[maybe_unused]] CallResult& arrived) {
+R assemble([[maybe_unused]] CallResult& arrived, [[maybe_unused]] const OutputChoice* choice) {
   if constexpr (!std::is_void_v<R>) {
     R result{};
     std::size_t index = 0;
     for_each_output(result, [&](auto& output) {
       using O = std::remove_reference_t<decltype(output)>;
-      RawOutput& raw = arrived.outputs[index++];
+      RawOutput& raw = arrived.outputs[choice == nullptr ? index : choice->order[index]];
+      ++index;
       if constexpr (O::dimensions == 0) {
         typename O::element_type value;
         std::memcpy(&value, raw.scalar.data(), sizeof(value));
@@ -482,7 +516,7 @@ Body make_body(Pointer pointer) noexcept {
 template <class F>
 Body make_body(const Replayable<F>& replayable) noexcept {
   using Traits = BodyTraits<F>;
-  return {Traits::kDevice, &Traits::replay, to_body_pointer(replayable.body)};
+  return {Traits::kDevice, &Traits::replay, to_body_pointer(replayable.body), true};
 }
 
 template <class F>

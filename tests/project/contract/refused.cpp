@@ -9,6 +9,15 @@ namespace sr = syncrun;
 namespace {
 
 [[maybe_unused]] sr::Sum<double> total(sr::Scattered<const float, 2> x) { return double(x.rows()); }
+struct Two {
+  sr::Sum<double> sum;
+  sr::Max<double> max;
+};
+struct Other {
+  sr::Sum<double> sum;
+};
+[[maybe_unused]] Two two(sr::Scattered<const float, 2> x) { return {double(x.rows()), 1}; }
+[[maybe_unused]] void whole(sr::Broadcast<const float, 2>) {}
 [[maybe_unused]] void train(sr::Local<float, 1> weights) { weights[0] = 0; }
 
 #if defined(AVERAGE_OF_INTEGERS)
@@ -39,6 +48,7 @@ int main(int argc, char** argv) {
   return sr::run(argc, argv, [](sr::Session& session) {
     [[maybe_unused]] const auto f = session.function(total);
     [[maybe_unused]] const auto g = session.function(train);
+    [[maybe_unused]] const auto h = session.function(two);
 #if defined(WRONG_ELEMENT_TYPE)
     f(session.data<double, 2>({8, 3}));
 #elif defined(WRONG_DIMENSIONS)
@@ -51,6 +61,26 @@ int main(int argc, char** argv) {
     f(std::vector<float>(8));
 #elif defined(TOO_FEW_ARGUMENTS)
     f();
+#elif defined(EMPTY_SUBSET)
+    static_cast<void>(h.only<>());
+#elif defined(SUBSET_OUT_OF_RANGE)
+    static_cast<void>(h.only<2>());
+#elif defined(SUBSET_OF_ANOTHER_STRUCT)
+    static_cast<void>(h.only<&Other::sum>());
+#elif defined(SUBSET_THAT_REPEATS)
+    static_cast<void>(h.only<&Two::max, 1>());
+#elif defined(SUBSET_OF_ONE_OUTPUT)
+    static_cast<void>(f.only<0>());
+#elif defined(LOSSY_INPUT)
+    h.inputs(sr::view_of(std::vector<double>(8), sr::Shape{4, 2}));
+#elif defined(LOSSY_CONVERSION)
+    sr::convert<std::int32_t>(std::vector<std::int64_t>(8));
+#elif defined(INPUT_OF_OTHER_DIMENSIONS)
+    h.inputs(std::vector<float>(8));
+#elif defined(TOO_MANY_INPUTS)
+    h.inputs(std::vector<float>(8), std::vector<float>(8));
+#elif defined(MINIBATCH_FOR_BROADCAST)
+    session.function(whole)(sr::minibatch(session.data<float, 2>({8, 3})));
 #elif defined(CAPTURING_LAMBDA)
     double factor = 2;
     session.function([factor](sr::Scattered<const float, 2> x) -> sr::Sum<double> { return factor * double(x.rows()); });

@@ -1,0 +1,99 @@
+#pragma once
+
+// What the caller passes for a parameter: each takes the right thing, and nothing else readably.
+
+#include <concepts>
+#include <initializer_list>
+#include <memory>
+#include <ranges>
+#include <span>
+
+#include "syncrun/data.hpp"
+#include "syncrun/detail/call.hpp"
+#include "syncrun/shared.hpp"
+
+namespace syncrun::detail {
+
+template <class>
+inline constexpr bool kAlwaysFalse = false;
+
+/// Takes a Data<T, N>, and nothing else readably.
+template <class T, std::size_t N>
+class DataArgument {
+ public:
+  DataArgument(const Data<T, N>& data) noexcept : record_(&data.record()) {}  // NOLINT(google-explicit-constructor)
+  template <class U, std::size_t M>
+    requires(!std::same_as<U, T> || M != N)
+  DataArgument(const Data<U, M>&) {  // NOLINT(google-explicit-constructor)
+    static_assert(kAlwaysFalse<U>,
+                  "this Data has another element type or another number of dimensions than the function's parameter");
+  }
+  template <class U, std::size_t M>
+  DataArgument(const Minibatch<U, M>&) {  // NOLINT(google-explicit-constructor)
+    static_assert(kAlwaysFalse<U>,
+                  "a minibatch is for a Scattered parameter of its element type and number of dimensions");
+  }
+  template <class U>
+  DataArgument(const U&) {  // NOLINT(google-explicit-constructor)
+    static_assert(kAlwaysFalse<U>, "Scattered and Broadcast take a Data: session.data(values) makes one");
+  }
+  const std::shared_ptr<DataRecord>& record() const noexcept { return *record_; }
+
+ protected:
+  explicit DataArgument(const std::shared_ptr<DataRecord>* record) noexcept : record_(record) {}
+
+ private:
+  const std::shared_ptr<DataRecord>* record_;
+};
+
+/// The same, or a minibatch(Data<T, N>).
+template <class T, std::size_t N>
+class ScatteredArgument : public DataArgument<T, N> {
+ public:
+  using DataArgument<T, N>::DataArgument;
+  ScatteredArgument(const Minibatch<T, N>& batch) noexcept  // NOLINT(google-explicit-constructor)
+      : DataArgument<T, N>(&batch.data.record()), rows_(DataRows::of_the_batch) {}
+  DataRows rows() const noexcept { return rows_; }
+
+ private:
+  DataRows rows_ = DataRows::of_the_call;
+};
+
+/// Takes a Shared<T, N>, and nothing else readably.
+template <class T, std::size_t N>
+class SharedArgument {
+ public:
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  SharedArgument(const Shared<T, N>& shared) noexcept : record_(&shared.record()) {}
+  template <class U, std::size_t M>
+    requires(!std::same_as<U, T> || M != N)
+  SharedArgument(const Shared<U, M>&) {  // NOLINT(google-explicit-constructor)
+    static_assert(kAlwaysFalse<U>,
+                  "this Shared has another element type or another number of dimensions than the function's parameter");
+  }
+  template <class U>
+  SharedArgument(const U&) {  // NOLINT(google-explicit-constructor)
+    static_assert(kAlwaysFalse<U>, "Local, Sliced and Update take a Shared: session.shared<T, N>(name) makes one");
+  }
+  const std::shared_ptr<VariableRecord>& record() const noexcept { return *record_; }
+
+ private:
+  const std::shared_ptr<VariableRecord>* record_;
+};
+
+/// One value per rank: any contiguous range of T, or a braced list.
+template <class T>
+class PerWorkerArgument {
+ public:
+  template <std::ranges::contiguous_range R>
+    requires std::same_as<std::ranges::range_value_t<R>, T>
+  PerWorkerArgument(const R& values) noexcept  // NOLINT(google-explicit-constructor)
+      : values_(std::ranges::data(values), std::ranges::size(values)) {}
+  PerWorkerArgument(std::initializer_list<T> values) noexcept : values_(values.begin(), values.size()) {}
+  std::span<const T> values() const noexcept { return values_; }
+
+ private:
+  std::span<const T> values_;
+};
+
+}  // namespace syncrun::detail

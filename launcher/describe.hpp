@@ -1,0 +1,22 @@
+#pragma once
+
+// Functions, their arguments and their outputs in words, for messages and for users who ask.
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "launcher/records.hpp"
+
+namespace syncrun::detail {
+
+/// "argument 1 (Scattered 'labels') of 'step'"; without a name, "argument 1 (Scattered) of 'step'".
+std::string describe_argument(const FunctionRecord& function, std::size_t index, std::string_view name = {});
+
+/// "output 0 (mean)"; where the outputs have no names, "output 0".
+std::string describe_output(const FunctionRecord& function, std::size_t index);
+
+/// "Data 'labels'"; without a name, "this Data".
+std::string describe_data(const DataRecord& data);
+
+}  // namespace syncrun::detail
