@@ -58,7 +58,16 @@ constexpr std::uint64_t vote_word(std::uint64_t command, Vote vote) noexcept {
   return (command << 8U) | static_cast<std::uint64_t>(vote);
 }
 
-enum class CollectiveKind : std::uint8_t { barrier, all_reduce, broadcast, all_gather };
+enum class CollectiveKind : std::uint8_t {
+  barrier,
+  all_reduce,
+  reduce,
+  reduce_scatter,
+  broadcast,
+  all_gather,
+  gather,
+  scatter
+};
 enum class StartState : std::uint32_t { starting, ready, failed };
 
 /// What a rank brings to a collective. Two alternate, since a fast rank may enter the next before a slow one has read.
@@ -66,7 +75,8 @@ inline constexpr std::uint64_t kNotInSegment = ~std::uint64_t{0};
 struct Contribution {
   std::uint64_t offset;  // of the values in the segment; kNotInSegment if they are elsewhere
   std::uint64_t elements;
-  std::int64_t weight;  // rows, for avg
+  std::int64_t weight;     // rows, for avg
+  std::uint64_t division;  // among the ranks, as Division::fingerprint
   CollectiveKind operation;
   DType dtype;
   Reduction reduction;

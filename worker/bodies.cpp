@@ -41,56 +41,6 @@ void CudaWorker::log(LogLevel level, std::string_view message) {
   core_->logger().log(detail::to_spdlog(level), "{}", message);
 }
 
-// ---- Comm -----------------------------------------------------------------------------------------------------
-
-int Comm::rank() const noexcept { return core_->rank(); }
-int Comm::world_size() const noexcept { return core_->world_size(); }
-
-namespace {
-
-/// Marks the time a body spends in a collective.
-class InCollective {
- public:
-  explicit InCollective(detail::CommCore& core) noexcept : core_(core) { core_.enter(); }
-  ~InCollective() { core_.leave(); }
-  InCollective(const InCollective&) = delete;
-  InCollective& operator=(const InCollective&) = delete;
-
- private:
-  detail::CommCore& core_;
-};
-
-}  // namespace
-
-void Comm::barrier() {
-  const InCollective mark(*core_);
-  core_->barrier();
-}
-
-void Comm::all_reduce_bytes(void* values, std::size_t elements, DType dtype, Reduction reduction) {
-  const InCollective mark(*core_);
-  core_->all_reduce(values, elements, dtype, reduction, core_->rows);
-}
-
-void Comm::all_reduce_value(void* value, DType dtype, Reduction reduction) {
-  const InCollective mark(*core_);
-  core_->all_reduce_value(value, dtype, reduction, core_->rows);
-}
-
-void Comm::broadcast_bytes(void* values, std::size_t bytes, int root) {
-  const InCollective mark(*core_);
-  core_->broadcast(values, bytes, root);
-}
-
-void Comm::all_gather_bytes(const void* values, std::size_t bytes, void* all, std::size_t all_bytes) {
-  if (all_bytes != bytes * static_cast<std::size_t>(world_size())) {
-    detail::throw_usage("all_gather: the result wants " + std::to_string(world_size()) + " times " +
-                        std::to_string(bytes) + " bytes, got " + std::to_string(all_bytes));
-  }
-  const InCollective mark(*core_);
-  core_->all_gather(values, bytes, all);
-}
-
 namespace detail {
 
 OutputBuffer allocate_output(CpuWorker& worker, std::size_t bytes) {

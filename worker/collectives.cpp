@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <numeric>
 #include <string>
 
 #include "common/errors.hpp"
@@ -10,9 +12,44 @@
 
 namespace syncrun::detail {
 
-void SoloComm::all_gather(const void* values, std::size_t bytes, void* all) {
-  if (bytes != 0) std::memmove(all, values, bytes);
+void SoloComm::copy(void* to, const void* from, std::size_t bytes) {
+  if (bytes != 0) std::memcpy(to, from, bytes);
 }
+
+// ---- division -------------------------------------------------------------------------------------------------
+
+Division::Division(std::span<const std::int64_t> lengths, std::size_t element_bytes) noexcept
+    : elements_(std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0})),
+      ranks_(static_cast<int>(lengths.size())),
+      element_bytes_(element_bytes),
+      lengths_(lengths) {}
+
+RowRange Division::of(int rank) const noexcept {
+  if (lengths_.empty()) return share_of(elements_, ranks_, rank);
+  const std::int64_t begin = std::accumulate(lengths_.begin(), lengths_.begin() + rank, std::int64_t{0});
+  return {begin, begin + lengths_[static_cast<std::size_t>(rank)]};
+}
+
+std::size_t Division::largest_bytes() const noexcept {
+  if (lengths_.empty()) return bytes(0);
+  return static_cast<std::size_t>(*std::max_element(lengths_.begin(), lengths_.end())) * element_bytes_;
+}
+
+bool Division::is_equal() const noexcept {
+  if (lengths_.empty()) return elements_ % ranks_ == 0;
+  return std::adjacent_find(lengths_.begin(), lengths_.end(), std::not_equal_to<>()) == lengths_.end();
+}
+
+std::uint64_t Division::fingerprint() const noexcept {
+  std::uint64_t hash = element_bytes_;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    hash = (hash ^ static_cast<std::uint64_t>(of(rank).count() + 1)) * 0x9e3779b97f4a7c15ULL;
+    hash ^= hash >> 29U;
+  }
+  return hash;
+}
+
+// ---- waiting --------------------------------------------------------------------------------------------------
 
 CpuComm::CpuComm(const Attachment& attachment, WaitPolicy policy) : attachment_(attachment), policy_(policy) {
   weights_.reserve(static_cast<std::size_t>(attachment.world_size));
@@ -25,8 +62,6 @@ void CpuComm::begin(const Command& command) noexcept {
   step_ = 0;
   operations_ = 0;
 }
-
-// ---- waiting --------------------------------------------------------------------------------------------------
 
 bool CpuComm::is_given_up() const noexcept {
   return command_->failed.load(std::memory_order_seq_cst) == command_->id ||
@@ -168,17 +203,27 @@ void CpuComm::check_agreement(std::size_t parity) const {
   for (int rank = 1; rank < attachment_.world_size; ++rank) {
     const Contribution& other = contribution(rank, parity);
     if (other.operation == first.operation && other.elements == first.elements && other.dtype == first.dtype &&
-        other.reduction == first.reduction && other.root == first.root) {
+        other.reduction == first.reduction && other.root == first.root && other.division == first.division) {
       continue;
     }
-    const auto describe = [](const Contribution& one) {
-      constexpr const char* kNames[] = {"barrier", "all_reduce", "broadcast", "all_gather"};
-      return std::string(kNames[static_cast<int>(one.operation)]) + " of " + std::to_string(one.elements) + " " +
-             std::string(to_string(one.dtype)) + " (" + std::string(to_string(one.reduction)) + ")";
+    const bool differ_in_root_only = other.operation == first.operation && other.root != first.root;
+    const bool differ_in_lengths_only = other.operation == first.operation && other.division != first.division;
+    const auto describe = [&](const Contribution& one) {
+      constexpr const char* kNames[] = {"barrier",   "all_reduce", "reduce", "reduce_scatter",
+                                        "broadcast", "all_gather", "gather", "scatter"};
+      std::string text = std::string(kNames[static_cast<int>(one.operation)]) + " of " + std::to_string(one.elements) +
+                         " " + std::string(to_string(one.dtype)) + " (" + std::string(to_string(one.reduction)) + ")";
+      if (differ_in_root_only) text += " with root " + std::to_string(one.root);
+      else if (differ_in_lengths_only) text += " with other lengths";
+      return text;
     };
     throw_usage("ranks disagree in a collective: rank 0 calls " + describe(first) + ", rank " + std::to_string(rank) +
                 " calls " + describe(other));
   }
+}
+
+std::uint64_t CpuComm::place_of(const void* values) const noexcept {
+  return attachment_.segment.contains(values) ? attachment_.segment.offset_of(values) : kNotInSegment;
 }
 
 bool CpuComm::all_in_segment(std::size_t parity) const noexcept {
@@ -190,7 +235,7 @@ bool CpuComm::all_in_segment(std::size_t parity) const noexcept {
 
 // ---- operations -----------------------------------------------------------------------------------------------
 
-void CpuComm::barrier() { meet({0, 0, 0, CollectiveKind::barrier, DType::uint8, Reduction::sum, 0}); }
+void CpuComm::barrier() { meet({0, 0, 0, 0, CollectiveKind::barrier, DType::uint8, Reduction::sum, 0}); }
 
 template <class Address>
 void CpuComm::collect_sources(std::size_t parity, std::size_t skipped_bytes, Address&& address) {
@@ -210,7 +255,7 @@ void CpuComm::collect_sources(std::size_t parity, std::size_t skipped_bytes, Add
 }
 
 template <class Address>
-void CpuComm::reduce_part(std::size_t parity, std::size_t elements, Address&& address) {
+void CpuComm::reduce_part(std::size_t parity, std::size_t elements, int root, Address&& address) {
   const Contribution& shape = contribution(0, parity);
   const std::size_t each = size_of(shape.dtype);
   // In whole cache lines, so that no two ranks write to one.
@@ -221,7 +266,9 @@ void CpuComm::reduce_part(std::size_t parity, std::size_t elements, Address&& ad
   const std::size_t end = std::min(elements, static_cast<std::size_t>(lines.end) * per_line);
   collect_sources(parity, begin * each, address);
   destinations_.clear();
-  for (int rank = 0; rank < attachment_.world_size; ++rank) destinations_.push_back(address(rank) + begin * each);
+  for (int rank = 0; rank < attachment_.world_size; ++rank) {
+    if (root == kAll || rank == root) destinations_.push_back(address(rank) + begin * each);
+  }
   reduce_elements(shape.dtype, shape.reduction, destinations_, sources_, weights_, end - begin);
 }
 
@@ -229,16 +276,20 @@ void CpuComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduct
   if (!can_reduce(dtype, reduction)) {
     throw_usage("all_reduce: " + std::string(to_string(dtype)) + " has no " + std::string(to_string(reduction)));
   }
-  const std::size_t bytes = elements * size_of(dtype);
-  const bool in_segment = attachment_.segment.contains(values);
-  Contribution mine{in_segment ? attachment_.segment.offset_of(values) : kNotInSegment,
-                    elements,
-                    weight,
-                    CollectiveKind::all_reduce,
-                    dtype,
-                    reduction,
-                    0};
+  reduce_to(kAll, values, {place_of(values), elements, weight, 0, CollectiveKind::all_reduce, dtype, reduction, 0});
+}
+
+void CpuComm::reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight,
+                     int root) {
+  reduce_to(root, values, {place_of(values), elements, weight, 0, CollectiveKind::reduce, dtype, reduction, root});
+}
+
+/// In place; only all ranks', or the root's, are written to.
+void CpuComm::reduce_to(int root, void* values, const Contribution& mine) {
+  const std::size_t each = size_of(mine.dtype);
+  const std::size_t bytes = mine.elements * each;
   auto* const own = static_cast<std::byte*>(values);
+  const bool gets_result = root == kAll || root == rank();
 
   if (bytes <= kSmallBytes) {
     // One meeting: everybody reads everybody's copy and reduces all of it.
@@ -246,57 +297,79 @@ void CpuComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduct
     std::byte* const copy = small_buffer(attachment_.rank, operations_ % 2);
     if (bytes != 0) std::memcpy(copy, own, bytes);
     const std::size_t parity = meet(mine);
+    if (!gets_result) return;
     collect_sources(parity, 0, [&](int rank) { return small_buffer(rank, parity); });
     destinations_.assign(1, own);
-    reduce_elements(dtype, reduction, destinations_, sources_, weights_, elements);
+    reduce_elements(mine.dtype, mine.reduction, destinations_, sources_, weights_, mine.elements);
     return;
   }
 
   const std::size_t parity = meet(mine);
   if (all_in_segment(parity)) {
-    reduce_part(parity, elements, [&](int rank) { return attachment_.segment.at(contribution(rank, parity).offset); });
+    reduce_part(parity, mine.elements, root,
+                [&](int rank) { return attachment_.segment.at(contribution(rank, parity).offset); });
     step();
     return;
   }
-  const std::size_t chunk = kChunkBytes / size_of(dtype);
-  for (std::size_t begin = 0; begin < elements; begin += chunk) {
-    const std::size_t count = std::min(chunk, elements - begin);
-    std::byte* const part = own + begin * size_of(dtype);
-    std::memcpy(chunk_buffer(attachment_.rank), part, count * size_of(dtype));
+  const std::size_t chunk = kChunkBytes / each;
+  for (std::size_t begin = 0; begin < mine.elements; begin += chunk) {
+    const std::size_t count = std::min(chunk, mine.elements - begin);
+    std::byte* const part = own + begin * each;
+    std::memcpy(chunk_buffer(attachment_.rank), part, count * each);
     step();
-    reduce_part(parity, count, [&](int rank) { return chunk_buffer(rank); });
+    reduce_part(parity, count, root, [&](int rank) { return chunk_buffer(rank); });
     step();
-    std::memcpy(part, chunk_buffer(attachment_.rank), count * size_of(dtype));
+    if (gets_result) std::memcpy(part, chunk_buffer(attachment_.rank), count * each);
   }
 }
 
-void CpuComm::broadcast(void* values, std::size_t bytes, int root) {
-  if (root < 0 || root >= attachment_.world_size) {
-    throw_usage("broadcast: root is a rank from 0 to " + std::to_string(attachment_.world_size - 1) + ", got " +
-                std::to_string(root));
-  }
-  meet({0, bytes, 0, CollectiveKind::broadcast, DType::uint8, Reduction::sum, root});
-  auto* const own = static_cast<std::byte*>(values);
-  for (std::size_t begin = 0; begin < bytes; begin += kChunkBytes) {
-    const std::size_t count = std::min(kChunkBytes, bytes - begin);
-    if (attachment_.rank == root) std::memcpy(chunk_buffer(root), own + begin, count);
-    step();
-    if (attachment_.rank != root) std::memcpy(own + begin, chunk_buffer(root), count);
-    step();
-  }
-}
+void CpuComm::reduce_scatter(void* values, void* part, const Division& division, DType dtype, Reduction reduction,
+                             std::int64_t weight) {
+  const Contribution mine{place_of(values),
+                          static_cast<std::uint64_t>(division.elements()),
+                          weight,
+                          division.fingerprint(),
+                          CollectiveKind::reduce_scatter,
+                          dtype,
+                          reduction,
+                          0};
+  const std::size_t each = size_of(dtype);
+  const int own = attachment_.rank;
+  auto* const to = static_cast<std::byte*>(part);
+  const auto reduce_into = [&](std::byte* destination, std::size_t count) {
+    destinations_.assign(1, destination);
+    reduce_elements(dtype, reduction, destinations_, sources_, weights_, count);
+  };
 
-void CpuComm::all_gather(const void* values, std::size_t bytes, void* all) {
-  meet({0, bytes, 0, CollectiveKind::all_gather, DType::uint8, Reduction::gather, 0});
-  const auto* const own = static_cast<const std::byte*>(values);
-  for (std::size_t begin = 0; begin < bytes; begin += kChunkBytes) {
-    const std::size_t count = std::min(kChunkBytes, bytes - begin);
-    std::memcpy(chunk_buffer(attachment_.rank), own + begin, count);
+  if (division.all_bytes() <= kSmallBytes) {
+    reclaim_buffers();
+    if (division.all_bytes() != 0) std::memcpy(small_buffer(own, operations_ % 2), values, division.all_bytes());
+    const std::size_t parity = meet(mine);
+    collect_sources(parity, division.begin_bytes(own), [&](int rank) { return small_buffer(rank, parity); });
+    return reduce_into(to, division.bytes(own) / each);
+  }
+
+  const std::size_t parity = meet(mine);
+  if (all_in_segment(parity)) {
+    collect_sources(parity, division.begin_bytes(own),
+                    [&](int rank) { return attachment_.segment.at(contribution(rank, parity).offset); });
+    reduce_into(to, division.bytes(own) / each);
     step();
+    return;
+  }
+  // A piece of every rank's part at a time, so that all ranks have something to do.
+  const std::size_t piece = kChunkBytes / each / static_cast<std::size_t>(attachment_.world_size) * each;
+  for (std::size_t done = 0; done < division.largest_bytes(); done += piece) {
     for (int rank = 0; rank < attachment_.world_size; ++rank) {
-      std::memcpy(static_cast<std::byte*>(all) + static_cast<std::size_t>(rank) * bytes + begin, chunk_buffer(rank),
-                  count);
+      const std::size_t bytes = bytes_left(division, rank, done, piece);
+      if (bytes == 0) continue;
+      std::memcpy(chunk_buffer(own) + static_cast<std::size_t>(rank) * piece,
+                  static_cast<const std::byte*>(values) + division.begin_bytes(rank) + done, bytes);
     }
+    step();
+    collect_sources(parity, static_cast<std::size_t>(own) * piece, [&](int rank) { return chunk_buffer(rank); });
+    const std::size_t bytes = bytes_left(division, own, done, piece);
+    if (bytes != 0) reduce_into(to + done, bytes / each);
     step();
   }
 }

@@ -3,12 +3,14 @@
 // Collectives, and those among CPU workers, over shared memory. Values that lie in the segment are worked on where they are, each
 // rank doing its part; small ones, and those in private memory, go through a buffer of each rank.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <span>
 #include <vector>
 
+#include "common/rows.hpp"
 #include "syncrun/dtype.hpp"
 #include "syncrun/reduction.hpp"
 #include "worker/attachment.hpp"
@@ -27,6 +29,39 @@ class SessionLost : public std::exception {
   const char* what() const noexcept override { return "the session is over, since another worker was lost"; }
 };
 
+/// How the elements of an array are divided among the ranks, in rank order: as share_of divides them, or by lengths.
+class Division {
+ public:
+  Division(std::size_t elements, int ranks, std::size_t element_bytes) noexcept
+      : elements_(static_cast<std::int64_t>(elements)), ranks_(ranks), element_bytes_(element_bytes) {}
+  /// `lengths`: of each rank's part; they outlive this.
+  Division(std::span<const std::int64_t> lengths, std::size_t element_bytes) noexcept;
+
+  RowRange of(int rank) const noexcept;
+  std::int64_t elements() const noexcept { return elements_; }
+  std::size_t element_bytes() const noexcept { return element_bytes_; }
+  std::size_t begin_bytes(int rank) const noexcept { return static_cast<std::size_t>(of(rank).begin) * element_bytes_; }
+  std::size_t bytes(int rank) const noexcept { return static_cast<std::size_t>(of(rank).count()) * element_bytes_; }
+  std::size_t all_bytes() const noexcept { return static_cast<std::size_t>(elements_) * element_bytes_; }
+  std::size_t largest_bytes() const noexcept;
+  /// All ranks have the same number of elements.
+  bool is_equal() const noexcept;
+  /// The same where all parts are, whichever way it was made.
+  std::uint64_t fingerprint() const noexcept;
+
+ private:
+  std::int64_t elements_;
+  int ranks_;
+  std::size_t element_bytes_;
+  std::span<const std::int64_t> lengths_;  // empty: as share_of divides
+};
+
+/// Bytes of a rank's part that are left once `done` are, `most` at a time.
+inline std::size_t bytes_left(const Division& division, int rank, std::size_t done, std::size_t most) noexcept {
+  const std::size_t all = division.bytes(rank);
+  return std::min(most, all - std::min(done, all));
+}
+
 /// What is behind a Comm. One implementation for each kind of device, and one for a single rank.
 class CommCore {
  public:
@@ -37,8 +72,19 @@ class CommCore {
   /// In place; `weight` counts this rank in avg.
   virtual void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction,
                           std::int64_t weight) = 0;
+  /// The result to rank `root`, in place; other ranks' values are used up.
+  virtual void reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight,
+                      int root) = 0;
+  /// This rank's part of the result to `part`; `values` is used up. `part` is apart from it, or has its place in it.
+  virtual void reduce_scatter(void* values, void* part, const Division& division, DType dtype, Reduction reduction,
+                              std::int64_t weight) = 0;
   virtual void broadcast(void* values, std::size_t bytes, int root) = 0;
-  virtual void all_gather(const void* values, std::size_t bytes, void* all) = 0;
+  /// Here and below, `part` is apart from `all`, or has its place in it; `all` is looked at on the root only.
+  virtual void all_gather(const void* part, void* all, const Division& division) = 0;
+  virtual void gather(const void* part, void* all, const Division& division, int root) = 0;
+  virtual void scatter(const void* all, void* part, const Division& division, int root) = 0;
+  /// Every rank's numbers, from host memory to host memory, in rank order; done on return.
+  virtual void exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) = 0;
   /// all_reduce of one number in host memory; done on return.
   virtual void all_reduce_value(void* value, DType dtype, Reduction reduction, std::int64_t weight) = 0;
   /// Before the first collective of a command.
@@ -64,9 +110,26 @@ class SoloComm : public CommCore {
   int world_size() const noexcept override { return 1; }
   void barrier() override {}
   void all_reduce(void*, std::size_t, DType, Reduction, std::int64_t) override {}
+  void reduce(void*, std::size_t, DType, Reduction, std::int64_t, int) override {}
+  void reduce_scatter(void* values, void* part, const Division& division, DType, Reduction, std::int64_t) override {
+    move(part, values, division);
+  }
   void broadcast(void*, std::size_t, int) override {}
-  void all_gather(const void* values, std::size_t bytes, void* all) override;
+  void all_gather(const void* part, void* all, const Division& division) override { move(all, part, division); }
+  void gather(const void* part, void* all, const Division& division, int) override { move(all, part, division); }
+  void scatter(const void* all, void* part, const Division& division, int) override { move(part, all, division); }
+  void exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) override {
+    std::copy(own.begin(), own.end(), all.begin());
+  }
   void all_reduce_value(void*, DType, Reduction, std::int64_t) override {}
+
+ protected:
+  virtual void copy(void* to, const void* from, std::size_t bytes);
+
+ private:
+  void move(void* to, const void* from, const Division& division) {
+    if (to != from) copy(to, from, division.all_bytes());
+  }
 };
 
 /// All workers of the session, by shared memory.
@@ -92,8 +155,16 @@ class CpuComm final : public CommCore {
   int world_size() const noexcept override { return attachment_.world_size; }
   void barrier() override;
   void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight) override;
+  void reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight,
+              int root) override;
+  /// Leaves `values` as they are, but for the part's place.
+  void reduce_scatter(void* values, void* part, const Division& division, DType dtype, Reduction reduction,
+                      std::int64_t weight) override;
   void broadcast(void* values, std::size_t bytes, int root) override;
-  void all_gather(const void* values, std::size_t bytes, void* all) override;
+  void all_gather(const void* part, void* all, const Division& division) override;
+  void gather(const void* part, void* all, const Division& division, int root) override;
+  void scatter(const void* all, void* part, const Division& division, int root) override;
+  void exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) override;
   void all_reduce_value(void* value, DType dtype, Reduction reduction, std::int64_t weight) override {
     all_reduce(value, 1, dtype, reduction, weight);
   }
@@ -117,9 +188,17 @@ class CpuComm final : public CommCore {
   std::byte* small_buffer(int rank, std::size_t parity) const noexcept;
   std::byte* chunk_buffer(int rank) const noexcept;
   bool all_in_segment(std::size_t parity) const noexcept;
-  /// Reduces this rank's part of the elements, reading and writing every rank's array at `address(rank)`.
+  /// Ranks that get a result, or have what the others get.
+  static constexpr int kAll = -1;
+  void reduce_to(int root, void* values, const Contribution& mine);
+  void collect(const void* part, void* all, const Division& division, int root);
+  void spread(const void* all, std::size_t all_bytes, std::byte* part, std::size_t begin, std::size_t bytes,
+              const Contribution& mine);
+  /// Reduces this rank's part of the elements, reading every rank's array at `address(rank)`, and writing to those of all
+  /// or of the root.
   template <class Address>
-  void reduce_part(std::size_t parity, std::size_t elements, Address&& address);
+  void reduce_part(std::size_t parity, std::size_t elements, int root, Address&& address);
+  std::uint64_t place_of(const void* values) const noexcept;  // as in Contribution
   /// Fills sources_ and weights_ with what each rank brings; ranks without weight are left out of averages.
   template <class Address>
   void collect_sources(std::size_t parity, std::size_t skipped_bytes, Address&& address);

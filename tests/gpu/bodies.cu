@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <stdexcept>
+#include <vector>
 
 namespace gpu_test {
 
@@ -182,6 +183,64 @@ void average_in_place(sr::CudaWorker& worker, sr::Comm& comm, sr::Scattered<cons
 void spread(sr::CudaWorker&, sr::Comm& comm, sr::Local<float, 1> values, sr::Local<float, 1> all, int root) {
   comm.all_gather(values, all);
   comm.broadcast(values, root);
+}
+
+void reduce_in_shares(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values, sr::Reduction reduction,
+                      bool in_place) {
+  const sr::Share share = comm.share(values.size());
+  const auto own = values.span().subspan(static_cast<std::size_t>(share.begin), static_cast<std::size_t>(share.count));
+  const std::span<float> part = in_place ? own : worker.scratch<float>(share.count);
+  comm.reduce_scatter(values, part, reduction);
+  fill(worker, part.data(), share.count, [p = part.data()] __device__(std::int64_t i) { return p[i] + 1; });
+  comm.all_gather(part, values);
+}
+
+void average_in_shares(sr::CudaWorker& worker, sr::Comm& comm, sr::Scattered<const float, 1> x,
+                       sr::Local<sr::bfloat16, 1> values) {
+  float* const sum = worker.scratch<float>(1).data();
+  add_up<<<1, 1, 0, worker.stream()>>>(x.data(), x.rows(), sum);
+  fill(worker, reinterpret_cast<std::uint16_t*>(values.data()), values.size(),
+       [sum, rows = static_cast<float>(x.rows())] __device__(std::int64_t) {
+         return static_cast<std::uint16_t>(__float_as_uint(*sum / rows) >> 16U);
+       });
+  const sr::Share share = comm.share(values.size());
+  const auto part = values.span().subspan(static_cast<std::size_t>(share.begin), static_cast<std::size_t>(share.count));
+  comm.reduce_scatter(values, part, sr::Reduction::avg);
+  comm.all_gather(part, values);
+}
+
+void gather_and_scatter(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values, sr::Local<float, 1> all,
+                        int root) {
+  const auto lengths = comm.lengths(values.size());
+  std::int64_t total = 0;
+  for (const std::int64_t length : lengths) total += length;
+  const bool is_root = worker.rank() == root;
+  const auto whole = is_root ? all.span().first(static_cast<std::size_t>(total)) : std::span<float>();
+  comm.gather(values, whole, root);
+  fill(worker, whole.data(), static_cast<std::int64_t>(whole.size()),
+       [w = whole.data()] __device__(std::int64_t i) { return 2 * w[i]; });
+  comm.scatter(whole, values, root);
+  comm.all_gather(values, all.span().first(static_cast<std::size_t>(total)), lengths);
+}
+
+void replayed_gather_and_scatter(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values,
+                                 sr::Local<float, 1> all) {
+  // Rank r has r + 1 elements: no rank has to be asked.
+  std::vector<std::int64_t> lengths;
+  for (int rank = 0; rank < comm.world_size(); ++rank) lengths.push_back(rank + 1);
+  const auto whole = worker.rank() == 0 ? all.span() : std::span<float>();
+  comm.gather(values, whole, 0, lengths);
+  fill(worker, whole.data(), static_cast<std::int64_t>(whole.size()),
+       [w = whole.data()] __device__(std::int64_t i) { return 2 * w[i]; });
+  comm.scatter(whole, values, 0, lengths);
+}
+
+void reduce_to_root(sr::CudaWorker&, sr::Comm& comm, sr::Local<float, 1> values, sr::Reduction reduction, int root) {
+  comm.reduce(values, reduction, root);
+}
+
+void replayed_shares(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values) {
+  reduce_in_shares(worker, comm, values, sr::Reduction::sum, true);
 }
 
 sr::Max<double> reduce_number(sr::CudaWorker& worker, sr::Comm& comm) {

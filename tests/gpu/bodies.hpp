@@ -59,6 +59,23 @@ void reduce_in_place(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1>
 void average_in_place(sr::CudaWorker& worker, sr::Comm& comm, sr::Scattered<const float, 1> x,
                       sr::Local<float, 1> values);
 void spread(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values, sr::Local<float, 1> all, int root);
+/// What an optimizer that shards its state does: values are reduced, each rank adds one to its share, and shares are
+/// gathered. `in_place`: the share stays where it is in `values`; else it goes through scratch.
+void reduce_in_shares(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values, sr::Reduction reduction,
+                      bool in_place);
+/// The same average of each rank's rows' mean, in 16 bits.
+void average_in_shares(sr::CudaWorker& worker, sr::Comm& comm, sr::Scattered<const float, 1> x,
+                       sr::Local<sr::bfloat16, 1> values);
+/// Parts of any length to rank `root`'s `all`, doubled there, and back.
+void gather_and_scatter(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values, sr::Local<float, 1> all,
+                        int root);
+/// Replayable: the same with the lengths that `values` have on the ranks, once known, and from and to rank 0.
+void replayed_gather_and_scatter(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values,
+                                 sr::Local<float, 1> all);
+void reduce_to_root(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values, sr::Reduction reduction,
+                    int root);
+/// Replayable: the sum, in place.
+void replayed_shares(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values);
 sr::Max<double> reduce_number(sr::CudaWorker& worker, sr::Comm& comm);
 
 /// One way to go wrong per number, on one rank, while the others are in a collective.

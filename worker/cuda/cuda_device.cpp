@@ -212,7 +212,8 @@ std::uint64_t CudaDevice::reduce_output(const OutputReduction& what, OutputBuffe
     const double weight = what.weights[static_cast<std::size_t>(at - what.ranks.begin())];
     kernels::scale(what.dtype, values.data(), weight, what.elements, stream_);
   }
-  comm_.reduce(values.data(), what.elements, what.dtype, what.reduction, what.ranks.front());
+  const Reduction reduction = what.reduction == Reduction::avg ? Reduction::sum : what.reduction;  // weighted above
+  comm_.reduce(values.data(), what.elements, what.dtype, reduction, 1, what.ranks.front());
   return rank == what.ranks.front() ? share(values.data(), bytes) : 0;
 }
 

@@ -97,12 +97,14 @@ class CudaDevice final : public Device {
   class Solo final : public SoloComm {
    public:
     explicit Solo(CudaDevice& device) : device_(device) {}
-    void all_gather(const void* values, std::size_t bytes, void* all) override {
-      if (all != values) device_.copy_within(all, values, bytes);
+    void all_reduce_value(void*, DType, Reduction, std::int64_t) override { refuse_number_in_capture(device_.stream_); }
+    void exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) override {
+      refuse_exchange_in_capture(device_.stream_);
+      SoloComm::exchange(own, all);
     }
-    void all_reduce_value(void*, DType, Reduction, std::int64_t) override { refuse_in_capture(device_.stream_); }
 
    private:
+    void copy(void* to, const void* from, std::size_t bytes) override { device_.copy_within(to, from, bytes); }
     CudaDevice& device_;
   };
 

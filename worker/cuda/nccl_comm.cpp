@@ -2,54 +2,19 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 #include <string>
 #include <thread>
 
 #include "common/errors.hpp"
-#include "common/reduce.hpp"
 #include "worker/cuda/check.hpp"
 #include "worker/cuda/kernels.hpp"
+#include "worker/cuda/nccl_types.hpp"
 
 namespace syncrun::detail {
 
 namespace {
 
 static_assert(sizeof(ncclUniqueId) <= sizeof(CommId::bytes));
-
-std::optional<ncclDataType_t> nccl_type(DType dtype) noexcept {
-  switch (dtype) {
-    case DType::float16: return ncclFloat16;
-    case DType::bfloat16: return ncclBfloat16;
-    case DType::float32: return ncclFloat32;
-    case DType::float64: return ncclFloat64;
-    case DType::int8: return ncclInt8;
-    case DType::int32: return ncclInt32;
-    case DType::int64: return ncclInt64;
-    case DType::uint8: return ncclUint8;
-    case DType::int16:
-    case DType::boolean: return std::nullopt;
-  }
-  return std::nullopt;
-}
-
-ncclRedOp_t nccl_op(Reduction reduction) noexcept {
-  switch (reduction) {
-    case Reduction::min: return ncclMin;
-    case Reduction::max: return ncclMax;
-    case Reduction::prod: return ncclProd;
-    default: return ncclSum;
-  }
-}
-
-ncclDataType_t checked_type(DType dtype, Reduction reduction) {
-  const auto type = nccl_type(dtype);
-  if (!type || !can_reduce(dtype, reduction)) {
-    throw_usage("all_reduce: NCCL has no " + std::string(to_string(reduction)) + " of " +
-                std::string(to_string(dtype)));
-  }
-  return *type;
-}
 
 /// Instead of a plan: see NcclComm::SettingUp.
 constexpr std::uint64_t kSettingUp = ~std::uint64_t{0};
@@ -58,14 +23,20 @@ constexpr std::chrono::seconds kSetUpGrace{1};
 
 }  // namespace
 
-void refuse_in_capture(cudaStream_t stream) {
+void refuse_in_capture(cudaStream_t stream, const char* what, const char* advice) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   check_cuda(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
-  if (status != cudaStreamCaptureStatusNone) {
-    throw_usage(
-        "all_reduce of a number of the host's in a replayable function would run only once: reduce a number in "
-        "device memory");
-  }
+  if (status == cudaStreamCaptureStatusNone) return;
+  throw_usage(std::string(what) + " in a replayable function would run only once: " + advice);
+}
+
+void refuse_number_in_capture(cudaStream_t stream) {
+  refuse_in_capture(stream, "all_reduce of a number of the host's", "reduce a number in device memory");
+}
+
+void refuse_exchange_in_capture(cudaStream_t stream) {
+  refuse_in_capture(stream, "asking the other ranks for their lengths",
+                    "pass the lengths, which are the same in every call");
 }
 
 NcclComm::NcclComm(const Attachment& attachment, CpuComm& host, std::function<void()> check_interrupted)
@@ -156,6 +127,7 @@ void NcclComm::abort() noexcept {
   before_abort_();
   if (comm_ != nullptr) static_cast<void>(ncclCommAbort(comm_));
   comm_ = nullptr;
+  connected_.clear();
 }
 
 /// Whether values of this size are reduced by kernels of ours; called by all ranks.
@@ -173,10 +145,12 @@ bool NcclComm::goes_through_peers(std::size_t bytes) {
 // ---- operations -----------------------------------------------------------------------------------------------
 
 /// What every rank has to do alike, as a hash; where ranks differ NCCL would wait for ever.
-void NcclComm::note(CollectiveKind kind, std::size_t elements, DType dtype, Reduction reduction, int root) noexcept {
+void NcclComm::note(CollectiveKind kind, std::size_t elements, DType dtype, Reduction reduction, int root,
+                    std::uint64_t division) noexcept {
   enter_command();
-  const std::uint64_t words[] = {static_cast<std::uint64_t>(kind), elements, static_cast<std::uint64_t>(dtype),
-                                 static_cast<std::uint64_t>(reduction), static_cast<std::uint64_t>(root)};
+  const std::uint64_t words[] = {static_cast<std::uint64_t>(kind),  elements,
+                                 static_cast<std::uint64_t>(dtype), static_cast<std::uint64_t>(reduction),
+                                 static_cast<std::uint64_t>(root),  division};
   for (const std::uint64_t word : words) {
     plan_ = (plan_ ^ (word + 1)) * 0x9e3779b97f4a7c15ULL;
     plan_ ^= plan_ >> 29U;
@@ -185,7 +159,7 @@ void NcclComm::note(CollectiveKind kind, std::size_t elements, DType dtype, Redu
 }
 
 void NcclComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight) {
-  const ncclDataType_t type = checked_type(dtype, reduction);
+  const ncclDataType_t type = checked_nccl_type("all_reduce", dtype, reduction);
   note(CollectiveKind::all_reduce, elements, dtype, reduction, 0);
   if (elements == 0) return;
   const bool averages = reduction == Reduction::avg;
@@ -201,34 +175,34 @@ double NcclComm::share_of_rows(std::int64_t weight) const noexcept {
   return static_cast<double>(weight) / static_cast<double>(std::max<std::int64_t>(all_rows, 1));
 }
 
-/// A sum of what each rank brings times its weight. NCCL multiplies on the way, in the type of the elements; 16 bits are
-/// too few for a weight, so those are multiplied before, in float.
 void NcclComm::average(void* values, std::size_t elements, DType dtype, std::int64_t weight) {
-  const double factor = share_of_rows(weight);
-  const ncclDataType_t type = *nccl_type(dtype);
-  if (weight == 0) {  // 0 times a NaN would not be 0
-    check_cuda(cudaMemsetAsync(values, 0, elements * size_of(dtype), stream_), "cudaMemsetAsync");
-  } else if (dtype != DType::float32 && dtype != DType::float64) {
-    kernels::scale(dtype, values, factor, elements, stream_);
-  }
-  const float narrow = static_cast<float>(factor);
-  ncclRedOp_t op = ncclSum;
-  if (dtype == DType::float32 || dtype == DType::float64) {
-    void* const scalar = dtype == DType::float32 ? static_cast<void*>(const_cast<float*>(&narrow))
-                                                 : static_cast<void*>(const_cast<double*>(&factor));
-    check(ncclRedOpCreatePreMulSum(&op, scalar, type, ncclScalarHostImmediate, comm_), "ncclRedOpCreatePreMulSum");
-  }
-  const ncclResult_t code = ncclAllReduce(values, values, elements, type, op, comm_, stream_);
-  if (op != ncclSum) check(ncclRedOpDestroy(op, comm_), "ncclRedOpDestroy");
-  check(code, "ncclAllReduce");
+  const ncclRedOp_t op = begin_average(values, elements, dtype, weight);
+  end_average(op, ncclAllReduce(values, values, elements, *nccl_type(dtype), op, comm_, stream_), "ncclAllReduce");
 }
 
-void NcclComm::reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, int root) {
-  const ncclDataType_t type = checked_type(dtype, reduction);
-  ensure();
-  note(CollectiveKind::all_reduce, elements, dtype, reduction, root);
-  if (elements == 0) return;
-  check(ncclReduce(values, values, elements, type, nccl_op(reduction), root, comm_, stream_), "ncclReduce");
+/// The operation that averages: a sum of what each rank brings times its weight. NCCL multiplies on the way, in the type
+/// of the elements; 16 bits are too few for a weight, so those are multiplied before, in float.
+ncclRedOp_t NcclComm::begin_average(void* values, std::size_t elements, DType dtype, std::int64_t weight) {
+  const double factor = share_of_rows(weight);
+  const bool is_wide = dtype == DType::float32 || dtype == DType::float64;
+  if (weight == 0) {  // 0 times a NaN would not be 0
+    check_cuda(cudaMemsetAsync(values, 0, elements * size_of(dtype), stream_), "cudaMemsetAsync");
+  } else if (!is_wide) {
+    kernels::scale(dtype, values, factor, elements, stream_);
+  }
+  if (!is_wide) return ncclSum;
+  const float narrow = static_cast<float>(factor);
+  void* const scalar = dtype == DType::float32 ? static_cast<void*>(const_cast<float*>(&narrow))
+                                               : static_cast<void*>(const_cast<double*>(&factor));
+  ncclRedOp_t op = ncclSum;
+  check(ncclRedOpCreatePreMulSum(&op, scalar, *nccl_type(dtype), ncclScalarHostImmediate, comm_),
+        "ncclRedOpCreatePreMulSum");
+  return op;
+}
+
+void NcclComm::end_average(ncclRedOp_t op, ncclResult_t code, const char* what) {
+  if (op != ncclSum) check(ncclRedOpDestroy(op, comm_), "ncclRedOpDestroy");
+  check(code, what);
 }
 
 void NcclComm::broadcast(void* values, std::size_t bytes, int root) {
@@ -242,16 +216,14 @@ void NcclComm::broadcast(void* values, std::size_t bytes, int root) {
   check(ncclBroadcast(values, values, bytes, ncclUint8, root, comm_, stream_), "ncclBroadcast");
 }
 
-void NcclComm::all_gather(const void* values, std::size_t bytes, void* all) {
-  ensure();
-  note(CollectiveKind::all_gather, bytes, DType::uint8, Reduction::gather, 0);
-  if (bytes == 0) return;
-  check(ncclAllGather(values, all, bytes, ncclUint8, comm_, stream_), "ncclAllGather");
+void NcclComm::all_reduce_value(void* value, DType dtype, Reduction reduction, std::int64_t weight) {
+  refuse_number_in_capture(stream_);
+  host_.all_reduce_value(value, dtype, reduction, weight);
 }
 
-void NcclComm::all_reduce_value(void* value, DType dtype, Reduction reduction, std::int64_t weight) {
-  refuse_in_capture(stream_);
-  host_.all_reduce_value(value, dtype, reduction, weight);
+void NcclComm::exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) {
+  refuse_exchange_in_capture(stream_);
+  host_.exchange(own, all);
 }
 
 std::int64_t NcclComm::agree(std::int64_t own) {

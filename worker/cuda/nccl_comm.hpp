@@ -16,14 +16,20 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <set>
+#include <utility>
 
 #include "worker/collectives.hpp"
 #include "worker/cuda/peer_memory.hpp"
 
 namespace syncrun::detail {
 
-/// Throws Error (usage) if the stream is being captured: a collective of the host's would run only once.
-void refuse_in_capture(cudaStream_t stream);
+/// Throws Error (usage) if the stream is being captured: what the host does would be done only once. `advice`: instead.
+void refuse_in_capture(cudaStream_t stream, const char* what, const char* advice);
+/// Of all_reduce of a number.
+void refuse_number_in_capture(cudaStream_t stream);
+/// Of exchange.
+void refuse_exchange_in_capture(cudaStream_t stream);
 
 class NcclComm final : public CommCore {
  public:
@@ -56,14 +62,18 @@ class NcclComm final : public CommCore {
   std::uint64_t generation() const noexcept override { return generation_; }
   void barrier() override { host_.barrier(); }
   void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight) override;
+  void reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight,
+              int root) override;
+  void reduce_scatter(void* values, void* part, const Division& division, DType dtype, Reduction reduction,
+                      std::int64_t weight) override;
   void broadcast(void* values, std::size_t bytes, int root) override;
-  void all_gather(const void* values, std::size_t bytes, void* all) override;
+  void all_gather(const void* part, void* all, const Division& division) override;
+  void gather(const void* part, void* all, const Division& division, int root) override;
+  void scatter(const void* all, void* part, const Division& division, int root) override;
+  void exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) override;
   void all_reduce_value(void* value, DType dtype, Reduction reduction, std::int64_t weight) override;
   void enter() noexcept override { host_.enter(); }
   void leave() noexcept override { host_.leave(); }
-
-  /// Sums, or whatever, to one rank; in place. Averages are weighted before. Called by all ranks.
-  void reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, int root);
 
   /// Collectives of this command have been put on the stream and not been waited for.
   bool is_pending() const noexcept { return is_pending_; }
@@ -83,10 +93,17 @@ class NcclComm final : public CommCore {
   ncclUniqueId exchange_id();
   double share_of_rows(std::int64_t weight) const noexcept;
   void average(void* values, std::size_t elements, DType dtype, std::int64_t weight);
+  ncclRedOp_t begin_average(void* values, std::size_t elements, DType dtype, std::int64_t weight);
+  /// With what the collective that used the operation returned.
+  void end_average(ncclRedOp_t op, ncclResult_t code, const char* what);
   void enter_command() noexcept;
   std::uint64_t next_wait() const noexcept { return command_ << 8U | (waits_ & 0xffU); }
   void check(ncclResult_t code, const char* what);
-  void note(CollectiveKind kind, std::size_t elements, DType dtype, Reduction reduction, int root) noexcept;
+  void note(CollectiveKind kind, std::size_t elements, DType dtype, Reduction reduction, int root,
+            std::uint64_t division = 0) noexcept;
+  void note_moves(CollectiveKind kind, const Division& division, int root) noexcept;
+  void copy_own(void* to, const void* from, std::size_t bytes);
+  void meet_before_first(CollectiveKind kind, const Division& division, int root);
 
   const Attachment& attachment_;
   CpuComm& host_;
@@ -96,6 +113,8 @@ class NcclComm final : public CommCore {
   PeerMemory peers_;
   ncclComm_t comm_ = nullptr;
   std::uint64_t made_at_ = 0;  // the command that comm_ or peers_ was made in, whichever came last
+  std::set<std::pair<CollectiveKind, int>>
+      connected_;  // gathers and scatters, by root, that all ranks have taken part in
   std::uint64_t generation_ = 0;
   std::uint64_t host_command_ = 0;  // the last that has collectives of its own
   std::uint64_t command_ = 0;       // that the following belongs to

@@ -1,0 +1,139 @@
+// Collectives in which every rank has a part of its own. Where parts are of equal lengths NCCL has them as such; else they
+// are one ncclReduce or ncclBroadcast for each part, in one group, which is one launch. (NCCL wants equal counts; a padded
+// copy would cost memory, and a pass over all of it.)
+
+#include "worker/cuda/check.hpp"
+#include "worker/cuda/nccl_comm.hpp"
+#include "worker/cuda/nccl_types.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+/// Puts one(rank) on the stream for every rank, as one launch.
+template <class One>
+ncclResult_t in_group(int ranks, One&& one) {
+  ncclResult_t code = ncclGroupStart();
+  if (code != ncclSuccess) return code;
+  for (int rank = 0; rank < ranks && code == ncclSuccess; ++rank) code = one(rank);
+  const ncclResult_t end = ncclGroupEnd();  // also after an error: that a group is open is the thread's state
+  return code == ncclSuccess ? end : code;
+}
+
+std::size_t elements_of(const Division& division, int rank) noexcept {
+  return static_cast<std::size_t>(division.of(rank).count());
+}
+
+}  // namespace
+
+// ---- reductions -----------------------------------------------------------------------------------------------
+
+void NcclComm::reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight,
+                      int root) {
+  const ncclDataType_t type = checked_nccl_type("reduce", dtype, reduction);
+  ensure();
+  note(CollectiveKind::reduce, elements, dtype, reduction, root);
+  if (elements == 0) return;
+  const bool averages = reduction == Reduction::avg;
+  const ncclRedOp_t op = averages ? begin_average(values, elements, dtype, weight) : nccl_op(reduction);
+  const ncclResult_t code = ncclReduce(values, values, elements, type, op, root, comm_, stream_);
+  if (averages) return end_average(op, code, "ncclReduce");
+  check(code, "ncclReduce");
+}
+
+void NcclComm::reduce_scatter(void* values, void* part, const Division& division, DType dtype, Reduction reduction,
+                              std::int64_t weight) {
+  const ncclDataType_t type = checked_nccl_type("reduce_scatter", dtype, reduction);
+  const auto elements = static_cast<std::size_t>(division.elements());
+  ensure();
+  note(CollectiveKind::reduce_scatter, elements, dtype, reduction, 0, division.fingerprint());
+  if (elements == 0) return;
+  const bool averages = reduction == Reduction::avg;
+  const ncclRedOp_t op = averages ? begin_average(values, elements, dtype, weight) : nccl_op(reduction);
+  const auto reduce_part = [&](int root) {
+    const std::byte* const from = static_cast<const std::byte*>(values) + division.begin_bytes(root);
+    if (elements_of(division, root) == 0) return ncclSuccess;
+    return ncclReduce(from, part, elements_of(division, root), type, op, root, comm_, stream_);
+  };
+  const ncclResult_t code = division.is_equal()
+                                ? ncclReduceScatter(values, part, elements_of(division, 0), type, op, comm_, stream_)
+                                : in_group(world_size(), reduce_part);
+  if (averages) return end_average(op, code, "ncclReduceScatter");
+  check(code, "ncclReduceScatter");
+}
+
+// ---- moves ----------------------------------------------------------------------------------------------------
+
+void NcclComm::note_moves(CollectiveKind kind, const Division& division, int root) noexcept {
+  note(kind, division.all_bytes(), DType::uint8, Reduction::gather, root, division.fingerprint());
+}
+
+void NcclComm::all_gather(const void* part, void* all, const Division& division) {
+  ensure();
+  note_moves(CollectiveKind::all_gather, division, 0);
+  if (division.all_bytes() == 0) return;
+  const auto broadcast_part = [&](int root) {
+    std::byte* const to = static_cast<std::byte*>(all) + division.begin_bytes(root);
+    if (division.bytes(root) == 0) return ncclSuccess;
+    return ncclBroadcast(part, to, division.bytes(root), ncclUint8, root, comm_, stream_);
+  };
+  const ncclResult_t code = division.is_equal() ? ncclAllGather(part, all, division.bytes(0), ncclUint8, comm_, stream_)
+                                                : in_group(world_size(), broadcast_part);
+  check(code, "ncclAllGather");
+}
+
+/// Two ranks that have not sent to each other are connected by NCCL inside the call, which waits there, on the host, where
+/// nothing can call it off: all ranks meet first. One that has come to something else instead sees it in check_progress.
+void NcclComm::meet_before_first(CollectiveKind kind, const Division& division, int root) {
+  if (connected_.contains({kind, root})) return;
+  note_waiting();
+  host_.barrier();
+  bool connects_all = true;  // nothing is sent of nothing
+  for (int rank = 0; rank < world_size(); ++rank) connects_all = connects_all && division.bytes(rank) != 0;
+  if (connects_all) connected_.insert({kind, root});
+}
+
+void NcclComm::gather(const void* part, void* all, const Division& division, int root) {
+  ensure();
+  note_moves(CollectiveKind::gather, division, root);
+  if (division.all_bytes() == 0) return;
+  meet_before_first(CollectiveKind::gather, division, root);
+  std::byte* const to = static_cast<std::byte*>(all);
+  const auto receive = [&](int peer) {
+    if (division.bytes(peer) == 0 || peer == root) return ncclSuccess;
+    return ncclRecv(to + division.begin_bytes(peer), division.bytes(peer), ncclUint8, peer, comm_, stream_);
+  };
+  if (rank() == root) {
+    check(in_group(world_size(), receive), "ncclRecv");
+    return copy_own(to + division.begin_bytes(root), part, division.bytes(root));
+  }
+  if (division.bytes(rank()) != 0) {
+    check(ncclSend(part, division.bytes(rank()), ncclUint8, root, comm_, stream_), "ncclSend");
+  }
+}
+
+void NcclComm::scatter(const void* all, void* part, const Division& division, int root) {
+  ensure();
+  note_moves(CollectiveKind::scatter, division, root);
+  if (division.all_bytes() == 0) return;
+  meet_before_first(CollectiveKind::scatter, division, root);
+  const std::byte* const from = static_cast<const std::byte*>(all);
+  const auto send = [&](int peer) {
+    if (division.bytes(peer) == 0 || peer == root) return ncclSuccess;
+    return ncclSend(from + division.begin_bytes(peer), division.bytes(peer), ncclUint8, peer, comm_, stream_);
+  };
+  if (rank() == root) {
+    check(in_group(world_size(), send), "ncclSend");
+    return copy_own(part, from + division.begin_bytes(root), division.bytes(root));
+  }
+  if (division.bytes(rank()) != 0) {
+    check(ncclRecv(part, division.bytes(rank()), ncclUint8, root, comm_, stream_), "ncclRecv");
+  }
+}
+
+void NcclComm::copy_own(void* to, const void* from, std::size_t bytes) {
+  if (bytes == 0 || to == from) return;
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_), "copying a rank's own part");
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,54 @@
+#pragma once
+
+// Element types and operations as NCCL names them.
+
+#include <nccl.h>
+
+#include <optional>
+#include <string>
+
+#include "common/errors.hpp"
+#include "common/reduce.hpp"
+#include "syncrun/dtype.hpp"
+#include "syncrun/reduction.hpp"
+
+namespace syncrun::detail {
+
+/// Nothing for those that NCCL lacks.
+inline std::optional<ncclDataType_t> nccl_type(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::float16: return ncclFloat16;
+    case DType::bfloat16: return ncclBfloat16;
+    case DType::float32: return ncclFloat32;
+    case DType::float64: return ncclFloat64;
+    case DType::int8: return ncclInt8;
+    case DType::int32: return ncclInt32;
+    case DType::int64: return ncclInt64;
+    case DType::uint8: return ncclUint8;
+    case DType::int16:
+    case DType::boolean: return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+/// For avg the sum: values are weighted before, or on their way.
+inline ncclRedOp_t nccl_op(Reduction reduction) noexcept {
+  switch (reduction) {
+    case Reduction::min: return ncclMin;
+    case Reduction::max: return ncclMax;
+    case Reduction::prod: return ncclProd;
+    default: return ncclSum;
+  }
+}
+
+/// Throws Error (usage) where NCCL has no such operation on the type.
+inline ncclDataType_t checked_nccl_type(const char* what, DType dtype, Reduction reduction) {
+  const auto type = nccl_type(dtype);
+  if (!type || !can_reduce(dtype, reduction)) {
+    throw_usage(std::string(what) + ": NCCL has no " + std::string(to_string(reduction)) + " of " +
+                std::string(to_string(dtype)));
+  }
+  return *type;
+}
+
+}  // namespace syncrun::detail
