@@ -12,6 +12,7 @@ set_target_properties(syncrun PROPERTIES
 target_sources(syncrun PUBLIC FILE_SET HEADERS
   BASE_DIRS ${PROJECT_SOURCE_DIR}/include
   FILES
+    ${PROJECT_SOURCE_DIR}/include/syncrun/any_shared.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/arguments.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/array.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/convert.hpp

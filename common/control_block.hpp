@@ -132,11 +132,21 @@ struct ArgumentSlot {
 
 /// A part of a transfer between the segment and one rank's copy of a variable.
 struct TransferSlot {
-  std::uint64_t offset;  // in the segment
+  std::uint64_t variable;  // offset of the VariableEntry
+  std::uint64_t offset;    // in the segment; 0: only the shape changes
   std::array<std::int64_t, kMaxDimensions> extents;
   bool takes_part;
 };
 enum class TransferDirection : std::uint8_t { to_variable, from_variable };
+
+/// One variable of a collective that the master calls.
+struct CollectiveSlot {
+  std::uint64_t variable;  // offset of the VariableEntry
+  std::uint64_t lengths;   // all_gather, reduce_scatter: offset of the elements of each rank's part
+  std::uint64_t to;  // reduce_scatter: offset in the segment where the whole result goes, instead of the copies; or 0
+  std::array<std::int64_t, kMaxDimensions>
+      extents;  // of the copies afterwards; reduce_scatter: of all of them together
+};
 
 struct alignas(64) Command {
   std::uint64_t id;
@@ -157,10 +167,12 @@ struct alignas(64) Command {
   bool rows_are_local;            // no scattered argument: rows are those of the sliced ones
   std::int64_t timeout_ms;
 
-  std::uint64_t variable;   // collective, transfer: offset of the VariableEntry
-  std::uint64_t transfers;  // transfer: offset of one TransferSlot per rank
+  std::uint32_t variables_count;  // collective, transfer
+  std::uint64_t transfers;        // transfer: offset of one TransferSlot per variable and rank
+  std::uint64_t collectives;      // collective: offset of one CollectiveSlot per variable
   TransferDirection direction;
   CollectiveKind collective;
+  Route route;
   Reduction reduction;
   std::int32_t root;
 

@@ -20,4 +20,9 @@ void reduce_elements(DType dtype, Reduction reduction, std::span<void* const> de
 /// True if the type has the operation: all have but bool, which has none, and avg, which only floating types have.
 bool can_reduce(DType dtype, Reduction reduction) noexcept;
 
+/// The same for NCCL, which lacks int16.
+inline bool can_reduce_by_nccl(DType dtype, Reduction reduction) noexcept {
+  return dtype != DType::int16 && can_reduce(dtype, reduction);
+}
+
 }  // namespace syncrun::detail

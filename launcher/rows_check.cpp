@@ -9,12 +9,8 @@
 
 namespace syncrun::detail {
 
-namespace {
-
-/// Checks a selection against the rows there are, and writes it down for the workers. `of()` names what has the rows; it
-/// is called only to complain.
-template <class Of>
-RowsSlot write_selection(const Rows& rows, std::int64_t available, const char* option, Of&& of, SessionCore& session,
+RowsSlot write_selection(const Rows& rows, std::int64_t available, const char* option,
+                         const std::function<std::string()>& of, SessionCore& session,
                          std::vector<std::uint64_t>& temporaries) {
   RowsSlot slot{rows.kind(), 0, 0, 0};
   switch (rows.kind()) {
@@ -46,8 +42,6 @@ RowsSlot write_selection(const Rows& rows, std::int64_t available, const char* o
   }
   return slot;
 }
-
-}  // namespace
 
 void RowsCheck::complain_about_rows(const FunctionRecord& function, const ScatteredArgument& first,
                                     const ScatteredArgument& other) {
@@ -98,7 +92,8 @@ void RowsCheck::select_scattered(const FunctionRecord& function, const CallOptio
     return;
   }
   const auto scattered = [&] { return describe_argument(function, scattered_.argument, scattered_.data->name); };
-  command.batch = write_selection(options.batch, scattered_.data->extents[0], "batch", scattered, session, temporaries);
+  command.batch =
+      write_selection(options.batch, scattered_.data->extents[0], "batch", std::cref(scattered), session, temporaries);
   command.rows = command.batch.count();
   if (minibatch_.data == nullptr || minibatch_.data->extents[0] == command.rows) return;
   throw_usage(describe_argument(function, minibatch_.argument, minibatch_.data->name) + " is a minibatch of " +
@@ -161,8 +156,9 @@ void RowsCheck::select_local(const FunctionRecord& function, int target, const C
     for (int rank = first; rank < last; ++rank) {
       if (available[static_cast<std::size_t>(rank)] < available[static_cast<std::size_t>(shortest)]) shortest = rank;
     }
+    const auto of_shortest = copy_on(shortest);
     command.batch_s = write_selection(selection.of_rank(shortest), available[static_cast<std::size_t>(shortest)],
-                                      "batch_s", copy_on(shortest), session, temporaries);
+                                      "batch_s", std::cref(of_shortest), session, temporaries);
     return;
   }
   command.batch_s_by_rank =
@@ -170,8 +166,9 @@ void RowsCheck::select_local(const FunctionRecord& function, int target, const C
   temporaries.push_back(command.batch_s_by_rank);
   auto* slots = session.segment().at<RowsSlot>(command.batch_s_by_rank);
   for (int rank = first; rank < last; ++rank) {
+    const auto of_rank = copy_on(rank);
     slots[rank] = write_selection(selection.of_rank(rank), available[static_cast<std::size_t>(rank)], "batch_s",
-                                  copy_on(rank), session, temporaries);
+                                  std::cref(of_rank), session, temporaries);
   }
 }
 

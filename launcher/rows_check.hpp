@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,12 @@
 namespace syncrun::detail {
 
 class SessionCore;
+
+/// Checks a selection against the rows there are, and writes it down for the workers: an index list goes to the heap and
+/// is noted in `temporaries`. `option` and `of` say in messages what was asked, and of what; `of` is called only to complain.
+RowsSlot write_selection(const Rows& rows, std::int64_t available, const char* option,
+                         const std::function<std::string()>& of, SessionCore& session,
+                         std::vector<std::uint64_t>& temporaries);
 
 class RowsCheck {
  public:

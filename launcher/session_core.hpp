@@ -23,6 +23,7 @@
 #include "launcher/profiler.hpp"
 #include "launcher/records.hpp"
 #include "launcher/settings.hpp"
+#include "launcher/variable_names.hpp"
 #include "syncrun/error.hpp"
 
 namespace syncrun::detail {
@@ -93,6 +94,10 @@ class SessionCore {
 
   /// Fills in, publishes and waits for a command that is no function call. Throws what failed.
   void run_system(const char* what, const std::string& subject, const std::function<void(Command&, InFlight&)>& fill);
+
+  /// Shared variables by the names they were given.
+  VariableNames& variable_names() noexcept { return variable_names_; }
+  const VariableNames& variable_names() const noexcept { return variable_names_; }
 
   /// Throws Error (usage) unless the session is open, with what ended it.
   void check_open() const;
@@ -168,6 +173,7 @@ class SessionCore {
   std::deque<std::function<void()>> releases_;
   std::atomic<bool> has_releases_{false};
   Birthplace birthplace_;
+  VariableNames variable_names_;
 
   // Reused for every call.
   std::vector<int> ranks_;

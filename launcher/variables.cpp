@@ -1,15 +1,18 @@
-// Shared variables: the master's side of copies that live with the workers.
+// Shared variables: the master's side of copies that live with the workers, and of what goes to and fro.
 
+#include "launcher/variables.hpp"
+
+#include <algorithm>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <new>
 
 #include "common/errors.hpp"
 #include "common/extents.hpp"
 #include "common/memory_limit.hpp"
-#include "common/reduce.hpp"
 #include "common/rows.hpp"
-#include "launcher/session_core.hpp"
+#include "launcher/rows_check.hpp"
 #include "syncrun/session.hpp"
 
 namespace syncrun::detail {
@@ -27,15 +30,15 @@ struct Part {
   bool takes_part = true;
 };
 
-std::size_t bytes_of(const VariableRecord& variable, const Extents& extents) {
-  return checked_bytes(variable.dtype, {extents.data(), variable.dimensions});
-}
+/// What goes to, or comes from, the copies of one variable.
+struct Transfer {
+  VariableRecord* variable;
+  std::vector<Part> parts;  // by rank
+};
 
-Extents to_extents(std::span<const std::int64_t> extents) {
-  Extents all{};
-  std::copy(extents.begin(), extents.end(), all.begin());
-  return all;
-}
+}  // namespace
+
+// ---- helpers --------------------------------------------------------------------------------------------------
 
 void check_rank(const SessionCore& session, int rank, const char* what) {
   if (rank < 0 || rank >= session.world_size()) {
@@ -44,104 +47,22 @@ void check_rank(const SessionCore& session, int rank, const char* what) {
   }
 }
 
-void check_growth(VariableRecord& variable, const std::vector<Part>& parts) {
+void check_growth(const VariableRecord& variable, std::span<const std::size_t> bytes, OldCopies old) {
   if (variable.session->device_kind() == DeviceKind::cuda) return;  // not in the machine's memory
   const auto* copies = variable.session->segment().at<VariableEntry>(variable.entry)->copies();
   std::size_t growth = 0;
-  for (std::size_t rank = 0; rank < parts.size(); ++rank) {
-    const std::size_t bytes = parts[rank].takes_part ? bytes_of(variable, parts[rank].extents) : 0;
-    if (bytes > copies[rank].capacity_bytes) growth += bytes;
+  for (std::size_t rank = 0; rank < bytes.size(); ++rank) {
+    if (old == OldCopies::kept || bytes[rank] > copies[rank].capacity_bytes) growth += bytes[rank];
   }
   if (growth >= kCheckedFrom) check_memory_available(growth, "the copies of shared variable '" + variable.name + "'");
 }
 
-/// What the copies are now, by their own account. No call may be in flight.
 void read_extents(VariableRecord& variable) {
   const auto* copies = variable.session->segment().at<VariableEntry>(variable.entry)->copies();
   for (std::size_t rank = 0; rank < variable.extents.size(); ++rank) variable.extents[rank] = copies[rank].extents;
 }
 
-void run_transfer(VariableRecord& variable, const char* what, TransferDirection direction,
-                  const std::vector<Part>& parts) {
-  SessionCore& session = *variable.session;
-  session.run_system(what, variable.name, [&](Command& command, SessionCore::InFlight& in_flight) {
-    command.kind = CommandKind::transfer;
-    command.direction = direction;
-    command.variable = variable.entry;
-    command.transfers =
-        session.heap().allocate(sizeof(TransferSlot) * parts.size(), SharedHeap::Contents::any, "a transfer");
-    in_flight.temporaries.push_back(command.transfers);
-    auto* slots = session.segment().at<TransferSlot>(command.transfers);
-    for (std::size_t rank = 0; rank < parts.size(); ++rank) {
-      slots[rank] = {parts[rank].offset, parts[rank].extents, parts[rank].takes_part};
-    }
-  });
-}
-
-void transfer(VariableRecord& variable, const char* what, TransferDirection direction, const std::vector<Part>& parts) {
-  if (direction == TransferDirection::to_variable) check_growth(variable, parts);
-  try {
-    run_transfer(variable, what, direction, parts);
-  } catch (...) {
-    // Some ranks may have taken part and others not.
-    if (variable.session->is_open()) read_extents(variable);
-    throw;
-  }
-  if (direction == TransferDirection::to_variable) {
-    read_extents(variable);
-    variable.has_shape = true;
-  }
-}
-
-/// Memory in the heap for as long as this lives.
-class Staging {
- public:
-  Staging(SessionCore& session, std::size_t bytes, const char* what)
-      : session_(session), offset_(session.heap().allocate(bytes, SharedHeap::Contents::any, what)) {}
-  ~Staging() {
-    if (session_.is_open()) session_.heap().free(offset_, SharedHeap::Giveback::now);
-  }
-  Staging(const Staging&) = delete;
-  Staging& operator=(const Staging&) = delete;
-  std::uint64_t offset() const noexcept { return offset_; }
-  std::byte* data() const noexcept { return session_.segment().at(offset_); }
-
- private:
-  SessionCore& session_;
-  std::uint64_t offset_;
-};
-
-/// Hands `parts` of values in ordinary or in shared memory to the copies. Offsets in `parts` are relative to `values`.
-void send(VariableRecord& variable, const char* what, const void* values, std::size_t bytes, std::vector<Part> parts) {
-  SessionCore& session = *variable.session;
-  std::optional<Staging> staging;
-  std::uint64_t base = 0;
-  if (session.segment().contains(values)) {
-    base = session.segment().offset_of(values);
-  } else {
-    staging.emplace(session, bytes, "values on their way to the workers");
-    if (bytes != 0) std::memcpy(staging->data(), values, bytes);
-    base = staging->offset();
-  }
-  for (auto& part : parts) part.offset += base;
-  transfer(variable, what, TransferDirection::to_variable, parts);
-}
-
-std::vector<Part> scatter_parts(const VariableRecord& variable, std::span<const std::int64_t> extents) {
-  const int world_size = variable.session->world_size();
-  const std::size_t row_bytes = row_bytes_of(variable.dtype, extents);
-  std::vector<Part> parts(static_cast<std::size_t>(world_size));
-  for (int rank = 0; rank < world_size; ++rank) {
-    const RowRange rows = share_of(extents[0], world_size, rank);
-    Part& part = parts[static_cast<std::size_t>(rank)];
-    part.extents = to_extents(extents);
-    part.extents[0] = rows.count();
-    part.offset = static_cast<std::uint64_t>(rows.begin) * row_bytes;
-  }
-  return parts;
-}
-
-void check_equal_shapes(const VariableRecord& variable, const char* what) {
+Extents equal_extents(const VariableRecord& variable, const char* what) {
   for (std::size_t rank = 1; rank < variable.extents.size(); ++rank) {
     if (variable.extents[rank] == variable.extents[0]) continue;
     const auto text = [&](std::size_t r) {
@@ -150,27 +71,53 @@ void check_equal_shapes(const VariableRecord& variable, const char* what) {
     throw_usage(std::string(what) + " of '" + variable.name + "' wants equal shapes on all ranks, got " + text(0) +
                 " on rank 0 and " + text(rank) + " on rank " + std::to_string(rank));
   }
+  return variable.extents[0];
 }
 
-void run_collective(VariableRecord& variable, const char* what, CollectiveKind kind, Reduction reduction, int root) {
-  variable.session->run_system(what, variable.name, [&](Command& command, SessionCore::InFlight&) {
-    command.kind = CommandKind::collective;
-    command.variable = variable.entry;
-    command.collective = kind;
-    command.reduction = reduction;
-    command.root = root;
-    command.has_comm = true;
-    command.wants_vote = variable.session->device_kind() == DeviceKind::cuda;
-  });
+Extents extents_together(const VariableRecord& variable, const char* what) {
+  // Ranks that hold nothing do not count for the shape of a row.
+  Extents all{};
+  bool any = false;
+  for (const Extents& own : variable.extents) {
+    if (own[0] == 0) continue;
+    if (any && !std::equal(own.begin() + 1, own.begin() + variable.dimensions, all.begin() + 1)) {
+      throw_usage(std::string(what) + " of '" + variable.name + "' wants rows of one shape, got copies of shape " +
+                  syncrun::to_string({all.data(), variable.dimensions}) + " and " +
+                  syncrun::to_string({own.data(), variable.dimensions}));
+    }
+    const std::int64_t rows = all[0] + own[0];
+    all = own;
+    all[0] = rows;
+    any = true;
+  }
+  return any ? all : variable.extents[0];
+}
+
+std::string names_of(VariableList variables) {
+  std::string names;
+  for (const auto& variable : variables) names += (names.empty() ? "" : ", ") + variable->name;
+  return names;
+}
+
+// ---- birth and death ------------------------------------------------------------------------------------------
+
+namespace {
+
+/// A call in flight may be the last to hold a variable of the name.
+void check_name_is_free(SessionCore& session, std::string_view name) {
+  if (name.empty() || !session.variable_names().is_taken(name)) return;
+  session.drain_all();
+  if (!session.variable_names().is_taken(name)) return;
+  throw_usage("there is a shared variable named '" + std::string(name) +
+              "' already: names are unique among the variables alive (find_shared finds it)");
 }
 
 }  // namespace
 
-// ---- birth and death ------------------------------------------------------------------------------------------
-
 std::shared_ptr<VariableRecord> make_variable(const std::shared_ptr<SessionCore>& session, DType dtype,
                                               std::size_t dimensions, std::string_view name) {
   const Entry guard(*session);
+  check_name_is_free(*session, name);
   const auto world_size = static_cast<std::size_t>(session->world_size());
   auto record = std::make_shared<VariableRecord>();
   record->entry = session->heap().allocate(VariableEntry::bytes(session->world_size()), SharedHeap::Contents::zero,
@@ -184,6 +131,7 @@ std::shared_ptr<VariableRecord> make_variable(const std::shared_ptr<SessionCore>
   entry.dtype = dtype;
   entry.dimensions = record->dimensions;
   record->name = name.empty() ? "variable #" + std::to_string(entry.id) : std::string(name);
+  if (!name.empty()) session->variable_names().add(record);
   return record;
 }
 
@@ -197,70 +145,241 @@ VariableRecord::~VariableRecord() {
       entry.is_freed = true;
       command.kind = CommandKind::transfer;
       command.direction = TransferDirection::to_variable;
-      command.variable = entry_offset;
+      command.variables_count = 1;
       TransferSlot* slots = entry.last_transfer(core->world_size());
       command.transfers = core->segment().offset_of(slots);
-      for (int rank = 0; rank < core->world_size(); ++rank) slots[rank].takes_part = true;
+      for (int rank = 0; rank < core->world_size(); ++rank) slots[rank] = {entry_offset, 0, {}, true};
     });
     core->heap().free(entry_offset, SharedHeap::Giveback::later);
   });
 }
 
-// ---- operations -----------------------------------------------------------------------------------------------
+// ---- transfers ------------------------------------------------------------------------------------------------
 
-void broadcast_values(VariableRecord& variable, std::span<const std::int64_t> extents, const void* values) {
-  const Entry guard(*variable.session);
-  Part part;
-  part.extents = to_extents(extents);
-  std::vector<Part> parts(static_cast<std::size_t>(variable.session->world_size()), part);
-  send(variable, "broadcast", values, bytes_of(variable, part.extents), std::move(parts));
+namespace {
+
+std::string names_of(const std::vector<Transfer>& transfers) {
+  std::string names;
+  for (const auto& transfer : transfers) names += (names.empty() ? "" : ", ") + transfer.variable->name;
+  return names;
 }
 
-void broadcast_from(VariableRecord& variable, int root) {
-  const Entry guard(*variable.session);
-  check_rank(*variable.session, root, "broadcast");
-  std::vector<Part> parts(static_cast<std::size_t>(variable.session->world_size()));
-  for (auto& part : parts) part.extents = variable.extents[static_cast<std::size_t>(root)];
-  parts[static_cast<std::size_t>(root)].takes_part = false;
-  transfer(variable, "broadcast", TransferDirection::to_variable, parts);
-  run_collective(variable, "broadcast", CollectiveKind::broadcast, Reduction::sum, root);
+void run_transfers(SessionCore& session, const char* what, TransferDirection direction,
+                   const std::vector<Transfer>& transfers) {
+  session.run_system(what, names_of(transfers), [&](Command& command, SessionCore::InFlight& in_flight) {
+    const auto world_size = static_cast<std::size_t>(session.world_size());
+    command.kind = CommandKind::transfer;
+    command.direction = direction;
+    command.variables_count = static_cast<std::uint32_t>(transfers.size());
+    command.transfers = session.heap().allocate(sizeof(TransferSlot) * transfers.size() * world_size,
+                                                SharedHeap::Contents::any, "a transfer");
+    in_flight.temporaries.push_back(command.transfers);
+    auto* slot = session.segment().at<TransferSlot>(command.transfers);
+    for (const auto& transfer : transfers) {
+      for (const Part& part : transfer.parts) {
+        *slot++ = {transfer.variable->entry, part.offset, part.extents, part.takes_part};
+      }
+    }
+  });
 }
 
-void scatter_values(VariableRecord& variable, std::span<const std::int64_t> extents, const void* values) {
-  const Entry guard(*variable.session);
-  send(variable, "scatter", values, checked_bytes(variable.dtype, extents), scatter_parts(variable, extents));
-}
-
-void scatter_data(VariableRecord& variable, const DataRecord& data) {
-  const Entry guard(*variable.session);
-  if (data.session != variable.session) throw_usage("scatter: the Data is of another session");
-  if (data.is_open_for_writing) throw_usage("scatter: the Data is open for writing: end the write guard first");
-  const std::span<const std::int64_t> extents(data.extents.data(), data.dimensions);
-  send(variable, "scatter", variable.session->segment().at(data.offset), checked_bytes(data.dtype, extents),
-       scatter_parts(variable, extents));
-}
-
-void all_reduce_variable(VariableRecord& variable, Reduction reduction) {
-  const Entry guard(*variable.session);
-  check_equal_shapes(variable, "all_reduce");
-  if (!can_reduce(variable.dtype, reduction)) {
-    throw_usage("all_reduce of '" + variable.name + "': " + std::string(to_string(variable.dtype)) + " has no " +
-                std::string(to_string(reduction)));
+void to_variables(SessionCore& session, const char* what, const std::vector<Transfer>& transfers) {
+  for (const auto& transfer : transfers) {
+    std::vector<std::size_t> bytes;
+    for (const Part& part : transfer.parts) {
+      bytes.push_back(part.takes_part ? bytes_of(*transfer.variable, part.extents) : 0);
+    }
+    check_growth(*transfer.variable, bytes, OldCopies::reused);
   }
-  run_collective(variable, "all_reduce", CollectiveKind::all_reduce, reduction, 0);
+  try {
+    run_transfers(session, what, TransferDirection::to_variable, transfers);
+  } catch (...) {
+    // Some ranks may have taken part and others not.
+    if (session.is_open()) {
+      for (const auto& transfer : transfers) read_extents(*transfer.variable);
+    }
+    throw;
+  }
+  for (const auto& transfer : transfers) {
+    read_extents(*transfer.variable);
+    transfer.variable->has_shape = true;
+  }
+}
+
+/// Values on their way: where they are in the segment, and their shape.
+struct Source {
+  std::uint64_t offset = 0;
+  Extents extents{};
+};
+
+/// Brings values to shared memory, unless they are there.
+class Sources {
+ public:
+  explicit Sources(SessionCore& session) : session_(session) {}
+
+  Source add(const VariableRecord& variable, const void* values, const Extents& extents) {
+    if (session_.segment().contains(values)) return {session_.segment().offset_of(values), extents};
+    const std::size_t bytes = bytes_of(variable, extents);
+    const Staging& staging = staged_.emplace_back(session_, bytes, "values on their way to the workers");
+    if (bytes != 0) std::memcpy(staging.data(), values, bytes);
+    return {staging.offset(), extents};
+  }
+  Source add(const Delivery& delivery) { return add(*delivery.variable, values_of(delivery), extents_of(delivery)); }
+  /// Selected rows only; a slice of what is in shared memory already stays where it is.
+  Source add_rows(const Delivery& delivery, const Rows& rows, const char* what) {
+    if (rows.kind() == Rows::Kind::all) return add(delivery);
+    const VariableRecord& variable = *delivery.variable;
+    Extents extents = extents_of(delivery);
+    const std::string option = std::string(what) + " of '" + variable.name + "': batch";
+    Temporaries temporaries{session_, {}};
+    const RowsSlot selected = write_selection(
+        rows, extents[0], option.c_str(), [] { return std::string("the array"); }, session_, temporaries.offsets);
+    const auto* from = static_cast<const std::byte*>(values_of(delivery));
+    const std::size_t row_bytes = row_bytes_of(variable.dtype, {extents.data(), variable.dimensions});
+    extents[0] = selected.count();
+    if (selected.kind != Rows::Kind::list) {
+      return add(variable, from + static_cast<std::size_t>(selected.begin) * row_bytes, extents);
+    }
+    const Staging& staging =
+        staged_.emplace_back(session_, bytes_of(variable, extents), "selected rows on their way to the workers");
+    std::byte* to = staging.data();
+    for (std::int64_t i = 0; i < selected.count() && row_bytes != 0; ++i, to += row_bytes) {
+      const std::int64_t row = session_.segment().at<const std::int64_t>(selected.offset)[i];
+      std::memcpy(to, from + static_cast<std::size_t>(row) * row_bytes, row_bytes);
+    }
+    return {staging.offset(), extents};
+  }
+
+ private:
+  struct Temporaries {
+    SessionCore& session;
+    std::vector<std::uint64_t> offsets;
+    ~Temporaries() {
+      for (const auto offset : offsets) session.heap().free(offset, SharedHeap::Giveback::later);
+    }
+  };
+  static Extents extents_of(const Delivery& delivery) {
+    return delivery.data ? delivery.data->extents : delivery.extents;
+  }
+  const void* values_of(const Delivery& delivery) const {
+    return delivery.data ? session_.segment().at(delivery.data->offset) : delivery.values;
+  }
+
+  SessionCore& session_;
+  std::deque<Staging> staged_;
+};
+
+/// Everything about them that can be known to be wrong.
+void check_deliveries(SessionCore& session, std::span<const Delivery> deliveries, const char* what) {
+  for (const auto& delivery : deliveries) {
+    if (!delivery.data) continue;
+    if (delivery.data->session.get() != &session) throw_usage(std::string(what) + ": the Data is of another session");
+    if (delivery.data->is_open_for_writing) {
+      throw_usage(std::string(what) + ": the Data is open for writing: end the write guard first");
+    }
+  }
+}
+
+std::vector<Part> whole_for_all(const SessionCore& session, const Source& source) {
+  return {static_cast<std::size_t>(session.world_size()), Part{source.offset, source.extents, true}};
+}
+
+std::vector<Part> scatter_parts(const VariableRecord& variable, const Source& source) {
+  const int world_size = variable.session->world_size();
+  const std::size_t row_bytes = row_bytes_of(variable.dtype, {source.extents.data(), variable.dimensions});
+  std::vector<Part> parts(static_cast<std::size_t>(world_size));
+  for (int rank = 0; rank < world_size; ++rank) {
+    const RowRange rows = share_of(source.extents[0], world_size, rank);
+    Part& part = parts[static_cast<std::size_t>(rank)];
+    part.extents = source.extents;
+    part.extents[0] = rows.count();
+    part.offset = source.offset + static_cast<std::uint64_t>(rows.begin) * row_bytes;
+  }
+  return parts;
+}
+
+std::vector<Part> only_on(const VariableRecord& variable, int rank, const Part& part) {
+  std::vector<Part> parts(variable.extents.size(), Part{0, {}, false});
+  parts[static_cast<std::size_t>(rank)] = part;
+  return parts;
+}
+
+}  // namespace
+
+void broadcast_values(std::span<const Delivery> deliveries) {
+  SessionCore& session = *deliveries.front().variable->session;
+  const Entry guard(session);
+  check_deliveries(session, deliveries, "broadcast");
+  Sources sources(session);
+  std::vector<Transfer> transfers;
+  for (const auto& delivery : deliveries) {
+    transfers.push_back({delivery.variable.get(), whole_for_all(session, sources.add(delivery))});
+  }
+  to_variables(session, "broadcast", transfers);
+}
+
+void scatter_values(std::span<const Delivery> deliveries, const ScatterOptions& options) {
+  SessionCore& session = *deliveries.front().variable->session;
+  const Entry guard(session);
+  check_deliveries(session, deliveries, "scatter");
+  Sources sources(session);
+  std::vector<Transfer> transfers;
+  for (const auto& delivery : deliveries) {
+    const Source rows = sources.add_rows(delivery, options.batch, "scatter");
+    transfers.push_back({delivery.variable.get(), scatter_parts(*delivery.variable, rows)});
+  }
+  to_variables(session, "scatter", transfers);
 }
 
 void set_on_rank(VariableRecord& variable, int rank, std::span<const std::int64_t> extents, const void* values) {
-  const Entry guard(*variable.session);
-  check_rank(*variable.session, rank, "set");
-  std::vector<Part> parts(static_cast<std::size_t>(variable.session->world_size()));
-  for (auto& part : parts) part.takes_part = false;
-  Part& own = parts[static_cast<std::size_t>(rank)];
-  own.takes_part = true;
-  own.extents = to_extents(extents);
-  const std::size_t bytes = bytes_of(variable, own.extents);
-  send(variable, "set", values, bytes, std::move(parts));
+  SessionCore& session = *variable.session;
+  const Entry guard(session);
+  check_rank(session, rank, "set");
+  Extents all{};
+  std::copy(extents.begin(), extents.end(), all.begin());
+  Sources sources(session);
+  const Source source = sources.add(variable, values, all);
+  to_variables(session, "set", {{&variable, only_on(variable, rank, {source.offset, source.extents, true})}});
 }
+
+void get_from_rank(VariableRecord& variable, int rank, void* values) {
+  SessionCore& session = *variable.session;
+  const Entry guard(session);
+  check_rank(session, rank, "get");
+  const Extents& extents = variable.extents[static_cast<std::size_t>(rank)];
+  const std::size_t bytes = bytes_of(variable, extents);
+  if (bytes == 0) return;
+  const Staging staging(session, bytes, "values on their way from a worker");
+  run_transfers(session, "get", TransferDirection::from_variable,
+                {{&variable, only_on(variable, rank, {staging.offset(), extents, true})}});
+  std::memcpy(values, staging.data(), bytes);
+}
+
+void gather_to(VariableList variables, std::span<void* const> values) {
+  SessionCore& session = *variables.front()->session;
+  const Entry guard(session);
+  std::deque<Staging> staged;
+  std::vector<std::size_t> sizes;
+  std::vector<Transfer> transfers;
+  for (const auto& variable : variables) {
+    std::vector<Part> parts;
+    std::size_t bytes = 0;
+    for (const Extents& extents : variable->extents) {
+      parts.push_back({bytes, extents, extents[0] != 0});
+      bytes += bytes_of(*variable, extents);
+    }
+    const Staging& staging = staged.emplace_back(session, bytes, "values on their way from the workers");
+    for (auto& part : parts) part.offset += staging.offset();
+    sizes.push_back(bytes);
+    transfers.push_back({variable.get(), std::move(parts)});
+  }
+  run_transfers(session, "gather", TransferDirection::from_variable, transfers);
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] != 0) std::memcpy(values[i], staged[i].data(), sizes[i]);
+  }
+}
+
+// ---- inspection -----------------------------------------------------------------------------------------------
 
 Extents extents_of(const VariableRecord& variable, int rank) {
   const Entry guard(*variable.session);
@@ -268,55 +387,70 @@ Extents extents_of(const VariableRecord& variable, int rank) {
   return variable.extents[static_cast<std::size_t>(rank)];
 }
 
+const std::vector<Extents>& all_extents(const VariableRecord& variable) {
+  const Entry guard(*variable.session);
+  return variable.extents;
+}
+
+Extents common_extents(const VariableRecord& variable, const char* what) {
+  const Entry guard(*variable.session);
+  return equal_extents(variable, what);
+}
+
 Extents gathered_extents(const VariableRecord& variable) {
   const Entry guard(*variable.session);
-  // Ranks that hold nothing do not count for the shape of a row.
-  Extents all{};
-  bool any = false;
-  for (std::size_t rank = 0; rank < variable.extents.size(); ++rank) {
-    const Extents& own = variable.extents[rank];
-    if (own[0] == 0) continue;
-    if (any && !std::equal(own.begin() + 1, own.begin() + variable.dimensions, all.begin() + 1)) {
-      throw_usage("gather of '" + variable.name + "' wants rows of one shape, got copies of shape " +
-                  syncrun::to_string({all.data(), variable.dimensions}) + " and " +
-                  syncrun::to_string({own.data(), variable.dimensions}));
-    }
-    const std::int64_t rows = all[0] + own[0];
-    all = own;
-    all[0] = rows;
-    any = true;
-  }
-  return any ? all : variable.extents[0];
-}
-
-void get_from_rank(VariableRecord& variable, int rank, void* values) {
-  const Entry guard(*variable.session);
-  check_rank(*variable.session, rank, "get");
-  const std::size_t bytes = bytes_of(variable, variable.extents[static_cast<std::size_t>(rank)]);
-  if (bytes == 0) return;
-  const Staging staging(*variable.session, bytes, "values on their way from a worker");
-  std::vector<Part> parts(static_cast<std::size_t>(variable.session->world_size()));
-  for (auto& part : parts) part.takes_part = false;
-  parts[static_cast<std::size_t>(rank)] = {staging.offset(), variable.extents[static_cast<std::size_t>(rank)], true};
-  transfer(variable, "get", TransferDirection::from_variable, parts);
-  std::memcpy(values, staging.data(), bytes);
-}
-
-void gather_to(VariableRecord& variable, void* values) {
-  const Entry guard(*variable.session);
-  std::vector<Part> parts(variable.extents.size());
-  std::size_t bytes = 0;
-  for (std::size_t rank = 0; rank < parts.size(); ++rank) {
-    parts[rank] = {bytes, variable.extents[rank], variable.extents[rank][0] != 0};
-    bytes += bytes_of(variable, variable.extents[rank]);
-  }
-  if (bytes == 0) return;
-  const Staging staging(*variable.session, bytes, "values on their way from the workers");
-  for (auto& part : parts) part.offset += staging.offset();
-  transfer(variable, "gather", TransferDirection::from_variable, parts);
-  std::memcpy(values, staging.data(), bytes);
+  return extents_together(variable, "gather");
 }
 
 const std::string& name_of(const VariableRecord& variable) noexcept { return variable.name; }
+
+// ---- names ----------------------------------------------------------------------------------------------------
+
+std::shared_ptr<VariableRecord> find_variable(const SessionCore& session, std::string_view name, DType dtype,
+                                              std::size_t dimensions) {
+  session.check_open();
+  auto variable = session.variable_names().get(name, "find_shared");
+  if (variable->dtype != dtype || variable->dimensions != dimensions) {
+    throw_usage("find_shared: '" + variable->name + "' is of " + describe_type(variable->dtype, variable->dimensions) +
+                ", asked for as of " + describe_type(dtype, dimensions));
+  }
+  return variable;
+}
+
+std::vector<std::shared_ptr<VariableRecord>> resolve(const SessionCore& session, std::span<const AnyShared> variables,
+                                                     const char* what) {
+  session.check_open();
+  if (variables.empty()) throw_usage(std::string(what) + " wants at least one variable, got none");
+  std::vector<std::shared_ptr<VariableRecord>> records;
+  for (const auto& variable : variables) {
+    auto record = variable.record() ? variable.record() : session.variable_names().get(variable.name(), what);
+    if (record->session.get() != &session) {
+      throw_usage(std::string(what) + ": variable '" + record->name + "' is of another session");
+    }
+    if (std::find(records.begin(), records.end(), record) != records.end()) {
+      throw_usage(std::string(what) + ": variable '" + record->name + "' is given twice in one call");
+    }
+    records.push_back(std::move(record));
+  }
+  return records;
+}
+
+std::vector<Delivery> resolve(const SessionCore& session, std::span<const Assignment> assignments, const char* what) {
+  std::vector<AnyShared> variables;
+  for (const auto& assignment : assignments) variables.push_back(assignment.variable());
+  const auto records = resolve(session, variables, what);
+  std::vector<Delivery> deliveries;
+  for (std::size_t i = 0; i < assignments.size(); ++i) {
+    const Assignment& assignment = assignments[i];
+    if (records[i]->dtype != assignment.dtype() || records[i]->dimensions != assignment.dimensions()) {
+      throw_usage(std::string(what) + ": '" + records[i]->name + "' is of " +
+                  describe_type(records[i]->dtype, records[i]->dimensions) + ", its values are of " +
+                  describe_type(assignment.dtype(), assignment.dimensions()));
+    }
+    deliveries.push_back(assignment.delivery());
+    deliveries.back().variable = records[i];
+  }
+  return deliveries;
+}
 
 }  // namespace syncrun::detail

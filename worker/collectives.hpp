@@ -87,6 +87,10 @@ class CommCore {
   virtual void exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) = 0;
   /// all_reduce of one number in host memory; done on return.
   virtual void all_reduce_value(void* value, DType dtype, Reduction reduction, std::int64_t weight) = 0;
+  /// Between the two, operations need not start before the end. drop_group ends a group that went wrong.
+  virtual void begin_group() {}
+  virtual void end_group() {}
+  virtual void drop_group() noexcept {}
   /// Before the first collective of a command.
   virtual void begin(const Command&) {}
   /// Makes sure that the next collective needs no set-up, so that it can be captured. Called by all ranks.

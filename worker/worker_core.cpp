@@ -7,7 +7,6 @@
 
 #include "common/environment.hpp"
 #include "common/errors.hpp"
-#include "common/extents.hpp"
 #include "common/image.hpp"
 
 namespace syncrun::detail {
@@ -315,62 +314,6 @@ void WorkerCore::report_failure(Command& command, ErrorKind kind, int native_cod
   header_.to_peers.ring();
   running_->discard();
   device_->abandon();
-}
-
-// ---- shared variables -----------------------------------------------------------------------------------------
-
-void WorkerCore::run_collective(const Command& command) {
-  set_phase(Phase::collective);
-  auto& entry = *attachment_.segment.at<VariableEntry>(command.variable);
-  const VariableCopy& copy = entry.copies()[attachment_.rank];
-  const std::size_t elements = elements_in({copy.extents.data(), entry.dimensions});
-  CommCore& comm = attachment_.world_size == 1 ? device_->solo() : device_->comm();
-  void* const values = device_->at(copy.place);
-  comm.all_rows = attachment_.world_size;
-  if (command.collective == CollectiveKind::all_reduce) {
-    comm.all_reduce(values, elements, entry.dtype, command.reduction, 1);
-  } else if (command.collective == CollectiveKind::broadcast) {
-    comm.broadcast(values, elements * size_of(entry.dtype), command.root);
-  } else {
-    comm.barrier();
-  }
-  device_->finish();
-}
-
-void WorkerCore::release_copy(VariableCopy& copy) noexcept {
-  if (copy.capacity_bytes != 0) {
-    running_->forget_recordings();
-    device_->release(device_->at(copy.place));
-  }
-  copy = VariableCopy{};
-}
-
-void WorkerCore::run_transfer(const Command& command) {
-  set_phase(Phase::inputs);
-  const TransferSlot& part = attachment_.segment.at<const TransferSlot>(command.transfers)[attachment_.rank];
-  if (!part.takes_part) return;
-  auto& entry = *attachment_.segment.at<VariableEntry>(command.variable);
-  VariableCopy& copy = entry.copies()[attachment_.rank];
-  const std::size_t bytes = elements_in({part.extents.data(), entry.dimensions}) * size_of(entry.dtype);
-
-  if (command.direction == TransferDirection::from_variable) {
-    if (bytes > copy.capacity_bytes) throw_usage("a shared variable's copy is smaller than what was asked of it");
-    device_->copy_out(attachment_.segment.at(part.offset), device_->at(copy.place), bytes);
-    return device_->finish();
-  }
-  if (entry.is_freed) {
-    release_copy(copy);
-    return;
-  }
-  if (bytes > copy.capacity_bytes) {
-    release_copy(copy);  // first: both together may be more than there is
-    copy.place = device_->place_of(device_->allocate(
-        bytes, SharedHeap::Contents::any, "a shared variable's copy on rank " + std::to_string(attachment_.rank)));
-    copy.capacity_bytes = bytes;
-  }
-  copy.extents = part.extents;
-  if (part.offset != 0) device_->copy_in(device_->at(copy.place), attachment_.segment.at(part.offset), bytes);
-  device_->finish();
 }
 
 namespace {

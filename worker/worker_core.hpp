@@ -77,6 +77,8 @@ class WorkerCore {
   void complete_call(Command& command, Outbox& outbox);
   void run_collective(const Command& command);
   void run_transfer(const Command& command);
+  void run_transfer(TransferDirection direction, const TransferSlot& part);
+  void make_room(VariableCopy& copy, std::size_t bytes);
   void release_copy(VariableCopy& copy) noexcept;
   void destroy_object(std::uint64_t id) noexcept;
   const LoadedFunction& load(std::uint64_t function_offset);

@@ -39,6 +39,25 @@ void program(sr::Session& session) {
   x.all_reduce(sr::Reduction::sum);
   print("reduced, on rank 2", x.get(2).to_vector());
   // [/master]
+
+  // [several]
+  auto weights = session.shared("weights", std::vector<float>{1, 2, 3, 4, 5, 6}, sr::Shape{3, 2});  // on every rank
+  auto bias = session.shared("bias", std::vector<double>{1, 2, 3, 4, 5});
+  session.all_reduce({weights, "bias"}, sr::Reduction::sum);  // of any types; by name as well
+  const auto sum = weights.reduce(sr::Reduction::sum);        // to the master
+  session.reduce_scatter({weights, bias}, sr::Reduction::max);
+  std::printf("sum of the first %g, rows by rank", sum(0, 0));
+  for (const auto rows : session.find_shared<double, 1>("bias").lengths()) std::printf(" %d", static_cast<int>(rows));
+  session.all_gather({weights, bias});
+  std::printf(", and everywhere again %d\n", static_cast<int>(bias.lengths()[0]));
+
+  const auto images = session.data(std::vector<float>(20, 1), sr::Shape{10, 2});
+  const std::vector<int> labels{0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+  auto x_train = session.shared<float, 2>("images");
+  auto y_train = session.shared<int, 1>("labels");
+  session.scatter({{x_train, images}, {y_train, labels}}, {.batch = std::vector{9, 0, 4, 4}});
+  print("scattered labels", y_train.gather().to_vector());
+  // [/several]
 }
 
 int main(int argc, char** argv) { return syncrun::run(argc, argv, program); }

@@ -129,6 +129,23 @@ class LocalRows {
   std::vector<Rows> by_rank_;
 };
 
+/// Which way a collective on shared variables goes.
+enum class Route : std::uint8_t {
+  device,  ///< Between the devices: through NCCL on GPUs, in shared memory on CPU devices.
+  host,    ///< Through shared memory, combined by the CPUs in rank order: also what NCCL has no arithmetic for.
+};
+
+/// Options of a collective on shared variables, passed last: `w.all_reduce(sr::Reduction::sum, {.route = sr::Route::host})`.
+struct CollectiveOptions {
+  Route route = Route::device;
+};
+
+/// Options of a scatter, passed last.
+struct ScatterOptions {
+  /// Rows to scatter; left out: all of them.
+  Rows batch{};
+};
+
 /// Options of one call, passed last: `f(x, y, {.batch = shuffled, .slices = 4})`.
 struct CallOptions {
   /// Rows of the scattered inputs to compute on; left out: all of them.

@@ -5,8 +5,10 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
+#include "syncrun/any_shared.hpp"
 #include "syncrun/convert.hpp"
 #include "syncrun/data.hpp"
 #include "syncrun/detail/construct.hpp"
@@ -80,10 +82,75 @@ class Session {
     return detail::data_from<T>(core_, values, name);
   }
 
-  /// A variable with a copy on every worker; no rows yet.
+  /// A variable with a copy on every worker; no rows yet. A name that is given is unique among the variables alive: a
+  /// second one is an Error (usage).
   template <Element T, std::size_t N>
   Shared<T, N> shared(std::string_view name = {}) {
     return Shared<T, N>(detail::make_variable(core_, dtype_of<T>, N, name));
+  }
+  /// The same with values that every worker gets: `session.shared("weights", values, Shape{784, 10})`.
+  template <std::ranges::contiguous_range R, std::size_t N>
+    requires Element<std::ranges::range_value_t<R>>
+  auto shared(std::string_view name, const R& values, const Shape<N>& shape) {
+    detail::check_count(std::ranges::size(values), shape.extents());
+    auto variable = shared<std::ranges::range_value_t<R>, N>(name);
+    variable.broadcast(values, shape);
+    return variable;
+  }
+  template <std::ranges::contiguous_range R>
+    requires Element<std::ranges::range_value_t<R>>
+  auto shared(std::string_view name, const R& values) {
+    return shared(name, values, Shape<1>(std::ranges::size(values)));
+  }
+  /// The variable of that name. Throws Error (usage) if there is none, with the names there are, or if it has another
+  /// element type or number of dimensions.
+  template <Element T, std::size_t N>
+  Shared<T, N> find_shared(std::string_view name) const {
+    return Shared<T, N>(detail::find_variable(*core_, name, dtype_of<T>, N));
+  }
+
+  /// Collectives on several variables, of any element types and shapes, as members of Shared on each; in one call, and
+  /// on GPUs as one where NCCL can: `session.all_reduce({weights, bias}, sr::Reduction::avg)`. All variables are checked
+  /// before any worker moves.
+  void broadcast(const SharedList& variables, int root, const CollectiveOptions& options = {}) {
+    detail::broadcast_copies(resolve(variables, "broadcast"), root, options);
+  }
+  void all_gather(const SharedList& variables, const CollectiveOptions& options = {}) {
+    detail::all_gather_copies(resolve(variables, "all_gather"), options);
+  }
+  void all_reduce(const SharedList& variables, Reduction reduction, const CollectiveOptions& options = {}) {
+    detail::all_reduce_copies(resolve(variables, "all_reduce"), reduction, options);
+  }
+  void reduce(const SharedList& variables, Reduction reduction, int root, const CollectiveOptions& options = {}) {
+    detail::reduce_copies(resolve(variables, "reduce"), reduction, root, options);
+  }
+  void reduce_scatter(const SharedList& variables, Reduction reduction, const CollectiveOptions& options = {}) {
+    detail::reduce_scatter_copies(resolve(variables, "reduce_scatter"), reduction, options);
+  }
+  /// Given values: `session.scatter({{images, x}, {labels, y}}, {.batch = shuffled})`.
+  void broadcast(std::initializer_list<Assignment> assignments) {
+    detail::broadcast_values(detail::resolve(*core_, {assignments.begin(), assignments.size()}, "broadcast"));
+  }
+  void scatter(std::initializer_list<Assignment> assignments, const ScatterOptions& options = {}) {
+    detail::scatter_values(detail::resolve(*core_, {assignments.begin(), assignments.size()}, "scatter"), options);
+  }
+  /// To the master: `const auto [w, b] = session.gather(weights, bias)`.
+  template <class... S>
+    requires(sizeof...(S) > 0 && (detail::kIsShared<S> && ...))
+  auto gather(const S&... variables) const {
+    const auto records = resolve({variables...}, "gather");
+    std::tuple arrays{detail::array_for_gather(variables)...};
+    detail::gather_to(records, places_of(arrays));
+    return arrays;
+  }
+  /// To the master, reduced: `const auto [w, b] = session.reduce(sr::Reduction::avg, weights, bias)`.
+  template <class... S>
+    requires(sizeof...(S) > 0 && (detail::kIsShared<S> && ...))
+  auto reduce(Reduction reduction, const S&... variables) const {
+    const auto records = resolve({variables...}, "reduce");
+    std::tuple arrays{detail::array_for_reduce(variables)...};
+    detail::reduce_to_master(records, reduction, {}, places_of(arrays));
+    return arrays;
   }
 
   /// Makes a function that runs on every worker: of a function, or of a lambda without captures. `name` is for
@@ -147,6 +214,14 @@ class Session {
   void close() { detail::close_session(*core_); }
 
  private:
+  std::vector<std::shared_ptr<detail::VariableRecord>> resolve(const SharedList& list, const char* what) const {
+    return detail::resolve(*core_, list.variables(), what);
+  }
+  template <class... Arrays>
+  static std::array<void*, sizeof...(Arrays)> places_of(std::tuple<Arrays...>& arrays) noexcept {
+    return std::apply([](auto&... array) { return std::array<void*, sizeof...(Arrays)>{array.data()...}; }, arrays);
+  }
+
   template <class Pointer>  // NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved on
   auto define(std::string_view name, std::shared_ptr<detail::ObjectRecord> object,
               std::initializer_list<detail::Body> bodies) {

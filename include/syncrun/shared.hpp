@@ -9,23 +9,44 @@
 #include "syncrun/array.hpp"
 #include "syncrun/data.hpp"
 #include "syncrun/detail/call.hpp"
+#include "syncrun/options.hpp"
 #include "syncrun/reduction.hpp"
 
 namespace syncrun {
 
 namespace detail {
 using Extents = std::array<std::int64_t, kMaxDimensions>;
+using VariableList = std::span<const std::shared_ptr<VariableRecord>>;
 
-void broadcast_values(VariableRecord& variable, std::span<const std::int64_t> extents, const void* values);
-void broadcast_from(VariableRecord& variable, int root);
-void scatter_values(VariableRecord& variable, std::span<const std::int64_t> extents, const void* values);
-void scatter_data(VariableRecord& variable, const DataRecord& data);
-void all_reduce_variable(VariableRecord& variable, Reduction reduction);
+/// A variable and what it is given: a Data, or else values of that many elements.
+struct Delivery {
+  std::shared_ptr<VariableRecord> variable;
+  std::shared_ptr<DataRecord> data{};
+  const void* values = nullptr;
+  Extents extents{};
+};
+
+void broadcast_values(std::span<const Delivery> deliveries);
+void scatter_values(std::span<const Delivery> deliveries, const ScatterOptions& options);
 void set_on_rank(VariableRecord& variable, int rank, std::span<const std::int64_t> extents, const void* values);
-Extents extents_of(const VariableRecord& variable, int rank);
-Extents gathered_extents(const VariableRecord& variable);
 void get_from_rank(VariableRecord& variable, int rank, void* values);
-void gather_to(VariableRecord& variable, void* values);
+/// `values`: one array per variable, of the extents that gathered_extents says.
+void gather_to(VariableList variables, std::span<void* const> values);
+
+void broadcast_copies(VariableList variables, int root, const CollectiveOptions& options);
+void all_reduce_copies(VariableList variables, Reduction reduction, const CollectiveOptions& options);
+void reduce_copies(VariableList variables, Reduction reduction, int root, const CollectiveOptions& options);
+/// `values`: one array per variable, of the extents that common_extents says.
+void reduce_to_master(VariableList variables, Reduction reduction, const CollectiveOptions& options,
+                      std::span<void* const> values);
+void reduce_scatter_copies(VariableList variables, Reduction reduction, const CollectiveOptions& options);
+void all_gather_copies(VariableList variables, const CollectiveOptions& options);
+
+Extents extents_of(const VariableRecord& variable, int rank);
+const std::vector<Extents>& all_extents(const VariableRecord& variable);
+Extents gathered_extents(const VariableRecord& variable);
+/// Throws Error (usage) if they differ; `what` asks for them.
+Extents common_extents(const VariableRecord& variable, const char* what);
 const std::string& name_of(const VariableRecord& variable) noexcept;
 
 template <std::size_t N>
@@ -34,12 +55,19 @@ Shape<N> to_shape(const Extents& extents) noexcept {
   for (std::size_t i = 0; i < N; ++i) shape[i] = extents[i];
   return shape;
 }
+template <std::size_t N>
+Extents to_extents(const Shape<N>& shape) noexcept {
+  Extents extents{};
+  for (std::size_t i = 0; i < N; ++i) extents[i] = shape[i];
+  return extents;
+}
 }  // namespace detail
 
 /// A variable with one copy per worker, on its device: weights, gradients, or a data set that was scattered to the
 /// devices. Shapes may differ between ranks; a new variable has zero rows everywhere. Functions see their rank's copy
 /// as Local, Sliced or Update. A handle: copies refer to the same variable. All members block until done, wait for
-/// calls in flight first, and throw Error: usage for bad arguments or a closed session, system if memory runs out.
+/// calls in flight first, and throw Error: usage for bad arguments or a closed session, before any worker has moved;
+/// system if memory runs out. Session has the collectives of several variables at once.
 template <Element T, std::size_t N>
 class Shared {
   static_assert(N >= 1, "a single number is passed by value");
@@ -50,41 +78,75 @@ class Shared {
   /// Gives every rank the same values.
   template <detail::ValuesOf<T> R>
   void broadcast(const R& values, const Shape<N>& shape) {
-    detail::check_count(std::ranges::size(values), shape.extents());
-    detail::broadcast_values(*record_, shape.extents(), std::ranges::data(values));
+    detail::broadcast_values(std::array{delivery_of(values, shape)});
   }
   template <detail::ValuesOf<T> R>
     requires(N == 1)
   void broadcast(const R& values) {
     broadcast(values, Shape<1>(std::ranges::size(values)));
   }
+  /// The same from shared memory, without a copy in between.
+  void broadcast(const Data<T, N>& data) { detail::broadcast_values(std::array{delivery_of(data)}); }
   /// Gives every rank the values, and the shape, of rank `root`'s copy.
-  void broadcast(int root) { detail::broadcast_from(*record_, root); }
+  void broadcast(int root, const CollectiveOptions& options = {}) {
+    detail::broadcast_copies({&record_, 1}, root, options);
+  }
 
-  /// Splits rows among the ranks as evenly as possible, in rank order.
+  /// Splits rows, or those that `options.batch` selects, among the ranks as evenly as possible, in rank order.
   template <detail::ValuesOf<T> R>
-  void scatter(const R& values, const Shape<N>& shape) {
-    detail::check_count(std::ranges::size(values), shape.extents());
-    detail::scatter_values(*record_, shape.extents(), std::ranges::data(values));
+  void scatter(const R& values, const Shape<N>& shape, const ScatterOptions& options = {}) {
+    detail::scatter_values(std::array{delivery_of(values, shape)}, options);
   }
   template <detail::ValuesOf<T> R>
     requires(N == 1)
-  void scatter(const R& values) {
-    scatter(values, Shape<1>(std::ranges::size(values)));
+  void scatter(const R& values, const ScatterOptions& options = {}) {
+    scatter(values, Shape<1>(std::ranges::size(values)), options);
   }
-  /// The same from shared memory, without a copy in between.
-  void scatter(const Data<T, N>& data) { detail::scatter_data(*record_, *data.record()); }
+  /// The same from shared memory; without a copy in between, unless single rows are selected.
+  void scatter(const Data<T, N>& data, const ScatterOptions& options = {}) {
+    detail::scatter_values(std::array{delivery_of(data)}, options);
+  }
 
   /// All copies, concatenated along the rows in rank order; lengths may differ.
   [[nodiscard]] Array<T, N> gather() const {
     Array<T, N> all(detail::to_shape<N>(detail::gathered_extents(*record_)));
-    detail::gather_to(*record_, all.data());
+    detail::gather_to({&record_, 1}, std::array<void*, 1>{all.data()});
     return all;
   }
+  /// All copies, one above the other: element [rank] is that rank's copy. Shapes must be equal on all ranks.
+  [[nodiscard]] Array<T, N + 1> gather_stacked() const
+    requires(N < kMaxDimensions)
+  {
+    const Shape<N> shape = detail::to_shape<N>(detail::common_extents(*record_, "gather_stacked"));
+    Shape<N + 1> stacked;
+    stacked[0] = static_cast<std::int64_t>(detail::all_extents(*record_).size());
+    for (std::size_t i = 0; i < N; ++i) stacked[i + 1] = shape[i];
+    Array<T, N + 1> all(stacked);
+    detail::gather_to({&record_, 1}, std::array<void*, 1>{all.data()});
+    return all;
+  }
+  /// Gives every rank all copies, concatenated along the rows in rank order; lengths may differ.
+  void all_gather(const CollectiveOptions& options = {}) { detail::all_gather_copies({&record_, 1}, options); }
 
   /// Reduces the copies element by element, in rank order; every rank gets the result. `avg` is the plain mean of the
-  /// copies (see Comm::avg for the row-weighted one). Shapes must be equal on all ranks.
-  void all_reduce(Reduction reduction) { detail::all_reduce_variable(*record_, reduction); }
+  /// copies (see Comm::avg for the row-weighted one). Here and below, shapes must be equal on all ranks.
+  void all_reduce(Reduction reduction, const CollectiveOptions& options = {}) {
+    detail::all_reduce_copies({&record_, 1}, reduction, options);
+  }
+  /// The same to rank `root`, whose copy becomes the result. The other ranks' copies are undefined afterwards.
+  void reduce(Reduction reduction, int root, const CollectiveOptions& options = {}) {
+    detail::reduce_copies({&record_, 1}, reduction, root, options);
+  }
+  /// The same to the master; the copies stay as they are.
+  [[nodiscard]] Array<T, N> reduce(Reduction reduction, const CollectiveOptions& options = {}) const {
+    Array<T, N> result(detail::to_shape<N>(detail::common_extents(*record_, "reduce")));
+    detail::reduce_to_master({&record_, 1}, reduction, options, std::array<void*, 1>{result.data()});
+    return result;
+  }
+  /// The same, scattered: each rank's copy becomes its share of the rows of the result, as even as possible.
+  void reduce_scatter(Reduction reduction, const CollectiveOptions& options = {}) {
+    detail::reduce_scatter_copies({&record_, 1}, reduction, options);
+  }
 
   /// One rank's copy.
   [[nodiscard]] Array<T, N> get(int rank) const {
@@ -97,14 +159,38 @@ class Shared {
     detail::check_count(std::ranges::size(values), shape.extents());
     detail::set_on_rank(*record_, rank, shape.extents(), std::ranges::data(values));
   }
+  template <detail::ValuesOf<T> R>
+    requires(N == 1)
+  void set(int rank, const R& values) {
+    set(rank, values, Shape<1>(std::ranges::size(values)));
+  }
 
   Shape<N> shape(int rank) const { return detail::to_shape<N>(detail::extents_of(*record_, rank)); }
+  /// Of all copies, by rank.
+  std::vector<Shape<N>> shapes() const {
+    std::vector<Shape<N>> shapes;
+    for (const auto& extents : detail::all_extents(*record_)) shapes.push_back(detail::to_shape<N>(extents));
+    return shapes;
+  }
+  /// Rows of all copies, by rank.
+  std::vector<std::int64_t> lengths() const {
+    std::vector<std::int64_t> lengths;
+    for (const auto& extents : detail::all_extents(*record_)) lengths.push_back(extents[0]);
+    return lengths;
+  }
   const std::string& name() const noexcept { return detail::name_of(*record_); }
 
   /// The framework's own handle.
   const std::shared_ptr<detail::VariableRecord>& record() const noexcept { return record_; }
 
  private:
+  template <class R>
+  detail::Delivery delivery_of(const R& values, const Shape<N>& shape) const {
+    detail::check_count(std::ranges::size(values), shape.extents());
+    return {.variable = record_, .values = std::ranges::data(values), .extents = detail::to_extents(shape)};
+  }
+  detail::Delivery delivery_of(const Data<T, N>& data) const { return {.variable = record_, .data = data.record()}; }
+
   std::shared_ptr<detail::VariableRecord> record_;
 };
 

@@ -2,6 +2,7 @@
 
 // Syncrun: a serial program, every device. This header is the whole public API.
 
+#include "syncrun/any_shared.hpp"
 #include "syncrun/arguments.hpp"
 #include "syncrun/array.hpp"
 #include "syncrun/convert.hpp"

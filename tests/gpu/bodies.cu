@@ -239,6 +239,13 @@ void reduce_to_root(sr::CudaWorker&, sr::Comm& comm, sr::Local<float, 1> values,
   comm.reduce(values, reduction, root);
 }
 
+void gather_where_others_reduce(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values) {
+  const std::vector<std::int64_t> lengths(static_cast<std::size_t>(comm.world_size()), 1);
+  const auto one = values.span().first(1);
+  if (worker.rank() == 0) comm.gather(one, values.span().first(lengths.size()), 0, lengths);
+  else comm.all_reduce(values, sr::Reduction::sum);
+}
+
 void replayed_shares(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values) {
   reduce_in_shares(worker, comm, values, sr::Reduction::sum, true);
 }

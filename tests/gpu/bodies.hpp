@@ -74,6 +74,8 @@ void replayed_gather_and_scatter(sr::CudaWorker& worker, sr::Comm& comm, sr::Loc
                                  sr::Local<float, 1> all);
 void reduce_to_root(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values, sr::Reduction reduction,
                     int root);
+/// Rank 0 gathers, the others reduce.
+void gather_where_others_reduce(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values);
 /// Replayable: the sum, in place.
 void replayed_shares(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values);
 sr::Max<double> reduce_number(sr::CudaWorker& worker, sr::Comm& comm);

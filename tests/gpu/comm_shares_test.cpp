@@ -1,5 +1,7 @@
 // Collectives in which every rank has a share of its own, on GPUs. Lengths that divide evenly go another way than others.
 
+#include <gmock/gmock.h>
+
 #include <algorithm>
 
 #include "tests/gpu/bodies.hpp"
@@ -121,6 +123,16 @@ TEST_P(GpuCommShares, GatherAndScatterAreReplayed) {
       ASSERT_EQ(v.get(rank)[rank], static_cast<float>((rank + 1) << i)) << "call " << i;
     }
   }
+}
+
+TEST_P(GpuCommShares, ARankThatGathersWhereOthersReduceIsToldAndTheSessionGoesOn) {
+  if (world_size() == 1) GTEST_SKIP() << "one rank cannot disagree";
+  auto v = session().shared("v", std::vector<float>(100'000, 1));
+  const sr::Error error = error_of([&] { session().function(gather_where_others_reduce)(v); });
+  EXPECT_THAT(error.what(), testing::HasSubstr("ranks disagree in a collective"));
+  v.broadcast(std::vector<float>(100'000, 1));
+  session().function(reduce_in_place)(v);
+  EXPECT_EQ(v.get(0)[7], static_cast<float>(world_size()));
 }
 
 TEST_P(GpuCommShares, ReduceToOneRank) {

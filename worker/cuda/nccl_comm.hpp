@@ -72,6 +72,9 @@ class NcclComm final : public CommCore {
   void scatter(const void* all, void* part, const Division& division, int root) override;
   void exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) override;
   void all_reduce_value(void* value, DType dtype, Reduction reduction, std::int64_t weight) override;
+  void begin_group() override;
+  void end_group() override;
+  void drop_group() noexcept override;
   void enter() noexcept override { host_.enter(); }
   void leave() noexcept override { host_.leave(); }
 

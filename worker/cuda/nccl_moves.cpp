@@ -26,6 +26,15 @@ std::size_t elements_of(const Division& division, int rank) noexcept {
 
 }  // namespace
 
+void NcclComm::begin_group() {
+  ensure();  // a communicator that is made in a group is made at its end
+  check(ncclGroupStart(), "ncclGroupStart");
+}
+
+void NcclComm::end_group() { check(ncclGroupEnd(), "ncclGroupEnd"); }
+
+void NcclComm::drop_group() noexcept { static_cast<void>(ncclGroupEnd()); }
+
 // ---- reductions -----------------------------------------------------------------------------------------------
 
 void NcclComm::reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight,
@@ -51,9 +60,10 @@ void NcclComm::reduce_scatter(void* values, void* part, const Division& division
   const bool averages = reduction == Reduction::avg;
   const ncclRedOp_t op = averages ? begin_average(values, elements, dtype, weight) : nccl_op(reduction);
   const auto reduce_part = [&](int root) {
-    const std::byte* const from = static_cast<const std::byte*>(values) + division.begin_bytes(root);
+    std::byte* const from = static_cast<std::byte*>(values) + division.begin_bytes(root);
+    void* const to = rank() == root ? part : from;  // looked at on the root only; a part may be nowhere
     if (elements_of(division, root) == 0) return ncclSuccess;
-    return ncclReduce(from, part, elements_of(division, root), type, op, root, comm_, stream_);
+    return ncclReduce(from, to, elements_of(division, root), type, op, root, comm_, stream_);
   };
   const ncclResult_t code = division.is_equal()
                                 ? ncclReduceScatter(values, part, elements_of(division, 0), type, op, comm_, stream_)
@@ -74,8 +84,9 @@ void NcclComm::all_gather(const void* part, void* all, const Division& division)
   if (division.all_bytes() == 0) return;
   const auto broadcast_part = [&](int root) {
     std::byte* const to = static_cast<std::byte*>(all) + division.begin_bytes(root);
+    const void* const from = rank() == root ? part : to;  // looked at on the root only; a part may be nowhere
     if (division.bytes(root) == 0) return ncclSuccess;
-    return ncclBroadcast(part, to, division.bytes(root), ncclUint8, root, comm_, stream_);
+    return ncclBroadcast(from, to, division.bytes(root), ncclUint8, root, comm_, stream_);
   };
   const ncclResult_t code = division.is_equal() ? ncclAllGather(part, all, division.bytes(0), ncclUint8, comm_, stream_)
                                                 : in_group(world_size(), broadcast_part);

@@ -1,0 +1,111 @@
+#pragma once
+
+// Several shared variables in one call: `session.all_reduce({weights, bias}, sr::Reduction::avg)`, or by their names.
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "syncrun/data.hpp"
+#include "syncrun/shared.hpp"
+
+namespace syncrun {
+
+/// A shared variable of any element type and number of dimensions, or the name of one, which is looked up when it is used.
+class AnyShared {
+ public:
+  template <Element T, std::size_t N>
+  AnyShared(const Shared<T, N>& variable) : record_(variable.record()) {}  // NOLINT(google-explicit-constructor)
+  AnyShared(std::string_view name) : name_(name) {}                        // NOLINT(google-explicit-constructor)
+  AnyShared(const char* name) : name_(name) {}                             // NOLINT(google-explicit-constructor)
+
+  /// The framework's own: null for a name.
+  const std::shared_ptr<detail::VariableRecord>& record() const noexcept { return record_; }
+  const std::string& name() const noexcept { return name_; }
+
+ private:
+  std::shared_ptr<detail::VariableRecord> record_;
+  std::string name_;
+};
+
+/// The variables of one collective, written as a braced list of variables or names. Each may stand there once.
+class SharedList {
+ public:
+  SharedList(std::initializer_list<AnyShared> variables) : variables_(variables) {}
+  SharedList(std::vector<AnyShared> variables)  // NOLINT(google-explicit-constructor)
+      : variables_(std::move(variables)) {}
+  std::span<const AnyShared> variables() const noexcept { return variables_; }
+
+ private:
+  std::vector<AnyShared> variables_;
+};
+
+/// A variable and the values it gets, in a call for several: `{weights, values, {500, 784}}`, `{labels, data}`. Values stay
+/// the caller's, and must live until the call returns. A name in place of the variable is looked up, and its element type
+/// and number of dimensions are checked then.
+class Assignment {
+ public:
+  template <Element T, std::size_t N, detail::ValuesOf<T> R>
+  Assignment(const Shared<T, N>& variable, const R& values, const Shape<N>& shape)
+      : Assignment(dtype_of<T>, N, variable, delivery_of(values, shape)) {}
+  template <Element T, detail::ValuesOf<T> R>
+  Assignment(const Shared<T, 1>& variable, const R& values)
+      : Assignment(dtype_of<T>, 1, variable, delivery_of(values, Shape<1>(std::ranges::size(values)))) {}
+  template <Element T, std::size_t N>
+  Assignment(const Shared<T, N>& variable, const Data<T, N>& data)
+      : Assignment(dtype_of<T>, N, variable, {.variable = nullptr, .data = data.record()}) {}
+
+  template <std::ranges::contiguous_range R, std::size_t N>
+  Assignment(std::string_view name, const R& values, const Shape<N>& shape)
+      : Assignment(dtype_of<std::ranges::range_value_t<R>>, N, name, delivery_of(values, shape)) {}
+  template <Element T, std::size_t N>
+  Assignment(std::string_view name, const Data<T, N>& data)
+      : Assignment(dtype_of<T>, N, name, {.variable = nullptr, .data = data.record()}) {}
+
+  /// The framework's own.
+  const AnyShared& variable() const noexcept { return variable_; }
+  const detail::Delivery& delivery() const noexcept { return delivery_; }
+  DType dtype() const noexcept { return dtype_; }
+  std::size_t dimensions() const noexcept { return dimensions_; }
+
+ private:
+  Assignment(DType dtype, std::size_t dimensions, AnyShared variable, detail::Delivery delivery)
+      : variable_(std::move(variable)), delivery_(std::move(delivery)), dtype_(dtype), dimensions_(dimensions) {}
+  template <class R, std::size_t N>
+  static detail::Delivery delivery_of(const R& values, const Shape<N>& shape) {
+    detail::check_count(std::ranges::size(values), shape.extents());
+    return {.variable = nullptr, .values = std::ranges::data(values), .extents = detail::to_extents(shape)};
+  }
+
+  AnyShared variable_;
+  detail::Delivery delivery_;
+  DType dtype_;
+  std::size_t dimensions_;
+};
+
+namespace detail {
+/// The variables, each once and of this session; else throws Error (usage). `what` asks for them.
+std::vector<std::shared_ptr<VariableRecord>> resolve(const SessionCore& session, std::span<const AnyShared> variables,
+                                                     const char* what);
+std::vector<Delivery> resolve(const SessionCore& session, std::span<const Assignment> assignments, const char* what);
+std::shared_ptr<VariableRecord> find_variable(const SessionCore& session, std::string_view name, DType dtype,
+                                              std::size_t dimensions);
+
+template <class S>
+inline constexpr bool kIsShared = false;
+template <class T, std::size_t N>
+inline constexpr bool kIsShared<Shared<T, N>> = true;
+
+template <Element T, std::size_t N>
+Array<T, N> array_for_gather(const Shared<T, N>& variable) {
+  return Array<T, N>(to_shape<N>(gathered_extents(*variable.record())));
+}
+template <Element T, std::size_t N>
+Array<T, N> array_for_reduce(const Shared<T, N>& variable) {
+  return Array<T, N>(to_shape<N>(common_extents(*variable.record(), "reduce")));
+}
+}  // namespace detail
+
+}  // namespace syncrun

@@ -1,0 +1,188 @@
+// Collectives on shared variables that the master calls: checked here, done by the workers in one command.
+
+#include <cstring>
+#include <deque>
+
+#include "common/errors.hpp"
+#include "common/reduce.hpp"
+#include "common/rows.hpp"
+#include "launcher/variables.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+using Entry = SessionCore::Entry;
+
+/// What one variable's part in a collective is.
+struct Part {
+  Extents extents{};                  // as in CollectiveSlot
+  std::vector<std::int64_t> lengths;  // elements of each rank's part, where there are parts
+  std::uint64_t to = 0;
+};
+
+struct Collective {
+  const char* what;
+  CollectiveKind kind;
+  Reduction reduction = Reduction::gather;
+  int root = 0;
+  CollectiveOptions options{};
+};
+
+void check_operation(const VariableRecord& variable, const Collective& collective) {
+  const auto refuse = [&](const char* why, const std::string& advice) {
+    throw_usage(std::string(collective.what) + " of '" + variable.name + "': " + why +
+                std::string(to_string(variable.dtype)) + advice);
+  };
+  const std::string has_no = " has no " + std::string(to_string(collective.reduction));
+  if (!can_reduce(variable.dtype, collective.reduction)) refuse("", has_no);
+  const bool by_nccl = variable.session->device_kind() == DeviceKind::cuda && variable.session->world_size() > 1 &&
+                       collective.options.route == Route::device;
+  if (by_nccl && !can_reduce_by_nccl(variable.dtype, collective.reduction)) {
+    refuse("in NCCL ", has_no + ": take the way through shared memory, {.route = syncrun::Route::host}");
+  }
+}
+
+std::uint64_t write_lengths(SessionCore& session, const std::vector<std::int64_t>& lengths,
+                            std::vector<std::uint64_t>& temporaries) {
+  if (lengths.empty()) return 0;
+  const std::size_t bytes = lengths.size() * sizeof(std::int64_t);
+  const std::uint64_t offset = session.heap().allocate(bytes, SharedHeap::Contents::any, "lengths of a collective");
+  temporaries.push_back(offset);
+  std::memcpy(session.segment().at(offset), lengths.data(), bytes);
+  return offset;
+}
+
+void run(const Collective& collective, VariableList variables, const std::vector<Part>& parts) {
+  SessionCore& session = *variables.front()->session;
+  const auto read_all = [&] {
+    for (const auto& variable : variables) read_extents(*variable);
+  };
+  try {
+    session.run_system(collective.what, names_of(variables), [&](Command& command, SessionCore::InFlight& in_flight) {
+      command.kind = CommandKind::collective;
+      command.collective = collective.kind;
+      command.reduction = collective.reduction;
+      command.root = collective.root;
+      command.route = collective.options.route;
+      command.has_comm = true;
+      command.wants_vote = session.device_kind() == DeviceKind::cuda;
+      command.variables_count = static_cast<std::uint32_t>(variables.size());
+      command.collectives =
+          session.heap().allocate(sizeof(CollectiveSlot) * variables.size(), SharedHeap::Contents::any, "a collective");
+      in_flight.temporaries.push_back(command.collectives);
+      auto* slots = session.segment().at<CollectiveSlot>(command.collectives);
+      for (std::size_t i = 0; i < variables.size(); ++i) {
+        slots[i] = {variables[i]->entry, write_lengths(session, parts[i].lengths, in_flight.temporaries), parts[i].to,
+                    parts[i].extents};
+      }
+    });
+  } catch (...) {
+    if (session.is_open()) read_all();  // shapes may have changed on some ranks and not on others
+    throw;
+  }
+  read_all();
+}
+
+/// Extents of all variables, equal on all ranks, for a reduction that they have.
+std::vector<Part> reduced_parts(VariableList variables, const Collective& collective) {
+  std::vector<Part> parts;
+  for (const auto& variable : variables) {
+    check_operation(*variable, collective);
+    parts.push_back({equal_extents(*variable, collective.what), {}, 0});
+  }
+  return parts;
+}
+
+/// Each rank gets its share of the rows.
+void divide_rows(const VariableRecord& variable, Part& part) {
+  const int world_size = variable.session->world_size();
+  const auto each = static_cast<std::int64_t>(row_bytes_of(variable.dtype, {part.extents.data(), variable.dimensions}) /
+                                              size_of(variable.dtype));
+  for (int rank = 0; rank < world_size; ++rank) {
+    part.lengths.push_back(share_of(part.extents[0], world_size, rank).count() * each);
+  }
+}
+
+}  // namespace
+
+void broadcast_copies(VariableList variables, int root, const CollectiveOptions& options) {
+  SessionCore& session = *variables.front()->session;
+  const Entry guard(session);
+  check_rank(session, root, "broadcast");
+  std::vector<Part> parts;
+  for (const auto& variable : variables) {
+    const Extents& extents = variable->extents[static_cast<std::size_t>(root)];
+    const std::vector<std::size_t> bytes(variable->extents.size(), bytes_of(*variable, extents));
+    check_growth(*variable, bytes, OldCopies::reused);
+    parts.push_back({extents, {}, 0});
+  }
+  run({.what = "broadcast", .kind = CollectiveKind::broadcast, .root = root, .options = options}, variables, parts);
+  for (const auto& variable : variables) variable->has_shape = true;
+}
+
+void all_reduce_copies(VariableList variables, Reduction reduction, const CollectiveOptions& options) {
+  const Entry guard(*variables.front()->session);
+  const Collective collective{
+      .what = "all_reduce", .kind = CollectiveKind::all_reduce, .reduction = reduction, .options = options};
+  run(collective, variables, reduced_parts(variables, collective));
+}
+
+void reduce_copies(VariableList variables, Reduction reduction, int root, const CollectiveOptions& options) {
+  const Entry guard(*variables.front()->session);
+  check_rank(*variables.front()->session, root, "reduce");
+  const Collective collective{
+      .what = "reduce", .kind = CollectiveKind::reduce, .reduction = reduction, .root = root, .options = options};
+  run(collective, variables, reduced_parts(variables, collective));
+}
+
+/// A reduce_scatter whose parts are put together where the master sees them.
+void reduce_to_master(VariableList variables, Reduction reduction, const CollectiveOptions& options,
+                      std::span<void* const> values) {
+  SessionCore& session = *variables.front()->session;
+  const Entry guard(session);
+  const Collective collective{
+      .what = "reduce", .kind = CollectiveKind::reduce_scatter, .reduction = reduction, .options = options};
+  std::vector<Part> parts = reduced_parts(variables, collective);
+  std::deque<Staging> results;
+  std::vector<std::size_t> sizes;
+  for (std::size_t i = 0; i < variables.size(); ++i) {
+    const auto elements = static_cast<std::int64_t>(
+        elements_in({parts[i].extents.data(), variables[i]->dimensions}));  // in shares, not rows: there may be one row
+    for (int rank = 0; rank < session.world_size(); ++rank) {
+      parts[i].lengths.push_back(share_of(elements, session.world_size(), rank).count());
+    }
+    sizes.push_back(bytes_of(*variables[i], parts[i].extents));
+    parts[i].to = results.emplace_back(session, sizes[i], "a result on its way from the workers").offset();
+  }
+  run(collective, variables, parts);
+  for (std::size_t i = 0; i < variables.size(); ++i) {
+    if (sizes[i] != 0) std::memcpy(values[i], results[i].data(), sizes[i]);
+  }
+}
+
+void reduce_scatter_copies(VariableList variables, Reduction reduction, const CollectiveOptions& options) {
+  const Entry guard(*variables.front()->session);
+  const Collective collective{
+      .what = "reduce_scatter", .kind = CollectiveKind::reduce_scatter, .reduction = reduction, .options = options};
+  std::vector<Part> parts = reduced_parts(variables, collective);
+  for (std::size_t i = 0; i < variables.size(); ++i) divide_rows(*variables[i], parts[i]);
+  run(collective, variables, parts);
+}
+
+void all_gather_copies(VariableList variables, const CollectiveOptions& options) {
+  const Entry guard(*variables.front()->session);
+  std::vector<Part> parts;
+  for (const auto& variable : variables) {
+    Part part{extents_together(*variable, "all_gather"), {}, 0};
+    for (const Extents& own : variable->extents) {
+      part.lengths.push_back(static_cast<std::int64_t>(elements_in({own.data(), variable->dimensions})));
+    }
+    const std::vector<std::size_t> bytes(variable->extents.size(), bytes_of(*variable, part.extents));
+    check_growth(*variable, bytes, OldCopies::kept);
+    parts.push_back(std::move(part));
+  }
+  run({.what = "all_gather", .kind = CollectiveKind::all_gather, .options = options}, variables, parts);
+}
+
+}  // namespace syncrun::detail
