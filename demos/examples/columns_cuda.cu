@@ -1,5 +1,7 @@
 // columns.hpp on CUDA devices: a warp for each column of z.
 
+#include <cmath>
+
 #include "demos/examples/columns.hpp"
 
 namespace examples {

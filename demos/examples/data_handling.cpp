@@ -1,6 +1,6 @@
 // Arrays in shared memory: made of values, read and written by rows, grown with room to spare, shrunk, given back, made
 // anew, and filled from another type. After each step the workers tell what they see. (The function has a body for CPU
-// devices, so this runs on those.)
+// devices: where there are GPUs, run this with `syncrun -n cpu`.)
 
 #include <cstdio>
 #include <numeric>

@@ -31,11 +31,10 @@ class DeviceArray {
 /// The twin of Shards: rows that the GPU holds already.
 template <class T>
 struct DeviceRows {
-  std::size_t pixels;
   DeviceArray<T> images;
   DeviceArray<std::uint8_t> labels;
 
-  explicit DeviceRows(const Rows<T>& rows) : pixels(rows.pixels()), images(rows.images), labels(rows.labels) {}
+  explicit DeviceRows(const Rows<T>& rows) : images(rows.images), labels(rows.labels) {}
 };
 
 /// How well the parameters fit some rows.
