@@ -36,8 +36,9 @@ A multiply(A a, A b) noexcept {
 
 template <Reduction kReduction, class A>
 A combine(A a, A b) noexcept {
-  if constexpr (kReduction == Reduction::min) return b < a ? b : a;
-  else if constexpr (kReduction == Reduction::max) return a < b ? b : a;
+  // A NaN counts only where there is nothing else, as in NCCL and std::fmin.
+  if constexpr (kReduction == Reduction::min) return b < a || a != a ? b : a;
+  else if constexpr (kReduction == Reduction::max) return a < b || a != a ? b : a;
   else if constexpr (kReduction == Reduction::prod) return multiply(a, b);
   else return add(a, b);
 }

@@ -125,7 +125,8 @@ Woken wait_until(Doorbell& bell, WaitPolicy& policy, Patience& patience, Ready&&
       yield_core();
       if (ready()) return Woken::ready;
     }
-    if (interrupted()) return Woken::interrupted;
+    // What all have come to counts also if one of them failed right after: then it was over for all of them.
+    if (interrupted()) return ready() ? Woken::ready : Woken::interrupted;
     now = Clock::now();
     if (now < awake_until) continue;
     if (patience.is_over(now)) return Woken::expired;

@@ -211,6 +211,9 @@ void CpuComm::check_agreement(std::size_t parity) const {
     const auto describe = [&](const Contribution& one) {
       constexpr const char* kNames[] = {"barrier",   "all_reduce", "reduce", "reduce_scatter",
                                         "broadcast", "all_gather", "gather", "scatter"};
+      if (one.operation == CollectiveKind::barrier) {
+        return std::string(one.division == 0 ? "barrier" : "one that has to be set up first");
+      }
       std::string text = std::string(kNames[static_cast<int>(one.operation)]) + " of " + std::to_string(one.elements) +
                          " " + std::string(to_string(one.dtype)) + " (" + std::string(to_string(one.reduction)) + ")";
       if (differ_in_root_only) text += " with root " + std::to_string(one.root);
@@ -235,7 +238,9 @@ bool CpuComm::all_in_segment(std::size_t parity) const noexcept {
 
 // ---- operations -----------------------------------------------------------------------------------------------
 
-void CpuComm::barrier() { meet({0, 0, 0, 0, CollectiveKind::barrier, DType::uint8, Reduction::sum, 0}); }
+void CpuComm::meet_for(std::uint64_t purpose) {
+  meet({0, 0, 0, purpose, CollectiveKind::barrier, DType::uint8, Reduction::sum, 0});
+}
 
 template <class Address>
 void CpuComm::collect_sources(std::size_t parity, std::size_t skipped_bytes, Address&& address) {

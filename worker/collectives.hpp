@@ -136,6 +136,13 @@ class SoloComm : public CommCore {
   }
 };
 
+/// What ranks meet for on the host (CpuComm::meet_for) before they can meet on their devices.
+namespace purpose {
+inline constexpr std::uint64_t kMakingComm = 1;
+inline constexpr std::uint64_t kConnecting = 16;      // and the steps after
+inline constexpr std::uint64_t kFirstOf = 1U << 16U;  // an operation of NCCL's, and a root
+}  // namespace purpose
+
 /// All workers of the session, by shared memory.
 class CpuComm final : public CommCore {
  public:
@@ -157,7 +164,10 @@ class CpuComm final : public CommCore {
 
   int rank() const noexcept override { return attachment_.rank; }
   int world_size() const noexcept override { return attachment_.world_size; }
-  void barrier() override;
+  void barrier() override { meet_for(0); }
+  /// A barrier that only meets those of the same purpose: an error on every rank where others have come for another. 0: the
+  /// user's own.
+  void meet_for(std::uint64_t purpose);
   void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight) override;
   void reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight,
               int root) override;

@@ -5,7 +5,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 namespace gpu_test {
@@ -267,10 +269,26 @@ void misbehave(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> value
       case Fault::illegal_address:
         fill(worker, reinterpret_cast<float*>(16), 1, [] __device__(std::int64_t) { return 1.0F; });
         break;
+      case Fault::exception_behind: break;
       case Fault::hang: never_ends<<<1, 1, 0, worker.stream()>>>(values.data()); break;
     }
   }
   comm.all_reduce(values, sr::Reduction::sum);
+}
+
+void misbehave_at_once(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values, int rank, Fault fault) {
+  if (worker.rank() != rank) return comm.all_reduce(values, sr::Reduction::sum);
+  if (fault == Fault::exception_behind) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    throw std::runtime_error("misbehaved on purpose");
+  }
+  comm.all_reduce(values.span().first(1), sr::Reduction::sum);
+}
+
+sr::Sum<float, 1> host_output_between_collectives(sr::CudaWorker&, sr::Comm& comm, sr::Scattered<const float, 1> x,
+                                                  sr::Local<float, 1> values) {
+  comm.all_reduce(values, sr::Reduction::sum);
+  return {std::vector<float>(1, static_cast<float>(x.rows())), sr::Shape{1}};
 }
 
 sr::Avg<float> scale_and_add(sr::CudaWorker& worker, sr::Comm& comm, sr::Scattered<const float, 1> x,

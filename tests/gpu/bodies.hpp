@@ -81,8 +81,14 @@ void replayed_shares(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1>
 sr::Max<double> reduce_number(sr::CudaWorker& worker, sr::Comm& comm);
 
 /// One way to go wrong per number, on one rank, while the others are in a collective.
-enum class Fault { none, exception, other_length, leaves, kill, illegal_address, hang };
+enum class Fault { none, exception, other_length, leaves, kill, illegal_address, hang, exception_behind };
 void misbehave(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values, int rank, Fault fault);
+
+/// The same where the only collective is the one that goes wrong. exception_behind: thrown once the peers wait in it.
+void misbehave_at_once(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values, int rank, Fault fault);
+/// Host values as an output (the device is waited for), after an all_reduce of each slice. Rows count.
+sr::Sum<float, 1> host_output_between_collectives(sr::CudaWorker& worker, sr::Comm& comm,
+                                                  sr::Scattered<const float, 1> x, sr::Local<float, 1> values);
 
 /// Replayable: values = values * factor + sum over all ranks of x, and that sum's first element as a result.
 sr::Avg<float> scale_and_add(sr::CudaWorker& worker, sr::Comm& comm, sr::Scattered<const float, 1> x,

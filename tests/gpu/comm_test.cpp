@@ -69,7 +69,7 @@ TEST_P(GpuComm, OnOneRankIsACommunicatorOfOne) {
 }
 
 /// all_reduces of these lengths go different ways: see worker/cuda/peer_kernels.hpp.
-constexpr std::size_t kLengths[] = {100, 100'000, 5'000'000};
+constexpr std::size_t kLengths[] = {100, 1'000'000, 5'000'000};
 
 class GpuFault : public OnGpus {
  protected:
@@ -109,6 +109,45 @@ TEST_P(GpuFault, RanksThatDisagreeAreToldAndTheSessionGoesOn) {
       expect_usable(v);
     }
   }
+}
+
+TEST_P(GpuFault, TheFirstCollectiveOfASessionIsCalledOffLikeAnyOther) {
+  if (world_size() == 1) GTEST_SKIP() << "one rank cannot disagree";
+  const auto first = session().function(misbehave_at_once);
+  for (const Fault fault : {Fault::other_length, Fault::exception_behind}) {
+    for (const std::size_t length : kLengths) {
+      auto v = values(length);
+      const auto begin = std::chrono::steady_clock::now();
+      const sr::Error error = error_of([&] { first(v, 1, fault); });  // also right after a failed call
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10)) << error.what();
+      EXPECT_THAT(error.what(), HasSubstr(fault == Fault::other_length ? "ranks disagree" : "misbehaved on purpose"));
+    }
+  }
+  auto v = values();
+  expect_usable(v);
+}
+
+TEST_P(GpuFault, RanksThatSetUpDifferentThingsAfterAFailureAreTold) {
+  if (world_size() == 1) GTEST_SKIP() << "one rank cannot disagree";
+  const auto first = session().function(misbehave_at_once);
+  for (const std::size_t length : kLengths) {
+    auto v = values(length);
+    expect_usable(v);
+    error_of([&] { session().function(misbehave)(v, 1, Fault::exception); });  // everything has to be set up anew
+    const auto begin = std::chrono::steady_clock::now();
+    const sr::Error error = error_of([&] { first(v, 1, Fault::other_length); });
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10)) << error.what();
+    EXPECT_THAT(error.what(), HasSubstr("ranks disagree"));
+    expect_usable(v);
+  }
+}
+
+TEST_P(GpuFault, ARankWithoutRowsMayWaitLessOften) {
+  const auto f = session().function(host_output_between_collectives);
+  const auto x = session().data(std::vector<float>(2));  // none for most ranks
+  auto v = session().shared<float, 1>("v");
+  v.broadcast(std::vector<float>(1000));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(f(x, v, {.slices = 3})[0], 2);
 }
 
 TEST_P(GpuFault, AKilledWorkerInACollectiveIsNamed) {

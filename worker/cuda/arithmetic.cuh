@@ -30,8 +30,8 @@ struct Arithmetic<__nv_bfloat16> {
 template <class A>
 __device__ inline A combine(Reduction reduction, A a, A b) {
   switch (reduction) {
-    case Reduction::min: return b < a ? b : a;
-    case Reduction::max: return a < b ? b : a;
+    case Reduction::min: return b < a || a != a ? b : a;  // a NaN counts only where there is nothing else, as in NCCL
+    case Reduction::max: return a < b || a != a ? b : a;
     case Reduction::prod:
       if constexpr (std::is_integral_v<A>)
         return static_cast<A>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));

@@ -76,7 +76,8 @@ CudaDevice::CudaDevice(const DeviceContext& context)
       segment_(context.attachment.segment),
       stream_(make_stream(index_of(context.attachment.device))),
       comm_(context.attachment, context.host_comm, context.check_interrupted) {
-  comm_.use(stream_, [this] { graphs_.end_all(); });
+  comm_.use(
+      stream_, [this] { graphs_.end_all(); }, [this] { pool_.trim(); });
 }
 
 CudaDevice::~CudaDevice() {
@@ -117,7 +118,7 @@ OutputBuffer CudaDevice::adopt_output(OutputBuffer buffer) {
   if (buffer.data() == nullptr || buffer.context() == static_cast<Device*>(this)) return buffer;
   OutputBuffer adopted = allocate_output(buffer.bytes());
   // A copy from memory that is not pinned waits on the host, for what is before it as well: that may wait for peers.
-  finish();
+  finish(NcclComm::Wait::midway);
   check_cuda(cudaMemcpyAsync(adopted.data(), buffer.data(), buffer.bytes(), cudaMemcpyHostToDevice, stream_),
              "copying an output from host memory");
   check_cuda(cudaStreamSynchronize(stream_), "copying an output from host memory");
@@ -292,11 +293,11 @@ cudnnContext* CudaDevice::cudnn() {
 
 // ---- waiting --------------------------------------------------------------------------------------------------
 
-void CudaDevice::finish() {
+void CudaDevice::finish(NcclComm::Wait wait) {
   const cudaError_t refused = cudaGetLastError();  // a launch that was refused says so nowhere else
   if (refused != cudaErrorNotReady) check_cuda(refused, "what was put on the stream");
   staging_.flush(stream_);
-  comm_.note_waiting();
+  comm_.note_waiting(wait);
   await_stream();
   comm_.note_finished();
 }

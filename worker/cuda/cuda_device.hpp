@@ -89,7 +89,7 @@ class CudaDevice final : public Device {
   cudnnContext* cudnn() override;
 
   void abandon() noexcept override;
-  void finish() override;
+  void finish() override { finish(NcclComm::Wait::last); }
   bool is_lost() const noexcept override;
 
  private:
@@ -110,6 +110,7 @@ class CudaDevice final : public Device {
 
   void release_held(std::vector<void*>& held) noexcept;
   std::uint64_t share(const void* memory, std::size_t bytes);
+  void finish(NcclComm::Wait wait);
   void await_stream();
 
   const DeviceContext context_;

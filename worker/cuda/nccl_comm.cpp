@@ -16,8 +16,6 @@ namespace {
 
 static_assert(sizeof(ncclUniqueId) <= sizeof(CommId::bytes));
 
-/// Instead of a plan: see NcclComm::SettingUp.
-constexpr std::uint64_t kSettingUp = ~std::uint64_t{0};
 /// A rank that has set up what all did says so after this much, however slow its host.
 constexpr std::chrono::seconds kSetUpGrace{1};
 
@@ -50,25 +48,28 @@ void NcclComm::enter_command() noexcept {
   if (command_ == command) return;
   command_ = command;
   plan_ = 0;
-  waits_ = 0;
+  count_ = 0;
 }
 
-/// Peers that wait on the device for this rank, in a collective that it has not come to, can see where it is.
-class NcclComm::SettingUp {
- public:
-  explicit SettingUp(NcclComm& comm) noexcept : slot_(comm.attachment_.slot()) {
-    comm.enter_command();
-    slot_.plan_wait.store(0, std::memory_order_seq_cst);
-    slot_.plan.store(kSettingUp, std::memory_order_seq_cst);
-    slot_.plan_wait.store(comm.next_wait(), std::memory_order_seq_cst);
-  }
-  ~SettingUp() { slot_.plan_wait.store(0, std::memory_order_seq_cst); }
-  SettingUp(const SettingUp&) = delete;
-  SettingUp& operator=(const SettingUp&) = delete;
+/// How far a rank has come, as its peers read it in WorkerSlot::plan_wait: the command, how many collectives of it the rank
+/// has come to, and whether it waits for them or sets up the next.
+struct NcclComm::Standing {
+  static constexpr std::uint64_t kMostCounted = (std::uint64_t{1} << 22U) - 1;
+  std::uint64_t command;
+  std::uint64_t count;
+  std::uint64_t state;  // 0: neither; what the peer is at cannot be said
 
- private:
-  WorkerSlot& slot_;
+  static Standing from(std::uint64_t word) noexcept { return {word >> 24U, (word >> 2U) & kMostCounted, word & 3U}; }
+  std::uint64_t word() const noexcept { return command << 24U | std::min(count, kMostCounted) << 2U | state; }
 };
+
+void NcclComm::publish(std::uint64_t state) noexcept {
+  enter_command();
+  WorkerSlot& slot = attachment_.slot();
+  slot.plan_wait.store(0, std::memory_order_seq_cst);  // no plan is read with another's standing
+  slot.plan.store(plan_, std::memory_order_seq_cst);
+  slot.plan_wait.store(Standing{command_, count_, state}.word(), std::memory_order_seq_cst);
+}
 
 void NcclComm::check(ncclResult_t code, const char* what) {
   if (code == ncclSuccess) return;
@@ -100,7 +101,12 @@ ncclUniqueId NcclComm::exchange_id() {
 /// Ends what a failed call has left unusable: on every rank, at its next collective.
 void NcclComm::drop_stale() noexcept {
   const std::uint64_t failed = attachment_.control.header().failed_comm.load(std::memory_order_acquire);
-  if (made_at_ <= failed) abort();
+  if ((comm_ != nullptr || peers_.is_connected()) && made_at_ <= failed) abort();
+}
+
+void NcclComm::meet_to_set_up(std::uint64_t purpose) {
+  const SettingUp noted(*this);
+  host_.meet_for(purpose);
 }
 
 void NcclComm::ensure() {
@@ -110,10 +116,7 @@ void NcclComm::ensure() {
   // to: calls on a communicator that does not block cost 40 us each. NCCL_RUNTIME_CONNECT=0, which workers are started
   // with, connects everything now, so that later calls wait for nobody on the host.)
   const bool may_fail = host_command_ == attachment_.command_in_progress();
-  if (may_fail) {
-    const SettingUp noted(*this);
-    host_.barrier();
-  }
+  if (may_fail) meet_to_set_up(purpose::kMakingComm);
   const ncclUniqueId id = exchange_id();
   check(ncclCommInitRank(&comm_, world_size(), id, rank()), "ncclCommInitRank");
   made_at_ = attachment_.command_in_progress();
@@ -136,8 +139,14 @@ bool NcclComm::goes_through_peers(std::size_t bytes) {
   drop_stale();
   if (peers_.is_connected()) return true;
   if (peers_.is_out_of_reach()) return false;
-  const SettingUp noted(*this);
-  if (!peers_.connect()) return false;
+  {
+    const SettingUp noted(*this);
+    peers_.connect();
+  }
+  if (!peers_.is_connected()) {
+    peers_.give_up_memory();
+    return false;
+  }
   made_at_ = attachment_.command_in_progress();
   return true;
 }
@@ -155,18 +164,21 @@ void NcclComm::note(CollectiveKind kind, std::size_t elements, DType dtype, Redu
     plan_ = (plan_ ^ (word + 1)) * 0x9e3779b97f4a7c15ULL;
     plan_ ^= plan_ >> 29U;
   }
+  ++count_;
   is_pending_ = true;
 }
 
 void NcclComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight) {
   const ncclDataType_t type = checked_nccl_type("all_reduce", dtype, reduction);
+  // Set up first: what is noted is pending, and will be called off if a peer fails.
+  const bool through_peers = elements != 0 && goes_through_peers(elements * size_of(dtype));
+  if (elements != 0 && !through_peers) ensure();
   note(CollectiveKind::all_reduce, elements, dtype, reduction, 0);
   if (elements == 0) return;
   const bool averages = reduction == Reduction::avg;
-  if (goes_through_peers(elements * size_of(dtype))) {
+  if (through_peers) {
     return peers_.all_reduce(dtype, reduction, values, elements, averages ? share_of_rows(weight) : 1, stream_);
   }
-  ensure();
   if (averages) return average(values, elements, dtype, weight);
   check(ncclAllReduce(values, values, elements, type, nccl_op(reduction), comm_, stream_), "ncclAllReduce");
 }
@@ -233,16 +245,31 @@ std::int64_t NcclComm::agree(std::int64_t own) {
 
 // ---- waiting --------------------------------------------------------------------------------------------------
 
-void NcclComm::note_waiting() noexcept {
-  enter_command();
-  WorkerSlot& slot = attachment_.slot();
-  wait_ = next_wait();
-  ++waits_;
+void NcclComm::note_waiting(Wait wait) noexcept {
+  wait_ = wait;
   astray_since_ = {};
-  slot.plan_wait.store(0, std::memory_order_seq_cst);  // no plan is read with another's wait
-  slot.plan.store(plan_, std::memory_order_seq_cst);
-  slot.plan_wait.store(wait_, std::memory_order_seq_cst);
+  publish(static_cast<std::uint64_t>(wait));
   if (is_pending_) attachment_.mark(command_, Phase::collective);
+}
+
+/// Before the vote: a peer that goes on to the reduction of outputs is not to find that this rank will not come.
+void NcclComm::note_finished() noexcept {
+  is_pending_ = false;
+  attachment_.slot().plan_wait.store(0, std::memory_order_seq_cst);
+}
+
+/// Whether the peer and this rank, which waits, can no longer come together.
+bool NcclComm::disagrees(const Standing& peer, std::uint64_t its_plan) {
+  const bool is_last = wait_ == Wait::last;
+  if (peer.state != kIsSettingUp) {
+    if (peer.count == count_) return its_plan != plan_;
+    return peer.count < count_ ? peer.state == static_cast<std::uint64_t>(Wait::last) : is_last;
+  }
+  if (peer.count >= count_) return is_last;  // it sets up what this rank has not come to
+  // What this rank has come to as well: with the peer, which then says so at once, or alone.
+  const auto now = std::chrono::steady_clock::now();
+  if (astray_since_ == std::chrono::steady_clock::time_point{}) astray_since_ = now;
+  return now - astray_since_ >= kSetUpGrace;
 }
 
 void NcclComm::check_progress() {
@@ -250,16 +277,14 @@ void NcclComm::check_progress() {
   ncclResult_t state = ncclSuccess;
   if (comm_ != nullptr) check(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError");
   if (state != ncclSuccess && state != ncclInProgress) check(state, "a collective");
+  if (count_ >= Standing::kMostCounted) return;
   for (int other = 0; other < world_size(); ++other) {
     const WorkerSlot& slot = attachment_.control.worker(other);
-    if (slot.plan_wait.load(std::memory_order_acquire) != wait_) continue;
+    const std::uint64_t word = slot.plan_wait.load(std::memory_order_acquire);
+    const Standing peer = Standing::from(word);
+    if (other == rank() || peer.command != command_ || peer.state == 0) continue;
     const std::uint64_t plan = slot.plan.load(std::memory_order_acquire);
-    if (plan == plan_ || slot.plan_wait.load(std::memory_order_acquire) != wait_) continue;
-    if (plan == kSettingUp) {  // it may have done so just now, with all of us
-      const auto now = std::chrono::steady_clock::now();
-      if (astray_since_ == std::chrono::steady_clock::time_point{}) astray_since_ = now;
-      if (now - astray_since_ < kSetUpGrace) continue;
-    }
+    if (slot.plan_wait.load(std::memory_order_acquire) != word || !disagrees(peer, plan)) continue;
     throw_usage("ranks disagree in a collective: rank " + std::to_string(rank()) + " and rank " +
                 std::to_string(other) + " have called different ones, or in another order, or of other lengths");
   }

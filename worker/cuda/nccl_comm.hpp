@@ -40,9 +40,11 @@ class NcclComm final : public CommCore {
   NcclComm& operator=(const NcclComm&) = delete;
 
   /// `before_abort`: ends the graphs that hold collectives of this communicator, which it would wait for.
-  void use(cudaStream_t stream, std::function<void()> before_abort) {
+  /// `make_room`: gives memory back to the device that is only kept.
+  void use(cudaStream_t stream, std::function<void()> before_abort, std::function<void()> make_room) {
     stream_ = stream;
     before_abort_ = std::move(before_abort);
+    peers_.use(std::move(make_room));
   }
 
   int rank() const noexcept override { return host_.rank(); }
@@ -80,17 +82,31 @@ class NcclComm final : public CommCore {
 
   /// Collectives of this command have been put on the stream and not been waited for.
   bool is_pending() const noexcept { return is_pending_; }
+  /// Midway: the call may go on to more collectives. Last: it will not, before it has voted.
+  enum class Wait : std::uint8_t { midway = 1, last = 2 };
   /// Tells the peers, and whoever looks at this worker, what it is about to wait for.
-  void note_waiting() noexcept;
+  void note_waiting(Wait wait) noexcept;
   /// While it waits: throws Error (usage) if the ranks have come to different collectives, Error (nccl) if NCCL failed.
   void check_progress();
-  void note_finished() noexcept { is_pending_ = false; }
+  void note_finished() noexcept;
   /// Ends collectives that peers do not come to any more.
   void abort() noexcept;
 
  private:
-  /// While this rank waits for its peers on the host, to set something up.
-  class SettingUp;
+  /// While this rank waits for its peers on the host, to set something up: those that wait for it on the device, in a
+  /// collective that it has not come to, can see where it is.
+  class SettingUp {
+   public:
+    explicit SettingUp(NcclComm& comm) noexcept : comm_(comm) { comm_.publish(kIsSettingUp); }
+    ~SettingUp() { comm_.attachment_.slot().plan_wait.store(0, std::memory_order_seq_cst); }
+    SettingUp(const SettingUp&) = delete;
+    SettingUp& operator=(const SettingUp&) = delete;
+
+   private:
+    NcclComm& comm_;
+  };
+  static constexpr std::uint64_t kIsSettingUp = 3;  // of a Standing, beside Wait
+  void meet_to_set_up(std::uint64_t purpose);
   void drop_stale() noexcept;
   bool goes_through_peers(std::size_t bytes);
   ncclUniqueId exchange_id();
@@ -100,7 +116,9 @@ class NcclComm final : public CommCore {
   /// With what the collective that used the operation returned.
   void end_average(ncclRedOp_t op, ncclResult_t code, const char* what);
   void enter_command() noexcept;
-  std::uint64_t next_wait() const noexcept { return command_ << 8U | (waits_ & 0xffU); }
+  struct Standing;
+  void publish(std::uint64_t state) noexcept;
+  bool disagrees(const Standing& peer, std::uint64_t its_plan);
   void check(ncclResult_t code, const char* what);
   void note(CollectiveKind kind, std::size_t elements, DType dtype, Reduction reduction, int root,
             std::uint64_t division = 0) noexcept;
@@ -119,11 +137,11 @@ class NcclComm final : public CommCore {
   std::set<std::pair<CollectiveKind, int>>
       connected_;  // gathers and scatters, by root, that all ranks have taken part in
   std::uint64_t generation_ = 0;
-  std::uint64_t host_command_ = 0;  // the last that has collectives of its own
-  std::uint64_t command_ = 0;       // that the following belongs to
-  std::uint64_t plan_ = 0;          // hash of its collectives
-  std::uint64_t wait_ = 0;          // that this rank is in, as in WorkerSlot
-  std::uint64_t waits_ = 0;
+  std::uint64_t host_command_ = 0;                        // the last that has collectives of its own
+  std::uint64_t command_ = 0;                             // that the following belongs to
+  std::uint64_t plan_ = 0;                                // hash of its collectives
+  std::uint64_t count_ = 0;                               // of them
+  Wait wait_ = Wait::last;                                // that this rank is in
   std::chrono::steady_clock::time_point astray_since_{};  // a peer that was seen setting up
   bool is_pending_ = false;
 };

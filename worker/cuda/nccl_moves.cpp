@@ -94,11 +94,10 @@ void NcclComm::all_gather(const void* part, void* all, const Division& division)
 }
 
 /// Two ranks that have not sent to each other are connected by NCCL inside the call, which waits there, on the host, where
-/// nothing can call it off: all ranks meet first. One that has come to something else instead sees it in check_progress.
+/// nothing can call it off: all ranks meet first. Who has come to something else instead sees it in check_progress.
 void NcclComm::meet_before_first(CollectiveKind kind, const Division& division, int root) {
   if (connected_.contains({kind, root})) return;
-  note_waiting();
-  host_.barrier();
+  meet_to_set_up(purpose::kFirstOf + static_cast<std::uint64_t>(kind) + (static_cast<std::uint64_t>(root) << 8U));
   bool connects_all = true;  // nothing is sent of nothing
   for (int rank = 0; rank < world_size(); ++rank) connects_all = connects_all && division.bytes(rank) != 0;
   if (connects_all) connected_.insert({kind, root});
@@ -106,9 +105,9 @@ void NcclComm::meet_before_first(CollectiveKind kind, const Division& division, 
 
 void NcclComm::gather(const void* part, void* all, const Division& division, int root) {
   ensure();
+  if (division.all_bytes() != 0) meet_before_first(CollectiveKind::gather, division, root);
   note_moves(CollectiveKind::gather, division, root);
   if (division.all_bytes() == 0) return;
-  meet_before_first(CollectiveKind::gather, division, root);
   std::byte* const to = static_cast<std::byte*>(all);
   const auto receive = [&](int peer) {
     if (division.bytes(peer) == 0 || peer == root) return ncclSuccess;
@@ -125,9 +124,9 @@ void NcclComm::gather(const void* part, void* all, const Division& division, int
 
 void NcclComm::scatter(const void* all, void* part, const Division& division, int root) {
   ensure();
+  if (division.all_bytes() != 0) meet_before_first(CollectiveKind::scatter, division, root);
   note_moves(CollectiveKind::scatter, division, root);
   if (division.all_bytes() == 0) return;
-  meet_before_first(CollectiveKind::scatter, division, root);
   const std::byte* const from = static_cast<const std::byte*>(all);
   const auto send = [&](int peer) {
     if (division.bytes(peer) == 0 || peer == root) return ncclSuccess;

@@ -385,6 +385,22 @@ void launch(const Peers& peers, Reduction reduction, void* values, std::size_t e
 
 std::size_t peer_memory_bytes(int ranks) noexcept { return layout_for(ranks).end; }
 
+void load_peer_kernels() {
+  const auto load = [](auto* kernel) {
+    cudaFuncAttributes attributes{};
+    check_cuda(cudaFuncGetAttributes(&attributes, kernel), "loading the kernels for all_reduce");
+  };
+  for (const DType dtype : {DType::float16, DType::bfloat16, DType::float32, DType::float64, DType::int8, DType::int32,
+                            DType::int64, DType::uint8}) {
+    with_type(dtype, [&]<class T>(T*) {
+      load(&reduce_by_lines<T, true>);
+      load(&reduce_by_lines<T, false>);
+      load(&reduce_shares<T, true>);
+      load(&reduce_shares<T, false>);
+    });
+  }
+}
+
 void peer_all_reduce(const Peers& peers, DType dtype, Reduction reduction, void* values, std::size_t elements,
                      double factor, cudaStream_t stream) {
   if (elements == 0) return;

@@ -39,6 +39,9 @@ constexpr bool peers_are_faster(std::size_t bytes, int ranks) noexcept {
   return bytes <= most_line_bytes(ranks) || (bytes > kLeastShareBytes && bytes <= kMostShareBytes);
 }
 
+/// Brings them to the device now: CUDA may wait for the device when it loads one at its first launch.
+void load_peer_kernels();
+
 /// In place, in rank order: the same bits on every rank. `factor`: what this rank's values are multiplied by before (avg;
 /// rounded to the type of the elements), 1 elsewhere; 0 counts them as zero, whatever they are. Up to kMostShareBytes.
 void peer_all_reduce(const Peers& peers, DType dtype, Reduction reduction, void* values, std::size_t elements,

@@ -18,28 +18,40 @@ PeerMemory::~PeerMemory() {
   close();
 }
 
-bool PeerMemory::connect() {
+void PeerMemory::connect() {
+  check_cuda(cudaGetLastError(), "what was put on the stream");  // not to be taken for what follows
   if (state_ == State::none) {
-    const auto ranks = static_cast<std::size_t>(host_.world_size());
+    // Whatever waits for the device on the host comes after all ranks are here: then nothing on the stream waits for one
+    // that fails before.
+    host_.meet_for(purpose::kConnecting);
+    kernels::load_peer_kernels();
     const Card own = make_card();
-    std::vector<Card> cards(ranks);
-    host_.all_gather(&own, sizeof(Card), cards.data());
+    std::vector<Card> cards(static_cast<std::size_t>(host_.world_size()));
+    host_.all_gather(&own, cards.data(), Division(host_.world_size(), host_.world_size(), sizeof(Card)));
     if (!all_agree(open_all(cards.data()))) {
-      host_.barrier();  // nobody gives up memory that a peer has mapped
-      close();
+      close_peers();
+      host_.meet_for(purpose::kConnecting + 1);  // nobody gives up memory that a peer has mapped
       state_ = State::out_of_reach;
-      return false;
+      return;
     }
   }
-  host_.barrier();  // no kernel of a peer's writes here any more
+  host_.meet_for(purpose::kConnecting + 2);  // no kernel of a peer's writes here any more
   clear();
-  host_.barrier();
+  host_.meet_for(purpose::kConnecting + 3);
   state_ = State::connected;
-  return true;
+}
+
+cudaError_t PeerMemory::allocate(void** memory) const {
+  const std::size_t bytes = kernels::peer_memory_bytes(peers_.size);
+  cudaError_t code = cudaMalloc(memory, bytes);
+  if (code != cudaErrorMemoryAllocation) return code;
+  static_cast<void>(cudaGetLastError());
+  make_room_();
+  return cudaMalloc(memory, bytes);
 }
 
 /// Its memory, if it can be had; that of an attempt which was interrupted, if there was one.
-PeerMemory::Card PeerMemory::make_card() noexcept {
+PeerMemory::Card PeerMemory::make_card() {
   Card card{};
   const int ranks = host_.world_size();
   if (ranks > kernels::kMostPeers) return card;
@@ -48,7 +60,7 @@ PeerMemory::Card PeerMemory::make_card() noexcept {
   void* memory = peers_.memory[peers_.rank];
   void* word = called_off_;
   card.is_good = cudaGetDevice(&card.device) == cudaSuccess &&
-                 (memory != nullptr || cudaMalloc(&memory, kernels::peer_memory_bytes(ranks)) == cudaSuccess) &&
+                 (memory != nullptr || allocate(&memory) == cudaSuccess) &&
                  cudaIpcGetMemHandle(&card.handle, memory) == cudaSuccess &&
                  (word != nullptr || cudaHostAlloc(&word, sizeof(int), cudaHostAllocDefault) == cudaSuccess);
   peers_.memory[peers_.rank] = static_cast<std::byte*>(memory);

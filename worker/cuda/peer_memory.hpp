@@ -9,6 +9,8 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <functional>
+#include <utility>
 
 #include "worker/collectives.hpp"
 #include "worker/cuda/peer_kernels.hpp"
@@ -23,9 +25,14 @@ class PeerMemory {
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
 
-  /// Called by all ranks, in a command with collectives, unless connected or out of reach. False, on every rank, if it
-  /// turns out to be that. Throws Error (cuda), and what interrupts a meeting.
-  bool connect();
+  /// `make_room`: called where there is not enough memory on the device.
+  void use(std::function<void()> make_room) { make_room_ = std::move(make_room); }
+
+  /// Called by all ranks, in a command with collectives, unless connected or out of reach: afterwards it is one of these,
+  /// the same on every rank. Throws Error (cuda), and what interrupts a meeting.
+  void connect();
+  /// Out of reach: what was meant to be shared. Waits for the device.
+  void give_up_memory() noexcept { close(); }
   bool is_connected() const noexcept { return state_ == State::connected; }
   bool is_out_of_reach() const noexcept { return state_ == State::out_of_reach; }
   /// See kernels::peer_all_reduce. Connected; up to kernels::kMostShareBytes.
@@ -40,7 +47,8 @@ class PeerMemory {
   enum class State : std::uint8_t { none, connected, called_off, out_of_reach };
   struct Card;
 
-  Card make_card() noexcept;
+  Card make_card();
+  cudaError_t allocate(void** memory) const;
   bool open_all(const Card* cards) noexcept;
   void clear();
   void close_peers() noexcept;
@@ -51,6 +59,7 @@ class PeerMemory {
   State state_ = State::none;
   kernels::Peers peers_{};
   int* called_off_ = nullptr;  // pinned
+  std::function<void()> make_room_;
 };
 
 }  // namespace syncrun::detail
