@@ -218,6 +218,18 @@ __global__ void softmax_kernel(std::size_t rows, int classes, const std::uint8_t
   if (is_last_block(partials.counters, gridDim.x)) finish_classes(classes, dbias, loss, partials);
 }
 
+// ---- rows -----------------------------------------------------------------------------------------------------
+
+/// A warp copies a row.
+template <typename E>
+__global__ void pick_rows_kernel(std::size_t rows, std::size_t width, const std::int64_t* ids, const E* from, E* to) {
+  const std::size_t step = std::size_t{gridDim.x} * kWarps;
+  for (std::size_t row = std::size_t{blockIdx.x} * kWarps + threadIdx.y; row < rows; row += step) {
+    const E* const source = from + static_cast<std::size_t>(ids[row]) * width;
+    for (std::size_t i = threadIdx.x; i < width; i += kLanes) to[row * width + i] = source[i];
+  }
+}
+
 // ---- update ---------------------------------------------------------------------------------------------------
 
 template <bool kWhole, typename T>
@@ -289,6 +301,14 @@ void softmax_cross_entropy(std::size_t rows, std::size_t classes, const std::uin
          static_cast<int>(classes), labels, logits, bias, dlogits, dbias, loss, partials);
 }
 
+template <typename E>
+void pick_rows(std::size_t rows, std::size_t width, const std::int64_t* ids, const E* from, E* to,
+               CUstream_st* stream) {
+  if (rows == 0) return;
+  launch("pick_rows", pick_rows_kernel<E>, dim3(blocks_for(rows, kWarps, kMostGridRows)), stream, rows, width, ids,
+         from, to);
+}
+
 template <typename T>
 void nesterov_update(std::size_t count, T* params, T* velocity, const T* gradient, const double* rate,
                      const double* momentum, CUstream_st* stream) {
@@ -306,9 +326,12 @@ void nesterov_update(std::size_t count, T* params, T* velocity, const T* gradien
                                       CUstream_st*);                                                                \
   template void softmax_cross_entropy<T>(std::size_t, std::size_t, const std::uint8_t*, const T*, const T*, T*, T*, \
                                          const LossPlace&, const Partials<T>&, CUstream_st*);                       \
+  template void pick_rows<T>(std::size_t, std::size_t, const std::int64_t*, const T*, T*, CUstream_st*);            \
   template void nesterov_update<T>(std::size_t, T*, T*, const T*, const double*, const double*, CUstream_st*);
 DEMOS_INSTANTIATE(float)
 DEMOS_INSTANTIATE(double)
 #undef DEMOS_INSTANTIATE
+template void pick_rows(std::size_t, std::size_t, const std::int64_t*, const std::uint8_t*, std::uint8_t*,
+                        CUstream_st*);
 
 }  // namespace demos::cuda

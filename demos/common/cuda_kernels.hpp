@@ -93,6 +93,10 @@ bool can_fuse_head(std::size_t units, std::size_t classes);
 template <typename T>
 void train_head(const Head<T>& head, const LossPlace& loss, const Partials<T>& partials, CUstream_st* stream);
 
+/// to [rows, width] = the rows of `from` that `ids` [rows] name. Also for uint8.
+template <typename E>
+void pick_rows(std::size_t rows, std::size_t width, const std::int64_t* ids, const E* from, E* to, CUstream_st* stream);
+
 /// demos::nesterov_update; rate and momentum are in device memory.
 template <typename T>
 void nesterov_update(std::size_t count, T* params, T* velocity, const T* gradient, const double* rate,

@@ -22,6 +22,13 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Indices = std::span<const std::int64_t>;
 
+constexpr const char* kUsage =
+    R"(Trains a classifier of handwritten digits on every device at once and prints its test accuracy.
+
+usage: syncrun-mnist [OPTION...]
+       syncrun -n 4 syncrun-mnist [OPTION...]
+)";
+
 /// Passes over a worker's rows in an evaluation: the images need a quarter of the device memory.
 constexpr std::int64_t kEvaluationSlices = 4;
 
@@ -40,16 +47,16 @@ double train_epoch(Indices order, std::size_t batch_size, const std::string& lab
   return loss_sum / static_cast<double>(order.size());
 }
 
-double fraction(std::int64_t part, std::int64_t whole) {
-  return static_cast<double>(part) / static_cast<double>(whole);
-}
-
 /// A variable with these values on every device.
 template <class T>
 sr::Shared<T, 1> broadcast(sr::Session& session, std::string_view name, const std::vector<T>& values) {
   auto variable = session.shared<T, 1>(name);
   variable.broadcast(values);
   return variable;
+}
+
+double fraction(std::int64_t part, std::int64_t whole) {
+  return static_cast<double>(part) / static_cast<double>(whole);
 }
 
 template <class T>
@@ -102,7 +109,7 @@ void train(sr::Session& session, const Options& options, const Digits& digits, R
 int run(int argc, char** argv) {
   const auto options = parse_options(argc, argv);
   if (!options) {
-    std::fputs(help_text().c_str(), stdout);
+    std::fputs(help_text(kUsage).c_str(), stdout);
     return 0;
   }
   const Digits digits(options->data);

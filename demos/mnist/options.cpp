@@ -160,12 +160,8 @@ std::optional<Options> parse_options(int argc, char** argv) {
   return options;
 }
 
-std::string help_text() {
-  return R"(Trains a classifier of handwritten digits on every device at once and prints its test accuracy.
-
-usage: syncrun-mnist [OPTION...]
-       syncrun -n 4 syncrun-mnist [OPTION...]
-
+std::string help_text(std::string_view usage) {
+  return std::string(usage) + R"(
   --data DIR            IDX files, plain or .gz, named as MNIST's or as data/digits' (default: the digits that
                         come with Syncrun). The last twentieth of the training rows is held out for validation
   --model MODEL         mlp (default): two hidden layers of 800 rectified units, without dropout, which

@@ -1,6 +1,6 @@
 #pragma once
 
-// The command line of syncrun-mnist.
+// The command line of syncrun-mnist and of its serial twins.
 
 #include <cstddef>
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "demos/common/blas.hpp"
 #include "demos/common/model.hpp"
@@ -47,7 +48,7 @@ class UsageError : public std::runtime_error {
 /// Reads the command line; nothing where it asks for --help. Throws UsageError.
 std::optional<Options> parse_options(int argc, char** argv);
 
-/// What --help prints.
-std::string help_text();
+/// What --help prints: `usage`, and what the options mean.
+std::string help_text(std::string_view usage);
 
 }  // namespace mnist

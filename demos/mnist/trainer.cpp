@@ -48,18 +48,7 @@ sr::Avg<double> Trainer<T>::descend(sr::Comm& comm, const Batch& batch, Vector p
   return outcome.mean_loss;
 }
 
-template <class T>
-std::vector<T> initial_parameters(const demos::ModelSpec& model, std::size_t image_height, std::size_t image_width,
-                                  std::uint64_t seed) {
-  const demos::Network<T> network(model, image_height, image_width, kClasses);
-  std::vector<T> params(network.parameter_count());
-  network.initialize(params, seed);
-  return params;
-}
-
 template class Trainer<float>;
 template class Trainer<double>;
-template std::vector<float> initial_parameters(const demos::ModelSpec&, std::size_t, std::size_t, std::uint64_t);
-template std::vector<double> initial_parameters(const demos::ModelSpec&, std::size_t, std::size_t, std::uint64_t);
 
 }  // namespace mnist

@@ -7,10 +7,10 @@
 #include <optional>
 #include <span>
 #include <syncrun/syncrun.hpp>
-#include <vector>
 
 #include "demos/common/blas.hpp"
 #include "demos/common/network.hpp"
+#include "demos/mnist/training.hpp"
 #ifdef DEMOS_HAVE_CUDA
 #include "demos/common/cuda_network.hpp"
 #endif
@@ -18,13 +18,6 @@
 namespace mnist {
 
 namespace sr = syncrun;
-
-/// What a step needs besides arrays: the same values on every rank, where the device finds them.
-struct StepOptions {
-  double learning_rate;
-  double momentum;
-  demos::StepKey dropout;  // the masks' seed and step
-};
 
 /// How well the parameters fit some rows.
 struct Evaluation {
@@ -94,10 +87,5 @@ class Trainer {
   std::optional<demos::CudaNetwork<T>> cuda_network_;  // on CUDA devices
 #endif
 };
-
-/// The parameters that training starts from, a pure function of the seed. Master.
-template <class T>
-std::vector<T> initial_parameters(const demos::ModelSpec& model, std::size_t image_height, std::size_t image_width,
-                                  std::uint64_t seed);
 
 }  // namespace mnist

@@ -8,12 +8,17 @@ block of output under one that names the command it was printed by:
     <!-- run: syncrun -n 3 ./tour_first -->       standard output and error; process ids may differ. Without the line
                                                   of `syncrun` about devices, unless SYNCRUN_QUIET is unset (env -u)
 
-usage: check_docs.py ROOT code                    every block is its sample's text; every relative link leads somewhere
+and a block of differences under one that names two files, and maybe which of their differences:
+
+    <!-- diff: demos/a.cpp demos/b.cpp [2-4] -->  what becomes of a.cpp in b.cpp, from the second to the fourth place
+
+usage: check_docs.py ROOT code                    every block is its sample's text, or its difference; every relative link leads somewhere
        check_docs.py ROOT outputs FILE BIN [SYNCRUN]
                                                   the blocks of output in FILE, run in folder BIN
        check_docs.py --write ...                  the same, but mends the documents
 """
 
+import difflib
 import os
 import re
 import subprocess
@@ -25,7 +30,7 @@ SAMPLES = "docs/samples"
 CHECKED_LANGUAGES = {"cpp", "cmake"}
 LIMIT_S = 60
 BLOCK = re.compile(
-    r"(?P<marker><!-- (?P<kind>sample|run): (?P<what>[^\n]*?) -->\n)?```(?P<language>\w*)\n(?P<body>.*?)```", re.DOTALL
+    r"(?P<marker><!-- (?P<kind>sample|run|diff): (?P<what>[^\n]*?) -->\n)?```(?P<language>\w*)\n(?P<body>.*?)```", re.DOTALL
 )
 LINK = re.compile(r"\]\((?P<target>[^)#\s]+)(?:#[^)]*)?\)")
 
@@ -46,6 +51,20 @@ def sample_text(root: Path, what: str) -> str:
         raise ValueError(f"{name} has no region {region}")
     inner = re.sub(r"^[ ]*// \[/?\w+\]\n", "", found.group(1), flags=re.MULTILINE)
     return textwrap.dedent(inner).strip("\n") + "\n"
+
+
+def difference(root: Path, what: str) -> str:
+    """The places, from the first to the last one asked for, where two files differ."""
+    old, new, *places = what.split()
+    lines = [(root / name).read_text(encoding="utf-8").splitlines(keepends=True) for name in (old, new)]
+    text = "".join(list(difflib.unified_diff(*lines, n=0))[2:])
+    hunks = re.split(r"^@@ .*\n", text, flags=re.MULTILINE)[1:]
+    if places:
+        first, _, last = places[0].strip("[]").partition("-")
+        hunks = hunks[int(first) - 1 : int(last or first)]
+    if not hunks:
+        raise ValueError(f"{old} and {new} do not differ there")
+    return "...\n".join(hunks)
 
 
 def output_of(command: str, folder: Path, syncrun: str) -> str:
@@ -100,6 +119,7 @@ class Check:
     def code(self) -> None:
         for document in documents(self.root):
             self.blocks(document, "sample", lambda what: sample_text(self.root, what), str.__eq__)
+            self.blocks(document, "diff", lambda what: difference(self.root, what), str.__eq__)
             text = document.read_text(encoding="utf-8")
             prose = re.sub(r"```.*?```", lambda block: re.sub(r"[^\n]", " ", block[0]), text, flags=re.DOTALL)
             for match in LINK.finditer(prose):

@@ -194,6 +194,24 @@ TYPED_TEST(OnCuda, ACnnHasTheGradientOfTheCpu) {
 #endif
 }
 
+TYPED_TEST(OnCuda, PicksRows) {
+  constexpr std::size_t kWidth = 37;   // neither of whole warps nor of whole quads
+  constexpr std::size_t kRows = 9000;  // more than the warps of a grid
+  const std::vector<TypeParam> from = as<TypeParam>(noise(50 * kWidth, 1));
+  std::vector<std::int64_t> ids(kRows);
+  std::vector<TypeParam> expected;
+  for (std::size_t row = 0; row < kRows; ++row) {
+    ids[row] = static_cast<std::int64_t>(row * 7 % 50);
+    const auto begin = from.begin() + ids[row] * static_cast<std::int64_t>(kWidth);
+    expected.insert(expected.end(), begin, begin + kWidth);
+  }
+  const OnDevice<TypeParam> device_from(from);
+  const OnDevice<std::int64_t> device_ids(ids);
+  const OnDevice<TypeParam> to(std::vector<TypeParam>(expected.size()));
+  cuda::pick_rows(kRows, kWidth, device_ids.data(), device_from.data(), to.data(), nullptr);
+  EXPECT_EQ(to.read(), expected);
+}
+
 TYPED_TEST(OnCuda, NesterovsUpdateIsThatOfTheCpu) {
   for (const std::size_t count : {1, 4, 1023, 5000}) {
     std::vector<TypeParam> params = as<TypeParam>(noise(count, 1));

@@ -46,6 +46,27 @@ TEST_F(MnistOnGpus, HasTheLossesOfTheCpuInTheCnn) {
 #endif
 }
 
+TEST_F(MnistOnGpus, HasTheLossesOfItsSerialTwin) {
+  const auto expect_losses_of_the_twin = [](const Words& options, double tolerance) {
+    for (const char* input : {"host", "device"}) {
+      SCOPED_TRACE(std::string("input ") + input);
+      Words with_input = options;
+      with_input.insert(with_input.end(), {"--input", input});
+      Words twin = with_input;
+      twin.insert(twin.begin(), MNIST_SERIAL_CUDA_PROGRAM);
+      const std::vector<Losses> losses = losses_of(twin);
+      ASSERT_FALSE(losses.empty());
+      expect_equal(losses, losses_under({"--devices", "cuda0"}, with_input), tolerance);
+    }
+  };
+  expect_losses_of_the_twin({"--model", "custom_mlp:2,64,0.2,0.5", "--dtype", "float64", "--epochs", "3"},
+                            kFloat64Tolerance);
+  expect_losses_of_the_twin({"--epochs", "3"}, kFloat32Tolerance);
+#ifdef DEMOS_HAVE_CUDNN
+  expect_losses_of_the_twin({"--model", "cnn", "--dtype", "float64", "--epochs", "1"}, kFloat64Tolerance);
+#endif
+}
+
 TEST_F(MnistOnGpus, LearnsAsWellInTf32) {
   const std::vector<Losses> full = losses_under({"--devices", "cuda0"}, {"--epochs", "3"});
   const std::vector<Losses> tf32 = losses_under({"--devices", "cuda0"}, {"--epochs", "3", "--dtype", "tf32"});

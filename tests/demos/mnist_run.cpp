@@ -25,12 +25,21 @@ CommandResult run_mnist(const Words& options) {
   return run_command(command);
 }
 
-CommandResult run_mnist_under(const Words& syncrun_options, const Words& options) {
+namespace {
+
+/// syncrun-mnist with `syncrun` and these options in front.
+Words mnist_under(const Words& syncrun_options, const Words& options) {
   Words command{SYNCRUN_COMMAND};
   command.insert(command.end(), syncrun_options.begin(), syncrun_options.end());
   command.push_back(MNIST_PROGRAM);
   command.insert(command.end(), options.begin(), options.end());
-  return run_command(command);
+  return command;
+}
+
+}  // namespace
+
+CommandResult run_mnist_under(const Words& syncrun_options, const Words& options) {
+  return run_command(mnist_under(syncrun_options, options));
 }
 
 Words cpu_devices(int workers) {
@@ -41,17 +50,21 @@ Words cpu_devices(int workers) {
 
 CommandResult run_mnist_on(int workers, const Words& options) { return run_mnist_under(cpu_devices(workers), options); }
 
-std::vector<Losses> losses_under(const Words& syncrun_options, Words options) {
+std::vector<Losses> losses_of(Words command) {
   const TemporaryFolder folder;
   const fs::path file = folder / "losses";
-  options.insert(options.end(), {"--losses", file.string()});
-  const CommandResult result = run_mnist_under(syncrun_options, options);
+  command.insert(command.end(), {"--losses", file.string()});
+  const CommandResult result = run_command(command);
   EXPECT_EQ(result.exit_code, 0) << result.errors;
   std::vector<Losses> losses;
   std::ifstream lines(file);
   int epoch = 0;
   for (Losses read{}; lines >> epoch >> read.training >> read.validation;) losses.push_back(read);
   return losses;
+}
+
+std::vector<Losses> losses_under(const Words& syncrun_options, const Words& options) {
+  return losses_of(mnist_under(syncrun_options, options));
 }
 
 std::vector<Losses> losses_on(int workers, const Words& options) { return losses_under(cpu_devices(workers), options); }

@@ -36,10 +36,13 @@ CommandResult run_mnist_under(const Words& syncrun_options, const Words& options
 struct Losses {
   double training;
   double validation;
+  bool operator==(const Losses&) const = default;
 };
 
+/// Runs the demo or a twin of it, and returns the losses of every epoch.
+std::vector<Losses> losses_of(Words command);
 /// Trains under `syncrun` with these options and returns the losses of every epoch.
-std::vector<Losses> losses_under(const Words& syncrun_options, Words options);
+std::vector<Losses> losses_under(const Words& syncrun_options, const Words& options);
 /// Trains on `workers` CPU devices and returns the losses of every epoch.
 std::vector<Losses> losses_on(int workers, const Words& options);
 

@@ -1,0 +1,197 @@
+#include "demos/mnist/serial_cuda_trainer.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "demos/common/cuda_check.hpp"
+#include "demos/common/cuda_kernels.hpp"
+#ifdef DEMOS_HAVE_CUDNN
+#include <cudnn.h>
+
+#include <stdexcept>
+#include <string>
+#endif
+
+namespace mnist {
+namespace {
+
+using demos::check_cublas;
+using demos::check_cuda;
+
+constexpr int kGpu = 0;
+constexpr std::size_t kAlignment = 256;
+
+std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+void* pinned(std::size_t bytes) {
+  void* memory = nullptr;
+  check_cuda(cudaMallocHost(&memory, bytes), "cudaMallocHost");
+  return memory;
+}
+
+CUstream_st* make_stream() {
+  check_cuda(cudaSetDevice(kGpu), "cudaSetDevice");
+  cudaStream_t stream = nullptr;
+  check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  return stream;
+}
+
+cublasContext* make_cublas() {
+  cublasHandle_t handle = nullptr;
+  check_cublas(cublasCreate(&handle), "cublasCreate");
+  return handle;
+}
+
+#ifdef DEMOS_HAVE_CUDNN
+void check_cudnn(cudnnStatus_t code, const char* what) {
+  if (code != CUDNN_STATUS_SUCCESS) throw std::runtime_error(std::string(what) + ": " + cudnnGetErrorString(code));
+}
+
+cudnnContext* make_cudnn(CUstream_st* stream) {
+  cudnnHandle_t handle = nullptr;
+  check_cudnn(cudnnCreate(&handle), "cudnnCreate");
+  check_cudnn(cudnnSetStream(handle, stream), "cudnnSetStream");
+  return handle;
+}
+#else
+/// Not called: a network that needs it was refused.
+cudnnContext* make_cudnn(CUstream_st*) { return nullptr; }
+#endif
+
+}  // namespace
+
+void FreePinned::operator()(void* memory) const noexcept { static_cast<void>(cudaFreeHost(memory)); }
+void DestroyHandle::operator()(CUstream_st* stream) const noexcept { static_cast<void>(cudaStreamDestroy(stream)); }
+void DestroyHandle::operator()(cublasContext* handle) const noexcept { static_cast<void>(cublasDestroy(handle)); }
+#ifdef DEMOS_HAVE_CUDNN
+void DestroyHandle::operator()(cudnnContext* handle) const noexcept { static_cast<void>(cudnnDestroy(handle)); }
+#else
+void DestroyHandle::operator()(cudnnContext*) const noexcept {}
+#endif
+
+template <class T>
+DeviceArray<T>::DeviceArray(const std::vector<T>& values) : buffer_(values.size() * sizeof(T)) {
+  check_cuda(cudaMemcpy(buffer_.data(), values.data(), buffer_.bytes(), cudaMemcpyHostToDevice), "cudaMemcpy");
+  check_cuda(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");  // other streams do not wait for this one
+}
+
+template <class T>
+Trainer<T>::Trainer(const demos::ModelSpec& model, std::size_t image_height, std::size_t image_width,
+                    demos::MatrixMath math)
+    : stream_(make_stream()),
+      cublas_(make_cublas()),
+      network_(model, image_height, image_width, kClasses, math),
+      pixels_(image_height * image_width),
+      result_(static_cast<Evaluation*>(pinned(sizeof(Evaluation)))) {
+  check_cublas(cublasSetStream(cublas_.get(), stream_.get()), "cublasSetStream");
+  if (network_.needs_cudnn()) cudnn_.reset(make_cudnn(stream_.get()));
+}
+
+template <class T>
+double Trainer<T>::step(const Rows<T>& training, std::span<const std::int64_t> batch, const DeviceArray<T>& params,
+                        const DeviceArray<T>& velocity, const DeviceArray<T>& gradient, const StepOptions& options) {
+  const Layout at = layout(batch.size());
+  const Block host = reserve_staging(at);
+  *host.options = options;
+  std::copy(batch.begin(), batch.end(), host.ids);
+  training.pick(batch, host.images, host.labels);
+  to_device(at.end);
+  return descend(batch.size(), block_in(batch_.data(), at), params, velocity, gradient);
+}
+
+template <class T>
+double Trainer<T>::step_on_device(const DeviceRows<T>& training, std::span<const std::int64_t> batch,
+                                  const DeviceArray<T>& params, const DeviceArray<T>& velocity,
+                                  const DeviceArray<T>& gradient, const StepOptions& options) {
+  const Layout at = layout(batch.size());
+  const Block host = reserve_staging(at);
+  *host.options = options;
+  std::copy(batch.begin(), batch.end(), host.ids);
+  to_device(at.images);
+  const Block device = block_in(batch_.data(), at);
+  demos::cuda::pick_rows(batch.size(), pixels_, device.ids, training.images.data(), device.images, stream_.get());
+  demos::cuda::pick_rows(batch.size(), 1, device.ids, training.labels.data(), device.labels, stream_.get());
+  return descend(batch.size(), device, params, velocity, gradient);
+}
+
+template <class T>
+Evaluation Trainer<T>::evaluate(const Rows<T>& rows, const DeviceArray<T>& params, std::size_t slices) {
+  const std::size_t all = rows.labels.size();
+  Evaluation total;
+  for (std::size_t slice = 0, first = 0; slice < slices; ++slice) {
+    const std::size_t count = all / slices + (slice < all % slices ? 1 : 0);
+    const Layout at = layout(count);
+    const Block host = reserve_staging(at);
+    std::iota(host.ids, host.ids + count, static_cast<std::int64_t>(first));
+    rows.pick({host.ids, count}, host.images, host.labels);
+    to_device(at.end);
+    const Block device = block_in(batch_.data(), at);
+    const Evaluation part = read(network_.evaluate(handles(), {count, device.images, device.labels}, params.data()));
+    total.loss += part.loss * static_cast<double>(count);
+    total.correct += part.correct;
+    first += count;
+  }
+  total.loss /= static_cast<double>(all);
+  return total;
+}
+
+template <class T>
+typename Trainer<T>::Layout Trainer<T>::layout(std::size_t rows) const {
+  const std::size_t ids = aligned(sizeof(StepOptions));
+  const std::size_t images = ids + aligned(rows * sizeof(std::int64_t));
+  const std::size_t labels = images + aligned(rows * pixels_ * sizeof(T));
+  return {ids, images, labels, labels + rows};
+}
+
+template <class T>
+typename Trainer<T>::Block Trainer<T>::block_in(void* memory, const Layout& layout) {
+  auto* const bytes = static_cast<std::byte*>(memory);
+  return {reinterpret_cast<StepOptions*>(bytes), reinterpret_cast<std::int64_t*>(bytes + layout.ids),
+          reinterpret_cast<T*>(bytes + layout.images), reinterpret_cast<std::uint8_t*>(bytes + layout.labels)};
+}
+
+/// Room for a batch on both sides. Nothing is in flight: the GPU has been waited for.
+template <class T>
+typename Trainer<T>::Block Trainer<T>::reserve_staging(const Layout& layout) {
+  if (layout.end > batch_.bytes()) {
+    staging_.reset(pinned(layout.end));
+    batch_ = demos::DeviceBuffer(layout.end);
+  }
+  return block_in(staging_.get(), layout);
+}
+
+template <class T>
+void Trainer<T>::to_device(std::size_t bytes) const {
+  check_cuda(cudaMemcpyAsync(batch_.data(), staging_.get(), bytes, cudaMemcpyHostToDevice, stream_.get()),
+             "cudaMemcpyAsync");
+}
+
+template <class T>
+double Trainer<T>::descend(std::size_t rows, const Block& batch, const DeviceArray<T>& params,
+                           const DeviceArray<T>& velocity, const DeviceArray<T>& gradient) {
+  const demos::CudaOutcome outcome =
+      network_.loss_and_gradient(handles(), {rows, batch.images, batch.labels, batch.ids}, params.data(),
+                                 &batch.options->dropout, gradient.data());
+  demos::cuda::nesterov_update(network_.parameter_count(), params.data(), velocity.data(), gradient.data(),
+                               &batch.options->learning_rate, &batch.options->momentum, stream_.get());
+  return read(outcome).loss;
+}
+
+template <class T>
+Evaluation Trainer<T>::read(const demos::CudaOutcome& outcome) const {
+  check_cuda(cudaMemcpyAsync(&result_->loss, outcome.mean_loss, sizeof(double), cudaMemcpyDeviceToHost, stream_.get()),
+             "cudaMemcpyAsync");
+  check_cuda(
+      cudaMemcpyAsync(&result_->correct, outcome.correct, sizeof(std::int64_t), cudaMemcpyDeviceToHost, stream_.get()),
+      "cudaMemcpyAsync");
+  check_cuda(cudaStreamSynchronize(stream_.get()), "cudaStreamSynchronize");
+  return *result_;
+}
+
+template class DeviceArray<float>;
+template class DeviceArray<double>;
+template class DeviceArray<std::uint8_t>;
+template class Trainer<float>;
+template class Trainer<double>;
+
+}  // namespace mnist
