@@ -68,8 +68,9 @@ SessionCore::SessionCore(const SessionOptions& options) {
   prepare_control(control_bytes);
   policy_ = WaitPolicy::for_processes(world_size + 1, usable_cores());
 
-  nursery_ = std::make_unique<Nursery>(settings_, segment_, control_, supervisor_link());
-  nursery_->spawn_all();
+  workers_.emplace(settings_, segment_, control_);
+  nursery_ = std::make_unique<Nursery>(*workers_, settings_.grace, supervisor_link());
+  nursery_->spawn_all(settings_.start_timeout, "--start-timeout or SessionOptions::start_timeout");
   await_ready();
   nursery_->watch_lives();
   for (int rank = 0; rank < world_size; ++rank) logger_->info("{} is ready", describe_rank(rank));
@@ -281,7 +282,7 @@ void SessionCore::drain(std::uint64_t last) {
     };
     const auto lost = [&] { return header.lost.load(std::memory_order_seq_cst) != 0; };
     Woken woken = wait_until(header.to_master, policy_, patience, done, lost);
-    while (woken == Woken::expired && is_debugged(*nursery_, world_size())) {
+    while (woken == Woken::expired && is_debugged(*nursery_)) {
       patience = Patience(limit);
       woken = wait_until(header.to_master, policy_, patience, done, lost);
     }

@@ -22,6 +22,7 @@
 #include "launcher/nursery.hpp"
 #include "launcher/records.hpp"
 #include "launcher/settings.hpp"
+#include "launcher/worker_brood.hpp"
 #include "syncrun/error.hpp"
 
 namespace syncrun::detail {
@@ -143,6 +144,7 @@ class SessionCore {
   ControlBlock control_;
   SharedHeap heap_;
   WaitPolicy policy_;
+  std::optional<WorkerBrood> workers_;
   std::unique_ptr<Nursery> nursery_;
 
   std::atomic<State> state_ = State::starting;

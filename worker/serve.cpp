@@ -11,17 +11,12 @@
 #include "common/supervisor_link.hpp"
 #include "syncrun/run.hpp"
 #include "syncrun/session.hpp"
+#include "worker/parent_link.hpp"
 #include "worker/worker_core.hpp"
 
 namespace syncrun {
 
 namespace {
-
-/// Lines reach the master when they are written, not when a buffer is full.
-void flush_lines() {
-  std::setvbuf(stdout, nullptr, _IOLBF, 1U << 16U);
-  std::setvbuf(stderr, nullptr, _IOLBF, 1U << 16U);
-}
 
 int report_start_failure(detail::WorkerSlot* slot, const char* what) {
   if (slot != nullptr) {
@@ -66,7 +61,7 @@ std::optional<int> serve_if_worker(int, char**) {
   } catch (const std::exception& error) {
     return report_start_failure(nullptr, error.what());
   }
-  flush_lines();
+  detail::flush_lines();
   try {
     detail::WorkerCore core(*attachment);
     return core.serve();
