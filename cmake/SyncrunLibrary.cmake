@@ -19,6 +19,7 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/call.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/construct.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/fields.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/helper.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/signature.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/dtype.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/error.hpp
@@ -30,5 +31,6 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/session.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/shared.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/syncrun.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/task.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/version.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/worker.hpp)

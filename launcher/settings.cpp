@@ -32,14 +32,6 @@ Milliseconds seconds_from_environment(const char* name, Milliseconds otherwise) 
   return Milliseconds(static_cast<std::int64_t>(std::ceil(seconds * 1000)));
 }
 
-Milliseconds checked(Milliseconds timeout, const char* name) {
-  if (timeout.count() < 0) {
-    throw_usage(std::string("SessionOptions::") + name + " is at least 0, got " + std::to_string(timeout.count()) +
-                " ms");
-  }
-  return std::min(timeout, Patience::kLongestLimit);
-}
-
 LogLevel log_level_of(const SessionOptions& options) {
   if (options.log_level) return *options.log_level;
   const std::string text = from_environment(environment::kLogLevel);
@@ -51,18 +43,29 @@ LogLevel log_level_of(const SessionOptions& options) {
 
 }  // namespace
 
+Milliseconds check_timeout(Milliseconds timeout, const std::string& option) {
+  if (timeout.count() < 0) throw_usage(option + " is at least 0, got " + std::to_string(timeout.count()) + " ms");
+  return std::min(timeout, Patience::kLongestLimit);
+}
+
+Milliseconds resolve_timeout(const std::optional<Milliseconds>& chosen, const std::string& option) {
+  return chosen ? check_timeout(*chosen, option) : seconds_from_environment(environment::kTimeout, kDefaultCallTimeout);
+}
+
+Milliseconds resolve_start_timeout(const std::optional<Milliseconds>& chosen, const std::string& option) {
+  return chosen ? check_timeout(*chosen, option)
+                : seconds_from_environment(environment::kStartTimeout, kDefaultStartTimeout);
+}
+
 Settings resolve_settings(const SessionOptions& options) {
   Settings settings;
   const bool is_chosen = !options.devices.empty() || !options.processes.empty();
   settings.devices =
       is_chosen ? resolve_devices(options.devices, options.processes)
                 : resolve_devices(from_environment(environment::kDevices), from_environment(environment::kProcesses));
-  settings.call_timeout = options.timeout ? checked(*options.timeout, "timeout")
-                                          : seconds_from_environment(environment::kTimeout, kDefaultCallTimeout);
-  settings.start_timeout = options.start_timeout
-                               ? checked(*options.start_timeout, "start_timeout")
-                               : seconds_from_environment(environment::kStartTimeout, kDefaultStartTimeout);
-  settings.grace = checked(options.grace, "grace");
+  settings.call_timeout = resolve_timeout(options.timeout, "SessionOptions::timeout");
+  settings.start_timeout = resolve_start_timeout(options.start_timeout, "SessionOptions::start_timeout");
+  settings.grace = check_timeout(options.grace, "SessionOptions::grace");
   settings.seed = options.seed;
   settings.log_dir = options.log_dir.empty() ? from_environment(environment::kLogDir) : options.log_dir;
   if (!settings.log_dir.empty()) {

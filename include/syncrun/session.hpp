@@ -17,8 +17,10 @@
 namespace syncrun {
 
 namespace detail {
-/// Ends this process, with a message, if it is a worker that nobody has told so.
+/// Ends this process, with a message, if it is a worker (or a producer, or a task) that nobody has told so.
 void refuse_in_worker();
+/// This process serves calls.
+bool is_in_worker() noexcept;
 std::shared_ptr<SessionCore> open_session(const SessionOptions& options);
 void close_session(SessionCore& session);
 void abandon_session(SessionCore& session) noexcept;

@@ -15,5 +15,6 @@
 #include "syncrun/run.hpp"
 #include "syncrun/session.hpp"
 #include "syncrun/shared.hpp"
+#include "syncrun/task.hpp"
 #include "syncrun/version.hpp"
 #include "syncrun/worker.hpp"

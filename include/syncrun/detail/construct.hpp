@@ -18,7 +18,7 @@ namespace syncrun::detail {
 template <class T>
 inline constexpr bool kIsVector = false;
 template <class U>
-inline constexpr bool kIsVector<std::vector<U>> = std::is_trivially_copyable_v<U>;
+inline constexpr bool kIsVector<std::vector<U>> = std::is_trivially_copyable_v<U> && !std::is_same_v<U, bool>;
 
 template <class T>
 void put_argument(std::vector<std::byte>& bytes, const T& value) {
@@ -47,7 +47,7 @@ T take_argument(std::span<const std::byte>& bytes) {
   if constexpr (std::is_same_v<T, std::string> || kIsVector<T>) {
     std::uint64_t count = 0;
     take(&count, sizeof(count));
-    T value(count, {});
+    T value(count, typename T::value_type{});
     take(value.data(), count * sizeof(typename T::value_type));
     return value;
   } else {
