@@ -16,6 +16,7 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/array.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/cuda_worker.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/data.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/batch.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/call.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/construct.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/fields.hpp
@@ -26,6 +27,8 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/function.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/options.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/output.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/producer.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/queue.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/reduction.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/run.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/session.hpp

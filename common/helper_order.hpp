@@ -14,7 +14,7 @@
 
 namespace syncrun::detail {
 
-enum class HelperKind : std::uint8_t { task };
+enum class HelperKind : std::uint8_t { producer, task };
 
 struct HelperOrder {
   std::uint64_t magic;
@@ -23,6 +23,8 @@ struct HelperOrder {
   std::array<std::uint8_t, 32> build_id;  // of the master's image
   BodyEntry body;
   std::array<char, 128> name;
+  std::uint64_t queue;  // producer: offset of the QueueHeader in the segment
+  std::uint64_t seed;   // producer
   std::uint64_t arguments_bytes;
 };
 

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "common/environment.hpp"
@@ -184,6 +185,21 @@ void SessionCore::give_back_pages() {
   if (device_kind() == DeviceKind::cpu) return;
   run_system("unpin", "", [](Command& command, InFlight&) { command.kind = CommandKind::unpin; });
   heap_.trim();
+}
+
+std::uint64_t SessionCore::allocate(std::size_t bytes, SharedHeap::Contents contents, std::string_view what) {
+  try {
+    return heap_.allocate(bytes, contents, what);
+  } catch (const Error& error) {
+    if (error.native_code() != ENOMEM || device_kind() == DeviceKind::cpu) throw;
+  }
+  give_back_pages();
+  return heap_.allocate(bytes, contents, what);
+}
+
+void SessionCore::add_dependant(const std::shared_ptr<SessionDependant>& dependant) {
+  std::erase_if(dependants_, [](const auto& known) { return known.expired(); });
+  dependants_.push_back(dependant);
 }
 
 void SessionCore::run_releases() {
@@ -435,6 +451,9 @@ void SessionCore::abandon() noexcept {
   const bool was_open = state_ == State::open;
   state_ = State::closed;
   if (!birthplace_.is_here()) static_cast<void>(nursery_.release());  // its threads and its workers are elsewhere
+  for (const auto& known : dependants_) {
+    if (const auto dependant = known.lock()) dependant->end_with_session();
+  }
   if (nursery_) nursery_->expect_ends();
   nursery_.reset();
   for (auto& in_flight : in_flight_) in_flight.reset();

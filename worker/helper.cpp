@@ -37,7 +37,7 @@ std::optional<int> serve_if_helper() {
   if (std::getenv(environment::kHelper) == nullptr) return std::nullopt;
   try {
     die_with(std::stoi(take_variable(environment::kMasterPid)));
-    take_variable(environment::kHelper);
+    const int index = std::stoi(take_variable(environment::kHelper));
     FileDescriptor socket = take_descriptor(environment::kSocketFd);
     const ReceivedOrder received = read_order(take_descriptor(environment::kOrderFd));
     const HelperOrder& order = received.order;
@@ -45,6 +45,7 @@ std::optional<int> serve_if_helper() {
     check_image(order.build_id_bytes, order.build_id);
     flush_lines();
     switch (order.kind) {
+      case HelperKind::producer: return serve_producer(received, index, std::move(socket));
       case HelperKind::task: return serve_task(received, std::move(socket));
     }
     throw Error(ErrorKind::system, "the order is of no kind that this program knows");

@@ -26,7 +26,8 @@ HelperFailure current_failure() noexcept;
 /// Calls the order's function.
 void run_order(const ReceivedOrder& received, HelperCall& call);
 
-/// A task, from when its order is read. Never throws what the function throws.
+/// The two kinds of helpers, from when the order is read. What the function throws goes to the master.
+int serve_producer(const ReceivedOrder& received, int index, FileDescriptor socket);
 int serve_task(const ReceivedOrder& received, FileDescriptor socket);
 
 }  // namespace syncrun::detail

@@ -11,6 +11,8 @@
 #include "syncrun/function.hpp"
 #include "syncrun/options.hpp"
 #include "syncrun/output.hpp"
+#include "syncrun/producer.hpp"
+#include "syncrun/queue.hpp"
 #include "syncrun/reduction.hpp"
 #include "syncrun/run.hpp"
 #include "syncrun/session.hpp"
