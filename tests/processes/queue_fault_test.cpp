@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <optional>
 #include <sstream>
 #include <stdexcept>
@@ -33,6 +34,15 @@ void push_number(Producer<Numbers>& out, std::int64_t number) {
 
 std::int64_t take_number(BatchQueue<Numbers>& queue) { return queue.next().value().view()[3]; }
 
+/// Before main: a helper process that does not come as far as its function.
+const int kAtStart = [] {
+  const char* action = std::getenv("HELPER_AT_START");
+  if (action == nullptr) return 0;
+  std::fprintf(stderr, "this start is in vain\n");
+  if (std::string(action) == "hang") std::this_thread::sleep_for(1h);
+  ::_exit(9);
+}();
+
 enum class End : int { throws, throws_error, throws_number, kill, segfault, exit, quick_exit };
 
 /// Producer 1 comes to its end after some batches; the others go on for ever.
@@ -49,8 +59,8 @@ void end_so(Producer<Numbers>& out, End end, int batches) {
     case End::throws: throw std::runtime_error("no such file");
     case End::throws_error: throw Error(ErrorKind::system, "the disk is full", ENOSPC);
     case End::throws_number: throw 17;
-    case End::kill: ::raise(SIGKILL);
-    case End::segfault: ::raise(SIGSEGV);
+    case End::kill: ::raise(SIGKILL); break;
+    case End::segfault: ::raise(SIGSEGV); break;
     case End::exit: std::exit(0);
     case End::quick_exit: std::_Exit(3);
   }
@@ -133,6 +143,40 @@ TEST(Producer, ThatIsKilledReleasesTheProgramAtOnce) {
   EXPECT_LT(Clock::now() - killed, kErrorLimit);
   expect_usable(session);
   session.close();
+}
+
+TEST(Producer, ThatDiesWhileStartingIsSaidAtOnce) {
+  ASSERT_EQ(kAtStart, 0);
+  Session session(workers(1));
+  const Error error = error_of([&] {
+    session.producers(3, +[](Producer<Numbers>&) {}, kShapes,
+                      {.name = "vain", .environment = {{"HELPER_AT_START", "die"}}});
+  });
+  EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
+  EXPECT_THAT(error.what(), HasSubstr("of 'vain' was lost while starting: exited with code 9"));
+  EXPECT_THAT(error.what(), HasSubstr("this start is in vain"));
+  expect_usable(session);
+  session.close();
+}
+
+TEST(Producer, ThatHangsWhileStartingIsAnErrorAtTheDeadline) {
+  Session session({.processes = "1", .start_timeout = 500ms});
+  const Error error = error_of([&] {
+    session.producers(2, +[](Producer<Numbers>&) {}, kShapes,
+                      {.name = "vain", .environment = {{"HELPER_AT_START", "hang"}}});
+  });
+  EXPECT_EQ(error.kind(), ErrorKind::timeout);
+  EXPECT_THAT(error.what(), HasSubstr("of 'vain' did not start within 500 ms"));
+  expect_usable(session);
+  session.close();
+}
+
+TEST(Task, ThatDiesWhileStartingIsSaidToWhoWaits) {
+  auto task = syncrun::task([] {}, {.name = "vain", .environment = {{"HELPER_AT_START", "die"}}});
+  const Error error = error_of([&] { task.get(); });
+  EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
+  EXPECT_THAT(error.what(), HasSubstr("was lost before it had returned: exited with code 9"));
+  EXPECT_THAT(error.what(), HasSubstr("[vain] this start is in vain"));
 }
 
 TEST(Producer, ThatHasEndedIsNotMissed) {

@@ -1,6 +1,7 @@
 #pragma once
 
-// Construction of replicated objects: the arguments as bytes on the master, back to values on each worker.
+// Construction of replicated objects: the arguments as bytes on the master, back to values on each worker. (Producers and
+// tasks are given theirs in the same way.)
 
 #include <cstddef>
 #include <cstring>
@@ -32,8 +33,8 @@ void put_argument(std::vector<std::byte>& bytes, const T& value) {
     append(value.data(), value.size() * sizeof(typename T::value_type));
   } else {
     static_assert(std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>,
-                  "construction arguments of a replicated object are trivially copyable values, std::string or "
-                  "std::vector of trivially copyable elements");
+                  "what is built or run in other processes takes trivially copyable values, std::string or std::vector "
+                  "of trivially copyable elements as arguments");
     append(&value, sizeof(value));
   }
 }
