@@ -18,9 +18,11 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/convert.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/cuda_worker.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/data.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/batch.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/call.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/construct.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/fields.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/helper.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/names.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/passed.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/signature.hpp
@@ -32,11 +34,14 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/options.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/output.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/profile.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/producer.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/queue.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/reduction.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/run.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/session.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/shared.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/syncrun.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/task.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/train_step.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/update_rules.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/updates.hpp

@@ -29,6 +29,11 @@ inline constexpr const char* kSocketFd = "SYNCRUN_SOCKET_FD";
 inline constexpr const char* kDevice = "SYNCRUN_DEVICE";
 inline constexpr const char* kMasterPid = "SYNCRUN_MASTER_PID";
 
+// The same for a helper process (a producer, a task), besides some of the above.
+inline constexpr const char* kHelper = "SYNCRUN_HELPER";         // its index among those of the same order
+inline constexpr const char* kOrderFd = "SYNCRUN_ORDER_FD";      // see helper_order.hpp
+inline constexpr const char* kChannelFd = "SYNCRUN_CHANNEL_FD";  // a task's pipe
+
 // The field's conventional ones: set for workers, and they stay.
 inline constexpr const char* kRank = "RANK";
 inline constexpr const char* kLocalRank = "LOCAL_RANK";

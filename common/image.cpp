@@ -110,6 +110,14 @@ void* resolve(const ImageAddress& place) {
   return reinterpret_cast<void*>(*found.base + place.offset);
 }
 
+BodyPointer resolve_pointer(const BodyEntry& body) {
+  BodyPointer pointer;
+  pointer.is_member = body.is_member;
+  pointer.words = {body.words[0], body.words[1]};
+  if (body.is_relocated) pointer.words[0] = reinterpret_cast<std::uintptr_t>(resolve(body.pointer));
+  return pointer;
+}
+
 ImageAddress program_image() {
   // The program is the first module; any address in it will do, and its headers are always loaded.
   return find_module([](const dl_phdr_info&, const void*) { return true; }, nullptr).image;

@@ -16,6 +16,9 @@ ImageAddress locate(const void* address);
 /// Throws Error (system) if there is none with that build id.
 void* resolve(const ImageAddress& place);
 
+/// The function that a body's thunk calls, as this process has it. Throws as resolve does.
+BodyPointer resolve_pointer(const BodyEntry& body);
+
 /// The build id of this program; no bytes if it was linked without.
 ImageAddress program_image();
 

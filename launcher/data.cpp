@@ -37,25 +37,14 @@ void await_readers(DataRecord& record) {
 }
 
 void give_back(DataRecord& record) {
-  if (record.capacity_bytes != 0) record.session->heap().free(record.offset, SharedHeap::Giveback::now);
+  if (record.lease) record.lease.reset();
+  else if (record.capacity_bytes != 0) record.session->heap().free(record.offset, SharedHeap::Giveback::now);
   record.capacity_bytes = 0;
   record.offset = 0;
 }
 
 void set_extents(DataRecord& record, std::span<const std::int64_t> extents) {
   std::copy(extents.begin(), extents.end(), record.extents.begin());
-}
-
-/// Memory that GPUs have pinned is given back only when it is missed.
-std::uint64_t allocate(SessionCore& session, std::size_t bytes, SharedHeap::Contents contents,
-                       const std::string& what) {
-  try {
-    return session.heap().allocate(bytes, contents, what);
-  } catch (const Error& error) {
-    if (error.native_code() != ENOMEM || session.device_kind() == DeviceKind::cpu) throw;
-  }
-  session.give_back_pages();
-  return session.heap().allocate(bytes, contents, what);
 }
 
 /// "Data 'x' of shape [2, 3]", "a Data of shape [2, 3]".
@@ -78,7 +67,7 @@ std::size_t oversized(std::size_t bytes, double oversize) {
 void reallocate(DataRecord& record, std::span<const std::int64_t> extents, std::size_t capacity, std::size_t kept) {
   auto& session = *record.session;
   const std::uint64_t offset =
-      allocate(session, capacity, SharedHeap::Contents::zero, what_is_allocated(record, extents));
+      session.allocate(capacity, SharedHeap::Contents::zero, what_is_allocated(record, extents));
   if (kept != 0) std::memcpy(session.segment().at(offset), session.segment().at(record.offset), kept);
   give_back(record);
   record.offset = offset;
@@ -89,7 +78,8 @@ void reallocate(DataRecord& record, std::span<const std::int64_t> extents, std::
 
 DataRecord::~DataRecord() {
   // Nobody can read it any more: calls in flight hold the record themselves.
-  if (session && session->is_open() && capacity_bytes != 0) session->give_up(offset, SharedHeap::Giveback::now);
+  if (session && session->is_open() && capacity_bytes != 0 && !lease)
+    session->give_up(offset, SharedHeap::Giveback::now);
 }
 
 void check_count(std::size_t count, std::span<const std::int64_t> extents) {
@@ -114,7 +104,7 @@ std::shared_ptr<DataRecord> make_data(const std::shared_ptr<SessionCore>& sessio
   record->dimensions = static_cast<std::uint8_t>(extents.size());
   if (bytes != 0) {
     const auto contents = values == nullptr ? SharedHeap::Contents::zero : SharedHeap::Contents::any;
-    record->offset = allocate(*session, bytes, contents, what_is_allocated(*record, extents));
+    record->offset = session->allocate(bytes, contents, what_is_allocated(*record, extents));
     record->capacity_bytes = bytes;
     if (values != nullptr) std::memcpy(session->segment().at(record->offset), values, bytes);
   }
@@ -171,7 +161,7 @@ void free_data(DataRecord& record) {
   const SessionCore::Entry entry(*record.session);
   check_closed_for_writing(record);
   await_readers(record);
-  const bool is_much = record.capacity_bytes >= kUnpinnedFrom;
+  const bool is_much = record.capacity_bytes >= kUnpinnedFrom && !record.lease;
   give_back(record);
   record.extents[0] = 0;
   if (is_much) record.session->give_back_pages();

@@ -19,10 +19,10 @@ bool is_traced(int pid) {
 }
 }  // namespace
 
-bool is_debugged(const Nursery& nursery, int world_size) {
+bool is_debugged(const Nursery& nursery) {
   if (is_traced(::getpid())) return true;
-  for (int rank = 0; rank < world_size; ++rank) {
-    if (is_traced(nursery.pid(rank))) return true;
+  for (int child = 0; child < nursery.size(); ++child) {
+    if (is_traced(nursery.pid(child))) return true;
   }
   return false;
 }

@@ -6,7 +6,7 @@ namespace syncrun::detail {
 
 class Nursery;
 
-/// True if this process or a worker is being traced.
-bool is_debugged(const Nursery& nursery, int world_size);
+/// True if this process or a child of the nursery is being traced.
+bool is_debugged(const Nursery& nursery);
 
 }  // namespace syncrun::detail

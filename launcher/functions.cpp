@@ -6,6 +6,7 @@
 #include "common/errors.hpp"
 #include "common/image.hpp"
 #include "common/symbols.hpp"
+#include "launcher/body_entry.hpp"
 #include "launcher/session_core.hpp"
 #include "syncrun/session.hpp"
 
@@ -23,24 +24,28 @@ bool is_virtual(const BodyPointer& pointer) noexcept {
 #endif
 }
 
-BodyEntry describe_body(const Body& body) {
+}  // namespace
+
+BodyEntry describe_body(const void* thunk, const BodyPointer& pointer) {
   BodyEntry entry{};
-  entry.is_member = body.pointer.is_member;
-  entry.thunk = locate(reinterpret_cast<const void*>(body.thunk));
-  entry.words = {body.pointer.words[0], body.pointer.words[1]};
-  entry.is_relocated = body.pointer.words[0] != 0 && !is_virtual(body.pointer);
-  if (entry.is_relocated) entry.pointer = locate(reinterpret_cast<const void*>(body.pointer.words[0]));
+  entry.is_member = pointer.is_member;
+  entry.thunk = locate(thunk);
+  entry.words = {pointer.words[0], pointer.words[1]};
+  entry.is_relocated = pointer.words[0] != 0 && !is_virtual(pointer);
+  if (entry.is_relocated) entry.pointer = locate(reinterpret_cast<const void*>(pointer.words[0]));
   return entry;
 }
 
-std::string choose_name(std::string_view given, const Body& body, std::uint64_t id) {
+std::string choose_name(std::string_view given, const BodyPointer& pointer, std::string_view otherwise) {
   if (!given.empty()) return std::string(given);
-  if (!is_virtual(body.pointer)) {
-    const std::string name = function_name_at(reinterpret_cast<const void*>(body.pointer.words[0]));
+  if (!is_virtual(pointer)) {
+    const std::string name = function_name_at(reinterpret_cast<const void*>(pointer.words[0]));
     if (!name.empty()) return name;
   }
-  return "function #" + std::to_string(id);
+  return std::string(otherwise);
 }
+
+namespace {
 
 std::uint64_t write_entry(SessionCore& session, std::span<const Body> bodies, std::uint64_t id) {
   const std::uint64_t offset =
@@ -50,7 +55,9 @@ std::uint64_t write_entry(SessionCore& session, std::span<const Body> bodies, st
   try {
     for (const Body& body : bodies) {
       for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda}) {
-        if (runs_on(body.device, kind)) entry.bodies[static_cast<std::size_t>(kind)] = describe_body(body);
+        if (!runs_on(body.device, kind)) continue;
+        entry.bodies[static_cast<std::size_t>(kind)] =
+            describe_body(reinterpret_cast<const void*>(body.thunk), body.pointer);
       }
     }
   } catch (...) {
@@ -69,7 +76,7 @@ std::shared_ptr<FunctionRecord> define_function(const std::shared_ptr<SessionCor
   if (object && object->session != session) throw_usage("the replicated object is of another session");
   const std::uint64_t id = session->new_id();
   auto record = std::make_shared<FunctionRecord>();
-  record->name = choose_name(name, bodies.front(), id);
+  record->name = choose_name(name, bodies.front().pointer, "function #" + std::to_string(id));
   record->signature = signature;
   record->object = std::move(object);
   for (const Body& body : bodies) {

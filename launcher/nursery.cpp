@@ -29,12 +29,12 @@ constexpr Milliseconds kReapLimit = std::chrono::seconds(5);
 constexpr Milliseconds kRetryLap{50};
 // How often a wait looks at the clock.
 constexpr Milliseconds kLap{100};
-// At the end, how long the reader of workers' output may take nothing: after healthy ends, and when an error waits for
+// At the end, how long the reader of children's output may take nothing: after healthy ends, and when an error waits for
 // it. And how long it may take in all.
 constexpr Milliseconds kReaderLimit = std::chrono::seconds(2);
 constexpr Milliseconds kHurriedReaderLimit{250};
 constexpr Milliseconds kLongestFlush = std::chrono::seconds(30);
-// Reads of a dead worker's pipe: what it wrote fits; who still writes is not the worker.
+// Reads of a dead child's pipe: what it wrote fits; who still writes is not the child.
 constexpr int kLastReads = 64;
 
 void block_signals() noexcept {
@@ -47,15 +47,13 @@ int to_poll_limit(Milliseconds limit) noexcept { return static_cast<int>(limit.c
 
 }  // namespace
 
-Nursery::Nursery(const Settings& settings, const Segment& segment, ControlBlock control,
-                 const SupervisorLink& supervisor)
-    : settings_(settings),
-      segment_(segment),
-      control_(control),
+Nursery::Nursery(Brood& brood, Milliseconds grace, const SupervisorLink& supervisor)
+    : brood_(brood),
+      grace_(grace),
       supervisor_(supervisor),
       output_(STDOUT_FILENO),
       error_(STDERR_FILENO),
-      workers_(settings.devices.size()),
+      children_(static_cast<std::size_t>(brood.size())),
       epoll_(check_system(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
       wake_(check_system(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")) {}
 
@@ -64,7 +62,7 @@ Nursery::~Nursery() {
   closes_.store(true);
   kill_all();
   if (thread_.joinable()) {
-    await_all_ends(std::max(settings_.grace, kReapLimit));
+    await_all_ends(std::max(grace_, kReapLimit));
     stops_.store(true);
     ::eventfd_write(wake_.get(), 1);  // fails only if it was rung already
     thread_.join();
@@ -74,13 +72,13 @@ Nursery::~Nursery() {
 
 // ---- birth ----------------------------------------------------------------------------------------------------
 
-void Nursery::spawn_all() {
+void Nursery::spawn_all(Milliseconds limit, std::string_view limit_name) {
   thread_ = std::thread(&Nursery::run, this);
   std::unique_lock lock(mutex_);
-  if (!await_change(lock, Patience(settings_.start_timeout), [this] { return spawned_; })) {
-    throw Error(ErrorKind::timeout, "the workers' processes were not started within " +
-                                        std::to_string(settings_.start_timeout.count()) +
-                                        " ms (--start-timeout or SessionOptions::start_timeout sets another limit)");
+  if (!await_change(lock, Patience(limit), [this] { return spawned_; })) {
+    throw Error(ErrorKind::timeout, "the processes of " + brood_.describe() + " were not started within " +
+                                        std::to_string(limit.count()) + " ms (" + std::string(limit_name) +
+                                        " sets another limit)");
   }
   if (spawn_error_) std::rethrow_exception(spawn_error_);
 }
@@ -108,20 +106,20 @@ void Nursery::run() noexcept {
 }
 
 void Nursery::watch_lives() {
-  for (int rank = 0; rank < control_.world_size(); ++rank) {
-    life_watchers_.emplace_back([this, rank] {
+  for (int child = 0; child < size(); ++child) {
+    life_watchers_.emplace_back([this, child] {
       block_signals();
-      if (await_death(control_.worker(rank).life, stops_)) raise_loss(rank);
+      if (await_death(brood_.life_of(child), stops_)) raise_loss(child);
     });
   }
 }
 
 // ---- watching -------------------------------------------------------------------------------------------------
 
-bool Nursery::watch(int fd, Source source, int rank) noexcept {
+bool Nursery::watch(int fd, Source source, int child) noexcept {
   epoll_event event{};
   event.events = EPOLLIN;
-  event.data.u64 = static_cast<std::uint64_t>(rank) << 2U | static_cast<std::uint64_t>(source);
+  event.data.u64 = static_cast<std::uint64_t>(child) << 2U | static_cast<std::uint64_t>(source);
   return ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
@@ -135,8 +133,8 @@ void Nursery::loop() {
     const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
     if (count < 0 && errno != EINTR) std::this_thread::sleep_for(kRetryLap);  // the program closed our descriptors
     for (int i = 0; i < count; ++i) on_event(events[static_cast<std::size_t>(i)].data.u64);
-    for (int rank = 0; rank < control_.world_size(); ++rank) {
-      if (workers_[static_cast<std::size_t>(rank)].is_zombie) reap(rank);
+    for (int index = 0; index < size(); ++index) {
+      if (children_[static_cast<std::size_t>(index)].is_zombie) reap(index);
     }
     for (Outlet* outlet : {&output_, &error_}) {
       if (!outlet->is_blocked()) outlet->flush();
@@ -148,8 +146,8 @@ void Nursery::loop() {
 /// Sleeps until there is something to do, and writes what a reader has made room for.
 void Nursery::await_events() {
   int limit = -1;
-  const auto is_zombie = [](const Worker& worker) { return worker.is_zombie; };
-  if (std::any_of(workers_.begin(), workers_.end(), is_zombie)) limit = to_poll_limit(kRetryLap);
+  const auto is_zombie = [](const Child& child) { return child.is_zombie; };
+  if (std::any_of(children_.begin(), children_.end(), is_zombie)) limit = to_poll_limit(kRetryLap);
   flush_when_writable(limit, {epoll_.get(), POLLIN, 0});
 }
 
@@ -163,19 +161,19 @@ void Nursery::flush_when_writable(int limit_ms, pollfd other) {
 }
 
 void Nursery::on_event(std::uint64_t tag) {
-  const int rank = static_cast<int>(tag >> 2U);
-  Worker& worker = workers_[static_cast<std::size_t>(rank)];
+  const int index = static_cast<int>(tag >> 2U);
+  Child& child = children_[static_cast<std::size_t>(index)];
   switch (static_cast<Source>(tag & 3U)) {
     case Source::wake: return;
-    case Source::death: return bury(rank);
-    case Source::output: return read_some(worker.output);
-    case Source::error: return read_some(worker.error);
+    case Source::death: return bury(index);
+    case Source::output: return read_some(child.output);
+    case Source::error: return read_some(child.error);
   }
 }
 
-/// Reads from a worker, unless nobody reads us: then the worker waits in its own writes until somebody does.
+/// Reads from a child, unless nobody reads us: then the child waits in its own writes until somebody does.
 void Nursery::read_some(Stream& stream) {
-  WorkerOutput& reader = *stream.reader;
+  ChildOutput& reader = *stream.reader;
   if (reader.fd() < 0) return;
   if (reader.outlet().is_full()) {
     unwatch(reader.fd());
@@ -186,15 +184,15 @@ void Nursery::read_some(Stream& stream) {
 }
 
 void Nursery::resume_streams() noexcept {
-  const auto resume = [this](Stream& stream, Source source, int rank) {
+  const auto resume = [this](Stream& stream, Source source, int index) {
     if (!stream.is_paused || !stream.reader->outlet().is_half_empty()) return;
     // A failure (no memory) is tried again after the next event.
-    stream.is_paused = stream.reader->fd() >= 0 && !watch(stream.reader->fd(), source, rank);
+    stream.is_paused = stream.reader->fd() >= 0 && !watch(stream.reader->fd(), source, index);
   };
-  for (int rank = 0; rank < control_.world_size(); ++rank) {
-    Worker& worker = workers_[static_cast<std::size_t>(rank)];
-    resume(worker.output, Source::output, rank);
-    resume(worker.error, Source::error, rank);
+  for (int index = 0; index < size(); ++index) {
+    Child& child = children_[static_cast<std::size_t>(index)];
+    resume(child.output, Source::output, index);
+    resume(child.error, Source::error, index);
   }
 }
 
@@ -205,25 +203,19 @@ void Nursery::end_stream(Stream& stream) {
 
 // ---- deaths ---------------------------------------------------------------------------------------------------
 
-void Nursery::raise_loss(int rank) noexcept {
-  if (expects_ends_.load()) return;
-  auto& header = control_.header();
-  std::uint64_t none = 0;
-  header.lost.compare_exchange_strong(none, static_cast<std::uint64_t>(rank) + 1, std::memory_order_seq_cst);
-  header.to_master.wake();
-  header.to_peers.wake();
-  header.to_workers.wake();
+void Nursery::raise_loss(int child) noexcept {
+  if (!expects_ends_.load()) brood_.on_loss(child);
 }
 
-/// The worker is a zombie: release those who wait for it, end what it started, read its last words, and reap it.
-void Nursery::bury(int rank) {
-  raise_loss(rank);
-  Worker& worker = workers_[static_cast<std::size_t>(rank)];
-  unwatch(worker.pidfd.get());
-  ::kill(-worker.pid, SIGKILL);  // its group; the pid cannot be anybody else's before it is reaped
-  read_last_words(worker.output);
-  read_last_words(worker.error);
-  reap(rank);
+/// The child is a zombie: release those who wait for it, end what it started, read its last words, and reap it.
+void Nursery::bury(int index) {
+  raise_loss(index);
+  Child& child = children_[static_cast<std::size_t>(index)];
+  unwatch(child.pidfd.get());
+  ::kill(-child.pid, SIGKILL);  // its group; the pid cannot be anybody else's before it is reaped
+  read_last_words(child.output);
+  read_last_words(child.error);
+  reap(index);
 }
 
 /// What it wrote is in the pipe; who else holds the other end is being killed.
@@ -236,21 +228,21 @@ void Nursery::read_last_words(Stream& stream) {
 }
 
 /// Does not wait: a debugger that is attached may hold the zombie as long as it likes, and the loop comes back to it.
-void Nursery::reap(int rank) {
-  Worker& worker = workers_[static_cast<std::size_t>(rank)];
+void Nursery::reap(int index) {
+  Child& child = children_[static_cast<std::size_t>(index)];
   {
     const std::lock_guard lock(mutex_);
     siginfo_t info{};
     const bool knows =
-        ::waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(worker.pidfd.get()), &info, WEXITED | WNOHANG) == 0;
-    worker.is_zombie = knows && info.si_pid == 0;
-    if (worker.is_zombie) return;
-    worker.wait_status = kUnknownStatus;
-    if (knows) worker.wait_status = info.si_code == CLD_EXITED ? info.si_status << 8 : info.si_status;
-    worker.pidfd.reset();
+        ::waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(child.pidfd.get()), &info, WEXITED | WNOHANG) == 0;
+    child.is_zombie = knows && info.si_pid == 0;
+    if (child.is_zombie) return;
+    child.wait_status = kUnknownStatus;
+    if (knows) child.wait_status = info.si_code == CLD_EXITED ? info.si_status << 8 : info.si_status;
+    child.pidfd.reset();
   }
   changed_.notify_all();
-  supervisor_.send({SupervisorMessage::Kind::ended, worker.pid, {}});
+  supervisor_.send({SupervisorMessage::Kind::ended, child.pid, {}});
 }
 
 // ---- ends -----------------------------------------------------------------------------------------------------
@@ -265,28 +257,27 @@ bool Nursery::await_change(std::unique_lock<std::mutex>& lock, Patience patience
   return true;
 }
 
-std::optional<int> Nursery::await_end(int rank, Milliseconds limit) {
+std::optional<int> Nursery::await_end(int index, Milliseconds limit) {
   std::unique_lock lock(mutex_);
-  const Worker& worker = workers_[static_cast<std::size_t>(rank)];
-  const auto has_ended = [&] { return worker.wait_status.has_value(); };
+  const Child& child = children_[static_cast<std::size_t>(index)];
+  const auto has_ended = [&] { return child.wait_status.has_value(); };
   if (limit.count() > 0) await_change(lock, Patience(limit), has_ended);
-  return worker.wait_status;
+  return child.wait_status;
 }
 
 bool Nursery::await_all_ends(Milliseconds limit) {
   std::unique_lock lock(mutex_);
   const auto have_ended = [this] {
-    return spawned_ && std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
-             return worker.pid < 0 || worker.wait_status.has_value();
-           });
+    return spawned_ && std::all_of(children_.begin(), children_.end(),
+                                   [](const Child& child) { return child.pid < 0 || child.wait_status.has_value(); });
   };
   return limit.count() > 0 ? await_change(lock, Patience(limit), have_ended) : have_ended();
 }
 
-/// What workers have said is passed on as long as the reader takes it. (No worker is left to say more.)
+/// What children have said is passed on as long as the reader takes it. (None is left to say more.)
 void Nursery::flush_the_rest() {
   const bool is_healthy =
-      std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.wait_status == 0; });
+      std::all_of(children_.begin(), children_.end(), [](const Child& child) { return child.wait_status == 0; });
   const auto waiting_bytes = [this] { return output_.waiting_bytes() + error_.waiting_bytes(); };
   const Milliseconds limit = is_healthy ? kReaderLimit : kHurriedReaderLimit;
   Patience patience(limit);
@@ -297,34 +288,34 @@ void Nursery::flush_the_rest() {
     left = waiting_bytes();
   }
   if (output_.waiting_bytes() == 0 || error_.waiting_bytes() != 0) return;
-  error_.push("syncrun: ", std::to_string(output_.waiting_bytes()) +
-                               " bytes of the workers' standard output are lost: nobody reads them");
+  error_.push("syncrun: ", std::to_string(output_.waiting_bytes()) + " bytes of the standard output of " +
+                               brood_.describe() + " are lost: nobody reads them");
   error_.flush();
 }
 
 void Nursery::kill_all() noexcept {
   const std::lock_guard lock(mutex_);
-  for (const Worker& worker : workers_) {
-    if (worker.pid < 0 || worker.wait_status) continue;
-    ::kill(-worker.pid, SIGKILL);
-    ::kill(worker.pid, SIGKILL);  // in case it has not yet come as far as leading its group
+  for (const Child& child : children_) {
+    if (child.pid < 0 || child.wait_status) continue;
+    ::kill(-child.pid, SIGKILL);
+    ::kill(child.pid, SIGKILL);  // in case it has not yet come as far as leading its group
   }
 }
 
-int Nursery::stop_signal(int rank) const {
+int Nursery::stop_signal(int index) const {
   const std::lock_guard lock(mutex_);
-  const Worker& worker = workers_[static_cast<std::size_t>(rank)];
+  const Child& child = children_[static_cast<std::size_t>(index)];
   siginfo_t info{};
-  if (!worker.pidfd.is_open() || ::waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(worker.pidfd.get()), &info,
-                                          WSTOPPED | WNOHANG | WNOWAIT) != 0) {
+  if (!child.pidfd.is_open() || ::waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(child.pidfd.get()), &info,
+                                         WSTOPPED | WNOHANG | WNOWAIT) != 0) {
     return 0;
   }
   return info.si_pid == 0 ? 0 : info.si_status;
 }
 
-std::vector<std::string> Nursery::last_stderr(int rank) {
+std::vector<std::string> Nursery::last_stderr(int index) {
   const std::lock_guard lock(mutex_);
-  const auto& error = workers_[static_cast<std::size_t>(rank)].error.reader;
+  const auto& error = children_[static_cast<std::size_t>(index)].error.reader;
   return error ? error->tail() : std::vector<std::string>();
 }
 

@@ -1,13 +1,15 @@
 #pragma once
 
-// Where workers are born, watched and buried. One thread owns all of it: it spawns the workers (they are killed when it
-// ends), waits for their deaths and their output, and reaps them. The workers are passive. Nothing that this thread does
-// waits for anybody else: not for who reads the output (launcher/outlet.hpp), not for a debugger that holds a zombie.
+// Where child processes are born, watched and buried: the workers of a session, the producers of a queue, a task. One
+// thread owns all of it: it spawns the children (they are killed when it ends), waits for their deaths and their output,
+// and reaps them. The children are passive, and who they are is the brood's to say (launcher/brood.hpp). Nothing that
+// this thread does waits for anybody else: not for who reads the output (launcher/outlet.hpp), not for a debugger that
+// holds a zombie.
 //
 //   not started --spawn--> running --exit, signal--> dead (a zombie: its group is killed) --waitid--> reaped
 //
-// A second sign of death comes earlier, from one small thread per worker that waits for the worker's robust mutex
-// (common/life.hpp). Both raise `lost` in the control block and ring every bell.
+// A second sign of death comes earlier, from one small thread per child that waits for the child's robust mutex
+// (common/life.hpp). Both tell the brood.
 
 #include <atomic>
 #include <condition_variable>
@@ -20,56 +22,55 @@
 #include <thread>
 #include <vector>
 
-#include "common/control_block.hpp"
 #include "common/file_descriptor.hpp"
-#include "common/segment.hpp"
 #include "common/supervisor_link.hpp"
 #include "common/wait.hpp"
+#include "launcher/brood.hpp"
+#include "launcher/child_output.hpp"
 #include "launcher/outlet.hpp"
-#include "launcher/settings.hpp"
 #include "launcher/spawn.hpp"
-#include "launcher/worker_output.hpp"
 
 namespace syncrun::detail {
 
 class Nursery {
  public:
-  /// Refers to all of them as long as it lives.
-  Nursery(const Settings& settings, const Segment& segment, ControlBlock control, const SupervisorLink& supervisor);
+  /// Refers to both as long as it lives. `grace`: how long its end may wait for the children's, at least.
+  Nursery(Brood& brood, Milliseconds grace, const SupervisorLink& supervisor);
   /// Kills what is left and reaps it, and passes their last output on if somebody reads it. Bounded, but for a fork or
   /// exec that does not return.
   ~Nursery();
   Nursery(const Nursery&) = delete;
   Nursery& operator=(const Nursery&) = delete;
 
-  /// Starts all workers. Throws Error (system) if one cannot be started, Error (timeout) if that takes longer than
-  /// the settings' start_timeout.
-  void spawn_all();
-  /// Watches for deaths by the workers' signs of life, from when all of them hold theirs.
+  /// Starts all children. Throws Error (system) if one cannot be started, Error (timeout) if that takes longer than
+  /// `limit`, which `limit_name` sets.
+  void spawn_all(Milliseconds limit, std::string_view limit_name);
+  /// Watches for deaths by the children's signs of life, from when all of them hold theirs.
   void watch_lives();
-  /// From now on a worker that ends is not a loss.
+  /// From now on a child that ends is not a loss.
   void expect_ends() noexcept { expects_ends_.store(true); }
 
-  /// How a worker ended, once it was reaped; waits for at most `limit` (zero: only looks), time in which this process
+  /// How a child ended, once it was reaped; waits for at most `limit` (zero: only looks), time in which this process
   /// was stopped not counted.
-  std::optional<int> await_end(int rank, Milliseconds limit);
+  std::optional<int> await_end(int child, Milliseconds limit);
   bool await_all_ends(Milliseconds limit);
-  /// SIGKILL for the process groups of all workers that are left.
+  /// SIGKILL for the process groups of all children that are left.
   void kill_all() noexcept;
 
-  int pid(int rank) const noexcept { return workers_[static_cast<std::size_t>(rank)].pid; }
-  /// The signal that a worker stands still by, or 0.
-  int stop_signal(int rank) const;
+  int size() const noexcept { return static_cast<int>(children_.size()); }
+  int pid(int child) const noexcept { return children_[static_cast<std::size_t>(child)].pid; }
+  /// The signal that a child stands still by, or 0.
+  int stop_signal(int child) const;
   /// The last lines of its standard error.
-  std::vector<std::string> last_stderr(int rank);
+  std::vector<std::string> last_stderr(int child);
 
  private:
-  enum class Source : std::uint64_t { wake, death, output, error };  // in an event's two low bits; the rank is above
+  enum class Source : std::uint64_t { wake, death, output, error };  // in an event's two low bits; the child is above
   struct Stream {
-    std::unique_ptr<WorkerOutput> reader;
+    std::unique_ptr<ChildOutput> reader;
     bool is_paused = false;  // not watched, since its outlet is full
   };
-  struct Worker {
+  struct Child {
     int pid = -1;
     FileDescriptor pidfd;
     FileDescriptor socket;  // its other end sees end of file when this process dies
@@ -83,9 +84,8 @@ class Nursery {
   // All of these run in the nursery's thread.
   void run() noexcept;
   void give_birth();
-  void spawn_worker(int rank);
-  SpawnRequest request_for(int rank, int socket, int output, int error) const;
-  bool watch(int fd, Source source, int rank) noexcept;
+  void spawn_child(int index);
+  bool watch(int fd, Source source, int child) noexcept;
   void unwatch(int fd) noexcept;
   void loop();
   void await_events();
@@ -94,21 +94,20 @@ class Nursery {
   void read_some(Stream& stream);
   void resume_streams() noexcept;
   void end_stream(Stream& stream);
-  void bury(int rank);
+  void bury(int index);
   void read_last_words(Stream& stream);
-  void reap(int rank);
+  void reap(int index);
   void flush_the_rest();
 
-  void raise_loss(int rank) noexcept;
+  void raise_loss(int child) noexcept;
   template <class Holds>
   bool await_change(std::unique_lock<std::mutex>& lock, Patience patience, Holds holds);
 
-  const Settings& settings_;
-  const Segment& segment_;
-  ControlBlock control_;
+  Brood& brood_;
+  Milliseconds grace_;
   const SupervisorLink& supervisor_;
 
-  // Guards what other threads see of workers_ (pid, pidfd, readers, wait_status) where it changes, and the two below;
+  // Guards what other threads see of children_ (pid, pidfd, readers, wait_status) where it changes, and the two below;
   // held only for as long as it takes to look or to set.
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -120,7 +119,7 @@ class Nursery {
   std::atomic<bool> stops_{false};   // all threads are to end
   Outlet output_;
   Outlet error_;
-  std::vector<Worker> workers_;
+  std::vector<Child> children_;
   FileDescriptor epoll_;
   FileDescriptor wake_;
   std::thread thread_;

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -72,8 +73,9 @@ SessionCore::SessionCore(const SessionOptions& options) {
   prepare_control(control_bytes);
   policy_ = WaitPolicy::for_processes(world_size + 1, usable_cores());
 
-  nursery_ = std::make_unique<Nursery>(settings_, segment_, control_, supervisor_link());
-  nursery_->spawn_all();
+  workers_.emplace(settings_, segment_, control_);
+  nursery_ = std::make_unique<Nursery>(*workers_, settings_.grace, supervisor_link());
+  nursery_->spawn_all(settings_.start_timeout, "--start-timeout or SessionOptions::start_timeout");
   await_ready();
   nursery_->watch_lives();
   for (int rank = 0; rank < world_size; ++rank) logger_->info("{} is ready", describe_rank(rank));
@@ -223,6 +225,21 @@ void SessionCore::give_back_pages() {
   heap_.trim();
 }
 
+std::uint64_t SessionCore::allocate(std::size_t bytes, SharedHeap::Contents contents, std::string_view what) {
+  try {
+    return heap_.allocate(bytes, contents, what);
+  } catch (const Error& error) {
+    if (error.native_code() != ENOMEM || device_kind() == DeviceKind::cpu) throw;
+  }
+  give_back_pages();
+  return heap_.allocate(bytes, contents, what);
+}
+
+void SessionCore::add_dependant(const std::shared_ptr<SessionDependant>& dependant) {
+  std::erase_if(dependants_, [](const auto& known) { return known.expired(); });
+  dependants_.push_back(dependant);
+}
+
 void SessionCore::run_releases() {
   for (;;) {
     std::function<void()> release;
@@ -322,7 +339,7 @@ void SessionCore::drain(std::uint64_t last) {
     };
     const auto lost = [&] { return header.lost.load(std::memory_order_seq_cst) != 0; };
     Woken woken = wait_until(header.to_master, policy_, patience, done, lost);
-    while (woken == Woken::expired && is_debugged(*nursery_, world_size())) {
+    while (woken == Woken::expired && is_debugged(*nursery_)) {
       patience = Patience(limit);
       woken = wait_until(header.to_master, policy_, patience, done, lost);
     }
@@ -479,6 +496,9 @@ void SessionCore::abandon() noexcept {
   const bool was_open = state_ == State::open;
   state_ = State::closed;
   if (!birthplace_.is_here()) static_cast<void>(nursery_.release());  // its threads and its workers are elsewhere
+  for (const auto& known : dependants_) {
+    if (const auto dependant = known.lock()) dependant->end_with_session();
+  }
   if (nursery_) nursery_->expect_ends();
   nursery_.reset();
   if (birthplace_.is_here()) end_profile();

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/control_block.hpp"
@@ -24,9 +25,17 @@
 #include "launcher/records.hpp"
 #include "launcher/settings.hpp"
 #include "launcher/variable_names.hpp"
+#include "launcher/worker_brood.hpp"
 #include "syncrun/error.hpp"
 
 namespace syncrun::detail {
+
+/// What lives on a session and has processes of its own: ends with it.
+class SessionDependant {
+ public:
+  virtual ~SessionDependant() = default;
+  virtual void end_with_session() noexcept = 0;
+};
 
 class SessionCore {
  public:
@@ -110,6 +119,9 @@ class SessionCore {
   void give_up(std::uint64_t offset, SharedHeap::Giveback giveback) noexcept;
   /// Memory on CUDA devices is pinned and stays so when a Data is freed; this gives all that is free to the system.
   void give_back_pages();
+  /// Memory of the heap; that which GPUs have pinned is given back only when it is missed. Throws Error (system).
+  std::uint64_t allocate(std::size_t bytes, SharedHeap::Contents contents, std::string_view what);
+  void add_dependant(const std::shared_ptr<SessionDependant>& dependant);
   void run_releases();
   /// A failure has reached the program: it need not surface again where a dropped future had it first.
   void has_surfaced(const std::exception_ptr& failure) noexcept {
@@ -154,6 +166,7 @@ class SessionCore {
   ControlBlock control_;
   SharedHeap heap_;
   WaitPolicy policy_;
+  std::optional<WorkerBrood> workers_;
   std::unique_ptr<Nursery> nursery_;
   std::unique_ptr<Profiler> profiler_;
   std::optional<Error> profile_failure_;  // it could not be written
@@ -174,6 +187,7 @@ class SessionCore {
   std::atomic<bool> has_releases_{false};
   Birthplace birthplace_;
   VariableNames variable_names_;
+  std::vector<std::weak_ptr<SessionDependant>> dependants_;
 
   // Reused for every call.
   std::vector<int> ranks_;

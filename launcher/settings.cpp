@@ -33,14 +33,6 @@ Milliseconds seconds_from_environment(const char* name, Milliseconds otherwise) 
   return Milliseconds(static_cast<std::int64_t>(std::ceil(seconds * 1000)));
 }
 
-Milliseconds checked(Milliseconds timeout, const char* name) {
-  if (timeout.count() < 0) {
-    throw_usage(std::string("SessionOptions::") + name + " is at least 0, got " + std::to_string(timeout.count()) +
-                " ms");
-  }
-  return std::min(timeout, Patience::kLongestLimit);
-}
-
 LogLevel log_level_of(const SessionOptions& options) {
   const std::string text = from_environment(environment::kLogLevel);
   if (text.empty()) return options.log_level.value_or(LogLevel::warning);
@@ -81,14 +73,29 @@ void choose_devices(Settings& settings, const SessionOptions& options) {
 
 }  // namespace
 
+Milliseconds check_timeout(Milliseconds timeout, const std::string& option) {
+  if (timeout.count() < 0) throw_usage(option + " is at least 0, got " + std::to_string(timeout.count()) + " ms");
+  return std::min(timeout, Patience::kLongestLimit);
+}
+
+Milliseconds resolve_timeout(const std::optional<Milliseconds>& chosen, const std::string& option) {
+  return chosen ? check_timeout(*chosen, option) : seconds_from_environment(environment::kTimeout, kDefaultCallTimeout);
+}
+
+Milliseconds resolve_start_timeout(const std::optional<Milliseconds>& chosen, const std::string& option) {
+  return chosen ? check_timeout(*chosen, option)
+                : seconds_from_environment(environment::kStartTimeout, kDefaultStartTimeout);
+}
+
 Settings resolve_settings(const SessionOptions& options) {
   Settings settings;
   choose_devices(settings, options);
-  settings.call_timeout = seconds_from_environment(environment::kTimeout,
-                                                   checked(options.timeout.value_or(kDefaultCallTimeout), "timeout"));
+  settings.call_timeout = seconds_from_environment(
+      environment::kTimeout, check_timeout(options.timeout.value_or(kDefaultCallTimeout), "SessionOptions::timeout"));
   settings.start_timeout = seconds_from_environment(
-      environment::kStartTimeout, checked(options.start_timeout.value_or(kDefaultStartTimeout), "start_timeout"));
-  settings.grace = checked(options.grace, "grace");
+      environment::kStartTimeout,
+      check_timeout(options.start_timeout.value_or(kDefaultStartTimeout), "SessionOptions::start_timeout"));
+  settings.grace = check_timeout(options.grace, "SessionOptions::grace");
   settings.seed = options.seed;
   settings.log_dir = text_of(environment::kLogDir, options.log_dir);
   if (!settings.log_dir.empty()) {

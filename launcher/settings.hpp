@@ -3,6 +3,7 @@
 // What a session runs with: what `syncrun` put into the environment (or the user, without it), the program's options, and
 // the defaults, in that order of precedence. Whoever starts a program has the last word.
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,5 +28,11 @@ struct Settings {
 
 /// Throws Error (usage) that names the option or variable, what was expected and what was got.
 Settings resolve_settings(const SessionOptions& options);
+
+/// A time that is at least 0, cut to what can be counted. Throws Error (usage) that names `option`.
+Milliseconds check_timeout(Milliseconds timeout, const std::string& option);
+/// The deadline of a wait, and that of a start: the program's option, else what the environment says, else the default.
+Milliseconds resolve_timeout(const std::optional<Milliseconds>& chosen, const std::string& option);
+Milliseconds resolve_start_timeout(const std::optional<Milliseconds>& chosen, const std::string& option);
 
 }  // namespace syncrun::detail

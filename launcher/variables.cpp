@@ -234,8 +234,8 @@ class Sources {
     Extents extents = extents_of(delivery);
     const std::string option = std::string(what) + " of '" + variable.name + "': batch";
     Temporaries temporaries{session_, {}};
-    const RowsSlot selected = write_selection(
-        rows, extents[0], option.c_str(), [] { return std::string("the array"); }, session_, temporaries.offsets);
+    const RowsSlot selected =
+        write_selection(rows, extents[0], option.c_str(), "the array", session_, temporaries.offsets);
     const auto* from = static_cast<const std::byte*>(values_of(delivery));
     const std::size_t row_bytes = row_bytes_of(variable.dtype, {extents.data(), variable.dimensions});
     extents[0] = selected.count();

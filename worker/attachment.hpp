@@ -1,7 +1,6 @@
 #pragma once
 
-// How a worker comes into its session: the environment its master gave it, the segment, the signs of life, and the end
-// that a master's death brings.
+// How a worker comes into its session: the environment its master gave it, the segment, and its tie to the master.
 
 #include <optional>
 #include <string>
@@ -41,8 +40,5 @@ struct Attachment {
 /// Nothing, if this process is not a worker. Else attaches to the segment, starts the thread that holds the sign of life
 /// and watches the master, and takes the internal variables out of the environment. Throws Error (system, usage).
 std::optional<Attachment> attach_if_worker();
-
-/// Ends this process and everything it started, at once.
-[[noreturn]] void die_with_group() noexcept;
 
 }  // namespace syncrun::detail

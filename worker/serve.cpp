@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -11,17 +12,16 @@
 #include "common/supervisor_link.hpp"
 #include "syncrun/run.hpp"
 #include "syncrun/session.hpp"
+#include "worker/helper.hpp"
+#include "worker/parent_link.hpp"
 #include "worker/worker_core.hpp"
 
 namespace syncrun {
 
 namespace {
 
-/// Lines reach the master when they are written, not when a buffer is full.
-void flush_lines() {
-  std::setvbuf(stdout, nullptr, _IOLBF, 1U << 16U);
-  std::setvbuf(stderr, nullptr, _IOLBF, 1U << 16U);
-}
+// What this process is, once and for all: of bodies' own threads too.
+std::atomic<bool> is_worker = false;
 
 int report_start_failure(detail::WorkerSlot* slot, const char* what) {
   if (slot != nullptr) {
@@ -36,8 +36,16 @@ int report_start_failure(detail::WorkerSlot* slot, const char* what) {
 
 namespace detail {
 
+bool is_in_worker() noexcept { return is_worker; }
+
 /// Else every worker would run the program itself, and start workers of its own, without end.
 void refuse_in_worker() {
+  if (std::getenv(environment::kHelper) != nullptr) {
+    std::fprintf(stderr,
+                 "syncrun: this process is a producer or a task of another one and must not start its own: call "
+                 "syncrun::serve_if_worker(argc, argv) first thing in main, or use syncrun::run\n");
+    ::_exit(1);
+  }
   if (std::getenv(environment::kWorkerRank) == nullptr) return;
   constexpr const char* kWhy =
       "this process is a worker of another session and must not open one: call syncrun::serve_if_worker(argc, argv) "
@@ -54,6 +62,7 @@ void refuse_in_worker() {
 }  // namespace detail
 
 std::optional<int> serve_if_worker(int, char**) {
+  if (const auto code = detail::serve_if_helper()) return code;
   // Never destroyed: the sign of life must stay mapped until the kernel has marked it. Static, so that it is no leak.
   static detail::Attachment* attachment = nullptr;
   try {
@@ -63,10 +72,11 @@ std::optional<int> serve_if_worker(int, char**) {
       return std::nullopt;
     }
     attachment = new detail::Attachment(std::move(*attached));
+    is_worker = true;
   } catch (const std::exception& error) {
     return report_start_failure(nullptr, error.what());
   }
-  flush_lines();
+  detail::flush_lines();
   try {
     detail::WorkerCore core(*attachment);
     return core.serve();

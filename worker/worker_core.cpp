@@ -215,9 +215,7 @@ const WorkerCore::LoadedFunction& WorkerCore::load(std::uint64_t function_offset
   const BodyEntry& body = entry->bodies[static_cast<std::size_t>(header_.device_kind)];
   LoadedFunction loaded{};
   loaded.thunk = reinterpret_cast<Thunk>(resolve(body.thunk));
-  loaded.pointer.is_member = body.is_member;
-  loaded.pointer.words = {body.words[0], body.words[1]};
-  if (body.is_relocated) loaded.pointer.words[0] = reinterpret_cast<std::uintptr_t>(resolve(body.pointer));
+  loaded.pointer = resolve_pointer(body);
   return functions_.emplace(entry->id, loaded).first->second;
 }
 

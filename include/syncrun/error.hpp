@@ -15,12 +15,12 @@ namespace syncrun {
 /// What went wrong, told apart by what the caller can do about it.
 enum class ErrorKind {
   usage,        ///< The call was wrong; nothing was started. Mend the call; the session goes on.
-  function,     ///< A replicated function threw on a worker. The session goes on.
+  function,     ///< A replicated function (a producer's, a task's) threw. The session goes on.
   system,       ///< The operating system refused (memory, processes, files); native_code() is the errno.
   cuda,         ///< The CUDA runtime or driver failed on a worker.
   nccl,         ///< A collective failed inside NCCL.
-  worker_lost,  ///< A worker process died. The session is over.
-  timeout,      ///< A deadline passed. The session is over.
+  worker_lost,  ///< A worker process died, and the session is over; or a producer's, or a task's, and that is over.
+  timeout,      ///< A deadline passed. Of a call: the session is over. Of a queue or a task: can be tried again.
 };
 
 /// The word for a kind, as it stands in messages: "usage", "worker lost", ...
@@ -39,6 +39,7 @@ struct Failure {
   std::chrono::steady_clock::time_point master_released{};
   /// When each rank stopped waiting for its peers; the clock's epoch for ranks that were not waiting.
   std::vector<std::chrono::steady_clock::time_point> peers_released{};
+  int producer = -1;  ///< Index of the producer to blame, or -1; `call` is its queue. Of a task `call` is the name.
 };
 
 /// Every error of Syncrun. Copying it never throws.

@@ -16,13 +16,16 @@
 #include "syncrun/function.hpp"
 #include "syncrun/options.hpp"
 #include "syncrun/profile.hpp"
+#include "syncrun/queue.hpp"
 #include "syncrun/shared.hpp"
 
 namespace syncrun {
 
 namespace detail {
-/// Ends this process, with a message, if it is a worker that nobody has told so.
+/// Ends this process, with a message, if it is a worker (or a producer, or a task) that nobody has told so.
 void refuse_in_worker();
+/// This process serves calls.
+bool is_in_worker() noexcept;
 std::shared_ptr<SessionCore> open_session(const SessionOptions& options);
 void close_session(SessionCore& session);
 void abandon_session(SessionCore& session) noexcept;
@@ -200,6 +203,30 @@ class Session {
                                  detail::to_body_pointer(factory)};
     return Replicated<T>(
         detail::replicate_object(core_, {&construct, 1}, bytes_of(arguments...), "a replicated object"));
+  }
+
+  /// Starts `count` processes that run `function(producer, arguments...)` and so fill a queue of batches in shared memory:
+  ///
+  ///   struct Digits { Data<float, 2> images; Data<std::int32_t, 1> labels; };
+  ///   void build(Producer<Digits>& out, std::string folder);
+  ///   auto queue = session.producers(4, build, {{64, 784}, {64}}, {.capacity = 8}, folder);
+  ///
+  /// The function is an ordinary one, or a lambda without captures; `shapes` are those of a batch's arrays, with as many
+  /// rows as one can have; arguments are as for replicate. The producers end with the queue, and with the session. Throws
+  /// Error: usage (bad options, shapes), system (no memory, no processes), worker_lost (one died while starting), timeout.
+  template <class F, class... Arguments>
+  auto producers(int count, F function, const BatchShapes<typename detail::ProducerBodyOf<F>::Batch>& shapes,
+                 const QueueOptions& options = {}, const Arguments&... arguments) {
+    using Body = detail::ProducerBodyOf<F>;
+    using Batch = typename Body::Batch;
+    static_assert(Body::template kTakes<detail::Stored<Arguments>...>,
+                  "these arguments do not fit the producer's function (literals arrive as std::string)");
+    const detail::HelperBody body{&Body::template run<detail::Stored<Arguments>...>,
+                                  detail::to_body_pointer(detail::as_pointer(function))};
+    const auto extents = std::apply(
+        [](const auto&... shape) { return std::array{std::span<const std::int64_t>(shape.extents())...}; }, shapes);
+    return BatchQueue<Batch>(detail::open_queue(core_, body, detail::bytes_of(arguments...), count,
+                                                detail::BatchTraits<Batch>::types, extents, options));
   }
 
   /// Waits for every call in flight. Throws the first failure among those whose future was dropped.

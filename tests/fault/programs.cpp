@@ -60,6 +60,44 @@ void idle(Session& session) {
   for (;;) ::pause();
 }
 
+void fork_a_sleeper() {
+  if (::fork() != 0) return;
+  ::execlp("sleep", "sleep", "1000", nullptr);
+  ::_exit(127);
+}
+
+using Numbers = Data<float, 1>;
+void fill(Producer<Numbers>& out, bool is_busy) {
+  fork_a_sleeper();
+  while (auto draft = out.next()) {
+    draft.push();
+    while (is_busy) ::pause();
+  }
+}
+int answer(Pipe<int, int>& pipe, bool is_busy) {
+  fork_a_sleeper();
+  pipe.send(0);
+  while (is_busy) ::pause();
+  return pipe.receive().value_or(0);
+}
+
+/// Producers and tasks, each with a child: busy, or waiting for the program.
+void keep_helpers(Session& session, bool is_busy) {
+  auto queue = session.producers(3, fill, {{4}}, {.capacity = 3}, is_busy);
+  auto first = task(answer, {}, is_busy);
+  auto second = task(answer, {}, is_busy);
+  first.receive();
+  second.receive();
+  queue.next();
+  std::string line = "ready";
+  for (const int pid : session.worker_pids()) line += " " + std::to_string(pid);
+  for (const int pid : queue.producer_pids()) line += " " + std::to_string(pid);
+  line += " " + std::to_string(first.pid()) + " " + std::to_string(second.pid());
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+  for (;;) ::pause();
+}
+
 /// Every kind of failure that leaves the program.
 int fail(Session& session, int, char** argv) {
   const std::string what = argv[3];
@@ -95,6 +133,14 @@ int run_program(int argc, char** argv) {
   if (name == "hang") return run(argc, argv, hang, options);
   if (name == "idle") return run(argc, argv, idle, options);
   if (name == "fail") return run(argc, argv, fail, options);
+  SessionOptions two = options;
+  two.processes = "2";
+  if (name == "helpers-busy")
+    return run(
+        argc, argv, [](Session& session) { keep_helpers(session, true); }, two);
+  if (name == "helpers-waiting")
+    return run(
+        argc, argv, [](Session& session) { keep_helpers(session, false); }, two);
   if (name == "add-up") return run(argc, argv, add_up, options);
   std::fprintf(stderr, "no program '%s'\n", name.c_str());
   return 2;

@@ -12,6 +12,7 @@ int main(int argc, char** argv) {
   if (generation > 2) return 77;
   ::setenv("UNSERVED_GENERATION", std::to_string(generation).c_str(), 1);
   try {
+    if (argc > 1 && std::strcmp(argv[1], "task") == 0) syncrun::task([] {}, {.name = "unserved"}).get();
     syncrun::Session session({.devices = "cpu0,cpu1"});
     if (argc > 1 && std::strcmp(argv[1], "late") == 0) {
       if (const auto code = syncrun::serve_if_worker(argc, argv)) return *code;

@@ -24,5 +24,14 @@ TEST(UnservedWorker, IsRefusedASessionAndSaysWhatIsMissing) {
   }
 }
 
+TEST(UnservedTask, IsRefusedAndSaysWhatIsMissing) {
+  CommandRun run({"task"}, {}, UNSERVED_PROGRAM);
+  EXPECT_EQ(run.exit_code(), 1) << run.errors();
+  EXPECT_THAT(run.errors(), HasSubstr("task 'unserved' (pid "));
+  EXPECT_THAT(run.errors(), HasSubstr("this process is a producer or a task of another one"));
+  EXPECT_THAT(run.errors(), HasSubstr("call syncrun::serve_if_worker(argc, argv) first thing in main"));
+  EXPECT_TRUE(run.nothing_remains());
+}
+
 }  // namespace
 }  // namespace syncrun::test

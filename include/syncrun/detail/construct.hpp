@@ -1,6 +1,7 @@
 #pragma once
 
-// Construction of replicated objects: the arguments as bytes on the master, back to values on each worker.
+// Construction of replicated objects: the arguments as bytes on the master, back to values on each worker. (Producers and
+// tasks are given theirs in the same way.)
 
 #include <cstddef>
 #include <cstring>
@@ -18,7 +19,7 @@ namespace syncrun::detail {
 template <class T>
 inline constexpr bool kIsVector = false;
 template <class U>
-inline constexpr bool kIsVector<std::vector<U>> = std::is_trivially_copyable_v<U>;
+inline constexpr bool kIsVector<std::vector<U>> = std::is_trivially_copyable_v<U> && !std::is_same_v<U, bool>;
 
 template <class T>
 void put_argument(std::vector<std::byte>& bytes, const T& value) {
@@ -32,8 +33,8 @@ void put_argument(std::vector<std::byte>& bytes, const T& value) {
     append(value.data(), value.size() * sizeof(typename T::value_type));
   } else {
     static_assert(std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>,
-                  "construction arguments of a replicated object are trivially copyable values, std::string or "
-                  "std::vector of trivially copyable elements");
+                  "what is built or run in other processes takes trivially copyable values, std::string or std::vector "
+                  "of trivially copyable elements as arguments");
     append(&value, sizeof(value));
   }
 }
@@ -47,7 +48,7 @@ T take_argument(std::span<const std::byte>& bytes) {
   if constexpr (std::is_same_v<T, std::string> || kIsVector<T>) {
     std::uint64_t count = 0;
     take(&count, sizeof(count));
-    T value(count, {});
+    T value(count, typename T::value_type{});
     take(value.data(), count * sizeof(typename T::value_type));
     return value;
   } else {

@@ -54,6 +54,16 @@ void fill(sr::CpuWorker& worker, sr::Local<float, 1> params, sr::Local<float, 1>
 void fill(sr::CpuWorker& worker, sr::Local<int, 1> params, sr::Local<int, 1> gradient) {
   sr::update(worker, sr::Sgd{}, params, gradient);
 }
+#elif defined(PRODUCER_OF_SOMETHING_ELSE)
+void build(std::vector<float>& out) { out.clear(); }
+#elif defined(ARGUMENTS_OF_A_PRODUCER)
+void build(sr::Producer<sr::Data<float, 2> >& out, int batches) { out.next().push(batches); }
+#elif defined(MESSAGE_THAT_IS_A_POINTER)
+void talk(sr::Pipe<const char*, int>& pipe) { pipe.send(1); }
+#elif defined(ARGUMENTS_OF_A_TASK)
+int talk(int number) { return number; }
+#elif defined(RESULT_OF_A_TASK)
+std::vector<std::vector<int> > talk() { return {}; }
 #endif
 
 }  // namespace
@@ -111,6 +121,18 @@ int main(int argc, char** argv) {
 #elif defined(POINTER_PARAMETER) || defined(REFERENCE_PARAMETER) || defined(PARAMETER_THAT_OWNS_MEMORY) || \
     defined(WRITABLE_INPUT)
     session.function(fill);
+#elif defined(PRODUCER_OF_SOMETHING_ELSE)
+    session.producers(1, build, {{8, 3}});
+#elif defined(ARGUMENTS_OF_A_PRODUCER)
+    session.producers(1, build, {{8, 3}}, {}, std::vector<int>{1});
+#elif defined(MESSAGE_THAT_IS_A_POINTER)
+    sr::task(talk);
+#elif defined(ARGUMENTS_OF_A_TASK)
+    sr::task(talk, {}, "one");
+#elif defined(RESULT_OF_A_TASK)
+    sr::task(talk);
+#elif defined(CAPTURING_TASK)
+    sr::task([&session] { return session.world_size(); });
 #endif
   });
 }

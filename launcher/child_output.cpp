@@ -1,4 +1,4 @@
-#include "launcher/worker_output.hpp"
+#include "launcher/child_output.hpp"
 
 #include <unistd.h>
 
@@ -19,12 +19,12 @@ void write_fully(int fd, std::string_view text) noexcept {
 }
 }  // namespace
 
-WorkerOutput::WorkerOutput(int rank, FileDescriptor from, Outlet& to, int log)
-    : tag_("[rank " + std::to_string(rank) + "] "), from_(std::move(from)), to_(to), log_(log) {}
+ChildOutput::ChildOutput(std::string tag, FileDescriptor from, Outlet& to, int log)
+    : tag_(std::move(tag)), from_(std::move(from)), to_(to), log_(log) {}
 
-bool WorkerOutput::pump() {
+bool ChildOutput::pump() {
   std::array<char, 16384> buffer;
-  // Bounded, so that one chatty worker cannot keep the watcher from the others.
+  // Bounded, so that one chatty child cannot keep the watcher from the others.
   for (int round = 0; round < 4; ++round) {
     const auto count = ::read(from_.get(), buffer.data(), buffer.size());
     if (count > 0) {
@@ -38,7 +38,7 @@ bool WorkerOutput::pump() {
   return true;
 }
 
-void WorkerOutput::take(std::string_view text) {
+void ChildOutput::take(std::string_view text) {
   while (!text.empty()) {
     const auto newline = text.find('\n');
     partial_.append(text.substr(0, newline));
@@ -53,13 +53,13 @@ void WorkerOutput::take(std::string_view text) {
   }
 }
 
-void WorkerOutput::finish() {
+void ChildOutput::finish() {
   if (!partial_.empty()) pass_on(partial_);
   partial_.clear();
   from_.reset();
 }
 
-void WorkerOutput::pass_on(std::string_view line) {
+void ChildOutput::pass_on(std::string_view line) {
   to_.push(tag_, line);
   if (log_ >= 0) write_fully(log_, std::string(line) + "\n");
   const std::lock_guard lock(mutex_);
@@ -67,7 +67,7 @@ void WorkerOutput::pass_on(std::string_view line) {
   if (tail_.size() > kTailLines) tail_.pop_front();
 }
 
-std::vector<std::string> WorkerOutput::tail() const {
+std::vector<std::string> ChildOutput::tail() const {
   const std::lock_guard lock(mutex_);
   return {tail_.begin(), tail_.end()};
 }

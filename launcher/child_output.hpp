@@ -1,6 +1,6 @@
 #pragma once
 
-// A worker's standard output or standard error, as the master passes it on: whole lines, tagged with the rank.
+// A child's standard output or standard error, as the master passes it on: whole lines, tagged with who it is.
 
 #include <cstddef>
 #include <deque>
@@ -15,11 +15,11 @@
 namespace syncrun::detail {
 
 /// Used by one thread, but for `tail`.
-class WorkerOutput {
+class ChildOutput {
  public:
-  /// `from`: the read end of the worker's pipe, which does not block. `to`: where tagged lines go, as long as this lives.
-  /// `log`: a file for a copy without tags, or -1.
-  WorkerOutput(int rank, FileDescriptor from, Outlet& to, int log);
+  /// `tag`: stands before every line. `from`: the read end of the child's pipe, which does not block. `to`: where tagged
+  /// lines go, as long as this lives. `log`: a file for a copy without tags, or -1.
+  ChildOutput(std::string tag, FileDescriptor from, Outlet& to, int log);
 
   int fd() const noexcept { return from_.get(); }
   Outlet& outlet() const noexcept { return to_; }

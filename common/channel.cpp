@@ -1,0 +1,113 @@
+#include "common/channel.hpp"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+
+#include "common/errors.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+// How often a wait looks at the clock.
+constexpr int kLapMs = 100;
+
+bool would_block() noexcept { return errno == EAGAIN || errno == EWOULDBLOCK; }
+}  // namespace
+
+std::array<FileDescriptor, 2> Channel::make_ends() {
+  std::array<int, 2> ends{};
+  check_system(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), "socketpair");
+  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
+
+/// False at the end of patience. A hang-up or an error counts as ready: the system call that follows says what it is.
+bool Channel::await(short events, Patience& patience) const {
+  for (;;) {
+    pollfd entry{socket_.get(), events, 0};
+    const int count = ::poll(&entry, 1, kLapMs);
+    if (count > 0) return true;
+    if (count < 0 && errno != EINTR) throw_errno("poll");
+    if (patience.is_over()) return false;
+  }
+}
+
+Channel::Outcome Channel::send_parts(std::span<iovec> parts, Patience& patience, bool& any) {
+  while (!parts.empty()) {
+    msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = parts.size();
+    const auto count = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count < 0) {
+      if (errno == EPIPE || errno == ECONNRESET) return Outcome::closed;
+      if (errno == EINTR) continue;
+      if (!would_block()) throw_errno("cannot send to the other end of a pipe");
+      if (!await(POLLOUT, patience)) return Outcome::expired;
+      continue;
+    }
+    any = any || count > 0;
+    for (auto left = static_cast<std::size_t>(count); !parts.empty();) {
+      iovec& part = parts.front();
+      if (left < part.iov_len) {
+        part.iov_base = static_cast<std::byte*>(part.iov_base) + left;
+        part.iov_len -= left;
+        break;
+      }
+      left -= part.iov_len;
+      parts = parts.subspan(1);
+    }
+  }
+  return Outcome::done;
+}
+
+Channel::Outcome Channel::send(FrameKind kind, std::span<const std::byte> bytes, Patience& patience) {
+  if (is_torn_) return Outcome::closed;
+  Header header{kFrameMagic, kind, bytes.size()};
+  std::array<iovec, 2> parts{iovec{&header, sizeof(header)},
+                             iovec{const_cast<std::byte*>(bytes.data()), bytes.size()}};  // sendmsg only reads
+  bool any = false;
+  const Outcome outcome = send_parts(parts, patience, any);
+  is_torn_ = outcome == Outcome::expired && any;
+  return outcome;
+}
+
+Channel::Outcome Channel::fill(void* to, std::size_t bytes, std::size_t& filled, Patience& patience) {
+  while (filled < bytes) {
+    const auto count = ::recv(socket_.get(), static_cast<std::byte*>(to) + filled, bytes - filled, MSG_DONTWAIT);
+    if (count > 0) {
+      filled += static_cast<std::size_t>(count);
+    } else if (count == 0 || errno == ECONNRESET) {
+      return Outcome::closed;
+    } else if (errno != EINTR) {
+      if (!would_block()) throw_errno("cannot receive from the other end of a pipe");
+      if (!await(POLLIN, patience)) return Outcome::expired;
+    }
+  }
+  return Outcome::done;
+}
+
+Channel::Outcome Channel::receive(Frame& frame, Patience& patience) {
+  if (header_filled_ < sizeof(header_)) {
+    const Outcome outcome = fill(&header_, sizeof(header_), header_filled_, patience);
+    if (outcome != Outcome::done) return outcome;
+    if (header_.magic != kFrameMagic) {
+      throw Error(ErrorKind::system, "what came through a task's pipe is no message of Syncrun's");
+    }
+    arriving_.resize(header_.bytes);
+    filled_ = 0;
+  }
+  const Outcome outcome = fill(arriving_.data(), arriving_.size(), filled_, patience);
+  if (outcome != Outcome::done) return outcome;
+  frame.kind = header_.kind;
+  frame.bytes = std::move(arriving_);
+  arriving_ = {};
+  header_filled_ = 0;
+  return Outcome::done;
+}
+
+void Channel::end_sending() noexcept { ::shutdown(socket_.get(), SHUT_WR); }
+
+void Channel::end_receiving() const noexcept { ::shutdown(socket_.get(), SHUT_RD); }
+
+}  // namespace syncrun::detail

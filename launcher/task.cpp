@@ -1,0 +1,297 @@
+// Tasks, the master's side.
+
+#include "syncrun/task.hpp"
+
+#include <unistd.h>
+
+#include <deque>
+
+#include "common/channel.hpp"
+#include "common/environment.hpp"
+#include "common/errors.hpp"
+#include "common/helper_order.hpp"
+#include "launcher/birthplace.hpp"
+#include "launcher/body_entry.hpp"
+#include "launcher/debugger.hpp"
+#include "launcher/helper_brood.hpp"
+#include "launcher/nursery.hpp"
+#include "launcher/settings.hpp"
+#include "syncrun/session.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+// How long the cause of a death may keep the exception.
+constexpr Milliseconds kCauseLimit = std::chrono::seconds(5);
+
+using Bytes = std::vector<std::byte>;
+using Timeout = std::optional<Milliseconds>;
+
+class TaskBrood final : public HelperBrood {
+ public:
+  TaskBrood(HelperPlan plan, std::string name, const Channel& channel)
+      : HelperBrood(std::move(plan)), name_(std::move(name)), channel_(channel) {}
+  std::string describe() const override { return "task '" + name_ + "'"; }
+  std::string tag_of(int) const override { return "[" + name_ + "] "; }
+  /// Who waits for a message gets what was sent, and then end of file, whoever else has the task's end.
+  void on_loss(int) noexcept override { channel_.end_receiving(); }
+  pthread_mutex_t& life_of(int) noexcept override { std::abort(); }  // it shares no memory: nobody asks
+
+ private:
+  std::string name_;
+  const Channel& channel_;
+};
+
+}  // namespace
+
+//   running --result--> returned --its process has ended--> given
+//   running --failure, end of file--> failed
+class TaskCore {
+ public:
+  TaskCore(const HelperBody& body, const TaskOptions& options, std::span<const std::byte> arguments);
+  ~TaskCore() { abandon(); }
+  TaskCore(const TaskCore&) = delete;
+  TaskCore& operator=(const TaskCore&) = delete;
+
+  const std::string& name() const noexcept { return name_; }
+  int pid() const noexcept { return brood_->pid(0); }
+
+  void send(std::span<const std::byte> bytes, const Timeout& timeout);
+  std::optional<Bytes> receive(const Timeout& timeout);
+  void end_sending();
+  Bytes result(const Timeout& timeout);
+  void abandon() noexcept;
+
+ private:
+  enum class State : std::uint8_t { running, returned, given, failed };
+
+  void check_usable() const;
+  Milliseconds limit_of(const Timeout& timeout) const;
+  template <class Attempt>
+  Channel::Outcome attempt(Milliseconds limit, Attempt&& attempt);
+  bool take_frame(Milliseconds limit, const std::string& what);
+  void fail(const Error& error);
+  void await_end();
+  std::string describe() const { return "task '" + name_ + "' (pid " + std::to_string(pid()) + ")"; }
+  Failure blame() const;
+  Error lost_error(const std::string& where, std::optional<std::string> cause = {});
+  Error failure_error(std::span<const std::byte> bytes) const;
+  Error timeout_error(const std::string& what, Milliseconds limit);
+
+  std::string name_;
+  Milliseconds timeout_{};
+  Milliseconds grace_{};
+  Birthplace birthplace_;
+  Channel channel_;
+  std::optional<TaskBrood> brood_;
+  std::unique_ptr<Nursery> nursery_;
+  State state_ = State::running;
+  bool has_ended_messages_ = false;
+  std::deque<Bytes> inbox_;  // messages that came before somebody asked for them
+  Bytes result_;
+  std::optional<Error> error_;
+};
+
+// ---- birth ----------------------------------------------------------------------------------------------------
+
+TaskCore::TaskCore(const HelperBody& body, const TaskOptions& options, std::span<const std::byte> arguments)
+    : name_(choose_name(options.name, body.pointer, "a task")) {
+  check_name(options.name, "TaskOptions::name");
+  check_variables(options.environment, "TaskOptions::environment");
+  timeout_ = resolve_timeout(options.timeout, "TaskOptions::timeout");
+  grace_ = check_timeout(options.grace, "TaskOptions::grace");
+
+  HelperOrder order{};
+  order.kind = HelperKind::task;
+  order.body = describe_body(reinterpret_cast<const void*>(body.thunk), body.pointer);
+  put_text(order.name, name_);
+  auto [own_end, tasks_end] = Channel::make_ends();
+  channel_ = Channel(std::move(own_end));
+  HelperPlan plan;
+  plan.order = write_order(order, arguments);
+  plan.environment = options.environment;
+  plan.variables = {{environment::kChannelFd, std::to_string(tasks_end.get())}};
+  plan.inherited = {tasks_end.get()};
+  brood_.emplace(std::move(plan), name_, channel_);
+  nursery_ = std::make_unique<Nursery>(*brood_, grace_, supervisor_link());
+  nursery_->spawn_all(resolve_start_timeout({}, ""), environment::kStartTimeout);
+}
+
+/// Kills what is left.
+void TaskCore::abandon() noexcept {
+  if (!birthplace_.is_here()) static_cast<void>(nursery_.release());  // its thread and the task are elsewhere
+  nursery_.reset();
+}
+
+// ---- waiting --------------------------------------------------------------------------------------------------
+
+void TaskCore::check_usable() const {
+  if (!birthplace_.is_here()) throw_usage("this process was forked from the one that started task '" + name_ + "'");
+  if (state_ == State::given) throw_usage("task '" + name_ + "' is over: get() was called");
+}
+
+Milliseconds TaskCore::limit_of(const Timeout& timeout) const {
+  return timeout ? check_timeout(*timeout, "the timeout of a task's member") : timeout_;
+}
+
+/// Deadlines do not run under a debugger.
+template <class Attempt>
+Channel::Outcome TaskCore::attempt(Milliseconds limit, Attempt&& attempt) {
+  for (;;) {
+    Patience patience(limit);
+    const Channel::Outcome outcome = attempt(patience);
+    if (outcome != Channel::Outcome::expired || !is_debugged(*nursery_)) return outcome;
+  }
+}
+
+/// Waits for what comes next from the task: a message into the inbox (true), or its end (false). `what` it is that did
+/// not happen stands in the error at the deadline.
+bool TaskCore::take_frame(Milliseconds limit, const std::string& what) {
+  Frame frame{};
+  const auto receive = [&](Patience& patience) { return channel_.receive(frame, patience); };
+  switch (attempt(limit, receive)) {
+    case Channel::Outcome::expired: throw timeout_error(what, limit);
+    case Channel::Outcome::closed: fail(lost_error("before it had returned")); return false;
+    case Channel::Outcome::done: break;
+  }
+  switch (frame.kind) {
+    case FrameKind::message: inbox_.push_back(std::move(frame.bytes)); return true;
+    case FrameKind::result:
+      result_ = std::move(frame.bytes);
+      state_ = State::returned;
+      return false;
+    case FrameKind::failure: fail(failure_error(frame.bytes)); return false;
+  }
+  throw Error(ErrorKind::system, "task '" + name_ + "' sent what this program does not know");
+}
+
+void TaskCore::send(std::span<const std::byte> bytes, const Timeout& timeout) {
+  check_usable();
+  if (has_ended_messages_) throw_usage("task '" + name_ + "' was told that there are no more messages");
+  const Milliseconds limit = limit_of(timeout);
+  const std::string what =
+      "did not take a message of " + std::to_string(bytes.size()) + " bytes, since it does not receive,";
+  if (state_ == State::running) {
+    const auto send = [&](Patience& patience) { return channel_.send(FrameKind::message, bytes, patience); };
+    const Channel::Outcome outcome = attempt(limit, send);
+    if (outcome == Channel::Outcome::done) return;
+    if (outcome == Channel::Outcome::expired) throw timeout_error(what, limit);
+    if (channel_.is_torn()) {
+      throw_usage("task '" + name_ + "' takes no more messages: one was sent in part when its deadline came");
+    }
+  }
+  while (state_ == State::running && take_frame(limit, what)) {
+  }
+  if (error_) throw *error_;
+  throw_usage("task '" + name_ + "' has returned, and takes no more messages");
+}
+
+std::optional<Bytes> TaskCore::receive(const Timeout& timeout) {
+  check_usable();
+  if (state_ == State::running && inbox_.empty()) take_frame(limit_of(timeout), "sent no message");
+  if (!inbox_.empty()) {
+    Bytes bytes = std::move(inbox_.front());
+    inbox_.pop_front();
+    return bytes;
+  }
+  if (error_) throw *error_;
+  return std::nullopt;
+}
+
+void TaskCore::end_sending() {
+  check_usable();
+  has_ended_messages_ = true;
+  channel_.end_sending();
+}
+
+Bytes TaskCore::result(const Timeout& timeout) {
+  end_sending();
+  const Milliseconds limit = limit_of(timeout);
+  while (state_ == State::running) {
+    take_frame(limit, "did not return");
+    inbox_.clear();
+  }
+  if (error_) throw *error_;
+  await_end();
+  return std::move(result_);
+}
+
+/// The function has returned; what is left is the end of the process.
+void TaskCore::await_end() {
+  nursery_->expect_ends();
+  const bool in_time = nursery_->await_all_ends(grace_);
+  if (!in_time) nursery_->kill_all();
+  const auto status = nursery_->await_end(0, kCauseLimit);
+  const bool is_well = in_time && (status == 0 || status == kUnknownStatus);
+  if (!is_well) {
+    std::optional<std::string> cause;
+    if (!in_time) cause = "did not end within " + std::to_string(grace_.count()) + " ms and was killed";
+    fail(lost_error("after it had returned", cause));
+    throw *error_;
+  }
+  nursery_.reset();
+  state_ = State::given;
+}
+
+// ---- failures -------------------------------------------------------------------------------------------------
+
+void TaskCore::fail(const Error& error) {
+  error_ = error;
+  state_ = State::failed;
+}
+
+Failure TaskCore::blame() const {
+  Failure failure;
+  failure.pid = pid();
+  failure.call = name_;
+  failure.phase = "task";
+  return failure;
+}
+
+Error TaskCore::lost_error(const std::string& where, std::optional<std::string> cause) {
+  Failure failure = blame();
+  failure.master_released = Clock::now();
+  const auto status = nursery_->await_end(0, kCauseLimit);
+  failure.cause = cause ? *cause : status ? describe_status(*status) : "died (its cause is not known yet)";
+  failure.last_stderr = nursery_->last_stderr(0);
+  std::string message = describe() + " was lost " + where + ": " + failure.cause;
+  for (const auto& line : failure.last_stderr) message += "\n  [" + name_ + "] " + line;
+  return {ErrorKind::worker_lost, message, std::move(failure), status.value_or(0)};
+}
+
+Error TaskCore::failure_error(std::span<const std::byte> bytes) const {
+  const auto kind = take_argument<ErrorKind>(bytes);
+  const int native_code = take_argument<int>(bytes);
+  Failure failure = blame();
+  failure.cause = take_argument<std::string>(bytes);
+  const std::string message = describe() + " failed: " + failure.cause;
+  return {kind, message, std::move(failure), native_code};
+}
+
+Error TaskCore::timeout_error(const std::string& what, Milliseconds limit) {
+  Failure failure = blame();
+  failure.cause = "deadline";
+  std::string message = describe() + " " + what + " within " + std::to_string(limit.count()) + " ms";
+  if (const int signal = nursery_->stop_signal(0)) message += ": it is stopped by " + signal_name(signal);
+  return {ErrorKind::timeout, message + " (TaskOptions::timeout sets another limit)", std::move(failure)};
+}
+
+// ---- the seam -------------------------------------------------------------------------------------------------
+
+std::shared_ptr<TaskCore> start_task(const HelperBody& body, const TaskOptions& options,
+                                     std::span<const std::byte> arguments) {
+  refuse_in_worker();
+  if (is_in_worker()) throw_usage("a task is started by the program itself, and not in a worker");
+  return std::make_shared<TaskCore>(body, options, arguments);
+}
+
+void abandon_task(TaskCore& task) noexcept { task.abandon(); }
+void send_to_task(TaskCore& task, std::span<const std::byte> bytes, Timeout timeout) { task.send(bytes, timeout); }
+std::optional<Bytes> receive_from_task(TaskCore& task, Timeout timeout) { return task.receive(timeout); }
+void end_sending(TaskCore& task) { task.end_sending(); }
+Bytes result_of(TaskCore& task, Timeout timeout) { return task.result(timeout); }
+const std::string& name_of(const TaskCore& task) noexcept { return task.name(); }
+int pid_of(const TaskCore& task) noexcept { return task.pid(); }
+
+}  // namespace syncrun::detail

@@ -1,0 +1,59 @@
+#include "launcher/worker_brood.hpp"
+
+#include <unistd.h>
+
+#include "common/environment.hpp"
+#include "common/log.hpp"
+#include "launcher/placement.hpp"
+
+namespace syncrun::detail {
+
+SpawnRequest WorkerBrood::request_for(int rank, const Ends& ends) const {
+  const int world_size = control_.world_size();
+  const std::string device = to_string(settings_.devices[static_cast<std::size_t>(rank)]);
+  SpawnRequest request;
+  request.program = "/proc/self/exe";  // the very image this process runs, whatever stands at its path by now
+  request.arguments = own_arguments();
+  request.environment = {
+      {environment::kWorkerRank, std::to_string(rank)},
+      {environment::kSegmentFd, std::to_string(segment_.fd())},
+      {environment::kSegmentBytes, std::to_string(segment_.bytes())},
+      {environment::kSocketFd, std::to_string(ends.socket)},
+      {environment::kDevice, device},
+      {environment::kMasterPid, std::to_string(::getpid())},
+      {environment::kRank, std::to_string(rank)},
+      {environment::kLocalRank, std::to_string(rank)},
+      {environment::kWorldSize, std::to_string(world_size)},
+      {environment::kLocalWorldSize, std::to_string(world_size)},
+      {environment::kLogLevel, std::string(to_string(settings_.log_level))},
+  };
+  for (const auto& variable : thread_variables(world_size)) request.environment.push_back(variable);
+  request.unset = {environment::kSupervisorFd};
+  request.inherited = {segment_.fd(), ends.socket};
+  request.standard_output = ends.output;
+  request.standard_error = ends.error;
+  request.leads_group = true;
+  const DeviceId& device_id = settings_.devices[static_cast<std::size_t>(rank)];
+  if (device_id.kind == DeviceKind::cuda) {
+    for (const auto& variable : nccl_variables()) request.environment.push_back(variable);
+    request.cores = cores_near_gpu(device_id.index);
+  } else {
+    request.cores = cores_for(rank, world_size);
+  }
+  return request;
+}
+
+std::string WorkerBrood::log_of(int rank) const {
+  return settings_.log_dir.empty() ? std::string() : settings_.log_dir + "/rank" + std::to_string(rank) + ".log";
+}
+
+void WorkerBrood::on_loss(int rank) noexcept {
+  auto& header = control_.header();
+  std::uint64_t none = 0;
+  header.lost.compare_exchange_strong(none, static_cast<std::uint64_t>(rank) + 1, std::memory_order_seq_cst);
+  header.to_master.wake();
+  header.to_peers.wake();
+  header.to_workers.wake();
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,96 @@
+#include "worker/parent_link.hpp"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "common/errors.hpp"
+#include "common/image.hpp"
+#include "common/life.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+/// End of file means the master is gone.
+void live_and_watch(pthread_mutex_t* life, std::atomic<bool>& holds, FileDescriptor socket) {
+  if (life != nullptr) hold_life(*life);
+  // Each thread has a death signal of its own; see die_with.
+  check_system(::prctl(PR_SET_PDEATHSIG, SIGCONT), "prctl(PR_SET_PDEATHSIG)");
+  holds.store(true);
+  holds.notify_all();
+  char byte = 0;
+  for (;;) {
+    const auto count = ::recv(socket.get(), &byte, 1, 0);
+    if (count == 0 || (count < 0 && errno != EINTR)) die_with_group();
+  }
+}
+
+}  // namespace
+
+std::string take_variable(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr) throw Error(ErrorKind::system, std::string("a worker was started without ") + name);
+  std::string text = value;
+  ::unsetenv(name);
+  return text;
+}
+
+FileDescriptor take_descriptor(const char* name) {
+  FileDescriptor fd(std::stoi(take_variable(name)));
+  check_system(::fcntl(fd.get(), F_SETFD, FD_CLOEXEC), name);
+  return fd;
+}
+
+/// Until now it was SIGKILL (set before exec); from here on a handler takes this process's children along. If it is
+/// stopped at that moment, the other thread's SIGCONT lets it get there. (The kernel's own, to orphaned groups, does not
+/// come where a process of the master's session adopts the orphans: a shell that is a container's first process.)
+void die_with(pid_t master) {
+  const int death_signal = SIGRTMAX;
+  struct sigaction action {};
+  action.sa_handler = [](int) { die_with_group(); };
+  ::sigfillset(&action.sa_mask);
+  check_system(::sigaction(death_signal, &action, nullptr), "cannot handle the signal of the master's death");
+  check_system(::prctl(PR_SET_PDEATHSIG, death_signal), "prctl(PR_SET_PDEATHSIG)");
+  if (::getppid() != master) die_with_group();
+}
+
+void live_while_open(FileDescriptor socket, pthread_mutex_t* life) {
+  std::atomic<bool> holds{false};
+  std::thread(live_and_watch, life, std::ref(holds), std::move(socket)).detach();
+  holds.wait(false);
+}
+
+void check_image(std::uint32_t build_id_bytes, const std::array<std::uint8_t, 32>& build_id) {
+  const ImageAddress mine = program_image();
+  ImageAddress masters{};
+  masters.build_id_bytes = build_id_bytes;
+  masters.build_id = build_id;
+  if (mine.build_id_bytes != build_id_bytes ||
+      std::memcmp(mine.build_id.data(), build_id.data(), mine.build_id_bytes) != 0) {
+    throw Error(ErrorKind::system, "this worker runs another image (" + describe_build_id(mine) +
+                                       ") than its master (" + describe_build_id(masters) + ")");
+  }
+}
+
+void flush_lines() {
+  std::setvbuf(stdout, nullptr, _IOLBF, 1U << 16U);
+  std::setvbuf(stderr, nullptr, _IOLBF, 1U << 16U);
+}
+
+void die_with_group() noexcept {
+  // Only as the leader of a group of its own: else the group is somebody else's (a process that a body forked).
+  if (::getpgrp() == ::getpid()) ::kill(0, SIGKILL);
+  ::_exit(127);
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,37 @@
+#pragma once
+
+// What ties a child to the master that started it, whatever the child is for: a worker, a producer, a task.
+
+#include <pthread.h>
+#include <sys/types.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "common/file_descriptor.hpp"
+
+namespace syncrun::detail {
+
+/// Takes a variable that the master has set out of the environment. Throws Error (system) if it is not there.
+std::string take_variable(const char* name);
+/// The same of the number of an inherited descriptor, which is close-on-exec from here on.
+FileDescriptor take_descriptor(const char* name);
+
+/// A second way to learn of the master's death, for when the thread of live_while_open cannot run.
+void die_with(pid_t master);
+
+/// Starts the thread that stands for this process: it holds the sign of life, if there is one, and ends the process with
+/// everything it has started when the socket's other end is closed. Returns once it holds.
+void live_while_open(FileDescriptor socket, pthread_mutex_t* life);
+
+/// Throws Error (system) unless this process runs the image with that build id.
+void check_image(std::uint32_t build_id_bytes, const std::array<std::uint8_t, 32>& build_id);
+
+/// Lines reach the master when they are written, not when a buffer is full.
+void flush_lines();
+
+/// Ends this process and everything it started, at once.
+[[noreturn]] void die_with_group() noexcept;
+
+}  // namespace syncrun::detail
