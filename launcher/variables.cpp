@@ -423,6 +423,13 @@ const std::string& name_of(const VariableRecord& variable) noexcept { return var
 
 // ---- names ----------------------------------------------------------------------------------------------------
 
+std::string unused_name(SessionCore& session, const std::string& name) {
+  const Entry guard(session);
+  std::string unused = name;
+  for (int count = 2; session.variable_names().is_taken(unused); ++count) unused = name + "#" + std::to_string(count);
+  return unused;
+}
+
 std::shared_ptr<VariableRecord> find_variable(const SessionCore& session, std::string_view name, DType dtype,
                                               std::size_t dimensions) {
   session.check_open();

@@ -178,11 +178,11 @@ auto make_train_step(Session& session, const std::shared_ptr<ObjectRecord>& obje
   Inner function(session.core(),
                  define_function(session.core(), Types::Body::Sig::info(), bodies, options.name, object));
   const auto vector = [&](std::string_view name, Zeros zeros) {
-    Shared<T, 1> made = session.shared<T, 1>(params.name() + "." + std::string(name));
+    Shared<T, 1> made = session.shared<T, 1>(unused_name(*session.core(), params.name() + "." + std::string(name)));
     zero_like(*made.record(), *params.record(), zeros);
     return made;
   };
-  Shared<T, 1> slice_gradient = session.shared<T, 1>(params.name() + ".slice_gradient");
+  Shared<T, 1> slice_gradient = session.shared<T, 1>(unused_name(*session.core(), params.name() + ".slice_gradient"));
   slice_gradient.broadcast(std::span<const T>());
   const Zeros of_state = options.form == StepForm::sharded ? Zeros::like_its_share : Zeros::like_all;
   auto state =

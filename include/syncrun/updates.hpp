@@ -24,6 +24,8 @@ namespace detail {
 /// Gives every rank's copy of `variable` zeros, as many as its copy of `like` has elements; or as many as its
 /// share of those is.
 enum class Zeros : bool { like_all, like_its_share };
+/// The name, or where a living variable has it, that with "#2", "#3", ...
+std::string unused_name(SessionCore& session, const std::string& name);
 void zero_like(VariableRecord& variable, const VariableRecord& like, Zeros zeros);
 
 /// Vectors of float or of double, all the same.
@@ -84,12 +86,13 @@ void update(CudaWorker& worker, const DeviceScalar<Rule>& rule, P&& params, cons
 }
 
 /// Master: the state vectors of a rule for these parameters, zero on every rank: `auto [m, v] = state_for<Adam>(session,
-/// weights)`. Named after the parameters: "weights.m". Throws Error: usage (params has no shape yet), system (memory).
+/// weights)`. Named after the parameters: "weights.m" ("weights.m#2" where there is one already). Throws Error: usage (params has no shape yet), system (memory).
 template <UpdateRule Rule, class T>
   requires std::same_as<T, float> || std::same_as<T, double>
 std::array<Shared<T, 1>, Rule::kState.size()> state_for(Session& session, const Shared<T, 1>& params) {
   const auto make = [&](std::string_view name) {
-    Shared<T, 1> vector = session.shared<T, 1>(params.name() + "." + std::string(name));
+    Shared<T, 1> vector =
+        session.shared<T, 1>(detail::unused_name(*session.core(), params.name() + "." + std::string(name)));
     detail::zero_like(*vector.record(), *params.record(), detail::Zeros::like_all);
     return vector;
   };

@@ -33,8 +33,8 @@ sr::Avg<double> loss_and_gradient(sr::CpuWorker&, sr::Scattered<const T, 2> x, s
 }
 
 template <class T>
-sr::Shared<T, 1> weights_of(sr::Session& session, const Serial& serial) {
-  auto weights = session.shared<T, 1>("weights");
+sr::Shared<T, 1> weights_of(sr::Session& session, const Serial& serial, const char* name = "") {
+  auto weights = session.shared<T, 1>(name);
   weights.broadcast(as<T>(serial.params));
   return weights;
 }
@@ -124,7 +124,7 @@ TEST_P(TrainStep, ShardsTheStateOfEveryRule) {
 
 TEST_P(TrainStep, ShardsHoldTheirShareOnly) {
   Serial serial = problem(9, 10, 1);
-  const auto weights = weights_of<float>(session(), serial);
+  const auto weights = weights_of<float>(session(), serial, "weights");
   const auto step =
       sr::train_step<sr::Adam>(session(), loss_and_gradient<float>, weights, {.form = sr::StepForm::sharded});
   std::int64_t all = 0;
@@ -136,6 +136,8 @@ TEST_P(TrainStep, ShardsHoldTheirShareOnly) {
   EXPECT_EQ(all, 10);
   EXPECT_EQ(step.state()[1].name(), "weights.v");
   EXPECT_EQ(step.gradient().name(), "weights.gradient");
+  const auto second = sr::train_step<sr::Adam>(session(), loss_and_gradient<float>, weights);
+  EXPECT_EQ(second.gradient().name(), "weights.gradient#2");
 }
 
 TEST_P(TrainStep, EverySliceSeesTheOriginalParameters) {

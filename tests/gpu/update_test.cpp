@@ -69,9 +69,7 @@ void one_step_from(sr::CudaWorker& worker, Rule rule, std::int64_t skipped, sr::
 template <class T>
 struct Vectors {
   Vectors(sr::Session& session, const std::vector<T>& start)
-      : params(session.shared<T, 1>("params")),
-        first(session.shared<T, 1>("first")),
-        second(session.shared<T, 1>("second")) {
+      : params(session.shared<T, 1>()), first(session.shared<T, 1>()), second(session.shared<T, 1>()) {
     params.broadcast(start);
     first.broadcast(std::vector<T>(start.size()));
     second.broadcast(std::vector<T>(start.size()));

@@ -208,6 +208,7 @@ std::uint64_t CudaDevice::reduce_output(const OutputReduction& what, OutputBuffe
   const auto at = std::find(what.ranks.begin(), what.ranks.end(), rank);
   const std::size_t bytes = what.elements * size_of(what.dtype);
   if (bytes == 0) return 0;
+  comm_.begin_after_vote();
   comm_.ensure();  // before what may fail on one rank only
   OutputBuffer values = at == what.ranks.end() ? allocate_output(bytes) : std::move(own);
   if (at == what.ranks.end()) {

@@ -49,18 +49,25 @@ void NcclComm::enter_command() noexcept {
   command_ = command;
   plan_ = 0;
   count_ = 0;
+  is_after_vote_ = false;
 }
 
-/// How far a rank has come, as its peers read it in WorkerSlot::plan_wait: the command, how many collectives of it the rank
-/// has come to, and whether it waits for them or sets up the next.
+void NcclComm::begin_after_vote() noexcept {
+  enter_command();
+  is_after_vote_ = true;
+}
+
+/// How far a rank has come, as its peers read it in WorkerSlot::plan_wait: the command, and whether it is after the vote
+/// (who is before it then is not behind: it has not said yet that it is after); how many of the command's collectives the
+/// rank has come to; whether it waits for them, or has waited, or sets up the next.
 struct NcclComm::Standing {
   static constexpr std::uint64_t kMostCounted = (std::uint64_t{1} << 22U) - 1;
-  std::uint64_t command;
+  std::uint64_t part;  // of which command: twice its number, and one more after the vote
   std::uint64_t count;
   std::uint64_t state;  // 0: neither; what the peer is at cannot be said
 
   static Standing from(std::uint64_t word) noexcept { return {word >> 24U, (word >> 2U) & kMostCounted, word & 3U}; }
-  std::uint64_t word() const noexcept { return command << 24U | std::min(count, kMostCounted) << 2U | state; }
+  std::uint64_t word() const noexcept { return part << 24U | std::min(count, kMostCounted) << 2U | state; }
 };
 
 void NcclComm::publish(std::uint64_t state) noexcept {
@@ -68,7 +75,7 @@ void NcclComm::publish(std::uint64_t state) noexcept {
   WorkerSlot& slot = attachment_.slot();
   slot.plan_wait.store(0, std::memory_order_seq_cst);  // no plan is read with another's standing
   slot.plan.store(plan_, std::memory_order_seq_cst);
-  slot.plan_wait.store(Standing{command_, count_, state}.word(), std::memory_order_seq_cst);
+  slot.plan_wait.store(Standing{own_part(), count_, state}.word(), std::memory_order_seq_cst);
 }
 
 void NcclComm::check(ncclResult_t code, const char* what) {
@@ -252,12 +259,6 @@ void NcclComm::note_waiting(Wait wait) noexcept {
   if (is_pending_) attachment_.mark(command_, Phase::collective);
 }
 
-/// Before the vote: a peer that goes on to the reduction of outputs is not to find that this rank will not come.
-void NcclComm::note_finished() noexcept {
-  is_pending_ = false;
-  attachment_.slot().plan_wait.store(0, std::memory_order_seq_cst);
-}
-
 /// Whether the peer and this rank, which waits, can no longer come together.
 bool NcclComm::disagrees(const Standing& peer, std::uint64_t its_plan) {
   const bool is_last = wait_ == Wait::last;
@@ -282,7 +283,7 @@ void NcclComm::check_progress() {
     const WorkerSlot& slot = attachment_.control.worker(other);
     const std::uint64_t word = slot.plan_wait.load(std::memory_order_acquire);
     const Standing peer = Standing::from(word);
-    if (other == rank() || peer.command != command_ || peer.state == 0) continue;
+    if (other == rank() || peer.part != own_part() || peer.state == 0) continue;
     const std::uint64_t plan = slot.plan.load(std::memory_order_acquire);
     if (slot.plan_wait.load(std::memory_order_acquire) != word || !disagrees(peer, plan)) continue;
     throw_usage("ranks disagree in a collective: rank " + std::to_string(rank()) + " and rank " +

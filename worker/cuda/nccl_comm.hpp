@@ -58,6 +58,8 @@ class NcclComm final : public CommCore {
     enter_command();
     is_pending_ = true;  // a graph's collectives are not noted one by one
   }
+  /// What follows belongs to the reduction of outputs: all ranks have come through the body, and voted.
+  void begin_after_vote() noexcept;
   /// Makes sure that NCCL's next operation needs no set-up. Called by all ranks.
   void ensure();
   std::int64_t agree(std::int64_t own) override;
@@ -88,7 +90,7 @@ class NcclComm final : public CommCore {
   void note_waiting(Wait wait) noexcept;
   /// While it waits: throws Error (usage) if the ranks have come to different collectives, Error (nccl) if NCCL failed.
   void check_progress();
-  void note_finished() noexcept;
+  void note_finished() noexcept { is_pending_ = false; }
   /// Ends collectives that peers do not come to any more.
   void abort() noexcept;
 
@@ -117,6 +119,7 @@ class NcclComm final : public CommCore {
   void end_average(ncclRedOp_t op, ncclResult_t code, const char* what);
   void enter_command() noexcept;
   struct Standing;
+  std::uint64_t own_part() const noexcept { return command_ << 1U | (is_after_vote_ ? 1U : 0U); }
   void publish(std::uint64_t state) noexcept;
   bool disagrees(const Standing& peer, std::uint64_t its_plan);
   void check(ncclResult_t code, const char* what);
@@ -137,10 +140,11 @@ class NcclComm final : public CommCore {
   std::set<std::pair<CollectiveKind, int>>
       connected_;  // gathers and scatters, by root, that all ranks have taken part in
   std::uint64_t generation_ = 0;
-  std::uint64_t host_command_ = 0;                        // the last that has collectives of its own
-  std::uint64_t command_ = 0;                             // that the following belongs to
-  std::uint64_t plan_ = 0;                                // hash of its collectives
-  std::uint64_t count_ = 0;                               // of them
+  std::uint64_t host_command_ = 0;  // the last that has collectives of its own
+  std::uint64_t command_ = 0;       // that the following belongs to
+  std::uint64_t plan_ = 0;          // hash of its collectives
+  std::uint64_t count_ = 0;         // of them
+  bool is_after_vote_ = false;
   Wait wait_ = Wait::last;                                // that this rank is in
   std::chrono::steady_clock::time_point astray_since_{};  // a peer that was seen setting up
   bool is_pending_ = false;
