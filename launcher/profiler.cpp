@@ -51,7 +51,7 @@ std::FILE* open_file(const std::string& path, const char* what) {
 /// Below 2^kStepBits each time has a bucket of its own.
 std::size_t TimeHistogram::bucket_of(std::uint64_t time_ns) noexcept {
   if (time_ns < (1U << kStepBits)) return time_ns;
-  const int shift = std::bit_width(time_ns) - 1 - kStepBits;
+  const int shift = static_cast<int>(std::bit_width(time_ns)) - 1 - kStepBits;
   const std::uint64_t step = time_ns >> shift;  // from 2^kStepBits to twice that
   return static_cast<std::size_t>((static_cast<std::uint64_t>(shift) << kStepBits) + step);
 }
@@ -186,7 +186,7 @@ std::vector<CallProfile> Profiler::calls() const {
   std::vector<CallProfile> result;
   for (std::size_t function = 0; function < names_.size(); ++function) {
     for (int rank = -1; rank < world_size_; ++rank) {
-      const Times& times = times_[function][static_cast<std::size_t>(rank + 1)];
+      const Times& times = times_[function][static_cast<std::size_t>(rank) + 1];
       if (times.calls == 0) continue;
       const auto& phases = times.phases;
       result.push_back({names_[function], rank, times.calls, times.whole.times(), phases[0].times(), phases[1].times(),
@@ -261,7 +261,7 @@ namespace syncrun {
 
 namespace {
 
-std::string padded(std::string text, std::size_t width) {
+std::string padded(const std::string& text, std::size_t width) {
   return text.size() < width ? std::string(width - text.size(), ' ') + text : text;
 }
 

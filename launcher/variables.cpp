@@ -150,7 +150,7 @@ VariableRecord::~VariableRecord() {
       command.variables_count = 1;
       TransferSlot* slots = entry.last_transfer(core->world_size());
       command.transfers = core->segment().offset_of(slots);
-      for (int rank = 0; rank < core->world_size(); ++rank) slots[rank] = {entry_offset, 0, {}, true};
+      for (int rank = 0; rank < core->world_size(); ++rank) slots[rank] = {entry_offset, 0, {}, true, false};
     });
     core->heap().free(entry_offset, SharedHeap::Giveback::later);
   });
