@@ -107,6 +107,7 @@ ncclUniqueId NcclComm::exchange_id() {
 
 /// Ends what a failed call has left unusable: on every rank, at its next collective.
 void NcclComm::drop_stale() noexcept {
+  if (is_in_group_) return;  // what was put into the group is the communicator's until the group ends
   const std::uint64_t failed = attachment_.control.header().failed_comm.load(std::memory_order_acquire);
   if ((comm_ != nullptr || peers_.is_connected()) && made_at_ <= failed) abort();
 }

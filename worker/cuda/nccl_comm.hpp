@@ -145,6 +145,7 @@ class NcclComm final : public CommCore {
   std::uint64_t plan_ = 0;          // hash of its collectives
   std::uint64_t count_ = 0;         // of them
   bool is_after_vote_ = false;
+  bool is_in_group_ = false;
   Wait wait_ = Wait::last;                                // that this rank is in
   std::chrono::steady_clock::time_point astray_since_{};  // a peer that was seen setting up
   bool is_pending_ = false;

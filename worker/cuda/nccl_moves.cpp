@@ -29,11 +29,18 @@ std::size_t elements_of(const Division& division, int rank) noexcept {
 void NcclComm::begin_group() {
   ensure();  // a communicator that is made in a group is made at its end
   check(ncclGroupStart(), "ncclGroupStart");
+  is_in_group_ = true;
 }
 
-void NcclComm::end_group() { check(ncclGroupEnd(), "ncclGroupEnd"); }
+void NcclComm::end_group() {
+  is_in_group_ = false;
+  check(ncclGroupEnd(), "ncclGroupEnd");
+}
 
-void NcclComm::drop_group() noexcept { static_cast<void>(ncclGroupEnd()); }
+void NcclComm::drop_group() noexcept {
+  is_in_group_ = false;
+  static_cast<void>(ncclGroupEnd());
+}
 
 // ---- reductions -----------------------------------------------------------------------------------------------
 
