@@ -90,9 +90,11 @@ run_gpu_tests() {
   rm -rf "$logs"
   mkdir -p "$logs"
   # ctest and masters make no CUDA call, which by itself is no error. The sanitizer's exit code is that of the outermost
-  # process: what it found in workers is in the logs.
-  "$sanitizer" --target-processes all --require-cuda-init=no --log-file "$logs/%p.log" \
-    ctest --test-dir "$root/build/cuda" --output-on-failure --no-label-summary --no-tests=error -j 1 -L gpu || return 1
+  # process: what it found in workers is in the logs. Errors that a library returns are no finding: NCCL asks for kernels
+  # that it does not have, and some tests provoke them. Tests that read an illegal address on purpose are left out.
+  "$sanitizer" --target-processes all --require-cuda-init=no --report-api-errors no --log-file "$logs/%p.log" \
+    ctest --test-dir "$root/build/cuda" --output-on-failure --no-label-summary --no-tests=error -j 1 -L gpu \
+    -E AnIllegalAddress || return 1
   if ! grep -q 'ERROR SUMMARY' -r "$logs"; then
     say "compute-sanitizer has seen no CUDA program: its logs in $logs say nothing" >&2
     return 1
