@@ -7,7 +7,8 @@
 //
 // Who writes what: the master writes the header and commands (before it publishes them); a worker writes its own slot
 // and its own outboxes, from the thread that serves calls. Exceptions: `lost` is written by the master's watcher
-// threads, `failed_call`, `failed_comm` and Command::failed by any worker, `comm_id` by rank 0.
+// threads, `failed_call`, `failed_comm` and Command::failed by any worker, `comm_id` by rank 0; the slot of a worker that
+// is dead by the master, before a new one takes it.
 
 #include <pthread.h>
 
@@ -87,7 +88,8 @@ inline constexpr std::uint64_t kLeft = ~std::uint64_t{0};
 
 /// The words of one worker. Each line of the cache is polled by one kind of waiter, or by none.
 struct alignas(128) WorkerSlot {
-  std::atomic<std::uint64_t> done;  // the last command that is over; polled by the master
+  /// The last command that is over; polled by the master. A new worker begins with the one after it.
+  std::atomic<std::uint64_t> done;
 
   alignas(64) std::atomic<std::uint64_t> vote;  // this line is polled by peers
   /// The command whose collectives it is in, and how many steps it has taken there; kLeft once it has left them. Every
@@ -102,6 +104,8 @@ struct alignas(128) WorkerSlot {
   std::atomic<std::uint64_t> plan;
   std::atomic<std::uint64_t> plan_wait;
   std::atomic<std::int32_t> pid;
+  std::atomic<std::uint32_t> is_lost;  // 1 from its loss until a new worker comes; written by the master's watchers
+  std::int32_t predecessors;  // workers that had this rank before and were lost
   std::atomic<StartState> start;
   pthread_mutex_t life;                           // robust; held by a thread of the worker as long as it lives
   std::array<char, kMessageBytes> start_message;  // StartState::failed: why
@@ -269,6 +273,7 @@ struct ControlHeader {
   DeviceKind device_kind;
   bool spins;         // there is a core for each of them
   bool workers_spin;  // there is one for each worker, at least
+  bool respawns;      // a loss is a failure of the calls in flight, and a new worker takes the rank
   std::uint32_t build_id_bytes;
   std::array<std::uint8_t, 32> build_id;  // of the master's image
 

@@ -139,6 +139,10 @@ void SharedHeap::ask_for_huge_pages(std::uint64_t offset, std::size_t bytes) noe
   static_cast<void>(::madvise(segment_->at(first), last - first, MADV_POPULATE_WRITE));
 }
 
+void SharedHeap::note_used_before() noexcept {
+  for (auto& [offset, extent] : free_) extent.dirty = true;
+}
+
 /// Gives the pages of free extents back; false if there were none.
 bool SharedHeap::trim() noexcept {
   bool any = false;

@@ -35,6 +35,8 @@ class SharedHeap {
   void free(std::uint64_t offset, Giveback giveback) noexcept;
   /// Gives the pages of free extents back, also where they are kept: the caller knows that nobody has pinned them.
   bool trim() noexcept;
+  /// Another process has had this memory before: nothing of it is known to be zero. Before the first allocation.
+  void note_used_before() noexcept;
 
   std::size_t used_bytes() const noexcept { return used_bytes_; }
   std::size_t size_of(std::uint64_t offset) const { return used_.at(offset); }

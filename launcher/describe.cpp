@@ -78,4 +78,10 @@ std::string describe(const FunctionRecord& function) {
   return text + "\n";
 }
 
+std::string in_quotes(const std::vector<std::string>& names) {
+  std::string text;
+  for (const auto& name : names) text += (text.empty() ? "'" : ", '") + name + "'";
+  return text;
+}
+
 }  // namespace syncrun::detail

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "launcher/records.hpp"
 
@@ -18,5 +19,8 @@ std::string describe_output(const FunctionRecord& function, std::size_t index);
 
 /// "Data 'labels'"; without a name, "this Data".
 std::string describe_data(const DataRecord& data);
+
+/// "'weights', 'bias'"
+std::string in_quotes(const std::vector<std::string>& names);
 
 }  // namespace syncrun::detail

@@ -114,31 +114,40 @@ std::shared_ptr<ObjectRecord> replicate_object(const std::shared_ptr<SessionCore
   }
   auto record = std::make_shared<ObjectRecord>();
   record->id = session->new_id();
+  record->name = std::string(name);
+  record->constructor = write_entry(*session, bodies, session->new_id());
+  record->arguments.assign(arguments.begin(), arguments.end());
   record->session = session;  // from here on: where one rank's constructor throws, the other ranks' objects must go
-  const std::uint64_t entry = write_entry(*session, bodies, session->new_id());
-  session->run_system("construction", std::string(name), [&](Command& command, SessionCore::InFlight& in_flight) {
-    in_flight.temporaries.push_back(entry);
+  construct_object(*record, -1);
+  session->add_object(record);
+  return record;
+}
+
+void construct_object(const ObjectRecord& object, int target) {
+  SessionCore& session = *object.session;
+  session.run_system("construction", object.name, [&](Command& command, SessionCore::InFlight& in_flight) {
     command.kind = CommandKind::construct;
-    command.function = entry;
-    command.object = record->id;
+    command.target = target;
+    command.function = object.constructor;
+    command.object = object.id;
     command.arguments_count = 1;
     ArgumentSlot& slot = command.arguments[0];
     slot.kind = ArgumentKind::value;
-    slot.bytes = arguments.size();
+    slot.bytes = object.arguments.size();
     slot.offset =
-        session->heap().allocate(arguments.size(), SharedHeap::Contents::any, "the arguments of a constructor");
+        session.heap().allocate(object.arguments.size(), SharedHeap::Contents::any, "the arguments of a constructor");
     in_flight.temporaries.push_back(slot.offset);
-    if (!arguments.empty()) {
-      std::memcpy(session->segment().at(slot.offset), arguments.data(), arguments.size());
+    if (!object.arguments.empty()) {
+      std::memcpy(session.segment().at(slot.offset), object.arguments.data(), object.arguments.size());
     }
   });
-  return record;
 }
 
 ObjectRecord::~ObjectRecord() {
   if (!session || !session->is_open()) return;
   SessionCore* core = session.get();
-  core->release_later([core, object = id] {
+  core->release_later([core, object = id, entry = constructor] {
+    core->heap().free(entry, SharedHeap::Giveback::later);
     core->run_system("the destruction of a replicated object", "", [&](Command& command, SessionCore::InFlight&) {
       command.kind = CommandKind::destroy;
       command.object = object;

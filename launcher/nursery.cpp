@@ -55,7 +55,8 @@ Nursery::Nursery(Brood& brood, Milliseconds grace, const SupervisorLink& supervi
       error_(STDERR_FILENO),
       children_(static_cast<std::size_t>(brood.size())),
       epoll_(check_system(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
-      wake_(check_system(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")) {}
+      wake_(check_system(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
+      life_watchers_(children_.size()) {}
 
 Nursery::~Nursery() {
   expect_ends();
@@ -67,13 +68,28 @@ Nursery::~Nursery() {
     ::eventfd_write(wake_.get(), 1);  // fails only if it was rung already
     thread_.join();
   }
-  for (auto& watcher : life_watchers_) watcher.join();
+  for (auto& watcher : life_watchers_) watcher.stops.store(true);
+  for (int child = 0; child < size(); ++child) unwatch_life(child);
 }
 
 // ---- birth ----------------------------------------------------------------------------------------------------
 
 void Nursery::spawn_all(Milliseconds limit, std::string_view limit_name) {
   thread_ = std::thread(&Nursery::run, this);
+  await_spawned(limit, limit_name);
+}
+
+void Nursery::replace(int child, Milliseconds limit, std::string_view limit_name) {
+  {
+    const std::lock_guard lock(mutex_);
+    wanted_ = child;
+    spawned_ = false;
+  }
+  ::eventfd_write(wake_.get(), 1);
+  await_spawned(limit, limit_name);
+}
+
+void Nursery::await_spawned(Milliseconds limit, std::string_view limit_name) {
   std::unique_lock lock(mutex_);
   if (!await_change(lock, Patience(limit), [this] { return spawned_; })) {
     throw Error(ErrorKind::timeout, "the processes of " + brood_.describe() + " were not started within " +
@@ -106,12 +122,22 @@ void Nursery::run() noexcept {
 }
 
 void Nursery::watch_lives() {
-  for (int child = 0; child < size(); ++child) {
-    life_watchers_.emplace_back([this, child] {
-      block_signals();
-      if (await_death(brood_.life_of(child), stops_)) raise_loss(child);
-    });
-  }
+  for (int child = 0; child < size(); ++child) watch_life(child);
+}
+
+void Nursery::watch_life(int child) {
+  LifeWatcher& watcher = life_watchers_[static_cast<std::size_t>(child)];
+  watcher.stops.store(false);
+  watcher.thread = std::thread([this, child, &watcher] {
+    block_signals();
+    if (await_death(brood_.life_of(child), watcher.stops)) raise_loss(child);
+  });
+}
+
+void Nursery::unwatch_life(int child) {
+  LifeWatcher& watcher = life_watchers_[static_cast<std::size_t>(child)];
+  watcher.stops.store(true);
+  if (watcher.thread.joinable()) watcher.thread.join();
 }
 
 // ---- watching -------------------------------------------------------------------------------------------------
@@ -164,7 +190,7 @@ void Nursery::on_event(std::uint64_t tag) {
   const int index = static_cast<int>(tag >> 2U);
   Child& child = children_[static_cast<std::size_t>(index)];
   switch (static_cast<Source>(tag & 3U)) {
-    case Source::wake: return;
+    case Source::wake: return give_births_again();
     case Source::death: return bury(index);
     case Source::output: return read_some(child.output);
     case Source::error: return read_some(child.error);

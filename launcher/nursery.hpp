@@ -47,6 +47,11 @@ class Nursery {
   void spawn_all(Milliseconds limit, std::string_view limit_name);
   /// Watches for deaths by the children's signs of life, from when all of them hold theirs.
   void watch_lives();
+  /// Waits until nobody watches the sign of life of a child that has ended any more, so that it can be made anew.
+  void unwatch_life(int child);
+  /// Starts a child anew in the place of one that has ended and whose life nobody watches. Throws as spawn_all does.
+  void replace(int child, Milliseconds limit, std::string_view limit_name);
+  void watch_life(int child);
   /// From now on a child that ends is not a loss.
   void expect_ends() noexcept { expects_ends_.store(true); }
 
@@ -78,12 +83,16 @@ class Nursery {
     Stream output;
     Stream error;
     bool is_zombie = false;  // dead, and not yet ours to reap
+    bool is_successor = false;
     std::optional<int> wait_status;
   };
 
   // All of these run in the nursery's thread.
   void run() noexcept;
   void give_birth();
+  void give_births_again();
+  void clear_place(Child& child);
+  void await_spawned(Milliseconds limit, std::string_view limit_name);
   void spawn_child(int index);
   bool watch(int fd, Source source, int child) noexcept;
   void unwatch(int fd) noexcept;
@@ -107,12 +116,13 @@ class Nursery {
   Milliseconds grace_;
   const SupervisorLink& supervisor_;
 
-  // Guards what other threads see of children_ (pid, pidfd, readers, wait_status) where it changes, and the two below;
+  // Guards what other threads see of children_ (pid, pidfd, readers, wait_status) where it changes, and the three below;
   // held only for as long as it takes to look or to set.
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool spawned_ = false;
   std::exception_ptr spawn_error_;
+  std::optional<int> wanted_;  // a child to start anew
 
   std::atomic<bool> expects_ends_{false};
   std::atomic<bool> closes_{false};  // no more births
@@ -123,7 +133,11 @@ class Nursery {
   FileDescriptor epoll_;
   FileDescriptor wake_;
   std::thread thread_;
-  std::vector<std::thread> life_watchers_;
+  struct LifeWatcher {
+    std::thread thread;
+    std::atomic<bool> stops{false};
+  };
+  std::vector<LifeWatcher> life_watchers_;
 };
 
 }  // namespace syncrun::detail

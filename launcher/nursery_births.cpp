@@ -1,12 +1,14 @@
 // How the nursery's thread brings its children into the world.
 
 #include <fcntl.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <fstream>
+#include <utility>
 
 #include "common/errors.hpp"
 #include "launcher/nursery.hpp"
@@ -40,6 +42,41 @@ void Nursery::give_birth() {
   }
 }
 
+void Nursery::give_births_again() {
+  eventfd_t rings = 0;
+  static_cast<void>(::eventfd_read(wake_.get(), &rings));
+  std::optional<int> wanted;
+  {
+    const std::lock_guard lock(mutex_);
+    wanted = std::exchange(wanted_, std::nullopt);
+  }
+  if (!wanted) return;
+  std::exception_ptr error;
+  try {
+    clear_place(children_[static_cast<std::size_t>(*wanted)]);
+    if (!closes_.load()) spawn_child(*wanted);
+    if (closes_.load()) kill_all();  // born after the closing one looked
+  } catch (...) {
+    error = std::current_exception();
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    spawn_error_ = error;
+    spawned_ = true;
+  }
+  changed_.notify_all();
+}
+
+/// Of one that was reaped. Who else holds its pipes (it was killed) is not heard any more.
+void Nursery::clear_place(Child& child) {
+  for (Stream* stream : {&child.output, &child.error}) {
+    if (stream->reader && stream->reader->fd() >= 0) end_stream(*stream);
+  }
+  const std::lock_guard lock(mutex_);
+  child = Child{};
+  child.is_successor = true;
+}
+
 void Nursery::spawn_child(int index) {
   Child& child = children_[static_cast<std::size_t>(index)];
   std::array<int, 2> ends{};
@@ -49,8 +86,9 @@ void Nursery::spawn_child(int index) {
   auto [output_read, output_write] = make_pipe();
   auto [error_read, error_write] = make_pipe();
   if (const std::string path = brood_.log_of(index); !path.empty()) {
+    const int truncates = child.is_successor ? 0 : O_TRUNC;
     child.log =
-        FileDescriptor(check_system(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644),
+        FileDescriptor(check_system(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | truncates, 0644),
                                     ("cannot open the log file " + path).c_str()));
   }
 

@@ -36,6 +36,7 @@ struct VariableRecord {
   std::uint8_t dimensions = 0;
   std::vector<Extents> extents;  // by rank
   bool has_shape = false;        // values were given to it, be it none
+  bool is_replicated = false;    // the master has last made all copies equal: a peer's will do for a new worker
 
   ~VariableRecord();
 };
@@ -43,9 +44,16 @@ struct VariableRecord {
 struct ObjectRecord {
   std::shared_ptr<SessionCore> session;
   std::uint64_t id = 0;
+  // What it was made of: a new worker has to make it again.
+  std::string name;
+  std::uint64_t constructor = 0;  // offset of the FunctionEntry
+  std::vector<std::byte> arguments;
 
   ~ObjectRecord();
 };
+
+/// On one rank, or on all (-1). Throws what the constructor did.
+void construct_object(const ObjectRecord& object, int target);
 
 enum class BodyState : std::uint8_t { missing, present, replayable };
 

@@ -109,6 +109,7 @@ void SessionCore::prepare_control(std::size_t control_bytes) {
   header.device_kind = device_kind();
   header.spins = world_size + 1 <= usable_cores();
   header.workers_spin = world_size <= usable_cores();
+  header.respawns = settings_.on_worker_lost == OnWorkerLost::respawn;
   const ImageAddress image = program_image();
   header.build_id_bytes = image.build_id_bytes;
   header.build_id = image.build_id;
@@ -235,6 +236,15 @@ std::uint64_t SessionCore::allocate(std::size_t bytes, SharedHeap::Contents cont
   return heap_.allocate(bytes, contents, what);
 }
 
+void SessionCore::add_variable(const std::shared_ptr<VariableRecord>& variable) {
+  variables_[variable->entry] = variable;
+}
+
+void SessionCore::add_object(const std::shared_ptr<ObjectRecord>& object) {
+  std::erase_if(objects_, [](const auto& known) { return known.second.expired(); });
+  objects_[object->id] = object;
+}
+
 void SessionCore::add_dependant(const std::shared_ptr<SessionDependant>& dependant) {
   std::erase_if(dependants_, [](const auto& known) { return known.expired(); });
   dependants_.push_back(dependant);
@@ -264,6 +274,7 @@ void SessionCore::InFlight::reset() noexcept {
   temporaries.clear();
   what = "";
   subject.clear();
+  writes.clear();
 }
 
 Command& SessionCore::next_command() {
@@ -343,7 +354,10 @@ void SessionCore::drain(std::uint64_t last) {
       patience = Patience(limit);
       woken = wait_until(header.to_master, policy_, patience, done, lost);
     }
-    if (woken == Woken::interrupted) end_with_loss(id);
+    if (woken == Woken::interrupted) {
+      end_with_loss(id);
+      continue;  // a new worker has come, and nothing is in flight
+    }
     if (woken == Woken::expired) end_with_timeout(id, limit);
     drained_ = id;
     collect(id);
@@ -466,6 +480,7 @@ void SessionCore::close() {
   if (birthplace_.is_here() && state_ != State::open) return;
   {
     const Entry entry(*this);
+    is_closing_ = true;
     drain_all();
     next_command().kind = CommandKind::close;
     nursery_->expect_ends();

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -55,6 +56,7 @@ class SessionCore {
     std::vector<std::uint64_t> temporaries;  // in the heap: index lists, large values
     const char* what = "";                   // of commands that are no function calls: "all_reduce", ...
     std::string subject;                     // their variable
+    std::vector<std::string> writes;         // variables that they write to
     void reset() noexcept;
   };
 
@@ -121,6 +123,10 @@ class SessionCore {
   void give_back_pages();
   /// Memory of the heap; that which GPUs have pinned is given back only when it is missed. Throws Error (system).
   std::uint64_t allocate(std::size_t bytes, SharedHeap::Contents contents, std::string_view what);
+  /// What a new worker has to be given again.
+  void add_variable(const std::shared_ptr<VariableRecord>& variable);
+  void forget_variable(std::uint64_t entry) noexcept { variables_.erase(entry); }
+  void add_object(const std::shared_ptr<ObjectRecord>& object);
   void add_dependant(const std::shared_ptr<SessionDependant>& dependant);
   void run_releases();
   /// A failure has reached the program: it need not surface again where a dropped future had it first.
@@ -147,16 +153,37 @@ class SessionCore {
   void collect_outputs(std::uint64_t id, const Command& command, CallResult& result);
   std::exception_ptr failure_of(std::uint64_t id);
   void await_peers_release(int lost) const;
-  /// Ends the session because of a lost worker, or of a deadline.
-  [[noreturn]] void end_with_loss(std::uint64_t id);
+  /// Shared variables that the commands in flight from here on may have half written.
+  std::vector<std::string> half_written_since(std::uint64_t id) const;
+  /// Ends the session because of a lost worker, unless that can be replaced; or of a deadline.
+  void end_with_loss(std::uint64_t id);
   [[noreturn]] void end_with_timeout(std::uint64_t id, Milliseconds limit);
   [[noreturn]] void end_with(const Error& error);
+  // SessionOptions::on_worker_lost = respawn; see recovery.cpp.
+  struct Stranded {
+    CallResult* result;
+    std::shared_ptr<CallResult> kept;
+    bool is_dropped;
+  };
+  bool may_replace() const noexcept;
+  /// The calls in flight have failed when it returns. Throws where the session ends.
+  void replace_lost(Failure failure, const std::string& where, int status, Milliseconds limit);
+  void await_survivors(Milliseconds limit);
+  std::vector<int> lost_ranks() const;
+  void collect_whole_calls();
+  std::vector<Stranded> strand_calls();
+  void clear_slot(int rank);
+  void bear_anew(const std::vector<int>& ranks);
+  void pass_on(const std::vector<int>& ranks, Failure& failure);
+  bool pass_on(VariableRecord& variable, const std::vector<int>& ranks, int heir);
   std::string call_name(std::uint64_t id) const;
   std::string describe_rank(int rank) const;
   /// Who it is: rank, process and device.
   Failure blame(int rank) const;
   std::optional<int> await_cause(int rank) const;
   Error lost_error(Failure failure, const std::string& where, std::optional<int> wait_status) const;
+  static Error lost_error(const std::string& who, Failure failure, const std::string& where, int wait_status,
+                          const std::string& report);
   Failure describe_loss(int rank, std::optional<int> wait_status) const;
 
   Settings settings_;
@@ -188,6 +215,10 @@ class SessionCore {
   Birthplace birthplace_;
   VariableNames variable_names_;
   std::vector<std::weak_ptr<SessionDependant>> dependants_;
+  std::map<std::uint64_t, std::weak_ptr<VariableRecord>> variables_;  // by entry; some wait to be freed
+  std::map<std::uint64_t, std::weak_ptr<ObjectRecord>> objects_;      // by id
+  int respawns_ = 0;
+  bool is_closing_ = false;  // or being put together again: whom it loses now is not replaced
 
   // Reused for every call.
   std::vector<int> ranks_;

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "common/errors.hpp"
+#include "launcher/describe.hpp"
 #include "launcher/session_core.hpp"
 
 namespace syncrun::detail {
@@ -15,11 +16,8 @@ namespace {
 constexpr Milliseconds kCauseLimit = std::chrono::seconds(5);
 constexpr Milliseconds kPeersLimit{100};
 
-/// "rank 1 (cpu1, pid 77) was lost <where>: <cause>", and the last lines it wrote.
-Error lost_error_of(Failure failure, const std::string& who, const std::string& where, int status) {
-  std::string message = who + " was lost " + where + ": " + failure.cause;
-  for (const auto& line : failure.last_stderr) message += "\n  [rank " + std::to_string(failure.rank) + "] " + line;
-  return {ErrorKind::worker_lost, message, std::move(failure), status};
+std::string may_be_half_written(const std::vector<std::string>& variables) {
+  return variables.empty() ? std::string() : "\n  may be half written: " + in_quotes(variables);
 }
 
 }  // namespace
@@ -34,7 +32,15 @@ Failure SessionCore::blame(int rank) const {
 
 Error SessionCore::lost_error(Failure failure, const std::string& where, std::optional<int> wait_status) const {
   const std::string who = describe_rank(failure.rank);
-  return lost_error_of(std::move(failure), who, where, wait_status.value_or(0));
+  return lost_error(who, std::move(failure), where, wait_status.value_or(0), "");
+}
+
+/// "rank 1 (cpu1, pid 77) was lost <where>: <cause>", the last lines it wrote, and what was done about it.
+Error SessionCore::lost_error(const std::string& who, Failure failure, const std::string& where, int wait_status,
+                              const std::string& report) {
+  std::string message = who + " was lost " + where + ": " + failure.cause;
+  for (const auto& line : failure.last_stderr) message += "\n  [rank " + std::to_string(failure.rank) + "] " + line;
+  return {ErrorKind::worker_lost, message + report, std::move(failure), wait_status};
 }
 
 std::optional<int> SessionCore::await_cause(int rank) const { return nursery_->await_end(rank, kCauseLimit); }
@@ -85,8 +91,9 @@ std::exception_ptr SessionCore::failure_of(std::uint64_t id) {
   failure.call = call_name(id);
   failure.phase = to_string(outbox.failed_phase);
   failure.cause = get_text(outbox.message);
-  const std::string message =
-      describe_rank(first) + " failed in call '" + failure.call + "' (phase " + failure.phase + "): " + failure.cause;
+  failure.undefined = half_written_since(id);
+  const std::string message = describe_rank(first) + " failed in call '" + failure.call + "' (phase " + failure.phase +
+                              "): " + failure.cause + may_be_half_written(failure.undefined);
   return std::make_exception_ptr(Error(outbox.error_kind, message, std::move(failure), outbox.native_code));
 }
 
@@ -113,6 +120,25 @@ void SessionCore::await_peers_release(int lost) const {
   }
 }
 
+/// A body may have written to its Local copies, and not come to its end, also on ranks that were ahead of the others. An
+/// Update is committed on all ranks or on none.
+std::vector<std::string> SessionCore::half_written_since(std::uint64_t id) const {
+  std::vector<std::string> names;
+  const auto add = [&](const std::string& name) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  };
+  for (; id < next_id_; ++id) {
+    const InFlight& in_flight = in_flight_[id % kRingSize];
+    for (const auto& name : in_flight.writes) add(name);
+    if (!in_flight.function) continue;
+    const auto& arguments = in_flight.function->signature.arguments;
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      if (arguments[i].kind == ArgumentKind::local) add(static_cast<VariableRecord*>(in_flight.arguments[i].get())->name);
+    }
+  }
+  return names;
+}
+
 void SessionCore::end_with_loss(std::uint64_t id) {
   const auto released = Clock::now();
   const int rank = static_cast<int>(control_.header().lost.load()) - 1;
@@ -128,6 +154,9 @@ void SessionCore::end_with_loss(std::uint64_t id) {
   if (is_in_call) failure.call = call_name(at);
   const std::string where =
       is_in_call ? "in call '" + failure.call + "' (phase " + failure.phase + ")" : "(" + failure.phase + ")";
+  if (may_replace()) {
+    return replace_lost(std::move(failure), where, status.value_or(0), Milliseconds(control_.command(id).timeout_ms));
+  }
   end_with(lost_error(std::move(failure), where, status));
 }
 

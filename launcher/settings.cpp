@@ -96,6 +96,11 @@ Settings resolve_settings(const SessionOptions& options) {
       environment::kStartTimeout,
       check_timeout(options.start_timeout.value_or(kDefaultStartTimeout), "SessionOptions::start_timeout"));
   settings.grace = check_timeout(options.grace, "SessionOptions::grace");
+  settings.on_worker_lost = options.on_worker_lost;
+  settings.max_respawns = options.max_respawns;
+  if (settings.max_respawns < 0) {
+    throw_usage("SessionOptions::max_respawns is at least 0, got " + std::to_string(settings.max_respawns));
+  }
   settings.seed = options.seed;
   settings.log_dir = text_of(environment::kLogDir, options.log_dir);
   if (!settings.log_dir.empty()) {

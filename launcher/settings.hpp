@@ -18,6 +18,8 @@ struct Settings {
   Milliseconds call_timeout{};    // 0: none
   Milliseconds start_timeout{};   // 0: none
   Milliseconds grace{};
+  OnWorkerLost on_worker_lost = OnWorkerLost::end;
+  int max_respawns = 0;
   std::uint64_t seed = 0;
   std::string log_dir;  // empty: none
   std::string profile;  // empty: none; "-": standard error

@@ -53,6 +53,13 @@ std::uint64_t write_lengths(SessionCore& session, const std::vector<std::int64_t
   return offset;
 }
 
+/// A result that goes to the master leaves the copies as they are.
+bool writes_to_copies(const Part& part) noexcept { return part.to == 0; }
+
+bool leaves_equal_copies(CollectiveKind kind) noexcept {
+  return kind == CollectiveKind::broadcast || kind == CollectiveKind::all_reduce || kind == CollectiveKind::all_gather;
+}
+
 void run(const Collective& collective, VariableList variables, const std::vector<Part>& parts) {
   SessionCore& session = *variables.front()->session;
   const auto read_all = [&] {
@@ -71,6 +78,9 @@ void run(const Collective& collective, VariableList variables, const std::vector
       command.collectives =
           session.heap().allocate(sizeof(CollectiveSlot) * variables.size(), SharedHeap::Contents::any, "a collective");
       in_flight.temporaries.push_back(command.collectives);
+      for (std::size_t i = 0; i < variables.size(); ++i) {
+        if (writes_to_copies(parts[i])) in_flight.writes.push_back(variables[i]->name);
+      }
       auto* slots = session.segment().at<CollectiveSlot>(command.collectives);
       for (std::size_t i = 0; i < variables.size(); ++i) {
         slots[i] = {variables[i]->entry, write_lengths(session, parts[i].lengths, in_flight.temporaries), parts[i].to,
@@ -82,6 +92,9 @@ void run(const Collective& collective, VariableList variables, const std::vector
     throw;
   }
   read_all();
+  for (std::size_t i = 0; i < variables.size(); ++i) {
+    if (writes_to_copies(parts[i])) variables[i]->is_replicated = leaves_equal_copies(collective.kind);
+  }
 }
 
 /// Extents of all variables, equal on all ranks, for a reduction that they have.

@@ -134,6 +134,7 @@ std::shared_ptr<VariableRecord> make_variable(const std::shared_ptr<SessionCore>
   entry.dimensions = record->dimensions;
   record->name = name.empty() ? "variable #" + std::to_string(entry.id) : std::string(name);
   if (!name.empty()) session->variable_names().add(record);
+  session->add_variable(record);
   return record;
 }
 
@@ -152,6 +153,7 @@ VariableRecord::~VariableRecord() {
       command.transfers = core->segment().offset_of(slots);
       for (int rank = 0; rank < core->world_size(); ++rank) slots[rank] = {entry_offset, 0, {}, true, false};
     });
+    core->forget_variable(entry_offset);
     core->heap().free(entry_offset, SharedHeap::Giveback::later);
   });
 }
@@ -173,6 +175,9 @@ void run_transfers(SessionCore& session, const char* what, TransferDirection dir
     command.kind = CommandKind::transfer;
     command.direction = direction;
     command.variables_count = static_cast<std::uint32_t>(transfers.size());
+    if (direction == TransferDirection::to_variable) {
+      for (const auto& transfer : transfers) in_flight.writes.push_back(transfer.variable->name);
+    }
     command.transfers = session.heap().allocate(sizeof(TransferSlot) * transfers.size() * world_size,
                                                 SharedHeap::Contents::any, "a transfer");
     in_flight.temporaries.push_back(command.transfers);
@@ -205,6 +210,7 @@ void to_variables(SessionCore& session, const char* what, const std::vector<Tran
   for (const auto& transfer : transfers) {
     read_extents(*transfer.variable);
     transfer.variable->has_shape = true;
+    transfer.variable->is_replicated = false;
   }
 }
 
@@ -318,6 +324,7 @@ void broadcast_values(std::span<const Delivery> deliveries) {
     transfers.push_back({delivery.variable.get(), whole_for_all(session, sources.add(delivery))});
   }
   to_variables(session, "broadcast", transfers);
+  for (const auto& delivery : deliveries) delivery.variable->is_replicated = true;
 }
 
 void scatter_values(std::span<const Delivery> deliveries, const ScatterOptions& options) {
@@ -346,6 +353,7 @@ void zero_like(VariableRecord& variable, const VariableRecord& like, Zeros zeros
     if (zeros == Zeros::like_its_share) part.extents[0] = share_of(part.extents[0], session.world_size(), rank).count();
   }
   to_variables(session, "zeros", {{&variable, std::move(parts)}});
+  variable.is_replicated = zeros == Zeros::like_all && like.is_replicated;
 }
 
 void set_on_rank(VariableRecord& variable, int rank, std::span<const std::int64_t> extents, const void* values) {
@@ -359,6 +367,16 @@ void set_on_rank(VariableRecord& variable, int rank, std::span<const std::int64_
   to_variables(session, "set", {{&variable, only_on(variable, rank, {source.offset, source.extents, true})}});
 }
 
+void fetch_copy(VariableRecord& variable, int rank, std::uint64_t to) {
+  const Extents& extents = variable.extents[static_cast<std::size_t>(rank)];
+  run_transfers(*variable.session, "get", TransferDirection::from_variable,
+                {{&variable, only_on(variable, rank, {to, extents, true})}});
+}
+
+void place_copy(VariableRecord& variable, int rank, std::uint64_t from, const Extents& extents) {
+  to_variables(*variable.session, "set", {{&variable, only_on(variable, rank, {from, extents, true})}});
+}
+
 void get_from_rank(VariableRecord& variable, int rank, void* values) {
   SessionCore& session = *variable.session;
   const Entry guard(session);
@@ -367,8 +385,7 @@ void get_from_rank(VariableRecord& variable, int rank, void* values) {
   const std::size_t bytes = bytes_of(variable, extents);
   if (bytes == 0) return;
   const Staging staging(session, bytes, "values on their way from a worker");
-  run_transfers(session, "get", TransferDirection::from_variable,
-                {{&variable, only_on(variable, rank, {staging.offset(), extents, true})}});
+  fetch_copy(variable, rank, staging.offset());
   std::memcpy(values, staging.data(), bytes);
 }
 

@@ -27,6 +27,10 @@ void check_growth(const VariableRecord& variable, std::span<const std::size_t> b
 /// What the copies are now, by their own account. No call may be in flight.
 void read_extents(VariableRecord& variable);
 
+/// One rank's copy of a variable, to and from memory in the heap of as many bytes. The session is entered.
+void fetch_copy(VariableRecord& variable, int rank, std::uint64_t to);
+void place_copy(VariableRecord& variable, int rank, std::uint64_t from, const Extents& extents);
+
 /// Of any copy. Throws Error (usage) if they differ; `what` asks for it.
 Extents equal_extents(const VariableRecord& variable, const char* what);
 /// Of all copies, concatenated along the rows. Throws Error (usage) if their rows differ in shape; `what` asks for it.

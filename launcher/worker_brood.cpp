@@ -49,11 +49,21 @@ std::string WorkerBrood::log_of(int rank) const {
 
 void WorkerBrood::on_loss(int rank) noexcept {
   auto& header = control_.header();
+  control_.worker(rank).is_lost.store(1, std::memory_order_seq_cst);
   std::uint64_t none = 0;
   header.lost.compare_exchange_strong(none, static_cast<std::uint64_t>(rank) + 1, std::memory_order_seq_cst);
   header.to_master.wake();
   header.to_peers.wake();
   header.to_workers.wake();
+}
+
+void WorkerBrood::forget_losses(const std::vector<int>& buried) noexcept {
+  for (const int rank : buried) control_.worker(rank).is_lost.store(0, std::memory_order_seq_cst);
+  control_.header().lost.store(0, std::memory_order_seq_cst);
+  // Who died in between found the place of the first loss taken.
+  for (int rank = 0; rank < size(); ++rank) {
+    if (control_.worker(rank).is_lost.load(std::memory_order_seq_cst) != 0) on_loss(rank);
+  }
 }
 
 }  // namespace syncrun::detail

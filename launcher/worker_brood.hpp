@@ -3,6 +3,7 @@
 // The workers of a session, as its nursery sees them.
 
 #include <string>
+#include <vector>
 
 #include "common/control_block.hpp"
 #include "common/segment.hpp"
@@ -15,7 +16,7 @@ namespace syncrun::detail {
 class WorkerBrood final : public Brood {
  public:
   /// Refers to the first two as long as it lives.
-  WorkerBrood(const Settings& settings, const Segment& segment, ControlBlock control) noexcept
+  WorkerBrood(const Settings& settings, const Segment& segment, ControlBlock control) 
       : settings_(settings), segment_(segment), control_(control) {}
 
   int size() const override { return control_.world_size(); }
@@ -26,6 +27,9 @@ class WorkerBrood final : public Brood {
   void on_birth(int rank, pid_t pid) noexcept override { control_.worker(rank).pid.store(pid); }
   void on_loss(int rank) noexcept override;
   pthread_mutex_t& life_of(int rank) noexcept override { return control_.worker(rank).life; }
+
+  /// The lost ones have been buried: from here on the control block knows of no loss, but for those that came since.
+  void forget_losses(const std::vector<int>& buried) noexcept;
 
  private:
   const Settings& settings_;

@@ -154,7 +154,20 @@ bool CpuComm::all_voted_ok(const Command& command) {
     return true;
   };
   // A rank that failed stays in the vote: only a loss ends this wait early.
-  const auto lost = [&] { return control.header().lost.load(std::memory_order_seq_cst) != 0; };
+  // Where the session goes on after a loss, all survivors have to come to the same result: a vote that was cast counts.
+  const auto is_out = [&](int rank) {
+    const WorkerSlot& slot = control.worker(rank);
+    return slot.is_lost.load(std::memory_order_seq_cst) != 0 &&
+           slot.vote.load(std::memory_order_seq_cst) < vote_word(command.id, Vote::none);
+  };
+  const auto lost = [&] {
+    if (control.header().lost.load(std::memory_order_seq_cst) == 0) return false;
+    if (!control.header().respawns) return true;
+    for (int rank = first; rank < last; ++rank) {
+      if (is_out(rank)) return true;
+    }
+    return false;
+  };
   if (wait_until(control.header().to_peers, policy_, endless, ready, lost) != Woken::ready) {
     attachment_.slot().released_ns.store(Clock::now().time_since_epoch().count(), std::memory_order_release);
     throw SessionLost();

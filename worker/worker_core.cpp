@@ -48,6 +48,7 @@ WorkerCore::WorkerCore(Attachment& attachment)
   std::seed_seq seed{static_cast<std::uint32_t>(header_.seed), static_cast<std::uint32_t>(header_.seed >> 32U),
                      static_cast<std::uint32_t>(attachment_.rank)};
   rng_.seed(seed);
+  if (attachment_.slot().predecessors != 0) arena_.note_used_before();
 }
 
 WorkerCore::~WorkerCore() {
@@ -99,7 +100,7 @@ int WorkerCore::serve() {
   slot.start.store(StartState::ready, std::memory_order_seq_cst);
   header_.to_master.ring();
 
-  for (std::uint64_t id = 1; await_command(id); ++id) {
+  for (std::uint64_t id = slot.done.load(std::memory_order_acquire) + 1; await_command(id); ++id) {
     Command& command = attachment_.control.command(id);
     current_ = id;
     command_ = &command;
@@ -111,7 +112,8 @@ int WorkerCore::serve() {
     try {
       execute(command);
     } catch (const SessionLost&) {
-      break;
+      if (!header_.respawns) break;
+      give_up_for_loss(command);
     }
     finish(command);
   }
@@ -121,7 +123,7 @@ int WorkerCore::serve() {
 bool WorkerCore::await_command(std::uint64_t id) {
   Patience endless{Milliseconds(0)};
   const auto published = [&] { return header_.published.load(std::memory_order_seq_cst) >= id; };
-  const auto lost = [&] { return header_.lost.load(std::memory_order_seq_cst) != 0; };
+  const auto lost = [&] { return !header_.respawns && header_.lost.load(std::memory_order_seq_cst) != 0; };
   return wait_until(header_.to_workers, policy_, endless, published, lost) == Woken::ready;
 }
 
@@ -171,6 +173,7 @@ bool WorkerCore::shares_a_failure(const Command& command) const noexcept {
 void WorkerCore::execute(Command& command) {
   if (!outgoing_.empty()) free_consumed();
   if (command.target >= 0 && command.target != attachment_.rank) return;
+  if (header_.respawns && header_.lost.load(std::memory_order_acquire) != 0) return give_up_for_loss(command);
   if (shares_a_failure(command)) {
     report_failure(command, ErrorKind::function, 0, "a call before this one failed", false);
     return cast_vote(command, Vote::failed);  // a peer that was faster may be waiting for it
@@ -204,6 +207,12 @@ void WorkerCore::execute(Command& command) {
     cast_vote(command, outbox.vote);
     peers_.all_voted_ok(command);  // nobody goes on to the next collective before all know how this one ended
   }
+}
+
+/// A peer is gone, and another will take its place: until then, calls that were published fail.
+void WorkerCore::give_up_for_loss(Command& command) {
+  report_failure(command, ErrorKind::worker_lost, 0, "a worker was lost", false);
+  cast_vote(command, Vote::failed);
 }
 
 // ---- calls ----------------------------------------------------------------------------------------------------
@@ -262,8 +271,9 @@ void WorkerCore::complete_call(Command& command, Outbox& outbox) {
   set_phase(Phase::reduction);
   needs_peers_ = needs_peers_ || may_reduce;
   try {
-    if (may_reduce) running_->reduce_outputs(outbox);
+    // First what no other rank can keep from succeeding: updates are committed on all ranks or on none.
     if (command.wants_vote) running_->commit_updates();
+    if (may_reduce) running_->reduce_outputs(outbox);
   } catch (const SessionLost&) {
     throw;
   } catch (const Abandoned& error) {

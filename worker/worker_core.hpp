@@ -69,6 +69,7 @@ class WorkerCore {
   };
 
   bool await_command(std::uint64_t id);
+  void give_up_for_loss(Command& command);
   void check_interrupted() const;
   void look_ahead();
   bool shares_a_failure(const Command& command) const noexcept;

@@ -19,7 +19,8 @@ enum class ErrorKind {
   system,       ///< The operating system refused (memory, processes, files); native_code() is the errno.
   cuda,         ///< The CUDA runtime or driver failed on a worker.
   nccl,         ///< A collective failed inside NCCL.
-  worker_lost,  ///< A worker process died, and the session is over; or a producer's, or a task's, and that is over.
+  worker_lost,  ///< A worker process died, and the session is over (unless it was respawned: SessionOptions::on_worker_lost); or a
+                ///< producer's, or a task's, and that is over.
   timeout,      ///< A deadline passed. Of a call: the session is over. Of a queue or a task: can be tried again.
 };
 
@@ -39,6 +40,11 @@ struct Failure {
   std::chrono::steady_clock::time_point master_released{};
   /// When each rank stopped waiting for its peers; the clock's epoch for ranks that were not waiting.
   std::vector<std::chrono::steady_clock::time_point> peers_released{};
+  /// Shared variables that a call which failed may have half written: the Local ones of functions in flight, those of a
+  /// collective or transfer that was not over; and, where a new worker has come, those that it could not be given.
+  std::vector<std::string> undefined;
+  std::vector<std::string> restored;  ///< Shared variables that a new worker was given from a peer's copy.
+  int respawned_pid = 0;              ///< Process id of the new worker that has the rank now; 0: there is none.
   int producer = -1;  ///< Index of the producer to blame, or -1; `call` is its queue. Of a task `call` is the name.
 };
 

@@ -15,6 +15,12 @@
 
 namespace syncrun {
 
+/// What becomes of a session when one of its workers dies.
+enum class OnWorkerLost : std::uint8_t {
+  end,      ///< The session is over.
+  respawn,  ///< A new worker takes the rank. The calls in flight fail all the same; then the session goes on.
+};
+
 /// Options of a session. What `syncrun`'s command line, or a SYNCRUN_ variable, says wins over them: whoever starts the
 /// program has the last word. What neither says is the default: all visible GPUs, or one CPU worker per core where there
 /// are none.
@@ -29,6 +35,10 @@ struct SessionOptions {
   std::optional<std::chrono::milliseconds> start_timeout{};
   /// How long workers may take to end by themselves before they are killed.
   std::chrono::milliseconds grace{5000};
+  /// Whether a lost worker ends the session. See docs/failures.md for what a new worker has and what it lacks.
+  OnWorkerLost on_worker_lost = OnWorkerLost::end;
+  /// How many workers may be replaced in a session, at most; the next loss ends it.
+  int max_respawns = 10;
   /// Seed of the workers' random numbers.
   std::uint64_t seed = 0;
   /// Folder for one file of output per worker; empty: none.

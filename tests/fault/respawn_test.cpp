@@ -1,0 +1,303 @@
+// SessionOptions::on_worker_lost = respawn: a new worker takes the rank of one that was lost, and the session goes on.
+
+#include <cmath>
+#include <csignal>
+#include <numeric>
+#include <thread>
+
+#include "tests/fault/scene.hpp"
+#include "tests/fault/ways_to_die.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+SessionOptions respawning(int world_size) {
+  SessionOptions options = workers(world_size);
+  options.on_worker_lost = OnWorkerLost::respawn;
+  return options;
+}
+
+enum class Where : std::uint8_t { before_a_collective, after_it, without_one };
+
+/// One of them dies; the others wait for it in a collective, or have it behind them, or need nobody.
+void lose_one(CpuWorker& worker, Comm& comm, BoardView board, int rank, Where where) {
+  if (where == Where::after_it) comm.barrier();
+  if (worker.rank() == rank) die(Way::kill, board);
+  if (where == Where::before_a_collective) comm.barrier();
+}
+
+/// Until all ranks are in the body: who is not when a peer dies does not begin it.
+void wait_for_all(CpuWorker& worker, BoardView board) {
+  field(board, 0).fetch_add(1);
+  while (field(board, 0).load() < worker.world_size()) std::this_thread::sleep_for(1ms);
+}
+
+Sum<int> one() { return 1; }
+
+template <class T>
+std::vector<T> copy_on(Shared<T, 1>& variable, int rank) {
+  const auto values = variable.get(rank);
+  return {values.begin(), values.end()};
+}
+
+class Respawn : public testing::TestWithParam<int> {
+ protected:
+  int world_size() const { return GetParam(); }
+  int last() const { return world_size() - 1; }
+  Session session_{respawning(GetParam())};
+  Board board_{session_};
+
+  Error lose(int rank, Where where = Where::before_a_collective) {
+    return error_of([&] { session_.function(lose_one, "lose_one")(board_.data(), rank, where); });
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Workers, Respawn, testing::Values(1, 2, 4), testing::PrintToStringParamName());
+
+TEST_P(Respawn, GivesTheRankToANewWorker) {
+  const auto before = session_.worker_pids();
+  const Error error = lose(last());
+  EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
+  EXPECT_EQ(error.failure().pid, before.back());
+  EXPECT_EQ(error.failure().call, "lose_one");
+  EXPECT_EQ(error.failure().cause, cause_of(Way::kill));
+  EXPECT_THAT(error.what(), testing::StartsWith("rank " + std::to_string(last()) + " (cpu" + std::to_string(last())));
+  const auto after = session_.worker_pids();
+  EXPECT_EQ(error.failure().respawned_pid, after.back());
+  EXPECT_NE(after.back(), before.back());
+  EXPECT_TRUE(is_alive(after.back()));
+  EXPECT_FALSE(is_alive(before.back()));
+  for (int rank = 0; rank < last(); ++rank) EXPECT_EQ(after[rank], before[rank]);
+  EXPECT_THAT(error.what(), HasSubstr("is new"));
+  expect_usable(session_);
+}
+
+TEST_P(Respawn, WorksForEveryRankManyTimes) {
+  for (int round = 0; round < 8; ++round) {
+    const int rank = round % world_size();
+    const auto where = static_cast<Where>(round % 3);
+    EXPECT_EQ(lose(rank, where).rank(), rank);
+    EXPECT_EQ(session_.function(one)().value(), world_size());
+  }
+  expect_usable(session_);
+}
+
+TEST_P(Respawn, IsToldByTheNextCallWhereNobodyWasAtWork) {
+  const auto pids = session_.worker_pids();
+  ASSERT_EQ(::kill(pids.back(), SIGKILL), 0);
+  ASSERT_TRUE(eventually([&] { return !is_alive(pids.back()); }));
+  const Error error = error_of([&] { session_.function(one)(); });
+  EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
+  EXPECT_EQ(error.failure().phase, "idle");
+  expect_usable(session_);
+}
+
+TEST_P(Respawn, FailsEveryCallInFlight) {
+  const auto f = session_.function(lose_one, "lose_one");
+  const auto g = session_.function(one);
+  auto first = f.async(board_.data(), -1, Where::before_a_collective);
+  auto second = f.async(board_.data(), last(), Where::before_a_collective);
+  auto third = g.async();
+  first.get();
+  EXPECT_EQ(error_of([&] { second.get(); }).kind(), ErrorKind::worker_lost);
+  EXPECT_EQ(error_of([&] { third.get(); }).kind(), ErrorKind::worker_lost);
+  EXPECT_EQ(g().value(), world_size());
+}
+
+TEST_P(Respawn, RestoresWhatWasBroadcast) {
+  auto w = session_.shared<float, 1>("w");
+  w.broadcast(std::vector<float>{1, 2, 3});
+  const Error error = lose(last());
+  if (world_size() == 1) {
+    EXPECT_THAT(error.failure().undefined, ElementsAre("w"));
+    EXPECT_THAT(copy_on(w, 0), IsEmpty());
+    return;
+  }
+  EXPECT_THAT(error.failure().restored, ElementsAre("w"));
+  EXPECT_THAT(error.failure().undefined, IsEmpty());
+  EXPECT_THAT(error.what(), HasSubstr("restored from a peer: 'w'"));
+  EXPECT_THAT(copy_on(w, last()), ElementsAre(1, 2, 3));
+  w.all_reduce(Reduction::sum);
+  EXPECT_THAT(copy_on(w, last()), ElementsAre(world_size(), 2 * world_size(), 3 * world_size()));
+}
+
+TEST_P(Respawn, NamesWhatIsGone) {
+  auto rows = session_.shared<float, 1>("rows");
+  std::vector<float> values(8);
+  std::iota(values.begin(), values.end(), 0.0F);
+  rows.scatter(values);
+  const Error error = lose(last());
+  EXPECT_THAT(error.failure().undefined, ElementsAre("rows"));
+  EXPECT_THAT(error.what(), HasSubstr("undefined: 'rows'"));
+  EXPECT_EQ(rows.lengths().back(), 0);
+  for (int rank = 0; rank < last(); ++rank) EXPECT_GT(rows.lengths()[rank], 0);
+  rows.scatter(values);
+  const auto gathered = rows.gather();
+  EXPECT_EQ(std::vector<float>(gathered.begin(), gathered.end()), values);
+}
+
+TEST_P(Respawn, NamesCopiesThatDiffer) {
+  auto w = session_.shared<float, 1>("w");
+  w.broadcast(std::vector<float>{1, 2, 3});
+  session_.function(+[](CpuWorker& worker, Local<float, 1> w) { w[0] = static_cast<float>(worker.rank()); })(w);
+  const Error error = lose(last());
+  const bool can_be_known = world_size() != 2;  // with one survivor there is nothing to hold its copy against
+  EXPECT_EQ(error.failure().undefined.empty(), !can_be_known);
+}
+
+TEST_P(Respawn, NamesWhatTheCallMayHaveHalfWritten) {
+  auto w = session_.shared<float, 1>("w");
+  w.broadcast(std::vector<float>{1, 2, 3});
+  const auto f = session_.function(+[](CpuWorker& worker, Comm& comm, Local<float, 1> w, int rank) {
+    w[0] = 7;
+    if (worker.rank() == rank) die(Way::segfault);
+    comm.barrier();
+    w[1] = 7;
+  });
+  EXPECT_THAT(error_of([&] { f(w, last()); }).failure().undefined, ElementsAre("w"));
+}
+
+TEST_P(Respawn, CommitsUpdatesOnAllRanksOrOnNone) {
+  auto w = session_.shared<float, 1>("w");
+  w.broadcast(std::vector<float>{0});
+  const auto f = session_.function(+[](CpuWorker& worker, Update<op::sum, float, 1> w, int rank) {
+    w.value()[0] = w.original()[0] + 1;
+    if (worker.rank() == rank) die(Way::kill);
+  });
+  f(w, -1);
+  error_of([&] { f(w, last()); });
+  if (world_size() == 1) return;
+  for (int rank = 0; rank < world_size(); ++rank) EXPECT_EQ(w.get(rank)[0], 1);
+  f(w, -1);
+  for (int rank = 0; rank < world_size(); ++rank) EXPECT_EQ(w.get(rank)[0], 2);
+}
+
+class Counter {
+ public:
+  Counter(CpuWorker& worker, int start) : rank_(worker.rank()), count_(start) {}
+  Sum<int> add(int number) { return count_ += number; }
+  Max<int> rank() { return rank_; }
+
+ private:
+  int rank_;
+  int count_;
+};
+
+TEST_P(Respawn, BuildsReplicatedObjectsAnew) {
+  const auto counter = session_.replicate<Counter>(10);
+  const auto add = session_.function(&Counter::add, counter);
+  EXPECT_EQ(add(5).value(), 15 * world_size());
+  lose(last());
+  EXPECT_EQ(add(0).value(), 15 * last() + 10);  // as it was built; the others' as they were
+  EXPECT_EQ(session_.function(&Counter::rank, counter)().value(), last());
+}
+
+TEST_P(Respawn, ForgetsWhatWasGivenUp) {
+  {
+    const auto gone = session_.replicate<Counter>(1);
+    auto w = session_.shared<float, 1>("gone");
+    w.broadcast(std::vector<float>(1000));
+    lose(last());
+  }
+  auto w = session_.shared<float, 1>("gone");
+  w.broadcast(std::vector<float>(1000));
+  expect_usable(session_);
+}
+
+TEST_P(Respawn, ReplacesAllThatDieAtOnce) {
+  const auto before = session_.worker_pids();
+  const auto f = session_.function(+[](CpuWorker& worker, BoardView board) {
+    wait_for_all(worker, board);
+    die(Way::kill, board);
+  });
+  EXPECT_EQ(error_of([&] { f(board_.data()); }).kind(), ErrorKind::worker_lost);
+  const auto after = session_.worker_pids();
+  for (int rank = 0; rank < world_size(); ++rank) EXPECT_NE(after[rank], before[rank]);
+  expect_usable(session_);
+}
+
+TEST_P(Respawn, GoesOnAlsoAfterABodysOwnFailure) {
+  const auto f = session_.function(+[](CpuWorker&) { throw std::runtime_error("no"); });
+  EXPECT_EQ(error_of([&] { f(); }).kind(), ErrorKind::function);
+  lose(last());
+  EXPECT_EQ(error_of([&] { f(); }).kind(), ErrorKind::function);
+  expect_usable(session_);
+}
+
+TEST_P(Respawn, HasAnEnd) {
+  SessionOptions options = respawning(world_size());
+  options.max_respawns = 1;
+  session_.close();
+  Session session(options);
+  const Board board(session);
+  const auto f = session.function(lose_one, "lose_one");
+  error_of([&] { f(board.data(), last(), Where::without_one); });
+  const Error error = error_of([&] { f(board.data(), last(), Where::without_one); });
+  EXPECT_THAT(error.what(), HasSubstr("max_respawns"));
+  expect_over(session, error);
+}
+
+TEST_P(Respawn, EndsTheSessionWhereTheNewWorkerCannotStart) {
+  const AtStart bad(last(), "static-exit-7");
+  const Error error = lose(last());
+  EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
+  EXPECT_THAT(error.what(), HasSubstr("could not be replaced"));
+  expect_over(session_, error);
+}
+
+TEST_P(Respawn, EndsTheSessionWhereAnotherWorkerDoesNotComeBack) {
+  if (world_size() == 1) return;
+  const auto f = session_.function(+[](CpuWorker& worker, BoardView board) {
+    wait_for_all(worker, board);
+    if (worker.rank() == 0) die(Way::kill, board);
+    for (;;) ::pause();
+  });
+  const Error error = error_of([&] { f(board_.data(), {.timeout = 300ms}); });
+  EXPECT_THAT(error.what(), HasSubstr("did not come to the end of their calls within 300 ms"));
+  expect_over(session_, error);
+}
+
+TEST(RespawnOptions, AreChecked) {
+  SessionOptions options = respawning(1);
+  options.max_respawns = -1;
+  expect_usage([&] { Session{options}; }, {"max_respawns", "-1"});
+}
+
+/// Steps down a quadratic, from a checkpoint of the program's own where a step fails.
+TEST_P(Respawn, LetsTrainingGoOnFromWhereTheProgramLikes) {
+  constexpr int kSteps = 30;
+  const auto step = session_.function(+[](CpuWorker& worker, Comm& comm, Local<double, 1> w, BoardView board, bool dies) {
+    std::vector<double> gradient(w.begin(), w.end());
+    if (dies && worker.rank() == worker.world_size() - 1) die(Way::kill, board);
+    comm.all_reduce(gradient, Reduction::sum);
+    for (std::size_t i = 0; i < gradient.size(); ++i) {
+      w[static_cast<std::int64_t>(i)] -= 0.1 * gradient[i] / worker.world_size();
+    }
+  });
+  auto w = session_.shared<double, 1>("w");
+  std::vector<double> checkpoint{3, -4};
+  w.broadcast(checkpoint);
+  int losses = 0;
+  for (int at = 0; at < kSteps;) {
+    try {
+      step(w, board_.data(), losses < 3 && at % 10 == 9);
+      ++at;
+      checkpoint = copy_on(w, 0);
+    } catch (const Error& error) {
+      ASSERT_EQ(error.kind(), ErrorKind::worker_lost);
+      ++losses;
+      w.broadcast(checkpoint);
+    }
+  }
+  EXPECT_EQ(losses, 3);
+  for (int rank = 0; rank < world_size(); ++rank) {
+    EXPECT_NEAR(w.get(rank)[0], 3 * std::pow(0.9, kSteps), 1e-12);
+    EXPECT_NEAR(w.get(rank)[1], -4 * std::pow(0.9, kSteps), 1e-12);
+  }
+}
+
+}  // namespace
+}  // namespace syncrun::test
