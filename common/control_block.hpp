@@ -105,7 +105,7 @@ struct alignas(128) WorkerSlot {
   std::atomic<std::uint64_t> plan_wait;
   std::atomic<std::int32_t> pid;
   std::atomic<std::uint32_t> is_lost;  // 1 from its loss until a new worker comes; written by the master's watchers
-  std::int32_t predecessors;  // workers that had this rank before and were lost
+  std::int32_t predecessors;           // workers that had this rank before and were lost
   std::atomic<StartState> start;
   pthread_mutex_t life;                           // robust; held by a thread of the worker as long as it lives
   std::array<char, kMessageBytes> start_message;  // StartState::failed: why

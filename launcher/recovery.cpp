@@ -122,7 +122,8 @@ std::vector<SessionCore::Stranded> SessionCore::strand_calls() {
   acknowledged_failure_ = last_published();
   auto& header = control_.header();
   header.acknowledged.store(acknowledged_failure_, std::memory_order_release);
-  header.failed_comm.store(acknowledged_failure_, std::memory_order_release);  // the communicators had a dead rank in them
+  header.failed_comm.store(acknowledged_failure_,
+                           std::memory_order_release);  // the communicators had a dead rank in them
   header.consumed.store(drained_, std::memory_order_release);
   for (int rank = 0; rank < world_size(); ++rank) control_.worker(rank).released_ns.store(0);
   return stranded;

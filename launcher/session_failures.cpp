@@ -133,7 +133,8 @@ std::vector<std::string> SessionCore::half_written_since(std::uint64_t id) const
     if (!in_flight.function) continue;
     const auto& arguments = in_flight.function->signature.arguments;
     for (std::size_t i = 0; i < arguments.size(); ++i) {
-      if (arguments[i].kind == ArgumentKind::local) add(static_cast<VariableRecord*>(in_flight.arguments[i].get())->name);
+      if (arguments[i].kind == ArgumentKind::local)
+        add(static_cast<VariableRecord*>(in_flight.arguments[i].get())->name);
     }
   }
   return names;

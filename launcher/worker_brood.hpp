@@ -16,7 +16,7 @@ namespace syncrun::detail {
 class WorkerBrood final : public Brood {
  public:
   /// Refers to the first two as long as it lives.
-  WorkerBrood(const Settings& settings, const Segment& segment, ControlBlock control) 
+  WorkerBrood(const Settings& settings, const Segment& segment, ControlBlock control)
       : settings_(settings), segment_(segment), control_(control) {}
 
   int size() const override { return control_.world_size(); }

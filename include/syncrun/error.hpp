@@ -19,8 +19,7 @@ enum class ErrorKind {
   system,       ///< The operating system refused (memory, processes, files); native_code() is the errno.
   cuda,         ///< The CUDA runtime or driver failed on a worker.
   nccl,         ///< A collective failed inside NCCL.
-  worker_lost,  ///< A worker process died, and the session is over (unless it was respawned: SessionOptions::on_worker_lost); or a
-                ///< producer's, or a task's, and that is over.
+  worker_lost,  ///< A worker process died, and the session is over, unless it was respawned; or a producer or a task died.
   timeout,      ///< A deadline passed. Of a call: the session is over. Of a queue or a task: can be tried again.
 };
 

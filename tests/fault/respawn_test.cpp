@@ -269,14 +269,15 @@ TEST(RespawnOptions, AreChecked) {
 /// Steps down a quadratic, from a checkpoint of the program's own where a step fails.
 TEST_P(Respawn, LetsTrainingGoOnFromWhereTheProgramLikes) {
   constexpr int kSteps = 30;
-  const auto step = session_.function(+[](CpuWorker& worker, Comm& comm, Local<double, 1> w, BoardView board, bool dies) {
-    std::vector<double> gradient(w.begin(), w.end());
-    if (dies && worker.rank() == worker.world_size() - 1) die(Way::kill, board);
-    comm.all_reduce(gradient, Reduction::sum);
-    for (std::size_t i = 0; i < gradient.size(); ++i) {
-      w[static_cast<std::int64_t>(i)] -= 0.1 * gradient[i] / worker.world_size();
-    }
-  });
+  const auto step =
+      session_.function(+[](CpuWorker& worker, Comm& comm, Local<double, 1> w, BoardView board, bool dies) {
+        std::vector<double> gradient(w.begin(), w.end());
+        if (dies && worker.rank() == worker.world_size() - 1) die(Way::kill, board);
+        comm.all_reduce(gradient, Reduction::sum);
+        for (std::size_t i = 0; i < gradient.size(); ++i) {
+          w[static_cast<std::int64_t>(i)] -= 0.1 * gradient[i] / worker.world_size();
+        }
+      });
   auto w = session_.shared<double, 1>("w");
   std::vector<double> checkpoint{3, -4};
   w.broadcast(checkpoint);
