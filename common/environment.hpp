@@ -14,6 +14,7 @@ inline constexpr const char* kLogLevel = "SYNCRUN_LOG_LEVEL";
 inline constexpr const char* kProfile = "SYNCRUN_PROFILE";  // a file, or "-" for standard error
 inline constexpr const char* kTrace = "SYNCRUN_TRACE";      // a file
 inline constexpr const char* kQuiet = "SYNCRUN_QUIET";  // set: no line at start that says which rank is on which device
+inline constexpr const char* kRestart = "SYNCRUN_RESTART";  // how often the program was started again; unset: not
 inline constexpr const char* kSupervisorFd = "SYNCRUN_SUPERVISOR_FD";  // see supervisor_link.hpp
 
 // For users in need.

@@ -2,9 +2,12 @@
 
 #include "syncrun/session.hpp"
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 
+#include "common/environment.hpp"
 #include "common/errors.hpp"
 #include "launcher/session_core.hpp"
 #include "syncrun/run.hpp"
@@ -62,3 +65,12 @@ int run_master(int argc, char** argv, const Program& program) {
 }
 
 }  // namespace syncrun::detail
+
+namespace syncrun {
+
+int restarts() noexcept {
+  const char* text = std::getenv(detail::environment::kRestart);
+  return text == nullptr ? 0 : std::max(0, std::atoi(text));
+}
+
+}  // namespace syncrun

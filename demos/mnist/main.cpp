@@ -9,6 +9,7 @@
 #include <syncrun/syncrun.hpp>
 
 #include "demos/common/progress_bar.hpp"
+#include "demos/mnist/checkpoints.hpp"
 #include "demos/mnist/digits.hpp"
 #include "demos/mnist/functions.hpp"
 #include "demos/mnist/options.hpp"
@@ -60,7 +61,8 @@ double fraction(std::int64_t part, std::int64_t whole) {
 }
 
 template <class T>
-void train(sr::Session& session, const Options& options, const Digits& digits, Report& report) {
+void train(sr::Session& session, const Options& options, const Digits& digits, Report& report,
+           Checkpoints& checkpoints) {
   // The data set, in memory that every worker has mapped.
   const SharedRows<T> training(session, digits, digits.training());
   const SharedRows<T> validation(session, digits, digits.validation());
@@ -94,29 +96,32 @@ void train(sr::Session& session, const Options& options, const Digits& digits, R
   std::vector<std::int64_t> order(digits.training().rows());
   std::iota(order.begin(), order.end(), 0);
   std::mt19937_64 random(options.seed);
-  for (int epoch = 1; epoch <= options.epochs; ++epoch) {
+  const Progress<T> progress{params, velocity, order, random, at.dropout.step};
+  for (int epoch = 1 + checkpoints.resume(progress, report); epoch <= options.epochs; ++epoch) {
     const auto started = Clock::now();
     std::shuffle(order.begin(), order.end(), random);
     const double loss = train_epoch(order, options.batch_size, "epoch " + std::to_string(epoch), train_batch);
     const auto elapsed = Clock::now() - started;
     const Evaluation result = evaluate(validation.images, validation.labels, params, {.slices = kEvaluationSlices});
     report.epoch({epoch, elapsed, loss, result.loss, fraction(result.correct, validation.rows())});
+    checkpoints.save(epoch, loss, result.loss, progress);
   }
   const Evaluation result = evaluate(test.images, test.labels, params, {.slices = kEvaluationSlices});
   report.test_accuracy(fraction(result.correct, test.rows()));
 }
 
 int run(int argc, char** argv) {
-  const auto options = parse_options(argc, argv);
+  const auto options = parse_options(argc, argv, Checkpointing::kOffered);
   if (!options) {
-    std::fputs(help_text(kUsage).c_str(), stdout);
+    std::fputs(help_text(kUsage, Checkpointing::kOffered).c_str(), stdout);
     return 0;
   }
   const Digits digits(options->data);
+  Checkpoints checkpoints(*options, digits);
   Report report(*options);
   const auto program = [&](sr::Session& session) {
     const auto train_chosen = options->precision == Precision::kFloat64 ? train<double> : train<float>;
-    train_chosen(session, *options, digits, report);
+    train_chosen(session, *options, digits, report, checkpoints);
   };
   return sr::run(argc, argv, program, {.seed = options->seed});
 }

@@ -84,9 +84,17 @@ enum Option : int {  // unscoped: getopt_long deals in int
   kDtype,
   kLosses,
   kHelp,
+  kCheckpoint,
+  kCheckpointEvery,
+  kResume,
 };
 
+/// Those that every program has come last: the others leave the ones about checkpoints out.
+constexpr std::size_t kCheckpointOptions = 3;
 constexpr std::array kOptions{
+    option{"checkpoint", required_argument, nullptr, kCheckpoint},
+    option{"checkpoint-every", required_argument, nullptr, kCheckpointEvery},
+    option{"resume", no_argument, nullptr, kResume},
     option{"data", required_argument, nullptr, kData},
     option{"model", required_argument, nullptr, kModel},
     option{"batch-size", required_argument, nullptr, kBatchSize},
@@ -125,6 +133,12 @@ void set(Options& options, int chosen, std::string_view text) {
     case kInput: options.input = word("--input", text, kInputs); return;
     case kDtype: set_dtype(options, text); return;
     case kLosses: options.losses = text; return;
+    case kCheckpoint:
+      if (text.empty()) fail("--checkpoint", "a folder", text);
+      options.checkpoint = text;
+      return;
+    case kCheckpointEvery: options.checkpoint_every = count<int>("--checkpoint-every", text, kMaxEpochs); return;
+    case kResume: options.resume = true; return;
     default: return;
   }
 }
@@ -144,23 +158,37 @@ std::filesystem::path default_data() {
   return MNIST_SOURCE_DIGITS;
 }
 
+void check_checkpointing(const Options& options) {
+  if (options.checkpoint.empty() && options.resume) {
+    throw UsageError("--resume: expected --checkpoint DIR beside it, got none");
+  }
+}
+
+constexpr std::string_view kCheckpointingHelp =
+    R"(  --checkpoint DIR      after every epoch, save to the folder DIR all it takes to go on from there
+  --checkpoint-every N  after every Nth epoch and the last one (default 1)
+  --resume              go on from what DIR has; done unasked when `syncrun --max-restarts` starts it again
+)";
+
 }  // namespace
 
-std::optional<Options> parse_options(int argc, char** argv) {
+std::optional<Options> parse_options(int argc, char** argv, Checkpointing checkpointing) {
+  const option* known = kOptions.data() + (checkpointing == Checkpointing::kNone ? kCheckpointOptions : 0);
   Options options;
   options.data = default_data();
   opterr = 0;  // the messages are ours
-  for (int chosen = 0; (chosen = getopt_long(argc, argv, ":", kOptions.data(), nullptr)) != -1;) {
+  for (int chosen = 0; (chosen = getopt_long(argc, argv, ":", known, nullptr)) != -1;) {
     if (chosen == kHelp) return std::nullopt;
     if (chosen == ':') throw UsageError(std::string(argv[optind - 1]) + ": expected a value, got none");
     if (chosen == '?') fail("options", "one of those that --help lists", refused_option(argv));
     set(options, chosen, optarg == nullptr ? "" : optarg);
   }
   if (optind < argc) fail("options", "no other arguments", argv[optind]);
+  check_checkpointing(options);
   return options;
 }
 
-std::string help_text(std::string_view usage) {
+std::string help_text(std::string_view usage, Checkpointing checkpointing) {
   return std::string(usage) + R"(
   --data DIR            IDX files, plain or .gz, named as MNIST's or as data/digits' (default: the digits that
                         come with Syncrun). The last twentieth of the training rows is held out for validation
@@ -179,8 +207,8 @@ std::string help_text(std::string_view usage) {
                         element type of images and parameters (default float32); tf32 is float32 with products
                         rounded to TF32, faster on CUDA devices, which alone have it
   --losses FILE         also write epoch, training loss and validation loss to FILE, in full precision
-  --help                this text
-)";
+)" + std::string(checkpointing == Checkpointing::kOffered ? kCheckpointingHelp : "") +
+         "  --help                this text\n";
 }
 
 }  // namespace mnist

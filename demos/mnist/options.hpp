@@ -37,7 +37,14 @@ struct Options {
   Precision precision = Precision::kFloat32;
   demos::MatrixMath math = demos::MatrixMath::kFull;
   std::string losses;  // file for the losses in full precision; empty: none
+
+  std::filesystem::path checkpoint;  // folder; empty: none
+  int checkpoint_every = 1;          // epochs
+  bool resume = false;
 };
+
+/// Whether a program has the options about checkpoints.
+enum class Checkpointing { kNone, kOffered };
 
 /// A command line that cannot be obeyed; the message says what was expected and what was got.
 class UsageError : public std::runtime_error {
@@ -46,9 +53,9 @@ class UsageError : public std::runtime_error {
 };
 
 /// Reads the command line; nothing where it asks for --help. Throws UsageError.
-std::optional<Options> parse_options(int argc, char** argv);
+std::optional<Options> parse_options(int argc, char** argv, Checkpointing checkpointing = Checkpointing::kNone);
 
 /// What --help prints: `usage`, and what the options mean.
-std::string help_text(std::string_view usage);
+std::string help_text(std::string_view usage, Checkpointing checkpointing = Checkpointing::kNone);
 
 }  // namespace mnist

@@ -22,14 +22,27 @@ void Report::start(const Digits& digits, const std::vector<std::string>& devices
   std::fflush(stdout);
 }
 
+void Report::resume(const std::string& from, std::span<const double> losses) {
+  const std::size_t epochs = losses.size() / 2;
+  std::printf("going on after epoch %zu, from %s\n", epochs, from.c_str());
+  std::fflush(stdout);
+  for (std::size_t i = 0; i < epochs; ++i) {
+    write_losses(static_cast<int>(i) + 1, losses[2 * i], losses[2 * i + 1]);
+  }
+}
+
+void Report::write_losses(int epoch, double training, double validation) {
+  if (!losses_) return;
+  std::fprintf(losses_.get(), "%d %.17g %.17g\n", epoch, training, validation);
+  std::fflush(losses_.get());
+}
+
 void Report::epoch(const EpochResult& result) {
   std::printf("epoch %2d/%d  loss %.6f  validation loss %.6f  validation accuracy %.2f %%  %.2f s\n", result.epoch,
               epochs_, result.training_loss, result.validation_loss, 100 * result.validation_accuracy,
               result.elapsed.count());
   std::fflush(stdout);
-  if (!losses_) return;
-  std::fprintf(losses_.get(), "%d %.17g %.17g\n", result.epoch, result.training_loss, result.validation_loss);
-  std::fflush(losses_.get());
+  write_losses(result.epoch, result.training_loss, result.validation_loss);
 }
 
 void Report::test_accuracy(double accuracy) {

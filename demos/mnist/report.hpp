@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,10 +29,14 @@ class Report {
   explicit Report(const Options& options);
 
   void start(const Digits& digits, const std::vector<std::string>& devices);
+  /// Where a run goes on that was interrupted; `losses` are the training and the validation loss of each epoch till then.
+  void resume(const std::string& from, std::span<const double> losses);
   void epoch(const EpochResult& result);
   void test_accuracy(double accuracy);
 
  private:
+  void write_losses(int epoch, double training, double validation);
+
   struct CloseFile {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };

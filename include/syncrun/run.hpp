@@ -23,6 +23,10 @@ int run_master(int argc, char** argv, const Program& program);
 /// Called first thing in `main` by a program that cannot give up its `main` to run().
 std::optional<int> serve_if_worker(int argc, char** argv);
 
+/// How often `syncrun --max-restarts` has started this program again because it failed; 0: this is the first time. In any
+/// process.
+int restarts() noexcept;
+
 /// Runs `program(session)` or `program(session, argc, argv)`, which returns nothing or an exit code, in the master, with
 /// one worker per device; a worker never calls it. An exception that leaves the program is printed (last) and gives
 /// exit code 1. Works with and without `syncrun` in front of the command.

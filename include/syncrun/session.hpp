@@ -2,6 +2,7 @@
 
 // The master's side: a session owns the workers, one per device, and makes everything that lives on them.
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -35,6 +36,8 @@ const std::vector<std::string>& devices_of(const SessionCore& session) noexcept;
 std::vector<int> worker_pids_of(const SessionCore& session);
 std::shared_ptr<VariableRecord> make_variable(const std::shared_ptr<SessionCore>& session, DType dtype,
                                               std::size_t dimensions, std::string_view name);
+std::shared_ptr<DataRecord> load_data(const std::shared_ptr<SessionCore>& session, const std::filesystem::path& file,
+                                      DType dtype, std::size_t dimensions, std::string_view name);
 }  // namespace detail
 
 /// One worker process per device, and the way to use them. One live session per process at a time, used from one
@@ -83,6 +86,14 @@ class Session {
   template <Element T, class Values>
   auto data_as(const Values& values, std::string_view name = {}) {
     return detail::data_from<T>(core_, values, name);
+  }
+
+  /// The same from a .npy file: `session.load<float, 2>("images.npy")`. Element type and number of dimensions must be the
+  /// file's. Throws Error: usage if they are not, or if the file is damaged; system if it cannot be read, or memory runs
+  /// out. See checkpoint.hpp for the other way, and for variables.
+  template <Element T, std::size_t N>
+  Data<T, N> load(const std::filesystem::path& file, std::string_view name = {}) {
+    return Data<T, N>(detail::load_data(core_, file, dtype_of<T>, N, name));
   }
 
   /// A variable with a copy on every worker; no rows yet. A name that is given is unique among the variables alive: a

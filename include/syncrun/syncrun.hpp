@@ -5,6 +5,7 @@
 #include "syncrun/any_shared.hpp"
 #include "syncrun/arguments.hpp"
 #include "syncrun/array.hpp"
+#include "syncrun/checkpoint.hpp"
 #include "syncrun/convert.hpp"
 #include "syncrun/cuda_worker.hpp"
 #include "syncrun/data.hpp"

@@ -31,7 +31,7 @@ int say(const std::string& text) {
 int run_program(const CommandOptions& options, const std::string& program) {
   if (!options.log_dir.empty()) make_log_dir(options.log_dir);
   const auto level = options.log_level.empty() ? LogLevel::warning : *parse_log_level(options.log_level);
-  Supervisor supervisor({program, options.command, environment_for(options), options.grace},
+  Supervisor supervisor({program, options.command, environment_for(options), options.grace, options.max_restarts},
                         make_logger("syncrun", level));
   const Conclusion conclusion = supervisor.run();
   if (!conclusion.message.empty()) std::fprintf(stderr, "syncrun: %s\n", conclusion.message.c_str());

@@ -19,6 +19,8 @@ namespace {
 /// nanoseconds.
 constexpr double kLongestSeconds = 1e9;
 
+constexpr int kMostRestarts = 1'000'000;
+
 enum Option : int {
   kDevicesOption = 256,
   kTimeoutOption,
@@ -26,6 +28,7 @@ enum Option : int {
   kLogDirOption,
   kLogLevelOption,
   kGraceOption,
+  kMaxRestartsOption,
   kProfileOption,
   kTraceOption,
   kQuietOption,
@@ -33,7 +36,7 @@ enum Option : int {
   kVersionOption,
 };
 
-constexpr std::array<option, 14> kLongOptions{{
+constexpr std::array<option, 15> kLongOptions{{
     {"nproc-per-node", required_argument, nullptr, 'n'},
     {"devices", required_argument, nullptr, kDevicesOption},
     {"timeout", required_argument, nullptr, kTimeoutOption},
@@ -41,6 +44,7 @@ constexpr std::array<option, 14> kLongOptions{{
     {"log-dir", required_argument, nullptr, kLogDirOption},
     {"log-level", required_argument, nullptr, kLogLevelOption},
     {"grace", required_argument, nullptr, kGraceOption},
+    {"max-restarts", required_argument, nullptr, kMaxRestartsOption},
     {"profile", required_argument, nullptr, kProfileOption},
     {"trace", required_argument, nullptr, kTraceOption},
     {"quiet", no_argument, nullptr, kQuietOption},
@@ -66,6 +70,15 @@ std::chrono::milliseconds grace_of(const std::string& text) {
   double seconds = 0;
   seconds_text("--grace", text, &seconds);
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
+
+int restarts_of(const std::string& text) {
+  int count = -1;
+  const char* last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, count);
+  if (error == std::errc() && end == last && count >= 0 && count <= kMostRestarts) return count;
+  throw_usage("--max-restarts: expected a whole number from 0 to " + std::to_string(kMostRestarts) + ", got '" + text +
+              "'");
 }
 
 std::string log_level_text(const std::string& text) {
@@ -99,6 +112,7 @@ void accept_option(CommandOptions& options, int which, const std::string& value)
     case kLogDirOption: options.log_dir = log_dir_text(value); break;
     case kLogLevelOption: options.log_level = log_level_text(value); break;
     case kGraceOption: options.grace = grace_of(value); break;
+    case kMaxRestartsOption: options.max_restarts = restarts_of(value); break;
     case kProfileOption: options.profile = value == "-" ? value : file_text("--profile", value); break;
     case kTraceOption: options.trace = file_text("--trace", value); break;
     case kQuietOption: options.is_quiet = true; break;
@@ -184,6 +198,7 @@ Runs a Syncrun program with one worker per device, ends the whole job with it, a
       --log-dir DIR                    a file of output per worker goes there
       --log-level LEVEL                trace, debug, info, warning, error or off (default: warning)
       --grace SECONDS                  after a signal, time to end before everything is killed (default: 5)
+      --max-restarts N                 start the program again when it fails, so often at most (default: 0)
       --profile FILE                   a table of where the time of calls went; -: on standard error
       --trace FILE                     all calls on all ranks, for Perfetto or chrome://tracing
       --quiet                          do not say at start which rank is on which device

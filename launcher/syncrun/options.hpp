@@ -25,6 +25,7 @@ struct CommandOptions {
   std::string trace;    ///< Absolute.
   bool is_quiet = false;
   std::chrono::milliseconds grace{5000};
+  int max_restarts = 0;
 };
 
 /// Reads options up to the first word that is not one; the rest belongs to the program. Throws Error (usage)

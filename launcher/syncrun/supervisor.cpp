@@ -8,10 +8,12 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <cstdio>
 #include <utility>
 
 #include "common/environment.hpp"
 #include "common/errors.hpp"
+#include "launcher/syncrun/preparation.hpp"
 
 namespace syncrun::detail {
 
@@ -22,6 +24,10 @@ constexpr std::chrono::seconds kLongestKill{30};
 /// How often to look for orphans: the death of a process that is not our child brings us children
 /// unannounced.
 constexpr std::chrono::milliseconds kOrphanTick{10};
+
+/// A program that lives shorter would fail again at once: so long is waited before it is started again.
+constexpr std::chrono::seconds kShortLife{1};
+constexpr std::chrono::seconds kPause{1};
 
 constexpr std::array kForwarded{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGUSR1, SIGUSR2};
 
@@ -53,14 +59,49 @@ std::pair<FileDescriptor, FileDescriptor> make_link() {
 }  // namespace
 
 Supervisor::Supervisor(Job job, std::shared_ptr<spdlog::logger> logger)
-    : job_(std::move(job)), logger_(std::move(logger)) {
-  end_.program = job_.command.front();
-  end_.grace = job_.grace;
-}
+    : job_(std::move(job)), logger_(std::move(logger)) {}
 
 Conclusion Supervisor::run() {
   take_signals();
-  start_master();
+  for (int restart = 0;; ++restart) {
+    run_once(restart);
+    const Conclusion conclusion = conclude(end_);
+    if (restart == job_.max_restarts || !can_be_started_again(conclusion)) return conclusion;
+    const std::string cause = conclusion.message.substr(0, conclusion.message.find('\n'));
+    std::fprintf(stderr, "syncrun: restart %d of %d, after: %s\n", restart + 1, job_.max_restarts, cause.c_str());
+    if (Clock::now() - started_ < kShortLife) pause();
+    read_signals();
+    if (first_signal_ == 0) continue;
+    end_.verdict.clear();  // said already
+    end_.stop_signal = first_signal_;
+    return conclude(end_);
+  }
+}
+
+/// Not where the same would come of it: a program that refused its arguments (2, as by us), or none of ours.
+bool Supervisor::can_be_started_again(const Conclusion& conclusion) const {
+  const bool has_failed = !conclusion.message.empty();
+  const bool is_gone = is_over();  // what could not be killed may hold devices
+  return has_failed && is_gone && end_.said_hello && first_signal_ == 0 && conclusion.exit_code != kUsageExit;
+}
+
+void Supervisor::pause() {
+  stage_ = Stage::pausing;
+  deadline_ = Clock::now() + kPause;
+  while (first_signal_ == 0 && Clock::now() < deadline_) {
+    wait_for_events();
+    read_signals();
+  }
+}
+
+void Supervisor::run_once(int restart) {
+  end_ = {};
+  end_.program = job_.command.front();
+  end_.grace = job_.grace;
+  stage_ = Stage::running;
+  groups_.clear();
+  asked_.clear();
+  start_master(restart);
   while (stage_ != Stage::over) {
     wait_for_events();
     read_signals();
@@ -69,7 +110,7 @@ Conclusion Supervisor::run() {
     advance();
   }
   read_messages();
-  return conclude(end_);
+  link_.reset();
 }
 
 void Supervisor::take_signals() {
@@ -80,7 +121,7 @@ void Supervisor::take_signals() {
   signals_ = FileDescriptor(check_system(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK), "signalfd"));
 }
 
-void Supervisor::start_master() {
+void Supervisor::start_master(int restart) {
   auto [ours, theirs] = make_link();
   SpawnRequest request;
   request.program = job_.program;
@@ -88,9 +129,12 @@ void Supervisor::start_master() {
   request.environment = job_.environment.set;
   request.environment.emplace_back(environment::kSupervisorFd, std::to_string(theirs.get()));
   request.unset = job_.environment.unset;
+  if (restart == 0) request.unset.emplace_back(environment::kRestart);
+  else request.environment.emplace_back(environment::kRestart, std::to_string(restart));
   request.inherited = {theirs.get()};
   master_ = spawn(request);
   end_.master = master_.pid;
+  started_ = Clock::now();
   link_ = std::move(ours);
   logger_->debug("started {} as pid {}", job_.program, master_.pid);
 
@@ -201,6 +245,7 @@ void Supervisor::handle_signal(int signal, bool from_terminal) {
 }
 
 void Supervisor::ask_to_stop(int signal, bool from_terminal) {
+  if (first_signal_ == 0) first_signal_ = signal;
   if (stage_ == Stage::terminating) {
     // A terminal that goes away sends SIGHUP by several hands at once.
     if (signal != SIGHUP) start_killing(KillReason::second_signal);

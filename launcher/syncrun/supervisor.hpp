@@ -27,6 +27,7 @@ struct Job {
   std::vector<std::string> command;  ///< argv, the name as written first.
   EnvironmentChanges environment;
   std::chrono::milliseconds grace{5000};
+  int max_restarts = 0;
 };
 
 /// One job from start to end. Used by a process with one thread, which must not have blocked or handled any
@@ -37,6 +38,8 @@ struct Job {
 ///      |                                   |  the master and all others ended      |
 ///      |                                   +----------------> over <--------------+
 ///      +--------------------- the master ended ---------------------> killing      nothing is left
+///
+/// A job that failed, and that nobody asked to stop, is started again from `over`, after `pausing` if it failed at once.
 class Supervisor {
  public:
   Supervisor(Job job, std::shared_ptr<spdlog::logger> logger);
@@ -46,10 +49,13 @@ class Supervisor {
   Conclusion run();
 
  private:
-  enum class Stage { running, terminating, killing, over };
+  enum class Stage { running, terminating, killing, over, pausing };
 
   void take_signals();
-  void start_master();
+  void run_once(int restart);
+  bool can_be_started_again(const Conclusion& conclusion) const;
+  void pause();
+  void start_master(int restart);
   void watch(int fd);
 
   void wait_for_events();
@@ -82,10 +88,12 @@ class Supervisor {
   FileDescriptor events_;
   SpawnedProcess master_;
   Stage stage_ = Stage::running;
-  Clock::time_point deadline_{};  // of `terminating` and `killing`
+  Clock::time_point started_{};
+  Clock::time_point deadline_{};  // of `terminating`, `killing` and `pausing`
   std::set<pid_t> groups_;        // of live workers, as announced
   std::set<pid_t> asked_;         // sent SIGTERM after the master's end
   JobEnd end_;
+  int first_signal_ = 0;  // that asked to stop, whatever was going on
 };
 
 }  // namespace syncrun::detail

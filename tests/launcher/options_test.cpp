@@ -45,15 +45,24 @@ TEST(CommandLine, EndsItsOptionsAtTwoDashes) {
 
 TEST(CommandLine, TakesEveryOption) {
   const auto options = parse({"--nproc-per-node=3", "--timeout", "0.5", "--start-timeout=0", "--log-dir", "/tmp/./logs",
-                              "--log-level", "debug", "--grace", "1.25", "--profile", "-", "--trace",
-                              "/tmp/./trace.json", "--quiet", "--dry-run", "prog"});
+                              "--log-level", "debug", "--grace", "1.25", "--max-restarts", "3", "--profile", "-",
+                              "--trace", "/tmp/./trace.json", "--quiet", "--dry-run", "prog"});
   EXPECT_EQ(options.action, Action::dry_run);
   EXPECT_EQ(options.grace, milliseconds(1250));
+  EXPECT_EQ(options.max_restarts, 3);
   EXPECT_THAT(environment_for(options).set,
               ElementsAre(Pair("SYNCRUN_NPROC_PER_NODE", "3"), Pair("SYNCRUN_TIMEOUT", "0.5"),
                           Pair("SYNCRUN_START_TIMEOUT", "0"), Pair("SYNCRUN_LOG_DIR", "/tmp/logs"),
                           Pair("SYNCRUN_LOG_LEVEL", "debug"), Pair("SYNCRUN_PROFILE", "-"),
                           Pair("SYNCRUN_TRACE", "/tmp/trace.json"), Pair("SYNCRUN_QUIET", "1")));
+}
+
+TEST(CommandLine, WantsANumberOfRestarts) {
+  EXPECT_EQ(parse({"prog"}).max_restarts, 0);
+  for (const std::string number : {"-1", "1.5", "many", "", "1000001", "99999999999"}) {
+    EXPECT_EQ(refusal({"--max-restarts", number, "prog"}),
+              "--max-restarts: expected a whole number from 0 to 1000000, got '" + number + "'");
+  }
 }
 
 TEST(CommandLine, LeavesTheEnvironmentAloneWithoutOptions) {

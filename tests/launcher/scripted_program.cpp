@@ -8,8 +8,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "common/supervisor_link.hpp"
 
@@ -75,6 +77,28 @@ int exit_with_code(Script& script) {
 
 int exit_without_hello(Script& script) { return std::atoi(script.argument.c_str()); }
 
+int restarts() {
+  const char* text = std::getenv("SYNCRUN_RESTART");
+  say(std::string("restart ") + (text == nullptr ? "none" : text));
+  return text == nullptr ? 0 : std::atoi(text);
+}
+
+/// Fails so often, and then ends well.
+int fail_times(Script& script) {
+  say_hello(script);
+  return restarts() < std::atoi(script.argument.c_str()) ? 3 : 0;
+}
+
+/// The second time it is there to stay.
+int fail_once(Script& script) {
+  if (restarts() == 0) {
+    say_hello(script);
+    return 3;
+  }
+  ready(script);
+  sleep_for_ever();
+}
+
 int crash(Script& script) {
   say_hello(script);
   die_by(SIGSEGV);
@@ -116,7 +140,8 @@ int leave_daemon(Script& script) {
 }
 
 /// Two workers, each leading a group with a child in it.
-void start_workers(const Script& script) {
+std::vector<pid_t> start_workers(const Script& script) {
+  std::vector<pid_t> workers;
   for (int rank = 0; rank < 2; ++rank) {
     const pid_t worker = ::fork();
     if (worker == 0) {
@@ -126,7 +151,9 @@ void start_workers(const Script& script) {
     }
     ::setpgid(worker, worker);
     announce(script, worker);
+    workers.push_back(worker);
   }
+  return workers;
 }
 
 int run_workers(Script& script) {
@@ -139,6 +166,20 @@ int die_over_workers(Script& script) {
   say_hello(script);
   start_workers(script);
   die_by(SIGKILL);
+}
+
+/// Says which workers it has, and dies; says the second time whether one is left.
+int look_for_former(Script& script) {
+  say_hello(script);
+  if (restarts() == 0) {
+    std::ofstream former(script.argument);
+    for (const pid_t worker : start_workers(script)) former << worker << " ";
+    former.close();
+    die_by(SIGKILL);
+  }
+  std::ifstream former(script.argument);
+  for (pid_t worker = 0; former >> worker;) say(::kill(worker, 0) == 0 ? "is there" : "is gone");
+  return 0;
 }
 
 int announce_everybody(Script& script) {
@@ -187,6 +228,9 @@ int main(int argc, char** argv) {
   const std::map<std::string, int (*)(Script&)> scripts{{"exit", exit_with_code},
                                                         {"exit-without-hello", exit_without_hello},
                                                         {"crash", crash},
+                                                        {"fail-times", fail_times},
+                                                        {"fail-once", fail_once},
+                                                        {"look-for-former", look_for_former},
                                                         {"verdict", fail_with_verdict},
                                                         {"verdicts-and-die", send_verdicts_and_die},
                                                         {"leave-daemon", leave_daemon},

@@ -1,0 +1,88 @@
+#include "demos/mnist/checkpoints.hpp"
+
+#include <sstream>
+#include <string>
+
+namespace mnist {
+namespace {
+
+constexpr const char* kFormat = "syncrun-mnist 1";
+
+const char* dtype_of(const Options& options) {
+  return options.precision == Precision::kFloat64 ? "float64" : "float32";
+}
+
+/// Learning rate, momentum and the size of a batch may be changed on the way.
+void check(const sr::Checkpoint& found, const Options& options, const Digits& digits) {
+  const auto expect = [&](const char* name, const std::string& expected) {
+    const std::string got = found.has_value(name) ? found.text(name) : "";
+    if (got == expected) return;
+    throw UsageError("--checkpoint: expected a checkpoint with " + std::string(name) + " '" + expected + "', got '" +
+                     got + "' in " + options.checkpoint.string());
+  };
+  expect("format", kFormat);
+  expect("model", options.model_text);
+  expect("dtype", dtype_of(options));
+  expect("seed", std::to_string(options.seed));
+  expect("rows", std::to_string(digits.training().rows()));
+  expect("pixels", std::to_string(digits.pixels()));
+}
+
+}  // namespace
+
+Checkpoints::Checkpoints(const Options& options, const Digits& digits) : options_(options), pixels_(digits.pixels()) {
+  if (options.checkpoint.empty()) return;
+  const bool is_there = sr::Checkpoint::exists(options.checkpoint);
+  const bool goes_on = options.resume || sr::restarts() > 0;
+  if (options.resume && !is_there && sr::restarts() == 0) {
+    throw UsageError("--resume: expected a checkpoint in " + options.checkpoint.string() + ", got none");
+  }
+  if (!goes_on && is_there) {
+    throw UsageError("--checkpoint: expected a folder without a checkpoint, got " + options.checkpoint.string() +
+                     " (--resume goes on from what is there)");
+  }
+  if (!is_there) return;
+  found_.emplace(options.checkpoint);
+  check(*found_, options, digits);
+}
+
+template <class T>
+int Checkpoints::resume(const Progress<T>& progress, Report& report) {
+  if (!found_) return 0;
+  found_->load({{"params", progress.params}, {"velocity", progress.velocity}});
+  progress.order = found_->array<std::int64_t, 1>("order").to_vector();
+  std::istringstream(found_->text("random")) >> progress.random;
+  progress.step = found_->value<std::uint32_t>("step");
+  losses_ = found_->array<double, 1>("losses").to_vector();
+  found_.reset();
+  report.resume(options_.checkpoint.string(), losses_);
+  return static_cast<int>(losses_.size() / 2);
+}
+
+template <class T>
+void Checkpoints::save(int epoch, double training_loss, double validation_loss, const Progress<T>& progress) {
+  if (options_.checkpoint.empty()) return;
+  losses_.insert(losses_.end(), {training_loss, validation_loss});
+  if (epoch % options_.checkpoint_every != 0 && epoch != options_.epochs) return;
+  std::ostringstream random;
+  random << progress.random;
+  sr::save_checkpoint(
+      options_.checkpoint,
+      {{"params", progress.params}, {"velocity", progress.velocity}, {"order", progress.order}, {"losses", losses_}},
+      {{"format", kFormat},
+       {"model", options_.model_text},
+       {"dtype", dtype_of(options_)},
+       {"seed", options_.seed},
+       {"rows", progress.order.size()},
+       {"pixels", pixels_},
+       {"epoch", epoch},
+       {"step", progress.step},
+       {"random", random.str()}});
+}
+
+template int Checkpoints::resume(const Progress<float>&, Report&);
+template int Checkpoints::resume(const Progress<double>&, Report&);
+template void Checkpoints::save(int, double, double, const Progress<float>&);
+template void Checkpoints::save(int, double, double, const Progress<double>&);
+
+}  // namespace mnist

@@ -1,0 +1,125 @@
+#include "launcher/array_file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <vector>
+
+#include "common/errors.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+/// More than the kernel moves in one call.
+constexpr std::size_t kLargestPart = std::size_t{1} << 30U;
+
+[[noreturn]] void fail(const char* what, const std::filesystem::path& path) {
+  const int code = errno;
+  throw_errno(std::string("cannot ") + what + " " + path.string(), code);
+}
+
+void write_all(int fd, const std::filesystem::path& path, const char* data, std::size_t bytes) {
+  while (bytes != 0) {
+    const ssize_t written = ::write(fd, data, std::min(bytes, kLargestPart));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail("write", path);
+    data += written;
+    bytes -= static_cast<std::size_t>(written);
+  }
+}
+
+/// Up to so many bytes from a place in the file: fewer where it ends.
+std::size_t read_some(int fd, const std::filesystem::path& path, std::size_t at, char* data, std::size_t bytes) {
+  std::size_t got = 0;
+  while (got < bytes) {
+    const ssize_t part = ::pread(fd, data + got, std::min(bytes - got, kLargestPart), static_cast<off_t>(at + got));
+    if (part < 0 && errno == EINTR) continue;
+    if (part < 0) fail("read", path);
+    if (part == 0) break;
+    got += static_cast<std::size_t>(part);
+  }
+  return got;
+}
+
+FileDescriptor open_to_read(const Folder& folder, const std::string& name) {
+  // A pipe of that name must not keep us waiting.
+  FileDescriptor fd(::openat(folder.fd.get(), name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.is_open()) fail("read", folder.path / name);
+  return fd;
+}
+
+std::uint64_t length_of(const FileDescriptor& fd, const std::filesystem::path& path) {
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) fail("read", path);
+  if (!S_ISREG(status.st_mode)) throw_usage(path.string() + ": expected a file");
+  return static_cast<std::uint64_t>(status.st_size);
+}
+
+}  // namespace
+
+Folder open_folder(const std::filesystem::path& path) {
+  Folder folder{FileDescriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)), path};
+  if (!folder.fd.is_open()) fail("open", path);
+  return folder;
+}
+
+void sync(const Folder& folder) {
+  // Some file systems have no such thing for folders, and say EINVAL: then there is nothing to wait for.
+  if (::fsync(folder.fd.get()) != 0 && errno != EINVAL) fail("write", folder.path);
+}
+
+void write_file(const Folder& folder, const std::string& name, std::string_view front,
+                std::span<const std::byte> rest) {
+  const auto path = folder.path / name;
+  const FileDescriptor fd(
+      ::openat(folder.fd.get(), name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666));
+  if (!fd.is_open()) fail("write", path);
+  write_all(fd.get(), path, front.data(), front.size());
+  write_all(fd.get(), path, reinterpret_cast<const char*>(rest.data()), rest.size());
+  if (::fsync(fd.get()) != 0) fail("write", path);
+}
+
+std::string read_file(const Folder& folder, const std::string& name, std::size_t longest_bytes) {
+  const auto path = folder.path / name;
+  const FileDescriptor fd = open_to_read(folder, name);
+  const std::uint64_t length = length_of(fd, path);
+  if (length > longest_bytes) {
+    throw_usage(path.string() + ": expected at most " + std::to_string(longest_bytes) + " bytes, found " +
+                std::to_string(length));
+  }
+  std::string text(static_cast<std::size_t>(length), '\0');
+  text.resize(read_some(fd.get(), path, 0, text.data(), text.size()));
+  return text;
+}
+
+ArrayFile::ArrayFile(const Folder& folder, const std::string& name)
+    : fd_(open_to_read(folder, name)), path_(folder.path / name) {
+  const std::uint64_t length = length_of(fd_, path_);
+  std::vector<char> front(static_cast<std::size_t>(std::min<std::uint64_t>(length, kLongestNpyHeader)));
+  front.resize(read_some(fd_.get(), path_, 0, front.data(), front.size()));
+  try {
+    header_ = parse_npy_header(std::as_bytes(std::span(front)));
+    bytes_ = npy_data_bytes(header_, length);
+  } catch (const Error& error) {
+    throw_usage(path_.string() + ": " + error.what());
+  }
+}
+
+void ArrayFile::read(void* values) const {
+  const std::size_t got = read_some(fd_.get(), path_, header_.data_offset, static_cast<char*>(values), bytes_);
+  if (got != bytes_) {
+    throw_usage(path_.string() + ": expected " + std::to_string(bytes_) + " bytes of elements, found " +
+                std::to_string(got));
+  }
+  if (header_.dtype != DType::boolean) return;
+  // Any other value is none a bool can have, and reading it would be undefined.
+  const std::span<const unsigned char> flags(static_cast<const unsigned char*>(values), bytes_);
+  const auto bad = std::find_if(flags.begin(), flags.end(), [](unsigned char flag) { return flag > 1; });
+  if (bad != flags.end()) throw_usage(path_.string() + ": expected bools of 0 or 1, found " + std::to_string(*bad));
+}
+
+}  // namespace syncrun::detail

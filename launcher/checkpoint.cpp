@@ -1,0 +1,329 @@
+// Saving and loading of arrays: from and to the session, in files.
+
+#include "syncrun/checkpoint.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <optional>
+
+#include "common/errors.hpp"
+#include "common/extents.hpp"
+#include "launcher/checkpoint_folder.hpp"
+#include "launcher/describe.hpp"
+#include "launcher/manifest.hpp"
+#include "launcher/records.hpp"
+#include "launcher/session_core.hpp"
+#include "launcher/variable_names.hpp"
+#include "launcher/variables.hpp"
+#include "syncrun/session.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string file_of(std::string_view name) { return std::string(name) + ".npy"; }
+
+std::string shape_text(DType dtype, std::span<const std::int64_t> extents) {
+  return std::string(to_string(dtype)) + " of shape " + syncrun::to_string(extents);
+}
+
+// ---- what is saved -----------------------------------------------------------------------------------------------
+
+/// The elements of an array, where they are or brought here.
+struct Elements {
+  Extents extents{};
+  const void* values = nullptr;
+  std::unique_ptr<std::byte[]> own;
+};
+
+Elements elements_of_variable(const ArrayPlace& array) {
+  const VariableRecord& variable = *array.variable;
+  const bool is_scattered = array.placement == Placement::scattered;
+  Elements elements;
+  elements.extents = is_scattered ? gathered_extents(variable) : equal_extents(variable, "a save (as replicated)");
+  elements.own = std::make_unique_for_overwrite<std::byte[]>(bytes_of(variable, elements.extents));
+  elements.values = elements.own.get();
+  if (is_scattered) gather_to({&array.variable, 1}, std::array<void*, 1>{elements.own.get()});
+  else get_from_rank(*array.variable, 0, elements.own.get());
+  return elements;
+}
+
+Elements elements_of(const ArrayPlace& array) {
+  if (array.variable) return elements_of_variable(array);
+  if (!array.data) return {array.extents, array.values, nullptr};
+  const RawArray raw = array_of(*array.data);
+  return {raw.extents, raw.data, nullptr};
+}
+
+void write_array(const Folder& folder, const std::string& file, const ArrayPlace& array) {
+  const Elements elements = elements_of(array);
+  const std::span<const std::int64_t> extents(elements.extents.data(), array.dimensions);
+  const std::size_t bytes = checked_bytes(array.dtype, extents);
+  write_file(folder, file, npy_header(array.dtype, extents), {static_cast<const std::byte*>(elements.values), bytes});
+}
+
+// ---- what is loaded ----------------------------------------------------------------------------------------------
+
+SessionCore& session_of(const ArrayPlace& array) {
+  return array.variable ? *array.variable->session : *array.data->session;
+}
+
+/// The shape that a variable's copies have together, in words of a message; nothing if there are no elements yet.
+std::optional<Extents> present_extents(const ArrayPlace& array, Placement placement) {
+  Extents extents{};
+  if (array.data) extents = array.data->extents;
+  else if (placement == Placement::scattered) extents = gathered_extents(*array.variable);
+  else extents = array.variable->extents[0];
+  if (elements_in({extents.data(), array.dimensions}) == 0) return std::nullopt;
+  return extents;
+}
+
+/// Why it cannot be loaded there; empty if it can.
+std::string misfit(const NpyHeader& header, const ArrayPlace& array, Placement placement) {
+  if (header.dtype != array.dtype || header.shape.size() != array.dimensions) {
+    return "is of " + describe_type(header.dtype, header.shape.size()) + ", not " +
+           describe_type(array.dtype, array.dimensions);
+  }
+  const auto extents = present_extents(array, placement);
+  if (!extents || std::equal(header.shape.begin(), header.shape.end(), extents->begin())) return {};
+  return "has shape " + syncrun::to_string(header.shape) + ", not " +
+         syncrun::to_string({extents->data(), array.dimensions});
+}
+
+Extents extents_from(const NpyHeader& header) {
+  Extents extents{};
+  std::copy(header.shape.begin(), header.shape.end(), extents.begin());
+  return extents;
+}
+
+/// A file's elements in shared memory, where workers find them.
+std::shared_ptr<DataRecord> read_data(const std::shared_ptr<SessionCore>& session, const ArrayFile& file,
+                                      std::string_view name) {
+  auto data = make_data(session, file.header().dtype, file.header().shape, nullptr, name);
+  if (file.bytes() != 0) file.read(array_of(*data).data);
+  return data;
+}
+
+struct Load {
+  const ArrayFile* file;
+  const ArrayPlace* to;
+  Placement placement;
+};
+
+/// All is known to fit. Everything is read before anything is changed.
+void load_all(const std::vector<Load>& loads) {
+  std::vector<std::shared_ptr<DataRecord>> sources;
+  for (const Load& load : loads) {
+    const auto& session = load.to->variable ? load.to->variable->session : load.to->data->session;
+    sources.push_back(read_data(session, *load.file, "what is loaded from " + load.file->path().string()));
+  }
+  std::vector<Delivery> replicated;
+  std::vector<Delivery> scattered;
+  for (std::size_t i = 0; i < loads.size(); ++i) {
+    const Load& load = loads[i];
+    if (load.to->data) {
+      const RawArray raw = array_of(*sources[i]);
+      set_data(*load.to->data, load.file->header().shape, raw.data, 1);
+      continue;
+    }
+    auto& deliveries = load.placement == Placement::scattered ? scattered : replicated;
+    deliveries.push_back({.variable = load.to->variable, .data = sources[i]});
+  }
+  if (!replicated.empty()) broadcast_values(replicated);
+  if (!scattered.empty()) scatter_values(scattered, {});
+}
+
+void check_can_be_written(const ArrayPlace& array) {
+  session_of(array).check_open();
+  if (array.data && array.data->is_open_for_writing) {
+    throw_usage(describe_data(*array.data) + " is open for writing: end the write guard first");
+  }
+}
+
+/// A path in its folder.
+struct Place {
+  Folder folder;
+  std::string name;
+};
+
+Place place_of(const fs::path& file) {
+  if (!file.has_filename()) throw_usage("expected a file, got '" + file.string() + "'");
+  return {open_folder(file.has_parent_path() ? file.parent_path() : fs::path(".")), file.filename().string()};
+}
+
+}  // namespace
+
+// ---- one array ---------------------------------------------------------------------------------------------------
+
+void save_array(const fs::path& file, const ArrayPlace& array) {
+  const Place place = place_of(file);
+  const std::string temporary = place.name + ".tmp";
+  const int folder = place.folder.fd.get();
+  try {
+    write_array(place.folder, temporary, array);
+    if (::renameat(folder, temporary.c_str(), folder, place.name.c_str()) != 0)
+      throw_errno("cannot write " + file.string());
+  } catch (...) {
+    ::unlinkat(folder, temporary.c_str(), 0);
+    throw;
+  }
+  sync(place.folder);
+}
+
+void load_array(const fs::path& file, const ArrayPlace& array) {
+  check_can_be_written(array);
+  const Place place = place_of(file);
+  const ArrayFile opened(place.folder, place.name);
+  const std::string wrong = misfit(opened.header(), array, array.placement);
+  if (!wrong.empty()) throw_usage(file.string() + " " + wrong);
+  load_all({{&opened, &array, array.placement}});
+}
+
+std::shared_ptr<DataRecord> load_data(const std::shared_ptr<SessionCore>& session, const fs::path& file, DType dtype,
+                                      std::size_t dimensions, std::string_view name) {
+  const Place place = place_of(file);
+  const ArrayFile opened(place.folder, place.name);
+  const NpyHeader& header = opened.header();
+  if (header.dtype != dtype || header.shape.size() != dimensions) {
+    throw_usage(file.string() + " is of " + describe_type(header.dtype, header.shape.size()) + ", not " +
+                describe_type(dtype, dimensions));
+  }
+  return read_data(session, opened, name);
+}
+
+// ---- checkpoints -------------------------------------------------------------------------------------------------
+
+struct SavedCheckpoint {
+  struct SavedFile {
+    std::string name;
+    Placement placement;
+    ArrayFile file;
+  };
+
+  fs::path path;
+  std::vector<std::pair<std::string, std::string>> values;
+  std::vector<SavedFile> arrays;
+
+  const SavedFile* find(std::string_view name) const noexcept {
+    const auto found =
+        std::find_if(arrays.begin(), arrays.end(), [&](const auto& array) { return array.name == name; });
+    return found == arrays.end() ? nullptr : &*found;
+  }
+  /// "has no array 'b'; it has 'a' (float32 of shape [3])".
+  std::string missing(std::string_view name) const {
+    std::string known;
+    for (const auto& array : arrays) {
+      known += (known.empty() ? "'" : ", '") + array.name + "' (" +
+               shape_text(array.file.header().dtype, array.file.header().shape) + ")";
+    }
+    return "has no array '" + std::string(name) + "'; it has " + (known.empty() ? "none" : known);
+  }
+};
+
+namespace {
+
+const SavedCheckpoint::SavedFile& saved_array(const SavedCheckpoint& checkpoint, std::string_view name) {
+  if (const auto* found = checkpoint.find(name)) return *found;
+  throw_usage("the checkpoint in " + checkpoint.path.string() + " " + checkpoint.missing(name));
+}
+
+}  // namespace
+
+std::shared_ptr<const SavedCheckpoint> open_checkpoint(const fs::path& path) {
+  if (!Checkpoint::exists(path)) throw_usage("there is no checkpoint in " + path.string());
+  const Folder folder = open_folder(path / kLatest);
+  auto checkpoint = std::make_shared<SavedCheckpoint>();
+  checkpoint->path = path;
+  const std::string text = read_file(folder, kManifest, kLongestManifest);
+  try {
+    Manifest manifest = parse_manifest(text);
+    checkpoint->values = std::move(manifest.values);
+    for (const auto& [name, placement] : manifest.arrays) {
+      checkpoint->arrays.push_back({name, placement, ArrayFile(folder, file_of(name))});
+    }
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::usage) throw;
+    throw_usage("the checkpoint in " + path.string() + " is damaged: " + error.what());
+  }
+  return checkpoint;
+}
+
+const std::string* find_value(const SavedCheckpoint& checkpoint, std::string_view name) noexcept {
+  for (const auto& [other, text] : checkpoint.values) {
+    if (other == name) return &text;
+  }
+  return nullptr;
+}
+
+const std::string& value_of(const SavedCheckpoint& checkpoint, std::string_view name) {
+  if (const std::string* text = find_value(checkpoint, name)) return *text;
+  std::string known;
+  for (const auto& [other, text] : checkpoint.values) known += (known.empty() ? "'" : ", '") + other + "'";
+  throw_usage("the checkpoint in " + checkpoint.path.string() + " has no value '" + std::string(name) + "'; it has " +
+              (known.empty() ? "none" : known));
+}
+
+void refuse_value(const SavedCheckpoint& checkpoint, std::string_view name) {
+  throw_usage("the checkpoint in " + checkpoint.path.string() + ": value '" + std::string(name) +
+              "' is not a number of the type asked for: '" + value_of(checkpoint, name) + "'");
+}
+
+Extents saved_extents(const SavedCheckpoint& checkpoint, std::string_view name, DType dtype, std::size_t dimensions) {
+  const NpyHeader& header = saved_array(checkpoint, name).file.header();
+  if (header.dtype == dtype && header.shape.size() == dimensions) return extents_from(header);
+  throw_usage("the checkpoint in " + checkpoint.path.string() + ": '" + std::string(name) + "' is of " +
+              describe_type(header.dtype, header.shape.size()) + ", not " + describe_type(dtype, dimensions));
+}
+
+void read_saved(const SavedCheckpoint& checkpoint, std::string_view name, void* values) {
+  const ArrayFile& file = saved_array(checkpoint, name).file;
+  if (file.bytes() != 0) file.read(values);
+}
+
+void load_arrays(const SavedCheckpoint& checkpoint, const std::vector<ArrayPlace>& arrays) {
+  std::vector<Load> loads;
+  std::string wrong;
+  for (const ArrayPlace& array : arrays) {
+    check_can_be_written(array);
+    const auto* saved = checkpoint.find(array.name);
+    const std::string why =
+        saved == nullptr ? checkpoint.missing(array.name) : misfit(saved->file.header(), array, saved->placement);
+    if (why.empty()) loads.push_back({&saved->file, &array, saved->placement});
+    else wrong += (wrong.empty() ? "" : "; ") + (saved == nullptr ? why : "'" + array.name + "' " + why);
+  }
+  if (!wrong.empty()) throw_usage("the checkpoint in " + checkpoint.path.string() + " does not fit: " + wrong);
+  load_all(loads);
+}
+
+}  // namespace syncrun::detail
+
+namespace syncrun {
+
+void save_checkpoint(const std::filesystem::path& folder, const std::vector<SavedArray>& arrays,
+                     const std::vector<SavedValue>& values) {
+  detail::Manifest manifest;
+  for (const SavedArray& array : arrays) {
+    manifest.arrays.emplace_back(array.place().name, array.place().placement);
+  }
+  for (const SavedValue& value : values) manifest.values.emplace_back(value.name(), value.text());
+  const std::string text = detail::to_text(manifest);
+
+  detail::CheckpointWriter writer(folder);
+  for (const SavedArray& array : arrays) {
+    detail::write_array(writer.folder(), detail::file_of(array.place().name), array.place());
+  }
+  detail::write_file(writer.folder(), detail::kManifest, text, {});
+  writer.commit();
+}
+
+bool Checkpoint::exists(const std::filesystem::path& folder) noexcept {
+  std::error_code error;
+  return std::filesystem::exists(folder / detail::kLatest, error);
+}
+
+}  // namespace syncrun

@@ -1,0 +1,264 @@
+// Whenever a process that saves is killed, or its disk is full: what was saved is there, the old or the new, whole.
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/file.h>
+#include <sys/mount.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <functional>
+#include <random>
+#include <thread>
+
+#include "tests/support/on_workers.hpp"
+#include "tests/support/temporary_folder.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Two arrays and a value that all say which save it was.
+void save_number(const fs::path& folder, int number) {
+  const std::vector<std::int32_t> a(20'000, number);
+  const std::vector<double> b(100, number);
+  sr::save_checkpoint(folder, {{"a", a}, {"b", b}}, {{"number", number}});
+}
+
+/// The number that was saved last, which everything in the checkpoint agrees about.
+int saved_number(const fs::path& folder) {
+  const sr::Checkpoint checkpoint(folder);
+  const int number = checkpoint.value<int>("number");
+  EXPECT_EQ((checkpoint.array<std::int32_t, 1>("a").to_vector()), std::vector<std::int32_t>(20'000, number));
+  EXPECT_EQ((checkpoint.array<double, 1>("b").to_vector()), std::vector<double>(100, number));
+  return number;
+}
+
+std::ptrdiff_t entries_in(const fs::path& folder) { return std::distance(fs::directory_iterator(folder), {}); }
+
+/// A child of this process that does it and ends. It is gone with this.
+class Child {
+ public:
+  explicit Child(const std::function<void()>& work) : pid_(::fork()) {
+    if (pid_ != 0) return;
+    try {
+      work();
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "in a child: %s\n", error.what());
+      ::_exit(1);
+    }
+    ::_exit(0);
+  }
+  ~Child() { end(); }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  pid_t pid() const noexcept { return pid_; }
+  /// Waits for it to stop or to end, and returns its status.
+  int wait() {
+    int status = 0;
+    if (::waitpid(pid_, &status, 0) != pid_) ADD_FAILURE() << "waitpid";
+    if (!WIFSTOPPED(status)) pid_ = -1;
+    return status;
+  }
+  void end() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    wait();
+  }
+
+ private:
+  pid_t pid_;
+};
+
+/// What `work` says, done in a child process.
+std::string in_child(const std::function<std::string()>& work) {
+  std::array<int, 2> ends{};
+  EXPECT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+  Child child([&] {
+    const std::string said = work();
+    static_cast<void>(!::write(ends[1], said.data(), said.size()));
+  });
+  ::close(ends[1]);
+  std::string said;
+  std::array<char, 1024> part{};
+  for (ssize_t got = 0; (got = ::read(ends[0], part.data(), part.size())) > 0;) {
+    said.append(part.data(), static_cast<std::size_t>(got));
+  }
+  ::close(ends[0]);
+  child.wait();
+  return said;
+}
+
+std::string complaint(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const sr::Error& error) {
+    return std::string(to_string(error.kind())) + ": " + error.what();
+  }
+  return "none";
+}
+
+/// Lets a traced child, which has just begun or ended a system call, go on to where it does that next. False once it has
+/// ended.
+bool step(Child& child) {
+  if (::ptrace(PTRACE_SYSCALL, child.pid(), nullptr, nullptr) != 0) return false;
+  return WIFSTOPPED(child.wait());
+}
+
+TEST(CheckpointCrash, AtAnySystemCallLeavesTheOldOneOrTheNewOne) {
+  const TemporaryFolder folder;
+  int kills = 0;
+  int old_ones = 0;
+  for (bool was_killed = true; was_killed; ++kills) {
+    save_number(folder / "run", 2 * kills);
+    Child child([&] {
+      if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) ::_exit(77);
+      ::raise(SIGSTOP);
+      save_number(folder / "run", 2 * kills + 1);
+    });
+    const int status = child.wait();
+    if (WIFEXITED(status)) GTEST_SKIP() << "no ptrace here";
+    was_killed = step(child);  // to the end of its raise(), or the beginning of the next call
+    for (int i = 0; was_killed && i < 2 * kills; ++i) was_killed = step(child);
+    child.end();
+    const int number = saved_number(folder / "run");
+    EXPECT_EQ(number / 2, kills);
+    old_ones += 1 - number % 2;
+  }
+  EXPECT_GT(kills, 20) << "a save makes more system calls than that";
+  EXPECT_GT(old_ones, 10);
+  EXPECT_LT(old_ones, kills);
+  save_number(folder / "run", 0);
+  EXPECT_EQ(entries_in(folder / "run"), 2) << "the link and what it leads to: what the killed ones left is gone";
+}
+
+TEST(CheckpointCrash, AtAnyMomentLeavesOneWhole) {
+  const TemporaryFolder folder;
+  std::mt19937 random(1);
+  save_number(folder / "run", 0);
+  int saves = 0;
+  for (int round = 0; round < 50; ++round) {
+    const int before = saved_number(folder / "run");
+    Child child([&] {
+      for (int number = before + 1;; ++number) save_number(folder / "run", number);
+    });
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 20'000));
+    child.end();
+    saves += saved_number(folder / "run") - before;
+  }
+  RecordProperty("saves", saves);
+}
+
+/// As on a full disk, but for the number of the error.
+void limit_files_to(rlim_t bytes) {
+  ::signal(SIGXFSZ, SIG_IGN);
+  const rlimit limit{bytes, bytes};
+  ::setrlimit(RLIMIT_FSIZE, &limit);
+}
+
+TEST(CheckpointOnAFullDisk, LeavesTheOldOneAndNothingElse) {
+  const TemporaryFolder folder;
+  save_number(folder / "run", 1);
+  const std::string said = in_child([&] {
+    limit_files_to(50'000);
+    return complaint([&] { save_number(folder / "run", 2); });
+  });
+  EXPECT_NE(said.find("system: cannot write "), std::string::npos) << said;
+  EXPECT_NE(said.find("a.npy: File too large"), std::string::npos) << said;
+  EXPECT_EQ(saved_number(folder / "run"), 1);
+  EXPECT_EQ(entries_in(folder / "run"), 2);
+}
+
+/// A name space of mounts of this process's own: as root, or else as root of a name space of users.
+bool leave_mounts() {
+  if (::unshare(CLONE_NEWNS) == 0) return true;
+  const std::string user = "0 " + std::to_string(::geteuid()) + " 1";
+  const std::string group = "0 " + std::to_string(::getegid()) + " 1";
+  if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
+  write_text("/proc/self/setgroups", "deny");
+  write_text("/proc/self/uid_map", user);
+  write_text("/proc/self/gid_map", group);
+  return true;
+}
+
+/// A file system as small as that over the folder; only this process sees it.
+bool mount_small(const fs::path& folder, const char* size) {
+  if (!leave_mounts()) return false;
+  ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
+  return ::mount("tmpfs", folder.c_str(), "tmpfs", 0, size) == 0;
+}
+
+TEST(CheckpointOnAFullDisk, SaysSoAndGoesOnWhenThereIsRoomAgain) {
+  const TemporaryFolder folder;
+  const std::string said = in_child([&]() -> std::string {
+    if (!mount_small(folder.path(), "size=300k")) return "skip";
+    save_number(folder / "run", 1);
+    write_text(folder / "other", std::string(150'000, 'x'));
+    const std::string full = complaint([&] { save_number(folder / "run", 2); });
+    if (saved_number(folder / "run") != 1 || entries_in(folder / "run") != 2)
+      return "the old one is not whole; " + full;
+    fs::remove(folder / "other");
+    save_number(folder / "run", 3);
+    return (saved_number(folder / "run") == 3 ? "goes on; " : "does not go on; ") + full;
+  });
+  if (said == "skip") GTEST_SKIP() << "no file system may be mounted here";
+  EXPECT_NE(said.find("goes on; system: cannot write "), std::string::npos) << said;
+  EXPECT_NE(said.find(": No space left on device"), std::string::npos) << said;
+}
+
+TEST(CheckpointFolder, IsWrittenByOneProcessAtATime) {
+  const TemporaryFolder folder;
+  save_number(folder / "run", 1);
+  const int other = ::open((folder / "run").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  ASSERT_EQ(::flock(other, LOCK_EX), 0);
+  EXPECT_ERROR(save_number(folder / "run", 2), sr::ErrorKind::usage, "another process is writing a checkpoint there");
+  ::close(other);
+  save_number(folder / "run", 3);
+  EXPECT_EQ(saved_number(folder / "run"), 3);
+}
+
+TEST(CheckpointFolder, LeavesFilesOfOthersAlone) {
+  const TemporaryFolder folder;
+  write_text(folder / "losses", "1 2 3");
+  fs::create_directory(folder / "latest");
+  EXPECT_ERROR(save_number(folder.path(), 1), sr::ErrorKind::usage, "latest is not the link of a checkpoint");
+  fs::remove(folder / "latest");
+  save_number(folder.path(), 1);
+  save_number(folder.path(), 2);
+  EXPECT_EQ(saved_number(folder.path()), 2);
+  EXPECT_EQ(text_of(folder / "losses"), "1 2 3");
+}
+
+TEST(CheckpointFolder, ThatIsDamagedIsRefused) {
+  const TemporaryFolder folder;
+  const auto open = [&] { const sr::Checkpoint checkpoint(folder / "run"); };
+  EXPECT_FALSE(sr::Checkpoint::exists(folder / "run"));
+  EXPECT_ERROR(open(), sr::ErrorKind::usage, "there is no checkpoint in " + (folder / "run").string());
+  save_number(folder / "run", 1);
+  EXPECT_TRUE(sr::Checkpoint::exists(folder / "run"));
+  const auto manifest = folder / "run/latest/manifest.txt";
+  const std::string text = text_of(manifest);
+  write_text(manifest, text.substr(0, text.size() / 2));
+  EXPECT_ERROR(open(), sr::ErrorKind::usage, "is damaged: expected ");
+  write_text(manifest, text);
+  fs::resize_file(folder / "run/latest/a.npy", 1000);
+  EXPECT_ERROR(open(), sr::ErrorKind::usage, "is damaged: ");
+  fs::remove(folder / "run/latest/a.npy");
+  EXPECT_ERROR(open(), sr::ErrorKind::system, "a.npy: No such file");
+}
+
+TEST(CheckpointFolder, RefusesBadNamesBeforeAnythingIsWritten) {
+  const TemporaryFolder folder;
+  const std::vector<float> x{1};
+  EXPECT_ERROR(sr::save_checkpoint(folder / "run", {{"../x", x}}), sr::ErrorKind::usage, "a name in a checkpoint is");
+  EXPECT_ERROR(sr::save_checkpoint(folder / "run", {{"x", x}, {"x", x}}), sr::ErrorKind::usage, "each name once");
+  EXPECT_FALSE(fs::exists(folder / "run"));
+}
+
+}  // namespace
