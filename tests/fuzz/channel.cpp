@@ -48,9 +48,9 @@ void there_and_back(std::span<const std::byte> bytes) {
   fuzzing::expect(sender.send(FrameKind::result, bytes, patience) == Channel::Outcome::done, "a small frame is sent");
   Frame frame{};
   fuzzing::expect(receiver.receive(frame, patience) == Channel::Outcome::done, "and received");
-  fuzzing::expect(frame.kind == FrameKind::result && std::equal(frame.bytes.begin(), frame.bytes.end(), bytes.begin(),
-                                                                bytes.end()),
-                  "as it was");
+  fuzzing::expect(
+      frame.kind == FrameKind::result && std::equal(frame.bytes.begin(), frame.bytes.end(), bytes.begin(), bytes.end()),
+      "as it was");
 }
 
 template <class T>

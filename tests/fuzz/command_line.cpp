@@ -28,8 +28,8 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   ::unsetenv("CUDA_VISIBLE_DEVICES");
   fuzzing::CommandLine line(fuzzing::text_of(data, size));
   CommandOptions options;
-  const bool is_good = fuzzing::accepts(syncrun::ErrorKind::usage,
-                                        [&] { options = parse_command_line(line.count(), line.pointers()); });
+  const bool is_good =
+      fuzzing::accepts(syncrun::ErrorKind::usage, [&] { options = parse_command_line(line.count(), line.pointers()); });
   using Action = CommandOptions::Action;
   if (!is_good || options.action == Action::version || options.action == Action::help) return 0;
   fuzzing::expect(!options.command.empty() && options.command.size() < static_cast<std::size_t>(line.count()),

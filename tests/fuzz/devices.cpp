@@ -25,9 +25,8 @@ std::string list_of(const Devices& devices) {
 /// What is accepted says, when written out, the same again.
 void resolve(std::string_view devices_text, std::string_view processes_text) {
   Devices devices;
-  const bool is_good = fuzzing::accepts(syncrun::ErrorKind::usage, [&] {
-    devices = resolve_devices(devices_text, processes_text, kFromProgram);
-  });
+  const bool is_good = fuzzing::accepts(syncrun::ErrorKind::usage,
+                                        [&] { devices = resolve_devices(devices_text, processes_text, kFromProgram); });
   if (!is_good) return;
   fuzzing::expect(!devices.empty() && devices.size() <= static_cast<std::size_t>(kMaxWorldSize), "1 to 1024 devices");
   fuzzing::expect(std::all_of(devices.begin(), devices.end(), [](const auto& d) { return d.index >= 0; }), "indices");

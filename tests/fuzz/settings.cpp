@@ -31,7 +31,8 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     for (const Milliseconds limit : {settings.call_timeout, settings.start_timeout}) {
       fuzzing::expect(limit >= Milliseconds(0) && limit <= kLongest, "a time from 0 to 1e9 seconds");
     }
-    fuzzing::expect(parse_log_level(to_string(settings.log_level)) == settings.log_level, "a level's name is read back");
+    fuzzing::expect(parse_log_level(to_string(settings.log_level)) == settings.log_level,
+                    "a level's name is read back");
   });
   fuzzing::accepts(syncrun::ErrorKind::usage, [] { default_reservation_bytes(); });
   return 0;

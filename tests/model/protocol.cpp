@@ -41,18 +41,39 @@ enum WorkerPc : Byte {
   store_done,
   ring_done,
 };
-constexpr std::array<std::string_view, 33> kWorkerSteps{
-    "await_command",     "execute: reads the command", "shares_a_failure: failed_call",
-    "shares_a_failure: acknowledged", "the function",  "reclaim_buffers",
-    "meet: contributes", "step: clears its step",      "step: enters the command",
-    "step: takes the step", "step: rings",             "step: awaits its peers",
-    "step: looks for the absent", "check_agreement",   "run_call: deliver",
-    "run_call: votes ok in its outbox", "cast_vote: stores the vote", "cast_vote: rings",
-    "all_voted_ok",      "complete_call: reduces, commits", "report_failure: outbox",
-    "raise_failed_call: acknowledged", "raise_failed_call: failed_call", "raise_failed_call: exchanges",
-    "report_failure: Command::failed", "report_failure: rings", "leave: its steps",
-    "leave: clears its step", "leave: enters the command", "leave: has left",
-    "leave: rings",      "finish: done",               "finish: rings"};
+constexpr std::array<std::string_view, 33> kWorkerSteps{"await_command",
+                                                        "execute: reads the command",
+                                                        "shares_a_failure: failed_call",
+                                                        "shares_a_failure: acknowledged",
+                                                        "the function",
+                                                        "reclaim_buffers",
+                                                        "meet: contributes",
+                                                        "step: clears its step",
+                                                        "step: enters the command",
+                                                        "step: takes the step",
+                                                        "step: rings",
+                                                        "step: awaits its peers",
+                                                        "step: looks for the absent",
+                                                        "check_agreement",
+                                                        "run_call: deliver",
+                                                        "run_call: votes ok in its outbox",
+                                                        "cast_vote: stores the vote",
+                                                        "cast_vote: rings",
+                                                        "all_voted_ok",
+                                                        "complete_call: reduces, commits",
+                                                        "report_failure: outbox",
+                                                        "raise_failed_call: acknowledged",
+                                                        "raise_failed_call: failed_call",
+                                                        "raise_failed_call: exchanges",
+                                                        "report_failure: Command::failed",
+                                                        "report_failure: rings",
+                                                        "leave: its steps",
+                                                        "leave: clears its step",
+                                                        "leave: enters the command",
+                                                        "leave: has left",
+                                                        "leave: rings",
+                                                        "finish: done",
+                                                        "finish: rings"};
 
 enum MasterPc : Byte {
   decide,
@@ -68,15 +89,34 @@ enum MasterPc : Byte {
   dead,
 };
 constexpr std::array<std::string_view, 11> kMasterSteps{
-    "the program goes on", "next_command",    "publish",    "publish: rings", "drain", "failure_of: acknowledges",
-    "close: expects ends", "close: awaits ends", "kill_all", "over", "dead"};
+    "the program goes on", "next_command",       "publish",  "publish: rings", "drain", "failure_of: acknowledges",
+    "close: expects ends", "close: awaits ends", "kill_all", "over",           "dead"};
 
-enum WatcherPc : Byte { watching, exchange_lost, wake_master, wake_master_2, wake_peers, wake_peers_2, wake_workers,
-                        wake_workers_2, has_told };
+enum WatcherPc : Byte {
+  watching,
+  exchange_lost,
+  wake_master,
+  wake_master_2,
+  wake_peers,
+  wake_peers_2,
+  wake_workers,
+  wake_workers_2,
+  has_told
+};
 
-constexpr std::array<std::string_view, 13> kSubs{
-    "",      "interrupted?", "once more", "reads rings", "counts itself in", "looks again", "interrupted, again?",
-    "FUTEX_WAIT", "asleep",  "counts itself out", "looks after sleep", "adds to rings", "FUTEX_WAKE"};
+constexpr std::array<std::string_view, 13> kSubs{"",
+                                                 "interrupted?",
+                                                 "once more",
+                                                 "reads rings",
+                                                 "counts itself in",
+                                                 "looks again",
+                                                 "interrupted, again?",
+                                                 "FUTEX_WAIT",
+                                                 "asleep",
+                                                 "counts itself out",
+                                                 "looks after sleep",
+                                                 "adds to rings",
+                                                 "FUTEX_WAKE"};
 
 constexpr std::size_t slot_of(Byte id) noexcept { return id % kRingSize; }
 constexpr Byte bit(int rank) noexcept { return static_cast<Byte>(1U << static_cast<unsigned>(rank)); }
@@ -264,12 +304,10 @@ void Protocol::step_watcher(State& state, int rank, const Visit& visit) const {
       break;
     case exchange_lost:
       if (state.lost == 0) state.lost = static_cast<Byte>(rank + 1);
+      if (is(Mistake::loss_wakes_nobody)) worker.watcher = has_told;
       break;
     case wake_master: wake_half(Bell::to_master, false); break;
-    case wake_master_2:
-      wake_half(Bell::to_master, true);
-      if (is(Mistake::loss_wakes_no_peers)) worker.watcher = wake_workers;
-      break;
+    case wake_master_2: wake_half(Bell::to_master, true); break;
     case wake_peers: wake_half(Bell::to_peers, false); break;
     case wake_peers_2: wake_half(Bell::to_peers, true); break;
     case wake_workers: wake_half(Bell::to_workers, false); break;
@@ -312,8 +350,8 @@ void Protocol::take_master_step(State& state) const {
     case fill:
       for (int rank = 0; rank < workers(); ++rank) {
         const Worker& worker = state.workers[static_cast<std::size_t>(rank)];
-        const bool reads = worker.life != Life::dead && worker.done < worker.id && slot_of(worker.id) == slot_of(id) &&
-                           worker.id < id;
+        const bool reads =
+            worker.life != Life::dead && worker.done < worker.id && slot_of(worker.id) == slot_of(id) && worker.id < id;
         expect(state, !reads, Property::slot_is_not_reused);
       }
       state.ring[slot_of(id)].id = id;  // Command::failed is left as it is: it names a command
@@ -420,7 +458,8 @@ void Protocol::step_worker(const State& state, int rank, const Visit& visit) con
   take_step(next, rank);
   settle(next, rank);
   visit(next, step);
-  if (worker.process.pc != reduce_and_commit || !scenario_.may_fail_late || state.failures == scenario_.failures) return;
+  if (worker.process.pc != reduce_and_commit || !scenario_.may_fail_late || state.failures == scenario_.failures)
+    return;
   next = state;
   fail(next, rank, true);
   next.workers[static_cast<std::size_t>(rank)].is_late = 1;
@@ -436,7 +475,8 @@ void Protocol::run_function(const State& state, int rank, const Visit& visit) co
   const bool has_more = worker.step < call(worker.id).operations;
   go(next.workers[index].process, has_more ? reclaim : deliver);
   visit(next, step);
-  if (state.failures < scenario_.failures) {
+  const bool may_fail = scenario_.failing_call == 0 || scenario_.failing_call == worker.id;
+  if (may_fail && state.failures < scenario_.failures) {
     next = state;
     fail(next, rank, true);
     settle(next, rank);
@@ -476,8 +516,7 @@ void Protocol::take_step(State& state, int rank) const {
   switch (pc) {
     case await_command: {
       const auto published = [&] { return state.published >= worker.id ? Answer::yes : Answer::no; };
-      const auto outcome =
-          wait(state, process, Bell::to_workers, published, [&] { return state.lost != 0; });
+      const auto outcome = wait(state, process, Bell::to_workers, published, [&] { return state.lost != 0; });
       if (outcome == Outcome::ready) go(process, begin_command);
       if (outcome == Outcome::interrupted) end(worker);
       return;
@@ -491,8 +530,7 @@ void Protocol::take_step(State& state, int rank) const {
     case load_acknowledged: {
       const Byte failed = worker.known;
       worker.known = 0;
-      const bool shares =
-          worker.id <= state.acknowledged || (failed > state.acknowledged && failed < worker.id);
+      const bool shares = worker.id <= state.acknowledged || (failed > state.acknowledged && failed < worker.id);
       if (shares && !is(Mistake::forgets_a_failed_call)) return fail(state, rank, false);
       if (call(worker.id).operations != 0) {
         worker.begun = worker.id;
@@ -577,14 +615,11 @@ Protocol::Answer Protocol::presence(const State& state, Worker& worker, int rank
   };
   if (process.scan == rank) return go_to_next();
   switch (process.phase++) {
-    case 0:
-      worker.known = other.collective_command;
-      return worker.known < worker.id ? is_behind() : Answer::looking;
+    case 0: worker.known = other.collective_command; return worker.known < worker.id ? is_behind() : Answer::looking;
     case 1: worker.seen = other.collective_step; return Answer::looking;
     default: break;
   }
-  const bool is_here =
-      worker.known == worker.id && worker.seen != kLeft && other.collective_command == worker.id;
+  const bool is_here = worker.known == worker.id && worker.seen != kLeft && other.collective_command == worker.id;
   if (!is_here) {
     process.mask |= bit(process.scan);
     return go_to_next();

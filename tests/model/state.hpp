@@ -75,7 +75,7 @@ struct Worker {
 enum class Vote : Byte { none, ok, failed };
 
 struct Outbox {
-  Byte command;    // that it was last written for; not in the code
+  Byte command;  // that it was last written for; not in the code
   Vote vote;
   Byte failed_at;  // place among the failures; 0: not its own
   Byte steps;
@@ -104,8 +104,8 @@ struct State {
   Byte expects_ends;
 
   // For the properties.
-  std::array<Byte, kMostCommands + 1> ran;        // ranks that ran it to its end
-  std::array<Byte, kMostCommands + 1> failed;     // ranks with a failure of their own
+  std::array<Byte, kMostCommands + 1> ran;     // ranks that ran it to its end
+  std::array<Byte, kMostCommands + 1> failed;  // ranks with a failure of their own
   std::array<Byte, kMostCommands + 1> first_failed_at;
   std::array<Byte, kMostCommands + 1> committed;  // ranks that committed its updates
   std::array<Result, kMostCommands + 1> results;
@@ -137,7 +137,7 @@ enum class Mistake : Byte {
   commits_without_vote,
   acknowledges_late,
   reuses_a_full_ring,
-  loss_wakes_no_peers,
+  loss_wakes_nobody,
   command_before_step_is_cleared,
   one_contribution,
   no_reclaim,
@@ -148,9 +148,10 @@ struct Scenario {
   const char* name;
   int workers = 2;
   std::vector<Call> calls;
-  int failures = 0;             // of functions, at most
-  bool may_fail_late = false;   // one of them may come after the vote, while outputs are reduced
-  int deaths = 0;               // of workers
+  int failures = 0;            // of functions, at most
+  int failing_call = 0;        // the one whose function may fail; 0: any
+  bool may_fail_late = false;  // one of them may come after the vote, while outputs are reduced
+  int deaths = 0;              // of workers
   bool master_may_die = false;
   bool functions_may_hang = false;
   Mistake mistake = Mistake::none;
