@@ -117,9 +117,12 @@ std::vector<Bytes> read_corpus(const fs::path& folder) {
   return inputs;
 }
 
-/// An allocation as large as a damaged header asks for fails, and fails the test. (Sanitizers need more themselves.)
-void limit_memory() {
+/// An allocation as large as a damaged header asks for fails, and fails the test. (Sanitizers need more memory, and have a
+/// better account of a crash.)
+void prepare() {
+  for (const int signal : {SIGABRT, SIGALRM}) std::signal(signal, on_end);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE}) std::signal(signal, on_end);
   const rlimit limit{kMemoryBytes, kMemoryBytes};
   ::setrlimit(RLIMIT_DATA, &limit);
 #endif
@@ -132,8 +135,7 @@ int main(int argc, char** argv) {
   const std::vector<Bytes> seeds = read_corpus(argv[1]);
   if (seeds.empty()) return std::fprintf(stderr, "%s holds no input\n", argv[1]), 1;
   const int mutations = argc > 2 ? std::atoi(argv[2]) : 0;
-  for (const int signal : {SIGABRT, SIGALRM, SIGSEGV, SIGFPE}) std::signal(signal, on_end);
-  limit_memory();
+  prepare();
   run({});
   for (const Bytes& seed : seeds) run(seed);
   Mutator mutator(seeds);
