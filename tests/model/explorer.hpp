@@ -28,13 +28,14 @@ class Explorer {
     add(protocol_.initial(), kNone, {});
     for (std::uint32_t at = 0; at < states_.size() && report_.wrong.empty(); ++at) {
       const State state = states_[at];
+      first_successors_.push_back(successors_.size());
       bool has_successor = false;
       protocol_.for_each_step(state, [&](const State& next, Step step) {
         has_successor = true;
-        ++report_.steps;
         if (!report_.wrong.empty()) return;
         const std::uint32_t to = add(next, at, step);
         ++arrivals_[to];
+        successors_.push_back(to);
         if (next.broken != 0) fail(to, kProperties[next.broken - 1U]);
       });
       if (has_successor || !report_.wrong.empty()) continue;
@@ -43,6 +44,7 @@ class Explorer {
     }
     if (report_.wrong.empty()) check_that_every_run_ends();
     report_.states = states_.size();
+    report_.steps = successors_.size();
     return report_;
   }
 
@@ -92,16 +94,16 @@ class Explorer {
 
   /// A graph without a cycle can be taken apart from its beginning. A cycle would be a run without an end.
   void check_that_every_run_ends() {
+    first_successors_.push_back(successors_.size());
     std::vector<std::uint32_t> free{0};
     std::size_t taken = 0;
     while (!free.empty()) {
-      const State state = states_[free.back()];
+      const std::uint32_t at = free.back();
       free.pop_back();
       ++taken;
-      protocol_.for_each_step(state, [&](const State& next, Step) {
-        const std::uint32_t to = find(next);
-        if (--arrivals_[to] == 0) free.push_back(to);
-      });
+      for (std::size_t i = first_successors_[at]; i < first_successors_[at + 1U]; ++i) {
+        if (--arrivals_[successors_[i]] == 0) free.push_back(successors_[i]);
+      }
     }
     if (taken != states_.size()) report_.wrong = "livelock: there is a run without an end";
   }
@@ -115,7 +117,9 @@ class Explorer {
   Protocol protocol_;
   std::vector<State> states_;
   std::vector<Origin> origins_;
-  std::vector<std::uint32_t> arrivals_;  // steps that lead to it
+  std::vector<std::uint32_t> arrivals_;        // steps that lead to it
+  std::vector<std::size_t> first_successors_;  // where those of a state begin
+  std::vector<std::uint32_t> successors_;
   std::vector<std::uint32_t> table_;
   Report report_;
 };

@@ -194,7 +194,7 @@ void Protocol::step_master(const State& state, const Visit& visit) const {
   }
   // What the program does next is open: one more call, or to wait for the oldest. close() waits for all.
   const bool is_idle = state.drained + 1 == state.next;
-  const bool is_full = state.next - state.drained > kRingSize && !is(Mistake::reuses_a_full_ring);
+  const bool is_full = state.next - state.drained > scenario_.slots && !is(Mistake::reuses_a_full_ring);
   if (state.next < close_id() ? !is_full : is_idle) {
     go(next.master, fill);
     take_master_step(next);

@@ -61,6 +61,7 @@ class Protocol {
   enum class Answer : Byte { looking, yes, no };
 
   int workers() const noexcept { return scenario_.workers; }
+  std::size_t slot_of(Byte id) const noexcept { return id % static_cast<std::size_t>(scenario_.slots); }
   Byte close_id() const noexcept { return static_cast<Byte>(scenario_.calls.size() + 1); }
   const Call& call(Byte id) const noexcept { return scenario_.calls[id - 1U]; }
   bool is(Mistake mistake) const noexcept { return scenario_.mistake == mistake; }

@@ -15,7 +15,7 @@ using Byte = std::uint8_t;
 
 inline constexpr int kMostWorkers = 3;
 inline constexpr int kMostCommands = 5;  // the last one is close
-inline constexpr int kRingSize = 2;      // calls in flight
+inline constexpr int kMostSlots = 3;     // calls in flight
 inline constexpr Byte kLeft = 255;       // of collective_step
 
 enum class Bell : Byte { to_workers, to_master, to_peers };
@@ -90,8 +90,8 @@ enum class Result : Byte { none, ok, failed, lost };
 
 struct State {
   std::array<Worker, kMostWorkers> workers;
-  std::array<std::array<Outbox, kMostWorkers>, kRingSize> outboxes;
-  std::array<Slot, kRingSize> ring;
+  std::array<std::array<Outbox, kMostWorkers>, kMostSlots> outboxes;
+  std::array<Slot, kMostSlots> ring;
   Byte published;
   Byte lost;
   Byte failed_call;
@@ -147,6 +147,7 @@ enum class Mistake : Byte {
 struct Scenario {
   const char* name;
   int workers = 2;
+  int slots = 2;  // of the ring
   std::vector<Call> calls;
   int failures = 0;            // of functions, at most
   int failing_call = 0;        // the one whose function may fail; 0: any

@@ -68,7 +68,6 @@ enum WatcherPc : Byte {
   has_told
 };
 
-constexpr std::size_t slot_of(Byte id) noexcept { return id % kRingSize; }
 constexpr Byte bit(int rank) noexcept { return static_cast<Byte>(1U << static_cast<unsigned>(rank)); }
 constexpr Byte contribution_of(const Worker& worker) noexcept {
   return static_cast<Byte>(16 * worker.id + worker.step + 1);
