@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "common/errors.hpp"
@@ -12,6 +13,8 @@ namespace syncrun::detail {
 namespace {
 // How often a wait looks at the clock.
 constexpr int kLapMs = 100;
+// Memory for a frame grows with what arrives of it, by as much again each time: a header that lies costs no more than this.
+constexpr std::size_t kFirstPartBytes = std::size_t{1} << 20U;
 
 bool would_block() noexcept { return errno == EAGAIN || errno == EWOULDBLOCK; }
 }  // namespace
@@ -94,11 +97,16 @@ Channel::Outcome Channel::receive(Frame& frame, Patience& patience) {
     if (header_.magic != kFrameMagic) {
       throw Error(ErrorKind::system, "what came through a task's pipe is no message of Syncrun's");
     }
-    arriving_.resize(header_.bytes);
+    arriving_.clear();
     filled_ = 0;
   }
-  const Outcome outcome = fill(arriving_.data(), arriving_.size(), filled_, patience);
-  if (outcome != Outcome::done) return outcome;
+  while (filled_ < header_.bytes) {
+    if (filled_ == arriving_.size()) {
+      arriving_.resize(std::min<std::uint64_t>(header_.bytes, std::max(kFirstPartBytes, 2 * arriving_.size())));
+    }
+    const Outcome outcome = fill(arriving_.data(), arriving_.size(), filled_, patience);
+    if (outcome != Outcome::done) return outcome;
+  }
   frame.kind = header_.kind;
   frame.bytes = std::move(arriving_);
   arriving_ = {};

@@ -1,6 +1,7 @@
 #include "common/helper_order.hpp"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -56,6 +57,11 @@ ReceivedOrder read_order(const FileDescriptor& file) {
   read_fully(file.get(), &received.order, sizeof(received.order), 0);
   if (received.order.magic != kMagic) {
     throw Error(ErrorKind::system, "this helper process's order speaks another protocol");
+  }
+  struct stat status {};
+  check_system(::fstat(file.get(), &status), "cannot look at this helper process's order");
+  if (received.order.arguments_bytes > static_cast<std::uint64_t>(status.st_size) - sizeof(received.order)) {
+    throw Error(ErrorKind::system, "this helper process's order is cut short");
   }
   received.arguments.resize(received.order.arguments_bytes);
   read_fully(file.get(), received.arguments.data(), received.arguments.size(), sizeof(received.order));

@@ -15,6 +15,9 @@ namespace syncrun::detail {
 
 namespace {
 
+/// Longer lists are cut: CUDA_VISIBLE_DEVICES is read here too, and a user may write anything there.
+constexpr std::size_t kMostCores = 65536;
+
 std::vector<int> allowed_cores() {
   cpu_set_t allowed;
   std::vector<int> cores;
@@ -43,9 +46,10 @@ std::vector<int> parse_cpu_list(const std::string& text) {
   for (std::string part; std::getline(parts, part, ',');) {
     int first = 0;
     int last = 0;
-    const int fields = std::sscanf(part.c_str(), "%d-%d", &first, &last);
+    const int fields = std::sscanf(part.c_str(), "%9d-%9d", &first, &last);  // 9 digits fit
     if (fields < 1) continue;
-    for (int core = first; core <= (fields == 2 ? last : first); ++core) cores.push_back(core);
+    if (fields == 1) last = first;
+    for (int core = first; core <= last && cores.size() < kMostCores; ++core) cores.push_back(core);
   }
   return cores;
 }

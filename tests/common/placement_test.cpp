@@ -14,6 +14,12 @@ TEST(CpuList, IsReadAsTheKernelWritesIt) {
   EXPECT_TRUE(parse_cpu_list("").empty());
 }
 
+TEST(CpuList, EndsAlsoWhereItsRangesDoNot) {
+  EXPECT_EQ(parse_cpu_list("0-2147483647").size(), 65536U);
+  EXPECT_EQ(parse_cpu_list("0-99999999999999999999").size(), 65536U);
+  EXPECT_TRUE(parse_cpu_list("7-3").empty());
+}
+
 TEST(Threads, AreDividedAmongTheWorkersUnlessTheUserHasSaid) {
   ::unsetenv("OPENBLAS_NUM_THREADS");
   ::setenv("OMP_NUM_THREADS", "7", 1);

@@ -39,15 +39,21 @@ void put_argument(std::vector<std::byte>& bytes, const T& value) {
   }
 }
 
+/// What was put there must be taken as the same type: throws Error (system) where there are too few bytes.
 template <class T>
 T take_argument(std::span<const std::byte>& bytes) {
+  const auto expect = [&](bool is_there) {
+    if (!is_there) throw Error(ErrorKind::system, "a value that came from another process is cut short");
+  };
   const auto take = [&](void* to, std::size_t count) {
+    expect(count <= bytes.size());
     if (count != 0) std::memcpy(to, bytes.data(), count);
     bytes = bytes.subspan(count);
   };
   if constexpr (std::is_same_v<T, std::string> || kIsVector<T>) {
     std::uint64_t count = 0;
     take(&count, sizeof(count));
+    expect(count <= bytes.size() / sizeof(typename T::value_type));
     T value(count, typename T::value_type{});
     take(value.data(), count * sizeof(typename T::value_type));
     return value;

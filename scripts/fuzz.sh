@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Runs every fuzz target with libFuzzer, for some seconds each (default 60): from the corpus in tests/fuzz/corpus, which
+# stays as it is, and from what earlier runs found (build/fuzz/found). An input that fails is left in build/fuzz/failed:
+# mend what it shows, and add it to the corpus under a name that says what it is.
+#
+# usage: scripts/fuzz.sh [SECONDS [TARGET...]]
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib/setup.sh"
+cd "$root"
+
+seconds=${1:-60}
+[[ $seconds =~ ^[1-9][0-9]*$ ]] || fail "expected a number of seconds from 1, got '$seconds'"
+shift || true
+
+# libFuzzer comes with the runtime libraries, apart from the compiler.
+has_runtime() { compgen -G '/usr/lib/llvm-16/lib/clang/16/lib/linux/libclang_rt.fuzzer-*.a' >/dev/null; }
+if ! command -v clang++-16 >/dev/null || ! has_runtime; then
+  apt_install clang-16 libclang-rt-16-dev || fail "cannot install clang-16 and libclang-rt-16-dev"
+fi
+install_missing
+configure_and_build fuzz fuzz
+
+targets=("$@")
+if [ "${#targets[@]}" = 0 ]; then
+  for program in build/fuzz/tests/fuzz/fuzz_*; do
+    [ ! -x "$program" ] || targets+=("${program##*/fuzz_}")
+  done
+fi
+[ "${#targets[@]}" -gt 0 ] || fail "no fuzz target was built"
+
+failed=()
+for target in "${targets[@]}"; do
+  found=build/fuzz/found/$target
+  log=build/fuzz/$target.log
+  mkdir -p "$found" build/fuzz/failed
+  code=0
+  build/fuzz/tests/fuzz/"fuzz_$target" -max_total_time="$seconds" -timeout=10 -max_len=4096 \
+    -rss_limit_mb=1024 -malloc_limit_mb=512 -print_final_stats=1 -artifact_prefix=build/fuzz/failed/"$target"- \
+    "$found" tests/fuzz/corpus/"$target" >"$log" 2>&1 || code=$?
+  if [ "$code" = 0 ]; then
+    runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+    coverage=$(grep -oE 'cov: [0-9]+' "$log" | tail -n 1)
+    say "fuzz.$target: ${runs:-0} inputs, ${coverage:-cov: ?}"
+  else
+    tail -n 40 "$log" >&2
+    failed+=("$target")
+  fi
+done
+[ "${#failed[@]}" = 0 ] || fail "failed: ${failed[*]}"
+say "${#targets[@]} targets, $seconds s each, no failure"

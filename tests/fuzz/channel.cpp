@@ -1,0 +1,79 @@
+// What comes through a task's pipe: any bytes, frames with any header, and frames there and back. And what a frame holds.
+
+#include "common/channel.hpp"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+
+#include "syncrun/detail/construct.hpp"
+#include "tests/fuzz/fuzzing.hpp"
+
+namespace {
+
+using namespace syncrun::detail;
+constexpr Milliseconds kLimit{10'000};  // nothing here waits for anybody
+
+/// What was sent, and then end of file.
+void receive_all(std::span<const std::byte> bytes) {
+  auto [from, to] = Channel::make_ends();
+  const auto sent = ::send(from.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent < 0) return;  // more than a socket takes
+  from.reset();
+  Channel channel(std::move(to));
+  Patience patience(kLimit);
+  fuzzing::accepts(syncrun::ErrorKind::system, [&] {
+    Frame frame{};
+    while (channel.receive(frame, patience) == Channel::Outcome::done) {
+      fuzzing::expect(frame.bytes.size() <= bytes.size(), "no more than was sent");
+    }
+  });
+}
+
+/// A header as Channel writes it, in front of the input: its kind and its length are the input's first bytes.
+std::vector<std::byte> with_magic(std::span<const std::byte> bytes) {
+  constexpr std::uint32_t kFrameMagic = 0x53594e43;
+  std::vector<std::byte> all;
+  put_argument(all, kFrameMagic);
+  all.insert(all.end(), bytes.begin(), bytes.end());
+  return all;
+}
+
+void there_and_back(std::span<const std::byte> bytes) {
+  auto [from, to] = Channel::make_ends();
+  Channel sender(std::move(from));
+  Channel receiver(std::move(to));
+  Patience patience(kLimit);
+  if (bytes.size() > 4096) return;  // nobody receives while we send
+  fuzzing::expect(sender.send(FrameKind::result, bytes, patience) == Channel::Outcome::done, "a small frame is sent");
+  Frame frame{};
+  fuzzing::expect(receiver.receive(frame, patience) == Channel::Outcome::done, "and received");
+  fuzzing::expect(
+      frame.kind == FrameKind::result && std::equal(frame.bytes.begin(), frame.bytes.end(), bytes.begin(), bytes.end()),
+      "as it was");
+}
+
+template <class T>
+void take(std::span<const std::byte> bytes) {
+  fuzzing::accepts(syncrun::ErrorKind::system, [&] {
+    const std::span<const std::byte> all = bytes;
+    const T value = take_argument<T>(bytes);
+    std::vector<std::byte> again;
+    put_argument(again, value);
+    fuzzing::expect(again.size() + bytes.size() == all.size() && std::equal(again.begin(), again.end(), all.begin()),
+                    "a value is written as it was read");
+  });
+}
+
+}  // namespace
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::span bytes(reinterpret_cast<const std::byte*>(data), size);
+  receive_all(bytes);
+  receive_all(with_magic(bytes));
+  there_and_back(bytes);
+  take<std::string>(bytes);
+  take<std::vector<std::uint32_t>>(bytes);
+  take<std::uint64_t>(bytes);
+  return 0;
+}

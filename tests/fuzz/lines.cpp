@@ -1,0 +1,44 @@
+// What a child writes, passed on line by line; and names of functions, shortened for messages.
+
+#include <fcntl.h>
+
+#include <array>
+
+#include "common/symbols.hpp"
+#include "launcher/child_output.hpp"
+#include "tests/fuzz/fuzzing.hpp"
+
+namespace {
+
+using namespace syncrun::detail;
+
+constexpr std::size_t kLargest = std::size_t{1} << 15U;  // fits in a pipe
+
+void pass_on(std::string_view text) {
+  std::array<int, 2> ends{};
+  fuzzing::expect(::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) == 0, "a pipe");
+  const fuzzing::MemoryFile log("", 0);
+  const FileDescriptor nowhere(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  Outlet outlet(nowhere.get());
+  FileDescriptor from(ends[0]);
+  FileDescriptor to(ends[1]);
+  ChildOutput output("[rank 0] ", std::move(from), outlet, log.descriptor().get());
+  const std::string_view sent = text.substr(0, kLargest);
+  fuzzing::expect(::write(to.get(), sent.data(), sent.size()) == static_cast<ssize_t>(sent.size()), "a pipe's room");
+  to.reset();
+  while (output.pump()) {
+  }
+  output.finish();
+  std::string expected(sent);
+  if (!expected.empty() && expected.back() != '\n') expected += '\n';
+  fuzzing::expect(log.content() == expected, "every byte is passed on, in whole lines");
+}
+
+}  // namespace
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view text = fuzzing::text_of(data, size);
+  pass_on(text);
+  fuzzing::expect(short_function_name(std::string(text)).size() <= size + 10, "a short name is short");
+  return 0;
+}

@@ -1,0 +1,30 @@
+// Headers of .npy files.
+
+#include "common/npy.hpp"
+
+#include "tests/fuzz/fuzzing.hpp"
+
+namespace {
+
+using namespace syncrun::detail;
+
+/// What was read says, when written out, the same again.
+void check(const NpyHeader& header, std::size_t size) {
+  fuzzing::expect(header.data_offset <= size && header.data_offset <= kLongestNpyHeader, "a header within the bytes");
+  for (const std::int64_t extent : header.shape) fuzzing::expect(extent >= 0, "extents from 0");
+  fuzzing::accepts(syncrun::ErrorKind::usage, [&] { npy_data_bytes(header, size); });
+
+  const std::string text = npy_header(header.dtype, header.shape);
+  const NpyHeader again = parse_npy_header({reinterpret_cast<const std::byte*>(text.data()), text.size()});
+  fuzzing::expect(again.dtype == header.dtype && again.shape == header.shape, "a header is read as it was written");
+  fuzzing::expect(again.data_offset == text.size() && text.size() % 64 == 0, "elements are aligned");
+}
+
+}  // namespace
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  fuzzing::accepts(syncrun::ErrorKind::usage, [&] {
+    check(parse_npy_header({reinterpret_cast<const std::byte*>(data), size}), size);
+  });
+  return 0;
+}

@@ -1,0 +1,127 @@
+#pragma once
+
+// Visits every state that a protocol can come to, breadth first, so that a counterexample is a shortest one.
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/model/protocol.hpp"
+
+namespace model {
+
+struct Report {
+  std::size_t states = 0;
+  std::size_t steps = 0;
+  std::size_t ends = 0;
+  std::string wrong;               // empty: all is well
+  std::vector<std::string> trace;  // to what is wrong
+};
+
+class Explorer {
+ public:
+  explicit Explorer(const Scenario& scenario) : protocol_(scenario), table_(std::size_t{1} << 16U, kNone) {}
+
+  Report explore() {
+    add(protocol_.initial(), kNone, {});
+    for (std::uint32_t at = 0; at < states_.size() && report_.wrong.empty(); ++at) {
+      const State state = states_[at];
+      first_successors_.push_back(successors_.size());
+      bool has_successor = false;
+      protocol_.for_each_step(state, [&](const State& next, Step step) {
+        has_successor = true;
+        if (!report_.wrong.empty()) return;
+        const std::uint32_t to = add(next, at, step);
+        ++arrivals_[to];
+        successors_.push_back(to);
+        if (next.broken != 0) fail(to, kProperties[next.broken - 1U]);
+      });
+      if (has_successor || !report_.wrong.empty()) continue;
+      ++report_.ends;
+      if (!protocol_.is_proper_end(state)) fail(at, "deadlock: nobody can go on, and it is no proper end");
+    }
+    if (report_.wrong.empty()) check_that_every_run_ends();
+    report_.states = states_.size();
+    report_.steps = successors_.size();
+    return report_;
+  }
+
+ private:
+  static constexpr std::uint32_t kNone = ~std::uint32_t{0};
+  struct Origin {
+    std::uint32_t from;
+    Step step;
+  };
+
+  static std::size_t hash(const State& state) noexcept {
+    const auto* bytes = reinterpret_cast<const unsigned char*>(&state);
+    std::uint64_t hash = 0x9e3779b97f4a7c15U;
+    std::size_t at = 0;
+    for (; at + 8 <= sizeof(State); at += 8) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, bytes + at, 8);
+      hash = (hash ^ word) * 0xff51afd7ed558ccdU;
+      hash ^= hash >> 32U;
+    }
+    for (; at < sizeof(State); ++at) hash = (hash ^ bytes[at]) * 0xff51afd7ed558ccdU;
+    return hash ^ hash >> 29U;
+  }
+
+  std::uint32_t add(const State& state, std::uint32_t from, Step step) {
+    if (states_.size() * 2 > table_.size()) grow();
+    std::uint32_t& place = find(state);
+    if (place == kNone) {
+      place = static_cast<std::uint32_t>(states_.size());
+      states_.push_back(state);
+      origins_.push_back({from, step});
+      arrivals_.push_back(0);
+    }
+    return place;
+  }
+
+  std::uint32_t& find(const State& state) {
+    std::size_t at = hash(state) & (table_.size() - 1);
+    while (table_[at] != kNone && !(states_[table_[at]] == state)) at = (at + 1) & (table_.size() - 1);
+    return table_[at];
+  }
+
+  void grow() {
+    table_.assign(table_.size() * 2, kNone);
+    for (std::uint32_t at = 0; at < states_.size(); ++at) find(states_[at]) = at;
+  }
+
+  /// A graph without a cycle can be taken apart from its beginning. A cycle would be a run without an end.
+  void check_that_every_run_ends() {
+    first_successors_.push_back(successors_.size());
+    std::vector<std::uint32_t> free{0};
+    std::size_t taken = 0;
+    while (!free.empty()) {
+      const std::uint32_t at = free.back();
+      free.pop_back();
+      ++taken;
+      for (std::size_t i = first_successors_[at]; i < first_successors_[at + 1U]; ++i) {
+        if (--arrivals_[successors_[i]] == 0) free.push_back(successors_[i]);
+      }
+    }
+    if (taken != states_.size()) report_.wrong = "livelock: there is a run without an end";
+  }
+
+  void fail(std::uint32_t at, std::string_view what) {
+    report_.wrong = what;
+    for (; at != 0; at = origins_[at].from) report_.trace.push_back(protocol_.describe(origins_[at].step));
+    std::reverse(report_.trace.begin(), report_.trace.end());
+  }
+
+  Protocol protocol_;
+  std::vector<State> states_;
+  std::vector<Origin> origins_;
+  std::vector<std::uint32_t> arrivals_;        // steps that lead to it
+  std::vector<std::size_t> first_successors_;  // where those of a state begin
+  std::vector<std::uint32_t> successors_;
+  std::vector<std::uint32_t> table_;
+  Report report_;
+};
+
+}  // namespace model

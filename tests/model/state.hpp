@@ -1,0 +1,161 @@
+#pragma once
+
+// The state of the model: what the control block holds, where each process is in its code, and what the properties need
+// to remember. Small and plain, since there are millions.
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+namespace model {
+
+using Byte = std::uint8_t;
+
+inline constexpr int kMostWorkers = 3;
+inline constexpr int kMostCommands = 5;  // the last one is close
+inline constexpr int kMostSlots = 3;     // calls in flight
+inline constexpr Byte kLeft = 255;       // of collective_step
+
+enum class Bell : Byte { to_workers, to_master, to_peers };
+inline constexpr int kBells = 3;
+
+/// Where a wait or a ring is (common/wait.hpp). A process that is in neither is at `look`.
+enum class Sub : Byte {
+  look,
+  interrupted,
+  look_once_more,
+  see_rings,
+  count_in,
+  recheck,
+  recheck_interrupted,
+  futex_wait,
+  asleep,
+  count_out,
+  look_after,
+  bump_rings,
+  futex_wake,
+};
+
+/// What all processes that wait have.
+struct Process {
+  Byte pc;
+  Sub sub;
+  Byte scan;      // which rank a condition over all ranks is looking at
+  Byte phase;     // how far it has come with that one
+  Byte mask;      // what it has found: a bit per rank
+  Byte is_stale;  // there was a ring since it looked at Doorbell::rings
+};
+
+enum class Life : Byte { alive, hung, dead };
+
+/// A worker: what its process has for itself, and its slot in the control block.
+struct Worker {
+  Process process;
+  Life life;
+  Byte id;       // of the command it is at
+  Byte step;     // CpuComm::step_
+  Byte begun;    // the command that CpuComm::begin was last called for
+  Byte last;     // CpuComm::last_command_
+  Byte known;    // what it has loaded
+  Byte seen;     // and what it has loaded next
+  Byte is_own;   // the failure it reports is its own
+  Byte is_late;  // it fails after its vote
+
+  Byte done;
+  Byte vote;
+  Byte collective_command;
+  Byte collective_step;
+  std::array<Byte, 2> contributions;  // 16 * command + operation, as it was written
+
+  Byte watcher;  // how far the master's watcher of it has come
+};
+
+enum class Vote : Byte { none, ok, failed };
+
+struct Outbox {
+  Byte command;  // that it was last written for; not in the code
+  Vote vote;
+  Byte failed_at;  // place among the failures; 0: not its own
+  Byte steps;
+};
+
+struct Slot {
+  Byte id;
+  Byte failed;
+};
+
+enum class Result : Byte { none, ok, failed, lost };
+
+struct State {
+  std::array<Worker, kMostWorkers> workers;
+  std::array<std::array<Outbox, kMostWorkers>, kMostSlots> outboxes;
+  std::array<Slot, kMostSlots> ring;
+  Byte published;
+  Byte lost;
+  Byte failed_call;
+  Byte acknowledged;
+  std::array<Byte, kBells> sleepers;
+
+  Process master;
+  Byte next;
+  Byte drained;
+  Byte expects_ends;
+
+  // For the properties.
+  std::array<Byte, kMostCommands + 1> ran;     // ranks that ran it to its end
+  std::array<Byte, kMostCommands + 1> failed;  // ranks with a failure of their own
+  std::array<Byte, kMostCommands + 1> first_failed_at;
+  std::array<Byte, kMostCommands + 1> committed;  // ranks that committed its updates
+  std::array<Result, kMostCommands + 1> results;
+  Byte failures;  // so far
+  Byte deaths;
+  Byte broken;  // 1 + index of the property that does not hold
+
+  friend bool operator==(const State& a, const State& b) noexcept { return std::memcmp(&a, &b, sizeof(State)) == 0; }
+};
+static_assert(alignof(State) == 1, "no padding: states are compared byte by byte");
+
+/// A call of the scenario.
+struct Call {
+  int operations = 0;       // collectives inside it
+  bool has_outputs = true;  // votes
+  bool wants_vote = false;  // and waits for its peers' votes: it has updates to commit
+  bool is_large = false;    // its outputs are reduced among the workers
+  int target = -1;
+};
+
+/// A deliberate mistake in the protocol, which the explorer must find.
+enum class Mistake : Byte {
+  none,
+  sleeps_without_recheck,
+  rings_before_done,
+  done_before_outputs,
+  vote_before_outbox,
+  no_vote_after_shared_failure,
+  commits_without_vote,
+  acknowledges_late,
+  reuses_a_full_ring,
+  loss_wakes_nobody,
+  command_before_step_is_cleared,
+  one_contribution,
+  no_reclaim,
+  forgets_a_failed_call,
+};
+
+struct Scenario {
+  const char* name;
+  int workers = 2;
+  int slots = 2;  // of the ring
+  std::vector<Call> calls;
+  int failures = 0;            // of functions, at most
+  int failing_call = 0;        // the one whose function may fail; 0: any
+  bool may_fail_late = false;  // one of them may come after the vote, while outputs are reduced
+  int deaths = 0;              // of workers
+  bool master_may_die = false;
+  bool functions_may_hang = false;
+  Mistake mistake = Mistake::none;
+};
+
+}  // namespace model

@@ -1,0 +1,153 @@
+#pragma once
+
+// Where processes are in their code, and what the model's parts share.
+
+#include "tests/model/protocol.hpp"
+
+namespace model {
+
+enum WorkerPc : Byte {
+  await_command,
+  begin_command,
+  load_failed_call,
+  load_acknowledged,
+  body,
+  reclaim,
+  contribute,
+  clear_step,
+  enter_command,
+  enter_step,
+  ring_step,
+  meet_peers,
+  look_for_absent_ranks,
+  read_contributions,
+  deliver,
+  write_vote,
+  store_vote,
+  ring_vote,
+  tally_votes,
+  reduce_and_commit,
+  write_failure,
+  raise_acknowledged,
+  raise_known,
+  raise_exchange,
+  store_failed,
+  ring_failed,
+  leave_steps,
+  leave_clear,
+  leave_command,
+  leave_step,
+  ring_left,
+  store_done,
+  ring_done,
+};
+
+enum MasterPc : Byte {
+  decide,
+  fill,
+  publish,
+  ring_published,
+  drain_head,
+  acknowledge,
+  expect_ends,
+  await_ends,
+  kill_all,
+  over,
+  dead,
+};
+
+enum WatcherPc : Byte {
+  watching,
+  exchange_lost,
+  wake_master,
+  wake_master_2,
+  wake_peers,
+  wake_peers_2,
+  wake_workers,
+  wake_workers_2,
+  has_told
+};
+
+constexpr Byte bit(int rank) noexcept { return static_cast<Byte>(1U << static_cast<unsigned>(rank)); }
+constexpr Byte contribution_of(const Worker& worker) noexcept {
+  return static_cast<Byte>(16 * worker.id + worker.step + 1);
+}
+
+inline void go(Process& process, Byte pc) noexcept {
+  process.pc = pc;
+  process.sub = Sub::look;
+  process.scan = process.phase = process.mask = 0;
+}
+
+/// What a process has for itself goes with it; its slot in the control block stays.
+inline void end(Worker& worker) noexcept {
+  worker.life = Life::dead;
+  worker.process = {};
+  worker.step = worker.begun = worker.last = worker.known = worker.seen = worker.is_own = worker.is_late = 0;
+}
+
+inline void expect(State& state, bool holds, Property property) noexcept {
+  if (!holds && state.broken == 0) state.broken = static_cast<Byte>(static_cast<Byte>(property) + 1);
+}
+
+// ---- waiting and ringing: common/wait.hpp ---------------------------------------------------------------------
+
+/// wait_until, without its spinning (which looks as often as it likes, and sees what one look at the right time sees) and
+/// without the end of its sleep after 100 ms: nothing may rely on that.
+template <class Ready, class Interrupted>
+Protocol::Outcome Protocol::wait(State& state, Process& process, Bell bell, Ready ready,
+                                 Interrupted interrupted) const {
+  Byte& sleepers = state.sleepers[static_cast<std::size_t>(bell)];
+  const auto look = [&](Sub if_not, Sub if_so) {
+    const Answer answer = ready();
+    if (answer == Answer::looking) return Outcome::goes_on;
+    process.scan = process.phase = 0;
+    if (answer == Answer::yes && if_so == Sub::look) return Outcome::ready;
+    process.mask = 0;
+    process.sub = answer == Answer::yes ? if_so : if_not;
+    return Outcome::goes_on;
+  };
+  switch (process.sub) {
+    case Sub::look: return look(Sub::interrupted, Sub::look);
+    case Sub::interrupted: process.sub = interrupted() ? Sub::look_once_more : Sub::see_rings; break;
+    case Sub::look_once_more:
+      if (look(Sub::asleep, Sub::look) == Outcome::ready) return Outcome::ready;
+      return process.sub == Sub::asleep ? Outcome::interrupted : Outcome::goes_on;
+    case Sub::see_rings:
+      process.is_stale = 0;
+      process.sub = Sub::count_in;
+      break;
+    case Sub::count_in:
+      ++sleepers;
+      process.sub = is(Mistake::sleeps_without_recheck) ? Sub::futex_wait : Sub::recheck;
+      break;
+    case Sub::recheck: return look(Sub::recheck_interrupted, Sub::count_out);
+    case Sub::recheck_interrupted: process.sub = interrupted() ? Sub::count_out : Sub::futex_wait; break;
+    case Sub::futex_wait: process.sub = process.is_stale != 0 ? Sub::count_out : Sub::asleep; break;
+    case Sub::count_out:
+      --sleepers;
+      process.is_stale = 0;
+      process.sub = Sub::look_after;
+      break;
+    case Sub::look_after: return look(Sub::look, Sub::look);
+    default: break;
+  }
+  return Outcome::goes_on;
+}
+
+template <class Visitor>
+void Protocol::for_each_process(State& state, Bell bell, Visitor visitor) const {
+  if (bell == Bell::to_master) {
+    if (state.master.pc == drain_head) visitor(state.master);
+    return;
+  }
+  for (int rank = 0; rank < workers(); ++rank) {
+    Worker& worker = state.workers[static_cast<std::size_t>(rank)];
+    const bool is_there = (worker.process.pc == await_command) == (bell == Bell::to_workers);
+    const bool waits = worker.process.pc == await_command || worker.process.pc == reclaim ||
+                       worker.process.pc == meet_peers || worker.process.pc == tally_votes;
+    if (worker.life == Life::alive && is_there && waits) visitor(worker.process);
+  }
+}
+
+}  // namespace model

@@ -1,0 +1,380 @@
+// The model's worker: worker/worker_core.cpp, worker/collectives.cpp.
+
+#include "tests/model/protocol.hpp"
+#include "tests/model/steps.hpp"
+
+namespace model {
+
+void Protocol::step_worker(const State& state, int rank, const Visit& visit) const {
+  const Worker& worker = state.workers[static_cast<std::size_t>(rank)];
+  if (worker.process.sub == Sub::asleep) return;
+  if (worker.process.pc == body) return run_function(state, rank, visit);
+  const Step step{Step::Who::worker, static_cast<Byte>(rank), worker.process.pc, worker.process.sub};
+  State next = state;
+  take_step(next, rank);
+  settle(next, rank);
+  visit(next, step);
+  if (worker.process.pc != reduce_and_commit || !scenario_.may_fail_late || state.failures == scenario_.failures)
+    return;
+  next = state;
+  fail(next, rank, true);
+  next.workers[static_cast<std::size_t>(rank)].is_late = 1;
+  visit(next, step);
+}
+
+/// What a function does is open, within what the scenario allows: it returns, throws, or never comes back.
+void Protocol::run_function(const State& state, int rank, const Visit& visit) const {
+  const Step step{Step::Who::worker, static_cast<Byte>(rank), body, Sub::look};
+  const auto index = static_cast<std::size_t>(rank);
+  const Worker& worker = state.workers[index];
+  State next = state;
+  const bool has_more = worker.step < call(worker.id).operations;
+  go(next.workers[index].process, has_more ? reclaim : deliver);
+  visit(next, step);
+  const bool may_fail = scenario_.failing_call == 0 || scenario_.failing_call == worker.id;
+  if (may_fail && state.failures < scenario_.failures) {
+    next = state;
+    fail(next, rank, true);
+    settle(next, rank);
+    visit(next, step);
+  }
+  if (!scenario_.functions_may_hang) return;
+  next = state;
+  next.workers[index].life = Life::hung;
+  visit(next, step);
+}
+
+/// Steps that nobody else can see, or that write what nobody reads before a later step, are taken with the one before.
+bool Protocol::is_unseen(const Worker& worker) const noexcept {
+  switch (worker.process.pc) {
+    case begin_command:
+    case leave_steps: return true;
+    case write_vote: return !is(Mistake::done_before_outputs) && !is(Mistake::vote_before_outbox);
+    case write_failure: return worker.is_late == 0;
+    default: return false;
+  }
+}
+
+void Protocol::settle(State& state, int rank) const {
+  const Worker& worker = state.workers[static_cast<std::size_t>(rank)];
+  while (worker.life == Life::alive && is_unseen(worker)) take_step(state, rank);
+}
+
+void Protocol::take_step(State& state, int rank) const {
+  Worker& worker = state.workers[static_cast<std::size_t>(rank)];
+  Process& process = worker.process;
+  const Byte pc = process.pc;
+  if (pc == reclaim || pc == meet_peers || pc == tally_votes) return wait_for_peers(state, rank);
+  if (pc >= contribute && pc <= read_contributions) return meet(state, rank);
+  if (pc >= deliver && pc <= reduce_and_commit) return vote(state, rank);
+  if (pc >= write_failure && pc <= ring_failed) return report_failure(state, rank);
+  if (pc >= leave_steps) return finish(state, rank);
+  switch (pc) {
+    case await_command: {
+      const auto published = [&] { return state.published >= worker.id ? Answer::yes : Answer::no; };
+      const auto outcome = wait(state, process, Bell::to_workers, published, [&] { return state.lost != 0; });
+      if (outcome == Outcome::ready) go(process, begin_command);
+      if (outcome == Outcome::interrupted) end(worker);
+      return;
+    }
+    case begin_command:
+      expect(state, state.ring[slot_of(worker.id)].id == worker.id, Property::slot_is_not_reused);
+      if (worker.id == close_id()) return end(worker);
+      if ((everybody(worker.id) & bit(rank)) == 0) return go(process, store_done);
+      return go(process, load_failed_call);
+    case load_failed_call: worker.known = state.failed_call; return go(process, load_acknowledged);
+    case load_acknowledged: {
+      const Byte failed = worker.known;
+      worker.known = 0;
+      const bool shares = worker.id <= state.acknowledged || (failed > state.acknowledged && failed < worker.id);
+      if (shares && !is(Mistake::forgets_a_failed_call)) return fail(state, rank, false);
+      if (call(worker.id).operations != 0) {
+        worker.begun = worker.id;
+        worker.step = 0;
+      }
+      return go(process, body);
+    }
+    default: return;
+  }
+}
+
+bool Protocol::is_given_up(const State& state, const Worker& worker) const noexcept {
+  return state.ring[slot_of(worker.id)].failed == worker.id || state.lost != 0;
+}
+
+/// CpuComm::await, and the wait of all_voted_ok.
+void Protocol::wait_for_peers(State& state, int rank) const {
+  Worker& worker = state.workers[static_cast<std::size_t>(rank)];
+  Process& process = worker.process;
+  const Byte pc = process.pc;
+  if (pc == reclaim && (worker.last == worker.id || is(Mistake::no_reclaim))) return go(process, contribute);
+  const auto ready = [&] {
+    if (pc == reclaim) return peers_are_done(state, worker, rank);
+    return pc == meet_peers ? presence(state, worker, rank) : votes(state, worker, rank);
+  };
+  // A rank that failed stays in the vote: only a loss ends that wait early.
+  const auto interrupted = [&] { return pc == tally_votes ? state.lost != 0 : is_given_up(state, worker); };
+  const Outcome outcome = wait(state, process, Bell::to_peers, ready, interrupted);
+  if (outcome == Outcome::goes_on) return;
+  if (outcome == Outcome::interrupted) {
+    if (state.lost != 0) return end(worker);  // SessionLost
+    return fail(state, rank, false);          // Abandoned
+  }
+  const Byte found = process.mask;
+  if (pc == reclaim) {
+    worker.last = worker.id;
+    return go(process, contribute);
+  }
+  if (pc == meet_peers) {
+    go(process, found != 0 ? look_for_absent_ranks : read_contributions);
+    process.mask = found;
+    return;
+  }
+  const bool all_are_for_it = found == 0 || is(Mistake::commits_without_vote);
+  if (all_are_for_it) return go(process, reduce_and_commit);
+  leave_or_finish(state, rank);
+}
+
+/// A condition over all ranks looks at one after the other. Yes: it holds for all; no: not for this one.
+Protocol::Answer Protocol::peers_are_done(const State& state, Worker& worker, int rank) const {
+  Byte& other = worker.process.scan;
+  if (other != rank && state.workers[other].done < worker.last) return Answer::no;
+  return ++other == workers() ? Answer::yes : Answer::looking;
+}
+
+/// The mask holds who is not for it.
+Protocol::Answer Protocol::votes(State& state, Worker& worker, int rank) const {
+  static_cast<void>(rank);
+  Byte& other = worker.process.scan;
+  const Byte id = worker.id;
+  if ((everybody(id) & bit(other)) != 0) {
+    if (state.workers[other].vote < id) return Answer::no;
+    const Outbox& outbox = state.outboxes[slot_of(id)][other];
+    expect(state, outbox.command == id, Property::outbox_is_of_this_command);
+    if (outbox.vote != Vote::ok) worker.process.mask |= bit(other);
+  }
+  return ++other == workers() ? Answer::yes : Answer::looking;
+}
+
+/// CpuComm::presence_of, a load a step. The mask holds who is elsewhere.
+Protocol::Answer Protocol::presence(const State& state, Worker& worker, int rank) const {
+  Process& process = worker.process;
+  const Worker& other = state.workers[process.scan];
+  const auto go_to_next = [&] {
+    worker.known = worker.seen = 0;
+    process.phase = 0;
+    return ++process.scan == workers() ? Answer::yes : Answer::looking;
+  };
+  const auto is_behind = [&] {
+    worker.known = worker.seen = 0;
+    return Answer::no;
+  };
+  if (process.scan == rank) return go_to_next();
+  switch (process.phase++) {
+    case 0: worker.known = other.collective_command; return worker.known < worker.id ? is_behind() : Answer::looking;
+    case 1: worker.seen = other.collective_step; return Answer::looking;
+    default: break;
+  }
+  const bool is_here = worker.known == worker.id && worker.seen != kLeft && other.collective_command == worker.id;
+  if (!is_here) {
+    process.mask |= bit(process.scan);
+    return go_to_next();
+  }
+  return worker.seen >= worker.step ? go_to_next() : is_behind();
+}
+
+/// CpuComm::meet, from where it brings its contribution to where it reads the others'.
+void Protocol::meet(State& state, int rank) const {
+  Worker& worker = state.workers[static_cast<std::size_t>(rank)];
+  Process& process = worker.process;
+  const std::size_t parity = is(Mistake::one_contribution) ? 0 : worker.step % 2U;
+  switch (process.pc) {
+    case contribute:
+      worker.contributions[parity] = contribution_of(worker);
+      if (worker.step != 0) return go(process, enter_step);
+      return go(process, is(Mistake::command_before_step_is_cleared) ? enter_command : clear_step);
+    case clear_step:
+      worker.collective_step = 0;
+      return go(process, is(Mistake::command_before_step_is_cleared) ? enter_step : enter_command);
+    case enter_command:
+      worker.collective_command = worker.id;
+      return go(process, is(Mistake::command_before_step_is_cleared) ? clear_step : enter_step);
+    case enter_step: worker.collective_step = ++worker.step; return go(process, ring_step);
+    case ring_step:
+      if (ring(state, process, Bell::to_peers)) go(process, meet_peers);
+      return;
+    case look_for_absent_ranks: return look_for_absent(state, rank);
+    default: break;
+  }
+  --worker.step;  // the operation whose contributions these are
+  const std::size_t read = is(Mistake::one_contribution) ? 0 : worker.step % 2U;
+  for (int other = 0; other < workers(); ++other) {
+    expect(state, state.workers[static_cast<std::size_t>(other)].contributions[read] == contribution_of(worker),
+           Property::contribution_is_of_this_operation);
+  }
+  ++worker.step;
+  go(process, body);
+}
+
+/// Who has left without this step is to blame, unless the call is given up. In the model all ranks call the same.
+void Protocol::look_for_absent(State& state, int rank) const {
+  Worker& worker = state.workers[static_cast<std::size_t>(rank)];
+  const Byte id = worker.id;
+  for (int other = 0; other < workers(); ++other) {
+    if ((worker.process.mask & bit(other)) == 0) continue;
+    const Outbox& outbox = state.outboxes[slot_of(id)][static_cast<std::size_t>(other)];
+    expect(state, outbox.command == id, Property::outbox_is_of_this_command);
+    if (outbox.steps >= worker.step) continue;
+    expect(state, is_given_up(state, worker), Property::nobody_is_blamed_for_leaving);
+    return fail(state, rank, false);  // Abandoned, also where the session is lost: the next wait says so
+  }
+  go(worker.process, read_contributions);
+}
+
+/// The end of run_call: outputs, the vote, and what follows from it.
+void Protocol::vote(State& state, int rank) const {
+  Worker& worker = state.workers[static_cast<std::size_t>(rank)];
+  Process& process = worker.process;
+  const Byte id = worker.id;
+  Outbox& outbox = state.outboxes[slot_of(id)][static_cast<std::size_t>(rank)];
+  switch (process.pc) {
+    case deliver:
+      if (is(Mistake::done_before_outputs) && !call(id).wants_vote) {
+        worker.done = id;
+        return go(process, write_vote);
+      }
+      if (is(Mistake::vote_before_outbox) && call(id).has_outputs) worker.vote = id;
+      // A body may have swallowed what a collective threw.
+      if (call(id).operations != 0 && state.ring[slot_of(id)].failed == id) return fail(state, rank, false);
+      return go(process, write_vote);
+    case write_vote:
+      outbox = {id, Vote::ok, 0, 0};
+      state.ran[id] |= bit(rank);
+      return go(process, store_vote);
+    case store_vote:
+      if (!call(id).has_outputs && !call(id).wants_vote) return after_vote(state, rank);
+      worker.vote = id;
+      return go(process, ring_vote);
+    case ring_vote:
+      if (ring(state, process, Bell::to_peers)) after_vote(state, rank);
+      return;
+    default: break;
+  }
+  // reduce_and_commit
+  if (call(id).is_large) {
+    for (int other = 0; other < workers(); ++other) {
+      const bool is_ours = state.outboxes[slot_of(id)][static_cast<std::size_t>(other)].command == id;
+      expect(state, is_ours, Property::outbox_is_of_this_command);
+    }
+  }
+  if (call(id).wants_vote) state.committed[id] |= bit(rank);
+  leave_or_finish(state, rank);
+}
+
+void Protocol::after_vote(State& state, int rank) const {
+  Worker& worker = state.workers[static_cast<std::size_t>(rank)];
+  const Byte id = worker.id;
+  const bool is_for_it = state.outboxes[slot_of(id)][static_cast<std::size_t>(rank)].vote == Vote::ok;
+  // Who shares an earlier failure returns from `execute` right after its vote: known is 1.
+  const bool waits = worker.known == 0 && (call(id).wants_vote || (is_for_it && call(id).is_large));
+  worker.known = 0;
+  if (waits) return go(worker.process, tally_votes);
+  leave_or_finish(state, rank);
+}
+
+/// To report_failure. Not its own: the call was abandoned, or shares the failure of one before it.
+void Protocol::fail(State& state, int rank, bool is_own) const {
+  Worker& worker = state.workers[static_cast<std::size_t>(rank)];
+  worker.is_own = is_own ? 1 : 0;
+  worker.known = worker.process.pc == load_acknowledged ? 1 : 0;
+  worker.seen = 0;
+  if (is_own) {
+    ++state.failures;
+    state.failed[worker.id] |= bit(rank);
+    if (state.first_failed_at[worker.id] == 0) state.first_failed_at[worker.id] = state.failures;
+    worker.seen = state.failures;  // failed_ns
+  }
+  go(worker.process, write_failure);
+}
+
+void Protocol::report_failure(State& state, int rank) const {
+  Worker& worker = state.workers[static_cast<std::size_t>(rank)];
+  Process& process = worker.process;
+  const Byte id = worker.id;
+  const bool skips_vote = is(Mistake::no_vote_after_shared_failure) && worker.known == 1;
+  switch (process.pc) {
+    case write_failure:
+      state.outboxes[slot_of(id)][static_cast<std::size_t>(rank)] = {id, Vote::failed, worker.seen, 0};
+      worker.seen = 0;
+      return go(process, worker.is_own != 0 ? raise_acknowledged : store_failed);
+    case raise_acknowledged:
+      worker.step = static_cast<Byte>(16 * state.acknowledged + worker.step);  // both are kept until it is raised
+      return go(process, raise_known);
+    case raise_known: worker.seen = state.failed_call; return go(process, raise_exchange);
+    case raise_exchange: {
+      const Byte acknowledged = worker.step / 16;
+      const bool is_to_be_raised = id > acknowledged && (worker.seen <= acknowledged || worker.seen > id);
+      if (is_to_be_raised && state.failed_call != worker.seen) {
+        worker.seen = state.failed_call;
+        return;
+      }
+      if (is_to_be_raised) state.failed_call = id;
+      worker.seen = 0;
+      worker.step %= 16;
+      return go(process, store_failed);
+    }
+    case store_failed:
+      state.ring[slot_of(id)].failed = id;
+      worker.is_own = 0;
+      return go(process, ring_failed);
+    default: break;
+  }
+  if (!ring(state, process, Bell::to_peers)) return;
+  if (skips_vote || worker.is_late != 0) {
+    worker.known = worker.is_late = 0;
+    return leave_or_finish(state, rank);
+  }
+  go(process, store_vote);
+}
+
+void Protocol::leave_or_finish(State& state, int rank) const {
+  Worker& worker = state.workers[static_cast<std::size_t>(rank)];
+  const bool leaves = call(worker.id).operations != 0 && is_for_all(worker.id) && workers() > 1;
+  go(worker.process, leaves ? leave_steps : store_done);
+}
+
+/// CpuComm::leave, and the end of WorkerCore::finish.
+void Protocol::finish(State& state, int rank) const {
+  Worker& worker = state.workers[static_cast<std::size_t>(rank)];
+  Process& process = worker.process;
+  const Byte id = worker.id;
+  Outbox& outbox = state.outboxes[slot_of(id)][static_cast<std::size_t>(rank)];
+  switch (process.pc) {
+    case leave_steps:
+      // CpuComm knows a command by its slot: an older one there is taken for this one. Its step count is then the old one's.
+      outbox.steps = worker.begun != 0 && slot_of(worker.begun) == slot_of(id) ? worker.step : 0;
+      return go(process, outbox.steps == 0 ? leave_clear : leave_step);
+    case leave_clear: worker.collective_step = 0; return go(process, leave_command);
+    case leave_command: worker.collective_command = id; return go(process, leave_step);
+    case leave_step: worker.collective_step = kLeft; return go(process, ring_left);
+    case ring_left:
+      if (ring(state, process, Bell::to_peers)) go(process, store_done);
+      return;
+    case store_done:
+      if (is(Mistake::rings_before_done) && process.phase == 0) {
+        if (!ring(state, process, Bell::to_master)) return;
+        process.phase = 1;
+        return;
+      }
+      worker.done = id;
+      go(process, ring_done);
+      if (is(Mistake::rings_before_done)) process.sub = Sub::look;
+      return;
+    default: break;
+  }
+  if (!is(Mistake::rings_before_done) && !ring(state, process, Bell::to_master)) return;
+  ++worker.id;
+  go(process, await_command);
+}
+
+}  // namespace model
