@@ -13,6 +13,7 @@
 
 #include "common/errors.hpp"
 #include "common/life.hpp"
+#include "common/threads.hpp"
 #include "common/wait.hpp"
 
 #ifndef P_PIDFD
@@ -73,7 +74,7 @@ Nursery::~Nursery() {
 // ---- birth ----------------------------------------------------------------------------------------------------
 
 void Nursery::spawn_all(Milliseconds limit, std::string_view limit_name) {
-  thread_ = std::thread(&Nursery::run, this);
+  thread_ = start_thread(&Nursery::run, this);
   std::unique_lock lock(mutex_);
   if (!await_change(lock, Patience(limit), [this] { return spawned_; })) {
     throw Error(ErrorKind::timeout, "the processes of " + brood_.describe() + " were not started within " +
@@ -107,10 +108,10 @@ void Nursery::run() noexcept {
 
 void Nursery::watch_lives() {
   for (int child = 0; child < size(); ++child) {
-    life_watchers_.emplace_back([this, child] {
+    life_watchers_.push_back(start_thread([this, child] {
       block_signals();
       if (await_death(brood_.life_of(child), stops_)) raise_loss(child);
-    });
+    }));
   }
 }
 
