@@ -1,5 +1,7 @@
 #include "common/errors.hpp"
 
+#include <sys/resource.h>
+
 #include <cstring>
 #include <system_error>
 
@@ -71,8 +73,50 @@ const char* version() noexcept { return SYNCRUN_VERSION; }
 
 namespace detail {
 
+std::string limit_text(int resource) {
+  struct Option {
+    const char* name;
+    rlim_t unit;
+    const char* unit_text;
+  };
+  const Option option = [&]() -> Option {
+    switch (resource) {
+      case RLIMIT_NOFILE: return {"-n", 1, ""};
+      case RLIMIT_NPROC: return {"-u", 1, ""};
+      case RLIMIT_FSIZE: return {"-f", 1024, " KiB"};
+      case RLIMIT_DATA: return {"-d", 1024, " KiB"};
+      default: return {"-v", 1024, " KiB"};
+    }
+  }();
+  rlimit limit{};
+  if (::getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0) limit.rlim_cur = RLIM_INFINITY;
+  const bool is_unlimited = limit.rlim_cur == RLIM_INFINITY;
+  const std::string value =
+      is_unlimited ? "unlimited" : std::to_string(limit.rlim_cur / option.unit) + option.unit_text;
+  return std::string("ulimit ") + option.name + " is " + value;
+}
+
+namespace {
+/// What else the user should know: where a limit that one can set is the likely reason.
+std::string hint_of(int code) {
+  switch (code) {
+    case EMFILE: return " (" + limit_text(RLIMIT_NOFILE) + "; raise it, or take fewer workers)";
+    case E2BIG: return " (a worker has the program's arguments and environment, and a few variables more)";
+    default: return {};
+  }
+}
+}  // namespace
+
 void throw_errno(const std::string& what, int code, std::source_location where) {
-  throw Error(ErrorKind::system, what + ": " + std::generic_category().message(code), code, where);
+  throw Error(ErrorKind::system, what + ": " + std::generic_category().message(code) + hint_of(code), code, where);
+}
+
+void throw_no_process(const std::string& what, int code, std::source_location where) {
+  if (code != EAGAIN) throw_errno(what, code, where);
+  throw Error(ErrorKind::system,
+              what + ": " + std::generic_category().message(code) + " (" + limit_text(RLIMIT_NPROC) +
+                  ", processes and threads of the user; the control group may have a limit of its own)",
+              code, where);
 }
 
 void throw_usage(const std::string& message, std::source_location where) {

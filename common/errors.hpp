@@ -14,6 +14,13 @@ namespace syncrun::detail {
 [[noreturn]] void throw_errno(const std::string& what, int code = errno,
                               std::source_location where = std::source_location::current());
 
+/// The same where a process or a thread was refused: says which limits there are.
+[[noreturn]] void throw_no_process(const std::string& what, int code,
+                                   std::source_location where = std::source_location::current());
+
+/// "ulimit -n is 64": what a limit of this process is (RLIMIT_AS, _DATA, _FSIZE, _NOFILE or _NPROC).
+std::string limit_text(int resource);
+
 /// Throws Error (usage).
 [[noreturn]] void throw_usage(const std::string& message, std::source_location where = std::source_location::current());
 

@@ -2,6 +2,7 @@
 
 // One owner for each file descriptor. Everything opened here is CLOEXEC from birth.
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <utility>
@@ -29,5 +30,13 @@ class FileDescriptor {
  private:
   int fd_ = -1;
 };
+
+/// Opens /dev/null where a standard stream is missing. A descriptor of ours in its place would be taken for that stream: by
+/// the program, which would print into it, and by a child, whose own output would replace it.
+inline void open_missing_standard_streams() noexcept {
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (::fcntl(fd, F_GETFD) == -1) static_cast<void>(::open("/dev/null", O_RDWR));
+  }
+}
 
 }  // namespace syncrun::detail

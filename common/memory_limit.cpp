@@ -71,14 +71,14 @@ std::int64_t available_memory_bytes() {
   return std::min(machine, left_in_control_group());
 }
 
-void check_memory_available(std::uint64_t bytes, std::string_view what) {
+void check_memory_available(std::uint64_t bytes, std::string_view what, std::string_view kind) {
   if (const char* check = std::getenv(environment::kMemoryCheck); check != nullptr && std::strcmp(check, "off") == 0) {
     return;
   }
   const std::int64_t available = available_memory_bytes();
   if (bytes <= static_cast<std::uint64_t>(available)) return;
   throw Error(ErrorKind::system,
-              std::string(what) + " wants " + std::to_string(bytes) + " bytes of shared memory; " +
+              std::string(what) + " wants " + std::to_string(bytes) + " bytes of " + std::string(kind) + "; " +
                   std::to_string(available) + " bytes are available on this machine or in this control group (" +
                   environment::kMemoryCheck + "=off turns this check off)",
               ENOMEM);

@@ -12,7 +12,7 @@ namespace syncrun::detail {
 std::int64_t available_memory_bytes();
 
 /// Throws Error (system, ENOMEM) if `bytes` more are not to be had, with both numbers. SYNCRUN_MEMORY_CHECK=off turns it
-/// off. `what` wants it.
-void check_memory_available(std::uint64_t bytes, std::string_view what);
+/// off. `what` wants it, as memory of that kind.
+void check_memory_available(std::uint64_t bytes, std::string_view what, std::string_view kind = "shared memory");
 
 }  // namespace syncrun::detail

@@ -1,6 +1,7 @@
 #include "common/segment.hpp"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <charconv>
@@ -47,17 +48,39 @@ std::size_t default_reservation_bytes() {
 #endif
 }
 
+namespace {
+
+/// RLIMIT_FSIZE holds for files in memory too, and who sizes one beyond it is killed by SIGXFSZ: it is asked first.
+void check_file_size_limit(std::size_t bytes) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || bytes <= limit.rlim_cur) return;
+  throw Error(ErrorKind::system,
+              "shared memory is a file of at least " + std::to_string(bytes) +
+                  " bytes, and the size of files is limited (" + limit_text(RLIMIT_FSIZE) + "; a smaller " +
+                  environment::kReserveBytes + " may do)",
+              EFBIG);
+}
+
+[[noreturn]] void throw_not_mapped(std::size_t bytes, int code) {
+  throw_errno("cannot map " + std::to_string(bytes) + " bytes of shared memory (" + limit_text(RLIMIT_AS) +
+                  "; a smaller " + environment::kReserveBytes + " may do)",
+              code);
+}
+
+}  // namespace
+
 Segment Segment::create(std::size_t bytes, std::size_t least) {
   for (;; bytes /= 2) {
     Segment segment;
     segment.fd_ = FileDescriptor(check_system(::memfd_create("syncrun", MFD_CLOEXEC), "cannot create shared memory"));
     try {
+      check_file_size_limit(bytes);
       // The whole reservation is the file's size from the start: it costs nothing until pages are used.
       check_system(::ftruncate(segment.fd_.get(), static_cast<off_t>(bytes)), "cannot size shared memory");
       segment.region_ = map(segment.fd_.get(), bytes);
       return segment;
     } catch (const interprocess::interprocess_exception& error) {
-      if (bytes / 2 < least) throw_errno("cannot map shared memory", error.get_native_error());
+      if (bytes / 2 < least) throw_not_mapped(bytes, error.get_native_error());
     } catch (const Error&) {
       if (bytes / 2 < least) throw;
     }

@@ -39,6 +39,9 @@ class Brood {
   virtual pthread_mutex_t& life_of(int child) noexcept = 0;
 };
 
+/// What children are started from: the very image this process runs, whatever stands at its path by now.
+inline constexpr const char* kOwnImage = "/proc/self/exe";
+
 /// The program's own command line, which children get too.
 std::vector<std::string> own_arguments();
 

@@ -2,15 +2,19 @@
 
 #include "syncrun/data.hpp"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <new>
 #include <string>
 
 #include "common/errors.hpp"
 #include "common/extents.hpp"
+#include "common/memory_limit.hpp"
 #include "launcher/describe.hpp"
 #include "launcher/session_core.hpp"
 #include "syncrun/session.hpp"
@@ -210,9 +214,18 @@ void refuse_value(DType to, std::size_t position, long double value) {
               " is out of the range of " + std::string(syncrun::to_string(to)));
 }
 
+// Results from this size on are held against the memory limit: looking it up is nothing beside copying them.
+constexpr std::size_t kCheckedFrom = std::size_t{64} << 20U;
+
 OutputBuffer OutputBuffer::on_heap(std::size_t bytes, Contents contents) {
   if (bytes == 0) return {};
-  void* memory = ::operator new(bytes, std::align_val_t(64));
+  if (bytes >= kCheckedFrom) check_memory_available(bytes, "a result", "this process's own memory");
+  void* memory = ::operator new(bytes, std::align_val_t(64), std::nothrow);
+  if (memory == nullptr) {
+    throw_errno("a result wants " + std::to_string(bytes) + " bytes of this process's own memory (" +
+                    limit_text(RLIMIT_AS) + ", " + limit_text(RLIMIT_DATA) + ")",
+                ENOMEM);
+  }
   if (contents == Contents::zero) std::memset(memory, 0, bytes);
   return {memory, bytes, [](void* data, void*) noexcept { ::operator delete(data, std::align_val_t(64)); }, nullptr};
 }

@@ -32,7 +32,7 @@ HelperBrood::HelperBrood(HelperPlan plan) : plan_(std::move(plan)), pids_(static
 
 SpawnRequest HelperBrood::request_for(int child, const Ends& ends) const {
   SpawnRequest request;
-  request.program = "/proc/self/exe";  // as for workers
+  request.program = kOwnImage;
   request.arguments = own_arguments();
   request.environment = {
       {environment::kHelper, std::to_string(child)},

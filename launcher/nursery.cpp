@@ -13,6 +13,7 @@
 
 #include "common/errors.hpp"
 #include "common/life.hpp"
+#include "common/threads.hpp"
 #include "common/wait.hpp"
 
 #ifndef P_PIDFD
@@ -75,7 +76,7 @@ Nursery::~Nursery() {
 // ---- birth ----------------------------------------------------------------------------------------------------
 
 void Nursery::spawn_all(Milliseconds limit, std::string_view limit_name) {
-  thread_ = std::thread(&Nursery::run, this);
+  thread_ = start_thread(&Nursery::run, this);
   await_spawned(limit, limit_name);
 }
 
@@ -128,7 +129,7 @@ void Nursery::watch_lives() {
 void Nursery::watch_life(int child) {
   LifeWatcher& watcher = life_watchers_[static_cast<std::size_t>(child)];
   watcher.stops.store(false);
-  watcher.thread = std::thread([this, child, &watcher] {
+  watcher.thread = start_thread([this, child, &watcher] {
     block_signals();
     if (await_death(brood_.life_of(child), watcher.stops)) raise_loss(child);
   });

@@ -35,7 +35,17 @@ std::vector<std::string> own_arguments() {
   return arguments;
 }
 
+namespace {
+/// Children are this very image with these very arguments, and both are found there only.
+void require_proc() {
+  if (::access(kOwnImage, F_OK) != 0) {
+    throw_errno(std::string("cannot find this program's own image at ") + kOwnImage + " (is /proc mounted?)");
+  }
+}
+}  // namespace
+
 void Nursery::give_birth() {
+  require_proc();
   for (int index = 0; index < size(); ++index) {
     if (closes_.load()) return;
     spawn_child(index);

@@ -62,6 +62,7 @@ class Claim {
 
 SessionCore::SessionCore(const SessionOptions& options) {
   Claim claim;
+  open_missing_standard_streams();
   settings_ = resolve_settings(options);
   logger_ = make_logger("syncrun", settings_.log_level);
   const int world_size = static_cast<int>(settings_.devices.size());

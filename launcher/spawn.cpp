@@ -109,10 +109,10 @@ SpawnedProcess spawn(const SpawnRequest& request) {
   std::error_code error;
   errno = 0;
   process::child child(process::exe = request.program, error, in_child);
-  if (error) throw_errno("cannot start " + request.program, error.value());
+  if (error) throw_no_process("cannot start " + request.program, error.value());
   // Boost 1.74 reports no error where its own pipe fails (no descriptor left), and hands out pid -1: to kill(2),
   // everybody.
-  if (child.id() <= 0) throw_errno("cannot start " + request.program, errno != 0 ? errno : EAGAIN);
+  if (child.id() <= 0) throw_no_process("cannot start " + request.program, errno != 0 ? errno : EAGAIN);
   SpawnedProcess spawned;
   spawned.pid = child.id();
   child.detach();  // from here on the pidfd is what we hold

@@ -102,6 +102,7 @@ TaskCore::TaskCore(const HelperBody& body, const TaskOptions& options, std::span
   timeout_ = resolve_timeout(options.timeout, "TaskOptions::timeout");
   grace_ = check_timeout(options.grace, "TaskOptions::grace");
 
+  open_missing_standard_streams();
   HelperOrder order{};
   order.kind = HelperKind::task;
   order.body = describe_body(reinterpret_cast<const void*>(body.thunk), body.pointer);

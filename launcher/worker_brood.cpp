@@ -12,7 +12,7 @@ SpawnRequest WorkerBrood::request_for(int rank, const Ends& ends) const {
   const int world_size = control_.world_size();
   const std::string device = to_string(settings_.devices[static_cast<std::size_t>(rank)]);
   SpawnRequest request;
-  request.program = "/proc/self/exe";  // the very image this process runs, whatever stands at its path by now
+  request.program = kOwnImage;
   request.arguments = own_arguments();
   request.environment = {
       {environment::kWorkerRank, std::to_string(rank)},

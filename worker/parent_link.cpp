@@ -16,6 +16,7 @@
 #include "common/errors.hpp"
 #include "common/image.hpp"
 #include "common/life.hpp"
+#include "common/threads.hpp"
 
 namespace syncrun::detail {
 
@@ -66,7 +67,7 @@ void die_with(pid_t master) {
 
 void live_while_open(FileDescriptor socket, pthread_mutex_t* life) {
   std::atomic<bool> holds{false};
-  std::thread(live_and_watch, life, std::ref(holds), std::move(socket)).detach();
+  start_thread(live_and_watch, life, std::ref(holds), std::move(socket)).detach();
   holds.wait(false);
 }
 

@@ -1,11 +1,10 @@
 // syncrun [options] program [arguments]: wires the command line to a supervisor.
 
-#include <fcntl.h>
-
 #include <cstdio>
 #include <exception>
 
 #include "common/errors.hpp"
+#include "common/file_descriptor.hpp"
 #include "common/log.hpp"
 #include "launcher/syncrun/dry_run.hpp"
 #include "launcher/syncrun/options.hpp"
@@ -15,13 +14,6 @@
 
 namespace syncrun::detail {
 namespace {
-
-/// A descriptor opened where a standard stream is missing would be taken for that stream by the program.
-void open_missing_standard_streams() {
-  for (int fd = 0; fd <= 2; ++fd) {
-    if (::fcntl(fd, F_GETFD) == -1) static_cast<void>(::open("/dev/null", O_RDWR));
-  }
-}
 
 int say(const std::string& text) {
   std::fputs(text.c_str(), stdout);

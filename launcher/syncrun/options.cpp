@@ -86,15 +86,22 @@ std::string log_level_text(const std::string& text) {
   throw_usage("--log-level: expected trace, debug, info, warning, error or off; got '" + text + "'");
 }
 
-std::string log_dir_text(const std::string& text) {
-  if (text.empty()) throw_usage("--log-dir: expected a folder, got ''");
-  return std::filesystem::absolute(text).lexically_normal().string();
+/// The program may change its folder.
+std::string absolute_path(const std::string& name, const std::string& text) {
+  std::error_code error;
+  const auto path = std::filesystem::absolute(text, error);
+  if (error) throw_usage(name + ": expected a full path, since the current folder is gone; got '" + text + "'");
+  return path.lexically_normal().string();
 }
 
-/// The program may change its folder.
+std::string log_dir_text(const std::string& text) {
+  if (text.empty()) throw_usage("--log-dir: expected a folder, got ''");
+  return absolute_path("--log-dir", text);
+}
+
 std::string file_text(const std::string& name, const std::string& text) {
   if (text.empty()) throw_usage(name + ": expected a file, got ''");
-  return std::filesystem::absolute(text).lexically_normal().string();
+  return absolute_path(name, text);
 }
 
 std::string not_empty(const std::string& name, const std::string& text) {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <utility>
@@ -48,6 +49,22 @@ sigset_t supervised_signals() {
     if (!is_ignored(signal)) ::sigaddset(&set, signal);
   }
   return set;
+}
+
+/// A program that looked fine (see find_program) and that the kernel refuses all the same: says what it may be.
+SpawnedProcess spawn_master(const SpawnRequest& request) {
+  try {
+    return spawn(request);
+  } catch (const Error& error) {
+    const char* reason = nullptr;
+    if (error.native_code() == ENOEXEC) {
+      reason = "neither a program for this machine nor a script that begins with #!";
+    } else if (error.native_code() == ENOENT) {
+      reason = "the file is there: the interpreter or loader that it names is not";
+    }
+    if (reason == nullptr) throw;
+    throw Error(ErrorKind::system, std::string(error.what()) + " (" + reason + ")", error.native_code());
+  }
 }
 
 std::pair<FileDescriptor, FileDescriptor> make_link() {
@@ -132,7 +149,7 @@ void Supervisor::start_master(int restart) {
   if (restart == 0) request.unset.emplace_back(environment::kRestart);
   else request.environment.emplace_back(environment::kRestart, std::to_string(restart));
   request.inherited = {theirs.get()};
-  master_ = spawn(request);
+  master_ = spawn_master(request);
   end_.master = master_.pid;
   started_ = Clock::now();
   link_ = std::move(ours);

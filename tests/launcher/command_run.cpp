@@ -104,6 +104,7 @@ CommandRun::CommandRun(const std::vector<std::string>& arguments, Start start, c
   if (start.ignores_sighup) ::signal(SIGHUP, SIG_IGN);
   ::dup2(output_.get(), STDOUT_FILENO);
   ::dup2(errors_.get(), STDERR_FILENO);
+  if (start.in_child) start.in_child();
   ::putenv(mark_.data());
   ::execv(path.c_str(), argv.data());
   ::_exit(127);

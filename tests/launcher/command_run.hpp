@@ -19,8 +19,9 @@ bool eventually(const std::function<bool()>& holds);
 char state_of(pid_t pid);
 
 struct Start {
-  bool on_terminal = false;     ///< Standard input is a terminal of its own.
-  bool ignores_sighup = false;  ///< As under nohup.
+  bool on_terminal = false;             ///< Standard input is a terminal of its own.
+  bool ignores_sighup = false;          ///< As under nohup.
+  std::function<void()> in_child = {};  ///< Called in the child, last before exec.
 };
 
 class CommandRun {

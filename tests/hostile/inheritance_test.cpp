@@ -1,0 +1,177 @@
+// What a program is started with (arguments, environment, signals, its place among processes) reaches its workers or
+// does not matter.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+
+#include "tests/hostile/surroundings.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::size_t kLongestArgument = 120'000;  // the kernel takes no longer ones than 128 KiB
+
+class Inherited : public testing::TestWithParam<Front> {
+ protected:
+  void expect_the_same(const Arguments& arguments, const std::function<void()>& in_child = {}) const {
+    Arguments all{"inherit"};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    OddRun run = run_after(in_child, GetParam(), all);
+    EXPECT_EQ(run.exit_code(), 0) << run.errors();
+    EXPECT_THAT(run.output(), HasSubstr(std::to_string(all.size() + 1) + " arguments"));
+    EXPECT_THAT(run.output(), HasSubstr("; the same on 2, environment the same on 2\n"));
+  }
+  void expect_works_after(const std::function<void()>& in_child) const {
+    OddRun run = run_after(in_child, GetParam(), {"add"});
+    EXPECT_EQ(run.exit_code(), 0) << run.errors();
+    EXPECT_EQ(run.output(), sum_of(1 << 20));
+    EXPECT_TRUE(run.nothing_remains());
+  }
+};
+INSTANTIATE_TEST_SUITE_P(From, Inherited, testing::Values(Front::nothing, Front::syncrun),
+                         [](const auto& test) { return to_string(test.param); });
+
+// ---- arguments and environment ----------------------------------------------------------------------------------
+
+TEST_P(Inherited, ArgumentsOfAnyBytesReachWorkers) {
+  expect_the_same({"", "a\nb", "\n", " ", "\xff\xfe\x80", "'\"\\$(x)", "--", "-n", "--devices", "=", "\x01", "", ""});
+}
+
+/// Arguments of about so many bytes in all, pointers included.
+Arguments arguments_of(std::size_t bytes) {
+  Arguments arguments;
+  for (; bytes > kLongestArgument; bytes -= kLongestArgument) arguments.emplace_back(kLongestArgument - 9, 'x');
+  arguments.emplace_back(bytes, 'y');
+  return arguments;
+}
+
+std::size_t room_for_arguments() {
+  std::size_t environment = 0;
+  for (char** variable = environ; *variable != nullptr; ++variable) environment += std::strlen(*variable) + 9;
+  return static_cast<std::size_t>(::sysconf(_SC_ARG_MAX)) - environment;
+}
+
+TEST_P(Inherited, ArgumentsOfNearlyAllThatTheSystemTakesReachWorkers) {
+  expect_the_same(arguments_of(room_for_arguments() - 16'384));
+}
+
+TEST_P(Inherited, ArgumentsThatLeaveNoRoomForAWorkersVariablesAreNamed) {
+  // As many bytes as this program just starts with. (Not all at once: the kernel counts a little more than we do.)
+  constexpr int kCannotStart = 127;
+  std::size_t bytes = room_for_arguments();
+  for (int attempt = 0; attempt < 100; ++attempt, bytes -= 128) {
+    Arguments all{"inherit"};
+    for (auto& argument : arguments_of(bytes)) all.push_back(std::move(argument));
+    OddRun run(Front::nothing, all);
+    const int code = run.exit_code();
+    if (code == kCannotStart) continue;
+    EXPECT_EQ(code, 1);
+    EXPECT_THAT(run.last_error_line(), HasSubstr("Argument list too long (a worker has the program's arguments and "
+                                                 "environment, and a few variables more)"));
+    EXPECT_TRUE(run.nothing_remains());
+    return;
+  }
+  FAIL() << "it never started";
+}
+
+TEST_P(Inherited, TenThousandVariablesReachWorkers) {
+  expect_the_same({}, [] {
+    for (int i = 0; i < 10'000; ++i) ::setenv(("ODD_" + std::to_string(i)).c_str(), std::to_string(i * i).c_str(), 1);
+  });
+}
+
+TEST_P(Inherited, VariablesOfAnyBytesAndLengthReachWorkers) {
+  static std::string long_one = "ODD_LONG=" + std::string(kLongestArgument, 'v');
+  static std::string nameless = "=ODD_NAMELESS";
+  static std::string without_value = "ODD_WITHOUT_VALUE";
+  expect_the_same({}, [] {
+    ::setenv("ODD_EMPTY", "", 1);
+    ::setenv("ODD_BYTES", "\xff\n\x01", 1);
+    std::vector<char*> variables;
+    for (char** variable = environ; *variable != nullptr; ++variable) variables.push_back(*variable);
+    for (std::string* more : {&long_one, &nameless, &without_value}) variables.push_back(more->data());
+    static std::vector<char*> kept;
+    kept = std::move(variables);
+    kept.push_back(nullptr);
+    environ = kept.data();
+  });
+}
+
+TEST_P(Inherited, NoEnvironmentAtAllIsEnough) {
+  expect_works_after([] {
+    ::clearenv();
+    ::setenv("SYNCRUN_NPROC_PER_NODE", "2", 1);
+  });
+}
+
+// ---- signals ----------------------------------------------------------------------------------------------------
+
+void ignore_all() {
+  for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_IGN);
+}
+
+void block_all() {
+  sigset_t all;
+  ::sigfillset(&all);
+  ::sigprocmask(SIG_SETMASK, &all, nullptr);
+}
+
+TEST_P(Inherited, IgnoredSignalsDoNotMatter) {
+  expect_works_after([] { ::signal(SIGCHLD, SIG_IGN); });
+  expect_works_after([] { ::signal(SIGPIPE, SIG_IGN); });
+  expect_works_after(ignore_all);
+}
+
+TEST_P(Inherited, BlockedSignalsDoNotMatter) { expect_works_after(block_all); }
+
+TEST(BlockedSignals, DoNotKeepSyncrunFromEnding) {
+  const Folder folder;
+  OddRun run = run_after(block_all, Front::syncrun, {"hold", folder.at("go")});
+  ASSERT_TRUE(run.prints("ready")) << run.errors();
+  run.send(SIGTERM);
+  EXPECT_EQ(run.exit_code(), 128 + SIGTERM);
+  EXPECT_TRUE(run.nothing_remains());
+}
+
+TEST(BlockedSignals, DoNotKeepWorkersFromEndingWithTheirMaster) {
+  const Folder folder;
+  OddRun run = run_after(block_all, Front::nothing, {"hold", folder.at("go")});
+  ASSERT_TRUE(run.prints("ready")) << run.errors();
+  run.send(SIGKILL);
+  EXPECT_EQ(run.exit_code(), 1000 + SIGKILL);
+  EXPECT_TRUE(run.nothing_remains());
+}
+
+// ---- its place among processes ----------------------------------------------------------------------------------
+
+TEST_P(Inherited, PrioritiesAndSessionsDoNotMatter) {
+  expect_works_after([] { static_cast<void>(::nice(19)); });
+  expect_works_after([] { ::setsid(); });
+}
+
+TEST_P(Inherited, BeingTheFirstProcessOfANamespaceDoesNotMatter) {
+  if (::access("/usr/bin/unshare", X_OK) != 0) GTEST_SKIP() << "there is no unshare here";
+  const Arguments unshare{"--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"};
+  Arguments trial = unshare;
+  trial.emplace_back("/bin/true");
+  if (CommandRun(trial, {}, "/usr/bin/unshare").exit_code() != 0) {
+    GTEST_SKIP() << "this machine lets nobody make a namespace of processes";
+  }
+  Arguments all = unshare;
+  if (GetParam() == Front::syncrun) all.emplace_back(SYNCRUN_COMMAND);
+  for (const char* word : {ODD_PROGRAM, "add"}) all.emplace_back(word);
+  CommandRun run(all, {}, "/usr/bin/unshare");
+  EXPECT_EQ(run.exit_code(), 0) << run.errors();
+  EXPECT_EQ(run.output(), sum_of(1 << 20));
+  EXPECT_TRUE(run.nothing_remains());
+}
+
+}  // namespace
+}  // namespace syncrun::test

@@ -1,0 +1,217 @@
+// Limits of the machine, the control group, the user and the process: it works, or it says which limit was met and what to
+// do; and nothing hangs or stays.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+
+#include <fstream>
+
+#include "tests/hostile/surroundings.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using testing::AnyOf;
+using testing::Eq;
+using testing::HasSubstr;
+using testing::MatchesRegex;
+using testing::Not;
+
+constexpr rlim_t kKiB = 1024;
+constexpr rlim_t kMiB = 1024 * kKiB;
+
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kIsSanitized = true;
+#else
+constexpr bool kIsSanitized = false;
+#endif
+constexpr const char* kTooLarge = "the address sanitizer's own mappings are larger than the limit";
+
+void expect_works(OddRun& run, const std::string& output) {
+  EXPECT_EQ(run.exit_code(), 0) << run.errors();
+  EXPECT_EQ(run.output(), output);
+  EXPECT_TRUE(run.nothing_remains());
+}
+
+void expect_refused(OddRun& run, const std::string& words) {
+  EXPECT_THAT(run.exit_code(), AnyOf(Eq(1), Eq(126))) << run.output();
+  EXPECT_THAT(run.errors(), HasSubstr(words));
+  EXPECT_TRUE(run.nothing_remains());
+}
+
+class Limits : public testing::TestWithParam<Front> {
+ protected:
+  /// With a soft and hard limit in the child.
+  OddRun run_within(int resource, rlim_t value, const Arguments& arguments) {
+    return run_after([=] { limit(resource, value); }, GetParam(), arguments);
+  }
+  /// With another number of workers, and this one of open files.
+  OddRun run_with_files(int workers, rlim_t files) {
+    const std::string count = std::to_string(workers);
+    return run_after(
+        [=] {
+          ::setenv("SYNCRUN_NPROC_PER_NODE", count.c_str(), 1);
+          limit(RLIMIT_NOFILE, files);
+        },
+        GetParam(), {"add"});
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Program, Limits, testing::Values(Front::nothing, Front::syncrun),
+                         [](const auto& test) { return to_string(test.param); });
+
+// ---- shared memory ----------------------------------------------------------------------------------------------
+
+class SmallDevShm : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Of, SmallDevShm, testing::Values("1m", "64m"), [](const auto& test) { return test.param; });
+
+TEST_P(SmallDevShm, IsNotWhereDataLie) {
+  if (!can_mount()) GTEST_SKIP() << "this machine lets nobody mount a small /dev/shm";
+  const std::string options = "size=" + GetParam();
+  OddRun run = run_after([=] { mount_over("/dev/shm", options); }, Front::nothing, {"add", "268435456"});
+  expect_works(run, sum_of(268435456));
+}
+
+// ---- memory -----------------------------------------------------------------------------------------------------
+
+/// The files of a control group (version 2) that has 200 MiB left, instead of the machine's own.
+void enter_a_full_group() {
+  mount_over("/sys/fs/cgroup");
+  write_file("/sys/fs/cgroup/memory.max", "314572800\n");
+  write_file("/sys/fs/cgroup/memory.current", "104857600\n");
+  write_file("/sys/fs/cgroup/memory.stat", "anon 1\ninactive_file 0\n");
+}
+
+bool is_in_a_group_of_version_2() { return ("\n" + text_of("/proc/self/cgroup")).find("\n0::") != std::string::npos; }
+
+TEST_P(Limits, OfAControlGroupIsMetBeforeTheKernelKillsAndTheSessionGoesOn) {
+  if (!can_mount()) GTEST_SKIP() << "this machine lets nobody mount over /sys/fs/cgroup";
+  if (!is_in_a_group_of_version_2()) GTEST_SKIP() << "this machine has no control groups of version 2";
+  OddRun run = run_after(enter_a_full_group, GetParam(), {"want", "150", "250", "150"});
+  EXPECT_EQ(run.exit_code(), 0) << run.errors();
+  EXPECT_THAT(run.output(), MatchesRegex("157286400\nsystem: a Data of shape \\[262144000\\] wants 262144000 bytes of shared "
+                                         "memory; 209715200 bytes are available on this machine or in this control group "
+                                         ".*\n157286400\n"));
+}
+
+TEST_P(Limits, OfAddressesLeavesLessToReserve) {
+  if (kIsSanitized) GTEST_SKIP() << kTooLarge;
+  OddRun run = run_within(RLIMIT_AS, 3000 * kMiB, {"want", "256", "3000", "1"});
+  EXPECT_EQ(run.exit_code(), 0) << run.errors();
+  EXPECT_THAT(run.output(), MatchesRegex("268435456\nsystem: a Data of shape \\[3145728000\\] wants 3145728000 bytes of "
+                                         "shared memory; the segment has [0-9]+\n1048576\n"));
+}
+
+TEST_P(Limits, OfAddressesThatLeaveTooLittleAreNamed) {
+  if (kIsSanitized) GTEST_SKIP() << kTooLarge;
+  OddRun run = run_within(RLIMIT_AS, 800 * kMiB, {"add"});
+  expect_refused(run, "cannot map 1073741824 bytes of shared memory (ulimit -v is 819200 KiB; a smaller "
+                      "SYNCRUN_RESERVE_BYTES may do): Cannot allocate memory");
+}
+
+TEST_P(Limits, OfAddressesThatLeaveTooLittleCanBeMetByReservingLess) {
+  if (kIsSanitized) GTEST_SKIP() << kTooLarge;
+  OddRun run = run_after(
+      [] {
+        ::setenv("SYNCRUN_RESERVE_BYTES", "134217728", 1);
+        limit(RLIMIT_AS, 800 * kMiB);
+      },
+      GetParam(), {"add"});
+  expect_works(run, sum_of(1 << 20));
+}
+
+TEST_P(Limits, OfPrivateMemoryAreNamedByTheResultThatMeetsThem) {
+  if (kIsSanitized) GTEST_SKIP() << kTooLarge;
+  OddRun run = run_within(RLIMIT_DATA, 100 * kMiB, {"want-results", "10", "256", "1"});
+  EXPECT_EQ(run.exit_code(), 0) << run.errors();
+  EXPECT_EQ(run.output(), "10485760\na result wants 268435456 bytes of this process's own memory (ulimit -v is unlimited, "
+                          "ulimit -d is 102400 KiB): Cannot allocate memory\n1048576\n");
+}
+
+// ---- files and descriptors --------------------------------------------------------------------------------------
+
+TEST_P(Limits, OfFileSizesThatSharedMemoryMeetsAreNamedAndDoNotKill) {
+  OddRun run = run_within(RLIMIT_FSIZE, 500 * kMiB, {"add"});
+  expect_refused(run, "and the size of files is limited (ulimit -f is 512000 KiB; a smaller SYNCRUN_RESERVE_BYTES may do)");
+}
+
+TEST_P(Limits, OfFileSizesThatAreLargeEnoughLeaveLessToReserve) {
+  OddRun run = run_within(RLIMIT_FSIZE, 3000 * kMiB, {"add"});
+  expect_works(run, sum_of(1 << 20));
+}
+
+TEST_P(Limits, OfSixtyFourFilesAreEnoughForADozenWorkers) {
+  OddRun run = run_with_files(12, 64);
+  expect_works(run, "12 workers add up 1048576\n");
+}
+
+TEST_P(Limits, OfSixtyFourFilesThatAreTooFewAreNamed) {
+  OddRun run = run_with_files(60, 64);
+  expect_refused(run, "Too many open files (ulimit -n is 64; raise it, or take fewer workers)");
+}
+
+TEST_P(Limits, OfAnyNumberOfFilesAreEnoughOrNamed) {
+  int working = 0;
+  for (rlim_t files = 5; files <= 24; ++files) {
+    OddRun run = run_with_files(2, files);
+    const int code = run.exit_code();
+    if (code == 0) ++working;
+    // Where there are none for the loader either, it is the one to say so.
+    else EXPECT_THAT(run.errors(), HasSubstr("Too many open files")) << files;
+    EXPECT_TRUE(run.nothing_remains()) << files;
+  }
+  EXPECT_GT(working, 0);
+}
+
+// ---- processes --------------------------------------------------------------------------------------------------
+
+TEST_P(Limits, OfAnyNumberOfProcessesAreEnoughOrNamed) {
+  if (!can_become_users()) GTEST_SKIP() << "only root can become a user for whom the limit holds";
+  int working = 0;
+  for (rlim_t processes = 1; processes <= 12; ++processes) {
+    OddRun run = run_after(
+        [=] {
+          become_user(first_stranger());
+          limit(RLIMIT_NPROC, processes);
+        },
+        GetParam(), {"add"});
+    const int code = run.exit_code();
+    if (code == 0) ++working;
+    else EXPECT_THAT(run.errors(), HasSubstr("(ulimit -u is " + std::to_string(processes))) << processes;
+    EXPECT_TRUE(run.nothing_remains()) << processes;
+  }
+  EXPECT_GT(working, 0);
+}
+
+// ---- limits that do not matter ----------------------------------------------------------------------------------
+
+struct Harmless {
+  const char* name;
+  int resource;
+  rlim_t value;
+};
+
+class HarmlessLimit : public testing::TestWithParam<Harmless> {};
+INSTANTIATE_TEST_SUITE_P(Of, HarmlessLimit,
+                         testing::Values(Harmless{"NoLockedMemory", RLIMIT_MEMLOCK, 0},
+                                         Harmless{"NoCores", RLIMIT_CORE, 0},
+                                         Harmless{"SmallStack", RLIMIT_STACK, 256 * kKiB},
+                                         Harmless{"EndlessStack", RLIMIT_STACK, RLIM_INFINITY},
+                                         Harmless{"NoQueues", RLIMIT_MSGQUEUE, 0},
+                                         Harmless{"NoSignals", RLIMIT_SIGPENDING, 0},
+                                         Harmless{"NoPriorities", RLIMIT_RTPRIO, 0}),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+TEST_P(HarmlessLimit, IsNotFelt) {
+  const Harmless given = GetParam();
+  rlimit before{};
+  ::getrlimit(static_cast<__rlimit_resource_t>(given.resource), &before);
+  if (given.value > before.rlim_max && ::geteuid() != 0) GTEST_SKIP() << "only root can raise this limit";
+  for (const Front front : {Front::nothing, Front::syncrun}) {
+    OddRun run = run_after([=] { limit(given.resource, given.value); }, front, {"add"});
+    expect_works(run, sum_of(1 << 20));
+  }
+}
+
+}  // namespace
+}  // namespace syncrun::test

@@ -1,0 +1,185 @@
+// A Syncrun program that is started in odd environments: odd_program NAME [ARGUMENT]. What it prints, and its exit code,
+// say whether it worked.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <syncrun/syncrun.hpp>
+
+namespace {
+
+namespace sr = syncrun;
+using Count = std::int64_t;
+
+constexpr Count kMiB = Count{1} << 20;
+
+/// What main was given, in the master and in the workers.
+int given_count = 0;
+char** given = nullptr;
+
+Count number_of(int argc, char** argv, int index, Count otherwise) {
+  return argc > index ? std::atoll(argv[index]) : otherwise;
+}
+
+sr::Sum<Count> add_up(sr::CpuWorker&, sr::Comm& comm, sr::Scattered<const std::int8_t, 1> rows) {
+  comm.barrier();
+  return std::accumulate(rows.begin(), rows.end(), Count{0});
+}
+
+Count sum_of_ones(sr::Session& session, Count bytes) {
+  auto data = session.data<std::int8_t, 1>({bytes});
+  data.fill(1);
+  return session.function(add_up)(data).value();
+}
+
+/// add [BYTES]: the sum of as many ones, in shared memory.
+void add(sr::Session& session, int argc, char** argv) {
+  const Count bytes = number_of(argc, argv, 2, kMiB);
+  std::printf("%d workers add up %lld\n", session.world_size(), static_cast<long long>(sum_of_ones(session, bytes)));
+}
+
+/// want MIB...: the same for each, and what is refused is printed.
+void want(sr::Session& session, int argc, char** argv) {
+  for (int i = 2; i < argc; ++i) {
+    try {
+      std::printf("%lld\n", static_cast<long long>(sum_of_ones(session, std::atoll(argv[i]) * kMiB)));
+    } catch (const sr::Error& error) {
+      std::printf("%s: %s\n", std::string(to_string(error.kind())).c_str(), error.what());
+    }
+  }
+}
+
+/// want-results MIB...: the same for results that come back to the master's own memory.
+void want_results(sr::Session& session, int argc, char** argv) {
+  const auto f = session.function(
+      +[](sr::CpuWorker& worker, Count bytes) { return sr::Sum<std::int8_t, 1>(worker, {bytes}); }, "f");
+  for (int i = 2; i < argc; ++i) {
+    try {
+      std::printf("%lld\n", static_cast<long long>(f(std::atoll(argv[i]) * kMiB).rows()));
+    } catch (const std::exception& error) {
+      std::printf("%s\n", error.what());
+    }
+  }
+}
+
+std::uint64_t mixed(std::uint64_t hash, std::string_view text) {
+  for (const char c : text) hash = (hash ^ static_cast<std::uint8_t>(c)) * 1099511628211U;
+  return (hash ^ text.size()) * 1099511628211U;
+}
+
+std::uint64_t hash_of_arguments() {
+  std::uint64_t hash = static_cast<std::uint64_t>(given_count);
+  for (int i = 0; i < given_count; ++i) hash = mixed(hash, given[i]);
+  return hash;
+}
+
+/// Only of those of the user: ours differ.
+std::uint64_t hash_of_environment() {
+  std::uint64_t hash = 0;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (std::string_view(*variable).starts_with("ODD_")) hash += mixed(1, *variable);
+  }
+  return hash;
+}
+
+struct Inheritance {
+  sr::Sum<Count> has_arguments;
+  sr::Sum<Count> has_environment;
+};
+
+Inheritance compare(std::uint64_t arguments, std::uint64_t environment) {
+  return {arguments == hash_of_arguments() ? 1 : 0, environment == hash_of_environment() ? 1 : 0};
+}
+
+/// inherit ...: on how many workers arguments and environment are the master's.
+void inherit(sr::Session& session) {
+  const Inheritance same = session.function(compare)(hash_of_arguments(), hash_of_environment());
+  Count bytes = 0;
+  for (int i = 0; i < given_count; ++i) bytes += static_cast<Count>(std::strlen(given[i])) + 1;
+  std::printf("%d arguments of %lld bytes; the same on %lld, environment the same on %lld\n", given_count,
+              static_cast<long long>(bytes), static_cast<long long>(same.has_arguments.value()),
+              static_cast<long long>(same.has_environment.value()));
+}
+
+/// "0 pipe:[17] 1 /dev/null 2 closed" of this process.
+std::string standard_streams() {
+  std::string text;
+  for (int fd = 0; fd <= 2; ++fd) {
+    std::array<char, 4096> target{};
+    const std::string name = std::to_string(fd);
+    const std::string path = std::string("/proc/self/fd/") + name;
+    const bool is_open = ::readlink(path.c_str(), target.data(), target.size() - 1) > 0;
+    text.append(name).append(" ").append(is_open ? target.data() : "closed").append(fd == 2 ? "" : " ");
+  }
+  return text;
+}
+
+void say_streams(sr::CpuWorker& worker, std::array<char, 1024> file) {
+  std::ofstream(std::string(file.data()) + "." + std::to_string(worker.rank())) << standard_streams() << '\n';
+  std::printf("a line from rank %d\n", worker.rank());
+  std::fprintf(stderr, "an error line from rank %d\n", worker.rank());
+}
+
+/// streams FILE: writes what the standard streams are into FILE, of workers into FILE.RANK; and prints.
+void streams(sr::Session& session, int, char** argv) {
+  std::array<char, 1024> file{};
+  std::strncpy(file.data(), argv[2], file.size() - 1);
+  std::printf("a line from the master\n");
+  session.function(say_streams)(file);
+  const Count sum = sum_of_ones(session, kMiB);
+  std::ofstream(argv[2]) << standard_streams() << '\n' << sum << '\n';
+}
+
+/// For a while at most, so that nothing stays where a test gives up.
+void await_file(const char* file) {
+  for (int round = 0; round < 30'000 && ::access(file, F_OK) != 0; ++round) ::usleep(2000);
+}
+
+/// hold FILE: a secret in shared memory; says "ready" with the pids, and waits for the file.
+void hold(sr::Session& session, int, char** argv) {
+  constexpr std::string_view kSecret = "the secret of this session";
+  auto data = session.data<std::int8_t, 1>({4096});
+  std::copy(kSecret.begin(), kSecret.end(), data.write().begin());
+  std::printf("ready %d", ::getpid());
+  for (const int pid : session.worker_pids()) std::printf(" %d", pid);
+  std::printf("\n");
+  std::fflush(stdout);
+  await_file(argv[2]);
+  std::printf("%lld\n", static_cast<long long>(sum_of_ones(session, kMiB)));
+}
+
+/// late FILE: says "ready", and opens its session when the file is there.
+int late(int argc, char** argv) {
+  std::printf("ready\n");
+  std::fflush(stdout);
+  await_file(argv[2]);
+  return sr::run(argc, argv, [](sr::Session& session) {
+    std::printf("%lld\n", static_cast<long long>(sum_of_ones(session, kMiB)));
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  given_count = argc;
+  given = argv;
+  if (const auto code = sr::serve_if_worker(argc, argv)) return *code;
+  const std::string_view name = argc > 1 ? argv[1] : "add";
+  if (name == "add") return sr::run(argc, argv, add);
+  if (name == "want") return sr::run(argc, argv, want);
+  if (name == "want-results") return sr::run(argc, argv, want_results);
+  if (name == "inherit") return sr::run(argc, argv, inherit);
+  if (name == "streams") return sr::run(argc, argv, streams);
+  if (name == "late") return late(argc, argv);
+  if (name == "hold") return sr::run(argc, argv, hold);
+  std::fprintf(stderr, "no program '%.*s'\n", static_cast<int>(name.size()), name.data());
+  return 2;
+}

@@ -1,0 +1,150 @@
+// Standard streams that are closed, full or without a reader: nothing of ours takes their place, and what the program
+// computes is right.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <cstdlib>
+
+#include "tests/hostile/surroundings.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+class Streams : public testing::TestWithParam<Front> {
+ protected:
+  Arguments program() const { return {"streams", folder_.at("streams")}; }
+  /// What the process says its standard streams are: the master's, or a rank's.
+  std::string seen(const std::string& of = "") const { return text_of(folder_.at("streams" + of)); }
+  void expect_right_sum() const { EXPECT_THAT(seen(), HasSubstr("\n1048576\n")); }
+
+  Folder folder_;
+};
+INSTANTIATE_TEST_SUITE_P(Program, Streams, testing::Values(Front::nothing, Front::syncrun),
+                         [](const auto& test) { return to_string(test.param); });
+
+/// Which of the three are closed, as bits.
+class ClosedStreams : public testing::TestWithParam<std::tuple<Front, int>> {};
+INSTANTIATE_TEST_SUITE_P(Program, ClosedStreams,
+                         testing::Combine(testing::Values(Front::nothing, Front::syncrun), testing::Range(1, 8)),
+                         [](const auto& test) {
+                           std::string name = to_string(std::get<0>(test.param)) + "Without";
+                           for (int fd = 0; fd <= 2; ++fd) {
+                             if ((std::get<1>(test.param) >> fd & 1) != 0) name += std::to_string(fd);
+                           }
+                           return name;
+                         });
+
+TEST_P(ClosedStreams, AreNeverTakenByUs) {
+  const auto [front, closed] = GetParam();
+  const Folder folder;
+  const auto is_closed = [closed = closed](int fd) { return (closed >> fd & 1) != 0; };
+  OddRun run = run_after(
+      [=] {
+        for (int fd = 0; fd <= 2; ++fd) {
+          if (is_closed(fd)) ::close(fd);
+        }
+      },
+      front, {"streams", folder.at("streams")});
+  EXPECT_EQ(run.exit_code(), 0) << run.errors();
+  EXPECT_TRUE(run.nothing_remains());
+
+  const std::string master = text_of(folder.at("streams"));
+  EXPECT_THAT(master, HasSubstr("\n1048576\n"));
+  for (const auto& of : {"", ".0", ".1"}) {
+    const std::string seen = text_of(folder.at(std::string("streams") + of));
+    EXPECT_THAT(seen, Not(HasSubstr("memfd:syncrun")));
+    EXPECT_THAT(seen, Not(HasSubstr("anon_inode")));
+    EXPECT_THAT(seen, Not(HasSubstr("closed")));
+  }
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (!is_closed(fd)) continue;
+    EXPECT_THAT(master, HasSubstr(std::to_string(fd) + " /dev/null"));
+  }
+  const std::string workers = "pipe:";  // their lines pass through the master, wherever that writes
+  EXPECT_THAT(text_of(folder.at("streams.1")), HasSubstr("1 " + workers));
+  EXPECT_THAT(text_of(folder.at("streams.1")), HasSubstr("2 " + workers));
+  if (!is_closed(1)) {
+    EXPECT_THAT(run.output(), HasSubstr("a line from the master\n"));
+    EXPECT_THAT(run.output(), HasSubstr("[rank 1] a line from rank 1\n"));
+  }
+  if (!is_closed(2)) {
+    EXPECT_THAT(run.errors(), HasSubstr("[rank 1] an error line from rank 1\n"));
+  }
+}
+
+void replace(int fd, const char* file) {
+  const int opened = ::open(file, O_RDWR | O_CLOEXEC);
+  require(opened >= 0 && ::dup2(opened, fd) == fd);
+}
+
+/// A pipe that nobody reads any more.
+void replace_by_dead_pipe(int fd) {
+  std::array<int, 2> ends{};
+  require(::pipe2(ends.data(), O_CLOEXEC) == 0 && ::dup2(ends[1], fd) == fd);
+  ::close(ends[0]);
+}
+
+TEST_P(Streams, OnAFullDiskLoseOutputAndNothingElse) {
+  for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
+    OddRun run = run_after([=] { replace(fd, "/dev/full"); }, GetParam(), program());
+    EXPECT_EQ(run.exit_code(), 0) << run.errors();
+    expect_right_sum();
+    EXPECT_TRUE(run.nothing_remains());
+  }
+}
+
+TEST_P(Streams, WithoutAReaderEndTheProgramAsAnyOther) {
+  OddRun run = run_after([] { replace_by_dead_pipe(STDOUT_FILENO); }, GetParam(), program());
+  EXPECT_EQ(run.exit_code(), GetParam() == Front::nothing ? 1000 + SIGPIPE : 128 + SIGPIPE);
+  EXPECT_TRUE(run.nothing_remains());
+  if (GetParam() == Front::syncrun) {
+    EXPECT_THAT(run.last_error_line(), HasSubstr("was killed by SIGPIPE (Broken pipe)"));
+  }
+}
+
+TEST(StreamWithoutAReader, DoesNotHoldUpWhoIgnoresSigpipe) {
+  const Folder folder;
+  OddRun run = run_after(
+      [] {
+        replace_by_dead_pipe(STDOUT_FILENO);
+        ::signal(SIGPIPE, SIG_IGN);
+      },
+      Front::nothing, {"streams", folder.at("streams")});
+  EXPECT_EQ(run.exit_code(), 0) << run.errors();
+  EXPECT_THAT(text_of(folder.at("streams")), HasSubstr("\n1048576\n"));
+  EXPECT_THAT(run.errors(), HasSubstr("[rank 0] an error line from rank 0\n"));
+}
+
+TEST_P(Streams, WhoseErrorsHaveNoReaderDoNotHoldUpTheProgram) {
+  OddRun run = run_after(
+      [] {
+        replace_by_dead_pipe(STDERR_FILENO);
+        ::setenv("SYNCRUN_QUIET", "1", 1);  // else the line that says who is on which device is the master's own
+      },
+      GetParam(), program());
+  EXPECT_EQ(run.exit_code(), 0) << "only workers' lines go there, and who passes them on does not die of it";
+  expect_right_sum();
+  EXPECT_THAT(run.output(), HasSubstr("a line from the master\n"));
+}
+
+TEST_P(Streams, OfATerminalDoNotStopABackgroundJob) {
+  const std::string front = GetParam() == Front::syncrun ? std::string(SYNCRUN_COMMAND) + " " : "";
+  // -m: a job in the background has a process group of its own, and is stopped when it reads from the terminal.
+  CommandRun run({"-mc", front + ODD_PROGRAM + " streams '" + folder_.at("streams") + "' & wait $!; echo ended with $?"},
+                 {.on_terminal = true}, "/bin/sh");
+  EXPECT_EQ(run.exit_code(), 0) << run.errors();
+  EXPECT_THAT(run.output(), HasSubstr("ended with 0\n"));
+  expect_right_sum();
+  EXPECT_TRUE(run.nothing_remains());
+}
+
+}  // namespace
+}  // namespace syncrun::test
