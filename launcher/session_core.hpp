@@ -153,6 +153,10 @@ class SessionCore {
   [[noreturn]] void end_with(const Error& error);
   std::string call_name(std::uint64_t id) const;
   std::string describe_rank(int rank) const;
+  /// ", stopped by SIGSTOP (...)" if it stands still.
+  std::string describe_stop(int rank) const;
+  std::string phase_name(int rank) const;
+  std::string cause_of(int rank, std::optional<int> wait_status) const;
   /// Who it is: rank, process and device.
   Failure blame(int rank) const;
   std::optional<int> await_cause(int rank) const;

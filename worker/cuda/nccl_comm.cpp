@@ -120,6 +120,7 @@ void NcclComm::meet_to_set_up(std::uint64_t purpose) {
 void NcclComm::ensure() {
   drop_stale();
   if (comm_ != nullptr) return;
+  const InPhase making(attachment_, Phase::communicator);
   // Where a rank may still fail before it gets here, all meet first: what follows cannot be called off. (Nor is it set up
   // to: calls on a communicator that does not block cost 40 us each. NCCL_RUNTIME_CONNECT=0, which workers are started
   // with, connects everything now, so that later calls wait for nobody on the host.)
@@ -148,6 +149,7 @@ bool NcclComm::goes_through_peers(std::size_t bytes) {
   if (peers_.is_connected()) return true;
   if (peers_.is_out_of_reach()) return false;
   {
+    const InPhase making(attachment_, Phase::communicator);
     const SettingUp noted(*this);
     peers_.connect();
   }
@@ -174,6 +176,15 @@ void NcclComm::note(CollectiveKind kind, std::size_t elements, DType dtype, Redu
   }
   ++count_;
   is_pending_ = true;
+}
+
+/// The phase is the stream's, and marked when it is waited for; but a fault is one of this phase.
+void NcclComm::enter() {
+  if constexpr (kHasFaultPoints) {
+    const std::uint64_t command = attachment_.command_in_progress();
+    if (attachment_.fault == nullptr || !attachment_.fault->is_at(command, Phase::collective)) return;
+    const InPhase failing(attachment_, Phase::collective);
+  }
 }
 
 void NcclComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight) {

@@ -65,6 +65,7 @@ class NcclComm final : public CommCore {
   std::int64_t agree(std::int64_t own) override;
   std::uint64_t generation() const noexcept override { return generation_; }
   void barrier() override { host_.barrier(); }
+  void enter() override;
   void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight) override;
   void reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight,
               int root) override;
