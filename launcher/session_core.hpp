@@ -155,6 +155,7 @@ class SessionCore {
   std::string describe_rank(int rank) const;
   /// ", stopped by SIGSTOP (...)" if it stands still.
   std::string describe_stop(int rank) const;
+  bool only_waits(int rank, std::uint64_t id) const;
   std::string phase_name(int rank) const;
   std::string cause_of(int rank, std::optional<int> wait_status) const;
   /// Who it is: rank, process and device.

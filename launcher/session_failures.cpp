@@ -150,6 +150,21 @@ void SessionCore::end_with_loss(std::uint64_t id) {
   end_with(lost_error(std::move(failure), where, status));
 }
 
+/// Whether it does nothing but wait for others: it has come as far as any of them in the command's collectives, and is
+/// not stopped.
+bool SessionCore::only_waits(int rank, std::uint64_t id) const {
+  const auto steps_of = [&](int one) {
+    const WorkerSlot& slot = control_.worker(one);
+    return slot.collective_command.load() == id ? slot.collective_step.load() : 0;
+  };
+  const Phase phase = phase_of(control_.worker(rank).progress.load());
+  if (phase != Phase::collective && phase != Phase::vote && phase != Phase::communicator) return false;
+  for (int other = 0; other < world_size(); ++other) {
+    if (steps_of(other) > steps_of(rank)) return false;
+  }
+  return nursery_->stop_signal(rank) == 0;
+}
+
 void SessionCore::end_with_timeout(std::uint64_t id, Milliseconds limit) {
   const auto released = Clock::now();
   Failure failure;
@@ -163,7 +178,7 @@ void SessionCore::end_with_timeout(std::uint64_t id, Milliseconds limit) {
     who += (who.empty() ? "" : "; ") + describe_rank(rank) + " is in phase " + std::string(to_string(phase));
     who += describe_stop(rank);
     // Ranks that wait for others are not the ones to blame.
-    const bool waits = phase == Phase::collective || phase == Phase::vote || phase == Phase::communicator;
+    const bool waits = only_waits(rank, id);
     if (failure.rank >= 0 && (waits || !blames_a_waiter)) continue;
     blames_a_waiter = waits;
     failure = blame(rank);

@@ -68,6 +68,10 @@ void expect_nothing_left(const CommandRun& run, const TemporaryFolder& folder);
 /// The rest of the first line that starts so, if there is one.
 std::optional<std::string> line_after(const std::string& text, const std::string& start);
 
+/// For docs/reliability.md: what a cell of a table says.
+void record(const std::string& table, const std::string& row, const std::string& column, const std::string& outcome,
+            std::chrono::nanoseconds time = {});
+
 /// Runs the cell on these devices ("cpu", "cuda"), and holds what it says and leaves against what it should.
 void expect_cell(const Cell& cell, const std::string& device_kind, int world_size);
 

@@ -1,8 +1,6 @@
 // Every phase of a worker's life, every way to fail, the first and the last rank: who, where and why stand in the first
 // line of the verdict, in bounded time, and nothing is left. docs/reliability.md is what these tests say.
 
-#include <filesystem>
-
 #include "tests/fault/matrix/matrix.hpp"
 
 namespace syncrun::test {
@@ -26,10 +24,7 @@ TEST(MatrixOfCpus, HasNoCommunicatorToMake) {
   CommandRun run({"-n", "3", SYNCRUN_MATRIX_PROGRAM, "20000", "20000"});
   EXPECT_EQ(run.exit_code(), 0) << run.errors();
   EXPECT_TRUE(run.prints("done"));
-  RecordProperty("devices", "cpu");
-  RecordProperty("row", "communicator");
-  RecordProperty("column", "*");
-  RecordProperty("outcome", "no such phase: CPU workers meet in shared memory that is there before they are");
+  record("cpu", "communicator", "*", "no such phase: CPU workers meet in shared memory that is there before they are");
 }
 
 TEST(MatrixOfCpus, SaysWhatIsWrongWithAFault) {

@@ -4,7 +4,7 @@
 //   program CALL_TIMEOUT_MS GRACE_MS [idle | call | throw-idle | throw-call]
 //
 // Without a last word it makes the call, and once more where the first fails and the session goes on. It prints, for who
-// runs it: "ready PID ...", "failed TIME_NS KIND|RANK|PID|DEVICE|CALL|PHASE|CAUSE", "usable".
+// runs it: "master PID", "ready PID ...", "failed TIME_NS KIND|RANK|PID|DEVICE|CALL|PHASE|CAUSE", "usable".
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -118,6 +118,7 @@ void run_to_the_end(sr::Session& session, const std::string& what, milliseconds 
 int program(int argc, char** argv) {
   const milliseconds timeout(std::stol(argv[1]));
   const milliseconds grace(std::stol(argv[2]));
+  say("master " + std::to_string(::getpid()));
   try {
     sr::Session session({.timeout = timeout, .grace = grace});
     run_to_the_end(session, argc > 3 ? argv[3] : "", timeout);
