@@ -23,9 +23,9 @@ namespace {
 
 constexpr std::array<std::string_view, 10> kWays{"kill",      "segv",   "stop", "exit0",  "exit3",
                                                  "exception", "number", "loop", "memory", "shared"};
-constexpr std::array kPhases{Phase::spawn,      Phase::attach, Phase::device,    Phase::communicator, Phase::inputs,
-                             Phase::function,   Phase::vote,   Phase::reduction, Phase::close,        Phase::idle,
-                             Phase::collective};
+constexpr std::array kPhases{Phase::spawn,  Phase::attach,   Phase::device,    Phase::communicator,
+                             Phase::inputs, Phase::function, Phase::vote,      Phase::reduction,
+                             Phase::close,  Phase::idle,     Phase::collective};
 
 [[noreturn]] void refuse(std::string_view text, const std::string& what) {
   throw_usage(std::string(environment::kFault) + "=\"" + std::string(text) + "\": " + what);
@@ -34,7 +34,8 @@ constexpr std::array kPhases{Phase::spawn,      Phase::attach, Phase::device,   
 std::uint64_t number_in(std::string_view text, std::string_view value) {
   std::uint64_t number = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-  if (error != std::errc() || end != value.data() + value.size()) refuse(text, "'" + std::string(value) + "' is no number");
+  if (error != std::errc() || end != value.data() + value.size())
+    refuse(text, "'" + std::string(value) + "' is no number");
   return number;
 }
 

@@ -161,8 +161,8 @@ void SessionCore::await_ready() {
   for (int rank = 0; rank < world_size(); ++rank) {
     if (control_.worker(rank).start.load() == StartState::ready) continue;
     if (first < 0) first = rank;
-    missing += (missing.empty() ? "" : ", ") + describe_rank(rank) + " (phase " + phase_name(rank) +
-               describe_stop(rank) + ")";
+    missing +=
+        (missing.empty() ? "" : ", ") + describe_rank(rank) + " (phase " + phase_name(rank) + describe_stop(rank) + ")";
   }
   Failure failure = blame(first);
   failure.phase = phase_name(first);

@@ -16,6 +16,7 @@
 
 #include "common/control_block.hpp"
 #include "common/log.hpp"
+#include "common/oom_watch.hpp"
 #include "common/segment.hpp"
 #include "common/shared_heap.hpp"
 #include "common/supervisor_link.hpp"
@@ -165,6 +166,7 @@ class SessionCore {
   Failure describe_loss(int rank, std::optional<int> wait_status) const;
 
   Settings settings_;
+  OomWatch oom_watch_;  // from before the first worker
   std::vector<std::string> device_names_;
   std::shared_ptr<spdlog::logger> logger_;
   Segment segment_;

@@ -1,6 +1,9 @@
 // What a session does when something goes wrong: finds the first cause, says it, and ends what cannot go on.
 
+#include <sys/wait.h>
+
 #include <algorithm>
+#include <csignal>
 #include <limits>
 #include <thread>
 
@@ -58,7 +61,9 @@ std::string SessionCore::phase_name(int rank) const {
 /// How it ended; and why, where it ended by itself and could say so.
 std::string SessionCore::cause_of(int rank, std::optional<int> wait_status) const {
   const WorkerSlot& slot = control_.worker(rank);
-  const std::string status = wait_status ? describe_status(*wait_status) : "died (its cause is not known yet)";
+  std::string status = wait_status ? describe_status(*wait_status) : "died (its cause is not known yet)";
+  const bool is_killed = wait_status && WIFSIGNALED(*wait_status) && WTERMSIG(*wait_status) == SIGKILL;
+  if (is_killed) status += oom_watch_.describe_kill();
   const std::string reason(get_text(slot.reason));
   if (slot.start.load() == StartState::failed && !reason.empty()) return reason;
   if (!reason.empty()) return status + ": " + reason;

@@ -22,7 +22,9 @@ using detail::throw_usage;
 /// Marks the time a body spends in a collective. What is thrown out of it was thrown there.
 class InCollective {
  public:
-  explicit InCollective(detail::CommCore& core) : core_(core), exceptions_(std::uncaught_exceptions()) { core_.enter(); }
+  explicit InCollective(detail::CommCore& core) : core_(core), exceptions_(std::uncaught_exceptions()) {
+    core_.enter();
+  }
   ~InCollective() {
     if (std::uncaught_exceptions() == exceptions_) core_.leave();
   }

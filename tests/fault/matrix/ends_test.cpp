@@ -42,7 +42,8 @@ class Job {
     if (end.when == "start") fault_.emplace("SYNCRUN_FAULT", "rank=1,phase=device,way=stop");
     const bool has_syncrun = end.process == "syncrun" || end.way != "terminal";
     std::vector<std::string> arguments;
-    if (has_syncrun) arguments = {"-n", "3", "--quiet", "--grace", std::to_string(kGrace.count()), SYNCRUN_MATRIX_PROGRAM};
+    if (has_syncrun)
+      arguments = {"-n", "3", "--quiet", "--grace", std::to_string(kGrace.count()), SYNCRUN_MATRIX_PROGRAM};
     else processes_.emplace("SYNCRUN_NPROC_PER_NODE", "3");
     for (const char* argument : {"20000", "2000"}) arguments.emplace_back(argument);
     if (end.way == "exception") arguments.push_back("throw-" + end.when);
@@ -84,10 +85,7 @@ std::pair<int, std::string> expected(const End& end, pid_t master) {
   return {128 + signal, "syncrun: the master (pid " + std::to_string(master) + ") was killed by " + named(signal)};
 }
 
-std::string in_words(const End& end) {
-  if (expected(end, 0).second.empty()) return "all gone";
-  return end.process == "syncrun" ? "said, all gone" : "named, all gone";
-}
+std::string in_words(const End& end) { return expected(end, 0).second.empty() ? "gone" : "named"; }
 
 class Ends : public testing::TestWithParam<End> {};
 
@@ -126,16 +124,16 @@ INSTANTIATE_TEST_SUITE_P(Of, Ends, testing::ValuesIn(ends()), [](const auto& tes
 
 /// What cannot happen, and why.
 TEST(EndsThatAreNone, ExceptionWhileStarting) {
-  record("ends", "master, start", "exception", "the program runs once all workers are ready");
+  record("ends", "master, start", "exception", "none: the program runs once all workers are ready");
 }
 TEST(EndsThatAreNone, ExceptionInSyncrunIdle) {
-  record("ends", "syncrun, idle", "exception", "`syncrun` runs no code of the user's");
+  record("ends", "syncrun, idle", "exception", "none: `syncrun` runs no code of the user's");
 }
 TEST(EndsThatAreNone, ExceptionInSyncrunCall) {
-  record("ends", "syncrun, call", "exception", "`syncrun` runs no code of the user's");
+  record("ends", "syncrun, call", "exception", "none: `syncrun` runs no code of the user's");
 }
 TEST(EndsThatAreNone, ExceptionInSyncrunStart) {
-  record("ends", "syncrun, start", "exception", "`syncrun` runs no code of the user's");
+  record("ends", "syncrun, start", "exception", "none: `syncrun` runs no code of the user's");
 }
 
 /// Nobody is left to end what the workers' bodies have moved away; workers and their groups end all the same.

@@ -88,8 +88,7 @@ std::string kind_of(const Cell& cell) {
     case Outcome::lost:
     case Outcome::grace: return "worker lost";
     case Outcome::deadline: return "timeout";
-    case Outcome::goes_on:
-      return cell.way == "shared" || cell.phase == "reduction" ? "system" : "function";
+    case Outcome::goes_on: return cell.way == "shared" || cell.phase == "reduction" ? "system" : "function";
     case Outcome::none: break;
   }
   return "";
@@ -109,7 +108,9 @@ void expect_verdict(const Cell& cell, const std::string& verdict, const std::str
   switch (outcome_of(cell)) {
     case Outcome::deadline:
       EXPECT_THAT(verdict, HasSubstr(who + (is_start(cell.phase) ? " (phase " : " is in phase ") + cell.phase));
-      EXPECT_THAT(verdict, HasSubstr((is_start(cell.phase) ? "did not start within " : "call 'work' did not finish within ") + limit));
+      EXPECT_THAT(
+          verdict,
+          HasSubstr((is_start(cell.phase) ? "did not start within " : "call 'work' did not finish within ") + limit));
       if (cell.way == "stop") {
         EXPECT_THAT(verdict, HasSubstr(cell.phase + ", stopped by SIGSTOP"));
       }
@@ -120,9 +121,7 @@ void expect_verdict(const Cell& cell, const std::string& verdict, const std::str
         EXPECT_THAT(verdict, HasSubstr("stopped by SIGSTOP"));
       }
       return;
-    default:
-      EXPECT_THAT(verdict, HasSubstr(place_of(cell)));
-      EXPECT_THAT(verdict, HasSubstr(in_words(cell.way)));
+    default: EXPECT_THAT(verdict, HasSubstr(place_of(cell))); EXPECT_THAT(verdict, HasSubstr(in_words(cell.way)));
   }
 }
 
@@ -147,10 +146,10 @@ void expect_last_words(const Cell& cell, const std::string& errors) {
 std::string outcome_in_words(Outcome outcome) {
   switch (outcome) {
     case Outcome::lost: return "named";
-    case Outcome::goes_on: return "named, session goes on";
-    case Outcome::deadline: return "named by deadline";
-    case Outcome::grace: return "named after grace";
-    case Outcome::none: return "ends well: it was to end";
+    case Outcome::goes_on: return "goes on";
+    case Outcome::deadline: return "deadline";
+    case Outcome::grace: return "grace";
+    case Outcome::none: return "ends: the worker was to end, and with this code";
   }
   return "";
 }
@@ -166,9 +165,7 @@ void record(const std::string& table, const std::string& row, const std::string&
   if (time.count() != 0) testing::Test::RecordProperty("time_us", std::to_string(time.count() / 1000));
 }
 
-void PrintTo(const Cell& cell, std::ostream* out) {
-  *out << cell.phase << " " << cell.way << " on rank " << cell.rank;
-}
+void PrintTo(const Cell& cell, std::ostream* out) { *out << cell.phase << " " << cell.way << " on rank " << cell.rank; }
 
 std::string name_of(const testing::TestParamInfo<Cell>& cell) {
   return cell.param.phase + "_" + cell.param.way + "_rank" + std::to_string(cell.param.rank);
@@ -231,8 +228,8 @@ void expect_cell(const Cell& cell, const std::string& device_kind, int world_siz
   const Variable fault("SYNCRUN_FAULT", fault_of(cell));
   const TemporaryFolder folder;
   const std::string start_limit = std::to_string((is_start(cell.phase) ? deadline : kPatience) / 1s);
-  CommandRun run({"--devices", devices, "--quiet", "--start-timeout", start_limit, SYNCRUN_MATRIX_PROGRAM, limit_ms,
-                  limit_ms});
+  CommandRun run(
+      {"--devices", devices, "--quiet", "--start-timeout", start_limit, SYNCRUN_MATRIX_PROGRAM, limit_ms, limit_ms});
   EXPECT_EQ(run.exit_code(), outcome == Outcome::none ? 0 : 1) << run.errors();
   expect_nothing_left(run, folder);
 

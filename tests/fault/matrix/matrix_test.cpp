@@ -24,7 +24,7 @@ TEST(MatrixOfCpus, HasNoCommunicatorToMake) {
   CommandRun run({"-n", "3", SYNCRUN_MATRIX_PROGRAM, "20000", "20000"});
   EXPECT_EQ(run.exit_code(), 0) << run.errors();
   EXPECT_TRUE(run.prints("done"));
-  record("cpu", "communicator", "*", "no such phase: CPU workers meet in shared memory that is there before they are");
+  record("cpu", "communicator", "*", "none: CPU workers meet in shared memory, which is there before they are");
 }
 
 TEST(MatrixOfCpus, SaysWhatIsWrongWithAFault) {

@@ -1,7 +1,7 @@
 // The program of the matrix: workers with children, and a call that goes through every phase. What fails is chosen by
 // SYNCRUN_FAULT (common/fault_point.hpp).
 //
-//   program CALL_TIMEOUT_MS GRACE_MS [idle | call | throw-idle | throw-call]
+//   program CALL_TIMEOUT_MS GRACE_MS [idle | call | throw-idle | throw-call | eat]
 //
 // Without a last word it makes the call, and once more where the first fails and the session goes on. It prints, for who
 // runs it: "master PID", "ready PID ...", "failed TIME_NS KIND|RANK|PID|DEVICE|CALL|PHASE|CAUSE", "usable".
@@ -58,6 +58,14 @@ void wait_endlessly(Worker& worker, sr::Comm& comm) {
   comm.barrier();
 }
 
+/// Rank 1 takes all the memory there is, a part at a time, and uses it.
+template <class Worker>
+void eat(Worker& worker) {
+  constexpr std::size_t kPart = std::size_t{4} << 20U;
+  std::vector<std::vector<char>> eaten;
+  while (worker.rank() == 1) eaten.emplace_back(kPart, 'x');
+}
+
 void say(const std::string& line) {
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
@@ -103,6 +111,10 @@ void run_to_the_end(sr::Session& session, const std::string& what, milliseconds 
     say(ready);
     if (what == "throw-idle") throw std::runtime_error("the program's own failure");
     for (;;) ::pause();
+  }
+  if (what == "eat") {
+    session.function(eat<sr::CpuWorker>, eat<sr::CudaWorker>, "eat")({.timeout = kPatience});
+    return;
   }
   if (what == "call" || what == "throw-call") {
     auto future = session.function(wait_endlessly<sr::CpuWorker>, wait_endlessly<sr::CudaWorker>, "wait").async();
