@@ -178,15 +178,6 @@ void NcclComm::note(CollectiveKind kind, std::size_t elements, DType dtype, Redu
   is_pending_ = true;
 }
 
-/// The phase is the stream's, and marked when it is waited for; but a fault is one of this phase.
-void NcclComm::enter() {
-  if constexpr (kHasFaultPoints) {
-    const std::uint64_t command = attachment_.command_in_progress();
-    if (attachment_.fault == nullptr || !attachment_.fault->is_at(command, Phase::collective)) return;
-    const InPhase failing(attachment_, Phase::collective);
-  }
-}
-
 void NcclComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight) {
   const ncclDataType_t type = checked_nccl_type("all_reduce", dtype, reduction);
   // Set up first: what is noted is pending, and will be called off if a peer fails.

@@ -65,7 +65,6 @@ class NcclComm final : public CommCore {
   std::int64_t agree(std::int64_t own) override;
   std::uint64_t generation() const noexcept override { return generation_; }
   void barrier() override { host_.barrier(); }
-  void enter() override;
   void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight) override;
   void reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight,
               int root) override;
@@ -80,7 +79,7 @@ class NcclComm final : public CommCore {
   void begin_group() override;
   void end_group() override;
   void drop_group() noexcept override;
-  void enter() noexcept override { host_.enter(); }
+  void enter() override { host_.enter(); }
   void leave() noexcept override { host_.leave(); }
 
   /// Collectives of this command have been put on the stream and not been waited for.

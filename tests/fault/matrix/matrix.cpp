@@ -20,7 +20,11 @@ namespace {
 
 // Of what hangs: long enough for the other workers to be where they wait, on a machine that has other things to do. GPUs
 // make their first communicator in it.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr auto kDeadline = 4000ms;
+#else
 constexpr auto kDeadline = 1000ms;
+#endif
 constexpr auto kGpuDeadline = 8000ms;
 constexpr auto kPatience = 20000ms;
 // From the fault to the exception in the master, besides the deadline.

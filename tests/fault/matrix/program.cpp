@@ -106,7 +106,7 @@ void run_to_the_end(sr::Session& session, const std::string& what, milliseconds 
   const auto start = session.function(start_child<sr::CpuWorker>, start_child<sr::CudaWorker>, "start_child");
   start({.timeout = kPatience});
   std::string ready = "ready";
-  for (const int pid : session.worker_pids()) ready += " " + std::to_string(pid);
+  for (const int pid : session.worker_pids()) ready.append(" ").append(std::to_string(pid));
   if (what == "idle" || what == "throw-idle") {
     say(ready);
     if (what == "throw-idle") throw std::runtime_error("the program's own failure");
