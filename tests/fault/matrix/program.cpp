@@ -1,6 +1,8 @@
 // The program of the matrix: workers with children, and a call that goes through every phase. What fails is chosen by
 // SYNCRUN_FAULT (common/fault_point.hpp).
 //
+// With SYNCRUN_MATRIX_DEAF the master does not hear SIGINT.
+//
 //   program CALL_TIMEOUT_MS GRACE_MS [idle | call | throw-idle | throw-call | eat]
 //
 // Without a last word it makes the call, and once more where the first fails and the session goes on. It prints, for who
@@ -9,9 +11,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <array>
+#include <csignal>
 #include <cstdio>
-#include <cstring>
+#include <cstdlib>
 #include <numeric>
 #include <string>
 #include <syncrun/syncrun.hpp>
@@ -130,6 +132,7 @@ void run_to_the_end(sr::Session& session, const std::string& what, milliseconds 
 int program(int argc, char** argv) {
   const milliseconds timeout(std::stol(argv[1]));
   const milliseconds grace(std::stol(argv[2]));
+  if (std::getenv("SYNCRUN_MATRIX_DEAF") != nullptr) ::signal(SIGINT, SIG_IGN);
   say("master " + std::to_string(::getpid()));
   try {
     sr::Session session({.timeout = timeout, .grace = grace});
