@@ -25,7 +25,7 @@ inline constexpr bool kHasFaultPoints = false;
 
 enum class FaultWay : std::uint8_t {
   kill,       // SIGKILL
-  segv,       // a store to nowhere: SIGSEGV
+  segv,       // SIGSEGV, as of a store to nowhere
   stop,       // SIGSTOP
   exit0,      // _exit(0)
   exit3,      // _exit(3)
