@@ -11,8 +11,10 @@ static_assert(std::is_trivially_copyable_v<ArgumentSlot> && std::is_trivially_co
 
 std::string_view to_string(Phase phase) noexcept {
   switch (phase) {
-    case Phase::start: return "start";
+    case Phase::spawn: return "spawn";
+    case Phase::attach: return "attach";
     case Phase::device: return "device";
+    case Phase::communicator: return "communicator";
     case Phase::inputs: return "inputs";
     case Phase::function: return "function";
     case Phase::collective: return "collective";
@@ -21,7 +23,7 @@ std::string_view to_string(Phase phase) noexcept {
     case Phase::close: return "close";
     case Phase::idle: return "idle";
   }
-  return "start";
+  return "spawn";
 }
 
 }  // namespace syncrun::detail

@@ -34,15 +34,17 @@ inline constexpr std::size_t kMessageBytes = 2048;
 /// What a worker is doing. Kept in the low byte of its progress word, beside the command it is doing it for. Command 0
 /// is starting up.
 enum class Phase : std::uint8_t {
-  start = 1,   // from fork until the segment is attached
-  device,      // initialising its device
-  inputs,      // taking its rows
-  function,    // in the user's code
-  collective,  // in a collective, called by the user's code or by the master
-  vote,        // waiting for its peers to return
-  reduction,   // reducing outputs, committing updates
-  close,       // ending
-  idle,        // waiting for the next command
+  spawn,         // from fork until it has the segment, and can say where it is
+  attach,        // becoming one of the session
+  device,        // initialising its device
+  communicator,  // making a communicator with its peers (GPUs)
+  inputs,        // taking its rows
+  function,      // in the user's code
+  collective,    // in a collective, called by the user's code or by the master
+  vote,          // waiting for its peers to return
+  reduction,     // reducing outputs, committing updates
+  close,         // ending
+  idle,          // waiting for the next command
 };
 
 std::string_view to_string(Phase phase) noexcept;
@@ -107,9 +109,12 @@ struct alignas(128) WorkerSlot {
   std::atomic<std::uint32_t> is_lost;  // 1 from its loss until a new worker comes; written by the master's watchers
   std::int32_t predecessors;           // workers that had this rank before and were lost
   std::atomic<StartState> start;
-  pthread_mutex_t life;                           // robust; held by a thread of the worker as long as it lives
-  std::array<char, kMessageBytes> start_message;  // StartState::failed: why
+  pthread_mutex_t life;                    // robust; held by a thread of the worker as long as it lives
+  std::array<char, kMessageBytes> reason;  // why it ended by itself, where it could say so
 };
+
+/// What a worker prints before the reason, where there is no slot yet to write it to.
+inline constexpr std::string_view kCannotStart = "syncrun worker: cannot start: ";
 
 enum class CommandKind : std::uint8_t { call, construct, destroy, collective, transfer, unpin, close };
 

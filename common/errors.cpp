@@ -123,6 +123,16 @@ void throw_usage(const std::string& message, std::source_location where) {
   throw Error(ErrorKind::usage, message, 0, where);
 }
 
+std::string describe_current_exception() {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an exception that is not a std::exception";
+  }
+}
+
 std::string signal_name(int signal) {
   const char* abbreviation = sigabbrev_np(signal);
   if (abbreviation == nullptr) return "signal " + std::to_string(signal);

@@ -31,6 +31,9 @@ T check_system(T result, const char* what, std::source_location where = std::sou
   return result;
 }
 
+/// Of the exception that is being handled: its text, or that it has none.
+std::string describe_current_exception();
+
 /// "SIGSEGV (segmentation fault)", also for real-time signals.
 std::string signal_name(int signal);
 

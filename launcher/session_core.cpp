@@ -163,10 +163,11 @@ void SessionCore::await_ready() {
   for (int rank = 0; rank < world_size(); ++rank) {
     if (control_.worker(rank).start.load() == StartState::ready) continue;
     if (first < 0) first = rank;
-    missing += (missing.empty() ? "" : ", ") + describe_rank(rank);
+    missing +=
+        (missing.empty() ? "" : ", ") + describe_rank(rank) + " (phase " + phase_name(rank) + describe_stop(rank) + ")";
   }
   Failure failure = blame(first);
-  failure.phase = "start";
+  failure.phase = phase_name(first);
   failure.cause = "deadline";
   throw Error(ErrorKind::timeout,
               missing + " did not start within " + std::to_string(settings_.start_timeout.count()) +
@@ -489,6 +490,8 @@ void SessionCore::close() {
     drained_ = last_published();
   }
   const bool in_time = nursery_->await_all_ends(settings_.grace);
+  std::vector<std::string> stops;
+  for (int rank = 0; rank < world_size(); ++rank) stops.push_back(describe_stop(rank));
   if (!in_time) nursery_->kill_all();
   std::optional<Error> failure;
   for (int rank = 0; rank < world_size() && !failure; ++rank) {
@@ -496,8 +499,11 @@ void SessionCore::close() {
     if (status == 0 || status == kUnknownStatus) continue;
     Failure loss = describe_loss(rank, status);
     loss.phase = to_string(Phase::close);
-    if (!in_time) loss.cause = "did not end within " + std::to_string(settings_.grace.count()) + " ms and was killed";
-    failure = lost_error(std::move(loss), "while closing", status);
+    if (!in_time) {
+      loss.cause = "did not end within " + std::to_string(settings_.grace.count()) + " ms and was killed" +
+                   stops[static_cast<std::size_t>(rank)];
+    }
+    failure = lost_error(std::move(loss), "while closing (phase close)", status);
   }
   const auto dropped = dropped_failure_;
   end_cause_ = failure;

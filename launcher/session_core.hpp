@@ -17,6 +17,7 @@
 
 #include "common/control_block.hpp"
 #include "common/log.hpp"
+#include "common/oom_watch.hpp"
 #include "common/segment.hpp"
 #include "common/shared_heap.hpp"
 #include "common/supervisor_link.hpp"
@@ -178,6 +179,11 @@ class SessionCore {
   bool pass_on(VariableRecord& variable, const std::vector<int>& ranks, int heir);
   std::string call_name(std::uint64_t id) const;
   std::string describe_rank(int rank) const;
+  /// ", stopped by SIGSTOP (...)" if it stands still.
+  std::string describe_stop(int rank) const;
+  bool only_waits(int rank, std::uint64_t id) const;
+  std::string phase_name(int rank) const;
+  std::string cause_of(int rank, std::optional<int> wait_status) const;
   /// Who it is: rank, process and device.
   Failure blame(int rank) const;
   std::optional<int> await_cause(int rank) const;
@@ -187,6 +193,7 @@ class SessionCore {
   Failure describe_loss(int rank, std::optional<int> wait_status) const;
 
   Settings settings_;
+  OomWatch oom_watch_;  // from before the first worker
   std::vector<std::string> device_names_;
   std::shared_ptr<spdlog::logger> logger_;
   Segment segment_;

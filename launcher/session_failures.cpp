@@ -1,6 +1,9 @@
 // What a session does when something goes wrong: finds the first cause, says it, and ends what cannot go on.
 
+#include <sys/wait.h>
+
 #include <algorithm>
+#include <csignal>
 #include <limits>
 #include <thread>
 
@@ -48,10 +51,32 @@ std::optional<int> SessionCore::await_cause(int rank) const { return nursery_->a
 void SessionCore::fail_start(int rank) {
   const auto status = await_cause(rank);
   Failure failure = describe_loss(rank, status);
-  failure.phase = "start";
-  const std::string reason(get_text(control_.worker(rank).start_message));
-  if (!reason.empty()) failure.cause = reason;
-  throw lost_error(std::move(failure), "while starting", status);
+  const std::string where = "while starting (phase " + failure.phase + ")";
+  throw lost_error(std::move(failure), where, status);
+}
+
+std::string SessionCore::describe_stop(int rank) const {
+  const int signal = nursery_->stop_signal(rank);
+  return signal == 0 ? std::string() : ", stopped by " + signal_name(signal);
+}
+
+std::string SessionCore::phase_name(int rank) const {
+  return std::string(to_string(phase_of(control_.worker(rank).progress.load(std::memory_order_acquire))));
+}
+
+/// How it ended; and why, where it ended by itself and could say so.
+std::string SessionCore::cause_of(int rank, std::optional<int> wait_status) const {
+  const WorkerSlot& slot = control_.worker(rank);
+  std::string status = wait_status ? describe_status(*wait_status) : "died (its cause is not known yet)";
+  const bool is_killed = wait_status && WIFSIGNALED(*wait_status) && WTERMSIG(*wait_status) == SIGKILL;
+  if (is_killed) status += oom_watch_.describe_kill();
+  const std::string reason(get_text(slot.reason));
+  if (slot.start.load() == StartState::failed && !reason.empty()) return reason;
+  if (!reason.empty()) return status + ": " + reason;
+  for (const auto& line : nursery_->last_stderr(rank)) {
+    if (line.starts_with(kCannotStart)) return status + ": " + line.substr(kCannotStart.size());
+  }
+  return status;
 }
 
 std::string SessionCore::describe_rank(int rank) const {
@@ -98,10 +123,9 @@ std::exception_ptr SessionCore::failure_of(std::uint64_t id) {
 }
 
 Failure SessionCore::describe_loss(int rank, std::optional<int> wait_status) const {
-  const std::uint64_t progress = control_.worker(rank).progress.load(std::memory_order_acquire);
   Failure failure = blame(rank);
-  failure.phase = to_string(phase_of(progress));
-  failure.cause = wait_status ? describe_status(*wait_status) : "died (its cause is not known yet)";
+  failure.phase = phase_name(rank);
+  failure.cause = cause_of(rank, wait_status);
   failure.last_stderr = nursery_->last_stderr(rank);
   return failure;
 }
@@ -161,6 +185,21 @@ void SessionCore::end_with_loss(std::uint64_t id) {
   end_with(lost_error(std::move(failure), where, status));
 }
 
+/// Whether it does nothing but wait for others: it has come as far as any of them in the command's collectives, and is
+/// not stopped.
+bool SessionCore::only_waits(int rank, std::uint64_t id) const {
+  const auto steps_of = [&](int one) {
+    const WorkerSlot& slot = control_.worker(one);
+    return slot.collective_command.load() == id ? slot.collective_step.load() : 0;
+  };
+  const Phase phase = phase_of(control_.worker(rank).progress.load());
+  if (phase != Phase::collective && phase != Phase::vote && phase != Phase::communicator) return false;
+  for (int other = 0; other < world_size(); ++other) {
+    if (steps_of(other) > steps_of(rank)) return false;
+  }
+  return nursery_->stop_signal(rank) == 0;
+}
+
 void SessionCore::end_with_timeout(std::uint64_t id, Milliseconds limit) {
   const auto released = Clock::now();
   Failure failure;
@@ -172,9 +211,9 @@ void SessionCore::end_with_timeout(std::uint64_t id, Milliseconds limit) {
     const std::uint64_t progress = slot.progress.load();
     const auto phase = phase_of(progress);
     who += (who.empty() ? "" : "; ") + describe_rank(rank) + " is in phase " + std::string(to_string(phase));
-    if (const int signal = nursery_->stop_signal(rank)) who += ", stopped by " + signal_name(signal);
+    who += describe_stop(rank);
     // Ranks that wait for others are not the ones to blame.
-    const bool waits = phase == Phase::collective || phase == Phase::vote;
+    const bool waits = only_waits(rank, id);
     if (failure.rank >= 0 && (waits || !blames_a_waiter)) continue;
     blames_a_waiter = waits;
     failure = blame(rank);

@@ -1,6 +1,7 @@
 #include "worker/attachment.hpp"
 
 #include <cstdlib>
+#include <utility>
 
 #include "common/environment.hpp"
 #include "common/errors.hpp"
@@ -8,12 +9,34 @@
 
 namespace syncrun::detail {
 
+namespace {
+
+/// Its tie to the master, and whether it fits. What goes wrong from here on the master can read.
+void join(const Attachment& attachment, FileDescriptor socket) {
+  const auto& header = attachment.control.header();
+  WorkerSlot& slot = attachment.slot();
+  slot.progress.store(progress_word(0, Phase::attach));
+  try {
+    attachment.fault_point(0, Phase::attach);
+    live_while_open(std::move(socket), &slot.life);
+    check_image(header.build_id_bytes, header.build_id);
+  } catch (...) {
+    put_text(slot.reason, describe_current_exception());
+    slot.start.store(StartState::failed, std::memory_order_seq_cst);
+    throw;
+  }
+}
+
+}  // namespace
+
 std::optional<Attachment> attach_if_worker() {
   if (std::getenv(environment::kWorkerRank) == nullptr) return std::nullopt;
   die_with(std::stoi(take_variable(environment::kMasterPid)));
 
   Attachment attachment;
   attachment.rank = std::stoi(take_variable(environment::kWorkerRank));
+  if constexpr (kHasFaultPoints) attachment.fault = fault_of(attachment.rank);
+  attachment.fault_point(0, Phase::spawn);
   attachment.device = take_variable(environment::kDevice);
   attachment.segment =
       Segment::attach(take_descriptor(environment::kSegmentFd), std::stoull(take_variable(environment::kSegmentBytes)));
@@ -26,11 +49,7 @@ std::optional<Attachment> attach_if_worker() {
   if (header.timelines_offset != 0) {
     attachment.timeline = attachment.segment.at<Timeline>(header.timelines_offset) + attachment.rank;
   }
-
-  WorkerSlot& slot = attachment.slot();
-  slot.progress.store(progress_word(0, Phase::start));
-  live_while_open(std::move(socket), &slot.life);
-  check_image(header.build_id_bytes, header.build_id);
+  join(attachment, std::move(socket));
   return attachment;
 }
 

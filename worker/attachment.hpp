@@ -2,10 +2,12 @@
 
 // How a worker comes into its session: the environment its master gave it, the segment, and its tie to the master.
 
+#include <exception>
 #include <optional>
 #include <string>
 
 #include "common/control_block.hpp"
+#include "common/fault_point.hpp"
 #include "common/file_descriptor.hpp"
 #include "common/segment.hpp"
 #include "common/timeline.hpp"
@@ -20,6 +22,7 @@ struct Attachment {
   Segment segment;
   ControlBlock control;
   Timeline* timeline = nullptr;  // this rank's, where a profile is wanted
+  const Fault* fault = nullptr;  // this rank's, where a test wants one
 
   WorkerSlot& slot() const noexcept { return control.worker(rank); }
   /// What this rank is doing: for whoever asks after a failure, and for a profile.
@@ -32,9 +35,38 @@ struct Attachment {
     if (timeline != nullptr) [[unlikely]]
       timeline->add(progress_word(command, phase));
   }
+  /// Where tests let this rank fail; see common/fault_point.hpp.
+  void fault_point(std::uint64_t command, Phase phase) const {
+    if constexpr (kHasFaultPoints) {
+      if (fault != nullptr && fault->is_at(command, phase)) [[unlikely]]
+        fault->strike(command);
+    }
+  }
   std::uint64_t command_in_progress() const noexcept {
     return command_of(slot().progress.load(std::memory_order_relaxed));
   }
+};
+
+/// For as long as it lives, a rank is in another phase of its command. What is thrown out of it was thrown in that phase.
+class InPhase {
+ public:
+  InPhase(const Attachment& attachment, Phase phase)
+      : attachment_(attachment),
+        before_(attachment.slot().progress.load(std::memory_order_relaxed)),
+        exceptions_(std::uncaught_exceptions()) {
+    attachment_.mark(command_of(before_), phase);
+    attachment_.fault_point(command_of(before_), phase);
+  }
+  ~InPhase() {
+    if (std::uncaught_exceptions() == exceptions_) attachment_.mark(command_of(before_), phase_of(before_));
+  }
+  InPhase(const InPhase&) = delete;
+  InPhase& operator=(const InPhase&) = delete;
+
+ private:
+  const Attachment& attachment_;
+  std::uint64_t before_;
+  int exceptions_;
 };
 
 /// Nothing, if this process is not a worker. Else attaches to the segment, starts the thread that holds the sign of life

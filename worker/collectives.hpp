@@ -100,7 +100,7 @@ class CommCore {
   /// Changes whenever work that was captured with the communicator has become meaningless.
   virtual std::uint64_t generation() const noexcept { return 0; }
   /// Around each operation that a body calls: the phase it is in.
-  virtual void enter() noexcept {}
+  virtual void enter() {}
   virtual void leave() noexcept {}
   /// Rows of the current slice, this rank's and all ranks', for avg from inside a function.
   std::int64_t rows = 1;
@@ -182,7 +182,10 @@ class CpuComm final : public CommCore {
   void all_reduce_value(void* value, DType dtype, Reduction reduction, std::int64_t weight) override {
     all_reduce(value, 1, dtype, reduction, weight);
   }
-  void enter() noexcept override { mark(Phase::collective); }
+  void enter() override {
+    mark(Phase::collective);
+    attachment_.fault_point(command_->id, Phase::collective);
+  }
   void leave() noexcept override { mark(Phase::function); }
 
  private:

@@ -99,7 +99,7 @@ bool RunningCall::next_slice() {
     comm().rows = slice_rows();
     if (command_->has_comm) comm().all_rows = rows_of_all();
     key_.clear();
-    worker_.set_phase(Phase::function);
+    worker_.enter_phase(Phase::function);
     worker_.note_inputs();
     return true;
   }

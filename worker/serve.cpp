@@ -23,12 +23,20 @@ namespace {
 // What this process is, once and for all: of bodies' own threads too.
 std::atomic<bool> is_worker = false;
 
-int report_start_failure(detail::WorkerSlot* slot, const char* what) {
+int report_start_failure(detail::WorkerSlot* slot, const std::string& what) {
   if (slot != nullptr) {
-    detail::put_text(slot->start_message, what);
+    detail::put_text(slot->reason, what);
     slot->start.store(detail::StartState::failed, std::memory_order_seq_cst);
   }
-  std::fprintf(stderr, "syncrun worker: cannot start: %s\n", what);
+  std::fprintf(stderr, "%s%s\n", detail::kCannotStart.data(), what.c_str());
+  return 1;
+}
+
+/// What no call can be told of: before the first, and between two.
+int report_end(detail::WorkerSlot& slot, const std::string& what) {
+  if (slot.start.load() == detail::StartState::starting) return report_start_failure(&slot, what);
+  detail::put_text(slot.reason, what);
+  std::fprintf(stderr, "syncrun worker: cannot go on: %s\n", what.c_str());
   return 1;
 }
 
@@ -73,15 +81,15 @@ std::optional<int> serve_if_worker(int, char**) {
     }
     attachment = new detail::Attachment(std::move(*attached));
     is_worker = true;
-  } catch (const std::exception& error) {
-    return report_start_failure(nullptr, error.what());
+  } catch (...) {
+    return report_start_failure(nullptr, detail::describe_current_exception());
   }
   detail::flush_lines();
   try {
     detail::WorkerCore core(*attachment);
     return core.serve();
-  } catch (const std::exception& error) {
-    return report_start_failure(&attachment->slot(), error.what());
+  } catch (...) {
+    return report_end(attachment->slot(), detail::describe_current_exception());
   }
 }
 

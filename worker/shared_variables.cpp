@@ -191,7 +191,7 @@ class CollectiveCopy {
 }  // namespace
 
 void WorkerCore::run_collective(const Command& command) {
-  set_phase(Phase::collective);
+  enter_phase(Phase::collective);
   const auto& segment = attachment_.segment;
   const auto* slots = segment.at<const CollectiveSlot>(command.collectives);
   const bool is_alone = attachment_.world_size == 1;
@@ -246,7 +246,7 @@ void WorkerCore::release_copy(VariableCopy& copy) noexcept {
 }
 
 void WorkerCore::run_transfer(const Command& command) {
-  set_phase(Phase::inputs);
+  enter_phase(Phase::inputs);
   const auto* parts = attachment_.segment.at<const TransferSlot>(command.transfers) + attachment_.rank;
   for (std::uint32_t i = 0; i < command.variables_count; ++i, parts += attachment_.world_size) {
     if (parts->takes_part) run_transfer(command.direction, *parts);

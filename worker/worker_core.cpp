@@ -25,6 +25,7 @@ void raise_to(std::atomic<std::uint64_t>& word, std::uint64_t value) noexcept {
 
 std::unique_ptr<Device> make_device(const DeviceContext& context) {
   context.attachment.slot().progress.store(progress_word(0, Phase::device), std::memory_order_release);
+  context.attachment.fault_point(0, Phase::device);
   return context.attachment.device.starts_with("cuda") ? make_cuda_device(context) : make_cpu_device(context);
 }
 
@@ -72,6 +73,11 @@ void* WorkerCore::scratch(std::size_t bytes) {
 
 void WorkerCore::set_phase(Phase phase) noexcept { attachment_.mark(current_, phase); }
 
+void WorkerCore::enter_phase(Phase phase) {
+  set_phase(phase);
+  attachment_.fault_point(current_, phase);
+}
+
 void* WorkerCore::object(std::uint64_t id) const {
   const auto found = objects_.find(id);
   if (found == objects_.end())
@@ -100,13 +106,15 @@ int WorkerCore::serve() {
   slot.start.store(StartState::ready, std::memory_order_seq_cst);
   header_.to_master.ring();
 
+  attachment_.fault_point(0, Phase::idle);
+
   for (std::uint64_t id = slot.done.load(std::memory_order_acquire) + 1; await_command(id); ++id) {
     Command& command = attachment_.control.command(id);
     current_ = id;
     command_ = &command;
     needs_peers_ = command.has_comm;
     if (command.kind == CommandKind::close) {
-      set_phase(Phase::close);
+      enter_phase(Phase::close);
       return 0;
     }
     try {
@@ -116,6 +124,7 @@ int WorkerCore::serve() {
       give_up_for_loss(command);
     }
     finish(command);
+    attachment_.fault_point(id, Phase::idle);
   }
   return 0;  // the session is over without a close: the master sees to the rest
 }
@@ -188,7 +197,7 @@ void WorkerCore::execute(Command& command) {
       case CommandKind::collective: run_collective(command); break;
       case CommandKind::transfer: run_transfer(command); break;
       case CommandKind::unpin:
-        set_phase(Phase::inputs);
+        enter_phase(Phase::inputs);
         device_->unpin();
         break;
       case CommandKind::close: break;
@@ -200,8 +209,8 @@ void WorkerCore::execute(Command& command) {
     report_failure(command, ErrorKind::function, 0, error.what(), false);
   } catch (const Error& error) {
     report_failure(command, error.kind(), error.native_code(), error.what(), true);
-  } catch (const std::exception& error) {
-    report_failure(command, ErrorKind::system, 0, error.what(), true);
+  } catch (...) {
+    report_failure(command, ErrorKind::system, 0, describe_current_exception(), true);
   }
   if (command.wants_vote) {
     cast_vote(command, outbox.vote);
@@ -231,11 +240,11 @@ const WorkerCore::LoadedFunction& WorkerCore::load(std::uint64_t function_offset
 void WorkerCore::run_call(Command& command) {
   Outbox& outbox = attachment_.control.outbox(command.id, attachment_.rank);
   try {
-    if (command.arguments_count != 0) set_phase(Phase::inputs);
+    if (command.arguments_count != 0) enter_phase(Phase::inputs);
     device_->begin_command(command.id);
     running_->begin(command);
     const LoadedFunction& function = load(command.function);
-    if (command.kind == CommandKind::construct) set_phase(Phase::function);
+    if (command.kind == CommandKind::construct) enter_phase(Phase::function);
     WorkerCall call(*this);
     function.thunk(call, function.pointer);
     running_->deliver(outbox);
@@ -249,10 +258,8 @@ void WorkerCore::run_call(Command& command) {
   } catch (const Error& error) {
     report_failure(command, error.kind() == ErrorKind::usage ? ErrorKind::function : error.kind(), error.native_code(),
                    error.what(), true);
-  } catch (const std::exception& error) {
-    report_failure(command, ErrorKind::function, 0, error.what(), true);
   } catch (...) {
-    report_failure(command, ErrorKind::function, 0, "an exception that is not a std::exception", true);
+    report_failure(command, ErrorKind::function, 0, describe_current_exception(), true);
   }
 
   cast_vote(command, outbox.vote);
@@ -268,11 +275,12 @@ void WorkerCore::complete_call(Command& command, Outbox& outbox) {
   if (!waits) return;
   set_phase(Phase::vote);
   if (!peers_.all_voted_ok(command)) return;
-  set_phase(Phase::reduction);
   needs_peers_ = needs_peers_ || may_reduce;
   try {
+    set_phase(Phase::reduction);
     // First what no other rank can keep from succeeding: updates are committed on all ranks or on none.
     if (command.wants_vote) running_->commit_updates();
+    attachment_.fault_point(current_, Phase::reduction);
     if (may_reduce) running_->reduce_outputs(outbox);
   } catch (const SessionLost&) {
     throw;
@@ -280,6 +288,8 @@ void WorkerCore::complete_call(Command& command, Outbox& outbox) {
     report_failure(command, ErrorKind::function, 0, error.what(), false);
   } catch (const Error& error) {
     report_failure(command, error.kind(), error.native_code(), error.what(), true);
+  } catch (...) {
+    report_failure(command, ErrorKind::system, 0, describe_current_exception(), true);
   }
 }
 

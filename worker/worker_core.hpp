@@ -46,6 +46,8 @@ class WorkerCore {
   CudaWorker& cuda_worker() noexcept { return cuda_worker_; }
   RunningCall& running() noexcept { return *running_; }
   void set_phase(Phase phase) noexcept;
+  /// The same where something may go wrong, and tests let it.
+  void enter_phase(Phase phase);
   /// For a profile: within Phase::function, arguments are bound, and then the body runs.
   void note_inputs() const noexcept { attachment_.note(current_, Phase::inputs); }
   void note_body() const noexcept { attachment_.note(current_, Phase::function); }

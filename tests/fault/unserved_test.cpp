@@ -17,7 +17,8 @@ TEST(UnservedWorker, IsRefusedASessionAndSaysWhatIsMissing) {
           is_alone ? std::vector<std::string>{when} : std::vector<std::string>{UNSERVED_PROGRAM, when};
       CommandRun run(arguments, {}, is_alone ? UNSERVED_PROGRAM : "");
       EXPECT_EQ(run.exit_code(), 1) << run.errors();
-      EXPECT_THAT(run.errors(), HasSubstr("was lost while starting: this process is a worker of another session"));
+      EXPECT_THAT(run.errors(),
+                  HasSubstr("was lost while starting (phase attach): this process is a worker of another session"));
       EXPECT_THAT(run.errors(), HasSubstr("call syncrun::serve_if_worker(argc, argv) first thing in main"));
       EXPECT_TRUE(run.nothing_remains());
     }

@@ -37,6 +37,8 @@ class CommandRun {
   pid_t pid() const noexcept { return pid_; }
   void send(int signal) const;
   void type(const std::string& keys) const;
+  /// Closes the terminal, as its window would.
+  void hang_up() { terminal_.reset(); }
 
   /// Blocks until the command ended and returns its exit code, or 1000 + the signal that killed it. After 20
   /// s it is killed, and the test fails.

@@ -120,6 +120,7 @@ void NcclComm::meet_to_set_up(std::uint64_t purpose) {
 void NcclComm::ensure() {
   drop_stale();
   if (comm_ != nullptr) return;
+  const InPhase making(attachment_, Phase::communicator);
   // Where a rank may still fail before it gets here, all meet first: what follows cannot be called off. (Nor is it set up
   // to: calls on a communicator that does not block cost 40 us each. NCCL_RUNTIME_CONNECT=0, which workers are started
   // with, connects everything now, so that later calls wait for nobody on the host.)
@@ -148,6 +149,7 @@ bool NcclComm::goes_through_peers(std::size_t bytes) {
   if (peers_.is_connected()) return true;
   if (peers_.is_out_of_reach()) return false;
   {
+    const InPhase making(attachment_, Phase::communicator);
     const SettingUp noted(*this);
     peers_.connect();
   }

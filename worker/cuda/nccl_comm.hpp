@@ -79,7 +79,7 @@ class NcclComm final : public CommCore {
   void begin_group() override;
   void end_group() override;
   void drop_group() noexcept override;
-  void enter() noexcept override { host_.enter(); }
+  void enter() override { host_.enter(); }
   void leave() noexcept override { host_.leave(); }
 
   /// Collectives of this command have been put on the stream and not been waited for.

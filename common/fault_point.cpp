@@ -1,0 +1,125 @@
+#include "common/fault_point.hpp"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+#include <stdexcept>
+#include <utility>
+
+#include "common/environment.hpp"
+#include "common/errors.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+constexpr std::array<std::string_view, 10> kWays{"kill",      "segv",   "stop", "exit0",  "exit3",
+                                                 "exception", "number", "loop", "memory", "shared"};
+constexpr std::array kPhases{Phase::spawn,  Phase::attach,   Phase::device,    Phase::communicator,
+                             Phase::inputs, Phase::function, Phase::vote,      Phase::reduction,
+                             Phase::close,  Phase::idle,     Phase::collective};
+
+[[noreturn]] void refuse(std::string_view text, const std::string& what) {
+  throw_usage(std::string(environment::kFault) + "=\"" + std::string(text) + "\": " + what);
+}
+
+std::uint64_t number_in(std::string_view text, std::string_view value) {
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (error != std::errc() || end != value.data() + value.size())
+    refuse(text, "'" + std::string(value) + "' is no number");
+  return number;
+}
+
+/// The system refuses the memory that an allocation asks it for.
+void run_out_of_memory() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  throw std::bad_alloc();  // whose allocators end the process where they get no memory
+#else
+  rlimit before{};
+  ::getrlimit(RLIMIT_AS, &before);
+  struct Restore {
+    rlimit limit;
+    ~Restore() { ::setrlimit(RLIMIT_AS, &limit); }
+  } const restore{before};
+  const rlimit none{0, before.rlim_max};
+  ::setrlimit(RLIMIT_AS, &none);
+  constexpr std::size_t kMuch = std::size_t{1} << 30U;
+  ::operator delete(::operator new(kMuch));
+#endif
+}
+
+}  // namespace
+
+Fault Fault::parse(std::string_view text) {
+  Fault fault;
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::string_view item = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(item.size() + 1, rest.size()));
+    const auto equals = item.find('=');
+    if (equals == std::string_view::npos) refuse(text, "'" + std::string(item) + "' is no name=value");
+    const std::string_view name = item.substr(0, equals);
+    const std::string_view value = item.substr(equals + 1);
+    if (name == "rank") {
+      fault.rank = static_cast<int>(number_in(text, value));
+    } else if (name == "call") {
+      fault.call = number_in(text, value);
+    } else if (name == "phase") {
+      const auto* const found =
+          std::find_if(kPhases.begin(), kPhases.end(), [&](Phase phase) { return to_string(phase) == value; });
+      if (found == kPhases.end()) refuse(text, "there is no phase '" + std::string(value) + "'");
+      fault.phase = *found;
+    } else if (name == "way") {
+      const auto* const found = std::find(kWays.begin(), kWays.end(), value);
+      if (found == kWays.end()) refuse(text, "there is no way '" + std::string(value) + "'");
+      fault.way = static_cast<FaultWay>(found - kWays.begin());
+    } else {
+      refuse(text, "there is no '" + std::string(name) + "'");
+    }
+  }
+  return fault;
+}
+
+const Fault* fault_of(int rank) {
+  static const std::optional<Fault> fault = []() -> std::optional<Fault> {
+    const char* text = std::getenv(environment::kFault);
+    return text == nullptr ? std::nullopt : std::optional(Fault::parse(text));
+  }();
+  return fault && fault->rank == rank ? &*fault : nullptr;
+}
+
+void Fault::strike(std::uint64_t command) const {
+  const std::string what = "injected fault: " + std::string(kWays[static_cast<std::size_t>(way)]) + " on rank " +
+                           std::to_string(rank) + " in phase " + std::string(to_string(phase));
+  std::fprintf(stderr, "%s, call %llu, at %lld ns\n", what.c_str(), static_cast<unsigned long long>(command),
+               static_cast<long long>(Clock::now().time_since_epoch().count()));
+  std::fflush(stderr);
+  switch (way) {
+    case FaultWay::kill: ::kill(::getpid(), SIGKILL); break;
+    case FaultWay::segv:
+      ::signal(SIGSEGV, SIG_DFL);
+      ::raise(SIGSEGV);
+      break;
+    case FaultWay::stop: ::kill(::getpid(), SIGSTOP); return;
+    case FaultWay::exit0: ::_exit(0);
+    case FaultWay::exit3: ::_exit(3);
+    case FaultWay::exception: throw std::runtime_error(what);
+    case FaultWay::number: throw 17;
+    case FaultWay::loop: break;
+    case FaultWay::memory: return run_out_of_memory();
+    case FaultWay::shared:
+      throw Error(ErrorKind::system, what + " wants 4096 bytes of shared memory; all are in use", ENOMEM);
+  }
+  for (volatile int turns = 0;; turns = turns + 1) {
+  }
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,155 @@
+// The program of the matrix: workers with children, and a call that goes through every phase. What fails is chosen by
+// SYNCRUN_FAULT (common/fault_point.hpp).
+//
+// With SYNCRUN_MATRIX_DEAF the master does not hear SIGINT.
+//
+//   program CALL_TIMEOUT_MS GRACE_MS [idle | call | throw-idle | throw-call | eat]
+//
+// Without a last word it makes the call, and once more where the first fails and the session goes on. It prints, for who
+// runs it: "master PID", "ready PID ...", "failed TIME_NS KIND|RANK|PID|DEVICE|CALL|PHASE|CAUSE", "usable".
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <string>
+#include <syncrun/syncrun.hpp>
+#include <type_traits>
+#include <vector>
+
+namespace {
+
+namespace sr = syncrun;
+using std::chrono::milliseconds;
+
+constexpr std::int64_t kRows = 1000;
+constexpr std::int64_t kLarge = 1 << 16;  // elements; more than the master reduces itself, on any device
+constexpr auto kPatience = std::chrono::seconds(20);
+
+/// A child of every worker that is in nobody's way.
+template <class Worker>
+void start_child(Worker&) {
+  if (::fork() != 0) return;
+  ::execlp("sleep", "sleep", "1000", nullptr);
+  ::_exit(127);
+}
+
+struct Totals {
+  sr::Sum<std::int64_t> rows;
+  sr::Sum<std::int64_t> ranks;
+  sr::Sum<float, 1> large;
+};
+
+/// Inputs by index, collectives, and an output that the workers reduce. No kernel: what a GPU has to do is NCCL's.
+template <class Worker>
+Totals work(Worker& worker, sr::Comm& comm, sr::Scattered<const float, 1> x) {
+  const auto scratch = worker.template scratch<float>(kLarge);
+  comm.all_reduce(scratch, sr::Reduction::max);
+  const auto ranks = comm.all_reduce(std::int64_t{1}, sr::Reduction::sum);
+  return {.rows = x.rows(), .ranks = ranks, .large = {worker, {kLarge}}};
+}
+
+template <class Worker>
+void wait_endlessly(Worker& worker, sr::Comm& comm) {
+  if (worker.rank() == 0) {
+    for (;;) ::pause();
+  }
+  comm.barrier();
+}
+
+/// Rank 1 takes all the memory there is, a part at a time, and uses it.
+template <class Worker>
+void eat(Worker& worker) {
+  constexpr std::size_t kPart = std::size_t{4} << 20U;
+  std::vector<std::vector<char>> eaten;
+  while (worker.rank() == 1) eaten.emplace_back(kPart, 'x');
+}
+
+void say(const std::string& line) {
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+}
+
+void say_failure(const sr::Error& error) {
+  const auto& failure = error.failure();
+  say("failed " + std::to_string(std::chrono::steady_clock::now().time_since_epoch().count()) + " " +
+      std::string(to_string(error.kind())) + "|" + std::to_string(failure.rank) + "|" + std::to_string(failure.pid) +
+      "|" + failure.device + "|" + failure.call + "|" + failure.phase + "|" + failure.cause);
+}
+
+bool goes_on(const sr::Error& error) {
+  return error.kind() != sr::ErrorKind::worker_lost && error.kind() != sr::ErrorKind::timeout;
+}
+
+/// Calls; after a failure that the session survives, calls again.
+template <class Function>
+void call(sr::Session& session, const Function& f, milliseconds timeout) {
+  std::vector<float> values(kRows, 1);
+  const auto x = session.data(values);
+  std::vector<std::int64_t> batch(kRows);
+  std::iota(batch.rbegin(), batch.rend(), 0);
+  const auto is_right = [&](const Totals& totals) {
+    return totals.rows == kRows && totals.ranks == session.world_size() * session.world_size() &&
+           totals.large.size() == kLarge;
+  };
+  try {
+    say(is_right(f(x, {.batch = batch, .timeout = timeout})) ? "done" : "wrong");
+  } catch (const sr::Error& error) {
+    say_failure(error);
+    if (goes_on(error) && is_right(f(x, {.batch = batch, .timeout = kPatience}))) say("usable");
+    throw;
+  }
+}
+
+void run_to_the_end(sr::Session& session, const std::string& what, milliseconds timeout) {
+  const auto start = session.function(start_child<sr::CpuWorker>, start_child<sr::CudaWorker>, "start_child");
+  start({.timeout = kPatience});
+  std::string ready = "ready";
+  for (const int pid : session.worker_pids()) ready.append(" ").append(std::to_string(pid));
+  if (what == "idle" || what == "throw-idle") {
+    say(ready);
+    if (what == "throw-idle") throw std::runtime_error("the program's own failure");
+    for (;;) ::pause();
+  }
+  if (what == "eat") {
+    session.function(eat<sr::CpuWorker>, eat<sr::CudaWorker>, "eat")({.timeout = kPatience});
+    return;
+  }
+  if (what == "call" || what == "throw-call") {
+    auto future = session.function(wait_endlessly<sr::CpuWorker>, wait_endlessly<sr::CudaWorker>, "wait").async();
+    say(ready);
+    if (what == "throw-call") throw std::runtime_error("the program's own failure");
+    future.get();
+  }
+  say(ready);
+  call(session, session.function(work<sr::CpuWorker>, work<sr::CudaWorker>, "work"), timeout);
+  session.close();
+}
+
+int program(int argc, char** argv) {
+  const milliseconds timeout(std::stol(argv[1]));
+  const milliseconds grace(std::stol(argv[2]));
+  if (std::getenv("SYNCRUN_MATRIX_DEAF") != nullptr) ::signal(SIGINT, SIG_IGN);
+  say("master " + std::to_string(::getpid()));
+  try {
+    sr::Session session({.timeout = timeout, .grace = grace});
+    run_to_the_end(session, argc > 3 ? argv[3] : "", timeout);
+  } catch (const sr::Error& error) {
+    say_failure(error);
+    throw;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const rlimit no_cores{0, 0};
+  ::setrlimit(RLIMIT_CORE, &no_cores);
+  if (const auto code = sr::serve_if_worker(argc, argv)) return *code;
+  if (argc < 3) return 2;
+  return sr::detail::run_master(argc, argv, program);
+}
