@@ -138,7 +138,7 @@ void SessionCore::clear_slot(int rank) {
   slot.plan.store(0);
   slot.plan_wait.store(0);
   slot.progress.store(progress_word(0, Phase::spawn));
-  slot.start_message.front() = '\0';
+  slot.reason.front() = '\0';
   slot.start.store(StartState::starting, std::memory_order_seq_cst);
   ++slot.predecessors;
   initialise_life(slot.life);
