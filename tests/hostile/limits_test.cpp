@@ -89,24 +89,27 @@ TEST_P(Limits, OfAControlGroupIsMetBeforeTheKernelKillsAndTheSessionGoesOn) {
   if (!is_in_a_group_of_version_2()) GTEST_SKIP() << "this machine has no control groups of version 2";
   OddRun run = run_after(enter_a_full_group, GetParam(), {"want", "150", "250", "150"});
   EXPECT_EQ(run.exit_code(), 0) << run.errors();
-  EXPECT_THAT(run.output(), MatchesRegex("157286400\nsystem: a Data of shape \\[262144000\\] wants 262144000 bytes of shared "
-                                         "memory; 209715200 bytes are available on this machine or in this control group "
-                                         ".*\n157286400\n"));
+  EXPECT_THAT(run.output(),
+              MatchesRegex("157286400\nsystem: a Data of shape \\[262144000\\] wants 262144000 bytes of shared "
+                           "memory; 209715200 bytes are available on this machine or in this control group "
+                           ".*\n157286400\n"));
 }
 
 TEST_P(Limits, OfAddressesLeavesLessToReserve) {
   if (kIsSanitized) GTEST_SKIP() << kTooLarge;
   OddRun run = run_within(RLIMIT_AS, 3000 * kMiB, {"want", "256", "3000", "1"});
   EXPECT_EQ(run.exit_code(), 0) << run.errors();
-  EXPECT_THAT(run.output(), MatchesRegex("268435456\nsystem: a Data of shape \\[3145728000\\] wants 3145728000 bytes of "
-                                         "shared memory; the segment has [0-9]+\n1048576\n"));
+  EXPECT_THAT(run.output(),
+              MatchesRegex("268435456\nsystem: a Data of shape \\[3145728000\\] wants 3145728000 bytes of "
+                           "shared memory; the segment has [0-9]+\n1048576\n"));
 }
 
 TEST_P(Limits, OfAddressesThatLeaveTooLittleAreNamed) {
   if (kIsSanitized) GTEST_SKIP() << kTooLarge;
   OddRun run = run_within(RLIMIT_AS, 800 * kMiB, {"add"});
-  expect_refused(run, "cannot map 1073741824 bytes of shared memory (ulimit -v is 819200 KiB; a smaller "
-                      "SYNCRUN_RESERVE_BYTES may do): Cannot allocate memory");
+  expect_refused(run,
+                 "cannot map 1073741824 bytes of shared memory (ulimit -v is 819200 KiB; a smaller "
+                 "SYNCRUN_RESERVE_BYTES may do): Cannot allocate memory");
 }
 
 TEST_P(Limits, OfAddressesThatLeaveTooLittleCanBeMetByReservingLess) {
@@ -124,15 +127,17 @@ TEST_P(Limits, OfPrivateMemoryAreNamedByTheResultThatMeetsThem) {
   if (kIsSanitized) GTEST_SKIP() << kTooLarge;
   OddRun run = run_within(RLIMIT_DATA, 100 * kMiB, {"want-results", "10", "256", "1"});
   EXPECT_EQ(run.exit_code(), 0) << run.errors();
-  EXPECT_EQ(run.output(), "10485760\na result wants 268435456 bytes of this process's own memory (ulimit -v is unlimited, "
-                          "ulimit -d is 102400 KiB): Cannot allocate memory\n1048576\n");
+  EXPECT_EQ(run.output(),
+            "10485760\na result wants 268435456 bytes of this process's own memory (ulimit -v is unlimited, "
+            "ulimit -d is 102400 KiB): Cannot allocate memory\n1048576\n");
 }
 
 // ---- files and descriptors --------------------------------------------------------------------------------------
 
 TEST_P(Limits, OfFileSizesThatSharedMemoryMeetsAreNamedAndDoNotKill) {
   OddRun run = run_within(RLIMIT_FSIZE, 500 * kMiB, {"add"});
-  expect_refused(run, "and the size of files is limited (ulimit -f is 512000 KiB; a smaller SYNCRUN_RESERVE_BYTES may do)");
+  expect_refused(run,
+                 "and the size of files is limited (ulimit -f is 512000 KiB; a smaller SYNCRUN_RESERVE_BYTES may do)");
 }
 
 TEST_P(Limits, OfFileSizesThatAreLargeEnoughLeaveLessToReserve) {
@@ -192,15 +197,13 @@ struct Harmless {
 };
 
 class HarmlessLimit : public testing::TestWithParam<Harmless> {};
-INSTANTIATE_TEST_SUITE_P(Of, HarmlessLimit,
-                         testing::Values(Harmless{"NoLockedMemory", RLIMIT_MEMLOCK, 0},
-                                         Harmless{"NoCores", RLIMIT_CORE, 0},
-                                         Harmless{"SmallStack", RLIMIT_STACK, 256 * kKiB},
-                                         Harmless{"EndlessStack", RLIMIT_STACK, RLIM_INFINITY},
-                                         Harmless{"NoQueues", RLIMIT_MSGQUEUE, 0},
-                                         Harmless{"NoSignals", RLIMIT_SIGPENDING, 0},
-                                         Harmless{"NoPriorities", RLIMIT_RTPRIO, 0}),
-                         [](const auto& test) { return std::string(test.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Of, HarmlessLimit,
+    testing::Values(Harmless{"NoLockedMemory", RLIMIT_MEMLOCK, 0}, Harmless{"NoCores", RLIMIT_CORE, 0},
+                    Harmless{"SmallStack", RLIMIT_STACK, 256 * kKiB},
+                    Harmless{"EndlessStack", RLIMIT_STACK, RLIM_INFINITY}, Harmless{"NoQueues", RLIMIT_MSGQUEUE, 0},
+                    Harmless{"NoSignals", RLIMIT_SIGPENDING, 0}, Harmless{"NoPriorities", RLIMIT_RTPRIO, 0}),
+    [](const auto& test) { return std::string(test.param.name); });
 
 TEST_P(HarmlessLimit, IsNotFelt) {
   const Harmless given = GetParam();

@@ -66,7 +66,8 @@ sr::Sum<Count> sum_and_add(sr::Scattered<const Count, 1> rows, Count value) {
 void make_calls(sr::Session& session, Count calls) {
   const auto f = session.function(sum_and_add);
   const auto data = session.data<Count, 1>({64});
-  const auto throws = session.function(+[] { throw std::runtime_error("as it should"); }, "throws");
+  const auto throws = session.function(
+      +[] { throw std::runtime_error("as it should"); }, "throws");
   for (Count call = 0; call < calls; ++call) {
     if (f(data, call).value() != call * session.world_size()) throw std::runtime_error("a wrong sum");
     if (call % 10'000 != 0) continue;

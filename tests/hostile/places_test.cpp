@@ -32,8 +32,9 @@ TEST_P(Places, WithoutProcAreRefusedBeforeAnyWorkerStarts) {
   if (!can_mount()) GTEST_SKIP() << "this machine lets nobody mount over /proc";
   OddRun run = run_after([] { mount_over("/proc"); }, GetParam(), {"add"});
   EXPECT_EQ(run.exit_code(), 1);
-  EXPECT_THAT(run.last_error_line(), testing::StartsWith("syncrun: cannot find this program's own image at /proc/self/exe "
-                                                         "(is /proc mounted?)"));
+  EXPECT_THAT(run.last_error_line(),
+              testing::StartsWith("syncrun: cannot find this program's own image at /proc/self/exe "
+                                  "(is /proc mounted?)"));
   EXPECT_THAT(run.errors(), Not(HasSubstr("rank")));
   EXPECT_TRUE(run.nothing_remains());
 }

@@ -138,8 +138,9 @@ TEST_P(Streams, WhoseErrorsHaveNoReaderDoNotHoldUpTheProgram) {
 TEST_P(Streams, OfATerminalDoNotStopABackgroundJob) {
   const std::string front = GetParam() == Front::syncrun ? std::string(SYNCRUN_COMMAND) + " " : "";
   // -m: a job in the background has a process group of its own, and is stopped when it reads from the terminal.
-  CommandRun run({"-mc", front + ODD_PROGRAM + " streams '" + folder_.at("streams") + "' & wait $!; echo ended with $?"},
-                 {.on_terminal = true}, "/bin/sh");
+  CommandRun run(
+      {"-mc", front + ODD_PROGRAM + " streams '" + folder_.at("streams") + "' & wait $!; echo ended with $?"},
+      {.on_terminal = true}, "/bin/sh");
   EXPECT_EQ(run.exit_code(), 0) << run.errors();
   EXPECT_THAT(run.output(), HasSubstr("ended with 0\n"));
   expect_right_sum();
