@@ -32,7 +32,7 @@ class Program : public testing::Test {
     fs::copy_file(ODD_PROGRAM, copy_);
     start_.in_child = [this] {
       require(::chdir(folder_.path().c_str()) == 0);
-      ::setenv("PATH", (folder_.path() + ":" + std::getenv("PATH")).c_str(), 1);
+      ::setenv("PATH", (folder_.path() + ":/usr/bin:/bin").c_str(), 1);
     };
   }
   std::string file(const std::string& name, const std::string& text) const {

@@ -39,8 +39,9 @@ void leave_mount_namespace() {
   if (::unshare(CLONE_NEWNS) != 0) {
     require(::unshare(CLONE_NEWNS | CLONE_NEWUSER) == 0);
     write_now("/proc/self/setgroups", "deny");
-    write_now("/proc/self/uid_map", "0 " + std::to_string(user) + " 1");
-    write_now("/proc/self/gid_map", "0 " + std::to_string(group) + " 1");
+    const auto as_root = [](unsigned id) { return std::string("0 ").append(std::to_string(id)).append(" 1"); };
+    write_now("/proc/self/uid_map", as_root(user));
+    write_now("/proc/self/gid_map", as_root(group));
   }
   require(::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0);
 }
