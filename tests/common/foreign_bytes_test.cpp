@@ -66,12 +66,13 @@ TEST(Argument, IsRefusedWhereItIsCutShort) {
 
 TEST(Frame, TakesMemoryForWhatArrivesAndNotForWhatItSays) {
   auto [from, to] = Channel::make_ends();
-  Bytes header;
-  put_argument(header, kFrameMagic);
-  put_argument(header, FrameKind::message);
-  put_argument(header, kEndless);
-  header.insert(header.end(), 100, std::byte{7});
-  ASSERT_EQ(::send(from.get(), header.data(), header.size(), MSG_NOSIGNAL), static_cast<ssize_t>(header.size()));
+  const struct {
+    std::uint32_t magic = kFrameMagic;
+    FrameKind kind = FrameKind::message;
+    std::uint64_t bytes = kEndless;
+    std::array<std::byte, 100> arrived{};
+  } sent;
+  ASSERT_EQ(::send(from.get(), &sent, sizeof(sent), MSG_NOSIGNAL), static_cast<ssize_t>(sizeof(sent)));
   from.reset();
   Channel channel(std::move(to));
   Patience patience(10s);
