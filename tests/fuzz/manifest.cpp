@@ -1,0 +1,17 @@
+// The text file of a checkpoint.
+
+#include "launcher/manifest.hpp"
+
+#include "tests/fuzz/fuzzing.hpp"
+
+using namespace syncrun::detail;
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  fuzzing::accepts(syncrun::ErrorKind::usage, [&] {
+    const Manifest manifest = parse_manifest(fuzzing::text_of(data, size));
+    const Manifest again = parse_manifest(to_text(manifest));
+    fuzzing::expect(again.arrays == manifest.arrays && again.values == manifest.values, "it is read as it was written");
+    for (const auto& array : manifest.arrays) check_name(array.first);  // it becomes part of a file's name
+  });
+  return 0;
+}
