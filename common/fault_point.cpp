@@ -118,7 +118,7 @@ void Fault::strike(std::uint64_t command) const {
     case FaultWay::shared:
       throw Error(ErrorKind::system, what + " wants 4096 bytes of shared memory; all are in use", ENOMEM);
   }
-  for (volatile int turns = 0;;) {
+  for (volatile bool goes_on = true; goes_on;) {
   }
 }
 
