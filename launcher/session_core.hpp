@@ -20,6 +20,7 @@
 #include "common/shared_heap.hpp"
 #include "common/supervisor_link.hpp"
 #include "launcher/birthplace.hpp"
+#include "launcher/heartbeats.hpp"
 #include "launcher/nursery.hpp"
 #include "launcher/profiler.hpp"
 #include "launcher/records.hpp"
@@ -150,6 +151,10 @@ class SessionCore {
   /// Ends the session because of a lost worker, or of a deadline.
   [[noreturn]] void end_with_loss(std::uint64_t id);
   [[noreturn]] void end_with_timeout(std::uint64_t id, Milliseconds limit);
+  [[noreturn]] void fail_late_start();
+  bool await_ends_at_close();
+  /// Where every rank is; `id` is the command that the master waits for.
+  std::vector<RankState> rank_states(std::uint64_t id);
   [[noreturn]] void end_with(const Error& error);
   std::string call_name(std::uint64_t id) const;
   std::string describe_rank(int rank) const;
@@ -166,6 +171,7 @@ class SessionCore {
   ControlBlock control_;
   SharedHeap heap_;
   WaitPolicy policy_;
+  Heartbeats heartbeats_;
   std::optional<WorkerBrood> workers_;
   std::unique_ptr<Nursery> nursery_;
   std::unique_ptr<Profiler> profiler_;

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "common/errors.hpp"
+#include "launcher/rank_report.hpp"
 #include "launcher/session_core.hpp"
 
 namespace syncrun::detail {
@@ -15,10 +16,11 @@ namespace {
 constexpr Milliseconds kCauseLimit = std::chrono::seconds(5);
 constexpr Milliseconds kPeersLimit{100};
 
-/// "rank 1 (cpu1, pid 77) was lost <where>: <cause>", and the last lines it wrote.
+/// "rank 1 (cpu1, pid 77) was lost <where>: <cause>", the last lines it wrote, and where the others were, if known.
 Error lost_error_of(Failure failure, const std::string& who, const std::string& where, int status) {
   std::string message = who + " was lost " + where + ": " + failure.cause;
   for (const auto& line : failure.last_stderr) message += "\n  [rank " + std::to_string(failure.rank) + "] " + line;
+  message += report_of(failure.ranks);
   return {ErrorKind::worker_lost, message, std::move(failure), status};
 }
 
@@ -129,33 +131,6 @@ void SessionCore::end_with_loss(std::uint64_t id) {
   const std::string where =
       is_in_call ? "in call '" + failure.call + "' (phase " + failure.phase + ")" : "(" + failure.phase + ")";
   end_with(lost_error(std::move(failure), where, status));
-}
-
-void SessionCore::end_with_timeout(std::uint64_t id, Milliseconds limit) {
-  const auto released = Clock::now();
-  Failure failure;
-  std::string who;
-  bool blames_a_waiter = false;
-  for (int rank = 0; rank < world_size(); ++rank) {
-    const WorkerSlot& slot = control_.worker(rank);
-    if (slot.done.load() >= id) continue;
-    const std::uint64_t progress = slot.progress.load();
-    const auto phase = phase_of(progress);
-    who += (who.empty() ? "" : "; ") + describe_rank(rank) + " is in phase " + std::string(to_string(phase));
-    if (const int signal = nursery_->stop_signal(rank)) who += ", stopped by " + signal_name(signal);
-    // Ranks that wait for others are not the ones to blame.
-    const bool waits = phase == Phase::collective || phase == Phase::vote;
-    if (failure.rank >= 0 && (waits || !blames_a_waiter)) continue;
-    blames_a_waiter = waits;
-    failure = blame(rank);
-    failure.phase = to_string(phase);
-  }
-  failure.call = call_name(id);
-  failure.cause = "deadline";
-  failure.master_released = released;
-  const std::string message = "call '" + failure.call + "' did not finish within " + std::to_string(limit.count()) +
-                              " ms: " + who + " (--timeout or CallOptions::timeout sets another limit)";
-  end_with(Error(ErrorKind::timeout, message, std::move(failure)));
 }
 
 void SessionCore::end_with(const Error& error) {
