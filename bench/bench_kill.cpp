@@ -1,11 +1,19 @@
-// From SIGKILL of a worker to the release of its peers and of the master, with 1 GiB resident in the worker. The victim
-// is in the middle of a call in which its peers wait for it in a collective.
+// From SIGKILL of a worker to the release of its peers and of the master, and to the exception with its cause, with memory
+// resident in the worker (1 GiB). The victim is in the middle of a call in which its peers wait for it in a collective.
 //
 //   bench_kill --workers 2 --rounds 100
+//   bench_kill --workers 2 --rounds 200 --resident-gib 8 --progress 10    # prints where it is, every 10 rounds
+//
+// Each round touches all of the memory anew: 8 GiB take two to four seconds.
 
 #include <signal.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
+#include <fstream>
+#include <new>
 #include <string>
 #include <thread>
 
@@ -16,13 +24,33 @@ namespace sr = syncrun;
 
 namespace {
 
-constexpr std::size_t kResidentBytes = std::size_t{1} << 30;
+constexpr std::size_t kGibibyte = std::size_t{1} << 30;
 
-/// Rank 0 makes a gigabyte resident and then stays away from the barrier that the others wait in.
-void stay_away(sr::CpuWorker& worker, sr::Comm& comm, sr::Broadcast<const std::int64_t, 1> flag) {
+struct Options {
+  std::size_t workers = 2;
+  std::size_t resident_gib = 1;
+  int rounds = 100;
+  int progress = 0;  // rounds from one line about them to the next; 0: none
+};
+
+std::size_t resident_bytes_of_process() {
+  std::ifstream file("/proc/self/statm");
+  std::size_t pages = 0;
+  std::size_t resident_pages = 0;
+  file >> pages >> resident_pages;
+  return resident_pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+/// Rank 0 makes its memory resident and then stays away from the barrier that the others wait in.
+void stay_away(sr::CpuWorker& worker, sr::Comm& comm, sr::Broadcast<const std::int64_t, 1> flag,
+               std::int64_t resident_bytes) {
   if (worker.rank() != 0) return comm.barrier();
-  auto* memory = static_cast<char*>(std::malloc(kResidentBytes));
-  std::memset(memory, 1, kResidentBytes);
+  const auto bytes = static_cast<std::size_t>(resident_bytes);
+  auto* memory = static_cast<char*>(std::malloc(bytes));
+  if (memory == nullptr) throw std::bad_alloc();
+  std::memset(memory, 1, bytes);
+  __asm__ __volatile__("" : : "r"(memory) : "memory");  // nobody reads it: the compiler would leave it out
+  if (resident_bytes_of_process() < bytes) throw std::runtime_error("the memory is not resident");
   // The master learns that the memory is there by this rank's own hand: the flag is in shared memory.
   *const_cast<volatile std::int64_t*>(flag.data()) = 1;
   for (;;) std::this_thread::sleep_for(std::chrono::seconds(1));
@@ -34,12 +62,14 @@ struct Release {
   double error_us;
 };
 
-Release kill_once(std::size_t workers) {
+Release kill_once(const Options& options) {
+  const std::size_t workers = options.workers;
   sr::Session session({.processes = std::to_string(workers)});
   const auto function = session.function(stay_away, "stay_away");
   const auto flag = session.data<std::int64_t, 1>({1});
-  auto future = function.async(flag);
+  auto future = function.async(flag, static_cast<std::int64_t>(options.resident_gib * kGibibyte));
   while (*const_cast<const volatile std::int64_t*>(flag.span().data()) == 0) {
+    if (future.is_ready()) future.get();  // throws: it could not
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the peers go to sleep in their barrier
@@ -70,36 +100,65 @@ Release kill_once(std::size_t workers) {
   return release;
 }
 
-void print(const char* name, std::size_t workers, std::vector<double> samples) {
-  std::sort(samples.begin(), samples.end());
-  std::printf(
-      "{\"name\": \"%s\", \"impl\": \"syncrun\", \"workers\": %zu, \"median_us\": %.1f, \"p99_us\": %.1f, "
-      "\"max_us\": %.1f, \"samples\": %zu}\n",
-      name, workers, comparators::percentile(samples, 50), comparators::percentile(samples, 99), samples.back(),
-      samples.size());
+class Samples {
+ public:
+  explicit Samples(const char* name) : name_(name) {}
+  void add(double us) { samples_.push_back(us); }
+
+  void print(const Options& options) {
+    std::sort(samples_.begin(), samples_.end());
+    std::printf(
+        "{\"name\": \"%s\", \"impl\": \"syncrun\", \"workers\": %zu, \"resident_gib\": %zu, \"median_us\": %.1f, "
+        "\"p99_us\": %.1f, \"max_us\": %.1f, \"samples\": %zu}\n",
+        name_, options.workers, options.resident_gib, comparators::percentile(samples_, 50),
+        comparators::percentile(samples_, 99), samples_.back(), samples_.size());
+  }
+  /// "kill_master 0.31 0.84 0.90": median, p99 and maximum so far, in ms.
+  std::string so_far() const {
+    auto sorted = samples_;
+    std::sort(sorted.begin(), sorted.end());
+    std::array<char, 96> text{};
+    std::snprintf(text.data(), text.size(), "%s %.2f %.2f %.2f", name_, comparators::percentile(sorted, 50) / 1000,
+                  comparators::percentile(sorted, 99) / 1000, sorted.back() / 1000);
+    return text.data();
+  }
+
+ private:
+  const char* name_;
+  std::vector<double> samples_;
+};
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string name = argv[i];
+    if (name == "--workers") options.workers = std::stoul(argv[i + 1]);
+    if (name == "--rounds") options.rounds = std::stoi(argv[i + 1]);
+    if (name == "--resident-gib") options.resident_gib = std::stoul(argv[i + 1]);
+    if (name == "--progress") options.progress = std::stoi(argv[i + 1]);
+  }
+  return options;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   if (const auto code = sr::serve_if_worker(argc, argv)) return *code;
-  std::size_t workers = 2;
-  int rounds = 100;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    if (std::strcmp(argv[i], "--workers") == 0) workers = std::stoul(argv[i + 1]);
-    if (std::strcmp(argv[i], "--rounds") == 0) rounds = std::stoi(argv[i + 1]);
+  const Options options = parse(argc, argv);
+  Samples master("kill_master");
+  Samples peers("kill_peers");
+  Samples error("kill_exception");
+  for (int round = 1; round <= options.rounds; ++round) {
+    const Release release = kill_once(options);
+    master.add(release.master_us);
+    peers.add(release.peers_us);
+    error.add(release.error_us);
+    if (options.progress == 0 || round % options.progress != 0) continue;
+    std::fprintf(stderr, "%d of %d rounds; median, p99, max in ms: %s; %s; %s\n", round, options.rounds,
+                 master.so_far().c_str(), peers.so_far().c_str(), error.so_far().c_str());
   }
-  std::vector<double> master;
-  std::vector<double> peers;
-  std::vector<double> error;
-  for (int round = 0; round < rounds; ++round) {
-    const Release release = kill_once(workers);
-    master.push_back(release.master_us);
-    peers.push_back(release.peers_us);
-    error.push_back(release.error_us);
-  }
-  print("kill_master", workers, master);
-  print("kill_peers", workers, peers);
-  print("kill_exception", workers, error);
+  master.print(options);
+  peers.print(options);
+  error.print(options);
   return 0;
 }

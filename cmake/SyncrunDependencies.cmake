@@ -5,6 +5,15 @@ find_package(Threads REQUIRED)
 find_package(Boost 1.74 REQUIRED)
 find_package(spdlog REQUIRED)
 
+# Optional: native stacks of workers that hang. Only its header is needed here: it is loaded when a deadline passes, so that
+# no program links it or starts slower for it.
+find_path(SYNCRUN_LIBDW_INCLUDE_DIR elfutils/libdwfl.h DOC "Where elfutils/libdwfl.h of libdw is")
+mark_as_advanced(SYNCRUN_LIBDW_INCLUDE_DIR)
+set(SYNCRUN_HAVE_LIBDW OFF)
+if(SYNCRUN_LIBDW_INCLUDE_DIR)
+  set(SYNCRUN_HAVE_LIBDW ON)
+endif()
+
 # What every part of the library compiles against. Not installed: users see include/ only.
 add_library(syncrun_internal INTERFACE)
 target_include_directories(syncrun_internal INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)

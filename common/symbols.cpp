@@ -68,14 +68,14 @@ std::string symbol_in_file(const std::string& path, std::uint64_t offset) {
   return {};
 }
 
+}  // namespace
+
 std::string demangled(const std::string& symbol) {
   int status = 0;
   const std::unique_ptr<char, void (*)(void*)> name(abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status),
                                                     std::free);
   return status == 0 && name ? name.get() : symbol;
 }
-
-}  // namespace
 
 std::string short_function_name(const std::string& demangled) {
   // "program(Session&)::{lambda(Scattered<float const, 2>)#2}::_FUN(...)": what is left of it is where it stands.

@@ -94,21 +94,27 @@ struct WaitPolicy {
 /// Cores this process may use.
 int usable_cores() noexcept;
 
+/// How long a sleeper sleeps before it looks around.
+inline constexpr Milliseconds kLap{100};
+
 enum class Woken : std::uint8_t { ready, interrupted, expired };
 
 void pause_briefly() noexcept;
 void yield_core() noexcept;
 
 /// Blocks until `ready()`, `interrupted()` or the end of patience. Both are called often and must be cheap; what they
-/// read is written with seq_cst before `bell` is rung.
-template <class Ready, class Interrupted>
-Woken wait_until(Doorbell& bell, WaitPolicy& policy, Patience& patience, Ready&& ready, Interrupted&& interrupted) {
+/// read is written with seq_cst before `bell` is rung. `on_lap(now)` is called about once per kLap, from the first on: what
+/// is over by then does not pay for it.
+template <class Ready, class Interrupted, class OnLap>
+Woken wait_until(Doorbell& bell, WaitPolicy& policy, Patience& patience, Ready&& ready, Interrupted&& interrupted,
+                 OnLap&& on_lap) {
   constexpr int kLooksPerClock = 32;
   if (ready()) return Woken::ready;
   auto now = Clock::now();
   bool spins = policy.shall_spin();
   const auto spin_until = now + policy.spin_for;
   const auto awake_until = now + policy.awake_for;
+  auto lap_over = now + kLap;
   for (;;) {
     if (spins && now >= spin_until) {
       policy.spun(false);
@@ -129,14 +135,23 @@ Woken wait_until(Doorbell& bell, WaitPolicy& policy, Patience& patience, Ready&&
     if (interrupted()) return ready() ? Woken::ready : Woken::interrupted;
     now = Clock::now();
     if (now < awake_until) continue;
+    if (now >= lap_over) {
+      on_lap(now);
+      lap_over = now + kLap;
+    }
     if (patience.is_over(now)) return Woken::expired;
 
     const std::uint32_t seen = bell.rings.load(std::memory_order_seq_cst);
     bell.sleepers.fetch_add(1, std::memory_order_seq_cst);
-    if (!ready() && !interrupted()) bell.sleep(seen, std::chrono::milliseconds(100));
+    if (!ready() && !interrupted()) bell.sleep(seen, kLap);
     bell.sleepers.fetch_sub(1, std::memory_order_seq_cst);
     if (ready()) return Woken::ready;
   }
+}
+
+template <class Ready, class Interrupted>
+Woken wait_until(Doorbell& bell, WaitPolicy& policy, Patience& patience, Ready&& ready, Interrupted&& interrupted) {
+  return wait_until(bell, policy, patience, ready, interrupted, [](Clock::time_point) {});
 }
 
 }  // namespace syncrun::detail

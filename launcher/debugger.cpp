@@ -9,20 +9,18 @@
 
 namespace syncrun::detail {
 
-namespace {
-bool is_traced(int pid) {
+int tracer_of(int pid) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");
   for (std::string line; std::getline(status, line);) {
-    if (line.rfind("TracerPid:", 0) == 0) return std::stoi(line.substr(10)) != 0;
+    if (line.rfind("TracerPid:", 0) == 0) return std::stoi(line.substr(10));
   }
-  return false;
+  return 0;
 }
-}  // namespace
 
 bool is_debugged(const Nursery& nursery) {
-  if (is_traced(::getpid())) return true;
+  if (tracer_of(::getpid()) != 0) return true;
   for (int child = 0; child < nursery.size(); ++child) {
-    if (is_traced(nursery.pid(child))) return true;
+    if (tracer_of(nursery.pid(child)) != 0) return true;
   }
   return false;
 }

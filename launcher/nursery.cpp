@@ -28,8 +28,6 @@ namespace {
 constexpr Milliseconds kReapLimit = std::chrono::seconds(5);
 // How often to look again at a zombie that a debugger holds, or after the kernel refused to wait.
 constexpr Milliseconds kRetryLap{50};
-// How often a wait looks at the clock.
-constexpr Milliseconds kLap{100};
 // At the end, how long the reader of children's output may take nothing: after healthy ends, and when an error waits for
 // it. And how long it may take in all.
 constexpr Milliseconds kReaderLimit = std::chrono::seconds(2);

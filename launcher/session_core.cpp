@@ -17,6 +17,7 @@
 #include "common/reduce.hpp"
 #include "launcher/debugger.hpp"
 #include "launcher/describe.hpp"
+#include "launcher/rank_report.hpp"
 
 namespace syncrun::detail {
 
@@ -153,26 +154,12 @@ void SessionCore::await_ready() {
   const auto lost = [&] { return header.lost.load(std::memory_order_seq_cst) != 0; };
   // Never spinning here: starting takes milliseconds, and the workers want the cores.
   WaitPolicy policy = WaitPolicy::yielding();
-  const Woken woken = wait_until(header.to_master, policy, patience, ready, lost);
+  const auto look = [this](Clock::time_point now) { heartbeats_.look(control_, now); };
+  const Woken woken = wait_until(header.to_master, policy, patience, ready, lost, look);
   if (woken == Woken::interrupted) fail_start(static_cast<int>(header.lost.load()) - 1);
   if (failed >= 0) fail_start(failed);
   if (woken == Woken::ready) return;
-
-  std::string missing;
-  int first = -1;
-  for (int rank = 0; rank < world_size(); ++rank) {
-    if (control_.worker(rank).start.load() == StartState::ready) continue;
-    if (first < 0) first = rank;
-    missing +=
-        (missing.empty() ? "" : ", ") + describe_rank(rank) + " (phase " + phase_name(rank) + describe_stop(rank) + ")";
-  }
-  Failure failure = blame(first);
-  failure.phase = phase_name(first);
-  failure.cause = "deadline";
-  throw Error(ErrorKind::timeout,
-              missing + " did not start within " + std::to_string(settings_.start_timeout.count()) +
-                  " ms (--start-timeout or SessionOptions::start_timeout sets another limit)",
-              std::move(failure));
+  fail_late_start();
 }
 
 SessionCore::~SessionCore() {
@@ -351,10 +338,11 @@ void SessionCore::drain(std::uint64_t last) {
       return behind == world_size();
     };
     const auto lost = [&] { return header.lost.load(std::memory_order_seq_cst) != 0; };
-    Woken woken = wait_until(header.to_master, policy_, patience, done, lost);
+    const auto look = [this](Clock::time_point now) { heartbeats_.look(control_, now); };
+    Woken woken = wait_until(header.to_master, policy_, patience, done, lost, look);
     while (woken == Woken::expired && is_debugged(*nursery_)) {
       patience = Patience(limit);
-      woken = wait_until(header.to_master, policy_, patience, done, lost);
+      woken = wait_until(header.to_master, policy_, patience, done, lost, look);
     }
     if (woken == Woken::interrupted) {
       end_with_loss(id);
@@ -489,20 +477,24 @@ void SessionCore::close() {
     publish();
     drained_ = last_published();
   }
-  const bool in_time = nursery_->await_all_ends(settings_.grace);
-  std::vector<std::string> stops;
-  for (int rank = 0; rank < world_size(); ++rank) stops.push_back(describe_stop(rank));
-  if (!in_time) nursery_->kill_all();
+  std::vector<RankState> states;  // where there is somebody who does not end
+  if (!await_ends_at_close()) {
+    states = rank_states(last_published());
+    take_stacks(states);
+    nursery_->kill_all();
+  }
   std::optional<Error> failure;
   for (int rank = 0; rank < world_size() && !failure; ++rank) {
     const auto status = await_cause(rank);
     if (status == 0 || status == kUnknownStatus) continue;
     Failure loss = describe_loss(rank, status);
     loss.phase = to_string(Phase::close);
-    if (!in_time) {
+    const bool was_killed = !states.empty() && states[static_cast<std::size_t>(rank)].end.empty();
+    if (was_killed) {
       loss.cause = "did not end within " + std::to_string(settings_.grace.count()) + " ms and was killed" +
-                   stops[static_cast<std::size_t>(rank)];
+                   stop_suffix(states[static_cast<std::size_t>(rank)].stop_signal);
     }
+    loss.ranks = states;
     failure = lost_error(std::move(loss), "while closing (phase close)", status);
   }
   const auto dropped = dropped_failure_;

@@ -22,6 +22,7 @@
 #include "common/shared_heap.hpp"
 #include "common/supervisor_link.hpp"
 #include "launcher/birthplace.hpp"
+#include "launcher/heartbeats.hpp"
 #include "launcher/nursery.hpp"
 #include "launcher/profiler.hpp"
 #include "launcher/records.hpp"
@@ -159,6 +160,10 @@ class SessionCore {
   /// Ends the session because of a lost worker, unless that can be replaced; or of a deadline.
   void end_with_loss(std::uint64_t id);
   [[noreturn]] void end_with_timeout(std::uint64_t id, Milliseconds limit);
+  [[noreturn]] void fail_late_start();
+  bool await_ends_at_close();
+  /// Where every rank is; `id` is the command that the master waits for.
+  std::vector<RankState> rank_states(std::uint64_t id);
   [[noreturn]] void end_with(const Error& error);
   // SessionOptions::on_worker_lost = respawn; see recovery.cpp.
   struct Stranded {
@@ -180,8 +185,7 @@ class SessionCore {
   std::string call_name(std::uint64_t id) const;
   std::string describe_rank(int rank) const;
   /// ", stopped by SIGSTOP (...)" if it stands still.
-  std::string describe_stop(int rank) const;
-  bool only_waits(int rank, std::uint64_t id) const;
+  bool is_behind(int rank, std::uint64_t id) const;
   std::string phase_name(int rank) const;
   std::string cause_of(int rank, std::optional<int> wait_status) const;
   /// Who it is: rank, process and device.
@@ -200,6 +204,7 @@ class SessionCore {
   ControlBlock control_;
   SharedHeap heap_;
   WaitPolicy policy_;
+  Heartbeats heartbeats_;
   std::optional<WorkerBrood> workers_;
   std::unique_ptr<Nursery> nursery_;
   std::unique_ptr<Profiler> profiler_;

@@ -9,6 +9,7 @@
 
 #include "common/errors.hpp"
 #include "launcher/describe.hpp"
+#include "launcher/rank_report.hpp"
 #include "launcher/session_core.hpp"
 
 namespace syncrun::detail {
@@ -43,7 +44,8 @@ Error SessionCore::lost_error(const std::string& who, Failure failure, const std
                               const std::string& report) {
   std::string message = who + " was lost " + where + ": " + failure.cause;
   for (const auto& line : failure.last_stderr) message += "\n  [rank " + std::to_string(failure.rank) + "] " + line;
-  return {ErrorKind::worker_lost, message + report, std::move(failure), wait_status};
+  message += report_of(failure.ranks) + report;
+  return {ErrorKind::worker_lost, message, std::move(failure), wait_status};
 }
 
 std::optional<int> SessionCore::await_cause(int rank) const { return nursery_->await_end(rank, kCauseLimit); }
@@ -53,11 +55,6 @@ void SessionCore::fail_start(int rank) {
   Failure failure = describe_loss(rank, status);
   const std::string where = "while starting (phase " + failure.phase + ")";
   throw lost_error(std::move(failure), where, status);
-}
-
-std::string SessionCore::describe_stop(int rank) const {
-  const int signal = nursery_->stop_signal(rank);
-  return signal == 0 ? std::string() : ", stopped by " + signal_name(signal);
 }
 
 std::string SessionCore::phase_name(int rank) const {
@@ -183,48 +180,6 @@ void SessionCore::end_with_loss(std::uint64_t id) {
     return replace_lost(std::move(failure), where, status.value_or(0), Milliseconds(control_.command(id).timeout_ms));
   }
   end_with(lost_error(std::move(failure), where, status));
-}
-
-/// Whether it does nothing but wait for others: it has come as far as any of them in the command's collectives, and is
-/// not stopped.
-bool SessionCore::only_waits(int rank, std::uint64_t id) const {
-  const auto steps_of = [&](int one) {
-    const WorkerSlot& slot = control_.worker(one);
-    return slot.collective_command.load() == id ? slot.collective_step.load() : 0;
-  };
-  const Phase phase = phase_of(control_.worker(rank).progress.load());
-  if (phase != Phase::collective && phase != Phase::vote && phase != Phase::communicator) return false;
-  for (int other = 0; other < world_size(); ++other) {
-    if (steps_of(other) > steps_of(rank)) return false;
-  }
-  return nursery_->stop_signal(rank) == 0;
-}
-
-void SessionCore::end_with_timeout(std::uint64_t id, Milliseconds limit) {
-  const auto released = Clock::now();
-  Failure failure;
-  std::string who;
-  bool blames_a_waiter = false;
-  for (int rank = 0; rank < world_size(); ++rank) {
-    const WorkerSlot& slot = control_.worker(rank);
-    if (slot.done.load() >= id) continue;
-    const std::uint64_t progress = slot.progress.load();
-    const auto phase = phase_of(progress);
-    who += (who.empty() ? "" : "; ") + describe_rank(rank) + " is in phase " + std::string(to_string(phase));
-    who += describe_stop(rank);
-    // Ranks that wait for others are not the ones to blame.
-    const bool waits = only_waits(rank, id);
-    if (failure.rank >= 0 && (waits || !blames_a_waiter)) continue;
-    blames_a_waiter = waits;
-    failure = blame(rank);
-    failure.phase = to_string(phase);
-  }
-  failure.call = call_name(id);
-  failure.cause = "deadline";
-  failure.master_released = released;
-  const std::string message = "call '" + failure.call + "' did not finish within " + std::to_string(limit.count()) +
-                              " ms: " + who + " (--timeout or CallOptions::timeout sets another limit)";
-  end_with(Error(ErrorKind::timeout, message, std::move(failure)));
 }
 
 void SessionCore::end_with(const Error& error) {

@@ -24,6 +24,7 @@ namespace {
 
 /// End of file means the master is gone.
 void live_and_watch(pthread_mutex_t* life, std::atomic<bool>& holds, FileDescriptor socket) {
+  ::pthread_setname_np(::pthread_self(), "syncrun-life");  // stacks leave it out by that
   if (life != nullptr) hold_life(*life);
   // Each thread has a death signal of its own; see die_with.
   check_system(::prctl(PR_SET_PDEATHSIG, SIGCONT), "prctl(PR_SET_PDEATHSIG)");
@@ -34,6 +35,18 @@ void live_and_watch(pthread_mutex_t* life, std::atomic<bool>& holds, FileDescrip
     const auto count = ::recv(socket.get(), &byte, 1, 0);
     if (count == 0 || (count < 0 && errno != EINTR)) die_with_group();
   }
+}
+
+// Whether this process leads a group that ends with it.
+std::atomic<bool> leads_family{false};
+
+/// The last thing that a worker does when it ends by itself, after its exit handlers and static destructors: ends what its
+/// bodies have left running. The master does so too when it buries the worker; but it may be killed just before.
+[[gnu::destructor]] void end_family() noexcept {
+  const pid_t self = ::getpid();
+  if (!leads_family || ::getpgrp() != self) return;
+  // Out of the group first, and into the master's, since all that are in it go.
+  if (::setpgid(0, ::getpgid(::getppid())) == 0) ::kill(-self, SIGKILL);
 }
 
 }  // namespace
@@ -62,6 +75,7 @@ void die_with(pid_t master) {
   ::sigfillset(&action.sa_mask);
   check_system(::sigaction(death_signal, &action, nullptr), "cannot handle the signal of the master's death");
   check_system(::prctl(PR_SET_PDEATHSIG, death_signal), "prctl(PR_SET_PDEATHSIG)");
+  leads_family = true;
   if (::getppid() != master) die_with_group();
 }
 

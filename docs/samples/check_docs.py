@@ -5,8 +5,9 @@ A code block of C++ or CMake stands under a comment that names the file, and the
 block of output under one that names the command it was printed by:
 
     <!-- sample: tour_first.cpp [all] -->         from // [all] to // [/all]; the whole file without a region
-    <!-- run: syncrun -n 3 ./tour_first -->       standard output and error; process ids may differ. Without the line
-                                                  of `syncrun` about devices, unless SYNCRUN_QUIET is unset (env -u)
+    <!-- run: syncrun -n 3 ./tour_first -->       standard output and error; process ids, ages and native stacks may
+                                                  differ. Without the line of `syncrun` about devices, unless
+                                                  SYNCRUN_QUIET is unset (env -u)
 
 and a block of differences under one that names two files, and maybe which of their differences:
 
@@ -79,7 +80,10 @@ def output_of(command: str, folder: Path, syncrun: str) -> str:
     return done.stdout + code
 
 
-def without_pids(text: str) -> str:
+def comparable(text: str) -> str:
+    """Without what differs from run to run and from machine to machine: process ids, ages, stacks."""
+    text = re.sub(r"^    (#\d+ |thread \d+ |\.\.\. and \d+ more|no stack: ).*\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r", no progress for [\d.]+ s", "", text)
     return re.sub(r"\bpid \d+", "pid N", text)
 
 
@@ -127,7 +131,7 @@ class Check:
                     self.complain(document, text, match.start(), f"a link that leads nowhere: {match['target']}")
 
     def outputs(self, document: Path, folder: Path, syncrun: str) -> None:
-        same = lambda shown, printed: without_pids(shown) == without_pids(printed)  # noqa: E731
+        same = lambda shown, printed: comparable(shown) == comparable(printed)  # noqa: E731
         self.blocks(document, "run", lambda what: output_of(what, folder, syncrun), same)
 
 

@@ -26,6 +26,25 @@ enum class ErrorKind {
 /// The word for a kind, as it stands in messages: "usage", "worker lost", ...
 std::string_view to_string(ErrorKind kind) noexcept;
 
+/// Where a worker was when a deadline passed.
+struct RankState {
+  int rank = -1;
+  int pid = 0;
+  std::string device;         ///< Such as "cpu3".
+  std::string call;           ///< The call it was in, or that it was to begin next; empty outside any.
+  std::string phase;          ///< What it was doing: "function", "collective", "idle", ...
+  bool has_finished = false;  ///< It was done with the call that is late.
+  bool is_behind = false;     ///< Others had come further in the call's collectives: they wait for it.
+  /// The age of its heartbeat: it was not seen to move for at least this long, and for about 0.1 s more at most if it
+  /// was watched all the time. 0: it was seen to move, or the deadline was too short to tell.
+  std::chrono::milliseconds no_progress_for{0};
+  int stop_signal = 0;             ///< The signal it stood still by (SIGSTOP, ...), or 0.
+  int tracer = 0;                  ///< The process id of the debugger that traced it, or 0.
+  std::string end;                 ///< How it had ended by then, such as "exited with code 0"; empty: it was alive.
+  std::vector<std::string> stack;  ///< The native stacks of its threads, innermost frame first, a line each.
+  std::string no_stack;            ///< Why there is none of a worker that is to blame; empty where none was wanted.
+};
+
 /// Which worker failed, where it was, and why: the first failure of a call or of a session.
 struct Failure {
   int rank = -1;                         ///< Rank of the worker, or -1 where no single worker is to blame.
@@ -44,6 +63,7 @@ struct Failure {
   std::vector<std::string> undefined;
   std::vector<std::string> restored;  ///< Shared variables that a new worker was given from a peer's copy.
   int respawned_pid = 0;              ///< Process id of the new worker that has the rank now; 0: there is none.
+  std::vector<RankState> ranks;  ///< After a deadline: where every rank was, by rank. Empty otherwise.
   int producer = -1;  ///< Index of the producer to blame, or -1; `call` is its queue. Of a task `call` is the name.
 };
 

@@ -24,6 +24,7 @@ package_of() {
     googletest) echo libgtest-dev libgmock-dev ;;
     benchmark) echo libbenchmark-dev ;;
     zlib) echo zlib1g-dev ;;
+    libdw) echo libdw-dev ;;
     blas) echo libopenblas-dev ;;
     *) echo "$1" ;;
   esac
@@ -38,7 +39,7 @@ missing() {
   # Without the tools, nobody can be asked about the libraries.
   if ! command -v g++ >/dev/null || ! command -v cmake >/dev/null || ! command -v ninja >/dev/null; then
     printf 'required %s\n' boost spdlog googletest
-    printf 'optional %s\n' benchmark zlib blas
+    printf 'optional %s\n' benchmark zlib libdw blas
     return
   fi
   local folder

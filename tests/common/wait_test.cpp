@@ -7,6 +7,7 @@
 
 #include <new>
 #include <thread>
+#include <vector>
 
 namespace {
 
@@ -63,6 +64,32 @@ TEST_P(Waiting, EndsAtTheDeadline) {
             Woken::expired);
   EXPECT_GE(Clock::now() - start, 50ms);
   EXPECT_LT(Clock::now() - start, 2s);
+}
+
+TEST_P(Waiting, LooksAroundOncePerLapFromTheFirstOn) {
+  const auto laps_within = [&](Milliseconds limit) {
+    std::vector<Clock::time_point> laps{Clock::now()};
+    Patience patience(limit);
+    wait_until(
+        words.bell, policy, patience, [] { return false; }, [] { return false; },
+        [&](Clock::time_point now) { laps.push_back(now); });
+    for (std::size_t lap = 1; lap < laps.size(); ++lap) EXPECT_GE(laps[lap] - laps[lap - 1], kLap);
+    return laps.size() - 1;
+  };
+  EXPECT_GE(laps_within(5 * kLap), 1U);
+  EXPECT_LE(laps_within(5 * kLap), 6U);
+}
+
+TEST_P(Waiting, DoesNotLookAroundInAShortWait) {
+  int laps = 0;
+  Patience patience(10s);
+  const auto start = Clock::now();
+  const auto woken = wait_until(
+      words.bell, policy, patience, [&] { return Clock::now() - start > kLap / 4; }, [] { return false; },
+      [&](Clock::time_point) { ++laps; });
+  EXPECT_EQ(woken, Woken::ready);
+  // On a machine that others use too it may have been a long one after all.
+  EXPECT_TRUE(laps == 0 || Clock::now() - start >= kLap);
 }
 
 TEST_P(Waiting, PingPongLosesNoWakeUp) {

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <syncrun/syncrun.hpp>
 
+#include "tests/fault/long_programs.hpp"
 #include "tests/fault/scene.hpp"
 #include "tests/fault/ways_to_die.hpp"
 
@@ -129,6 +130,7 @@ void add_up(Session& session) {
 
 int run_program(int argc, char** argv) {
   const std::string name = argv[2];
+  if (const auto code = run_long_program(name, argc, argv)) return *code;
   const SessionOptions options{.timeout = 30s, .start_timeout = 20s};
   if (name == "hang") return run(argc, argv, hang, options);
   if (name == "idle") return run(argc, argv, idle, options);

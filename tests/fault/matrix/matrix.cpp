@@ -111,7 +111,7 @@ void expect_verdict(const Cell& cell, const std::string& verdict, const std::str
   EXPECT_THAT(verdict, HasSubstr(who));
   switch (outcome_of(cell)) {
     case Outcome::deadline:
-      EXPECT_THAT(verdict, HasSubstr(who + (is_start(cell.phase) ? " (phase " : " is in phase ") + cell.phase));
+      EXPECT_THAT(verdict, HasSubstr(who + " is in phase " + cell.phase));
       EXPECT_THAT(
           verdict,
           HasSubstr((is_start(cell.phase) ? "did not start within " : "call 'work' did not finish within ") + limit));

@@ -1,0 +1,109 @@
+// What a session does when a deadline passes: looks where every rank is, says who keeps the others, and ends.
+
+#include <algorithm>
+#include <utility>
+
+#include "common/errors.hpp"
+#include "launcher/debugger.hpp"
+#include "launcher/rank_report.hpp"
+#include "launcher/session_core.hpp"
+
+namespace syncrun::detail {
+
+/// In the collectives of a command: somebody waits for it, whatever it waits for itself.
+bool SessionCore::is_behind(int rank, std::uint64_t id) const {
+  const auto steps_of = [&](int one) {
+    const WorkerSlot& slot = control_.worker(one);
+    return slot.collective_command.load() == id ? slot.collective_step.load() : 0;
+  };
+  for (int other = 0; other < world_size(); ++other) {
+    if (steps_of(other) > steps_of(rank)) return true;
+  }
+  return false;
+}
+
+std::vector<RankState> SessionCore::rank_states(std::uint64_t id) {
+  const auto now = Clock::now();
+  heartbeats_.look(control_, now);
+  std::vector<RankState> states;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    const WorkerSlot& slot = control_.worker(rank);
+    const std::uint64_t progress = slot.progress.load();
+    const std::uint64_t at = command_of(progress);
+    RankState state;
+    state.rank = rank;
+    state.pid = nursery_->pid(rank);
+    state.device = device_names_[static_cast<std::size_t>(rank)];
+    state.phase = to_string(phase_of(progress));
+    state.has_finished = slot.done.load() >= id;
+    state.is_behind = is_behind(rank, id);
+    if (phase_of(progress) == Phase::idle) {
+      if (!state.has_finished && id > drained_) state.call = call_name(id);
+    } else if (at > drained_ && at <= last_published()) {
+      state.call = call_name(at);
+    }
+    state.no_progress_for = heartbeats_.age(rank, now);
+    state.stop_signal = nursery_->stop_signal(rank);
+    state.tracer = tracer_of(state.pid);
+    if (const auto status = nursery_->await_end(rank, Milliseconds(0))) state.end = describe_status(*status);
+    states.push_back(std::move(state));
+  }
+  return states;
+}
+
+void SessionCore::end_with_timeout(std::uint64_t id, Milliseconds limit) {
+  const auto released = Clock::now();
+  auto states = rank_states(id);
+  const int culprit = culprit_of(states);
+  Failure failure;
+  std::string message;
+  if (culprit >= 0) {
+    failure = blame(culprit);
+    failure.phase = states[static_cast<std::size_t>(culprit)].phase;
+    failure.last_stderr = nursery_->last_stderr(culprit);
+    message =
+        describe_rank(culprit) + " " + describe_phase(states[static_cast<std::size_t>(culprit)]) + " at the deadline: ";
+  }
+  take_stacks(states);
+  failure.call = call_name(id);
+  failure.cause = "deadline";
+  failure.master_released = released;
+  message += "call '" + failure.call + "' did not finish within " + std::to_string(limit.count()) +
+             " ms (--timeout or CallOptions::timeout sets another limit)";
+  for (const auto& line : failure.last_stderr) message += "\n  [rank " + std::to_string(culprit) + "] " + line;
+  message += report_of(states);
+  failure.ranks = std::move(states);
+  end_with(Error(ErrorKind::timeout, message, std::move(failure)));
+}
+
+void SessionCore::fail_late_start() {
+  auto states = rank_states(1);
+  for (auto& state : states) state.has_finished = control_.worker(state.rank).start.load() == StartState::ready;
+  const int culprit = std::max(culprit_of(states), 0);
+  take_stacks(states);
+  Failure failure = blame(culprit);
+  failure.phase = states[static_cast<std::size_t>(culprit)].phase;
+  failure.cause = "deadline";
+  failure.last_stderr = nursery_->last_stderr(culprit);
+  std::string message = describe_rank(culprit) + " " + describe_phase(states[static_cast<std::size_t>(culprit)]) +
+                        " at the deadline: it did not start within " + std::to_string(settings_.start_timeout.count()) +
+                        " ms (--start-timeout or SessionOptions::start_timeout sets another limit)";
+  for (const auto& line : failure.last_stderr) message += "\n  [rank " + std::to_string(culprit) + "] " + line;
+  message += report_of(states);
+  failure.ranks = std::move(states);
+  throw Error(ErrorKind::timeout, message, std::move(failure));
+}
+
+/// False if the grace period passes first.
+bool SessionCore::await_ends_at_close() {
+  Patience patience(settings_.grace);
+  heartbeats_.look(control_, Clock::now());
+  const Milliseconds lap = std::min(kLap, settings_.grace);
+  while (!nursery_->await_all_ends(lap)) {
+    heartbeats_.look(control_, Clock::now());
+    if (settings_.grace.count() == 0 || patience.is_over()) return false;
+  }
+  return true;
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,377 @@
+// What a deadline reports: the rank to blame first, then where every rank is, and the stacks of those that are stuck.
+
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <sstream>
+#include <thread>
+
+#include "tests/fault/scene.hpp"
+#include "tests/fault/ways_to_die.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using testing::Contains;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using testing::StartsWith;
+
+constexpr auto kDeadline = 500ms;
+
+// Outside any anonymous namespace's inlining: their names are looked for in stacks.
+[[gnu::noinline]] void spin_for_ever() {
+  for (std::atomic<int> i = 0;; ++i) {
+  }
+}
+
+[[gnu::noinline]] void sleep_for_ever() {
+  for (;;) ::pause();
+}
+
+void spin_before_barrier(CpuWorker& worker, Comm& comm, int rank) {
+  if (worker.rank() == rank) {
+    std::fprintf(stderr, "about to spin\n");
+    spin_for_ever();
+  }
+  comm.barrier();
+}
+
+std::string who(int rank, const std::vector<int>& pids) {
+  return "rank " + std::to_string(rank) + " (cpu" + std::to_string(rank) + ", pid " +
+         std::to_string(pids[static_cast<std::size_t>(rank)]) + ")";
+}
+std::string first_line_of(const Error& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+class DeadlineReport : public testing::TestWithParam<int> {
+ protected:
+  int size() const { return GetParam(); }
+  int last() const { return GetParam() - 1; }
+  SessionOptions options() const { return workers(GetParam()); }
+
+  const RankState& state(const Error& error, int rank) {
+    EXPECT_EQ(error.failure().ranks.size(), static_cast<std::size_t>(size())) << error.what();
+    static const RankState nothing;
+    if (error.failure().ranks.size() != static_cast<std::size_t>(size())) return nothing;
+    return error.failure().ranks[static_cast<std::size_t>(rank)];
+  }
+
+  /// The first line names the rank, process, device, call, phase and the cause, and is short.
+  void expect_first_line(const Error& error, int rank, const std::string& phase, const std::string& call,
+                         const std::vector<int>& pids, std::chrono::milliseconds limit = kDeadline) {
+    EXPECT_EQ(error.kind(), ErrorKind::timeout) << error.what();
+    EXPECT_EQ(first_line_of(error), who(rank, pids) + " is in phase " + phase + " at the deadline: call '" + call +
+                                        "' did not finish within " + std::to_string(limit.count()) +
+                                        " ms (--timeout or CallOptions::timeout sets another limit)");
+    EXPECT_EQ(error.failure().cause, "deadline");
+    EXPECT_EQ(error.failure().rank, rank);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Workers, DeadlineReport, testing::Values(1, 2, 4), testing::PrintToStringParamName());
+
+/// Stacks need libdw, and a system that lets a process trace its children.
+#define SKIP_WITHOUT_STACK(state) \
+  if (!(state).no_stack.empty()) GTEST_SKIP() << "no stacks here: " << (state).no_stack
+
+TEST_P(DeadlineReport, SaysOfEveryRankWhereItIs) {
+  Session session(options());
+  const auto pids = session.worker_pids();
+  const auto f = session.function(spin_before_barrier, "f");
+  const Error error = error_of([&] { f(last(), {.timeout = kDeadline}); });
+  expect_first_line(error, last(), "function", "f", pids);
+  for (int rank = 0; rank < size(); ++rank) {
+    const RankState& there = state(error, rank);
+    EXPECT_EQ(there.rank, rank);
+    EXPECT_EQ(there.pid, pids[static_cast<std::size_t>(rank)]);
+    EXPECT_EQ(there.device, "cpu" + std::to_string(rank));
+    EXPECT_EQ(there.call, "f");
+    EXPECT_EQ(there.phase, rank == last() ? "function" : "collective");
+    EXPECT_FALSE(there.has_finished);
+    EXPECT_EQ(there.stop_signal, 0);
+    EXPECT_EQ(there.tracer, 0);
+    EXPECT_EQ(there.end, "");
+    EXPECT_THAT(error.what(), HasSubstr("\n  " + who(rank, pids) + " is in phase " + there.phase + ", call 'f'"));
+  }
+  // The lines after the first are indented: a reader (and `syncrun`) sees where the next message begins.
+  std::istringstream lines(error.what());
+  std::string line;
+  std::getline(lines, line);
+  while (std::getline(lines, line)) EXPECT_THAT(line, StartsWith("  "));
+}
+
+TEST_P(DeadlineReport, HasTheLastLinesOfTheRankToBlame) {
+  Session session(options());
+  const auto f = session.function(spin_before_barrier, "f");
+  const Error error = error_of([&] { f(last(), {.timeout = kDeadline}); });
+  EXPECT_THAT(error.failure().last_stderr, Contains("about to spin"));
+  EXPECT_THAT(error.what(), HasSubstr("\n  [rank " + std::to_string(last()) + "] about to spin\n"));
+}
+
+TEST_P(DeadlineReport, HasTheStackOfTheRankToBlame) {
+  Session session(options());
+  const auto f = session.function(spin_before_barrier, "f");
+  const Error error = error_of([&] { f(last(), {.timeout = kDeadline}); });
+  SKIP_WITHOUT_STACK(state(error, last()));
+  EXPECT_THAT(state(error, last()).stack, Contains(HasSubstr("spin_for_ever")));
+  EXPECT_THAT(error.what(), ContainsRegex("\n    #[0-9]+ [^\n]*spin_for_ever"));
+  for (int rank = 0; rank < last(); ++rank) EXPECT_THAT(state(error, rank).stack, IsEmpty()) << "it only waits";
+}
+
+TEST_P(DeadlineReport, NamesAWorkerThatIsStoppedInItsBody) {
+  Session session(options());
+  const auto pids = session.worker_pids();
+  const Board board(session);
+  const auto f = session.function(
+      +[](CpuWorker& worker, Comm& comm, int rank, BoardView board) {
+        if (worker.rank() == rank) {
+          field(board, 0).store(1);
+          sleep_for_ever();
+        }
+        comm.barrier();
+      },
+      "f");
+  auto future = f.async(last(), board.data(), {.timeout = kDeadline});
+  ASSERT_TRUE(board.reaches(0, 1));
+  stop(pids.back());
+  const Error error = error_of([&] { future.get(); });
+  expect_first_line(error, last(), "function, stopped by SIGSTOP", "f", pids);
+  EXPECT_EQ(error.failure().phase, "function");
+  EXPECT_EQ(state(error, last()).stop_signal, SIGSTOP);
+  SKIP_WITHOUT_STACK(state(error, last()));
+  EXPECT_THAT(state(error, last()).stack, Contains(HasSubstr("sleep_for_ever")));
+}
+
+/// Passes a first barrier when all have come, and waits in a second one for the stopped one, which is still in the first.
+void meet_twice(CpuWorker& worker, Comm& comm, int rank, BoardView board) {
+  if (worker.rank() != rank) {
+    while (field(board, 1).load() == 0) ::usleep(1000);
+  }
+  field(board, 0).fetch_add(1);
+  comm.barrier();
+  comm.barrier();
+}
+
+TEST_P(DeadlineReport, NamesAWorkerThatIsStoppedInACollectiveBeforeThoseThatWaitForIt) {
+  if (size() == 1) GTEST_SKIP() << "one rank has nobody to wait for";
+  Session session(options());
+  const auto pids = session.worker_pids();
+  Board board(session);
+  const auto f = session.function(meet_twice, "f");
+  auto future = f.async(last(), board.data(), {.timeout = kDeadline});
+  ASSERT_TRUE(board.reaches(0, 1));
+  ASSERT_TRUE(falls_asleep(pids.back()));
+  stop(pids.back());
+  board.set(1, 1);
+  ASSERT_TRUE(board.reaches(0, size()));
+  const Error error = error_of([&] { future.get(); });
+  expect_first_line(error, last(), "collective, stopped by SIGSTOP", "f", pids);
+  for (int rank = 0; rank < size(); ++rank) EXPECT_EQ(state(error, rank).phase, "collective");
+  SKIP_WITHOUT_STACK(state(error, last()));
+  EXPECT_THAT(state(error, last()).stack, Contains(HasSubstr("meet_twice")));
+}
+
+TEST_P(DeadlineReport, NamesAWorkerThatWasStoppedWhileIdle) {
+  Session session(options());
+  const auto pids = session.worker_pids();
+  const auto f = session.function(
+      +[](Comm& comm) { comm.barrier(); }, "f");
+  f();
+  stop(pids.back());
+  const Error error = error_of([&] { f({.timeout = kDeadline}); });
+  expect_first_line(error, last(), "idle, stopped by SIGSTOP", "f", pids);
+  EXPECT_THAT(error.what(), HasSubstr("is in phase idle, stopped by SIGSTOP, before call 'f'"));
+  SKIP_WITHOUT_STACK(state(error, last()));
+  EXPECT_THAT(state(error, last()).stack, Not(IsEmpty()));
+}
+
+TEST_P(DeadlineReport, SaysWhoHasFinished) {
+  if (size() == 1) GTEST_SKIP() << "one rank is the one that hangs";
+  Session session(options());
+  const auto f = session.function(
+      +[](CpuWorker& worker, int rank) {
+        if (worker.rank() == rank) spin_for_ever();
+      },
+      "f");
+  const Error error = error_of([&] { f(last(), {.timeout = kDeadline}); });
+  EXPECT_TRUE(state(error, 0).has_finished);
+  EXPECT_EQ(state(error, 0).phase, "idle");
+  EXPECT_THAT(error.what(), HasSubstr("has finished, is in phase idle"));
+}
+
+// ---- heartbeats -----------------------------------------------------------------------------------------------
+
+TEST_P(DeadlineReport, KnowsHowLongARankHasNotMoved) {
+  Session session(options());
+  const auto f = session.function(spin_before_barrier, "f");
+  const Error error = error_of([&] { f(last(), {.timeout = 2000ms}); });
+  for (int rank = 0; rank < size(); ++rank) {
+    EXPECT_GE(state(error, rank).no_progress_for, 1000ms);
+    EXPECT_LE(state(error, rank).no_progress_for, 2000ms + kErrorLimit);
+  }
+  EXPECT_THAT(error.what(), ContainsRegex("no progress for [123][.][0-9] s"));
+}
+
+TEST_P(DeadlineReport, KnowsThatARankMoves) {
+  if (size() == 1) GTEST_SKIP() << "a collective of one rank has no steps";
+  Session session(options());
+  const auto f = session.function(
+      +[](Comm& comm) {
+        for (;;) comm.barrier();
+      },
+      "f");
+  const Error error = error_of([&] { f({.timeout = 2000ms}); });
+  EXPECT_EQ(error.kind(), ErrorKind::timeout);
+  for (int rank = 0; rank < size(); ++rank) EXPECT_LT(state(error, rank).no_progress_for, 1000ms);
+}
+
+// ---- which deadline -------------------------------------------------------------------------------------------
+
+/// Runs on rank 0 for as long as it is told; the others return.
+void take_time(CpuWorker& worker, std::int64_t milliseconds) {
+  if (worker.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+}
+
+TEST_P(DeadlineReport, ACallMayHaveMoreTimeThanTheSession) {
+  auto short_options = options();
+  short_options.timeout = 200ms;
+  Session session(short_options);
+  const auto f = session.function(take_time, "f");
+  for (const auto limit : {0ms, 20000ms}) {
+    const auto begin = Clock::now();
+    EXPECT_NO_THROW(f(400, {.timeout = limit}));
+    EXPECT_GE(Clock::now() - begin, 400ms);
+  }
+  EXPECT_EQ(error_of([&] { f(20000); }).kind(), ErrorKind::timeout);
+}
+
+TEST_P(DeadlineReport, OfAQueuedCallRunsFromItsTurn) {
+  Session session(options());
+  const auto pids = session.worker_pids();
+  const auto f = session.function(take_time, "f");
+  const auto g = session.function(take_time, "g");
+  auto longer = f.async(800, {.timeout = 0ms});
+  auto in_time = g.async(0, {.timeout = kDeadline});
+  auto late = g.async(20000, {.timeout = kDeadline});
+  EXPECT_NO_THROW(longer.get());
+  EXPECT_NO_THROW(in_time.get());
+  const auto begin = Clock::now();
+  const Error error = error_of([&] { late.get(); });
+  EXPECT_GE(Clock::now() - begin, kDeadline / 2);
+  expect_first_line(error, 0, "function", "g", pids);
+}
+
+TEST_P(DeadlineReport, OfTheSessionHoldsForCollectivesOfTheMaster) {
+  auto short_options = options();
+  short_options.timeout = kDeadline;
+  Session session(short_options);
+  const auto pids = session.worker_pids();
+  auto variable = session.shared<float, 1>("v");
+  variable.broadcast(std::vector<float>(100));
+  stop(pids.back());
+  const Error error = error_of([&] { variable.all_reduce(Reduction::sum); });
+  expect_first_line(error, last(), "idle, stopped by SIGSTOP", "all_reduce of v", pids);
+}
+
+struct Endless {
+  [[gnu::noinline]] Endless(CpuWorker& worker, int rank) {
+    if (worker.rank() == rank) sleep_for_ever();
+  }
+};
+
+TEST_P(DeadlineReport, OfTheSessionHoldsForConstructors) {
+  auto short_options = options();
+  short_options.timeout = kDeadline;
+  Session session(short_options);
+  const auto pids = session.worker_pids();
+  const Error error = error_of([&] { session.replicate<Endless>(last()); });
+  expect_first_line(error, last(), "function", "construction of a replicated object", pids);
+  SKIP_WITHOUT_STACK(state(error, last()));
+  EXPECT_THAT(state(error, last()).stack, Contains(HasSubstr("Endless::Endless")));
+}
+
+// ---- start and close ------------------------------------------------------------------------------------------
+
+TEST_P(DeadlineReport, OfTheStartNamesWhoDoesNotStart) {
+  const AtStart told(last(), "static-hang");
+  auto short_options = options();
+  short_options.start_timeout = 1000ms;
+  const Error error = error_of([&] { Session session(short_options); });
+  EXPECT_EQ(error.kind(), ErrorKind::timeout);
+  EXPECT_EQ(error.rank(), last());
+  EXPECT_THAT(first_line_of(error),
+              ContainsRegex("^rank " + std::to_string(last()) + " [(]cpu" + std::to_string(last()) +
+                            ", pid [0-9]+[)] is in phase (spawn|attach|device) at the "
+                            "deadline: it did not start within 1000 ms"));
+  EXPECT_THAT(error.failure().last_stderr, Contains(kLastWords));
+  for (int rank = 0; rank < last(); ++rank) EXPECT_TRUE(state(error, rank).has_finished);
+  SKIP_WITHOUT_STACK(state(error, last()));
+  EXPECT_THAT(state(error, last()).stack, Contains(HasSubstr("pause")));
+}
+
+TEST_P(DeadlineReport, OfCloseSaysWhereTheWorkerHangs) {
+  const AtStart told(last(), "end-hang");
+  auto short_options = options();
+  short_options.grace = 1000ms;
+  Session session(short_options);
+  const auto pids = session.worker_pids();
+  const Error error = error_of([&] { session.close(); });
+  EXPECT_EQ(error.rank(), last());
+  EXPECT_EQ(first_line_of(error),
+            who(last(), pids) + " was lost while closing (phase close): did not end within 1000 ms and was killed");
+  EXPECT_EQ(state(error, last()).phase, "close");
+  for (int rank = 0; rank < last(); ++rank) EXPECT_EQ(state(error, rank).end, "exited with code 0");
+  SKIP_WITHOUT_STACK(state(error, last()));
+  EXPECT_THAT(state(error, last()).stack, Contains(HasSubstr("StaticObject")));
+}
+
+/// At its end, rank 0 dies and the last one hangs.
+struct BadEnd {
+  explicit BadEnd(CpuWorker& worker) : rank(worker.rank()), size(worker.world_size()) {}
+  ~BadEnd() {
+    if (rank == 0) die(Way::segfault);
+    if (rank == size - 1) sleep_for_ever();
+  }
+  BadEnd(const BadEnd&) = delete;
+  BadEnd& operator=(const BadEnd&) = delete;
+  int rank;
+  int size;
+};
+
+TEST_P(DeadlineReport, OfCloseTellsWhoDiedFromWhoHangs) {
+  if (size() == 1) GTEST_SKIP() << "it takes one that dies and one that hangs";
+  auto short_options = options();
+  short_options.grace = 1000ms;
+  Session session(short_options);
+  const auto pids = session.worker_pids();
+  const auto object = session.replicate<BadEnd>();
+  const Error error = error_of([&] { session.close(); });
+  EXPECT_EQ(first_line_of(error), who(0, pids) + " was lost while closing (phase close): killed by SIGSEGV (Segmentation fault)");
+  EXPECT_EQ(state(error, 0).end, "killed by SIGSEGV (Segmentation fault)");
+  EXPECT_EQ(state(error, last()).end, "");
+}
+
+// ---- where stacks are refused ---------------------------------------------------------------------------------
+
+TEST_P(DeadlineReport, SaysWhyThereIsNoStack) {
+  if (::geteuid() == 0) GTEST_SKIP() << "the superuser may trace whom it likes";
+  Session session(options());
+  const auto f = session.function(
+      +[](CpuWorker& worker, int rank) {
+        ::prctl(PR_SET_DUMPABLE, 0);
+        if (worker.rank() == rank) spin_for_ever();
+      },
+      "f");
+  const Error error = error_of([&] { f(last(), {.timeout = kDeadline}); });
+  EXPECT_THAT(state(error, last()).stack, IsEmpty());
+  EXPECT_THAT(state(error, last()).no_stack, Not(IsEmpty()));
+  EXPECT_THAT(error.what(), HasSubstr("\n    no stack: " + state(error, last()).no_stack));
+}
+
+}  // namespace
+}  // namespace syncrun::test

@@ -1,0 +1,91 @@
+#include "tests/fault/long_programs.hpp"
+
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <syncrun/syncrun.hpp>
+#include <thread>
+
+#include "tests/fault/scene.hpp"
+
+namespace syncrun::test {
+
+namespace {
+
+void say(const char* stage) {
+  std::printf("stage %s\n", stage);
+  std::fflush(stdout);
+}
+
+/// Children of a worker: one in its family, and one that nobody has for a child.
+void start_children() {
+  if (::fork() == 0) {
+    ::execlp("sleep", "sleep", "1000", nullptr);
+    ::_exit(127);
+  }
+  static_cast<void>(std::system("sleep 1000 &"));
+}
+
+Sum<std::int64_t> add_ranks(CpuWorker& worker, Comm& comm, Scattered<const float, 1> rows,
+                            Update<op::sum, float, 1> variable) {
+  variable.value()[0] = static_cast<float>(rows.rows());
+  return comm.all_reduce(std::int64_t{worker.rank()}, Reduction::sum);
+}
+
+/// Everything that a job does in its life, a little of each.
+void live(Session& session) {
+  session.function(start_children)();
+  const auto data = session.data(std::vector<float>(1000, 1));
+  auto variable = session.shared<float, 1>("v");
+  variable.broadcast(std::vector<float>{0});
+  const auto f = session.function(add_ranks, "add_ranks");
+  say("calls");
+  for (int call = 0; call < 50; ++call) f(data, variable);
+  for (int call = 0; call < 20; ++call) static_cast<void>(f.async(data, variable));
+  session.wait();
+  say("idle");
+  std::this_thread::sleep_for(30ms);
+  f(data, variable);
+  say("closing");
+  session.close();
+  say("closed");
+}
+
+/// Workers (and, if wanted, the master) that do not end when they are asked to.
+void ignore_requests(Session& session, bool in_master) {
+  if (in_master) {
+    for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) ::signal(signal, SIG_IGN);
+  }
+  const Board board(session);
+  const auto f = session.function(
+      +[](BoardView board) {
+        for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) ::signal(signal, SIG_IGN);
+        start_children();
+        field(board, 0).fetch_add(1);
+        for (;;) ::pause();
+      },
+      "f");
+  auto future = f.async(board.data());
+  board.reaches(0, session.world_size());
+  say("ready");
+  future.get();
+}
+
+}  // namespace
+
+std::optional<int> run_long_program(const std::string& name, int argc, char** argv) {
+  const SessionOptions options{.timeout = 60s, .start_timeout = 20s};
+  if (name == "live") {
+    say("starting");
+    return run(argc, argv, live, options);
+  }
+  if (name == "stubborn-workers" || name == "stubborn-job") {
+    return run(
+        argc, argv, [&](Session& session) { ignore_requests(session, name == "stubborn-job"); }, options);
+  }
+  return std::nullopt;
+}
+
+}  // namespace syncrun::test
