@@ -63,7 +63,7 @@ struct Failure {
   std::vector<std::string> undefined;
   std::vector<std::string> restored;  ///< Shared variables that a new worker was given from a peer's copy.
   int respawned_pid = 0;              ///< Process id of the new worker that has the rank now; 0: there is none.
-  std::vector<RankState> ranks;  ///< After a deadline: where every rank was, by rank. Empty otherwise.
+  std::vector<RankState> ranks;       ///< After a deadline: where every rank was, by rank. Empty otherwise.
   int producer = -1;  ///< Index of the producer to blame, or -1; `call` is its queue. Of a task `call` is the name.
 };
 

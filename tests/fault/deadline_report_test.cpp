@@ -351,7 +351,8 @@ TEST_P(DeadlineReport, OfCloseTellsWhoDiedFromWhoHangs) {
   const auto pids = session.worker_pids();
   const auto object = session.replicate<BadEnd>();
   const Error error = error_of([&] { session.close(); });
-  EXPECT_EQ(first_line_of(error), who(0, pids) + " was lost while closing (phase close): killed by SIGSEGV (Segmentation fault)");
+  EXPECT_EQ(first_line_of(error),
+            who(0, pids) + " was lost while closing (phase close): killed by SIGSEGV (Segmentation fault)");
   EXPECT_EQ(state(error, 0).end, "killed by SIGSEGV (Segmentation fault)");
   EXPECT_EQ(state(error, last()).end, "");
 }
