@@ -289,6 +289,7 @@ struct ControlHeader {
   std::atomic<std::uint64_t>
       acknowledged;                        // the master knows of failures up to here: what is left of these shares them
   std::atomic<std::uint64_t> failed_comm;  // the last command after which GPU communicators are to be made anew
+  std::atomic<std::uint64_t> replacements;  // of lost workers: what was shared with them is to be shared anew
   CommId comm_id;
   Doorbell to_workers;  // published, lost
   Doorbell to_master;   // done, start, lost

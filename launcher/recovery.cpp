@@ -151,6 +151,7 @@ void SessionCore::clear_slot(int rank) {
 
 void SessionCore::bear_anew(const std::vector<int>& ranks) {
   for (const int rank : ranks) clear_slot(rank);
+  control_.header().replacements.fetch_add(1, std::memory_order_acq_rel);
   workers_->forget_losses(ranks);
   for (const int rank : ranks) {
     nursery_->replace(rank, settings_.start_timeout, "--start-timeout or SessionOptions::start_timeout");

@@ -45,8 +45,10 @@ std::atomic<bool> leads_family{false};
 [[gnu::destructor]] void end_family() noexcept {
   const pid_t self = ::getpid();
   if (!leads_family || ::getpgrp() != self) return;
-  // Out of the group first, and into the master's, since all that are in it go.
-  if (::setpgid(0, ::getpgid(::getppid())) == 0) ::kill(-self, SIGKILL);
+  // Out of the group first, and into the master's, since all that are in it go. (That has the number 0, which would mean
+  // our own, where it comes from outside a namespace of processes; then it is the master's to do.)
+  const pid_t masters = ::getpgid(::getppid());
+  if (masters > 0 && masters != self && ::setpgid(0, masters) == 0) ::kill(-self, SIGKILL);
 }
 
 }  // namespace

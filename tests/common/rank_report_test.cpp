@@ -53,6 +53,12 @@ TEST(Culprit, IsAStoppedOneWhereverItIs) {
   EXPECT_EQ(culprit_of({in(0, "collective"), in(1, "collective"), stopped(in(2, "collective"))}), 2);
 }
 
+TEST(Culprit, IsWhoIsBehindInTheCallsCollectives) {
+  auto behind = in(1, "collective");
+  behind.is_behind = true;
+  EXPECT_EQ(culprit_of({in(0, "collective"), behind, in(2, "communicator")}), 1);
+}
+
 TEST(Culprit, IsTheFirstWhereAllWait) { EXPECT_EQ(culprit_of({in(0, "collective"), in(1, "collective")}), 0); }
 
 TEST(Culprit, IsNobodyWhoHasFinishedOrIsGone) {
@@ -89,15 +95,22 @@ TEST(Report, SaysOnceWhyThereAreNoStacks) {
             "\n  rank 1 (cpu1, pid 101) is in phase function, call 'step'");
 }
 
-[[gnu::noinline]] void wait_for_the_end() {
+[[gnu::noinline]] void wait_for_the_end(int there) {
+  if (::write(there, "!", 1) != 1) ::_exit(1);
   for (;;) ::pause();
 }
 
 /// A child that waits for its end, and has it.
 class Child {
  public:
-  Child() : pid(::fork()) {
-    if (pid == 0) wait_for_the_end();
+  Child() {
+    int ends[2];
+    EXPECT_EQ(::pipe(ends), 0);
+    pid = ::fork();
+    if (pid == 0) wait_for_the_end(ends[1]);
+    char there = 0;
+    EXPECT_EQ(::read(ends[0], &there, 1), 1);
+    for (const int end : ends) ::close(end);
   }
   ~Child() {
     ::kill(pid, SIGKILL);
@@ -105,7 +118,7 @@ class Child {
   }
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
-  pid_t pid;
+  pid_t pid = -1;
 };
 
 bool names(const std::vector<std::string>& stack, const char* function) {

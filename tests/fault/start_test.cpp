@@ -78,7 +78,7 @@ TEST_P(HangingStart, IsEndedByTheStartDeadline) {
   EXPECT_EQ(error.kind(), ErrorKind::timeout) << error.what();
   EXPECT_EQ(error.failure().phase, "spawn");
   EXPECT_THAT(error.what(), HasSubstr("rank " + std::to_string(rank)));
-  EXPECT_THAT(error.what(), HasSubstr("(phase spawn)"));
+  EXPECT_THAT(error.what(), HasSubstr("is in phase spawn"));
   EXPECT_THAT(error.what(), HasSubstr("did not start within 400 ms"));
   EXPECT_GE(Clock::now() - begin, 400ms);
   EXPECT_LT(Clock::now() - begin, 400ms + kErrorLimit);

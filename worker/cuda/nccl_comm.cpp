@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "common/errors.hpp"
 #include "worker/cuda/check.hpp"
@@ -38,7 +39,11 @@ void refuse_exchange_in_capture(cudaStream_t stream) {
 }
 
 NcclComm::NcclComm(const Attachment& attachment, CpuComm& host, std::function<void()> check_interrupted)
-    : attachment_(attachment), host_(host), check_interrupted_(std::move(check_interrupted)), peers_(host) {}
+    : attachment_(attachment),
+      host_(host),
+      check_interrupted_(std::move(check_interrupted)),
+      peers_(host),
+      replacements_(attachment.control.header().replacements) {}
 
 // ---- making one -----------------------------------------------------------------------------------------------
 
@@ -110,6 +115,8 @@ void NcclComm::drop_stale() noexcept {
   if (is_in_group_) return;  // what was put into the group is the communicator's until the group ends
   const std::uint64_t failed = attachment_.control.header().failed_comm.load(std::memory_order_acquire);
   if ((comm_ != nullptr || peers_.is_connected()) && made_at_ <= failed) abort();
+  const std::uint64_t replacements = attachment_.control.header().replacements.load(std::memory_order_acquire);
+  if (std::exchange(replacements_, replacements) != replacements) peers_.forget_peers();
 }
 
 void NcclComm::meet_to_set_up(std::uint64_t purpose) {

@@ -135,6 +135,7 @@ class NcclComm final : public CommCore {
   std::function<void()> before_abort_;
   cudaStream_t stream_ = nullptr;
   PeerMemory peers_;
+  std::uint64_t replacements_;  // of workers, that peers_ knows of
   ncclComm_t comm_ = nullptr;
   std::uint64_t made_at_ = 0;  // the command that comm_ or peers_ was made in, whichever came last
   std::set<std::pair<CollectiveKind, int>>

@@ -116,6 +116,11 @@ void PeerMemory::call_off() noexcept {
   state_ = State::called_off;
 }
 
+void PeerMemory::forget_peers() noexcept {
+  close_peers();
+  state_ = State::none;
+}
+
 void PeerMemory::close_peers() noexcept {
   for (int rank = 0; rank < peers_.size; ++rank) {
     if (rank == peers_.rank || peers_.memory[rank] == nullptr) continue;

@@ -40,6 +40,8 @@ class PeerMemory {
                   cudaStream_t stream) const {
     kernels::peer_all_reduce(peers_, dtype, reduction, values, elements, factor, stream);
   }
+  /// One of them is another process now: all are to connect anew. Not while connected.
+  void forget_peers() noexcept;
   /// Kernels that wait for peers give up; what they leave in the values means nothing.
   void call_off() noexcept;
 
