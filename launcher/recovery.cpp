@@ -29,13 +29,11 @@ void SessionCore::replace_lost(Failure failure, const std::string& where, int st
   std::vector<Stranded> stranded;
   std::string report;
   try {
+    check_respawns(1);  // before anything is waited for
     await_survivors(limit);
     const std::vector<int> lost = lost_ranks();
+    check_respawns(static_cast<int>(lost.size()));
     respawns_ += static_cast<int>(lost.size());
-    if (respawns_ > settings_.max_respawns) {
-      throw Error(ErrorKind::worker_lost, "that would be more than " + std::to_string(settings_.max_respawns) +
-                                              " in this session (SessionOptions::max_respawns)");
-    }
     collect_whole_calls();
     failure.undefined = half_written_since(drained_ + 1);
     stranded = strand_calls();
@@ -56,6 +54,14 @@ void SessionCore::replace_lost(Failure failure, const std::string& where, int st
   for (const Stranded& call : stranded) {
     call.result->error = last_failure_;
     if (call.is_dropped && !dropped_failure_) dropped_failure_ = last_failure_;
+  }
+}
+
+/// Throws Error if so many more are not to be replaced.
+void SessionCore::check_respawns(int more) const {
+  if (respawns_ + more > settings_.max_respawns) {
+    throw Error(ErrorKind::worker_lost, "that would be more than " + std::to_string(settings_.max_respawns) +
+                                            " in this session (SessionOptions::max_respawns)");
   }
 }
 

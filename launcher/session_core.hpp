@@ -174,6 +174,7 @@ class SessionCore {
   bool may_replace() const noexcept;
   /// The calls in flight have failed when it returns. Throws where the session ends.
   void replace_lost(Failure failure, const std::string& where, int status, Milliseconds limit);
+  void check_respawns(int more) const;
   void await_survivors(Milliseconds limit);
   std::vector<int> lost_ranks() const;
   void collect_whole_calls();

@@ -25,7 +25,7 @@ class OnGpus : public testing::TestWithParam<int> {
     const char* only = std::getenv("SYNCRUN_TEST_GPUS");
     if (only != nullptr && std::atoi(only) != GetParam()) GTEST_SKIP() << "SYNCRUN_TEST_GPUS is " << only;
     if (GetParam() > gpus_present()) GTEST_SKIP() << GetParam() << " GPUs wanted, " << gpus_present() << " present";
-    session_ = std::make_unique<sr::Session>(options());
+    session_ = std::make_unique<sr::Session>(session_options());
   }
   void TearDown() override {
     if (session_) session_->close();
@@ -36,6 +36,7 @@ class OnGpus : public testing::TestWithParam<int> {
     options.timeout = std::chrono::seconds(20);
     return options;
   }
+  virtual sr::SessionOptions session_options() const { return options(); }
   sr::Session& session() { return *session_; }
   int world_size() const { return GetParam(); }
   void end_session() { session_.reset(); }

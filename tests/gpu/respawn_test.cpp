@@ -16,23 +16,12 @@ using testing::HasSubstr;
 /// all_reduces of these lengths go different ways: see worker/cuda/peer_kernels.hpp.
 constexpr std::size_t kLengths[] = {100, 1'000'000, 5'000'000};
 
-class GpuRespawn : public testing::TestWithParam<int> {
- protected:
-  void SetUp() override {
-    const char* only = std::getenv("SYNCRUN_TEST_GPUS");
-    if (only != nullptr && std::atoi(only) != GetParam()) GTEST_SKIP() << "SYNCRUN_TEST_GPUS is " << only;
-    if (GetParam() > gpus_present()) GTEST_SKIP() << GetParam() << " GPUs wanted, " << gpus_present() << " present";
-    sr::SessionOptions options;
-    for (int i = 0; i < GetParam(); ++i) options.devices += (i == 0 ? "cuda" : ",cuda") + std::to_string(i);
-    options.timeout = std::chrono::seconds(20);
-    options.on_worker_lost = sr::OnWorkerLost::respawn;
-    session_ = std::make_unique<sr::Session>(options);
+class GpuRespawn : public OnGpus {
+  sr::SessionOptions session_options() const override {
+    sr::SessionOptions respawning = options();
+    respawning.on_worker_lost = sr::OnWorkerLost::respawn;
+    return respawning;
   }
-  sr::Session& session() { return *session_; }
-  int world_size() const { return GetParam(); }
-
- private:
-  std::unique_ptr<sr::Session> session_;
 };
 INSTANTIATE_ON_GPUS(GpuRespawn);
 
@@ -59,7 +48,6 @@ TEST_P(GpuRespawn, GoesOnAfterAKillInACollectiveOfAnyLength) {
     f(v, 0, Fault::none);
     EXPECT_EQ(v.get(rank)[7], static_cast<float>(world_size() * world_size()));
   }
-  session().close();
 }
 
 TEST_P(GpuRespawn, CapturesReplayedFunctionsAnew) {
@@ -74,7 +62,6 @@ TEST_P(GpuRespawn, CapturesReplayedFunctionsAnew) {
     }
     EXPECT_EQ(error_of([&] { lose(v, 0, Fault::kill); }).kind(), sr::ErrorKind::worker_lost);
   }
-  session().close();
 }
 
 }  // namespace
