@@ -75,46 +75,82 @@ struct OptionRow {
   void (*set)(Options& options, std::string_view text);
 };
 
-// clang-format off
 constexpr std::array kOptions{
     OptionRow{"data", required_argument, [](Options& o, std::string_view t) { o.data = folder("--data", t); }},
-    OptionRow{"synthetic", required_argument, [](Options& o, std::string_view t) { o.synthetic_rows = parse_count("--synthetic", t, kMaxRows); }},
-    OptionRow{"evaluate-fraction", required_argument, [](Options& o, std::string_view t) {
-      o.evaluate_fraction = number("--evaluate-fraction", t, "a number above 0 and below 1", 0, 1); }},
-    OptionRow{"classes", required_argument, [](Options& o, std::string_view t) {
-      o.classes = parse_number<std::int64_t>("--classes", t, "a whole number from 2 to 1048576", [](auto n) { return n >= 2 && n <= kMaxClasses; }); }},
-    OptionRow{"depth", required_argument, [](Options& o, std::string_view t) { o.depth = parse_word("--depth", t, kDepths); }},
-    OptionRow{"width", required_argument, [](Options& o, std::string_view t) {
-      o.width = parse_number<std::size_t>("--width", t, "a multiple of 8 from 8 to 256", [](auto n) { return n >= 8 && n <= kMaxWidth && n % 8 == 0; }); }},
-    OptionRow{"crop", required_argument, [](Options& o, std::string_view t) {
-      o.crop = parse_number<std::size_t>("--crop", t, "a whole number from 32 to 1024", [](auto n) { return n >= 32 && n <= kMaxCrop; }); }},
-    OptionRow{"batch", required_argument, [](Options& o, std::string_view t) { o.batch_rows = parse_count("--batch", t, kMaxBatchRows); }},
-    OptionRow{"epochs", required_argument, [](Options& o, std::string_view t) { o.epochs = parse_count("--epochs", t, kMaxEpochs); }},
-    OptionRow{"optimizer", required_argument, [](Options& o, std::string_view t) {
-      o.rule.optimizer = parse_word("--optimizer", t, kRules).optimizer;
-      o.rule.name = t; }},
-    OptionRow{"lr", required_argument, [](Options& o, std::string_view t) { o.rule.learning_rate = number("--lr", t, "a number above 0 and below 1000", 0, 1000); }},
-    OptionRow{"momentum", required_argument, [](Options& o, std::string_view t) { o.rule.momentum = from_zero_below_one("--momentum", t); }},
-    OptionRow{"weight-decay", required_argument, [](Options& o, std::string_view t) {
-      o.rule.weight_decay = from_zero("--weight-decay", t, "a number from 0 to 1000", 1000); }},
-    OptionRow{"label-smoothing", required_argument, [](Options& o, std::string_view t) { o.label_smoothing = from_zero_below_one("--label-smoothing", t); }},
-    OptionRow{"warmup-epochs", required_argument, [](Options& o, std::string_view t) {
-      o.warmup_epochs = from_zero("--warmup-epochs", t, "a number from 0 to 100000", kMaxEpochs); }},
-    OptionRow{"sync-norm", no_argument, [](Options& o, std::string_view) { o.normalization = Normalization::kSynchronized; }},
-    OptionRow{"dtype", required_argument, [](Options& o, std::string_view t) { o.precision = parse_word("--dtype", t, kDtypes); }},
-    OptionRow{"zero-init-residual", no_argument, [](Options& o, std::string_view) { o.last_scale = ResidualScale::kZero; }},
-    OptionRow{"slices", required_argument, [](Options& o, std::string_view t) { o.slices = parse_count("--slices", t, kMaxSlices); }},
-    OptionRow{"eval-slices", required_argument, [](Options& o, std::string_view t) { o.evaluation_slices = parse_count("--eval-slices", t, kMaxSlices); }},
-    OptionRow{"interval", required_argument, [](Options& o, std::string_view t) { o.interval = parse_count("--interval", t, kMaxRows); }},
-    OptionRow{"seed", required_argument, [](Options& o, std::string_view t) {
-      o.seed = parse_number<std::uint64_t>("--seed", t, "a whole number from 0 to 2^64 - 1", [](auto) { return true; }); }},
+    OptionRow{"synthetic", required_argument,
+              [](Options& o, std::string_view t) { o.synthetic_rows = parse_count("--synthetic", t, kMaxRows); }},
+    OptionRow{"evaluate-fraction", required_argument,
+              [](Options& o, std::string_view t) {
+                o.evaluate_fraction = number("--evaluate-fraction", t, "a number above 0 and below 1", 0, 1);
+              }},
+    OptionRow{"classes", required_argument,
+              [](Options& o, std::string_view t) {
+                o.classes = parse_number<std::int64_t>("--classes", t, "a whole number from 2 to 1048576",
+                                                       [](auto n) { return n >= 2 && n <= kMaxClasses; });
+              }},
+    OptionRow{"depth", required_argument,
+              [](Options& o, std::string_view t) { o.depth = parse_word("--depth", t, kDepths); }},
+    OptionRow{"width", required_argument,
+              [](Options& o, std::string_view t) {
+                o.width = parse_number<std::size_t>("--width", t, "a multiple of 8 from 8 to 256",
+                                                    [](auto n) { return n >= 8 && n <= kMaxWidth && n % 8 == 0; });
+              }},
+    OptionRow{"crop", required_argument,
+              [](Options& o, std::string_view t) {
+                o.crop = parse_number<std::size_t>("--crop", t, "a whole number from 32 to 1024",
+                                                   [](auto n) { return n >= 32 && n <= kMaxCrop; });
+              }},
+    OptionRow{"batch", required_argument,
+              [](Options& o, std::string_view t) { o.batch_rows = parse_count("--batch", t, kMaxBatchRows); }},
+    OptionRow{"epochs", required_argument,
+              [](Options& o, std::string_view t) { o.epochs = parse_count("--epochs", t, kMaxEpochs); }},
+    OptionRow{"optimizer", required_argument,
+              [](Options& o, std::string_view t) {
+                o.rule.optimizer = parse_word("--optimizer", t, kRules).optimizer;
+                o.rule.name = t;
+              }},
+    OptionRow{"lr", required_argument,
+              [](Options& o, std::string_view t) {
+                o.rule.learning_rate = number("--lr", t, "a number above 0 and below 1000", 0, 1000);
+              }},
+    OptionRow{"momentum", required_argument,
+              [](Options& o, std::string_view t) { o.rule.momentum = from_zero_below_one("--momentum", t); }},
+    OptionRow{"weight-decay", required_argument,
+              [](Options& o, std::string_view t) {
+                o.rule.weight_decay = from_zero("--weight-decay", t, "a number from 0 to 1000", 1000);
+              }},
+    OptionRow{"label-smoothing", required_argument,
+              [](Options& o, std::string_view t) { o.label_smoothing = from_zero_below_one("--label-smoothing", t); }},
+    OptionRow{"warmup-epochs", required_argument,
+              [](Options& o, std::string_view t) {
+                o.warmup_epochs = from_zero("--warmup-epochs", t, "a number from 0 to 100000", kMaxEpochs);
+              }},
+    OptionRow{"sync-norm", no_argument,
+              [](Options& o, std::string_view) { o.normalization = Normalization::kSynchronized; }},
+    OptionRow{"dtype", required_argument,
+              [](Options& o, std::string_view t) { o.precision = parse_word("--dtype", t, kDtypes); }},
+    OptionRow{"zero-init-residual", no_argument,
+              [](Options& o, std::string_view) { o.last_scale = ResidualScale::kZero; }},
+    OptionRow{"slices", required_argument,
+              [](Options& o, std::string_view t) { o.slices = parse_count("--slices", t, kMaxSlices); }},
+    OptionRow{
+        "eval-slices", required_argument,
+        [](Options& o, std::string_view t) { o.evaluation_slices = parse_count("--eval-slices", t, kMaxSlices); }},
+    OptionRow{"interval", required_argument,
+              [](Options& o, std::string_view t) { o.interval = parse_count("--interval", t, kMaxRows); }},
+    OptionRow{"seed", required_argument,
+              [](Options& o, std::string_view t) {
+                o.seed = parse_number<std::uint64_t>("--seed", t, "a whole number from 0 to 2^64 - 1",
+                                                     [](auto) { return true; });
+              }},
     OptionRow{"no-mirror", no_argument, [](Options& o, std::string_view) { o.mirrors = false; }},
-    OptionRow{"checkpoint", required_argument, [](Options& o, std::string_view t) { o.checkpoint = folder("--checkpoint", t); }},
-    OptionRow{"checkpoint-every", required_argument, [](Options& o, std::string_view t) {
-      o.checkpoint_every = parse_count("--checkpoint-every", t, kMaxEpochs); }},
+    OptionRow{"checkpoint", required_argument,
+              [](Options& o, std::string_view t) { o.checkpoint = folder("--checkpoint", t); }},
+    OptionRow{
+        "checkpoint-every", required_argument,
+        [](Options& o, std::string_view t) { o.checkpoint_every = parse_count("--checkpoint-every", t, kMaxEpochs); }},
     OptionRow{"resume", no_argument, [](Options& o, std::string_view) { o.resume = true; }},
 };
-// clang-format on
 
 constexpr int kFirstOption = 256;  // above every character, which getopt_long has for short options and errors
 constexpr int kHelp = kFirstOption - 1;
