@@ -3,6 +3,7 @@
 // What runs on every worker: a network, the gradient of a training step, and an evaluation.
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <syncrun/syncrun.hpp>
@@ -13,6 +14,9 @@
 #include "demos/resnet/images.hpp"
 #include "demos/resnet/network.hpp"
 #include "demos/resnet/precision.hpp"
+#ifdef RESNET_HAVE_CUDA
+#include "demos/resnet/cuda_network.hpp"
+#endif
 
 namespace resnet {
 
@@ -61,12 +65,25 @@ class Trainer {
   /// Mean loss and correct rows of the middles of images, normalised by the running statistics.
   Fit evaluate(sr::CpuWorker& worker, Images images, Labels labels, Vector statistics, Vector params);
 
+#ifdef RESNET_HAVE_CUDA
+  Trainer(sr::CudaWorker& worker, const TrainerSettings& settings);
+  Fit loss_and_gradient_cuda(sr::CudaWorker& worker, sr::Comm& comm, Images images, Labels labels, RowIds row_ids,
+                             Vector statistics, Input input, Vector params, Vector gradient);
+  Fit evaluate_cuda(sr::CudaWorker& worker, Images images, Labels labels, Vector statistics, Vector params);
+#endif
+
  private:
   std::span<const float> prepare(const Images& images, std::span<const std::int64_t> row_ids, const AugmentKey& key);
 
   TrainerSettings settings_;
   std::optional<CpuNetwork> network_;  // on CPU devices
   std::vector<float> prepared_;        // grows with the largest number of rows seen
+#ifdef RESNET_HAVE_CUDA
+  /// On CUDA devices: two networks, so that an evaluation leaves alone what a captured step works with.
+  std::unique_ptr<CudaNetwork> training_network_;
+  std::unique_ptr<CudaNetwork> evaluation_network_;
+  demos::DeviceBuffer still_;  // an AugmentKey without draws
+#endif
 };
 
 }  // namespace resnet

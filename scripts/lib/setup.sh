@@ -99,6 +99,22 @@ Install what these packages of Debian and Ubuntu hold, then start again: $(grep 
   [ -z "$lines" ] || say "Going on without $(sed -n 's/^optional //p' <<<"$lines" | tr '\n' ' ')"
 }
 
+# The headers of cudnn-frontend, which syncrun-resnet wants for CUDA devices, where there is a CUDA compiler: no
+# distribution has them, PyPI does. Without them, the program is for CPU devices.
+bring_cudnn_frontend() {
+  if [ -n "${CUDNN_FRONTEND_ROOT:-}" ] || ! command -v nvcc >/dev/null; then return; fi
+  local folder=$root/.cache/cudnn-frontend
+  mkdir -p "$root/.cache"
+  if [ ! -f "$folder/include/cudnn_frontend.h" ]; then
+    say "Fetching the headers of cudnn-frontend"
+    if ! python3 -m pip install -q --no-deps --target "$folder" nvidia-cudnn-frontend >"$root/.cache/pip.log" 2>&1; then
+      say "Going on without cudnn-frontend (pip could not bring it)"
+      return
+    fi
+  fi
+  export CUDNN_FRONTEND_ROOT=$folder
+}
+
 # configure_and_build PRESET [TARGET...]: into build/PRESET.
 configure_and_build() {
   local preset=$1
