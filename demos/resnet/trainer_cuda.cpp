@@ -48,8 +48,8 @@ Trainer::Trainer(sr::CudaWorker&, const TrainerSettings& settings) : settings_(s
   demos::check_cuda(cudaMemcpy(still_.data(), &still, sizeof still, cudaMemcpyHostToDevice), "cudaMemcpy");
 }
 
-Fit Trainer::loss_and_gradient_cuda(sr::CudaWorker& worker, sr::Comm& comm, Images images, Labels labels, RowIds row_ids,
-                                    Vector statistics, Input input, Vector params, Vector gradient) {
+Fit Trainer::loss_and_gradient_cuda(sr::CudaWorker& worker, sr::Comm& comm, Images images, Labels labels,
+                                    RowIds row_ids, Vector statistics, Input input, Vector params, Vector gradient) {
   SumOverRanks sum;
   if (settings_.normalization == Normalization::kSynchronized) {
     sum = [&comm](std::span<float> values) { comm.all_reduce(values, sr::Reduction::sum); };
@@ -60,8 +60,7 @@ Fit Trainer::loss_and_gradient_cuda(sr::CudaWorker& worker, sr::Comm& comm, Imag
 }
 
 Fit Trainer::evaluate_cuda(sr::CudaWorker& worker, Images images, Labels labels, Vector statistics, Vector params) {
-  const CudaBatch batch =
-      batch_of(settings_, images, labels, nullptr, static_cast<const AugmentKey*>(still_.data()));
+  const CudaBatch batch = batch_of(settings_, images, labels, nullptr, static_cast<const AugmentKey*>(still_.data()));
   return fit_of(evaluation_network_->evaluate(handles_of(worker), batch, params.data(), statistics.data()));
 }
 
