@@ -205,7 +205,7 @@ void CpuNetwork::Work::Pass::backward(float* gradient) {
 void CpuNetwork::Work::Pass::backward_block(const Block& block) {
   auto& [dy, dx, spare] = memory_.deltas;
   const std::size_t last = block.first_unit + block.unit_count - 1;
-  backward_unit(last, memory_.units[last].output, dy, free,
+  backward_unit(last, memory_.units[last].output, dy, spare,
                 dx);  // dy becomes that before the ReLU, for the shortcut too
   for (std::size_t i = last; i-- > block.first_unit;) {
     std::swap(dx, spare);
