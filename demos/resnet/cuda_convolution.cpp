@@ -139,14 +139,24 @@ ConvPlan::Graph::Graph(const ConvShape& shape, ConvPass pass, CudaMath math) {
 }
 
 ConvPlan::ConvPlan(cudnnContext* cudnn, CUstream_st* stream, const ConvShape& shape, ConvPass pass, CudaMath math,
-                   const TuningMemory& tuning)
-    : graph_(std::make_unique<Graph>(shape, pass, math)) {
-  const std::string what = describe(shape, pass);
+                   const TuningMemory& tuning) {
+  // What is only there so that there is something may be a thousand times slower: not even measured, unless it is needed.
+  for (const fe::HeurMode_t mode : {fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}) {
+    const std::string what = describe(shape, pass);
+    graph_ = std::make_unique<Graph>(shape, pass, math);
+    check(graph_->graph.validate(), what);
+    check(graph_->graph.build_operation_graph(cudnn), what);
+    if (graph_->graph.create_execution_plans({mode}).is_bad()) continue;
+    take_out_unwanted(graph_->graph, math);
+    choose(cudnn, stream, tuning, what);
+    if (graph_->plan >= 0) return;
+  }
+  throw std::runtime_error("cuDNN, " + describe(shape, pass) + ": it has no plan for this on this device");
+}
+
+/// Measures what was proposed, and remembers the fastest.
+void ConvPlan::choose(cudnnContext* cudnn, CUstream_st* stream, const TuningMemory& tuning, const std::string& what) {
   fe::graph::Graph& graph = graph_->graph;
-  check(graph.validate(), what);
-  check(graph.build_operation_graph(cudnn), what);
-  check(graph.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}), what);
-  take_out_unwanted(graph, math);
   auto places = graph_->places(tuning.place);
   StreamTimer timer(stream);
   microseconds_ = std::numeric_limits<double>::infinity();
@@ -167,7 +177,6 @@ ConvPlan::ConvPlan(cudnnContext* cudnn, CUstream_st* stream, const ConvShape& sh
     workspace_bytes_ = static_cast<std::size_t>(bytes);
     graph_->plan = plan;
   }
-  if (graph_->plan < 0) throw std::runtime_error("cuDNN, " + what + ": it has no plan for this on this device");
 }
 
 ConvPlan::ConvPlan(ConvPlan&&) noexcept = default;

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <memory>
+#include <string>
 
 #include "demos/resnet/architecture.hpp"
 
@@ -73,6 +74,8 @@ class ConvPlan {
 
  private:
   struct Graph;
+  void choose(cudnnContext* cudnn, CUstream_st* stream, const TuningMemory& tuning, const std::string& what);
+
   std::unique_ptr<Graph> graph_;
   double microseconds_ = 0;
   std::size_t workspace_bytes_ = 0;

@@ -154,11 +154,8 @@ TrainerSettings settings_of(const Options& options, const Architecture& architec
           .precision = options.precision};
 }
 
-void train(sr::Session& session, const Options& options, const Dataset& dataset, const Architecture& architecture,
-           Report& report, Checkpoints& checkpoints) {
-  // The data set, in memory that every worker has mapped.
-  const SharedDataset images = load(session, dataset);
-
+void train(sr::Session& session, const Options& options, const Dataset& dataset, const SharedDataset& images,
+           const Architecture& architecture, Report& report, Checkpoints& checkpoints) {
   // The same parameters on every device: one flat vector. Running statistics are each device's own for an epoch.
   const auto params = session.shared("params", initial_parameters(architecture, options.seed, options.last_scale));
   auto statistics = session.shared("statistics", initial_statistics(architecture));
@@ -220,8 +217,9 @@ int run(int argc, char** argv) {
   Checkpoints checkpoints(*options, architecture, dataset);
   Report report(*options);
   const auto program = [&](sr::Session& session) {
+    const SharedDataset images = load(session, dataset);  // in memory that every worker has mapped
     try {
-      train(session, *options, dataset, architecture, report, checkpoints);
+      train(session, *options, dataset, images, architecture, report, checkpoints);
     } catch (const sr::Error& error) {
       throw_with_advice(error);
     }

@@ -28,8 +28,8 @@ void Report::start(const Architecture& architecture, const Dataset& dataset, std
               dataset.training_rows().size(), dataset.evaluation_rows().size(), devices.size(),
               devices.size() == 1 ? "worker" : "workers", devices.front().c_str());
   if (devices.size() > 1) std::printf(" to %s", devices.back().c_str());
-  std::printf(")\n%s: learning rate %g after %g epochs; %d epochs of %lld steps of %lld rows\n",
-              options_.rule.name.c_str(), options_.rule.learning_rate, options_.warmup(), options_.epochs,
+  std::printf(")\n%s: learning rate up to %g in %g epochs, then down to 0; %lld steps of %lld rows per epoch\n",
+              options_.rule.name.c_str(), options_.rule.learning_rate, options_.warmup(),
               static_cast<long long>(steps_per_epoch), static_cast<long long>(options_.batch_rows));
   std::fflush(stdout);
 }
