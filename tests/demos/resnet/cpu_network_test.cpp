@@ -115,8 +115,9 @@ TEST_P(CpuNetworkLikeTorchvision, HasItsLogitsBeforeTheLoss) {
   const Outcome outcome = trained_.step(batch_);
   EXPECT_EQ(outcome.correct, expected.correct);
   EXPECT_NEAR(outcome.mean_loss, expected.mean_loss, 1e-4);
-  EXPECT_LT(relative_error(std::span(trained_.gradient).subspan(reference_.architecture.fc_bias_offset, classes), dbias),
-            1e-4);
+  EXPECT_LT(
+      relative_error(std::span(trained_.gradient).subspan(reference_.architecture.fc_bias_offset, classes), dbias),
+      1e-4);
 }
 
 TEST_P(CpuNetworkLikeTorchvision, MovesTheRunningStatisticsAlike) {
