@@ -205,8 +205,8 @@ void CpuNetwork::Work::Pass::backward(float* gradient) {
 void CpuNetwork::Work::Pass::backward_block(const Block& block) {
   auto& [dy, dx, spare] = memory_.deltas;
   const std::size_t last = block.first_unit + block.unit_count - 1;
-  backward_unit(last, memory_.units[last].output, dy, spare,
-                dx);  // dy becomes that before the ReLU, for the shortcut too
+  // Here dy becomes the gradient before the ReLU, which is what the shortcut gets.
+  backward_unit(last, memory_.units[last].output, dy, spare, dx);
   for (std::size_t i = last; i-- > block.first_unit;) {
     std::swap(dx, spare);
     backward_unit(i, memory_.units[i].output, spare, spare, dx);

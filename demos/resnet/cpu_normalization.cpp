@@ -8,13 +8,14 @@
 namespace resnet {
 namespace {
 
-// However many threads there are, sums are divided alike: the same numbers come out.
+// However many threads there are, work is divided alike: the same numbers come out. Little work is not divided.
 constexpr std::size_t kParts = 64;
-constexpr std::size_t kBlockPlaces = 32;      // summed in float32, then added up in float64
-constexpr std::size_t kLeastPlaces = 64;      // of a part of a sum
-constexpr std::size_t kLeastElements = 8192;  // of a part of a pass over elements
+constexpr std::size_t kLeastElements = 16384;  // of a part
+constexpr std::size_t kBlockPlaces = 32;       // summed in float32, then added up in float64
 
-std::size_t parts_of_sum(std::size_t places) { return std::clamp<std::size_t>(places / kLeastPlaces, 1, kParts); }
+std::size_t parts_of(const NormShape& shape) {
+  return std::clamp<std::size_t>(shape.elements() / kLeastElements, 1, kParts);
+}
 
 /// One part of sum_by_channel: the places of `piece`, into `total` [width].
 template <typename AddPlace>
@@ -30,12 +31,13 @@ void sum_piece(const Piece& piece, std::size_t width, float* block, double* tota
 
 /// Totals [width] over all places of what add_place(place, sums) adds to float32 sums [width].
 template <typename AddPlace>
-const double* sum_by_channel(std::size_t places, std::size_t width, NormScratch& scratch, const AddPlace& add_place) {
-  const std::size_t parts = parts_of_sum(places);
+const double* sum_by_channel(const NormShape& shape, std::size_t width, NormScratch& scratch,
+                             const AddPlace& add_place) {
+  const std::size_t parts = parts_of(shape);
   double* const partial = scratch.partial.data();
   float* const blocks = scratch.block.data();
   for_each_part(parts, [&](std::size_t part) {
-    sum_piece(Piece(places, part, parts), width, blocks + part * width, partial + part * width, add_place);
+    sum_piece(Piece(shape.places(), part, parts), width, blocks + part * width, partial + part * width, add_place);
   });
   double* const totals = scratch.totals.data();
   std::copy_n(partial, width, totals);
@@ -48,7 +50,7 @@ const double* sum_by_channel(std::size_t places, std::size_t width, NormScratch&
 /// Calls row(place) for each place, divided among the cores.
 template <typename Row>
 void for_each_place(const NormShape& shape, const Row& row) {
-  const std::size_t parts = std::clamp<std::size_t>(shape.elements() / kLeastElements, 1, kParts);
+  const std::size_t parts = parts_of(shape);
   for_each_part(parts, [&](std::size_t part) {
     const Piece piece(shape.places(), part, parts);
     for (std::size_t place = piece.begin; place < piece.end; ++place) row(place);
@@ -103,7 +105,7 @@ const double* backward_totals(const NormShape& shape, const NormBackward& arrays
   const std::size_t channels = shape.channels;
   const float* const mean = arrays.moments.mean;
   const float* const inverse = arrays.moments.inverse_deviation;
-  return sum_by_channel(shape.places(), 2 * channels, scratch, [&](std::size_t place, float* sums) {
+  return sum_by_channel(shape, 2 * channels, scratch, [&](std::size_t place, float* sums) {
     const float* x = arrays.x + place * channels;
     float* dy = arrays.dy + place * channels;
     if (arrays.y != nullptr) {
@@ -130,13 +132,13 @@ void measure(const NormShape& shape, const StepRows& rows, const float* x, NormS
   const std::size_t channels = shape.channels;
   scratch.reserve(channels);
   const double all_places = static_cast<double>(std::max<std::size_t>(rows.all * shape.pixels, 1));
-  const double* totals = sum_by_channel(shape.places(), channels, scratch, [&](std::size_t place, float* sums) {
+  const double* totals = sum_by_channel(shape, channels, scratch, [&](std::size_t place, float* sums) {
     for (std::size_t c = 0; c < channels; ++c) sums[c] += x[place * channels + c];
   });
   std::copy_n(over_ranks(rows, totals, channels, 1 / all_places, scratch), channels, moments.mean);
 
   const float* mean = moments.mean;
-  totals = sum_by_channel(shape.places(), channels, scratch, [&](std::size_t place, float* sums) {
+  totals = sum_by_channel(shape, channels, scratch, [&](std::size_t place, float* sums) {
     for (std::size_t c = 0; c < channels; ++c) {
       const float deviation = x[place * channels + c] - mean[c];
       sums[c] += deviation * deviation;

@@ -18,8 +18,9 @@ struct Piece {
 /// last. The body does not throw. With OpenMP as many threads as it is told to (OMP_NUM_THREADS).
 template <typename Body>
 void for_each_part(std::size_t parts, const Body& body) {
+  if (parts == 1) return body(0);  // a team of one would end the threads of the last one
 #ifdef _OPENMP
-#pragma omp parallel for schedule(static) if (parts > 1)
+#pragma omp parallel for schedule(static)
 #endif
   for (std::size_t part = 0; part < parts; ++part) body(part);
 }

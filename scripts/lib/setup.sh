@@ -26,6 +26,7 @@ package_of() {
     zlib) echo zlib1g-dev ;;
     libdw) echo libdw-dev ;;
     blas) echo libopenblas-dev ;;
+    onednn) echo libdnnl-dev ;;
     *) echo "$1" ;;
   esac
 }
@@ -39,7 +40,7 @@ missing() {
   # Without the tools, nobody can be asked about the libraries.
   if ! command -v g++ >/dev/null || ! command -v cmake >/dev/null || ! command -v ninja >/dev/null; then
     printf 'required %s\n' boost spdlog googletest
-    printf 'optional %s\n' benchmark zlib libdw blas
+    printf 'optional %s\n' benchmark zlib libdw blas onednn
     return
   fi
   local folder
