@@ -1,12 +1,15 @@
 #include "demos/resnet/cpu_convolution.hpp"
 
 #include <oneapi/dnnl/dnnl_version.h>
+#include <algorithm>
 #include <initializer_list>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <optional>
+#include <stdexcept>
 #include <unordered_map>
 
 #include "demos/resnet/cpu_buffer.hpp"
+#include "demos/resnet/cpu_parallel.hpp"
 
 namespace resnet {
 
@@ -15,6 +18,7 @@ struct ConvolutionEngine::State {
   dnnl::stream stream{engine};
   CpuBuffer<std::byte> scratch;
   CpuBuffer<std::byte> weights;  // in the order that a primitive wants
+  CpuBuffer<float> unfolded;     // images of few pixels
 };
 
 namespace {
@@ -159,11 +163,52 @@ void Step::run(ConvolutionEngine::State& state, std::initializer_list<Value> val
   state.stream.wait();
 }
 
+/// Where oneDNN multiplies the filters of images of few pixels, it does so image by image, and writes all filters each time
+/// (2.6 does, without AVX-512): one product over all rows is up to ten times as fast.
+bool has_few_pixels(const ConvUnit& unit) { return unit.kernel > 1 && unit.size_out() <= 2; }
+
+/// What the filters meet at output (row, column) of an image: [kernel, kernel, channels_in], 0 outside the image.
+void unfold_place(const ConvUnit& unit, const float* x, std::size_t row, std::size_t column, float* unfolded) {
+  for (std::size_t tap = 0; tap < unit.kernel * unit.kernel; ++tap, unfolded += unit.channels_in) {
+    const std::size_t at_y =
+        row * unit.stride + tap / unit.kernel - unit.padding();  // wraps far beyond the size when above
+    const std::size_t at_x = column * unit.stride + tap % unit.kernel - unit.padding();
+    if (at_y < unit.size_in && at_x < unit.size_in) {
+      std::copy_n(x + (at_y * unit.size_in + at_x) * unit.channels_in, unit.channels_in, unfolded);
+    } else {
+      std::fill_n(unfolded, unit.channels_in, 0.0F);
+    }
+  }
+}
+
+/// dweights = dy^T unfolded(x).
+void multiply_filters(ConvolutionEngine::State& state, const ConvUnit& unit, std::size_t rows, const float* x,
+                      const float* dy, float* dweights) {
+  const std::size_t size = unit.size_out();
+  const std::size_t width = unit.kernel * unit.kernel * unit.channels_in;
+  state.unfolded.reserve(rows * size * size * width);
+  float* const unfolded = state.unfolded.data();
+  for_each_part(rows, [&](std::size_t row) {
+    for (std::size_t place = 0; place < size * size; ++place) {
+      unfold_place(unit, x + row * unit.elements_in(), place / size, place % size,
+                   unfolded + (row * size * size + place) * width);
+    }
+  });
+  const auto dim = [](std::size_t count) { return static_cast<dnnl_dim_t>(count); };
+  const dnnl::status status = dnnl::sgemm('T', 'N', dim(unit.channels_out), dim(width), dim(rows * size * size), 1, dy,
+                                          dim(unit.channels_out), unfolded, dim(width), 0, dweights, dim(width));
+  if (status != dnnl::status::success) throw std::runtime_error("oneDNN refuses a matrix product");
+}
+
 }  // namespace
 
 struct CpuConvolution::Steps {
-  Steps(ConvolutionEngine::State& engine_state, const ConvUnit& unit, std::size_t rows)
-      : state(engine_state), description(unit, rows), plan(plan_forward(state.engine, description)) {}
+  Steps(ConvolutionEngine::State& engine_state, const ConvUnit& described, std::size_t row_count)
+      : state(engine_state),
+        unit(described),
+        rows(row_count),
+        description(unit, rows),
+        plan(plan_forward(state.engine, description)) {}
 
   Step& forward() {
     if (!forward_step) {
@@ -198,6 +243,8 @@ struct CpuConvolution::Steps {
   }
 
   ConvolutionEngine::State& state;
+  ConvUnit unit;
+  std::size_t rows;
   Description description;
   Forward::primitive_desc plan;
   std::optional<Step> forward_step;
@@ -223,7 +270,9 @@ void CpuConvolution::backward_data(const float* dy, const float* weights, float*
 }
 
 void CpuConvolution::backward_weights(const float* x, const float* dy, float* dweights) {
-  steps_->backward_weights().run(steps_->state, {{DNNL_ARG_SRC, x}, {DNNL_ARG_DIFF_DST, dy}}, dweights);
+  Steps& steps = *steps_;
+  if (has_few_pixels(steps.unit)) return multiply_filters(steps.state, steps.unit, steps.rows, x, dy, dweights);
+  steps.backward_weights().run(steps.state, {{DNNL_ARG_SRC, x}, {DNNL_ARG_DIFF_DST, dy}}, dweights);
 }
 
 }  // namespace resnet

@@ -31,7 +31,8 @@ void sum_piece(const Piece& piece, std::size_t width, float* block, double* tota
 
 /// Totals [width] over all places of what add_place(place, sums) adds to float32 sums [width].
 template <typename AddPlace>
-const double* sum_by_channel(const NormShape& shape, std::size_t width, NormScratch& scratch, const AddPlace& add_place) {
+const double* sum_by_channel(const NormShape& shape, std::size_t width, NormScratch& scratch,
+                             const AddPlace& add_place) {
   const std::size_t parts = parts_of(shape);
   double* const partial = scratch.partial.data();
   float* const blocks = scratch.block.data();

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <deque>
 #include <random>
 #include <string>
@@ -206,6 +207,10 @@ void train(sr::Session& session, const Options& options, const Dataset& dataset,
                   error.failure(), error.native_code());
 }
 
+/// Has the threads of a worker (those of OpenMP, where oneDNN uses it) sleep while they wait for each other, unless the
+/// user wants otherwise: where something else wants the cores, spinning makes a step ten times as long. Workers inherit it.
+void let_threads_sleep() { ::setenv("OMP_WAIT_POLICY", "passive", 0); }
+
 int run(int argc, char** argv) {
   const auto options = parse_options(argc, argv);
   if (!options) {
@@ -216,6 +221,7 @@ int run(int argc, char** argv) {
   const Architecture architecture = plan_for(*options, dataset);
   Checkpoints checkpoints(*options, architecture, dataset);
   Report report(*options);
+  let_threads_sleep();
   const auto program = [&](sr::Session& session) {
     const SharedDataset images = load(session, dataset);  // in memory that every worker has mapped
     try {

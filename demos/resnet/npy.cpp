@@ -44,7 +44,7 @@ HeaderText read_header_text(std::ifstream& stream, const fs::path& file) {
   std::array<char, 8> start{};
   read(stream, file, start.data(), start.size());
   if (std::string_view(start.data(), kMagic.size()) != kMagic) fail(file, "a .npy file", "something else");
-  const int version = start[6];
+  const int version = static_cast<unsigned char>(start[6]);
   if (version < 1 || version > 3) fail(file, "a .npy file of version 1 to 3", "version " + std::to_string(version));
   std::uint32_t length = 0;
   const std::size_t length_bytes = version == 1 ? 2 : 4;
