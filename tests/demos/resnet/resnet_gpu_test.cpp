@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "tests/demos/cuda_support.hpp"
-#include "tests/demos/resnet/reference.hpp"
 #include "tests/demos/resnet/resnet_run.hpp"
 #include "tests/demos/temporary_folder.hpp"
 
@@ -46,16 +45,7 @@ TEST_F(ResnetOnGpus, TwoWithSynchronisedNormalisationTrainTheParametersOfOne) {
   int gpus = 0;
   demos::check_cuda(cudaGetDeviceCount(&gpus), "cudaGetDeviceCount");
   if (gpus < 2) GTEST_SKIP() << "one GPU";
-  const auto params_on = [&](const std::string& devices) {
-    const TemporaryFolder checkpoint;
-    // 1,437 rows: ten steps of 144, the last one smaller.
-    const CommandResult result =
-        run_command(resnet_on(devices, options({"--epochs", "1", "--batch", "144", "--sync-norm", "--lr", "0.01",
-                                                "--checkpoint", (checkpoint / "run").string()})));
-    EXPECT_EQ(result.exit_code, 0) << result.errors;
-    return resnet::testing::load_npy<float>((checkpoint / "run" / "latest" / "params.npy").string());
-  };
-  EXPECT_LT(resnet::testing::relative_error(params_on("cuda0,cuda1"), params_on("cuda0")), 1e-3);
+  EXPECT_LT(distance_of_trained_params("cuda0,cuda1", "cuda0"), 1e-3);
 }
 
 }  // namespace

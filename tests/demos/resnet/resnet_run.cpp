@@ -9,6 +9,8 @@
 
 #include "demos/common/idx.hpp"
 #include "tests/demos/resnet/npy_files.hpp"
+#include "tests/demos/resnet/reference.hpp"
+#include "tests/demos/temporary_folder.hpp"
 
 namespace fs = std::filesystem;
 
@@ -39,6 +41,19 @@ std::vector<EpochLine> epochs_of(const CommandResult& result) {
     epochs.push_back({number(1), number(2), number(3), number(4)});
   }
   return epochs;
+}
+
+double distance_of_trained_params(const std::string& devices, const std::string& others) {
+  const auto params_on = [](const std::string& chosen) {
+    const TemporaryFolder folder;
+    const std::string checkpoint = (folder / "run").string();
+    const CommandResult result = run_command(resnet_on(
+        chosen, {"--synthetic", "320", "--crop", "32", "--classes", "10", "--depth", "18", "--width", "16", "--epochs",
+                 "1", "--batch", "32", "--sync-norm", "--lr", "0.01", "--checkpoint", checkpoint}));
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    return resnet::testing::load_npy<float>(checkpoint + "/latest/params.npy");
+  };
+  return resnet::testing::relative_error(params_on(devices), params_on(others));
 }
 
 std::vector<EpochLine> epochs_on(int workers, const Words& options) {

@@ -116,6 +116,12 @@ TEST_F(ResnetOnCpus, WithSynchronisedNormalisationTheLossesAreThoseOfOneWorker) 
   EXPECT_GT(std::abs(line(2, {}).loss - alone.loss), 1e-3 * alone.loss) << "it does matter";
 }
 
+TEST_F(ResnetOnCpus, WithSynchronisedNormalisationTheParametersAreThoseOfOneWorker) {
+  for (const char* devices : {"cpu0,cpu1", "cpu0,cpu1,cpu2"}) {
+    EXPECT_LT(distance_of_trained_params(devices, "cpu0"), 1e-3) << devices;
+  }
+}
+
 TEST_F(ResnetOnCpus, GoesOnWhereABatchHasNoRowsForSomeWorkers) {
   for (const char* normalization : {"--no-mirror", "--sync-norm"}) {  // the former changes nothing about it
     const Words options{"--data", folder_.path().string(), "--epochs", "1", "--batch", "2", normalization};
