@@ -5,7 +5,6 @@
 // algorithm 1 and section 3.
 
 #include <cstddef>
-#include <span>
 
 #include "demos/resnet/cpu_buffer.hpp"
 #include "demos/resnet/network.hpp"
