@@ -50,9 +50,9 @@ std::optional<resnet::Precision> precision_of(std::string_view name) {
 
 std::optional<Options> parse_options(int argc, char** argv) {
   const std::array long_options{
-      option{"batch", required_argument, nullptr, 'b'}, option{"steps", required_argument, nullptr, 's'},
+      option{"batch", required_argument, nullptr, 'b'},   option{"steps", required_argument, nullptr, 's'},
       option{"samples", required_argument, nullptr, 'n'}, option{"dtype", required_argument, nullptr, 't'},
-      option{"depth", required_argument, nullptr, 'd'}, option{}};
+      option{"depth", required_argument, nullptr, 'd'},   option{}};
   Options options;
   for (int chosen = 0; (chosen = getopt_long(argc, argv, "", long_options.data(), nullptr)) != -1;) {
     if (chosen == 'b') options.batch = std::strtoll(optarg, nullptr, 10);
@@ -63,7 +63,8 @@ std::optional<Options> parse_options(int argc, char** argv) {
     else return std::nullopt;
   }
   const auto precision = precision_of(options.dtype);
-  if (!precision || optind < argc || options.batch < 1 || options.steps == 0 || options.samples < 1) return std::nullopt;
+  if (!precision || optind < argc || options.batch < 1 || options.steps == 0 || options.samples < 1)
+    return std::nullopt;
   options.precision = *precision;
   return options;
 }

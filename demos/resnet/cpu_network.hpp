@@ -34,8 +34,9 @@ class CpuNetwork {
                    std::span<const std::int64_t> labels);
 
   /// Mean loss over the rows given and, in `gradient`, the gradient of that mean, overwritten; normalised by the batch,
-  /// whose statistics move the running ones (a single value has variance 0). With `sum` it is the batch of all ranks, all of which call this, also without
-  /// rows; the gradients of the ranks, weighted by rows, then average to that of the whole batch.
+  /// whose statistics move the running ones (a single value has variance 0). With `sum` it is the batch of all ranks, all
+  /// of which call this, also without rows; the gradients of the ranks, weighted by rows, then average to that of the
+  /// whole batch.
   Outcome loss_and_gradient(std::span<const float> params, std::span<float> statistics, std::span<const float> images,
                             std::span<const std::int64_t> labels, const LossOptions& options, const SumOverRanks& sum,
                             std::span<float> gradient);
