@@ -10,7 +10,7 @@ missing or takes too long is a row that says so, and the others go on. GPUs and 
 
 Every program prints one JSON object per line: "bench", "impl", "devices", "what" and "median_us" (or "gb_per_s", or
 "result_at_ns" on the monotonic clock). Lines of the same bench, devices and what are compared. The step of MNIST is
-`bench_mnist_step`, and skipped where it is not built.
+`bench_mnist_step`, that of ResNet-50 `bench_resnet_step`; they are skipped where they are not built.
 
 Python's standard library only; --python is an interpreter that has PyTorch.
 """
@@ -77,6 +77,7 @@ GROUPS = {
     "launch": Group("gpu_launch", "launch to", ("torchrun",)),
     "update": Group("gpu_update", "update", ("copy",)),
     "mnist": Group("mnist_step", "MNIST step", ("torch_ddp", "torch_graph")),
+    "resnet": Group("resnet_step", "ResNet-50 step", ("torch_ddp",)),
 }
 
 
@@ -96,6 +97,8 @@ def target_ratio(group, what, comparator):
         return 0.85
     if group == "mnist" and not what.endswith("not waited for"):
         return {"torch_ddp": 8.0, "torch_graph": 1.5}[comparator]
+    if group == "resnet":
+        return {"256": 1.15, "32": 2.0}[what.split()[0]]
     return None
 
 
@@ -177,6 +180,17 @@ class Plan:
         yield self._torchrun("mnist", "torch_graph", devices, "torch_mnist_graph.py", *settings, "--mode", graph_modes)
 
 
+    def resnet(self, devices):
+        if not find_executable(self.options.build, "bench_resnet_step"):
+            note = "ResNet-50 step: skipped, no bench_resnet_step in the build directory"
+            self.notes += [] if note in self.notes else [note]
+            return
+        for batch in ("256", "32"):
+            yield self._ours("resnet", devices, "bench_resnet_step", "--batch", batch)
+        modes = "eager" if self.options.quick else "eager,compile,reduce-overhead"
+        yield self._torchrun("resnet", "torch_ddp", devices, "torch_resnet.py", "--batch", "256,32", "--mode", modes)
+
+
 def has_torch(python):
     look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
     try:
@@ -217,6 +231,8 @@ def normalized(line, program, repetition, started_ns):
         yield line
         if "median_us_async" in line:
             yield {**line, "what": f"{line['what']}, not waited for", "median_us": line["median_us_async"]}
+    elif line["bench"] == "resnet_step":
+        yield {**line, "what": f"{line['batch']} rows a GPU, {line['dtype']}"}
     elif "result_at_ns" in line:
         line["median_us"] = (line["result_at_ns"] - started_ns) / 1e3
         # PyTorch's one first result is compared with each of ours.

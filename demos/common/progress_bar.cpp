@@ -59,7 +59,7 @@ ProgressBar::ProgressBar(std::FILE* out, std::string label, std::size_t total_st
       started_(Clock::now()),
       next_draw_(started_) {}
 
-ProgressBar::~ProgressBar() {
+void ProgressBar::wipe() {
   if (out_ == nullptr) return;
   std::fputs(kWipeLine, out_);
   std::fflush(out_);

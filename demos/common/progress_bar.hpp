@@ -30,10 +30,13 @@ class ProgressBar {
   ProgressBar& operator=(const ProgressBar&) = delete;
 
   /// Wipes the line, so that whatever is printed next starts on a clean one.
-  ~ProgressBar();
+  ~ProgressBar() { wipe(); }
 
   /// Shows `step` finished steps, the last one's loss and the time left; redraws ten times a second at most.
   void update(std::size_t step, double loss);
+
+  /// Clears the line for one that is printed next; the bar comes back with the next update.
+  void wipe();
 
  private:
   using Clock = std::chrono::steady_clock;

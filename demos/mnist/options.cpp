@@ -3,9 +3,10 @@
 #include <getopt.h>
 
 #include <array>
-#include <charconv>
 #include <string_view>
 #include <utility>
+
+#include "demos/common/command_line.hpp"
 
 namespace mnist {
 namespace {
@@ -13,38 +14,10 @@ namespace {
 constexpr std::size_t kMaxBatchSize = 1'000'000;
 constexpr int kMaxEpochs = 10'000;
 
-[[noreturn]] void fail(std::string_view option, std::string_view expected, std::string_view got) {
-  throw UsageError(std::string(option).append(": expected ").append(expected).append(", got '").append(got) + "'");
-}
-
-/// The whole of `text` as a number that `is_good`.
-template <class Number, class Predicate>
-Number number(std::string_view option, std::string_view text, std::string_view expected, Predicate is_good) {
-  Number value{};
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc{} || stop != end || !is_good(value)) fail(option, expected, text);
-  return value;
-}
-
-template <class Integer>
-Integer count(std::string_view option, std::string_view text, Integer maximum) {
-  return number<Integer>(option, text, "a whole number from 1 to " + std::to_string(maximum),
-                         [maximum](Integer value) { return value >= 1 && value <= maximum; });
-}
-
-/// The meaning of `text` in a table of words.
-template <class Meaning, std::size_t N>
-Meaning word(std::string_view option, std::string_view text,
-             const std::array<std::pair<std::string_view, Meaning>, N>& words) {
-  std::string expected;
-  for (const auto& [name, meaning] : words) {
-    if (name == text) return meaning;
-    const char* separator = expected.empty() ? "" : name == words.back().first ? " or " : ", ";
-    expected.append(separator).append("'").append(name).append("'");
-  }
-  fail(option, expected, text);
-}
+using demos::parse_count;
+using demos::parse_number;
+using demos::parse_word;
+using demos::refuse_option;
 
 /// What --dtype chooses: how numbers are stored, and how they are multiplied.
 struct Dtype {
@@ -61,7 +34,7 @@ constexpr std::array<std::pair<std::string_view, Input>, 2> kInputs{
     {{"host", Input::kHost}, {"device", Input::kDevice}}};
 
 void set_dtype(Options& options, std::string_view text) {
-  const Dtype dtype = word("--dtype", text, kDtypes);
+  const Dtype dtype = parse_word("--dtype", text, kDtypes);
   options.precision = dtype.precision;
   options.math = dtype.math;
 }
@@ -116,28 +89,28 @@ void set(Options& options, int chosen, std::string_view text) {
       options.model = model(text);
       options.model_text = text;
       return;
-    case kBatchSize: options.batch_size = count<std::size_t>("--batch-size", text, kMaxBatchSize); return;
-    case kEpochs: options.epochs = count<int>("--epochs", text, kMaxEpochs); return;
+    case kBatchSize: options.batch_size = parse_count<std::size_t>("--batch-size", text, kMaxBatchSize); return;
+    case kEpochs: options.epochs = parse_count<int>("--epochs", text, kMaxEpochs); return;
     case kLearningRate:
-      options.learning_rate = number<double>("--learning-rate", text, "a number above 0 and up to 1000",
-                                             [](double rate) { return rate > 0 && rate <= 1000; });
+      options.learning_rate = parse_number<double>("--learning-rate", text, "a number above 0 and up to 1000",
+                                                   [](double rate) { return rate > 0 && rate <= 1000; });
       return;
     case kMomentum:
-      options.momentum = number<double>("--momentum", text, "a number from 0 to below 1",
-                                        [](double momentum) { return momentum >= 0 && momentum < 1; });
+      options.momentum = parse_number<double>("--momentum", text, "a number from 0 to below 1",
+                                              [](double momentum) { return momentum >= 0 && momentum < 1; });
       return;
     case kSeed:
       options.seed =
-          number<std::uint64_t>("--seed", text, "a whole number from 0 to 2^64 - 1", [](auto) { return true; });
+          parse_number<std::uint64_t>("--seed", text, "a whole number from 0 to 2^64 - 1", [](auto) { return true; });
       return;
-    case kInput: options.input = word("--input", text, kInputs); return;
+    case kInput: options.input = parse_word("--input", text, kInputs); return;
     case kDtype: set_dtype(options, text); return;
     case kLosses: options.losses = text; return;
     case kCheckpoint:
-      if (text.empty()) fail("--checkpoint", "a folder", text);
+      if (text.empty()) refuse_option("--checkpoint", "a folder", text);
       options.checkpoint = text;
       return;
-    case kCheckpointEvery: options.checkpoint_every = count<int>("--checkpoint-every", text, kMaxEpochs); return;
+    case kCheckpointEvery: options.checkpoint_every = parse_count<int>("--checkpoint-every", text, kMaxEpochs); return;
     case kResume: options.resume = true; return;
     default: return;
   }
@@ -180,10 +153,10 @@ std::optional<Options> parse_options(int argc, char** argv, Checkpointing checkp
   for (int chosen = 0; (chosen = getopt_long(argc, argv, ":", known, nullptr)) != -1;) {
     if (chosen == kHelp) return std::nullopt;
     if (chosen == ':') throw UsageError(std::string(argv[optind - 1]) + ": expected a value, got none");
-    if (chosen == '?') fail("options", "one of those that --help lists", refused_option(argv));
+    if (chosen == '?') refuse_option("options", "one of those that --help lists", refused_option(argv));
     set(options, chosen, optarg == nullptr ? "" : optarg);
   }
-  if (optind < argc) fail("options", "no other arguments", argv[optind]);
+  if (optind < argc) refuse_option("options", "no other arguments", argv[optind]);
   check_checkpointing(options);
   return options;
 }

@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 
 #include "demos/common/blas.hpp"
+#include "demos/common/command_line.hpp"
 #include "demos/common/model.hpp"
 
 namespace mnist {
@@ -46,11 +46,7 @@ struct Options {
 /// Whether a program has the options about checkpoints.
 enum class Checkpointing { kNone, kOffered };
 
-/// A command line that cannot be obeyed; the message says what was expected and what was got.
-class UsageError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
+using demos::UsageError;
 
 /// Reads the command line; nothing where it asks for --help. Throws UsageError.
 std::optional<Options> parse_options(int argc, char** argv, Checkpointing checkpointing = Checkpointing::kNone);

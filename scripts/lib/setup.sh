@@ -26,6 +26,7 @@ package_of() {
     zlib) echo zlib1g-dev ;;
     libdw) echo libdw-dev ;;
     blas) echo libopenblas-dev ;;
+    onednn) echo libdnnl-dev ;;
     *) echo "$1" ;;
   esac
 }
@@ -39,7 +40,7 @@ missing() {
   # Without the tools, nobody can be asked about the libraries.
   if ! command -v g++ >/dev/null || ! command -v cmake >/dev/null || ! command -v ninja >/dev/null; then
     printf 'required %s\n' boost spdlog googletest
-    printf 'optional %s\n' benchmark zlib libdw blas
+    printf 'optional %s\n' benchmark zlib libdw blas onednn
     return
   fi
   local folder
@@ -97,6 +98,22 @@ install_missing() {
 Install what these packages of Debian and Ubuntu hold, then start again: $(grep '^required' <<<"$lines" | packages_for)"
   fi
   [ -z "$lines" ] || say "Going on without $(sed -n 's/^optional //p' <<<"$lines" | tr '\n' ' ')"
+}
+
+# The headers of cudnn-frontend, which syncrun-resnet wants for CUDA devices, where there is a CUDA compiler: no
+# distribution has them, PyPI does. Without them, the program is for CPU devices.
+bring_cudnn_frontend() {
+  if [ -n "${CUDNN_FRONTEND_ROOT:-}" ] || ! command -v nvcc >/dev/null; then return; fi
+  local folder=$root/.cache/cudnn-frontend
+  mkdir -p "$root/.cache"
+  if [ ! -f "$folder/include/cudnn_frontend.h" ]; then
+    say "Fetching the headers of cudnn-frontend"
+    if ! python3 -m pip install -q --no-deps --target "$folder" nvidia-cudnn-frontend >"$root/.cache/pip.log" 2>&1; then
+      say "Going on without cudnn-frontend (pip could not bring it)"
+      return
+    fi
+  fi
+  export CUDNN_FRONTEND_ROOT=$folder
 }
 
 # configure_and_build PRESET [TARGET...]: into build/PRESET.

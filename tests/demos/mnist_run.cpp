@@ -2,22 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <cerrno>
+#include <filesystem>
 #include <fstream>
-#include <system_error>
 
 namespace fs = std::filesystem;
-
-TemporaryFolder::TemporaryFolder() {
-  std::string path = (fs::temp_directory_path() / "syncrun-mnist-XXXXXX").string();
-  if (mkdtemp(path.data()) == nullptr) throw std::system_error(errno, std::generic_category(), path);
-  path_ = path;
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
-}
 
 CommandResult run_mnist(const Words& options) {
   Words command{MNIST_PROGRAM};

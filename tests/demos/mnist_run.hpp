@@ -2,27 +2,13 @@
 
 // Runs of syncrun-mnist, for tests that look at its losses.
 
-#include <cstdlib>
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "tests/demos/command.hpp"
+#include "tests/demos/temporary_folder.hpp"
 
 using Words = std::vector<std::string>;
-
-/// A folder of its own for a test, gone with it.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  ~TemporaryFolder();
-  std::filesystem::path operator/(const char* name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
 
 /// syncrun-mnist by itself.
 CommandResult run_mnist(const Words& options);

@@ -62,24 +62,44 @@ TEST(ProgressBarOutput, IsNothingWhereThereIsNoTerminal) {
   EXPECT_EQ(std::ftell(file.get()), 0);
 }
 
-TEST(ProgressBarOutput, RewritesOneLineOfATerminalAndWipesItAtTheEnd) {
-  const File terminal(fdopen(posix_openpt(O_RDWR | O_NOCTTY), "r+"));
-  ASSERT_NE(terminal, nullptr);
-  ASSERT_EQ(grantpt(fileno(terminal.get())), 0);
-  ASSERT_EQ(unlockpt(fileno(terminal.get())), 0);
-  const File shown(std::fopen(ptsname(fileno(terminal.get())), "w"));
-  ASSERT_NE(shown, nullptr);
+/// A terminal: what is written to `shown` is read from `terminal`.
+class ProgressBarOnTerminal : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_NE(terminal_, nullptr);
+    ASSERT_EQ(grantpt(fileno(terminal_.get())), 0);
+    ASSERT_EQ(unlockpt(fileno(terminal_.get())), 0);
+    shown_.reset(std::fopen(ptsname(fileno(terminal_.get())), "w"));
+    ASSERT_NE(shown_, nullptr);
+  }
+
+  const File terminal_{fdopen(posix_openpt(O_RDWR | O_NOCTTY), "r+")};
+  File shown_;
+};
+
+TEST_F(ProgressBarOnTerminal, RewritesOneLineAndWipesItAtTheEnd) {
   {
-    ProgressBar bar(shown.get(), "epoch", 10);
+    ProgressBar bar(shown_.get(), "epoch", 10);
     bar.update(5, 0.5);
     bar.update(6, 0.5);  // too soon after the last to be drawn
   }
-  const std::string text = shown_on(fileno(terminal.get()));
+  const std::string text = shown_on(fileno(terminal_.get()));
   EXPECT_TRUE(text.starts_with("\r\x1b[Kepoch [")) << text;
   EXPECT_NE(text.find("5/10"), std::string::npos) << text;
   EXPECT_EQ(text.find("6/10"), std::string::npos) << text;
   EXPECT_TRUE(text.ends_with("\r\x1b[K")) << text;
   EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+}
+
+TEST_F(ProgressBarOnTerminal, MakesRoomForALine) {
+  ProgressBar bar(shown_.get(), "epoch", 10);
+  bar.update(5, 0.5);
+  bar.wipe();
+  std::fputs("a line", shown_.get());
+  std::fflush(shown_.get());
+  const std::string text = shown_on(fileno(terminal_.get()));
+  EXPECT_NE(text.find("5/10"), std::string::npos) << text;
+  EXPECT_TRUE(text.ends_with("\r\x1b[Ka line")) << text;
 }
 
 }  // namespace

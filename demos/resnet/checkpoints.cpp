@@ -1,0 +1,80 @@
+#include "demos/resnet/checkpoints.hpp"
+
+namespace resnet {
+namespace {
+
+constexpr const char* kFormat = "syncrun-resnet 1";
+
+/// What a checkpoint and a run have to have in common. Rates, sizes of a batch and numbers of epochs may be changed on the
+/// way.
+std::vector<sr::SavedValue> identity_of(const Options& options, const Architecture& architecture,
+                                        const Dataset& dataset) {
+  return {{"format", kFormat},
+          {"architecture", describe(architecture)},
+          {"optimizer", options.rule.name},
+          {"seed", options.seed},
+          {"rows", dataset.training_rows().size()}};
+}
+
+void check(const sr::Checkpoint& found, const std::vector<sr::SavedValue>& identity, const Options& options) {
+  for (const sr::SavedValue& expected : identity) {
+    const std::string got = found.has_value(expected.name()) ? found.text(expected.name()) : "";
+    if (got == expected.text()) continue;
+    throw UsageError("--checkpoint: expected a checkpoint with " + expected.name() + " '" + expected.text() +
+                     "', got '" + got + "' in " + options.checkpoint.string());
+  }
+}
+
+/// The arrays of a checkpoint, to save or to load: Array is sr::SavedArray or sr::NamedArray.
+template <class Array>
+std::vector<Array> arrays_of(const Progress& progress) {
+  std::vector<Array> arrays{{"params", progress.params}, {"statistics", progress.statistics}};
+  for (const auto& [name, vector] : progress.step.state()) arrays.push_back({name, vector});
+  return arrays;
+}
+
+}  // namespace
+
+Checkpoints::Checkpoints(const Options& options, const Architecture& architecture, const Dataset& dataset)
+    : options_(options), identity_(identity_of(options, architecture, dataset)) {
+  if (options.checkpoint.empty()) return;
+  const bool is_there = sr::Checkpoint::exists(options.checkpoint);
+  const bool goes_on = options.resume || sr::restarts() > 0;
+  if (options.resume && !is_there && sr::restarts() == 0) {
+    throw UsageError("--resume: expected a checkpoint in " + options.checkpoint.string() + ", got none");
+  }
+  if (!goes_on && is_there) {
+    throw UsageError("--checkpoint: expected a folder without a checkpoint, got " + options.checkpoint.string() +
+                     " (--resume goes on from what is there)");
+  }
+  if (!is_there) return;
+  found_.emplace(options.checkpoint);
+  check(*found_, identity_, options);
+}
+
+int Checkpoints::resume(const Progress& progress, Report& report) {
+  if (!found_) return 0;
+  found_->load(arrays_of<sr::NamedArray>(progress));
+  progress.step.set_steps(found_->value<std::int64_t>("step"));
+  const int epochs = found_->value<int>("epoch");
+  found_.reset();
+  report.resume(epochs, options_.checkpoint.string());
+  return epochs;
+}
+
+void Checkpoints::save(int epoch, const Progress& progress) {
+  if (options_.checkpoint.empty()) return;
+  if (epoch % options_.checkpoint_every != 0 && epoch != options_.epochs) return;
+  std::vector<sr::SavedValue> values = identity_;
+  values.emplace_back("epoch", epoch);
+  values.emplace_back("step", progress.step.steps());
+  sr::save_checkpoint(options_.checkpoint, arrays_of<sr::SavedArray>(progress), values);
+}
+
+std::string Checkpoints::last() const {
+  if (options_.checkpoint.empty()) return "there is no checkpoint (--checkpoint DIR)";
+  if (!sr::Checkpoint::exists(options_.checkpoint)) return "there is no checkpoint yet";
+  return "the last checkpoint is in " + options_.checkpoint.string();
+}
+
+}  // namespace resnet

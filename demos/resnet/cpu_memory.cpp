@@ -1,0 +1,86 @@
+#include "demos/resnet/cpu_memory.hpp"
+
+#include <algorithm>
+
+namespace resnet {
+namespace {
+
+std::size_t pooled_elements(const Architecture& architecture) {
+  return architecture.pooled_size() * architecture.pooled_size() * architecture.stem().channels_out;
+}
+
+}  // namespace
+
+/// Hands out consecutive parts of some memory; of none, it counts only.
+class CpuMemory::Parts {
+ public:
+  explicit Parts(float* base) : base_(base) {}
+
+  float* take(std::size_t elements) {
+    constexpr std::size_t kAlignment = 16;
+    float* const part = base_ == nullptr ? nullptr : base_ + taken_;
+    taken_ += (elements + kAlignment - 1) / kAlignment * kAlignment;
+    return part;
+  }
+  std::size_t taken() const { return taken_; }
+
+ private:
+  float* base_;
+  std::size_t taken_ = 0;
+};
+
+CpuMemory::CpuMemory(const Architecture& architecture)
+    : units(architecture.units.size()), architecture_(architecture), is_shortcut_(units.size()) {
+  const auto is_smaller = [](const ConvUnit& a, const ConvUnit& b) { return a.elements_out() < b.elements_out(); };
+  const auto& all = architecture_.units;
+  largest_elements_ = std::max_element(all.begin(), all.end(), is_smaller)->elements_out();
+  for (const Block& block : architecture_.blocks) {
+    if (block.shortcut) is_shortcut_[*block.shortcut] = true;
+  }
+}
+
+void CpuMemory::reserve(Purpose purpose, std::size_t rows) {
+  Parts counted(nullptr);
+  lay_out(purpose, rows, counted);
+  values_.reserve(counted.taken());
+  if (purpose == Purpose::kTraining) taps_.reserve(rows * pooled_elements(architecture_));
+  taps = taps_.data();
+  Parts parts(values_.data());
+  lay_out(purpose, rows, parts);
+}
+
+void CpuMemory::lay_out(Purpose purpose, std::size_t rows, Parts& parts) {
+  features = parts.take(rows * architecture_.features);
+  if (purpose == Purpose::kTraining) return lay_out_training(rows, parts);
+  lay_out_inference(rows, parts);
+}
+
+void CpuMemory::lay_out_training(std::size_t rows, Parts& parts) {
+  for (float*& delta : deltas) delta = parts.take(rows * largest_elements_);
+  // What a shortcut is normalised to is wanted until it is added, and before there are gradients.
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    const std::size_t elements = rows * architecture_.units[i].elements_out();
+    units[i].convolved = parts.take(elements);
+    units[i].output = is_shortcut_[i] ? deltas[0] : parts.take(elements);
+  }
+  pooled = parts.take(rows * pooled_elements(architecture_));
+  dlogits = parts.take(rows * architecture_.spec.classes);
+  dfeatures = parts.take(rows * architecture_.features);
+}
+
+void CpuMemory::lay_out_inference(std::size_t rows, Parts& parts) {
+  std::array<float*, 4> four{};  // a block's input, its units' outputs in turn, its shortcut's
+  for (float*& one : four) one = parts.take(rows * largest_elements_);
+  units[0] = {four[1], four[1]};
+  pooled = four[0];
+  for (const Block& block : architecture_.blocks) {
+    for (std::size_t i = 0; i < block.unit_count; ++i) {
+      float* const values = four[1 + i % 2];
+      units[block.first_unit + i] = {values, values};
+    }
+    if (block.shortcut) units[*block.shortcut] = {four[3], four[3]};
+    std::swap(four[0], four[1 + (block.unit_count - 1) % 2]);
+  }
+}
+
+}  // namespace resnet

@@ -1,0 +1,175 @@
+#pragma once
+
+// A residual network on a CUDA device: convolutions through cuDNN, the last layer through cuBLAS, fused kernels for what
+// lies between. Needs no CUDA header: streams and handles are named by the types that the CUDA headers give them.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "demos/common/cuda_memory.hpp"
+#include "demos/resnet/architecture.hpp"
+#include "demos/resnet/cuda_convolution.hpp"
+#include "demos/resnet/cuda_edge_kernels.hpp"
+#include "demos/resnet/cuda_norm_kernels.hpp"
+#include "demos/resnet/images.hpp"
+#include "demos/resnet/network.hpp"
+
+struct cublasContext;
+
+namespace resnet {
+
+/// Where a network's work goes. The handles are bound to the stream.
+struct CudaHandles {
+  CUstream_st* stream;
+  cublasContext* cublas;
+  cudnnContext* cudnn;
+};
+
+/// Some rows in device memory: stored images, or such as are normalised already.
+struct CudaBatch {
+  std::size_t rows;
+  const std::uint8_t* images;   // [rows, height, width, 3]; null: see `normalised`
+  const std::int64_t* labels;   // [rows]
+  const std::int64_t* row_ids;  // [rows], of the rows in the whole data set
+  ImageShape image_shape;
+  Preparation preparation;
+  const AugmentKey* key;              // in device memory
+  const float* normalised = nullptr;  // [rows, image_size, image_size, 3]
+};
+
+/// An Outcome in device memory.
+struct CudaOutcome {
+  const double* mean_loss;
+  const std::int64_t* correct;
+};
+
+/// Params, gradient [parameter_count] and statistics [statistics_count] are float32, as the architecture lays them out. The
+/// object holds a workspace in memory of the device that was current when it was made, no parameters. Members put work on
+/// the stream, and the same work for the same addresses and number of rows, so that it can be captured into a CUDA graph:
+/// what was captured stays valid as long as the object. The first call with a number of rows, or with more than any before,
+/// makes plans and memory and waits for the device. One object serves one stream. Members throw std::runtime_error where
+/// CUDA or cuDNN fails, and with the number of bytes wanted where there is not enough memory.
+class CudaNetwork {
+ public:
+  CudaNetwork(const Architecture& architecture, CudaMath math);
+  CudaNetwork(const CudaNetwork&) = delete;
+  CudaNetwork& operator=(const CudaNetwork&) = delete;
+
+  /// See CpuNetwork::loss_and_gradient. The outcome is valid until the next call. Labels
+  /// out of range make the loss NaN.
+  CudaOutcome loss_and_gradient(const CudaHandles& handles, const CudaBatch& batch, const float* params,
+                                float* statistics, const LossOptions& options, const SumOverRanks& sum,
+                                float* gradient);
+
+  /// See CpuNetwork::evaluate. Valid until the next call.
+  CudaOutcome evaluate(const CudaHandles& handles, const CudaBatch& batch, const float* params,
+                       const float* statistics);
+
+  /// The logits [rows, classes] in float32, normalised by the running statistics. Valid until the next call.
+  const float* logits(const CudaHandles& handles, const CudaBatch& batch, const float* params, const float* statistics);
+
+  /// What the convolutions of a step take on their own, in microseconds by ConvPass, as measured when their plans were
+  /// chosen, for the number of rows of the last call of loss_and_gradient.
+  std::array<double, kConvPasses> convolution_microseconds() const;
+
+ private:
+  enum class Phase { kTraining, kInference };
+
+  /// A unit's arrays of activations and its plans, for the current number of rows.
+  struct Unit {
+    void* sums = nullptr;    // of the convolution: what is normalised
+    void* output = nullptr;  // behind the ReLU, where it has one of its own
+    float* norm = nullptr;   // [7, channels]: see place_of
+    const ConvPlan* forward = nullptr;
+    const ConvPlan* backward_input = nullptr;
+    const ConvPlan* backward_filter = nullptr;
+  };
+  /// What one call works with.
+  struct Pass {
+    const CudaHandles& handles;
+    const CudaBatch& batch;
+    const float* params;
+    float* statistics;
+    float* gradient = nullptr;
+    const SumOverRanks* sum = nullptr;  // null, or empty: this rank's rows only
+    Phase phase = Phase::kInference;
+    bool synchronises() const { return sum != nullptr && *sum; }
+  };
+  using Gradients = std::pair<void*, void*>;  // they are added up; the second may be null
+
+  void reserve(const Pass& pass);
+  void lay_out(std::size_t rows, Phase phase);
+  std::size_t place_training(std::size_t rows, std::byte* base);
+  std::size_t place_inference(std::size_t rows, std::byte* base);
+  void make_plans(const CudaHandles& handles, std::size_t rows, Phase phase);
+  const ConvPlan& plan_of(const CudaHandles& handles, const ConvShape& shape, ConvPass pass);
+  std::size_t largest_elements() const;
+
+  cuda::NormPlace place_of(const Pass& pass, std::size_t unit) const;
+  cuda::NormShape norm_shape(const Pass& pass, std::size_t unit) const;
+  void* filter_of(const Pass& pass, std::size_t unit) const;
+
+  void convert_filters(const Pass& pass);
+  void convolve(const Pass& pass, std::size_t unit, const void* input);
+  void normalise(const Pass& pass, std::size_t unit);
+  void forward(const Pass& pass);
+  void forward_images(const Pass& pass);
+  const void* forward_block(const Pass& pass, std::size_t block, const void* input);
+  void forward_head(const Pass& pass, const void* last);
+  CudaOutcome outcome(const Pass& pass, const LossOptions& options, void* dlogits);
+
+  void backward(const Pass& pass);
+  void backward_head(const Pass& pass, void* gradient);
+  Gradients backward_block(const Pass& pass, std::size_t block, Gradients arriving);
+  void backward_images(const Pass& pass, Gradients arriving);
+  void backward_norm(const Pass& pass, std::size_t unit);
+  void backward_filter(const Pass& pass, std::size_t unit, const void* input, void* gradient);
+  void backward_input(const Pass& pass, std::size_t unit, void* gradient, void* result);
+  void* free_gradient(const void* one, const void* other) const;
+  const void* input_of_block(std::size_t block) const;
+
+  void multiply(const CudaHandles& handles, bool transpose_a, bool transpose_b, std::array<std::size_t, 3> sizes,
+                const void* a, std::size_t stride_a, const void* b, std::size_t stride_b, void* c, bool is_float) const;
+
+  Architecture architecture_;
+  CudaMath math_;
+  std::vector<Unit> units_;
+  std::vector<void*> block_outputs_;
+
+  demos::DeviceBuffer fixed_;        // of a size that does not depend on rows:
+  void* narrow_params_ = nullptr;    // bfloat16, as params
+  void* narrow_gradient_ = nullptr;  // bfloat16, as gradient
+  void* wide_filter_ = nullptr;      // the first filters with kImageChannels channels
+  void* filter_scratch_ = nullptr;   // as large as the largest filters
+  cuda::SumPlace sum_place_{};
+  float* deviations_ = nullptr;
+  const cuda::Chunk* chunks_ = nullptr;  // the last one is the dense layer's
+  std::size_t chunk_count_ = 0;
+  std::size_t filter_chunks_ = 0;
+  double* mean_loss_ = nullptr;
+  std::int64_t* correct_ = nullptr;
+
+  demos::GrowingDeviceMemory memory_;  // for the current rows and phase:
+  std::size_t rows_ = 0;
+  Phase phase_ = Phase::kInference;
+  bool is_laid_out_ = false;
+  void* image_ = nullptr;
+  void* pooled_ = nullptr;
+  std::uint8_t* which_ = nullptr;
+  void* features_ = nullptr;
+  float* logits_ = nullptr;
+  void* dlogits_ = nullptr;
+  void* dfeatures_ = nullptr;
+  cuda::LossPlace loss_place_{};
+  std::array<void*, 3> gradients_{};
+
+  std::map<std::pair<ConvShape, ConvPass>, ConvPlan> plans_;
+  demos::GrowingDeviceMemory plan_memory_;
+  void* plan_workspace_ = nullptr;
+};
+
+}  // namespace resnet

@@ -1,0 +1,239 @@
+// Where a residual network on a CUDA device has its arrays, and its convolutions' plans.
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "demos/common/cuda_check.hpp"
+#include "demos/resnet/cuda_network.hpp"
+
+namespace resnet {
+namespace {
+
+/// Places arrays one after the other; with a null base it only counts.
+class Carver {
+ public:
+  explicit Carver(std::byte* base) : base_(base) {}
+  void* take(std::size_t bytes) {
+    constexpr std::size_t kAlignment = 256;
+    void* const place = base_ == nullptr ? nullptr : base_ + used_;
+    used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return place;
+  }
+  template <typename T>
+  T* take(std::size_t elements) {
+    return static_cast<T*>(take(elements * sizeof(T)));
+  }
+  std::size_t used() const { return used_; }
+
+ private:
+  std::byte* base_;
+  std::size_t used_ = 0;
+};
+
+std::string gibibytes(std::size_t bytes) {
+  const auto tenths = static_cast<std::size_t>(static_cast<double>(bytes) / (1 << 30) * 10 + 0.5);
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " GiB";
+}
+
+/// The filters that are converted as they lie, in pieces; the dense layer's weights come last.
+std::vector<cuda::Chunk> chunks_of(const Architecture& architecture, std::size_t& filter_chunks) {
+  std::vector<cuda::Chunk> chunks;
+  const auto add = [&](std::size_t first, std::size_t count) {
+    for (std::size_t done = 0; done < count; done += cuda::kMostInChunk) {
+      chunks.push_back({first + done, std::min(cuda::kMostInChunk, count - done)});
+    }
+  };
+  for (std::size_t unit = 1; unit < architecture.units.size(); ++unit) {
+    add(architecture.units[unit].weights_offset, architecture.units[unit].weights());
+  }
+  filter_chunks = chunks.size();
+  add(architecture.fc_weights_offset, architecture.spec.classes * architecture.features);
+  return chunks;
+}
+
+template <typename T>
+void copy_to_device(T* place, const std::vector<T>& values) {
+  demos::check_cuda(cudaMemcpy(place, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice), "cudaMemcpy");
+}
+
+ConvShape shape_of(const ConvUnit& unit, std::size_t rows) {
+  const std::size_t channels_in = unit.channels_in == 3 ? cuda::kImageChannels : unit.channels_in;
+  return {.rows = rows,
+          .channels_in = channels_in,
+          .channels_out = unit.channels_out,
+          .size_in = unit.size_in,
+          .kernel = unit.kernel,
+          .stride = unit.stride,
+          .padding = unit.padding()};
+}
+
+std::size_t filter_elements(const ConvUnit& unit) {
+  return unit.channels_in == 3 ? unit.weights() / 3 * cuda::kImageChannels : unit.weights();
+}
+
+}  // namespace
+
+CudaNetwork::CudaNetwork(const Architecture& architecture, CudaMath math)
+    : architecture_(architecture),
+      math_(math),
+      units_(architecture.units.size()),
+      block_outputs_(architecture.blocks.size()) {
+  const std::vector<cuda::Chunk> chunks = chunks_of(architecture_, filter_chunks_);
+  chunk_count_ = chunks.size();
+  std::size_t widest = 0;
+  std::size_t largest_filter = 0;
+  for (const ConvUnit& unit : architecture_.units) {
+    widest = std::max(widest, unit.channels_out);
+    largest_filter = std::max(largest_filter, filter_elements(unit));
+  }
+  const std::size_t bytes = element_bytes(math_);
+  const bool is_narrow = math_ == CudaMath::kBfloat16;
+  cuda::Chunk* device_chunks = nullptr;
+  const auto place = [&](std::byte* base) {
+    Carver carver(base);
+    narrow_params_ = carver.take(is_narrow ? architecture_.parameter_count * bytes : 0);
+    narrow_gradient_ = carver.take(is_narrow ? architecture_.parameter_count * bytes : 0);
+    wide_filter_ = carver.take(filter_elements(architecture_.stem()) * bytes);
+    filter_scratch_ = carver.take(largest_filter * bytes);
+    sum_place_.partials = carver.take<float>(2 * cuda::kMostPartials * widest);
+    sum_place_.sums = carver.take<float>(2 * widest + 1);
+    deviations_ = carver.take<float>(widest);
+    device_chunks = carver.take<cuda::Chunk>(chunks.size());
+    mean_loss_ = carver.take<double>(1);
+    correct_ = carver.take<std::int64_t>(1);
+    for (std::size_t i = 0; i < units_.size(); ++i)
+      units_[i].norm = carver.take<float>(7 * architecture_.units[i].channels_out);
+    return carver.used();
+  };
+  fixed_ = demos::DeviceBuffer(place(nullptr));
+  place(static_cast<std::byte*>(fixed_.data()));
+  copy_to_device(device_chunks, chunks);
+  chunks_ = device_chunks;
+}
+
+std::size_t CudaNetwork::largest_elements() const {
+  std::size_t largest = 0;
+  for (const ConvUnit& unit : architecture_.units) {
+    const std::size_t channels_in = unit.channels_in == 3 ? cuda::kImageChannels : unit.channels_in;
+    largest = std::max({largest, unit.size_in * unit.size_in * channels_in, unit.elements_out()});
+  }
+  return largest;
+}
+
+/// Every activation has a place of its own, since the backward pass reads it.
+std::size_t CudaNetwork::place_training(std::size_t rows, std::byte* base) {
+  Carver carver(base);
+  const std::size_t bytes = element_bytes(math_) * rows;
+  for (std::size_t i = 0; i < units_.size(); ++i)
+    units_[i].sums = carver.take(architecture_.units[i].elements_out() * bytes);
+  for (std::size_t i = 0; i < architecture_.blocks.size(); ++i) {
+    const Block& block = architecture_.blocks[i];
+    const std::size_t last = block.first_unit + block.unit_count - 1;
+    for (std::size_t unit = block.first_unit; unit < last; ++unit) {
+      units_[unit].output = carver.take(architecture_.units[unit].elements_out() * bytes);
+    }
+    block_outputs_[i] = carver.take(architecture_.units[last].elements_out() * bytes);
+  }
+  for (void*& gradient : gradients_) gradient = carver.take(largest_elements() * bytes);
+  return carver.used();
+}
+
+/// Four arrays take turns: a block's input, two along its units, and its shortcut's. What is normalised stays where it is.
+std::size_t CudaNetwork::place_inference(std::size_t rows, std::byte* base) {
+  Carver carver(base);
+  const std::size_t bytes = largest_elements() * element_bytes(math_) * rows;
+  std::array<void*, 4> arrays{};
+  for (void*& array : arrays) array = carver.take(bytes);
+  std::copy_n(arrays.begin(), gradients_.size(), gradients_.begin());
+  units_[0].sums = arrays[0];
+  std::size_t input = 3;  // where the last block's output is: the first one's input has a place of its own
+  for (std::size_t i = 0; i < architecture_.blocks.size(); ++i) {
+    const Block& block = architecture_.blocks[i];
+    const std::array<void*, 3> others{arrays[(input + 1) % 4], arrays[(input + 2) % 4], arrays[(input + 3) % 4]};
+    for (std::size_t k = 0; k < block.unit_count; ++k) {
+      Unit& unit = units_[block.first_unit + k];
+      unit.sums = others[k % 2];
+      unit.output = unit.sums;
+      block_outputs_[i] = unit.sums;
+    }
+    if (block.shortcut) units_[*block.shortcut].sums = others[2];
+    input = static_cast<std::size_t>(std::find(arrays.begin(), arrays.end(), block_outputs_[i]) - arrays.begin());
+  }
+  return carver.used();
+}
+
+void CudaNetwork::lay_out(std::size_t rows, Phase phase) {
+  const std::size_t bytes = element_bytes(math_);
+  const auto place = [&](std::byte* base) {
+    const std::size_t activations =
+        phase == Phase::kTraining ? place_training(rows, base) : place_inference(rows, base);
+    Carver carver(base == nullptr ? nullptr : base + activations);
+    const ConvUnit& stem = architecture_.stem();
+    const std::size_t pooled = architecture_.pooled_size() * architecture_.pooled_size() * stem.channels_out * rows;
+    image_ = carver.take(stem.size_in * stem.size_in * cuda::kImageChannels * rows * bytes);
+    pooled_ = carver.take(pooled * bytes);
+    which_ = carver.take<std::uint8_t>(pooled);
+    features_ = carver.take(rows * architecture_.features * bytes);
+    dfeatures_ = carver.take(rows * architecture_.features * bytes);
+    logits_ = carver.take<float>(rows * architecture_.spec.classes);
+    dlogits_ = carver.take(rows * architecture_.spec.classes * bytes);
+    loss_place_.row_losses = carver.take<double>(rows);
+    loss_place_.row_correct = carver.take<std::int32_t>(rows);
+    return activations + carver.used();
+  };
+  const std::size_t wanted = place(nullptr);
+  try {
+    place(static_cast<std::byte*>(memory_.reserve(std::max<std::size_t>(wanted, 1))));
+  } catch (const std::runtime_error& failure) {
+    throw std::runtime_error(std::to_string(rows) + " rows at once want " + gibibytes(wanted) +
+                             " of this device's memory (" + failure.what() +
+                             "): a smaller batch, or more slices, want less");
+  }
+}
+
+const ConvPlan& CudaNetwork::plan_of(const CudaHandles& handles, const ConvShape& shape, ConvPass pass) {
+  const auto found = plans_.find({shape, pass});
+  if (found != plans_.end()) return found->second;
+  // Any memory will do to measure with: nothing has been computed yet.
+  constexpr std::size_t kMostWorkspace = std::size_t{256} << 20;
+  const demos::DeviceBuffer workspace(kMostWorkspace);
+  const TuningMemory memory{{gradients_[0], filter_scratch_, gradients_[1], workspace.data()}, workspace.bytes()};
+  ConvPlan plan(handles.cudnn, handles.stream, shape, pass, math_, memory);
+  plan_workspace_ = plan_memory_.reserve(std::max<std::size_t>(plan.workspace_bytes(), 256));
+  return plans_.emplace(std::pair{shape, pass}, std::move(plan)).first->second;
+}
+
+void CudaNetwork::make_plans(const CudaHandles& handles, std::size_t rows, Phase phase) {
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    const ConvShape shape = shape_of(architecture_.units[i], rows);
+    units_[i].forward = &plan_of(handles, shape, ConvPass::kForward);
+    if (phase == Phase::kInference) continue;
+    units_[i].backward_filter = &plan_of(handles, shape, ConvPass::kBackwardFilter);
+    if (i > 0) units_[i].backward_input = &plan_of(handles, shape, ConvPass::kBackwardInput);
+  }
+}
+
+std::array<double, kConvPasses> CudaNetwork::convolution_microseconds() const {
+  std::array<double, kConvPasses> sums{};
+  for (const Unit& unit : units_) {
+    const std::array<const ConvPlan*, kConvPasses> plans{unit.forward, unit.backward_input, unit.backward_filter};
+    for (std::size_t i = 0; i < kConvPasses; ++i) sums[i] += plans[i] == nullptr ? 0.0 : plans[i]->microseconds();
+  }
+  return sums;
+}
+
+void CudaNetwork::reserve(const Pass& pass) {
+  const std::size_t rows = pass.batch.rows;
+  if (is_laid_out_ && rows == rows_ && pass.phase == phase_) return;
+  is_laid_out_ = false;
+  lay_out(rows, pass.phase);
+  if (rows > 0) make_plans(pass.handles, rows, pass.phase);
+  rows_ = rows;
+  phase_ = pass.phase;
+  is_laid_out_ = true;
+}
+
+}  // namespace resnet

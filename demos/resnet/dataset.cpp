@@ -1,0 +1,142 @@
+#include "demos/resnet/dataset.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <string>
+
+namespace resnet {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kFewestClasses = 2;
+
+[[noreturn]] void fail(const fs::path& file, const std::string& expected, const std::string& got) {
+  throw DatasetError(file.string() + ": expected " + expected + ", got " + got);
+}
+
+ImageShape check_images(const fs::path& file, std::size_t labels) {
+  const NpyHeader header = read_npy_header(file);
+  if (header.dtype != "|u1") fail(file, "elements of type uint8 ('|u1')", "'" + header.dtype + "'");
+  if (header.shape.size() != 4 || header.shape[3] != 3 || header.shape[1] == 0 || header.shape[2] == 0) {
+    fail(file, "images of shape rows x height x width x 3", to_text(header.shape));
+  }
+  if (header.shape[0] == 0) fail(file, "one image or more", "none");
+  if (header.shape[0] != static_cast<std::int64_t>(labels)) {
+    fail(file, std::to_string(labels) + " images, as there are labels", std::to_string(header.shape[0]));
+  }
+  return {static_cast<std::size_t>(header.shape[1]), static_cast<std::size_t>(header.shape[2])};
+}
+
+void check_labels(const fs::path& file, const std::vector<std::int64_t>& labels, std::optional<std::int64_t> classes) {
+  const auto is_bad = [&](std::int64_t label) { return label < 0 || (classes && label >= *classes); };
+  const auto bad = std::find_if(labels.begin(), labels.end(), is_bad);
+  if (bad == labels.end()) return;
+  fail(file, classes ? "labels from 0 to " + std::to_string(*classes - 1) : "labels of at least 0",
+       std::to_string(*bad) + " in row " + std::to_string(bad - labels.begin()));
+}
+
+/// A pair whose files fit together, and the size of its images.
+struct CheckedPair {
+  Pair pair;
+  ImageShape shape;
+};
+
+CheckedPair read_pair(const fs::path& images, const fs::path& labels_file, std::optional<std::int64_t> classes) {
+  std::vector<std::int64_t> labels = read_labels(labels_file);
+  const ImageShape shape = check_images(images, labels.size());
+  check_labels(labels_file, labels, classes);
+  return {{images, std::move(labels)}, shape};
+}
+
+std::vector<std::int64_t> ids_of(std::size_t rows) {
+  std::vector<std::int64_t> ids(rows);
+  std::iota(ids.begin(), ids.end(), 0);
+  return ids;
+}
+
+std::string size_of(const ImageShape& shape) {
+  return std::to_string(shape.height) + " x " + std::to_string(shape.width) + " pixels";
+}
+
+void fill_with_random_bytes(std::span<std::uint8_t> bytes, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint64_t)) {
+    const std::uint64_t word = random();
+    std::memcpy(&bytes[at], &word, std::min(sizeof word, bytes.size() - at));
+  }
+}
+
+SharedImages load(sr::Session& session, const Dataset& dataset, const Pair& pair, const std::string& name) {
+  const std::size_t rows = pair.labels.size();
+  const ImageShape& shape = dataset.shape();
+  SharedImages loaded{pair.images.empty()
+                          ? session.data<std::uint8_t, 4>(sr::Shape<4>{rows, shape.height, shape.width, 3}, name)
+                          : session.load<std::uint8_t, 4>(pair.images, name),
+                      session.data(pair.labels, name + "_labels"), session.data(ids_of(rows), name + "_ids")};
+  if (pair.images.empty()) fill_with_random_bytes(loaded.images.write().span(), dataset.seed());
+  return loaded;
+}
+
+}  // namespace
+
+Dataset::Dataset(const DatasetOptions& options) : seed_(options.seed) {
+  const fs::path& folder = options.folder;
+  CheckedPair training = read_pair(folder / "images.npy", folder / "labels.npy", options.classes);
+  shape_ = training.shape;
+  const auto& labels = training.pair.labels;
+  classes_ = options.classes.value_or(std::max(kFewestClasses, *std::max_element(labels.begin(), labels.end()) + 1));
+  training_ = std::move(training.pair);
+  if (options.evaluate_fraction) {
+    hold_back(*options.evaluate_fraction);
+    return;
+  }
+  const fs::path test = folder / "images_test.npy";
+  if (!fs::exists(test)) {
+    throw DatasetError(test.string() + ": expected images to evaluate on, or --evaluate-fraction, got neither");
+  }
+  CheckedPair evaluation = read_pair(test, folder / "labels_test.npy", classes_);
+  if (size_of(evaluation.shape) != size_of(shape_)) {
+    fail(test, "images of " + size_of(shape_) + " as in images.npy", size_of(evaluation.shape));
+  }
+  training_rows_ = ids_of(training_.labels.size());
+  evaluation_rows_ = ids_of(evaluation.pair.labels.size());
+  evaluation_ = std::move(evaluation.pair);
+}
+
+Dataset::Dataset(const SyntheticOptions& options)
+    : shape_{options.size, options.size}, classes_(options.classes), seed_(options.seed) {
+  std::mt19937_64 random(~options.seed);
+  training_.labels.resize(static_cast<std::size_t>(options.rows));
+  for (std::int64_t& label : training_.labels) {
+    label = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(options.classes));
+  }
+  hold_back(options.evaluate_fraction.value_or(0));
+}
+
+/// Which rows are held back is a matter of the seed: rows of a class may stand together.
+void Dataset::hold_back(double fraction) {
+  std::vector<std::int64_t> ids = ids_of(training_.labels.size());
+  std::mt19937_64 random(seed_);
+  std::shuffle(ids.begin(), ids.end(), random);
+  const auto count = static_cast<std::ptrdiff_t>(std::ceil(fraction * static_cast<double>(ids.size())));
+  if (count >= std::ssize(ids)) {
+    throw DatasetError("--evaluate-fraction: expected to leave a row or more to train on, got none of " +
+                       std::to_string(ids.size()));
+  }
+  evaluation_rows_.assign(ids.begin(), ids.begin() + count);
+  training_rows_.assign(ids.begin() + count, ids.end());
+  std::sort(evaluation_rows_.begin(), evaluation_rows_.end());
+  std::sort(training_rows_.begin(), training_rows_.end());
+}
+
+SharedDataset load(sr::Session& session, const Dataset& dataset) {
+  const SharedImages training = load(session, dataset, dataset.training(), "images");
+  if (!dataset.has_evaluation_pair()) return {training, training};
+  return {training, load(session, dataset, dataset.evaluation(), "images_test")};
+}
+
+}  // namespace resnet

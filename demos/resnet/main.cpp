@@ -1,0 +1,247 @@
+// Trains a residual network on images on every device at once. This is a serial program: main and train run once, in the
+// master process. loss_and_gradient and evaluate (trainer.hpp) run on all workers at the same time, each on its own rows.
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <deque>
+#include <random>
+#include <string>
+#include <syncrun/syncrun.hpp>
+
+#include "demos/common/progress_bar.hpp"
+#include "demos/resnet/checkpoints.hpp"
+#include "demos/resnet/dataset.hpp"
+#include "demos/resnet/functions.hpp"
+#include "demos/resnet/options.hpp"
+#include "demos/resnet/parameters.hpp"
+#include "demos/resnet/report.hpp"
+#include "demos/resnet/schedule.hpp"
+#include "demos/resnet/trainer.hpp"
+#include "demos/resnet/training_step.hpp"
+
+namespace resnet {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Indices = std::span<const std::int64_t>;
+
+/// Steps that are launched before one is waited for: workers fetch the rows of the next while they compute one.
+constexpr std::size_t kStepsInFlight = 2;
+constexpr std::size_t kUsualCrop = 224;
+constexpr std::int64_t kSyntheticClasses = 1000;
+
+Dataset open_dataset(const Options& options) {
+  if (options.synthetic_rows == 0) {
+    return Dataset(DatasetOptions{options.data, options.evaluate_fraction, options.classes, options.seed});
+  }
+  return Dataset(SyntheticOptions{options.synthetic_rows, options.crop.value_or(kUsualCrop), options.evaluate_fraction,
+                                  options.classes.value_or(kSyntheticClasses), options.seed});
+}
+
+std::size_t crop_of(const Options& options, const ImageShape& shape) {
+  const std::size_t largest = std::min(shape.height, shape.width);
+  const std::size_t crop = options.crop.value_or(std::min(kUsualCrop, largest));
+  if (crop <= largest) return crop;
+  throw UsageError("--crop: expected at most " + std::to_string(largest) + ", the smaller side of the images, got '" +
+                   std::to_string(crop) + "'");
+}
+
+Architecture plan_for(const Options& options, const Dataset& dataset) {
+  return plan({.depth = options.depth,
+               .image_size = crop_of(options, dataset.shape()),
+               .classes = static_cast<std::size_t>(dataset.classes()),
+               .width = options.width});
+}
+
+std::int64_t quotient_up(std::int64_t whole, std::int64_t part) { return (whole + part - 1) / part; }
+
+/// The training rows in the order of an epoch, a function of the seed and its number.
+std::vector<std::int64_t> epoch_order(const Dataset& dataset, int epoch) {
+  std::vector<std::int64_t> order = dataset.training_rows();
+  std::seed_seq seeds{static_cast<std::uint32_t>(dataset.seed()), static_cast<std::uint32_t>(dataset.seed() >> 32),
+                      static_cast<std::uint32_t>(epoch)};
+  std::mt19937_64 random(seeds);
+  std::shuffle(order.begin(), order.end(), random);
+  return order;
+}
+
+/// `launch(i)` for every i below `count`, and `finish(i, result)` in the same order, with a few calls in flight.
+template <class Launch, class Finish>
+void pipeline(std::int64_t count, Launch&& launch, Finish&& finish) {
+  std::deque<sr::Future<Fit>> flights;
+  for (std::int64_t i = 0, done = 0; done < count;) {
+    if (i < count && flights.size() < kStepsInFlight) {
+      flights.push_back(launch(i++));
+      continue;
+    }
+    const Fit fit = flights.front().get();
+    flights.pop_front();
+    finish(done++, fit);
+  }
+}
+
+/// What an epoch needs, from the data set to the screen.
+struct Run {
+  const Options& options;
+  const Dataset& dataset;
+  const SharedDataset& images;
+  const sr::Shared<float, 1>& statistics;
+  TrainingStep& step;
+  const Checkpoints& checkpoints;
+  Report& report;
+
+  std::int64_t training_rows() const { return std::ssize(dataset.training_rows()); }
+  std::int64_t steps_per_epoch() const { return quotient_up(training_rows(), options.batch_rows); }
+  Schedule schedule() const {
+    const auto per_epoch = static_cast<double>(steps_per_epoch());
+    return {options.rule.learning_rate, std::llround(options.warmup() * per_epoch), options.epochs * steps_per_epoch()};
+  }
+};
+
+void check_loss(const Run& run, int epoch, std::int64_t step, double loss) {
+  if (std::isfinite(loss)) return;
+  throw std::runtime_error("the loss is " + std::to_string(loss) + " at step " + std::to_string(step + 1) +
+                           " of epoch " + std::to_string(epoch) +
+                           ": a smaller --lr or more --warmup-epochs may help; " + run.checkpoints.last());
+}
+
+/// One pass over the training rows, batch by batch; the last batch is what is left.
+Sums train_epoch(const Run& run, int epoch) {
+  const std::vector<std::int64_t> order = epoch_order(run.dataset, epoch);
+  const std::int64_t steps = run.steps_per_epoch();
+  const Schedule schedule = run.schedule();
+  const std::int64_t first_step = run.step.steps();
+  demos::ProgressBar bar(stdout, "epoch " + std::to_string(epoch), static_cast<std::size_t>(steps));
+  const auto batch_of = [&](std::int64_t i) {
+    const auto first = static_cast<std::size_t>(i * run.options.batch_rows);
+    return Indices(order).subspan(first,
+                                  std::min(static_cast<std::size_t>(run.options.batch_rows), order.size() - first));
+  };
+
+  const auto launch = [&](std::int64_t i) {
+    const StepInput input{{.seed = run.options.seed,
+                           .step = static_cast<std::uint32_t>(first_step + i),
+                           .is_random = true,
+                           .mirrors = run.options.mirrors}};
+    return run.step.launch(run.images.training, run.statistics, input, learning_rate(schedule, first_step + i),
+                           {.batch = batch_of(i), .slices = run.options.slices});
+  };
+
+  Sums all;
+  Sums recent;
+  Clock::time_point since = Clock::now();
+  const auto finish = [&](std::int64_t i, const Fit& fit) {
+    check_loss(run, epoch, i, fit.loss);
+    for (Sums* sums : {&all, &recent}) sums->add(std::ssize(batch_of(i)), fit.loss, fit.correct);
+    bar.update(static_cast<std::size_t>(i) + 1, fit.loss);
+    if ((i + 1) % run.options.interval != 0) return;
+    bar.wipe();
+    const Clock::time_point now = Clock::now();
+    run.report.interval({epoch, i + 1, steps, recent, learning_rate(schedule, first_step + i), now - since});
+    recent = {};
+    since = now;
+  };
+  pipeline(steps, launch, finish);
+  return all;
+}
+
+TrainerSettings settings_of(const Options& options, const Architecture& architecture) {
+  return {.architecture = architecture.spec,
+          .preparation = imagenet_preparation(architecture.spec.image_size),
+          .loss = {.label_smoothing = options.label_smoothing},
+          .normalization = options.normalization,
+          .precision = options.precision};
+}
+
+void train(sr::Session& session, const Options& options, const Dataset& dataset, const SharedDataset& images,
+           const Architecture& architecture, Report& report, Checkpoints& checkpoints) {
+  // The same parameters on every device: one flat vector. Running statistics are each device's own for an epoch.
+  const auto params = session.shared("params", initial_parameters(architecture, options.seed, options.last_scale));
+  auto statistics = session.shared("statistics", initial_statistics(architecture));
+
+  // A network on every worker; its methods are functions to call here.
+  const auto trainer = session.replicate<Trainer>(settings_of(options, architecture));
+  const auto step = make_training_step(session, trainer, params, options.rule);
+  const auto evaluate_rows = evaluate_function(session, trainer);
+
+  const Indices to_evaluate = dataset.evaluation_rows();
+  const auto evaluate = [&]() -> std::optional<Sums> {
+    if (to_evaluate.empty()) return std::nullopt;
+    const std::int64_t slices = options.evaluation_slices != 0
+                                    ? options.evaluation_slices
+                                    : quotient_up(std::ssize(to_evaluate), options.batch_rows);
+    const Fit fit = evaluate_rows(images.evaluation.images, images.evaluation.labels, statistics, params,
+                                  {.batch = to_evaluate, .slices = slices});
+    Sums sums;
+    sums.add(std::ssize(to_evaluate), fit.loss, fit.correct);
+    return sums;
+  };
+
+  const Run run{options, dataset, images, statistics, *step, checkpoints, report};
+  report.start(architecture, dataset, run.steps_per_epoch(), session.devices());
+  const Progress progress{params, statistics, *step};
+  std::optional<Sums> last;
+  for (int epoch = 1 + checkpoints.resume(progress, report); epoch <= options.epochs; ++epoch) {
+    const auto started = Clock::now();
+    const Sums training = train_epoch(run, epoch);
+    const auto elapsed = Clock::now() - started;
+    if (options.normalization == Normalization::kPerDevice) statistics.all_reduce(sr::Reduction::avg);
+    last = evaluate();
+    report.epoch({epoch, training, last, elapsed});
+    checkpoints.save(epoch, progress);
+  }
+  if (!last) last = evaluate();  // nothing was left to do
+  if (last) report.evaluation_accuracy(last->accuracy());
+}
+
+/// Says what helps where memory ran out on a worker; other errors stay as they are.
+[[noreturn]] void throw_with_advice(const sr::Error& error) {
+  const std::string what = error.what();
+  const bool is_memory =
+      error.kind() == sr::ErrorKind::system || what.find("bad_alloc") != what.npos || what.find("memory") != what.npos;
+  if (!is_memory) throw error;
+  throw sr::Error(error.kind(),
+                  what + "\nif memory is short: --slices N computes a step in N passes, --batch N makes it smaller",
+                  error.failure(), error.native_code());
+}
+
+/// Has the threads of a worker (those of OpenMP, where oneDNN uses it) sleep while they wait for each other, unless the
+/// user wants otherwise: where something else wants the cores, spinning makes a step ten times as long. Workers inherit it.
+void let_threads_sleep() { ::setenv("OMP_WAIT_POLICY", "passive", 0); }
+
+int run(int argc, char** argv) {
+  const auto options = parse_options(argc, argv);
+  if (!options) {
+    std::fputs(help_text().c_str(), stdout);
+    return 0;
+  }
+  const Dataset dataset = open_dataset(*options);
+  const Architecture architecture = plan_for(*options, dataset);
+  Checkpoints checkpoints(*options, architecture, dataset);
+  Report report(*options);
+  let_threads_sleep();
+  const auto program = [&](sr::Session& session) {
+    const SharedDataset images = load(session, dataset);  // in memory that every worker has mapped
+    try {
+      train(session, *options, dataset, images, architecture, report, checkpoints);
+    } catch (const sr::Error& error) {
+      throw_with_advice(error);
+    }
+  };
+  return sr::run(argc, argv, program, {.seed = options->seed});
+}
+
+}  // namespace
+}  // namespace resnet
+
+int main(int argc, char** argv) {
+  if (const auto exit_code = syncrun::serve_if_worker(argc, argv)) return *exit_code;  // a worker ends here
+  try {
+    return resnet::run(argc, argv);
+  } catch (const std::exception& bad_input) {  // found before any worker was started
+    std::fprintf(stderr, "syncrun-resnet: %s\n", bad_input.what());
+    return 2;
+  }
+}

@@ -1,0 +1,22 @@
+#pragma once
+
+// How the learning rate changes from step to step.
+
+#include <cstdint>
+
+namespace resnet {
+
+/// A run of `steps` steps, the first `warmup_steps` of which lead up to the peak.
+struct Schedule {
+  double peak = 0.1;
+  std::int64_t warmup_steps = 0;
+  std::int64_t steps = 1;
+};
+
+/// The learning rate of step `step`, counted from 0: a line through 0, one step before the first, up to the peak at the
+/// last step of the warm-up; then half a period of a cosine from the peak to 0, which it would have just after the last
+/// step. Source: P. Goyal et al., "Accurate, Large Minibatch SGD", arXiv 1706.02677, section 2.2 (gradual warm-up);
+/// I. Loshchilov, F. Hutter, "SGDR", arXiv 1608.03983, equation 5, with no restarts and a minimum of 0.
+double learning_rate(const Schedule& schedule, std::int64_t step);
+
+}  // namespace resnet

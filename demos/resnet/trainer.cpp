@@ -1,0 +1,54 @@
+#include "demos/resnet/trainer.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace resnet {
+namespace {
+
+void check_precision(std::string_view device, Precision precision) {
+  if (precision == Precision::kFloat32) return;
+  throw std::invalid_argument(std::string("--dtype ") + (precision == Precision::kTf32 ? "tf32" : "bfloat16") +
+                              ": expected CUDA devices, which have it, got " + std::string(device) +
+                              ", which has float32 only");
+}
+
+}  // namespace
+
+Trainer::Trainer(sr::CpuWorker& worker, const TrainerSettings& settings) : settings_(settings) {
+  check_precision(worker.device(), settings.precision);
+  network_.emplace(plan(settings.architecture));
+}
+
+Fit Trainer::loss_and_gradient(sr::CpuWorker&, sr::Comm& comm, Images images, Labels labels, RowIds row_ids,
+                               Vector statistics, Input input, Vector params, Vector gradient) {
+  SumOverRanks sum;
+  if (settings_.normalization == Normalization::kSynchronized) {
+    sum = [&comm](std::span<float> values) { comm.all_reduce(values, sr::Reduction::sum); };
+  }
+  const Outcome outcome = network_->loss_and_gradient(params.span(), statistics.span(),
+                                                      prepare(images, row_ids.span(), input.data()->augment),
+                                                      labels.span(), settings_.loss, sum, gradient.span());
+  return {outcome.mean_loss, outcome.correct};
+}
+
+Fit Trainer::evaluate(sr::CpuWorker&, Images images, Labels labels, Vector statistics, Vector params) {
+  const Outcome outcome =
+      network_->evaluate(params.span(), statistics.span(), prepare(images, {}, {.is_random = false}), labels.span());
+  return {outcome.mean_loss, outcome.correct};
+}
+
+/// Images as the network sees them, until the next call.
+std::span<const float> Trainer::prepare(const Images& images, std::span<const std::int64_t> row_ids,
+                                        const AugmentKey& key) {
+  const ImageShape shape{static_cast<std::size_t>(images.shape(1)), static_cast<std::size_t>(images.shape(2))};
+  const std::size_t crop = settings_.preparation.crop;
+  const std::size_t elements = static_cast<std::size_t>(images.rows()) * crop * crop * 3;
+  prepared_.resize(std::max(prepared_.size(), elements));
+  const std::span<float> prepared = std::span(prepared_).first(elements);
+  prepare_images(shape, settings_.preparation, key, images.span(), row_ids, prepared);
+  return prepared;
+}
+
+}  // namespace resnet

@@ -1,0 +1,89 @@
+#pragma once
+
+// What runs on every worker: a network, the gradient of a training step, and an evaluation.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <syncrun/syncrun.hpp>
+#include <vector>
+
+#include "demos/resnet/architecture.hpp"
+#include "demos/resnet/cpu_network.hpp"
+#include "demos/resnet/images.hpp"
+#include "demos/resnet/network.hpp"
+#include "demos/resnet/precision.hpp"
+#ifdef RESNET_HAVE_CUDA
+#include "demos/resnet/cuda_network.hpp"
+#endif
+
+namespace resnet {
+
+namespace sr = syncrun;
+
+/// What a trainer is built from, the same on every worker.
+struct TrainerSettings {
+  ArchitectureSpec architecture;
+  Preparation preparation;
+  LossOptions loss;
+  Normalization normalization = Normalization::kPerDevice;
+  Precision precision = Precision::kFloat32;
+};
+
+/// What changes from step to step, besides rows and the optimizer's numbers.
+struct StepInput {
+  AugmentKey augment;
+};
+
+/// How well the parameters fit some rows.
+struct Fit {
+  sr::Avg<double> loss;
+  sr::Sum<std::int64_t> correct;
+};
+
+/// One replica of the network: built on every worker, its methods are replicated functions. It holds a workspace and no
+/// parameters: those are shared variables. There is a body of each function for CPU devices and, where the build has CUDA,
+/// one for CUDA devices, which does the same.
+class Trainer {
+ public:
+  using Images = sr::Scattered<const std::uint8_t, 4>;  // [rows, height, width, 3], as they are stored
+  using Labels = sr::Scattered<const std::int64_t, 1>;
+  using RowIds = sr::Scattered<const std::int64_t, 1>;  // in the data set: they key crops
+  using Vector = sr::Local<float, 1>;                   // params, gradient: [parameter_count]; [statistics_count]
+  using Input = sr::DeviceScalar<StepInput>;
+
+  /// Throws std::invalid_argument for what only CUDA devices have, and for a network that cannot be.
+  Trainer(sr::CpuWorker& worker, const TrainerSettings& settings);
+
+  /// The body of a train step: mean loss and correct rows, of the rows as the step's crops show them and with the
+  /// parameters as they are; moves the running statistics, and overwrites the gradient. Called on all ranks, also on those
+  /// without rows.
+  Fit loss_and_gradient(sr::CpuWorker& worker, sr::Comm& comm, Images images, Labels labels, RowIds row_ids,
+                        Vector statistics, Input input, Vector params, Vector gradient);
+
+  /// Mean loss and correct rows of the middles of images, normalised by the running statistics.
+  Fit evaluate(sr::CpuWorker& worker, Images images, Labels labels, Vector statistics, Vector params);
+
+#ifdef RESNET_HAVE_CUDA
+  Trainer(sr::CudaWorker& worker, const TrainerSettings& settings);
+  Fit loss_and_gradient_cuda(sr::CudaWorker& worker, sr::Comm& comm, Images images, Labels labels, RowIds row_ids,
+                             Vector statistics, Input input, Vector params, Vector gradient);
+  Fit evaluate_cuda(sr::CudaWorker& worker, Images images, Labels labels, Vector statistics, Vector params);
+#endif
+
+ private:
+  std::span<const float> prepare(const Images& images, std::span<const std::int64_t> row_ids, const AugmentKey& key);
+
+  TrainerSettings settings_;
+  std::optional<CpuNetwork> network_;  // on CPU devices
+  std::vector<float> prepared_;        // grows with the largest number of rows seen
+#ifdef RESNET_HAVE_CUDA
+  /// On CUDA devices: two networks, so that an evaluation leaves alone what a captured step works with.
+  std::unique_ptr<CudaNetwork> training_network_;
+  std::unique_ptr<CudaNetwork> evaluation_network_;
+  demos::DeviceBuffer still_;  // an AugmentKey without draws
+#endif
+};
+
+}  // namespace resnet

@@ -1,0 +1,358 @@
+#!/usr/bin/env python3
+"""Packs images and labels into the .npy files that syncrun-resnet learns from.
+
+usage: pack_images.py ROOT OUT [--size N] [--test-fraction X] [--on-error fail|skip] [--jobs N] [--seed N]
+       pack_images.py --idx IMAGES LABELS [--idx-test IMAGES LABELS] OUT [--size N]
+
+Of a folder ROOT with one folder per class, each of images (ROOT/cat/1.jpg): the shorter side becomes SIZE pixels long, and
+the middle is cut out. Wants Pillow. With --idx, of grey images in IDX files, plain or .gz (MNIST; Syncrun's data/digits),
+which are enlarged to SIZE, made RGB, and brightened so that the largest pixel is 255. Wants nothing but Python.
+
+OUT gets images.npy (uint8, [rows, SIZE, SIZE, 3]), labels.npy (int64, [rows]) and classes.txt (a name per line, in the order
+of labels), and images_test.npy and labels_test.npy with --test-fraction or --idx-test. Files appear whole, at the end.
+"""
+
+import argparse
+import gzip
+import math
+import multiprocessing
+import os
+import random
+import struct
+import sys
+import time
+from pathlib import Path
+from typing import BinaryIO, Callable, Iterable, NamedTuple, Optional
+
+SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+HEADER_BYTES = 128
+IDX_IMAGES = 0x00000803
+IDX_LABELS = 0x00000801
+
+
+class PackError(Exception):
+    """What cannot be packed: what was expected, and what was got."""
+
+
+class NpyFile:
+    """A .npy file of rows that are added one by one; the header, which says how many, is written last. Until finish() it
+    is beside its place. Source of the format: NumPy's NEP 1, version 1."""
+
+    def __init__(self, path: Path, dtype: str, row_shape: tuple[int, ...]):
+        self.path = path
+        self.dtype = dtype
+        self.row_shape = row_shape
+        self.rows = 0
+        self.temporary = path.with_name(path.name + ".tmp")
+        self.stream: BinaryIO = open(self.temporary, "wb")
+        self.stream.write(bytes(HEADER_BYTES))
+
+    def append(self, row: bytes) -> None:
+        self.stream.write(row)
+        self.rows += 1
+
+    def header(self) -> bytes:
+        shape = ", ".join(str(extent) for extent in (self.rows, *self.row_shape))
+        comma = "" if self.row_shape else ","
+        text = f"{{'descr': '{self.dtype}', 'fortran_order': False, 'shape': ({shape}{comma}), }}"
+        return b"\x93NUMPY\x01\x00" + struct.pack("<H", HEADER_BYTES - 10) + text.ljust(HEADER_BYTES - 11).encode() + b"\n"
+
+    def finish(self) -> None:
+        self.stream.seek(0)
+        self.stream.write(self.header())
+        self.stream.close()
+        os.replace(self.temporary, self.path)
+
+    def abandon(self) -> None:
+        self.stream.close()
+        self.temporary.unlink(missing_ok=True)
+
+
+class Packed:
+    """A pair of files: images and their labels. `with` it: where something is raised, nothing is left."""
+
+    def __init__(self, out: Path, suffix: str, size: int):
+        self.images = NpyFile(out / f"images{suffix}.npy", "|u1", (size, size, 3))
+        self.labels = NpyFile(out / f"labels{suffix}.npy", "<i8", ())
+
+    def append(self, pixels: bytes, label: int) -> None:
+        self.images.append(pixels)
+        self.labels.append(struct.pack("<q", label))
+
+    def __enter__(self) -> "Packed":
+        return self
+
+    def __exit__(self, kind: Optional[type], *_: object) -> None:
+        for file in (self.images, self.labels):
+            if kind is None:
+                file.finish()
+            else:
+                file.abandon()
+
+
+class Meter:
+    """Progress on standard error: a line that is rewritten on a terminal, one every ten seconds elsewhere."""
+
+    def __init__(self, total: int, what: str):
+        self.total = total
+        self.what = what
+        self.done = 0
+        self.is_terminal = sys.stderr.isatty()
+        self.started = self.next = time.monotonic()
+
+    def step(self) -> None:
+        self.done += 1
+        now = time.monotonic()
+        if now < self.next and self.done != self.total:
+            return
+        self.next = now + (0.2 if self.is_terminal else 10)
+        rate = self.done / max(now - self.started, 1e-9)
+        line = f"{self.what}: {self.done}/{self.total} images, {rate:.0f} per second"
+        end = "\n" if self.done == self.total or not self.is_terminal else ""
+        print(("\r\x1b[K" if self.is_terminal else "") + line, end=end, file=sys.stderr, flush=True)
+
+
+def prepare_folder(out: Path) -> None:
+    """Makes it, and takes away what was packed there before: half of that beside half of this would be a trap."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name in ("images.npy", "labels.npy", "images_test.npy", "labels_test.npy", "classes.txt"):
+        (out / name).unlink(missing_ok=True)
+
+
+def write_classes(out: Path, names: Iterable[str]) -> None:
+    (out / "classes.txt").write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+
+
+# Folders of images.
+
+
+class Job(NamedTuple):
+    path: Path
+    label: int
+    size: int
+
+
+class Result(NamedTuple):
+    path: Path
+    label: int
+    pixels: bytes
+    error: str  # empty: none
+
+
+def decode(job: Job) -> Result:
+    """The image as size x size RGB, with Pillow."""
+    from PIL import Image
+
+    try:
+        with Image.open(job.path) as image:
+            image.draft("RGB", (job.size, job.size))  # JPEG can be decoded at a part of its size
+            rgb = image.convert("RGB")
+        scale = job.size / min(rgb.size)
+        width, height = (max(job.size, round(side * scale)) for side in rgb.size)
+        left, top = (width - job.size) // 2, (height - job.size) // 2
+        resized = rgb.resize((width, height), Image.Resampling.BILINEAR)
+        return Result(job.path, job.label, resized.crop((left, top, left + job.size, top + job.size)).tobytes(), "")
+    except Exception as error:  # whatever a damaged file makes of Pillow
+        return Result(job.path, job.label, b"", f"{type(error).__name__}: {error}")
+
+
+def find_classes(root: Path) -> dict[str, list[Path]]:
+    """The images of each class, both in alphabetical order."""
+    if not root.is_dir():
+        raise PackError(f"{root}: expected a folder with a folder per class, got {'a file' if root.exists() else 'none'}")
+    classes = {folder.name: folder for folder in root.iterdir() if folder.is_dir()}
+    if len(classes) < 2:
+        raise PackError(f"{root}: expected a folder per class, two or more, got {len(classes)}")
+    found = {}
+    for name in sorted(classes):
+        files = sorted(path for path in classes[name].rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+        if not files:
+            raise PackError(f"{classes[name]}: expected one image or more ({' '.join(sorted(SUFFIXES))}), got none")
+        found[name] = files
+    return found
+
+
+def split(files: list[Path], fraction: float, chooser: random.Random) -> tuple[list[Path], list[Path]]:
+    """Training and test images of a class; one is left to train on at least."""
+    count = min(math.ceil(fraction * len(files)), len(files) - 1)
+    test = set(chooser.sample(range(len(files)), count))
+    return [f for i, f in enumerate(files) if i not in test], [f for i, f in enumerate(files) if i in test]
+
+
+def pack_jobs(jobs: list[Job], packed: Packed, meter: Meter, options: argparse.Namespace) -> int:
+    """Returns how many could not be read."""
+    failures = 0
+    with multiprocessing.Pool(options.jobs) as pool:
+        for result in pool.imap(decode, jobs, chunksize=8):
+            meter.step()
+            if not result.error:
+                packed.append(result.pixels, result.label)
+                continue
+            message = f"{result.path}: expected an image that can be read: {result.error}"
+            if options.on_error == "fail":
+                raise PackError(message + " (--on-error skip leaves such images out)")
+            print(f"skipped {message}", file=sys.stderr)
+            failures += 1
+    if failures == len(jobs):
+        raise PackError(f"expected one image that can be read, got none of {len(jobs)}")
+    return failures
+
+
+def pack_folder(options: argparse.Namespace) -> None:
+    try:
+        import PIL.Image  # noqa: F401
+    except ImportError:
+        raise PackError("packing a folder of images wants Pillow (python3-pil, or pip install pillow), got none") from None
+    classes = find_classes(options.root)
+    chooser = random.Random(options.seed)
+    training: list[Job] = []
+    test: list[Job] = []
+    for label, name in enumerate(classes):
+        of_class = split(classes[name], options.test_fraction, chooser)
+        for jobs, files in zip((training, test), of_class):
+            jobs += [Job(path, label, options.size) for path in files]
+    prepare_folder(options.out)
+    skipped = 0
+    for suffix, jobs in (("", training), ("_test", test)):
+        if jobs:
+            with Packed(options.out, suffix, options.size) as packed:
+                skipped += pack_jobs(jobs, packed, Meter(len(jobs), packed.images.path.name), options)
+    write_classes(options.out, classes)
+    print(f"{options.out}: {len(training)} training images, {len(test)} to test, {len(classes)} classes; {skipped} skipped")
+
+
+# IDX files.
+
+
+def read_idx(path: Path, magic: int, dimensions: int) -> tuple[list[int], bytes]:
+    """Extents and bytes of an IDX file of uint8. Source of the format: the page of the MNIST data set."""
+    if not path.is_file():
+        raise PackError(f"{path}: expected an IDX file, got none")
+    raw = path.read_bytes()
+    content = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+    start = 4 + 4 * dimensions
+    if len(content) < start or struct.unpack(">I", content[:4])[0] != magic:
+        raise PackError(f"{path}: expected IDX magic number 0x{magic:08x}, got 0x{content[:4].hex()}")
+    extents = list(struct.unpack(f">{dimensions}I", content[4:start]))
+    if len(content) - start != math.prod(extents):
+        raise PackError(f"{path}: expected {math.prod(extents)} bytes behind the header, got {len(content) - start}")
+    return extents, content[start:]
+
+
+class IdxPair(NamedTuple):
+    height: int
+    width: int
+    images: list[bytes]
+    labels: bytes
+
+
+def read_idx_pair(images_path: Path, labels_path: Path) -> IdxPair:
+    (rows, height, width), pixels = read_idx(images_path, IDX_IMAGES, 3)
+    (count,), labels = read_idx(labels_path, IDX_LABELS, 1)
+    if rows != count:
+        raise PackError(f"{labels_path}: expected {rows} labels, as there are images, got {count}")
+    if rows == 0 or height == 0 or width == 0:
+        raise PackError(f"{images_path}: expected images, got {rows} of {height} x {width} pixels")
+    elements = height * width
+    return IdxPair(height, width, [pixels[i * elements : (i + 1) * elements] for i in range(rows)], labels)
+
+
+def taps(size_in: int, size_out: int) -> list[tuple[int, int, float]]:
+    """For each pixel of the output the two it lies between, and how far it is from the first. Pixels are where their
+    middles are; beyond the outermost their values go on."""
+    found = []
+    for i in range(size_out):
+        place = min(max((i + 0.5) * size_in / size_out - 0.5, 0), size_in - 1)
+        first = min(int(place), size_in - 1)
+        found.append((first, min(first + 1, size_in - 1), place - first))
+    return found
+
+
+def enlarge(image: bytes, height: int, width: int, size: int, gain: float) -> bytes:
+    """A grey image, bilinear, as size x size RGB; pixels times `gain`."""
+    across = taps(width, size)
+    lines = []
+    for y in range(height):
+        line = [pixel * gain for pixel in image[y * width : (y + 1) * width]]
+        lines.append([line[a] + (line[b] - line[a]) * part for a, b, part in across])
+    grey = bytearray()
+    for a, b, part in taps(height, size):
+        grey += bytes(int(p + (q - p) * part + 0.5) for p, q in zip(lines[a], lines[b]))
+    rgb = bytearray(3 * len(grey))
+    for channel in range(3):
+        rgb[channel::3] = grey
+    return bytes(rgb)
+
+
+def pack_idx(options: argparse.Namespace) -> None:
+    training = read_idx_pair(*options.idx)
+    test = read_idx_pair(*options.idx_test) if options.idx_test else None
+    gain = 255 / max(1, max(max(image) for image in training.images))
+    prepare_folder(options.out)
+    for suffix, pair in (("", training), ("_test", test)):
+        if pair is None:
+            continue
+        with Packed(options.out, suffix, options.size) as packed:
+            meter = Meter(len(pair.labels), packed.images.path.name)
+            for image, label in zip(pair.images, pair.labels):
+                brightened = min(gain, 255 / max(1, max(image)))  # a test image may be brighter than all of training
+                packed.append(enlarge(image, pair.height, pair.width, options.size, brightened), label)
+                meter.step()
+    classes = max(training.labels) + 1
+    write_classes(options.out, map(str, range(classes)))
+    print(f"{options.out}: {len(training.labels)} training images, {len(test.labels) if test else 0} to test, "
+          f"{classes} classes")
+
+
+def whole(first: int, last: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isdigit() or not first <= int(text) <= last:
+            raise argparse.ArgumentTypeError(f"expected a whole number from {first} to {last}, got '{text}'")
+        return int(text)
+
+    return parse
+
+
+def fraction(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to below 1, got '{text}'")
+    return value
+
+
+def parse_options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     usage=argparse.SUPPRESS)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="[ROOT] OUT")
+    parser.add_argument("--size", type=whole(32, 1024), default=256, help="height and width, 32 to 1024 (default 256)")
+    parser.add_argument("--test-fraction", type=fraction, default=0, help="of each class (default 0)")
+    parser.add_argument("--on-error", choices=["fail", "skip"], default="fail", help="where an image cannot be read")
+    parser.add_argument("--jobs", type=whole(1, 1024), default=os.cpu_count(), help="processes (default: one per core)")
+    parser.add_argument("--seed", type=whole(0, 2**63), default=1, help="of which images are for the test (default 1)")
+    parser.add_argument("--idx", nargs=2, type=Path, metavar=("IMAGES", "LABELS"))
+    parser.add_argument("--idx-test", nargs=2, type=Path, metavar=("IMAGES", "LABELS"))
+    options = parser.parse_args(arguments)
+    expected = 1 if options.idx else 2
+    if len(options.folders) != expected:
+        parser.error(f"expected {'OUT' if options.idx else 'ROOT and OUT'}, got {len(options.folders)} folders")
+    if options.idx_test and not options.idx:
+        parser.error("--idx-test: expected --idx beside it, got none")
+    options.root, options.out = options.folders[0], options.folders[-1]
+    return options
+
+
+def main(arguments: list[str]) -> int:
+    options = parse_options(arguments)
+    try:
+        pack_idx(options) if options.idx else pack_folder(options)
+    except (PackError, OSError) as error:
+        print(f"pack_images.py: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

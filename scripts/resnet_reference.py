@@ -1,0 +1,275 @@
+#!/usr/bin/env python3
+"""What torchvision's residual networks compute, as .npy files to hold ours against.
+
+usage: resnet_reference.py FOLDER                     small networks, for the tests: FOLDER/<case>/*.npy, a few values
+                                                      of each gradient (tests/demos/resnet/references holds them)
+       resnet_reference.py FOLDER --full [options]    one network with all its values: params, statistics (before the
+                                                      step), images, labels, logits (evaluation), training_logits,
+                                                      loss, gradient, moved_statistics
+
+Arrays lie as in demos/resnet/architecture.hpp: filters [out, height, width, in], each parameter array at a multiple of 16
+elements, images [rows, height, width, 3]. Weights, statistics, images and labels come from a closed formula, uniform_at(),
+which tests/demos/resnet/reference.cpp shares. Computed in float64, written in float32. Needs torch and torchvision.
+"""
+
+import argparse
+import math
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+try:
+    import numpy as np
+    import torch
+except ImportError as error:
+    sys.exit(f"error: {error}: install torch and numpy (Debian and Ubuntu: python3-torch)")
+try:
+    from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
+except ImportError as error:
+    sys.exit(f"error: {error}: this torch has no torchvision, whose networks are the reference "
+             "(Debian and Ubuntu: python3-torchvision)")
+
+DEPTHS = {
+    18: (BasicBlock, [2, 2, 2, 2]), 34: (BasicBlock, [3, 4, 6, 3]), 50: (Bottleneck, [3, 4, 6, 3]),
+    101: (Bottleneck, [3, 4, 23, 3]), 152: (Bottleneck, [3, 8, 36, 3]),
+}
+ALIGNMENT = 16
+LABEL_SMOOTHING = 0.1
+RATE, MOMENTUM, STEPS = 0.02, 0.9, 10
+SAMPLES, PROJECTIONS = 64, 8
+# Where the draws of each kind begin: parameters at 0.
+STATISTICS_DRAWS, PROJECTION_DRAWS, IMAGE_DRAWS = 1 << 40, 1 << 44, 1 << 48
+
+
+class Case(NamedTuple):
+    depth: int
+    width: int
+    image_size: int
+    classes: int
+    rows: int
+
+
+CASES = {"resnet18": Case(18, 16, 64, 7, 8), "resnet50": Case(50, 8, 64, 5, 6)}
+
+
+def uniform_at(first: int, count: int) -> np.ndarray:
+    """float64 in [-1, 1), 24 bits each, for the places from `first` on: the finalizer of splitmix64 (G. Steele, D. Lea,
+    C. Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014, figure 16)."""
+    bits = (np.arange(count, dtype=np.uint64) + np.uint64(first + 1)) * np.uint64(0x9E3779B97F4A7C15)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    bits ^= bits >> np.uint64(31)
+    return (bits >> np.uint64(40)).astype(np.float64) * 2.0**-23 - 1
+
+
+def center_and_spread(name: str, shape: tuple) -> tuple:
+    """An array's values are center + spread * uniform."""
+    if name.endswith("running_var"):
+        return 1.0, 0.5
+    if name.endswith(("running_mean", "fc.bias")):
+        return 0.0, 0.1
+    if name == "fc.weight":
+        return 0.0, math.sqrt(3 / shape[1])
+    if len(shape) == 4:
+        return 0.0, math.sqrt(6 / math.prod(shape[1:]))
+    # Well conditioned: blocks add little to their shortcuts, and few values are so near 0 that rounding decides about them.
+    # In float32, torchvision itself is then within 1e-4 of these gradients; otherwise it is not within 1e-2.
+    if name.endswith("bias"):
+        return 0.2, 0.2
+    return (1.0, 0.25) if "downsample" in name else (0.3, 0.1)
+
+
+def values_at(first: int, name: str, shape: tuple) -> np.ndarray:
+    center, spread = center_and_spread(name, shape)
+    return (center + spread * uniform_at(first, math.prod(shape))).astype(np.float32).reshape(shape)
+
+
+class Array(NamedTuple):
+    """An array of the network, where it lies in our vectors, and with our shape."""
+    name: str
+    is_statistic: bool
+    offset: int
+    shape: tuple
+
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def initial(self) -> np.ndarray:
+        return values_at(self.offset + (STATISTICS_DRAWS if self.is_statistic else 0), self.name, self.shape)
+
+
+def to_ours(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor
+
+
+def to_theirs(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.permute(0, 3, 1, 2) if tensor.dim() == 4 else tensor
+
+
+def build(case: Case) -> ResNet:
+    """torchvision's network; its class knows one width, so its layers are made again by itself."""
+    block, blocks = DEPTHS[case.depth]
+    model = ResNet(block, blocks, num_classes=case.classes)
+    if case.width != 64:
+        model.inplanes = case.width
+        model.conv1 = torch.nn.Conv2d(3, case.width, kernel_size=7, stride=2, padding=3, bias=False)
+        model.bn1 = torch.nn.BatchNorm2d(case.width)
+        for stage, count in enumerate(blocks):
+            layer = model._make_layer(block, case.width << stage, count, stride=1 if stage == 0 else 2)
+            setattr(model, f"layer{stage + 1}", layer)
+        model.fc = torch.nn.Linear((case.width << 3) * block.expansion, case.classes)
+    return model.double()
+
+
+def arrays_of(model: ResNet) -> list:
+    arrays, parameters, statistics = [], 0, 0
+    for name, tensor in model.state_dict().items():
+        if name.endswith("num_batches_tracked"):
+            continue
+        is_statistic = name.endswith(("running_mean", "running_var"))
+        array = Array(name, is_statistic, statistics if is_statistic else parameters, tuple(to_ours(tensor).shape))
+        arrays.append(array)
+        if is_statistic:
+            statistics += array.size()
+        else:
+            parameters += -(-array.size() // ALIGNMENT) * ALIGNMENT
+    return arrays
+
+
+def initialize(model: ResNet, arrays: list) -> None:
+    state = model.state_dict()
+    for array in arrays:
+        state[array.name].copy_(to_theirs(torch.from_numpy(array.initial())))
+
+
+def images_of(case: Case) -> np.ndarray:
+    shape = (case.rows, case.image_size, case.image_size, 3)
+    return (2 * uniform_at(IMAGE_DRAWS, math.prod(shape))).astype(np.float32).reshape(shape)
+
+
+def labels_of(case: Case) -> np.ndarray:
+    return (np.arange(case.rows, dtype=np.int64) * 3 + 1) % case.classes
+
+
+def flat(arrays: list, is_statistic: bool, tensors: dict) -> np.ndarray:
+    """Our vector of parameters, gradients or statistics; what lies between arrays is 0."""
+    chosen = [array for array in arrays if array.is_statistic == is_statistic]
+    end = chosen[-1].offset + chosen[-1].size()
+    vector = np.zeros(end if is_statistic else -(-end // ALIGNMENT) * ALIGNMENT, dtype=np.float32)
+    for array in chosen:
+        values = to_ours(tensors[array.name].detach()).reshape(-1).numpy()
+        vector[array.offset:array.offset + array.size()] = values
+    return vector
+
+
+class Step(NamedTuple):
+    logits: torch.Tensor
+    loss: torch.Tensor
+    gradients: dict
+
+
+def train_step(model: ResNet, case: Case) -> Step:
+    model.train()
+    model.zero_grad()
+    logits = model(to_theirs(torch.from_numpy(images_of(case))).double())
+    loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(labels_of(case)),
+                                             label_smoothing=LABEL_SMOOTHING)
+    loss.backward()
+    return Step(logits.detach(), loss.detach(), {name: p.grad for name, p in model.named_parameters()})
+
+
+def evaluation_logits(model: ResNet, case: Case) -> torch.Tensor:
+    model.eval()
+    with torch.no_grad():
+        return model(to_theirs(torch.from_numpy(images_of(case))).double())
+
+
+def samples_of(gradient: np.ndarray) -> np.ndarray:
+    """Up to SAMPLES values at even distances, then zeros."""
+    count = min(gradient.size, SAMPLES)
+    samples = np.zeros(SAMPLES, dtype=np.float32)
+    samples[:count] = gradient[np.arange(count) * gradient.size // count]
+    return samples
+
+
+def projections_of(gradient: np.ndarray) -> np.ndarray:
+    """Products with PROJECTIONS random vectors: their errors tell the norm of the error of the whole."""
+    return np.array([gradient @ uniform_at(PROJECTION_DRAWS * (k + 1), gradient.size) for k in range(PROJECTIONS)])
+
+
+def write(folder: Path, **arrays) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, values in arrays.items():
+        np.save(folder / f"{name}.npy", np.ascontiguousarray(values))
+
+
+def loss_curve(model: ResNet, arrays: list, case: Case) -> np.ndarray:
+    initialize(model, arrays)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
+    losses = []
+    for _ in range(STEPS):
+        losses.append(train_step(model, case).loss.item())
+        optimizer.step()
+    return np.array(losses)
+
+
+def write_case(folder: Path, case: Case) -> None:
+    model = build(case)
+    arrays = arrays_of(model)
+    initialize(model, arrays)
+    logits = evaluation_logits(model, case)
+    step = train_step(model, case)
+    parameters = [array for array in arrays if not array.is_statistic]
+    gradients = [to_ours(step.gradients[array.name]).reshape(-1).numpy() for array in parameters]
+    write(folder,
+          case=np.array(case, dtype=np.int64),
+          logits=logits.numpy().astype(np.float32),
+          training_logits=step.logits.numpy().astype(np.float32),
+          moved_statistics=flat(arrays, True, model.state_dict()),
+          gradient_norms=np.array([np.linalg.norm(gradient) for gradient in gradients]),
+          gradient_samples=np.stack([samples_of(gradient) for gradient in gradients]),
+          gradient_projections=np.stack([projections_of(gradient) for gradient in gradients]),
+          losses=loss_curve(model, arrays, case))
+    lines = [f"{array.name} {' '.join(map(str, array.shape))}\n" for array in arrays]
+    (folder / "arrays.txt").write_text("".join(lines), encoding="utf-8")
+
+
+def write_full(folder: Path, case: Case) -> None:
+    model = build(case)
+    arrays = arrays_of(model)
+    initialize(model, arrays)
+    write(folder,
+          case=np.array(case, dtype=np.int64),
+          params=flat(arrays, False, model.state_dict()),
+          statistics=flat(arrays, True, model.state_dict()),
+          images=images_of(case),
+          labels=labels_of(case),
+          logits=evaluation_logits(model, case).numpy().astype(np.float32))
+    step = train_step(model, case)
+    write(folder,
+          training_logits=step.logits.numpy().astype(np.float32),
+          loss=step.loss.numpy(),
+          gradient=flat(arrays, False, step.gradients),
+          moved_statistics=flat(arrays, True, model.state_dict()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--full", action="store_true", help="one network with all its values")
+    full = parser.add_argument_group("with --full")
+    full.add_argument("--depth", type=int, default=50, choices=sorted(DEPTHS))
+    full.add_argument("--width", type=int, default=64)
+    full.add_argument("--image-size", type=int, default=224)
+    full.add_argument("--classes", type=int, default=1000)
+    full.add_argument("--rows", type=int, default=8)
+    given = parser.parse_args()
+    if given.full:
+        write_full(given.folder, Case(given.depth, given.width, given.image_size, given.classes, given.rows))
+        return
+    for name, case in CASES.items():
+        write_case(given.folder / name, case)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+// syncrun-resnet that is interrupted and goes on: it ends with the parameters of a run that was not.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <regex>
+#include <thread>
+
+#include "tests/demos/resnet/npy_files.hpp"
+#include "tests/demos/resnet/resnet_run.hpp"
+#include "tests/demos/temporary_folder.hpp"
+
+extern char** environ;
+
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+class ResnetCheckpoint : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_cpu_network()) GTEST_SKIP() << "built without oneDNN";
+    write_pair(folder_.path(), "", 120, 36, 4);
+    write_pair(folder_.path(), "_test", 8, 36, 4);
+  }
+
+  /// With a checkpoint in the folder `name`.
+  Words options(const char* name, const Words& more = {}) const {
+    return with({"--data", folder_.path().string(), "--depth", "18", "--width", "8", "--crop", "32", "--batch", "20",
+                 "--epochs", "3", "--checkpoint", file(name).string()},
+                more);
+  }
+
+  /// What a run has saved: all arrays, to the last bit.
+  std::vector<std::string> saved(const char* name, const std::vector<const char*>& arrays) const {
+    std::vector<std::string> bytes;
+    for (const char* array : arrays) {
+      bytes.push_back(text_of(file(name) / "latest" / (std::string(array) + ".npy")));
+      EXPECT_GT(bytes.back().size(), 128U) << array;
+    }
+    return bytes;
+  }
+
+  bool is_after_epoch(const char* name, int epoch) const {
+    return text_of(file(name) / "latest/manifest.txt").find("value epoch " + std::to_string(epoch) + "\n") !=
+           std::string::npos;
+  }
+
+  /// Runs on two workers, and kills all of it when the first epoch was saved. False where it was over before that.
+  bool run_and_kill(const char* name, const Words& more) const {
+    const Words command = resnet_on(2, options(name, more));
+    std::vector<char*> argv;
+    for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
+    argv.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
+      ::posix_spawn_file_actions_addopen(&actions, stream, "/dev/null", O_WRONLY, 0);
+    }
+    pid_t pid = -1;
+    const int error = ::posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environ);
+    ::posix_spawn_file_actions_destroy(&actions);
+    if (error != 0) return false;
+    int status = 0;
+    pid_t ended = 0;
+    while (!is_after_epoch(name, 1) && (ended = ::waitpid(pid, &status, WNOHANG)) == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    if (ended != 0) return false;
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, &status, 0);
+    return WIFSIGNALED(status) && !is_after_epoch(name, 3);
+  }
+
+  fs::path file(const char* name) const { return folder_ / name; }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(ResnetCheckpoint, ARunThatWasKilledAndGoesOnEndsAsOneThatWasNot) {
+  for (const char* normalization : {"--no-mirror", "--sync-norm"}) {  // the former changes nothing about it
+    SCOPED_TRACE(normalization);
+    const std::string whole = std::string("whole") + normalization;
+    const std::string killed = std::string("killed") + normalization;
+    EXPECT_THAT(epochs_on(2, options(whole.c_str(), {normalization})), SizeIs(3));
+    bool was_killed = false;
+    for (int attempt = 0; attempt < 5 && !was_killed; ++attempt) {
+      fs::remove_all(file(killed.c_str()));
+      was_killed = run_and_kill(killed.c_str(), {normalization});
+    }
+    ASSERT_TRUE(was_killed);
+    const CommandResult resumed = run_resnet_on(2, options(killed.c_str(), {normalization, "--resume"}));
+    EXPECT_EQ(resumed.exit_code, 0) << resumed.errors;
+    EXPECT_THAT(resumed.output, HasSubstr("going on after epoch "));
+    EXPECT_THAT(resumed.output, HasSubstr(", from " + file(killed.c_str()).string() + "\n"));
+    const std::vector<const char*> arrays{"params", "statistics", "optimizer.v"};
+    EXPECT_TRUE(saved(killed.c_str(), arrays) == saved(whole.c_str(), arrays)) << "to the last bit";
+  }
+}
+
+TEST_F(ResnetCheckpoint, HasTheStateOfEveryOptimizerAndItsNumberOfSteps) {
+  EXPECT_THAT(epochs_on(2, options("run", {"--optimizer", "adam", "--epochs", "1"})), SizeIs(1));
+  saved("run", {"params", "statistics", "optimizer.m", "optimizer.v"});
+  EXPECT_THAT(text_of(file("run") / "latest/manifest.txt"), HasSubstr("value step 6\n"));
+  EXPECT_THAT(epochs_on(2, options("run", {"--optimizer", "adam", "--resume"})), SizeIs(2));
+  EXPECT_THAT(text_of(file("run") / "latest/manifest.txt"), HasSubstr("value step 18\n"));
+}
+
+TEST_F(ResnetCheckpoint, GoesOnWithAnotherNumberOfWorkers) {
+  EXPECT_THAT(epochs_on(3, options("run", {"--epochs", "2"})), SizeIs(2));
+  EXPECT_THAT(epochs_on(2, options("run", {"--resume"})), SizeIs(1));
+  EXPECT_TRUE(is_after_epoch("run", 3));
+  const CommandResult again = run_resnet_on(2, options("run", {"--resume"}));
+  EXPECT_THAT(epochs_of(again), SizeIs(0)) << "nothing is left to do";
+  EXPECT_THAT(again.output, HasSubstr("evaluation accuracy: "));
+}
+
+TEST_F(ResnetCheckpoint, IsSavedAfterEveryNthEpochAndTheLast) {
+  EXPECT_THAT(epochs_on(2, options("run", {"--checkpoint-every", "2"})), SizeIs(3));
+  EXPECT_TRUE(is_after_epoch("run", 3));
+  EXPECT_THAT(epochs_on(2, options("other", {"--checkpoint-every", "2", "--epochs", "2"})), SizeIs(2));
+  EXPECT_TRUE(is_after_epoch("other", 2));
+}
+
+TEST_F(ResnetCheckpoint, OfSomethingElseIsRefusedWithWhatDiffers) {
+  EXPECT_THAT(epochs_on(2, options("run", {"--epochs", "1"})), SizeIs(1));
+  const std::string run = file("run").string();
+  const auto refused = [&](const Words& more) {
+    const CommandResult result = run_resnet_on(2, options("run", more));
+    EXPECT_EQ(result.exit_code, 2);
+    return result.errors;
+  };
+  const std::string expected = "syncrun-resnet: --checkpoint: expected a checkpoint with ";
+  EXPECT_THAT(refused({"--resume", "--width", "16"}),
+              HasSubstr(expected +
+                        "architecture 'ResNet-18, width 16, 32 x 32 pixels, 4 classes', got 'ResNet-18, width "
+                        "8, 32 x 32 pixels, 4 classes' in " +
+                        run));
+  EXPECT_THAT(refused({"--resume", "--depth", "34"}), HasSubstr(expected + "architecture 'ResNet-34,"));
+  EXPECT_THAT(refused({"--resume", "--optimizer", "adam"}),
+              HasSubstr(expected + "optimizer 'adam', got 'momentum' in " + run));
+  EXPECT_THAT(refused({"--resume", "--seed", "2"}), HasSubstr(expected + "seed '2', got '1' in " + run));
+  EXPECT_THAT(refused({"--resume", "--evaluate-fraction", "0.5"}),
+              HasSubstr(expected + "rows '60', got '120' in " + run));
+  EXPECT_THAT(refused({}), HasSubstr("--checkpoint: expected a folder without a checkpoint, got " + run +
+                                     " (--resume goes on from what is there)"));
+  fs::remove_all(file("run"));
+  EXPECT_THAT(refused({"--resume"}), HasSubstr("--resume: expected a checkpoint in " + run + ", got none"));
+}
+
+TEST_F(ResnetCheckpoint, StaysWhereTheLossIsNotFinite) {
+  EXPECT_THAT(epochs_on(2, options("run", {"--epochs", "1"})), SizeIs(1));
+  const std::vector<std::string> before = saved("run", {"params"});
+  // Decay that multiplies the parameters by a million each time.
+  const CommandResult result = run_resnet_on(2, options("run", {"--resume", "--epochs", "9", "--lr", "999",
+                                                                "--weight-decay", "1000", "--warmup-epochs", "0"}));
+  EXPECT_EQ(result.exit_code, 1);
+  const std::regex message(R"(the loss is -?(nan|inf) at step \d+ of epoch \d+: a smaller --lr or more)");
+  EXPECT_TRUE(std::regex_search(result.errors, message)) << result.errors;
+  EXPECT_THAT(result.errors, HasSubstr("the last checkpoint is in " + file("run").string()));
+  EXPECT_TRUE(is_after_epoch("run", 1));
+  EXPECT_EQ(saved("run", {"params"}), before);
+}
+
+}  // namespace

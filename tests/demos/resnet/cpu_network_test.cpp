@@ -1,0 +1,391 @@
+#include "demos/resnet/cpu_network.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <barrier>
+#include <cmath>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "demos/resnet/cpu_head.hpp"
+#include "tests/demos/allocations.hpp"
+#include "tests/demos/resnet/reference.hpp"
+
+namespace resnet {
+namespace {
+
+using testing::Reference;
+using testing::relative_error;
+
+#ifndef DEMOS_HAVE_DNNL
+
+TEST(CpuNetworkWithoutOneDnn, SaysWhatToInstall) {
+  try {
+    CpuNetwork network(plan({.depth = 18}));
+    FAIL() << "made without oneDNN";
+  } catch (const std::runtime_error& error) {
+    EXPECT_NE(std::string(error.what()).find("libdnnl-dev"), std::string::npos) << error.what();
+  }
+}
+
+TEST(CpuNetwork, ComputesWhatTorchvisionDoes) { GTEST_SKIP() << "this build has no oneDNN"; }
+
+#else
+
+const SumOverRanks kAlone;
+
+struct Batch {
+  std::vector<float> images;
+  std::vector<std::int64_t> labels;
+
+  Batch part(std::size_t first, std::size_t count) const {
+    const std::size_t elements = images.size() / labels.size();
+    const auto image = images.begin() + static_cast<std::ptrdiff_t>(first * elements);
+    const auto label = labels.begin() + static_cast<std::ptrdiff_t>(first);
+    return {{image, image + static_cast<std::ptrdiff_t>(count * elements)},
+            {label, label + static_cast<std::ptrdiff_t>(count)}};
+  }
+};
+
+Batch batch_of(const Architecture& architecture, std::size_t rows) {
+  return {testing::reference_images(architecture, rows), testing::reference_labels(architecture, rows)};
+}
+
+/// A network with the parameters and statistics that references start from.
+struct Trained {
+  explicit Trained(const Architecture& described)
+      : architecture(described),
+        network(described),
+        params(testing::reference_params(described)),
+        statistics(testing::reference_statistics(described)),
+        gradient(described.parameter_count, 99) {}
+
+  Outcome step(const Batch& batch, const SumOverRanks& sum = kAlone) {
+    return network.loss_and_gradient(params, statistics, batch.images, batch.labels,
+                                     {.label_smoothing = testing::kReferenceSmoothing}, sum, gradient);
+  }
+
+  Architecture architecture;
+  CpuNetwork network;
+  std::vector<float> params;
+  std::vector<float> statistics;
+  std::vector<float> gradient;
+};
+
+/// The largest relative error of any parameter array.
+double worst_relative_error(const Architecture& architecture, std::span<const float> got,
+                            std::span<const float> expected) {
+  double worst = 0;
+  for (const NamedArray& array : testing::parameter_arrays(architecture)) {
+    const auto part = [&](std::span<const float> all) { return all.subspan(array.offset, array.elements()); };
+    worst = std::max(worst, relative_error(part(got), part(expected)));
+  }
+  return worst;
+}
+
+class CpuNetworkLikeTorchvision : public ::testing::TestWithParam<const char*> {
+ protected:
+  Reference reference_{GetParam()};
+  Trained trained_{reference_.architecture};
+  Batch batch_ = batch_of(reference_.architecture, reference_.rows);
+};
+
+TEST_P(CpuNetworkLikeTorchvision, GivesItsLogitsInEvaluation) {
+  const auto logits = trained_.network.logits(trained_.params, trained_.statistics, batch_.images);
+  EXPECT_LT(relative_error(logits, reference_.logits), 1e-4);
+  for (std::size_t i = 0; i < logits.size(); ++i) EXPECT_NEAR(logits[i], reference_.logits[i], 1e-4) << i;
+}
+
+TEST_P(CpuNetworkLikeTorchvision, GivesItsLossAndGradient) {
+  const Outcome outcome = trained_.step(batch_);
+  EXPECT_NEAR(outcome.mean_loss, reference_.losses[0], 1e-4);
+  testing::expect_reference_gradient(reference_, trained_.gradient, 1e-3);
+}
+
+TEST_P(CpuNetworkLikeTorchvision, HasItsLogitsBeforeTheLoss) {
+  const std::size_t classes = reference_.architecture.spec.classes;
+  std::vector<float> dlogits(reference_.training_logits.size()), dbias(classes);
+  const Outcome expected = smoothed_cross_entropy(batch_.labels, classes, testing::kReferenceSmoothing,
+                                                  reference_.training_logits.data(), dlogits.data());
+  for (std::size_t i = 0; i < dlogits.size(); ++i) dbias[i % classes] += dlogits[i];
+  const Outcome outcome = trained_.step(batch_);
+  EXPECT_EQ(outcome.correct, expected.correct);
+  EXPECT_NEAR(outcome.mean_loss, expected.mean_loss, 1e-4);
+  EXPECT_LT(
+      relative_error(std::span(trained_.gradient).subspan(reference_.architecture.fc_bias_offset, classes), dbias),
+      1e-4);
+}
+
+TEST_P(CpuNetworkLikeTorchvision, MovesTheRunningStatisticsAlike) {
+  trained_.step(batch_);
+  EXPECT_LT(relative_error(trained_.statistics, reference_.moved_statistics), 1e-5);
+  for (std::size_t i = 0; i < trained_.statistics.size(); ++i) {
+    ASSERT_NEAR(trained_.statistics[i], reference_.moved_statistics[i], 1e-4) << i;
+  }
+}
+
+TEST_P(CpuNetworkLikeTorchvision, CountsCorrectRowsAndMeansLosses) {
+  const Outcome outcome = trained_.network.evaluate(trained_.params, trained_.statistics, batch_.images, batch_.labels);
+  const std::size_t classes = reference_.architecture.spec.classes;
+  double loss = 0;
+  std::int64_t correct = 0;
+  for (std::size_t row = 0; row < reference_.rows; ++row) {
+    const auto logits = std::span(reference_.logits).subspan(row * classes, classes);
+    const auto label = static_cast<std::size_t>(batch_.labels[row]);
+    double sum = 0;
+    for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
+    loss += std::log(sum) - static_cast<double>(logits[label]);
+    correct += logits[label] == *std::max_element(logits.begin(), logits.end()) ? 1 : 0;
+  }
+  EXPECT_NEAR(outcome.mean_loss, loss / static_cast<double>(reference_.rows), 1e-4);
+  EXPECT_EQ(outcome.correct, correct);
+}
+
+TEST_P(CpuNetworkLikeTorchvision, LearnsAlikeForTenSteps) {
+  std::vector<float> momentum(trained_.params.size());
+  for (std::size_t step = 0; step < reference_.losses.size(); ++step) {
+    const Outcome outcome = trained_.step(batch_);
+    EXPECT_NEAR(outcome.mean_loss, reference_.losses[step], 1e-2 * reference_.losses[step]) << "step " << step;
+    for (std::size_t i = 0; i < momentum.size(); ++i) {
+      momentum[i] = testing::kReferenceMomentum * momentum[i] + trained_.gradient[i];
+      trained_.params[i] -= testing::kReferenceRate * momentum[i];
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Depths, CpuNetworkLikeTorchvision, ::testing::Values("resnet18", "resnet50"),
+                         [](const auto& tested) { return std::string(tested.param); });
+
+/// Ranks of one process, each a thread, that meet to add up.
+class Ranks {
+ public:
+  explicit Ranks(std::size_t count) : values_(count), meeting_(static_cast<std::ptrdiff_t>(count)) {}
+
+  SumOverRanks sum_of(std::size_t rank) {
+    return [this, rank](std::span<float> values) {
+      values_[rank] = values;
+      meeting_.arrive_and_wait();
+      std::vector<float> sum(values.size());
+      for (const std::span<float> ranks : values_) {
+        EXPECT_EQ(ranks.size(), sum.size());
+        std::transform(ranks.begin(), ranks.end(), sum.begin(), sum.begin(), std::plus<>());
+      }
+      meeting_.arrive_and_wait();
+      std::copy(sum.begin(), sum.end(), values.begin());
+    };
+  }
+
+ private:
+  std::vector<std::span<float> > values_;
+  std::barrier<> meeting_;
+};
+
+/// How many rows each rank has.
+class SynchronizedNorm : public ::testing::TestWithParam<std::vector<std::size_t> > {};
+
+TEST_P(SynchronizedNorm, MakesTheRanksTogetherComputeTheWholeBatch) {
+  const Architecture architecture = plan({.depth = 18, .image_size = 64, .classes = 6, .width = 8});
+  const std::vector<std::size_t>& counts = GetParam();
+  const std::size_t rows = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+  const Batch batch = batch_of(architecture, rows);
+  Trained whole(architecture);
+  const Outcome expected = whole.step(batch);
+
+  Ranks ranks(counts.size());
+  std::vector<Trained> trained;
+  for (std::size_t rank = 0; rank < counts.size(); ++rank) trained.emplace_back(architecture);
+  std::vector<Outcome> outcomes(counts.size());
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0, first = 0; rank < counts.size(); first += counts[rank++]) {
+    threads.emplace_back(
+        [&, rank, first] { outcomes[rank] = trained[rank].step(batch.part(first, counts[rank]), ranks.sum_of(rank)); });
+  }
+  for (std::thread& thread : threads) thread.join();
+
+  std::vector<float> gradient(architecture.parameter_count);
+  double loss = 0;
+  std::int64_t correct = 0;
+  for (std::size_t rank = 0; rank < counts.size(); ++rank) {
+    const double weight = static_cast<double>(counts[rank]) / static_cast<double>(rows);
+    for (std::size_t i = 0; i < gradient.size(); ++i) {
+      gradient[i] += static_cast<float>(weight) * trained[rank].gradient[i];
+    }
+    loss += weight * outcomes[rank].mean_loss;
+    correct += outcomes[rank].correct;
+    EXPECT_EQ(trained[rank].statistics, trained[0].statistics) << "ranks " << rank << " and 0 differ";
+  }
+  EXPECT_LT(worst_relative_error(architecture, gradient, whole.gradient), 1e-4);
+  EXPECT_LT(relative_error(trained[0].statistics, whole.statistics), 1e-6);
+  EXPECT_NEAR(loss, expected.mean_loss, 1e-5);
+  EXPECT_EQ(correct, expected.correct);
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, SynchronizedNorm,
+                         ::testing::Values(std::vector<std::size_t>{4, 4}, std::vector<std::size_t>{7, 1},
+                                           std::vector<std::size_t>{0, 8}, std::vector<std::size_t>{3, 0, 5}),
+                         [](const auto& tested) {
+                           std::string name = "Of";
+                           for (const std::size_t rows : tested.param) name.append("_").append(std::to_string(rows));
+                           return name;
+                         });
+
+TEST(UnsynchronizedNorm, NormalizesByTheOwnRowsOnly) {
+  const Architecture architecture = plan({.depth = 18, .image_size = 64, .classes = 6, .width = 8});
+  const Batch batch = batch_of(architecture, 8);
+  Trained whole(architecture), half(architecture);
+  whole.step(batch);
+  half.step(batch.part(0, 4));
+  EXPECT_GT(relative_error(half.statistics, whole.statistics), 1e-3);
+}
+
+class CpuNetworkOfEverySpec : public ::testing::TestWithParam<ArchitectureSpec> {};
+
+TEST_P(CpuNetworkOfEverySpec, HasTheLosssSlopeForAGradient) {
+  Trained trained(plan(GetParam()));
+  const Batch batch = batch_of(trained.architecture, 6);
+  const std::vector<float> statistics = trained.statistics;
+  trained.step(batch);
+  const std::vector<float> params = trained.params;
+  const std::vector<float> gradient = trained.gradient;
+  const double square = std::inner_product(gradient.begin(), gradient.end(), gradient.begin(), 0.0);
+  constexpr double kRise = 2e-3;
+  const auto loss_at = [&](double along) {
+    for (std::size_t i = 0; i < params.size(); ++i) {
+      trained.params[i] = params[i] + static_cast<float>(along) * gradient[i];
+    }
+    trained.statistics = statistics;
+    return trained.step(batch).mean_loss;
+  };
+  const double rise = (loss_at(kRise / square) - loss_at(-kRise / square)) / 2;
+  EXPECT_NEAR(rise, kRise, 0.02 * kRise);
+}
+
+INSTANTIATE_TEST_SUITE_P(Specs, CpuNetworkOfEverySpec,
+                         ::testing::Values(ArchitectureSpec{.depth = 18, .image_size = 65, .classes = 11, .width = 24},
+                                           ArchitectureSpec{.depth = 34, .image_size = 79, .classes = 3, .width = 8},
+                                           ArchitectureSpec{.depth = 101, .image_size = 64, .classes = 4, .width = 8}),
+                         [](const auto& tested) { return "ResNet" + std::to_string(tested.param.depth); });
+
+TEST(CpuNetworkSteps, AreTheSameBitsAgain) {
+  const Architecture architecture = plan({.depth = 50, .image_size = 32, .classes = 5, .width = 8});
+  const Batch batch = batch_of(architecture, 7);
+  Trained once(architecture), again(architecture);
+  again.step(batch.part(0, 3));  // other rows have been there
+  again.statistics = once.statistics;
+  EXPECT_EQ(once.step(batch).mean_loss, again.step(batch).mean_loss);
+  EXPECT_EQ(once.gradient, again.gradient);
+  EXPECT_EQ(once.statistics, again.statistics);
+}
+
+TEST(CpuNetworkSteps, AllocateNothingOfNoteOnceWarm) {
+  constexpr std::size_t kOfNote = std::size_t{1} << 20;  // the activations are 40 times as large
+  Trained trained(plan({.depth = 18, .image_size = 64, .classes = 10, .width = 32}));
+  const Batch batch = batch_of(trained.architecture, 32);
+  const Batch smaller = batch.part(3, 20);
+  const auto everything = [&](const Batch& rows) {
+    trained.step(rows);
+    trained.network.evaluate(trained.params, trained.statistics, rows.images, rows.labels);
+  };
+  everything(batch);
+  everything(smaller);
+  const std::size_t before = demos::testing::allocated_bytes_so_far();
+  everything(batch);
+  everything(smaller);
+  EXPECT_LT(demos::testing::allocated_bytes_so_far() - before, kOfNote);
+}
+
+TEST(CpuNetworkSteps, GoOnWithMoreRowCountsThanAreKeptPrepared) {
+  Trained trained(plan({.depth = 18, .image_size = 32, .classes = 4, .width = 8}));
+  const Batch batch = batch_of(trained.architecture, 12);
+  const std::vector<float> statistics = trained.statistics;
+  const double loss = trained.step(batch).mean_loss;
+  for (std::size_t rows = 1; rows < 12; ++rows) trained.step(batch.part(0, rows));
+  trained.statistics = statistics;
+  EXPECT_EQ(trained.step(batch).mean_loss, loss);
+}
+
+TEST(CpuNetworkEvaluation, OfManyRowsIsThatOfEachAlone) {
+  constexpr std::size_t kRows = 70;  // more than are computed at a time
+  Trained trained(plan({.depth = 18, .image_size = 32, .classes = 5, .width = 8}));
+  const Batch batch = batch_of(trained.architecture, kRows);
+  const Outcome whole = trained.network.evaluate(trained.params, trained.statistics, batch.images, batch.labels);
+  double loss = 0;
+  std::int64_t correct = 0;
+  for (std::size_t row = 0; row < kRows; ++row) {
+    const Batch one = batch.part(row, 1);
+    const Outcome outcome = trained.network.evaluate(trained.params, trained.statistics, one.images, one.labels);
+    loss += outcome.mean_loss / kRows;
+    correct += outcome.correct;
+  }
+  EXPECT_NEAR(whole.mean_loss, loss, 1e-5);
+  EXPECT_EQ(whole.correct, correct);
+}
+
+TEST(CpuNetworkOfNoRows, GivesZerosAndMovesNothing) {
+  Trained trained(plan({.depth = 18, .image_size = 32, .classes = 4, .width = 8}));
+  const std::vector<float> statistics = trained.statistics;
+  const Outcome outcome = trained.step({});
+  EXPECT_EQ(outcome.mean_loss, 0);
+  EXPECT_EQ(outcome.correct, 0);
+  EXPECT_EQ(trained.gradient, std::vector<float>(trained.gradient.size(), 0));
+  EXPECT_EQ(trained.statistics, statistics);
+  EXPECT_TRUE(trained.network.logits(trained.params, trained.statistics, {}).empty());
+  EXPECT_EQ(trained.network.evaluate(trained.params, trained.statistics, {}, {}).correct, 0);
+}
+
+TEST(CpuNetworkOfOneRow, WhoseChannelsEndInOneValueStaysFinite) {
+  Trained trained(plan({.depth = 18, .image_size = 32, .classes = 4, .width = 8}));
+  ASSERT_EQ(trained.architecture.final_size(), 1);
+  EXPECT_TRUE(std::isfinite(trained.step(batch_of(trained.architecture, 1)).mean_loss));
+  for (const float value : trained.gradient) ASSERT_TRUE(std::isfinite(value));
+  for (const float value : trained.statistics) ASSERT_TRUE(std::isfinite(value));
+}
+
+TEST(CpuNetworkOfWhatIsNoNumber, SaysSoInItsLoss) {
+  Trained trained(plan({.depth = 18, .image_size = 32, .classes = 4, .width = 8}));
+  Batch batch = batch_of(trained.architecture, 4);
+  batch.images[5] = std::nanf("");
+  EXPECT_TRUE(std::isnan(trained.step(batch).mean_loss));
+}
+
+TEST(CpuNetworkArguments, ThatDoNotFitAreRefusedBeforeAnythingIsComputed) {
+  Trained trained(plan({.depth = 18, .image_size = 32, .classes = 4, .width = 8}));
+  const Batch batch = batch_of(trained.architecture, 2);
+  const std::vector<float> statistics = trained.statistics;
+  const auto refuses = [&](const auto& change) {
+    Batch changed = batch;
+    Trained other(trained.architecture);
+    LossOptions options;
+    change(changed, other, options);
+    EXPECT_THROW(other.network.loss_and_gradient(other.params, other.statistics, changed.images, changed.labels,
+                                                 options, kAlone, other.gradient),
+                 std::invalid_argument);
+    EXPECT_TRUE(std::equal(other.statistics.begin(), other.statistics.end(), statistics.begin()));
+    EXPECT_EQ(other.gradient, std::vector<float>(other.gradient.size(), 99));
+  };
+  refuses([](Batch& changed, Trained&, LossOptions&) { changed.images.pop_back(); });
+  refuses([](Batch& changed, Trained&, LossOptions&) { changed.labels.pop_back(); });
+  refuses([](Batch& changed, Trained&, LossOptions&) { changed.labels[1] = 4; });
+  refuses([](Batch& changed, Trained&, LossOptions&) { changed.labels[0] = -1; });
+  refuses([](Batch&, Trained& other, LossOptions&) { other.params.pop_back(); });
+  refuses([](Batch&, Trained& other, LossOptions&) { other.statistics.pop_back(); });
+  refuses([](Batch&, Trained& other, LossOptions&) { other.gradient.pop_back(); });
+  refuses([](Batch&, Trained&, LossOptions& options) { options.label_smoothing = 1.5; });
+  refuses([](Batch&, Trained&, LossOptions& options) { options.label_smoothing = std::nan(""); });
+
+  const std::vector<std::int64_t> beyond{0, 4};
+  const std::span<const float> short_params = std::span(trained.params).first(7);
+  EXPECT_THROW(trained.network.evaluate(trained.params, statistics, batch.images, beyond), std::invalid_argument);
+  EXPECT_THROW(trained.network.logits(short_params, statistics, batch.images), std::invalid_argument);
+  EXPECT_THROW(trained.network.logits(trained.params, std::span(statistics).first(7), batch.images),
+               std::invalid_argument);
+}
+
+#endif
+
+}  // namespace
+}  // namespace resnet

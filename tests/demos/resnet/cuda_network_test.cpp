@@ -1,0 +1,269 @@
+// A residual network on a GPU: torchvision's figures, and what else CpuNetwork promises.
+
+#include "demos/resnet/cuda_network.hpp"
+
+#include <cublas_v2.h>
+#include <cudnn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <barrier>
+#include <string>
+#include <thread>
+
+#include "tests/demos/cuda_support.hpp"
+#include "tests/demos/resnet/reference.hpp"
+
+namespace resnet {
+namespace {
+
+using demos::check_cublas;
+using demos::check_cuda;
+using demos::testing::OnDevice;
+using demos::testing::read_one;
+using testing::Reference;
+using testing::relative_error;
+
+const SumOverRanks kAlone;
+
+/// A stream and the handles on it.
+class Queue {
+ public:
+  Queue() {
+    check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    check_cublas(cublasCreate(&cublas_), "cublasCreate");
+    check_cublas(cublasSetWorkspace(cublas_, workspace_.data(), workspace_.bytes()), "cublasSetWorkspace");
+    check_cublas(cublasSetStream(cublas_, stream_), "cublasSetStream");
+    if (cudnnCreate(&cudnn_) != CUDNN_STATUS_SUCCESS || cudnnSetStream(cudnn_, stream_) != CUDNN_STATUS_SUCCESS) {
+      throw std::runtime_error("no cuDNN");
+    }
+  }
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+  ~Queue() {
+    static_cast<void>(cudnnDestroy(cudnn_));
+    static_cast<void>(cublasDestroy(cublas_));
+    static_cast<void>(cudaStreamDestroy(stream_));
+  }
+  CudaHandles handles() const { return {stream_, cublas_, cudnn_}; }
+  cudaStream_t stream() const { return stream_; }
+
+ private:
+  demos::DeviceBuffer workspace_{std::size_t{32} << 20};
+  cudaStream_t stream_ = nullptr;
+  cublasHandle_t cublas_ = nullptr;
+  cudnnHandle_t cudnn_ = nullptr;
+};
+
+/// Rows [first, first + count) of a reference's batch, with a network that has its parameters.
+struct Trained {
+  Trained(const Architecture& described, CudaMath math, std::size_t all_rows, std::size_t first, std::size_t count)
+      : architecture(described),
+        rows(count),
+        network(described, math),
+        params(testing::reference_params(described)),
+        statistics(testing::reference_statistics(described)),
+        gradient(std::vector<float>(described.parameter_count, 99)),
+        images(part(testing::reference_images(described, all_rows), all_rows, first, count)),
+        labels(part(testing::reference_labels(described, all_rows), all_rows, first, count)) {}
+  Trained(const Reference& reference, CudaMath math)
+      : Trained(reference.architecture, math, reference.rows, 0, reference.rows) {}
+
+  template <typename T>
+  static std::vector<T> part(const std::vector<T>& all, std::size_t rows, std::size_t first, std::size_t count) {
+    const std::size_t each = all.size() / rows;
+    std::vector<T> chosen(all.begin() + static_cast<std::ptrdiff_t>(first * each),
+                          all.begin() + static_cast<std::ptrdiff_t>((first + count) * each));
+    chosen.resize(std::max<std::size_t>(chosen.size(), 1));  // no rows still have an address
+    return chosen;
+  }
+
+  CudaBatch batch() const {
+    return {.rows = rows,
+            .images = nullptr,
+            .labels = labels.data(),
+            .row_ids = nullptr,
+            .image_shape = {},
+            .preparation = {},
+            .key = nullptr,
+            .normalised = images.data()};
+  }
+  CudaOutcome put_step(const SumOverRanks& sum = kAlone) {
+    return network.loss_and_gradient(queue.handles(), batch(), params.data(), statistics.data(),
+                                     {.label_smoothing = testing::kReferenceSmoothing}, sum, gradient.data());
+  }
+  double step(const SumOverRanks& sum = kAlone) { return read_one(put_step(sum).mean_loss); }
+  std::vector<float> logits() {
+    const float* const place = network.logits(queue.handles(), batch(), params.data(), statistics.data());
+    std::vector<float> values(rows * architecture.spec.classes);
+    check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    check_cuda(cudaMemcpy(values.data(), place, values.size() * sizeof(float), cudaMemcpyDeviceToHost), "cudaMemcpy");
+    return values;
+  }
+
+  Architecture architecture;
+  std::size_t rows;
+  Queue queue;
+  CudaNetwork network;
+  OnDevice<float> params;
+  OnDevice<float> statistics;
+  OnDevice<float> gradient;
+  OnDevice<float> images;
+  OnDevice<std::int64_t> labels;
+};
+
+class CudaNetworkLikeTorchvision : public demos::testing::OnGpu, public ::testing::WithParamInterface<const char*> {
+ protected:
+  const Reference reference_{GetParam()};
+};
+
+TEST_P(CudaNetworkLikeTorchvision, GivesItsLogitsInEvaluation) {
+  Trained trained(reference_, CudaMath::kFloat32);
+  const std::vector<float> logits = trained.logits();
+  EXPECT_LT(relative_error(logits, reference_.logits), 1e-4);
+  for (std::size_t i = 0; i < logits.size(); ++i) EXPECT_NEAR(logits[i], reference_.logits[i], 1e-4) << i;
+}
+
+TEST_P(CudaNetworkLikeTorchvision, GivesItsLossAndGradient) {
+  Trained trained(reference_, CudaMath::kFloat32);
+  EXPECT_NEAR(trained.step(), reference_.losses[0], 1e-4);
+  testing::expect_reference_gradient(reference_, trained.gradient.read(), 1e-3);
+}
+
+TEST_P(CudaNetworkLikeTorchvision, MovesTheRunningStatisticsAlike) {
+  Trained trained(reference_, CudaMath::kFloat32);
+  trained.step();
+  EXPECT_LT(relative_error(trained.statistics.read(), reference_.moved_statistics), 1e-5);
+}
+
+TEST_P(CudaNetworkLikeTorchvision, LearnsAlikeForTenSteps) {
+  Trained trained(reference_, CudaMath::kFloat32);
+  std::vector<float> params = trained.params.read();
+  std::vector<float> momentum(params.size());
+  for (std::size_t step = 0; step < reference_.losses.size(); ++step) {
+    EXPECT_NEAR(trained.step(), reference_.losses[step], 1e-2 * reference_.losses[step]) << "step " << step;
+    const std::vector<float> gradient = trained.gradient.read();
+    for (std::size_t i = 0; i < params.size(); ++i) {
+      momentum[i] = testing::kReferenceMomentum * momentum[i] + gradient[i];
+      params[i] -= testing::kReferenceRate * momentum[i];
+    }
+    trained.params.write(params);
+  }
+}
+
+TEST_P(CudaNetworkLikeTorchvision, IsNearItInBfloat16AndTf32) {
+  for (const CudaMath math : {CudaMath::kTf32, CudaMath::kBfloat16}) {
+    SCOPED_TRACE(math == CudaMath::kTf32 ? "tf32" : "bfloat16");
+    Trained trained(reference_, math);
+    EXPECT_LT(relative_error(trained.logits(), reference_.logits), 0.05);
+    EXPECT_NEAR(trained.step(), reference_.losses[0], 0.03 * reference_.losses[0]);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Depths, CudaNetworkLikeTorchvision, ::testing::Values("resnet18", "resnet50"),
+                         [](const auto& tested) { return std::string(tested.param); });
+
+class CudaNetworkSteps : public demos::testing::OnGpu {
+ protected:
+  const Reference reference_{"resnet50"};
+};
+
+TEST_F(CudaNetworkSteps, AreTheSameBitsAgainAndCaptured) {
+  for (const CudaMath math : {CudaMath::kFloat32, CudaMath::kBfloat16}) {
+    Trained trained(reference_, math);
+    const double loss = trained.step();
+    const std::vector<float> gradient = trained.gradient.read();
+    EXPECT_EQ(trained.step(), loss);
+    EXPECT_EQ(trained.gradient.read(), gradient);
+
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t ready = nullptr;
+    check_cuda(cudaStreamBeginCapture(trained.queue.stream(), cudaStreamCaptureModeThreadLocal), "capture");
+    const CudaOutcome outcome = trained.put_step();
+    check_cuda(cudaStreamEndCapture(trained.queue.stream(), &graph), "capture");
+    check_cuda(cudaGraphInstantiate(&ready, graph, 0), "cudaGraphInstantiate");
+    trained.gradient.write(std::vector<float>(gradient.size(), 99));
+    check_cuda(cudaGraphLaunch(ready, trained.queue.stream()), "cudaGraphLaunch");
+    EXPECT_EQ(read_one(outcome.mean_loss), loss);
+    EXPECT_EQ(trained.gradient.read(), gradient);
+    check_cuda(cudaGraphExecDestroy(ready), "cudaGraphExecDestroy");
+    check_cuda(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  }
+}
+
+TEST_F(CudaNetworkSteps, OfNoRowsGiveZerosAndMoveNothing) {
+  Trained trained(reference_.architecture, CudaMath::kBfloat16, reference_.rows, 0, 0);
+  EXPECT_EQ(trained.step(), 0);
+  EXPECT_EQ(trained.gradient.read(), std::vector<float>(trained.architecture.parameter_count));
+  EXPECT_EQ(trained.statistics.read(), testing::reference_statistics(trained.architecture));
+}
+
+TEST_F(CudaNetworkSteps, SayWhatTheyWantWhereMemoryIsShort) {
+  Trained trained(reference_.architecture, CudaMath::kFloat32, reference_.rows, 0, reference_.rows);
+  CudaBatch batch = trained.batch();
+  batch.rows = std::size_t{1} << 24;
+  try {
+    static_cast<void>(
+        trained.network.evaluate(trained.queue.handles(), batch, trained.params.data(), trained.statistics.data()));
+    FAIL() << "so much memory there is not";
+  } catch (const std::runtime_error& error) {
+    EXPECT_THAT(error.what(), ::testing::AllOf(::testing::HasSubstr("16777216 rows at once want"),
+                                               ::testing::HasSubstr("GiB"), ::testing::HasSubstr("more slices")));
+  }
+  EXPECT_NEAR(trained.step(), reference_.losses[0], 1e-4) << "it goes on with what fits";
+}
+
+/// Sums over two threads, each with a network of its own, through the host.
+class TwoRanks {
+ public:
+  SumOverRanks sum_of(std::size_t rank) {
+    return [this, rank](std::span<float> values) {
+      std::vector<float>& own = values_[rank];
+      own.resize(values.size());
+      check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+      check_cuda(cudaMemcpy(own.data(), values.data(), values.size_bytes(), cudaMemcpyDeviceToHost), "cudaMemcpy");
+      meet_.arrive_and_wait();
+      std::vector<float> sum(own.size());
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = values_[0][i] + values_[1][i];
+      meet_.arrive_and_wait();
+      check_cuda(cudaMemcpy(values.data(), sum.data(), values.size_bytes(), cudaMemcpyHostToDevice), "cudaMemcpy");
+    };
+  }
+
+ private:
+  std::array<std::vector<float>, 2> values_;
+  std::barrier<> meet_{2};
+};
+
+class CudaNetworkOfTwoRanks : public demos::testing::OnGpu, public ::testing::WithParamInterface<std::size_t> {};
+
+TEST_P(CudaNetworkOfTwoRanks, ComputesTheWholeBatchTogether) {
+  const Reference reference("resnet18");
+  const std::size_t rows = reference.rows;
+  const std::size_t of_first = GetParam();
+  Trained whole(reference, CudaMath::kFloat32);
+  const double loss = whole.step();
+  Trained first(reference.architecture, CudaMath::kFloat32, rows, 0, of_first);
+  Trained second(reference.architecture, CudaMath::kFloat32, rows, of_first, rows - of_first);
+  TwoRanks ranks;
+  double first_loss = 0;
+  std::thread other([&] { first_loss = first.step(ranks.sum_of(0)); });
+  const double second_loss = second.step(ranks.sum_of(1));
+  other.join();
+
+  const double weight = static_cast<double>(of_first) / static_cast<double>(rows);
+  EXPECT_NEAR(weight * first_loss + (1 - weight) * second_loss, loss, 1e-5);
+  std::vector<float> together = second.gradient.read();
+  const std::vector<float> part = first.gradient.read();
+  for (std::size_t i = 0; i < together.size(); ++i) {
+    together[i] = static_cast<float>(weight * part[i] + (1 - weight) * together[i]);
+  }
+  EXPECT_LT(relative_error(together, whole.gradient.read()), 1e-4);
+  EXPECT_LT(relative_error(second.statistics.read(), whole.statistics.read()), 1e-5);
+  EXPECT_EQ(first.statistics.read(), second.statistics.read());
+}
+
+INSTANTIATE_TEST_SUITE_P(RowsOfTheFirst, CudaNetworkOfTwoRanks, ::testing::Values(0, 1, 3));
+
+}  // namespace
+}  // namespace resnet

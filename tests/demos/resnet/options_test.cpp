@@ -1,0 +1,195 @@
+#include "demos/resnet/options.hpp"
+
+#include <getopt.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace resnet {
+namespace {
+
+std::optional<Options> parse(std::vector<std::string> words) {
+  words.insert(words.begin(), "syncrun-resnet");
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  optind = 0;  // getopt_long begins anew
+  return parse_options(static_cast<int>(words.size()), argv.data());
+}
+
+std::string complaint(const std::vector<std::string>& words) {
+  try {
+    parse(words);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "nothing";
+}
+
+TEST(ResnetOptions, AreThoseOfTorchvisionsReferenceAtFirst) {
+  const Options options = *parse({"--data", "x"});
+  EXPECT_EQ(options.data, "x");
+  EXPECT_EQ(options.depth, 50);
+  EXPECT_EQ(options.batch_rows, 256);
+  EXPECT_EQ(options.epochs, 90);
+  EXPECT_EQ(options.rule.optimizer, Optimizer::kMomentum);
+  EXPECT_EQ(options.rule.learning_rate, 0.1);
+  EXPECT_EQ(options.rule.momentum, 0.9);
+  EXPECT_EQ(options.rule.weight_decay, 1e-4);
+  EXPECT_EQ(options.warmup(), 5);
+  EXPECT_TRUE(options.mirrors);
+  EXPECT_FALSE(options.crop);
+  EXPECT_EQ(options.normalization, Normalization::kPerDevice);
+}
+
+TEST(ResnetOptions, AreRead) {
+  const Options options = *parse({"--synthetic",
+                                  "1000",
+                                  "--evaluate-fraction",
+                                  "0.1",
+                                  "--classes",
+                                  "7",
+                                  "--depth",
+                                  "18",
+                                  "--width",
+                                  "16",
+                                  "--crop",
+                                  "32",
+                                  "--batch",
+                                  "64",
+                                  "--epochs",
+                                  "3",
+                                  "--optimizer",
+                                  "adamw",
+                                  "--lr",
+                                  "0.01",
+                                  "--weight-decay",
+                                  "0.05",
+                                  "--label-smoothing",
+                                  "0.1",
+                                  "--warmup-epochs",
+                                  "0.5",
+                                  "--sync-norm",
+                                  "--dtype",
+                                  "bfloat16",
+                                  "--slices",
+                                  "4",
+                                  "--eval-slices",
+                                  "2",
+                                  "--interval",
+                                  "10",
+                                  "--seed",
+                                  "9",
+                                  "--no-mirror",
+                                  "--zero-init-residual",
+                                  "--checkpoint",
+                                  "run",
+                                  "--checkpoint-every",
+                                  "5",
+                                  "--resume"});
+  EXPECT_EQ(options.synthetic_rows, 1000);
+  EXPECT_EQ(options.evaluate_fraction, 0.1);
+  EXPECT_EQ(options.classes, 7);
+  EXPECT_EQ(options.depth, 18);
+  EXPECT_EQ(options.width, 16U);
+  EXPECT_EQ(options.crop, 32U);
+  EXPECT_EQ(options.batch_rows, 64);
+  EXPECT_EQ(options.epochs, 3);
+  EXPECT_EQ(options.rule.optimizer, Optimizer::kAdamW);
+  EXPECT_EQ(options.rule.name, "adamw");
+  EXPECT_EQ(options.rule.learning_rate, 0.01);
+  EXPECT_EQ(options.rule.weight_decay, 0.05);
+  EXPECT_EQ(options.label_smoothing, 0.1);
+  EXPECT_EQ(options.warmup(), 0.5);
+  EXPECT_EQ(options.normalization, Normalization::kSynchronized);
+  EXPECT_EQ(options.precision, Precision::kBfloat16);
+  EXPECT_EQ(options.slices, 4);
+  EXPECT_EQ(options.evaluation_slices, 2);
+  EXPECT_EQ(options.interval, 10);
+  EXPECT_EQ(options.seed, 9U);
+  EXPECT_FALSE(options.mirrors);
+  EXPECT_EQ(options.last_scale, ResidualScale::kZero);
+  EXPECT_EQ(options.checkpoint, "run");
+  EXPECT_EQ(options.checkpoint_every, 5);
+  EXPECT_TRUE(options.resume);
+}
+
+TEST(ResnetOptions, TheUsualLearningRateFollowsTheOptimizerAndTheBatch) {
+  const auto rate = [](const char* optimizer, const char* batch) {
+    return parse({"--data", "x", "--optimizer", optimizer, "--batch", batch})->rule.learning_rate;
+  };
+  EXPECT_DOUBLE_EQ(rate("momentum", "1024"), 0.4);
+  EXPECT_DOUBLE_EQ(rate("sgd", "64"), 0.025);
+  EXPECT_DOUBLE_EQ(rate("adam", "1024"), 0.001);
+  EXPECT_DOUBLE_EQ(rate("adadelta", "64"), 1);
+}
+
+TEST(ResnetOptions, TheUsualWarmUpIsATenthOfShortRuns) {
+  EXPECT_DOUBLE_EQ(parse({"--data", "x", "--epochs", "20"})->warmup(), 2);
+}
+
+TEST(ResnetOptions, HelpNamesEveryOption) {
+  EXPECT_FALSE(parse({"--help"}));
+  for (const char* name : {"data",
+                           "synthetic",
+                           "evaluate-fraction",
+                           "classes",
+                           "depth",
+                           "width",
+                           "crop",
+                           "batch",
+                           "epochs",
+                           "optimizer",
+                           "lr",
+                           "momentum",
+                           "weight-decay",
+                           "label-smoothing",
+                           "warmup-epochs",
+                           "sync-norm",
+                           "dtype",
+                           "zero-init-residual",
+                           "slices",
+                           "eval-slices",
+                           "interval",
+                           "seed",
+                           "no-mirror",
+                           "checkpoint",
+                           "checkpoint-every",
+                           "resume",
+                           "help"}) {
+    EXPECT_NE(help_text().find("\n  --" + std::string(name)), std::string::npos) << name;
+  }
+}
+
+TEST(ResnetOptions, AreRefusedWithWhatWasExpected) {
+  const auto said_of = [](const char* option, const char* value) { return complaint({"--data", "x", option, value}); };
+  EXPECT_EQ(complaint({}), "--data, --synthetic: expected one of them, got neither");
+  EXPECT_EQ(said_of("--synthetic", "5"), "--data, --synthetic: expected one of them, got both");
+  EXPECT_EQ(said_of("--synthetic", "0"), "--synthetic: expected a whole number from 1 to 1099511627776, got '0'");
+  EXPECT_EQ(said_of("--depth", "20"), "--depth: expected '18', '34', '50', '101' or '152', got '20'");
+  EXPECT_EQ(said_of("--width", "12"), "--width: expected a multiple of 8 from 8 to 256, got '12'");
+  EXPECT_EQ(said_of("--crop", "31"), "--crop: expected a whole number from 32 to 1024, got '31'");
+  EXPECT_EQ(said_of("--classes", "1"), "--classes: expected a whole number from 2 to 1048576, got '1'");
+  EXPECT_EQ(said_of("--batch", "-1"), "--batch: expected a whole number from 1 to 10000000, got '-1'");
+  EXPECT_EQ(said_of("--epochs", "1e3"), "--epochs: expected a whole number from 1 to 100000, got '1e3'");
+  EXPECT_EQ(said_of("--optimizer", "lion"),
+            "--optimizer: expected 'sgd', 'momentum', 'nesterov', 'adagrad', 'rmsprop', 'adadelta', 'adam', 'adamw' or "
+            "'adamax', got 'lion'");
+  EXPECT_EQ(said_of("--lr", "0"), "--lr: expected a number above 0 and below 1000, got '0'");
+  EXPECT_EQ(said_of("--lr", "nan"), "--lr: expected a number above 0 and below 1000, got 'nan'");
+  EXPECT_EQ(said_of("--momentum", "1"), "--momentum: expected a number from 0 to below 1, got '1'");
+  EXPECT_EQ(said_of("--weight-decay", "-1"), "--weight-decay: expected a number from 0 to 1000, got '-1'");
+  EXPECT_EQ(said_of("--label-smoothing", "1"), "--label-smoothing: expected a number from 0 to below 1, got '1'");
+  EXPECT_EQ(said_of("--evaluate-fraction", "1"), "--evaluate-fraction: expected a number above 0 and below 1, got '1'");
+  EXPECT_EQ(said_of("--dtype", "float16"), "--dtype: expected 'float32', 'tf32' or 'bfloat16', got 'float16'");
+  EXPECT_EQ(said_of("--checkpoint", ""), "--checkpoint: expected a folder, got ''");
+  EXPECT_EQ(complaint({"--data", ""}), "--data: expected a folder, got ''");
+  EXPECT_EQ(complaint({"--data", "x", "--resume"}), "--resume: expected --checkpoint DIR beside it, got none");
+  EXPECT_EQ(complaint({"--data", "x", "--lr"}), "--lr: expected a value, got none");
+  EXPECT_EQ(complaint({"--data", "x", "--rate", "1"}),
+            "options: expected one of those that --help lists, got '--rate'");
+  EXPECT_EQ(complaint({"--data", "x", "y"}), "options: expected no other arguments, got 'y'");
+}
+
+}  // namespace
+}  // namespace resnet

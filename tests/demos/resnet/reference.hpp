@@ -1,0 +1,65 @@
+#pragma once
+
+// What scripts/resnet_reference.py has written, and the closed formula that it and these tests share, so that weights and
+// images need not be stored.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "demos/resnet/architecture.hpp"
+
+namespace resnet::testing {
+
+/// In [-1, 1), 24 bits: a function of the place alone. The finalizer of splitmix64 (G. Steele, D. Lea, C. Flood, "Fast
+/// Splittable Pseudorandom Number Generators", OOPSLA 2014, figure 16).
+double uniform_at(std::uint64_t place);
+
+/// The parameters [parameter_count] and statistics [statistics_count] that references start from.
+std::vector<float> reference_params(const Architecture& architecture);
+std::vector<float> reference_statistics(const Architecture& architecture);
+
+/// The images [rows, image_size, image_size, 3] and labels of every step.
+std::vector<float> reference_images(const Architecture& architecture, std::size_t rows);
+std::vector<std::int64_t> reference_labels(const Architecture& architecture, std::size_t rows);
+
+inline constexpr double kReferenceSmoothing = 0.1;
+inline constexpr float kReferenceRate = 0.02F;
+inline constexpr float kReferenceMomentum = 0.9F;
+
+/// The elements of a .npy file of T: float, double or std::int64_t. Throws std::runtime_error where it is no such file.
+template <typename T>
+std::vector<T> load_npy(const std::string& file);
+
+/// A small network as torchvision computes it, from the folder of that name.
+struct Reference {
+  explicit Reference(const std::string& name);
+
+  Architecture architecture;
+  std::size_t rows;
+  std::vector<std::string> arrays;           // "conv1.weight 16 7 7 3": name and shape, in torchvision's order
+  std::vector<float> logits;                 // [rows, classes], by the statistics that it starts from
+  std::vector<float> training_logits;        // the same, by those of the batch
+  std::vector<float> moved_statistics;       // after one step
+  std::vector<double> losses;                // of ten steps of SGD with momentum, on the same rows
+  std::vector<double> gradient_norms;        // of the first step's, by parameter array
+  std::vector<float> gradient_samples;       // [arrays, kSamples]
+  std::vector<double> gradient_projections;  // [arrays, kProjections]
+
+  static constexpr std::size_t kSamples = 64;
+  static constexpr std::size_t kProjections = 8;
+};
+
+/// The arrays that are parameters, in their order.
+std::vector<NamedArray> parameter_arrays(const Architecture& architecture);
+
+/// Expects of `gradient` [parameter_count], array by array, what the reference has of it, to a part `tolerance` of each
+/// array's norm.
+void expect_reference_gradient(const Reference& reference, std::span<const float> gradient, double tolerance);
+
+/// |a - b| / |b|, or |a| where b is 0.
+double relative_error(std::span<const float> a, std::span<const float> b);
+
+}  // namespace resnet::testing

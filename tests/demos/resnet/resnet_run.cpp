@@ -1,0 +1,106 @@
+#include "tests/demos/resnet/resnet_run.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <fstream>
+#include <regex>
+#include <sstream>
+
+#include "demos/common/idx.hpp"
+#include "tests/demos/resnet/npy_files.hpp"
+#include "tests/demos/resnet/reference.hpp"
+#include "tests/demos/temporary_folder.hpp"
+
+namespace fs = std::filesystem;
+
+Words with(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+Words resnet_on(const std::string& devices, const Words& options) {
+  return with({SYNCRUN_COMMAND, "--devices", devices, RESNET_PROGRAM}, options);
+}
+
+Words resnet_on(int workers, const Words& options) {
+  std::string devices = "cpu0";
+  for (int i = 1; i < workers; ++i) devices += ",cpu" + std::to_string(i);
+  return resnet_on(devices, options);
+}
+
+CommandResult run_resnet_on(int workers, const Words& options) { return run_command(resnet_on(workers, options)); }
+
+std::vector<EpochLine> epochs_of(const CommandResult& result) {
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  static const std::regex line(
+      R"(epoch +\d+/\d+  loss (\S+)  training accuracy (\S+) %(?:  evaluation loss (\S+)  evaluation accuracy (\S+) %)?)");
+  std::vector<EpochLine> epochs;
+  for (std::sregex_iterator found(result.output.begin(), result.output.end(), line), end; found != end; ++found) {
+    const auto number = [&](std::size_t group) { return (*found)[group].matched ? std::stod((*found)[group]) : 0; };
+    epochs.push_back({number(1), number(2), number(3), number(4)});
+  }
+  return epochs;
+}
+
+double distance_of_trained_params(const std::string& devices, const std::string& others) {
+  const auto params_on = [](const std::string& chosen) {
+    const TemporaryFolder folder;
+    const std::string checkpoint = (folder / "run").string();
+    const CommandResult result = run_command(resnet_on(
+        chosen, {"--synthetic", "320", "--crop", "32", "--classes", "10", "--depth", "18", "--width", "16", "--epochs",
+                 "1", "--batch", "32", "--sync-norm", "--lr", "0.01", "--checkpoint", checkpoint}));
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    return resnet::testing::load_npy<float>(checkpoint + "/latest/params.npy");
+  };
+  return resnet::testing::relative_error(params_on(devices), params_on(others));
+}
+
+std::vector<EpochLine> epochs_on(int workers, const Words& options) {
+  return epochs_of(run_resnet_on(workers, options));
+}
+
+std::string text_of(const fs::path& file) {
+  std::ostringstream text;
+  text << std::ifstream(file, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+bool has_cpu_network() {
+#ifdef DEMOS_HAVE_DNNL
+  return true;
+#else
+  return false;
+#endif
+}
+
+namespace {
+
+constexpr std::size_t kEnlargement = 4;
+
+void write_split(const fs::path& folder, const std::string& suffix, demos::Split split, double brightest) {
+  const demos::LabeledImages digits = demos::load_split(DEMOS_DIGITS_DIRECTORY, split);
+  const std::size_t size = digits.images.height * kEnlargement;
+  std::vector<std::uint8_t> pixels;
+  for (std::size_t row = 0; row < digits.images.rows; ++row) {
+    for (std::size_t y = 0; y < size; ++y) {
+      for (std::size_t x = 0; x < 3 * size; ++x) {
+        const std::size_t line = row * digits.images.height + y / kEnlargement;
+        const double pixel = digits.images.pixels[line * digits.images.width + x / 3 / kEnlargement];
+        pixels.push_back(static_cast<std::uint8_t>(255 * pixel / brightest));
+      }
+    }
+  }
+  const std::string rows = std::to_string(digits.images.rows);
+  const std::string side = std::to_string(size);
+  write_npy(folder / ("images" + suffix + ".npy"), "|u1", "(" + rows + ", " + side + ", " + side + ", 3)", pixels);
+  write_npy(folder / ("labels" + suffix + ".npy"), "|u1", "(" + rows + ",)", digits.labels);
+}
+
+}  // namespace
+
+void write_digits(const fs::path& folder) {
+  constexpr double kBrightest = 16;
+  write_split(folder, "", demos::Split::kTrain, kBrightest);
+  write_split(folder, "_test", demos::Split::kTest, kBrightest);
+}

@@ -1,0 +1,175 @@
+// syncrun-resnet as its users see it: what it refuses before a worker starts, what it prints, and that it learns.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <regex>
+
+#include "tests/demos/resnet/npy_files.hpp"
+#include "tests/demos/resnet/resnet_run.hpp"
+#include "tests/demos/temporary_folder.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+const Words kSmallNetwork{"--depth", "18", "--width", "8"};
+
+/// 20 images to train on and 8 to evaluate on.
+class Resnet : public ::testing::Test {
+ protected:
+  Resnet() {
+    write_pair(folder_.path(), "", 20, 36, 4);
+    write_pair(folder_.path(), "_test", 8, 36, 4);
+  }
+
+  CommandResult run(const Words& options) const {
+    return run_resnet_on(2, with(kSmallNetwork, with({"--data", folder_.path().string()}, options)));
+  }
+
+  void expect_refused(const std::string& message, const Words& options) const {
+    const CommandResult result = run(options);
+    EXPECT_EQ(result.exit_code, 2) << result.errors;
+    EXPECT_THAT(result.errors, HasSubstr("syncrun-resnet: " + message));
+    EXPECT_EQ(result.output, "") << "nothing is done before options and data are checked";
+  }
+
+  fs::path file(const char* name) const { return folder_ / name; }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(Resnet, PrintsItsHelp) {
+  const CommandResult result = run_resnet_on(1, {"--help"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.output, HasSubstr("usage: syncrun-resnet --data DIR"));
+  EXPECT_EQ(result.errors, "");
+}
+
+TEST_F(Resnet, RefusesBadOptionsAndBadDataBeforeAWorkerStarts) {
+  expect_refused("--depth: expected '18', '34', '50', '101' or '152', got '19'", {"--depth", "19"});
+  expect_refused("--crop: expected at most 36, the smaller side of the images, got '40'", {"--crop", "40"});
+  expect_refused(file("labels.npy").string() + ": expected labels from 0 to 1, got 3 in row 1", {"--classes", "2"});
+  fs::resize_file(file("images.npy"), 1000);
+  expect_refused(file("images.npy").string() + ": expected 20 x 36 x 36 x 3 elements of type |u1", {});
+}
+
+TEST_F(Resnet, RefusesOnCpuDevicesWhatOnlyCudaDevicesHave) {
+  for (const char* dtype : {"tf32", "bfloat16"}) {
+    const CommandResult result = run({"--dtype", dtype});
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_THAT(result.errors,
+                HasSubstr("--dtype " + std::string(dtype) + ": expected CUDA devices, which have it, got cpu"));
+    EXPECT_THAT(result.errors, HasSubstr(", which has float32 only"));
+  }
+}
+
+/// Those that compute.
+class ResnetOnCpus : public Resnet {
+ protected:
+  void SetUp() override {
+    if (!has_cpu_network()) GTEST_SKIP() << "built without oneDNN";
+  }
+};
+
+TEST_F(ResnetOnCpus, PrintsALineNowAndThenAndOnePerEpoch) {
+  const CommandResult result = run({"--epochs", "2", "--batch", "5", "--interval", "3", "--optimizer", "sgd"});
+  const std::string interval =
+      R"(epoch  [12]/2  step 3/4  loss \d+\.\d{6}  learning rate 0\.\d{6}  \d+\.\d images/s\n)";
+  const std::string epoch =
+      R"(epoch  [12]/2  loss \d+\.\d{6}  training accuracy \d+\.\d\d %  )"
+      R"(evaluation loss \d+\.\d{6}  evaluation accuracy \d+\.\d\d %  \d+\.\d images/s  \d+\.\d\d s\n)";
+  const std::regex lines(
+      R"(ResNet-18, width 8, 36 x 36 pixels, 4 classes: 20 training rows, 8 to evaluate; 2 workers \(cpu0 to cpu1\)\n)"
+      R"(sgd: learning rate up to 0\.00195312 in 0\.2 epochs, then down to 0; 4 steps of 5 rows per epoch\n)" +
+      interval + epoch + interval + epoch + R"(evaluation accuracy: \d+\.\d\d %\n)");
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_TRUE(std::regex_match(result.output, lines)) << result.output;
+}
+
+TEST_F(ResnetOnCpus, TakesEveryOptimizer) {
+  for (const char* name :
+       {"sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adadelta", "adam", "adamw", "adamax"}) {
+    SCOPED_TRACE(name);
+    EXPECT_THAT(epochs_of(run({"--epochs", "1", "--batch", "7", "--optimizer", name})), SizeIs(1));
+  }
+}
+
+TEST_F(ResnetOnCpus, WithSynchronisedNormalisationTheLossesAreThoseOfOneWorker) {
+  write_pair(folder_.path(), "", 120, 36, 4);
+  const auto line = [&](int workers, const Words& more) {
+    const Words options{"--data", folder_.path().string(), "--epochs", "1", "--batch", "40"};
+    const auto epochs = epochs_on(workers, with(kSmallNetwork, with(options, more)));
+    return epochs.empty() ? EpochLine{} : epochs[0];
+  };
+  const EpochLine alone = line(1, {"--sync-norm"});
+  ASSERT_GT(alone.loss, 0);
+  for (const int workers : {2, 3}) {
+    const EpochLine together = line(workers, {"--sync-norm"});
+    EXPECT_NEAR(together.loss, alone.loss, 1e-4 * alone.loss) << workers << " workers";
+    EXPECT_NEAR(together.evaluation_loss, alone.evaluation_loss, 1e-3 * alone.evaluation_loss) << workers << " workers";
+  }
+  EXPECT_GT(std::abs(line(2, {}).loss - alone.loss), 1e-3 * alone.loss) << "it does matter";
+}
+
+TEST_F(ResnetOnCpus, WithSynchronisedNormalisationTheParametersAreThoseOfOneWorker) {
+  for (const char* devices : {"cpu0,cpu1", "cpu0,cpu1,cpu2"}) {
+    EXPECT_LT(distance_of_trained_params(devices, "cpu0"), 1e-3) << devices;
+  }
+}
+
+TEST_F(ResnetOnCpus, GoesOnWhereABatchHasNoRowsForSomeWorkers) {
+  for (const char* normalization : {"--no-mirror", "--sync-norm"}) {  // the former changes nothing about it
+    const Words options{"--data", folder_.path().string(), "--epochs", "1", "--batch", "2", normalization};
+    EXPECT_THAT(epochs_on(3, with(kSmallNetwork, options)), SizeIs(1)) << normalization;
+  }
+}
+
+TEST_F(ResnetOnCpus, ComputesAStepInSlices) {
+  EXPECT_THAT(epochs_of(run({"--epochs", "1", "--batch", "20", "--slices", "3", "--eval-slices", "3"})), SizeIs(1));
+}
+
+TEST_F(ResnetOnCpus, TakesRandomImages) {
+  const Words options = with(kSmallNetwork, {"--synthetic", "8", "--crop", "32", "--epochs", "1"});
+  const CommandResult result = run_resnet_on(2, options);
+  EXPECT_THAT(result.output, HasSubstr("32 x 32 pixels, 1000 classes: 8 training rows, 0 to evaluate"));
+  ASSERT_THAT(epochs_of(result), SizeIs(1));
+  EXPECT_NEAR(epochs_of(result)[0].loss, std::log(1000), 1.5) << "nothing is known yet";
+  EXPECT_THAT(result.output, ::testing::Not(HasSubstr("evaluation accuracy")));
+}
+
+TEST_F(ResnetOnCpus, HoldsRowsBackToEvaluateOn) {
+  const CommandResult result = run({"--epochs", "1", "--evaluate-fraction", "0.25"});
+  EXPECT_THAT(result.output, HasSubstr("15 training rows, 5 to evaluate"));
+  EXPECT_THAT(epochs_of(result), SizeIs(1));
+}
+
+TEST_F(ResnetOnCpus, SaysWhatHelpsWhereMemoryIsShort) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers need more memory than the limit of this test";
+#endif
+  const Words command =
+      resnet_on(1, {"--synthetic", "300", "--crop", "128", "--classes", "10", "--depth", "50", "--batch", "300"});
+  std::string line = "ulimit -d 600000; exec";  // KiB of memory of each process's own
+  for (const std::string& word : command) line += " '" + word + "'";
+  const CommandResult result = run_command({"/bin/sh", "-c", line});
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.errors, HasSubstr("std::bad_alloc"));
+  EXPECT_THAT(result.errors, HasSubstr("--slices N computes a step in N passes"));
+}
+
+TEST_F(ResnetOnCpus, LearnsTheDigits) {
+  const TemporaryFolder folder;
+  write_digits(folder.path());
+  const auto epochs = epochs_on(2, {"--data", folder.path().string(), "--depth", "18", "--width", "16", "--epochs",
+                                    "12", "--batch", "60", "--no-mirror"});
+  ASSERT_THAT(epochs, SizeIs(12));
+  EXPECT_GE(epochs.back().training_accuracy, 99);
+  EXPECT_GE(epochs.back().evaluation_accuracy, 97);
+}
+
+}  // namespace
