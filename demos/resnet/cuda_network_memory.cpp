@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <string>
 
@@ -34,7 +35,7 @@ class Carver {
 };
 
 std::string gibibytes(std::size_t bytes) {
-  const auto tenths = static_cast<std::size_t>(static_cast<double>(bytes) / (1 << 30) * 10 + 0.5);
+  const long long tenths = std::llround(static_cast<double>(bytes) / (1 << 30) * 10);
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " GiB";
 }
 
