@@ -76,6 +76,7 @@ say "$present GPUs are visible; running with ${counts[*]}"
 
 configure_options=("-DCMAKE_CUDA_ARCHITECTURES=${CUDA_ARCHITECTURES:-90}"
   "-DSYNCRUN_TESTS=$with_tests" "-DSYNCRUN_BENCH=$with_bench")
+bring_cudnn_frontend
 configure_and_build cuda
 
 # run_gpu_tests COUNT: one test at a time, since each wants its GPUs for itself.

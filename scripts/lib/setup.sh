@@ -108,7 +108,7 @@ bring_cudnn_frontend() {
   mkdir -p "$root/.cache"
   if [ ! -f "$folder/include/cudnn_frontend.h" ]; then
     say "Fetching the headers of cudnn-frontend"
-    if ! python3 -m pip install -q --no-deps --target "$folder" nvidia-cudnn-frontend >"$root/.cache/pip.log" 2>&1; then
+    if ! python3 -m pip install -q --no-deps --retries 1 --timeout 20 --target "$folder" nvidia-cudnn-frontend >"$root/.cache/pip.log" 2>&1; then
       say "Going on without cudnn-frontend (pip could not bring it)"
       return
     fi
