@@ -51,7 +51,8 @@ Attributes geometry(const ConvShape& shape) {
 /// Takes out what does not give the same bits each time and, in plain float32, what rounds more than it must. Only what
 /// was proposed before can be taken out.
 void take_out_unwanted(fe::graph::Graph& graph, CudaMath math) {
-  std::vector<fe::NumericalNote_t> unwanted{fe::NumericalNote_t::NONDETERMINISTIC};
+  std::vector<fe::NumericalNote_t> unwanted{fe::NumericalNote_t::NONDETERMINISTIC,
+                                            fe::NumericalNote_t::REDUCED_PRECISION_REDUCTION};
   if (math == CudaMath::kFloat32) {
     unwanted.insert(unwanted.end(), {fe::NumericalNote_t::TENSOR_CORE, fe::NumericalNote_t::DOWN_CONVERT_INPUTS,
                                      fe::NumericalNote_t::WINOGRAD, fe::NumericalNote_t::FFT});
@@ -151,7 +152,18 @@ ConvPlan::ConvPlan(cudnnContext* cudnn, CUstream_st* stream, const ConvShape& sh
     choose(cudnn, stream, tuning, what);
     if (graph_->plan >= 0) return;
   }
-  throw std::runtime_error("cuDNN, " + describe(shape, pass) + ": it has no plan for this on this device");
+  throw std::runtime_error("cuDNN, " + describe(shape, pass) + ": none of its plans can be run on this device with " +
+                           std::to_string(tuning.workspace_bytes >> 20) + " MiB of workspace" +
+                           (refusal_.empty() ? "" : "; the last one: " + refusal_));
+}
+
+/// Whether it went wrong; then the reason is kept, and CUDA's memory of it is wiped.
+template <class Status>
+bool ConvPlan::is_refused(Status status) {
+  if (status.is_good()) return false;
+  refusal_ = status.get_message();
+  static_cast<void>(cudaGetLastError());
+  return true;
 }
 
 /// Measures what was proposed, and remembers the fastest.
@@ -163,11 +175,11 @@ void ConvPlan::choose(cudnnContext* cudnn, CUstream_st* stream, const TuningMemo
   std::int64_t tried = 0;
   for (std::int64_t plan = 0; plan < graph.get_execution_plan_count() && tried < kMostPlans; ++plan) {
     // A proposal may turn out not to be for this device, or not to be wanted: the next one, then.
-    if (graph.build_plan_at_index(cudnn, plan).is_bad()) continue;
+    if (is_refused(graph.build_plan_at_index(cudnn, plan))) continue;
     const std::int64_t bytes = graph.get_workspace_size_plan_at_index(plan);
     if (bytes < 0 || bytes > number(tuning.workspace_bytes)) continue;
     const auto run = [&] { return graph.execute_plan_at_index(cudnn, places, tuning.place.workspace, plan); };
-    if (run().is_bad()) continue;
+    if (is_refused(run())) continue;
     ++tried;
     timer.start();
     for (int i = 0; i < kTimings; ++i) check(run(), what);

@@ -74,9 +74,12 @@ class ConvPlan {
 
  private:
   struct Graph;
+  template <class Status>
+  bool is_refused(Status status);
   void choose(cudnnContext* cudnn, CUstream_st* stream, const TuningMemory& tuning, const std::string& what);
 
   std::unique_ptr<Graph> graph_;
+  std::string refusal_;  // why the last proposal that could not be taken was not
   double microseconds_ = 0;
   std::size_t workspace_bytes_ = 0;
 };

@@ -12,25 +12,26 @@ void launch_items(const char* what, void (*kernel)(P...), std::size_t items, cud
   launch(what, kernel, static_cast<unsigned>((items + kThreads - 1) / kThreads), kThreads, stream, arguments...);
 }
 
-/// A thread per pixel of the result.
+/// A thread per pixel of the result; some blocks per row, which draw its place once each.
 template <typename T>
-__global__ void prepare_kernel(std::size_t pixels, const std::uint8_t* images, ImageShape shape,
+__global__ void prepare_kernel(unsigned blocks_per_row, const std::uint8_t* images, ImageShape shape,
                                Preparation preparation, const std::int64_t* row_ids, const AugmentKey* key, T* y) {
-  const std::size_t item = own_item();
-  if (item >= pixels) return;
-  const std::size_t crop = preparation.crop;
-  const std::size_t column = item % crop;
-  const std::size_t line = item / crop % crop;
-  const std::size_t row = item / (crop * crop);
-  const Placement at = placement(shape, preparation, *key, row_ids == nullptr ? 0 : row_ids[row]);
+  __shared__ Placement at;
+  const std::size_t row = blockIdx.x / blocks_per_row;
+  if (threadIdx.x == 0) at = placement(shape, preparation, *key, row_ids == nullptr ? 0 : row_ids[row]);
+  __syncthreads();
+  const auto crop = static_cast<unsigned>(preparation.crop);
+  const unsigned pixel_of_row = blockIdx.x % blocks_per_row * kThreads + threadIdx.x;
+  if (pixel_of_row >= crop * crop) return;
+  const unsigned column = pixel_of_row % crop;
+  const unsigned line = pixel_of_row / crop;
+  const std::size_t item = row * crop * crop + pixel_of_row;
   const std::size_t from = at.left + (at.is_mirrored ? crop - 1 - column : column);
   const std::uint8_t* pixel =
       images + row * shape.height * shape.width * 3 + ((at.top + line) * shape.width + from) * 3;
   Vector x{};
 #pragma unroll
-  for (int c = 0; c < 3; ++c) {
-    x.v[c] = (static_cast<float>(pixel[c]) / 255.0F - preparation.mean[c]) * preparation.inverse_deviation[c];
-  }
+  for (int c = 0; c < 3; ++c) x.v[c] = prepared_pixel(preparation, pixel[c], static_cast<std::size_t>(c));
   store(y + item * kImageChannels, x);
 }
 
@@ -84,7 +85,7 @@ __global__ void pool_forward_kernel(PoolShape shape, std::size_t items, const T*
   const Vector slope = load(factor + channel);
   const Vector constant = load(offset + channel);
   Vector best;
-  std::uint8_t number[kVector] = {};
+  alignas(kVector) std::uint8_t number[kVector] = {};
 #pragma unroll
   for (int i = 0; i < kVector; ++i) best.v[i] = -1.0F;  // below every rectified value
 #pragma unroll
@@ -96,8 +97,9 @@ __global__ void pool_forward_kernel(PoolShape shape, std::size_t items, const T*
     const Vector value = load(x + ((row * shape.size + h) * shape.size + w) * shape.channels + channel);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
-      const float rectified = fmaxf(fmaf(slope.v[i], value.v[i], constant.v[i]), 0.0F);
-      if (rectified > best.v[i]) {
+      const float sum = fmaf(slope.v[i], value.v[i], constant.v[i]);
+      const float rectified = sum < 0.0F ? 0.0F : sum;
+      if (rectified > best.v[i] || isnan(rectified)) {  // what is no number is taken, and stays
         best.v[i] = rectified;
         number[i] = static_cast<std::uint8_t>(j);
       }
@@ -124,7 +126,7 @@ __global__ void pool_backward_kernel(PoolShape shape, std::size_t items, const T
     for (int u = column / 2; u <= (column + 1) / 2 && u < out; ++u) {
       const int number = (line - 2 * v + 1) * kWindow + (column - 2 * u + 1);
       const std::size_t place = ((row * out + v) * out + u) * shape.channels + channel;
-      std::uint8_t chosen[kVector];
+      alignas(kVector) std::uint8_t chosen[kVector];
       *reinterpret_cast<uint2*>(chosen) = *reinterpret_cast<const uint2*>(which + place);
       Vector gradient = load(g1 + place);
       Vector more{};
@@ -262,11 +264,13 @@ __global__ void bias_backward_kernel(std::size_t rows, std::size_t classes, cons
 void prepare(CudaMath math, std::size_t rows, const std::uint8_t* images, const ImageShape& shape,
              const Preparation& preparation, const std::int64_t* row_ids, const AugmentKey* key, void* y,
              CUstream_st* stream) {
-  const std::size_t pixels = rows * preparation.crop * preparation.crop;
+  if (rows == 0) return;
+  const std::size_t pixels = preparation.crop * preparation.crop;  // of a row
+  const auto blocks_per_row = static_cast<unsigned>((pixels + kThreads - 1) / kThreads);
   with_element(math, [&](auto* element) {
     using T = std::remove_pointer_t<decltype(element)>;
-    launch_items("preparing images", prepare_kernel<T>, pixels, stream, pixels, images, shape, preparation, row_ids,
-                 key, static_cast<T*>(y));
+    launch("preparing images", prepare_kernel<T>, static_cast<unsigned>(rows * blocks_per_row), kThreads, stream,
+           blocks_per_row, images, shape, preparation, row_ids, key, static_cast<T*>(y));
   });
 }
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -47,8 +48,8 @@ struct CudaOutcome {
   const std::int64_t* correct;
 };
 
-/// Params, gradient [parameter_count] and statistics [statistics_count] are float32, as the architecture lays them out. The
-/// object holds a workspace in memory of the device that was current when it was made, no parameters. Members put work on
+/// Params, gradient [parameter_count] and statistics [statistics_count] are float32, as the architecture lays them out; what
+/// lies between the gradient's arrays stays as it is. The object holds a workspace in memory of the device that was current when it was made, no parameters. Members put work on
 /// the stream, and the same work for the same addresses and number of rows, so that it can be captured into a CUDA graph:
 /// what was captured stays valid as long as the object. The first call with a number of rows, or with more than any before,
 /// makes plans and memory and waits for the device. One object serves one stream. Members throw std::runtime_error where
@@ -106,7 +107,8 @@ class CudaNetwork {
   std::size_t place_training(std::size_t rows, std::byte* base);
   std::size_t place_inference(std::size_t rows, std::byte* base);
   void make_plans(const CudaHandles& handles, std::size_t rows, Phase phase);
-  const ConvPlan& plan_of(const CudaHandles& handles, const ConvShape& shape, ConvPass pass);
+  const ConvPlan& plan_of(const CudaHandles& handles, const ConvShape& shape, ConvPass pass,
+                          std::optional<demos::DeviceBuffer>& workspace);
   std::size_t largest_elements() const;
 
   cuda::NormPlace place_of(const Pass& pass, std::size_t unit) const;

@@ -75,6 +75,20 @@ std::size_t filter_elements(const ConvUnit& unit) {
   return unit.channels_in == 3 ? unit.weights() / 3 * cuda::kImageChannels : unit.weights();
 }
 
+/// For cuDNN to work in while plans are measured: less where there is not so much.
+demos::DeviceBuffer tuning_workspace() {
+  constexpr std::size_t kLeast = std::size_t{16} << 20;
+  for (std::size_t bytes = std::size_t{256} << 20;; bytes /= 2) {
+    try {
+      return demos::DeviceBuffer(bytes);
+    } catch (const std::runtime_error& failure) {
+      if (bytes > kLeast) continue;
+      throw std::runtime_error("cuDNN wants " + gibibytes(kLeast) + " to work in, which the activations leave not (" +
+                               failure.what() + "): a smaller batch, or more slices, want less");
+    }
+  }
+}
+
 }  // namespace
 
 CudaNetwork::CudaNetwork(const Architecture& architecture, CudaMath math)
@@ -112,6 +126,8 @@ CudaNetwork::CudaNetwork(const Architecture& architecture, CudaMath math)
   fixed_ = demos::DeviceBuffer(place(nullptr));
   place(static_cast<std::byte*>(fixed_.data()));
   copy_to_device(device_chunks, chunks);
+  demos::check_cuda(cudaDeviceSynchronize(),
+                    "cudaMemcpy");  // streams that do not wait for the default stream come next
   chunks_ = device_chunks;
 }
 
@@ -195,25 +211,27 @@ void CudaNetwork::lay_out(std::size_t rows, Phase phase) {
   }
 }
 
-const ConvPlan& CudaNetwork::plan_of(const CudaHandles& handles, const ConvShape& shape, ConvPass pass) {
+const ConvPlan& CudaNetwork::plan_of(const CudaHandles& handles, const ConvShape& shape, ConvPass pass,
+                                     std::optional<demos::DeviceBuffer>& workspace) {
   const auto found = plans_.find({shape, pass});
   if (found != plans_.end()) return found->second;
+  if (!workspace) workspace = tuning_workspace();
   // Any memory will do to measure with: nothing has been computed yet.
-  constexpr std::size_t kMostWorkspace = std::size_t{256} << 20;
-  const demos::DeviceBuffer workspace(kMostWorkspace);
-  const TuningMemory memory{{gradients_[0], filter_scratch_, gradients_[1], workspace.data()}, workspace.bytes()};
+  const TuningMemory memory{{gradients_[0], filter_scratch_, gradients_[1], workspace->data()}, workspace->bytes()};
   ConvPlan plan(handles.cudnn, handles.stream, shape, pass, math_, memory);
   plan_workspace_ = plan_memory_.reserve(std::max<std::size_t>(plan.workspace_bytes(), 256));
   return plans_.emplace(std::pair{shape, pass}, std::move(plan)).first->second;
 }
 
 void CudaNetwork::make_plans(const CudaHandles& handles, std::size_t rows, Phase phase) {
+  std::optional<demos::DeviceBuffer> workspace;
+  const auto make = [&](const ConvShape& shape, ConvPass pass) { return &plan_of(handles, shape, pass, workspace); };
   for (std::size_t i = 0; i < units_.size(); ++i) {
     const ConvShape shape = shape_of(architecture_.units[i], rows);
-    units_[i].forward = &plan_of(handles, shape, ConvPass::kForward);
+    units_[i].forward = make(shape, ConvPass::kForward);
     if (phase == Phase::kInference) continue;
-    units_[i].backward_filter = &plan_of(handles, shape, ConvPass::kBackwardFilter);
-    if (i > 0) units_[i].backward_input = &plan_of(handles, shape, ConvPass::kBackwardInput);
+    units_[i].backward_filter = make(shape, ConvPass::kBackwardFilter);
+    if (i > 0) units_[i].backward_input = make(shape, ConvPass::kBackwardInput);
   }
 }
 

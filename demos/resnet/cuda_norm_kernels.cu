@@ -4,6 +4,9 @@
 #include "demos/resnet/network.hpp"
 
 namespace resnet::cuda {
+
+static_assert(kMostPartials == kMostBlocks, "as many partial sums are written as blocks are started");
+
 namespace {
 
 struct Two {
@@ -36,17 +39,21 @@ __device__ void write_partials(const Two& own, std::size_t channels, float* part
   }
 }
 
+/// Of x less the running mean: where that is about the mean, nothing cancels when the square of a mean is taken off a mean
+/// of squares.
 template <typename T>
-__global__ void statistics_partials(NormShape shape, const T* x, float* partials) {
+__global__ void statistics_partials(NormShape shape, const T* x, NormPlace norm, float* partials) {
   const std::size_t channel = own_channel();
   Two sums{};
   if (channel < shape.channels) {
+    const Vector center = load(norm.running_mean + channel);
     for_own_positions(shape.positions, [&](std::size_t p) {
       const Vector value = load(x + p * shape.channels + channel);
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
-        sums.first.v[i] += value.v[i];
-        sums.second.v[i] += value.v[i] * value.v[i];
+        const float distance = value.v[i] - center.v[i];
+        sums.first.v[i] += distance;
+        sums.second.v[i] += distance * distance;
       }
     });
   }
@@ -101,11 +108,12 @@ __global__ void statistics_combine(NormShape shape, const float* partials, unsig
   if (threadIdx.y != 0 || c >= shape.channels) return;
   const double count = static_cast<double>(shape.positions);
   const double mean = count > 0 ? sum / count : 0;
-  const double deviations = fmax(0.0, squares - sum * mean);
+  const double off = squares - sum * mean;
+  const double deviations = off < 0 ? 0 : off;  // what is no number stays none
   if (ranks == Ranks::kOwn) {
-    finish(norm, c, mean, count > 0 ? deviations / count : 0, count);
+    finish(norm, c, norm.running_mean[c] + mean, count > 0 ? deviations / count : 0, count);
   } else {
-    norm.mean[c] = static_cast<float>(mean);
+    norm.mean[c] = static_cast<float>(norm.running_mean[c] + mean);
     norm.inverse_deviation[c] = static_cast<float>(deviations);
   }
 }
@@ -119,6 +127,10 @@ __global__ void own_sums_kernel(NormShape shape, NormPlace norm, float* sums) {
 __global__ void own_deviations_kernel(NormShape shape, NormPlace norm, const float* sums, float* deviations) {
   const std::size_t c = blockIdx.x * blockDim.x + threadIdx.x;
   if (c >= shape.channels) return;
+  if (sums[shape.channels] == 0) {  // no rank has rows
+    deviations[c] = 0;
+    return;
+  }
   const float distance = norm.mean[c] - sums[c] / sums[shape.channels];
   deviations[c] = norm.inverse_deviation[c] + static_cast<float>(shape.positions) * distance * distance;
 }
@@ -127,6 +139,7 @@ __global__ void finish_kernel(NormShape shape, NormPlace norm, const float* sums
   const std::size_t c = blockIdx.x * blockDim.x + threadIdx.x;
   if (c >= shape.channels) return;
   const double count = static_cast<double>(sums[shape.channels]);
+  if (count == 0) return;  // nothing moves
   finish(norm, c, static_cast<double>(sums[c]) / count, static_cast<double>(deviations[c]) / count, count);
 }
 
@@ -164,7 +177,7 @@ __global__ void apply_kernel(NormShape shape, const T* x, NormPlace norm, const 
       float sum = fmaf(factor.v[i], value.v[i], offset.v[i]);
       if constexpr (kShortcut == Shortcut::kIdentity) sum += added.v[i];
       if constexpr (kShortcut == Shortcut::kNormalised) sum = fmaf(shortcut_factor.v[i], added.v[i], sum);
-      value.v[i] = fmaxf(sum, 0.0F);
+      value.v[i] = sum < 0.0F ? 0.0F : sum;  // what is no number stays none
     }
     store(y + place, value);
   });
@@ -200,7 +213,7 @@ __global__ void backward_partials(NormShape shape, const T* g1, const T* g2, con
         Vector more{};
         if (g2 != nullptr) more = load(g2 + place);
 #pragma unroll
-        for (int i = 0; i < kVector; ++i) gradient.v[i] = output.v[i] > 0 ? gradient.v[i] + more.v[i] : 0.0F;
+        for (int i = 0; i < kVector; ++i) gradient.v[i] = output.v[i] <= 0 ? 0.0F : gradient.v[i] + more.v[i];
         store(dz + place, gradient);
       }
 #pragma unroll
@@ -339,7 +352,7 @@ void statistics(CudaMath math, NormShape shape, const void* x, const NormPlace& 
   with_element(math, [&](auto* element) {
     using T = std::remove_pointer_t<decltype(element)>;
     launch("statistics of a batch", statistics_partials<T>, layout.grid(), layout.block(), stream, shape,
-           static_cast<const T*>(x), place.partials);
+           static_cast<const T*>(x), norm, place.partials);
   });
   launch("statistics of a batch", statistics_combine, combine_grid(shape.channels), kCombineBlock, stream, shape,
          place.partials, layout.row_groups, norm, ranks);

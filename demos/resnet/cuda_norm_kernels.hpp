@@ -35,7 +35,7 @@ struct NormPlace {
 
 /// Scratch for sums.
 struct SumPlace {
-  float* partials;  // [2 kMostPartials + 2, channels] of the widest normalisation, twice
+  float* partials;  // [kMostPartials, 2, channels] of the widest normalisation
   float* sums;      // [2 channels + 1]
 };
 inline constexpr std::size_t kMostPartials = 528;

@@ -29,10 +29,7 @@ PixelTable pixel_table(const Preparation& preparation) {
 /// Returns the number of rows.
 std::size_t check(const ImageShape& shape, std::size_t crop, bool is_random, std::size_t images, std::size_t row_ids,
                   std::size_t prepared) {
-  if (crop == 0 || crop > shape.height || crop > shape.width) {
-    fail("images not smaller than the crop, " + std::to_string(crop) + " x " + std::to_string(crop),
-         std::to_string(shape.height) + " x " + std::to_string(shape.width));
-  }
+  check_crop(shape, crop);
   const std::size_t rows = images / shape.elements();
   if (images != rows * shape.elements()) fail("whole images", std::to_string(images) + " elements");
   if (prepared != rows * crop * crop * kChannels) {
@@ -57,6 +54,13 @@ void prepare(const ImageShape& shape, std::size_t crop, const PixelTable& table,
 }
 
 }  // namespace
+
+void check_crop(const ImageShape& shape, std::size_t crop) {
+  if (crop == 0 || crop > shape.height || crop > shape.width) {
+    fail("images not smaller than the crop, " + std::to_string(crop) + " x " + std::to_string(crop),
+         std::to_string(shape.height) + " x " + std::to_string(shape.width));
+  }
+}
 
 void prepare_images(const ImageShape& shape, const Preparation& preparation, const AugmentKey& key,
                     std::span<const std::uint8_t> images, std::span<const std::int64_t> row_ids,

@@ -74,6 +74,9 @@ constexpr float prepared_pixel(const Preparation& preparation, std::uint8_t pixe
   return (static_cast<float>(pixel) / 255.0F - preparation.mean[channel]) * preparation.inverse_deviation[channel];
 }
 
+/// Throws std::invalid_argument unless a crop of that size can be taken out of the images.
+void check_crop(const ImageShape& shape, std::size_t crop);
+
 /// What images are stored as to what the network sees, on a CPU: uint8 [rows, height, width, 3] to float32 [rows, crop,
 /// crop, 3]. `row_ids` are those of the rows in the data set; where the key is not random there may be none. Throws
 /// std::invalid_argument where lengths do not fit together, or images are smaller than the crop.

@@ -3,7 +3,8 @@
 
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
+#include <stdexcept>
+#include <string>
 
 #include "demos/common/cuda_check.hpp"
 #include "demos/resnet/trainer.hpp"
@@ -24,11 +25,13 @@ CudaMath math_of(Precision precision) {
 
 CudaBatch batch_of(const TrainerSettings& settings, const Trainer::Images& images, const Trainer::Labels& labels,
                    const std::int64_t* row_ids, const AugmentKey* key) {
+  const ImageShape shape{static_cast<std::size_t>(images.shape(1)), static_cast<std::size_t>(images.shape(2))};
+  check_crop(shape, settings.preparation.crop);
   return {.rows = labels.span().size(),
           .images = images.data(),
           .labels = labels.data(),
           .row_ids = row_ids,
-          .image_shape = {static_cast<std::size_t>(images.shape(1)), static_cast<std::size_t>(images.shape(2))},
+          .image_shape = shape,
           .preparation = settings.preparation,
           .key = key};
 }
@@ -42,10 +45,16 @@ Fit fit_of(const CudaOutcome& outcome) {
 
 Trainer::Trainer(sr::CudaWorker&, const TrainerSettings& settings) : settings_(settings), still_(sizeof(AugmentKey)) {
   const Architecture architecture = plan(settings.architecture);
+  if (settings.preparation.crop != architecture.spec.image_size) {
+    throw std::invalid_argument("a trainer: expected crops of the network's " +
+                                std::to_string(architecture.spec.image_size) + " pixels, got " +
+                                std::to_string(settings.preparation.crop));
+  }
   training_network_ = std::make_unique<CudaNetwork>(architecture, math_of(settings.precision));
   evaluation_network_ = std::make_unique<CudaNetwork>(architecture, math_of(settings.precision));
   const AugmentKey still{.is_random = false};
   demos::check_cuda(cudaMemcpy(still_.data(), &still, sizeof still, cudaMemcpyHostToDevice), "cudaMemcpy");
+  demos::check_cuda(cudaDeviceSynchronize(), "cudaMemcpy");  // the worker's stream does not wait for the default stream
 }
 
 Fit Trainer::loss_and_gradient_cuda(sr::CudaWorker& worker, sr::Comm& comm, Images images, Labels labels,

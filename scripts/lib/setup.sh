@@ -104,11 +104,12 @@ Install what these packages of Debian and Ubuntu hold, then start again: $(grep 
 # distribution has them, PyPI does. Without them, the program is for CPU devices.
 bring_cudnn_frontend() {
   if [ -n "${CUDNN_FRONTEND_ROOT:-}" ] || ! command -v nvcc >/dev/null; then return; fi
+  if [ -f /usr/include/cudnn_frontend.h ] || [ -f /usr/local/include/cudnn_frontend.h ]; then return; fi
   local folder=$root/.cache/cudnn-frontend
   mkdir -p "$root/.cache"
   if [ ! -f "$folder/include/cudnn_frontend.h" ]; then
     say "Fetching the headers of cudnn-frontend"
-    if ! python3 -m pip install -q --no-deps --retries 1 --timeout 20 --target "$folder" nvidia-cudnn-frontend >"$root/.cache/pip.log" 2>&1; then
+    if ! python3 -m pip install -q --no-deps --retries 1 --timeout 20 --target "$folder" nvidia-cudnn-frontend==1.32.0 >"$root/.cache/pip.log" 2>&1; then
       say "Going on without cudnn-frontend (pip could not bring it)"
       return
     fi

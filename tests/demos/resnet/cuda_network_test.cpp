@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 
 #include <barrier>
+#include <cmath>
+#include <limits>
 #include <string>
 #include <thread>
 
@@ -92,6 +94,8 @@ struct Trained {
     return network.loss_and_gradient(queue.handles(), batch(), params.data(), statistics.data(),
                                      {.label_smoothing = testing::kReferenceSmoothing}, sum, gradient.data());
   }
+  /// The running statistics are what sums are centred on: to the bit, a step depends on them.
+  void forget_statistics() { statistics.write(testing::reference_statistics(architecture)); }
   double step(const SumOverRanks& sum = kAlone) { return read_one(put_step(sum).mean_loss); }
   std::vector<float> logits() {
     const float* const place = network.logits(queue.handles(), batch(), params.data(), statistics.data());
@@ -111,6 +115,23 @@ struct Trained {
   OnDevice<float> images;
   OnDevice<std::int64_t> labels;
 };
+
+double norm(std::span<const float> values) {
+  double sum = 0;
+  for (const float value : values) sum += static_cast<double>(value) * static_cast<double>(value);
+  return std::sqrt(sum);
+}
+
+/// Rounding decides single ReLUs, and with them much of the gradient: what stays is how large each array of it is.
+void expect_gradients_of_like_size(const Architecture& architecture, const std::vector<float>& got,
+                                   const std::vector<float>& expected) {
+  for (const NamedArray& array : testing::parameter_arrays(architecture)) {
+    const double ratio = norm(std::span(got).subspan(array.offset, array.elements())) /
+                         norm(std::span(expected).subspan(array.offset, array.elements()));
+    EXPECT_GT(ratio, 0.3) << array.name;
+    EXPECT_LT(ratio, 3) << array.name;
+  }
+}
 
 class CudaNetworkLikeTorchvision : public demos::testing::OnGpu, public ::testing::WithParamInterface<const char*> {
  protected:
@@ -157,6 +178,9 @@ TEST_P(CudaNetworkLikeTorchvision, IsNearItInBfloat16AndTf32) {
     Trained trained(reference_, math);
     EXPECT_LT(relative_error(trained.logits(), reference_.logits), 0.05);
     EXPECT_NEAR(trained.step(), reference_.losses[0], 0.03 * reference_.losses[0]);
+    Trained exact(reference_, CudaMath::kFloat32);
+    exact.step();
+    expect_gradients_of_like_size(trained.architecture, trained.gradient.read(), exact.gradient.read());
   }
 }
 
@@ -173,6 +197,7 @@ TEST_F(CudaNetworkSteps, AreTheSameBitsAgainAndCaptured) {
     Trained trained(reference_, math);
     const double loss = trained.step();
     const std::vector<float> gradient = trained.gradient.read();
+    trained.forget_statistics();
     EXPECT_EQ(trained.step(), loss);
     EXPECT_EQ(trained.gradient.read(), gradient);
 
@@ -183,6 +208,7 @@ TEST_F(CudaNetworkSteps, AreTheSameBitsAgainAndCaptured) {
     check_cuda(cudaStreamEndCapture(trained.queue.stream(), &graph), "capture");
     check_cuda(cudaGraphInstantiate(&ready, graph, 0), "cudaGraphInstantiate");
     trained.gradient.write(std::vector<float>(gradient.size(), 99));
+    trained.forget_statistics();
     check_cuda(cudaGraphLaunch(ready, trained.queue.stream()), "cudaGraphLaunch");
     EXPECT_EQ(read_one(outcome.mean_loss), loss);
     EXPECT_EQ(trained.gradient.read(), gradient);
@@ -191,11 +217,59 @@ TEST_F(CudaNetworkSteps, AreTheSameBitsAgainAndCaptured) {
   }
 }
 
+TEST_F(CudaNetworkSteps, ThatWereCapturedStayValidBesideOthers) {
+  Trained trained(reference_, CudaMath::kBfloat16);
+  const double loss = trained.step();
+  const std::vector<float> gradient = trained.gradient.read();
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t ready = nullptr;
+  check_cuda(cudaStreamBeginCapture(trained.queue.stream(), cudaStreamCaptureModeThreadLocal), "capture");
+  const CudaOutcome outcome = trained.put_step();
+  check_cuda(cudaStreamEndCapture(trained.queue.stream(), &graph), "capture");
+  check_cuda(cudaGraphInstantiate(&ready, graph, 0), "cudaGraphInstantiate");
+
+  const OnDevice<float> more_images(testing::reference_images(trained.architecture, 3 * reference_.rows));
+  const OnDevice<std::int64_t> more_labels(testing::reference_labels(trained.architecture, 3 * reference_.rows));
+  CudaBatch batch = trained.batch();
+  batch.normalised = more_images.data();
+  batch.labels = more_labels.data();
+  for (const std::size_t rows : {reference_.rows - 1, 3 * reference_.rows}) {
+    batch.rows = rows;
+    static_cast<void>(trained.network.loss_and_gradient(trained.queue.handles(), batch, trained.params.data(),
+                                                        trained.statistics.data(), {}, kAlone,
+                                                        trained.gradient.data()));
+    EXPECT_NE(trained.gradient.read(), gradient) << rows;
+  }
+  trained.forget_statistics();
+  check_cuda(cudaGraphLaunch(ready, trained.queue.stream()), "cudaGraphLaunch");
+  EXPECT_EQ(read_one(outcome.mean_loss), loss);
+  EXPECT_EQ(trained.gradient.read(), gradient);
+  check_cuda(cudaGraphExecDestroy(ready), "cudaGraphExecDestroy");
+  check_cuda(cudaGraphDestroy(graph), "cudaGraphDestroy");
+}
+
 TEST_F(CudaNetworkSteps, OfNoRowsGiveZerosAndMoveNothing) {
   Trained trained(reference_.architecture, CudaMath::kBfloat16, reference_.rows, 0, 0);
   EXPECT_EQ(trained.step(), 0);
   EXPECT_EQ(trained.gradient.read(), std::vector<float>(trained.architecture.parameter_count));
   EXPECT_EQ(trained.statistics.read(), testing::reference_statistics(trained.architecture));
+}
+
+TEST_F(CudaNetworkSteps, OfNoRowsOnAnyRankMoveNothingEither) {
+  Trained trained(reference_.architecture, CudaMath::kFloat32, reference_.rows, 0, 0);
+  EXPECT_EQ(trained.step([](std::span<float>) {}), 0);
+  EXPECT_EQ(trained.gradient.read(), std::vector<float>(trained.architecture.parameter_count));
+  EXPECT_EQ(trained.statistics.read(), testing::reference_statistics(trained.architecture));
+}
+
+TEST_F(CudaNetworkSteps, SayInTheirLossThatAPixelIsNoNumber) {
+  for (const CudaMath math : {CudaMath::kFloat32, CudaMath::kBfloat16}) {
+    Trained trained(reference_, math);
+    std::vector<float> images = testing::reference_images(reference_.architecture, reference_.rows);
+    images[images.size() / 2] = std::numeric_limits<float>::quiet_NaN();
+    trained.images.write(images);
+    EXPECT_TRUE(std::isnan(trained.step()));
+  }
 }
 
 TEST_F(CudaNetworkSteps, SayWhatTheyWantWhereMemoryIsShort) {
