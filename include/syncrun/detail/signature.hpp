@@ -6,6 +6,8 @@
 #include <bit>
 #include <concepts>
 #include <cstring>
+#include <span>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 
@@ -41,6 +43,16 @@ namespace detail {
 
 // ---- one parameter --------------------------------------------------------------------------------------------
 
+/// Values that are bytes, and yet mean nothing in another process: they point to memory of the master's.
+template <class P>
+inline constexpr bool kPointsElsewhere = false;
+template <class T, std::size_t N>
+inline constexpr bool kPointsElsewhere<std::span<T, N>> = true;
+template <class C, class Traits>
+inline constexpr bool kPointsElsewhere<std::basic_string_view<C, Traits>> = true;
+template <class T, std::size_t N>
+inline constexpr bool kPointsElsewhere<ArrayView<T, N>> = true;
+
 /// Parameter<P>: `is_passed`, and for passed ones `type`, `Passed`, `add` (master) and `bind` (worker); for the others
 /// `inject` (worker). The primary template is the by-value row of the table.
 template <class P>
@@ -52,7 +64,12 @@ struct Parameter {
       "trivially copyable value. "
       "Pointers and references mean nothing in another process");
   static_assert(std::is_trivially_copyable_v<P>,
-                "by-value parameters cross processes as bytes: trivially copyable only");
+                "by-value parameters cross processes as bytes: trivially copyable only; an array is a "
+                "Scattered<const T, N> or a Broadcast<const T, N>, other state a replicated object");
+  static_assert(
+      !kPointsElsewhere<P>,
+      "a span, a string_view or an ArrayView is a pointer to memory of the master's, which means nothing in "
+      "another process: write Scattered<const T, N> (this worker's rows) or Broadcast<const T, N> (all of it)");
   static constexpr bool is_passed = true;
   static constexpr ArgumentType type{ArgumentKind::value, DType::uint8, Reduction::sum, 0, sizeof(P)};
   using Passed = P;
@@ -62,6 +79,13 @@ struct Parameter {
     std::memcpy(bytes.data(), call.value(i), sizeof(P));
     return std::bit_cast<P>(bytes);
   }
+};
+
+template <class P>
+  requires std::same_as<P, CpuWorker> || std::same_as<P, CudaWorker> || std::same_as<P, Comm>
+struct Parameter<P> {
+  static_assert(sizeof(P) == 0, "take the worker, and the communicator, by reference: CpuWorker&, CudaWorker&, Comm&");
+  static constexpr bool is_passed = false;
 };
 
 template <class P>
@@ -301,7 +325,7 @@ struct Choice {
 template <class R, class... P>
 struct Signature {
   static_assert(Result<R>,
-                "a replicated function returns void, one of Avg, Sum, Min, Max, Prod, Gather, or a plain "
+                "a replicated function returns void, one of Avg, Sum, Min, Max, Prod, Gather, Stack, or a plain "
                 "struct of up to twelve of them");
   using Passed = typename PassedOnly<TypeList<>, P...>::type;
   static constexpr bool kHasComm = (std::same_as<P, Comm&> || ...);

@@ -38,6 +38,14 @@ void fill(const float* values) { static_cast<void>(values); }
 void fill(float& value) { value = 0; }
 #elif defined(PARAMETER_THAT_OWNS_MEMORY)
 void fill(std::vector<float> values) { static_cast<void>(values); }
+#elif defined(SPAN_PARAMETER)
+void fill(std::span<const float> values) { static_cast<void>(values); }
+#elif defined(STRING_VIEW_PARAMETER)
+void fill(std::string_view text) { static_cast<void>(text); }
+#elif defined(WORKER_BY_VALUE)
+void fill(sr::CpuWorker) {}
+#elif defined(WORKER_BY_CONST_REFERENCE)
+void fill(const sr::CpuWorker&) {}
 #elif defined(WRITABLE_INPUT)
 void fill(sr::Scattered<float, 2> x) { x(0, 0) = 0; }
 #elif defined(STEP_WITHOUT_GRADIENT)
@@ -119,7 +127,8 @@ int main(int argc, char** argv) {
 #elif defined(UPDATE_WITHOUT_STATE) || defined(UPDATE_OF_INTEGERS)
     session.function(fill);
 #elif defined(POINTER_PARAMETER) || defined(REFERENCE_PARAMETER) || defined(PARAMETER_THAT_OWNS_MEMORY) || \
-    defined(WRITABLE_INPUT)
+    defined(SPAN_PARAMETER) || defined(STRING_VIEW_PARAMETER) || defined(WORKER_BY_VALUE) ||               \
+    defined(WORKER_BY_CONST_REFERENCE) || defined(WRITABLE_INPUT)
     session.function(fill);
 #elif defined(PRODUCER_OF_SOMETHING_ELSE)
     session.producers(1, build, {{8, 3}});
