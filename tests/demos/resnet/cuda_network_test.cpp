@@ -116,6 +116,34 @@ struct Trained {
   OnDevice<std::int64_t> labels;
 };
 
+/// A step as a CUDA graph.
+class CapturedStep {
+ public:
+  explicit CapturedStep(Trained& trained) : stream_(trained.queue.stream()) {
+    cudaGraph_t graph = nullptr;
+    check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    outcome_ = trained.put_step();
+    check_cuda(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");
+    const cudaError_t made = cudaGraphInstantiate(&ready_, graph, 0);
+    static_cast<void>(cudaGraphDestroy(graph));
+    check_cuda(made, "cudaGraphInstantiate");
+  }
+  CapturedStep(const CapturedStep&) = delete;
+  CapturedStep& operator=(const CapturedStep&) = delete;
+  ~CapturedStep() { static_cast<void>(cudaGraphExecDestroy(ready_)); }
+
+  /// Returns the loss.
+  double run() {
+    check_cuda(cudaGraphLaunch(ready_, stream_), "cudaGraphLaunch");
+    return read_one(outcome_.mean_loss);
+  }
+
+ private:
+  cudaStream_t stream_;
+  cudaGraphExec_t ready_ = nullptr;
+  CudaOutcome outcome_{};
+};
+
 double norm(std::span<const float> values) {
   double sum = 0;
   for (const float value : values) sum += static_cast<double>(value) * static_cast<double>(value);
@@ -201,19 +229,11 @@ TEST_F(CudaNetworkSteps, AreTheSameBitsAgainAndCaptured) {
     EXPECT_EQ(trained.step(), loss);
     EXPECT_EQ(trained.gradient.read(), gradient);
 
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t ready = nullptr;
-    check_cuda(cudaStreamBeginCapture(trained.queue.stream(), cudaStreamCaptureModeThreadLocal), "capture");
-    const CudaOutcome outcome = trained.put_step();
-    check_cuda(cudaStreamEndCapture(trained.queue.stream(), &graph), "capture");
-    check_cuda(cudaGraphInstantiate(&ready, graph, 0), "cudaGraphInstantiate");
+    CapturedStep captured(trained);
     trained.gradient.write(std::vector<float>(gradient.size(), 99));
     trained.forget_statistics();
-    check_cuda(cudaGraphLaunch(ready, trained.queue.stream()), "cudaGraphLaunch");
-    EXPECT_EQ(read_one(outcome.mean_loss), loss);
+    EXPECT_EQ(captured.run(), loss);
     EXPECT_EQ(trained.gradient.read(), gradient);
-    check_cuda(cudaGraphExecDestroy(ready), "cudaGraphExecDestroy");
-    check_cuda(cudaGraphDestroy(graph), "cudaGraphDestroy");
   }
 }
 
@@ -221,12 +241,7 @@ TEST_F(CudaNetworkSteps, ThatWereCapturedStayValidBesideOthers) {
   Trained trained(reference_, CudaMath::kBfloat16);
   const double loss = trained.step();
   const std::vector<float> gradient = trained.gradient.read();
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t ready = nullptr;
-  check_cuda(cudaStreamBeginCapture(trained.queue.stream(), cudaStreamCaptureModeThreadLocal), "capture");
-  const CudaOutcome outcome = trained.put_step();
-  check_cuda(cudaStreamEndCapture(trained.queue.stream(), &graph), "capture");
-  check_cuda(cudaGraphInstantiate(&ready, graph, 0), "cudaGraphInstantiate");
+  CapturedStep captured(trained);
 
   const OnDevice<float> more_images(testing::reference_images(trained.architecture, 3 * reference_.rows));
   const OnDevice<std::int64_t> more_labels(testing::reference_labels(trained.architecture, 3 * reference_.rows));
@@ -241,11 +256,8 @@ TEST_F(CudaNetworkSteps, ThatWereCapturedStayValidBesideOthers) {
     EXPECT_NE(trained.gradient.read(), gradient) << rows;
   }
   trained.forget_statistics();
-  check_cuda(cudaGraphLaunch(ready, trained.queue.stream()), "cudaGraphLaunch");
-  EXPECT_EQ(read_one(outcome.mean_loss), loss);
+  EXPECT_EQ(captured.run(), loss);
   EXPECT_EQ(trained.gradient.read(), gradient);
-  check_cuda(cudaGraphExecDestroy(ready), "cudaGraphExecDestroy");
-  check_cuda(cudaGraphDestroy(graph), "cudaGraphDestroy");
 }
 
 TEST_F(CudaNetworkSteps, OfNoRowsGiveZerosAndMoveNothing) {
