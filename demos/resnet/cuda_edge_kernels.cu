@@ -4,56 +4,6 @@
 namespace resnet::cuda {
 namespace {
 
-__device__ std::size_t own_item() { return blockIdx.x * std::size_t{kThreads} + threadIdx.x; }
-
-template <typename... P, typename... A>
-void launch_items(const char* what, void (*kernel)(P...), std::size_t items, cudaStream_t stream, A... arguments) {
-  if (items == 0) return;
-  launch(what, kernel, static_cast<unsigned>((items + kThreads - 1) / kThreads), kThreads, stream, arguments...);
-}
-
-/// A thread per pixel of the result; some blocks per row, which draw its place once each.
-template <typename T>
-__global__ void prepare_kernel(unsigned blocks_per_row, const std::uint8_t* images, ImageShape shape,
-                               Preparation preparation, const std::int64_t* row_ids, const AugmentKey* key, T* y) {
-  __shared__ Placement at;
-  const std::size_t row = blockIdx.x / blocks_per_row;
-  if (threadIdx.x == 0) at = placement(shape, preparation, *key, row_ids == nullptr ? 0 : row_ids[row]);
-  __syncthreads();
-  const auto crop = static_cast<unsigned>(preparation.crop);
-  const unsigned pixel_of_row = blockIdx.x % blocks_per_row * kThreads + threadIdx.x;
-  if (pixel_of_row >= crop * crop) return;
-  const unsigned column = pixel_of_row % crop;
-  const unsigned line = pixel_of_row / crop;
-  const std::size_t item = row * crop * crop + pixel_of_row;
-  const std::size_t from = at.left + (at.is_mirrored ? crop - 1 - column : column);
-  const std::uint8_t* pixel =
-      images + row * shape.height * shape.width * 3 + ((at.top + line) * shape.width + from) * 3;
-  Vector x{};
-#pragma unroll
-  for (int c = 0; c < 3; ++c) x.v[c] = prepared_pixel(preparation, pixel[c], static_cast<std::size_t>(c));
-  store(y + item * kImageChannels, x);
-}
-
-template <typename T>
-__global__ void widen_kernel(std::size_t pixels, const float* images, T* y) {
-  const std::size_t item = own_item();
-  if (item >= pixels) return;
-  Vector x{};
-#pragma unroll
-  for (int c = 0; c < 3; ++c) x.v[c] = images[item * 3 + c];
-  store(y + item * kImageChannels, x);
-}
-
-template <typename T>
-__global__ void narrow_kernel(std::size_t count, const T* wide, float* gradient) {
-  const std::size_t item = own_item();
-  if (item >= count) return;
-  const Vector x = load(wide + item * kImageChannels);
-#pragma unroll
-  for (int c = 0; c < 3; ++c) gradient[item * 3 + c] = x.v[c];
-}
-
 /// A block per chunk.
 template <bool kToBfloat16>
 __global__ void convert_kernel(const Chunk* chunks, float* values, __nv_bfloat16* narrow) {
@@ -66,78 +16,6 @@ __global__ void convert_kernel(const Chunk* chunks, float* values, __nv_bfloat16
       store(values + place, load(narrow + place));
     }
   }
-}
-
-constexpr int kWindow = 3;
-
-/// A thread per vector of the result.
-template <typename T>
-__global__ void pool_forward_kernel(PoolShape shape, std::size_t items, const T* x, const float* factor,
-                                    const float* offset, T* y, std::uint8_t* which) {
-  const std::size_t item = own_item();
-  if (item >= items) return;
-  const std::size_t vectors = shape.channels / kVector;
-  const std::size_t channel = item % vectors * kVector;
-  const std::size_t out = shape.size_out();
-  const int column = static_cast<int>(item / vectors % out);
-  const int line = static_cast<int>(item / vectors / out % out);
-  const std::size_t row = item / vectors / out / out;
-  const Vector slope = load(factor + channel);
-  const Vector constant = load(offset + channel);
-  Vector best;
-  alignas(kVector) std::uint8_t number[kVector] = {};
-#pragma unroll
-  for (int i = 0; i < kVector; ++i) best.v[i] = -1.0F;  // below every rectified value
-#pragma unroll
-  for (int j = 0; j < kWindow * kWindow; ++j) {
-    const int h = 2 * line - 1 + j / kWindow;
-    const int w = 2 * column - 1 + j % kWindow;
-    const int size = static_cast<int>(shape.size);
-    if (h < 0 || w < 0 || h >= size || w >= size) continue;
-    const Vector value = load(x + ((row * shape.size + h) * shape.size + w) * shape.channels + channel);
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      const float sum = fmaf(slope.v[i], value.v[i], constant.v[i]);
-      const float rectified = sum < 0.0F ? 0.0F : sum;
-      if (rectified > best.v[i] || isnan(rectified)) {  // what is no number is taken, and stays
-        best.v[i] = rectified;
-        number[i] = static_cast<std::uint8_t>(j);
-      }
-    }
-  }
-  store(y + item * kVector, best);
-  *reinterpret_cast<uint2*>(which + item * kVector) = *reinterpret_cast<const uint2*>(number);
-}
-
-/// A thread per vector of dx: it looks at the windows that hold it, four at most.
-template <typename T>
-__global__ void pool_backward_kernel(PoolShape shape, std::size_t items, const T* g1, const T* g2,
-                                     const std::uint8_t* which, T* dx) {
-  const std::size_t item = own_item();
-  if (item >= items) return;
-  const std::size_t vectors = shape.channels / kVector;
-  const std::size_t channel = item % vectors * kVector;
-  const int column = static_cast<int>(item / vectors % shape.size);
-  const int line = static_cast<int>(item / vectors / shape.size % shape.size);
-  const std::size_t row = item / vectors / shape.size / shape.size;
-  const int out = static_cast<int>(shape.size_out());
-  Vector sum{};
-  for (int v = line / 2; v <= (line + 1) / 2 && v < out; ++v) {
-    for (int u = column / 2; u <= (column + 1) / 2 && u < out; ++u) {
-      const int number = (line - 2 * v + 1) * kWindow + (column - 2 * u + 1);
-      const std::size_t place = ((row * out + v) * out + u) * shape.channels + channel;
-      alignas(kVector) std::uint8_t chosen[kVector];
-      *reinterpret_cast<uint2*>(chosen) = *reinterpret_cast<const uint2*>(which + place);
-      Vector gradient = load(g1 + place);
-      Vector more{};
-      if (g2 != nullptr) more = load(g2 + place);
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        if (chosen[i] == number) sum.v[i] += gradient.v[i] + more.v[i];
-      }
-    }
-  }
-  store(dx + item * kVector, sum);
 }
 
 template <typename T>
@@ -261,41 +139,6 @@ __global__ void bias_backward_kernel(std::size_t rows, std::size_t classes, cons
 
 }  // namespace
 
-void prepare(CudaMath math, std::size_t rows, const std::uint8_t* images, const ImageShape& shape,
-             const Preparation& preparation, const std::int64_t* row_ids, const AugmentKey* key, void* y,
-             CUstream_st* stream) {
-  if (rows == 0) return;
-  const std::size_t pixels = preparation.crop * preparation.crop;  // of a row
-  const auto blocks_per_row = static_cast<unsigned>((pixels + kThreads - 1) / kThreads);
-  with_element(math, [&](auto* element) {
-    using T = std::remove_pointer_t<decltype(element)>;
-    launch("preparing images", prepare_kernel<T>, static_cast<unsigned>(rows * blocks_per_row), kThreads, stream,
-           blocks_per_row, images, shape, preparation, row_ids, key, static_cast<T*>(y));
-  });
-}
-
-void widen(CudaMath math, std::size_t rows, std::size_t size, const float* images, void* y, CUstream_st* stream) {
-  const std::size_t pixels = rows * size * size;
-  with_element(math, [&](auto* element) {
-    using T = std::remove_pointer_t<decltype(element)>;
-    launch_items("widening images", widen_kernel<T>, pixels, stream, pixels, images, static_cast<T*>(y));
-  });
-}
-
-void widen_filter(CudaMath math, std::size_t count, const float* filter, void* wide, CUstream_st* stream) {
-  with_element(math, [&](auto* element) {
-    using T = std::remove_pointer_t<decltype(element)>;
-    launch_items("widening filters", widen_kernel<T>, count, stream, count, filter, static_cast<T*>(wide));
-  });
-}
-
-void narrow_filter_gradient(CudaMath math, std::size_t count, const void* wide, float* gradient, CUstream_st* stream) {
-  with_element(math, [&](auto* element) {
-    using T = std::remove_pointer_t<decltype(element)>;
-    launch_items("narrowing filters", narrow_kernel<T>, count, stream, count, static_cast<const T*>(wide), gradient);
-  });
-}
-
 void to_bfloat16(const Chunk* chunks, std::size_t chunk_count, const float* values, void* narrow, CUstream_st* stream) {
   launch("to bfloat16", convert_kernel<true>, static_cast<unsigned>(chunk_count), kThreads, stream, chunks,
          const_cast<float*>(values), static_cast<__nv_bfloat16*>(narrow));
@@ -305,26 +148,6 @@ void from_bfloat16(const Chunk* chunks, std::size_t chunk_count, const void* nar
                    CUstream_st* stream) {
   launch("from bfloat16", convert_kernel<false>, static_cast<unsigned>(chunk_count), kThreads, stream, chunks, values,
          static_cast<__nv_bfloat16*>(const_cast<void*>(narrow)));
-}
-
-void pool_forward(CudaMath math, const PoolShape& shape, const void* x, const float* factor, const float* offset,
-                  void* y, std::uint8_t* which, CUstream_st* stream) {
-  const std::size_t items = shape.rows * shape.size_out() * shape.size_out() * shape.channels / kVector;
-  with_element(math, [&](auto* element) {
-    using T = std::remove_pointer_t<decltype(element)>;
-    launch_items("max-pool", pool_forward_kernel<T>, items, stream, shape, items, static_cast<const T*>(x), factor,
-                 offset, static_cast<T*>(y), which);
-  });
-}
-
-void pool_backward(CudaMath math, const PoolShape& shape, const void* g1, const void* g2, const std::uint8_t* which,
-                   void* dx, CUstream_st* stream) {
-  const std::size_t items = shape.rows * shape.size * shape.size * shape.channels / kVector;
-  with_element(math, [&](auto* element) {
-    using T = std::remove_pointer_t<decltype(element)>;
-    launch_items("max-pool's gradient", pool_backward_kernel<T>, items, stream, shape, items, static_cast<const T*>(g1),
-                 static_cast<const T*>(g2), which, static_cast<T*>(dx));
-  });
 }
 
 void mean_forward(CudaMath math, std::size_t rows, std::size_t positions, std::size_t channels, const void* x, void* y,

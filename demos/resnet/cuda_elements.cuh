@@ -16,7 +16,7 @@ namespace resnet::cuda {
 
 inline constexpr int kVector = 8;                // channels
 inline constexpr int kThreads = 256;             // of a block
-inline constexpr std::size_t kMostBlocks = 528;  // four for each of 132 multiprocessors
+inline constexpr std::size_t kMostBlocks = 2112;  // sixteen for each of 132 multiprocessors
 
 struct Vector {
   float v[kVector];
@@ -31,9 +31,25 @@ __device__ inline void store(float* place, const Vector& x) {
   reinterpret_cast<float4*>(place)[0] = make_float4(x.v[0], x.v[1], x.v[2], x.v[3]);
   reinterpret_cast<float4*>(place)[1] = make_float4(x.v[4], x.v[5], x.v[6], x.v[7]);
 }
-__device__ inline Vector load(const __nv_bfloat16* place) {
-  const uint4 raw = *reinterpret_cast<const uint4*>(place);
-  const auto* pairs = reinterpret_cast<const __nv_bfloat162*>(&raw);
+
+/// A vector as it lies in memory: what is loaded ahead takes no more registers than it must.
+template <typename T>
+struct Raw;
+template <>
+struct Raw<__nv_bfloat16> {
+  uint4 bits;
+};
+template <>
+struct Raw<float> {
+  Vector values;
+};
+__device__ inline Raw<float> load_raw(const float* place) { return {load(place)}; }
+__device__ inline Raw<__nv_bfloat16> load_raw(const __nv_bfloat16* place) {
+  return {*reinterpret_cast<const uint4*>(place)};
+}
+__device__ inline Vector values_of(const Raw<float>& raw) { return raw.values; }
+__device__ inline Vector values_of(const Raw<__nv_bfloat16>& raw) {
+  const auto* pairs = reinterpret_cast<const __nv_bfloat162*>(&raw.bits);
   Vector x;
 #pragma unroll
   for (int i = 0; i < kVector / 2; ++i) {
@@ -43,6 +59,7 @@ __device__ inline Vector load(const __nv_bfloat16* place) {
   }
   return x;
 }
+__device__ inline Vector load(const __nv_bfloat16* place) { return values_of(load_raw(place)); }
 __device__ inline void store(__nv_bfloat16* place, const Vector& x) {
   uint4 raw;
   auto* pairs = reinterpret_cast<__nv_bfloat162*>(&raw);
@@ -59,7 +76,7 @@ struct Layout {
   unsigned column_groups;  // blocks along the channels
   unsigned row_groups;     // blocks along the positions
 
-  Layout(std::size_t positions, std::size_t channels, std::size_t most_blocks = kMostBlocks) {
+  Layout(std::size_t positions, std::size_t channels) {
     constexpr std::size_t kMostColumns = 64;
     constexpr std::size_t kRowsPerThread = 4;  // at least, where there are enough
     const std::size_t vectors = channels / kVector;
@@ -68,7 +85,7 @@ struct Layout {
     column_groups = static_cast<unsigned>((vectors + columns - 1) / columns);
     const std::size_t wanted = (positions + rows * kRowsPerThread - 1) / (rows * kRowsPerThread);
     row_groups = static_cast<unsigned>(
-        std::clamp<std::size_t>(wanted, 1, std::max<std::size_t>(1, most_blocks / column_groups)));
+        std::clamp<std::size_t>(wanted, 1, std::max<std::size_t>(1, kMostBlocks / column_groups)));
   }
   dim3 grid() const { return {row_groups, column_groups}; }
   dim3 block() const { return {columns, rows}; }
@@ -77,18 +94,39 @@ struct Layout {
 /// This thread's first channel; at or above the number of channels: nothing to do.
 __device__ inline std::size_t own_channel() { return (blockIdx.y * blockDim.x + threadIdx.x) * std::size_t{kVector}; }
 
-/// Calls `visit` with each position of this thread's.
-template <class Visit>
-__device__ void for_own_positions(std::size_t positions, Visit visit) {
-  const std::size_t step = std::size_t{gridDim.x} * blockDim.y;
-#pragma unroll 4
-  for (std::size_t p = blockIdx.x * blockDim.y + threadIdx.y; p < positions; p += step) visit(p);
+/// How many positions of several arrays are loaded at once: as many as there are registers for.
+template <typename T>
+inline constexpr int kPositionsAtOnce = sizeof(T) == 2 ? 2 : 1;
+
+/// Calls `use(p, load(p))` with each position of this thread's. As many as kAtOnce are loaded before the first is used, so
+/// that memory has enough to do.
+template <int kAtOnce, class Load, class Use>
+__device__ void for_own_positions(unsigned positions, Load load, Use use) {
+  const unsigned step = gridDim.x * blockDim.y;
+  unsigned p = blockIdx.x * blockDim.y + threadIdx.y;
+  for (; p < positions && positions - p > (kAtOnce - 1) * step; p += kAtOnce * step) {
+    decltype(load(p)) loaded[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) loaded[i] = load(p + i * step);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) use(p + i * step, loaded[i]);
+  }
+  for (; p < positions; p += step) use(p, load(p));
 }
 
 template <typename... P, typename... A>
 void launch(const char* what, void (*kernel)(P...), dim3 grid, dim3 block, cudaStream_t stream, A... arguments) {
   kernel<<<grid, block, 0, stream>>>(static_cast<P>(arguments)...);
   demos::check_cuda(cudaGetLastError(), what);
+}
+
+/// For kernels with a thread per item.
+__device__ inline std::size_t own_item() { return blockIdx.x * std::size_t{kThreads} + threadIdx.x; }
+
+template <typename... P, typename... A>
+void launch_items(const char* what, void (*kernel)(P...), std::size_t items, cudaStream_t stream, A... arguments) {
+  if (items == 0) return;
+  launch(what, kernel, static_cast<unsigned>((items + kThreads - 1) / kThreads), kThreads, stream, arguments...);
 }
 
 /// Calls `body` with a null pointer to the type of the elements.

@@ -26,6 +26,11 @@ cuda::NormShape CudaNetwork::norm_shape(const Pass& pass, std::size_t unit) cons
   return {pass.batch.rows * of.size_out() * of.size_out(), of.channels_out};
 }
 
+cuda::PoolShape CudaNetwork::pool_shape(const Pass& pass) const {
+  const ConvUnit& stem = architecture_.stem();
+  return {pass.batch.rows, stem.size_out(), stem.channels_out};
+}
+
 cuda::NormPlace CudaNetwork::place_of(const Pass& pass, std::size_t unit) const {
   const ConvUnit& of = architecture_.units[unit];
   float* const own = units_[unit].norm;
@@ -44,7 +49,7 @@ cuda::NormPlace CudaNetwork::place_of(const Pass& pass, std::size_t unit) const 
 }
 
 void* CudaNetwork::filter_of(const Pass& pass, std::size_t unit) const {
-  if (unit == 0) return wide_filter_;
+  if (unit == 0) return folded_filter_;
   const std::size_t offset = architecture_.units[unit].weights_offset;
   if (math_ == CudaMath::kBfloat16) return static_cast<std::byte*>(narrow_params_) + offset * element_bytes(math_);
   return const_cast<float*>(pass.params) + offset;
@@ -52,8 +57,7 @@ void* CudaNetwork::filter_of(const Pass& pass, std::size_t unit) const {
 
 void CudaNetwork::convert_filters(const Pass& pass) {
   const ConvUnit& stem = architecture_.stem();
-  const std::size_t count = stem.weights() / stem.channels_in;
-  cuda::widen_filter(math_, count, pass.params + stem.weights_offset, wide_filter_, pass.handles.stream);
+  cuda::fold_filter(math_, stem.channels_out, pass.params + stem.weights_offset, folded_filter_, pass.handles.stream);
   if (math_ != CudaMath::kBfloat16) return;
   cuda::to_bfloat16(chunks_, chunk_count_, pass.params, narrow_params_, pass.handles.stream);
 }
@@ -70,8 +74,7 @@ void CudaNetwork::normalise(const Pass& pass, std::size_t unit) {
   const cuda::NormPlace place = place_of(pass, unit);
   CUstream_st* const stream = pass.handles.stream;
   if (pass.phase == Phase::kInference) return cuda::use_running(shape.channels, place, stream);
-  const cuda::Ranks ranks = pass.synchronises() ? cuda::Ranks::kAll : cuda::Ranks::kOwn;
-  cuda::statistics(math_, shape, units_[unit].sums, place, sum_place_, ranks, stream);
+  cuda::statistics(math_, shape, units_[unit].sums, place, sum_place_, ranks_of(pass), stream);
   if (!pass.synchronises()) return;
   cuda::statistics_own_sums(shape, place, sum_place_.sums, stream);
   (*pass.sum)({sum_place_.sums, shape.channels + 1});
@@ -92,17 +95,14 @@ void CudaNetwork::forward_images(const Pass& pass) {
   const CudaBatch& batch = pass.batch;
   CUstream_st* const stream = pass.handles.stream;
   if (batch.normalised != nullptr) {
-    cuda::widen(math_, batch.rows, architecture_.spec.image_size, batch.normalised, image_, stream);
+    cuda::fold(math_, batch.rows, architecture_.spec.image_size, batch.normalised, image_, stream);
   } else {
     cuda::prepare(math_, batch.rows, batch.images, batch.image_shape, batch.preparation, batch.row_ids, batch.key,
                   image_, stream);
   }
   convolve(pass, 0, image_);
   normalise(pass, 0);
-  const cuda::NormPlace norm = place_of(pass, 0);
-  const ConvUnit& stem = architecture_.stem();
-  cuda::pool_forward(math_, {batch.rows, stem.size_out(), stem.channels_out}, units_[0].sums, norm.factor, norm.offset,
-                     pooled_, which_, stream);
+  cuda::pool_forward(math_, pool_shape(pass), units_[0].sums, place_of(pass, 0), pooled_, which_, stream);
 }
 
 const void* CudaNetwork::forward_block(const Pass& pass, std::size_t block, const void* input) {
@@ -120,14 +120,15 @@ const void* CudaNetwork::forward_block(const Pass& pass, std::size_t block, cons
   }
   void* const output = block_outputs_[block];
   if (!of.shortcut) {
-    cuda::apply_add_relu(math_, norm_shape(pass, last), units_[last].sums, place_of(pass, last), input, output, stream);
+    cuda::apply_add_relu(math_, norm_shape(pass, last), units_[last].sums, place_of(pass, last), input, output,
+                         passes_[block], stream);
     return output;
   }
   const std::size_t shortcut = *of.shortcut;
   convolve(pass, shortcut, input);
   normalise(pass, shortcut);
   cuda::apply_two_relu(math_, norm_shape(pass, last), units_[last].sums, place_of(pass, last), units_[shortcut].sums,
-                       place_of(pass, shortcut), output, stream);
+                       place_of(pass, shortcut), output, passes_[block], stream);
   return output;
 }
 

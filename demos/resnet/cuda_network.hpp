@@ -15,7 +15,9 @@
 #include "demos/resnet/architecture.hpp"
 #include "demos/resnet/cuda_convolution.hpp"
 #include "demos/resnet/cuda_edge_kernels.hpp"
+#include "demos/resnet/cuda_image_kernels.hpp"
 #include "demos/resnet/cuda_norm_kernels.hpp"
+#include "demos/resnet/cuda_pool_kernels.hpp"
 #include "demos/resnet/images.hpp"
 #include "demos/resnet/network.hpp"
 
@@ -101,18 +103,27 @@ class CudaNetwork {
     bool synchronises() const { return sum != nullptr && *sum; }
   };
   using Gradients = std::pair<void*, void*>;  // they are added up; the second may be null
+  /// Arrays for gradients of activations, large enough for some blocks, which take turns.
+  using GradientArrays = std::array<void*, 3>;
 
   void reserve(const Pass& pass);
   void lay_out(std::size_t rows, Phase phase);
   std::size_t place_training(std::size_t rows, std::byte* base);
+  std::size_t place_gradients(std::size_t rows, std::byte* base, const std::vector<std::size_t>& begins);
   std::size_t place_inference(std::size_t rows, std::byte* base);
   void make_plans(const CudaHandles& handles, std::size_t rows, Phase phase);
   const ConvPlan& plan_of(const CudaHandles& handles, const ConvShape& shape, ConvPass pass,
                           std::optional<demos::DeviceBuffer>& workspace);
   std::size_t largest_elements() const;
+  std::size_t gradient_elements(std::size_t block) const;
 
   cuda::NormPlace place_of(const Pass& pass, std::size_t unit) const;
   cuda::NormShape norm_shape(const Pass& pass, std::size_t unit) const;
+  cuda::PoolShape pool_shape(const Pass& pass) const;
+  cuda::NormSide side_of(const Pass& pass, std::size_t unit, void* gradient) const;
+  static cuda::Ranks ranks_of(const Pass& pass) {
+    return pass.synchronises() ? cuda::Ranks::kAll : cuda::Ranks::kOwn;
+  }
   void* filter_of(const Pass& pass, std::size_t unit) const;
 
   void convert_filters(const Pass& pass);
@@ -128,10 +139,11 @@ class CudaNetwork {
   void backward_head(const Pass& pass, void* gradient);
   Gradients backward_block(const Pass& pass, std::size_t block, Gradients arriving);
   void backward_images(const Pass& pass, Gradients arriving);
-  void backward_norm(const Pass& pass, std::size_t unit);
+  void sum_over_ranks(const Pass& pass, std::size_t unit, const cuda::NormSide& side);
   void backward_filter(const Pass& pass, std::size_t unit, const void* input, void* gradient);
   void backward_input(const Pass& pass, std::size_t unit, void* gradient, void* result);
-  void* free_gradient(const void* one, const void* other) const;
+  void backward_units(const Pass& pass, std::size_t block, void*& flowing, const void* kept);
+  void* free_gradient(std::size_t block, const void* one, const void* other) const;
   const void* input_of_block(std::size_t block) const;
 
   void multiply(const CudaHandles& handles, bool transpose_a, bool transpose_b, std::array<std::size_t, 3> sizes,
@@ -141,11 +153,12 @@ class CudaNetwork {
   CudaMath math_;
   std::vector<Unit> units_;
   std::vector<void*> block_outputs_;
+  std::vector<std::uint8_t*> passes_;  // by block: what of its output's gradient passes the ReLU; null for inference
 
   demos::DeviceBuffer fixed_;        // of a size that does not depend on rows:
   void* narrow_params_ = nullptr;    // bfloat16, as params
   void* narrow_gradient_ = nullptr;  // bfloat16, as gradient
-  void* wide_filter_ = nullptr;      // the first filters with kImageChannels channels
+  void* folded_filter_ = nullptr;    // the first filters
   void* filter_scratch_ = nullptr;   // as large as the largest filters
   cuda::SumPlace sum_place_{};
   float* deviations_ = nullptr;
@@ -159,7 +172,7 @@ class CudaNetwork {
   std::size_t rows_ = 0;
   Phase phase_ = Phase::kInference;
   bool is_laid_out_ = false;
-  void* image_ = nullptr;
+  void* image_ = nullptr;  // folded
   void* pooled_ = nullptr;
   std::uint8_t* which_ = nullptr;
   void* features_ = nullptr;
@@ -167,7 +180,8 @@ class CudaNetwork {
   void* dlogits_ = nullptr;
   void* dfeatures_ = nullptr;
   cuda::LossPlace loss_place_{};
-  std::array<void*, 3> gradients_{};
+  std::vector<GradientArrays> gradients_;  // by block
+  std::array<void*, 2> tuning_{};          // as large as the largest arrays
 
   std::map<std::pair<ConvShape, ConvPass>, ConvPlan> plans_;
   demos::GrowingDeviceMemory plan_memory_;

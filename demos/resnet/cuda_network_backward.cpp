@@ -1,13 +1,14 @@
 // The backward pass of a residual network on a CUDA device. Gradients of activations live in three arrays, which take
-// turns: what arrives at a block (one or two arrays, to be added), and what is computed from it.
+// turns: what arrives at a block (one or two arrays, to be added), and what is computed from it. Each resolution has three of
+// its own; those of the larger ones lie where activations of later blocks were, which are not needed any more by then.
 
 #include "demos/resnet/cuda_network.hpp"
 
 namespace resnet {
 
-/// One that is neither of these.
-void* CudaNetwork::free_gradient(const void* one, const void* other) const {
-  for (void* candidate : gradients_) {
+/// One of the block's that is neither of these.
+void* CudaNetwork::free_gradient(std::size_t block, const void* one, const void* other) const {
+  for (void* candidate : gradients_[block]) {
     if (candidate != one && candidate != other) return candidate;
   }
   return nullptr;  // cannot be: there are three
@@ -18,7 +19,7 @@ const void* CudaNetwork::input_of_block(std::size_t block) const {
 }
 
 void CudaNetwork::backward(const Pass& pass) {
-  void* const last = gradients_[0];
+  void* const last = gradients_.back()[0];
   backward_head(pass, last);
   Gradients flowing{last, nullptr};
   for (std::size_t i = architecture_.blocks.size(); i > 0; --i) flowing = backward_block(pass, i - 1, flowing);
@@ -45,16 +46,16 @@ void CudaNetwork::backward_head(const Pass& pass, void* gradient) {
   cuda::mean_backward(math_, rows, size * size, features, dfeatures_, gradient, pass.handles.stream);
 }
 
-/// From the unit's sums in sum_place_ to the gradients of its scale and shift and the line its input's gradient lies on.
-void CudaNetwork::backward_norm(const Pass& pass, std::size_t unit) {
-  const cuda::NormShape shape = norm_shape(pass, unit);
-  const cuda::NormPlace place = place_of(pass, unit);
-  CUstream_st* const stream = pass.handles.stream;
-  const cuda::Ranks ranks = pass.synchronises() ? cuda::Ranks::kAll : cuda::Ranks::kOwn;
-  cuda::backward_own(shape, place, sum_place_.sums, ranks, stream);
+cuda::NormSide CudaNetwork::side_of(const Pass& pass, std::size_t unit, void* gradient) const {
+  return {units_[unit].sums, place_of(pass, unit), gradient, sum_place_.sums};
+}
+
+/// Where normalisation is synchronised: from this rank's sums to the line that the gradient of what was normalised lies on.
+void CudaNetwork::sum_over_ranks(const Pass& pass, std::size_t unit, const cuda::NormSide& side) {
   if (!pass.synchronises()) return;
-  (*pass.sum)({sum_place_.sums, 2 * shape.channels + 1});
-  cuda::backward_finish(shape, place, sum_place_.sums, stream);
+  const cuda::NormShape shape = norm_shape(pass, unit);
+  (*pass.sum)({side.sums, 2 * shape.channels + 1});
+  cuda::backward_finish(shape, side.norm, side.sums, pass.handles.stream);
 }
 
 void CudaNetwork::backward_filter(const Pass& pass, std::size_t unit, const void* input, void* gradient) {
@@ -69,7 +70,7 @@ void CudaNetwork::backward_filter(const Pass& pass, std::size_t unit, const void
   }
   units_[unit].backward_filter->run(pass.handles.cudnn, {const_cast<void*>(input), result, gradient, plan_workspace_});
   if (unit > 0) return;
-  cuda::narrow_filter_gradient(math_, of.weights() / of.channels_in, result, pass.gradient + of.weights_offset,
+  cuda::unfold_filter_gradient(math_, of.channels_out, result, pass.gradient + of.weights_offset,
                                pass.handles.stream);
 }
 
@@ -78,59 +79,62 @@ void CudaNetwork::backward_input(const Pass& pass, std::size_t unit, void* gradi
   units_[unit].backward_input->run(pass.handles.cudnn, {result, filter_of(pass, unit), gradient, plan_workspace_});
 }
 
+/// Along a block's units, from the last to the first: `flowing` is the gradient of the last one's sums, and becomes that of
+/// the block's input, while `kept` stays as it is.
+void CudaNetwork::backward_units(const Pass& pass, std::size_t block, void*& flowing, const void* kept) {
+  const Block& of = architecture_.blocks[block];
+  for (std::size_t unit = of.first_unit + of.unit_count - 1;; --unit) {
+    const bool is_first = unit == of.first_unit;
+    backward_filter(pass, unit, is_first ? input_of_block(block) : units_[unit - 1].output, flowing);
+    void* const next = free_gradient(block, kept, flowing);
+    backward_input(pass, unit, flowing, next);
+    flowing = next;
+    if (is_first) return;
+    const cuda::NormShape shape = norm_shape(pass, unit - 1);
+    const cuda::NormSide side = side_of(pass, unit - 1, flowing);
+    cuda::backward_sums_relu(math_, shape, flowing, side, sum_place_, ranks_of(pass), pass.handles.stream);
+    sum_over_ranks(pass, unit - 1, side);
+    cuda::backward_apply_relu(math_, shape, flowing, side, pass.handles.stream);
+  }
+}
+
 CudaNetwork::Gradients CudaNetwork::backward_block(const Pass& pass, std::size_t block, Gradients arriving) {
   const Block& of = architecture_.blocks[block];
   const std::size_t last = of.first_unit + of.unit_count - 1;
   CUstream_st* const stream = pass.handles.stream;
   const cuda::NormShape shape = norm_shape(pass, last);
-  const void* const input = input_of_block(block);
 
   // What passes the ReLU at the end goes to the last unit and to the shortcut.
   void* const passed = arriving.second != nullptr ? arriving.second : arriving.first;
-  cuda::backward_sums_block(math_, shape, arriving.first, arriving.second, block_outputs_[block], units_[last].sums,
-                            place_of(pass, last), passed, sum_place_, stream);
-  backward_norm(pass, last);
-  void* flowing = free_gradient(passed, nullptr);
-  cuda::backward_apply(math_, shape, passed, units_[last].sums, place_of(pass, last), flowing, stream);
-
-  for (std::size_t unit = last;; --unit) {
-    const void* const unit_input = unit == of.first_unit ? input : units_[unit - 1].output;
-    backward_filter(pass, unit, unit_input, flowing);
-    void* const next = free_gradient(passed, flowing);
-    backward_input(pass, unit, flowing, next);
-    flowing = next;
-    if (unit == of.first_unit) break;
-    const cuda::NormShape before = norm_shape(pass, unit - 1);
-    const cuda::NormPlace place = place_of(pass, unit - 1);
-    cuda::backward_sums_relu(math_, before, flowing, units_[unit - 1].sums, place, sum_place_, stream);
-    backward_norm(pass, unit - 1);
-    cuda::backward_apply_relu(math_, before, flowing, units_[unit - 1].sums, place, flowing, stream);
+  void* flowing = free_gradient(block, passed, nullptr);
+  const cuda::NormSide side = side_of(pass, last, flowing);
+  cuda::NormSide shortcut_side{};
+  if (of.shortcut) {
+    shortcut_side = side_of(pass, *of.shortcut, passed);
+    shortcut_side.sums += 2 * shape.channels + 1;
   }
-  if (!of.shortcut) return {flowing, passed};
+  const cuda::NormSide* const other = of.shortcut ? &shortcut_side : nullptr;
+  cuda::backward_sums_block(math_, shape, arriving.first, arriving.second, passes_[block], passed, side, other,
+                            sum_place_, ranks_of(pass), stream);
+  sum_over_ranks(pass, last, side);
+  if (other != nullptr) sum_over_ranks(pass, *of.shortcut, *other);
+  cuda::backward_apply_block(math_, shape, passed, side, other, stream);
 
-  const std::size_t shortcut = *of.shortcut;
-  const cuda::NormPlace place = place_of(pass, shortcut);
-  cuda::backward_sums(math_, shape, passed, units_[shortcut].sums, place, sum_place_, stream);
-  backward_norm(pass, shortcut);
-  cuda::backward_apply(math_, shape, passed, units_[shortcut].sums, place, passed, stream);
-  backward_filter(pass, shortcut, input, passed);
-  void* const through = free_gradient(passed, flowing);
-  backward_input(pass, shortcut, passed, through);
+  backward_units(pass, block, flowing, passed);
+  if (!of.shortcut) return {flowing, passed};
+  backward_filter(pass, *of.shortcut, input_of_block(block), passed);
+  void* const through = free_gradient(block, passed, flowing);
+  backward_input(pass, *of.shortcut, passed, through);
   return {flowing, through};
 }
 
 void CudaNetwork::backward_images(const Pass& pass, Gradients arriving) {
-  const ConvUnit& stem = architecture_.stem();
-  CUstream_st* const stream = pass.handles.stream;
-  const cuda::NormShape shape = norm_shape(pass, 0);
-  const cuda::NormPlace place = place_of(pass, 0);
-  void* const flowing = free_gradient(arriving.first, arriving.second);
-  cuda::pool_backward(math_, {pass.batch.rows, stem.size_out(), stem.channels_out}, arriving.first, arriving.second,
-                      which_, flowing, stream);
-  cuda::backward_sums_relu(math_, shape, flowing, units_[0].sums, place, sum_place_, stream);
-  backward_norm(pass, 0);
-  cuda::backward_apply_relu(math_, shape, flowing, units_[0].sums, place, flowing, stream);
-  backward_filter(pass, 0, image_, flowing);
+  const cuda::PoolGradient gradient{arriving.first, arriving.second, which_};
+  const cuda::NormSide side = side_of(pass, 0, free_gradient(0, arriving.first, arriving.second));
+  cuda::pool_backward_sums(math_, pool_shape(pass), gradient, side, sum_place_, ranks_of(pass), pass.handles.stream);
+  sum_over_ranks(pass, 0, side);
+  cuda::pool_backward_apply(math_, pool_shape(pass), gradient, side, pass.handles.stream);
+  backward_filter(pass, 0, image_, side.dx);
 }
 
 }  // namespace resnet

@@ -60,19 +60,34 @@ void copy_to_device(T* place, const std::vector<T>& values) {
   demos::check_cuda(cudaMemcpy(place, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice), "cudaMemcpy");
 }
 
-ConvShape shape_of(const ConvUnit& unit, std::size_t rows) {
-  const std::size_t channels_in = unit.channels_in == 3 ? cuda::kImageChannels : unit.channels_in;
+ConvShape shape_of(const Architecture& architecture, std::size_t unit, std::size_t rows) {
+  const ConvUnit& of = architecture.units[unit];
+  if (unit == 0) {  // of folded images
+    return {.rows = rows,
+            .channels_in = cuda::kFoldedChannels,
+            .channels_out = of.channels_out,
+            .size_in = cuda::folded_size(of.size_in),
+            .kernel = cuda::kFoldedKernel,
+            .stride = 1,
+            .padding = 0};
+  }
   return {.rows = rows,
-          .channels_in = channels_in,
-          .channels_out = unit.channels_out,
-          .size_in = unit.size_in,
-          .kernel = unit.kernel,
-          .stride = unit.stride,
-          .padding = unit.padding()};
+          .channels_in = of.channels_in,
+          .channels_out = of.channels_out,
+          .size_in = of.size_in,
+          .kernel = of.kernel,
+          .stride = of.stride,
+          .padding = of.padding()};
 }
 
-std::size_t filter_elements(const ConvUnit& unit) {
-  return unit.channels_in == 3 ? unit.weights() / 3 * cuda::kImageChannels : unit.weights();
+std::size_t input_elements(const Architecture& architecture, std::size_t unit) {
+  const ConvShape shape = shape_of(architecture, unit, 1);
+  return shape.size_in * shape.size_in * shape.channels_in;
+}
+
+std::size_t filter_elements(const Architecture& architecture, std::size_t unit) {
+  const ConvShape shape = shape_of(architecture, unit, 1);
+  return shape.channels_out * shape.kernel * shape.kernel * shape.channels_in;
 }
 
 /// For cuDNN to work in while plans are measured: less where there is not so much.
@@ -95,14 +110,19 @@ CudaNetwork::CudaNetwork(const Architecture& architecture, CudaMath math)
     : architecture_(architecture),
       math_(math),
       units_(architecture.units.size()),
-      block_outputs_(architecture.blocks.size()) {
+      block_outputs_(architecture.blocks.size()),
+      passes_(architecture.blocks.size()),
+      gradients_(architecture.blocks.size()) {
+  const ConvUnit& stem = architecture_.stem();
+  if (stem.kernel != cuda::kStemKernel || stem.stride != 2 || stem.channels_in != 3)
+    throw std::invalid_argument("a network on a CUDA device begins with a 7x7 convolution of three channels by steps of 2");
   const std::vector<cuda::Chunk> chunks = chunks_of(architecture_, filter_chunks_);
   chunk_count_ = chunks.size();
   std::size_t widest = 0;
   std::size_t largest_filter = 0;
-  for (const ConvUnit& unit : architecture_.units) {
-    widest = std::max(widest, unit.channels_out);
-    largest_filter = std::max(largest_filter, filter_elements(unit));
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    widest = std::max(widest, architecture_.units[unit].channels_out);
+    largest_filter = std::max(largest_filter, filter_elements(architecture_, unit));
   }
   const std::size_t bytes = element_bytes(math_);
   const bool is_narrow = math_ == CudaMath::kBfloat16;
@@ -111,10 +131,11 @@ CudaNetwork::CudaNetwork(const Architecture& architecture, CudaMath math)
     Carver carver(base);
     narrow_params_ = carver.take(is_narrow ? architecture_.parameter_count * bytes : 0);
     narrow_gradient_ = carver.take(is_narrow ? architecture_.parameter_count * bytes : 0);
-    wide_filter_ = carver.take(filter_elements(architecture_.stem()) * bytes);
+    folded_filter_ = carver.take(filter_elements(architecture_, 0) * bytes);
     filter_scratch_ = carver.take(largest_filter * bytes);
-    sum_place_.partials = carver.take<float>(2 * cuda::kMostPartials * widest);
-    sum_place_.sums = carver.take<float>(2 * widest + 1);
+    sum_place_.partials = carver.take<float>(cuda::kMostSums * cuda::kMostPartials * widest);
+    sum_place_.arrived = carver.take<unsigned>(cuda::kMostColumnGroups);
+    sum_place_.sums = carver.take<float>(2 * (2 * widest + 1));
     deviations_ = carver.take<float>(widest);
     device_chunks = carver.take<cuda::Chunk>(chunks.size());
     mean_loss_ = carver.take<double>(1);
@@ -126,6 +147,7 @@ CudaNetwork::CudaNetwork(const Architecture& architecture, CudaMath math)
   fixed_ = demos::DeviceBuffer(place(nullptr));
   place(static_cast<std::byte*>(fixed_.data()));
   copy_to_device(device_chunks, chunks);
+  demos::check_cuda(cudaMemset(sum_place_.arrived, 0, cuda::kMostColumnGroups * sizeof(unsigned)), "cudaMemset");
   demos::check_cuda(cudaDeviceSynchronize(),
                     "cudaMemcpy");  // streams that do not wait for the default stream come next
   chunks_ = device_chunks;
@@ -133,9 +155,19 @@ CudaNetwork::CudaNetwork(const Architecture& architecture, CudaMath math)
 
 std::size_t CudaNetwork::largest_elements() const {
   std::size_t largest = 0;
-  for (const ConvUnit& unit : architecture_.units) {
-    const std::size_t channels_in = unit.channels_in == 3 ? cuda::kImageChannels : unit.channels_in;
-    largest = std::max({largest, unit.size_in * unit.size_in * channels_in, unit.elements_out()});
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    largest = std::max({largest, input_elements(architecture_, unit), architecture_.units[unit].elements_out()});
+  }
+  return largest;
+}
+
+/// Of a row: the largest array that the gradient passes through in a block; in the first one, behind it too.
+std::size_t CudaNetwork::gradient_elements(std::size_t block) const {
+  const Block& of = architecture_.blocks[block];
+  const std::size_t end = of.shortcut ? *of.shortcut + 1 : of.first_unit + of.unit_count;
+  std::size_t largest = block == 0 ? architecture_.stem().elements_out() : 0;
+  for (std::size_t unit = of.first_unit; unit < end; ++unit) {
+    largest = std::max({largest, architecture_.units[unit].elements_in(), architecture_.units[unit].elements_out()});
   }
   return largest;
 }
@@ -144,18 +176,54 @@ std::size_t CudaNetwork::largest_elements() const {
 std::size_t CudaNetwork::place_training(std::size_t rows, std::byte* base) {
   Carver carver(base);
   const std::size_t bytes = element_bytes(math_) * rows;
-  for (std::size_t i = 0; i < units_.size(); ++i)
-    units_[i].sums = carver.take(architecture_.units[i].elements_out() * bytes);
+  units_[0].sums = carver.take(architecture_.stem().elements_out() * bytes);
+  std::vector<std::size_t> begins;  // of each block's activations, and the last one's end
   for (std::size_t i = 0; i < architecture_.blocks.size(); ++i) {
     const Block& block = architecture_.blocks[i];
     const std::size_t last = block.first_unit + block.unit_count - 1;
-    for (std::size_t unit = block.first_unit; unit < last; ++unit) {
-      units_[unit].output = carver.take(architecture_.units[unit].elements_out() * bytes);
+    begins.push_back(carver.used());
+    for (std::size_t unit = block.first_unit; unit <= last; ++unit) {
+      const std::size_t elements = architecture_.units[unit].elements_out();
+      units_[unit].sums = carver.take(elements * bytes);
+      (unit < last ? units_[unit].output : block_outputs_[i]) = carver.take(elements * bytes);
     }
-    block_outputs_[i] = carver.take(architecture_.units[last].elements_out() * bytes);
+    passes_[i] = carver.take<std::uint8_t>(architecture_.units[last].elements_out() / 8 * rows);
+    if (block.shortcut)
+      units_[*block.shortcut].sums = carver.take(architecture_.units[*block.shortcut].elements_out() * bytes);
   }
-  for (void*& gradient : gradients_) gradient = carver.take(largest_elements() * bytes);
-  return carver.used();
+  begins.push_back(carver.used());
+  return carver.used() + place_gradients(rows, base, begins);
+}
+
+/// Arrays for gradients, the same for neighbouring blocks that want equally large ones. When such a group's turn comes, the
+/// activations of the blocks behind it are done with: the arrays lie over those that are next to it, up to where those of
+/// the next group begin, or, where there is not so much room, behind all activations. What arrives from the next group lies
+/// over activations that are still further behind, so that nothing is in two places at once. Gives what is used behind the
+/// activations.
+std::size_t CudaNetwork::place_gradients(std::size_t rows, std::byte* base, const std::vector<std::size_t>& begins) {
+  Carver behind(base == nullptr ? nullptr : base + begins.back());
+  const std::size_t bytes = element_bytes(math_) * rows;
+  std::size_t next_end = begins.back();  // of what may be written over
+  std::size_t elements = 0;
+  for (std::size_t block = gradients_.size(); block-- > 0;) {
+    const std::size_t wanted = gradient_elements(block);
+    if (wanted <= elements) {
+      gradients_[block] = gradients_[block + 1];
+      continue;
+    }
+    elements = wanted;
+    const std::size_t first_free = begins[block + 1];
+    Carver over(base == nullptr ? nullptr : base + first_free);
+    GradientArrays arrays{};
+    for (void*& array : arrays) array = over.take(elements * bytes);
+    if (over.used() > next_end - first_free) {
+      for (void*& array : arrays) array = behind.take(elements * bytes);
+    }
+    gradients_[block] = arrays;
+    next_end = first_free;
+  }
+  tuning_ = {gradients_.front()[0], gradients_.front()[1]};
+  return behind.used();
 }
 
 /// Four arrays take turns: a block's input, two along its units, and its shortcut's. What is normalised stays where it is.
@@ -164,7 +232,8 @@ std::size_t CudaNetwork::place_inference(std::size_t rows, std::byte* base) {
   const std::size_t bytes = largest_elements() * element_bytes(math_) * rows;
   std::array<void*, 4> arrays{};
   for (void*& array : arrays) array = carver.take(bytes);
-  std::copy_n(arrays.begin(), gradients_.size(), gradients_.begin());
+  tuning_ = {arrays[0], arrays[1]};
+  std::fill(passes_.begin(), passes_.end(), nullptr);
   units_[0].sums = arrays[0];
   std::size_t input = 3;  // where the last block's output is: the first one's input has a place of its own
   for (std::size_t i = 0; i < architecture_.blocks.size(); ++i) {
@@ -190,7 +259,7 @@ void CudaNetwork::lay_out(std::size_t rows, Phase phase) {
     Carver carver(base == nullptr ? nullptr : base + activations);
     const ConvUnit& stem = architecture_.stem();
     const std::size_t pooled = architecture_.pooled_size() * architecture_.pooled_size() * stem.channels_out * rows;
-    image_ = carver.take(stem.size_in * stem.size_in * cuda::kImageChannels * rows * bytes);
+    image_ = carver.take(input_elements(architecture_, 0) * rows * bytes);
     pooled_ = carver.take(pooled * bytes);
     which_ = carver.take<std::uint8_t>(pooled);
     features_ = carver.take(rows * architecture_.features * bytes);
@@ -217,7 +286,7 @@ const ConvPlan& CudaNetwork::plan_of(const CudaHandles& handles, const ConvShape
   if (found != plans_.end()) return found->second;
   if (!workspace) workspace = tuning_workspace();
   // Any memory will do to measure with: nothing has been computed yet.
-  const TuningMemory memory{{gradients_[0], filter_scratch_, gradients_[1], workspace->data()}, workspace->bytes()};
+  const TuningMemory memory{{tuning_[0], filter_scratch_, tuning_[1], workspace->data()}, workspace->bytes()};
   ConvPlan plan(handles.cudnn, handles.stream, shape, pass, math_, memory);
   plan_workspace_ = plan_memory_.reserve(std::max<std::size_t>(plan.workspace_bytes(), 256));
   return plans_.emplace(std::pair{shape, pass}, std::move(plan)).first->second;
@@ -227,7 +296,7 @@ void CudaNetwork::make_plans(const CudaHandles& handles, std::size_t rows, Phase
   std::optional<demos::DeviceBuffer> workspace;
   const auto make = [&](const ConvShape& shape, ConvPass pass) { return &plan_of(handles, shape, pass, workspace); };
   for (std::size_t i = 0; i < units_.size(); ++i) {
-    const ConvShape shape = shape_of(architecture_.units[i], rows);
+    const ConvShape shape = shape_of(architecture_, i, rows);
     units_[i].forward = make(shape, ConvPass::kForward);
     if (phase == Phase::kInference) continue;
     units_[i].backward_filter = make(shape, ConvPass::kBackwardFilter);

@@ -8,6 +8,7 @@
 // or bfloat16 (see CudaMath), everything else float32.
 
 #include <cstddef>
+#include <cstdint>
 
 #include "demos/resnet/cuda_convolution.hpp"
 
@@ -35,10 +36,13 @@ struct NormPlace {
 
 /// Scratch for sums.
 struct SumPlace {
-  float* partials;  // [kMostPartials, 2, channels] of the widest normalisation
-  float* sums;      // [2 channels + 1]
+  float* partials;    // [kMostPartials, kMostSums, channels] of the widest normalisation
+  unsigned* arrived;  // [kMostColumnGroups], zero before and after each use
+  float* sums;        // two of [2 channels + 1], what is added up over the ranks
 };
-inline constexpr std::size_t kMostPartials = 528;
+inline constexpr std::size_t kMostPartials = 264;
+inline constexpr std::size_t kMostSums = 3;
+inline constexpr std::size_t kMostColumnGroups = 64;  // of up to 8,192 channels
 
 /// Whether the sums of this rank are all there is, or will be added up over the ranks.
 enum class Ranks { kOwn, kAll };
@@ -63,34 +67,41 @@ void use_running(std::size_t channels, const NormPlace& norm, CUstream_st* strea
 
 /// y = relu(normalised x).
 void apply_relu(CudaMath math, NormShape shape, const void* x, const NormPlace& norm, void* y, CUstream_st* stream);
-/// y = relu(normalised x + shortcut).
+/// y = relu(normalised x + shortcut). Bit i of passes [positions, channels / 8] says of a vector's channel i whether its
+/// gradient passes the ReLU; it may be null.
 void apply_add_relu(CudaMath math, NormShape shape, const void* x, const NormPlace& norm, const void* shortcut, void* y,
-                    CUstream_st* stream);
-/// y = relu(normalised x + normalised shortcut).
+                    std::uint8_t* passes, CUstream_st* stream);
+/// y = relu(normalised x + normalised shortcut), with `passes` as above.
 void apply_two_relu(CudaMath math, NormShape shape, const void* x, const NormPlace& norm, const void* shortcut,
-                    const NormPlace& shortcut_norm, void* y, CUstream_st* stream);
+                    const NormPlace& shortcut_norm, void* y, std::uint8_t* passes, CUstream_st* stream);
 
-/// Given dy, the gradient with respect to relu(normalised x): the sums over positions, in place.sums [2 channels], that the
-/// gradients are made of. Source: Ioffe, Szegedy, section 3.
-void backward_sums_relu(CudaMath math, NormShape shape, const void* dy, const void* x, const NormPlace& norm,
-                        const SumPlace& place, CUstream_st* stream);
-/// The same at the end of a block. Its output y had the gradient g1 + g2 (g2 may be null); what passes the ReLU is written
-/// to dz, which may be g1 or g2.
-void backward_sums_block(CudaMath math, NormShape shape, const void* g1, const void* g2, const void* y, const void* x,
-                         const NormPlace& norm, void* dz, const SumPlace& place, CUstream_st* stream);
-/// The same of dz, which has passed already.
-void backward_sums(CudaMath math, NormShape shape, const void* dz, const void* x, const NormPlace& norm,
-                   const SumPlace& place, CUstream_st* stream);
-/// From the sums: the gradients of scale and shift, and norm.backward. With kAll, gives the gradients and makes of the sums
-/// what is added up over the ranks, the last being the number of positions; then backward_finish.
-void backward_own(NormShape shape, const NormPlace& norm, float* sums, Ranks ranks, CUstream_st* stream);
+// The gradient of a normalisation takes two passes. The first adds up over the positions what the gradients of scale and
+// shift and the second are made of; source: Ioffe, Szegedy, section 3. kOwn: it gives those gradients and norm.backward.
+// kAll: it gives the gradients, and makes of its sums [2 channels + 1] what is added up over the ranks, the last being the
+// number of positions; then backward_finish. The second pass gives dx, the gradient with respect to what was normalised.
+
+/// Where a block's last normalisation is, and its shortcut's, the same pass serves both.
+struct NormSide {
+  const void* x;
+  NormPlace norm;
+  void* dx;     // written by the second pass
+  float* sums;  // [2 channels + 1], with kAll
+};
+
+/// Of dy, the gradient with respect to relu(normalised x).
+void backward_sums_relu(CudaMath math, NormShape shape, const void* dy, const NormSide& side, const SumPlace& place,
+                        Ranks ranks, CUstream_st* stream);
+/// At the end of a block, whose output had the gradient g1 + g2 (g2 may be null): what `passes` lets through is written to
+/// dz, which may be g1 or g2. The shortcut has a normalisation of its own, or null.
+void backward_sums_block(CudaMath math, NormShape shape, const void* g1, const void* g2, const std::uint8_t* passes,
+                         void* dz, const NormSide& last, const NormSide* shortcut, const SumPlace& place, Ranks ranks,
+                         CUstream_st* stream);
 void backward_finish(NormShape shape, const NormPlace& norm, const float* sums, CUstream_st* stream);
 
-/// dx, the gradient with respect to what was normalised, from dy as in backward_sums_relu; dx may be dy.
-void backward_apply_relu(CudaMath math, NormShape shape, const void* dy, const void* x, const NormPlace& norm, void* dx,
-                         CUstream_st* stream);
-/// The same from dz.
-void backward_apply(CudaMath math, NormShape shape, const void* dz, const void* x, const NormPlace& norm, void* dx,
-                    CUstream_st* stream);
+/// From dy as in backward_sums_relu; side.dx may be dy.
+void backward_apply_relu(CudaMath math, NormShape shape, const void* dy, const NormSide& side, CUstream_st* stream);
+/// From dz as in backward_sums_block, which one of the sides' dx may be.
+void backward_apply_block(CudaMath math, NormShape shape, const void* dz, const NormSide& last,
+                          const NormSide* shortcut, CUstream_st* stream);
 
 }  // namespace resnet::cuda

@@ -1,8 +1,16 @@
-// The kernels at the two ends of a residual network against the same on the CPU.
+// The kernels of a residual network against the same on the CPU.
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <string>
+#include <utility>
+
 #include "demos/resnet/cuda_edge_kernels.hpp"
+#include "demos/resnet/cuda_image_kernels.hpp"
+#include "demos/resnet/cuda_pool_kernels.hpp"
 #include "demos/resnet/images.hpp"
 #include "tests/demos/cuda_support.hpp"
 #include "tests/demos/resnet/reference.hpp"
@@ -22,69 +30,295 @@ std::vector<float> uniform(std::size_t count, std::uint64_t from) {
   return values;
 }
 
+/// An image [size, size, 3] folded, by the definition.
+std::vector<float> folded(std::span<const float> image, std::size_t size) {
+  const std::size_t out = cuda::folded_size(size);
+  std::vector<float> result(out * out * cuda::kFoldedChannels);
+  for (std::size_t line = 0; line < size; ++line) {
+    for (std::size_t column = 0; column < size; ++column) {
+      const std::size_t pixel = (line / 2 + 2) * out + column / 2 + 2;
+      const std::size_t channel = (line % 2 * 2 + column % 2) * kColors;
+      for (std::size_t c = 0; c < kColors; ++c) {
+        result[pixel * cuda::kFoldedChannels + channel + c] = image[(line * size + column) * kColors + c];
+      }
+    }
+  }
+  return result;
+}
+
 TEST_F(ResnetKernels, PrepareImagesAsTheCpuDoes) {
   constexpr std::size_t kRows = 5;
   const ImageShape shape{11, 13};
-  const Preparation preparation = imagenet_preparation(8);
-  std::vector<std::uint8_t> images(kRows * shape.elements());
-  for (std::size_t i = 0; i < images.size(); ++i) images[i] = static_cast<std::uint8_t>(i * 37 % 251);
-  const std::vector<std::int64_t> row_ids{7, 0, 123456789012, 3, 4};
-  for (const bool is_random : {false, true}) {
-    const AugmentKey key{.seed = 5, .step = 9, .is_random = is_random, .mirrors = true};
-    std::vector<float> expected(kRows * 8 * 8 * kColors);
-    prepare_images(shape, preparation, key, images, row_ids, expected);
-    const OnDevice<std::uint8_t> stored(images);
-    const OnDevice<std::int64_t> ids(row_ids);
-    const OnDevice<AugmentKey> device_key({key});
-    const OnDevice<float> wide(std::vector<float>(kRows * 8 * 8 * cuda::kImageChannels, 99));
-    cuda::prepare(CudaMath::kFloat32, kRows, stored.data(), shape, preparation, ids.data(), device_key.data(),
-                  wide.data(), kStream);
-    const std::vector<float> got = wide.read();
-    for (std::size_t i = 0; i < got.size(); ++i) {
-      const std::size_t channel = i % cuda::kImageChannels;
-      const float value = channel < kColors ? expected[i / cuda::kImageChannels * kColors + channel] : 0.0F;
-      ASSERT_NEAR(got[i], value, 1e-5) << i << (is_random ? ", random" : ", from the middle");
+  for (const std::size_t crop : {std::size_t{8}, std::size_t{9}}) {
+    const Preparation preparation = imagenet_preparation(crop);
+    std::vector<std::uint8_t> images(kRows * shape.elements());
+    for (std::size_t i = 0; i < images.size(); ++i) images[i] = static_cast<std::uint8_t>(i * 37 % 251);
+    const std::vector<std::int64_t> row_ids{7, 0, 123456789012, 3, 4};
+    for (const bool is_random : {false, true}) {
+      const AugmentKey key{.seed = 5, .step = 9, .is_random = is_random, .mirrors = true};
+      const std::size_t row = crop * crop * kColors;
+      std::vector<float> prepared(kRows * row);
+      prepare_images(shape, preparation, key, images, row_ids, prepared);
+      const OnDevice<std::uint8_t> stored(images);
+      const OnDevice<std::int64_t> ids(row_ids);
+      const OnDevice<AugmentKey> device_key({key});
+      const std::size_t folded_row = cuda::folded_size(crop) * cuda::folded_size(crop) * cuda::kFoldedChannels;
+      const OnDevice<float> from_stored(std::vector<float>(kRows * folded_row, 99));
+      const OnDevice<float> from_prepared(std::vector<float>(kRows * folded_row, 99));
+      cuda::prepare(CudaMath::kFloat32, kRows, stored.data(), shape, preparation, ids.data(), device_key.data(),
+                    from_stored.data(), kStream);
+      const OnDevice<float> device_prepared(prepared);
+      cuda::fold(CudaMath::kFloat32, kRows, crop, device_prepared.data(), from_prepared.data(), kStream);
+      const std::vector<float> got = from_stored.read();
+      const std::vector<float> also = from_prepared.read();
+      for (std::size_t r = 0; r < kRows; ++r) {
+        const std::vector<float> expected = folded(std::span(prepared).subspan(r * row, row), crop);
+        for (std::size_t i = 0; i < folded_row; ++i) {
+          ASSERT_NEAR(got[r * folded_row + i], expected[i], 1e-5) << r << " " << i << (is_random ? ", random" : "");
+          ASSERT_EQ(also[r * folded_row + i], expected[i]) << r << " " << i;
+        }
+      }
     }
   }
 }
 
-TEST_F(ResnetKernels, PoolTheLargestAndLeadItsGradientBack) {
-  const cuda::PoolShape shape{2, 7, 16};
-  const std::size_t in = shape.rows * shape.size * shape.size * shape.channels;
-  const std::size_t out = shape.rows * shape.size_out() * shape.size_out() * shape.channels;
-  const std::vector<float> values = uniform(in, 1);
-  const std::vector<float> gradient = uniform(out, 5000);
-  const OnDevice<float> x(values), dy(gradient);
-  const OnDevice<float> y{std::vector<float>(out)};
-  const OnDevice<float> dx{std::vector<float>(in, 99)};
-  const OnDevice<float> factor{std::vector<float>(shape.channels, 1)};
-  const OnDevice<float> offset{std::vector<float>(shape.channels, 0)};
-  const OnDevice<std::uint8_t> which{std::vector<std::uint8_t>(out, 255)};
-  cuda::pool_forward(CudaMath::kFloat32, shape, x.data(), factor.data(), offset.data(), y.data(), which.data(),
-                     kStream);
-  cuda::pool_backward(CudaMath::kFloat32, shape, dy.data(), dy.data(), which.data(), dx.data(), kStream);
-  const std::vector<float> pooled = y.read();
-  const std::vector<float> got = dx.read();
-  std::vector<float> expected_gradient(in);
-  for (std::size_t i = 0; i < out; ++i) {
-    const std::size_t channel = i % shape.channels;
-    const std::size_t column = i / shape.channels % shape.size_out();
-    const std::size_t line = i / shape.channels / shape.size_out() % shape.size_out();
-    const std::size_t row = i / shape.channels / shape.size_out() / shape.size_out();
-    float largest = -1;
-    std::size_t place = 0;
-    for (std::size_t h = line == 0 ? 0 : 2 * line - 1; h < std::min(shape.size, 2 * line + 2); ++h) {
-      for (std::size_t w = column == 0 ? 0 : 2 * column - 1; w < std::min(shape.size, 2 * column + 2); ++w) {
-        const std::size_t at = ((row * shape.size + h) * shape.size + w) * shape.channels + channel;
-        if (std::max(values[at], 0.0F) <= largest) continue;
-        largest = std::max(values[at], 0.0F);
-        place = at;
-      }
-    }
-    ASSERT_FLOAT_EQ(pooled[i], largest) << i;
-    expected_gradient[place] += 2 * gradient[i];
+TEST_F(ResnetKernels, FoldFiltersAndTheirGradientsBack) {
+  constexpr std::size_t kFilters = 3;
+  constexpr std::size_t kElements = cuda::kStemKernel * cuda::kStemKernel * kColors;
+  const std::vector<float> values = uniform(kFilters * kElements, 1);
+  const OnDevice<float> filters(values);
+  const OnDevice<float> wide(
+      std::vector<float>(kFilters * cuda::kFoldedKernel * cuda::kFoldedKernel * cuda::kFoldedChannels, 99));
+  const OnDevice<float> back(std::vector<float>(values.size(), 99));
+  cuda::fold_filter(CudaMath::kFloat32, kFilters, filters.data(), wide.data(), kStream);
+  cuda::unfold_filter_gradient(CudaMath::kFloat32, kFilters, wide.data(), back.data(), kStream);
+  EXPECT_EQ(back.read(), values);
+  // Nothing is added: what is not in the filter is zero.
+  double sum = 0;
+  double wide_sum = 0;
+  for (const float value : values) sum += std::abs(value);
+  for (const float value : wide.read()) wide_sum += std::abs(value);
+  EXPECT_NEAR(wide_sum, sum, 1e-6 * sum);
+}
+
+/// Memory for sums.
+struct Sums {
+  explicit Sums(std::size_t channels)
+      : partials(std::vector<float>(cuda::kMostPartials * cuda::kMostSums * channels, 99)),
+        arrived(std::vector<unsigned>(cuda::kMostColumnGroups)),
+        sums(std::vector<float>(2 * (2 * channels + 1), 99)) {}
+  cuda::SumPlace place() const { return {partials.data(), arrived.data(), sums.data()}; }
+  OnDevice<float> partials;
+  OnDevice<unsigned> arrived;
+  OnDevice<float> sums;
+};
+
+/// A normalisation's arrays.
+struct Norm {
+  explicit Norm(std::size_t channels, std::uint64_t from)
+      : scale(uniform(channels, from)),
+        shift(uniform(channels, from + 1000)),
+        running_mean(uniform(channels, from + 2000)),
+        running_variance(std::vector<float>(channels, 1)),
+        own(std::vector<float>(7 * channels, 99)),
+        gradients(std::vector<float>(2 * channels, 99)),
+        channels(channels) {}
+  cuda::NormPlace place() const {
+    return {.scale = scale.data(),
+            .shift = shift.data(),
+            .running_mean = running_mean.data(),
+            .running_variance = running_variance.data(),
+            .factor = own.data(),
+            .offset = own.data() + channels,
+            .mean = own.data() + 2 * channels,
+            .inverse_deviation = own.data() + 3 * channels,
+            .backward = own.data() + 4 * channels,
+            .scale_gradient = gradients.data(),
+            .shift_gradient = gradients.data() + channels};
   }
-  for (std::size_t i = 0; i < in; ++i) ASSERT_NEAR(got[i], expected_gradient[i], 1e-6) << i;
+  OnDevice<float> scale, shift, running_mean, running_variance, own, gradients;
+  std::size_t channels;
+};
+
+/// What a channel of a normalisation has for mean and inverse deviation.
+struct Moments {
+  double mean = 0;
+  double inverse = 0;
+  Moments(const std::vector<float>& x, std::size_t channels, std::size_t c) {
+    const auto count = static_cast<double>(x.size() / channels);
+    double squares = 0;
+    for (std::size_t i = c; i < x.size(); i += channels) mean += x[i] / count;
+    for (std::size_t i = c; i < x.size(); i += channels) squares += (x[i] - mean) * (x[i] - mean);
+    inverse = 1 / std::sqrt(squares / count + 1e-5);
+  }
+};
+
+/// The gradient of what was normalised, and of scale and shift, by the formula, from that of what came out.
+struct NormGradient {
+  std::vector<double> dx;
+  double scale = 0;
+  double shift = 0;
+  NormGradient(const std::vector<float>& x, const std::vector<double>& dz, float gamma, std::size_t channels,
+               std::size_t c) {
+    const Moments moments(x, channels, c);
+    const auto count = static_cast<double>(x.size() / channels);
+    const auto normal = [&](std::size_t i) { return (x[i] - moments.mean) * moments.inverse; };
+    for (std::size_t i = c; i < x.size(); i += channels) {
+      shift += dz[i];
+      scale += dz[i] * normal(i);
+    }
+    for (std::size_t i = c; i < x.size(); i += channels)
+      dx.push_back(gamma * moments.inverse * (dz[i] - shift / count - normal(i) * scale / count));
+  }
+};
+
+void expect_gradient_of(const Norm& norm, const OnDevice<float>& dx, const std::vector<float>& x,
+                        const std::vector<double>& dz) {
+  const std::size_t channels = norm.channels;
+  const std::vector<float> got = dx.read();
+  const std::vector<float> gradients = norm.gradients.read();
+  const std::vector<float> gamma = norm.scale.read();
+  const double tolerance = 1e-5 * std::sqrt(static_cast<double>(x.size() / channels)) + 1e-5;
+  for (std::size_t c = 0; c < channels; ++c) {
+    const NormGradient expected(x, dz, gamma[c], channels, c);
+    ASSERT_NEAR(gradients[c], expected.scale, tolerance) << c;
+    ASSERT_NEAR(gradients[channels + c], expected.shift, tolerance) << c;
+    for (std::size_t i = 0; i < expected.dx.size(); ++i)
+      ASSERT_NEAR(got[i * channels + c], expected.dx[i], 1e-4 * (1 + std::abs(expected.dx[i]))) << c << " " << i;
+  }
+}
+
+/// By positions and channels: one block and many, whole groups of columns and parts of them.
+class ResnetNormKernels : public ResnetKernels,
+                          public ::testing::WithParamInterface<std::pair<std::size_t, std::size_t>> {};
+
+TEST_P(ResnetNormKernels, NormaliseAndLeadTheGradientOfTheReluBack) {
+  const auto [positions, channels] = GetParam();
+  const std::vector<float> values = uniform(positions * channels, 7);
+  const std::vector<float> gradient = uniform(positions * channels, 900001);
+  const OnDevice<float> x(values), dy(gradient), y(std::vector<float>(values.size(), 99));
+  const Norm norm(channels, 31);
+  const Sums sums(channels);
+  const cuda::NormShape shape{positions, channels};
+  for (int again = 0; again < 2; ++again)  // the count of blocks starts again
+    cuda::statistics(CudaMath::kFloat32, shape, x.data(), norm.place(), sums.place(), cuda::Ranks::kOwn, kStream);
+  cuda::apply_relu(CudaMath::kFloat32, shape, x.data(), norm.place(), y.data(), kStream);
+  const std::vector<float> got = y.read();
+  const std::vector<float> gamma = norm.scale.read();
+  const std::vector<float> beta = norm.shift.read();
+  std::vector<double> dz(values.size());
+  for (std::size_t c = 0; c < channels; ++c) {
+    const Moments moments(values, channels, c);
+    for (std::size_t i = c; i < values.size(); i += channels) {
+      const double expected = std::max(0.0, (values[i] - moments.mean) * moments.inverse * gamma[c] + beta[c]);
+      ASSERT_NEAR(got[i], expected, 1e-4 * (1 + expected)) << i;
+      dz[i] = got[i] > 0 ? gradient[i] : 0.0F;
+    }
+  }
+  const cuda::NormSide side{x.data(), norm.place(), dy.data(), sums.sums.data()};
+  cuda::backward_sums_relu(CudaMath::kFloat32, shape, dy.data(), side, sums.place(), cuda::Ranks::kOwn, kStream);
+  cuda::backward_apply_relu(CudaMath::kFloat32, shape, dy.data(), side, kStream);
+  expect_gradient_of(norm, dy, values, dz);
+}
+
+TEST_P(ResnetNormKernels, LeadTheGradientBackThroughABlocksEnd) {
+  const auto [positions, channels] = GetParam();
+  const std::size_t elements = positions * channels;
+  const std::vector<float> values = uniform(elements, 7), others = uniform(elements, 400007);
+  const std::vector<float> g1 = uniform(elements, 900001), g2 = uniform(elements, 1300001);
+  const cuda::NormShape shape{positions, channels};
+  for (const bool has_shortcut : {false, true}) {
+    const OnDevice<float> x(values), other(others), first(g1), second(g2), y(std::vector<float>(elements, 99)),
+        dx(std::vector<float>(elements, 99));
+    const OnDevice<std::uint8_t> passes(std::vector<std::uint8_t>(elements / 8, 255));
+    const Norm norm(channels, 31), shortcut_norm(channels, 77);
+    const Sums sums(channels);
+    const auto statistics = [&](const OnDevice<float>& of, const Norm& into) {
+      cuda::statistics(CudaMath::kFloat32, shape, of.data(), into.place(), sums.place(), cuda::Ranks::kOwn, kStream);
+    };
+    statistics(x, norm);
+    statistics(other, shortcut_norm);
+    if (has_shortcut) {
+      cuda::apply_two_relu(CudaMath::kFloat32, shape, x.data(), norm.place(), other.data(), shortcut_norm.place(),
+                           y.data(), passes.data(), kStream);
+    } else {
+      cuda::apply_add_relu(CudaMath::kFloat32, shape, x.data(), norm.place(), other.data(), y.data(), passes.data(),
+                           kStream);
+    }
+    const std::vector<float> output = y.read();
+    const cuda::NormSide side{x.data(), norm.place(), dx.data(), sums.sums.data()};
+    const cuda::NormSide shortcut{other.data(), shortcut_norm.place(), second.data(),
+                                  sums.sums.data() + 2 * channels + 1};
+    cuda::backward_sums_block(CudaMath::kFloat32, shape, first.data(), second.data(), passes.data(), second.data(),
+                              side, has_shortcut ? &shortcut : nullptr, sums.place(), cuda::Ranks::kOwn, kStream);
+    std::vector<double> dz(elements);
+    const std::vector<float> passed = second.read();
+    for (std::size_t i = 0; i < elements; ++i) {
+      dz[i] = output[i] > 0 ? static_cast<double>(g1[i]) + static_cast<double>(g2[i]) : 0.0;
+      ASSERT_NEAR(passed[i], dz[i], 1e-6) << i;
+    }
+    cuda::backward_apply_block(CudaMath::kFloat32, shape, second.data(), side, has_shortcut ? &shortcut : nullptr,
+                               kStream);
+    expect_gradient_of(norm, dx, values, dz);
+    if (has_shortcut) expect_gradient_of(shortcut_norm, second, others, dz);
+  }
+}
+
+using Sizes = std::pair<std::size_t, std::size_t>;
+INSTANTIATE_TEST_SUITE_P(, ResnetNormKernels,
+                         ::testing::Values(Sizes{1, 8}, Sizes{5, 24}, Sizes{70, 64}, Sizes{3000, 64}, Sizes{900, 136},
+                                           Sizes{300, 512}, Sizes{49, 2048}),
+                         [](const auto& info) {
+                           return std::to_string(info.param.first) + "x" + std::to_string(info.param.second);
+                         });
+
+TEST_F(ResnetKernels, PoolTheLargestAndLeadItsGradientBack) {
+  for (const std::size_t size : {std::size_t{7}, std::size_t{8}}) {
+    const cuda::PoolShape shape{2, size, 16};
+    const std::size_t in = shape.rows * shape.size * shape.size * shape.channels;
+    const std::size_t out = shape.rows * shape.size_out() * shape.size_out() * shape.channels;
+    const std::vector<float> values = uniform(in, 1);
+    const std::vector<float> gradient = uniform(out, 5000);
+    const OnDevice<float> x(values), dy(gradient);
+    const OnDevice<float> y{std::vector<float>(out)};
+    const OnDevice<float> dx{std::vector<float>(in, 99)};
+    const OnDevice<std::uint8_t> which{std::vector<std::uint8_t>(out, 255)};
+    const Norm norm(shape.channels, 31);
+    const Sums sums(shape.channels);
+    const cuda::NormShape norm_shape{in / shape.channels, shape.channels};
+    cuda::statistics(CudaMath::kFloat32, norm_shape, x.data(), norm.place(), sums.place(), cuda::Ranks::kOwn, kStream);
+    cuda::pool_forward(CudaMath::kFloat32, shape, x.data(), norm.place(), y.data(), which.data(), kStream);
+    const std::vector<float> own = norm.own.read();
+    const auto normalised = [&](std::size_t at) {  // factor x + offset, as rounded there
+      const std::size_t c = at % shape.channels;
+      return std::max(std::fma(own[c], values[at], own[shape.channels + c]), 0.0F);
+    };
+    const std::vector<float> pooled = y.read();
+    std::vector<double> dz(in);
+    for (std::size_t i = 0; i < out; ++i) {
+      const std::size_t channel = i % shape.channels;
+      const std::size_t column = i / shape.channels % shape.size_out();
+      const std::size_t line = i / shape.channels / shape.size_out() % shape.size_out();
+      const std::size_t row = i / shape.channels / shape.size_out() / shape.size_out();
+      float largest = -1;
+      std::size_t place = 0;
+      for (std::size_t h = line == 0 ? 0 : 2 * line - 1; h < std::min(shape.size, 2 * line + 2); ++h) {
+        for (std::size_t w = column == 0 ? 0 : 2 * column - 1; w < std::min(shape.size, 2 * column + 2); ++w) {
+          const std::size_t at = ((row * shape.size + h) * shape.size + w) * shape.channels + channel;
+          if (normalised(at) <= largest) continue;
+          largest = normalised(at);
+          place = at;
+        }
+      }
+      ASSERT_FLOAT_EQ(pooled[i], largest) << i;
+      if (largest > 0) dz[place] += 2 * static_cast<double>(gradient[i]);
+    }
+    const cuda::PoolGradient arriving{dy.data(), dy.data(), which.data()};
+    const cuda::NormSide side{x.data(), norm.place(), dx.data(), sums.sums.data()};
+    cuda::pool_backward_sums(CudaMath::kFloat32, shape, arriving, side, sums.place(), cuda::Ranks::kOwn, kStream);
+    cuda::pool_backward_apply(CudaMath::kFloat32, shape, arriving, side, kStream);
+    expect_gradient_of(norm, dx, values, dz);
+  }
 }
 
 TEST_F(ResnetKernels, ALabelOutOfRangeMakesTheLossNoNumber) {

@@ -1,0 +1,224 @@
+#include "demos/resnet/cuda_pool_kernels.hpp"
+
+#include "demos/resnet/cuda_norm_sums.cuh"
+#include "demos/resnet/cuda_sums.cuh"
+
+namespace resnet::cuda {
+namespace {
+
+constexpr unsigned kWindow = 3;
+
+/// A pixel of y, or the quad of pixels of x whose first corner it is the middle of.
+struct Pixel {
+  unsigned row;
+  unsigned line;
+  unsigned column;
+  __device__ Pixel(unsigned p, unsigned size)
+      : row(p / size / size), line(p / size - row * size), column(p % size) {}
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    pool_forward_kernel(PoolShape shape, unsigned items, const T* x, NormPlace norm, T* y, std::uint8_t* which) {
+  const unsigned item = blockIdx.x * kThreads + threadIdx.x;
+  if (item >= items) return;
+  const auto vectors = static_cast<unsigned>(shape.channels) / kVector;
+  const int size = static_cast<int>(shape.size);
+  const unsigned channel = item % vectors * kVector;
+  const Pixel at(item / vectors, static_cast<unsigned>(shape.size_out()));
+  const Vector factor = load(norm.factor + channel);
+  const Vector offset = load(norm.offset + channel);
+  Vector best;
+  alignas(kVector) std::uint8_t number[kVector] = {};
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) best.v[i] = -1.0F;  // below every rectified value
+  const T* const image = x + std::size_t{at.row} * shape.size * shape.size * shape.channels + channel;
+#pragma unroll
+  for (unsigned j = 0; j < kWindow; ++j) {
+    const int h = static_cast<int>(2 * at.line + j) - 1;
+    Raw<T> raw[kWindow];
+#pragma unroll
+    for (unsigned k = 0; k < kWindow; ++k) {
+      const int w = static_cast<int>(2 * at.column + k) - 1;
+      // Outside: the middle of the window again, which changes nothing, since a later one must be larger.
+      const bool is_inside = h >= 0 && w >= 0 && h < size && w < size;
+      const unsigned from = is_inside ? static_cast<unsigned>(h * size + w) : (2 * at.line) * shape.size + 2 * at.column;
+      raw[k] = load_raw(image + std::size_t{from} * shape.channels);
+    }
+#pragma unroll
+    for (unsigned k = 0; k < kWindow; ++k) {
+      const int w = static_cast<int>(2 * at.column + k) - 1;
+      if (h < 0 || w < 0 || h >= size || w >= size) continue;
+      const Vector value = values_of(raw[k]);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        const float sum = fmaf(factor.v[i], value.v[i], offset.v[i]);
+        const float rectified = sum < 0.0F ? 0.0F : sum;
+        if (rectified > best.v[i] || isnan(rectified)) {
+          best.v[i] = rectified;
+          number[i] = static_cast<std::uint8_t>(j * kWindow + k);
+        }
+      }
+    }
+  }
+  store(y + std::size_t{item} * kVector, best);
+  *reinterpret_cast<uint2*>(which + std::size_t{item} * kVector) = *reinterpret_cast<const uint2*>(number);
+}
+
+template <typename T>
+struct PoolLoad {
+  Raw<T> g1;
+  Raw<T> g2;
+  uint2 which;
+
+  __device__ static PoolLoad at(const T* g1, const T* g2, const std::uint8_t* which, std::size_t place) {
+    return {load_raw(g1 + place), g2 == nullptr ? Raw<T>{} : load_raw(g2 + place),
+            *reinterpret_cast<const uint2*>(which + place)};
+  }
+  __device__ Vector gradient() const {
+    Vector sum = values_of(g1);
+    const Vector more = values_of(g2);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) sum.v[i] += more.v[i];
+    return sum;
+  }
+  __device__ unsigned number(int i) const { return ((i < 4 ? which.x : which.y) >> (8 * (i % 4))) & 0xFFU; }
+};
+
+/// Over the pixels of y: each gradient's place in x has one value of x, which is fetched alone.
+template <typename T>
+__global__ void __launch_bounds__(kSumThreads, 2)
+    pool_sums_kernel(PoolShape shape, const T* g1, const T* g2, const std::uint8_t* which, const T* x, NormPlace norm,
+                     float* sums_of_ranks, SumPlace place, Ranks ranks) {
+  const std::size_t channel = own_channel();
+  const auto out = static_cast<unsigned>(shape.size_out());
+  Vector sums[2]{};
+  if (channel < shape.channels) {
+    const Vector mean = load(norm.mean + channel);
+    const Vector factor = load(norm.factor + channel);
+    const Vector offset = load(norm.offset + channel);
+    const auto load_at = [&](unsigned p) {
+      return PoolLoad<T>::at(g1, g2, which, p * shape.channels + channel);
+    };
+    const unsigned positions = static_cast<unsigned>(shape.rows) * out * out;
+    for_own_positions<1>(positions, load_at, [&](unsigned p, const PoolLoad<T>& loaded) {
+      const Pixel at(p, out);
+      const Vector gradient = loaded.gradient();
+      const T* const image = x + std::size_t{at.row} * shape.size * shape.size * shape.channels + channel;
+      float value[kVector];
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        const unsigned number = loaded.number(i);
+        const unsigned h = 2 * at.line + number / kWindow - 1;
+        const unsigned w = 2 * at.column + number % kWindow - 1;
+        value[i] = static_cast<float>(image[(h * shape.size + w) * shape.channels + static_cast<unsigned>(i)]);
+      }
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        const float dz = fmaf(factor.v[i], value[i], offset.v[i]) <= 0 ? 0.0F : gradient.v[i];
+        sums[0].v[i] += dz;
+        sums[1].v[i] = fmaf(dz, value[i] - mean.v[i], sums[1].v[i]);
+      }
+    });
+  }
+  sum_over_blocks(sums, static_cast<unsigned>(shape.channels), place, [&](unsigned c, const double(&total)[2]) {
+    const NormShape norm_shape{shape.rows * shape.size * shape.size, shape.channels};
+    finish_backward(norm, sums_of_ranks, c, norm_shape, total[0], total[1], ranks);
+  });
+}
+
+/// A thread has a vector of four pixels of x: lines 2 i and 2 i + 1, and columns likewise. The windows that hold them are
+/// four, and which of the window's pixels they are does not depend on where the quad is.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    pool_apply_kernel(PoolShape shape, unsigned items, const T* g1, const T* g2, const std::uint8_t* which, const T* x,
+                      NormPlace norm, T* dx) {
+  const unsigned item = blockIdx.x * kThreads + threadIdx.x;
+  if (item >= items) return;
+  const auto vectors = static_cast<unsigned>(shape.channels) / kVector;
+  const auto out = static_cast<unsigned>(shape.size_out());
+  const auto size = static_cast<unsigned>(shape.size);
+  const unsigned channel = item % vectors * kVector;
+  const Pixel quad(item / vectors, out);
+  Vector sums[2][2]{};
+#pragma unroll
+  for (unsigned v = 0; v < 2; ++v) {
+#pragma unroll
+    for (unsigned u = 0; u < 2; ++u) {
+      if (quad.line + v >= out || quad.column + u >= out) continue;
+      const std::size_t window = (std::size_t{quad.row} * out + quad.line + v) * out + quad.column + u;
+      const auto loaded = PoolLoad<T>::at(g1, g2, which, window * shape.channels + channel);
+      const Vector gradient = loaded.gradient();
+#pragma unroll
+      for (unsigned h = v; h < 2; ++h) {
+#pragma unroll
+        for (unsigned w = u; w < 2; ++w) {
+          const unsigned number = (h + 1 - 2 * v) * kWindow + w + 1 - 2 * u;
+#pragma unroll
+          for (int i = 0; i < kVector; ++i) {
+            if (loaded.number(i) == number) sums[h][w].v[i] += gradient.v[i];
+          }
+        }
+      }
+    }
+  }
+  const Vector factor = load(norm.factor + channel);
+  const Vector offset = load(norm.offset + channel);
+  const Vector slope = load(norm.backward + channel);
+  const Vector of_x = load(norm.backward + shape.channels + channel);
+  const Vector constant = load(norm.backward + 2 * shape.channels + channel);
+#pragma unroll
+  for (unsigned h = 0; h < 2; ++h) {
+#pragma unroll
+    for (unsigned w = 0; w < 2; ++w) {
+      if (2 * quad.line + h >= size || 2 * quad.column + w >= size) continue;
+      const std::size_t pixel = (std::size_t{quad.row} * size + 2 * quad.line + h) * size + 2 * quad.column + w;
+      Vector value = load(x + pixel * shape.channels + channel);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        const float dz = fmaf(factor.v[i], value.v[i], offset.v[i]) <= 0 ? 0.0F : sums[h][w].v[i];
+        value.v[i] = fmaf(slope.v[i], dz, fmaf(of_x.v[i], value.v[i], constant.v[i]));
+      }
+      store(dx + pixel * shape.channels + channel, value);
+    }
+  }
+}
+
+/// Vectors of y.
+unsigned items_of(const PoolShape& shape) {
+  return static_cast<unsigned>(shape.rows * shape.size_out() * shape.size_out() * shape.channels / kVector);
+}
+
+}  // namespace
+
+void pool_forward(CudaMath math, const PoolShape& shape, const void* x, const NormPlace& norm, void* y,
+                  std::uint8_t* which, CUstream_st* stream) {
+  with_element(math, [&](auto* element) {
+    using T = std::remove_pointer_t<decltype(element)>;
+    launch_items("max-pool", pool_forward_kernel<T>, items_of(shape), stream, shape, items_of(shape),
+                 static_cast<const T*>(x), norm, static_cast<T*>(y), which);
+  });
+}
+
+void pool_backward_sums(CudaMath math, const PoolShape& shape, const PoolGradient& gradient, const NormSide& side,
+                        const SumPlace& place, Ranks ranks, CUstream_st* stream) {
+  const SumLayout layout(shape.rows * shape.size_out() * shape.size_out(), shape.channels);
+  with_element(math, [&](auto* element) {
+    using T = std::remove_pointer_t<decltype(element)>;
+    launch("sums of the max-pool's gradient", pool_sums_kernel<T>, layout.grid(), layout.block(), stream, shape,
+           static_cast<const T*>(gradient.g1), static_cast<const T*>(gradient.g2), gradient.which,
+           static_cast<const T*>(side.x), side.norm, side.sums, place, ranks);
+  });
+}
+
+void pool_backward_apply(CudaMath math, const PoolShape& shape, const PoolGradient& gradient, const NormSide& side,
+                         CUstream_st* stream) {
+  with_element(math, [&](auto* element) {
+    using T = std::remove_pointer_t<decltype(element)>;
+    launch_items("the max-pool's gradient", pool_apply_kernel<T>, items_of(shape), stream, shape, items_of(shape),
+                 static_cast<const T*>(gradient.g1), static_cast<const T*>(gradient.g2), gradient.which,
+                 static_cast<const T*>(side.x), side.norm, static_cast<T*>(side.dx));
+  });
+}
+
+}  // namespace resnet::cuda
