@@ -127,59 +127,99 @@ __global__ void __launch_bounds__(kSumThreads, 2)
   });
 }
 
-/// A thread has a vector of four pixels of x: lines 2 i and 2 i + 1, and columns likewise. The windows that hold them are
-/// four, and which of the window's pixels they are does not depend on where the quad is.
+constexpr int kHalf = kVector / 2;
+
+/// Four channels: half a vector, where a thread has so much else to keep.
+struct Half {
+  float v[kHalf];
+};
+__device__ Half load_half(const float* place) {
+  const float4 x = *reinterpret_cast<const float4*>(place);
+  return {{x.x, x.y, x.z, x.w}};
+}
+__device__ Half load_half(const __nv_bfloat16* place) {
+  const uint2 bits = *reinterpret_cast<const uint2*>(place);
+  const auto* pairs = reinterpret_cast<const __nv_bfloat162*>(&bits);
+  const float2 low = __bfloat1622float2(pairs[0]);
+  const float2 high = __bfloat1622float2(pairs[1]);
+  return {{low.x, low.y, high.x, high.y}};
+}
+__device__ void store_half(float* place, const Half& x) {
+  *reinterpret_cast<float4*>(place) = make_float4(x.v[0], x.v[1], x.v[2], x.v[3]);
+}
+__device__ void store_half(__nv_bfloat16* place, const Half& x) {
+  uint2 bits;
+  auto* pairs = reinterpret_cast<__nv_bfloat162*>(&bits);
+  pairs[0] = __floats2bfloat162_rn(x.v[0], x.v[1]);
+  pairs[1] = __floats2bfloat162_rn(x.v[2], x.v[3]);
+  *reinterpret_cast<uint2*>(place) = bits;
+}
+
+/// What arrives at a pixel of y.
+struct Window {
+  Half gradient{};
+  unsigned which = ~0U;  // a byte each; no pixel's number, where there is no window
+};
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
+__device__ Window load_window(const T* g1, const T* g2, const std::uint8_t* which, std::size_t place) {
+  Window window{load_half(g1 + place), *reinterpret_cast<const unsigned*>(which + place)};
+  if (g2 == nullptr) return window;
+  const Half more = load_half(g2 + place);
+#pragma unroll
+  for (int i = 0; i < kHalf; ++i) window.gradient.v[i] += more.v[i];
+  return window;
+}
+
+/// A thread has four channels of four pixels of x: lines 2 i and 2 i + 1, and columns likewise. The windows that hold them
+/// are four, and which of the window's pixels they are does not depend on where the quad is.
+template <typename T>
+__global__ void __launch_bounds__(kThreads, 4)
     pool_apply_kernel(PoolShape shape, unsigned items, const T* g1, const T* g2, const std::uint8_t* which, const T* x,
                       NormPlace norm, T* dx) {
   const unsigned item = blockIdx.x * kThreads + threadIdx.x;
   if (item >= items) return;
-  const auto vectors = static_cast<unsigned>(shape.channels) / kVector;
+  const auto halves = static_cast<unsigned>(shape.channels) / kHalf;
   const auto out = static_cast<unsigned>(shape.size_out());
   const auto size = static_cast<unsigned>(shape.size);
-  const unsigned channel = item % vectors * kVector;
-  const Pixel quad(item / vectors, out);
-  Vector sums[2][2]{};
+  const unsigned channel = item % halves * kHalf;
+  const Pixel quad(item / halves, out);
+  Window windows[2][2];
 #pragma unroll
   for (unsigned v = 0; v < 2; ++v) {
 #pragma unroll
     for (unsigned u = 0; u < 2; ++u) {
       if (quad.line + v >= out || quad.column + u >= out) continue;
       const std::size_t window = (std::size_t{quad.row} * out + quad.line + v) * out + quad.column + u;
-      const auto loaded = PoolLoad<T>::at(g1, g2, which, window * shape.channels + channel);
-      const Vector gradient = loaded.gradient();
-#pragma unroll
-      for (unsigned h = v; h < 2; ++h) {
-#pragma unroll
-        for (unsigned w = u; w < 2; ++w) {
-          const unsigned number = (h + 1 - 2 * v) * kWindow + w + 1 - 2 * u;
-#pragma unroll
-          for (int i = 0; i < kVector; ++i) {
-            if (loaded.number(i) == number) sums[h][w].v[i] += gradient.v[i];
-          }
-        }
-      }
+      windows[v][u] = load_window(g1, g2, which, window * shape.channels + channel);
     }
   }
-  const Vector factor = load(norm.factor + channel);
-  const Vector offset = load(norm.offset + channel);
-  const Vector slope = load(norm.backward + channel);
-  const Vector of_x = load(norm.backward + shape.channels + channel);
-  const Vector constant = load(norm.backward + 2 * shape.channels + channel);
+  const Half factor = load_half(norm.factor + channel);
+  const Half offset = load_half(norm.offset + channel);
+  const Half slope = load_half(norm.backward + channel);
+  const Half of_x = load_half(norm.backward + shape.channels + channel);
+  const Half constant = load_half(norm.backward + 2 * shape.channels + channel);
 #pragma unroll
   for (unsigned h = 0; h < 2; ++h) {
 #pragma unroll
     for (unsigned w = 0; w < 2; ++w) {
       if (2 * quad.line + h >= size || 2 * quad.column + w >= size) continue;
       const std::size_t pixel = (std::size_t{quad.row} * size + 2 * quad.line + h) * size + 2 * quad.column + w;
-      Vector value = load(x + pixel * shape.channels + channel);
+      Half value = load_half(x + pixel * shape.channels + channel);
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        const float dz = fmaf(factor.v[i], value.v[i], offset.v[i]) <= 0 ? 0.0F : sums[h][w].v[i];
+      for (int i = 0; i < kHalf; ++i) {
+        float dz = 0;
+#pragma unroll
+        for (unsigned v = 0; v <= h; ++v) {
+#pragma unroll
+          for (unsigned u = 0; u <= w; ++u) {
+            const unsigned number = (h + 1 - 2 * v) * kWindow + w + 1 - 2 * u;
+            if ((windows[v][u].which >> (8 * i) & 0xFFU) == number) dz += windows[v][u].gradient.v[i];
+          }
+        }
+        if (fmaf(factor.v[i], value.v[i], offset.v[i]) <= 0) dz = 0;
         value.v[i] = fmaf(slope.v[i], dz, fmaf(of_x.v[i], value.v[i], constant.v[i]));
       }
-      store(dx + pixel * shape.channels + channel, value);
+      store_half(dx + pixel * shape.channels + channel, value);
     }
   }
 }
@@ -215,7 +255,8 @@ void pool_backward_apply(CudaMath math, const PoolShape& shape, const PoolGradie
                          CUstream_st* stream) {
   with_element(math, [&](auto* element) {
     using T = std::remove_pointer_t<decltype(element)>;
-    launch_items("the max-pool's gradient", pool_apply_kernel<T>, items_of(shape), stream, shape, items_of(shape),
+    const unsigned items = items_of(shape) * (kVector / kHalf);
+    launch_items("the max-pool's gradient", pool_apply_kernel<T>, items, stream, shape, items,
                  static_cast<const T*>(gradient.g1), static_cast<const T*>(gradient.g2), gradient.which,
                  static_cast<const T*>(side.x), side.norm, static_cast<T*>(side.dx));
   });
