@@ -11,6 +11,7 @@
 namespace syncrun {
 
 void GradientReady::from(std::int64_t first) { gradient_->ready_from(first); }
+bool GradientReady::is_used() const noexcept { return gradient_->is_cut(); }
 
 namespace detail {
 
@@ -49,8 +50,9 @@ void StepGradient::ready_from(std::int64_t first) {
                 " elements, got " + std::to_string(first));
   }
   if (static_cast<std::size_t>(first) > ready_from_) {
-    throw_usage("GradientReady: what is final stays so, from the gradient's end downwards: it was said to be final from " +
-                std::to_string(ready_from_) + " on, and now from " + std::to_string(first));
+    throw_usage(
+        "GradientReady: what is final stays so, from the gradient's end downwards: it was said to be final from " +
+        std::to_string(ready_from_) + " on, and now from " + std::to_string(first));
   }
   ready_from_ = static_cast<std::size_t>(first);
   if (is_cut_ && start_ == BucketStart::when_ready) average_from(ready_from_);

@@ -56,6 +56,7 @@ class StepGradient {
   void begin(CommCore& comm, const GradientPlace& place, std::size_t bucket_bytes, BucketStart start) noexcept;
   /// See GradientReady::from.
   void ready_from(std::int64_t first);
+  bool is_cut() const noexcept { return is_cut_; }
   /// After the body: true if all of the gradient is averaged, in the order of the worker's stream; false if none of it is.
   /// Called by all ranks, also by those that did not run the body.
   bool finish();

@@ -39,6 +39,10 @@ class GradientReady {
   /// size), and what a collective throws.
   void from(std::int64_t first);
 
+  /// Whether anything comes of what is said, the same on every rank: a body for which it is more work need not do it where
+  /// nothing does.
+  bool is_used() const noexcept;
+
  private:
   detail::StepGradient* gradient_;
 };

@@ -110,6 +110,7 @@ class GradientInBuckets : public testing::Test {
 
 TEST_F(GradientInBuckets, StartsABucketWhenAllOfItIsReady) {
   begin();
+  EXPECT_TRUE(ready_.is_used());
   ready_.from(128);
   ready_.from(97);
   EXPECT_EQ(comm_.taken(), Lines());
@@ -148,6 +149,7 @@ TEST_F(GradientInBuckets, StartsNothingBeforeTheBodyIsDoneWhereItIsToldSo) {
 TEST_F(GradientInBuckets, IsNotCutWhereThatIsOffOrOneBucketWouldDo) {
   for (const std::size_t bucket_elements : {0, 128, 1000}) {
     begin(bucket_elements);
+    EXPECT_FALSE(ready_.is_used());
     ready_.from(0);
     EXPECT_FALSE(gradient_.finish());
     EXPECT_EQ(comm_.taken(), Lines());
