@@ -29,8 +29,7 @@ __global__ void find_piece(const double* mean, const float* added, const T* para
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
   for (std::int64_t i = begin + blockIdx.x * blockDim.x + threadIdx.x; i < end; i += stride) {
     const double sum = added == nullptr ? 0 : static_cast<double>(*added);
-    gradient[i] =
-        static_cast<T>(*mean * static_cast<double>(i % 7 + 1) + static_cast<double>(params[i]) + sum);
+    gradient[i] = static_cast<T>(*mean * static_cast<double>(i % 7 + 1) + static_cast<double>(params[i]) + sum);
   }
 }
 
@@ -92,9 +91,9 @@ sr::Avg<double> gradient_in_pieces(sr::CudaWorker& worker, sr::GradientReady& re
   return sr::Avg<double>::in_device_memory(pieces.mean());
 }
 
-#define INSTANTIATE(T, says)                                                                                     \
-  template sr::Avg<double> gradient_in_pieces<T, says>(sr::CudaWorker&, sr::GradientReady&,                      \
-                                                       sr::Scattered<const T, 1>, sr::Local<T, 1>, sr::Local<T, 1>);
+#define INSTANTIATE(T, says)                                                                                           \
+  template sr::Avg<double> gradient_in_pieces<T, says>(sr::CudaWorker&, sr::GradientReady&, sr::Scattered<const T, 1>, \
+                                                       sr::Local<T, 1>, sr::Local<T, 1>);
 INSTANTIATE(float, Says::nothing)
 INSTANTIATE(float, Says::each_piece)
 INSTANTIATE(float, Says::half)

@@ -132,8 +132,8 @@ TEST_P(GpuGradientReady, DoesNotMatterWithSlicesNorSharded) {
   for (const sr::StepForm form : {sr::StepForm::replicated, sr::StepForm::sharded}) {
     auto weights = session().shared<float, 1>("weights");
     weights.broadcast(std::vector<float>(100'003, 1.0F));
-    auto step = sr::train_step<sr::Sgd>(session(), sr::replayable(&gradient_in_pieces<float, Says::each_piece>), weights,
-                                        {.form = form, .bucket_bytes = 64 << 10});
+    auto step = sr::train_step<sr::Sgd>(session(), sr::replayable(&gradient_in_pieces<float, Says::each_piece>),
+                                        weights, {.form = form, .bucket_bytes = 64 << 10});
     Serial serial(100'003);
     serial.params.assign(serial.params.size(), 1.0);
     const std::vector<float> rows(static_cast<std::size_t>(5 * world_size() + 1), 3.0F);
@@ -179,7 +179,9 @@ class GpuGradientFault : public OnGpus {
                                    {.name = "step", .bucket_bytes = one.bucket_bytes});
   }
   /// A row for every rank and one more.
-  sr::Data<float, 1> rows() { return session().data(std::vector<float>(static_cast<std::size_t>(world_size() + 1), 1)); }
+  sr::Data<float, 1> rows() {
+    return session().data(std::vector<float>(static_cast<std::size_t>(world_size() + 1), 1));
+  }
 };
 INSTANTIATE_ON_GPUS(GpuGradientFault);
 
