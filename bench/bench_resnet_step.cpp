@@ -3,6 +3,7 @@
 // `syncrun`'s.
 //
 //   syncrun -n 8 bench_resnet_step --batch 256 --steps 30 --dtype bfloat16
+//   syncrun -n 8 bench_resnet_step --buckets 0     # gradients are averaged after the backward pass, not beside it
 
 #include <getopt.h>
 
@@ -31,6 +32,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::int64_t kClasses = 1000;
 constexpr std::int64_t kImageSize = 256;  // as stored; the network sees 224 of it
 constexpr std::size_t kCrop = 224;
+constexpr double kMebibyte = 1 << 20;
 
 struct Options {
   int depth = 50;
@@ -39,6 +41,7 @@ struct Options {
   int samples = 5;
   resnet::Precision precision = resnet::Precision::kBfloat16;
   std::string dtype = "bfloat16";
+  std::size_t bucket_bytes = sr::TrainStepOptions{}.bucket_bytes;
 };
 
 std::optional<resnet::Precision> precision_of(std::string_view name) {
@@ -49,10 +52,13 @@ std::optional<resnet::Precision> precision_of(std::string_view name) {
 }
 
 std::optional<Options> parse_options(int argc, char** argv) {
-  const std::array long_options{
-      option{"batch", required_argument, nullptr, 'b'},   option{"steps", required_argument, nullptr, 's'},
-      option{"samples", required_argument, nullptr, 'n'}, option{"dtype", required_argument, nullptr, 't'},
-      option{"depth", required_argument, nullptr, 'd'},   option{}};
+  const std::array long_options{option{"batch", required_argument, nullptr, 'b'},
+                                option{"steps", required_argument, nullptr, 's'},
+                                option{"samples", required_argument, nullptr, 'n'},
+                                option{"dtype", required_argument, nullptr, 't'},
+                                option{"depth", required_argument, nullptr, 'd'},
+                                option{"buckets", required_argument, nullptr, 'k'},
+                                option{}};
   Options options;
   for (int chosen = 0; (chosen = getopt_long(argc, argv, "", long_options.data(), nullptr)) != -1;) {
     if (chosen == 'b') options.batch = std::strtoll(optarg, nullptr, 10);
@@ -60,6 +66,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
     else if (chosen == 'n') options.samples = std::atoi(optarg);
     else if (chosen == 'd') options.depth = std::atoi(optarg);
     else if (chosen == 't') options.dtype = optarg;
+    else if (chosen == 'k') options.bucket_bytes = static_cast<std::size_t>(std::strtod(optarg, nullptr) * kMebibyte);
     else return std::nullopt;
   }
   const auto precision = precision_of(options.dtype);
@@ -108,7 +115,8 @@ class Bench {
         params_(session.shared("params", resnet::initial_parameters(architecture_, 1, resnet::ResidualScale::kOne))),
         statistics_(session.shared("statistics", resnet::initial_statistics(architecture_))),
         trainer_(session.replicate<resnet::Trainer>(settings())),
-        step_(resnet::step_function<sr::Momentum>(session, trainer_, params_)) {}
+        step_(resnet::step_function<sr::Momentum>(session, trainer_, params_,
+                                                  {.name = "step", .bucket_bytes = options.bucket_bytes})) {}
 
   /// Microseconds of a step, by sample, of these batches in turn.
   std::vector<double> measure(const std::vector<std::vector<std::int64_t>>& batches) {
@@ -172,10 +180,11 @@ void run_bench(sr::Session& session, const Options& options) {
   Bench bench(session, options);
   const double step_us = median(bench.measure(bench.shuffled()));
   std::printf(
-      "{\"bench\":\"resnet_step\",\"devices\":%d,\"depth\":%d,\"batch\":%lld,\"dtype\":\"%s\",\"median_us\":%.1f,"
-      "\"images_per_s\":%.1f,\"last_loss\":%.6f}\n",
-      session.world_size(), options.depth, static_cast<long long>(options.batch), options.dtype.c_str(), step_us,
-      static_cast<double>(bench.rows()) / step_us * 1e6, bench.last_loss());
+      "{\"bench\":\"resnet_step\",\"devices\":%d,\"depth\":%d,\"batch\":%lld,\"dtype\":\"%s\",\"bucket_mib\":%.1f,"
+      "\"median_us\":%.1f,\"images_per_s\":%.1f,\"last_loss\":%.6f}\n",
+      session.world_size(), options.depth, static_cast<long long>(options.batch), options.dtype.c_str(),
+      static_cast<double>(options.bucket_bytes) / kMebibyte, step_us, static_cast<double>(bench.rows()) / step_us * 1e6,
+      bench.last_loss());
 }
 
 }  // namespace
@@ -186,7 +195,8 @@ int main(int argc, char** argv) {
   if (!options) {
     std::fprintf(stderr,
                  "usage: [syncrun -n N] bench_resnet_step [--depth 18|34|50|101|152] [--batch ROWS_PER_DEVICE]\n"
-                 "                         [--steps N] [--samples N] [--dtype float32|tf32|bfloat16]\n");
+                 "                         [--steps N] [--samples N] [--dtype float32|tf32|bfloat16]\n"
+                 "                         [--buckets MIB_OF_GRADIENT (0: off)]\n");
     return 2;
   }
   return sr::run(argc, argv, [&](sr::Session& session) { run_bench(session, *options); });

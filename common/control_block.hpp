@@ -229,6 +229,7 @@ struct BodyEntry {
   ImageAddress thunk;
   ImageAddress pointer;
   std::array<std::uint64_t, 2> words;
+  std::uint64_t bucket_bytes;  // of a train step
 };
 
 /// A replicated function as the workers find it; in the master's heap.

@@ -56,8 +56,9 @@ std::uint64_t write_entry(SessionCore& session, std::span<const Body> bodies, st
     for (const Body& body : bodies) {
       for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda}) {
         if (!runs_on(body.device, kind)) continue;
-        entry.bodies[static_cast<std::size_t>(kind)] =
-            describe_body(reinterpret_cast<const void*>(body.thunk), body.pointer);
+        BodyEntry& there = entry.bodies[static_cast<std::size_t>(kind)];
+        there = describe_body(reinterpret_cast<const void*>(body.thunk), body.pointer);
+        there.bucket_bytes = body.bucket_bytes;
       }
     }
   } catch (...) {

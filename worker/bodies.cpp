@@ -63,6 +63,7 @@ void* WorkerCall::object() { return core_->object(core_->running().command().obj
 CpuWorker& WorkerCall::cpu_worker() { return core_->cpu_worker(); }
 CudaWorker& WorkerCall::cuda_worker() { return core_->cuda_worker(); }
 Comm& WorkerCall::comm() { return core_->running().user_comm(); }
+GradientReady& WorkerCall::gradient_ready() { return core_->running().gradient_ready(); }
 
 void WorkerCall::begin_body() {
   core_->device().begin_body();
@@ -84,6 +85,10 @@ void WorkerCall::add_slice(DType dtype, void* into, const void* value, std::size
   core_->device().accumulate(dtype, Reduction::avg, into, value, detail::weights_of(rows.before, rows.count), elements);
 }
 void WorkerCall::average_over_slices() { core_->running().average_over_slices(); }
+void WorkerCall::begin_gradient(DType dtype, void* gradient, std::size_t elements, GradientAverage average) {
+  core_->running().begin_gradient({gradient, elements, dtype}, average);
+}
+bool WorkerCall::end_gradient() { return core_->running().end_gradient(); }
 void WorkerCall::replay(void (*run)(void* context), void* context) { core_->running().replay(run, context); }
 
 std::span<const std::byte> WorkerCall::construction_arguments() {

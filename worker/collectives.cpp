@@ -12,10 +12,6 @@
 
 namespace syncrun::detail {
 
-void SoloComm::copy(void* to, const void* from, std::size_t bytes) {
-  if (bytes != 0) std::memcpy(to, from, bytes);
-}
-
 // ---- division -------------------------------------------------------------------------------------------------
 
 Division::Division(std::span<const std::int64_t> lengths, std::size_t element_bytes) noexcept

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <span>
 #include <vector>
@@ -99,12 +100,38 @@ class CommCore {
   virtual std::int64_t agree(std::int64_t own) { return own; }
   /// Changes whenever work that was captured with the communicator has become meaningless.
   virtual std::uint64_t generation() const noexcept { return 0; }
+  /// Whether start_average goes on beside what follows; where it does not, there is no use in cutting an average up.
+  virtual bool has_background() const noexcept { return false; }
+  /// Starts the average of a part of an array, in place: `values` is nobody else's until join_started(). It comes after the
+  /// collectives, and the work of the caller, before it; ordinary collectives come after it. `first`: where the part begins
+  /// in the array, which ranks agree on as on the rest.
+  virtual void start_average(void* values, std::size_t elements, DType dtype, std::int64_t weight,
+                             [[maybe_unused]] std::size_t first) {
+    all_reduce(values, elements, dtype, Reduction::avg, weight);
+  }
+  /// What was started is done before what follows.
+  virtual void join_started() {}
   /// Around each operation that a body calls: the phase it is in.
   virtual void enter() {}
   virtual void leave() noexcept {}
   /// Rows of the current slice, this rank's and all ranks', for avg from inside a function.
   std::int64_t rows = 1;
   std::int64_t all_rows = 1;
+};
+
+/// Marks the time a body spends in a collective. What is thrown out of it was thrown there.
+class InCollective {
+ public:
+  explicit InCollective(CommCore& core) : core_(core), exceptions_(std::uncaught_exceptions()) { core_.enter(); }
+  ~InCollective() {
+    if (std::uncaught_exceptions() == exceptions_) core_.leave();
+  }
+  InCollective(const InCollective&) = delete;
+  InCollective& operator=(const InCollective&) = delete;
+
+ private:
+  CommCore& core_;
+  int exceptions_;
 };
 
 /// A communicator of one: everything is there already.
@@ -128,7 +155,9 @@ class SoloComm : public CommCore {
   void all_reduce_value(void*, DType, Reduction, std::int64_t) override {}
 
  protected:
-  virtual void copy(void* to, const void* from, std::size_t bytes);
+  virtual void copy(void* to, const void* from, std::size_t bytes) {
+    if (bytes != 0) std::memcpy(to, from, bytes);
+  }
 
  private:
   void move(void* to, const void* from, const Division& division) {

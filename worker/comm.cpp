@@ -1,7 +1,6 @@
 // Comm's members: what a body asks for is checked here, on this rank; that the ranks agree is the core's to check.
 
 #include <array>
-#include <exception>
 #include <functional>
 #include <span>
 #include <string>
@@ -17,24 +16,8 @@ namespace syncrun {
 
 namespace {
 
+using detail::InCollective;
 using detail::throw_usage;
-
-/// Marks the time a body spends in a collective. What is thrown out of it was thrown there.
-class InCollective {
- public:
-  explicit InCollective(detail::CommCore& core) : core_(core), exceptions_(std::uncaught_exceptions()) {
-    core_.enter();
-  }
-  ~InCollective() {
-    if (std::uncaught_exceptions() == exceptions_) core_.leave();
-  }
-  InCollective(const InCollective&) = delete;
-  InCollective& operator=(const InCollective&) = delete;
-
- private:
-  detail::CommCore& core_;
-  int exceptions_;
-};
 
 void check_reduction(const char* what, DType dtype, Reduction reduction) {
   if (detail::can_reduce(dtype, reduction)) return;

@@ -17,6 +17,7 @@ void RunningCall::begin(const Command& command) {
   slice_ = {};
   first_row_of_call_ = 0;
   update_arguments_ = 0;
+  bucket_start_ = BucketStart::when_ready;
   const int rank = worker_.attachment().rank;
   share_ = share_in(command);
   if (has_rows() && command.rows_are_local) {
@@ -129,6 +130,13 @@ void RunningCall::average_over_slices() noexcept {
   if (!has_rows()) return;
   comm().rows = share_.count();
   comm().all_rows = command_->rows;
+}
+
+/// In buckets where all ranks have one slice: with more the gradient is none before the last is added.
+void RunningCall::begin_gradient(const GradientPlace& place, GradientAverage average) noexcept {
+  const bool is_one_slice = !has_rows() || command_->slices == 1;
+  const bool in_buckets = average == GradientAverage::in_buckets && is_one_slice && comm().has_background();
+  step_gradient_.begin(comm(), place, in_buckets ? worker_.bucket_bytes(*command_) : 0, bucket_start_);
 }
 
 void RunningCall::finish_slice() {

@@ -14,6 +14,7 @@
 #include "common/rows.hpp"
 #include "syncrun/detail/call.hpp"
 #include "worker/device.hpp"
+#include "worker/step_gradient.hpp"
 
 namespace syncrun::detail {
 
@@ -48,6 +49,9 @@ class RunningCall {
   bool wants(std::size_t output) const noexcept { return (command_->wanted_outputs >> output & 1U) != 0; }
   CommCore& comm() noexcept;
   Comm& user_comm() noexcept { return *user_comm_; }
+  GradientReady& gradient_ready() noexcept { return gradient_ready_; }
+  void begin_gradient(const GradientPlace& place, GradientAverage average) noexcept;
+  bool end_gradient() { return step_gradient_.finish(); }
 
   RawRows rows(std::size_t argument);
   RawArray whole(std::size_t argument);
@@ -153,6 +157,9 @@ class RunningCall {
   std::array<PendingUpdate, kMaxArguments> updates_;
   std::uint32_t update_arguments_ = 0;  // a bit for each argument that is an update
   std::optional<Comm> user_comm_;
+  StepGradient step_gradient_;
+  GradientReady gradient_ready_{step_gradient_};
+  BucketStart bucket_start_ = BucketStart::when_ready;
   RecordingKey key_;  // of the current slice
   std::map<RecordingKey, Recording> recordings_;
   Recording* recording_ = nullptr;  // being made

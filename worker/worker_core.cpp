@@ -237,6 +237,11 @@ const WorkerCore::LoadedFunction& WorkerCore::load(std::uint64_t function_offset
   return functions_.emplace(entry->id, loaded).first->second;
 }
 
+std::size_t WorkerCore::bucket_bytes(const Command& command) const noexcept {
+  const auto* entry = attachment_.segment.at<const FunctionEntry>(command.function);
+  return entry->bodies[static_cast<std::size_t>(header_.device_kind)].bucket_bytes;
+}
+
 void WorkerCore::run_call(Command& command) {
   Outbox& outbox = attachment_.control.outbox(command.id, attachment_.rank);
   try {

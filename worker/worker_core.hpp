@@ -51,6 +51,8 @@ class WorkerCore {
   /// For a profile: within Phase::function, arguments are bound, and then the body runs.
   void note_inputs() const noexcept { attachment_.note(current_, Phase::inputs); }
   void note_body() const noexcept { attachment_.note(current_, Phase::function); }
+  /// As a train step's body was made with.
+  std::size_t bucket_bytes(const Command& command) const noexcept;
   void* object(std::uint64_t id) const;
   void keep_object(std::uint64_t id, void* object, void (*destroy)(void*) noexcept);
   /// Memory that the master reads until it has consumed the command.

@@ -173,8 +173,8 @@ CudaOutcome CudaNetwork::outcome(const Pass& pass, const LossOptions& options, v
 
 CudaOutcome CudaNetwork::loss_and_gradient(const CudaHandles& handles, const CudaBatch& batch, const float* params,
                                            float* statistics, const LossOptions& options, const SumOverRanks& sum,
-                                           float* gradient) {
-  const Pass pass{handles, batch, params, statistics, gradient, &sum, Phase::kTraining};
+                                           float* gradient, const ReadyFrom& ready) {
+  const Pass pass{handles, batch, params, statistics, gradient, &sum, Phase::kTraining, &ready};
   reserve(pass);
   if (batch.rows == 0) {
     clear(gradient, architecture_.parameter_count * sizeof(float), handles.stream);

@@ -63,10 +63,11 @@ class CudaNetwork {
   CudaNetwork& operator=(const CudaNetwork&) = delete;
 
   /// See CpuNetwork::loss_and_gradient. The outcome is valid until the next call. Labels
-  /// out of range make the loss NaN.
+  /// out of range make the loss NaN. `ready`: told after the dense layer and after each block, also without rows if the
+  /// ranks normalise together; where it was not told, all of the gradient is final on return.
   CudaOutcome loss_and_gradient(const CudaHandles& handles, const CudaBatch& batch, const float* params,
-                                float* statistics, const LossOptions& options, const SumOverRanks& sum,
-                                float* gradient);
+                                float* statistics, const LossOptions& options, const SumOverRanks& sum, float* gradient,
+                                const ReadyFrom& ready = {});
 
   /// See CpuNetwork::evaluate. Valid until the next call.
   CudaOutcome evaluate(const CudaHandles& handles, const CudaBatch& batch, const float* params,
@@ -100,6 +101,8 @@ class CudaNetwork {
     float* gradient = nullptr;
     const SumOverRanks* sum = nullptr;  // null, or empty: this rank's rows only
     Phase phase = Phase::kInference;
+    const ReadyFrom* ready = nullptr;  // null, or empty: nobody wants to know
+    bool tells() const { return ready != nullptr && *ready; }
     bool synchronises() const { return sum != nullptr && *sum; }
   };
   using Gradients = std::pair<void*, void*>;  // they are added up; the second may be null
@@ -139,6 +142,8 @@ class CudaNetwork {
   void backward_head(const Pass& pass, void* gradient);
   Gradients backward_block(const Pass& pass, std::size_t block, Gradients arriving);
   void backward_images(const Pass& pass, Gradients arriving);
+  std::size_t first_chunk(std::size_t unit) const;
+  void widen_gradient(const Pass& pass, std::size_t first_chunk, std::size_t end_chunk);
   void sum_over_ranks(const Pass& pass, std::size_t unit, const cuda::NormSide& side);
   void backward_filter(const Pass& pass, std::size_t unit, const void* input, void* gradient);
   void backward_input(const Pass& pass, std::size_t unit, void* gradient, void* result);

@@ -4,6 +4,8 @@
 
 #include "demos/resnet/cuda_network.hpp"
 
+#include <utility>
+
 namespace resnet {
 
 /// One of the block's that is neither of these.
@@ -21,11 +23,34 @@ const void* CudaNetwork::input_of_block(std::size_t block) const {
 void CudaNetwork::backward(const Pass& pass) {
   void* const last = gradients_.back()[0];
   backward_head(pass, last);
+  if (pass.tells()) (*pass.ready)(architecture_.fc_weights_offset);
   Gradients flowing{last, nullptr};
-  for (std::size_t i = architecture_.blocks.size(); i > 0; --i) flowing = backward_block(pass, i - 1, flowing);
+  std::size_t end_chunk = filter_chunks_;
+  for (std::size_t i = architecture_.blocks.size(); i > 0; --i) {
+    flowing = backward_block(pass, i - 1, flowing);
+    if (!pass.tells()) continue;
+    const std::size_t first_unit = architecture_.blocks[i - 1].first_unit;
+    const std::size_t begin_chunk = first_chunk(first_unit);
+    widen_gradient(pass, begin_chunk, std::exchange(end_chunk, begin_chunk));
+    (*pass.ready)(architecture_.units[first_unit].weights_offset);
+  }
   backward_images(pass, flowing);
-  if (math_ != CudaMath::kBfloat16 || pass.batch.rows == 0) return;
-  cuda::from_bfloat16(chunks_, filter_chunks_, narrow_gradient_, pass.gradient, pass.handles.stream);
+  widen_gradient(pass, 0, end_chunk);
+}
+
+/// Of the filters before this unit's; see chunks_of.
+std::size_t CudaNetwork::first_chunk(std::size_t unit) const {
+  std::size_t chunks = 0;
+  for (std::size_t before = 1; before < unit; ++before)
+    chunks += (architecture_.units[before].weights() + cuda::kMostInChunk - 1) / cuda::kMostInChunk;
+  return chunks;
+}
+
+/// Filters' gradients as float32, where they are narrow.
+void CudaNetwork::widen_gradient(const Pass& pass, std::size_t first_chunk, std::size_t end_chunk) {
+  if (math_ != CudaMath::kBfloat16 || pass.batch.rows == 0 || first_chunk == end_chunk) return;
+  cuda::from_bfloat16(chunks_ + first_chunk, end_chunk - first_chunk, narrow_gradient_, pass.gradient,
+                      pass.handles.stream);
 }
 
 void CudaNetwork::backward_head(const Pass& pass, void* gradient) {

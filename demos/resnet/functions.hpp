@@ -10,12 +10,13 @@ namespace resnet {
 
 /// T is Trainer; a parameter, so that a body may be missing.
 template <sr::UpdateRule Rule, class T>
-auto step_function(sr::Session& session, const sr::Replicated<T>& trainer, const sr::Shared<float, 1>& params) {
+auto step_function(sr::Session& session, const sr::Replicated<T>& trainer, const sr::Shared<float, 1>& params,
+                   const sr::TrainStepOptions& options = {.name = "step"}) {
   if constexpr (requires { &T::loss_and_gradient_cuda; }) {
     return sr::train_step<Rule>(session, &T::loss_and_gradient, sr::replayable(&T::loss_and_gradient_cuda), trainer,
-                                params, {.name = "step"});
+                                params, options);
   } else {
-    return sr::train_step<Rule>(session, &T::loss_and_gradient, trainer, params, {.name = "step"});
+    return sr::train_step<Rule>(session, &T::loss_and_gradient, trainer, params, options);
   }
 }
 

@@ -23,6 +23,10 @@ struct LossOptions {
 /// worker's stream.
 using SumOverRanks = std::function<void(std::span<float>)>;
 
+/// Told while a backward pass runs, and on CUDA devices in the order of the worker's stream: elements [first, parameter_count)
+/// of the gradient are final. Left empty, nobody wants to know.
+using ReadyFrom = std::function<void(std::size_t first)>;
+
 /// How well the outputs for some rows fit their labels.
 struct Outcome {
   double mean_loss = 0;      // over the rows given; 0 for no rows

@@ -67,8 +67,9 @@ class Trainer {
 
 #ifdef RESNET_HAVE_CUDA
   Trainer(sr::CudaWorker& worker, const TrainerSettings& settings);
-  Fit loss_and_gradient_cuda(sr::CudaWorker& worker, sr::Comm& comm, Images images, Labels labels, RowIds row_ids,
-                             Vector statistics, Input input, Vector params, Vector gradient);
+  Fit loss_and_gradient_cuda(sr::CudaWorker& worker, sr::Comm& comm, sr::GradientReady& ready, Images images,
+                             Labels labels, RowIds row_ids, Vector statistics, Input input, Vector params,
+                             Vector gradient);
   Fit evaluate_cuda(sr::CudaWorker& worker, Images images, Labels labels, Vector statistics, Vector params);
 #endif
 

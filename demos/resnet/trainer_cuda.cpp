@@ -57,15 +57,18 @@ Trainer::Trainer(sr::CudaWorker&, const TrainerSettings& settings) : settings_(s
   demos::check_cuda(cudaDeviceSynchronize(), "cudaMemcpy");  // the worker's stream does not wait for the default stream
 }
 
-Fit Trainer::loss_and_gradient_cuda(sr::CudaWorker& worker, sr::Comm& comm, Images images, Labels labels,
-                                    RowIds row_ids, Vector statistics, Input input, Vector params, Vector gradient) {
+Fit Trainer::loss_and_gradient_cuda(sr::CudaWorker& worker, sr::Comm& comm, sr::GradientReady& ready, Images images,
+                                    Labels labels, RowIds row_ids, Vector statistics, Input input, Vector params,
+                                    Vector gradient) {
   SumOverRanks sum;
   if (settings_.normalization == Normalization::kSynchronized) {
     sum = [&comm](std::span<float> values) { comm.all_reduce(values, sr::Reduction::sum); };
   }
+  ReadyFrom ready_from;
+  if (ready.is_used()) ready_from = [&ready](std::size_t first) { ready.from(static_cast<std::int64_t>(first)); };
   const CudaBatch batch = batch_of(settings_, images, labels, row_ids.data(), &input.data()->augment);
   return fit_of(training_network_->loss_and_gradient(handles_of(worker), batch, params.data(), statistics.data(),
-                                                     settings_.loss, sum, gradient.data()));
+                                                     settings_.loss, sum, gradient.data(), ready_from));
 }
 
 Fit Trainer::evaluate_cuda(sr::CudaWorker& worker, Images images, Labels labels, Vector statistics, Vector params) {

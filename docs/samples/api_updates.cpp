@@ -25,6 +25,25 @@ sr::Avg<double> loss_and_gradient(sr::Scattered<const double, 1> x, sr::Scattere
 }
 // [/body]
 
+// [ready]
+/// The same from the end of the gradient to its beginning, as a backward pass goes through its layers.
+sr::Avg<double> from_the_end(sr::GradientReady& ready, sr::Scattered<const double, 1> x,
+                             sr::Scattered<const double, 1> y, sr::Local<double, 1> line,
+                             sr::Local<double, 1> gradient) {
+  const auto rows = static_cast<double>(x.rows());
+  const auto error = [&](std::int64_t i) { return line[0] * x[i] + line[1] - y[i]; };
+  double loss = 0;
+  gradient[0] = gradient[1] = 0;
+  for (std::int64_t i = 0; i < x.rows(); ++i) gradient[1] += 2 * error(i) / rows;
+  ready.from(1);  // elements 1 and up are final: on GPUs they are averaged from here on, beside what follows
+  for (std::int64_t i = 0; i < x.rows(); ++i) {
+    loss += error(i) * error(i) / rows;
+    gradient[0] += 2 * error(i) * x[i] / rows;
+  }
+  return loss;
+}
+// [/ready]
+
 // [update]
 /// The same step by hand, by RMSProp.
 sr::Avg<double> step_by_hand(sr::CpuWorker& worker, sr::Comm& comm, sr::Scattered<const double, 1> x,
@@ -83,6 +102,13 @@ void program(sr::Session& session) {
   for (int i = 0; i < 200; ++i) resumed(x, y, {.learning_rate = 0.01});
   std::printf("y = %.4f x + %.4f after %d steps\n", line.get(0)[0], line.get(0)[1], static_cast<int>(resumed.steps()));
   // [/checkpoint]
+
+  // [told]
+  line.broadcast(std::vector<double>{0, 0});
+  auto told = sr::train_step<sr::Adam>(session, from_the_end, line);
+  for (int i = 0; i < 400; ++i) loss = told(x, y, {.learning_rate = i < 200 ? 0.1 : 0.01});
+  std::printf("from the end: loss %.6f\n", loss);
+  // [/told]
 
   // [by_hand]
   line.broadcast(std::vector<double>{0, 0});

@@ -36,6 +36,9 @@ struct TrainStepOptions {
   StepForm form = StepForm::replicated;
   /// For messages; left out: that of the body.
   std::string_view name{};
+  /// How much of a gradient is averaged at a time while a body that has a GradientReady& computes the rest; 0: all of it,
+  /// after the body.
+  std::size_t bucket_bytes = std::size_t{8} << 20U;
 };
 
 /// A training step as the master calls it: R is what the body returns, reduced; Passed are the body's parameters without
@@ -173,8 +176,9 @@ auto make_train_step(Session& session, const std::shared_ptr<ObjectRecord>& obje
                                  ((BodyTraits<typename PointerIn<Others>::type>::kDevice == BodyDevice::cuda) && ...)),
       "the bodies come in the order: for CPU devices, for CUDA devices (it has a CudaWorker&)");
   check_step_params(*params.record());
-  const std::array<Body, 1 + sizeof...(Others)> bodies{make_step_body<Rule>(body, options.form),
-                                                       make_step_body<Rule>(others, options.form)...};
+  const std::array<Body, 1 + sizeof...(Others)> bodies{
+      make_step_body<Rule>(body, options.form, options.bucket_bytes),
+      make_step_body<Rule>(others, options.form, options.bucket_bytes)...};
   Inner function(session.core(),
                  define_function(session.core(), Types::Body::Sig::info(), bodies, options.name, object));
   const auto vector = [&](std::string_view name, Zeros zeros) {
@@ -204,7 +208,8 @@ auto make_train_step(Session& session, const std::shared_ptr<ObjectRecord>& obje
 ///
 /// The body ends in params and gradient, of float or double; it reads the former and writes every element of the latter,
 /// which holds anything before. What stands before them is up to it, as for any function. It is not run where there are
-/// no rows, unless it has a Comm& (then it need not write the gradient there). The step makes its gradient and the rule's
+/// no rows, unless it has a Comm& (then it need not write the gradient there). With a GradientReady& (gradient_ready.hpp)
+/// it can say what of the gradient is final, and that is averaged over the ranks while it computes the rest. The step makes its gradient and the rule's
 /// state, zero, named after the parameters ("weights.m"). The parameters must have been given their shape, and start
 /// equal on all ranks. Master. Throws Error: usage, system (memory).
 template <UpdateRule Rule, class F, class T>

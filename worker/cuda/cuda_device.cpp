@@ -34,8 +34,9 @@ cudaStream_t make_stream(int index) {
   int most = 0;
   check_cuda(cudaDeviceGetStreamPriorityRange(&least, &most), "cudaDeviceGetStreamPriorityRange");
   cudaStream_t stream = nullptr;
-  // Before the stream that brings the next inputs.
-  check_cuda(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, most), "cudaStreamCreate");
+  // Before the stream that brings the next inputs, and after that of collectives in the background.
+  const int priority = least - most > 1 ? most + 1 : most;
+  check_cuda(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority), "cudaStreamCreate");
   return stream;
 }
 
@@ -245,7 +246,10 @@ std::unique_ptr<DeviceGraph> CudaDevice::end_capture() {
                 static_cast<int>(code));
   }
   cudaGraphExec_t exec = nullptr;
-  const cudaError_t made = cudaGraphInstantiate(&exec, graph, 0);
+  // Else all of a graph has the priority of the stream that it is launched into.
+  unsigned long long flags = 0;
+  if (comm_.has_used_background()) flags = cudaGraphInstantiateFlagUseNodePriority;
+  const cudaError_t made = cudaGraphInstantiate(&exec, graph, flags);
   static_cast<void>(cudaGraphDestroy(graph));
   check_cuda(made, "cudaGraphInstantiate");
   return std::make_unique<CudaGraph>(exec, graphs_, pool_, std::exchange(held_, {}));
@@ -310,6 +314,7 @@ void CudaDevice::abandon() noexcept {
   // Kernels that wait for a peer end with the communicator; what is behind them on the stream is of no interest.
   if (comm_.is_pending()) comm_.abort();
   static_cast<void>(cudaStreamSynchronize(stream_));
+  comm_.abandon_background();
   staging_.abandon();
   if (!is_lost()) static_cast<void>(cudaGetLastError());
 }

@@ -170,9 +170,11 @@ bool NcclComm::goes_through_peers(std::size_t bytes) {
 
 // ---- operations -----------------------------------------------------------------------------------------------
 
-/// What every rank has to do alike, as a hash; where ranks differ NCCL would wait for ever.
+/// What every rank has to do alike, as a hash; where ranks differ NCCL would wait for ever. Just before it is put on the
+/// stream.
 void NcclComm::note(CollectiveKind kind, std::size_t elements, DType dtype, Reduction reduction, int root,
-                    std::uint64_t division) noexcept {
+                    std::uint64_t division) {
+  if (!background_.is(stream_)) background_.join(stream_);
   enter_command();
   const std::uint64_t words[] = {static_cast<std::uint64_t>(kind),  elements,
                                  static_cast<std::uint64_t>(dtype), static_cast<std::uint64_t>(reduction),
@@ -186,19 +188,54 @@ void NcclComm::note(CollectiveKind kind, std::size_t elements, DType dtype, Redu
 }
 
 void NcclComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight) {
+  all_reduce(values, elements, dtype, reduction, weight, kernels::Breadth::all, 0);
+}
+
+void NcclComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight,
+                          kernels::Breadth breadth, std::uint64_t division) {
   const ncclDataType_t type = checked_nccl_type("all_reduce", dtype, reduction);
   // Set up first: what is noted is pending, and will be called off if a peer fails.
   const bool through_peers = elements != 0 && goes_through_peers(elements * size_of(dtype));
   if (elements != 0 && !through_peers) ensure();
-  note(CollectiveKind::all_reduce, elements, dtype, reduction, 0);
+  note(CollectiveKind::all_reduce, elements, dtype, reduction, 0, division);
   if (elements == 0) return;
   const bool averages = reduction == Reduction::avg;
   if (through_peers) {
-    return peers_.all_reduce(dtype, reduction, values, elements, averages ? share_of_rows(weight) : 1, stream_);
+    return peers_.all_reduce({dtype, reduction, values, elements, averages ? share_of_rows(weight) : 1, breadth},
+                             stream_);
   }
   if (averages) return average(values, elements, dtype, weight);
   check(ncclAllReduce(values, values, elements, type, nccl_op(reduction), comm_, stream_), "ncclAllReduce");
 }
+
+// ---- in the background ----------------------------------------------------------------------------------------
+
+/// While it lives, collectives go to the background, where they come after what the worker's stream has so far. Those on
+/// the worker's stream come after what is in the background (see note): one after the other they all come, in the order in
+/// which the host called them. So ranks that call them in the same order cannot wait for each other in two, and what a
+/// communicator or the peers' memory holds for one operation is never wanted by two.
+class NcclComm::InBackground {
+ public:
+  explicit InBackground(NcclComm& comm) : comm_(comm), worker_stream_(comm.stream_) {
+    comm.stream_ = comm.background_.fork(worker_stream_);
+  }
+  ~InBackground() { comm_.stream_ = worker_stream_; }
+  InBackground(const InBackground&) = delete;
+  InBackground& operator=(const InBackground&) = delete;
+
+ private:
+  NcclComm& comm_;
+  cudaStream_t worker_stream_;
+};
+
+void NcclComm::start_average(void* values, std::size_t elements, DType dtype, std::int64_t weight, std::size_t first) {
+  const InBackground scope(*this);
+  // Multiprocessors are what the work beside it wants; beside the last part there is none.
+  const auto breadth = first == 0 ? kernels::Breadth::all : kernels::Breadth::few;
+  all_reduce(values, elements, dtype, Reduction::avg, weight, breadth, first + 1);
+}
+
+// ---- averages -------------------------------------------------------------------------------------------------
 
 double NcclComm::share_of_rows(std::int64_t weight) const noexcept {
   return static_cast<double>(weight) / static_cast<double>(std::max<std::int64_t>(all_rows, 1));

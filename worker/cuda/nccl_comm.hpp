@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "worker/collectives.hpp"
+#include "worker/cuda/background_stream.hpp"
 #include "worker/cuda/peer_memory.hpp"
 
 namespace syncrun::detail {
@@ -76,6 +77,9 @@ class NcclComm final : public CommCore {
   void scatter(const void* all, void* part, const Division& division, int root) override;
   void exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) override;
   void all_reduce_value(void* value, DType dtype, Reduction reduction, std::int64_t weight) override;
+  bool has_background() const noexcept override { return true; }
+  void start_average(void* values, std::size_t elements, DType dtype, std::int64_t weight, std::size_t first) override;
+  void join_started() override { background_.join(stream_); }
   void begin_group() override;
   void end_group() override;
   void drop_group() noexcept override;
@@ -93,6 +97,10 @@ class NcclComm final : public CommCore {
   void note_finished() noexcept { is_pending_ = false; }
   /// Ends collectives that peers do not come to any more.
   void abort() noexcept;
+  /// After that: returns when nothing is left beside the worker's stream.
+  void abandon_background() noexcept { background_.abandon(); }
+  /// Whether there has been anything beside the worker's stream.
+  bool has_used_background() const noexcept { return background_.is_made(); }
 
  private:
   /// While this rank waits for its peers on the host, to set something up: those that wait for it on the device, in a
@@ -107,6 +115,8 @@ class NcclComm final : public CommCore {
    private:
     NcclComm& comm_;
   };
+  class InBackground;
+
   static constexpr std::uint64_t kIsSettingUp = 3;  // of a Standing, beside Wait
   void meet_to_set_up(std::uint64_t purpose);
   void drop_stale() noexcept;
@@ -124,8 +134,11 @@ class NcclComm final : public CommCore {
   bool disagrees(const Standing& peer, std::uint64_t its_plan);
   void check(ncclResult_t code, const char* what);
   void note(CollectiveKind kind, std::size_t elements, DType dtype, Reduction reduction, int root,
-            std::uint64_t division = 0) noexcept;
-  void note_moves(CollectiveKind kind, const Division& division, int root) noexcept;
+            std::uint64_t division = 0);
+  void note_moves(CollectiveKind kind, const Division& division, int root);
+  /// An all_reduce, on as many multiprocessors as it wants, or on few. `division`: what else ranks agree on.
+  void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight,
+                  kernels::Breadth breadth, std::uint64_t division);
   void copy_own(void* to, const void* from, std::size_t bytes);
   void meet_before_first(CollectiveKind kind, const Division& division, int root);
 
@@ -133,7 +146,8 @@ class NcclComm final : public CommCore {
   CpuComm& host_;
   std::function<void()> check_interrupted_;
   std::function<void()> before_abort_;
-  cudaStream_t stream_ = nullptr;
+  cudaStream_t stream_ = nullptr;  // that collectives go to: the worker's, or the background's
+  BackgroundStream background_;
   PeerMemory peers_;
   std::uint64_t replacements_;  // of workers, that peers_ knows of
   ncclComm_t comm_ = nullptr;

@@ -81,7 +81,7 @@ void NcclComm::reduce_scatter(void* values, void* part, const Division& division
 
 // ---- moves ----------------------------------------------------------------------------------------------------
 
-void NcclComm::note_moves(CollectiveKind kind, const Division& division, int root) noexcept {
+void NcclComm::note_moves(CollectiveKind kind, const Division& division, int root) {
   note(kind, division.all_bytes(), DType::uint8, Reduction::gather, root, division.fingerprint());
 }
 

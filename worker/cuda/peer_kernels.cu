@@ -12,7 +12,8 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kMostBlocks = 128;
-constexpr int kSteps = 2;  // times that the ranks wait for each other in reduce_shares
+constexpr int kFewBlocks = 16;  // enough to fill NVLink, about as many as NCCL takes
+constexpr int kSteps = 2;       // times that the ranks wait for each other in reduce_shares
 constexpr std::size_t kLineDataBytes = 8;
 
 /// One value of 8 bytes on its way, each half with the number of the operation it belongs to. A GPU writes 16 bytes at
@@ -364,20 +365,22 @@ Own<T, Pack<T, kBytes>> own_values(void* values, std::size_t elements, double fa
 }
 
 /// The same on every rank, as blocks meet blocks.
-int blocks_for(std::size_t packs) {
-  return static_cast<int>(std::clamp<std::size_t>((packs + kThreads - 1) / kThreads, 1, kMostBlocks));
+int blocks_for(std::size_t packs, Breadth breadth) {
+  const int most = breadth == Breadth::few ? kFewBlocks : kMostBlocks;
+  return static_cast<int>(std::clamp<std::size_t>((packs + kThreads - 1) / kThreads, 1, most));
 }
 
 template <class T, bool kSums>
-void launch(const Peers& peers, Reduction reduction, void* values, std::size_t elements, double factor,
-            cudaStream_t stream) {
-  const std::size_t bytes = elements * sizeof(T);
+void launch(const Peers& peers, const PeerReduction& what, cudaStream_t stream) {
+  const std::size_t bytes = what.elements * sizeof(T);
   if (bytes <= most_line_bytes(peers.size)) {
-    reduce_by_lines<T, kSums><<<blocks_for((bytes + kLineDataBytes - 1) / kLineDataBytes), kThreads, 0, stream>>>(
-        peers, reduction, own_values<kLineDataBytes, T>(values, elements, factor));
+    const int blocks = blocks_for((bytes + kLineDataBytes - 1) / kLineDataBytes, what.breadth);
+    reduce_by_lines<T, kSums><<<blocks, kThreads, 0, stream>>>(
+        peers, what.reduction, own_values<kLineDataBytes, T>(what.values, what.elements, what.factor));
   } else {
-    reduce_shares<T, kSums><<<blocks_for(bytes / 16 / static_cast<std::size_t>(peers.size)), kThreads, 0, stream>>>(
-        peers, reduction, own_values<16, T>(values, elements, factor));
+    const int blocks = blocks_for(bytes / 16 / static_cast<std::size_t>(peers.size), what.breadth);
+    reduce_shares<T, kSums><<<blocks, kThreads, 0, stream>>>(
+        peers, what.reduction, own_values<16, T>(what.values, what.elements, what.factor));
   }
 }
 
@@ -401,13 +404,12 @@ void load_peer_kernels() {
   }
 }
 
-void peer_all_reduce(const Peers& peers, DType dtype, Reduction reduction, void* values, std::size_t elements,
-                     double factor, cudaStream_t stream) {
-  if (elements == 0) return;
-  const bool sums = reduction == Reduction::sum || reduction == Reduction::avg;
-  with_type(dtype, [&]<class T>(T*) {
-    if (sums) launch<T, true>(peers, reduction, values, elements, factor, stream);
-    else launch<T, false>(peers, reduction, values, elements, factor, stream);
+void peer_all_reduce(const Peers& peers, const PeerReduction& what, cudaStream_t stream) {
+  if (what.elements == 0) return;
+  const bool sums = what.reduction == Reduction::sum || what.reduction == Reduction::avg;
+  with_type(what.dtype, [&]<class T>(T*) {
+    if (sums) launch<T, true>(peers, what, stream);
+    else launch<T, false>(peers, what, stream);
   });
   check_cuda(cudaGetLastError(), "an all_reduce");
 }

@@ -42,9 +42,22 @@ constexpr bool peers_are_faster(std::size_t bytes, int ranks) noexcept {
 /// Brings them to the device now: CUDA may wait for the device when it loads one at its first launch.
 void load_peer_kernels();
 
-/// In place, in rank order: the same bits on every rank. `factor`: what this rank's values are multiplied by before (avg;
-/// rounded to the type of the elements), 1 elsewhere; 0 counts them as zero, whatever they are. Up to kMostShareBytes.
-void peer_all_reduce(const Peers& peers, DType dtype, Reduction reduction, void* values, std::size_t elements,
-                     double factor, cudaStream_t stream);
+/// How many multiprocessors an all_reduce may take: all, or few, where there is other work for them.
+enum class Breadth : bool { all, few };
+
+/// What is reduced, up to kMostShareBytes, and how: the same on every rank but for values and factor.
+struct PeerReduction {
+  DType dtype;
+  Reduction reduction;
+  void* values;
+  std::size_t elements;
+  double
+      factor;  // for avg what this rank's values are multiplied by before, rounded to their type; 1 elsewhere; 0 counts
+               // them as zero, whatever they are
+  Breadth breadth;
+};
+
+/// In place, in rank order: the same bits on every rank.
+void peer_all_reduce(const Peers& peers, const PeerReduction& what, cudaStream_t stream);
 
 }  // namespace syncrun::detail::kernels

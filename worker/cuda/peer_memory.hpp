@@ -35,10 +35,9 @@ class PeerMemory {
   void give_up_memory() noexcept { close(); }
   bool is_connected() const noexcept { return state_ == State::connected; }
   bool is_out_of_reach() const noexcept { return state_ == State::out_of_reach; }
-  /// See kernels::peer_all_reduce. Connected; up to kernels::kMostShareBytes.
-  void all_reduce(DType dtype, Reduction reduction, void* values, std::size_t elements, double factor,
-                  cudaStream_t stream) const {
-    kernels::peer_all_reduce(peers_, dtype, reduction, values, elements, factor, stream);
+  /// See kernels::peer_all_reduce. Connected; one at a time, in the same order on every rank.
+  void all_reduce(const kernels::PeerReduction& what, cudaStream_t stream) const {
+    kernels::peer_all_reduce(peers_, what, stream);
   }
   /// One of them is another process now: all are to connect anew. Not while connected.
   void forget_peers() noexcept;

@@ -15,6 +15,7 @@
 
 #include "syncrun/array.hpp"
 #include "syncrun/cuda_worker.hpp"
+#include "syncrun/gradient_ready.hpp"
 #include "syncrun/options.hpp"
 #include "syncrun/output.hpp"
 #include "syncrun/worker.hpp"
@@ -71,6 +72,9 @@ struct SliceRows {
   bool is_last;
 };
 
+/// When a gradient is averaged: after the body, or in buckets as they are ready.
+enum class GradientAverage : bool { whole, in_buckets };
+
 class WorkerCall;
 using Thunk = void (*)(WorkerCall& call, const BodyPointer& body);
 
@@ -86,6 +90,7 @@ struct Body {
   Thunk thunk = nullptr;
   BodyPointer pointer{};
   bool is_replayable = false;
+  std::size_t bucket_bytes = 0;  // of a train step
 };
 
 /// A signature at run time; the spans are static.
@@ -212,6 +217,7 @@ class WorkerCall {
   CpuWorker& cpu_worker();
   CudaWorker& cuda_worker();
   Comm& comm();
+  GradientReady& gradient_ready();
 
   /// All parameters of the current slice are bound.
   void begin_body();
@@ -227,6 +233,10 @@ class WorkerCall {
   void add_slice(DType dtype, void* into, const void* value, std::size_t elements);
   /// From here on Comm::avg counts each rank by its rows of all slices.
   void average_over_slices();
+  /// Around the body of a slice that has a GradientReady&. end_gradient is called by all ranks: true if the gradient is
+  /// averaged over them.
+  void begin_gradient(DType dtype, void* gradient, std::size_t elements, GradientAverage average);
+  bool end_gradient();
   WorkerCore& core() noexcept { return *core_; }
 
   /// The current slice of a replayable function, once its arguments are bound: `run` calls the body and hands over its

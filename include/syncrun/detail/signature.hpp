@@ -82,9 +82,11 @@ struct Parameter {
 };
 
 template <class P>
-  requires std::same_as<P, CpuWorker> || std::same_as<P, CudaWorker> || std::same_as<P, Comm>
+  requires std::same_as<P, CpuWorker> || std::same_as<P, CudaWorker> || std::same_as<P, Comm> ||
+           std::same_as<P, GradientReady>
 struct Parameter<P> {
-  static_assert(sizeof(P) == 0, "take the worker, and the communicator, by reference: CpuWorker&, CudaWorker&, Comm&");
+  static_assert(sizeof(P) == 0,
+                "take the worker, and the communicator, by reference: CpuWorker&, CudaWorker&, Comm&, GradientReady&");
   static constexpr bool is_passed = false;
 };
 
@@ -180,6 +182,12 @@ template <>
 struct Parameter<Comm&> {
   static constexpr bool is_passed = false;
   static Comm& inject(WorkerCall& call) { return call.comm(); }
+};
+
+template <>
+struct Parameter<GradientReady&> {
+  static constexpr bool is_passed = false;
+  static GradientReady& inject(WorkerCall& call) { return call.gradient_ready(); }
 };
 
 // ---- a whole signature ----------------------------------------------------------------------------------------
@@ -329,6 +337,7 @@ struct Signature {
                 "struct of up to twelve of them");
   using Passed = typename PassedOnly<TypeList<>, P...>::type;
   static constexpr bool kHasComm = (std::same_as<P, Comm&> || ...);
+  static constexpr bool kTellsOfGradient = (std::same_as<P, GradientReady&> || ...);
   static constexpr auto kArguments = argument_types(Passed{});
   static constexpr auto kOutputs = output_types<R>();
   static constexpr auto kValueTypes = value_types(Passed{});
@@ -531,15 +540,25 @@ auto as_pointer(F f) {
   }
 }
 
+/// Of an ordinary function, not of a train step's body.
+template <class Traits>
+consteval void check_body() {
+  static_assert(!Traits::Sig::kTellsOfGradient,
+                "GradientReady& is a parameter of the body of a train step: give this one to "
+                "train_step<Rule>(session, body, params), or leave the parameter out");
+}
+
 template <class Pointer>
 Body make_body(Pointer pointer) noexcept {
   using Traits = BodyTraits<Pointer>;
+  check_body<Traits>();
   return {Traits::kDevice, &Traits::run, to_body_pointer(pointer)};
 }
 
 template <class F>
 Body make_body(const Replayable<F>& replayable) noexcept {
   using Traits = BodyTraits<F>;
+  check_body<Traits>();
   return {Traits::kDevice, &Traits::replay, to_body_pointer(replayable.body), true};
 }
 

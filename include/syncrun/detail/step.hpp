@@ -59,6 +59,7 @@ struct StepOf {
     using T = typename StepVectors<P...>::T;
     using Vector = Local<T, 1>;
     static constexpr std::size_t kCount = sizeof...(P);
+    static constexpr bool kTellsOfGradient = (std::same_as<P, GradientReady&> || ...);
 
     /// The body's own parameters, the state vectors, room for the gradient of one slice, and the rule.
     template <std::size_t... I>
@@ -75,6 +76,10 @@ struct StepOf {
       const Vector& slice_gradient = std::get<kCount + kStates + 1>(all);
       const Vector& target = rows.before == 0 ? gradient : slice_gradient;
       // As any function, a body without a Comm& is not run where there are no rows; the rest is.
+      if constexpr (kTellsOfGradient) {
+        constexpr auto kAverage = kForm == StepForm::replicated ? GradientAverage::in_buckets : GradientAverage::whole;
+        call.begin_gradient(dtype_of<T>, target.data(), length_of(target), kAverage);
+      }
       const bool is_run = rows.count != 0 || (std::same_as<P, Comm&> || ...);
       const auto run_body = [&]<std::size_t... I>(std::index_sequence<I...>) -> R {
         return body(std::get<I + 1>(all)..., target);
@@ -90,6 +95,12 @@ struct StepOf {
     }
 
    private:
+    /// Averages what is left, if there are buckets.
+    static bool is_averaged([[maybe_unused]] WorkerCall& call) {
+      if constexpr (kTellsOfGradient) return call.end_gradient();
+      else return false;
+    }
+
     template <StepForm kForm, BodyDevice kDevice, class All, std::size_t... I>
     static void end_slice(WorkerCall& call, const SliceRows& rows, const All& all, std::index_sequence<I...>) {
       Comm& comm = std::get<0>(all);
@@ -104,7 +115,7 @@ struct StepOf {
 
       call.average_over_slices();
       if constexpr (kForm == StepForm::replicated) {
-        comm.avg(gradient);
+        if (!is_averaged(call)) comm.avg(gradient);
         update_on(call.core(), rule, kPlace, params, gradient, std::get<kCount + 1 + I>(all)...);
       } else {
         const Share own = comm.share(params.size());
@@ -169,9 +180,11 @@ Body make_step_body(const Replayable<Pointer>& replayable) noexcept {
   return {Thunk::kDevice, &Thunk::replay, to_body_pointer(replayable.body)};
 }
 template <UpdateRule Rule, class Pointer>
-Body make_step_body(const Pointer& pointer, StepForm form) noexcept {
-  return form == StepForm::sharded ? make_step_body<Rule, StepForm::sharded>(pointer)
-                                   : make_step_body<Rule, StepForm::replicated>(pointer);
+Body make_step_body(const Pointer& pointer, StepForm form, std::size_t bucket_bytes) noexcept {
+  Body body = form == StepForm::sharded ? make_step_body<Rule, StepForm::sharded>(pointer)
+                                        : make_step_body<Rule, StepForm::replicated>(pointer);
+  body.bucket_bytes = bucket_bytes;
+  return body;
 }
 
 }  // namespace detail

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <barrier>
 #include <cmath>
 #include <limits>
@@ -90,9 +91,9 @@ struct Trained {
             .key = nullptr,
             .normalised = images.data()};
   }
-  CudaOutcome put_step(const SumOverRanks& sum = kAlone) {
+  CudaOutcome put_step(const SumOverRanks& sum = kAlone, const ReadyFrom& ready = {}) {
     return network.loss_and_gradient(queue.handles(), batch(), params.data(), statistics.data(),
-                                     {.label_smoothing = testing::kReferenceSmoothing}, sum, gradient.data());
+                                     {.label_smoothing = testing::kReferenceSmoothing}, sum, gradient.data(), ready);
   }
   /// The running statistics are what sums are centred on: to the bit, a step depends on them.
   void forget_statistics() { statistics.write(testing::reference_statistics(architecture)); }
@@ -234,6 +235,32 @@ TEST_F(CudaNetworkSteps, AreTheSameBitsAgainAndCaptured) {
     trained.forget_statistics();
     EXPECT_EQ(captured.run(), loss);
     EXPECT_EQ(trained.gradient.read(), gradient);
+  }
+}
+
+TEST_F(CudaNetworkSteps, TellWhatOfTheGradientIsFinal) {
+  for (const CudaMath math : {CudaMath::kFloat32, CudaMath::kBfloat16}) {
+    Trained trained(reference_, math);
+    trained.step();
+    const std::vector<float> whole = trained.gradient.read();
+    trained.gradient.write(std::vector<float>(whole.size(), 99));
+    trained.forget_statistics();
+    std::size_t told = whole.size();
+    std::size_t times = 0;
+    const auto ready = [&](std::size_t first) {
+      ASSERT_LT(first, told);
+      const std::vector<float> now = trained.gradient.read();
+      const auto at = [](const std::vector<float>& values, std::size_t place) {
+        return values.begin() + static_cast<std::ptrdiff_t>(place);
+      };
+      EXPECT_TRUE(std::equal(at(now, first), at(now, told), at(whole, first))) << "from " << first << " to " << told;
+      told = first;
+      ++times;
+    };
+    static_cast<void>(trained.put_step(kAlone, ready));
+    EXPECT_EQ(times, trained.architecture.blocks.size() + 1);
+    EXPECT_EQ(told, trained.architecture.units[1].weights_offset);
+    EXPECT_EQ(trained.gradient.read(), whole);
   }
 }
 

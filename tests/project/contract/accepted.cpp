@@ -47,6 +47,13 @@ sr::Avg<double> gradient_on_gpu(sr::CudaWorker&, sr::Scattered<const float, 2>, 
                                 sr::Local<float, 1> gradient) {
   return sr::Avg<double>::in_device_memory(reinterpret_cast<const double*>(gradient.data()));
 }
+sr::Avg<double> gradient_in_parts(sr::Comm&, sr::GradientReady& ready, sr::Scattered<const float, 2>,
+                                  sr::Local<float, 1> params, sr::Local<float, 1> gradient) {
+  ready.from(gradient.size());
+  gradient[0] = params[0];
+  ready.from(0);
+  return 0;
+}
 void update_by_hand(sr::CpuWorker& worker, sr::Adam adam, sr::Local<float, 1> params, sr::Local<float, 1> gradient) {
   std::vector<float> m(gradient.span().size());
   std::vector<float> v(gradient.span().size());
@@ -85,6 +92,9 @@ void program(sr::Session& session) {
   auto sharded = sr::train_step<sr::Sgd>(session, gradient_of, session.shared<float, 1>(),
                                          {.form = sr::StepForm::sharded, .name = "sharded"});
   sharded(x, {});
+  auto in_parts = sr::train_step<sr::Adam>(session, gradient_in_parts, sr::replayable(gradient_on_gpu),
+                                           session.shared<float, 1>(), {.bucket_bytes = 1 << 20});
+  in_parts(x, {});
   session.function(configure)(Settings{{1, 2, 3, 4}, 5}, 6, 7);
   session.function(stats)(x);
   session.function(one_field)(x);

@@ -46,6 +46,10 @@ void fill(std::string_view text) { static_cast<void>(text); }
 void fill(sr::CpuWorker) {}
 #elif defined(WORKER_BY_CONST_REFERENCE)
 void fill(const sr::CpuWorker&) {}
+#elif defined(GRADIENT_READY_OF_NO_STEP)
+void fill(sr::GradientReady& ready, sr::Local<float, 1>) { ready.from(0); }
+#elif defined(GRADIENT_READY_BY_VALUE)
+void fill(sr::GradientReady) {}
 #elif defined(WRITABLE_INPUT)
 void fill(sr::Scattered<float, 2> x) { x(0, 0) = 0; }
 #elif defined(STEP_WITHOUT_GRADIENT)
@@ -128,7 +132,8 @@ int main(int argc, char** argv) {
     session.function(fill);
 #elif defined(POINTER_PARAMETER) || defined(REFERENCE_PARAMETER) || defined(PARAMETER_THAT_OWNS_MEMORY) || \
     defined(SPAN_PARAMETER) || defined(STRING_VIEW_PARAMETER) || defined(WORKER_BY_VALUE) ||               \
-    defined(WORKER_BY_CONST_REFERENCE) || defined(WRITABLE_INPUT)
+    defined(WORKER_BY_CONST_REFERENCE) || defined(WRITABLE_INPUT) || defined(GRADIENT_READY_BY_VALUE) ||   \
+    defined(GRADIENT_READY_OF_NO_STEP)
     session.function(fill);
 #elif defined(PRODUCER_OF_SOMETHING_ELSE)
     session.producers(1, build, {{8, 3}});

@@ -1,0 +1,141 @@
+// What a body says of its gradient while it computes it (GradientReady): a statement of fact, which changes nothing of
+// what a train step is. Against the same steps computed here, serially. The buckets themselves: tests/worker, tests/gpu.
+
+#include <random>
+#include <stdexcept>
+
+#include "tests/support/least_squares.hpp"
+#include "tests/support/on_workers.hpp"
+
+namespace {
+
+using least_squares::problem;
+using least_squares::Serial;
+
+class GradientReady : public OnWorkers {};
+INSTANTIATE_ON_WORKERS(GradientReady, 1, 2, 3, 5);
+
+using Rows = sr::Scattered<const double, 2>;
+using Targets = sr::Scattered<const double, 1>;
+using Vector = sr::Local<double, 1>;
+
+/// Least squares, the gradient from its end to its beginning: `say(first)` after each element.
+template <class Say>
+double gradient_from_the_end(const Rows& x, const Targets& y, const Vector& params, const Vector& gradient, Say&& say) {
+  const auto rows = static_cast<double>(x.rows());
+  std::vector<double> errors;
+  double loss = 0;
+  for (std::int64_t row = 0; row < x.rows(); ++row) {
+    double error = -y[row];
+    for (std::int64_t i = 0; i < params.size(); ++i) error += x(row, i) * params[i];
+    errors.push_back(error);
+    loss += error * error / rows;
+  }
+  for (std::int64_t i = params.size(); i-- > 0;) {
+    gradient[i] = 0;
+    for (std::int64_t row = 0; row < x.rows(); ++row)
+      gradient[i] += 2 * errors[static_cast<std::size_t>(row)] * x(row, i) / rows;
+    say(i);
+  }
+  return loss;
+}
+
+sr::Avg<double> says_nothing(sr::GradientReady&, Rows x, Targets y, Vector params, Vector gradient) {
+  return gradient_from_the_end(x, y, params, gradient, [](std::int64_t) {});
+}
+sr::Avg<double> says_each(sr::CpuWorker&, sr::GradientReady& ready, Rows x, Targets y, Vector params, Vector gradient) {
+  return gradient_from_the_end(x, y, params, gradient, [&](std::int64_t first) { ready.from(first); });
+}
+sr::Avg<double> says_half(Rows x, Targets y, sr::GradientReady& ready, Vector params, Vector gradient) {
+  return gradient_from_the_end(x, y, params, gradient, [&](std::int64_t first) {
+    if (first == params.size() / 2) ready.from(first);
+  });
+}
+/// Also on ranks without rows, which write nothing.
+sr::Avg<double> with_peers(sr::Comm& comm, sr::GradientReady& ready, Rows x, Targets y, Vector params,
+                           Vector gradient) {
+  if (comm.all_reduce(1, sr::Reduction::sum) != comm.world_size()) throw std::runtime_error("another sum");
+  const auto say = [&](std::int64_t first) { ready.from(first); };
+  if (x.rows() != 0) return gradient_from_the_end(x, y, params, gradient, say);
+  ready.from(0);
+  return 0.0;
+}
+
+/// On batches of few rows and many, in any number of slices.
+template <class Body>
+void follow(sr::Session& session, Body body, const sr::TrainStepOptions& options) {
+  std::mt19937 random(5);
+  for (const std::int64_t columns : {std::int64_t{1}, std::int64_t{3}, std::int64_t{500}}) {
+    constexpr std::int64_t kRows = 20;
+    Serial serial = problem(kRows, columns, 3);
+    const auto x = session.data(serial.x, sr::Shape{kRows, columns});
+    const auto y = session.data(serial.y);
+    auto weights = session.shared<double, 1>("weights");
+    weights.broadcast(serial.params);
+    auto step = sr::train_step<sr::Adam>(session, body, weights, options);
+    for (const std::size_t rows : {20, 7, 1, 2}) {
+      std::vector<std::int64_t> batch(rows);
+      for (auto& row : batch) row = static_cast<std::int64_t>(random() % kRows);
+      const sr::Adam adam{.learning_rate = 0.02};
+      const std::int64_t slices = rows == 7 ? 3 : 1;
+      EXPECT_NEAR(step(x, y, adam, {.batch = batch, .slices = slices}), serial.take(batch, adam), 1e-10);
+    }
+    const auto first = weights.get(0).to_vector();
+    for (std::size_t i = 0; i < first.size(); ++i) EXPECT_NEAR(first[i], serial.params[i], 1e-12);
+    for (int rank = 1; rank < session.world_size(); ++rank) EXPECT_EQ(weights.get(rank).to_vector(), first);
+  }
+}
+
+TEST_P(GradientReady, ChangesNothingOfAStep) {
+  for (const sr::StepForm form : {sr::StepForm::replicated, sr::StepForm::sharded}) {
+    for (const std::size_t bucket_bytes : {0, 256, 1 << 20}) {
+      const sr::TrainStepOptions options{.form = form, .bucket_bytes = bucket_bytes};
+      follow(session(), says_nothing, options);
+      follow(session(), says_each, options);
+      follow(session(), says_half, options);
+      follow(session(), with_peers, options);
+    }
+  }
+}
+
+/// Says what is not so: that more is final than it has said before to be.
+void lies(sr::GradientReady& ready, sr::Scattered<const double, 1>, Vector, Vector gradient) {
+  std::fill(gradient.begin(), gradient.end(), 1.0);
+  ready.from(2);
+  ready.from(3);
+}
+void says_too_much(sr::GradientReady& ready, sr::Scattered<const double, 1>, Vector, Vector gradient) {
+  ready.from(gradient.size() + 1);
+}
+
+TEST_P(GradientReady, IsRefusedWhereItCannotBe) {
+  auto weights = session().shared<double, 1>("weights");
+  weights.broadcast(std::vector<double>(6, 1.0));
+  const auto x = session().data(counting<double>(8));
+  auto lying = sr::train_step<sr::Sgd>(session(), lies, weights);
+  EXPECT_ERROR(lying(x, {}), sr::ErrorKind::function, "it was said to be final from 2 on, and now from 3");
+  auto too_much = sr::train_step<sr::Sgd>(session(), says_too_much, weights);
+  EXPECT_ERROR(too_much(x, {}), sr::ErrorKind::function, "first is from 0 to the gradient's 6 elements, got 7");
+  EXPECT_EQ(weights.get(0).to_vector(), std::vector<double>(6, 1.0));
+}
+
+class Model {
+ public:
+  void step(sr::GradientReady& ready, sr::Scattered<const double, 1> x, Vector, Vector gradient) const {
+    gradient[1] = 2;
+    ready.from(1);
+    gradient[0] = x[0];
+    ready.from(0);
+  }
+};
+
+TEST_P(GradientReady, IsAParameterOfMethodsToo) {
+  const auto model = session().replicate<Model>();
+  auto weights = session().shared<double, 1>("weights");
+  weights.broadcast(std::vector<double>{0, 0});
+  auto step = sr::train_step<sr::Sgd>(session(), &Model::step, model, weights, {.bucket_bytes = 8});
+  step(session().data(std::vector<double>(9, 1.0)), {.learning_rate = 1});
+  EXPECT_EQ(weights.get(world_size() - 1).to_vector(), (std::vector<double>{-1, -2}));
+}
+
+}  // namespace
