@@ -197,7 +197,7 @@ std::size_t CudaNetwork::place_training(std::size_t rows, std::byte* base) {
 
 /// Arrays for gradients, the same for neighbouring blocks that want equally large ones. When such a group's turn comes, the
 /// activations of the blocks behind it are done with: the arrays lie over those that are next to it, up to where those of
-/// the next group begin, or, where there is not so much room, behind all activations. What arrives from the next group lies
+/// the next group begin, and behind all activations for what does not fit there. What arrives from the next group lies
 /// over activations that are still further behind, so that nothing is in two places at once. Gives what is used behind the
 /// activations.
 std::size_t CudaNetwork::place_gradients(std::size_t rows, std::byte* base, const std::vector<std::size_t>& begins) {
@@ -214,12 +214,10 @@ std::size_t CudaNetwork::place_gradients(std::size_t rows, std::byte* base, cons
     elements = wanted;
     const std::size_t first_free = begins[block + 1];
     Carver over(base == nullptr ? nullptr : base + first_free);
-    GradientArrays arrays{};
-    for (void*& array : arrays) array = over.take(elements * bytes);
-    if (over.used() > next_end - first_free) {
-      for (void*& array : arrays) array = behind.take(elements * bytes);
+    for (void*& array : gradients_[block]) {
+      const bool fits = over.used() + elements * bytes <= next_end - first_free;
+      array = (fits ? over : behind).take(elements * bytes);
     }
-    gradients_[block] = arrays;
     next_end = first_free;
   }
   tuning_ = {gradients_.front()[0], gradients_.front()[1]};
