@@ -305,6 +305,7 @@ void CudaDevice::finish(NcclComm::Wait wait) {
   const cudaError_t refused = cudaGetLastError();  // a launch that was refused says so nowhere else
   if (refused != cudaErrorNotReady) check_cuda(refused, "what was put on the stream");
   staging_.flush(stream_);
+  comm_.join_started();
   comm_.note_waiting(wait);
   await_stream();
   comm_.note_finished();

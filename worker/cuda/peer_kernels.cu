@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kMostBlocks = 128;
-constexpr int kFewBlocks = 16;  // enough to fill NVLink, about as many as NCCL takes
+constexpr int kFewBlocks = 16;  // about as many as NCCL takes
 constexpr int kSteps = 2;       // times that the ranks wait for each other in reduce_shares
 constexpr std::size_t kLineDataBytes = 8;
 

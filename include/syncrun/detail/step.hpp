@@ -75,11 +75,11 @@ struct StepOf {
       const Vector& gradient = std::get<kCount>(all);
       const Vector& slice_gradient = std::get<kCount + kStates + 1>(all);
       const Vector& target = rows.before == 0 ? gradient : slice_gradient;
-      // As any function, a body without a Comm& is not run where there are no rows; the rest is.
       if constexpr (kTellsOfGradient) {
         constexpr auto kAverage = kForm == StepForm::replicated ? GradientAverage::in_buckets : GradientAverage::whole;
         call.begin_gradient(dtype_of<T>, target.data(), length_of(target), kAverage);
       }
+      // As any function, a body without a Comm& is not run where there are no rows; the rest is.
       const bool is_run = rows.count != 0 || (std::same_as<P, Comm&> || ...);
       const auto run_body = [&]<std::size_t... I>(std::index_sequence<I...>) -> R {
         return body(std::get<I + 1>(all)..., target);
