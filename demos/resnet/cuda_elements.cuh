@@ -14,8 +14,8 @@
 
 namespace resnet::cuda {
 
-inline constexpr int kVector = 8;                // channels
-inline constexpr int kThreads = 256;             // of a block
+inline constexpr int kVector = 8;                 // channels
+inline constexpr int kThreads = 256;              // of a block
 inline constexpr std::size_t kMostBlocks = 2112;  // sixteen for each of 132 multiprocessors
 
 struct Vector {

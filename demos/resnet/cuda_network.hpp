@@ -124,9 +124,7 @@ class CudaNetwork {
   cuda::NormShape norm_shape(const Pass& pass, std::size_t unit) const;
   cuda::PoolShape pool_shape(const Pass& pass) const;
   cuda::NormSide side_of(const Pass& pass, std::size_t unit, void* gradient) const;
-  static cuda::Ranks ranks_of(const Pass& pass) {
-    return pass.synchronises() ? cuda::Ranks::kAll : cuda::Ranks::kOwn;
-  }
+  static cuda::Ranks ranks_of(const Pass& pass) { return pass.synchronises() ? cuda::Ranks::kAll : cuda::Ranks::kOwn; }
   void* filter_of(const Pass& pass, std::size_t unit) const;
 
   void convert_filters(const Pass& pass);

@@ -95,8 +95,7 @@ void CudaNetwork::backward_filter(const Pass& pass, std::size_t unit, const void
   }
   units_[unit].backward_filter->run(pass.handles.cudnn, {const_cast<void*>(input), result, gradient, plan_workspace_});
   if (unit > 0) return;
-  cuda::unfold_filter_gradient(math_, of.channels_out, result, pass.gradient + of.weights_offset,
-                               pass.handles.stream);
+  cuda::unfold_filter_gradient(math_, of.channels_out, result, pass.gradient + of.weights_offset, pass.handles.stream);
 }
 
 void CudaNetwork::backward_input(const Pass& pass, std::size_t unit, void* gradient, void* result) {

@@ -115,7 +115,8 @@ CudaNetwork::CudaNetwork(const Architecture& architecture, CudaMath math)
       gradients_(architecture.blocks.size()) {
   const ConvUnit& stem = architecture_.stem();
   if (stem.kernel != cuda::kStemKernel || stem.stride != 2 || stem.channels_in != 3)
-    throw std::invalid_argument("a network on a CUDA device begins with a 7x7 convolution of three channels by steps of 2");
+    throw std::invalid_argument(
+        "a network on a CUDA device begins with a 7x7 convolution of three channels by steps of 2");
   const std::vector<cuda::Chunk> chunks = chunks_of(architecture_, filter_chunks_);
   chunk_count_ = chunks.size();
   std::size_t widest = 0;

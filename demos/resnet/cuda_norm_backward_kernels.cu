@@ -27,16 +27,17 @@ __global__ void __launch_bounds__(kSumThreads, 2)
       const std::size_t at = p * shape.channels + channel;
       return ReluLoad<T>{load_raw(dy + at), load_raw(x + at)};
     };
-    for_own_positions<kPositionsAtOnce<T>>(static_cast<unsigned>(shape.positions), load_at, [&](unsigned, const ReluLoad<T>& loaded) {
-      const Vector gradient = values_of(loaded.gradient);
-      const Vector value = values_of(loaded.x);
+    for_own_positions<kPositionsAtOnce<T>>(
+        static_cast<unsigned>(shape.positions), load_at, [&](unsigned, const ReluLoad<T>& loaded) {
+          const Vector gradient = values_of(loaded.gradient);
+          const Vector value = values_of(loaded.x);
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        const float dz = fmaf(factor.v[i], value.v[i], offset.v[i]) <= 0 ? 0.0F : gradient.v[i];
-        sums[0].v[i] += dz;
-        sums[1].v[i] = fmaf(dz, value.v[i] - mean.v[i], sums[1].v[i]);
-      }
-    });
+          for (int i = 0; i < kVector; ++i) {
+            const float dz = fmaf(factor.v[i], value.v[i], offset.v[i]) <= 0 ? 0.0F : gradient.v[i];
+            sums[0].v[i] += dz;
+            sums[1].v[i] = fmaf(dz, value.v[i] - mean.v[i], sums[1].v[i]);
+          }
+        });
   }
   sum_over_blocks(sums, static_cast<unsigned>(shape.channels), place, [&](unsigned c, const double(&total)[2]) {
     finish_backward(norm, sums_of_ranks, c, shape, total[0], total[1], ranks);
@@ -90,26 +91,26 @@ __global__ void __launch_bounds__(kSumThreads, 2)
       if constexpr (kHasShortcut) loaded.shortcut = load_raw(shortcut.x + at);
       return loaded;
     };
-    for_own_positions<kHasShortcut ? 1 : kPositionsAtOnce<T>>(static_cast<unsigned>(shape.positions), load_at, [&](unsigned p, const Loaded& loaded) {
-      Vector gradient = values_of(loaded.g1);
-      const Vector more = values_of(loaded.g2);
+    for_own_positions<kHasShortcut ? 1 : kPositionsAtOnce<T>>(
+        static_cast<unsigned>(shape.positions), load_at, [&](unsigned p, const Loaded& loaded) {
+          Vector gradient = values_of(loaded.g1);
+          const Vector more = values_of(loaded.g2);
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        gradient.v[i] = (loaded.passes >> i & 1) == 0 ? 0.0F : gradient.v[i] + more.v[i];
-        sums[0].v[i] += gradient.v[i];
-      }
-      store(dz + p * shape.channels + channel, gradient);
-      const Vector value = values_of(loaded.x);
+          for (int i = 0; i < kVector; ++i) {
+            gradient.v[i] = (loaded.passes >> i & 1) == 0 ? 0.0F : gradient.v[i] + more.v[i];
+            sums[0].v[i] += gradient.v[i];
+          }
+          store(dz + p * shape.channels + channel, gradient);
+          const Vector value = values_of(loaded.x);
 #pragma unroll
-      for (int i = 0; i < kVector; ++i)
-        sums[1].v[i] = fmaf(gradient.v[i], value.v[i] - mean.v[i], sums[1].v[i]);
-      if constexpr (kHasShortcut) {
-        const Vector other = values_of(loaded.shortcut);
+          for (int i = 0; i < kVector; ++i) sums[1].v[i] = fmaf(gradient.v[i], value.v[i] - mean.v[i], sums[1].v[i]);
+          if constexpr (kHasShortcut) {
+            const Vector other = values_of(loaded.shortcut);
 #pragma unroll
-        for (int i = 0; i < kVector; ++i)
-          sums[2].v[i] = fmaf(gradient.v[i], other.v[i] - shortcut_mean.v[i], sums[2].v[i]);
-      }
-    });
+            for (int i = 0; i < kVector; ++i)
+              sums[2].v[i] = fmaf(gradient.v[i], other.v[i] - shortcut_mean.v[i], sums[2].v[i]);
+          }
+        });
   }
   sum_over_blocks(sums, static_cast<unsigned>(shape.channels), place, [&](unsigned c, const double(&total)[kSums]) {
     finish_backward(last.norm, last.sums, c, shape, total[0], total[1], ranks);
@@ -153,16 +154,17 @@ __global__ void __launch_bounds__(kThreads)
     const std::size_t at = p * shape.channels + channel;
     return ReluLoad<T>{load_raw(dy + at), load_raw(x + at)};
   };
-  for_own_positions<kPositionsAtOnce<T>>(static_cast<unsigned>(shape.positions), load_at, [&](unsigned p, const ReluLoad<T>& loaded) {
-    Vector gradient = values_of(loaded.gradient);
-    const Vector value = values_of(loaded.x);
+  for_own_positions<kPositionsAtOnce<T>>(
+      static_cast<unsigned>(shape.positions), load_at, [&](unsigned p, const ReluLoad<T>& loaded) {
+        Vector gradient = values_of(loaded.gradient);
+        const Vector value = values_of(loaded.x);
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      const float dz = fmaf(factor.v[i], value.v[i], offset.v[i]) <= 0 ? 0.0F : gradient.v[i];
-      gradient.v[i] = line.at(i, dz, value.v[i]);
-    }
-    store(dx + p * shape.channels + channel, gradient);
-  });
+        for (int i = 0; i < kVector; ++i) {
+          const float dz = fmaf(factor.v[i], value.v[i], offset.v[i]) <= 0 ? 0.0F : gradient.v[i];
+          gradient.v[i] = line.at(i, dz, value.v[i]);
+        }
+        store(dx + p * shape.channels + channel, gradient);
+      });
 }
 
 template <typename T, bool kHasShortcut>
@@ -181,20 +183,23 @@ __global__ void __launch_bounds__(kThreads)
     if constexpr (kHasShortcut) loaded.shortcut = load_raw(shortcut.x + at);
     return loaded;
   };
-  for_own_positions<kPositionsAtOnce<T>>(static_cast<unsigned>(shape.positions), load_at, [&](unsigned p, const Loaded& loaded) {
-    const std::size_t at = p * shape.channels + channel;
-    const Vector gradient = values_of(loaded.g1);
-    Vector value = values_of(loaded.x);
+  for_own_positions<kPositionsAtOnce<T>>(static_cast<unsigned>(shape.positions), load_at,
+                                         [&](unsigned p, const Loaded& loaded) {
+                                           const std::size_t at = p * shape.channels + channel;
+                                           const Vector gradient = values_of(loaded.g1);
+                                           Vector value = values_of(loaded.x);
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) value.v[i] = line.at(i, gradient.v[i], value.v[i]);
-    store(last.dx + at, value);
-    if constexpr (kHasShortcut) {
-      Vector other = values_of(loaded.shortcut);
+                                           for (int i = 0; i < kVector; ++i)
+                                             value.v[i] = line.at(i, gradient.v[i], value.v[i]);
+                                           store(last.dx + at, value);
+                                           if constexpr (kHasShortcut) {
+                                             Vector other = values_of(loaded.shortcut);
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) other.v[i] = shortcut_line.at(i, gradient.v[i], other.v[i]);
-      store(shortcut.dx + at, other);
-    }
-  });
+                                             for (int i = 0; i < kVector; ++i)
+                                               other.v[i] = shortcut_line.at(i, gradient.v[i], other.v[i]);
+                                             store(shortcut.dx + at, other);
+                                           }
+                                         });
 }
 
 }  // namespace

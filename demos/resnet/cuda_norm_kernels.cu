@@ -96,9 +96,8 @@ struct Pair {
 };
 
 template <typename T, Shortcut kShortcut>
-__global__ void __launch_bounds__(kThreads)
-    apply_kernel(NormShape shape, const T* x, NormPlace norm, const T* shortcut, NormPlace shortcut_norm, T* y,
-                 std::uint8_t* passes) {
+__global__ void __launch_bounds__(kThreads) apply_kernel(NormShape shape, const T* x, NormPlace norm, const T* shortcut,
+                                                         NormPlace shortcut_norm, T* y, std::uint8_t* passes) {
   const std::size_t channel = own_channel();
   if (channel >= shape.channels) return;
   const Vector factor = load(norm.factor + channel);
@@ -116,24 +115,25 @@ __global__ void __launch_bounds__(kThreads)
     if constexpr (kShortcut != Shortcut::kNone) pair.second = load_raw(shortcut + at);
     return pair;
   };
-  for_own_positions<kPositionsAtOnce<T>>(static_cast<unsigned>(shape.positions), load_at, [&](unsigned p, const Pair<T>& pair) {
-    const std::size_t at = p * shape.channels + channel;
-    Vector value = values_of(pair.first);
-    const Vector added = values_of(pair.second);
-    unsigned passing = 0;
+  for_own_positions<kPositionsAtOnce<T>>(
+      static_cast<unsigned>(shape.positions), load_at, [&](unsigned p, const Pair<T>& pair) {
+        const std::size_t at = p * shape.channels + channel;
+        Vector value = values_of(pair.first);
+        const Vector added = values_of(pair.second);
+        unsigned passing = 0;
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      float sum = fmaf(factor.v[i], value.v[i], offset.v[i]);
-      if constexpr (kShortcut == Shortcut::kIdentity) sum += added.v[i];
-      if constexpr (kShortcut == Shortcut::kNormalised) sum = fmaf(shortcut_factor.v[i], added.v[i], sum);
-      value.v[i] = sum < 0.0F ? 0.0F : sum;           // what is no number stays none
-      passing |= (sum <= 0.0F ? 0U : 1U) << unsigned(i);  // and lets its gradient pass
-    }
-    store(y + at, value);
-    if constexpr (kShortcut != Shortcut::kNone) {
-      if (passes != nullptr) passes[at / kVector] = static_cast<std::uint8_t>(passing);
-    }
-  });
+        for (int i = 0; i < kVector; ++i) {
+          float sum = fmaf(factor.v[i], value.v[i], offset.v[i]);
+          if constexpr (kShortcut == Shortcut::kIdentity) sum += added.v[i];
+          if constexpr (kShortcut == Shortcut::kNormalised) sum = fmaf(shortcut_factor.v[i], added.v[i], sum);
+          value.v[i] = sum < 0.0F ? 0.0F : sum;               // what is no number stays none
+          passing |= (sum <= 0.0F ? 0U : 1U) << unsigned(i);  // and lets its gradient pass
+        }
+        store(y + at, value);
+        if constexpr (kShortcut != Shortcut::kNone) {
+          if (passes != nullptr) passes[at / kVector] = static_cast<std::uint8_t>(passing);
+        }
+      });
 }
 
 unsigned channel_blocks(std::size_t channels) { return static_cast<unsigned>((channels + kThreads) / kThreads); }

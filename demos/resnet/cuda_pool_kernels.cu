@@ -13,8 +13,7 @@ struct Pixel {
   unsigned row;
   unsigned line;
   unsigned column;
-  __device__ Pixel(unsigned p, unsigned size)
-      : row(p / size / size), line(p / size - row * size), column(p % size) {}
+  __device__ Pixel(unsigned p, unsigned size) : row(p / size / size), line(p / size - row * size), column(p % size) {}
 };
 
 template <typename T>
@@ -42,7 +41,8 @@ __global__ void __launch_bounds__(kThreads)
       const int w = static_cast<int>(2 * at.column + k) - 1;
       // Outside: the middle of the window again, which changes nothing, since a later one must be larger.
       const bool is_inside = h >= 0 && w >= 0 && h < size && w < size;
-      const unsigned from = is_inside ? static_cast<unsigned>(h * size + w) : (2 * at.line) * shape.size + 2 * at.column;
+      const unsigned from =
+          is_inside ? static_cast<unsigned>(h * size + w) : (2 * at.line) * shape.size + 2 * at.column;
       raw[k] = load_raw(image + std::size_t{from} * shape.channels);
     }
 #pragma unroll
@@ -97,9 +97,7 @@ __global__ void __launch_bounds__(kSumThreads, 2)
     const Vector mean = load(norm.mean + channel);
     const Vector factor = load(norm.factor + channel);
     const Vector offset = load(norm.offset + channel);
-    const auto load_at = [&](unsigned p) {
-      return PoolLoad<T>::at(g1, g2, which, p * shape.channels + channel);
-    };
+    const auto load_at = [&](unsigned p) { return PoolLoad<T>::at(g1, g2, which, p * shape.channels + channel); };
     const unsigned positions = static_cast<unsigned>(shape.rows) * out * out;
     for_own_positions<1>(positions, load_at, [&](unsigned p, const PoolLoad<T>& loaded) {
       const Pixel at(p, out);

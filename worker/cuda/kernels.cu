@@ -194,4 +194,20 @@ void fill_identity(DType dtype, Reduction reduction, void* to, std::size_t eleme
   check_cuda(cudaGetLastError(), "filling a share without rows");
 }
 
+void load_kernels() {
+  const auto load = [](auto* kernel) {
+    cudaFuncAttributes attributes{};
+    check_cuda(cudaFuncGetAttributes(&attributes, kernel), "loading kernels");
+  };
+  load(&gather);
+  for (const DType dtype : {DType::float16, DType::bfloat16, DType::float32, DType::float64, DType::int8, DType::int32,
+                            DType::int64, DType::uint8}) {
+    with_type(dtype, [&]<class T>(T*) {
+      load(&accumulate_kernel<T>);
+      load(&scale_kernel<T>);
+      load(&fill_kernel<T>);
+    });
+  }
+}
+
 }  // namespace syncrun::detail::kernels

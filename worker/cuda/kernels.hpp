@@ -38,4 +38,8 @@ void scale(DType dtype, void* values, double factor, std::size_t elements, cudaS
 /// Fills with the value that changes nothing: 0 for sum and avg, 1 for prod, the largest for min, the least for max.
 void fill_identity(DType dtype, Reduction reduction, void* to, std::size_t elements, cudaStream_t stream);
 
+/// Loads all of these. Else each is loaded when it is first launched, which may wait for all that runs on the device: also
+/// for a kernel that waits for a peer.
+void load_kernels();
+
 }  // namespace syncrun::detail::kernels

@@ -10,6 +10,7 @@
 #include "worker/cuda/check.hpp"
 #include "worker/cuda/kernels.hpp"
 #include "worker/cuda/nccl_types.hpp"
+#include "worker/cuda/update_kernels.hpp"
 
 namespace syncrun::detail {
 
@@ -229,6 +230,10 @@ class NcclComm::InBackground {
 };
 
 void NcclComm::start_average(void* values, std::size_t elements, DType dtype, std::int64_t weight, std::size_t first) {
+  if (!background_.is_made()) {  // what follows is launched while a bucket may be waiting for a peer
+    kernels::load_kernels();
+    kernels::load_update_kernels();
+  }
   const InBackground scope(*this);
   // Multiprocessors are what the work beside it wants; beside the last part there is none.
   const auto breadth = first == 0 ? kernels::Breadth::all : kernels::Breadth::few;

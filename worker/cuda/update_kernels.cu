@@ -157,7 +157,30 @@ void launch_typed(const UpdateWork& work, cudaStream_t stream) {
   else launch<Rule, float>(work, stream);
 }
 
+template <class Rule>
+void load() {
+  const auto of = [](auto* kernel) {
+    cudaFuncAttributes attributes{};
+    check_cuda(cudaFuncGetAttributes(&attributes, kernel), "loading the kernels of an update");
+  };
+  of(&update_kernel<Rule, float, true>);
+  of(&update_kernel<Rule, float, false>);
+  of(&update_kernel<Rule, double, true>);
+  of(&update_kernel<Rule, double, false>);
+}
+
 }  // namespace
+
+void load_update_kernels() {
+  load<Sgd>();
+  load<Momentum>();
+  load<Nesterov>();
+  load<Adagrad>();
+  load<RmsProp>();
+  load<Adadelta>();
+  load<Adam>();
+  load<Adamax>();
+}
 
 void apply_update(const UpdateWork& work, cudaStream_t stream) {
   if (work.elements == 0) return;

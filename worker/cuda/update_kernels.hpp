@@ -11,4 +11,7 @@ namespace syncrun::detail::kernels {
 /// In stream order. Throws Error (cuda).
 void apply_update(const UpdateWork& work, cudaStream_t stream);
 
+/// See load_kernels.
+void load_update_kernels();
+
 }  // namespace syncrun::detail::kernels
