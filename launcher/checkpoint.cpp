@@ -177,8 +177,7 @@ void save_array(const fs::path& file, const ArrayPlace& array) {
 
 void load_array(const fs::path& file, const ArrayPlace& array) {
   check_can_be_written(array);
-  const Place place = place_of(file);
-  const ArrayFile opened(place.folder, place.name);
+  const ArrayFile opened(file);
   const std::string wrong = misfit(opened.header(), array, array.placement);
   if (!wrong.empty()) throw_usage(file.string() + " " + wrong);
   load_all({{&opened, &array, array.placement}});
@@ -186,13 +185,8 @@ void load_array(const fs::path& file, const ArrayPlace& array) {
 
 std::shared_ptr<DataRecord> load_data(const std::shared_ptr<SessionCore>& session, const fs::path& file, DType dtype,
                                       std::size_t dimensions, std::string_view name) {
-  const Place place = place_of(file);
-  const ArrayFile opened(place.folder, place.name);
-  const NpyHeader& header = opened.header();
-  if (header.dtype != dtype || header.shape.size() != dimensions) {
-    throw_usage(file.string() + " is of " + describe_type(header.dtype, header.shape.size()) + ", not " +
-                describe_type(dtype, dimensions));
-  }
+  const ArrayFile opened(file);
+  opened.check_type(dtype, dimensions);
   return read_data(session, opened, name);
 }
 

@@ -18,17 +18,46 @@ constexpr std::int64_t kFewestClasses = 2;
   throw DatasetError(file.string() + ": expected " + expected + ", got " + got);
 }
 
+/// What a file says of itself, which is as long as that asks for.
+sr::NpyInfo info_of(const fs::path& file) {
+  if (!fs::exists(file)) fail(file, "a .npy file as scripts/pack_images.py makes it", "none");
+  try {
+    return sr::npy_info(file);
+  } catch (const sr::Error& error) {
+    throw DatasetError(std::string(error.what()) + ": scripts/pack_images.py makes such files");
+  }
+}
+
 ImageShape check_images(const fs::path& file, std::size_t labels) {
-  const NpyHeader header = read_npy_header(file);
-  if (header.dtype != "|u1") fail(file, "elements of type uint8 ('|u1')", "'" + header.dtype + "'");
-  if (header.shape.size() != 4 || header.shape[3] != 3 || header.shape[1] == 0 || header.shape[2] == 0) {
-    fail(file, "images of shape rows x height x width x 3", to_text(header.shape));
+  const auto [dtype, shape] = info_of(file);
+  if (dtype != sr::DType::uint8) fail(file, "elements of type uint8", std::string(to_string(dtype)));
+  if (shape.size() != 4 || shape[3] != 3 || shape[1] == 0 || shape[2] == 0) {
+    fail(file, "images of shape [rows, height, width, 3]", "shape " + sr::to_string(shape));
   }
-  if (header.shape[0] == 0) fail(file, "one image or more", "none");
-  if (header.shape[0] != static_cast<std::int64_t>(labels)) {
-    fail(file, std::to_string(labels) + " images, as there are labels", std::to_string(header.shape[0]));
+  if (shape[0] == 0) fail(file, "one image or more", "none");
+  if (shape[0] != static_cast<std::int64_t>(labels)) {
+    fail(file, std::to_string(labels) + " images, as there are labels", std::to_string(shape[0]));
   }
-  return {static_cast<std::size_t>(header.shape[1]), static_cast<std::size_t>(header.shape[2])};
+  return {static_cast<std::size_t>(shape[1]), static_cast<std::size_t>(shape[2])};
+}
+
+template <class T>
+std::vector<std::int64_t> labels_of(const fs::path& file) {
+  const auto labels = sr::read_npy<T, 1>(file);
+  return {labels.begin(), labels.end()};
+}
+
+std::vector<std::int64_t> read_labels(const fs::path& file) {
+  const auto [dtype, shape] = info_of(file);
+  if (shape.size() != 1) fail(file, "labels of shape [rows]", "shape " + sr::to_string(shape));
+  switch (dtype) {
+    case sr::DType::uint8: return labels_of<std::uint8_t>(file);
+    case sr::DType::int8: return labels_of<std::int8_t>(file);
+    case sr::DType::int16: return labels_of<std::int16_t>(file);
+    case sr::DType::int32: return labels_of<std::int32_t>(file);
+    case sr::DType::int64: return labels_of<std::int64_t>(file);
+    default: fail(file, "labels of an integer type", std::string(to_string(dtype)));
+  }
 }
 
 void check_labels(const fs::path& file, const std::vector<std::int64_t>& labels, std::optional<std::int64_t> classes) {

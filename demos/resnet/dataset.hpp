@@ -6,15 +6,21 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <stdexcept>
 #include <syncrun/syncrun.hpp>
 #include <vector>
 
 #include "demos/resnet/images.hpp"
-#include "demos/resnet/npy.hpp"
 
 namespace resnet {
 
 namespace sr = syncrun;
+
+/// A data set that cannot be used: which file, what was expected and what was got.
+class DatasetError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
 
 /// Where images come from.
 struct DatasetOptions {

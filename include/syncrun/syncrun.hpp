@@ -12,6 +12,7 @@
 #include "syncrun/dtype.hpp"
 #include "syncrun/error.hpp"
 #include "syncrun/function.hpp"
+#include "syncrun/npy.hpp"
 #include "syncrun/options.hpp"
 #include "syncrun/output.hpp"
 #include "syncrun/producer.hpp"
