@@ -14,6 +14,7 @@
 #include "launcher/checkpoint_folder.hpp"
 #include "launcher/describe.hpp"
 #include "launcher/manifest.hpp"
+#include "launcher/mapped_data.hpp"
 #include "launcher/records.hpp"
 #include "launcher/session_core.hpp"
 #include "launcher/variable_names.hpp"
@@ -143,6 +144,7 @@ void check_can_be_written(const ArrayPlace& array) {
   if (array.data && array.data->is_open_for_writing) {
     throw_usage(describe_data(*array.data) + " is open for writing: end the write guard first");
   }
+  if (array.data) check_can_change(*array.data);
 }
 
 /// A path in its folder.
