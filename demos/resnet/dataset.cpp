@@ -99,15 +99,23 @@ void fill_with_random_bytes(std::span<std::uint8_t> bytes, std::uint64_t seed) {
   }
 }
 
-SharedImages load(sr::Session& session, const Dataset& dataset, const Pair& pair, const std::string& name) {
-  const std::size_t rows = pair.labels.size();
+sr::Data<std::uint8_t, 4> random_images(sr::Session& session, const Dataset& dataset, std::size_t rows,
+                                        const std::string& name) {
   const ImageShape& shape = dataset.shape();
-  SharedImages loaded{pair.images.empty()
-                          ? session.data<std::uint8_t, 4>(sr::Shape<4>{rows, shape.height, shape.width, 3}, name)
-                          : session.load<std::uint8_t, 4>(pair.images, name),
-                      session.data(pair.labels, name + "_labels"), session.data(ids_of(rows), name + "_ids")};
-  if (pair.images.empty()) fill_with_random_bytes(loaded.images.write().span(), dataset.seed());
-  return loaded;
+  auto images = session.data<std::uint8_t, 4>(sr::Shape<4>{rows, shape.height, shape.width, 3}, name);
+  fill_with_random_bytes(images.write().span(), dataset.seed());
+  return images;
+}
+
+SharedImages load(sr::Session& session, const Dataset& dataset, const Pair& pair, FileAccess access,
+                  const std::string& name) {
+  const std::size_t rows = pair.labels.size();
+  const auto images = [&] {
+    if (pair.images.empty()) return random_images(session, dataset, rows, name);
+    if (access == FileAccess::kMapped) return session.map_npy<std::uint8_t, 4>(pair.images, name);
+    return session.load<std::uint8_t, 4>(pair.images, name);
+  };
+  return {images(), session.data(pair.labels, name + "_labels"), session.data(ids_of(rows), name + "_ids")};
 }
 
 }  // namespace
@@ -162,10 +170,20 @@ void Dataset::hold_back(double fraction) {
   std::sort(training_rows_.begin(), training_rows_.end());
 }
 
-SharedDataset load(sr::Session& session, const Dataset& dataset) {
-  const SharedImages training = load(session, dataset, dataset.training(), "images");
+SharedDataset load(sr::Session& session, const Dataset& dataset, FileAccess access) {
+  const SharedImages training = load(session, dataset, dataset.training(), access, "images");
   if (!dataset.has_evaluation_pair()) return {training, training};
-  return {training, load(session, dataset, dataset.evaluation(), "images_test")};
+  return {training, load(session, dataset, dataset.evaluation(), access, "images_test")};
+}
+
+DeviceImages place_on_devices(sr::Session& session, const Dataset& dataset, std::int64_t rows) {
+  const auto count = static_cast<std::size_t>(rows);
+  DeviceImages placed{session.shared<std::uint8_t, 4>("images"), session.shared<std::int64_t, 1>("images_labels"),
+                      session.shared<std::int64_t, 1>("images_ids")};
+  placed.images.scatter(random_images(session, dataset, count, "what goes to the devices"));
+  placed.labels.scatter(std::span(dataset.training().labels).first(count));
+  placed.ids.scatter(ids_of(count));
+  return placed;
 }
 
 }  // namespace resnet

@@ -23,8 +23,9 @@ CudaMath math_of(Precision precision) {
   return CudaMath::kFloat32;
 }
 
-CudaBatch batch_of(const TrainerSettings& settings, const Trainer::Images& images, const Trainer::Labels& labels,
-                   const std::int64_t* row_ids, const AugmentKey* key) {
+CudaBatch batch_of(const TrainerSettings& settings, const sr::ArrayView<const std::uint8_t, 4>& images,
+                   const sr::ArrayView<const std::int64_t, 1>& labels, const std::int64_t* row_ids,
+                   const AugmentKey* key) {
   const ImageShape shape{static_cast<std::size_t>(images.shape(1)), static_cast<std::size_t>(images.shape(2))};
   check_crop(shape, settings.preparation.crop);
   return {.rows = labels.span().size(),
@@ -59,11 +60,22 @@ Trainer::Trainer(sr::CudaWorker&, const TrainerSettings& settings) : settings_(s
 
 Fit Trainer::loss_and_gradient_cuda(sr::CudaWorker& worker, sr::Comm& comm, Images images, Labels labels,
                                     RowIds row_ids, Vector statistics, Input input, Vector params, Vector gradient) {
+  return step(worker, comm, {images, labels, row_ids}, statistics, input, params, gradient);
+}
+
+Fit Trainer::device_loss_and_gradient_cuda(sr::CudaWorker& worker, sr::Comm& comm, DeviceImages images,
+                                           DeviceIntegers labels, DeviceIntegers row_ids, Vector statistics,
+                                           Input input, Vector params, Vector gradient) {
+  return step(worker, comm, {images, labels, row_ids}, statistics, input, params, gradient);
+}
+
+Fit Trainer::step(sr::CudaWorker& worker, sr::Comm& comm, const StepRows& rows, const Vector& statistics,
+                  const Input& input, const Vector& params, const Vector& gradient) {
   SumOverRanks sum;
   if (settings_.normalization == Normalization::kSynchronized) {
     sum = [&comm](std::span<float> values) { comm.all_reduce(values, sr::Reduction::sum); };
   }
-  const CudaBatch batch = batch_of(settings_, images, labels, row_ids.data(), &input.data()->augment);
+  const CudaBatch batch = batch_of(settings_, rows.images, rows.labels, rows.ids.data(), &input.data()->augment);
   return fit_of(training_network_->loss_and_gradient(handles_of(worker), batch, params.data(), statistics.data(),
                                                      settings_.loss, sum, gradient.data()));
 }

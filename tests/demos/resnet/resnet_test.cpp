@@ -153,8 +153,8 @@ TEST_F(ResnetOnCpus, SaysWhatHelpsWhereMemoryIsShort) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers need more memory than the limit of this test";
 #endif
-  const Words command =
-      resnet_on(1, {"--synthetic", "300", "--crop", "128", "--classes", "10", "--depth", "50", "--batch", "300"});
+  const Words command = resnet_on(1, {"--synthetic", "300", "--feed", "memory", "--crop", "128", "--classes", "10",
+                                      "--depth", "50", "--batch", "300"});
   std::string line = "ulimit -d 600000; exec";  // KiB of memory of each process's own
   for (const std::string& word : command) line += " '" + word + "'";
   const CommandResult result = run_command({"/bin/sh", "-c", line});
