@@ -15,9 +15,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A share of the rows is several blocks of 4 MiB, also on 8 GPUs, and does not end with one.
+// A share of the rows is several blocks of 4 MiB on few GPUs, less than one on 8, and does not end with one.
 constexpr std::int64_t kRows = 3001;
-constexpr std::int64_t kWidth = 4099;
+constexpr std::int64_t kWidth = 1027;
 
 class GpuMappedData : public OnGpus {
  protected:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <system_error>
 #include <thread>
 
 #include "common/mapped_file.hpp"
@@ -84,14 +85,20 @@ void FileFeed::read_with_others(Job& job, std::vector<std::exception_ptr>& failu
   std::vector<std::jthread> others;
   guarded(0, [&] {
     for (std::size_t reader = 1; reader < failures.size(); ++reader) {
-      job.readers.fetch_add(1, std::memory_order_relaxed);
-      others.emplace_back([&, reader] {
+      const auto work = [&, reader] {
         guarded(reader, [&] {
           check_cuda(cudaSetDevice(job.device), "cudaSetDevice");
           read_pieces(job, blocks_[reader], check_given_up);
         });
         job.readers.fetch_sub(1, std::memory_order_release);
-      });
+      };
+      job.readers.fetch_add(1, std::memory_order_relaxed);
+      try {
+        others.emplace_back(work);
+      } catch (const std::system_error&) {  // no more threads: those that there are do it
+        job.readers.fetch_sub(1, std::memory_order_relaxed);
+        break;
+      }
     }
     read_pieces(job, blocks_[0], check_interrupted_);
     while (job.readers.load(std::memory_order_acquire) != 0) {
