@@ -14,10 +14,12 @@ if(TARGET syncrun_cuda)
 endif()
 install(TARGETS syncrun_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 set_target_properties(syncrun PROPERTIES INSTALL_RPATH "$ORIGIN")
-# The demo installs itself and its digits (demos/mnist).
-if(TARGET syncrun_mnist)
-  set_target_properties(syncrun_mnist PROPERTIES INSTALL_RPATH "$ORIGIN/${from_bin_to_lib}")
-endif()
+# The demos install themselves, the digits (demos/mnist) and what packs images (demos/resnet).
+foreach(demo syncrun_mnist syncrun_resnet)
+  if(TARGET ${demo})
+    set_target_properties(${demo} PROPERTIES INSTALL_RPATH "$ORIGIN/${from_bin_to_lib}")
+  endif()
+endforeach()
 
 install(EXPORT SyncrunTargets NAMESPACE Syncrun:: DESTINATION ${config_folder})
 configure_package_config_file(

@@ -33,6 +33,7 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/error.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/function.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/gradient_ready.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/npy.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/options.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/output.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/profile.hpp

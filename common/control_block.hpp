@@ -116,7 +116,7 @@ struct alignas(128) WorkerSlot {
 /// What a worker prints before the reason, where there is no slot yet to write it to.
 inline constexpr std::string_view kCannotStart = "syncrun worker: cannot start: ";
 
-enum class CommandKind : std::uint8_t { call, construct, destroy, collective, transfer, unpin, close };
+enum class CommandKind : std::uint8_t { call, construct, destroy, collective, transfer, unpin, unmap, close };
 
 /// Which rows: as in Rows, with the list in the segment.
 struct RowsSlot {
@@ -135,6 +135,7 @@ struct ArgumentSlot {
   bool is_minibatch;                                 // data: its rows are those of the batch
   std::uint64_t offset;                              // data and values: of the bytes; variables: of the VariableEntry
   std::uint64_t bytes;                               // values: of one
+  std::uint64_t file;                                // data: offset of the FileEntry; 0: it is in the segment
   std::array<std::int64_t, kMaxDimensions> extents;  // data
 };
 
@@ -167,7 +168,7 @@ struct alignas(64) Command {
   std::uint8_t outputs_count;
   std::uint32_t wanted_outputs;  // a bit for each: the others are neither moved nor reduced
   std::uint64_t function;        // call, construct: offset of the FunctionEntry
-  std::uint64_t object;          // id, 0 for none
+  std::uint64_t object;          // id, 0 for none; unmap: of the file
   std::int64_t rows;             // of the call; -1 where nothing has rows
   std::int64_t slices;
   RowsSlot batch;

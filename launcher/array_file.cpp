@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 #include <vector>
 
 #include "common/errors.hpp"
+#include "launcher/variable_names.hpp"
 
 namespace syncrun::detail {
 
@@ -45,10 +47,11 @@ std::size_t read_some(int fd, const std::filesystem::path& path, std::size_t at,
   return got;
 }
 
-FileDescriptor open_to_read(const Folder& folder, const std::string& name) {
+/// `path`: what it is called in messages.
+FileDescriptor open_to_read(int folder, const std::string& name, const std::filesystem::path& path) {
   // A pipe of that name must not keep us waiting.
-  FileDescriptor fd(::openat(folder.fd.get(), name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd.is_open()) fail("read", folder.path / name);
+  FileDescriptor fd(::openat(folder, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.is_open()) fail("read", path);
   return fd;
 }
 
@@ -85,7 +88,7 @@ void write_file(const Folder& folder, const std::string& name, std::string_view 
 
 std::string read_file(const Folder& folder, const std::string& name, std::size_t longest_bytes) {
   const auto path = folder.path / name;
-  const FileDescriptor fd = open_to_read(folder, name);
+  const FileDescriptor fd = open_to_read(folder.fd.get(), name, path);
   const std::uint64_t length = length_of(fd, path);
   if (length > longest_bytes) {
     throw_usage(path.string() + ": expected at most " + std::to_string(longest_bytes) + " bytes, found " +
@@ -97,7 +100,11 @@ std::string read_file(const Folder& folder, const std::string& name, std::size_t
 }
 
 ArrayFile::ArrayFile(const Folder& folder, const std::string& name)
-    : fd_(open_to_read(folder, name)), path_(folder.path / name) {
+    : ArrayFile(open_to_read(folder.fd.get(), name, folder.path / name), folder.path / name) {}
+
+ArrayFile::ArrayFile(const std::filesystem::path& path) : ArrayFile(open_to_read(AT_FDCWD, path, path), path) {}
+
+ArrayFile::ArrayFile(FileDescriptor fd, std::filesystem::path path) : fd_(std::move(fd)), path_(std::move(path)) {
   const std::uint64_t length = length_of(fd_, path_);
   std::vector<char> front(static_cast<std::size_t>(std::min<std::uint64_t>(length, kLongestNpyHeader)));
   front.resize(read_some(fd_.get(), path_, 0, front.data(), front.size()));
@@ -107,6 +114,12 @@ ArrayFile::ArrayFile(const Folder& folder, const std::string& name)
   } catch (const Error& error) {
     throw_usage(path_.string() + ": " + error.what());
   }
+}
+
+void ArrayFile::check_type(DType dtype, std::size_t dimensions) const {
+  if (header_.dtype == dtype && header_.shape.size() == dimensions) return;
+  throw_usage(path_.string() + " is of " + describe_type(header_.dtype, header_.shape.size()) + ", not " +
+              describe_type(dtype, dimensions));
 }
 
 void ArrayFile::read(void* values) const {

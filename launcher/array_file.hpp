@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "common/file_descriptor.hpp"
 #include "common/npy.hpp"
@@ -36,14 +37,21 @@ class ArrayFile {
  public:
   /// Throws Error: system; usage if it is no .npy file that can be read, or not as long as its shape asks for.
   ArrayFile(const Folder& folder, const std::string& name);
+  explicit ArrayFile(const std::filesystem::path& path);
 
   const NpyHeader& header() const noexcept { return header_; }
   const std::filesystem::path& path() const noexcept { return path_; }
   std::size_t bytes() const noexcept { return bytes_; }
+  /// The file itself, for somebody else to own: it cannot be read from here any more.
+  FileDescriptor take_descriptor() noexcept { return std::move(fd_); }
+  /// Throws Error (usage), with both sides, unless its elements and number of dimensions are these.
+  void check_type(DType dtype, std::size_t dimensions) const;
   /// The elements. Throws Error: system; usage if the file has become shorter.
   void read(void* values) const;
 
  private:
+  ArrayFile(FileDescriptor fd, std::filesystem::path path);
+
   FileDescriptor fd_;
   std::filesystem::path path_;
   NpyHeader header_;

@@ -9,6 +9,7 @@
 #include "common/errors.hpp"
 #include "common/extents.hpp"
 #include "launcher/describe.hpp"
+#include "launcher/mapped_data.hpp"
 #include "launcher/rows_check.hpp"
 #include "launcher/session_core.hpp"
 
@@ -69,11 +70,13 @@ void CallBuilder::add_data(const std::shared_ptr<DataRecord>& data, DataRows row
   if (data->is_open_for_writing) {
     throw_usage(describe_argument(*function_, index, data->name) + " is open for writing: end the write guard first");
   }
+  if (data->file) data->file->file().check_length();
   ArgumentSlot& slot = state.command->arguments[index];
   slot.kind = type.kind;
   slot.dtype = type.dtype;
   slot.dimensions = type.dimensions;
   slot.offset = data->offset;
+  slot.file = data->file ? data->file->entry() : 0;
   slot.extents = data->extents;
   slot.is_minibatch = rows == DataRows::of_the_batch;
   if (type.kind == ArgumentKind::scattered) state.rows.add_scattered(*function_, *data, index, rows);

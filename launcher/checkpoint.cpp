@@ -14,6 +14,7 @@
 #include "launcher/checkpoint_folder.hpp"
 #include "launcher/describe.hpp"
 #include "launcher/manifest.hpp"
+#include "launcher/mapped_data.hpp"
 #include "launcher/records.hpp"
 #include "launcher/session_core.hpp"
 #include "launcher/variable_names.hpp"
@@ -143,6 +144,7 @@ void check_can_be_written(const ArrayPlace& array) {
   if (array.data && array.data->is_open_for_writing) {
     throw_usage(describe_data(*array.data) + " is open for writing: end the write guard first");
   }
+  if (array.data) check_can_change(*array.data);
 }
 
 /// A path in its folder.
@@ -177,8 +179,7 @@ void save_array(const fs::path& file, const ArrayPlace& array) {
 
 void load_array(const fs::path& file, const ArrayPlace& array) {
   check_can_be_written(array);
-  const Place place = place_of(file);
-  const ArrayFile opened(place.folder, place.name);
+  const ArrayFile opened(file);
   const std::string wrong = misfit(opened.header(), array, array.placement);
   if (!wrong.empty()) throw_usage(file.string() + " " + wrong);
   load_all({{&opened, &array, array.placement}});
@@ -186,13 +187,8 @@ void load_array(const fs::path& file, const ArrayPlace& array) {
 
 std::shared_ptr<DataRecord> load_data(const std::shared_ptr<SessionCore>& session, const fs::path& file, DType dtype,
                                       std::size_t dimensions, std::string_view name) {
-  const Place place = place_of(file);
-  const ArrayFile opened(place.folder, place.name);
-  const NpyHeader& header = opened.header();
-  if (header.dtype != dtype || header.shape.size() != dimensions) {
-    throw_usage(file.string() + " is of " + describe_type(header.dtype, header.shape.size()) + ", not " +
-                describe_type(dtype, dimensions));
-  }
+  const ArrayFile opened(file);
+  opened.check_type(dtype, dimensions);
   return read_data(session, opened, name);
 }
 

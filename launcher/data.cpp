@@ -16,6 +16,7 @@
 #include "common/extents.hpp"
 #include "common/memory_limit.hpp"
 #include "launcher/describe.hpp"
+#include "launcher/mapped_data.hpp"
 #include "launcher/session_core.hpp"
 #include "syncrun/session.hpp"
 
@@ -41,6 +42,7 @@ void await_readers(DataRecord& record) {
 }
 
 void give_back(DataRecord& record) {
+  record.file.reset();
   if (record.lease) record.lease.reset();
   else if (record.capacity_bytes != 0) record.session->heap().free(record.offset, SharedHeap::Giveback::now);
   record.capacity_bytes = 0;
@@ -119,6 +121,7 @@ std::shared_ptr<DataRecord> make_data(const std::shared_ptr<SessionCore>& sessio
 void set_data(DataRecord& record, std::span<const std::int64_t> extents, const void* values, double oversize) {
   const SessionCore::Entry entry(*record.session);
   check_closed_for_writing(record);
+  check_can_change(record);
   const std::size_t bytes = checked_bytes(record.dtype, extents);
   const std::size_t capacity = oversized(bytes, oversize);
   await_readers(record);
@@ -130,6 +133,7 @@ void set_data(DataRecord& record, std::span<const std::int64_t> extents, const v
 void set_rows_of_data(DataRecord& record, std::int64_t first_row, std::size_t elements, const void* values) {
   const SessionCore::Entry entry(*record.session);
   check_closed_for_writing(record);
+  check_can_change(record);
   const std::size_t row_bytes = row_bytes_of(record.dtype, extents_span(record));
   const std::size_t bytes = elements * size_of(record.dtype);
   if (row_bytes == 0 ? bytes != 0 : bytes % row_bytes != 0) {
@@ -149,6 +153,7 @@ void set_rows_of_data(DataRecord& record, std::int64_t first_row, std::size_t el
 void resize_data(DataRecord& record, std::span<const std::int64_t> extents, double oversize) {
   const SessionCore::Entry entry(*record.session);
   check_closed_for_writing(record);
+  check_can_change(record);
   const std::size_t bytes = checked_bytes(record.dtype, extents);
   const std::size_t now = checked_bytes(record.dtype, extents_span(record));
   const std::size_t capacity = oversized(bytes, oversize);
@@ -173,6 +178,8 @@ void free_data(DataRecord& record) {
 
 RawArray array_of(const DataRecord& record) {
   record.session->check_open();
+  // The pages are read-only, and so is what the handle shows of them.
+  if (record.file) return {const_cast<std::byte*>(record.file->file().elements()), record.extents};
   return {record.session->segment().at(record.offset), record.extents};
 }
 
@@ -200,6 +207,7 @@ void check_element(const DataRecord& record, std::span<const std::int64_t> index
 RawArray begin_write(DataRecord& record) {
   const SessionCore::Entry entry(*record.session);
   check_closed_for_writing(record);
+  check_can_change(record);
   await_readers(record);
   record.is_open_for_writing = true;
   return {record.session->segment().at(record.offset), record.extents};

@@ -13,6 +13,8 @@
 
 namespace syncrun::detail {
 
+class FileRecord;
+
 struct DataRecord {
   std::shared_ptr<SessionCore> session;
   std::string name;  // may be empty
@@ -21,8 +23,9 @@ struct DataRecord {
   Extents extents{};
   std::uint64_t offset = 0;  // in the segment; meaningless while capacity_bytes is 0
   std::size_t capacity_bytes = 0;
-  std::shared_ptr<void> lease;  // the memory is a batch's of a queue, and returns there with this
-  std::uint64_t last_use = 0;   // the last command that reads it
+  std::shared_ptr<FileRecord> file;  // it is mapped from one, and can only be read: no memory of the segment is its own
+  std::shared_ptr<void> lease;       // the memory is a batch's of a queue, and returns there with this
+  std::uint64_t last_use = 0;        // the last command that reads it
   bool is_open_for_writing = false;
 
   ~DataRecord();

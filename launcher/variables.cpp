@@ -12,6 +12,7 @@
 #include "common/extents.hpp"
 #include "common/memory_limit.hpp"
 #include "common/rows.hpp"
+#include "launcher/mapped_data.hpp"
 #include "launcher/rows_check.hpp"
 #include "syncrun/session.hpp"
 #include "syncrun/updates.hpp"
@@ -270,7 +271,7 @@ class Sources {
     return delivery.data ? delivery.data->extents : delivery.extents;
   }
   const void* values_of(const Delivery& delivery) const {
-    return delivery.data ? session_.segment().at(delivery.data->offset) : delivery.values;
+    return delivery.data ? array_of(*delivery.data).data : delivery.values;
   }
 
   SessionCore& session_;
@@ -285,6 +286,7 @@ void check_deliveries(SessionCore& session, std::span<const Delivery> deliveries
     if (delivery.data->is_open_for_writing) {
       throw_usage(std::string(what) + ": the Data is open for writing: end the write guard first");
     }
+    if (delivery.data->file) delivery.data->file->file().check_length();
   }
 }
 

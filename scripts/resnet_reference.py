@@ -6,13 +6,19 @@ usage: resnet_reference.py FOLDER                     small networks, for the te
        resnet_reference.py FOLDER --full [options]    one network with all its values: params, statistics (before the
                                                       step), images, labels, logits (evaluation), training_logits,
                                                       loss, gradient, moved_statistics
+       resnet_reference.py FOLDER --distances [...]   beside what one of the former has written, how far torch's own
+                                                      float32 is from it (float32_distances.npy), and bfloat16 by autocast
+                                                      from that (autocast_distances.npy): relative distances of logits,
+                                                      loss and gradient, on a GPU where torch has one
 
 Arrays lie as in demos/resnet/architecture.hpp: filters [out, height, width, in], each parameter array at a multiple of 16
 elements, images [rows, height, width, 3]. Weights, statistics, images and labels come from a closed formula, uniform_at(),
-which tests/demos/resnet/reference.cpp shares. Computed in float64, written in float32. Needs torch and torchvision.
+which tests/demos/resnet/reference.cpp shares. Computed in float64, written in float32. Needs torch; the networks are
+torchvision's where it is there, else those of resnet_modules.py.
 """
 
 import argparse
+import contextlib
 import math
 import sys
 from pathlib import Path
@@ -25,9 +31,8 @@ except ImportError as error:
     sys.exit(f"error: {error}: install torch and numpy (Debian and Ubuntu: python3-torch)")
 try:
     from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
-except ImportError as error:
-    sys.exit(f"error: {error}: this torch has no torchvision, whose networks are the reference "
-             "(Debian and Ubuntu: python3-torchvision)")
+except ImportError:
+    from resnet_modules import BasicBlock, Bottleneck, ResNet
 
 DEPTHS = {
     18: (BasicBlock, [2, 2, 2, 2]), 34: (BasicBlock, [3, 4, 6, 3]), 50: (Bottleneck, [3, 4, 6, 3]),
@@ -162,26 +167,76 @@ def flat(arrays: list, is_statistic: bool, tensors: dict) -> np.ndarray:
     return vector
 
 
+class Setting(NamedTuple):
+    """What a network computes in, and where."""
+    dtype: torch.dtype = torch.float64
+    device: str = "cpu"
+    autocasts: bool = False  # to bfloat16
+
+    def inputs(self, case: Case) -> tuple:
+        images = to_theirs(torch.from_numpy(images_of(case))).to(self.device, self.dtype)
+        return images, torch.from_numpy(labels_of(case)).to(self.device)
+
+    def autocast(self):
+        return torch.autocast(self.device, dtype=torch.bfloat16) if self.autocasts else contextlib.nullcontext()
+
+
 class Step(NamedTuple):
     logits: torch.Tensor
     loss: torch.Tensor
     gradients: dict
 
 
-def train_step(model: ResNet, case: Case) -> Step:
+def train_step(model: ResNet, case: Case, setting: Setting = Setting()) -> Step:
+    images, labels = setting.inputs(case)
     model.train()
     model.zero_grad()
-    logits = model(to_theirs(torch.from_numpy(images_of(case))).double())
-    loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(labels_of(case)),
-                                             label_smoothing=LABEL_SMOOTHING)
+    with setting.autocast():
+        logits = model(images)
+    logits = logits if logits.dtype == setting.dtype else logits.to(setting.dtype)
+    loss = torch.nn.functional.cross_entropy(logits, labels, label_smoothing=LABEL_SMOOTHING)
     loss.backward()
-    return Step(logits.detach(), loss.detach(), {name: p.grad for name, p in model.named_parameters()})
+    return Step(logits.detach().cpu(), loss.detach().cpu(), {name: p.grad.cpu() for name, p in model.named_parameters()})
 
 
-def evaluation_logits(model: ResNet, case: Case) -> torch.Tensor:
+def evaluation_logits(model: ResNet, case: Case, setting: Setting = Setting()) -> torch.Tensor:
     model.eval()
-    with torch.no_grad():
-        return model(to_theirs(torch.from_numpy(images_of(case))).double())
+    with torch.no_grad(), setting.autocast():
+        return model(setting.inputs(case)[0]).cpu()
+
+
+class Outputs(NamedTuple):
+    logits: np.ndarray
+    loss: float
+    gradient: np.ndarray
+
+    def distances_from(self, other: "Outputs") -> np.ndarray:
+        def relative(a: np.ndarray, b: np.ndarray) -> float:
+            return np.linalg.norm(a - b) / np.linalg.norm(b)
+        return np.array([relative(self.logits, other.logits), abs(self.loss - other.loss) / abs(other.loss),
+                         relative(self.gradient, other.gradient)])
+
+
+def outputs_of(case: Case, setting: Setting) -> Outputs:
+    model = build(case)
+    arrays = arrays_of(model)
+    initialize(model, arrays)
+    model.to(setting.device, setting.dtype)
+    logits = evaluation_logits(model, case, setting).double().numpy()
+    step = train_step(model, case, setting)
+    gradient = np.concatenate([step.gradients[array.name].double().reshape(-1).numpy()
+                               for array in arrays if not array.is_statistic])
+    return Outputs(logits, step.loss.item(), gradient)
+
+
+def write_distances(folder: Path, case: Case) -> None:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    # Float32 is to be float32.
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    exact = outputs_of(case, Setting())
+    single = outputs_of(case, Setting(torch.float32, device))
+    half = outputs_of(case, Setting(torch.float32, device, autocasts=True))
+    write(folder, float32_distances=single.distances_from(exact), autocast_distances=half.distances_from(single))
 
 
 def samples_of(gradient: np.ndarray) -> np.ndarray:
@@ -257,6 +312,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--full", action="store_true", help="one network with all its values")
+    parser.add_argument("--distances", action="store_true", help="of torch's own narrower types, of the same networks")
     full = parser.add_argument_group("with --full")
     full.add_argument("--depth", type=int, default=50, choices=sorted(DEPTHS))
     full.add_argument("--width", type=int, default=64)
@@ -265,10 +321,11 @@ def main() -> None:
     full.add_argument("--rows", type=int, default=8)
     given = parser.parse_args()
     if given.full:
-        write_full(given.folder, Case(given.depth, given.width, given.image_size, given.classes, given.rows))
+        case = Case(given.depth, given.width, given.image_size, given.classes, given.rows)
+        (write_distances if given.distances else write_full)(given.folder, case)
         return
     for name, case in CASES.items():
-        write_case(given.folder / name, case)
+        (write_distances if given.distances else write_case)(given.folder / name, case)
 
 
 if __name__ == "__main__":

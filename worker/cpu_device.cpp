@@ -5,6 +5,7 @@
 
 #include "common/control_block.hpp"
 #include "common/errors.hpp"
+#include "common/mapped_file.hpp"
 #include "common/reduce.hpp"
 #include "common/rows.hpp"
 #include "common/segment.hpp"
@@ -48,20 +49,21 @@ class CpuDevice final : public Device {
     return const_cast<std::byte*>(rows.array) + static_cast<std::size_t>(begin) * rows.row_bytes;
   }
   void* gather_rows(std::size_t argument, const SharedRows& rows, std::span<const std::int64_t> indices) override {
-    return gather_local_rows(argument, rows.array, rows.row_bytes, indices);
+    if (rows.file == nullptr) return gather_local_rows(argument, rows.array, rows.row_bytes, indices);
+    const std::size_t bytes = indices.size() * rows.row_bytes;
+    std::byte* const to = staging_for(argument, bytes);
+    rows.file->read_rows(rows.row_bytes, indices, 0, to, bytes);
+    return to;
   }
   void* gather_local_rows(std::size_t argument, const std::byte* array, std::size_t row_bytes,
                           std::span<const std::int64_t> indices) override {
-    // A wider unit than bytes keeps any element type aligned.
-    auto& staging = staging_[argument];
-    const std::size_t words = (indices.size() * row_bytes + sizeof(Line) - 1) / sizeof(Line);
-    if (staging.size() < words) staging.resize(words);
-    auto* to = reinterpret_cast<std::byte*>(staging.data());
+    std::byte* const staging = staging_for(argument, indices.size() * row_bytes);
+    std::byte* to = staging;
     for (const auto index : indices) {
       std::memcpy(to, array + static_cast<std::size_t>(index) * row_bytes, row_bytes);
       to += row_bytes;
     }
-    return staging.data();
+    return staging;
   }
   void unpin() override {}
 
@@ -130,9 +132,17 @@ class CpuDevice final : public Device {
  private:
   [[noreturn]] static void refuse() { throw_usage("a CPU device has no stream and no CUDA library handles"); }
 
+  /// A wider unit than bytes keeps any element type aligned.
   struct alignas(64) Line {
     std::array<std::byte, 64> bytes;
   };
+  std::byte* staging_for(std::size_t argument, std::size_t bytes) {
+    auto& staging = staging_[argument];
+    const std::size_t lines = (bytes + sizeof(Line) - 1) / sizeof(Line);
+    if (staging.size() < lines) staging.resize(lines);
+    return reinterpret_cast<std::byte*>(staging.data());
+  }
+
   const Segment& segment_;
   SharedHeap& arena_;
   int rank_;

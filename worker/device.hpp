@@ -21,6 +21,8 @@
 
 namespace syncrun::detail {
 
+class MappedFile;
+
 /// What a device is made of. Everything outlives it.
 struct DeviceContext {
   const Attachment& attachment;
@@ -30,11 +32,12 @@ struct DeviceContext {
   std::function<void()> look_ahead;         // what can be done while the device computes
 };
 
-/// An array in shared memory.
+/// An array in shared memory, or in a file that is mapped.
 struct SharedRows {
   const std::byte* array;
   std::size_t row_bytes;
   std::int64_t rows;
+  const MappedFile* file = nullptr;  // that `array` is the elements of
   std::size_t bytes() const noexcept { return row_bytes * static_cast<std::size_t>(rows); }
 };
 
@@ -72,8 +75,8 @@ class Device {
   virtual std::uint64_t place_of(const void* memory) const noexcept = 0;
   virtual void* at(std::uint64_t place) const noexcept = 0;
 
-  /// Rows [begin, begin + count) of an array in shared memory, as device memory: valid until the next request for the
-  /// same argument. Where device memory and shared memory are one, no copy is made.
+  /// Rows [begin, begin + count) of an array in shared memory or a file, as device memory: valid until the next request
+  /// for the same argument. Where device memory and shared memory are one, no copy is made.
   virtual void* take_rows(std::size_t argument, const SharedRows& rows, std::int64_t begin, std::int64_t count) = 0;
   /// The same for rows by index; the indices are in shared memory.
   virtual void* gather_rows(std::size_t argument, const SharedRows& rows, std::span<const std::int64_t> indices) = 0;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/extents.hpp"
+#include "common/mapped_file.hpp"
 #include "syncrun/error.hpp"
 #include "worker/worker_core.hpp"
 
@@ -171,11 +172,30 @@ RawRows RunningCall::rows(std::size_t argument) {
   return rows;
 }
 
+SharedRows RunningCall::array_of(const ArgumentSlot& slot) {
+  const std::span<const std::int64_t> extents(slot.extents.data(), slot.dimensions);
+  const std::size_t row_bytes = row_bytes_of(slot.dtype, extents);
+  const std::int64_t rows = extents.empty() ? 1 : extents[0];
+  const auto& segment = worker_.attachment().segment;
+  if (slot.file == 0) return {segment.at(slot.offset), row_bytes, rows};
+  const MappedFile& file = worker_.files().at(*segment.at<const FileEntry>(slot.file));
+  return {file.elements(), row_bytes, rows, &file};
+}
+
+/// A file may become shorter while it is read, and only devices that copy it have noticed.
+void RunningCall::check_files() const {
+  for (std::size_t i = 0; i < command_->arguments_count; ++i) {
+    const ArgumentSlot& slot = command_->arguments[i];
+    const bool is_data = slot.kind == ArgumentKind::scattered || slot.kind == ArgumentKind::broadcast;
+    if (!is_data || slot.file == 0) continue;
+    worker_.files().check(worker_.attachment().segment.at<const FileEntry>(slot.file)->id);
+  }
+}
+
 void* RunningCall::bring_rows(const Command& command, std::size_t argument, RowRange rows) {
   const ArgumentSlot& slot = command.arguments[argument];
   const auto& segment = worker_.attachment().segment;
-  const SharedRows all{segment.at(slot.offset), row_bytes_of(slot.dtype, {slot.extents.data(), slot.dimensions}),
-                       slot.extents[0]};
+  const SharedRows all = array_of(slot);
   if (slot.is_minibatch || command.batch.kind != Rows::Kind::list) {
     const std::int64_t begin = slot.is_minibatch ? 0 : command.batch.begin;
     return worker_.device().take_rows(argument, all, begin + rows.begin, rows.count());
@@ -185,10 +205,7 @@ void* RunningCall::bring_rows(const Command& command, std::size_t argument, RowR
 }
 
 void* RunningCall::bring_whole(const Command& command, std::size_t argument) {
-  const ArgumentSlot& slot = command.arguments[argument];
-  const std::span<const std::int64_t> extents(slot.extents.data(), slot.dimensions);
-  const SharedRows all{worker_.attachment().segment.at(slot.offset), row_bytes_of(slot.dtype, extents),
-                       extents.empty() ? 1 : extents[0]};
+  const SharedRows all = array_of(command.arguments[argument]);
   return worker_.device().take_rows(argument, all, 0, all.rows);
 }
 

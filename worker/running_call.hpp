@@ -59,6 +59,9 @@ class RunningCall {
   const void* value(std::size_t argument) const;
   const void* scalar(std::size_t argument);
 
+  /// After the body: throws Error (system) if a file that it read was not all there.
+  void check_files() const;
+
   void accept(std::size_t output, const OutputType& type, std::span<const std::int64_t> extents, OutputBuffer buffer);
   void accept_scalar(std::size_t output, const OutputType& type, const void* value);
   void accept_device_scalar(std::size_t output, const OutputType& type, const void* place);
@@ -112,6 +115,7 @@ class RunningCall {
   void take_output(std::size_t output, const OutputType& type, std::span<const std::int64_t> extents,
                    OutputBuffer buffer);
   RowRange share_in(const Command& command) const;
+  SharedRows array_of(const ArgumentSlot& slot);
   void* bring_rows(const Command& command, std::size_t argument, RowRange rows);
   void* bring_whole(const Command& command, std::size_t argument);
   const void* bring_scalar(const Command& command, std::size_t argument);

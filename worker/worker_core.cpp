@@ -194,6 +194,7 @@ void WorkerCore::execute(Command& command) {
       case CommandKind::call:
       case CommandKind::construct: return run_call(command);
       case CommandKind::destroy: return destroy_object(command.object);
+      case CommandKind::unmap: return files_.forget(command.object);
       case CommandKind::collective: run_collective(command); break;
       case CommandKind::transfer: run_transfer(command); break;
       case CommandKind::unpin:
@@ -252,6 +253,7 @@ void WorkerCore::run_call(Command& command) {
     if (command.kind == CommandKind::construct) enter_phase(Phase::function);
     WorkerCall call(*this);
     function.thunk(call, function.pointer);
+    running_->check_files();
     running_->deliver(outbox);
     // A body may have swallowed what a collective threw.
     if (command.has_comm && command.failed.load(std::memory_order_acquire) == command.id) throw Abandoned();

@@ -19,6 +19,7 @@
 #include "worker/attachment.hpp"
 #include "worker/collectives.hpp"
 #include "worker/device.hpp"
+#include "worker/mapped_files.hpp"
 #include "worker/running_call.hpp"
 
 namespace syncrun::detail {
@@ -42,6 +43,7 @@ class WorkerCore {
   // What running calls use.
   Device& device() noexcept { return *device_; }
   SharedHeap& arena() noexcept { return arena_; }
+  MappedFiles& files() noexcept { return files_; }
   CpuWorker& cpu_worker() noexcept { return cpu_worker_; }
   CudaWorker& cuda_worker() noexcept { return cuda_worker_; }
   RunningCall& running() noexcept { return *running_; }
@@ -99,6 +101,7 @@ class WorkerCore {
   WaitPolicy policy_;
   SharedHeap arena_;
   CpuComm peers_;
+  MappedFiles files_;  // the device reads them
   std::unique_ptr<Device> device_;
   CpuWorker cpu_worker_;
   CudaWorker cuda_worker_;

@@ -21,7 +21,7 @@ void check(const sr::Checkpoint& found, const std::vector<sr::SavedValue>& ident
     const std::string got = found.has_value(expected.name()) ? found.text(expected.name()) : "";
     if (got == expected.text()) continue;
     throw UsageError("--checkpoint: expected a checkpoint with " + expected.name() + " '" + expected.text() +
-                     "', got '" + got + "' in " + options.checkpoint.string());
+                     "', got '" + got + "' in " + options.checkpoint.string() + " (another folder starts anew)");
   }
 }
 

@@ -18,17 +18,46 @@ constexpr std::int64_t kFewestClasses = 2;
   throw DatasetError(file.string() + ": expected " + expected + ", got " + got);
 }
 
+/// What a file says of itself, which is as long as that asks for.
+sr::NpyInfo info_of(const fs::path& file) {
+  if (!fs::exists(file)) fail(file, "a .npy file as scripts/pack_images.py makes it", "none");
+  try {
+    return sr::npy_info(file);
+  } catch (const sr::Error& error) {
+    throw DatasetError(std::string(error.what()) + ": scripts/pack_images.py makes such files");
+  }
+}
+
 ImageShape check_images(const fs::path& file, std::size_t labels) {
-  const NpyHeader header = read_npy_header(file);
-  if (header.dtype != "|u1") fail(file, "elements of type uint8 ('|u1')", "'" + header.dtype + "'");
-  if (header.shape.size() != 4 || header.shape[3] != 3 || header.shape[1] == 0 || header.shape[2] == 0) {
-    fail(file, "images of shape rows x height x width x 3", to_text(header.shape));
+  const auto [dtype, shape] = info_of(file);
+  if (dtype != sr::DType::uint8) fail(file, "elements of type uint8", std::string(to_string(dtype)));
+  if (shape.size() != 4 || shape[3] != 3 || shape[1] == 0 || shape[2] == 0) {
+    fail(file, "images of shape [rows, height, width, 3]", "shape " + sr::to_string(shape));
   }
-  if (header.shape[0] == 0) fail(file, "one image or more", "none");
-  if (header.shape[0] != static_cast<std::int64_t>(labels)) {
-    fail(file, std::to_string(labels) + " images, as there are labels", std::to_string(header.shape[0]));
+  if (shape[0] == 0) fail(file, "one image or more", "none");
+  if (shape[0] != static_cast<std::int64_t>(labels)) {
+    fail(file, std::to_string(labels) + " images, as there are labels", std::to_string(shape[0]));
   }
-  return {static_cast<std::size_t>(header.shape[1]), static_cast<std::size_t>(header.shape[2])};
+  return {static_cast<std::size_t>(shape[1]), static_cast<std::size_t>(shape[2])};
+}
+
+template <class T>
+std::vector<std::int64_t> labels_of(const fs::path& file) {
+  const auto labels = sr::read_npy<T, 1>(file);
+  return {labels.begin(), labels.end()};
+}
+
+std::vector<std::int64_t> read_labels(const fs::path& file) {
+  const auto [dtype, shape] = info_of(file);
+  if (shape.size() != 1) fail(file, "labels of shape [rows]", "shape " + sr::to_string(shape));
+  switch (dtype) {
+    case sr::DType::uint8: return labels_of<std::uint8_t>(file);
+    case sr::DType::int8: return labels_of<std::int8_t>(file);
+    case sr::DType::int16: return labels_of<std::int16_t>(file);
+    case sr::DType::int32: return labels_of<std::int32_t>(file);
+    case sr::DType::int64: return labels_of<std::int64_t>(file);
+    default: fail(file, "labels of an integer type", std::string(to_string(dtype)));
+  }
 }
 
 void check_labels(const fs::path& file, const std::vector<std::int64_t>& labels, std::optional<std::int64_t> classes) {
@@ -70,15 +99,23 @@ void fill_with_random_bytes(std::span<std::uint8_t> bytes, std::uint64_t seed) {
   }
 }
 
-SharedImages load(sr::Session& session, const Dataset& dataset, const Pair& pair, const std::string& name) {
-  const std::size_t rows = pair.labels.size();
+sr::Data<std::uint8_t, 4> random_images(sr::Session& session, const Dataset& dataset, std::size_t rows,
+                                        const std::string& name) {
   const ImageShape& shape = dataset.shape();
-  SharedImages loaded{pair.images.empty()
-                          ? session.data<std::uint8_t, 4>(sr::Shape<4>{rows, shape.height, shape.width, 3}, name)
-                          : session.load<std::uint8_t, 4>(pair.images, name),
-                      session.data(pair.labels, name + "_labels"), session.data(ids_of(rows), name + "_ids")};
-  if (pair.images.empty()) fill_with_random_bytes(loaded.images.write().span(), dataset.seed());
-  return loaded;
+  auto images = session.data<std::uint8_t, 4>(sr::Shape<4>{rows, shape.height, shape.width, 3}, name);
+  fill_with_random_bytes(images.write().span(), dataset.seed());
+  return images;
+}
+
+SharedImages load(sr::Session& session, const Dataset& dataset, const Pair& pair, FileAccess access,
+                  const std::string& name) {
+  const std::size_t rows = pair.labels.size();
+  const auto images = [&] {
+    if (pair.images.empty()) return random_images(session, dataset, rows, name);
+    if (access == FileAccess::kMapped) return session.map_npy<std::uint8_t, 4>(pair.images, name);
+    return session.load<std::uint8_t, 4>(pair.images, name);
+  };
+  return {images(), session.data(pair.labels, name + "_labels"), session.data(ids_of(rows), name + "_ids")};
 }
 
 }  // namespace
@@ -133,10 +170,20 @@ void Dataset::hold_back(double fraction) {
   std::sort(training_rows_.begin(), training_rows_.end());
 }
 
-SharedDataset load(sr::Session& session, const Dataset& dataset) {
-  const SharedImages training = load(session, dataset, dataset.training(), "images");
+SharedDataset load(sr::Session& session, const Dataset& dataset, FileAccess access) {
+  const SharedImages training = load(session, dataset, dataset.training(), access, "images");
   if (!dataset.has_evaluation_pair()) return {training, training};
-  return {training, load(session, dataset, dataset.evaluation(), "images_test")};
+  return {training, load(session, dataset, dataset.evaluation(), access, "images_test")};
+}
+
+DeviceImages place_on_devices(sr::Session& session, const Dataset& dataset, std::int64_t rows) {
+  const auto count = static_cast<std::size_t>(rows);
+  DeviceImages placed{session.shared<std::uint8_t, 4>("images"), session.shared<std::int64_t, 1>("images_labels"),
+                      session.shared<std::int64_t, 1>("images_ids")};
+  placed.images.scatter(random_images(session, dataset, count, "what goes to the devices"));
+  placed.labels.scatter(std::span(dataset.training().labels).first(count));
+  placed.ids.scatter(ids_of(count));
+  return placed;
 }
 
 }  // namespace resnet

@@ -6,15 +6,21 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <stdexcept>
 #include <syncrun/syncrun.hpp>
 #include <vector>
 
 #include "demos/resnet/images.hpp"
-#include "demos/resnet/npy.hpp"
 
 namespace resnet {
 
 namespace sr = syncrun;
+
+/// A data set that cannot be used: which file, what was expected and what was got.
+class DatasetError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
 
 /// Where images come from.
 struct DatasetOptions {
@@ -84,8 +90,21 @@ struct SharedDataset {
   SharedImages evaluation;
 };
 
-/// Loads the images, or makes them: bytes from a generator with the data set's seed. Throws sr::Error: system if they do
-/// not fit into memory, with how much was wanted and there was.
-SharedDataset load(sr::Session& session, const Dataset& dataset);
+/// How images that are in files come to the workers.
+enum class FileAccess { kMapped, kCopied };
+
+/// Loads or maps the images, or makes them: bytes from a generator with the data set's seed. Throws sr::Error: system if
+/// they do not fit into memory, with how much was wanted and there was.
+SharedDataset load(sr::Session& session, const Dataset& dataset, FileAccess access);
+
+/// Rows that are on the devices already, each device's own.
+struct DeviceImages {
+  sr::Shared<std::uint8_t, 4> images;
+  sr::Shared<std::int64_t, 1> labels;
+  sr::Shared<std::int64_t, 1> ids;
+};
+
+/// The first rows of a random data set, split among the devices. Throws sr::Error (system) where they do not fit.
+DeviceImages place_on_devices(sr::Session& session, const Dataset& dataset, std::int64_t rows);
 
 }  // namespace resnet

@@ -20,6 +20,18 @@ auto step_function(sr::Session& session, const sr::Replicated<T>& trainer, const
   }
 }
 
+/// The same of rows that are on the devices already.
+template <sr::UpdateRule Rule, class T>
+auto device_step_function(sr::Session& session, const sr::Replicated<T>& trainer, const sr::Shared<float, 1>& params,
+                          const sr::TrainStepOptions& options = {.name = "step"}) {
+  if constexpr (requires { &T::device_loss_and_gradient_cuda; }) {
+    return sr::train_step<Rule>(session, &T::device_loss_and_gradient,
+                                sr::replayable(&T::device_loss_and_gradient_cuda), trainer, params, options);
+  } else {
+    return sr::train_step<Rule>(session, &T::device_loss_and_gradient, trainer, params, options);
+  }
+}
+
 template <class T>
 auto evaluate_function(sr::Session& session, const sr::Replicated<T>& trainer) {
   if constexpr (requires { &T::evaluate_cuda; }) {

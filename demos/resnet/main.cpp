@@ -2,6 +2,7 @@
 // master process. loss_and_gradient and evaluate (trainer.hpp) run on all workers at the same time, each on its own rows.
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -82,12 +83,13 @@ void pipeline(std::int64_t count, Launch&& launch, Finish&& finish) {
   }
 }
 
+/// Rows that lie on the devices: those of a step.
+std::int64_t device_rows(const Options& options) { return std::min(options.batch_rows, options.synthetic_rows); }
+
 /// What an epoch needs, from the data set to the screen.
 struct Run {
   const Options& options;
   const Dataset& dataset;
-  const SharedDataset& images;
-  const sr::Shared<float, 1>& statistics;
   TrainingStep& step;
   const Checkpoints& checkpoints;
   Report& report;
@@ -125,8 +127,7 @@ Sums train_epoch(const Run& run, int epoch) {
                            .step = static_cast<std::uint32_t>(first_step + i),
                            .is_random = true,
                            .mirrors = run.options.mirrors}};
-    return run.step.launch(run.images.training, run.statistics, input, learning_rate(schedule, first_step + i),
-                           {.batch = batch_of(i), .slices = run.options.slices});
+    return run.step.launch(batch_of(i), run.options.slices, input, learning_rate(schedule, first_step + i));
   };
 
   Sums all;
@@ -134,7 +135,8 @@ Sums train_epoch(const Run& run, int epoch) {
   Clock::time_point since = Clock::now();
   const auto finish = [&](std::int64_t i, const Fit& fit) {
     check_loss(run, epoch, i, fit.loss);
-    for (Sums* sums : {&all, &recent}) sums->add(std::ssize(batch_of(i)), fit.loss, fit.correct);
+    const std::int64_t rows = run.options.feed() == Feed::kDevice ? device_rows(run.options) : std::ssize(batch_of(i));
+    for (Sums* sums : {&all, &recent}) sums->add(rows, fit.loss, fit.correct);
     bar.update(static_cast<std::size_t>(i) + 1, fit.loss);
     if ((i + 1) % run.options.interval != 0) return;
     bar.wipe();
@@ -155,7 +157,20 @@ TrainerSettings settings_of(const Options& options, const Architecture& architec
           .precision = options.precision};
 }
 
-void train(sr::Session& session, const Options& options, const Dataset& dataset, const SharedDataset& images,
+/// Where a session has its images.
+struct Images {
+  TrainingRows training;
+  std::optional<SharedImages> evaluation;  // none of rows that lie on the devices
+};
+
+Images bring_images(sr::Session& session, const Options& options, const Dataset& dataset) {
+  if (options.feed() == Feed::kDevice) return {place_on_devices(session, dataset, device_rows(options)), std::nullopt};
+  const FileAccess access = options.feed() == Feed::kMapped ? FileAccess::kMapped : FileAccess::kCopied;
+  const SharedDataset loaded = load(session, dataset, access);
+  return {loaded.training, loaded.evaluation};
+}
+
+void train(sr::Session& session, const Options& options, const Dataset& dataset, const Images& images,
            const Architecture& architecture, Report& report, Checkpoints& checkpoints) {
   // The same parameters on every device: one flat vector. Running statistics are each device's own for an epoch.
   const auto params = session.shared("params", initial_parameters(architecture, options.seed, options.last_scale));
@@ -163,23 +178,23 @@ void train(sr::Session& session, const Options& options, const Dataset& dataset,
 
   // A network on every worker; its methods are functions to call here.
   const auto trainer = session.replicate<Trainer>(settings_of(options, architecture));
-  const auto step = make_training_step(session, trainer, params, options.rule);
+  const auto step = make_training_step(session, trainer, images.training, statistics, params, options.rule);
   const auto evaluate_rows = evaluate_function(session, trainer);
 
   const Indices to_evaluate = dataset.evaluation_rows();
   const auto evaluate = [&]() -> std::optional<Sums> {
-    if (to_evaluate.empty()) return std::nullopt;
+    if (to_evaluate.empty() || !images.evaluation) return std::nullopt;
     const std::int64_t slices = options.evaluation_slices != 0
                                     ? options.evaluation_slices
                                     : quotient_up(std::ssize(to_evaluate), options.batch_rows);
-    const Fit fit = evaluate_rows(images.evaluation.images, images.evaluation.labels, statistics, params,
+    const Fit fit = evaluate_rows(images.evaluation->images, images.evaluation->labels, statistics, params,
                                   {.batch = to_evaluate, .slices = slices});
     Sums sums;
     sums.add(std::ssize(to_evaluate), fit.loss, fit.correct);
     return sums;
   };
 
-  const Run run{options, dataset, images, statistics, *step, checkpoints, report};
+  const Run run{options, dataset, *step, checkpoints, report};
   report.start(architecture, dataset, run.steps_per_epoch(), session.devices());
   const Progress progress{params, statistics, *step};
   std::optional<Sums> last;
@@ -196,15 +211,24 @@ void train(sr::Session& session, const Options& options, const Dataset& dataset,
   if (last) report.evaluation_accuracy(last->accuracy());
 }
 
-/// Says what helps where memory ran out on a worker; other errors stay as they are.
-[[noreturn]] void throw_with_advice(const sr::Error& error) {
-  const std::string what = error.what();
-  const bool is_memory =
-      error.kind() == sr::ErrorKind::system || what.find("bad_alloc") != what.npos || what.find("memory") != what.npos;
-  if (!is_memory) throw error;
-  throw sr::Error(error.kind(),
-                  what + "\nif memory is short: --slices N computes a step in N passes, --batch N makes it smaller",
-                  error.failure(), error.native_code());
+/// What `work` returns; where memory ran out in it, says what helps. Other errors stay as they are.
+template <class Work>
+auto with_advice(const std::string& advice, Work&& work) {
+  try {
+    return work();
+  } catch (const sr::Error& error) {
+    const std::string what = error.what();
+    const bool is_memory =
+        error.native_code() == ENOMEM || what.find("bad_alloc") != what.npos || what.find("memory") != what.npos;
+    if (!is_memory) throw;
+    throw sr::Error(error.kind(), what + "\nif memory is short: " + advice, error.failure(), error.native_code());
+  }
+}
+
+std::string advice_on_images(const Options& options) {
+  if (options.feed() == Feed::kDevice) return "--batch N makes a batch smaller";
+  return options.synthetic_rows == 0 ? "--feed mapped leaves images in their files"
+                                     : "--synthetic N makes fewer images";
 }
 
 /// Has the threads of a worker (those of OpenMP, where oneDNN uses it) sleep while they wait for each other, unless the
@@ -223,12 +247,10 @@ int run(int argc, char** argv) {
   Report report(*options);
   let_threads_sleep();
   const auto program = [&](sr::Session& session) {
-    const SharedDataset images = load(session, dataset);  // in memory that every worker has mapped
-    try {
-      train(session, *options, dataset, images, architecture, report, checkpoints);
-    } catch (const sr::Error& error) {
-      throw_with_advice(error);
-    }
+    const Images images =
+        with_advice(advice_on_images(*options), [&] { return bring_images(session, *options, dataset); });
+    with_advice("--slices N computes a step in N passes, --batch N makes it smaller",
+                [&] { train(session, *options, dataset, images, architecture, report, checkpoints); });
   };
   return sr::run(argc, argv, program, {.seed = options->seed});
 }

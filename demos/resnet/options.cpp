@@ -47,6 +47,8 @@ constexpr std::array<std::pair<std::string_view, Precision>, 3> kDtypes{{
     {"tf32", Precision::kTf32},
     {"bfloat16", Precision::kBfloat16},
 }};
+constexpr std::array<std::pair<std::string_view, Feed>, 3> kFeeds{
+    {{"mapped", Feed::kMapped}, {"memory", Feed::kMemory}, {"device", Feed::kDevice}}};
 constexpr std::array<std::pair<std::string_view, int>, 5> kDepths{
     {{"18", 18}, {"34", 34}, {"50", 50}, {"101", 101}, {"152", 152}}};
 
@@ -79,6 +81,8 @@ constexpr std::array kOptions{
     OptionRow{"data", required_argument, [](Options& o, std::string_view t) { o.data = folder("--data", t); }},
     OptionRow{"synthetic", required_argument,
               [](Options& o, std::string_view t) { o.synthetic_rows = parse_count("--synthetic", t, kMaxRows); }},
+    OptionRow{"feed", required_argument,
+              [](Options& o, std::string_view t) { o.chosen_feed = parse_word("--feed", t, kFeeds); }},
     OptionRow{"evaluate-fraction", required_argument,
               [](Options& o, std::string_view t) {
                 o.evaluate_fraction = number("--evaluate-fraction", t, "a number above 0 and below 1", 0, 1);
@@ -176,6 +180,17 @@ void check(const Options& options) {
     throw UsageError(std::string("--data, --synthetic: expected one of them, got ") +
                      (options.data.empty() ? "neither" : "both"));
   }
+  if (options.synthetic_rows == 0 && options.feed() == Feed::kDevice) {
+    throw UsageError("--feed: expected 'mapped' or 'memory' with --data, got 'device', which is for --synthetic");
+  }
+  if (options.synthetic_rows != 0 && options.feed() == Feed::kMapped) {
+    throw UsageError("--feed: expected 'memory' or 'device' with --synthetic, got 'mapped': there is no file");
+  }
+  if (options.feed() == Feed::kDevice && options.evaluate_fraction) {
+    throw UsageError(
+        "--evaluate-fraction: expected --feed memory beside it with --synthetic, since all rows on the devices are "
+        "trained on, got --feed device");
+  }
   if (options.checkpoint.empty() && options.resume) {
     throw UsageError("--resume: expected --checkpoint DIR beside it, got none");
   }
@@ -191,6 +206,8 @@ double usual_learning_rate(const Options& options) {
 }  // namespace
 
 double Options::warmup() const { return warmup_epochs.value_or(std::min(kUsualWarmupEpochs, epochs / 10.0)); }
+
+Feed Options::feed() const { return chosen_feed.value_or(synthetic_rows == 0 ? Feed::kMapped : Feed::kDevice); }
 
 std::optional<Options> parse_options(int argc, char** argv) {
   const auto known = known_options();
@@ -217,6 +234,10 @@ usage: syncrun-resnet --data DIR [OPTION...]
   --data DIR            images.npy and labels.npy, and for evaluation images_test.npy and labels_test.npy, as
                         scripts/pack_images.py makes them
   --synthetic N         N random images instead, to see how fast it is
+  --feed mapped|memory|device
+                        mapped (default with --data): workers read rows from the files, which need not fit into memory;
+                        memory: images are in shared memory, which feeds GPUs faster; device (default with --synthetic,
+                        and only there): one batch lies on the devices, and every step trains on it
   --evaluate-fraction X hold back this part of the images for evaluation instead (X above 0, below 1)
   --classes N           default: the largest label + 1; of random images 1000
   --depth N             18, 34, 50 (default), 101 or 152 layers

@@ -29,9 +29,17 @@ struct OptimizerOptions {
   double weight_decay = 1e-4;     // of all parameters, as in torchvision's reference
 };
 
+/// Where the workers have the images of a step from.
+enum class Feed {
+  kMapped,  // the files, which each of them maps
+  kMemory,  // shared memory
+  kDevice   // the devices themselves: always the same rows
+};
+
 struct Options {
   std::filesystem::path data;       // folder; or else
   std::int64_t synthetic_rows = 0;  // random images
+  std::optional<Feed> chosen_feed;  // left out: kMapped, and kDevice of random images
   std::optional<double> evaluate_fraction;
   std::optional<std::int64_t> classes;
 
@@ -58,6 +66,7 @@ struct Options {
   bool resume = false;
 
   double warmup() const;
+  Feed feed() const;
 };
 
 /// Reads the command line; nothing where it asks for --help. Throws UsageError.

@@ -23,13 +23,24 @@ Trainer::Trainer(sr::CpuWorker& worker, const TrainerSettings& settings) : setti
 
 Fit Trainer::loss_and_gradient(sr::CpuWorker&, sr::Comm& comm, Images images, Labels labels, RowIds row_ids,
                                Vector statistics, Input input, Vector params, Vector gradient) {
+  return step(comm, {images, labels, row_ids}, statistics, input, params, gradient);
+}
+
+Fit Trainer::device_loss_and_gradient(sr::CpuWorker&, sr::Comm& comm, DeviceImages images, DeviceIntegers labels,
+                                      DeviceIntegers row_ids, Vector statistics, Input input, Vector params,
+                                      Vector gradient) {
+  return step(comm, {images, labels, row_ids}, statistics, input, params, gradient);
+}
+
+Fit Trainer::step(sr::Comm& comm, const StepRows& rows, const Vector& statistics, const Input& input,
+                  const Vector& params, const Vector& gradient) {
   SumOverRanks sum;
   if (settings_.normalization == Normalization::kSynchronized) {
     sum = [&comm](std::span<float> values) { comm.all_reduce(values, sr::Reduction::sum); };
   }
   const Outcome outcome = network_->loss_and_gradient(params.span(), statistics.span(),
-                                                      prepare(images, row_ids.span(), input.data()->augment),
-                                                      labels.span(), settings_.loss, sum, gradient.span());
+                                                      prepare(rows.images, rows.ids.span(), input.data()->augment),
+                                                      rows.labels.span(), settings_.loss, sum, gradient.span());
   return {outcome.mean_loss, outcome.correct};
 }
 
@@ -40,8 +51,8 @@ Fit Trainer::evaluate(sr::CpuWorker&, Images images, Labels labels, Vector stati
 }
 
 /// Images as the network sees them, until the next call.
-std::span<const float> Trainer::prepare(const Images& images, std::span<const std::int64_t> row_ids,
-                                        const AugmentKey& key) {
+std::span<const float> Trainer::prepare(const sr::ArrayView<const std::uint8_t, 4>& images,
+                                        std::span<const std::int64_t> row_ids, const AugmentKey& key) {
   const ImageShape shape{static_cast<std::size_t>(images.shape(1)), static_cast<std::size_t>(images.shape(2))};
   const std::size_t crop = settings_.preparation.crop;
   const std::size_t elements = static_cast<std::size_t>(images.rows()) * crop * crop * 3;

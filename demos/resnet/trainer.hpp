@@ -49,8 +49,10 @@ class Trainer {
  public:
   using Images = sr::Scattered<const std::uint8_t, 4>;  // [rows, height, width, 3], as they are stored
   using Labels = sr::Scattered<const std::int64_t, 1>;
-  using RowIds = sr::Scattered<const std::int64_t, 1>;  // in the data set: they key crops
-  using Vector = sr::Local<float, 1>;                   // params, gradient: [parameter_count]; [statistics_count]
+  using RowIds = sr::Scattered<const std::int64_t, 1>;     // in the data set: they key crops
+  using DeviceImages = sr::Sliced<const std::uint8_t, 4>;  // the same, where they are on the devices already
+  using DeviceIntegers = sr::Sliced<const std::int64_t, 1>;
+  using Vector = sr::Local<float, 1>;  // params, gradient: [parameter_count]; [statistics_count]
   using Input = sr::DeviceScalar<StepInput>;
 
   /// Throws std::invalid_argument for what only CUDA devices have, and for a network that cannot be.
@@ -62,6 +64,10 @@ class Trainer {
   Fit loss_and_gradient(sr::CpuWorker& worker, sr::Comm& comm, Images images, Labels labels, RowIds row_ids,
                         Vector statistics, Input input, Vector params, Vector gradient);
 
+  /// The same of rows that are on the devices already.
+  Fit device_loss_and_gradient(sr::CpuWorker& worker, sr::Comm& comm, DeviceImages images, DeviceIntegers labels,
+                               DeviceIntegers row_ids, Vector statistics, Input input, Vector params, Vector gradient);
+
   /// Mean loss and correct rows of the middles of images, normalised by the running statistics.
   Fit evaluate(sr::CpuWorker& worker, Images images, Labels labels, Vector statistics, Vector params);
 
@@ -70,11 +76,33 @@ class Trainer {
   Fit loss_and_gradient_cuda(sr::CudaWorker& worker, sr::Comm& comm, sr::GradientReady& ready, Images images,
                              Labels labels, RowIds row_ids, Vector statistics, Input input, Vector params,
                              Vector gradient);
+  Fit device_loss_and_gradient_cuda(sr::CudaWorker& worker, sr::Comm& comm, sr::GradientReady& ready,
+                                    DeviceImages images, DeviceIntegers labels, DeviceIntegers row_ids,
+                                    Vector statistics, Input input, Vector params, Vector gradient);
   Fit evaluate_cuda(sr::CudaWorker& worker, Images images, Labels labels, Vector statistics, Vector params);
 #endif
 
  private:
-  std::span<const float> prepare(const Images& images, std::span<const std::int64_t> row_ids, const AugmentKey& key);
+  /// Rows of a step, wherever they come from.
+  struct StepRows {
+    sr::ArrayView<const std::uint8_t, 4> images;
+    sr::ArrayView<const std::int64_t, 1> labels;
+    sr::ArrayView<const std::int64_t, 1> ids;
+  };
+  Fit step(sr::Comm& comm, const StepRows& rows, const Vector& statistics, const Input& input, const Vector& params,
+           const Vector& gradient);
+#ifdef RESNET_HAVE_CUDA
+  /// What a step asks of the framework.
+  struct StepPlace {
+    sr::CudaWorker& worker;
+    sr::Comm& comm;
+    sr::GradientReady& ready;
+  };
+  Fit step(const StepPlace& place, const StepRows& rows, const Vector& statistics, const Input& input,
+           const Vector& params, const Vector& gradient);
+#endif
+  std::span<const float> prepare(const sr::ArrayView<const std::uint8_t, 4>& images,
+                                 std::span<const std::int64_t> row_ids, const AugmentKey& key);
 
   TrainerSettings settings_;
   std::optional<CpuNetwork> network_;  // on CPU devices

@@ -23,8 +23,9 @@ CudaMath math_of(Precision precision) {
   return CudaMath::kFloat32;
 }
 
-CudaBatch batch_of(const TrainerSettings& settings, const Trainer::Images& images, const Trainer::Labels& labels,
-                   const std::int64_t* row_ids, const AugmentKey* key) {
+CudaBatch batch_of(const TrainerSettings& settings, const sr::ArrayView<const std::uint8_t, 4>& images,
+                   const sr::ArrayView<const std::int64_t, 1>& labels, const std::int64_t* row_ids,
+                   const AugmentKey* key) {
   const ImageShape shape{static_cast<std::size_t>(images.shape(1)), static_cast<std::size_t>(images.shape(2))};
   check_crop(shape, settings.preparation.crop);
   return {.rows = labels.span().size(),
@@ -60,14 +61,26 @@ Trainer::Trainer(sr::CudaWorker&, const TrainerSettings& settings) : settings_(s
 Fit Trainer::loss_and_gradient_cuda(sr::CudaWorker& worker, sr::Comm& comm, sr::GradientReady& ready, Images images,
                                     Labels labels, RowIds row_ids, Vector statistics, Input input, Vector params,
                                     Vector gradient) {
+  return step({worker, comm, ready}, {images, labels, row_ids}, statistics, input, params, gradient);
+}
+
+Fit Trainer::device_loss_and_gradient_cuda(sr::CudaWorker& worker, sr::Comm& comm, sr::GradientReady& ready,
+                                           DeviceImages images, DeviceIntegers labels, DeviceIntegers row_ids,
+                                           Vector statistics, Input input, Vector params, Vector gradient) {
+  return step({worker, comm, ready}, {images, labels, row_ids}, statistics, input, params, gradient);
+}
+
+Fit Trainer::step(const StepPlace& place, const StepRows& rows, const Vector& statistics, const Input& input,
+                  const Vector& params, const Vector& gradient) {
   SumOverRanks sum;
   if (settings_.normalization == Normalization::kSynchronized) {
-    sum = [&comm](std::span<float> values) { comm.all_reduce(values, sr::Reduction::sum); };
+    sum = [&place](std::span<float> values) { place.comm.all_reduce(values, sr::Reduction::sum); };
   }
   ReadyFrom ready_from;
-  if (ready.is_used()) ready_from = [&ready](std::size_t first) { ready.from(static_cast<std::int64_t>(first)); };
-  const CudaBatch batch = batch_of(settings_, images, labels, row_ids.data(), &input.data()->augment);
-  return fit_of(training_network_->loss_and_gradient(handles_of(worker), batch, params.data(), statistics.data(),
+  if (place.ready.is_used())
+    ready_from = [&place](std::size_t first) { place.ready.from(static_cast<std::int64_t>(first)); };
+  const CudaBatch batch = batch_of(settings_, rows.images, rows.labels, rows.ids.data(), &input.data()->augment);
+  return fit_of(training_network_->loss_and_gradient(handles_of(place.worker), batch, params.data(), statistics.data(),
                                                      settings_.loss, sum, gradient.data(), ready_from));
 }
 

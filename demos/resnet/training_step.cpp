@@ -1,5 +1,7 @@
 #include "demos/resnet/training_step.hpp"
 
+#include <type_traits>
+
 #include "demos/resnet/functions.hpp"
 
 namespace resnet {
@@ -18,17 +20,31 @@ Rule rule_of(const OptimizerOptions& options, double learning_rate) {
   return rule;
 }
 
-template <sr::UpdateRule Rule>
+template <sr::UpdateRule Rule, class Rows>
+auto function_for(sr::Session& session, const sr::Replicated<Trainer>& trainer, const sr::Shared<float, 1>& params,
+                  const sr::TrainStepOptions& options) {
+  if constexpr (std::is_same_v<Rows, DeviceImages>)
+    return device_step_function<Rule>(session, trainer, params, options);
+  else return step_function<Rule>(session, trainer, params, options);
+}
+
+template <sr::UpdateRule Rule, class Rows>
 class StepOf : public TrainingStep {
  public:
-  StepOf(sr::Session& session, const sr::Replicated<Trainer>& trainer, const sr::Shared<float, 1>& params,
-         const OptimizerOptions& options)
-      : options_(options), step_(step_function<Rule>(session, trainer, params)) {}
+  StepOf(sr::Session& session, const sr::Replicated<Trainer>& trainer, const Rows& rows,
+         const sr::Shared<float, 1>& statistics, const sr::Shared<float, 1>& params, const OptimizerOptions& options,
+         const sr::TrainStepOptions& form)
+      : options_(options),
+        rows_(rows),
+        statistics_(statistics),
+        step_(function_for<Rule, Rows>(session, trainer, params, form)) {}
 
-  sr::Future<Fit> launch(const SharedImages& data, const sr::Shared<float, 1>& statistics, const StepInput& input,
-                         double learning_rate, const sr::CallOptions& options) override {
-    return step_.async(data.images, data.labels, data.ids, statistics, input, rule_of<Rule>(options_, learning_rate),
-                       options);
+  sr::Future<Fit> launch(std::span<const std::int64_t> rows, std::int64_t slices, const StepInput& input,
+                         double learning_rate) override {
+    sr::CallOptions options{.slices = slices};
+    if constexpr (!std::is_same_v<Rows, DeviceImages>) options.batch = rows;
+    return step_.async(rows_.images, rows_.labels, rows_.ids, statistics_, input,
+                       rule_of<Rule>(options_, learning_rate), options);
   }
 
   std::vector<std::pair<std::string, sr::Shared<float, 1>>> state() const override {
@@ -44,16 +60,25 @@ class StepOf : public TrainingStep {
 
  private:
   OptimizerOptions options_;
-  decltype(step_function<Rule>(std::declval<sr::Session&>(), std::declval<const sr::Replicated<Trainer>&>(),
-                               std::declval<const sr::Shared<float, 1>&>())) step_;
+  Rows rows_;
+  sr::Shared<float, 1> statistics_;
+  decltype(function_for<Rule, Rows>(std::declval<sr::Session&>(), std::declval<const sr::Replicated<Trainer>&>(),
+                                    std::declval<const sr::Shared<float, 1>&>(),
+                                    std::declval<const sr::TrainStepOptions&>())) step_;
 };
 
 }  // namespace
 
 std::unique_ptr<TrainingStep> make_training_step(sr::Session& session, const sr::Replicated<Trainer>& trainer,
-                                                 const sr::Shared<float, 1>& params, const OptimizerOptions& options) {
-  const auto make = [&]<class Rule>(std::type_identity<Rule>) -> std::unique_ptr<TrainingStep> {
-    return std::make_unique<StepOf<Rule>>(session, trainer, params, options);
+                                                 const TrainingRows& rows, const sr::Shared<float, 1>& statistics,
+                                                 const sr::Shared<float, 1>& params, const OptimizerOptions& options,
+                                                 const sr::TrainStepOptions& form) {
+  const auto make = [&]<class Rule>(std::type_identity<Rule>) {
+    return std::visit(
+        [&]<class Rows>(const Rows& of_them) -> std::unique_ptr<TrainingStep> {
+          return std::make_unique<StepOf<Rule, Rows>>(session, trainer, of_them, statistics, params, options, form);
+        },
+        rows);
   };
   switch (options.optimizer) {
     case Optimizer::kSgd: return make(std::type_identity<sr::Sgd>());

@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <syncrun/syncrun.hpp>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "demos/resnet/dataset.hpp"
@@ -20,10 +22,10 @@ class TrainingStep {
  public:
   virtual ~TrainingStep() = default;
 
-  /// Trains on the rows that `options` select, without waiting. What it throws, and what the future does, is as of
-  /// sr::TrainStep.
-  virtual sr::Future<Fit> launch(const SharedImages& data, const sr::Shared<float, 1>& statistics,
-                                 const StepInput& input, double learning_rate, const sr::CallOptions& options) = 0;
+  /// Trains on these rows in so many slices, without waiting; on rows that are on the devices, on all of them. What it
+  /// throws, and what the future does, is as of sr::TrainStep.
+  virtual sr::Future<Fit> launch(std::span<const std::int64_t> rows, std::int64_t slices, const StepInput& input,
+                                 double learning_rate) = 0;
 
   /// What the rule keeps from step to step, by name: vectors as long as the parameters.
   virtual std::vector<std::pair<std::string, sr::Shared<float, 1>>> state() const = 0;
@@ -31,8 +33,13 @@ class TrainingStep {
   virtual void set_steps(std::int64_t steps) = 0;
 };
 
+/// Where rows come from.
+using TrainingRows = std::variant<SharedImages, DeviceImages>;
+
 /// With parameters that have their values. Throws sr::Error: usage, system (memory).
 std::unique_ptr<TrainingStep> make_training_step(sr::Session& session, const sr::Replicated<Trainer>& trainer,
-                                                 const sr::Shared<float, 1>& params, const OptimizerOptions& options);
+                                                 const TrainingRows& rows, const sr::Shared<float, 1>& statistics,
+                                                 const sr::Shared<float, 1>& params, const OptimizerOptions& options,
+                                                 const sr::TrainStepOptions& form = {.name = "step"});
 
 }  // namespace resnet

@@ -49,6 +49,13 @@ void program(sr::Session& session) {
     std::printf("%s\n", error.what());
   }
   // [/surface]
+  // [map]
+  sr::save("images.npy", session.data<std::uint8_t, 4>({100, 8, 8, 3}));
+  const auto images = session.map_npy<std::uint8_t, 4>("images.npy", "images");  // nothing is copied
+  const auto count =
+      session.function([](sr::Scattered<const std::uint8_t, 4> rows) -> sr::Sum<std::int64_t> { return rows.rows(); });
+  count(images, {.batch = std::vector{99, 3, 50}});  // each worker reads its own rows from the file
+  // [/map]
   // [convert]
   const std::vector<std::uint8_t> bytes{0, 128, 255};
   const std::vector<double> doubles{0.1, 1000.7};

@@ -77,7 +77,8 @@ struct Allocation {
   double oversize = 1;
 };
 
-/// An array of N dimensions in shared memory: element type and number of dimensions are fixed, the shape can change.
+/// An array of N dimensions in shared memory: element type and number of dimensions are fixed, the shape can change. Or a
+/// file (Session::map_npy), which is only read: members that would change it throw Error (usage).
 /// A handle: copies refer to the same array, and the memory is given back with the last of them. All members throw
 /// Error (usage) once the session is closed. Workers see it as Scattered or Broadcast, never a copy of their own.
 template <Element T, std::size_t N>

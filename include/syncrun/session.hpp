@@ -38,6 +38,8 @@ std::shared_ptr<VariableRecord> make_variable(const std::shared_ptr<SessionCore>
                                               std::size_t dimensions, std::string_view name);
 std::shared_ptr<DataRecord> load_data(const std::shared_ptr<SessionCore>& session, const std::filesystem::path& file,
                                       DType dtype, std::size_t dimensions, std::string_view name);
+std::shared_ptr<DataRecord> map_data(const std::shared_ptr<SessionCore>& session, const std::filesystem::path& file,
+                                     DType dtype, std::size_t dimensions, std::string_view name);
 }  // namespace detail
 
 /// One worker process per device, and the way to use them. One live session per process at a time, used from one
@@ -94,6 +96,18 @@ class Session {
   template <Element T, std::size_t N>
   Data<T, N> load(const std::filesystem::path& file, std::string_view name = {}) {
     return Data<T, N>(detail::load_data(core_, file, dtype_of<T>, N, name));
+  }
+
+  /// The file itself as a Data that can only be read, for what is larger than memory: `session.map_npy<std::uint8_t, 4>(
+  /// "images.npy")`. Every process maps it; nothing is copied, and pages are shared with whoever else reads the file. Calls
+  /// take it as any Data, rows by index included; writing throws Error (usage). A file that is renamed or removed stays
+  /// as it was. One that is truncated fails the calls that find it so, by name, with Error (system); but a master that reads
+  /// through view() what is no longer there gets SIGBUS. Throws as load; usage also where elements are not aligned.
+  template <Element T, std::size_t N>
+  Data<T, N> map_npy(const std::filesystem::path& file, std::string_view name = {}) {
+    static_assert(!std::same_as<T, bool>,
+                  "a byte of a file may be no bool: map a file of uint8, or load() one of bool");
+    return Data<T, N>(detail::map_data(core_, file, dtype_of<T>, N, name));
   }
 
   /// A variable with a copy on every worker; no rows yet. A name that is given is unique among the variables alive: a

@@ -13,6 +13,7 @@
 #include "syncrun/error.hpp"
 #include "syncrun/function.hpp"
 #include "syncrun/gradient_ready.hpp"
+#include "syncrun/npy.hpp"
 #include "syncrun/options.hpp"
 #include "syncrun/output.hpp"
 #include "syncrun/producer.hpp"

@@ -151,6 +151,24 @@ TEST_P(ArrayFile, WantsEqualShapesOfAReplicatedVariable) {
   EXPECT_TRUE(fs::is_empty(folder_.path())) << "nothing is left of it";
 }
 
+TEST_P(ArrayFile, IsReadWithoutASessionToo) {
+  sr::save(folder_ / "x.npy", session().data(counting<std::int16_t>(6), sr::Shape{2, 3}));
+  sr::save(folder_ / "empty.npy", session().data<float, 2>({0, 4}));
+  end_session();
+  const sr::NpyInfo info = sr::npy_info(folder_ / "x.npy");
+  EXPECT_EQ(info.dtype, sr::DType::int16);
+  EXPECT_EQ(info.shape, (std::vector<std::int64_t>{2, 3}));
+  const auto x = sr::read_npy<std::int16_t, 2>(folder_ / "x.npy");
+  EXPECT_EQ(x.shape(), (sr::Shape{2, 3}));
+  EXPECT_EQ(x.to_vector(), counting<std::int16_t>(6));
+  EXPECT_EQ((sr::read_npy<float, 2>(folder_ / "empty.npy").size()), 0);
+  EXPECT_ERROR((sr::read_npy<std::int16_t, 1>(folder_ / "x.npy")), sr::ErrorKind::usage,
+               "x.npy is of int16, 2 dimensions, not int16, 1 dimension");
+  EXPECT_ERROR(sr::npy_info(folder_ / "y.npy"), sr::ErrorKind::system, "cannot read " + (folder_ / "y.npy").string());
+  fs::resize_file(folder_ / "x.npy", fs::file_size(folder_ / "x.npy") - 1);
+  EXPECT_ERROR(sr::npy_info(folder_ / "x.npy"), sr::ErrorKind::usage, "x.npy: expected 12 bytes of elements");
+}
+
 class SavedCheckpoint : public OnWorkers {
  protected:
   TemporaryFolder folder_;

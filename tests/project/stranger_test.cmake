@@ -1,5 +1,5 @@
 # Installs the build, moves the prefix, builds a stranger's program against it and runs it with the installed command.
-# Given: BUILD, GENERATOR, COMPILER, SCRATCH, LIBRARY_FOLDER.
+# Given: BUILD, GENERATOR, COMPILER, SCRATCH, LIBRARY_FOLDER, PYTHON, RESNET_COMPUTES (on CPU devices).
 cmake_minimum_required(VERSION 3.25)
 
 function(run)
@@ -46,9 +46,19 @@ run(COMMAND ${CMAKE_COMMAND} --build ${SCRATCH}/build)
 run(COMMAND ${prefix}/bin/syncrun -n 2 ${SCRATCH}/build/stranger
   OUTPUT "2 workers, 500 rows, ranks 0 1, version [0-9]+[.][0-9]+[.][0-9]+")
 
-# The demo finds its library and its digits from where it was moved to.
+# The demos find their library and the digits from where they were moved to.
 if(EXISTS ${prefix}/bin/syncrun-mnist)
   run(COMMAND ${prefix}/bin/syncrun -n 2 ${prefix}/bin/syncrun-mnist --epochs 1
     OUTPUT "test accuracy: [0-9]+[.][0-9]+ %")
+endif()
+if(EXISTS ${prefix}/bin/syncrun-resnet)
+  set(digits ${prefix}/share/syncrun/digits/digits)
+  run(COMMAND ${PYTHON} -B ${prefix}/share/syncrun/pack_images.py --idx ${digits}-train-images-idx3-ubyte
+    ${digits}-train-labels-idx1-ubyte --size 32 ${SCRATCH}/packed)
+  run(COMMAND ${prefix}/bin/syncrun-resnet --help OUTPUT "usage: syncrun-resnet --data DIR")
+  if(RESNET_COMPUTES)
+    run(COMMAND ${prefix}/bin/syncrun -n 2 ${prefix}/bin/syncrun-resnet --data ${SCRATCH}/packed --depth 18 --width 8
+      --epochs 1 --batch 120 --evaluate-fraction 0.2 OUTPUT "evaluation accuracy: [0-9]+[.][0-9]+ %")
+  endif()
 endif()
 file(REMOVE_RECURSE ${SCRATCH})

@@ -130,12 +130,11 @@ OutputBuffer CudaDevice::adopt_output(OutputBuffer buffer) {
 // ---- to and from shared memory --------------------------------------------------------------------------------
 
 void* CudaDevice::take_rows(std::size_t argument, const SharedRows& rows, std::int64_t begin, std::int64_t count) {
-  return staging_.bring(argument, rows.array, rows.bytes(), rows.row_bytes, nullptr, begin, count, stream_);
+  return staging_.bring(argument, rows, {nullptr, begin, count}, stream_);
 }
 
 void* CudaDevice::gather_rows(std::size_t argument, const SharedRows& rows, std::span<const std::int64_t> indices) {
-  return staging_.bring(argument, rows.array, rows.bytes(), rows.row_bytes, indices.data(), 0,
-                        static_cast<std::int64_t>(indices.size()), stream_);
+  return staging_.bring(argument, rows, {indices.data(), 0, static_cast<std::int64_t>(indices.size())}, stream_);
 }
 
 void* CudaDevice::gather_local_rows(std::size_t argument, const std::byte* array, std::size_t row_bytes,
@@ -144,7 +143,7 @@ void* CudaDevice::gather_local_rows(std::size_t argument, const std::byte* array
 }
 
 const void* CudaDevice::take_scalar(std::size_t argument, const std::byte* value, std::size_t bytes) {
-  return staging_.bring(argument, value, bytes, bytes, nullptr, 0, 1, stream_);
+  return staging_.bring(argument, {value, bytes, 1}, {nullptr, 0, 1}, stream_);
 }
 
 void CudaDevice::unpin() {

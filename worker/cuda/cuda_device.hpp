@@ -120,7 +120,7 @@ class CudaDevice final : public Device {
   cudaStream_t stream_ = nullptr;
   MemoryPool pool_;
   PinnedPages pinned_;
-  Staging staging_{pinned_};
+  Staging staging_{pinned_, context_.check_interrupted};
   NcclComm comm_;
   Solo solo_{*this};
   cublasHandle_t cublas_ = nullptr;

@@ -19,7 +19,8 @@ constexpr int kLocalBlocks = 4096;
 
 }  // namespace
 
-Staging::Staging(PinnedPages& pinned) : pinned_(pinned) {
+Staging::Staging(PinnedPages& pinned, const std::function<void()>& check_interrupted)
+    : pinned_(pinned), feed_(check_interrupted) {
   int least = 0;
   int most = 0;
   check_cuda(cudaDeviceGetStreamPriorityRange(&least, &most), "cudaDeviceGetStreamPriorityRange");
@@ -58,47 +59,54 @@ void* Staging::allocate(std::size_t bytes) {
   }
 }
 
-void* Staging::bring(std::size_t argument, const std::byte* array, std::size_t array_bytes, std::size_t row_bytes,
-                     const std::int64_t* indices, std::int64_t first, std::int64_t rows, cudaStream_t stream) {
+void* Staging::bring(std::size_t argument, const SharedRows& from, const RowsWanted& wanted, cudaStream_t stream) {
+  const auto& [indices, first, rows] = wanted;
   const std::uint64_t command = ahead_ != 0 ? ahead_ : command_;
   Buffer& buffer = buffers_[command % 2][argument];
   if (ahead_ == 0 && buffer.command == command) {
     buffer.command = 0;  // later slices are not the ones that were brought
-    if (buffer.array == array && buffer.indices == indices && buffer.first == first && buffer.rows == rows &&
-        buffer.row_bytes == row_bytes) {
+    if (buffer.array == from.array && buffer.indices == indices && buffer.first == first && buffer.rows == rows &&
+        buffer.row_bytes == from.row_bytes) {
       return buffer.memory;
     }
   }
-  const std::size_t bytes = row_bytes * static_cast<std::size_t>(rows);
+  const std::size_t bytes = from.row_bytes * static_cast<std::size_t>(rows);
   void* const to = memory_of(buffer, bytes);
   if (ahead_ != 0) {
     buffer.command = ahead_;
-    buffer.array = array;
+    buffer.array = from.array;
     buffer.indices = indices;
     buffer.first = first;
     buffer.rows = rows;
-    buffer.row_bytes = row_bytes;
+    buffer.row_bytes = from.row_bytes;
   }
   if (bytes == 0) return to;
-
   const cudaStream_t on = ahead_ != 0 ? copy_stream_ : stream;
-  const auto at = [&](std::int64_t row) { return array + row_bytes * static_cast<std::size_t>(row); };
+  if (from.file != nullptr) feed_.bring(to, from, wanted, on);
+  else bring_shared(to, from, wanted, on);
+  return to;
+}
+
+void Staging::bring_shared(void* to, const SharedRows& from, const RowsWanted& wanted, cudaStream_t on) {
+  const auto& [indices, first, rows] = wanted;
+  const std::size_t row_bytes = from.row_bytes;
+  const std::size_t bytes = row_bytes * static_cast<std::size_t>(rows);
+  const auto at = [&](std::int64_t row) { return from.array + row_bytes * static_cast<std::size_t>(row); };
   if (indices == nullptr) pinned_.pin(at(first), bytes);
-  else pinned_.pin(array, array_bytes);
+  else pinned_.pin(from.array, from.bytes());
   if (indices == nullptr && bytes >= kCopiedBytes) {
     pinned_.copy_to_device(to, at(first), bytes, on);
   } else if (indices == nullptr) {
     jobs_.push_back({to, at(first), row_bytes, nullptr, rows});
   } else if (row_bytes < kCopiedRowBytes) {
     pinned_.pin(indices, sizeof(*indices) * static_cast<std::size_t>(rows));
-    jobs_.push_back({to, array, row_bytes, indices, rows});
+    jobs_.push_back({to, from.array, row_bytes, indices, rows});
   } else {
     for (std::int64_t i = 0; i < rows; ++i) {
       pinned_.copy_to_device(static_cast<std::byte*>(to) + row_bytes * static_cast<std::size_t>(i), at(indices[i]),
                              row_bytes, on);
     }
   }
-  return to;
 }
 
 void* Staging::gather_local(std::size_t argument, const std::byte* array, std::size_t row_bytes,

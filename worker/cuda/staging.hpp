@@ -8,9 +8,11 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "common/control_block.hpp"
+#include "worker/cuda/file_feed.hpp"
 #include "worker/cuda/kernels.hpp"
 #include "worker/cuda/memory_pool.hpp"
 #include "worker/cuda/pinned_pages.hpp"
@@ -19,7 +21,8 @@ namespace syncrun::detail {
 
 class Staging {
  public:
-  explicit Staging(PinnedPages& pinned);
+  /// `check_interrupted` as of FileFeed.
+  Staging(PinnedPages& pinned, const std::function<void()>& check_interrupted);
   ~Staging();
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
@@ -31,10 +34,9 @@ class Staging {
   /// Forgets what was asked for or brought ahead; nothing of it is under way any more.
   void abandon() noexcept;
 
-  /// Rows of an array in shared memory: by index, or those from `first` on. Returns where they will be in device memory
-  /// once flush() was called, in the order of its stream.
-  void* bring(std::size_t argument, const std::byte* array, std::size_t array_bytes, std::size_t row_bytes,
-              const std::int64_t* indices, std::int64_t first, std::int64_t rows, cudaStream_t stream);
+  /// Rows of an array in shared memory or in a file. Returns where they will be in device memory once flush() was called,
+  /// in the order of its stream.
+  void* bring(std::size_t argument, const SharedRows& from, const RowsWanted& wanted, cudaStream_t stream);
   /// Rows by index of an array in device memory.
   void* gather_local(std::size_t argument, const std::byte* array, std::size_t row_bytes, const std::int64_t* indices,
                      std::int64_t rows);
@@ -53,10 +55,12 @@ class Staging {
     std::int64_t rows = 0;
     std::size_t row_bytes = 0;
   };
+  void bring_shared(void* to, const SharedRows& from, const RowsWanted& wanted, cudaStream_t stream);
   void* memory_of(Buffer& buffer, std::size_t bytes);
   void* allocate(std::size_t bytes);
 
   PinnedPages& pinned_;
+  FileFeed feed_;
   MemoryPool pool_;  // its own: two streams use these blocks
   std::array<std::array<Buffer, kMaxArguments>, 2> buffers_;
   std::uint64_t command_ = 0;

@@ -2,6 +2,7 @@
 
 #include "demos/resnet/dataset.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -72,54 +73,59 @@ TEST_F(DatasetOnDisk, HoldsRowsBackByTheSeed) {
 }
 
 TEST_F(DatasetOnDisk, TakesLabelsOfAnyIntegerType) {
-  const std::vector<std::int64_t> labels = read_labels(file("labels.npy"));
+  const std::vector<std::int64_t> labels = open().training().labels;
   const auto expect_same = [&]<class T>(const char* dtype, T) {
     write_npy(file("labels.npy"), dtype, "(20,)", std::vector<T>(labels.begin(), labels.end()));
     EXPECT_EQ(open().training().labels, labels) << dtype;
   };
   expect_same("|u1", std::uint8_t{});
   expect_same("|i1", std::int8_t{});
-  expect_same("<u2", std::uint16_t{});
   expect_same("<i2", std::int16_t{});
-  expect_same("<u4", std::uint32_t{});
   expect_same("<i4", std::int32_t{});
-  expect_same("<u8", std::uint64_t{});
 }
 
 TEST_F(DatasetOnDisk, IsRefusedWithoutAFile) {
   fs::remove(file("labels_test.npy"));
-  EXPECT_EQ(complaint(), "labels_test.npy: expected a .npy file, got none");
+  EXPECT_EQ(complaint(), "labels_test.npy: expected a .npy file as scripts/pack_images.py makes it, got none");
   fs::remove(file("images_test.npy"));
   EXPECT_EQ(complaint(), "images_test.npy: expected images to evaluate on, or --evaluate-fraction, got neither");
   EXPECT_EQ(complaint({.evaluate_fraction = 0.5}), "nothing");
   fs::remove(file("images.npy"));
-  EXPECT_EQ(complaint(), "images.npy: expected a .npy file, got none");
+  EXPECT_EQ(complaint(), "images.npy: expected a .npy file as scripts/pack_images.py makes it, got none");
 }
 
 TEST_F(DatasetOnDisk, IsRefusedWhereTruncated) {
+  const std::string advice = ": scripts/pack_images.py makes such files";
   fs::resize_file(file("images.npy"), fs::file_size(file("images.npy")) - 100);
-  EXPECT_EQ(complaint(),
-            "images.npy: expected 20 x 32 x 32 x 3 elements of type |u1 in 61440 bytes, got 61340 (truncated)");
+  EXPECT_EQ(
+      complaint(),
+      "images.npy: expected 61440 bytes of elements (shape [20, 32, 32, 3] of uint8) after a header of 128, found "
+      "a file of 61468 bytes" +
+          advice);
   fs::resize_file(file("images.npy"), 60);
-  EXPECT_EQ(complaint(), "images.npy: expected 118 more bytes, got 50 (truncated)");
+  EXPECT_EQ(complaint(), "images.npy: expected a header of 128 bytes, found the end after 60" + advice);
   fs::resize_file(file("images.npy"), 0);
-  EXPECT_EQ(complaint(), "images.npy: expected 8 more bytes, got 0 (truncated)");
+  EXPECT_EQ(complaint(), "images.npy: expected a .npy file ('\\x93NUMPY' in front), found ''" + advice);
   fs::resize_file(file("labels.npy"), fs::file_size(file("labels.npy")) + 8);
-  EXPECT_EQ(complaint(), "labels.npy: expected 20 elements of type <i8 in 160 bytes, got 168");
+  EXPECT_EQ(
+      complaint(),
+      "labels.npy: expected 160 bytes of elements (shape [20] of int64) after a header of 128, found a file of 296 "
+      "bytes" +
+          advice);
 }
 
 TEST_F(DatasetOnDisk, IsRefusedForAnotherElementType) {
   write_npy(file("images.npy"), "<f4", "(20, 1, 1, 3)", std::vector<float>(60));
-  EXPECT_EQ(complaint(), "images.npy: expected elements of type uint8 ('|u1'), got '<f4'");
+  EXPECT_EQ(complaint(), "images.npy: expected elements of type uint8, got float32");
   write_npy(file("labels.npy"), "<f4", "(20,)", std::vector<float>(20));
-  EXPECT_EQ(complaint(), "labels.npy: expected labels of an integer type, little-endian, got '<f4'");
+  EXPECT_EQ(complaint(), "labels.npy: expected labels of an integer type, got float32");
 }
 
 TEST_F(DatasetOnDisk, IsRefusedForAnotherShape) {
   write_npy(file("images.npy"), "|u1", "(20, 32, 32)", std::vector<std::uint8_t>(20 * 32 * 32));
-  EXPECT_EQ(complaint(), "images.npy: expected images of shape rows x height x width x 3, got 20 x 32 x 32");
+  EXPECT_EQ(complaint(), "images.npy: expected images of shape [rows, height, width, 3], got shape [20, 32, 32]");
   write_npy(file("labels.npy"), "<i4", "(10, 2)", std::vector<std::int32_t>(20));
-  EXPECT_EQ(complaint(), "labels.npy: expected labels in 1 dimension, got 10 x 2");
+  EXPECT_EQ(complaint(), "labels.npy: expected labels of shape [rows], got shape [10, 2]");
 }
 
 TEST_F(DatasetOnDisk, IsRefusedForLabelsOutOfRange) {
@@ -153,27 +159,19 @@ TEST_F(DatasetOnDisk, IsRefusedWhereNothingIsLeftToTrainOn) {
   EXPECT_EQ(complaint(), "images.npy: expected one image or more, got none");
 }
 
-TEST_F(DatasetOnDisk, IsRefusedForWhatIsNoNpyFile) {
+TEST_F(DatasetOnDisk, IsRefusedForWhatIsNoNpyFileOfOurs) {
   const auto with_header = [&](const std::string& header) {
     write_npy_bytes(file("labels.npy"), header, std::string(160, '\0'));
-    return complaint().substr(0, complaint().find(", got"));
+    return complaint();
   };
   EXPECT_EQ(with_header("{'descr': '<i8', 'fortran_order': True, 'shape': (20,), }"),
-            "labels.npy: expected an array in C order");
-  EXPECT_EQ(with_header("{'descr': '<i8', 'fortran_order': False, }"), "labels.npy: expected 'shape' in the header");
-  EXPECT_EQ(with_header("{'descr': '<i8', 'fortran_order': False, 'shape': (-20,), }"),
-            "labels.npy: expected a shape in the header");
-  EXPECT_EQ(with_header("{'descr': '<i8', 'fortran_order': False, 'shape': (20"),
-            "labels.npy: expected a shape in the header");
-  EXPECT_EQ(with_header("{'descr': [('a', '<i8')], 'fortran_order': False, 'shape': (20,), }"),
-            "labels.npy: expected elements that are numbers");
-  EXPECT_EQ(
-      with_header("{'descr': '<i8', 'fortran_order': False, 'shape': (9223372036854775807, 9223372036854775807), }"),
-      "labels.npy: expected a shape that a file can have");
+            "labels.npy: expected C order, found fortran_order: True: scripts/pack_images.py makes such files");
+  EXPECT_THAT(with_header("{'descr': '>i8', 'fortran_order': False, 'shape': (20,), }"),
+              ::testing::HasSubstr("found element type '>i8', big-endian"));
   std::ofstream(file("labels.npy")) << "not a file of NumPy";
-  EXPECT_EQ(complaint(), "labels.npy: expected a .npy file, got something else");
-  std::ofstream(file("labels.npy")) << "\x93NUMPY" << '\7' << '\0';
-  EXPECT_EQ(complaint(), "labels.npy: expected a .npy file of version 1 to 3, got version 7");
+  EXPECT_EQ(complaint(),
+            "labels.npy: expected a .npy file ('\\x93NUMPY' in front), found 'not a ': scripts/pack_images.py makes "
+            "such files");
 }
 
 TEST(SyntheticDataset, HasLabelsOfEveryClassAndNoEvaluationUnlessAsked) {

@@ -45,6 +45,8 @@ TEST(ResnetOptions, AreThoseOfTorchvisionsReferenceAtFirst) {
 TEST(ResnetOptions, AreRead) {
   const Options options = *parse({"--synthetic",
                                   "1000",
+                                  "--feed",
+                                  "memory",
                                   "--evaluate-fraction",
                                   "0.1",
                                   "--classes",
@@ -88,6 +90,7 @@ TEST(ResnetOptions, AreRead) {
                                   "5",
                                   "--resume"});
   EXPECT_EQ(options.synthetic_rows, 1000);
+  EXPECT_EQ(options.feed(), Feed::kMemory);
   EXPECT_EQ(options.evaluate_fraction, 0.1);
   EXPECT_EQ(options.classes, 7);
   EXPECT_EQ(options.depth, 18);
@@ -128,10 +131,16 @@ TEST(ResnetOptions, TheUsualWarmUpIsATenthOfShortRuns) {
   EXPECT_DOUBLE_EQ(parse({"--data", "x", "--epochs", "20"})->warmup(), 2);
 }
 
+TEST(ResnetOptions, TheUsualFeedIsTheFilesAndOfRandomImagesTheDevices) {
+  EXPECT_EQ(parse({"--data", "x"})->feed(), Feed::kMapped);
+  EXPECT_EQ(parse({"--synthetic", "8"})->feed(), Feed::kDevice);
+}
+
 TEST(ResnetOptions, HelpNamesEveryOption) {
   EXPECT_FALSE(parse({"--help"}));
   for (const char* name : {"data",
                            "synthetic",
+                           "feed",
                            "evaluate-fraction",
                            "classes",
                            "depth",
@@ -166,6 +175,14 @@ TEST(ResnetOptions, AreRefusedWithWhatWasExpected) {
   EXPECT_EQ(complaint({}), "--data, --synthetic: expected one of them, got neither");
   EXPECT_EQ(said_of("--synthetic", "5"), "--data, --synthetic: expected one of them, got both");
   EXPECT_EQ(said_of("--synthetic", "0"), "--synthetic: expected a whole number from 1 to 1099511627776, got '0'");
+  EXPECT_EQ(said_of("--feed", "network"), "--feed: expected 'mapped', 'memory' or 'device', got 'network'");
+  EXPECT_EQ(said_of("--feed", "device"),
+            "--feed: expected 'mapped' or 'memory' with --data, got 'device', which is for --synthetic");
+  EXPECT_EQ(complaint({"--synthetic", "8", "--feed", "mapped"}),
+            "--feed: expected 'memory' or 'device' with --synthetic, got 'mapped': there is no file");
+  EXPECT_EQ(complaint({"--synthetic", "8", "--evaluate-fraction", "0.5"}),
+            "--evaluate-fraction: expected --feed memory beside it with --synthetic, since all rows on the devices are "
+            "trained on, got --feed device");
   EXPECT_EQ(said_of("--depth", "20"), "--depth: expected '18', '34', '50', '101' or '152', got '20'");
   EXPECT_EQ(said_of("--width", "12"), "--width: expected a multiple of 8 from 8 to 256, got '12'");
   EXPECT_EQ(said_of("--crop", "31"), "--crop: expected a whole number from 32 to 1024, got '31'");

@@ -91,6 +91,11 @@ double error_by_projections(std::span<const float> values, std::span<const doubl
   return std::sqrt(3 * sum / static_cast<double>(expected.size()));
 }
 
+Distances load_distances(const std::string& file) {
+  const auto values = load_npy<double>(file);
+  return {values.at(0), values.at(1), values.at(2)};
+}
+
 Architecture architecture_of(const std::vector<std::int64_t>& made) {
   return plan({.depth = static_cast<int>(made.at(0)),
                .image_size = static_cast<std::size_t>(made.at(2)),
@@ -158,8 +163,10 @@ template std::vector<float> load_npy<float>(const std::string&);
 template std::vector<double> load_npy<double>(const std::string&);
 template std::vector<std::int64_t> load_npy<std::int64_t>(const std::string&);
 
-Reference::Reference(const std::string& name) {
-  const std::string folder = std::string(DEMOS_RESNET_REFERENCES) + "/" + name + "/";
+std::string carried_references() { return DEMOS_RESNET_REFERENCES; }
+
+Reference::Reference(const std::string& name, const std::string& root) {
+  const std::string folder = root + "/" + name + "/";
   const auto made = load_npy<std::int64_t>(folder + "case.npy");  // depth, width, image size, classes, rows
   architecture = architecture_of(made);
   rows = static_cast<std::size_t>(made.at(4));
@@ -171,6 +178,21 @@ Reference::Reference(const std::string& name) {
   gradient_norms = load_npy<double>(folder + "gradient_norms.npy");
   gradient_samples = load_npy<float>(folder + "gradient_samples.npy");
   gradient_projections = load_npy<double>(folder + "gradient_projections.npy");
+  float32 = load_distances(folder + "float32_distances.npy");
+  autocast = load_distances(folder + "autocast_distances.npy");
+}
+
+FullReference::FullReference(const std::string& root) {
+  const std::string folder = root + "/";
+  const auto made = load_npy<std::int64_t>(folder + "case.npy");
+  architecture = architecture_of(made);
+  rows = static_cast<std::size_t>(made.at(4));
+  logits = load_npy<float>(folder + "logits.npy");
+  loss = load_npy<double>(folder + "loss.npy").at(0);
+  gradient = load_npy<float>(folder + "gradient.npy");
+  moved_statistics = load_npy<float>(folder + "moved_statistics.npy");
+  float32 = load_distances(folder + "float32_distances.npy");
+  autocast = load_distances(folder + "autocast_distances.npy");
 }
 
 std::vector<NamedArray> parameter_arrays(const Architecture& architecture) {
@@ -198,6 +220,20 @@ void expect_reference_gradient(const Reference& reference, std::span<const float
     EXPECT_LT(error_by_projections(got, projections.first(Reference::kProjections)), tolerance * expected_norm)
         << arrays[a].name;
   }
+}
+
+double gradient_distance(const Reference& reference, std::span<const float> gradient) {
+  const std::vector<NamedArray> arrays = parameter_arrays(reference.architecture);
+  double error = 0;
+  double size = 0;
+  for (std::size_t a = 0; a < arrays.size(); ++a) {
+    const auto projections = std::span(reference.gradient_projections).subspan(a * Reference::kProjections);
+    const double of_array = error_by_projections(gradient.subspan(arrays[a].offset, arrays[a].elements()),
+                                                 projections.first(Reference::kProjections));
+    error += of_array * of_array;
+    size += reference.gradient_norms[a] * reference.gradient_norms[a];
+  }
+  return std::sqrt(error / size);
 }
 
 double relative_error(std::span<const float> a, std::span<const float> b) {

@@ -33,9 +33,19 @@ inline constexpr float kReferenceMomentum = 0.9F;
 template <typename T>
 std::vector<T> load_npy(const std::string& file);
 
+/// The folder of the references that are carried here.
+std::string carried_references();
+
+/// Relative distances of logits, loss and gradient (the norm of the difference over the norm).
+struct Distances {
+  double logits;
+  double loss;
+  double gradient;
+};
+
 /// A small network as torchvision computes it, from the folder of that name.
 struct Reference {
-  explicit Reference(const std::string& name);
+  explicit Reference(const std::string& name, const std::string& folder = carried_references());
 
   Architecture architecture;
   std::size_t rows;
@@ -47,6 +57,8 @@ struct Reference {
   std::vector<double> gradient_norms;        // of the first step's, by parameter array
   std::vector<float> gradient_samples;       // [arrays, kSamples]
   std::vector<double> gradient_projections;  // [arrays, kProjections]
+  Distances float32;                         // torch's own float32 from this
+  Distances autocast;                        // its bfloat16, by autocast, from its float32
 
   static constexpr std::size_t kSamples = 64;
   static constexpr std::size_t kProjections = 8;
@@ -58,6 +70,23 @@ std::vector<NamedArray> parameter_arrays(const Architecture& architecture);
 /// Expects of `gradient` [parameter_count], array by array, what the reference has of it, to a part `tolerance` of each
 /// array's norm.
 void expect_reference_gradient(const Reference& reference, std::span<const float> gradient, double tolerance);
+
+/// The distance of `gradient` [parameter_count] from the reference's as a whole, estimated from projections.
+double gradient_distance(const Reference& reference, std::span<const float> gradient);
+
+/// A network of any size as torchvision computes it, with all its values, from a folder that --full was written to.
+struct FullReference {
+  explicit FullReference(const std::string& folder);
+
+  Architecture architecture;
+  std::size_t rows;
+  std::vector<float> logits;            // [rows, classes], by the statistics that it starts from
+  double loss;                          // of one step
+  std::vector<float> gradient;          // [parameter_count]
+  std::vector<float> moved_statistics;  // after it
+  Distances float32;
+  Distances autocast;
+};
 
 /// |a - b| / |b|, or |a| where b is 0.
 double relative_error(std::span<const float> a, std::span<const float> b);

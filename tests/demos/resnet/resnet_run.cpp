@@ -47,10 +47,11 @@ double distance_of_trained_params(const std::string& devices, const std::string&
   const auto params_on = [](const std::string& chosen) {
     const TemporaryFolder folder;
     const std::string checkpoint = (folder / "run").string();
-    const CommandResult result = run_command(resnet_on(
-        chosen, {"--synthetic", "320",     "--crop",      "32",       "--classes", "10",           "--depth",
-                 "18",          "--width", "16",          "--epochs", "1",         "--batch",      "32",
-                 "--dtype",     "float32", "--sync-norm", "--lr",     "0.01",      "--checkpoint", checkpoint}));
+    const CommandResult result =
+        run_command(resnet_on(chosen, {"--synthetic", "320",  "--feed",  "memory",       "--crop",  "32",
+                                       "--classes",   "10",   "--depth", "18",           "--width", "16",
+                                       "--epochs",    "1",    "--batch", "32",           "--dtype", "float32",
+                                       "--sync-norm", "--lr", "0.01",    "--checkpoint", checkpoint}));
     EXPECT_EQ(result.exit_code, 0) << result.errors;
     return resnet::testing::load_npy<float>(checkpoint + "/latest/params.npy");
   };

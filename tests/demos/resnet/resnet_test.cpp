@@ -55,7 +55,8 @@ TEST_F(Resnet, RefusesBadOptionsAndBadDataBeforeAWorkerStarts) {
   expect_refused("--crop: expected at most 36, the smaller side of the images, got '40'", {"--crop", "40"});
   expect_refused(file("labels.npy").string() + ": expected labels from 0 to 1, got 3 in row 1", {"--classes", "2"});
   fs::resize_file(file("images.npy"), 1000);
-  expect_refused(file("images.npy").string() + ": expected 20 x 36 x 36 x 3 elements of type |u1", {});
+  expect_refused(file("images.npy").string() + ": expected 77760 bytes of elements (shape [20, 36, 36, 3] of uint8)",
+                 {});
 }
 
 TEST_F(Resnet, RefusesOnCpuDevicesWhatOnlyCudaDevicesHave) {
@@ -152,8 +153,8 @@ TEST_F(ResnetOnCpus, SaysWhatHelpsWhereMemoryIsShort) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers need more memory than the limit of this test";
 #endif
-  const Words command =
-      resnet_on(1, {"--synthetic", "300", "--crop", "128", "--classes", "10", "--depth", "50", "--batch", "300"});
+  const Words command = resnet_on(1, {"--synthetic", "300", "--feed", "memory", "--crop", "128", "--classes", "10",
+                                      "--depth", "50", "--batch", "300"});
   std::string line = "ulimit -d 600000; exec";  // KiB of memory of each process's own
   for (const std::string& word : command) line += " '" + word + "'";
   const CommandResult result = run_command({"/bin/sh", "-c", line});

@@ -91,6 +91,8 @@ int main(int argc, char** argv) {
     f(session.data<float, 1>({8}));
 #elif defined(WRONG_SHARED)
     g(session.shared<double, 1>());
+#elif defined(MAPPED_BOOLS)
+    session.map_npy<bool, 1>("flags.npy");
 #elif defined(DATA_FOR_SHARED)
     g(session.data<float, 1>({8}));
 #elif defined(VECTOR_FOR_DATA)

@@ -1,0 +1,78 @@
+#include "launcher/mapped_data.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <new>
+#include <string>
+
+#include "common/errors.hpp"
+#include "launcher/array_file.hpp"
+#include "launcher/describe.hpp"
+#include "launcher/session_core.hpp"
+#include "syncrun/session.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+/// Elements are read where they are, as what they are.
+void check_aligned(const ArrayFile& file) {
+  const NpyHeader& header = file.header();
+  if (header.data_offset % size_of(header.dtype) == 0) return;
+  throw_usage(file.path().string() + ": expected elements at a multiple of their " +
+              std::to_string(size_of(header.dtype)) + " bytes to map them, found them at byte " +
+              std::to_string(header.data_offset) + ": load() copies such a file");
+}
+
+}  // namespace
+
+FileRecord::FileRecord(SessionCore& session, ArrayFile& file)
+    : session_(session),
+      file_(file.take_descriptor(), std::filesystem::absolute(file.path()).string(), file.header().data_offset,
+            file.bytes()),
+      id_(session.new_id()),
+      entry_(session.allocate(sizeof(FileEntry) + file_.name().size(), SharedHeap::Contents::any, "a mapped file")) {
+  auto* const entry = new (session_.segment().at(entry_)) FileEntry{.id = id_,
+                                                                    .elements_at = file_.elements_at(),
+                                                                    .bytes = file_.bytes(),
+                                                                    .master = ::getpid(),
+                                                                    .fd = file_.fd(),
+                                                                    .name_bytes = file_.name().size()};
+  std::copy(file_.name().begin(), file_.name().end(), entry->name());
+}
+
+FileRecord::~FileRecord() {
+  if (!session_.is_open()) return;
+  session_.release_later([core = &session_, id = id_, entry = entry_] {
+    core->heap().free(entry, SharedHeap::Giveback::later);
+    core->run_system("the unmapping of a file", "", [&](Command& command, SessionCore::InFlight&) {
+      command.kind = CommandKind::unmap;
+      command.object = id;
+    });
+  });
+}
+
+void check_can_change(const DataRecord& record) {
+  if (!record.file) return;
+  throw_usage(describe_data(record) + " is mapped from " + record.file->file().name() +
+              " and can only be read: session.load copies a file into memory that can be written");
+}
+
+std::shared_ptr<DataRecord> map_data(const std::shared_ptr<SessionCore>& session, const std::filesystem::path& file,
+                                     DType dtype, std::size_t dimensions, std::string_view name) {
+  const SessionCore::Entry entry(*session);
+  ArrayFile opened(file);
+  opened.check_type(dtype, dimensions);
+  check_aligned(opened);
+  auto record = std::make_shared<DataRecord>();
+  record->session = session;
+  record->name = name;
+  record->dtype = dtype;
+  record->dimensions = static_cast<std::uint8_t>(dimensions);
+  std::copy(opened.header().shape.begin(), opened.header().shape.end(), record->extents.begin());
+  record->file = std::make_shared<FileRecord>(*session, opened);
+  return record;
+}
+
+}  // namespace syncrun::detail

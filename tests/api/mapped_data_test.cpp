@@ -1,0 +1,226 @@
+// Data that are files: mapped, read by every worker, written by none.
+
+#include <csignal>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include "tests/support/on_workers.hpp"
+#include "tests/support/temporary_folder.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kRows = 1000;
+constexpr std::int64_t kColumns = 37;
+
+sr::Gather<std::int32_t, 2> copy_rows(sr::Scattered<const std::int32_t, 2> x) { return {x, {x.rows(), x.shape(1)}}; }
+sr::Sum<std::int64_t> sum_of(sr::Broadcast<const std::int32_t, 2> x) {
+  return std::accumulate(x.begin(), x.end(), std::int64_t{0});
+}
+
+class MappedData : public OnWorkers {
+ protected:
+  void SetUp() override {
+    OnWorkers::SetUp();
+    sr::save(file(), session().data(counting<std::int32_t>(kRows * kColumns), sr::Shape{kRows, kColumns}));
+  }
+  fs::path file() const { return folder_ / "x.npy"; }
+  auto map() { return session().map_npy<std::int32_t, 2>(file(), "x"); }
+  void truncate(std::uintmax_t bytes) const { fs::resize_file(file(), bytes); }
+
+  TemporaryFolder folder_;
+};
+INSTANTIATE_ON_WORKERS(MappedData, 1, 2, 3);
+
+TEST_P(MappedData, IsTheFile) {
+  const auto x = map();
+  EXPECT_EQ(x.shape(), (sr::Shape{kRows, kColumns}));
+  EXPECT_EQ(x.name(), "x");
+  EXPECT_EQ(x.capacity_bytes(), 0U) << "no shared memory";
+  EXPECT_TRUE(std::ranges::equal(x.span(), counting<std::int32_t>(kRows * kColumns)));
+  EXPECT_EQ(x.at(999, 36), kRows * kColumns - 1);
+}
+
+TEST_P(MappedData, ReachesWorkersWholeByRangeInSlicesAndByIndex) {
+  const auto x = map();
+  const auto copy = session().function(copy_rows);
+  const auto expect_rows = [](const auto& got, const std::vector<std::int64_t>& rows) {
+    ASSERT_EQ(got.rows(), std::ssize(rows));
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const auto row = static_cast<std::int64_t>(i);
+      ASSERT_EQ(got(row, 0), rows[i] * kColumns) << "row " << i;
+      ASSERT_EQ(got(row, kColumns - 1), rows[i] * kColumns + kColumns - 1) << "row " << i;
+    }
+  };
+  expect_rows(copy(x), counting<std::int64_t>(kRows));
+  expect_rows(copy(x, {.batch = sr::Slice{100, 110}}), counting<std::int64_t>(10, 100));
+  const std::vector<std::int64_t> shuffled{999, 0, 5, 5, 6, 7, 500, 3, 2};
+  expect_rows(copy(x, {.batch = shuffled}), shuffled);
+  expect_rows(copy(x, {.batch = shuffled, .slices = 3}), shuffled);
+  const std::int64_t last = kRows * kColumns - 1;
+  EXPECT_EQ(session().function(sum_of)(x), world_size() * last * (last + 1) / 2);
+}
+
+TEST_P(MappedData, GoesWithDataInMemory) {
+  const auto x = map();
+  const auto y = session().data(counting<std::int64_t>(kRows));
+  const auto f = session().function([](sr::Scattered<const std::int32_t, 2> files,
+                                       sr::Scattered<const std::int64_t, 1> rows) -> sr::Sum<std::int64_t> {
+    std::int64_t wrong = 0;
+    for (std::int64_t i = 0; i < files.rows(); ++i) wrong += files(i, 0) != rows[i] * kColumns ? 1 : 0;
+    return wrong;
+  });
+  EXPECT_EQ(f(x, y, {.batch = std::vector<std::int64_t>{7, 3, 998, 1}}), 0);
+  auto copies = session().shared<std::int32_t, 2>("copies");
+  copies.scatter(x);
+  EXPECT_TRUE(std::ranges::equal(copies.gather().to_vector(), x.span()));
+  sr::save(folder_ / "copy.npy", x);
+  EXPECT_EQ(text_of(folder_ / "copy.npy"), text_of(file()));
+}
+
+TEST_P(MappedData, CanOnlyBeRead) {
+  auto x = map();
+  const std::string refusal = "Data 'x' is mapped from " + file().string() + " and can only be read";
+  EXPECT_ERROR(static_cast<void>(x.write()), sr::ErrorKind::usage, refusal);
+  EXPECT_ERROR(x.set(std::vector<std::int32_t>{1}, {1, 1}), sr::ErrorKind::usage, refusal);
+  EXPECT_ERROR(x.set_rows(0, std::vector<std::int32_t>(kColumns)), sr::ErrorKind::usage, refusal);
+  EXPECT_ERROR(x.fill(1), sr::ErrorKind::usage, refusal);
+  EXPECT_ERROR(x.resize_rows(1), sr::ErrorKind::usage, refusal);
+  EXPECT_ERROR(sr::load(file(), x), sr::ErrorKind::usage, refusal);
+  EXPECT_EQ(x.at(1, 0), kColumns);
+}
+
+TEST_P(MappedData, IsUnmappedWhenItGoes) {
+  const auto is_mapped = [&](int pid) {
+    return text_of("/proc/" + std::to_string(pid) + "/maps").find(file().string()) != std::string::npos;
+  };
+  const auto copy = session().function(copy_rows);
+  {
+    const auto x = map();
+    copy(x);
+    for (const int pid : session().worker_pids()) EXPECT_TRUE(is_mapped(pid));
+  }
+  auto y = map();
+  for (const int pid : session().worker_pids()) EXPECT_FALSE(is_mapped(pid));
+  copy(y);
+  y.free();
+  EXPECT_EQ(y.rows(), 0);
+  EXPECT_EQ(session().function(sum_of)(y), 0);
+  for (const int pid : session().worker_pids()) EXPECT_FALSE(is_mapped(pid));
+}
+
+TEST_P(MappedData, StaysTheSameFileWhateverBecomesOfItsName) {
+  const auto x = map();
+  sr::save(file(), session().data(counting<std::int32_t>(4, 7), sr::Shape{2, 2}));  // renamed over it
+  EXPECT_EQ(session().function(copy_rows)(x)(999, 1), 999 * kColumns + 1);
+  const auto other = map();
+  fs::remove(file());
+  EXPECT_EQ(session().function(copy_rows)(other)(1, 1), 10);
+}
+
+TEST_P(MappedData, ThatIsTruncatedBeforeACallIsRefusedByName) {
+  const auto x = map();
+  const auto copy = session().function(copy_rows);
+  copy(x);
+  truncate(5000);
+  EXPECT_ERROR(copy(x), sr::ErrorKind::system,
+               file().string() + ": expected the 148128 bytes it had when it was mapped, found 5000: it was truncated");
+  EXPECT_EQ(copy(session().data<std::int32_t, 2>({3, 2})).rows(), 3) << "the session goes on";
+}
+
+/// Where a body looks for what it is to truncate.
+struct Path {
+  std::array<char, 512> text{};
+};
+
+/// Reads its rows, of which most are no longer in the file.
+sr::Sum<std::int64_t> truncate_and_sum(sr::Scattered<const std::int32_t, 2> x, Path path, std::int64_t bytes) {
+  fs::resize_file(path.text.data(), static_cast<std::uintmax_t>(bytes));
+  return std::accumulate(x.begin(), x.end(), std::int64_t{0});
+}
+
+TEST_P(MappedData, ThatIsTruncatedUnderABodyFailsTheCallByNameAndTheSessionGoesOn) {
+  Path path;
+  file().string().copy(path.text.data(), path.text.size() - 1);
+  const auto f = session().function(truncate_and_sum);
+  const auto copy = session().function(copy_rows);
+  const std::string bytes = text_of(file());
+  // In the last page, whose rest the kernel shows as zeros; and with whole pages missing, which is a signal.
+  for (const std::int64_t left : {148'000, 5000, 0}) {
+    write_text(file(), bytes);
+    const auto x = map();
+    EXPECT_ERROR(f(x, path, left), sr::ErrorKind::system,
+                 file().string() + ": expected the 148128 bytes it had when it was mapped, found " +
+                     std::to_string(left) + ": it was truncated");
+    EXPECT_EQ(copy(session().data<std::int32_t, 2>({3, 2})).rows(), 3);
+  }
+  write_text(file(), bytes);
+  EXPECT_EQ(copy(map())(999, 1), 999 * kColumns + 1) << "mapped anew it is whole";
+}
+
+TEST_P(MappedData, OtherBusErrorsStillEndAWorkerByName) {
+  const auto f = session().function([](std::int32_t) { std::raise(SIGBUS); });
+  const auto x = map();
+  session().function(copy_rows)(x);  // the handler is there
+  try {
+    f(1);
+    FAIL() << "nothing was thrown";
+  } catch (const sr::Error& error) {
+    EXPECT_EQ(error.kind(), sr::ErrorKind::worker_lost);
+#if !defined(__SANITIZE_ADDRESS__)  // whose own handler it goes to, as it went before
+    EXPECT_NE(std::string(error.what()).find("SIGBUS"), std::string::npos) << error.what();
+#endif
+  }
+  end_session();
+}
+
+TEST_P(MappedData, IsRefusedWhereTheFileIsNotWhatIsAskedFor) {
+  EXPECT_ERROR((session().map_npy<float, 2>(file())), sr::ErrorKind::usage,
+               file().string() + " is of int32, 2 dimensions, not float32, 2 dimensions");
+  EXPECT_ERROR((session().map_npy<std::int32_t, 1>(file())), sr::ErrorKind::usage,
+               "is of int32, 2 dimensions, not int32, 1 dimension");
+  EXPECT_ERROR((session().map_npy<float, 1>(folder_ / "y.npy")), sr::ErrorKind::system,
+               "cannot read " + (folder_ / "y.npy").string() + ": No such file");
+  const std::string bytes = text_of(file());
+  const auto refused = [&](const std::string& from, const std::string& to, const std::string& why) {
+    std::string other = bytes;
+    other.replace(other.find(from), from.size(), to);
+    write_text(file(), other);
+    EXPECT_ERROR(static_cast<void>(map()), sr::ErrorKind::usage, file().string() + ": " + why);
+  };
+  refused("<i4", ">i4", "expected little-endian floats");
+  refused("False", "True ", "expected C order, found fortran_order: True");
+  refused("(1000, 37)", "(1000, 38)", "expected 152000 bytes of elements");
+  // A header by hand, of a length that leaves elements nowhere in particular.
+  const std::string header = "{'descr': '<i4', 'fortran_order': False, 'shape': (1, 2)}  ";
+  write_text(file(), std::string("\x93NUMPY\x01\x00", 8) + static_cast<char>(header.size()) + '\0' + header +
+                         std::string(8, '\0'));
+  EXPECT_ERROR(static_cast<void>(map()), sr::ErrorKind::usage, "expected elements at a multiple of their 4 bytes");
+}
+
+TEST_P(MappedData, CanBeEmpty) {
+  sr::save(file(), session().data<std::int32_t, 2>({0, 4}));
+  const auto x = map();
+  EXPECT_EQ(x.rows(), 0);
+  EXPECT_EQ(session().function(sum_of)(x), 0);
+}
+
+TEST_P(MappedData, IsThereForAWorkerThatTakesALostOnesPlace) {
+  end_session();
+  sr::SessionOptions options = this->options();
+  options.on_worker_lost = sr::OnWorkerLost::respawn;
+  sr::Session session(options);
+  const auto x = session.map_npy<std::int32_t, 2>(file());
+  const auto copy = session.function(copy_rows);
+  copy(x);
+  fs::remove(file());
+  ::kill(session.worker_pids().back(), SIGKILL);
+  EXPECT_ERROR(for (int i = 0; i < 1000; ++i) copy(x), sr::ErrorKind::worker_lost, "SIGKILL");
+  EXPECT_EQ(copy(x)(999, 1), 999 * kColumns + 1);
+  session.close();
+}
+
+}  // namespace

@@ -1,0 +1,184 @@
+// How far our residual networks are from torchvision's, and N devices from one: a table of measured and allowed distances.
+//
+//   resnet_parity [--device cpu|cuda] [--references DIR] [--full DIR] [--workers N]
+//
+// References are what scripts/resnet_reference.py writes: small ones with DIR/resnet18 and DIR/resnet50 (default: those
+// that the tests carry), and the folder of a --full one. Exit code: 0, 1 where a distance is too large, 2 for bad options.
+
+#include <getopt.h>
+
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tests/demos/resnet/reference.hpp"
+#include "tests/demos/resnet/resnet_run.hpp"
+#include "tests/demos/resnet/tested_network.hpp"
+
+namespace resnet::testing {
+namespace {
+
+constexpr Distances kAllowed{.logits = 1e-4, .loss = 1e-4, .gradient = 1e-3};
+constexpr double kAllowedStatistics = 1e-5;
+constexpr double kAllowedCurve = 1e-2;
+constexpr double kAllowedParams = 1e-3;
+
+struct Options {
+  Place place = Place::kCpu;
+  std::string references = carried_references();
+  std::string full;
+  int workers = 3;  // that are held against one
+};
+
+/// A line for each distance.
+class Table {
+ public:
+  Table() { std::printf("%-58s %10s %10s  %s\n", "relative distance of", "measured", "allowed", ""); }
+  /// `own`: torch's own distance of that kind, where there is one.
+  void add(const std::string& what, double measured, double allowed, std::optional<double> own = {}) {
+    const bool is_good = measured <= allowed;  // what is no number is not
+    is_all_good_ = is_all_good_ && is_good;
+    std::printf("%-58s %10.2e %10.2e  %s", what.c_str(), measured, allowed, is_good ? "ok" : "MISSED");
+    if (own) std::printf("  (torch's own float32: %.2e)", *own);
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+  bool is_all_good() const { return is_all_good_; }
+
+ private:
+  bool is_all_good_ = true;
+};
+
+std::string name_of(const Architecture& architecture) { return "ResNet-" + std::to_string(architecture.spec.depth); }
+
+double relative(double a, double b) { return std::abs(a - b) / std::abs(b); }
+
+/// The largest relative distance of ten losses.
+double curve_distance(TestedNetwork& network, const Reference& reference, double first_loss) {
+  double worst = relative(first_loss, reference.losses[0]);
+  std::vector<float> params = reference_params(reference.architecture);
+  std::vector<float> momentum(params.size());
+  for (std::size_t step = 1; step < reference.losses.size(); ++step) {
+    const std::vector<float> gradient = network.gradient();
+    for (std::size_t i = 0; i < params.size(); ++i) {
+      momentum[i] = kReferenceMomentum * momentum[i] + gradient[i];
+      params[i] -= kReferenceRate * momentum[i];
+    }
+    network.set_params(params);
+    worst = std::max(worst, relative(network.step(), reference.losses[step]));
+  }
+  return worst;
+}
+
+void check_small(Table& table, const Options& options, const std::string& name) {
+  const Reference reference(name, options.references);
+  const auto network = make_network(options.place, reference.architecture, reference.rows, Precision::kFloat32);
+  const std::string what = "small " + name + ", float32: ";
+  table.add(what + "logits", relative_error(network->logits(), reference.logits), kAllowed.logits,
+            reference.float32.logits);
+  const double loss = network->step();
+  table.add(what + "loss", relative(loss, reference.losses[0]), kAllowed.loss, reference.float32.loss);
+  table.add(what + "gradient", gradient_distance(reference, network->gradient()), kAllowed.gradient,
+            reference.float32.gradient);
+  table.add(what + "running statistics", relative_error(network->statistics(), reference.moved_statistics),
+            kAllowedStatistics);
+  table.add(what + "losses of ten steps", curve_distance(*network, reference, loss), kAllowedCurve);
+}
+
+void check_full(Table& table, const Options& options) {
+  const FullReference reference(options.full);
+  const auto network = make_network(options.place, reference.architecture, reference.rows, Precision::kFloat32);
+  const std::string what = name_of(reference.architecture) + ", float32: ";
+  table.add(what + "logits", relative_error(network->logits(), reference.logits), kAllowed.logits,
+            reference.float32.logits);
+  table.add(what + "loss", relative(network->step(), reference.loss), kAllowed.loss, reference.float32.loss);
+  table.add(what + "gradient", relative_error(network->gradient(), reference.gradient), kAllowed.gradient,
+            reference.float32.gradient);
+  table.add(what + "running statistics", relative_error(network->statistics(), reference.moved_statistics),
+            kAllowedStatistics);
+}
+
+/// Our bfloat16 from our float32 may be as far as torch's autocast from its float32. A loss may be near by chance: what is
+/// allowed is the distance of the logits, at least.
+void check_bfloat16(Table& table, const std::string& name, const Architecture& architecture, std::size_t rows,
+                    const Distances& autocast) {
+  const auto exact = make_network(Place::kCuda, architecture, rows, Precision::kFloat32);
+  const auto narrow = make_network(Place::kCuda, architecture, rows, Precision::kBfloat16);
+  const std::string what = name + ", bfloat16 from float32: ";
+  table.add(what + "logits", relative_error(narrow->logits(), exact->logits()), autocast.logits);
+  table.add(what + "loss", relative(narrow->step(), exact->step()), std::max(autocast.loss, autocast.logits));
+  table.add(what + "gradient", relative_error(narrow->gradient(), exact->gradient()), autocast.gradient);
+}
+
+std::string devices_of(Place place, int count) {
+  std::string devices;
+  for (int i = 0; i < count; ++i) {
+    if (i != 0) devices.append(",");
+    devices.append(place == Place::kCpu ? "cpu" : "cuda").append(std::to_string(i));
+  }
+  return devices;
+}
+
+bool run(const Options& options) {
+  Table table;
+  for (const char* name : {"resnet18", "resnet50"}) check_small(table, options, name);
+  if (!options.full.empty()) check_full(table, options);
+  if (options.place == Place::kCuda) {
+    for (const char* name : {"resnet18", "resnet50"}) {
+      const Reference reference(name, options.references);
+      check_bfloat16(table, std::string("small ") + name, reference.architecture, reference.rows, reference.autocast);
+    }
+    if (!options.full.empty()) {
+      const FullReference reference(options.full);
+      check_bfloat16(table, name_of(reference.architecture), reference.architecture, reference.rows,
+                     reference.autocast);
+    }
+  }
+  if (options.workers > 1) {
+    const std::string many = devices_of(options.place, options.workers);
+    table.add("parameters after ten steps on " + many + " from " + devices_of(options.place, 1),
+              distance_of_trained_params(many, devices_of(options.place, 1)), kAllowedParams);
+  }
+  return table.is_all_good();
+}
+
+std::optional<Options> parse_options(int argc, char** argv) {
+  constexpr std::array known{
+      option{"device", required_argument, nullptr, 'd'}, option{"references", required_argument, nullptr, 'r'},
+      option{"full", required_argument, nullptr, 'f'}, option{"workers", required_argument, nullptr, 'n'}, option{}};
+  Options options;
+  for (int chosen = 0; (chosen = getopt_long(argc, argv, "", known.data(), nullptr)) != -1;) {
+    const std::string text = optarg == nullptr ? "" : optarg;
+    if (chosen == 'd' && (text == "cpu" || text == "cuda")) options.place = text == "cpu" ? Place::kCpu : Place::kCuda;
+    else if (chosen == 'r') options.references = text;
+    else if (chosen == 'f') options.full = text;
+    else if (chosen == 'n' && std::atoi(optarg) > 0) options.workers = std::atoi(optarg);
+    else return std::nullopt;
+  }
+  if (optind < argc) return std::nullopt;
+  return options;
+}
+
+}  // namespace
+}  // namespace resnet::testing
+
+int main(int argc, char** argv) {
+  const auto options = resnet::testing::parse_options(argc, argv);
+  if (!options) {
+    std::fprintf(
+        stderr, "usage: resnet_parity [--device cpu|cuda] [--references DIR] [--full DIR] [--workers N, at least 1]\n");
+    return 2;
+  }
+  try {
+    return resnet::testing::run(*options) ? 0 : 1;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "resnet_parity: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,141 @@
+#include "worker/cuda/file_feed.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <system_error>
+#include <thread>
+
+#include "common/mapped_file.hpp"
+#include "worker/cuda/check.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+// Large enough that a copy runs at bus speed, small enough that reading and copying overlap within a batch.
+constexpr std::size_t kBlockBytes = std::size_t{4} << 20U;
+// A thread copies out of the page cache at some 5 GB/s; and a disk wants several requests at a time.
+constexpr std::size_t kReaders = 4;
+constexpr std::chrono::microseconds kPoll{20};
+
+/// What ends the other threads' waits.
+struct GivenUp {};
+
+}  // namespace
+
+FileFeed::~FileFeed() {
+  for (Blocks& blocks : blocks_) {
+    for (Block& block : blocks) {
+      if (block.is_free != nullptr) static_cast<void>(cudaEventDestroy(block.is_free));
+      if (block.memory != nullptr) static_cast<void>(cudaFreeHost(block.memory));
+    }
+  }
+}
+
+void FileFeed::make_blocks(std::size_t readers) {
+  if (blocks_.size() >= readers) return;
+  const std::size_t before = blocks_.size();
+  blocks_.resize(readers);
+  for (std::size_t i = before; i < readers; ++i) {
+    for (Block& block : blocks_[i]) {
+      void* memory = nullptr;
+      check_cuda(cudaHostAlloc(&memory, kBlockBytes, cudaHostAllocDefault), "cudaHostAlloc for rows of a file");
+      block.memory = static_cast<std::byte*>(memory);
+      check_cuda(cudaEventCreateWithFlags(&block.is_free, cudaEventDisableTiming), "cudaEventCreate");
+    }
+  }
+}
+
+void FileFeed::bring(void* to, const SharedRows& from, const RowsWanted& wanted, cudaStream_t stream) {
+  const std::size_t bytes = from.row_bytes * static_cast<std::size_t>(wanted.rows);
+  if (bytes == 0) return;
+  const std::size_t pieces = (bytes + kBlockBytes - 1) / kBlockBytes;
+  const std::size_t readers = std::min(pieces, kReaders);
+  make_blocks(readers);
+  int device = 0;
+  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  Job job{.to = static_cast<std::byte*>(to),
+          .from = from,
+          .wanted = wanted,
+          .bytes = bytes,
+          .stream = stream,
+          .device = device};
+  std::vector<std::exception_ptr> failures(readers);
+  read_with_others(job, failures);
+  for (const auto& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+}
+
+/// The first reader is this thread, which also looks whether all of it is in vain.
+void FileFeed::read_with_others(Job& job, std::vector<std::exception_ptr>& failures) {
+  const auto guarded = [&](std::size_t reader, const auto& work) noexcept {
+    try {
+      work();
+    } catch (const GivenUp&) {  // the failure is another's
+    } catch (...) {
+      failures[reader] = std::current_exception();
+      job.is_given_up.store(true, std::memory_order_release);
+    }
+  };
+  const std::function<void()> check_given_up = [&job] {
+    if (job.is_given_up.load(std::memory_order_acquire)) throw GivenUp{};
+  };
+
+  std::vector<std::jthread> others;
+  guarded(0, [&] {
+    for (std::size_t reader = 1; reader < failures.size(); ++reader) {
+      const auto work = [&, reader] {
+        guarded(reader, [&] {
+          check_cuda(cudaSetDevice(job.device), "cudaSetDevice");
+          read_pieces(job, blocks_[reader], check_given_up);
+        });
+        job.readers.fetch_sub(1, std::memory_order_release);
+      };
+      job.readers.fetch_add(1, std::memory_order_relaxed);
+      try {
+        others.emplace_back(work);
+      } catch (const std::system_error&) {  // no more threads: those that there are do it
+        job.readers.fetch_sub(1, std::memory_order_relaxed);
+        break;
+      }
+    }
+    read_pieces(job, blocks_[0], check_interrupted_);
+    while (job.readers.load(std::memory_order_acquire) != 0) {
+      check_interrupted_();
+      std::this_thread::sleep_for(kPoll);
+    }
+  });
+}
+
+/// Pieces in turn, as they are free, until there are no more. `check` throws what ends the wait for a block.
+void FileFeed::read_pieces(Job& job, Blocks& blocks, const std::function<void()>& check) {
+  for (std::size_t turn = 0;; ++turn) {
+    const std::size_t begin = job.next_piece.fetch_add(1, std::memory_order_relaxed) * kBlockBytes;
+    if (begin >= job.bytes) return;
+    const Block& block = blocks[turn % blocks.size()];
+    for (cudaError_t code; (code = cudaEventQuery(block.is_free)) != cudaSuccess;) {
+      if (code != cudaErrorNotReady) check_cuda(code, "copying rows of a file to the device");
+      static_cast<void>(cudaGetLastError());  // that it is not ready is no error to be found later
+      check();
+      std::this_thread::sleep_for(kPoll);
+    }
+    check();
+    const std::size_t bytes = std::min(kBlockBytes, job.bytes - begin);
+    read_piece(job, begin, block.memory, bytes);
+    check_cuda(cudaMemcpyAsync(job.to + begin, block.memory, bytes, cudaMemcpyHostToDevice, job.stream),
+               "copying rows of a file to the device");
+    check_cuda(cudaEventRecord(block.is_free, job.stream), "cudaEventRecord");
+  }
+}
+
+/// Bytes [begin, begin + bytes) of the rows one after the other.
+void FileFeed::read_piece(const Job& job, std::size_t begin, std::byte* to, std::size_t bytes) {
+  const auto& [array, row_bytes, rows, file] = job.from;
+  if (job.wanted.indices == nullptr) {
+    return file->read(static_cast<std::size_t>(job.wanted.first) * row_bytes + begin, to, bytes);
+  }
+  file->read_rows(row_bytes, {job.wanted.indices, static_cast<std::size_t>(job.wanted.rows)}, begin, to, bytes);
+}
+
+}  // namespace syncrun::detail

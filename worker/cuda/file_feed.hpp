@@ -1,0 +1,69 @@
+#pragma once
+
+// Rows of files on their way to a GPU. Pages of files cannot be pinned: threads read them into blocks of pinned memory,
+// from which the copy engine takes them.
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "worker/device.hpp"
+
+namespace syncrun::detail {
+
+/// Which rows of an array: by index, or where `indices` is null, those from `first` on.
+struct RowsWanted {
+  const std::int64_t* indices;
+  std::int64_t first;
+  std::int64_t rows;
+};
+
+class FileFeed {
+ public:
+  /// `check_interrupted` throws where a wait is in vain; it is called by the thread that calls bring().
+  explicit FileFeed(std::function<void()> check_interrupted) : check_interrupted_(std::move(check_interrupted)) {}
+  ~FileFeed();
+  FileFeed(const FileFeed&) = delete;
+  FileFeed& operator=(const FileFeed&) = delete;
+
+  /// Brings rows of `from.file` to device memory, in the order of the stream. Returns when they were read. Throws Error:
+  /// system (the file), cuda; and what interrupts the wait.
+  void bring(void* to, const SharedRows& from, const RowsWanted& wanted, cudaStream_t stream);
+
+ private:
+  /// Pinned memory that is free again once its copy is over.
+  struct Block {
+    std::byte* memory = nullptr;
+    cudaEvent_t is_free = nullptr;
+  };
+  /// What a thread has to itself: it reads into one block while the other one is copied.
+  using Blocks = std::array<Block, 2>;
+  struct Job {
+    std::byte* to;
+    const SharedRows& from;
+    RowsWanted wanted;
+    std::size_t bytes;
+    cudaStream_t stream;
+    int device;
+    std::atomic<std::size_t> next_piece{0};
+    std::atomic<bool> is_given_up{false};
+    std::atomic<int> readers{0};  // other threads that are at it
+  };
+
+  void make_blocks(std::size_t readers);
+  static void read_pieces(Job& job, Blocks& blocks, const std::function<void()>& check);
+  static void read_piece(const Job& job, std::size_t begin, std::byte* to, std::size_t bytes);
+  void read_with_others(Job& job, std::vector<std::exception_ptr>& failures);
+
+  std::function<void()> check_interrupted_;
+  std::vector<Blocks> blocks_;
+};
+
+}  // namespace syncrun::detail
