@@ -98,29 +98,35 @@ __device__ inline std::size_t own_channel() { return (blockIdx.y * blockDim.x + 
 template <typename T>
 inline constexpr int kPositionsAtOnce = sizeof(T) == 2 ? 2 : 1;
 
+/// Which way a kernel goes through an array. What the kernel before has touched last is in the cache still: the next one had
+/// better begin there. Convolutions go upwards; so the sums of what they give go downwards, and what is done with the same
+/// arrays then goes upwards again.
+enum class Way { kUp, kDown };
+
 /// Calls `use(p, load(p))` with positions p, p + step ... of this thread's as long as there are kAtOnce of them, which are
-/// loaded before the first is used.
-template <int kAtOnce, class Load, class Use>
+/// loaded before the first is used. Downwards, they are counted from the end.
+template <int kAtOnce, Way kWay, class Load, class Use>
 __device__ void for_positions_from(unsigned& p, unsigned step, unsigned positions, Load& load, Use& use) {
+  const auto at = [=](unsigned counted) { return kWay == Way::kUp ? counted : positions - 1 - counted; };
   for (; p < positions && positions - p > (kAtOnce - 1) * step; p += kAtOnce * step) {
     decltype(load(p)) loaded[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) loaded[i] = load(p + i * step);
+    for (int i = 0; i < kAtOnce; ++i) loaded[i] = load(at(p + i * step));
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) use(p + i * step, loaded[i]);
+    for (int i = 0; i < kAtOnce; ++i) use(at(p + i * step), loaded[i]);
   }
 }
 
 /// Calls `use(p, load(p))` with each position of this thread's: kAtOnce of them at a time, or else as many as there are, so
 /// that memory has enough to do.
-template <int kAtOnce, class Load, class Use>
+template <int kAtOnce, Way kWay, class Load, class Use>
 __device__ void for_own_positions(unsigned positions, Load load, Use use) {
   static_assert(kAtOnce <= 4);
   const unsigned step = gridDim.x * blockDim.y;
   unsigned p = blockIdx.x * blockDim.y + threadIdx.y;
-  for_positions_from<kAtOnce>(p, step, positions, load, use);
-  if constexpr (kAtOnce > 2) for_positions_from<2>(p, step, positions, load, use);
-  if constexpr (kAtOnce > 1) for_positions_from<1>(p, step, positions, load, use);
+  for_positions_from<kAtOnce, kWay>(p, step, positions, load, use);
+  if constexpr (kAtOnce > 2) for_positions_from<2, kWay>(p, step, positions, load, use);
+  if constexpr (kAtOnce > 1) for_positions_from<1, kWay>(p, step, positions, load, use);
 }
 
 template <typename... P, typename... A>

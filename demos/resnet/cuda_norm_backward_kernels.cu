@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kSumThreads, 2)
       const std::size_t at = p * shape.channels + channel;
       return ReluLoad<T>{load_raw(dy + at), load_raw(x + at)};
     };
-    for_own_positions<kPositionsAtOnce<T>>(
+    for_own_positions<kPositionsAtOnce<T>, Way::kDown>(
         static_cast<unsigned>(shape.positions), load_at, [&](unsigned, const ReluLoad<T>& loaded) {
           const Vector gradient = values_of(loaded.gradient);
           const Vector value = values_of(loaded.x);
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kSumThreads, 2)
       if constexpr (kHasShortcut) loaded.shortcut = load_raw(shortcut.x + at);
       return loaded;
     };
-    for_own_positions<kHasShortcut ? 1 : kPositionsAtOnce<T>>(
+    for_own_positions<kHasShortcut ? 1 : kPositionsAtOnce<T>, Way::kDown>(
         static_cast<unsigned>(shape.positions), load_at, [&](unsigned p, const Loaded& loaded) {
           Vector gradient = values_of(loaded.g1);
           const Vector more = values_of(loaded.g2);
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kThreads)
     const std::size_t at = p * shape.channels + channel;
     return ReluLoad<T>{load_raw(dy + at), load_raw(x + at)};
   };
-  for_own_positions<kPositionsAtOnce<T>>(
+  for_own_positions<kPositionsAtOnce<T>, Way::kUp>(
       static_cast<unsigned>(shape.positions), load_at, [&](unsigned p, const ReluLoad<T>& loaded) {
         Vector gradient = values_of(loaded.gradient);
         const Vector value = values_of(loaded.x);
@@ -183,23 +183,23 @@ __global__ void __launch_bounds__(kThreads)
     if constexpr (kHasShortcut) loaded.shortcut = load_raw(shortcut.x + at);
     return loaded;
   };
-  for_own_positions<kPositionsAtOnce<T>>(static_cast<unsigned>(shape.positions), load_at,
-                                         [&](unsigned p, const Loaded& loaded) {
-                                           const std::size_t at = p * shape.channels + channel;
-                                           const Vector gradient = values_of(loaded.g1);
-                                           Vector value = values_of(loaded.x);
+  for_own_positions<kPositionsAtOnce<T>, Way::kUp>(static_cast<unsigned>(shape.positions), load_at,
+                                                   [&](unsigned p, const Loaded& loaded) {
+                                                     const std::size_t at = p * shape.channels + channel;
+                                                     const Vector gradient = values_of(loaded.g1);
+                                                     Vector value = values_of(loaded.x);
 #pragma unroll
-                                           for (int i = 0; i < kVector; ++i)
-                                             value.v[i] = line.at(i, gradient.v[i], value.v[i]);
-                                           store(last.dx + at, value);
-                                           if constexpr (kHasShortcut) {
-                                             Vector other = values_of(loaded.shortcut);
+                                                     for (int i = 0; i < kVector; ++i)
+                                                       value.v[i] = line.at(i, gradient.v[i], value.v[i]);
+                                                     store(last.dx + at, value);
+                                                     if constexpr (kHasShortcut) {
+                                                       Vector other = values_of(loaded.shortcut);
 #pragma unroll
-                                             for (int i = 0; i < kVector; ++i)
-                                               other.v[i] = shortcut_line.at(i, gradient.v[i], other.v[i]);
-                                             store(shortcut.dx + at, other);
-                                           }
-                                         });
+                                                       for (int i = 0; i < kVector; ++i)
+                                                         other.v[i] = shortcut_line.at(i, gradient.v[i], other.v[i]);
+                                                       store(shortcut.dx + at, other);
+                                                     }
+                                                   });
 }
 
 }  // namespace

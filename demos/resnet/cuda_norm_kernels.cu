@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kSumThreads, 2)
   if (channel < shape.channels) {
     const Vector center = load(norm.running_mean + channel);
     const auto load_at = [&](unsigned p) { return load_raw(x + p * shape.channels + channel); };
-    for_own_positions<4>(static_cast<unsigned>(shape.positions), load_at, [&](unsigned, const Raw<T>& raw) {
+    for_own_positions<4, Way::kDown>(static_cast<unsigned>(shape.positions), load_at, [&](unsigned, const Raw<T>& raw) {
       const Vector value = values_of(raw);
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kThreads) apply_kernel(NormShape shape, const 
     if constexpr (kShortcut != Shortcut::kNone) pair.second = load_raw(shortcut + at);
     return pair;
   };
-  for_own_positions<kPositionsAtOnce<T>>(
+  for_own_positions<kPositionsAtOnce<T>, Way::kUp>(
       static_cast<unsigned>(shape.positions), load_at, [&](unsigned p, const Pair<T>& pair) {
         const std::size_t at = p * shape.channels + channel;
         Vector value = values_of(pair.first);

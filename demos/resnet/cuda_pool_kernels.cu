@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kSumThreads, 2)
     const Vector offset = load(norm.offset + channel);
     const auto load_at = [&](unsigned p) { return PoolLoad<T>::at(g1, g2, which, p * shape.channels + channel); };
     const unsigned positions = static_cast<unsigned>(shape.rows) * out * out;
-    for_own_positions<1>(positions, load_at, [&](unsigned p, const PoolLoad<T>& loaded) {
+    for_own_positions<1, Way::kUp>(positions, load_at, [&](unsigned p, const PoolLoad<T>& loaded) {
       const Pixel at(p, out);
       const Vector gradient = loaded.gradient();
       const T* const image = x + std::size_t{at.row} * shape.size * shape.size * shape.channels + channel;
