@@ -46,6 +46,7 @@ TEST_F(ResnetOnGpus, TwoWithSynchronisedNormalisationTrainTheParametersOfOne) {
   demos::check_cuda(cudaGetDeviceCount(&gpus), "cudaGetDeviceCount");
   if (gpus < 2) GTEST_SKIP() << "one GPU";
   EXPECT_LT(distance_of_trained_params("cuda0,cuda1", "cuda0"), 1e-3);
+  EXPECT_GT(distance_of_trained_params("cuda0,cuda1", "cuda0", Normalised::alone), 3e-3) << "nothing was to be seen";
 }
 
 }  // namespace

@@ -43,19 +43,20 @@ std::vector<EpochLine> epochs_of(const CommandResult& result) {
   return epochs;
 }
 
-double distance_of_trained_params(const std::string& devices, const std::string& others) {
-  const auto params_on = [](const std::string& chosen) {
+double distance_of_trained_params(const std::string& devices, const std::string& others, Normalised normalised) {
+  const auto params_on = [](const std::string& chosen, const Words& more) {
     const TemporaryFolder folder;
     const std::string checkpoint = (folder / "run").string();
-    const CommandResult result =
-        run_command(resnet_on(chosen, {"--synthetic", "320",  "--feed",  "memory",       "--crop",  "32",
-                                       "--classes",   "10",   "--depth", "18",           "--width", "16",
-                                       "--epochs",    "1",    "--batch", "32",           "--dtype", "float32",
-                                       "--sync-norm", "--lr", "0.01",    "--checkpoint", checkpoint}));
+    const Words options{"--synthetic", "320",     "--feed",  "memory", "--crop",       "32",      "--classes", "10",
+                        "--depth",     "18",      "--width", "16",     "--epochs",     "1",       "--batch",   "32",
+                        "--dtype",     "float32", "--lr",    "0.001",  "--checkpoint", checkpoint};
+    const CommandResult result = run_command(resnet_on(chosen, with(options, more)));
     EXPECT_EQ(result.exit_code, 0) << result.errors;
     return resnet::testing::load_npy<float>(checkpoint + "/latest/params.npy");
   };
-  return resnet::testing::relative_error(params_on(devices), params_on(others));
+  const Words together{"--sync-norm"};
+  return resnet::testing::relative_error(params_on(devices, normalised == Normalised::together ? together : Words{}),
+                                         params_on(others, together));
 }
 
 std::vector<EpochLine> epochs_on(int workers, const Words& options) {

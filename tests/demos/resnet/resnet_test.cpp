@@ -121,6 +121,7 @@ TEST_F(ResnetOnCpus, WithSynchronisedNormalisationTheParametersAreThoseOfOneWork
   for (const char* devices : {"cpu0,cpu1", "cpu0,cpu1,cpu2"}) {
     EXPECT_LT(distance_of_trained_params(devices, "cpu0"), 1e-3) << devices;
   }
+  EXPECT_GT(distance_of_trained_params("cpu0,cpu1", "cpu0", Normalised::alone), 3e-3) << "nothing was to be seen";
 }
 
 TEST_F(ResnetOnCpus, GoesOnWhereABatchHasNoRowsForSomeWorkers) {
