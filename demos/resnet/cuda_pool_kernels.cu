@@ -191,6 +191,20 @@ __global__ void __launch_bounds__(kThreads, 4)
       windows[v][u] = load_window(g1, g2, which, window * shape.channels + channel);
     }
   }
+  // All of x that there is to read, before anything is written.
+  Half values[2][2];
+  const auto place_of = [&](unsigned h, unsigned w) {
+    const std::size_t pixel = (std::size_t{quad.row} * size + 2 * quad.line + h) * size + 2 * quad.column + w;
+    return pixel * shape.channels + channel;
+  };
+  const auto is_inside = [&](unsigned h, unsigned w) { return 2 * quad.line + h < size && 2 * quad.column + w < size; };
+#pragma unroll
+  for (unsigned h = 0; h < 2; ++h) {
+#pragma unroll
+    for (unsigned w = 0; w < 2; ++w) {
+      if (is_inside(h, w)) values[h][w] = load_half(x + place_of(h, w));
+    }
+  }
   const Half factor = load_half(norm.factor + channel);
   const Half offset = load_half(norm.offset + channel);
   const Half slope = load_half(norm.backward + channel);
@@ -200,9 +214,8 @@ __global__ void __launch_bounds__(kThreads, 4)
   for (unsigned h = 0; h < 2; ++h) {
 #pragma unroll
     for (unsigned w = 0; w < 2; ++w) {
-      if (2 * quad.line + h >= size || 2 * quad.column + w >= size) continue;
-      const std::size_t pixel = (std::size_t{quad.row} * size + 2 * quad.line + h) * size + 2 * quad.column + w;
-      Half value = load_half(x + pixel * shape.channels + channel);
+      if (!is_inside(h, w)) continue;
+      Half& value = values[h][w];
 #pragma unroll
       for (int i = 0; i < kHalf; ++i) {
         float dz = 0;
@@ -217,7 +230,7 @@ __global__ void __launch_bounds__(kThreads, 4)
         if (fmaf(factor.v[i], value.v[i], offset.v[i]) <= 0) dz = 0;
         value.v[i] = fmaf(slope.v[i], dz, fmaf(of_x.v[i], value.v[i], constant.v[i]));
       }
-      store_half(dx + pixel * shape.channels + channel, value);
+      store_half(dx + place_of(h, w), value);
     }
   }
 }

@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""Where a step of ResNet-50's network goes, kernel by kernel, beside what memory would take for it: runs bench_resnet_network under
+Nsight Compute, or reads what that has printed.
+
+    bench/resnet_kernels.py build/cuda/bench/bench_resnet_network --batch 256
+    bench/resnet_kernels.py --csv profile.csv --batch 256
+
+Bytes are counted from the architecture, 2 for each element of an activation: what a pass has to read and write, whatever a
+cache saves of it. Kernels under a profiler take a little longer than in a graph. Prints a table in Markdown.
+"""
+
+import argparse
+import csv
+import subprocess
+import sys
+from dataclasses import dataclass, field
+
+BYTES = 2  # of an element
+MEMORY = 4.2e12  # bytes/s that a kernel gets at best here: H200, measured with copies
+PROFILER = ["ncu", "--profile-from-start", "off", "--clock-control", "none", "--cache-control", "none", "--metrics",
+            "gpu__time_duration.sum", "--csv", "--page", "raw"]
+
+
+@dataclass
+class Units:
+    """Elements per row of what convolutions give."""
+
+    stem: int = 0
+    inner: list = field(default_factory=list)  # units that end in a ReLU of their own
+    ends: list = field(default_factory=list)  # blocks' ends
+    two_sided: list = field(default_factory=list)  # of those, the ends with a normalised shortcut
+    macs: float = 0  # multiplications of a forward pass
+
+
+def resnet50():
+    units = Units(stem=112 * 112 * 64, macs=112 * 112 * 64 * 147)
+    channels, size = 64, 56
+    for stage, blocks in enumerate((3, 4, 6, 3)):
+        width, out = 64 << stage, 256 << stage
+        for block in range(blocks):
+            stride = 2 if stage > 0 and block == 0 else 1
+            small = size // stride
+            units.inner += [size * size * width, small * small * width]
+            units.ends.append(small * small * out)
+            units.macs += size * size * channels * width + small * small * width * (9 * width + out)
+            if block == 0:
+                units.two_sided.append(small * small * out)
+                units.macs += small * small * channels * out
+            channels, size = out, small
+    units.macs += channels * 1000
+    return units
+
+
+def passes(units, batch):
+    """By kernel: bytes that it reads and writes, in all its launches."""
+    stem, pooled = units.stem * batch, units.stem * batch // 4
+    inner, ends, two = (sum(each) * batch for each in (units.inner, units.ends, units.two_sided))
+    mask = ends / 8 / BYTES  # a bit each, in elements
+    elements = {
+        "statistics": stem + inner + ends + two,
+        "normalise, ReLU": 2 * inner,
+        "normalise, add, ReLU": 3 * ends + mask,
+        "pool forward": stem + 1.5 * pooled,
+        "sums of gradients, ReLU": 2 * inner,
+        "sums of gradients, block": 4 * ends + two + mask,
+        "gradient, ReLU": 3 * inner,
+        "gradient, block": 3 * ends + 2 * two,
+        "pool backward": 2 * stem + 2 * pooled + stem + 2 * pooled,
+    }
+    return {kind: count * BYTES for kind, count in elements.items()}
+
+
+KINDS = (("statistics_kernel", "statistics"), ("apply_relu_kernel", "gradient, ReLU"),
+         ("apply_block_kernel", "gradient, block"), ("sums_relu_kernel", "sums of gradients, ReLU"),
+         ("sums_block_kernel", "sums of gradients, block"), ("pool_forward_kernel", "pool forward"),
+         ("pool_sums_kernel", "pool backward"), ("pool_apply_kernel", "pool backward"),
+         ("fold_kernel", "images"), ("prepare_kernel", "images"), ("convert_kernel", "parameters and gradients, conversion"))
+
+
+def kind_of(name, is_backward):
+    for part, kind in KINDS:
+        if part in name:
+            return kind
+    if "apply_kernel" in name:  # the second parameter of the template: what is added
+        return "normalise, ReLU" if "16, 0>" in name or "(0)>" in name else "normalise, add, ReLU"
+    if "resnet::" in name:
+        return "the rest"
+    return "convolutions, backward" if is_backward else "convolutions, forward"
+
+
+def durations(lines):
+    """Pairs of a kernel's name and its microseconds, in order."""
+    rows = list(csv.reader(line for line in lines if line.startswith('"')))
+    if len(rows) < 3:
+        sys.exit("no kernels in the profile: was it a CSV page of raw values?")
+    name = rows[0].index("Kernel Name")
+    time = next(i for i, title in enumerate(rows[0]) if title.startswith("gpu__time_duration"))
+    to_us = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "usecond": 1.0, "nsecond": 1e-3}[rows[1][time]]
+    for row in rows[2:]:
+        yield row[name], float(row[time].replace(",", "")) * to_us
+
+
+def table(lines, batch):
+    units = resnet50()
+    wanted = passes(units, batch)
+    found = {}
+    is_backward = False
+    for name, us in durations(lines):
+        count, total = found.get(kind := kind_of(name, is_backward), (0, 0.0))
+        found[kind] = (count + 1, total + us)
+        is_backward |= "loss_sum_kernel" in name
+    print("| kernels | launches | ms | share | GB | TB/s | ms at 4.2 TB/s |\n|---|---|---|---|---|---|---|")
+    all_us = sum(us for _, us in found.values())
+    for kind, (count, us) in sorted(found.items(), key=lambda item: -item[1][1]):
+        size = wanted.get(kind)
+        of_memory = f"{size / 1e9:.2f} | {size / us / 1e6:.2f} | {size / MEMORY * 1e3:.2f}" if size else "| | "
+        print(f"| {kind} | {count} | {us / 1e3:.2f} | {100 * us / all_us:.0f} % | {of_memory} |")
+    print(f"| all | {sum(count for count, _ in found.values())} | {all_us / 1e3:.2f} | | | | |")
+    flops = 6 * units.macs * batch  # two for each multiplication, forward, and backward twice
+    convolutions = sum(us for kind, (_, us) in found.items() if kind.startswith("convolutions"))
+    print(f"\n{6 * units.macs / 1e9:.1f} GFLOP an image; {flops / convolutions / 1e6:.0f} TFLOP/s in the convolutions.")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", nargs="?", help="bench_resnet_network")
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--csv", help="read this instead of running the program")
+    options = parser.parse_args()
+    if (options.program is None) == (options.csv is None):
+        parser.error("either a program or --csv")
+    if options.csv:
+        with open(options.csv, encoding="utf-8") as lines:
+            table(lines, options.batch)
+        return
+    command = [*PROFILER, options.program, "--batch", str(options.batch), "--steps", "2"]
+    table(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines(), options.batch)
+
+
+if __name__ == "__main__":
+    main()
