@@ -11,6 +11,7 @@ cache saves of it. Kernels under a profiler take a little longer than in a graph
 
 import argparse
 import csv
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -65,7 +66,8 @@ def passes(units, batch):
         "sums of gradients, block": 4 * ends + two + mask,
         "gradient, ReLU": 3 * inner,
         "gradient, block": 3 * ends + 2 * two,
-        "pool backward": 2 * stem + 2 * pooled + stem + 2 * pooled,
+        # What the sums fetch, a value for each window, is out of every line of the stem's: all of it is read.
+        "pool backward": 3 * stem + 5 * pooled,
     }
     return {kind: count * BYTES for kind, count in elements.items()}
 
@@ -82,7 +84,7 @@ def kind_of(name, is_backward):
         if part in name:
             return kind
     if "apply_kernel" in name:  # the second parameter of the template: what is added
-        return "normalise, ReLU" if "16, 0>" in name or "(0)>" in name else "normalise, add, ReLU"
+        return "normalise, ReLU" if re.search(r"[ )]\(?0\)?>", name) else "normalise, add, ReLU"
     if "resnet::" in name:
         return "the rest"
     return "convolutions, backward" if is_backward else "convolutions, forward"
@@ -95,7 +97,7 @@ def durations(lines):
         sys.exit("no kernels in the profile: was it a CSV page of raw values?")
     name = rows[0].index("Kernel Name")
     time = next(i for i, title in enumerate(rows[0]) if title.startswith("gpu__time_duration"))
-    to_us = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "usecond": 1.0, "nsecond": 1e-3}[rows[1][time]]
+    to_us = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "usecond": 1.0, "nsecond": 1e-3, "msecond": 1e3}[rows[1][time]]
     for row in rows[2:]:
         yield row[name], float(row[time].replace(",", "")) * to_us
 
@@ -116,9 +118,11 @@ def table(lines, batch):
         of_memory = f"{size / 1e9:.2f} | {size / us / 1e6:.2f} | {size / MEMORY * 1e3:.2f}" if size else "| | "
         print(f"| {kind} | {count} | {us / 1e3:.2f} | {100 * us / all_us:.0f} % | {of_memory} |")
     print(f"| all | {sum(count for count, _ in found.values())} | {all_us / 1e3:.2f} | | | | |")
-    flops = 6 * units.macs * batch  # two for each multiplication, forward, and backward twice
+    # Two for each multiplication, forward, and backward twice, but that nothing wants the gradient of images.
+    per_image = 6 * units.macs - 2 * units.stem * 147
+    flops = per_image * batch
     convolutions = sum(us for kind, (_, us) in found.items() if kind.startswith("convolutions"))
-    print(f"\n{6 * units.macs / 1e9:.1f} GFLOP an image; {flops / convolutions / 1e6:.0f} TFLOP/s in the convolutions.")
+    print(f"\n{per_image / 1e9:.1f} GFLOP an image; {flops / convolutions / 1e6:.0f} TFLOP/s in the convolutions.")
 
 
 def main():

@@ -90,5 +90,5 @@ fi
 
 code=0
 "${parity[@]}" --references "$references" || code=$?
-if [ "$code" = 0 ]; then say "Every distance is allowed"; else say "Failed: see the lines that say MISSED, or the error" >&2; fi
+if [ "$code" = 0 ]; then say "Every distance that was measured is allowed"; else say "Failed: see the lines that say MISSED, or the error" >&2; fi
 exit "$code"

@@ -56,8 +56,9 @@ void RunningCall::replay(void (*run)(void* context), void* context) {
   // Libraries that load something in a body's first run may wait for the device, which is not to wait for a peer then.
   bucket_start_ = state == Recording::State::fresh ? BucketStart::after_body : BucketStart::when_ready;
   if (state == Recording::State::fresh) {
+    run(context);  // what throws has not warmed up: the next call runs it again, before any is recorded
     recording.state = std::max(recording.state, Recording::State::warm);
-    return run(context);
+    return;
   }
   if (state == Recording::State::warm) record(recording, run, context);
   device.launch(*recording.graph);

@@ -1,8 +1,8 @@
 #pragma once
 
 // What stands at the end of a residual network on a CUDA device, from the last block to the loss, and conversions of
-// parameters. Needs no CUDA header. Everything is put on the stream and gives the same bits each time. Throws std::runtime_error
-// where CUDA fails. Activations are float32 or bfloat16 (see CudaMath), channels last.
+// parameters. Needs no CUDA header. Everything is put on the stream and gives the same bits each time. Throws
+// std::runtime_error where CUDA fails. Activations are float32 or bfloat16 (see CudaMath), channels last.
 
 #include <cstddef>
 #include <cstdint>

@@ -51,11 +51,12 @@ struct CudaOutcome {
 };
 
 /// Params, gradient [parameter_count] and statistics [statistics_count] are float32, as the architecture lays them out; what
-/// lies between the gradient's arrays stays as it is. The object holds a workspace in memory of the device that was current when it was made, no parameters. Members put work on
-/// the stream, and the same work for the same addresses and number of rows, so that it can be captured into a CUDA graph:
-/// what was captured stays valid as long as the object. The first call with a number of rows, or with more than any before,
-/// makes plans and memory and waits for the device. One object serves one stream. Members throw std::runtime_error where
-/// CUDA or cuDNN fails, and with the number of bytes wanted where there is not enough memory.
+/// lies between the gradient's arrays stays as it is, or becomes 0 without rows. The object holds a workspace in memory of
+/// the device that was current when it was made, no parameters. Members put work on the stream, and the same work for the
+/// same addresses and number of rows, so that it can be captured into a CUDA graph: what was captured stays valid as long
+/// as the object. The first call with a number of rows, or with more than any before, makes plans and memory and waits for
+/// the device. One object serves one stream. Members throw std::runtime_error where CUDA or cuDNN fails, and with the number
+/// of bytes wanted where there is not enough memory.
 class CudaNetwork {
  public:
   CudaNetwork(const Architecture& architecture, CudaMath math);

@@ -97,6 +97,7 @@ __global__ void __launch_bounds__(kSumThreads, 2)
           const Vector more = values_of(loaded.g2);
 #pragma unroll
           for (int i = 0; i < kVector; ++i) {
+            // Added up as it is, and rounded when it is written: as good as any gradient of that precision.
             gradient.v[i] = (loaded.passes >> i & 1) == 0 ? 0.0F : gradient.v[i] + more.v[i];
             sums[0].v[i] += gradient.v[i];
           }

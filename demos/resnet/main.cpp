@@ -226,7 +226,7 @@ auto with_advice(const std::string& advice, Work&& work) {
 }
 
 std::string advice_on_images(const Options& options) {
-  if (options.feed() == Feed::kDevice) return "--batch N makes a batch smaller";
+  if (options.feed() != Feed::kMemory) return "--batch N makes a batch smaller";
   return options.synthetic_rows == 0 ? "--feed mapped leaves images in their files"
                                      : "--synthetic N makes fewer images";
 }

@@ -77,7 +77,8 @@ Fit Trainer::step(const StepPlace& place, const StepRows& rows, const Vector& st
     sum = [&place](std::span<float> values) { place.comm.all_reduce(values, sr::Reduction::sum); };
   }
   ReadyFrom ready_from;
-  if (place.ready.is_used())
+  // Where normalisation asks all ranks, its sums would wait for the buckets before them, and the rest for its sums.
+  if (place.ready.is_used() && settings_.normalization != Normalization::kSynchronized)
     ready_from = [&place](std::size_t first) { place.ready.from(static_cast<std::int64_t>(first)); };
   const CudaBatch batch = batch_of(settings_, rows.images, rows.labels, rows.ids.data(), &input.data()->augment);
   return fit_of(training_network_->loss_and_gradient(handles_of(place.worker), batch, params.data(), statistics.data(),

@@ -177,7 +177,7 @@ Body make_step_body(Pointer pointer) noexcept {
 template <UpdateRule Rule, StepForm kForm, class Pointer>
 Body make_step_body(const Replayable<Pointer>& replayable) noexcept {
   using Thunk = StepThunk<Rule, kForm, Pointer>;
-  return {Thunk::kDevice, &Thunk::replay, to_body_pointer(replayable.body)};
+  return {Thunk::kDevice, &Thunk::replay, to_body_pointer(replayable.body), true};
 }
 template <UpdateRule Rule, class Pointer>
 Body make_step_body(const Pointer& pointer, StepForm form, std::size_t bucket_bytes) noexcept {

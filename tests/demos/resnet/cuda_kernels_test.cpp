@@ -267,7 +267,7 @@ TEST_P(ResnetNormKernels, LeadTheGradientBackThroughABlocksEnd) {
 using Sizes = std::pair<std::size_t, std::size_t>;
 INSTANTIATE_TEST_SUITE_P(, ResnetNormKernels,
                          ::testing::Values(Sizes{1, 8}, Sizes{5, 24}, Sizes{70, 64}, Sizes{3000, 64}, Sizes{900, 136},
-                                           Sizes{300, 512}, Sizes{49, 2048}),
+                                           Sizes{300, 512}, Sizes{49, 2048}, Sizes{70001, 64}, Sizes{40001, 136}),
                          [](const auto& info) {
                            return std::to_string(info.param.first) + "x" + std::to_string(info.param.second);
                          });
