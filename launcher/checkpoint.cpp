@@ -65,7 +65,16 @@ void write_array(const Folder& folder, const std::string& file, const ArrayPlace
   const Elements elements = elements_of(array);
   const std::span<const std::int64_t> extents(elements.extents.data(), array.dimensions);
   const std::size_t bytes = checked_bytes(array.dtype, extents);
-  write_file(folder, file, npy_header(array.dtype, extents), {static_cast<const std::byte*>(elements.values), bytes});
+  const MappedFile* const mapped = array.data && array.data->file ? &array.data->file->file() : nullptr;
+  // A mapping shows zeros where the file has ended within a page, and cannot be written from where there is no page.
+  if (mapped != nullptr) mapped->check_length();
+  try {
+    write_file(folder, file, npy_header(array.dtype, extents), {static_cast<const std::byte*>(elements.values), bytes});
+  } catch (const Error&) {
+    if (mapped != nullptr) mapped->check_length();
+    throw;
+  }
+  if (mapped != nullptr) mapped->check_length();
 }
 
 // ---- what is loaded ----------------------------------------------------------------------------------------------

@@ -25,12 +25,18 @@ void check_aligned(const ArrayFile& file) {
               std::to_string(header.data_offset) + ": load() copies such a file");
 }
 
+/// As given, where there is no folder any more that it could be in.
+std::string absolute_name(const std::filesystem::path& path) {
+  std::error_code failure;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, failure);
+  return (failure ? path : absolute).string();
+}
+
 }  // namespace
 
 FileRecord::FileRecord(SessionCore& session, ArrayFile& file)
     : session_(session),
-      file_(file.take_descriptor(), std::filesystem::absolute(file.path()).string(), file.header().data_offset,
-            file.bytes()),
+      file_(file.take_descriptor(), absolute_name(file.path()), file.header().data_offset, file.bytes()),
       id_(session.new_id()),
       entry_(session.allocate(sizeof(FileEntry) + file_.name().size(), SharedHeap::Contents::any, "a mapped file")) {
   auto* const entry = new (session_.segment().at(entry_)) FileEntry{.id = id_,

@@ -233,7 +233,11 @@ class Sources {
     if (bytes != 0) std::memcpy(staging.data(), values, bytes);
     return {staging.offset(), extents};
   }
-  Source add(const Delivery& delivery) { return add(*delivery.variable, values_of(delivery), extents_of(delivery)); }
+  Source add(const Delivery& delivery) {
+    if (const MappedFile* const file = file_of(delivery))
+      return add_of_file(*delivery.variable, *file, 0, extents_of(delivery));
+    return add(*delivery.variable, values_of(delivery), extents_of(delivery));
+  }
   /// Selected rows only; a slice of what is in shared memory already stays where it is.
   Source add_rows(const Delivery& delivery, const Rows& rows, const char* what) {
     if (rows.kind() == Rows::Kind::all) return add(delivery);
@@ -246,15 +250,23 @@ class Sources {
     const auto* from = static_cast<const std::byte*>(values_of(delivery));
     const std::size_t row_bytes = row_bytes_of(variable.dtype, {extents.data(), variable.dimensions});
     extents[0] = selected.count();
+    const MappedFile* const file = file_of(delivery);
     if (selected.kind != Rows::Kind::list) {
+      const std::size_t begin = static_cast<std::size_t>(selected.begin) * row_bytes;
+      if (file != nullptr) return add_of_file(variable, *file, begin, extents);
       return add(variable, from + static_cast<std::size_t>(selected.begin) * row_bytes, extents);
     }
     const Staging& staging =
         staged_.emplace_back(session_, bytes_of(variable, extents), "selected rows on their way to the workers");
     std::byte* to = staging.data();
+    const auto* const indices = session_.segment().at<const std::int64_t>(selected.offset);
+    if (file != nullptr) {
+      const auto count = static_cast<std::size_t>(selected.count());
+      file->read_rows(row_bytes, {indices, count}, 0, to, count * row_bytes);
+      return {staging.offset(), extents};
+    }
     for (std::int64_t i = 0; i < selected.count() && row_bytes != 0; ++i, to += row_bytes) {
-      const std::int64_t row = session_.segment().at<const std::int64_t>(selected.offset)[i];
-      std::memcpy(to, from + static_cast<std::size_t>(row) * row_bytes, row_bytes);
+      std::memcpy(to, from + static_cast<std::size_t>(indices[i]) * row_bytes, row_bytes);
     }
     return {staging.offset(), extents};
   }
@@ -269,6 +281,16 @@ class Sources {
   };
   static Extents extents_of(const Delivery& delivery) {
     return delivery.data ? delivery.data->extents : delivery.extents;
+  }
+  static const MappedFile* file_of(const Delivery& delivery) {
+    return delivery.data && delivery.data->file ? &delivery.data->file->file() : nullptr;
+  }
+  /// Read, not copied from the mapping: where the file has nothing any more, that is an error and no signal.
+  Source add_of_file(const VariableRecord& variable, const MappedFile& file, std::size_t at, const Extents& extents) {
+    const std::size_t bytes = bytes_of(variable, extents);
+    const Staging& staging = staged_.emplace_back(session_, bytes, "values on their way to the workers");
+    file.read(at, staging.data(), bytes);
+    return {staging.offset(), extents};
   }
   const void* values_of(const Delivery& delivery) const {
     return delivery.data ? array_of(*delivery.data).data : delivery.values;

@@ -26,7 +26,7 @@ struct GuardedRange {
 static_assert(std::atomic<std::uintptr_t>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
 // A signal handler has no arguments of ours: what it looks at is the process's.
-constinit std::array<GuardedRange, 256> ranges{};
+constinit std::array<GuardedRange, 4096> ranges{};
 constinit std::uintptr_t page_bytes = 4096;
 struct sigaction action_before {};
 
@@ -77,7 +77,7 @@ FileDescriptor open_again(const FileEntry& entry, const std::string& name) {
 
 }  // namespace
 
-FaultGuard::FaultGuard(const MappedFile& file) noexcept : place_(-1) {
+FaultGuard::FaultGuard(const MappedFile& file) : place_(-1) {
   if (file.mapping() == nullptr) return;
   install_handler();
   const auto begin = reinterpret_cast<std::uintptr_t>(file.mapping());
@@ -89,6 +89,8 @@ FaultGuard::FaultGuard(const MappedFile& file) noexcept : place_(-1) {
     place_ = static_cast<int>(i);
     return;
   }
+  throw_usage("more than " + std::to_string(ranges.size()) + " files are mapped, " + file.name() +
+              " among them: drop some that are not used any more, or load() them");
 }
 
 FaultGuard::~FaultGuard() {

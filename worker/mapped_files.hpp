@@ -14,8 +14,8 @@ namespace syncrun::detail {
 /// puts zeros in the place of what is missing, and is remembered. Signals from elsewhere go where they went before.
 class FaultGuard {
  public:
-  /// From here on. Beyond 256 at a time there is no guard: the signal ends the process.
-  explicit FaultGuard(const MappedFile& file) noexcept;
+  /// From here on. Throws Error (usage) where there are too many at a time.
+  explicit FaultGuard(const MappedFile& file);
   ~FaultGuard();
   FaultGuard(const FaultGuard&) = delete;
   FaultGuard& operator=(const FaultGuard&) = delete;

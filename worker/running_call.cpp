@@ -127,7 +127,8 @@ SliceRows RunningCall::rows_of_slice() const noexcept {
   return {slice_.begin - share_.begin, slice_.count(), slice_index_ + 1 == command_->slices};
 }
 
-void RunningCall::average_over_slices() noexcept {
+void RunningCall::average_over_slices() {
+  check_files();  // what the average is of goes into every rank's parameters
   if (!has_rows()) return;
   comm().rows = share_.count();
   comm().all_rows = command_->rows;

@@ -45,7 +45,7 @@ class RunningCall {
   int slice() const noexcept { return slice_index_; }
   SliceRows rows_of_slice() const noexcept;
   /// Averages among the ranks are by the rows of the whole call, no longer of the slice.
-  void average_over_slices() noexcept;
+  void average_over_slices();
   bool wants(std::size_t output) const noexcept { return (command_->wanted_outputs >> output & 1U) != 0; }
   CommCore& comm() noexcept;
   Comm& user_comm() noexcept { return *user_comm_; }
@@ -61,6 +61,8 @@ class RunningCall {
 
   /// After the body: throws Error (system) if a file that it read was not all there.
   void check_files() const;
+  /// Whether this command has begun, and not another one since.
+  bool is_of(const Command& command) const noexcept { return command_ == &command; }
 
   void accept(std::size_t output, const OutputType& type, std::span<const std::int64_t> extents, OutputBuffer buffer);
   void accept_scalar(std::size_t output, const OutputType& type, const void* value);

@@ -263,16 +263,31 @@ void WorkerCore::run_call(Command& command) {
   } catch (const Abandoned& error) {
     report_failure(command, ErrorKind::function, 0, error.what(), false);
   } catch (const Error& error) {
-    report_failure(command, error.kind() == ErrorKind::usage ? ErrorKind::function : error.kind(), error.native_code(),
-                   error.what(), true);
+    if (!report_missing_file(command)) {
+      report_failure(command, error.kind() == ErrorKind::usage ? ErrorKind::function : error.kind(),
+                     error.native_code(), error.what(), true);
+    }
   } catch (...) {
-    report_failure(command, ErrorKind::function, 0, describe_current_exception(), true);
+    if (!report_missing_file(command))
+      report_failure(command, ErrorKind::function, 0, describe_current_exception(), true);
   }
 
   cast_vote(command, outbox.vote);
   complete_call(command, outbox);
   running_->end(command.id);
   if (command.kind == CommandKind::construct) forget(command.function);
+}
+
+/// What a body complains of may be the zeros where a file has nothing any more: then that is what is reported.
+bool WorkerCore::report_missing_file(Command& command) {
+  if (!running_->is_of(command)) return false;
+  try {
+    running_->check_files();
+    return false;
+  } catch (const Error& error) {
+    report_failure(command, error.kind(), error.native_code(), error.what(), true);
+    return true;
+  }
 }
 
 /// After this rank's vote: outputs are reduced and updates committed if every rank is for it.

@@ -92,6 +92,7 @@ class WorkerCore {
   void forget(std::uint64_t function_offset) noexcept;
   void cast_vote(const Command& command, Vote vote) noexcept;
   void raise_failed_call(const Command& command) noexcept;
+  bool report_missing_file(Command& command);
   void report_failure(Command& command, ErrorKind kind, int native_code, std::string_view message, bool is_own);
   void finish(const Command& command) noexcept;
   void free_consumed() noexcept;

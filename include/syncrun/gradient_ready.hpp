@@ -34,8 +34,8 @@ class GradientReady {
   /// Elements [first, size) of the gradient are final: the body neither writes nor reads them from here on in this slice.
   /// On CUDA devices in the order of the worker's stream: what is there now finishes them, and what comes later leaves
   /// them alone. Returns at once, but for the first times, when the ranks may meet to set their communication up. A body
-  /// with collectives of its own says it at the same places among them on every rank; else ranks may say different
-  /// things. Throws Error: usage (`first` is more than it was before in this slice, or not within 0 to the gradient's
+  /// with collectives of its own says the same at the same places among them on every rank; one without may say something
+  /// else on each. Throws Error: usage (`first` is more than it was before in this slice, or not within 0 to the gradient's
   /// size), and what a collective throws.
   void from(std::int64_t first);
 

@@ -209,9 +209,9 @@ auto make_train_step(Session& session, const std::shared_ptr<ObjectRecord>& obje
 /// The body ends in params and gradient, of float or double; it reads the former and writes every element of the latter,
 /// which holds anything before. What stands before them is up to it, as for any function. It is not run where there are
 /// no rows, unless it has a Comm& (then it need not write the gradient there). With a GradientReady& (gradient_ready.hpp)
-/// it can say what of the gradient is final, and that is averaged over the ranks while it computes the rest. The step makes its gradient and the rule's
-/// state, zero, named after the parameters ("weights.m"). The parameters must have been given their shape, and start
-/// equal on all ranks. Master. Throws Error: usage, system (memory).
+/// it can say what of the gradient is final, and that is averaged over the ranks while it computes the rest. The step makes
+/// its gradient and the rule's state, zero, named after the parameters ("weights.m"). The parameters must have been given
+/// their shape, and start equal on all ranks. Master. Throws Error: usage, system (memory).
 template <UpdateRule Rule, class F, class T>
   requires(!detail::kIsMethod<F>)
 auto train_step(Session& session, F body, const Shared<T, 1>& params, const TrainStepOptions& options = {}) {

@@ -161,6 +161,61 @@ TEST_P(MappedData, ThatIsTruncatedUnderABodyFailsTheCallByNameAndTheSessionGoesO
   EXPECT_EQ(copy(map())(999, 1), 999 * kColumns + 1) << "mapped anew it is whole";
 }
 
+/// A step whose gradient is of rows that are no longer there.
+sr::Avg<double> gradient_of_truncated(sr::CpuWorker&, sr::Scattered<const std::int32_t, 2> x, Path path,
+                                      std::int64_t bytes, sr::Local<float, 1> params, sr::Local<float, 1> gradient) {
+  if (bytes >= 0) fs::resize_file(path.text.data(), static_cast<std::uintmax_t>(bytes));
+  const auto sum = static_cast<float>(std::accumulate(x.begin(), x.end(), std::int64_t{0}) % 7);
+  std::ranges::fill(gradient.span(), 1 + sum);
+  return params[0];
+}
+
+TEST_P(MappedData, ThatIsTruncatedUnderATrainStepLeavesParametersAsTheyWere) {
+  Path path;
+  file().string().copy(path.text.data(), path.text.size() - 1);
+  auto weights = session().shared<float, 1>("weights");
+  weights.broadcast(std::vector<float>(5, 1.0F));
+  auto step = sr::train_step<sr::Sgd>(session(), gradient_of_truncated, weights);
+  for (const std::int64_t left : {148'000, 5000}) {
+    const auto x = map();
+    EXPECT_ERROR(step(x, path, left, {.learning_rate = 0.5}), sr::ErrorKind::system, "it was truncated");
+    for (int rank = 0; rank < world_size(); ++rank)
+      EXPECT_EQ(weights.get(rank).to_vector(), std::vector<float>(5, 1.0F));
+    sr::save(file(), session().data(counting<std::int32_t>(kRows * kColumns), sr::Shape{kRows, kColumns}));
+  }
+  step(map(), path, -1, {.learning_rate = 0.5});
+  EXPECT_NE(weights.get(0)[0], 1.0F) << "a whole file is learnt from";
+}
+
+/// Complains of what it reads.
+void refuse_zeros(sr::Scattered<const std::int32_t, 2> x, Path path, std::int64_t bytes) {
+  fs::resize_file(path.text.data(), static_cast<std::uintmax_t>(bytes));
+  if (x.rows() > 0 && x(x.rows() - 1, 36) == 0) throw std::runtime_error("a row of zeros");
+}
+
+TEST_P(MappedData, ThatIsTruncatedIsNamedAlsoWhereTheBodyComplains) {
+  Path path;
+  file().string().copy(path.text.data(), path.text.size() - 1);
+  const auto f = session().function(refuse_zeros);
+  EXPECT_ERROR(f(map(), path, std::int64_t{300}), sr::ErrorKind::system,
+               file().string() + ": expected the 148128 bytes it had when it was mapped, found 300: it was truncated");
+}
+
+TEST_P(MappedData, ThatIsTruncatedIsNeitherScatteredNorSaved) {
+  auto variable = session().shared<std::int32_t, 2>("variable");
+  const auto x = map();
+  variable.scatter(x);
+  const std::vector<std::int64_t> some{999, 3, 500};
+  variable.scatter(x, {.batch = some});
+  EXPECT_EQ(variable.gather()(0, 1), 999 * kColumns + 1);
+  variable.scatter(x, {.batch = sr::Slice{10, 20}});
+  EXPECT_EQ(variable.gather()(0, 0), 10 * kColumns);
+  truncate(5000);
+  EXPECT_ERROR(variable.scatter(x), sr::ErrorKind::system, "it was truncated");
+  EXPECT_ERROR(sr::save(folder_ / "copy.npy", x), sr::ErrorKind::system, "it was truncated");
+  EXPECT_EQ(variable.gather()(0, 0), 10 * kColumns) << "the session goes on";
+}
+
 TEST_P(MappedData, OtherBusErrorsStillEndAWorkerByName) {
   const auto f = session().function([](std::int32_t) { std::raise(SIGBUS); });
   const auto x = map();

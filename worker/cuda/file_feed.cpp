@@ -33,15 +33,16 @@ FileFeed::~FileFeed() {
 }
 
 void FileFeed::make_blocks(std::size_t readers) {
-  if (blocks_.size() >= readers) return;
-  const std::size_t before = blocks_.size();
-  blocks_.resize(readers);
-  for (std::size_t i = before; i < readers; ++i) {
-    for (Block& block : blocks_[i]) {
-      void* memory = nullptr;
-      check_cuda(cudaHostAlloc(&memory, kBlockBytes, cudaHostAllocDefault), "cudaHostAlloc for rows of a file");
-      block.memory = static_cast<std::byte*>(memory);
-      check_cuda(cudaEventCreateWithFlags(&block.is_free, cudaEventDisableTiming), "cudaEventCreate");
+  if (blocks_.size() < readers) blocks_.resize(readers);
+  for (Blocks& blocks : blocks_) {
+    for (Block& block : blocks) {  // also what failed before
+      if (block.memory == nullptr) {
+        void* memory = nullptr;
+        check_cuda(cudaHostAlloc(&memory, kBlockBytes, cudaHostAllocDefault), "cudaHostAlloc for rows of a file");
+        block.memory = static_cast<std::byte*>(memory);
+      }
+      if (block.is_free == nullptr)
+        check_cuda(cudaEventCreateWithFlags(&block.is_free, cudaEventDisableTiming), "cudaEventCreate");
     }
   }
 }
@@ -100,7 +101,10 @@ void FileFeed::read_with_others(Job& job, std::vector<std::exception_ptr>& failu
         break;
       }
     }
-    read_pieces(job, blocks_[0], check_interrupted_);
+    read_pieces(job, blocks_[0], [&] {
+      check_given_up();
+      check_interrupted_();
+    });
     while (job.readers.load(std::memory_order_acquire) != 0) {
       check_interrupted_();
       std::this_thread::sleep_for(kPoll);

@@ -51,9 +51,9 @@ struct PeerReduction {
   Reduction reduction;
   void* values;
   std::size_t elements;
-  double
-      factor;  // for avg what this rank's values are multiplied by before, rounded to their type; 1 elsewhere; 0 counts
-               // them as zero, whatever they are
+  /// For avg what this rank's values are multiplied by before, rounded to their type; 1 elsewhere. 0 counts them as zero,
+  /// whatever they are.
+  double factor;
   Breadth breadth;
 };
 
