@@ -4,28 +4,26 @@
 //
 //   bench_resnet_network --batch 256 --steps 30
 
-#include <cublas_v2.h>
 #include <cuda_profiler_api.h>
 #include <cuda_runtime_api.h>
-#include <cudnn.h>
 #include <getopt.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <random>
-#include <stdexcept>
 #include <vector>
 
 #include "demos/common/cuda_check.hpp"
 #include "demos/common/cuda_memory.hpp"
 #include "demos/resnet/cuda_network.hpp"
+#include "demos/resnet/cuda_queue.hpp"
 #include "demos/resnet/parameters.hpp"
 
 namespace {
 
-using demos::check_cublas;
 using demos::check_cuda;
 
 constexpr std::size_t kClasses = 1000;
@@ -50,32 +48,6 @@ bool parse_options(int argc, char** argv, Options& options) {
   }
   return optind == argc && options.batch > 0 && options.steps > 0;
 }
-
-/// A stream with its handles.
-class Queue {
- public:
-  Queue() {
-    check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-    check_cublas(cublasCreate(&cublas_), "cublasCreate");
-    check_cublas(cublasSetStream(cublas_, stream_), "cublasSetStream");
-    if (cudnnCreate(&cudnn_) != CUDNN_STATUS_SUCCESS || cudnnSetStream(cudnn_, stream_) != CUDNN_STATUS_SUCCESS)
-      throw std::runtime_error("no cuDNN");
-  }
-  Queue(const Queue&) = delete;
-  Queue& operator=(const Queue&) = delete;
-  ~Queue() {
-    static_cast<void>(cudnnDestroy(cudnn_));
-    static_cast<void>(cublasDestroy(cublas_));
-    static_cast<void>(cudaStreamDestroy(stream_));
-  }
-  cudaStream_t stream() const { return stream_; }
-  resnet::CudaHandles handles() const { return {stream_, cublas_, cudnn_}; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-  cublasHandle_t cublas_ = nullptr;
-  cudnnHandle_t cudnn_ = nullptr;
-};
 
 template <typename T>
 demos::DeviceBuffer on_device(const std::vector<T>& values) {
@@ -178,7 +150,7 @@ class Bench {
 
   Options options_;
   resnet::Architecture architecture_;
-  Queue queue_;
+  resnet::CudaQueue queue_;
   std::size_t free_before_;
   resnet::CudaNetwork network_;
   demos::DeviceBuffer params_;

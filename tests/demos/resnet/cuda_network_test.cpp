@@ -2,8 +2,6 @@
 
 #include "demos/resnet/cuda_network.hpp"
 
-#include <cublas_v2.h>
-#include <cudnn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,13 +12,13 @@
 #include <string>
 #include <thread>
 
+#include "demos/resnet/cuda_queue.hpp"
 #include "tests/demos/cuda_support.hpp"
 #include "tests/demos/resnet/reference.hpp"
 
 namespace resnet {
 namespace {
 
-using demos::check_cublas;
 using demos::check_cuda;
 using demos::testing::OnDevice;
 using demos::testing::read_one;
@@ -28,35 +26,6 @@ using testing::Reference;
 using testing::relative_error;
 
 const SumOverRanks kAlone;
-
-/// A stream and the handles on it.
-class Queue {
- public:
-  Queue() {
-    check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-    check_cublas(cublasCreate(&cublas_), "cublasCreate");
-    check_cublas(cublasSetWorkspace(cublas_, workspace_.data(), workspace_.bytes()), "cublasSetWorkspace");
-    check_cublas(cublasSetStream(cublas_, stream_), "cublasSetStream");
-    if (cudnnCreate(&cudnn_) != CUDNN_STATUS_SUCCESS || cudnnSetStream(cudnn_, stream_) != CUDNN_STATUS_SUCCESS) {
-      throw std::runtime_error("no cuDNN");
-    }
-  }
-  Queue(const Queue&) = delete;
-  Queue& operator=(const Queue&) = delete;
-  ~Queue() {
-    static_cast<void>(cudnnDestroy(cudnn_));
-    static_cast<void>(cublasDestroy(cublas_));
-    static_cast<void>(cudaStreamDestroy(stream_));
-  }
-  CudaHandles handles() const { return {stream_, cublas_, cudnn_}; }
-  cudaStream_t stream() const { return stream_; }
-
- private:
-  demos::DeviceBuffer workspace_{std::size_t{32} << 20};
-  cudaStream_t stream_ = nullptr;
-  cublasHandle_t cublas_ = nullptr;
-  cudnnHandle_t cudnn_ = nullptr;
-};
 
 /// Rows [first, first + count) of a reference's batch, with a network that has its parameters.
 struct Trained {
@@ -108,7 +77,7 @@ struct Trained {
 
   Architecture architecture;
   std::size_t rows;
-  Queue queue;
+  CudaQueue queue;
   CudaNetwork network;
   OnDevice<float> params;
   OnDevice<float> statistics;

@@ -5,10 +5,8 @@
 #include "demos/resnet/cpu_network.hpp"
 #include "tests/demos/resnet/reference.hpp"
 #ifdef RESNET_HAVE_CUDA
-#include <cublas_v2.h>
-#include <cudnn.h>
-
 #include "demos/resnet/cuda_network.hpp"
+#include "demos/resnet/cuda_queue.hpp"
 #include "tests/demos/cuda_support.hpp"
 #endif
 
@@ -50,7 +48,6 @@ class OnCpu final : public TestedNetwork {
 
 #ifdef RESNET_HAVE_CUDA
 
-using demos::check_cublas;
 using demos::check_cuda;
 using demos::testing::OnDevice;
 using demos::testing::read_one;
@@ -77,46 +74,28 @@ class OnCuda final : public TestedNetwork {
                .image_shape = {},
                .preparation = {},
                .key = nullptr,
-               .normalised = images_.data()} {
-    check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-    check_cublas(cublasCreate(&cublas_), "cublasCreate");
-    check_cublas(cublasSetStream(cublas_, stream_), "cublasSetStream");
-    if (cudnnCreate(&cudnn_) != CUDNN_STATUS_SUCCESS || cudnnSetStream(cudnn_, stream_) != CUDNN_STATUS_SUCCESS) {
-      throw std::runtime_error("cudnnCreate failed");
-    }
-  }
-  ~OnCuda() override {
-    static_cast<void>(cudnnDestroy(cudnn_));
-    static_cast<void>(cublasDestroy(cublas_));
-    static_cast<void>(cudaStreamDestroy(stream_));
-  }
-  OnCuda(const OnCuda&) = delete;
-  OnCuda& operator=(const OnCuda&) = delete;
+               .normalised = images_.data()} {}
 
   std::vector<float> logits() override {
-    const float* const place = network_.logits(handles(), batch_, params_.data(), statistics_.data());
+    const float* const place = network_.logits(queue_.handles(), batch_, params_.data(), statistics_.data());
     std::vector<float> values(batch_.rows * classes_);
     check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     check_cuda(cudaMemcpy(values.data(), place, values.size() * sizeof(float), cudaMemcpyDeviceToHost), "cudaMemcpy");
     return values;
   }
   double step() override {
-    return read_one(
-        network_
-            .loss_and_gradient(handles(), batch_, params_.data(), statistics_.data(), kLoss, kAlone, gradient_.data())
-            .mean_loss);
+    return read_one(network_
+                        .loss_and_gradient(queue_.handles(), batch_, params_.data(), statistics_.data(), kLoss, kAlone,
+                                           gradient_.data())
+                        .mean_loss);
   }
   std::vector<float> gradient() override { return gradient_.read(); }
   std::vector<float> statistics() override { return statistics_.read(); }
   void set_params(const std::vector<float>& params) override { params_.write(params); }
 
  private:
-  CudaHandles handles() const { return {stream_, cublas_, cudnn_}; }
-
   std::size_t classes_;
-  cudaStream_t stream_ = nullptr;
-  cublasHandle_t cublas_ = nullptr;
-  cudnnHandle_t cudnn_ = nullptr;
+  CudaQueue queue_;
   CudaNetwork network_;
   OnDevice<float> params_;
   OnDevice<float> statistics_;
