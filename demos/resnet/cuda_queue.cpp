@@ -18,8 +18,7 @@ using demos::check_cuda;
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 
 void check_cudnn(cudnnStatus_t status, const char* what) {
-  if (status != CUDNN_STATUS_SUCCESS)
-    throw std::runtime_error(std::string(what) + ": " + cudnnGetErrorString(status));
+  if (status != CUDNN_STATUS_SUCCESS) throw std::runtime_error(std::string(what) + ": " + cudnnGetErrorString(status));
 }
 
 }  // namespace
