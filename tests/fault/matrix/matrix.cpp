@@ -25,7 +25,7 @@ constexpr auto kDeadline = 4000ms;
 #else
 constexpr auto kDeadline = 1000ms;
 #endif
-constexpr auto kGpuDeadline = 8000ms;
+constexpr auto kGpuDeadline = 4000ms;
 constexpr auto kPatience = 20000ms;
 // From the fault to the exception in the master, besides the deadline.
 constexpr auto kErrorLimit = 5000ms;
