@@ -185,6 +185,10 @@ std::byte* CpuComm::small_buffer(int rank, std::size_t parity) const noexcept {
 
 std::byte* CpuComm::chunk_buffer(int rank) const noexcept { return small_buffer(rank, 2); }
 
+std::span<std::uint32_t> CpuComm::meeting_words(int rank) const noexcept {
+  return {reinterpret_cast<std::uint32_t*>(chunk_buffer(rank) + kChunkBytes), kMeetingBytes / sizeof(std::uint32_t)};
+}
+
 /// Before the first operation of a command: a peer may still be reading this rank's buffers of an earlier one.
 void CpuComm::reclaim_buffers() {
   if (last_command_ == command_->id) return;

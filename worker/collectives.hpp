@@ -104,10 +104,9 @@ class CommCore {
   virtual bool has_background() const noexcept { return false; }
   /// Starts the average of a part of an array, in place: `values` is nobody else's until join_started(). It comes after the
   /// collectives, and the work of the caller, before it; ordinary collectives come after it. `first`: where the part begins
-  /// in the array, which ranks agree on as on the rest.
-  virtual void start_average(void* values, std::size_t elements, DType dtype, std::int64_t weight,
-                             [[maybe_unused]] std::size_t first) {
-    all_reduce(values, elements, dtype, Reduction::avg, weight);
+  /// in the array, which ranks agree on as on the rest. Ranks count by `rows_by_rank`.
+  virtual void start_average(void* values, std::size_t elements, DType dtype, [[maybe_unused]] std::size_t first) {
+    all_reduce(values, elements, dtype, Reduction::avg, rows);
   }
   /// What was started is done before what follows.
   virtual void join_started() {}
@@ -117,6 +116,8 @@ class CommCore {
   /// Rows of the current slice, this rank's and all ranks', for avg from inside a function.
   std::int64_t rows = 1;
   std::int64_t all_rows = 1;
+  /// The same of every rank, for start_average.
+  std::vector<std::int64_t> rows_by_rank;
 };
 
 /// Marks the time a body spends in a collective. What is thrown out of it was thrown there.
@@ -183,7 +184,8 @@ class CpuComm final : public CommCore {
   static constexpr std::size_t kSmallBytes = std::size_t{2} << 10U;
   /// Bytes at the start of each rank's arena that belong to its communicator.
   static constexpr std::size_t kChunkBytes = std::size_t{1} << 20U;
-  static constexpr std::size_t kReservedBytes = 2 * kSmallBytes + kChunkBytes;
+  static constexpr std::size_t kMeetingBytes = std::size_t{4} << 10U;  // a page
+  static constexpr std::size_t kReservedBytes = 2 * kSmallBytes + kChunkBytes + kMeetingBytes;
 
   void begin(const Command& command) noexcept override;
   /// After the last: peers that still wait for this rank learn that it will not come.
@@ -197,6 +199,8 @@ class CpuComm final : public CommCore {
   /// A barrier that only meets those of the same purpose: an error on every rank where others have come for another. 0: the
   /// user's own.
   void meet_for(std::uint64_t purpose);
+  /// Of a rank: a page of words that its device's streams meet its peers' by (StreamMeetings).
+  std::span<std::uint32_t> meeting_words(int rank) const noexcept;
   void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight) override;
   void reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight,
               int root) override;

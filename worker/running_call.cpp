@@ -108,17 +108,19 @@ bool RunningCall::next_slice() {
   return false;
 }
 
-/// Rows of the current slice on all ranks of the communicator.
-std::int64_t RunningCall::rows_of_all() const {
+/// Rows of the current slice on a rank of the communicator.
+std::int64_t RunningCall::slice_rows_of(int rank) const {
+  if (!has_rows()) return 1;
   const int world_size = participants();
-  if (!has_rows()) return world_size;
   if (world_size == 1) return slice_.count();
+  const std::int64_t share =
+      command_->rows_are_local ? local_rows(rank) : share_of(command_->rows, world_size, rank).count();
+  return share_of(share, command_->slices, slice_index_).count();
+}
+
+std::int64_t RunningCall::rows_of_all() const {
   std::int64_t all = 0;
-  for (int rank = 0; rank < world_size; ++rank) {
-    const std::int64_t share =
-        command_->rows_are_local ? local_rows(rank) : share_of(command_->rows, world_size, rank).count();
-    all += share_of(share, command_->slices, slice_index_).count();
-  }
+  for (int rank = 0; rank < participants(); ++rank) all += slice_rows_of(rank);
   return all;
 }
 
@@ -135,9 +137,15 @@ void RunningCall::average_over_slices() {
 }
 
 /// In buckets where all ranks have one slice: with more the gradient is none before the last is added.
-void RunningCall::begin_gradient(const GradientPlace& place, GradientAverage average) noexcept {
+void RunningCall::begin_gradient(const GradientPlace& place, GradientAverage average) {
   const bool is_one_slice = !has_rows() || command_->slices == 1;
   const bool in_buckets = average == GradientAverage::in_buckets && is_one_slice && comm().has_background();
+  if (in_buckets) {
+    comm().rows_by_rank.resize(static_cast<std::size_t>(comm().world_size()));
+    for (int rank = 0; rank < comm().world_size(); ++rank) {
+      comm().rows_by_rank[static_cast<std::size_t>(rank)] = slice_rows_of(rank);
+    }
+  }
   step_gradient_.begin(comm(), place, in_buckets ? worker_.bucket_bytes(*command_) : 0, bucket_start_);
 }
 

@@ -50,7 +50,7 @@ class RunningCall {
   CommCore& comm() noexcept;
   Comm& user_comm() noexcept { return *user_comm_; }
   GradientReady& gradient_ready() noexcept { return gradient_ready_; }
-  void begin_gradient(const GradientPlace& place, GradientAverage average) noexcept;
+  void begin_gradient(const GradientPlace& place, GradientAverage average);
   bool end_gradient() { return step_gradient_.finish(); }
 
   RawRows rows(std::size_t argument);
@@ -124,6 +124,7 @@ class RunningCall {
   RawRows scattered_rows(std::size_t argument, const ArgumentSlot& slot);
   RawRows sliced_rows(std::size_t argument, const ArgumentSlot& slot);
   VariableCopy& copy_of(const ArgumentSlot& slot, int rank) const;
+  std::int64_t slice_rows_of(int rank) const;
   std::int64_t rows_of_all() const;
   void share_outputs(Outbox& outbox);
   bool all_are_large() const noexcept;

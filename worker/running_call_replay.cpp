@@ -48,6 +48,9 @@ void RunningCall::replay(void (*run)(void* context), void* context) {
   key_.push_back(static_cast<std::uint64_t>(share_.count()));
   key_.push_back(static_cast<std::uint64_t>(command_->target));
   key_.push_back(command_->wanted_outputs);
+  if (command_->has_comm && command_->rows_are_local) {  // else they follow from those of the call
+    for (int rank = 0; rank < participants(); ++rank) key_.push_back(static_cast<std::uint64_t>(slice_rows_of(rank)));
+  }
   Recording& recording = recording_of(key_);
   recording.last_use = command_->id;
   Recording::State state = recording.state;

@@ -62,7 +62,7 @@ void StepGradient::average_from(std::size_t first) {
   while (const auto bucket = cutter_.next(first)) {
     const InCollective mark(*comm_);
     comm_->start_average(static_cast<std::byte*>(place_.data) + bucket->begin * size_of(place_.dtype), bucket->count(),
-                         place_.dtype, comm_->rows, bucket->begin);
+                         place_.dtype, bucket->begin);
   }
 }
 

@@ -33,8 +33,9 @@ __global__ void find_piece(const double* mean, const float* added, const T* para
   }
 }
 
-__global__ void set_all(float* values, int count, float value) {
-  for (int i = 0; i < count; ++i) values[i] = value;
+__global__ void set_all(float* values, std::size_t count, float value) {
+  const std::size_t stride = static_cast<std::size_t>(gridDim.x) * blockDim.x;
+  for (std::size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) values[i] = value;
 }
 
 __global__ void crash_where(const int* rank, int own) {
@@ -45,7 +46,7 @@ __global__ void crash_where(const int* rank, int own) {
 template <class T>
 class Pieces {
  public:
-  static constexpr std::int64_t kSummed = 64;
+  static constexpr std::int64_t kSummed = 600'000;
 
   Pieces(sr::CudaWorker& worker, const sr::Scattered<const T, 1>& x, const sr::Local<T, 1>& params,
          const sr::Local<T, 1>& gradient)
@@ -53,7 +54,7 @@ class Pieces {
         params_(params.data()),
         gradient_(gradient.data()),
         elements_(params.size()),
-        mean_(worker.scratch<double>(1 + kSummed).data()) {
+        mean_(worker.scratch<double>(1 + kSummed / 2).data()) {
     find_mean<<<1, 1, 0, worker.stream()>>>(x.data(), x.rows(), mean_);
     check_launch();
   }
@@ -106,9 +107,10 @@ void gradient_with_sums(sr::CudaWorker& worker, sr::Comm& comm, sr::GradientRead
   const Pieces<float> pieces(worker, x, params, gradient);
   for (std::int64_t k = kPieces; k-- > 0;) {
     const float own = static_cast<float>((worker.rank() + 1) * (k + 1));
-    set_all<<<1, 1, 0, worker.stream()>>>(pieces.summed().data(), Pieces<float>::kSummed, own);
-    comm.all_reduce(pieces.summed(), sr::Reduction::sum);
-    pieces.find(k, &pieces.summed().back());
+    const auto summed = pieces.summed().first(k % 2 == 0 ? 64 : Pieces<float>::kSummed);  // by lines, and by shares
+    set_all<<<64, 128, 0, worker.stream()>>>(summed.data(), summed.size(), own);
+    comm.all_reduce(summed, sr::Reduction::sum);
+    pieces.find(k, &summed.back());
     ready.from(begin_of_piece(k, params.size()));
   }
 }

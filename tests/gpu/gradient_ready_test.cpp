@@ -22,7 +22,8 @@ class GpuGradientReady : public OnGpus {
 };
 INSTANTIATE_ON_GPUS(GpuGradientReady);
 
-/// A gradient, and buckets of it. Through the peers' memory by lines (up to 1 MiB) and by shares (up to 16), and by NCCL.
+/// A gradient, and buckets of it. Through the peers' memory by lines (up to 1 MiB) and by copies (up to 16), and by NCCL; the
+/// last of each through kernels.
 struct Case {
   std::int64_t elements;
   std::size_t bucket_bytes;
@@ -98,6 +99,7 @@ void follow_in_pieces(sr::Session& session, const Case& one, double tolerance) {
 TEST_P(GpuGradientReady, GivesTheMeanOfAllRowsInEveryBucket) {
   for (const Case& one : kCases) follow_in_pieces<float, Says::each_piece>(session(), one, 1e-5);
   follow_in_pieces<double, Says::each_piece>(session(), kCases[1], 1e-12);
+  follow_in_pieces<double, Says::each_piece>(session(), kCases[2], 1e-12);
 }
 
 TEST_P(GpuGradientReady, IsTheSameWhateverTheBodySays) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tests/gpu/bodies.hpp"
+#include "tests/gpu/gradient_bodies.hpp"
 #include "tests/gpu/on_gpus.hpp"
 
 namespace gpu_test {
@@ -61,6 +62,24 @@ TEST_P(GpuRespawn, CapturesReplayedFunctionsAnew) {
       EXPECT_EQ(v.get(rank)[999], static_cast<float>(world_size() * world_size() * world_size())) << round;
     }
     EXPECT_EQ(error_of([&] { lose(v, 0, Fault::kill); }).kind(), sr::ErrorKind::worker_lost);
+  }
+}
+
+TEST_P(GpuRespawn, AveragesInBucketsAnew) {
+  if (world_size() == 1) GTEST_SKIP() << "one rank has no peers";
+  constexpr std::int64_t kElements = 3'000'017;
+  auto weights = session().shared<float, 1>("weights");
+  auto step = sr::train_step<sr::Sgd>(session(), gradient_with_fault, weights, {.bucket_bytes = 4 << 20});
+  const auto x = session().data(std::vector<float>(static_cast<std::size_t>(world_size() + 1), 1));
+  const int last = world_size() - 1;
+  for (int round = 0; round < 3; ++round) {
+    weights.broadcast(std::vector<float>(kElements, 1));
+    step(x, 0, Fault::none, {.learning_rate = 0.25});
+    const auto values = weights.get(last);
+    for (const std::int64_t i : {std::int64_t{0}, kElements / 2, kElements - 1}) {
+      EXPECT_FLOAT_EQ(values[i], 1 - 0.25F * static_cast<float>(i % 7 + 2)) << i;
+    }
+    EXPECT_EQ(error_of([&] { step(x, last, Fault::kill, {}); }).kind(), sr::ErrorKind::worker_lost);
   }
 }
 

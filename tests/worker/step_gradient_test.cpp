@@ -65,10 +65,9 @@ class WritesDown final : public SoloComm {
  public:
   explicit WritesDown(const float* gradient) : gradient_(gradient) {}
   bool has_background() const noexcept override { return true; }
-  void start_average(void* values, std::size_t elements, DType dtype, std::int64_t weight, std::size_t first) override {
+  void start_average(void* values, std::size_t elements, DType dtype, std::size_t first) override {
     EXPECT_EQ(values, gradient_ + first);
     EXPECT_EQ(dtype, DType::float32);
-    EXPECT_EQ(weight, rows);
     EXPECT_EQ(depth_, 1) << "outside the phase that a deadline's report would name";
     lines_.push_back(std::to_string(elements) + " from " + std::to_string(first));
   }

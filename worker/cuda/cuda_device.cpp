@@ -84,6 +84,8 @@ CudaDevice::CudaDevice(const DeviceContext& context)
 
 CudaDevice::~CudaDevice() {
   comm_.abort();
+  static_cast<void>(cudaStreamSynchronize(stream_));
+  comm_.abandon_background();
 #ifdef SYNCRUN_HAVE_CUDNN
   if (cudnn_ != nullptr) static_cast<void>(cudnnDestroy(cudnn_));
 #endif

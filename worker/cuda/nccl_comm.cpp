@@ -140,7 +140,7 @@ void NcclComm::ensure() {
 }
 
 void NcclComm::abort() noexcept {
-  is_pending_ = false;
+  const bool was_pending = std::exchange(is_pending_, false);
   if (comm_ == nullptr && !peers_.is_connected()) return;
   ++generation_;
   peers_.call_off();
@@ -148,6 +148,7 @@ void NcclComm::abort() noexcept {
   if (comm_ != nullptr) static_cast<void>(ncclCommAbort(comm_));
   comm_ = nullptr;
   connected_.clear();
+  if (!was_pending) peers_.end_release();  // else see abandon_background
 }
 
 /// Whether values of this size are reduced by kernels of ours; called by all ranks.
@@ -229,15 +230,31 @@ class NcclComm::InBackground {
   cudaStream_t worker_stream_;
 };
 
-void NcclComm::start_average(void* values, std::size_t elements, DType dtype, std::int64_t weight, std::size_t first) {
+void NcclComm::start_average(void* values, std::size_t elements, DType dtype, std::size_t first) {
   if (!background_.is_made()) {  // what follows is launched while a bucket may be waiting for a peer
     kernels::load_kernels();
     kernels::load_update_kernels();
   }
   const InBackground scope(*this);
   // Multiprocessors are what the work beside it wants; beside the last part there is none.
-  const auto breadth = first == 0 ? kernels::Breadth::all : kernels::Breadth::few;
-  all_reduce(values, elements, dtype, Reduction::avg, weight, breadth, first + 1);
+  const bool is_last = first == 0;
+  if (!is_last && average_by_copies(values, elements, dtype, first + 1)) return;
+  all_reduce(values, elements, dtype, Reduction::avg, rows, is_last ? kernels::Breadth::all : kernels::Breadth::few,
+             first + 1);
+}
+
+/// False where that cannot be done, or takes longer; the same on every rank.
+bool NcclComm::average_by_copies(void* values, std::size_t elements, DType dtype, std::uint64_t division) {
+  static_cast<void>(checked_nccl_type("an average", dtype, Reduction::avg));
+  const std::size_t bytes = elements * size_of(dtype);
+  if (bytes <= kernels::kLeastShareBytes || !goes_through_peers(bytes) || !peers_.has_meetings()) return false;
+  note(CollectiveKind::all_reduce, elements, dtype, Reduction::avg, 0, division);
+  kernels::PeerAverage what{dtype, values, elements, {}};
+  for (int rank = 0; rank < world_size(); ++rank) {
+    what.factors[rank] = share_of_rows(rows_by_rank[static_cast<std::size_t>(rank)]);
+  }
+  peers_.average_by_copies(what, stream_);
+  return true;
 }
 
 // ---- averages -------------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ class NcclComm final : public CommCore {
   void exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) override;
   void all_reduce_value(void* value, DType dtype, Reduction reduction, std::int64_t weight) override;
   bool has_background() const noexcept override { return true; }
-  void start_average(void* values, std::size_t elements, DType dtype, std::int64_t weight, std::size_t first) override;
+  void start_average(void* values, std::size_t elements, DType dtype, std::size_t first) override;
   void join_started() override { background_.join(stream_); }
   void begin_group() override;
   void end_group() override;
@@ -98,7 +98,10 @@ class NcclComm final : public CommCore {
   /// Ends collectives that peers do not come to any more.
   void abort() noexcept;
   /// After that: returns when nothing is left beside the worker's stream.
-  void abandon_background() noexcept { background_.abandon(); }
+  void abandon_background() noexcept {
+    background_.abandon();
+    peers_.end_release();
+  }
   /// Whether there has been anything beside the worker's stream.
   bool has_used_background() const noexcept { return background_.is_made(); }
 
@@ -123,6 +126,7 @@ class NcclComm final : public CommCore {
   bool goes_through_peers(std::size_t bytes);
   ncclUniqueId exchange_id();
   double share_of_rows(std::int64_t weight) const noexcept;
+  bool average_by_copies(void* values, std::size_t elements, DType dtype, std::uint64_t division);
   void average(void* values, std::size_t elements, DType dtype, std::int64_t weight);
   ncclRedOp_t begin_average(void* values, std::size_t elements, DType dtype, std::int64_t weight);
   /// With what the collective that used the operation returned.

@@ -15,6 +15,7 @@ constexpr int kMostBlocks = 128;
 constexpr int kFewBlocks = 16;  // about as many as NCCL takes
 constexpr int kSteps = 2;       // times that the ranks wait for each other in reduce_shares
 constexpr std::size_t kLineDataBytes = 8;
+constexpr std::size_t kPackBytes = 16;
 
 /// One value of 8 bytes on its way, each half with the number of the operation it belongs to. A GPU writes 16 bytes at
 /// once, and half of that in any case.
@@ -28,7 +29,8 @@ struct alignas(16) Line {
 // ---- each rank's memory ---------------------------------------------------------------------------------------
 
 /// Operations are numbered from 1, and use the two halves of everything in turn: a rank that is in operation k has seen
-/// every peer in k - 1, so nobody reads what k - 2 left behind, and k may overwrite it.
+/// every peer in k - 1, so nobody reads what k - 2 left behind, and k may overwrite it. Averages by copies have no number,
+/// and use the first halves: streams meet in each twice, so that none is ahead by more than a step.
 struct Head {
   std::uint32_t operations;  // finished ones
   std::uint32_t blocks;      // of the current operation that have finished
@@ -55,6 +57,12 @@ __host__ __device__ constexpr Layout layout_for(int ranks) {
   layout.results_at = layout.shares_at + 2 * all * layout.share;
   layout.end = layout.results_at + 2 * kMostShareBytes;
   return layout;
+}
+
+/// What the copies of operations by copies bring to rank `at` from `from`: the first halves of what others use in turn.
+__host__ __device__ std::byte* share_memory(const Peers& peers, int at, int from) {
+  const Layout layout = layout_for(peers.size);
+  return peers.memory[at] + layout.shares_at + static_cast<std::size_t>(from) * layout.share;
 }
 
 __device__ Head& head_of(const Peers& peers) { return *reinterpret_cast<Head*>(peers.memory[peers.rank]); }
@@ -211,7 +219,7 @@ struct Range {
 };
 
 /// The `index`-th of `count` shares of a range.
-__device__ Range share(Range all, int index, int count) {
+__host__ __device__ Range share(Range all, int index, int count) {
   const std::size_t size = all.end - all.begin;
   return {all.begin + size * static_cast<std::size_t>(index) / static_cast<std::size_t>(count),
           all.begin + size * static_cast<std::size_t>(index + 1) / static_cast<std::size_t>(count)};
@@ -315,8 +323,8 @@ __global__ void __launch_bounds__(kThreads)
 /// the ranks wait for each other twice.
 template <class T, bool kSums>
 __global__ void __launch_bounds__(kThreads)
-    reduce_shares(const __grid_constant__ Peers peers, Reduction reduction, Own<T, Pack<T, 16>> own) {
-  using P = Pack<T, 16>;
+    reduce_shares(const __grid_constant__ Peers peers, Reduction reduction, Own<T, Pack<T, kPackBytes>> own) {
+  using P = Pack<T, kPackBytes>;
   const std::uint32_t operation = this_operation(peers);
   const Layout layout = layout_for(peers.size);
   const auto share_of = [&](int of) { return share({0, own.packs()}, of, peers.size); };
@@ -357,6 +365,30 @@ __global__ void __launch_bounds__(kThreads)
   finish(peers);
 }
 
+// ---- by copies --------------------------------------------------------------------------------------------------
+
+/// Packs of this rank's share, of its own values and of what copies have brought. The marks of other operations are not
+/// in it: streams meet before and after.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    average_copied(const __grid_constant__ Peers peers, const __grid_constant__ PeerAverage what, Range packs) {
+  using P = Pack<T, kPackBytes>;
+  const auto values_of = [&](int rank) -> Own<T, P> {
+    T* const own = static_cast<T*>(what.values);
+    const std::size_t before = packs.begin * P::kElements;  // in all values, not in the share
+    T* const values = rank == peers.rank ? own : reinterpret_cast<T*>(share_memory(peers, peers.rank, rank)) - before;
+    return {values, what.elements, what.factors[rank], true};
+  };
+  const Own<T, P> own = values_of(peers.rank);
+  for_each_of_grid(packs, [&](std::size_t pack) {
+    Combined<T, P, true> total;
+    total.begin(values_of(0).load(pack));
+    for (int rank = 1; rank < peers.size; ++rank) total.add(values_of(rank).load(pack), Reduction::sum);
+    own.store(pack, total.rounded());
+    return true;
+  });
+}
+
 // ---- choosing -------------------------------------------------------------------------------------------------
 
 template <std::size_t kBytes, class T>
@@ -378,9 +410,9 @@ void launch(const Peers& peers, const PeerReduction& what, cudaStream_t stream) 
     reduce_by_lines<T, kSums><<<blocks, kThreads, 0, stream>>>(
         peers, what.reduction, own_values<kLineDataBytes, T>(what.values, what.elements, what.factor));
   } else {
-    const int blocks = blocks_for(bytes / 16 / static_cast<std::size_t>(peers.size), what.breadth);
+    const int blocks = blocks_for(bytes / kPackBytes / static_cast<std::size_t>(peers.size), what.breadth);
     reduce_shares<T, kSums><<<blocks, kThreads, 0, stream>>>(
-        peers, what.reduction, own_values<16, T>(what.values, what.elements, what.factor));
+        peers, what.reduction, own_values<kPackBytes, T>(what.values, what.elements, what.factor));
   }
 }
 
@@ -400,8 +432,30 @@ void load_peer_kernels() {
       load(&reduce_by_lines<T, false>);
       load(&reduce_shares<T, true>);
       load(&reduce_shares<T, false>);
+      load(&average_copied<T>);
     });
   }
+}
+
+ByteRange share_of_bytes(std::size_t bytes, int rank, int ranks) noexcept {
+  const Range packs = share({0, (bytes + kPackBytes - 1) / kPackBytes}, rank, ranks);
+  return {packs.begin * kPackBytes, std::min(packs.end * kPackBytes, bytes)};
+}
+
+std::byte* place_of_share(const Peers& peers, int at, int from) noexcept { return share_memory(peers, at, from); }
+
+std::byte* place_of_results(const Peers& peers, int at) noexcept {
+  return peers.memory[at] + layout_for(peers.size).results_at;
+}
+
+void average_share(const Peers& peers, const PeerAverage& what, cudaStream_t stream) {
+  const std::size_t bytes = what.elements * size_of(what.dtype);
+  const Range packs = share({0, (bytes + kPackBytes - 1) / kPackBytes}, peers.rank, peers.size);
+  if (packs.begin == packs.end) return;
+  // Short and wide: it takes multiprocessors from the work beside it.
+  const auto blocks = static_cast<unsigned>((packs.end - packs.begin + kThreads - 1) / kThreads);
+  with_type(what.dtype, [&]<class T>(T*) { average_copied<T><<<blocks, kThreads, 0, stream>>>(peers, what, packs); });
+  check_cuda(cudaGetLastError(), "an average");
 }
 
 void peer_all_reduce(const Peers& peers, const PeerReduction& what, cudaStream_t stream) {

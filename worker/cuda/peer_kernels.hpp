@@ -57,6 +57,28 @@ struct PeerReduction {
   Breadth breadth;
 };
 
+/// What is averaged by copies among the ranks' memory, up to kMostShareBytes.
+struct PeerAverage {
+  DType dtype;
+  void* values;  // at a multiple of 16 bytes
+  std::size_t elements;
+  double factors[kMostPeers];  // what each rank's values count; 0 counts them as zero, whatever they are
+};
+
+struct ByteRange {
+  std::size_t begin;
+  std::size_t end;
+  std::size_t count() const noexcept { return end - begin; }
+};
+/// The part of so many bytes that a rank reduces; begins at a multiple of 16.
+ByteRange share_of_bytes(std::size_t bytes, int rank, int ranks) noexcept;
+/// Where rank `at` finds what `from` brings to its share.
+std::byte* place_of_share(const Peers& peers, int at, int from) noexcept;
+/// Where rank `at` finds what the others have reduced, by its place in the values.
+std::byte* place_of_results(const Peers& peers, int at) noexcept;
+/// This rank's share, in place and in rank order, of its own values and of what the peers have brought.
+void average_share(const Peers& peers, const PeerAverage& what, cudaStream_t stream);
+
 /// In place, in rank order: the same bits on every rank.
 void peer_all_reduce(const Peers& peers, const PeerReduction& what, cudaStream_t stream);
 

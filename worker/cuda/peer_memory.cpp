@@ -34,6 +34,8 @@ void PeerMemory::connect() {
       state_ = State::out_of_reach;
       return;
     }
+    has_meetings_ = all_agree(meetings_.open());
+    if (!has_meetings_) meetings_.close();
   }
   host_.meet_for(purpose::kConnecting + 2);  // no kernel of a peer's writes here any more
   clear();
@@ -100,6 +102,7 @@ bool PeerMemory::all_agree(bool own) {
 }
 
 void PeerMemory::clear() {
+  meetings_.clear();
   *static_cast<volatile int*>(called_off_) = 0;
   // On a stream of its own: the worker's may be waiting for something, or be captured.
   cudaStream_t stream = nullptr;
@@ -113,7 +116,33 @@ void PeerMemory::clear() {
 void PeerMemory::call_off() noexcept {
   if (state_ != State::connected) return;
   *static_cast<volatile int*>(called_off_) = 1;
+  meetings_.release();
   state_ = State::called_off;
+}
+
+void PeerMemory::average_by_copies(const kernels::PeerAverage& what, cudaStream_t stream) const {
+  auto* const values = static_cast<std::byte*>(what.values);
+  const std::size_t bytes = what.elements * size_of(what.dtype);
+  const int own = peers_.rank;
+  const auto copy = [&](std::byte* to, const std::byte* from, std::size_t size) {
+    if (size != 0) check_cuda(cudaMemcpyAsync(to, from, size, cudaMemcpyDeviceToDevice, stream), "an average's copies");
+  };
+  const auto for_each_peer = [&](auto&& f) {
+    for (int k = 1; k < peers_.size; ++k) f((own + k) % peers_.size);
+  };
+  for_each_peer([&](int to) {
+    const kernels::ByteRange share = kernels::share_of_bytes(bytes, to, peers_.size);
+    copy(kernels::place_of_share(peers_, to, own), values + share.begin, share.count());
+  });
+  meetings_.meet(0, stream);
+  kernels::average_share(peers_, what, stream);
+  const kernels::ByteRange share = kernels::share_of_bytes(bytes, own, peers_.size);
+  for_each_peer(
+      [&](int to) { copy(kernels::place_of_results(peers_, to) + share.begin, values + share.begin, share.count()); });
+  meetings_.meet(1, stream);
+  const std::byte* const results = kernels::place_of_results(peers_, own);
+  copy(values, results, share.begin);
+  copy(values + share.end, results + share.end, bytes - share.end);
 }
 
 void PeerMemory::forget_peers() noexcept {
@@ -130,6 +159,8 @@ void PeerMemory::close_peers() noexcept {
 }
 
 void PeerMemory::close() noexcept {
+  meetings_.close();
+  has_meetings_ = false;
   close_peers();
   if (peers_.size != 0) static_cast<void>(cudaFree(peers_.memory[peers_.rank]));
   static_cast<void>(cudaFreeHost(called_off_));

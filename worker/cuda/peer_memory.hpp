@@ -14,13 +14,14 @@
 
 #include "worker/collectives.hpp"
 #include "worker/cuda/peer_kernels.hpp"
+#include "worker/cuda/stream_meetings.hpp"
 
 namespace syncrun::detail {
 
 class PeerMemory {
  public:
   /// `host`: where the ranks meet.
-  explicit PeerMemory(CpuComm& host) : host_(host) {}
+  explicit PeerMemory(CpuComm& host) : host_(host), meetings_(host) {}
   ~PeerMemory();
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
@@ -39,10 +40,17 @@ class PeerMemory {
   void all_reduce(const kernels::PeerReduction& what, cudaStream_t stream) const {
     kernels::peer_all_reduce(peers_, what, stream);
   }
+  /// Whether average_by_copies can be done. Connected; the same on every rank.
+  bool has_meetings() const noexcept { return has_meetings_; }
+  /// The same as all_reduce by avg, but for the rounding, from kLeastShareBytes to kMostShareBytes, by the copy engines:
+  /// multiprocessors only add up. Values begin at a multiple of 16 bytes. Throws Error (cuda).
+  void average_by_copies(const kernels::PeerAverage& what, cudaStream_t stream) const;
   /// One of them is another process now: all are to connect anew. Not while connected.
   void forget_peers() noexcept;
   /// Kernels that wait for peers give up; what they leave in the values means nothing.
   void call_off() noexcept;
+  /// After that, when nothing is left on the streams.
+  void end_release() noexcept { meetings_.end_release(); }
 
  private:
   enum class State : std::uint8_t { none, connected, called_off, out_of_reach };
@@ -57,6 +65,8 @@ class PeerMemory {
   bool all_agree(bool own);
 
   CpuComm& host_;
+  StreamMeetings meetings_;
+  bool has_meetings_ = false;
   State state_ = State::none;
   kernels::Peers peers_{};
   int* called_off_ = nullptr;  // pinned

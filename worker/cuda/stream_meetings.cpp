@@ -1,0 +1,160 @@
+#include "worker/cuda/stream_meetings.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <exception>
+#include <iterator>
+#include <string>
+
+#include "syncrun/error.hpp"
+#include "worker/cuda/check.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+constexpr std::chrono::microseconds kReleaseInterval{100};
+constexpr unsigned kSinceCuda = 11070;  // as the driver numbers versions
+
+CUstreamBatchMemOpParams write_of(CUdeviceptr address, std::uint32_t value) noexcept {
+  CUstreamBatchMemOpParams operation{};
+  operation.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+  operation.writeValue.address = address;
+  operation.writeValue.value = value;
+  operation.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;  // after all that the stream has written before
+  return operation;
+}
+
+CUstreamBatchMemOpParams wait_for(CUdeviceptr address, std::uint32_t value) noexcept {
+  CUstreamBatchMemOpParams operation{};
+  operation.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+  operation.waitValue.address = address;
+  operation.waitValue.value = value;
+  operation.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+  return operation;
+}
+
+/// Not linked to: the library loads where there is no driver.
+void* batch_mem_op() noexcept {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+#if CUDART_VERSION >= 12050
+  const cudaError_t code =
+      cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &found, kSinceCuda, cudaEnableDefault, &result);
+#else
+  const cudaError_t code = cudaGetDriverEntryPoint("cuStreamBatchMemOp", &found, cudaEnableDefault, &result);
+#endif
+  return code == cudaSuccess && result == cudaDriverEntryPointSuccess ? found : nullptr;
+}
+
+}  // namespace
+
+std::span<std::uint32_t> StreamMeetings::own_words() const noexcept {
+  return host_.meeting_words(host_.rank()).first(static_cast<std::size_t>(host_.world_size()) * kSteps);
+}
+
+/// On rank `at`: that rank `from` has come.
+CUdeviceptr StreamMeetings::word(int at, int step, int from) const noexcept {
+  const auto index = static_cast<std::size_t>(step * host_.world_size() + from);
+  return pages_[static_cast<std::size_t>(at)] + index * sizeof(std::uint32_t);
+}
+
+bool StreamMeetings::open() noexcept {
+  if (!pages_.empty()) return true;
+  batch_mem_op_ = reinterpret_cast<BatchMemOp>(batch_mem_op());
+  try {
+    if (batch_mem_op_ != nullptr && register_pages() && is_able()) {
+      releaser_ = std::jthread([this](const std::stop_token& stop) { release_while_wanted(stop); });
+      return true;
+    }
+  } catch (const std::exception&) {  // no thread, or no memory
+  }
+  close();
+  static_cast<void>(cudaGetLastError());
+  return false;
+}
+
+bool StreamMeetings::register_pages() {
+  for (int rank = 0; rank < host_.world_size(); ++rank) {
+    const auto words = host_.meeting_words(rank);
+    if (cudaHostRegister(words.data(), words.size_bytes(), cudaHostRegisterPortable | cudaHostRegisterMapped) !=
+        cudaSuccess) {
+      return false;
+    }
+    registered_.push_back(words.data());
+    void* on_device = nullptr;
+    if (cudaHostGetDevicePointer(&on_device, words.data(), 0) != cudaSuccess) return false;
+    pages_.push_back(reinterpret_cast<CUdeviceptr>(on_device));
+  }
+  return true;
+}
+
+/// A stream meets itself, also in a graph.
+bool StreamMeetings::is_able() const noexcept {
+  const CUdeviceptr own = word(host_.rank(), 0, host_.rank());
+  CUstreamBatchMemOpParams operations[] = {write_of(own, 1), wait_for(own, 1), write_of(own, 0)};
+  const auto meets_itself = [&](cudaStream_t stream) {
+    return batch_mem_op_(stream, std::size(operations), operations, 0) == CUDA_SUCCESS;
+  };
+  cudaStream_t stream = nullptr;
+  if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return false;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  bool is_able = meets_itself(stream) && cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed) == cudaSuccess;
+  if (is_able) {
+    is_able = meets_itself(stream);
+    is_able = cudaStreamEndCapture(stream, &graph) == cudaSuccess && is_able;
+  }
+  is_able = is_able && cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess &&
+            cudaGraphLaunch(exec, stream) == cudaSuccess && cudaStreamSynchronize(stream) == cudaSuccess;
+  if (exec != nullptr) static_cast<void>(cudaGraphExecDestroy(exec));
+  if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
+  static_cast<void>(cudaStreamDestroy(stream));
+  return is_able;
+}
+
+void StreamMeetings::close() noexcept {
+  end_release();
+  releaser_ = {};
+  for (void* const page : registered_) static_cast<void>(cudaHostUnregister(page));
+  registered_.clear();
+  pages_.clear();
+}
+
+void StreamMeetings::meet(int step, cudaStream_t stream) const {
+  const int ranks = host_.world_size();
+  const int own = host_.rank();
+  std::vector<CUstreamBatchMemOpParams> operations;
+  operations.reserve(static_cast<std::size_t>(ranks) * 3);
+  for (int k = 1; k < ranks; ++k) operations.push_back(write_of(word((own + k) % ranks, step, own), 1));
+  for (int k = 1; k < ranks; ++k) operations.push_back(wait_for(word(own, step, (own + k) % ranks), 1));
+  for (int k = 1; k < ranks; ++k) operations.push_back(write_of(word(own, step, (own + k) % ranks), 0));
+  const CUresult code = batch_mem_op_(stream, static_cast<unsigned>(operations.size()), operations.data(), 0);
+  if (code == CUDA_SUCCESS) return;
+  throw Error(ErrorKind::cuda, "cuStreamBatchMemOp, for an average: CUresult " + std::to_string(code),
+              static_cast<int>(code));
+}
+
+void StreamMeetings::clear() noexcept {
+  end_release();
+  for (std::uint32_t& word : own_words()) std::atomic_ref(word).store(0, std::memory_order_seq_cst);
+}
+
+void StreamMeetings::set_releasing(bool releasing) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    is_releasing_ = releasing;
+  }
+  wanted_.notify_one();
+}
+
+void StreamMeetings::release_while_wanted(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  while (wanted_.wait(lock, stop, [this] { return is_releasing_; })) {
+    for (std::uint32_t& word : own_words()) std::atomic_ref(word).store(1, std::memory_order_seq_cst);
+    wanted_.wait_for(lock, stop, kReleaseInterval, [this] { return !is_releasing_; });
+  }
+}
+
+}  // namespace syncrun::detail
