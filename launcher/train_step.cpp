@@ -34,6 +34,13 @@ bool is_as_long_as(const VariableRecord& variable, const VariableRecord& params)
   return variable.extents == params.extents;
 }
 
+bool is_gone_somewhere(const VariableRecord& variable, const VariableRecord& params) noexcept {
+  for (std::size_t rank = 0; rank < variable.extents.size(); ++rank) {
+    if (variable.extents[rank][0] == 0 && params.extents[rank][0] != 0) return true;
+  }
+  return false;
+}
+
 void check_step_variables(const VariableRecord& params, const VariableRecord& gradient,
                           std::span<const VariableRecord* const> state, StepForm form) {
   check_step_params(params);

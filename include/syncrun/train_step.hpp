@@ -23,6 +23,8 @@ void check_step_variables(const VariableRecord& params, const VariableRecord& gr
 /// The same of parameters that a step is to be made for.
 void check_step_params(const VariableRecord& params);
 bool is_as_long_as(const VariableRecord& variable, const VariableRecord& params) noexcept;
+/// Whether a rank has nothing of it while it has parameters: its worker is new.
+bool is_gone_somewhere(const VariableRecord& variable, const VariableRecord& params) noexcept;
 
 template <class List, class Indices>
 struct FirstOf;
@@ -112,6 +114,8 @@ class TrainStep {
     Rule numbered = rule;
     if constexpr (requires { numbered.step; }) numbered.step = steps_ + 1;
     detail::check_update_rule(detail::UpdateKindOf<Rule>::value, &numbered);
+    if (detail::is_gone_somewhere(*gradient_.record(), *params_.record()))
+      detail::zero_like(*gradient_.record(), *params_.record(), detail::Zeros::like_all);
     std::array<const detail::VariableRecord*, kStates> state;
     for (std::size_t i = 0; i < kStates; ++i) state[i] = state_[i].record().get();
     detail::check_step_variables(*params_.record(), *gradient_.record(), state, form_);

@@ -38,6 +38,12 @@ void wait_for_all(CpuWorker& worker, BoardView board) {
 
 Sum<int> one() { return 1; }
 
+void half_of_params(CpuWorker& worker, Scattered<const double, 1>, BoardView board, int rank, Local<double, 1> params,
+                    Local<double, 1> gradient) {
+  if (worker.rank() == rank) die(Way::kill, board);
+  for (std::int64_t i = 0; i < params.size(); ++i) gradient[i] = params[i] / 2;
+}
+
 template <class T>
 std::vector<T> copy_on(Shared<T, 1>& variable, int rank) {
   const auto values = variable.get(rank);
@@ -105,6 +111,21 @@ TEST_P(Respawn, FailsEveryCallInFlight) {
   EXPECT_EQ(error_of([&] { second.get(); }).kind(), ErrorKind::worker_lost);
   EXPECT_EQ(error_of([&] { third.get(); }).kind(), ErrorKind::worker_lost);
   EXPECT_EQ(g().value(), world_size());
+}
+
+TEST_P(Respawn, ATrainStepGoesOn) {
+  auto weights = session_.shared<double, 1>("weights");
+  weights.broadcast(std::vector<double>{1, 2});
+  auto step = train_step<Momentum>(session_, half_of_params, weights);
+  const auto x = session_.data(std::vector<double>(static_cast<std::size_t>(world_size()), 1.0));
+  for (int round = 0; round < 3; ++round) {
+    const Error error = error_of([&] { step(x, board_.data(), last(), {.learning_rate = 1}); });
+    EXPECT_EQ(error.kind(), ErrorKind::worker_lost) << error.what();
+    weights.broadcast(std::vector<double>{1, 2});
+    for (auto& vector : step.state()) vector.broadcast(std::vector<double>{0, 0});
+    step(x, board_.data(), -1, {.learning_rate = 1});
+    for (int rank = 0; rank < world_size(); ++rank) EXPECT_THAT(copy_on(weights, rank), ElementsAre(0.5, 1));
+  }
 }
 
 TEST_P(Respawn, RestoresWhatWasBroadcast) {

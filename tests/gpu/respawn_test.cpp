@@ -69,6 +69,7 @@ TEST_P(GpuRespawn, AveragesInBucketsAnew) {
   if (world_size() == 1) GTEST_SKIP() << "one rank has no peers";
   constexpr std::int64_t kElements = 3'000'017;
   auto weights = session().shared<float, 1>("weights");
+  weights.broadcast(std::vector<float>(kElements, 1));
   auto step = sr::train_step<sr::Sgd>(session(), gradient_with_fault, weights, {.bucket_bytes = 4 << 20});
   const auto x = session().data(std::vector<float>(static_cast<std::size_t>(world_size() + 1), 1));
   const int last = world_size() - 1;
