@@ -164,6 +164,7 @@ struct alignas(64) Command {
   std::int32_t target;  // a rank, or -1 for all
   bool has_comm;
   bool wants_vote;  // updates to commit: wait for every rank's vote
+  bool is_first;    // its function has not come through yet on all of these workers: libraries may load what it needs
   std::uint8_t arguments_count;
   std::uint8_t outputs_count;
   std::uint32_t wanted_outputs;  // a bit for each: the others are neither moved nor reduced

@@ -162,6 +162,7 @@ void CallBuilder::publish() {
   command.object = function.object ? function.object->id : 0;
   command.has_comm = function.signature.has_comm;
   command.wants_vote = function.has_updates || (command.has_comm && session_->device_kind() == DeviceKind::cuda);
+  command.is_first = function.came_through_after != session_->replacements();
   command.arguments_count = static_cast<std::uint8_t>(function.signature.arguments.size());
   command.outputs_count = static_cast<std::uint8_t>(function.signature.outputs.size());
   std::copy(function.signature.outputs.begin(), function.signature.outputs.end(), command.outputs.begin());

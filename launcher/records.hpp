@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -69,6 +70,8 @@ struct FunctionRecord {
   std::array<BodyState, 2> bodies{};  // by DeviceKind
   bool has_body = false;              // for the session's kind of device
   bool has_updates = false;
+  /// How many workers had been replaced when it last came through on all ranks; nothing: it never has.
+  std::optional<std::uint64_t> came_through_after;
 
   ~FunctionRecord();
 };

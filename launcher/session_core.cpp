@@ -378,8 +378,9 @@ void SessionCore::collect(std::uint64_t id) {
   try {
     if (command.failed.load(std::memory_order_acquire) == id || id <= acknowledged_failure_) {
       result.error = failure_of(id);
-    } else if (command.outputs_count != 0) {
-      collect_outputs(id, command, result);
+    } else {
+      if (in_flight.function && command.target < 0) in_flight.function->came_through_after = replacements();
+      if (command.outputs_count != 0) collect_outputs(id, command, result);
     }
   } catch (...) {  // also out of memory: the call is over either way, and its result's place is forgotten below
     result.error = std::current_exception();

@@ -75,6 +75,8 @@ class SessionCore {
   };
 
   int world_size() const noexcept { return control_.world_size(); }
+  /// How many lost workers have been replaced.
+  std::uint64_t replacements() const noexcept { return control_.header().replacements.load(std::memory_order_relaxed); }
   const std::vector<std::string>& devices() const noexcept { return device_names_; }
   /// All devices of a session are of one kind.
   DeviceKind device_kind() const noexcept { return settings_.devices.front().kind; }

@@ -18,7 +18,8 @@ void RunningCall::begin(const Command& command) {
   slice_ = {};
   first_row_of_call_ = 0;
   update_arguments_ = 0;
-  bucket_start_ = BucketStart::when_ready;
+  // Libraries that load something in a body's first run may wait for the device, which is not to wait for a peer then.
+  bucket_start_ = command.is_first ? BucketStart::after_body : BucketStart::when_ready;
   const int rank = worker_.attachment().rank;
   share_ = share_in(command);
   if (has_rows() && command.rows_are_local) {

@@ -56,7 +56,6 @@ void RunningCall::replay(void (*run)(void* context), void* context) {
   Recording::State state = recording.state;
   // Ranks may be at different shapes or addresses, and NCCL wants all to capture a collective, or none.
   if (command_->has_comm) state = static_cast<Recording::State>(comm().agree(static_cast<std::int64_t>(state)));
-  // Libraries that load something in a body's first run may wait for the device, which is not to wait for a peer then.
   bucket_start_ = state == Recording::State::fresh ? BucketStart::after_body : BucketStart::when_ready;
   if (state == Recording::State::fresh) {
     run(context);  // what throws has not warmed up: the next call runs it again, before any is recorded

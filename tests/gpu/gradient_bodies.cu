@@ -38,6 +38,9 @@ __global__ void set_all(float* values, std::size_t count, float value) {
   for (std::size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) values[i] = value;
 }
 
+/// Leaves the value as it is.
+__global__ void launched_late(double* value) { *value += 0; }
+
 __global__ void crash_where(const int* rank, int own) {
   if (*rank == own) *reinterpret_cast<volatile float*>(16) = 1;
 }
@@ -129,6 +132,20 @@ void gradient_with_fault(sr::CudaWorker& worker, sr::Comm& comm, sr::GradientRea
     if (strays) comm.all_reduce(pieces.summed(), sr::Reduction::sum);
   }
   if (!strays) comm.all_reduce(pieces.summed(), sr::Reduction::sum);
+}
+
+void gradient_with_late_kernel(sr::CudaWorker& worker, sr::GradientReady& ready, sr::Scattered<const float, 1> x,
+                               int rank, sr::Local<float, 1> params, sr::Local<float, 1> gradient) {
+  const Pieces<float> pieces(worker, x, params, gradient);
+  for (std::int64_t k = kPieces; k-- > 0;) {
+    if (k == kPieces - 3) {
+      if (worker.rank() == rank) throw std::runtime_error("misbehaved on purpose");
+      launched_late<<<1, 1, 0, worker.stream()>>>(pieces.mean());
+      check_launch();
+    }
+    pieces.find(k);
+    ready.from(begin_of_piece(k, params.size()));
+  }
 }
 
 void gradient_with_crash(sr::CudaWorker& worker, sr::GradientReady& ready, sr::Scattered<const float, 1> x,

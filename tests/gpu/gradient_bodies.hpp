@@ -32,6 +32,10 @@ void gradient_with_fault(sr::CudaWorker& worker, sr::Comm& comm, sr::GradientRea
                          sr::Scattered<const float, 1> x, int rank, Fault fault, sr::Local<float, 1> params,
                          sr::Local<float, 1> gradient);
 
+/// After the second piece the rank throws, and the others launch a kernel for the first time.
+void gradient_with_late_kernel(sr::CudaWorker& worker, sr::GradientReady& ready, sr::Scattered<const float, 1> x,
+                               int rank, sr::Local<float, 1> params, sr::Local<float, 1> gradient);
+
 /// Replayable: after the second piece the rank that the number names writes to where there is nothing.
 void gradient_with_crash(sr::CudaWorker& worker, sr::GradientReady& ready, sr::Scattered<const float, 1> x,
                          sr::DeviceScalar<int> rank, sr::Local<float, 1> params, sr::Local<float, 1> gradient);

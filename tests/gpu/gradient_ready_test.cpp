@@ -209,6 +209,25 @@ TEST_P(GpuGradientFault, OfOneRankReleasesThePeersAndTheSessionGoesOn) {
   }
 }
 
+TEST_P(GpuGradientFault, InAFirstRunReleasesPeersThatLoadKernels) {
+  const Case one = kCases[2];
+  auto weights = weights_of(one);
+  auto step =
+      sr::train_step<sr::Sgd>(session(), gradient_with_late_kernel, weights, {.bucket_bytes = one.bucket_bytes});
+  const auto x = rows();
+  const auto begin = Clock::now();
+  const sr::Error error = error_of([&] { step(x, world_size() - 1, {}); });
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10)) << error.what();
+  EXPECT_THAT(error.what(), HasSubstr("misbehaved on purpose"));
+  Serial serial(one.elements);
+  serial.params.assign(serial.params.size(), 1.0);
+  for (int i = 0; i < 3; ++i) {
+    step(x, -1, {.learning_rate = 0.25});
+    serial.take(1.0, 0.25, nothing_added);
+  }
+  expect_equal(session(), weights, serial.params, 1e-5);
+}
+
 TEST_P(GpuGradientFault, AKilledWorkerIsNamedWhileBucketsAreInFlight) {
   for (const Case& one : {kCases[1], kCases[2], kCases[3]}) {
     if (one.elements != kCases[1].elements) SetUp();
