@@ -1,12 +1,16 @@
 // The kernels of a residual network against the same on the CPU.
 
+#include <cuda_bf16.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "demos/resnet/cuda_edge_kernels.hpp"
 #include "demos/resnet/cuda_image_kernels.hpp"
@@ -101,6 +105,33 @@ TEST_F(ResnetKernels, FoldFiltersAndTheirGradientsBack) {
   EXPECT_NEAR(wide_sum, sum, 1e-6 * sum);
 }
 
+/// Elements of a network's activations in device memory, as floats.
+class Elements {
+ public:
+  Elements(CudaMath math, const std::vector<float>& values) {
+    if (math == CudaMath::kBfloat16) narrow_.emplace(std::vector<__nv_bfloat16>(values.begin(), values.end()));
+    else wide_.emplace(values);
+  }
+  void* data() const { return narrow_ ? static_cast<void*>(narrow_->data()) : wide_->data(); }
+  std::vector<float> read() const {
+    if (!narrow_) return wide_->read();
+    const std::vector<__nv_bfloat16> values = narrow_->read();
+    return {values.begin(), values.end()};
+  }
+
+ private:
+  std::optional<OnDevice<float>> wide_;
+  std::optional<OnDevice<__nv_bfloat16>> narrow_;
+};
+
+/// By how much of itself a value may differ once it was stored.
+double rounding_of(CudaMath math) { return math == CudaMath::kBfloat16 ? 1.0 / 256 : 0; }
+
+/// Values that an element of that type can hold.
+std::vector<float> elements_of(CudaMath math, std::size_t count, std::uint64_t from) {
+  return Elements(math, uniform(count, from)).read();
+}
+
 /// Memory for sums.
 struct Sums {
   explicit Sums(std::size_t channels)
@@ -172,10 +203,9 @@ struct NormGradient {
   }
 };
 
-void expect_gradient_of(const Norm& norm, const OnDevice<float>& dx, const std::vector<float>& x,
-                        const std::vector<double>& dz) {
+void expect_gradient_of(const Norm& norm, const std::vector<float>& got, const std::vector<float>& x,
+                        const std::vector<double>& dz, double rounding = 0) {
   const std::size_t channels = norm.channels;
-  const std::vector<float> got = dx.read();
   const std::vector<float> gradients = norm.gradients.read();
   const std::vector<float> gamma = norm.scale.read();
   const double tolerance = 1e-5 * std::sqrt(static_cast<double>(x.size() / channels)) + 1e-5;
@@ -183,26 +213,31 @@ void expect_gradient_of(const Norm& norm, const OnDevice<float>& dx, const std::
     const NormGradient expected(x, dz, gamma[c], channels, c);
     ASSERT_NEAR(gradients[c], expected.scale, tolerance) << c;
     ASSERT_NEAR(gradients[channels + c], expected.shift, tolerance) << c;
-    for (std::size_t i = 0; i < expected.dx.size(); ++i)
-      ASSERT_NEAR(got[i * channels + c], expected.dx[i], 1e-4 * (1 + std::abs(expected.dx[i]))) << c << " " << i;
+    const double slope =
+        std::abs(gamma[c] * Moments(x, channels, c).inverse);  // of dx by dz, which may have been stored
+    for (std::size_t i = 0; i < expected.dx.size(); ++i) {
+      const double size = std::abs(expected.dx[i]);
+      const double stored = rounding * (size + slope * std::abs(dz[i * channels + c]));
+      ASSERT_NEAR(got[i * channels + c], expected.dx[i], 1e-4 * (1 + size) + stored) << c << " " << i;
+    }
   }
 }
 
-/// By positions and channels: one block and many, whole groups of columns and parts of them.
-class ResnetNormKernels : public ResnetKernels,
-                          public ::testing::WithParamInterface<std::pair<std::size_t, std::size_t>> {};
+/// By positions and channels: one block and many, whole groups of columns and parts of them; and by what is stored.
+using NormCase = std::tuple<std::size_t, std::size_t, CudaMath>;
+class ResnetNormKernels : public ResnetKernels, public ::testing::WithParamInterface<NormCase> {};
 
 TEST_P(ResnetNormKernels, NormaliseAndLeadTheGradientOfTheReluBack) {
-  const auto [positions, channels] = GetParam();
-  const std::vector<float> values = uniform(positions * channels, 7);
-  const std::vector<float> gradient = uniform(positions * channels, 900001);
-  const OnDevice<float> x(values), dy(gradient), y(std::vector<float>(values.size(), 99));
+  const auto [positions, channels, math] = GetParam();
+  const std::vector<float> values = elements_of(math, positions * channels, 7);
+  const std::vector<float> gradient = elements_of(math, positions * channels, 900001);
+  const Elements x(math, values), dy(math, gradient), y(math, std::vector<float>(values.size(), 99));
   const Norm norm(channels, 31);
   const Sums sums(channels);
   const cuda::NormShape shape{positions, channels};
   for (int again = 0; again < 2; ++again)  // the count of blocks starts again
-    cuda::statistics(CudaMath::kFloat32, shape, x.data(), norm.place(), sums.place(), cuda::Ranks::kOwn, kStream);
-  cuda::apply_relu(CudaMath::kFloat32, shape, x.data(), norm.place(), y.data(), kStream);
+    cuda::statistics(math, shape, x.data(), norm.place(), sums.place(), cuda::Ranks::kOwn, kStream);
+  cuda::apply_relu(math, shape, x.data(), norm.place(), y.data(), kStream);
   const std::vector<float> got = y.read();
   const std::vector<float> gamma = norm.scale.read();
   const std::vector<float> beta = norm.shift.read();
@@ -211,66 +246,73 @@ TEST_P(ResnetNormKernels, NormaliseAndLeadTheGradientOfTheReluBack) {
     const Moments moments(values, channels, c);
     for (std::size_t i = c; i < values.size(); i += channels) {
       const double expected = std::max(0.0, (values[i] - moments.mean) * moments.inverse * gamma[c] + beta[c]);
-      ASSERT_NEAR(got[i], expected, 1e-4 * (1 + expected)) << i;
+      ASSERT_NEAR(got[i], expected, 1e-4 * (1 + expected) + rounding_of(math) * expected) << i;
       dz[i] = got[i] > 0 ? gradient[i] : 0.0F;
     }
   }
   const cuda::NormSide side{x.data(), norm.place(), dy.data(), sums.sums.data()};
-  cuda::backward_sums_relu(CudaMath::kFloat32, shape, dy.data(), side, sums.place(), cuda::Ranks::kOwn, kStream);
-  cuda::backward_apply_relu(CudaMath::kFloat32, shape, dy.data(), side, kStream);
-  expect_gradient_of(norm, dy, values, dz);
+  cuda::backward_sums_relu(math, shape, dy.data(), side, sums.place(), cuda::Ranks::kOwn, kStream);
+  cuda::backward_apply_relu(math, shape, dy.data(), side, kStream);
+  expect_gradient_of(norm, dy.read(), values, dz, rounding_of(math));
 }
 
 TEST_P(ResnetNormKernels, LeadTheGradientBackThroughABlocksEnd) {
-  const auto [positions, channels] = GetParam();
+  const auto [positions, channels, math] = GetParam();
   const std::size_t elements = positions * channels;
-  const std::vector<float> values = uniform(elements, 7), others = uniform(elements, 400007);
-  const std::vector<float> g1 = uniform(elements, 900001), g2 = uniform(elements, 1300001);
+  const std::vector<float> values = elements_of(math, elements, 7), others = elements_of(math, elements, 400007);
+  const std::vector<float> g1 = elements_of(math, elements, 900001), g2 = elements_of(math, elements, 1300001);
   const cuda::NormShape shape{positions, channels};
   for (const bool has_shortcut : {false, true}) {
-    const OnDevice<float> x(values), other(others), first(g1), second(g2), y(std::vector<float>(elements, 99)),
-        dx(std::vector<float>(elements, 99));
+    const std::vector<float> unset(elements, 99);
+    const Elements x(math, values), other(math, others), first(math, g1), second(math, g2), y(math, unset),
+        dx(math, unset);
     const OnDevice<std::uint8_t> passes(std::vector<std::uint8_t>(elements / 8, 255));
     const Norm norm(channels, 31), shortcut_norm(channels, 77);
     const Sums sums(channels);
-    const auto statistics = [&](const OnDevice<float>& of, const Norm& into) {
-      cuda::statistics(CudaMath::kFloat32, shape, of.data(), into.place(), sums.place(), cuda::Ranks::kOwn, kStream);
+    const auto statistics = [&](const Elements& of, const Norm& into) {
+      cuda::statistics(math, shape, of.data(), into.place(), sums.place(), cuda::Ranks::kOwn, kStream);
     };
     statistics(x, norm);
     statistics(other, shortcut_norm);
     if (has_shortcut) {
-      cuda::apply_two_relu(CudaMath::kFloat32, shape, x.data(), norm.place(), other.data(), shortcut_norm.place(),
-                           y.data(), passes.data(), kStream);
+      cuda::apply_two_relu(math, shape, x.data(), norm.place(), other.data(), shortcut_norm.place(), y.data(),
+                           passes.data(), kStream);
     } else {
-      cuda::apply_add_relu(CudaMath::kFloat32, shape, x.data(), norm.place(), other.data(), y.data(), passes.data(),
-                           kStream);
+      cuda::apply_add_relu(math, shape, x.data(), norm.place(), other.data(), y.data(), passes.data(), kStream);
     }
     const std::vector<float> output = y.read();
     const cuda::NormSide side{x.data(), norm.place(), dx.data(), sums.sums.data()};
     const cuda::NormSide shortcut{other.data(), shortcut_norm.place(), second.data(),
                                   sums.sums.data() + 2 * channels + 1};
-    cuda::backward_sums_block(CudaMath::kFloat32, shape, first.data(), second.data(), passes.data(), second.data(),
-                              side, has_shortcut ? &shortcut : nullptr, sums.place(), cuda::Ranks::kOwn, kStream);
+    cuda::backward_sums_block(math, shape, first.data(), second.data(), passes.data(), second.data(), side,
+                              has_shortcut ? &shortcut : nullptr, sums.place(), cuda::Ranks::kOwn, kStream);
     std::vector<double> dz(elements);
     const std::vector<float> passed = second.read();
     for (std::size_t i = 0; i < elements; ++i) {
       dz[i] = output[i] > 0 ? static_cast<double>(g1[i]) + static_cast<double>(g2[i]) : 0.0;
-      ASSERT_NEAR(passed[i], dz[i], 1e-6) << i;
+      ASSERT_NEAR(passed[i], dz[i], 1e-6 + rounding_of(math) * std::abs(dz[i])) << i;
     }
-    cuda::backward_apply_block(CudaMath::kFloat32, shape, second.data(), side, has_shortcut ? &shortcut : nullptr,
-                               kStream);
-    expect_gradient_of(norm, dx, values, dz);
-    if (has_shortcut) expect_gradient_of(shortcut_norm, second, others, dz);
+    cuda::backward_apply_block(math, shape, second.data(), side, has_shortcut ? &shortcut : nullptr, kStream);
+    expect_gradient_of(norm, dx.read(), values, dz, rounding_of(math));
+    if (has_shortcut) expect_gradient_of(shortcut_norm, second.read(), others, dz, rounding_of(math));
   }
 }
 
-using Sizes = std::pair<std::size_t, std::size_t>;
-INSTANTIATE_TEST_SUITE_P(, ResnetNormKernels,
-                         ::testing::Values(Sizes{1, 8}, Sizes{5, 24}, Sizes{70, 64}, Sizes{3000, 64}, Sizes{900, 136},
-                                           Sizes{300, 512}, Sizes{49, 2048}, Sizes{70001, 64}, Sizes{40001, 136}),
-                         [](const auto& info) {
-                           return std::to_string(info.param.first) + "x" + std::to_string(info.param.second);
-                         });
+std::vector<NormCase> norm_cases() {
+  constexpr std::pair<std::size_t, std::size_t> kSizes[] = {
+      {1, 8}, {5, 24}, {70, 64}, {3000, 64}, {900, 136}, {300, 512}, {49, 2048}, {70001, 64}, {40001, 136}};
+  std::vector<NormCase> cases;
+  for (const auto& [positions, channels] : kSizes) {
+    for (const CudaMath math : {CudaMath::kFloat32, CudaMath::kBfloat16}) cases.emplace_back(positions, channels, math);
+  }
+  return cases;
+}
+std::string name_of(const ::testing::TestParamInfo<NormCase>& info) {
+  const auto& [positions, channels, math] = info.param;
+  return std::to_string(positions) + "x" + std::to_string(channels) +
+         (math == CudaMath::kBfloat16 ? "InBfloat16" : "InFloat32");
+}
+INSTANTIATE_TEST_SUITE_P(, ResnetNormKernels, ::testing::ValuesIn(norm_cases()), name_of);
 
 TEST_F(ResnetKernels, PoolTheLargestAndLeadItsGradientBack) {
   for (const std::size_t size : {std::size_t{7}, std::size_t{8}}) {
@@ -317,7 +359,7 @@ TEST_F(ResnetKernels, PoolTheLargestAndLeadItsGradientBack) {
     const cuda::NormSide side{x.data(), norm.place(), dx.data(), sums.sums.data()};
     cuda::pool_backward_sums(CudaMath::kFloat32, shape, arriving, side, sums.place(), cuda::Ranks::kOwn, kStream);
     cuda::pool_backward_apply(CudaMath::kFloat32, shape, arriving, side, kStream);
-    expect_gradient_of(norm, dx, values, dz);
+    expect_gradient_of(norm, dx.read(), values, dz);
   }
 }
 
