@@ -59,7 +59,7 @@ __host__ __device__ constexpr Layout layout_for(int ranks) {
   return layout;
 }
 
-/// What the copies of operations by copies bring to rank `at` from `from`: the first halves of what others use in turn.
+/// What averages by copies bring to rank `at` from `from`: the first half of what other operations use in turn.
 __host__ __device__ std::byte* share_memory(const Peers& peers, int at, int from) {
   const Layout layout = layout_for(peers.size);
   return peers.memory[at] + layout.shares_at + static_cast<std::size_t>(from) * layout.share;
