@@ -103,7 +103,7 @@ TEST(ForkInTheMaster, ThatExitsLeavesTheSessionAlone) {
   Session session(workers(2));
   const auto f = session.function(+[] { return Sum<int>(1); });
   for (const bool runs_exit_handlers : {false, true}) {
-    const int child = ::fork();
+    const int child = fork_when_quiet();
     ASSERT_GE(child, 0);
     if (child == 0) {
       if (runs_exit_handlers) std::exit(0);
@@ -120,7 +120,7 @@ TEST(ForkInTheMaster, ThatDestroysItsCopyLeavesTheSessionAlone) {
   auto session = std::make_unique<Session>(workers(2));
   const auto f = session->function(+[] { return Sum<int>(1); });
   auto data = std::optional(session->data(std::vector<int>(100'000, 7)));
-  const int child = ::fork();
+  const int child = fork_when_quiet();
   ASSERT_GE(child, 0);
   if (child == 0) {
     data.reset();
@@ -139,7 +139,7 @@ TEST(ForkInTheMaster, ThatDestroysItsCopyLeavesTheSessionAlone) {
 TEST(ForkInTheMaster, ThatUsesItsCopyIsRefused) {
   Session session(workers(2));
   const auto f = session.function(+[] { return Sum<int>(1); });
-  const int child = ::fork();
+  const int child = fork_when_quiet();
   ASSERT_GE(child, 0);
   if (child == 0) {
     int refused = 0;

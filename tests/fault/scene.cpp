@@ -5,6 +5,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <numeric>
@@ -49,6 +50,19 @@ void stop(pid_t pid) {
 
 bool falls_asleep(pid_t pid) {
   return eventually([&] { return state_of(pid) == 'S'; });
+}
+
+pid_t fork_when_quiet() {
+  const auto is_quiet = [] {
+    std::error_code gone;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task", gone)) {
+      const pid_t thread = std::atoi(entry.path().filename().c_str());
+      if (thread != ::gettid() && state_of(thread) == 'R') return false;
+    }
+    return true;
+  };
+  EXPECT_TRUE(eventually(is_quiet));
+  return ::fork();
 }
 
 std::vector<pid_t> processes_with(const std::string& environment_text) {

@@ -35,6 +35,10 @@ std::vector<pid_t> processes_with(const std::string& environment_text);
 /// Waits until a process of the session sleeps: it has nothing to do.
 bool falls_asleep(pid_t pid);
 
+/// fork(), once the other threads of this process wait for something: unlike the C library's, the address sanitizer's
+/// allocator does not survive in the child if one of them was in it.
+pid_t fork_when_quiet();
+
 /// CPU workers in the number wanted, with short deadlines.
 SessionOptions workers(int world_size);
 
