@@ -56,7 +56,8 @@ std::span<std::uint32_t> StreamMeetings::own_words() const noexcept {
 
 /// On rank `at`: that rank `from` has come.
 CUdeviceptr StreamMeetings::word(int at, int step, int from) const noexcept {
-  const auto index = static_cast<std::size_t>(step * host_.world_size() + from);
+  const auto ranks = static_cast<std::size_t>(host_.world_size());
+  const std::size_t index = static_cast<std::size_t>(step) * ranks + static_cast<std::size_t>(from);
   return pages_[static_cast<std::size_t>(at)] + index * sizeof(std::uint32_t);
 }
 
