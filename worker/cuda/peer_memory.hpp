@@ -1,7 +1,7 @@
 #pragma once
 
-// Memory of every GPU of the session that all the others write to, over NVLink: what small all_reduces go through. NCCL
-// does the rest.
+// Memory of every GPU of the session that all the others write to, over NVLink: what small all_reduces go through, and what
+// is averaged beside a body. NCCL does the rest.
 //
 //   none --connect(), by all ranks--> connected --call_off()--> called off --connect(), by all ranks--> connected
 //    '--> out of reach: somewhere no NVLink, or no leave to map a peer's memory
@@ -47,7 +47,7 @@ class PeerMemory {
   void average_by_copies(const kernels::PeerAverage& what, cudaStream_t stream) const;
   /// One of them is another process now: all are to connect anew. Not while connected.
   void forget_peers() noexcept;
-  /// Kernels that wait for peers give up; what they leave in the values means nothing.
+  /// Kernels and streams that wait for peers go on without them; what they leave in the values means nothing.
   void call_off() noexcept;
   /// After that, when nothing is left on the streams.
   void end_release() noexcept { meetings_.end_release(); }
