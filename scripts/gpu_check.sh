@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Everything that wants GPUs, on a machine that has some: builds with what is installed, runs the tests labelled gpu with
 # every count of GPUs (1, 2, 4 and 8 as far as present), then the benchmarks beside their comparators. The table comes
-# last, its figures are also in build/cuda/bench_gpu.json. Clocks, NCCL's variables and the rest stay as they are.
+# last, its figures are also in build/cuda/bench_gpu.json. Clocks, NCCL's variables and the rest stay as they are. Tests for
+# fewer GPUs than there are run side by side, each group of GPUs with its part of them: --groups 1 has one group only.
 #
-#   scripts/gpu_check.sh [--tests-only | --bench-only] [--quick] [--jobs N] [--devices 1,2] [--sanitizer]
-#                        [-- options of bench/run_gpu.py]
+#   scripts/gpu_check.sh [--tests-only | --bench-only] [--quick] [--jobs N] [--devices 1,2] [--groups N]
+#                        [--sanitizer] [-- options of bench/run_gpu.py]
 #
 # --sanitizer runs the tests under compute-sanitizer. CUDA_ARCHITECTURES is what to compile for (default: 90).
 # Exit code: 0, 1 if something failed, 2 where there is no GPU or an option is wrong.
@@ -32,6 +33,7 @@ counts_of() {
 with_tests=ON
 with_bench=ON
 sanitizer=
+most_groups=8
 counts=()
 bench_options=()
 while [ $# -gt 0 ]; do
@@ -48,6 +50,11 @@ while [ $# -gt 0 ]; do
     --devices)
       [ $# -gt 1 ] || refuse "--devices: value missing"
       IFS=, read -r -a counts <<<"$2"
+      shift
+      ;;
+    --groups)
+      [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || refuse "--groups: expected a number from 1"
+      most_groups=$2
       shift
       ;;
     --)
@@ -79,13 +86,49 @@ configure_options=("-DCMAKE_CUDA_ARCHITECTURES=${CUDA_ARCHITECTURES:-90}"
 bring_cudnn_frontend
 configure_and_build cuda
 
-# run_gpu_tests COUNT: one test at a time, since each wants its GPUs for itself.
+# The GPUs that programs started now would see, as CUDA_VISIBLE_DEVICES names them, one per line.
+visible_gpus() {
+  if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES"; else seq 0 $((present - 1)); fi
+}
+
+# run_group COUNT GROUP GROUPS: every GROUPS-th test, from the GROUP-th on, on GPUs of their own. ctest keeps its log in the
+# folder that it runs in: one for each group.
+run_group() {
+  local count=$1 group=$2 groups=$3 folder gpus
+  folder="$root/build/cuda/gpus-$group"
+  gpus=$(visible_gpus | sed -n "$(((group - 1) * count + 1)),$((group * count))p" | paste -s -d ,)
+  mkdir -p "$folder"
+  echo 'subdirs("..")' >"$folder/CTestTestfile.cmake"
+  CUDA_VISIBLE_DEVICES=$gpus jobs=1 run_tests "cuda/gpus-$group" -L gpu -I "$group,,$groups"
+}
+
+# run_groups COUNT GROUPS: at once; what each says is shown when all are done.
+run_groups() {
+  local count=$1 groups=$2 group code=0 processes=()
+  for group in $(seq "$groups"); do
+    run_group "$count" "$group" "$groups" >"$root/build/cuda/tests-$count-$group.log" 2>&1 &
+    processes+=($!)
+  done
+  for group in $(seq "$groups"); do
+    wait "${processes[group - 1]}" || code=1
+    say "Group $group of $groups"
+    cat "$root/build/cuda/tests-$count-$group.log"
+  done
+  return "$code"
+}
+
+# run_gpu_tests COUNT: one test at a time on a group of GPUs, since each wants its GPUs for itself.
 run_gpu_tests() {
-  local count=$1 logs="$root/build/cuda/sanitizer-$1"
+  local count=$1 logs="$root/build/cuda/sanitizer-$1" groups=$((present / $1))
+  if [ "$groups" -gt "$most_groups" ]; then groups=$most_groups; fi
   export SYNCRUN_TEST_GPUS=$count
   say "Tests on $count GPUs"
   if [ -z "$sanitizer" ]; then
-    jobs=1 run_tests cuda -L gpu
+    if [ "$groups" -gt 1 ]; then
+      run_groups "$count" "$groups"
+    else
+      jobs=1 run_tests cuda -L gpu
+    fi
     return
   fi
   rm -rf "$logs"
