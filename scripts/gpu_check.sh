@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Everything that wants GPUs, on a machine that has some: builds with what is installed, runs the tests labelled gpu with
-# every count of GPUs (1, 2, 4 and 8 as far as present), then the benchmarks beside their comparators. The table comes
+# Everything that wants GPUs, on a machine that has some: builds with what is installed, runs the tests labelled gpu, those
+# for a count of GPUs with every count (1, 2, 4 and 8 as far as present), then the benchmarks beside their comparators. The table comes
 # last, its figures are also in build/cuda/bench_gpu.json. Clocks, NCCL's variables and the rest stay as they are. Tests for
-# fewer GPUs than there are run side by side, each group of GPUs with its part of them: --groups 1 has one group only.
+# fewer GPUs than there are run side by side, each group of GPUs with its part of them; --groups 1: one after the other.
 #
 #   scripts/gpu_check.sh [--tests-only | --bench-only] [--quick] [--jobs N] [--devices 1,2] [--groups N]
 #                        [--sanitizer] [-- options of bench/run_gpu.py]
@@ -76,7 +76,7 @@ if [ "$present" = 0 ]; then
 fi
 [ "${#counts[@]}" -gt 0 ] || mapfile -t counts < <(counts_of "$present")
 for count in "${counts[@]}"; do
-  [[ $count =~ ^[1-9][0-9]*$ ]] || refuse "--devices: expected counts such as 1,2, got $count"
+  [[ $count =~ ^[1248]$ ]] || refuse "--devices: expected counts out of 1,2,4,8, got $count"
   [ "$count" -le "$present" ] || refuse "--devices: got $count, but $present GPUs are visible"
 done
 say "$present GPUs are visible; running with ${counts[*]}"
@@ -91,54 +91,43 @@ visible_gpus() {
   if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES"; else seq 0 $((present - 1)); fi
 }
 
-# run_group COUNT GROUP GROUPS: every GROUPS-th test, from the GROUP-th on, on GPUs of their own. ctest keeps its log in the
-# folder that it runs in: one for each group.
+# run_group SIZE GROUP GROUPS CTEST-OPTION...: every GROUPS-th test, from the GROUP-th on, on SIZE GPUs of their own. ctest
+# keeps its log in the folder that it runs in: one for each group.
 run_group() {
-  local count=$1 group=$2 groups=$3 folder gpus
-  folder="$root/build/cuda/gpus-$group"
-  gpus=$(visible_gpus | sed -n "$(((group - 1) * count + 1)),$((group * count))p" | paste -s -d ,)
-  mkdir -p "$folder"
-  echo 'subdirs("..")' >"$folder/CTestTestfile.cmake"
-  CUDA_VISIBLE_DEVICES=$gpus jobs=1 run_tests "cuda/gpus-$group" -L gpu -I "$group,,$groups"
+  local size=$1 group=$2 groups=$3 gpus
+  shift 3
+  gpus=$(visible_gpus | sed -n "$(((group - 1) * size + 1)),$((group * size))p" | paste -s -d ,)
+  mkdir -p "$root/build/cuda/gpus-$group"
+  echo 'subdirs("..")' >"$root/build/cuda/gpus-$group/CTestTestfile.cmake"
+  CUDA_VISIBLE_DEVICES=$gpus jobs=1 run_tests "cuda/gpus-$group" -I "$group,,$groups" "$@"
 }
 
-# run_groups COUNT GROUPS: at once; what each says is shown when all are done.
+# run_groups SIZE GROUPS CTEST-OPTION...: at once; what each says is shown when all are done.
 run_groups() {
-  local count=$1 groups=$2 group code=0 processes=()
+  local size=$1 groups=$2 group code=0 processes=() log=$root/build/cuda/tests-of-group
+  shift 2
   for group in $(seq "$groups"); do
-    run_group "$count" "$group" "$groups" >"$root/build/cuda/tests-$count-$group.log" 2>&1 &
+    run_group "$size" "$group" "$groups" "$@" >"$log-$group.log" 2>&1 &
     processes+=($!)
   done
   for group in $(seq "$groups"); do
     wait "${processes[group - 1]}" || code=1
     say "Group $group of $groups"
-    cat "$root/build/cuda/tests-$count-$group.log"
+    cat "$log-$group.log"
   done
   return "$code"
 }
 
-# run_gpu_tests COUNT: one test at a time on a group of GPUs, since each wants its GPUs for itself.
-run_gpu_tests() {
-  local count=$1 logs="$root/build/cuda/sanitizer-$1" groups=$((present / $1))
-  if [ "$groups" -gt "$most_groups" ]; then groups=$most_groups; fi
-  export SYNCRUN_TEST_GPUS=$count
-  say "Tests on $count GPUs"
-  if [ -z "$sanitizer" ]; then
-    if [ "$groups" -gt 1 ]; then
-      run_groups "$count" "$groups"
-    else
-      jobs=1 run_tests cuda -L gpu
-    fi
-    return
-  fi
+# run_under_sanitizer CTEST-OPTION...
+run_under_sanitizer() {
+  local logs=$root/build/cuda/sanitizer
   rm -rf "$logs"
   mkdir -p "$logs"
   # ctest and masters make no CUDA call, which by itself is no error. The sanitizer's exit code is that of the outermost
   # process: what it found in workers is in the logs. Errors that a library returns are no finding: NCCL asks for kernels
-  # that it does not have, and some tests provoke them. Tests that read an illegal address on purpose are left out.
+  # that it does not have, and some tests provoke them.
   "$sanitizer" --target-processes all --require-cuda-init=no --report-api-errors no --log-file "$logs/%p.log" \
-    ctest --test-dir "$root/build/cuda" --output-on-failure --no-label-summary --no-tests=error -j 1 -L gpu \
-    -E AnIllegalAddress || return 1
+    ctest --test-dir "$root/build/cuda" --output-on-failure --no-label-summary --no-tests=error -j 1 "$@" || return 1
   if ! grep -q 'ERROR SUMMARY' -r "$logs"; then
     say "compute-sanitizer has seen no CUDA program: its logs in $logs say nothing" >&2
     return 1
@@ -150,17 +139,41 @@ run_gpu_tests() {
   fi
 }
 
+# run_gpu_tests SIZE ONLY WITHOUT: those of the tests whose names match ONLY and not WITHOUT; one at a time on each group of
+# SIZE GPUs, since it wants them for itself.
+run_gpu_tests() {
+  local size=$1 only=$2 without=$3 groups=$((present / $1))
+  if [ "$groups" -gt "$most_groups" ]; then groups=$most_groups; fi
+  if [ -n "$sanitizer" ]; then
+    # Left out are tests that read an illegal address on purpose.
+    run_under_sanitizer -L gpu -R "$only" -E "AnIllegalAddress|$without"
+  elif [ "$groups" -gt 1 ]; then
+    run_groups "$size" "$groups" -L gpu -R "$only" -E "$without"
+  else
+    jobs=1 run_tests cuda -L gpu -R "$only" -E "$without"
+  fi
+}
+
+# run_step NAME COMMAND...: adds NAME to `failed` if that is what the command did. Not `if` on the command itself: within it,
+# `set -e` would not hold in a function.
+run_step() {
+  local name=$1 code
+  shift
+  say "Tests $name"
+  set +e
+  (set -e; "$@")
+  code=$?
+  set -e
+  [ "$code" = 0 ] || failed+=("tests $name")
+}
+
 failed=()
 if [ "$with_tests" = ON ]; then
   for count in "${counts[@]}"; do
-    code=0
-    # Not `if` on the function itself: within it, `set -e` would not hold in the function.
-    set +e
-    (set -e; run_gpu_tests "$count")
-    code=$?
-    set -e
-    [ "$code" = 0 ] || failed+=("tests on $count GPUs")
+    run_step "on $count GPUs" run_gpu_tests "$count" "^Gpus/.*/$count\$" '^$'
   done
+  # None of the others wants more than two.
+  run_step "that choose their GPUs" run_gpu_tests "$((present < 2 ? 1 : 2))" . '^Gpus/'
   if [ "${#failed[@]}" = 0 ]; then
     say "Tests passed on ${counts[*]} GPUs"
   else

@@ -165,28 +165,18 @@ TEST_P(GpuFault, AKilledWorkerInACollectiveIsNamed) {
   }
 }
 
-/// Of all GPUs together, in MiB, by the driver's own tool; -1 where that cannot be asked.
-int used_memory_mib() {
-  std::FILE* const pipe = ::popen("nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits 2>/dev/null", "r");
-  if (pipe == nullptr) return -1;
-  int all = -1;
-  for (int one = 0; std::fscanf(pipe, "%d", &one) == 1;) all = std::max(all, 0) + one;
-  ::pclose(pipe);
-  return all;
-}
-
 TEST_P(GpuFault, GpuMemoryGoesWithAKilledWorkersSession) {
-  const int with_session = used_memory_mib();
+  const int with_session = used_gpu_memory_mib();
   if (with_session < 0) GTEST_SKIP() << "nvidia-smi does not say how much memory is in use";
   auto v = session().shared<float, 1>("v");
   v.broadcast(std::vector<float>(256 << 20, 1));  // 1 GiB on every GPU
-  EXPECT_GT(used_memory_mib(), with_session + 900);
+  EXPECT_GT(used_gpu_memory_mib(), with_session + 900);
   error_of([&] { session().function(misbehave)(v, world_size() - 1, Fault::kill); });
   end_session();
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (used_memory_mib() >= with_session && std::chrono::steady_clock::now() < deadline) {
+  while (used_gpu_memory_mib() >= with_session && std::chrono::steady_clock::now() < deadline) {
   }
-  EXPECT_LT(used_memory_mib(), with_session) << "less than what the open session alone had";
+  EXPECT_LT(used_gpu_memory_mib(), with_session) << "less than what the open session alone had";
 }
 
 TEST_P(GpuFault, AnIllegalAddressIsReportedAsSuchAndEndsTheSession) {

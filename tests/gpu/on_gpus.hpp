@@ -1,29 +1,27 @@
 #pragma once
 
-// A fixture for tests that hold for any number of GPUs. Skipped, visibly, for more than there are; SYNCRUN_TEST_GPUS=N
-// runs those for N only.
+// A fixture for tests that hold for any number of GPUs. Skipped, visibly, for more than there are.
 
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <syncrun/syncrun.hpp>
 #include <vector>
 
+#include "tests/support/gpus.hpp"
+
 namespace gpu_test {
 
 namespace sr = syncrun;
 
-/// By the driver's device files: the tests' own process, a master, makes no CUDA call.
-int gpus_present();
+using syncrun::test::gpus_present;
+using syncrun::test::used_gpu_memory_mib;
 
 class OnGpus : public testing::TestWithParam<int> {
  protected:
   void SetUp() override {
-    const char* only = std::getenv("SYNCRUN_TEST_GPUS");
-    if (only != nullptr && std::atoi(only) != GetParam()) GTEST_SKIP() << "SYNCRUN_TEST_GPUS is " << only;
     if (GetParam() > gpus_present()) GTEST_SKIP() << GetParam() << " GPUs wanted, " << gpus_present() << " present";
     session_ = std::make_unique<sr::Session>(session_options());
   }

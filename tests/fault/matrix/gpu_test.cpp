@@ -1,10 +1,8 @@
 // The matrix on GPUs: what has phases or memory that CPU devices do not have. The program has no kernel, so this needs no
 // CUDA compiler; it is skipped where there are not two GPUs, or where the library has no CUDA devices.
 
-#include <cstdio>
-#include <filesystem>
-
 #include "tests/fault/matrix/matrix.hpp"
+#include "tests/support/gpus.hpp"
 
 namespace syncrun::test {
 namespace {
@@ -12,22 +10,6 @@ namespace {
 constexpr int kWorldSize = 2;
 // The driver's own bookkeeping comes and goes by a few.
 constexpr int kToleranceMib = 64;
-
-int gpus_present() {
-  int count = 0;
-  while (std::filesystem::exists("/dev/nvidia" + std::to_string(count))) ++count;
-  return count;
-}
-
-/// Of all GPUs together, in MiB, by the driver's own tool; -1 where that cannot be asked.
-int used_memory_mib() {
-  std::FILE* const pipe = ::popen("nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits 2>/dev/null", "r");
-  if (pipe == nullptr) return -1;
-  int all = -1;
-  for (int one = 0; std::fscanf(pipe, "%d", &one) == 1;) all = std::max(all, 0) + one;
-  ::pclose(pipe);
-  return all;
-}
 
 class GpuMatrix : public testing::TestWithParam<Cell> {
  protected:
@@ -40,11 +22,11 @@ class GpuMatrix : public testing::TestWithParam<Cell> {
 };
 
 TEST_P(GpuMatrix, NamesWhoWhereAndWhyAndGivesMemoryBack) {
-  const int before = used_memory_mib();
+  const int before = used_gpu_memory_mib();
   expect_cell(GetParam(), "cuda", kWorldSize);
   if (before < 0) return;
-  EXPECT_TRUE(eventually([&] { return used_memory_mib() <= before + kToleranceMib; }))
-      << "memory of the GPUs is not back: " << used_memory_mib() << " MiB in use, " << before << " before";
+  EXPECT_TRUE(eventually([&] { return used_gpu_memory_mib() <= before + kToleranceMib; }))
+      << "memory of the GPUs is not back: " << used_gpu_memory_mib() << " MiB in use, " << before << " before";
 }
 
 INSTANTIATE_TEST_SUITE_P(Gpu, GpuMatrix,
