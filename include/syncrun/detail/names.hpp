@@ -13,7 +13,8 @@
 
 #ifdef __clang__
 #pragma clang diagnostic push
-#pragma clang diagnostic ignored "-Wundefined-var-template"  // `imagined` is nowhere, and need not be
+#pragma clang diagnostic ignored "-Wundefined-var-template"  // `imagined` is nowhere, and need not be,
+#pragma clang diagnostic ignored "-Wundefined-internal"      // also of a type that no other file knows
 #endif
 
 namespace syncrun::detail {
