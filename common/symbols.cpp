@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -78,8 +79,9 @@ std::string demangled(const std::string& symbol) {
 }
 
 std::string short_function_name(const std::string& demangled) {
-  // "program(Session&)::{lambda(Scattered<float const, 2>)#2}::_FUN(...)": what is left of it is where it stands.
-  const auto lambda = demangled.find("::{lambda");
+  // "program(Session&)::{lambda(Scattered<float const, 2>)#2}::_FUN(...)", or by Clang "program(Session&)::$_2::__invoke(...)":
+  // what is left of it is where it stands.
+  const auto lambda = std::min(demangled.find("::{lambda"), demangled.find("::$_"));
   if (lambda != std::string::npos) return "lambda in " + short_function_name(demangled.substr(0, lambda));
   std::string name;
   int depth = 0;
