@@ -19,6 +19,16 @@ if(SYNCRUN_SANITIZER)
   # double the time that these builds take.
   add_compile_options(-fsanitize=${SYNCRUN_SANITIZER} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1)
   add_link_options(-fsanitize=${SYNCRUN_SANITIZER})
+  # For what cannot be done, or seen, under one of them.
+  if(SYNCRUN_SANITIZER MATCHES address)
+    add_compile_definitions(SYNCRUN_ADDRESS_SANITIZER)
+  elseif(SYNCRUN_SANITIZER MATCHES thread)
+    add_compile_definitions(SYNCRUN_THREAD_SANITIZER)
+  endif()
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    # It asks the kernel about each object's memory by way of a pipe, and takes no descriptor for no object.
+    add_compile_options(-fno-sanitize=vptr)
+  endif()
 endif()
 if(SYNCRUN_FUZZ)
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")

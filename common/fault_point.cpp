@@ -41,7 +41,7 @@ std::uint64_t number_in(std::string_view text, std::string_view value) {
 
 /// The system refuses the memory that an allocation asks it for.
 void run_out_of_memory() {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(SYNCRUN_ADDRESS_SANITIZER) || defined(SYNCRUN_THREAD_SANITIZER)
   throw std::bad_alloc();  // whose allocators end the process where they get no memory
 #else
   rlimit before{};

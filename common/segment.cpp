@@ -41,7 +41,7 @@ std::size_t default_reservation_bytes() {
     if (code == std::errc() && stopped == end) return bytes;
     throw_usage(std::string(environment::kReserveBytes) + " wants a number of bytes, got '" + text + "'");
   }
-#if defined(__SANITIZE_THREAD__)
+#if defined(SYNCRUN_THREAD_SANITIZER)
   return std::size_t{1} << 36U;
 #else
   return std::size_t{1} << 40U;

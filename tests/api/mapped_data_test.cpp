@@ -225,7 +225,7 @@ TEST_P(MappedData, OtherBusErrorsStillEndAWorkerByName) {
     FAIL() << "nothing was thrown";
   } catch (const sr::Error& error) {
     EXPECT_EQ(error.kind(), sr::ErrorKind::worker_lost);
-#if !defined(__SANITIZE_ADDRESS__)  // whose own handler it goes to, as it went before
+#if !defined(SYNCRUN_ADDRESS_SANITIZER)  // whose own handler it goes to, as it went before
     EXPECT_NE(std::string(error.what()).find("SIGBUS"), std::string::npos) << error.what();
 #endif
   }

@@ -122,7 +122,7 @@ TEST(Reserve, OfSillySizeIsRefused) {
 }
 
 TEST(Reserve, IsMadeSmallerWhereAddressSpaceIsLimited) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SYNCRUN_ADDRESS_SANITIZER)
   GTEST_SKIP() << "the address sanitizer's own mappings are larger than the limit";
 #endif
   rlimit before{};

@@ -108,7 +108,7 @@ TEST_P(HangingStart, AtAnyMomentADeathIsEitherALostStartOrALostCall) {
 }
 
 TEST(StartHalfWay, WithoutDescriptorsEndsWhatHasStarted) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SYNCRUN_ADDRESS_SANITIZER)
   GTEST_SKIP() << "the undefined-behaviour sanitizer checks pointers through a pipe, for which there is no descriptor";
 #endif
   rlimit before{};

@@ -79,7 +79,7 @@ std::string cause_of(Way way) {
 }
 
 // The sanitizers would otherwise report the store to nowhere before it happens, and exit.
-[[gnu::no_sanitize("address", "undefined")]] void die(Way way) {
+__attribute__((no_sanitize("address", "undefined"))) void die(Way way) {
   switch (way) {
     case Way::kill: ::kill(::getpid(), SIGKILL); break;
     case Way::segfault: {

@@ -121,7 +121,7 @@ std::vector<Bytes> read_corpus(const fs::path& folder) {
 /// better account of a crash.)
 void prepare() {
   for (const int signal : {SIGABRT, SIGALRM}) std::signal(signal, on_end);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !defined(SYNCRUN_ADDRESS_SANITIZER) && !defined(SYNCRUN_THREAD_SANITIZER)
   for (const int signal : {SIGSEGV, SIGBUS, SIGFPE}) std::signal(signal, on_end);
   const rlimit limit{kMemoryBytes, kMemoryBytes};
   ::setrlimit(RLIMIT_DATA, &limit);

@@ -21,7 +21,7 @@ using testing::Not;
 constexpr rlim_t kKiB = 1024;
 constexpr rlim_t kMiB = 1024 * kKiB;
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SYNCRUN_ADDRESS_SANITIZER)
 constexpr bool kIsSanitized = true;
 #else
 constexpr bool kIsSanitized = false;
@@ -151,7 +151,7 @@ TEST_P(Limits, OfSixtyFourFilesAreEnoughForADozenWorkers) {
 }
 
 TEST_P(Limits, OfSixtyFourFilesThatAreTooFewAreNamed) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SYNCRUN_ADDRESS_SANITIZER)
   GTEST_SKIP() << "the undefined-behaviour sanitizer checks pointers through a pipe, for which there is no descriptor";
 #endif
   OddRun run = run_with_files(60, 64);
@@ -159,7 +159,7 @@ TEST_P(Limits, OfSixtyFourFilesThatAreTooFewAreNamed) {
 }
 
 TEST_P(Limits, OfAnyNumberOfFilesAreEnoughOrNamed) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SYNCRUN_ADDRESS_SANITIZER)
   GTEST_SKIP() << "the undefined-behaviour sanitizer checks pointers through a pipe, for which there is no descriptor";
 #endif
   int working = 0;
@@ -177,7 +177,7 @@ TEST_P(Limits, OfAnyNumberOfFilesAreEnoughOrNamed) {
 // ---- processes --------------------------------------------------------------------------------------------------
 
 TEST_P(Limits, OfAnyNumberOfProcessesAreEnoughOrNamed) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SYNCRUN_ADDRESS_SANITIZER)
   GTEST_SKIP() << "the leak sanitizer wants a process of its own at every end, which the limit refuses";
 #endif
   if (!can_become_users()) GTEST_SKIP() << "only root can become a user for whom the limit holds";

@@ -29,7 +29,7 @@ INSTANTIATE_TEST_SUITE_P(Program, Places, testing::Values(Front::nothing, Front:
                          [](const auto& test) { return to_string(test.param); });
 
 TEST_P(Places, WithoutProcAreRefusedBeforeAnyWorkerStarts) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SYNCRUN_ADDRESS_SANITIZER)
   GTEST_SKIP() << "the address sanitizer itself wants /proc";
 #endif
   if (!can_mount()) GTEST_SKIP() << "this machine lets nobody mount over /proc";

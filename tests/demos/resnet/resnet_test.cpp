@@ -151,7 +151,7 @@ TEST_F(ResnetOnCpus, HoldsRowsBackToEvaluateOn) {
 }
 
 TEST_F(ResnetOnCpus, SaysWhatHelpsWhereMemoryIsShort) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(SYNCRUN_ADDRESS_SANITIZER) || defined(SYNCRUN_THREAD_SANITIZER)
   GTEST_SKIP() << "sanitizers need more memory than the limit of this test";
 #endif
   const Words command = resnet_on(1, {"--synthetic", "300", "--feed", "memory", "--crop", "128", "--classes", "10",

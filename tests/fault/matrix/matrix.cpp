@@ -20,7 +20,7 @@ namespace {
 
 // Of what hangs: long enough for the other workers to be where they wait, on a machine that has other things to do. GPUs
 // make their first communicator in it.
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SYNCRUN_ADDRESS_SANITIZER)
 constexpr auto kDeadline = 4000ms;
 #else
 constexpr auto kDeadline = 1000ms;

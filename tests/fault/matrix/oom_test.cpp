@@ -66,7 +66,7 @@ class SmallGroup {
 };
 
 TEST(OutOfMemory, KillIsSaidToBeOne) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SYNCRUN_ADDRESS_SANITIZER)
   GTEST_SKIP() << "the address sanitizer's own memory is more than the limit of this test";
 #endif
   const SmallGroup group;
