@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Everything that wants GPUs, on a machine that has some: builds with what is installed, runs the tests labelled gpu, those
-# for a count of GPUs with every count (1, 2, 4 and 8 as far as present), then the benchmarks beside their comparators. The table comes
-# last, its figures are also in build/cuda/bench_gpu.json. Clocks, NCCL's variables and the rest stay as they are. Tests for
-# fewer GPUs than there are run side by side, each group of GPUs with its part of them; --groups 1: one after the other.
+# for a count of GPUs with every count (1, 2, 4 and 8 as far as present), then the benchmarks beside their comparators.
+# The table comes last, its figures are also in build/cuda/bench_gpu.json. Clocks, NCCL's variables and the rest stay as
+# they are. Tests for fewer GPUs than there are run side by side, each group of GPUs with its part of them; --groups 1: one
+# after the other.
 #
 #   scripts/gpu_check.sh [--tests-only | --bench-only] [--quick] [--jobs N] [--devices 1,2] [--groups N]
 #                        [--sanitizer] [-- options of bench/run_gpu.py]
@@ -118,9 +119,10 @@ run_groups() {
   return "$code"
 }
 
-# run_under_sanitizer CTEST-OPTION...
+# run_under_sanitizer NAME CTEST-OPTION...: with logs in build/cuda/sanitizer-NAME.
 run_under_sanitizer() {
-  local logs=$root/build/cuda/sanitizer
+  local logs=$root/build/cuda/sanitizer-$1
+  shift
   rm -rf "$logs"
   mkdir -p "$logs"
   # ctest and masters make no CUDA call, which by itself is no error. The sanitizer's exit code is that of the outermost
@@ -139,14 +141,14 @@ run_under_sanitizer() {
   fi
 }
 
-# run_gpu_tests SIZE ONLY WITHOUT: those of the tests whose names match ONLY and not WITHOUT; one at a time on each group of
-# SIZE GPUs, since it wants them for itself.
+# run_gpu_tests NAME SIZE ONLY WITHOUT: those of the tests whose names match ONLY and not WITHOUT; one at a time on each
+# group of SIZE GPUs, since it wants them for itself.
 run_gpu_tests() {
-  local size=$1 only=$2 without=$3 groups=$((present / $1))
+  local name=$1 size=$2 only=$3 without=$4 groups=$((present / $2))
   if [ "$groups" -gt "$most_groups" ]; then groups=$most_groups; fi
   if [ -n "$sanitizer" ]; then
     # Left out are tests that read an illegal address on purpose.
-    run_under_sanitizer -L gpu -R "$only" -E "AnIllegalAddress|$without"
+    run_under_sanitizer "$name" -L gpu -R "$only" -E "AnIllegalAddress|$without"
   elif [ "$groups" -gt 1 ]; then
     run_groups "$size" "$groups" -L gpu -R "$only" -E "$without"
   else
@@ -170,10 +172,10 @@ run_step() {
 failed=()
 if [ "$with_tests" = ON ]; then
   for count in "${counts[@]}"; do
-    run_step "on $count GPUs" run_gpu_tests "$count" "^Gpus/.*/$count\$" '^$'
+    run_step "on $count GPUs" run_gpu_tests "$count" "$count" "^Gpus/.*/$count\$" '^$'
   done
   # None of the others wants more than two.
-  run_step "that choose their GPUs" run_gpu_tests "$((present < 2 ? 1 : 2))" . '^Gpus/'
+  run_step "that choose their GPUs" run_gpu_tests others "$((present < 2 ? 1 : 2))" . '^Gpus/'
   if [ "${#failed[@]}" = 0 ]; then
     say "Tests passed on ${counts[*]} GPUs"
   else

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "tests/gpu/bodies.hpp"
 #include "tests/gpu/on_gpus.hpp"
