@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Draws what bench/results holds of GPUs: ResNet-50's images per second beside PyTorch's, and all_reduce beside NCCL's.
+
+    bench/plot_results.py docs/figures      # writes gpus.svg there; the same bytes for the same results
+
+Wants matplotlib (Debian and Ubuntu: python3-matplotlib). Exit code: 0, or 77 where that is missing.
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import statistics
+import sys
+
+from programs import SKIPPED
+
+RESULTS = pathlib.Path(__file__).resolve().parent / "results"
+MODES = ("syncrun", "reduce-overhead", "compile", "eager")
+NAMES = {"syncrun": "Syncrun", "reduce-overhead": "PyTorch, reduce-overhead", "compile": "PyTorch, torch.compile",
+         "eager": "PyTorch, eager", "nccl": "NCCL", "nccl_registered": "NCCL, registered windows"}
+COLORS = {"syncrun": "#0b6e99", "reduce-overhead": "#e07b39", "compile": "#efb387", "eager": "#b8b8b8", "nccl": "#e07b39",
+          "nccl_registered": "#8a8a8a"}
+UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def resnet_rates(run):
+    """Images per second by (rows, GPUs, mode); ours are fed from shared memory by shuffled index."""
+    rates = {}
+    for line in run["measurements"]:
+        ours = line["impl"] == "syncrun"
+        if not ours or line["feed"] == "shuffled":
+            mode = "syncrun" if ours else line["variant"]
+            rates.setdefault((line["batch"], line["devices"], mode), line["images_per_s"])
+    return rates
+
+
+def all_reduce_times(run, way):
+    """Microseconds by implementation and bytes, of `way`: "eager" or "graph"."""
+    times = {}
+    for line in run["measurements"]:
+        size = re.fullmatch(rf"(\d+) ([KMG]iB), {way}", line["what"]) if line["group"] == "all_reduce" else None
+        if size:
+            of_size = times.setdefault(line["impl"], {}).setdefault(int(size[1]) * UNITS[size[2]], [])
+            of_size.append(line["median_us"])
+    return {impl: {size: statistics.median(all_of) for size, all_of in sorted(by_size.items())}
+            for impl, by_size in times.items()}
+
+
+def draw_rates(axes, rates, rows):
+    counts = sorted({devices for batch, devices, _ in rates if batch == rows})
+    width = 0.8 / len(MODES)
+    for place, mode in enumerate(MODES):
+        known = [(at, rates[rows, devices, mode]) for at, devices in enumerate(counts) if (rows, devices, mode) in rates]
+        bars = axes.bar([at + (place - 1.5) * width for at, _ in known], [rate for _, rate in known], width,
+                        color=COLORS[mode], label=NAMES[mode])
+        axes.bar_label(bars, fmt=lambda rate: f"{rate / 1000:.1f}k", fontsize=7, padding=1)
+        for at in set(range(len(counts))) - {at for at, _ in known}:
+            axes.text(at + (place - 1.5) * width, 0, " not measured", fontsize=6, rotation=90, ha="center", va="bottom")
+    axes.set_xticks(range(len(counts)), [f"{count} GPU{'s' if count > 1 else ''}" for count in counts])
+    axes.set_title(f"ResNet-50, bfloat16, {rows} rows a GPU", fontsize=10)
+    axes.set_ylabel("images/s")
+    axes.yaxis.set_major_formatter(lambda rate, _: f"{rate / 1000:g}k")
+
+
+def draw_all_reduce(axes, times):
+    sizes = list(times["nccl"])
+    for impl in ("syncrun", "nccl_registered"):
+        axes.plot(sizes, [times["nccl"][size] / times[impl][size] for size in sizes], marker="o", markersize=3,
+                  color=COLORS[impl], label=NAMES[impl])
+    axes.axhline(1, color=COLORS["nccl"], linewidth=1.2, label=NAMES["nccl"])
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [f"{size >> 10}Ki" if size < 1 << 20 else f"{size >> 20}Mi" if size < 1 << 30 else "1Gi"
+                            for size in sizes], fontsize=7, rotation=45)
+    axes.set_ylim(bottom=0)
+    axes.set_title("all_reduce, 4 GPUs, in a CUDA graph", fontsize=10)
+    axes.set_xlabel("bytes")
+    axes.set_ylabel("times as fast as NCCL")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=pathlib.Path)
+    options = parser.parse_args()
+    try:
+        import matplotlib
+    except ImportError:
+        print("skipped: there is no matplotlib", file=sys.stderr)
+        return SKIPPED
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+    matplotlib.rcParams.update({"svg.hashsalt": "syncrun", "svg.fonttype": "none", "font.family": "sans-serif",
+                                "font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
+
+    resnet = json.loads((RESULTS / "resnet_h200.json").read_text())["runs"][0]
+    gpus = json.loads((RESULTS / "gpu_4_h200.json").read_text())
+    figure, (large, small, reduce) = pyplot.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
+    rates = resnet_rates(resnet)
+    draw_rates(large, rates, 256)
+    draw_rates(small, rates, 32)
+    draw_all_reduce(reduce, all_reduce_times(gpus, "graph"))
+    large.legend(fontsize=7, frameon=False, loc="upper left")
+    reduce.legend(fontsize=7, frameon=False)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    figure.savefig(options.folder / "gpus.svg", metadata={"Date": None})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
