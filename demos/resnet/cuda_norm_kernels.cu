@@ -1,24 +1,12 @@
 // Batch normalisation forward: statistics, and what is made of them.
 
 #include "demos/resnet/cuda_norm_kernels.hpp"
+#include "demos/resnet/cuda_norm_sums.cuh"
 #include "demos/resnet/cuda_sums.cuh"
 #include "demos/resnet/network.hpp"
 
 namespace resnet::cuda {
 namespace {
-
-/// What follows from mean and biased variance.
-__device__ void finish(const NormPlace& norm, std::size_t c, double mean, double variance, double positions) {
-  const double inverse = 1.0 / sqrt(variance + kNormEpsilon);
-  norm.mean[c] = static_cast<float>(mean);
-  norm.inverse_deviation[c] = static_cast<float>(inverse);
-  norm.factor[c] = static_cast<float>(norm.scale[c] * inverse);
-  norm.offset[c] = static_cast<float>(norm.shift[c] - mean * norm.scale[c] * inverse);
-  const double unbiased = positions > 1 ? variance * positions / (positions - 1) : variance;
-  norm.running_mean[c] = static_cast<float>((1 - kNormMomentum) * norm.running_mean[c] + kNormMomentum * mean);
-  norm.running_variance[c] =
-      static_cast<float>((1 - kNormMomentum) * norm.running_variance[c] + kNormMomentum * unbiased);
-}
 
 /// Of x less the running mean: where that is about the mean, nothing cancels when the square of a mean is taken off a mean
 /// of squares.
@@ -41,16 +29,7 @@ __global__ void __launch_bounds__(kSumThreads, 2)
     });
   }
   sum_over_blocks(sums, static_cast<unsigned>(shape.channels), place, [&](unsigned c, const double(&total)[2]) {
-    const double count = static_cast<double>(shape.positions);
-    const double mean = count > 0 ? total[0] / count : 0;
-    const double off = total[1] - total[0] * mean;
-    const double deviations = off < 0 ? 0 : off;  // what is no number stays none
-    if (ranks == Ranks::kOwn) {
-      finish(norm, c, norm.running_mean[c] + mean, count > 0 ? deviations / count : 0, count);
-    } else {
-      norm.mean[c] = static_cast<float>(norm.running_mean[c] + mean);
-      norm.inverse_deviation[c] = static_cast<float>(deviations);
-    }
+    finish_statistics(norm, c, shape, total[0], total[1], ranks);
   });
 }
 
@@ -76,7 +55,7 @@ __global__ void finish_kernel(NormShape shape, NormPlace norm, const float* sums
   if (c >= shape.channels) return;
   const double count = static_cast<double>(sums[shape.channels]);
   if (count == 0) return;  // nothing moves
-  finish(norm, c, static_cast<double>(sums[c]) / count, static_cast<double>(deviations[c]) / count, count);
+  use_moments(norm, c, static_cast<double>(sums[c]) / count, static_cast<double>(deviations[c]) / count, count);
 }
 
 __global__ void use_running_kernel(std::size_t channels, NormPlace norm) {

@@ -39,38 +39,34 @@ inline constexpr unsigned kWarp = 32;
 inline constexpr unsigned kSumWarps = kSumThreads / kWarp;
 inline constexpr unsigned kSumWidth = kSumColumns * kVector;  // channels of a block, at most
 
-/// Memory for both steps of adding up.
-template <int kSums>
+/// Memory for both steps of adding up, in a block of so many threads.
+template <int kSums, unsigned kOfBlock = kSumThreads>
 union SumMemory {
-  float of_warps[kSumWarps][kSums][kSumWidth];
-  double of_parts[kSumThreads][4];
+  float of_warps[kOfBlock / kWarp][kSums][kSumWidth];
+  double of_parts[kOfBlock][4];
 };
 
-/// Adds up each thread's sums over the block and writes them to partials [row groups, kSums, channels].
-template <int kSums>
-__device__ void write_block_sums(const Vector (&own)[kSums], SumMemory<kSums>& memory, unsigned channels,
-                                 float* partials) {
-  const unsigned columns = blockDim.x;
-  const unsigned thread = threadIdx.y * columns + threadIdx.x;
-#pragma unroll
-  for (int s = 0; s < kSums; ++s) {
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      float sum = own[s].v[i];
-      for (unsigned apart = kWarp / 2; apart >= columns; apart /= 2) sum += __shfl_xor_sync(~0U, sum, apart);
-      if (thread % kWarp < columns) memory.of_warps[thread / kWarp][s][threadIdx.x * kVector + i] = sum;
-    }
-  }
+/// Which channels a block adds up for.
+struct SumChannels {
+  unsigned begin;
+  unsigned width;
+  unsigned all;
+};
+
+/// Adds up what the first kWarps warps have left in memory.of_warps, and writes it to partials [row groups, kSums,
+/// channels].
+template <unsigned kWarps, int kSums, unsigned kOfBlock>
+__device__ void write_partials(const SumMemory<kSums, kOfBlock>& memory, unsigned thread, const SumChannels& own,
+                               float* partials) {
   __syncthreads();
-  const unsigned begin = blockIdx.y * columns * kVector;
-  const unsigned width = columns * kVector;
-  const unsigned which = thread / width;
-  const unsigned channel = thread % width;
-  if (which >= kSums || begin + channel >= channels) return;
-  float sum = 0;
+  for (unsigned at = thread; at < kSums * own.width; at += kOfBlock) {
+    const unsigned which = at / own.width;
+    const unsigned channel = at % own.width;
+    float sum = 0;
 #pragma unroll
-  for (unsigned warp = 0; warp < kSumWarps; ++warp) sum += memory.of_warps[warp][which][channel];
-  partials[(std::size_t{blockIdx.x} * kSums + which) * channels + begin + channel] = sum;
+    for (unsigned warp = 0; warp < kWarps; ++warp) sum += memory.of_warps[warp][which][channel];
+    partials[(std::size_t{blockIdx.x} * kSums + which) * own.all + own.begin + channel] = sum;
+  }
 }
 
 /// Whether all other blocks of these channels have written theirs. Starts the count again.
@@ -88,28 +84,26 @@ __device__ inline bool is_last_block(unsigned* arrived) {
 }
 
 /// Adds up the partial sums of all blocks, and calls finish(channel, sums) in one thread for each of these channels.
-template <int kSums, class Finish>
-__device__ void finish_sums(SumMemory<kSums>& memory, unsigned channels, const float* partials, Finish finish) {
+template <int kSums, unsigned kOfBlock, class Finish>
+__device__ void finish_sums(SumMemory<kSums, kOfBlock>& memory, unsigned thread, const SumChannels& own,
+                            const float* partials, Finish finish) {
   constexpr unsigned kFour = 4;
-  constexpr unsigned kAtOnce = 9;  // partial sums: what 132 blocks leave is loaded in two goes
-  const unsigned thread = threadIdx.y * blockDim.x + threadIdx.x;
-  const unsigned begin = blockIdx.y * blockDim.x * kVector;
-  const unsigned width = min(blockDim.x * kVector, channels - begin);
-  const unsigned fours = kSums * width / kFour;  // of sums, which a thread each begins with
-  const unsigned parts = kSumThreads / fours;
+  constexpr unsigned kAtOnce = 9;                    // partial sums: what 132 blocks leave is loaded in two goes
+  const unsigned fours = kSums * own.width / kFour;  // of sums, which a thread each begins with
+  const unsigned parts = kOfBlock / fours;
   const unsigned four = thread % fours;
   const unsigned part = thread / fours;
   if (part < parts) {
-    const unsigned which = four * kFour / width;
-    const float* const place = partials + which * channels + begin + four * kFour % width;
+    const unsigned which = four * kFour / own.width;
+    const float* const place = partials + which * own.all + own.begin + four * kFour % own.width;
     double sums[kFour] = {};
     for (unsigned group = part; group < gridDim.x; group += kAtOnce * parts) {
       float4 x[kAtOnce];
 #pragma unroll
       for (unsigned i = 0; i < kAtOnce; ++i) {
-        const unsigned own = group + i * parts;
-        x[i] = own < gridDim.x ? __ldcg(reinterpret_cast<const float4*>(place + std::size_t{own} * kSums * channels))
-                               : make_float4(0, 0, 0, 0);
+        const unsigned at = group + i * parts;
+        x[i] = at < gridDim.x ? __ldcg(reinterpret_cast<const float4*>(place + std::size_t{at} * kSums * own.all))
+                              : make_float4(0, 0, 0, 0);
       }
 #pragma unroll
       for (unsigned i = 0; i < kAtOnce; ++i) {
@@ -123,23 +117,43 @@ __device__ void finish_sums(SumMemory<kSums>& memory, unsigned channels, const f
     for (unsigned i = 0; i < kFour; ++i) memory.of_parts[thread][i] = sums[i];
   }
   __syncthreads();
-  if (thread >= width) return;
+  if (thread >= own.width) return;
   double total[kSums] = {};
 #pragma unroll 8
   for (unsigned p = 0; p < parts; ++p) {
 #pragma unroll
     for (int s = 0; s < kSums; ++s)
-      total[s] += memory.of_parts[p * fours + (s * width + thread) / kFour][thread % kFour];
+      total[s] += memory.of_parts[p * fours + (s * own.width + thread) / kFour][thread % kFour];
   }
-  finish(begin + thread, total);
+  finish(own.begin + thread, total);
 }
 
-/// Both.
+/// Both, from what the first kWarps warps have left.
+template <unsigned kWarps, int kSums, unsigned kOfBlock, class Finish>
+__device__ void sum_warps_over_blocks(SumMemory<kSums, kOfBlock>& memory, unsigned thread, const SumChannels& own,
+                                      const SumPlace& place, Finish finish) {
+  write_partials<kWarps>(memory, thread, own, place.partials);
+  if (is_last_block(place.arrived)) finish_sums(memory, thread, own, place.partials, finish);
+}
+
+/// Adds up each thread's sums over the block, which is laid out by SumLayout, and over all of them.
 template <int kSums, class Finish>
 __device__ void sum_over_blocks(const Vector (&own)[kSums], unsigned channels, const SumPlace& place, Finish finish) {
   __shared__ SumMemory<kSums> memory;
-  write_block_sums(own, memory, channels, place.partials);
-  if (is_last_block(place.arrived)) finish_sums<kSums>(memory, channels, place.partials, finish);
+  const unsigned columns = blockDim.x;
+  const unsigned thread = threadIdx.y * columns + threadIdx.x;
+#pragma unroll
+  for (int s = 0; s < kSums; ++s) {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      float sum = own[s].v[i];
+      for (unsigned apart = kWarp / 2; apart >= columns; apart /= 2) sum += __shfl_xor_sync(~0U, sum, apart);
+      if (thread % kWarp < columns) memory.of_warps[thread / kWarp][s][threadIdx.x * kVector + i] = sum;
+    }
+  }
+  const unsigned begin = blockIdx.y * columns * kVector;
+  const SumChannels of_block{begin, min(columns * kVector, channels - begin), channels};
+  sum_warps_over_blocks<kSumWarps>(memory, thread, of_block, place, finish);
 }
 
 }  // namespace resnet::cuda
