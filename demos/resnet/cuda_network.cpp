@@ -55,6 +55,21 @@ void* CudaNetwork::filter_of(const Pass& pass, std::size_t unit) const {
   return const_cast<float*>(pass.params) + offset;
 }
 
+/// Whether the unit's convolution is a product that takes the statistics of what it gives.
+bool CudaNetwork::takes_statistics(std::size_t unit, Phase phase) const {
+  const ConvUnit& of = architecture_.units[unit];
+  return product_device_ && phase == Phase::kTraining && of.kernel == 1 && of.stride == 1 &&
+         cuda::has_product(of.channels_in, of.channels_out);
+}
+
+/// Whether the gradient of the block's input, as far as it comes from the block's first unit, is a product that is added up
+/// at the end of the block before, when the rest of it is known.
+bool CudaNetwork::adds_at_end(std::size_t block) const {
+  const ConvUnit& of = architecture_.units[architecture_.blocks[block].first_unit];
+  return product_device_ && block > 0 && of.kernel == 1 && of.stride == 1 &&
+         cuda::has_product(of.channels_out, of.channels_in);
+}
+
 void CudaNetwork::convert_filters(const Pass& pass) {
   const ConvUnit& stem = architecture_.stem();
   cuda::fold_filter(math_, stem.channels_out, pass.params + stem.weights_offset, folded_filter_, pass.handles.stream);
@@ -62,7 +77,13 @@ void CudaNetwork::convert_filters(const Pass& pass) {
   cuda::to_bfloat16(chunks_, chunk_count_, pass.params, narrow_params_, pass.handles.stream);
 }
 
+/// Gives the unit's sums; see takes_statistics.
 void CudaNetwork::convolve(const Pass& pass, std::size_t unit, const void* input) {
+  if (takes_statistics(unit, pass.phase)) {  // also without rows: nobody else takes them
+    const cuda::Product product{architecture_.units[unit].channels_in, input, filter_of(pass, unit)};
+    return cuda::product_statistics(*product_device_, norm_shape(pass, unit), product, units_[unit].sums,
+                                    place_of(pass, unit), sum_place_, ranks_of(pass), pass.handles.stream);
+  }
   if (pass.batch.rows == 0) return;
   units_[unit].forward->run(pass.handles.cudnn,
                             {const_cast<void*>(input), filter_of(pass, unit), units_[unit].sums, plan_workspace_});
@@ -74,7 +95,8 @@ void CudaNetwork::normalise(const Pass& pass, std::size_t unit) {
   const cuda::NormPlace place = place_of(pass, unit);
   CUstream_st* const stream = pass.handles.stream;
   if (pass.phase == Phase::kInference) return cuda::use_running(shape.channels, place, stream);
-  cuda::statistics(math_, shape, units_[unit].sums, place, sum_place_, ranks_of(pass), stream);
+  if (!takes_statistics(unit, pass.phase))
+    cuda::statistics(math_, shape, units_[unit].sums, place, sum_place_, ranks_of(pass), stream);
   if (!pass.synchronises()) return;
   cuda::statistics_own_sums(shape, place, sum_place_.sums, stream);
   (*pass.sum)({sum_place_.sums, shape.channels + 1});

@@ -1,7 +1,8 @@
 #pragma once
 
-// A residual network on a CUDA device: convolutions through cuDNN, the last layer through cuBLAS, fused kernels for what
-// lies between. Needs no CUDA header: streams and handles are named by the types that the CUDA headers give them.
+// A residual network on a CUDA device: convolutions through cuDNN, but for some that are products of ours (see
+// cuda_product_kernels.hpp), the last layer through cuBLAS, fused kernels for what lies between. Needs no CUDA header:
+// streams and handles are named by the types that the CUDA headers give them.
 
 #include <array>
 #include <cstddef>
@@ -18,6 +19,7 @@
 #include "demos/resnet/cuda_image_kernels.hpp"
 #include "demos/resnet/cuda_norm_kernels.hpp"
 #include "demos/resnet/cuda_pool_kernels.hpp"
+#include "demos/resnet/cuda_product_kernels.hpp"
 #include "demos/resnet/images.hpp"
 #include "demos/resnet/network.hpp"
 
@@ -77,8 +79,8 @@ class CudaNetwork {
   /// The logits [rows, classes] in float32, normalised by the running statistics. Valid until the next call.
   const float* logits(const CudaHandles& handles, const CudaBatch& batch, const float* params, const float* statistics);
 
-  /// What the convolutions of a step take on their own, in microseconds by ConvPass, as measured when their plans were
-  /// chosen, for the number of rows of the last call of loss_and_gradient.
+  /// What those convolutions of a step that are cuDNN's take on their own, in microseconds by ConvPass, as measured when
+  /// their plans were chosen, for the number of rows of the last call of loss_and_gradient.
   std::array<double, kConvPasses> convolution_microseconds() const;
 
  private:
@@ -86,11 +88,11 @@ class CudaNetwork {
 
   /// A unit's arrays of activations and its plans, for the current number of rows.
   struct Unit {
-    void* sums = nullptr;    // of the convolution: what is normalised
-    void* output = nullptr;  // behind the ReLU, where it has one of its own
-    float* norm = nullptr;   // [7, channels]: see place_of
-    const ConvPlan* forward = nullptr;
-    const ConvPlan* backward_input = nullptr;
+    void* sums = nullptr;                      // of the convolution: what is normalised
+    void* output = nullptr;                    // behind the ReLU, where it has one of its own
+    float* norm = nullptr;                     // [7, channels]: see place_of
+    const ConvPlan* forward = nullptr;         // null: see takes_statistics
+    const ConvPlan* backward_input = nullptr;  // null: see adds_at_end
     const ConvPlan* backward_filter = nullptr;
   };
   /// What one call works with.
@@ -106,7 +108,13 @@ class CudaNetwork {
     bool tells() const { return ready != nullptr && *ready; }
     bool synchronises() const { return sum != nullptr && *sum; }
   };
-  using Gradients = std::pair<void*, void*>;  // they are added up; the second may be null
+  /// What arrives at a block's end: the sum of two gradients of its output.
+  struct Arriving {
+    void* first;
+    void* second;  // may be null, where `unit` is none
+    // A unit of which `first` is the gradient of the sums, yet to be led back to the unit's input: see adds_at_end.
+    std::optional<std::size_t> unit = std::nullopt;
+  };
   /// Arrays for gradients of activations, large enough for some blocks, which take turns.
   using GradientArrays = std::array<void*, 3>;
 
@@ -127,6 +135,8 @@ class CudaNetwork {
   cuda::NormSide side_of(const Pass& pass, std::size_t unit, void* gradient) const;
   static cuda::Ranks ranks_of(const Pass& pass) { return pass.synchronises() ? cuda::Ranks::kAll : cuda::Ranks::kOwn; }
   void* filter_of(const Pass& pass, std::size_t unit) const;
+  bool takes_statistics(std::size_t unit, Phase phase) const;
+  bool adds_at_end(std::size_t block) const;
 
   void convert_filters(const Pass& pass);
   void convolve(const Pass& pass, std::size_t unit, const void* input);
@@ -139,8 +149,9 @@ class CudaNetwork {
 
   void backward(const Pass& pass);
   void backward_head(const Pass& pass, void* gradient);
-  Gradients backward_block(const Pass& pass, std::size_t block, Gradients arriving);
-  void backward_images(const Pass& pass, Gradients arriving);
+  Arriving backward_block(const Pass& pass, std::size_t block, const Arriving& arriving);
+  void backward_end(const Pass& pass, std::size_t block, const Arriving& arriving, void* passed, void* flowing);
+  void backward_images(const Pass& pass, const Arriving& arriving);
   std::size_t first_chunk(std::size_t unit) const;
   void widen_gradient(const Pass& pass, std::size_t first_chunk, std::size_t end_chunk);
   void sum_over_ranks(const Pass& pass, std::size_t unit, const cuda::NormSide& side);
@@ -155,6 +166,7 @@ class CudaNetwork {
 
   Architecture architecture_;
   CudaMath math_;
+  std::optional<cuda::ProductDevice> product_device_;  // none: all convolutions are cuDNN's
   std::vector<Unit> units_;
   std::vector<void*> block_outputs_;
   std::vector<std::uint8_t*> passes_;  // by block: what of its output's gradient passes the ReLU; null for inference

@@ -24,7 +24,7 @@ void CudaNetwork::backward(const Pass& pass) {
   void* const last = gradients_.back()[0];
   backward_head(pass, last);
   if (pass.tells()) (*pass.ready)(architecture_.fc_weights_offset);
-  Gradients flowing{last, nullptr};
+  Arriving flowing{last, nullptr};
   std::size_t end_chunk = filter_chunks_;
   for (std::size_t i = architecture_.blocks.size(); i > 0; --i) {
     flowing = backward_block(pass, i - 1, flowing);
@@ -104,12 +104,13 @@ void CudaNetwork::backward_input(const Pass& pass, std::size_t unit, void* gradi
 }
 
 /// Along a block's units, from the last to the first: `flowing` is the gradient of the last one's sums, and becomes that of
-/// the block's input, while `kept` stays as it is.
+/// the block's input, or where adds_at_end that of the first one's sums, while `kept` stays as it is.
 void CudaNetwork::backward_units(const Pass& pass, std::size_t block, void*& flowing, const void* kept) {
   const Block& of = architecture_.blocks[block];
   for (std::size_t unit = of.first_unit + of.unit_count - 1;; --unit) {
     const bool is_first = unit == of.first_unit;
     backward_filter(pass, unit, is_first ? input_of_block(block) : units_[unit - 1].output, flowing);
+    if (is_first && adds_at_end(block)) return;
     void* const next = free_gradient(block, kept, flowing);
     backward_input(pass, unit, flowing, next);
     flowing = next;
@@ -122,15 +123,14 @@ void CudaNetwork::backward_units(const Pass& pass, std::size_t block, void*& flo
   }
 }
 
-CudaNetwork::Gradients CudaNetwork::backward_block(const Pass& pass, std::size_t block, Gradients arriving) {
+/// What passes the ReLU at a block's end goes to `passed`, and the gradient of the last unit's sums to `flowing`; that of the
+/// shortcut's sums, where they are normalised, to `passed` in the end.
+void CudaNetwork::backward_end(const Pass& pass, std::size_t block, const Arriving& arriving, void* passed,
+                               void* flowing) {
   const Block& of = architecture_.blocks[block];
   const std::size_t last = of.first_unit + of.unit_count - 1;
   CUstream_st* const stream = pass.handles.stream;
   const cuda::NormShape shape = norm_shape(pass, last);
-
-  // What passes the ReLU at the end goes to the last unit and to the shortcut.
-  void* const passed = arriving.second != nullptr ? arriving.second : arriving.first;
-  void* flowing = free_gradient(block, passed, nullptr);
   const cuda::NormSide side = side_of(pass, last, flowing);
   cuda::NormSide shortcut_side{};
   if (of.shortcut) {
@@ -138,21 +138,36 @@ CudaNetwork::Gradients CudaNetwork::backward_block(const Pass& pass, std::size_t
     shortcut_side.sums += 2 * shape.channels + 1;
   }
   const cuda::NormSide* const other = of.shortcut ? &shortcut_side : nullptr;
-  cuda::backward_sums_block(math_, shape, arriving.first, arriving.second, passes_[block], passed, side, other,
-                            sum_place_, ranks_of(pass), stream);
+  if (arriving.unit) {
+    const cuda::Product product{architecture_.units[*arriving.unit].channels_out, arriving.first,
+                                filter_of(pass, *arriving.unit)};
+    cuda::product_sums_block(*product_device_, shape, product, arriving.second, passes_[block], passed, side, other,
+                             sum_place_, ranks_of(pass), stream);
+  } else {
+    cuda::backward_sums_block(math_, shape, arriving.first, arriving.second, passes_[block], passed, side, other,
+                              sum_place_, ranks_of(pass), stream);
+  }
   sum_over_ranks(pass, last, side);
   if (other != nullptr) sum_over_ranks(pass, *of.shortcut, *other);
   cuda::backward_apply_block(math_, shape, passed, side, other, stream);
+}
 
+/// Returns what arrives at the block before. `flowing` may lie where arriving.first was: that is done with when it is written.
+CudaNetwork::Arriving CudaNetwork::backward_block(const Pass& pass, std::size_t block, const Arriving& arriving) {
+  const Block& of = architecture_.blocks[block];
+  void* const passed = arriving.second != nullptr ? arriving.second : arriving.first;
+  void* flowing = free_gradient(block, passed, nullptr);
+  backward_end(pass, block, arriving, passed, flowing);
   backward_units(pass, block, flowing, passed);
-  if (!of.shortcut) return {flowing, passed};
+  const std::optional<std::size_t> unit = adds_at_end(block) ? std::optional(of.first_unit) : std::nullopt;
+  if (!of.shortcut) return {flowing, passed, unit};
   backward_filter(pass, *of.shortcut, input_of_block(block), passed);
   void* const through = free_gradient(block, passed, flowing);
   backward_input(pass, *of.shortcut, passed, through);
-  return {flowing, through};
+  return {flowing, through, unit};
 }
 
-void CudaNetwork::backward_images(const Pass& pass, Gradients arriving) {
+void CudaNetwork::backward_images(const Pass& pass, const Arriving& arriving) {
   const cuda::PoolGradient gradient{arriving.first, arriving.second, which_};
   const cuda::NormSide side = side_of(pass, 0, free_gradient(0, arriving.first, arriving.second));
   cuda::pool_backward_sums(math_, pool_shape(pass), gradient, side, sum_place_, ranks_of(pass), pass.handles.stream);

@@ -109,6 +109,7 @@ demos::DeviceBuffer tuning_workspace() {
 CudaNetwork::CudaNetwork(const Architecture& architecture, CudaMath math)
     : architecture_(architecture),
       math_(math),
+      product_device_(math == CudaMath::kBfloat16 ? cuda::product_device() : std::nullopt),
       units_(architecture.units.size()),
       block_outputs_(architecture.blocks.size()),
       passes_(architecture.blocks.size()),
@@ -295,12 +296,15 @@ const ConvPlan& CudaNetwork::plan_of(const CudaHandles& handles, const ConvShape
 void CudaNetwork::make_plans(const CudaHandles& handles, std::size_t rows, Phase phase) {
   std::optional<demos::DeviceBuffer> workspace;
   const auto make = [&](const ConvShape& shape, ConvPass pass) { return &plan_of(handles, shape, pass, workspace); };
+  std::vector<bool> leads_to_end(units_.size());
+  for (std::size_t block = 0; block < architecture_.blocks.size(); ++block)
+    leads_to_end[architecture_.blocks[block].first_unit] = adds_at_end(block);
   for (std::size_t i = 0; i < units_.size(); ++i) {
     const ConvShape shape = shape_of(architecture_, i, rows);
-    units_[i].forward = make(shape, ConvPass::kForward);
+    units_[i].forward = takes_statistics(i, phase) ? nullptr : make(shape, ConvPass::kForward);
     if (phase == Phase::kInference) continue;
     units_[i].backward_filter = make(shape, ConvPass::kBackwardFilter);
-    if (i > 0) units_[i].backward_input = make(shape, ConvPass::kBackwardInput);
+    if (i > 0 && !leads_to_end[i]) units_[i].backward_input = make(shape, ConvPass::kBackwardInput);
   }
 }
 
