@@ -31,6 +31,13 @@ class Units:
     ends: list = field(default_factory=list)  # blocks' ends
     two_sided: list = field(default_factory=list)  # of those, the ends with a normalised shortcut
     macs: float = 0  # multiplications of a forward pass
+    # Of products, see has_product in demos/resnet/cuda_product_kernels.hpp: what they read and give forward, the gradients
+    # that they read at blocks' ends, those ends, and those of them with a normalised shortcut.
+    product_inputs: list = field(default_factory=list)
+    product_outputs: list = field(default_factory=list)
+    product_gradients: list = field(default_factory=list)
+    product_ends: list = field(default_factory=list)
+    product_two_sided: list = field(default_factory=list)
 
 
 def resnet50():
@@ -47,32 +54,52 @@ def resnet50():
             if block == 0:
                 units.two_sided.append(small * small * out)
                 units.macs += small * small * channels * out
+            if width <= 128:
+                forward = 2 if block == 0 and stride == 1 else 1  # the last convolution, and the shortcut's
+                units.product_inputs.append(forward * small * small * width)
+                units.product_outputs.append(forward * small * small * out)
+                if len(units.ends) > 1:
+                    units.product_gradients.append(size * size * width)
+                    units.product_ends.append(size * size * channels)
+                    if block == 1:
+                        units.product_two_sided.append(size * size * channels)
             channels, size = out, small
     units.macs += channels * 1000
     return units
 
 
-def passes(units, batch):
+def passes(units, batch, has_products):
     """By kernel: bytes that it reads and writes, in all its launches."""
     stem, pooled = units.stem * batch, units.stem * batch // 4
     inner, ends, two = (sum(each) * batch for each in (units.inner, units.ends, units.two_sided))
-    mask = ends / 8 / BYTES  # a bit each, in elements
+    bit = 1 / 8 / BYTES  # in elements
     elements = {
         "statistics": stem + inner + ends + two,
         "normalise, ReLU": 2 * inner,
-        "normalise, add, ReLU": 3 * ends + mask,
+        "normalise, add, ReLU": (3 + bit) * ends,
         "pool forward": stem + 1.5 * pooled,
         "sums of gradients, ReLU": 2 * inner,
-        "sums of gradients, block": 4 * ends + two + mask,
+        "sums of gradients, block": (4 + bit) * ends + two,
         "gradient, ReLU": 3 * inner,
         "gradient, block": 3 * ends + 2 * two,
         # What the sums fetch, a value for each window, is out of every line of the stem's: all of it is read.
         "pool backward": 3 * stem + 5 * pooled,
     }
+    if has_products:
+        given, gradients, ended, ended_two = (sum(each) * batch for each in (
+            units.product_outputs, units.product_gradients, units.product_ends, units.product_two_sided))
+        elements["statistics"] -= given
+        elements[WITH_STATISTICS] = sum(units.product_inputs) * batch + given
+        elements["sums of gradients, block"] -= (4 + bit) * ended + ended_two
+        elements[WITH_BLOCKS_END] = gradients + (3 + bit) * ended + ended_two
     return {kind: count * BYTES for kind, count in elements.items()}
 
 
-KINDS = (("statistics_kernel", "statistics"), ("apply_relu_kernel", "gradient, ReLU"),
+WITH_STATISTICS = "convolutions with statistics"
+WITH_BLOCKS_END = "convolutions, backward, with sums of gradients, block"
+# The first part of a kernel's name that is found says what it is.
+KINDS = (("product_statistics_kernel", WITH_STATISTICS), ("product_sums_block_kernel", WITH_BLOCKS_END),
+         ("statistics_kernel", "statistics"), ("apply_relu_kernel", "gradient, ReLU"),
          ("apply_block_kernel", "gradient, block"), ("sums_relu_kernel", "sums of gradients, ReLU"),
          ("sums_block_kernel", "sums of gradients, block"), ("pool_forward_kernel", "pool forward"),
          ("pool_sums_kernel", "pool backward"), ("pool_apply_kernel", "pool backward"),
@@ -104,13 +131,13 @@ def durations(lines):
 
 def table(lines, batch):
     units = resnet50()
-    wanted = passes(units, batch)
     found = {}
     is_backward = False
     for name, us in durations(lines):
         count, total = found.get(kind := kind_of(name, is_backward), (0, 0.0))
         found[kind] = (count + 1, total + us)
         is_backward |= "loss_sum_kernel" in name
+    wanted = passes(units, batch, WITH_STATISTICS in found)
     print("| kernels | launches | ms | share | GB | TB/s | ms at 4.2 TB/s |\n|---|---|---|---|---|---|---|")
     all_us = sum(us for _, us in found.values())
     for kind, (count, us) in sorted(found.items(), key=lambda item: -item[1][1]):
