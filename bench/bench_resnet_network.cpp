@@ -1,6 +1,6 @@
 // A step of the ResNet demo's network by itself, in one process on one GPU: prepared rows on the device, forward, loss and
-// backward; no workers, no update. What it prints is what the rest of a training step is measured against. Under a
-// profiler that waits for cudaProfilerStart, one step is seen (see resnet_kernels.py):
+// backward; no workers, no update. What it prints is what the rest of a training step is measured against; convolutions'
+// times are those of cuDNN's. Under a profiler that waits for cudaProfilerStart, one step is seen (see resnet_kernels.py):
 //
 //   bench_resnet_network --batch 256 --steps 30
 

@@ -1,6 +1,7 @@
 // The backward pass of a residual network on a CUDA device. Gradients of activations live in three arrays, which take
-// turns: what arrives at a block (one or two arrays, to be added), and what is computed from it. Each resolution has three of
-// its own; those of the larger ones lie where activations of later blocks were, which are not needed any more by then.
+// turns: what arrives at a block (one or two arrays, to be added, the first perhaps to be led through a unit before), and what
+// is computed from it. Each resolution has three of its own; those of the larger ones lie where activations of later blocks
+// were, which are not needed any more by then.
 
 #include "demos/resnet/cuda_network.hpp"
 
