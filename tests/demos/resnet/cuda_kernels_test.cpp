@@ -1,11 +1,9 @@
 // The kernels of a residual network against the same on the CPU.
 
-#include <cuda_bf16.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <span>
 #include <string>
 #include <tuple>

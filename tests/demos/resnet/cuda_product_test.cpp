@@ -23,7 +23,6 @@ using testing::kStream;
 using testing::Moments;
 using testing::Norm;
 using testing::Sums;
-using testing::uniform;
 
 constexpr CudaMath kMath = CudaMath::kBfloat16;
 constexpr float kUnset = 99;
