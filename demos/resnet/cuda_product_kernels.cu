@@ -29,10 +29,12 @@ __device__ void add_product(float2& sum, float2 x, float2 y) {
 }
 __device__ float2 difference(float2 x, float2 y) { return {x.x - y.x, x.y - y.y}; }
 
-/// Where product_statistics_kernel has its tiles.
+/// Where product_statistics_kernel has its tiles. Sizes and stages, here and below, are the fastest of those that were
+/// measured.
 template <unsigned kDepth>
 struct StatisticsMemory {
-  static constexpr unsigned kRows = 64;
+  static constexpr unsigned kRows = kDepth == 64 ? 64 : 128;
+  static constexpr unsigned kStages = kDepth == 64 ? 3 : 2;
   using Input = Tile<kRows, kDepth>;
   using Output = Tile<kRows, kProductChannels>;
   static constexpr unsigned kOutput = kStages * Input::kBytes;
@@ -48,33 +50,39 @@ __global__ void __launch_bounds__(kProductThreads, 2)
   using Memory = StatisticsMemory<kDepth>;
   using Input = typename Memory::Input;
   using Output = typename Memory::Output;
-  using Part = WarpPart<kDepth, Memory::kRows>;
+  using Part = WarpPart<kDepth, Memory::kRows, 32>;
   const auto positions = static_cast<unsigned>(shape.positions);
   const unsigned shared = shared_address();
   const auto fetch = [=](unsigned stage, unsigned first) {
     fetch_tile<Input>(shared + stage * Input::kBytes, x, kDepth, first, positions);
   };
-  OwnTiles<Memory::kRows, decltype(fetch)> tiles(positions, fetch);
+  OwnTiles<Memory::kRows, Memory::kStages, decltype(fetch)> tiles(positions, fetch);
   const Part part;
   const auto filter = FilterPart<Part>::template load<FilterOrder::kByChannel>(part, filters, shape.channels);
   const ChannelPart<Part> center(part, norm.running_mean);
   SumPart<Part, 2> sums;
   Element* const own_y = y + blockIdx.y * kProductChannels;
   std::byte* const output = shared_memory() + Memory::kOutput;
+  const auto work = [&](auto is_whole, unsigned stage, unsigned first, unsigned rows) {
+#pragma unroll(kDepth == 64 ? Part::kSquares : 1)
+    for (unsigned s = 0; s < Part::kSquares; ++s) {
+      ProductPart<Part> product;
+      product.template multiply<Input>(part, s, shared + stage * Input::kBytes, filter);
+      product.for_each_pair(part, s, [&](unsigned row, unsigned i, float low, float high) {
+        const Pair pair = __floats2bfloat162_rn(low, high);
+        *reinterpret_cast<Pair*>(output + Output::at(row, part.channel / kVector + i) + part.pair * sizeof(Element)) =
+            pair;
+        const bool counts = is_whole() || row < rows;
+        const float2 distance = counts ? difference(__bfloat1622float2(pair), center.v[i]) : float2{0, 0};
+        add(sums.v[0][i], distance);
+        add_product(sums.v[1][i], distance, distance);
+      });
+    }
+    store_part<Output>(part, output, own_y, shape.channels, first, rows);
+  };
   tiles.for_each([&](unsigned stage, unsigned first) {
-    ProductPart<Part> product;
-    product.template multiply<Input>(part, shared + stage * Input::kBytes, filter);
     const unsigned rows = min(Memory::kRows, positions - first);
-    product.for_each_pair(part, [&](unsigned row, unsigned i, float low, float high) {
-      const Pair pair = __floats2bfloat162_rn(low, high);
-      *reinterpret_cast<Pair*>(output + Output::at(row, part.channel / kVector + i) + part.pair * sizeof(Element)) =
-          pair;
-      const float2 distance = row < rows ? difference(__bfloat1622float2(pair), center.v[i]) : float2{0, 0};
-      add(sums.v[0][i], distance);
-      add_product(sums.v[1][i], distance, distance);
-    });
-    __syncthreads();
-    store_tile<Output>(output, own_y, shape.channels, first, rows);
+    rows == Memory::kRows ? work(std::true_type{}, stage, first, rows) : work(std::false_type{}, stage, first, rows);
   });
   sums.add_up(part, static_cast<unsigned>(shape.channels), place, [&](unsigned c, const double(&total)[2]) {
     finish_statistics(norm, c, shape, total[0], total[1], ranks);
@@ -85,6 +93,7 @@ __global__ void __launch_bounds__(kProductThreads, 2)
 template <unsigned kDepth, bool kHasShortcut>
 struct BlockMemory {
   static constexpr unsigned kRows = 32;
+  static constexpr unsigned kStages = kDepth == 64 ? 2 : 3;
   using Input = Tile<kRows, kDepth>;
   using Wide = Tile<kRows, kProductChannels>;
   static constexpr unsigned kPassed = Input::kBytes;  // g2, and in its place dz
@@ -135,14 +144,14 @@ __global__ void __launch_bounds__(kProductThreads, 2)
   using Memory = BlockMemory<kDepth, kHasShortcut>;
   using Input = typename Memory::Input;
   using Wide = typename Memory::Wide;
-  using Part = WarpPart<kDepth, Memory::kRows>;
+  using Part = WarpPart<kDepth, Memory::kRows, 2048 / kDepth>;
   constexpr int kSums = kHasShortcut ? 3 : 2;
   const auto positions = static_cast<unsigned>(shape.positions);
   const unsigned shared = shared_address();
   const auto fetch = [&, shared](unsigned stage, unsigned first) {
     fetch_block_tile<Memory, kHasShortcut>(shared + stage * Memory::kStageBytes, gradient, arrays, first, shape);
   };
-  OwnTiles<Memory::kRows, decltype(fetch)> tiles(positions, fetch);
+  OwnTiles<Memory::kRows, Memory::kStages, decltype(fetch)> tiles(positions, fetch);
   const Part part;
   const auto filter = FilterPart<Part>::template load<FilterOrder::kByDepth>(part, filters, shape.channels);
   const ChannelPart<Part> mean(part, arrays.last.norm.mean);
@@ -150,28 +159,32 @@ __global__ void __launch_bounds__(kProductThreads, 2)
   SumPart<Part, kSums> sums;
   Element* const own_dz = arrays.dz + blockIdx.y * kProductChannels;
   tiles.for_each([&](unsigned number, unsigned first) {
-    ProductPart<Part> product;
-    product.template multiply<Input>(part, shared + number * Memory::kStageBytes, filter);
     std::byte* const stage = shared_memory() + number * Memory::kStageBytes;
-    product.for_each_pair(part, [&](unsigned row, unsigned i, float low, float high) {
-      const unsigned vector = part.channel / kVector + i;
-      const auto pair_of = [&](unsigned tile) -> Pair& {
-        return *reinterpret_cast<Pair*>(stage + tile + Wide::at(row, vector) + part.pair * sizeof(Element));
-      };
-      // Beyond the last position nothing passes: what was fetched is zero there.
-      const auto passes = std::to_integer<unsigned>(stage[Memory::kPasses + row * kVectorBytes + vector]) >> part.pair;
-      const float2 more = arrays.g2 == nullptr ? float2{0, 0} : __bfloat1622float2(pair_of(Memory::kPassed));
-      const float2 dz{(passes & 1U) == 0 ? 0.0F : low + more.x, (passes & 2U) == 0 ? 0.0F : high + more.y};
-      pair_of(Memory::kPassed) = __floats2bfloat162_rn(dz.x, dz.y);
-      add(sums.v[0][i], dz);
-      add_product(sums.v[1][i], dz, difference(__bfloat1622float2(pair_of(Memory::kX)), mean.v[i]));
-      if constexpr (kHasShortcut) {
-        const float2 other = __bfloat1622float2(pair_of(Memory::kShortcut));
-        add_product(sums.v[2][i], dz, difference(other, shortcut_mean.v[i]));
-      }
-    });
-    __syncthreads();
-    store_tile<Wide>(stage + Memory::kPassed, own_dz, shape.channels, first, min(Memory::kRows, positions - first));
+#pragma unroll
+    for (unsigned s = 0; s < Part::kSquares; ++s) {
+      ProductPart<Part> product;
+      product.template multiply<Input>(part, s, shared + number * Memory::kStageBytes, filter);
+      product.for_each_pair(part, s, [&](unsigned row, unsigned i, float low, float high) {
+        const unsigned vector = part.channel / kVector + i;
+        const auto pair_of = [&](unsigned tile) -> Pair& {
+          return *reinterpret_cast<Pair*>(stage + tile + Wide::at(row, vector) + part.pair * sizeof(Element));
+        };
+        // Beyond the last position nothing passes: what was fetched is zero there.
+        const auto passes =
+            std::to_integer<unsigned>(stage[Memory::kPasses + row * kVectorBytes + vector]) >> part.pair;
+        const float2 more = arrays.g2 == nullptr ? float2{0, 0} : __bfloat1622float2(pair_of(Memory::kPassed));
+        const float2 dz{(passes & 1U) == 0 ? 0.0F : low + more.x, (passes & 2U) == 0 ? 0.0F : high + more.y};
+        pair_of(Memory::kPassed) = __floats2bfloat162_rn(dz.x, dz.y);
+        add(sums.v[0][i], dz);
+        add_product(sums.v[1][i], dz, difference(__bfloat1622float2(pair_of(Memory::kX)), mean.v[i]));
+        if constexpr (kHasShortcut) {
+          const float2 other = __bfloat1622float2(pair_of(Memory::kShortcut));
+          add_product(sums.v[2][i], dz, difference(other, shortcut_mean.v[i]));
+        }
+      });
+    }
+    store_part<Wide>(part, stage + Memory::kPassed, own_dz, shape.channels, first,
+                     min(Memory::kRows, positions - first));
   });
   sums.add_up(part, static_cast<unsigned>(shape.channels), place, [&](unsigned c, const double(&total)[kSums]) {
     const NormSide& last = arrays.last;

@@ -16,7 +16,6 @@ inline constexpr unsigned kProductThreads = 256;   // of a block: two blocks are
 inline constexpr unsigned kProductChannels = 128;  // of a block
 inline constexpr unsigned kProductWarps = kProductThreads / kWarp;
 inline constexpr unsigned kVectorBytes = 16;
-inline constexpr unsigned kStages = 3;  // tiles in memory: one that is worked on, and copies under way
 static_assert(kProductChannels <= kSumWidth && kVectorBytes == kVector * sizeof(__nv_bfloat16));
 
 /// Rows of kWidth elements in shared memory. Vectors of one column in eight neighbouring rows lie in different banks, and so
@@ -95,20 +94,10 @@ __device__ void fetch_tile(unsigned shared, const __nv_bfloat16* from, std::size
   });
 }
 
-/// Writes the first rows of a tile.
-template <class Tile>
-__device__ void store_tile(const std::byte* tile, __nv_bfloat16* to, std::size_t stride, unsigned first,
-                           unsigned rows) {
-  Tile::for_own_vectors([&](unsigned row, unsigned vector) {
-    if (row >= rows) return;
-    *reinterpret_cast<uint4*>(to + (first + row) * stride + vector * kVector) =
-        *reinterpret_cast<const uint4*>(tile + Tile::at(row, vector));
-  });
-}
-
 /// A block's tiles of positions: from the last to the first, see Way. Neighbouring blocks take neighbouring ones, and those
 /// of other channels the same at about the same time, so that the cache serves them.
-template <unsigned kRows, class Fetch>
+/// kStages are in memory: one that is worked on, and copies under way.
+template <unsigned kRows, unsigned kStages, class Fetch>
 class OwnTiles {
  public:
   /// fetch(stage, first position) begins the copies of a tile; those of the first ones begin here.
@@ -142,10 +131,11 @@ class OwnTiles {
   Fetch fetch_;
 };
 
-/// How a tile's rows and the block's channels are divided among its warps: a warp's part of the filters takes 32 registers.
-template <unsigned kDepth, unsigned kRows>
+/// How a tile's rows and the block's channels are divided among its warps: a warp's part of the filters takes
+/// kDepth * kChannels / 64 registers of each thread.
+template <unsigned kDepth, unsigned kRows, unsigned kOwnChannels>
 struct WarpPart {
-  static constexpr unsigned kChannels = 2048 / kDepth;
+  static constexpr unsigned kChannels = kOwnChannels;
   static constexpr unsigned kAlong = kProductChannels / kChannels;  // warps
   static constexpr unsigned kDown = kProductWarps / kAlong;         // warps
   static constexpr unsigned kVectors = kChannels / kVector;
@@ -157,7 +147,31 @@ struct WarpPart {
   // In a fragment a thread has rows `row` and `row` + 8, and of each eight channels `pair` and the next one.
   unsigned row = threadIdx.x % kWarp / 4;
   unsigned pair = threadIdx.x % 4 * 2;
+
+  __device__ unsigned first_row(unsigned square) const { return (down * kSquares + square) * 16; }
 };
+
+/// Writes what a warp has made of a tile, its channels of its rows, as far as there are positions; the others may be at
+/// other work. Eight lanes read from different banks.
+template <class Tile, class Part>
+__device__ void store_part(const Part& part, const std::byte* tile, __nv_bfloat16* to, std::size_t stride,
+                           unsigned first, unsigned rows) {
+  constexpr unsigned kRowsAtOnce = kWarp / Part::kVectors;
+  constexpr unsigned kApart = Part::kVectors;        // rows that eight lanes read
+  constexpr unsigned kOfEight = 8 / Part::kVectors;  // as many of them
+  const unsigned lane = threadIdx.x % kWarp;
+  const unsigned vector = part.channel / kVector + lane % Part::kVectors;
+  const unsigned number = lane / Part::kVectors;
+  const unsigned own = number % kOfEight * kApart + number / kOfEight % kApart + number / 8 * 8;
+  __syncwarp();
+#pragma unroll
+  for (unsigned i = 0; i < Part::kSquares * 16 / kRowsAtOnce; ++i) {
+    const unsigned row = part.first_row(0) + i * kRowsAtOnce + own;
+    if (row >= rows) continue;
+    *reinterpret_cast<uint4*>(to + (first + row) * stride + vector * kVector) =
+        *reinterpret_cast<const uint4*>(tile + Tile::at(row, vector));
+  }
+}
 
 /// How a filter lies: [channels, depth] or [depth, channels].
 enum class FilterOrder { kByChannel, kByDepth };
@@ -192,38 +206,31 @@ struct FilterPart {
   }
 };
 
-/// What a thread has of a tile's product.
+/// What a thread has of the product of 16 of its warp's rows, the part's square s.
 template <class Part>
 struct ProductPart {
-  float v[Part::kSquares][Part::kVectors][4] = {};
+  float v[Part::kVectors][4] = {};
 
   /// Of a tile in shared memory.
   template <class Input>
-  __device__ void multiply(const Part& part, unsigned input, const FilterPart<Part>& filter) {
+  __device__ void multiply(const Part& part, unsigned s, unsigned input, const FilterPart<Part>& filter) {
     const unsigned lane = threadIdx.x % kWarp;
 #pragma unroll
     for (unsigned step = 0; step < Part::kSteps; ++step) {
+      unsigned square[4];
+      load_square(input + Input::at(part.first_row(s) + lane % 16, 2 * step + lane / 16), square);
 #pragma unroll
-      for (unsigned s = 0; s < Part::kSquares; ++s) {
-        unsigned square[4];
-        const unsigned row = (part.down * Part::kSquares + s) * 16 + lane % 16;
-        load_square(input + Input::at(row, 2 * step + lane / 16), square);
-#pragma unroll
-        for (unsigned v = 0; v < Part::kVectors; ++v) multiply_add(this->v[s][v], square, filter.pairs[step][v]);
-      }
+      for (unsigned i = 0; i < Part::kVectors; ++i) multiply_add(this->v[i], square, filter.pairs[step][i]);
     }
   }
-  /// Calls use(row of the tile, v, value, value of the next channel), v counting the warp's vectors of channels.
+  /// Calls use(row of the tile, i, value, value of the next channel), i counting the warp's vectors of channels.
   template <class Use>
-  __device__ void for_each_pair(const Part& part, Use use) const {
+  __device__ void for_each_pair(const Part& part, unsigned s, Use use) const {
 #pragma unroll
-    for (unsigned s = 0; s < Part::kSquares; ++s) {
+    for (unsigned half = 0; half < 2; ++half) {
+      const unsigned row = part.first_row(s) + half * 8 + part.row;
 #pragma unroll
-      for (unsigned half = 0; half < 2; ++half) {
-        const unsigned row = (part.down * Part::kSquares + s) * 16 + half * 8 + part.row;
-#pragma unroll
-        for (unsigned i = 0; i < Part::kVectors; ++i) use(row, i, v[s][i][2 * half], v[s][i][2 * half + 1]);
-      }
+      for (unsigned i = 0; i < Part::kVectors; ++i) use(row, i, v[i][2 * half], v[i][2 * half + 1]);
     }
   }
 };
