@@ -23,3 +23,21 @@ if(SYNCRUN_FAULT_POINTS)
   target_compile_definitions(syncrun_internal INTERFACE SYNCRUN_FAULT_POINTS)
 endif()
 target_link_libraries(syncrun_internal INTERFACE Boost::boost spdlog::spdlog Threads::Threads ${CMAKE_DL_LIBS})
+
+# In sanitizer builds, what most of the library's sources include is compiled once: that saves a third of their time. Not in
+# others, which would not see then that a source does not include what it uses.
+if(SYNCRUN_SANITIZER)
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/library_headers.cpp CONTENT "")
+  add_library(syncrun_library_headers OBJECT ${PROJECT_BINARY_DIR}/library_headers.cpp)
+  target_link_libraries(syncrun_library_headers PRIVATE syncrun_internal)
+  target_precompile_headers(syncrun_library_headers PRIVATE
+    <algorithm> <array> <charconv> <chrono> <deque> <filesystem> <fstream> <functional> <map> <memory> <mutex> <optional>
+    <span> <string> <string_view> <thread> <utility> <vector> <syncrun/syncrun.hpp>)
+endif()
+
+# For targets whose options are those of syncrun_internal.
+function(syncrun_share_library_headers target)
+  if(TARGET syncrun_library_headers)
+    target_precompile_headers(${target} REUSE_FROM syncrun_library_headers)
+  endif()
+endfunction()

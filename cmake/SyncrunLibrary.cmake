@@ -2,7 +2,7 @@
 
 add_library(syncrun SHARED)
 add_library(Syncrun::syncrun ALIAS syncrun)
-target_link_libraries(syncrun PRIVATE syncrun_common syncrun_launcher syncrun_worker)
+target_link_libraries(syncrun PRIVATE syncrun_common syncrun_launcher syncrun_launcher_pieces syncrun_worker)
 target_compile_features(syncrun PUBLIC cxx_std_20)
 set_target_properties(syncrun PROPERTIES
   VERSION ${PROJECT_VERSION}

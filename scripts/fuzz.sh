@@ -28,23 +28,23 @@ if [ "${#targets[@]}" = 0 ]; then
 fi
 [ "${#targets[@]}" -gt 0 ] || fail "no fuzz target was built"
 
-failed=()
-for target in "${targets[@]}"; do
-  found=build/fuzz/found/$target
-  log=build/fuzz/$target.log
+# run_target TARGET: as many at a time as there are cores, for each is one thread.
+run_target() {
+  local target=$1 found=build/fuzz/found/$1 log=build/fuzz/$1.log code=0 runs coverage
   mkdir -p "$found" build/fuzz/failed
-  code=0
   build/fuzz/tests/fuzz/"fuzz_$target" -max_total_time="$seconds" -timeout=10 -max_len=4096 \
     -rss_limit_mb=1024 -malloc_limit_mb=512 -print_final_stats=1 -artifact_prefix=build/fuzz/failed/"$target"- \
     "$found" tests/fuzz/corpus/"$target" >"$log" 2>&1 || code=$?
-  if [ "$code" = 0 ]; then
-    runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
-    coverage=$(grep -oE 'cov: [0-9]+' "$log" | tail -n 1)
-    say "fuzz.$target: ${runs:-0} inputs, ${coverage:-cov: ?}"
-  else
-    tail -n 40 "$log" >&2
-    failed+=("$target")
+  if [ "$code" != 0 ]; then
+    echo "error: fuzz.$target failed: $(tail -n 40 "$log")" >&2
+    return 1
   fi
-done
-[ "${#failed[@]}" = 0 ] || fail "failed: ${failed[*]}"
+  runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+  coverage=$(grep -oE 'cov: [0-9]+' "$log" | tail -n 1)
+  say "fuzz.$target: ${runs:-0} inputs, ${coverage:-cov: ?}"
+}
+export -f run_target say
+export seconds
+printf '%s\0' "${targets[@]}" | xargs -0 -n 1 -P "$jobs" bash -c 'run_target "$1"' run_target ||
+  fail "not every target passed (see above)"
 say "${#targets[@]} targets, $seconds s each, no failure"

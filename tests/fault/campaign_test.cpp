@@ -14,6 +14,7 @@
 #include <random>
 #include <set>
 #include <sstream>
+#include <string_view>
 #include <thread>
 
 #include "common/file_descriptor.hpp"
@@ -71,7 +72,8 @@ pid_t parent_of(pid_t pid) {
 /// The rank that a process was started with; -1 without.
 int rank_of(pid_t pid) {
   const std::string environment = '\0' + text_of("/proc/" + std::to_string(pid) + "/environ");
-  const std::string name = std::string(1, '\0') + "SYNCRUN_WORKER_RANK=";
+  using namespace std::string_view_literals;
+  constexpr auto name = "\0SYNCRUN_WORKER_RANK="sv;
   const auto at = environment.find(name);
   return at == std::string::npos ? -1 : std::atoi(environment.c_str() + at + name.size());
 }

@@ -55,7 +55,7 @@ LeakCheck::LeakCheck() { ::setenv(kMark, std::to_string(::getpid()).c_str(), 1);
 void LeakCheck::OnTestStart(const testing::TestInfo&) { descriptors_ = open_descriptors(); }
 
 void LeakCheck::OnTestEnd(const testing::TestInfo&) {
-  const std::string mark = std::string(kMark) + "=" + std::to_string(::getpid());
+  const std::string mark = kMark + ("=" + std::to_string(::getpid()));
   EXPECT_TRUE(eventually([&] { return processes_with(mark).empty(); })) << "the test leaves processes behind";
   EXPECT_FALSE(has_children()) << "the test leaves children behind";
   EXPECT_EQ(open_descriptors(), descriptors_) << "the test leaves descriptors open";

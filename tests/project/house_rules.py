@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """House rules, as tests: which folder may include which (the table "Rooms" of the design), and how files look.
 
-usage: house_rules.py ROOT RULE    with RULE one of include_rules, headers, file_length, no_home_paths
+usage: house_rules.py ROOT RULE    with RULE one of include_rules, shared_headers, headers, file_length, no_home_paths
 Prints each violation as FILE:LINE: what is wrong. Exit code 1 if there is one.
 """
 
@@ -31,6 +31,14 @@ CUDA_HANDLE_HEADERS = {"cuda_runtime_api.h", "driver_types.h", "cublas_v2.h", "c
 CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|cufft|curand|cusparse|cusolver|nccl|nvml|nvtx|driver_types|thrust/|cub/)")
 STANDARD_HEADER = re.compile(r"^[a-z_0-9]+$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+# What tests share precompiled (tests/CMakeLists.txt), and by what a file shows that it uses it: a test that forgot to include
+# it would compile all the same.
+SHARED_HEADERS = (
+    (re.compile(r"\b(EXPECT|ASSERT)_THAT\b"), ("gmock/",)),
+    (re.compile(r"\b(TEST|TEST_[FP]|GTEST_SKIP)\(|\b(EXPECT|ASSERT)_[A-Z]|(?<!:)\btesting::"), ("gtest/", "gmock/")),
+    (re.compile(r"\bsr::|\bsyncrun::(Session|Data|Shared|Error|run)\b"), ("syncrun/",)),
+)
+NO_CODE = re.compile(r'//.*|"(?:[^"\\]|\\.)*"')
 HOME_PATH = re.compile(r"(?<![\w.$}])/(?:home|root|Users)/\w")
 
 
@@ -96,6 +104,29 @@ def include_rules(root: Path) -> Iterator[Violation]:
                 yield Violation(file, number, wrong)
 
 
+def includes_of(root: Path, file: Path, seen: set[Path]) -> set[str]:
+    """The names that `file` and the project headers it includes include; `seen` are those that were asked already."""
+    seen.add(file)
+    names = {found.group(2) for line in lines_of(root, file) if (found := INCLUDE.match(line))}
+    for name in sorted(names):
+        for path in (Path(name), file.parent / name):
+            if path not in seen and (root / path).is_file():
+                names |= includes_of(root, path, seen)
+    return names
+
+
+def shared_headers(root: Path) -> Iterator[Violation]:
+    for file in files(root, CPP_SUFFIXES):
+        if file.parts[0] != "tests":
+            continue
+        code = [NO_CODE.sub("", line) for line in lines_of(root, file)]
+        names = includes_of(root, file, set())
+        for use, prefixes in SHARED_HEADERS:
+            used = next((number for number, line in enumerate(code, 1) if use.search(line)), None)
+            if used and not any(name.startswith(prefixes) for name in names):
+                yield Violation(file, used, f"uses {' or '.join(prefixes)} and does not include it")
+
+
 def headers(root: Path) -> Iterator[Violation]:
     for file in files(root, HEADER_SUFFIXES):
         written = [line.strip() for line in lines_of(root, file) if line.strip()]
@@ -122,7 +153,7 @@ def no_home_paths(root: Path) -> Iterator[Violation]:
                 yield Violation(file, number, "a path of somebody's home: it exists on one machine only")
 
 
-RULES = {rule.__name__: rule for rule in (include_rules, headers, file_length, no_home_paths)}
+RULES = {rule.__name__: rule for rule in (include_rules, shared_headers, headers, file_length, no_home_paths)}
 
 
 def main(arguments: list[str]) -> int:

@@ -57,6 +57,17 @@ class HouseRules(unittest.TestCase):
         self.assert_caught("include_rules", "include/syncrun/a.hpp", HEADER + '#include "common/block.hpp"\n', "common")
         self.assertEqual(self.violations("include_rules", {"include/syncrun/a.hpp": HEADER + "#include <nccl.h>\n"}), [])
 
+    def test_tests_include_what_they_share_precompiled(self):
+        self.assert_caught("shared_headers", "tests/a.cpp", "\nTEST(A, B) { EXPECT_EQ(1, 1); }\n", "gtest/")
+        self.assert_caught("shared_headers", "tests/a.cpp", '#include <gtest/gtest.h>\nEXPECT_THAT(1, Eq(1));\n', "gmock/")
+        self.assert_caught("shared_headers", "tests/a.cpp", "sr::Session session;\n", "syncrun/")
+        through = {
+            "tests/on_workers.hpp": HEADER + "#include <gmock/gmock.h>\n#include <syncrun/api.hpp>\n",
+            "tests/api/a.cpp": '#include "tests/on_workers.hpp"\nTEST(A, B) { EXPECT_THAT(sr::Session(), Eq(1)); }\n',
+            "tests/api/b.cpp": '// TEST(A, B)\nstd::puts("syncrun::run");\nresnet::testing::run();\n',
+        }
+        self.assertEqual(self.violations("shared_headers", through), [])
+
     def test_the_master_never_sees_cuda(self):
         self.assert_caught("include_rules", "launcher/a.cpp", "#include <cuda_runtime.h>\n", "CUDA")
         self.assert_caught("include_rules", "common/a.cpp", "#include <nccl.h>\n", "CUDA")
