@@ -92,7 +92,7 @@ def main():
     matplotlib.rcParams.update({"svg.hashsalt": "syncrun", "svg.fonttype": "none", "font.family": "sans-serif",
                                 "font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
 
-    resnet = json.loads((RESULTS / "resnet_h200.json").read_text())["runs"][0]
+    resnet = json.loads((RESULTS / "resnet_h200.json").read_text())["runs"][0]  # the one with most GPUs comes first
     gpus = json.loads((RESULTS / "gpu_4_h200.json").read_text())
     figure, (large, small, reduce) = pyplot.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
     rates = resnet_rates(resnet)

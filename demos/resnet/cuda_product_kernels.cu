@@ -29,8 +29,7 @@ __device__ void add_product(float2& sum, float2 x, float2 y) {
 }
 __device__ float2 difference(float2 x, float2 y) { return {x.x - y.x, x.y - y.y}; }
 
-/// Where product_statistics_kernel has its tiles. Sizes and stages, here and below, are the fastest of those that were
-/// measured.
+/// Where product_statistics_kernel has its tiles. Sizes and stages, here and below, by measurement: see docs/benchmarks.md.
 template <unsigned kDepth>
 struct StatisticsMemory {
   static constexpr unsigned kRows = kDepth == 64 ? 64 : 128;
