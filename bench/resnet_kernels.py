@@ -54,7 +54,7 @@ def resnet50():
             if block == 0:
                 units.two_sided.append(small * small * out)
                 units.macs += small * small * channels * out
-            if width <= 128:
+            if width <= 256:
                 forward = 2 if block == 0 and stride == 1 else 1  # the last convolution, and the shortcut's
                 units.product_inputs.append(forward * small * small * width)
                 units.product_outputs.append(forward * small * small * out)

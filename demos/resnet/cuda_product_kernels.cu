@@ -8,15 +8,14 @@
 
 #include "demos/resnet/cuda_norm_sums.cuh"
 #include "demos/resnet/cuda_product_tiles.cuh"
+#include "demos/resnet/cuda_tensor_map.hpp"
 
 namespace resnet::cuda {
 namespace {
 
 using Element = __nv_bfloat16;
-using Pair = __nv_bfloat162;
 
-extern __shared__ uint4 product_memory[];
-__device__ std::byte* shared_memory() { return reinterpret_cast<std::byte*>(product_memory); }
+extern __shared__ __align__(1024) std::byte product_memory[];
 __device__ unsigned shared_address() { return static_cast<unsigned>(__cvta_generic_to_shared(product_memory)); }
 
 __device__ void add(float2& sum, float2 x) {
@@ -27,182 +26,228 @@ __device__ void add_product(float2& sum, float2 x, float2 y) {
   sum.x = fmaf(x.x, y.x, sum.x);
   sum.y = fmaf(x.y, y.y, sum.y);
 }
-__device__ float2 difference(float2 x, float2 y) { return {x.x - y.x, x.y - y.y}; }
+__device__ float2 difference(float2 x, float y) { return {x.x - y, x.y - y}; }
 
 /// Where product_statistics_kernel has its tiles. Sizes and stages, here and below, by measurement: see docs/benchmarks.md.
-template <unsigned kDepth>
+template <unsigned kOfDepth>
 struct StatisticsMemory {
-  static constexpr unsigned kRows = kDepth == 64 ? 64 : 128;
-  static constexpr unsigned kStages = kDepth == 64 ? 3 : 2;
-  using Input = Tile<kRows, kDepth>;
-  using Output = Tile<kRows, kProductChannels>;
-  static constexpr unsigned kOutput = kStages * Input::kBytes;
-  static constexpr unsigned kBytes = kOutput + Output::kBytes;
+  static constexpr unsigned kDepth = kOfDepth;
+  static constexpr unsigned kRows = 64;
+  static constexpr unsigned kStages = kDepth == 64 ? 4 : 3;
+  using Tile = Panel<kRows>;
+  static constexpr unsigned kInputPanels = kDepth / Tile::kWidth;
+  static constexpr unsigned kStageBytes = kInputPanels * Tile::kBytes;
+  static constexpr unsigned kOutput = kStages * kStageBytes;  // two panels for each group
+  static constexpr unsigned kBarriers = kOutput + 2 * kProductGroups * Tile::kBytes;
+  static constexpr unsigned kBytes = kBarriers + 2 * kStages * 8;
+};
+
+struct StatisticsMaps {
+  CUtensorMap x;
+  CUtensorMap y;
 };
 
 /// The statistics are those of y as it is stored. The running mean is read before this block arrives with its sums: the last
 /// one that does moves it.
 template <unsigned kDepth>
-__global__ void __launch_bounds__(kProductThreads, 2)
-    product_statistics_kernel(NormShape shape, const Element* x, const Element* filters, Element* y, NormPlace norm,
-                              SumPlace place, Ranks ranks) {
+__global__ void __launch_bounds__(kProductThreads)
+    product_statistics_kernel(NormShape shape, const __grid_constant__ StatisticsMaps maps, const Element* filters,
+                              NormPlace norm, SumPlace place, Ranks ranks) {
   using Memory = StatisticsMemory<kDepth>;
-  using Input = typename Memory::Input;
-  using Output = typename Memory::Output;
-  using Part = WarpPart<kDepth, Memory::kRows, 32>;
+  using Tile = typename Memory::Tile;
+  constexpr unsigned kWarps = kProductThreads / kWarp;
   const auto positions = static_cast<unsigned>(shape.positions);
   const unsigned shared = shared_address();
-  const auto fetch = [=](unsigned stage, unsigned first) {
-    fetch_tile<Input>(shared + stage * Input::kBytes, x, kDepth, first, positions);
+  const auto fetch = [&maps, shared](unsigned stage, unsigned first, unsigned barrier) {
+    barrier_expect(barrier, Memory::kStageBytes);
+#pragma unroll
+    for (unsigned panel = 0; panel < Memory::kInputPanels; ++panel)
+      fetch_box(shared + stage * Memory::kStageBytes + panel * Tile::kBytes, maps.x, panel * Tile::kWidth, first,
+                barrier);
   };
-  OwnTiles<Memory::kRows, Memory::kStages, decltype(fetch)> tiles(positions, fetch);
-  const Part part;
-  const auto filter = FilterPart<Part>::template load<FilterOrder::kByChannel>(part, filters, shape.channels);
-  const ChannelPart<Part> center(part, norm.running_mean);
-  SumPart<Part, 2> sums;
-  Element* const own_y = y + blockIdx.y * kProductChannels;
-  std::byte* const output = shared_memory() + Memory::kOutput;
-  const auto work = [&](auto is_whole, unsigned stage, unsigned first, unsigned rows) {
-#pragma unroll(kDepth == 64 ? Part::kSquares : 1)
-    for (unsigned s = 0; s < Part::kSquares; ++s) {
-      ProductPart<Part> product;
-      product.template multiply<Input>(part, s, shared + stage * Input::kBytes, filter);
-      product.for_each_pair(part, s, [&](unsigned row, unsigned i, float low, float high) {
-        const Pair pair = __floats2bfloat162_rn(low, high);
-        *reinterpret_cast<Pair*>(output + Output::at(row, part.channel / kVector + i) + part.pair * sizeof(Element)) =
-            pair;
-        const bool counts = is_whole() || row < rows;
-        const float2 distance = counts ? difference(__bfloat1622float2(pair), center.v[i]) : float2{0, 0};
-        add(sums.v[0][i], distance);
-        add_product(sums.v[1][i], distance, distance);
-      });
-    }
-    store_part<Output>(part, output, own_y, shape.channels, first, rows);
-  };
+  OwnTiles<Memory::kRows, Memory::kStages, kWarps, decltype(fetch)> tiles(positions, shared + Memory::kBarriers, fetch);
+  const Lane lane;
+  const auto filter = FilterPart<kDepth>::template load<FilterOrder::kByChannel>(lane, filters, shape.channels);
+  const ChannelPart center(lane, norm.running_mean);
+  SumPart<2> sums;
+  unsigned output = shared + Memory::kOutput + lane.group * Tile::kBytes;
+  unsigned other_output = output + kProductGroups * Tile::kBytes;
   tiles.for_each([&](unsigned stage, unsigned first) {
-    const unsigned rows = min(Memory::kRows, positions - first);
-    rows == Memory::kRows ? work(std::true_type{}, stage, first, rows) : work(std::false_type{}, stage, first, rows);
+    ProductPart<Memory::kRows> product;
+    tiles.fetch_next();
+    product.begin(shared + stage * Memory::kStageBytes, filter);
+    product.end();
+    if (lane.number == 0) tiles.release();
+    const unsigned rows = positions - first;
+    const auto write = [&](auto is_whole) {
+#pragma unroll
+      for (unsigned t = 0; t < Memory::kRows / 16; ++t) {
+        unsigned pairs[4];
+#pragma unroll
+        for (unsigned i = 0; i < 4; ++i) {
+          pairs[i] = pair_of(product.pair(t, i));
+          const unsigned half = i % 2;
+          const unsigned position = t * 16 + i / 2 * 8 + lane.position;
+          float2 distance = difference(values_of(pairs[i]), center.v[half]);
+          if (!is_whole() && position >= rows) distance.x = 0;
+          if (!is_whole() && position + 1 >= rows) distance.y = 0;
+          add(sums.v[0][half], distance);
+          add_product(sums.v[1][half], distance, distance);
+        }
+        store_columns(output + lane.place() + t * 16 * Tile::kRowBytes, pairs);
+      }
+    };
+    rows >= Memory::kRows ? write(std::true_type{}) : write(std::false_type{});
+    show_to_copies();
+    if (lane.is_first_of_group()) wait_for_reads();  // of the tile before, so that the next one can be written there
+    sync_group(lane.group);
+    if (lane.is_first_of_group())
+      store_box(output, maps.y, blockIdx.y * kProductChannels + lane.group * kGroupChannels, first);
+    const unsigned written = output;
+    output = other_output;
+    other_output = written;
   });
-  sums.add_up(part, static_cast<unsigned>(shape.channels), place, [&](unsigned c, const double(&total)[2]) {
-    finish_statistics(norm, c, shape, total[0], total[1], ranks);
-  });
+  if (lane.is_first_of_group()) wait_for_reads();
+  sums.add_up(
+      lane, product_memory, static_cast<unsigned>(shape.channels), place,
+      [&](unsigned c, const double(&total)[2]) { finish_statistics(norm, c, shape, total[0], total[1], ranks); });
 }
 
 /// Where product_sums_block_kernel has its tiles: bytes in a stage.
-template <unsigned kDepth, bool kHasShortcut>
+template <unsigned kOfDepth, bool kOfShortcut>
 struct BlockMemory {
-  static constexpr unsigned kRows = 32;
-  static constexpr unsigned kStages = kDepth == 64 ? 2 : 3;
-  using Input = Tile<kRows, kDepth>;
-  using Wide = Tile<kRows, kProductChannels>;
-  static constexpr unsigned kPassed = Input::kBytes;  // g2, and in its place dz
-  static constexpr unsigned kX = kPassed + Wide::kBytes;
-  static constexpr unsigned kShortcut = kX + Wide::kBytes;
-  static constexpr unsigned kPasses = kShortcut + (kHasShortcut ? Wide::kBytes : 0);
-  static constexpr unsigned kStageBytes = kPasses + kRows * kVectorBytes;  // a vector of bits is a row's
-  static constexpr unsigned kBytes = kStages * kStageBytes;
-  static_assert(kProductChannels / 8 == kVectorBytes && kRows <= kProductThreads);
+  static constexpr unsigned kDepth = kOfDepth;
+  static constexpr bool kHasShortcut = kOfShortcut;
+  static constexpr unsigned kRows = kDepth == 256 || kHasShortcut ? 32 : 64;
+  static constexpr unsigned kStages = kHasShortcut || kDepth == 64 ? 3 : kDepth == 128 ? 2 : 4;
+  using Tile = Panel<kRows>;
+  static constexpr unsigned kInputPanels = kDepth / Tile::kWidth;
+  static constexpr unsigned kInputBytes = kInputPanels * Tile::kBytes;
+  static constexpr unsigned kWideBytes = kProductGroups * Tile::kBytes;
+  static constexpr unsigned kPassesBytes = kRows * kProductChannels / 8;
+  static constexpr unsigned kPassed = kInputBytes;  // g2, and in its place dz
+  static constexpr unsigned kX = kPassed + kWideBytes;
+  static constexpr unsigned kShortcut = kX + kWideBytes;
+  static constexpr unsigned kStageBytes = kShortcut + (kHasShortcut ? kWideBytes : 0);
+  static constexpr unsigned kPasses = kStages * kStageBytes;  // of all stages
+  static constexpr unsigned kBarriers = kPasses + kStages * kPassesBytes;
+  static constexpr unsigned kBytes = kBarriers + 2 * kStages * 8;
 };
 
-/// What product_sums_block_kernel works on beside the product.
-struct BlockArrays {
-  const Element* g2;  // may be null
-  const std::uint8_t* passes;
-  Element* dz;  // may be g2
-  NormSide last;
-  NormSide shortcut;
+struct BlockMaps {
+  CUtensorMap gradient;
+  CUtensorMap g2;
+  CUtensorMap dz;
+  CUtensorMap x;
+  CUtensorMap shortcut;
+  CUtensorMap passes;
 };
 
-/// Begins the copies of a tile.
-template <class Memory, bool kHasShortcut>
-__device__ void fetch_block_tile(unsigned stage, const Element* gradient, const BlockArrays& arrays, unsigned first,
-                                 NormShape shape) {
-  using Input = typename Memory::Input;
-  using Wide = typename Memory::Wide;
-  const auto positions = static_cast<unsigned>(shape.positions);
-  const std::size_t channel = blockIdx.y * kProductChannels;
-  const auto fetch = [&](unsigned place, const void* from) {
-    fetch_tile<Wide>(stage + place, static_cast<const Element*>(from) + channel, shape.channels, first, positions);
+/// Begins the copies of a tile, to a stage and what it has for `passes`.
+template <class Memory>
+__device__ void fetch_block_tile(unsigned stage, unsigned passes, const BlockMaps& maps, bool has_g2, unsigned first,
+                                 unsigned barrier) {
+  using Tile = typename Memory::Tile;
+  const unsigned channel = blockIdx.y * kProductChannels;
+  const auto fetch = [&](unsigned place, const CUtensorMap& map) {
+#pragma unroll
+    for (unsigned group = 0; group < kProductGroups; ++group)
+      fetch_box(stage + place + group * Tile::kBytes, map, channel + group * Tile::kWidth, first, barrier);
   };
-  fetch_tile<Input>(stage, gradient, Input::kVectors * kVector, first, positions);
-  if (arrays.g2 != nullptr) fetch(Memory::kPassed, arrays.g2);
-  fetch(Memory::kX, arrays.last.x);
-  if constexpr (kHasShortcut) fetch(Memory::kShortcut, arrays.shortcut.x);
-  if (threadIdx.x >= Memory::kRows) return;
-  const bool is_there = first + threadIdx.x < positions;
-  const std::size_t position = is_there ? first + threadIdx.x : 0;
-  fetch_vector(stage + Memory::kPasses + threadIdx.x * kVectorBytes,
-               arrays.passes + (position * shape.channels + channel) / 8, is_there);
+  barrier_expect(barrier, Memory::kStageBytes + Memory::kPassesBytes - (has_g2 ? 0 : Memory::kWideBytes));
+#pragma unroll
+  for (unsigned panel = 0; panel < Memory::kInputPanels; ++panel)
+    fetch_box(stage + panel * Tile::kBytes, maps.gradient, panel * Tile::kWidth, first, barrier);
+  if (has_g2) fetch(Memory::kPassed, maps.g2);
+  fetch(Memory::kX, maps.x);
+  if constexpr (Memory::kHasShortcut) fetch(Memory::kShortcut, maps.shortcut);
+  fetch_box(passes, maps.passes, channel / 8, first, barrier);
 }
 
 /// As sums_block_kernel.
 template <unsigned kDepth, bool kHasShortcut>
-__global__ void __launch_bounds__(kProductThreads, 2)
-    product_sums_block_kernel(NormShape shape, const Element* gradient, const Element* filters, BlockArrays arrays,
-                              SumPlace place, Ranks ranks) {
+__global__ void __launch_bounds__(kProductThreads)
+    product_sums_block_kernel(NormShape shape, const __grid_constant__ BlockMaps maps, bool has_g2,
+                              const Element* filters, NormSide last, NormSide shortcut, SumPlace place, Ranks ranks) {
   using Memory = BlockMemory<kDepth, kHasShortcut>;
-  using Input = typename Memory::Input;
-  using Wide = typename Memory::Wide;
-  using Part = WarpPart<kDepth, Memory::kRows, 2048 / kDepth>;
+  using Tile = typename Memory::Tile;
   constexpr int kSums = kHasShortcut ? 3 : 2;
-  const auto positions = static_cast<unsigned>(shape.positions);
   const unsigned shared = shared_address();
-  const auto fetch = [&, shared](unsigned stage, unsigned first) {
-    fetch_block_tile<Memory, kHasShortcut>(shared + stage * Memory::kStageBytes, gradient, arrays, first, shape);
+  const auto passes_of = [shared](unsigned stage) { return shared + Memory::kPasses + stage * Memory::kPassesBytes; };
+  const auto fetch = [=, &maps](unsigned stage, unsigned first, unsigned barrier) {
+    fetch_block_tile<Memory>(shared + stage * Memory::kStageBytes, passes_of(stage), maps, has_g2, first, barrier);
   };
-  OwnTiles<Memory::kRows, Memory::kStages, decltype(fetch)> tiles(positions, fetch);
-  const Part part;
-  const auto filter = FilterPart<Part>::template load<FilterOrder::kByDepth>(part, filters, shape.channels);
-  const ChannelPart<Part> mean(part, arrays.last.norm.mean);
-  const ChannelPart<Part> shortcut_mean(part, (kHasShortcut ? arrays.shortcut : arrays.last).norm.mean);
-  SumPart<Part, kSums> sums;
-  Element* const own_dz = arrays.dz + blockIdx.y * kProductChannels;
+  OwnTiles<Memory::kRows, Memory::kStages, kProductGroups, decltype(fetch)> tiles(
+      static_cast<unsigned>(shape.positions), shared + Memory::kBarriers, fetch);
+  const Lane lane;
+  const auto filter = FilterPart<kDepth>::template load<FilterOrder::kByDepth>(lane, filters, shape.channels);
+  const ChannelPart mean(lane, last.norm.mean);
+  const ChannelPart shortcut_mean(lane, (kHasShortcut ? shortcut : last).norm.mean);
+  SumPart<kSums> sums;
   tiles.for_each([&](unsigned number, unsigned first) {
-    std::byte* const stage = shared_memory() + number * Memory::kStageBytes;
-#pragma unroll
-    for (unsigned s = 0; s < Part::kSquares; ++s) {
-      ProductPart<Part> product;
-      product.template multiply<Input>(part, s, shared + number * Memory::kStageBytes, filter);
-      product.for_each_pair(part, s, [&](unsigned row, unsigned i, float low, float high) {
-        const unsigned vector = part.channel / kVector + i;
-        const auto pair_of = [&](unsigned tile) -> Pair& {
-          return *reinterpret_cast<Pair*>(stage + tile + Wide::at(row, vector) + part.pair * sizeof(Element));
-        };
-        // Beyond the last position nothing passes: what was fetched is zero there.
-        const auto passes =
-            std::to_integer<unsigned>(stage[Memory::kPasses + row * kVectorBytes + vector]) >> part.pair;
-        const float2 more = arrays.g2 == nullptr ? float2{0, 0} : __bfloat1622float2(pair_of(Memory::kPassed));
-        const float2 dz{(passes & 1U) == 0 ? 0.0F : low + more.x, (passes & 2U) == 0 ? 0.0F : high + more.y};
-        pair_of(Memory::kPassed) = __floats2bfloat162_rn(dz.x, dz.y);
-        add(sums.v[0][i], dz);
-        add_product(sums.v[1][i], dz, difference(__bfloat1622float2(pair_of(Memory::kX)), mean.v[i]));
-        if constexpr (kHasShortcut) {
-          const float2 other = __bfloat1622float2(pair_of(Memory::kShortcut));
-          add_product(sums.v[2][i], dz, difference(other, shortcut_mean.v[i]));
-        }
-      });
+    const unsigned stage = shared + number * Memory::kStageBytes;
+    ProductPart<Memory::kRows> product;
+    if (lane.is_first_of_group()) {
+      wait_for_reads();
+      tiles.release_last();
     }
-    store_part<Wide>(part, stage + Memory::kPassed, own_dz, shape.channels, first,
-                     min(Memory::kRows, positions - first));
+    tiles.fetch_next();
+    product.begin(stage, filter);
+    const unsigned own = stage + lane.group * Tile::kBytes + lane.place();
+    const unsigned passes = passes_of(number) + lane.group * (kGroupChannels / 8) + lane.warp * 2;
+    product.end();
+#pragma unroll
+    for (unsigned t = 0; t < Memory::kRows / 16; ++t) {
+      const unsigned place = own + t * 16 * Tile::kRowBytes;
+      unsigned more[4] = {};
+      unsigned x[4];
+      unsigned other[4];
+      if (has_g2) load_columns(place + Memory::kPassed, more);
+      load_columns(place + Memory::kX, x);
+      if constexpr (kHasShortcut) load_columns(place + Memory::kShortcut, other);
+      unsigned dz_pairs[4];
+#pragma unroll
+      for (unsigned i = 0; i < 4; ++i) {
+        const unsigned half = i % 2;
+        // Beyond the last position nothing passes: what was fetched is zero there.
+        const unsigned row = t * 16 + i / 2 * 8 + lane.position;
+        const unsigned bit = 1U << (half * 8 + lane.number / 4);
+        const unsigned even = load_half(passes + row * (kProductChannels / 8));
+        const unsigned odd = load_half(passes + (row + 1) * (kProductChannels / 8));
+        float2 dz = product.pair(t, i);
+        add(dz, values_of(more[i]));
+        if ((even & bit) == 0) dz.x = 0;
+        if ((odd & bit) == 0) dz.y = 0;
+        dz_pairs[i] = pair_of(dz);
+        add(sums.v[0][half], dz);
+        add_product(sums.v[1][half], dz, difference(values_of(x[i]), mean.v[half]));
+        if constexpr (kHasShortcut)
+          add_product(sums.v[2][half], dz, difference(values_of(other[i]), shortcut_mean.v[half]));
+      }
+      store_columns(place + Memory::kPassed, dz_pairs);
+    }
+    show_to_copies();
+    sync_group(lane.group);
+    if (lane.is_first_of_group())
+      store_box(stage + Memory::kPassed + lane.group * Tile::kBytes, maps.dz,
+                blockIdx.y * kProductChannels + lane.group * kGroupChannels, first);
   });
-  sums.add_up(part, static_cast<unsigned>(shape.channels), place, [&](unsigned c, const double(&total)[kSums]) {
-    const NormSide& last = arrays.last;
-    const NormSide& shortcut = arrays.shortcut;
-    finish_backward(last.norm, last.sums, c, shape, total[0], total[1], ranks);
-    if constexpr (kHasShortcut) finish_backward(shortcut.norm, shortcut.sums, c, shape, total[0], total[2], ranks);
-  });
+  if (lane.is_first_of_group()) wait_for_reads();
+  sums.add_up(lane, product_memory, static_cast<unsigned>(shape.channels), place,
+              [&](unsigned c, const double(&total)[kSums]) {
+                finish_backward(last.norm, last.sums, c, shape, total[0], total[1], ranks);
+                if constexpr (kHasShortcut)
+                  finish_backward(shortcut.norm, shortcut.sums, c, shape, total[0], total[2], ranks);
+              });
 }
-
-using Depth64 = std::integral_constant<unsigned, 64>;
-using Depth128 = std::integral_constant<unsigned, 128>;
 
 /// Calls `body` with the depth as a constant.
 template <class Body>
 void with_depth(std::size_t depth, Body body) {
-  if (depth == Depth64::value) {
-    body(Depth64{});
-  } else {
-    body(Depth128{});
+  switch (depth) {
+    case 64: return body(std::integral_constant<unsigned, 64>{});
+    case 128: return body(std::integral_constant<unsigned, 128>{});
+    default: return body(std::integral_constant<unsigned, 256>{});
   }
 }
 
@@ -212,30 +257,24 @@ int attribute(cudaDeviceAttr of, int device) {
   return value;
 }
 
-/// Whether two blocks with so much memory fit on a multiprocessor; then they may have it.
+/// Lets a kernel have so much memory.
 template <typename... P>
-bool make_room(void (*kernel)(P...), unsigned bytes, int device) {
-  using demos::check_cuda;
-  cudaFuncAttributes own{};
-  check_cuda(cudaFuncGetAttributes(&own, kernel), "cudaFuncGetAttributes");
-  const auto most = static_cast<std::size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  if (own.sharedSizeBytes + bytes > most) return false;
+void make_room(void (*kernel)(P...), unsigned bytes) {
   const auto set = [&](cudaFuncAttribute what, int value) {
-    check_cuda(cudaFuncSetAttribute(kernel, what, value), "cudaFuncSetAttribute");
+    demos::check_cuda(cudaFuncSetAttribute(kernel, what, value), "cudaFuncSetAttribute");
   };
   set(cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
   set(cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-  int blocks = 0;
-  check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kProductThreads, bytes),
-             "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
-  return blocks >= 2;
 }
 
 template <unsigned kDepth>
-bool make_room_for_depth(int device) {
-  return make_room(product_statistics_kernel<kDepth>, StatisticsMemory<kDepth>::kBytes, device) &&
-         make_room(product_sums_block_kernel<kDepth, false>, BlockMemory<kDepth, false>::kBytes, device) &&
-         make_room(product_sums_block_kernel<kDepth, true>, BlockMemory<kDepth, true>::kBytes, device);
+void make_room_for_depth() {
+  constexpr unsigned kMost = 226 * 1024;  // and another 1,024 for what is not dynamic
+  static_assert(StatisticsMemory<kDepth>::kBytes <= kMost && BlockMemory<kDepth, false>::kBytes <= kMost &&
+                BlockMemory<kDepth, true>::kBytes <= kMost);
+  make_room(product_statistics_kernel<kDepth>, StatisticsMemory<kDepth>::kBytes);
+  make_room(product_sums_block_kernel<kDepth, false>, BlockMemory<kDepth, false>::kBytes);
+  make_room(product_sums_block_kernel<kDepth, true>, BlockMemory<kDepth, true>::kBytes);
 }
 
 /// As many blocks as stay on the device, or as there are tiles for.
@@ -255,37 +294,50 @@ void launch_product(const char* what, void (*kernel)(P...), const ProductDevice&
 std::optional<ProductDevice> product_device() {
   int device = 0;
   demos::check_cuda(cudaGetDevice(&device), "cudaGetDevice");
-  if (attribute(cudaDevAttrComputeCapabilityMajor, device) < 8) return std::nullopt;
-  if (!make_room_for_depth<64>(device) || !make_room_for_depth<128>(device)) return std::nullopt;
-  return ProductDevice{2 * static_cast<unsigned>(attribute(cudaDevAttrMultiProcessorCount, device))};
+  const int major = attribute(cudaDevAttrComputeCapabilityMajor, device);
+  const int minor = attribute(cudaDevAttrComputeCapabilityMinor, device);
+  if (major != 9 || minor != 0) return std::nullopt;
+  void* const encoder = find_tensor_map_encoder();
+  if (encoder == nullptr) return std::nullopt;
+  make_room_for_depth<64>();
+  make_room_for_depth<128>();
+  make_room_for_depth<256>();
+  return ProductDevice{static_cast<unsigned>(attribute(cudaDevAttrMultiProcessorCount, device)), encoder};
 }
 
 void product_statistics(const ProductDevice& device, NormShape shape, const Product& product, void* y,
                         const NormPlace& norm, const SumPlace& place, Ranks ranks, CUstream_st* stream) {
   with_depth(product.depth, [&](auto depth) {
-    constexpr unsigned kDepth = decltype(depth)::value;
-    launch_product<StatisticsMemory<kDepth>>("a product and its statistics", product_statistics_kernel<kDepth>, device,
-                                             shape, stream, static_cast<const Element*>(product.x),
-                                             static_cast<const Element*>(product.filter), static_cast<Element*>(y),
-                                             norm, place, ranks);
+    using Memory = StatisticsMemory<decltype(depth)::value>;
+    const auto map = [&](const void* data, std::size_t width) {
+      return map_of_bfloat16(device.tensor_map_encoder, {data, shape.positions, width}, Memory::kRows);
+    };
+    const StatisticsMaps maps{map(product.x, product.depth), map(y, shape.channels)};
+    launch_product<Memory>("a product and its statistics", product_statistics_kernel<Memory::kDepth>, device, shape,
+                           stream, maps, static_cast<const Element*>(product.filter), norm, place, ranks);
   });
 }
 
 void product_sums_block(const ProductDevice& device, NormShape shape, const Product& product, const void* g2,
                         const std::uint8_t* passes, void* dz, const NormSide& last, const NormSide* shortcut,
                         const SumPlace& place, Ranks ranks, CUstream_st* stream) {
-  const BlockArrays arrays{static_cast<const Element*>(g2), passes, static_cast<Element*>(dz), last,
-                           shortcut == nullptr ? last : *shortcut};
-  with_depth(product.depth, [&](auto depth) {
-    constexpr unsigned kDepth = decltype(depth)::value;
-    const auto run = [&](auto has_shortcut) {
-      constexpr bool kHasShortcut = decltype(has_shortcut)::value;
-      launch_product<BlockMemory<kDepth, kHasShortcut>>(
-          "a product and a block's gradient", product_sums_block_kernel<kDepth, kHasShortcut>, device, shape, stream,
-          static_cast<const Element*>(product.x), static_cast<const Element*>(product.filter), arrays, place, ranks);
+  const auto run = [&](auto depth, auto has_shortcut) {
+    using Memory = BlockMemory<decltype(depth)::value, decltype(has_shortcut)::value>;
+    const NormSide& other = shortcut == nullptr ? last : *shortcut;
+    const auto map = [&](const void* data, std::size_t width) {
+      return map_of_bfloat16(device.tensor_map_encoder, {data, shape.positions, width}, Memory::kRows);
     };
-    shortcut == nullptr ? run(std::false_type{}) : run(std::true_type{});
-  });
+    const CUtensorMap bits = map_of_bytes(device.tensor_map_encoder, {passes, shape.positions, shape.channels / 8},
+                                          kProductChannels / 8, Memory::kRows);
+    const BlockMaps maps{map(product.x, product.depth), map(g2 == nullptr ? dz : g2, shape.channels),
+                         map(dz, shape.channels),       map(last.x, shape.channels),
+                         map(other.x, shape.channels),  bits};
+    launch_product<Memory>("a product and a block's gradient",
+                           product_sums_block_kernel<Memory::kDepth, Memory::kHasShortcut>, device, shape, stream, maps,
+                           g2 != nullptr, static_cast<const Element*>(product.filter), last, other, place, ranks);
+  };
+  with_depth(product.depth,
+             [&](auto depth) { shortcut == nullptr ? run(depth, std::false_type{}) : run(depth, std::true_type{}); });
 }
 
 }  // namespace resnet::cuda

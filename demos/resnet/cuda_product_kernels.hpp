@@ -12,12 +12,13 @@
 
 namespace resnet::cuda {
 
-/// A device for these kernels, in which two of their blocks are on a multiprocessor.
+/// A device for these kernels.
 struct ProductDevice {
-  unsigned blocks;  // at once
+  unsigned blocks;           // at once
+  void* tensor_map_encoder;  // see find_tensor_map_encoder
 };
 
-/// The current device, made ready; none where it has not the memory on its multiprocessors. Not while a graph is captured.
+/// The current device, made ready; none where it is not of compute capability 9.0. Not while a graph is captured.
 std::optional<ProductDevice> product_device();
 
 /// x [positions, depth] times a filter.
@@ -29,7 +30,7 @@ struct Product {
 
 /// Whether there is a kernel for that: by what is added up over, and by the channels of the result.
 constexpr bool has_product(std::size_t depth, std::size_t channels) {
-  return (depth == 64 || depth == 128) && channels % 128 == 0;
+  return (depth == 64 || depth == 128 || depth == 256) && channels % 256 == 0;
 }
 
 /// y = x filter^T, with a filter [channels, depth]; and what `statistics` makes of y.

@@ -1,204 +1,83 @@
 #pragma once
 
-// Matrix products of bfloat16 in blocks that stay: each has 128 channels of the result, keeps their filters in registers and
-// goes through tiles of positions, which are copied to shared memory ahead of time. The tensor cores' instruction is
-// m16n8k16; sources of what lies where: PTX ISA, "Matrix Fragments for mma.m16n8k16", and "ldmatrix".
+// Matrix products of bfloat16 in blocks that stay: each has 256 channels of the result, keeps their filters in registers and
+// goes through tiles of positions, which are copied to shared memory ahead of time. A warpgroup computes 64 of the channels,
+// as rows: so a thread has positions of two channels, and what is added up over positions are two sums.
 
 #include <cuda_bf16.h>
 
 #include <cstddef>
 
+#include "demos/resnet/cuda_hopper.cuh"
 #include "demos/resnet/cuda_sums.cuh"
 
 namespace resnet::cuda {
 
-inline constexpr unsigned kProductThreads = 256;   // of a block: two blocks are on a multiprocessor
-inline constexpr unsigned kProductChannels = 128;  // of a block
-inline constexpr unsigned kProductWarps = kProductThreads / kWarp;
-inline constexpr unsigned kVectorBytes = 16;
-static_assert(kProductChannels <= kSumWidth && kVectorBytes == kVector * sizeof(__nv_bfloat16));
+inline constexpr unsigned kGroupChannels = 64;
+inline constexpr unsigned kProductGroups = 4;
+inline constexpr unsigned kProductThreads = kProductGroups * kGroupThreads;    // of a block: one is on a multiprocessor
+inline constexpr unsigned kProductChannels = kProductGroups * kGroupChannels;  // of a block
 
-/// Rows of kWidth elements in shared memory. Vectors of one column in eight neighbouring rows lie in different banks, and so
-/// do eight neighbouring vectors of a row.
-template <unsigned kRows, unsigned kWidth>
-struct Tile {
-  static constexpr unsigned kHeight = kRows;
-  static constexpr unsigned kVectors = kWidth / kVector;  // of a row
-  static constexpr unsigned kBytes = kRows * kVectors * kVectorBytes;
-  static constexpr unsigned kRowsAtOnce = kProductThreads / kVectors;
-  static_assert(kVectors % 8 == 0 && kRows % kRowsAtOnce == 0);
+/// kRows positions of 64 channels in shared memory, at a multiple of 1,024: 16 bytes of a row lie where the tensor map's
+/// swizzle puts them, so that those of one column in eight neighbouring rows are in different banks.
+template <unsigned kRows>
+struct Panel {
+  static constexpr unsigned kWidth = 64;
+  static constexpr unsigned kRowBytes = kWidth * sizeof(__nv_bfloat16);
+  static constexpr unsigned kBytes = kRows * kRowBytes;
+  static_assert(kRowBytes == 128 && kRows % 16 == 0);
+};
 
-  __host__ __device__ static constexpr unsigned at(unsigned row, unsigned vector) {
-    return (row * kVectors + (vector ^ row % 8)) * kVectorBytes;
-  }
-  /// Calls use(row, vector) for those that this thread copies.
-  template <class Use>
-  static __device__ void for_own_vectors(Use use) {
-#pragma unroll
-    for (unsigned i = 0; i < kRows / kRowsAtOnce; ++i)
-      use(i * kRowsAtOnce + threadIdx.x / kVectors, threadIdx.x % kVectors);
+/// What a thread has of a block's product: channels `channel` and `channel` + 8, and of each eight positions `position` and
+/// the next one.
+struct Lane {
+  unsigned group = threadIdx.x / kGroupThreads;
+  unsigned warp = threadIdx.x / kWarp % (kGroupThreads / kWarp);  // of the group
+  unsigned number = threadIdx.x % kWarp;
+  unsigned channel = group * kGroupChannels + warp * 16 + number / 4;
+  unsigned position = number % 4 * 2;
+
+  __device__ bool is_first_of_group() const { return threadIdx.x % kGroupThreads == 0; }
+  /// Where to load or store 16 positions of the warp's channels, from the beginning of the group's panel; 16 rows on, it is the
+  /// next ones. A pair of matrices is eight positions of the warp's first and last eight channels.
+  __device__ unsigned place() const {
+    const unsigned row = number % 8 + number / 16 * 8;
+    const unsigned vector = warp * 2 + number / 8 % 2;
+    return row * 128 + (vector ^ number % 8) * 16;
   }
 };
 
-// Instructions from compute capability 8.0 on; product_device says no on what is older.
-
-/// Begins to copy 16 bytes, or as many zeros.
-__device__ inline void fetch_vector(unsigned shared, const void* from, bool is_there) {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(__cvta_generic_to_global(from)),
-               "r"(is_there ? kVectorBytes : 0U)
-               : "memory");
-#endif
+__device__ inline float2 values_of(unsigned pair) {
+  return {__uint_as_float(pair << 16U), __uint_as_float(pair & 0xffff0000U)};
 }
-/// Makes a group of this thread's copies since the last one.
-__device__ inline void end_group() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-/// Until all of this thread's groups but the last kMore have arrived.
-template <unsigned kMore>
-__device__ void wait_for_groups() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(kMore) : "memory");
-#endif
-}
-/// 16 x 16 elements, of which the lanes give the addresses of half rows: rows 0 to 15, then their second halves.
-__device__ inline void load_square(unsigned shared, unsigned (&square)[4]) {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(square[0]), "=r"(square[1]), "=r"(square[2]), "=r"(square[3])
-               : "r"(shared)
-               : "memory");
-#endif
-}
-/// sums [16, 8] += square [16, 16] pairs [16, 8].
-__device__ inline void multiply_add(float (&sums)[4], const unsigned (&square)[4], const unsigned (&pairs)[2]) {
-#if __CUDA_ARCH__ >= 800
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-      : "r"(square[0]), "r"(square[1]), "r"(square[2]), "r"(square[3]), "r"(pairs[0]), "r"(pairs[1]));
-#endif
-}
-
-/// Begins to copy rows [first, first + height) of an array with so many elements from one row to the next; zeros beyond the
-/// last position.
-template <class Tile>
-__device__ void fetch_tile(unsigned shared, const __nv_bfloat16* from, std::size_t stride, unsigned first,
-                           unsigned positions) {
-  Tile::for_own_vectors([&](unsigned row, unsigned vector) {
-    const bool is_there = first + row < positions;
-    const __nv_bfloat16* const place = from + (is_there ? first + row : 0) * stride + vector * kVector;
-    fetch_vector(shared + Tile::at(row, vector), place, is_there);
-  });
-}
-
-/// A block's tiles of positions: from the last to the first, see Way. Neighbouring blocks take neighbouring ones, and those
-/// of other channels the same at about the same time, so that the cache serves them.
-/// kStages are in memory: one that is worked on, and copies under way.
-template <unsigned kRows, unsigned kStages, class Fetch>
-class OwnTiles {
- public:
-  /// fetch(stage, first position) begins the copies of a tile; those of the first ones begin here.
-  __device__ OwnTiles(unsigned positions, Fetch fetch) : tiles_((positions + kRows - 1) / kRows), fetch_(fetch) {
-#pragma unroll
-    for (unsigned i = 0; i < kStages - 1; ++i) start(i);
-  }
-
-  /// Calls use(stage, first position) by all threads for each tile, when it is there. What is shared may be written by then:
-  /// nobody is at the tile before any more.
-  template <class Use>
-  __device__ void for_each(Use use) {
-    for (unsigned i = 0; counted(i) < tiles_; ++i) {
-      wait_for_groups<kStages - 2>();
-      __syncthreads();
-      start(i + kStages - 1);
-      use(i % kStages, first(i));
-    }
-  }
-
- private:
-  __device__ unsigned counted(unsigned i) const { return blockIdx.x + i * gridDim.x; }
-  __device__ unsigned first(unsigned i) const { return (tiles_ - 1 - counted(i)) * kRows; }
-  /// A group for each, also for none: they are counted.
-  __device__ void start(unsigned i) {
-    if (counted(i) < tiles_) fetch_(i % kStages, first(i));
-    end_group();
-  }
-
-  unsigned tiles_;
-  Fetch fetch_;
-};
-
-/// How a tile's rows and the block's channels are divided among its warps: a warp's part of the filters takes
-/// kDepth * kChannels / 64 registers of each thread.
-template <unsigned kDepth, unsigned kRows, unsigned kOwnChannels>
-struct WarpPart {
-  static constexpr unsigned kChannels = kOwnChannels;
-  static constexpr unsigned kAlong = kProductChannels / kChannels;  // warps
-  static constexpr unsigned kDown = kProductWarps / kAlong;         // warps
-  static constexpr unsigned kVectors = kChannels / kVector;
-  static constexpr unsigned kSquares = kRows / kDown / 16;  // of rows
-  static constexpr unsigned kSteps = kDepth / 16;
-
-  unsigned channel = threadIdx.x / kWarp % kAlong * kChannels;  // the first one, in the block
-  unsigned down = threadIdx.x / kWarp / kAlong;
-  // In a fragment a thread has rows `row` and `row` + 8, and of each eight channels `pair` and the next one.
-  unsigned row = threadIdx.x % kWarp / 4;
-  unsigned pair = threadIdx.x % 4 * 2;
-
-  __device__ unsigned first_row(unsigned square) const { return (down * kSquares + square) * 16; }
-};
-
-/// Writes what a warp has made of a tile, its channels of its rows, as far as there are positions; the others may be at
-/// other work. Eight lanes read from different banks.
-template <class Tile, class Part>
-__device__ void store_part(const Part& part, const std::byte* tile, __nv_bfloat16* to, std::size_t stride,
-                           unsigned first, unsigned rows) {
-  constexpr unsigned kRowsAtOnce = kWarp / Part::kVectors;
-  constexpr unsigned kApart = Part::kVectors;        // rows that eight lanes read
-  constexpr unsigned kOfEight = 8 / Part::kVectors;  // as many of them
-  const unsigned lane = threadIdx.x % kWarp;
-  const unsigned vector = part.channel / kVector + lane % Part::kVectors;
-  const unsigned number = lane / Part::kVectors;
-  const unsigned own = number % kOfEight * kApart + number / kOfEight % kApart + number / 8 * 8;
-  __syncwarp();
-#pragma unroll
-  for (unsigned i = 0; i < Part::kSquares * 16 / kRowsAtOnce; ++i) {
-    const unsigned row = part.first_row(0) + i * kRowsAtOnce + own;
-    if (row >= rows) continue;
-    *reinterpret_cast<uint4*>(to + (first + row) * stride + vector * kVector) =
-        *reinterpret_cast<const uint4*>(tile + Tile::at(row, vector));
-  }
+__device__ inline unsigned pair_of(float2 values) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(values.x, values.y);
+  return *reinterpret_cast<const unsigned*>(&pair);
 }
 
 /// How a filter lies: [channels, depth] or [depth, channels].
 enum class FilterOrder { kByChannel, kByDepth };
 
 /// What a thread keeps of the filters.
-template <class Part>
+template <unsigned kDepth>
 struct FilterPart {
-  unsigned pairs[Part::kSteps][Part::kVectors][2];
+  static constexpr unsigned kSteps = kDepth / 16;
+  unsigned left[kSteps][4];
 
   template <FilterOrder kOrder>
-  static __device__ FilterPart load(const Part& part, const __nv_bfloat16* filter, std::size_t channels) {
-    constexpr unsigned kDepth = Part::kSteps * 16;
+  static __device__ FilterPart load(const Lane& lane, const __nv_bfloat16* filter, std::size_t channels) {
     FilterPart own;
 #pragma unroll
-    for (unsigned step = 0; step < Part::kSteps; ++step) {
+    for (unsigned step = 0; step < kSteps; ++step) {
 #pragma unroll
-      for (unsigned v = 0; v < Part::kVectors; ++v) {
-#pragma unroll
-        for (unsigned half = 0; half < 2; ++half) {
-          const std::size_t channel = blockIdx.y * kProductChannels + part.channel + v * kVector + part.row;
-          const std::size_t depth = step * 16 + half * 8 + part.pair;
-          if constexpr (kOrder == FilterOrder::kByChannel) {
-            own.pairs[step][v][half] = *reinterpret_cast<const unsigned*>(filter + channel * kDepth + depth);
-          } else {
-            const auto* const bits = reinterpret_cast<const unsigned short*>(filter) + depth * channels + channel;
-            own.pairs[step][v][half] = bits[0] | unsigned{bits[channels]} << 16U;
-          }
+      for (unsigned i = 0; i < 4; ++i) {
+        const std::size_t channel = blockIdx.y * kProductChannels + lane.channel + i % 2 * 8;
+        const std::size_t depth = step * 16 + i / 2 * 8 + lane.number % 4 * 2;
+        if constexpr (kOrder == FilterOrder::kByChannel) {
+          own.left[step][i] = *reinterpret_cast<const unsigned*>(filter + channel * kDepth + depth);
+        } else {
+          const auto* const bits = reinterpret_cast<const unsigned short*>(filter) + depth * channels + channel;
+          own.left[step][i] = bits[0] | unsigned{bits[channels]} << 16U;
         }
       }
     }
@@ -206,75 +85,137 @@ struct FilterPart {
   }
 };
 
-/// What a thread has of the product of 16 of its warp's rows, the part's square s.
-template <class Part>
+/// What a thread has of the product of a tile.
+template <unsigned kRows>
 struct ProductPart {
-  float v[Part::kVectors][4] = {};
+  float v[kRows / 8][4];
 
-  /// Of a tile in shared memory.
-  template <class Input>
-  __device__ void multiply(const Part& part, unsigned s, unsigned input, const FilterPart<Part>& filter) {
-    const unsigned lane = threadIdx.x % kWarp;
+  /// Of panels in shared memory, by all threads of the group; they may not be written before end().
+  template <unsigned kDepth>
+  __device__ void begin(unsigned input, const FilterPart<kDepth>& filter) {
+    products_begin();
+    constexpr unsigned kAtOnce = kRows < 64 ? kRows : 64;
 #pragma unroll
-    for (unsigned step = 0; step < Part::kSteps; ++step) {
-      unsigned square[4];
-      load_square(input + Input::at(part.first_row(s) + lane % 16, 2 * step + lane / 16), square);
+    for (unsigned row = 0; row < kRows; row += kAtOnce) {
+      auto& sums = reinterpret_cast<float(&)[kAtOnce / 8][4]>(v[row / 8]);
+      const unsigned rows = input + row * Panel<kRows>::kRowBytes;
+      multiply_add<false>(sums, filter.left[0], rows_at(rows));
 #pragma unroll
-      for (unsigned i = 0; i < Part::kVectors; ++i) multiply_add(this->v[i], square, filter.pairs[step][i]);
+      for (unsigned step = 1; step < kDepth / 16; ++step)
+        multiply_add<true>(sums, filter.left[step], rows_at(rows + step / 4 * Panel<kRows>::kBytes + step % 4 * 32));
     }
   }
-  /// Calls use(row of the tile, i, value, value of the next channel), i counting the warp's vectors of channels.
+  __device__ void end() {
+    products_end();
+#pragma unroll
+    for (auto& eight : v) {
+#pragma unroll
+      for (float& value : eight) asm volatile("" : "+f"(value));  // not before the end
+    }
+  }
+  /// Of the matrices 4 t to 4 t + 3 of Lane::place, matrix i: the thread's two neighbouring positions.
+  __device__ float2 pair(unsigned t, unsigned i) const {
+    const auto& eight = v[2 * t + i / 2];
+    return {eight[i % 2 * 2], eight[i % 2 * 2 + 1]};
+  }
+};
+
+/// A block's tiles of positions: from the last to the first, see Way. Neighbouring blocks take neighbouring ones, and those
+/// of other channels the same at about the same time, so that the cache serves them.
+/// kStages are in memory: those that are worked on, and copies under way. One thread begins the copies; where what is worked
+/// on is done with, kReleases threads have to say so, once for each tile.
+template <unsigned kRows, unsigned kStages, unsigned kReleases, class Fetch>
+class OwnTiles {
+ public:
+  static constexpr unsigned kBarrierBytes = 2 * kStages * 8;
+
+  /// fetch(stage, first position, barrier) begins the copies of a tile, by one thread.
+  __device__ OwnTiles(unsigned positions, unsigned barriers, Fetch fetch)
+      : tiles_((positions + kRows - 1) / kRows), barriers_(barriers), fetch_(fetch) {
+    if (threadIdx.x == 0) {
+#pragma unroll
+      for (unsigned stage = 0; stage < kStages; ++stage) {
+        barrier_init(arrived(stage), 1);
+        barrier_init(released(stage), kReleases);
+      }
+      barriers_are_made();
+      for (unsigned i = 0; i < kStages && counted(i) < tiles_; ++i) fetch_(i, first(i), arrived(i));
+    }
+    __syncthreads();
+  }
+
+  /// Calls use(stage, first position) by all threads for each tile, when it is there.
   template <class Use>
-  __device__ void for_each_pair(const Part& part, unsigned s, Use use) const {
-#pragma unroll
-    for (unsigned half = 0; half < 2; ++half) {
-      const unsigned row = part.first_row(s) + half * 8 + part.row;
-#pragma unroll
-      for (unsigned i = 0; i < Part::kVectors; ++i) use(row, i, v[i][2 * half], v[i][2 * half + 1]);
+  __device__ void for_each(Use use) {
+    for (; counted(now_) < tiles_; ++now_) {
+      barrier_wait(arrived(stage_of(now_)), parity_of(now_));
+      use(stage_of(now_), first(now_));
     }
   }
+  __device__ void release() const { barrier_arrive(released(stage_of(now_))); }
+  /// As release, of the tile before, if there was one.
+  __device__ void release_last() const {
+    if (now_ > 0) barrier_arrive(released(stage_of(now_ - 1)));
+  }
+  /// Once for each tile, by all threads: copies what comes next to where the tile before was.
+  __device__ void fetch_next() const {
+    if (threadIdx.x == 0 && now_ > 0 && counted(now_ - 1 + kStages) < tiles_) {
+      const unsigned stage = stage_of(now_ - 1);
+      barrier_wait(released(stage), parity_of(now_ - 1));
+      fetch_(stage, first(now_ - 1 + kStages), arrived(stage));
+    }
+    __syncwarp();
+  }
+
+ private:
+  __device__ static unsigned stage_of(unsigned i) { return i % kStages; }
+  __device__ static unsigned parity_of(unsigned i) { return i / kStages % 2; }
+  __device__ unsigned arrived(unsigned stage) const { return barriers_ + stage * 8; }
+  __device__ unsigned released(unsigned stage) const { return barriers_ + (kStages + stage) * 8; }
+  __device__ unsigned counted(unsigned i) const { return blockIdx.x + i * gridDim.x; }
+  __device__ unsigned first(unsigned i) const { return (tiles_ - 1 - counted(i)) * kRows; }
+
+  unsigned tiles_;
+  unsigned barriers_;
+  Fetch fetch_;
+  unsigned now_ = 0;
 };
 
-/// A value per channel of a thread's, from an array [channels].
-template <class Part>
+/// A value for each of a thread's channels, from an array [channels].
 struct ChannelPart {
-  float2 v[Part::kVectors];
+  float v[2];
 
-  __device__ ChannelPart(const Part& part, const float* values) {
-#pragma unroll
-    for (unsigned i = 0; i < Part::kVectors; ++i) {
-      const unsigned channel = blockIdx.y * kProductChannels + part.channel + i * kVector + part.pair;
-      v[i] = *reinterpret_cast<const float2*>(values + channel);
-    }
+  __device__ ChannelPart(const Lane& lane, const float* values) {
+    const float* const own = values + blockIdx.y * kProductChannels + lane.channel;
+    v[0] = own[0];
+    v[1] = own[8];
   }
 };
 
-/// Several sums per channel of a thread's.
-template <class Part, int kSums>
+/// Several sums for each of a thread's channels, of even and odd positions.
+template <int kSums>
 struct SumPart {
-  float2 v[kSums][Part::kVectors] = {};
+  float2 v[kSums][2] = {};
 
-  /// Over the block, and over all blocks: see sum_over_blocks.
+  /// Over the block, and over all blocks: see sum_over_blocks. The memory is that of tiles which are done with.
   template <class Finish>
-  __device__ void add_up(const Part& part, unsigned channels, const SumPlace& place, Finish finish) const {
-    __shared__ SumMemory<kSums, kProductThreads> memory;
+  __device__ void add_up(const Lane& lane, void* shared, unsigned channels, const SumPlace& place,
+                         Finish finish) const {
+    using Memory = SumMemory<kSums, kProductThreads, kProductChannels>;
+    auto& memory = *static_cast<Memory*>(shared);
+    __syncthreads();
 #pragma unroll
     for (int s = 0; s < kSums; ++s) {
 #pragma unroll
-      for (unsigned i = 0; i < Part::kVectors; ++i) {
-        float2 sum = v[s][i];
-        for (unsigned apart = kWarp / 2; apart >= 4; apart /= 2) {
-          sum.x += __shfl_xor_sync(~0U, sum.x, apart);
-          sum.y += __shfl_xor_sync(~0U, sum.y, apart);
-        }
-        if (part.row > 0) continue;
-        float* const of_warp = memory.of_warps[part.down][s] + part.channel + i * kVector + part.pair;
-        of_warp[0] = sum.x;
-        of_warp[1] = sum.y;
+      for (unsigned half = 0; half < 2; ++half) {
+        float sum = v[s][half].x + v[s][half].y;
+        sum += __shfl_xor_sync(~0U, sum, 1);
+        sum += __shfl_xor_sync(~0U, sum, 2);
+        if (lane.number % 4 == 0) memory.of_warps[0][s][lane.channel + half * 8] = sum;
       }
     }
     const SumChannels own{blockIdx.y * kProductChannels, kProductChannels, channels};
-    sum_warps_over_blocks<Part::kDown>(memory, threadIdx.x, own, place, finish);
+    sum_warps_over_blocks<1>(memory, threadIdx.x, own, place, finish);
   }
 };
 

@@ -40,9 +40,9 @@ inline constexpr unsigned kSumWarps = kSumThreads / kWarp;
 inline constexpr unsigned kSumWidth = kSumColumns * kVector;  // channels of a block, at most
 
 /// Memory for both steps of adding up, in a block of so many threads.
-template <int kSums, unsigned kOfBlock = kSumThreads>
+template <int kSums, unsigned kOfBlock = kSumThreads, unsigned kWidth = kSumWidth>
 union SumMemory {
-  float of_warps[kOfBlock / kWarp][kSums][kSumWidth];
+  float of_warps[kOfBlock / kWarp][kSums][kWidth];
   double of_parts[kOfBlock][4];
 };
 
@@ -55,9 +55,9 @@ struct SumChannels {
 
 /// Adds up what the first kWarps warps have left in memory.of_warps, and writes it to partials [row groups, kSums,
 /// channels].
-template <unsigned kWarps, int kSums, unsigned kOfBlock>
-__device__ void write_partials(const SumMemory<kSums, kOfBlock>& memory, unsigned thread, const SumChannels& own,
-                               float* partials) {
+template <unsigned kWarps, int kSums, unsigned kOfBlock, unsigned kWidth>
+__device__ void write_partials(const SumMemory<kSums, kOfBlock, kWidth>& memory, unsigned thread,
+                               const SumChannels& own, float* partials) {
   __syncthreads();
   for (unsigned at = thread; at < kSums * own.width; at += kOfBlock) {
     const unsigned which = at / own.width;
@@ -84,8 +84,8 @@ __device__ inline bool is_last_block(unsigned* arrived) {
 }
 
 /// Adds up the partial sums of all blocks, and calls finish(channel, sums) in one thread for each of these channels.
-template <int kSums, unsigned kOfBlock, class Finish>
-__device__ void finish_sums(SumMemory<kSums, kOfBlock>& memory, unsigned thread, const SumChannels& own,
+template <int kSums, unsigned kOfBlock, unsigned kWidth, class Finish>
+__device__ void finish_sums(SumMemory<kSums, kOfBlock, kWidth>& memory, unsigned thread, const SumChannels& own,
                             const float* partials, Finish finish) {
   constexpr unsigned kFour = 4;
   constexpr unsigned kAtOnce = 9;                    // partial sums: what 132 blocks leave is loaded in two goes
@@ -129,9 +129,9 @@ __device__ void finish_sums(SumMemory<kSums, kOfBlock>& memory, unsigned thread,
 }
 
 /// Both, from what the first kWarps warps have left.
-template <unsigned kWarps, int kSums, unsigned kOfBlock, class Finish>
-__device__ void sum_warps_over_blocks(SumMemory<kSums, kOfBlock>& memory, unsigned thread, const SumChannels& own,
-                                      const SumPlace& place, Finish finish) {
+template <unsigned kWarps, int kSums, unsigned kOfBlock, unsigned kWidth, class Finish>
+__device__ void sum_warps_over_blocks(SumMemory<kSums, kOfBlock, kWidth>& memory, unsigned thread,
+                                      const SumChannels& own, const SumPlace& place, Finish finish) {
   write_partials<kWarps>(memory, thread, own, place.partials);
   if (is_last_block(place.arrived)) finish_sums(memory, thread, own, place.partials, finish);
 }

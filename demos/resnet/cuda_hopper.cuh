@@ -1,0 +1,140 @@
+#pragma once
+
+// Instructions of compute capability 9.0 that CUDA C++ has no names for: barriers in shared memory that count bytes, copies of
+// boxes between global and shared memory by tensor maps, matrix products by a warpgroup, which is four warps, and matrices of
+// 8 x 8 elements between shared memory and a warp. For sm_90a only. Source: PTX ISA, "mbarrier", "cp.async.bulk.tensor",
+// "Asynchronous Warpgroup Level Matrix Instructions", "ldmatrix" and "stmatrix".
+//
+// Addresses in shared memory are 32 bits.
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace resnet::cuda {
+
+// A barrier takes 8 bytes. Its phases are counted from 0 on, and waited for by their parity.
+
+__device__ inline void barrier_init(unsigned barrier, unsigned arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+/// After the last barrier_init, for copies; the other threads want a __syncthreads().
+__device__ inline void barriers_are_made() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ inline void barrier_arrive(unsigned barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+/// Arrives; the phase is over when so many bytes have been copied, too.
+__device__ inline void barrier_expect(unsigned barrier, unsigned bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+__device__ inline void barrier_wait(unsigned barrier, unsigned parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred is_over;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 is_over, [%0], %1;\n"
+      "@!is_over bra again;\n"
+      "}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+/// Begins to copy a box from column and row; the barrier counts its bytes. What lies outside becomes zeros, which count.
+__device__ inline void fetch_box(unsigned shared, const CUtensorMap& map, unsigned column, unsigned row,
+                                 unsigned barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::
+          "r"(shared),
+      "l"(&map), "r"(column), "r"(row), "r"(barrier)
+      : "memory");
+}
+/// Before store_box, by those that wrote what it copies.
+__device__ inline void show_to_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+/// Begins to copy a box to column and row, as far as it lies inside.
+__device__ inline void store_box(unsigned shared, const CUtensorMap& map, unsigned column, unsigned row) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];\n"
+               "cp.async.bulk.commit_group;" ::"l"(&map),
+               "r"(column), "r"(row), "r"(shared)
+               : "memory");
+}
+/// Until what this thread's store_box copy was read from shared memory.
+__device__ inline void wait_for_reads() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+
+inline constexpr unsigned kGroupThreads = 128;  // a warpgroup
+
+/// Among the threads of a warpgroup.
+__device__ inline void sync_group(unsigned group) {
+  asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(kGroupThreads) : "memory");
+}
+
+/// Before products whose registers were written by something else than products.
+__device__ inline void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+/// Until the products put before this are done, and have read what they read.
+__device__ inline void products_end() {
+  asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+
+/// Where rows of 64 elements of 16 bits lie, the first at a multiple of 1,024, in the layout of tensor maps with 128 swizzled
+/// bytes; may be moved on by less than a row.
+__device__ inline std::uint64_t rows_at(unsigned shared) {
+  constexpr std::uint64_t kEightRows = 1024, kUnused = 16, kSwizzle128 = std::uint64_t{1} << 62U;
+  return kSwizzle128 | kEightRows / 16 << 32U | kUnused / 16 << 16U | (shared & 0x3ffffU) / 16;
+}
+
+/// sums [64, columns] = (adds ? sums : 0) + left [64, 16] right^T, with 16 elements of each of `right`'s rows, one for each
+/// column. Warp w has rows 16 w on of left and sums, in the fragments of mma.m16n8k16.
+template <bool kAdds>
+__device__ void multiply_add(float (&s)[4][4], const unsigned (&left)[4], std::uint64_t right) {
+  asm volatile(
+      "{\n"
+      ".reg .pred adds;\n"
+      "setp.ne.b32 adds, %21, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+      "{%16, %17, %18, %19}, %20, adds, 1, 1, 0;\n"
+      "}"
+      : "+f"(s[0][0]), "+f"(s[0][1]), "+f"(s[0][2]), "+f"(s[0][3]), "+f"(s[1][0]), "+f"(s[1][1]), "+f"(s[1][2]),
+        "+f"(s[1][3]), "+f"(s[2][0]), "+f"(s[2][1]), "+f"(s[2][2]), "+f"(s[2][3]), "+f"(s[3][0]), "+f"(s[3][1]),
+        "+f"(s[3][2]), "+f"(s[3][3])
+      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right), "n"(kAdds));
+}
+template <bool kAdds>
+__device__ void multiply_add(float (&s)[8][4], const unsigned (&left)[4], std::uint64_t right) {
+  asm volatile(
+      "{\n"
+      ".reg .pred adds;\n"
+      "setp.ne.b32 adds, %37, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "{%32, %33, %34, %35}, %36, adds, 1, 1, 0;\n"
+      "}"
+      : "+f"(s[0][0]), "+f"(s[0][1]), "+f"(s[0][2]), "+f"(s[0][3]), "+f"(s[1][0]), "+f"(s[1][1]), "+f"(s[1][2]),
+        "+f"(s[1][3]), "+f"(s[2][0]), "+f"(s[2][1]), "+f"(s[2][2]), "+f"(s[2][3]), "+f"(s[3][0]), "+f"(s[3][1]),
+        "+f"(s[3][2]), "+f"(s[3][3]), "+f"(s[4][0]), "+f"(s[4][1]), "+f"(s[4][2]), "+f"(s[4][3]), "+f"(s[5][0]),
+        "+f"(s[5][1]), "+f"(s[5][2]), "+f"(s[5][3]), "+f"(s[6][0]), "+f"(s[6][1]), "+f"(s[6][2]), "+f"(s[6][3]),
+        "+f"(s[7][0]), "+f"(s[7][1]), "+f"(s[7][2]), "+f"(s[7][3])
+      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right), "n"(kAdds));
+}
+
+/// Four matrices of 8 x 8 elements of 16 bits, of which lanes 8 i to 8 i + 7 give the addresses of matrix i's rows. In each, a
+/// lane has column lane / 4 of rows lane % 4 * 2 and the next one.
+__device__ inline void load_columns(unsigned shared, unsigned (&pairs)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3])
+               : "r"(shared)
+               : "memory");
+}
+__device__ inline void store_columns(unsigned shared, const unsigned (&pairs)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(pairs[0]),
+               "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
+               : "memory");
+}
+__device__ inline unsigned load_half(unsigned shared) {
+  unsigned short bits;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(shared) : "memory");
+  return bits;
+}
+
+}  // namespace resnet::cuda
