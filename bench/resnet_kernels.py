@@ -88,7 +88,8 @@ def passes(units, batch, has_products):
     if has_products:
         given, gradients, ended, ended_two = (sum(each) * batch for each in (
             units.product_outputs, units.product_gradients, units.product_ends, units.product_two_sided))
-        elements["statistics"] -= given
+        elements["statistics"] -= given + stem
+        elements[STEM] = 115 * 115 * 16 * batch + stem  # of folded images, see demos/resnet/cuda_image_kernels.hpp
         elements[WITH_STATISTICS] = sum(units.product_inputs) * batch + given
         elements["sums of gradients, block"] -= (4 + bit) * ended + ended_two
         elements[WITH_BLOCKS_END] = gradients + (3 + bit) * ended + ended_two
@@ -96,9 +97,10 @@ def passes(units, batch, has_products):
 
 
 WITH_STATISTICS = "convolutions with statistics"
+STEM = "first convolution with statistics"
 WITH_BLOCKS_END = "convolutions, backward, with sums of gradients, block"
 # The first part of a kernel's name that is found says what it is.
-KINDS = (("product_statistics_kernel", WITH_STATISTICS), ("product_sums_block_kernel", WITH_BLOCKS_END),
+KINDS = (("stem_statistics_kernel", STEM), ("product_statistics_kernel", WITH_STATISTICS), ("product_sums_block_kernel", WITH_BLOCKS_END),
          ("statistics_kernel", "statistics"), ("apply_relu_kernel", "gradient, ReLU"),
          ("apply_block_kernel", "gradient, block"), ("sums_relu_kernel", "sums of gradients, ReLU"),
          ("sums_block_kernel", "sums of gradients, block"), ("pool_forward_kernel", "pool forward"),

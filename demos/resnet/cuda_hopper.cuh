@@ -49,14 +49,23 @@ __device__ inline void fetch_box(unsigned shared, const CUtensorMap& map, unsign
       "l"(&map), "r"(column), "r"(row), "r"(barrier)
       : "memory");
 }
+__device__ inline void fetch_box(unsigned shared, const CUtensorMap& map, const unsigned (&corner)[4],
+                                 unsigned barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(shared),
+      "l"(&map), "r"(corner[0]), "r"(corner[1]), "r"(corner[2]), "r"(corner[3]), "r"(barrier)
+      : "memory");
+}
 /// Before store_box, by those that wrote what it copies.
 __device__ inline void show_to_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 /// Begins to copy a box to column and row, as far as it lies inside.
 __device__ inline void store_box(unsigned shared, const CUtensorMap& map, unsigned column, unsigned row) {
-  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];\n"
-               "cp.async.bulk.commit_group;" ::"l"(&map),
-               "r"(column), "r"(row), "r"(shared)
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];\n"
+      "cp.async.bulk.commit_group;" ::"l"(&map),
+      "r"(column), "r"(row), "r"(shared)
+      : "memory");
 }
 /// Until what this thread's store_box copy was read from shared memory.
 __device__ inline void wait_for_reads() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
@@ -80,6 +89,13 @@ __device__ inline void products_end() {
 __device__ inline std::uint64_t rows_at(unsigned shared) {
   constexpr std::uint64_t kEightRows = 1024, kUnused = 16, kSwizzle128 = std::uint64_t{1} << 62U;
   return kSwizzle128 | kEightRows / 16 << 32U | kUnused / 16 << 16U | (shared & 0x3ffffU) / 16;
+}
+
+/// Where rows of 16 elements of 16 bits lie: 16 bytes of one after those of the row before, their second halves so many bytes
+/// after their first ones. At a multiple of 16, as the distance.
+__device__ inline std::uint64_t split_rows_at(unsigned shared, unsigned to_second_half) {
+  constexpr std::uint64_t kEightRows = 128;
+  return kEightRows / 16 << 32U | std::uint64_t{to_second_half / 16} << 16U | (shared & 0x3ffffU) / 16;
 }
 
 /// sums [64, columns] = (adds ? sums : 0) + left [64, 16] right^T, with 16 elements of each of `right`'s rows, one for each
@@ -116,6 +132,30 @@ __device__ void multiply_add(float (&s)[8][4], const unsigned (&left)[4], std::u
         "+f"(s[5][1]), "+f"(s[5][2]), "+f"(s[5][3]), "+f"(s[6][0]), "+f"(s[6][1]), "+f"(s[6][2]), "+f"(s[6][3]),
         "+f"(s[7][0]), "+f"(s[7][1]), "+f"(s[7][2]), "+f"(s[7][3])
       : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right), "n"(kAdds));
+}
+
+/// As above, with left in shared memory, too: rows_at.
+template <bool kAdds>
+__device__ void multiply_add(float (&s)[14][4], std::uint64_t left, std::uint64_t right) {
+  asm volatile(
+      "{\n"
+      ".reg .pred adds;\n"
+      "setp.ne.b32 adds, %58, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n112k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+      "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "
+      "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55}, "
+      "%56, %57, adds, 1, 1, 0, 0;\n"
+      "}"
+      : "+f"(s[0][0]), "+f"(s[0][1]), "+f"(s[0][2]), "+f"(s[0][3]), "+f"(s[1][0]), "+f"(s[1][1]), "+f"(s[1][2]),
+        "+f"(s[1][3]), "+f"(s[2][0]), "+f"(s[2][1]), "+f"(s[2][2]), "+f"(s[2][3]), "+f"(s[3][0]), "+f"(s[3][1]),
+        "+f"(s[3][2]), "+f"(s[3][3]), "+f"(s[4][0]), "+f"(s[4][1]), "+f"(s[4][2]), "+f"(s[4][3]), "+f"(s[5][0]),
+        "+f"(s[5][1]), "+f"(s[5][2]), "+f"(s[5][3]), "+f"(s[6][0]), "+f"(s[6][1]), "+f"(s[6][2]), "+f"(s[6][3]),
+        "+f"(s[7][0]), "+f"(s[7][1]), "+f"(s[7][2]), "+f"(s[7][3]), "+f"(s[8][0]), "+f"(s[8][1]), "+f"(s[8][2]),
+        "+f"(s[8][3]), "+f"(s[9][0]), "+f"(s[9][1]), "+f"(s[9][2]), "+f"(s[9][3]), "+f"(s[10][0]), "+f"(s[10][1]),
+        "+f"(s[10][2]), "+f"(s[10][3]), "+f"(s[11][0]), "+f"(s[11][1]), "+f"(s[11][2]), "+f"(s[11][3]), "+f"(s[12][0]),
+        "+f"(s[12][1]), "+f"(s[12][2]), "+f"(s[12][3]), "+f"(s[13][0]), "+f"(s[13][1]), "+f"(s[13][2]), "+f"(s[13][3])
+      : "l"(left), "l"(right), "n"(kAdds));
 }
 
 /// Four matrices of 8 x 8 elements of 16 bits, of which lanes 8 i to 8 i + 7 give the addresses of matrix i's rows. In each, a

@@ -58,8 +58,9 @@ void* CudaNetwork::filter_of(const Pass& pass, std::size_t unit) const {
 /// Whether the unit's convolution is a product that takes the statistics of what it gives.
 bool CudaNetwork::takes_statistics(std::size_t unit, Phase phase) const {
   const ConvUnit& of = architecture_.units[unit];
-  return product_device_ && phase == Phase::kTraining && of.kernel == 1 && of.stride == 1 &&
-         cuda::has_product(of.channels_in, of.channels_out);
+  if (!product_device_ || phase != Phase::kTraining) return false;
+  if (unit == 0) return cuda::has_stem_product(of.size_out(), of.channels_out);
+  return of.kernel == 1 && of.stride == 1 && cuda::has_product(of.channels_in, of.channels_out);
 }
 
 /// Whether the gradient of the block's input, as far as it comes from the block's first unit, is a product that is added up
@@ -77,13 +78,24 @@ void CudaNetwork::convert_filters(const Pass& pass) {
   cuda::to_bfloat16(chunks_, chunk_count_, pass.params, narrow_params_, pass.handles.stream);
 }
 
+/// Also without rows: nobody else takes the statistics.
+void CudaNetwork::multiply_with_statistics(const Pass& pass, std::size_t unit, const void* input) {
+  const ConvUnit& of = architecture_.units[unit];
+  void* const sums = units_[unit].sums;
+  const cuda::NormPlace place = place_of(pass, unit);
+  CUstream_st* const stream = pass.handles.stream;
+  if (unit == 0) {
+    return cuda::stem_statistics(*product_device_, {pass.batch.rows, of.size_out()}, input, folded_filter_, sums, place,
+                                 sum_place_, ranks_of(pass), stream);
+  }
+  const cuda::Product product{of.channels_in, input, filter_of(pass, unit)};
+  cuda::product_statistics(*product_device_, norm_shape(pass, unit), product, sums, place, sum_place_, ranks_of(pass),
+                           stream);
+}
+
 /// Gives the unit's sums; see takes_statistics.
 void CudaNetwork::convolve(const Pass& pass, std::size_t unit, const void* input) {
-  if (takes_statistics(unit, pass.phase)) {  // also without rows: nobody else takes them
-    const cuda::Product product{architecture_.units[unit].channels_in, input, filter_of(pass, unit)};
-    return cuda::product_statistics(*product_device_, norm_shape(pass, unit), product, units_[unit].sums,
-                                    place_of(pass, unit), sum_place_, ranks_of(pass), pass.handles.stream);
-  }
+  if (takes_statistics(unit, pass.phase)) return multiply_with_statistics(pass, unit, input);
   if (pass.batch.rows == 0) return;
   units_[unit].forward->run(pass.handles.cudnn,
                             {const_cast<void*>(input), filter_of(pass, unit), units_[unit].sums, plan_workspace_});

@@ -20,6 +20,7 @@
 #include "demos/resnet/cuda_norm_kernels.hpp"
 #include "demos/resnet/cuda_pool_kernels.hpp"
 #include "demos/resnet/cuda_product_kernels.hpp"
+#include "demos/resnet/cuda_stem_kernels.hpp"
 #include "demos/resnet/images.hpp"
 #include "demos/resnet/network.hpp"
 
@@ -139,6 +140,7 @@ class CudaNetwork {
   bool adds_at_end(std::size_t block) const;
 
   void convert_filters(const Pass& pass);
+  void multiply_with_statistics(const Pass& pass, std::size_t unit, const void* input);
   void convolve(const Pass& pass, std::size_t unit, const void* input);
   void normalise(const Pass& pass, std::size_t unit);
   void forward(const Pass& pass);

@@ -8,6 +8,7 @@
 
 #include "demos/resnet/cuda_norm_sums.cuh"
 #include "demos/resnet/cuda_product_tiles.cuh"
+#include "demos/resnet/cuda_stem_kernels.hpp"
 #include "demos/resnet/cuda_tensor_map.hpp"
 
 namespace resnet::cuda {
@@ -18,16 +19,6 @@ using Element = __nv_bfloat16;
 extern __shared__ __align__(1024) std::byte product_memory[];
 __device__ unsigned shared_address() { return static_cast<unsigned>(__cvta_generic_to_shared(product_memory)); }
 
-__device__ void add(float2& sum, float2 x) {
-  sum.x += x.x;
-  sum.y += x.y;
-}
-__device__ void add_product(float2& sum, float2 x, float2 y) {
-  sum.x = fmaf(x.x, y.x, sum.x);
-  sum.y = fmaf(x.y, y.y, sum.y);
-}
-__device__ float2 difference(float2 x, float y) { return {x.x - y, x.y - y}; }
-
 /// Where product_statistics_kernel has its tiles. Sizes and stages, here and below, by measurement: see docs/benchmarks.md.
 template <unsigned kOfDepth>
 struct StatisticsMemory {
@@ -37,8 +28,8 @@ struct StatisticsMemory {
   using Tile = Panel<kRows>;
   static constexpr unsigned kInputPanels = kDepth / Tile::kWidth;
   static constexpr unsigned kStageBytes = kInputPanels * Tile::kBytes;
-  static constexpr unsigned kOutput = kStages * kStageBytes;  // two panels for each group
-  static constexpr unsigned kBarriers = kOutput + 2 * kProductGroups * Tile::kBytes;
+  static constexpr unsigned kOutput = kStages * kStageBytes;
+  static constexpr unsigned kBarriers = kOutput + StatisticsOutput<kRows>::kBytes;
   static constexpr unsigned kBytes = kBarriers + 2 * kStages * 8;
 };
 
@@ -68,47 +59,17 @@ __global__ void __launch_bounds__(kProductThreads)
   OwnTiles<Memory::kRows, Memory::kStages, kWarps, decltype(fetch)> tiles(positions, shared + Memory::kBarriers, fetch);
   const Lane lane;
   const auto filter = FilterPart<kDepth>::template load<FilterOrder::kByChannel>(lane, filters, shape.channels);
-  const ChannelPart center(lane, norm.running_mean);
-  SumPart<2> sums;
-  unsigned output = shared + Memory::kOutput + lane.group * Tile::kBytes;
-  unsigned other_output = output + kProductGroups * Tile::kBytes;
+  StatisticsOutput<Memory::kRows> output(lane, shared + Memory::kOutput,
+                                         ChannelPart(lane, norm.running_mean + lane.first_channel()));
   tiles.for_each([&](unsigned stage, unsigned first) {
     ProductPart<Memory::kRows> product;
     tiles.fetch_next();
     product.begin(shared + stage * Memory::kStageBytes, filter);
     product.end();
     if (lane.number == 0) tiles.release();
-    const unsigned rows = positions - first;
-    const auto write = [&](auto is_whole) {
-#pragma unroll
-      for (unsigned t = 0; t < Memory::kRows / 16; ++t) {
-        unsigned pairs[4];
-#pragma unroll
-        for (unsigned i = 0; i < 4; ++i) {
-          pairs[i] = pair_of(product.pair(t, i));
-          const unsigned half = i % 2;
-          const unsigned position = t * 16 + i / 2 * 8 + lane.position;
-          float2 distance = difference(values_of(pairs[i]), center.v[half]);
-          if (!is_whole() && position >= rows) distance.x = 0;
-          if (!is_whole() && position + 1 >= rows) distance.y = 0;
-          add(sums.v[0][half], distance);
-          add_product(sums.v[1][half], distance, distance);
-        }
-        store_columns(output + lane.place() + t * 16 * Tile::kRowBytes, pairs);
-      }
-    };
-    rows >= Memory::kRows ? write(std::true_type{}) : write(std::false_type{});
-    show_to_copies();
-    if (lane.is_first_of_group()) wait_for_reads();  // of the tile before, so that the next one can be written there
-    sync_group(lane.group);
-    if (lane.is_first_of_group())
-      store_box(output, maps.y, blockIdx.y * kProductChannels + lane.group * kGroupChannels, first);
-    const unsigned written = output;
-    output = other_output;
-    other_output = written;
+    output.write(product, positions - first, maps.y, lane.first_channel(), first);
   });
-  if (lane.is_first_of_group()) wait_for_reads();
-  sums.add_up(
+  output.end().template add_up<1>(
       lane, product_memory, static_cast<unsigned>(shape.channels), place,
       [&](unsigned c, const double(&total)[2]) { finish_statistics(norm, c, shape, total[0], total[1], ranks); });
 }
@@ -181,8 +142,8 @@ __global__ void __launch_bounds__(kProductThreads)
       static_cast<unsigned>(shape.positions), shared + Memory::kBarriers, fetch);
   const Lane lane;
   const auto filter = FilterPart<kDepth>::template load<FilterOrder::kByDepth>(lane, filters, shape.channels);
-  const ChannelPart mean(lane, last.norm.mean);
-  const ChannelPart shortcut_mean(lane, (kHasShortcut ? shortcut : last).norm.mean);
+  const ChannelPart mean(lane, last.norm.mean + lane.first_channel());
+  const ChannelPart shortcut_mean(lane, (kHasShortcut ? shortcut : last).norm.mean + lane.first_channel());
   SumPart<kSums> sums;
   tiles.for_each([&](unsigned number, unsigned first) {
     const unsigned stage = shared + number * Memory::kStageBytes;
@@ -229,16 +190,15 @@ __global__ void __launch_bounds__(kProductThreads)
     show_to_copies();
     sync_group(lane.group);
     if (lane.is_first_of_group())
-      store_box(stage + Memory::kPassed + lane.group * Tile::kBytes, maps.dz,
-                blockIdx.y * kProductChannels + lane.group * kGroupChannels, first);
+      store_box(stage + Memory::kPassed + lane.group * Tile::kBytes, maps.dz, lane.first_channel(), first);
   });
   if (lane.is_first_of_group()) wait_for_reads();
-  sums.add_up(lane, product_memory, static_cast<unsigned>(shape.channels), place,
-              [&](unsigned c, const double(&total)[kSums]) {
-                finish_backward(last.norm, last.sums, c, shape, total[0], total[1], ranks);
-                if constexpr (kHasShortcut)
-                  finish_backward(shortcut.norm, shortcut.sums, c, shape, total[0], total[2], ranks);
-              });
+  sums.template add_up<1>(lane, product_memory, static_cast<unsigned>(shape.channels), place,
+                          [&](unsigned c, const double(&total)[kSums]) {
+                            finish_backward(last.norm, last.sums, c, shape, total[0], total[1], ranks);
+                            if constexpr (kHasShortcut)
+                              finish_backward(shortcut.norm, shortcut.sums, c, shape, total[0], total[2], ranks);
+                          });
 }
 
 /// Calls `body` with the depth as a constant.
@@ -257,21 +217,11 @@ int attribute(cudaDeviceAttr of, int device) {
   return value;
 }
 
-/// Lets a kernel have so much memory.
-template <typename... P>
-void make_room(void (*kernel)(P...), unsigned bytes) {
-  const auto set = [&](cudaFuncAttribute what, int value) {
-    demos::check_cuda(cudaFuncSetAttribute(kernel, what, value), "cudaFuncSetAttribute");
-  };
-  set(cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
-  set(cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-}
-
 template <unsigned kDepth>
 void make_room_for_depth() {
-  constexpr unsigned kMost = 226 * 1024;  // and another 1,024 for what is not dynamic
-  static_assert(StatisticsMemory<kDepth>::kBytes <= kMost && BlockMemory<kDepth, false>::kBytes <= kMost &&
-                BlockMemory<kDepth, true>::kBytes <= kMost);
+  static_assert(StatisticsMemory<kDepth>::kBytes <= kMostProductMemory &&
+                BlockMemory<kDepth, false>::kBytes <= kMostProductMemory &&
+                BlockMemory<kDepth, true>::kBytes <= kMostProductMemory);
   make_room(product_statistics_kernel<kDepth>, StatisticsMemory<kDepth>::kBytes);
   make_room(product_sums_block_kernel<kDepth, false>, BlockMemory<kDepth, false>::kBytes);
   make_room(product_sums_block_kernel<kDepth, true>, BlockMemory<kDepth, true>::kBytes);
@@ -302,6 +252,7 @@ std::optional<ProductDevice> product_device() {
   make_room_for_depth<64>();
   make_room_for_depth<128>();
   make_room_for_depth<256>();
+  make_room_for_stem();
   return ProductDevice{static_cast<unsigned>(attribute(cudaDevAttrMultiProcessorCount, device)), encoder};
 }
 

@@ -18,6 +18,19 @@ inline constexpr unsigned kProductGroups = 4;
 inline constexpr unsigned kProductThreads = kProductGroups * kGroupThreads;    // of a block: one is on a multiprocessor
 inline constexpr unsigned kProductChannels = kProductGroups * kGroupChannels;  // of a block
 
+/// Of a block: what compute capability 9.0 has, but for 1,024 bytes that are not dynamic.
+inline constexpr unsigned kMostProductMemory = 226 * 1024;
+
+/// Lets a kernel have so much memory.
+template <typename... P>
+void make_room(void (*kernel)(P...), unsigned bytes) {
+  const auto set = [&](cudaFuncAttribute what, int value) {
+    demos::check_cuda(cudaFuncSetAttribute(kernel, what, value), "cudaFuncSetAttribute");
+  };
+  set(cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  set(cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+}
+
 /// kRows positions of 64 channels in shared memory, at a multiple of 1,024: 16 bytes of a row lie where the tensor map's
 /// swizzle puts them, so that those of one column in eight neighbouring rows are in different banks.
 template <unsigned kRows>
@@ -28,15 +41,17 @@ struct Panel {
   static_assert(kRowBytes == 128 && kRows % 16 == 0);
 };
 
-/// What a thread has of a block's product: channels `channel` and `channel` + 8, and of each eight positions `position` and
-/// the next one.
+/// What a thread has of its group's product: channels `channel` and `channel` + 8 of 64, and of each eight positions
+/// `position` and the next one.
 struct Lane {
   unsigned group = threadIdx.x / kGroupThreads;
   unsigned warp = threadIdx.x / kWarp % (kGroupThreads / kWarp);  // of the group
   unsigned number = threadIdx.x % kWarp;
-  unsigned channel = group * kGroupChannels + warp * 16 + number / 4;
+  unsigned channel = warp * 16 + number / 4;
   unsigned position = number % 4 * 2;
 
+  /// The group's first channel, where each has other ones.
+  __device__ unsigned first_channel() const { return blockIdx.y * kProductChannels + group * kGroupChannels; }
   __device__ bool is_first_of_group() const { return threadIdx.x % kGroupThreads == 0; }
   /// Where to load or store 16 positions of the warp's channels, from the beginning of the group's panel; 16 rows on, it is the
   /// next ones. A pair of matrices is eight positions of the warp's first and last eight channels.
@@ -55,6 +70,16 @@ __device__ inline unsigned pair_of(float2 values) {
   return *reinterpret_cast<const unsigned*>(&pair);
 }
 
+__device__ inline void add(float2& sum, float2 x) {
+  sum.x += x.x;
+  sum.y += x.y;
+}
+__device__ inline void add_product(float2& sum, float2 x, float2 y) {
+  sum.x = fmaf(x.x, y.x, sum.x);
+  sum.y = fmaf(x.y, y.y, sum.y);
+}
+__device__ inline float2 difference(float2 x, float y) { return {x.x - y, x.y - y}; }
+
 /// How a filter lies: [channels, depth] or [depth, channels].
 enum class FilterOrder { kByChannel, kByDepth };
 
@@ -71,7 +96,7 @@ struct FilterPart {
     for (unsigned step = 0; step < kSteps; ++step) {
 #pragma unroll
       for (unsigned i = 0; i < 4; ++i) {
-        const std::size_t channel = blockIdx.y * kProductChannels + lane.channel + i % 2 * 8;
+        const std::size_t channel = lane.first_channel() + lane.channel + i % 2 * 8;
         const std::size_t depth = step * 16 + i / 2 * 8 + lane.number % 4 * 2;
         if constexpr (kOrder == FilterOrder::kByChannel) {
           own.left[step][i] = *reinterpret_cast<const unsigned*>(filter + channel * kDepth + depth);
@@ -181,15 +206,12 @@ class OwnTiles {
   unsigned now_ = 0;
 };
 
-/// A value for each of a thread's channels, from an array [channels].
+/// A value for each of a thread's channels, from those of its group [64].
 struct ChannelPart {
   float v[2];
 
-  __device__ ChannelPart(const Lane& lane, const float* values) {
-    const float* const own = values + blockIdx.y * kProductChannels + lane.channel;
-    v[0] = own[0];
-    v[1] = own[8];
-  }
+  __device__ ChannelPart(const Lane& lane, const float* of_group)
+      : v{of_group[lane.channel], of_group[lane.channel + 8]} {}
 };
 
 /// Several sums for each of a thread's channels, of even and odd positions.
@@ -197,12 +219,15 @@ template <int kSums>
 struct SumPart {
   float2 v[kSums][2] = {};
 
-  /// Over the block, and over all blocks: see sum_over_blocks. The memory is that of tiles which are done with.
-  template <class Finish>
+  /// Over the block, and over all blocks: see sum_over_blocks. kSharing groups have the same channels, one or all. The memory
+  /// is that of tiles which are done with.
+  template <unsigned kSharing, class Finish>
   __device__ void add_up(const Lane& lane, void* shared, unsigned channels, const SumPlace& place,
                          Finish finish) const {
-    using Memory = SumMemory<kSums, kProductThreads, kProductChannels>;
-    auto& memory = *static_cast<Memory*>(shared);
+    static_assert(kSharing == 1 || kSharing == kProductGroups);
+    constexpr unsigned kWidth = kProductChannels / kSharing;
+    auto& memory = *static_cast<SumMemory<kSums, kProductThreads, kWidth>*>(shared);
+    const unsigned group_channel = kSharing == 1 ? lane.group * kGroupChannels : 0;
     __syncthreads();
 #pragma unroll
     for (int s = 0; s < kSums; ++s) {
@@ -211,12 +236,72 @@ struct SumPart {
         float sum = v[s][half].x + v[s][half].y;
         sum += __shfl_xor_sync(~0U, sum, 1);
         sum += __shfl_xor_sync(~0U, sum, 2);
-        if (lane.number % 4 == 0) memory.of_warps[0][s][lane.channel + half * 8] = sum;
+        if (lane.number % 4 == 0)
+          memory.of_warps[lane.group % kSharing][s][group_channel + lane.channel + half * 8] = sum;
       }
     }
-    const SumChannels own{blockIdx.y * kProductChannels, kProductChannels, channels};
-    sum_warps_over_blocks<1>(memory, threadIdx.x, own, place, finish);
+    const SumChannels own{blockIdx.y * kWidth, kWidth, channels};
+    sum_warps_over_blocks<kSharing>(memory, threadIdx.x, own, place, finish);
   }
+};
+
+/// Where a group writes products to, by way of two panels that take turns, and what it adds up of what it has written: the sums
+/// for `statistics`, of the distance from `center`.
+template <unsigned kRows>
+class StatisticsOutput {
+ public:
+  static constexpr unsigned kBytes = 2 * kProductGroups * Panel<kRows>::kBytes;  // of all groups
+
+  __device__ StatisticsOutput(const Lane& lane, unsigned shared, const ChannelPart& center)
+      : lane_(lane),
+        center_(center),
+        own_(shared + lane.group * Panel<kRows>::kBytes),
+        other_(own_ + kProductGroups * Panel<kRows>::kBytes) {}
+
+  /// A tile of so many rows to column and row of y, by all threads of the group.
+  __device__ void write(const ProductPart<kRows>& product, unsigned rows, const CUtensorMap& y, unsigned column,
+                        unsigned row) {
+    rows >= kRows ? take<true>(product, rows) : take<false>(product, rows);
+    show_to_copies();
+    if (lane_.is_first_of_group()) wait_for_reads();  // of the tile before, so that the next one can be written there
+    sync_group(lane_.group);
+    if (lane_.is_first_of_group()) store_box(own_, y, column, row);
+    const unsigned written = own_;
+    own_ = other_;
+    other_ = written;
+  }
+  /// When all is written: what it lay in is free, and the sums are complete.
+  __device__ const SumPart<2>& end() const {
+    if (lane_.is_first_of_group()) wait_for_reads();
+    return sums_;
+  }
+
+ private:
+  template <bool kIsWhole>
+  __device__ void take(const ProductPart<kRows>& product, unsigned rows) {
+#pragma unroll
+    for (unsigned t = 0; t < kRows / 16; ++t) {
+      unsigned pairs[4];
+#pragma unroll
+      for (unsigned i = 0; i < 4; ++i) {
+        pairs[i] = pair_of(product.pair(t, i));
+        const unsigned half = i % 2;
+        const unsigned position = t * 16 + i / 2 * 8 + lane_.position;
+        float2 distance = difference(values_of(pairs[i]), center_.v[half]);
+        if (!kIsWhole && position >= rows) distance.x = 0;
+        if (!kIsWhole && position + 1 >= rows) distance.y = 0;
+        add(sums_.v[0][half], distance);
+        add_product(sums_.v[1][half], distance, distance);
+      }
+      store_columns(own_ + lane_.place() + t * 16 * Panel<kRows>::kRowBytes, pairs);
+    }
+  }
+
+  Lane lane_;
+  ChannelPart center_;
+  SumPart<2> sums_;
+  unsigned own_;
+  unsigned other_;
 };
 
 }  // namespace resnet::cuda

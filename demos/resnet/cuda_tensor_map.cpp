@@ -2,31 +2,49 @@
 
 #include "demos/resnet/cuda_tensor_map.hpp"
 
-#include <cuda_runtime.h>
 #include <cudaTypedefs.h>
+#include <cuda_runtime.h>
 
 #include <algorithm>
+#include <array>
 #include <stdexcept>
 #include <string>
 
 namespace resnet::cuda {
 namespace {
 
-CUtensorMap encode(void* encoder, const MappedArray& array, CUtensorMapDataType type, std::size_t element_bytes,
-                   unsigned box_width, unsigned box_rows, CUtensorMapSwizzle swizzle) {
-  constexpr unsigned kDimensions = 2;
-  const cuuint64_t sizes[kDimensions] = {array.width, std::max<std::size_t>(array.rows, 1)};
-  const cuuint64_t strides[kDimensions - 1] = {array.width * element_bytes};
-  const cuuint32_t box[kDimensions] = {box_width, box_rows};
-  const cuuint32_t steps[kDimensions] = {1, 1};
+/// What a map is of: from the dimension whose elements are neighbours on.
+template <std::size_t kDimensions>
+struct Layout {
+  CUtensorMapDataType type;
+  std::size_t element_bytes;
+  std::array<std::size_t, kDimensions> sizes;
+  std::array<unsigned, kDimensions> box;
+  CUtensorMapSwizzle swizzle;
+};
+
+template <std::size_t kDimensions>
+CUtensorMap encode(void* encoder, const void* data, const Layout<kDimensions>& layout) {
+  std::array<cuuint64_t, kDimensions> sizes{};
+  std::array<cuuint64_t, kDimensions> strides{};  // of the next dimension
+  std::array<cuuint32_t, kDimensions> box{};
+  std::array<cuuint32_t, kDimensions> steps{};
+  std::size_t stride = layout.element_bytes;
+  for (std::size_t i = 0; i < kDimensions; ++i) {
+    sizes[i] = std::max<std::size_t>(layout.sizes[i], 1);  // none are asked for where there are none
+    strides[i] = stride *= sizes[i];
+    box[i] = layout.box[i];
+    steps[i] = 1;
+  }
   CUtensorMap map{};
   const auto call = reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(encoder);
-  const CUresult result = call(&map, type, kDimensions, const_cast<void*>(array.data), sizes, strides, box, steps,
-                               CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = call(&map, layout.type, kDimensions, const_cast<void*>(data), sizes.data(), strides.data(),
+                               box.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, layout.swizzle,
+                               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result == CUDA_SUCCESS) return map;
-  throw std::runtime_error("cuTensorMapEncodeTiled for an array of " + std::to_string(array.rows) + " x " +
-                           std::to_string(array.width) + ": CUresult " + std::to_string(result));
+  std::string text = "cuTensorMapEncodeTiled for an array of ";
+  for (std::size_t i = kDimensions; i > 0; --i) text += std::to_string(layout.sizes[i - 1]) + (i > 1 ? " x " : "");
+  throw std::runtime_error(text + ": CUresult " + std::to_string(result));
 }
 
 }  // namespace
@@ -41,14 +59,32 @@ void* find_tensor_map_encoder() {
 }
 
 CUtensorMap map_of_bfloat16(void* encoder, const MappedArray& array, unsigned box_rows) {
-  constexpr std::size_t kElementBytes = 2;
   constexpr unsigned kBoxWidth = 64;
-  return encode(encoder, array, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, kElementBytes, kBoxWidth, box_rows,
-                CU_TENSOR_MAP_SWIZZLE_128B);
+  return encode<2>(encoder, array.data,
+                   {.type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                    .element_bytes = 2,
+                    .sizes = {array.width, array.rows},
+                    .box = {kBoxWidth, box_rows},
+                    .swizzle = CU_TENSOR_MAP_SWIZZLE_128B});
 }
 
 CUtensorMap map_of_bytes(void* encoder, const MappedArray& array, unsigned box_width, unsigned box_rows) {
-  return encode(encoder, array, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, box_width, box_rows, CU_TENSOR_MAP_SWIZZLE_NONE);
+  return encode<2>(encoder, array.data,
+                   {.type = CU_TENSOR_MAP_DATA_TYPE_UINT8,
+                    .element_bytes = 1,
+                    .sizes = {array.width, array.rows},
+                    .box = {box_width, box_rows},
+                    .swizzle = CU_TENSOR_MAP_SWIZZLE_NONE});
+}
+
+CUtensorMap map_of_images(void* encoder, const MappedImages& images, unsigned box_width, unsigned box_lines) {
+  constexpr unsigned kHalf = 8;  // channels
+  return encode<4>(encoder, images.data,
+                   {.type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                    .element_bytes = 2,
+                    .sizes = {2 * kHalf, images.size, images.size, images.rows},
+                    .box = {kHalf, box_width, box_lines, 1},
+                    .swizzle = CU_TENSOR_MAP_SWIZZLE_NONE});
 }
 
 }  // namespace resnet::cuda

@@ -1,0 +1,154 @@
+// The first convolution as a matrix product: see the header. In folded images, what a position is convolved with is in each of
+// four lines 16 channels of four neighbouring pixels. Where an image lies in shared memory by halves of 8 channels, that of
+// neighbouring positions lies 16 bytes apart, as products want their rows, whichever of the four pixels it is: nothing is
+// unfolded or written twice.
+
+#include "demos/resnet/cuda_stem_kernels.hpp"
+
+#include <algorithm>
+
+#include "demos/resnet/cuda_norm_sums.cuh"
+#include "demos/resnet/cuda_product_tiles.cuh"
+#include "demos/resnet/cuda_tensor_map.hpp"
+
+namespace resnet::cuda {
+namespace {
+
+extern __shared__ __align__(1024) std::byte stem_memory[];
+
+/// A tile is kStemWidth positions of as many lines as there are groups. Of the filter, a panel is a line.
+struct StemMemory {
+  static constexpr unsigned kStages = 3;
+  static constexpr unsigned kLines = kProductGroups;
+  static constexpr unsigned kImageLines = kLines + kFoldedKernel - 1;
+  static constexpr unsigned kImageWidth = kStemWidth + kFoldedKernel - 1;
+  static constexpr unsigned kPixelBytes = 16;  // of a half
+  static constexpr unsigned kLineBytes = kImageWidth * kPixelBytes;
+  static constexpr unsigned kHalfBytes = kImageLines * kLineBytes;
+  static constexpr unsigned kHalf = (kHalfBytes + 127) / 128 * 128;  // where the second one begins
+  static constexpr unsigned kStageBytes = 2 * kHalf;
+  using FilterLine = Panel<kStemChannels>;
+  static constexpr unsigned kFilterBytes = kFoldedKernel * FilterLine::kBytes;
+  static_assert(FilterLine::kWidth == kFoldedKernel * kFoldedChannels);
+  static constexpr unsigned kOutput = kFilterBytes;
+  static constexpr unsigned kTiles = kOutput + StatisticsOutput<kStemWidth>::kBytes;
+  static constexpr unsigned kBarriers = kTiles + kStages * kStageBytes;
+  static constexpr unsigned kFilterBarrier = kBarriers + 2 * kStages * 8;
+  static constexpr unsigned kBytes = kFilterBarrier + 8;
+};
+
+struct StemMaps {
+  CUtensorMap x;
+  CUtensorMap filter;
+  CUtensorMap y;
+};
+
+/// Where a tile is.
+struct StemTile {
+  unsigned row;
+  unsigned line;
+  unsigned column;
+
+  static __host__ __device__ unsigned count_in(unsigned size_out) {
+    return size_out / StemMemory::kLines * (size_out / static_cast<unsigned>(kStemWidth));
+  }
+  __device__ StemTile(unsigned tile, unsigned size_out) {
+    const unsigned along = size_out / static_cast<unsigned>(kStemWidth);
+    row = tile / count_in(size_out);
+    const unsigned in_row = tile % count_in(size_out);
+    line = in_row / along * StemMemory::kLines;
+    column = in_row % along * static_cast<unsigned>(kStemWidth);
+  }
+};
+
+/// One thread has the filter copied; all wait for it.
+__device__ void fetch_filter(unsigned shared, const CUtensorMap& filter) {
+  const unsigned barrier = shared + StemMemory::kFilterBarrier;
+  if (threadIdx.x == 0) {
+    barrier_init(barrier, 1);
+    barriers_are_made();
+    barrier_expect(barrier, StemMemory::kFilterBytes);
+#pragma unroll
+    for (unsigned line = 0; line < kFoldedKernel; ++line) {
+      constexpr unsigned kBytes = StemMemory::FilterLine::kBytes, kWidth = StemMemory::FilterLine::kWidth;
+      fetch_box(shared + line * kBytes, filter, line * kWidth, 0, barrier);
+    }
+  }
+  __syncthreads();
+  barrier_wait(barrier, 0);
+}
+
+__device__ void begin_line(ProductPart<kStemWidth>& product, unsigned pixels, unsigned filter) {
+  products_begin();
+#pragma unroll
+  for (unsigned line = 0; line < kFoldedKernel; ++line) {
+#pragma unroll
+    for (unsigned pixel = 0; pixel < kFoldedKernel; ++pixel) {
+      const auto left = rows_at(filter + line * StemMemory::FilterLine::kBytes + pixel * kFoldedChannels * 2);
+      const auto right = split_rows_at(pixels + line * StemMemory::kLineBytes + pixel * StemMemory::kPixelBytes,
+                                       StemMemory::kHalf);
+      line + pixel == 0 ? multiply_add<false>(product.v, left, right) : multiply_add<true>(product.v, left, right);
+    }
+  }
+}
+
+/// As product_statistics_kernel.
+__global__ void __launch_bounds__(kProductThreads)
+    stem_statistics_kernel(StemShape shape, const __grid_constant__ StemMaps maps, NormPlace norm, SumPlace place,
+                           Ranks ranks) {
+  using Memory = StemMemory;
+  constexpr unsigned kWarps = kProductThreads / kWarp;
+  const auto size = static_cast<unsigned>(shape.size_out);
+  const auto tile_count = static_cast<unsigned>(shape.rows) * StemTile::count_in(size);
+  const auto shared = static_cast<unsigned>(__cvta_generic_to_shared(stem_memory));
+  const auto fetch = [=, &maps](unsigned stage, unsigned number, unsigned barrier) {
+    const StemTile tile(number, size);
+    barrier_expect(barrier, 2 * Memory::kHalfBytes);
+#pragma unroll
+    for (unsigned half = 0; half < 2; ++half)
+      fetch_box(shared + Memory::kTiles + stage * Memory::kStageBytes + half * Memory::kHalf, maps.x,
+                {half * 8, tile.column, tile.line, tile.row}, barrier);
+  };
+  OwnTiles<1, Memory::kStages, kWarps, decltype(fetch)> tiles(tile_count, shared + Memory::kBarriers, fetch);
+  fetch_filter(shared, maps.filter);
+  const Lane lane;
+  StatisticsOutput<kStemWidth> output(lane, shared + Memory::kOutput, ChannelPart(lane, norm.running_mean));
+  tiles.for_each([&](unsigned stage, unsigned number) {
+    const StemTile tile(number, size);
+    ProductPart<kStemWidth> product;
+    tiles.fetch_next();
+    begin_line(product, shared + Memory::kTiles + stage * Memory::kStageBytes + lane.group * Memory::kLineBytes, shared);
+    product.end();
+    if (lane.number == 0) tiles.release();
+    const unsigned line = tile.row * size + tile.line + lane.group;
+    output.write(product, kStemWidth, maps.y, 0, line * size + tile.column);
+  });
+  const NormShape norm_shape{shape.rows * size * size, kStemChannels};
+  output.end().template add_up<kProductGroups>(
+      lane, stem_memory, kStemChannels, place,
+      [&](unsigned c, const double(&total)[2]) { finish_statistics(norm, c, norm_shape, total[0], total[1], ranks); });
+}
+
+}  // namespace
+
+void make_room_for_stem() {
+  static_assert(StemMemory::kBytes <= kMostProductMemory);
+  make_room(stem_statistics_kernel, StemMemory::kBytes);
+}
+
+void stem_statistics(const ProductDevice& device, const StemShape& shape, const void* x, const void* filter, void* y,
+                     const NormPlace& norm, const SumPlace& place, Ranks ranks, CUstream_st* stream) {
+  void* const encoder = device.tensor_map_encoder;
+  const std::size_t folded = shape.size_out + kFoldedKernel - 1;
+  const MappedArray filters{filter, kStemChannels, kFoldedKernel * kFoldedKernel * kFoldedChannels};
+  const MappedArray result{y, shape.rows * shape.size_out * shape.size_out, kStemChannels};
+  const StemMaps maps{
+      map_of_images(encoder, {x, shape.rows, folded}, StemMemory::kImageWidth, StemMemory::kImageLines),
+      map_of_bfloat16(encoder, filters, kStemChannels), map_of_bfloat16(encoder, result, kStemWidth)};
+  const std::size_t tiles = shape.rows * StemTile::count_in(static_cast<unsigned>(shape.size_out));
+  const auto blocks = static_cast<unsigned>(std::clamp<std::size_t>(tiles, 1, device.blocks));
+  stem_statistics_kernel<<<blocks, kProductThreads, StemMemory::kBytes, stream>>>(shape, maps, norm, place, ranks);
+  demos::check_cuda(cudaGetLastError(), "the first convolution and its statistics");
+}
+
+}  // namespace resnet::cuda

@@ -1,0 +1,37 @@
+#pragma once
+
+// The first convolution of a residual network, over folded images (see cuda_image_kernels.hpp), as a matrix product of
+// bfloat16 that takes the statistics of what it gives: for images whose output is so wide. Needs no CUDA header. Everything is
+// put on the stream and gives the same bits each time. Throws std::runtime_error where CUDA fails.
+
+#include <cstddef>
+
+#include "demos/resnet/cuda_image_kernels.hpp"
+#include "demos/resnet/cuda_norm_kernels.hpp"
+#include "demos/resnet/cuda_product_kernels.hpp"
+
+namespace resnet::cuda {
+
+/// From x [rows, folded, folded, kFoldedChannels], folded being size_out + kFoldedKernel - 1, to y [rows, size_out, size_out,
+/// kStemChannels].
+struct StemShape {
+  std::size_t rows;
+  std::size_t size_out;
+};
+inline constexpr std::size_t kStemChannels = 64;
+inline constexpr std::size_t kStemWidth = 112;  // of y that a product is for: of an image of 224
+
+/// Whether there is a kernel for that.
+constexpr bool has_stem_product(std::size_t size_out, std::size_t channels) {
+  return size_out > 0 && size_out % kStemWidth == 0 && channels == kStemChannels;
+}
+
+/// For product_device: before the first stem_statistics.
+void make_room_for_stem();
+
+/// y = x convolved with a folded filter [kStemChannels, kFoldedKernel, kFoldedKernel, kFoldedChannels]; and what `statistics`
+/// makes of y.
+void stem_statistics(const ProductDevice& device, const StemShape& shape, const void* x, const void* filter, void* y,
+                     const NormPlace& norm, const SumPlace& place, Ranks ranks, CUstream_st* stream);
+
+}  // namespace resnet::cuda
