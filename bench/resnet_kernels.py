@@ -89,7 +89,10 @@ def passes(units, batch, has_products):
         given, gradients, ended, ended_two = (sum(each) * batch for each in (
             units.product_outputs, units.product_gradients, units.product_ends, units.product_two_sided))
         elements["statistics"] -= given + stem
-        elements[STEM] = 115 * 115 * 16 * batch + stem  # of folded images, see demos/resnet/cuda_image_kernels.hpp
+        images = 115 * 115 * 16 * batch  # folded, see demos/resnet/cuda_image_kernels.hpp
+        elements[STEM] = images + stem
+        elements[STEM_FILTER] = images + stem + 2.5 * pooled
+        elements["pool backward"] = stem + 2.5 * pooled
         elements[WITH_STATISTICS] = sum(units.product_inputs) * batch + given
         elements["sums of gradients, block"] -= (4 + bit) * ended + ended_two
         elements[WITH_BLOCKS_END] = gradients + (3 + bit) * ended + ended_two
@@ -98,9 +101,11 @@ def passes(units, batch, has_products):
 
 WITH_STATISTICS = "convolutions with statistics"
 STEM = "first convolution with statistics"
+STEM_FILTER = "first convolution, backward, with the pool's gradient"
 WITH_BLOCKS_END = "convolutions, backward, with sums of gradients, block"
 # The first part of a kernel's name that is found says what it is.
-KINDS = (("stem_statistics_kernel", STEM), ("product_statistics_kernel", WITH_STATISTICS), ("product_sums_block_kernel", WITH_BLOCKS_END),
+KINDS = (("stem_statistics_kernel", STEM), ("stem_filter_kernel", STEM_FILTER),
+         ("product_statistics_kernel", WITH_STATISTICS), ("product_sums_block_kernel", WITH_BLOCKS_END),
          ("statistics_kernel", "statistics"), ("apply_relu_kernel", "gradient, ReLU"),
          ("apply_block_kernel", "gradient, block"), ("sums_relu_kernel", "sums of gradients, ReLU"),
          ("sums_block_kernel", "sums of gradients, block"), ("pool_forward_kernel", "pool forward"),

@@ -67,7 +67,7 @@ __device__ inline void store_box(unsigned shared, const CUtensorMap& map, unsign
       "r"(column), "r"(row), "r"(shared)
       : "memory");
 }
-/// Until what this thread's store_box copy was read from shared memory.
+/// Until what this thread's store_box copies has been read from shared memory; it may not have been written yet.
 __device__ inline void wait_for_reads() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
 inline constexpr unsigned kGroupThreads = 128;  // a warpgroup
@@ -79,10 +79,15 @@ __device__ inline void sync_group(unsigned group) {
 
 /// Before products whose registers were written by something else than products.
 __device__ inline void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-/// Until the products put before this are done, and have read what they read.
-__device__ inline void products_end() {
-  asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
-}
+/// After the last of them.
+__device__ inline void products_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+/// Until those that have ended are done, and have read what they read.
+__device__ inline void wait_for_products() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+
+// What products read from shared memory is described by 64 bits, a place and how things lie from there on.
+
+/// What lies so many bytes on, a multiple of 16.
+__device__ inline std::uint64_t moved(std::uint64_t described, unsigned bytes) { return described + bytes / 16; }
 
 /// Where rows of 64 elements of 16 bits lie, the first at a multiple of 1,024, in the layout of tensor maps with 128 swizzled
 /// bytes; may be moved on by less than a row.
@@ -91,11 +96,10 @@ __device__ inline std::uint64_t rows_at(unsigned shared) {
   return kSwizzle128 | kEightRows / 16 << 32U | kUnused / 16 << 16U | (shared & 0x3ffffU) / 16;
 }
 
-/// Where rows of 16 elements of 16 bits lie: 16 bytes of one after those of the row before, their second halves so many bytes
-/// after their first ones. At a multiple of 16, as the distance.
-__device__ inline std::uint64_t split_rows_at(unsigned shared, unsigned to_second_half) {
-  constexpr std::uint64_t kEightRows = 128;
-  return kEightRows / 16 << 32U | std::uint64_t{to_second_half / 16} << 16U | (shared & 0x3ffffU) / 16;
+/// Where matrices of eight times 16 bytes lie, each at a multiple of 16: so many bytes from one to the next along the products'
+/// columns, and along what is added up over.
+__device__ inline std::uint64_t matrices_at(unsigned shared, unsigned along_columns, unsigned along_sum) {
+  return std::uint64_t{along_columns / 16} << 32U | std::uint64_t{along_sum / 16} << 16U | (shared & 0x3ffffU) / 16;
 }
 
 /// sums [64, columns] = (adds ? sums : 0) + left [64, 16] right^T, with 16 elements of each of `right`'s rows, one for each
@@ -134,6 +138,17 @@ __device__ void multiply_add(float (&s)[8][4], const unsigned (&left)[4], std::u
       : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right), "n"(kAdds));
 }
 
+/// sums [64, 32] += left [64, 16] right [16, 32], with 32 elements of each of `right`'s rows: matrices of eight rows and columns.
+__device__ inline void multiply_add_down(float (&s)[4][4], const unsigned (&left)[4], std::uint64_t right) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+      "{%16, %17, %18, %19}, %20, 1, 1, 1, 1;"
+      : "+f"(s[0][0]), "+f"(s[0][1]), "+f"(s[0][2]), "+f"(s[0][3]), "+f"(s[1][0]), "+f"(s[1][1]), "+f"(s[1][2]),
+        "+f"(s[1][3]), "+f"(s[2][0]), "+f"(s[2][1]), "+f"(s[2][2]), "+f"(s[2][3]), "+f"(s[3][0]), "+f"(s[3][1]),
+        "+f"(s[3][2]), "+f"(s[3][3])
+      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right));
+}
 /// As above, with left in shared memory, too: rows_at.
 template <bool kAdds>
 __device__ void multiply_add(float (&s)[14][4], std::uint64_t left, std::uint64_t right) {

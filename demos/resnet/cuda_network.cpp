@@ -55,11 +55,17 @@ void* CudaNetwork::filter_of(const Pass& pass, std::size_t unit) const {
   return const_cast<float*>(pass.params) + offset;
 }
 
+/// Whether the first convolution and its filter's gradient are products of ours, in training.
+bool CudaNetwork::has_stem_product() const {
+  const ConvUnit& stem = architecture_.stem();
+  return product_device_ && cuda::has_stem_product(stem.size_out(), stem.channels_out);
+}
+
 /// Whether the unit's convolution is a product that takes the statistics of what it gives.
 bool CudaNetwork::takes_statistics(std::size_t unit, Phase phase) const {
   const ConvUnit& of = architecture_.units[unit];
   if (!product_device_ || phase != Phase::kTraining) return false;
-  if (unit == 0) return cuda::has_stem_product(of.size_out(), of.channels_out);
+  if (unit == 0) return has_stem_product();
   return of.kernel == 1 && of.stride == 1 && cuda::has_product(of.channels_in, of.channels_out);
 }
 

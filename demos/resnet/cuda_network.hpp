@@ -89,12 +89,12 @@ class CudaNetwork {
 
   /// A unit's arrays of activations and its plans, for the current number of rows.
   struct Unit {
-    void* sums = nullptr;                      // of the convolution: what is normalised
-    void* output = nullptr;                    // behind the ReLU, where it has one of its own
-    float* norm = nullptr;                     // [7, channels]: see place_of
-    const ConvPlan* forward = nullptr;         // null: see takes_statistics
-    const ConvPlan* backward_input = nullptr;  // null: see adds_at_end
-    const ConvPlan* backward_filter = nullptr;
+    void* sums = nullptr;                       // of the convolution: what is normalised
+    void* output = nullptr;                     // behind the ReLU, where it has one of its own
+    float* norm = nullptr;                      // [7, channels]: see place_of
+    const ConvPlan* forward = nullptr;          // null: see takes_statistics
+    const ConvPlan* backward_input = nullptr;   // null: see adds_at_end
+    const ConvPlan* backward_filter = nullptr;  // null: see has_stem_product
   };
   /// What one call works with.
   struct Pass {
@@ -136,6 +136,7 @@ class CudaNetwork {
   cuda::NormSide side_of(const Pass& pass, std::size_t unit, void* gradient) const;
   static cuda::Ranks ranks_of(const Pass& pass) { return pass.synchronises() ? cuda::Ranks::kAll : cuda::Ranks::kOwn; }
   void* filter_of(const Pass& pass, std::size_t unit) const;
+  bool has_stem_product() const;
   bool takes_statistics(std::size_t unit, Phase phase) const;
   bool adds_at_end(std::size_t block) const;
 
@@ -178,6 +179,7 @@ class CudaNetwork {
   void* narrow_gradient_ = nullptr;  // bfloat16, as gradient
   void* folded_filter_ = nullptr;    // the first filters
   void* filter_scratch_ = nullptr;   // as large as the largest filters
+  float* stem_scratch_ = nullptr;    // for stem_filter_gradient
   cuda::SumPlace sum_place_{};
   float* deviations_ = nullptr;
   const cuda::Chunk* chunks_ = nullptr;  // the last one is the dense layer's

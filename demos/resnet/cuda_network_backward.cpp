@@ -173,6 +173,12 @@ void CudaNetwork::backward_images(const Pass& pass, const Arriving& arriving) {
   const cuda::NormSide side = side_of(pass, 0, free_gradient(0, arriving.first, arriving.second));
   cuda::pool_backward_sums(math_, pool_shape(pass), gradient, side, sum_place_, ranks_of(pass), pass.handles.stream);
   sum_over_ranks(pass, 0, side);
+  if (has_stem_product()) {
+    if (pass.batch.rows == 0) return;
+    const ConvUnit& stem = architecture_.stem();
+    return cuda::stem_filter_gradient(*product_device_, {pass.batch.rows, stem.size_out()}, image_, gradient, side,
+                                      stem_scratch_, pass.gradient + stem.weights_offset, pass.handles.stream);
+  }
   cuda::pool_backward_apply(math_, pool_shape(pass), gradient, side, pass.handles.stream);
   backward_filter(pass, 0, image_, side.dx);
 }

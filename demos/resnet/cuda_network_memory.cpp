@@ -135,6 +135,7 @@ CudaNetwork::CudaNetwork(const Architecture& architecture, CudaMath math)
     narrow_gradient_ = carver.take(is_narrow ? architecture_.parameter_count * bytes : 0);
     folded_filter_ = carver.take(filter_elements(architecture_, 0) * bytes);
     filter_scratch_ = carver.take(largest_filter * bytes);
+    stem_scratch_ = carver.take<float>(has_stem_product() ? cuda::stem_scratch_elements(*product_device_) : 0);
     sum_place_.partials = carver.take<float>(cuda::kMostSums * cuda::kMostPartials * widest);
     sum_place_.arrived = carver.take<unsigned>(cuda::kMostColumnGroups);
     sum_place_.sums = carver.take<float>(2 * (2 * widest + 1));
@@ -303,7 +304,7 @@ void CudaNetwork::make_plans(const CudaHandles& handles, std::size_t rows, Phase
     const ConvShape shape = shape_of(architecture_, i, rows);
     units_[i].forward = takes_statistics(i, phase) ? nullptr : make(shape, ConvPass::kForward);
     if (phase == Phase::kInference) continue;
-    units_[i].backward_filter = make(shape, ConvPass::kBackwardFilter);
+    if (i > 0 || !has_stem_product()) units_[i].backward_filter = make(shape, ConvPass::kBackwardFilter);
     if (i > 0 && !leads_to_end[i]) units_[i].backward_input = make(shape, ConvPass::kBackwardInput);
   }
 }

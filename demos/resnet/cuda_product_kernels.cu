@@ -69,12 +69,12 @@ __global__ void __launch_bounds__(kProductThreads)
     if (lane.number == 0) tiles.release();
     output.write(product, positions - first, maps.y, lane.first_channel(), first);
   });
-  output.end().template add_up<1>(
+  output.end().template add_up<1, Memory::kBarriers>(
       lane, product_memory, static_cast<unsigned>(shape.channels), place,
       [&](unsigned c, const double(&total)[2]) { finish_statistics(norm, c, shape, total[0], total[1], ranks); });
 }
 
-/// Where product_sums_block_kernel has its tiles: bytes in a stage.
+/// Where product_sums_block_kernel has its tiles: the first places are in a stage.
 template <unsigned kOfDepth, bool kOfShortcut>
 struct BlockMemory {
   static constexpr unsigned kDepth = kOfDepth;
@@ -193,12 +193,11 @@ __global__ void __launch_bounds__(kProductThreads)
       store_box(stage + Memory::kPassed + lane.group * Tile::kBytes, maps.dz, lane.first_channel(), first);
   });
   if (lane.is_first_of_group()) wait_for_reads();
-  sums.template add_up<1>(lane, product_memory, static_cast<unsigned>(shape.channels), place,
-                          [&](unsigned c, const double(&total)[kSums]) {
-                            finish_backward(last.norm, last.sums, c, shape, total[0], total[1], ranks);
-                            if constexpr (kHasShortcut)
-                              finish_backward(shortcut.norm, shortcut.sums, c, shape, total[0], total[2], ranks);
-                          });
+  sums.template add_up<1, Memory::kBarriers>(
+      lane, product_memory, static_cast<unsigned>(shape.channels), place, [&](unsigned c, const double(&total)[kSums]) {
+        finish_backward(last.norm, last.sums, c, shape, total[0], total[1], ranks);
+        if constexpr (kHasShortcut) finish_backward(shortcut.norm, shortcut.sums, c, shape, total[0], total[2], ranks);
+      });
 }
 
 /// Calls `body` with the depth as a constant.
@@ -253,6 +252,7 @@ std::optional<ProductDevice> product_device() {
   make_room_for_depth<128>();
   make_room_for_depth<256>();
   make_room_for_stem();
+  make_room_for_stem_backward();
   return ProductDevice{static_cast<unsigned>(attribute(cudaDevAttrMultiProcessorCount, device)), encoder};
 }
 

@@ -28,7 +28,8 @@ struct Product {
   const void* filter;
 };
 
-/// Whether there is a kernel for that: by what is added up over, and by the channels of the result.
+/// Whether there is a kernel for that: by what is added up over, and by the channels of the result. The functions below are
+/// for nothing else.
 constexpr bool has_product(std::size_t depth, std::size_t channels) {
   return (depth == 64 || depth == 128 || depth == 256) && channels % 256 == 0;
 }
@@ -38,7 +39,7 @@ void product_statistics(const ProductDevice& device, NormShape shape, const Prod
                         const NormPlace& norm, const SumPlace& place, Ranks ranks, CUstream_st* stream);
 
 /// backward_sums_block with g1 = x filter, with a filter [depth, channels]; g1 is not rounded, nor written anywhere. dz may
-/// be g2, not x.
+/// be g2, not product.x.
 void product_sums_block(const ProductDevice& device, NormShape shape, const Product& product, const void* g2,
                         const std::uint8_t* passes, void* dz, const NormSide& last, const NormSide* shortcut,
                         const SumPlace& place, Ranks ranks, CUstream_st* stream);

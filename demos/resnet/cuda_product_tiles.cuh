@@ -44,8 +44,8 @@ struct Panel {
 /// What a thread has of its group's product: channels `channel` and `channel` + 8 of 64, and of each eight positions
 /// `position` and the next one.
 struct Lane {
-  unsigned group = threadIdx.x / kGroupThreads;
-  unsigned warp = threadIdx.x / kWarp % (kGroupThreads / kWarp);  // of the group
+  unsigned group = __shfl_sync(~0U, threadIdx.x / kGroupThreads, 0);  // so that the compiler knows: the same for a warp
+  unsigned warp = threadIdx.x / kWarp % (kGroupThreads / kWarp);      // of the group
   unsigned number = threadIdx.x % kWarp;
   unsigned channel = warp * 16 + number / 4;
   unsigned position = number % 4 * 2;
@@ -118,20 +118,19 @@ struct ProductPart {
   /// Of panels in shared memory, by all threads of the group; they may not be written before end().
   template <unsigned kDepth>
   __device__ void begin(unsigned input, const FilterPart<kDepth>& filter) {
+    constexpr unsigned kStepsOfPanel = Panel<kRows>::kWidth / 16;
+    const std::uint64_t rows = rows_at(input);
     products_begin();
-    constexpr unsigned kAtOnce = kRows < 64 ? kRows : 64;
+    multiply_add<false>(v, filter.left[0], rows);
 #pragma unroll
-    for (unsigned row = 0; row < kRows; row += kAtOnce) {
-      auto& sums = reinterpret_cast<float(&)[kAtOnce / 8][4]>(v[row / 8]);
-      const unsigned rows = input + row * Panel<kRows>::kRowBytes;
-      multiply_add<false>(sums, filter.left[0], rows_at(rows));
-#pragma unroll
-      for (unsigned step = 1; step < kDepth / 16; ++step)
-        multiply_add<true>(sums, filter.left[step], rows_at(rows + step / 4 * Panel<kRows>::kBytes + step % 4 * 32));
+    for (unsigned step = 1; step < kDepth / 16; ++step) {
+      const unsigned place = step / kStepsOfPanel * Panel<kRows>::kBytes + step % kStepsOfPanel * 32;
+      multiply_add<true>(v, filter.left[step], moved(rows, place));
     }
   }
   __device__ void end() {
     products_end();
+    wait_for_products();
 #pragma unroll
     for (auto& eight : v) {
 #pragma unroll
@@ -152,7 +151,7 @@ struct ProductPart {
 template <unsigned kRows, unsigned kStages, unsigned kReleases, class Fetch>
 class OwnTiles {
  public:
-  static constexpr unsigned kBarrierBytes = 2 * kStages * 8;
+  static_assert(kStages > 1, "a tile's copies begin while the one before is worked on");
 
   /// fetch(stage, first position, barrier) begins the copies of a tile, by one thread.
   __device__ OwnTiles(unsigned positions, unsigned barriers, Fetch fetch)
@@ -219,14 +218,16 @@ template <int kSums>
 struct SumPart {
   float2 v[kSums][2] = {};
 
-  /// Over the block, and over all blocks: see sum_over_blocks. kSharing groups have the same channels, one or all. The memory
-  /// is that of tiles which are done with.
-  template <unsigned kSharing, class Finish>
+  /// Over the block, and over all blocks: see sum_over_blocks. kSharing groups have the same channels, one or all. The
+  /// memory, kBytes of it, is that of tiles which are done with.
+  template <unsigned kSharing, unsigned kBytes, class Finish>
   __device__ void add_up(const Lane& lane, void* shared, unsigned channels, const SumPlace& place,
                          Finish finish) const {
     static_assert(kSharing == 1 || kSharing == kProductGroups);
     constexpr unsigned kWidth = kProductChannels / kSharing;
-    auto& memory = *static_cast<SumMemory<kSums, kProductThreads, kWidth>*>(shared);
+    using Memory = SumMemory<kSums, kProductThreads, kWidth>;
+    static_assert(sizeof(Memory) <= kBytes);
+    auto& memory = *static_cast<Memory*>(shared);
     const unsigned group_channel = kSharing == 1 ? lane.group * kGroupChannels : 0;
     __syncthreads();
 #pragma unroll
@@ -279,6 +280,7 @@ class StatisticsOutput {
  private:
   template <bool kIsWhole>
   __device__ void take(const ProductPart<kRows>& product, unsigned rows) {
+    SumPart<2> of_tile;  // by itself first: many values one after the other would lose bits of each
 #pragma unroll
     for (unsigned t = 0; t < kRows / 16; ++t) {
       unsigned pairs[4];
@@ -290,11 +292,13 @@ class StatisticsOutput {
         float2 distance = difference(values_of(pairs[i]), center_.v[half]);
         if (!kIsWhole && position >= rows) distance.x = 0;
         if (!kIsWhole && position + 1 >= rows) distance.y = 0;
-        add(sums_.v[0][half], distance);
-        add_product(sums_.v[1][half], distance, distance);
+        add(of_tile.v[0][half], distance);
+        add_product(of_tile.v[1][half], distance, distance);
       }
       store_columns(own_ + lane_.place() + t * 16 * Panel<kRows>::kRowBytes, pairs);
     }
+#pragma unroll
+    for (unsigned i = 0; i < 4; ++i) add(sums_.v[i / 2][i % 2], of_tile.v[i / 2][i % 2]);
   }
 
   Lane lane_;

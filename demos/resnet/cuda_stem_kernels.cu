@@ -18,11 +18,12 @@ extern __shared__ __align__(1024) std::byte stem_memory[];
 
 /// A tile is kStemWidth positions of as many lines as there are groups. Of the filter, a panel is a line.
 struct StemMemory {
+  static constexpr unsigned kHalfChannels = kFoldedChannels / 2;
   static constexpr unsigned kStages = 3;
   static constexpr unsigned kLines = kProductGroups;
   static constexpr unsigned kImageLines = kLines + kFoldedKernel - 1;
   static constexpr unsigned kImageWidth = kStemWidth + kFoldedKernel - 1;
-  static constexpr unsigned kPixelBytes = 16;  // of a half
+  static constexpr unsigned kPixelBytes = kHalfChannels * sizeof(__nv_bfloat16);  // of a half
   static constexpr unsigned kLineBytes = kImageWidth * kPixelBytes;
   static constexpr unsigned kHalfBytes = kImageLines * kLineBytes;
   static constexpr unsigned kHalf = (kHalfBytes + 127) / 128 * 128;  // where the second one begins
@@ -79,15 +80,18 @@ __device__ void fetch_filter(unsigned shared, const CUtensorMap& filter) {
 }
 
 __device__ void begin_line(ProductPart<kStemWidth>& product, unsigned pixels, unsigned filter) {
+  using Memory = StemMemory;
+  const std::uint64_t left = rows_at(filter);
+  const std::uint64_t right = matrices_at(pixels, 8 * Memory::kPixelBytes, Memory::kHalf);
   products_begin();
 #pragma unroll
   for (unsigned line = 0; line < kFoldedKernel; ++line) {
 #pragma unroll
     for (unsigned pixel = 0; pixel < kFoldedKernel; ++pixel) {
-      const auto left = rows_at(filter + line * StemMemory::FilterLine::kBytes + pixel * kFoldedChannels * 2);
-      const auto right = split_rows_at(pixels + line * StemMemory::kLineBytes + pixel * StemMemory::kPixelBytes,
-                                       StemMemory::kHalf);
-      line + pixel == 0 ? multiply_add<false>(product.v, left, right) : multiply_add<true>(product.v, left, right);
+      const auto of_filter = moved(left, line * Memory::FilterLine::kBytes + pixel * kFoldedChannels * 2);
+      const auto of_image = moved(right, line * Memory::kLineBytes + pixel * Memory::kPixelBytes);
+      line + pixel == 0 ? multiply_add<false>(product.v, of_filter, of_image)
+                        : multiply_add<true>(product.v, of_filter, of_image);
     }
   }
 }
@@ -107,7 +111,7 @@ __global__ void __launch_bounds__(kProductThreads)
 #pragma unroll
     for (unsigned half = 0; half < 2; ++half)
       fetch_box(shared + Memory::kTiles + stage * Memory::kStageBytes + half * Memory::kHalf, maps.x,
-                {half * 8, tile.column, tile.line, tile.row}, barrier);
+                {half * Memory::kHalfChannels, tile.column, tile.line, tile.row}, barrier);
   };
   OwnTiles<1, Memory::kStages, kWarps, decltype(fetch)> tiles(tile_count, shared + Memory::kBarriers, fetch);
   fetch_filter(shared, maps.filter);
@@ -117,14 +121,15 @@ __global__ void __launch_bounds__(kProductThreads)
     const StemTile tile(number, size);
     ProductPart<kStemWidth> product;
     tiles.fetch_next();
-    begin_line(product, shared + Memory::kTiles + stage * Memory::kStageBytes + lane.group * Memory::kLineBytes, shared);
+    begin_line(product, shared + Memory::kTiles + stage * Memory::kStageBytes + lane.group * Memory::kLineBytes,
+               shared);
     product.end();
     if (lane.number == 0) tiles.release();
     const unsigned line = tile.row * size + tile.line + lane.group;
     output.write(product, kStemWidth, maps.y, 0, line * size + tile.column);
   });
   const NormShape norm_shape{shape.rows * size * size, kStemChannels};
-  output.end().template add_up<kProductGroups>(
+  output.end().template add_up<kProductGroups, Memory::kBarriers>(
       lane, stem_memory, kStemChannels, place,
       [&](unsigned c, const double(&total)[2]) { finish_statistics(norm, c, norm_shape, total[0], total[1], ranks); });
 }
@@ -142,9 +147,11 @@ void stem_statistics(const ProductDevice& device, const StemShape& shape, const 
   const std::size_t folded = shape.size_out + kFoldedKernel - 1;
   const MappedArray filters{filter, kStemChannels, kFoldedKernel * kFoldedKernel * kFoldedChannels};
   const MappedArray result{y, shape.rows * shape.size_out * shape.size_out, kStemChannels};
-  const StemMaps maps{
-      map_of_images(encoder, {x, shape.rows, folded}, StemMemory::kImageWidth, StemMemory::kImageLines),
-      map_of_bfloat16(encoder, filters, kStemChannels), map_of_bfloat16(encoder, result, kStemWidth)};
+  const StemMaps maps{map_of_images(encoder, {x, shape.rows, folded, kFoldedChannels, sizeof(__nv_bfloat16)},
+                                    {.lines = StemMemory::kImageLines,
+                                     .columns = StemMemory::kImageWidth,
+                                     .channels = StemMemory::kHalfChannels}),
+                      map_of_bfloat16(encoder, filters, kStemChannels), map_of_bfloat16(encoder, result, kStemWidth)};
   const std::size_t tiles = shape.rows * StemTile::count_in(static_cast<unsigned>(shape.size_out));
   const auto blocks = static_cast<unsigned>(std::clamp<std::size_t>(tiles, 1, device.blocks));
   stem_statistics_kernel<<<blocks, kProductThreads, StemMemory::kBytes, stream>>>(shape, maps, norm, place, ranks);

@@ -9,7 +9,7 @@
 
 namespace resnet::cuda {
 
-inline constexpr int kSumThreads = 512;  // of a block: two blocks are on a multiprocessor
+inline constexpr int kSumThreads = 512;  // of a block laid out by SumLayout: two are on a multiprocessor
 inline constexpr unsigned kSumColumns = 16;
 inline constexpr unsigned kSumBlocks = 264;  // two for each of 132 multiprocessors
 static_assert(kSumBlocks == kMostPartials, "as many partial sums are written as blocks are started");
@@ -88,7 +88,7 @@ template <int kSums, unsigned kOfBlock, unsigned kWidth, class Finish>
 __device__ void finish_sums(SumMemory<kSums, kOfBlock, kWidth>& memory, unsigned thread, const SumChannels& own,
                             const float* partials, Finish finish) {
   constexpr unsigned kFour = 4;
-  constexpr unsigned kAtOnce = 9;                    // partial sums: what 132 blocks leave is loaded in two goes
+  constexpr unsigned kAtOnce = 9;  // partial sums: of 128 channels' two, what 132 blocks leave is loaded in two goes
   const unsigned fours = kSums * own.width / kFour;  // of sums, which a thread each begins with
   const unsigned parts = kOfBlock / fours;
   const unsigned four = thread % fours;

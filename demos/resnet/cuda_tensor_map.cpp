@@ -52,9 +52,14 @@ CUtensorMap encode(void* encoder, const void* data, const Layout<kDimensions>& l
 void* find_tensor_map_encoder() {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult status{};
+#if CUDART_VERSION >= 12050
   constexpr unsigned kSince = 12000;
   const cudaError_t error =
       cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, kSince, cudaEnableDefault, &status);
+#else
+  const cudaError_t error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &status);
+#endif
+  if (error != cudaSuccess) static_cast<void>(cudaGetLastError());  // nobody else is to find it
   return error == cudaSuccess && status == cudaDriverEntryPointSuccess ? found : nullptr;
 }
 
@@ -77,13 +82,13 @@ CUtensorMap map_of_bytes(void* encoder, const MappedArray& array, unsigned box_w
                     .swizzle = CU_TENSOR_MAP_SWIZZLE_NONE});
 }
 
-CUtensorMap map_of_images(void* encoder, const MappedImages& images, unsigned box_width, unsigned box_lines) {
-  constexpr unsigned kHalf = 8;  // channels
+CUtensorMap map_of_images(void* encoder, const MappedImages& images, const ImageBox& box) {
+  const bool is_bytes = images.element_bytes == 1;
   return encode<4>(encoder, images.data,
-                   {.type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-                    .element_bytes = 2,
-                    .sizes = {2 * kHalf, images.size, images.size, images.rows},
-                    .box = {kHalf, box_width, box_lines, 1},
+                   {.type = is_bytes ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                    .element_bytes = images.element_bytes,
+                    .sizes = {images.channels, images.size, images.size, images.rows},
+                    .box = {box.channels, box.columns, box.lines, 1},
                     .swizzle = CU_TENSOR_MAP_SWIZZLE_NONE});
 }
 

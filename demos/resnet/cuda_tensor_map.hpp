@@ -5,7 +5,6 @@
 #include <cuda.h>
 
 #include <cstddef>
-#include <optional>
 
 namespace resnet::cuda {
 
@@ -16,11 +15,18 @@ struct MappedArray {
   std::size_t width;
 };
 
-/// Images [rows, size, size, 16].
+/// Images [rows, size, size, channels] of bytes or elements of 16 bits, and so much of one as a box.
 struct MappedImages {
   const void* data;
   std::size_t rows;
   std::size_t size;
+  std::size_t channels;
+  std::size_t element_bytes;
+};
+struct ImageBox {
+  unsigned lines;
+  unsigned columns;
+  unsigned channels;
 };
 
 /// The driver's cuTensorMapEncodeTiled; null where it has none.
@@ -30,7 +36,7 @@ void* find_tensor_map_encoder();
 CUtensorMap map_of_bfloat16(void* encoder, const MappedArray& array, unsigned box_rows);
 /// Boxes of so many rows and bytes, a multiple of 16.
 CUtensorMap map_of_bytes(void* encoder, const MappedArray& array, unsigned box_width, unsigned box_rows);
-/// Boxes of an image's so many lines and columns and 8 of its 16 channels of 16 bits.
-CUtensorMap map_of_images(void* encoder, const MappedImages& images, unsigned box_width, unsigned box_lines);
+/// By channel, column, line and row, as they lie.
+CUtensorMap map_of_images(void* encoder, const MappedImages& images, const ImageBox& box);
 
 }  // namespace resnet::cuda

@@ -31,6 +31,7 @@ struct ProductCase {
   std::size_t depth;
   std::size_t channels;
   std::size_t positions;
+  unsigned blocks = 0;  // at most; 0: as many as the device has
 };
 
 class ResnetProducts : public demos::testing::OnGpu, public ::testing::WithParamInterface<ProductCase> {
@@ -40,6 +41,7 @@ class ResnetProducts : public demos::testing::OnGpu, public ::testing::WithParam
     if (IsSkipped()) return;
     device_ = cuda::product_device();
     if (!device_) GTEST_SKIP() << "these kernels are for compute capability 9.0";
+    if (tested_.blocks > 0) device_->blocks = tested_.blocks;
   }
 
   ProductCase tested_ = GetParam();
@@ -59,7 +61,7 @@ class ResnetProducts : public demos::testing::OnGpu, public ::testing::WithParam
   }
   /// [positions, channels].
   std::vector<double> multiply() {
-    const auto [depth, channels, positions] = tested_;
+    const auto& [depth, channels, positions, blocks] = tested_;
     x_ = elements_of(kMath, positions * depth, 11);
     filter_ = elements_of(kMath, depth * channels, 50000011);
     std::vector<double> product(positions * channels);
@@ -97,7 +99,7 @@ struct ProductRun {
 };
 
 TEST_P(ResnetProducts, TakeTheStatisticsOfWhatTheyWrite) {
-  const auto [depth, channels, positions] = tested_;
+  const auto& [depth, channels, positions, blocks] = tested_;
   const std::vector<double> expected = multiply();
   const Elements x(kMath, x_), filter(kMath, transposed_filter());
   const Sums sums(channels);
@@ -178,7 +180,7 @@ void expect_sums(const Norm& norm, const std::vector<double>& dz, const std::vec
 }
 
 TEST_P(ResnetProducts, LeadTheGradientBackToABlocksEnd) {
-  const auto [depth, channels, positions] = tested_;
+  const auto& [depth, channels, positions, blocks] = tested_;
   const std::vector<double> product = multiply();
   const std::size_t elements = product.size();
   const Elements gradient(kMath, x_), filter(kMath, filter_);
@@ -235,15 +237,18 @@ TEST_P(ResnetProducts, LeadTheGradientBackToABlocksEnd) {
 std::vector<ProductCase> product_cases() {
   std::vector<ProductCase> cases;
   for (const std::size_t depth : {64, 128, 256}) {
-    for (const std::size_t channels : {256, 512}) {
-      for (const std::size_t positions : {1, 127, 128, 1000, 20011}) cases.push_back({depth, channels, positions});
+    for (const std::size_t channels : {256, 1024}) {
+      for (const std::size_t positions : {1, 127, 128, 1000}) cases.push_back({depth, channels, positions});
     }
+    cases.push_back({depth, 512, 20011});
+    cases.push_back({depth, 256, 20011, 1});  // many tiles by one block: each stage is used again and again
   }
   return cases;
 }
 std::string name_of(const ::testing::TestParamInfo<ProductCase>& info) {
-  const auto& [depth, channels, positions] = info.param;
-  return std::to_string(depth) + "To" + std::to_string(channels) + "At" + std::to_string(positions);
+  const auto& [depth, channels, positions, blocks] = info.param;
+  return std::to_string(depth) + "To" + std::to_string(channels) + "At" + std::to_string(positions) +
+         (blocks > 0 ? "By" + std::to_string(blocks) : "");
 }
 INSTANTIATE_TEST_SUITE_P(, ResnetProducts, ::testing::ValuesIn(product_cases()), name_of);
 

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 namespace resnet {
 namespace {
 
+using demos::testing::OnDevice;
 using testing::Elements;
 using testing::elements_of;
 using testing::kStream;
@@ -27,21 +29,27 @@ constexpr std::size_t kDepth = cuda::kFoldedKernel * cuda::kFoldedKernel * cuda:
 constexpr std::size_t kChannels = cuda::kStemChannels;
 constexpr float kUnset = 99;
 
-class ResnetStem : public demos::testing::OnGpu, public ::testing::WithParamInterface<cuda::StemShape> {
+struct StemCase {
+  cuda::StemShape shape;
+  unsigned blocks = 0;  // at most; 0: as many as the device has
+};
+
+class ResnetStem : public demos::testing::OnGpu, public ::testing::WithParamInterface<StemCase> {
  protected:
   void SetUp() override {
     OnGpu::SetUp();
     if (IsSkipped()) return;
     device_ = cuda::product_device();
     if (!device_) GTEST_SKIP() << "these kernels are for compute capability 9.0";
+    if (GetParam().blocks > 0) device_->blocks = GetParam().blocks;
   }
 
-  cuda::StemShape shape_ = GetParam();
+  cuda::StemShape shape_ = GetParam().shape;
   std::size_t folded_ = shape_.size_out + cuda::kFoldedKernel - 1;
   std::size_t positions_ = shape_.rows * shape_.size_out * shape_.size_out;
   std::optional<cuda::ProductDevice> device_;
-  std::vector<float> x_ = elements_of(kMath, shape_.rows * folded_ * folded_ * cuda::kFoldedChannels, 11);
-  std::vector<float> filter_ = elements_of(kMath, kChannels * kDepth, 50000011);
+  std::vector<float> x_ = elements_of(kMath, shape_.rows* folded_* folded_* cuda::kFoldedChannels, 11);
+  std::vector<float> filter_ = elements_of(kMath, kChannels* kDepth, 50000011);
 
   /// [positions, channels].
   std::vector<float> convolve() const {
@@ -75,7 +83,8 @@ TEST_P(ResnetStem, TakesTheStatisticsOfWhatItWrites) {
   const auto run = [&](const Norm& into, cuda::Ranks ranks) {
     // With a position behind the last, which nobody is to write.
     const Elements y(kMath, std::vector<float>(expected.size() + kChannels, kUnset));
-    cuda::stem_statistics(*device_, shape_, x.data(), filter.data(), y.data(), into.place(), sums.place(), ranks, kStream);
+    cuda::stem_statistics(*device_, shape_, x.data(), filter.data(), y.data(), into.place(), sums.place(), ranks,
+                          kStream);
     return y.read();
   };
   std::vector<float> y = run(norm, cuda::Ranks::kOwn);
@@ -100,11 +109,88 @@ TEST_P(ResnetStem, TakesTheStatisticsOfWhatItWrites) {
   }
 }
 
-std::string name_of(const ::testing::TestParamInfo<cuda::StemShape>& info) {
-  return std::to_string(info.param.rows) + "Of" + std::to_string(info.param.size_out);
+/// What the first convolution's filter has for a gradient: of dx, the gradient of its output, and its size.
+struct FilterGradient {
+  std::vector<double> value = std::vector<double>(kChannels * kDepth);
+  std::vector<double> size = std::vector<double>(kChannels * kDepth);
+};
+
+/// [channels, depth].
+FilterGradient correlate(const cuda::StemShape& shape, const std::vector<float>& x, const std::vector<float>& dx) {
+  const std::size_t folded = shape.size_out + cuda::kFoldedKernel - 1;
+  constexpr std::size_t kOfLine = cuda::kFoldedKernel * cuda::kFoldedChannels;
+  FilterGradient sums;
+  for (std::size_t c = 0; c < kChannels; ++c) {
+    for (std::size_t p = 0; p < dx.size() / kChannels; ++p) {
+      const double gradient = dx[p * kChannels + c];
+      const std::size_t line = p / shape.size_out % shape.size_out;
+      const std::size_t row = p / shape.size_out / shape.size_out;
+      for (std::size_t a = 0; a < cuda::kFoldedKernel; ++a) {
+        const std::size_t pixel = (row * folded + line + a) * folded + p % shape.size_out;
+        const float* const values = x.data() + pixel * cuda::kFoldedChannels;
+        double* const value = sums.value.data() + c * kDepth + a * kOfLine;
+        double* const size = sums.size.data() + c * kDepth + a * kOfLine;
+        for (std::size_t k = 0; k < kOfLine; ++k) {
+          value[k] += gradient * static_cast<double>(values[k]);
+          size[k] += std::abs(gradient * static_cast<double>(values[k]));
+        }
+      }
+    }
+  }
+  return sums;
 }
-INSTANTIATE_TEST_SUITE_P(, ResnetStem,
-                         ::testing::Values(cuda::StemShape{1, 112}, cuda::StemShape{1, 224}, cuda::StemShape{7, 112}),
+
+/// Where an element of a filter [7, 7, 3] is in the folded one.
+std::size_t folded_place(std::size_t line, std::size_t column, std::size_t color) {
+  const std::size_t in_quad = (line + 1) % 2 * 2 + (column + 1) % 2;
+  return ((line + 1) / 2 * cuda::kFoldedKernel + (column + 1) / 2) * cuda::kFoldedChannels + in_quad * 3 + color;
+}
+
+TEST_P(ResnetStem, LeadsTheGradientBackToItsFilter) {
+  const std::size_t pooled = shape_.rows * (shape_.size_out / 2) * (shape_.size_out / 2) * kChannels;
+  const cuda::PoolShape pool{shape_.rows, shape_.size_out, kChannels};
+  const Elements x(kMath, x_), y(kMath, elements_of(kMath, positions_ * kChannels, 7));
+  const Elements g1(kMath, elements_of(kMath, pooled, 100000007)), g2(kMath, elements_of(kMath, pooled, 200000007));
+  const Elements dx(kMath, std::vector<float>(positions_ * kChannels, kUnset));
+  const Elements largest(kMath, std::vector<float>(pooled));
+  const OnDevice<std::uint8_t> which(std::vector<std::uint8_t>(pooled, 99));
+  const Sums sums(kChannels);
+  const Norm norm(kChannels, 31);
+  const cuda::NormSide side{y.data(), norm.place(), dx.data(), sums.sums.data()};
+  const OnDevice<float> scratch(std::vector<float>(cuda::stem_scratch_elements(*device_), kUnset));
+  constexpr std::size_t kOfFilter = cuda::kStemKernel * cuda::kStemKernel * 3;
+  const OnDevice<float> gradient(std::vector<float>(kChannels * kOfFilter, kUnset));
+  cuda::statistics(kMath, {positions_, kChannels}, y.data(), norm.place(), sums.place(), cuda::Ranks::kOwn, kStream);
+  cuda::pool_forward(kMath, pool, y.data(), norm.place(), largest.data(), which.data(), kStream);
+  for (const bool has_second : {false, true}) {
+    SCOPED_TRACE(has_second ? "two gradients" : "one gradient");
+    const cuda::PoolGradient arriving{g1.data(), has_second ? g2.data() : nullptr, which.data()};
+    cuda::pool_backward_sums(kMath, pool, arriving, side, sums.place(), cuda::Ranks::kOwn, kStream);
+    const auto run = [&] {
+      cuda::stem_filter_gradient(*device_, shape_, x.data(), arriving, side, scratch.data(), gradient.data(), kStream);
+      return gradient.read();
+    };
+    const std::vector<float> got = run();
+    EXPECT_EQ(run(), got) << "the same bits again";
+    cuda::pool_backward_apply(kMath, pool, arriving, side, kStream);
+    const FilterGradient expected = correlate(shape_, x_, dx.read());
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const std::size_t in_filter = i % kOfFilter;
+      const std::size_t place = i / kOfFilter * kDepth + folded_place(in_filter / 3 / cuda::kStemKernel,
+                                                                      in_filter / 3 % cuda::kStemKernel, in_filter % 3);
+      // Gradients of windows lose four bits beside float32: some of dx are rounded the other way.
+      ASSERT_NEAR(got[i], expected.value[place], 5e-5 * expected.size[place]) << i;
+    }
+  }
+}
+
+std::string name_of(const ::testing::TestParamInfo<StemCase>& info) {
+  const auto& [shape, blocks] = info.param;
+  return std::to_string(shape.rows) + "Of" + std::to_string(shape.size_out) +
+         (blocks > 0 ? "By" + std::to_string(blocks) : "");
+}
+// With few blocks, each has many tiles, and uses its memory again and again.
+INSTANTIATE_TEST_SUITE_P(, ResnetStem, ::testing::Values(StemCase{{1, 112}}, StemCase{{1, 224}}, StemCase{{2, 112}, 3}),
                          name_of);
 
 TEST(ResnetStemSizes, AreOfWideImages) {
