@@ -90,7 +90,7 @@ __device__ inline void wait_for_products() { asm volatile("wgmma.wait_group.sync
 __device__ inline std::uint64_t moved(std::uint64_t described, unsigned bytes) { return described + bytes / 16; }
 
 /// Where rows of 64 elements of 16 bits lie, the first at a multiple of 1,024, in the layout of tensor maps with 128 swizzled
-/// bytes; may be moved on by less than a row.
+/// bytes; may be moved on by so many rows, and by less than a row.
 __device__ inline std::uint64_t rows_at(unsigned shared) {
   constexpr std::uint64_t kEightRows = 1024, kUnused = 16, kSwizzle128 = std::uint64_t{1} << 62U;
   return kSwizzle128 | kEightRows / 16 << 32U | kUnused / 16 << 16U | (shared & 0x3ffffU) / 16;
@@ -138,17 +138,6 @@ __device__ void multiply_add(float (&s)[8][4], const unsigned (&left)[4], std::u
       : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right), "n"(kAdds));
 }
 
-/// sums [64, 32] += left [64, 16] right [16, 32], with 32 elements of each of `right`'s rows: matrices of eight rows and columns.
-__device__ inline void multiply_add_down(float (&s)[4][4], const unsigned (&left)[4], std::uint64_t right) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
-      "{%16, %17, %18, %19}, %20, 1, 1, 1, 1;"
-      : "+f"(s[0][0]), "+f"(s[0][1]), "+f"(s[0][2]), "+f"(s[0][3]), "+f"(s[1][0]), "+f"(s[1][1]), "+f"(s[1][2]),
-        "+f"(s[1][3]), "+f"(s[2][0]), "+f"(s[2][1]), "+f"(s[2][2]), "+f"(s[2][3]), "+f"(s[3][0]), "+f"(s[3][1]),
-        "+f"(s[3][2]), "+f"(s[3][3])
-      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right));
-}
 /// As above, with left in shared memory, too: rows_at.
 template <bool kAdds>
 __device__ void multiply_add(float (&s)[14][4], std::uint64_t left, std::uint64_t right) {
@@ -171,6 +160,18 @@ __device__ void multiply_add(float (&s)[14][4], std::uint64_t left, std::uint64_
         "+f"(s[10][2]), "+f"(s[10][3]), "+f"(s[11][0]), "+f"(s[11][1]), "+f"(s[11][2]), "+f"(s[11][3]), "+f"(s[12][0]),
         "+f"(s[12][1]), "+f"(s[12][2]), "+f"(s[12][3]), "+f"(s[13][0]), "+f"(s[13][1]), "+f"(s[13][2]), "+f"(s[13][3])
       : "l"(left), "l"(right), "n"(kAdds));
+}
+
+/// sums [64, 32] += left [64, 16] right [16, 32], with 32 elements of each of `right`'s rows: matrices of eight rows and columns.
+__device__ inline void multiply_add_down(float (&s)[4][4], const unsigned (&left)[4], std::uint64_t right) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+      "{%16, %17, %18, %19}, %20, 1, 1, 1, 1;"
+      : "+f"(s[0][0]), "+f"(s[0][1]), "+f"(s[0][2]), "+f"(s[0][3]), "+f"(s[1][0]), "+f"(s[1][1]), "+f"(s[1][2]),
+        "+f"(s[1][3]), "+f"(s[2][0]), "+f"(s[2][1]), "+f"(s[2][2]), "+f"(s[2][3]), "+f"(s[3][0]), "+f"(s[3][1]),
+        "+f"(s[3][2]), "+f"(s[3][3])
+      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right));
 }
 
 /// Four matrices of 8 x 8 elements of 16 bits, of which lanes 8 i to 8 i + 7 give the addresses of matrix i's rows. In each, a

@@ -1,8 +1,8 @@
 #pragma once
 
 // A residual network on a CUDA device: convolutions through cuDNN, but for some that are products of ours (see
-// cuda_product_kernels.hpp), the last layer through cuBLAS, fused kernels for what lies between. Needs no CUDA header:
-// streams and handles are named by the types that the CUDA headers give them.
+// cuda_product_kernels.hpp and cuda_stem_kernels.hpp), the last layer through cuBLAS, fused kernels for what lies between.
+// Needs no CUDA header: streams and handles are named by the types that the CUDA headers give them.
 
 #include <array>
 #include <cstddef>
@@ -81,7 +81,7 @@ class CudaNetwork {
   const float* logits(const CudaHandles& handles, const CudaBatch& batch, const float* params, const float* statistics);
 
   /// What those convolutions of a step that are cuDNN's take on their own, in microseconds by ConvPass, as measured when
-  /// their plans were chosen, for the number of rows of the last call of loss_and_gradient.
+  /// their plans were chosen, for the number of rows of the last call, which has to be of loss_and_gradient.
   std::array<double, kConvPasses> convolution_microseconds() const;
 
  private:

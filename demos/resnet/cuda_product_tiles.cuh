@@ -1,8 +1,9 @@
 #pragma once
 
-// Matrix products of bfloat16 in blocks that stay: each has 256 channels of the result, keeps their filters in registers and
-// goes through tiles of positions, which are copied to shared memory ahead of time. A warpgroup computes 64 of the channels,
-// as rows: so a thread has positions of two channels, and what is added up over positions are two sums.
+// Matrix products of bfloat16 in blocks that stay: each goes through tiles of positions, which are copied to shared memory
+// ahead of time. A warpgroup computes 64 channels of the result, as rows: so a thread has positions of two channels, and what
+// is added up over positions are two sums. FilterPart and kProductChannels are of blocks with 256 channels, whose filters stay
+// in registers.
 
 #include <cuda_bf16.h>
 
@@ -146,7 +147,7 @@ struct ProductPart {
 
 /// A block's tiles of positions: from the last to the first, see Way. Neighbouring blocks take neighbouring ones, and those
 /// of other channels the same at about the same time, so that the cache serves them.
-/// kStages are in memory: those that are worked on, and copies under way. One thread begins the copies; where what is worked
+/// With kRows of 1 it is tiles of any kind, and their number instead of a first position. kStages are in memory: those that are worked on, and copies under way. One thread begins the copies; where what is worked
 /// on is done with, kReleases threads have to say so, once for each tile.
 template <unsigned kRows, unsigned kStages, unsigned kReleases, class Fetch>
 class OwnTiles {

@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(kBackwardThreads)
     fetch_backward_tile(shared + stage * Memory::kStageBytes, maps, has_g2, BackwardTile(number, size), size, barrier);
   };
   OwnTiles<1, Memory::kStages, kBackwardThreads / kWarp, decltype(fetch)> tiles(tile_count, shared + Memory::kBarriers,
-                                                                                 fetch);
+                                                                                fetch);
   const Lane lane;
   const ChannelLine channels[2] = {ChannelLine(norm, lane.channel), ChannelLine(norm, lane.channel + 8)};
   auto* words = reinterpret_cast<float*>(stem_backward_memory + Memory::kWords);
@@ -274,9 +274,8 @@ __global__ void __launch_bounds__(kBackwardThreads)
   __syncthreads();
   if (lane.group == 1) return;
   float* const own = sums + std::size_t{blockIdx.x} * kFilterElements;
-  filter.for_each([&](unsigned i, float value) {
-    own[i * kGroupThreads + thread] = value + of_other[i * kGroupThreads + thread];
-  });
+  filter.for_each(
+      [&](unsigned i, float value) { own[i * kGroupThreads + thread] = value + of_other[i * kGroupThreads + thread]; });
 }
 
 /// The blocks' sums become a folded filter's gradient.

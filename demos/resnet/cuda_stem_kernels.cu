@@ -153,7 +153,8 @@ void stem_statistics(const ProductDevice& device, const StemShape& shape, const 
                                      .channels = StemMemory::kHalfChannels}),
                       map_of_bfloat16(encoder, filters, kStemChannels), map_of_bfloat16(encoder, result, kStemWidth)};
   const std::size_t tiles = shape.rows * StemTile::count_in(static_cast<unsigned>(shape.size_out));
-  const auto blocks = static_cast<unsigned>(std::clamp<std::size_t>(tiles, 1, device.blocks));
+  const auto blocks =
+      static_cast<unsigned>(std::clamp<std::size_t>(tiles, 1, std::min<std::size_t>(device.blocks, kMostPartials)));
   stem_statistics_kernel<<<blocks, kProductThreads, StemMemory::kBytes, stream>>>(shape, maps, norm, place, ranks);
   demos::check_cuda(cudaGetLastError(), "the first convolution and its statistics");
 }

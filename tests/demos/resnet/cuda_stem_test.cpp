@@ -1,4 +1,4 @@
-// The first convolution as a product that takes statistics, against the same on the CPU.
+// The first convolution as a product that takes statistics, and its filter's gradient, against the same on the CPU.
 
 #include "demos/resnet/cuda_stem_kernels.hpp"
 
