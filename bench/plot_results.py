@@ -24,15 +24,20 @@ COLORS = {"syncrun": "#0b6e99", "reduce-overhead": "#e07b39", "compile": "#efb38
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
-def resnet_rates(run):
-    """Images per second by (rows, GPUs, mode); ours are fed from shared memory by shuffled index."""
+def resnet_rates(runs):
+    """Images per second by (rows, GPUs, mode), each number of GPUs out of the first run that has it beside PyTorch; and by
+    number of GPUs that run's commit. Ours are fed from shared memory by shuffled index."""
     rates = {}
-    for line in run["measurements"]:
-        ours = line["impl"] == "syncrun"
-        if not ours or line["feed"] == "shuffled":
-            mode = "syncrun" if ours else line["variant"]
-            rates.setdefault((line["batch"], line["devices"], mode), line["images_per_s"])
-    return rates
+    commits = {}
+    for run in runs:
+        beside = {line["devices"] for line in run["measurements"] if line["impl"] != "syncrun"} - set(commits)
+        commits.update({devices: run["commit"] for devices in beside})
+        for line in run["measurements"]:
+            ours = line["impl"] == "syncrun"
+            if line["devices"] in beside and (not ours or line["feed"] == "shuffled"):
+                mode = "syncrun" if ours else line["variant"]
+                rates.setdefault((line["batch"], line["devices"], mode), line["images_per_s"])
+    return rates, commits
 
 
 def all_reduce_times(run, way):
@@ -47,7 +52,7 @@ def all_reduce_times(run, way):
             for impl, by_size in times.items()}
 
 
-def draw_rates(axes, rates, rows):
+def draw_rates(axes, rates, commits, rows):
     counts = sorted({devices for batch, devices, _ in rates if batch == rows})
     width = 0.8 / len(MODES)
     for place, mode in enumerate(MODES):
@@ -57,7 +62,7 @@ def draw_rates(axes, rates, rows):
         axes.bar_label(bars, fmt=lambda rate: f"{rate / 1000:.1f}k", fontsize=7, padding=1)
         for at in set(range(len(counts))) - {at for at, _ in known}:
             axes.text(at + (place - 1.5) * width, 0, " not measured", fontsize=6, rotation=90, ha="center", va="bottom")
-    axes.set_xticks(range(len(counts)), [f"{count} GPU{'s' if count > 1 else ''}" for count in counts])
+    axes.set_xticks(range(len(counts)), [f"{count} GPU{'s' if count > 1 else ''}\n{commits[count]}" for count in counts])
     axes.set_title(f"ResNet-50, bfloat16, {rows} rows a GPU", fontsize=10)
     axes.set_ylabel("images/s")
     axes.yaxis.set_major_formatter(lambda rate, _: f"{rate / 1000:g}k")
@@ -92,12 +97,12 @@ def main():
     matplotlib.rcParams.update({"svg.hashsalt": "syncrun", "svg.fonttype": "none", "font.family": "sans-serif",
                                 "font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
 
-    resnet = json.loads((RESULTS / "resnet_h200.json").read_text())["runs"][0]  # the one with most GPUs comes first
+    resnet = json.loads((RESULTS / "resnet_h200.json").read_text())["runs"]  # the newest comes first
     gpus = json.loads((RESULTS / "gpu_4_h200.json").read_text())
     figure, (large, small, reduce) = pyplot.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
-    rates = resnet_rates(resnet)
-    draw_rates(large, rates, 256)
-    draw_rates(small, rates, 32)
+    rates, commits = resnet_rates(resnet)
+    draw_rates(large, rates, commits, 256)
+    draw_rates(small, rates, commits, 32)
     draw_all_reduce(reduce, all_reduce_times(gpus, "graph"))
     large.legend(fontsize=7, frameon=False, loc="upper left")
     reduce.legend(fontsize=7, frameon=False)
