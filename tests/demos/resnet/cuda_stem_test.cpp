@@ -42,14 +42,16 @@ class ResnetStem : public demos::testing::OnGpu, public ::testing::WithParamInte
     device_ = cuda::product_device();
     if (!device_) GTEST_SKIP() << "these kernels are for compute capability 9.0";
     if (GetParam().blocks > 0) device_->blocks = GetParam().blocks;
+    x_ = elements_of(kMath, shape_.rows * folded_ * folded_ * cuda::kFoldedChannels, 11);
+    filter_ = elements_of(kMath, kChannels * kDepth, 50000011);
   }
 
   cuda::StemShape shape_ = GetParam().shape;
   std::size_t folded_ = shape_.size_out + cuda::kFoldedKernel - 1;
   std::size_t positions_ = shape_.rows * shape_.size_out * shape_.size_out;
   std::optional<cuda::ProductDevice> device_;
-  std::vector<float> x_ = elements_of(kMath, shape_.rows* folded_* folded_* cuda::kFoldedChannels, 11);
-  std::vector<float> filter_ = elements_of(kMath, kChannels* kDepth, 50000011);
+  std::vector<float> x_;       // [rows, folded, folded, kFoldedChannels]
+  std::vector<float> filter_;  // [channels, depth]
 
   /// [positions, channels].
   std::vector<float> convolve() const {
