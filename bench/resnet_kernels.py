@@ -6,7 +6,8 @@ Nsight Compute, or reads what that has printed.
     bench/resnet_kernels.py --csv profile.csv --batch 256
 
 Bytes are counted from the architecture, 2 for each element of an activation: what a pass has to read and write, whatever a
-cache saves of it. Kernels under a profiler take a little longer than in a graph. Prints a table in Markdown.
+cache saves of it; filters are left out, 0.2 GB of a step. Kernels under a profiler take a little longer than in a graph. Prints
+a table in Markdown, and the roofline: bytes and operations of an image, and what a step would take by each.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 
 BYTES = 2  # of an element
 MEMORY = 4.2e12  # bytes/s that a kernel gets at best here: H200, measured with copies
+TENSOR_CORES = 989e12  # multiplications and additions of bfloat16 a second, dense: NVIDIA's data sheet of the H200
 PROFILER = ["ncu", "--profile-from-start", "off", "--clock-control", "none", "--cache-control", "none", "--metrics",
             "gpu__time_duration.sum", "--csv", "--page", "raw"]
 
@@ -31,6 +33,12 @@ class Units:
     ends: list = field(default_factory=list)  # blocks' ends
     two_sided: list = field(default_factory=list)  # of those, the ends with a normalised shortcut
     macs: float = 0  # multiplications of a forward pass
+    # Of all convolutions but the first: what they read and give forward, and what gradients of inputs and filters do; and how
+    # much of that is the products' below.
+    forward: int = 0
+    backward: int = 0
+    products_forward: int = 0
+    products_backward: int = 0
     # Of products, see has_product in demos/resnet/cuda_product_kernels.hpp: what they read and give forward, the gradients
     # that they read at blocks' ends, those ends, and those of them with a normalised shortcut.
     product_inputs: list = field(default_factory=list)
@@ -51,16 +59,23 @@ def resnet50():
             units.inner += [size * size * width, small * small * width]
             units.ends.append(small * small * out)
             units.macs += size * size * channels * width + small * small * width * (9 * width + out)
+            moved = size * size * (channels + 2 * width) + small * small * (2 * width + out)
+            units.forward += moved
+            units.backward += 2 * moved
             if block == 0:
                 units.two_sided.append(small * small * out)
                 units.macs += small * small * channels * out
+                units.forward += small * small * (channels + out)
+                units.backward += small * small * (channels + 2 * out) + size * size * channels
             if width <= 256:
                 forward = 2 if block == 0 and stride == 1 else 1  # the last convolution, and the shortcut's
                 units.product_inputs.append(forward * small * small * width)
                 units.product_outputs.append(forward * small * small * out)
+                units.products_forward += forward * small * small * (width + out)
                 if len(units.ends) > 1:
                     units.product_gradients.append(size * size * width)
                     units.product_ends.append(size * size * channels)
+                    units.products_backward += size * size * (width + channels)
                     if block == 1:
                         units.product_two_sided.append(size * size * channels)
             channels, size = out, small
@@ -71,6 +86,7 @@ def resnet50():
 def passes(units, batch, has_products):
     """By kernel: bytes that it reads and writes, in all its launches."""
     stem, pooled = units.stem * batch, units.stem * batch // 4
+    images = 115 * 115 * 16 * batch  # folded, see demos/resnet/cuda_image_kernels.hpp
     inner, ends, two = (sum(each) * batch for each in (units.inner, units.ends, units.two_sided))
     bit = 1 / 8 / BYTES  # in elements
     elements = {
@@ -84,12 +100,15 @@ def passes(units, batch, has_products):
         "gradient, block": 3 * ends + 2 * two,
         # What the sums fetch, a value for each window, is out of every line of the stem's: all of it is read.
         "pool backward": 3 * stem + 5 * pooled,
+        FORWARD: images + stem + units.forward * batch,
+        BACKWARD: images + stem + units.backward * batch,
     }
     if has_products:
         given, gradients, ended, ended_two = (sum(each) * batch for each in (
             units.product_outputs, units.product_gradients, units.product_ends, units.product_two_sided))
         elements["statistics"] -= given + stem
-        images = 115 * 115 * 16 * batch  # folded, see demos/resnet/cuda_image_kernels.hpp
+        elements[FORWARD] -= images + stem + units.products_forward * batch
+        elements[BACKWARD] -= images + stem + units.products_backward * batch
         elements[STEM] = images + stem
         elements[STEM_FILTER] = images + stem + 2.5 * pooled
         elements["pool backward"] = stem + 2.5 * pooled
@@ -99,6 +118,8 @@ def passes(units, batch, has_products):
     return {kind: count * BYTES for kind, count in elements.items()}
 
 
+FORWARD = "convolutions, forward"
+BACKWARD = "convolutions, backward"
 WITH_STATISTICS = "convolutions with statistics"
 STEM = "first convolution with statistics"
 STEM_FILTER = "first convolution, backward, with the pool's gradient"
@@ -121,7 +142,7 @@ def kind_of(name, is_backward):
         return "normalise, ReLU" if re.search(r"[ )]\(?0\)?>", name) else "normalise, add, ReLU"
     if "resnet::" in name:
         return "the rest"
-    return "convolutions, backward" if is_backward else "convolutions, forward"
+    return BACKWARD if is_backward else FORWARD
 
 
 def durations(lines):
@@ -155,8 +176,12 @@ def table(lines, batch):
     # Two for each multiplication, forward, and backward twice, but that nothing wants the gradient of images.
     per_image = 6 * units.macs - 2 * units.stem * 147
     flops = per_image * batch
-    convolutions = sum(us for kind, (_, us) in found.items() if kind.startswith("convolutions"))
-    print(f"\n{per_image / 1e9:.1f} GFLOP an image; {flops / convolutions / 1e6:.0f} TFLOP/s in the convolutions.")
+    convolutions = sum(us for kind, (_, us) in found.items() if "convolution" in kind)
+    size = sum(wanted.get(kind, 0) for kind in found)
+    print(f"\n{per_image / 1e9:.1f} GFLOP an image, {flops / TENSOR_CORES * 1e3:.1f} ms a step at {TENSOR_CORES / 1e12:.0f} "
+          f"TFLOP/s; {flops / convolutions / 1e6:.0f} TFLOP/s in the convolutions.")
+    print(f"{size / batch / 1e6:.0f} MB an image, {size / MEMORY * 1e3:.1f} ms a step at {MEMORY / 1e12:.1f} TB/s; "
+          f"{size / all_us / 1e6:.2f} TB/s over the step.")
 
 
 def main():
