@@ -1,6 +1,7 @@
 #include "demos/resnet/cuda_pool_kernels.hpp"
 
 #include "demos/resnet/cuda_norm_sums.cuh"
+#include "demos/resnet/cuda_pool_windows.cuh"
 #include "demos/resnet/cuda_sums.cuh"
 
 namespace resnet::cuda {
@@ -64,26 +65,6 @@ __global__ void __launch_bounds__(kThreads)
   store(y + std::size_t{item} * kVector, best);
   *reinterpret_cast<uint2*>(which + std::size_t{item} * kVector) = *reinterpret_cast<const uint2*>(number);
 }
-
-template <typename T>
-struct PoolLoad {
-  Raw<T> g1;
-  Raw<T> g2;
-  uint2 which;
-
-  __device__ static PoolLoad at(const T* g1, const T* g2, const std::uint8_t* which, std::size_t place) {
-    return {load_raw(g1 + place), g2 == nullptr ? Raw<T>{} : load_raw(g2 + place),
-            *reinterpret_cast<const uint2*>(which + place)};
-  }
-  __device__ Vector gradient() const {
-    Vector sum = values_of(g1);
-    const Vector more = values_of(g2);
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) sum.v[i] += more.v[i];
-    return sum;
-  }
-  __device__ unsigned number(int i) const { return ((i < 4 ? which.x : which.y) >> (8 * (i % 4))) & 0xFFU; }
-};
 
 /// Over the pixels of y: each gradient's place in x has one value of x, which is fetched alone.
 template <typename T>

@@ -8,6 +8,7 @@
 #include <cuda_bf16.h>
 
 #include <cstddef>
+#include <utility>
 
 #include "demos/resnet/cuda_hopper.cuh"
 #include "demos/resnet/cuda_sums.cuh"
@@ -147,8 +148,9 @@ struct ProductPart {
 
 /// A block's tiles of positions: from the last to the first, see Way. Neighbouring blocks take neighbouring ones, and those
 /// of other channels the same at about the same time, so that the cache serves them.
-/// With kRows of 1 it is tiles of any kind, and their number instead of a first position. kStages are in memory: those that are worked on, and copies under way. One thread begins the copies; where what is worked
-/// on is done with, kReleases threads have to say so, once for each tile.
+/// With kRows of 1 it is tiles of any kind, and their number instead of a first position. kStages are in memory: those that are
+/// worked on, and copies under way. One thread begins the copies; where what is worked on is done with, kReleases threads have
+/// to say so, once for each tile.
 template <unsigned kRows, unsigned kStages, unsigned kReleases, class Fetch>
 class OwnTiles {
  public:
@@ -268,9 +270,7 @@ class StatisticsOutput {
     if (lane_.is_first_of_group()) wait_for_reads();  // of the tile before, so that the next one can be written there
     sync_group(lane_.group);
     if (lane_.is_first_of_group()) store_box(own_, y, column, row);
-    const unsigned written = own_;
-    own_ = other_;
-    other_ = written;
+    std::swap(own_, other_);
   }
   /// When all is written: what it lay in is free, and the sums are complete.
   __device__ const SumPart<2>& end() const {

@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <type_traits>
+#include <utility>
 
-#include "demos/resnet/cuda_product_tiles.cuh"
-#include "demos/resnet/cuda_stem_kernels.hpp"
-#include "demos/resnet/cuda_tensor_map.hpp"
+#include "demos/resnet/cuda_pool_windows.cuh"
+#include "demos/resnet/cuda_stem_tiles.cuh"
 
 namespace resnet::cuda {
 namespace {
@@ -19,7 +19,6 @@ extern __shared__ __align__(1024) std::byte stem_backward_memory[];
 
 constexpr unsigned kGroups = 2;  // with twice the registers of four: each thread keeps a hundred sums and more
 constexpr unsigned kBackwardThreads = kGroups * kGroupThreads;
-constexpr unsigned kHalfChannels = kFoldedChannels / 2;
 constexpr unsigned kWidth = kStemWidth;
 constexpr unsigned kLines = 2;
 constexpr unsigned kWindow = 3;
@@ -28,14 +27,9 @@ constexpr unsigned kFilterElements = kStemChannels * kFoldedKernel * kFoldedKern
 /// Where a tile is: kLines lines of kWidth positions.
 struct BackwardMemory {
   static constexpr unsigned kStages = 2;
-  static constexpr unsigned kImageLines = kLines + kFoldedKernel - 1;
-  static constexpr unsigned kImageWidth = kWidth + kFoldedKernel - 1;
-  static constexpr unsigned kPixelBytes = kHalfChannels * sizeof(Element);
-  static constexpr unsigned kLineBytes = kImageWidth * kPixelBytes;
-  static constexpr unsigned kHalfBytes = kImageLines * kLineBytes;
-  static constexpr unsigned kHalf = (kHalfBytes + 127) / 128 * 128;  // where the second one begins
+  using Tile = StemTile<kLines>;
   using Line = Panel<kWidth>;
-  static constexpr unsigned kY = 2 * kHalf;
+  static constexpr unsigned kY = 2 * Tile::kHalf;
   // Windows that hold one of the tile's positions: each other position's own, and those behind.
   static constexpr unsigned kWindowLines = 2;
   static constexpr unsigned kWindowColumns = kWidth / 2 + 1;
@@ -63,27 +57,13 @@ struct BackwardMaps {
   CUtensorMap which;
 };
 
-struct BackwardTile {
-  unsigned row;
-  unsigned line;
-  unsigned column;
-
-  static __host__ __device__ unsigned count_in(unsigned size) { return size / kLines * (size / kWidth); }
-  __device__ BackwardTile(unsigned tile, unsigned size)
-      : row(tile / count_in(size)),
-        line(tile % count_in(size) / (size / kWidth) * kLines),
-        column(tile % (size / kWidth) * kWidth) {}
-};
-
 /// Begins the copies of a tile.
-__device__ void fetch_backward_tile(unsigned stage, const BackwardMaps& maps, bool has_g2, const BackwardTile& tile,
-                                    unsigned size, unsigned barrier) {
+__device__ void fetch_backward_tile(unsigned stage, const BackwardMaps& maps, bool has_g2,
+                                    const BackwardMemory::Tile& tile, unsigned size, unsigned barrier) {
   using Memory = BackwardMemory;
-  barrier_expect(barrier, 2 * Memory::kHalfBytes + kLines * Memory::Line::kBytes +
+  barrier_expect(barrier, 2 * Memory::Tile::kHalfBytes + kLines * Memory::Line::kBytes +
                               (has_g2 ? 2 : 1) * Memory::kGradientBytes + Memory::kWhichBytes);
-#pragma unroll
-  for (unsigned half = 0; half < 2; ++half)
-    fetch_box(stage + half * Memory::kHalf, maps.x, {half * kHalfChannels, tile.column, tile.line, tile.row}, barrier);
+  tile.fetch_image(stage, maps.x, barrier);
 #pragma unroll
   for (unsigned line = 0; line < kLines; ++line)
     fetch_box(stage + Memory::kY + line * Memory::Line::kBytes, maps.y, 0,
@@ -103,21 +83,17 @@ __device__ unsigned word_at(unsigned window, unsigned channel) {
 __device__ void combine_windows(const std::byte* stage, bool has_g2, float* words) {
   using Memory = BackwardMemory;
   constexpr unsigned kVectors = kStemChannels / kVector;
+  const auto* const g1 = reinterpret_cast<const Element*>(stage + Memory::kG1);
+  const auto* const g2 = has_g2 ? reinterpret_cast<const Element*>(stage + Memory::kG2) : nullptr;
+  const auto* const which = reinterpret_cast<const std::uint8_t*>(stage + Memory::kWhich);
 #pragma unroll 2
   for (unsigned item = threadIdx.x; item < Memory::kWindows * kVectors; item += kBackwardThreads) {
     const std::size_t element = item * kVector;
-    Vector sum = load(reinterpret_cast<const Element*>(stage + Memory::kG1) + element);
-    if (has_g2) {
-      const Vector more = load(reinterpret_cast<const Element*>(stage + Memory::kG2) + element);
+    const auto window = PoolLoad<Element>::at(g1, g2, which, element);
+    Vector sum = window.gradient();
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) sum.v[i] += more.v[i];
-    }
-    const uint2 which = *reinterpret_cast<const uint2*>(stage + Memory::kWhich + element);
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      const unsigned number = ((i < 4 ? which.x : which.y) >> (8 * (i % 4))) & 0xFU;
-      sum.v[i] = __uint_as_float((__float_as_uint(sum.v[i]) & ~0xFU) | number);
-    }
+    for (int i = 0; i < kVector; ++i)
+      sum.v[i] = __uint_as_float((__float_as_uint(sum.v[i]) & ~0xFU) | window.number(i));
     store(words + word_at(item / kVectors, item % kVectors * kVector), sum);
   }
 }
@@ -182,12 +158,12 @@ struct FilterSums {
 
   /// Adds what 16 positions give, whose first pixel in the first line is so; until wait_for_products, `gradient` stays.
   __device__ void add(unsigned pixels, const unsigned (&gradient)[4]) {
-    using Memory = BackwardMemory;
-    const std::uint64_t first = matrices_at(pixels, Memory::kPixelBytes, 8 * Memory::kPixelBytes);
+    using Tile = BackwardMemory::Tile;
+    const std::uint64_t first = matrices_at(pixels, Tile::kPixelBytes, 8 * Tile::kPixelBytes);
     products_begin();
 #pragma unroll
     for (unsigned part = 0; part < kParts; ++part)
-      multiply_add_down(v[part], gradient, moved(first, part % 2 * Memory::kHalf + part / 2 * Memory::kLineBytes));
+      multiply_add_down(v[part], gradient, moved(first, part % 2 * Tile::kHalf + part / 2 * Tile::kLineBytes));
     products_end();
   }
   /// Calls use(i, value) for each.
@@ -206,7 +182,7 @@ __device__ unsigned folded_place(unsigned value, unsigned thread) {
   const unsigned channel = warp * 16 + value / 2 % 2 * 8 + lane / 4;
   const unsigned line = value / 32;
   const unsigned pixel = value / 4 % 4;
-  const unsigned channel_in = value / 16 % 2 * kHalfChannels + lane % 4 * 2 + value % 2;
+  const unsigned channel_in = value / 16 % 2 * BackwardMemory::Tile::kHalfChannels + lane % 4 * 2 + value % 2;
   return ((channel * kFoldedKernel + line) * kFoldedKernel + pixel) * kFoldedChannels + channel_in;
 }
 
@@ -221,10 +197,10 @@ __global__ void __launch_bounds__(kBackwardThreads)
                        float* sums) {
   using Memory = BackwardMemory;
   const auto size = static_cast<unsigned>(shape.size_out);
-  const auto tile_count = static_cast<unsigned>(shape.rows) * BackwardTile::count_in(size);
+  const auto tile_count = static_cast<unsigned>(shape.rows) * Memory::Tile::count_in(size);
   const auto shared = static_cast<unsigned>(__cvta_generic_to_shared(stem_backward_memory));
   const auto fetch = [=, &maps](unsigned stage, unsigned number, unsigned barrier) {
-    fetch_backward_tile(shared + stage * Memory::kStageBytes, maps, has_g2, BackwardTile(number, size), size, barrier);
+    fetch_backward_tile(shared + stage * Memory::kStageBytes, maps, has_g2, Memory::Tile(number, size), size, barrier);
   };
   OwnTiles<1, Memory::kStages, kBackwardThreads / kWarp, decltype(fetch)> tiles(tile_count, shared + Memory::kBarriers,
                                                                                 fetch);
@@ -247,7 +223,7 @@ __global__ void __launch_bounds__(kBackwardThreads)
       keep(in_use);
 #pragma unroll
       for (unsigned i = 0; i < 4; ++i) in_use[i] = gradient[i];
-      filter.add(stage + (kIsOdd ? Memory::kLineBytes : 0) + step * 16 * Memory::kPixelBytes, in_use);
+      filter.add(stage + (kIsOdd ? Memory::Tile::kLineBytes : 0) + step * 16 * Memory::Tile::kPixelBytes, in_use);
     };
     // Every other 16 positions of each line: odd lines are more work.
     constexpr unsigned kSteps = kWidth / 16;
@@ -263,9 +239,7 @@ __global__ void __launch_bounds__(kBackwardThreads)
     filter.for_each([](unsigned, float& value) { asm volatile("" : "+f"(value)); });
     if (lane.number == 0) tiles.release();
     // Whoever writes words again has met the others after these were read.
-    auto* const used = words;
-    words = other_words;
-    other_words = used;
+    std::swap(words, other_words);
   });
   __syncthreads();
   auto* const of_other = reinterpret_cast<float*>(stem_backward_memory);
@@ -304,18 +278,16 @@ void stem_filter_gradient(const ProductDevice& device, const StemShape& shape, c
                           CUstream_st* stream) {
   using Memory = BackwardMemory;
   void* const encoder = device.tensor_map_encoder;
-  const std::size_t folded = shape.size_out + kFoldedKernel - 1;
   const auto of_windows = [&](const void* data, std::size_t bytes) {
     return map_of_images(encoder, {data, shape.rows, shape.size_out / 2, kStemChannels, bytes},
                          {Memory::kWindowLines, Memory::kWindowColumns, kStemChannels});
   };
   const BackwardMaps maps{
-      map_of_images(encoder, {x, shape.rows, folded, kFoldedChannels, sizeof(Element)},
-                    {Memory::kImageLines, Memory::kImageWidth, kHalfChannels}),
+      Memory::Tile::map_of(encoder, shape, x),
       map_of_bfloat16(encoder, {side.x, shape.rows * shape.size_out * shape.size_out, kStemChannels}, kWidth),
       of_windows(gradient.g1, sizeof(Element)),
       of_windows(gradient.g2 == nullptr ? gradient.g1 : gradient.g2, sizeof(Element)), of_windows(gradient.which, 1)};
-  const std::size_t tiles = shape.rows * BackwardTile::count_in(static_cast<unsigned>(shape.size_out));
+  const std::size_t tiles = shape.rows * Memory::Tile::count_in(static_cast<unsigned>(shape.size_out));
   const auto blocks = static_cast<unsigned>(std::clamp<std::size_t>(tiles, 1, device.blocks));
   stem_filter_kernel<<<blocks, kBackwardThreads, Memory::kBytes, stream>>>(shape, maps, gradient.g2 != nullptr,
                                                                            side.norm, scratch);

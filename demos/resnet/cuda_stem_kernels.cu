@@ -8,8 +8,7 @@
 #include <algorithm>
 
 #include "demos/resnet/cuda_norm_sums.cuh"
-#include "demos/resnet/cuda_product_tiles.cuh"
-#include "demos/resnet/cuda_tensor_map.hpp"
+#include "demos/resnet/cuda_stem_tiles.cuh"
 
 namespace resnet::cuda {
 namespace {
@@ -18,16 +17,9 @@ extern __shared__ __align__(1024) std::byte stem_memory[];
 
 /// A tile is kStemWidth positions of as many lines as there are groups. Of the filter, a panel is a line.
 struct StemMemory {
-  static constexpr unsigned kHalfChannels = kFoldedChannels / 2;
   static constexpr unsigned kStages = 3;
-  static constexpr unsigned kLines = kProductGroups;
-  static constexpr unsigned kImageLines = kLines + kFoldedKernel - 1;
-  static constexpr unsigned kImageWidth = kStemWidth + kFoldedKernel - 1;
-  static constexpr unsigned kPixelBytes = kHalfChannels * sizeof(__nv_bfloat16);  // of a half
-  static constexpr unsigned kLineBytes = kImageWidth * kPixelBytes;
-  static constexpr unsigned kHalfBytes = kImageLines * kLineBytes;
-  static constexpr unsigned kHalf = (kHalfBytes + 127) / 128 * 128;  // where the second one begins
-  static constexpr unsigned kStageBytes = 2 * kHalf;
+  using Tile = StemTile<kProductGroups>;
+  static constexpr unsigned kStageBytes = 2 * Tile::kHalf;
   using FilterLine = Panel<kStemChannels>;
   static constexpr unsigned kFilterBytes = kFoldedKernel * FilterLine::kBytes;
   static_assert(FilterLine::kWidth == kFoldedKernel * kFoldedChannels);
@@ -42,24 +34,6 @@ struct StemMaps {
   CUtensorMap x;
   CUtensorMap filter;
   CUtensorMap y;
-};
-
-/// Where a tile is.
-struct StemTile {
-  unsigned row;
-  unsigned line;
-  unsigned column;
-
-  static __host__ __device__ unsigned count_in(unsigned size_out) {
-    return size_out / StemMemory::kLines * (size_out / static_cast<unsigned>(kStemWidth));
-  }
-  __device__ StemTile(unsigned tile, unsigned size_out) {
-    const unsigned along = size_out / static_cast<unsigned>(kStemWidth);
-    row = tile / count_in(size_out);
-    const unsigned in_row = tile % count_in(size_out);
-    line = in_row / along * StemMemory::kLines;
-    column = in_row % along * static_cast<unsigned>(kStemWidth);
-  }
 };
 
 /// One thread has the filter copied; all wait for it.
@@ -82,14 +56,14 @@ __device__ void fetch_filter(unsigned shared, const CUtensorMap& filter) {
 __device__ void begin_line(ProductPart<kStemWidth>& product, unsigned pixels, unsigned filter) {
   using Memory = StemMemory;
   const std::uint64_t left = rows_at(filter);
-  const std::uint64_t right = matrices_at(pixels, 8 * Memory::kPixelBytes, Memory::kHalf);
+  const std::uint64_t right = matrices_at(pixels, 8 * Memory::Tile::kPixelBytes, Memory::Tile::kHalf);
   products_begin();
 #pragma unroll
   for (unsigned line = 0; line < kFoldedKernel; ++line) {
 #pragma unroll
     for (unsigned pixel = 0; pixel < kFoldedKernel; ++pixel) {
       const auto of_filter = moved(left, line * Memory::FilterLine::kBytes + pixel * kFoldedChannels * 2);
-      const auto of_image = moved(right, line * Memory::kLineBytes + pixel * Memory::kPixelBytes);
+      const auto of_image = moved(right, line * Memory::Tile::kLineBytes + pixel * Memory::Tile::kPixelBytes);
       line + pixel == 0 ? multiply_add<false>(product.v, of_filter, of_image)
                         : multiply_add<true>(product.v, of_filter, of_image);
     }
@@ -103,25 +77,21 @@ __global__ void __launch_bounds__(kProductThreads)
   using Memory = StemMemory;
   constexpr unsigned kWarps = kProductThreads / kWarp;
   const auto size = static_cast<unsigned>(shape.size_out);
-  const auto tile_count = static_cast<unsigned>(shape.rows) * StemTile::count_in(size);
+  const auto tile_count = static_cast<unsigned>(shape.rows) * StemMemory::Tile::count_in(size);
   const auto shared = static_cast<unsigned>(__cvta_generic_to_shared(stem_memory));
   const auto fetch = [=, &maps](unsigned stage, unsigned number, unsigned barrier) {
-    const StemTile tile(number, size);
-    barrier_expect(barrier, 2 * Memory::kHalfBytes);
-#pragma unroll
-    for (unsigned half = 0; half < 2; ++half)
-      fetch_box(shared + Memory::kTiles + stage * Memory::kStageBytes + half * Memory::kHalf, maps.x,
-                {half * Memory::kHalfChannels, tile.column, tile.line, tile.row}, barrier);
+    barrier_expect(barrier, 2 * Memory::Tile::kHalfBytes);
+    Memory::Tile(number, size).fetch_image(shared + Memory::kTiles + stage * Memory::kStageBytes, maps.x, barrier);
   };
   OwnTiles<1, Memory::kStages, kWarps, decltype(fetch)> tiles(tile_count, shared + Memory::kBarriers, fetch);
   fetch_filter(shared, maps.filter);
   const Lane lane;
   StatisticsOutput<kStemWidth> output(lane, shared + Memory::kOutput, ChannelPart(lane, norm.running_mean));
   tiles.for_each([&](unsigned stage, unsigned number) {
-    const StemTile tile(number, size);
+    const Memory::Tile tile(number, size);
     ProductPart<kStemWidth> product;
     tiles.fetch_next();
-    begin_line(product, shared + Memory::kTiles + stage * Memory::kStageBytes + lane.group * Memory::kLineBytes,
+    begin_line(product, shared + Memory::kTiles + stage * Memory::kStageBytes + lane.group * Memory::Tile::kLineBytes,
                shared);
     product.end();
     if (lane.number == 0) tiles.release();
@@ -144,15 +114,11 @@ void make_room_for_stem() {
 void stem_statistics(const ProductDevice& device, const StemShape& shape, const void* x, const void* filter, void* y,
                      const NormPlace& norm, const SumPlace& place, Ranks ranks, CUstream_st* stream) {
   void* const encoder = device.tensor_map_encoder;
-  const std::size_t folded = shape.size_out + kFoldedKernel - 1;
   const MappedArray filters{filter, kStemChannels, kFoldedKernel * kFoldedKernel * kFoldedChannels};
   const MappedArray result{y, shape.rows * shape.size_out * shape.size_out, kStemChannels};
-  const StemMaps maps{map_of_images(encoder, {x, shape.rows, folded, kFoldedChannels, sizeof(__nv_bfloat16)},
-                                    {.lines = StemMemory::kImageLines,
-                                     .columns = StemMemory::kImageWidth,
-                                     .channels = StemMemory::kHalfChannels}),
-                      map_of_bfloat16(encoder, filters, kStemChannels), map_of_bfloat16(encoder, result, kStemWidth)};
-  const std::size_t tiles = shape.rows * StemTile::count_in(static_cast<unsigned>(shape.size_out));
+  const StemMaps maps{StemMemory::Tile::map_of(encoder, shape, x), map_of_bfloat16(encoder, filters, kStemChannels),
+                      map_of_bfloat16(encoder, result, kStemWidth)};
+  const std::size_t tiles = shape.rows * StemMemory::Tile::count_in(static_cast<unsigned>(shape.size_out));
   const auto blocks =
       static_cast<unsigned>(std::clamp<std::size_t>(tiles, 1, std::min<std::size_t>(device.blocks, kMostPartials)));
   stem_statistics_kernel<<<blocks, kProductThreads, StemMemory::kBytes, stream>>>(shape, maps, norm, place, ranks);
