@@ -164,12 +164,14 @@ std::size_t CudaNetwork::largest_elements() const {
   return largest;
 }
 
-/// Of a row: the largest array that the gradient passes through in a block; in the first one, behind it too.
+/// Of a row: the largest array that the gradient passes through in a block; in the first one, behind it too, unless the
+/// first filter's gradient is a product that reads the pool's.
 std::size_t CudaNetwork::gradient_elements(std::size_t block) const {
   const Block& of = architecture_.blocks[block];
   const std::size_t end = of.shortcut ? *of.shortcut + 1 : of.first_unit + of.unit_count;
-  std::size_t largest =
-      block == 0 ? std::max(architecture_.stem().elements_out(), input_elements(architecture_, 0)) : 0;
+  std::size_t largest = 0;
+  if (block == 0 && !has_stem_product())
+    largest = std::max(architecture_.stem().elements_out(), input_elements(architecture_, 0));
   for (std::size_t unit = of.first_unit; unit < end; ++unit) {
     largest = std::max({largest, architecture_.units[unit].elements_in(), architecture_.units[unit].elements_out()});
   }
