@@ -186,7 +186,11 @@ INSTANTIATE_TEST_SUITE_P(Depths, CudaNetworkLikeTorchvision, ::testing::Values("
                          [](const auto& tested) { return std::string(tested.param); });
 
 /// As many channels as published, so that some convolutions are products of ours, of positions that fill no tile.
-Architecture full_width() { return plan({.depth = 50, .image_size = 40, .classes = 10, .width = 64}); }
+Architecture full_width(int depth = 50, std::size_t image_size = 40) {
+  return plan({.depth = depth, .image_size = image_size, .classes = 10, .width = 64});
+}
+/// Of images as published: the first convolution is a product of ours too, and the largest array of ResNet-18.
+constexpr std::size_t kPublishedSize = 224;
 
 class CudaNetworkSteps : public demos::testing::OnGpu {
  protected:
@@ -199,7 +203,8 @@ class CudaNetworkSteps : public demos::testing::OnGpu {
   std::vector<Case> cases() const {
     return {{reference_.architecture, CudaMath::kFloat32},
             {reference_.architecture, CudaMath::kBfloat16},
-            {full_width(), CudaMath::kBfloat16}};
+            {full_width(), CudaMath::kBfloat16},
+            {full_width(18, kPublishedSize), CudaMath::kBfloat16}};
   }
 };
 
@@ -221,16 +226,21 @@ TEST_F(CudaNetworkSteps, AreTheSameBitsAgainAndCaptured) {
 }
 
 TEST_F(CudaNetworkSteps, OfFullWidthAreNearFloat32InBfloat16) {
-  Trained exact(full_width(), CudaMath::kFloat32, reference_.rows);
-  Trained trained(full_width(), CudaMath::kBfloat16, reference_.rows);
-  const double loss = exact.step();
-  EXPECT_NEAR(trained.step(), loss, 0.03 * loss);
-  EXPECT_LT(relative_error(trained.statistics.read(), exact.statistics.read()), 0.03);
-  expect_gradients_of_like_size(trained.architecture, trained.gradient.read(), exact.gradient.read());
-  trained.forget_statistics();
-  exact.forget_statistics();
-  EXPECT_LT(relative_error(trained.logits(), exact.logits()), 0.05) << "in evaluation";
-  EXPECT_NEAR(trained.step(), loss, 0.03 * loss) << "after an evaluation";
+  for (const Architecture& architecture :
+       {full_width(), full_width(50, kPublishedSize), full_width(18, kPublishedSize)}) {
+    SCOPED_TRACE(architecture.spec.depth);
+    SCOPED_TRACE(architecture.spec.image_size);
+    Trained exact(architecture, CudaMath::kFloat32, reference_.rows);
+    Trained trained(architecture, CudaMath::kBfloat16, reference_.rows);
+    const double loss = exact.step();
+    EXPECT_NEAR(trained.step(), loss, 0.03 * loss);
+    EXPECT_LT(relative_error(trained.statistics.read(), exact.statistics.read()), 0.03);
+    expect_gradients_of_like_size(trained.architecture, trained.gradient.read(), exact.gradient.read());
+    trained.forget_statistics();
+    exact.forget_statistics();
+    EXPECT_LT(relative_error(trained.logits(), exact.logits()), 0.05) << "in evaluation";
+    EXPECT_NEAR(trained.step(), loss, 0.03 * loss) << "after an evaluation";
+  }
 }
 
 TEST_F(CudaNetworkSteps, TellWhatOfTheGradientIsFinal) {
