@@ -9,8 +9,6 @@ namespace {
 
 constexpr std::size_t kStages = 4;
 constexpr std::size_t kColors = 3;
-constexpr std::size_t kSmallestImage = 32;
-constexpr std::size_t kLargestImage = 1024;
 constexpr std::size_t kBottleneckExpansion = 4;
 
 struct Depth {
@@ -37,7 +35,7 @@ void check(const ArchitectureSpec& spec) {
   if (spec.image_size < kSmallestImage || spec.image_size > kLargestImage) {
     throw std::invalid_argument("image size: expected 32 to 1024 pixels, got " + std::to_string(spec.image_size));
   }
-  if (spec.classes < 2 || spec.classes > (std::size_t{1} << 20)) {
+  if (spec.classes < 2 || spec.classes > kMostClasses) {
     throw std::invalid_argument("classes: expected 2 to 1048576, got " + std::to_string(spec.classes));
   }
   if (spec.width < 8 || spec.width > 256 || spec.width % 8 != 0) {

@@ -11,10 +11,14 @@
 
 namespace resnet {
 
+inline constexpr std::size_t kSmallestImage = 32;  // height and width that a network sees, in pixels
+inline constexpr std::size_t kLargestImage = 1024;
+inline constexpr std::size_t kMostClasses = std::size_t{1} << 20;
+
 /// The network as the user asks for it.
 struct ArchitectureSpec {
   int depth = 50;                // 18, 34, 50, 101 or 152
-  std::size_t image_size = 224;  // height and width that the network sees; at least 32
+  std::size_t image_size = 224;  // height and width that the network sees
   std::size_t classes = 1000;
   std::size_t width = 64;  // channels of the first stage, of which the others are multiples; 64 as published
 };

@@ -7,6 +7,8 @@
 #include <random>
 #include <string>
 
+#include "demos/resnet/architecture.hpp"
+
 namespace resnet {
 namespace {
 
@@ -16,6 +18,10 @@ constexpr std::int64_t kFewestClasses = 2;
 
 [[noreturn]] void fail(const fs::path& file, const std::string& expected, const std::string& got) {
   throw DatasetError(file.string() + ": expected " + expected + ", got " + got);
+}
+
+std::string size_of(const ImageShape& shape) {
+  return std::to_string(shape.height) + " x " + std::to_string(shape.width) + " pixels";
 }
 
 /// What a file says of itself, which is as long as that asks for.
@@ -38,7 +44,12 @@ ImageShape check_images(const fs::path& file, std::size_t labels) {
   if (shape[0] != static_cast<std::int64_t>(labels)) {
     fail(file, std::to_string(labels) + " images, as there are labels", std::to_string(shape[0]));
   }
-  return {static_cast<std::size_t>(shape[1]), static_cast<std::size_t>(shape[2])};
+  const ImageShape size{static_cast<std::size_t>(shape[1]), static_cast<std::size_t>(shape[2])};
+  if (std::min(size.height, size.width) < kSmallestImage) {
+    fail(file, "images of " + std::to_string(kSmallestImage) + " pixels a side or more (pack_images.py --size)",
+         size_of(size));
+  }
+  return size;
 }
 
 template <class T>
@@ -61,10 +72,11 @@ std::vector<std::int64_t> read_labels(const fs::path& file) {
 }
 
 void check_labels(const fs::path& file, const std::vector<std::int64_t>& labels, std::optional<std::int64_t> classes) {
-  const auto is_bad = [&](std::int64_t label) { return label < 0 || (classes && label >= *classes); };
+  const std::int64_t end = classes.value_or(static_cast<std::int64_t>(kMostClasses));
+  const auto is_bad = [&](std::int64_t label) { return label < 0 || label >= end; };
   const auto bad = std::find_if(labels.begin(), labels.end(), is_bad);
   if (bad == labels.end()) return;
-  fail(file, classes ? "labels from 0 to " + std::to_string(*classes - 1) : "labels of at least 0",
+  fail(file, "labels from 0 to " + std::to_string(end - 1),
        std::to_string(*bad) + " in row " + std::to_string(bad - labels.begin()));
 }
 
@@ -85,10 +97,6 @@ std::vector<std::int64_t> ids_of(std::size_t rows) {
   std::vector<std::int64_t> ids(rows);
   std::iota(ids.begin(), ids.end(), 0);
   return ids;
-}
-
-std::string size_of(const ImageShape& shape) {
-  return std::to_string(shape.height) + " x " + std::to_string(shape.width) + " pixels";
 }
 
 void fill_with_random_bytes(std::span<std::uint8_t> bytes, std::uint64_t seed) {

@@ -6,6 +6,8 @@
 #include <array>
 #include <utility>
 
+#include "demos/resnet/architecture.hpp"
+
 namespace resnet {
 namespace {
 
@@ -18,9 +20,7 @@ constexpr int kMaxEpochs = 100'000;
 constexpr std::int64_t kMaxBatchRows = 10'000'000;
 constexpr std::int64_t kMaxRows = std::int64_t{1} << 40;
 constexpr std::int64_t kMaxSlices = 1'000'000;
-constexpr std::int64_t kMaxClasses = std::int64_t{1} << 20;
 constexpr std::size_t kMaxWidth = 256;
-constexpr std::size_t kMaxCrop = 1024;
 constexpr double kUsualWarmupEpochs = 5;
 
 struct Rule {
@@ -89,8 +89,9 @@ constexpr std::array kOptions{
               }},
     OptionRow{"classes", required_argument,
               [](Options& o, std::string_view t) {
-                o.classes = parse_number<std::int64_t>("--classes", t, "a whole number from 2 to 1048576",
-                                                       [](auto n) { return n >= 2 && n <= kMaxClasses; });
+                o.classes = parse_number<std::int64_t>("--classes", t, "a whole number from 2 to 1048576", [](auto n) {
+                  return n >= 2 && static_cast<std::size_t>(n) <= kMostClasses;
+                });
               }},
     OptionRow{"depth", required_argument,
               [](Options& o, std::string_view t) { o.depth = parse_word("--depth", t, kDepths); }},
@@ -102,7 +103,7 @@ constexpr std::array kOptions{
     OptionRow{"crop", required_argument,
               [](Options& o, std::string_view t) {
                 o.crop = parse_number<std::size_t>("--crop", t, "a whole number from 32 to 1024",
-                                                   [](auto n) { return n >= 32 && n <= kMaxCrop; });
+                                                   [](auto n) { return n >= kSmallestImage && n <= kLargestImage; });
               }},
     OptionRow{"batch", required_argument,
               [](Options& o, std::string_view t) { o.batch_rows = parse_count("--batch", t, kMaxBatchRows); }},

@@ -85,6 +85,8 @@ TEST_F(ResnetGiven, AnotherElementTypeSaysBoth) {
 TEST_F(ResnetGiven, AnotherShapeSaysBoth) {
   write_npy(file("images.npy"), "|u1", "(40, 36, 36, 1)", std::vector<std::uint8_t>(40 * 36 * 36));
   expect_refused("images.npy: expected images of shape [rows, height, width, 3], got shape [40, 36, 36, 1]");
+  write_npy(file("images.npy"), "|u1", "(40, 28, 28, 3)", std::vector<std::uint8_t>(40 * 28 * 28 * 3));
+  expect_refused("images.npy: expected images of 32 pixels a side or more (pack_images.py --size), got 28 x 28 pixels");
   write_npy(file("images.npy"), "|u1", "(39, 36, 36, 3)", std::vector<std::uint8_t>(39 * 36 * 36 * 3));
   expect_refused("images.npy: expected 40 images, as there are labels, got 39");
   write_npy(file("labels.npy"), "<i8", "(40, 1)", std::vector<std::int64_t>(40));
@@ -95,7 +97,10 @@ TEST_F(ResnetGiven, ALabelOutOfRangeSaysWhichRow) {
   std::vector<std::int64_t> labels(40, 1);
   labels[9] = -3;
   write_npy(file("labels.npy"), "<i8", "(40,)", labels);
-  expect_refused("labels.npy: expected labels of at least 0, got -3 in row 9");
+  expect_refused("labels.npy: expected labels from 0 to 1048575, got -3 in row 9");
+  labels[9] = std::int64_t{1} << 20;
+  write_npy(file("labels.npy"), "<i8", "(40,)", labels);
+  expect_refused("labels.npy: expected labels from 0 to 1048575, got 1048576 in row 9");
   write_npy(file("labels.npy"), "|u1", "(40,)", std::vector<std::uint8_t>(40, 1));
   expect_refused("labels_test.npy: expected labels from 0 to 1, got 3 in row 1");
 }

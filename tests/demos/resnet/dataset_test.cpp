@@ -132,7 +132,7 @@ TEST_F(DatasetOnDisk, IsRefusedForLabelsOutOfRange) {
   std::vector<std::int64_t> labels(20);
   labels[7] = -1;
   write_npy(file("labels.npy"), "<i8", "(20,)", labels);
-  EXPECT_EQ(complaint(), "labels.npy: expected labels of at least 0, got -1 in row 7");
+  EXPECT_EQ(complaint(), "labels.npy: expected labels from 0 to 1048575, got -1 in row 7");
   labels[7] = 4;
   write_npy(file("labels.npy"), "<i8", "(20,)", labels);
   EXPECT_EQ(complaint({.classes = 4}), "labels.npy: expected labels from 0 to 3, got 4 in row 7");
