@@ -1,6 +1,9 @@
 #include "demos/resnet/cpu_memory.hpp"
 
 #include <algorithm>
+#include <new>
+
+#include "demos/resnet/memory_need.hpp"
 
 namespace resnet {
 namespace {
@@ -42,8 +45,13 @@ CpuMemory::CpuMemory(const Architecture& architecture)
 void CpuMemory::reserve(Purpose purpose, std::size_t rows) {
   Parts counted(nullptr);
   lay_out(purpose, rows, counted);
-  values_.reserve(counted.taken());
-  if (purpose == Purpose::kTraining) taps_.reserve(rows * pooled_elements(architecture_));
+  const std::size_t taps_count = purpose == Purpose::kTraining ? rows * pooled_elements(architecture_) : 0;
+  try {
+    values_.reserve(counted.taken());
+    taps_.reserve(taps_count);
+  } catch (const std::bad_alloc& failure) {
+    throw too_many_rows(rows, counted.taken() * sizeof(float) + taps_count * sizeof(std::int32_t), failure.what());
+  }
   taps = taps_.data();
   Parts parts(values_.data());
   lay_out(purpose, rows, parts);

@@ -26,7 +26,7 @@ class CpuMemory {
 
   explicit CpuMemory(const Architecture& architecture);
 
-  /// Lays out, and grows where it must: throws std::bad_alloc.
+  /// Lays out, and grows where it must. Throws too_many_rows where memory does not do.
   void reserve(Purpose purpose, std::size_t rows);
 
   std::vector<Unit> units;

@@ -3,12 +3,12 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <cmath>
 #include <stdexcept>
 #include <string>
 
 #include "demos/common/cuda_check.hpp"
 #include "demos/resnet/cuda_network.hpp"
+#include "demos/resnet/memory_need.hpp"
 
 namespace resnet {
 namespace {
@@ -33,11 +33,6 @@ class Carver {
   std::byte* base_;
   std::size_t used_ = 0;
 };
-
-std::string gibibytes(std::size_t bytes) {
-  const long long tenths = std::llround(static_cast<double>(bytes) / (1 << 30) * 10);
-  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " GiB";
-}
 
 /// The filters that are converted as they lie, in pieces; the dense layer's weights come last.
 std::vector<cuda::Chunk> chunks_of(const Architecture& architecture, std::size_t& filter_chunks) {
@@ -278,9 +273,7 @@ void CudaNetwork::lay_out(std::size_t rows, Phase phase) {
   try {
     place(static_cast<std::byte*>(memory_.reserve(std::max<std::size_t>(wanted, 1))));
   } catch (const std::runtime_error& failure) {
-    throw std::runtime_error(std::to_string(rows) + " rows at once want " + gibibytes(wanted) +
-                             " of this device's memory (" + failure.what() +
-                             "): a smaller batch, or more slices, want less");
+    throw too_many_rows(rows, wanted, failure.what());
   }
 }
 

@@ -15,6 +15,7 @@
 #include "demos/resnet/checkpoints.hpp"
 #include "demos/resnet/dataset.hpp"
 #include "demos/resnet/functions.hpp"
+#include "demos/resnet/memory_need.hpp"
 #include "demos/resnet/options.hpp"
 #include "demos/resnet/parameters.hpp"
 #include "demos/resnet/report.hpp"
@@ -81,6 +82,11 @@ void pipeline(std::int64_t count, Launch&& launch, Finish&& finish) {
     flights.pop_front();
     finish(done++, fit);
   }
+}
+
+/// Of all devices: those of a slice of a step.
+std::int64_t rows_of_a_pass(const Options& options) {
+  return std::max<std::int64_t>(1, options.batch_rows / options.slices);
 }
 
 /// Rows that lie on the devices: those of a step.
@@ -186,7 +192,7 @@ void train(sr::Session& session, const Options& options, const Dataset& dataset,
     if (to_evaluate.empty() || !images.evaluation) return std::nullopt;
     const std::int64_t slices = options.evaluation_slices != 0
                                     ? options.evaluation_slices
-                                    : quotient_up(std::ssize(to_evaluate), options.batch_rows);
+                                    : quotient_up(std::ssize(to_evaluate), rows_of_a_pass(options));
     const Fit fit = evaluate_rows(images.evaluation->images, images.evaluation->labels, statistics, params,
                                   {.batch = to_evaluate, .slices = slices});
     Sums sums;
@@ -217,11 +223,10 @@ auto with_advice(const std::string& advice, Work&& work) {
   try {
     return work();
   } catch (const sr::Error& error) {
-    const std::string what = error.what();
-    const bool is_memory =
-        error.native_code() == ENOMEM || what.find("bad_alloc") != what.npos || what.find("memory") != what.npos;
-    if (!is_memory) throw;
-    throw sr::Error(error.kind(), what + "\nif memory is short: " + advice, error.failure(), error.native_code());
+    const bool is_code = error.kind() == sr::ErrorKind::system && error.native_code() == ENOMEM;  // of Syncrun's own
+    if (!is_code && !tells_of_short_memory(error.what())) throw;
+    throw sr::Error(error.kind(), std::string(error.what()) + "\nif memory is short: " + advice, error.failure(),
+                    error.native_code());
   }
 }
 
@@ -249,7 +254,7 @@ int run(int argc, char** argv) {
   const auto program = [&](sr::Session& session) {
     const Images images =
         with_advice(advice_on_images(*options), [&] { return bring_images(session, *options, dataset); });
-    with_advice("--slices N computes a step in N passes, --batch N makes it smaller",
+    with_advice("--slices N computes a step in N passes, --eval-slices N an evaluation, --batch N makes a step smaller",
                 [&] { train(session, *options, dataset, images, architecture, report, checkpoints); });
   };
   return sr::run(argc, argv, program, {.seed = options->seed});

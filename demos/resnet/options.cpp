@@ -237,7 +237,7 @@ usage: syncrun-resnet --data DIR [OPTION...]
   --synthetic N         N random images instead, to see how fast it is
   --feed mapped|memory|device
                         mapped (default with --data): workers read rows from the files, which need not fit into memory;
-                        memory: images are in shared memory, which feeds GPUs faster; device (default with --synthetic,
+                        memory: all are copied to shared memory first, where files are on a slow disk; device (default with --synthetic,
                         and only there): one batch lies on the devices, and every step trains on it
   --evaluate-fraction X hold back this part of the images for evaluation instead (X above 0, below 1)
   --classes N           default: the largest label + 1; of random images 1000
@@ -261,7 +261,7 @@ usage: syncrun-resnet --data DIR [OPTION...]
   --dtype float32|tf32|bfloat16
                         arithmetic of activations (default float32); the others are for CUDA devices
   --slices N            passes over a device's rows in a step: less memory (default 1)
-  --eval-slices N       the same of an evaluation (default: so many that a pass is no larger than a batch)
+  --eval-slices N       the same of an evaluation (default: so many that a pass is no larger than one of a step)
   --interval N          steps per line that is printed (default 50)
   --seed N              of parameters, shuffling, crops and what is held back (default 1)
   --checkpoint DIR      after every epoch, save to the folder DIR all it takes to go on from there

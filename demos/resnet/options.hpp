@@ -56,7 +56,7 @@ struct Options {
   Precision precision = Precision::kFloat32;
   ResidualScale last_scale = ResidualScale::kOne;
   std::int64_t slices = 1;
-  std::int64_t evaluation_slices = 0;  // 0: as many as keep a pass at the size of a batch
+  std::int64_t evaluation_slices = 0;  // 0: as many as keep a pass at the size of a step's
   std::int64_t interval = 50;          // steps per line
   std::uint64_t seed = 1;
   bool mirrors = true;

@@ -1,0 +1,30 @@
+#include "demos/resnet/memory_need.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace resnet {
+namespace {
+
+constexpr std::string_view kRowsWant = " rows at once want ";
+
+}  // namespace
+
+std::string gibibytes(std::size_t bytes) {
+  const long long tenths = std::llround(static_cast<double>(bytes) / (1 << 30) * 10);
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " GiB";
+}
+
+std::runtime_error too_many_rows(std::size_t rows, std::size_t bytes, const std::string& cause) {
+  return std::runtime_error(std::to_string(rows) + std::string(kRowsWant) + gibibytes(bytes) +
+                            " of this device's memory (" + cause + "): a smaller batch, or more slices, want less");
+}
+
+bool tells_of_short_memory(std::string_view error) {
+  constexpr std::array kTexts{kRowsWant, std::string_view("bad_alloc"), std::string_view("out of memory"),
+                              std::string_view("resource allocation failed")};
+  return std::any_of(kTexts.begin(), kTexts.end(), [&](auto text) { return error.find(text) != error.npos; });
+}
+
+}  // namespace resnet

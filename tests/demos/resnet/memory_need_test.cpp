@@ -1,0 +1,30 @@
+#include "demos/resnet/memory_need.hpp"
+
+#include <gtest/gtest.h>
+
+namespace resnet {
+namespace {
+
+TEST(ResnetMemoryNeed, IsToldInGibibytesWithWhatRefusedIt) {
+  EXPECT_EQ(gibibytes(0), "0.0 GiB");
+  EXPECT_EQ(gibibytes((std::size_t{5} << 30) / 2), "2.5 GiB");
+  EXPECT_STREQ(
+      too_many_rows(512, std::size_t{3} << 30, "std::bad_alloc").what(),
+      "512 rows at once want 3.0 GiB of this device's memory (std::bad_alloc): a smaller batch, or more slices, "
+      "want less");
+}
+
+TEST(ResnetMemoryNeed, IsKnownByTheTextOfAnError) {
+  for (const char* text : {"rank 1: function 'step': std::bad_alloc", "cudaMalloc: out of memory (cudaErrorMemory...)",
+                           "cublasCreate: the resource allocation failed"}) {
+    EXPECT_TRUE(tells_of_short_memory(text)) << text;
+  }
+  EXPECT_TRUE(tells_of_short_memory(too_many_rows(8, 9, "it").what()));
+  for (const char* text :
+       {"an illegal memory access was encountered (cudaErrorIllegalAddress)", "", "a deadline passed"}) {
+    EXPECT_FALSE(tells_of_short_memory(text)) << text;
+  }
+}
+
+}  // namespace
+}  // namespace resnet
