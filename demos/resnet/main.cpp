@@ -121,6 +121,8 @@ Sums train_epoch(const Run& run, int epoch) {
   const std::int64_t steps = run.steps_per_epoch();
   const Schedule schedule = run.schedule();
   const std::int64_t first_step = run.step.steps();
+  // By epochs, not by all steps so far: before a checkpoint, a batch may have been of another size.
+  const auto rate_at = [&](std::int64_t i) { return learning_rate(schedule, (epoch - 1) * steps + i); };
   demos::ProgressBar bar(stdout, "epoch " + std::to_string(epoch), static_cast<std::size_t>(steps));
   const auto batch_of = [&](std::int64_t i) {
     const auto first = static_cast<std::size_t>(i * run.options.batch_rows);
@@ -133,7 +135,7 @@ Sums train_epoch(const Run& run, int epoch) {
                            .step = static_cast<std::uint32_t>(first_step + i),
                            .is_random = true,
                            .mirrors = run.options.mirrors}};
-    return run.step.launch(batch_of(i), run.options.slices, input, learning_rate(schedule, first_step + i));
+    return run.step.launch(batch_of(i), run.options.slices, input, rate_at(i));
   };
 
   Sums all;
@@ -147,7 +149,7 @@ Sums train_epoch(const Run& run, int epoch) {
     if ((i + 1) % run.options.interval != 0) return;
     bar.wipe();
     const Clock::time_point now = Clock::now();
-    run.report.interval({epoch, i + 1, steps, recent, learning_rate(schedule, first_step + i), now - since});
+    run.report.interval({epoch, i + 1, steps, recent, rate_at(i), now - since});
     recent = {};
     since = now;
   };

@@ -124,6 +124,17 @@ TEST_F(ResnetCheckpoint, GoesOnWithAnotherNumberOfWorkers) {
   EXPECT_THAT(again.output, HasSubstr("evaluation accuracy: "));
 }
 
+TEST_F(ResnetCheckpoint, GoesOnWithAnotherSizeOfABatchWhereTheLearningRateWas) {
+  EXPECT_THAT(epochs_on(2, options("run", {"--epochs", "2"})), SizeIs(2));  // of 6 steps
+  const CommandResult result = run_resnet_on(2, options("run", {"--resume", "--epochs", "4", "--batch", "40", "--lr",
+                                                                "0.1", "--warmup-epochs", "0", "--interval", "3"}));
+  EXPECT_THAT(epochs_of(result), SizeIs(2));
+  // The cosine at the last step of the third and fourth of four epochs, of 3 steps each.
+  EXPECT_THAT(result.output, HasSubstr("epoch  3/4  step 3/3"));
+  EXPECT_THAT(result.output, HasSubstr("learning rate 0.025000 "));
+  EXPECT_THAT(result.output, HasSubstr("learning rate 0.001704 "));
+}
+
 TEST_F(ResnetCheckpoint, IsSavedAfterEveryNthEpochAndTheLast) {
   EXPECT_THAT(epochs_on(2, options("run", {"--checkpoint-every", "2"})), SizeIs(3));
   EXPECT_TRUE(is_after_epoch("run", 3));
