@@ -1,5 +1,8 @@
 #include "demos/resnet/checkpoints.hpp"
 
+#include <algorithm>
+#include <cmath>
+
 namespace resnet {
 namespace {
 
@@ -33,7 +36,18 @@ std::vector<Array> arrays_of(const Progress& progress) {
   return arrays;
 }
 
+bool are_finite(const sr::Shared<float, 1>& vector) {
+  const auto values = vector.get(0);
+  return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
+}
+
 }  // namespace
+
+bool is_finite(const Progress& progress) {
+  if (!are_finite(progress.params) || !are_finite(progress.statistics)) return false;
+  const auto state = progress.step.state();
+  return std::all_of(state.begin(), state.end(), [](const auto& named) { return are_finite(named.second); });
+}
 
 Checkpoints::Checkpoints(const Options& options, const Architecture& architecture, const Dataset& dataset)
     : options_(options), identity_(identity_of(options, architecture, dataset)) {
@@ -62,9 +76,12 @@ int Checkpoints::resume(const Progress& progress, Report& report) {
   return epochs;
 }
 
+bool Checkpoints::is_due(int epoch) const {
+  return !options_.checkpoint.empty() && (epoch % options_.checkpoint_every == 0 || epoch == options_.epochs);
+}
+
 void Checkpoints::save(int epoch, const Progress& progress) {
-  if (options_.checkpoint.empty()) return;
-  if (epoch % options_.checkpoint_every != 0 && epoch != options_.epochs) return;
+  if (!is_due(epoch)) return;
   std::vector<sr::SavedValue> values = identity_;
   values.emplace_back("epoch", epoch);
   values.emplace_back("step", progress.step.steps());

@@ -23,6 +23,9 @@ struct Progress {
   TrainingStep& step;
 };
 
+/// Whether all that a checkpoint would hold of it, on rank 0, is numbers.
+bool is_finite(const Progress& progress);
+
 class Checkpoints {
  public:
   /// Looks at the folder of `options`, before any worker is started. Throws UsageError: what is there is from another
@@ -32,7 +35,9 @@ class Checkpoints {
   /// Takes over what was saved, if it is to be gone on from. Returns the number of epochs done.
   int resume(const Progress& progress, Report& report);
 
-  /// After an epoch, if it is one to save after.
+  /// Whether an epoch is one to save after.
+  bool is_due(int epoch) const;
+  /// Saves, if it is. What is_finite says is the caller's to look at: the checkpoint before is given up for this one.
   void save(int epoch, const Progress& progress);
 
   /// For messages: where the last checkpoint is, if there is one.

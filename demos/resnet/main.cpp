@@ -108,11 +108,19 @@ struct Run {
   }
 };
 
-void check_loss(const Run& run, int epoch, std::int64_t step, double loss) {
-  if (std::isfinite(loss)) return;
-  throw std::runtime_error("the loss is " + std::to_string(loss) + " at step " + std::to_string(step + 1) +
-                           " of epoch " + std::to_string(epoch) +
+/// Ends the run for what was seen at a step of an epoch, counted from 1.
+[[noreturn]] void diverge(const Run& run, const std::string& seen, int epoch, std::int64_t step) {
+  throw std::runtime_error(seen + " step " + std::to_string(step) + " of epoch " + std::to_string(epoch) +
                            ": a smaller --lr or more --warmup-epochs may help; " + run.checkpoints.last());
+}
+
+/// After an epoch: its last update is one that no training loss has seen.
+void check_epoch(const Run& run, int epoch, const std::optional<Sums>& evaluation, const Progress& progress) {
+  const std::int64_t last_step = run.steps_per_epoch();
+  if (evaluation && !std::isfinite(evaluation->mean_loss()))
+    diverge(run, "the evaluation loss is " + std::to_string(evaluation->mean_loss()) + " after", epoch, last_step);
+  if (run.checkpoints.is_due(epoch) && !is_finite(progress))
+    diverge(run, "what was learnt is not finite after", epoch, last_step);
 }
 
 /// One pass over the training rows, batch by batch; the last batch is what is left.
@@ -142,7 +150,7 @@ Sums train_epoch(const Run& run, int epoch) {
   Sums recent;
   Clock::time_point since = Clock::now();
   const auto finish = [&](std::int64_t i, const Fit& fit) {
-    check_loss(run, epoch, i, fit.loss);
+    if (!std::isfinite(fit.loss)) diverge(run, "the loss is " + std::to_string(fit.loss) + " at", epoch, i + 1);
     const std::int64_t rows = run.options.feed() == Feed::kDevice ? device_rows(run.options) : std::ssize(batch_of(i));
     for (Sums* sums : {&all, &recent}) sums->add(rows, fit.loss, fit.correct);
     bar.update(static_cast<std::size_t>(i) + 1, fit.loss);
@@ -213,6 +221,7 @@ void train(sr::Session& session, const Options& options, const Dataset& dataset,
     if (options.normalization == Normalization::kPerDevice) statistics.all_reduce(sr::Reduction::avg);
     last = evaluate();
     report.epoch({epoch, training, last, elapsed});
+    check_epoch(run, epoch, last, progress);
     checkpoints.save(epoch, progress);
   }
   if (!last) last = evaluate();  // nothing was left to do

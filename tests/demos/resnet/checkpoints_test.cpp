@@ -182,4 +182,25 @@ TEST_F(ResnetCheckpoint, StaysWhereTheLossIsNotFinite) {
   EXPECT_EQ(saved("run", {"params"}), before);
 }
 
+TEST_F(ResnetCheckpoint, StaysWhereTheLastUpdateOfAnEpochIsNotFinite) {
+  // One step to an epoch, and three: what their last update makes, no loss of training has seen.
+  const Words one{"--batch", "120"};
+  const Words three{"--synthetic", "60",     "--feed", "memory",  "--batch", "20",      "--classes",
+                    "4",           "--crop", "32",     "--depth", "18",      "--width", "8"};
+  const auto expect_kept = [&](const char* name, const Words& words, const std::string& message) {
+    EXPECT_THAT(epochs_of(run_resnet_on(2, with(words, {"--epochs", "1"}))), SizeIs(1));
+    const std::vector<std::string> before = saved(name, {"params", "statistics"});
+    const CommandResult result = run_resnet_on(
+        2, with(words, {"--resume", "--epochs", "2", "--lr", "999", "--weight-decay", "1000", "--warmup-epochs", "0"}));
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_TRUE(std::regex_search(result.errors, std::regex(message))) << result.errors;
+    EXPECT_THAT(result.errors, HasSubstr("the last checkpoint is in " + file(name).string()));
+    EXPECT_EQ(saved(name, {"params", "statistics"}), before);
+  };
+  expect_kept("evaluated", options("evaluated", one),
+              R"(the evaluation loss is -?(nan|inf) after step 1 of epoch 2: a smaller --lr)");
+  expect_kept("not", with(three, {"--checkpoint", file("not").string()}),
+              "what was learnt is not finite after step 3 of epoch 2: a smaller --lr");
+}
+
 }  // namespace
