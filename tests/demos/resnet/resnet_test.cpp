@@ -100,6 +100,36 @@ TEST_F(ResnetOnCpus, TakesEveryOptimizer) {
   }
 }
 
+TEST_F(ResnetOnCpus, GivesTheRuleAndTheNetworkTheNumbersOfTheCommandLine) {
+  // One step to an epoch: the first loss is of the first parameters, the third is the first that momentum has a part in.
+  const auto losses = [&](const Words& more) {
+    std::vector<double> all;
+    const Words steps{"--epochs", "3", "--batch", "20", "--warmup-epochs", "0", "--lr", "0.01"};
+    for (const EpochLine& epoch : epochs_of(run(with(steps, more)))) all.push_back(epoch.loss);
+    all.resize(3);
+    return all;
+  };
+  const auto usual = losses({});
+  const auto without_momentum = losses({"--momentum", "0"});
+  EXPECT_EQ(without_momentum, losses({"--optimizer", "sgd"}));
+  EXPECT_EQ(without_momentum[1], usual[1]);
+  EXPECT_NE(without_momentum[2], usual[2]);
+
+  EXPECT_NE(losses({"--label-smoothing", "0.2"})[0], usual[0]);
+  EXPECT_NE(losses({"--zero-init-residual"})[0], usual[0]);
+  const auto decayed = losses({"--weight-decay", "5"});
+  EXPECT_EQ(decayed[0], usual[0]);
+  EXPECT_NE(decayed[1], usual[1]);
+
+  const auto adam = [&](const char* name, const char* decay) {
+    return losses({"--optimizer", name, "--weight-decay", decay});
+  };
+  EXPECT_EQ(adam("adam", "0"), adam("adamw", "0"));
+  EXPECT_NE(adam("adam", "5"), adam("adam", "0"));
+  EXPECT_NE(adam("adamw", "5"), adam("adamw", "0"));
+  EXPECT_NE(adam("adamw", "5"), adam("adam", "5")) << "decay that the moments see is another";
+}
+
 TEST_F(ResnetOnCpus, WithSynchronisedNormalisationTheLossesAreThoseOfOneWorker) {
   write_pair(folder_.path(), "", 120, 36, 4);
   const auto line = [&](int workers, const Words& more) {
