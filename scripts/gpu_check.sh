@@ -141,18 +141,19 @@ run_under_sanitizer() {
   fi
 }
 
-# run_gpu_tests NAME SIZE ONLY WITHOUT: those of the tests whose names match ONLY and not WITHOUT; one at a time on each
-# group of SIZE GPUs, since it wants them for itself.
+# run_gpu_tests NAME SIZE ONLY WITHOUT CTEST-OPTION...: those of the tests whose names match ONLY and not WITHOUT; one at a
+# time on each group of SIZE GPUs, since it wants them for itself.
 run_gpu_tests() {
   local name=$1 size=$2 only=$3 without=$4 groups=$((present / $2))
+  shift 4
   if [ "$groups" -gt "$most_groups" ]; then groups=$most_groups; fi
   if [ -n "$sanitizer" ]; then
     # Left out are tests that read an illegal address on purpose.
-    run_under_sanitizer "$name" -L gpu -R "$only" -E "AnIllegalAddress|$without"
+    run_under_sanitizer "$name" -L gpu -R "$only" -E "AnIllegalAddress|$without" "$@"
   elif [ "$groups" -gt 1 ]; then
-    run_groups "$size" "$groups" -L gpu -R "$only" -E "$without"
+    run_groups "$size" "$groups" -L gpu -R "$only" -E "$without" "$@"
   else
-    jobs=1 run_tests cuda -L gpu -R "$only" -E "$without"
+    jobs=1 run_tests cuda -L gpu -R "$only" -E "$without" "$@"
   fi
 }
 
@@ -174,8 +175,9 @@ if [ "$with_tests" = ON ]; then
   for count in "${counts[@]}"; do
     run_step "on $count GPUs" run_gpu_tests "$count" "$count" "^Gpus/.*/$count\$" '^$'
   done
+  run_step "of kernels and networks" run_gpu_tests kernels 1 . '^Gpus/' -L one_gpu
   # None of the others wants more than two.
-  run_step "that choose their GPUs" run_gpu_tests others "$((present < 2 ? 1 : 2))" . '^Gpus/'
+  run_step "that choose their GPUs" run_gpu_tests others "$((present < 2 ? 1 : 2))" . '^Gpus/' -LE one_gpu
   if [ "${#failed[@]}" = 0 ]; then
     say "Tests passed on ${counts[*]} GPUs"
   else
