@@ -43,20 +43,22 @@ std::vector<EpochLine> epochs_of(const CommandResult& result) {
   return epochs;
 }
 
-double distance_of_trained_params(const std::string& devices, const std::string& others, Normalised normalised) {
-  const auto params_on = [](const std::string& chosen, const Words& more) {
+double distance_of_trained_params(const std::string& devices, const std::string& others,
+                                  const TrainedNetwork& network) {
+  const auto params_on = [&](const std::string& chosen, Normalised normalised) {
     const TemporaryFolder folder;
     const std::string checkpoint = (folder / "run").string();
+    const std::string width = std::to_string(network.width);
+    const std::string rate = std::to_string(network.learning_rate);
     const Words options{"--synthetic", "320",     "--feed",  "memory", "--crop",       "32",      "--classes", "10",
-                        "--depth",     "18",      "--width", "16",     "--epochs",     "1",       "--batch",   "32",
-                        "--dtype",     "float32", "--lr",    "0.001",  "--checkpoint", checkpoint};
+                        "--depth",     "18",      "--width", width,    "--epochs",     "1",       "--batch",   "32",
+                        "--dtype",     "float32", "--lr",    rate,     "--checkpoint", checkpoint};
+    const Words more = normalised == Normalised::together ? Words{"--sync-norm"} : Words{};
     const CommandResult result = run_command(resnet_on(chosen, with(options, more)));
     EXPECT_EQ(result.exit_code, 0) << result.errors;
     return resnet::testing::load_npy<float>(checkpoint + "/latest/params.npy");
   };
-  const Words together{"--sync-norm"};
-  return resnet::testing::relative_error(params_on(devices, normalised == Normalised::together ? together : Words{}),
-                                         params_on(others, together));
+  return resnet::testing::relative_error(params_on(devices, network.devices), params_on(others, network.others));
 }
 
 std::vector<EpochLine> epochs_on(int workers, const Words& options) {

@@ -39,13 +39,28 @@ bool has_cpu_network();
 /// The digits that come with Syncrun, each pixel 4 x 4 of it, as the pairs of files that syncrun-resnet reads.
 void write_digits(const std::filesystem::path& folder);
 
-/// Whether the devices `devices` of distance_of_trained_params normalise by all rows, or each by its own.
+/// Whether devices normalise by all rows, or each by its own.
 enum class Normalised { together, alone };
 
-/// Trains ten steps in float32 on these devices and, with synchronised normalisation, on those. The norm of the difference of
-/// their parameters over that of the latter's. It is about 1e-8 a step, until rounding decides for a single ReLU whether it
-/// passes: one such step is a gradient apart, and the parameters as far as the learning rate takes them, which is why that is
-/// small here. Images are random: on the digits, whose borders are all alike, channels have next to no variance, and this
-/// happens in every step.
+/// What distance_of_trained_params trains.
+struct TrainedNetwork {
+  Normalised devices = Normalised::together;  // on `devices`
+  Normalised others = Normalised::together;   // on `others`
+  int width = 16;                             // of ResNet-18
+  double learning_rate = 0.001;
+};
+
+/// Trains ten steps in float32 on these devices and on those. The norm of the difference of their parameters over that of the
+/// latter's. Where both are to be the same it is about 1e-8 a step, until rounding decides for a single ReLU whether it passes:
+/// one such step is a gradient apart, and the parameters as far as the learning rate takes them, which is why that is small
+/// here. Images are random: on the digits, whose borders are all alike, channels have next to no variance, and this happens in
+/// every step.
 double distance_of_trained_params(const std::string& devices, const std::string& others,
-                                  Normalised normalised = Normalised::together);
+                                  const TrainedNetwork& network = {});
+
+/// A rate at which the same parameters are less than kSameParams apart, and those that each device has trained for itself
+/// more than kOtherParams, of either width. At 0.001 both are five times as large, and ReLUs that rounding decides have been
+/// seen to make up nearly all of the former.
+inline constexpr double kTestedRate = 0.0002;
+inline constexpr double kSameParams = 2e-4;
+inline constexpr double kOtherParams = 6e-4;
