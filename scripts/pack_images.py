@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """Packs images and labels into the .npy files that syncrun-resnet learns from.
 
-usage: pack_images.py ROOT OUT [--size N] [--test-fraction X] [--on-error fail|skip] [--jobs N] [--seed N]
+usage: pack_images.py ROOT OUT [--test-root DIR | --test-fraction X] [--size N] [--on-error fail|skip] [--jobs N]
+                      [--seed N]
        pack_images.py --idx IMAGES LABELS [--idx-test IMAGES LABELS] OUT [--size N]
 
 Of a folder ROOT with one folder per class, each of images (ROOT/cat/1.jpg): the shorter side becomes SIZE pixels long, and
-the middle is cut out. Wants Pillow. With --idx, of grey images in IDX files, plain or .gz (MNIST; Syncrun's data/digits),
-which are enlarged to SIZE, made RGB, and brightened so that the largest pixel is 255. Wants nothing but Python.
+the middle is cut out. What is to be tested on is in a folder DIR like it (as ImageNet's train and val), or a fraction of
+each class. Wants Pillow. With --idx, of grey images in IDX files, plain or .gz (MNIST; Syncrun's data/digits), which are
+enlarged to SIZE, made RGB, and brightened so that the largest pixel is 255. Wants nothing but Python.
 
 OUT gets images.npy (uint8, [rows, SIZE, SIZE, 3]), labels.npy (int64, [rows]) and classes.txt (a name per line, in the order
-of labels), and images_test.npy and labels_test.npy with --test-fraction or --idx-test. Files appear whole, at the end.
+of labels), and images_test.npy and labels_test.npy with --test-root, --test-fraction or --idx-test. Files appear whole, at
+the end.
 """
 
 import argparse
@@ -156,13 +159,13 @@ def decode(job: Job) -> Result:
         return Result(job.path, job.label, b"", f"{type(error).__name__}: {error}")
 
 
-def find_classes(root: Path) -> dict[str, list[Path]]:
+def find_classes(root: Path, fewest: int) -> dict[str, list[Path]]:
     """The images of each class, both in alphabetical order."""
     if not root.is_dir():
         raise PackError(f"{root}: expected a folder with a folder per class, got {'a file' if root.exists() else 'none'}")
     classes = {folder.name: folder for folder in root.iterdir() if folder.is_dir()}
-    if len(classes) < 2:
-        raise PackError(f"{root}: expected a folder per class, two or more, got {len(classes)}")
+    if len(classes) < fewest:
+        raise PackError(f"{root}: expected a folder per class, {fewest} or more, got {len(classes)}")
     found = {}
     for name in sorted(classes):
         files = sorted(path for path in classes[name].rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
@@ -177,6 +180,35 @@ def split(files: list[Path], fraction: float, chooser: random.Random) -> tuple[l
     count = min(math.ceil(fraction * len(files)), len(files) - 1)
     test = set(chooser.sample(range(len(files)), count))
     return [f for i, f in enumerate(files) if i not in test], [f for i, f in enumerate(files) if i in test]
+
+
+def find_test_classes(options: argparse.Namespace, classes: list[str]) -> dict[str, list[Path]]:
+    """The images of --test-root, of some of the classes of ROOT or all."""
+    if options.test_root.resolve() == options.root.resolve():
+        raise PackError(f"--test-root: expected another folder than ROOT, got {options.root} for both")
+    found = find_classes(options.test_root, fewest=1)
+    for name in found:
+        if name not in classes:
+            raise PackError(f"{options.test_root / name}: expected a class that {options.root} has, got '{name}'")
+    without = [name for name in classes if name not in found]
+    if without:
+        print(f"{options.test_root}: no test images of {len(without)} of {len(classes)} classes, the first of them "
+              f"'{without[0]}'", file=sys.stderr)
+    return found
+
+
+def find_images(options: argparse.Namespace) -> tuple[list[str], list[Job], list[Job]]:
+    """Names of the classes, and the images to train on and to test."""
+    classes = find_classes(options.root, fewest=2)
+    test_classes = find_test_classes(options, list(classes)) if options.test_root else {}
+    chooser = random.Random(options.seed)
+    training: list[Job] = []
+    test: list[Job] = []
+    for label, (name, files) in enumerate(classes.items()):
+        of_training, of_test = split(files, options.test_fraction, chooser)
+        training += [Job(path, label, options.size) for path in of_training]
+        test += [Job(path, label, options.size) for path in of_test + test_classes.get(name, [])]
+    return list(classes), training, test
 
 
 def pack_jobs(jobs: list[Job], packed: Packed, meter: Meter, options: argparse.Namespace) -> int:
@@ -203,14 +235,7 @@ def pack_folder(options: argparse.Namespace) -> None:
         import PIL.Image  # noqa: F401
     except ImportError:
         raise PackError("packing a folder of images wants Pillow (python3-pil, or pip install pillow), got none") from None
-    classes = find_classes(options.root)
-    chooser = random.Random(options.seed)
-    training: list[Job] = []
-    test: list[Job] = []
-    for label, name in enumerate(classes):
-        of_class = split(classes[name], options.test_fraction, chooser)
-        for jobs, files in zip((training, test), of_class):
-            jobs += [Job(path, label, options.size) for path in files]
+    classes, training, test = find_images(options)
     prepare_folder(options.out)
     skipped = 0
     for suffix, jobs in (("", training), ("_test", test)):
@@ -328,6 +353,7 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
                                      usage=argparse.SUPPRESS)
     parser.add_argument("folders", nargs="+", type=Path, metavar="[ROOT] OUT")
     parser.add_argument("--size", type=whole(32, 1024), default=256, help="height and width, 32 to 1024 (default 256)")
+    parser.add_argument("--test-root", type=Path, metavar="DIR", help="a folder like ROOT, of images to test")
     parser.add_argument("--test-fraction", type=fraction, default=0, help="of each class (default 0)")
     parser.add_argument("--on-error", choices=["fail", "skip"], default="fail", help="where an image cannot be read")
     parser.add_argument("--jobs", type=whole(1, 1024), default=os.cpu_count(), help="processes (default: one per core)")
@@ -340,6 +366,9 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
         parser.error(f"expected {'OUT' if options.idx else 'ROOT and OUT'}, got {len(options.folders)} folders")
     if options.idx_test and not options.idx:
         parser.error("--idx-test: expected --idx beside it, got none")
+    for beside, given in (("--test-fraction", options.test_fraction), ("--idx", options.idx)):
+        if options.test_root and given:
+            parser.error(f"--test-root: expected neither --test-fraction nor --idx beside it, got {beside}")
     options.root, options.out = options.folders[0], options.folders[-1]
     return options
 

@@ -136,6 +136,9 @@ class IdxTest(PackTest):
         self.assert_refused("expected a number from 0 to below 1, got '1'", "a", self.out, "--test-fraction", 1)
         self.assert_refused("expected ROOT and OUT, got 1 folders", self.out)
         self.assert_refused("--idx-test: expected --idx beside it", "a", self.out, "--idx-test", "b", "c")
+        refused = "--test-root: expected neither --test-fraction nor --idx beside it, got "
+        self.assert_refused(refused + "--test-fraction", "a", self.out, "--test-root", "b", "--test-fraction", 0.1)
+        self.assert_refused(refused + "--idx", "--idx", *self.digits("train"), self.out, "--test-root", "b")
 
     def test_without_pillow_a_folder_is_refused_with_what_it_takes(self):
         (self.folder / "PIL.py").write_text("raise ImportError('hidden by the test')")
@@ -150,8 +153,10 @@ class FolderTest(PackTest):
     def setUp(self):
         super().setUp()
         self.root = self.folder / "root"
+        self.test_root = self.folder / "val"
 
     def save(self, name: str, size: tuple[int, int], color: object, mode: str = "RGB") -> None:
+        """In ROOT; anywhere with an absolute name."""
         from PIL import Image
 
         path = self.root / name
@@ -203,6 +208,39 @@ class FolderTest(PackTest):
                        (("images.npy", 7), ("images_test.npy", 3)) for i in range(n))
         self.assertEqual(green, list(range(10)), "each image is in one of them")
 
+    def test_classes_of_a_test_folder_have_the_labels_of_training(self):
+        self.save_classes(2)
+        self.save("ant/0.png", (32, 32), 0)
+        self.save(self.test_root / "dog/0.png", (60, 40), (7, 8, 9))
+        self.save(self.test_root / "dog/deeper/1.png", (32, 32), (7, 8, 9))
+        said = self.pack(self.root, self.out, "--size", 32, "--test-root", self.test_root)
+        self.assertIn(f"{self.test_root}: no test images of 2 of 3 classes, the first of them 'ant'", said)
+        self.assertEqual(labels_of(self.out / "labels.npy"), [0, 1, 1, 2, 2])
+        self.assertEqual(labels_of(self.out / "labels_test.npy"), [2, 2])
+        self.assertEqual(read_npy(self.out / "images_test.npy").data, bytes((7, 8, 9)) * (2 * 32 * 32))
+        self.assertEqual((self.out / "classes.txt").read_text(), "ant\ncat\ndog\n")
+
+    def test_a_test_folder_that_does_not_fit_is_refused_and_what_was_packed_stays(self):
+        self.save_classes(1)
+        self.pack(self.root, self.out, "--size", 32)
+        before = {path: path.read_bytes() for path in self.out.iterdir()}
+
+        def refused(message: str, test_root: Path) -> None:
+            result = self.run_script(self.root, self.out, "--test-root", test_root)
+            self.assertEqual(result.returncode, 1)
+            self.assertIn(message, result.stderr)
+            self.assertEqual({path: path.read_bytes() for path in self.out.iterdir()}, before)
+
+        refused(f"{self.test_root}: expected a folder with a folder per class, got none", self.test_root)
+        self.test_root.mkdir()
+        refused(f"{self.test_root}: expected a folder per class, 1 or more, got 0", self.test_root)
+        (self.test_root / "cat").mkdir()
+        refused(f"{self.test_root / 'cat'}: expected one image or more", self.test_root)
+        self.save(self.test_root / "cat/1.png", (32, 32), 0)
+        self.save(self.test_root / "cow/1.png", (32, 32), 0)
+        refused(f"{self.test_root / 'cow'}: expected a class that {self.root} has, got 'cow'", self.test_root)
+        refused(f"--test-root: expected another folder than ROOT, got {self.root}", self.root / "cat/..")
+
     def test_an_image_that_cannot_be_read_is_named(self):
         self.save_classes(3)
         (self.root / "cat/1.png").write_bytes(b"no image")
@@ -216,7 +254,7 @@ class FolderTest(PackTest):
     def test_folders_without_images_are_refused(self):
         self.assert_refused("expected a folder with a folder per class, got none", self.root, self.out)
         self.save("cat/1.png", (32, 32), 0)
-        self.assert_refused("expected a folder per class, two or more, got 1", self.root, self.out)
+        self.assert_refused("expected a folder per class, 2 or more, got 1", self.root, self.out)
         (self.root / "dog").mkdir()
         (self.root / "dog/notes.txt").write_text("none yet")
         self.assert_refused(f"{self.root / 'dog'}: expected one image or more", self.root, self.out)
