@@ -16,9 +16,11 @@ the end.
 """
 
 import argparse
+import contextlib
 import gzip
 import math
 import multiprocessing
+import multiprocessing.pool
 import os
 import random
 import struct
@@ -211,20 +213,20 @@ def find_images(options: argparse.Namespace) -> tuple[list[str], list[Job], list
     return list(classes), training, test
 
 
-def pack_jobs(jobs: list[Job], packed: Packed, meter: Meter, options: argparse.Namespace) -> int:
+def pack_jobs(pool: multiprocessing.pool.Pool, jobs: list[Job], packed: Packed, options: argparse.Namespace) -> int:
     """Returns how many could not be read."""
     failures = 0
-    with multiprocessing.Pool(options.jobs) as pool:
-        for result in pool.imap(decode, jobs, chunksize=8):
-            meter.step()
-            if not result.error:
-                packed.append(result.pixels, result.label)
-                continue
-            message = f"{result.path}: expected an image that can be read: {result.error}"
-            if options.on_error == "fail":
-                raise PackError(message + " (--on-error skip leaves such images out)")
-            print(f"skipped {message}", file=sys.stderr)
-            failures += 1
+    meter = Meter(len(jobs), packed.images.path.name)
+    for result in pool.imap(decode, jobs, chunksize=8):
+        meter.step()
+        if not result.error:
+            packed.append(result.pixels, result.label)
+            continue
+        message = f"{result.path}: expected an image that can be read: {result.error}"
+        if options.on_error == "fail":
+            raise PackError(message + " (--on-error skip leaves such images out)")
+        print(f"skipped {message}", file=sys.stderr)
+        failures += 1
     if failures == len(jobs):
         raise PackError(f"expected one image that can be read, got none of {len(jobs)}")
     return failures
@@ -238,10 +240,11 @@ def pack_folder(options: argparse.Namespace) -> None:
     classes, training, test = find_images(options)
     prepare_folder(options.out)
     skipped = 0
-    for suffix, jobs in (("", training), ("_test", test)):
-        if jobs:
-            with Packed(options.out, suffix, options.size) as packed:
-                skipped += pack_jobs(jobs, packed, Meter(len(jobs), packed.images.path.name), options)
+    with multiprocessing.Pool(options.jobs) as pool, contextlib.ExitStack() as both:  # appear together or not at all
+        for suffix, jobs in (("", training), ("_test", test)):
+            if jobs:
+                packed = both.enter_context(Packed(options.out, suffix, options.size))
+                skipped += pack_jobs(pool, jobs, packed, options)
     write_classes(options.out, classes)
     print(f"{options.out}: {len(training)} training images, {len(test)} to test, {len(classes)} classes; {skipped} skipped")
 

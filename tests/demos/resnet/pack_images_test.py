@@ -251,6 +251,13 @@ class FolderTest(PackTest):
         self.assertEqual(labels_of(self.out / "labels.npy"), [0, 0, 1, 1, 1])
         self.assertEqual(read_npy(self.out / "images.npy").shape[0], 5)
 
+    def test_without_the_images_to_test_there_are_none_to_train_on(self):
+        self.save_classes(1)
+        self.save(self.test_root / "cat/1.png", (32, 32), 0)
+        (self.test_root / "cat/1.png").write_bytes(b"no image")
+        bad = f"{self.test_root / 'cat/1.png'}: expected an image that can be read"
+        self.assert_refused(bad, self.root, self.out, "--test-root", self.test_root)
+
     def test_folders_without_images_are_refused(self):
         self.assert_refused("expected a folder with a folder per class, got none", self.root, self.out)
         self.save("cat/1.png", (32, 32), 0)
