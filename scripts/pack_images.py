@@ -363,7 +363,7 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=whole(0, 2**63), default=1, help="of which images are for the test (default 1)")
     parser.add_argument("--idx", nargs=2, type=Path, metavar=("IMAGES", "LABELS"))
     parser.add_argument("--idx-test", nargs=2, type=Path, metavar=("IMAGES", "LABELS"))
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)  # ROOT and OUT may stand apart
     expected = 1 if options.idx else 2
     if len(options.folders) != expected:
         parser.error(f"expected {'OUT' if options.idx else 'ROOT and OUT'}, got {len(options.folders)} folders")

@@ -213,7 +213,7 @@ class FolderTest(PackTest):
         self.save("ant/0.png", (32, 32), 0)
         self.save(self.test_root / "dog/0.png", (60, 40), (7, 8, 9))
         self.save(self.test_root / "dog/deeper/1.png", (32, 32), (7, 8, 9))
-        said = self.pack(self.root, self.out, "--size", 32, "--test-root", self.test_root)
+        said = self.pack(self.root, "--test-root", self.test_root, self.out, "--size", 32)
         self.assertIn(f"{self.test_root}: no test images of 2 of 3 classes, the first of them 'ant'", said)
         self.assertEqual(labels_of(self.out / "labels.npy"), [0, 1, 1, 2, 2])
         self.assertEqual(labels_of(self.out / "labels_test.npy"), [2, 2])
