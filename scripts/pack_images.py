@@ -128,6 +128,20 @@ def write_classes(out: Path, names: Iterable[str]) -> None:
     (out / "classes.txt").write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
 
 
+class Counts(NamedTuple):
+    training: int
+    test: int
+    classes: int
+    skipped: int
+
+
+def say_packed(out: Path, counts: Counts, how_to_test: str) -> None:
+    print(f"{out}: packed {counts.training} images to train on, {counts.test} to test on, of {counts.classes} classes; "
+          f"skipped {counts.skipped}")
+    if counts.test == 0:
+        print(f"Nothing was packed to evaluate on: give syncrun-resnet --evaluate-fraction, or pack with {how_to_test}")
+
+
 # Folders of images.
 
 
@@ -214,8 +228,7 @@ def find_images(options: argparse.Namespace) -> tuple[list[str], list[Job], list
 
 
 def pack_jobs(pool: multiprocessing.pool.Pool, jobs: list[Job], packed: Packed, options: argparse.Namespace) -> int:
-    """Returns how many could not be read."""
-    failures = 0
+    """Returns how many could be read."""
     meter = Meter(len(jobs), packed.images.path.name)
     for result in pool.imap(decode, jobs, chunksize=8):
         meter.step()
@@ -226,10 +239,9 @@ def pack_jobs(pool: multiprocessing.pool.Pool, jobs: list[Job], packed: Packed, 
         if options.on_error == "fail":
             raise PackError(message + " (--on-error skip leaves such images out)")
         print(f"skipped {message}", file=sys.stderr)
-        failures += 1
-    if failures == len(jobs):
+    if packed.images.rows == 0:
         raise PackError(f"expected one image that can be read, got none of {len(jobs)}")
-    return failures
+    return packed.images.rows
 
 
 def pack_folder(options: argparse.Namespace) -> None:
@@ -239,14 +251,16 @@ def pack_folder(options: argparse.Namespace) -> None:
         raise PackError("packing a folder of images wants Pillow (python3-pil, or pip install pillow), got none") from None
     classes, training, test = find_images(options)
     prepare_folder(options.out)
-    skipped = 0
+    rows = {"": 0, "_test": 0}
     with multiprocessing.Pool(options.jobs) as pool, contextlib.ExitStack() as both:  # appear together or not at all
         for suffix, jobs in (("", training), ("_test", test)):
             if jobs:
                 packed = both.enter_context(Packed(options.out, suffix, options.size))
-                skipped += pack_jobs(pool, jobs, packed, options)
+                rows[suffix] = pack_jobs(pool, jobs, packed, options)
     write_classes(options.out, classes)
-    print(f"{options.out}: {len(training)} training images, {len(test)} to test, {len(classes)} classes; {skipped} skipped")
+    skipped = len(training) + len(test) - sum(rows.values())
+    counts = Counts(rows[""], rows["_test"], len(classes), skipped)
+    say_packed(options.out, counts, "--test-root or --test-fraction")
 
 
 # IDX files.
@@ -328,8 +342,8 @@ def pack_idx(options: argparse.Namespace) -> None:
                 meter.step()
     classes = max(training.labels) + 1
     write_classes(options.out, map(str, range(classes)))
-    print(f"{options.out}: {len(training.labels)} training images, {len(test.labels) if test else 0} to test, "
-          f"{classes} classes")
+    counts = Counts(len(training.labels), len(test.labels) if test else 0, classes, skipped=0)
+    say_packed(options.out, counts, "--idx-test")
 
 
 def whole(first: int, last: int) -> Callable[[str], int]:

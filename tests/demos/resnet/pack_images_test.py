@@ -58,10 +58,10 @@ class PackTest(unittest.TestCase):
         command = [sys.executable, "-B", SCRIPT, *map(str, arguments)]
         return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
-    def pack(self, *arguments: object) -> str:
+    def pack(self, *arguments: object) -> subprocess.CompletedProcess:
         result = self.run_script(*arguments)
         self.assertEqual(result.returncode, 0, result.stderr)
-        return result.stdout + result.stderr
+        return result
 
     def assert_refused(self, message: str, *arguments: object) -> None:
         result = self.run_script(*arguments)
@@ -77,7 +77,8 @@ class IdxTest(PackTest):
 
     def test_digits_become_rgb_images_of_the_size_with_their_labels(self):
         said = self.pack("--idx", *self.digits("train"), "--idx-test", *self.digits("test"), "--size", 32, self.out)
-        self.assertIn("1437 training images, 360 to test, 10 classes", said)
+        expected = f"{self.out}: packed 1437 images to train on, 360 to test on, of 10 classes; skipped 0\n"
+        self.assertEqual(said.stdout, expected)
         images = read_npy(self.out / "images.npy")
         self.assertEqual((images.dtype, images.shape), ("|u1", (1437, 32, 32, 3)))
         self.assertEqual(len(images.data), 1437 * 32 * 32 * 3)
@@ -115,7 +116,8 @@ class IdxTest(PackTest):
 
     def test_what_was_packed_before_goes(self):
         self.pack("--idx", *self.digits("test"), "--idx-test", *self.digits("test"), "--size", 32, self.out)
-        self.pack("--idx", *self.digits("test"), "--size", 32, self.out)
+        said = self.pack("--idx", *self.digits("test"), "--size", 32, self.out)
+        self.assertIn("syncrun-resnet --evaluate-fraction, or pack with --idx-test\n", said.stdout)
         self.assertEqual(sorted(path.name for path in self.out.iterdir()), ["classes.txt", "images.npy", "labels.npy"])
 
     def test_bad_files_are_refused(self):
@@ -171,7 +173,10 @@ class FolderTest(PackTest):
     def test_classes_are_folders_in_alphabetical_order(self):
         self.save_classes(3)
         said = self.pack(self.root, self.out, "--size", 32)
-        self.assertIn("6 training images, 0 to test, 2 classes; 0 skipped", said)
+        self.assertEqual(said.stdout.splitlines(), [
+            f"{self.out}: packed 6 images to train on, 0 to test on, of 2 classes; skipped 0",
+            "Nothing was packed to evaluate on: give syncrun-resnet --evaluate-fraction, or pack with --test-root or "
+            "--test-fraction"])
         images = read_npy(self.out / "images.npy")
         self.assertEqual((images.dtype, images.shape), ("|u1", (6, 32, 32, 3)))
         self.assertEqual(labels_of(self.out / "labels.npy"), [0, 0, 0, 1, 1, 1])
@@ -214,7 +219,7 @@ class FolderTest(PackTest):
         self.save(self.test_root / "dog/0.png", (60, 40), (7, 8, 9))
         self.save(self.test_root / "dog/deeper/1.png", (32, 32), (7, 8, 9))
         said = self.pack(self.root, "--test-root", self.test_root, self.out, "--size", 32)
-        self.assertIn(f"{self.test_root}: no test images of 2 of 3 classes, the first of them 'ant'", said)
+        self.assertIn(f"{self.test_root}: no test images of 2 of 3 classes, the first of them 'ant'", said.stderr)
         self.assertEqual(labels_of(self.out / "labels.npy"), [0, 1, 1, 2, 2])
         self.assertEqual(labels_of(self.out / "labels_test.npy"), [2, 2])
         self.assertEqual(read_npy(self.out / "images_test.npy").data, bytes((7, 8, 9)) * (2 * 32 * 32))
@@ -246,10 +251,19 @@ class FolderTest(PackTest):
         (self.root / "cat/1.png").write_bytes(b"no image")
         self.assert_refused(f"{self.root / 'cat/1.png'}: expected an image that can be read", self.root, self.out)
         said = self.pack(self.root, self.out, "--size", 32, "--on-error", "skip")
-        self.assertIn(f"skipped {self.root / 'cat/1.png'}", said)
-        self.assertIn("1 skipped", said)
+        self.assertIn(f"skipped {self.root / 'cat/1.png'}", said.stderr)
         self.assertEqual(labels_of(self.out / "labels.npy"), [0, 0, 1, 1, 1])
         self.assertEqual(read_npy(self.out / "images.npy").shape[0], 5)
+
+    def test_what_was_skipped_does_not_count_as_packed(self):
+        self.save_classes(3)
+        for i in range(4):
+            self.save(self.test_root / f"cat/{i}.png", (32, 32), 0)
+        for bad in (self.root / "cat/1.png", self.test_root / "cat/2.png", self.test_root / "cat/3.png"):
+            bad.write_bytes(b"no image")
+        said = self.pack(self.root, self.out, "--test-root", self.test_root, "--size", 32, "--on-error", "skip")
+        self.assertEqual(said.stdout, f"{self.out}: packed 5 images to train on, 2 to test on, of 2 classes; skipped 3\n")
+        self.assertEqual(labels_of(self.out / "labels_test.npy"), [0, 0])
 
     def test_without_the_images_to_test_there_are_none_to_train_on(self):
         self.save_classes(1)
