@@ -1,21 +1,26 @@
 #!/usr/bin/env python3
 """Packs images and labels into the .npy files that syncrun-resnet learns from.
 
-usage: pack_images.py ROOT OUT [--size N] [--test-fraction X] [--on-error fail|skip] [--jobs N] [--seed N]
+usage: pack_images.py ROOT OUT [--test-root DIR | --test-fraction X] [--size N] [--on-error fail|skip] [--jobs N]
+                      [--seed N]
        pack_images.py --idx IMAGES LABELS [--idx-test IMAGES LABELS] OUT [--size N]
 
 Of a folder ROOT with one folder per class, each of images (ROOT/cat/1.jpg): the shorter side becomes SIZE pixels long, and
-the middle is cut out. Wants Pillow. With --idx, of grey images in IDX files, plain or .gz (MNIST; Syncrun's data/digits),
-which are enlarged to SIZE, made RGB, and brightened so that the largest pixel is 255. Wants nothing but Python.
+the middle is cut out. What is to be tested on is in a folder DIR like it (as ImageNet's train and val), or a fraction of
+each class. Wants Pillow. With --idx, of grey images in IDX files, plain or .gz (MNIST; Syncrun's data/digits), which are
+enlarged to SIZE, made RGB, and brightened so that the largest pixel is 255. Wants nothing but Python.
 
 OUT gets images.npy (uint8, [rows, SIZE, SIZE, 3]), labels.npy (int64, [rows]) and classes.txt (a name per line, in the order
-of labels), and images_test.npy and labels_test.npy with --test-fraction or --idx-test. Files appear whole, at the end.
+of labels), and images_test.npy and labels_test.npy with --test-root, --test-fraction or --idx-test. Files appear whole, at
+the end.
 """
 
 import argparse
+import contextlib
 import gzip
 import math
 import multiprocessing
+import multiprocessing.pool
 import os
 import random
 import struct
@@ -123,6 +128,20 @@ def write_classes(out: Path, names: Iterable[str]) -> None:
     (out / "classes.txt").write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
 
 
+class Counts(NamedTuple):
+    training: int
+    test: int
+    classes: int
+    skipped: int
+
+
+def say_packed(out: Path, counts: Counts, how_to_test: str) -> None:
+    print(f"{out}: packed {counts.training} images to train on, {counts.test} to test on, of {counts.classes} classes; "
+          f"skipped {counts.skipped}")
+    if counts.test == 0:
+        print(f"Nothing was packed to evaluate on: give syncrun-resnet --evaluate-fraction, or pack with {how_to_test}")
+
+
 # Folders of images.
 
 
@@ -156,13 +175,13 @@ def decode(job: Job) -> Result:
         return Result(job.path, job.label, b"", f"{type(error).__name__}: {error}")
 
 
-def find_classes(root: Path) -> dict[str, list[Path]]:
+def find_classes(root: Path, fewest: int) -> dict[str, list[Path]]:
     """The images of each class, both in alphabetical order."""
     if not root.is_dir():
         raise PackError(f"{root}: expected a folder with a folder per class, got {'a file' if root.exists() else 'none'}")
     classes = {folder.name: folder for folder in root.iterdir() if folder.is_dir()}
-    if len(classes) < 2:
-        raise PackError(f"{root}: expected a folder per class, two or more, got {len(classes)}")
+    if len(classes) < fewest:
+        raise PackError(f"{root}: expected a folder per class, {fewest} or more, got {len(classes)}")
     found = {}
     for name in sorted(classes):
         files = sorted(path for path in classes[name].rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
@@ -179,23 +198,50 @@ def split(files: list[Path], fraction: float, chooser: random.Random) -> tuple[l
     return [f for i, f in enumerate(files) if i not in test], [f for i, f in enumerate(files) if i in test]
 
 
-def pack_jobs(jobs: list[Job], packed: Packed, meter: Meter, options: argparse.Namespace) -> int:
-    """Returns how many could not be read."""
-    failures = 0
-    with multiprocessing.Pool(options.jobs) as pool:
-        for result in pool.imap(decode, jobs, chunksize=8):
-            meter.step()
-            if not result.error:
-                packed.append(result.pixels, result.label)
-                continue
-            message = f"{result.path}: expected an image that can be read: {result.error}"
-            if options.on_error == "fail":
-                raise PackError(message + " (--on-error skip leaves such images out)")
-            print(f"skipped {message}", file=sys.stderr)
-            failures += 1
-    if failures == len(jobs):
+def find_test_classes(options: argparse.Namespace, classes: list[str]) -> dict[str, list[Path]]:
+    """The images of --test-root, of some of the classes of ROOT or all."""
+    if options.test_root.resolve() == options.root.resolve():
+        raise PackError(f"--test-root: expected another folder than ROOT, got {options.root} for both")
+    found = find_classes(options.test_root, fewest=1)
+    for name in found:
+        if name not in classes:
+            raise PackError(f"{options.test_root / name}: expected a class that {options.root} has, got '{name}'")
+    without = [name for name in classes if name not in found]
+    if without:
+        print(f"{options.test_root}: no test images of {len(without)} of {len(classes)} classes, the first of them "
+              f"'{without[0]}'", file=sys.stderr)
+    return found
+
+
+def find_images(options: argparse.Namespace) -> tuple[list[str], list[Job], list[Job]]:
+    """Names of the classes, and the images to train on and to test."""
+    classes = find_classes(options.root, fewest=2)
+    test_classes = find_test_classes(options, list(classes)) if options.test_root else {}
+    chooser = random.Random(options.seed)
+    training: list[Job] = []
+    test: list[Job] = []
+    for label, (name, files) in enumerate(classes.items()):
+        of_training, of_test = split(files, options.test_fraction, chooser)
+        training += [Job(path, label, options.size) for path in of_training]
+        test += [Job(path, label, options.size) for path in of_test + test_classes.get(name, [])]
+    return list(classes), training, test
+
+
+def pack_jobs(pool: multiprocessing.pool.Pool, jobs: list[Job], packed: Packed, options: argparse.Namespace) -> int:
+    """Returns how many could be read."""
+    meter = Meter(len(jobs), packed.images.path.name)
+    for result in pool.imap(decode, jobs, chunksize=8):
+        meter.step()
+        if not result.error:
+            packed.append(result.pixels, result.label)
+            continue
+        message = f"{result.path}: expected an image that can be read: {result.error}"
+        if options.on_error == "fail":
+            raise PackError(message + " (--on-error skip leaves such images out)")
+        print(f"skipped {message}", file=sys.stderr)
+    if packed.images.rows == 0:
         raise PackError(f"expected one image that can be read, got none of {len(jobs)}")
-    return failures
+    return packed.images.rows
 
 
 def pack_folder(options: argparse.Namespace) -> None:
@@ -203,22 +249,18 @@ def pack_folder(options: argparse.Namespace) -> None:
         import PIL.Image  # noqa: F401
     except ImportError:
         raise PackError("packing a folder of images wants Pillow (python3-pil, or pip install pillow), got none") from None
-    classes = find_classes(options.root)
-    chooser = random.Random(options.seed)
-    training: list[Job] = []
-    test: list[Job] = []
-    for label, name in enumerate(classes):
-        of_class = split(classes[name], options.test_fraction, chooser)
-        for jobs, files in zip((training, test), of_class):
-            jobs += [Job(path, label, options.size) for path in files]
+    classes, training, test = find_images(options)
     prepare_folder(options.out)
-    skipped = 0
-    for suffix, jobs in (("", training), ("_test", test)):
-        if jobs:
-            with Packed(options.out, suffix, options.size) as packed:
-                skipped += pack_jobs(jobs, packed, Meter(len(jobs), packed.images.path.name), options)
+    rows = {"": 0, "_test": 0}
+    with multiprocessing.Pool(options.jobs) as pool, contextlib.ExitStack() as both:  # appear together or not at all
+        for suffix, jobs in (("", training), ("_test", test)):
+            if jobs:
+                packed = both.enter_context(Packed(options.out, suffix, options.size))
+                rows[suffix] = pack_jobs(pool, jobs, packed, options)
     write_classes(options.out, classes)
-    print(f"{options.out}: {len(training)} training images, {len(test)} to test, {len(classes)} classes; {skipped} skipped")
+    skipped = len(training) + len(test) - sum(rows.values())
+    counts = Counts(rows[""], rows["_test"], len(classes), skipped)
+    say_packed(options.out, counts, "--test-root or --test-fraction")
 
 
 # IDX files.
@@ -300,8 +342,8 @@ def pack_idx(options: argparse.Namespace) -> None:
                 meter.step()
     classes = max(training.labels) + 1
     write_classes(options.out, map(str, range(classes)))
-    print(f"{options.out}: {len(training.labels)} training images, {len(test.labels) if test else 0} to test, "
-          f"{classes} classes")
+    counts = Counts(len(training.labels), len(test.labels) if test else 0, classes, skipped=0)
+    say_packed(options.out, counts, "--idx-test")
 
 
 def whole(first: int, last: int) -> Callable[[str], int]:
@@ -328,18 +370,22 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
                                      usage=argparse.SUPPRESS)
     parser.add_argument("folders", nargs="+", type=Path, metavar="[ROOT] OUT")
     parser.add_argument("--size", type=whole(32, 1024), default=256, help="height and width, 32 to 1024 (default 256)")
+    parser.add_argument("--test-root", type=Path, metavar="DIR", help="a folder like ROOT, of images to test")
     parser.add_argument("--test-fraction", type=fraction, default=0, help="of each class (default 0)")
     parser.add_argument("--on-error", choices=["fail", "skip"], default="fail", help="where an image cannot be read")
     parser.add_argument("--jobs", type=whole(1, 1024), default=os.cpu_count(), help="processes (default: one per core)")
     parser.add_argument("--seed", type=whole(0, 2**63), default=1, help="of which images are for the test (default 1)")
     parser.add_argument("--idx", nargs=2, type=Path, metavar=("IMAGES", "LABELS"))
     parser.add_argument("--idx-test", nargs=2, type=Path, metavar=("IMAGES", "LABELS"))
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)  # ROOT and OUT may stand apart
     expected = 1 if options.idx else 2
     if len(options.folders) != expected:
         parser.error(f"expected {'OUT' if options.idx else 'ROOT and OUT'}, got {len(options.folders)} folders")
     if options.idx_test and not options.idx:
         parser.error("--idx-test: expected --idx beside it, got none")
+    for beside, given in (("--test-fraction", options.test_fraction), ("--idx", options.idx)):
+        if options.test_root and given:
+            parser.error(f"--test-root: expected neither --test-fraction nor --idx beside it, got {beside}")
     options.root, options.out = options.folders[0], options.folders[-1]
     return options
 

@@ -27,6 +27,7 @@ package_of() {
     libdw) echo libdw-dev ;;
     blas) echo libopenblas-dev ;;
     onednn) echo libdnnl-dev ;;
+    pillow) echo python3-pil ;;
     *) echo "$1" ;;
   esac
 }
@@ -40,7 +41,7 @@ missing() {
   # Without the tools, nobody can be asked about the libraries.
   if ! command -v g++ >/dev/null || ! command -v cmake >/dev/null || ! command -v ninja >/dev/null; then
     printf 'required %s\n' boost spdlog googletest
-    printf 'optional %s\n' benchmark zlib libdw blas onednn
+    printf 'optional %s\n' benchmark zlib libdw blas onednn pillow
     return
   fi
   local folder

@@ -3,7 +3,8 @@
 
 usage: pack_images_test.py SCRIPT DIGITS idx|folder
 
-`idx` wants nothing but Python; `folder` wants Pillow, and exits with 77 where there is none.
+`idx` wants nothing but Python; `folder` wants Pillow, of this Python's or the distribution's, and exits with 77 where there
+is none.
 """
 
 import ast
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 SKIPPED = 77
+DISTRIBUTIONS_PYTHON = "/usr/bin/python3"
 SCRIPT = DIGITS = Path()
 
 
@@ -58,10 +60,10 @@ class PackTest(unittest.TestCase):
         command = [sys.executable, "-B", SCRIPT, *map(str, arguments)]
         return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
-    def pack(self, *arguments: object) -> str:
+    def pack(self, *arguments: object) -> subprocess.CompletedProcess:
         result = self.run_script(*arguments)
         self.assertEqual(result.returncode, 0, result.stderr)
-        return result.stdout + result.stderr
+        return result
 
     def assert_refused(self, message: str, *arguments: object) -> None:
         result = self.run_script(*arguments)
@@ -77,7 +79,8 @@ class IdxTest(PackTest):
 
     def test_digits_become_rgb_images_of_the_size_with_their_labels(self):
         said = self.pack("--idx", *self.digits("train"), "--idx-test", *self.digits("test"), "--size", 32, self.out)
-        self.assertIn("1437 training images, 360 to test, 10 classes", said)
+        expected = f"{self.out}: packed 1437 images to train on, 360 to test on, of 10 classes; skipped 0\n"
+        self.assertEqual(said.stdout, expected)
         images = read_npy(self.out / "images.npy")
         self.assertEqual((images.dtype, images.shape), ("|u1", (1437, 32, 32, 3)))
         self.assertEqual(len(images.data), 1437 * 32 * 32 * 3)
@@ -115,7 +118,8 @@ class IdxTest(PackTest):
 
     def test_what_was_packed_before_goes(self):
         self.pack("--idx", *self.digits("test"), "--idx-test", *self.digits("test"), "--size", 32, self.out)
-        self.pack("--idx", *self.digits("test"), "--size", 32, self.out)
+        said = self.pack("--idx", *self.digits("test"), "--size", 32, self.out)
+        self.assertIn("syncrun-resnet --evaluate-fraction, or pack with --idx-test\n", said.stdout)
         self.assertEqual(sorted(path.name for path in self.out.iterdir()), ["classes.txt", "images.npy", "labels.npy"])
 
     def test_bad_files_are_refused(self):
@@ -136,6 +140,9 @@ class IdxTest(PackTest):
         self.assert_refused("expected a number from 0 to below 1, got '1'", "a", self.out, "--test-fraction", 1)
         self.assert_refused("expected ROOT and OUT, got 1 folders", self.out)
         self.assert_refused("--idx-test: expected --idx beside it", "a", self.out, "--idx-test", "b", "c")
+        refused = "--test-root: expected neither --test-fraction nor --idx beside it, got "
+        self.assert_refused(refused + "--test-fraction", "a", self.out, "--test-root", "b", "--test-fraction", 0.1)
+        self.assert_refused(refused + "--idx", "--idx", *self.digits("train"), self.out, "--test-root", "b")
 
     def test_without_pillow_a_folder_is_refused_with_what_it_takes(self):
         (self.folder / "PIL.py").write_text("raise ImportError('hidden by the test')")
@@ -150,8 +157,10 @@ class FolderTest(PackTest):
     def setUp(self):
         super().setUp()
         self.root = self.folder / "root"
+        self.test_root = self.folder / "val"
 
     def save(self, name: str, size: tuple[int, int], color: object, mode: str = "RGB") -> None:
+        """In ROOT; anywhere with an absolute name."""
         from PIL import Image
 
         path = self.root / name
@@ -166,7 +175,10 @@ class FolderTest(PackTest):
     def test_classes_are_folders_in_alphabetical_order(self):
         self.save_classes(3)
         said = self.pack(self.root, self.out, "--size", 32)
-        self.assertIn("6 training images, 0 to test, 2 classes; 0 skipped", said)
+        self.assertEqual(said.stdout.splitlines(), [
+            f"{self.out}: packed 6 images to train on, 0 to test on, of 2 classes; skipped 0",
+            "Nothing was packed to evaluate on: give syncrun-resnet --evaluate-fraction, or pack with --test-root or "
+            "--test-fraction"])
         images = read_npy(self.out / "images.npy")
         self.assertEqual((images.dtype, images.shape), ("|u1", (6, 32, 32, 3)))
         self.assertEqual(labels_of(self.out / "labels.npy"), [0, 0, 0, 1, 1, 1])
@@ -203,20 +215,69 @@ class FolderTest(PackTest):
                        (("images.npy", 7), ("images_test.npy", 3)) for i in range(n))
         self.assertEqual(green, list(range(10)), "each image is in one of them")
 
+    def test_classes_of_a_test_folder_have_the_labels_of_training(self):
+        self.save_classes(2)
+        self.save("ant/0.png", (32, 32), 0)
+        self.save(self.test_root / "dog/0.png", (60, 40), (7, 8, 9))
+        self.save(self.test_root / "dog/deeper/1.png", (32, 32), (7, 8, 9))
+        said = self.pack(self.root, "--test-root", self.test_root, self.out, "--size", 32)
+        self.assertIn(f"{self.test_root}: no test images of 2 of 3 classes, the first of them 'ant'", said.stderr)
+        self.assertEqual(labels_of(self.out / "labels.npy"), [0, 1, 1, 2, 2])
+        self.assertEqual(labels_of(self.out / "labels_test.npy"), [2, 2])
+        self.assertEqual(read_npy(self.out / "images_test.npy").data, bytes((7, 8, 9)) * (2 * 32 * 32))
+        self.assertEqual((self.out / "classes.txt").read_text(), "ant\ncat\ndog\n")
+
+    def test_a_test_folder_that_does_not_fit_is_refused_and_what_was_packed_stays(self):
+        self.save_classes(1)
+        self.pack(self.root, self.out, "--size", 32)
+        before = {path: path.read_bytes() for path in self.out.iterdir()}
+
+        def refused(message: str, test_root: Path) -> None:
+            result = self.run_script(self.root, self.out, "--test-root", test_root)
+            self.assertEqual(result.returncode, 1)
+            self.assertIn(message, result.stderr)
+            self.assertEqual({path: path.read_bytes() for path in self.out.iterdir()}, before)
+
+        refused(f"{self.test_root}: expected a folder with a folder per class, got none", self.test_root)
+        self.test_root.mkdir()
+        refused(f"{self.test_root}: expected a folder per class, 1 or more, got 0", self.test_root)
+        (self.test_root / "cat").mkdir()
+        refused(f"{self.test_root / 'cat'}: expected one image or more", self.test_root)
+        self.save(self.test_root / "cat/1.png", (32, 32), 0)
+        self.save(self.test_root / "cow/1.png", (32, 32), 0)
+        refused(f"{self.test_root / 'cow'}: expected a class that {self.root} has, got 'cow'", self.test_root)
+        refused(f"--test-root: expected another folder than ROOT, got {self.root}", self.root / "cat/..")
+
     def test_an_image_that_cannot_be_read_is_named(self):
         self.save_classes(3)
         (self.root / "cat/1.png").write_bytes(b"no image")
         self.assert_refused(f"{self.root / 'cat/1.png'}: expected an image that can be read", self.root, self.out)
         said = self.pack(self.root, self.out, "--size", 32, "--on-error", "skip")
-        self.assertIn(f"skipped {self.root / 'cat/1.png'}", said)
-        self.assertIn("1 skipped", said)
+        self.assertIn(f"skipped {self.root / 'cat/1.png'}", said.stderr)
         self.assertEqual(labels_of(self.out / "labels.npy"), [0, 0, 1, 1, 1])
         self.assertEqual(read_npy(self.out / "images.npy").shape[0], 5)
+
+    def test_what_was_skipped_does_not_count_as_packed(self):
+        self.save_classes(3)
+        for i in range(4):
+            self.save(self.test_root / f"cat/{i}.png", (32, 32), 0)
+        for bad in (self.root / "cat/1.png", self.test_root / "cat/2.png", self.test_root / "cat/3.png"):
+            bad.write_bytes(b"no image")
+        said = self.pack(self.root, self.out, "--test-root", self.test_root, "--size", 32, "--on-error", "skip")
+        self.assertEqual(said.stdout, f"{self.out}: packed 5 images to train on, 2 to test on, of 2 classes; skipped 3\n")
+        self.assertEqual(labels_of(self.out / "labels_test.npy"), [0, 0])
+
+    def test_without_the_images_to_test_there_are_none_to_train_on(self):
+        self.save_classes(1)
+        self.save(self.test_root / "cat/1.png", (32, 32), 0)
+        (self.test_root / "cat/1.png").write_bytes(b"no image")
+        bad = f"{self.test_root / 'cat/1.png'}: expected an image that can be read"
+        self.assert_refused(bad, self.root, self.out, "--test-root", self.test_root)
 
     def test_folders_without_images_are_refused(self):
         self.assert_refused("expected a folder with a folder per class, got none", self.root, self.out)
         self.save("cat/1.png", (32, 32), 0)
-        self.assert_refused("expected a folder per class, two or more, got 1", self.root, self.out)
+        self.assert_refused("expected a folder per class, 2 or more, got 1", self.root, self.out)
         (self.root / "dog").mkdir()
         (self.root / "dog/notes.txt").write_text("none yet")
         self.assert_refused(f"{self.root / 'dog'}: expected one image or more", self.root, self.out)
@@ -225,15 +286,20 @@ class FolderTest(PackTest):
         self.assert_refused("expected one image that can be read, got none of 2", self.root, self.out, "--on-error", "skip")
 
 
+def has_pillow(python: str) -> bool:
+    command = [python, "-c", "import PIL.Image"]
+    return os.path.exists(python) and subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+
+
 def main() -> int:
     global SCRIPT, DIGITS
     SCRIPT, DIGITS, which = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-    if which == "folder":
-        try:
-            import PIL.Image  # noqa: F401
-        except ImportError:
-            print("skipped: Pillow is not installed")
-            return SKIPPED
+    if which == "folder" and not has_pillow(sys.executable):
+        # The distribution's Pillow is for the distribution's Python, and CMake may have found another.
+        if has_pillow(DISTRIBUTIONS_PYTHON):
+            return subprocess.run([DISTRIBUTIONS_PYTHON, "-B", *sys.argv], timeout=110).returncode
+        print("skipped: Pillow is not installed")
+        return SKIPPED
     suite = unittest.defaultTestLoader.loadTestsFromTestCase({"idx": IdxTest, "folder": FolderTest}[which])
     return 0 if unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful() else 1
 
