@@ -5,7 +5,7 @@ usage: resnet_reference.py FOLDER                     small networks, for the te
                                                       of each gradient (tests/demos/resnet/references holds them)
        resnet_reference.py FOLDER --full [options]    one network with all its values: params, statistics (before the
                                                       step), images, labels, logits (evaluation), training_logits,
-                                                      loss, gradient, moved_statistics
+                                                      gradient, moved_statistics, losses (of ten steps)
        resnet_reference.py FOLDER --distances [...]   beside what one of the former has written, how far torch's own
                                                       float32 is from it (float32_distances.npy), and bfloat16 by autocast
                                                       from that (autocast_distances.npy): relative distances of logits,
@@ -259,6 +259,7 @@ def write(folder: Path, **arrays) -> None:
 
 
 def loss_curve(model: ResNet, arrays: list, case: Case) -> np.ndarray:
+    """Of training on the same rows, from the beginning."""
     initialize(model, arrays)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
     losses = []
@@ -303,9 +304,9 @@ def write_full(folder: Path, case: Case) -> None:
     step = train_step(model, case)
     write(folder,
           training_logits=step.logits.numpy().astype(np.float32),
-          loss=step.loss.numpy(),
           gradient=flat(arrays, False, step.gradients),
-          moved_statistics=flat(arrays, True, model.state_dict()))
+          moved_statistics=flat(arrays, True, model.state_dict()),
+          losses=loss_curve(model, arrays, case))
 
 
 def main() -> None:

@@ -61,7 +61,7 @@ std::string name_of(const Architecture& architecture) { return "ResNet-" + std::
 double relative(double a, double b) { return std::abs(a - b) / std::abs(b); }
 
 /// The largest relative distance of ten losses.
-double curve_distance(TestedNetwork& network, const Reference& reference, double first_loss) {
+double curve_distance(TestedNetwork& network, const Computed& reference, double first_loss) {
   double worst = relative(first_loss, reference.losses[0]);
   std::vector<float> params = reference_params(reference.architecture);
   std::vector<float> momentum(params.size());
@@ -79,40 +79,38 @@ double curve_distance(TestedNetwork& network, const Reference& reference, double
   return worst;
 }
 
-void check_small(Table& table, const Options& options, const std::string& name) {
-  const Reference reference(name, options.references);
-  const auto network = make_network(options.place, reference.architecture, reference.rows, Precision::kFloat32);
-  const std::string what = "small " + name + ", float32: ";
+void add_gradient(Table& table, const std::string& what, const Reference& reference,
+                  const std::vector<float>& gradient) {
+  table.add(what + "gradient", gradient_distance(reference, gradient), kAllowed.gradient, reference.float32.gradient);
+}
+
+void add_gradient(Table& table, const std::string& what, const FullReference& reference,
+                  const std::vector<float>& gradient) {
+  table.add(what + "gradient", relative_error(gradient, reference.gradient), kAllowed.gradient,
+            reference.float32.gradient);
+}
+
+/// `AnyReference`: Reference or FullReference.
+template <typename AnyReference>
+void check_float32(Table& table, const std::string& name, Place place, const AnyReference& reference) {
+  const auto network = make_network(place, reference.architecture, reference.rows, Precision::kFloat32);
+  const std::string what = name + ", float32: ";
   table.add(what + "logits", relative_error(network->logits(), reference.logits), kAllowed.logits,
             reference.float32.logits);
   const double loss = network->step();
   table.add(what + "loss", relative(loss, reference.losses[0]), kAllowed.loss, reference.float32.loss);
-  table.add(what + "gradient", gradient_distance(reference, network->gradient()), kAllowed.gradient,
-            reference.float32.gradient);
+  add_gradient(table, what, reference, network->gradient());
   table.add(what + "running statistics", relative_error(network->statistics(), reference.moved_statistics),
             kAllowedStatistics);
   table.add(what + "losses of ten steps", curve_distance(*network, reference, loss), kAllowedCurve);
 }
 
-void check_full(Table& table, const Options& options) {
-  const FullReference reference(options.full);
-  const auto network = make_network(options.place, reference.architecture, reference.rows, Precision::kFloat32);
-  const std::string what = name_of(reference.architecture) + ", float32: ";
-  table.add(what + "logits", relative_error(network->logits(), reference.logits), kAllowed.logits,
-            reference.float32.logits);
-  table.add(what + "loss", relative(network->step(), reference.loss), kAllowed.loss, reference.float32.loss);
-  table.add(what + "gradient", relative_error(network->gradient(), reference.gradient), kAllowed.gradient,
-            reference.float32.gradient);
-  table.add(what + "running statistics", relative_error(network->statistics(), reference.moved_statistics),
-            kAllowedStatistics);
-}
-
 /// Our bfloat16 from our float32 may be as far as torch's autocast from its float32. A loss may be near by chance: what is
 /// allowed is the distance of the logits, at least.
-void check_bfloat16(Table& table, const std::string& name, const Architecture& architecture, std::size_t rows,
-                    const Distances& autocast) {
-  const auto exact = make_network(Place::kCuda, architecture, rows, Precision::kFloat32);
-  const auto narrow = make_network(Place::kCuda, architecture, rows, Precision::kBfloat16);
+void check_bfloat16(Table& table, const std::string& name, const Computed& reference) {
+  const auto exact = make_network(Place::kCuda, reference.architecture, reference.rows, Precision::kFloat32);
+  const auto narrow = make_network(Place::kCuda, reference.architecture, reference.rows, Precision::kBfloat16);
+  const Distances& autocast = reference.autocast;
   const std::string what = name + ", bfloat16 from float32: ";
   table.add(what + "logits", relative_error(narrow->logits(), exact->logits()), autocast.logits);
   table.add(what + "loss", relative(narrow->step(), exact->step()), std::max(autocast.loss, autocast.logits));
@@ -129,19 +127,20 @@ std::string devices_of(Place place, int count) {
 }
 
 bool run(const Options& options) {
+  // All of them first: what cannot be read is said at once.
+  const Reference small18("resnet18", options.references);
+  const Reference small50("resnet50", options.references);
+  std::optional<FullReference> full;
+  if (!options.full.empty()) full.emplace(options.full);
+
   Table table;
-  for (const char* name : {"resnet18", "resnet50"}) check_small(table, options, name);
-  if (!options.full.empty()) check_full(table, options);
+  check_float32(table, "small resnet18", options.place, small18);
+  check_float32(table, "small resnet50", options.place, small50);
+  if (full) check_float32(table, name_of(full->architecture), options.place, *full);
   if (options.place == Place::kCuda) {
-    for (const char* name : {"resnet18", "resnet50"}) {
-      const Reference reference(name, options.references);
-      check_bfloat16(table, std::string("small ") + name, reference.architecture, reference.rows, reference.autocast);
-    }
-    if (!options.full.empty()) {
-      const FullReference reference(options.full);
-      check_bfloat16(table, name_of(reference.architecture), reference.architecture, reference.rows,
-                     reference.autocast);
-    }
+    check_bfloat16(table, "small resnet18", small18);
+    check_bfloat16(table, "small resnet50", small50);
+    if (full) check_bfloat16(table, name_of(full->architecture), *full);
   }
   if (options.workers > 1) {
     const std::string many = devices_of(options.place, options.workers);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
@@ -103,6 +104,29 @@ Architecture architecture_of(const std::vector<std::int64_t>& made) {
                .width = static_cast<std::size_t>(made.at(1))});
 }
 
+std::vector<double> load_losses(const std::string& file) {
+  if (!std::filesystem::exists(file)) {
+    throw std::runtime_error(file + " is missing: make these references again, with scripts/resnet_reference.py");
+  }
+  auto losses = load_npy<double>(file);
+  if (losses.size() != kReferenceSteps) {
+    throw std::runtime_error(file + ": expected " + std::to_string(kReferenceSteps) + " losses, found " +
+                             std::to_string(losses.size()));
+  }
+  return losses;
+}
+
+Computed load_computed(const std::string& folder) {
+  const auto made = load_npy<std::int64_t>(folder + "case.npy");  // depth, width, image size, classes, rows
+  return {.architecture = architecture_of(made),
+          .rows = static_cast<std::size_t>(made.at(4)),
+          .logits = load_npy<float>(folder + "logits.npy"),
+          .moved_statistics = load_npy<float>(folder + "moved_statistics.npy"),
+          .losses = load_losses(folder + "losses.npy"),
+          .float32 = load_distances(folder + "float32_distances.npy"),
+          .autocast = load_distances(folder + "autocast_distances.npy")};
+}
+
 }  // namespace
 
 double uniform_at(std::uint64_t place) {
@@ -165,35 +189,18 @@ template std::vector<std::int64_t> load_npy<std::int64_t>(const std::string&);
 
 std::string carried_references() { return DEMOS_RESNET_REFERENCES; }
 
-Reference::Reference(const std::string& name, const std::string& root) {
+Reference::Reference(const std::string& name, const std::string& root)
+    : Computed(load_computed(root + "/" + name + "/")) {
   const std::string folder = root + "/" + name + "/";
-  const auto made = load_npy<std::int64_t>(folder + "case.npy");  // depth, width, image size, classes, rows
-  architecture = architecture_of(made);
-  rows = static_cast<std::size_t>(made.at(4));
   arrays = lines_of(folder + "arrays.txt");
-  logits = load_npy<float>(folder + "logits.npy");
   training_logits = load_npy<float>(folder + "training_logits.npy");
-  moved_statistics = load_npy<float>(folder + "moved_statistics.npy");
-  losses = load_npy<double>(folder + "losses.npy");
   gradient_norms = load_npy<double>(folder + "gradient_norms.npy");
   gradient_samples = load_npy<float>(folder + "gradient_samples.npy");
   gradient_projections = load_npy<double>(folder + "gradient_projections.npy");
-  float32 = load_distances(folder + "float32_distances.npy");
-  autocast = load_distances(folder + "autocast_distances.npy");
 }
 
-FullReference::FullReference(const std::string& root) {
-  const std::string folder = root + "/";
-  const auto made = load_npy<std::int64_t>(folder + "case.npy");
-  architecture = architecture_of(made);
-  rows = static_cast<std::size_t>(made.at(4));
-  logits = load_npy<float>(folder + "logits.npy");
-  loss = load_npy<double>(folder + "loss.npy").at(0);
-  gradient = load_npy<float>(folder + "gradient.npy");
-  moved_statistics = load_npy<float>(folder + "moved_statistics.npy");
-  float32 = load_distances(folder + "float32_distances.npy");
-  autocast = load_distances(folder + "autocast_distances.npy");
-}
+FullReference::FullReference(const std::string& root)
+    : Computed(load_computed(root + "/")), gradient(load_npy<float>(root + "/gradient.npy")) {}
 
 std::vector<NamedArray> parameter_arrays(const Architecture& architecture) {
   std::vector<NamedArray> arrays = named_arrays(architecture);
