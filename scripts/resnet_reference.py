@@ -9,7 +9,8 @@ usage: resnet_reference.py FOLDER                     small networks, for the te
        resnet_reference.py FOLDER --distances [...]   beside what one of the former has written, how far torch's own
                                                       float32 is from it (float32_distances.npy), and bfloat16 by autocast
                                                       from that (autocast_distances.npy): relative distances of logits,
-                                                      loss and gradient, on a GPU where torch has one
+                                                      loss and gradient, on a GPU where torch has one. With --full also
+                                                      float32_array_distances.npy: of each parameter's gradient
 
 Arrays lie as in demos/resnet/architecture.hpp: filters [out, height, width, in], each parameter array at a multiple of 16
 elements, images [rows, height, width, 3]. Weights, statistics, images and labels come from a closed formula, uniform_at(),
@@ -42,6 +43,7 @@ ALIGNMENT = 16
 LABEL_SMOOTHING = 0.1
 RATE, MOMENTUM, STEPS = 0.02, 0.9, 10
 SAMPLES, PROJECTIONS = 64, 8
+ZERO_GRADIENT = 1e-12  # an array's part of the whole gradient, below which float64's rounding is all that it is
 # Where the draws of each kind begin: parameters at 0.
 STATISTICS_DRAWS, PROJECTION_DRAWS, IMAGE_DRAWS = 1 << 40, 1 << 44, 1 << 48
 
@@ -208,13 +210,21 @@ def evaluation_logits(model: ResNet, case: Case, setting: Setting = Setting()) -
 class Outputs(NamedTuple):
     logits: np.ndarray
     loss: float
-    gradient: np.ndarray
+    gradients: list  # of each parameter array
 
     def distances_from(self, other: "Outputs") -> np.ndarray:
         def relative(a: np.ndarray, b: np.ndarray) -> float:
             return np.linalg.norm(a - b) / np.linalg.norm(b)
         return np.array([relative(self.logits, other.logits), abs(self.loss - other.loss) / abs(other.loss),
-                         relative(self.gradient, other.gradient)])
+                         relative(np.concatenate(self.gradients), np.concatenate(other.gradients))])
+
+    def array_distances_from(self, other: "Outputs") -> np.ndarray:
+        """As worst_array() of tests/demos/resnet/reference.cpp has them: of an array that is 0 but for float64's rounding,
+        relative to the whole gradient."""
+        norms = np.array([np.linalg.norm(gradient) for gradient in other.gradients])
+        whole = np.linalg.norm(norms)
+        errors = [np.linalg.norm(a - b) for a, b in zip(self.gradients, other.gradients)]
+        return np.array(errors) / np.where(norms > ZERO_GRADIENT * whole, norms, whole)
 
 
 def outputs_of(case: Case, setting: Setting) -> Outputs:
@@ -224,12 +234,12 @@ def outputs_of(case: Case, setting: Setting) -> Outputs:
     model.to(setting.device, setting.dtype)
     logits = evaluation_logits(model, case, setting).double().numpy()
     step = train_step(model, case, setting)
-    gradient = np.concatenate([step.gradients[array.name].double().reshape(-1).numpy()
-                               for array in arrays if not array.is_statistic])
-    return Outputs(logits, step.loss.item(), gradient)
+    return Outputs(logits, step.loss.item(), [step.gradients[array.name].double().reshape(-1).numpy()
+                                              for array in arrays if not array.is_statistic])
 
 
-def write_distances(folder: Path, case: Case) -> None:
+def write_distances(folder: Path, case: Case) -> tuple:
+    """Returns what torch computes in float32 and in float64."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     # Float32 is to be float32.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
@@ -237,6 +247,12 @@ def write_distances(folder: Path, case: Case) -> None:
     single = outputs_of(case, Setting(torch.float32, device))
     half = outputs_of(case, Setting(torch.float32, device, autocasts=True))
     write(folder, float32_distances=single.distances_from(exact), autocast_distances=half.distances_from(single))
+    return single, exact
+
+
+def write_full_distances(folder: Path, case: Case) -> None:
+    single, exact = write_distances(folder, case)
+    write(folder, float32_array_distances=single.array_distances_from(exact))
 
 
 def samples_of(gradient: np.ndarray) -> np.ndarray:
@@ -323,7 +339,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.full:
         case = Case(given.depth, given.width, given.image_size, given.classes, given.rows)
-        (write_distances if given.distances else write_full)(given.folder, case)
+        (write_full_distances if given.distances else write_full)(given.folder, case)
         return
     for name, case in CASES.items():
         (write_distances if given.distances else write_case)(given.folder / name, case)

@@ -20,6 +20,9 @@ constexpr std::uint64_t kStatisticsDraws = std::uint64_t{1} << 40;
 constexpr std::uint64_t kProjectionDraws = std::uint64_t{1} << 44;
 constexpr std::uint64_t kImageDraws = std::uint64_t{1} << 48;
 
+// As scripts/resnet_reference.py's ZERO_GRADIENT.
+constexpr double kZeroGradient = 1e-12;
+
 /// An array's values are center + spread * uniform.
 struct Distribution {
   double center;
@@ -74,6 +77,12 @@ double norm(std::span<const float> values) {
   return std::sqrt(sum);
 }
 
+double norm_of_difference(std::span<const float> a, std::span<const float> b) {
+  std::vector<float> difference(a.begin(), a.end());
+  for (std::size_t i = 0; i < b.size(); ++i) difference[i] -= b[i];
+  return norm(difference);
+}
+
 double projection(std::span<const float> values, std::size_t k) {
   double sum = 0;
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -90,6 +99,19 @@ double error_by_projections(std::span<const float> values, std::span<const doubl
     sum += error * error;
   }
   return std::sqrt(3 * sum / static_cast<double>(expected.size()));
+}
+
+/// The largest of what distance_of(array, its place among parameter arrays) says; what is no number is the largest.
+template <typename DistanceOf>
+ArrayDistance worst_of(const Architecture& architecture, const DistanceOf& distance_of) {
+  ArrayDistance worst{.name = "", .distance = -1};
+  std::size_t place = 0;
+  for (const NamedArray& array : parameter_arrays(architecture)) {
+    const double distance = distance_of(array, place++);
+    if (!(distance <= worst.distance)) worst = {array.name, distance};
+    if (std::isnan(distance)) break;
+  }
+  return worst;
 }
 
 Distances load_distances(const std::string& file) {
@@ -200,7 +222,14 @@ Reference::Reference(const std::string& name, const std::string& root)
 }
 
 FullReference::FullReference(const std::string& root)
-    : Computed(load_computed(root + "/")), gradient(load_npy<float>(root + "/gradient.npy")) {}
+    : Computed(load_computed(root + "/")),
+      gradient(load_npy<float>(root + "/gradient.npy")),
+      float32_array_distances(load_npy<double>(root + "/float32_array_distances.npy")) {
+  if (gradient.size() != architecture.parameter_count ||
+      float32_array_distances.size() != parameter_arrays(architecture).size()) {
+    throw std::runtime_error(root + ": gradient.npy or float32_array_distances.npy is another network's");
+  }
+}
 
 std::vector<NamedArray> parameter_arrays(const Architecture& architecture) {
   std::vector<NamedArray> arrays = named_arrays(architecture);
@@ -243,13 +272,26 @@ double gradient_distance(const Reference& reference, std::span<const float> grad
   return std::sqrt(error / size);
 }
 
+ArrayDistance worst_array(const Architecture& architecture, std::span<const float> gradient,
+                          std::span<const float> expected) {
+  const double whole = norm(expected);
+  return worst_of(architecture, [&](const NamedArray& array, std::size_t) {
+    const auto wanted = expected.subspan(array.offset, array.elements());
+    const double size = norm(wanted) > kZeroGradient * whole ? norm(wanted) : whole;
+    return norm_of_difference(gradient.subspan(array.offset, array.elements()), wanted) / size;
+  });
+}
+
+ArrayDistance torch_worst_array(const FullReference& reference) {
+  return worst_of(reference.architecture,
+                  [&](const NamedArray&, std::size_t place) { return reference.float32_array_distances.at(place); });
+}
+
 double relative_error(std::span<const float> a, std::span<const float> b) {
-  std::vector<float> difference(a.begin(), a.end());
   EXPECT_EQ(a.size(), b.size());
   if (a.size() != b.size()) return 1;
-  for (std::size_t i = 0; i < b.size(); ++i) difference[i] -= b[i];
   const double size = norm(b);
-  return size > 0 ? norm(difference) / size : norm(difference);
+  return size > 0 ? norm_of_difference(a, b) / size : norm_of_difference(a, b);
 }
 
 }  // namespace resnet::testing

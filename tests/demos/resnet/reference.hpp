@@ -84,7 +84,23 @@ struct FullReference : Computed {
   explicit FullReference(const std::string& folder);
 
   std::vector<float> gradient;  // [parameter_count], of the first step
+  std::vector<double>
+      float32_array_distances;  // torch's own float32 from this, by parameter array, as worst_array() has it
 };
+
+struct ArrayDistance {
+  std::string name;
+  double distance;
+};
+
+/// The parameter array whose gradient is the furthest from what is expected of it, relative to its norm; both
+/// [parameter_count]. An array that has no more than 1e-12 of the whole gradient's norm is 0, but for the rounding of the
+/// float64 that it was computed in: its distance is relative to the norm of the whole, since its own says nothing.
+ArrayDistance worst_array(const Architecture& architecture, std::span<const float> gradient,
+                          std::span<const float> expected);
+
+/// The same of torch's own float32.
+ArrayDistance torch_worst_array(const FullReference& reference);
 
 /// |a - b| / |b|, or |a| where b is 0.
 double relative_error(std::span<const float> a, std::span<const float> b);
