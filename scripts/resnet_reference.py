@@ -5,16 +5,17 @@ usage: resnet_reference.py FOLDER                     small networks, for the te
                                                       of each gradient (tests/demos/resnet/references holds them)
        resnet_reference.py FOLDER --full [options]    one network with all its values: params, statistics (before the
                                                       step), images, labels, logits (evaluation), training_logits,
-                                                      loss, gradient, moved_statistics
+                                                      gradient, moved_statistics, losses (of ten steps)
        resnet_reference.py FOLDER --distances [...]   beside what one of the former has written, how far torch's own
                                                       float32 is from it (float32_distances.npy), and bfloat16 by autocast
                                                       from that (autocast_distances.npy): relative distances of logits,
-                                                      loss and gradient, on a GPU where torch has one
+                                                      loss and gradient, on a GPU where torch has one. With --full also
+                                                      float32_array_distances.npy: of each parameter's gradient
 
 Arrays lie as in demos/resnet/architecture.hpp: filters [out, height, width, in], each parameter array at a multiple of 16
 elements, images [rows, height, width, 3]. Weights, statistics, images and labels come from a closed formula, uniform_at(),
 which tests/demos/resnet/reference.cpp shares. Computed in float64, written in float32. Needs torch; the networks are
-torchvision's where it is there, else those of resnet_modules.py.
+torchvision's where it is there, else those of resnet_modules.py; networks.txt says which, and the versions.
 """
 
 import argparse
@@ -30,9 +31,12 @@ try:
 except ImportError as error:
     sys.exit(f"error: {error}: install torch and numpy (Debian and Ubuntu: python3-torch)")
 try:
+    import torchvision
     from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
+    NETWORKS = f"torchvision {torchvision.__version__}"
 except ImportError:
     from resnet_modules import BasicBlock, Bottleneck, ResNet
+    NETWORKS = "scripts/resnet_modules.py (torchvision cannot be imported)"
 
 DEPTHS = {
     18: (BasicBlock, [2, 2, 2, 2]), 34: (BasicBlock, [3, 4, 6, 3]), 50: (Bottleneck, [3, 4, 6, 3]),
@@ -42,6 +46,7 @@ ALIGNMENT = 16
 LABEL_SMOOTHING = 0.1
 RATE, MOMENTUM, STEPS = 0.02, 0.9, 10
 SAMPLES, PROJECTIONS = 64, 8
+ZERO_GRADIENT = 1e-12  # an array's part of the whole gradient, below which float64's rounding is all that it is
 # Where the draws of each kind begin: parameters at 0.
 STATISTICS_DRAWS, PROJECTION_DRAWS, IMAGE_DRAWS = 1 << 40, 1 << 44, 1 << 48
 
@@ -208,13 +213,21 @@ def evaluation_logits(model: ResNet, case: Case, setting: Setting = Setting()) -
 class Outputs(NamedTuple):
     logits: np.ndarray
     loss: float
-    gradient: np.ndarray
+    gradients: list  # of each parameter array
 
     def distances_from(self, other: "Outputs") -> np.ndarray:
         def relative(a: np.ndarray, b: np.ndarray) -> float:
             return np.linalg.norm(a - b) / np.linalg.norm(b)
         return np.array([relative(self.logits, other.logits), abs(self.loss - other.loss) / abs(other.loss),
-                         relative(self.gradient, other.gradient)])
+                         relative(np.concatenate(self.gradients), np.concatenate(other.gradients))])
+
+    def array_distances_from(self, other: "Outputs") -> np.ndarray:
+        """As worst_array() of tests/demos/resnet/reference.cpp has them: of an array that is 0 but for float64's rounding,
+        relative to the whole gradient."""
+        norms = np.array([np.linalg.norm(gradient) for gradient in other.gradients])
+        whole = np.linalg.norm(norms)
+        errors = [np.linalg.norm(a - b) for a, b in zip(self.gradients, other.gradients)]
+        return np.array(errors) / np.where(norms > ZERO_GRADIENT * whole, norms, whole)
 
 
 def outputs_of(case: Case, setting: Setting) -> Outputs:
@@ -224,12 +237,12 @@ def outputs_of(case: Case, setting: Setting) -> Outputs:
     model.to(setting.device, setting.dtype)
     logits = evaluation_logits(model, case, setting).double().numpy()
     step = train_step(model, case, setting)
-    gradient = np.concatenate([step.gradients[array.name].double().reshape(-1).numpy()
-                               for array in arrays if not array.is_statistic])
-    return Outputs(logits, step.loss.item(), gradient)
+    return Outputs(logits, step.loss.item(), [step.gradients[array.name].double().reshape(-1).numpy()
+                                              for array in arrays if not array.is_statistic])
 
 
-def write_distances(folder: Path, case: Case) -> None:
+def write_distances(folder: Path, case: Case) -> tuple:
+    """Returns what torch computes in float32 and in float64."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     # Float32 is to be float32.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
@@ -237,6 +250,12 @@ def write_distances(folder: Path, case: Case) -> None:
     single = outputs_of(case, Setting(torch.float32, device))
     half = outputs_of(case, Setting(torch.float32, device, autocasts=True))
     write(folder, float32_distances=single.distances_from(exact), autocast_distances=half.distances_from(single))
+    return single, exact
+
+
+def write_full_distances(folder: Path, case: Case) -> None:
+    single, exact = write_distances(folder, case)
+    write(folder, float32_array_distances=single.array_distances_from(exact))
 
 
 def samples_of(gradient: np.ndarray) -> np.ndarray:
@@ -258,7 +277,13 @@ def write(folder: Path, **arrays) -> None:
         np.save(folder / f"{name}.npy", np.ascontiguousarray(values))
 
 
+def write_networks(folder: Path) -> None:
+    """Whose networks these references are of."""
+    (folder / "networks.txt").write_text(f"{NETWORKS}, torch {torch.__version__}\n", encoding="utf-8")
+
+
 def loss_curve(model: ResNet, arrays: list, case: Case) -> np.ndarray:
+    """Of training on the same rows, from the beginning."""
     initialize(model, arrays)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
     losses = []
@@ -285,6 +310,7 @@ def write_case(folder: Path, case: Case) -> None:
           gradient_samples=np.stack([samples_of(gradient) for gradient in gradients]),
           gradient_projections=np.stack([projections_of(gradient) for gradient in gradients]),
           losses=loss_curve(model, arrays, case))
+    write_networks(folder)
     lines = [f"{array.name} {' '.join(map(str, array.shape))}\n" for array in arrays]
     (folder / "arrays.txt").write_text("".join(lines), encoding="utf-8")
 
@@ -303,9 +329,10 @@ def write_full(folder: Path, case: Case) -> None:
     step = train_step(model, case)
     write(folder,
           training_logits=step.logits.numpy().astype(np.float32),
-          loss=step.loss.numpy(),
           gradient=flat(arrays, False, step.gradients),
-          moved_statistics=flat(arrays, True, model.state_dict()))
+          moved_statistics=flat(arrays, True, model.state_dict()),
+          losses=loss_curve(model, arrays, case))
+    write_networks(folder)
 
 
 def main() -> None:
@@ -322,7 +349,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.full:
         case = Case(given.depth, given.width, given.image_size, given.classes, given.rows)
-        (write_distances if given.distances else write_full)(given.folder, case)
+        (write_full_distances if given.distances else write_full)(given.folder, case)
         return
     for name, case in CASES.items():
         (write_distances if given.distances else write_case)(given.folder / name, case)

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
@@ -18,6 +19,9 @@ namespace {
 constexpr std::uint64_t kStatisticsDraws = std::uint64_t{1} << 40;
 constexpr std::uint64_t kProjectionDraws = std::uint64_t{1} << 44;
 constexpr std::uint64_t kImageDraws = std::uint64_t{1} << 48;
+
+// As scripts/resnet_reference.py's ZERO_GRADIENT.
+constexpr double kZeroGradient = 1e-12;
 
 /// An array's values are center + spread * uniform.
 struct Distribution {
@@ -73,6 +77,12 @@ double norm(std::span<const float> values) {
   return std::sqrt(sum);
 }
 
+double norm_of_difference(std::span<const float> a, std::span<const float> b) {
+  std::vector<float> difference(a.begin(), a.end());
+  for (std::size_t i = 0; i < b.size(); ++i) difference[i] -= b[i];
+  return norm(difference);
+}
+
 double projection(std::span<const float> values, std::size_t k) {
   double sum = 0;
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -91,6 +101,19 @@ double error_by_projections(std::span<const float> values, std::span<const doubl
   return std::sqrt(3 * sum / static_cast<double>(expected.size()));
 }
 
+/// The largest of what distance_of(array, its place among parameter arrays) says; what is no number is the largest.
+template <typename DistanceOf>
+ArrayDistance worst_of(const Architecture& architecture, const DistanceOf& distance_of) {
+  ArrayDistance worst{.name = "", .distance = -1};
+  std::size_t place = 0;
+  for (const NamedArray& array : parameter_arrays(architecture)) {
+    const double distance = distance_of(array, place++);
+    if (!(distance <= worst.distance)) worst = {array.name, distance};
+    if (std::isnan(distance)) break;
+  }
+  return worst;
+}
+
 Distances load_distances(const std::string& file) {
   const auto values = load_npy<double>(file);
   return {values.at(0), values.at(1), values.at(2)};
@@ -101,6 +124,36 @@ Architecture architecture_of(const std::vector<std::int64_t>& made) {
                .image_size = static_cast<std::size_t>(made.at(2)),
                .classes = static_cast<std::size_t>(made.at(3)),
                .width = static_cast<std::size_t>(made.at(1))});
+}
+
+std::string networks_of(const std::string& folder) {
+  const std::string file = folder + "networks.txt";
+  const auto lines = std::filesystem::exists(file) ? lines_of(file) : std::vector<std::string>{};
+  return lines.empty() ? "not recorded" : lines[0];
+}
+
+std::vector<double> load_losses(const std::string& file) {
+  if (!std::filesystem::exists(file)) {
+    throw std::runtime_error(file + " is missing: make these references again, with scripts/resnet_reference.py");
+  }
+  auto losses = load_npy<double>(file);
+  if (losses.size() != kReferenceSteps) {
+    throw std::runtime_error(file + ": expected " + std::to_string(kReferenceSteps) + " losses, found " +
+                             std::to_string(losses.size()));
+  }
+  return losses;
+}
+
+Computed load_computed(const std::string& folder) {
+  const auto made = load_npy<std::int64_t>(folder + "case.npy");  // depth, width, image size, classes, rows
+  return {.networks = networks_of(folder),
+          .architecture = architecture_of(made),
+          .rows = static_cast<std::size_t>(made.at(4)),
+          .logits = load_npy<float>(folder + "logits.npy"),
+          .moved_statistics = load_npy<float>(folder + "moved_statistics.npy"),
+          .losses = load_losses(folder + "losses.npy"),
+          .float32 = load_distances(folder + "float32_distances.npy"),
+          .autocast = load_distances(folder + "autocast_distances.npy")};
 }
 
 }  // namespace
@@ -165,34 +218,24 @@ template std::vector<std::int64_t> load_npy<std::int64_t>(const std::string&);
 
 std::string carried_references() { return DEMOS_RESNET_REFERENCES; }
 
-Reference::Reference(const std::string& name, const std::string& root) {
+Reference::Reference(const std::string& name, const std::string& root)
+    : Computed(load_computed(root + "/" + name + "/")) {
   const std::string folder = root + "/" + name + "/";
-  const auto made = load_npy<std::int64_t>(folder + "case.npy");  // depth, width, image size, classes, rows
-  architecture = architecture_of(made);
-  rows = static_cast<std::size_t>(made.at(4));
   arrays = lines_of(folder + "arrays.txt");
-  logits = load_npy<float>(folder + "logits.npy");
   training_logits = load_npy<float>(folder + "training_logits.npy");
-  moved_statistics = load_npy<float>(folder + "moved_statistics.npy");
-  losses = load_npy<double>(folder + "losses.npy");
   gradient_norms = load_npy<double>(folder + "gradient_norms.npy");
   gradient_samples = load_npy<float>(folder + "gradient_samples.npy");
   gradient_projections = load_npy<double>(folder + "gradient_projections.npy");
-  float32 = load_distances(folder + "float32_distances.npy");
-  autocast = load_distances(folder + "autocast_distances.npy");
 }
 
-FullReference::FullReference(const std::string& root) {
-  const std::string folder = root + "/";
-  const auto made = load_npy<std::int64_t>(folder + "case.npy");
-  architecture = architecture_of(made);
-  rows = static_cast<std::size_t>(made.at(4));
-  logits = load_npy<float>(folder + "logits.npy");
-  loss = load_npy<double>(folder + "loss.npy").at(0);
-  gradient = load_npy<float>(folder + "gradient.npy");
-  moved_statistics = load_npy<float>(folder + "moved_statistics.npy");
-  float32 = load_distances(folder + "float32_distances.npy");
-  autocast = load_distances(folder + "autocast_distances.npy");
+FullReference::FullReference(const std::string& root)
+    : Computed(load_computed(root + "/")),
+      gradient(load_npy<float>(root + "/gradient.npy")),
+      float32_array_distances(load_npy<double>(root + "/float32_array_distances.npy")) {
+  if (gradient.size() != architecture.parameter_count ||
+      float32_array_distances.size() != parameter_arrays(architecture).size()) {
+    throw std::runtime_error(root + ": gradient.npy or float32_array_distances.npy is another network's");
+  }
 }
 
 std::vector<NamedArray> parameter_arrays(const Architecture& architecture) {
@@ -236,13 +279,26 @@ double gradient_distance(const Reference& reference, std::span<const float> grad
   return std::sqrt(error / size);
 }
 
+ArrayDistance worst_array(const Architecture& architecture, std::span<const float> gradient,
+                          std::span<const float> expected) {
+  const double whole = norm(expected);
+  return worst_of(architecture, [&](const NamedArray& array, std::size_t) {
+    const auto wanted = expected.subspan(array.offset, array.elements());
+    const double size = norm(wanted) > kZeroGradient * whole ? norm(wanted) : whole;
+    return norm_of_difference(gradient.subspan(array.offset, array.elements()), wanted) / size;
+  });
+}
+
+ArrayDistance torch_worst_array(const FullReference& reference) {
+  return worst_of(reference.architecture,
+                  [&](const NamedArray&, std::size_t place) { return reference.float32_array_distances.at(place); });
+}
+
 double relative_error(std::span<const float> a, std::span<const float> b) {
-  std::vector<float> difference(a.begin(), a.end());
   EXPECT_EQ(a.size(), b.size());
   if (a.size() != b.size()) return 1;
-  for (std::size_t i = 0; i < b.size(); ++i) difference[i] -= b[i];
   const double size = norm(b);
-  return size > 0 ? norm(difference) / size : norm(difference);
+  return size > 0 ? norm_of_difference(a, b) / size : norm_of_difference(a, b);
 }
 
 }  // namespace resnet::testing

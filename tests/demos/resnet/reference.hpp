@@ -28,6 +28,7 @@ std::vector<std::int64_t> reference_labels(const Architecture& architecture, std
 inline constexpr double kReferenceSmoothing = 0.1;
 inline constexpr float kReferenceRate = 0.02F;
 inline constexpr float kReferenceMomentum = 0.9F;
+inline constexpr std::size_t kReferenceSteps = 10;
 
 /// The elements of a .npy file of T: float, double or std::int64_t. Throws std::runtime_error where it is no such file.
 template <typename T>
@@ -43,22 +44,27 @@ struct Distances {
   double gradient;
 };
 
-/// A small network as torchvision computes it, from the folder of that name.
-struct Reference {
-  explicit Reference(const std::string& name, const std::string& folder = carried_references());
-
+/// What every folder of references holds of a network as torchvision computes it.
+struct Computed {
+  std::string networks;  // whose they are, with versions, in words
   Architecture architecture;
   std::size_t rows;
+  std::vector<float> logits;            // [rows, classes], by the statistics that it starts from
+  std::vector<float> moved_statistics;  // after one step
+  std::vector<double> losses;           // of kReferenceSteps steps of SGD with momentum, on the same rows
+  Distances float32;                    // torch's own float32 from this
+  Distances autocast;                   // its bfloat16, by autocast, from its float32
+};
+
+/// A small network, from the folder of that name: of its gradient, what tells it from others.
+struct Reference : Computed {
+  explicit Reference(const std::string& name, const std::string& folder = carried_references());
+
   std::vector<std::string> arrays;           // "conv1.weight 16 7 7 3": name and shape, in torchvision's order
-  std::vector<float> logits;                 // [rows, classes], by the statistics that it starts from
-  std::vector<float> training_logits;        // the same, by those of the batch
-  std::vector<float> moved_statistics;       // after one step
-  std::vector<double> losses;                // of ten steps of SGD with momentum, on the same rows
+  std::vector<float> training_logits;        // [rows, classes], by the statistics of the batch
   std::vector<double> gradient_norms;        // of the first step's, by parameter array
   std::vector<float> gradient_samples;       // [arrays, kSamples]
   std::vector<double> gradient_projections;  // [arrays, kProjections]
-  Distances float32;                         // torch's own float32 from this
-  Distances autocast;                        // its bfloat16, by autocast, from its float32
 
   static constexpr std::size_t kSamples = 64;
   static constexpr std::size_t kProjections = 8;
@@ -74,19 +80,28 @@ void expect_reference_gradient(const Reference& reference, std::span<const float
 /// The distance of `gradient` [parameter_count] from the reference's as a whole, estimated from projections.
 double gradient_distance(const Reference& reference, std::span<const float> gradient);
 
-/// A network of any size as torchvision computes it, with all its values, from a folder that --full was written to.
-struct FullReference {
+/// A network of any size with all its values, from a folder that --full was written to.
+struct FullReference : Computed {
   explicit FullReference(const std::string& folder);
 
-  Architecture architecture;
-  std::size_t rows;
-  std::vector<float> logits;            // [rows, classes], by the statistics that it starts from
-  double loss;                          // of one step
-  std::vector<float> gradient;          // [parameter_count]
-  std::vector<float> moved_statistics;  // after it
-  Distances float32;
-  Distances autocast;
+  std::vector<float> gradient;  // [parameter_count], of the first step
+  std::vector<double>
+      float32_array_distances;  // torch's own float32 from this, by parameter array, as worst_array() has it
 };
+
+struct ArrayDistance {
+  std::string name;
+  double distance;
+};
+
+/// The parameter array whose gradient is the furthest from what is expected of it, relative to its norm; both
+/// [parameter_count]. An array that has no more than 1e-12 of the whole gradient's norm is 0, but for the rounding of the
+/// float64 that it was computed in: its distance is relative to the norm of the whole, since its own says nothing.
+ArrayDistance worst_array(const Architecture& architecture, std::span<const float> gradient,
+                          std::span<const float> expected);
+
+/// The same of torch's own float32.
+ArrayDistance torch_worst_array(const FullReference& reference);
 
 /// |a - b| / |b|, or |a| where b is 0.
 double relative_error(std::span<const float> a, std::span<const float> b);
