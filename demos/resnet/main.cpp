@@ -89,6 +89,10 @@ std::int64_t rows_of_a_pass(const Options& options) {
   return std::max<std::int64_t>(1, options.batch_rows / options.slices);
 }
 
+std::size_t bucket_bytes(const Options& options) {
+  return static_cast<std::size_t>(options.bucket_mebibytes * (1 << 20));
+}
+
 /// Rows that lie on the devices: those of a step.
 std::int64_t device_rows(const Options& options) { return std::min(options.batch_rows, options.synthetic_rows); }
 
@@ -194,7 +198,8 @@ void train(sr::Session& session, const Options& options, const Dataset& dataset,
 
   // A network on every worker; its methods are functions to call here.
   const auto trainer = session.replicate<Trainer>(settings_of(options, architecture));
-  const auto step = make_training_step(session, trainer, images.training, statistics, params, options.rule);
+  const auto step = make_training_step(session, trainer, images.training, statistics, params, options.rule,
+                                       {.name = "step", .bucket_bytes = bucket_bytes(options)});
   const auto evaluate_rows = evaluate_function(session, trainer);
 
   const Indices to_evaluate = dataset.evaluation_rows();

@@ -136,6 +136,10 @@ constexpr std::array kOptions{
               [](Options& o, std::string_view t) { o.precision = parse_word("--dtype", t, kDtypes); }},
     OptionRow{"zero-init-residual", no_argument,
               [](Options& o, std::string_view) { o.last_scale = ResidualScale::kZero; }},
+    OptionRow{"bucket-mib", required_argument,
+              [](Options& o, std::string_view t) {
+                o.bucket_mebibytes = from_zero("--bucket-mib", t, "a number from 0 to 1048576", 1 << 20);
+              }},
     OptionRow{"slices", required_argument,
               [](Options& o, std::string_view t) { o.slices = parse_count("--slices", t, kMaxSlices); }},
     OptionRow{
@@ -260,6 +264,8 @@ usage: syncrun-resnet --data DIR [OPTION...]
   --sync-norm           normalise by the rows of all devices, not by each device's own
   --dtype float32|tf32|bfloat16
                         arithmetic of activations (default float32); the others are for CUDA devices
+  --bucket-mib X        average gradients over GPUs in parts of so many MiB while the backward pass goes on (default 16;
+                        0: all at once, when it is over)
   --slices N            passes over a device's rows in a step: less memory (default 1)
   --eval-slices N       the same of an evaluation (default: so many that a pass is no larger than one of a step)
   --interval N          steps per line that is printed (default 50)

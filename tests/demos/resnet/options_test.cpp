@@ -74,6 +74,8 @@ TEST(ResnetOptions, AreRead) {
                                   "--sync-norm",
                                   "--dtype",
                                   "bfloat16",
+                                  "--bucket-mib",
+                                  "0.5",
                                   "--slices",
                                   "4",
                                   "--eval-slices",
@@ -106,6 +108,7 @@ TEST(ResnetOptions, AreRead) {
   EXPECT_EQ(options.warmup(), 0.5);
   EXPECT_EQ(options.normalization, Normalization::kSynchronized);
   EXPECT_EQ(options.precision, Precision::kBfloat16);
+  EXPECT_DOUBLE_EQ(options.bucket_mebibytes, 0.5);
   EXPECT_EQ(options.slices, 4);
   EXPECT_EQ(options.evaluation_slices, 2);
   EXPECT_EQ(options.interval, 10);
@@ -157,6 +160,7 @@ TEST(ResnetOptions, HelpNamesEveryOption) {
                            "sync-norm",
                            "dtype",
                            "zero-init-residual",
+                           "bucket-mib",
                            "slices",
                            "eval-slices",
                            "interval",

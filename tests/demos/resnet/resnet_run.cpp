@@ -45,20 +45,21 @@ std::vector<EpochLine> epochs_of(const CommandResult& result) {
 
 double distance_of_trained_params(const std::string& devices, const std::string& others,
                                   const TrainedNetwork& network) {
-  const auto params_on = [&](const std::string& chosen, Normalised normalised) {
+  const auto params_on = [&](const std::string& chosen, Normalised normalised, const std::string& bucket_mib) {
     const TemporaryFolder folder;
     const std::string checkpoint = (folder / "run").string();
-    const std::string width = std::to_string(network.width);
     const std::string rate = std::to_string(network.learning_rate);
-    const Words options{"--synthetic", "320",     "--feed",  "memory", "--crop",       "32",      "--classes", "10",
-                        "--depth",     "18",      "--width", width,    "--epochs",     "1",       "--batch",   "32",
-                        "--dtype",     "float32", "--lr",    rate,     "--checkpoint", checkpoint};
+    const Words options{"--synthetic", "320", "--feed",       "memory",   "--crop",       "32",
+                        "--classes",   "10",  "--depth",      "18",       "--width",      "16",
+                        "--epochs",    "1",   "--batch",      "32",       "--dtype",      "float32",
+                        "--lr",        rate,  "--checkpoint", checkpoint, "--bucket-mib", bucket_mib};
     const Words more = normalised == Normalised::together ? Words{"--sync-norm"} : Words{};
     const CommandResult result = run_command(resnet_on(chosen, with(options, more)));
     EXPECT_EQ(result.exit_code, 0) << result.errors;
     return resnet::testing::load_npy<float>(checkpoint + "/latest/params.npy");
   };
-  return resnet::testing::relative_error(params_on(devices, network.devices), params_on(others, network.others));
+  return resnet::testing::relative_error(params_on(devices, network.devices, network.bucket_mib),
+                                         params_on(others, network.others, "0"));
 }
 
 std::vector<EpochLine> epochs_on(int workers, const Words& options) {

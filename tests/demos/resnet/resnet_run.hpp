@@ -46,7 +46,7 @@ enum class Normalised { together, alone };
 struct TrainedNetwork {
   Normalised devices = Normalised::together;  // on `devices`
   Normalised others = Normalised::together;   // on `others`
-  int width = 16;                             // of ResNet-18
+  const char* bucket_mib = "16";              // of 2.7 MiB of gradient; on `others` all is averaged at once
   double learning_rate = 0.001;
 };
 
@@ -59,7 +59,7 @@ double distance_of_trained_params(const std::string& devices, const std::string&
                                   const TrainedNetwork& network = {});
 
 /// A rate at which the same parameters are less than kSameParams apart, and those that each device has trained for itself
-/// more than kOtherParams, of either width. At 0.001 both are five times as large, and ReLUs that rounding decides have been
+/// more than kOtherParams. At 0.001 both are five times as large, and ReLUs that rounding decides have been
 /// seen to make up nearly all of the former.
 inline constexpr double kTestedRate = 0.0002;
 inline constexpr double kSameParams = 2e-4;
