@@ -74,9 +74,10 @@ references=$root/tests/demos/resnet/references
 parity=("$root/build/$preset/tests/demos/resnet/resnet_parity" --device "$device" --workers "$workers")
 if [ -n "$python" ]; then
   references=$root/build/$preset/resnet_references
-  say "Making references with $("$python" -c 'import torch; print("torch", torch.__version__)')"
+  say "Making references"
   reference=("$python" -B "$root/scripts/resnet_reference.py")
   "${reference[@]}" "$references"
+  say "Their networks are of $(cat "$references/resnet18/networks.txt")"
   "${reference[@]}" "$references" --distances
   if [ -n "$full" ]; then
     say "Making the reference of the whole ResNet-50, $rows rows"

@@ -15,7 +15,7 @@ usage: resnet_reference.py FOLDER                     small networks, for the te
 Arrays lie as in demos/resnet/architecture.hpp: filters [out, height, width, in], each parameter array at a multiple of 16
 elements, images [rows, height, width, 3]. Weights, statistics, images and labels come from a closed formula, uniform_at(),
 which tests/demos/resnet/reference.cpp shares. Computed in float64, written in float32. Needs torch; the networks are
-torchvision's where it is there, else those of resnet_modules.py.
+torchvision's where it is there, else those of resnet_modules.py; networks.txt says which, and the versions.
 """
 
 import argparse
@@ -31,9 +31,12 @@ try:
 except ImportError as error:
     sys.exit(f"error: {error}: install torch and numpy (Debian and Ubuntu: python3-torch)")
 try:
+    import torchvision
     from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
+    NETWORKS = f"torchvision {torchvision.__version__}"
 except ImportError:
     from resnet_modules import BasicBlock, Bottleneck, ResNet
+    NETWORKS = "scripts/resnet_modules.py (torchvision cannot be imported)"
 
 DEPTHS = {
     18: (BasicBlock, [2, 2, 2, 2]), 34: (BasicBlock, [3, 4, 6, 3]), 50: (Bottleneck, [3, 4, 6, 3]),
@@ -274,6 +277,11 @@ def write(folder: Path, **arrays) -> None:
         np.save(folder / f"{name}.npy", np.ascontiguousarray(values))
 
 
+def write_networks(folder: Path) -> None:
+    """Whose networks these references are of."""
+    (folder / "networks.txt").write_text(f"{NETWORKS}, torch {torch.__version__}\n", encoding="utf-8")
+
+
 def loss_curve(model: ResNet, arrays: list, case: Case) -> np.ndarray:
     """Of training on the same rows, from the beginning."""
     initialize(model, arrays)
@@ -302,6 +310,7 @@ def write_case(folder: Path, case: Case) -> None:
           gradient_samples=np.stack([samples_of(gradient) for gradient in gradients]),
           gradient_projections=np.stack([projections_of(gradient) for gradient in gradients]),
           losses=loss_curve(model, arrays, case))
+    write_networks(folder)
     lines = [f"{array.name} {' '.join(map(str, array.shape))}\n" for array in arrays]
     (folder / "arrays.txt").write_text("".join(lines), encoding="utf-8")
 
@@ -323,6 +332,7 @@ def write_full(folder: Path, case: Case) -> None:
           gradient=flat(arrays, False, step.gradients),
           moved_statistics=flat(arrays, True, model.state_dict()),
           losses=loss_curve(model, arrays, case))
+    write_networks(folder)
 
 
 def main() -> None:

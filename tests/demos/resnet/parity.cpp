@@ -130,6 +130,10 @@ void check_bfloat16(Table& table, const std::string& name, const Computed& refer
   table.add(what + "gradient", relative_error(narrow->gradient(), exact->gradient()), autocast.gradient);
 }
 
+void say_networks(const std::string& name, const Computed& reference) {
+  std::printf("references of %s, networks: %s\n", name.c_str(), reference.networks.c_str());
+}
+
 std::string devices_of(Place place, int count) {
   std::string devices;
   for (int i = 0; i < count; ++i) {
@@ -168,6 +172,9 @@ bool run(const Options& options) {
   std::optional<FullReference> full;
   if (!options.full.empty()) full.emplace(options.full);
 
+  say_networks("small resnet18", small18);
+  say_networks("small resnet50", small50);
+  if (full) say_networks(name_of(full->architecture), *full);
   Table table;
   check_float32(table, "small resnet18", options.place, small18);
   check_float32(table, "small resnet50", options.place, small50);

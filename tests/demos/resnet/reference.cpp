@@ -126,6 +126,12 @@ Architecture architecture_of(const std::vector<std::int64_t>& made) {
                .width = static_cast<std::size_t>(made.at(1))});
 }
 
+std::string networks_of(const std::string& folder) {
+  const std::string file = folder + "networks.txt";
+  const auto lines = std::filesystem::exists(file) ? lines_of(file) : std::vector<std::string>{};
+  return lines.empty() ? "not recorded" : lines[0];
+}
+
 std::vector<double> load_losses(const std::string& file) {
   if (!std::filesystem::exists(file)) {
     throw std::runtime_error(file + " is missing: make these references again, with scripts/resnet_reference.py");
@@ -140,7 +146,8 @@ std::vector<double> load_losses(const std::string& file) {
 
 Computed load_computed(const std::string& folder) {
   const auto made = load_npy<std::int64_t>(folder + "case.npy");  // depth, width, image size, classes, rows
-  return {.architecture = architecture_of(made),
+  return {.networks = networks_of(folder),
+          .architecture = architecture_of(made),
           .rows = static_cast<std::size_t>(made.at(4)),
           .logits = load_npy<float>(folder + "logits.npy"),
           .moved_statistics = load_npy<float>(folder + "moved_statistics.npy"),

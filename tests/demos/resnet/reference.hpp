@@ -46,6 +46,7 @@ struct Distances {
 
 /// What every folder of references holds of a network as torchvision computes it.
 struct Computed {
+  std::string networks;  // whose they are, with versions, in words
   Architecture architecture;
   std::size_t rows;
   std::vector<float> logits;            // [rows, classes], by the statistics that it starts from

@@ -39,6 +39,14 @@ TEST(References, ThatHaveOtherLossesThanOfTenStepsAreRefused) {
               ThrowsMessage<std::runtime_error>(HasSubstr("expected 10 losses, found 3")));
 }
 
+TEST(References, SayWhoseNetworksTheyAreOf) {
+  EXPECT_THAT(Reference("resnet50").networks, HasSubstr("torchvision 0.14.1"));
+  const TemporaryFolder folder;
+  std::filesystem::copy(carried_references() + "/resnet18", folder / "resnet18");
+  std::filesystem::remove(folder / "resnet18" / "networks.txt");
+  EXPECT_EQ(Reference("resnet18", folder.path().string()).networks, "not recorded");
+}
+
 class WorstArray : public ::testing::Test {
  protected:
   std::span<float> array(std::vector<float>& gradient, const std::string& name) const {
