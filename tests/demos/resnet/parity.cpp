@@ -126,7 +126,9 @@ void check_bfloat16(Table& table, const std::string& name, const Computed& refer
   const Distances& autocast = reference.autocast;
   const std::string what = name + ", bfloat16 from float32: ";
   table.add(what + "logits", relative_error(narrow->logits(), exact->logits()), autocast.logits);
-  table.add(what + "loss", relative(narrow->step(), exact->step()), std::max(autocast.loss, autocast.logits));
+  table.add(what + "loss", relative(narrow->step(), exact->step()), std::max(autocast.loss, autocast.logits),
+            "autocast's loss: " + in_digits(autocast.loss) + ", its logits: " + in_digits(autocast.logits) +
+                "; the larger is allowed");
   table.add(what + "gradient", relative_error(narrow->gradient(), exact->gradient()), autocast.gradient);
 }
 
