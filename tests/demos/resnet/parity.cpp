@@ -26,6 +26,7 @@ namespace resnet::testing {
 namespace {
 
 constexpr Distances kAllowed{.logits = 1e-4, .loss = 1e-4, .gradient = 1e-3};
+constexpr double kAllowedOfTorchsWorst = 2;
 constexpr double kAllowedStatistics = 1e-5;
 constexpr double kAllowedCurve = 1e-2;
 constexpr double kAllowedParams = 1e-3;
@@ -92,7 +93,8 @@ void add_gradient(Table& table, const std::string& what, const Reference& refere
 }
 
 /// Rounding decides for single ReLUs whether they pass, in torch's float32 as in ours. Of the whole gradient that is little,
-/// but of one array it may be more than is allowed of the whole: then torch's own worst array is what is allowed.
+/// but of one array it may be more than is allowed of the whole: then twice what torch's own worst array has is allowed, since
+/// which ReLUs these are, is chance in both.
 void add_gradient(Table& table, const std::string& what, const FullReference& reference,
                   const std::vector<float>& gradient) {
   table.add(what + "gradient", relative_error(gradient, reference.gradient), kAllowed.gradient,
@@ -100,7 +102,8 @@ void add_gradient(Table& table, const std::string& what, const FullReference& re
   const ArrayDistance worst = worst_array(reference.architecture, gradient, reference.gradient);
   const ArrayDistance own = torch_worst_array(reference);
   table.add(what + "gradient, worst array (" + worst.name + ")", worst.distance,
-            std::max(kAllowed.gradient, own.distance), torchs_own(own.distance) + ", " + own.name);
+            std::max(kAllowed.gradient, kAllowedOfTorchsWorst * own.distance),
+            torchs_own(own.distance) + ", " + own.name);
 }
 
 /// `AnyReference`: Reference or FullReference.
@@ -133,7 +136,7 @@ void check_bfloat16(Table& table, const std::string& name, const Computed& refer
 }
 
 void say_networks(const std::string& name, const Computed& reference) {
-  std::printf("references of %s: networks of %s\n", name.c_str(), reference.networks.c_str());
+  std::printf("references of %s, networks: %s\n", name.c_str(), reference.networks.c_str());
 }
 
 std::string devices_of(Place place, int count) {
