@@ -84,9 +84,12 @@ void pipeline(std::int64_t count, Launch&& launch, Finish&& finish) {
   }
 }
 
-/// Of all devices: those of a slice of a step.
-std::int64_t rows_of_a_pass(const Options& options) {
-  return std::max<std::int64_t>(1, options.batch_rows / options.slices);
+/// As many as the user wants, or as make a pass no larger than one of a step is; a row each at most.
+std::int64_t evaluation_slices(const Options& options, const Dataset& dataset) {
+  const std::int64_t rows = std::ssize(dataset.evaluation_rows());
+  if (options.evaluation_slices != 0) return std::min(options.evaluation_slices, rows);
+  const std::int64_t step_rows = std::min(options.batch_rows, std::ssize(dataset.training_rows()));
+  return quotient_up(rows, std::max<std::int64_t>(1, step_rows / options.slices));
 }
 
 std::size_t bucket_bytes(const Options& options) {
@@ -105,6 +108,8 @@ struct Run {
   Report& report;
 
   std::int64_t training_rows() const { return std::ssize(dataset.training_rows()); }
+  /// Of a batch of so many rows: the last one of an epoch may have fewer than slices are wanted.
+  std::int64_t slices_of(std::int64_t rows) const { return std::min(options.slices, rows); }
   std::int64_t steps_per_epoch() const { return quotient_up(training_rows(), options.batch_rows); }
   Schedule schedule() const {
     const auto per_epoch = static_cast<double>(steps_per_epoch());
@@ -142,12 +147,16 @@ Sums train_epoch(const Run& run, int epoch) {
                                   std::min(static_cast<std::size_t>(run.options.batch_rows), order.size() - first));
   };
 
+  const auto rows_of = [&](std::int64_t i) -> std::int64_t {
+    return run.options.feed() == Feed::kDevice ? device_rows(run.options) : std::ssize(batch_of(i));
+  };
+
   const auto launch = [&](std::int64_t i) {
     const StepInput input{{.seed = run.options.seed,
                            .step = static_cast<std::uint32_t>(first_step + i),
                            .is_random = true,
                            .mirrors = run.options.mirrors}};
-    return run.step.launch(batch_of(i), run.options.slices, input, rate_at(i));
+    return run.step.launch(batch_of(i), run.slices_of(rows_of(i)), input, rate_at(i));
   };
 
   Sums all;
@@ -155,8 +164,7 @@ Sums train_epoch(const Run& run, int epoch) {
   Clock::time_point since = Clock::now();
   const auto finish = [&](std::int64_t i, const Fit& fit) {
     if (!std::isfinite(fit.loss)) diverge(run, "the loss is " + std::to_string(fit.loss) + " at", epoch, i + 1);
-    const std::int64_t rows = run.options.feed() == Feed::kDevice ? device_rows(run.options) : std::ssize(batch_of(i));
-    for (Sums* sums : {&all, &recent}) sums->add(rows, fit.loss, fit.correct);
+    for (Sums* sums : {&all, &recent}) sums->add(rows_of(i), fit.loss, fit.correct);
     bar.update(static_cast<std::size_t>(i) + 1, fit.loss);
     if ((i + 1) % run.options.interval != 0) return;
     bar.wipe();
@@ -205,9 +213,7 @@ void train(sr::Session& session, const Options& options, const Dataset& dataset,
   const Indices to_evaluate = dataset.evaluation_rows();
   const auto evaluate = [&]() -> std::optional<Sums> {
     if (to_evaluate.empty() || !images.evaluation) return std::nullopt;
-    const std::int64_t slices = options.evaluation_slices != 0
-                                    ? options.evaluation_slices
-                                    : quotient_up(std::ssize(to_evaluate), rows_of_a_pass(options));
+    const std::int64_t slices = evaluation_slices(options, dataset);
     const Fit fit = evaluate_rows(images.evaluation->images, images.evaluation->labels, statistics, params,
                                   {.batch = to_evaluate, .slices = slices});
     Sums sums;
@@ -239,7 +245,9 @@ auto with_advice(const std::string& advice, Work&& work) {
   try {
     return work();
   } catch (const sr::Error& error) {
-    const bool is_code = error.kind() == sr::ErrorKind::system && error.native_code() == ENOMEM;  // of Syncrun's own
+    const bool is_code =
+        error.kind() == sr::ErrorKind::system &&  // of Syncrun's own; of shared memory there is no space
+        (error.native_code() == ENOMEM || error.native_code() == ENOSPC);
     if (!is_code && !tells_of_short_memory(error.what())) throw;
     throw sr::Error(error.kind(), std::string(error.what()) + "\nif memory is short: " + advice, error.failure(),
                     error.native_code());

@@ -162,6 +162,11 @@ TEST_F(ResnetOnCpus, GoesOnWhereABatchHasNoRowsForSomeWorkers) {
   }
 }
 
+TEST_F(ResnetOnCpus, TakesMoreSlicesThanThereAreRows) {
+  // Batches of 14 and 6 rows, and 8 to evaluate.
+  EXPECT_THAT(epochs_of(run({"--epochs", "1", "--batch", "14", "--slices", "8", "--eval-slices", "9"})), SizeIs(1));
+}
+
 TEST_F(ResnetOnCpus, ComputesAStepInSlicesAndAnEvaluationInAnyNumberAlike) {
   const auto epochs_in = [&](const char* slices) {
     return epochs_of(run({"--epochs", "1", "--batch", "20", "--slices", "3", "--eval-slices", slices}));
