@@ -17,13 +17,14 @@ std::string gibibytes(std::size_t bytes) {
 }
 
 std::runtime_error too_many_rows(std::size_t rows, std::size_t bytes, const std::string& cause) {
+  if (!tells_of_short_memory(cause)) return std::runtime_error(cause);
   return std::runtime_error(std::to_string(rows) + std::string(kRowsWant) + gibibytes(bytes) +
                             " of this device's memory (" + cause + "): a smaller batch, or more slices, want less");
 }
 
 bool tells_of_short_memory(std::string_view error) {
   constexpr std::array kTexts{kRowsWant, std::string_view("bad_alloc"), std::string_view("out of memory"),
-                              std::string_view("resource allocation failed")};
+                              std::string_view("out-of-memory killer"), std::string_view("resource allocation failed")};
   return std::any_of(kTexts.begin(), kTexts.end(), [&](auto text) { return error.find(text) != error.npos; });
 }
 

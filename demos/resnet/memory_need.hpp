@@ -12,11 +12,12 @@ namespace resnet {
 /// "12.3 GiB".
 std::string gibibytes(std::size_t bytes);
 
-/// That a pass over `rows` wants so many bytes of its device's memory, and `cause`: what refused them.
+/// That a pass over `rows` wants so many bytes of its device's memory, and `cause`: what refused them. Where that tells of
+/// something else than short memory, `cause` alone.
 std::runtime_error too_many_rows(std::size_t rows, std::size_t bytes, const std::string& cause);
 
-/// Whether the text of an error is of memory that ran out: one of those above, or of C++, CUDA or cuBLAS. An illegal access
-/// is none.
+/// Whether the text of an error is of memory that ran out: one of those above, of C++, CUDA or cuBLAS, or that the system has
+/// killed a worker for it. An illegal access is none.
 bool tells_of_short_memory(std::string_view error);
 
 }  // namespace resnet

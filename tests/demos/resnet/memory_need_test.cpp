@@ -14,12 +14,19 @@ TEST(ResnetMemoryNeed, IsToldInGibibytesWithWhatRefusedIt) {
       "want less");
 }
 
+TEST(ResnetMemoryNeed, IsNotBlamedForAnotherError) {
+  const char* const text = "cudaMalloc: an illegal memory access was encountered (cudaErrorIllegalAddress)";
+  EXPECT_STREQ(too_many_rows(512, 1, text).what(), text);
+}
+
 TEST(ResnetMemoryNeed, IsKnownByTheTextOfAnError) {
-  for (const char* text : {"rank 1: function 'step': std::bad_alloc", "cudaMalloc: out of memory (cudaErrorMemory...)",
-                           "cublasCreate: the resource allocation failed"}) {
+  for (const char* text :
+       {"rank 1: function 'step': std::bad_alloc", "cudaMalloc: out of memory (cudaErrorMemory...)",
+        "cublasCreate: the resource allocation failed",
+        "killed by SIGKILL, probably by the out-of-memory killer: the machine's memory was used up"}) {
     EXPECT_TRUE(tells_of_short_memory(text)) << text;
   }
-  EXPECT_TRUE(tells_of_short_memory(too_many_rows(8, 9, "it").what()));
+  EXPECT_TRUE(tells_of_short_memory(too_many_rows(8, 9, "out of memory").what()));
   for (const char* text :
        {"an illegal memory access was encountered (cudaErrorIllegalAddress)", "", "a deadline passed"}) {
     EXPECT_FALSE(tells_of_short_memory(text)) << text;
