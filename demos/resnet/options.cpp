@@ -241,8 +241,9 @@ usage: syncrun-resnet --data DIR [OPTION...]
   --synthetic N         N random images instead, to see how fast it is
   --feed mapped|memory|device
                         mapped (default with --data): workers read rows from the files, which need not fit into memory;
-                        memory: all are copied to shared memory first, where files are on a slow disk; device (default with --synthetic,
-                        and only there): one batch lies on the devices, and every step trains on it
+                        memory: images lie in shared memory, into which files are copied first: for files on a slow disk;
+                        device (default with --synthetic, and only there): one batch lies on the devices, and every step
+                        trains on it
   --evaluate-fraction X hold back this part of the images for evaluation instead (X above 0, below 1)
   --classes N           default: the largest label + 1; of random images 1000
   --depth N             18, 34, 50 (default), 101 or 152 layers
@@ -264,8 +265,9 @@ usage: syncrun-resnet --data DIR [OPTION...]
   --sync-norm           normalise by the rows of all devices, not by each device's own
   --dtype float32|tf32|bfloat16
                         arithmetic of activations (default float32); the others are for CUDA devices
-  --bucket-mib X        average gradients over GPUs in parts of so many MiB while the backward pass goes on (default 16;
-                        0: all at once, when it is over)
+  --bucket-mib X        average gradients over GPUs in parts of so many MiB while the backward pass goes on (default 16,
+                        the most that copy engines move; 0: all at once when it is over, as always with --sync-norm,
+                        --slices and on CPU devices)
   --slices N            passes over a device's rows in a step: less memory (default 1)
   --eval-slices N       the same of an evaluation (default: so many that a pass is no larger than one of a step)
   --interval N          steps per line that is printed (default 50)

@@ -55,7 +55,7 @@ struct Options {
   Normalization normalization = Normalization::kPerDevice;
   Precision precision = Precision::kFloat32;
   ResidualScale last_scale = ResidualScale::kOne;
-  double bucket_mebibytes = 16;  // of gradient, averaged beside the backward pass on CUDA devices; 0: all of it behind
+  double bucket_mebibytes = 16;  // of gradient, averaged at a time during the backward pass; 0: all of it after
   std::int64_t slices = 1;
   std::int64_t evaluation_slices = 0;  // 0: as many as keep a pass at the size of a step's
   std::int64_t interval = 50;          // steps per line

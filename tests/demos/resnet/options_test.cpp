@@ -203,6 +203,7 @@ TEST(ResnetOptions, AreRefusedWithWhatWasExpected) {
   EXPECT_EQ(said_of("--label-smoothing", "1"), "--label-smoothing: expected a number from 0 to below 1, got '1'");
   EXPECT_EQ(said_of("--evaluate-fraction", "1"), "--evaluate-fraction: expected a number above 0 and below 1, got '1'");
   EXPECT_EQ(said_of("--dtype", "float16"), "--dtype: expected 'float32', 'tf32' or 'bfloat16', got 'float16'");
+  EXPECT_EQ(said_of("--bucket-mib", "-1"), "--bucket-mib: expected a number from 0 to 1048576, got '-1'");
   EXPECT_EQ(said_of("--checkpoint", ""), "--checkpoint: expected a folder, got ''");
   EXPECT_EQ(complaint({"--data", ""}), "--data: expected a folder, got ''");
   EXPECT_EQ(complaint({"--data", "x", "--resume"}), "--resume: expected --checkpoint DIR beside it, got none");
