@@ -16,7 +16,6 @@ the end.
 """
 
 import argparse
-import contextlib
 import gzip
 import math
 import multiprocessing
@@ -62,10 +61,12 @@ class NpyFile:
         text = f"{{'descr': '{self.dtype}', 'fortran_order': False, 'shape': ({shape}{comma}), }}"
         return b"\x93NUMPY\x01\x00" + struct.pack("<H", HEADER_BYTES - 10) + text.ljust(HEADER_BYTES - 11).encode() + b"\n"
 
-    def finish(self) -> None:
+    def close(self) -> None:
         self.stream.seek(0)
         self.stream.write(self.header())
         self.stream.close()
+
+    def appear(self) -> None:
         os.replace(self.temporary, self.path)
 
     def abandon(self) -> None:
@@ -74,7 +75,7 @@ class NpyFile:
 
 
 class Packed:
-    """A pair of files: images and their labels. `with` it: where something is raised, nothing is left."""
+    """A pair of files: images and their labels."""
 
     def __init__(self, out: Path, suffix: str, size: int):
         self.images = NpyFile(out / f"images{suffix}.npy", "|u1", (size, size, 3))
@@ -84,14 +85,30 @@ class Packed:
         self.images.append(pixels)
         self.labels.append(struct.pack("<q", label))
 
-    def __enter__(self) -> "Packed":
+
+class Pairs:
+    """The pairs of a folder. `with` it: they appear together at the end; where something is raised before, none does."""
+
+    def __init__(self) -> None:
+        self.files: list[NpyFile] = []
+
+    def add(self, out: Path, suffix: str, size: int) -> Packed:
+        packed = Packed(out, suffix, size)
+        self.files += [packed.images, packed.labels]
+        return packed
+
+    def __enter__(self) -> "Pairs":
         return self
 
     def __exit__(self, kind: Optional[type], *_: object) -> None:
-        for file in (self.images, self.labels):
+        try:
             if kind is None:
-                file.finish()
-            else:
+                for file in self.files:
+                    file.close()  # the disk may be full
+                for file in self.files:
+                    file.appear()
+        finally:
+            for file in self.files:
                 file.abandon()
 
 
@@ -252,10 +269,10 @@ def pack_folder(options: argparse.Namespace) -> None:
     classes, training, test = find_images(options)
     prepare_folder(options.out)
     rows = {"": 0, "_test": 0}
-    with multiprocessing.Pool(options.jobs) as pool, contextlib.ExitStack() as both:  # appear together or not at all
+    with multiprocessing.Pool(options.jobs) as pool, Pairs() as pairs:
         for suffix, jobs in (("", training), ("_test", test)):
             if jobs:
-                packed = both.enter_context(Packed(options.out, suffix, options.size))
+                packed = pairs.add(options.out, suffix, options.size)
                 rows[suffix] = pack_jobs(pool, jobs, packed, options)
     write_classes(options.out, classes)
     skipped = len(training) + len(test) - sum(rows.values())
@@ -331,10 +348,11 @@ def pack_idx(options: argparse.Namespace) -> None:
     test = read_idx_pair(*options.idx_test) if options.idx_test else None
     gain = 255 / max(1, max(max(image) for image in training.images))
     prepare_folder(options.out)
-    for suffix, pair in (("", training), ("_test", test)):
-        if pair is None:
-            continue
-        with Packed(options.out, suffix, options.size) as packed:
+    with Pairs() as pairs:
+        for suffix, pair in (("", training), ("_test", test)):
+            if pair is None:
+                continue
+            packed = pairs.add(options.out, suffix, options.size)
             meter = Meter(len(pair.labels), packed.images.path.name)
             for image, label in zip(pair.images, pair.labels):
                 brightened = min(gain, 255 / max(1, max(image)))  # a test image may be brighter than all of training
