@@ -5,7 +5,7 @@
 #
 #   scripts/resnet_parity.sh [--full] [--rows N] [--cpu]
 #
-# --full adds the whole ResNet-50 at 224 x 224, of N rows (default 8); it wants torch, some GB of memory, and two to three
+# --full adds the whole ResNet-50 at 224 x 224, of N rows (default 8); it wants torch, some GB of memory, and about two
 # minutes of a CPU core for each row. PYTHON is what runs torch (default: python3, or Debian's). CUDA_ARCHITECTURES is what to
 # compile for (default: 90).
 # Exit code: 0, 1 where a distance is too large or something failed, 2 where an option is wrong or --full finds no torch.

@@ -34,9 +34,9 @@ try:
     import torchvision
     from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
     NETWORKS = f"torchvision {torchvision.__version__}"
-except ImportError:
+except (ImportError, RuntimeError, AttributeError) as error:  # the latter two where it does not fit this torch
     from resnet_modules import BasicBlock, Bottleneck, ResNet
-    NETWORKS = "scripts/resnet_modules.py (torchvision cannot be imported)"
+    NETWORKS = f"scripts/resnet_modules.py (torchvision cannot be imported: {error})"
 
 DEPTHS = {
     18: (BasicBlock, [2, 2, 2, 2]), 34: (BasicBlock, [3, 4, 6, 3]), 50: (Bottleneck, [3, 4, 6, 3]),

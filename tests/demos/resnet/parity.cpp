@@ -29,7 +29,6 @@ constexpr Distances kAllowed{.logits = 1e-4, .loss = 1e-4, .gradient = 1e-3};
 constexpr double kAllowedOfTorchsWorst = 2;
 constexpr double kAllowedStatistics = 1e-5;
 constexpr double kAllowedCurve = 1e-2;
-constexpr double kAllowedParams = 1e-3;
 
 struct Options {
   Place place = Place::kCpu;
@@ -162,8 +161,8 @@ void check_devices(Table& table, const Options& options) {
   const std::string one = devices_of(options.place, 1);
   for (const int count : counts_to(options.workers)) {
     const std::string many = devices_of(options.place, count);
-    table.add("parameters after ten steps on " + many + " from " + one, distance_of_trained_params(many, one),
-              kAllowedParams);
+    table.add("parameters after ten steps on " + many + " from " + one,
+              distance_of_trained_params(many, one, {.learning_rate = kTestedRate}), kSameParams);
   }
   if (options.workers == 1) {
     std::printf("NOT MEASURED, there is one device: parameters after ten steps on N devices from one\n");
