@@ -183,7 +183,8 @@ TEST_F(ResnetCheckpoint, StaysWhereTheLossIsNotFinite) {
 }
 
 TEST_F(ResnetCheckpoint, StaysWhereTheLastUpdateOfAnEpochIsNotFinite) {
-  // One step to an epoch, and three: what their last update makes, no loss of training has seen.
+  // One step to an epoch, after which activations overflow in evaluation; and three without one, in the last of which the
+  // moments overflow that become running statistics. No loss of training has seen that.
   const Words one{"--batch", "120"};
   const Words three{"--synthetic", "60",     "--feed", "memory",  "--batch", "20",      "--classes",
                     "4",           "--crop", "32",     "--depth", "18",      "--width", "8"};

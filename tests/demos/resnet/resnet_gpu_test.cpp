@@ -36,7 +36,7 @@ TEST_F(ResnetOnGpus, LearnsTheDigitsInAnyType) {
 
 TEST_F(ResnetOnGpus, ComputesAStepInSlicesAndAnEvaluationInAnyNumberAlike) {
   const auto epochs_in = [&](const char* slices) {
-    const Words words{"--epochs", "1", "--batch", "360", "--slices", "3", "--eval-slices", slices};
+    const Words words{"--epochs", "1", "--batch", "360", "--lr", "0.001", "--slices", "3", "--eval-slices", slices};
     return epochs_of(run_command(resnet_on("cuda0", options(words))));
   };
   const auto whole = epochs_in("1");
