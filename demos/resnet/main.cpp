@@ -245,9 +245,7 @@ auto with_advice(const std::string& advice, Work&& work) {
   try {
     return work();
   } catch (const sr::Error& error) {
-    const bool is_code =
-        error.kind() == sr::ErrorKind::system &&  // of Syncrun's own; of shared memory there is no space
-        (error.native_code() == ENOMEM || error.native_code() == ENOSPC);
+    const bool is_code = error.kind() == sr::ErrorKind::system && error.native_code() == ENOMEM;  // of Syncrun's own
     if (!is_code && !tells_of_short_memory(error.what())) throw;
     throw sr::Error(error.kind(), std::string(error.what()) + "\nif memory is short: " + advice, error.failure(),
                     error.native_code());

@@ -23,8 +23,12 @@ std::runtime_error too_many_rows(std::size_t rows, std::size_t bytes, const std:
 }
 
 bool tells_of_short_memory(std::string_view error) {
-  constexpr std::array kTexts{kRowsWant, std::string_view("bad_alloc"), std::string_view("out of memory"),
-                              std::string_view("out-of-memory killer"), std::string_view("resource allocation failed")};
+  constexpr std::array kTexts{kRowsWant,
+                              std::string_view("bad_alloc"),
+                              std::string_view("out of memory"),
+                              std::string_view("out-of-memory killer"),
+                              std::string_view("resource allocation failed"),
+                              std::string_view(" bytes of shared memory")};
   return std::any_of(kTexts.begin(), kTexts.end(), [&](auto text) { return error.find(text) != error.npos; });
 }
 

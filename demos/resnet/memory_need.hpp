@@ -16,8 +16,8 @@ std::string gibibytes(std::size_t bytes);
 /// something else than short memory, `cause` alone.
 std::runtime_error too_many_rows(std::size_t rows, std::size_t bytes, const std::string& cause);
 
-/// Whether the text of an error is of memory that ran out: one of those above, of C++, CUDA or cuBLAS, or that the system has
-/// killed a worker for it. An illegal access is none.
+/// Whether the text of an error is of memory that ran out: one of those above, of C++, CUDA, cuBLAS or shared memory, or that
+/// the system has killed a worker for it. An illegal access is none, and no full disk.
 bool tells_of_short_memory(std::string_view error);
 
 }  // namespace resnet

@@ -20,15 +20,15 @@ TEST(ResnetMemoryNeed, IsNotBlamedForAnotherError) {
 }
 
 TEST(ResnetMemoryNeed, IsKnownByTheTextOfAnError) {
-  for (const char* text :
-       {"rank 1: function 'step': std::bad_alloc", "cudaMalloc: out of memory (cudaErrorMemory...)",
-        "cublasCreate: the resource allocation failed",
-        "killed by SIGKILL, probably by the out-of-memory killer: the machine's memory was used up"}) {
+  for (const char* text : {"rank 1: function 'step': std::bad_alloc", "cudaMalloc: out of memory (cudaErrorMemory...)",
+                           "cublasCreate: the resource allocation failed",
+                           "killed by SIGKILL, probably by the out-of-memory killer: the machine's memory was used up",
+                           "cannot reserve 4096 bytes of shared memory for images: No space left on device"}) {
     EXPECT_TRUE(tells_of_short_memory(text)) << text;
   }
   EXPECT_TRUE(tells_of_short_memory(too_many_rows(8, 9, "out of memory").what()));
-  for (const char* text :
-       {"an illegal memory access was encountered (cudaErrorIllegalAddress)", "", "a deadline passed"}) {
+  for (const char* text : {"an illegal memory access was encountered (cudaErrorIllegalAddress)", "",
+                           "RUN/latest: No space left on device", "a deadline passed"}) {
     EXPECT_FALSE(tells_of_short_memory(text)) << text;
   }
 }
