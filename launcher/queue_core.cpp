@@ -81,7 +81,7 @@ QueueCore::QueueCore(std::shared_ptr<SessionCore> session, const HelperBody& bod
 
 QueueCore::~QueueCore() {
   abandon();
-  if (!birthplace_.is_here() || !session_->is_open()) return;
+  if (!fork_guard_.is_here() || !session_->is_open()) return;
   for (const std::uint64_t offset : {block_offset_, memory_offset_}) {
     if (offset != 0) session_->give_up(offset, SharedHeap::Giveback::now);
   }
@@ -291,7 +291,7 @@ std::vector<std::shared_ptr<DataRecord>> QueueCore::take() {
 }
 
 void QueueCore::give_back(int batch) noexcept {
-  if (!birthplace_.is_here()) return;  // the copy that a fork has made of a handle
+  if (!fork_guard_.is_here()) return;  // the copy that a fork has made of a handle
   held_[static_cast<std::size_t>(block_.producer_of(batch))].fetch_sub(1);
   block_.batch(batch).is_free.store(true, std::memory_order_seq_cst);
   block_.header().to_producers.ring();
@@ -351,7 +351,7 @@ void QueueCore::abandon() noexcept {
 /// Kills what is left. Producers that cannot be reaped yet may still write: their memory is not given to anybody else.
 void QueueCore::end_producers() noexcept {
   if (!nursery_) return;
-  if (!birthplace_.is_here()) return static_cast<void>(nursery_.release());  // its threads are elsewhere
+  if (!fork_guard_.is_here()) return static_cast<void>(nursery_.release());  // its threads are elsewhere
   nursery_->expect_ends();
   nursery_->kill_all();
   if (!nursery_->await_all_ends(kCauseLimit)) block_offset_ = memory_offset_ = 0;

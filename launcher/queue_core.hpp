@@ -12,7 +12,7 @@
 
 #include "common/queue_block.hpp"
 #include "common/wait.hpp"
-#include "launcher/birthplace.hpp"
+#include "common/fork_guard.hpp"
 #include "launcher/helper_brood.hpp"
 #include "launcher/nursery.hpp"
 #include "launcher/session_core.hpp"
@@ -100,7 +100,7 @@ class QueueCore : public SessionDependant, public std::enable_shared_from_this<Q
   BatchOrder order_;
   Milliseconds timeout_;
   Milliseconds grace_;
-  Birthplace birthplace_;
+  ForkGuard fork_guard_;
   std::uint64_t block_offset_ = 0;
   std::uint64_t memory_offset_ = 0;
   QueueBlock block_;

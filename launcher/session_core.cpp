@@ -183,7 +183,7 @@ SessionCore::Entry::Entry(SessionCore& session) : session_(session) {
 }
 
 void SessionCore::check_open() const {
-  if (!birthplace_.is_here()) {
+  if (!fork_guard_.is_here()) {
     throw_usage("this process was forked from the session's, and the workers are not its own");
   }
   if (state_ == State::open) return;
@@ -468,7 +468,7 @@ void SessionCore::collect_outputs(std::uint64_t id, const Command& command, Call
 // ---- ends -----------------------------------------------------------------------------------------------------
 
 void SessionCore::close() {
-  if (birthplace_.is_here() && state_ != State::open) return;
+  if (fork_guard_.is_here() && state_ != State::open) return;
   {
     const Entry entry(*this);
     is_closing_ = true;
@@ -510,13 +510,13 @@ void SessionCore::abandon() noexcept {
   if (state_ == State::closed) return;
   const bool was_open = state_ == State::open;
   state_ = State::closed;
-  if (!birthplace_.is_here()) static_cast<void>(nursery_.release());  // its threads and its workers are elsewhere
+  if (!fork_guard_.is_here()) static_cast<void>(nursery_.release());  // its threads and its workers are elsewhere
   for (const auto& known : dependants_) {
     if (const auto dependant = known.lock()) dependant->end_with_session();
   }
   if (nursery_) nursery_->expect_ends();
   nursery_.reset();
-  if (birthplace_.is_here()) end_profile();
+  if (fork_guard_.is_here()) end_profile();
   for (auto& in_flight : in_flight_) in_flight.reset();
   {
     const std::lock_guard lock(releases_mutex_);

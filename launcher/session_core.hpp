@@ -21,7 +21,7 @@
 #include "common/segment.hpp"
 #include "common/shared_heap.hpp"
 #include "common/supervisor_link.hpp"
-#include "launcher/birthplace.hpp"
+#include "common/fork_guard.hpp"
 #include "launcher/heartbeats.hpp"
 #include "launcher/nursery.hpp"
 #include "launcher/profiler.hpp"
@@ -116,7 +116,7 @@ class SessionCore {
 
   /// Throws Error (usage) unless the session is open, with what ended it.
   void check_open() const;
-  bool is_open() const noexcept { return state_ == State::open && birthplace_.is_here(); }
+  bool is_open() const noexcept { return state_ == State::open && fork_guard_.is_here(); }
   std::uint64_t new_id() noexcept { return ++last_object_id_; }
 
   /// Memory in the heap, and objects on workers, of handles that are gone: dealt with at the next entry.
@@ -227,7 +227,7 @@ class SessionCore {
   std::mutex releases_mutex_;  // handles may go in any thread
   std::deque<std::function<void()>> releases_;
   std::atomic<bool> has_releases_{false};
-  Birthplace birthplace_;
+  ForkGuard fork_guard_;
   VariableNames variable_names_;
   std::vector<std::weak_ptr<SessionDependant>> dependants_;
   std::map<std::uint64_t, std::weak_ptr<VariableRecord>> variables_;  // by entry; some wait to be freed

@@ -10,7 +10,7 @@
 #include "common/environment.hpp"
 #include "common/errors.hpp"
 #include "common/helper_order.hpp"
-#include "launcher/birthplace.hpp"
+#include "common/fork_guard.hpp"
 #include "launcher/body_entry.hpp"
 #include "launcher/debugger.hpp"
 #include "launcher/helper_brood.hpp"
@@ -82,7 +82,7 @@ class TaskCore {
   std::string name_;
   Milliseconds timeout_{};
   Milliseconds grace_{};
-  Birthplace birthplace_;
+  ForkGuard fork_guard_;
   Channel channel_;
   std::optional<TaskBrood> brood_;
   std::unique_ptr<Nursery> nursery_;
@@ -121,14 +121,14 @@ TaskCore::TaskCore(const HelperBody& body, const TaskOptions& options, std::span
 
 /// Kills what is left.
 void TaskCore::abandon() noexcept {
-  if (!birthplace_.is_here()) static_cast<void>(nursery_.release());  // its thread and the task are elsewhere
+  if (!fork_guard_.is_here()) static_cast<void>(nursery_.release());  // its thread and the task are elsewhere
   nursery_.reset();
 }
 
 // ---- waiting --------------------------------------------------------------------------------------------------
 
 void TaskCore::check_usable() const {
-  if (!birthplace_.is_here()) throw_usage("this process was forked from the one that started task '" + name_ + "'");
+  if (!fork_guard_.is_here()) throw_usage("this process was forked from the one that started task '" + name_ + "'");
   if (state_ == State::given) throw_usage("task '" + name_ + "' is over: get() was called");
 }
 

@@ -1,9 +1,11 @@
 // What bodies and their thunks call: the public worker-side classes, forwarded to the core.
 
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "common/errors.hpp"
+#include "worker/user_code.hpp"
 #include "worker/worker_core.hpp"
 
 namespace syncrun {
@@ -44,10 +46,12 @@ void CudaWorker::log(LogLevel level, std::string_view message) {
 namespace detail {
 
 OutputBuffer allocate_output(CpuWorker& worker, std::size_t bytes) {
+  end_if_forked();
   return worker.core().device().allocate_output(bytes);
 }
 
 OutputBuffer allocate_output(CudaWorker& worker, std::size_t bytes) {
+  end_if_forked();
   return worker.core().device().allocate_output(bytes);
 }
 
@@ -69,6 +73,11 @@ void WorkerCall::begin_body() {
   core_->device().begin_body();
   core_->note_body();
 }
+BodyScope::BodyScope() noexcept {
+  static_assert(sizeof(UserCode) <= sizeof(state_));
+  ::new (state_.data()) UserCode;
+}
+BodyScope::~BodyScope() { std::launder(reinterpret_cast<UserCode*>(state_.data()))->~UserCode(); }
 void WorkerCall::accept(std::size_t output, const OutputType& type, std::span<const std::int64_t> extents,
                         OutputBuffer buffer) {
   core_->running().accept(output, type, extents, std::move(buffer));

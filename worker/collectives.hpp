@@ -15,6 +15,7 @@
 #include "syncrun/dtype.hpp"
 #include "syncrun/reduction.hpp"
 #include "worker/attachment.hpp"
+#include "worker/user_code.hpp"
 
 namespace syncrun::detail {
 
@@ -123,7 +124,10 @@ class CommCore {
 /// Marks the time a body spends in a collective. What is thrown out of it was thrown there.
 class InCollective {
  public:
-  explicit InCollective(CommCore& core) : core_(core), exceptions_(std::uncaught_exceptions()) { core_.enter(); }
+  explicit InCollective(CommCore& core) : core_(core), exceptions_(std::uncaught_exceptions()) {
+    end_if_forked();
+    core_.enter();
+  }
   ~InCollective() {
     if (std::uncaught_exceptions() == exceptions_) core_.leave();
   }

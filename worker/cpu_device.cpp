@@ -11,6 +11,7 @@
 #include "common/segment.hpp"
 #include "common/update.hpp"
 #include "worker/device.hpp"
+#include "worker/user_code.hpp"
 
 namespace syncrun::detail {
 
@@ -31,7 +32,10 @@ class CpuDevice final : public Device {
 
   OutputBuffer allocate_output(std::size_t bytes) override {
     void* memory = allocate(bytes, SharedHeap::Contents::zero, "an output");
-    return {memory, bytes, [](void* data, void* device) noexcept { static_cast<CpuDevice*>(device)->release(data); },
+    return {memory, bytes, [](void* data, void* device) noexcept {
+              end_if_forked();  // unwinding in a forked child
+              static_cast<CpuDevice*>(device)->release(data);
+            },
             this};
   }
 

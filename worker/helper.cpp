@@ -10,6 +10,7 @@
 #include "common/errors.hpp"
 #include "common/image.hpp"
 #include "worker/parent_link.hpp"
+#include "worker/user_code.hpp"
 
 namespace syncrun::detail {
 
@@ -30,7 +31,12 @@ HelperFailure current_failure() noexcept {
 void run_order(const ReceivedOrder& received, HelperCall& call) {
   const HelperOrder& order = received.order;
   const auto thunk = reinterpret_cast<HelperThunk>(resolve(order.body.thunk));
-  thunk(call, resolve_pointer(order.body));
+  const BodyPointer body = resolve_pointer(order.body);
+  {
+    const UserCode function;
+    thunk(call, body);
+  }
+  throw_if_child_came();
 }
 
 std::optional<int> serve_if_helper() {
@@ -44,6 +50,8 @@ std::optional<int> serve_if_helper() {
     ::prctl(PR_SET_NAME, std::string(get_text(order.name)).c_str());  // cut to 15 bytes; only for who looks
     check_image(order.build_id_bytes, order.build_id);
     flush_lines();
+    const std::string kind = order.kind == HelperKind::task ? "task" : "producer " + std::to_string(index) + " of";
+    watch_user_code(kind + " '" + std::string(get_text(order.name)) + "'", nullptr);
     switch (order.kind) {
       case HelperKind::producer: return serve_producer(received, index, std::move(socket));
       case HelperKind::task: return serve_task(received, std::move(socket));

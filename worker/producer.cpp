@@ -12,6 +12,7 @@
 #include "common/segment.hpp"
 #include "worker/helper.hpp"
 #include "worker/parent_link.hpp"
+#include "worker/user_code.hpp"
 
 namespace syncrun::detail {
 
@@ -118,9 +119,18 @@ void ProducerCore::push(int batch, std::span<const std::int64_t> rows) {
   to_master_.ring();
 }
 
-RawDraft next_draft(ProducerCore& producer) { return producer.next(); }
-void push_draft(ProducerCore& producer, int batch, std::span<const std::int64_t> rows) { producer.push(batch, rows); }
-void drop_draft(ProducerCore& producer, int batch) noexcept { producer.drop(batch); }
+RawDraft next_draft(ProducerCore& producer) {
+  end_if_forked();
+  return producer.next();
+}
+void push_draft(ProducerCore& producer, int batch, std::span<const std::int64_t> rows) {
+  end_if_forked();
+  producer.push(batch, rows);
+}
+void drop_draft(ProducerCore& producer, int batch) noexcept {
+  end_if_forked();
+  producer.drop(batch);
+}
 int index_of(const ProducerCore& producer) noexcept { return producer.index(); }
 int count_of(const ProducerCore& producer) noexcept { return producer.count(); }
 std::mt19937_64& rng_of(ProducerCore& producer) noexcept { return producer.rng(); }

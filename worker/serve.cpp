@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
+#include <string>
 
 #include "common/environment.hpp"
 #include "common/errors.hpp"
@@ -14,6 +15,7 @@
 #include "syncrun/session.hpp"
 #include "worker/helper.hpp"
 #include "worker/parent_link.hpp"
+#include "worker/user_code.hpp"
 #include "worker/worker_core.hpp"
 
 namespace syncrun {
@@ -81,6 +83,8 @@ std::optional<int> serve_if_worker(int, char**) {
     }
     attachment = new detail::Attachment(std::move(*attached));
     is_worker = true;
+    detail::watch_user_code("rank " + std::to_string(attachment->rank) + " (" + attachment->device + ")",
+                            &attachment->slot().reason);
   } catch (...) {
     return report_start_failure(nullptr, detail::describe_current_exception());
   }

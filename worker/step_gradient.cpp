@@ -6,11 +6,15 @@
 
 #include "common/errors.hpp"
 #include "syncrun/gradient_ready.hpp"
+#include "worker/user_code.hpp"
 #include "worker/collectives.hpp"
 
 namespace syncrun {
 
-void GradientReady::from(std::int64_t first) { gradient_->ready_from(first); }
+void GradientReady::from(std::int64_t first) {
+  detail::end_if_forked();
+  gradient_->ready_from(first);
+}
 bool GradientReady::is_used() const noexcept { return gradient_->is_cut(); }
 
 namespace detail {

@@ -8,6 +8,7 @@
 #include "common/environment.hpp"
 #include "common/errors.hpp"
 #include "common/image.hpp"
+#include "worker/user_code.hpp"
 
 namespace syncrun::detail {
 
@@ -53,12 +54,14 @@ WorkerCore::WorkerCore(Attachment& attachment)
 }
 
 WorkerCore::~WorkerCore() {
+  const UserCode destructors;
   for (const auto& [id, object] : objects_) object.destroy(object.pointer);
 }
 
 // ---- what bodies use ------------------------------------------------------------------------------------------
 
 void* WorkerCore::scratch(std::size_t bytes) {
+  end_if_forked();
   if (bytes > scratch_bytes_) {
     void* larger = device_->allocate(bytes, SharedHeap::Contents::any, "a worker's scratch");
     if (scratch_ != nullptr) {
@@ -94,6 +97,7 @@ void WorkerCore::destroy_object(std::uint64_t id) noexcept {
   if (const auto found = objects_.find(id); found != objects_.end()) {
     const Object object = found->second;
     objects_.erase(found);
+    const UserCode destructor;
     object.destroy(object.pointer);
   }
 }
@@ -112,6 +116,7 @@ int WorkerCore::serve() {
     Command& command = attachment_.control.command(id);
     current_ = id;
     command_ = &command;
+    note_command(id);
     needs_peers_ = command.has_comm;
     if (command.kind == CommandKind::close) {
       enter_phase(Phase::close);
@@ -193,7 +198,10 @@ void WorkerCore::execute(Command& command) {
     switch (command.kind) {
       case CommandKind::call:
       case CommandKind::construct: return run_call(command);
-      case CommandKind::destroy: return destroy_object(command.object);
+      case CommandKind::destroy:
+        destroy_object(command.object);
+        throw_if_child_came();
+        break;
       case CommandKind::unmap: return files_.forget(command.object);
       case CommandKind::collective: run_collective(command); break;
       case CommandKind::transfer: run_transfer(command); break;
@@ -251,8 +259,10 @@ void WorkerCore::run_call(Command& command) {
     running_->begin(command);
     const LoadedFunction& function = load(command.function);
     if (command.kind == CommandKind::construct) enter_phase(Phase::function);
+    throw_if_child_came();  // late, from an earlier call
     WorkerCall call(*this);
     function.thunk(call, function.pointer);
+    throw_if_child_came();
     running_->check_files();
     running_->deliver(outbox);
     // A body may have swallowed what a collective threw.
@@ -350,6 +360,7 @@ void WorkerCore::report_failure(Command& command, ErrorKind kind, int native_cod
   outbox.is_fatal = device_->is_lost();
   // Also a failure while outputs are reduced: this rank's communicator is gone, so all make theirs anew.
   if (command.target < 0 && (command.has_comm || needs_peers_)) raise_to(header_.failed_comm, command.id);
+  forget_children_that_came();
   command.failed.store(command.id, std::memory_order_seq_cst);
   header_.to_peers.ring();
   running_->discard();

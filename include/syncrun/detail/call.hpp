@@ -251,4 +251,17 @@ class WorkerCall {
   WorkerCore* core_;
 };
 
+/// Worker: the user's code runs while this lives. Only the process that serves comes out of it: a child that the code
+/// forked is ended where this ends.
+class BodyScope {
+ public:
+  BodyScope() noexcept;
+  ~BodyScope();
+  BodyScope(const BodyScope&) = delete;
+  BodyScope& operator=(const BodyScope&) = delete;
+
+ private:
+  alignas(8) std::array<std::byte, 16> state_;  // a UserCode
+};
+
 }  // namespace syncrun::detail

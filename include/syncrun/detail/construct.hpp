@@ -90,6 +90,7 @@ void construct_object(WorkerCall& call, const BodyPointer&) {
   std::tuple<Arguments...> arguments{take_argument<Arguments>(bytes)...};  // braces: left to right
   T* object = std::apply(
       [&](auto&... a) {
+        const BodyScope scope;
         if constexpr (kTakesWorker<kDevice, T, Arguments...>) return new T(worker_of<kDevice>(call), std::move(a)...);
         else return new T(std::move(a)...);
       },
@@ -130,6 +131,7 @@ struct Factory<T (*)(P...)> {
     std::tuple<Arguments...> arguments{take_argument<Arguments>(bytes)...};
     T* object = std::apply(
         [&](auto&... a) {
+          const BodyScope scope;
           if constexpr (kWantsCpuWorker) return new T(make(call.cpu_worker(), std::move(a)...));
           else if constexpr (kWantsCudaWorker) return new T(make(call.cuda_worker(), std::move(a)...));
           else return new T(make(std::move(a)...));

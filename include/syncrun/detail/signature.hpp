@@ -382,17 +382,25 @@ struct Signature {
   static void run_slice([[maybe_unused]] WorkerCall& call, Invoke& invoke, std::index_sequence<I...>) {
     std::tuple<decltype(bind<P, I>(call))...> parameters{bind<P, I>(call)...};  // braces: left to right
     call.begin_body();
-    if constexpr (std::is_void_v<R>) std::apply(invoke, std::move(parameters));
-    else hand_over(call, std::apply(invoke, std::move(parameters)));
+    const auto in_scope = [&]() -> R {
+      const BodyScope scope;
+      return std::apply(invoke, std::move(parameters));
+    };
+    if constexpr (std::is_void_v<R>) in_scope();
+    else hand_over(call, in_scope());
   }
 
   /// What is bound must be bound before the capture begins: inputs arrive outside the graph.
   template <class Invoke, std::size_t... I>
   static void replay_slice([[maybe_unused]] WorkerCall& call, Invoke& invoke, std::index_sequence<I...>) {
     std::tuple<decltype(bind<P, I>(call))...> parameters{bind<P, I>(call)...};  // braces: left to right
+    const auto in_scope = [&]() -> R {
+      const BodyScope scope;
+      return std::apply(invoke, parameters);
+    };
     auto run = [&] {
-      if constexpr (std::is_void_v<R>) std::apply(invoke, parameters);
-      else hand_over(call, std::apply(invoke, parameters));
+      if constexpr (std::is_void_v<R>) in_scope();
+      else hand_over(call, in_scope());
     };
     call.replay([](void* context) { (*static_cast<decltype(run)*>(context))(); }, &run);
   }

@@ -82,6 +82,7 @@ struct StepOf {
       // As any function, a body without a Comm& is not run where there are no rows; the rest is.
       const bool is_run = rows.count != 0 || (std::same_as<P, Comm&> || ...);
       const auto run_body = [&]<std::size_t... I>(std::index_sequence<I...>) -> R {
+        const BodyScope scope;  // what follows is the library's again
         return body(std::get<I + 1>(all)..., target);
       };
       if constexpr (std::is_void_v<R>) {

@@ -1,0 +1,272 @@
+// User code that forks: a child that comes back from it is ended before it acts as a second copy of its rank, and the
+// caller is told. Children that end by themselves, or run another program, are nobody's business.
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <stdexcept>
+#include <thread>
+
+#include "tests/fault/scene.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using testing::HasSubstr;
+
+/// What a forked child does.
+enum class Child : int { returns, throws, reduces, takes_scratch, makes_an_output };
+
+void act_as_child(CpuWorker& worker, Comm& comm, Child child) {
+  switch (child) {
+    case Child::returns: return;
+    case Child::throws: throw std::runtime_error("thrown by the child");
+    case Child::reduces: static_cast<void>(comm.all_reduce(1000, Reduction::sum)); return;
+    case Child::takes_scratch: worker.scratch<float>(1 << 20)[0] = 1; return;
+    case Child::makes_an_output: Sum<float, 1>(worker, {1 << 20})[0] = 1; return;
+  }
+}
+
+struct Counts {
+  Sum<int> ranks;
+  Sum<float, 1> values;  // in memory of the worker's, which an unwinding child must not give back
+};
+
+Counts fork_and_count(CpuWorker& worker, Comm& comm, Local<int, 1> calls, Child child) {
+  Counts own{.ranks = 1, .values = {worker, {100}}};
+  for (auto& value : own.values) value = 1;
+  if (worker.rank() == 0 && ::fork() == 0) {
+    act_as_child(worker, comm, child);
+    own.ranks = 1000;
+    return own;
+  }
+  ++calls[0];
+  return own;
+}
+
+void expect_child_named(const Error& error, const std::string& call, const std::string& act) {
+  EXPECT_EQ(error.kind(), ErrorKind::function) << error.what();
+  for (const auto& word : {std::string("in call '" + call + "'"), std::string("a child that the function had forked"),
+                           act, std::string("must end with _exit or call exec")}) {
+    EXPECT_THAT(error.what(), HasSubstr(word));
+  }
+}
+
+class ForkInABody : public testing::TestWithParam<Child> {};
+INSTANTIATE_TEST_SUITE_P(Children, ForkInABody,
+                         testing::Values(Child::returns, Child::throws, Child::reduces, Child::takes_scratch,
+                                         Child::makes_an_output));
+
+TEST_P(ForkInABody, FailsTheCallByNameAndActsNoMore) {
+  Session session(workers(2));
+  auto calls = session.shared<int, 1>("calls");
+  calls.broadcast(std::vector<int>{0});
+  const auto f = session.function(fork_and_count, "fork_and_count");
+  const bool came_back = GetParam() == Child::returns || GetParam() == Child::throws;
+  for (int round = 1; round <= 3; ++round) {
+    expect_child_named(error_of([&] { f(calls, GetParam()); }), "fork_and_count",
+                       came_back ? "came back" : "called the library");
+    EXPECT_EQ(calls.get(0)[0], round);
+    EXPECT_EQ(calls.get(1)[0], round);
+  }
+  for (int call = 0; call < 100; ++call) expect_usable(session);
+  session.close();
+}
+
+TEST(ForkInABody, IsNamedByTheNextCallWhereItComesBackLate) {
+  Session session(workers(2));
+  const auto f = session.function(
+      +[](CpuWorker& worker) -> Sum<int> {
+        if (worker.rank() == 0 && ::fork() == 0) {
+          std::this_thread::sleep_for(400ms);
+          return 1000;
+        }
+        return 1;
+      },
+      "f");
+  EXPECT_EQ(f(), 2);
+  std::this_thread::sleep_for(800ms);
+  const auto g = session.function(
+      +[]() -> Sum<int> { return 1; }, "g");
+  const Error error = error_of([&] { g(); });
+  EXPECT_THAT(error.what(), HasSubstr("a child that the function of an earlier call had forked"));
+  EXPECT_EQ(g(), 2);
+  expect_usable(session);
+}
+
+/// Children as they should be.
+Sum<int> fork_properly(int how) {
+  if (how == 0) {
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(0);
+    ::waitpid(child, nullptr, 0);
+  } else if (how == 1) {
+    if (::fork() == 0) {
+      ::execlp("sleep", "sleep", "1000", nullptr);
+      ::_exit(127);
+    }
+  } else if (how == 2) {
+    static_cast<void>(std::system("true"));
+  } else if (how == 3) {
+    const pid_t child = ::vfork();
+    if (child == 0) {
+      ::execl("/nowhere/to/be/found", "found", nullptr);
+      ::_exit(127);
+    }
+    ::waitpid(child, nullptr, 0);
+  } else if (::fork() == 0) {
+    std::exit(0);  // runs the exit handlers of a worker, in a process that is none
+  }
+  return 1;
+}
+
+TEST(ForkInABody, OfAChildThatEndsOrCallsExecIsNobodysBusiness) {
+  Session session(workers(2));
+  const auto f = session.function(fork_properly, "fork_properly");
+  for (int how = 0; how < 5; ++how) {
+    for (int call = 0; call < 5; ++call) EXPECT_EQ(f(how), 2) << how;
+  }
+  expect_usable(session);
+  session.close();
+}
+
+/// As a function that calls vfork and exec in one does where exec fails and nobody thought of that.
+__attribute__((noinline)) Sum<int> vfork_and_return(CpuWorker& worker) {
+  if (worker.rank() == 1) {
+    const pid_t child = ::vfork();
+    if (child == 0) {
+      ::execl("/nowhere/to/be/found", "found", nullptr);
+      return 1000;
+    }
+  }
+  return 1;
+}
+
+TEST(VforkInABody, EndsTheWorkerByNameWhereTheChildComesBack) {
+  Session session(workers(2));
+  const auto f = session.function(vfork_and_return, "vfork_and_return");
+  const auto begin = Clock::now();
+  const Error error = error_of([&] { f(); });
+  EXPECT_LT(Clock::now() - begin, kErrorLimit);
+  EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
+  EXPECT_EQ(error.rank(), 1);
+  EXPECT_THAT(error.what(), HasSubstr("a child that a function made with vfork() came back from it"));
+}
+
+struct ForksInItsConstructor {
+  ForksInItsConstructor() { static_cast<void>(::fork()); }
+};
+
+TEST(ForkInAConstructor, FailsTheConstruction) {
+  Session session(workers(2));
+  const Error error = error_of([&] { session.replicate<ForksInItsConstructor>(); });
+  EXPECT_THAT(error.what(), HasSubstr("came back"));
+  expect_usable(session);
+  session.close();
+}
+
+struct ForksInItsDestructor {
+  ~ForksInItsDestructor() { static_cast<void>(::fork()); }
+};
+
+TEST(ForkInADestructor, IsNamedAndActsNoMore) {
+  Session session(workers(2));
+  {
+    const auto object = session.replicate<ForksInItsDestructor>();
+    expect_usable(session);
+  }
+  const Error error = error_of([&] { session.wait(); });  // the next use of the session destroys the object
+  EXPECT_THAT(error.what(), HasSubstr("came back"));
+  expect_usable(session);
+  session.close();
+}
+
+TEST(ForkInADestructor, AtTheEndLeavesNobody) {
+  Session session(workers(2));
+  const auto object = session.replicate<ForksInItsDestructor>();
+  const auto pids = session.worker_pids();
+  session.close();
+  for (const int pid : pids) EXPECT_FALSE(is_alive(pid));
+}
+
+int fork_in_task(Pipe<int, int>& pipe) {
+  const pid_t child = ::fork();
+  if (child != 0) pipe.send(1);
+  return child == 0 ? 1000 : 1;
+}
+
+TEST(ForkInATask, FailsItByName) {
+  auto task = syncrun::task(fork_in_task, {.name = "forks"});
+  EXPECT_EQ(task.receive(), 1);
+  const Error error = error_of([&] { static_cast<void>(task.get()); });
+  EXPECT_EQ(error.kind(), ErrorKind::function) << error.what();
+  EXPECT_THAT(error.what(), HasSubstr("came back"));
+  EXPECT_THAT(error.what(), HasSubstr("forks"));
+}
+
+using Numbers = Data<std::int64_t, 1>;
+
+void fork_in_producer(Producer<Numbers>& out, bool pushes) {
+  for (int batch = 0; batch < 2; ++batch) {
+    auto draft = out.next();
+    if (!draft) return;
+    draft.array()[0] = 7;
+    draft.push();
+  }
+  auto held = out.next();
+  if (::fork() == 0) {
+    if (pushes) held.push();
+    return;  // gives `held` back, which is the parent's still
+  }
+  held.array()[0] = 8;
+  held.push();
+}
+
+TEST(ForkInAProducer, FailsItByName) {
+  for (const bool pushes : {false, true}) {
+    Session session(workers(2));
+    auto queue = session.producers(1, fork_in_producer, BatchShapes<Numbers>{{4}}, {.capacity = 4}, pushes);
+    EXPECT_EQ(queue.next().value().view()[0], 7);
+    EXPECT_EQ(queue.next().value().view()[0], 7);
+    EXPECT_EQ(queue.next().value().view()[0], 8);
+    const Error error = error_of([&] { static_cast<void>(queue.next()); });
+    EXPECT_EQ(error.kind(), ErrorKind::function) << error.what();
+    EXPECT_THAT(error.what(), HasSubstr("a child that the function had forked"));
+    expect_usable(session);
+  }
+}
+
+void fork_in_step(CpuWorker& worker, Scattered<const float, 1> x, Local<float, 1> params, Local<float, 1> gradient) {
+  for (auto& value : gradient) value = params[0] + x[0];
+  if (worker.rank() == 0) static_cast<void>(::fork());
+}
+
+TEST(ForkInATrainStep, FailsItByName) {
+  Session session(workers(2));
+  auto params = session.shared<float, 1>("params");
+  params.broadcast(std::vector<float>{1, 1});
+  auto x = session.data(std::vector<float>{1, 1, 1, 1});
+  auto step = train_step<Sgd>(session, fork_in_step, params);
+  for (const std::int64_t slices : {1, 2}) {
+    const Error error = error_of([&] { step(x, Sgd{}, {.slices = slices}); });
+    EXPECT_THAT(error.what(), HasSubstr("had forked"));
+  }
+  expect_usable(session);
+}
+
+TEST(ForkInAThreadOfABody, EndsWithItsThread) {
+  Session session(workers(2));
+  const auto f = session.function(
+      +[]() -> Sum<int> {
+        std::thread([] { static_cast<void>(::fork()); }).join();
+        return 1;
+      },
+      "f");
+  for (int call = 0; call < 5; ++call) EXPECT_EQ(f(), 2);
+  expect_usable(session);
+}
+
+}  // namespace
+}  // namespace syncrun::test

@@ -1,0 +1,198 @@
+#include "worker/user_code.hpp"
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <new>
+#include <thread>
+#include <utility>
+
+#include "common/errors.hpp"
+
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
+
+namespace syncrun::detail {
+
+namespace {
+
+constexpr std::size_t kMaxChildren = 64;  // that are waited for at the end of one stretch of user code
+constexpr Milliseconds kChildLimit{100};
+
+/// Shared by the process that serves and its descendants, by nobody else.
+struct Reports {
+  std::atomic<std::uint32_t> came;     // children that came back
+  std::atomic<std::int32_t> pid;       // of the first of them
+  std::atomic<std::uint64_t> command;  // that ran when it was forked
+  std::atomic<ChildAct> act;
+  std::atomic<std::uint32_t> children;  // that were made by fork(), in order
+  std::array<std::atomic<std::int32_t>, kMaxChildren> pids;
+};
+
+/// No process is made in fewer ticks: user code that took less has not called vfork, and need not be asked with a system
+/// call who it is.
+#if defined(__x86_64__)
+constexpr std::uint64_t kTicksOfAFork = 10'000;
+std::uint64_t ticks() noexcept { return __rdtsc(); }
+#else
+constexpr std::uint64_t kTicksOfAFork = 0;
+std::uint64_t ticks() noexcept { return 0; }
+#endif
+
+constexpr const char* kAdvice = "A child that a function forks must end with _exit or call exec";
+
+}  // namespace
+
+struct UserCodeWatch {
+  ForkGuard guard;
+  Reports* reports;
+  pid_t self;
+  std::string who;
+  std::array<char, kMessageBytes>* reason;
+  std::atomic<std::uint64_t> command{0};
+  std::atomic<std::uint32_t> forks{0};  // calls of fork() in this process
+};
+
+UserCodeWatch* user_code_watch = nullptr;
+
+namespace {
+
+/// In a forked child: async-signal-safe, since other threads may have held any lock.
+void register_child() noexcept {
+  Reports& reports = *user_code_watch->reports;
+  const std::uint32_t place = reports.children.fetch_add(1);
+  reports.pids[place % kMaxChildren].store(::getpid());
+}
+
+/// True if the process has ended, or runs another program by now.
+bool is_out_of_the_way(pid_t pid, const struct stat& own_image) noexcept {
+  std::array<char, 32> path{};
+  std::snprintf(path.data(), path.size(), "/proc/%d/exe", static_cast<int>(pid));
+  struct stat image {};
+  // The link of a process that has ended leads nowhere, that of a zombie neither.
+  if (::stat(path.data(), &image) != 0) return true;
+  return image.st_dev != own_image.st_dev || image.st_ino != own_image.st_ino;
+}
+
+/// Children forked since `before`: a child that comes back does so about when its parent does, and this call is to know.
+void await_children(std::uint32_t before, std::uint32_t after) noexcept {
+  struct stat own_image {};
+  if (::stat("/proc/self/exe", &own_image) != 0) return;
+  const Reports& reports = *user_code_watch->reports;
+  const auto deadline = Clock::now() + kChildLimit;
+  const auto all_gone = [&] {
+    if (reports.children.load() < after) return false;  // one has not come to its own first step yet
+    for (std::uint32_t i = std::max(before, after - std::min<std::uint32_t>(after, kMaxChildren)); i != after; ++i) {
+      if (!is_out_of_the_way(reports.pids[i % kMaxChildren].load(), own_image)) return false;
+    }
+    return true;
+  };
+  while (!all_gone() && Clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+}
+
+void say(const char* what) noexcept {
+  std::array<char, 512> text{};
+  const int length = std::snprintf(text.data(), text.size(), "syncrun: process %d %s of %s and was ended. %s.\n",
+                                   static_cast<int>(::getpid()), what, user_code_watch->who.c_str(), kAdvice);
+  // Not through stdio: its buffers are a copy of the parent's.
+  if (length > 0) {
+    static_cast<void>(
+        !::write(STDERR_FILENO, text.data(), std::min<std::size_t>(text.size() - 1, static_cast<std::size_t>(length))));
+  }
+}
+
+/// The child has run on the stack of its parent, which the kernel keeps still until the child is gone.
+[[noreturn]] void end_with_parent() noexcept {
+  say("came back from vfork() in a function");
+  if (user_code_watch->reason != nullptr) {
+    put_text(
+        *user_code_watch->reason,
+        "a child that a function made with vfork() came back from it, on the function's own stack. After vfork(), a "
+        "child must call exec or _exit");
+  }
+  ::kill(user_code_watch->self, SIGKILL);
+  ::_exit(kChildCameBack);
+}
+
+}  // namespace
+
+void watch_user_code(std::string who, std::array<char, kMessageBytes>* reason) {
+  void* page = ::mmap(nullptr, sizeof(Reports), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) throw_errno("cannot map a page");
+  // Never destroyed: user code may run until the process ends.
+  static UserCodeWatch* const watch =
+      new UserCodeWatch{{}, new (page) Reports{}, ::getpid(), std::move(who), reason, {}, {}};
+  user_code_watch = watch;
+  const int code = ::pthread_atfork(
+      nullptr, [] { user_code_watch->forks.fetch_add(1); }, [] { register_child(); });
+  if (code != 0) throw_errno("pthread_atfork", code);
+}
+
+void note_command(std::uint64_t command) noexcept {
+  if (user_code_watch != nullptr) user_code_watch->command.store(command, std::memory_order_relaxed);
+}
+
+bool is_forked_child() noexcept { return !user_code_watch->guard.is_here(); }
+
+void end_child(ChildAct act) noexcept {
+  say(act == ChildAct::came_back ? "came back from a fork in a function"
+                                 : "called the library from a fork in a function");
+  Reports& reports = *user_code_watch->reports;
+  std::int32_t nobody = 0;
+  if (reports.pid.compare_exchange_strong(nobody, ::getpid())) {
+    reports.command.store(user_code_watch->command.load());
+    reports.act.store(act);
+  }
+  reports.came.fetch_add(1);
+  ::_exit(kChildCameBack);
+}
+
+UserCode::UserCode() noexcept
+    : began_(ticks()),
+      forks_(user_code_watch == nullptr ? 0 : user_code_watch->forks.load(std::memory_order_relaxed)) {}
+
+UserCode::~UserCode() {
+  if (user_code_watch == nullptr) return;
+  if (is_forked_child()) [[unlikely]]
+    end_child(ChildAct::came_back);
+  if (ticks() - began_ >= kTicksOfAFork && ::getpid() != user_code_watch->self) [[unlikely]]
+    end_with_parent();
+  const std::uint32_t forks = user_code_watch->forks.load(std::memory_order_relaxed);
+  if (forks != forks_) [[unlikely]]
+    await_children(forks_, forks);
+}
+
+void throw_if_child_came() {
+  if (user_code_watch == nullptr) return;
+  Reports& reports = *user_code_watch->reports;
+  if (reports.came.load(std::memory_order_relaxed) == 0) [[likely]]
+    return;
+  const bool is_of_this_call = reports.command.load() == user_code_watch->command.load();
+  std::string message = "process " + std::to_string(reports.pid.load()) + ", a child that ";
+  message += is_of_this_call ? "the function" : "the function of an earlier call";
+  message += reports.act.load() == ChildAct::came_back ? " had forked, came back from it (it returned or threw)"
+                                                       : " had forked, called the library";
+  message += ". It was ended before it touched shared memory. ";
+  message += kAdvice;
+  forget_children_that_came();
+  throw Error(ErrorKind::function, message);
+}
+
+void forget_children_that_came() noexcept {
+  if (user_code_watch == nullptr) return;
+  Reports& reports = *user_code_watch->reports;
+  reports.came.store(0);
+  reports.pid.store(0);
+}
+
+}  // namespace syncrun::detail
