@@ -6,14 +6,14 @@
 // condition again; the ringer makes the condition true and then looks for sleepers. All four accesses are seq_cst, so
 // that one of the two sees the other; on x86-64 that costs one exchange on the ringer's own cache line.
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 
-namespace syncrun::detail {
+#include "common/waited_time.hpp"
 
-using Clock = std::chrono::steady_clock;
-using Milliseconds = std::chrono::milliseconds;
+namespace syncrun::detail {
 
 /// A place in shared memory to sleep at until somebody rings. Zero-initialised memory is a valid doorbell.
 struct alignas(64) Doorbell {
@@ -30,32 +30,38 @@ struct alignas(64) Doorbell {
   void sleep(std::uint32_t seen, std::chrono::nanoseconds limit) noexcept;
 };
 
-/// A limit on waiting that does not count time in which this process was stopped (Ctrl-Z, a debugger): each look at the
-/// clock adds at most kLongestLap.
+/// A limit on waiting, for one thread. Time in which this process was stopped (Ctrl-Z, a debugger) does not count.
 class Patience {
  public:
-  static constexpr Milliseconds kLongestLap{500};
   static constexpr Milliseconds kLongestLimit = std::chrono::hours(24 * 365);
 
   /// Zero, or more than can be counted: endless.
   explicit Patience(Milliseconds limit) noexcept
       : endless_(limit.count() == 0 || limit > kLongestLimit),
         left_(endless_ ? Milliseconds(0) : limit),
-        last_(Clock::now()) {}
+        waited_(Clock::now()) {}
+  /// Used up from the start: whoever has it looks, and does not wait.
+  static Patience none() noexcept {
+    Patience patience{Milliseconds(1)};
+    patience.left_ = {};
+    return patience;
+  }
+  /// How long to sleep until the next look at the clock: at most `longest`, and not beyond the limit.
+  Clock::duration nap(Clock::duration longest) const noexcept {
+    return endless_ ? longest : std::clamp(left_, Clock::duration::zero(), longest);
+  }
   /// Looks at the clock; true once the limit is used up.
   bool is_over() noexcept { return is_over(Clock::now()); }
   bool is_over(Clock::time_point now) noexcept {
-    const auto lap = now - last_;
-    last_ = now;
     if (endless_) return false;
-    left_ -= lap < kLongestLap ? lap : Clock::duration(kLongestLap);
+    left_ -= waited_.since_last_look(now);
     return left_.count() <= 0;
   }
 
  private:
   bool endless_;
   Clock::duration left_;
-  Clock::time_point last_;
+  WaitedTime waited_;
 };
 
 /// How to wait before going to sleep. With a core for every process: spin, so that a call costs cache misses only, and
@@ -102,11 +108,11 @@ enum class Woken : std::uint8_t { ready, interrupted, expired };
 void pause_briefly() noexcept;
 void yield_core() noexcept;
 
-/// Blocks until `ready()`, `interrupted()` or the end of patience. Both are called often and must be cheap; what they
+/// Blocks until `ready()`, `interrupted()` or the end of patience: a Patience, or what has its is_over and nap. Both are called often and must be cheap; what they
 /// read is written with seq_cst before `bell` is rung. `on_lap(now)` is called about once per kLap, from the first on: what
 /// is over by then does not pay for it.
-template <class Ready, class Interrupted, class OnLap>
-Woken wait_until(Doorbell& bell, WaitPolicy& policy, Patience& patience, Ready&& ready, Interrupted&& interrupted,
+template <class Limit, class Ready, class Interrupted, class OnLap>
+Woken wait_until(Doorbell& bell, WaitPolicy& policy, Limit& patience, Ready&& ready, Interrupted&& interrupted,
                  OnLap&& on_lap) {
   constexpr int kLooksPerClock = 32;
   if (ready()) return Woken::ready;
@@ -143,14 +149,14 @@ Woken wait_until(Doorbell& bell, WaitPolicy& policy, Patience& patience, Ready&&
 
     const std::uint32_t seen = bell.rings.load(std::memory_order_seq_cst);
     bell.sleepers.fetch_add(1, std::memory_order_seq_cst);
-    if (!ready() && !interrupted()) bell.sleep(seen, kLap);
+    if (!ready() && !interrupted()) bell.sleep(seen, patience.nap(kLap));
     bell.sleepers.fetch_sub(1, std::memory_order_seq_cst);
     if (ready()) return Woken::ready;
   }
 }
 
-template <class Ready, class Interrupted>
-Woken wait_until(Doorbell& bell, WaitPolicy& policy, Patience& patience, Ready&& ready, Interrupted&& interrupted) {
+template <class Limit, class Ready, class Interrupted>
+Woken wait_until(Doorbell& bell, WaitPolicy& policy, Limit& patience, Ready&& ready, Interrupted&& interrupted) {
   return wait_until(bell, policy, patience, ready, interrupted, [](Clock::time_point) {});
 }
 

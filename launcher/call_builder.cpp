@@ -197,13 +197,24 @@ std::shared_ptr<CallResult> CallBuilder::launch() {
   state().in_flight->result = result.get();
   state().in_flight->kept_result = result;
   publish();
-  session_->note_launch();
   return result;
 }
 
 // ---- futures --------------------------------------------------------------------------------------------------
 
 namespace {
+
+/// A deadline that passes while the program polls ends the session, as in a wait: the error is get()'s to throw, and so is a
+/// loss, whose cause may take a while.
+bool is_given_up(SessionCore& session, const CallResult& result) {
+  if (session.has_lost_worker()) return true;
+  try {
+    session.count_poll();
+  } catch (const Error&) {
+    if (!result.finished) throw;
+  }
+  return result.finished;
+}
 
 /// Results arrive in order: drains one command after the other until this one is there.
 void drain_until_finished(SessionCore& session, const CallResult& result) {
@@ -230,7 +241,7 @@ bool is_ready(SessionCore& session, CallResult& result) {
   if (result.finished) return true;
   const SessionCore::Entry entry(session);
   while (!result.finished && session.last_drained() < session.last_published()) {
-    if (!session.is_head_over()) return session.is_head_doomed();  // what ends the session is get()'s to throw
+    if (!session.is_head_over()) return is_given_up(session, result);
     session.drain(session.last_drained() + 1);
   }
   return result.finished;

@@ -320,11 +320,19 @@ void Nursery::flush_the_rest() {
 
 void Nursery::kill_all() noexcept {
   const std::lock_guard lock(mutex_);
-  for (const Child& child : children_) {
-    if (child.pid < 0 || child.wait_status) continue;
-    ::kill(-child.pid, SIGKILL);
-    ::kill(child.pid, SIGKILL);  // in case it has not yet come as far as leading its group
-  }
+  for (const Child& child : children_) kill_group(child);
+}
+
+void Nursery::kill(int child) noexcept {
+  const std::lock_guard lock(mutex_);
+  kill_group(children_[static_cast<std::size_t>(child)]);
+}
+
+/// Under the lock, so that the number is still the child's.
+void Nursery::kill_group(const Child& child) noexcept {
+  if (child.pid < 0 || child.wait_status) return;
+  ::kill(-child.pid, SIGKILL);
+  ::kill(child.pid, SIGKILL);  // in case it has not yet come as far as leading its group
 }
 
 int Nursery::stop_signal(int index) const {

@@ -59,8 +59,9 @@ class Nursery {
   /// was stopped not counted.
   std::optional<int> await_end(int child, Milliseconds limit);
   bool await_all_ends(Milliseconds limit);
-  /// SIGKILL for the process groups of all children that are left.
+  /// SIGKILL for the process groups of all children that are left, or of one.
   void kill_all() noexcept;
+  void kill(int child) noexcept;
 
   int size() const noexcept { return static_cast<int>(children_.size()); }
   int pid(int child) const noexcept { return children_[static_cast<std::size_t>(child)].pid; }
@@ -109,6 +110,7 @@ class Nursery {
   void flush_the_rest();
 
   void raise_loss(int child) noexcept;
+  static void kill_group(const Child& child) noexcept;
   template <class Holds>
   bool await_change(std::unique_lock<std::mutex>& lock, Patience patience, Holds holds);
 

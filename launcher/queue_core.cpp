@@ -8,6 +8,7 @@
 #include "common/helper_order.hpp"
 #include "common/life.hpp"
 #include "launcher/body_entry.hpp"
+#include "launcher/child_end.hpp"
 #include "launcher/debugger.hpp"
 
 namespace syncrun::detail {
@@ -17,8 +18,8 @@ namespace {
 constexpr int kMostProducers = 256;
 constexpr int kMostBatches = 1 << 16;
 constexpr std::size_t kArrayAlignment = 64;
-// How long the cause of a death may keep the exception.
-constexpr Milliseconds kCauseLimit = std::chrono::seconds(5);
+// How long killed producers may take to go: the kernel first frees their memory.
+constexpr Milliseconds kReapLimit = std::chrono::seconds(5);
 
 constexpr std::size_t round_up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
 
@@ -208,7 +209,7 @@ QueueCore::Found QueueCore::look() noexcept {
 /// Calls whose results are there, or never come, hold batches that producers may be waiting for.
 bool QueueCore::has_calls_to_collect() const {
   const bool has_calls = session_->last_drained() < session_->last_published();
-  return has_calls && (session_->is_head_over() || session_->is_head_doomed());
+  return has_calls && (session_->is_head_over() || session_->has_lost_worker());
 }
 
 /// Nothing can come where a producer waits for a batch to be free and the program has all of its batches itself.
@@ -225,9 +226,26 @@ bool QueueCore::is_stuck() const noexcept {
   return true;
 }
 
+/// The limit of a wait for a batch: the queue's own, and those of the calls in flight, whose clocks run meanwhile.
+class QueueCore::Limits {
+ public:
+  Limits(SessionCore& session, Milliseconds timeout) : own_(timeout), calls_(session) {}
+  bool is_over(Clock::time_point now) {
+    const bool is_call_late = calls_.is_over(now);
+    return own_.is_over(now) || is_call_late;
+  }
+  Clock::duration nap(Clock::duration longest) const noexcept { return calls_.nap(own_.nap(longest)); }
+  const std::optional<std::uint64_t>& late_call() const noexcept { return calls_.expired(); }
+  void restart(Milliseconds timeout) noexcept { own_ = Patience(timeout); }
+
+ private:
+  Patience own_;
+  SessionCore::CallLimits calls_;
+};
+
 /// Collects results of calls that are over by the way: they hold batches that producers may be waiting for.
 QueueCore::Found QueueCore::await_batch() {
-  Patience patience(timeout_);
+  Limits patience(*session_, timeout_);
   for (;;) {
     Found found = Found::none;
     const auto is_ready = [&] { return (found = look()) != Found::none || has_calls_to_collect(); };
@@ -242,8 +260,10 @@ QueueCore::Found QueueCore::await_batch() {
       throw_usage("the queue of '" + name_ + "' has nothing to give: the program holds all of the " +
                   std::to_string(block_.batches_of(turn_)) + " batches of " + describe(turn_) +
                   ", which waits for one to be free (QueueOptions::capacity gives it more)");
+    } else if (patience.late_call()) {
+      session_->expire(*patience.late_call());
     } else if (is_debugged(*nursery_)) {
-      patience = Patience(timeout_);
+      patience.restart(timeout_);
     } else {
       throw timeout_error(timeout_);
     }
@@ -354,7 +374,7 @@ void QueueCore::end_producers() noexcept {
   if (!fork_guard_.is_here()) return static_cast<void>(nursery_.release());  // its threads are elsewhere
   nursery_->expect_ends();
   nursery_->kill_all();
-  if (!nursery_->await_all_ends(kCauseLimit)) block_offset_ = memory_offset_ = 0;
+  if (!nursery_->await_all_ends(kReapLimit)) block_offset_ = memory_offset_ = 0;
   nursery_.reset();
 }
 
@@ -383,14 +403,13 @@ Failure QueueCore::blame(int producer) const {
 Error QueueCore::lost_error(int producer, const std::string& where, const std::string& known_cause) {
   Failure failure = blame(producer);
   failure.master_released = Clock::now();
-  const auto status = nursery_->await_end(producer, known_cause.empty() ? kCauseLimit : Milliseconds(0));
-  failure.cause = !known_cause.empty() ? known_cause
-                  : status             ? describe_status(*status)
-                                       : "died (its cause is not known yet)";
+  ChildEnd end{nursery_->await_end(producer, Milliseconds(0)), known_cause};
+  if (known_cause.empty()) end = await_child_end(*nursery_, producer);
+  failure.cause = end.cause;
   failure.last_stderr = nursery_->last_stderr(producer);
   std::string message = describe(producer) + " was lost " + where + ": " + failure.cause;
   for (const auto& line : failure.last_stderr) message += "\n  [producer " + std::to_string(producer) + "] " + line;
-  return {ErrorKind::worker_lost, message, std::move(failure), status.value_or(0)};
+  return {ErrorKind::worker_lost, message, std::move(failure), end.wait_status.value_or(0)};
 }
 
 Error QueueCore::failure_error(int producer) const {

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "common/fork_guard.hpp"
 #include "common/queue_block.hpp"
 #include "common/wait.hpp"
-#include "common/fork_guard.hpp"
 #include "launcher/helper_brood.hpp"
 #include "launcher/nursery.hpp"
 #include "launcher/session_core.hpp"
@@ -76,6 +76,7 @@ class QueueCore : public SessionDependant, public std::enable_shared_from_this<Q
   void await_start(Milliseconds limit);
   void check_usable() const;
   Found look() noexcept;
+  class Limits;
   Found await_batch();
   bool has_calls_to_collect() const;
   bool is_stuck() const noexcept;

@@ -20,7 +20,7 @@ constexpr std::chrono::milliseconds kStacksLimit{500};
 enum class Standing : std::uint8_t { stopped, busy, reducing, waiting, over };
 
 Standing standing_of(const RankState& state) noexcept {
-  if (state.has_finished || !state.end.empty()) return Standing::over;
+  if (!state.takes_part || state.has_finished || !state.end.empty()) return Standing::over;
   if (state.stop_signal != 0) return Standing::stopped;
   const bool meets_others = state.phase == "collective" || state.phase == "vote" || state.phase == "communicator";
   if (meets_others && !state.is_behind) return Standing::waiting;
@@ -37,6 +37,7 @@ std::string line_of(const RankState& state) {
   std::string line =
       "rank " + std::to_string(state.rank) + " (" + state.device + ", pid " + std::to_string(state.pid) + ") ";
   if (!state.end.empty()) return line + "is gone: " + state.end;
+  if (!state.takes_part) line += "takes no part, ";
   line += (state.has_finished ? "has finished, " : "") + describe_phase(state);
   if (!state.call.empty()) line += (state.phase == "idle" ? ", before call '" : ", call '") + state.call + "'";
   if (state.tracer != 0) line += ", traced by process " + std::to_string(state.tracer);

@@ -89,7 +89,7 @@ std::vector<int> SessionCore::lost_ranks() const {
   std::vector<int> ranks;
   for (int rank = 0; rank < world_size(); ++rank) {
     if (control_.worker(rank).is_lost.load(std::memory_order_seq_cst) == 0) continue;
-    if (!await_cause(rank)) throw Error(ErrorKind::system, describe_rank(rank) + " cannot be killed");
+    if (!await_cause(rank).wait_status) throw Error(ErrorKind::system, describe_rank(rank) + " cannot be killed");
     nursery_->unwatch_life(rank);
     ranks.push_back(rank);
   }

@@ -72,6 +72,7 @@ SessionCore::SessionCore(const SessionOptions& options) {
   const std::size_t control_bytes = round_up(ControlBlock::bytes(world_size));
   segment_ = reserve_segment(control_bytes, world_size);
   control_ = ControlBlock(segment_.base(), world_size);
+  clocks_ = CallClocks(world_size);
   prepare_control(control_bytes);
   policy_ = WaitPolicy::for_processes(world_size + 1, usable_cores());
 
@@ -290,8 +291,9 @@ Command& SessionCore::next_command() {
 
 std::uint64_t SessionCore::publish() {
   auto& header = control_.header();
-  if (drained_ + 1 == next_id_) head_since_ = {};
   const std::uint64_t id = next_id_++;
+  const Command& command = control_.command(id);
+  clocks_.begin(id, command.target, Milliseconds(command.timeout_ms), drained_ + 1 == id);
   if (profiler_) [[unlikely]]
     profiler_->begin(id, call_name(id));
   header.published.store(id, std::memory_order_seq_cst);
@@ -319,19 +321,11 @@ void SessionCore::run_system(const char* what, const std::string& subject,
   if (result.error) std::rethrow_exception(result.error);
 }
 
-/// Of the deadline of the oldest command in flight; at least a look at the workers.
-Milliseconds SessionCore::limit_left(Milliseconds limit) const {
-  if (limit.count() == 0 || head_since_ == Clock::time_point{}) return limit;
-  const auto waited = std::chrono::duration_cast<Milliseconds>(Clock::now() - head_since_);
-  return std::max(limit - waited, Milliseconds(1));
-}
-
 void SessionCore::drain(std::uint64_t last) {
   auto& header = control_.header();
   while (drained_ < last) {
     const std::uint64_t id = drained_ + 1;
-    const Milliseconds limit(control_.command(id).timeout_ms);
-    Patience patience(limit_left(limit));
+    CallLimits limits(*this);
     int behind = 0;  // ranks before it are done
     const auto done = [&] {
       while (behind < world_size() && control_.worker(behind).done.load(std::memory_order_seq_cst) >= id) ++behind;
@@ -339,19 +333,14 @@ void SessionCore::drain(std::uint64_t last) {
     };
     const auto lost = [&] { return header.lost.load(std::memory_order_seq_cst) != 0; };
     const auto look = [this](Clock::time_point now) { heartbeats_.look(control_, now); };
-    Woken woken = wait_until(header.to_master, policy_, patience, done, lost, look);
-    while (woken == Woken::expired && is_debugged(*nursery_)) {
-      patience = Patience(limit);
-      woken = wait_until(header.to_master, policy_, patience, done, lost, look);
+    switch (wait_until(header.to_master, policy_, limits, done, lost, look)) {
+      case Woken::interrupted: end_with_loss(id); continue;  // a new worker has come, and nothing is in flight
+      case Woken::expired: expire(*limits.expired()); continue;
+      case Woken::ready: break;
     }
-    if (woken == Woken::interrupted) {
-      end_with_loss(id);
-      continue;  // a new worker has come, and nothing is in flight
-    }
-    if (woken == Woken::expired) end_with_timeout(id, limit);
+    if (id != last_published()) limits.end();  // else no clock runs any more
     drained_ = id;
     collect(id);
-    if (drained_ < last_published()) head_since_ = Clock::now();
   }
 }
 
@@ -360,12 +349,6 @@ bool SessionCore::is_head_over() const {
     if (control_.worker(rank).done.load(std::memory_order_seq_cst) <= drained_) return false;
   }
   return true;
-}
-
-bool SessionCore::is_head_doomed() const {
-  if (control_.header().lost.load(std::memory_order_seq_cst) != 0) return true;
-  const Milliseconds limit(control_.command(drained_ + 1).timeout_ms);
-  return limit.count() != 0 && Clock::now() - head_since_ > limit;
 }
 
 void SessionCore::collect(std::uint64_t id) {
@@ -486,9 +469,10 @@ void SessionCore::close() {
   }
   std::optional<Error> failure;
   for (int rank = 0; rank < world_size() && !failure; ++rank) {
-    const auto status = await_cause(rank);
+    const ChildEnd end = await_cause(rank);
+    const auto status = end.wait_status;
     if (status == 0 || status == kUnknownStatus) continue;
-    Failure loss = describe_loss(rank, status);
+    Failure loss = describe_loss(rank, end);
     loss.phase = to_string(Phase::close);
     const bool was_killed = !states.empty() && states[static_cast<std::size_t>(rank)].end.empty();
     if (was_killed) {

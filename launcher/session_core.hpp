@@ -16,12 +16,14 @@
 #include <vector>
 
 #include "common/control_block.hpp"
+#include "common/fork_guard.hpp"
 #include "common/log.hpp"
 #include "common/oom_watch.hpp"
 #include "common/segment.hpp"
 #include "common/shared_heap.hpp"
 #include "common/supervisor_link.hpp"
-#include "common/fork_guard.hpp"
+#include "launcher/call_clocks.hpp"
+#include "launcher/child_end.hpp"
 #include "launcher/heartbeats.hpp"
 #include "launcher/nursery.hpp"
 #include "launcher/profiler.hpp"
@@ -99,13 +101,32 @@ class SessionCore {
   void drain_all() { drain(next_id_ - 1); }
   std::uint64_t last_drained() const noexcept { return drained_; }
   std::uint64_t last_published() const noexcept { return next_id_ - 1; }
-  /// The oldest command in flight: every rank is done with it; or it will end the session (a loss, the deadline).
+  /// Every rank is done with the oldest command in flight.
   bool is_head_over() const;
-  bool is_head_doomed() const;
-  /// A call was published that nobody waits for yet: its deadline runs from when it is the oldest in flight.
-  void note_launch() noexcept {
-    if (drained_ + 1 == last_published()) head_since_ = Clock::now();
-  }
+  /// A worker was lost that drain() has not seen to yet.
+  bool has_lost_worker() const noexcept { return control_.header().lost.load(std::memory_order_seq_cst) != 0; }
+  /// The program has looked whether a call is over, and goes on. Throws Error (timeout), and ends the session, if a call's
+  /// limit is used up.
+  void count_poll();
+
+  /// The limit of a wait of the master's: those of the calls in flight, whose clocks run meanwhile (see CallClocks).
+  class CallLimits {
+   public:
+    explicit CallLimits(SessionCore& session) noexcept;
+    bool is_over(Clock::time_point now);
+    Clock::duration nap(Clock::duration longest) const noexcept;
+    /// The wait is over: its last part counts, too.
+    void end();
+    /// After is_over(): the call whose limit is used up.
+    const std::optional<std::uint64_t>& expired() const noexcept { return expired_; }
+
+   private:
+    SessionCore& session_;
+    WaitedTime waited_;
+    std::optional<std::uint64_t> expired_;
+  };
+  /// A call's limit is used up: ends the session, unless somebody debugs it. Then the limit begins anew.
+  void expire(std::uint64_t id);
 
   /// Fills in, publishes and waits for a command that is no function call. Throws what failed.
   void run_system(const char* what, const std::string& subject, const std::function<void(Command&, InFlight&)>& fill);
@@ -150,7 +171,7 @@ class SessionCore {
   void begin_profile();
   void end_profile() noexcept;
   [[noreturn]] void fail_start(int rank);
-  Milliseconds limit_left(Milliseconds limit) const;
+  std::optional<std::uint64_t> count_waited(Clock::duration waited);
   void collect(std::uint64_t id);
   bool has_lost_device(std::uint64_t id) const noexcept;
   [[noreturn]] void end_with_lost_device(const std::exception_ptr& cause);
@@ -190,14 +211,14 @@ class SessionCore {
   /// ", stopped by SIGSTOP (...)" if it stands still.
   bool is_behind(int rank, std::uint64_t id) const;
   std::string phase_name(int rank) const;
-  std::string cause_of(int rank, std::optional<int> wait_status) const;
+  std::string cause_of(int rank, const ChildEnd& end) const;
   /// Who it is: rank, process and device.
   Failure blame(int rank) const;
-  std::optional<int> await_cause(int rank) const;
+  ChildEnd await_cause(int rank) const;
   Error lost_error(Failure failure, const std::string& where, std::optional<int> wait_status) const;
   static Error lost_error(const std::string& who, Failure failure, const std::string& where, int wait_status,
                           const std::string& report);
-  Failure describe_loss(int rank, std::optional<int> wait_status) const;
+  Failure describe_loss(int rank, const ChildEnd& end) const;
 
   Settings settings_;
   OomWatch oom_watch_;  // from before the first worker
@@ -221,7 +242,7 @@ class SessionCore {
   std::uint64_t acknowledged_failure_ = 0;
   std::exception_ptr last_failure_;
   std::exception_ptr dropped_failure_;
-  Clock::time_point head_since_{};  // when the oldest call in flight became that; the epoch: somebody waits for it
+  CallClocks clocks_{0};
   std::uint64_t last_object_id_ = 0;
   std::array<InFlight, kRingSize> in_flight_;
   std::mutex releases_mutex_;  // handles may go in any thread

@@ -10,6 +10,35 @@
 
 namespace syncrun::detail {
 
+std::optional<std::uint64_t> SessionCore::count_waited(Clock::duration waited) {
+  const auto done_of = [this](int rank) { return control_.worker(rank).done.load(std::memory_order_acquire); };
+  return clocks_.count(drained_ + 1, last_published(), waited, done_of);
+}
+
+SessionCore::CallLimits::CallLimits(SessionCore& session) noexcept : session_(session), waited_(Clock::now()) {
+  session_.clocks_.end_polling();
+}
+
+bool SessionCore::CallLimits::is_over(Clock::time_point now) {
+  expired_ = session_.count_waited(waited_.since_last_look(now));
+  return expired_.has_value();
+}
+
+Clock::duration SessionCore::CallLimits::nap(Clock::duration longest) const noexcept {
+  return std::min(session_.clocks_.least_left(), longest);
+}
+
+void SessionCore::CallLimits::end() { static_cast<void>(is_over(Clock::now())); }
+
+void SessionCore::count_poll() {
+  if (const auto expired = count_waited(clocks_.poll(Clock::now()))) expire(*expired);
+}
+
+void SessionCore::expire(std::uint64_t id) {
+  if (is_debugged(*nursery_)) return clocks_.restart(id);
+  end_with_timeout(id, Milliseconds(control_.command(id).timeout_ms));
+}
+
 /// In the collectives of a command: somebody waits for it, whatever it waits for itself.
 bool SessionCore::is_behind(int rank, std::uint64_t id) const {
   const auto steps_of = [&](int one) {
@@ -35,7 +64,9 @@ std::vector<RankState> SessionCore::rank_states(std::uint64_t id) {
     state.pid = nursery_->pid(rank);
     state.device = device_names_[static_cast<std::size_t>(rank)];
     state.phase = to_string(phase_of(progress));
-    state.has_finished = slot.done.load() >= id;
+    const int target = id > drained_ ? control_.command(id).target : -1;
+    state.takes_part = target < 0 || target == rank;
+    state.has_finished = state.takes_part && slot.done.load() >= id;
     state.is_behind = is_behind(rank, id);
     if (phase_of(progress) == Phase::idle) {
       if (!state.has_finished && id > drained_) state.call = call_name(id);

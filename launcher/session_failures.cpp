@@ -16,8 +16,6 @@ namespace syncrun::detail {
 
 namespace {
 
-// How long the cause of a death may keep the exception: the kernel reports it once the memory is gone.
-constexpr Milliseconds kCauseLimit = std::chrono::seconds(5);
 constexpr Milliseconds kPeersLimit{100};
 
 std::string may_be_half_written(const std::vector<std::string>& variables) {
@@ -48,13 +46,13 @@ Error SessionCore::lost_error(const std::string& who, Failure failure, const std
   return {ErrorKind::worker_lost, message, std::move(failure), wait_status};
 }
 
-std::optional<int> SessionCore::await_cause(int rank) const { return nursery_->await_end(rank, kCauseLimit); }
+ChildEnd SessionCore::await_cause(int rank) const { return await_child_end(*nursery_, rank); }
 
 void SessionCore::fail_start(int rank) {
-  const auto status = await_cause(rank);
-  Failure failure = describe_loss(rank, status);
+  const ChildEnd end = await_cause(rank);
+  Failure failure = describe_loss(rank, end);
   const std::string where = "while starting (phase " + failure.phase + ")";
-  throw lost_error(std::move(failure), where, status);
+  throw lost_error(std::move(failure), where, end.wait_status);
 }
 
 std::string SessionCore::phase_name(int rank) const {
@@ -62,10 +60,10 @@ std::string SessionCore::phase_name(int rank) const {
 }
 
 /// How it ended; and why, where it ended by itself and could say so.
-std::string SessionCore::cause_of(int rank, std::optional<int> wait_status) const {
+std::string SessionCore::cause_of(int rank, const ChildEnd& end) const {
   const WorkerSlot& slot = control_.worker(rank);
-  std::string status = wait_status ? describe_status(*wait_status) : "died (its cause is not known yet)";
-  const bool is_killed = wait_status && WIFSIGNALED(*wait_status) && WTERMSIG(*wait_status) == SIGKILL;
+  std::string status = end.cause;
+  const bool is_killed = end.wait_status && status == describe_status(SIGKILL);
   if (is_killed) status += oom_watch_.describe_kill();
   const std::string reason(get_text(slot.reason));
   if (slot.start.load() == StartState::failed && !reason.empty()) return reason;
@@ -119,10 +117,10 @@ std::exception_ptr SessionCore::failure_of(std::uint64_t id) {
   return std::make_exception_ptr(Error(outbox.error_kind, message, std::move(failure), outbox.native_code));
 }
 
-Failure SessionCore::describe_loss(int rank, std::optional<int> wait_status) const {
+Failure SessionCore::describe_loss(int rank, const ChildEnd& end) const {
   Failure failure = blame(rank);
   failure.phase = phase_name(rank);
-  failure.cause = cause_of(rank, wait_status);
+  failure.cause = cause_of(rank, end);
   failure.last_stderr = nursery_->last_stderr(rank);
   return failure;
 }
@@ -164,8 +162,9 @@ std::vector<std::string> SessionCore::half_written_since(std::uint64_t id) const
 void SessionCore::end_with_loss(std::uint64_t id) {
   const auto released = Clock::now();
   const int rank = static_cast<int>(control_.header().lost.load()) - 1;
-  const auto status = await_cause(rank);
-  Failure failure = describe_loss(rank, status);
+  const ChildEnd end = await_cause(rank);
+  const auto status = end.wait_status;
+  Failure failure = describe_loss(rank, end);
   failure.master_released = released;
   await_peers_release(rank);
   for (int other = 0; other < world_size(); ++other) {

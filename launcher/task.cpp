@@ -9,9 +9,10 @@
 #include "common/channel.hpp"
 #include "common/environment.hpp"
 #include "common/errors.hpp"
-#include "common/helper_order.hpp"
 #include "common/fork_guard.hpp"
+#include "common/helper_order.hpp"
 #include "launcher/body_entry.hpp"
+#include "launcher/child_end.hpp"
 #include "launcher/debugger.hpp"
 #include "launcher/helper_brood.hpp"
 #include "launcher/nursery.hpp"
@@ -21,9 +22,6 @@
 namespace syncrun::detail {
 
 namespace {
-
-// How long the cause of a death may keep the exception.
-constexpr Milliseconds kCauseLimit = std::chrono::seconds(5);
 
 using Bytes = std::vector<std::byte>;
 using Timeout = std::optional<Milliseconds>;
@@ -223,7 +221,7 @@ void TaskCore::await_end() {
   nursery_->expect_ends();
   const bool in_time = nursery_->await_all_ends(grace_);
   if (!in_time) nursery_->kill_all();
-  const auto status = nursery_->await_end(0, kCauseLimit);
+  const auto status = await_child_end(*nursery_, 0).wait_status;
   const bool is_well = in_time && (status == 0 || status == kUnknownStatus);
   if (!is_well) {
     std::optional<std::string> cause;
@@ -253,12 +251,12 @@ Failure TaskCore::blame() const {
 Error TaskCore::lost_error(const std::string& where, std::optional<std::string> cause) {
   Failure failure = blame();
   failure.master_released = Clock::now();
-  const auto status = nursery_->await_end(0, kCauseLimit);
-  failure.cause = cause ? *cause : status ? describe_status(*status) : "died (its cause is not known yet)";
+  ChildEnd end = await_child_end(*nursery_, 0);
+  failure.cause = cause ? *cause : std::move(end.cause);
   failure.last_stderr = nursery_->last_stderr(0);
   std::string message = describe() + " was lost " + where + ": " + failure.cause;
   for (const auto& line : failure.last_stderr) message += "\n  [" + name_ + "] " + line;
-  return {ErrorKind::worker_lost, message, std::move(failure), status.value_or(0)};
+  return {ErrorKind::worker_lost, message, std::move(failure), end.wait_status.value_or(0)};
 }
 
 Error TaskCore::failure_error(std::span<const std::byte> bytes) const {

@@ -33,6 +33,7 @@ struct RankState {
   std::string device;         ///< Such as "cpu3".
   std::string call;           ///< The call it was in, or that it was to begin next; empty outside any.
   std::string phase;          ///< What it was doing: "function", "collective", "idle", ...
+  bool takes_part = true;     ///< The call that is late runs on it.
   bool has_finished = false;  ///< It was done with the call that is late.
   bool is_behind = false;     ///< Others had come further in the call's collectives: they wait for it.
   /// The age of its heartbeat: it was not seen to move for at least this long, and for about 0.1 s more at most if it

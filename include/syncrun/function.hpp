@@ -21,7 +21,9 @@ class Future {
          const detail::OutputChoice* choice) noexcept
       : session_(std::move(session)), result_(std::move(result)), choice_(choice) {}
 
-  /// True when get() will not block; false once it was called.
+  /// True when get() will not block: the result is there, or the call has failed. False once get() was called. A program
+  /// that polls waits: the time between two polls, up to 500 ms, counts for the deadlines of the calls in flight. If one
+  /// of them passes, this returns true, and get() throws.
   bool is_ready() const { return result_ && detail::is_ready(*session_, *result_); }
 
   /// Waits for the call and the calls before it. Throws what failed; if a call before it failed, the same cause.

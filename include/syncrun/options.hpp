@@ -164,7 +164,8 @@ struct CallOptions {
   LocalRows batch_s{};
   /// Sequential passes each worker makes over its rows, accumulating results: less memory, the same answer.
   std::int64_t slices = 1;
-  /// Deadline of this call; 0 turns it off. Left out: the session's.
+  /// Deadline of this call; 0 turns it off. Left out: the session's. It covers the time that the master spends in waits
+  /// while the call is the oldest unfinished one on each of its ranks: neither the calls before it nor the master's own work.
   std::optional<std::chrono::milliseconds> timeout{};
 };
 

@@ -1,0 +1,89 @@
+#pragma once
+
+// The clocks of the calls in flight, for their deadlines. Pure bookkeeping: what ranks have done is handed in.
+//
+// A call's clock is the time that the master spent in waits while the call was the oldest unfinished one on each of its
+// ranks: whatever the master waits for, and whoever else is in flight. Host work between two waits does not count, nor does
+// time in which the master was stopped (WaitedTime). A program that polls with is_ready waits, too: of the time between two
+// polls, at most 500 ms count.
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "common/control_block.hpp"
+#include "common/waited_time.hpp"
+
+namespace syncrun::detail {
+
+class CallClocks {
+ public:
+  static constexpr Milliseconds kLongestPollLap{500};
+
+  explicit CallClocks(int world_size) : busy_(static_cast<std::size_t>(world_size)) {}
+
+  /// A command was published. `target`: a rank, or -1 for all. `limit` 0: none. `is_alone`: nothing else is in flight.
+  void begin(std::uint64_t id, int target, Milliseconds limit, bool is_alone) noexcept {
+    slots_[id % kRingSize] = {target, is_alone, limit, {}};
+  }
+  /// Its limit begins anew, as after a debugger had it.
+  void restart(std::uint64_t id) noexcept { slots_[id % kRingSize].counted = {}; }
+
+  /// The master has waited for `waited` since it last said so: counts that for the unfinished calls among `first` to `last`
+  /// that were the oldest of their ranks at its beginning. `done_of(rank)` is the last command that a rank is done with.
+  /// Returns the first call whose limit is used up.
+  template <class DoneOf>
+  std::optional<std::uint64_t> count(std::uint64_t first, std::uint64_t last, Clock::duration waited,
+                                     DoneOf&& done_of) {
+    std::optional<std::uint64_t> expired;
+    least_left_ = Clock::duration::max();
+    busy_.assign(busy_.size(), false);
+    for (std::uint64_t id = first; id <= last; ++id) {
+      Slot& slot = slots_[id % kRingSize];
+      const std::size_t begin = slot.target < 0 ? 0 : static_cast<std::size_t>(slot.target);
+      const std::size_t end = slot.target < 0 ? busy_.size() : begin + 1;
+      bool is_finished = true;
+      bool is_oldest = true;
+      for (std::size_t rank = begin; rank < end; ++rank) {
+        if (busy_[rank]) is_oldest = false;
+        if (done_of(static_cast<int>(rank)) >= id) continue;
+        is_finished = false;
+        busy_[rank] = true;
+      }
+      if (is_finished) continue;
+      if (slot.is_oldest) slot.counted += waited;
+      slot.is_oldest = is_oldest;
+      if (!is_oldest || slot.limit.count() == 0) continue;
+      if (slot.counted >= slot.limit && !expired) expired = id;
+      least_left_ = std::min(least_left_, slot.limit - slot.counted);
+    }
+    return expired;
+  }
+
+  /// The program polls at `now`: how much of the time since its last poll counts.
+  Clock::duration poll(Clock::time_point now) noexcept {
+    const auto lap = last_poll_ ? now - *last_poll_ : Clock::duration::zero();
+    last_poll_ = now;
+    return std::min<Clock::duration>(lap, kLongestPollLap);
+  }
+  /// The master waits itself: what comes next is a first poll.
+  void end_polling() noexcept { last_poll_.reset(); }
+
+  /// After count(): how long until the first of the limits that run is used up.
+  Clock::duration least_left() const noexcept { return least_left_; }
+
+ private:
+  struct Slot {
+    int target = -1;
+    bool is_oldest = false;  // when time was last counted
+    Milliseconds limit{0};
+    Clock::duration counted{};
+  };
+  std::array<Slot, kRingSize> slots_;
+  std::vector<char> busy_;  // by rank: it has not come to the end of an older call
+  Clock::duration least_left_ = Clock::duration::max();
+  std::optional<Clock::time_point> last_poll_;
+};
+
+}  // namespace syncrun::detail

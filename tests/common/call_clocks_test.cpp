@@ -1,0 +1,90 @@
+// The clocks of calls in flight, without processes: which calls a wait counts for.
+
+#include "launcher/call_clocks.hpp"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace {
+
+using namespace syncrun::detail;
+using namespace std::chrono_literals;
+
+constexpr int kAll = -1;
+
+class Clocks : public testing::Test {
+ protected:
+  std::uint64_t launch(int target, Milliseconds limit) {
+    const bool is_alone = ++last == 1;
+    clocks.begin(last, target, limit, is_alone);
+    return last;
+  }
+  std::optional<std::uint64_t> wait(Clock::duration waited) {
+    return clocks.count(1, last, waited, [this](int rank) { return done[static_cast<std::size_t>(rank)]; });
+  }
+
+  CallClocks clocks{3};
+  std::vector<std::uint64_t> done = std::vector<std::uint64_t>(3);
+  std::uint64_t last = 0;
+};
+
+TEST_F(Clocks, RunWhileTheMasterWaits) {
+  launch(kAll, 1s);
+  EXPECT_EQ(wait(600ms), std::nullopt);
+  EXPECT_EQ(clocks.least_left(), 400ms);
+  EXPECT_EQ(wait(400ms), 1U);
+}
+
+TEST_F(Clocks, OfACallBehindAnotherBeginWhenThatIsOver) {
+  launch(kAll, 0ms);
+  launch(kAll, 1s);
+  EXPECT_EQ(wait(10s), std::nullopt);
+  done = {1, 1, 0};
+  EXPECT_EQ(wait(10s), std::nullopt) << "rank 2 is still in the first";
+  done = {1, 1, 1};
+  EXPECT_EQ(wait(10s), std::nullopt) << "it was not the oldest when this wait began";
+  EXPECT_EQ(wait(999ms), std::nullopt);
+  EXPECT_EQ(wait(1ms), 2U);
+}
+
+TEST_F(Clocks, OfCallsOnDifferentRanksRunSideBySide) {
+  launch(0, 0ms);
+  launch(1, 500ms);
+  launch(2, 300ms);
+  launch(1, 100ms);
+  EXPECT_EQ(wait(0ms), std::nullopt) << "who is the oldest is known from now on";
+  EXPECT_EQ(wait(299ms), std::nullopt);
+  EXPECT_EQ(clocks.least_left(), 1ms);
+  EXPECT_EQ(wait(1ms), 3U);
+  done = {0, 0, 3};
+  EXPECT_EQ(wait(199ms), std::nullopt) << "the one behind on rank 1 waits";
+  EXPECT_EQ(wait(1ms), 2U);
+}
+
+TEST_F(Clocks, OfFinishedCallsStandStill) {
+  launch(0, 100ms);
+  launch(1, 0ms);
+  done = {1, 0, 0};
+  EXPECT_EQ(wait(10s), std::nullopt);
+  EXPECT_EQ(clocks.least_left(), Clock::duration::max());
+}
+
+TEST_F(Clocks, BeginAnewForADebugger) {
+  launch(kAll, 1s);
+  EXPECT_EQ(wait(2s), 1U);
+  clocks.restart(1);
+  EXPECT_EQ(wait(999ms), std::nullopt);
+  EXPECT_EQ(wait(1ms), 1U);
+}
+
+TEST_F(Clocks, CountAtMostHalfASecondBetweenTwoPolls) {
+  const Clock::time_point begin{};
+  EXPECT_EQ(clocks.poll(begin), 0ms) << "nothing is between this one and another";
+  EXPECT_EQ(clocks.poll(begin + 100ms), 100ms);
+  EXPECT_EQ(clocks.poll(begin + 1h), 500ms);
+  clocks.end_polling();
+  EXPECT_EQ(clocks.poll(begin + 2h), 0ms) << "the master has waited in between";
+}
+
+}  // namespace

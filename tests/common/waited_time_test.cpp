@@ -1,0 +1,66 @@
+#include "common/waited_time.hpp"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+
+namespace {
+
+using namespace syncrun::detail;
+using namespace std::chrono_literals;
+
+TEST(WaitedTime, CountsWhatPassesBetweenTwoLooks) {
+  const auto begin = Clock::now();
+  WaitedTime waited(begin);
+  EXPECT_EQ(waited.since_last_look(begin + 30ms), 30ms);
+  EXPECT_EQ(waited.since_last_look(begin + 130ms), 100ms);
+}
+
+TEST(WaitedTime, CountsNoJump) {
+  const auto begin = Clock::now();
+  WaitedTime waited(begin);
+  EXPECT_LE(waited.since_last_look(begin + 1h), WaitedTime::kLongestLap);
+  EXPECT_EQ(waited.since_last_look(begin + 1h + 10ms), 10ms);
+}
+
+/// What a process counts that is stopped for a second while it naps, in naps as waits take them.
+TEST(WaitedTime, CountsNoTimeInWhichTheProcessWasStopped) {
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::this_thread::sleep_for(200ms);
+    ::kill(parent, SIGSTOP);
+    std::this_thread::sleep_for(1s);
+    ::kill(parent, SIGCONT);
+    ::_exit(0);
+  }
+  const auto begin = Clock::now();
+  WaitedTime waited(begin);
+  Clock::duration counted{};
+  while (Clock::now() - begin < 1500ms) {
+    std::this_thread::sleep_for(20ms);
+    counted += waited.since_last_look(Clock::now());
+  }
+  ::waitpid(child, nullptr, 0);
+  EXPECT_LT(counted, 700ms);
+  EXPECT_GT(counted, 100ms);
+}
+
+/// A thread that gets no core is not stopped: its limits must come.
+TEST(WaitedTime, CountsTimeWithoutACore) {
+  const auto begin = Clock::now();
+  WaitedTime waited(begin);
+  Clock::duration counted{};
+  for (int lap = 0; lap < 5; ++lap) {
+    const auto until = Clock::now() + 200ms;  // as long as a lap without a core: runnable all the time
+    while (Clock::now() < until) {
+    }
+    counted += waited.since_last_look(Clock::now());
+  }
+  EXPECT_GE(counted, 500ms);
+}
+
+}  // namespace

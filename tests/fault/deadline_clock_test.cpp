@@ -1,0 +1,176 @@
+// What a call's limit covers: the time that the master spends in waits while the call is the oldest of its ranks.
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <thread>
+
+#include "tests/fault/scene.hpp"
+#include "tests/fault/ways_to_die.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using testing::HasSubstr;
+
+void sleep_for(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+void work_in_the_master(std::chrono::milliseconds time) { std::this_thread::sleep_for(time); }
+
+/// Stops this process, the master, after a while and for a while; the workers go on.
+class StopOfTheMaster {
+ public:
+  StopOfTheMaster(std::chrono::milliseconds after, std::chrono::milliseconds length) {
+    const pid_t master = ::getpid();
+    child_ = fork_when_quiet();
+    if (child_ != 0) return;
+    std::this_thread::sleep_for(after);
+    ::kill(master, SIGSTOP);
+    std::this_thread::sleep_for(length);
+    ::kill(master, SIGCONT);
+    ::_exit(0);
+  }
+  ~StopOfTheMaster() { ::waitpid(child_, nullptr, 0); }
+  StopOfTheMaster(const StopOfTheMaster&) = delete;
+  StopOfTheMaster& operator=(const StopOfTheMaster&) = delete;
+
+ private:
+  pid_t child_;
+};
+
+class CallClock : public testing::Test {
+ protected:
+  Session session{workers(2)};
+  decltype(session.function(sleep_for, "f")) f = session.function(sleep_for, "f");
+};
+
+TEST_F(CallClock, StandsStillWhileTheMasterWorks) {
+  auto future = f.async(900, {.timeout = 600ms});
+  work_in_the_master(700ms);
+  EXPECT_NO_THROW(future.get());
+  expect_usable(session);
+}
+
+TEST_F(CallClock, StandsStillWhileTheMasterWorksAlsoOfADroppedFuture) {
+  static_cast<void>(f.async(900, {.timeout = 600ms}));
+  work_in_the_master(700ms);
+  EXPECT_NO_THROW(session.wait());
+}
+
+TEST_F(CallClock, StandsStillWhileTheMasterWorksAlsoBeforeABlockingCall) {
+  auto future = f.async(900, {.timeout = 600ms});
+  work_in_the_master(700ms);
+  EXPECT_NO_THROW(f(0, {.timeout = 600ms}));
+  EXPECT_NO_THROW(future.get());
+}
+
+TEST_F(CallClock, StandsStillWhileTheMasterWorksAlsoBeforeAWrite) {
+  auto x = session.data(std::vector<int>{1});
+  const auto g = session.function(
+      +[](Broadcast<const int, 1> x, int ms) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(ms));
+        return Sum<int>(x[0]);
+      },
+      "g");
+  auto future = g.async(x, 900, {.timeout = 600ms});
+  work_in_the_master(700ms);
+  EXPECT_NO_THROW(x.write()[0] = 2);
+  EXPECT_EQ(future.get(), 2);
+}
+
+TEST_F(CallClock, StandsStillWhileTheMasterIsStoppedInItsOwnWork) {
+  auto future = f.async(1500, {.timeout = 600ms});
+  const StopOfTheMaster stop(100ms, 1s);
+  work_in_the_master(200ms);
+  EXPECT_NO_THROW(future.get());
+}
+
+TEST_F(CallClock, StandsStillWhileTheMasterIsStoppedInAWait) {
+  const StopOfTheMaster stop(200ms, 1s);
+  EXPECT_NO_THROW(f(1300, {.timeout = 450ms}));
+}
+
+TEST_F(CallClock, StandsStillWhileAnOlderCallRuns) {
+  auto older = f.async(900);
+  const auto begin = Clock::now();
+  EXPECT_NO_THROW(f(100, {.timeout = 500ms}));
+  EXPECT_GE(Clock::now() - begin, 800ms) << "a limit does not cover the calls before it";
+  older.get();
+}
+
+TEST_F(CallClock, RunsInEveryWaitOfTheMaster) {
+  const auto hang = session.function(
+      +[] { std::this_thread::sleep_for(1h); }, "hang");
+  const auto quick = session.function(
+      +[] {}, "quick");
+  auto hangs = hang.on_rank(0).async({.timeout = 300ms});
+  auto longer = f.on_rank(1).async(3000);
+  const auto begin = Clock::now();
+  const Error error = error_of([&] { longer.get(); });
+  const auto took = Clock::now() - begin;
+  EXPECT_EQ(error.kind(), ErrorKind::timeout);
+  EXPECT_EQ(error.rank(), 0);
+  EXPECT_EQ(error.failure().call, "hang");
+  EXPECT_GE(took, 300ms);
+  EXPECT_LT(took, 300ms + kErrorLimit);
+}
+
+TEST_F(CallClock, OfACallOnAnotherRankRunsToo) {
+  const auto hang = session.function(
+      +[] { std::this_thread::sleep_for(1h); }, "hang");
+  auto longer = f.on_rank(0).async(3000);
+  auto hangs = hang.on_rank(1).async({.timeout = 300ms});
+  const auto begin = Clock::now();
+  const Error error = error_of([&] { longer.get(); });
+  EXPECT_LT(Clock::now() - begin, 300ms + kErrorLimit);
+  EXPECT_EQ(error.rank(), 1);
+  EXPECT_EQ(error.failure().call, "hang");
+  EXPECT_THAT(error.what(), HasSubstr("rank 0 (cpu0"));
+  EXPECT_THAT(error.what(), HasSubstr("takes no part"));
+}
+
+TEST_F(CallClock, RunsBetweenPollsAndIsReadyThenSaysSo) {
+  auto future = f.async(3'600'000, {.timeout = 400ms});
+  const auto begin = Clock::now();
+  while (!future.is_ready()) work_in_the_master(5ms);
+  EXPECT_GE(Clock::now() - begin, 400ms);
+  EXPECT_LT(Clock::now() - begin, 400ms + kErrorLimit);
+  const auto asked = Clock::now();
+  const Error error = error_of([&] { future.get(); });
+  EXPECT_EQ(error.kind(), ErrorKind::timeout);
+  EXPECT_LT(Clock::now() - asked, 100ms) << "ready: get() does not block";
+}
+
+TEST_F(CallClock, CountsHalfASecondAtMostBetweenTwoPolls) {
+  auto future = f.async(1700, {.timeout = 1s});
+  EXPECT_FALSE(future.is_ready());
+  work_in_the_master(1400ms);
+  EXPECT_FALSE(future.is_ready()) << "it is not late, and not over";
+  EXPECT_NO_THROW(future.get());
+}
+
+TEST_F(CallClock, CountsNothingBeforeTheFirstPoll) {
+  auto future = f.async(900, {.timeout = 300ms});
+  work_in_the_master(700ms);
+  EXPECT_FALSE(future.is_ready());
+  EXPECT_NO_THROW(future.get());
+}
+
+TEST_F(CallClock, RunsWhileTheMasterWaitsForABatch) {
+  using Numbers = Data<int, 1>;
+  auto queue = session.producers(
+      1,
+      +[](Producer<Numbers>& out) {
+        std::this_thread::sleep_for(5s);
+        out.next().push();
+      },
+      BatchShapes<Numbers>{{1}});
+  auto future = f.async(3'600'000, {.timeout = 300ms});
+  const auto begin = Clock::now();
+  const Error error = error_of([&] { static_cast<void>(queue.next()); });
+  EXPECT_LT(Clock::now() - begin, 300ms + kErrorLimit);
+  EXPECT_EQ(error.failure().call, "f");
+}
+
+}  // namespace
+}  // namespace syncrun::test

@@ -1,0 +1,70 @@
+// exec in user code: the worker is gone, and its process is not. That is named at once, and the process is killed.
+
+#include <unistd.h>
+
+#include "tests/fault/scene.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using testing::HasSubstr;
+
+// The kernel's account of a process is looked at three times, 25 ms apart; and somebody else may use the machine.
+constexpr auto kNamedLimit = 1500ms;
+
+void call_exec() { ::execlp("sleep", "sleep", "1000", nullptr); }
+void call_exec_on_rank_1(CpuWorker& worker, Comm& comm) {
+  if (worker.rank() == 1) call_exec();
+  comm.barrier();
+}
+
+TEST(Exec, InABodyIsNamedAtOnce) {
+  Session session(workers(3));
+  const auto pids = session.worker_pids();
+  const auto f = session.function(call_exec_on_rank_1, "f");
+  const auto begin = Clock::now();
+  const Error error = error_of([&] { f(); });
+  EXPECT_LT(Clock::now() - begin, kNamedLimit);
+  EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
+  EXPECT_EQ(error.rank(), 1);
+  EXPECT_EQ(error.failure().call, "f");
+  EXPECT_THAT(error.what(), HasSubstr("called exec: its process runs "));
+  EXPECT_THAT(error.what(), HasSubstr("sleep now"));
+  for (const int pid : pids) EXPECT_FALSE(is_alive(pid));
+  expect_over(session, error);
+}
+
+TEST(Exec, InABodyIsALossThatCanBeReplaced) {
+  auto options = workers(3);
+  options.on_worker_lost = OnWorkerLost::respawn;
+  Session session(options);
+  const auto pids = session.worker_pids();
+  const auto f = session.function(call_exec_on_rank_1, "f");
+  EXPECT_THAT(error_of([&] { f(); }).what(), HasSubstr("called exec"));
+  EXPECT_FALSE(is_alive(pids[1]));
+  expect_usable(session);
+}
+
+TEST(Exec, InATaskIsNamedAtOnce) {
+  auto task = syncrun::task(call_exec, {.name = "execs"});
+  const auto begin = Clock::now();
+  const Error error = error_of([&] { task.get(); });
+  EXPECT_LT(Clock::now() - begin, kNamedLimit);
+  EXPECT_THAT(error.what(), HasSubstr("task 'execs'"));
+  EXPECT_THAT(error.what(), HasSubstr("called exec"));
+}
+
+TEST(Exec, InAProducerIsNamedAtOnce) {
+  Session session(workers(2));
+  using Numbers = Data<std::int64_t, 1>;
+  auto queue = session.producers(
+      1, +[](Producer<Numbers>&) { call_exec(); }, BatchShapes<Numbers>{{4}});
+  const auto begin = Clock::now();
+  const Error error = error_of([&] { static_cast<void>(queue.next()); });
+  EXPECT_LT(Clock::now() - begin, kNamedLimit);
+  EXPECT_THAT(error.what(), HasSubstr("called exec"));
+  expect_usable(session);
+}
+
+}  // namespace
+}  // namespace syncrun::test
