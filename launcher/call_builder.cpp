@@ -12,6 +12,7 @@
 #include "launcher/mapped_data.hpp"
 #include "launcher/rows_check.hpp"
 #include "launcher/session_core.hpp"
+#include "launcher/variables.hpp"
 
 namespace syncrun::detail {
 
@@ -114,6 +115,16 @@ void CallBuilder::put_bytes(const void* bytes, std::size_t count, std::size_t by
   if (count != 0) std::memcpy(to, bytes, count);
 }
 
+/// Every rank that takes part needs a copy, possibly of zero rows: its body gets a view of it.
+void CallBuilder::check_assigned(const VariableRecord& variable, std::size_t argument) const {
+  const int first = target_ < 0 ? 0 : target_;
+  const int last = target_ < 0 ? session_->world_size() : target_ + 1;
+  for (int rank = first; rank < last; ++rank) {
+    if (variable.assigned.has(static_cast<std::size_t>(rank))) continue;
+    throw_usage(describe_argument(*function_, argument) + ": variable " + not_assigned(variable, first, last));
+  }
+}
+
 void CallBuilder::add_variable(const std::shared_ptr<VariableRecord>& variable) {
   State& state = this->state();
   const std::size_t index = arguments_++;
@@ -121,10 +132,7 @@ void CallBuilder::add_variable(const std::shared_ptr<VariableRecord>& variable) 
   if (variable->session.get() != session_) {
     throw_usage(describe_argument(*function_, index, variable->name) + " is of another session");
   }
-  if (!variable->has_shape) {
-    throw_usage(describe_argument(*function_, index) + ": variable '" + variable->name +
-                "' has no shape yet: give it one with broadcast, scatter or set first");
-  }
+  if (!variable->assigned.all()) check_assigned(*variable, index);
   for (std::size_t other = 0; other < index; ++other) {
     const bool repeats = state.in_flight->arguments[other] == variable;
     const bool writes =

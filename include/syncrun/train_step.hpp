@@ -23,7 +23,7 @@ void check_step_variables(const VariableRecord& params, const VariableRecord& gr
 /// The same of parameters that a step is to be made for.
 void check_step_params(const VariableRecord& params);
 bool is_as_long_as(const VariableRecord& variable, const VariableRecord& params) noexcept;
-/// Whether a rank has nothing of it while it has parameters: its worker is new.
+/// Whether a rank has no copy of it while it has parameters: its worker is new.
 bool is_gone_somewhere(const VariableRecord& variable, const VariableRecord& params) noexcept;
 
 template <class List, class Indices>
@@ -120,7 +120,9 @@ class TrainStep {
     for (std::size_t i = 0; i < kStates; ++i) state[i] = state_[i].record().get();
     detail::check_step_variables(*params_.record(), *gradient_.record(), state, form_);
     // Room for the gradient of one slice, from the first call that has several.
-    if (options.slices > 1 && !detail::is_as_long_as(*slice_gradient_.record(), *params_.record()))
+    const bool wants_room =
+        options.slices > 1 && !detail::is_as_long_as(*slice_gradient_.record(), *params_.record());
+    if (wants_room || detail::is_gone_somewhere(*slice_gradient_.record(), *params_.record()))
       detail::zero_like(*slice_gradient_.record(), *params_.record(), detail::Zeros::like_all);
     ++steps_;
     return numbered;
