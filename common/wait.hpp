@@ -6,6 +6,7 @@
 // condition again; the ringer makes the condition true and then looks for sleepers. All four accesses are seq_cst, so
 // that one of the two sees the other; on x86-64 that costs one exchange on the ringer's own cache line.
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -42,6 +43,16 @@ class Patience {
       : endless_(limit.count() == 0 || limit > kLongestLimit),
         left_(endless_ ? Milliseconds(0) : limit),
         last_(Clock::now()) {}
+  /// Used up from the start: whoever has it looks, and does not wait.
+  static Patience none() noexcept {
+    Patience patience{Milliseconds(1)};
+    patience.left_ = {};
+    return patience;
+  }
+  /// How long to sleep until the next look at the clock: at most `longest`, and not beyond the limit.
+  Clock::duration nap(Clock::duration longest) const noexcept {
+    return endless_ ? longest : std::clamp(left_, Clock::duration::zero(), longest);
+  }
   /// Looks at the clock; true once the limit is used up.
   bool is_over() noexcept { return is_over(Clock::now()); }
   bool is_over(Clock::time_point now) noexcept {
@@ -143,7 +154,7 @@ Woken wait_until(Doorbell& bell, WaitPolicy& policy, Patience& patience, Ready&&
 
     const std::uint32_t seen = bell.rings.load(std::memory_order_seq_cst);
     bell.sleepers.fetch_add(1, std::memory_order_seq_cst);
-    if (!ready() && !interrupted()) bell.sleep(seen, kLap);
+    if (!ready() && !interrupted()) bell.sleep(seen, patience.nap(kLap));
     bell.sleepers.fetch_sub(1, std::memory_order_seq_cst);
     if (ready()) return Woken::ready;
   }
