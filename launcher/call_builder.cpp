@@ -13,8 +13,13 @@
 #include "launcher/rows_check.hpp"
 #include "launcher/session_core.hpp"
 #include "launcher/variables.hpp"
+#include "syncrun/detail/handle.hpp"
 
 namespace syncrun::detail {
+
+namespace {
+constexpr const char* kMovedFrom = " is a handle that was moved from: pass the one that it was moved to";
+}  // namespace
 
 struct CallBuilder::State {
   explicit State(SessionCore& session) : entry(session) {}
@@ -30,7 +35,7 @@ CallBuilder::State& CallBuilder::state() noexcept { return *std::launder(reinter
 
 CallBuilder::CallBuilder(const std::shared_ptr<FunctionRecord>& function, int target, const CallOptions& options,
                          const OutputChoice* choice)
-    : session_(function->session.get()), function_(function.get()), target_(target), options_(&options) {
+    : session_(held(function, "Function").session.get()), function_(function.get()), target_(target), options_(&options) {
   static_assert(sizeof(State) <= sizeof(state_) && alignof(State) <= alignof(std::max_align_t));
   State& state = *new (state_.data()) State(*session_);
   try {
@@ -65,6 +70,7 @@ void CallBuilder::add_data(const std::shared_ptr<DataRecord>& data, DataRows row
   State& state = this->state();
   const std::size_t index = arguments_++;
   const ArgumentType& type = function_->signature.arguments[index];
+  if (!data) throw_usage(describe_argument(*function_, index) + kMovedFrom);
   if (data->session.get() != session_) {
     throw_usage(describe_argument(*function_, index, data->name) + " is of another session");
   }
@@ -129,6 +135,7 @@ void CallBuilder::add_variable(const std::shared_ptr<VariableRecord>& variable) 
   State& state = this->state();
   const std::size_t index = arguments_++;
   const ArgumentType& type = function_->signature.arguments[index];
+  if (!variable) throw_usage(describe_argument(*function_, index) + kMovedFrom);
   if (variable->session.get() != session_) {
     throw_usage(describe_argument(*function_, index, variable->name) + " is of another session");
   }

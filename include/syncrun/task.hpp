@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "syncrun/detail/handle.hpp"
 #include "syncrun/detail/helper.hpp"
 #include "syncrun/error.hpp"
 
@@ -103,35 +104,37 @@ class Task {
   template <class T = In>
     requires kHasPipe
   void send(const std::type_identity_t<T>& message, std::optional<std::chrono::milliseconds> timeout = {}) {
-    detail::send_to_task(*core_, detail::to_bytes<T>(message), timeout);
+    detail::send_to_task(held(), detail::to_bytes<T>(message), timeout);
   }
   /// The next message; nothing once the function has returned and all of its messages were received. Throws Error:
   /// timeout (which can be tried again), usage (after get()), or as above.
   template <class T = Out>
     requires kHasPipe
   std::optional<T> receive(std::optional<std::chrono::milliseconds> timeout = {}) {
-    return detail::decode<T>(detail::receive_from_task(*core_, timeout));
+    return detail::decode<T>(detail::receive_from_task(held(), timeout));
   }
   /// The task's receive() gives nothing from here on, once it has what was sent.
   void end_messages()
     requires kHasPipe
   {
-    detail::end_sending(*core_);
+    detail::end_sending(held());
   }
 
   /// Ends the messages, waits for the function to return and for its process to end, and gives what it returned. Messages
   /// that nobody has received are dropped. Once. Throws Error: timeout (can be tried again), usage (the second time), or
   /// as above.
   R get(std::optional<std::chrono::milliseconds> timeout = {}) {
-    const auto bytes = detail::result_of(*core_, timeout);
+    const auto bytes = detail::result_of(held(), timeout);
     if constexpr (!std::is_void_v<R>) return detail::from_bytes<R>(bytes);
   }
 
-  const std::string& name() const noexcept { return detail::name_of(*core_); }
+  const std::string& name() const { return detail::name_of(held()); }
   /// Of its process.
-  int pid() const noexcept { return detail::pid_of(*core_); }
+  int pid() const { return detail::pid_of(held()); }
 
  private:
+  detail::TaskCore& held() const { return detail::held(core_, "Task"); }
+
   std::shared_ptr<detail::TaskCore> core_;
 };
 

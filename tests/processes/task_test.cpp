@@ -16,6 +16,7 @@
 
 #include "tests/fault/leak_check.hpp"
 #include "tests/fault/scene.hpp"
+#include "tests/fault/ways_to_die.hpp"
 
 namespace syncrun::test {
 namespace {
@@ -193,6 +194,15 @@ TEST(Task, ThatThrowsAnErrorKeepsItsKind) {
   const Error error = error_of([&] { task.get(); });
   EXPECT_EQ(error.kind(), ErrorKind::system);
   EXPECT_EQ(error.native_code(), ENOSPC);
+}
+
+TEST(Task, ThatThrowsWithoutATextIsNamedByItsType) {
+  auto task = syncrun::task(+[] { throw Speechless(); });
+  EXPECT_THAT(error_of([&] { task.get(); }).what(), HasSubstr("failed: an exception of type syncrun::test::Speechless"));
+  auto other = syncrun::task(+[] { throw SpeechlessError(); });
+  const Error error = error_of([&] { other.get(); });
+  EXPECT_EQ(error.native_code(), 28);
+  EXPECT_THAT(error.what(), HasSubstr("without a text (what() is null)"));
 }
 
 int dies_after(Pipe<int, int>& pipe, int messages, int signal) {
