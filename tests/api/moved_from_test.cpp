@@ -249,6 +249,7 @@ TEST_P(MovedFrom, TaskIsAnError) {
   auto kept = std::move(task);
   EXPECT_MOVED_FROM(task.send(1), "Task");
   EXPECT_MOVED_FROM(task.receive(), "Task");
+  EXPECT_MOVED_FROM(task.is_ready(), "Task");
   EXPECT_MOVED_FROM(task.end_messages(), "Task");
   EXPECT_MOVED_FROM(task.get(), "Task");
   EXPECT_MOVED_FROM(task.name(), "Task");
