@@ -35,7 +35,10 @@ CallBuilder::State& CallBuilder::state() noexcept { return *std::launder(reinter
 
 CallBuilder::CallBuilder(const std::shared_ptr<FunctionRecord>& function, int target, const CallOptions& options,
                          const OutputChoice* choice)
-    : session_(held(function, "Function").session.get()), function_(function.get()), target_(target), options_(&options) {
+    : session_(held(function, "Function").session.get()),
+      function_(function.get()),
+      target_(target),
+      options_(&options) {
   static_assert(sizeof(State) <= sizeof(state_) && alignof(State) <= alignof(std::max_align_t));
   State& state = *new (state_.data()) State(*session_);
   try {

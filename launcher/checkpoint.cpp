@@ -342,8 +342,6 @@ void save_checkpoint(const std::filesystem::path& folder, const std::vector<Save
   writer.commit();
 }
 
-bool Checkpoint::exists(const std::filesystem::path& folder) noexcept {
-  return detail::has_latest(folder);
-}
+bool Checkpoint::exists(const std::filesystem::path& folder) noexcept { return detail::has_latest(folder); }
 
 }  // namespace syncrun

@@ -12,6 +12,7 @@
 #include <climits>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "common/errors.hpp"
 
@@ -97,7 +98,13 @@ bool has_latest(const fs::path& path) noexcept try {
 
 LatestFolder::LatestFolder(const fs::path& path) {
   if (!has_latest(path)) throw_usage("there is no checkpoint in " + path.string());
-  root_ = open_folder(path);
+  // Only to find what is in it: a reader need not be allowed to list it.
+  FileDescriptor root(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!root.is_open()) {
+    const int code = errno;
+    throw_errno("cannot open " + path.string(), code);
+  }
+  root_ = {std::move(root), path};
   for (int attempt = 0; attempt < kMostReplacements; ++attempt) {
     if (open_once()) return;
   }
@@ -107,13 +114,13 @@ LatestFolder::LatestFolder(const fs::path& path) {
 /// False if it was replaced meanwhile.
 bool LatestFolder::open_once() {
   target_ = target_of(root_);
-  save_ = {FileDescriptor(::openat(root_.fd.get(), target_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)),
-           root_.path / kLatest};
-  if (!save_.fd.is_open()) {
+  FileDescriptor save(::openat(root_.fd.get(), target_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!save.is_open()) {
     const int code = errno;
     if (code == ENOENT && is_replaced()) return false;
-    throw_errno("cannot open " + save_.path.string(), code);
+    throw_errno("cannot open " + (root_.path / kLatest).string(), code);
   }
+  save_ = {std::move(save), root_.path / kLatest};
   const bool is_being_removed = ::flock(save_.fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   if (!is_being_removed) return !is_replaced();
   std::this_thread::sleep_for(kReadersLap);
@@ -167,8 +174,7 @@ void CheckpointWriter::remove_all_but(const std::string& kept, Readers readers) 
 
 /// Unless somebody is about to read it.
 void CheckpointWriter::remove(const std::string& name, Readers readers) const {
-  const FileDescriptor folder(
-      ::openat(root_.fd.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+  const FileDescriptor folder(::openat(root_.fd.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
   const auto is_read = [&] {
     return folder.is_open() && ::flock(folder.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   };

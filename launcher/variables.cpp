@@ -396,8 +396,8 @@ void zero_like(VariableRecord& variable, const VariableRecord& like, Zeros zeros
   std::vector<Part> parts;
   for (int rank = 0; rank < session.world_size(); ++rank) {
     const auto at = static_cast<std::size_t>(rank);
-    Part& part = parts.emplace_back(
-        Part{.extents = like.extents[at], .takes_part = like.assigned.has(at), .is_zero = true});
+    Part& part =
+        parts.emplace_back(Part{.extents = like.extents[at], .takes_part = like.assigned.has(at), .is_zero = true});
     if (zeros == Zeros::like_its_share) part.extents[0] = share_of(part.extents[0], session.world_size(), rank).count();
   }
   to_variables(session, "zeros", {{&variable, std::move(parts)}});

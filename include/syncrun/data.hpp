@@ -29,7 +29,8 @@ const std::string& name_of(const DataRecord& record) noexcept;
 std::size_t capacity_bytes_of(const DataRecord& record);
 /// Throws Error (usage) unless there are such rows, or such an element.
 void check_rows(const DataRecord& record, Slice rows);
-void check_element(const DataRecord& record, std::span<const std::int64_t> index);
+/// `is_beyond`: an unsigned index that is more than an int64 can be; only its message needs it.
+void check_element(const DataRecord& record, std::span<const std::int64_t> index, std::span<const bool> is_beyond);
 RawArray begin_write(DataRecord& record);
 void end_write(DataRecord& record) noexcept;
 
@@ -111,7 +112,8 @@ class Data {
     requires(sizeof...(Index) == N)
   T at(Index... index) const {
     const std::array<std::int64_t, N> place{static_cast<std::int64_t>(index)...};
-    detail::check_element(held(), place);
+    const std::array<bool, N> is_beyond{(std::is_unsigned_v<Index> && static_cast<std::int64_t>(index) < 0)...};
+    detail::check_element(held(), place, is_beyond);
     return view()(index...);
   }
   ArrayView<const T, N> slice(Slice rows) const {

@@ -139,8 +139,7 @@ class TrainStep {
     for (std::size_t i = 0; i < kStates; ++i) state[i] = state_[i].record().get();
     detail::check_step_variables(*params_.record(), *gradient_.record(), state, form_);
     // Room for the gradient of one slice, from the first call that has several.
-    const bool wants_room =
-        options.slices > 1 && !detail::is_as_long_as(*slice_gradient_.record(), *params_.record());
+    const bool wants_room = options.slices > 1 && !detail::is_as_long_as(*slice_gradient_.record(), *params_.record());
     if (wants_room || detail::is_gone_somewhere(*slice_gradient_.record(), *params_.record()))
       detail::zero_like(*slice_gradient_.record(), *params_.record(), detail::Zeros::like_all);
     ++steps_;

@@ -1,11 +1,11 @@
 // Checkpoints that some processes save while others load them: a reader finds the old one or the new one, whole.
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -104,8 +104,8 @@ class CheckpointRace : public testing::Test {
 
   RaceFolder folder_;
   Clock::time_point until_ = Clock::now() + duration();
-  Counts& counts_ = *new (
-      ::mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Counts{};
+  Counts& counts_ =
+      *new (::mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Counts{};
   std::vector<pid_t> children_;
 };
 
@@ -119,7 +119,8 @@ TEST_F(CheckpointRace, AReaderFindsTheOldOrTheNewOneWhole) {
         ++counts_.saves;
       } catch (const sr::Error& error) {
         // The other one is saving.
-        if (error.kind() != sr::ErrorKind::usage || std::string(error.what()).find("another process") == std::string::npos)
+        if (error.kind() != sr::ErrorKind::usage ||
+            std::string(error.what()).find("another process") == std::string::npos)
           throw;
       }
     });

@@ -223,7 +223,8 @@ void build(sr::Producer<sr::Data<float, 1>>& out) {
       draft.push();
       std::_Exit(9);
     } catch (const sr::Error& error) {
-      const bool is_named = std::string(error.what()).find("Draft was already pushed or moved from") != std::string::npos;
+      const bool is_named =
+          std::string(error.what()).find("Draft was already pushed or moved from") != std::string::npos;
       moved.array()[0] = is_named ? 1.0F : 0.0F;
     }
     moved.push();
@@ -244,8 +245,7 @@ TEST_P(MovedFrom, QueueAndDraftAreErrors) {
 }
 
 TEST_P(MovedFrom, TaskIsAnError) {
-  auto task = sr::task(
-      +[](sr::Pipe<int, int>& pipe) { pipe.send(pipe.receive().value_or(-1)); }, {.name = "echo"});
+  auto task = sr::task(+[](sr::Pipe<int, int>& pipe) { pipe.send(pipe.receive().value_or(-1)); }, {.name = "echo"});
   auto kept = std::move(task);
   EXPECT_MOVED_FROM(task.send(1), "Task");
   EXPECT_MOVED_FROM(task.receive(), "Task");

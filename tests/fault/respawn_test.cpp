@@ -157,7 +157,8 @@ TEST_P(Respawn, NamesWhatIsGone) {
   EXPECT_THAT(error.what(), HasSubstr("undefined: 'rows'"));
   EXPECT_EQ(rows.lengths().back(), 0);
   for (int rank = 0; rank < last(); ++rank) EXPECT_GT(rows.lengths()[rank], 0);
-  const auto f = session_.function(+[](Local<float, 1> x) -> Sum<float> { return x[0]; }, "first");
+  const auto f = session_.function(
+      +[](Local<float, 1> x) -> Sum<float> { return x[0]; }, "first");
   const std::string why = world_size() == 1 ? "has no shape yet" : "has no values on rank " + std::to_string(last());
   expect_usage([&] { f(rows); }, {"'rows'", why, "scatter"});
   if (world_size() > 1) {

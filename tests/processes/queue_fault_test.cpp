@@ -70,8 +70,9 @@ void end_so(Producer<Numbers>& out, End end, int batches) {
 
 class ProducerEnd : public testing::TestWithParam<std::tuple<End, int, int>> {};
 INSTANTIATE_TEST_SUITE_P(By, ProducerEnd,
-                         testing::Combine(testing::Values(End::throws, End::throws_error, End::throws_number, End::throws_speechless, End::kill,
-                                                          End::segfault, End::exit, End::quick_exit),
+                         testing::Combine(testing::Values(End::throws, End::throws_error, End::throws_number,
+                                                          End::throws_speechless, End::kill, End::segfault, End::exit,
+                                                          End::quick_exit),
                                           testing::Values(2, 4), testing::Values(0, 1, 5)));
 
 TEST_P(ProducerEnd, ComesInItsTurnAndNamesIt) {

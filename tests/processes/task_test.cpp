@@ -198,7 +198,8 @@ TEST(Task, ThatThrowsAnErrorKeepsItsKind) {
 
 TEST(Task, ThatThrowsWithoutATextIsNamedByItsType) {
   auto task = syncrun::task(+[] { throw Speechless(); });
-  EXPECT_THAT(error_of([&] { task.get(); }).what(), HasSubstr("failed: an exception of type syncrun::test::Speechless"));
+  EXPECT_THAT(error_of([&] { task.get(); }).what(),
+              HasSubstr("failed: an exception of type syncrun::test::Speechless"));
   auto other = syncrun::task(+[] { throw SpeechlessError(); });
   const Error error = error_of([&] { other.get(); });
   EXPECT_EQ(error.native_code(), 28);

@@ -12,7 +12,8 @@ namespace syncrun::detail {
 /// What a handle refers to. Throws Error (usage) if the handle was moved from.
 template <class Record>
 Record& held(const std::shared_ptr<Record>& record, const char* type) {
-  if (!record) [[unlikely]] throw_moved_from(type);
+  if (!record) [[unlikely]]
+    throw_moved_from(type);
   return *record;
 }
 
