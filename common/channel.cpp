@@ -11,8 +11,6 @@
 namespace syncrun::detail {
 
 namespace {
-// How often a wait looks at the clock.
-constexpr int kLapMs = 100;
 // Memory for a frame grows with what arrives of it, by as much again each time: a header that lies costs no more than this.
 constexpr std::size_t kFirstPartBytes = std::size_t{1} << 20U;
 
@@ -29,7 +27,8 @@ std::array<FileDescriptor, 2> Channel::make_ends() {
 bool Channel::await(short events, Patience& patience) const {
   for (;;) {
     pollfd entry{socket_.get(), events, 0};
-    const int count = ::poll(&entry, 1, kLapMs);
+    const auto nap = std::chrono::ceil<Milliseconds>(patience.nap(kLap));
+    const int count = ::poll(&entry, 1, static_cast<int>(nap.count()));
     if (count > 0) return true;
     if (count < 0 && errno != EINTR) throw_errno("poll");
     if (patience.is_over()) return false;

@@ -1,11 +1,16 @@
 #include "common/errors.hpp"
 
+#include <cxxabi.h>
 #include <sys/resource.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <system_error>
+#include <typeinfo>
 
 #include "syncrun/array.hpp"
+#include "syncrun/detail/handle.hpp"
 #include "syncrun/dtype.hpp"
 #include "syncrun/reduction.hpp"
 #include "syncrun/version.hpp"
@@ -123,11 +128,25 @@ void throw_usage(const std::string& message, std::source_location where) {
   throw Error(ErrorKind::usage, message, 0, where);
 }
 
+void throw_moved_from(const char* type) {
+  throw_usage(std::string("this ") + type + " was moved from, and refers to nothing: use the one that it was moved to");
+}
+
+std::string text_of(const std::exception& error) {
+  const char* const text = error.what();
+  if (text != nullptr) return text;
+  const char* const mangled = typeid(error).name();
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> name(abi::__cxa_demangle(mangled, nullptr, nullptr, &status),
+                                                         &std::free);
+  return std::string("an exception of type ") + (name ? name.get() : mangled) + " without a text (what() is null)";
+}
+
 std::string describe_current_exception() {
   try {
     throw;
   } catch (const std::exception& error) {
-    return error.what();
+    return text_of(error);
   } catch (...) {
     return "an exception that is not a std::exception";
   }

@@ -3,6 +3,7 @@
 // Ways to throw Error that say what was tried, in one line at the place of the check.
 
 #include <cerrno>
+#include <exception>
 #include <source_location>
 #include <string>
 
@@ -30,6 +31,9 @@ T check_system(T result, const char* what, std::source_location where = std::sou
   if (result == static_cast<T>(-1)) throw_errno(what, errno, where);
   return result;
 }
+
+/// What a caught exception says. The programs of users have exceptions whose what() is null: their type is named instead.
+std::string text_of(const std::exception& error);
 
 /// Of the exception that is being handled: its text, or that it has none.
 std::string describe_current_exception();

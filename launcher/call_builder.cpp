@@ -12,8 +12,14 @@
 #include "launcher/mapped_data.hpp"
 #include "launcher/rows_check.hpp"
 #include "launcher/session_core.hpp"
+#include "launcher/variables.hpp"
+#include "syncrun/detail/handle.hpp"
 
 namespace syncrun::detail {
+
+namespace {
+constexpr const char* kMovedFrom = " is a handle that was moved from: pass the one that it was moved to";
+}  // namespace
 
 struct CallBuilder::State {
   explicit State(SessionCore& session) : entry(session) {}
@@ -29,7 +35,10 @@ CallBuilder::State& CallBuilder::state() noexcept { return *std::launder(reinter
 
 CallBuilder::CallBuilder(const std::shared_ptr<FunctionRecord>& function, int target, const CallOptions& options,
                          const OutputChoice* choice)
-    : session_(function->session.get()), function_(function.get()), target_(target), options_(&options) {
+    : session_(held(function, "Function").session.get()),
+      function_(function.get()),
+      target_(target),
+      options_(&options) {
   static_assert(sizeof(State) <= sizeof(state_) && alignof(State) <= alignof(std::max_align_t));
   State& state = *new (state_.data()) State(*session_);
   try {
@@ -64,6 +73,7 @@ void CallBuilder::add_data(const std::shared_ptr<DataRecord>& data, DataRows row
   State& state = this->state();
   const std::size_t index = arguments_++;
   const ArgumentType& type = function_->signature.arguments[index];
+  if (!data) throw_usage(describe_argument(*function_, index) + kMovedFrom);
   if (data->session.get() != session_) {
     throw_usage(describe_argument(*function_, index, data->name) + " is of another session");
   }
@@ -114,17 +124,25 @@ void CallBuilder::put_bytes(const void* bytes, std::size_t count, std::size_t by
   if (count != 0) std::memcpy(to, bytes, count);
 }
 
+/// Every rank that takes part needs a copy, possibly of zero rows: its body gets a view of it.
+void CallBuilder::check_assigned(const VariableRecord& variable, std::size_t argument) const {
+  const int first = target_ < 0 ? 0 : target_;
+  const int last = target_ < 0 ? session_->world_size() : target_ + 1;
+  for (int rank = first; rank < last; ++rank) {
+    if (variable.assigned.has(static_cast<std::size_t>(rank))) continue;
+    throw_usage(describe_argument(*function_, argument) + ": variable " + not_assigned(variable, first, last));
+  }
+}
+
 void CallBuilder::add_variable(const std::shared_ptr<VariableRecord>& variable) {
   State& state = this->state();
   const std::size_t index = arguments_++;
   const ArgumentType& type = function_->signature.arguments[index];
+  if (!variable) throw_usage(describe_argument(*function_, index) + kMovedFrom);
   if (variable->session.get() != session_) {
     throw_usage(describe_argument(*function_, index, variable->name) + " is of another session");
   }
-  if (!variable->has_shape) {
-    throw_usage(describe_argument(*function_, index) + ": variable '" + variable->name +
-                "' has no shape yet: give it one with broadcast, scatter or set first");
-  }
+  if (!variable->assigned.all()) check_assigned(*variable, index);
   for (std::size_t other = 0; other < index; ++other) {
     const bool repeats = state.in_flight->arguments[other] == variable;
     const bool writes =

@@ -239,9 +239,10 @@ const SavedCheckpoint::SavedFile& saved_array(const SavedCheckpoint& checkpoint,
 
 }  // namespace
 
-std::shared_ptr<const SavedCheckpoint> open_checkpoint(const fs::path& path) {
-  if (!Checkpoint::exists(path)) throw_usage("there is no checkpoint in " + path.string());
-  const Folder folder = open_folder(path / kLatest);
+namespace {
+
+/// Opens all of its files: from then on they can be read whatever becomes of their names.
+std::shared_ptr<const SavedCheckpoint> read_checkpoint(const fs::path& path, const Folder& folder) {
   auto checkpoint = std::make_shared<SavedCheckpoint>();
   checkpoint->path = path;
   const std::string text = read_file(folder, kManifest, kLongestManifest);
@@ -256,6 +257,21 @@ std::shared_ptr<const SavedCheckpoint> open_checkpoint(const fs::path& path) {
     throw_usage("the checkpoint in " + path.string() + " is damaged: " + error.what());
   }
   return checkpoint;
+}
+
+}  // namespace
+
+std::shared_ptr<const SavedCheckpoint> open_checkpoint(const fs::path& path) {
+  constexpr int kAttempts = 1000;
+  for (int attempt = 1;; ++attempt) {
+    const LatestFolder latest(path);
+    try {
+      return read_checkpoint(path, latest.folder());
+    } catch (const Error&) {
+      // Where there are no locks, a save may have removed files of this one.
+      if (attempt == kAttempts || !latest.is_replaced()) throw;
+    }
+  }
 }
 
 const std::string* find_value(const SavedCheckpoint& checkpoint, std::string_view name) noexcept {
@@ -326,9 +342,6 @@ void save_checkpoint(const std::filesystem::path& folder, const std::vector<Save
   writer.commit();
 }
 
-bool Checkpoint::exists(const std::filesystem::path& folder) noexcept {
-  std::error_code error;
-  return std::filesystem::exists(folder / detail::kLatest, error);
-}
+bool Checkpoint::exists(const std::filesystem::path& folder) noexcept { return detail::has_latest(folder); }
 
 }  // namespace syncrun

@@ -8,7 +8,11 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <climits>
+#include <optional>
+#include <thread>
+#include <utility>
 
 #include "common/errors.hpp"
 
@@ -20,6 +24,11 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kSavePrefix = ".syncrun-save-";
 constexpr const char* kNextLink = ".syncrun-latest";
+// How often a reader may find that the checkpoint was replaced before it had opened it. Each time takes a whole save.
+constexpr int kMostReplacements = 10'000;
+// How long a save waits for those who are opening the checkpoint before. They take far less, unless they are stopped.
+constexpr std::chrono::milliseconds kReadersLimit{200};
+constexpr std::chrono::milliseconds kReadersLap{1};
 
 fs::path parent_of(const fs::path& path) {
   const fs::path parent = fs::absolute(path).lexically_normal().parent_path();
@@ -40,12 +49,19 @@ void lock(const Folder& folder) {
   throw_usage(folder.path.string() + ": another process is writing a checkpoint there");
 }
 
-/// Where `latest` leads to; empty if there is none. Throws Error (usage) if that is nothing of ours.
-std::string current_save(const Folder& folder) {
+/// Where `latest` leads to; nothing if there is none, or if it is no link (errno says which).
+std::optional<std::string> link_target(const Folder& folder) {
   std::array<char, PATH_MAX> target{};
   const ssize_t length = ::readlinkat(folder.fd.get(), kLatest, target.data(), target.size());
-  if (length < 0 && errno == ENOENT) return {};
-  const std::string name = length < 0 ? "" : std::string(target.data(), static_cast<std::size_t>(length));
+  if (length < 0) return std::nullopt;
+  return std::string(target.data(), static_cast<std::size_t>(length));
+}
+
+/// The same of a save. Throws Error (usage) if that is nothing of ours.
+std::string current_save(const Folder& folder) {
+  const std::optional<std::string> target = link_target(folder);
+  if (!target && errno == ENOENT) return {};
+  const std::string name = target.value_or("");
   if (name.starts_with(kSavePrefix) && name.find('/') == std::string::npos) return name;
   throw_usage((folder.path / kLatest).string() + " is not the link of a checkpoint: save to another folder");
 }
@@ -59,12 +75,66 @@ std::string name_after(const std::string& current) {
   return std::string(kSavePrefix) + std::to_string(number + 1);
 }
 
+/// What a reader opens: a copy of a checkpoint may have a folder in place of the link.
+std::string target_of(const Folder& root) { return link_target(root).value_or(kLatest); }
+
 }  // namespace
+
+// ---- reading --------------------------------------------------------------------------------------------------
+
+bool has_latest(const fs::path& path) noexcept try {
+  const fs::path latest = path / kLatest;
+  std::error_code error;
+  for (int attempt = 0; attempt < kMostReplacements; ++attempt) {
+    const fs::path target = fs::read_symlink(latest, error);  // empty if there is none
+    if (fs::exists(latest, error)) return true;
+    // The folder may have been removed after the link was read: then the link leads to another one.
+    if (fs::read_symlink(latest, error) == target) return false;
+  }
+  return true;  // it is replaced all the time
+} catch (const std::exception&) {
+  return false;  // no memory for names
+}
+
+LatestFolder::LatestFolder(const fs::path& path) {
+  if (!has_latest(path)) throw_usage("there is no checkpoint in " + path.string());
+  // Only to find what is in it: a reader need not be allowed to list it.
+  FileDescriptor root(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!root.is_open()) {
+    const int code = errno;
+    throw_errno("cannot open " + path.string(), code);
+  }
+  root_ = {std::move(root), path};
+  for (int attempt = 0; attempt < kMostReplacements; ++attempt) {
+    if (open_once()) return;
+  }
+  throw Error(ErrorKind::system, (path / kLatest).string() + " was replaced each time before it could be opened");
+}
+
+/// False if it was replaced meanwhile.
+bool LatestFolder::open_once() {
+  target_ = target_of(root_);
+  FileDescriptor save(::openat(root_.fd.get(), target_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!save.is_open()) {
+    const int code = errno;
+    if (code == ENOENT && is_replaced()) return false;
+    throw_errno("cannot open " + (root_.path / kLatest).string(), code);
+  }
+  save_ = {std::move(save), root_.path / kLatest};
+  const bool is_being_removed = ::flock(save_.fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  if (!is_being_removed) return !is_replaced();
+  std::this_thread::sleep_for(kReadersLap);
+  return false;
+}
+
+bool LatestFolder::is_replaced() const { return target_of(root_) != target_; }
+
+// ---- writing --------------------------------------------------------------------------------------------------
 
 CheckpointWriter::CheckpointWriter(const fs::path& path) : root_(make_folder(path)) {
   lock(root_);
   const std::string current = current_save(root_);
-  remove_all_but(current);
+  remove_all_but(current, Readers::left_alone);
   name_ = name_after(current);
   if (::mkdirat(root_.fd.get(), name_.c_str(), 0777) != 0) throw_errno("cannot make " + (path / name_).string());
   save_ = open_folder(path / name_);
@@ -87,20 +157,34 @@ void CheckpointWriter::commit() {
   }
   is_committed_ = true;  // from here on it is what a reader finds
   sync(root_);
-  remove_all_but(name_);
+  remove_all_but(name_, Readers::awaited);
 }
 
 /// What cannot be removed now is tried again by the next save.
-void CheckpointWriter::remove_all_but(const std::string& kept) const noexcept try {
+void CheckpointWriter::remove_all_but(const std::string& kept, Readers readers) const noexcept try {
   ::unlinkat(root_.fd.get(), kNextLink, 0);
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(root_.path, error)) {
     const std::string name = entry.path().filename().string();
-    std::error_code left;
-    if (name.starts_with(kSavePrefix) && name != kept) fs::remove_all(entry.path(), left);
+    if (name.starts_with(kSavePrefix) && name != kept) remove(name, readers);
   }
 } catch (const std::exception&) {
   // No memory for names.
+}
+
+/// Unless somebody is about to read it.
+void CheckpointWriter::remove(const std::string& name, Readers readers) const {
+  const FileDescriptor folder(::openat(root_.fd.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+  const auto is_read = [&] {
+    return folder.is_open() && ::flock(folder.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  };
+  const auto until = std::chrono::steady_clock::now() + kReadersLimit;
+  while (is_read()) {
+    if (readers == Readers::left_alone || std::chrono::steady_clock::now() >= until) return;
+    std::this_thread::sleep_for(kReadersLap);
+  }
+  std::error_code left;
+  fs::remove_all(root_.path / name, left);
 }
 
 }  // namespace syncrun::detail

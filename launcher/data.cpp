@@ -62,10 +62,12 @@ std::string what_is_allocated(const DataRecord& record, std::span<const std::int
 std::size_t oversized(std::size_t bytes, double oversize) {
   constexpr double kMost = 0x1p62;
   const double wanted = static_cast<double>(bytes) * oversize;
-  if (!(oversize >= 1) || wanted > kMost) {
+  const bool is_factor_too_large = wanted > kMost && static_cast<double>(bytes) <= kMost;
+  if (!(oversize >= 1) || is_factor_too_large) {
     throw_usage("Allocation::oversize is a factor from 1, got " + std::to_string(oversize) + " for " +
                 std::to_string(bytes) + " bytes");
   }
+  if (wanted > kMost) return bytes;  // more than any machine has: the allocation says so
   return std::max(bytes, static_cast<std::size_t>(wanted));
 }
 
@@ -196,12 +198,18 @@ void check_rows(const DataRecord& record, Slice rows) {
               std::to_string(rows.begin) + ", " + std::to_string(rows.end) + ")");
 }
 
-void check_element(const DataRecord& record, std::span<const std::int64_t> index) {
-  for (std::size_t i = 0; i < index.size(); ++i) {
-    if (index[i] >= 0 && index[i] < record.extents[i]) continue;
-    throw_usage(describe_data(record) + " has shape " + syncrun::to_string(extents_span(record)) +
-                ", got the element at " + syncrun::to_string(index));
+void check_element(const DataRecord& record, std::span<const std::int64_t> index, std::span<const bool> is_beyond) {
+  const auto is_there = [&](std::size_t i) { return index[i] >= 0 && index[i] < record.extents[i]; };
+  std::size_t i = 0;
+  while (i < index.size() && is_there(i)) ++i;
+  if (i == index.size()) return;
+  std::string place;
+  for (i = 0; i < index.size(); ++i) {
+    place += (i == 0 ? "[" : ", ");
+    place += is_beyond[i] ? std::to_string(static_cast<std::uint64_t>(index[i])) : std::to_string(index[i]);
   }
+  throw_usage(describe_data(record) + " has shape " + syncrun::to_string(extents_span(record)) +
+              ", got the element at " + place + "]");
 }
 
 RawArray begin_write(DataRecord& record) {

@@ -277,7 +277,7 @@ template <class Holds>
 bool Nursery::await_change(std::unique_lock<std::mutex>& lock, Patience patience, Holds holds) {
   while (!holds()) {
     if (patience.is_over()) return false;
-    changed_.wait_for(lock, kLap);
+    changed_.wait_for(lock, patience.nap(kLap));
   }
   return true;
 }

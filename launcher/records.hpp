@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "launcher/assigned_ranks.hpp"
 #include "syncrun/detail/call.hpp"
 #include "syncrun/shared.hpp"
 
@@ -39,7 +40,7 @@ struct VariableRecord {
   DType dtype{};
   std::uint8_t dimensions = 0;
   std::vector<Extents> extents;  // by rank
-  bool has_shape = false;        // values were given to it, be it none
+  AssignedRanks assigned;        // the ranks whose copy a call may use
   bool is_replicated = false;    // the master has last made all copies equal: a peer's will do for a new worker
 
   ~VariableRecord();

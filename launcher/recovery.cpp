@@ -174,9 +174,15 @@ void SessionCore::bear_anew(const std::vector<int>& ranks) {
 void SessionCore::pass_on(const std::vector<int>& ranks, Failure& failure) {
   for (const auto& [entry, known] : variables_) {
     const auto variable = known.lock();
-    if (!variable || !variable->has_shape) continue;
+    if (!variable) continue;
+    bool is_concerned = false;
     bool is_whole = true;
-    for (const int rank : ranks) is_whole = pass_on(*variable, ranks, rank) && is_whole;
+    for (const int rank : ranks) {
+      if (!variable->assigned.has(static_cast<std::size_t>(rank))) continue;  // the lost worker had nothing of it
+      is_concerned = true;
+      is_whole = pass_on(*variable, ranks, rank) && is_whole;
+    }
+    if (!is_concerned) continue;
     auto& undefined = failure.undefined;
     if (std::find(undefined.begin(), undefined.end(), variable->name) != undefined.end()) continue;
     (is_whole ? failure.restored : undefined).push_back(variable->name);
@@ -200,6 +206,7 @@ bool SessionCore::pass_on(VariableRecord& variable, const std::vector<int>& rank
   if (!is_replicated) {
     extents[0] = 0;
     place_copy(variable, heir, 0, extents);
+    variable.assigned.remove(static_cast<std::size_t>(heir));  // a shape only: a call that uses it is refused
     return false;
   }
   const std::size_t bytes = bytes_of(variable, extents);

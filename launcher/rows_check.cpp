@@ -23,8 +23,8 @@ RowsSlot write_rows(const Rows& rows, std::int64_t available, const char* option
       slot.begin = rows.slice().begin;
       slot.end = rows.slice().end;
       if (slot.begin < 0 || slot.end < slot.begin || slot.end > available) {
-        throw_usage(std::string(option) + " is the slice [" + std::to_string(slot.begin) + ", " +
-                    std::to_string(slot.end) + "), but " + of() + " has " + std::to_string(available) + " rows");
+        throw_usage(std::string(option) + " is the slice [" + std::to_string(slot.begin) + ", " + rows.text_of_end() +
+                    "), but " + of() + " has " + std::to_string(available) + " rows");
       }
       return slot;
     case Rows::Kind::list: break;
@@ -40,7 +40,7 @@ RowsSlot write_rows(const Rows& rows, std::int64_t available, const char* option
     return static_cast<std::uint64_t>(index) >= static_cast<std::uint64_t>(available);
   });
   if (bad != indices + slot.end) {
-    throw_usage(std::string(option) + " has index " + std::to_string(*bad) + " at position " +
+    throw_usage(std::string(option) + " has index " + rows.text_at(bad - indices) + " at position " +
                 std::to_string(bad - indices) + ", but " + of() +
                 (available == 0 ? " has no rows" : " has rows 0 to " + std::to_string(available - 1)));
   }

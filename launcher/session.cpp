@@ -54,7 +54,7 @@ int run_master(int argc, char** argv, const Program& program) {
   try {
     return program(argc, argv);
   } catch (const std::exception& error) {
-    verdict = error.what();
+    verdict = text_of(error);
   } catch (...) {
     verdict = "the program threw an exception that is not a std::exception";
   }

@@ -93,7 +93,9 @@ void run(const Collective& collective, VariableList variables, const std::vector
   }
   read_all();
   for (std::size_t i = 0; i < variables.size(); ++i) {
-    if (writes_to_copies(parts[i])) variables[i]->is_replicated = leaves_equal_copies(collective.kind);
+    if (!writes_to_copies(parts[i])) continue;
+    variables[i]->is_replicated = leaves_equal_copies(collective.kind);
+    if (leaves_equal_copies(collective.kind) && variables[i]->assigned.any()) variables[i]->assigned.add_all();
   }
 }
 
@@ -125,13 +127,15 @@ void broadcast_copies(VariableList variables, int root, const CollectiveOptions&
   check_rank(session, root, "broadcast");
   std::vector<Part> parts;
   for (const auto& variable : variables) {
+    if (!variable->assigned.has(static_cast<std::size_t>(root))) {
+      throw_usage("broadcast from rank " + std::to_string(root) + ": " + not_assigned(*variable, root, root + 1));
+    }
     const Extents& extents = variable->extents[static_cast<std::size_t>(root)];
     const std::vector<std::size_t> bytes(variable->extents.size(), bytes_of(*variable, extents));
     check_growth(*variable, bytes, OldCopies::reused);
     parts.push_back({extents, {}, 0});
   }
   run({.what = "broadcast", .kind = CollectiveKind::broadcast, .root = root, .options = options}, variables, parts);
-  for (const auto& variable : variables) variable->has_shape = true;
 }
 
 void all_reduce_copies(VariableList variables, Reduction reduction, const CollectiveOptions& options) {

@@ -57,6 +57,7 @@ class TaskCore {
 
   void send(std::span<const std::byte> bytes, const Timeout& timeout);
   std::optional<Bytes> receive(const Timeout& timeout);
+  bool is_ready();
   void end_sending();
   Bytes result(const Timeout& timeout);
   void abandon() noexcept;
@@ -64,18 +65,26 @@ class TaskCore {
  private:
   enum class State : std::uint8_t { running, returned, given, failed };
 
+  /// How long a wait may take, and what sets that.
+  struct Limit {
+    Milliseconds time;
+    std::string set_by;
+  };
+
+  void check_process() const;
   void check_usable() const;
-  Milliseconds limit_of(const Timeout& timeout) const;
+  Limit limit_of(const Timeout& timeout, const char* member) const;
   template <class Attempt>
   Channel::Outcome attempt(Milliseconds limit, Attempt&& attempt);
-  bool take_frame(Milliseconds limit, const std::string& what);
+  bool take_frame(const Limit& limit, const std::string& what);
+  bool accept(Frame& frame);
   void fail(const Error& error);
   void await_end();
   std::string describe() const { return "task '" + name_ + "' (pid " + std::to_string(pid()) + ")"; }
   Failure blame() const;
   Error lost_error(const std::string& where, std::optional<std::string> cause = {});
   Error failure_error(std::span<const std::byte> bytes) const;
-  Error timeout_error(const std::string& what, Milliseconds limit);
+  Error timeout_error(const std::string& what, const Limit& limit);
 
   std::string name_;
   Milliseconds timeout_{};
@@ -125,13 +134,19 @@ void TaskCore::abandon() noexcept {
 
 // ---- waiting --------------------------------------------------------------------------------------------------
 
-void TaskCore::check_usable() const {
+void TaskCore::check_process() const {
   if (!fork_guard_.is_here()) throw_usage("this process was forked from the one that started task '" + name_ + "'");
+}
+
+void TaskCore::check_usable() const {
+  check_process();
   if (state_ == State::given) throw_usage("task '" + name_ + "' is over: get() was called");
 }
 
-Milliseconds TaskCore::limit_of(const Timeout& timeout) const {
-  return timeout ? check_timeout(*timeout, "the timeout of a task's member") : timeout_;
+TaskCore::Limit TaskCore::limit_of(const Timeout& timeout, const char* member) const {
+  if (!timeout) return {timeout_, "TaskOptions::timeout"};
+  const std::string argument = std::string("the timeout argument of Task::") + member;
+  return {check_timeout(*timeout, argument.c_str()), argument};
 }
 
 /// Deadlines do not run under a debugger.
@@ -146,14 +161,19 @@ Channel::Outcome TaskCore::attempt(Milliseconds limit, Attempt&& attempt) {
 
 /// Waits for what comes next from the task: a message into the inbox (true), or its end (false). `what` it is that did
 /// not happen stands in the error at the deadline.
-bool TaskCore::take_frame(Milliseconds limit, const std::string& what) {
+bool TaskCore::take_frame(const Limit& limit, const std::string& what) {
   Frame frame{};
   const auto receive = [&](Patience& patience) { return channel_.receive(frame, patience); };
-  switch (attempt(limit, receive)) {
+  switch (attempt(limit.time, receive)) {
     case Channel::Outcome::expired: throw timeout_error(what, limit);
     case Channel::Outcome::closed: fail(lost_error("before it had returned")); return false;
     case Channel::Outcome::done: break;
   }
+  return accept(frame);
+}
+
+/// True: a message is in the inbox. False: the task has ended.
+bool TaskCore::accept(Frame& frame) {
   switch (frame.kind) {
     case FrameKind::message: inbox_.push_back(std::move(frame.bytes)); return true;
     case FrameKind::result:
@@ -168,12 +188,12 @@ bool TaskCore::take_frame(Milliseconds limit, const std::string& what) {
 void TaskCore::send(std::span<const std::byte> bytes, const Timeout& timeout) {
   check_usable();
   if (has_ended_messages_) throw_usage("task '" + name_ + "' was told that there are no more messages");
-  const Milliseconds limit = limit_of(timeout);
+  const Limit limit = limit_of(timeout, "send");
   const std::string what =
       "did not take a message of " + std::to_string(bytes.size()) + " bytes, since it does not receive,";
   if (state_ == State::running) {
     const auto send = [&](Patience& patience) { return channel_.send(FrameKind::message, bytes, patience); };
-    const Channel::Outcome outcome = attempt(limit, send);
+    const Channel::Outcome outcome = attempt(limit.time, send);
     if (outcome == Channel::Outcome::done) return;
     if (outcome == Channel::Outcome::expired) throw timeout_error(what, limit);
     if (channel_.is_torn()) {
@@ -188,7 +208,7 @@ void TaskCore::send(std::span<const std::byte> bytes, const Timeout& timeout) {
 
 std::optional<Bytes> TaskCore::receive(const Timeout& timeout) {
   check_usable();
-  if (state_ == State::running && inbox_.empty()) take_frame(limit_of(timeout), "sent no message");
+  if (state_ == State::running && inbox_.empty()) take_frame(limit_of(timeout, "receive"), "sent no message");
   if (!inbox_.empty()) {
     Bytes bytes = std::move(inbox_.front());
     inbox_.pop_front();
@@ -196,6 +216,18 @@ std::optional<Bytes> TaskCore::receive(const Timeout& timeout) {
   }
   if (error_) throw *error_;
   return std::nullopt;
+}
+
+/// Reads what has arrived, and waits for nothing: how a task died, which takes a while, is receive's to find out.
+bool TaskCore::is_ready() {
+  check_process();
+  if (state_ == State::given) return false;
+  if (state_ != State::running || !inbox_.empty()) return true;
+  Frame frame{};
+  Patience none = Patience::none();
+  const Channel::Outcome outcome = channel_.receive(frame, none);
+  if (outcome == Channel::Outcome::done) accept(frame);
+  return outcome != Channel::Outcome::expired;
 }
 
 void TaskCore::end_sending() {
@@ -206,7 +238,7 @@ void TaskCore::end_sending() {
 
 Bytes TaskCore::result(const Timeout& timeout) {
   end_sending();
-  const Milliseconds limit = limit_of(timeout);
+  const Limit limit = limit_of(timeout, "get");
   while (state_ == State::running) {
     take_frame(limit, "did not return");
     inbox_.clear();
@@ -268,12 +300,12 @@ Error TaskCore::failure_error(std::span<const std::byte> bytes) const {
   return {kind, message, std::move(failure), native_code};
 }
 
-Error TaskCore::timeout_error(const std::string& what, Milliseconds limit) {
+Error TaskCore::timeout_error(const std::string& what, const Limit& limit) {
   Failure failure = blame();
   failure.cause = "deadline";
-  std::string message = describe() + " " + what + " within " + std::to_string(limit.count()) + " ms";
+  std::string message = describe() + " " + what + " within " + std::to_string(limit.time.count()) + " ms";
   if (const int signal = nursery_->stop_signal(0)) message += ": it is stopped by " + signal_name(signal);
-  return {ErrorKind::timeout, message + " (TaskOptions::timeout sets another limit)", std::move(failure)};
+  return {ErrorKind::timeout, message + " (" + limit.set_by + " sets another limit)", std::move(failure)};
 }
 
 // ---- the seam -------------------------------------------------------------------------------------------------
@@ -288,6 +320,7 @@ std::shared_ptr<TaskCore> start_task(const HelperBody& body, const TaskOptions& 
 void abandon_task(TaskCore& task) noexcept { task.abandon(); }
 void send_to_task(TaskCore& task, std::span<const std::byte> bytes, Timeout timeout) { task.send(bytes, timeout); }
 std::optional<Bytes> receive_from_task(TaskCore& task, Timeout timeout) { return task.receive(timeout); }
+bool is_ready(TaskCore& task) { return task.is_ready(); }
 void end_sending(TaskCore& task) { task.end_sending(); }
 Bytes result_of(TaskCore& task, Timeout timeout) { return task.result(timeout); }
 const std::string& name_of(const TaskCore& task) noexcept { return task.name(); }

@@ -7,6 +7,7 @@
 #include "common/errors.hpp"
 #include "common/rows.hpp"
 #include "launcher/session_core.hpp"
+#include "launcher/variables.hpp"
 
 namespace syncrun::detail {
 
@@ -20,8 +21,8 @@ std::string length_text(const VariableRecord& variable, std::size_t rank) {
 }  // namespace
 
 void check_step_params(const VariableRecord& params) {
-  if (!params.has_shape) {
-    throw_usage("train_step: '" + params.name + "' has no shape yet: give it one with broadcast first");
+  if (!params.assigned.all()) {
+    throw_usage("train_step: " + not_assigned(params, 0, static_cast<int>(params.extents.size())));
   }
   for (std::size_t rank = 1; rank < params.extents.size(); ++rank) {
     if (params.extents[rank] == params.extents[0]) continue;
@@ -36,7 +37,7 @@ bool is_as_long_as(const VariableRecord& variable, const VariableRecord& params)
 
 bool is_gone_somewhere(const VariableRecord& variable, const VariableRecord& params) noexcept {
   for (std::size_t rank = 0; rank < variable.extents.size(); ++rank) {
-    if (variable.extents[rank][0] == 0 && params.extents[rank][0] != 0) return true;
+    if (!variable.assigned.has(rank) && params.assigned.has(rank)) return true;
   }
   return false;
 }

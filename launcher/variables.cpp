@@ -62,7 +62,13 @@ void check_growth(const VariableRecord& variable, std::span<const std::size_t> b
 
 void read_extents(VariableRecord& variable) {
   const auto* copies = variable.session->segment().at<VariableEntry>(variable.entry)->copies();
-  for (std::size_t rank = 0; rank < variable.extents.size(); ++rank) variable.extents[rank] = copies[rank].extents;
+  for (std::size_t rank = 0; rank < variable.extents.size(); ++rank) {
+    Extents& extents = variable.extents[rank];
+    const bool had_elements = elements_in({extents.data(), variable.dimensions}) != 0;
+    extents = copies[rank].extents;
+    // The rank gave up its old copy and got no memory for a new one.
+    if (had_elements && copies[rank].capacity_bytes == 0) variable.assigned.remove(rank);
+  }
 }
 
 Extents equal_extents(const VariableRecord& variable, const char* what) {
@@ -94,6 +100,20 @@ Extents extents_together(const VariableRecord& variable, const char* what) {
     any = true;
   }
   return any ? all : variable.extents[0];
+}
+
+std::string not_assigned(const VariableRecord& variable, int first, int last) {
+  if (!variable.assigned.any()) {
+    return "'" + variable.name + "' has no shape yet: give it one with broadcast, scatter or set first";
+  }
+  std::string ranks;
+  int count = 0;
+  for (int rank = first; rank < last; ++rank) {
+    if (variable.assigned.has(static_cast<std::size_t>(rank))) continue;
+    ranks += (count++ == 0 ? "" : ", ") + std::to_string(rank);
+  }
+  return "'" + variable.name + "' has no values on rank" + (count == 1 ? " " : "s ") + ranks +
+         " (nothing was assigned there, or the worker is new): use set there, or broadcast or scatter, first";
 }
 
 std::string names_of(VariableList variables) {
@@ -129,6 +149,7 @@ std::shared_ptr<VariableRecord> make_variable(const std::shared_ptr<SessionCore>
   record->dtype = dtype;
   record->dimensions = static_cast<std::uint8_t>(dimensions);
   record->extents.resize(world_size);
+  record->assigned = AssignedRanks(world_size);
   auto& entry = *session->segment().at<VariableEntry>(record->entry);
   entry.id = session->new_id();
   entry.dtype = dtype;
@@ -209,9 +230,12 @@ void to_variables(SessionCore& session, const char* what, const std::vector<Tran
     throw;
   }
   for (const auto& transfer : transfers) {
-    read_extents(*transfer.variable);
-    transfer.variable->has_shape = true;
-    transfer.variable->is_replicated = false;
+    VariableRecord& variable = *transfer.variable;
+    read_extents(variable);
+    for (std::size_t rank = 0; rank < transfer.parts.size(); ++rank) {
+      if (transfer.parts[rank].takes_part) variable.assigned.add(rank);
+    }
+    variable.is_replicated = false;
   }
 }
 
@@ -368,12 +392,12 @@ void zero_like(VariableRecord& variable, const VariableRecord& like, Zeros zeros
   SessionCore& session = *variable.session;
   const Entry guard(session);
   if (like.session != variable.session) throw_usage("'" + like.name + "' is of another session");
-  if (!like.has_shape) {
-    throw_usage("'" + like.name + "' has no shape yet: give it one with broadcast, scatter or set first");
-  }
+  if (!like.assigned.any()) throw_usage(not_assigned(like, 0, session.world_size()));
   std::vector<Part> parts;
   for (int rank = 0; rank < session.world_size(); ++rank) {
-    Part& part = parts.emplace_back(Part{.extents = like.extents[static_cast<std::size_t>(rank)], .is_zero = true});
+    const auto at = static_cast<std::size_t>(rank);
+    Part& part =
+        parts.emplace_back(Part{.extents = like.extents[at], .takes_part = like.assigned.has(at), .is_zero = true});
     if (zeros == Zeros::like_its_share) part.extents[0] = share_of(part.extents[0], session.world_size(), rank).count();
   }
   to_variables(session, "zeros", {{&variable, std::move(parts)}});

@@ -24,7 +24,8 @@ void check_rank(const SessionCore& session, int rank, const char* what);
 enum class OldCopies : std::uint8_t { reused, kept };
 void check_growth(const VariableRecord& variable, std::span<const std::size_t> bytes, OldCopies old);
 
-/// What the copies are now, by their own account. No call may be in flight.
+/// What the copies are now, by their own account; ranks whose copy is gone are no longer assigned. No call may be in
+/// flight.
 void read_extents(VariableRecord& variable);
 
 /// One rank's copy of a variable, to and from memory in the heap of as many bytes. The session is entered.
@@ -35,6 +36,10 @@ void place_copy(VariableRecord& variable, int rank, std::uint64_t from, const Ex
 Extents equal_extents(const VariableRecord& variable, const char* what);
 /// Of all copies, concatenated along the rows. Throws Error (usage) if their rows differ in shape; `what` asks for it.
 Extents extents_together(const VariableRecord& variable, const char* what);
+
+/// Why a call cannot use the copies on the ranks from `first` up to but not including `last`, some of which are not
+/// assigned: "'x' has no values on rank 1 ...". Names the variable, the ranks and what to do.
+std::string not_assigned(const VariableRecord& variable, int first, int last);
 
 /// "weights, bias".
 std::string names_of(VariableList variables);

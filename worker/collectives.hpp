@@ -77,11 +77,11 @@ class CommCore {
   /// The result to rank `root`, in place; other ranks' values are used up.
   virtual void reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight,
                       int root) = 0;
-  /// This rank's part of the result to `part`; `values` is used up. `part` is apart from it, or has its place in it.
+  /// This rank's part of the result to `part`; `values` is used up. `part` does not overlap it, or is its own section of it.
   virtual void reduce_scatter(void* values, void* part, const Division& division, DType dtype, Reduction reduction,
                               std::int64_t weight) = 0;
   virtual void broadcast(void* values, std::size_t bytes, int root) = 0;
-  /// Here and below, `part` is apart from `all`, or has its place in it; `all` is looked at on the root only.
+  /// Here and below, `part` does not overlap `all`, or is its own section of it; `all` is looked at on the root only.
   virtual void all_gather(const void* part, void* all, const Division& division) = 0;
   virtual void gather(const void* part, void* all, const Division& division, int root) = 0;
   virtual void scatter(const void* all, void* part, const Division& division, int root) = 0;

@@ -20,9 +20,9 @@ HelperFailure current_failure() noexcept {
   } catch (const Error& error) {
     // As of a replicated function: what was wrong was the function, not who started it.
     const ErrorKind kind = error.kind() == ErrorKind::usage ? ErrorKind::function : error.kind();
-    return {kind, error.native_code(), error.what()};
+    return {kind, error.native_code(), text_of(error)};
   } catch (const std::exception& error) {
-    return {ErrorKind::function, 0, error.what()};
+    return {ErrorKind::function, 0, text_of(error)};
   } catch (...) {
     return {ErrorKind::function, 0, "an exception that is not a std::exception"};
   }
@@ -58,7 +58,7 @@ std::optional<int> serve_if_helper() {
     }
     throw Error(ErrorKind::system, "the order is of no kind that this program knows");
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "syncrun: a helper process cannot start: %s\n", error.what());
+    std::fprintf(stderr, "syncrun: a helper process cannot start: %s\n", text_of(error).c_str());
     return 1;
   }
 }

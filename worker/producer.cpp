@@ -105,7 +105,7 @@ void ProducerCore::check_rows(std::span<const std::int64_t> rows) const {
 }
 
 void ProducerCore::push(int batch, std::span<const std::int64_t> rows) {
-  if (batch < 0) throw_usage("push: this batch was pushed already, or is none");
+  if (batch < 0) throw_usage("push: this Draft was already pushed or moved from, or is empty");
   check_rows(rows);
   const auto& header = block_.header();
   auto& slot_of_batch = block_.batch(batch);

@@ -217,7 +217,7 @@ void WorkerCore::execute(Command& command) {
   } catch (const Abandoned& error) {
     report_failure(command, ErrorKind::function, 0, error.what(), false);
   } catch (const Error& error) {
-    report_failure(command, error.kind(), error.native_code(), error.what(), true);
+    report_failure(command, error.kind(), error.native_code(), text_of(error), true);
   } catch (...) {
     report_failure(command, ErrorKind::system, 0, describe_current_exception(), true);
   }
@@ -275,7 +275,7 @@ void WorkerCore::run_call(Command& command) {
   } catch (const Error& error) {
     if (!report_missing_file(command)) {
       report_failure(command, error.kind() == ErrorKind::usage ? ErrorKind::function : error.kind(),
-                     error.native_code(), error.what(), true);
+                     error.native_code(), text_of(error), true);
     }
   } catch (...) {
     if (!report_missing_file(command))
@@ -295,7 +295,7 @@ bool WorkerCore::report_missing_file(Command& command) {
     running_->check_files();
     return false;
   } catch (const Error& error) {
-    report_failure(command, error.kind(), error.native_code(), error.what(), true);
+    report_failure(command, error.kind(), error.native_code(), text_of(error), true);
     return true;
   }
 }
@@ -319,7 +319,7 @@ void WorkerCore::complete_call(Command& command, Outbox& outbox) {
   } catch (const Abandoned& error) {
     report_failure(command, ErrorKind::function, 0, error.what(), false);
   } catch (const Error& error) {
-    report_failure(command, error.kind(), error.native_code(), error.what(), true);
+    report_failure(command, error.kind(), error.native_code(), text_of(error), true);
   } catch (...) {
     report_failure(command, ErrorKind::system, 0, describe_current_exception(), true);
   }

@@ -13,6 +13,7 @@
 
 #include "syncrun/array.hpp"
 #include "syncrun/data.hpp"
+#include "syncrun/detail/handle.hpp"
 #include "syncrun/shared.hpp"
 
 namespace syncrun {
@@ -160,9 +161,9 @@ class Checkpoint {
   /// Throws Error: usage if there is nothing, or if it is damaged; system if it cannot be read.
   explicit Checkpoint(const std::filesystem::path& folder) : saved_(detail::open_checkpoint(folder)) {}
 
-  bool has_value(std::string_view name) const noexcept { return detail::find_value(*saved_, name) != nullptr; }
+  bool has_value(std::string_view name) const { return detail::find_value(held(), name) != nullptr; }
   /// A value as text. Throws Error (usage) if there is none of that name, with those there are.
-  const std::string& text(std::string_view name) const { return detail::value_of(*saved_, name); }
+  const std::string& text(std::string_view name) const { return detail::value_of(held(), name); }
   /// A value as a number. Throws Error (usage) also if it is no such number.
   template <detail::Number V>
   V value(std::string_view name) const {
@@ -170,15 +171,15 @@ class Checkpoint {
     V number{};
     const char* const end = text.data() + text.size();
     const auto [stop, error] = std::from_chars(text.data(), end, number);
-    if (error != std::errc{} || stop != end) detail::refuse_value(*saved_, name);
+    if (error != std::errc{} || stop != end) detail::refuse_value(held(), name);
     return number;
   }
 
   /// An array, into memory of this process. Throws Error (usage) unless there is one of that name and type.
   template <Element T, std::size_t N>
   Array<T, N> array(std::string_view name) const {
-    Array<T, N> values(detail::to_shape<N>(detail::saved_extents(*saved_, name, dtype_of<T>, N)));
-    detail::read_saved(*saved_, name, values.data());
+    Array<T, N> values(detail::to_shape<N>(detail::saved_extents(held(), name, dtype_of<T>, N)));
+    detail::read_saved(held(), name, values.data());
     return values;
   }
 
@@ -188,10 +189,12 @@ class Checkpoint {
   void load(const std::vector<NamedArray>& arrays) const {
     std::vector<detail::ArrayPlace> places;
     for (const NamedArray& array : arrays) places.push_back(array.place());
-    detail::load_arrays(*saved_, places);
+    detail::load_arrays(held(), places);
   }
 
  private:
+  const detail::SavedCheckpoint& held() const { return detail::held(saved_, "Checkpoint"); }
+
   std::shared_ptr<const detail::SavedCheckpoint> saved_;
 };
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "syncrun/convert.hpp"
+#include "syncrun/detail/handle.hpp"
 #include "syncrun/detail/signature.hpp"
 #include "syncrun/error.hpp"
 #include "syncrun/options.hpp"
@@ -24,10 +25,14 @@ class Future {
   /// True when get() will not block: the result is there, or the call has failed. False once get() was called. A program
   /// that polls waits: the time between two polls, up to 500 ms, counts for the deadlines of the calls in flight. If one
   /// of them passes, this returns true, and get() throws.
-  bool is_ready() const { return result_ && detail::is_ready(*session_, *result_); }
+  bool is_ready() const {
+    detail::SessionCore& session = detail::held(session_, "Future");
+    return result_ && detail::is_ready(session, *result_);
+  }
 
   /// Waits for the call and the calls before it. Throws what failed; if a call before it failed, the same cause.
   R get() {
+    detail::held(session_, "Future");
     const auto result = std::exchange(result_, nullptr);
     if (!result) throw Error(ErrorKind::usage, "Future::get was called twice");
     detail::wait_for(*session_, *result);
@@ -70,6 +75,7 @@ class Function {
 
   /// The function on one device only, computing all rows there: `f.on_rank(0)(x, y)`.
   [[nodiscard]] Function on_rank(int rank) const {
+    held();
     if (rank < 0) throw Error(ErrorKind::usage, "on_rank wants a rank from 0, got " + std::to_string(rank));
     return Function(session_, record_, rank, choice_);
   }
@@ -80,6 +86,7 @@ class Function {
   template <auto... kOutputs>
   [[nodiscard]] auto only() const {
     using Choice = detail::Choice<R, kOutputs...>;
+    held();
     return Function<typename Choice::Result, Passed...>(session_, record_, target_, &Choice::kChoice);
   }
 
@@ -88,14 +95,15 @@ class Function {
   /// view_of(values, shape). Converts as Session::data_as.
   template <class... Values>
   auto inputs(const Values&... values) const {
+    held();
     return detail::make_inputs(session_, typename detail::DataOnly<detail::TypeList<>, Passed...>::type{}, values...);
   }
 
-  const std::string& name() const noexcept { return detail::name_of(*record_); }
+  const std::string& name() const { return detail::name_of(held()); }
 
   /// In words, a line each: its name, its arguments' kinds, types and dimensions, its outputs and how they are reduced,
   /// and the devices it has bodies for. Also printed by `stream << f`.
-  std::string describe() const { return detail::describe(*record_); }
+  std::string describe() const { return detail::describe(held()); }
   template <class Stream>
     requires requires(Stream& stream, const std::string& text) { stream << text; }
   friend Stream& operator<<(Stream& stream, const Function& function) {
@@ -104,6 +112,9 @@ class Function {
   }
 
  private:
+  friend struct detail::HandleAccess;
+  detail::FunctionRecord& held() const { return detail::held(record_, "Function"); }
+
   std::shared_ptr<detail::SessionCore> session_;
   std::shared_ptr<detail::FunctionRecord> record_;
   int target_;
@@ -116,7 +127,10 @@ template <class T>
 class Replicated {
  public:
   explicit Replicated(std::shared_ptr<detail::ObjectRecord> record) noexcept : record_(std::move(record)) {}
-  const std::shared_ptr<detail::ObjectRecord>& record() const noexcept { return record_; }
+  const std::shared_ptr<detail::ObjectRecord>& record() const {
+    detail::held(record_, "Replicated");
+    return record_;
+  }
 
  private:
   std::shared_ptr<detail::ObjectRecord> record_;

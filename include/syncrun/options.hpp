@@ -74,7 +74,8 @@ class Rows {
   /// The first `count` rows.
   template <std::integral I>
     requires(!std::same_as<I, bool>)
-  Rows(I count) noexcept : kind_(Kind::slice), slice_{0, widen(count)} {}  // NOLINT(google-explicit-constructor)
+  Rows(I count) noexcept  // NOLINT(google-explicit-constructor)
+      : kind_(Kind::slice), slice_{0, widen(count)}, beyond_(beyond(count)) {}
   template <IndexRange R>
   Rows(const R& indices) noexcept  // NOLINT(google-explicit-constructor): written as {.batch = shuffled}
       : kind_(Kind::list),
@@ -82,6 +83,12 @@ class Rows {
         range_(&indices),
         copy_([](const void* range, std::int64_t* to) {
           for (const auto index : *static_cast<const R*>(range)) *to++ = widen(index);
+        }),
+        text_of_([](const void* range, std::int64_t position) {
+          for (const auto index : *static_cast<const R*>(range)) {
+            if (position-- == 0) return text_of(index);
+          }
+          return std::string();
         }) {}
 
   Kind kind() const noexcept { return kind_; }
@@ -93,16 +100,32 @@ class Rows {
   }
   /// Writes count() indices. Kind::list only.
   void copy_to(std::int64_t* to) const { copy_(range_, to); }
+  /// For messages: an index as the caller wrote it, which may be more than an int64 can be. Kind::list only.
+  std::string text_at(std::int64_t position) const { return text_of_(range_, position); }
+  /// For messages: the end of slice().
+  std::string text_of_end() const { return beyond_ != 0 ? std::to_string(beyond_) : std::to_string(slice_.end); }
 
  private:
   template <std::integral I>
   static constexpr std::int64_t widen(I index) noexcept {
     return std::in_range<std::int64_t>(index) ? static_cast<std::int64_t>(index) : -1;  // -1 is refused by the check
   }
+  /// The number itself if no int64 can be it, else 0.
+  template <std::integral I>
+  static constexpr std::uint64_t beyond(I number) noexcept {
+    return std::in_range<std::int64_t>(number) ? 0 : static_cast<std::uint64_t>(number);
+  }
+  template <std::integral I>
+  static std::string text_of(I number) {
+    return std::in_range<std::int64_t>(number) ? std::to_string(static_cast<std::int64_t>(number))
+                                               : std::to_string(static_cast<std::uint64_t>(number));
+  }
   Kind kind_ = Kind::all;
   Slice slice_{};
   const void* range_ = nullptr;
   void (*copy_)(const void* range, std::int64_t* to) = nullptr;
+  std::string (*text_of_)(const void* range, std::int64_t position) = nullptr;
+  std::uint64_t beyond_ = 0;  // the number of rows, where that is more than an int64 can be
 };
 
 /// Which rows of the workers' own copies: the same for all, or one selection per rank.

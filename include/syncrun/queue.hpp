@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "syncrun/detail/batch.hpp"
+#include "syncrun/detail/handle.hpp"
 #include "syncrun/producer.hpp"
 
 namespace syncrun {
@@ -84,7 +85,7 @@ class BatchQueue {
   /// Throws Error: usage (after close(); the program has all of the batches itself, so that none can come), timeout (can be
   /// tried again), or what ends the queue or the session.
   std::optional<Batch> next() {
-    const auto records = detail::next_batch(*core_);
+    const auto records = detail::next_batch(held());
     if (records.empty()) return std::nullopt;
     return detail::BatchTraits<Batch>::template make<Batch>(records);
   }
@@ -92,7 +93,7 @@ class BatchQueue {
   /// Lets the producers end, wherever they are, and reaps them. Batches that nobody has taken are dropped. The queue is an
   /// error to use from then on. Throws Error (worker_lost) if one did not end well or had to be killed; they are gone in
   /// any case.
-  void close() { detail::close_queue(*core_); }
+  void close() { detail::close_queue(held()); }
 
   /// To go through the batches once: what is left of them.
   class Iterator {
@@ -119,12 +120,14 @@ class BatchQueue {
   Iterator begin() { return Iterator(*this); }
   std::default_sentinel_t end() const noexcept { return {}; }
 
-  const std::string& name() const noexcept { return detail::name_of(*core_); }
-  int capacity() const noexcept { return detail::capacity_of(*core_); }
+  const std::string& name() const { return detail::name_of(held()); }
+  int capacity() const { return detail::capacity_of(held()); }
   /// Process ids of the producers, by index.
-  std::vector<int> producer_pids() const { return detail::producer_pids_of(*core_); }
+  std::vector<int> producer_pids() const { return detail::producer_pids_of(held()); }
 
  private:
+  detail::QueueCore& held() const { return detail::held(core_, "BatchQueue"); }
+
   std::shared_ptr<detail::QueueCore> core_;
 };
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "syncrun/detail/handle.hpp"
 #include "syncrun/detail/helper.hpp"
 #include "syncrun/error.hpp"
 
@@ -37,6 +38,7 @@ void abandon_task(TaskCore& task) noexcept;
 void send_to_task(TaskCore& task, std::span<const std::byte> bytes, std::optional<std::chrono::milliseconds> timeout);
 std::optional<std::vector<std::byte>> receive_from_task(TaskCore& task,
                                                         std::optional<std::chrono::milliseconds> timeout);
+bool is_ready(TaskCore& task);
 void end_sending(TaskCore& task);
 std::vector<std::byte> result_of(TaskCore& task, std::optional<std::chrono::milliseconds> timeout);
 const std::string& name_of(const TaskCore& task) noexcept;
@@ -81,7 +83,8 @@ class Pipe {
 /// A function that runs in a process of its own, and the master's end of its pipe: sends In, receives Out, gets R in the
 /// end. Made by task(). Master only, from one thread at a time. If the function throws, the next member that waits throws
 /// that as an Error (function) with its text. If the process dies it is Error (worker_lost) with the task's name, the
-/// process id, the cause and the last lines it wrote.
+/// process id, the cause and the last lines it wrote. The `timeout` of a member is the deadline of that wait; 0 turns it
+/// off; left out: TaskOptions::timeout.
 template <class R, class In, class Out>
 class Task {
   static constexpr bool kHasPipe = !std::is_void_v<In>;
@@ -103,35 +106,41 @@ class Task {
   template <class T = In>
     requires kHasPipe
   void send(const std::type_identity_t<T>& message, std::optional<std::chrono::milliseconds> timeout = {}) {
-    detail::send_to_task(*core_, detail::to_bytes<T>(message), timeout);
+    detail::send_to_task(held(), detail::to_bytes<T>(message), timeout);
   }
   /// The next message; nothing once the function has returned and all of its messages were received. Throws Error:
   /// timeout (which can be tried again), usage (after get()), or as above.
   template <class T = Out>
     requires kHasPipe
   std::optional<T> receive(std::optional<std::chrono::milliseconds> timeout = {}) {
-    return detail::decode<T>(detail::receive_from_task(*core_, timeout));
+    return detail::decode<T>(detail::receive_from_task(held(), timeout));
   }
+  /// True when receive() will not wait: a message is there, or the task has ended (returned, thrown, died). False while it
+  /// runs and nothing has arrived, and after get(). Never waits. get() may still wait for the process of a task that has
+  /// returned to end. Throws Error: usage (the handle was moved from).
+  bool is_ready() { return detail::is_ready(held()); }
   /// The task's receive() gives nothing from here on, once it has what was sent.
   void end_messages()
     requires kHasPipe
   {
-    detail::end_sending(*core_);
+    detail::end_sending(held());
   }
 
   /// Ends the messages, waits for the function to return and for its process to end, and gives what it returned. Messages
   /// that nobody has received are dropped. Once. Throws Error: timeout (can be tried again), usage (the second time), or
   /// as above.
   R get(std::optional<std::chrono::milliseconds> timeout = {}) {
-    const auto bytes = detail::result_of(*core_, timeout);
+    const auto bytes = detail::result_of(held(), timeout);
     if constexpr (!std::is_void_v<R>) return detail::from_bytes<R>(bytes);
   }
 
-  const std::string& name() const noexcept { return detail::name_of(*core_); }
+  const std::string& name() const { return detail::name_of(held()); }
   /// Of its process.
-  int pid() const noexcept { return detail::pid_of(*core_); }
+  int pid() const { return detail::pid_of(held()); }
 
  private:
+  detail::TaskCore& held() const { return detail::held(core_, "Task"); }
+
   std::shared_ptr<detail::TaskCore> core_;
 };
 

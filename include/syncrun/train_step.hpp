@@ -23,7 +23,7 @@ void check_step_variables(const VariableRecord& params, const VariableRecord& gr
 /// The same of parameters that a step is to be made for.
 void check_step_params(const VariableRecord& params);
 bool is_as_long_as(const VariableRecord& variable, const VariableRecord& params) noexcept;
-/// Whether a rank has nothing of it while it has parameters: its worker is new.
+/// Whether a rank has no copy of it while it has parameters: its worker is new.
 bool is_gone_somewhere(const VariableRecord& variable, const VariableRecord& params) noexcept;
 
 template <class List, class Indices>
@@ -81,20 +81,36 @@ class TrainStep {
   }
 
   /// Handles, here and below.
-  Shared<T, 1> params() const noexcept { return params_; }
+  Shared<T, 1> params() const {
+    check_held();
+    return params_;
+  }
   /// Of the last call: the mean over all its rows, the same on every rank; if sharded, each rank's share only.
-  Shared<T, 1> gradient() const noexcept { return gradient_; }
+  Shared<T, 1> gradient() const {
+    check_held();
+    return gradient_;
+  }
   /// The vectors that Rule::kState names, on every rank all or, if sharded, its share: gather() of that is all, and
   /// scatter(all) gives the shares back.
-  std::array<Shared<T, 1>, kStates> state() const noexcept { return state_; }
+  std::array<Shared<T, 1>, kStates> state() const {
+    check_held();
+    return state_;
+  }
   /// Steps so far, and how many were made before: with params and state, all that a checkpoint needs.
-  std::int64_t steps() const noexcept { return steps_; }
+  std::int64_t steps() const {
+    check_held();
+    return steps_;
+  }
   void set_steps(std::int64_t steps) {
+    check_held();
     if (steps < 0) throw Error(ErrorKind::usage, "set_steps: steps is at least 0, got " + std::to_string(steps));
     steps_ = steps;
   }
   StepForm form() const noexcept { return form_; }
-  const std::string& name() const noexcept { return function_.name(); }
+  const std::string& name() const {
+    check_held();
+    return function_.name();
+  }
 
   /// The framework's own.
   TrainStep(Inner function, const Shared<T, 1>& params, Shared<T, 1> gradient, Shared<T, 1> slice_gradient,
@@ -109,8 +125,11 @@ class TrainStep {
   TrainStep& operator=(TrainStep&&) noexcept = default;
 
  private:
+  void check_held() const { detail::held(detail::HandleAccess::record(function_), "TrainStep"); }
+
   /// Checks what can be checked before anything is published, and numbers the step.
   Rule prepare(const Rule& rule, const CallOptions& options) {
+    check_held();
     Rule numbered = rule;
     if constexpr (requires { numbered.step; }) numbered.step = steps_ + 1;
     detail::check_update_rule(detail::UpdateKindOf<Rule>::value, &numbered);
@@ -120,7 +139,8 @@ class TrainStep {
     for (std::size_t i = 0; i < kStates; ++i) state[i] = state_[i].record().get();
     detail::check_step_variables(*params_.record(), *gradient_.record(), state, form_);
     // Room for the gradient of one slice, from the first call that has several.
-    if (options.slices > 1 && !detail::is_as_long_as(*slice_gradient_.record(), *params_.record()))
+    const bool wants_room = options.slices > 1 && !detail::is_as_long_as(*slice_gradient_.record(), *params_.record());
+    if (wants_room || detail::is_gone_somewhere(*slice_gradient_.record(), *params_.record()))
       detail::zero_like(*slice_gradient_.record(), *params_.record(), detail::Zeros::like_all);
     ++steps_;
     return numbered;

@@ -141,8 +141,8 @@ class Comm {
   }
 
   /// Reduces element by element as all_reduce does, and leaves this rank's share of the result, share(values.size()), in
-  /// `part`, which is of that length. `part` is apart from `values`, or the place of the share in it; what else is left
-  /// in `values` is undefined. Fastest where the ranks' shares are equal.
+  /// `part`, which is of that length. `part` must not overlap `values`, unless it is exactly this rank's share of it. The
+  /// rest of `values` is undefined afterwards. Fastest where the ranks' shares are equal.
   template <std::ranges::contiguous_range R, std::ranges::contiguous_range Part>
     requires detail::SameElements<Part, R>
   void reduce_scatter(R&& values, Part&& part, Reduction reduction) {
@@ -159,7 +159,7 @@ class Comm {
 
   /// Every rank's `part`, one after the other in rank order, to every rank: what reduce_scatter divides it joins. Parts are
   /// the ranks' shares of `all`: share(all.size()), hence of equal lengths where `all` holds world_size() times as many.
-  /// `part` is apart from `all`, or has its place in it. Fastest where the shares are equal.
+  /// `part` must not overlap `all`, unless it is exactly this rank's section of it. Fastest where the shares are equal.
   template <std::ranges::contiguous_range Part, std::ranges::contiguous_range R>
     requires detail::SameElements<Part, R>
   void all_gather(const Part& part, R&& all) {

@@ -1,6 +1,8 @@
 // Data: arrays in shared memory.
 
+#include <array>
 #include <cmath>
+#include <limits>
 
 #include "tests/support/on_workers.hpp"
 
@@ -176,6 +178,50 @@ TEST_P(DataIn, GrowsIntoTheRoomItWasGiven) {
   for (const double oversize : {0.5, 0.0, -1.0, std::nan(""), HUGE_VAL}) {
     EXPECT_ERROR(x.resize({3, 4}, {.oversize = oversize}), sr::ErrorKind::usage, "Allocation::oversize");
   }
+}
+
+/// It is too large for any machine: the factor, which nobody has given, is not what is wrong.
+TEST_P(DataIn, ThatIsTooLargeIsNotBlamedOnAFactor) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  auto x = session().data(counting<double>(3), "x");
+  for (const double oversize : {1.0, 1.5}) {
+    EXPECT_ERROR(x.resize({kMost / 8}, {.oversize = oversize}), sr::ErrorKind::system,
+                 "Data 'x' of shape [1152921504606846975] wants 9223372036854775800 bytes");
+  }
+  EXPECT_ERROR(x.resize({kMost / 4}), sr::ErrorKind::usage,
+               "the size of shape [2305843009213693951] of float64 overflows");
+  EXPECT_ERROR(x.resize({kMost / 32}, {.oversize = 4}), sr::ErrorKind::usage,
+               "Allocation::oversize is a factor from 1, got 4.000000 for 2305843009213693944 bytes");
+  EXPECT_EQ(x.view()[2], 2);
+}
+
+template <class T>
+std::vector<T> copy_of(const sr::Data<T, 1>& data) {
+  return {data.span().begin(), data.span().end()};
+}
+
+struct Gathered {
+  sr::Gather<float, 1> flat;
+  sr::Gather<float, 2> rows;
+};
+
+Gathered gathered(sr::Scattered<const float, 1> x, std::array<float, 2> added) {
+  std::vector<float> rows;
+  for (const float value : x) rows.insert(rows.end(), {value + added[0], value + added[1]});
+  return {.flat = {x.span(), {x.rows()}}, .rows = {rows, {x.rows(), 2}}};
+}
+
+/// As docs/api/data.md says: results, arrays and a std::array are ranges of values like a vector. A std::array is a value.
+TEST_P(DataIn, IsMadeOfAResult) {
+  const auto f = session().function(gathered);
+  const Gathered result = f(session().data(counting<float>(4)), {10, 20});
+  EXPECT_EQ(copy_of(session().data(result.flat)), counting<float>(4));
+  const auto rows = session().data(result.rows, result.rows.shape());
+  EXPECT_EQ(rows.shape(), (sr::Shape<2>{4, 2}));
+  EXPECT_EQ(rows.at(3, 1), 23);
+  auto shared = session().shared("flat", result.flat);
+  EXPECT_EQ(copy_of(session().data(shared.get(0))), counting<float>(4));
+  EXPECT_EQ(session().data(std::array<int, 2>{3, 4}).at(1), 4);
 }
 
 TEST_P(DataIn, IsNamedInMessages) {

@@ -1,6 +1,12 @@
 // One device only.
 
+#include <array>
+#include <filesystem>
+#include <stdexcept>
+#include <thread>
+
 #include "tests/support/on_workers.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace {
 
@@ -32,6 +38,48 @@ TEST_P(OnRank, GivesACommunicatorOfOne) {
     return comm.world_size() + comm.all_reduce(10, sr::Reduction::sum);
   });
   EXPECT_EQ(f.on_rank(world_size() - 1)(), 11);
+}
+
+using Path = std::array<char, 200>;  // a std::array is a value
+
+Path as_value(const std::filesystem::path& path) {
+  Path value{};
+  path.string().copy(value.data(), value.size() - 1);
+  return value;
+}
+
+/// 1 once the file is there; 0 if it does not come.
+sr::Sum<int> await_file(Path path) {
+  for (int lap = 0; lap < 20'000; ++lap) {
+    if (std::filesystem::exists(path.data())) return 1;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return 0;
+}
+
+void make_file(Path path) { write_text(path.data(), "here"); }
+
+TEST_P(OnRank, CallsOnDifferentRanksOverlap) {
+  if (world_size() == 1) return;
+  const TemporaryFolder folder;
+  const Path path = as_value(folder / "made");
+  auto waits = session().function(await_file).on_rank(0).async(path);
+  auto makes = session().function(make_file).on_rank(1).async(path);  // made later, and over first
+  EXPECT_EQ(waits.get(), 1);
+  makes.get();
+}
+
+TEST_P(OnRank, ACallInFlightSharesTheFailureOfOneBeforeItOnAnotherRank) {
+  const auto fails = session().function(+[] { throw std::runtime_error("no such row"); });
+  const auto one = session().function(+[]() -> sr::Sum<int> { return 1; });
+  const int last = world_size() - 1;
+  auto before = one.on_rank(last).async();
+  auto failed = fails.on_rank(0).async();
+  auto after = one.on_rank(last).async();
+  EXPECT_EQ(before.get(), 1);
+  EXPECT_ERROR(failed.get(), sr::ErrorKind::function, "no such row");
+  EXPECT_ERROR(static_cast<void>(after.get()), sr::ErrorKind::function, "no such row");
+  EXPECT_EQ(one.on_rank(last)(), 1);
 }
 
 TEST_P(OnRank, RefusesARankThatIsNotThere) {

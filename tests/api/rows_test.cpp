@@ -57,6 +57,26 @@ TEST_P(BadRows, NoRows) {
   EXPECT_ERROR(sum()(x), sr::ErrorKind::usage, "at least one row");
 }
 
+TEST_P(BadRows, NumbersBeyondInt64AreReportedAsTheyAre) {
+  constexpr std::uint64_t kBeyond = std::uint64_t{1} << 63U;
+  const std::string number = "9223372036854775808";
+  const auto x = session().data(counting<float>(10));
+  EXPECT_ERROR(sum()(x, {.batch = std::vector{std::uint64_t{3}, kBeyond}}), sr::ErrorKind::usage,
+               "batch has index " + number + " at position 1, but");
+  EXPECT_ERROR(sum()(x, {.batch = kBeyond}), sr::ErrorKind::usage, "batch is the slice [0, " + number + "), but");
+  EXPECT_ERROR(sum()(x, {.batch = std::vector{-2}}), sr::ErrorKind::usage, "batch has index -2 at position 0, but");
+  EXPECT_ERROR(x.at(kBeyond), sr::ErrorKind::usage, "got the element at [" + number + "]");
+  EXPECT_ERROR(x.at(-2), sr::ErrorKind::usage, "got the element at [-2]");
+
+  auto own = session().shared<float, 1>("own");
+  own.broadcast(counting<float>(10));
+  EXPECT_ERROR(own.scatter(x, {.batch = std::vector{kBeyond}}), sr::ErrorKind::usage, "has index " + number);
+  const auto rows = session().function([](sr::Sliced<const float, 1> x) -> sr::Sum<std::int64_t> { return x.rows(); });
+  EXPECT_ERROR(static_cast<void>(rows(own, {.batch_s = kBeyond})), sr::ErrorKind::usage, "slice [0, " + number + ")");
+  const std::vector<std::vector<std::uint64_t>> lists(static_cast<std::size_t>(world_size()), {kBeyond});
+  EXPECT_ERROR(static_cast<void>(rows(own, {.batch_s = lists})), sr::ErrorKind::usage, "has index " + number);
+}
+
 TEST_P(BadRows, SlicesOutOfRange) {
   const auto x = session().data(counting<float>(10));
   EXPECT_ERROR(sum()(x, {.slices = 0}), sr::ErrorKind::usage, "slices");

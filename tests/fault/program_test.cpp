@@ -42,6 +42,11 @@ TEST_P(FailedProgram, ThatThrowsANumberSaysSoLast) {
   EXPECT_EQ(last_line("throw-number", 1), "syncrun: the program threw an exception that is not a std::exception");
 }
 
+TEST_P(FailedProgram, ThatThrowsWithoutATextSaysOfWhichTypeLast) {
+  EXPECT_EQ(last_line("throw-speechless", 1),
+            "syncrun: an exception of type syncrun::test::Speechless without a text (what() is null)");
+}
+
 TEST_P(FailedProgram, ThatReturnsACodeEndsWithIt) { last_line("return", 42); }
 
 TEST_P(FailedProgram, WhoseFunctionThrowsSaysWhereLast) {

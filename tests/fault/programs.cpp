@@ -104,6 +104,7 @@ int fail(Session& session, int, char** argv) {
   const std::string what = argv[3];
   if (what == "throw") throw std::runtime_error("the program's own failure");
   if (what == "throw-number") throw 17;
+  if (what == "throw-speechless") throw Speechless();
   if (what == "return") return 42;
   const auto f = session.function(
       +[](CpuWorker& worker, bool dies) {

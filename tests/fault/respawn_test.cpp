@@ -147,6 +147,8 @@ TEST_P(Respawn, RestoresWhatWasBroadcast) {
 
 TEST_P(Respawn, NamesWhatIsGone) {
   auto rows = session_.shared<float, 1>("rows");
+  auto elsewhere = session_.shared<float, 1>("elsewhere");
+  if (world_size() > 1) elsewhere.set(0, std::vector<float>{1});  // nothing of it was on the lost rank
   std::vector<float> values(8);
   std::iota(values.begin(), values.end(), 0.0F);
   rows.scatter(values);
@@ -155,7 +157,15 @@ TEST_P(Respawn, NamesWhatIsGone) {
   EXPECT_THAT(error.what(), HasSubstr("undefined: 'rows'"));
   EXPECT_EQ(rows.lengths().back(), 0);
   for (int rank = 0; rank < last(); ++rank) EXPECT_GT(rows.lengths()[rank], 0);
+  const auto f = session_.function(
+      +[](Local<float, 1> x) -> Sum<float> { return x[0]; }, "first");
+  const std::string why = world_size() == 1 ? "has no shape yet" : "has no values on rank " + std::to_string(last());
+  expect_usage([&] { f(rows); }, {"'rows'", why, "scatter"});
+  if (world_size() > 1) {
+    EXPECT_EQ(f.on_rank(0)(rows), 0) << "the others have their copies";
+  }
   rows.scatter(values);
+  EXPECT_GE(f(rows), 0);
   const auto gathered = rows.gather();
   EXPECT_EQ(std::vector<float>(gathered.begin(), gathered.end()), values);
 }

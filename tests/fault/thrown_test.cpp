@@ -5,13 +5,14 @@
 #include <stdexcept>
 
 #include "tests/fault/scene.hpp"
+#include "tests/fault/ways_to_die.hpp"
 
 namespace syncrun::test {
 namespace {
 
 using testing::HasSubstr;
 
-enum class Throws : std::uint8_t { nothing, standard, error, usage_error, number };
+enum class Throws : std::uint8_t { nothing, standard, error, usage_error, number, speechless, speechless_error };
 
 void throw_one(Throws what) {
   switch (what) {
@@ -20,6 +21,8 @@ void throw_one(Throws what) {
     case Throws::error: throw Error(ErrorKind::system, "row 17 is bad", 28);
     case Throws::usage_error: throw Error(ErrorKind::usage, "row 17 is bad");
     case Throws::number: throw 17;
+    case Throws::speechless: throw Speechless();
+    case Throws::speechless_error: throw SpeechlessError();
   }
 }
 
@@ -62,6 +65,30 @@ TEST_P(Exception, ReachesTheMasterWithRankAndMessage) {
                 "an exception that is not a std::exception");
   expect_usable(session);
   session.close();
+}
+
+TEST_P(Exception, WithoutATextIsNamedByItsType) {
+  Session session(workers(GetParam()));
+  const auto f = session.function(throw_on, "throw_on");
+  const auto fails = [&](Throws what) { return error_of([&] { f(last(), what); }); };
+  expect_thrown(fails(Throws::speechless), session, last(), ErrorKind::function, "throw_on", "function",
+                "an exception of type syncrun::test::Speechless without a text (what() is null)");
+  const Error error = fails(Throws::speechless_error);
+  expect_thrown(error, session, last(), ErrorKind::system, "throw_on", "function",
+                "an exception of type syncrun::test::SpeechlessError without a text (what() is null)");
+  EXPECT_EQ(error.native_code(), 28);
+  expect_usable(session);
+}
+
+struct BuiltSpeechless {
+  BuiltSpeechless() { throw Speechless(); }
+};
+
+TEST_P(Exception, WithoutATextFromAConstructorIsNamedByItsType) {
+  Session session(workers(GetParam()));
+  const Error error = error_of([&] { static_cast<void>(session.replicate<BuiltSpeechless>()); });
+  EXPECT_THAT(error.what(), HasSubstr("an exception of type syncrun::test::Speechless without a text"));
+  expect_usable(session);
 }
 
 TEST_P(Exception, OnEveryRankIsOneOfThem) {

@@ -9,6 +9,15 @@
 
 namespace syncrun::test {
 
+/// An exception without a text: a mistake that users' programs have.
+struct Speechless : std::exception {
+  const char* what() const noexcept override { return nullptr; }
+};
+struct SpeechlessError : Error {
+  SpeechlessError() : Error(ErrorKind::system, "", 28) {}
+  const char* what() const noexcept override { return nullptr; }
+};
+
 enum class Way : std::uint8_t { kill, segfault, abort, exit_quickly_ok, exit_quickly_3, exit_4, terminate };
 
 /// For names of tests.

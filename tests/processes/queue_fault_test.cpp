@@ -15,6 +15,7 @@
 #include "tests/fault/leak_check.hpp"
 #include "tests/fault/programs.hpp"
 #include "tests/fault/scene.hpp"
+#include "tests/fault/ways_to_die.hpp"
 #include "tests/processes/queue_scene.hpp"
 
 namespace syncrun::test {
@@ -43,7 +44,7 @@ const int kAtStart = [] {
   ::_exit(9);
 }();
 
-enum class End : int { throws, throws_error, throws_number, kill, segfault, exit, quick_exit };
+enum class End : int { throws, throws_error, throws_number, throws_speechless, kill, segfault, exit, quick_exit };
 
 /// Producer 1 comes to its end after some batches; the others go on for ever.
 void end_so(Producer<Numbers>& out, End end, int batches) {
@@ -59,6 +60,7 @@ void end_so(Producer<Numbers>& out, End end, int batches) {
     case End::throws: throw std::runtime_error("no such file");
     case End::throws_error: throw Error(ErrorKind::system, "the disk is full", ENOSPC);
     case End::throws_number: throw 17;
+    case End::throws_speechless: throw Speechless();
     case End::kill: ::raise(SIGKILL); break;
     case End::segfault: ::raise(SIGSEGV); break;
     case End::exit: std::exit(0);
@@ -68,8 +70,9 @@ void end_so(Producer<Numbers>& out, End end, int batches) {
 
 class ProducerEnd : public testing::TestWithParam<std::tuple<End, int, int>> {};
 INSTANTIATE_TEST_SUITE_P(By, ProducerEnd,
-                         testing::Combine(testing::Values(End::throws, End::throws_error, End::throws_number, End::kill,
-                                                          End::segfault, End::exit, End::quick_exit),
+                         testing::Combine(testing::Values(End::throws, End::throws_error, End::throws_number,
+                                                          End::throws_speechless, End::kill, End::segfault, End::exit,
+                                                          End::quick_exit),
                                           testing::Values(2, 4), testing::Values(0, 1, 5)));
 
 TEST_P(ProducerEnd, ComesInItsTurnAndNamesIt) {
@@ -78,7 +81,7 @@ TEST_P(ProducerEnd, ComesInItsTurnAndNamesIt) {
   auto queue =
       session.producers(producers, end_so, kShapes, {.capacity = 3 * producers, .name = "reader"}, end, batches);
   const auto pids = queue.producer_pids();
-  const bool throws = end == End::throws || end == End::throws_error || end == End::throws_number;
+  const bool throws = end <= End::throws_speechless;
   const auto take_all = [&] {
     for (int batch = 0;; ++batch) {
       for (int producer = 0; producer < producers; ++producer) EXPECT_EQ(take_number(queue), producer * 100 + batch);
@@ -102,6 +105,7 @@ TEST_P(ProducerEnd, ComesInItsTurnAndNamesIt) {
       EXPECT_EQ(error.native_code(), ENOSPC);
       break;
     case End::throws_number: EXPECT_THAT(error.what(), HasSubstr("not a std::exception")); break;
+    case End::throws_speechless: EXPECT_THAT(error.what(), HasSubstr("test::Speechless without a text")); break;
     case End::kill: EXPECT_EQ(error.failure().cause, "killed by SIGKILL (Killed)"); break;
     case End::segfault: EXPECT_EQ(error.failure().cause, "killed by SIGSEGV (Segmentation fault)"); break;
     case End::exit: EXPECT_EQ(error.failure().cause, "exited with code 0"); break;

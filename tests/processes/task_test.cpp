@@ -16,6 +16,7 @@
 
 #include "tests/fault/leak_check.hpp"
 #include "tests/fault/scene.hpp"
+#include "tests/fault/ways_to_die.hpp"
 
 namespace syncrun::test {
 namespace {
@@ -195,6 +196,16 @@ TEST(Task, ThatThrowsAnErrorKeepsItsKind) {
   EXPECT_EQ(error.native_code(), ENOSPC);
 }
 
+TEST(Task, ThatThrowsWithoutATextIsNamedByItsType) {
+  auto task = syncrun::task(+[] { throw Speechless(); });
+  EXPECT_THAT(error_of([&] { task.get(); }).what(),
+              HasSubstr("failed: an exception of type syncrun::test::Speechless"));
+  auto other = syncrun::task(+[] { throw SpeechlessError(); });
+  const Error error = error_of([&] { other.get(); });
+  EXPECT_EQ(error.native_code(), 28);
+  EXPECT_THAT(error.what(), HasSubstr("without a text (what() is null)"));
+}
+
 int dies_after(Pipe<int, int>& pipe, int messages, int signal) {
   for (int i = 0; i < messages; ++i) pipe.send(i);
   std::fprintf(stderr, "these are my last words\n");
@@ -298,6 +309,78 @@ TEST(Task, ThatDoesNotReturnIsAnErrorAtTheDeadline) {
   EXPECT_EQ(error.kind(), ErrorKind::timeout);
   EXPECT_THAT(error.what(), HasSubstr("task 'sleeper'"));
   EXPECT_THAT(error.what(), HasSubstr("did not return within 100 ms"));
+}
+
+/// Waits of milliseconds take that long, and not the 100 ms between two looks at the clock. The best of some, since other
+/// programs may have the cores.
+TEST(Task, EndsAWaitAtADeadlineOfAMillisecond) {
+  auto task = syncrun::task(
+      +[](Pipe<int, int>& pipe) {
+        auto shortest = Clock::duration::max();
+        for (int i = 0; i < 20; ++i) {
+          const auto start = Clock::now();
+          try {
+            pipe.receive(1ms);
+          } catch (const Error&) {
+          }
+          shortest = std::min(shortest, Clock::now() - start);
+        }
+        pipe.send(static_cast<int>(std::chrono::duration_cast<std::chrono::microseconds>(shortest).count()));
+        std::this_thread::sleep_for(1h);
+      },
+      {.name = "silent"});
+  const auto shortest = [](auto&& wait, const std::string& member) {
+    auto shortest = Clock::duration::max();
+    for (int i = 0; i < 20; ++i) {
+      const auto start = Clock::now();
+      const Error error = error_of(wait);
+      shortest = std::min(shortest, Clock::now() - start);
+      EXPECT_EQ(error.kind(), ErrorKind::timeout);
+      EXPECT_THAT(error.what(), HasSubstr("within 1 ms (the timeout argument of Task::" + member + " sets another"));
+    }
+    EXPECT_GE(shortest, 1ms);
+    return shortest;
+  };
+  EXPECT_LT(task.receive(20s), 20'000) << "microseconds, of a task's own wait";
+  EXPECT_LT(shortest([&] { task.receive(1ms); }, "receive"), 20ms);
+  EXPECT_LT(shortest([&] { task.get(1ms); }, "get"), 20ms);
+}
+
+TEST(Task, IsReadyWhenAMessageWaitsOrItHasEnded) {
+  auto task = syncrun::task(
+      +[](Pipe<int, std::vector<char>>& pipe) {
+        while (const auto bytes = pipe.receive()) pipe.send(std::vector<char>(static_cast<std::size_t>(*bytes)));
+      },
+      {.name = "echo"});
+  const auto becomes_ready = [](auto& task) { return eventually([&] { return task.is_ready(); }); };
+  const auto start = Clock::now();
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(task.is_ready());
+  EXPECT_LT(Clock::now() - start, 5s);
+  for (const int bytes : {1, 8 << 20}) {  // one that fits into the pipe, and one that arrives in parts
+    task.send(bytes);
+    EXPECT_TRUE(becomes_ready(task));
+    EXPECT_TRUE(task.is_ready()) << "until the message is received";
+    EXPECT_EQ(task.receive()->size(), static_cast<std::size_t>(bytes));
+    EXPECT_FALSE(task.is_ready());
+  }
+  task.end_messages();
+  EXPECT_TRUE(becomes_ready(task)) << "it has returned";
+  EXPECT_EQ(task.receive(), std::nullopt);
+  EXPECT_TRUE(task.is_ready());
+  task.get();
+  EXPECT_FALSE(task.is_ready());
+
+  auto plain = syncrun::task(+[] { return 7; });
+  EXPECT_TRUE(becomes_ready(plain));
+  EXPECT_EQ(plain.get(), 7);
+  auto thrower = syncrun::task(fails_after, {}, 0, false);
+  EXPECT_TRUE(becomes_ready(thrower));
+  EXPECT_EQ(error_of([&] { thrower.receive(); }).kind(), ErrorKind::function);
+  EXPECT_TRUE(thrower.is_ready());
+  auto doomed = syncrun::task(dies_after, {}, 0, SIGKILL);
+  EXPECT_TRUE(becomes_ready(doomed));
+  EXPECT_TRUE(doomed.is_ready());
+  EXPECT_EQ(error_of([&] { doomed.receive(); }).kind(), ErrorKind::worker_lost);
 }
 
 TEST(Task, CanGiveUpWaitingItself) {

@@ -174,6 +174,7 @@ class CallBuilder {
  private:
   struct State;
   State& state() noexcept;
+  void check_assigned(const VariableRecord& variable, std::size_t argument) const;
   void put_bytes(const void* bytes, std::size_t count, std::size_t bytes_each);
   void publish();
   SessionCore* session_;

@@ -21,7 +21,8 @@ inline constexpr bool kAlwaysFalse = false;
 template <class T, std::size_t N>
 class DataArgument {
  public:
-  DataArgument(const Data<T, N>& data) noexcept : record_(&data.record()) {}  // NOLINT(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  DataArgument(const Data<T, N>& data) noexcept : record_(&HandleAccess::record(data)) {}
   template <class U, std::size_t M>
     requires(!std::same_as<U, T> || M != N)
   DataArgument(const Data<U, M>&) {  // NOLINT(google-explicit-constructor)
@@ -37,6 +38,7 @@ class DataArgument {
   DataArgument(const U&) {  // NOLINT(google-explicit-constructor)
     static_assert(kAlwaysFalse<U>, "Scattered and Broadcast take a Data: session.data(values) makes one");
   }
+  /// Null if the Data was moved from.
   const std::shared_ptr<DataRecord>& record() const noexcept { return *record_; }
 
  protected:
@@ -52,7 +54,7 @@ class ScatteredArgument : public DataArgument<T, N> {
  public:
   using DataArgument<T, N>::DataArgument;
   ScatteredArgument(const Minibatch<T, N>& batch) noexcept  // NOLINT(google-explicit-constructor)
-      : DataArgument<T, N>(&batch.data.record()), rows_(DataRows::of_the_batch) {}
+      : DataArgument<T, N>(&HandleAccess::record(batch.data)), rows_(DataRows::of_the_batch) {}
   DataRows rows() const noexcept { return rows_; }
 
  private:
@@ -64,7 +66,7 @@ template <class T, std::size_t N>
 class SharedArgument {
  public:
   // NOLINTNEXTLINE(google-explicit-constructor)
-  SharedArgument(const Shared<T, N>& shared) noexcept : record_(&shared.record()) {}
+  SharedArgument(const Shared<T, N>& shared) noexcept : record_(&HandleAccess::record(shared)) {}
   template <class U, std::size_t M>
     requires(!std::same_as<U, T> || M != N)
   SharedArgument(const Shared<U, M>&) {  // NOLINT(google-explicit-constructor)
@@ -75,6 +77,7 @@ class SharedArgument {
   SharedArgument(const U&) {  // NOLINT(google-explicit-constructor)
     static_assert(kAlwaysFalse<U>, "Local, Sliced and Update take a Shared: session.shared<T, N>(name) makes one");
   }
+  /// Null if the Shared was moved from.
   const std::shared_ptr<VariableRecord>& record() const noexcept { return *record_; }
 
  private:

@@ -1,0 +1,186 @@
+// Checkpoints that some processes save while others load them: a reader finds the old one or the new one, whole.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <new>
+
+#include "tests/support/on_workers.hpp"
+#include "tests/support/temporary_folder.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kArrays = 4;
+
+void save_numbered(const fs::path& folder, std::int64_t number) {
+  std::vector<std::vector<std::int64_t>> values(kArrays, std::vector<std::int64_t>(64, number));
+  std::vector<sr::SavedArray> arrays;
+  for (int i = 0; i < kArrays; ++i) arrays.emplace_back("a" + std::to_string(i), values[static_cast<std::size_t>(i)]);
+  sr::save_checkpoint(folder, arrays, {{"number", number}});
+}
+
+/// The number that all of the checkpoint has. Throws if files of two were mixed.
+std::int64_t load_numbered(const fs::path& folder) {
+  const sr::Checkpoint checkpoint(folder);
+  const auto number = checkpoint.value<std::int64_t>("number");
+  for (int i = 0; i < kArrays; ++i) {
+    const auto values = checkpoint.array<std::int64_t, 1>("a" + std::to_string(i));
+    for (const std::int64_t value : values) {
+      if (value == number) continue;
+      throw std::runtime_error("a checkpoint of " + std::to_string(number) + " has a file of " + std::to_string(value));
+    }
+  }
+  return number;
+}
+
+/// In memory, where a save takes no time and reads meet it most often; else where other temporary files are.
+class RaceFolder {
+ public:
+  RaceFolder() {
+    std::string name = "/dev/shm/syncrun-test-XXXXXX";
+    if (::access("/dev/shm", W_OK) != 0 || ::mkdtemp(name.data()) == nullptr) path_ = other_.path();
+    else path_ = name;
+  }
+  ~RaceFolder() {
+    std::error_code error;
+    fs::remove_all(path_, error);
+  }
+  RaceFolder(const RaceFolder&) = delete;
+  RaceFolder& operator=(const RaceFolder&) = delete;
+  fs::path operator/(const std::string& name) const { return path_ / name; }
+
+ private:
+  TemporaryFolder other_;
+  fs::path path_;
+};
+
+/// What the processes count together.
+struct Counts {
+  std::atomic<std::int64_t> saves, reads, failures;
+  std::array<char, 400> first_failure;
+};
+
+class CheckpointRace : public testing::Test {
+ protected:
+  /// Runs in a process of its own until the time is over.
+  void start(const std::function<void()>& round) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child != 0) return children_.push_back(child);
+    while (Clock::now() < until_) {
+      try {
+        round();
+      } catch (const std::exception& error) {
+        if (counts_.failures++ == 0) std::snprintf(counts_.first_failure.data(), 400, "%s", error.what());
+      }
+    }
+    ::_exit(0);
+  }
+  void await_ends() {
+    for (const pid_t child : children_) {
+      int status = -1;
+      ::waitpid(child, &status, 0);
+      EXPECT_EQ(status, 0);
+    }
+  }
+  /// SYNCRUN_TEST_RACE_S: for measurements.
+  static std::chrono::seconds duration() {
+    const char* const text = std::getenv("SYNCRUN_TEST_RACE_S");
+    return std::chrono::seconds(text == nullptr ? 4 : std::atoi(text));
+  }
+
+  RaceFolder folder_;
+  Clock::time_point until_ = Clock::now() + duration();
+  Counts& counts_ =
+      *new (::mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Counts{};
+  std::vector<pid_t> children_;
+};
+
+TEST_F(CheckpointRace, AReaderFindsTheOldOrTheNewOneWhole) {
+  const fs::path run = folder_ / "run";
+  save_numbered(run, 0);
+  for (int saver = 0; saver < 2; ++saver) {
+    start([&, number = std::int64_t{0}]() mutable {
+      try {
+        save_numbered(run, ++number);
+        ++counts_.saves;
+      } catch (const sr::Error& error) {
+        // The other one is saving.
+        if (error.kind() != sr::ErrorKind::usage ||
+            std::string(error.what()).find("another process") == std::string::npos)
+          throw;
+      }
+    });
+  }
+  for (int reader = 0; reader < 2; ++reader) {
+    start([&] {
+      ++counts_.reads;
+      if (!sr::Checkpoint::exists(run)) throw std::runtime_error("exists() says that there is none");
+      load_numbered(run);
+    });
+  }
+  await_ends();
+  std::printf("%lld saves, %lld reads, %lld failures\n", static_cast<long long>(counts_.saves),
+              static_cast<long long>(counts_.reads), static_cast<long long>(counts_.failures));
+  EXPECT_EQ(counts_.failures, 0) << counts_.first_failure.data();
+  EXPECT_GT(counts_.saves, 10);
+  EXPECT_GT(counts_.reads, 10);
+  // What readers kept from being removed goes with the next save.
+  save_numbered(run, 1);
+  int entries = 0;
+  for (const auto& entry : fs::directory_iterator(run)) entries += entry.path().empty() ? 0 : 1;
+  EXPECT_EQ(entries, 2) << "the link and one folder";
+}
+
+int opened_and_locked(const fs::path& folder) {
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  EXPECT_EQ(::flock(fd, LOCK_SH | LOCK_NB), 0);
+  return fd;
+}
+
+TEST_F(CheckpointRace, WhatAReaderHasLockedIsRemovedByALaterSave) {
+  const fs::path run = folder_ / "run";
+  save_numbered(run, 1);
+  const fs::path first = run / fs::read_symlink(run / "latest");
+  const int reader = opened_and_locked(first);
+  save_numbered(run, 2);
+  EXPECT_EQ(load_numbered(run), 2);
+  EXPECT_TRUE(fs::exists(first / "a0.npy"));
+  EXPECT_TRUE(fs::exists(first / "manifest.txt"));
+  ::close(reader);
+  save_numbered(run, 3);
+  EXPECT_FALSE(fs::exists(first));
+  EXPECT_EQ(load_numbered(run), 3);
+}
+
+TEST_F(CheckpointRace, ALinkThatLeadsNowhereIsNoCheckpoint) {
+  const fs::path run = folder_ / "run";
+  fs::create_directory(run);
+  EXPECT_FALSE(sr::Checkpoint::exists(run));
+  fs::create_symlink(".syncrun-save-9", run / "latest");
+  EXPECT_FALSE(sr::Checkpoint::exists(run));
+  EXPECT_ERROR(sr::Checkpoint{run}, sr::ErrorKind::usage, "there is no checkpoint in " + run.string());
+}
+
+TEST_F(CheckpointRace, ACopyWithAFolderInPlaceOfTheLinkIsRead) {
+  save_numbered(folder_ / "run", 5);
+  fs::create_directory(folder_ / "copy");
+  fs::copy(folder_ / "run" / "latest/", folder_ / "copy" / "latest", fs::copy_options::recursive);
+  EXPECT_TRUE(sr::Checkpoint::exists(folder_ / "copy"));
+  EXPECT_EQ(load_numbered(folder_ / "copy"), 5);
+}
+
+}  // namespace
