@@ -63,7 +63,13 @@ Channel::Outcome Channel::send_parts(std::span<iovec> parts, Patience& patience,
   return Outcome::done;
 }
 
+/// Else a byte might come from, or go to, another file that has the number by now.
+void Channel::check_socket() const {
+  if (!socket_.is_intact()) throw descriptors_closed("a task's pipe");
+}
+
 Channel::Outcome Channel::send(FrameKind kind, std::span<const std::byte> bytes, Patience& patience) {
+  check_socket();
   if (is_torn_) return Outcome::closed;
   Header header{kFrameMagic, kind, bytes.size()};
   std::array<iovec, 2> parts{iovec{&header, sizeof(header)},
@@ -90,6 +96,7 @@ Channel::Outcome Channel::fill(void* to, std::size_t bytes, std::size_t& filled,
 }
 
 Channel::Outcome Channel::receive(Frame& frame, Patience& patience) {
+  check_socket();
   if (header_filled_ < sizeof(header_)) {
     const Outcome outcome = fill(&header_, sizeof(header_), header_filled_, patience);
     if (outcome != Outcome::done) return outcome;
@@ -113,8 +120,12 @@ Channel::Outcome Channel::receive(Frame& frame, Patience& patience) {
   return Outcome::done;
 }
 
-void Channel::end_sending() noexcept { ::shutdown(socket_.get(), SHUT_WR); }
+void Channel::end_sending() noexcept {
+  if (socket_.is_intact()) ::shutdown(socket_.get(), SHUT_WR);
+}
 
-void Channel::end_receiving() const noexcept { ::shutdown(socket_.get(), SHUT_RD); }
+void Channel::end_receiving() const noexcept {
+  if (socket_.is_intact()) ::shutdown(socket_.get(), SHUT_RD);
+}
 
 }  // namespace syncrun::detail

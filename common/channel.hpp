@@ -65,6 +65,7 @@ class Channel {
   Outcome send_parts(std::span<iovec> parts, Patience& patience, bool& any);
   Outcome fill(void* to, std::size_t bytes, std::size_t& filled, Patience& patience);
   bool await(short events, Patience& patience) const;
+  void check_socket() const;
 
   FileDescriptor socket_;
   bool is_torn_ = false;

@@ -124,6 +124,14 @@ void throw_no_process(const std::string& what, int code, std::source_location wh
               code, where);
 }
 
+Error descriptors_closed(const std::string& what, std::source_location where) {
+  return {ErrorKind::system,
+          "the program has closed file descriptors that Syncrun uses (" + what +
+              "): while a session, a queue or a task is open, close only those that the program has opened itself "
+              "(closefrom and close_range close all)",
+          EBADF, where};
+}
+
 void throw_usage(const std::string& message, std::source_location where) {
   throw Error(ErrorKind::usage, message, 0, where);
 }

@@ -19,6 +19,9 @@ namespace syncrun::detail {
 [[noreturn]] void throw_no_process(const std::string& what, int code,
                                    std::source_location where = std::source_location::current());
 
+/// Error (system, EBADF): the program has closed descriptors that we need. `what` they are: "the shared memory".
+Error descriptors_closed(const std::string& what, std::source_location where = std::source_location::current());
+
 /// "ulimit -n is 64": what a limit of this process is (RLIMIT_AS, _DATA, _FSIZE, _NOFILE or _NPROC).
 std::string limit_text(int resource);
 

@@ -1,10 +1,15 @@
 #pragma once
 
 // One owner for each file descriptor. Everything opened here is CLOEXEC from birth.
+//
+// The program shares the table of descriptors with us, and may close what is ours (closefrom(3)); the number is then
+// the next file's that it opens. So an owner remembers what it has opened, and can be asked whether that is still there.
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <utility>
 
 namespace syncrun::detail {
@@ -12,23 +17,43 @@ namespace syncrun::detail {
 class FileDescriptor {
  public:
   FileDescriptor() = default;
-  explicit FileDescriptor(int fd) noexcept : fd_(fd) {}
-  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  explicit FileDescriptor(int fd) noexcept : fd_(fd) {
+    struct stat status {};
+    if (fd < 0 || ::fstat(fd, &status) != 0) return;
+    device_ = status.st_dev;
+    inode_ = status.st_ino;
+  }
+  FileDescriptor(FileDescriptor&& other) noexcept { *this = std::move(other); }
   FileDescriptor& operator=(FileDescriptor&& other) noexcept {
     std::swap(fd_, other.fd_);
+    std::swap(device_, other.device_);
+    std::swap(inode_, other.inode_);
     return *this;
   }
   ~FileDescriptor() { reset(); }
 
   int get() const noexcept { return fd_; }
   bool is_open() const noexcept { return fd_ >= 0; }
+  /// Whether the number still refers to what it was opened for: the program has neither closed it nor opened something
+  /// else under it. (Not told apart: two eventfds, epolls or signalfds, and two pidfds before Linux 6.9.)
+  bool is_intact() const noexcept {
+    if (fd_ < 0) return false;
+    struct stat status {};
+    if (::fstat(fd_, &status) != 0) return errno != EBADF;
+    const bool is_known = device_ != 0 || inode_ != 0;
+    return !is_known || (status.st_dev == device_ && status.st_ino == inode_);
+  }
   int release() noexcept { return std::exchange(fd_, -1); }
+  /// Closes it. A number that is somebody else's by now is left alone.
   void reset() noexcept {
-    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+    if (is_intact()) ::close(fd_);
+    fd_ = -1;
   }
 
  private:
   int fd_ = -1;
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
 };
 
 /// Opens /dev/null where a standard stream is missing. A descriptor of ours in its place would be taken for that stream: by

@@ -32,6 +32,11 @@ MappedFile::~MappedFile() {
 }
 
 void MappedFile::read(std::size_t at, void* to, std::size_t bytes) const {
+  check_intact();
+  read_on(at, to, bytes);
+}
+
+void MappedFile::read_on(std::size_t at, void* to, std::size_t bytes) const {
   std::size_t got = 0;
   while (got < bytes) {
     const ssize_t part = ::pread(fd_.get(), static_cast<std::byte*>(to) + got, std::min(bytes - got, kLargestPart),
@@ -45,16 +50,22 @@ void MappedFile::read(std::size_t at, void* to, std::size_t bytes) const {
 
 void MappedFile::read_rows(std::size_t row_bytes, std::span<const std::int64_t> indices, std::size_t skipped, void* to,
                            std::size_t bytes) const {
+  check_intact();
   for (std::size_t done = 0; done < bytes;) {
     const std::size_t row = (skipped + done) / row_bytes;
     const std::size_t within = (skipped + done) % row_bytes;
     const std::size_t part = std::min(row_bytes - within, bytes - done);
-    read(static_cast<std::size_t>(indices[row]) * row_bytes + within, static_cast<std::byte*>(to) + done, part);
+    read_on(static_cast<std::size_t>(indices[row]) * row_bytes + within, static_cast<std::byte*>(to) + done, part);
     done += part;
   }
 }
 
+void MappedFile::check_intact() const {
+  if (!fd_.is_intact()) throw descriptors_closed("that of " + name_);
+}
+
 void MappedFile::check_length() const {
+  check_intact();
   struct stat status {};
   if (::fstat(fd_.get(), &status) != 0) throw_errno("cannot read " + name_);
   const auto length = static_cast<std::size_t>(status.st_size);

@@ -44,16 +44,19 @@ class MappedFile {
   std::size_t mapping_bytes() const noexcept { return mapping_ == nullptr ? 0 : elements_at_ + bytes_; }
 
   /// Copies elements from `at` (bytes from the first) on. Any thread. Throws Error (system) where the file cannot be read,
-  /// or is no longer as long as it was.
+  /// is no longer as long as it was, or was closed by the program.
   void read(std::size_t at, void* to, std::size_t bytes) const;
   /// The same for rows by index: `bytes` of what they are one after the other, from the byte `skipped` on.
   void read_rows(std::size_t row_bytes, std::span<const std::int64_t> indices, std::size_t skipped, void* to,
                  std::size_t bytes) const;
-  /// Throws Error (system) where the file is no longer as long as it was.
+  /// Throws Error (system) where the file is no longer as long as it was, or was closed by the program.
   void check_length() const;
 
  private:
   [[noreturn]] void fail_truncated(std::size_t got) const;
+  /// Else another file, which has the number by now, would be read.
+  void check_intact() const;
+  void read_on(std::size_t at, void* to, std::size_t bytes) const;
 
   FileDescriptor fd_;
   std::string name_;

@@ -25,6 +25,9 @@ class Segment {
   std::byte* base() const noexcept { return static_cast<std::byte*>(region_.get_address()); }
   std::size_t bytes() const noexcept { return region_.get_size(); }
   int fd() const noexcept { return fd_.get(); }
+  /// False once the program has closed the descriptor: the memory stays mapped, but its pages can be neither reserved
+  /// nor given back, and nobody can attach to it any more.
+  bool is_intact() const noexcept { return fd_.is_intact(); }
 
   template <class T = std::byte>
   T* at(std::uint64_t offset) const noexcept {

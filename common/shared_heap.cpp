@@ -89,6 +89,7 @@ void SharedHeap::free(std::uint64_t offset, Giveback giveback) noexcept {
   used_.erase(it);
   used_bytes_ -= size;
   const bool returned = giveback == Giveback::now && pages_ == Pages::returned && size >= kPagedFrom &&
+                        segment_->is_intact() &&
                         ::fallocate(segment_->fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                                     static_cast<off_t>(offset), static_cast<off_t>(size)) == 0;
   insert_free(offset, {size, !returned});
@@ -113,6 +114,7 @@ void SharedHeap::insert_free(std::uint64_t offset, Free extent) {
 }
 
 void SharedHeap::reserve(std::uint64_t offset, std::size_t bytes, std::string_view what) {
+  if (!segment_->is_intact()) throw descriptors_closed("the shared memory");
   if (bytes >= kCheckedFrom) check_memory_available(bytes, what);
   if (pages_ == Pages::kept) ask_for_huge_pages(offset, bytes);
   for (std::size_t done = 0; done < bytes;) {
@@ -145,6 +147,7 @@ void SharedHeap::note_used_before() noexcept {
 
 /// Gives the pages of free extents back; false if there were none.
 bool SharedHeap::trim() noexcept {
+  if (!segment_->is_intact()) return false;
   bool any = false;
   for (auto& [offset, extent] : free_) {
     if (!extent.dirty || extent.bytes < kPage) continue;

@@ -33,8 +33,8 @@ class SupervisorLink {
   static SupervisorLink from_environment();
 
   bool is_connected() const noexcept { return socket_.is_open(); }
-  /// Never blocks and never throws. False where it did not reach the supervisor: there is none, it is gone, or it has
-  /// stopped reading. Only a verdict needs another way then; a supervisor that is gone has its own way of ending the job.
+  /// Never blocks and never throws. False where it did not reach the supervisor: there is none, it is gone, it has
+  /// stopped reading, or the program has closed the socket. Only a verdict needs another way then; a supervisor that is gone has its own way of ending the job.
   bool send(const SupervisorMessage& message) const noexcept;
 
  private:

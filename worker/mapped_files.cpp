@@ -70,7 +70,7 @@ void install_handler() noexcept {
 
 FileDescriptor open_again(const FileEntry& entry, const std::string& name) {
   const std::string path = "/proc/" + std::to_string(entry.master) + "/fd/" + std::to_string(entry.fd);
-  FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd.is_open()) throw_errno("a worker cannot open " + name + " (as " + path + ")");
   return fd;
 }

@@ -32,6 +32,9 @@ void live_and_watch(pthread_mutex_t* life, std::atomic<bool>& holds, FileDescrip
   holds.notify_all();
   char byte = 0;
   for (;;) {
+    // Where a body has closed the socket, a receive that has begun goes on all the same; another one cannot begin. The
+    // death signal is left then.
+    while (!socket.is_intact()) ::pause();
     const auto count = ::recv(socket.get(), &byte, 1, 0);
     if (count == 0 || (count < 0 && errno != EINTR)) die_with_group();
   }
