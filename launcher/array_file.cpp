@@ -78,8 +78,9 @@ void sync(const Folder& folder) {
 void write_file(const Folder& folder, const std::string& name, std::string_view front,
                 std::span<const std::byte> rest) {
   const auto path = folder.path / name;
-  const FileDescriptor fd(
-      ::openat(folder.fd.get(), name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666));
+  // What has the name already may be a link or a pipe: it is not opened.
+  ::unlinkat(folder.fd.get(), name.c_str(), 0);
+  const FileDescriptor fd(::openat(folder.fd.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!fd.is_open()) fail("write", path);
   write_all(fd.get(), path, front.data(), front.size());
   write_all(fd.get(), path, reinterpret_cast<const char*>(rest.data()), rest.size());

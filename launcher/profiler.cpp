@@ -4,6 +4,7 @@
 #include <bit>
 #include <cerrno>
 #include <cmath>
+#include <cstdio>
 
 #include "common/errors.hpp"
 
@@ -25,6 +26,7 @@ std::size_t index_of(Phase phase) noexcept {
   }
 }
 
+constexpr const char* kProfile = "the profile";
 constexpr std::array<const char*, 6> kSpanNames{"inputs", "function", "collective", "waiting", "reduction", "other"};
 
 /// As the inside of a JSON string.
@@ -38,10 +40,11 @@ std::string escaped(const std::string& text) {
   return result;
 }
 
-std::FILE* open_file(const std::string& path, const char* what) {
-  std::FILE* file = std::fopen(path.c_str(), "we");
-  if (file == nullptr) throw_errno(std::string("cannot write the ") + what + " " + path, errno);
-  return file;
+template <class... Values>
+std::string formatted(const char* format, Values... values) {
+  std::array<char, 256> text{};
+  const int length = std::snprintf(text.data(), text.size(), format, values...);
+  return {text.data(), static_cast<std::size_t>(std::clamp<int>(length, 0, text.size() - 1))};
 }
 
 }  // namespace
@@ -94,11 +97,10 @@ Profiler::Profiler(const Settings& settings, const Timeline* timelines)
       profile_path_(settings.profile),
       trace_path_(settings.trace),
       timelines_(timelines),
-      trace_(nullptr, &std::fclose),
       start_ns_(now_ns()),
       ranks_(settings.devices.size()) {
   // Now, rather than after hours of work; what a session before has written goes.
-  if (!profile_path_.empty() && profile_path_ != "-") std::fclose(open_file(profile_path_, "profile"));
+  if (!profile_path_.empty() && profile_path_ != "-") OutputFile(profile_path_, kProfile);
   if (!trace_path_.empty()) open_trace(settings);
 }
 
@@ -202,8 +204,8 @@ std::vector<CallProfile> Profiler::calls() const {
 // its end, so that a trace is readable whatever ends the program.
 
 void Profiler::open_trace(const Settings& settings) {
-  trace_.reset(open_file(trace_path_, "trace"));
-  std::fputs("[\n", trace_.get());
+  trace_.emplace(trace_path_, "the trace");
+  trace_->write("[\n");
   write_row_name(0, "master");
   for (int rank = 0; rank < world_size_; ++rank) {
     write_row_name(rank + 1, "rank " + std::to_string(rank) + " (" +
@@ -212,18 +214,17 @@ void Profiler::open_trace(const Settings& settings) {
 }
 
 void Profiler::write_row_name(int row, const std::string& name) {
-  std::fprintf(trace_.get(),
-               "{\"ph\": \"M\", \"pid\": 1, \"tid\": %d, \"name\": \"thread_name\", \"args\": {\"name\": \"%s\"}},\n"
-               "{\"ph\": \"M\", \"pid\": 1, \"tid\": %d, \"name\": \"thread_sort_index\", \"args\": {\"sort_index\": "
-               "%d}},\n",
-               row, name.c_str(), row, row);
+  const std::string front = R"({"ph": "M", "pid": 1, "tid": )" + std::to_string(row);
+  trace_->write(front + R"(, "name": "thread_name", "args": {"name": ")" + name + "\"}},\n" + front +
+                R"(, "name": "thread_sort_index", "args": {"sort_index": )" + std::to_string(row) + "}},\n");
 }
 
 void Profiler::write_span(int row, const std::string& name, std::int64_t begin_ns, std::int64_t end_ns) {
   if (!trace_) return;
-  std::fprintf(
-      trace_.get(), "{\"ph\": \"X\", \"pid\": 1, \"tid\": %d, \"ts\": %.3f, \"dur\": %.3f, \"name\": \"%s\"},\n", row,
-      static_cast<double>(begin_ns - start_ns_) / 1000, static_cast<double>(end_ns - begin_ns) / 1000, name.c_str());
+  trace_->write(formatted(R"({"ph": "X", "pid": 1, "tid": %d, "ts": %.3f, "dur": %.3f, "name": ")", row,
+                          static_cast<double>(begin_ns - start_ns_) / 1000,
+                          static_cast<double>(end_ns - begin_ns) / 1000));
+  trace_->write(name + "\"},\n");
 }
 
 void Profiler::close() {
@@ -242,16 +243,17 @@ void Profiler::close() {
     const std::vector<CallProfile> all = calls();
     std::string text = syncrun::to_string(all);
     if (lost_events_ != 0) text += std::to_string(lost_events_) + " events came too fast to be read, and are missing\n";
-    std::FILE* const file = profile_path_ == "-" ? stderr : open_file(profile_path_, "profile");
-    bool is_written = std::fputs(text.c_str(), file) >= 0 && std::fflush(file) == 0;
-    if (file != stderr) is_written = std::fclose(file) == 0 && is_written;
-    if (!is_written) throw_errno("cannot write the profile " + profile_path_, errno);
+    if (profile_path_ != "-") {
+      OutputFile file(profile_path_, kProfile);
+      file.write(text);
+      file.close();
+    } else if (std::fputs(text.c_str(), stderr) < 0 || std::fflush(stderr) != 0) {
+      throw_errno("cannot write the profile " + profile_path_, errno);
+    }
   }
   if (trace_) {
-    std::fputs("{\"ph\": \"M\", \"pid\": 1, \"name\": \"process_name\", \"args\": {\"name\": \"syncrun\"}}\n]\n",
-               trace_.get());
-    const bool is_written = std::ferror(trace_.get()) == 0;
-    if (std::fclose(trace_.release()) != 0 || !is_written) throw_errno("cannot write the trace " + trace_path_, errno);
+    trace_->write("{\"ph\": \"M\", \"pid\": 1, \"name\": \"process_name\", \"args\": {\"name\": \"syncrun\"}}\n]\n");
+    trace_->close();
   }
 }
 

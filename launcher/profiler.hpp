@@ -7,8 +7,7 @@
 
 #include <array>
 #include <cstdint>
-#include <cstdio>
-#include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "common/control_block.hpp"
 #include "common/segment.hpp"
 #include "common/timeline.hpp"
+#include "launcher/output_file.hpp"
 #include "launcher/settings.hpp"
 #include "syncrun/profile.hpp"
 
@@ -90,7 +90,7 @@ class Profiler {
   std::string profile_path_;
   std::string trace_path_;
   const Timeline* timelines_;
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> trace_;
+  std::optional<OutputFile> trace_;
   std::int64_t start_ns_;
   std::int64_t last_end_ns_ = 0;  // of the call before
   std::unordered_map<std::string, std::size_t> functions_;
