@@ -32,6 +32,8 @@ class Brood {
   virtual std::string tag_of(int child) const = 0;
   /// The file that its lines are copied to; empty: none.
   virtual std::string log_of(int) const { return {}; }
+  /// Whether all that children are given is still open.
+  virtual bool has_descriptors() const noexcept { return true; }
   virtual void on_birth(int child, pid_t pid) noexcept = 0;
   /// It has died, though nobody expected it to: now or, by its sign of life, within a moment. May come twice.
   virtual void on_loss(int child) noexcept = 0;

@@ -9,9 +9,10 @@ namespace syncrun::detail {
 
 namespace {
 /// Writes all of it to a file; gives up on an error (a full disk).
-void write_fully(int fd, std::string_view text) noexcept {
+void write_fully(const FileDescriptor& fd, std::string_view text) noexcept {
+  if (!fd.is_intact()) return;
   while (!text.empty()) {
-    const auto count = ::write(fd, text.data(), text.size());
+    const auto count = ::write(fd.get(), text.data(), text.size());
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) return;
     text.remove_prefix(static_cast<std::size_t>(count));
@@ -19,7 +20,7 @@ void write_fully(int fd, std::string_view text) noexcept {
 }
 }  // namespace
 
-ChildOutput::ChildOutput(std::string tag, FileDescriptor from, Outlet& to, int log)
+ChildOutput::ChildOutput(std::string tag, FileDescriptor from, Outlet& to, const FileDescriptor& log)
     : tag_(std::move(tag)), from_(std::move(from)), to_(to), log_(log) {}
 
 bool ChildOutput::pump() {
@@ -32,10 +33,16 @@ bool ChildOutput::pump() {
     } else if (count == 0) {
       return false;
     } else if (errno != EINTR) {
-      return errno == EAGAIN || errno == EWOULDBLOCK;
+      if (errno != EAGAIN && errno != EWOULDBLOCK) return false;
+      break;
     }
   }
   return true;
+}
+
+bool ChildOutput::is_intact() const {
+  const std::lock_guard lock(mutex_);
+  return !from_.is_open() || from_.is_intact();
 }
 
 void ChildOutput::take(std::string_view text) {
@@ -56,12 +63,13 @@ void ChildOutput::take(std::string_view text) {
 void ChildOutput::finish() {
   if (!partial_.empty()) pass_on(partial_);
   partial_.clear();
+  const std::lock_guard lock(mutex_);
   from_.reset();
 }
 
 void ChildOutput::pass_on(std::string_view line) {
   to_.push(tag_, line);
-  if (log_ >= 0) write_fully(log_, std::string(line) + "\n");
+  if (log_.is_open()) write_fully(log_, std::string(line) + "\n");
   const std::lock_guard lock(mutex_);
   tail_.emplace_back(line);
   if (tail_.size() > kTailLines) tail_.pop_front();

@@ -1,6 +1,7 @@
 #pragma once
 
-// A child's standard output or standard error, as the master passes it on: whole lines, tagged with who it is.
+// A child's standard output or standard error, as the master passes it on: lines, tagged with who it is. A log has them as
+// they came; how they are shown is the outlet's to say.
 
 #include <cstddef>
 #include <deque>
@@ -18,10 +19,12 @@ namespace syncrun::detail {
 class ChildOutput {
  public:
   /// `tag`: stands before every line. `from`: the read end of the child's pipe, which does not block. `to`: where tagged
-  /// lines go, as long as this lives. `log`: a file for a copy without tags, or -1.
-  ChildOutput(std::string tag, FileDescriptor from, Outlet& to, int log);
+  /// lines go. `log`: a file for a copy without tags, or not open. Both are referred to as long as this lives.
+  ChildOutput(std::string tag, FileDescriptor from, Outlet& to, const FileDescriptor& log);
 
   int fd() const noexcept { return from_.get(); }
+  /// False once the program has closed the pipe, which finish() has not. From any thread.
+  bool is_intact() const;
   Outlet& outlet() const noexcept { return to_; }
   /// Reads some of what is there, without blocking. False at end of file (or if the pipe broke).
   bool pump();
@@ -39,9 +42,10 @@ class ChildOutput {
   std::string tag_;
   FileDescriptor from_;
   Outlet& to_;
-  int log_;
+  const FileDescriptor& log_;
   std::string partial_;
-  mutable std::mutex mutex_;  // guards tail_
+  bool has_news_ = false;     // in partial_, since it was shown
+  mutable std::mutex mutex_;  // guards tail_, and from_ where it is closed
   std::deque<std::string> tail_;
 };
 

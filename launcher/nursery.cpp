@@ -1,8 +1,7 @@
 #include "launcher/nursery.hpp"
 
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,6 +27,8 @@ namespace {
 constexpr Milliseconds kReapLimit = std::chrono::seconds(5);
 // How often to look again at a zombie that a debugger holds, or after the kernel refused to wait.
 constexpr Milliseconds kRetryLap{50};
+// How often to look whether the program has closed our descriptors.
+constexpr Milliseconds kCheckLap{250};
 // At the end, how long the reader of children's output may take nothing: after healthy ends, and when an error waits for
 // it. And how long it may take in all.
 constexpr Milliseconds kReaderLimit = std::chrono::seconds(2);
@@ -42,8 +43,6 @@ void block_signals() noexcept {
   ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
 }
 
-int to_poll_limit(Milliseconds limit) noexcept { return static_cast<int>(limit.count()); }
-
 }  // namespace
 
 Nursery::Nursery(Brood& brood, Milliseconds grace, const SupervisorLink& supervisor)
@@ -53,9 +52,13 @@ Nursery::Nursery(Brood& brood, Milliseconds grace, const SupervisorLink& supervi
       output_(STDOUT_FILENO),
       error_(STDERR_FILENO),
       children_(static_cast<std::size_t>(brood.size())),
-      epoll_(check_system(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
-      wake_(check_system(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
-      life_watchers_(children_.size()) {}
+      polled_(kFirstChild + children_.size() * kSources, pollfd{-1, POLLIN, 0}),
+      life_watchers_(children_.size()) {
+  std::array<int, 2> ends{};
+  check_system(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), "socketpair");
+  wake_ = FileDescriptor(ends[0]);
+  wake_other_end_ = FileDescriptor(ends[1]);
+}
 
 Nursery::~Nursery() {
   expect_ends();
@@ -64,11 +67,16 @@ Nursery::~Nursery() {
   if (thread_.joinable()) {
     await_all_ends(std::max(grace_, kReapLimit));
     stops_.store(true);
-    ::eventfd_write(wake_.get(), 1);  // fails only if it was rung already
+    ring();
     thread_.join();
   }
   for (auto& watcher : life_watchers_) watcher.stops.store(true);
   for (int child = 0; child < size(); ++child) unwatch_life(child);
+}
+
+/// Wakes the thread, which otherwise looks around once in a lap. (Fails only if it was rung so often already.)
+void Nursery::ring() noexcept {
+  if (wake_other_end_.is_intact()) ::send(wake_other_end_.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 // ---- birth ----------------------------------------------------------------------------------------------------
@@ -81,10 +89,11 @@ void Nursery::spawn_all(Milliseconds limit, std::string_view limit_name) {
 void Nursery::replace(int child, Milliseconds limit, std::string_view limit_name) {
   {
     const std::lock_guard lock(mutex_);
+    if (has_lost_descriptors_) throw lost_descriptors();
     wanted_ = child;
     spawned_ = false;
   }
-  ::eventfd_write(wake_.get(), 1);
+  ring();
   await_spawned(limit, limit_name);
 }
 
@@ -104,7 +113,6 @@ void Nursery::run() noexcept {
   ::pthread_setname_np(::pthread_self(), "syncrun-nursery");
   std::exception_ptr error;
   try {
-    if (!watch(wake_.get(), Source::wake, 0)) throw_errno("epoll_ctl");
     give_birth();
   } catch (...) {
     error = std::current_exception();
@@ -141,89 +149,126 @@ void Nursery::unwatch_life(int child) {
 
 // ---- watching -------------------------------------------------------------------------------------------------
 
-bool Nursery::watch(int fd, Source source, int child) noexcept {
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.u64 = static_cast<std::uint64_t>(child) << 2U | static_cast<std::uint64_t>(source);
-  return ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
-}
-
-/// Closing a descriptor is not enough where the program has forked: the child's copy keeps it in the set.
-void Nursery::unwatch(int fd) noexcept { ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
-
 void Nursery::loop() {
   while (!stops_.load()) {
-    await_events();
-    std::array<epoll_event, 32> events;
-    const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
-    if (count < 0 && errno != EINTR) std::this_thread::sleep_for(kRetryLap);  // the program closed our descriptors
-    for (int i = 0; i < count; ++i) on_event(events[static_cast<std::size_t>(i)].data.u64);
+    choose_polled();
+    if (await_events(longest_sleep(), polled_.size())) {
+      if (polled_[kWakeEntry].revents != 0) give_births_again();
+      for (std::size_t i = kFirstChild; i < polled_.size(); ++i) {
+        if (polled_[i].revents == 0) continue;
+        const std::size_t place = i - kFirstChild;
+        on_event(static_cast<int>(place / kSources), static_cast<Source>(place % kSources));
+      }
+    }
     for (int index = 0; index < size(); ++index) {
       if (children_[static_cast<std::size_t>(index)].is_zombie) reap(index);
     }
     for (Outlet* outlet : {&output_, &error_}) {
       if (!outlet->is_blocked()) outlet->flush();
     }
-    resume_streams();
+    if (Clock::now() < next_check_) continue;
+    next_check_ = Clock::now() + kCheckLap;
+    if (!has_lost_descriptors_ && !has_all_descriptors()) give_descriptors_up();
   }
 }
 
-/// Sleeps until there is something to do, and writes what a reader has made room for.
-void Nursery::await_events() {
-  int limit = -1;
+Milliseconds Nursery::longest_sleep() const {
   const auto is_zombie = [](const Child& child) { return child.is_zombie; };
-  if (std::any_of(children_.begin(), children_.end(), is_zombie)) limit = to_poll_limit(kRetryLap);
-  flush_when_writable(limit, {epoll_.get(), POLLIN, 0});
+  return std::any_of(children_.begin(), children_.end(), is_zombie) ? kRetryLap : kCheckLap;
 }
 
-void Nursery::flush_when_writable(int limit_ms, pollfd other) {
-  if (output_.is_resting() || error_.is_resting()) limit_ms = to_poll_limit(Outlet::kRest);
-  std::array<pollfd, 3> polled{output_.poll_entry(), error_.poll_entry(), other};
-  const int count = ::poll(polled.data(), polled.size(), limit_ms);
+/// Negative numbers, which poll passes over, for what is not there or not wanted now.
+void Nursery::choose_polled() noexcept {
+  polled_[kWakeEntry].fd = has_lost_descriptors_ && !wake_.is_intact() ? -1 : wake_.get();
+  for (std::size_t index = 0; index < children_.size(); ++index) {
+    Child& child = children_[index];
+    pollfd* const entries = &polled_[kFirstChild + index * kSources];
+    const bool is_watched = child.pidfd.is_open() && !child.is_zombie && !has_lost_descriptors_;
+    entries[static_cast<std::size_t>(Source::death)].fd = is_watched ? child.pidfd.get() : -1;
+    entries[static_cast<std::size_t>(Source::output)].fd = number_to_poll(child.output);
+    entries[static_cast<std::size_t>(Source::error)].fd = number_to_poll(child.error);
+  }
+}
+
+/// Not a stream whose outlet is full: the child waits in its own writes until somebody reads us.
+int Nursery::number_to_poll(Stream& stream) const noexcept {
+  if (!stream.reader || (has_lost_descriptors_ && !stream.reader->is_intact())) return -1;
+  const Outlet& outlet = stream.reader->outlet();
+  stream.is_paused = stream.is_paused ? !outlet.is_half_empty() : outlet.is_full();
+  return stream.is_paused ? -1 : stream.reader->fd();
+}
+
+/// Sleeps until one of the first entries has something, and writes what a reader has made room for. False if nothing came.
+bool Nursery::await_events(Milliseconds limit, std::size_t entries) {
+  if (output_.is_resting() || error_.is_resting()) limit = std::min<Milliseconds>(limit, Outlet::kRest);
+  polled_[kOutputEntry] = output_.poll_entry();
+  polled_[kErrorEntry] = error_.poll_entry();
+  const int count = ::poll(polled_.data(), entries, static_cast<int>(limit.count()));
   if (count < 0 && errno != EINTR) std::this_thread::sleep_for(kRetryLap);
-  if (output_.is_resting() || (count > 0 && polled[0].revents != 0)) output_.flush();
-  if (error_.is_resting() || (count > 0 && polled[1].revents != 0)) error_.flush();
+  if (output_.is_resting() || (count > 0 && polled_[kOutputEntry].revents != 0)) output_.flush();
+  if (error_.is_resting() || (count > 0 && polled_[kErrorEntry].revents != 0)) error_.flush();
+  return count > 0;
 }
 
-void Nursery::on_event(std::uint64_t tag) {
-  const int index = static_cast<int>(tag >> 2U);
+void Nursery::on_event(int index, Source source) {
   Child& child = children_[static_cast<std::size_t>(index)];
-  switch (static_cast<Source>(tag & 3U)) {
-    case Source::wake: return give_births_again();
-    case Source::death: return bury(index);
+  switch (source) {
+    case Source::death:
+      // Not if something else has the number: its event would be taken for a death.
+      if (child.pidfd.is_intact()) bury(index);
+      else next_check_ = {};
+      return;
     case Source::output: return read_some(child.output);
     case Source::error: return read_some(child.error);
   }
 }
 
-/// Reads from a child, unless nobody reads us: then the child waits in its own writes until somebody does.
 void Nursery::read_some(Stream& stream) {
   ChildOutput& reader = *stream.reader;
-  if (reader.fd() < 0) return;
-  if (reader.outlet().is_full()) {
-    unwatch(reader.fd());
-    stream.is_paused = true;
-  } else if (!reader.pump()) {
-    end_stream(stream);
-  }
+  if (!reader.is_intact()) next_check_ = {};  // what there is to read is not ours
+  else if (reader.fd() >= 0 && !reader.pump()) reader.finish();
 }
 
-void Nursery::resume_streams() noexcept {
-  const auto resume = [this](Stream& stream, Source source, int index) {
-    if (!stream.is_paused || !stream.reader->outlet().is_half_empty()) return;
-    // A failure (no memory) is tried again after the next event.
-    stream.is_paused = stream.reader->fd() >= 0 && !watch(stream.reader->fd(), source, index);
-  };
+// ---- descriptors ----------------------------------------------------------------------------------------------
+
+bool Nursery::has_lost_descriptors() const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (has_lost_descriptors_) return true;
+  }
+  return !has_all_descriptors();
+}
+
+Error Nursery::lost_descriptors() const { return descriptors_closed("those by which it watches " + brood_.describe()); }
+
+bool Nursery::has_all_descriptors() const {
+  const auto is_well = [](const FileDescriptor& fd) { return !fd.is_open() || fd.is_intact(); };
+  const auto is_read = [](const Stream& stream) { return !stream.reader || stream.reader->is_intact(); };
+  const std::lock_guard lock(mutex_);
+  return is_well(wake_) && is_well(wake_other_end_) && brood_.has_descriptors() &&
+         std::all_of(children_.begin(), children_.end(), [&](const Child& child) {
+           return is_well(child.pidfd) && is_well(child.socket) && is_well(child.log) && is_read(child.output) &&
+                  is_read(child.error);
+         });
+}
+
+/// Ends the children, for who is waited for in vain, and tells those who wait.
+void Nursery::give_descriptors_up() {
+  {
+    const std::lock_guard lock(mutex_);
+    has_lost_descriptors_ = true;
+    wanted_.reset();
+    if (!spawned_) spawn_error_ = std::make_exception_ptr(lost_descriptors());
+    spawned_ = true;
+  }
+  changed_.notify_all();
+  kill_all();
   for (int index = 0; index < size(); ++index) {
     Child& child = children_[static_cast<std::size_t>(index)];
-    resume(child.output, Source::output, index);
-    resume(child.error, Source::error, index);
+    if (child.pid < 0 || child.wait_status) continue;
+    raise_loss(index);
+    child.is_zombie = true;  // or will be in a moment: reap() looks until it is
   }
-}
-
-void Nursery::end_stream(Stream& stream) {
-  unwatch(stream.reader->fd());
-  stream.reader->finish();
 }
 
 // ---- deaths ---------------------------------------------------------------------------------------------------
@@ -236,7 +281,6 @@ void Nursery::raise_loss(int child) noexcept {
 void Nursery::bury(int index) {
   raise_loss(index);
   Child& child = children_[static_cast<std::size_t>(index)];
-  unwatch(child.pidfd.get());
   ::kill(-child.pid, SIGKILL);  // its group; the pid cannot be anybody else's before it is reaped
   read_last_words(child.output);
   read_last_words(child.error);
@@ -245,8 +289,8 @@ void Nursery::bury(int index) {
 
 /// What it wrote is in the pipe; who else holds the other end is being killed.
 void Nursery::read_last_words(Stream& stream) {
-  for (int round = 0; round < kLastReads && stream.reader->fd() >= 0; ++round) {
-    if (!stream.reader->pump()) return end_stream(stream);
+  for (int round = 0; round < kLastReads && stream.reader->fd() >= 0 && stream.reader->is_intact(); ++round) {
+    if (!stream.reader->pump()) return stream.reader->finish();
     int waiting = 0;
     if (::ioctl(stream.reader->fd(), FIONREAD, &waiting) != 0 || waiting == 0) return;
   }
@@ -258,8 +302,10 @@ void Nursery::reap(int index) {
   {
     const std::lock_guard lock(mutex_);
     siginfo_t info{};
-    const bool knows =
-        ::waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(child.pidfd.get()), &info, WEXITED | WNOHANG) == 0;
+    const bool has_pidfd = !has_lost_descriptors_ && child.pidfd.is_intact();
+    const auto kind = has_pidfd ? static_cast<idtype_t>(P_PIDFD) : P_PID;
+    const auto which = static_cast<id_t>(has_pidfd ? child.pidfd.get() : child.pid);
+    const bool knows = ::waitid(kind, which, &info, WEXITED | WNOHANG) == 0;
     child.is_zombie = knows && info.si_pid == 0;
     if (child.is_zombie) return;
     child.wait_status = kUnknownStatus;
@@ -308,7 +354,7 @@ void Nursery::flush_the_rest() {
   Patience patience(limit);
   Patience longest(kLongestFlush);
   for (std::size_t left = waiting_bytes(); left != 0 && !patience.is_over() && !longest.is_over();) {
-    flush_when_writable(to_poll_limit(kRetryLap), {-1, 0, 0});
+    await_events(kRetryLap, kWakeEntry);
     if (waiting_bytes() < left) patience = Patience(limit);
     left = waiting_bytes();
   }
@@ -339,8 +385,8 @@ int Nursery::stop_signal(int index) const {
   const std::lock_guard lock(mutex_);
   const Child& child = children_[static_cast<std::size_t>(index)];
   siginfo_t info{};
-  if (!child.pidfd.is_open() || ::waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(child.pidfd.get()), &info,
-                                         WSTOPPED | WNOHANG | WNOWAIT) != 0) {
+  if (!child.pidfd.is_intact() || ::waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(child.pidfd.get()), &info,
+                                           WSTOPPED | WNOHANG | WNOWAIT) != 0) {
     return 0;
   }
   return info.si_pid == 0 ? 0 : info.si_status;

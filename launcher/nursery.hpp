@@ -10,9 +10,15 @@
 //
 // A second sign of death comes earlier, from one small thread per child that waits for the child's robust mutex
 // (common/life.hpp). Both tell the brood.
+//
+// The program may close the descriptors that all this rests on. The thread looks for that a few times a second: then it
+// kills the children, reaps them by their pids, and uses none of the numbers any more.
+
+#include <poll.h>
 
 #include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -29,6 +35,7 @@
 #include "launcher/child_output.hpp"
 #include "launcher/outlet.hpp"
 #include "launcher/spawn.hpp"
+#include "syncrun/error.hpp"
 
 namespace syncrun::detail {
 
@@ -42,7 +49,8 @@ class Nursery {
   Nursery(const Nursery&) = delete;
   Nursery& operator=(const Nursery&) = delete;
 
-  /// Starts all children. Throws Error (system) if one cannot be started, Error (timeout) if that takes longer than
+  /// Starts all children. Throws Error (system) if one cannot be started, or the program has closed our descriptors; Error
+  /// (timeout) if that takes longer than
   /// `limit`, which `limit_name` sets.
   void spawn_all(Milliseconds limit, std::string_view limit_name);
   /// Watches for deaths by the children's signs of life, from when all of them hold theirs.
@@ -69,12 +77,23 @@ class Nursery {
   int stop_signal(int child) const;
   /// The last lines of its standard error.
   std::vector<std::string> last_stderr(int child);
+  /// Whether the program has closed descriptors of ours: nothing is known of the children any more, and they are killed.
+  /// What they have died of is then a consequence.
+  bool has_lost_descriptors() const;
+  /// The error that says so.
+  Error lost_descriptors() const;
 
  private:
-  enum class Source : std::uint64_t { wake, death, output, error };  // in an event's two low bits; the child is above
+  /// What there is to poll of a child; entries of polled_ from kFirstChild on, in this order.
+  enum class Source : std::uint8_t { death, output, error };
+  static constexpr std::size_t kSources = 3;
+  static constexpr std::size_t kOutputEntry = 0;
+  static constexpr std::size_t kErrorEntry = 1;
+  static constexpr std::size_t kWakeEntry = 2;
+  static constexpr std::size_t kFirstChild = 3;
   struct Stream {
     std::unique_ptr<ChildOutput> reader;
-    bool is_paused = false;  // not watched, since its outlet is full
+    bool is_paused = false;  // not polled, since its outlet is full
   };
   struct Child {
     int pid = -1;
@@ -95,20 +114,21 @@ class Nursery {
   void clear_place(Child& child);
   void await_spawned(Milliseconds limit, std::string_view limit_name);
   void spawn_child(int index);
-  bool watch(int fd, Source source, int child) noexcept;
-  void unwatch(int fd) noexcept;
   void loop();
-  void await_events();
-  void flush_when_writable(int limit_ms, pollfd other);
-  void on_event(std::uint64_t tag);
+  Milliseconds longest_sleep() const;
+  void choose_polled() noexcept;
+  int number_to_poll(Stream& stream) const noexcept;
+  bool await_events(Milliseconds limit, std::size_t entries);
+  void on_event(int index, Source source);
   void read_some(Stream& stream);
-  void resume_streams() noexcept;
-  void end_stream(Stream& stream);
+  bool has_all_descriptors() const;
+  void give_descriptors_up();
   void bury(int index);
   void read_last_words(Stream& stream);
   void reap(int index);
   void flush_the_rest();
 
+  void ring() noexcept;
   void raise_loss(int child) noexcept;
   static void kill_group(const Child& child) noexcept;
   template <class Holds>
@@ -118,13 +138,14 @@ class Nursery {
   Milliseconds grace_;
   const SupervisorLink& supervisor_;
 
-  // Guards what other threads see of children_ (pid, pidfd, readers, wait_status) where it changes, and the three below;
+  // Guards what other threads see of children_ (all but is_zombie) where it changes, and the four below;
   // held only for as long as it takes to look or to set.
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool spawned_ = false;
   std::exception_ptr spawn_error_;
   std::optional<int> wanted_;  // a child to start anew
+  bool has_lost_descriptors_ = false;
 
   std::atomic<bool> expects_ends_{false};
   std::atomic<bool> closes_{false};  // no more births
@@ -132,8 +153,10 @@ class Nursery {
   Outlet output_;
   Outlet error_;
   std::vector<Child> children_;
-  FileDescriptor epoll_;
-  FileDescriptor wake_;
+  std::vector<pollfd> polled_;
+  Clock::time_point next_check_{};  // of the descriptors
+  FileDescriptor wake_;             // a socket, since two of those can be told apart; two eventfds cannot
+  FileDescriptor wake_other_end_;
   std::thread thread_;
   struct LifeWatcher {
     std::thread thread;

@@ -1,7 +1,6 @@
 // How the nursery's thread brings its children into the world.
 
 #include <fcntl.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 
 #include "common/errors.hpp"
 #include "launcher/nursery.hpp"
+#include "launcher/output_file.hpp"
 
 namespace syncrun::detail {
 
@@ -53,8 +53,10 @@ void Nursery::give_birth() {
 }
 
 void Nursery::give_births_again() {
-  eventfd_t rings = 0;
-  static_cast<void>(::eventfd_read(wake_.get(), &rings));
+  std::array<char, 64> rings;
+  if (!wake_.is_intact()) next_check_ = {};
+  while (wake_.is_intact() && ::recv(wake_.get(), rings.data(), rings.size(), MSG_DONTWAIT) > 0) {
+  }
   std::optional<int> wanted;
   {
     const std::lock_guard lock(mutex_);
@@ -80,7 +82,7 @@ void Nursery::give_births_again() {
 /// Of one that was reaped. Who else holds its pipes (it was killed) is not heard any more.
 void Nursery::clear_place(Child& child) {
   for (Stream* stream : {&child.output, &child.error}) {
-    if (stream->reader && stream->reader->fd() >= 0) end_stream(*stream);
+    if (stream->reader && stream->reader->fd() >= 0) stream->reader->finish();
   }
   const std::lock_guard lock(mutex_);
   child = Child{};
@@ -91,15 +93,13 @@ void Nursery::spawn_child(int index) {
   Child& child = children_[static_cast<std::size_t>(index)];
   std::array<int, 2> ends{};
   check_system(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), "socketpair");
-  child.socket = FileDescriptor(ends[0]);
+  FileDescriptor socket(ends[0]);
   const FileDescriptor childs_end(ends[1]);
   auto [output_read, output_write] = make_pipe();
   auto [error_read, error_write] = make_pipe();
+  FileDescriptor log;
   if (const std::string path = brood_.log_of(index); !path.empty()) {
-    const int truncates = child.is_successor ? 0 : O_TRUNC;
-    child.log =
-        FileDescriptor(check_system(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | truncates, 0644),
-                                    ("cannot open the log file " + path).c_str()));
+    log = open_output(path, child.is_successor ? OpenMode::append : OpenMode::append_to_empty, "the log file");
   }
 
   SpawnedProcess process = spawn(brood_.request_for(index, {childs_end.get(), output_write.get(), error_write.get()}));
@@ -108,15 +108,13 @@ void Nursery::spawn_child(int index) {
   {
     const std::lock_guard lock(mutex_);
     const std::string tag = brood_.tag_of(index);
+    child.socket = std::move(socket);
+    child.log = std::move(log);
     child.pidfd = std::move(process.pidfd);
-    child.output.reader = std::make_unique<ChildOutput>(tag, std::move(output_read), output_, child.log.get());
-    child.error.reader = std::make_unique<ChildOutput>(tag, std::move(error_read), error_, child.log.get());
+    child.output.reader = std::make_unique<ChildOutput>(tag, std::move(output_read), output_, child.log);
+    child.error.reader = std::make_unique<ChildOutput>(tag, std::move(error_read), error_, child.log);
     child.pid = process.pid;
   }
-  const bool is_watched = watch(child.pidfd.get(), Source::death, index) &&
-                          watch(child.output.reader->fd(), Source::output, index) &&
-                          watch(child.error.reader->fd(), Source::error, index);
-  if (!is_watched) throw_errno("cannot watch a child process");
 }
 
 }  // namespace syncrun::detail

@@ -401,6 +401,7 @@ Failure QueueCore::blame(int producer) const {
 }
 
 Error QueueCore::lost_error(int producer, const std::string& where, const std::string& known_cause) {
+  if (nursery_->has_lost_descriptors()) return nursery_->lost_descriptors();
   Failure failure = blame(producer);
   failure.master_released = Clock::now();
   ChildEnd end{nursery_->await_end(producer, Milliseconds(0)), known_cause};

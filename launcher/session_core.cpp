@@ -468,6 +468,7 @@ void SessionCore::close() {
     nursery_->kill_all();
   }
   std::optional<Error> failure;
+  if (nursery_->has_lost_descriptors()) failure = nursery_->lost_descriptors();
   for (int rank = 0; rank < world_size() && !failure; ++rank) {
     const ChildEnd end = await_cause(rank);
     const auto status = end.wait_status;

@@ -49,6 +49,7 @@ Error SessionCore::lost_error(const std::string& who, Failure failure, const std
 ChildEnd SessionCore::await_cause(int rank) const { return await_child_end(*nursery_, rank); }
 
 void SessionCore::fail_start(int rank) {
+  if (nursery_->has_lost_descriptors()) throw nursery_->lost_descriptors();
   const ChildEnd end = await_cause(rank);
   Failure failure = describe_loss(rank, end);
   const std::string where = "while starting (phase " + failure.phase + ")";
@@ -160,6 +161,7 @@ std::vector<std::string> SessionCore::half_written_since(std::uint64_t id) const
 }
 
 void SessionCore::end_with_loss(std::uint64_t id) {
+  if (nursery_->has_lost_descriptors()) end_with(nursery_->lost_descriptors());
   const auto released = Clock::now();
   const int rank = static_cast<int>(control_.header().lost.load()) - 1;
   const ChildEnd end = await_cause(rank);

@@ -281,6 +281,7 @@ Failure TaskCore::blame() const {
 }
 
 Error TaskCore::lost_error(const std::string& where, std::optional<std::string> cause) {
+  if (nursery_->has_lost_descriptors()) return nursery_->lost_descriptors();
   Failure failure = blame();
   failure.master_released = Clock::now();
   ChildEnd end = await_child_end(*nursery_, 0);

@@ -24,6 +24,7 @@ class WorkerBrood final : public Brood {
   SpawnRequest request_for(int rank, const Ends& ends) const override;
   std::string tag_of(int rank) const override { return "[rank " + std::to_string(rank) + "] "; }
   std::string log_of(int rank) const override;
+  bool has_descriptors() const noexcept override { return segment_.is_intact(); }
   void on_birth(int rank, pid_t pid) noexcept override { control_.worker(rank).pid.store(pid); }
   void on_loss(int rank) noexcept override;
   pthread_mutex_t& life_of(int rank) noexcept override { return control_.worker(rank).life; }

@@ -22,7 +22,7 @@ void pass_on(std::string_view text) {
   Outlet outlet(nowhere.get());
   FileDescriptor from(ends[0]);
   FileDescriptor to(ends[1]);
-  ChildOutput output("[rank 0] ", std::move(from), outlet, log.descriptor().get());
+  ChildOutput output("[rank 0] ", std::move(from), outlet, log.descriptor());
   const std::string_view sent = text.substr(0, kLargest);
   fuzzing::expect(::write(to.get(), sent.data(), sent.size()) == static_cast<ssize_t>(sent.size()), "a pipe's room");
   to.reset();

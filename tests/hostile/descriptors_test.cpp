@@ -1,0 +1,123 @@
+// A program that closes descriptors it has not opened: it learns so by name, in time, and its own files, which have their
+// numbers next, are neither read nor written nor closed by us.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdlib>
+
+#include "tests/hostile/surroundings.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr const char* kName =
+    "system: the program has closed file descriptors that Syncrun uses (those by which it watches ";
+constexpr const char* kText = "this is the program's own";
+/// From the closing to the error, on a machine that others use too.
+constexpr int kLimitMs = 3000;
+
+class Closing {
+ public:
+  Closing(Front front, const std::string& scene, const std::string& how) {
+    write_file(file_, kText);
+    std::vector<std::string> arguments{scene, how, file_};
+    if (front == Front::syncrun) arguments.insert(arguments.begin(), CLOSING_PROGRAM);
+    run_.emplace(arguments, Start{}, front == Front::syncrun ? "" : CLOSING_PROGRAM);
+  }
+  CommandRun& run() { return *run_; }
+
+  /// Ends with the error's name, in time.
+  void expect_named(const std::string& name = kName) {
+    EXPECT_EQ(run().exit_code(), 0) << run().errors();
+    const std::string output = run().output();
+    const auto at = output.find("named ");
+    ASSERT_NE(at, std::string::npos) << output << run().errors();
+    EXPECT_LT(std::atoi(output.c_str() + at + 6), kLimitMs) << output;
+    EXPECT_THAT(output.substr(at), HasSubstr(name));
+    EXPECT_THAT(output.substr(at), HasSubstr("close only those that the program has opened itself"));
+    expect_own_kept();
+  }
+  void expect_own_kept() {
+    EXPECT_THAT(run().output(), Not(HasSubstr("a pipe has")));
+    const auto at = run().output().find("kept ");
+    ASSERT_NE(at, std::string::npos) << run().output() << run().errors();
+    int kept = -1;
+    int all = -2;
+    EXPECT_EQ(std::sscanf(run().output().c_str() + at, "kept %d of %d", &kept, &all), 2);
+    EXPECT_EQ(kept, all);
+    EXPECT_EQ(text_of(file_), kText);
+    EXPECT_TRUE(run().nothing_remains());
+  }
+
+ private:
+  Folder folder_;
+  std::string file_ = folder_.at("own");
+  std::optional<CommandRun> run_;
+};
+
+struct Case {
+  Front front;
+  std::string scene;
+  std::string how;
+};
+void PrintTo(const Case& one, std::ostream* out) { *out << to_string(one.front) << one.scene << one.how; }
+class ClosedDescriptors : public testing::TestWithParam<Case> {};
+
+TEST_P(ClosedDescriptors, AreNamedInTimeAndNobodyElsesAreTouched) {
+  const auto& [front, scene, how] = GetParam();
+  Closing(front, scene, how).expect_named(scene == "task" ? "system: the program has closed file descriptors" : kName);
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const Front front : {Front::nothing, Front::syncrun}) {
+    for (const char* scene : {"idle", "call", "end", "queue", "task"}) {
+      for (const char* how : {"all", "reused"}) all.push_back({front, scene, how});
+    }
+  }
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(Of, ClosedDescriptors, testing::ValuesIn(cases()), [](const auto& test) {
+  return to_string(test.param.front) + "_" + test.param.scene + "_" + test.param.how;
+});
+
+/// The memory, two ends of a socket, and of each of two workers a pidfd, a socket and two pipes.
+constexpr int kDescriptors = 11;
+
+class OneClosedDescriptor : public testing::TestWithParam<int> {};
+TEST_P(OneClosedDescriptor, EndsTheSessionByNameToo) {
+  for (const char* scene : {"idle", "call"}) {
+    Closing closing(Front::nothing, scene, std::to_string(GetParam()));
+    closing.expect_named("system: the program has closed file descriptors that Syncrun uses (");
+    EXPECT_THAT(closing.run().output(), HasSubstr(std::to_string(kDescriptors) + " to close")) << "add the new ones";
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Of, OneClosedDescriptor, testing::Range(0, kDescriptors));
+
+TEST(ClosedDescriptorsOfAWorker, LeaveItsCallsAsTheyAre) {
+  Closing closing(Front::syncrun, "body", "all");
+  EXPECT_EQ(closing.run().exit_code(), 0) << closing.run().errors();
+  closing.expect_own_kept();
+  EXPECT_THAT(closing.run().output(),
+              AllOf(HasSubstr("sum 2"), HasSubstr("failed in call 'large'"), HasSubstr("has closed file descriptors"),
+                    HasSubstr("(the shared memory)"), HasSubstr("fine")));
+}
+
+TEST(ClosedDescriptorsOfAWorker, DoNotKeepItWhenTheMasterDies) {
+  ::setenv("CLOSING_HOLDS", "1", 1);
+  Closing closing(Front::nothing, "body", "all");
+  ::unsetenv("CLOSING_HOLDS");
+  ASSERT_TRUE(closing.run().prints("ready")) << closing.run().errors();
+  closing.run().send(SIGKILL);
+  EXPECT_EQ(closing.run().exit_code(), 1000 + SIGKILL);
+  EXPECT_TRUE(closing.run().nothing_remains());
+}
+
+}  // namespace
+}  // namespace syncrun::test
