@@ -1,0 +1,87 @@
+// Files that are to be written, and are no files: a pipe without a reader holds no program up, and a link leads nowhere.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+
+#include "tests/hostile/surroundings.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using testing::HasSubstr;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+/// Much less than a start may take, also on a machine that others use.
+constexpr auto kLimit = 5s;
+
+struct Output {
+  std::string option;
+  std::string variable;
+  std::string what;
+};
+void PrintTo(const Output& output, std::ostream* out) { *out << output.option; }
+
+class OutputTo : public testing::TestWithParam<std::tuple<Front, Output>> {
+ protected:
+  std::string output() const { return std::get<Output>(GetParam()).option; }
+  /// The file that will be opened.
+  std::string file() const { return folder_.at(output() == "log-dir" ? "rank1.log" : "file"); }
+  /// Runs a program that writes there; returns the last line.
+  std::string last_line(int exit_code) const {
+    const std::string value = output() == "log-dir" ? folder_.path() : file();
+    const std::string& variable = std::get<Output>(GetParam()).variable;
+    const auto begin = Clock::now();
+    const bool has_syncrun = std::get<Front>(GetParam()) == Front::syncrun;
+    std::vector<std::string> arguments{"add"};
+    if (has_syncrun) arguments = {"--quiet", "--" + output(), value, ODD_PROGRAM, "add"};
+    else ::setenv(variable.c_str(), value.c_str(), 1);
+    CommandRun run(arguments, {}, has_syncrun ? "" : ODD_PROGRAM);
+    ::unsetenv(variable.c_str());
+    EXPECT_EQ(run.exit_code(), exit_code) << run.errors();
+    EXPECT_LT(Clock::now() - begin, kLimit);
+    EXPECT_TRUE(run.nothing_remains());
+    return run.last_error_line();
+  }
+  void expect_refused(const std::string& found) const {
+    EXPECT_THAT(last_line(1), testing::StartsWith("syncrun: cannot write " + std::get<Output>(GetParam()).what + " " +
+                                                  file() + ": expected a file or a character device, found " + found));
+  }
+
+  Folder folder_;
+};
+INSTANTIATE_TEST_SUITE_P(Program, OutputTo,
+                         testing::Combine(testing::Values(Front::nothing, Front::syncrun),
+                                          testing::Values(Output{"log-dir", "SYNCRUN_LOG_DIR", "the log file"},
+                                                          Output{"profile", "SYNCRUN_PROFILE", "the profile"},
+                                                          Output{"trace", "SYNCRUN_TRACE", "the trace"})),
+                         [](const auto& test) {
+                           const std::string option = std::get<1>(test.param).option;
+                           return to_string(std::get<0>(test.param)) + "_" + option.substr(0, option.find('-'));
+                         });
+
+TEST_P(OutputTo, APipeWithoutAReaderIsRefusedAtOnce) {
+  ASSERT_EQ(::mkfifo(file().c_str(), 0600), 0);
+  expect_refused("a pipe");
+}
+
+TEST_P(OutputTo, ASymbolicLinkIsRefusedAndItsTargetStays) {
+  write_file(folder_.at("precious"), "precious");
+  ASSERT_EQ(::symlink(folder_.at("precious").c_str(), file().c_str()), 0);
+  expect_refused("a symbolic link");
+  EXPECT_EQ(text_of(folder_.at("precious")), "precious");
+}
+
+TEST_P(OutputTo, AFileThatIsThereIsWrittenAnew) {
+  write_file(file(), "of the run before");
+  last_line(0);
+  EXPECT_THAT(text_of(file()), testing::Not(HasSubstr("of the run before")));
+}
+
+}  // namespace
+}  // namespace syncrun::test
