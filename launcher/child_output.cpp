@@ -25,6 +25,7 @@ ChildOutput::ChildOutput(std::string tag, FileDescriptor from, Outlet& to, const
 
 bool ChildOutput::pump() {
   std::array<char, 16384> buffer;
+  to_.look();
   // Bounded, so that one chatty child cannot keep the watcher from the others.
   for (int round = 0; round < 4; ++round) {
     const auto count = ::read(from_.get(), buffer.data(), buffer.size());
@@ -37,7 +38,14 @@ bool ChildOutput::pump() {
       break;
     }
   }
+  show_progress();
   return true;
+}
+
+/// A progress bar: what will be written over is shown before its line has come to an end.
+void ChildOutput::show_progress() {
+  if (has_news_ && partial_.find('\r') != std::string::npos) to_.show(tag_, partial_);
+  has_news_ = false;
 }
 
 bool ChildOutput::is_intact() const {
@@ -47,6 +55,7 @@ bool ChildOutput::is_intact() const {
 
 void ChildOutput::take(std::string_view text) {
   while (!text.empty()) {
+    has_news_ = true;
     const auto newline = text.find('\n');
     partial_.append(text.substr(0, newline));
     if (newline == std::string_view::npos) {
@@ -57,6 +66,7 @@ void ChildOutput::take(std::string_view text) {
     }
     pass_on(partial_);
     partial_.clear();
+    has_news_ = false;
   }
 }
 

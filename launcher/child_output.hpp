@@ -36,6 +36,7 @@ class ChildOutput {
  private:
   void take(std::string_view text);
   void pass_on(std::string_view line);
+  void show_progress();
 
   static constexpr std::size_t kTailLines = 20;
   static constexpr std::size_t kLongestLine = std::size_t{1} << 16U;

@@ -8,7 +8,11 @@
 
 #include <cerrno>
 #include <climits>
+#include <cstdlib>
+#include <cstring>
 #include <utility>
+
+#include "common/visible_text.hpp"
 
 namespace syncrun::detail {
 
@@ -34,9 +38,54 @@ FileDescriptor open_terminal_again(int fd) noexcept {
   return is_same ? std::move(own) : FileDescriptor();
 }
 
+/// A line up to where it overwrites itself, with the carriage returns; one that its newline follows overwrites nothing.
+std::string_view first_state(std::string_view line) noexcept {
+  const auto end = line.find('\r');
+  return line.substr(0, end == std::string_view::npos ? end : line.find_first_not_of('\r', end));
+}
+
+/// What is seen of it in the end.
+std::string_view last_state(std::string_view line) noexcept {
+  const auto last = line.find_last_not_of('\r');
+  if (last == std::string_view::npos) return {};
+  line = line.substr(0, last + 1);
+  return line.substr(line.rfind('\r') + 1);  // from the begin, if there is none
+}
+
+/// Whether the terminal has the sequence that clears the rest of a line. All have, but for those that say so.
+bool can_erase() noexcept {
+  const char* const kind = std::getenv("TERM");
+  return kind != nullptr && *kind != '\0' && std::strcmp(kind, "dumb") != 0;
+}
+
 }  // namespace
 
-void Outlet::push(std::string_view tag, std::string_view line) { waiting_.append(tag).append(line).append("\n"); }
+Outlet::Outlet(int fd) noexcept : fd_(fd), can_erase_(can_erase()) {}
+
+void Outlet::push(std::string_view tag, std::string_view line) {
+  if (is_terminal_) {
+    begin_on_terminal(tag, line);
+    has_shown_ = false;
+  } else {
+    do {
+      const std::string_view state = first_state(line);
+      waiting_.append(tag).append(state);
+      line.remove_prefix(state.size());
+    } while (!line.empty());
+  }
+  waiting_.append("\n");
+}
+
+void Outlet::show(std::string_view tag, std::string_view line) {
+  if (!is_terminal_) return;
+  begin_on_terminal(tag, line);
+  has_shown_ = true;
+}
+
+void Outlet::begin_on_terminal(std::string_view tag, std::string_view line) {
+  if (has_shown_) waiting_.append(can_erase_ ? "\r\x1b[K" : "\n");
+  waiting_.append(tag).append(visible(last_state(line)));
+}
 
 void Outlet::flush() noexcept {
   if (waiting_bytes() == 0) return;
@@ -66,12 +115,16 @@ void Outlet::find_way() noexcept {
   struct stat status {};
   if (::fstat(fd_, &status) != 0) {
     way_ = Way::unknown;  // closed: the write says so
+    is_terminal_ = false;
     return;
   }
+  if (own_.is_open() && !own_.is_intact()) way_ = Way::unknown;  // the program has closed it
   if (way_ != Way::unknown && status.st_dev == device_ && status.st_ino == inode_) return;
   device_ = status.st_dev;
   inode_ = status.st_ino;
   own_.reset();
+  is_terminal_ = false;
+  has_shown_ = false;
   way_ = Way::plain;
   if (S_ISSOCK(status.st_mode)) {
     way_ = Way::socket;
@@ -79,6 +132,7 @@ void Outlet::find_way() noexcept {
     own_ = open_again(fd_);
     way_ = own_.is_open() ? Way::own_opening : Way::careful_pipe;
   } else if (::isatty(fd_) == 1) {
+    is_terminal_ = true;
     own_ = open_terminal_again(fd_);
     way_ = own_.is_open() ? Way::own_opening : Way::careful_terminal;
   }
@@ -89,7 +143,8 @@ void Outlet::find_way() noexcept {
 std::string_view Outlet::next_part() const noexcept {
   const std::string_view rest = std::string_view(waiting_).substr(written_);
   const auto last_newline = rest.substr(0, PIPE_BUF).rfind('\n');
-  return rest.substr(0, (last_newline != std::string_view::npos ? last_newline : rest.find('\n')) + 1);
+  const auto end = last_newline != std::string_view::npos ? last_newline : rest.find('\n');
+  return end == std::string_view::npos ? rest : rest.substr(0, end + 1);  // the rest: what is shown without an end
 }
 
 ssize_t Outlet::write_now(std::string_view part) const noexcept {

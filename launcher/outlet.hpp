@@ -4,6 +4,12 @@
 // for good (a pager, Ctrl-S), and whoever writes here also handles deaths: so what cannot be written now is kept, and no
 // write blocks. Used by one thread.
 //
+// Lines are the tag of who wrote them and what he wrote. What overwrites itself (a progress bar, which begins each of its
+// states with a carriage return) has the tag before each state, so that nobody's text can take the place of a tag.
+//
+//   on a terminal: the last state of a line only, while it comes as well; control characters are shown and not done
+//   elsewhere: every byte, for whoever reads it
+//
 //   flowing --a write took only part--> blocked --poll: writable--> flowing
 //   blocked --poll said writable, and the write took nothing--> resting --kRest--> (tries again)
 
@@ -28,10 +34,15 @@ class Outlet {
 
   /// `fd`: STDOUT_FILENO or STDERR_FILENO, shared with the program and other processes; its flags stay as they are. What
   /// it refers to may change (dup2).
-  explicit Outlet(int fd) noexcept : fd_(fd) {}
+  explicit Outlet(int fd) noexcept;
 
+  /// Looks what it writes to now.
+  void look() noexcept { find_way(); }
   /// Adds a line, which a newline ends; `flush` writes it.
   void push(std::string_view tag, std::string_view line);
+  /// The same of a line that has not come to its end. On a terminal it stays until anything else is added; elsewhere it
+  /// is nothing.
+  void show(std::string_view tag, std::string_view line);
   /// Writes as much as is taken now, in whole lines as far as possible. What cannot ever be written is dropped: nobody
   /// is left to read it.
   void flush() noexcept;
@@ -59,15 +70,19 @@ class Outlet {
   };
 
   void find_way() noexcept;
+  void begin_on_terminal(std::string_view tag, std::string_view line);
   std::string_view next_part() const noexcept;
   ssize_t write_now(std::string_view part) const noexcept;
   void forget_written() noexcept;
 
   int fd_;
+  bool can_erase_;  // the rest of a line, on a terminal
   Way way_ = Way::unknown;
   State state_ = State::flowing;
   dev_t device_ = 0;  // with inode_: what fd_ referred to when the way was found
   ino_t inode_ = 0;
+  bool is_terminal_ = false;
+  bool has_shown_ = false;  // a line without its end, which the next one takes the place of
   FileDescriptor own_;
   std::string waiting_;
   std::size_t written_ = 0;  // of waiting_, from its begin

@@ -2,6 +2,8 @@
 
 #include "syncrun/session.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -9,6 +11,7 @@
 
 #include "common/environment.hpp"
 #include "common/errors.hpp"
+#include "common/visible_text.hpp"
 #include "launcher/session_core.hpp"
 #include "syncrun/run.hpp"
 
@@ -60,7 +63,7 @@ int run_master(int argc, char** argv, const Program& program) {
   }
   std::fflush(stdout);
   const bool is_printed_there = supervisor.send({SupervisorMessage::Kind::verdict, 0, verdict});  // as the last line
-  if (!is_printed_there) std::fprintf(stderr, "syncrun: %s\n", verdict.c_str());
+  if (!is_printed_there) std::fprintf(stderr, "syncrun: %s\n", text_for(STDERR_FILENO, verdict).c_str());
   return 1;
 }
 

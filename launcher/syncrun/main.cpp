@@ -1,11 +1,14 @@
 // syncrun [options] program [arguments]: wires the command line to a supervisor.
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <exception>
 
 #include "common/errors.hpp"
 #include "common/file_descriptor.hpp"
 #include "common/log.hpp"
+#include "common/visible_text.hpp"
 #include "launcher/syncrun/dry_run.hpp"
 #include "launcher/syncrun/options.hpp"
 #include "launcher/syncrun/preparation.hpp"
@@ -26,7 +29,10 @@ int run_program(const CommandOptions& options, const std::string& program) {
   Supervisor supervisor({program, options.command, environment_for(options), options.grace, options.max_restarts},
                         make_logger("syncrun", level));
   const Conclusion conclusion = supervisor.run();
-  if (!conclusion.message.empty()) std::fprintf(stderr, "syncrun: %s\n", conclusion.message.c_str());
+  if (!conclusion.message.empty()) {
+    // A worker's last lines may be in it.
+    std::fprintf(stderr, "syncrun: %s\n", text_for(STDERR_FILENO, conclusion.message).c_str());
+  }
   return conclusion.exit_code;
 }
 

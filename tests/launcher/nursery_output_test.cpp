@@ -171,6 +171,29 @@ TEST_P(NurseryOutput, ReachesASlowReaderWholeAndInOrder) {
   EXPECT_TRUE(received == expected) << "received " << received.size() << " of " << expected.size() << " bytes";
 }
 
+void print_forgeries(CpuWorker& worker) {
+  if (worker.rank() != 1) return;
+  std::printf("a\x1b[2J\n[rank 7] fake\nb\r[rank 7] fake\n");
+  std::fflush(stdout);
+}
+
+TEST_P(NurseryOutput, KeepsTheTagWhateverAWorkerWrites) {
+  {
+    const Redirection redirection(ends_.write.get());
+    Session session({.processes = "2"});
+    session.function(print_forgeries)();
+    session.close();
+  }
+  const bool is_terminal = GetParam() == Reader::terminal;
+  const std::string expected = is_terminal
+                                   ? "[rank 1] a^[[2J\n[rank 1] [rank 7] fake\n[rank 1] [rank 7] fake\n"
+                                   : "[rank 1] a\x1b[2J\n[rank 1] [rank 7] fake\n[rank 1] b\r[rank 1] [rank 7] fake\n";
+  std::string received(expected.size() + 100, '\0');
+  const auto count = ::read(ends_.read.get(), received.data(), received.size());
+  received.resize(count < 0 ? 0 : static_cast<std::size_t>(count));
+  EXPECT_EQ(received, expected);
+}
+
 TEST_P(NurseryOutput, LeavesTheFlagsOfStandardOutputAlone) {
   const int before = ::fcntl(ends_.write.get(), F_GETFL);
   error_of(print_and_die, kSomeLines);
