@@ -69,8 +69,9 @@ struct InChild : process::extend::handler {
     if (::getppid() != parent) ::_exit(kCannotStart);  // it died before that took effect
     if (request->leads_group) require(::setpgid(0, 0));
     // Ignored signals are inherited through exec. The child starts without those that code commonly relies on: a write
-    // to a closed pipe ends it, and system() sees its own children end. SIGHUP and SIGINT stay as they are (nohup).
-    ::signal(SIGPIPE, SIG_DFL);
+    // to a closed pipe ends it (unless it is to be otherwise), and system() sees its own children end. SIGHUP and SIGINT
+    // stay as they are (nohup).
+    ::signal(SIGPIPE, request->broken_pipe == SpawnRequest::BrokenPipe::is_ignored ? SIG_IGN : SIG_DFL);
     ::signal(SIGCHLD, SIG_DFL);
     sigset_t none;  // the mask is inherited too
     ::sigemptyset(&none);

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,7 +22,10 @@ struct SpawnRequest {
   int standard_output = -1;    ///< Descriptor that becomes the child's, or -1: as here.
   int standard_error = -1;
   bool leads_group = false;  ///< The child leads a process group of its own.
-  std::vector<int> cores;    ///< Cores it is bound to before exec; empty: as here.
+  /// What a write to a closed pipe does to the child.
+  enum class BrokenPipe : std::uint8_t { ends_it, is_ignored };
+  BrokenPipe broken_pipe = BrokenPipe::ends_it;
+  std::vector<int> cores;  ///< Cores it is bound to before exec; empty: as here.
 };
 
 /// A child and the way to see its death. The pid stays ours until it is reaped.

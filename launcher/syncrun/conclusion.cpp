@@ -59,6 +59,8 @@ Conclusion conclude(const JobEnd& end) {
   if (!end.verdict.empty()) return {code, end.verdict};
   if (!end.said_hello) return {code == 0 ? kNotSyncrunExit : code, ended_message(end)};
   if (code == 0) return {};
+  // As a shell, which says nothing of it either: `program | head -1`.
+  if (code == kSignalExit + SIGPIPE && end.output_has_no_reader) return {code, ""};
   return {code, ended_message(end)};
 }
 

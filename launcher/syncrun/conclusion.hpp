@@ -23,12 +23,13 @@ struct JobEnd {
   std::string verdict;             ///< The master's own account of its failure, if there was one.
   int stop_signal = 0;             ///< That asked `syncrun` to end the job, or 0.
   KillReason killed = KillReason::none;
+  bool output_has_no_reader = false;  ///< Standard output or error is a pipe that nobody reads any more.
   std::chrono::milliseconds grace{};
 };
 
 struct Conclusion {
   int exit_code = 0;
-  std::string message;  ///< Empty where all went well.
+  std::string message;  ///< Empty where all went well, or the program's reader (`head`) has seen enough.
 };
 
 Conclusion conclude(const JobEnd& end);

@@ -1,5 +1,6 @@
 #include "launcher/syncrun/supervisor.hpp"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -14,6 +15,7 @@
 
 #include "common/environment.hpp"
 #include "common/errors.hpp"
+#include "common/visible_text.hpp"
 #include "launcher/syncrun/preparation.hpp"
 
 namespace syncrun::detail {
@@ -36,6 +38,12 @@ bool is_ignored(int signal) {
   struct sigaction action {};
   ::sigaction(signal, nullptr, &action);
   return action.sa_handler == SIG_IGN;
+}
+
+/// Whether it is a pipe or socket whose other end is closed: so it was for the program, which has the same streams.
+bool has_no_reader(int fd) {
+  pollfd entry{fd, POLLOUT, 0};
+  return ::poll(&entry, 1, 0) == 1 && (entry.revents & POLLERR) != 0;
 }
 
 /// Signals to be read from the signalfd. What was ignored when we were started (nohup, background jobs of
@@ -85,7 +93,8 @@ Conclusion Supervisor::run() {
     const Conclusion conclusion = conclude(end_);
     if (restart == job_.max_restarts || !can_be_started_again(conclusion)) return conclusion;
     const std::string cause = conclusion.message.substr(0, conclusion.message.find('\n'));
-    std::fprintf(stderr, "syncrun: restart %d of %d, after: %s\n", restart + 1, job_.max_restarts, cause.c_str());
+    std::fprintf(stderr, "syncrun: restart %d of %d, after: %s\n", restart + 1, job_.max_restarts,
+                 text_for(STDERR_FILENO, cause).c_str());
     if (Clock::now() - started_ < kShortLife) pause();
     read_signals();
     if (first_signal_ == 0) continue;
@@ -128,11 +137,14 @@ void Supervisor::run_once(int restart) {
   }
   read_messages();
   link_.reset();
+  end_.output_has_no_reader = has_no_reader(STDOUT_FILENO) || has_no_reader(STDERR_FILENO);
 }
 
 void Supervisor::take_signals() {
   ::signal(SIGCHLD, SIG_DFL);  // if it was ignored, children would vanish without a status
   const sigset_t set = supervised_signals();
+  // Ours: what we say last may have no reader. The program is started as we were.
+  if (is_ignored(SIGPIPE)) broken_pipe_ = SpawnRequest::BrokenPipe::is_ignored;
   ::signal(SIGPIPE, SIG_IGN);
   check_system(::sigprocmask(SIG_SETMASK, &set, nullptr), "sigprocmask");
   signals_ = FileDescriptor(check_system(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK), "signalfd"));
@@ -149,6 +161,7 @@ void Supervisor::start_master(int restart) {
   if (restart == 0) request.unset.emplace_back(environment::kRestart);
   else request.environment.emplace_back(environment::kRestart, std::to_string(restart));
   request.inherited = {theirs.get()};
+  request.broken_pipe = broken_pipe_;
   master_ = spawn_master(request);
   end_.master = master_.pid;
   started_ = Clock::now();

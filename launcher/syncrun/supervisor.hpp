@@ -86,6 +86,7 @@ class Supervisor {
   FileDescriptor signals_;
   FileDescriptor link_;
   FileDescriptor events_;
+  SpawnRequest::BrokenPipe broken_pipe_ = SpawnRequest::BrokenPipe::ends_it;
   SpawnedProcess master_;
   Stage stage_ = Stage::running;
   Clock::time_point started_{};

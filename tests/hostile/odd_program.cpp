@@ -156,6 +156,13 @@ void hold(sr::Session& session, int, char** argv) {
   std::printf("%lld\n", static_cast<long long>(sum_of_ones(session, kMiB)));
 }
 
+/// break-a-pipe: dies of one that is not its standard output.
+void break_a_pipe(sr::Session&) {
+  std::array<int, 2> ends{};
+  if (::pipe(ends.data()) != 0 || ::close(ends[0]) != 0) return;
+  static_cast<void>(!::write(ends[1], "x", 1));
+}
+
 /// late FILE: says "ready", and opens its session when the file is there.
 int late(int argc, char** argv) {
   std::printf("ready\n");
@@ -179,6 +186,7 @@ int main(int argc, char** argv) {
   if (name == "inherit") return sr::run(argc, argv, inherit);
   if (name == "streams") return sr::run(argc, argv, streams);
   if (name == "late") return late(argc, argv);
+  if (name == "break-a-pipe") return sr::run(argc, argv, break_a_pipe);
   if (name == "hold") return sr::run(argc, argv, hold);
   std::fprintf(stderr, "no program '%.*s'\n", static_cast<int>(name.size()), name.data());
   return 2;

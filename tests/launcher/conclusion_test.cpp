@@ -38,6 +38,19 @@ TEST(Conclusion, NamesTheSignalThatKilledTheMaster) {
   EXPECT_EQ(conclusion.message, "the master (pid 12) was killed by SIGSEGV (Segmentation fault)");
 }
 
+TEST(Conclusion, IsSilentAboutAReaderThatHasSeenEnough) {
+  auto end = ended(killed_by(SIGPIPE));
+  EXPECT_EQ(conclude(end).message, "the master (pid 12) was killed by SIGPIPE (Broken pipe)");
+  end.output_has_no_reader = true;
+  EXPECT_EQ(conclude(end).message, "");
+  EXPECT_EQ(conclude(end).exit_code, 128 + SIGPIPE);
+  end.verdict = "rank 1 was lost";
+  EXPECT_EQ(conclude(end).message, "rank 1 was lost");
+  auto other = ended(killed_by(SIGSEGV));
+  other.output_has_no_reader = true;
+  EXPECT_NE(conclude(other).message, "");
+}
+
 TEST(Conclusion, PrefersTheMastersVerdict) {
   auto end = ended(exited(1));
   end.verdict = "rank 1 was lost";
