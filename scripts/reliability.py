@@ -20,10 +20,16 @@ COLUMNS = {
     "kill": "SIGKILL", "segv": "SIGSEGV", "stop": "SIGSTOP", "exit0": "`_exit(0)`", "exit3": "`_exit(3)`",
     "exception": "exception", "number": "`throw 17`", "loop": "endless loop", "memory": "out of memory",
     "shared": "full shared memory", "term": "SIGTERM", "int": "SIGINT", "int2": "SIGINT twice", "hup": "SIGHUP",
-    "terminal": "closed terminal",
+    "terminal": "closed terminal", "alone": "without `syncrun`", "syncrun": "under `syncrun`",
 }
 ROWS = ["spawn", "attach", "device", "communicator", "inputs", "function", "collective", "reduction", "idle", "close"]
 ROWS += [f"{process}, {when}" for process in ("master", "syncrun") for when in ("idle", "call", "start")]
+# By the names that the tests have for them, which are words.
+ODD_ROWS = {
+    "closedIdle": "closed descriptors, idle", "closedCall": "closed descriptors, call", "fifoLog": "FIFO as log",
+    "fifoProfile": "FIFO as profile", "fifoTrace": "FIFO as trace",
+}
+ROWS += ODD_ROWS.values()
 COLUMNS_OF_ENDS = ["kill", "term", "int", "int2", "hup", "terminal", "exception"]
 TABLE = re.compile(r"(<!-- table: (\w+) -->\n)(.*?)(<!-- /table -->)", re.DOTALL)
 
@@ -126,6 +132,9 @@ def cells_of(binary: str) -> set[Cell]:
         elif suite == "Of/Ends.":
             process, when, way = name.split("_")
             cells.add(Cell("ends", f"{process}, {when}", way))
+        elif suite == "Of/Odd.":
+            row, column = name.split("_")
+            cells.add(Cell("odd", ODD_ROWS[row], column))
     return cells
 
 
@@ -143,7 +152,7 @@ def cells_in(document: Path) -> dict[Cell, str]:
 
 def check(document: Path, binary: str) -> int:
     cells = cells_in(document)
-    tables = {cell.table for cell in cells} | {"cpu", "ends"}
+    tables = {cell.table for cell in cells} | {"cpu", "ends", "odd"}
     wanted = {cell for cell in cells_of(binary) if cell.table in tables}
     missing = [f"{document}: no cell for {cell}" for cell in sorted(wanted - cells.keys())]
     missing += [f"{document}: {cell} says nothing" for cell, text in cells.items() if text in ("", "**missing**")]

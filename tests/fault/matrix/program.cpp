@@ -3,10 +3,11 @@
 //
 // With SYNCRUN_MATRIX_DEAF the master does not hear SIGINT.
 //
-//   program CALL_TIMEOUT_MS GRACE_MS [idle | call | throw-idle | throw-call | eat]
+//   program CALL_TIMEOUT_MS GRACE_MS [idle | call | throw-idle | throw-call | close-idle | close-call | eat]
 //
 // Without a last word it makes the call, and once more where the first fails and the session goes on. It prints, for who
-// runs it: "master PID", "ready PID ...", "failed TIME_NS KIND|RANK|PID|DEVICE|CALL|PHASE|CAUSE", "usable".
+// runs it: "master PID", "ready PID ...", "closed TIME_NS" (all
+// descriptors but the standard ones), "failed TIME_NS KIND|RANK|PID|DEVICE|CALL|PHASE|CAUSE", "usable".
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -73,11 +74,18 @@ void say(const std::string& line) {
   std::fflush(stdout);
 }
 
+std::string now() { return std::to_string(std::chrono::steady_clock::now().time_since_epoch().count()); }
+
+void close_descriptors() {
+  say("closed " + now());
+  ::closefrom(3);
+}
+
 void say_failure(const sr::Error& error) {
   const auto& failure = error.failure();
-  say("failed " + std::to_string(std::chrono::steady_clock::now().time_since_epoch().count()) + " " +
-      std::string(to_string(error.kind())) + "|" + std::to_string(failure.rank) + "|" + std::to_string(failure.pid) +
-      "|" + failure.device + "|" + failure.call + "|" + failure.phase + "|" + failure.cause);
+  say("failed " + now() + " " + std::string(to_string(error.kind())) + "|" + std::to_string(failure.rank) + "|" +
+      std::to_string(failure.pid) + "|" + failure.device + "|" + failure.call + "|" + failure.phase + "|" +
+      failure.cause);
 }
 
 bool goes_on(const sr::Error& error) {
@@ -114,14 +122,16 @@ void run_to_the_end(sr::Session& session, const std::string& what, milliseconds 
     if (what == "throw-idle") throw std::runtime_error("the program's own failure");
     for (;;) ::pause();
   }
+  if (what == "close-idle") close_descriptors();
   if (what == "eat") {
     session.function(eat<sr::CpuWorker>, eat<sr::CudaWorker>, "eat")({.timeout = kPatience});
     return;
   }
-  if (what == "call" || what == "throw-call") {
+  if (what == "call" || what == "throw-call" || what == "close-call") {
     auto future = session.function(wait_endlessly<sr::CpuWorker>, wait_endlessly<sr::CudaWorker>, "wait").async();
     say(ready);
     if (what == "throw-call") throw std::runtime_error("the program's own failure");
+    if (what == "close-call") close_descriptors();
     future.get();
   }
   say(ready);
