@@ -41,7 +41,7 @@ struct SessionOptions {
   int max_respawns = 10;
   /// Seed of the workers' random numbers.
   std::uint64_t seed = 0;
-  /// Folder for one file of output per worker; empty: none.
+  /// Folder for one file of output per worker, made where it is missing; empty: none.
   std::string log_dir{};
   /// File for a table of where the time of calls went, written when the session ends; "-": standard error; empty: none.
   /// See Session::profile.
