@@ -2,6 +2,9 @@
 
 #include "syncrun/checkpoint.hpp"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -171,10 +174,34 @@ Place place_of(const fs::path& file) {
 
 // ---- one array ---------------------------------------------------------------------------------------------------
 
+namespace {
+
+/// The temporary file of a save, locked: two processes that wrote to it at once would mix their values. A file system
+/// without locks has none. Throws Error: usage if another process is writing there; system.
+FileDescriptor lock_temporary(const Folder& folder, const std::string& name) {
+  for (;;) {
+    FileDescriptor fd(::openat(folder.fd.get(), name.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+    if (!fd.is_open()) throw_errno("cannot write " + (folder.path / name).string());
+    if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      throw_usage((folder.path / name).string() + ": another process is writing it");
+    }
+    struct stat own {};
+    struct stat there {};
+    const bool is_there = ::fstat(fd.get(), &own) == 0 &&
+                          ::fstatat(folder.fd.get(), name.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+                          own.st_ino == there.st_ino;
+    if (is_there) return fd;
+    // Another process has renamed it between the two: it is the saved file now.
+  }
+}
+
+}  // namespace
+
 void save_array(const fs::path& file, const ArrayPlace& array) {
   const Place place = place_of(file);
   const std::string temporary = place.name + ".tmp";
   const int folder = place.folder.fd.get();
+  const FileDescriptor lock = lock_temporary(place.folder, temporary);
   try {
     write_array(place.folder, temporary, array);
     if (::renameat(folder, temporary.c_str(), folder, place.name.c_str()) != 0)

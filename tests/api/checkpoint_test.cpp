@@ -1,6 +1,9 @@
 // Arrays in files: one as .npy, several as a checkpoint, from any number of workers to any other.
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -279,6 +282,21 @@ TEST_P(SavedCheckpoint, OfAClosedSessionIsRefused) {
   EXPECT_ERROR(sr::Checkpoint(folder_ / "run").load({{"w", w}}), sr::ErrorKind::usage, "session");
   EXPECT_EQ((sr::Checkpoint(folder_ / "run").array<double, 1>("w")[0]), 1) << "the one before stays";
   end_session();
+}
+
+TEST_P(ArrayFile, ThatAnotherProcessIsWritingIsRefused) {
+  const auto x = session().data(counting<float>(6));
+  const auto temporary = folder_ / "x.npy.tmp";
+  {
+    const int other = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    ASSERT_EQ(::flock(other, LOCK_EX), 0);
+    EXPECT_ERROR(sr::save(folder_ / "x.npy", x), sr::ErrorKind::usage, "x.npy.tmp: another process is writing it");
+    EXPECT_TRUE(std::filesystem::exists(temporary)) << "it is the other's";
+    ::close(other);
+  }
+  sr::save(folder_ / "x.npy", x);  // what a save that was killed has left is no hindrance
+  EXPECT_EQ((sr::read_npy<float, 1>(folder_ / "x.npy").to_vector()), counting<float>(6));
+  EXPECT_FALSE(std::filesystem::exists(temporary));
 }
 
 }  // namespace
