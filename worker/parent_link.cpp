@@ -1,6 +1,5 @@
 #include "worker/parent_link.hpp"
 
-#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -9,7 +8,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <thread>
 
@@ -52,20 +50,6 @@ std::atomic<bool> leads_family{false};
 }
 
 }  // namespace
-
-std::string take_variable(const char* name) {
-  const char* value = std::getenv(name);
-  if (value == nullptr) throw Error(ErrorKind::system, std::string("a worker was started without ") + name);
-  std::string text = value;
-  ::unsetenv(name);
-  return text;
-}
-
-FileDescriptor take_descriptor(const char* name) {
-  FileDescriptor fd(std::stoi(take_variable(name)));
-  check_system(::fcntl(fd.get(), F_SETFD, FD_CLOEXEC), name);
-  return fd;
-}
 
 /// Until now it was SIGKILL (set before exec); from here on a handler takes this process's children along. If it is
 /// stopped at that moment, the other thread's SIGCONT lets it get there. (The kernel's own, to orphaned groups, does not

@@ -7,16 +7,10 @@
 
 #include <array>
 #include <cstdint>
-#include <string>
 
 #include "common/file_descriptor.hpp"
 
 namespace syncrun::detail {
-
-/// Takes a variable that the master has set out of the environment. Throws Error (system) if it is not there.
-std::string take_variable(const char* name);
-/// The same of the number of an inherited descriptor, which is close-on-exec from here on.
-FileDescriptor take_descriptor(const char* name);
 
 /// A second way to learn of the master's death, for when the thread of live_while_open cannot run.
 void die_with(pid_t master);

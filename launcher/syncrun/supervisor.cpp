@@ -149,6 +149,8 @@ void Supervisor::start_master(int restart) {
   request.environment = job_.environment.set;
   request.environment.emplace_back(environment::kSupervisorFd, std::to_string(theirs.get()));
   request.unset = job_.environment.unset;
+  // Set by accident, they would make the program take itself for somebody's worker.
+  request.unset.insert(request.unset.end(), environment::kInternal.begin(), environment::kInternal.end());
   if (restart == 0) request.unset.emplace_back(environment::kRestart);
   else request.environment.emplace_back(environment::kRestart, std::to_string(restart));
   request.inherited = {theirs.get()};

@@ -1,6 +1,7 @@
 // A Syncrun program that is started in odd environments: odd_program NAME [ARGUMENT]. What it prints, and its exit code,
 // say whether it worked.
 
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -156,6 +157,12 @@ void hold(sr::Session& session, int, char** argv) {
   std::printf("%lld\n", static_cast<long long>(sum_of_ones(session, kMiB)));
 }
 
+/// privileged: whether it has more privileges than whoever started it.
+int say_privileged() {
+  std::puts(::getauxval(AT_SECURE) != 0 ? "yes" : "no");
+  return 0;
+}
+
 /// late FILE: says "ready", and opens its session when the file is there.
 int late(int argc, char** argv) {
   std::printf("ready\n");
@@ -179,6 +186,7 @@ int main(int argc, char** argv) {
   if (name == "inherit") return sr::run(argc, argv, inherit);
   if (name == "streams") return sr::run(argc, argv, streams);
   if (name == "late") return late(argc, argv);
+  if (name == "privileged") return say_privileged();
   if (name == "hold") return sr::run(argc, argv, hold);
   std::fprintf(stderr, "no program '%.*s'\n", static_cast<int>(name.size()), name.data());
   return 2;
