@@ -23,7 +23,7 @@ COLUMNS = {
     "terminal": "closed terminal",
 }
 ROWS = ["spawn", "attach", "device", "communicator", "inputs", "function", "collective", "reduction", "idle", "close"]
-ROWS += [f"{process}, {when}" for process in ("master", "syncrun") for when in ("idle", "call", "start")]
+ROWS += [f"{process}, {when}" for process in ("master", "syncrun") for when in ("idle", "setsid", "call", "start")]
 COLUMNS_OF_ENDS = ["kill", "term", "int", "int2", "hup", "terminal", "exception"]
 TABLE = re.compile(r"(<!-- table: (\w+) -->\n)(.*?)(<!-- /table -->)", re.DOTALL)
 

@@ -15,6 +15,7 @@
 #include "common/image.hpp"
 #include "common/life.hpp"
 #include "common/threads.hpp"
+#include "worker/offspring.hpp"
 
 namespace syncrun::detail {
 
@@ -22,7 +23,7 @@ namespace {
 
 /// End of file means the master is gone.
 void live_and_watch(pthread_mutex_t* life, std::atomic<bool>& holds, FileDescriptor socket) {
-  ::pthread_setname_np(::pthread_self(), "syncrun-life");  // stacks leave it out by that
+  ::pthread_setname_np(::pthread_self(), kLifeThread.data());
   if (life != nullptr) hold_life(*life);
   // Each thread has a death signal of its own; see die_with.
   check_system(::prctl(PR_SET_PDEATHSIG, SIGCONT), "prctl(PR_SET_PDEATHSIG)");
@@ -55,6 +56,7 @@ std::atomic<bool> leads_family{false};
 /// stopped at that moment, the other thread's SIGCONT lets it get there. (The kernel's own, to orphaned groups, does not
 /// come where a process of the master's session adopts the orphans: a shell that is a container's first process.)
 void die_with(pid_t master) {
+  remember_mark();
   const int death_signal = SIGRTMAX;
   struct sigaction action {};
   action.sa_handler = [](int) { die_with_group(); };
@@ -90,7 +92,9 @@ void flush_lines() {
 
 void die_with_group() noexcept {
   // Only as the leader of a group of its own: else the group is somebody else's (a process that a body forked).
-  if (::getpgrp() == ::getpid()) ::kill(0, SIGKILL);
+  if (::getpgrp() != ::getpid()) ::_exit(127);
+  end_offspring();
+  ::kill(0, SIGKILL);
   ::_exit(127);
 }
 
