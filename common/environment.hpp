@@ -1,6 +1,12 @@
 #pragma once
 
-// Names of environment variables: between `syncrun` and the master, between the master and its workers, and for users.
+// Environment variables: between `syncrun` and the master, between the master and its workers, and for users. Who may be
+// believed, and how they are read.
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
 
 namespace syncrun::detail::environment {
 
@@ -25,7 +31,7 @@ inline constexpr const char* kMemoryCheck = "SYNCRUN_MEMORY_CHECK";    // "off":
 inline constexpr const char* kFault = "SYNCRUN_FAULT";
 
 // Set by the master for a worker, and unset by the worker once it is attached, so that its own children are not taken
-// for workers.
+// for workers. Anybody can set them: see worker/parentage.hpp for what is checked before they are believed.
 inline constexpr const char* kWorkerRank = "SYNCRUN_WORKER_RANK";
 inline constexpr const char* kSegmentFd = "SYNCRUN_SEGMENT_FD";
 inline constexpr const char* kSegmentBytes = "SYNCRUN_SEGMENT_BYTES";
@@ -38,10 +44,31 @@ inline constexpr const char* kHelper = "SYNCRUN_HELPER";         // its index am
 inline constexpr const char* kOrderFd = "SYNCRUN_ORDER_FD";      // see helper_order.hpp
 inline constexpr const char* kChannelFd = "SYNCRUN_CHANNEL_FD";  // a task's pipe
 
+// Stays in workers and helpers, and so in all that their bodies start: by it, what has left its worker's process group is
+// found when the master dies. See worker/offspring.hpp.
+inline constexpr const char* kJob = "SYNCRUN_JOB";
+
+/// What only a master sets. `syncrun` keeps them from the program that it starts.
+inline constexpr std::array kInternal{kWorkerRank, kSegmentFd, kSegmentBytes, kSocketFd,  kDevice,
+                                      kMasterPid,  kHelper,    kOrderFd,      kChannelFd, kJob};
+
 // The field's conventional ones: set for workers, and they stay.
 inline constexpr const char* kRank = "RANK";
 inline constexpr const char* kLocalRank = "LOCAL_RANK";
 inline constexpr const char* kWorldSize = "WORLD_SIZE";
 inline constexpr const char* kLocalWorldSize = "LOCAL_WORLD_SIZE";
+
+/// Whether this program runs with more privileges than whoever started it has (set-user-ID, set-group-ID, file
+/// capabilities; AT_SECURE in getauxval(3)). Its environment is then a stranger's.
+bool is_privileged() noexcept;
+
+/// A variable's value; null where it is not set, and for all of them in a program with raised privileges.
+const char* get(const char* name) noexcept;
+
+/// The number that the whole text is; nothing if it is none.
+std::optional<std::int64_t> whole_number(const char* text) noexcept;
+
+/// Throws Error (usage): "NAME: expected ..., got 'VALUE'".
+[[noreturn]] void throw_bad_value(const char* name, const std::string& value, const std::string& expected);
 
 }  // namespace syncrun::detail::environment

@@ -1,6 +1,8 @@
 #include "common/errors.hpp"
 
 #include <cxxabi.h>
+#include <pthread.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 
 #include <cstdlib>
@@ -130,6 +132,40 @@ Error descriptors_closed(const std::string& what, std::source_location where) {
               "): while a session, a queue or a task is open, close only those that the program has opened itself "
               "(closefrom and close_range close all)",
           EBADF, where};
+}
+
+namespace {
+
+/// What a thread's stack takes (ulimit -s, unless the program has chosen a size).
+std::size_t stack_bytes() {
+  pthread_attr_t attributes;
+  std::size_t bytes = 0;
+  if (::pthread_getattr_default_np(&attributes) != 0) return 0;
+  ::pthread_attr_getstacksize(&attributes, &bytes);
+  ::pthread_attr_destroy(&attributes);
+  return bytes;
+}
+
+/// Whether so much memory of this process's own can be had, as for a stack.
+bool can_be_mapped(std::size_t bytes) {
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+  if (memory == MAP_FAILED) return false;
+  ::munmap(memory, bytes);
+  return true;
+}
+
+}  // namespace
+
+void throw_no_thread(int code, std::source_location where) {
+  const std::string what = "cannot start a thread";
+  const std::size_t bytes = stack_bytes();
+  // pthread_create(3) has one error for both.
+  if (code != EAGAIN || bytes == 0 || can_be_mapped(bytes)) throw_no_process(what, code, where);
+  throw Error(ErrorKind::system,
+              what + ": there is no memory for its stack of " + std::to_string(bytes / 1024) + " KiB (" +
+                  limit_text(RLIMIT_DATA) + ", " + limit_text(RLIMIT_AS) +
+                  "; raise them, or set a smaller stack with ulimit -s)",
+              ENOMEM, where);
 }
 
 void throw_usage(const std::string& message, std::source_location where) {

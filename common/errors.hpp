@@ -15,12 +15,15 @@ namespace syncrun::detail {
 [[noreturn]] void throw_errno(const std::string& what, int code = errno,
                               std::source_location where = std::source_location::current());
 
-/// The same where a process or a thread was refused: says which limits there are.
+/// The same where a process was refused: says which limits there are.
 [[noreturn]] void throw_no_process(const std::string& what, int code,
                                    std::source_location where = std::source_location::current());
 
 /// Error (system, EBADF): the program has closed descriptors that we need. `what` they are: "the shared memory".
 Error descriptors_closed(const std::string& what, std::source_location where = std::source_location::current());
+
+/// The same where a thread was refused: for want of processes, or of memory for its stack.
+[[noreturn]] void throw_no_thread(int code, std::source_location where = std::source_location::current());
 
 /// "ulimit -n is 64": what a limit of this process is (RLIMIT_AS, _DATA, _FSIZE, _NOFILE or _NPROC).
 std::string limit_text(int resource);

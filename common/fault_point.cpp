@@ -90,7 +90,7 @@ Fault Fault::parse(std::string_view text) {
 
 const Fault* fault_of(int rank) {
   static const std::optional<Fault> fault = []() -> std::optional<Fault> {
-    const char* text = std::getenv(environment::kFault);
+    const char* text = environment::get(environment::kFault);
     return text == nullptr ? std::nullopt : std::optional(Fault::parse(text));
   }();
   return fault && fault->rank == rank ? &*fault : nullptr;

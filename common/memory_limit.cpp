@@ -1,8 +1,6 @@
 #include "common/memory_limit.hpp"
 
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <limits>
 #include <optional>
@@ -71,10 +69,16 @@ std::int64_t available_memory_bytes() {
   return std::min(machine, left_in_control_group());
 }
 
+bool is_memory_checked() {
+  const char* text = environment::get(environment::kMemoryCheck);
+  const std::string_view check = text == nullptr ? "on" : text;
+  if (check == "off") return false;
+  if (check == "on" || check.empty()) return true;
+  environment::throw_bad_value(environment::kMemoryCheck, std::string(check), "on or off");
+}
+
 void check_memory_available(std::uint64_t bytes, std::string_view what, std::string_view kind) {
-  if (const char* check = std::getenv(environment::kMemoryCheck); check != nullptr && std::strcmp(check, "off") == 0) {
-    return;
-  }
+  if (!is_memory_checked()) return;
   const std::int64_t available = available_memory_bytes();
   if (bytes <= static_cast<std::uint64_t>(available)) return;
   throw Error(ErrorKind::system,

@@ -4,9 +4,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <charconv>
-#include <cstdlib>
-#include <cstring>
 #include <string>
 
 #include "common/environment.hpp"
@@ -34,12 +31,10 @@ interprocess::mapped_region map(int fd, std::size_t bytes) {
 }  // namespace
 
 std::size_t default_reservation_bytes() {
-  if (const char* text = std::getenv(environment::kReserveBytes)) {
-    std::size_t bytes = 0;
-    const char* const end = text + std::strlen(text);
-    const auto [stopped, code] = std::from_chars(text, end, bytes);
-    if (code == std::errc() && stopped == end) return bytes;
-    throw_usage(std::string(environment::kReserveBytes) + " wants a number of bytes, got '" + text + "'");
+  if (const char* text = environment::get(environment::kReserveBytes)) {
+    const auto bytes = environment::whole_number(text);
+    if (bytes && *bytes > 0) return static_cast<std::size_t>(*bytes);
+    environment::throw_bad_value(environment::kReserveBytes, text, "a number of bytes, such as 1073741824");
   }
 #if defined(SYNCRUN_THREAD_SANITIZER)
   return std::size_t{1} << 36U;

@@ -2,10 +2,14 @@
 
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
+#include <string>
 
 #include "common/environment.hpp"
 
@@ -13,15 +17,37 @@ namespace syncrun::detail {
 
 namespace {
 constexpr std::size_t kLongestMessage = 16384;
+constexpr std::int64_t kHighestDescriptor = std::numeric_limits<int>::max();
+}  // namespace
+
+namespace {
+
+/// Whether it is what `syncrun` makes (Supervisor::start_master). Another descriptor is the program's own.
+bool is_link(int fd) noexcept {
+  int type = 0;
+  int domain = 0;
+  socklen_t bytes = sizeof(type);
+  const bool is_socket = ::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &bytes) == 0 &&
+                         ::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &bytes) == 0;
+  return is_socket && type == SOCK_SEQPACKET && domain == AF_UNIX;
 }
 
+}  // namespace
+
 SupervisorLink SupervisorLink::from_environment() {
-  const char* text = std::getenv(environment::kSupervisorFd);
-  if (text == nullptr) return {};
-  const int fd = std::atoi(text);
+  const char* value = environment::get(environment::kSupervisorFd);
+  if (value == nullptr) return {};
+  const std::string text = value;
   ::unsetenv(environment::kSupervisorFd);
-  if (fd <= 2 || ::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) return {};
-  return SupervisorLink(FileDescriptor(fd));
+  const auto number = environment::whole_number(text.c_str());
+  const int fd = number && *number > STDERR_FILENO && *number <= kHighestDescriptor ? static_cast<int>(*number) : -1;
+  if (is_link(fd) && ::fcntl(fd, F_SETFD, FD_CLOEXEC) == 0) return SupervisorLink(FileDescriptor(fd));
+  std::fprintf(
+      stderr,
+      "syncrun: %s: expected an open socket to the syncrun that runs this program, got '%s'; it is ignored (did "
+      "whatever started the program close its descriptors, or set the variable?)\n",
+      environment::kSupervisorFd, text.c_str());
+  return {};
 }
 
 bool SupervisorLink::send(const SupervisorMessage& message) const noexcept {

@@ -16,7 +16,7 @@ std::thread start_thread(Arguments&&... arguments) {
   try {
     return std::thread(std::forward<Arguments>(arguments)...);
   } catch (const std::system_error& error) {
-    throw_no_process("cannot start a thread", error.code().value());
+    throw_no_thread(error.code().value());
   }
 }
 

@@ -47,4 +47,8 @@ inline constexpr const char* kOwnImage = "/proc/self/exe";
 /// The program's own command line, which children get too.
 std::vector<std::string> own_arguments();
 
+/// By which what children start is known for this process's, wherever it has moved to (environment::kJob): no other process
+/// has or had the same.
+std::string job_mark();
+
 }  // namespace syncrun::detail

@@ -37,6 +37,7 @@ SpawnRequest HelperBrood::request_for(int child, const Ends& ends) const {
   request.environment = {
       {environment::kHelper, std::to_string(child)},
       {environment::kMasterPid, std::to_string(::getpid())},
+      {environment::kJob, job_mark()},
       {environment::kSocketFd, std::to_string(ends.socket)},
       {environment::kOrderFd, std::to_string(plan_.order.get())},
   };

@@ -35,6 +35,12 @@ std::vector<std::string> own_arguments() {
   return arguments;
 }
 
+std::string job_mark() {
+  // A process's number may be given again, at another time.
+  static const auto first_asked = Clock::now().time_since_epoch().count();
+  return std::to_string(::getpid()) + "-" + std::to_string(first_asked);
+}
+
 namespace {
 /// Children are this very image with these very arguments, and both are found there only.
 void require_proc() {

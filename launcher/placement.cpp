@@ -3,6 +3,8 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -116,11 +118,47 @@ std::vector<std::pair<std::string, std::string>> nccl_variables() {
   return variables;
 }
 
+namespace {
+
+/// A library's own variable for its number of threads, and others that have a say in it.
+struct ThreadVariable {
+  const char* name;
+  const char* other;  // set by the user instead of `name`, which would win over it; null: there is none
+};
+
+/// OpenMP's first: the libraries read it where their own is not set, so it is the one that a user sets for all of them.
+constexpr std::array<ThreadVariable, 4> kThreadVariables{{{"OMP_NUM_THREADS", nullptr},
+                                                          {"OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS"},
+                                                          {"MKL_NUM_THREADS", nullptr},
+                                                          {"BLIS_NUM_THREADS", nullptr}}};
+
+bool is_set(const char* name) { return name != nullptr && std::getenv(name) != nullptr; }
+
+/// The number that a variable begins with: OpenMP's may be a list, "4,2", one number for each level of nesting. 0: none.
+int threads_in(const char* name) {
+  const char* text = std::getenv(name);
+  int threads = 0;
+  if (text == nullptr || std::sscanf(text, " %9d", &threads) != 1) return 0;
+  return std::max(0, threads);
+}
+
+/// What the user has set, for OpenMP before any library; 0: nothing.
+int threads_of_user() {
+  for (const auto& variable : kThreadVariables) {
+    if (const int threads = threads_in(variable.name); threads != 0) return threads;
+  }
+  return 0;
+}
+
+}  // namespace
+
 std::vector<std::pair<std::string, std::string>> thread_variables(int world_size) {
-  const std::string each = std::to_string(std::max(1, usable_cores() / std::max(1, world_size)));
+  const int chosen = threads_of_user();
+  const int share = std::max(1, usable_cores() / std::max(1, world_size));
+  const std::string each = std::to_string(chosen != 0 ? chosen : share);
   std::vector<std::pair<std::string, std::string>> variables;
-  for (const char* name : {"OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"}) {
-    if (std::getenv(name) == nullptr) variables.emplace_back(name, each);
+  for (const auto& variable : kThreadVariables) {
+    if (!is_set(variable.name) && !is_set(variable.other)) variables.emplace_back(variable.name, each);
   }
   return variables;
 }

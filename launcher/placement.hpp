@@ -20,8 +20,10 @@ std::vector<int> cores_near_gpu(int index);
 /// that no later call waits for one on the host, where it could not be called off. Unless the user has chosen.
 std::vector<std::pair<std::string, std::string>> nccl_variables();
 
-/// Thread counts for OpenBLAS, OpenMP and MKL, so that the workers together start as many threads as there are cores.
-/// Variables that the user has set are left alone.
+/// Thread counts for OpenMP, OpenBLAS, MKL and BLIS. Variables that the user has set are left alone, and the others follow
+/// them: OMP_NUM_THREADS if that is set, else the first library's. (MKL and OpenBLAS prefer their own variable to OpenMP's:
+/// another number there would win over what the user said.) Where the user has set none, the workers together start as many
+/// threads as there are cores.
 std::vector<std::pair<std::string, std::string>> thread_variables(int world_size);
 
 /// Parses "0-3,8,10-11", as the kernel lists CPUs.

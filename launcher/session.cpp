@@ -7,7 +7,8 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
+#include <limits>
+#include <optional>
 
 #include "common/environment.hpp"
 #include "common/errors.hpp"
@@ -72,8 +73,9 @@ int run_master(int argc, char** argv, const Program& program) {
 namespace syncrun {
 
 int restarts() noexcept {
-  const char* text = std::getenv(detail::environment::kRestart);
-  return text == nullptr ? 0 : std::max(0, std::atoi(text));
+  const char* text = detail::environment::get(detail::environment::kRestart);
+  const auto restarts = text == nullptr ? std::nullopt : detail::environment::whole_number(text);
+  return restarts && *restarts > 0 && *restarts <= std::numeric_limits<int>::max() ? static_cast<int>(*restarts) : 0;
 }
 
 }  // namespace syncrun

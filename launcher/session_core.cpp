@@ -91,7 +91,7 @@ SessionCore::SessionCore(const SessionOptions& options) {
 void SessionCore::announce() const {
   if (!settings_.overruled.empty()) logger_->warn(settings_.overruled);
   const std::string mapping = describe_mapping(settings_.devices);
-  if (supervisor_link().is_connected() && std::getenv(environment::kQuiet) == nullptr) {
+  if (supervisor_link().is_connected() && environment::get(environment::kQuiet) == nullptr) {
     std::fprintf(stderr, "syncrun: %s\n", mapping.c_str());
   } else {
     logger_->info(mapping);

@@ -8,6 +8,7 @@
 #include "common/environment.hpp"
 #include "common/errors.hpp"
 #include "common/log.hpp"
+#include "common/memory_limit.hpp"
 #include "common/supervisor_link.hpp"
 
 namespace syncrun::detail {
@@ -18,7 +19,7 @@ constexpr Milliseconds kDefaultCallTimeout = std::chrono::minutes(10);
 constexpr Milliseconds kDefaultStartTimeout = std::chrono::seconds(60);
 
 std::string from_environment(const char* name) {
-  const char* value = std::getenv(name);
+  const char* value = environment::get(name);
   return value == nullptr ? std::string() : value;
 }
 
@@ -28,7 +29,7 @@ Milliseconds seconds_from_environment(const char* name, Milliseconds otherwise) 
   char* end = nullptr;
   const double seconds = std::strtod(text.c_str(), &end);
   if (*end != '\0' || !(seconds >= 0) || seconds > 1e9) {
-    throw_usage(std::string(name) + " wants a number of seconds from 0, got '" + text + "'");
+    environment::throw_bad_value(name, text, "seconds, such as 30 or 0.5");
   }
   return Milliseconds(static_cast<std::int64_t>(std::ceil(seconds * 1000)));
 }
@@ -37,8 +38,7 @@ LogLevel log_level_of(const SessionOptions& options) {
   const std::string text = from_environment(environment::kLogLevel);
   if (text.empty()) return options.log_level.value_or(LogLevel::warning);
   if (const auto level = parse_log_level(text)) return *level;
-  throw_usage(std::string(environment::kLogLevel) + " wants trace, debug, info, warning, error or off, got '" + text +
-              "'");
+  environment::throw_bad_value(environment::kLogLevel, text, "trace, debug, info, warning, error or off");
 }
 
 /// What was set outside, else what the program says.
@@ -87,7 +87,23 @@ Milliseconds resolve_start_timeout(const std::optional<Milliseconds>& chosen, co
                 : seconds_from_environment(environment::kStartTimeout, kDefaultStartTimeout);
 }
 
+namespace {
+
+/// Of variables that are read later, or elsewhere: a slip shows before anything is started.
+void check_variables() {
+  static_cast<void>(is_memory_checked());
+  const std::string restart = from_environment(environment::kRestart);
+  if (restart.empty()) return;
+  const auto restarts = environment::whole_number(restart.c_str());
+  if (restarts && *restarts >= 0) return;
+  environment::throw_bad_value(environment::kRestart, restart,
+                               "a whole number from 0, which syncrun --max-restarts sets");
+}
+
+}  // namespace
+
 Settings resolve_settings(const SessionOptions& options) {
+  check_variables();
   Settings settings;
   choose_devices(settings, options);
   settings.call_timeout = seconds_from_environment(

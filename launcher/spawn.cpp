@@ -14,6 +14,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
+#include <string_view>
+#include <system_error>
 
 #include "common/errors.hpp"
 
@@ -52,6 +55,30 @@ std::vector<char*> pointers_to(const Strings& strings) {
   return pointers;
 }
 
+/// What a child does before exec, for the message where the system refuses it (a seccomp filter, a full table).
+enum class Step : std::uint8_t { none, death_signal, group, signals, streams, descriptors };
+constexpr int kStepShift = 16;  // errno is less
+
+std::string_view call_of(Step step) {
+  switch (step) {
+    case Step::none: break;
+    case Step::death_signal: return "prctl(PR_SET_PDEATHSIG)";
+    case Step::group: return "setpgid(0, 0)";
+    case Step::signals: return "sigprocmask";
+    case Step::streams: return "dup2";
+    case Step::descriptors: return "fcntl(F_SETFD)";
+  }
+  return "";
+}
+
+/// `code` is errno, and above it the Step that failed.
+[[noreturn]] void throw_not_started(const std::string& program, int code) {
+  const auto step = static_cast<Step>(code >> kStepShift);
+  const int number = code & ((1 << kStepShift) - 1);
+  if (step == Step::none) throw_no_process("cannot start " + program, number);
+  throw_errno("cannot start " + program + ": the system refuses its process " + std::string(call_of(step)), number);
+}
+
 /// What the child does between fork and exec: system calls only, since another thread of the parent may have
 /// held any lock at the time of the fork.
 struct InChild : process::extend::handler {
@@ -65,9 +92,12 @@ struct InChild : process::extend::handler {
   void on_exec_setup(Executor& executor) const {
     executor.cmd_line = argv.data();  // Boost's own has the path of the image for a name
     executor.env = const_cast<char**>(variables.data());
-    require(::prctl(PR_SET_PDEATHSIG, SIGKILL));
+    const auto require = [&executor](int result, Step step) {
+      if (result < 0) fail(executor, step);
+    };
+    require(::prctl(PR_SET_PDEATHSIG, SIGKILL), Step::death_signal);
     if (::getppid() != parent) ::_exit(kCannotStart);  // it died before that took effect
-    if (request->leads_group) require(::setpgid(0, 0));
+    if (request->leads_group) require(::setpgid(0, 0), Step::group);
     // Ignored signals are inherited through exec. The child starts without those that code commonly relies on: a write
     // to a closed pipe ends it (unless it is to be otherwise), and system() sees its own children end. SIGHUP and SIGINT
     // stay as they are (nohup).
@@ -75,18 +105,21 @@ struct InChild : process::extend::handler {
     ::signal(SIGCHLD, SIG_DFL);
     sigset_t none;  // the mask is inherited too
     ::sigemptyset(&none);
-    require(::sigprocmask(SIG_SETMASK, &none, nullptr));
+    require(::sigprocmask(SIG_SETMASK, &none, nullptr), Step::signals);
     // Not required: the cores may have been taken from us since they were listed, and the kernel then picks others.
     if (!request->cores.empty()) static_cast<void>(::sched_setaffinity(0, sizeof(cores), &cores));
-    if (request->standard_output >= 0) require(::dup2(request->standard_output, STDOUT_FILENO));
-    if (request->standard_error >= 0) require(::dup2(request->standard_error, STDERR_FILENO));
-    for (const int fd : request->inherited) require(::fcntl(fd, F_SETFD, 0));
+    if (request->standard_output >= 0) require(::dup2(request->standard_output, STDOUT_FILENO), Step::streams);
+    if (request->standard_error >= 0) require(::dup2(request->standard_error, STDERR_FILENO), Step::streams);
+    for (const int fd : request->inherited) require(::fcntl(fd, F_SETFD, 0), Step::descriptors);
   }
 
-  /// What cannot be set up ends the child before exec; the parent sees a child that exited with this code.
+  /// What cannot be set up ends the child before exec. The parent learns of it as it learns of an exec that failed: by a
+  /// number in Boost's pipe, which has the step above errno.
   static constexpr int kCannotStart = 127;
-  static void require(int result) {
-    if (result < 0) ::_exit(kCannotStart);
+  template <class Executor>
+  [[noreturn]] static void fail(Executor& executor, Step step) {
+    executor.set_error(std::error_code(errno | static_cast<int>(step) << kStepShift, std::system_category()), "step");
+    ::_exit(kCannotStart);
   }
 
   /// In the parent: Boost 1.74 leaves a child that could not exec a zombie.
@@ -110,7 +143,7 @@ SpawnedProcess spawn(const SpawnRequest& request) {
   std::error_code error;
   errno = 0;
   process::child child(process::exe = request.program, error, in_child);
-  if (error) throw_no_process("cannot start " + request.program, error.value());
+  if (error) throw_not_started(request.program, error.value());
   // Boost 1.74 reports no error where its own pipe fails (no descriptor left), and hands out pid -1: to kill(2),
   // everybody.
   if (child.id() <= 0) throw_no_process("cannot start " + request.program, errno != 0 ? errno : EAGAIN);

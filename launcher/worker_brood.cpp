@@ -21,6 +21,7 @@ SpawnRequest WorkerBrood::request_for(int rank, const Ends& ends) const {
       {environment::kSocketFd, std::to_string(ends.socket)},
       {environment::kDevice, device},
       {environment::kMasterPid, std::to_string(::getpid())},
+      {environment::kJob, job_mark()},
       {environment::kRank, std::to_string(rank)},
       {environment::kLocalRank, std::to_string(rank)},
       {environment::kWorldSize, std::to_string(world_size)},

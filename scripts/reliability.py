@@ -23,7 +23,7 @@ COLUMNS = {
     "terminal": "closed terminal", "alone": "without `syncrun`", "syncrun": "under `syncrun`",
 }
 ROWS = ["spawn", "attach", "device", "communicator", "inputs", "function", "collective", "reduction", "idle", "close"]
-ROWS += [f"{process}, {when}" for process in ("master", "syncrun") for when in ("idle", "call", "start")]
+ROWS += [f"{process}, {when}" for process in ("master", "syncrun") for when in ("idle", "setsid", "call", "start")]
 # By the names that the tests have for them, which are words.
 ODD_ROWS = {
     "closedIdle": "closed descriptors, idle", "closedCall": "closed descriptors, call", "fifoLog": "FIFO as log",

@@ -1,11 +1,12 @@
 #include "worker/attachment.hpp"
 
-#include <cstdlib>
+#include <string>
 #include <utility>
 
 #include "common/environment.hpp"
 #include "common/errors.hpp"
 #include "worker/parent_link.hpp"
+#include "worker/parentage.hpp"
 
 namespace syncrun::detail {
 
@@ -30,26 +31,28 @@ void join(const Attachment& attachment, FileDescriptor socket) {
 }  // namespace
 
 std::optional<Attachment> attach_if_worker() {
-  if (std::getenv(environment::kWorkerRank) == nullptr) return std::nullopt;
-  die_with(std::stoi(take_variable(environment::kMasterPid)));
+  if (!is_called_worker()) return std::nullopt;
+  Parentage parentage = take_parentage();
+  die_with(parentage.master);
 
   Attachment attachment;
-  attachment.rank = std::stoi(take_variable(environment::kWorkerRank));
+  attachment.rank = static_cast<int>(take_number(environment::kWorkerRank, kMaxWorldSize - 1));
   if constexpr (kHasFaultPoints) attachment.fault = fault_of(attachment.rank);
   attachment.fault_point(0, Phase::spawn);
   attachment.device = take_variable(environment::kDevice);
-  attachment.segment =
-      Segment::attach(take_descriptor(environment::kSegmentFd), std::stoull(take_variable(environment::kSegmentBytes)));
-  FileDescriptor socket = take_descriptor(environment::kSocketFd);
+  attachment.segment = take_segment();
 
   const auto& header = *attachment.segment.at<ControlHeader>(0);
-  if (header.magic != kMagic) throw Error(ErrorKind::system, "the session's shared memory speaks another protocol");
   attachment.world_size = static_cast<int>(header.world_size);
+  if (attachment.rank >= attachment.world_size) {
+    environment::throw_bad_value(environment::kWorkerRank, std::to_string(attachment.rank),
+                                 "a rank of the master's session, which has " + std::to_string(attachment.world_size));
+  }
   attachment.control = ControlBlock(attachment.segment.base(), attachment.world_size);
   if (header.timelines_offset != 0) {
     attachment.timeline = attachment.segment.at<Timeline>(header.timelines_offset) + attachment.rank;
   }
-  join(attachment, std::move(socket));
+  join(attachment, std::move(parentage.socket));
   return attachment;
 }
 

@@ -3,13 +3,14 @@
 #include <sys/prctl.h>
 
 #include <cstdio>
-#include <cstdlib>
+#include <limits>
 #include <string>
 
 #include "common/environment.hpp"
 #include "common/errors.hpp"
 #include "common/image.hpp"
 #include "worker/parent_link.hpp"
+#include "worker/parentage.hpp"
 #include "worker/user_code.hpp"
 
 namespace syncrun::detail {
@@ -40,12 +41,12 @@ void run_order(const ReceivedOrder& received, HelperCall& call) {
 }
 
 std::optional<int> serve_if_helper() {
-  if (std::getenv(environment::kHelper) == nullptr) return std::nullopt;
+  if (!is_called_helper()) return std::nullopt;
   try {
-    die_with(std::stoi(take_variable(environment::kMasterPid)));
-    const int index = std::stoi(take_variable(environment::kHelper));
-    FileDescriptor socket = take_descriptor(environment::kSocketFd);
-    const ReceivedOrder received = read_order(take_descriptor(environment::kOrderFd));
+    Parentage parentage = take_parentage();
+    die_with(parentage.master);
+    const auto index = static_cast<int>(take_number(environment::kHelper, std::numeric_limits<int>::max()));
+    const ReceivedOrder received = read_order(take_descriptor(environment::kOrderFd, "the order from the master"));
     const HelperOrder& order = received.order;
     ::prctl(PR_SET_NAME, std::string(get_text(order.name)).c_str());  // cut to 15 bytes; only for who looks
     check_image(order.build_id_bytes, order.build_id);
@@ -53,8 +54,8 @@ std::optional<int> serve_if_helper() {
     const std::string kind = order.kind == HelperKind::task ? "task" : "producer " + std::to_string(index) + " of";
     watch_user_code(kind + " '" + std::string(get_text(order.name)) + "'", nullptr);
     switch (order.kind) {
-      case HelperKind::producer: return serve_producer(received, index, std::move(socket));
-      case HelperKind::task: return serve_task(received, std::move(socket));
+      case HelperKind::producer: return serve_producer(received, index, std::move(parentage.socket));
+      case HelperKind::task: return serve_task(received, std::move(parentage.socket));
     }
     throw Error(ErrorKind::system, "the order is of no kind that this program knows");
   } catch (const std::exception& error) {

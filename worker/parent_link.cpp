@@ -1,6 +1,5 @@
 #include "worker/parent_link.hpp"
 
-#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -9,7 +8,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <thread>
 
@@ -17,6 +15,7 @@
 #include "common/image.hpp"
 #include "common/life.hpp"
 #include "common/threads.hpp"
+#include "worker/offspring.hpp"
 
 namespace syncrun::detail {
 
@@ -24,7 +23,7 @@ namespace {
 
 /// End of file means the master is gone.
 void live_and_watch(pthread_mutex_t* life, std::atomic<bool>& holds, FileDescriptor socket) {
-  ::pthread_setname_np(::pthread_self(), "syncrun-life");  // stacks leave it out by that
+  ::pthread_setname_np(::pthread_self(), kLifeThread.data());
   if (life != nullptr) hold_life(*life);
   // Each thread has a death signal of its own; see die_with.
   check_system(::prctl(PR_SET_PDEATHSIG, SIGCONT), "prctl(PR_SET_PDEATHSIG)");
@@ -56,24 +55,11 @@ std::atomic<bool> leads_family{false};
 
 }  // namespace
 
-std::string take_variable(const char* name) {
-  const char* value = std::getenv(name);
-  if (value == nullptr) throw Error(ErrorKind::system, std::string("a worker was started without ") + name);
-  std::string text = value;
-  ::unsetenv(name);
-  return text;
-}
-
-FileDescriptor take_descriptor(const char* name) {
-  FileDescriptor fd(std::stoi(take_variable(name)));
-  check_system(::fcntl(fd.get(), F_SETFD, FD_CLOEXEC), name);
-  return fd;
-}
-
 /// Until now it was SIGKILL (set before exec); from here on a handler takes this process's children along. If it is
 /// stopped at that moment, the other thread's SIGCONT lets it get there. (The kernel's own, to orphaned groups, does not
 /// come where a process of the master's session adopts the orphans: a shell that is a container's first process.)
 void die_with(pid_t master) {
+  remember_mark();
   const int death_signal = SIGRTMAX;
   struct sigaction action {};
   action.sa_handler = [](int) { die_with_group(); };
@@ -109,7 +95,9 @@ void flush_lines() {
 
 void die_with_group() noexcept {
   // Only as the leader of a group of its own: else the group is somebody else's (a process that a body forked).
-  if (::getpgrp() == ::getpid()) ::kill(0, SIGKILL);
+  if (::getpgrp() != ::getpid()) ::_exit(127);
+  end_offspring();
+  ::kill(0, SIGKILL);
   ::_exit(127);
 }
 

@@ -7,16 +7,14 @@
 
 #include <array>
 #include <cstdint>
-#include <string>
+#include <string_view>
 
 #include "common/file_descriptor.hpp"
 
 namespace syncrun::detail {
 
-/// Takes a variable that the master has set out of the environment. Throws Error (system) if it is not there.
-std::string take_variable(const char* name);
-/// The same of the number of an inherited descriptor, which is close-on-exec from here on.
-FileDescriptor take_descriptor(const char* name);
+/// The name of the thread that live_while_open starts; stacks leave it out by that.
+inline constexpr std::string_view kLifeThread = "syncrun-life";
 
 /// A second way to learn of the master's death, for when the thread of live_while_open cannot run.
 void die_with(pid_t master);
@@ -31,7 +29,8 @@ void check_image(std::uint32_t build_id_bytes, const std::array<std::uint8_t, 32
 /// Lines reach the master when they are written, not when a buffer is full.
 void flush_lines();
 
-/// Ends this process and everything it started, at once.
+/// Ends this process and everything it started, also in other process groups and sessions (worker/offspring.hpp), at once.
+/// For when the master has died: else that is the master's to do.
 [[noreturn]] void die_with_group() noexcept;
 
 }  // namespace syncrun::detail

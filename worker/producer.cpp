@@ -12,6 +12,7 @@
 #include "common/segment.hpp"
 #include "worker/helper.hpp"
 #include "worker/parent_link.hpp"
+#include "worker/parentage.hpp"
 #include "worker/user_code.hpp"
 
 namespace syncrun::detail {
@@ -138,8 +139,7 @@ std::mt19937_64& rng_of(ProducerCore& producer) noexcept { return producer.rng()
 int serve_producer(const ReceivedOrder& received, int index, FileDescriptor socket) {
   // Never destroyed: the sign of life must stay mapped until the kernel has marked it. Static, so that it is no leak.
   static Segment* segment = nullptr;
-  FileDescriptor fd = take_descriptor(environment::kSegmentFd);
-  segment = new Segment(Segment::attach(std::move(fd), std::stoull(take_variable(environment::kSegmentBytes))));
+  segment = new Segment(take_segment());
   ProducerCore producer(*segment, received.order, index);
   ProducerSlot& slot = producer.slot();
   live_while_open(std::move(socket), &slot.life);

@@ -4,17 +4,16 @@
 
 #include <atomic>
 #include <cstdio>
-#include <cstdlib>
 #include <optional>
 #include <string>
 
-#include "common/environment.hpp"
 #include "common/errors.hpp"
 #include "common/supervisor_link.hpp"
 #include "syncrun/run.hpp"
 #include "syncrun/session.hpp"
 #include "worker/helper.hpp"
 #include "worker/parent_link.hpp"
+#include "worker/parentage.hpp"
 #include "worker/user_code.hpp"
 #include "worker/worker_core.hpp"
 
@@ -50,23 +49,27 @@ bool is_in_worker() noexcept { return is_worker; }
 
 /// Else every worker would run the program itself, and start workers of its own, without end.
 void refuse_in_worker() {
-  if (std::getenv(environment::kHelper) != nullptr) {
-    std::fprintf(stderr,
-                 "syncrun: this process is a producer or a task of another one and must not start its own: call "
-                 "syncrun::serve_if_worker(argc, argv) first thing in main, or use syncrun::run\n");
-    ::_exit(1);
-  }
-  if (std::getenv(environment::kWorkerRank) == nullptr) return;
-  constexpr const char* kWhy =
-      "this process is a worker of another session and must not open one: call syncrun::serve_if_worker(argc, argv) "
-      "first thing in main, or use syncrun::run";
+  if (!is_called_helper() && !is_called_worker()) return;
+  const bool is_helper = is_called_helper();
+  std::string why = is_helper ? "this process is a producer or a task of another one and must not start its own"
+                              : "this process is a worker of another session and must not open one";
+  why += ": call syncrun::serve_if_worker(argc, argv) first thing in main, or use syncrun::run";
   WorkerSlot* slot = nullptr;
   try {
-    static Attachment* const attachment = new Attachment(*attach_if_worker());  // mapped until the kernel ends it
-    slot = &attachment->slot();
-  } catch (const std::exception&) {  // then the message goes to standard error only
+    if (is_helper) {
+      static Parentage* const parentage = new Parentage(take_parentage());  // open until the kernel ends it
+      static_cast<void>(parentage);
+    } else {
+      static Attachment* const attachment = new Attachment(*attach_if_worker());  // mapped until the kernel ends it
+      slot = &attachment->slot();
+    }
+  } catch (const Error& error) {                               // then the message goes to standard error only
+    if (error.kind() == ErrorKind::usage) why = error.what();  // it is none, and only called one
+  } catch (const std::exception&) {
   }
-  ::_exit(report_start_failure(slot, kWhy));
+  if (!is_helper) ::_exit(report_start_failure(slot, why));
+  std::fprintf(stderr, "syncrun: %s\n", why.c_str());
+  ::_exit(1);
 }
 
 }  // namespace detail

@@ -8,6 +8,7 @@
 #include "syncrun/task.hpp"
 #include "worker/helper.hpp"
 #include "worker/parent_link.hpp"
+#include "worker/parentage.hpp"
 #include "worker/pipe_core.hpp"
 
 namespace syncrun::detail {
@@ -38,7 +39,8 @@ std::optional<std::vector<std::byte>> receive_message(PipeCore& pipe, std::optio
 }
 
 int serve_task(const ReceivedOrder& received, FileDescriptor socket) {
-  PipeCore pipe(std::string(get_text(received.order.name)), take_descriptor(environment::kChannelFd));
+  PipeCore pipe(std::string(get_text(received.order.name)),
+                take_descriptor(environment::kChannelFd, "the pipe to the master"));
   live_while_open(std::move(socket), nullptr);
   FrameKind kind = FrameKind::result;
   std::vector<std::byte> bytes;

@@ -370,7 +370,7 @@ void WorkerCore::report_failure(Command& command, ErrorKind kind, int native_cod
 namespace {
 
 LogLevel log_level_from_environment() {
-  const char* text = std::getenv(environment::kLogLevel);
+  const char* text = environment::get(environment::kLogLevel);
   return text == nullptr ? LogLevel::warning : parse_log_level(text).value_or(LogLevel::warning);
 }
 

@@ -41,6 +41,13 @@ std::string ended_message(const JobEnd& end) {
   const std::string master = "the master (pid " + std::to_string(end.master) + ")";
   if (!end.wait_status) return master + " could not be killed";
   const std::string status = describe_status(*end.wait_status);
+  if (end.went_on) {
+    return end.program + " " + status +
+           " while a process that it had forked went on: a program that becomes a daemon leaves syncrun, which has "
+           "ended "
+           "what was left of the job. Run it in the foreground (syncrun itself may be in the background), or without "
+           "syncrun";
+  }
   if (!end.said_hello) {
     return end.program + " ended (" + status +
            ") without starting Syncrun: is it a Syncrun program? Its main must call syncrun::run or "
@@ -57,7 +64,9 @@ Conclusion conclude(const JobEnd& end) {
     return {kSignalExit + end.stop_signal, end.verdict.empty() ? stopped_message(end) : end.verdict};
   }
   if (!end.verdict.empty()) return {code, end.verdict};
-  if (!end.said_hello) return {code == 0 ? kNotSyncrunExit : code, ended_message(end)};
+  if (!end.said_hello || end.went_on) {
+    return {code == 0 ? kNotSyncrunExit : code, ended_message(end)};
+  }
   if (code == 0) return {};
   // As a shell, which says nothing of it either: `program | head -1`.
   if (code == kSignalExit + SIGPIPE && end.output_has_no_reader) return {code, ""};

@@ -23,7 +23,7 @@ std::string shell_word(const std::string& word) {
 }
 
 std::string from_environment(const char* name) {
-  const char* value = std::getenv(name);
+  const char* value = environment::get(name);
   return value == nullptr ? "" : value;
 }
 

@@ -213,8 +213,8 @@ Runs a Syncrun program with one worker per device, ends the whole job with it, a
       --version                        print the version
   -h, --help                           print this
 
-The exit code is the program's; 128+N after signal N; 2: bad options; 125: not a Syncrun program;
-126: the program cannot be executed; 127: it was not found.
+The exit code is the program's; 128+N after signal N; 2: bad options; 125: not a Syncrun program, or
+it became a daemon; 126: the program cannot be executed; 127: it was not found.
 )";
 }
 

@@ -108,7 +108,8 @@ Conclusion Supervisor::run() {
 bool Supervisor::can_be_started_again(const Conclusion& conclusion) const {
   const bool has_failed = !conclusion.message.empty();
   const bool is_gone = is_over();  // what could not be killed may hold devices
-  return has_failed && is_gone && end_.said_hello && first_signal_ == 0 && conclusion.exit_code != kUsageExit;
+  const bool may_fare_better = !end_.went_on && conclusion.exit_code != kUsageExit;
+  return has_failed && is_gone && end_.said_hello && first_signal_ == 0 && may_fare_better;
 }
 
 void Supervisor::pause() {
@@ -126,6 +127,7 @@ void Supervisor::run_once(int restart) {
   end_.grace = job_.grace;
   stage_ = Stage::running;
   groups_.clear();
+  had_workers_ = false;
   asked_.clear();
   start_master(restart);
   while (stage_ != Stage::over) {
@@ -158,6 +160,8 @@ void Supervisor::start_master(int restart) {
   request.environment = job_.environment.set;
   request.environment.emplace_back(environment::kSupervisorFd, std::to_string(theirs.get()));
   request.unset = job_.environment.unset;
+  // Set by accident, they would make the program take itself for somebody's worker.
+  request.unset.insert(request.unset.end(), environment::kInternal.begin(), environment::kInternal.end());
   if (restart == 0) request.unset.emplace_back(environment::kRestart);
   else request.environment.emplace_back(environment::kRestart, std::to_string(restart));
   request.inherited = {theirs.get()};
@@ -223,6 +227,7 @@ void Supervisor::handle(const SupervisorMessage& message) {
       logger_->debug("worker with pid {} joined", message.number);
       // A group number of 1 or less would mean everybody to kill(2), and our own is ours.
       if (message.number > 1 && message.number != ::getpgrp()) groups_.insert(message.number);
+      had_workers_ = true;
       return;
     case SupervisorMessage::Kind::ended:
       logger_->debug("worker with pid {} ended", message.number);
@@ -242,9 +247,19 @@ void Supervisor::collect_ended() {
     if (end_.wait_status) {
       logger_->debug("the master {}", describe_status(*end_.wait_status));
       master_.pidfd.reset();
+      read_messages();  // all that it has said is there
+      end_.went_on = stage_ == Stage::running && *end_.wait_status == 0 && goes_on();
     }
   }
   descendants_.reap(master_is_alive() ? master_.pid : -1);
+}
+
+/// Whether a copy of the master, which has ended, goes on in its place: it has the other end of the link, and the session is
+/// still to come, or open. (What a program has left running after its session is not the job.)
+bool Supervisor::goes_on() const {
+  pollfd polled{link_.get(), 0, 0};  // looks for POLLHUP only
+  const bool is_held = link_.is_open() && ::poll(&polled, 1, 0) == 0;
+  return is_held && (!had_workers_ || !groups_.empty());
 }
 
 void Supervisor::advance() {

@@ -62,6 +62,7 @@ class Supervisor {
   void read_signals();
   void read_messages();
   void collect_ended();
+  bool goes_on() const;
   void advance();
 
   void handle(const SupervisorMessage& message);
@@ -92,7 +93,8 @@ class Supervisor {
   Clock::time_point started_{};
   Clock::time_point deadline_{};  // of `terminating`, `killing` and `pausing`
   std::set<pid_t> groups_;        // of live workers, as announced
-  std::set<pid_t> asked_;         // sent SIGTERM after the master's end
+  bool had_workers_ = false;
+  std::set<pid_t> asked_;  // sent SIGTERM after the master's end
   JobEnd end_;
   int first_signal_ = 0;  // that asked to stop, whatever was going on
 };

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <map>
+#include <string>
 
 namespace {
 
@@ -20,19 +22,58 @@ TEST(CpuList, EndsAlsoWhereItsRangesDoNot) {
   EXPECT_TRUE(parse_cpu_list("7-3").empty());
 }
 
-TEST(Threads, AreDividedAmongTheWorkersUnlessTheUserHasSaid) {
-  ::unsetenv("OPENBLAS_NUM_THREADS");
-  ::setenv("OMP_NUM_THREADS", "7", 1);
-  bool has_blas = false;
-  for (const auto& [name, value] : thread_variables(1'000'000)) {
-    EXPECT_NE(name, "OMP_NUM_THREADS");
-    if (name == "OPENBLAS_NUM_THREADS") {
-      has_blas = true;
-      EXPECT_EQ(value, "1");
+class Threads : public testing::Test {
+ protected:
+  void SetUp() override { unset_all(); }
+  void TearDown() override { unset_all(); }
+
+  /// By name, for a million workers: one thread each is their share of the cores.
+  static std::map<std::string, std::string> given() {
+    std::map<std::string, std::string> variables;
+    for (const auto& [name, value] : thread_variables(1'000'000)) variables[name] = value;
+    return variables;
+  }
+
+ private:
+  static void unset_all() {
+    for (const char* name :
+         {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"}) {
+      ::unsetenv(name);
     }
   }
-  EXPECT_TRUE(has_blas);
-  ::unsetenv("OMP_NUM_THREADS");
+};
+
+using Variables = std::map<std::string, std::string>;
+
+TEST_F(Threads, AreDividedAmongTheWorkers) {
+  EXPECT_EQ(given(), (Variables{{"OMP_NUM_THREADS", "1"},
+                                {"OPENBLAS_NUM_THREADS", "1"},
+                                {"MKL_NUM_THREADS", "1"},
+                                {"BLIS_NUM_THREADS", "1"}}));
+}
+
+TEST_F(Threads, OfLibrariesFollowTheUsersOpenMp) {
+  ::setenv("OMP_NUM_THREADS", "7", 1);
+  EXPECT_EQ(given(), (Variables{{"OPENBLAS_NUM_THREADS", "7"}, {"MKL_NUM_THREADS", "7"}, {"BLIS_NUM_THREADS", "7"}}));
+  ::setenv("OMP_NUM_THREADS", "5,2", 1);  // one number for each level
+  EXPECT_EQ(given()["MKL_NUM_THREADS"], "5");
+}
+
+TEST_F(Threads, FollowTheOnlyLibraryThatTheUserHasSet) {
+  ::setenv("MKL_NUM_THREADS", "3", 1);
+  EXPECT_EQ(given(), (Variables{{"OMP_NUM_THREADS", "3"}, {"OPENBLAS_NUM_THREADS", "3"}, {"BLIS_NUM_THREADS", "3"}}));
+}
+
+TEST_F(Threads, OfALibraryThatTheUserHasSetAreLeftAlone) {
+  ::setenv("OMP_NUM_THREADS", "7", 1);
+  ::setenv("MKL_NUM_THREADS", "2", 1);
+  ::setenv("GOTO_NUM_THREADS", "4", 1);  // OpenBLAS's other name, over which OPENBLAS_NUM_THREADS would win
+  EXPECT_EQ(given(), (Variables{{"BLIS_NUM_THREADS", "7"}}));
+}
+
+TEST_F(Threads, ThatTheUserHasNotSetToANumberAreNotFollowed) {
+  ::setenv("OMP_NUM_THREADS", "", 1);
+  EXPECT_EQ(given(), (Variables{{"OPENBLAS_NUM_THREADS", "1"}, {"MKL_NUM_THREADS", "1"}, {"BLIS_NUM_THREADS", "1"}}));
 }
 
 }  // namespace

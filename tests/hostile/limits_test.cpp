@@ -132,6 +132,25 @@ TEST_P(Limits, OfPrivateMemoryAreNamedByTheResultThatMeetsThem) {
             "ulimit -d is 102400 KiB): Cannot allocate memory\n1048576\n");
 }
 
+TEST_P(Limits, OfPrivateMemoryThatLeaveNoRoomForAThreadAreNamedAndNotThatOfProcesses) {
+  if (kIsSanitized) GTEST_SKIP() << kTooLarge;
+  int working = 0;
+  int refused = 0;
+  for (rlim_t limit_kib = 2048; limit_kib <= 40 * 1024; limit_kib += 2048) {
+    OddRun run = run_within(RLIMIT_DATA, limit_kib * kKiB, {"add"});
+    if (run.exit_code() == 0) {
+      ++working;
+      continue;
+    }
+    ++refused;
+    EXPECT_THAT(run.errors(), HasSubstr("ulimit -d is " + std::to_string(limit_kib) + " KiB"));
+    EXPECT_THAT(run.errors(), Not(HasSubstr("ulimit -u")));
+    EXPECT_TRUE(run.nothing_remains());
+  }
+  EXPECT_GT(working, 0);
+  EXPECT_GT(refused, 0);
+}
+
 // ---- files and descriptors --------------------------------------------------------------------------------------
 
 TEST_P(Limits, OfFileSizesThatSharedMemoryMeetsAreNamedAndDoNotKill) {

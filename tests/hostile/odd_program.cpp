@@ -1,6 +1,7 @@
 // A Syncrun program that is started in odd environments: odd_program NAME [ARGUMENT]. What it prints, and its exit code,
 // say whether it worked.
 
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -163,6 +164,12 @@ void break_a_pipe(sr::Session&) {
   static_cast<void>(!::write(ends[1], "x", 1));
 }
 
+/// privileged: whether it has more privileges than whoever started it.
+int say_privileged() {
+  std::puts(::getauxval(AT_SECURE) != 0 ? "yes" : "no");
+  return 0;
+}
+
 /// late FILE: says "ready", and opens its session when the file is there.
 int late(int argc, char** argv) {
   std::printf("ready\n");
@@ -187,6 +194,7 @@ int main(int argc, char** argv) {
   if (name == "streams") return sr::run(argc, argv, streams);
   if (name == "late") return late(argc, argv);
   if (name == "break-a-pipe") return sr::run(argc, argv, break_a_pipe);
+  if (name == "privileged") return say_privileged();
   if (name == "hold") return sr::run(argc, argv, hold);
   std::fprintf(stderr, "no program '%.*s'\n", static_cast<int>(name.size()), name.data());
   return 2;

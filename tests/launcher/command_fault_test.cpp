@@ -38,11 +38,42 @@ TEST(Death, OfTheMasterEndsTheWorkersAndTheirChildren) {
 }
 
 TEST(Death, OfTheMasterEndsDaemonsToo) {
-  for (const int code : {0, 5}) {
-    CommandRun run({scripted_program(), "leave-daemon", std::to_string(code)});
-    EXPECT_EQ(run.exit_code(), code);
+  for (const std::string script : {"leave-daemon", "work-and-leave-daemon"}) {
+    CommandRun run({scripted_program(), script, "5"});
+    EXPECT_EQ(run.exit_code(), 5);
+    EXPECT_EQ(run.last_error_line(), "syncrun: the program exited with code 5");
     EXPECT_TRUE(run.processes().empty());
   }
+}
+
+// ---- a program that becomes a daemon ----------------------------------------------------------------------------
+
+void expect_told_that_it_left(CommandRun& run) {
+  EXPECT_EQ(run.exit_code(), 125);
+  EXPECT_THAT(run.last_error_line(), HasSubstr(" exited with code 0 while a process that it had forked went on: a "
+                                               "program that becomes a daemon leaves syncrun"));
+  EXPECT_TRUE(run.processes().empty());
+}
+
+TEST(Daemon, LeavesSyncrunAndIsEnded) {
+  for (const std::string script : {"leave-daemon", "daemon-before-hello", "daemon-with-workers"}) {
+    CommandRun run({"--max-restarts", "2", scripted_program(), script, "0"});
+    expect_told_that_it_left(run);
+    EXPECT_THAT(run.errors(), Not(HasSubstr("restart"))) << "it would leave again";
+  }
+}
+
+TEST(Daemon, BehindAShellLeavesSyncrunToo) {
+  CommandRun run({"sh", "-c", "\"$0\" report-signals & sleep 0.2", scripted_program()});
+  expect_told_that_it_left(run);
+}
+
+/// What a program leaves running when its work is done is ended, and no failure of the work.
+TEST(Daemon, OfAProgramWhoseSessionsAreOverIsNotTheJob) {
+  CommandRun run({scripted_program(), "work-and-leave-daemon", "0"});
+  EXPECT_EQ(run.exit_code(), 0);
+  EXPECT_EQ(run.errors(), "");
+  EXPECT_TRUE(run.processes().empty());
 }
 
 TEST(Death, OfSyncrunEndsTheMaster) {

@@ -1,5 +1,6 @@
 // `syncrun` from outside: exit codes, messages, what the program is given.
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -80,6 +81,33 @@ TEST(Command, SetsOneVariableForEachOption) {
     EXPECT_THAT(run.output(), HasSubstr("SYNCRUN_" + line));
   }
   EXPECT_THAT(run.output(), Not(HasSubstr("SYNCRUN_DEVICES")));
+}
+
+TEST(Command, KeepsInternalVariablesFromTheProgram) {
+  const std::vector<std::string> names{"WORKER_RANK", "SEGMENT_FD", "SEGMENT_BYTES", "SOCKET_FD",  "DEVICE",
+                                       "MASTER_PID",  "HELPER",     "ORDER_FD",      "CHANNEL_FD", "JOB"};
+  Start start;
+  start.in_child = [&] {
+    for (const auto& name : names) ::setenv(("SYNCRUN_" + name).c_str(), "0", 1);
+  };
+  CommandRun run({scripted_program(), "report-start"}, start);
+  EXPECT_EQ(run.exit_code(), 0);
+  for (const auto& name : names) EXPECT_THAT(run.output(), Not(HasSubstr("SYNCRUN_" + name + "="))) << name;
+}
+
+TEST(SupervisorSocket, ThatIsNoneIsNamedAndLeftAlone) {
+  for (const std::string value : {"seven", "7", "0", "-1", "99999999999"}) {
+    Start start;
+    start.in_child = [&] {
+      ::dup2(::open("/dev/null", O_RDWR), 7);
+      ::setenv("SYNCRUN_SUPERVISOR_FD", value.c_str(), 1);
+    };
+    CommandRun run({"exit", "0"}, start, scripted_program());
+    EXPECT_EQ(run.exit_code(), 0);
+    EXPECT_THAT(run.errors(), StartsWith("syncrun: SYNCRUN_SUPERVISOR_FD: expected an open socket to the syncrun that "
+                                         "runs this program, got '" +
+                                         value + "'"));
+  }
 }
 
 TEST(Command, StartsTheProgramWithNothingBlocked) {

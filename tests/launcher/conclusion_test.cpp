@@ -86,6 +86,21 @@ TEST(Conclusion, DoubtsAProgramThatNeverStartedSyncrun) {
   EXPECT_EQ(conclude(end).exit_code, 4);
 }
 
+TEST(Conclusion, IsNoSuccessWhereTheProgramWentOnAsADaemon) {
+  auto end = ended(exited(0));
+  end.went_on = true;
+  EXPECT_EQ(conclude(end).exit_code, 125);
+  EXPECT_EQ(
+      conclude(end).message,
+      "prog exited with code 0 while a process that it had forked went on: a program that becomes a daemon leaves "
+      "syncrun, which has ended what was left of the job. Run it in the foreground (syncrun itself may be in the "
+      "background), or without syncrun");
+  end.said_hello = false;  // it became a daemon before it called run
+  EXPECT_EQ(conclude(end).exit_code, 125);
+  end.verdict = "rank 1 was lost";
+  EXPECT_EQ(conclude(end).message, "rank 1 was lost");
+}
+
 TEST(Conclusion, AdmitsThatAMasterCouldNotBeKilled) {
   auto end = ended(0);
   end.wait_status.reset();

@@ -1,6 +1,7 @@
 // Programs for the tests of `syncrun`, which speak to it by hand: scripted_program <script> [argument].
 
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -139,6 +140,25 @@ int leave_daemon(Script& script) {
   return std::atoi(script.argument.c_str());
 }
 
+/// A session that has come to its end, and then a daemon.
+int work_and_leave_daemon(Script& script) {
+  say_hello(script);
+  const pid_t worker = ::fork();
+  if (worker == 0) ::_exit(0);
+  announce(script, worker);
+  ::waitpid(worker, nullptr, 0);
+  script.link.send({Kind::ended, worker, ""});
+  start_daemon(false);
+  return std::atoi(script.argument.c_str());
+}
+
+/// daemon(3) before anything else.
+int become_daemon_before_hello(Script& script) {
+  if (::daemon(1, 1) != 0) std::abort();
+  ready(script);
+  sleep_for_ever();
+}
+
 /// Two workers, each leading a group with a child in it.
 std::vector<pid_t> start_workers(const Script& script) {
   std::vector<pid_t> workers;
@@ -154,6 +174,14 @@ std::vector<pid_t> start_workers(const Script& script) {
     workers.push_back(worker);
   }
   return workers;
+}
+
+/// daemon(3) in the middle of a session.
+int become_daemon_with_workers(Script& script) {
+  say_hello(script);
+  start_workers(script);
+  if (::daemon(1, 1) != 0) std::abort();
+  sleep_for_ever();
 }
 
 int run_workers(Script& script) {
@@ -234,6 +262,9 @@ int main(int argc, char** argv) {
                                                         {"verdict", fail_with_verdict},
                                                         {"verdicts-and-die", send_verdicts_and_die},
                                                         {"leave-daemon", leave_daemon},
+                                                        {"work-and-leave-daemon", work_and_leave_daemon},
+                                                        {"daemon-before-hello", become_daemon_before_hello},
+                                                        {"daemon-with-workers", become_daemon_with_workers},
                                                         {"workers", run_workers},
                                                         {"die-over-workers", die_over_workers},
                                                         {"announce-everybody", announce_everybody},

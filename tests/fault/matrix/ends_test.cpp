@@ -1,4 +1,5 @@
-// The master and `syncrun` end, in every way, while workers are idle, in a call and starting: all of the job is gone in
+// The master and `syncrun` end, in every way, while workers are idle (also with children that have left their process
+// group), in a call and starting: all of the job is gone in
 // bounded time, grandchildren included, and whoever is left says why.
 
 #include <gmock/gmock.h>
@@ -18,7 +19,7 @@ constexpr auto kGrace = 2s;
 
 struct End {
   std::string process;  // "master", "syncrun"
-  std::string when;     // "idle", "call", "start"
+  std::string when;     // "idle", "setsid", "call", "start"
   std::string way;
 };
 void PrintTo(const End& end, std::ostream* out) { *out << end.process << " " << end.way << " " << end.when; }
@@ -131,11 +132,11 @@ TEST_P(Ends, EndsTheWholeJobInBoundedTime) {
 std::vector<End> ends() {
   std::vector<End> all;
   for (const char* process : {"master", "syncrun"}) {
-    for (const char* when : {"idle", "call", "start"}) {
+    for (const char* when : {"idle", "setsid", "call", "start"}) {
       for (const char* way : {"kill", "term", "int", "int2", "hup", "terminal"}) all.push_back({process, when, way});
     }
   }
-  for (const char* when : {"idle", "call"}) all.push_back({"master", when, "exception"});
+  for (const char* when : {"idle", "setsid", "call"}) all.push_back({"master", when, "exception"});
   return all;
 }
 
@@ -150,6 +151,9 @@ TEST(EndsThatAreNone, ExceptionWhileStarting) {
 TEST(EndsThatAreNone, ExceptionInSyncrunIdle) {
   record("ends", "syncrun, idle", "exception", "none: `syncrun` runs no code of the user's");
 }
+TEST(EndsThatAreNone, ExceptionInSyncrunSetsid) {
+  record("ends", "syncrun, setsid", "exception", "none: `syncrun` runs no code of the user's");
+}
 TEST(EndsThatAreNone, ExceptionInSyncrunCall) {
   record("ends", "syncrun, call", "exception", "none: `syncrun` runs no code of the user's");
 }
@@ -157,7 +161,7 @@ TEST(EndsThatAreNone, ExceptionInSyncrunStart) {
   record("ends", "syncrun, start", "exception", "none: `syncrun` runs no code of the user's");
 }
 
-/// Nobody is left to end what the workers' bodies have moved away; workers and their groups end all the same.
+/// The workers are left: they end themselves, and what their bodies have started.
 class EndsAtOnce : public testing::TestWithParam<std::string> {};
 TEST_P(EndsAtOnce, OfMasterAndSyncrunEndTheWorkers) {
   Job job({"syncrun", GetParam(), "kill"});
@@ -169,7 +173,7 @@ TEST_P(EndsAtOnce, OfMasterAndSyncrunEndTheWorkers) {
   EXPECT_EQ(job.run().exit_code(), 1000 + SIGKILL);
   expect_gone(job);
 }
-INSTANTIATE_TEST_SUITE_P(While, EndsAtOnce, testing::Values("idle", "call", "start"),
+INSTANTIATE_TEST_SUITE_P(While, EndsAtOnce, testing::Values("idle", "setsid", "call", "start"),
                          [](const auto& test) { return test.param; });
 
 }  // namespace

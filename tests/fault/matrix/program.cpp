@@ -3,15 +3,19 @@
 //
 // With SYNCRUN_MATRIX_DEAF the master does not hear SIGINT.
 //
-//   program CALL_TIMEOUT_MS GRACE_MS [idle | call | throw-idle | throw-call | close-idle | close-call | eat]
+//   program CALL_TIMEOUT_MS GRACE_MS [idle | call | setsid | throw-idle | throw-call | throw-setsid | close-idle | close-call |
+//   eat]
 //
 // Without a last word it makes the call, and once more where the first fails and the session goes on. It prints, for who
 // runs it: "master PID", "ready PID ...", "closed TIME_NS" (all
 // descriptors but the standard ones), "failed TIME_NS KIND|RANK|PID|DEVICE|CALL|PHASE|CAUSE", "usable".
 
+#include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -36,6 +40,33 @@ void start_child(Worker&) {
   if (::fork() != 0) return;
   ::execlp("sleep", "sleep", "1000", nullptr);
   ::_exit(127);
+}
+
+[[noreturn]] void sleep_long() {
+  ::execlp("sleep", "sleep", "1000", nullptr);
+  ::_exit(127);
+}
+
+/// Two more, which have left the worker's process group: a child in a session of its own, and a daemon, whose parent is gone.
+template <class Worker>
+void start_detached(Worker&) {
+  std::array<int, 2> left{};
+  if (::pipe2(left.data(), O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
+  if (::fork() == 0) {
+    ::setsid();
+    sleep_long();
+  }
+  const pid_t parent = ::fork();
+  if (parent == 0) {
+    ::setsid();
+    if (::fork() == 0) sleep_long();
+    ::_exit(0);
+  }
+  ::waitpid(parent, nullptr, 0);
+  ::close(left[1]);
+  char byte = 0;
+  static_cast<void>(::read(left[0], &byte, 1));  // end of file: both have become what they are to be
+  ::close(left[0]);
 }
 
 struct Totals {
@@ -117,9 +148,13 @@ void run_to_the_end(sr::Session& session, const std::string& what, milliseconds 
   start({.timeout = kPatience});
   std::string ready = "ready";
   for (const int pid : session.worker_pids()) ready.append(" ").append(std::to_string(pid));
-  if (what == "idle" || what == "throw-idle") {
+  const bool is_detached = what == "setsid" || what == "throw-setsid";
+  if (is_detached) {
+    session.function(start_detached<sr::CpuWorker>, start_detached<sr::CudaWorker>, "detach")({.timeout = kPatience});
+  }
+  if (what == "idle" || what == "throw-idle" || is_detached) {
     say(ready);
-    if (what == "throw-idle") throw std::runtime_error("the program's own failure");
+    if (what.starts_with("throw")) throw std::runtime_error("the program's own failure");
     for (;;) ::pause();
   }
   if (what == "close-idle") close_descriptors();

@@ -1,0 +1,66 @@
+// System calls that a sandbox refuses: which one it was is in the message.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+#include <array>
+#include <cerrno>
+#include <cstddef>
+
+#include "tests/hostile/surroundings.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using testing::AnyOf;
+using testing::Eq;
+using testing::HasSubstr;
+
+/// From here on a system call is refused (EPERM) to this process and its children: where its first argument is `first`.
+void refuse(int call, int first) {
+  std::array program{
+      sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(call), 0, 3),
+      sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[0])),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(first), 0, 1),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter{program.size(), program.data()};
+  require(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+  require(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
+}
+
+bool can_refuse() {
+  return succeeds([] { refuse(SYS_setpgid, 0); });
+}
+
+TEST(Refusal, OfAProcessGroupIsNamed) {
+  if (!can_refuse()) GTEST_SKIP() << "this machine has no system call filters";
+  for (const Front front : {Front::nothing, Front::syncrun}) {
+    OddRun run = run_after([] { refuse(SYS_setpgid, 0); }, front, {"add"});
+    EXPECT_EQ(run.exit_code(), 1);
+    EXPECT_THAT(run.last_error_line(), HasSubstr("cannot start /proc/self/exe: the system refuses its process "
+                                                 "setpgid(0, 0): Operation not permitted"));
+    EXPECT_TRUE(run.nothing_remains());
+  }
+}
+
+TEST(Refusal, OfADeathSignalIsNamed) {
+  if (!can_refuse()) GTEST_SKIP() << "this machine has no system call filters";
+  for (const Front front : {Front::nothing, Front::syncrun}) {
+    OddRun run = run_after([] { refuse(SYS_prctl, PR_SET_PDEATHSIG); }, front, {"add"});
+    EXPECT_THAT(run.exit_code(), AnyOf(Eq(1), Eq(126)));
+    EXPECT_THAT(run.last_error_line(),
+                HasSubstr("the system refuses its process prctl(PR_SET_PDEATHSIG): Operation not "
+                          "permitted"));
+    EXPECT_TRUE(run.nothing_remains());
+  }
+}
+
+}  // namespace
+}  // namespace syncrun::test

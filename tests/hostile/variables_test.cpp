@@ -1,0 +1,264 @@
+// Variables of Syncrun's that somebody else has set: by accident, with a slip, or for a program that has more privileges
+// than they have.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <linux/capability.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+
+#include "tests/hostile/surroundings.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+struct Setting {
+  std::string name;  // without SYNCRUN_
+  std::string value;
+};
+void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name << "=" << setting.value; }
+using Settings = std::vector<Setting>;
+
+void set_all(const Settings& settings) {
+  for (const auto& [name, value] : settings) ::setenv(("SYNCRUN_" + name).c_str(), value.c_str(), 1);
+}
+
+OddRun run_with(const Settings& settings, Front front = Front::nothing) {
+  return run_after([settings] { set_all(settings); }, front, {"add"});
+}
+
+// ---- internal ones ----------------------------------------------------------------------------------------------
+
+/// Descriptors that a worker or helper might take for its own: 17 is a file, 18 a socket of this process's.
+void open_foreign_descriptors() {
+  std::array<int, 2> ends{};
+  ::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data());
+  ::dup2(ends[0], 18);
+  ::dup2(::open("/dev/null", O_RDWR), 17);
+}
+
+struct Accident {
+  std::string name;
+  Settings settings;
+  std::string words;
+};
+void PrintTo(const Accident& accident, std::ostream* out) { *out << accident.name; }
+
+/// A process that is a program's parent, and has a socket pair: as near to a master as an accident comes.
+const std::string kParent = std::to_string(::getpid());
+
+class InternalVariables : public testing::TestWithParam<Accident> {};
+INSTANTIATE_TEST_SUITE_P(
+    Set, InternalVariables,
+    testing::Values(
+        Accident{"Role", {{"WORKER_RANK", "0"}}, "SYNCRUN_MASTER_PID: expected a value from the master"},
+        Accident{"RoleOfHelper", {{"HELPER", "0"}}, "SYNCRUN_MASTER_PID: expected a value from the master"},
+        Accident{"Init", {{"WORKER_RANK", "0"}, {"MASTER_PID", "1"}}, "SYNCRUN_SOCKET_FD: expected a value"},
+        Accident{"NoNumber",
+                 {{"WORKER_RANK", "0"}, {"MASTER_PID", "me"}},
+                 "SYNCRUN_MASTER_PID: expected a whole number from 0 to 2147483647, got 'me'"},
+        Accident{"TooLarge",
+                 {{"WORKER_RANK", "0"}, {"MASTER_PID", "99999999999999999999"}},
+                 "SYNCRUN_MASTER_PID: expected a whole number from 0 to 2147483647, got '99999999999999999999'"},
+        Accident{"Closed",
+                 {{"WORKER_RANK", "0"}, {"MASTER_PID", kParent}, {"SOCKET_FD", "16"}},
+                 "SYNCRUN_SOCKET_FD: expected an open descriptor, of the socket of the process " + kParent +
+                     ", this one's master, got '16' (Bad file descriptor)"},
+        Accident{"File",
+                 {{"WORKER_RANK", "0"}, {"MASTER_PID", kParent}, {"SOCKET_FD", "17"}},
+                 "SYNCRUN_SOCKET_FD: expected the socket of the process " + kParent +
+                     ", this one's master, got '17', which is another file"},
+        Accident{"OtherSocket",
+                 {{"WORKER_RANK", "0"}, {"MASTER_PID", kParent}, {"SOCKET_FD", "18"}},
+                 "this one's master, got '18', which is another file"},
+        Accident{"OtherSocketOfHelper",
+                 {{"HELPER", "0"}, {"MASTER_PID", kParent}, {"SOCKET_FD", "18"}},
+                 "this one's master, got '18', which is another file"}),
+    [](const auto& test) { return test.param.name; });
+
+TEST_P(InternalVariables, ByAccidentAreNamedAndNobodyIsKilled) {
+  // The program leads the group that another process is in, as the first one of a shell's pipeline does.
+  Start start;
+  start.in_child = [] {
+    open_foreign_descriptors();
+    set_all(GetParam().settings);
+  };
+  CommandRun run({"-c", "sleep 1000 & exec \"$0\" add", ODD_PROGRAM}, start, "/bin/sh");
+  EXPECT_EQ(run.exit_code(), 1);
+  EXPECT_THAT(run.errors(), HasSubstr(GetParam().words));
+  EXPECT_THAT(run.errors(), HasSubstr("Only Syncrun sets its internal variables"));
+  EXPECT_EQ(run.processes().size(), 1) << "its neighbour in the group lives";
+}
+
+TEST_P(InternalVariables, ByAccidentDoNotReachAProgramBehindSyncrun) {
+  OddRun run = run_with(GetParam().settings, Front::syncrun);
+  EXPECT_EQ(run.exit_code(), 0) << run.errors();
+  EXPECT_EQ(run.output(), sum_of(1 << 20));
+}
+
+/// The socket is the parent's own, the shared memory is not.
+TEST(InternalVariables, OfAnotherFileForTheSharedMemoryAreNamed) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
+  const Settings settings{{"WORKER_RANK", "0"}, {"MASTER_PID", kParent}, {"SOCKET_FD", "18"},
+                          {"DEVICE", "cpu0"},   {"SEGMENT_FD", "17"},    {"SEGMENT_BYTES", "1073741824"}};
+  OddRun run = run_after(
+      [&] {
+        open_foreign_descriptors();
+        ::dup2(ends[0], 18);
+        set_all(settings);
+      },
+      Front::nothing, {"add"});
+  EXPECT_EQ(run.exit_code(), 1);
+  EXPECT_THAT(run.errors(),
+              HasSubstr("SYNCRUN_SEGMENT_FD: expected the shared memory of the master's session, got '17', "
+                        "which is another file"));
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
+// ---- public ones ------------------------------------------------------------------------------------------------
+
+class PublicVariables : public testing::TestWithParam<Setting> {};
+INSTANTIATE_TEST_SUITE_P(Set, PublicVariables,
+                         testing::Values(Setting{"TIMEOUT", "soon"}, Setting{"START_TIMEOUT", "-1"},
+                                         Setting{"LOG_LEVEL", "loud"}, Setting{"RESERVE_BYTES", "much"},
+                                         Setting{"RESERVE_BYTES", "0"}, Setting{"MEMORY_CHECK", "no"},
+                                         Setting{"DEVICES", "gpx0"}, Setting{"NPROC_PER_NODE", "many"}),
+                         [](const auto& test) { return test.param.name + (test.param.value == "0" ? "_zero" : ""); });
+
+TEST_P(PublicVariables, WithBadValuesAreNamedWithValueAndExpectation) {
+  for (const Front front : {Front::nothing, Front::syncrun}) {
+    OddRun run = run_with({GetParam()}, front);
+    EXPECT_EQ(run.exit_code(), 1) << run.errors();
+    EXPECT_THAT(run.last_error_line(), HasSubstr("SYNCRUN_" + GetParam().name));
+    EXPECT_THAT(run.last_error_line(), HasSubstr("expected "));
+    EXPECT_THAT(run.last_error_line(), HasSubstr("'" + GetParam().value + "'"));
+    EXPECT_TRUE(run.nothing_remains());
+  }
+}
+
+// ---- programs with raised privileges ----------------------------------------------------------------------------
+
+/// A copy of odd_program, in a folder where everybody may write.
+class PrivilegedCopy {
+ public:
+  PrivilegedCopy() : path_(folder_.at("privileged")) { std::filesystem::copy_file(ODD_PROGRAM, path_); }
+  const std::string& path() const { return path_; }
+  const Folder& folder() const { return folder_; }
+
+  bool set_user_id() const { return ::chmod(path_.c_str(), 04755) == 0; }
+  bool set_group_id() const { return ::chmod(path_.c_str(), 02755) == 0; }
+  /// As setcap cap_sys_nice+ep does.
+  bool set_capability() const {
+    vfs_cap_data capabilities{};
+    capabilities.magic_etc = VFS_CAP_REVISION_2 | VFS_CAP_FLAGS_EFFECTIVE;
+    capabilities.data[0].permitted = 1U << CAP_SYS_NICE;
+    return ::chmod(path_.c_str(), 0755) == 0 &&
+           ::setxattr(path_.c_str(), "security.capability", &capabilities, XATTR_CAPS_SZ_2, 0) == 0;
+  }
+  /// Whether the system gives a stranger these privileges: not on every file system, nor in every container.
+  bool raises_privileges() const {
+    CommandRun run({"privileged"}, {.in_child = [] { become_user(first_stranger()); }}, path_);
+    return run.exit_code() == 0 && run.output() == "yes\n";
+  }
+
+  CommandRun run_by_stranger(const std::function<void()>& in_child) const {
+    return CommandRun({"add"},
+                      {.in_child =
+                           [&] {
+                             become_user(first_stranger());
+                             in_child();
+                           }},
+                      path_);
+  }
+
+ private:
+  Folder folder_;
+  std::string path_;
+};
+
+enum class Means : std::uint8_t { user, group, capability };
+void PrintTo(Means means, std::ostream* out) {
+  *out << (means == Means::user ? "SetUserId" : means == Means::group ? "SetGroupId" : "FileCapability");
+}
+
+class RaisedPrivileges : public testing::TestWithParam<Means> {
+ protected:
+  void SetUp() override {
+    if (!can_become_users()) GTEST_SKIP() << "only root can make such a program and become another user";
+    if (!is_given(GetParam()) || !copy_.raises_privileges()) {
+      GTEST_SKIP() << "this system does not raise the privileges of programs";
+    }
+  }
+  bool is_given(Means means) const {
+    switch (means) {
+      case Means::user: return copy_.set_user_id();
+      case Means::group: return copy_.set_group_id();
+      case Means::capability: return copy_.set_capability();
+    }
+    return false;
+  }
+  PrivilegedCopy copy_;
+};
+INSTANTIATE_TEST_SUITE_P(By, RaisedPrivileges, testing::Values(Means::user, Means::group, Means::capability),
+                         testing::PrintToStringParamName());
+
+TEST_P(RaisedPrivileges, WriteNothingWhereTheUserSays) {
+  const std::string trace = copy_.folder().at("trace");
+  const std::string profile = copy_.folder().at("profile");
+  const std::string logs = copy_.folder().at("logs");
+  CommandRun run = copy_.run_by_stranger([&] {
+    set_all({{"TRACE", trace}, {"PROFILE", profile}, {"LOG_DIR", logs}, {"TIMEOUT", "bad"}, {"RESERVE_BYTES", "bad"}});
+  });
+  run.exit_code();
+  EXPECT_THAT(run.errors(), Not(HasSubstr("SYNCRUN_TIMEOUT"))) << "it is not even read";
+  EXPECT_TRUE(run.nothing_remains());
+  for (const auto& file : {trace, profile, logs}) EXPECT_FALSE(std::filesystem::exists(file)) << file;
+}
+
+TEST_P(RaisedPrivileges, OfAUserOrGroupWorkWithWorkersAndOfAFileAreRefusedThem) {
+  CommandRun run = copy_.run_by_stranger([] {});
+  if (GetParam() == Means::capability) {  // a worker cannot tell its master from a stranger
+    EXPECT_EQ(run.exit_code(), 1);
+    EXPECT_THAT(run.errors(), HasSubstr("with file capabilities it cannot have workers, producers or tasks"));
+  } else {
+    EXPECT_EQ(run.exit_code(), 0) << run.errors();
+    EXPECT_THAT(run.output(), HasSubstr("workers add up 1048576\n"));
+  }
+  EXPECT_TRUE(run.nothing_remains());
+}
+
+/// A stranger who plays the master: with a socket, a child and shared memory of his own.
+TEST_P(RaisedPrivileges, DoNotObeyAStrangerWhoPlaysTheMaster) {
+  CommandRun run = copy_.run_by_stranger([] {
+    std::array<int, 2> ends{};
+    require(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()) == 0);
+    const std::string master = std::to_string(::getpid());
+    const pid_t child = ::fork();
+    require(child >= 0);
+    if (child != 0) {
+      int status = 0;
+      require(::waitpid(child, &status, 0) == child && WIFEXITED(status));
+      ::_exit(WEXITSTATUS(status));
+    }
+    set_all({{"WORKER_RANK", "0"}, {"MASTER_PID", master}, {"SOCKET_FD", std::to_string(ends[1])}});
+  });
+  EXPECT_EQ(run.exit_code(), 1);
+  EXPECT_THAT(run.errors(), HasSubstr("a program with raised privileges (set-user-ID, set-group-ID, file capabilities) "
+                                      "ignores SYNCRUN_WORKER_RANK"));
+  EXPECT_TRUE(run.nothing_remains());
+}
+
+}  // namespace
+}  // namespace syncrun::test
