@@ -52,7 +52,9 @@ class DataArgument {
 template <class T, std::size_t N>
 class ScatteredArgument : public DataArgument<T, N> {
  public:
-  using DataArgument<T, N>::DataArgument;
+  // Not by inheriting the constructors: of what one of those refuses, compilers would name that line and not the user's.
+  template <class U>
+  ScatteredArgument(const U& passed) : DataArgument<T, N>(passed) {}  // NOLINT(google-explicit-constructor)
   ScatteredArgument(const Minibatch<T, N>& batch) noexcept  // NOLINT(google-explicit-constructor)
       : DataArgument<T, N>(&HandleAccess::record(batch.data)), rows_(DataRows::of_the_batch) {}
   DataRows rows() const noexcept { return rows_; }
