@@ -2,8 +2,8 @@
 
     refused_program.py MACRO WORDS refused.cpp COMPILER OPTION...
 
-The compiler has to refuse the program, with an error that has the words (a regular expression), and name a line of the
-user's: one of those that the macro adds to the program. Otherwise prints what it said, and exits with 1.
+The compiler has to refuse the program, with an error or a note to it that has the words (a regular expression), and name a line
+of the user's: one of those that the macro adds to the program. Otherwise prints what it said, and exits with 1.
 """
 
 import re
@@ -39,7 +39,7 @@ def main(macro: str, words: str, path: str, *compiler: str) -> int:
     named = {int(number) for number in re.findall(rf"{re.escape(path)}:(\d+):", said)}
     if result.returncode == 0:
         print("compiles, and has to be refused")
-    elif not re.search(rf"error: [^\n]*(?:{words})", said):
+    elif not re.search(rf"(?:error|note): [^\n]*(?:{words})", said):
         print(f"is refused without the words '{words}'")
     elif not named & own:
         print(f"is refused without a line of the program's own: lines {sorted(named)} are named, {sorted(own)} are its own")
