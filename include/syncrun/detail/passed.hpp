@@ -93,7 +93,7 @@ class PerWorkerArgument {
   template <std::ranges::contiguous_range R>
     requires std::same_as<std::ranges::range_value_t<R>, T>
   PerWorkerArgument(const R& values) noexcept  // NOLINT(google-explicit-constructor)
-      : values_(std::ranges::data(values), std::ranges::size(values)) {}
+      : values_(std::ranges::data(values), count_of(values)) {}
   PerWorkerArgument(std::initializer_list<T> values) noexcept : values_(values.begin(), values.size()) {}
   std::span<const T> values() const noexcept { return values_; }
 
