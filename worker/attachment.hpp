@@ -21,7 +21,7 @@ struct Attachment {
   std::string device;
   Segment segment;
   ControlBlock control;
-  Timeline* timeline = nullptr;  // this rank's, where a profile is wanted
+  Timeline* timeline = nullptr;           // this rank's, where a profile is wanted
   const PhaseHook* phase_hook = nullptr;  // this rank's, where there is one: in tests
 
   WorkerSlot& slot() const noexcept { return control.worker(rank); }

@@ -247,7 +247,7 @@ class Session {
     static_assert(Body::template kTakes<detail::Stored<Arguments>...>,
                   "these arguments do not fit the producer's function (literals arrive as std::string)");
     const detail::HelperBody helper{&Body::template run<detail::Stored<Arguments>...>,
-                                  detail::to_body_pointer(detail::as_pointer(body))};
+                                    detail::to_body_pointer(detail::as_pointer(body))};
     const auto extents = std::apply(
         [](const auto&... shape) { return std::array{std::span<const std::int64_t>(shape.extents())...}; }, shapes);
     return BatchQueue<Batch>(detail::open_queue(core_, helper, detail::bytes_of(arguments...), count,

@@ -489,7 +489,8 @@ void average_share(const Peers& peers, const PeerAverage& what, cudaStream_t str
   if (packs.begin == packs.end) return;
   // Short and wide: it takes multiprocessors from the work beside it.
   const auto blocks = static_cast<unsigned>((packs.end - packs.begin + kThreads - 1) / kThreads);
-  with_averaged_type(what.dtype, [&]<class T>(T*) { average_copied<T><<<blocks, kThreads, 0, stream>>>(peers, what, packs); });
+  with_averaged_type(what.dtype,
+                     [&]<class T>(T*) { average_copied<T><<<blocks, kThreads, 0, stream>>>(peers, what, packs); });
   check_cuda(cudaGetLastError(), "an average");
 }
 
