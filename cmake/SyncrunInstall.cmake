@@ -1,25 +1,38 @@
-# The installed package: find_package(Syncrun) and Syncrun::syncrun from a prefix that can be moved. Included last, when
-# all targets are there.
+# The installed package: find_package(Syncrun) and Syncrun::syncrun from a prefix that can be moved. Included before the
+# demos, so that the library is installed first.
+#
+# `cmake --install` installs what was built. Only the library has to be there: what else was not built is left out, and a
+# line says so.
 
 include(CMakePackageConfigHelpers)
 
 set(config_folder ${CMAKE_INSTALL_LIBDIR}/cmake/Syncrun)
-file(RELATIVE_PATH from_bin_to_lib ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
+
+function(syncrun_install_if_built target)
+  install(TARGETS ${target}
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} OPTIONAL
+    RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} OPTIONAL)
+  install(CODE "
+    if(NOT EXISTS \"$<TARGET_FILE:${target}>\")
+      message(STATUS \"Left out, since it was not built: $<TARGET_FILE_NAME:${target}>\")
+    endif()")
+endfunction()
+
+# A program that links the library. What else it needs installs itself (demos/mnist, demos/resnet).
+function(syncrun_install_demo target)
+  file(RELATIVE_PATH from_bin_to_lib ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
+  set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN/${from_bin_to_lib}")
+  syncrun_install_if_built(${target})
+endfunction()
 
 install(TARGETS syncrun EXPORT SyncrunTargets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
   FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-if(TARGET syncrun_cuda)
-  install(TARGETS syncrun_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-endif()
-install(TARGETS syncrun_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 set_target_properties(syncrun PROPERTIES INSTALL_RPATH "$ORIGIN")
-# The demos install themselves, the digits (demos/mnist) and what packs images (demos/resnet).
-foreach(demo syncrun_mnist syncrun_resnet)
-  if(TARGET ${demo})
-    set_target_properties(${demo} PROPERTIES INSTALL_RPATH "$ORIGIN/${from_bin_to_lib}")
-  endif()
-endforeach()
+syncrun_install_if_built(syncrun_command)
+if(TARGET syncrun_cuda)
+  syncrun_install_if_built(syncrun_cuda)
+endif()
 
 install(EXPORT SyncrunTargets NAMESPACE Syncrun:: DESTINATION ${config_folder})
 configure_package_config_file(

@@ -1,8 +1,11 @@
 # The library users link: both sides in one, since a program is master and worker by turns.
 
+# The objects of the library but for one, which says whether phases have hooks (common/phase_hook.hpp).
+set(SYNCRUN_LIBRARY_PARTS syncrun_common syncrun_launcher syncrun_launcher_pieces syncrun_worker)
+
 add_library(syncrun SHARED)
 add_library(Syncrun::syncrun ALIAS syncrun)
-target_link_libraries(syncrun PRIVATE syncrun_common syncrun_launcher syncrun_launcher_pieces syncrun_worker)
+target_link_libraries(syncrun PRIVATE ${SYNCRUN_LIBRARY_PARTS} syncrun_no_phase_hook)
 target_compile_features(syncrun PUBLIC cxx_std_20)
 set_target_properties(syncrun PROPERTIES
   VERSION ${PROJECT_VERSION}

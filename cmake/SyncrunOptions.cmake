@@ -16,6 +16,23 @@ if(CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache" AND NOT DEFINED CMAKE_DISABLE_PR
 endif()
 
 add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-Wall> $<$<COMPILE_LANGUAGE:C,CXX>:-Wextra>)
+
+# What users compile, the public headers and the documented samples, is free of warnings also with more of them, and with the
+# optimizer, of which some depend. Errors with the compilers that this was tried with; others may have warnings of their own.
+set(strict_by_default OFF)
+if((CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION MATCHES "^1[23][.]")
+   OR (CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION MATCHES "^16[.]"))
+  set(strict_by_default ON)
+endif()
+option(SYNCRUN_STRICT_WARNINGS "Warnings in public headers and samples are errors" ${strict_by_default})
+set(SYNCRUN_STRICT_OPTIONS -Wall -Wextra -Wshadow -Wconversion)
+if(SYNCRUN_STRICT_WARNINGS)
+  list(APPEND SYNCRUN_STRICT_OPTIONS -Werror)
+endif()
+if(NOT SYNCRUN_SANITIZER AND NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
+  list(APPEND SYNCRUN_STRICT_OPTIONS -O2)
+endif()
+list(TRANSFORM SYNCRUN_STRICT_OPTIONS REPLACE "(.+)" "$<$<COMPILE_LANGUAGE:CXX>:\\1>")
 # Functions are found again by build id: make sure that there is one, and that messages can name functions.
 add_link_options(-Wl,--build-id=sha1)
 

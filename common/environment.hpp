@@ -27,9 +27,6 @@ inline constexpr const char* kSupervisorFd = "SYNCRUN_SUPERVISOR_FD";  // see su
 inline constexpr const char* kReserveBytes = "SYNCRUN_RESERVE_BYTES";  // address space to reserve for shared memory
 inline constexpr const char* kMemoryCheck = "SYNCRUN_MEMORY_CHECK";    // "off": allocate past the memory limit
 
-// For tests: which worker is to fail, where and how. See fault_point.hpp.
-inline constexpr const char* kFault = "SYNCRUN_FAULT";
-
 // Set by the master for a worker, and unset by the worker once it is attached, so that its own children are not taken
 // for workers. Anybody can set them: see worker/parentage.hpp for what is checked before they are believed.
 inline constexpr const char* kWorkerRank = "SYNCRUN_WORKER_RANK";

@@ -53,6 +53,9 @@ std::string_view to_string(DType dtype) noexcept {
     case DType::int32: return "int32";
     case DType::int64: return "int64";
     case DType::uint8: return "uint8";
+    case DType::uint16: return "uint16";
+    case DType::uint32: return "uint32";
+    case DType::uint64: return "uint64";
     case DType::boolean: return "bool";
   }
   return "unknown";

@@ -28,6 +28,7 @@ constexpr std::array kNames{Name{"<f2", DType::float16},  Name{"<f4", DType::flo
                             Name{"|V2", DType::bfloat16}, Name{"<V2", DType::bfloat16}, Name{"|i1", DType::int8},
                             Name{"<i1", DType::int8},     Name{"<i2", DType::int16},    Name{"<i4", DType::int32},
                             Name{"<i8", DType::int64},    Name{"|u1", DType::uint8},    Name{"<u1", DType::uint8},
+                            Name{"<u2", DType::uint16},   Name{"<u4", DType::uint32},   Name{"<u8", DType::uint64},
                             Name{"|b1", DType::boolean},  Name{"<b1", DType::boolean}};
 
 /// Text of unknown origin, short and printable.
@@ -45,7 +46,7 @@ DType dtype_from(std::string_view descr) {
   std::string what = "element type " + quoted(descr);
   if (descr.starts_with('>')) what += ", big-endian";
   else if (descr.ends_with('O')) what += ", Python objects";
-  throw_usage("expected little-endian floats of 2, 4 or 8 bytes, integers, uint8, bool or bfloat16 ('|V2'); found " +
+  throw_usage("expected little-endian floats of 2, 4 or 8 bytes, integers of 1 to 8 bytes, bool or bfloat16 ('|V2'); found " +
               what);
 }
 

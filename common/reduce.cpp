@@ -102,6 +102,9 @@ Kernel kernel_for(DType dtype, Reduction reduction) noexcept {
     case DType::int32: return kernel_for<std::int32_t>(reduction);
     case DType::int64: return kernel_for<std::int64_t>(reduction);
     case DType::uint8: return kernel_for<std::uint8_t>(reduction);
+    case DType::uint16: return kernel_for<std::uint16_t>(reduction);
+    case DType::uint32: return kernel_for<std::uint32_t>(reduction);
+    case DType::uint64: return kernel_for<std::uint64_t>(reduction);
     case DType::boolean: return nullptr;
   }
   return nullptr;

@@ -20,9 +20,14 @@ void reduce_elements(DType dtype, Reduction reduction, std::span<void* const> de
 /// True if the type has the operation: all have but bool, which has none, and avg, which only floating types have.
 bool can_reduce(DType dtype, Reduction reduction) noexcept;
 
-/// The same for NCCL, which lacks int16.
+/// Whether NCCL has arithmetic on the type: not on integers of 16 bits, nor on bool.
+constexpr bool is_nccl_type(DType dtype) noexcept {
+  return dtype != DType::int16 && dtype != DType::uint16 && dtype != DType::boolean;
+}
+
+/// can_reduce, by NCCL.
 inline bool can_reduce_by_nccl(DType dtype, Reduction reduction) noexcept {
-  return dtype != DType::int16 && can_reduce(dtype, reduction);
+  return is_nccl_type(dtype) && can_reduce(dtype, reduction);
 }
 
 }  // namespace syncrun::detail

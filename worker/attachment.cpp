@@ -37,7 +37,7 @@ std::optional<Attachment> attach_if_worker() {
 
   Attachment attachment;
   attachment.rank = static_cast<int>(take_number(environment::kWorkerRank, kMaxWorldSize - 1));
-  if constexpr (kHasFaultPoints) attachment.fault = fault_of(attachment.rank);
+  attachment.phase_hook = phase_hook_of(attachment.rank);
   attachment.fault_point(0, Phase::spawn);
   attachment.device = take_variable(environment::kDevice);
   attachment.segment = take_segment();

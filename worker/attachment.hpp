@@ -7,8 +7,8 @@
 #include <string>
 
 #include "common/control_block.hpp"
-#include "common/fault_point.hpp"
 #include "common/file_descriptor.hpp"
+#include "common/phase_hook.hpp"
 #include "common/segment.hpp"
 #include "common/timeline.hpp"
 
@@ -21,8 +21,8 @@ struct Attachment {
   std::string device;
   Segment segment;
   ControlBlock control;
-  Timeline* timeline = nullptr;  // this rank's, where a profile is wanted
-  const Fault* fault = nullptr;  // this rank's, where a test wants one
+  Timeline* timeline = nullptr;           // this rank's, where a profile is wanted
+  const PhaseHook* phase_hook = nullptr;  // this rank's, where there is one: in tests
 
   WorkerSlot& slot() const noexcept { return control.worker(rank); }
   /// What this rank is doing: for whoever asks after a failure, and for a profile.
@@ -35,12 +35,10 @@ struct Attachment {
     if (timeline != nullptr) [[unlikely]]
       timeline->add(progress_word(command, phase));
   }
-  /// Where tests let this rank fail; see common/fault_point.hpp.
+  /// Where tests let this rank fail; see common/phase_hook.hpp.
   void fault_point(std::uint64_t command, Phase phase) const {
-    if constexpr (kHasFaultPoints) {
-      if (fault != nullptr && fault->is_at(command, phase)) [[unlikely]]
-        fault->strike(command);
-    }
+    if (phase_hook != nullptr) [[unlikely]]
+      phase_hook->at(command, phase);
   }
   std::uint64_t command_in_progress() const noexcept {
     return command_of(slot().progress.load(std::memory_order_relaxed));

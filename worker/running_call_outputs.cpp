@@ -157,7 +157,7 @@ void RunningCall::concatenate(PendingOutput& pending, const OutputType& type) {
 bool RunningCall::is_reduced_by_workers(std::size_t output) const noexcept {
   const OutputType& type = command_->outputs[output];
   if (!wants(output)) return false;
-  if (!worker_.device().shares_before_reducing() && type.dtype == DType::int16) return false;  // which NCCL lacks
+  if (!worker_.device().shares_before_reducing() && !is_nccl_type(type.dtype)) return false;
   return type.dimensions > 0 && type.reduction != Reduction::gather;
 }
 

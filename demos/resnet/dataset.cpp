@@ -63,6 +63,9 @@ std::vector<std::int64_t> read_labels(const fs::path& file) {
   if (shape.size() != 1) fail(file, "labels of shape [rows]", "shape " + sr::to_string(shape));
   switch (dtype) {
     case sr::DType::uint8: return labels_of<std::uint8_t>(file);
+    case sr::DType::uint16: return labels_of<std::uint16_t>(file);
+    case sr::DType::uint32: return labels_of<std::uint32_t>(file);
+    case sr::DType::uint64: return labels_of<std::uint64_t>(file);
     case sr::DType::int8: return labels_of<std::int8_t>(file);
     case sr::DType::int16: return labels_of<std::int16_t>(file);
     case sr::DType::int32: return labels_of<std::int32_t>(file);

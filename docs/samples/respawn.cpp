@@ -12,7 +12,8 @@ void step(sr::CpuWorker& worker, sr::Comm& comm, sr::Local<float, 1> weights, bo
   if (dies && worker.rank() == 1) std::raise(SIGKILL);
   std::vector<float> gradient(weights.begin(), weights.end());
   comm.all_reduce(gradient, sr::Reduction::max);
-  for (std::int64_t i = 0; i < weights.shape(0); ++i) weights[i] -= gradient[i] / 2;
+  auto slope = gradient.begin();
+  for (float& weight : weights) weight -= *slope++ / 2;
 }
 
 void program(sr::Session& session) {

@@ -75,7 +75,7 @@ class Assignment {
       : variable_(std::move(variable)), delivery_(std::move(delivery)), dtype_(dtype), dimensions_(dimensions) {}
   template <class R, std::size_t N>
   static detail::Delivery delivery_of(const R& values, const Shape<N>& shape) {
-    detail::check_count(std::ranges::size(values), shape.extents());
+    detail::check_count(detail::count_of(values), shape.extents());
     return {.variable = nullptr, .values = std::ranges::data(values), .extents = detail::to_extents(shape)};
   }
 

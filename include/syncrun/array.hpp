@@ -66,6 +66,11 @@ template <std::integral... Extents>
 Shape(Extents...) -> Shape<sizeof...(Extents)>;
 
 namespace detail {
+/// Elements of a range: a view says its size as a signed number, a container as an unsigned one.
+template <std::ranges::sized_range R>
+constexpr std::size_t count_of(R&& values) {
+  return static_cast<std::size_t>(std::ranges::size(values));
+}
 /// Throws Error (usage) unless `count` values fill an array of these extents.
 void check_count(std::size_t count, std::span<const std::int64_t> extents);
 }  // namespace detail
@@ -78,7 +83,8 @@ std::string to_string(const Shape<N>& shape) {
 }
 
 /// A row-major array somebody else owns. On a CUDA device `data()` is device memory and elements are out of reach of
-/// host code; everywhere else elements are read as `view(i, j)` or row by row as `view[i]`.
+/// host code; everywhere else elements are read as `view(i, j)` or row by row as `view[i]`. A contiguous range, so that it
+/// converts to std::span<T>.
 template <class T, std::size_t N>
 class ArrayView {
  public:
@@ -95,7 +101,6 @@ class ArrayView {
   constexpr std::int64_t size() const noexcept { return shape_.elements(); }
   constexpr bool empty() const noexcept { return size() == 0; }
   constexpr std::span<T> span() const noexcept { return {data_, static_cast<std::size_t>(size())}; }
-  constexpr operator std::span<T>() const noexcept { return span(); }  // NOLINT(google-explicit-constructor)
   constexpr T* begin() const noexcept { return data_; }
   constexpr T* end() const noexcept { return data_ + size(); }
 
@@ -140,11 +145,19 @@ class ArrayView {
   Shape<N> shape_{};
 };
 
+namespace detail {
+template <class T, std::size_t N>
+constexpr void as_array_view(const ArrayView<T, N>&);
+/// An ArrayView, or what is derived from one: the parameters of bodies.
+template <class V>
+concept IsArrayView = requires(const V& view) { as_array_view(view); };
+}  // namespace detail
+
 /// An array of one's own as a view: `view_of(values, Shape{500, 784})`. Throws Error (usage) unless the values fill the
 /// shape.
 template <std::ranges::contiguous_range R, std::size_t N>
 auto view_of(const R& values, const Shape<N>& shape) {
-  detail::check_count(std::ranges::size(values), shape.extents());
+  detail::check_count(detail::count_of(values), shape.extents());
   return ArrayView<const std::ranges::range_value_t<R>, N>(std::ranges::data(values), shape);
 }
 
@@ -184,3 +197,7 @@ class Array {
 };
 
 }  // namespace syncrun
+
+/// Its elements are somebody else's, so they outlive it.
+template <syncrun::detail::IsArrayView V>
+inline constexpr bool std::ranges::enable_borrowed_range<V> = true;

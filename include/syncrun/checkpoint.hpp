@@ -92,7 +92,7 @@ class SavedArray : public NamedArray {
                                       .dimensions = N,
                                       .values = std::ranges::data(values),
                                       .extents = detail::to_extents(shape)}) {
-    detail::check_count(std::ranges::size(values), shape.extents());
+    detail::check_count(detail::count_of(values), shape.extents());
   }
   template <std::ranges::contiguous_range R>
     requires Element<std::ranges::range_value_t<R>>

@@ -128,7 +128,7 @@ class Data {
   /// not that of the shape, system if there is not enough memory (says how much was wanted and there was).
   template <detail::ValuesOf<T> R>
   void set(const R& values, const Shape<N>& shape, Allocation allocation = {}) {
-    detail::check_count(std::ranges::size(values), shape.extents());
+    detail::check_count(detail::count_of(values), shape.extents());
     detail::set_data(held(), shape.extents(), std::ranges::data(values), allocation.oversize);
   }
   /// New values in the present shape; of one dimension, in the shape of the values.
@@ -141,7 +141,7 @@ class Data {
   /// New values for whole rows, from `first_row` on. Throws Error (usage) if these are not rows, or are not there.
   template <detail::ValuesOf<T> R>
   void set_rows(std::int64_t first_row, const R& values) {
-    detail::set_rows_of_data(held(), first_row, std::ranges::size(values), std::ranges::data(values));
+    detail::set_rows_of_data(held(), first_row, detail::count_of(values), std::ranges::data(values));
   }
   /// One value for all elements.
   void fill(T value) {

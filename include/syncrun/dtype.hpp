@@ -70,47 +70,79 @@ inline std::uint16_t float16::round_from(float value) noexcept {
 }
 
 /// Element types at run time.
-enum class DType : std::uint8_t { float16, bfloat16, float32, float64, int8, int16, int32, int64, uint8, boolean };
+enum class DType : std::uint8_t {
+  float16,
+  bfloat16,
+  float32,
+  float64,
+  int8,
+  int16,
+  int32,
+  int64,
+  uint8,
+  uint16,
+  uint32,
+  uint64,
+  boolean,
+};
+
+namespace detail {
+template <class T, class... Allowed>
+inline constexpr bool kIsOneOf = (std::same_as<T, Allowed> || ...);
+}  // namespace detail
+
+/// A type that may be the element of an array shared between processes. (Compilers that refuse another type print this list.)
+template <class T>
+concept Element =
+    detail::kIsOneOf<T, float16, bfloat16, float, double, std::int8_t, std::int16_t, std::int32_t, std::int64_t,
+                     std::uint8_t, std::uint16_t, std::uint32_t, std::uint64_t, bool>;
 
 namespace detail {
 template <class T>
-struct DTypeOf;
+struct DTypeOf {
+  static_assert(Element<T>,
+                "the elements of an array that is shared between processes are: float, double, syncrun::float16, "
+                "syncrun::bfloat16, std::int8_t to std::int64_t, std::uint8_t to std::uint64_t, or bool");
+  static constexpr DType value{};  // so that this is the only error
+};
 // clang-format off
-template <> struct DTypeOf<float16>      { static constexpr DType value = DType::float16; };
-template <> struct DTypeOf<bfloat16>     { static constexpr DType value = DType::bfloat16; };
-template <> struct DTypeOf<float>        { static constexpr DType value = DType::float32; };
-template <> struct DTypeOf<double>       { static constexpr DType value = DType::float64; };
-template <> struct DTypeOf<std::int8_t>  { static constexpr DType value = DType::int8; };
-template <> struct DTypeOf<std::int16_t> { static constexpr DType value = DType::int16; };
-template <> struct DTypeOf<std::int32_t> { static constexpr DType value = DType::int32; };
-template <> struct DTypeOf<std::int64_t> { static constexpr DType value = DType::int64; };
-template <> struct DTypeOf<std::uint8_t> { static constexpr DType value = DType::uint8; };
-template <> struct DTypeOf<bool>         { static constexpr DType value = DType::boolean; };
+template <> struct DTypeOf<float16>       { static constexpr DType value = DType::float16; };
+template <> struct DTypeOf<bfloat16>      { static constexpr DType value = DType::bfloat16; };
+template <> struct DTypeOf<float>         { static constexpr DType value = DType::float32; };
+template <> struct DTypeOf<double>        { static constexpr DType value = DType::float64; };
+template <> struct DTypeOf<std::int8_t>   { static constexpr DType value = DType::int8; };
+template <> struct DTypeOf<std::int16_t>  { static constexpr DType value = DType::int16; };
+template <> struct DTypeOf<std::int32_t>  { static constexpr DType value = DType::int32; };
+template <> struct DTypeOf<std::int64_t>  { static constexpr DType value = DType::int64; };
+template <> struct DTypeOf<std::uint8_t>  { static constexpr DType value = DType::uint8; };
+template <> struct DTypeOf<std::uint16_t> { static constexpr DType value = DType::uint16; };
+template <> struct DTypeOf<std::uint32_t> { static constexpr DType value = DType::uint32; };
+template <> struct DTypeOf<std::uint64_t> { static constexpr DType value = DType::uint64; };
+template <> struct DTypeOf<bool>          { static constexpr DType value = DType::boolean; };
 // clang-format on
 }  // namespace detail
-
-/// A type that may be the element of an array shared between processes.
-template <class T>
-concept Element = requires { detail::DTypeOf<T>::value; };
 
 /// An element type whose averages are exact enough to be asked for.
 template <class T>
 concept FloatingElement =
     Element<T> && (std::floating_point<T> || std::same_as<T, float16> || std::same_as<T, bfloat16>);
 
-template <Element T>
+template <class T>
 inline constexpr DType dtype_of = detail::DTypeOf<T>::value;
 
 /// Bytes of one element.
 constexpr std::size_t size_of(DType dtype) noexcept {
   switch (dtype) {
     case DType::float64:
-    case DType::int64: return 8;
+    case DType::int64:
+    case DType::uint64: return 8;
     case DType::float32:
-    case DType::int32: return 4;
+    case DType::int32:
+    case DType::uint32: return 4;
     case DType::float16:
     case DType::bfloat16:
-    case DType::int16: return 2;
+    case DType::int16:
+    case DType::uint16: return 2;
     case DType::int8:
     case DType::uint8:
     case DType::boolean: return 1;

@@ -145,7 +145,7 @@ class LocalRows {
               std::is_lvalue_reference_v<std::ranges::range_reference_t<const R>>)  // lists must outlive this
   LocalRows(const R& by_rank) {  // NOLINT(google-explicit-constructor)
     is_per_rank_ = true;
-    by_rank_.reserve(std::ranges::size(by_rank));
+    by_rank_.reserve(detail::count_of(by_rank));
     for (const auto& rows : by_rank) by_rank_.emplace_back(rows);
   }
 

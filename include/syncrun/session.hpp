@@ -75,7 +75,7 @@ class Session {
   template <std::ranges::contiguous_range R, std::size_t N>
   auto data(const R& values, const Shape<N>& shape, std::string_view name = {}) {
     using T = std::ranges::range_value_t<R>;
-    detail::check_count(std::ranges::size(values), shape.extents());
+    detail::check_count(detail::count_of(values), shape.extents());
     return Data<T, N>(detail::make_data(core_, dtype_of<T>, shape.extents(), std::ranges::data(values), name));
   }
   template <std::ranges::contiguous_range R>
@@ -120,7 +120,7 @@ class Session {
   template <std::ranges::contiguous_range R, std::size_t N>
     requires Element<std::ranges::range_value_t<R>>
   auto shared(std::string_view name, const R& values, const Shape<N>& shape) {
-    detail::check_count(std::ranges::size(values), shape.extents());
+    detail::check_count(detail::count_of(values), shape.extents());
     auto variable = shared<std::ranges::range_value_t<R>, N>(name);
     variable.broadcast(values, shape);
     return variable;
@@ -230,27 +230,27 @@ class Session {
         detail::replicate_object(core_, {&construct, 1}, bytes_of(arguments...), "a replicated object"));
   }
 
-  /// Starts `count` processes that run `function(producer, arguments...)` and so fill a queue of batches in shared memory:
+  /// Starts `count` processes that run `body(producer, arguments...)` and so fill a queue of batches in shared memory:
   ///
   ///   struct Digits { Data<float, 2> images; Data<std::int32_t, 1> labels; };
   ///   void build(Producer<Digits>& out, std::string folder);
   ///   auto queue = session.producers(4, build, {{64, 784}, {64}}, {.capacity = 8}, folder);
   ///
-  /// The function is an ordinary one, or a lambda without captures; `shapes` are those of a batch's arrays, with as many
+  /// The body is an ordinary function, or a lambda without captures; `shapes` are those of a batch's arrays, with as many
   /// rows as one can have; arguments are as for replicate. The producers end with the queue, and with the session. Throws
   /// Error: usage (bad options, shapes), system (no memory, no processes), worker_lost (one died while starting), timeout.
   template <class F, class... Arguments>
-  auto producers(int count, F function, const BatchShapes<typename detail::ProducerBodyOf<F>::Batch>& shapes,
+  auto producers(int count, F body, const BatchShapes<typename detail::ProducerBodyOf<F>::Batch>& shapes,
                  const QueueOptions& options = {}, const Arguments&... arguments) {
     using Body = detail::ProducerBodyOf<F>;
     using Batch = typename Body::Batch;
     static_assert(Body::template kTakes<detail::Stored<Arguments>...>,
                   "these arguments do not fit the producer's function (literals arrive as std::string)");
-    const detail::HelperBody body{&Body::template run<detail::Stored<Arguments>...>,
-                                  detail::to_body_pointer(detail::as_pointer(function))};
+    const detail::HelperBody helper{&Body::template run<detail::Stored<Arguments>...>,
+                                    detail::to_body_pointer(detail::as_pointer(body))};
     const auto extents = std::apply(
         [](const auto&... shape) { return std::array{std::span<const std::int64_t>(shape.extents())...}; }, shapes);
-    return BatchQueue<Batch>(detail::open_queue(core_, body, detail::bytes_of(arguments...), count,
+    return BatchQueue<Batch>(detail::open_queue(core_, helper, detail::bytes_of(arguments...), count,
                                                 detail::BatchTraits<Batch>::types, extents, options));
   }
 

@@ -157,7 +157,7 @@ class Shared {
   }
   template <detail::ValuesOf<T> R>
   void set(int rank, const R& values, const Shape<N>& shape) {
-    detail::check_count(std::ranges::size(values), shape.extents());
+    detail::check_count(detail::count_of(values), shape.extents());
     detail::set_on_rank(held(), rank, shape.extents(), std::ranges::data(values));
   }
   template <detail::ValuesOf<T> R>
@@ -192,7 +192,7 @@ class Shared {
   detail::VariableRecord& held() const { return detail::held(record_, "Shared"); }
   template <class R>
   detail::Delivery delivery_of(const R& values, const Shape<N>& shape) const {
-    detail::check_count(std::ranges::size(values), shape.extents());
+    detail::check_count(detail::count_of(values), shape.extents());
     return {.variable = record(), .values = std::ranges::data(values), .extents = detail::to_extents(shape)};
   }
   detail::Delivery delivery_of(const Data<T, N>& data) const { return {.variable = record(), .data = data.record()}; }

@@ -115,7 +115,7 @@ class Comm {
   template <std::ranges::contiguous_range R>
     requires Element<std::ranges::range_value_t<R>>
   void all_reduce(R&& values, Reduction reduction) {
-    all_reduce_bytes(std::ranges::data(values), std::ranges::size(values), dtype_of<std::ranges::range_value_t<R>>,
+    all_reduce_bytes(std::ranges::data(values), detail::count_of(values), dtype_of<std::ranges::range_value_t<R>>,
                      reduction);
   }
   /// One number of the host's, reduced; the result on every rank. Blocking on every device.
@@ -136,7 +136,7 @@ class Comm {
   template <std::ranges::contiguous_range R>
     requires Element<std::ranges::range_value_t<R>>
   void reduce(R&& values, Reduction reduction, int root) {
-    reduce_bytes(std::ranges::data(values), std::ranges::size(values), dtype_of<std::ranges::range_value_t<R>>,
+    reduce_bytes(std::ranges::data(values), detail::count_of(values), dtype_of<std::ranges::range_value_t<R>>,
                  reduction, root);
   }
 
@@ -146,15 +146,15 @@ class Comm {
   template <std::ranges::contiguous_range R, std::ranges::contiguous_range Part>
     requires detail::SameElements<Part, R>
   void reduce_scatter(R&& values, Part&& part, Reduction reduction) {
-    reduce_scatter_bytes(std::ranges::data(values), std::ranges::size(values), std::ranges::data(part),
-                         std::ranges::size(part), dtype_of<std::ranges::range_value_t<R>>, reduction);
+    reduce_scatter_bytes(std::ranges::data(values), detail::count_of(values), std::ranges::data(part),
+                         detail::count_of(part), dtype_of<std::ranges::range_value_t<R>>, reduction);
   }
 
   /// Copies rank `root`'s values to every rank.
   template <std::ranges::contiguous_range R>
     requires Element<std::ranges::range_value_t<R>>
   void broadcast(R&& values, int root) {
-    broadcast_bytes(std::ranges::data(values), std::ranges::size(values) * sizeof(std::ranges::range_value_t<R>), root);
+    broadcast_bytes(std::ranges::data(values), detail::count_of(values) * sizeof(std::ranges::range_value_t<R>), root);
   }
 
   /// Every rank's `part`, one after the other in rank order, to every rank: what reduce_scatter divides it joins. Parts are

@@ -60,6 +60,9 @@ TEST_P(ArrayFile, KeepsEveryBitOfEveryElementType) {
   expect_back<std::int32_t>(session(), file, {std::numeric_limits<std::int32_t>::min(), 1});
   expect_back<std::int64_t>(session(), file, {std::numeric_limits<std::int64_t>::max(), -1});
   expect_back<std::uint8_t>(session(), file, {0, 255});
+  expect_back<std::uint16_t>(session(), file, {0, 65535});
+  expect_back<std::uint32_t>(session(), file, {0, 4294967295U});
+  expect_back<std::uint64_t>(session(), file, {0, std::numeric_limits<std::uint64_t>::max()});
   expect_back<bool>(session(), file, {true, false});
   expect_back<float>(session(), file, {});
 }

@@ -78,6 +78,9 @@ TEST_P(CommShares, ReduceScatterAndAllGatherMakeAnAllReduceForEveryTypeAndReduct
   check_type<std::int32_t>(session(), small);
   check_type<std::int64_t>(session(), small);
   check_type<std::uint8_t>(session(), small);
+  check_type<std::uint16_t>(session(), small);
+  check_type<std::uint32_t>(session(), small);
+  check_type<std::uint64_t>(session(), small);
 }
 
 TEST_P(CommShares, AreTheRowsThatScatterGives) {
@@ -189,6 +192,9 @@ TEST_P(CommShares, GatherAndScatterPartsOfAnyLength) {
   check_lengths_of<std::int32_t>(session(), 1000, random);
   check_lengths_of<std::int64_t>(session(), 1000, random);
   check_lengths_of<std::uint8_t>(session(), 1000, random);
+  check_lengths_of<std::uint16_t>(session(), 1000, random);
+  check_lengths_of<std::uint32_t>(session(), 1000, random);
+  check_lengths_of<std::uint64_t>(session(), 1000, random);
 }
 
 TEST_P(CommShares, ReduceToOneRank) {

@@ -14,6 +14,7 @@ static_assert(is_lossless<std::uint8_t, std::int16_t>() && is_lossless<std::int8
 static_assert(is_lossless<std::uint8_t, sr::bfloat16>() && is_lossless<sr::bfloat16, float>());
 static_assert(is_lossless<bool, std::uint8_t>() && is_lossless<unsigned, std::int64_t>());
 static_assert(!is_lossless<int, float>() && !is_lossless<double, float>() && !is_lossless<std::int64_t, double>());
+static_assert(is_lossless<std::uint32_t, std::uint64_t>() && !is_lossless<std::uint64_t, double>());
 static_assert(!is_lossless<std::int8_t, std::uint8_t>() && !is_lossless<std::uint8_t, std::int8_t>());
 static_assert(!is_lossless<sr::float16, sr::bfloat16>() && !is_lossless<sr::bfloat16, sr::float16>());
 static_assert(!is_lossless<float, int>() && !is_lossless<int, bool>() && !is_lossless<unsigned, std::int32_t>());
@@ -53,6 +54,11 @@ TEST(Convert, NeverLosesTheValueItself) {
   expect_range<std::int64_t>(-0x1p63, std::nextafter(-0x1p63, -1e30));
   expect_range<std::int64_t>(std::nextafter(0x1p63, 0.0), 0x1p63);
   expect_range<std::int64_t>(std::numeric_limits<std::uint64_t>::max() / 2, std::numeric_limits<std::uint64_t>::max());
+  expect_range<std::uint16_t>(65535, 65536);
+  expect_range<std::uint16_t>(-0.9, -1.0);
+  expect_range<std::uint32_t>(4294967295.5, 4294967296.0);
+  expect_range<std::uint64_t>(0, -1);
+  expect_range<std::uint64_t>(std::nextafter(0x1p64, 0.0), 0x1p64);
   expect_range<float>(3e38, 3.5e38);
   expect_range<sr::float16>(65504, 65520);
   expect_range<bool>(1, 2);

@@ -30,7 +30,7 @@ TEST_P(DataIn, KeepsValuesAndShape) {
 template <class T>
 class DataOf : public testing::Test {};
 using ElementTypes = testing::Types<sr::float16, sr::bfloat16, float, double, std::int8_t, std::int16_t, std::int32_t,
-                                    std::int64_t, std::uint8_t, bool>;
+                                    std::int64_t, std::uint8_t, std::uint16_t, std::uint32_t, std::uint64_t, bool>;
 TYPED_TEST_SUITE(DataOf, ElementTypes);
 
 template <class T>

@@ -38,12 +38,15 @@ TEST_P(WithNumpy, ItReadsWhatWeWrite) {
   sr::save(folder_ / "bf2.npy", session().data(std::vector<sr::bfloat16>{1.5F, -2.0F}));
   sr::save(folder_ / "i8.npy", session().data(std::vector<std::int64_t>{-1, 1LL << 60}));
   sr::save(folder_ / "u1.npy", session().data(std::vector<std::uint8_t>{0, 255}));
+  sr::save(folder_ / "u2.npy", session().data(std::vector<std::uint16_t>{0, 65535}));
+  sr::save(folder_ / "u4.npy", session().data(std::vector<std::uint32_t>{0, 4294967295U}));
+  sr::save(folder_ / "u8.npy", session().data(std::vector<std::uint64_t>{0, 18446744073709551615U}));
   sr::save(folder_ / "b1.npy", session().data(std::array<bool, 2>{true, false}));
   auto rows = session().shared<double, 2>("rows");
   rows.scatter(std::vector<double>{1, 2, 3, 4, 5, 6}, {3, 2});
   sr::save_checkpoint(folder_ / "run", {{"rows", rows, sr::Placement::scattered}});
   EXPECT_EQ(python(folder_, R"(import numpy
-for name in ("f4", "f2", "i8", "u1", "b1", "run/latest/rows"):
+for name in ("f4", "f2", "i8", "u1", "u2", "u4", "u8", "b1", "run/latest/rows"):
     array = numpy.load(name + ".npy")
     print(name, array.dtype, array.shape, array.tolist(), array.flags["C_CONTIGUOUS"])
 array = numpy.load("bf2.npy")
@@ -53,6 +56,9 @@ print("bf2", array.dtype, array.view("<u2").tolist())
             "f2 float16 (2,) [1.5, -2.0] True\n"
             "i8 int64 (2,) [-1, 1152921504606846976] True\n"
             "u1 uint8 (2,) [0, 255] True\n"
+            "u2 uint16 (2,) [0, 65535] True\n"
+            "u4 uint32 (2,) [0, 4294967295] True\n"
+            "u8 uint64 (2,) [0, 18446744073709551615] True\n"
             "b1 bool (2,) [True, False] True\n"
             "run/latest/rows float64 (3, 2) [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]] True\n"
             "bf2 |V2 [16320, 49152]\n");
@@ -63,6 +69,9 @@ TEST_P(WithNumpy, WeReadWhatItWrites) {
 numpy.save("f8.npy", numpy.arange(6, dtype="<f8").reshape(2, 3))
 numpy.save("f2.npy", numpy.array([1.5, -2], dtype="<f2"))
 numpy.save("i2.npy", numpy.arange(3, dtype="<i2"))
+numpy.save("u2.npy", numpy.array([0, 65535], dtype="<u2"))
+numpy.save("u4.npy", numpy.array([0, 2**32 - 1], dtype="<u4"))
+numpy.save("u8.npy", numpy.array([0, 2**64 - 1], dtype="<u8"))
 numpy.save("b1.npy", numpy.array([True, False]))
 numpy.save("empty.npy", numpy.zeros((0, 4), dtype="<f4"))
 numpy.save("v2.npy", numpy.array([16320, 49152], dtype="<u2").view("|V2"))
@@ -82,6 +91,9 @@ numpy.save("object.npy", numpy.array([{}, None], dtype=object))
   EXPECT_EQ((session().load<sr::float16, 1>(folder_ / "f2.npy").at(1)), -2.0F);
   EXPECT_EQ((session().load<sr::bfloat16, 1>(folder_ / "v2.npy").at(0)), 1.5F);
   EXPECT_EQ((session().load<std::int16_t, 1>(folder_ / "i2.npy").at(2)), 2);
+  EXPECT_EQ((session().load<std::uint16_t, 1>(folder_ / "u2.npy").at(1)), 65535);
+  EXPECT_EQ((session().map_npy<std::uint32_t, 1>(folder_ / "u4.npy").at(1)), 4294967295U);
+  EXPECT_EQ((session().load<std::uint64_t, 1>(folder_ / "u8.npy").at(1)), 18446744073709551615U);
   EXPECT_TRUE((session().load<bool, 1>(folder_ / "b1.npy").at(0)));
   EXPECT_EQ((session().load<float, 2>(folder_ / "empty.npy").shape()), (sr::Shape{0, 4}));
   for (const char* name : {"version1.npy", "version2.npy", "version3.npy"}) {

@@ -89,6 +89,9 @@ TEST_P(Results, ReduceArraysOfEveryArithmeticType) {
   check_arrays<std::int32_t>(session(), world_size());
   check_arrays<std::int64_t>(session(), world_size());
   check_arrays<std::uint8_t>(session(), world_size());
+  check_arrays<std::uint16_t>(session(), world_size());
+  check_arrays<std::uint32_t>(session(), world_size());
+  check_arrays<std::uint64_t>(session(), world_size());
 }
 
 TEST_P(Results, AveragesOfHalvesDoNotOverflowOverSlices) {

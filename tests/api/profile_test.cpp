@@ -24,7 +24,7 @@ class Profile : public testing::TestWithParam<int> {
   void TearDown() override { std::remove(path_.c_str()); }
   void open(sr::SessionOptions options) {
     options.processes = std::to_string(GetParam());
-    options.timeout = 30s;
+    options.timeout = std::chrono::seconds(SYNCRUN_COMPUTING_CALL_TIMEOUT_S);
     session_ = std::make_unique<sr::Session>(options);
   }
   sr::Session& session() { return *session_; }

@@ -121,6 +121,9 @@ TEST_P(SharedReductions, GiveTheSameWhereverTheyGo) {
     check_reductions<std::int32_t>(*this, session(), some(1, 2000), route);
     check_reductions<std::int64_t>(*this, session(), some(1, 2000), route);
     check_reductions<std::uint8_t>(*this, session(), some(1, 2000), route);
+    check_reductions<std::uint16_t>(*this, session(), some(1, 2000), route);
+    check_reductions<std::uint32_t>(*this, session(), some(1, 2000), route);
+    check_reductions<std::uint64_t>(*this, session(), some(1, 2000), route);
   }
 }
 

@@ -72,8 +72,9 @@ TEST(NpyHeader, MayHaveItsKeysInAnyOrderAndEitherQuote) {
 }
 
 TEST(NpyHeader, ComesBackForEveryElementTypeAndNumberOfDimensions) {
-  for (const DType dtype : {DType::float16, DType::bfloat16, DType::float32, DType::float64, DType::int8, DType::int16,
-                            DType::int32, DType::int64, DType::uint8, DType::boolean}) {
+  for (const DType dtype :
+       {DType::float16, DType::bfloat16, DType::float32, DType::float64, DType::int8, DType::int16, DType::int32,
+        DType::int64, DType::uint8, DType::uint16, DType::uint32, DType::uint64, DType::boolean}) {
     for (const Shape& shape : {Shape{}, Shape{5}, Shape{0, 3}, Shape{500, 784}, Shape{1, 2, 3, 4, 5, 6}}) {
       const std::string bytes = npy_header(dtype, shape);
       EXPECT_EQ(bytes.size() % 64, 0);
@@ -122,7 +123,8 @@ TEST(NpyHeader, RefusesAHeaderWithoutEnd) {
 
 TEST(NpyHeader, RefusesElementsThatAreNotLittleEndianNumbers) {
   const std::string expected =
-      "expected little-endian floats of 2, 4 or 8 bytes, integers, uint8, bool or bfloat16 ('|V2'); found element "
+      "expected little-endian floats of 2, 4 or 8 bytes, integers of 1 to 8 bytes, bool or bfloat16 ('|V2'); found "
+      "element "
       "type ";
   EXPECT_EQ(complaint_about(dictionary("'>f4'", "(1,)")), expected + "'>f4', big-endian");
   EXPECT_EQ(complaint_about(dictionary("'|O'", "(1,)")), expected + "'|O', Python objects");

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 namespace {
@@ -57,11 +58,40 @@ TEST(Reduce, WrapsIntegersAround) {
   EXPECT_EQ(a[0], -56);
 }
 
+/// Of the largest value and 1, which a signed type of the same size would order the other way round.
+template <class T>
+void expect_unsigned(DType dtype) {
+  const auto reduced = [&](Reduction reduction) {
+    const T most = std::numeric_limits<T>::max();
+    const T one = 1;
+    T result = 0;
+    const std::array<const void*, 2> sources{&most, &one};
+    void* destination = &result;
+    reduce_elements(dtype, reduction, {&destination, 1}, sources, {}, 1);
+    return result;
+  };
+  EXPECT_EQ(reduced(Reduction::max), std::numeric_limits<T>::max()) << to_string(dtype);
+  EXPECT_EQ(reduced(Reduction::min), 1) << to_string(dtype);
+  EXPECT_EQ(reduced(Reduction::sum), 0) << to_string(dtype) << " wraps around";
+  EXPECT_EQ(reduced(Reduction::prod), std::numeric_limits<T>::max()) << to_string(dtype);
+}
+
+TEST(Reduce, TakesUnsignedIntegersForWhatTheyAre) {
+  expect_unsigned<std::uint8_t>(DType::uint8);
+  expect_unsigned<std::uint16_t>(DType::uint16);
+  expect_unsigned<std::uint32_t>(DType::uint32);
+  expect_unsigned<std::uint64_t>(DType::uint64);
+}
+
 TEST(Reduce, KnowsWhichTypesHaveWhichOperations) {
   EXPECT_TRUE(can_reduce(DType::float16, Reduction::avg));
   EXPECT_FALSE(can_reduce(DType::int32, Reduction::avg));
   EXPECT_TRUE(can_reduce(DType::uint8, Reduction::prod));
+  EXPECT_TRUE(can_reduce(DType::uint64, Reduction::min));
+  EXPECT_FALSE(can_reduce(DType::uint32, Reduction::avg));
   EXPECT_FALSE(can_reduce(DType::boolean, Reduction::sum));
+  EXPECT_TRUE(can_reduce_by_nccl(DType::uint32, Reduction::max));
+  EXPECT_FALSE(can_reduce_by_nccl(DType::uint16, Reduction::max)) << "which NCCL lacks";
   EXPECT_FALSE(can_reduce(DType::float32, Reduction::gather));
 }
 

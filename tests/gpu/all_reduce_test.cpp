@@ -97,6 +97,36 @@ TEST_P(GpuAllReduce, IsRightForFloat16) { expect_right_for_every_length<sr::floa
 TEST_P(GpuAllReduce, IsRightForBfloat16) { expect_right_for_every_length<sr::bfloat16>(); }
 TEST_P(GpuAllReduce, IsRightForInt8) { expect_right_for_every_length<std::int8_t>(); }
 TEST_P(GpuAllReduce, IsRightForUint8) { expect_right_for_every_length<std::uint8_t>(); }
+TEST_P(GpuAllReduce, IsRightForUint32) { expect_right_for_every_length<std::uint32_t>(); }
+TEST_P(GpuAllReduce, IsRightForUint64) { expect_right_for_every_length<std::uint64_t>(); }
+
+/// The larger of the values, where one has the highest bit set: a kernel for signed integers would take the other.
+template <class T>
+void expect_largest(sr::Session& session, int ranks) {
+  const auto f = session.function(reduce_from<T>);
+  auto variable = session.shared<T, 1>("values");
+  for (const std::int64_t size : {std::int64_t{100}, std::int64_t{1} << 20, std::int64_t{5} << 20}) {
+    for (const auto reduction : {sr::Reduction::max, sr::Reduction::min}) {
+      for (int rank = 0; rank < ranks; ++rank) {
+        const T own = rank == ranks - 1 ? std::numeric_limits<T>::max() : T(rank + 1);
+        variable.set(rank, std::vector<T>(static_cast<std::size_t>(size), own), sr::Shape{size});
+      }
+      f(variable, 0, reduction);
+      const T expected = reduction == sr::Reduction::max || ranks == 1 ? std::numeric_limits<T>::max() : T{1};
+      for (int rank = 0; rank < ranks; ++rank) {
+        const auto got = variable.get(rank);
+        ASSERT_EQ(std::count(got.begin(), got.end(), expected), size) << to_string(sr::dtype_of<T>) << " on " << rank;
+      }
+    }
+  }
+}
+
+TEST_P(GpuAllReduce, TakesUnsignedIntegersForWhatTheyAre) {
+  expect_largest<std::uint8_t>(session(), world_size());
+  expect_largest<std::uint32_t>(session(), world_size());
+  expect_largest<std::uint64_t>(session(), world_size());
+}
+
 TEST_P(GpuAllReduce, IsRightForInt32) { expect_right_for_every_length<std::int32_t>(); }
 TEST_P(GpuAllReduce, IsRightForInt64) { expect_right_for_every_length<std::int64_t>(); }
 

@@ -74,8 +74,11 @@ TEST_P(GpuSharedCollectives, ReduceToEveryPlaceOnEitherRoute) {
     check_reductions<sr::bfloat16>(route, {7, 1});
     check_reductions<std::int32_t>(route, {7, 3});
     check_reductions<std::int64_t>(route, {1001, 3});
+    check_reductions<std::uint32_t>(route, {7, 3});
+    check_reductions<std::uint64_t>(route, {1001, 3});
   }
   check_reductions<std::int16_t>(sr::Route::host, {7, 3});
+  check_reductions<std::uint16_t>(sr::Route::host, {7, 3});
 }
 
 TEST_P(GpuSharedCollectives, WhatNcclLacksIsRefusedWithTheWayThatHasIt) {

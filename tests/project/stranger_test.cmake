@@ -1,5 +1,6 @@
 # Installs the build, moves the prefix, builds a stranger's program against it and runs it with the installed command.
-# Given: BUILD, GENERATOR, COMPILER, SCRATCH, LIBRARY_FOLDER, PYTHON, RESNET_COMPUTES (on CPU devices).
+# Given: BUILD, GENERATOR, COMPILER, SCRATCH, LIBRARY_FOLDER, PYTHON, RESNET_COMPUTES (on CPU devices), FAULTY_LIBRARY (with
+# fault points, where the tests have one).
 cmake_minimum_required(VERSION 3.25)
 
 function(run)
@@ -45,6 +46,31 @@ run(COMMAND ${CMAKE_COMMAND} -G ${GENERATOR} -S ${CMAKE_CURRENT_LIST_DIR}/strang
 run(COMMAND ${CMAKE_COMMAND} --build ${SCRATCH}/build)
 run(COMMAND ${prefix}/bin/syncrun -n 2 ${SCRATCH}/build/stranger
   OUTPUT "2 workers, 500 rows, ranks 0 1, version [0-9]+[.][0-9]+[.][0-9]+")
+
+# Nothing that is installed has fault points (tests/fault/points), which would obey a variable of the environment. The same
+# search finds them where they are, and a fault that the tests' library refuses is none for this one.
+function(count_fault_points count file)
+  file(STRINGS ${file} found REGEX "SYNCRUN_FAULT|injected fault|FaultPoints|strike")
+  list(LENGTH found found)
+  set(${count} ${found} PARENT_SCOPE)
+endfunction()
+file(GLOB images ${prefix}/${LIBRARY_FOLDER}/*.so ${prefix}/bin/*)
+foreach(image IN LISTS images)
+  count_fault_points(count ${image})
+  if(NOT count EQUAL 0)
+    message(FATAL_ERROR "${image} has fault points")
+  endif()
+endforeach()
+if(FAULTY_LIBRARY)
+  count_fault_points(count ${FAULTY_LIBRARY})
+  if(count EQUAL 0)
+    message(FATAL_ERROR "found no fault points in ${FAULTY_LIBRARY}, which has some")
+  endif()
+endif()
+foreach(fault "rank=1,phase=function,way=kill" "nonsense")
+  run(COMMAND ${CMAKE_COMMAND} -E env SYNCRUN_FAULT=${fault} ${prefix}/bin/syncrun -n 2 ${SCRATCH}/build/stranger
+    OUTPUT "2 workers, 500 rows")
+endforeach()
 
 # The demos find their library and the digits from where they were moved to.
 if(EXISTS ${prefix}/bin/syncrun-mnist)

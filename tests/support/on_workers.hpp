@@ -21,7 +21,7 @@ class OnWorkers : public testing::TestWithParam<int> {
   static sr::SessionOptions options() {
     sr::SessionOptions options;
     options.processes = std::to_string(GetParam());
-    options.timeout = std::chrono::seconds(30);
+    options.timeout = std::chrono::seconds(SYNCRUN_COMPUTING_CALL_TIMEOUT_S);
     return options;
   }
   sr::Session& session() { return *session_; }

@@ -55,6 +55,9 @@ void with_type(DType dtype, F&& f) {
     case DType::int16: return f(static_cast<std::int16_t*>(nullptr));
     case DType::int32: return f(static_cast<std::int32_t*>(nullptr));
     case DType::int64: return f(static_cast<std::int64_t*>(nullptr));
+    case DType::uint16: return f(static_cast<std::uint16_t*>(nullptr));
+    case DType::uint32: return f(static_cast<std::uint32_t*>(nullptr));
+    case DType::uint64: return f(static_cast<std::uint64_t*>(nullptr));
     case DType::uint8:
     case DType::boolean: return f(static_cast<std::uint8_t*>(nullptr));
   }

@@ -200,8 +200,8 @@ void load_kernels() {
     check_cuda(cudaFuncGetAttributes(&attributes, kernel), "loading kernels");
   };
   load(&gather);
-  for (const DType dtype : {DType::float16, DType::bfloat16, DType::float32, DType::float64, DType::int8, DType::int32,
-                            DType::int64, DType::uint8}) {
+  for (const DType dtype : {DType::float16, DType::bfloat16, DType::float32, DType::float64, DType::int8, DType::int16,
+                            DType::int32, DType::int64, DType::uint8, DType::uint16, DType::uint32, DType::uint64}) {
     with_type(dtype, [&]<class T>(T*) {
       load(&accumulate_kernel<T>);
       load(&scale_kernel<T>);

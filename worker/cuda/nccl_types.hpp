@@ -25,7 +25,10 @@ inline std::optional<ncclDataType_t> nccl_type(DType dtype) noexcept {
     case DType::int32: return ncclInt32;
     case DType::int64: return ncclInt64;
     case DType::uint8: return ncclUint8;
+    case DType::uint32: return ncclUint32;
+    case DType::uint64: return ncclUint64;
     case DType::int16:
+    case DType::uint16:
     case DType::boolean: return std::nullopt;
   }
   return std::nullopt;

@@ -402,6 +402,39 @@ int blocks_for(std::size_t packs, Breadth breadth) {
   return static_cast<int>(std::clamp<std::size_t>((packs + kThreads - 1) / kThreads, 1, most));
 }
 
+/// Calls f as with_type does, for the types that values are reduced in here: those that NCCL has. Sums of integers wrap
+/// around, so those of unsigned ones have the bits of signed ones, and share their kernels.
+template <bool kSums, class F>
+void with_reduced_type(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::float16: return f(static_cast<__half*>(nullptr));
+    case DType::bfloat16: return f(static_cast<__nv_bfloat16*>(nullptr));
+    case DType::float32: return f(static_cast<float*>(nullptr));
+    case DType::float64: return f(static_cast<double*>(nullptr));
+    case DType::int8: return f(static_cast<std::int8_t*>(nullptr));
+    case DType::int32: return f(static_cast<std::int32_t*>(nullptr));
+    case DType::int64: return f(static_cast<std::int64_t*>(nullptr));
+    case DType::uint8: return f(static_cast<std::conditional_t<kSums, std::int8_t, std::uint8_t>*>(nullptr));
+    case DType::uint32: return f(static_cast<std::conditional_t<kSums, std::int32_t, std::uint32_t>*>(nullptr));
+    case DType::uint64: return f(static_cast<std::conditional_t<kSums, std::int64_t, std::uint64_t>*>(nullptr));
+    case DType::int16:
+    case DType::uint16:
+    case DType::boolean: return;  // refused before
+  }
+}
+
+/// The same for the types that have averages.
+template <class F>
+void with_averaged_type(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::float16: return f(static_cast<__half*>(nullptr));
+    case DType::bfloat16: return f(static_cast<__nv_bfloat16*>(nullptr));
+    case DType::float32: return f(static_cast<float*>(nullptr));
+    case DType::float64: return f(static_cast<double*>(nullptr));
+    default: return;  // refused before
+  }
+}
+
 template <class T, bool kSums>
 void launch(const Peers& peers, const PeerReduction& what, cudaStream_t stream) {
   const std::size_t bytes = what.elements * sizeof(T);
@@ -426,14 +459,16 @@ void load_peer_kernels() {
     check_cuda(cudaFuncGetAttributes(&attributes, kernel), "loading the kernels for all_reduce");
   };
   for (const DType dtype : {DType::float16, DType::bfloat16, DType::float32, DType::float64, DType::int8, DType::int32,
-                            DType::int64, DType::uint8}) {
-    with_type(dtype, [&]<class T>(T*) {
+                            DType::int64, DType::uint8, DType::uint32, DType::uint64}) {
+    with_reduced_type<true>(dtype, [&]<class T>(T*) {
       load(&reduce_by_lines<T, true>);
-      load(&reduce_by_lines<T, false>);
       load(&reduce_shares<T, true>);
-      load(&reduce_shares<T, false>);
-      load(&average_copied<T>);
     });
+    with_reduced_type<false>(dtype, [&]<class T>(T*) {
+      load(&reduce_by_lines<T, false>);
+      load(&reduce_shares<T, false>);
+    });
+    with_averaged_type(dtype, [&]<class T>(T*) { load(&average_copied<T>); });
   }
 }
 
@@ -454,17 +489,19 @@ void average_share(const Peers& peers, const PeerAverage& what, cudaStream_t str
   if (packs.begin == packs.end) return;
   // Short and wide: it takes multiprocessors from the work beside it.
   const auto blocks = static_cast<unsigned>((packs.end - packs.begin + kThreads - 1) / kThreads);
-  with_type(what.dtype, [&]<class T>(T*) { average_copied<T><<<blocks, kThreads, 0, stream>>>(peers, what, packs); });
+  with_averaged_type(what.dtype,
+                     [&]<class T>(T*) { average_copied<T><<<blocks, kThreads, 0, stream>>>(peers, what, packs); });
   check_cuda(cudaGetLastError(), "an average");
 }
 
 void peer_all_reduce(const Peers& peers, const PeerReduction& what, cudaStream_t stream) {
   if (what.elements == 0) return;
   const bool sums = what.reduction == Reduction::sum || what.reduction == Reduction::avg;
-  with_type(what.dtype, [&]<class T>(T*) {
-    if (sums) launch<T, true>(peers, what, stream);
-    else launch<T, false>(peers, what, stream);
-  });
+  if (sums) {
+    with_reduced_type<true>(what.dtype, [&]<class T>(T*) { launch<T, true>(peers, what, stream); });
+  } else {
+    with_reduced_type<false>(what.dtype, [&]<class T>(T*) { launch<T, false>(peers, what, stream); });
+  }
   check_cuda(cudaGetLastError(), "an all_reduce");
 }
 

@@ -24,8 +24,10 @@ inline constexpr bool kIsVector<std::vector<U>> = std::is_trivially_copyable_v<U
 template <class T>
 void put_argument(std::vector<std::byte>& bytes, const T& value) {
   const auto append = [&](const void* from, std::size_t count) {
-    const auto* first = static_cast<const std::byte*>(from);
-    bytes.insert(bytes.end(), first, first + count);
+    // Not by insert(): g++ 12 takes its growth for an overflow where it inlines all of it.
+    const std::size_t before = bytes.size();
+    bytes.resize(before + count);
+    if (count != 0) std::memcpy(bytes.data() + before, from, count);
   };
   if constexpr (std::is_same_v<T, std::string> || kIsVector<T>) {
     const std::uint64_t count = value.size();

@@ -52,7 +52,9 @@ class DataArgument {
 template <class T, std::size_t N>
 class ScatteredArgument : public DataArgument<T, N> {
  public:
-  using DataArgument<T, N>::DataArgument;
+  // Not by inheriting the constructors: of what one of those refuses, compilers would name that line and not the user's.
+  template <class U>
+  ScatteredArgument(const U& passed) : DataArgument<T, N>(passed) {}  // NOLINT(google-explicit-constructor)
   ScatteredArgument(const Minibatch<T, N>& batch) noexcept  // NOLINT(google-explicit-constructor)
       : DataArgument<T, N>(&HandleAccess::record(batch.data)), rows_(DataRows::of_the_batch) {}
   DataRows rows() const noexcept { return rows_; }
@@ -91,7 +93,7 @@ class PerWorkerArgument {
   template <std::ranges::contiguous_range R>
     requires std::same_as<std::ranges::range_value_t<R>, T>
   PerWorkerArgument(const R& values) noexcept  // NOLINT(google-explicit-constructor)
-      : values_(std::ranges::data(values), std::ranges::size(values)) {}
+      : values_(std::ranges::data(values), count_of(values)) {}
   PerWorkerArgument(std::initializer_list<T> values) noexcept : values_(values.begin(), values.size()) {}
   std::span<const T> values() const noexcept { return values_; }
 

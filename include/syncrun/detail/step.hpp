@@ -172,13 +172,13 @@ struct StepThunk {
 
 template <UpdateRule Rule, StepForm kForm, class Pointer>
 Body make_step_body(Pointer pointer) noexcept {
-  using Thunk = StepThunk<Rule, kForm, Pointer>;
-  return {Thunk::kDevice, &Thunk::run, to_body_pointer(pointer)};
+  using Step = StepThunk<Rule, kForm, Pointer>;
+  return {Step::kDevice, &Step::run, to_body_pointer(pointer)};
 }
 template <UpdateRule Rule, StepForm kForm, class Pointer>
 Body make_step_body(const Replayable<Pointer>& replayable) noexcept {
-  using Thunk = StepThunk<Rule, kForm, Pointer>;
-  return {Thunk::kDevice, &Thunk::replay, to_body_pointer(replayable.body), true};
+  using Step = StepThunk<Rule, kForm, Pointer>;
+  return {Step::kDevice, &Step::replay, to_body_pointer(replayable.body), true};
 }
 template <UpdateRule Rule, class Pointer>
 Body make_step_body(const Pointer& pointer, StepForm form, std::size_t bucket_bytes) noexcept {

@@ -79,6 +79,9 @@ TEST_F(DatasetOnDisk, TakesLabelsOfAnyIntegerType) {
     EXPECT_EQ(open().training().labels, labels) << dtype;
   };
   expect_same("|u1", std::uint8_t{});
+  expect_same("<u2", std::uint16_t{});
+  expect_same("<u4", std::uint32_t{});
+  expect_same("<u8", std::uint64_t{});
   expect_same("|i1", std::int8_t{});
   expect_same("<i2", std::int16_t{});
   expect_same("<i4", std::int32_t{});

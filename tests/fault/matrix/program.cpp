@@ -1,5 +1,5 @@
 // The program of the matrix: workers with children, and a call that goes through every phase. What fails is chosen by
-// SYNCRUN_FAULT (common/fault_point.hpp).
+// SYNCRUN_FAULT (tests/fault/points/fault_points.hpp).
 //
 // With SYNCRUN_MATRIX_DEAF the master does not hear SIGINT.
 //

@@ -95,6 +95,16 @@ int main(int argc, char** argv) {
     session.map_npy<bool, 1>("flags.npy");
 #elif defined(DATA_FOR_SHARED)
     g(session.data<float, 1>({8}));
+#elif defined(ELEMENTS_OF_DATA)
+    session.data<long double, 1>({8});
+#elif defined(ELEMENTS_OF_A_VARIABLE)
+    session.shared<long double, 1>("x");
+#elif defined(ELEMENTS_OF_A_RESULT)
+    session.function([](sr::CpuWorker&) -> sr::Sum<long double> { return 0; });
+#elif defined(ELEMENTS_OF_A_COLLECTIVE)
+    session.function([](sr::Comm& comm) { comm.all_reduce(std::vector<long double>(8), sr::Reduction::sum); });
+#elif defined(ELEMENTS_OF_A_PARAMETER)
+    session.function([](sr::Scattered<const long double, 1>) {});
 #elif defined(VECTOR_FOR_DATA)
     f(std::vector<float>(8));
 #elif defined(TOO_FEW_ARGUMENTS)

@@ -1,27 +1,20 @@
 #pragma once
 
-// Where tests let a worker fail: points in the library, one for each phase, at which a worker that the environment names
-// dies, hangs or throws:
+// Where tests let a worker fail: in a library that only the fault tests link, a worker that the environment names dies, hangs
+// or throws when it comes to a phase:
 //
 //   SYNCRUN_FAULT="rank=1,phase=collective,call=3,way=kill"
 //
-// `call` is the number of a command; without it, every command's point counts. Built in only with SYNCRUN_FAULT_POINTS
-// (CMake). A point then costs a look at a pointer that is null in all but the named worker; else nothing.
+// `call` is the number of a command; without it, every command's point counts.
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 
-#include "common/control_block.hpp"
+#include "common/phase_hook.hpp"
 
 namespace syncrun::detail {
-
-#ifdef SYNCRUN_FAULT_POINTS
-inline constexpr bool kHasFaultPoints = true;
-#else
-inline constexpr bool kHasFaultPoints = false;
-#endif
 
 enum class FaultWay : std::uint8_t {
   kill,       // SIGKILL
@@ -51,8 +44,5 @@ struct Fault {
   /// Says so on standard error, with the time, and does it. Returns after `stop`, once continued.
   void strike(std::uint64_t command) const;
 };
-
-/// The fault that the environment has for this rank, kept for the life of the process; null for none.
-const Fault* fault_of(int rank);
 
 }  // namespace syncrun::detail

@@ -1,4 +1,4 @@
-#include "common/fault_point.hpp"
+#include "tests/fault/points/fault_points.hpp"
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -10,16 +10,18 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <new>
 #include <stdexcept>
 #include <utility>
 
-#include "common/environment.hpp"
 #include "common/errors.hpp"
 
 namespace syncrun::detail {
 
 namespace {
+
+constexpr const char* kVariable = "SYNCRUN_FAULT";
 
 constexpr std::array<std::string_view, 10> kWays{"kill",      "segv",   "stop", "exit0",  "exit3",
                                                  "exception", "number", "loop", "memory", "shared"};
@@ -28,7 +30,7 @@ constexpr std::array kPhases{Phase::spawn,  Phase::attach,   Phase::device,    P
                              Phase::close,  Phase::idle,     Phase::collective};
 
 [[noreturn]] void refuse(std::string_view text, const std::string& what) {
-  throw_usage(std::string(environment::kFault) + "=\"" + std::string(text) + "\": " + what);
+  throw_usage(std::string(kVariable) + "=\"" + std::string(text) + "\": " + what);
 }
 
 std::uint64_t number_in(std::string_view text, std::string_view value) {
@@ -88,14 +90,6 @@ Fault Fault::parse(std::string_view text) {
   return fault;
 }
 
-const Fault* fault_of(int rank) {
-  static const std::optional<Fault> fault = []() -> std::optional<Fault> {
-    const char* text = environment::get(environment::kFault);
-    return text == nullptr ? std::nullopt : std::optional(Fault::parse(text));
-  }();
-  return fault && fault->rank == rank ? &*fault : nullptr;
-}
-
 void Fault::strike(std::uint64_t command) const {
   const std::string what = "injected fault: " + std::string(kWays[static_cast<std::size_t>(way)]) + " on rank " +
                            std::to_string(rank) + " in phase " + std::string(to_string(phase));
@@ -120,6 +114,30 @@ void Fault::strike(std::uint64_t command) const {
   }
   for (volatile bool goes_on = true; goes_on;) {
   }
+}
+
+namespace {
+
+class FaultPoints final : public PhaseHook {
+ public:
+  explicit FaultPoints(const Fault& fault) : fault_(fault) {}
+  int rank() const noexcept { return fault_.rank; }
+  void at(std::uint64_t command, Phase phase) const override {
+    if (fault_.is_at(command, phase)) fault_.strike(command);
+  }
+
+ private:
+  Fault fault_;
+};
+
+}  // namespace
+
+const PhaseHook* phase_hook_of(int rank) {
+  static const std::unique_ptr<const FaultPoints> points = []() -> std::unique_ptr<const FaultPoints> {
+    const char* text = std::getenv(kVariable);
+    return text == nullptr ? nullptr : std::make_unique<const FaultPoints>(Fault::parse(text));
+  }();
+  return points != nullptr && points->rank() == rank ? points.get() : nullptr;
 }
 
 }  // namespace syncrun::detail

@@ -1,0 +1,53 @@
+"""Compiles tests/project/contract/refused.cpp with one macro, and holds what the compiler says against what it should say.
+
+    refused_program.py MACRO WORDS refused.cpp COMPILER OPTION...
+
+The compiler has to refuse the program, with an error or a note to it that has the words (a regular expression), and name a line
+of the user's: one of those that the macro adds to the program. Otherwise prints what it said, and exits with 1.
+"""
+
+import re
+import subprocess
+import sys
+
+
+def lines_of(macro: str, text: str) -> set[int]:
+    """Numbers of the lines that only this macro, or one beside it in the same condition, compiles."""
+    found = set()
+    inside = False
+    condition = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if condition or re.match(r"\s*#\s*(if|elif|else|endif)\b", line):
+            condition += line
+            if condition.endswith("\\"):
+                continue
+            inside = re.search(rf"defined\({macro}\)", condition) is not None
+            condition = ""
+        elif inside:
+            found.add(number)
+    return found
+
+
+def main(macro: str, words: str, path: str, *compiler: str) -> int:
+    with open(path, encoding="utf-8") as file:
+        own = lines_of(macro, file.read())
+    if not own:
+        print(f"{path} has no lines for {macro}")
+        return 1
+    result = subprocess.run([*compiler, f"-D{macro}", path], capture_output=True, text=True, check=False)
+    said = result.stderr
+    named = {int(number) for number in re.findall(rf"{re.escape(path)}:(\d+):", said)}
+    if result.returncode == 0:
+        print("compiles, and has to be refused")
+    elif not re.search(rf"(?:error|note): [^\n]*(?:{words})", said):
+        print(f"is refused without the words '{words}'")
+    elif not named & own:
+        print(f"is refused without a line of the program's own: lines {sorted(named)} are named, {sorted(own)} are its own")
+    else:
+        return 0
+    print(said)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
