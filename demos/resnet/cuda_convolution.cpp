@@ -282,6 +282,7 @@ void ConvPlan::measure(cudnnContext* cudnn, CUstream_st* stream, const TuningMem
     microseconds_ = time;
     choice_ = {name, static_cast<std::size_t>(bytes)};
     graph_->plan = plan;
+    if (only != nullptr) return;
   }
 }
 

@@ -118,6 +118,7 @@ class OpenFile {
 };
 
 std::string reason(int error) { return std::strerror(error); }
+std::string quoted_reason(int error) { return std::string("'").append(reason(error)).append("'"); }
 
 [[noreturn]] void refuse(const fs::path& file, const std::string& expected, const std::string& got) {
   throw UsageError("--plans: expected " + expected + ", got " + got + " at " + file.string());
@@ -129,7 +130,7 @@ std::string text_of(const OpenFile& open, const fs::path& file) {
   while (text.size() <= kLargestFile) {
     const ssize_t got = ::read(open.get(), block.data(), block.size());
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) refuse(file, "a file that can be read", "'" + reason(errno) + "'");
+    if (got < 0) refuse(file, "a file that can be read", quoted_reason(errno));
     if (got == 0) return text;
     text.append(block.data(), static_cast<std::size_t>(got));
   }
@@ -184,7 +185,7 @@ std::optional<ConvPlans> read_plans(const fs::path& file) {
     if (std::error_code ignored; fs::is_directory(folder, ignored)) return std::nullopt;
     refuse(file, "a file in a folder that is there", "no such folder");
   }
-  if (!open.is_open()) refuse(file, "a file that can be read", "'" + reason(errno) + "'");
+  if (!open.is_open()) refuse(file, "a file that can be read", quoted_reason(errno));
   struct stat status {};
   if (::fstat(open.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
     refuse(file, "a regular file, or none yet", S_ISDIR(status.st_mode) ? "a folder" : "something else");
@@ -198,7 +199,7 @@ std::optional<ConvPlans> read_plans(const fs::path& file) {
 
 void write_plans(const fs::path& file, const ConvPlans& plans) {
   fs::path beside = file;
-  beside += "." + std::to_string(::getpid()) + ".tmp";  // other runs may write the same list
+  beside += std::string(".").append(std::to_string(::getpid())).append(".tmp");  // other runs may write the same list
   const auto fail = [&](int error) {
     static_cast<void>(::unlink(beside.c_str()));
     throw std::runtime_error("--plans: cannot write " + file.string() + ": " + reason(error));
