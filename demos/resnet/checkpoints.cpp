@@ -28,6 +28,15 @@ void check(const sr::Checkpoint& found, const std::vector<sr::SavedValue>& ident
   }
 }
 
+std::optional<ConvPlans> plans_of(const sr::Checkpoint& found, const Options& options) {
+  if (!found.has_value("plans")) return std::nullopt;
+  try {
+    return ConvPlans::parse(found.text("plans"));
+  } catch (const PlansError& error) {
+    throw UsageError("--checkpoint: the plans in " + options.checkpoint.string() + ", " + error.what());
+  }
+}
+
 /// The arrays of a checkpoint, to save or to load: Array is sr::SavedArray or sr::NamedArray.
 template <class Array>
 std::vector<Array> arrays_of(const Progress& progress) {
@@ -64,6 +73,7 @@ Checkpoints::Checkpoints(const Options& options, const Architecture& architectur
   if (!is_there) return;
   found_.emplace(options.checkpoint);
   check(*found_, identity_, options);
+  plans_ = plans_of(*found_, options);
 }
 
 int Checkpoints::resume(const Progress& progress, Report& report) {
@@ -85,6 +95,7 @@ void Checkpoints::save(int epoch, const Progress& progress) {
   std::vector<sr::SavedValue> values = identity_;
   values.emplace_back("epoch", epoch);
   values.emplace_back("step", progress.step.steps());
+  if (plans_) values.emplace_back("plans", plans_->text());
   sr::save_checkpoint(options_.checkpoint, arrays_of<sr::SavedArray>(progress), values);
 }
 

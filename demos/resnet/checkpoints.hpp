@@ -8,6 +8,7 @@
 #include <syncrun/syncrun.hpp>
 
 #include "demos/resnet/architecture.hpp"
+#include "demos/resnet/conv_plans.hpp"
 #include "demos/resnet/dataset.hpp"
 #include "demos/resnet/options.hpp"
 #include "demos/resnet/report.hpp"
@@ -29,11 +30,19 @@ bool is_finite(const Progress& progress);
 class Checkpoints {
  public:
   /// Looks at the folder of `options`, before any worker is started. Throws UsageError: what is there is from another
-  /// architecture, optimizer, seed or data set; or it should go on, and there is nothing; or it should not, and there is.
+  /// architecture, optimizer, seed or data set, or its plans are damaged; or it should go on, and there is nothing; or it
+  /// should not, and there is.
   Checkpoints(const Options& options, const Architecture& architecture, const Dataset& dataset);
 
   /// Takes over what was saved, if it is to be gone on from. Returns the number of epochs done.
   int resume(const Progress& progress, Report& report);
+
+  /// Whether the run goes on from a checkpoint; until resume().
+  bool goes_on() const { return found_.has_value(); }
+  /// cuDNN's plans, which are saved with every checkpoint: at first those of the one that was found. None: a run on CPU
+  /// devices, or a checkpoint of an earlier version.
+  const std::optional<ConvPlans>& plans() const { return plans_; }
+  void set_plans(ConvPlans plans) { plans_ = std::move(plans); }
 
   /// Whether an epoch is one to save after.
   bool is_due(int epoch) const;
@@ -47,6 +56,7 @@ class Checkpoints {
   const Options& options_;
   std::vector<sr::SavedValue> identity_;  // what has to be the same when it goes on
   std::optional<sr::Checkpoint> found_;
+  std::optional<ConvPlans> plans_;
 };
 
 }  // namespace resnet

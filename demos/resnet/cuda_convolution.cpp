@@ -1,9 +1,11 @@
 #include "demos/resnet/cuda_convolution.hpp"
 
 #include <cuda_runtime_api.h>
+#include <cudnn.h>
 #include <cudnn_frontend.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -60,13 +62,14 @@ void take_out_unwanted(fe::graph::Graph& graph, CudaMath math) {
   graph.deselect_numeric_notes(unwanted);
 }
 
-std::string describe(const ConvShape& shape, ConvPass pass) {
+std::string describe(const PlanKey& key) {
+  const ConvShape& shape = key.shape;
   static constexpr std::array<const char*, kConvPasses> kNames{"forward", "backward to the input",
                                                                "backward to the filter"};
   return "convolution " + std::to_string(shape.kernel) + "x" + std::to_string(shape.kernel) + " of " +
          std::to_string(shape.rows) + " x " + std::to_string(shape.size_in) + "^2 x " +
          std::to_string(shape.channels_in) + " to " + std::to_string(shape.channels_out) + " channels, step " +
-         std::to_string(shape.stride) + ", " + kNames[static_cast<std::size_t>(pass)];
+         std::to_string(shape.stride) + ", " + kNames[static_cast<std::size_t>(key.pass)];
 }
 
 /// Two events, to see how long the stream takes between them.
@@ -97,64 +100,149 @@ class StreamTimer {
   cudaEvent_t end_ = nullptr;
 };
 
-}  // namespace
+/// A convolution as a graph of cuDNN's, and the plans that cuDNN proposes for it.
+class ConvGraph {
+ public:
+  explicit ConvGraph(const PlanKey& key);
 
-struct ConvPlan::Graph {
-  fe::graph::Graph graph;
-  std::int64_t plan = -1;
-
-  Graph(const ConvShape& shape, ConvPass pass, CudaMath math);
-  std::unordered_map<std::int64_t, void*> places(const ConvPlace& place) const {
-    return {{kInputId, place.input}, {kFilterId, place.filter}, {kOutputId, place.output}};
+  /// False where cuDNN proposes nothing. Once for each object.
+  bool propose(cudnnContext* cudnn, fe::HeurMode_t mode);
+  std::int64_t proposals() const { return graph_.get_execution_plan_count(); }
+  /// Empty where it has none that can be written down.
+  std::string name_of(std::int64_t plan) const;
+  fe::error_t build(cudnnContext* cudnn, std::int64_t plan) { return graph_.build_plan_at_index(cudnn, plan); }
+  std::int64_t workspace_bytes(std::int64_t plan) { return graph_.get_workspace_size_plan_at_index(plan); }
+  fe::error_t run(cudnnContext* cudnn, const ConvPlace& place, std::int64_t plan) {
+    std::unordered_map<std::int64_t, void*> places{
+        {kInputId, place.input}, {kFilterId, place.filter}, {kOutputId, place.output}};
+    return graph_.execute_plan_at_index(cudnn, places, place.workspace, plan);
   }
+  const PlanKey& key() const { return key_; }
+
+ private:
+  PlanKey key_;
+  fe::graph::Graph graph_;
 };
 
-ConvPlan::Graph::Graph(const ConvShape& shape, ConvPass pass, CudaMath math) {
-  graph.set_io_data_type(math == CudaMath::kBfloat16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::FLOAT)
+ConvGraph::ConvGraph(const PlanKey& key) : key_(key) {
+  const ConvShape& shape = key.shape;
+  graph_.set_io_data_type(key.math == CudaMath::kBfloat16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::FLOAT)
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT);
   const auto given = [&](std::int64_t id, std::size_t rows, std::size_t channels, std::size_t size) {
     fe::graph::Tensor_attributes tensor;
     set_shape(tensor, id, rows, channels, size);
-    return graph.tensor(tensor);
+    return graph_.tensor(tensor);
   };
   const auto input = [&] { return given(kInputId, shape.rows, shape.channels_in, shape.size_in); };
   const auto filter = [&] { return given(kFilterId, shape.channels_out, shape.channels_in, shape.kernel); };
   const auto output = [&] { return given(kOutputId, shape.rows, shape.channels_out, shape.size_out()); };
   Tensor result;
-  switch (pass) {
+  switch (key.pass) {
     case ConvPass::kForward:
-      result = graph.conv_fprop(input(), filter(), geometry<fe::graph::Conv_fprop_attributes>(shape));
+      result = graph_.conv_fprop(input(), filter(), geometry<fe::graph::Conv_fprop_attributes>(shape));
       set_shape(*result, kOutputId, shape.rows, shape.channels_out, shape.size_out());
       break;
     case ConvPass::kBackwardInput:
-      result = graph.conv_dgrad(output(), filter(), geometry<fe::graph::Conv_dgrad_attributes>(shape));
+      result = graph_.conv_dgrad(output(), filter(), geometry<fe::graph::Conv_dgrad_attributes>(shape));
       set_shape(*result, kInputId, shape.rows, shape.channels_in, shape.size_in);
       break;
     case ConvPass::kBackwardFilter:
-      result = graph.conv_wgrad(output(), input(), geometry<fe::graph::Conv_wgrad_attributes>(shape));
+      result = graph_.conv_wgrad(output(), input(), geometry<fe::graph::Conv_wgrad_attributes>(shape));
       set_shape(*result, kFilterId, shape.channels_out, shape.channels_in, shape.kernel);
       break;
   }
   result->set_output(true);
 }
 
-ConvPlan::ConvPlan(cudnnContext* cudnn, CUstream_st* stream, const ConvShape& shape, ConvPass pass, CudaMath math,
-                   const TuningMemory& tuning) {
-  // What is only there so that there is something may be a thousand times slower: not even measured, unless it is needed.
-  for (const fe::HeurMode_t mode : {fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}) {
-    const std::string what = describe(shape, pass);
-    graph_ = std::make_unique<Graph>(shape, pass, math);
-    check(graph_->graph.validate(), what);
-    check(graph_->graph.build_operation_graph(cudnn), what);
-    if (graph_->graph.create_execution_plans({mode}).is_bad()) continue;
-    take_out_unwanted(graph_->graph, math);
-    choose(cudnn, stream, tuning, what);
-    if (graph_->plan >= 0) return;
+bool ConvGraph::propose(cudnnContext* cudnn, fe::HeurMode_t mode) {
+  const std::string what = describe(key_);
+  check(graph_.validate(), what);
+  check(graph_.build_operation_graph(cudnn), what);
+  if (graph_.create_execution_plans({mode}).is_bad()) return false;
+  take_out_unwanted(graph_, key_.math);
+  return true;
+}
+
+std::string ConvGraph::name_of(std::int64_t plan) const {
+  std::string name;
+  const bool is_named = graph_.get_plan_name_at_index(plan, name).is_good() && is_plan_name(name);
+  return is_named && !name.starts_with("INVALID") ? name : "";  // so begins what cudnn-frontend cannot name
+}
+
+/// Plans that are only there so that there is something may be a thousand times slower: they are asked for last.
+constexpr std::array kModes{fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK};
+
+std::string property(libraryPropertyType which) {
+  int value = 0;
+  if (cudnnGetProperty(which, &value) != CUDNN_STATUS_SUCCESS) throw std::runtime_error("cudnnGetProperty failed");
+  return std::to_string(value);
+}
+
+}  // namespace
+
+struct ConvPlan::Graph {
+  ConvGraph graph;
+  std::int64_t plan = -1;
+
+  explicit Graph(const PlanKey& key) : graph(key) {}
+};
+
+PlanPlace plan_place() {
+  int device = 0;
+  cudaDeviceProp properties{};
+  demos::check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  demos::check_cuda(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  PlanPlace place{.gpu = properties.name,
+                  .multiprocessors = static_cast<std::size_t>(properties.multiProcessorCount),
+                  .cudnn = property(MAJOR_VERSION) + "." + property(MINOR_VERSION) + "." + property(PATCH_LEVEL),
+                  .frontend = std::to_string(CUDNN_FRONTEND_MAJOR_VERSION) + "." +
+                              std::to_string(CUDNN_FRONTEND_MINOR_VERSION) + "." +
+                              std::to_string(CUDNN_FRONTEND_PATCH_VERSION)};
+  std::replace_if(
+      place.gpu.begin(), place.gpu.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  return place;
+}
+
+std::vector<std::string> proposed_plans(cudnnContext* cudnn, const PlanKey& key) {
+  std::vector<std::string> names;
+  for (const fe::HeurMode_t mode : kModes) {
+    ConvGraph graph(key);
+    if (!graph.propose(cudnn, mode)) continue;
+    for (std::int64_t plan = 0; plan < graph.proposals(); ++plan) {
+      const std::string name = graph.name_of(plan);
+      if (name.empty() || std::find(names.begin(), names.end(), name) != names.end()) continue;
+      if (graph.build(cudnn, plan).is_good()) names.push_back(name);
+    }
   }
-  throw std::runtime_error("cuDNN, " + describe(shape, pass) + ": none of its plans can be run on this device with " +
+  return names;
+}
+
+ConvPlan::ConvPlan(cudnnContext* cudnn, CUstream_st* stream, const PlanKey& key, const TuningMemory& tuning) {
+  if (find(cudnn, stream, key, tuning, nullptr)) return;
+  throw std::runtime_error("cuDNN, " + describe(key) + ": none of its plans can be run on this device with " +
                            std::to_string(tuning.workspace_bytes >> 20) + " MiB of workspace" +
                            (refusal_.empty() ? "" : "; the last one: " + refusal_));
+}
+
+ConvPlan::ConvPlan(cudnnContext* cudnn, CUstream_st* stream, const PlanKey& key, const TuningMemory& tuning,
+                   const PlanChoice& stored) {
+  if (find(cudnn, stream, key, tuning, &stored.name)) return;
+  throw std::runtime_error("cuDNN, " + describe(key) + ": the stored plan '" + stored.name + "' cannot be used: " +
+                           (refusal_.empty() ? "cuDNN does not propose it on this device" : refusal_) +
+                           " (--plans with the file of another run takes other plans)");
+}
+
+/// Looks for the fastest of all proposals, or for the one of that name. False where there is none.
+bool ConvPlan::find(cudnnContext* cudnn, CUstream_st* stream, const PlanKey& key, const TuningMemory& tuning,
+                    const std::string* only) {
+  for (const fe::HeurMode_t mode : kModes) {
+    graph_ = std::make_unique<Graph>(key);
+    if (!graph_->graph.propose(cudnn, mode)) continue;
+    measure(cudnn, stream, tuning, only);
+    if (graph_->plan >= 0) return true;
+  }
+  return false;
 }
 
 /// Whether it went wrong; then the reason is kept, and CUDA's memory of it is wiped.
@@ -166,28 +254,35 @@ bool ConvPlan::is_refused(Status status) {
   return true;
 }
 
-/// Measures what was proposed, and remembers the fastest.
-void ConvPlan::choose(cudnnContext* cudnn, CUstream_st* stream, const TuningMemory& tuning, const std::string& what) {
-  fe::graph::Graph& graph = graph_->graph;
-  auto places = graph_->places(tuning.place);
+/// Measures what was proposed, and remembers the fastest. A proposal without a name could not be chosen again, and is left
+/// out.
+void ConvPlan::measure(cudnnContext* cudnn, CUstream_st* stream, const TuningMemory& tuning, const std::string* only) {
+  ConvGraph& graph = graph_->graph;
   StreamTimer timer(stream);
   microseconds_ = std::numeric_limits<double>::infinity();
   std::int64_t tried = 0;
-  for (std::int64_t plan = 0; plan < graph.get_execution_plan_count() && tried < kMostPlans; ++plan) {
+  for (std::int64_t plan = 0; plan < graph.proposals() && tried < kMostPlans; ++plan) {
+    const std::string name = graph.name_of(plan);
+    if (name.empty() || (only != nullptr && name != *only)) continue;
     // A proposal may turn out not to be for this device, or not to be wanted: the next one, then.
-    if (is_refused(graph.build_plan_at_index(cudnn, plan))) continue;
-    const std::int64_t bytes = graph.get_workspace_size_plan_at_index(plan);
-    if (bytes < 0 || bytes > number(tuning.workspace_bytes)) continue;
-    const auto run = [&] { return graph.execute_plan_at_index(cudnn, places, tuning.place.workspace, plan); };
+    if (is_refused(graph.build(cudnn, plan))) continue;
+    const std::int64_t bytes = graph.workspace_bytes(plan);
+    if (bytes < 0 || bytes > number(tuning.workspace_bytes)) {
+      refusal_ =
+          "it works in " + std::to_string(bytes) + " bytes, and there are " + std::to_string(tuning.workspace_bytes);
+      continue;
+    }
+    const auto run = [&] { return graph.run(cudnn, tuning.place, plan); };
     if (is_refused(run())) continue;
     ++tried;
     timer.start();
-    for (int i = 0; i < kTimings; ++i) check(run(), what);
+    for (int i = 0; i < kTimings; ++i) check(run(), describe(graph.key()));
     const double time = timer.microseconds() / kTimings;
     if (time >= microseconds_) continue;
     microseconds_ = time;
-    workspace_bytes_ = static_cast<std::size_t>(bytes);
+    choice_ = {name, static_cast<std::size_t>(bytes)};
     graph_->plan = plan;
+    if (only != nullptr) return;
   }
 }
 
@@ -195,8 +290,7 @@ ConvPlan::ConvPlan(ConvPlan&&) noexcept = default;
 ConvPlan::~ConvPlan() = default;
 
 void ConvPlan::run(cudnnContext* cudnn, const ConvPlace& place) const {
-  auto places = graph_->places(place);
-  check(graph_->graph.execute_plan_at_index(cudnn, places, place.workspace, graph_->plan), "running a convolution");
+  check(graph_->graph.run(cudnn, place, graph_->plan), "running a convolution");
 }
 
 }  // namespace resnet

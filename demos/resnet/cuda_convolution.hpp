@@ -1,47 +1,20 @@
 #pragma once
 
 // One convolution of a residual network on a CUDA device, through cuDNN's graphs: forward, and backward for the input and
-// for the filter, each by the fastest of cuDNN's plans. Needs no CUDA header.
+// for the filter, each by the fastest of cuDNN's plans, or by one that was chosen before. Needs no CUDA header.
 
-#include <array>
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
-#include "demos/resnet/architecture.hpp"
+#include "demos/resnet/conv_plans.hpp"
+#include "demos/resnet/conv_shape.hpp"
 
 struct CUstream_st;
 struct cudnnContext;
 
 namespace resnet {
-
-/// The element type of activations and filters on CUDA devices, and how they are multiplied. Sums are float32 always.
-enum class CudaMath {
-  kFloat32,   // float32 as it is
-  kTf32,      // float32, rounded to TF32 when multiplied
-  kBfloat16,  // bfloat16
-};
-
-/// Bytes of an element.
-constexpr std::size_t element_bytes(CudaMath math) { return math == CudaMath::kBfloat16 ? 2 : 4; }
-
-/// What of a convolution is computed.
-enum class ConvPass { kForward, kBackwardInput, kBackwardFilter };
-inline constexpr std::size_t kConvPasses = 3;
-
-/// A convolution's shape, with the number of rows.
-struct ConvShape {
-  std::size_t rows;
-  std::size_t channels_in;
-  std::size_t channels_out;
-  std::size_t size_in;  // height and width
-  std::size_t kernel;
-  std::size_t stride;
-  std::size_t padding;
-
-  std::size_t size_out() const { return (size_in + 2 * padding - kernel) / stride + 1; }
-  auto operator<=>(const ConvShape&) const = default;
-};
 
 /// Device memory: images are [rows, size, size, channels], filters [channels_out, kernel, kernel, channels_in].
 struct ConvPlace {
@@ -57,31 +30,44 @@ struct TuningMemory {
   std::size_t workspace_bytes;
 };
 
+/// What the current device's plans are for. Throws std::runtime_error where CUDA or cuDNN fails.
+PlanPlace plan_place();
+
+/// The names of the plans that cuDNN proposes for a convolution on this device, best first, but for those that do not give
+/// the same bits each time, or that it cannot build. Throws std::runtime_error where cuDNN fails.
+std::vector<std::string> proposed_plans(cudnnContext* cudnn, const PlanKey& key);
+
 /// The plan of one pass of one convolution. Only plans that give the same bits each time.
 class ConvPlan {
  public:
   /// Measures the plans that cuDNN proposes on the stream, which it waits for, and keeps the fastest. Throws
   /// std::runtime_error where cuDNN has none, with its own text.
-  ConvPlan(cudnnContext* cudnn, CUstream_st* stream, const ConvShape& shape, ConvPass pass, CudaMath math,
-           const TuningMemory& tuning);
+  ConvPlan(cudnnContext* cudnn, CUstream_st* stream, const PlanKey& key, const TuningMemory& tuning);
+  /// Takes the plan of that name, and measures it. Throws std::runtime_error where cuDNN does not propose it, or where it
+  /// cannot be run in the memory given.
+  ConvPlan(cudnnContext* cudnn, CUstream_st* stream, const PlanKey& key, const TuningMemory& tuning,
+           const PlanChoice& stored);
   ConvPlan(ConvPlan&&) noexcept;
   ~ConvPlan();
 
   /// Puts the work on the stream of the handle. Can be captured.
   void run(cudnnContext* cudnn, const ConvPlace& place) const;
   double microseconds() const noexcept { return microseconds_; }  // as measured
-  std::size_t workspace_bytes() const noexcept { return workspace_bytes_; }
+  std::size_t workspace_bytes() const noexcept { return choice_.workspace_bytes; }
+  const PlanChoice& choice() const noexcept { return choice_; }
 
  private:
   struct Graph;
   template <class Status>
   bool is_refused(Status status);
-  void choose(cudnnContext* cudnn, CUstream_st* stream, const TuningMemory& tuning, const std::string& what);
+  bool find(cudnnContext* cudnn, CUstream_st* stream, const PlanKey& key, const TuningMemory& tuning,
+            const std::string* only);
+  void measure(cudnnContext* cudnn, CUstream_st* stream, const TuningMemory& tuning, const std::string* only);
 
   std::unique_ptr<Graph> graph_;
   std::string refusal_;  // why the last proposal that could not be taken was not
   double microseconds_ = 0;
-  std::size_t workspace_bytes_ = 0;
+  PlanChoice choice_{};
 };
 
 }  // namespace resnet

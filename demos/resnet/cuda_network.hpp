@@ -8,12 +8,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "demos/common/cuda_memory.hpp"
 #include "demos/resnet/architecture.hpp"
+#include "demos/resnet/conv_plans.hpp"
 #include "demos/resnet/cuda_convolution.hpp"
 #include "demos/resnet/cuda_edge_kernels.hpp"
 #include "demos/resnet/cuda_image_kernels.hpp"
@@ -62,7 +63,10 @@ struct CudaOutcome {
 /// of bytes wanted where there is not enough memory.
 class CudaNetwork {
  public:
+  /// With plans of its own, chosen by timing when they are first wanted.
   CudaNetwork(const Architecture& architecture, CudaMath math);
+  /// With the plans of a list, which others may share. A plan that is not in it is chosen by timing, and added.
+  CudaNetwork(const Architecture& architecture, CudaMath math, std::shared_ptr<ConvPlans> plans);
   CudaNetwork(const CudaNetwork&) = delete;
   CudaNetwork& operator=(const CudaNetwork&) = delete;
 
@@ -79,6 +83,10 @@ class CudaNetwork {
 
   /// The logits [rows, classes] in float32, normalised by the running statistics. Valid until the next call.
   const float* logits(const CudaHandles& handles, const CudaBatch& batch, const float* params, const float* statistics);
+
+  /// Makes the memory and the plans now that the first call with so many rows would make, and waits for the device.
+  void prepare_training(const CudaHandles& handles, std::size_t rows) { reserve(handles, rows, Phase::kTraining); }
+  void prepare_evaluation(const CudaHandles& handles, std::size_t rows) { reserve(handles, rows, Phase::kInference); }
 
   /// What those convolutions of a step that are cuDNN's take on their own, in microseconds by ConvPass, as measured when
   /// their plans were chosen, for the number of rows of the last call, which has to be of loss_and_gradient.
@@ -119,14 +127,16 @@ class CudaNetwork {
   /// Arrays for gradients of activations, large enough for some blocks, which take turns.
   using GradientArrays = std::array<void*, 3>;
 
-  void reserve(const Pass& pass);
+  void reserve(const Pass& pass) { reserve(pass.handles, pass.batch.rows, pass.phase); }
+  void reserve(const CudaHandles& handles, std::size_t rows, Phase phase);
   void lay_out(std::size_t rows, Phase phase);
   std::size_t place_training(std::size_t rows, std::byte* base);
   std::size_t place_gradients(std::size_t rows, std::byte* base, const std::vector<std::size_t>& begins);
   std::size_t place_inference(std::size_t rows, std::byte* base);
   void make_plans(const CudaHandles& handles, std::size_t rows, Phase phase);
-  const ConvPlan& plan_of(const CudaHandles& handles, const ConvShape& shape, ConvPass pass,
+  const ConvPlan& plan_of(const CudaHandles& handles, const PlanKey& key,
                           std::optional<demos::DeviceBuffer>& workspace);
+  ConvPlan stored_plan(const CudaHandles& handles, const PlanKey& key, const PlanChoice& choice);
   std::size_t largest_elements() const;
   std::size_t gradient_elements(std::size_t block) const;
 
@@ -203,7 +213,8 @@ class CudaNetwork {
   std::vector<GradientArrays> gradients_;  // by block
   std::array<void*, 2> tuning_{};          // as large as the largest arrays
 
-  std::map<std::pair<ConvShape, ConvPass>, ConvPlan> plans_;
+  std::shared_ptr<ConvPlans> choices_;
+  std::map<PlanKey, ConvPlan> plans_;
   demos::GrowingDeviceMemory plan_memory_;
   void* plan_workspace_ = nullptr;
 };

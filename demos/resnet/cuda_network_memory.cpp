@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "demos/common/cuda_check.hpp"
 #include "demos/resnet/cuda_network.hpp"
@@ -88,7 +89,7 @@ std::size_t filter_elements(const Architecture& architecture, std::size_t unit) 
 /// For cuDNN to work in while plans are measured: less where there is not so much.
 demos::DeviceBuffer tuning_workspace() {
   constexpr std::size_t kLeast = std::size_t{16} << 20;
-  for (std::size_t bytes = std::size_t{256} << 20;; bytes /= 2) {
+  for (std::size_t bytes = kMostWorkspaceBytes;; bytes /= 2) {
     try {
       return demos::DeviceBuffer(bytes);
     } catch (const std::runtime_error& failure) {
@@ -102,13 +103,17 @@ demos::DeviceBuffer tuning_workspace() {
 }  // namespace
 
 CudaNetwork::CudaNetwork(const Architecture& architecture, CudaMath math)
+    : CudaNetwork(architecture, math, std::make_shared<ConvPlans>()) {}
+
+CudaNetwork::CudaNetwork(const Architecture& architecture, CudaMath math, std::shared_ptr<ConvPlans> plans)
     : architecture_(architecture),
       math_(math),
       product_device_(math == CudaMath::kBfloat16 ? cuda::product_device() : std::nullopt),
       units_(architecture.units.size()),
       block_outputs_(architecture.blocks.size()),
       passes_(architecture.blocks.size()),
-      gradients_(architecture.blocks.size()) {
+      gradients_(architecture.blocks.size()),
+      choices_(std::move(plans)) {
   const ConvUnit& stem = architecture_.stem();
   if (stem.kernel != cuda::kStemKernel || stem.stride != 2 || stem.channels_in != 3)
     throw std::invalid_argument(
@@ -277,21 +282,33 @@ void CudaNetwork::lay_out(std::size_t rows, Phase phase) {
   }
 }
 
-const ConvPlan& CudaNetwork::plan_of(const CudaHandles& handles, const ConvShape& shape, ConvPass pass,
+const ConvPlan& CudaNetwork::plan_of(const CudaHandles& handles, const PlanKey& key,
                                      std::optional<demos::DeviceBuffer>& workspace) {
-  const auto found = plans_.find({shape, pass});
+  const auto found = plans_.find(key);
   if (found != plans_.end()) return found->second;
+  if (const PlanChoice* const choice = choices_->find(key); choice != nullptr)
+    return plans_.emplace(key, stored_plan(handles, key, *choice)).first->second;
   if (!workspace) workspace = tuning_workspace();
   // Any memory will do to measure with: nothing has been computed yet.
   const TuningMemory memory{{tuning_[0], filter_scratch_, tuning_[1], workspace->data()}, workspace->bytes()};
-  ConvPlan plan(handles.cudnn, handles.stream, shape, pass, math_, memory);
+  ConvPlan plan(handles.cudnn, handles.stream, key, memory);
   plan_workspace_ = plan_memory_.reserve(std::max<std::size_t>(plan.workspace_bytes(), 256));
-  return plans_.emplace(std::pair{shape, pass}, std::move(plan)).first->second;
+  choices_->set(key, plan.choice());
+  return plans_.emplace(key, std::move(plan)).first->second;
+}
+
+/// It is tried in the memory that it will work in.
+ConvPlan CudaNetwork::stored_plan(const CudaHandles& handles, const PlanKey& key, const PlanChoice& choice) {
+  plan_workspace_ = plan_memory_.reserve(std::max<std::size_t>(choice.workspace_bytes, 256));
+  const TuningMemory memory{{tuning_[0], filter_scratch_, tuning_[1], plan_workspace_}, choice.workspace_bytes};
+  return {handles.cudnn, handles.stream, key, memory, choice};
 }
 
 void CudaNetwork::make_plans(const CudaHandles& handles, std::size_t rows, Phase phase) {
   std::optional<demos::DeviceBuffer> workspace;
-  const auto make = [&](const ConvShape& shape, ConvPass pass) { return &plan_of(handles, shape, pass, workspace); };
+  const auto make = [&](const ConvShape& shape, ConvPass pass) {
+    return &plan_of(handles, {pass, math_, shape}, workspace);
+  };
   std::vector<bool> leads_to_end(units_.size());
   for (std::size_t block = 0; block < architecture_.blocks.size(); ++block)
     leads_to_end[architecture_.blocks[block].first_unit] = adds_at_end(block);
@@ -313,14 +330,13 @@ std::array<double, kConvPasses> CudaNetwork::convolution_microseconds() const {
   return sums;
 }
 
-void CudaNetwork::reserve(const Pass& pass) {
-  const std::size_t rows = pass.batch.rows;
-  if (is_laid_out_ && rows == rows_ && pass.phase == phase_) return;
+void CudaNetwork::reserve(const CudaHandles& handles, std::size_t rows, Phase phase) {
+  if (is_laid_out_ && rows == rows_ && phase == phase_) return;
   is_laid_out_ = false;
-  lay_out(rows, pass.phase);
-  if (rows > 0) make_plans(pass.handles, rows, pass.phase);
+  lay_out(rows, phase);
+  if (rows > 0) make_plans(handles, rows, phase);
   rows_ = rows;
-  phase_ = pass.phase;
+  phase_ = phase;
   is_laid_out_ = true;
 }
 

@@ -10,6 +10,7 @@
 #include <random>
 #include <string>
 #include <syncrun/syncrun.hpp>
+#include <vector>
 
 #include "demos/common/progress_bar.hpp"
 #include "demos/resnet/checkpoints.hpp"
@@ -18,9 +19,11 @@
 #include "demos/resnet/memory_need.hpp"
 #include "demos/resnet/options.hpp"
 #include "demos/resnet/parameters.hpp"
+#include "demos/resnet/plan_agreement.hpp"
 #include "demos/resnet/report.hpp"
 #include "demos/resnet/schedule.hpp"
 #include "demos/resnet/trainer.hpp"
+#include "demos/resnet/trainer_plans.hpp"
 #include "demos/resnet/training_step.hpp"
 
 namespace resnet {
@@ -98,6 +101,22 @@ std::size_t bucket_bytes(const Options& options) {
 
 /// Rows that lie on the devices: those of a step.
 std::int64_t device_rows(const Options& options) { return std::min(options.batch_rows, options.synthetic_rows); }
+
+/// The rows of all passes that a worker makes over its network.
+PassRows passes_of(const Options& options, const Dataset& dataset, bool evaluates, int ranks) {
+  const auto step_of = [&](std::int64_t rows) { return Division{rows, std::min(options.slices, rows)}; };
+  std::vector<Division> steps;
+  if (options.feed() == Feed::kDevice) {
+    steps = {step_of(device_rows(options))};
+  } else {
+    const std::int64_t rows = std::ssize(dataset.training_rows());
+    steps = {step_of(std::min(options.batch_rows, rows))};
+    if (const std::int64_t last = rows % options.batch_rows; last > 0) steps.push_back(step_of(last));
+  }
+  if (!evaluates) return rows_of_passes(ranks, steps, std::nullopt);
+  const Division evaluation{std::ssize(dataset.evaluation_rows()), evaluation_slices(options, dataset)};
+  return rows_of_passes(ranks, steps, evaluation);
+}
 
 /// What an epoch needs, from the data set to the screen.
 struct Run {
@@ -198,8 +217,16 @@ Images bring_images(sr::Session& session, const Options& options, const Dataset&
   return {loaded.training, loaded.evaluation};
 }
 
+/// What a run reads before a worker is started, and writes while they work.
+struct Records {
+  Report report;
+  Checkpoints checkpoints;
+  RunPlans plans;
+};
+
 void train(sr::Session& session, const Options& options, const Dataset& dataset, const Images& images,
-           const Architecture& architecture, Report& report, Checkpoints& checkpoints) {
+           const Architecture& architecture, Records& records) {
+  auto& [report, checkpoints, plans] = records;
   // The same parameters on every device: one flat vector. Running statistics are each device's own for an epoch.
   const auto params = session.shared("params", initial_parameters(architecture, options.seed, options.last_scale));
   auto statistics = session.shared("statistics", initial_statistics(architecture));
@@ -211,8 +238,9 @@ void train(sr::Session& session, const Options& options, const Dataset& dataset,
   const auto evaluate_rows = evaluate_function(session, trainer);
 
   const Indices to_evaluate = dataset.evaluation_rows();
+  const bool evaluates = !to_evaluate.empty() && images.evaluation;
   const auto evaluate = [&]() -> std::optional<Sums> {
-    if (to_evaluate.empty() || !images.evaluation) return std::nullopt;
+    if (!evaluates) return std::nullopt;
     const std::int64_t slices = evaluation_slices(options, dataset);
     const Fit fit = evaluate_rows(images.evaluation->images, images.evaluation->labels, statistics, params,
                                   {.batch = to_evaluate, .slices = slices});
@@ -223,6 +251,7 @@ void train(sr::Session& session, const Options& options, const Dataset& dataset,
 
   const Run run{options, dataset, *step, checkpoints, report};
   report.start(architecture, dataset, run.steps_per_epoch(), session.devices());
+  plans.settle(session, trainer, passes_of(options, dataset, evaluates, session.world_size()), checkpoints, report);
   const Progress progress{params, statistics, *step};
   std::optional<Sums> last;
   for (int epoch = 1 + checkpoints.resume(progress, report); epoch <= options.epochs; ++epoch) {
@@ -270,14 +299,13 @@ int run(int argc, char** argv) {
   }
   const Dataset dataset = open_dataset(*options);
   const Architecture architecture = plan_for(*options, dataset);
-  Checkpoints checkpoints(*options, architecture, dataset);
-  Report report(*options);
+  Records records{Report(*options), Checkpoints(*options, architecture, dataset), RunPlans(*options)};
   let_threads_sleep();
   const auto program = [&](sr::Session& session) {
     const Images images =
         with_advice(advice_on_images(*options), [&] { return bring_images(session, *options, dataset); });
     with_advice("--slices N computes a step in N passes, --eval-slices N an evaluation, --batch N makes a step smaller",
-                [&] { train(session, *options, dataset, images, architecture, report, checkpoints); });
+                [&] { train(session, *options, dataset, images, architecture, records); });
   };
   return sr::run(argc, argv, program, {.seed = options->seed});
 }

@@ -159,6 +159,11 @@ constexpr std::array kOptions{
         "checkpoint-every", required_argument,
         [](Options& o, std::string_view t) { o.checkpoint_every = parse_count("--checkpoint-every", t, kMaxEpochs); }},
     OptionRow{"resume", no_argument, [](Options& o, std::string_view) { o.resume = true; }},
+    OptionRow{"plans", required_argument,
+              [](Options& o, std::string_view t) {
+                if (t.empty()) refuse_option("--plans", "a file", t);
+                o.plans = t;
+              }},
 };
 
 constexpr int kFirstOption = 256;  // above every character, which getopt_long has for short options and errors
@@ -275,6 +280,9 @@ usage: syncrun-resnet --data DIR [OPTION...]
   --checkpoint DIR      after every epoch, save to the folder DIR all it takes to go on from there
   --checkpoint-every N  after every Nth epoch and the last one (default 1)
   --resume              go on from what DIR has; done unasked when `syncrun --max-restarts` starts it again
+  --plans FILE          on CUDA devices: compute convolutions by the plans of cuDNN's that FILE names, so that equal runs
+                        give the same bits; those that FILE lacks are chosen by timing and added to it. Checkpoints have
+                        the plans of their run, and --resume takes them from there where FILE has none
   --help                this text
 )";
 }

@@ -66,6 +66,8 @@ struct Options {
   int checkpoint_every = 1;          // epochs
   bool resume = false;
 
+  std::filesystem::path plans;  // file of cuDNN's plans; empty: none
+
   double warmup() const;
   Feed feed() const;
 };

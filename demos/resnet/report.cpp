@@ -39,6 +39,11 @@ void Report::resume(int epochs, const std::string& from) {
   std::fflush(stdout);
 }
 
+void Report::note(const std::string& line) {
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+}
+
 void Report::interval(const Interval& interval) {
   std::printf("epoch %2d/%d  step %lld/%lld  loss %.6f  learning rate %.6f  %.1f images/s\n", interval.epoch,
               options_.epochs, static_cast<long long>(interval.step), static_cast<long long>(interval.steps_per_epoch),

@@ -55,6 +55,8 @@ class Report {
              const std::vector<std::string>& devices);
   /// Where a run goes on that was interrupted.
   void resume(int epochs, const std::string& from);
+  /// A line that stands for itself.
+  void note(const std::string& line);
   void interval(const Interval& interval);
   void epoch(const EpochResult& result);
   void evaluation_accuracy(double accuracy);

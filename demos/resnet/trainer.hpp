@@ -13,6 +13,7 @@
 #include "demos/resnet/cpu_network.hpp"
 #include "demos/resnet/images.hpp"
 #include "demos/resnet/network.hpp"
+#include "demos/resnet/plan_agreement.hpp"
 #include "demos/resnet/precision.hpp"
 #ifdef RESNET_HAVE_CUDA
 #include "demos/resnet/cuda_network.hpp"
@@ -80,6 +81,17 @@ class Trainer {
                                     DeviceImages images, DeviceIntegers labels, DeviceIntegers row_ids,
                                     Vector statistics, Input input, Vector params, Vector gradient);
   Fit evaluate_cuda(sr::CudaWorker& worker, Images images, Labels labels, Vector statistics, Vector params);
+
+  using Bytes = sr::Broadcast<const std::uint8_t, 1>;  // the text of a list of plans
+  using OwnBytes = sr::Gather<std::uint8_t, 1>;
+
+  /// The plans that this rank has so far. Called on one rank.
+  OwnBytes plans_cuda(sr::CudaWorker& worker);
+  /// Takes the plans that are known, and chooses by timing those that passes over so many rows need besides. Returns both.
+  /// Called on one rank.
+  OwnBytes choose_plans_cuda(sr::CudaWorker& worker, Bytes known, PassRows rows);
+  /// Takes plans, unless they are for another kind of GPU than this rank's. Called on all ranks.
+  void adopt_plans_cuda(sr::CudaWorker& worker, Bytes plans);
 #endif
 
  private:
@@ -100,6 +112,7 @@ class Trainer {
   };
   Fit step(const StepPlace& place, const StepRows& rows, const Vector& statistics, const Input& input,
            const Vector& params, const Vector& gradient);
+  void tell_of_own_plans(sr::CudaWorker& worker);
 #endif
   std::span<const float> prepare(const sr::ArrayView<const std::uint8_t, 4>& images,
                                  std::span<const std::int64_t> row_ids, const AugmentKey& key);
@@ -111,7 +124,9 @@ class Trainer {
   /// On CUDA devices: two networks, so that an evaluation leaves alone what a captured step works with.
   std::unique_ptr<CudaNetwork> training_network_;
   std::unique_ptr<CudaNetwork> evaluation_network_;
-  demos::DeviceBuffer still_;  // an AugmentKey without draws
+  std::shared_ptr<ConvPlans> plans_;      // of both
+  std::optional<std::size_t> agreed_on_;  // how many plans all ranks have agreed on; none: each rank chooses its own
+  demos::DeviceBuffer still_;             // an AugmentKey without draws
 #endif
 };
 

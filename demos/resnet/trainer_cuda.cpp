@@ -5,6 +5,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "demos/common/cuda_check.hpp"
 #include "demos/resnet/trainer.hpp"
@@ -42,6 +43,23 @@ Fit fit_of(const CudaOutcome& outcome) {
           sr::Sum<std::int64_t>::in_device_memory(outcome.correct)};
 }
 
+/// Waits for the stream.
+std::string text_of(const sr::CudaWorker& worker, const Trainer::Bytes& bytes) {
+  std::string text(static_cast<std::size_t>(bytes.rows()), '\0');
+  demos::check_cuda(cudaMemcpyAsync(text.data(), bytes.data(), text.size(), cudaMemcpyDefault, worker.stream()),
+                    "cudaMemcpyAsync");
+  demos::check_cuda(cudaStreamSynchronize(worker.stream()), "cudaStreamSynchronize");
+  return text;
+}
+
+Trainer::OwnBytes bytes_of(sr::CudaWorker& worker, const std::string& text) {
+  Trainer::OwnBytes bytes(worker, {static_cast<std::int64_t>(text.size())});
+  demos::check_cuda(cudaMemcpyAsync(bytes.data(), text.data(), text.size(), cudaMemcpyDefault, worker.stream()),
+                    "cudaMemcpyAsync");
+  demos::check_cuda(cudaStreamSynchronize(worker.stream()), "cudaStreamSynchronize");
+  return bytes;
+}
+
 }  // namespace
 
 Trainer::Trainer(sr::CudaWorker&, const TrainerSettings& settings) : settings_(settings), still_(sizeof(AugmentKey)) {
@@ -51,8 +69,9 @@ Trainer::Trainer(sr::CudaWorker&, const TrainerSettings& settings) : settings_(s
                                 std::to_string(architecture.spec.image_size) + " pixels, got " +
                                 std::to_string(settings.preparation.crop));
   }
-  training_network_ = std::make_unique<CudaNetwork>(architecture, math_of(settings.precision));
-  evaluation_network_ = std::make_unique<CudaNetwork>(architecture, math_of(settings.precision));
+  plans_ = std::make_shared<ConvPlans>(plan_place());
+  training_network_ = std::make_unique<CudaNetwork>(architecture, math_of(settings.precision), plans_);
+  evaluation_network_ = std::make_unique<CudaNetwork>(architecture, math_of(settings.precision), plans_);
   const AugmentKey still{.is_random = false};
   demos::check_cuda(cudaMemcpy(still_.data(), &still, sizeof still, cudaMemcpyHostToDevice), "cudaMemcpy");
   demos::check_cuda(cudaDeviceSynchronize(), "cudaMemcpy");  // the worker's stream does not wait for the default stream
@@ -81,13 +100,48 @@ Fit Trainer::step(const StepPlace& place, const StepRows& rows, const Vector& st
   if (place.ready.is_used() && settings_.normalization != Normalization::kSynchronized)
     ready_from = [&place](std::size_t first) { place.ready.from(static_cast<std::int64_t>(first)); };
   const CudaBatch batch = batch_of(settings_, rows.images, rows.labels, rows.ids.data(), &input.data()->augment);
-  return fit_of(training_network_->loss_and_gradient(handles_of(place.worker), batch, params.data(), statistics.data(),
-                                                     settings_.loss, sum, gradient.data(), ready_from));
+  const Fit fit =
+      fit_of(training_network_->loss_and_gradient(handles_of(place.worker), batch, params.data(), statistics.data(),
+                                                  settings_.loss, sum, gradient.data(), ready_from));
+  tell_of_own_plans(place.worker);
+  return fit;
 }
 
 Fit Trainer::evaluate_cuda(sr::CudaWorker& worker, Images images, Labels labels, Vector statistics, Vector params) {
   const CudaBatch batch = batch_of(settings_, images, labels, nullptr, static_cast<const AugmentKey*>(still_.data()));
-  return fit_of(evaluation_network_->evaluate(handles_of(worker), batch, params.data(), statistics.data()));
+  const Fit fit = fit_of(evaluation_network_->evaluate(handles_of(worker), batch, params.data(), statistics.data()));
+  tell_of_own_plans(worker);
+  return fit;
+}
+
+Trainer::OwnBytes Trainer::plans_cuda(sr::CudaWorker& worker) { return bytes_of(worker, plans_->text()); }
+
+Trainer::OwnBytes Trainer::choose_plans_cuda(sr::CudaWorker& worker, Bytes known, PassRows rows) {
+  adopt_plans_cuda(worker, known);
+  const CudaHandles handles = handles_of(worker);
+  for (const std::int64_t count : rows.training) {
+    if (count > 0) training_network_->prepare_training(handles, static_cast<std::size_t>(count));
+  }
+  for (const std::int64_t count : rows.evaluation) {
+    if (count > 0) evaluation_network_->prepare_evaluation(handles, static_cast<std::size_t>(count));
+  }
+  return bytes_of(worker, plans_->text());
+}
+
+void Trainer::adopt_plans_cuda(sr::CudaWorker& worker, Bytes plans) {
+  const ConvPlans given = ConvPlans::parse(text_of(worker, plans));
+  if (!(given.place() == plans_->place())) return;
+  *plans_ = given;
+  agreed_on_ = plans_->size();
+}
+
+/// A plan that was not agreed on is a rank's own choice: the run is right, but another one may choose differently.
+void Trainer::tell_of_own_plans(sr::CudaWorker& worker) {
+  if (!agreed_on_ || plans_->size() == *agreed_on_) return;
+  worker.log(sr::LogLevel::warning, std::to_string(plans_->size() - *agreed_on_) +
+                                        " plans of convolutions were chosen by timing on this rank alone: an equal run "
+                                        "may differ in its rounding");
+  agreed_on_ = plans_->size();
 }
 
 }  // namespace resnet

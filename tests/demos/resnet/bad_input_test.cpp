@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "tests/demos/resnet/npy_files.hpp"
@@ -52,6 +53,25 @@ TEST_F(ResnetGiven, AnEmptyFolderSaysWhatIsMissingAndWhatMakesIt) {
   expect_refused("labels.npy" + expected);
   fs::remove_all(folder_.path());
   expect_refused("labels.npy" + expected);
+}
+
+TEST_F(ResnetGiven, PlansForCpuDevicesSaysThatThereAreNone) {
+  if (!has_cpu_network()) GTEST_SKIP() << "built without oneDNN";
+  const CommandResult result = run_resnet_on(2, options({"--plans", file("plans.txt").string()}));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.errors,
+              HasSubstr("--plans: expected CUDA devices, whose convolutions have plans to choose from, got "
+                        "cpu0, where equal runs give the same bits without"));
+  EXPECT_FALSE(fs::exists(file("plans.txt")));
+}
+
+TEST_F(ResnetGiven, DamagedPlansSayInWhichLineBeforeAnythingIsStarted) {
+  std::ofstream(file("plans.txt")) << "syncrun-resnet plans 1\ngpu NVIDIA H200\n";
+  const CommandResult result = run_resnet_on(2, options({"--plans", file("plans.txt").string()}));
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.errors, HasSubstr("syncrun-resnet: --plans: " + file("plans.txt").string() +
+                                       ", line 3: expected a whole line, since the last one is 'end', found ''"));
+  EXPECT_EQ(result.output, "");
 }
 
 TEST_F(ResnetGiven, NothingToEvaluateOnSaysSo) {

@@ -1,28 +1,21 @@
 // syncrun-resnet that is interrupted and goes on: it ends with the parameters of a run that was not.
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <regex>
-#include <thread>
 
 #include "tests/demos/resnet/npy_files.hpp"
 #include "tests/demos/resnet/resnet_run.hpp"
 #include "tests/demos/temporary_folder.hpp"
 
-extern char** environ;
-
 namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 class ResnetCheckpoint : public ::testing::Test {
@@ -42,43 +35,15 @@ class ResnetCheckpoint : public ::testing::Test {
 
   /// What a run has saved: all arrays, to the last bit.
   std::vector<std::string> saved(const char* name, const std::vector<const char*>& arrays) const {
-    std::vector<std::string> bytes;
-    for (const char* array : arrays) {
-      bytes.push_back(text_of(file(name) / "latest" / (std::string(array) + ".npy")));
-      EXPECT_GT(bytes.back().size(), 128U) << array;
-    }
-    return bytes;
+    return saved_arrays(file(name), arrays);
   }
 
-  bool is_after_epoch(const char* name, int epoch) const {
-    return text_of(file(name) / "latest/manifest.txt").find("value epoch " + std::to_string(epoch) + "\n") !=
-           std::string::npos;
-  }
+  bool is_after_epoch(const char* name, int epoch) const { return ::is_after_epoch(file(name), epoch); }
 
   /// Runs on two workers, and kills all of it when the first epoch was saved. False where it was over before that.
   bool run_and_kill(const char* name, const Words& more) const {
-    const Words command = resnet_on(2, options(name, more));
-    std::vector<char*> argv;
-    for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
-    argv.push_back(nullptr);
-    posix_spawn_file_actions_t actions;
-    ::posix_spawn_file_actions_init(&actions);
-    for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
-      ::posix_spawn_file_actions_addopen(&actions, stream, "/dev/null", O_WRONLY, 0);
-    }
-    pid_t pid = -1;
-    const int error = ::posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environ);
-    ::posix_spawn_file_actions_destroy(&actions);
-    if (error != 0) return false;
-    int status = 0;
-    pid_t ended = 0;
-    while (!is_after_epoch(name, 1) && (ended = ::waitpid(pid, &status, WNOHANG)) == 0) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    if (ended != 0) return false;
-    ::kill(pid, SIGKILL);
-    ::waitpid(pid, &status, 0);
-    return WIFSIGNALED(status) && !is_after_epoch(name, 3);
+    return ::run_and_kill(resnet_on(2, options(name, more)), [&] { return is_after_epoch(name, 1); }) &&
+           !is_after_epoch(name, 3);
   }
 
   fs::path file(const char* name) const { return folder_ / name; }
@@ -113,6 +78,38 @@ TEST_F(ResnetCheckpoint, HasTheStateOfEveryOptimizerAndItsNumberOfSteps) {
   EXPECT_THAT(text_of(file("run") / "latest/manifest.txt"), HasSubstr("value step 6\n"));
   EXPECT_THAT(epochs_on(2, options("run", {"--optimizer", "adam", "--resume"})), SizeIs(2));
   EXPECT_THAT(text_of(file("run") / "latest/manifest.txt"), HasSubstr("value step 18\n"));
+}
+
+/// A run on GPUs has saved its plans, and goes on here, where there is no use for them, and then there again.
+TEST_F(ResnetCheckpoint, KeepsThePlansOfARunOnGpus) {
+  EXPECT_THAT(epochs_on(2, options("run", {"--epochs", "1"})), SizeIs(1));
+  const fs::path manifest = fs::canonical(file("run") / "latest") / "manifest.txt";
+  const std::string before = text_of(manifest);
+  EXPECT_THAT(before, Not(HasSubstr("value plans"))) << "CPU devices have none";
+  const std::string plans =
+      "value plans syncrun-resnet plans 1\\ngpu A GPU\\nmultiprocessors 1\\ncudnn 9.19.0\\ncudnn-frontend 1.32.0\\n"
+      "convolution pass=forward type=tf32 layout=nhwc epilogue=none rows=2 in=8 out=8 size=32 kernel=3 stride=1 "
+      "padding=1 "
+      "plan=eng1_k2=3 workspace=16\\nend\\n\n";
+  const std::size_t place = before.find("value epoch");
+  ASSERT_NE(place, std::string::npos);
+  std::ofstream(manifest) << std::string(before).insert(place, plans);
+  EXPECT_THAT(epochs_on(2, options("run", {"--epochs", "2", "--resume"})), SizeIs(1));
+  EXPECT_TRUE(is_after_epoch("run", 2));
+  EXPECT_THAT(text_of(file("run") / "latest/manifest.txt"), HasSubstr(plans));
+}
+
+TEST_F(ResnetCheckpoint, WithDamagedPlansIsRefusedByLine) {
+  EXPECT_THAT(epochs_on(2, options("run", {"--epochs", "1"})), SizeIs(1));
+  const fs::path manifest = fs::canonical(file("run") / "latest") / "manifest.txt";
+  std::string text = text_of(manifest);
+  const std::size_t place = text.find("value epoch");
+  ASSERT_NE(place, std::string::npos);
+  std::ofstream(manifest) << text.insert(place, "value plans syncrun-resnet plans 2\\nend\\n\n");
+  const CommandResult result = run_resnet_on(2, options("run", {"--epochs", "2", "--resume"}));
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.errors, HasSubstr("syncrun-resnet: --checkpoint: the plans in " + file("run").string() +
+                                       ", line 1: expected 'syncrun-resnet plans 1', found 'syncrun-resnet plans 2'"));
 }
 
 TEST_F(ResnetCheckpoint, GoesOnWithAnotherNumberOfWorkers) {

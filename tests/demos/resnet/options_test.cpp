@@ -90,7 +90,9 @@ TEST(ResnetOptions, AreRead) {
                                   "run",
                                   "--checkpoint-every",
                                   "5",
-                                  "--resume"});
+                                  "--resume",
+                                  "--plans",
+                                  "plans.txt"});
   EXPECT_EQ(options.synthetic_rows, 1000);
   EXPECT_EQ(options.feed(), Feed::kMemory);
   EXPECT_EQ(options.evaluate_fraction, 0.1);
@@ -118,6 +120,7 @@ TEST(ResnetOptions, AreRead) {
   EXPECT_EQ(options.checkpoint, "run");
   EXPECT_EQ(options.checkpoint_every, 5);
   EXPECT_TRUE(options.resume);
+  EXPECT_EQ(options.plans, "plans.txt");
 }
 
 TEST(ResnetOptions, TheUsualLearningRateFollowsTheOptimizerAndTheBatch) {

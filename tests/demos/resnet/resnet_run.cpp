@@ -1,16 +1,25 @@
 #include "tests/demos/resnet/resnet_run.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <cstdint>
 #include <fstream>
 #include <regex>
 #include <sstream>
+#include <thread>
 
 #include "demos/common/idx.hpp"
 #include "tests/demos/resnet/npy_files.hpp"
 #include "tests/demos/resnet/reference.hpp"
 #include "tests/demos/temporary_folder.hpp"
+
+extern char** environ;
 
 namespace fs = std::filesystem;
 
@@ -64,6 +73,44 @@ double distance_of_trained_params(const std::string& devices, const std::string&
 
 std::vector<EpochLine> epochs_on(int workers, const Words& options) {
   return epochs_of(run_resnet_on(workers, options));
+}
+
+bool run_and_kill(const Words& command, const std::function<bool()>& is_time) {
+  std::vector<char*> argv;
+  for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
+    ::posix_spawn_file_actions_addopen(&actions, stream, "/dev/null", O_WRONLY, 0);
+  }
+  pid_t pid = -1;
+  const int error = ::posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environ);
+  ::posix_spawn_file_actions_destroy(&actions);
+  if (error != 0) return false;
+  int status = 0;
+  pid_t ended = 0;
+  while (!is_time() && (ended = ::waitpid(pid, &status, WNOHANG)) == 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  if (ended != 0) return false;
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, &status, 0);
+  return WIFSIGNALED(status);
+}
+
+bool is_after_epoch(const fs::path& checkpoint, int epoch) {
+  return text_of(checkpoint / "latest/manifest.txt").find("value epoch " + std::to_string(epoch) + "\n") !=
+         std::string::npos;
+}
+
+std::vector<std::string> saved_arrays(const fs::path& checkpoint, const std::vector<const char*>& arrays) {
+  std::vector<std::string> bytes;
+  for (const char* array : arrays) {
+    bytes.push_back(text_of(checkpoint / "latest" / (std::string(array) + ".npy")));
+    EXPECT_GT(bytes.back().size(), 128U) << array;
+  }
+  return bytes;
 }
 
 std::string text_of(const fs::path& file) {

@@ -3,6 +3,7 @@
 // Runs of syncrun-resnet, for tests that look at what it prints and saves.
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,16 @@ struct EpochLine {
 /// The lines of all epochs; fails where the run does.
 std::vector<EpochLine> epochs_of(const CommandResult& result);
 std::vector<EpochLine> epochs_on(int workers, const Words& options);
+
+/// Starts a command, whose output nobody sees, and kills it with SIGKILL as soon as `is_time`. False where it was over before
+/// that, or could not be started.
+bool run_and_kill(const Words& command, const std::function<bool()>& is_time);
+
+/// Whether what a checkpoint holds is from after that epoch.
+bool is_after_epoch(const std::filesystem::path& checkpoint, int epoch);
+
+/// Arrays of a checkpoint by name, each as its file's bytes; fails where there is none.
+std::vector<std::string> saved_arrays(const std::filesystem::path& checkpoint, const std::vector<const char*>& arrays);
 
 /// All of a file; nothing where there is none.
 std::string text_of(const std::filesystem::path& file);

@@ -1,0 +1,186 @@
+// syncrun-resnet on GPUs with stored plans: what it ends with is the same to the last bit.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "tests/demos/cuda_support.hpp"
+#include "tests/demos/resnet/resnet_run.hpp"
+#include "tests/demos/temporary_folder.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const std::vector<const char*> kArrays{"params", "statistics", "optimizer.v"};
+constexpr const char* kOwnChoice = "chosen by timing on this rank alone";
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+/// Epochs' lines without what the clock says.
+std::vector<std::string> figures_of(const CommandResult& result) {
+  std::vector<std::string> figures;
+  for (const std::string& line : lines_of(result.output)) {
+    if (line.starts_with("epoch ")) figures.push_back(line.substr(0, line.rfind(" %")));
+  }
+  return figures;
+}
+
+class ResnetOnPlannedGpus : public demos::testing::OnGpu {
+ protected:
+  ResnetOnPlannedGpus() { write_digits(folder_.path()); }
+
+  /// 65 rows make the last batch another number of rows than the others, and those of an odd number on two devices.
+  Words command(const std::string& devices, const char* dtype, const Words& more) const {
+    return resnet_on(devices, with({"--data", folder_.path().string(), "--depth", "18", "--width", "32", "--batch",
+                                    "65", "--dtype", dtype, "--interval", "1000"},
+                                   more));
+  }
+  fs::path file(const char* name) const { return folder_ / name; }
+  std::string name_of(const char* name) const { return file(name).string(); }
+  Words plans() const { return {"--plans", name_of("plans.txt")}; }
+
+  CommandResult run(const std::string& devices, const char* dtype, const Words& more) const {
+    CommandResult result = run_command(command(devices, dtype, more));
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    EXPECT_THAT(result.output + result.errors, Not(HasSubstr(kOwnChoice)));
+    return result;
+  }
+
+  void expect_equal_runs_to_end_equally(const std::string& devices, const char* dtype, const Words& more = {}) const {
+    const Words two = with({"--epochs", "2"}, more);
+    const CommandResult first = run(devices, dtype, with(two, with(plans(), {"--checkpoint", name_of("first")})));
+    EXPECT_THAT(first.output, HasSubstr(name_of("plans.txt") + " has all of them now"));
+    const std::string chosen = text_of(file("plans.txt"));
+    EXPECT_THAT(chosen, HasSubstr("\nconvolution pass=backward-filter "));
+    const CommandResult second = run(devices, dtype, with(two, with(plans(), {"--checkpoint", name_of("second")})));
+    EXPECT_THAT(second.output, HasSubstr(", 0 chosen by timing\n"));
+    EXPECT_EQ(text_of(file("plans.txt")), chosen);
+    ASSERT_EQ(figures_of(first).size(), 2U) << first.output;
+    EXPECT_EQ(figures_of(second), figures_of(first));
+    EXPECT_TRUE(saved_arrays(file("second"), kArrays) == saved_arrays(file("first"), kArrays)) << "to the last bit";
+  }
+
+  /// The whole run's plans are from a file; the other one's, after it was killed, from its checkpoint.
+  void expect_a_resumed_run_to_end_as_a_whole_one(const std::string& devices, const char* dtype) const {
+    const Words epochs{"--epochs", "8"};
+    run(devices, dtype, with(epochs, with(plans(), {"--checkpoint", name_of("whole")})));
+    bool was_killed = false;
+    for (int attempt = 0; attempt < 5 && !was_killed; ++attempt) {
+      fs::remove_all(file("killed"));
+      const Words words = with(epochs, with(plans(), {"--checkpoint", name_of("killed")}));
+      was_killed = run_and_kill(command(devices, dtype, words), [&] { return is_after_epoch(file("killed"), 1); }) &&
+                   !is_after_epoch(file("killed"), 8);
+    }
+    ASSERT_TRUE(was_killed);
+    fs::remove(file("plans.txt"));
+    const CommandResult resumed = run(devices, dtype, with(epochs, {"--checkpoint", name_of("killed"), "--resume"}));
+    EXPECT_THAT(resumed.output, HasSubstr("going on after epoch "));
+    EXPECT_THAT(resumed.output, HasSubstr(" from the checkpoint in " + name_of("killed") + ", 0 chosen by timing\n"));
+    EXPECT_TRUE(saved_arrays(file("killed"), kArrays) == saved_arrays(file("whole"), kArrays)) << "to the last bit";
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(ResnetOnPlannedGpus, EndWithTheSameBitsInTwoEqualRunsInFloat32) {
+  expect_equal_runs_to_end_equally("cuda0", "float32");
+}
+
+TEST_F(ResnetOnPlannedGpus, EndWithTheSameBitsInTwoEqualRunsInBfloat16) {
+  expect_equal_runs_to_end_equally("cuda0", "bfloat16");
+}
+
+/// With convolutions that are products of the demo's own on an H100 or H200.
+TEST_F(ResnetOnPlannedGpus, EndWithTheSameBitsInTwoEqualRunsOfResnet50) {
+  expect_equal_runs_to_end_equally("cuda0", "bfloat16", {"--depth", "50", "--width", "64"});
+}
+
+TEST_F(ResnetOnPlannedGpus, GoOnFromACheckpointToTheBitsOfAWholeRun) {
+  expect_a_resumed_run_to_end_as_a_whole_one("cuda0", "bfloat16");
+}
+
+TEST_F(ResnetOnPlannedGpus, AgreeOnAllPlansOfSlicesAndEvaluationBeforeTheFirstStep) {
+  const Words sliced{"--epochs", "1", "--slices", "4", "--eval-slices", "7"};
+  run("cuda0", "bfloat16", with(sliced, plans()));
+  EXPECT_THAT(run("cuda0", "bfloat16", with(sliced, plans())).output, HasSubstr(", 0 chosen by timing\n"));
+  const Words synthetic{"--synthetic", "50", "--crop",   "32", "--depth",  "18",
+                        "--batch",     "50", "--epochs", "1",  "--slices", "3"};
+  const CommandResult result = run_command(resnet_on("cuda0", with(synthetic, {"--plans", name_of("others.txt")})));
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_THAT(result.output + result.errors, Not(HasSubstr(kOwnChoice)));
+}
+
+TEST_F(ResnetOnPlannedGpus, ChooseWhatTheFileLacksAndKeepTheRest) {
+  run("cuda0", "bfloat16", with({"--epochs", "1"}, plans()));
+  const std::vector<std::string> all = lines_of(text_of(file("plans.txt")));
+  std::vector<std::string> kept;
+  std::size_t number = 0;
+  for (const std::string& line : all) {
+    if (!line.starts_with("convolution ") || number++ % 2 == 0) kept.push_back(line);
+  }
+  ASSERT_LT(kept.size(), all.size());
+  {
+    std::ofstream rewritten(file("plans.txt"));
+    for (const std::string& line : kept) rewritten << line << '\n';
+  }
+  const CommandResult result = run("cuda0", "bfloat16", with({"--epochs", "1"}, plans()));
+  EXPECT_THAT(result.output, HasSubstr(", " + std::to_string(all.size() - kept.size()) + " chosen by timing; "));
+  const std::vector<std::string> again = lines_of(text_of(file("plans.txt")));
+  EXPECT_EQ(again.size(), all.size());
+  EXPECT_THAT(again, ::testing::IsSupersetOf(kept));
+}
+
+/// A plan that does not exist shows that the file decides.
+TEST_F(ResnetOnPlannedGpus, ComputeByTheFilesPlansAndNoOthers) {
+  run("cuda0", "bfloat16", with({"--epochs", "1"}, plans()));
+  const std::string text = text_of(file("plans.txt"));
+  const auto with_change = [&](const std::string& part, const std::string& other) {
+    const std::size_t place = text.find(part);
+    EXPECT_NE(place, std::string::npos) << part;
+    std::ofstream(file("plans.txt")) << std::string(text).replace(place, part.size(), other);
+    const CommandResult result = run_command(command("cuda0", "bfloat16", with({"--epochs", "1"}, plans())));
+    EXPECT_EQ(result.exit_code, 1) << result.output;
+    return result.errors;
+  };
+  const std::string errors = with_change(" plan=eng", " plan=eng9999");
+  EXPECT_THAT(errors, HasSubstr("the stored plan 'eng9999"));
+  EXPECT_THAT(errors, HasSubstr("cuDNN does not propose it on this device"));
+  EXPECT_THAT(with_change("\ngpu ", "\ngpu Another "), HasSubstr("--plans: expected plans for "));
+  EXPECT_THAT(with_change("\ncudnn ", "\ncudnn 1."), HasSubstr("--plans: expected plans for "));
+}
+
+class ResnetOnTwoPlannedGpus : public ResnetOnPlannedGpus {
+ protected:
+  void SetUp() override {
+    OnGpu::SetUp();
+    if (IsSkipped()) return;
+    int gpus = 0;
+    demos::check_cuda(cudaGetDeviceCount(&gpus), "cudaGetDeviceCount");
+    if (gpus < 2) GTEST_SKIP() << "one GPU";
+  }
+};
+
+TEST_F(ResnetOnTwoPlannedGpus, EndWithTheSameBitsInTwoEqualRunsInFloat32) {
+  expect_equal_runs_to_end_equally("cuda0,cuda1", "float32");
+}
+
+TEST_F(ResnetOnTwoPlannedGpus, EndWithTheSameBitsInTwoEqualRunsInBfloat16) {
+  expect_equal_runs_to_end_equally("cuda0,cuda1", "bfloat16");
+}
+
+TEST_F(ResnetOnTwoPlannedGpus, GoOnFromACheckpointToTheBitsOfAWholeRun) {
+  expect_a_resumed_run_to_end_as_a_whole_one("cuda0,cuda1", "bfloat16");
+}
+
+}  // namespace
