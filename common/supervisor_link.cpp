@@ -51,7 +51,7 @@ SupervisorLink SupervisorLink::from_environment() {
 }
 
 bool SupervisorLink::send(const SupervisorMessage& message) const noexcept {
-  if (!socket_.is_intact()) return false;
+  if (!socket_.is_intact() || ::getpid() != owner_) return false;
   std::array<char, kLongestMessage> bytes;
   bytes[0] = static_cast<char>(message.kind);
   std::memcpy(&bytes[1], &message.number, sizeof(message.number));

@@ -4,6 +4,8 @@
 // that nothing outlives the job, whoever dies first), and the verdict to print last. One datagram a message, over a
 // socket that the master inherits by number in SYNCRUN_SUPERVISOR_FD.
 
+#include <unistd.h>
+
 #include <optional>
 #include <string>
 #include <string_view>
@@ -28,17 +30,19 @@ struct SupervisorMessage {
 class SupervisorLink {
  public:
   SupervisorLink() = default;
-  explicit SupervisorLink(FileDescriptor socket) noexcept : socket_(std::move(socket)) {}
+  explicit SupervisorLink(FileDescriptor socket) noexcept : socket_(std::move(socket)), owner_(::getpid()) {}
   /// Takes the socket over from the environment, once: the variable is unset.
   static SupervisorLink from_environment();
 
   bool is_connected() const noexcept { return socket_.is_open(); }
   /// Never blocks and never throws. False where it did not reach the supervisor: there is none, it is gone, it has
-  /// stopped reading, or the program has closed the socket. Only a verdict needs another way then; a supervisor that is gone has its own way of ending the job.
+  /// stopped reading, the program has closed the socket, or this process is a child that the program has forked. Only a
+  /// verdict needs another way then; a supervisor that is gone has its own way of ending the job.
   bool send(const SupervisorMessage& message) const noexcept;
 
  private:
   FileDescriptor socket_;
+  pid_t owner_ = -1;
 };
 
 /// The link of this process; made by serve_if_worker, which run() calls first, before any session.

@@ -39,14 +39,14 @@ void live_and_watch(pthread_mutex_t* life, std::atomic<bool>& holds, FileDescrip
   }
 }
 
-// Whether this process leads a group that ends with it.
-std::atomic<bool> leads_family{false};
+// The process that leads a group which ends with it: this one, unless a body forked it.
+std::atomic<pid_t> family_leader{0};
 
 /// The last thing that a worker does when it ends by itself, after its exit handlers and static destructors: ends what its
 /// bodies have left running. The master does so too when it buries the worker; but it may be killed just before.
 [[gnu::destructor]] void end_family() noexcept {
   const pid_t self = ::getpid();
-  if (!leads_family || ::getpgrp() != self) return;
+  if (family_leader != self || ::getpgrp() != self) return;
   // Out of the group first, and into the master's, since all that are in it go. (That has the number 0, which would mean
   // our own, where it comes from outside a namespace of processes; then it is the master's to do.)
   const pid_t masters = ::getpgid(::getppid());
@@ -66,7 +66,7 @@ void die_with(pid_t master) {
   ::sigfillset(&action.sa_mask);
   check_system(::sigaction(death_signal, &action, nullptr), "cannot handle the signal of the master's death");
   check_system(::prctl(PR_SET_PDEATHSIG, death_signal), "prctl(PR_SET_PDEATHSIG)");
-  leads_family = true;
+  family_leader = ::getpid();
   if (::getppid() != master) die_with_group();
 }
 

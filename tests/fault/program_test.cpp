@@ -47,6 +47,12 @@ TEST_P(FailedProgram, ThatThrowsWithoutATextSaysOfWhichTypeLast) {
             "syncrun: an exception of type syncrun::test::Speechless without a text (what() is null)");
 }
 
+/// The child's exception goes through the same handler, and must not become the program's last word.
+TEST_P(FailedProgram, WhoseForkedChildThrewSaysItsOwnFailureLast) {
+  EXPECT_EQ(last_line("child-throws", 1), "syncrun: the program's own failure");
+  EXPECT_THAT(errors_, HasSubstr("syncrun: a child's failure\n"));
+}
+
 TEST_P(FailedProgram, ThatReturnsACodeEndsWithIt) { last_line("return", 42); }
 
 TEST_P(FailedProgram, WhoseFunctionThrowsSaysWhereLast) {

@@ -105,6 +105,12 @@ int fail(Session& session, int, char** argv) {
   if (what == "throw") throw std::runtime_error("the program's own failure");
   if (what == "throw-number") throw 17;
   if (what == "throw-speechless") throw Speechless();
+  if (what == "child-throws") {
+    const pid_t child = ::fork();
+    if (child == 0) throw std::runtime_error("a child's failure");
+    ::waitpid(child, nullptr, 0);
+    throw std::runtime_error("the program's own failure");
+  }
   if (what == "return") return 42;
   const auto f = session.function(
       +[](CpuWorker& worker, bool dies) {
