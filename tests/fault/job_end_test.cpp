@@ -132,5 +132,20 @@ TEST_P(JobEnd, ByAWorkersDeath) {
   }
 }
 
+TEST(DaemonOfATask, EndsWithSyncrunAndWithTheMaster) {
+  for (const bool is_alone : {false, true}) {
+    const std::vector<std::string> program{"--program", "task-with-daemon"};
+    CommandRun run(is_alone ? program : std::vector<std::string>{own_binary(), program[0], program[1]}, {},
+                   is_alone ? own_binary() : "");
+    ASSERT_TRUE(run.prints("ready")) << run.errors();
+    // The master, the task and its daemon, and syncrun.
+    ASSERT_TRUE(eventually([&] { return run.processes().size() == (is_alone ? 3U : 4U); }));
+    const auto killed = Clock::now();
+    run.send(SIGKILL);
+    EXPECT_TRUE(run.nothing_remains());
+    EXPECT_LT(Clock::now() - killed, kEndLimit);
+  }
+}
+
 }  // namespace
 }  // namespace syncrun::test

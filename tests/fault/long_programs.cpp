@@ -53,6 +53,17 @@ void live(Session& session) {
   say("closed");
 }
 
+/// A task that has started a daemon, and goes on; there are no workers.
+int run_task_with_daemon() {
+  auto task = syncrun::task(+[] {
+    static_cast<void>(std::system("setsid sleep 1000 & exit"));
+    say("ready");
+    for (;;) ::pause();
+  });
+  task.get();
+  return 0;
+}
+
 /// Workers (and, if wanted, the master) that do not end when they are asked to.
 void ignore_requests(Session& session, bool in_master) {
   if (in_master) {
@@ -81,6 +92,7 @@ std::optional<int> run_long_program(const std::string& name, int argc, char** ar
     say("starting");
     return run(argc, argv, live, options);
   }
+  if (name == "task-with-daemon") return run_task_with_daemon();
   if (name == "stubborn-workers" || name == "stubborn-job") {
     return run(
         argc, argv, [&](Session& session) { ignore_requests(session, name == "stubborn-job"); }, options);
