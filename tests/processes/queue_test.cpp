@@ -356,7 +356,7 @@ void misuse(Producer<Numbered>& out, int way) {
 TEST(Queue, MisusedByItsProducerSaysHow) {
   const std::vector<std::string> texts{
       "push: array 0 of a batch has 0 to 8 rows, got 9", "push: array 1 of a batch has 0 to 8 rows, got 9",
-      "push: array 0 of a batch has 0 to 8 rows, got -1", "push: this batch was pushed already",
+      "push: array 0 of a batch has 0 to 8 rows, got -1", "push: this Draft was already pushed or moved from",
       "the producer's function holds all of the 1 batches it can have"};
   Session session(workers(1));
   for (int way = 0; way < static_cast<int>(texts.size()); ++way) {
