@@ -29,6 +29,7 @@ bool Channel::await(short events, Patience& patience) const {
     pollfd entry{socket_.get(), events, 0};
     const auto nap = std::chrono::ceil<Milliseconds>(patience.nap(kLap));
     const int count = ::poll(&entry, 1, static_cast<int>(nap.count()));
+    check_socket();
     if (count > 0) return true;
     if (count < 0 && errno != EINTR) throw_errno("poll");
     if (patience.is_over()) return false;
