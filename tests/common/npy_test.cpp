@@ -123,12 +123,11 @@ TEST(NpyHeader, RefusesAHeaderWithoutEnd) {
 
 TEST(NpyHeader, RefusesElementsThatAreNotLittleEndianNumbers) {
   const std::string expected =
-      "expected little-endian floats of 2, 4 or 8 bytes, integers of 1 to 8 bytes, bool or bfloat16 ('|V2'); found "
-      "element "
-      "type ";
+      "expected little-endian floats of 2, 4 or 8 bytes, integers of 1 to 8 bytes, bool or bfloat16 ('|V2'); "
+      "found element type ";
   EXPECT_EQ(complaint_about(dictionary("'>f4'", "(1,)")), expected + "'>f4', big-endian");
   EXPECT_EQ(complaint_about(dictionary("'|O'", "(1,)")), expected + "'|O', Python objects");
-  for (const std::string descr : {"<c8", "<u2", "<U5", "|S3", "<M8[s]", "|V4", "f4", "=f4", "<f16", ""}) {
+  for (const std::string descr : {"<c8", "<u3", "<U5", "|S3", "<M8[s]", "|V4", "f4", "=f4", "<f16", ""}) {
     EXPECT_EQ(complaint_about(dictionary("'" + descr + "'", "(1,)")), expected + "'" + descr + "'");
   }
   EXPECT_EQ(complaint_about(dictionary("[('a', '<f4')]", "(1,)")),
