@@ -97,7 +97,8 @@ TEST_F(ResnetGiven, AnotherElementTypeSaysBoth) {
   expect_refused("labels.npy: expected labels of an integer type, got float64");
   write_npy(file("labels.npy"), ">i8", "(40,)", std::vector<std::int64_t>(40));
   expect_refused(
-      "labels.npy: expected little-endian floats of 2, 4 or 8 bytes, integers, uint8, bool or bfloat16 ('|V2'); found "
+      "labels.npy: expected little-endian floats of 2, 4 or 8 bytes, integers of 1 to 8 bytes, bool or bfloat16 "
+      "('|V2'); found "
       "element type '>i8', big-endian" +
       kWhoMakesThem);
 }
