@@ -46,8 +46,9 @@ DType dtype_from(std::string_view descr) {
   std::string what = "element type " + quoted(descr);
   if (descr.starts_with('>')) what += ", big-endian";
   else if (descr.ends_with('O')) what += ", Python objects";
-  throw_usage("expected little-endian floats of 2, 4 or 8 bytes, integers of 1 to 8 bytes, bool or bfloat16 ('|V2'); found " +
-              what);
+  throw_usage(
+      "expected little-endian floats of 2, 4 or 8 bytes, integers of 1 to 8 bytes, bool or bfloat16 ('|V2'); found " +
+      what);
 }
 
 std::string_view descr_of(DType dtype) {

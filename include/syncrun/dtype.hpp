@@ -93,9 +93,8 @@ inline constexpr bool kIsOneOf = (std::same_as<T, Allowed> || ...);
 
 /// A type that may be the element of an array shared between processes. (Compilers that refuse another type print this list.)
 template <class T>
-concept Element =
-    detail::kIsOneOf<T, float16, bfloat16, float, double, std::int8_t, std::int16_t, std::int32_t, std::int64_t,
-                     std::uint8_t, std::uint16_t, std::uint32_t, std::uint64_t, bool>;
+concept Element = detail::kIsOneOf<T, float16, bfloat16, float, double, std::int8_t, std::int16_t, std::int32_t,
+                                   std::int64_t, std::uint8_t, std::uint16_t, std::uint32_t, std::uint64_t, bool>;
 
 namespace detail {
 template <class T>

@@ -55,7 +55,7 @@ class ScatteredArgument : public DataArgument<T, N> {
   // Not by inheriting the constructors: of what one of those refuses, compilers would name that line and not the user's.
   template <class U>
   ScatteredArgument(const U& passed) : DataArgument<T, N>(passed) {}  // NOLINT(google-explicit-constructor)
-  ScatteredArgument(const Minibatch<T, N>& batch) noexcept  // NOLINT(google-explicit-constructor)
+  ScatteredArgument(const Minibatch<T, N>& batch) noexcept            // NOLINT(google-explicit-constructor)
       : DataArgument<T, N>(&HandleAccess::record(batch.data)), rows_(DataRows::of_the_batch) {}
   DataRows rows() const noexcept { return rows_; }
 
