@@ -64,8 +64,8 @@ std::vector<RankState> SessionCore::rank_states(std::uint64_t id) {
     state.pid = nursery_->pid(rank);
     state.device = device_names_[static_cast<std::size_t>(rank)];
     state.phase = to_string(phase_of(progress));
-    const bool is_in_flight = id > drained_ && id <= last_published();  // none is while the session starts
-    const int target = is_in_flight ? control_.command(id).target : -1;
+    const bool is_published = id > drained_ && id <= last_published();  // while starting there is no command yet
+    const int target = is_published ? control_.command(id).target : -1;
     state.takes_part = target < 0 || target == rank;
     state.has_finished = state.takes_part && slot.done.load() >= id;
     state.is_behind = is_behind(rank, id);

@@ -248,18 +248,20 @@ void Supervisor::collect_ended() {
       logger_->debug("the master {}", describe_status(*end_.wait_status));
       master_.pidfd.reset();
       read_messages();  // all that it has said is there
+      descendants_.reap(-1);
       end_.went_on = stage_ == Stage::running && *end_.wait_status == 0 && goes_on();
     }
   }
   descendants_.reap(master_is_alive() ? master_.pid : -1);
 }
 
-/// Whether a copy of the master, which has ended, goes on in its place: it has the other end of the link, and the session is
-/// still to come, or open. (What a program has left running after its session is not the job.)
+/// Whether a copy of the master, which has ended, goes on in its place: before its first session (daemons often close all
+/// descriptors), or in one, when it holds the other end of the link. What a program has left running after its sessions is
+/// not the job.
 bool Supervisor::goes_on() const {
+  if (!had_workers_) return descendants_.are_left();
   pollfd polled{link_.get(), 0, 0};  // looks for POLLHUP only
-  const bool is_held = link_.is_open() && ::poll(&polled, 1, 0) == 0;
-  return is_held && (!had_workers_ || !groups_.empty());
+  return !groups_.empty() && link_.is_open() && ::poll(&polled, 1, 0) == 0;
 }
 
 void Supervisor::advance() {

@@ -56,7 +56,8 @@ void expect_told_that_it_left(CommandRun& run) {
 }
 
 TEST(Daemon, LeavesSyncrunAndIsEnded) {
-  for (const std::string script : {"leave-daemon", "daemon-before-hello", "daemon-with-workers"}) {
+  for (const std::string script :
+       {"leave-daemon", "daemon-before-hello", "daemon-with-workers", "daemon-that-closes"}) {
     CommandRun run({"--max-restarts", "2", scripted_program(), script, "0"});
     expect_told_that_it_left(run);
     EXPECT_THAT(run.errors(), Not(HasSubstr("restart"))) << "it would leave again";

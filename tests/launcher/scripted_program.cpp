@@ -176,6 +176,14 @@ std::vector<pid_t> start_workers(const Script& script) {
   return workers;
 }
 
+/// As daemons commonly do, it keeps no descriptor of whoever started it.
+int become_daemon_without_descriptors(Script& script) {
+  say_hello(script);
+  if (::daemon(1, 0) != 0) std::abort();
+  ::closefrom(3);
+  sleep_for_ever();
+}
+
 /// daemon(3) in the middle of a session.
 int become_daemon_with_workers(Script& script) {
   say_hello(script);
@@ -265,6 +273,7 @@ int main(int argc, char** argv) {
                                                         {"work-and-leave-daemon", work_and_leave_daemon},
                                                         {"daemon-before-hello", become_daemon_before_hello},
                                                         {"daemon-with-workers", become_daemon_with_workers},
+                                                        {"daemon-that-closes", become_daemon_without_descriptors},
                                                         {"workers", run_workers},
                                                         {"die-over-workers", die_over_workers},
                                                         {"announce-everybody", announce_everybody},
