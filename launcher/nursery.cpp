@@ -203,11 +203,23 @@ bool Nursery::await_events(Milliseconds limit, std::size_t entries) {
   if (output_.is_resting() || error_.is_resting()) limit = std::min<Milliseconds>(limit, Outlet::kRest);
   polled_[kOutputEntry] = output_.poll_entry();
   polled_[kErrorEntry] = error_.poll_entry();
-  const int count = ::poll(polled_.data(), entries, static_cast<int>(limit.count()));
+  int count = ::poll(polled_.data(), entries, static_cast<int>(limit.count()));
+  if (count < 0 && errno == EINVAL) count = poll_one_by_one(entries);
   if (count < 0 && errno != EINTR) std::this_thread::sleep_for(kRetryLap);
   if (output_.is_resting() || (count > 0 && polled_[kOutputEntry].revents != 0)) output_.flush();
   if (error_.is_resting() || (count > 0 && polled_[kErrorEntry].revents != 0)) error_.flush();
   return count > 0;
+}
+
+/// Where the limit on descriptors is lower than the number of entries, poll takes none: after a nap, each by itself.
+int Nursery::poll_one_by_one(std::size_t entries) noexcept {
+  std::this_thread::sleep_for(Outlet::kRest);
+  int count = 0;
+  for (std::size_t i = 0; i < entries; ++i) {
+    polled_[i].revents = 0;
+    if (polled_[i].fd >= 0 && ::poll(&polled_[i], 1, 0) > 0) ++count;
+  }
+  return count;
 }
 
 void Nursery::on_event(int index, Source source) {

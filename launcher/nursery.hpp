@@ -119,6 +119,7 @@ class Nursery {
   void choose_polled() noexcept;
   int number_to_poll(Stream& stream) const noexcept;
   bool await_events(Milliseconds limit, std::size_t entries);
+  int poll_one_by_one(std::size_t entries) noexcept;
   void on_event(int index, Source source);
   void read_some(Stream& stream);
   bool has_all_descriptors() const;
