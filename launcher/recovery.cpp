@@ -210,13 +210,13 @@ bool SessionCore::pass_on(VariableRecord& variable, const std::vector<int>& rank
     return false;
   }
   const std::size_t bytes = bytes_of(variable, extents);
-  const Staging values(*this, bytes, "a variable on its way to a new worker");
+  const HeapLoan values(*this, bytes, "a variable on its way to a new worker");
   if (bytes != 0) fetch_copy(variable, survivors.front(), values.offset());
   bool are_equal = true;
   for (std::size_t i = 1; i < survivors.size() && are_equal; ++i) {
     are_equal = variable.extents[static_cast<std::size_t>(survivors[i])] == extents;
     if (!are_equal || bytes == 0) continue;
-    const Staging others(*this, bytes, "a variable on its way to a new worker");
+    const HeapLoan others(*this, bytes, "a variable on its way to a new worker");
     fetch_copy(variable, survivors[i], others.offset());
     are_equal = std::memcmp(values.data(), others.data(), bytes) == 0;
   }

@@ -161,7 +161,7 @@ void reduce_to_master(VariableList variables, Reduction reduction, const Collect
   const Collective collective{
       .what = "reduce", .kind = CollectiveKind::reduce_scatter, .reduction = reduction, .options = options};
   std::vector<Part> parts = reduced_parts(variables, collective);
-  std::deque<Staging> results;
+  std::deque<HeapLoan> results;
   std::vector<std::size_t> sizes;
   for (std::size_t i = 0; i < variables.size(); ++i) {
     const auto elements = static_cast<std::int64_t>(

@@ -253,7 +253,7 @@ class Sources {
   Source add(const VariableRecord& variable, const void* values, const Extents& extents) {
     if (session_.segment().contains(values)) return {session_.segment().offset_of(values), extents};
     const std::size_t bytes = bytes_of(variable, extents);
-    const Staging& staging = staged_.emplace_back(session_, bytes, "values on their way to the workers");
+    const HeapLoan& staging = staged_.emplace_back(session_, bytes, "values on their way to the workers");
     if (bytes != 0) std::memcpy(staging.data(), values, bytes);
     return {staging.offset(), extents};
   }
@@ -280,7 +280,7 @@ class Sources {
       if (file != nullptr) return add_of_file(variable, *file, begin, extents);
       return add(variable, from + static_cast<std::size_t>(selected.begin) * row_bytes, extents);
     }
-    const Staging& staging =
+    const HeapLoan& staging =
         staged_.emplace_back(session_, bytes_of(variable, extents), "selected rows on their way to the workers");
     std::byte* to = staging.data();
     const auto* const indices = session_.segment().at<const std::int64_t>(selected.offset);
@@ -312,7 +312,7 @@ class Sources {
   /// Read, not copied from the mapping: where the file has nothing any more, that is an error and no signal.
   Source add_of_file(const VariableRecord& variable, const MappedFile& file, std::size_t at, const Extents& extents) {
     const std::size_t bytes = bytes_of(variable, extents);
-    const Staging& staging = staged_.emplace_back(session_, bytes, "values on their way to the workers");
+    const HeapLoan& staging = staged_.emplace_back(session_, bytes, "values on their way to the workers");
     file.read(at, staging.data(), bytes);
     return {staging.offset(), extents};
   }
@@ -321,7 +321,7 @@ class Sources {
   }
 
   SessionCore& session_;
-  std::deque<Staging> staged_;
+  std::deque<HeapLoan> staged_;
 };
 
 /// Everything about them that can be known to be wrong.
@@ -432,7 +432,7 @@ void get_from_rank(VariableRecord& variable, int rank, void* values) {
   const Extents& extents = variable.extents[static_cast<std::size_t>(rank)];
   const std::size_t bytes = bytes_of(variable, extents);
   if (bytes == 0) return;
-  const Staging staging(session, bytes, "values on their way from a worker");
+  const HeapLoan staging(session, bytes, "values on their way from a worker");
   fetch_copy(variable, rank, staging.offset());
   std::memcpy(values, staging.data(), bytes);
 }
@@ -440,7 +440,7 @@ void get_from_rank(VariableRecord& variable, int rank, void* values) {
 void gather_to(VariableList variables, std::span<void* const> values) {
   SessionCore& session = *variables.front()->session;
   const Entry guard(session);
-  std::deque<Staging> staged;
+  std::deque<HeapLoan> staged;
   std::vector<std::size_t> sizes;
   std::vector<Transfer> transfers;
   for (const auto& variable : variables) {
@@ -450,7 +450,7 @@ void gather_to(VariableList variables, std::span<void* const> values) {
       parts.push_back({bytes, extents, extents[0] != 0});
       bytes += bytes_of(*variable, extents);
     }
-    const Staging& staging = staged.emplace_back(session, bytes, "values on their way from the workers");
+    const HeapLoan& staging = staged.emplace_back(session, bytes, "values on their way from the workers");
     for (auto& part : parts) part.offset += staging.offset();
     sizes.push_back(bytes);
     transfers.push_back({variable.get(), std::move(parts)});

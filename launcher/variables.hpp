@@ -45,15 +45,15 @@ std::string not_assigned(const VariableRecord& variable, int first, int last);
 std::string names_of(VariableList variables);
 
 /// Memory in the heap for as long as this lives.
-class Staging {
+class HeapLoan {
  public:
-  Staging(SessionCore& session, std::size_t bytes, const char* what)
+  HeapLoan(SessionCore& session, std::size_t bytes, const char* what)
       : session_(session), offset_(session.heap().allocate(bytes, SharedHeap::Contents::any, what)) {}
-  ~Staging() {
+  ~HeapLoan() {
     if (session_.is_open()) session_.heap().free(offset_, SharedHeap::Giveback::now);
   }
-  Staging(const Staging&) = delete;
-  Staging& operator=(const Staging&) = delete;
+  HeapLoan(const HeapLoan&) = delete;
+  HeapLoan& operator=(const HeapLoan&) = delete;
   std::uint64_t offset() const noexcept { return offset_; }
   std::byte* data() const noexcept { return session_.segment().at(offset_); }
 

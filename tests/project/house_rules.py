@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """House rules, as tests: which folder may include which (the table "Rooms" of the design), and how files look.
 
-usage: house_rules.py ROOT RULE    with RULE one of include_rules, shared_headers, headers, file_length, no_home_paths
+usage: house_rules.py ROOT RULE    with RULE one of include_rules, shared_headers, headers, unique_types,
+file_length, no_home_paths
 Prints each violation as FILE:LINE: what is wrong. Exit code 1 if there is one.
 """
 
@@ -38,6 +39,10 @@ SHARED_HEADERS = (
     (re.compile(r"\b(TEST|TEST_[FP]|GTEST_SKIP)\(|\b(EXPECT|ASSERT)_[A-Z]|(?<!:)\btesting::"), ("gtest/", "gmock/")),
     (re.compile(r"\bsr::|\bsyncrun::(Session|Data|Shared|Error|run)\b"), ("syncrun/",)),
 )
+# A type that a header defines at the outermost level, where namespaces are not indented.
+TYPE = re.compile(r"^(?:class|struct|union) (?:alignas\([^)]*\) )?(\w+)(?: final)?(?: :.*|)\s*\{")
+# They share the namespace syncrun::detail, and two libraries of one process.
+TYPE_ROOMS = {"include", "common", "launcher", "worker"}
 NO_CODE = re.compile(r'//.*|"(?:[^"\\]|\\.)*"')
 HOME_PATH = re.compile(r"(?<![\w.$}])/(?:home|root|Users)/\w")
 
@@ -137,6 +142,21 @@ def headers(root: Path) -> Iterator[Violation]:
             yield Violation(file, 1, "a header opens with a short paragraph (a // comment) saying what it is for")
 
 
+def unique_types(root: Path) -> Iterator[Violation]:
+    """Of two types of one name, a process takes the functions of either: the libraries export what is inline, too."""
+    known: dict[str, Path] = {}
+    for file in files(root, HEADER_SUFFIXES):
+        if room_of(file) not in TYPE_ROOMS:
+            continue
+        for number, line in enumerate(lines_of(root, file), 1):
+            found = TYPE.match(line)
+            if not found:
+                continue
+            first = known.setdefault(found.group(1), file)
+            if first != file:
+                yield Violation(file, number, f"{first} has a type {found.group(1)} as well: give one another name")
+
+
 def file_length(root: Path) -> Iterator[Violation]:
     for file in files(root, SOURCE_SUFFIXES):
         count = len(lines_of(root, file))
@@ -153,7 +173,7 @@ def no_home_paths(root: Path) -> Iterator[Violation]:
                 yield Violation(file, number, "a path of somebody's home: it exists on one machine only")
 
 
-RULES = {rule.__name__: rule for rule in (include_rules, shared_headers, headers, file_length, no_home_paths)}
+RULES = {rule.__name__: rule for rule in (include_rules, shared_headers, headers, unique_types, file_length, no_home_paths)}
 
 
 def main(arguments: list[str]) -> int:

@@ -86,6 +86,15 @@ class HouseRules(unittest.TestCase):
         self.assert_caught("headers", "common/a.hpp", "// What it is for.\nint f();\n", "#pragma once")
         self.assert_caught("headers", "common/a.hpp", "#pragma once\n#include <vector>\n// Late.\n", "paragraph")
 
+    def test_types_have_names_of_their_own(self):
+        one = "#pragma once\n// One.\nclass Staging {\n};\n"
+        other = "#pragma once\n// Another.\nclass Staging final : public Base {\n};\n"
+        found = self.violations("unique_types", {"launcher/a.hpp": one, "worker/cuda/b.hpp": other})
+        self.assertEqual(len(found), 1)
+        self.assertIn("launcher/a.hpp has a type Staging as well", found[0])
+        declared = {"launcher/a.hpp": one, "worker/b.hpp": "#pragma once\n// B.\nclass Staging;\n"}
+        self.assertEqual(self.violations("unique_types", declared), [])
+
     def test_files_stay_short(self):
         self.assertEqual(self.violations("file_length", {"common/a.cpp": "\n" * 600}), [])
         self.assert_caught("file_length", "common/a.cpp", "\n" * 601, "601 lines")
