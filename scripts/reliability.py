@@ -26,6 +26,7 @@ ROWS = ["spawn", "attach", "device", "communicator", "inputs", "function", "coll
 ROWS += [f"{process}, {when}" for process in ("master", "syncrun") for when in ("idle", "setsid", "call", "start")]
 # By the names that the tests have for them, which are words.
 ODD_ROWS = {
+    "fork": "fork in a function", "exec": "exec in a function", "stopped": "stopped master, call in flight",
     "closedIdle": "closed descriptors, idle", "closedCall": "closed descriptors, call", "fifoLog": "FIFO as log",
     "fifoProfile": "FIFO as profile", "fifoTrace": "FIFO as trace",
 }

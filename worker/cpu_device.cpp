@@ -32,7 +32,8 @@ class CpuDevice final : public Device {
 
   OutputBuffer allocate_output(std::size_t bytes) override {
     void* memory = allocate(bytes, SharedHeap::Contents::zero, "an output");
-    return {memory, bytes, [](void* data, void* device) noexcept {
+    return {memory, bytes,
+            [](void* data, void* device) noexcept {
               end_if_forked();  // unwinding in a forked child
               static_cast<CpuDevice*>(device)->release(data);
             },

@@ -6,8 +6,8 @@
 
 #include "common/errors.hpp"
 #include "syncrun/gradient_ready.hpp"
-#include "worker/user_code.hpp"
 #include "worker/collectives.hpp"
+#include "worker/user_code.hpp"
 
 namespace syncrun {
 

@@ -1,5 +1,5 @@
-// Odd moments, in which nobody dies at first: the program closes descriptors that are not its own, and files that are to be
-// written are pipes. All of it ends by name, in bounded time.
+// Odd moments, in which nobody dies at first: the program closes descriptors that are not its own, files that are to be
+// written are pipes, functions fork or call exec, the master is stopped. All of it is named or goes on, in bounded time.
 
 #include <gmock/gmock.h>
 #include <sys/stat.h>
@@ -26,8 +26,8 @@ void PrintTo(const Moment& moment, std::ostream* out) { *out << moment.row; }
 
 class Odd : public testing::TestWithParam<Moment> {
  protected:
-  /// Runs the program to its end, which it comes to with exit code 1.
-  void run(std::vector<std::string> options, const std::string& what) {
+  /// Runs the program to its end.
+  void run(std::vector<std::string> options, const std::string& what, int exit_code = 1) {
     options.insert(options.begin(), {"-n", "3", "--quiet"});
     const std::vector<std::string> program{"20000", "2000", what};
     const bool has_syncrun = GetParam().has_syncrun;
@@ -38,21 +38,47 @@ class Odd : public testing::TestWithParam<Moment> {
       arguments.insert(arguments.end(), program.begin(), program.end());
     }
     run_.emplace(arguments, Start{}, has_syncrun ? "" : SYNCRUN_MATRIX_PROGRAM);
-    EXPECT_EQ(run_->exit_code(), 1) << run_->errors();
+    EXPECT_EQ(run_->exit_code(), exit_code) << run_->errors();
     expect_nothing_left(*run_, folder_);
   }
-  void record_named(const std::string& row, std::chrono::nanoseconds time) {
+  void record_moment(const std::string& row, const std::string& outcome, std::chrono::nanoseconds time) {
     EXPECT_LT(time, kLimit);
-    record("odd", row, GetParam().has_syncrun ? "syncrun" : "alone", "named", time);
+    record("odd", row, GetParam().has_syncrun ? "syncrun" : "alone", outcome, time);
+  }
+  void record_named(const std::string& row, std::chrono::nanoseconds time) { record_moment(row, "named", time); }
+  /// From what is odd to the exception in the master.
+  std::chrono::nanoseconds time_to_failure() {
+    const std::string began = line_after(run_->output(), "began ").value_or("0");
+    const std::string failed = line_after(run_->output(), "failed ").value_or("0");
+    return std::chrono::nanoseconds(std::stoll(failed) - std::stoll(began));
+  }
+
+  void forked() {
+    const Variable processes("SYNCRUN_NPROC_PER_NODE", "3");
+    run({}, "fork", 0);
+    EXPECT_THAT(run_->output(), HasSubstr("function|1|"));
+    EXPECT_THAT(run_->output(), HasSubstr("a child that the function had forked, came back from it"));
+    EXPECT_THAT(run_->output(), HasSubstr("done")) << "the next call gives the right result";
+    record_moment("fork in a function", "goes on", time_to_failure());
+  }
+  void executed() {
+    const Variable processes("SYNCRUN_NPROC_PER_NODE", "3");
+    run({}, "exec");
+    EXPECT_THAT(run_->errors(), HasSubstr("was lost in call 'exec' (phase function): called exec: its process runs "));
+    record_named("exec in a function", time_to_failure());
+  }
+  void stopped() {
+    const Variable processes("SYNCRUN_NPROC_PER_NODE", "3");
+    run({}, "stopped", 0);
+    EXPECT_THAT(run_->output(), HasSubstr("done"));
+    record_moment("stopped master, call in flight", "goes on", std::chrono::nanoseconds(0));
   }
 
   void closed(const std::string& when) {
     const Variable processes("SYNCRUN_NPROC_PER_NODE", "3");
     run({}, "close-" + when);
-    const std::string closed = line_after(run_->output(), "closed ").value_or("0");
-    const std::string failed = line_after(run_->output(), "failed ").value_or("0");
     EXPECT_THAT(run_->errors(), HasSubstr("the program has closed file descriptors that Syncrun uses"));
-    record_named("closed descriptors, " + when, std::chrono::nanoseconds(std::stoll(failed) - std::stoll(closed)));
+    record_named("closed descriptors, " + when, time_to_failure());
   }
   void fifo(const std::string& option, const std::string& variable, const std::string& what) {
     // Not in the run's own folder for temporary files, which has to be empty.
@@ -80,10 +106,13 @@ class Odd : public testing::TestWithParam<Moment> {
   std::optional<CommandRun> run_;
 };
 
-TEST_P(Odd, EndsByNameInBoundedTime) {
+TEST_P(Odd, IsNamedOrGoesOnInBoundedTime) {
   const std::string& row = GetParam().row;
   if (row == "closedIdle") closed("idle");
   else if (row == "closedCall") closed("call");
+  else if (row == "fork") forked();
+  else if (row == "exec") executed();
+  else if (row == "stopped") stopped();
   else if (row == "fifoLog") fifo("--log-dir", "SYNCRUN_LOG_DIR", "log file");
   else if (row == "fifoProfile") fifo("--profile", "SYNCRUN_PROFILE", "profile");
   else fifo("--trace", "SYNCRUN_TRACE", "trace");
@@ -91,7 +120,7 @@ TEST_P(Odd, EndsByNameInBoundedTime) {
 
 std::vector<Moment> moments() {
   std::vector<Moment> all;
-  for (const char* row : {"closedIdle", "closedCall", "fifoLog", "fifoProfile", "fifoTrace"}) {
+  for (const char* row : {"fork", "exec", "stopped", "closedIdle", "closedCall", "fifoLog", "fifoProfile", "fifoTrace"}) {
     for (const bool has_syncrun : {false, true}) all.push_back({row, has_syncrun});
   }
   return all;

@@ -4,11 +4,11 @@
 // With SYNCRUN_MATRIX_DEAF the master does not hear SIGINT.
 //
 //   program CALL_TIMEOUT_MS GRACE_MS [idle | call | setsid | throw-idle | throw-call | throw-setsid | close-idle | close-call |
-//   eat]
+//   fork | exec | stopped | eat]
 //
 // Without a last word it makes the call, and once more where the first fails and the session goes on. It prints, for who
-// runs it: "master PID", "ready PID ...", "closed TIME_NS" (all
-// descriptors but the standard ones), "failed TIME_NS KIND|RANK|PID|DEVICE|CALL|PHASE|CAUSE", "usable".
+// runs it: "master PID", "ready PID ...", "began TIME_NS" (what is odd: all descriptors but the standard ones are closed, a
+// function forks or calls exec), "failed TIME_NS KIND|RANK|PID|DEVICE|CALL|PHASE|CAUSE", "usable", "done".
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -108,8 +108,39 @@ void say(const std::string& line) {
 std::string now() { return std::to_string(std::chrono::steady_clock::now().time_since_epoch().count()); }
 
 void close_descriptors() {
-  say("closed " + now());
+  say("began " + now());
   ::closefrom(3);
+}
+
+/// Rank 1 forks, and the child comes back.
+template <class Worker>
+sr::Sum<int> fork_and_return(Worker& worker) {
+  if (worker.rank() == 1) static_cast<void>(::fork());
+  return 1;
+}
+
+template <class Worker>
+void call_exec(Worker& worker) {
+  if (worker.rank() == 1) ::execlp("sleep", "sleep", "1000", nullptr);
+}
+
+template <class Worker>
+void sleep_for_longer_than_its_limit(Worker&) {
+  ::usleep(1'300'000);
+}
+
+/// Stops this process for a second while a call is in flight.
+void be_stopped() {
+  const pid_t master = ::getpid();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::usleep(100'000);
+    ::kill(master, SIGSTOP);
+    ::usleep(1'000'000);
+    ::kill(master, SIGCONT);
+    ::_exit(0);
+  }
+  ::waitpid(child, nullptr, 0);
 }
 
 void say_failure(const sr::Error& error) {
@@ -158,6 +189,30 @@ void run_to_the_end(sr::Session& session, const std::string& what, milliseconds 
     for (;;) ::pause();
   }
   if (what == "close-idle") close_descriptors();
+  if (what == "fork") {
+    say("began " + now());
+    const auto f = session.function(fork_and_return<sr::CpuWorker>, fork_and_return<sr::CudaWorker>, "fork");
+    try {
+      f();
+    } catch (const sr::Error& error) {
+      say_failure(error);
+    }
+    return call(session, session.function(work<sr::CpuWorker>, work<sr::CudaWorker>, "work"), timeout);
+  }
+  if (what == "exec") {
+    say("began " + now());
+    return session.function(call_exec<sr::CpuWorker>, call_exec<sr::CudaWorker>, "exec")();
+  }
+  if (what == "stopped") {
+    auto future = session
+                      .function(sleep_for_longer_than_its_limit<sr::CpuWorker>,
+                                sleep_for_longer_than_its_limit<sr::CudaWorker>, "sleep")
+                      .async({.timeout = milliseconds(800)});
+    be_stopped();
+    future.get();
+    say("done");
+    return session.close();
+  }
   if (what == "eat") {
     session.function(eat<sr::CpuWorker>, eat<sr::CudaWorker>, "eat")({.timeout = kPatience});
     return;
