@@ -61,6 +61,17 @@ std::string visible(std::string_view text) {
   return shown;
 }
 
+std::string with_indented_lines(std::string_view text) {
+  std::string indented;
+  indented.reserve(text.size());
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    indented += text[i];
+    const bool goes_on = text[i] == '\n' && i + 1 < text.size();
+    if (goes_on && !text.substr(i + 1).starts_with("  ")) indented += "  ";
+  }
+  return indented;
+}
+
 std::string text_for(int fd, std::string_view text) { return ::isatty(fd) == 1 ? visible(text) : std::string(text); }
 
 }  // namespace syncrun::detail

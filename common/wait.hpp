@@ -108,8 +108,8 @@ enum class Woken : std::uint8_t { ready, interrupted, expired };
 void pause_briefly() noexcept;
 void yield_core() noexcept;
 
-/// Blocks until `ready()`, `interrupted()` or the end of patience: a Patience, or what has its is_over and nap. Both are called often and must be cheap; what they
-/// read is written with seq_cst before `bell` is rung. `on_lap(now)` is called about once per kLap, from the first on: what
+/// Blocks until `ready()`, `interrupted()` or the end of patience, which is a Patience or has its is_over and nap. The two
+/// conditions are looked at often and must be cheap; what they read is written with seq_cst before `bell` is rung. `on_lap(now)` is called about once per kLap, from the first on: what
 /// is over by then does not pay for it.
 template <class Limit, class Ready, class Interrupted, class OnLap>
 Woken wait_until(Doorbell& bell, WaitPolicy& policy, Limit& patience, Ready&& ready, Interrupted&& interrupted,

@@ -3,7 +3,9 @@
 // How much of the time between two looks at the clock a thread has spent waiting. Time in which the process was stopped
 // (Ctrl-Z, SIGSTOP, a suspended machine) does not count.
 
+#include <algorithm>
 #include <chrono>
+#include <mutex>
 #include <optional>
 
 namespace syncrun::detail {
@@ -43,6 +45,31 @@ class WaitedTime {
   Clock::time_point last_;
   Clock::time_point accounted_at_;
   std::optional<std::chrono::nanoseconds> runnable_;  // at accounted_at_: time on a core and waiting for one
+};
+
+/// How long this process has not been stopped, as one of its threads tells that looks at the clock at least every 100 ms. For
+/// threads that look less often: they cannot tell a stop from their own work.
+class AwakeTime {
+ public:
+  /// By the thread that tells.
+  void look(Clock::time_point now) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (!waited_) waited_.emplace(now);
+    total_ += waited_->since_last_look(now);
+    last_ = now;
+  }
+  /// By any thread. Between two looks at most 100 ms are taken for granted.
+  Clock::duration until(Clock::time_point now) noexcept {
+    const std::lock_guard lock(mutex_);
+    return total_ + std::clamp<Clock::duration>(now - last_, Clock::duration::zero(), kLap);
+  }
+
+ private:
+  static constexpr Milliseconds kLap{100};
+  std::mutex mutex_;
+  std::optional<WaitedTime> waited_;
+  Clock::duration total_{};
+  Clock::time_point last_{};
 };
 
 }  // namespace syncrun::detail

@@ -7,6 +7,7 @@
 // time in which the master was stopped (WaitedTime). A program that polls with is_ready waits, too: of the time between two
 // polls, at most 500 ms count.
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -61,11 +62,12 @@ class CallClocks {
     return expired;
   }
 
-  /// The program polls at `now`: how much of the time since its last poll counts.
-  Clock::duration poll(Clock::time_point now) noexcept {
-    const auto lap = last_poll_ ? now - *last_poll_ : Clock::duration::zero();
-    last_poll_ = now;
-    return std::min<Clock::duration>(lap, kLongestPollLap);
+  /// The program polls: how much of the time since its last poll counts. `awake`: for how long the process has not been
+  /// stopped so far.
+  Clock::duration poll(Clock::duration awake) noexcept {
+    const auto lap = last_poll_ ? awake - *last_poll_ : Clock::duration::zero();
+    last_poll_ = awake;
+    return std::clamp<Clock::duration>(lap, Clock::duration::zero(), kLongestPollLap);
   }
   /// The master waits itself: what comes next is a first poll.
   void end_polling() noexcept { last_poll_.reset(); }
@@ -83,7 +85,7 @@ class CallClocks {
   std::array<Slot, kRingSize> slots_;
   std::vector<char> busy_;  // by rank: it has not come to the end of an older call
   Clock::duration least_left_ = Clock::duration::max();
-  std::optional<Clock::time_point> last_poll_;
+  std::optional<Clock::duration> last_poll_;  // in time awake
 };
 
 }  // namespace syncrun::detail

@@ -4,9 +4,9 @@
 
 #include <climits>
 #include <fstream>
-#include <sstream>
 #include <vector>
 
+#include "common/environment.hpp"
 #include "common/errors.hpp"
 #include "common/wait.hpp"
 #include "launcher/nursery.hpp"
@@ -21,23 +21,19 @@ constexpr Milliseconds kCauseLimit = std::chrono::seconds(5);
 // Between two looks whether the process goes on with another program.
 constexpr Milliseconds kLookEvery{25};
 
-/// True for a process that runs, and is not on its way to its end. Source: proc(5), /proc/PID/stat, state and flags; the
-/// flag is PF_EXITING of the kernel's include/linux/sched.h, which a process has before its robust mutexes are marked.
-bool goes_on(int pid) {
-  constexpr unsigned long kExiting = 0x4;
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string text;
-  std::getline(file, text);
-  const auto name_end = text.rfind(')');  // the name itself may hold anything
-  if (name_end == std::string::npos) return false;
-  std::istringstream fields(text.substr(name_end + 1));
-  std::string state;
-  std::string skipped;
-  unsigned long flags = 0;
-  fields >> state;
-  for (int field = 0; field < 5; ++field) fields >> skipped;  // ppid, pgrp, session, tty_nr, tpgid
-  if (!(fields >> flags)) return false;
-  return state != "Z" && state != "X" && (flags & kExiting) == 0;
+/// True if the process goes on with a program that is no worker or helper of ours. The kernel shows the environment that a
+/// program was started with (proc(5), /proc/PID/environ), and nothing once the process has given up its memory. Only ours
+/// was started with a role, which it has taken out of its own copy since, so that a program after exec does not have it.
+bool runs_another_program(int pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
+  bool has_environment = false;
+  for (std::string variable; std::getline(file, variable, '\0');) {
+    has_environment = true;
+    for (const char* role : {environment::kWorkerRank, environment::kHelper}) {
+      if (variable.starts_with(std::string(role) + "=")) return false;
+    }
+  }
+  return has_environment;
 }
 
 std::string program_of(int pid) {
@@ -50,11 +46,9 @@ std::string program_of(int pid) {
 
 ChildEnd await_child_end(Nursery& nursery, int child) {
   Patience patience(kCauseLimit);
-  int looks_alive = 0;
   do {
     if (const auto status = nursery.await_end(child, kLookEvery)) return {status, describe_status(*status)};
-    // More than once: exec takes a moment, in which the old program's name still stands.
-    if (!goes_on(nursery.pid(child)) || ++looks_alive < 3) continue;
+    if (!runs_another_program(nursery.pid(child))) continue;
     std::string cause = "called exec: its process runs " + program_of(nursery.pid(child)) +
                         " now. A function must fork before it calls exec";
     nursery.kill(child);

@@ -16,7 +16,7 @@ struct ChildEnd {
 };
 
 /// Waits until the child was reaped: at most 5 seconds, since the kernel first frees its memory. A process that has replaced
-/// its program by exec is recognised within about 0.1 s, and killed with its group.
+/// its program by exec is recognised within about 50 ms, and killed with its group.
 ChildEnd await_child_end(Nursery& nursery, int child);
 
 }  // namespace syncrun::detail

@@ -145,7 +145,10 @@ void set_rows_of_data(DataRecord& record, std::int64_t first_row, std::size_t el
   if (bytes == 0) return;
   const auto count = static_cast<std::int64_t>(bytes / row_bytes);
   std::int64_t end = 0;
-  if (__builtin_add_overflow(first_row, count, &end)) end = -1;
+  if (__builtin_add_overflow(first_row, count, &end)) {
+    throw_usage(describe_data(record) + ": no array has " + std::to_string(count) + " rows from row " +
+                std::to_string(first_row) + " on");
+  }
   check_rows(record, {first_row, end});
   await_readers(record);
   std::memmove(record.session->segment().at(record.offset) + static_cast<std::size_t>(first_row) * row_bytes, values,

@@ -152,6 +152,7 @@ void Nursery::unwatch_life(int child) {
 void Nursery::loop() {
   while (!stops_.load()) {
     choose_polled();
+    awake_.look(Clock::now());
     if (await_events(longest_sleep(), polled_.size())) {
       if (polled_[kWakeEntry].revents != 0) give_births_again();
       for (std::size_t i = kFirstChild; i < polled_.size(); ++i) {
@@ -174,7 +175,7 @@ void Nursery::loop() {
 
 Milliseconds Nursery::longest_sleep() const {
   const auto is_zombie = [](const Child& child) { return child.is_zombie; };
-  return std::any_of(children_.begin(), children_.end(), is_zombie) ? kRetryLap : kCheckLap;
+  return std::any_of(children_.begin(), children_.end(), is_zombie) ? kRetryLap : kLap;
 }
 
 /// Negative numbers, which poll passes over, for what is not there or not wanted now.

@@ -71,6 +71,9 @@ class Nursery {
   void kill_all() noexcept;
   void kill(int child) noexcept;
 
+  /// For how long this process has not been stopped since the nursery's thread began (see AwakeTime).
+  Clock::duration awake_time(Clock::time_point now) noexcept { return awake_.until(now); }
+
   int size() const noexcept { return static_cast<int>(children_.size()); }
   int pid(int child) const noexcept { return children_[static_cast<std::size_t>(child)].pid; }
   /// The signal that a child stands still by, or 0.
@@ -151,6 +154,7 @@ class Nursery {
   std::atomic<bool> expects_ends_{false};
   std::atomic<bool> closes_{false};  // no more births
   std::atomic<bool> stops_{false};   // all threads are to end
+  AwakeTime awake_;
   Outlet output_;
   Outlet error_;
   std::vector<Child> children_;

@@ -146,6 +146,8 @@ int threads_in(const char* name) {
 int threads_of_user() {
   for (const auto& variable : kThreadVariables) {
     if (const int threads = threads_in(variable.name); threads != 0) return threads;
+    if (variable.other == nullptr) continue;
+    if (const int threads = threads_in(variable.other); threads != 0) return threads;
   }
   return 0;
 }

@@ -64,7 +64,8 @@ int run_master(int argc, char** argv, const Program& program) {
   }
   std::fflush(stdout);
   const bool is_printed_there = supervisor.send({SupervisorMessage::Kind::verdict, 0, verdict});  // as the last line
-  if (!is_printed_there) std::fprintf(stderr, "syncrun: %s\n", text_for(STDERR_FILENO, verdict).c_str());
+  if (!is_printed_there)
+    std::fprintf(stderr, "syncrun: %s\n", text_for(STDERR_FILENO, with_indented_lines(verdict)).c_str());
   return 1;
 }
 

@@ -31,7 +31,7 @@ Clock::duration SessionCore::CallLimits::nap(Clock::duration longest) const noex
 void SessionCore::CallLimits::end() { static_cast<void>(is_over(Clock::now())); }
 
 void SessionCore::count_poll() {
-  if (const auto expired = count_waited(clocks_.poll(Clock::now()))) expire(*expired);
+  if (const auto expired = count_waited(clocks_.poll(nursery_->awake_time(Clock::now())))) expire(*expired);
 }
 
 void SessionCore::expire(std::uint64_t id) {

@@ -1,7 +1,6 @@
 // What bodies and their thunks call: the public worker-side classes, forwarded to the core.
 
 #include <cstring>
-#include <new>
 #include <utility>
 
 #include "common/errors.hpp"
@@ -73,11 +72,7 @@ void WorkerCall::begin_body() {
   core_->device().begin_body();
   core_->note_body();
 }
-BodyScope::BodyScope() noexcept {
-  static_assert(sizeof(UserCode) <= sizeof(state_));
-  ::new (state_.data()) UserCode;
-}
-BodyScope::~BodyScope() { std::launder(reinterpret_cast<UserCode*>(state_.data()))->~UserCode(); }
+BodyScope::~BodyScope() { const UserCode ends; }
 void WorkerCall::accept(std::size_t output, const OutputType& type, std::span<const std::int64_t> extents,
                         OutputBuffer buffer) {
   core_->running().accept(output, type, extents, std::move(buffer));

@@ -15,7 +15,9 @@
 
 namespace syncrun::detail {
 
-HelperFailure current_failure() noexcept {
+namespace {
+
+HelperFailure described_failure() noexcept {
   try {
     throw;
   } catch (const Error& error) {
@@ -27,6 +29,14 @@ HelperFailure current_failure() noexcept {
   } catch (...) {
     return {ErrorKind::function, 0, "an exception that is not a std::exception"};
   }
+}
+
+}  // namespace
+
+HelperFailure current_failure() noexcept {
+  HelperFailure failure = described_failure();
+  { const UserCode ends; }  // an exception of the user's was asked what it says
+  return failure;
 }
 
 void run_order(const ReceivedOrder& received, HelperCall& call) {

@@ -10,6 +10,7 @@
 #include "worker/parent_link.hpp"
 #include "worker/parentage.hpp"
 #include "worker/pipe_core.hpp"
+#include "worker/user_code.hpp"
 
 namespace syncrun::detail {
 
@@ -21,12 +22,14 @@ Patience endless() noexcept { return Patience(Milliseconds(0)); }
 }  // namespace
 
 void send_message(PipeCore& pipe, std::span<const std::byte> bytes) {
+  end_if_forked();
   Patience patience = endless();
   if (pipe.channel().send(FrameKind::message, bytes, patience) == Channel::Outcome::done) return;
   throw Error(ErrorKind::system, "nobody is left at the other end of the pipe of task '" + pipe.name() + "'", EPIPE);
 }
 
 std::optional<std::vector<std::byte>> receive_message(PipeCore& pipe, std::optional<Milliseconds> timeout) {
+  end_if_forked();
   Patience patience = timeout ? Patience(std::max(*timeout, Milliseconds(1))) : endless();
   Frame frame{};
   switch (pipe.channel().receive(frame, patience)) {

@@ -51,19 +51,15 @@ inline void end_if_forked() noexcept {
     end_child(std::uncaught_exceptions() > 0 ? ChildAct::came_back : ChildAct::called_library);
 }
 
-/// A stretch of the user's code on this thread.
+/// A stretch of the user's code on the thread that serves.
 class UserCode {
  public:
-  UserCode() noexcept;
+  UserCode() = default;
   /// Ends a child that comes to it. If the code has forked children that still run this program, waits up to 100 ms for
   /// them to end, to call exec or to come back.
   ~UserCode();
   UserCode(const UserCode&) = delete;
   UserCode& operator=(const UserCode&) = delete;
-
- private:
-  std::uint64_t began_;
-  std::uint32_t forks_;
 };
 
 /// Throws Error (function) if a child came back since this was last asked.

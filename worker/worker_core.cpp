@@ -114,12 +114,14 @@ int WorkerCore::serve() {
 
   for (std::uint64_t id = slot.done.load(std::memory_order_acquire) + 1; await_command(id); ++id) {
     Command& command = attachment_.control.command(id);
+    end_if_forked();
     current_ = id;
     command_ = &command;
     note_command(id);
     needs_peers_ = command.has_comm;
     if (command.kind == CommandKind::close) {
       enter_phase(Phase::close);
+      throw_if_child_came();  // there is no later call that could fail of it
       return 0;
     }
     try {
@@ -237,13 +239,15 @@ void WorkerCore::give_up_for_loss(Command& command) {
 
 const WorkerCore::LoadedFunction& WorkerCore::load(std::uint64_t function_offset) {
   const auto* entry = attachment_.segment.at<const FunctionEntry>(function_offset);
+  if (entry->id == last_function_ && last_loaded_ != nullptr) return *last_loaded_;
+  last_function_ = entry->id;
   const auto found = functions_.find(entry->id);
-  if (found != functions_.end()) return found->second;
+  if (found != functions_.end()) return *(last_loaded_ = &found->second);
   const BodyEntry& body = entry->bodies[static_cast<std::size_t>(header_.device_kind)];
   LoadedFunction loaded{};
   loaded.thunk = reinterpret_cast<Thunk>(resolve(body.thunk));
   loaded.pointer = resolve_pointer(body);
-  return functions_.emplace(entry->id, loaded).first->second;
+  return *(last_loaded_ = &functions_.emplace(entry->id, loaded).first->second);
 }
 
 std::size_t WorkerCore::bucket_bytes(const Command& command) const noexcept {
@@ -259,7 +263,6 @@ void WorkerCore::run_call(Command& command) {
     running_->begin(command);
     const LoadedFunction& function = load(command.function);
     if (command.kind == CommandKind::construct) enter_phase(Phase::function);
-    throw_if_child_came();  // late, from an earlier call
     WorkerCall call(*this);
     function.thunk(call, function.pointer);
     throw_if_child_came();
@@ -327,6 +330,7 @@ void WorkerCore::complete_call(Command& command, Outbox& outbox) {
 
 /// A constructor is called once.
 void WorkerCore::forget(std::uint64_t function_offset) noexcept {
+  last_loaded_ = nullptr;
   functions_.erase(attachment_.segment.at<const FunctionEntry>(function_offset)->id);
 }
 
@@ -349,6 +353,7 @@ void WorkerCore::raise_failed_call(const Command& command) noexcept {
 
 void WorkerCore::report_failure(Command& command, ErrorKind kind, int native_code, std::string_view message,
                                 bool is_own) {
+  { const UserCode ends; }  // an exception of the user's was asked what it says
   Outbox& outbox = attachment_.control.outbox(command.id, attachment_.rank);
   outbox.error_kind = kind;
   outbox.native_code = native_code;

@@ -110,6 +110,8 @@ class WorkerCore {
   std::mt19937_64 rng_;
   std::unique_ptr<RunningCall> running_;
   std::unordered_map<std::uint64_t, LoadedFunction> functions_;
+  std::uint64_t last_function_ = 0;  // most calls are of the function that was called last
+  const LoadedFunction* last_loaded_ = nullptr;
   std::unordered_map<std::uint64_t, Object> objects_;
   std::deque<Outgoing> outgoing_;
   void* scratch_ = nullptr;

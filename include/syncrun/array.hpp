@@ -9,16 +9,28 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <memory>
 #include <ranges>
 #include <span>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "syncrun/dtype.hpp"
 
 namespace syncrun {
+
+namespace detail {
+/// An extent that no array can have stays too large, and does not become negative.
+template <std::integral Extent>
+constexpr std::int64_t to_extent(Extent extent) noexcept {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  if constexpr (std::same_as<Extent, bool> || sizeof(Extent) < sizeof(std::int64_t)) return extent;
+  else return std::cmp_greater(extent, kMost) ? kMost : static_cast<std::int64_t>(extent);
+}
+}  // namespace detail
 
 /// Most dimensions an array can have.
 inline constexpr std::size_t kMaxDimensions = 6;
@@ -33,7 +45,7 @@ class Shape {
   template <std::integral... Extents>
     requires(sizeof...(Extents) == N && N > 0)
   constexpr Shape(Extents... extents) noexcept  // NOLINT(google-explicit-constructor): written as {500, 784}
-      : extents_{static_cast<std::int64_t>(extents)...} {}
+      : extents_{detail::to_extent(extents)...} {}
   explicit constexpr Shape(const std::array<std::int64_t, N>& extents) noexcept : extents_(extents) {}
 
   static constexpr std::size_t dimensions() noexcept { return N; }

@@ -48,6 +48,11 @@ std::string ended_message(const JobEnd& end) {
            "what was left of the job. Run it in the foreground (syncrun itself may be in the background), or without "
            "syncrun";
   }
+  if (!end.said_hello && end.is_privileged) {
+    return end.program +
+           " runs with raised privileges (set-user-ID, set-group-ID or file capabilities), and so ignores "
+           "syncrun and its options: run it without syncrun";
+  }
   if (!end.said_hello) {
     return end.program + " ended (" + status +
            ") without starting Syncrun: is it a Syncrun program? Its main must call syncrun::run or "
@@ -64,6 +69,7 @@ Conclusion conclude(const JobEnd& end) {
     return {kSignalExit + end.stop_signal, end.verdict.empty() ? stopped_message(end) : end.verdict};
   }
   if (!end.verdict.empty()) return {code, end.verdict};
+  if (!end.said_hello && end.is_privileged) return {code, ended_message(end)};
   if (!end.said_hello || end.went_on) {
     return {code == 0 ? kNotSyncrunExit : code, ended_message(end)};
   }

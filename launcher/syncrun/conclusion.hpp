@@ -20,6 +20,7 @@ struct JobEnd {
   pid_t master = -1;
   std::optional<int> wait_status;  ///< Of the master; nothing if it could not even be killed.
   bool said_hello = false;         ///< It called syncrun::run.
+  bool is_privileged = false;      ///< Its file gives it more rights than who starts it: it ignores our variables.
   bool went_on = false;            ///< It ended well, and a copy of it (fork) went on with the job, as a daemon does.
   std::string verdict;             ///< The master's own account of its failure, if there was one.
   int stop_signal = 0;             ///< That asked `syncrun` to end the job, or 0.

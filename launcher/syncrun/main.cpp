@@ -31,7 +31,7 @@ int run_program(const CommandOptions& options, const std::string& program) {
   const Conclusion conclusion = supervisor.run();
   if (!conclusion.message.empty()) {
     // A worker's last lines may be in it.
-    std::fprintf(stderr, "syncrun: %s\n", text_for(STDERR_FILENO, conclusion.message).c_str());
+    std::fprintf(stderr, "syncrun: %s\n", text_for(STDERR_FILENO, with_indented_lines(conclusion.message)).c_str());
   }
   return conclusion.exit_code;
 }

@@ -1,6 +1,7 @@
 #include "launcher/syncrun/preparation.hpp"
 
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -75,6 +76,12 @@ void make_log_dir(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (error) throw_usage("--log-dir: cannot make " + path + ": " + error.message());
+}
+
+bool raises_privileges(const std::string& path) noexcept {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0 && (status.st_mode & (S_ISUID | S_ISGID)) != 0) return true;
+  return ::getxattr(path.c_str(), "security.capability", nullptr, 0) > 0;
 }
 
 }  // namespace syncrun::detail

@@ -25,6 +25,9 @@ inline constexpr int kSignalExit = 128;  // plus the signal's number
 /// there is none, 126 if it cannot be executed.
 std::string find_program(const std::string& name);
 
+/// Whether the file of a program gives it more rights than who starts it has (set-user-ID, set-group-ID, file capabilities).
+bool raises_privileges(const std::string& path) noexcept;
+
 /// Throws Error (usage) unless files could be written in `path`, or the folder be made.
 void check_log_dir(const std::string& path);
 

@@ -248,6 +248,7 @@ void Supervisor::collect_ended() {
       logger_->debug("the master {}", describe_status(*end_.wait_status));
       master_.pidfd.reset();
       read_messages();  // all that it has said is there
+      end_.is_privileged = !end_.said_hello && raises_privileges(job_.program);
       descendants_.reap(-1);
       end_.went_on = stage_ == Stage::running && *end_.wait_status == 0 && goes_on();
     }

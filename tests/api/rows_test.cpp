@@ -67,6 +67,9 @@ TEST_P(BadRows, NumbersBeyondInt64AreReportedAsTheyAre) {
   EXPECT_ERROR(sum()(x, {.batch = std::vector{-2}}), sr::ErrorKind::usage, "batch has index -2 at position 0, but");
   EXPECT_ERROR(x.at(kBeyond), sr::ErrorKind::usage, "got the element at [" + number + "]");
   EXPECT_ERROR(x.at(-2), sr::ErrorKind::usage, "got the element at [-2]");
+  EXPECT_ERROR((session().data<float, 1>(sr::Shape{kBeyond})), sr::ErrorKind::usage, "overflows");
+  auto changed = session().data(counting<float>(10));
+  EXPECT_ERROR(changed.resize(sr::Shape{~std::uint64_t{0}}), sr::ErrorKind::usage, "overflows");
 
   auto own = session().shared<float, 1>("own");
   own.broadcast(counting<float>(10));

@@ -64,6 +64,11 @@ TEST_F(Threads, FollowTheOnlyLibraryThatTheUserHasSet) {
   EXPECT_EQ(given(), (Variables{{"OMP_NUM_THREADS", "3"}, {"OPENBLAS_NUM_THREADS", "3"}, {"BLIS_NUM_THREADS", "3"}}));
 }
 
+TEST_F(Threads, FollowALibrarysOtherNameToo) {
+  ::setenv("GOTO_NUM_THREADS", "3", 1);
+  EXPECT_EQ(given(), (Variables{{"OMP_NUM_THREADS", "3"}, {"MKL_NUM_THREADS", "3"}, {"BLIS_NUM_THREADS", "3"}}));
+}
+
 TEST_F(Threads, OfALibraryThatTheUserHasSetAreLeftAlone) {
   ::setenv("OMP_NUM_THREADS", "7", 1);
   ::setenv("MKL_NUM_THREADS", "2", 1);

@@ -10,11 +10,18 @@ namespace {
 
 using syncrun::detail::text_for;
 using syncrun::detail::visible;
+using syncrun::detail::with_indented_lines;
 
 TEST(VisibleText, LeavesTextAsItIs) {
   EXPECT_EQ(visible(""), "");
   EXPECT_EQ(visible("two\tcolumns\nand lines"), "two\tcolumns\nand lines");
   EXPECT_EQ(visible("Größe 10 µs – 漢字 🙂"), "Größe 10 µs – 漢字 🙂");
+}
+
+TEST(VisibleText, OfSeveralLinesIsIndentedFromTheSecondOn) {
+  EXPECT_EQ(with_indented_lines("one line"), "one line");
+  EXPECT_EQ(with_indented_lines("boom\n[rank 9] fake\n\nend\n"), "boom\n  [rank 9] fake\n  \n  end\n");
+  EXPECT_EQ(with_indented_lines("lost\n  [rank 1] its last words"), "lost\n  [rank 1] its last words");
 }
 
 TEST(VisibleText, ShowsControlCharacters) {

@@ -49,6 +49,16 @@ TEST(WaitedTime, CountsNoTimeInWhichTheProcessWasStopped) {
   EXPECT_GT(counted, 100ms);
 }
 
+TEST(AwakeTime, GrowsByWhatItsThreadSeesAndALapBesides) {
+  AwakeTime awake;
+  const auto begin = Clock::now();
+  awake.look(begin);
+  awake.look(begin + 90ms);
+  EXPECT_EQ(awake.until(begin + 90ms), 90ms);
+  EXPECT_EQ(awake.until(begin + 120ms), 120ms);
+  EXPECT_EQ(awake.until(begin + 1h), 190ms) << "its thread has not looked for an hour: it was stopped";
+}
+
 /// A thread that gets no core is not stopped: its limits must come.
 TEST(WaitedTime, CountsTimeWithoutACore) {
   const auto begin = Clock::now();

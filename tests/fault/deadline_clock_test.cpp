@@ -149,6 +149,13 @@ TEST_F(CallClock, CountsHalfASecondAtMostBetweenTwoPolls) {
   EXPECT_NO_THROW(future.get());
 }
 
+TEST_F(CallClock, StandsStillWhileTheMasterIsStoppedBetweenTwoPolls) {
+  auto future = f.async(1300, {.timeout = 450ms});
+  const StopOfTheMaster stop(150ms, 1s);
+  while (!future.is_ready()) work_in_the_master(5ms);
+  EXPECT_NO_THROW(future.get());
+}
+
 TEST_F(CallClock, CountsNothingBeforeTheFirstPoll) {
   auto future = f.async(900, {.timeout = 300ms});
   work_in_the_master(700ms);

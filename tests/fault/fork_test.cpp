@@ -206,6 +206,71 @@ TEST(ForkInATask, FailsItByName) {
   EXPECT_THAT(error.what(), HasSubstr("forks"));
 }
 
+int use_the_pipe_of_a_parent(Pipe<int, int>& pipe, bool sends) {
+  if (::fork() == 0) {
+    if (sends) pipe.send(2);
+    else static_cast<void>(pipe.receive());
+    ::_exit(0);
+  }
+  pipe.send(1);
+  return 1;
+}
+
+TEST(ForkInATask, HasNoUseOfItsPipe) {
+  for (const bool sends : {false, true}) {
+    auto task = syncrun::task(use_the_pipe_of_a_parent, {.name = "forks"}, sends);
+    EXPECT_EQ(task.receive(), 1);
+    EXPECT_THAT(error_of([&] { static_cast<void>(task.get()); }).what(), HasSubstr("had forked, called the library"));
+  }
+}
+
+struct ForksWhenAsked : std::exception {
+  const char* what() const noexcept override {
+    static_cast<void>(::fork());
+    return "asked";
+  }
+};
+
+TEST(ForkInAnException, ActsNoMore) {
+  Session session(workers(2));
+  const auto f = session.function(
+      +[](CpuWorker& worker) {
+        if (worker.rank() == 0) throw ForksWhenAsked();
+      },
+      "f");
+  for (int call = 0; call < 3; ++call) EXPECT_THAT(error_of([&] { f(); }).what(), HasSubstr("asked"));
+  for (int call = 0; call < 100; ++call) expect_usable(session);
+}
+
+TEST(ForkInABody, ThatForksAgainIsNamedInTheSameCall) {
+  Session session(workers(2));
+  const auto f = session.function(
+      +[](CpuWorker& worker) -> Sum<int> {
+        if (worker.rank() == 0 && ::fork() == 0) {
+          if (::fork() == 0) return 1000;  // a grandchild comes back
+          ::_exit(0);
+        }
+        return 1;
+      },
+      "f");
+  for (int call = 0; call < 3; ++call) expect_child_named(error_of([&] { f(); }), "f", "came back");
+  expect_usable(session);
+}
+
+TEST(ForkInABody, ThatComesBackAfterTheLastCallFailsTheClose) {
+  Session session(workers(2));
+  const auto f = session.function(
+      +[](CpuWorker& worker) -> Sum<int> {
+        if (worker.rank() == 0 && ::fork() == 0) std::this_thread::sleep_for(300ms);
+        return 1;
+      },
+      "f");
+  EXPECT_EQ(f(), 2);
+  std::this_thread::sleep_for(600ms);
+  const Error error = error_of([&] { session.close(); });
+  EXPECT_THAT(error.what(), HasSubstr("a child that the function of an earlier call had forked"));
+}
+
 using Numbers = Data<std::int64_t, 1>;
 
 void fork_in_producer(Producer<Numbers>& out, bool pushes) {

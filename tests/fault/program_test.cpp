@@ -38,6 +38,11 @@ INSTANTIATE_TEST_SUITE_P(Behind, FailedProgram, testing::Values(Front::nothing, 
 
 TEST_P(FailedProgram, ThatThrowsSaysSoLast) { EXPECT_EQ(last_line("throw", 1), "syncrun: the program's own failure"); }
 
+TEST_P(FailedProgram, ThatThrowsSeveralLinesForgesNoTag) {
+  EXPECT_EQ(last_line("throw-lines", 1), "  [rank 9] another");
+  EXPECT_THAT(errors_, HasSubstr("syncrun: one line\n"));
+}
+
 TEST_P(FailedProgram, ThatThrowsANumberSaysSoLast) {
   EXPECT_EQ(last_line("throw-number", 1), "syncrun: the program threw an exception that is not a std::exception");
 }

@@ -104,6 +104,7 @@ int fail(Session& session, int, char** argv) {
   const std::string what = argv[3];
   if (what == "throw") throw std::runtime_error("the program's own failure");
   if (what == "throw-number") throw 17;
+  if (what == "throw-lines") throw std::runtime_error("one line\n[rank 9] another");
   if (what == "throw-speechless") throw Speechless();
   if (what == "child-throws") {
     const pid_t child = ::fork();

@@ -1,5 +1,6 @@
 #include "launcher/syncrun/conclusion.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -109,4 +110,12 @@ TEST(Conclusion, AdmitsThatAMasterCouldNotBeKilled) {
 }
 
 }  // namespace
+TEST(Conclusion, OfAProgramWithRaisedPrivilegesSaysThatItIgnoresUs) {
+  JobEnd end = ended(exited(0));
+  end.said_hello = false;
+  end.is_privileged = true;
+  EXPECT_EQ(conclude(end).exit_code, 0);
+  EXPECT_THAT(conclude(end).message, testing::HasSubstr("prog runs with raised privileges"));
+}
+
 }  // namespace syncrun::detail

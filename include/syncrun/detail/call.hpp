@@ -256,13 +256,10 @@ class WorkerCall {
 /// forked is ended where this ends.
 class BodyScope {
  public:
-  BodyScope() noexcept;
+  BodyScope() = default;
   ~BodyScope();
   BodyScope(const BodyScope&) = delete;
   BodyScope& operator=(const BodyScope&) = delete;
-
- private:
-  alignas(8) std::array<std::byte, 16> state_;  // a UserCode
 };
 
 }  // namespace syncrun::detail
