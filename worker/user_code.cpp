@@ -33,8 +33,8 @@ struct Reports {
   std::atomic<std::int32_t> pid;       // of the first of them
   std::atomic<std::uint64_t> command;  // that ran when it was forked
   std::atomic<ChildAct> act;
-  std::atomic<std::uint32_t> children;  // that were made by fork(), in order
-  std::array<std::atomic<std::int32_t>, kMaxChildren> pids;
+  std::atomic<std::uint32_t> children;                       // that were made by fork(), in order
+  std::array<std::atomic<std::int32_t>, kMaxChildren> pids;  // 0: not written yet
 };
 
 /// No process is made in fewer ticks (13,900 were measured at 2.6 GHz): user code that took less has not called vfork, and
@@ -76,8 +76,9 @@ void register_child() noexcept {
   reports.pids[place % kMaxChildren].store(::getpid());
 }
 
-/// True if the process has ended, or runs another program by now.
+/// True if the process has ended, or runs another program by now. 0 is a child that has not said yet who it is.
 bool is_out_of_the_way(pid_t pid, const struct stat& own_image) noexcept {
+  if (pid == 0) return false;
   std::array<char, 32> path{};
   std::snprintf(path.data(), path.size(), "/proc/%d/exe", static_cast<int>(pid));
   struct stat image {};
@@ -176,7 +177,10 @@ UserCode::~UserCode() {
     return;
   await_children(forks);
   watch->forks_then = forks;
-  watch->children_then = watch->reports->children.load();
+  Reports& reports = *watch->reports;
+  for (const std::uint32_t all = reports.children.load(); watch->children_then != all; ++watch->children_then) {
+    reports.pids[watch->children_then % kMaxChildren].store(0);
+  }
 }
 
 void throw_if_child_came() {

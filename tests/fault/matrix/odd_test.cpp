@@ -120,7 +120,8 @@ TEST_P(Odd, IsNamedOrGoesOnInBoundedTime) {
 
 std::vector<Moment> moments() {
   std::vector<Moment> all;
-  for (const char* row : {"fork", "exec", "stopped", "closedIdle", "closedCall", "fifoLog", "fifoProfile", "fifoTrace"}) {
+  for (const char* row :
+       {"fork", "exec", "stopped", "closedIdle", "closedCall", "fifoLog", "fifoProfile", "fifoTrace"}) {
     for (const bool has_syncrun : {false, true}) all.push_back({row, has_syncrun});
   }
   return all;
