@@ -33,7 +33,8 @@ struct Reports {
   std::atomic<std::int32_t> pid;       // of the first of them
   std::atomic<std::uint64_t> command;  // that ran when it was forked
   std::atomic<ChildAct> act;
-  std::atomic<std::uint32_t> children;                       // that were made by fork(), in order
+  std::atomic<std::uint32_t> forks;                          // calls of fork(), counted by the process that made them
+  std::atomic<std::uint32_t> children;                       // that came of them, in order; counted by the child
   std::array<std::atomic<std::int32_t>, kMaxChildren> pids;  // 0: not written yet
 };
 
@@ -58,7 +59,6 @@ struct UserCodeWatch {
   std::string who;
   std::array<char, kMessageBytes>* reason;
   std::atomic<std::uint64_t> command{0};
-  std::atomic<std::uint32_t> forks{0};  // calls of fork() in this process
   // At the end of the last stretch of user code, when this was the process that serves.
   std::uint64_t ticks_then = 0;
   std::uint32_t forks_then = 0;
@@ -89,7 +89,7 @@ bool is_out_of_the_way(pid_t pid, const struct stat& own_image) noexcept {
 
 /// Waits for the children that were forked since the end of the last stretch, and for theirs. A child that comes back does so
 /// about when its parent does, and this call is to know of it.
-void await_children(std::uint32_t forks) noexcept {
+void await_children() noexcept {
   struct stat own_image {};
   if (::stat("/proc/self/exe", &own_image) != 0) return;
   const UserCodeWatch& watch = *user_code_watch;
@@ -97,7 +97,8 @@ void await_children(std::uint32_t forks) noexcept {
   const auto deadline = Clock::now() + kChildLimit;
   const auto all_gone = [&] {
     const std::uint32_t all = reports.children.load();
-    if (all - watch.children_then < forks - watch.forks_then) return false;  // one has not come to its first step yet
+    if (all - watch.children_then < reports.forks.load() - watch.forks_then)
+      return false;  // one has not come to its first step yet
     const std::uint32_t known = std::min<std::uint32_t>(all - watch.children_then, kMaxChildren);
     for (std::uint32_t i = all - known; i != all; ++i) {
       if (!is_out_of_the_way(reports.pids[i % kMaxChildren].load(), own_image)) return false;
@@ -140,7 +141,7 @@ void watch_user_code(std::string who, std::array<char, kMessageBytes>* reason) {
   static UserCodeWatch* const watch = new UserCodeWatch{{}, new (page) Reports{}, ::getpid(), std::move(who), reason};
   user_code_watch = watch;
   const int code = ::pthread_atfork(
-      nullptr, [] { user_code_watch->forks.fetch_add(1); }, [] { register_child(); });
+      nullptr, [] { user_code_watch->reports->forks.fetch_add(1); }, [] { register_child(); });
   if (code != 0) throw_errno("pthread_atfork", code);
 }
 
@@ -172,12 +173,11 @@ UserCode::~UserCode() {
   if (now - watch->ticks_then >= kTicksOfAFork && ::getpid() != watch->self) [[unlikely]]
     end_with_parent();
   watch->ticks_then = now;
-  const std::uint32_t forks = watch->forks.load(std::memory_order_relaxed);
-  if (forks == watch->forks_then) [[likely]]
-    return;
-  await_children(forks);
-  watch->forks_then = forks;
   Reports& reports = *watch->reports;
+  if (reports.forks.load(std::memory_order_relaxed) == watch->forks_then) [[likely]]
+    return;
+  await_children();
+  watch->forks_then = reports.forks.load();
   for (const std::uint32_t all = reports.children.load(); watch->children_then != all; ++watch->children_then) {
     reports.pids[watch->children_then % kMaxChildren].store(0);
   }
