@@ -146,7 +146,7 @@ void TaskCore::check_usable() const {
 TaskCore::Limit TaskCore::limit_of(const Timeout& timeout, const char* member) const {
   if (!timeout) return {timeout_, "TaskOptions::timeout"};
   const std::string argument = std::string("the timeout argument of Task::") + member;
-  return {check_timeout(*timeout, argument.c_str()), argument};
+  return {check_timeout(*timeout, argument), argument};
 }
 
 /// Deadlines do not run under a debugger.
