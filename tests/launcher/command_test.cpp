@@ -53,7 +53,7 @@ TEST(Command, EndsWithTheProgramsExitCode) {
 TEST(Command, PrintsTheVerdictLast) {
   CommandRun run({scripted_program(), "verdict", "call 7: rank 2 (cpu2) was lost\nit ran out of memory"});
   EXPECT_EQ(run.exit_code(), 1);
-  EXPECT_THAT(run.errors(), EndsWith("syncrun: call 7: rank 2 (cpu2) was lost\nit ran out of memory\n"));
+  EXPECT_THAT(run.errors(), EndsWith("syncrun: call 7: rank 2 (cpu2) was lost\n  it ran out of memory\n"));
 }
 
 TEST(Command, GivesTheProgramItsWordsAsWritten) {

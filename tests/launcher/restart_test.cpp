@@ -53,7 +53,7 @@ TEST(Restart, FollowsASignalThatKilledTheMaster) {
 TEST(Restart, NamesTheVerdictInOneLine) {
   CommandRun run({"--max-restarts", "1", scripted_program(), "verdict", "rank 2 was lost\nits last words"});
   EXPECT_EQ(run.exit_code(), 1);
-  EXPECT_EQ(run.errors(), failed_with("rank 2 was lost", 1, 1) + "syncrun: rank 2 was lost\nits last words\n");
+  EXPECT_EQ(run.errors(), failed_with("rank 2 was lost", 1, 1) + "syncrun: rank 2 was lost\n  its last words\n");
 }
 
 TEST(Restart, ComesWhenNothingOfTheFormerIsLeft) {
