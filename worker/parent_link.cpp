@@ -35,7 +35,10 @@ void live_and_watch(pthread_mutex_t* life, std::atomic<bool>& holds, FileDescrip
     // death signal is left then.
     while (!socket.is_intact()) ::pause();
     const auto count = ::recv(socket.get(), &byte, 1, 0);
-    if (count == 0 || (count < 0 && errno != EINTR)) die_with_group();
+    // A process that is stopped or traced begins its system calls again when it goes on.
+    const bool is_closed_here = count < 0 && (errno == EBADF || errno == ENOTSOCK);
+    if (is_closed_here || (count < 0 && errno == EINTR)) continue;
+    if (count <= 0) die_with_group();
   }
 }
 

@@ -4,8 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <thread>
+#include <vector>
 
 #include "tests/hostile/surroundings.hpp"
 
@@ -16,8 +19,8 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr const char* kName =
-    "system: the program has closed file descriptors that Syncrun uses (those by which it watches ";
+// Which of them is noticed first follows.
+constexpr const char* kName = "system: the program has closed file descriptors that Syncrun uses (";
 constexpr const char* kText = "this is the program's own";
 /// From the closing to the error, on a machine that others use too.
 constexpr int kLimitMs = 3000;
@@ -107,6 +110,25 @@ TEST(ClosedDescriptorsOfAWorker, LeaveItsCallsAsTheyAre) {
   EXPECT_THAT(closing.run().output(),
               AllOf(HasSubstr("sum 2"), HasSubstr("failed in call 'large'"), HasSubstr("has closed file descriptors"),
                     HasSubstr("(the shared memory)"), HasSubstr("fine")));
+}
+
+/// A system call that waits is begun again when a stopped process goes on: on descriptors that are not there any more.
+TEST(ClosedDescriptorsOfAWorker, LeaveItAloneWhenItIsStoppedAndGoesOn) {
+  ::setenv("CLOSING_HOLDS", "1", 1);
+  Closing closing(Front::nothing, "body", "all");
+  ::unsetenv("CLOSING_HOLDS");
+  ASSERT_TRUE(closing.run().prints("ready")) << closing.run().errors();
+  std::vector<pid_t> workers = closing.run().processes();
+  std::erase(workers, closing.run().pid());
+  ASSERT_FALSE(workers.empty());
+  for (const pid_t worker : workers) ::kill(worker, SIGSTOP);
+  for (const pid_t worker : workers) EXPECT_TRUE(eventually([&] { return state_of(worker) == 'T'; }));
+  for (const pid_t worker : workers) ::kill(worker, SIGCONT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  for (const pid_t worker : workers) EXPECT_NE(state_of(worker), '-') << "it has ended itself";
+  closing.run().send(SIGKILL);
+  EXPECT_EQ(closing.run().exit_code(), 1000 + SIGKILL);
+  EXPECT_TRUE(closing.run().nothing_remains());
 }
 
 TEST(ClosedDescriptorsOfAWorker, DoNotKeepItWhenTheMasterDies) {
