@@ -62,7 +62,7 @@ bool is_privileged() noexcept;
 /// A variable's value; null where it is not set, and for all of them in a program with raised privileges.
 const char* get(const char* name) noexcept;
 
-/// The number that the whole text is; nothing if it is none.
+/// The whole text as a number. Nothing if it is not a number.
 std::optional<std::int64_t> whole_number(const char* text) noexcept;
 
 /// Throws Error (usage): "NAME: expected ..., got 'VALUE'".

@@ -35,8 +35,8 @@ class SupervisorLink {
   static SupervisorLink from_environment();
 
   bool is_connected() const noexcept { return socket_.is_open(); }
-  /// Never blocks and never throws. False where it did not reach the supervisor: there is none, it is gone, it has
-  /// stopped reading, the program has closed the socket, or this process is a child that the program has forked. Only a
+  /// Never blocks and never throws. False if it did not reach the supervisor: the program runs without one,
+  /// it is gone or no longer reads, the program has closed the socket, or this process is a child that the program forked. Only a
   /// verdict needs another way then; a supervisor that is gone has its own way of ending the job.
   bool send(const SupervisorMessage& message) const noexcept;
 

@@ -13,7 +13,7 @@ namespace syncrun::detail {
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
-/// Of one thread. A waiter looks at the clock at least every 100 ms (kLap). If much more has passed, the process was stopped,
+/// Belongs to one thread. A waiter looks at the clock at least every 100 ms (kLap). If much more has passed, the process was stopped,
 /// or the thread had no core. The kernel's account of the thread tells the two apart: a thread that waits for a core is
 /// runnable (/proc/thread-self/schedstat, field 2), a stopped one is not.
 class WaitedTime {

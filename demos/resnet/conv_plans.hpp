@@ -78,7 +78,7 @@ class ConvPlans {
   std::size_t size() const noexcept { return choices_.size(); }
   const std::map<PlanKey, PlanChoice>& choices() const noexcept { return choices_; }
 
-  /// Null where there is none.
+  /// Null if there is no such plan.
   const PlanChoice* find(const PlanKey& key) const;
   /// In the place of what was there. Throws PlansError where its name cannot be written down.
   void set(const PlanKey& key, const PlanChoice& choice);

@@ -233,7 +233,7 @@ ConvPlan::ConvPlan(cudnnContext* cudnn, CUstream_st* stream, const PlanKey& key,
                            " (--plans with the file of another run takes other plans)");
 }
 
-/// Looks for the fastest of all proposals, or for the one of that name. False where there is none.
+/// Looks for the fastest of all proposals, or for the one of that name. False if no proposal fits.
 bool ConvPlan::find(cudnnContext* cudnn, CUstream_st* stream, const PlanKey& key, const TuningMemory& tuning,
                     const std::string* only) {
   for (const fe::HeurMode_t mode : kModes) {

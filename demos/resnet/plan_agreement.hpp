@@ -42,7 +42,7 @@ class PlanRanks {
   virtual void adopt(const ConvPlans& plans) = 0;
 };
 
-/// Where plans may come from.
+/// The sources of plans.
 struct PlanSources {
   std::filesystem::path file{};              // of --plans; empty: none
   std::optional<ConvPlans> in_file{};        // none: there is no such file yet
