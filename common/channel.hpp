@@ -67,7 +67,7 @@ class Channel {
   bool await(short events, Patience& patience) const;
   void check_socket() const;
 
-  FileDescriptor socket_;
+  KeptDescriptor socket_;
   bool is_torn_ = false;
   Header header_{};  // of the frame that is arriving
   std::size_t header_filled_ = 0;

@@ -1,9 +1,10 @@
 #pragma once
 
-// One owner for each file descriptor. Everything opened here is CLOEXEC from birth.
+// Owners of file descriptors. Everything opened here is CLOEXEC from birth.
 //
 // The program shares the table of descriptors with us, and may close what is ours (closefrom(3)); the number is then
-// the next file's that it opens. So an owner remembers what it has opened, and can be asked whether that is still there.
+// the next file's that it opens. So a descriptor that we keep while the program's own code runs has an owner that
+// remembers what was opened, and can be asked whether that is still there.
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -14,23 +15,48 @@
 
 namespace syncrun::detail {
 
+/// Owns a descriptor within one function of ours, or on its way to a KeptDescriptor.
 class FileDescriptor {
  public:
   FileDescriptor() = default;
-  explicit FileDescriptor(int fd) noexcept : fd_(fd) {
+  explicit FileDescriptor(int fd) noexcept : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(other.release()) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~FileDescriptor() { reset(); }
+
+  int get() const noexcept { return fd_; }
+  bool is_open() const noexcept { return fd_ >= 0; }
+  int release() noexcept { return std::exchange(fd_, -1); }
+  void reset() noexcept {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = -1;
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+/// Owns a descriptor for longer. Making one, asking it and closing it cost one fstat each.
+class KeptDescriptor {
+ public:
+  KeptDescriptor() = default;
+  KeptDescriptor(FileDescriptor&& fd) noexcept : fd_(fd.release()) {  // NOLINT(google-explicit-constructor)
     struct stat status {};
-    if (fd < 0 || ::fstat(fd, &status) != 0) return;
+    if (fd_ < 0 || ::fstat(fd_, &status) != 0) return;
     device_ = status.st_dev;
     inode_ = status.st_ino;
   }
-  FileDescriptor(FileDescriptor&& other) noexcept { *this = std::move(other); }
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+  KeptDescriptor(KeptDescriptor&& other) noexcept { *this = std::move(other); }
+  KeptDescriptor& operator=(KeptDescriptor&& other) noexcept {
     std::swap(fd_, other.fd_);
     std::swap(device_, other.device_);
     std::swap(inode_, other.inode_);
     return *this;
   }
-  ~FileDescriptor() { reset(); }
+  ~KeptDescriptor() { reset(); }
 
   int get() const noexcept { return fd_; }
   bool is_open() const noexcept { return fd_ >= 0; }
@@ -43,7 +69,6 @@ class FileDescriptor {
     const bool is_known = device_ != 0 || inode_ != 0;
     return !is_known || (status.st_dev == device_ && status.st_ino == inode_);
   }
-  int release() noexcept { return std::exchange(fd_, -1); }
   /// Closes it. A number that is somebody else's by now is left alone.
   void reset() noexcept {
     if (is_intact()) ::close(fd_);

@@ -58,7 +58,7 @@ class MappedFile {
   void check_intact() const;
   void read_on(std::size_t at, void* to, std::size_t bytes) const;
 
-  FileDescriptor fd_;
+  KeptDescriptor fd_;
   std::string name_;
   std::size_t elements_at_;
   std::size_t bytes_;

@@ -42,7 +42,7 @@ class Segment {
   }
 
  private:
-  FileDescriptor fd_;
+  KeptDescriptor fd_;
   boost::interprocess::mapped_region region_;
 };
 

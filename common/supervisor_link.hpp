@@ -41,7 +41,7 @@ class SupervisorLink {
   bool send(const SupervisorMessage& message) const noexcept;
 
  private:
-  FileDescriptor socket_;
+  KeptDescriptor socket_;
   pid_t owner_ = -1;
 };
 

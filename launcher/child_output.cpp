@@ -9,7 +9,7 @@ namespace syncrun::detail {
 
 namespace {
 /// Writes all of it to a file; gives up on an error (a full disk).
-void write_fully(const FileDescriptor& fd, std::string_view text) noexcept {
+void write_fully(const KeptDescriptor& fd, std::string_view text) noexcept {
   if (!fd.is_intact()) return;
   while (!text.empty()) {
     const auto count = ::write(fd.get(), text.data(), text.size());
@@ -20,7 +20,7 @@ void write_fully(const FileDescriptor& fd, std::string_view text) noexcept {
 }
 }  // namespace
 
-ChildOutput::ChildOutput(std::string tag, FileDescriptor from, Outlet& to, const FileDescriptor& log)
+ChildOutput::ChildOutput(std::string tag, FileDescriptor from, Outlet& to, const KeptDescriptor& log)
     : tag_(std::move(tag)), from_(std::move(from)), to_(to), log_(log) {}
 
 bool ChildOutput::pump() {

@@ -20,7 +20,7 @@ class ChildOutput {
  public:
   /// `tag`: stands before every line. `from`: the read end of the child's pipe, which does not block. `to`: where tagged
   /// lines go. `log`: a file for a copy without tags, or not open. Both are referred to as long as this lives.
-  ChildOutput(std::string tag, FileDescriptor from, Outlet& to, const FileDescriptor& log);
+  ChildOutput(std::string tag, FileDescriptor from, Outlet& to, const KeptDescriptor& log);
 
   int fd() const noexcept { return from_.get(); }
   /// False once the program has closed the pipe, which finish() has not. From any thread.
@@ -41,9 +41,9 @@ class ChildOutput {
   static constexpr std::size_t kTailLines = 20;
   static constexpr std::size_t kLongestLine = std::size_t{1} << 16U;
   std::string tag_;
-  FileDescriptor from_;
+  KeptDescriptor from_;
   Outlet& to_;
-  const FileDescriptor& log_;
+  const KeptDescriptor& log_;
   std::string partial_;
   bool has_news_ = false;     // in partial_, since it was shown
   mutable std::mutex mutex_;  // guards tail_, and from_ where it is closed

@@ -22,7 +22,7 @@ void check_name(const std::string& name, std::string_view option);
 /// What is the same for all of them.
 struct HelperPlan {
   int count = 1;
-  FileDescriptor order;        // see common/helper_order.hpp
+  KeptDescriptor order;        // see common/helper_order.hpp
   Variables environment;       // the program's
   Variables variables;         // ours, besides those of every helper
   std::vector<int> inherited;  // besides the order

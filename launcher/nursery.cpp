@@ -255,7 +255,7 @@ bool Nursery::has_lost_descriptors() const {
 Error Nursery::lost_descriptors() const { return descriptors_closed("those by which it watches " + brood_.describe()); }
 
 bool Nursery::has_all_descriptors() const {
-  const auto is_well = [](const FileDescriptor& fd) { return !fd.is_open() || fd.is_intact(); };
+  const auto is_well = [](const KeptDescriptor& fd) { return !fd.is_open() || fd.is_intact(); };
   const auto is_read = [](const Stream& stream) { return !stream.reader || stream.reader->is_intact(); };
   const std::lock_guard lock(mutex_);
   return is_well(wake_) && is_well(wake_other_end_) && brood_.has_descriptors() &&

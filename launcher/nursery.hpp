@@ -100,9 +100,9 @@ class Nursery {
   };
   struct Child {
     int pid = -1;
-    FileDescriptor pidfd;
-    FileDescriptor socket;  // its other end sees end of file when this process dies
-    FileDescriptor log;
+    KeptDescriptor pidfd;
+    KeptDescriptor socket;  // its other end sees end of file when this process dies
+    KeptDescriptor log;
     Stream output;
     Stream error;
     bool is_zombie = false;  // dead, and not yet ours to reap
@@ -160,8 +160,8 @@ class Nursery {
   std::vector<Child> children_;
   std::vector<pollfd> polled_;
   Clock::time_point next_check_{};  // of the descriptors
-  FileDescriptor wake_;             // a socket, since two of those can be told apart; two eventfds cannot
-  FileDescriptor wake_other_end_;
+  KeptDescriptor wake_;             // a socket, since two of those can be told apart; two eventfds cannot
+  KeptDescriptor wake_other_end_;
   std::thread thread_;
   struct LifeWatcher {
     std::thread thread;

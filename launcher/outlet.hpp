@@ -83,7 +83,7 @@ class Outlet {
   ino_t inode_ = 0;
   bool is_terminal_ = false;
   bool has_shown_ = false;  // a line without its end, which the next one takes the place of
-  FileDescriptor own_;
+  KeptDescriptor own_;
   std::string waiting_;
   std::size_t written_ = 0;  // of waiting_, from its begin
 };

@@ -54,7 +54,7 @@ FileDescriptor open_again(int original, const std::string& path, const std::stri
 }
 
 /// Gives up on an error (a full disk), and returns it; else 0.
-int write_fully(const FileDescriptor& fd, std::string_view text) noexcept {
+int write_fully(const KeptDescriptor& fd, std::string_view text) noexcept {
   if (!fd.is_intact()) return EBADF;
   while (!text.empty()) {
     const auto count = ::write(fd.get(), text.data(), text.size());

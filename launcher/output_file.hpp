@@ -43,7 +43,7 @@ class OutputFile {
   static constexpr std::size_t kPartBytes = 4096;
   std::string path_;
   std::string what_;
-  FileDescriptor fd_;
+  KeptDescriptor fd_;
   std::string waiting_;
   int error_ = 0;  // the first errno of a write
 };

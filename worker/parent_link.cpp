@@ -22,7 +22,7 @@ namespace syncrun::detail {
 namespace {
 
 /// End of file means the master is gone.
-void live_and_watch(pthread_mutex_t* life, std::atomic<bool>& holds, FileDescriptor socket) {
+void live_and_watch(pthread_mutex_t* life, std::atomic<bool>& holds, KeptDescriptor socket) {
   ::pthread_setname_np(::pthread_self(), kLifeThread.data());
   if (life != nullptr) hold_life(*life);
   // Each thread has a death signal of its own; see die_with.

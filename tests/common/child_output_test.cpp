@@ -78,8 +78,8 @@ class Passed {
 
  private:
   struct Child {
-    Child(int rank, Outlet& outlet, const FileDescriptor& log) : Child(rank, outlet, log, Reader::pipe()) {}
-    Child(int rank, Outlet& outlet, const FileDescriptor& log, Reader pipe)
+    Child(int rank, Outlet& outlet, const KeptDescriptor& log) : Child(rank, outlet, log, Reader::pipe()) {}
+    Child(int rank, Outlet& outlet, const KeptDescriptor& log, Reader pipe)
         : to(std::move(pipe.theirs)),
           output("[rank " + std::to_string(rank) + "] ", without_blocking(std::move(pipe.ours)), outlet, log) {}
     static FileDescriptor without_blocking(FileDescriptor fd) {
@@ -96,7 +96,7 @@ class Passed {
 
   Reader reader_;
   Outlet outlet_;
-  FileDescriptor log_{::memfd_create("log", MFD_CLOEXEC)};
+  KeptDescriptor log_{FileDescriptor(::memfd_create("log", MFD_CLOEXEC))};
   std::array<Child, 2> children_{Child{0, outlet_, log_}, Child{1, outlet_, log_}};
 };
 

@@ -11,46 +11,47 @@
 namespace {
 
 using syncrun::detail::FileDescriptor;
+using syncrun::detail::KeptDescriptor;
 
-int new_file() { return ::memfd_create("file", MFD_CLOEXEC); }
+FileDescriptor new_file() { return FileDescriptor(::memfd_create("file", MFD_CLOEXEC)); }
 
-std::pair<FileDescriptor, FileDescriptor> new_pipe() {
+std::pair<KeptDescriptor, KeptDescriptor> new_pipe() {
   std::array<int, 2> ends{};
   EXPECT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
   return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
-TEST(FileDescriptor, IsIntactWhileItIsOpen) {
-  FileDescriptor file(new_file());
+TEST(KeptDescriptor, IsIntactWhileItIsOpen) {
+  KeptDescriptor file(new_file());
   EXPECT_TRUE(file.is_intact());
-  FileDescriptor moved = std::move(file);
+  KeptDescriptor moved = std::move(file);
   EXPECT_TRUE(moved.is_intact());
   EXPECT_FALSE(file.is_intact());
   moved.reset();
   EXPECT_FALSE(moved.is_intact());
-  EXPECT_FALSE(FileDescriptor().is_intact());
+  EXPECT_FALSE(KeptDescriptor().is_intact());
 }
 
-TEST(FileDescriptor, ThatSomebodyElseClosedIsNotIntact) {
-  const FileDescriptor file(new_file());
+TEST(KeptDescriptor, ThatSomebodyElseClosedIsNotIntact) {
+  const KeptDescriptor file(new_file());
   ::close(file.get());
   EXPECT_FALSE(file.is_intact());
 }
 
-TEST(FileDescriptor, WhoseNumberIsAnotherFilesIsNotIntactAndLeavesThatOpen) {
+TEST(KeptDescriptor, WhoseNumberIsAnotherFilesIsNotIntactAndLeavesThatOpen) {
   auto [read, write] = new_pipe();
-  const FileDescriptor file(new_file());
-  const FileDescriptor others(::dup2(file.get(), read.get()));
+  const KeptDescriptor file(new_file());
+  const KeptDescriptor others(FileDescriptor(::dup2(file.get(), read.get())));
   ASSERT_EQ(others.get(), read.get());
   EXPECT_FALSE(read.is_intact());
   read.reset();
   EXPECT_TRUE(others.is_intact()) << "closed by who had the number before";
 }
 
-TEST(FileDescriptor, TellsTwoOfAKindApart) {
-  const FileDescriptor file(new_file());
+TEST(KeptDescriptor, TellsTwoOfAKindApart) {
+  const KeptDescriptor file(new_file());
   const int number = file.get();
-  const FileDescriptor other(new_file());
+  const KeptDescriptor other(new_file());
   ASSERT_EQ(::dup2(other.get(), number), number);
   EXPECT_FALSE(file.is_intact());
 

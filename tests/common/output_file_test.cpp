@@ -127,7 +127,7 @@ TEST_F(OutputFiles, CanBeDevices) {
 
 TEST_F(OutputFiles, CanBeWhatTheProcessHasOpenAndAreNotEmptiedThen) {
   write_text(at("file"), "before ");
-  const FileDescriptor file(::open(at("file").c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  const KeptDescriptor file(FileDescriptor(::open(at("file").c_str(), O_WRONLY | O_APPEND | O_CLOEXEC)));
   OutputFile(std::string("/dev/fd/") + std::to_string(file.get()), "the trace").write("after");
   EXPECT_EQ(text_of(at("file")), "before after");
   EXPECT_TRUE(file.is_intact());
@@ -154,7 +154,7 @@ TEST_F(OutputFiles, ThatTheProgramHasClosedAreNoLongerWritten) {
   const int number = probe.get() - 1;  // the one that was free before it
   ASSERT_EQ(::close(number), 0);
   write_text(at("mine"), "");
-  const FileDescriptor mine(::open(at("mine").c_str(), O_RDWR | O_CLOEXEC));
+  const KeptDescriptor mine(FileDescriptor(::open(at("mine").c_str(), O_RDWR | O_CLOEXEC)));
   ASSERT_EQ(mine.get(), number);
   EXPECT_THAT([&] { file.close(); }, testing::ThrowsMessage<syncrun::Error>(HasSubstr("has closed file descriptors")));
   EXPECT_EQ(text_of(at("mine")), "");

@@ -17,12 +17,13 @@ constexpr std::size_t kLargest = std::size_t{1} << 15U;  // fits in a pipe
 void pass_on(std::string_view text) {
   std::array<int, 2> ends{};
   fuzzing::expect(::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) == 0, "a pipe");
-  const fuzzing::MemoryFile log("", 0);
-  const FileDescriptor nowhere(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  const fuzzing::MemoryFile file("", 0);
+  const KeptDescriptor log(FileDescriptor(::open(file.path().c_str(), O_WRONLY | O_CLOEXEC)));
+  KeptDescriptor nowhere(FileDescriptor(::open("/dev/null", O_WRONLY | O_CLOEXEC)));
   Outlet outlet(nowhere.get());
   FileDescriptor from(ends[0]);
   FileDescriptor to(ends[1]);
-  ChildOutput output("[rank 0] ", std::move(from), outlet, log.descriptor());
+  ChildOutput output("[rank 0] ", std::move(from), outlet, log);
   const std::string_view sent = text.substr(0, kLargest);
   fuzzing::expect(::write(to.get(), sent.data(), sent.size()) == static_cast<ssize_t>(sent.size()), "a pipe's room");
   to.reset();
@@ -31,7 +32,7 @@ void pass_on(std::string_view text) {
   output.finish();
   std::string expected(sent);
   if (!expected.empty() && expected.back() != '\n') expected += '\n';
-  fuzzing::expect(log.content() == expected, "every byte is passed on, in whole lines");
+  fuzzing::expect(file.content() == expected, "every byte is passed on, in whole lines");
 }
 
 }  // namespace
