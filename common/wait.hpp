@@ -64,6 +64,18 @@ class Patience {
   WaitedTime waited_;
 };
 
+/// Two limits of one wait: over as soon as one of them is.
+template <class First, class Second>
+struct EitherLimit {
+  First& first;
+  Second& second;
+  bool is_over(Clock::time_point now) {
+    const bool is_first_over = first.is_over(now);
+    return second.is_over(now) || is_first_over;
+  }
+  Clock::duration nap(Clock::duration longest) const { return std::min(first.nap(longest), second.nap(longest)); }
+};
+
 /// How to wait before going to sleep. With a core for every process: spin, so that a call costs cache misses only, and
 /// yield now and then after a while, since somebody else may be using the machine. With more processes than cores:
 /// yield, since the one waited for may need this very core. Either ends in sleep, so that an idle session uses no CPU.

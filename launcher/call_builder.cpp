@@ -25,6 +25,7 @@ struct CallBuilder::State {
   explicit State(SessionCore& session) : entry(session) {}
   SessionCore::Entry entry;
   Command* command = nullptr;
+  CallPayload* call = nullptr;  // the command's
   SessionCore::InFlight* in_flight = nullptr;
   std::size_t inline_used = 0;
   bool is_published = false;
@@ -35,21 +36,20 @@ CallBuilder::State& CallBuilder::state() noexcept { return *std::launder(reinter
 
 CallBuilder::CallBuilder(const std::shared_ptr<FunctionRecord>& function, int target, const CallOptions& options,
                          const OutputChoice* choice)
-    : session_(held(function, "Function").session.get()),
-      function_(function.get()),
-      target_(target),
-      options_(&options) {
+    : session_(held(function, "Function").session.get()), function_(function.get()), options_(&options) {
   static_assert(sizeof(State) <= sizeof(state_) && alignof(State) <= alignof(std::max_align_t));
   State& state = *new (state_.data()) State(*session_);
   try {
-    if (target_ >= session_->world_size()) {
+    if (target >= session_->world_size()) {
       throw_usage("on_rank wants a rank from 0 to " + std::to_string(session_->world_size() - 1) + ", got " +
-                  std::to_string(target_));
+                  std::to_string(target));
     }
     state.command = &session_->next_command();
+    if (target >= 0) state.command->ranks = RankSet::only(target);
+    state.call = &state.command->begin<CallPayload>(CommandKind::call);
     state.in_flight = &session_->next_in_flight();
     state.in_flight->function = function;
-    if (choice != nullptr) state.command->wanted_outputs = choice->mask;
+    if (choice != nullptr) state.call->wanted_outputs = choice->mask;
   } catch (...) {
     state.~State();
     throw;
@@ -81,14 +81,13 @@ void CallBuilder::add_data(const std::shared_ptr<DataRecord>& data, DataRows row
     throw_usage(describe_argument(*function_, index, data->name) + " is open for writing: end the write guard first");
   }
   if (data->file) data->file->file().check_length();
-  ArgumentSlot& slot = state.command->arguments[index];
-  slot.kind = type.kind;
-  slot.dtype = type.dtype;
-  slot.dimensions = type.dimensions;
-  slot.offset = data->offset;
-  slot.file = data->file ? data->file->entry() : 0;
-  slot.extents = data->extents;
-  slot.is_minibatch = rows == DataRows::of_the_batch;
+  state.command->arguments[index] = {.kind = type.kind,
+                                     .dtype = type.dtype,
+                                     .dimensions = type.dimensions,
+                                     .is_minibatch = rows == DataRows::of_the_batch,
+                                     .offset = data->offset,
+                                     .file = data->file ? data->file->entry() : 0,
+                                     .extents = data->extents};
   if (type.kind == ArgumentKind::scattered) state.rows.add_scattered(*function_, *data, index, rows);
   state.in_flight->arguments[index] = data;
   state.in_flight->arguments_count = index + 1;
@@ -108,29 +107,27 @@ void CallBuilder::add_per_worker(const void* values, std::size_t count, std::siz
 void CallBuilder::put_bytes(const void* bytes, std::size_t count, std::size_t bytes_each) {
   State& state = this->state();
   const std::size_t index = arguments_++;
-  ArgumentSlot& slot = state.command->arguments[index];
-  slot.kind = function_->signature.arguments[index].kind;
-  slot.bytes = bytes_each;
   std::byte* to = nullptr;
   if (state.inline_used + count <= kInlineBytes) {
     to = state.command->bytes.data() + state.inline_used;
     state.inline_used += (count + 15) / 16 * 16;
-    slot.offset = session_->segment().offset_of(to);
   } else {
-    slot.offset = session_->heap().allocate(count, SharedHeap::Contents::any, "the arguments of a call");
-    state.in_flight->temporaries.push_back(slot.offset);
-    to = session_->segment().at(slot.offset);
+    const auto offset = session_->heap().allocate(count, SharedHeap::Contents::any, "the arguments of a call");
+    state.in_flight->temporaries.push_back(offset);
+    to = session_->segment().at(offset);
   }
+  state.command->arguments[index] = {.kind = function_->signature.arguments[index].kind,
+                                     .offset = session_->segment().offset_of(to),
+                                     .bytes = bytes_each};
   if (count != 0) std::memcpy(to, bytes, count);
 }
 
 /// Every rank that takes part needs a copy, possibly of zero rows: its body gets a view of it.
-void CallBuilder::check_assigned(const VariableRecord& variable, std::size_t argument) const {
-  const int first = target_ < 0 ? 0 : target_;
-  const int last = target_ < 0 ? session_->world_size() : target_ + 1;
-  for (int rank = first; rank < last; ++rank) {
+void CallBuilder::check_assigned(const VariableRecord& variable, std::size_t argument) {
+  const RankSet& ranks = state().command->ranks;
+  for (const int rank : ranks) {
     if (variable.assigned.has(static_cast<std::size_t>(rank))) continue;
-    throw_usage(describe_argument(*function_, argument) + ": variable " + not_assigned(variable, first, last));
+    throw_usage(describe_argument(*function_, argument) + ": variable " + not_assigned(variable, ranks));
   }
 }
 
@@ -152,12 +149,11 @@ void CallBuilder::add_variable(const std::shared_ptr<VariableRecord>& variable) 
                   std::to_string(other) + " as well: a variable that is updated stands once in a call");
     }
   }
-  ArgumentSlot& slot = state.command->arguments[index];
-  slot.kind = type.kind;
-  slot.dtype = type.dtype;
-  slot.reduction = type.reduction;
-  slot.dimensions = type.dimensions;
-  slot.offset = variable->entry;
+  state.command->arguments[index] = {.kind = type.kind,
+                                     .dtype = type.dtype,
+                                     .reduction = type.reduction,
+                                     .dimensions = type.dimensions,
+                                     .offset = variable->entry};
   if (type.kind == ArgumentKind::sliced) state.rows.add_sliced(*variable, index);
   state.in_flight->arguments[index] = variable;
   state.in_flight->arguments_count = index + 1;
@@ -168,21 +164,22 @@ void CallBuilder::add_variable(const std::shared_ptr<VariableRecord>& variable) 
 void CallBuilder::publish() {
   State& state = this->state();
   Command& command = *state.command;
-  if (!function_->has_body) {
-    const bool is_cpu = session_->device_kind() == DeviceKind::cpu;
+  const DeviceKinds kinds = session_->kinds_of(command.ranks);
+  if (const DeviceKinds missing = kinds.without(function_->kinds); !missing.is_empty()) {
+    const bool is_cpu = missing.has(DeviceKind::cpu);
     throw_usage("'" + function_->name + "' has no body for " + (is_cpu ? "CPU" : "CUDA") +
                 " devices, which this session runs on: give it one that takes a " +
                 (is_cpu ? "CpuWorker&" : "CudaWorker&, or choose CPU devices (syncrun -n cpu)"));
   }
   const FunctionRecord& function = *function_;
-  command.target = target_;
-  command.function = function.entry;
-  command.object = function.object ? function.object->id : 0;
+  CallPayload& call = *state.call;
+  call.function = function.entry;
+  call.object = function.object ? function.object->id : 0;
+  call.is_first = function.came_through_after != session_->replacements();
+  call.arguments_count = static_cast<std::uint8_t>(function.signature.arguments.size());
+  call.outputs_count = static_cast<std::uint8_t>(function.signature.outputs.size());
   command.has_comm = function.signature.has_comm;
-  command.wants_vote = function.has_updates || (command.has_comm && session_->device_kind() == DeviceKind::cuda);
-  command.is_first = function.came_through_after != session_->replacements();
-  command.arguments_count = static_cast<std::uint8_t>(function.signature.arguments.size());
-  command.outputs_count = static_cast<std::uint8_t>(function.signature.outputs.size());
+  command.wants_vote = function.has_updates || (command.has_comm && kinds.has(DeviceKind::cuda));
   std::copy(function.signature.outputs.begin(), function.signature.outputs.end(), command.outputs.begin());
   if (options_->timeout) {
     if (options_->timeout->count() < 0) {
@@ -190,7 +187,7 @@ void CallBuilder::publish() {
     }
     command.timeout_ms = std::min(*options_->timeout, Patience::kLongestLimit).count();
   }
-  state.rows.finish(function, target_, *options_, *session_, command, state.in_flight->temporaries);
+  state.rows.finish(function, command.ranks, *options_, *session_, call, state.in_flight->temporaries);
 
   const std::uint64_t id = session_->publish();
   state.is_published = true;

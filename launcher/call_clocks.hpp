@@ -24,9 +24,9 @@ class CallClocks {
 
   explicit CallClocks(int world_size) : busy_(static_cast<std::size_t>(world_size)) {}
 
-  /// A command was published. `target`: a rank, or -1 for all. `limit` 0: none. `is_alone`: nothing else is in flight.
-  void begin(std::uint64_t id, int target, Milliseconds limit, bool is_alone) noexcept {
-    slots_[id % kRingSize] = {target, is_alone, limit, {}};
+  /// A command was published, for `ranks`. `limit` 0: none. `is_alone`: nothing else is in flight.
+  void begin(std::uint64_t id, const RankSet& ranks, Milliseconds limit, bool is_alone) noexcept {
+    slots_[id % kRingSize] = {ranks, is_alone, limit, {}};
   }
   /// Its limit begins anew, as after a debugger had it.
   void restart(std::uint64_t id) noexcept { slots_[id % kRingSize].counted = {}; }
@@ -42,15 +42,14 @@ class CallClocks {
     busy_.assign(busy_.size(), false);
     for (std::uint64_t id = first; id <= last; ++id) {
       Slot& slot = slots_[id % kRingSize];
-      const std::size_t begin = slot.target < 0 ? 0 : static_cast<std::size_t>(slot.target);
-      const std::size_t end = slot.target < 0 ? busy_.size() : begin + 1;
       bool is_finished = true;
       bool is_oldest = true;
-      for (std::size_t rank = begin; rank < end; ++rank) {
-        if (busy_[rank]) is_oldest = false;
-        if (done_of(static_cast<int>(rank)) >= id) continue;
+      for (const int rank : slot.ranks) {
+        char& is_busy = busy_[static_cast<std::size_t>(rank)];
+        if (is_busy != 0) is_oldest = false;
+        if (done_of(rank) >= id) continue;
         is_finished = false;
-        busy_[rank] = true;
+        is_busy = 1;
       }
       if (is_finished) continue;
       if (slot.is_oldest) slot.counted += waited;
@@ -77,7 +76,7 @@ class CallClocks {
 
  private:
   struct Slot {
-    int target = -1;
+    RankSet ranks;
     bool is_oldest = false;  // when time was last counted
     Milliseconds limit{0};
     Clock::duration counted{};

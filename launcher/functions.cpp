@@ -84,9 +84,9 @@ std::shared_ptr<FunctionRecord> define_function(const std::shared_ptr<SessionCor
     for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda}) {
       if (!runs_on(body.device, kind)) continue;
       record->bodies[static_cast<std::size_t>(kind)] = body.is_replayable ? BodyState::replayable : BodyState::present;
+      record->kinds.add(kind);
     }
   }
-  record->has_body = record->bodies[static_cast<std::size_t>(session->device_kind())] != BodyState::missing;
   for (const auto& argument : signature.arguments) {
     record->has_updates = record->has_updates || argument.kind == ArgumentKind::update;
   }
@@ -106,9 +106,10 @@ std::shared_ptr<ObjectRecord> replicate_object(const std::shared_ptr<SessionCore
                                                std::span<const Body> bodies, std::span<const std::byte> arguments,
                                                std::string_view name) {
   const SessionCore::Entry guard(*session);
-  const auto runs_here = [&](const Body& body) { return runs_on(body.device, session->device_kind()); };
-  if (std::none_of(bodies.begin(), bodies.end(), runs_here)) {
-    const bool is_cpu = session->device_kind() == DeviceKind::cpu;
+  for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda}) {
+    const auto runs_there = [kind](const Body& body) { return runs_on(body.device, kind); };
+    if (!session->kinds().has(kind) || std::any_of(bodies.begin(), bodies.end(), runs_there)) continue;
+    const bool is_cpu = kind == DeviceKind::cpu;
     throw_usage(std::string("the replicated object cannot be built on ") + (is_cpu ? "CPU" : "CUDA") +
                 " devices, which this session runs on: give it a constructor or a factory that takes a " +
                 (is_cpu ? "CpuWorker&" : "CudaWorker&") + ", or no worker");
@@ -119,27 +120,25 @@ std::shared_ptr<ObjectRecord> replicate_object(const std::shared_ptr<SessionCore
   record->constructor = write_entry(*session, bodies, session->new_id());
   record->arguments.assign(arguments.begin(), arguments.end());
   record->session = session;  // from here on: where one rank's constructor throws, the other ranks' objects must go
-  construct_object(*record, -1);
+  construct_object(*record, session->all_ranks());
   session->add_object(record);
   return record;
 }
 
-void construct_object(const ObjectRecord& object, int target) {
+void construct_object(const ObjectRecord& object, const RankSet& ranks) {
   SessionCore& session = *object.session;
   session.run_system("construction", object.name, [&](Command& command, SessionCore::InFlight& in_flight) {
-    command.kind = CommandKind::construct;
-    command.target = target;
-    command.function = object.constructor;
-    command.object = object.id;
-    command.arguments_count = 1;
-    ArgumentSlot& slot = command.arguments[0];
-    slot.kind = ArgumentKind::value;
-    slot.bytes = object.arguments.size();
-    slot.offset =
+    command.ranks = ranks;
+    auto& construction = command.begin<CallPayload>(CommandKind::construct);
+    construction.function = object.constructor;
+    construction.object = object.id;
+    construction.arguments_count = 1;
+    const std::uint64_t offset =
         session.heap().allocate(object.arguments.size(), SharedHeap::Contents::any, "the arguments of a constructor");
-    in_flight.temporaries.push_back(slot.offset);
+    in_flight.temporaries.push_back(offset);
+    command.arguments[0] = {.kind = ArgumentKind::value, .offset = offset, .bytes = object.arguments.size()};
     if (!object.arguments.empty()) {
-      std::memcpy(session.segment().at(slot.offset), object.arguments.data(), object.arguments.size());
+      std::memcpy(session.segment().at(offset), object.arguments.data(), object.arguments.size());
     }
   });
 }
@@ -150,8 +149,7 @@ ObjectRecord::~ObjectRecord() {
   core->release_later([core, object = id, entry = constructor] {
     core->heap().free(entry, SharedHeap::Giveback::later);
     core->run_system("the destruction of a replicated object", "", [&](Command& command, SessionCore::InFlight&) {
-      command.kind = CommandKind::destroy;
-      command.object = object;
+      command.begin<DestroyPayload>(CommandKind::destroy).object = object;
     });
   });
 }

@@ -53,8 +53,7 @@ FileRecord::~FileRecord() {
   session_.release_later([core = &session_, id = id_, entry = entry_] {
     core->heap().free(entry, SharedHeap::Giveback::later);
     core->run_system("the unmapping of a file", "", [&](Command& command, SessionCore::InFlight&) {
-      command.kind = CommandKind::unmap;
-      command.object = id;
+      command.begin<UnmapPayload>(CommandKind::unmap).file = id;
     });
   });
 }

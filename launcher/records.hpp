@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "common/device_kinds.hpp"
+#include "common/rank_set.hpp"
 #include "launcher/assigned_ranks.hpp"
 #include "syncrun/detail/call.hpp"
 #include "syncrun/shared.hpp"
@@ -57,8 +59,8 @@ struct ObjectRecord {
   ~ObjectRecord();
 };
 
-/// On one rank, or on all (-1). Throws what the constructor did.
-void construct_object(const ObjectRecord& object, int target);
+/// On these ranks. Throws what the constructor did.
+void construct_object(const ObjectRecord& object, const RankSet& ranks);
 
 enum class BodyState : std::uint8_t { missing, present, replayable };
 
@@ -69,7 +71,7 @@ struct FunctionRecord {
   std::uint64_t entry = 0;  // offset of the FunctionEntry
   std::shared_ptr<ObjectRecord> object;
   std::array<BodyState, 2> bodies{};  // by DeviceKind
-  bool has_body = false;              // for the session's kind of device
+  DeviceKinds kinds;                  // that it has bodies for
   bool has_updates = false;
   /// How many workers had been replaced when it last came through on all ranks; nothing: it never has.
   std::optional<std::uint64_t> came_through_after;

@@ -96,11 +96,11 @@ std::vector<int> SessionCore::lost_ranks() const {
   return ranks;
 }
 
-/// The lost may have been ahead: what every rank has come to the end of is not lost with it.
+/// The lost may have been ahead: what all of its ranks have come to the end of is not lost with them.
 void SessionCore::collect_whole_calls() {
   const auto is_whole = [this](std::uint64_t id) {
     if (control_.command(id).failed.load(std::memory_order_acquire) == id) return false;
-    for (int rank = 0; rank < world_size(); ++rank) {
+    for (const int rank : control_.command(id).ranks) {
       if (control_.worker(rank).done.load(std::memory_order_acquire) < id) return false;
     }
     return true;
@@ -124,7 +124,7 @@ std::vector<SessionCore::Stranded> SessionCore::strand_calls() {
     for (const auto offset : in_flight.temporaries) heap_.free(offset, SharedHeap::Giveback::later);
     in_flight.reset();
   }
-  drained_ = last_published();
+  drained_ = passed_ = last_published();
   acknowledged_failure_ = last_published();
   auto& header = control_.header();
   header.acknowledged.store(acknowledged_failure_, std::memory_order_release);
@@ -190,7 +190,7 @@ void SessionCore::pass_on(const std::vector<int>& ranks, Failure& failure) {
   for (const auto& [id, known] : objects_) {
     const auto object = known.lock();
     if (!object) continue;
-    for (const int rank : ranks) construct_object(*object, rank);
+    for (const int rank : ranks) construct_object(*object, RankSet::only(rank));
   }
 }
 

@@ -67,11 +67,11 @@ void RowsCheck::add_sliced(const VariableRecord& variable, std::size_t argument)
   sliced_[sliced_count_++] = {&variable, argument};
 }
 
-void RowsCheck::finish(const FunctionRecord& function, int target, const CallOptions& options, SessionCore& session,
-                       Command& command, std::vector<std::uint64_t>& temporaries) const {
+void RowsCheck::finish(const FunctionRecord& function, const RankSet& ranks, const CallOptions& options,
+                       SessionCore& session, CallPayload& call, std::vector<std::uint64_t>& temporaries) const {
   const bool has_scattered = this->has_scattered();
   const bool has_sliced = sliced_count_ != 0;
-  command.slices = options.slices;
+  call.slices = options.slices;
   if (!has_scattered && options.batch.kind() != Rows::Kind::all) {
     throw_usage("batch was given, but '" + function.name + "' has no scattered argument");
   }
@@ -84,31 +84,31 @@ void RowsCheck::finish(const FunctionRecord& function, int target, const CallOpt
     }
     return;
   }
-  if (has_scattered) select_scattered(function, options, session, command, temporaries);
-  if (has_sliced) select_local(function, target, options, session, command, temporaries);
-  if (command.rows == 0) throw_usage("a call of '" + function.name + "' wants at least one row, got 0");
-  if (options.slices < 1 || options.slices > command.rows) {
-    throw_usage("slices is from 1 to the number of rows, " + std::to_string(command.rows) + ", got " +
+  if (has_scattered) select_scattered(function, options, session, call, temporaries);
+  if (has_sliced) select_local(function, ranks, options, session, call, temporaries);
+  if (call.rows == 0) throw_usage("a call of '" + function.name + "' wants at least one row, got 0");
+  if (options.slices < 1 || options.slices > call.rows) {
+    throw_usage("slices is from 1 to the number of rows, " + std::to_string(call.rows) + ", got " +
                 std::to_string(options.slices));
   }
 }
 
 void RowsCheck::select_scattered(const FunctionRecord& function, const CallOptions& options, SessionCore& session,
-                                 Command& command, std::vector<std::uint64_t>& temporaries) const {
+                                 CallPayload& call, std::vector<std::uint64_t>& temporaries) const {
   if (scattered_.data == nullptr) {
     if (options.batch.kind() != Rows::Kind::all) {
       throw_usage("batch was given, but the scattered arguments of '" + function.name + "' are all minibatches");
     }
-    command.batch = RowsSlot{Rows::Kind::all, 0, minibatch_.data->extents[0], 0};
-    command.rows = command.batch.count();
+    call.batch = RowsSlot{Rows::Kind::all, 0, minibatch_.data->extents[0], 0};
+    call.rows = call.batch.count();
     return;
   }
   const auto scattered = [&] { return describe_argument(function, scattered_.argument, scattered_.data->name); };
-  command.batch = write_rows(options.batch, scattered_.data->extents[0], "batch", scattered, session, temporaries);
-  command.rows = command.batch.count();
-  if (minibatch_.data == nullptr || minibatch_.data->extents[0] == command.rows) return;
+  call.batch = write_rows(options.batch, scattered_.data->extents[0], "batch", scattered, session, temporaries);
+  call.rows = call.batch.count();
+  if (minibatch_.data == nullptr || minibatch_.data->extents[0] == call.rows) return;
   throw_usage(describe_argument(function, minibatch_.argument, minibatch_.data->name) + " is a minibatch of " +
-              std::to_string(minibatch_.data->extents[0]) + " rows, but the batch has " + std::to_string(command.rows));
+              std::to_string(minibatch_.data->extents[0]) + " rows, but the batch has " + std::to_string(call.rows));
 }
 
 std::int64_t RowsCheck::local_rows(int rank, const LocalRows& selection) const {
@@ -117,10 +117,8 @@ std::int64_t RowsCheck::local_rows(int rank, const LocalRows& selection) const {
   return sliced_[0].variable->extents[static_cast<std::size_t>(rank)][0];
 }
 
-void RowsCheck::select_local(const FunctionRecord& function, int target, const CallOptions& options,
-                             SessionCore& session, Command& command, std::vector<std::uint64_t>& temporaries) const {
-  const int first = target < 0 ? 0 : target;
-  const int last = target < 0 ? session.world_size() : target + 1;
+void RowsCheck::select_local(const FunctionRecord& function, const RankSet& ranks, const CallOptions& options,
+                             SessionCore& session, CallPayload& call, std::vector<std::uint64_t>& temporaries) const {
   const LocalRows& selection = options.batch_s;
   if (selection.is_per_rank() && selection.ranks() != static_cast<std::size_t>(session.world_size())) {
     throw_usage("batch_s wants one selection per rank, " + std::to_string(session.world_size()) + " in all, got " +
@@ -129,7 +127,7 @@ void RowsCheck::select_local(const FunctionRecord& function, int target, const C
   // Every rank's copies, before anything is written down.
   std::vector<std::int64_t> available(static_cast<std::size_t>(session.world_size()));
   std::int64_t total = 0;
-  for (int rank = first; rank < last; ++rank) {
+  for (const int rank : ranks) {
     const auto at = static_cast<std::size_t>(rank);
     available[at] = sliced_[0].variable->extents[at][0];
     for (std::size_t i = 1; i < sliced_count_; ++i) {
@@ -143,7 +141,7 @@ void RowsCheck::select_local(const FunctionRecord& function, int target, const C
     const std::int64_t rows = local_rows(rank, selection);
     total += rows;
     if (!has_scattered()) continue;
-    const std::int64_t share = target < 0 ? share_of(command.rows, session.world_size(), rank).count() : command.rows;
+    const std::int64_t share = share_of(call.rows, ranks.count(), ranks.position_of(rank)).count();
     if (rows != share) {
       throw_usage("rank " + std::to_string(rank) + " gets " + std::to_string(share) +
                   " rows of the scattered arguments, but " + std::to_string(rows) + " of " +
@@ -151,8 +149,8 @@ void RowsCheck::select_local(const FunctionRecord& function, int target, const C
     }
   }
   if (!has_scattered()) {
-    command.rows = total;
-    command.rows_are_local = true;
+    call.rows = total;
+    call.rows_are_local = true;
   }
 
   const auto copy_on = [&](int rank) {
@@ -163,19 +161,19 @@ void RowsCheck::select_local(const FunctionRecord& function, int target, const C
   };
   if (!selection.is_per_rank()) {
     // One selection, checked against the shortest copy.
-    int shortest = first;
-    for (int rank = first; rank < last; ++rank) {
+    int shortest = ranks.first();
+    for (const int rank : ranks) {
       if (available[static_cast<std::size_t>(rank)] < available[static_cast<std::size_t>(shortest)]) shortest = rank;
     }
-    command.batch_s = write_rows(selection.of_rank(shortest), available[static_cast<std::size_t>(shortest)], "batch_s",
-                                 copy_on(shortest), session, temporaries);
+    call.batch_s = write_rows(selection.of_rank(shortest), available[static_cast<std::size_t>(shortest)], "batch_s",
+                              copy_on(shortest), session, temporaries);
     return;
   }
-  command.batch_s_by_rank =
+  call.batch_s_by_rank =
       session.heap().allocate(sizeof(RowsSlot) * available.size(), SharedHeap::Contents::any, "an index list");
-  temporaries.push_back(command.batch_s_by_rank);
-  auto* slots = session.segment().at<RowsSlot>(command.batch_s_by_rank);
-  for (int rank = first; rank < last; ++rank) {
+  temporaries.push_back(call.batch_s_by_rank);
+  auto* slots = session.segment().at<RowsSlot>(call.batch_s_by_rank);
+  for (const int rank : ranks) {
     slots[rank] = write_rows(selection.of_rank(rank), available[static_cast<std::size_t>(rank)], "batch_s",
                              copy_on(rank), session, temporaries);
   }

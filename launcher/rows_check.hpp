@@ -35,9 +35,9 @@ class RowsCheck {
   }
   void add_sliced(const VariableRecord& variable, std::size_t argument);
 
-  /// Fills in the command's rows. Index lists are copied to the heap and noted in `temporaries`.
-  void finish(const FunctionRecord& function, int target, const CallOptions& options, SessionCore& session,
-              Command& command, std::vector<std::uint64_t>& temporaries) const;
+  /// Fills in the call's rows, for `ranks`. Index lists are copied to the heap and noted in `temporaries`.
+  void finish(const FunctionRecord& function, const RankSet& ranks, const CallOptions& options, SessionCore& session,
+              CallPayload& call, std::vector<std::uint64_t>& temporaries) const;
 
  private:
   struct SlicedArgument {
@@ -54,9 +54,9 @@ class RowsCheck {
                                                const ScatteredArgument& other);
   bool has_scattered() const noexcept { return scattered_.data != nullptr || minibatch_.data != nullptr; }
   void select_scattered(const FunctionRecord& function, const CallOptions& options, SessionCore& session,
-                        Command& command, std::vector<std::uint64_t>& temporaries) const;
-  void select_local(const FunctionRecord& function, int target, const CallOptions& options, SessionCore& session,
-                    Command& command, std::vector<std::uint64_t>& temporaries) const;
+                        CallPayload& call, std::vector<std::uint64_t>& temporaries) const;
+  void select_local(const FunctionRecord& function, const RankSet& ranks, const CallOptions& options,
+                    SessionCore& session, CallPayload& call, std::vector<std::uint64_t>& temporaries) const;
   std::int64_t local_rows(int rank, const LocalRows& selection) const;
 
   ScatteredArgument scattered_;  // the first that batch selects from

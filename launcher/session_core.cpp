@@ -67,7 +67,11 @@ SessionCore::SessionCore(const SessionOptions& options) {
   settings_ = resolve_settings(options);
   logger_ = make_logger("syncrun", settings_.log_level);
   const int world_size = static_cast<int>(settings_.devices.size());
-  for (const auto& device : settings_.devices) device_names_.push_back(to_string(device));
+  all_ranks_ = RankSet::all(world_size);
+  for (const auto& device : settings_.devices) {
+    device_names_.push_back(to_string(device));
+    kinds_.add(device.kind);
+  }
 
   const std::size_t control_bytes = round_up(ControlBlock::bytes(world_size));
   segment_ = reserve_segment(control_bytes, world_size);
@@ -109,15 +113,17 @@ void SessionCore::prepare_control(std::size_t control_bytes) {
   header.arenas_offset = segment_.bytes() / 2;
   header.arena_bytes = segment_.bytes() / 2 / static_cast<std::size_t>(world_size) / kAlign * kAlign;
   header.seed = settings_.seed;
-  header.device_kind = device_kind();
   header.spins = world_size + 1 <= usable_cores();
   header.workers_spin = world_size <= usable_cores();
   header.respawns = settings_.on_worker_lost == OnWorkerLost::respawn;
   const ImageAddress image = program_image();
   header.build_id_bytes = image.build_id_bytes;
   header.build_id = image.build_id;
-  heap_ = SharedHeap(segment_, header.heap_offset, header.heap_bytes, pages_of(device_kind()));
-  for (int rank = 0; rank < world_size; ++rank) initialise_life(control_.worker(rank).life);
+  heap_ = SharedHeap(segment_, header.heap_offset, header.heap_bytes, pages_of(kinds_));
+  for (int rank = 0; rank < world_size; ++rank) {
+    initialise_life(control_.worker(rank).life);
+    control_.worker(rank).device_kind = device_kind(rank);
+  }
   begin_profile();
 }
 
@@ -211,8 +217,8 @@ void SessionCore::give_up(std::uint64_t offset, SharedHeap::Giveback giveback) n
 }
 
 void SessionCore::give_back_pages() {
-  if (device_kind() == DeviceKind::cpu) return;
-  run_system("unpin", "", [](Command& command, InFlight&) { command.kind = CommandKind::unpin; });
+  if (!kinds_.has(DeviceKind::cuda)) return;
+  run_system("unpin", "", [](Command& command, InFlight&) { command.begin<UnpinPayload>(CommandKind::unpin); });
   heap_.trim();
 }
 
@@ -220,7 +226,7 @@ std::uint64_t SessionCore::allocate(std::size_t bytes, SharedHeap::Contents cont
   try {
     return heap_.allocate(bytes, contents, what);
   } catch (const Error& error) {
-    if (error.native_code() != ENOMEM || device_kind() == DeviceKind::cpu) throw;
+    if (error.native_code() != ENOMEM || !kinds_.has(DeviceKind::cuda)) throw;
   }
   give_back_pages();
   return heap_.allocate(bytes, contents, what);
@@ -269,31 +275,52 @@ void SessionCore::InFlight::reset() noexcept {
 
 Command& SessionCore::next_command() {
   if (next_id_ - drained_ > kRingSize) drain(next_id_ - kRingSize);
+  if (next_id_ - passed_ > kRingSize) await_passed(next_id_ - kRingSize);
   Command& command = control_.command(next_id_);
-  command.id = next_id_;
-  command.kind = CommandKind::call;
-  command.target = -1;
-  command.has_comm = false;
-  command.wants_vote = false;
-  command.arguments_count = 0;
-  command.outputs_count = 0;
-  command.wanted_outputs = kAllOutputs;
-  command.object = 0;
-  command.rows = -1;
-  command.slices = 1;
-  command.batch = {};
-  command.batch_s = {};
-  command.batch_s_by_rank = 0;
-  command.rows_are_local = false;
-  command.timeout_ms = settings_.call_timeout.count();
+  static_cast<CommandHeader&>(command) = {
+      .id = next_id_, .timeout_ms = settings_.call_timeout.count(), .ranks = all_ranks_};
   return command;
+}
+
+DeviceKinds SessionCore::kinds_of(const RankSet& ranks) const noexcept {
+  if (ranks == all_ranks_) return kinds_;
+  DeviceKinds kinds;
+  for (const int rank : ranks) kinds.add(device_kind(rank));
+  return kinds;
+}
+
+/// Until the slot of a command is free: its own ranks are done with it, and the others have passed it.
+void SessionCore::await_passed(std::uint64_t id) {
+  auto& header = control_.header();
+  const auto have_passed = [&] {
+    for (const int rank : all_ranks_) {
+      if (control_.worker(rank).done.load(std::memory_order_seq_cst) < id) return false;
+    }
+    return true;
+  };
+  const auto lost = [&] { return header.lost.load(std::memory_order_seq_cst) != 0; };
+  const auto look = [this](Clock::time_point now) { heartbeats_.look(control_, now); };
+  while (passed_ < id) {
+    CallLimits limits(*this);
+    Patience patience(settings_.call_timeout);
+    EitherLimit either{limits, patience};
+    switch (wait_until(header.to_master, policy_, either, have_passed, lost, look)) {
+      case Woken::interrupted: end_with_loss(std::min(drained_ + 1, last_published())); continue;  // see drain
+      case Woken::expired:
+        if (limits.expired()) expire(*limits.expired());
+        else end_with_ring_held(id);
+        continue;
+      case Woken::ready: passed_ = id; break;
+    }
+    limits.end();
+  }
 }
 
 std::uint64_t SessionCore::publish() {
   auto& header = control_.header();
   const std::uint64_t id = next_id_++;
   const Command& command = control_.command(id);
-  clocks_.begin(id, command.target, Milliseconds(command.timeout_ms), drained_ + 1 == id);
+  clocks_.begin(id, command.ranks, Milliseconds(command.timeout_ms), drained_ + 1 == id);
   if (profiler_) [[unlikely]]
     profiler_->begin(id, call_name(id));
   header.published.store(id, std::memory_order_seq_cst);
@@ -326,10 +353,11 @@ void SessionCore::drain(std::uint64_t last) {
   while (drained_ < last) {
     const std::uint64_t id = drained_ + 1;
     CallLimits limits(*this);
-    int behind = 0;  // ranks before it are done
-    const auto done = [&] {
-      while (behind < world_size() && control_.worker(behind).done.load(std::memory_order_seq_cst) >= id) ++behind;
-      return behind == world_size();
+    const RankSet& ranks = control_.command(id).ranks;
+    auto behind = ranks.begin();  // ranks before it are done
+    const auto done = [&, end = ranks.end()] {
+      while (behind != end && control_.worker(*behind).done.load(std::memory_order_seq_cst) >= id) ++behind;
+      return behind == end;
     };
     const auto lost = [&] { return header.lost.load(std::memory_order_seq_cst) != 0; };
     const auto look = [this](Clock::time_point now) { heartbeats_.look(control_, now); };
@@ -340,12 +368,13 @@ void SessionCore::drain(std::uint64_t last) {
     }
     if (id != last_published()) limits.end();  // else no clock runs any more
     drained_ = id;
+    if (ranks == all_ranks_) passed_ = id;
     collect(id);
   }
 }
 
 bool SessionCore::is_head_over() const {
-  for (int rank = 0; rank < world_size(); ++rank) {
+  for (const int rank : control_.command(drained_ + 1).ranks) {
     if (control_.worker(rank).done.load(std::memory_order_seq_cst) <= drained_) return false;
   }
   return true;
@@ -362,8 +391,9 @@ void SessionCore::collect(std::uint64_t id) {
     if (command.failed.load(std::memory_order_acquire) == id || id <= acknowledged_failure_) {
       result.error = failure_of(id);
     } else {
-      if (in_flight.function && command.target < 0) in_flight.function->came_through_after = replacements();
-      if (command.outputs_count != 0) collect_outputs(id, command, result);
+      if (in_flight.function && command.ranks == all_ranks_) in_flight.function->came_through_after = replacements();
+      const auto* const call = std::get_if<CallPayload>(&command.payload);
+      if (call != nullptr && call->outputs_count != 0) collect_outputs(id, command, result);
     }
   } catch (...) {  // also out of memory: the call is over either way, and its result's place is forgotten below
     result.error = std::current_exception();
@@ -386,9 +416,8 @@ void SessionCore::collect(std::uint64_t id) {
 void SessionCore::collect_outputs(std::uint64_t id, const Command& command, CallResult& result) {
   ranks_.clear();
   double rows = 0;
-  const int first = command.target < 0 ? 0 : command.target;
-  const int last = command.target < 0 ? world_size() : command.target + 1;
-  for (int rank = first; rank < last; ++rank) {
+  const CallPayload& call = command.call();
+  for (const int rank : command.ranks) {
     const Outbox& outbox = control_.outbox(id, rank);
     if (outbox.is_empty) continue;
     ranks_.push_back(rank);
@@ -398,9 +427,9 @@ void SessionCore::collect_outputs(std::uint64_t id, const Command& command, Call
   for (const int rank : ranks_) weights_.push_back(static_cast<double>(control_.outbox(id, rank).rows) / rows);
 
   const FunctionRecord& function = *in_flight_[id % kRingSize].function;
-  result.outputs = std::vector<RawOutput>(command.outputs_count);
-  for (std::size_t i = 0; i < command.outputs_count; ++i) {
-    if ((command.wanted_outputs >> i & 1U) == 0) continue;
+  result.outputs = std::vector<RawOutput>(call.outputs_count);
+  for (std::size_t i = 0; i < call.outputs_count; ++i) {
+    if ((call.wanted_outputs >> i & 1U) == 0) continue;
     const OutputType& type = command.outputs[i];
     RawOutput& to = result.outputs[i];
     const auto slot = [&](int rank) -> const OutputSlot& { return control_.outbox(id, rank).outputs[i]; };
@@ -456,10 +485,10 @@ void SessionCore::close() {
     const Entry entry(*this);
     is_closing_ = true;
     drain_all();
-    next_command().kind = CommandKind::close;
+    next_command().begin<ClosePayload>(CommandKind::close);
     nursery_->expect_ends();
     publish();
-    drained_ = last_published();
+    drained_ = passed_ = last_published();
   }
   std::vector<RankState> states;  // where there is somebody who does not end
   if (!await_ends_at_close()) {

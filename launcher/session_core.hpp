@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "common/control_block.hpp"
+#include "common/device_kinds.hpp"
 #include "common/fork_guard.hpp"
 #include "common/log.hpp"
 #include "common/oom_watch.hpp"
@@ -80,8 +81,11 @@ class SessionCore {
   /// How many lost workers have been replaced.
   std::uint64_t replacements() const noexcept { return control_.header().replacements.load(std::memory_order_relaxed); }
   const std::vector<std::string>& devices() const noexcept { return device_names_; }
-  /// All devices of a session are of one kind.
-  DeviceKind device_kind() const noexcept { return settings_.devices.front().kind; }
+  const RankSet& all_ranks() const noexcept { return all_ranks_; }
+  DeviceKind device_kind(int rank) const noexcept { return settings_.devices[static_cast<std::size_t>(rank)].kind; }
+  /// Of all devices of the session, or of those of some ranks.
+  DeviceKinds kinds() const noexcept { return kinds_; }
+  DeviceKinds kinds_of(const RankSet& ranks) const noexcept;
   const Segment& segment() const noexcept { return segment_; }
   SharedHeap& heap() noexcept { return heap_; }
   Nursery& nursery() noexcept { return *nursery_; }
@@ -90,7 +94,7 @@ class SessionCore {
   /// Null unless a profile is wanted.
   const Profiler* profiler() const noexcept { return profiler_.get(); }
 
-  /// The command to fill in next, and its bookkeeping. Waits for the oldest one if the ring is full.
+  /// The command to fill in next, for all ranks, and its bookkeeping. Waits for the oldest one if the ring is full.
   Command& next_command();
   InFlight& next_in_flight() noexcept { return in_flight_[next_id_ % kRingSize]; }
   /// Lets the workers see the command that was filled in; returns its id.
@@ -101,7 +105,7 @@ class SessionCore {
   void drain_all() { drain(next_id_ - 1); }
   std::uint64_t last_drained() const noexcept { return drained_; }
   std::uint64_t last_published() const noexcept { return next_id_ - 1; }
-  /// Every rank is done with the oldest command in flight.
+  /// Its ranks are done with the oldest command in flight.
   bool is_head_over() const;
   /// A worker was lost that drain() has not seen to yet.
   bool has_lost_worker() const noexcept { return control_.header().lost.load(std::memory_order_seq_cst) != 0; }
@@ -172,6 +176,7 @@ class SessionCore {
   void end_profile() noexcept;
   [[noreturn]] void fail_start(int rank);
   std::optional<std::uint64_t> count_waited(Clock::duration waited);
+  void await_passed(std::uint64_t id);
   void collect(std::uint64_t id);
   bool has_lost_device(std::uint64_t id) const noexcept;
   [[noreturn]] void end_with_lost_device(const std::exception_ptr& cause);
@@ -183,6 +188,8 @@ class SessionCore {
   /// Ends the session because of a lost worker, unless that can be replaced; or of a deadline.
   void end_with_loss(std::uint64_t id);
   [[noreturn]] void end_with_timeout(std::uint64_t id, Milliseconds limit);
+  [[noreturn]] void end_with_ring_held(std::uint64_t id);
+  [[noreturn]] void end_at_deadline(std::vector<RankState> states, const std::string& call, const std::string& what);
   [[noreturn]] void fail_late_start();
   bool await_ends_at_close();
   /// Where every rank is; `id` is the command that the master waits for.
@@ -222,6 +229,8 @@ class SessionCore {
 
   Settings settings_;
   OomWatch oom_watch_;  // from before the first worker
+  RankSet all_ranks_;
+  DeviceKinds kinds_;
   std::vector<std::string> device_names_;
   std::shared_ptr<spdlog::logger> logger_;
   Segment segment_;
@@ -239,6 +248,7 @@ class SessionCore {
   std::atomic_flag busy_;
   std::uint64_t next_id_ = 1;
   std::uint64_t drained_ = 0;
+  std::uint64_t passed_ = 0;  // every rank is known to have passed the commands up to here: their slots are free
   std::uint64_t acknowledged_failure_ = 0;
   std::exception_ptr last_failure_;
   std::exception_ptr dropped_failure_;

@@ -65,8 +65,7 @@ std::vector<RankState> SessionCore::rank_states(std::uint64_t id) {
     state.device = device_names_[static_cast<std::size_t>(rank)];
     state.phase = to_string(phase_of(progress));
     const bool is_published = id > drained_ && id <= last_published();  // while starting there is no command yet
-    const int target = is_published ? control_.command(id).target : -1;
-    state.takes_part = target < 0 || target == rank;
+    state.takes_part = !is_published || control_.command(id).ranks.has(rank);
     state.has_finished = state.takes_part && slot.done.load() >= id;
     state.is_behind = is_behind(rank, id);
     if (phase_of(progress) == Phase::idle) {
@@ -84,8 +83,21 @@ std::vector<RankState> SessionCore::rank_states(std::uint64_t id) {
 }
 
 void SessionCore::end_with_timeout(std::uint64_t id, Milliseconds limit) {
+  const std::string call = call_name(id);
+  end_at_deadline(rank_states(id), call,
+                  "call '" + call + "' did not finish within " + std::to_string(limit.count()) +
+                      " ms (--timeout or CallOptions::timeout sets another limit)");
+}
+
+/// A rank that takes no part in a command has not passed it either: it stands still, since it has nothing else to do.
+void SessionCore::end_with_ring_held(std::uint64_t id) {
+  end_at_deadline(rank_states(id), "",
+                  "it did not pass the calls of other ranks within " + std::to_string(settings_.call_timeout.count()) +
+                      " ms (--timeout or SessionOptions::timeout sets another limit)");
+}
+
+void SessionCore::end_at_deadline(std::vector<RankState> states, const std::string& call, const std::string& what) {
   const auto released = Clock::now();
-  auto states = rank_states(id);
   const int culprit = culprit_of(states);
   Failure failure;
   std::string message;
@@ -97,11 +109,10 @@ void SessionCore::end_with_timeout(std::uint64_t id, Milliseconds limit) {
         describe_rank(culprit) + " " + describe_phase(states[static_cast<std::size_t>(culprit)]) + " at the deadline: ";
   }
   take_stacks(states);
-  failure.call = call_name(id);
+  failure.call = call;
   failure.cause = "deadline";
   failure.master_released = released;
-  message += "call '" + failure.call + "' did not finish within " + std::to_string(limit.count()) +
-             " ms (--timeout or CallOptions::timeout sets another limit)";
+  message += what;
   for (const auto& line : failure.last_stderr) message += "\n  [rank " + std::to_string(culprit) + "] " + line;
   message += report_of(states);
   failure.ranks = std::move(states);

@@ -91,9 +91,7 @@ std::string SessionCore::call_name(std::uint64_t id) const {
 /// The earliest failure of a rank's own; where a call before this one failed, that one's.
 std::exception_ptr SessionCore::failure_of(std::uint64_t id) {
   int first = -1;
-  for (int rank = 0; rank < world_size(); ++rank) {
-    const Command& command = control_.command(id);
-    if (command.target >= 0 && command.target != rank) continue;
+  for (const int rank : control_.command(id).ranks) {
     const Outbox& outbox = control_.outbox(id, rank);
     if (outbox.vote != Vote::failed || outbox.failed_ns == std::numeric_limits<std::int64_t>::max()) continue;
     if (first < 0 || outbox.failed_ns < control_.outbox(id, first).failed_ns) first = rank;
@@ -206,7 +204,7 @@ void SessionCore::end_with(const Error& error) {
 
 /// A worker whose GPU has lost its context computes nothing any more.
 bool SessionCore::has_lost_device(std::uint64_t id) const noexcept {
-  for (int rank = 0; rank < world_size(); ++rank) {
+  for (const int rank : control_.command(id).ranks) {
     const Outbox& outbox = control_.outbox(id, rank);
     if (outbox.vote == Vote::failed && outbox.is_fatal) return true;
   }

@@ -36,7 +36,7 @@ void check_operation(const VariableRecord& variable, const Collective& collectiv
   };
   const std::string has_no = " has no " + std::string(to_string(collective.reduction));
   if (!can_reduce(variable.dtype, collective.reduction)) refuse("", has_no);
-  const bool by_nccl = variable.session->device_kind() == DeviceKind::cuda && variable.session->world_size() > 1 &&
+  const bool by_nccl = variable.session->kinds().has(DeviceKind::cuda) && variable.session->world_size() > 1 &&
                        collective.options.route == Route::device;
   if (by_nccl && !can_reduce_by_nccl(variable.dtype, collective.reduction)) {
     refuse("in NCCL ", has_no + ": take the way through shared memory, {.route = syncrun::Route::host}");
@@ -67,21 +67,21 @@ void run(const Collective& collective, VariableList variables, const std::vector
   };
   try {
     session.run_system(collective.what, names_of(variables), [&](Command& command, SessionCore::InFlight& in_flight) {
-      command.kind = CommandKind::collective;
-      command.collective = collective.kind;
-      command.reduction = collective.reduction;
-      command.root = collective.root;
-      command.route = collective.options.route;
       command.has_comm = true;
-      command.wants_vote = session.device_kind() == DeviceKind::cuda;
-      command.variables_count = static_cast<std::uint32_t>(variables.size());
-      command.collectives =
+      command.wants_vote = session.kinds_of(command.ranks).has(DeviceKind::cuda);
+      auto& payload = command.begin<CollectivePayload>(CommandKind::collective);
+      payload.collective = collective.kind;
+      payload.reduction = collective.reduction;
+      payload.root = collective.root;
+      payload.route = collective.options.route;
+      payload.variables_count = static_cast<std::uint32_t>(variables.size());
+      payload.variables =
           session.heap().allocate(sizeof(CollectiveSlot) * variables.size(), SharedHeap::Contents::any, "a collective");
-      in_flight.temporaries.push_back(command.collectives);
+      in_flight.temporaries.push_back(payload.variables);
       for (std::size_t i = 0; i < variables.size(); ++i) {
         if (writes_to_copies(parts[i])) in_flight.writes.push_back(variables[i]->name);
       }
-      auto* slots = session.segment().at<CollectiveSlot>(command.collectives);
+      auto* slots = session.segment().at<CollectiveSlot>(payload.variables);
       for (std::size_t i = 0; i < variables.size(); ++i) {
         slots[i] = {variables[i]->entry, write_lengths(session, parts[i].lengths, in_flight.temporaries), parts[i].to,
                     parts[i].extents};
@@ -128,7 +128,7 @@ void broadcast_copies(VariableList variables, int root, const CollectiveOptions&
   std::vector<Part> parts;
   for (const auto& variable : variables) {
     if (!variable->assigned.has(static_cast<std::size_t>(root))) {
-      throw_usage("broadcast from rank " + std::to_string(root) + ": " + not_assigned(*variable, root, root + 1));
+      throw_usage("broadcast from rank " + std::to_string(root) + ": " + not_assigned(*variable, RankSet::only(root)));
     }
     const Extents& extents = variable->extents[static_cast<std::size_t>(root)];
     const std::vector<std::size_t> bytes(variable->extents.size(), bytes_of(*variable, extents));

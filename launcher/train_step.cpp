@@ -22,7 +22,7 @@ std::string length_text(const VariableRecord& variable, std::size_t rank) {
 
 void check_step_params(const VariableRecord& params) {
   if (!params.assigned.all()) {
-    throw_usage("train_step: " + not_assigned(params, 0, static_cast<int>(params.extents.size())));
+    throw_usage("train_step: " + not_assigned(params, RankSet::all(static_cast<int>(params.extents.size()))));
   }
   for (std::size_t rank = 1; rank < params.extents.size(); ++rank) {
     if (params.extents[rank] == params.extents[0]) continue;

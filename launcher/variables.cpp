@@ -51,11 +51,12 @@ void check_rank(const SessionCore& session, int rank, const char* what) {
 }
 
 void check_growth(const VariableRecord& variable, std::span<const std::size_t> bytes, OldCopies old) {
-  if (variable.session->device_kind() == DeviceKind::cuda) return;  // not in the machine's memory
   const auto* copies = variable.session->segment().at<VariableEntry>(variable.entry)->copies();
   std::size_t growth = 0;
   for (std::size_t rank = 0; rank < bytes.size(); ++rank) {
-    if (old == OldCopies::kept || bytes[rank] > copies[rank].capacity_bytes) growth += bytes[rank];
+    const bool is_in_host_memory = variable.session->device_kind(static_cast<int>(rank)) == DeviceKind::cpu;
+    const bool grows = old == OldCopies::kept || bytes[rank] > copies[rank].capacity_bytes;
+    if (is_in_host_memory && grows) growth += bytes[rank];
   }
   if (growth >= kCheckedFrom) check_memory_available(growth, "the copies of shared variable '" + variable.name + "'");
 }
@@ -102,13 +103,13 @@ Extents extents_together(const VariableRecord& variable, const char* what) {
   return any ? all : variable.extents[0];
 }
 
-std::string not_assigned(const VariableRecord& variable, int first, int last) {
+std::string not_assigned(const VariableRecord& variable, const RankSet& wanted) {
   if (!variable.assigned.any()) {
     return "'" + variable.name + "' has no shape yet: give it one with broadcast, scatter or set first";
   }
   std::string ranks;
   int count = 0;
-  for (int rank = first; rank < last; ++rank) {
+  for (const int rank : wanted) {
     if (variable.assigned.has(static_cast<std::size_t>(rank))) continue;
     ranks += (count++ == 0 ? "" : ", ") + std::to_string(rank);
   }
@@ -168,11 +169,11 @@ VariableRecord::~VariableRecord() {
     auto& entry = *core->segment().at<VariableEntry>(entry_offset);
     core->run_system("free", "a variable", [&](Command& command, SessionCore::InFlight&) {
       entry.is_freed = true;
-      command.kind = CommandKind::transfer;
-      command.direction = TransferDirection::to_variable;
-      command.variables_count = 1;
+      auto& transfer = command.begin<TransferPayload>(CommandKind::transfer);
+      transfer.direction = TransferDirection::to_variable;
+      transfer.variables_count = 1;
       TransferSlot* slots = entry.last_transfer(core->world_size());
-      command.transfers = core->segment().offset_of(slots);
+      transfer.parts = core->segment().offset_of(slots);
       for (int rank = 0; rank < core->world_size(); ++rank) slots[rank] = {entry_offset, 0, {}, true, false};
     });
     core->forget_variable(entry_offset);
@@ -194,16 +195,16 @@ void run_transfers(SessionCore& session, const char* what, TransferDirection dir
                    const std::vector<Transfer>& transfers) {
   session.run_system(what, names_of(transfers), [&](Command& command, SessionCore::InFlight& in_flight) {
     const auto world_size = static_cast<std::size_t>(session.world_size());
-    command.kind = CommandKind::transfer;
-    command.direction = direction;
-    command.variables_count = static_cast<std::uint32_t>(transfers.size());
+    auto& payload = command.begin<TransferPayload>(CommandKind::transfer);
+    payload.direction = direction;
+    payload.variables_count = static_cast<std::uint32_t>(transfers.size());
     if (direction == TransferDirection::to_variable) {
       for (const auto& transfer : transfers) in_flight.writes.push_back(transfer.variable->name);
     }
-    command.transfers = session.heap().allocate(sizeof(TransferSlot) * transfers.size() * world_size,
-                                                SharedHeap::Contents::any, "a transfer");
-    in_flight.temporaries.push_back(command.transfers);
-    auto* slot = session.segment().at<TransferSlot>(command.transfers);
+    payload.parts = session.heap().allocate(sizeof(TransferSlot) * transfers.size() * world_size,
+                                            SharedHeap::Contents::any, "a transfer");
+    in_flight.temporaries.push_back(payload.parts);
+    auto* slot = session.segment().at<TransferSlot>(payload.parts);
     for (const auto& transfer : transfers) {
       for (const Part& part : transfer.parts) {
         *slot++ = {transfer.variable->entry, part.offset, part.extents, part.takes_part, part.is_zero};
@@ -392,7 +393,7 @@ void zero_like(VariableRecord& variable, const VariableRecord& like, Zeros zeros
   SessionCore& session = *variable.session;
   const Entry guard(session);
   if (like.session != variable.session) throw_usage("'" + like.name + "' is of another session");
-  if (!like.assigned.any()) throw_usage(not_assigned(like, 0, session.world_size()));
+  if (!like.assigned.any()) throw_usage(not_assigned(like, session.all_ranks()));
   std::vector<Part> parts;
   for (int rank = 0; rank < session.world_size(); ++rank) {
     const auto at = static_cast<std::size_t>(rank);

@@ -37,9 +37,9 @@ Extents equal_extents(const VariableRecord& variable, const char* what);
 /// Of all copies, concatenated along the rows. Throws Error (usage) if their rows differ in shape; `what` asks for it.
 Extents extents_together(const VariableRecord& variable, const char* what);
 
-/// Why a call cannot use the copies on the ranks from `first` up to but not including `last`, some of which are not
-/// assigned: "'x' has no values on rank 1 ...". Names the variable, the ranks and what to do.
-std::string not_assigned(const VariableRecord& variable, int first, int last);
+/// Why a call cannot use the copies on these ranks, some of which are not assigned: "'x' has no values on rank 1 ...".
+/// Names the variable, the ranks and what to do.
+std::string not_assigned(const VariableRecord& variable, const RankSet& ranks);
 
 /// "weights, bias".
 std::string names_of(VariableList variables);

@@ -62,7 +62,7 @@ RawArray WorkerCall::whole(std::size_t argument) { return core_->running().whole
 RawUpdate WorkerCall::update(std::size_t argument) { return core_->running().update(argument); }
 const void* WorkerCall::value(std::size_t argument) { return core_->running().value(argument); }
 const void* WorkerCall::scalar(std::size_t argument) { return core_->running().scalar(argument); }
-void* WorkerCall::object() { return core_->object(core_->running().command().object); }
+void* WorkerCall::object() { return core_->object(core_->running().command().call().object); }
 CpuWorker& WorkerCall::cpu_worker() { return core_->cpu_worker(); }
 CudaWorker& WorkerCall::cuda_worker() { return core_->cuda_worker(); }
 Comm& WorkerCall::comm() { return core_->running().user_comm(); }
@@ -101,7 +101,7 @@ std::span<const std::byte> WorkerCall::construction_arguments() {
   return {core_->attachment().segment.at(slot.offset), slot.bytes};
 }
 void WorkerCall::keep_object(void* object, void (*destroy)(void*) noexcept) {
-  core_->keep_object(core_->running().command().object, object, destroy);
+  core_->keep_object(core_->running().command().call().object, object, destroy);
 }
 
 }  // namespace detail

@@ -136,13 +136,11 @@ void CpuComm::complain_of_absence(int rank) const {
 
 bool CpuComm::all_voted_ok(const Command& command) {
   const auto& control = attachment_.control;
-  const int first = command.target < 0 ? 0 : command.target;
-  const int last = command.target < 0 ? attachment_.world_size : command.target + 1;
   bool ok = true;
   Patience endless{Milliseconds(0)};
   const auto ready = [&] {
     ok = true;
-    for (int rank = first; rank < last; ++rank) {
+    for (const int rank : command.ranks) {
       // The word says that the rank has voted; it may be at a later command already, so its outbox says how.
       if (control.worker(rank).vote.load(std::memory_order_seq_cst) < vote_word(command.id, Vote::none)) return false;
       ok = ok && control.outbox(command.id, rank).vote == Vote::ok;
@@ -159,7 +157,7 @@ bool CpuComm::all_voted_ok(const Command& command) {
   const auto lost = [&] {
     if (control.header().lost.load(std::memory_order_seq_cst) == 0) return false;
     if (!control.header().respawns) return true;
-    for (int rank = first; rank < last; ++rank) {
+    for (const int rank : command.ranks) {
       if (is_out(rank)) return true;
     }
     return false;

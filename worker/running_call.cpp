@@ -14,16 +14,19 @@ namespace syncrun::detail {
 void RunningCall::begin(const Command& command) {
   if (std::exchange(are_recordings_stale_, false)) forget_recordings();
   command_ = &command;
+  call_ = &command.call();
   slice_index_ = -1;
   slice_ = {};
   first_row_of_call_ = 0;
   update_arguments_ = 0;
   // Libraries that load something in a body's first run may wait for the device, which is not to wait for a peer then.
-  bucket_start_ = command.is_first ? BucketStart::after_body : BucketStart::when_ready;
+  bucket_start_ = call_->is_first ? BucketStart::after_body : BucketStart::when_ready;
   const int rank = worker_.attachment().rank;
   share_ = share_in(command);
-  if (has_rows() && command.rows_are_local) {
-    for (int other = first_participant(); other < rank; ++other) first_row_of_call_ += local_rows(other);
+  if (has_rows() && call_->rows_are_local) {
+    for (const int other : command.ranks) {
+      if (other < rank) first_row_of_call_ += local_rows(other);
+    }
   }
   user_comm_.emplace(comm());
 }
@@ -31,20 +34,20 @@ void RunningCall::begin(const Command& command) {
 /// This rank's part of a command's rows; not for rows of its own copies, before the command runs.
 RowRange RunningCall::share_in(const Command& command) const {
   const int rank = worker_.attachment().rank;
-  if (command.rows < 0) return {0, 0};
-  if (command.rows_are_local) return {0, local_rows(rank)};
-  if (command.target >= 0) return {0, command.rows};
-  return share_of(command.rows, worker_.attachment().world_size, rank);
+  const CallPayload& call = command.call();
+  if (call.rows < 0) return {0, 0};
+  if (call.rows_are_local) return {0, local_rows(rank)};
+  return share_of(call.rows, command.ranks.count(), command.ranks.position_of(rank));
 }
 
 void RunningCall::bring_ahead(const Command& command) {
-  if (command.rows_are_local) return;  // the copies may be others by then
+  if (command.call().rows_are_local) return;  // the copies may be others by then
   const RowRange share = share_in(command);
-  const RowRange first = share_of(share.count(), command.rows < 0 ? 1 : command.slices, 0);
+  const RowRange first = share_of(share.count(), command.call().rows < 0 ? 1 : command.call().slices, 0);
   const RowRange slice{share.begin + first.begin, share.begin + first.end};
   try {
     worker_.device().begin_ahead(command.id);
-    for (std::size_t i = 0; i < command.arguments_count; ++i) {
+    for (std::size_t i = 0; i < command.call().arguments_count; ++i) {
       switch (command.arguments[i].kind) {
         case ArgumentKind::scattered: bring_rows(command, i, slice); break;
         case ArgumentKind::broadcast: bring_whole(command, i); break;
@@ -71,19 +74,18 @@ void RunningCall::discard() noexcept {
 }
 
 CommCore& RunningCall::comm() noexcept {
-  const bool is_alone = command_->target >= 0 || worker_.attachment().world_size == 1;
-  return is_alone ? worker_.device().solo() : worker_.device().comm();
+  return command_->ranks.is_single() ? worker_.device().solo() : worker_.device().comm();
 }
 
 const RowsSlot& RunningCall::local_selection(int rank) const noexcept {
-  if (command_->batch_s_by_rank == 0) return command_->batch_s;
-  return worker_.attachment().segment.at<const RowsSlot>(command_->batch_s_by_rank)[rank];
+  if (call_->batch_s_by_rank == 0) return call_->batch_s;
+  return worker_.attachment().segment.at<const RowsSlot>(call_->batch_s_by_rank)[rank];
 }
 
 std::int64_t RunningCall::local_rows(int rank) const {
   const RowsSlot& selection = local_selection(rank);
   if (selection.kind != Rows::Kind::all) return selection.count();
-  for (std::size_t i = 0; i < command_->arguments_count; ++i) {
+  for (std::size_t i = 0; i < call_->arguments_count; ++i) {
     const ArgumentSlot& slot = command_->arguments[i];
     if (slot.kind == ArgumentKind::sliced) return copy_of(slot, rank).extents[0];
   }
@@ -92,7 +94,7 @@ std::int64_t RunningCall::local_rows(int rank) const {
 
 bool RunningCall::next_slice() {
   if (slice_index_ >= 0) finish_slice();
-  const std::int64_t slices = has_rows() ? command_->slices : 1;
+  const std::int64_t slices = has_rows() ? call_->slices : 1;
   while (++slice_index_ < slices) {
     if (has_rows()) {
       const RowRange part = share_of(share_.count(), slices, slice_index_);
@@ -114,9 +116,8 @@ std::int64_t RunningCall::slice_rows_of(int rank) const {
   if (!has_rows()) return 1;
   const int world_size = participants();
   if (world_size == 1) return slice_.count();
-  const std::int64_t share =
-      command_->rows_are_local ? local_rows(rank) : share_of(command_->rows, world_size, rank).count();
-  return share_of(share, command_->slices, slice_index_).count();
+  const std::int64_t share = call_->rows_are_local ? local_rows(rank) : share_of(call_->rows, world_size, rank).count();
+  return share_of(share, call_->slices, slice_index_).count();
 }
 
 std::int64_t RunningCall::rows_of_all() const {
@@ -127,19 +128,19 @@ std::int64_t RunningCall::rows_of_all() const {
 
 SliceRows RunningCall::rows_of_slice() const noexcept {
   if (!has_rows()) return {0, 1, true};
-  return {slice_.begin - share_.begin, slice_.count(), slice_index_ + 1 == command_->slices};
+  return {slice_.begin - share_.begin, slice_.count(), slice_index_ + 1 == call_->slices};
 }
 
 void RunningCall::average_over_slices() {
   check_files();  // what the average is of goes into every rank's parameters
   if (!has_rows()) return;
   comm().rows = share_.count();
-  comm().all_rows = command_->rows;
+  comm().all_rows = call_->rows;
 }
 
 /// In buckets where all ranks have one slice: with more the gradient is none before the last is added.
 void RunningCall::begin_gradient(const GradientPlace& place, GradientAverage average) {
-  const bool is_one_slice = !has_rows() || command_->slices == 1;
+  const bool is_one_slice = !has_rows() || call_->slices == 1;
   const bool in_buckets = average == GradientAverage::in_buckets && is_one_slice && comm().has_background();
   if (in_buckets) {
     comm().rows_by_rank.resize(static_cast<std::size_t>(comm().world_size()));
@@ -152,7 +153,7 @@ void RunningCall::begin_gradient(const GradientPlace& place, GradientAverage ave
 
 void RunningCall::finish_slice() {
   if (update_arguments_ == 0) return;
-  for (std::size_t i = 0; i < command_->arguments_count; ++i) {
+  for (std::size_t i = 0; i < call_->arguments_count; ++i) {
     PendingUpdate& update = updates_[i];
     if ((update_arguments_ >> i & 1U) == 0 || !update.is_written) continue;
     update.is_written = false;
@@ -194,7 +195,7 @@ SharedRows RunningCall::array_of(const ArgumentSlot& slot) {
 
 /// A file may become shorter while it is read, and only devices that copy it have noticed.
 void RunningCall::check_files() const {
-  for (std::size_t i = 0; i < command_->arguments_count; ++i) {
+  for (std::size_t i = 0; i < call_->arguments_count; ++i) {
     const ArgumentSlot& slot = command_->arguments[i];
     const bool is_data = slot.kind == ArgumentKind::scattered || slot.kind == ArgumentKind::broadcast;
     if (!is_data || slot.file == 0) continue;
@@ -206,11 +207,11 @@ void* RunningCall::bring_rows(const Command& command, std::size_t argument, RowR
   const ArgumentSlot& slot = command.arguments[argument];
   const auto& segment = worker_.attachment().segment;
   const SharedRows all = array_of(slot);
-  if (slot.is_minibatch || command.batch.kind != Rows::Kind::list) {
-    const std::int64_t begin = slot.is_minibatch ? 0 : command.batch.begin;
+  if (slot.is_minibatch || command.call().batch.kind != Rows::Kind::list) {
+    const std::int64_t begin = slot.is_minibatch ? 0 : command.call().batch.begin;
     return worker_.device().take_rows(argument, all, begin + rows.begin, rows.count());
   }
-  const auto* indices = segment.at<const std::int64_t>(command.batch.offset) + rows.begin;
+  const auto* indices = segment.at<const std::int64_t>(command.call().batch.offset) + rows.begin;
   return worker_.device().gather_rows(argument, all, {indices, static_cast<std::size_t>(rows.count())});
 }
 

@@ -46,7 +46,7 @@ class RunningCall {
   SliceRows rows_of_slice() const noexcept;
   /// Averages among the ranks are by the rows of the whole call, no longer of the slice.
   void average_over_slices();
-  bool wants(std::size_t output) const noexcept { return (command_->wanted_outputs >> output & 1U) != 0; }
+  bool wants(std::size_t output) const noexcept { return (call_->wanted_outputs >> output & 1U) != 0; }
   CommCore& comm() noexcept;
   Comm& user_comm() noexcept { return *user_comm_; }
   GradientReady& gradient_ready() noexcept { return gradient_ready_; }
@@ -105,9 +105,8 @@ class RunningCall {
     bool is_written = false;
   };
 
-  bool has_rows() const noexcept { return command_->rows >= 0; }
+  bool has_rows() const noexcept { return call_->rows >= 0; }
   int participants() const noexcept;
-  int first_participant() const noexcept { return command_->target < 0 ? 0 : command_->target; }
   const RowsSlot& local_selection(int rank) const noexcept;
   std::int64_t local_rows(int rank) const;
   void finish_slice();
@@ -156,6 +155,7 @@ class RunningCall {
 
   WorkerCore& worker_;
   const Command* command_ = nullptr;
+  const CallPayload* call_ = nullptr;   // the command's
   RowRange share_{};                    // of the call's rows; of the selected rows, where they are local
   std::int64_t first_row_of_call_ = 0;  // added to positions in share_ to get positions in the call
   RowRange slice_{};

@@ -94,7 +94,7 @@ void RunningCall::take_output(std::size_t output, const OutputType& type, std::s
 
   if (type.reduction == Reduction::gather) {
     pending.piece_rows.push_back(extents[0]);
-    pending.pieces.push_back(command_->slices > 1 ? adopted(std::move(buffer)) : std::move(buffer));
+    pending.pieces.push_back(call_->slices > 1 ? adopted(std::move(buffer)) : std::move(buffer));
   } else if (pending.slices == 0) {
     pending.buffer = worker_.device().adopt_output(std::move(buffer));
   } else {
@@ -128,7 +128,7 @@ void RunningCall::accept_device_scalar(std::size_t output, const OutputType& typ
   Device& device = worker_.device();
   const std::size_t bytes = size_of(type.dtype);
   const bool will_be_copied = !device.shares_before_reducing();  // else what is shared is freed when it was consumed
-  if (command_->slices <= 1 && will_be_copied)
+  if (call_->slices <= 1 && will_be_copied)
     return take_output(output, type, {}, borrowed(const_cast<void*>(place), bytes));
   OutputBuffer buffer = device.allocate_output(bytes);
   device.copy_within(buffer.data(), place, bytes);
@@ -167,7 +167,7 @@ void RunningCall::deliver(Outbox& outbox) {
   outbox.is_reduced = false;
   outbox.rows = has_rows() ? share_.count() : 1;
   if (outbox.is_empty) return worker_.device().finish();
-  for (std::size_t i = 0; i < command_->outputs_count; ++i) {
+  for (std::size_t i = 0; i < call_->outputs_count; ++i) {
     const OutputType& type = command_->outputs[i];
     if (type.reduction == Reduction::gather) concatenate(outputs_[i], type);
     const bool is_large = outputs_[i].buffer.bytes() > worker_.device().large_output_bytes();
@@ -178,7 +178,7 @@ void RunningCall::deliver(Outbox& outbox) {
 
 void RunningCall::share_outputs(Outbox& outbox) {
   Device& device = worker_.device();
-  for (std::size_t i = 0; i < command_->outputs_count; ++i) {
+  for (std::size_t i = 0; i < call_->outputs_count; ++i) {
     PendingOutput& pending = outputs_[i];
     const bool stays = outbox.is_large && is_reduced_by_workers(i) && !device.shares_before_reducing();
     if (!stays) pending.shared = device.share_output(std::move(pending.buffer));
@@ -186,7 +186,7 @@ void RunningCall::share_outputs(Outbox& outbox) {
     outbox.outputs[i].offset = pending.shared;
   }
   device.finish();
-  for (std::size_t i = 0; i < command_->outputs_count; ++i) {
+  for (std::size_t i = 0; i < call_->outputs_count; ++i) {
     if (command_->outputs[i].dimensions != 0) continue;
     const PendingOutput& pending = outputs_[i];
     outbox.outputs[i].scalar = pending.scalar;
@@ -202,7 +202,7 @@ void RunningCall::share_outputs(Outbox& outbox) {
 bool RunningCall::may_reduce_outputs(const Outbox& outbox) const noexcept {
   if (participants() == 1) return false;
   if (worker_.device().shares_before_reducing()) return outbox.is_large;
-  for (std::size_t i = 0; i < command_->outputs_count; ++i) {
+  for (std::size_t i = 0; i < call_->outputs_count; ++i) {
     if (is_reduced_by_workers(i)) return true;
   }
   return false;
@@ -217,11 +217,11 @@ bool RunningCall::all_are_large() const noexcept {
   return true;
 }
 
-int RunningCall::participants() const noexcept { return command_->target < 0 ? worker_.attachment().world_size : 1; }
+int RunningCall::participants() const noexcept { return command_->ranks.count(); }
 
 void RunningCall::commit_updates() {
   if (update_arguments_ == 0) return;
-  for (std::size_t i = 0; i < command_->arguments_count; ++i) {
+  for (std::size_t i = 0; i < call_->arguments_count; ++i) {
     PendingUpdate& update = updates_[i];
     if (update.rows == 0 || update.total == nullptr) continue;
     const VariableCopy& copy = copy_of(command_->arguments[i], worker_.attachment().rank);
@@ -248,7 +248,7 @@ void RunningCall::reduce_outputs(Outbox& outbox) {
     weights.push_back(static_cast<double>(attachment.control.outbox(command_->id, rank).rows) / rows);
   }
   bool agree = true;
-  for (std::size_t i = 0; agree && i < command_->outputs_count; ++i) {
+  for (std::size_t i = 0; agree && i < call_->outputs_count; ++i) {
     if (is_reduced_by_workers(i)) agree = reduce_output(i, outbox, ranks, weights);
   }
   worker_.device().finish();
@@ -274,7 +274,7 @@ bool RunningCall::reduce_output(std::size_t index, Outbox& outbox, std::span<con
 }
 
 void RunningCall::end(std::uint64_t command) {
-  for (std::size_t i = 0; i < command_->outputs_count; ++i) {
+  for (std::size_t i = 0; i < call_->outputs_count; ++i) {
     if (outputs_[i].shared != 0) worker_.free_when_consumed(command, outputs_[i].shared);
     outputs_[i] = PendingOutput{};
   }

@@ -36,19 +36,19 @@ void RunningCall::replay(void (*run)(void* context), void* context) {
   const std::uint64_t generation = device.comm().generation();  // its end has ended all graphs
   if (generation != recorded_generation_) forget_recordings();
   recorded_generation_ = generation;
-  key_.push_back(worker_.attachment().segment.at<const FunctionEntry>(command_->function)->id);
-  key_.push_back(command_->object);
+  key_.push_back(worker_.attachment().segment.at<const FunctionEntry>(call_->function)->id);
+  key_.push_back(call_->object);
   key_.push_back(command_->has_comm ? static_cast<std::uint64_t>(comm().all_rows) : 0);
   key_.push_back(static_cast<std::uint64_t>(slice_rows()));
   key_.push_back(static_cast<std::uint64_t>(first_row()));
   key_.push_back(static_cast<std::uint64_t>(slice_index_));
   // What comes after a last slice, and with what weights (see rows_of_slice).
-  key_.push_back(static_cast<std::uint64_t>(command_->slices));
-  key_.push_back(static_cast<std::uint64_t>(command_->rows));
+  key_.push_back(static_cast<std::uint64_t>(call_->slices));
+  key_.push_back(static_cast<std::uint64_t>(call_->rows));
   key_.push_back(static_cast<std::uint64_t>(share_.count()));
-  key_.push_back(static_cast<std::uint64_t>(command_->target));
-  key_.push_back(command_->wanted_outputs);
-  if (command_->has_comm && command_->rows_are_local) {  // else they follow from those of the call
+  key_.push_back(command_->ranks.is_single() ? 1 : 0);
+  key_.push_back(call_->wanted_outputs);
+  if (command_->has_comm && call_->rows_are_local) {  // else they follow from those of the call
     for (int rank = 0; rank < participants(); ++rank) key_.push_back(static_cast<std::uint64_t>(slice_rows_of(rank)));
   }
   Recording& recording = recording_of(key_);
@@ -95,7 +95,7 @@ void RunningCall::accept_recorded(const Recording& recording) {
       continue;
     }
     OutputBuffer buffer = borrowed(recorded.buffer.data(), recorded.buffer.bytes());
-    if (command_->slices > 1 && buffer.data() != nullptr) {
+    if (call_->slices > 1 && buffer.data() != nullptr) {
       OutputBuffer copy = device.allocate_output(buffer.bytes());
       device.copy_within(copy.data(), buffer.data(), buffer.bytes());
       buffer = std::move(copy);

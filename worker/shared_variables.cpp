@@ -38,7 +38,7 @@ class CommGroup {
 ///   stage() for all -> run() for all, in a group -> settle() for all -> the device finishes -> adopt() for all
 class CollectiveCopy {
  public:
-  CollectiveCopy(const Attachment& attachment, Device& device, SharedHeap& arena, const Command& command,
+  CollectiveCopy(const Attachment& attachment, Device& device, SharedHeap& arena, const CollectivePayload& command,
                  const CollectiveSlot& slot, bool goes_by_host)
       : attachment_(attachment),
         device_(device),
@@ -176,7 +176,7 @@ class CollectiveCopy {
   const Attachment& attachment_;
   Device& device_;
   SharedHeap& arena_;
-  const Command& command_;
+  const CollectivePayload& command_;
   const CollectiveSlot& slot_;
   VariableEntry& entry_;
   VariableCopy& copy_;
@@ -190,10 +190,10 @@ class CollectiveCopy {
 
 }  // namespace
 
-void WorkerCore::run_collective(const Command& command) {
+void WorkerCore::run_collective(const CollectivePayload& command) {
   enter_phase(Phase::collective);
   const auto& segment = attachment_.segment;
-  const auto* slots = segment.at<const CollectiveSlot>(command.collectives);
+  const auto* slots = segment.at<const CollectiveSlot>(command.variables);
   const bool is_alone = attachment_.world_size == 1;
   const bool goes_by_host = !is_alone && command.route == Route::host && !device_->shares_before_reducing();
   CommCore& comm = is_alone ? device_->solo() : goes_by_host ? static_cast<CommCore&>(peers_) : device_->comm();
@@ -245,9 +245,9 @@ void WorkerCore::release_copy(VariableCopy& copy) noexcept {
   copy = VariableCopy{};
 }
 
-void WorkerCore::run_transfer(const Command& command) {
+void WorkerCore::run_transfer(const TransferPayload& command) {
   enter_phase(Phase::inputs);
-  const auto* parts = attachment_.segment.at<const TransferSlot>(command.transfers) + attachment_.rank;
+  const auto* parts = attachment_.segment.at<const TransferSlot>(command.parts) + attachment_.rank;
   for (std::uint32_t i = 0; i < command.variables_count; ++i, parts += attachment_.world_size) {
     if (parts->takes_part) run_transfer(command.direction, *parts);
   }

@@ -39,7 +39,7 @@ WorkerCore::WorkerCore(Attachment& attachment)
       arena_(attachment_.segment,
              header_.arenas_offset + header_.arena_bytes * static_cast<std::uint64_t>(attachment_.rank) +
                  CpuComm::kReservedBytes,
-             header_.arena_bytes - CpuComm::kReservedBytes, pages_of(header_.device_kind)),
+             header_.arena_bytes - CpuComm::kReservedBytes, pages_of({attachment_.slot().device_kind})),
       // While the workers meet, the master sleeps.
       peers_(attachment_, header_.workers_spin ? WaitPolicy::spinning() : WaitPolicy::yielding()),
       device_(make_device({attachment_, arena_, peers_, [this] { check_interrupted(); }, [this] { look_ahead(); }})),
@@ -160,12 +160,12 @@ void WorkerCore::look_ahead() {
   if (looked_ahead_ == next || header_.published.load(std::memory_order_acquire) < next) return;
   looked_ahead_ = next;
   const Command& command = attachment_.control.command(next);
-  const bool is_ours = command.target < 0 || command.target == attachment_.rank;
+  const bool is_ours = command.ranks.has(attachment_.rank);
   if (command.kind == CommandKind::call && is_ours) running_->bring_ahead(command);
 }
 
 void WorkerCore::finish(const Command& command) noexcept {
-  if (command.has_comm && command.target < 0 && attachment_.world_size > 1) peers_.leave(command);
+  if (command.has_comm && !command.ranks.is_single()) peers_.leave(command);
   set_phase(Phase::idle);
   attachment_.slot().done.store(command.id, std::memory_order_seq_cst);
   header_.to_master.ring();
@@ -188,7 +188,7 @@ bool WorkerCore::shares_a_failure(const Command& command) const noexcept {
 
 void WorkerCore::execute(Command& command) {
   if (!outgoing_.empty()) free_consumed();
-  if (command.target >= 0 && command.target != attachment_.rank) return;
+  if (!command.ranks.has(attachment_.rank)) return;
   if (header_.respawns && header_.lost.load(std::memory_order_acquire) != 0) return give_up_for_loss(command);
   if (shares_a_failure(command)) {
     report_failure(command, ErrorKind::function, 0, "a call before this one failed", false);
@@ -201,12 +201,12 @@ void WorkerCore::execute(Command& command) {
       case CommandKind::call:
       case CommandKind::construct: return run_call(command);
       case CommandKind::destroy:
-        destroy_object(command.object);
+        destroy_object(command.as<DestroyPayload>().object);
         throw_if_child_came();
         break;
-      case CommandKind::unmap: return files_.forget(command.object);
-      case CommandKind::collective: run_collective(command); break;
-      case CommandKind::transfer: run_transfer(command); break;
+      case CommandKind::unmap: return files_.forget(command.as<UnmapPayload>().file);
+      case CommandKind::collective: run_collective(command.as<CollectivePayload>()); break;
+      case CommandKind::transfer: run_transfer(command.as<TransferPayload>()); break;
       case CommandKind::unpin:
         enter_phase(Phase::inputs);
         device_->unpin();
@@ -243,7 +243,7 @@ const WorkerCore::LoadedFunction& WorkerCore::load(std::uint64_t function_offset
   last_function_ = entry->id;
   const auto found = functions_.find(entry->id);
   if (found != functions_.end()) return *(last_loaded_ = &found->second);
-  const BodyEntry& body = entry->bodies[static_cast<std::size_t>(header_.device_kind)];
+  const BodyEntry& body = entry->bodies[static_cast<std::size_t>(attachment_.slot().device_kind)];
   LoadedFunction loaded{};
   loaded.thunk = reinterpret_cast<Thunk>(resolve(body.thunk));
   loaded.pointer = resolve_pointer(body);
@@ -251,17 +251,17 @@ const WorkerCore::LoadedFunction& WorkerCore::load(std::uint64_t function_offset
 }
 
 std::size_t WorkerCore::bucket_bytes(const Command& command) const noexcept {
-  const auto* entry = attachment_.segment.at<const FunctionEntry>(command.function);
-  return entry->bodies[static_cast<std::size_t>(header_.device_kind)].bucket_bytes;
+  const auto* entry = attachment_.segment.at<const FunctionEntry>(command.call().function);
+  return entry->bodies[static_cast<std::size_t>(attachment_.slot().device_kind)].bucket_bytes;
 }
 
 void WorkerCore::run_call(Command& command) {
   Outbox& outbox = attachment_.control.outbox(command.id, attachment_.rank);
   try {
-    if (command.arguments_count != 0) enter_phase(Phase::inputs);
+    if (command.call().arguments_count != 0) enter_phase(Phase::inputs);
     device_->begin_command(command.id);
     running_->begin(command);
-    const LoadedFunction& function = load(command.function);
+    const LoadedFunction& function = load(command.call().function);
     if (command.kind == CommandKind::construct) enter_phase(Phase::function);
     WorkerCall call(*this);
     function.thunk(call, function.pointer);
@@ -288,7 +288,7 @@ void WorkerCore::run_call(Command& command) {
   cast_vote(command, outbox.vote);
   complete_call(command, outbox);
   running_->end(command.id);
-  if (command.kind == CommandKind::construct) forget(command.function);
+  if (command.kind == CommandKind::construct) forget(command.call().function);
 }
 
 /// What a body complains of may be the zeros where a file has nothing any more: then that is what is reported.
@@ -336,7 +336,9 @@ void WorkerCore::forget(std::uint64_t function_offset) noexcept {
 
 /// Outputs are reduced and updates committed only if every rank has returned.
 void WorkerCore::cast_vote(const Command& command, Vote vote) noexcept {
-  if (command.outputs_count == 0 && !command.wants_vote) return;
+  const auto* const call = std::get_if<CallPayload>(&command.payload);
+  const bool has_outputs = call != nullptr && call->outputs_count != 0;
+  if (!has_outputs && !command.wants_vote) return;
   attachment_.slot().vote.store(vote_word(command.id, vote), std::memory_order_seq_cst);
   header_.to_peers.ring();
 }
@@ -364,7 +366,7 @@ void WorkerCore::report_failure(Command& command, ErrorKind kind, int native_cod
   if (is_own) raise_failed_call(command);
   outbox.is_fatal = device_->is_lost();
   // Also a failure while outputs are reduced: this rank's communicator is gone, so all make theirs anew.
-  if (command.target < 0 && (command.has_comm || needs_peers_)) raise_to(header_.failed_comm, command.id);
+  if (!command.ranks.is_single() && (command.has_comm || needs_peers_)) raise_to(header_.failed_comm, command.id);
   forget_children_that_came();
   command.failed.store(command.id, std::memory_order_seq_cst);
   header_.to_peers.ring();

@@ -82,8 +82,8 @@ class WorkerCore {
   void execute(Command& command);
   void run_call(Command& command);
   void complete_call(Command& command, Outbox& outbox);
-  void run_collective(const Command& command);
-  void run_transfer(const Command& command);
+  void run_collective(const CollectivePayload& command);
+  void run_transfer(const TransferPayload& command);
   void run_transfer(TransferDirection direction, const TransferSlot& part);
   void make_room(VariableCopy& copy, std::size_t bytes);
   void release_copy(VariableCopy& copy) noexcept;

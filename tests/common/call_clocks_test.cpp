@@ -11,15 +11,16 @@ namespace {
 using namespace syncrun::detail;
 using namespace std::chrono_literals;
 
-constexpr int kAll = -1;
+const RankSet kAll = RankSet::all(3);
 
 class Clocks : public testing::Test {
  protected:
-  std::uint64_t launch(int target, Milliseconds limit) {
+  std::uint64_t launch(const RankSet& ranks, Milliseconds limit) {
     const bool is_alone = ++last == 1;
-    clocks.begin(last, target, limit, is_alone);
+    clocks.begin(last, ranks, limit, is_alone);
     return last;
   }
+  std::uint64_t launch(int rank, Milliseconds limit) { return launch(RankSet::only(rank), limit); }
   std::optional<std::uint64_t> wait(Clock::duration waited) {
     return clocks.count(1, last, waited, [this](int rank) { return done[static_cast<std::size_t>(rank)]; });
   }

@@ -174,12 +174,11 @@ class CallBuilder {
  private:
   struct State;
   State& state() noexcept;
-  void check_assigned(const VariableRecord& variable, std::size_t argument) const;
+  void check_assigned(const VariableRecord& variable, std::size_t argument);
   void put_bytes(const void* bytes, std::size_t count, std::size_t bytes_each);
   void publish();
   SessionCore* session_;
   FunctionRecord* function_;
-  int target_;
   const CallOptions* options_;
   std::size_t arguments_ = 0;
   alignas(std::max_align_t) std::array<std::byte, 416> state_;  // a State; here, so that a call allocates nothing

@@ -1,0 +1,103 @@
+#pragma once
+
+// Who runs a command: a set of ranks, in ascending order. Plain memory, so that a command can carry it.
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+
+namespace syncrun::detail {
+
+inline constexpr int kMaxWorldSize = 1024;
+
+class RankSet {
+ public:
+  /// No rank.
+  RankSet() = default;
+  /// Ranks 0 to `world_size` - 1.
+  static RankSet all(int world_size) noexcept {
+    RankSet set;
+    for (int rank = 0; rank < world_size; ++rank) set.add(rank);
+    return set;
+  }
+  static RankSet only(int rank) noexcept {
+    RankSet set;
+    set.add(rank);
+    return set;
+  }
+
+  void add(int rank) noexcept {
+    if (has(rank)) return;
+    words_[word_of(rank)] |= bit_of(rank);
+    ++count_;
+    if (words_used_ <= word_of(rank)) words_used_ = static_cast<std::uint32_t>(word_of(rank)) + 1;
+  }
+  bool has(int rank) const noexcept { return (words_[word_of(rank)] & bit_of(rank)) != 0; }
+  int count() const noexcept { return static_cast<int>(count_); }
+  bool is_empty() const noexcept { return count_ == 0; }
+  /// One rank, which has nobody to meet.
+  bool is_single() const noexcept { return count_ == 1; }
+  /// Of a set that is not empty.
+  int first() const noexcept { return *begin(); }
+  /// How many of its ranks are lower: a rank's number among those of the set.
+  int position_of(int rank) const noexcept {
+    int lower = std::popcount(words_[word_of(rank)] & (bit_of(rank) - 1));
+    for (std::size_t word = 0; word < word_of(rank); ++word) lower += std::popcount(words_[word]);
+    return lower;
+  }
+
+  class Iterator {
+   public:
+    using iterator_category = std::forward_iterator_tag;
+    using value_type = int;
+    using difference_type = std::ptrdiff_t;
+    using pointer = const int*;
+    using reference = int;
+
+    Iterator(const RankSet& set, int rank) noexcept : set_(&set), rank_(set.at_or_after(rank)) {}
+    int operator*() const noexcept { return rank_; }
+    Iterator& operator++() noexcept {
+      rank_ = set_->at_or_after(rank_ + 1);
+      return *this;
+    }
+    Iterator operator++(int) noexcept {
+      const Iterator before = *this;
+      ++*this;
+      return before;
+    }
+    bool operator==(const Iterator& other) const noexcept { return rank_ == other.rank_; }
+
+   private:
+    const RankSet* set_;
+    int rank_;
+  };
+  Iterator begin() const noexcept { return {*this, 0}; }
+  Iterator end() const noexcept { return {*this, kMaxWorldSize}; }
+
+  friend bool operator==(const RankSet&, const RankSet&) = default;
+
+ private:
+  static constexpr std::size_t kBits = 64;
+  static std::size_t word_of(int rank) noexcept { return static_cast<std::size_t>(rank) / kBits; }
+  static std::uint64_t bit_of(int rank) noexcept { return std::uint64_t{1} << (static_cast<std::size_t>(rank) % kBits); }
+  /// The lowest rank from `rank` on, or kMaxWorldSize.
+  int at_or_after(int rank) const noexcept {
+    if (rank >= kMaxWorldSize) return kMaxWorldSize;
+    std::size_t word = word_of(rank);
+    std::uint64_t bits = words_[word] & ~(bit_of(rank) - 1);
+    while (bits == 0) {
+      if (++word >= words_used_) return kMaxWorldSize;
+      bits = words_[word];
+    }
+    return static_cast<int>(word * kBits) + std::countr_zero(bits);
+  }
+
+  // The first three fit in a line of the cache with a command's other words: up to 64 ranks, the rest is not looked at.
+  std::uint32_t count_ = 0;
+  std::uint32_t words_used_ = 0;
+  std::array<std::uint64_t, kMaxWorldSize / kBits> words_{};
+};
+
+}  // namespace syncrun::detail
