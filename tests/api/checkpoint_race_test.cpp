@@ -47,25 +47,9 @@ std::int64_t load_numbered(const fs::path& folder) {
 }
 
 /// In memory, where a save takes no time and reads meet it most often; else where other temporary files are.
-class RaceFolder {
- public:
-  RaceFolder() {
-    std::string name = "/dev/shm/syncrun-test-XXXXXX";
-    if (::access("/dev/shm", W_OK) != 0 || ::mkdtemp(name.data()) == nullptr) path_ = other_.path();
-    else path_ = name;
-  }
-  ~RaceFolder() {
-    std::error_code error;
-    fs::remove_all(path_, error);
-  }
-  RaceFolder(const RaceFolder&) = delete;
-  RaceFolder& operator=(const RaceFolder&) = delete;
-  fs::path operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  TemporaryFolder other_;
-  fs::path path_;
-};
+fs::path place_for_races() {
+  return ::access("/dev/shm", W_OK) == 0 ? fs::path("/dev/shm") : fs::temp_directory_path();
+}
 
 /// What the processes count together.
 struct Counts {
@@ -102,7 +86,7 @@ class CheckpointRace : public testing::Test {
     return std::chrono::seconds(text == nullptr ? 4 : std::atoi(text));
   }
 
-  RaceFolder folder_;
+  TemporaryFolder folder_{place_for_races()};
   Clock::time_point until_ = Clock::now() + duration();
   Counts& counts_ =
       *new (::mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Counts{};

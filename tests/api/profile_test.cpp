@@ -1,15 +1,11 @@
 // Profiles and traces: where the time of calls went.
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdio>
-#include <fstream>
 #include <map>
-#include <sstream>
 #include <thread>
 
 #include "tests/support/on_workers.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace {
 
@@ -17,11 +13,7 @@ using namespace std::chrono_literals;
 
 class Profile : public testing::TestWithParam<int> {
  protected:
-  void SetUp() override {
-    path_ = testing::TempDir() + "syncrun_profile_" + std::to_string(::getpid());
-    open({.trace = path_});
-  }
-  void TearDown() override { std::remove(path_.c_str()); }
+  void SetUp() override { open({.trace = path_}); }
   void open(sr::SessionOptions options) {
     options.processes = std::to_string(GetParam());
     options.timeout = std::chrono::seconds(SYNCRUN_COMPUTING_CALL_TIMEOUT_S);
@@ -29,16 +21,12 @@ class Profile : public testing::TestWithParam<int> {
   }
   sr::Session& session() { return *session_; }
   void end_session() { session_.reset(); }
-  std::string written() const {
-    std::ifstream file(path_);
-    std::ostringstream text;
-    text << file.rdbuf();
-    return text.str();
-  }
+  std::string written() const { return text_of(path_); }
   const std::string& path() const { return path_; }
 
  private:
-  std::string path_;
+  TemporaryFolder folder_;
+  std::string path_ = folder_.at("trace");
   std::unique_ptr<sr::Session> session_;
 };
 INSTANTIATE_ON_WORKERS(Profile, 1, 3);

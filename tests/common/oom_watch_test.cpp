@@ -5,7 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
+
+#include "tests/support/temporary_folder.hpp"
 
 namespace syncrun::detail {
 namespace {
@@ -14,15 +15,9 @@ namespace fs = std::filesystem;
 
 class OomWatchTest : public testing::Test {
  protected:
-  OomWatchTest() {
-    std::string path = testing::TempDir() + "syncrun-oom-XXXXXX";
-    folder_ = ::mkdtemp(path.data());
-  }
-  ~OomWatchTest() override { fs::remove_all(folder_); }
-
   void put(const std::string& file, const std::string& text) const {
     fs::create_directories((folder_ / file).parent_path());
-    std::ofstream(folder_ / file) << text;
+    write_text(folder_ / file, text);
   }
   OomWatch watch() const {
     return OomWatch(
@@ -30,7 +25,7 @@ class OomWatchTest : public testing::Test {
   }
 
  private:
-  fs::path folder_;
+  TemporaryFolder folder_;
 };
 
 TEST_F(OomWatchTest, SeesAKillInTheGroupOfVersion2) {

@@ -14,7 +14,6 @@
 #include <array>
 #include <chrono>
 #include <cstring>
-#include <fstream>
 
 #include "syncrun/error.hpp"
 #include "tests/support/temporary_folder.hpp"
@@ -26,8 +25,6 @@ using namespace std::chrono_literals;
 using syncrun::ErrorKind;
 using testing::AllOf;
 using testing::HasSubstr;
-
-void write_text(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
 
 class OutputFiles : public testing::Test {
  protected:

@@ -10,21 +10,15 @@
 #include <cstdlib>
 #include <fstream>
 #include <random>
-#include <sstream>
 #include <thread>
 
 #include "tests/demos/mnist_run.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
-
-std::string text_of(const fs::path& file) {
-  std::ostringstream text;
-  text << std::ifstream(file, std::ios::binary).rdbuf();
-  return text.str();
-}
 
 Words with(Words options, const Words& more) {
   options.insert(options.end(), more.begin(), more.end());

@@ -1,13 +1,13 @@
 #include "demos/common/idx.hpp"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <string>
 #include <vector>
+
+#include "tests/support/temporary_folder.hpp"
 
 #ifdef DEMOS_HAVE_ZLIB
 #include <zlib.h>
@@ -34,20 +34,13 @@ const Bytes kTwoLabels = idx({0x801, 2}, {9, 0});
 
 class Idx : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "demos-idx-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    directory_ = pattern;
-  }
-  void TearDown() override { fs::remove_all(directory_); }
-
   fs::path write(const std::string& name, const Bytes& bytes) const {
-    std::ofstream(directory_ / name, std::ios::binary)
+    std::ofstream(folder_ / name, std::ios::binary)
         .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-    return directory_ / name;
+    return folder_ / name;
   }
 
-  fs::path directory_;
+  TemporaryFolder folder_;
 };
 
 /// What `read` complains about.
@@ -78,8 +71,8 @@ TEST_P(IdxNaming, IsFoundInADirectory) {
   write(GetParam()[0] + "-labels-idx1-ubyte", kTwoLabels);
   write(GetParam()[1] + "-images-idx3-ubyte", idx({0x803, 1, 1, 1}, {7}));
   write(GetParam()[1] + "-labels-idx1-ubyte", idx({0x801, 1}, {3}));
-  EXPECT_EQ(load_split(directory_, Split::kTrain).labels, (Bytes{9, 0}));
-  EXPECT_EQ(load_split(directory_, Split::kTest).images.pixels, (Bytes{7}));
+  EXPECT_EQ(load_split(folder_.path(), Split::kTrain).labels, (Bytes{9, 0}));
+  EXPECT_EQ(load_split(folder_.path(), Split::kTest).images.pixels, (Bytes{7}));
 }
 
 INSTANTIATE_TEST_SUITE_P(OfMnistAndOfTheDigits, IdxNaming,
@@ -87,16 +80,16 @@ INSTANTIATE_TEST_SUITE_P(OfMnistAndOfTheDigits, IdxNaming,
                                            std::vector<std::string>{"digits-train", "digits-test"}));
 
 TEST_F(Idx, NamesAMissingFile) {
-  const fs::path file = directory_ / "nothing";
+  const fs::path file = folder_ / "nothing";
   EXPECT_EQ(complaint([&] { read_idx_labels(file); }), file.string() + ": expected this file or its .gz, got neither");
-  EXPECT_EQ(complaint([&] { load_split(directory_, Split::kTest); }),
-            directory_.string() +
+  EXPECT_EQ(complaint([&] { load_split(folder_.path(), Split::kTest); }),
+            folder_.path().string() +
                 ": expected t10k-images-idx3-ubyte or digits-test-images-idx3-ubyte (or either as .gz), got "
                 "neither");
 }
 
 TEST_F(Idx, RefusesADirectoryInPlaceOfAFile) {
-  EXPECT_NE(complaint([&] { read_idx_labels(directory_); }).find("expected a readable file"), std::string::npos);
+  EXPECT_NE(complaint([&] { read_idx_labels(folder_.path()); }).find("expected a readable file"), std::string::npos);
 }
 
 TEST_F(Idx, RefusesATruncatedFile) {
@@ -153,7 +146,7 @@ TEST_F(Idx, RefusesLabelsAboveNine) {
 TEST_F(Idx, RefusesAsManyLabelsAsThereAreNotImages) {
   const fs::path images = write("train-images-idx3-ubyte", kTwoImages);
   const fs::path labels = write("train-labels-idx1-ubyte", idx({0x801, 1}, {4}));
-  EXPECT_EQ(complaint([&] { load_split(directory_, Split::kTrain); }),
+  EXPECT_EQ(complaint([&] { load_split(folder_.path(), Split::kTrain); }),
             labels.string() + ": expected 2 labels as there are images in " + images.string() + ", got 1");
 }
 
@@ -167,15 +160,15 @@ void write_gzip(const fs::path& file, const Bytes& bytes) {
 }
 
 TEST_F(Idx, FallsBackToTheGzippedFile) {
-  write_gzip(directory_ / "train-images-idx3-ubyte.gz", kTwoImages);
-  write_gzip(directory_ / "train-labels-idx1-ubyte.gz", kTwoLabels);
-  const LabeledImages data = load_split(directory_, Split::kTrain);
+  write_gzip(folder_ / "train-images-idx3-ubyte.gz", kTwoImages);
+  write_gzip(folder_ / "train-labels-idx1-ubyte.gz", kTwoLabels);
+  const LabeledImages data = load_split(folder_.path(), Split::kTrain);
   EXPECT_EQ(data.images.pixels, (Bytes{1, 2, 3, 4, 5, 16}));
   EXPECT_EQ(data.labels, (Bytes{9, 0}));
 }
 
 TEST_F(Idx, RefusesADamagedGzipFile) {
-  const fs::path file = directory_ / "labels.gz";
+  const fs::path file = folder_ / "labels.gz";
   write_gzip(file, kTwoLabels);
   const auto whole = fs::file_size(file);
   fs::resize_file(file, whole - 6);
@@ -189,7 +182,7 @@ TEST_F(Idx, RefusesADamagedGzipFile) {
 
 TEST_F(Idx, SaysThatGzipNeedsZlib) {
   const fs::path file = write("labels.gz", kTwoLabels);
-  EXPECT_EQ(complaint([&] { read_idx_labels(directory_ / "labels"); }),
+  EXPECT_EQ(complaint([&] { read_idx_labels(folder_ / "labels"); }),
             file.string() + ": expected a file that is not gzipped, got a build without zlib");
 }
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tests/demos/command.hpp"
-#include "tests/demos/temporary_folder.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 using Words = std::vector<std::string>;
 

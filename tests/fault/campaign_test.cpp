@@ -9,11 +9,9 @@
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <random>
 #include <set>
-#include <sstream>
 #include <string_view>
 #include <thread>
 
@@ -21,18 +19,12 @@
 #include "tests/fault/programs.hpp"
 #include "tests/fault/scene.hpp"
 #include "tests/launcher/command_run.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace syncrun::test {
 namespace {
 
 using testing::HasSubstr;
-
-std::string text_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 long number_from(const char* variable, long otherwise) {
   const char* text = std::getenv(variable);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/hostile/surroundings.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace syncrun::test {
 namespace {
@@ -28,7 +29,7 @@ constexpr int kLimitMs = 3000;
 class Closing {
  public:
   Closing(Front front, const std::string& scene, const std::string& how) {
-    write_file(file_, kText);
+    write_text(file_, kText);
     std::vector<std::string> arguments{scene, how, file_};
     if (front == Front::syncrun) arguments.insert(arguments.begin(), CLOSING_PROGRAM);
     run_.emplace(arguments, Start{}, front == Front::syncrun ? "" : CLOSING_PROGRAM);
@@ -59,7 +60,7 @@ class Closing {
   }
 
  private:
-  Folder folder_;
+  TemporaryFolder folder_;
   std::string file_ = folder_.at("own");
   std::optional<CommandRun> run_;
 };

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "tests/hostile/surroundings.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace syncrun::test {
 namespace {
@@ -132,7 +133,7 @@ TEST_P(Inherited, IgnoredSignalsDoNotMatter) {
 TEST_P(Inherited, BlockedSignalsDoNotMatter) { expect_works_after(block_all); }
 
 TEST(BlockedSignals, DoNotKeepSyncrunFromEnding) {
-  const Folder folder;
+  const TemporaryFolder folder;
   OddRun run = run_after(block_all, Front::syncrun, {"hold", folder.at("go")});
   ASSERT_TRUE(run.prints("ready")) << run.errors();
   run.send(SIGTERM);
@@ -141,7 +142,7 @@ TEST(BlockedSignals, DoNotKeepSyncrunFromEnding) {
 }
 
 TEST(BlockedSignals, DoNotKeepWorkersFromEndingWithTheirMaster) {
-  const Folder folder;
+  const TemporaryFolder folder;
   OddRun run = run_after(block_all, Front::nothing, {"hold", folder.at("go")});
   ASSERT_TRUE(run.prints("ready")) << run.errors();
   run.send(SIGKILL);

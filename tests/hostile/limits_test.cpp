@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "tests/hostile/surroundings.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace syncrun::test {
 namespace {
@@ -77,9 +78,9 @@ TEST_P(SmallDevShm, IsNotWhereDataLie) {
 /// The files of a control group (version 2) that has 200 MiB left, instead of the machine's own.
 void enter_a_full_group() {
   mount_over("/sys/fs/cgroup");
-  write_file("/sys/fs/cgroup/memory.max", "314572800\n");
-  write_file("/sys/fs/cgroup/memory.current", "104857600\n");
-  write_file("/sys/fs/cgroup/memory.stat", "anon 1\ninactive_file 0\n");
+  write_text("/sys/fs/cgroup/memory.max", "314572800\n");
+  write_text("/sys/fs/cgroup/memory.current", "104857600\n");
+  write_text("/sys/fs/cgroup/memory.stat", "anon 1\ninactive_file 0\n");
 }
 
 bool is_in_a_group_of_version_2() { return ("\n" + text_of("/proc/self/cgroup")).find("\n0::") != std::string::npos; }

@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "tests/hostile/surroundings.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace syncrun::test {
 namespace {
@@ -77,7 +78,7 @@ std::vector<int> pids_in(const std::string& ready_line) {
 
 TEST(SecondUser, CannotReadOrAttachToTheSessionsProcesses) {
   if (!can_become_users()) GTEST_SKIP() << "only root can become two users";
-  const Folder folder;
+  const TemporaryFolder folder(TemporaryFolder::Access::everyone);
   OddRun run = run_after([] { become_user(first_stranger()); }, Front::nothing, {"hold", folder.at("go")});
   ASSERT_TRUE(run.prints("\n")) << run.errors();
   const auto pids = pids_in(run.output());
@@ -92,7 +93,7 @@ TEST(SecondUser, CannotReadOrAttachToTheSessionsProcesses) {
     EXPECT_FALSE(finds_a_way(second_stranger()));
     EXPECT_TRUE(finds_a_way(first_stranger())) << "the owner can: what is tried would work";
   }
-  write_file(folder.at("go"), "");
+  write_text(folder.at("go"), "");
   EXPECT_EQ(run.exit_code(), 0) << run.errors();
   EXPECT_TRUE(run.nothing_remains());
 }

@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "tests/hostile/surroundings.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace syncrun::test {
 namespace {
@@ -34,7 +35,7 @@ class OutputTo : public testing::TestWithParam<std::tuple<Front, Output>> {
   std::string file() const { return folder_.at(output() == "log-dir" ? "rank1.log" : "file"); }
   /// Runs a program that writes there; returns the last line.
   std::string last_line(int exit_code) const {
-    const std::string value = output() == "log-dir" ? folder_.path() : file();
+    const std::string value = output() == "log-dir" ? folder_.path().string() : file();
     const std::string& variable = std::get<Output>(GetParam()).variable;
     const auto begin = Clock::now();
     const bool has_syncrun = std::get<Front>(GetParam()) == Front::syncrun;
@@ -53,7 +54,7 @@ class OutputTo : public testing::TestWithParam<std::tuple<Front, Output>> {
                                                   file() + ": expected a file or a character device, found " + found));
   }
 
-  Folder folder_;
+  TemporaryFolder folder_;
 };
 INSTANTIATE_TEST_SUITE_P(Program, OutputTo,
                          testing::Combine(testing::Values(Front::nothing, Front::syncrun),
@@ -71,14 +72,14 @@ TEST_P(OutputTo, APipeWithoutAReaderIsRefusedAtOnce) {
 }
 
 TEST_P(OutputTo, ASymbolicLinkIsRefusedAndItsTargetStays) {
-  write_file(folder_.at("precious"), "precious");
+  write_text(folder_.at("precious"), "precious");
   ASSERT_EQ(::symlink(folder_.at("precious").c_str(), file().c_str()), 0);
   expect_refused("a symbolic link");
   EXPECT_EQ(text_of(folder_.at("precious")), "precious");
 }
 
 TEST_P(OutputTo, AFileThatIsThereIsWrittenAnew) {
-  write_file(file(), "of the run before");
+  write_text(file(), "of the run before");
   last_line(0);
   EXPECT_THAT(text_of(file()), testing::Not(HasSubstr("of the run before")));
 }

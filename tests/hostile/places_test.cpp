@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "tests/hostile/surroundings.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace syncrun::test {
 namespace {
@@ -67,7 +68,7 @@ TEST_P(Places, ForAHomeAreNotNeeded) {
 
 TEST_P(Places, ThatAreGoneCanBeTheCurrentOne) {
   expect_works_after([] {
-    const Folder folder;
+    const TemporaryFolder folder;
     require(::chdir(folder.path().c_str()) == 0);
   });
 }
@@ -75,7 +76,7 @@ TEST_P(Places, ThatAreGoneCanBeTheCurrentOne) {
 TEST(CurrentFolder, ThatIsGoneTakesNoRelativeLogFolder) {
   Start start;
   start.in_child = [] {
-    const Folder folder;
+    const TemporaryFolder folder;
     require(::chdir(folder.path().c_str()) == 0);
   };
   for (const std::string option : {"--log-dir", "--profile", "--trace"}) {
@@ -88,7 +89,7 @@ TEST(CurrentFolder, ThatIsGoneTakesNoRelativeLogFolder) {
 
 TEST_P(Places, ThatCannotBeReadCanBeTheCurrentOne) {
   if (!can_become_users()) GTEST_SKIP() << "only root can become a user who cannot read a folder";
-  const Folder folder;
+  const TemporaryFolder folder;
   expect_works_after([&] {
     require(::chdir(folder.path().c_str()) == 0);
     require(::chmod(folder.path().c_str(), 0) == 0);

@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "tests/hostile/surroundings.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace syncrun::test {
 namespace {
@@ -32,11 +33,11 @@ class Program : public testing::Test {
     fs::copy_file(ODD_PROGRAM, copy_);
     start_.in_child = [this] {
       require(::chdir(folder_.path().c_str()) == 0);
-      ::setenv("PATH", (folder_.path() + ":/usr/bin:/bin").c_str(), 1);
+      ::setenv("PATH", (folder_.path().string() + ":/usr/bin:/bin").c_str(), 1);
     };
   }
   std::string file(const std::string& name, const std::string& text) const {
-    write_file(folder_.at(name), text);
+    write_text(folder_.at(name), text);
     make_executable(folder_.at(name));
     return "./" + name;
   }
@@ -48,7 +49,7 @@ class Program : public testing::Test {
     EXPECT_TRUE(run.nothing_remains());
   }
 
-  Folder folder_;
+  TemporaryFolder folder_;
   std::string copy_ = folder_.at("a program");
   Start start_;
 };
@@ -57,7 +58,7 @@ TEST_F(Program, IsFoundByItsPathInThePathAndThroughLinks) {
   fs::create_symlink("a program", folder_.at("link"));
   fs::create_hard_link(copy_, folder_.at("second name"));
   for (const std::string name : {"./a program", "a program", "./link", "link", "second name", "../*"}) {
-    const std::string path = name == "../*" ? "../" + fs::path(folder_.path()).filename().string() + "/link" : name;
+    const std::string path = name == "../*" ? "../" + folder_.path().filename().string() + "/link" : name;
     CommandRun run({path, "add"}, start_);
     expect_sum(run);
   }
@@ -80,7 +81,7 @@ class FileThatGoes : public Program, public testing::WithParamInterface<Front> {
     CommandRun run(is_alone ? late : behind, {}, is_alone ? copy_ : "");
     ASSERT_TRUE(run.prints("ready")) << run.errors();
     change();
-    write_file(folder_.at("go"), "");
+    write_text(folder_.at("go"), "");
     EXPECT_EQ(run.exit_code(), 0) << run.errors();
     EXPECT_EQ(run.output(), "ready\n1048576\n");
   }
@@ -94,7 +95,7 @@ TEST_P(FileThatGoes, WhileTheProgramRunsIsNotMissed) {
 
 TEST_P(FileThatGoes, ForAnotherOneIsNotMissed) {
   expect_works_after([this] {
-    write_file(folder_.at("new"), "#!/bin/false\n");
+    write_text(folder_.at("new"), "#!/bin/false\n");
     make_executable(folder_.at("new"));
     fs::rename(folder_.at("new"), copy_);
   });

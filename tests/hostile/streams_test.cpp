@@ -11,6 +11,7 @@
 #include <cstdlib>
 
 #include "tests/hostile/surroundings.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace syncrun::test {
 namespace {
@@ -25,7 +26,7 @@ class Streams : public testing::TestWithParam<Front> {
   std::string seen(const std::string& of = "") const { return text_of(folder_.at("streams" + of)); }
   void expect_right_sum() const { EXPECT_THAT(seen(), HasSubstr("\n1048576\n")); }
 
-  Folder folder_;
+  TemporaryFolder folder_;
 };
 INSTANTIATE_TEST_SUITE_P(Program, Streams, testing::Values(Front::nothing, Front::syncrun),
                          [](const auto& test) { return to_string(test.param); });
@@ -44,7 +45,7 @@ INSTANTIATE_TEST_SUITE_P(Program, ClosedStreams,
 
 TEST_P(ClosedStreams, AreNeverTakenByUs) {
   const auto [front, closed] = GetParam();
-  const Folder folder;
+  const TemporaryFolder folder;
   const auto is_closed = [closed = closed](int fd) { return (closed >> fd & 1) != 0; };
   OddRun run = run_after(
       [=] {

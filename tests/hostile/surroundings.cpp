@@ -8,8 +8,6 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <fstream>
-#include <sstream>
 
 namespace syncrun::test {
 
@@ -98,28 +96,5 @@ bool can_become_users() {
 
 uid_t first_stranger() { return kStranger; }
 uid_t second_stranger() { return kStranger + 100'000; }
-
-Folder::Folder() {
-  std::string name = (std::filesystem::temp_directory_path() / "odd-XXXXXX").string();
-  if (::mkdtemp(name.data()) == nullptr) std::abort();
-  path_ = name;
-  std::filesystem::permissions(path_, std::filesystem::perms::all);
-}
-
-Folder::~Folder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
-std::string text_of(const std::string& file) {
-  std::ifstream in(file, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
-void write_file(const std::string& file, const std::string& text) {
-  std::ofstream(file, std::ios::binary | std::ios::trunc) << text;
-}
 
 }  // namespace syncrun::test

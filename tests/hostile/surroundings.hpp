@@ -6,7 +6,6 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
-#include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
@@ -57,22 +56,5 @@ bool can_become_users();
 /// Two users that nobody is.
 uid_t first_stranger();
 uid_t second_stranger();
-
-/// A folder of a test's own, which goes with it.
-class Folder {
- public:
-  Folder();
-  ~Folder();
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::string at(const std::string& name) const { return (path_ / name).string(); }
-  std::string path() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
-};
-
-std::string text_of(const std::string& file);
-void write_file(const std::string& file, const std::string& text);
 
 }  // namespace syncrun::test

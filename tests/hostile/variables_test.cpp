@@ -15,6 +15,7 @@
 #include <cstdlib>
 
 #include "tests/hostile/surroundings.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace syncrun::test {
 namespace {
@@ -155,7 +156,7 @@ class PrivilegedCopy {
  public:
   PrivilegedCopy() : path_(folder_.at("privileged")) { std::filesystem::copy_file(ODD_PROGRAM, path_); }
   const std::string& path() const { return path_; }
-  const Folder& folder() const { return folder_; }
+  const TemporaryFolder& folder() const { return folder_; }
 
   bool set_user_id() const { return ::chmod(path_.c_str(), 04755) == 0; }
   bool set_group_id() const { return ::chmod(path_.c_str(), 02755) == 0; }
@@ -184,7 +185,7 @@ class PrivilegedCopy {
   }
 
  private:
-  Folder folder_;
+  TemporaryFolder folder_{TemporaryFolder::Access::everyone};
   std::string path_;
 };
 

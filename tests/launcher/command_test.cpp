@@ -6,12 +6,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 
 #include "command_run.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace syncrun::test {
 namespace {
@@ -24,18 +23,15 @@ using testing::StartsWith;
 /// A file that is gone with the test.
 class TemporaryFile {
  public:
-  TemporaryFile(const std::string& text, mode_t mode)
-      : path_(testing::TempDir() + "syncrun_test_" + std::to_string(::getpid())) {
-    std::ofstream(path_) << text;
+  TemporaryFile(const std::string& text, mode_t mode) {
+    write_text(path_, text);
     ::chmod(path_.c_str(), mode);
   }
-  ~TemporaryFile() { std::remove(path_.c_str()); }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
   const std::string& path() const noexcept { return path_; }
 
  private:
-  std::string path_;
+  TemporaryFolder folder_;
+  std::string path_ = folder_.at("file");
 };
 
 TEST(Command, IsSilentWhenAllWentWell) {
@@ -173,12 +169,12 @@ TEST(Command, RefusesALogDirItCannotWriteIn) {
 }
 
 TEST(Command, MakesTheLogDirButNotInADryRun) {
-  const std::string path = testing::TempDir() + "syncrun_test_logs_" + std::to_string(::getpid());
+  const TemporaryFolder folder;
+  const std::string path = folder.at("logs");
   EXPECT_EQ(CommandRun({"--log-dir", path, "--dry-run", scripted_program(), "exit", "0"}).exit_code(), 0);
   EXPECT_FALSE(std::filesystem::exists(path));
   EXPECT_EQ(CommandRun({"--log-dir", path, scripted_program(), "exit", "0"}).exit_code(), 0);
   EXPECT_TRUE(std::filesystem::is_directory(path));
-  std::filesystem::remove(path);
 }
 
 TEST(Command, OnlySaysWhatItWouldStartInADryRun) {

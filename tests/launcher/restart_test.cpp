@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdio>
 
 #include "command_run.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace syncrun::test {
 namespace {
@@ -57,12 +57,11 @@ TEST(Restart, NamesTheVerdictInOneLine) {
 }
 
 TEST(Restart, ComesWhenNothingOfTheFormerIsLeft) {
-  const std::string file = testing::TempDir() + "syncrun_test_former_" + std::to_string(::getpid());
-  CommandRun run({"--max-restarts", "1", scripted_program(), "look-for-former", file});
+  const TemporaryFolder folder;
+  CommandRun run({"--max-restarts", "1", scripted_program(), "look-for-former", folder.at("former")});
   EXPECT_EQ(run.exit_code(), 0);
   EXPECT_EQ(run.output(), "restart none\nrestart 1\nis gone\nis gone\n");
   EXPECT_TRUE(run.processes().empty());
-  std::remove(file.c_str());
 }
 
 TEST(Restart, IsNotForProgramsThatRefuseTheirArguments) {

@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "tests/demos/resnet/npy_files.hpp"
-#include "tests/demos/temporary_folder.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace resnet {
 namespace {

@@ -12,7 +12,7 @@
 #include <sstream>
 
 #include "demos/common/command_line.hpp"
-#include "tests/demos/temporary_folder.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace resnet {
 namespace {

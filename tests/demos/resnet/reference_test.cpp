@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/demos/temporary_folder.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace resnet::testing {
 namespace {

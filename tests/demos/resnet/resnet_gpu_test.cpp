@@ -7,7 +7,7 @@
 
 #include "tests/demos/cuda_support.hpp"
 #include "tests/demos/resnet/resnet_run.hpp"
-#include "tests/demos/temporary_folder.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace {
 

@@ -9,15 +9,13 @@
 
 #include <chrono>
 #include <cstdint>
-#include <fstream>
 #include <regex>
-#include <sstream>
 #include <thread>
 
 #include "demos/common/idx.hpp"
 #include "tests/demos/resnet/npy_files.hpp"
 #include "tests/demos/resnet/reference.hpp"
-#include "tests/demos/temporary_folder.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 extern char** environ;
 
@@ -111,12 +109,6 @@ std::vector<std::string> saved_arrays(const fs::path& checkpoint, const std::vec
     EXPECT_GT(bytes.back().size(), 128U) << array;
   }
   return bytes;
-}
-
-std::string text_of(const fs::path& file) {
-  std::ostringstream text;
-  text << std::ifstream(file, std::ios::binary).rdbuf();
-  return text.str();
 }
 
 bool has_cpu_network() {

@@ -41,9 +41,6 @@ bool is_after_epoch(const std::filesystem::path& checkpoint, int epoch);
 /// Arrays of a checkpoint by name, each as its file's bytes; fails where there is none.
 std::vector<std::string> saved_arrays(const std::filesystem::path& checkpoint, const std::vector<const char*>& arrays);
 
-/// All of a file; nothing where there is none.
-std::string text_of(const std::filesystem::path& file);
-
 /// Whether this build has a network for CPU devices.
 bool has_cpu_network();
 

@@ -75,7 +75,7 @@ class Job {
   std::optional<Variable> fault_;
   std::optional<Variable> processes_;
   std::optional<Variable> deaf_;
-  TemporaryFolder folder_;
+  RunFolder folder_;
   std::optional<CommandRun> run_;
 
   friend void expect_gone(Job& job) { expect_nothing_left(*job.run_, job.folder_); }

@@ -197,16 +197,7 @@ Variable::Variable(std::string name, const std::string& value) : name_(std::move
 }
 Variable::~Variable() { ::unsetenv(name_.c_str()); }
 
-TemporaryFolder::TemporaryFolder() {
-  std::string path = testing::TempDir() + "syncrun-matrix-XXXXXX";
-  if (::mkdtemp(path.data()) == nullptr) throw std::runtime_error("mkdtemp " + path);
-  path_ = path;
-  variable_.emplace("TMPDIR", path_);
-}
-TemporaryFolder::~TemporaryFolder() { std::filesystem::remove_all(path_); }
-bool TemporaryFolder::is_empty() const { return std::filesystem::is_empty(path_); }
-
-void expect_nothing_left(const CommandRun& run, const TemporaryFolder& folder) {
+void expect_nothing_left(const CommandRun& run, const RunFolder& folder) {
   EXPECT_TRUE(run.nothing_remains()) << "processes of the job remain";
   EXPECT_TRUE(folder.is_empty()) << "temporary files remain";
   EXPECT_EQ(named_shared_memory(), std::set<std::string>()) << "named shared memory remains";
@@ -230,7 +221,7 @@ void expect_cell(const Cell& cell, const std::string& device_kind, int world_siz
   const auto deadline = !hangs(cell) ? kPatience : device_kind == "cuda" ? kGpuDeadline : kDeadline;
   const std::string limit_ms = std::to_string(deadline.count());
   const Variable fault("SYNCRUN_FAULT", fault_of(cell));
-  const TemporaryFolder folder;
+  const RunFolder folder;
   const std::string start_limit = std::to_string((is_start(cell.phase) ? deadline : kPatience) / 1s);
   CommandRun run(
       {"--devices", devices, "--quiet", "--start-timeout", start_limit, SYNCRUN_MATRIX_PROGRAM, limit_ms, limit_ms});

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/launcher/command_run.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace syncrun::test {
 
@@ -49,21 +50,17 @@ class Variable {
 };
 
 /// Where temporary files of a run go: a folder of its own, empty again when all is well.
-class TemporaryFolder {
+class RunFolder {
  public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  bool is_empty() const;
+  bool is_empty() const { return folder_.is_empty(); }
 
  private:
-  std::string path_;
-  std::optional<Variable> variable_;
+  TemporaryFolder folder_;
+  Variable variable_{"TMPDIR", folder_.path().string()};
 };
 
 /// Nothing of the job is left: processes, entries of /dev/shm, temporary files.
-void expect_nothing_left(const CommandRun& run, const TemporaryFolder& folder);
+void expect_nothing_left(const CommandRun& run, const RunFolder& folder);
 
 /// The rest of the first line that starts so, if there is one.
 std::optional<std::string> line_after(const std::string& text, const std::string& start);

@@ -82,10 +82,9 @@ class Odd : public testing::TestWithParam<Moment> {
   }
   void fifo(const std::string& option, const std::string& variable, const std::string& what) {
     // Not in the run's own folder for temporary files, which has to be empty.
-    std::string folder = outside_ + "syncrun-fifo-XXXXXX";
-    ASSERT_NE(::mkdtemp(folder.data()), nullptr);
     const bool is_log = option == "--log-dir";
-    const std::string file = folder + (is_log ? "/rank0.log" : "/file");
+    const std::string folder = outside_.path().string();
+    const std::string file = outside_ / (is_log ? "rank0.log" : "file");
     ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
     const auto begin = Clock::now();
     {
@@ -94,15 +93,14 @@ class Odd : public testing::TestWithParam<Moment> {
       run({option, is_log ? folder : file}, "");
     }
     const auto time = Clock::now() - begin;
-    std::filesystem::remove_all(folder);
     EXPECT_THAT(run_->last_error_line(), HasSubstr("cannot write the " + what));
     EXPECT_THAT(run_->last_error_line(), HasSubstr("found a pipe"));
     record_named("FIFO as " + (is_log ? "log" : what), time);
   }
 
  private:
-  const std::string outside_ = testing::TempDir();  // before the run has one of its own
-  TemporaryFolder folder_;
+  TemporaryFolder outside_;  // made before the run has its own folder for temporary files
+  RunFolder folder_;
   std::optional<CommandRun> run_;
 };
 
