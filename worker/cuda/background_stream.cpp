@@ -6,39 +6,30 @@
 
 namespace syncrun::detail {
 
-BackgroundStream::~BackgroundStream() {
-  if (joined_ != nullptr) static_cast<void>(cudaEventDestroy(joined_));
-  if (forked_ != nullptr) static_cast<void>(cudaEventDestroy(forked_));
-  if (stream_ != nullptr) static_cast<void>(cudaStreamDestroy(stream_));
-}
-
 void BackgroundStream::make() {
-  int least = 0;
-  int most = 0;
-  check_cuda(cudaDeviceGetStreamPriorityRange(&least, &most), "cudaDeviceGetStreamPriorityRange");
-  if (forked_ == nullptr) check_cuda(cudaEventCreateWithFlags(&forked_, cudaEventDisableTiming), "cudaEventCreate");
-  if (joined_ == nullptr) check_cuda(cudaEventCreateWithFlags(&joined_, cudaEventDisableTiming), "cudaEventCreate");
+  if (!forked_) forked_ = Event::make();
+  if (!joined_) joined_ = Event::make();
   // First to get a multiprocessor: peers wait for what it does.
-  check_cuda(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, most), "cudaStreamCreate");
+  stream_ = Stream::make(stream_priorities().most);
 }
 
 cudaStream_t BackgroundStream::fork(cudaStream_t worker) {
   if (!is_made()) make();
-  check_cuda(cudaEventRecord(forked_, worker), "cudaEventRecord");
-  check_cuda(cudaStreamWaitEvent(stream_, forked_), "cudaStreamWaitEvent");
+  check_cuda(cudaEventRecord(forked_.get(), worker), "cudaEventRecord");
+  check_cuda(cudaStreamWaitEvent(stream_.get(), forked_.get()), "cudaStreamWaitEvent");
   is_ahead_ = true;
-  return stream_;
+  return stream_.get();
 }
 
 void BackgroundStream::join(cudaStream_t worker) {
   if (!std::exchange(is_ahead_, false)) return;
-  check_cuda(cudaEventRecord(joined_, stream_), "cudaEventRecord");
-  check_cuda(cudaStreamWaitEvent(worker, joined_), "cudaStreamWaitEvent");
+  check_cuda(cudaEventRecord(joined_.get(), stream_.get()), "cudaEventRecord");
+  check_cuda(cudaStreamWaitEvent(worker, joined_.get()), "cudaStreamWaitEvent");
 }
 
 void BackgroundStream::abandon() noexcept {
   is_ahead_ = false;
-  if (is_made()) static_cast<void>(cudaStreamSynchronize(stream_));
+  if (is_made()) static_cast<void>(cudaStreamSynchronize(stream_.get()));
 }
 
 }  // namespace syncrun::detail

@@ -5,15 +5,12 @@
 
 #include <cuda_runtime_api.h>
 
+#include "worker/cuda/owners.hpp"
+
 namespace syncrun::detail {
 
 class BackgroundStream {
  public:
-  BackgroundStream() = default;
-  ~BackgroundStream();
-  BackgroundStream(const BackgroundStream&) = delete;
-  BackgroundStream& operator=(const BackgroundStream&) = delete;
-
   /// The stream, for work that comes after that of `worker`. Made when it is first wanted. Throws Error (cuda).
   cudaStream_t fork(cudaStream_t worker);
   /// Has `worker` come after what forked off, if anything has since the last time. Throws Error (cuda).
@@ -21,15 +18,15 @@ class BackgroundStream {
   /// Of a call that failed: returns when nothing is left.
   void abandon() noexcept;
 
-  bool is_made() const noexcept { return stream_ != nullptr; }
-  bool is(cudaStream_t stream) const noexcept { return is_made() && stream == stream_; }
+  bool is_made() const noexcept { return static_cast<bool>(stream_); }
+  bool is(cudaStream_t stream) const noexcept { return is_made() && stream == stream_.get(); }
 
  private:
   void make();
 
-  cudaStream_t stream_ = nullptr;
-  cudaEvent_t forked_ = nullptr;
-  cudaEvent_t joined_ = nullptr;
+  Stream stream_;
+  Event forked_;
+  Event joined_;
   bool is_ahead_ = false;  // of what the worker's stream waits for
 };
 

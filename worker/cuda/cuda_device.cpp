@@ -13,10 +13,6 @@
 #include "worker/cuda/kernels.hpp"
 #include "worker/cuda/update_kernels.hpp"
 
-#ifdef SYNCRUN_HAVE_CUDNN
-#include <cudnn.h>
-#endif
-
 namespace syncrun::detail {
 
 namespace {
@@ -28,16 +24,11 @@ constexpr std::size_t kCublasWorkspaceBytes = std::size_t{32} << 20U;
 /// The index in "cuda3".
 int index_of(const std::string& device) { return std::stoi(device.substr(std::string_view("cuda").size())); }
 
-cudaStream_t make_stream(int index) {
+Stream make_stream(int index) {
   check_cuda(cudaSetDevice(index), "cudaSetDevice");
-  int least = 0;
-  int most = 0;
-  check_cuda(cudaDeviceGetStreamPriorityRange(&least, &most), "cudaDeviceGetStreamPriorityRange");
-  cudaStream_t stream = nullptr;
+  const auto [least, most] = stream_priorities();
   // Before the stream that brings the next inputs, and after that of collectives in the background.
-  const int priority = least - most > 1 ? most + 1 : most;
-  check_cuda(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority), "cudaStreamCreate");
-  return stream;
+  return Stream::make(least - most > 1 ? most + 1 : most);
 }
 
 }  // namespace
@@ -45,8 +36,8 @@ cudaStream_t make_stream(int index) {
 class CudaGraph final : public DeviceGraph {
  public:
   /// `held`: memory that its work writes to and nobody else knows of.
-  CudaGraph(cudaGraphExec_t exec, CudaGraphs& graphs, MemoryPool& pool, std::vector<void*> held)
-      : exec_(exec), graphs_(graphs), pool_(pool), held_(std::move(held)) {
+  CudaGraph(GraphExec exec, CudaGraphs& graphs, MemoryPool& pool, std::vector<void*> held)
+      : exec_(std::move(exec)), graphs_(graphs), pool_(pool), held_(std::move(held)) {
     graphs_.add(*this);
   }
   ~CudaGraph() override {
@@ -56,14 +47,11 @@ class CudaGraph final : public DeviceGraph {
   }
   CudaGraph(const CudaGraph&) = delete;
   CudaGraph& operator=(const CudaGraph&) = delete;
-  cudaGraphExec_t exec() const noexcept { return exec_; }
-  void end() noexcept {
-    if (exec_ != nullptr) static_cast<void>(cudaGraphExecDestroy(exec_));
-    exec_ = nullptr;
-  }
+  cudaGraphExec_t exec() const noexcept { return exec_.get(); }
+  void end() noexcept { exec_.reset(); }
 
  private:
-  cudaGraphExec_t exec_;
+  GraphExec exec_;
   CudaGraphs& graphs_;
   MemoryPool& pool_;
   std::vector<void*> held_;
@@ -79,18 +67,15 @@ CudaDevice::CudaDevice(const DeviceContext& context)
       stream_(make_stream(index_of(context.attachment.device))),
       comm_(context.attachment, context.host_comm, context.check_interrupted) {
   comm_.use(
-      stream_, [this] { graphs_.end_all(); }, [this] { pool_.trim(); });
+      stream_.get(), [this] { graphs_.end_all(); }, [this] { pool_.trim(); });
 }
 
 CudaDevice::~CudaDevice() {
   comm_.abort();
-  static_cast<void>(cudaStreamSynchronize(stream_));
+  static_cast<void>(cudaStreamSynchronize(stream_.get()));
   comm_.abandon_background();
-#ifdef SYNCRUN_HAVE_CUDNN
-  if (cudnn_ != nullptr) static_cast<void>(cudnnDestroy(cudnn_));
-#endif
-  if (cublas_ != nullptr) static_cast<void>(cublasDestroy(cublas_));
-  static_cast<void>(cudaStreamDestroy(stream_));
+  cudnn_.reset();
+  cublas_.reset();
 }
 
 // ---- memory ---------------------------------------------------------------------------------------------------
@@ -123,20 +108,20 @@ OutputBuffer CudaDevice::adopt_output(OutputBuffer buffer) {
   OutputBuffer adopted = allocate_output(buffer.bytes());
   // A copy from memory that is not pinned waits on the host, for what is before it as well: that may wait for peers.
   finish(NcclComm::Wait::midway);
-  check_cuda(cudaMemcpyAsync(adopted.data(), buffer.data(), buffer.bytes(), cudaMemcpyHostToDevice, stream_),
+  check_cuda(cudaMemcpyAsync(adopted.data(), buffer.data(), buffer.bytes(), cudaMemcpyHostToDevice, stream_.get()),
              "copying an output from host memory");
-  check_cuda(cudaStreamSynchronize(stream_), "copying an output from host memory");
+  check_cuda(cudaStreamSynchronize(stream_.get()), "copying an output from host memory");
   return adopted;
 }
 
 // ---- to and from shared memory --------------------------------------------------------------------------------
 
 void* CudaDevice::take_rows(std::size_t argument, const SharedRows& rows, std::int64_t begin, std::int64_t count) {
-  return staging_.bring(argument, rows, {nullptr, begin, count}, stream_);
+  return staging_.bring(argument, rows, {nullptr, begin, count}, stream_.get());
 }
 
 void* CudaDevice::gather_rows(std::size_t argument, const SharedRows& rows, std::span<const std::int64_t> indices) {
-  return staging_.bring(argument, rows, {indices.data(), 0, static_cast<std::int64_t>(indices.size())}, stream_);
+  return staging_.bring(argument, rows, {indices.data(), 0, static_cast<std::int64_t>(indices.size())}, stream_.get());
 }
 
 void* CudaDevice::gather_local_rows(std::size_t argument, const std::byte* array, std::size_t row_bytes,
@@ -145,7 +130,7 @@ void* CudaDevice::gather_local_rows(std::size_t argument, const std::byte* array
 }
 
 const void* CudaDevice::take_scalar(std::size_t argument, const std::byte* value, std::size_t bytes) {
-  return staging_.bring(argument, {value, bytes, 1}, {nullptr, 0, 1}, stream_);
+  return staging_.bring(argument, {value, bytes, 1}, {nullptr, 0, 1}, stream_.get());
 }
 
 void CudaDevice::unpin() {
@@ -157,7 +142,7 @@ void CudaDevice::unpin() {
 void CudaDevice::copy_in(void* device_memory, const std::byte* shared, std::size_t bytes) {
   if (bytes == 0) return;
   pinned_.pin(shared, bytes);
-  pinned_.copy_to_device(device_memory, shared, bytes, stream_);
+  pinned_.copy_to_device(device_memory, shared, bytes, stream_.get());
 }
 
 void CudaDevice::copy_out(std::byte* shared, const void* device_memory, std::size_t bytes) {
@@ -165,27 +150,27 @@ void CudaDevice::copy_out(std::byte* shared, const void* device_memory, std::siz
   pinned_.pin(shared, bytes);
   pinned_.for_each_part(shared, bytes, [&](std::size_t offset, std::size_t part) {
     check_cuda(cudaMemcpyAsync(shared + offset, static_cast<const std::byte*>(device_memory) + offset, part,
-                               cudaMemcpyDeviceToHost, stream_),
+                               cudaMemcpyDeviceToHost, stream_.get()),
                "copying to shared memory");
   });
 }
 
 void CudaDevice::copy_within(void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
-  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_), "copying device memory");
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_.get()), "copying device memory");
 }
 
 void CudaDevice::clear(void* device_memory, std::size_t bytes) {
   if (bytes == 0) return;
-  check_cuda(cudaMemsetAsync(device_memory, 0, bytes, stream_), "clearing device memory");
+  check_cuda(cudaMemsetAsync(device_memory, 0, bytes, stream_.get()), "clearing device memory");
 }
 
 void CudaDevice::accumulate(DType dtype, Reduction reduction, void* into, const void* value,
                             std::array<double, 2> weights, std::size_t elements) {
-  kernels::accumulate(dtype, reduction, into, value, weights[0], weights[1], elements, stream_);
+  kernels::accumulate(dtype, reduction, into, value, weights[0], weights[1], elements, stream_.get());
 }
 
-void CudaDevice::apply_update(const UpdateWork& work) { kernels::apply_update(work, stream_); }
+void CudaDevice::apply_update(const UpdateWork& work) { kernels::apply_update(work, stream_.get()); }
 
 // ---- outputs --------------------------------------------------------------------------------------------------
 
@@ -214,10 +199,10 @@ std::uint64_t CudaDevice::reduce_output(const OutputReduction& what, OutputBuffe
   comm_.ensure();  // before what may fail on one rank only
   OutputBuffer values = at == what.ranks.end() ? allocate_output(bytes) : std::move(own);
   if (at == what.ranks.end()) {
-    kernels::fill_identity(what.dtype, what.reduction, values.data(), what.elements, stream_);
+    kernels::fill_identity(what.dtype, what.reduction, values.data(), what.elements, stream_.get());
   } else if (what.reduction == Reduction::avg) {
     const double weight = what.weights[static_cast<std::size_t>(at - what.ranks.begin())];
-    kernels::scale(what.dtype, values.data(), weight, what.elements, stream_);
+    kernels::scale(what.dtype, values.data(), weight, what.elements, stream_.get());
   }
   const Reduction reduction = what.reduction == Reduction::avg ? Reduction::sum : what.reduction;  // weighted above
   comm_.reduce(values.data(), what.elements, what.dtype, reduction, 1, what.ranks.front());
@@ -228,15 +213,16 @@ std::uint64_t CudaDevice::reduce_output(const OutputReduction& what, OutputBuffe
 
 void CudaDevice::begin_capture() {
   // Relaxed: libraries may allocate when they meet a new shape.
-  check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
+  check_cuda(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
   held_.reserve(kMostHeld);
   is_capturing_ = true;
 }
 
 std::unique_ptr<DeviceGraph> CudaDevice::end_capture() {
-  cudaGraph_t graph = nullptr;
+  cudaGraph_t captured = nullptr;
   is_capturing_ = false;
-  const cudaError_t code = cudaStreamEndCapture(stream_, &graph);
+  const cudaError_t code = cudaStreamEndCapture(stream_.get(), &captured);
+  const Graph graph(captured);
   if (code != cudaSuccess) {
     static_cast<void>(cudaGetLastError());
     release_held(held_);
@@ -246,58 +232,43 @@ std::unique_ptr<DeviceGraph> CudaDevice::end_capture() {
                     "). Its body must not wait for the stream, and what it puts elsewhere must come back to it",
                 static_cast<int>(code));
   }
-  cudaGraphExec_t exec = nullptr;
   // Else all of a graph has the priority of the stream that it is launched into.
   unsigned long long flags = 0;
   if (comm_.has_used_background()) flags = cudaGraphInstantiateFlagUseNodePriority;
-  const cudaError_t made = cudaGraphInstantiate(&exec, graph, flags);
-  static_cast<void>(cudaGraphDestroy(graph));
-  check_cuda(made, "cudaGraphInstantiate");
-  return std::make_unique<CudaGraph>(exec, graphs_, pool_, std::exchange(held_, {}));
+  cudaGraphExec_t made = nullptr;
+  check_cuda(cudaGraphInstantiate(&made, graph.get(), flags), "cudaGraphInstantiate");
+  return std::make_unique<CudaGraph>(GraphExec(made), graphs_, pool_, std::exchange(held_, {}));
 }
 
 void CudaDevice::abandon_capture() noexcept {
   if (!is_capturing_) return;
   is_capturing_ = false;
   release_held(held_);
-  cudaGraph_t graph = nullptr;
-  static_cast<void>(cudaStreamEndCapture(stream_, &graph));
-  if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
+  cudaGraph_t captured = nullptr;
+  static_cast<void>(cudaStreamEndCapture(stream_.get(), &captured));
+  Graph(captured).reset();
   static_cast<void>(cudaGetLastError());
 }
 
 void CudaDevice::launch(DeviceGraph& graph) {
-  check_cuda(cudaGraphLaunch(static_cast<CudaGraph&>(graph).exec(), stream_), "cudaGraphLaunch");
+  check_cuda(cudaGraphLaunch(static_cast<CudaGraph&>(graph).exec(), stream_.get()), "cudaGraphLaunch");
 }
 
 // ---- handles --------------------------------------------------------------------------------------------------
 
 cublasContext* CudaDevice::cublas() {
-  if (cublas_ != nullptr) return cublas_;
-  cublasHandle_t handle = nullptr;
-  check_cublas(cublasCreate(&handle), "cublasCreate");
-  cublas_ = handle;
-  check_cublas(cublasSetStream(handle, stream_), "cublasSetStream");
+  if (cublas_) return cublas_.get();
+  CublasHandle made = CublasHandle::make();
+  check_cublas(cublasSetStream(made.get(), stream_.get()), "cublasSetStream");
   void* const workspace = pool_.allocate(kCublasWorkspaceBytes, "cuBLAS's workspace");
-  check_cublas(cublasSetWorkspace(handle, workspace, kCublasWorkspaceBytes), "cublasSetWorkspace");
-  return cublas_;
+  check_cublas(cublasSetWorkspace(made.get(), workspace, kCublasWorkspaceBytes), "cublasSetWorkspace");
+  cublas_ = std::move(made);
+  return cublas_.get();
 }
 
 cudnnContext* CudaDevice::cudnn() {
-#ifdef SYNCRUN_HAVE_CUDNN
-  if (cudnn_ == nullptr) {
-    cudnnHandle_t handle = nullptr;
-    cudnnStatus_t code = cudnnCreate(&handle);
-    if (code == CUDNN_STATUS_SUCCESS) code = cudnnSetStream(handle, stream_);
-    if (code != CUDNN_STATUS_SUCCESS) {
-      throw Error(ErrorKind::cuda, std::string("cudnnCreate: ") + cudnnGetErrorString(code), static_cast<int>(code));
-    }
-    cudnn_ = handle;
-  }
-  return cudnn_;
-#else
-  throw Error(ErrorKind::cuda, "this Syncrun was built without cuDNN: install it and build again");
-#endif
+  if (!cudnn_) cudnn_ = CudnnHandle::make(stream_);
+  return cudnn_.get();
 }
 
 // ---- waiting --------------------------------------------------------------------------------------------------
@@ -305,7 +276,7 @@ cudnnContext* CudaDevice::cudnn() {
 void CudaDevice::finish(NcclComm::Wait wait) {
   const cudaError_t refused = cudaGetLastError();  // a launch that was refused says so nowhere else
   if (refused != cudaErrorNotReady) check_cuda(refused, "what was put on the stream");
-  staging_.flush(stream_);
+  staging_.flush(stream_.get());
   comm_.join_started();
   comm_.note_waiting(wait);
   await_stream();
@@ -315,7 +286,7 @@ void CudaDevice::finish(NcclComm::Wait wait) {
 void CudaDevice::abandon() noexcept {
   // Kernels that wait for a peer end with the communicator; what is behind them on the stream is of no interest.
   if (comm_.is_pending()) comm_.abort();
-  static_cast<void>(cudaStreamSynchronize(stream_));
+  static_cast<void>(cudaStreamSynchronize(stream_.get()));
   comm_.abandon_background();
   staging_.abandon();
   if (!is_lost()) static_cast<void>(cudaGetLastError());
@@ -324,7 +295,7 @@ void CudaDevice::abandon() noexcept {
 void CudaDevice::await_stream() {
   constexpr int kPollsPerCheck = 64;
   for (int polls = 1;; ++polls) {
-    const cudaError_t code = cudaStreamQuery(stream_);
+    const cudaError_t code = cudaStreamQuery(stream_.get());
     if (code == cudaSuccess) return;
     if (code != cudaErrorNotReady) check_cuda(code, "work on the device");
     static_cast<void>(cudaGetLastError());  // that it is not ready is no error to be found later
@@ -336,7 +307,7 @@ void CudaDevice::await_stream() {
 }
 
 bool CudaDevice::is_lost() const noexcept {
-  return is_sticky(cudaPeekAtLastError()) || is_sticky(cudaStreamQuery(stream_));
+  return is_sticky(cudaPeekAtLastError()) || is_sticky(cudaStreamQuery(stream_.get()));
 }
 
 }  // namespace syncrun::detail

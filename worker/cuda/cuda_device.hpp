@@ -2,9 +2,6 @@
 
 // A GPU as a device: its streams, its memory, its handles, and its way to shared memory.
 
-#include <cublas_v2.h>
-#include <cuda_runtime_api.h>
-
 #include <array>
 #include <memory>
 #include <set>
@@ -13,6 +10,7 @@
 #include "common/control_block.hpp"
 #include "worker/cuda/memory_pool.hpp"
 #include "worker/cuda/nccl_comm.hpp"
+#include "worker/cuda/owners.hpp"
 #include "worker/cuda/pinned_pages.hpp"
 #include "worker/cuda/staging.hpp"
 #include "worker/device.hpp"
@@ -57,7 +55,7 @@ class CudaDevice final : public Device {
                           std::span<const std::int64_t> indices) override;
   const void* take_scalar(std::size_t argument, const std::byte* value, std::size_t bytes) override;
   void begin_command(std::uint64_t command) override { staging_.begin_command(command); }
-  void begin_body() override { staging_.flush(stream_); }
+  void begin_body() override { staging_.flush(stream_.get()); }
   void begin_ahead(std::uint64_t command) override { staging_.begin_ahead(command); }
   void end_ahead() override { staging_.end_ahead(); }
   void drop_ahead() noexcept override { staging_.abandon(); }
@@ -86,7 +84,7 @@ class CudaDevice final : public Device {
   CommCore& comm() noexcept override { return comm_; }
   CommCore& solo() noexcept override { return solo_; }
 
-  CUstream_st* stream() override { return stream_; }
+  CUstream_st* stream() override { return stream_.get(); }
   cublasContext* cublas() override;
   cudnnContext* cudnn() override;
 
@@ -99,9 +97,11 @@ class CudaDevice final : public Device {
   class Solo final : public SoloComm {
    public:
     explicit Solo(CudaDevice& device) : device_(device) {}
-    void all_reduce_value(void*, DType, Reduction, std::int64_t) override { refuse_number_in_capture(device_.stream_); }
+    void all_reduce_value(void*, DType, Reduction, std::int64_t) override {
+      refuse_number_in_capture(device_.stream());
+    }
     void exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) override {
-      refuse_exchange_in_capture(device_.stream_);
+      refuse_exchange_in_capture(device_.stream());
       SoloComm::exchange(own, all);
     }
 
@@ -117,14 +117,14 @@ class CudaDevice final : public Device {
 
   const DeviceContext context_;
   const Segment& segment_;
-  cudaStream_t stream_ = nullptr;
+  Stream stream_;  // outlives what puts work on it
   MemoryPool pool_;
   PinnedPages pinned_;
   Staging staging_{pinned_, context_.check_interrupted};
   NcclComm comm_;
   Solo solo_{*this};
-  cublasHandle_t cublas_ = nullptr;
-  cudnnContext* cudnn_ = nullptr;
+  CublasHandle cublas_;
+  CudnnHandle cudnn_;
   bool is_capturing_ = false;
   std::vector<void*> held_;  // what was given up while capturing
   CudaGraphs graphs_;

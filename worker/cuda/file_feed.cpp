@@ -23,26 +23,12 @@ struct GivenUp {};
 
 }  // namespace
 
-FileFeed::~FileFeed() {
-  for (Blocks& blocks : blocks_) {
-    for (Block& block : blocks) {
-      if (block.is_free != nullptr) static_cast<void>(cudaEventDestroy(block.is_free));
-      if (block.memory != nullptr) static_cast<void>(cudaFreeHost(block.memory));
-    }
-  }
-}
-
 void FileFeed::make_blocks(std::size_t readers) {
   if (blocks_.size() < readers) blocks_.resize(readers);
   for (Blocks& blocks : blocks_) {
     for (Block& block : blocks) {  // also what failed before
-      if (block.memory == nullptr) {
-        void* memory = nullptr;
-        check_cuda(cudaHostAlloc(&memory, kBlockBytes, cudaHostAllocDefault), "cudaHostAlloc for rows of a file");
-        block.memory = static_cast<std::byte*>(memory);
-      }
-      if (block.is_free == nullptr)
-        check_cuda(cudaEventCreateWithFlags(&block.is_free, cudaEventDisableTiming), "cudaEventCreate");
+      if (!block.memory) block.memory = PinnedMemory::make(kBlockBytes, "cudaHostAlloc for rows of a file");
+      if (!block.is_free) block.is_free = Event::make();
     }
   }
 }
@@ -118,7 +104,7 @@ void FileFeed::read_pieces(Job& job, Blocks& blocks, const std::function<void()>
     const std::size_t begin = job.next_piece.fetch_add(1, std::memory_order_relaxed) * kBlockBytes;
     if (begin >= job.bytes) return;
     const Block& block = blocks[turn % blocks.size()];
-    for (cudaError_t code; (code = cudaEventQuery(block.is_free)) != cudaSuccess;) {
+    for (cudaError_t code; (code = cudaEventQuery(block.is_free.get())) != cudaSuccess;) {
       if (code != cudaErrorNotReady) check_cuda(code, "copying rows of a file to the device");
       static_cast<void>(cudaGetLastError());  // that it is not ready is no error to be found later
       check();
@@ -126,10 +112,10 @@ void FileFeed::read_pieces(Job& job, Blocks& blocks, const std::function<void()>
     }
     check();
     const std::size_t bytes = std::min(kBlockBytes, job.bytes - begin);
-    read_piece(job, begin, block.memory, bytes);
-    check_cuda(cudaMemcpyAsync(job.to + begin, block.memory, bytes, cudaMemcpyHostToDevice, job.stream),
+    read_piece(job, begin, block.data(), bytes);
+    check_cuda(cudaMemcpyAsync(job.to + begin, block.data(), bytes, cudaMemcpyHostToDevice, job.stream),
                "copying rows of a file to the device");
-    check_cuda(cudaEventRecord(block.is_free, job.stream), "cudaEventRecord");
+    check_cuda(cudaEventRecord(block.is_free.get(), job.stream), "cudaEventRecord");
   }
 }
 

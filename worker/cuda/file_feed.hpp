@@ -14,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "worker/cuda/owners.hpp"
 #include "worker/device.hpp"
 
 namespace syncrun::detail {
@@ -29,9 +30,6 @@ class FileFeed {
  public:
   /// `check_interrupted` throws where a wait is in vain; it is called by the thread that calls bring().
   explicit FileFeed(std::function<void()> check_interrupted) : check_interrupted_(std::move(check_interrupted)) {}
-  ~FileFeed();
-  FileFeed(const FileFeed&) = delete;
-  FileFeed& operator=(const FileFeed&) = delete;
 
   /// Brings rows of `from.file` to device memory, in the order of the stream. Returns when they were read. Throws Error:
   /// system (the file), cuda; and what interrupts the wait.
@@ -40,8 +38,10 @@ class FileFeed {
  private:
   /// Pinned memory that is free again once its copy is over.
   struct Block {
-    std::byte* memory = nullptr;
-    cudaEvent_t is_free = nullptr;
+    PinnedMemory memory;
+    Event is_free;
+
+    std::byte* data() const noexcept { return static_cast<std::byte*>(memory.get()); }
   };
   /// What a thread has to itself: it reads into one block while the other one is copied.
   using Blocks = std::array<Block, 2>;
@@ -50,7 +50,7 @@ class FileFeed {
     const SharedRows& from;
     RowsWanted wanted;
     std::size_t bytes;
-    cudaStream_t stream;
+    StreamView stream;
     int device;
     std::atomic<std::size_t> next_piece{0};
     std::atomic<bool> is_given_up{false};

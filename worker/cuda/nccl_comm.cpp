@@ -86,7 +86,7 @@ void NcclComm::publish(std::uint64_t state) noexcept {
 
 void NcclComm::check(ncclResult_t code, const char* what) {
   if (code == ncclSuccess) return;
-  const char* detail = ncclGetLastError(comm_);
+  const char* detail = ncclGetLastError(comm_.get());
   std::string message = std::string(what) + ": " + ncclGetErrorString(code);
   if (detail != nullptr && *detail != '\0') message += std::string(" (") + detail + ")";
   throw Error(ErrorKind::nccl, message, static_cast<int>(code));
@@ -115,7 +115,7 @@ ncclUniqueId NcclComm::exchange_id() {
 void NcclComm::drop_stale() noexcept {
   if (is_in_group_) return;  // what was put into the group is the communicator's until the group ends
   const std::uint64_t failed = attachment_.control.header().failed_comm.load(std::memory_order_acquire);
-  if ((comm_ != nullptr || peers_.is_connected()) && made_at_ <= failed) abort();
+  if ((comm_ || peers_.is_connected()) && made_at_ <= failed) abort();
   const std::uint64_t replacements = attachment_.control.header().replacements.load(std::memory_order_acquire);
   if (std::exchange(replacements_, replacements) != replacements) peers_.forget_peers();
 }
@@ -127,7 +127,7 @@ void NcclComm::meet_to_set_up(std::uint64_t purpose) {
 
 void NcclComm::ensure() {
   drop_stale();
-  if (comm_ != nullptr) return;
+  if (comm_) return;
   const InPhase making(attachment_, Phase::communicator);
   // Where a rank may still fail before it gets here, all meet first: what follows cannot be called off. (Nor is it set up
   // to: calls on a communicator that does not block cost 40 us each. NCCL_RUNTIME_CONNECT=0, which workers are started
@@ -135,18 +135,20 @@ void NcclComm::ensure() {
   const bool may_fail = host_command_ == attachment_.command_in_progress();
   if (may_fail) meet_to_set_up(purpose::kMakingComm);
   const ncclUniqueId id = exchange_id();
-  check(ncclCommInitRank(&comm_, world_size(), id, rank()), "ncclCommInitRank");
+  ncclComm_t made = nullptr;
+  const ncclResult_t code = ncclCommInitRank(&made, world_size(), id, rank());
+  comm_ = Communicator(made);
+  check(code, "ncclCommInitRank");
   made_at_ = attachment_.command_in_progress();
 }
 
 void NcclComm::abort() noexcept {
   const bool was_pending = std::exchange(is_pending_, false);
-  if (comm_ == nullptr && !peers_.is_connected()) return;
+  if (!comm_ && !peers_.is_connected()) return;
   ++generation_;
   peers_.call_off();
   before_abort_();
-  if (comm_ != nullptr) static_cast<void>(ncclCommAbort(comm_));
-  comm_ = nullptr;
+  comm_.reset();
   connected_.clear();
   if (!was_pending) peers_.end_release();  // else see abandon_background
 }
@@ -207,7 +209,7 @@ void NcclComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduc
                              stream_);
   }
   if (averages) return average(values, elements, dtype, weight);
-  check(ncclAllReduce(values, values, elements, type, nccl_op(reduction), comm_, stream_), "ncclAllReduce");
+  check(ncclAllReduce(values, values, elements, type, nccl_op(reduction), comm_.get(), stream_), "ncclAllReduce");
 }
 
 // ---- in the background ----------------------------------------------------------------------------------------
@@ -227,7 +229,7 @@ class NcclComm::InBackground {
 
  private:
   NcclComm& comm_;
-  cudaStream_t worker_stream_;
+  StreamView worker_stream_;
 };
 
 void NcclComm::start_average(void* values, std::size_t elements, DType dtype, std::size_t first) {
@@ -265,7 +267,8 @@ double NcclComm::share_of_rows(std::int64_t weight) const noexcept {
 
 void NcclComm::average(void* values, std::size_t elements, DType dtype, std::int64_t weight) {
   const ncclRedOp_t op = begin_average(values, elements, dtype, weight);
-  end_average(op, ncclAllReduce(values, values, elements, *nccl_type(dtype), op, comm_, stream_), "ncclAllReduce");
+  end_average(op, ncclAllReduce(values, values, elements, *nccl_type(dtype), op, comm_.get(), stream_),
+              "ncclAllReduce");
 }
 
 /// The operation that averages: a sum of what each rank brings times its weight. NCCL multiplies on the way, in the type
@@ -283,13 +286,13 @@ ncclRedOp_t NcclComm::begin_average(void* values, std::size_t elements, DType dt
   void* const scalar = dtype == DType::float32 ? static_cast<void*>(const_cast<float*>(&narrow))
                                                : static_cast<void*>(const_cast<double*>(&factor));
   ncclRedOp_t op = ncclSum;
-  check(ncclRedOpCreatePreMulSum(&op, scalar, *nccl_type(dtype), ncclScalarHostImmediate, comm_),
+  check(ncclRedOpCreatePreMulSum(&op, scalar, *nccl_type(dtype), ncclScalarHostImmediate, comm_.get()),
         "ncclRedOpCreatePreMulSum");
   return op;
 }
 
 void NcclComm::end_average(ncclRedOp_t op, ncclResult_t code, const char* what) {
-  if (op != ncclSum) check(ncclRedOpDestroy(op, comm_), "ncclRedOpDestroy");
+  if (op != ncclSum) check(ncclRedOpDestroy(op, comm_.get()), "ncclRedOpDestroy");
   check(code, what);
 }
 
@@ -301,7 +304,7 @@ void NcclComm::broadcast(void* values, std::size_t bytes, int root) {
   ensure();
   note(CollectiveKind::broadcast, bytes, DType::uint8, Reduction::sum, root);
   if (bytes == 0) return;
-  check(ncclBroadcast(values, values, bytes, ncclUint8, root, comm_, stream_), "ncclBroadcast");
+  check(ncclBroadcast(values, values, bytes, ncclUint8, root, comm_.get(), stream_), "ncclBroadcast");
 }
 
 void NcclComm::all_reduce_value(void* value, DType dtype, Reduction reduction, std::int64_t weight) {
@@ -345,7 +348,7 @@ bool NcclComm::disagrees(const Standing& peer, std::uint64_t its_plan) {
 void NcclComm::check_progress() {
   if (!is_pending_) return;
   ncclResult_t state = ncclSuccess;
-  if (comm_ != nullptr) check(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError");
+  if (comm_.get()) check(ncclCommGetAsyncError(comm_.get(), &state), "ncclCommGetAsyncError");
   if (state != ncclSuccess && state != ncclInProgress) check(state, "a collective");
   if (count_ >= Standing::kMostCounted) return;
   for (int other = 0; other < world_size(); ++other) {

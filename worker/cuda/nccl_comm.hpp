@@ -9,7 +9,6 @@
 //
 // Every rank sees the same failures before its next collective, since calls with collectives end with a vote.
 
-#include <cuda_runtime_api.h>
 #include <nccl.h>
 
 #include <atomic>
@@ -21,6 +20,7 @@
 
 #include "worker/collectives.hpp"
 #include "worker/cuda/background_stream.hpp"
+#include "worker/cuda/owners.hpp"
 #include "worker/cuda/peer_memory.hpp"
 
 namespace syncrun::detail {
@@ -150,11 +150,11 @@ class NcclComm final : public CommCore {
   CpuComm& host_;
   std::function<void()> check_interrupted_;
   std::function<void()> before_abort_;
-  cudaStream_t stream_ = nullptr;  // that collectives go to: the worker's, or the background's
+  StreamView stream_;  // that collectives go to: the worker's, or the background's
   BackgroundStream background_;
   PeerMemory peers_;
   std::uint64_t replacements_;  // of workers, that peers_ knows of
-  ncclComm_t comm_ = nullptr;
+  Communicator comm_;
   std::uint64_t made_at_ = 0;  // the command that comm_ or peers_ was made in, whichever came last
   std::set<std::pair<CollectiveKind, int>>
       connected_;  // gathers and scatters, by root, that all ranks have taken part in

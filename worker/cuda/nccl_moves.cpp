@@ -52,7 +52,7 @@ void NcclComm::reduce(void* values, std::size_t elements, DType dtype, Reduction
   if (elements == 0) return;
   const bool averages = reduction == Reduction::avg;
   const ncclRedOp_t op = averages ? begin_average(values, elements, dtype, weight) : nccl_op(reduction);
-  const ncclResult_t code = ncclReduce(values, values, elements, type, op, root, comm_, stream_);
+  const ncclResult_t code = ncclReduce(values, values, elements, type, op, root, comm_.get(), stream_);
   if (averages) return end_average(op, code, "ncclReduce");
   check(code, "ncclReduce");
 }
@@ -70,11 +70,11 @@ void NcclComm::reduce_scatter(void* values, void* part, const Division& division
     std::byte* const from = static_cast<std::byte*>(values) + division.begin_bytes(root);
     void* const to = rank() == root ? part : from;  // looked at on the root only; a part may be nowhere
     if (elements_of(division, root) == 0) return ncclSuccess;
-    return ncclReduce(from, to, elements_of(division, root), type, op, root, comm_, stream_);
+    return ncclReduce(from, to, elements_of(division, root), type, op, root, comm_.get(), stream_);
   };
-  const ncclResult_t code = division.is_equal()
-                                ? ncclReduceScatter(values, part, elements_of(division, 0), type, op, comm_, stream_)
-                                : in_group(world_size(), reduce_part);
+  const ncclResult_t code =
+      division.is_equal() ? ncclReduceScatter(values, part, elements_of(division, 0), type, op, comm_.get(), stream_)
+                          : in_group(world_size(), reduce_part);
   if (averages) return end_average(op, code, "ncclReduceScatter");
   check(code, "ncclReduceScatter");
 }
@@ -93,10 +93,11 @@ void NcclComm::all_gather(const void* part, void* all, const Division& division)
     std::byte* const to = static_cast<std::byte*>(all) + division.begin_bytes(root);
     const void* const from = rank() == root ? part : to;  // looked at on the root only; a part may be nowhere
     if (division.bytes(root) == 0) return ncclSuccess;
-    return ncclBroadcast(from, to, division.bytes(root), ncclUint8, root, comm_, stream_);
+    return ncclBroadcast(from, to, division.bytes(root), ncclUint8, root, comm_.get(), stream_);
   };
-  const ncclResult_t code = division.is_equal() ? ncclAllGather(part, all, division.bytes(0), ncclUint8, comm_, stream_)
-                                                : in_group(world_size(), broadcast_part);
+  const ncclResult_t code = division.is_equal()
+                                ? ncclAllGather(part, all, division.bytes(0), ncclUint8, comm_.get(), stream_)
+                                : in_group(world_size(), broadcast_part);
   check(code, "ncclAllGather");
 }
 
@@ -118,14 +119,14 @@ void NcclComm::gather(const void* part, void* all, const Division& division, int
   std::byte* const to = static_cast<std::byte*>(all);
   const auto receive = [&](int peer) {
     if (division.bytes(peer) == 0 || peer == root) return ncclSuccess;
-    return ncclRecv(to + division.begin_bytes(peer), division.bytes(peer), ncclUint8, peer, comm_, stream_);
+    return ncclRecv(to + division.begin_bytes(peer), division.bytes(peer), ncclUint8, peer, comm_.get(), stream_);
   };
   if (rank() == root) {
     check(in_group(world_size(), receive), "ncclRecv");
     return copy_own(to + division.begin_bytes(root), part, division.bytes(root));
   }
   if (division.bytes(rank()) != 0) {
-    check(ncclSend(part, division.bytes(rank()), ncclUint8, root, comm_, stream_), "ncclSend");
+    check(ncclSend(part, division.bytes(rank()), ncclUint8, root, comm_.get(), stream_), "ncclSend");
   }
 }
 
@@ -137,14 +138,14 @@ void NcclComm::scatter(const void* all, void* part, const Division& division, in
   const std::byte* const from = static_cast<const std::byte*>(all);
   const auto send = [&](int peer) {
     if (division.bytes(peer) == 0 || peer == root) return ncclSuccess;
-    return ncclSend(from + division.begin_bytes(peer), division.bytes(peer), ncclUint8, peer, comm_, stream_);
+    return ncclSend(from + division.begin_bytes(peer), division.bytes(peer), ncclUint8, peer, comm_.get(), stream_);
   };
   if (rank() == root) {
     check(in_group(world_size(), send), "ncclSend");
     return copy_own(part, from + division.begin_bytes(root), division.bytes(root));
   }
   if (division.bytes(rank()) != 0) {
-    check(ncclRecv(part, division.bytes(rank()), ncclUint8, root, comm_, stream_), "ncclRecv");
+    check(ncclRecv(part, division.bytes(rank()), ncclUint8, root, comm_.get(), stream_), "ncclRecv");
   }
 }
 

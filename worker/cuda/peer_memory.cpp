@@ -43,30 +43,40 @@ void PeerMemory::connect() {
   state_ = State::connected;
 }
 
-cudaError_t PeerMemory::allocate(void** memory) const {
+cudaError_t PeerMemory::allocate() {
   const std::size_t bytes = kernels::peer_memory_bytes(peers_.size);
-  cudaError_t code = cudaMalloc(memory, bytes);
-  if (code != cudaErrorMemoryAllocation) return code;
-  static_cast<void>(cudaGetLastError());
-  make_room_();
-  return cudaMalloc(memory, bytes);
+  void* memory = nullptr;
+  cudaError_t code = cudaMalloc(&memory, bytes);
+  if (code == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());
+    make_room_();
+    code = cudaMalloc(&memory, bytes);
+  }
+  if (code == cudaSuccess) own_ = DeviceMemory(memory);
+  return code;
 }
 
-/// Its memory, if it can be had; that of an attempt which was interrupted, if there was one.
+/// What an interrupted attempt has allocated is used again.
+bool PeerMemory::allocate_own() {
+  if (!own_ && allocate() != cudaSuccess) return false;
+  if (called_off_) return true;
+  void* word = nullptr;
+  if (cudaHostAlloc(&word, sizeof(int), cudaHostAllocDefault) != cudaSuccess) return false;
+  called_off_ = PinnedMemory(word);
+  return true;
+}
+
+/// Its memory, if it can be had.
 PeerMemory::Card PeerMemory::make_card() {
   Card card{};
   const int ranks = host_.world_size();
   if (ranks > kernels::kMostPeers) return card;
   peers_.rank = host_.rank();
   peers_.size = ranks;
-  void* memory = peers_.memory[peers_.rank];
-  void* word = called_off_;
-  card.is_good = cudaGetDevice(&card.device) == cudaSuccess &&
-                 (memory != nullptr || allocate(&memory) == cudaSuccess) &&
-                 cudaIpcGetMemHandle(&card.handle, memory) == cudaSuccess &&
-                 (word != nullptr || cudaHostAlloc(&word, sizeof(int), cudaHostAllocDefault) == cudaSuccess);
-  peers_.memory[peers_.rank] = static_cast<std::byte*>(memory);
-  peers_.called_off = called_off_ = static_cast<int*>(word);
+  card.is_good = cudaGetDevice(&card.device) == cudaSuccess && allocate_own() &&
+                 cudaIpcGetMemHandle(&card.handle, own_.get()) == cudaSuccess;
+  peers_.memory[peers_.rank] = static_cast<std::byte*>(own_.get());
+  peers_.called_off = static_cast<int*>(called_off_.get());
   if (!card.is_good) static_cast<void>(cudaGetLastError());
   return card;
 }
@@ -90,6 +100,7 @@ bool PeerMemory::open_all(const Card* cards) noexcept {
       static_cast<void>(cudaGetLastError());
       return false;
     }
+    theirs_[static_cast<std::size_t>(rank)] = MappedDeviceMemory(memory);
     peers_.memory[rank] = static_cast<std::byte*>(memory);
   }
   return true;
@@ -103,19 +114,17 @@ bool PeerMemory::all_agree(bool own) {
 
 void PeerMemory::clear() {
   meetings_.clear();
-  *static_cast<volatile int*>(called_off_) = 0;
+  called_off() = 0;
   // On a stream of its own: the worker's may be waiting for something, or be captured.
-  cudaStream_t stream = nullptr;
-  check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
-  cudaError_t code = cudaMemsetAsync(peers_.memory[peers_.rank], 0, kernels::peer_memory_bytes(peers_.size), stream);
-  if (code == cudaSuccess) code = cudaStreamSynchronize(stream);
-  static_cast<void>(cudaStreamDestroy(stream));
+  const Stream stream = Stream::make();
+  cudaError_t code = cudaMemsetAsync(own_.get(), 0, kernels::peer_memory_bytes(peers_.size), stream.get());
+  if (code == cudaSuccess) code = cudaStreamSynchronize(stream.get());
   check_cuda(code, "clearing the memory for all_reduce");
 }
 
 void PeerMemory::call_off() noexcept {
   if (state_ != State::connected) return;
-  *static_cast<volatile int*>(called_off_) = 1;
+  called_off() = 1;
   meetings_.release();
   state_ = State::called_off;
 }
@@ -152,8 +161,8 @@ void PeerMemory::forget_peers() noexcept {
 
 void PeerMemory::close_peers() noexcept {
   for (int rank = 0; rank < peers_.size; ++rank) {
-    if (rank == peers_.rank || peers_.memory[rank] == nullptr) continue;
-    static_cast<void>(cudaIpcCloseMemHandle(peers_.memory[rank]));
+    if (rank == peers_.rank) continue;
+    theirs_[static_cast<std::size_t>(rank)].reset();
     peers_.memory[rank] = nullptr;
   }
 }
@@ -162,10 +171,9 @@ void PeerMemory::close() noexcept {
   meetings_.close();
   has_meetings_ = false;
   close_peers();
-  if (peers_.size != 0) static_cast<void>(cudaFree(peers_.memory[peers_.rank]));
-  static_cast<void>(cudaFreeHost(called_off_));
+  own_.reset();
+  called_off_.reset();
   peers_ = {};
-  called_off_ = nullptr;
 }
 
 }  // namespace syncrun::detail

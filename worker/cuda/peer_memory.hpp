@@ -6,13 +6,13 @@
 //   none --connect(), by all ranks--> connected --call_off()--> called off --connect(), by all ranks--> connected
 //    '--> out of reach: somewhere no NVLink, or no leave to map a peer's memory
 
-#include <cuda_runtime_api.h>
-
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <utility>
 
 #include "worker/collectives.hpp"
+#include "worker/cuda/owners.hpp"
 #include "worker/cuda/peer_kernels.hpp"
 #include "worker/cuda/stream_meetings.hpp"
 
@@ -57,19 +57,23 @@ class PeerMemory {
   struct Card;
 
   Card make_card();
-  cudaError_t allocate(void** memory) const;
+  cudaError_t allocate();
+  bool allocate_own();
   bool open_all(const Card* cards) noexcept;
   void clear();
   void close_peers() noexcept;
   void close() noexcept;
   bool all_agree(bool own);
+  volatile int& called_off() const noexcept { return *static_cast<volatile int*>(called_off_.get()); }
 
   CpuComm& host_;
   StreamMeetings meetings_;
   bool has_meetings_ = false;
   State state_ = State::none;
-  kernels::Peers peers_{};
-  int* called_off_ = nullptr;  // pinned
+  DeviceMemory own_;                                            // that peers write to
+  std::array<MappedDeviceMemory, kernels::kMostPeers> theirs_;  // by rank; of this rank nothing
+  PinnedMemory called_off_;                                     // an int
+  kernels::Peers peers_{};                                      // the addresses of all these, for kernels
   std::function<void()> make_room_;
 };
 

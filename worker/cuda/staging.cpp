@@ -20,18 +20,11 @@ constexpr int kLocalBlocks = 4096;
 }  // namespace
 
 Staging::Staging(PinnedPages& pinned, const std::function<void()>& check_interrupted)
-    : pinned_(pinned), feed_(check_interrupted) {
-  int least = 0;
-  int most = 0;
-  check_cuda(cudaDeviceGetStreamPriorityRange(&least, &most), "cudaDeviceGetStreamPriorityRange");
-  check_cuda(cudaStreamCreateWithPriority(&copy_stream_, cudaStreamNonBlocking, least), "cudaStreamCreate");
-  check_cuda(cudaEventCreateWithFlags(&arrived_, cudaEventDisableTiming), "cudaEventCreate");
+    : pinned_(pinned),
+      feed_(check_interrupted),
+      copy_stream_(Stream::make(stream_priorities().least)),
+      arrived_(Event::make()) {
   jobs_.reserve(kMaxArguments);
-}
-
-Staging::~Staging() {
-  static_cast<void>(cudaEventDestroy(arrived_));
-  static_cast<void>(cudaStreamDestroy(copy_stream_));
 }
 
 void* Staging::memory_of(Buffer& buffer, std::size_t bytes) {
@@ -50,7 +43,7 @@ void* Staging::allocate(std::size_t bytes) {
     return pool_.allocate(bytes, "the rows of an argument");
   } catch (const Error&) {
     if (ahead_ != 0) throw;
-    static_cast<void>(cudaStreamSynchronize(copy_stream_));
+    static_cast<void>(cudaStreamSynchronize(copy_stream_.get()));
     for (Buffer& other : buffers_[(command_ + 1) % 2]) {
       if (other.memory != nullptr) pool_.release(other.memory);
       other = Buffer{};
@@ -81,7 +74,7 @@ void* Staging::bring(std::size_t argument, const SharedRows& from, const RowsWan
     buffer.row_bytes = from.row_bytes;
   }
   if (bytes == 0) return to;
-  const cudaStream_t on = ahead_ != 0 ? copy_stream_ : stream;
+  const cudaStream_t on = ahead_ != 0 ? copy_stream_.get() : stream;
   if (from.file != nullptr) feed_.bring(to, from, wanted, on);
   else bring_shared(to, from, wanted, on);
   return to;
@@ -121,7 +114,7 @@ void* Staging::gather_local(std::size_t argument, const std::byte* array, std::s
 
 void Staging::flush(cudaStream_t stream) {
   if (arrived_ahead_ == command_) {
-    check_cuda(cudaStreamWaitEvent(stream, arrived_, 0), "cudaStreamWaitEvent");
+    check_cuda(cudaStreamWaitEvent(stream, arrived_.get(), 0), "cudaStreamWaitEvent");
     arrived_ahead_ = 0;
   }
   if (jobs_.empty()) return;
@@ -135,16 +128,16 @@ void Staging::abandon() noexcept {
   is_local_ = false;
   ahead_ = 0;
   arrived_ahead_ = 0;
-  static_cast<void>(cudaStreamSynchronize(copy_stream_));
+  static_cast<void>(cudaStreamSynchronize(copy_stream_.get()));
   for (auto& set : buffers_) {
     for (Buffer& buffer : set) buffer.command = 0;
   }
 }
 
 void Staging::end_ahead() {
-  if (!jobs_.empty()) kernels::gather_rows(jobs_, kBlocksAhead, copy_stream_);
+  if (!jobs_.empty()) kernels::gather_rows(jobs_, kBlocksAhead, copy_stream_.get());
   jobs_.clear();
-  check_cuda(cudaEventRecord(arrived_, copy_stream_), "cudaEventRecord");
+  check_cuda(cudaEventRecord(arrived_.get(), copy_stream_.get()), "cudaEventRecord");
   arrived_ahead_ = ahead_;
   ahead_ = 0;
 }

@@ -15,6 +15,7 @@
 #include "worker/cuda/file_feed.hpp"
 #include "worker/cuda/kernels.hpp"
 #include "worker/cuda/memory_pool.hpp"
+#include "worker/cuda/owners.hpp"
 #include "worker/cuda/pinned_pages.hpp"
 
 namespace syncrun::detail {
@@ -23,9 +24,6 @@ class Staging {
  public:
   /// `check_interrupted` as of FileFeed.
   Staging(PinnedPages& pinned, const std::function<void()>& check_interrupted);
-  ~Staging();
-  Staging(const Staging&) = delete;
-  Staging& operator=(const Staging&) = delete;
 
   void begin_command(std::uint64_t command) noexcept { command_ = command; }
   void begin_ahead(std::uint64_t command) noexcept { ahead_ = command; }
@@ -66,8 +64,8 @@ class Staging {
   std::uint64_t command_ = 0;
   std::uint64_t ahead_ = 0;  // the command to bring rows for, or 0
   std::uint64_t arrived_ahead_ = 0;
-  cudaStream_t copy_stream_ = nullptr;
-  cudaEvent_t arrived_ = nullptr;
+  Stream copy_stream_;
+  Event arrived_;
   std::vector<kernels::GatherJob> jobs_;
   bool is_local_ = false;  // some of them read device memory
 };

@@ -83,7 +83,7 @@ bool StreamMeetings::register_pages() {
         cudaSuccess) {
       return false;
     }
-    registered_.push_back(words.data());
+    registered_.emplace_back(words.data());
     void* on_device = nullptr;
     if (cudaHostGetDevicePointer(&on_device, words.data(), 0) != cudaSuccess) return false;
     pages_.push_back(reinterpret_cast<CUdeviceptr>(on_device));
@@ -92,33 +92,28 @@ bool StreamMeetings::register_pages() {
 }
 
 /// A stream meets itself, also in a graph.
-bool StreamMeetings::is_able() const noexcept {
+bool StreamMeetings::is_able() const {
   const CUdeviceptr own = word(host_.rank(), 0, host_.rank());
   CUstreamBatchMemOpParams operations[] = {write_of(own, 1), wait_for(own, 1), write_of(own, 0)};
-  const auto meets_itself = [&](cudaStream_t stream) {
-    return batch_mem_op_(stream, std::size(operations), operations, 0) == CUDA_SUCCESS;
+  const auto meets_itself = [&](const Stream& stream) {
+    return batch_mem_op_(stream.get(), std::size(operations), operations, 0) == CUDA_SUCCESS;
   };
-  cudaStream_t stream = nullptr;
-  if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return false;
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t exec = nullptr;
-  bool is_able = meets_itself(stream) && cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed) == cudaSuccess;
-  if (is_able) {
-    is_able = meets_itself(stream);
-    is_able = cudaStreamEndCapture(stream, &graph) == cudaSuccess && is_able;
-  }
-  is_able = is_able && cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess &&
-            cudaGraphLaunch(exec, stream) == cudaSuccess && cudaStreamSynchronize(stream) == cudaSuccess;
-  if (exec != nullptr) static_cast<void>(cudaGraphExecDestroy(exec));
-  if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
-  static_cast<void>(cudaStreamDestroy(stream));
-  return is_able;
+  const Stream stream = Stream::make();
+  if (!meets_itself(stream)) return false;
+  if (cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeRelaxed) != cudaSuccess) return false;
+  const bool is_captured = meets_itself(stream);
+  cudaGraph_t captured = nullptr;
+  const bool is_ended = cudaStreamEndCapture(stream.get(), &captured) == cudaSuccess;
+  const Graph graph(captured);
+  cudaGraphExec_t made = nullptr;
+  if (!is_captured || !is_ended || cudaGraphInstantiate(&made, graph.get(), 0) != cudaSuccess) return false;
+  const GraphExec exec(made);
+  return cudaGraphLaunch(exec.get(), stream.get()) == cudaSuccess && cudaStreamSynchronize(stream.get()) == cudaSuccess;
 }
 
 void StreamMeetings::close() noexcept {
   end_release();
   releaser_ = {};
-  for (void* const page : registered_) static_cast<void>(cudaHostUnregister(page));
   registered_.clear();
   pages_.clear();
 }

@@ -4,7 +4,6 @@
 // memory, and waits for the words in its own.
 
 #include <cuda.h>
-#include <cuda_runtime_api.h>
 
 #include <condition_variable>
 #include <cstdint>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "worker/collectives.hpp"
+#include "worker/cuda/owners.hpp"
 
 namespace syncrun::detail {
 
@@ -48,7 +48,7 @@ class StreamMeetings {
   using BatchMemOp = CUresult (*)(CUstream, unsigned, CUstreamBatchMemOpParams*, unsigned);
 
   bool register_pages();
-  bool is_able() const noexcept;
+  bool is_able() const;
   void set_releasing(bool releasing) noexcept;
   void release_while_wanted(const std::stop_token& stop);
   /// Those of this rank that are used.
@@ -58,7 +58,7 @@ class StreamMeetings {
   CpuComm& host_;
   BatchMemOp batch_mem_op_ = nullptr;
   std::vector<CUdeviceptr> pages_;  // by rank, as the device sees them
-  std::vector<void*> registered_;
+  std::vector<RegisteredPages> registered_;
   std::mutex mutex_;  // held while words are set
   std::condition_variable_any wanted_;
   bool is_releasing_ = false;
