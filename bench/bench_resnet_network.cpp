@@ -17,7 +17,9 @@
 #include <vector>
 
 #include "demos/common/cuda_check.hpp"
+#include "demos/common/cuda_graph.hpp"
 #include "demos/common/cuda_memory.hpp"
+#include "demos/common/cuda_owners.hpp"
 #include "demos/resnet/cuda_network.hpp"
 #include "demos/resnet/cuda_queue.hpp"
 #include "demos/resnet/parameters.hpp"
@@ -90,19 +92,17 @@ class Bench {
   double measure() {
     for (int i = 0; i < 3; ++i) step();
     finish();
-    capture();
-    cudaEvent_t begin = nullptr;
-    cudaEvent_t end = nullptr;
-    check_cuda(cudaEventCreate(&begin), "cudaEventCreate");
-    check_cuda(cudaEventCreate(&end), "cudaEventCreate");
+    const demos::CudaGraph graph(queue_.stream(), cudaStreamCaptureModeThreadLocal, [this] { step(); });
+    const demos::CudaEvent begin = demos::make_cuda_event(demos::EventUse::kTime);
+    const demos::CudaEvent end = demos::make_cuda_event(demos::EventUse::kTime);
     std::vector<double> samples;
     for (int sample = 0; sample < kSamples; ++sample) {
-      check_cuda(cudaEventRecord(begin, queue_.stream()), "cudaEventRecord");
-      for (int i = 0; i < options_.steps; ++i) check_cuda(cudaGraphLaunch(graph_, queue_.stream()), "cudaGraphLaunch");
-      check_cuda(cudaEventRecord(end, queue_.stream()), "cudaEventRecord");
+      check_cuda(cudaEventRecord(begin.get(), queue_.stream()), "cudaEventRecord");
+      for (int i = 0; i < options_.steps; ++i) graph.launch(queue_.stream());
+      check_cuda(cudaEventRecord(end.get(), queue_.stream()), "cudaEventRecord");
       finish();
       float milliseconds = 0;
-      check_cuda(cudaEventElapsedTime(&milliseconds, begin, end), "cudaEventElapsedTime");
+      check_cuda(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()), "cudaEventElapsedTime");
       samples.push_back(1000.0 * static_cast<double>(milliseconds) / options_.steps);
     }
     std::sort(samples.begin(), samples.end());
@@ -140,13 +140,6 @@ class Bench {
                                static_cast<float*>(statistics_.data()), {}, {}, static_cast<float*>(gradient_.data()));
   }
   void finish() { check_cuda(cudaStreamSynchronize(queue_.stream()), "cudaStreamSynchronize"); }
-  void capture() {
-    cudaGraph_t graph = nullptr;
-    check_cuda(cudaStreamBeginCapture(queue_.stream(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-    step();
-    check_cuda(cudaStreamEndCapture(queue_.stream(), &graph), "cudaStreamEndCapture");
-    check_cuda(cudaGraphInstantiate(&graph_, graph, 0), "cudaGraphInstantiate");
-  }
 
   Options options_;
   resnet::Architecture architecture_;
@@ -158,7 +151,6 @@ class Bench {
   demos::DeviceBuffer gradient_;
   demos::DeviceBuffer images_;
   demos::DeviceBuffer labels_;
-  cudaGraphExec_t graph_ = nullptr;
 };
 
 int run(const Options& options) {

@@ -20,18 +20,13 @@
 #include <cstring>
 #include <exception>
 #include <new>
-#include <source_location>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-namespace comparators {
+#include "bench/comparators/gpu_owners.hpp"
 
-inline void check_cuda(cudaError_t code, std::source_location where = std::source_location::current()) {
-  if (code == cudaSuccess) return;
-  throw std::runtime_error(std::string(cudaGetErrorString(code)) + " at " + where.file_name() + ":" +
-                           std::to_string(where.line()));
-}
+namespace comparators {
 
 inline constexpr int kMaxRanks = 64;
 
@@ -149,18 +144,6 @@ int report_errors(Main main) noexcept {
 }
 
 // ---- owners ---------------------------------------------------------------------------------------------------
-
-class GpuStream {
- public:
-  GpuStream() { check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
-  ~GpuStream() { static_cast<void>(cudaStreamDestroy(stream_)); }
-  GpuStream(const GpuStream&) = delete;
-  GpuStream& operator=(const GpuStream&) = delete;
-  cudaStream_t get() const noexcept { return stream_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
 
 enum class Place { device, pinned_host };
 

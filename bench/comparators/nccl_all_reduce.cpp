@@ -6,6 +6,7 @@
 
 #include <nccl.h>
 
+#include "bench/comparators/gpu_owners.hpp"
 #include "bench/comparators/gpu_ranks.hpp"
 #include "bench/comparators/gpu_report.hpp"
 #include "bench/comparators/gpu_timer.hpp"
@@ -19,32 +20,30 @@ void check_nccl(ncclResult_t code, std::source_location where = std::source_loca
   throw std::runtime_error(std::string(ncclGetErrorString(code)) + " at line " + std::to_string(where.line()));
 }
 
-class Communicator {
+class Communicator : public GpuOwner<ncclComm_t, ncclCommDestroy> {
  public:
-  explicit Communicator(Peers& peers) {
+  explicit Communicator(Peers& peers) : GpuOwner(make(peers)) {}
+
+ private:
+  static ncclComm_t make(Peers& peers) {
     ncclUniqueId id{};
     if (peers.rank() == 0) check_nccl(ncclGetUniqueId(&id));
     id = peers.from_first(id);
-    check_nccl(ncclCommInitRank(&comm_, peers.size(), id, peers.rank()));
+    ncclComm_t comm = nullptr;
+    check_nccl(ncclCommInitRank(&comm, peers.size(), id, peers.rank()));
+    return comm;
   }
-  ~Communicator() { static_cast<void>(ncclCommDestroy(comm_)); }
-  Communicator(const Communicator&) = delete;
-  Communicator& operator=(const Communicator&) = delete;
-  ncclComm_t get() const noexcept { return comm_; }
-
- private:
-  ncclComm_t comm_ = nullptr;
 };
 
 /// Memory of NCCL's that all ranks have registered together: it may then read and write peers' memory as it is.
 class SymmetricWindow {
  public:
-  SymmetricWindow(const Communicator& comm, std::size_t bytes) : comm_(comm.get()) {
+  SymmetricWindow(const Communicator& comm, std::size_t bytes) : comm_(comm) {
     check_nccl(ncclMemAlloc(&memory_, bytes));
-    check_nccl(ncclCommWindowRegister(comm_, memory_, bytes, &window_, NCCL_WIN_COLL_SYMMETRIC));
+    check_nccl(ncclCommWindowRegister(comm_.get(), memory_, bytes, &window_, NCCL_WIN_COLL_SYMMETRIC));
   }
   ~SymmetricWindow() {
-    static_cast<void>(ncclCommWindowDeregister(comm_, window_));
+    static_cast<void>(ncclCommWindowDeregister(comm_.get(), window_));
     static_cast<void>(ncclMemFree(memory_));
   }
   SymmetricWindow(const SymmetricWindow&) = delete;
@@ -52,25 +51,9 @@ class SymmetricWindow {
   void* memory() const noexcept { return memory_; }
 
  private:
-  ncclComm_t comm_;
+  const Communicator& comm_;
   void* memory_ = nullptr;
   ncclWindow_t window_ = nullptr;
-};
-
-class Graph {
- public:
-  explicit Graph(cudaGraph_t graph) {
-    const cudaError_t code = cudaGraphInstantiate(&exec_, graph, 0);
-    static_cast<void>(cudaGraphDestroy(graph));
-    check_cuda(code);
-  }
-  ~Graph() { static_cast<void>(cudaGraphExecDestroy(exec_)); }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-  void launch(cudaStream_t stream) const { check_cuda(cudaGraphLaunch(exec_, stream)); }
-
- private:
-  cudaGraphExec_t exec_ = nullptr;
 };
 
 class Rank {
@@ -93,7 +76,7 @@ class Rank {
     put_sequence(bytes);
     cudaGraph_t captured = nullptr;
     check_cuda(cudaStreamEndCapture(stream_.get(), &captured));
-    const Graph graph(captured);
+    const GpuGraph graph(captured);
     report(all_reduce_text(bytes, "graph"), bytes, [&] { graph.launch(stream_.get()); });
   }
 

@@ -42,39 +42,26 @@ void cuda_gemm(cublasContext* cublas, MatrixMath math, Transpose transpose_a, Tr
                "cublasGemmEx");
 }
 
-CudaSideStream::CudaSideStream() try {
-  check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
-  check_cuda(cudaEventCreateWithFlags(&forked_, cudaEventDisableTiming), "cudaEventCreate");
-  check_cuda(cudaEventCreateWithFlags(&joined_, cudaEventDisableTiming), "cudaEventCreate");
-  check_cublas(cublasCreate(&cublas_), "cublasCreate");
-  check_cublas(cublasSetStream(cublas_, stream_), "cublasSetStream");
-  workspace_ = DeviceBuffer(kCublasWorkspaceBytes);
-  check_cublas(cublasSetWorkspace(cublas_, workspace_.data(), workspace_.bytes()), "cublasSetWorkspace");
-} catch (...) {
-  release();
-  throw;
-}
-
-CudaSideStream::~CudaSideStream() { release(); }
-
-void CudaSideStream::release() noexcept {
-  if (cublas_ != nullptr) static_cast<void>(cublasDestroy(cublas_));
-  if (joined_ != nullptr) static_cast<void>(cudaEventDestroy(joined_));
-  if (forked_ != nullptr) static_cast<void>(cudaEventDestroy(forked_));
-  if (stream_ != nullptr) static_cast<void>(cudaStreamDestroy(stream_));
+CudaSideStream::CudaSideStream()
+    : stream_(make_cuda_stream()),
+      forked_(make_cuda_event(EventUse::kOrder)),
+      joined_(make_cuda_event(EventUse::kOrder)),
+      workspace_(kCublasWorkspaceBytes),
+      cublas_(make_cublas(stream_.get())) {
+  check_cublas(cublasSetWorkspace(cublas_.get(), workspace_.data(), workspace_.bytes()), "cublasSetWorkspace");
 }
 
 void CudaSideStream::fork(CUstream_st* main) {
-  check_cuda(cudaEventRecord(forked_, main), "cudaEventRecord");
-  check_cuda(cudaStreamWaitEvent(stream_, forked_, 0), "cudaStreamWaitEvent");
+  check_cuda(cudaEventRecord(forked_.get(), main), "cudaEventRecord");
+  check_cuda(cudaStreamWaitEvent(stream_.get(), forked_.get(), 0), "cudaStreamWaitEvent");
   is_forked_ = true;
 }
 
 void CudaSideStream::join(CUstream_st* main) {
   if (!is_forked_) return;
   is_forked_ = false;
-  check_cuda(cudaEventRecord(joined_, stream_), "cudaEventRecord");
-  check_cuda(cudaStreamWaitEvent(main, joined_, 0), "cudaStreamWaitEvent");
+  check_cuda(cudaEventRecord(joined_.get(), stream_.get()), "cudaEventRecord");
+  check_cuda(cudaStreamWaitEvent(main, joined_.get(), 0), "cudaStreamWaitEvent");
 }
 
 template void cuda_gemm<float>(cublasContext*, MatrixMath, Transpose, Transpose, GemmShape, const float*, const float*,

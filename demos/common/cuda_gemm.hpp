@@ -4,10 +4,7 @@
 
 #include "demos/common/blas.hpp"
 #include "demos/common/cuda_memory.hpp"
-
-struct CUevent_st;
-struct CUstream_st;
-struct cublasContext;
+#include "demos/common/cuda_owners.hpp"
 
 namespace demos {
 
@@ -27,9 +24,6 @@ class CudaSideStream {
  public:
   /// On the current device. Throws std::runtime_error.
   CudaSideStream();
-  ~CudaSideStream();
-  CudaSideStream(const CudaSideStream&) = delete;
-  CudaSideStream& operator=(const CudaSideStream&) = delete;
 
   /// What is put on the side stream from now on runs after what is on `main` now.
   void fork(CUstream_st* main);
@@ -37,17 +31,15 @@ class CudaSideStream {
   /// forked since the last time.
   void join(CUstream_st* main);
   /// A handle bound to the side stream, with a workspace of its own: two streams must not share one.
-  cublasContext* cublas() const noexcept { return cublas_; }
+  cublasContext* cublas() const noexcept { return cublas_.get(); }
 
  private:
-  void release() noexcept;
-
-  CUstream_st* stream_ = nullptr;
-  CUevent_st* forked_ = nullptr;
-  CUevent_st* joined_ = nullptr;
+  CudaStream stream_;
+  CudaEvent forked_;
+  CudaEvent joined_;
   bool is_forked_ = false;
-  cublasContext* cublas_ = nullptr;
   DeviceBuffer workspace_;
+  CublasHandle cublas_;
 };
 
 }  // namespace demos

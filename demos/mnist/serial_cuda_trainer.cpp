@@ -5,17 +5,10 @@
 
 #include "demos/common/cuda_check.hpp"
 #include "demos/common/cuda_kernels.hpp"
-#ifdef DEMOS_HAVE_CUDNN
-#include <cudnn.h>
-
-#include <stdexcept>
-#include <string>
-#endif
 
 namespace mnist {
 namespace {
 
-using demos::check_cublas;
 using demos::check_cuda;
 
 constexpr int kGpu = 0;
@@ -29,45 +22,14 @@ void* pinned(std::size_t bytes) {
   return memory;
 }
 
-CUstream_st* make_stream() {
+demos::CudaStream make_stream() {
   check_cuda(cudaSetDevice(kGpu), "cudaSetDevice");
-  cudaStream_t stream = nullptr;
-  check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
-  return stream;
+  return demos::make_cuda_stream();
 }
-
-cublasContext* make_cublas() {
-  cublasHandle_t handle = nullptr;
-  check_cublas(cublasCreate(&handle), "cublasCreate");
-  return handle;
-}
-
-#ifdef DEMOS_HAVE_CUDNN
-void check_cudnn(cudnnStatus_t code, const char* what) {
-  if (code != CUDNN_STATUS_SUCCESS) throw std::runtime_error(std::string(what) + ": " + cudnnGetErrorString(code));
-}
-
-cudnnContext* make_cudnn(CUstream_st* stream) {
-  cudnnHandle_t handle = nullptr;
-  check_cudnn(cudnnCreate(&handle), "cudnnCreate");
-  check_cudnn(cudnnSetStream(handle, stream), "cudnnSetStream");
-  return handle;
-}
-#else
-/// Not called: a network that needs it was refused.
-cudnnContext* make_cudnn(CUstream_st*) { return nullptr; }
-#endif
 
 }  // namespace
 
 void FreePinned::operator()(void* memory) const noexcept { static_cast<void>(cudaFreeHost(memory)); }
-void DestroyHandle::operator()(CUstream_st* stream) const noexcept { static_cast<void>(cudaStreamDestroy(stream)); }
-void DestroyHandle::operator()(cublasContext* handle) const noexcept { static_cast<void>(cublasDestroy(handle)); }
-#ifdef DEMOS_HAVE_CUDNN
-void DestroyHandle::operator()(cudnnContext* handle) const noexcept { static_cast<void>(cudnnDestroy(handle)); }
-#else
-void DestroyHandle::operator()(cudnnContext*) const noexcept {}
-#endif
 
 template <class T>
 DeviceArray<T>::DeviceArray(const std::vector<T>& values) : buffer_(values.size() * sizeof(T)) {
@@ -79,12 +41,11 @@ template <class T>
 Trainer<T>::Trainer(const demos::ModelSpec& model, std::size_t image_height, std::size_t image_width,
                     demos::MatrixMath math)
     : stream_(make_stream()),
-      cublas_(make_cublas()),
+      cublas_(demos::make_cublas(stream_.get())),
       network_(model, image_height, image_width, kClasses, math),
       pixels_(image_height * image_width),
       result_(static_cast<Evaluation*>(pinned(sizeof(Evaluation)))) {
-  check_cublas(cublasSetStream(cublas_.get(), stream_.get()), "cublasSetStream");
-  if (network_.needs_cudnn()) cudnn_.reset(make_cudnn(stream_.get()));
+  if (network_.needs_cudnn()) cudnn_ = demos::make_cudnn(stream_.get());
 }
 
 template <class T>

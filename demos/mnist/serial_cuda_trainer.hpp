@@ -11,6 +11,7 @@
 
 #include "demos/common/cuda_memory.hpp"
 #include "demos/common/cuda_network.hpp"
+#include "demos/common/cuda_owners.hpp"
 #include "demos/mnist/serial_rows.hpp"
 #include "demos/mnist/training.hpp"
 
@@ -45,11 +46,6 @@ struct Evaluation {
 
 struct FreePinned {
   void operator()(void* memory) const noexcept;
-};
-struct DestroyHandle {
-  void operator()(CUstream_st* stream) const noexcept;
-  void operator()(cublasContext* handle) const noexcept;
-  void operator()(cudnnContext* handle) const noexcept;
 };
 
 /// The network, with all that it needs of the first GPU. T is float or double. Members wait until the GPU is done.
@@ -96,9 +92,9 @@ class Trainer {
                  const DeviceArray<T>& gradient);
   Evaluation read(const demos::CudaOutcome& outcome) const;
 
-  std::unique_ptr<CUstream_st, DestroyHandle> stream_;
-  std::unique_ptr<cublasContext, DestroyHandle> cublas_;
-  std::unique_ptr<cudnnContext, DestroyHandle> cudnn_;  // where the model needs it
+  demos::CudaStream stream_;
+  demos::CublasHandle cublas_;
+  demos::CudnnHandle cudnn_;  // where the model needs it
   demos::CudaNetwork<T> network_;
   std::size_t pixels_;
   std::unique_ptr<Evaluation, FreePinned> result_;

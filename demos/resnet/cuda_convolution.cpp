@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "demos/common/cuda_check.hpp"
+#include "demos/common/cuda_owners.hpp"
 
 namespace resnet {
 namespace {
@@ -75,29 +76,18 @@ std::string describe(const PlanKey& key) {
 /// Two events, to see how long the stream takes between them.
 class StreamTimer {
  public:
-  explicit StreamTimer(cudaStream_t stream) : stream_(stream) {
-    demos::check_cuda(cudaEventCreate(&begin_), "cudaEventCreate");
-    demos::check_cuda(cudaEventCreate(&end_), "cudaEventCreate");
-  }
-  StreamTimer(const StreamTimer&) = delete;
-  StreamTimer& operator=(const StreamTimer&) = delete;
-  ~StreamTimer() {
-    static_cast<void>(cudaEventDestroy(begin_));
-    static_cast<void>(cudaEventDestroy(end_));
-  }
-  void start() { demos::check_cuda(cudaEventRecord(begin_, stream_), "cudaEventRecord"); }
-  double microseconds() {
+  void start(cudaStream_t stream) { demos::check_cuda(cudaEventRecord(begin_.get(), stream), "cudaEventRecord"); }
+  double microseconds(cudaStream_t stream) {
     float milliseconds = 0;
-    demos::check_cuda(cudaEventRecord(end_, stream_), "cudaEventRecord");
-    demos::check_cuda(cudaEventSynchronize(end_), "cudaEventSynchronize");
-    demos::check_cuda(cudaEventElapsedTime(&milliseconds, begin_, end_), "cudaEventElapsedTime");
+    demos::check_cuda(cudaEventRecord(end_.get(), stream), "cudaEventRecord");
+    demos::check_cuda(cudaEventSynchronize(end_.get()), "cudaEventSynchronize");
+    demos::check_cuda(cudaEventElapsedTime(&milliseconds, begin_.get(), end_.get()), "cudaEventElapsedTime");
     return 1000.0 * static_cast<double>(milliseconds);
   }
 
  private:
-  cudaStream_t stream_;
-  cudaEvent_t begin_ = nullptr;
-  cudaEvent_t end_ = nullptr;
+  demos::CudaEvent begin_ = demos::make_cuda_event(demos::EventUse::kTime);
+  demos::CudaEvent end_ = demos::make_cuda_event(demos::EventUse::kTime);
 };
 
 /// A convolution as a graph of cuDNN's, and the plans that cuDNN proposes for it.
@@ -258,7 +248,7 @@ bool ConvPlan::is_refused(Status status) {
 /// out.
 void ConvPlan::measure(cudnnContext* cudnn, CUstream_st* stream, const TuningMemory& tuning, const std::string* only) {
   ConvGraph& graph = graph_->graph;
-  StreamTimer timer(stream);
+  StreamTimer timer;
   microseconds_ = std::numeric_limits<double>::infinity();
   std::int64_t tried = 0;
   for (std::int64_t plan = 0; plan < graph.proposals() && tried < kMostPlans; ++plan) {
@@ -275,9 +265,9 @@ void ConvPlan::measure(cudnnContext* cudnn, CUstream_st* stream, const TuningMem
     const auto run = [&] { return graph.run(cudnn, tuning.place, plan); };
     if (is_refused(run())) continue;
     ++tried;
-    timer.start();
+    timer.start(stream);
     for (int i = 0; i < kTimings; ++i) check(run(), describe(graph.key()));
-    const double time = timer.microseconds() / kTimings;
+    const double time = timer.microseconds(stream) / kTimings;
     if (time >= microseconds_) continue;
     microseconds_ = time;
     choice_ = {name, static_cast<std::size_t>(bytes)};

@@ -4,6 +4,7 @@
 // header.
 
 #include "demos/common/cuda_memory.hpp"
+#include "demos/common/cuda_owners.hpp"
 #include "demos/resnet/cuda_network.hpp"
 
 namespace resnet {
@@ -12,18 +13,15 @@ namespace resnet {
 class CudaQueue {
  public:
   CudaQueue();
-  CudaQueue(const CudaQueue&) = delete;
-  CudaQueue& operator=(const CudaQueue&) = delete;
-  ~CudaQueue();
 
-  CudaHandles handles() const noexcept { return {stream_, cublas_, cudnn_}; }
-  CUstream_st* stream() const noexcept { return stream_; }
+  CudaHandles handles() const noexcept { return {stream_.get(), cublas_.get(), cudnn_.get()}; }
+  CUstream_st* stream() const noexcept { return stream_.get(); }
 
  private:
   demos::DeviceBuffer workspace_;  // cuBLAS's: what is captured may not allocate its own
-  CUstream_st* stream_ = nullptr;
-  cublasContext* cublas_ = nullptr;
-  cudnnContext* cudnn_ = nullptr;
+  demos::CudaStream stream_;
+  demos::CublasHandle cublas_;
+  demos::CudnnHandle cudnn_;
 };
 
 }  // namespace resnet

@@ -3,9 +3,9 @@
 #include <cublas_v2.h>
 #include <gtest/gtest.h>
 
-#include <functional>
-
+#include "demos/common/cuda_graph.hpp"
 #include "demos/common/cuda_network.hpp"
+#include "demos/common/cuda_owners.hpp"
 #include "tests/demos/cuda_support.hpp"
 #include "tests/demos/gradient_check.hpp"
 
@@ -20,37 +20,14 @@ constexpr std::size_t kRows = 50;
 constexpr std::size_t kPixels = 12;
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20U;
 
-/// Work that was captured from a stream, to be launched again.
-class Graph {
- public:
-  Graph(cudaStream_t stream, const std::function<void()>& work) {
-    check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
-    work();
-    cudaGraph_t graph = nullptr;
-    check_cuda(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
-    check_cuda(cudaGraphInstantiate(&exec_, graph, 0), "cudaGraphInstantiate");
-    check_cuda(cudaGraphDestroy(graph), "cudaGraphDestroy");
-  }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-  ~Graph() { static_cast<void>(cudaGraphExecDestroy(exec_)); }
-  void launch(cudaStream_t stream) const { check_cuda(cudaGraphLaunch(exec_, stream), "cudaGraphLaunch"); }
-
- private:
-  cudaGraphExec_t exec_ = nullptr;
-};
-
 class CapturedStep : public testing::OnGpu {};
 
 TEST_F(CapturedStep, GivesTheBitsOfTheStepForEveryKeyAlsoAfterTheWorkspaceHasGrown) {
-  cudaStream_t stream = nullptr;
-  cublasHandle_t cublas = nullptr;
-  check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
-  check_cublas(cublasCreate(&cublas), "cublasCreate");
-  check_cublas(cublasSetStream(cublas, stream), "cublasSetStream");
+  const CudaStream stream = make_cuda_stream();
   const DeviceBuffer workspace(kWorkspaceBytes);
-  check_cublas(cublasSetWorkspace(cublas, workspace.data(), workspace.bytes()), "cublasSetWorkspace");
-  const CudaHandles handles{stream, cublas, nullptr};
+  const CublasHandle cublas = make_cublas(stream.get());
+  check_cublas(cublasSetWorkspace(cublas.get(), workspace.data(), workspace.bytes()), "cublasSetWorkspace");
+  const CudaHandles handles{stream.get(), cublas.get(), nullptr};
 
   CudaNetwork<double> network(parse_model("custom_mlp:2,40,0.2,0.5"), 4, 3, 10);
   const OnDevice<double> params(noise(network.parameter_count(), 1));
@@ -65,18 +42,16 @@ TEST_F(CapturedStep, GivesTheBitsOfTheStepForEveryKeyAlsoAfterTheWorkspaceHasGro
   };
 
   step_of(kRows);
-  const Graph graph(stream, [&] { step_of(kRows); });
+  const CudaGraph graph(stream.get(), cudaStreamCaptureModeRelaxed, [&] { step_of(kRows); });
   step_of(10 * kRows);
   for (std::uint32_t number = 1; number <= 3; ++number) {
     key.write({StepKey{.seed = 7, .step = number}});
     const double loss = read_one(step_of(kRows).mean_loss);
     const std::vector<double> expected = gradient.read();
-    graph.launch(stream);
+    graph.launch(stream.get());
     EXPECT_EQ(gradient.read(), expected) << "step " << number;
     EXPECT_EQ(read_one(step_of(kRows).mean_loss), loss) << "step " << number;
   }
-  static_cast<void>(cublasDestroy(cublas));
-  static_cast<void>(cudaStreamDestroy(stream));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 
+#include "demos/common/cuda_graph.hpp"
 #include "demos/resnet/cuda_queue.hpp"
 #include "tests/demos/cuda_support.hpp"
 #include "tests/demos/resnet/reference.hpp"
@@ -89,29 +90,20 @@ struct Trained {
 /// A step as a CUDA graph.
 class CapturedStep {
  public:
-  explicit CapturedStep(Trained& trained) : stream_(trained.queue.stream()) {
-    cudaGraph_t graph = nullptr;
-    check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-    outcome_ = trained.put_step();
-    check_cuda(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");
-    const cudaError_t made = cudaGraphInstantiate(&ready_, graph, 0);
-    static_cast<void>(cudaGraphDestroy(graph));
-    check_cuda(made, "cudaGraphInstantiate");
-  }
-  CapturedStep(const CapturedStep&) = delete;
-  CapturedStep& operator=(const CapturedStep&) = delete;
-  ~CapturedStep() { static_cast<void>(cudaGraphExecDestroy(ready_)); }
+  explicit CapturedStep(Trained& trained)
+      : trained_(trained),
+        graph_(trained.queue.stream(), cudaStreamCaptureModeThreadLocal, [this] { outcome_ = trained_.put_step(); }) {}
 
   /// Returns the loss.
   double run() {
-    check_cuda(cudaGraphLaunch(ready_, stream_), "cudaGraphLaunch");
+    graph_.launch(trained_.queue.stream());
     return read_one(outcome_.mean_loss);
   }
 
  private:
-  cudaStream_t stream_;
-  cudaGraphExec_t ready_ = nullptr;
+  Trained& trained_;
   CudaOutcome outcome_{};
+  demos::CudaGraph graph_;
 };
 
 double norm(std::span<const float> values) {
