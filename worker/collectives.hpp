@@ -15,21 +15,10 @@
 #include "syncrun/dtype.hpp"
 #include "syncrun/reduction.hpp"
 #include "worker/attachment.hpp"
+#include "worker/interruption.hpp"
 #include "worker/user_code.hpp"
 
 namespace syncrun::detail {
-
-/// Thrown out of a wait when the call was abandoned: a peer failed. Not an Error: it is not this rank's.
-class Abandoned : public std::exception {
- public:
-  const char* what() const noexcept override { return "the call was abandoned, since another rank failed"; }
-};
-
-/// Thrown out of a wait when the session is over: a peer was lost.
-class SessionLost : public std::exception {
- public:
-  const char* what() const noexcept override { return "the session is over, since another worker was lost"; }
-};
 
 /// How the elements of an array are divided among the ranks, in rank order: as share_of divides them, or by lengths.
 class Division {

@@ -15,30 +15,6 @@
 
 namespace syncrun::detail {
 
-namespace {
-
-HelperFailure described_failure() noexcept {
-  try {
-    throw;
-  } catch (const Error& error) {
-    // As of a replicated function: what was wrong was the function, not who started it.
-    const ErrorKind kind = error.kind() == ErrorKind::usage ? ErrorKind::function : error.kind();
-    return {kind, error.native_code(), text_of(error)};
-  } catch (const std::exception& error) {
-    return {ErrorKind::function, 0, text_of(error)};
-  } catch (...) {
-    return {ErrorKind::function, 0, "an exception that is not a std::exception"};
-  }
-}
-
-}  // namespace
-
-HelperFailure current_failure() noexcept {
-  HelperFailure failure = described_failure();
-  { const UserCode ends; }  // an exception of the user's was asked what it says
-  return failure;
-}
-
 void run_order(const ReceivedOrder& received, HelperCall& call) {
   const HelperOrder& order = received.order;
   const auto thunk = reinterpret_cast<HelperThunk>(resolve(order.body.thunk));

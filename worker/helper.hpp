@@ -14,15 +14,6 @@ namespace syncrun::detail {
 /// Nothing, if this process is no helper. Else runs its function and returns the exit code.
 std::optional<int> serve_if_helper();
 
-/// What an exception that leaves a helper's function says.
-struct HelperFailure {
-  ErrorKind kind;
-  int native_code;
-  std::string text;
-};
-/// Of the exception that is being handled.
-HelperFailure current_failure() noexcept;
-
 /// Calls the order's function.
 void run_order(const ReceivedOrder& received, HelperCall& call);
 

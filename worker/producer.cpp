@@ -10,6 +10,7 @@
 #include "common/errors.hpp"
 #include "common/queue_block.hpp"
 #include "common/segment.hpp"
+#include "worker/failure.hpp"
 #include "worker/helper.hpp"
 #include "worker/parent_link.hpp"
 #include "worker/parentage.hpp"
@@ -150,7 +151,7 @@ int serve_producer(const ReceivedOrder& received, int index, FileDescriptor sock
     std::fflush(stdout);
     producer.set_state(ProducerState::ended);
   } catch (...) {
-    const HelperFailure failure = current_failure();
+    const CaughtFailure failure = current_failure(ThrownThrough::user_code);
     slot.error_kind = failure.kind;
     slot.native_code = failure.native_code;
     put_text(slot.message, failure.text);

@@ -6,6 +6,7 @@
 #include "common/environment.hpp"
 #include "common/errors.hpp"
 #include "syncrun/task.hpp"
+#include "worker/failure.hpp"
 #include "worker/helper.hpp"
 #include "worker/parent_link.hpp"
 #include "worker/parentage.hpp"
@@ -52,7 +53,7 @@ int serve_task(const ReceivedOrder& received, FileDescriptor socket) {
     run_order(received, call);
     bytes = call.result();
   } catch (...) {
-    const HelperFailure failure = current_failure();
+    const CaughtFailure failure = current_failure(ThrownThrough::user_code);
     kind = FrameKind::failure;
     put_argument(bytes, failure.kind);
     put_argument(bytes, failure.native_code);

@@ -191,7 +191,7 @@ void WorkerCore::execute(Command& command) {
   if (!command.ranks.has(attachment_.rank)) return;
   if (header_.respawns && header_.lost.load(std::memory_order_acquire) != 0) return give_up_for_loss(command);
   if (shares_a_failure(command)) {
-    report_failure(command, ErrorKind::function, 0, "a call before this one failed", false);
+    report_failure(command, {ErrorKind::function, 0, "a call before this one failed", FailureOf::peer});
     return cast_vote(command, Vote::failed);  // a peer that was faster may be waiting for it
   }
   Outbox& outbox = attachment_.control.outbox(command.id, attachment_.rank);
@@ -214,14 +214,8 @@ void WorkerCore::execute(Command& command) {
       case CommandKind::close: break;
     }
     outbox.vote = Vote::ok;
-  } catch (const SessionLost&) {
-    throw;
-  } catch (const Abandoned& error) {
-    report_failure(command, ErrorKind::function, 0, error.what(), false);
-  } catch (const Error& error) {
-    report_failure(command, error.kind(), error.native_code(), text_of(error), true);
   } catch (...) {
-    report_failure(command, ErrorKind::system, 0, describe_current_exception(), true);
+    report_failure(command, current_failure(ThrownThrough::library));
   }
   if (command.wants_vote) {
     cast_vote(command, outbox.vote);
@@ -231,7 +225,7 @@ void WorkerCore::execute(Command& command) {
 
 /// A peer is gone, and another will take its place: until then, calls that were published fail.
 void WorkerCore::give_up_for_loss(Command& command) {
-  report_failure(command, ErrorKind::worker_lost, 0, "a worker was lost", false);
+  report_failure(command, {ErrorKind::worker_lost, 0, "a worker was lost", FailureOf::peer});
   cast_vote(command, Vote::failed);
 }
 
@@ -271,18 +265,10 @@ void WorkerCore::run_call(Command& command) {
     // A body may have swallowed what a collective threw.
     if (command.has_comm && command.failed.load(std::memory_order_acquire) == command.id) throw Abandoned();
     outbox.vote = Vote::ok;
-  } catch (const SessionLost&) {
-    throw;
-  } catch (const Abandoned& error) {
-    report_failure(command, ErrorKind::function, 0, error.what(), false);
-  } catch (const Error& error) {
-    if (!report_missing_file(command)) {
-      report_failure(command, error.kind() == ErrorKind::usage ? ErrorKind::function : error.kind(),
-                     error.native_code(), text_of(error), true);
-    }
   } catch (...) {
-    if (!report_missing_file(command))
-      report_failure(command, ErrorKind::function, 0, describe_current_exception(), true);
+    const CaughtFailure failure = current_failure(ThrownThrough::user_code);
+    const bool is_own = failure.origin == FailureOf::this_rank;
+    report_failure(command, is_own ? missing_file(command).value_or(failure) : failure);
   }
 
   cast_vote(command, outbox.vote);
@@ -291,15 +277,14 @@ void WorkerCore::run_call(Command& command) {
   if (command.kind == CommandKind::construct) forget(command.call().function);
 }
 
-/// What a body complains of may be the zeros where a file has nothing any more: then that is what is reported.
-bool WorkerCore::report_missing_file(Command& command) {
-  if (!running_->is_of(command)) return false;
+/// What a body complains of may be the zeros where a file has nothing any more: then that is what went wrong.
+std::optional<CaughtFailure> WorkerCore::missing_file(const Command& command) const {
+  if (!running_->is_of(command)) return std::nullopt;
   try {
     running_->check_files();
-    return false;
-  } catch (const Error& error) {
-    report_failure(command, error.kind(), error.native_code(), text_of(error), true);
-    return true;
+    return std::nullopt;
+  } catch (const Error&) {
+    return current_failure(ThrownThrough::library);
   }
 }
 
@@ -317,14 +302,8 @@ void WorkerCore::complete_call(Command& command, Outbox& outbox) {
     if (command.wants_vote) running_->commit_updates();
     attachment_.fault_point(current_, Phase::reduction);
     if (may_reduce) running_->reduce_outputs(outbox);
-  } catch (const SessionLost&) {
-    throw;
-  } catch (const Abandoned& error) {
-    report_failure(command, ErrorKind::function, 0, error.what(), false);
-  } catch (const Error& error) {
-    report_failure(command, error.kind(), error.native_code(), text_of(error), true);
   } catch (...) {
-    report_failure(command, ErrorKind::system, 0, describe_current_exception(), true);
+    report_failure(command, current_failure(ThrownThrough::library));
   }
 }
 
@@ -353,15 +332,14 @@ void WorkerCore::raise_failed_call(const Command& command) noexcept {
   }
 }
 
-void WorkerCore::report_failure(Command& command, ErrorKind kind, int native_code, std::string_view message,
-                                bool is_own) {
-  { const UserCode ends; }  // an exception of the user's was asked what it says
+void WorkerCore::report_failure(Command& command, const CaughtFailure& failure) {
+  const bool is_own = failure.origin == FailureOf::this_rank;
   Outbox& outbox = attachment_.control.outbox(command.id, attachment_.rank);
-  outbox.error_kind = kind;
-  outbox.native_code = native_code;
+  outbox.error_kind = failure.kind;
+  outbox.native_code = failure.native_code;
   outbox.failed_ns = is_own ? now_ns() : std::numeric_limits<std::int64_t>::max();
   outbox.failed_phase = phase_of(attachment_.slot().progress.load(std::memory_order_relaxed));
-  put_text(outbox.message, message);
+  put_text(outbox.message, failure.text);
   outbox.vote = Vote::failed;
   if (is_own) raise_failed_call(command);
   outbox.is_fatal = device_->is_lost();

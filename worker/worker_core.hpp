@@ -19,6 +19,7 @@
 #include "worker/attachment.hpp"
 #include "worker/collectives.hpp"
 #include "worker/device.hpp"
+#include "worker/failure.hpp"
 #include "worker/mapped_files.hpp"
 #include "worker/running_call.hpp"
 
@@ -92,8 +93,8 @@ class WorkerCore {
   void forget(std::uint64_t function_offset) noexcept;
   void cast_vote(const Command& command, Vote vote) noexcept;
   void raise_failed_call(const Command& command) noexcept;
-  bool report_missing_file(Command& command);
-  void report_failure(Command& command, ErrorKind kind, int native_code, std::string_view message, bool is_own);
+  std::optional<CaughtFailure> missing_file(const Command& command) const;
+  void report_failure(Command& command, const CaughtFailure& failure);
   void finish(const Command& command) noexcept;
   void free_consumed() noexcept;
 
