@@ -27,13 +27,15 @@ if(SYNCRUN_SANITIZER)
   file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/library_headers.cpp CONTENT "")
   add_library(syncrun_library_headers OBJECT ${PROJECT_BINARY_DIR}/library_headers.cpp)
   target_link_libraries(syncrun_library_headers PRIVATE syncrun_internal)
+  syncrun_hide_symbols(syncrun_library_headers)
   target_precompile_headers(syncrun_library_headers PRIVATE
     <algorithm> <array> <charconv> <chrono> <deque> <filesystem> <fstream> <functional> <map> <memory> <mutex> <optional>
     <span> <string> <string_view> <thread> <utility> <vector> <syncrun/syncrun.hpp>)
 endif()
 
-# For targets whose options are those of syncrun_internal.
-function(syncrun_share_library_headers target)
+# For targets whose objects the library is made of, and whose options are those of syncrun_internal.
+function(syncrun_add_library_part target)
+  syncrun_hide_symbols(${target})
   if(TARGET syncrun_library_headers)
     target_precompile_headers(${target} REUSE_FROM syncrun_library_headers)
   endif()

@@ -6,6 +6,7 @@ set(SYNCRUN_LIBRARY_PARTS syncrun_common syncrun_launcher syncrun_launcher_piece
 add_library(syncrun SHARED)
 add_library(Syncrun::syncrun ALIAS syncrun)
 target_link_libraries(syncrun PRIVATE ${SYNCRUN_LIBRARY_PARTS} syncrun_no_phase_hook)
+syncrun_limit_exports(syncrun)
 target_compile_features(syncrun PUBLIC cxx_std_20)
 set_target_properties(syncrun PROPERTIES
   VERSION ${PROJECT_VERSION}
@@ -25,6 +26,7 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/batch.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/call.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/construct.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/export.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/fields.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/helper.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/names.hpp

@@ -15,6 +15,18 @@ if(CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache" AND NOT DEFINED CMAKE_DISABLE_PR
   set(CMAKE_DISABLE_PRECOMPILE_HEADERS ON)
 endif()
 
+# For all that goes into the libraries: what a program is to find there says so (SYNCRUN_EXPORT, detail/export.hpp).
+function(syncrun_hide_symbols target)
+  set_target_properties(${target} PROPERTIES
+    CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+endfunction()
+# For the libraries themselves.
+set(SYNCRUN_EXPORTED_MAP ${CMAKE_CURRENT_LIST_DIR}/exported.map)
+function(syncrun_limit_exports library)
+  target_link_options(${library} PRIVATE LINKER:--version-script=${SYNCRUN_EXPORTED_MAP})
+  set_property(TARGET ${library} APPEND PROPERTY LINK_DEPENDS ${SYNCRUN_EXPORTED_MAP})
+endfunction()
+
 add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-Wall> $<$<COMPILE_LANGUAGE:C,CXX>:-Wextra>)
 
 # What users compile, the public headers and the documented samples, is free of warnings also with more of them, and with the

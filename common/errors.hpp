@@ -7,6 +7,7 @@
 #include <source_location>
 #include <string>
 
+#include "common/export_for_cuda.hpp"
 #include "syncrun/error.hpp"
 
 namespace syncrun::detail {
@@ -29,7 +30,8 @@ Error descriptors_closed(const std::string& what, std::source_location where = s
 std::string limit_text(int resource);
 
 /// Throws Error (usage).
-[[noreturn]] void throw_usage(const std::string& message, std::source_location where = std::source_location::current());
+[[noreturn]] SYNCRUN_EXPORT_FOR_CUDA void throw_usage(const std::string& message,
+                                                      std::source_location where = std::source_location::current());
 
 /// Returns `result` unless it is -1, then throws errno's error.
 template <class T>

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 
+#include "common/export_for_cuda.hpp"
 #include "common/file_descriptor.hpp"
 
 namespace syncrun::detail {
@@ -45,10 +46,10 @@ class MappedFile {
 
   /// Copies elements from `at` (bytes from the first) on. Any thread. Throws Error (system) where the file cannot be read,
   /// is no longer as long as it was, or was closed by the program.
-  void read(std::size_t at, void* to, std::size_t bytes) const;
+  SYNCRUN_EXPORT_FOR_CUDA void read(std::size_t at, void* to, std::size_t bytes) const;
   /// The same for rows by index: `bytes` of what they are one after the other, from the byte `skipped` on.
-  void read_rows(std::size_t row_bytes, std::span<const std::int64_t> indices, std::size_t skipped, void* to,
-                 std::size_t bytes) const;
+  SYNCRUN_EXPORT_FOR_CUDA void read_rows(std::size_t row_bytes, std::span<const std::int64_t> indices,
+                                         std::size_t skipped, void* to, std::size_t bytes) const;
   /// Throws Error (system) where the file is no longer as long as it was, or was closed by the program.
   void check_length() const;
 

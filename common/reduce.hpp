@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 
+#include "common/export_for_cuda.hpp"
 #include "syncrun/dtype.hpp"
 #include "syncrun/reduction.hpp"
 
@@ -18,7 +19,7 @@ void reduce_elements(DType dtype, Reduction reduction, std::span<void* const> de
                      std::span<const void* const> sources, std::span<const double> weights, std::size_t elements);
 
 /// True if the type has the operation: all have but bool, which has none, and avg, which only floating types have.
-bool can_reduce(DType dtype, Reduction reduction) noexcept;
+SYNCRUN_EXPORT_FOR_CUDA bool can_reduce(DType dtype, Reduction reduction) noexcept;
 
 /// Whether NCCL has arithmetic on the type: not on integers of 16 bits, nor on bool.
 constexpr bool is_nccl_type(DType dtype) noexcept {

@@ -7,6 +7,8 @@
 #include <map>
 #include <string_view>
 
+#include "common/export_for_cuda.hpp"
+
 namespace syncrun::detail {
 
 class Segment;
@@ -30,9 +32,9 @@ class SharedHeap {
 
   /// An extent of at least `bytes`, aligned to 64 bytes (to a page from 64 KiB on). Throws Error (system, ENOMEM) that
   /// says how much was wanted and there was. `what` it is for stands in that message.
-  std::uint64_t allocate(std::size_t bytes, Contents contents, std::string_view what);
+  SYNCRUN_EXPORT_FOR_CUDA std::uint64_t allocate(std::size_t bytes, Contents contents, std::string_view what);
   /// Pages::kept makes every giveback a later one.
-  void free(std::uint64_t offset, Giveback giveback) noexcept;
+  SYNCRUN_EXPORT_FOR_CUDA void free(std::uint64_t offset, Giveback giveback) noexcept;
   /// Gives the pages of free extents back, also where they are kept: the caller knows that nobody has pinned them.
   bool trim() noexcept;
   /// Another process has had this memory before: nothing of it is known to be zero. Before the first allocation.

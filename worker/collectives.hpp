@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "common/export_for_cuda.hpp"
 #include "common/rows.hpp"
 #include "syncrun/dtype.hpp"
 #include "syncrun/reduction.hpp"
@@ -28,7 +29,7 @@ class Division {
   /// `lengths`: of each rank's part; they outlive this.
   Division(std::span<const std::int64_t> lengths, std::size_t element_bytes) noexcept;
 
-  RowRange of(int rank) const noexcept;
+  SYNCRUN_EXPORT_FOR_CUDA RowRange of(int rank) const noexcept;
   std::int64_t elements() const noexcept { return elements_; }
   std::size_t element_bytes() const noexcept { return element_bytes_; }
   std::size_t begin_bytes(int rank) const noexcept { return static_cast<std::size_t>(of(rank).begin) * element_bytes_; }
@@ -36,9 +37,9 @@ class Division {
   std::size_t all_bytes() const noexcept { return static_cast<std::size_t>(elements_) * element_bytes_; }
   std::size_t largest_bytes() const noexcept;
   /// All ranks have the same number of elements.
-  bool is_equal() const noexcept;
+  SYNCRUN_EXPORT_FOR_CUDA bool is_equal() const noexcept;
   /// The same where all parts are, whichever way it was made.
-  std::uint64_t fingerprint() const noexcept;
+  SYNCRUN_EXPORT_FOR_CUDA std::uint64_t fingerprint() const noexcept;
 
  private:
   std::int64_t elements_;
@@ -180,7 +181,7 @@ class CpuComm final : public CommCore {
   static constexpr std::size_t kMeetingBytes = std::size_t{4} << 10U;  // a page
   static constexpr std::size_t kReservedBytes = 2 * kSmallBytes + kChunkBytes + kMeetingBytes;
 
-  void begin(const Command& command) noexcept override;
+  SYNCRUN_EXPORT_FOR_CUDA void begin(const Command& command) noexcept override;
   /// After the last: peers that still wait for this rank learn that it will not come.
   void leave(const Command& command) noexcept;
   /// Waits until every participant has voted on the command; true if all are for it.
@@ -191,20 +192,21 @@ class CpuComm final : public CommCore {
   void barrier() override { meet_for(0); }
   /// A barrier that only meets those of the same purpose: an error on every rank where others have come for another. 0: the
   /// user's own.
-  void meet_for(std::uint64_t purpose);
+  SYNCRUN_EXPORT_FOR_CUDA void meet_for(std::uint64_t purpose);
   /// Of a rank: a page of words that its device's streams meet its peers' by (StreamMeetings).
-  std::span<std::uint32_t> meeting_words(int rank) const noexcept;
-  void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight) override;
+  SYNCRUN_EXPORT_FOR_CUDA std::span<std::uint32_t> meeting_words(int rank) const noexcept;
+  SYNCRUN_EXPORT_FOR_CUDA void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction,
+                                          std::int64_t weight) override;
   void reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight,
               int root) override;
   /// Leaves `values` as they are, but for the part's place.
   void reduce_scatter(void* values, void* part, const Division& division, DType dtype, Reduction reduction,
                       std::int64_t weight) override;
   void broadcast(void* values, std::size_t bytes, int root) override;
-  void all_gather(const void* part, void* all, const Division& division) override;
+  SYNCRUN_EXPORT_FOR_CUDA void all_gather(const void* part, void* all, const Division& division) override;
   void gather(const void* part, void* all, const Division& division, int root) override;
   void scatter(const void* all, void* part, const Division& division, int root) override;
-  void exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) override;
+  SYNCRUN_EXPORT_FOR_CUDA void exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) override;
   void all_reduce_value(void* value, DType dtype, Reduction reduction, std::int64_t weight) override {
     all_reduce(value, 1, dtype, reduction, weight);
   }

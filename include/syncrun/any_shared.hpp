@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "syncrun/data.hpp"
+#include "syncrun/detail/export.hpp"
 #include "syncrun/shared.hpp"
 
 namespace syncrun {
@@ -87,11 +88,13 @@ class Assignment {
 
 namespace detail {
 /// The variables, each once and of this session; else throws Error (usage). `what` asks for them.
-std::vector<std::shared_ptr<VariableRecord>> resolve(const SessionCore& session, std::span<const AnyShared> variables,
-                                                     const char* what);
-std::vector<Delivery> resolve(const SessionCore& session, std::span<const Assignment> assignments, const char* what);
-std::shared_ptr<VariableRecord> find_variable(const SessionCore& session, std::string_view name, DType dtype,
-                                              std::size_t dimensions);
+SYNCRUN_EXPORT std::vector<std::shared_ptr<VariableRecord>> resolve(const SessionCore& session,
+                                                                    std::span<const AnyShared> variables,
+                                                                    const char* what);
+SYNCRUN_EXPORT std::vector<Delivery> resolve(const SessionCore& session, std::span<const Assignment> assignments,
+                                             const char* what);
+SYNCRUN_EXPORT std::shared_ptr<VariableRecord> find_variable(const SessionCore& session, std::string_view name,
+                                                             DType dtype, std::size_t dimensions);
 
 template <class S>
 inline constexpr bool kIsShared = false;

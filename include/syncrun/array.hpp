@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "syncrun/detail/export.hpp"
 #include "syncrun/dtype.hpp"
 
 namespace syncrun {
@@ -84,11 +85,11 @@ constexpr std::size_t count_of(R&& values) {
   return static_cast<std::size_t>(std::ranges::size(values));
 }
 /// Throws Error (usage) unless `count` values fill an array of these extents.
-void check_count(std::size_t count, std::span<const std::int64_t> extents);
+SYNCRUN_EXPORT void check_count(std::size_t count, std::span<const std::int64_t> extents);
 }  // namespace detail
 
 /// "[500, 784]".
-std::string to_string(std::span<const std::int64_t> extents);
+SYNCRUN_EXPORT std::string to_string(std::span<const std::int64_t> extents);
 template <std::size_t N>
 std::string to_string(const Shape<N>& shape) {
   return to_string(shape.extents());

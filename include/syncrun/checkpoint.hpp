@@ -13,6 +13,7 @@
 
 #include "syncrun/array.hpp"
 #include "syncrun/data.hpp"
+#include "syncrun/detail/export.hpp"
 #include "syncrun/detail/handle.hpp"
 #include "syncrun/shared.hpp"
 
@@ -39,16 +40,17 @@ struct ArrayPlace {
   Placement placement = Placement::replicated;
 };
 
-void save_array(const std::filesystem::path& file, const ArrayPlace& array);
-void load_array(const std::filesystem::path& file, const ArrayPlace& array);
+SYNCRUN_EXPORT void save_array(const std::filesystem::path& file, const ArrayPlace& array);
+SYNCRUN_EXPORT void load_array(const std::filesystem::path& file, const ArrayPlace& array);
 
-std::shared_ptr<const SavedCheckpoint> open_checkpoint(const std::filesystem::path& folder);
-const std::string* find_value(const SavedCheckpoint& checkpoint, std::string_view name) noexcept;
-const std::string& value_of(const SavedCheckpoint& checkpoint, std::string_view name);
-[[noreturn]] void refuse_value(const SavedCheckpoint& checkpoint, std::string_view name);
-Extents saved_extents(const SavedCheckpoint& checkpoint, std::string_view name, DType dtype, std::size_t dimensions);
-void read_saved(const SavedCheckpoint& checkpoint, std::string_view name, void* values);
-void load_arrays(const SavedCheckpoint& checkpoint, const std::vector<ArrayPlace>& arrays);
+SYNCRUN_EXPORT std::shared_ptr<const SavedCheckpoint> open_checkpoint(const std::filesystem::path& folder);
+SYNCRUN_EXPORT const std::string* find_value(const SavedCheckpoint& checkpoint, std::string_view name) noexcept;
+SYNCRUN_EXPORT const std::string& value_of(const SavedCheckpoint& checkpoint, std::string_view name);
+[[noreturn]] SYNCRUN_EXPORT void refuse_value(const SavedCheckpoint& checkpoint, std::string_view name);
+SYNCRUN_EXPORT Extents saved_extents(const SavedCheckpoint& checkpoint, std::string_view name, DType dtype,
+                                     std::size_t dimensions);
+SYNCRUN_EXPORT void read_saved(const SavedCheckpoint& checkpoint, std::string_view name, void* values);
+SYNCRUN_EXPORT void load_arrays(const SavedCheckpoint& checkpoint, const std::vector<ArrayPlace>& arrays);
 
 /// What from_chars and to_chars take for a number.
 template <class V>
@@ -149,14 +151,14 @@ void load(const std::filesystem::path& file, Shared<T, N>& variable, Placement p
 /// cannot be written, usage for bad names, or if another process is writing the same folder; what was saved before stays.
 ///
 ///   sr::save_checkpoint("run", {{"params", params}, {"rows", rows, sr::Placement::scattered}}, {{"epoch", epoch}});
-void save_checkpoint(const std::filesystem::path& folder, const std::vector<SavedArray>& arrays,
-                     const std::vector<SavedValue>& values = {});
+SYNCRUN_EXPORT void save_checkpoint(const std::filesystem::path& folder, const std::vector<SavedArray>& arrays,
+                                    const std::vector<SavedValue>& values = {});
 
 /// What was saved last in a folder. It stays readable while others save there.
 class Checkpoint {
  public:
   /// Whether anything was saved there.
-  static bool exists(const std::filesystem::path& folder) noexcept;
+  SYNCRUN_EXPORT static bool exists(const std::filesystem::path& folder) noexcept;
 
   /// Throws Error: usage if there is nothing, or if it is damaged; system if it cannot be read.
   explicit Checkpoint(const std::filesystem::path& folder) : saved_(detail::open_checkpoint(folder)) {}

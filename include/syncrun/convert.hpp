@@ -13,6 +13,7 @@
 
 #include "syncrun/array.hpp"
 #include "syncrun/data.hpp"
+#include "syncrun/detail/export.hpp"
 #include "syncrun/output.hpp"
 
 namespace syncrun {
@@ -87,7 +88,7 @@ bool is_in_range(U value) noexcept {
   }
 }
 
-[[noreturn]] void refuse_value(DType to, std::size_t position, long double value);
+[[noreturn]] SYNCRUN_EXPORT void refuse_value(DType to, std::size_t position, long double value);
 
 /// Throws Error (usage) at the first value that is out of T's range.
 template <class T, class U>

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "syncrun/array.hpp"
+#include "syncrun/detail/export.hpp"
 #include "syncrun/worker.hpp"
 
 struct CUstream_st;    // cudaStream_t is a CUstream_st*
@@ -21,7 +22,7 @@ namespace syncrun {
 /// the thread that runs the body. Arguments, scratch and outputs are device memory, and everything is in the order of
 /// stream(): what the body puts there runs after its inputs have arrived and before its outputs are taken, so a body
 /// returns without waiting. Valid during the call.
-class CudaWorker {
+class SYNCRUN_EXPORT CudaWorker {
  public:
   explicit CudaWorker(detail::WorkerCore& core) noexcept : core_(&core) {}
   CudaWorker(const CudaWorker&) = delete;

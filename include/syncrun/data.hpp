@@ -10,6 +10,7 @@
 
 #include "syncrun/array.hpp"
 #include "syncrun/detail/call.hpp"
+#include "syncrun/detail/export.hpp"
 #include "syncrun/detail/handle.hpp"
 #include "syncrun/options.hpp"
 
@@ -18,21 +19,25 @@ namespace syncrun {
 class Session;
 
 namespace detail {
-std::shared_ptr<DataRecord> make_data(const std::shared_ptr<SessionCore>& session, DType dtype,
-                                      std::span<const std::int64_t> extents, const void* values, std::string_view name);
-void set_data(DataRecord& record, std::span<const std::int64_t> extents, const void* values, double oversize);
-void set_rows_of_data(DataRecord& record, std::int64_t first_row, std::size_t elements, const void* values);
-void resize_data(DataRecord& record, std::span<const std::int64_t> extents, double oversize);
-void free_data(DataRecord& record);
-RawArray array_of(const DataRecord& record);
-const std::string& name_of(const DataRecord& record) noexcept;
-std::size_t capacity_bytes_of(const DataRecord& record);
+SYNCRUN_EXPORT std::shared_ptr<DataRecord> make_data(const std::shared_ptr<SessionCore>& session, DType dtype,
+                                                     std::span<const std::int64_t> extents, const void* values,
+                                                     std::string_view name);
+SYNCRUN_EXPORT void set_data(DataRecord& record, std::span<const std::int64_t> extents, const void* values,
+                             double oversize);
+SYNCRUN_EXPORT void set_rows_of_data(DataRecord& record, std::int64_t first_row, std::size_t elements,
+                                     const void* values);
+SYNCRUN_EXPORT void resize_data(DataRecord& record, std::span<const std::int64_t> extents, double oversize);
+SYNCRUN_EXPORT void free_data(DataRecord& record);
+SYNCRUN_EXPORT RawArray array_of(const DataRecord& record);
+SYNCRUN_EXPORT const std::string& name_of(const DataRecord& record) noexcept;
+SYNCRUN_EXPORT std::size_t capacity_bytes_of(const DataRecord& record);
 /// Throws Error (usage) unless there are such rows, or such an element.
-void check_rows(const DataRecord& record, Slice rows);
+SYNCRUN_EXPORT void check_rows(const DataRecord& record, Slice rows);
 /// `is_beyond`: an unsigned index that is more than an int64 can be; only its message needs it.
-void check_element(const DataRecord& record, std::span<const std::int64_t> index, std::span<const bool> is_beyond);
-RawArray begin_write(DataRecord& record);
-void end_write(DataRecord& record) noexcept;
+SYNCRUN_EXPORT void check_element(const DataRecord& record, std::span<const std::int64_t> index,
+                                  std::span<const bool> is_beyond);
+SYNCRUN_EXPORT RawArray begin_write(DataRecord& record);
+SYNCRUN_EXPORT void end_write(DataRecord& record) noexcept;
 
 template <class R, class T>
 concept ValuesOf = std::ranges::contiguous_range<R> && std::same_as<std::ranges::range_value_t<R>, T>;

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <type_traits>
 
+#include "syncrun/detail/export.hpp"
+
 namespace syncrun {
 
 /// IEEE 754 binary16, a storage type: arithmetic is done in float. Same bits as CUDA's `__half`.
@@ -150,6 +152,6 @@ constexpr std::size_t size_of(DType dtype) noexcept {
 }
 
 /// "float32", "int64", "bool", ...
-std::string_view to_string(DType dtype) noexcept;
+SYNCRUN_EXPORT std::string_view to_string(DType dtype) noexcept;
 
 }  // namespace syncrun

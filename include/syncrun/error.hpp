@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "syncrun/detail/export.hpp"
+
 namespace syncrun {
 
 /// What went wrong, told apart by what the caller can do about it.
@@ -24,7 +26,7 @@ enum class ErrorKind {
 };
 
 /// The word for a kind, as it stands in messages: "usage", "worker lost", ...
-std::string_view to_string(ErrorKind kind) noexcept;
+SYNCRUN_EXPORT std::string_view to_string(ErrorKind kind) noexcept;
 
 /// Where a worker was when a deadline passed.
 struct RankState {
@@ -69,7 +71,7 @@ struct Failure {
 };
 
 /// Every error of Syncrun. Copying it never throws.
-class Error : public std::runtime_error {
+class SYNCRUN_EXPORT Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& message, int native_code = 0,
         std::source_location where = std::source_location::current());

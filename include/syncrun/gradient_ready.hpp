@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "syncrun/detail/export.hpp"
+
 namespace syncrun {
 
 namespace detail {
@@ -25,7 +27,7 @@ class StepGradient;
 /// and the step averages what is finished where that is faster: on several CUDA devices, in the replicated form and
 /// without slices, in buckets (TrainStepOptions::bucket_bytes) on a stream of their own. Elsewhere it is a fact that
 /// nobody uses. What nobody has said to be finished is so when the body returns: saying nothing is right, too.
-class GradientReady {
+class SYNCRUN_EXPORT GradientReady {
  public:
   explicit GradientReady(detail::StepGradient& gradient) noexcept : gradient_(&gradient) {}
   GradientReady(const GradientReady&) = delete;

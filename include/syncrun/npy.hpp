@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "syncrun/array.hpp"
+#include "syncrun/detail/export.hpp"
 #include "syncrun/dtype.hpp"
 #include "syncrun/shared.hpp"
 
@@ -17,9 +18,10 @@ namespace syncrun {
 namespace detail {
 class ArrayFile;
 /// Throws as read_npy.
-std::shared_ptr<const ArrayFile> open_npy(const std::filesystem::path& file, DType dtype, std::size_t dimensions);
-Extents extents_of(const ArrayFile& file);
-void read_elements(const ArrayFile& file, void* values);
+SYNCRUN_EXPORT std::shared_ptr<const ArrayFile> open_npy(const std::filesystem::path& file, DType dtype,
+                                                         std::size_t dimensions);
+SYNCRUN_EXPORT Extents extents_of(const ArrayFile& file);
+SYNCRUN_EXPORT void read_elements(const ArrayFile& file, void* values);
 }  // namespace detail
 
 /// What a .npy file says of itself.
@@ -31,7 +33,7 @@ struct NpyInfo {
 /// Reads the header, and sees that the file is as long as its shape asks for; the elements are not looked at. Throws Error:
 /// system if it cannot be read; usage, with what was expected and found, if it is damaged, truncated, or an array that
 /// Syncrun does not take (big-endian, Fortran order, records, more than 6 dimensions, other element types).
-NpyInfo npy_info(const std::filesystem::path& file);
+SYNCRUN_EXPORT NpyInfo npy_info(const std::filesystem::path& file);
 
 /// The elements. Throws as npy_info, and Error (usage) for another element type or number of dimensions.
 template <Element T, std::size_t N>

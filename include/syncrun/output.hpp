@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "syncrun/array.hpp"
+#include "syncrun/detail/export.hpp"
 #include "syncrun/reduction.hpp"
 
 namespace syncrun {
@@ -51,7 +52,7 @@ class OutputBuffer {
   void* detach() noexcept { return std::exchange(data_, nullptr); }
   enum class Contents : bool { zero, any };
   /// Ordinary memory of this process.
-  static OutputBuffer on_heap(std::size_t bytes, Contents contents = Contents::zero);
+  SYNCRUN_EXPORT static OutputBuffer on_heap(std::size_t bytes, Contents contents = Contents::zero);
 
  private:
   void* data_ = nullptr;
@@ -61,12 +62,12 @@ class OutputBuffer {
 };
 
 /// Zero-filled memory for an output of the running call, in shared memory. Worker only.
-OutputBuffer allocate_output(CpuWorker& worker, std::size_t bytes);
+SYNCRUN_EXPORT OutputBuffer allocate_output(CpuWorker& worker, std::size_t bytes);
 /// The same in device memory, cleared in stream order.
-OutputBuffer allocate_output(CudaWorker& worker, std::size_t bytes);
+SYNCRUN_EXPORT OutputBuffer allocate_output(CudaWorker& worker, std::size_t bytes);
 
 /// Bytes of an array. Throws Error (usage) if an extent is negative or the size overflows.
-std::size_t checked_size(DType dtype, std::span<const std::int64_t> extents);
+SYNCRUN_EXPORT std::size_t checked_size(DType dtype, std::span<const std::int64_t> extents);
 
 template <Reduction kReduction, class T>
 constexpr bool kCanReduce =

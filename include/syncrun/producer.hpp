@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "syncrun/detail/batch.hpp"
+#include "syncrun/detail/export.hpp"
 #include "syncrun/detail/helper.hpp"
 
 namespace syncrun {
@@ -23,12 +24,12 @@ struct RawDraft {
   int batch = -1;
   std::array<RawArray, kMaxBatchArrays> arrays{};
 };
-RawDraft next_draft(ProducerCore& producer);
-void push_draft(ProducerCore& producer, int batch, std::span<const std::int64_t> rows);
-void drop_draft(ProducerCore& producer, int batch) noexcept;
-int index_of(const ProducerCore& producer) noexcept;
-int count_of(const ProducerCore& producer) noexcept;
-std::mt19937_64& rng_of(ProducerCore& producer) noexcept;
+SYNCRUN_EXPORT RawDraft next_draft(ProducerCore& producer);
+SYNCRUN_EXPORT void push_draft(ProducerCore& producer, int batch, std::span<const std::int64_t> rows);
+SYNCRUN_EXPORT void drop_draft(ProducerCore& producer, int batch) noexcept;
+SYNCRUN_EXPORT int index_of(const ProducerCore& producer) noexcept;
+SYNCRUN_EXPORT int count_of(const ProducerCore& producer) noexcept;
+SYNCRUN_EXPORT std::mt19937_64& rng_of(ProducerCore& producer) noexcept;
 
 }  // namespace detail
 

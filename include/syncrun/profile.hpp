@@ -7,6 +7,8 @@
 #include <span>
 #include <string>
 
+#include "syncrun/detail/export.hpp"
+
 namespace syncrun {
 
 /// Times of one phase over all calls of a function, by the host's clock: on a CUDA device work counts where the host
@@ -31,6 +33,6 @@ struct CallProfile {
 };
 
 /// A table: a line per function and rank, median and largest time of each phase in microseconds.
-std::string to_string(std::span<const CallProfile> calls);
+SYNCRUN_EXPORT std::string to_string(std::span<const CallProfile> calls);
 
 }  // namespace syncrun

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "syncrun/detail/batch.hpp"
+#include "syncrun/detail/export.hpp"
 #include "syncrun/detail/handle.hpp"
 #include "syncrun/producer.hpp"
 
@@ -45,18 +46,18 @@ struct QueueOptions {
 namespace detail {
 
 class QueueCore;
-std::shared_ptr<QueueCore> open_queue(const std::shared_ptr<SessionCore>& session, const HelperBody& body,
-                                      std::span<const std::byte> arguments, int producers,
-                                      std::span<const BatchArrayType> types,
-                                      std::span<const std::span<const std::int64_t>> shapes,
-                                      const QueueOptions& options);
-void abandon_queue(QueueCore& queue) noexcept;
-void close_queue(QueueCore& queue);
+SYNCRUN_EXPORT std::shared_ptr<QueueCore> open_queue(const std::shared_ptr<SessionCore>& session,
+                                                     const HelperBody& body, std::span<const std::byte> arguments,
+                                                     int producers, std::span<const BatchArrayType> types,
+                                                     std::span<const std::span<const std::int64_t>> shapes,
+                                                     const QueueOptions& options);
+SYNCRUN_EXPORT void abandon_queue(QueueCore& queue) noexcept;
+SYNCRUN_EXPORT void close_queue(QueueCore& queue);
 /// One record for each array; none at the end.
-std::vector<std::shared_ptr<DataRecord>> next_batch(QueueCore& queue);
-const std::string& name_of(const QueueCore& queue) noexcept;
-int capacity_of(const QueueCore& queue) noexcept;
-std::vector<int> producer_pids_of(const QueueCore& queue);
+SYNCRUN_EXPORT std::vector<std::shared_ptr<DataRecord>> next_batch(QueueCore& queue);
+SYNCRUN_EXPORT const std::string& name_of(const QueueCore& queue) noexcept;
+SYNCRUN_EXPORT int capacity_of(const QueueCore& queue) noexcept;
+SYNCRUN_EXPORT std::vector<int> producer_pids_of(const QueueCore& queue);
 
 }  // namespace detail
 

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "syncrun/detail/export.hpp"
+
 namespace syncrun {
 
 enum class Reduction : std::uint8_t {
@@ -17,7 +19,7 @@ enum class Reduction : std::uint8_t {
 };
 
 /// "avg", "sum", ...
-std::string_view to_string(Reduction reduction) noexcept;
+SYNCRUN_EXPORT std::string_view to_string(Reduction reduction) noexcept;
 
 /// The operations as types, for signatures: `Update<op::sum, float, 1>`.
 namespace op {

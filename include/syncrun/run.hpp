@@ -9,6 +9,7 @@
 #include <optional>
 #include <type_traits>
 
+#include "syncrun/detail/export.hpp"
 #include "syncrun/session.hpp"
 
 namespace syncrun {
@@ -16,16 +17,16 @@ namespace syncrun {
 namespace detail {
 using Program = std::function<int(int argc, char** argv)>;
 /// Runs the program and turns what it throws into a message and an exit code.
-int run_master(int argc, char** argv, const Program& program);
+SYNCRUN_EXPORT int run_master(int argc, char** argv, const Program& program);
 }  // namespace detail
 
 /// In a worker process: serves calls until the master is done, and returns the exit code. In the master: nothing.
 /// Called first thing in `main` by a program that cannot give up its `main` to run().
-std::optional<int> serve_if_worker(int argc, char** argv);
+SYNCRUN_EXPORT std::optional<int> serve_if_worker(int argc, char** argv);
 
 /// How often `syncrun --max-restarts` has started this program again because it failed; 0: this is the first time. In any
 /// process.
-int restarts() noexcept;
+SYNCRUN_EXPORT int restarts() noexcept;
 
 /// Runs `program(session)` or `program(session, argc, argv)`, which returns nothing or an exit code, in the master, with
 /// one worker per device; a worker never calls it. An exception that leaves the program is printed (last) and gives

@@ -9,6 +9,7 @@
 #include "syncrun/array.hpp"
 #include "syncrun/data.hpp"
 #include "syncrun/detail/call.hpp"
+#include "syncrun/detail/export.hpp"
 #include "syncrun/detail/handle.hpp"
 #include "syncrun/options.hpp"
 #include "syncrun/reduction.hpp"
@@ -27,28 +28,31 @@ struct Delivery {
   Extents extents{};
 };
 
-void broadcast_values(std::span<const Delivery> deliveries);
-void scatter_values(std::span<const Delivery> deliveries, const ScatterOptions& options);
-void set_on_rank(VariableRecord& variable, int rank, std::span<const std::int64_t> extents, const void* values);
-void get_from_rank(VariableRecord& variable, int rank, void* values);
+SYNCRUN_EXPORT void broadcast_values(std::span<const Delivery> deliveries);
+SYNCRUN_EXPORT void scatter_values(std::span<const Delivery> deliveries, const ScatterOptions& options);
+SYNCRUN_EXPORT void set_on_rank(VariableRecord& variable, int rank, std::span<const std::int64_t> extents,
+                                const void* values);
+SYNCRUN_EXPORT void get_from_rank(VariableRecord& variable, int rank, void* values);
 /// `values`: one array per variable, of the extents that gathered_extents says.
-void gather_to(VariableList variables, std::span<void* const> values);
+SYNCRUN_EXPORT void gather_to(VariableList variables, std::span<void* const> values);
 
-void broadcast_copies(VariableList variables, int root, const CollectiveOptions& options);
-void all_reduce_copies(VariableList variables, Reduction reduction, const CollectiveOptions& options);
-void reduce_copies(VariableList variables, Reduction reduction, int root, const CollectiveOptions& options);
+SYNCRUN_EXPORT void broadcast_copies(VariableList variables, int root, const CollectiveOptions& options);
+SYNCRUN_EXPORT void all_reduce_copies(VariableList variables, Reduction reduction, const CollectiveOptions& options);
+SYNCRUN_EXPORT void reduce_copies(VariableList variables, Reduction reduction, int root,
+                                  const CollectiveOptions& options);
 /// `values`: one array per variable, of the extents that common_extents says.
-void reduce_to_master(VariableList variables, Reduction reduction, const CollectiveOptions& options,
-                      std::span<void* const> values);
-void reduce_scatter_copies(VariableList variables, Reduction reduction, const CollectiveOptions& options);
-void all_gather_copies(VariableList variables, const CollectiveOptions& options);
+SYNCRUN_EXPORT void reduce_to_master(VariableList variables, Reduction reduction, const CollectiveOptions& options,
+                                     std::span<void* const> values);
+SYNCRUN_EXPORT void reduce_scatter_copies(VariableList variables, Reduction reduction,
+                                          const CollectiveOptions& options);
+SYNCRUN_EXPORT void all_gather_copies(VariableList variables, const CollectiveOptions& options);
 
-Extents extents_of(const VariableRecord& variable, int rank);
-const std::vector<Extents>& all_extents(const VariableRecord& variable);
-Extents gathered_extents(const VariableRecord& variable);
+SYNCRUN_EXPORT Extents extents_of(const VariableRecord& variable, int rank);
+SYNCRUN_EXPORT const std::vector<Extents>& all_extents(const VariableRecord& variable);
+SYNCRUN_EXPORT Extents gathered_extents(const VariableRecord& variable);
 /// Throws Error (usage) if they differ; `what` asks for them.
-Extents common_extents(const VariableRecord& variable, const char* what);
-const std::string& name_of(const VariableRecord& variable) noexcept;
+SYNCRUN_EXPORT Extents common_extents(const VariableRecord& variable, const char* what);
+SYNCRUN_EXPORT const std::string& name_of(const VariableRecord& variable) noexcept;
 
 template <std::size_t N>
 Shape<N> to_shape(const Extents& extents) noexcept {

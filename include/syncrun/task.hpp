@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "syncrun/detail/export.hpp"
 #include "syncrun/detail/handle.hpp"
 #include "syncrun/detail/helper.hpp"
 #include "syncrun/error.hpp"
@@ -32,20 +33,22 @@ struct TaskOptions {
 namespace detail {
 
 class TaskCore;
-std::shared_ptr<TaskCore> start_task(const HelperBody& body, const TaskOptions& options,
-                                     std::span<const std::byte> arguments);
-void abandon_task(TaskCore& task) noexcept;
-void send_to_task(TaskCore& task, std::span<const std::byte> bytes, std::optional<std::chrono::milliseconds> timeout);
-std::optional<std::vector<std::byte>> receive_from_task(TaskCore& task,
-                                                        std::optional<std::chrono::milliseconds> timeout);
-bool is_ready(TaskCore& task);
-void end_sending(TaskCore& task);
-std::vector<std::byte> result_of(TaskCore& task, std::optional<std::chrono::milliseconds> timeout);
-const std::string& name_of(const TaskCore& task) noexcept;
-int pid_of(const TaskCore& task) noexcept;
+SYNCRUN_EXPORT std::shared_ptr<TaskCore> start_task(const HelperBody& body, const TaskOptions& options,
+                                                    std::span<const std::byte> arguments);
+SYNCRUN_EXPORT void abandon_task(TaskCore& task) noexcept;
+SYNCRUN_EXPORT void send_to_task(TaskCore& task, std::span<const std::byte> bytes,
+                                 std::optional<std::chrono::milliseconds> timeout);
+SYNCRUN_EXPORT std::optional<std::vector<std::byte>> receive_from_task(
+    TaskCore& task, std::optional<std::chrono::milliseconds> timeout);
+SYNCRUN_EXPORT bool is_ready(TaskCore& task);
+SYNCRUN_EXPORT void end_sending(TaskCore& task);
+SYNCRUN_EXPORT std::vector<std::byte> result_of(TaskCore& task, std::optional<std::chrono::milliseconds> timeout);
+SYNCRUN_EXPORT const std::string& name_of(const TaskCore& task) noexcept;
+SYNCRUN_EXPORT int pid_of(const TaskCore& task) noexcept;
 
-void send_message(PipeCore& pipe, std::span<const std::byte> bytes);
-std::optional<std::vector<std::byte>> receive_message(PipeCore& pipe, std::optional<std::chrono::milliseconds> timeout);
+SYNCRUN_EXPORT void send_message(PipeCore& pipe, std::span<const std::byte> bytes);
+SYNCRUN_EXPORT std::optional<std::vector<std::byte>> receive_message(PipeCore& pipe,
+                                                                     std::optional<std::chrono::milliseconds> timeout);
 
 template <class T>
 std::optional<T> decode(const std::optional<std::vector<std::byte>>& bytes) {

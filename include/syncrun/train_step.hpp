@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "syncrun/detail/export.hpp"
 #include "syncrun/detail/step.hpp"
 #include "syncrun/function.hpp"
 #include "syncrun/session.hpp"
@@ -18,13 +19,13 @@ namespace syncrun {
 namespace detail {
 /// Throws Error (usage), with the variable's name, unless parameters and gradient are equally long on all ranks, and the
 /// state as long as the form wants it.
-void check_step_variables(const VariableRecord& params, const VariableRecord& gradient,
-                          std::span<const VariableRecord* const> state, StepForm form);
+SYNCRUN_EXPORT void check_step_variables(const VariableRecord& params, const VariableRecord& gradient,
+                                         std::span<const VariableRecord* const> state, StepForm form);
 /// The same of parameters that a step is to be made for.
-void check_step_params(const VariableRecord& params);
-bool is_as_long_as(const VariableRecord& variable, const VariableRecord& params) noexcept;
+SYNCRUN_EXPORT void check_step_params(const VariableRecord& params);
+SYNCRUN_EXPORT bool is_as_long_as(const VariableRecord& variable, const VariableRecord& params) noexcept;
 /// Whether a rank has no copy of it while it has parameters: its worker is new.
-bool is_gone_somewhere(const VariableRecord& variable, const VariableRecord& params) noexcept;
+SYNCRUN_EXPORT bool is_gone_somewhere(const VariableRecord& variable, const VariableRecord& params) noexcept;
 
 template <class List, class Indices>
 struct FirstOf;

@@ -11,6 +11,7 @@
 
 #include "syncrun/arguments.hpp"
 #include "syncrun/cuda_worker.hpp"
+#include "syncrun/detail/export.hpp"
 #include "syncrun/detail/update_work.hpp"
 #include "syncrun/session.hpp"
 #include "syncrun/shared.hpp"
@@ -25,8 +26,8 @@ namespace detail {
 /// share of those is.
 enum class Zeros : bool { like_all, like_its_share };
 /// The name, or where a living variable has it, that with "#2", "#3", ...
-std::string unused_name(SessionCore& session, const std::string& name);
-void zero_like(VariableRecord& variable, const VariableRecord& like, Zeros zeros);
+SYNCRUN_EXPORT std::string unused_name(SessionCore& session, const std::string& name);
+SYNCRUN_EXPORT void zero_like(VariableRecord& variable, const VariableRecord& like, Zeros zeros);
 
 /// Vectors of float or of double, all the same.
 template <class T, class R>

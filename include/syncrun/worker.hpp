@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "syncrun/array.hpp"
+#include "syncrun/detail/export.hpp"
 #include "syncrun/detail/names.hpp"
 #include "syncrun/reduction.hpp"
 
@@ -19,7 +20,7 @@ namespace syncrun {
 namespace detail {
 class WorkerCore;
 class CommCore;
-std::size_t checked_size(DType dtype, std::span<const std::int64_t> extents);
+SYNCRUN_EXPORT std::size_t checked_size(DType dtype, std::span<const std::int64_t> extents);
 
 template <class A, class B>
 concept SameElements = Element<std::ranges::range_value_t<A>> &&
@@ -30,7 +31,7 @@ concept SameElements = Element<std::ranges::range_value_t<A>> &&
 enum class LogLevel : std::uint8_t { trace, debug, info, warning, error, off };
 
 /// The CPU worker a body runs on: a parameter `CpuWorker&` of a replicated function. Valid during the call.
-class CpuWorker {
+class SYNCRUN_EXPORT CpuWorker {
  public:
   explicit CpuWorker(detail::WorkerCore& core) noexcept : core_(&core) {}
   CpuWorker(const CpuWorker&) = delete;
@@ -92,7 +93,7 @@ struct Share {
 /// devices; on CUDA devices in the order of the worker's stream. A function with a `Comm&` runs on every rank, also where
 /// there are no rows for it.
 /// If a peer fails, the call is abandoned: members throw, and the master reports the peer's failure.
-class Comm {
+class SYNCRUN_EXPORT Comm {
  public:
   explicit Comm(detail::CommCore& core) noexcept : core_(&core) {}
   Comm(const Comm&) = delete;

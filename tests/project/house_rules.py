@@ -41,7 +41,7 @@ SHARED_HEADERS = (
 )
 # A type that a header defines at the outermost level, where namespaces are not indented.
 TYPE = re.compile(r"^(?:class|struct|union) (?:alignas\([^)]*\) )?(\w+)(?: final)?(?: :.*|)\s*\{")
-# They share the namespace syncrun::detail, and two libraries of one process.
+# They share the namespace syncrun::detail, and the library.
 TYPE_ROOMS = {"include", "common", "launcher", "worker"}
 NO_CODE = re.compile(r'//.*|"(?:[^"\\]|\\.)*"')
 HOME_PATH = re.compile(r"(?<![\w.$}])/(?:home|root|Users)/\w")
@@ -143,7 +143,7 @@ def headers(root: Path) -> Iterator[Violation]:
 
 
 def unique_types(root: Path) -> Iterator[Violation]:
-    """Of two types of one name, a process takes the functions of either: the libraries export what is inline, too."""
+    """Of two types of one name in one library, the linker takes the inline functions of either for both."""
     known: dict[str, Path] = {}
     for file in files(root, HEADER_SUFFIXES):
         if room_of(file) not in TYPE_ROOMS:

@@ -15,6 +15,7 @@
 
 #include "syncrun/array.hpp"
 #include "syncrun/cuda_worker.hpp"
+#include "syncrun/detail/export.hpp"
 #include "syncrun/gradient_ready.hpp"
 #include "syncrun/options.hpp"
 #include "syncrun/output.hpp"
@@ -154,22 +155,22 @@ class CallBuilder {
  public:
   /// `target`: a rank, or -1 for all. `choice`: the outputs that are wanted; null: all. Throws Error (usage) if the
   /// session is closed or used from two threads.
-  CallBuilder(const std::shared_ptr<FunctionRecord>& function, int target, const CallOptions& options,
-              const OutputChoice* choice = nullptr);
-  ~CallBuilder();
+  SYNCRUN_EXPORT CallBuilder(const std::shared_ptr<FunctionRecord>& function, int target, const CallOptions& options,
+                             const OutputChoice* choice = nullptr);
+  SYNCRUN_EXPORT ~CallBuilder();
   CallBuilder(const CallBuilder&) = delete;
   CallBuilder& operator=(const CallBuilder&) = delete;
 
   // In the order of SignatureInfo::arguments.
-  void add_data(const std::shared_ptr<DataRecord>& data, DataRows rows = DataRows::of_the_call);
-  void add_value(const void* value, std::size_t bytes);
-  void add_per_worker(const void* values, std::size_t count, std::size_t bytes_each);
-  void add_variable(const std::shared_ptr<VariableRecord>& variable);
+  SYNCRUN_EXPORT void add_data(const std::shared_ptr<DataRecord>& data, DataRows rows = DataRows::of_the_call);
+  SYNCRUN_EXPORT void add_value(const void* value, std::size_t bytes);
+  SYNCRUN_EXPORT void add_per_worker(const void* values, std::size_t count, std::size_t bytes_each);
+  SYNCRUN_EXPORT void add_variable(const std::shared_ptr<VariableRecord>& variable);
 
   /// Publishes and waits. Throws what failed.
-  void run(CallResult& result);
+  SYNCRUN_EXPORT void run(CallResult& result);
   /// Publishes; the result arrives when the session waits.
-  std::shared_ptr<CallResult> launch();
+  SYNCRUN_EXPORT std::shared_ptr<CallResult> launch();
 
  private:
   struct State;
@@ -185,22 +186,24 @@ class CallBuilder {
 };
 
 /// Waits for a call launched earlier. Throws what failed.
-void wait_for(SessionCore& session, CallResult& result);
-bool is_ready(SessionCore& session, CallResult& result);
+SYNCRUN_EXPORT void wait_for(SessionCore& session, CallResult& result);
+SYNCRUN_EXPORT bool is_ready(SessionCore& session, CallResult& result);
 
-std::shared_ptr<FunctionRecord> define_function(const std::shared_ptr<SessionCore>& session,
-                                                const SignatureInfo& signature, std::span<const Body> bodies,
-                                                std::string_view name, std::shared_ptr<ObjectRecord> object);
-const std::string& name_of(const FunctionRecord& function) noexcept;
-std::string describe(const FunctionRecord& function);
+SYNCRUN_EXPORT std::shared_ptr<FunctionRecord> define_function(const std::shared_ptr<SessionCore>& session,
+                                                               const SignatureInfo& signature,
+                                                               std::span<const Body> bodies, std::string_view name,
+                                                               std::shared_ptr<ObjectRecord> object);
+SYNCRUN_EXPORT const std::string& name_of(const FunctionRecord& function) noexcept;
+SYNCRUN_EXPORT std::string describe(const FunctionRecord& function);
 
 /// Builds an object on every worker: `arguments` are the bytes that the construction thunk decodes.
-std::shared_ptr<ObjectRecord> replicate_object(const std::shared_ptr<SessionCore>& session,
-                                               std::span<const Body> bodies, std::span<const std::byte> arguments,
-                                               std::string_view name);
+SYNCRUN_EXPORT std::shared_ptr<ObjectRecord> replicate_object(const std::shared_ptr<SessionCore>& session,
+                                                              std::span<const Body> bodies,
+                                                              std::span<const std::byte> arguments,
+                                                              std::string_view name);
 
 /// Worker: one call, as its thunk sees it.
-class WorkerCall {
+class SYNCRUN_EXPORT WorkerCall {
  public:
   explicit WorkerCall(WorkerCore& core) noexcept : core_(&core) {}
 
@@ -253,7 +256,7 @@ class WorkerCall {
 
 /// Worker: the user's code runs while this lives. Only the process that serves comes out of it: a child that the code
 /// forked is ended where this ends.
-class BodyScope {
+class SYNCRUN_EXPORT BodyScope {
  public:
   BodyScope() = default;
   ~BodyScope();

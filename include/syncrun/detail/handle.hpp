@@ -4,10 +4,12 @@
 
 #include <memory>
 
+#include "syncrun/detail/export.hpp"
+
 namespace syncrun::detail {
 
 /// Throws Error (usage). `type` is the handle's, such as "Data".
-[[noreturn]] void throw_moved_from(const char* type);
+[[noreturn]] SYNCRUN_EXPORT void throw_moved_from(const char* type);
 
 /// What a handle refers to. Throws Error (usage) if the handle was moved from.
 template <class Record>

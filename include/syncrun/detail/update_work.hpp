@@ -7,6 +7,7 @@
 #include <span>
 #include <string_view>
 
+#include "syncrun/detail/export.hpp"
 #include "syncrun/dtype.hpp"
 #include "syncrun/update_rules.hpp"
 
@@ -31,17 +32,17 @@ struct UpdateWork {
 };
 
 /// "adam".
-std::string_view to_string(UpdateKind kind) noexcept;
+SYNCRUN_EXPORT std::string_view to_string(UpdateKind kind) noexcept;
 
 /// Throws Error (usage) that names the hyperparameter unless the rule makes sense: all finite, rates and epsilons not
 /// negative, decays from 0 to below 1, `step` from 1.
-void check_update_rule(UpdateKind kind, const void* rule);
+SYNCRUN_EXPORT void check_update_rule(UpdateKind kind, const void* rule);
 
 /// Throws Error (usage) unless every vector has as many elements as there are parameters.
-void check_update_lengths(UpdateKind kind, std::size_t params, std::size_t gradient, std::span<const std::size_t> state,
-                          std::span<const std::string_view> names);
+SYNCRUN_EXPORT void check_update_lengths(UpdateKind kind, std::size_t params, std::size_t gradient,
+                                         std::span<const std::size_t> state, std::span<const std::string_view> names);
 
 /// Worker: on its device, on a CUDA device in stream order. Checks the rule where it is the host's.
-void apply_update(WorkerCore& core, const UpdateWork& work);
+SYNCRUN_EXPORT void apply_update(WorkerCore& core, const UpdateWork& work);
 
 }  // namespace syncrun::detail

@@ -1,0 +1,48 @@
+"""Says which symbols a library exports that are not for its users.
+
+    exported_symbols.py NM LIBRARY...
+
+A library exports what is in namespace syncrun, the type information of what it throws, and what LISTED names. Anything else,
+such as a function of spdlog, fmt or Boost, or a template of the standard library, would stand in for one that a program brings
+along. Exit code 1 if there is any, or if a library exports nothing.
+"""
+
+import re
+import subprocess
+import sys
+
+# By file name without version: what one library finds in another by its name.
+LISTED = {"libsyncrun_cuda.so": {"syncrun_make_cuda_device"}}
+OWN = re.compile(r"(?:(?:typeinfo|typeinfo name|vtable) for )?syncrun::")
+FOREIGN = re.compile(r"\b(?:spdlog|fmt|boost)::")
+
+
+def is_for_users(symbol: str, listed: set[str]) -> bool:
+    return symbol in listed or (OWN.match(symbol) is not None and not FOREIGN.search(symbol))
+
+
+def exported(nm: str, library: str) -> list[str]:
+    output = subprocess.run([nm, "-D", "-C", "--defined-only", library], capture_output=True, text=True, check=True).stdout
+    # "0000000000054d30 T syncrun::version()": an address, a kind and the name
+    return [line.split(maxsplit=2)[2] for line in output.splitlines()]
+
+
+def main(nm: str, *libraries: str) -> int:
+    has_failed = False
+    for library in libraries:
+        name = re.sub(r"[.]so[.\d]*$", ".so", library.rsplit("/", 1)[-1])
+        symbols = exported(nm, library)
+        others = [symbol for symbol in symbols if not is_for_users(symbol, LISTED.get(name, set()))]
+        for symbol in others:
+            print(f"{name} exports {symbol}")
+        if not symbols:
+            print(f"{name} exports nothing")
+        has_failed |= bool(others) or not symbols
+    return 1 if has_failed else 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        print(__doc__, file=sys.stderr)
+        sys.exit(2)
+    sys.exit(main(*sys.argv[1:]))
