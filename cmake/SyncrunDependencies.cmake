@@ -19,7 +19,7 @@ add_library(syncrun_internal INTERFACE)
 target_include_directories(syncrun_internal INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
 target_compile_definitions(syncrun_internal INTERFACE SYNCRUN_VERSION="${PROJECT_VERSION}"
   SYNCRUN_SOVERSION="${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}")
-target_link_libraries(syncrun_internal INTERFACE Boost::boost spdlog::spdlog Threads::Threads ${CMAKE_DL_LIBS})
+target_link_libraries(syncrun_internal INTERFACE Boost::boost Threads::Threads ${CMAKE_DL_LIBS})
 
 # In sanitizer builds, what most of the library's sources include is compiled once: that saves a third of their time. Not in
 # others, which would not see then that a source does not include what it uses.

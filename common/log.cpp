@@ -1,5 +1,6 @@
 #include "common/log.hpp"
 
+#include <spdlog/logger.h>
 #include <spdlog/sinks/stdout_sinks.h>
 
 #include <array>
@@ -14,15 +15,6 @@ constexpr std::array<std::pair<std::string_view, LogLevel>, 6> kLevels{{{"trace"
                                                                         {"warning", LogLevel::warning},
                                                                         {"error", LogLevel::error},
                                                                         {"off", LogLevel::off}}};
-}
-
-std::shared_ptr<spdlog::logger> make_logger(const std::string& name, LogLevel level) {
-  auto logger = std::make_shared<spdlog::logger>(name, std::make_shared<spdlog::sinks::stderr_sink_mt>());
-  logger->set_level(to_spdlog(level));
-  logger->set_pattern("[%n] %l: %v");
-  logger->flush_on(spdlog::level::trace);
-  return logger;
-}
 
 spdlog::level::level_enum to_spdlog(LogLevel level) noexcept {
   switch (level) {
@@ -34,6 +26,26 @@ spdlog::level::level_enum to_spdlog(LogLevel level) noexcept {
     case LogLevel::off: return spdlog::level::off;
   }
   return spdlog::level::warn;
+}
+
+class SpdlogLogger final : public Logger {
+ public:
+  SpdlogLogger(const std::string& name, LogLevel level)
+      : logger_(name, std::make_shared<spdlog::sinks::stderr_sink_mt>()) {
+    logger_.set_level(to_spdlog(level));
+    logger_.set_pattern("[%n] %l: %v");
+    logger_.flush_on(spdlog::level::trace);
+  }
+  void write(LogLevel level, std::string_view text) override { logger_.log(to_spdlog(level), "{}", text); }
+
+ private:
+  spdlog::logger logger_;
+};
+
+}  // namespace
+
+std::unique_ptr<Logger> make_logger(const std::string& name, LogLevel level) {
+  return std::make_unique<SpdlogLogger>(name, level);
 }
 
 std::optional<LogLevel> parse_log_level(std::string_view text) noexcept {

@@ -165,7 +165,7 @@ void SessionCore::bear_anew(const std::vector<int>& ranks) {
   await_ready();
   for (const int rank : ranks) {
     nursery_->watch_life(rank);
-    logger_->warn("{} takes the place of a worker that was lost", describe_rank(rank));
+    logger_->warn(describe_rank(rank) + " takes the place of a worker that was lost");
   }
 }
 

@@ -85,7 +85,7 @@ SessionCore::SessionCore(const SessionOptions& options) {
   nursery_->spawn_all(settings_.start_timeout, "--start-timeout or SessionOptions::start_timeout");
   await_ready();
   nursery_->watch_lives();
-  for (int rank = 0; rank < world_size; ++rank) logger_->info("{} is ready", describe_rank(rank));
+  for (int rank = 0; rank < world_size; ++rank) logger_->info(describe_rank(rank) + " is ready");
   announce();
   state_ = State::open;
   claim.keep();

@@ -232,7 +232,7 @@ class SessionCore {
   RankSet all_ranks_;
   DeviceKinds kinds_;
   std::vector<std::string> device_names_;
-  std::shared_ptr<spdlog::logger> logger_;
+  std::unique_ptr<Logger> logger_;
   Segment segment_;
   ControlBlock control_;
   SharedHeap heap_;

@@ -20,9 +20,7 @@ int CpuWorker::slice() const noexcept { return core_->running().slice(); }
 bool CpuWorker::wants(std::size_t output) const noexcept { return core_->running().wants(output); }
 std::mt19937_64& CpuWorker::rng() noexcept { return core_->rng(); }
 void* CpuWorker::scratch_bytes(std::size_t bytes) { return core_->scratch(bytes); }
-void CpuWorker::log(LogLevel level, std::string_view message) {
-  core_->logger().log(detail::to_spdlog(level), "{}", message);
-}
+void CpuWorker::log(LogLevel level, std::string_view message) { core_->logger().write(level, message); }
 
 // ---- CudaWorker -----------------------------------------------------------------------------------------------
 
@@ -38,9 +36,7 @@ int CudaWorker::slice() const noexcept { return core_->running().slice(); }
 bool CudaWorker::wants(std::size_t output) const noexcept { return core_->running().wants(output); }
 std::mt19937_64& CudaWorker::rng() noexcept { return core_->rng(); }
 void* CudaWorker::scratch_bytes(std::size_t bytes) { return core_->scratch(bytes); }
-void CudaWorker::log(LogLevel level, std::string_view message) {
-  core_->logger().log(detail::to_spdlog(level), "{}", message);
-}
+void CudaWorker::log(LogLevel level, std::string_view message) { core_->logger().write(level, message); }
 
 namespace detail {
 

@@ -39,7 +39,7 @@ class WorkerCore {
   const Attachment& attachment() const noexcept { return attachment_; }
   void* scratch(std::size_t bytes);
   std::mt19937_64& rng() noexcept { return rng_; }
-  spdlog::logger& logger() noexcept { return *logger_; }
+  Logger& logger() noexcept { return *logger_; }
 
   // What running calls use.
   Device& device() noexcept { return *device_; }
@@ -107,7 +107,7 @@ class WorkerCore {
   std::unique_ptr<Device> device_;
   CpuWorker cpu_worker_;
   CudaWorker cuda_worker_;
-  std::shared_ptr<spdlog::logger> logger_;
+  std::unique_ptr<Logger> logger_;
   std::mt19937_64 rng_;
   std::unique_ptr<RunningCall> running_;
   std::unordered_map<std::uint64_t, LoadedFunction> functions_;

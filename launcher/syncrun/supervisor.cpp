@@ -83,8 +83,7 @@ std::pair<FileDescriptor, FileDescriptor> make_link() {
 
 }  // namespace
 
-Supervisor::Supervisor(Job job, std::shared_ptr<spdlog::logger> logger)
-    : job_(std::move(job)), logger_(std::move(logger)) {}
+Supervisor::Supervisor(Job job, std::unique_ptr<Logger> logger) : job_(std::move(job)), logger_(std::move(logger)) {}
 
 Conclusion Supervisor::run() {
   take_signals();
@@ -170,7 +169,7 @@ void Supervisor::start_master(int restart) {
   end_.master = master_.pid;
   started_ = Clock::now();
   link_ = std::move(ours);
-  logger_->debug("started {} as pid {}", job_.program, master_.pid);
+  logger_->debug("started " + job_.program + " as pid " + std::to_string(master_.pid));
 
   events_ = FileDescriptor(check_system(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1"));
   watch(signals_.get());
@@ -224,13 +223,13 @@ void Supervisor::handle(const SupervisorMessage& message) {
   switch (message.kind) {
     case SupervisorMessage::Kind::hello: end_.said_hello = true; return;
     case SupervisorMessage::Kind::worker:
-      logger_->debug("worker with pid {} joined", message.number);
+      logger_->debug("worker with pid " + std::to_string(message.number) + " joined");
       // A group number of 1 or less would mean everybody to kill(2), and our own is ours.
       if (message.number > 1 && message.number != ::getpgrp()) groups_.insert(message.number);
       had_workers_ = true;
       return;
     case SupervisorMessage::Kind::ended:
-      logger_->debug("worker with pid {} ended", message.number);
+      logger_->debug("worker with pid " + std::to_string(message.number) + " ended");
       groups_.erase(message.number);
       return;
     case SupervisorMessage::Kind::verdict:
@@ -238,14 +237,14 @@ void Supervisor::handle(const SupervisorMessage& message) {
       if (end_.verdict.empty() && end_.stop_signal == 0) end_.verdict = message.text;
       return;
   }
-  logger_->warn("unknown message of kind {} from the master", static_cast<int>(message.kind));
+  logger_->warn("unknown message of kind " + std::to_string(static_cast<int>(message.kind)) + " from the master");
 }
 
 void Supervisor::collect_ended() {
   if (master_is_alive()) {
     end_.wait_status = collect(master_.pid);
     if (end_.wait_status) {
-      logger_->debug("the master {}", describe_status(*end_.wait_status));
+      logger_->debug("the master " + describe_status(*end_.wait_status));
       master_.pidfd.reset();
       read_messages();  // all that it has said is there
       end_.is_privileged = !end_.said_hello && raises_privileges(job_.program);
@@ -277,7 +276,7 @@ void Supervisor::advance() {
   kill_remaining();
   if (is_over()) stage_ = Stage::over;
   if (stage_ == Stage::over || Clock::now() < deadline_) return;
-  for (const pid_t pid : descendants_.list()) logger_->error("process {} could not be killed", pid);
+  for (const pid_t pid : descendants_.list()) logger_->error("process " + std::to_string(pid) + " could not be killed");
   stage_ = Stage::over;
 }
 
@@ -300,7 +299,8 @@ void Supervisor::ask_to_stop(int signal, bool from_terminal) {
     return;
   }
   if (stage_ != Stage::running) return;
-  logger_->info("{}: {} ms to end before everything is killed", signal_name(signal), job_.grace.count());
+  logger_->info(signal_name(signal) + ": " + std::to_string(job_.grace.count()) +
+                " ms to end before everything is killed");
   end_.stop_signal = signal;
   stage_ = Stage::terminating;
   deadline_ = Clock::now() + job_.grace;

@@ -3,7 +3,6 @@
 // The running of a job: starts the master, passes signals on, and leaves no process behind, whoever dies
 // first.
 
-#include <spdlog/logger.h>
 #include <sys/types.h>
 
 #include <chrono>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "common/file_descriptor.hpp"
+#include "common/log.hpp"
 #include "common/supervisor_link.hpp"
 #include "common/wait.hpp"
 #include "launcher/spawn.hpp"
@@ -42,7 +42,7 @@ struct Job {
 /// A job that failed, and that nobody asked to stop, is started again from `over`, after `pausing` if it failed at once.
 class Supervisor {
  public:
-  Supervisor(Job job, std::shared_ptr<spdlog::logger> logger);
+  Supervisor(Job job, std::unique_ptr<Logger> logger);
 
   /// Blocks until nothing of the job is left, at most kLongestKill after everything was sent SIGKILL. Throws
   /// Error (system) if the program could not be started.
@@ -82,7 +82,7 @@ class Supervisor {
   int wait_limit_ms() const;
 
   Job job_;
-  std::shared_ptr<spdlog::logger> logger_;
+  std::unique_ptr<Logger> logger_;
   Descendants descendants_;
   FileDescriptor signals_;
   FileDescriptor link_;
