@@ -43,10 +43,10 @@ struct ArgumentSlot {
   DType dtype{};
   Reduction reduction{};
   std::uint8_t dimensions = 0;
-  bool is_minibatch = false;  // data: its rows are those of the batch
-  std::uint64_t offset = 0;   // data and values: of the bytes; variables: of the VariableEntry
-  std::uint64_t bytes = 0;    // values: of one
-  std::uint64_t file = 0;     // data: offset of the FileEntry; 0: it is in the segment
+  bool is_minibatch = false;                           // data: its rows are those of the batch
+  std::uint64_t offset = 0;                            // data and values: of the bytes; variables: of the VariableEntry
+  std::uint64_t bytes = 0;                             // values: of one
+  std::uint64_t file = 0;                              // data: offset of the FileEntry; 0: it is in the segment
   std::array<std::int64_t, kMaxDimensions> extents{};  // data
 };
 
@@ -82,9 +82,9 @@ struct CommandHeader {
 /// A function on rows (call), or the making of a replicated object (construct). Its arguments and outputs are in the
 /// Command, as many as are counted here.
 struct CallPayload {
-  std::uint64_t function = 0;  // offset of the FunctionEntry
-  std::uint64_t object = 0;    // id of the replicated object, 0 for none
-  bool is_first = false;       // it has not come through yet on all of these workers: libraries may load what it needs
+  std::uint64_t function = 0;   // offset of the FunctionEntry
+  std::uint64_t object = 0;     // id of the replicated object, 0 for none
+  bool is_first = false;        // it has not come through yet on all of these workers: libraries may load what it needs
   bool rows_are_local = false;  // no scattered argument: rows are those of the sliced ones
   std::uint8_t arguments_count = 0;
   std::uint8_t outputs_count = 0;
@@ -130,8 +130,8 @@ struct ClosePayload {};
 
 /// One slot of the ring. A payload comes into being with its fields as above; what belongs to another kind cannot be read.
 struct alignas(64) Command : CommandHeader {
-  using Payload = std::variant<ClosePayload, CallPayload, DestroyPayload, CollectivePayload, TransferPayload, UnpinPayload,
-                               UnmapPayload>;
+  using Payload = std::variant<ClosePayload, CallPayload, DestroyPayload, CollectivePayload, TransferPayload,
+                               UnpinPayload, UnmapPayload>;
 
   /// Master: makes it a command of this kind.
   template <class P>

@@ -26,7 +26,9 @@ class DeviceKinds {
   bool is_empty() const noexcept { return bits_ == 0; }
 
  private:
-  static std::uint8_t bit_of(DeviceKind kind) noexcept { return static_cast<std::uint8_t>(1U << static_cast<unsigned>(kind)); }
+  static std::uint8_t bit_of(DeviceKind kind) noexcept {
+    return static_cast<std::uint8_t>(1U << static_cast<unsigned>(kind));
+  }
   std::uint8_t bits_ = 0;
 };
 

@@ -81,7 +81,9 @@ class RankSet {
  private:
   static constexpr std::size_t kBits = 64;
   static std::size_t word_of(int rank) noexcept { return static_cast<std::size_t>(rank) / kBits; }
-  static std::uint64_t bit_of(int rank) noexcept { return std::uint64_t{1} << (static_cast<std::size_t>(rank) % kBits); }
+  static std::uint64_t bit_of(int rank) noexcept {
+    return std::uint64_t{1} << (static_cast<std::size_t>(rank) % kBits);
+  }
   /// The lowest rank from `rank` on, or kMaxWorldSize.
   int at_or_after(int rank) const noexcept {
     if (rank >= kMaxWorldSize) return kMaxWorldSize;

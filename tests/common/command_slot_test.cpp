@@ -67,7 +67,8 @@ TEST_F(CommandSlot, HasAFreshPayloadForEachCall) {
 
 TEST_F(CommandSlot, HasAFreshPayloadForEachTransferAndCollective) {
   command().begin<TransferPayload>(CommandKind::transfer) = {TransferDirection::from_variable, 1, 2};
-  command().begin<CollectivePayload>(CommandKind::collective) = {CollectiveKind::reduce, Route::host, Reduction::avg, 1, 2, 3};
+  command().begin<CollectivePayload>(CommandKind::collective) = {
+      CollectiveKind::reduce, Route::host, Reduction::avg, 1, 2, 3};
   const auto& transfer = command().begin<TransferPayload>(CommandKind::transfer);
   EXPECT_EQ(transfer.direction, TransferDirection::to_variable);
   EXPECT_EQ(transfer.variables_count, 0U);

@@ -60,6 +60,8 @@ INSTANTIATE_TEST_SUITE_P(
         Scenario{
             .name = "a_failure_and_a_full_ring", .calls = {kMeets, kSilent, kMeets}, .failures = 1, .failing_call = 2},
         Scenario{.name = "one_rank_alone", .calls = {kSilent, kOnRank1, kUpdates}, .failures = 1},
+        Scenario{.name = "one_rank_runs_ahead", .calls = {kOnRank1, kOnRank1, kOnRank1}},
+        Scenario{.name = "a_death_while_one_rank_runs_ahead", .calls = {kOnRank1, kOnRank1, kOnRank1}, .deaths = 1},
         Scenario{.name = "a_death", .calls = {kUpdates, kLarge}, .deaths = 1},
         Scenario{.name = "a_death_in_collectives", .calls = {kMeets, kPlain}, .deaths = 1},
         Scenario{.name = "two_deaths", .calls = {kUpdates}, .deaths = 2},
@@ -113,6 +115,10 @@ INSTANTIATE_TEST_SUITE_P(
         Broken{
             {.name = "ReusingAFullRing", .calls = {kSilent, kSilent, kSilent}, .mistake = Mistake::reuses_a_full_ring},
             "still reads it"},
+        Broken{{.name = "ReusingWhatNotAllHavePassed",
+                .calls = {kOnRank1, kOnRank1, kOnRank1},
+                .mistake = Mistake::reuses_what_not_all_have_passed},
+               "still reads it"},
         Broken{{.name = "ALossThatWakesNobody", .calls = {kMeets}, .deaths = 1, .mistake = Mistake::loss_wakes_nobody},
                kDeadlock},
         Broken{{.name = "EnteringACommandBeforeClearingTheStep",

@@ -44,9 +44,9 @@ constexpr std::array<std::string_view, 33> kWorkerSteps{"await_command",
                                                         "finish: done",
                                                         "finish: rings"};
 
-constexpr std::array<std::string_view, 11> kMasterSteps{
-    "the program goes on", "next_command",       "publish",  "publish: rings", "drain", "failure_of: acknowledges",
-    "close: expects ends", "close: awaits ends", "kill_all", "over",           "dead"};
+constexpr std::array<std::string_view, 12> kMasterSteps{
+    "the program goes on",      "await_passed",        "next_command",       "publish",  "publish: rings", "drain",
+    "failure_of: acknowledges", "close: expects ends", "close: awaits ends", "kill_all", "over",           "dead"};
 
 constexpr std::array<std::string_view, 13> kSubs{"",
                                                  "interrupted?",
@@ -185,7 +185,7 @@ void Protocol::step_master(const State& state, const Visit& visit) const {
   const Step step{Step::Who::master, 0, state.master.pc, state.master.sub};
   const auto is_dead = [](const Worker& worker) { return worker.life == Life::dead; };
   const bool all_have_ended = std::all_of(state.workers.begin(), state.workers.begin() + workers(), is_dead);
-  if (state.master.pc == drain_head) return drain(state, visit);
+  if (state.master.pc == drain_head || state.master.pc == await_passed) return drain(state, visit);
   if (state.master.pc == await_ends && !all_have_ended) return;
   State next = state;
   if (state.master.pc != decide) {
@@ -196,8 +196,10 @@ void Protocol::step_master(const State& state, const Visit& visit) const {
   const bool is_idle = state.drained + 1 == state.next;
   const bool is_full = state.next - state.drained > scenario_.slots && !is(Mistake::reuses_a_full_ring);
   if (state.next < close_id() ? !is_full : is_idle) {
-    go(next.master, fill);
-    take_master_step(next);
+    const bool does_not_wait = is(Mistake::reuses_what_not_all_have_passed) || is(Mistake::reuses_a_full_ring);
+    const bool is_free = does_not_wait || have_all_passed(state);
+    go(next.master, is_free ? fill : await_passed);
+    if (is_free) take_master_step(next);
     visit(next, step);
   }
   if (is_idle) return;
@@ -243,22 +245,44 @@ void Protocol::take_master_step(State& state) const {
   }
 }
 
+/// What the master knows about the command whose slot comes next (SessionCore::passed_): one for all ranks, at or after it,
+/// has been drained.
+bool Protocol::have_all_passed(const State& state) const noexcept {
+  const int slots = scenario_.slots;
+  if (state.next <= slots) return true;
+  for (int id = state.next - slots; id <= state.drained; ++id) {
+    if (is_for_all(static_cast<Byte>(id))) return true;
+  }
+  return false;
+}
+
+/// drain, for the ranks of the oldest command in flight; or await_passed, for all of an older one.
 void Protocol::drain(const State& state, const Visit& visit) const {
   const Step step{Step::Who::master, 0, state.master.pc, state.master.sub};
   State next = state;
-  const Byte id = static_cast<Byte>(state.drained + 1);
+  const bool drains = state.master.pc == drain_head;
+  const Byte id = static_cast<Byte>(drains ? state.drained + 1 : state.next - scenario_.slots);
+  const Byte awaited = drains ? everybody(id) : static_cast<Byte>((1U << static_cast<unsigned>(workers())) - 1);
+  const auto is_awaited = [&] { return (awaited & bit(next.master.scan)) != 0; };
   const auto done = [&] {
-    if (state.workers[state.master.scan].done < id) return Answer::no;
-    return ++next.master.scan == workers() ? Answer::yes : Answer::looking;
+    while (next.master.scan < workers() && !is_awaited()) ++next.master.scan;
+    if (state.workers[next.master.scan].done < id) return Answer::no;
+    do ++next.master.scan;
+    while (next.master.scan < workers() && !is_awaited());
+    return next.master.scan == workers() ? Answer::yes : Answer::looking;
   };
   const Outcome outcome = state.master.sub == Sub::asleep
                               ? Outcome::goes_on
                               : wait(next, next.master, Bell::to_master, done, [&] { return state.lost != 0; });
   if (state.master.sub != Sub::asleep) {
-    if (outcome == Outcome::ready) collect(next);
+    if (outcome == Outcome::ready && drains) collect(next);
+    if (outcome == Outcome::ready && !drains) {
+      go(next.master, fill);
+    }
     if (outcome == Outcome::interrupted) {
       expect(next, state.deaths != 0, Property::loss_is_reported);
-      for (Byte other = id; other < state.next; ++other) next.results[other] = Result::lost;
+      for (Byte other = static_cast<Byte>(state.drained + 1); other < state.next; ++other)
+        next.results[other] = Result::lost;
       next.expects_ends = 1;
       go(next.master, kill_all);
     }
@@ -276,7 +300,7 @@ void Protocol::drain(const State& state, const Visit& visit) const {
   visit(next, step);
 }
 
-/// collect and failure_of. All ranks are done with it: nothing that is read here changes any more.
+/// collect and failure_of. Its ranks are done with it: nothing that is read here changes any more.
 void Protocol::collect(State& state) const {
   const Byte id = static_cast<Byte>(state.drained + 1);
   const bool is_consequence = id <= state.acknowledged;

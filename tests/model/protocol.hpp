@@ -77,6 +77,7 @@ class Protocol {
 
   void step_master(const State& state, const Visit& visit) const;
   void take_master_step(State& state) const;
+  bool have_all_passed(const State& state) const noexcept;
   void drain(const State& state, const Visit& visit) const;
   void collect(State& state) const;
   void check_result(State& state, Byte id, Result result, Byte reported) const;

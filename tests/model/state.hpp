@@ -137,6 +137,7 @@ enum class Mistake : Byte {
   commits_without_vote,
   acknowledges_late,
   reuses_a_full_ring,
+  reuses_what_not_all_have_passed,
   loss_wakes_nobody,
   command_before_step_is_cleared,
   one_contribution,

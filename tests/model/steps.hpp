@@ -44,6 +44,7 @@ enum WorkerPc : Byte {
 
 enum MasterPc : Byte {
   decide,
+  await_passed,
   fill,
   publish,
   ring_published,
@@ -138,7 +139,7 @@ Protocol::Outcome Protocol::wait(State& state, Process& process, Bell bell, Read
 template <class Visitor>
 void Protocol::for_each_process(State& state, Bell bell, Visitor visitor) const {
   if (bell == Bell::to_master) {
-    if (state.master.pc == drain_head) visitor(state.master);
+    if (state.master.pc == drain_head || state.master.pc == await_passed) visitor(state.master);
     return;
   }
   for (int rank = 0; rank < workers(); ++rank) {
