@@ -37,8 +37,9 @@ class Brood {
   virtual void on_birth(int child, pid_t pid) noexcept = 0;
   /// It has died, though nobody expected it to: now or, by its sign of life, within a moment. May come twice.
   virtual void on_loss(int child) noexcept = 0;
-  /// Its sign of life (common/life.hpp).
-  virtual pthread_mutex_t& life_of(int child) noexcept = 0;
+  /// Its sign of life (common/life.hpp). Null: it has none, since it shares no memory with this process; its death is known
+  /// once the kernel reports it.
+  virtual pthread_mutex_t* life_of(int) noexcept { return nullptr; }
 };
 
 /// What children are started from: the very image this process runs, whatever stands at its path by now.

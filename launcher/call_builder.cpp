@@ -26,7 +26,7 @@ struct CallBuilder::State {
   SessionCore::Entry entry;
   Command* command = nullptr;
   CallPayload* call = nullptr;  // the command's
-  SessionCore::InFlight* in_flight = nullptr;
+  InFlight* in_flight = nullptr;
   std::size_t inline_used = 0;
   bool is_published = false;
   RowsCheck rows;
@@ -47,7 +47,7 @@ CallBuilder::CallBuilder(const std::shared_ptr<FunctionRecord>& function, int ta
     state.command = &session_->next_command();
     if (target >= 0) state.command->ranks = RankSet::only(target);
     state.call = &state.command->begin<CallPayload>(CommandKind::call);
-    state.in_flight = &session_->next_in_flight();
+    state.in_flight = &session_->ring().next_in_flight();
     state.in_flight->function = function;
     if (choice != nullptr) state.call->wanted_outputs = choice->mask;
   } catch (...) {
@@ -203,7 +203,7 @@ void CallBuilder::run(CallResult& result) {
   publish();
   session_->drain_all();
   if (!result.error) return;
-  session_->has_surfaced(result.error);
+  session_->ring().has_surfaced(result.error);
   std::rethrow_exception(result.error);
 }
 
@@ -233,9 +233,7 @@ bool is_given_up(SessionCore& session, const CallResult& result) {
 
 /// Results arrive in order: drains one command after the other until this one is there.
 void drain_until_finished(SessionCore& session, const CallResult& result) {
-  while (!result.finished && session.last_drained() < session.last_published()) {
-    session.drain(session.last_drained() + 1);
-  }
+  while (!result.finished && !session.ring().is_idle()) session.drain(session.ring().oldest());
 }
 
 }  // namespace
@@ -246,7 +244,7 @@ void wait_for(SessionCore& session, CallResult& result) {
     drain_until_finished(session, result);
   }
   if (result.error) {
-    session.has_surfaced(result.error);
+    session.ring().has_surfaced(result.error);
     std::rethrow_exception(result.error);
   }
   if (!result.finished) throw_usage("the session was closed before this call's result was there");
@@ -255,9 +253,9 @@ void wait_for(SessionCore& session, CallResult& result) {
 bool is_ready(SessionCore& session, CallResult& result) {
   if (result.finished) return true;
   const SessionCore::Entry entry(session);
-  while (!result.finished && session.last_drained() < session.last_published()) {
-    if (!session.is_head_over()) return is_given_up(session, result);
-    session.drain(session.last_drained() + 1);
+  while (!result.finished && !session.ring().is_idle()) {
+    if (!session.ring().is_complete(session.ring().oldest())) return is_given_up(session, result);
+    session.drain(session.ring().oldest());
   }
   return result.finished;
 }

@@ -38,7 +38,7 @@ void check_closed_for_writing(const DataRecord& record) {
 
 /// Waits for the calls that read it.
 void await_readers(DataRecord& record) {
-  if (record.last_use > record.session->last_drained()) record.session->drain(record.last_use);
+  if (record.last_use > record.session->ring().last_drained()) record.session->drain(record.last_use);
 }
 
 void give_back(DataRecord& record) {

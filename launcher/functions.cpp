@@ -75,7 +75,7 @@ std::shared_ptr<FunctionRecord> define_function(const std::shared_ptr<SessionCor
                                                 std::string_view name, std::shared_ptr<ObjectRecord> object) {
   const SessionCore::Entry guard(*session);
   if (object && object->session != session) throw_usage("the replicated object is of another session");
-  const std::uint64_t id = session->new_id();
+  const std::uint64_t id = session->registry().new_id();
   auto record = std::make_shared<FunctionRecord>();
   record->name = choose_name(name, bodies.front().pointer, "function #" + std::to_string(id));
   record->signature = signature;
@@ -115,19 +115,19 @@ std::shared_ptr<ObjectRecord> replicate_object(const std::shared_ptr<SessionCore
                 (is_cpu ? "CpuWorker&" : "CudaWorker&") + ", or no worker");
   }
   auto record = std::make_shared<ObjectRecord>();
-  record->id = session->new_id();
+  record->id = session->registry().new_id();
   record->name = std::string(name);
-  record->constructor = write_entry(*session, bodies, session->new_id());
+  record->constructor = write_entry(*session, bodies, session->registry().new_id());
   record->arguments.assign(arguments.begin(), arguments.end());
   record->session = session;  // from here on: where one rank's constructor throws, the other ranks' objects must go
   construct_object(*record, session->all_ranks());
-  session->add_object(record);
+  session->registry().add(record);
   return record;
 }
 
 void construct_object(const ObjectRecord& object, const RankSet& ranks) {
   SessionCore& session = *object.session;
-  session.run_system("construction", object.name, [&](Command& command, SessionCore::InFlight& in_flight) {
+  session.run_system("construction", object.name, [&](Command& command, InFlight& in_flight) {
     command.ranks = ranks;
     auto& construction = command.begin<CallPayload>(CommandKind::construct);
     construction.function = object.constructor;
@@ -146,9 +146,9 @@ void construct_object(const ObjectRecord& object, const RankSet& ranks) {
 ObjectRecord::~ObjectRecord() {
   if (!session || !session->is_open()) return;
   SessionCore* core = session.get();
-  core->release_later([core, object = id, entry = constructor] {
+  core->registry().release_later([core, object = id, entry = constructor] {
     core->heap().free(entry, SharedHeap::Giveback::later);
-    core->run_system("the destruction of a replicated object", "", [&](Command& command, SessionCore::InFlight&) {
+    core->run_system("the destruction of a replicated object", "", [&](Command& command, InFlight&) {
       command.begin<DestroyPayload>(CommandKind::destroy).object = object;
     });
   });

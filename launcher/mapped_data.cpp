@@ -37,7 +37,7 @@ std::string absolute_name(const std::filesystem::path& path) {
 FileRecord::FileRecord(SessionCore& session, ArrayFile& file)
     : session_(session),
       file_(file.take_descriptor(), absolute_name(file.path()), file.header().data_offset, file.bytes()),
-      id_(session.new_id()),
+      id_(session.registry().new_id()),
       entry_(session.allocate(sizeof(FileEntry) + file_.name().size(), SharedHeap::Contents::any, "a mapped file")) {
   auto* const entry = new (session_.segment().at(entry_)) FileEntry{.id = id_,
                                                                     .elements_at = file_.elements_at(),
@@ -50,11 +50,10 @@ FileRecord::FileRecord(SessionCore& session, ArrayFile& file)
 
 FileRecord::~FileRecord() {
   if (!session_.is_open()) return;
-  session_.release_later([core = &session_, id = id_, entry = entry_] {
+  session_.registry().release_later([core = &session_, id = id_, entry = entry_] {
     core->heap().free(entry, SharedHeap::Giveback::later);
-    core->run_system("the unmapping of a file", "", [&](Command& command, SessionCore::InFlight&) {
-      command.begin<UnmapPayload>(CommandKind::unmap).file = id;
-    });
+    core->run_system("the unmapping of a file", "",
+                     [&](Command& command, InFlight&) { command.begin<UnmapPayload>(CommandKind::unmap).file = id; });
   });
 }
 

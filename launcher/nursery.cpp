@@ -133,11 +133,13 @@ void Nursery::watch_lives() {
 }
 
 void Nursery::watch_life(int child) {
+  pthread_mutex_t* const life = brood_.life_of(child);
+  if (life == nullptr) return;
   LifeWatcher& watcher = life_watchers_[static_cast<std::size_t>(child)];
   watcher.stops.store(false);
-  watcher.thread = start_thread([this, child, &watcher] {
+  watcher.thread = start_thread([this, child, life, &watcher] {
     block_signals();
-    if (await_death(brood_.life_of(child), watcher.stops)) raise_loss(child);
+    if (await_death(*life, watcher.stops)) raise_loss(child);
   });
 }
 

@@ -8,8 +8,10 @@
 #include "common/helper_order.hpp"
 #include "common/life.hpp"
 #include "launcher/body_entry.hpp"
+#include "launcher/call_limits.hpp"
 #include "launcher/child_end.hpp"
 #include "launcher/debugger.hpp"
+#include "launcher/lost_child.hpp"
 
 namespace syncrun::detail {
 
@@ -161,7 +163,7 @@ void QueueCore::await_start(Milliseconds limit) {
   Patience patience(limit);
   const Woken woken = wait_until(session_->control().header().to_master, policy_, patience, all_run, lost);
   if (woken == Woken::ready) return;
-  if (woken == Woken::interrupted) throw lost_error(brood_->lost_at_start(), "while starting", "");
+  if (woken == Woken::interrupted) throw lost_error(brood_->lost_at_start(), "while starting");
   Failure failure = blame(starting);
   failure.phase = "start";
   failure.cause = "deadline";
@@ -208,13 +210,13 @@ QueueCore::Found QueueCore::look() noexcept {
 
 /// Calls whose results are there, or never come, hold batches that producers may be waiting for.
 bool QueueCore::has_calls_to_collect() const {
-  const bool has_calls = session_->last_drained() < session_->last_published();
-  return has_calls && (session_->is_head_over() || session_->has_lost_worker());
+  const CallRing& ring = session_->ring();
+  return !ring.is_idle() && (ring.is_complete(ring.oldest()) || session_->has_lost_worker());
 }
 
 /// Nothing can come where a producer waits for a batch to be free and the program has all of its batches itself.
 bool QueueCore::is_stuck() const noexcept {
-  if (session_->last_drained() < session_->last_published()) return false;
+  if (!session_->ring().is_idle()) return false;
   const auto is_stuck = [this](int producer) {
     const auto index = static_cast<std::size_t>(producer);
     return held_[index].load() == block_.batches_of(producer) && slot(producer).waits.load();
@@ -229,7 +231,7 @@ bool QueueCore::is_stuck() const noexcept {
 /// The limit of a wait for a batch: the queue's own, and those of the calls in flight, whose clocks run meanwhile.
 class QueueCore::Limits {
  public:
-  Limits(SessionCore& session, Milliseconds timeout) : own_(timeout), calls_(session) {}
+  Limits(SessionCore& session, Milliseconds timeout) : own_(timeout), calls_(session.ring()) {}
   bool is_over(Clock::time_point now) {
     const bool is_call_late = calls_.is_over(now);
     return own_.is_over(now) || is_call_late;
@@ -240,7 +242,7 @@ class QueueCore::Limits {
 
  private:
   Patience own_;
-  SessionCore::CallLimits calls_;
+  CallLimits calls_;
 };
 
 /// Collects results of calls that are over by the way: they hold batches that producers may be waiting for.
@@ -253,9 +255,9 @@ QueueCore::Found QueueCore::await_batch() {
     const Woken woken = wait_until(session_->control().header().to_master, policy_, patience, is_ready, is_over);
     if (found != Found::none) return found;
     if (woken == Woken::ready) {
-      session_->drain(session_->last_drained() + 1);
+      session_->drain(session_->ring().oldest());
     } else if (const int lost = brood_->lost(); lost >= 0) {
-      fail(lost_error(lost, "while the program waited for a batch", ""));
+      fail(lost_error(lost, "while the program waited for a batch"));
     } else if (woken == Woken::interrupted) {
       throw_usage("the queue of '" + name_ + "' has nothing to give: the program holds all of the " +
                   std::to_string(block_.batches_of(turn_)) + " batches of " + describe(turn_) +
@@ -400,17 +402,13 @@ Failure QueueCore::blame(int producer) const {
   return failure;
 }
 
-Error QueueCore::lost_error(int producer, const std::string& where, const std::string& known_cause) {
-  if (nursery_->has_lost_descriptors()) return nursery_->lost_descriptors();
-  Failure failure = blame(producer);
-  failure.master_released = Clock::now();
-  ChildEnd end{nursery_->await_end(producer, Milliseconds(0)), known_cause};
-  if (known_cause.empty()) end = await_child_end(*nursery_, producer);
-  failure.cause = end.cause;
-  failure.last_stderr = nursery_->last_stderr(producer);
-  std::string message = describe(producer) + " was lost " + where + ": " + failure.cause;
-  for (const auto& line : failure.last_stderr) message += "\n  [producer " + std::to_string(producer) + "] " + line;
-  return {ErrorKind::worker_lost, message, std::move(failure), end.wait_status.value_or(0)};
+Error QueueCore::lost_error(int producer, const std::string& where, std::optional<std::string> known_cause) {
+  return lost_helper(*nursery_, producer,
+                     {.who = describe(producer),
+                      .tag = "producer " + std::to_string(producer),
+                      .where = where,
+                      .failure = blame(producer)},
+                     std::move(known_cause));
 }
 
 Error QueueCore::failure_error(int producer) const {
@@ -440,7 +438,7 @@ std::shared_ptr<QueueCore> open_queue(const std::shared_ptr<SessionCore>& sessio
   const SessionCore::Entry entry(*session);
   auto queue = std::make_shared<QueueCore>(session, body, producers, options);
   queue->open(body, arguments, types, shapes, options);
-  session->add_dependant(queue);
+  session->registry().add(queue);
   return queue;
 }
 

@@ -28,7 +28,7 @@ class ProducerBrood final : public HelperBrood {
   std::string describe() const override { return "the producers of '" + name_ + "'"; }
   std::string tag_of(int child) const override { return "[producer " + std::to_string(child) + "] "; }
   void on_loss(int child) noexcept override;
-  pthread_mutex_t& life_of(int child) noexcept override { return block_.producer(child).life; }
+  pthread_mutex_t* life_of(int child) noexcept override { return &block_.producer(child).life; }
   /// The first one that died before its function had come to its end; -1 as long as all is well.
   int lost() const noexcept { return lost_.load(std::memory_order_seq_cst); }
   /// The same of those that had not come as far as their function.
@@ -90,7 +90,7 @@ class QueueCore : public SessionDependant, public std::enable_shared_from_this<Q
   std::string describe(int producer) const;
   Failure blame(int producer) const;
   /// `known_cause`: empty to look how it ended.
-  Error lost_error(int producer, const std::string& where, const std::string& known_cause);
+  Error lost_error(int producer, const std::string& where, std::optional<std::string> known_cause = {});
   Error failure_error(int producer) const;
   Error timeout_error(Milliseconds limit) const;
 

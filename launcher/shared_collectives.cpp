@@ -66,7 +66,7 @@ void run(const Collective& collective, VariableList variables, const std::vector
     for (const auto& variable : variables) read_extents(*variable);
   };
   try {
-    session.run_system(collective.what, names_of(variables), [&](Command& command, SessionCore::InFlight& in_flight) {
+    session.run_system(collective.what, names_of(variables), [&](Command& command, InFlight& in_flight) {
       command.has_comm = true;
       command.wants_vote = session.kinds_of(command.ranks).has(DeviceKind::cuda);
       auto& payload = command.begin<CollectivePayload>(CommandKind::collective);

@@ -15,6 +15,7 @@
 #include "launcher/child_end.hpp"
 #include "launcher/debugger.hpp"
 #include "launcher/helper_brood.hpp"
+#include "launcher/lost_child.hpp"
 #include "launcher/nursery.hpp"
 #include "launcher/settings.hpp"
 #include "syncrun/session.hpp"
@@ -34,7 +35,6 @@ class TaskBrood final : public HelperBrood {
   std::string tag_of(int) const override { return "[" + name_ + "] "; }
   /// Who waits for a message gets what was sent, and then end of file, whoever else has the task's end.
   void on_loss(int) noexcept override { channel_.end_receiving(); }
-  pthread_mutex_t& life_of(int) noexcept override { std::abort(); }  // it shares no memory: nobody asks
 
  private:
   std::string name_;
@@ -281,15 +281,8 @@ Failure TaskCore::blame() const {
 }
 
 Error TaskCore::lost_error(const std::string& where, std::optional<std::string> cause) {
-  if (nursery_->has_lost_descriptors()) return nursery_->lost_descriptors();
-  Failure failure = blame();
-  failure.master_released = Clock::now();
-  ChildEnd end = await_child_end(*nursery_, 0);
-  failure.cause = cause ? *cause : std::move(end.cause);
-  failure.last_stderr = nursery_->last_stderr(0);
-  std::string message = describe() + " was lost " + where + ": " + failure.cause;
-  for (const auto& line : failure.last_stderr) message += "\n  [" + name_ + "] " + line;
-  return {ErrorKind::worker_lost, message, std::move(failure), end.wait_status.value_or(0)};
+  return lost_helper(*nursery_, 0, {.who = describe(), .tag = name_, .where = where, .failure = blame()},
+                     std::move(cause));
 }
 
 Error TaskCore::failure_error(std::span<const std::byte> bytes) const {

@@ -129,9 +129,9 @@ namespace {
 
 /// A call in flight may be the last to hold a variable of the name.
 void check_name_is_free(SessionCore& session, std::string_view name) {
-  if (name.empty() || !session.variable_names().is_taken(name)) return;
+  if (name.empty() || !session.registry().names().is_taken(name)) return;
   session.drain_all();
-  if (!session.variable_names().is_taken(name)) return;
+  if (!session.registry().names().is_taken(name)) return;
   throw_usage("there is a shared variable named '" + std::string(name) +
               "' already: names are unique among the variables alive (find_shared finds it)");
 }
@@ -152,12 +152,12 @@ std::shared_ptr<VariableRecord> make_variable(const std::shared_ptr<SessionCore>
   record->extents.resize(world_size);
   record->assigned = AssignedRanks(world_size);
   auto& entry = *session->segment().at<VariableEntry>(record->entry);
-  entry.id = session->new_id();
+  entry.id = session->registry().new_id();
   entry.dtype = dtype;
   entry.dimensions = record->dimensions;
   record->name = name.empty() ? "variable #" + std::to_string(entry.id) : std::string(name);
-  if (!name.empty()) session->variable_names().add(record);
-  session->add_variable(record);
+  if (!name.empty()) session->registry().names().add(record);
+  session->registry().add(record);
   return record;
 }
 
@@ -165,9 +165,9 @@ VariableRecord::~VariableRecord() {
   if (!session || !session->is_open()) return;
   // The workers' memory goes with the next entry into the session: a destructor starts no call.
   SessionCore* core = session.get();
-  core->release_later([core, entry_offset = entry] {
+  core->registry().release_later([core, entry_offset = entry] {
     auto& entry = *core->segment().at<VariableEntry>(entry_offset);
-    core->run_system("free", "a variable", [&](Command& command, SessionCore::InFlight&) {
+    core->run_system("free", "a variable", [&](Command& command, InFlight&) {
       entry.is_freed = true;
       auto& transfer = command.begin<TransferPayload>(CommandKind::transfer);
       transfer.direction = TransferDirection::to_variable;
@@ -176,7 +176,7 @@ VariableRecord::~VariableRecord() {
       transfer.parts = core->segment().offset_of(slots);
       for (int rank = 0; rank < core->world_size(); ++rank) slots[rank] = {entry_offset, 0, {}, true, false};
     });
-    core->forget_variable(entry_offset);
+    core->registry().forget_variable(entry_offset);
     core->heap().free(entry_offset, SharedHeap::Giveback::later);
   });
 }
@@ -193,7 +193,7 @@ std::string names_of(const std::vector<Transfer>& transfers) {
 
 void run_transfers(SessionCore& session, const char* what, TransferDirection direction,
                    const std::vector<Transfer>& transfers) {
-  session.run_system(what, names_of(transfers), [&](Command& command, SessionCore::InFlight& in_flight) {
+  session.run_system(what, names_of(transfers), [&](Command& command, InFlight& in_flight) {
     const auto world_size = static_cast<std::size_t>(session.world_size());
     auto& payload = command.begin<TransferPayload>(CommandKind::transfer);
     payload.direction = direction;
@@ -492,14 +492,14 @@ const std::string& name_of(const VariableRecord& variable) noexcept { return var
 std::string unused_name(SessionCore& session, const std::string& name) {
   const Entry guard(session);
   std::string unused = name;
-  for (int count = 2; session.variable_names().is_taken(unused); ++count) unused = name + "#" + std::to_string(count);
+  for (int count = 2; session.registry().names().is_taken(unused); ++count) unused = name + "#" + std::to_string(count);
   return unused;
 }
 
 std::shared_ptr<VariableRecord> find_variable(const SessionCore& session, std::string_view name, DType dtype,
                                               std::size_t dimensions) {
   session.check_open();
-  auto variable = session.variable_names().get(name, "find_shared");
+  auto variable = session.registry().names().get(name, "find_shared");
   if (variable->dtype != dtype || variable->dimensions != dimensions) {
     throw_usage("find_shared: '" + variable->name + "' is of " + describe_type(variable->dtype, variable->dimensions) +
                 ", asked for as of " + describe_type(dtype, dimensions));
@@ -513,7 +513,7 @@ std::vector<std::shared_ptr<VariableRecord>> resolve(const SessionCore& session,
   if (variables.empty()) throw_usage(std::string(what) + " wants at least one variable, got none");
   std::vector<std::shared_ptr<VariableRecord>> records;
   for (const auto& variable : variables) {
-    auto record = variable.record() ? variable.record() : session.variable_names().get(variable.name(), what);
+    auto record = variable.record() ? variable.record() : session.registry().names().get(variable.name(), what);
     if (record->session.get() != &session) {
       throw_usage(std::string(what) + ": variable '" + record->name + "' is of another session");
     }

@@ -27,7 +27,7 @@ class WorkerBrood final : public Brood {
   bool has_descriptors() const noexcept override { return segment_.is_intact(); }
   void on_birth(int rank, pid_t pid) noexcept override { control_.worker(rank).pid.store(pid); }
   void on_loss(int rank) noexcept override;
-  pthread_mutex_t& life_of(int rank) noexcept override { return control_.worker(rank).life; }
+  pthread_mutex_t* life_of(int rank) noexcept override { return &control_.worker(rank).life; }
 
   /// The lost ones have been buried: from here on the control block knows of no loss, but for those that came since.
   void forget_losses(const std::vector<int>& buried) noexcept;

@@ -179,7 +179,7 @@ void Protocol::step_watcher(State& state, int rank, const Visit& visit) const {
   visit(state, step);
 }
 
-// ---- the master: launcher/session_core.cpp --------------------------------------------------------------------
+// ---- the master: launcher/session_calls.cpp -------------------------------------------------------------------
 
 void Protocol::step_master(const State& state, const Visit& visit) const {
   const Step step{Step::Who::master, 0, state.master.pc, state.master.sub};
@@ -245,7 +245,7 @@ void Protocol::take_master_step(State& state) const {
   }
 }
 
-/// What the master knows about the command whose slot comes next (SessionCore::passed_): one for all ranks, at or after it,
+/// What the master knows about the command whose slot comes next (CallRing::passed_): one for all ranks, at or after it,
 /// has been drained.
 bool Protocol::have_all_passed(const State& state) const noexcept {
   const int slots = scenario_.slots;

@@ -1,0 +1,36 @@
+#pragma once
+
+// The limit of a wait of the master's: those of the calls in flight, whose clocks run meanwhile (see CallClocks).
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+
+#include "common/waited_time.hpp"
+#include "launcher/call_ring.hpp"
+
+namespace syncrun::detail {
+
+class CallLimits {
+ public:
+  explicit CallLimits(CallRing& ring) noexcept : ring_(ring), waited_(Clock::now()) { ring_.clocks().end_polling(); }
+
+  bool is_over(Clock::time_point now) {
+    expired_ = ring_.count_waited(waited_.since_last_look(now));
+    return expired_.has_value();
+  }
+  Clock::duration nap(Clock::duration longest) const noexcept {
+    return std::min(ring_.clocks().least_left(), longest);
+  }
+  /// The wait is over: its last part counts, too.
+  void end() { static_cast<void>(is_over(Clock::now())); }
+  /// After is_over(): the call whose limit is used up.
+  const std::optional<std::uint64_t>& expired() const noexcept { return expired_; }
+
+ private:
+  CallRing& ring_;
+  WaitedTime waited_;
+  std::optional<std::uint64_t> expired_;
+};
+
+}  // namespace syncrun::detail
