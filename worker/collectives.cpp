@@ -288,16 +288,18 @@ void CpuComm::reduce_part(std::size_t parity, std::size_t elements, int root, Ad
   reduce_elements(shape.dtype, shape.reduction, destinations_, sources_, weights_, end - begin);
 }
 
-void CpuComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight) {
+void CpuComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction,
+                         const RankWeights& weights) {
   if (!can_reduce(dtype, reduction)) {
     throw_usage("all_reduce: " + std::string(to_string(dtype)) + " has no " + std::string(to_string(reduction)));
   }
-  reduce_to(kAll, values, {place_of(values), elements, weight, 0, CollectiveKind::all_reduce, dtype, reduction, 0});
+  reduce_to(kAll, values,
+            {place_of(values), elements, weights.own, 0, CollectiveKind::all_reduce, dtype, reduction, 0});
 }
 
-void CpuComm::reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight,
+void CpuComm::reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, const RankWeights& weights,
                      int root) {
-  reduce_to(root, values, {place_of(values), elements, weight, 0, CollectiveKind::reduce, dtype, reduction, root});
+  reduce_to(root, values, {place_of(values), elements, weights.own, 0, CollectiveKind::reduce, dtype, reduction, root});
 }
 
 /// In place; only all ranks', or the root's, are written to.
@@ -340,10 +342,10 @@ void CpuComm::reduce_to(int root, void* values, const Contribution& mine) {
 }
 
 void CpuComm::reduce_scatter(void* values, void* part, const Division& division, DType dtype, Reduction reduction,
-                             std::int64_t weight) {
+                             const RankWeights& weights) {
   const Contribution mine{place_of(values),
                           static_cast<std::uint64_t>(division.elements()),
-                          weight,
+                          weights.own,
                           division.fingerprint(),
                           CollectiveKind::reduce_scatter,
                           dtype,

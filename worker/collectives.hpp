@@ -54,6 +54,13 @@ inline std::size_t bytes_left(const Division& division, int rank, std::size_t do
   return std::min(most, all - std::min(done, all));
 }
 
+/// What the ranks count in an average, in rows.
+struct RankWeights {
+  std::int64_t own = 1;                     // this rank's
+  std::int64_t all = 1;                     // of all ranks together
+  std::span<const std::int64_t> by_rank{};  // of each; for start_average only
+};
+
 /// What is behind a Comm. One implementation for each kind of device, and one for a single rank.
 class CommCore {
  public:
@@ -61,15 +68,15 @@ class CommCore {
   virtual int rank() const noexcept = 0;
   virtual int world_size() const noexcept = 0;
   virtual void barrier() = 0;
-  /// In place; `weight` counts this rank in avg.
+  /// In place; `weights` count in avg.
   virtual void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction,
-                          std::int64_t weight) = 0;
+                          const RankWeights& weights) = 0;
   /// The result to rank `root`, in place; other ranks' values are used up.
-  virtual void reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight,
+  virtual void reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, const RankWeights& weights,
                       int root) = 0;
   /// This rank's part of the result to `part`; `values` is used up. `part` does not overlap it, or is its own section of it.
   virtual void reduce_scatter(void* values, void* part, const Division& division, DType dtype, Reduction reduction,
-                              std::int64_t weight) = 0;
+                              const RankWeights& weights) = 0;
   virtual void broadcast(void* values, std::size_t bytes, int root) = 0;
   /// Here and below, `part` does not overlap `all`, or is its own section of it; `all` is looked at on the root only.
   virtual void all_gather(const void* part, void* all, const Division& division) = 0;
@@ -78,7 +85,7 @@ class CommCore {
   /// Every rank's numbers, from host memory to host memory, in rank order; done on return.
   virtual void exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) = 0;
   /// all_reduce of one number in host memory; done on return.
-  virtual void all_reduce_value(void* value, DType dtype, Reduction reduction, std::int64_t weight) = 0;
+  virtual void all_reduce_value(void* value, DType dtype, Reduction reduction, const RankWeights& weights) = 0;
   /// Between the two, operations need not start before the end. drop_group ends a group that went wrong.
   virtual void begin_group() {}
   virtual void end_group() {}
@@ -95,20 +102,16 @@ class CommCore {
   virtual bool has_background() const noexcept { return false; }
   /// Starts the average of a part of an array, in place: `values` is nobody else's until join_started(). It comes after the
   /// collectives, and the work of the caller, before it; ordinary collectives come after it. `first`: where the part begins
-  /// in the array, which ranks agree on as on the rest. Ranks count by `rows_by_rank`.
-  virtual void start_average(void* values, std::size_t elements, DType dtype, [[maybe_unused]] std::size_t first) {
-    all_reduce(values, elements, dtype, Reduction::avg, rows);
+  /// in the array, which ranks agree on as on the rest. `weights` say what every rank counts.
+  virtual void start_average(void* values, std::size_t elements, DType dtype, const RankWeights& weights,
+                             [[maybe_unused]] std::size_t first) {
+    all_reduce(values, elements, dtype, Reduction::avg, weights);
   }
   /// What was started is done before what follows.
   virtual void join_started() {}
   /// Around each operation that a body calls: the phase it is in.
   virtual void enter() {}
   virtual void leave() noexcept {}
-  /// Rows of the current slice, this rank's and all ranks', for avg from inside a function.
-  std::int64_t rows = 1;
-  std::int64_t all_rows = 1;
-  /// The same of every rank, for start_average.
-  std::vector<std::int64_t> rows_by_rank;
 };
 
 /// Marks the time a body spends in a collective. What is thrown out of it was thrown there.
@@ -135,9 +138,10 @@ class SoloComm : public CommCore {
   int rank() const noexcept override { return 0; }
   int world_size() const noexcept override { return 1; }
   void barrier() override {}
-  void all_reduce(void*, std::size_t, DType, Reduction, std::int64_t) override {}
-  void reduce(void*, std::size_t, DType, Reduction, std::int64_t, int) override {}
-  void reduce_scatter(void* values, void* part, const Division& division, DType, Reduction, std::int64_t) override {
+  void all_reduce(void*, std::size_t, DType, Reduction, const RankWeights&) override {}
+  void reduce(void*, std::size_t, DType, Reduction, const RankWeights&, int) override {}
+  void reduce_scatter(void* values, void* part, const Division& division, DType, Reduction,
+                      const RankWeights&) override {
     move(part, values, division);
   }
   void broadcast(void*, std::size_t, int) override {}
@@ -147,7 +151,7 @@ class SoloComm : public CommCore {
   void exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) override {
     std::copy(own.begin(), own.end(), all.begin());
   }
-  void all_reduce_value(void*, DType, Reduction, std::int64_t) override {}
+  void all_reduce_value(void*, DType, Reduction, const RankWeights&) override {}
 
  protected:
   virtual void copy(void* to, const void* from, std::size_t bytes) {
@@ -196,19 +200,19 @@ class CpuComm final : public CommCore {
   /// Of a rank: a page of words that its device's streams meet its peers' by (StreamMeetings).
   SYNCRUN_EXPORT_FOR_CUDA std::span<std::uint32_t> meeting_words(int rank) const noexcept;
   SYNCRUN_EXPORT_FOR_CUDA void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction,
-                                          std::int64_t weight) override;
-  void reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight,
+                                          const RankWeights& weights) override;
+  void reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, const RankWeights& weights,
               int root) override;
   /// Leaves `values` as they are, but for the part's place.
   void reduce_scatter(void* values, void* part, const Division& division, DType dtype, Reduction reduction,
-                      std::int64_t weight) override;
+                      const RankWeights& weights) override;
   void broadcast(void* values, std::size_t bytes, int root) override;
   SYNCRUN_EXPORT_FOR_CUDA void all_gather(const void* part, void* all, const Division& division) override;
   void gather(const void* part, void* all, const Division& division, int root) override;
   void scatter(const void* all, void* part, const Division& division, int root) override;
   SYNCRUN_EXPORT_FOR_CUDA void exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) override;
-  void all_reduce_value(void* value, DType dtype, Reduction reduction, std::int64_t weight) override {
-    all_reduce(value, 1, dtype, reduction, weight);
+  void all_reduce_value(void* value, DType dtype, Reduction reduction, const RankWeights& weights) override {
+    all_reduce(value, 1, dtype, reduction, weights);
   }
   void enter() override {
     mark(Phase::collective);

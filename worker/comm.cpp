@@ -101,12 +101,12 @@ void Comm::barrier() {
 
 void Comm::all_reduce_bytes(void* values, std::size_t elements, DType dtype, Reduction reduction) {
   const InCollective mark(*core_);
-  core_->all_reduce(values, elements, dtype, reduction, core_->rows);
+  core_->all_reduce(values, elements, dtype, reduction, *weights_);
 }
 
 void Comm::all_reduce_value(void* value, DType dtype, Reduction reduction) {
   const InCollective mark(*core_);
-  core_->all_reduce_value(value, dtype, reduction, core_->rows);
+  core_->all_reduce_value(value, dtype, reduction, *weights_);
 }
 
 void Comm::reduce_scatter_bytes(void* values, std::size_t elements, void* part, std::size_t part_elements, DType dtype,
@@ -116,14 +116,14 @@ void Comm::reduce_scatter_bytes(void* values, std::size_t elements, void* part, 
   check_length("reduce_scatter", division, rank(), part_elements);
   check_place("reduce_scatter", division, rank(), part, values);
   const InCollective mark(*core_);
-  core_->reduce_scatter(values, part, division, dtype, reduction, core_->rows);
+  core_->reduce_scatter(values, part, division, dtype, reduction, *weights_);
 }
 
 void Comm::reduce_bytes(void* values, std::size_t elements, DType dtype, Reduction reduction, int root) {
   check_reduction("reduce", dtype, reduction);
   check_root("reduce", root, world_size());
   const InCollective mark(*core_);
-  core_->reduce(values, elements, dtype, reduction, core_->rows, root);
+  core_->reduce(values, elements, dtype, reduction, *weights_, root);
 }
 
 void Comm::broadcast_bytes(void* values, std::size_t bytes, int root) {

@@ -28,7 +28,7 @@ void RunningCall::begin(const Command& command) {
       if (other < rank) first_row_of_call_ += local_rows(other);
     }
   }
-  user_comm_.emplace(comm());
+  user_comm_.emplace(comm(), weights_);
 }
 
 /// This rank's part of a command's rows; not for rows of its own copies, before the command runs.
@@ -101,8 +101,8 @@ bool RunningCall::next_slice() {
       slice_ = {share_.begin + part.begin, share_.begin + part.end};
       if (slice_.count() == 0 && !command_->has_comm) continue;
     }
-    comm().rows = slice_rows();
-    if (command_->has_comm) comm().all_rows = rows_of_all();
+    weights_.own = slice_rows();
+    if (command_->has_comm) weights_.all = rows_of_all();
     key_.clear();
     worker_.enter_phase(Phase::function);
     worker_.note_inputs();
@@ -134,8 +134,8 @@ SliceRows RunningCall::rows_of_slice() const noexcept {
 void RunningCall::average_over_slices() {
   check_files();  // what the average is of goes into every rank's parameters
   if (!has_rows()) return;
-  comm().rows = share_.count();
-  comm().all_rows = call_->rows;
+  weights_.own = share_.count();
+  weights_.all = call_->rows;
 }
 
 /// In buckets where all ranks have one slice: with more the gradient is none before the last is added.
@@ -143,12 +143,11 @@ void RunningCall::begin_gradient(const GradientPlace& place, GradientAverage ave
   const bool is_one_slice = !has_rows() || call_->slices == 1;
   const bool in_buckets = average == GradientAverage::in_buckets && is_one_slice && comm().has_background();
   if (in_buckets) {
-    comm().rows_by_rank.resize(static_cast<std::size_t>(comm().world_size()));
-    for (int rank = 0; rank < comm().world_size(); ++rank) {
-      comm().rows_by_rank[static_cast<std::size_t>(rank)] = slice_rows_of(rank);
-    }
+    rows_by_rank_.clear();
+    for (int rank = 0; rank < comm().world_size(); ++rank) rows_by_rank_.push_back(slice_rows_of(rank));
+    weights_.by_rank = rows_by_rank_;
   }
-  step_gradient_.begin(comm(), place, in_buckets ? worker_.bucket_bytes(*command_) : 0, bucket_start_);
+  step_gradient_.begin(comm(), weights_, place, in_buckets ? worker_.bucket_bytes(*command_) : 0, bucket_start_);
 }
 
 void RunningCall::finish_slice() {

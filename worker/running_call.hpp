@@ -162,7 +162,9 @@ class RunningCall {
   int slice_index_ = -1;
   std::array<PendingOutput, kMaxOutputs> outputs_;
   std::array<PendingUpdate, kMaxArguments> updates_;
-  std::uint32_t update_arguments_ = 0;  // a bit for each argument that is an update
+  std::uint32_t update_arguments_ = 0;      // a bit for each argument that is an update
+  RankWeights weights_;                     // of the current slice
+  std::vector<std::int64_t> rows_by_rank_;  // of it on every rank
   std::optional<Comm> user_comm_;
   StepGradient step_gradient_;
   GradientReady gradient_ready_{step_gradient_};

@@ -38,7 +38,7 @@ void RunningCall::replay(void (*run)(void* context), void* context) {
   recorded_generation_ = generation;
   key_.push_back(worker_.attachment().segment.at<const FunctionEntry>(call_->function)->id);
   key_.push_back(call_->object);
-  key_.push_back(command_->has_comm ? static_cast<std::uint64_t>(comm().all_rows) : 0);
+  key_.push_back(command_->has_comm ? static_cast<std::uint64_t>(weights_.all) : 0);
   key_.push_back(static_cast<std::uint64_t>(slice_rows()));
   key_.push_back(static_cast<std::uint64_t>(first_row()));
   key_.push_back(static_cast<std::uint64_t>(slice_index_));

@@ -81,13 +81,14 @@ class CollectiveCopy {
     if (has_values) device_.copy_out(shared(), own(), bytes_);
   }
 
-  void run(CommCore& comm) {
+  void run(CommCore& comm, const RankWeights& weights) {
     switch (command_.collective) {
-      case CollectiveKind::all_reduce: return comm.all_reduce(values_, elements_, entry_.dtype, command_.reduction, 1);
+      case CollectiveKind::all_reduce:
+        return comm.all_reduce(values_, elements_, entry_.dtype, command_.reduction, weights);
       case CollectiveKind::reduce:
-        return comm.reduce(values_, elements_, entry_.dtype, command_.reduction, 1, command_.root);
+        return comm.reduce(values_, elements_, entry_.dtype, command_.reduction, weights, command_.root);
       case CollectiveKind::reduce_scatter:
-        return comm.reduce_scatter(values_, part(), division(), entry_.dtype, command_.reduction, 1);
+        return comm.reduce_scatter(values_, part(), division(), entry_.dtype, command_.reduction, weights);
       case CollectiveKind::broadcast: return comm.broadcast(values_, bytes_, command_.root);
       case CollectiveKind::all_gather: return comm.all_gather(part(), values_, division());
       default: return comm.barrier();
@@ -197,7 +198,7 @@ void WorkerCore::run_collective(const CollectivePayload& command) {
   const bool is_alone = attachment_.world_size == 1;
   const bool goes_by_host = !is_alone && command.route == Route::host && !device_->shares_before_reducing();
   CommCore& comm = is_alone ? device_->solo() : goes_by_host ? static_cast<CommCore&>(peers_) : device_->comm();
-  comm.all_rows = attachment_.world_size;  // each copy counts the same
+  const RankWeights weights{1, attachment_.world_size};  // each copy counts the same
 
   if (command.collective == CollectiveKind::broadcast) {
     for (std::uint32_t i = 0; i < command.variables_count; ++i) {
@@ -213,7 +214,7 @@ void WorkerCore::run_collective(const CollectivePayload& command) {
   }
   if (goes_by_host) device_->finish();  // what peers are to read is there
   CommGroup group(comm, copies.size());
-  for (auto& copy : copies) copy.run(comm);
+  for (auto& copy : copies) copy.run(comm, weights);
   group.end();
   for (auto& copy : copies) copy.settle();
   device_->finish();

@@ -6,7 +6,6 @@
 
 #include "common/errors.hpp"
 #include "syncrun/gradient_ready.hpp"
-#include "worker/collectives.hpp"
 #include "worker/user_code.hpp"
 
 namespace syncrun {
@@ -37,10 +36,11 @@ std::optional<Bucket> BucketCutter::next(std::size_t first) noexcept {
   return Bucket{begin, std::exchange(left_, begin)};
 }
 
-void StepGradient::begin(CommCore& comm, const GradientPlace& place, std::size_t bucket_bytes,
-                         BucketStart start) noexcept {
+void StepGradient::begin(CommCore& comm, const RankWeights& weights, const GradientPlace& place,
+                         std::size_t bucket_bytes, BucketStart start) noexcept {
   const std::size_t bucket_elements = bucket_bytes / size_of(place.dtype);
   comm_ = &comm;
+  weights_ = weights;
   place_ = place;
   ready_from_ = place.elements;
   is_cut_ = bucket_bytes != 0 && place.elements > bucket_elements;
@@ -66,7 +66,7 @@ void StepGradient::average_from(std::size_t first) {
   while (const auto bucket = cutter_.next(first)) {
     const InCollective mark(*comm_);
     comm_->start_average(static_cast<std::byte*>(place_.data) + bucket->begin * size_of(place_.dtype), bucket->count(),
-                         place_.dtype, bucket->begin);
+                         place_.dtype, weights_, bucket->begin);
   }
 }
 

@@ -8,10 +8,9 @@
 #include <optional>
 
 #include "syncrun/dtype.hpp"
+#include "worker/collectives.hpp"
 
 namespace syncrun::detail {
-
-class CommCore;
 
 /// A part of the gradient, in elements.
 struct Bucket {
@@ -52,8 +51,10 @@ enum class BucketStart : bool { when_ready, after_body };
 
 class StepGradient {
  public:
-  /// Before the body of a slice. `bucket_bytes` 0: there are no buckets.
-  void begin(CommCore& comm, const GradientPlace& place, std::size_t bucket_bytes, BucketStart start) noexcept;
+  /// Before the body of a slice. `weights`: of all ranks by their rows; what they refer to lives until finish().
+  /// `bucket_bytes` 0: there are no buckets.
+  void begin(CommCore& comm, const RankWeights& weights, const GradientPlace& place, std::size_t bucket_bytes,
+             BucketStart start) noexcept;
   /// See GradientReady::from.
   void ready_from(std::int64_t first);
   bool is_cut() const noexcept { return is_cut_; }
@@ -65,6 +66,7 @@ class StepGradient {
   void average_from(std::size_t first);
 
   CommCore* comm_ = nullptr;
+  RankWeights weights_;
   GradientPlace place_{nullptr, 0, DType::float32};
   std::size_t ready_from_ = 0;  // as the body has said
   bool is_cut_ = false;

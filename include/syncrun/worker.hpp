@@ -20,6 +20,7 @@ namespace syncrun {
 namespace detail {
 class WorkerCore;
 class CommCore;
+struct RankWeights;
 SYNCRUN_EXPORT std::size_t checked_size(DType dtype, std::span<const std::int64_t> extents);
 
 template <class A, class B>
@@ -95,7 +96,8 @@ struct Share {
 /// If a peer fails, the call is abandoned: members throw, and the master reports the peer's failure.
 class SYNCRUN_EXPORT Comm {
  public:
-  explicit Comm(detail::CommCore& core) noexcept : core_(&core) {}
+  /// The framework's own entry; `weights` are those of the slice at hand, for as long as this lives.
+  Comm(detail::CommCore& core, const detail::RankWeights& weights) noexcept : core_(&core), weights_(&weights) {}
   Comm(const Comm&) = delete;
   Comm& operator=(const Comm&) = delete;
 
@@ -236,6 +238,7 @@ class SYNCRUN_EXPORT Comm {
   void gather_bytes(Source part, Target all, int root, Lengths lengths);
   void scatter_bytes(Source all, Target part, int root, Lengths lengths);
   detail::CommCore* core_;
+  const detail::RankWeights* weights_;
 };
 
 }  // namespace syncrun

@@ -65,7 +65,10 @@ class WritesDown final : public SoloComm {
  public:
   explicit WritesDown(const float* gradient) : gradient_(gradient) {}
   bool has_background() const noexcept override { return true; }
-  void start_average(void* values, std::size_t elements, DType dtype, std::size_t first) override {
+  void start_average(void* values, std::size_t elements, DType dtype, const RankWeights& weights,
+                     std::size_t first) override {
+    EXPECT_EQ(weights.own, 7);
+    EXPECT_EQ(weights.all, 9);
     EXPECT_EQ(values, gradient_ + first);
     EXPECT_EQ(dtype, DType::float32);
     EXPECT_EQ(depth_, 1) << "outside the phase that a deadline's report would name";
@@ -87,9 +90,9 @@ using Lines = std::vector<std::string>;
 
 class GradientInBuckets : public testing::Test {
  protected:
-  GradientInBuckets() { comm_.rows = 7; }
   void begin(std::size_t bucket_elements = 32, BucketStart start = BucketStart::when_ready) {
-    gradient_.begin(comm_, {values_.data(), values_.size(), DType::float32}, bucket_elements * sizeof(float), start);
+    gradient_.begin(comm_, {.own = 7, .all = 9}, {values_.data(), values_.size(), DType::float32},
+                    bucket_elements * sizeof(float), start);
   }
   std::string refused(std::int64_t first) {
     try {

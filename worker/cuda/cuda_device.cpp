@@ -205,7 +205,7 @@ std::uint64_t CudaDevice::reduce_output(const OutputReduction& what, OutputBuffe
     kernels::scale(what.dtype, values.data(), weight, what.elements, stream_.get());
   }
   const Reduction reduction = what.reduction == Reduction::avg ? Reduction::sum : what.reduction;  // weighted above
-  comm_.reduce(values.data(), what.elements, what.dtype, reduction, 1, what.ranks.front());
+  comm_.reduce(values.data(), what.elements, what.dtype, reduction, {}, what.ranks.front());
   return rank == what.ranks.front() ? share(values.data(), bytes) : 0;
 }
 

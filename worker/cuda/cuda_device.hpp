@@ -97,7 +97,7 @@ class CudaDevice final : public Device {
   class Solo final : public SoloComm {
    public:
     explicit Solo(CudaDevice& device) : device_(device) {}
-    void all_reduce_value(void*, DType, Reduction, std::int64_t) override {
+    void all_reduce_value(void*, DType, Reduction, const RankWeights&) override {
       refuse_number_in_capture(device_.stream());
     }
     void exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) override {

@@ -21,6 +21,11 @@ static_assert(sizeof(ncclUniqueId) <= sizeof(CommId::bytes));
 /// A rank that has set up what all did says so after this much, however slow its host.
 constexpr std::chrono::seconds kSetUpGrace{1};
 
+/// What so many rows of all ranks' count in an average.
+double share_of(std::int64_t rows, const RankWeights& weights) noexcept {
+  return static_cast<double>(rows) / static_cast<double>(std::max<std::int64_t>(weights.all, 1));
+}
+
 }  // namespace
 
 void refuse_in_capture(cudaStream_t stream, const char* what, const char* advice) {
@@ -191,12 +196,13 @@ void NcclComm::note(CollectiveKind kind, std::size_t elements, DType dtype, Redu
   is_pending_ = true;
 }
 
-void NcclComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight) {
-  all_reduce(values, elements, dtype, reduction, weight, kernels::Breadth::all, 0);
+void NcclComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction,
+                          const RankWeights& weights) {
+  all_reduce(values, elements, dtype, reduction, weights, kernels::Breadth::all, 0);
 }
 
-void NcclComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight,
-                          kernels::Breadth breadth, std::uint64_t division) {
+void NcclComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction,
+                          const RankWeights& weights, kernels::Breadth breadth, std::uint64_t division) {
   const ncclDataType_t type = checked_nccl_type("all_reduce", dtype, reduction);
   // Set up first: what is noted is pending, and will be called off if a peer fails.
   const bool through_peers = elements != 0 && goes_through_peers(elements * size_of(dtype));
@@ -205,10 +211,10 @@ void NcclComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduc
   if (elements == 0) return;
   const bool averages = reduction == Reduction::avg;
   if (through_peers) {
-    return peers_.all_reduce({dtype, reduction, values, elements, averages ? share_of_rows(weight) : 1, breadth},
-                             stream_);
+    return peers_.all_reduce(
+        {dtype, reduction, values, elements, averages ? share_of(weights.own, weights) : 1, breadth}, stream_);
   }
-  if (averages) return average(values, elements, dtype, weight);
+  if (averages) return average(values, elements, dtype, weights);
   check(ncclAllReduce(values, values, elements, type, nccl_op(reduction), comm_.get(), stream_), "ncclAllReduce");
 }
 
@@ -232,7 +238,8 @@ class NcclComm::InBackground {
   StreamView worker_stream_;
 };
 
-void NcclComm::start_average(void* values, std::size_t elements, DType dtype, std::size_t first) {
+void NcclComm::start_average(void* values, std::size_t elements, DType dtype, const RankWeights& weights,
+                             std::size_t first) {
   if (!background_.is_made()) {  // what follows is launched while a bucket may be waiting for a peer
     kernels::load_kernels();
     kernels::load_update_kernels();
@@ -240,20 +247,21 @@ void NcclComm::start_average(void* values, std::size_t elements, DType dtype, st
   const InBackground scope(*this);
   // Multiprocessors are what the work beside it wants; beside the last part there is none.
   const bool is_last = first == 0;
-  if (!is_last && average_by_copies(values, elements, dtype, first + 1)) return;
-  all_reduce(values, elements, dtype, Reduction::avg, rows, is_last ? kernels::Breadth::all : kernels::Breadth::few,
+  if (!is_last && average_by_copies(values, elements, dtype, weights, first + 1)) return;
+  all_reduce(values, elements, dtype, Reduction::avg, weights, is_last ? kernels::Breadth::all : kernels::Breadth::few,
              first + 1);
 }
 
 /// False where that cannot be done, or takes longer; the same on every rank.
-bool NcclComm::average_by_copies(void* values, std::size_t elements, DType dtype, std::uint64_t division) {
+bool NcclComm::average_by_copies(void* values, std::size_t elements, DType dtype, const RankWeights& weights,
+                                 std::uint64_t division) {
   static_cast<void>(checked_nccl_type("an average", dtype, Reduction::avg));
   const std::size_t bytes = elements * size_of(dtype);
   if (bytes <= kernels::kLeastShareBytes || !goes_through_peers(bytes) || !peers_.has_meetings()) return false;
   note(CollectiveKind::all_reduce, elements, dtype, Reduction::avg, 0, division);
   kernels::PeerAverage what{dtype, values, elements, {}};
   for (int rank = 0; rank < world_size(); ++rank) {
-    what.factors[rank] = share_of_rows(rows_by_rank[static_cast<std::size_t>(rank)]);
+    what.factors[rank] = share_of(weights.by_rank[static_cast<std::size_t>(rank)], weights);
   }
   peers_.average_by_copies(what, stream_);
   return true;
@@ -261,22 +269,18 @@ bool NcclComm::average_by_copies(void* values, std::size_t elements, DType dtype
 
 // ---- averages -------------------------------------------------------------------------------------------------
 
-double NcclComm::share_of_rows(std::int64_t weight) const noexcept {
-  return static_cast<double>(weight) / static_cast<double>(std::max<std::int64_t>(all_rows, 1));
-}
-
-void NcclComm::average(void* values, std::size_t elements, DType dtype, std::int64_t weight) {
-  const ncclRedOp_t op = begin_average(values, elements, dtype, weight);
+void NcclComm::average(void* values, std::size_t elements, DType dtype, const RankWeights& weights) {
+  const ncclRedOp_t op = begin_average(values, elements, dtype, weights);
   end_average(op, ncclAllReduce(values, values, elements, *nccl_type(dtype), op, comm_.get(), stream_),
               "ncclAllReduce");
 }
 
 /// The operation that averages: a sum of what each rank brings times its weight. NCCL multiplies on the way, in the type
 /// of the elements; 16 bits are too few for a weight, so those are multiplied before, in float.
-ncclRedOp_t NcclComm::begin_average(void* values, std::size_t elements, DType dtype, std::int64_t weight) {
-  const double factor = share_of_rows(weight);
+ncclRedOp_t NcclComm::begin_average(void* values, std::size_t elements, DType dtype, const RankWeights& weights) {
+  const double factor = share_of(weights.own, weights);
   const bool is_wide = dtype == DType::float32 || dtype == DType::float64;
-  if (weight == 0) {  // 0 times a NaN would not be 0
+  if (weights.own == 0) {  // 0 times a NaN would not be 0
     check_cuda(cudaMemsetAsync(values, 0, elements * size_of(dtype), stream_), "cudaMemsetAsync");
   } else if (!is_wide) {
     kernels::scale(dtype, values, factor, elements, stream_);
@@ -307,9 +311,9 @@ void NcclComm::broadcast(void* values, std::size_t bytes, int root) {
   check(ncclBroadcast(values, values, bytes, ncclUint8, root, comm_.get(), stream_), "ncclBroadcast");
 }
 
-void NcclComm::all_reduce_value(void* value, DType dtype, Reduction reduction, std::int64_t weight) {
+void NcclComm::all_reduce_value(void* value, DType dtype, Reduction reduction, const RankWeights& weights) {
   refuse_number_in_capture(stream_);
-  host_.all_reduce_value(value, dtype, reduction, weight);
+  host_.all_reduce_value(value, dtype, reduction, weights);
 }
 
 void NcclComm::exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) {
@@ -318,7 +322,7 @@ void NcclComm::exchange(std::span<const std::int64_t> own, std::span<std::int64_
 }
 
 std::int64_t NcclComm::agree(std::int64_t own) {
-  host_.all_reduce_value(&own, DType::int64, Reduction::min, 1);
+  host_.all_reduce_value(&own, DType::int64, Reduction::min, {});
   return own;
 }
 

@@ -66,19 +66,21 @@ class NcclComm final : public CommCore {
   std::int64_t agree(std::int64_t own) override;
   std::uint64_t generation() const noexcept override { return generation_; }
   void barrier() override { host_.barrier(); }
-  void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight) override;
-  void reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight,
+  void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction,
+                  const RankWeights& weights) override;
+  void reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, const RankWeights& weights,
               int root) override;
   void reduce_scatter(void* values, void* part, const Division& division, DType dtype, Reduction reduction,
-                      std::int64_t weight) override;
+                      const RankWeights& weights) override;
   void broadcast(void* values, std::size_t bytes, int root) override;
   void all_gather(const void* part, void* all, const Division& division) override;
   void gather(const void* part, void* all, const Division& division, int root) override;
   void scatter(const void* all, void* part, const Division& division, int root) override;
   void exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) override;
-  void all_reduce_value(void* value, DType dtype, Reduction reduction, std::int64_t weight) override;
+  void all_reduce_value(void* value, DType dtype, Reduction reduction, const RankWeights& weights) override;
   bool has_background() const noexcept override { return true; }
-  void start_average(void* values, std::size_t elements, DType dtype, std::size_t first) override;
+  void start_average(void* values, std::size_t elements, DType dtype, const RankWeights& weights,
+                     std::size_t first) override;
   void join_started() override { background_.join(stream_); }
   void begin_group() override;
   void end_group() override;
@@ -125,10 +127,10 @@ class NcclComm final : public CommCore {
   void drop_stale() noexcept;
   bool goes_through_peers(std::size_t bytes);
   ncclUniqueId exchange_id();
-  double share_of_rows(std::int64_t weight) const noexcept;
-  bool average_by_copies(void* values, std::size_t elements, DType dtype, std::uint64_t division);
-  void average(void* values, std::size_t elements, DType dtype, std::int64_t weight);
-  ncclRedOp_t begin_average(void* values, std::size_t elements, DType dtype, std::int64_t weight);
+  bool average_by_copies(void* values, std::size_t elements, DType dtype, const RankWeights& weights,
+                         std::uint64_t division);
+  void average(void* values, std::size_t elements, DType dtype, const RankWeights& weights);
+  ncclRedOp_t begin_average(void* values, std::size_t elements, DType dtype, const RankWeights& weights);
   /// With what the collective that used the operation returned.
   void end_average(ncclRedOp_t op, ncclResult_t code, const char* what);
   void enter_command() noexcept;
@@ -141,7 +143,7 @@ class NcclComm final : public CommCore {
             std::uint64_t division = 0);
   void note_moves(CollectiveKind kind, const Division& division, int root);
   /// An all_reduce, on as many multiprocessors as it wants, or on few. `division`: what else ranks agree on.
-  void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight,
+  void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, const RankWeights& weights,
                   kernels::Breadth breadth, std::uint64_t division);
   void copy_own(void* to, const void* from, std::size_t bytes);
   void meet_before_first(CollectiveKind kind, const Division& division, int root);

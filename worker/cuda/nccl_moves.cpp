@@ -44,28 +44,28 @@ void NcclComm::drop_group() noexcept {
 
 // ---- reductions -----------------------------------------------------------------------------------------------
 
-void NcclComm::reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, std::int64_t weight,
+void NcclComm::reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, const RankWeights& weights,
                       int root) {
   const ncclDataType_t type = checked_nccl_type("reduce", dtype, reduction);
   ensure();
   note(CollectiveKind::reduce, elements, dtype, reduction, root);
   if (elements == 0) return;
   const bool averages = reduction == Reduction::avg;
-  const ncclRedOp_t op = averages ? begin_average(values, elements, dtype, weight) : nccl_op(reduction);
+  const ncclRedOp_t op = averages ? begin_average(values, elements, dtype, weights) : nccl_op(reduction);
   const ncclResult_t code = ncclReduce(values, values, elements, type, op, root, comm_.get(), stream_);
   if (averages) return end_average(op, code, "ncclReduce");
   check(code, "ncclReduce");
 }
 
 void NcclComm::reduce_scatter(void* values, void* part, const Division& division, DType dtype, Reduction reduction,
-                              std::int64_t weight) {
+                              const RankWeights& weights) {
   const ncclDataType_t type = checked_nccl_type("reduce_scatter", dtype, reduction);
   const auto elements = static_cast<std::size_t>(division.elements());
   ensure();
   note(CollectiveKind::reduce_scatter, elements, dtype, reduction, 0, division.fingerprint());
   if (elements == 0) return;
   const bool averages = reduction == Reduction::avg;
-  const ncclRedOp_t op = averages ? begin_average(values, elements, dtype, weight) : nccl_op(reduction);
+  const ncclRedOp_t op = averages ? begin_average(values, elements, dtype, weights) : nccl_op(reduction);
   const auto reduce_part = [&](int root) {
     std::byte* const from = static_cast<std::byte*>(values) + division.begin_bytes(root);
     void* const to = rank() == root ? part : from;  // looked at on the root only; a part may be nowhere

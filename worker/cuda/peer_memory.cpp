@@ -108,7 +108,7 @@ bool PeerMemory::open_all(const Card* cards) noexcept {
 
 bool PeerMemory::all_agree(bool own) {
   int agreed = own ? 1 : 0;
-  host_.all_reduce_value(&agreed, DType::int32, Reduction::min, 1);
+  host_.all_reduce_value(&agreed, DType::int32, Reduction::min, {});
   return agreed != 0;
 }
 
