@@ -17,6 +17,7 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
   BASE_DIRS ${PROJECT_SOURCE_DIR}/include
   FILES
     ${PROJECT_SOURCE_DIR}/include/syncrun/any_shared.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/any_worker.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/arguments.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/array.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/checkpoint.hpp

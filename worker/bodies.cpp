@@ -9,34 +9,22 @@
 
 namespace syncrun {
 
-// ---- CpuWorker ------------------------------------------------------------------------------------------------
+// ---- workers --------------------------------------------------------------------------------------------------
 
-int CpuWorker::rank() const noexcept { return core_->attachment().rank; }
-int CpuWorker::world_size() const noexcept { return core_->attachment().world_size; }
-std::string_view CpuWorker::device() const noexcept { return core_->attachment().device; }
-std::int64_t CpuWorker::rows() const noexcept { return core_->running().slice_rows(); }
-std::int64_t CpuWorker::first_row() const noexcept { return core_->running().first_row(); }
-int CpuWorker::slice() const noexcept { return core_->running().slice(); }
-bool CpuWorker::wants(std::size_t output) const noexcept { return core_->running().wants(output); }
-std::mt19937_64& CpuWorker::rng() noexcept { return core_->rng(); }
-void* CpuWorker::scratch_bytes(std::size_t bytes) { return core_->scratch(bytes); }
-void CpuWorker::log(LogLevel level, std::string_view message) { core_->logger().write(level, message); }
+int AnyWorker::rank() const noexcept { return core_->attachment().rank; }
+int AnyWorker::world_size() const noexcept { return core_->attachment().world_size; }
+std::string_view AnyWorker::device() const noexcept { return core_->attachment().device; }
+std::int64_t AnyWorker::rows() const noexcept { return core_->running().slice_rows(); }
+std::int64_t AnyWorker::first_row() const noexcept { return core_->running().first_row(); }
+int AnyWorker::slice() const noexcept { return core_->running().slice(); }
+bool AnyWorker::wants(std::size_t output) const noexcept { return core_->running().wants(output); }
+std::mt19937_64& AnyWorker::rng() noexcept { return core_->rng(); }
+void* AnyWorker::scratch_bytes(std::size_t bytes) { return core_->scratch(bytes); }
+void AnyWorker::log(LogLevel level, std::string_view message) { core_->logger().write(level, message); }
 
-// ---- CudaWorker -----------------------------------------------------------------------------------------------
-
-int CudaWorker::rank() const noexcept { return core_->attachment().rank; }
-int CudaWorker::world_size() const noexcept { return core_->attachment().world_size; }
-std::string_view CudaWorker::device() const noexcept { return core_->attachment().device; }
-CUstream_st* CudaWorker::stream() const { return core_->device().stream(); }
-cublasContext* CudaWorker::cublas() const { return core_->device().cublas(); }
-cudnnContext* CudaWorker::cudnn() const { return core_->device().cudnn(); }
-std::int64_t CudaWorker::rows() const noexcept { return core_->running().slice_rows(); }
-std::int64_t CudaWorker::first_row() const noexcept { return core_->running().first_row(); }
-int CudaWorker::slice() const noexcept { return core_->running().slice(); }
-bool CudaWorker::wants(std::size_t output) const noexcept { return core_->running().wants(output); }
-std::mt19937_64& CudaWorker::rng() noexcept { return core_->rng(); }
-void* CudaWorker::scratch_bytes(std::size_t bytes) { return core_->scratch(bytes); }
-void CudaWorker::log(LogLevel level, std::string_view message) { core_->logger().write(level, message); }
+CUstream_st* CudaWorker::stream() const { return core().device().stream(); }
+cublasContext* CudaWorker::cublas() const { return core().device().cublas(); }
+cudnnContext* CudaWorker::cudnn() const { return core().device().cudnn(); }
 
 namespace detail {
 

@@ -3,6 +3,7 @@
 // Syncrun: a serial program, every device. This header is the whole public API.
 
 #include "syncrun/any_shared.hpp"
+#include "syncrun/any_worker.hpp"
 #include "syncrun/arguments.hpp"
 #include "syncrun/array.hpp"
 #include "syncrun/checkpoint.hpp"

@@ -3,82 +3,31 @@
 // What a replicated function can ask of the worker it runs on, and of its peers.
 
 #include <cstdint>
-#include <random>
 #include <ranges>
 #include <span>
-#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "syncrun/any_worker.hpp"
 #include "syncrun/array.hpp"
 #include "syncrun/detail/export.hpp"
-#include "syncrun/detail/names.hpp"
 #include "syncrun/reduction.hpp"
 
 namespace syncrun {
 
 namespace detail {
-class WorkerCore;
 class CommCore;
 struct RankWeights;
-SYNCRUN_EXPORT std::size_t checked_size(DType dtype, std::span<const std::int64_t> extents);
 
 template <class A, class B>
 concept SameElements = Element<std::ranges::range_value_t<A>> &&
                        std::same_as<std::ranges::range_value_t<A>, std::ranges::range_value_t<B>>;
 }  // namespace detail
 
-/// Severity of a log line.
-enum class LogLevel : std::uint8_t { trace, debug, info, warning, error, off };
-
 /// The CPU worker a body runs on: a parameter `CpuWorker&` of a replicated function. Valid during the call.
-class SYNCRUN_EXPORT CpuWorker {
+class SYNCRUN_EXPORT CpuWorker : public AnyWorker {
  public:
-  explicit CpuWorker(detail::WorkerCore& core) noexcept : core_(&core) {}
-  CpuWorker(const CpuWorker&) = delete;
-  CpuWorker& operator=(const CpuWorker&) = delete;
-
-  int rank() const noexcept;
-  int world_size() const noexcept;
-  /// "cpu3".
-  std::string_view device() const noexcept;
-
-  /// Rows this rank computes in the current slice; 1 where the call has no scattered or sliced argument.
-  std::int64_t rows() const noexcept;
-  /// Position of this slice's first row in the rows of the whole call.
-  std::int64_t first_row() const noexcept;
-  /// The current slice, from 0.
-  int slice() const noexcept;
-
-  /// Whether the caller wants this output (see Function::only): one that it does not want need not be computed.
-  template <auto kOutput>  // &Stats::mean, or its number
-  bool wants() const noexcept {
-    return wants(detail::output_index<kOutput>());
-  }
-  bool wants(std::size_t output) const noexcept;
-
-  /// Memory of at least `elements` elements that stays allocated between calls and is overwritten by the next use; not
-  /// initialised. One block per worker: a second request in the same call may move it. Throws Error (system).
-  template <Element T>
-  std::span<T> scratch(std::int64_t elements) {
-    const std::array<std::int64_t, 1> extents{elements};
-    return {static_cast<T*>(scratch_bytes(detail::checked_size(dtype_of<T>, extents))),
-            static_cast<std::size_t>(elements)};
-  }
-
-  /// Random numbers of this rank, seeded from the session's seed and the rank; state is kept between calls.
-  std::mt19937_64& rng() noexcept;
-
-  /// Writes one line through the worker's logger.
-  void log(LogLevel level, std::string_view message);
-
- private:
-  void* scratch_bytes(std::size_t bytes);
-  detail::WorkerCore* core_;
-
- public:
-  /// The framework's own entry.
-  detail::WorkerCore& core() noexcept { return *core_; }
+  explicit CpuWorker(detail::WorkerCore& core) noexcept : AnyWorker(core) {}
 };
 
 /// One rank's part of an array that is divided among the ranks: elements [begin, begin + count).
