@@ -22,9 +22,9 @@ std::mt19937_64& AnyWorker::rng() noexcept { return core_->rng(); }
 void* AnyWorker::scratch_bytes(std::size_t bytes) { return core_->scratch(bytes); }
 void AnyWorker::log(LogLevel level, std::string_view message) { core_->logger().write(level, message); }
 
-CUstream_st* CudaWorker::stream() const { return core().device().stream(); }
-cublasContext* CudaWorker::cublas() const { return core().device().cublas(); }
-cudnnContext* CudaWorker::cudnn() const { return core().device().cudnn(); }
+CUstream_st* CudaWorker::stream() const { return core().gpu().stream(); }
+cublasContext* CudaWorker::cublas() const { return core().gpu().cublas(); }
+cudnnContext* CudaWorker::cudnn() const { return core().gpu().cudnn(); }
 
 namespace detail {
 

@@ -117,26 +117,14 @@ class CpuDevice final : public Device {
     return 0;
   }
 
-  bool captures() const noexcept override { return false; }
-  void begin_capture() override {}
-  std::unique_ptr<DeviceGraph> end_capture() override { return nullptr; }
-  void abandon_capture() noexcept override {}
-  void launch(DeviceGraph&) override {}
-
   CommCore& comm() noexcept override { return comm_; }
   CommCore& solo() noexcept override { return solo_; }
-
-  CUstream_st* stream() override { refuse(); }
-  cublasContext* cublas() override { refuse(); }
-  cudnnContext* cudnn() override { refuse(); }
 
   void abandon() noexcept override {}
   void finish() override {}
   bool is_lost() const noexcept override { return false; }
 
  private:
-  [[noreturn]] static void refuse() { throw_usage("a CPU device has no stream and no CUDA library handles"); }
-
   /// A wider unit than bytes keeps any element type aligned.
   struct alignas(64) Line {
     std::array<std::byte, 64> bytes;

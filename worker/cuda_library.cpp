@@ -6,7 +6,7 @@
 #include <string>
 
 #include "common/errors.hpp"
-#include "worker/device.hpp"
+#include "worker/gpu_device.hpp"
 
 namespace syncrun::detail {
 
@@ -25,17 +25,17 @@ std::string own_folder() {
 
 }  // namespace
 
-std::unique_ptr<Device> make_cuda_device(const DeviceContext& context) {
+std::unique_ptr<GpuDevice> make_cuda_device(const DeviceContext& context) {
   void* library = ::dlopen((own_folder() + kLibraryName).c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) library = ::dlopen(kLibraryName, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* why = ::dlerror();
     throw Error(ErrorKind::system, std::string("cannot load the CUDA part of Syncrun: ") + (why ? why : kLibraryName));
   }
-  using Make = Device* (*)(const DeviceContext&);
+  using Make = GpuDevice* (*)(const DeviceContext&);
   const auto make = reinterpret_cast<Make>(::dlsym(library, "syncrun_make_cuda_device"));
   if (make == nullptr) throw Error(ErrorKind::system, std::string(kLibraryName) + " is of another Syncrun");
-  return std::unique_ptr<Device>(make(context));
+  return std::unique_ptr<GpuDevice>(make(context));
 }
 
 }  // namespace syncrun::detail

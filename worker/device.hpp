@@ -1,7 +1,7 @@
 #pragma once
 
-// The device seam: what a worker asks of its device. CPU devices implement it here; CUDA devices in a library of their
-// own, which only workers load.
+// The device seam: what a worker asks of any device. CPU devices implement it here; CUDA devices, which have more to offer
+// (gpu_device.hpp), in a library of their own, which only workers load.
 
 #include <array>
 #include <cstddef>
@@ -12,7 +12,6 @@
 #include <string_view>
 
 #include "common/shared_heap.hpp"
-#include "syncrun/cuda_worker.hpp"
 #include "syncrun/detail/update_work.hpp"
 #include "syncrun/dtype.hpp"
 #include "syncrun/output.hpp"
@@ -22,6 +21,7 @@
 namespace syncrun::detail {
 
 class MappedFile;
+class GpuDevice;
 
 /// What a device is made of. Everything outlives it.
 struct DeviceContext {
@@ -49,12 +49,6 @@ struct OutputReduction {
   std::span<const int> ranks;              // those that computed something, in order; the first gets the result
   std::span<const double> weights;         // by position in `ranks`, for avg: they sum to 1
   std::span<const std::uint64_t> offsets;  // by position in `ranks`: what share_output returned there
-};
-
-/// Work that was captured; what it is made of is the device's.
-class DeviceGraph {
- public:
-  virtual ~DeviceGraph() = default;
 };
 
 /// One device, used by the thread that serves calls. "Device memory" is where the bodies' views point. Work may be
@@ -124,22 +118,12 @@ class Device {
   /// rank that gets the result, its offset where that is a new one; else 0.
   virtual std::uint64_t reduce_output(const OutputReduction& what, OutputBuffer own) = 0;
 
-  /// Whether what bodies put on the stream can be captured and launched again. Then: everything until end_capture() goes
-  /// into a graph instead of being done. end_capture throws what could not be captured.
-  virtual bool captures() const noexcept = 0;
-  virtual void begin_capture() = 0;
-  virtual std::unique_ptr<DeviceGraph> end_capture() = 0;
-  virtual void abandon_capture() noexcept = 0;
-  virtual void launch(DeviceGraph& graph) = 0;
-
   /// All workers' devices; and this one alone.
   virtual CommCore& comm() noexcept = 0;
   virtual CommCore& solo() noexcept = 0;
 
-  /// What CudaWorker shows; CPU devices have none of it.
-  virtual CUstream_st* stream() = 0;
-  virtual cublasContext* cublas() = 0;
-  virtual cudnnContext* cudnn() = 0;
+  /// Where this is a CUDA device, all of it; else null.
+  virtual GpuDevice* gpu() noexcept { return nullptr; }
 
   /// Gives up the work of a call that failed: returns when nothing of it is left.
   virtual void abandon() noexcept = 0;
@@ -151,8 +135,5 @@ class Device {
 
 /// A CPU device: its memory is this rank's arena of the segment, so that peers can reduce it in place.
 std::unique_ptr<Device> make_cpu_device(const DeviceContext& context);
-
-/// A CUDA device, from the library beside this one. Throws Error (system) where that cannot be loaded.
-std::unique_ptr<Device> make_cuda_device(const DeviceContext& context);
 
 }  // namespace syncrun::detail

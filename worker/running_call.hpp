@@ -13,7 +13,7 @@
 #include "common/control_block.hpp"
 #include "common/rows.hpp"
 #include "syncrun/detail/call.hpp"
-#include "worker/device.hpp"
+#include "worker/gpu_device.hpp"
 #include "worker/step_gradient.hpp"
 
 namespace syncrun::detail {

@@ -10,7 +10,7 @@ namespace syncrun::detail {
 /// Everything that work on the device can depend on besides the values: each argument's address and shape, and what a
 /// body may ask of its worker.
 void RunningCall::note_argument(const void* data, std::span<const std::int64_t> extents) {
-  if (!worker_.device().captures()) return;
+  if (worker_.device().gpu() == nullptr) return;
   key_.push_back(reinterpret_cast<std::uintptr_t>(data));
   for (const auto extent : extents) key_.push_back(static_cast<std::uint64_t>(extent));
 }
@@ -28,9 +28,9 @@ RunningCall::Recording& RunningCall::recording_of(const RecordingKey& key) {
 }
 
 void RunningCall::replay(void (*run)(void* context), void* context) {
-  Device& device = worker_.device();
   worker_.note_body();
-  if (!device.captures()) return run(context);
+  if (worker_.device().gpu() == nullptr) return run(context);
+  GpuDevice& device = *worker_.device().gpu();
   device.begin_body();  // inputs arrive outside the graph
   if (command_->has_comm) comm().prepare();
   const std::uint64_t generation = device.comm().generation();  // its end has ended all graphs
@@ -68,7 +68,7 @@ void RunningCall::replay(void (*run)(void* context), void* context) {
 }
 
 void RunningCall::record(Recording& recording, void (*run)(void* context), void* context) {
-  Device& device = worker_.device();
+  GpuDevice& device = *worker_.device().gpu();
   recording.state = Recording::State::warm;
   recording.graph.reset();
   recording.outputs.clear();

@@ -27,7 +27,8 @@ void raise_to(std::atomic<std::uint64_t>& word, std::uint64_t value) noexcept {
 std::unique_ptr<Device> make_device(const DeviceContext& context) {
   context.attachment.slot().progress.store(progress_word(0, Phase::device), std::memory_order_release);
   context.attachment.fault_point(0, Phase::device);
-  return context.attachment.device.starts_with("cuda") ? make_cuda_device(context) : make_cpu_device(context);
+  if (context.attachment.device.starts_with("cuda")) return make_cuda_device(context);
+  return make_cpu_device(context);
 }
 
 }  // namespace
@@ -59,6 +60,12 @@ WorkerCore::~WorkerCore() {
 }
 
 // ---- what bodies use ------------------------------------------------------------------------------------------
+
+GpuDevice& WorkerCore::gpu() {
+  GpuDevice* const gpu = device_->gpu();
+  if (gpu == nullptr) throw_usage("a CPU device has no stream and no CUDA library handles");
+  return *gpu;
+}
 
 void* WorkerCore::scratch(std::size_t bytes) {
   end_if_forked();

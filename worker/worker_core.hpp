@@ -20,6 +20,7 @@
 #include "worker/collectives.hpp"
 #include "worker/device.hpp"
 #include "worker/failure.hpp"
+#include "worker/gpu_device.hpp"
 #include "worker/mapped_files.hpp"
 #include "worker/running_call.hpp"
 
@@ -43,6 +44,8 @@ class WorkerCore {
 
   // What running calls use.
   Device& device() noexcept { return *device_; }
+  /// Throws Error (usage) on a CPU device.
+  GpuDevice& gpu();
   SharedHeap& arena() noexcept { return arena_; }
   MappedFiles& files() noexcept { return files_; }
   CpuWorker& cpu_worker() noexcept { return cpu_worker_; }

@@ -313,7 +313,7 @@ bool CudaDevice::is_lost() const noexcept {
 }  // namespace syncrun::detail
 
 /// What a worker finds by name (worker/cuda_library.cpp); the device is the caller's.
-extern "C" SYNCRUN_EXPORT syncrun::detail::Device* syncrun_make_cuda_device(
+extern "C" SYNCRUN_EXPORT syncrun::detail::GpuDevice* syncrun_make_cuda_device(
     const syncrun::detail::DeviceContext& context) {
   return std::make_unique<syncrun::detail::CudaDevice>(context).release();
 }

@@ -13,7 +13,7 @@
 #include "worker/cuda/owners.hpp"
 #include "worker/cuda/pinned_pages.hpp"
 #include "worker/cuda/staging.hpp"
-#include "worker/device.hpp"
+#include "worker/gpu_device.hpp"
 
 namespace syncrun::detail {
 
@@ -31,7 +31,7 @@ class CudaGraphs {
   std::set<CudaGraph*> all_;
 };
 
-class CudaDevice final : public Device {
+class CudaDevice final : public GpuDevice {
  public:
   /// Makes the worker's GPU current, with a context and a stream. Throws Error (cuda).
   explicit CudaDevice(const DeviceContext& context);
@@ -75,7 +75,6 @@ class CudaDevice final : public Device {
   bool shares_before_reducing() const noexcept override { return false; }
   std::uint64_t reduce_output(const OutputReduction& what, OutputBuffer own) override;
 
-  bool captures() const noexcept override { return true; }
   void begin_capture() override;
   std::unique_ptr<DeviceGraph> end_capture() override;
   void abandon_capture() noexcept override;
@@ -84,7 +83,7 @@ class CudaDevice final : public Device {
   CommCore& comm() noexcept override { return comm_; }
   CommCore& solo() noexcept override { return solo_; }
 
-  CUstream_st* stream() override { return stream_.get(); }
+  CUstream_st* stream() noexcept override { return stream_.get(); }
   cublasContext* cublas() override;
   cudnnContext* cudnn() override;
 
