@@ -7,8 +7,8 @@
 //
 // Who writes what: the master writes the header and commands (before it publishes them); a worker writes its own slot
 // and its own outboxes, from the thread that serves calls. Exceptions: `lost` is written by the master's watcher
-// threads, `failed_call`, `failed_comm` and Command::failed by any worker, `comm_id` by rank 0; the slot of a worker that
-// is dead by the master, before a new one takes it.
+// threads, `failed_call`, `failed_comm` and Command::failed by any worker; the slot of a worker that is dead by the master,
+// before a new one takes it.
 
 #include <pthread.h>
 
@@ -36,6 +36,16 @@ inline constexpr std::uint64_t kMagic = 0x53594e4352554e31;  // "SYNCRUN1"
 
 enum class StartState : std::uint32_t { starting, ready, failed };
 
+/// What ranks meet for: an operation of the user's, or something that has to be set up before one. Ranks that meet for
+/// different purposes are told so.
+struct MeetingPurpose {
+  enum class Kind : std::uint8_t { operation, making_communicator, connecting_peers, first_transfer };
+  Kind kind = Kind::operation;
+  std::uint8_t detail = 0;  // connecting_peers: the step; first_transfer: the CollectiveKind
+  std::int16_t root = 0;    // first_transfer
+  friend bool operator==(const MeetingPurpose&, const MeetingPurpose&) = default;
+};
+
 /// What a rank brings to a collective. Two alternate, since a fast rank may enter the next before a slow one has read.
 inline constexpr std::uint64_t kNotInSegment = ~std::uint64_t{0};
 struct Contribution {
@@ -47,6 +57,14 @@ struct Contribution {
   DType dtype;
   Reduction reduction;
   std::int32_t root;
+  MeetingPurpose purpose{};
+};
+
+/// What a rank has left for its peers (Rendezvous): a value under a key.
+inline constexpr std::size_t kRendezvousBytes = 128;
+struct RendezvousSlot {
+  std::atomic<std::uint64_t> key;  // 0: there is none, or it is being written
+  std::array<std::byte, kRendezvousBytes> value;
 };
 
 inline constexpr std::uint64_t kLeft = ~std::uint64_t{0};
@@ -68,6 +86,7 @@ struct alignas(128) WorkerSlot {
   /// What it has put on its GPU's stream and waits for: a hash of a command's collectives, and a Standing.
   std::atomic<std::uint64_t> plan;
   std::atomic<std::uint64_t> plan_wait;
+  RendezvousSlot rendezvous;
   std::atomic<std::int32_t> pid;
   std::atomic<std::uint32_t> is_lost;  // 1 from its loss until a new worker comes; written by the master's watchers
   DeviceKind device_kind;              // of the rank's device
@@ -79,12 +98,6 @@ struct alignas(128) WorkerSlot {
 
 /// What a worker prints before the reason, where there is no slot yet to write it to.
 inline constexpr std::string_view kCannotStart = "syncrun worker: cannot start: ";
-
-/// How the ranks of a GPU communicator find each other; written by rank 0.
-struct CommId {
-  std::array<std::byte, 128> bytes;
-  std::atomic<std::uint64_t> command;  // that it is made in
-};
 
 struct ControlHeader {
   std::uint64_t magic;
@@ -109,10 +122,9 @@ struct ControlHeader {
       acknowledged;                        // the master knows of failures up to here: what is left of these shares them
   std::atomic<std::uint64_t> failed_comm;  // the last command after which GPU communicators are to be made anew
   std::atomic<std::uint64_t> replacements;  // of lost workers: what was shared with them is to be shared anew
-  CommId comm_id;
-  Doorbell to_workers;  // published, lost
-  Doorbell to_master;   // done, start, lost
-  Doorbell to_peers;    // vote, collective, Command::failed, lost
+  Doorbell to_workers;                      // published, lost
+  Doorbell to_master;                       // done, start, lost
+  Doorbell to_peers;                        // vote, collective, Command::failed, lost
 };
 
 /// Of memory that devices of these kinds use: GPUs pin the pages they use.

@@ -45,135 +45,16 @@ std::uint64_t Division::fingerprint() const noexcept {
   return hash;
 }
 
-// ---- waiting --------------------------------------------------------------------------------------------------
-
-CpuComm::CpuComm(const Attachment& attachment, WaitPolicy policy) : attachment_(attachment), policy_(policy) {
+CpuComm::CpuComm(const Attachment& attachment, Meetings& meetings, const Interruption& interruption)
+    : attachment_(attachment), meetings_(meetings), limits_{interruption} {
   weights_.reserve(static_cast<std::size_t>(attachment.world_size));
   sources_.reserve(weights_.capacity());
   destinations_.reserve(weights_.capacity());
 }
 
-void CpuComm::begin(const Command& command) noexcept {
-  command_ = &command;
-  step_ = 0;
-  operations_ = 0;
-}
+void CpuComm::begin(const Command& command) noexcept { meetings_.begin(command); }
 
-bool CpuComm::is_given_up() const noexcept {
-  return command_->failed.load(std::memory_order_seq_cst) == command_->id ||
-         attachment_.control.header().lost.load(std::memory_order_seq_cst) != 0;
-}
-
-template <class Ready>
-void CpuComm::await(Ready&& ready) {
-  // The master's deadline is the one that counts: it knows every rank's phase, and ends the session.
-  Patience endless{Milliseconds(0)};
-  const auto interrupted = [this] { return is_given_up(); };
-  if (wait_until(attachment_.control.header().to_peers, policy_, endless, ready, interrupted) == Woken::ready) return;
-  if (attachment_.control.header().lost.load(std::memory_order_acquire) != 0) {
-    attachment_.slot().released_ns.store(Clock::now().time_since_epoch().count(), std::memory_order_release);
-    throw SessionLost();
-  }
-  throw Abandoned();
-}
-
-void CpuComm::leave(const Command& command) noexcept {
-  WorkerSlot& slot = attachment_.slot();
-  const std::uint64_t steps = command_ == &command ? step_ : 0;
-  attachment_.control.outbox(command.id, attachment_.rank).collective_steps = steps;
-  if (steps == 0) {
-    slot.collective_step.store(0, std::memory_order_seq_cst);
-    slot.collective_command.store(command.id, std::memory_order_seq_cst);
-  }
-  slot.collective_step.store(kLeft, std::memory_order_seq_cst);
-  attachment_.control.header().to_peers.ring();
-}
-
-/// Where a rank is, seen from this rank's step. The command is read again after the step: if it has not changed, the
-/// step is of that command (or cleared for the next, which reads as behind and is looked at again).
-CpuComm::Presence CpuComm::presence_of(int rank) const noexcept {
-  const WorkerSlot& slot = attachment_.control.worker(rank);
-  const std::uint64_t command = slot.collective_command.load(std::memory_order_seq_cst);
-  if (command < command_->id) return Presence::behind;
-  const std::uint64_t step = slot.collective_step.load(std::memory_order_seq_cst);
-  const bool is_here = command == command_->id && step != kLeft &&
-                       slot.collective_command.load(std::memory_order_seq_cst) == command_->id;
-  if (!is_here) return Presence::elsewhere;
-  return step >= step_ ? Presence::here : Presence::behind;
-}
-
-void CpuComm::step() {
-  WorkerSlot& slot = attachment_.slot();
-  if (++step_ == 1) {
-    slot.collective_step.store(0, std::memory_order_seq_cst);
-    slot.collective_command.store(command_->id, std::memory_order_seq_cst);
-  }
-  slot.collective_step.store(step_, std::memory_order_seq_cst);
-  attachment_.control.header().to_peers.ring();
-  bool somebody_is_elsewhere = false;
-  await([&] {
-    somebody_is_elsewhere = false;
-    for (int rank = 0; rank < attachment_.world_size; ++rank) {
-      const Presence presence = presence_of(rank);
-      if (presence == Presence::behind) return false;
-      somebody_is_elsewhere = somebody_is_elsewhere || presence == Presence::elsewhere;
-    }
-    return true;
-  });
-  if (!somebody_is_elsewhere) return;
-  // Who has taken this step and gone on is fine; who has left the call without it is not.
-  for (int rank = 0; rank < attachment_.world_size; ++rank) {
-    if (presence_of(rank) != Presence::elsewhere) continue;
-    if (attachment_.control.outbox(command_->id, rank).collective_steps < step_) complain_of_absence(rank);
-  }
-}
-
-void CpuComm::complain_of_absence(int rank) const {
-  if (is_given_up()) throw Abandoned();  // it left because it failed, or since somebody did
-  throw_usage("ranks disagree in a collective: rank " + std::to_string(rank) + " has left the call, and rank " +
-              std::to_string(attachment_.rank) + " is still in one");
-}
-
-bool CpuComm::all_voted_ok(const Command& command) {
-  const auto& control = attachment_.control;
-  bool ok = true;
-  Patience endless{Milliseconds(0)};
-  const auto ready = [&] {
-    ok = true;
-    for (const int rank : command.ranks) {
-      // The word says that the rank has voted; it may be at a later command already, so its outbox says how.
-      if (control.worker(rank).vote.load(std::memory_order_seq_cst) < vote_word(command.id, Vote::none)) return false;
-      ok = ok && control.outbox(command.id, rank).vote == Vote::ok;
-    }
-    return true;
-  };
-  // A rank that failed stays in the vote: only a loss ends this wait early.
-  // Where the session goes on after a loss, all survivors have to come to the same result: a vote that was cast counts.
-  const auto is_out = [&](int rank) {
-    const WorkerSlot& slot = control.worker(rank);
-    return slot.is_lost.load(std::memory_order_seq_cst) != 0 &&
-           slot.vote.load(std::memory_order_seq_cst) < vote_word(command.id, Vote::none);
-  };
-  const auto lost = [&] {
-    if (control.header().lost.load(std::memory_order_seq_cst) == 0) return false;
-    if (!control.header().respawns) return true;
-    for (const int rank : command.ranks) {
-      if (is_out(rank)) return true;
-    }
-    return false;
-  };
-  if (wait_until(control.header().to_peers, policy_, endless, ready, lost) != Woken::ready) {
-    attachment_.slot().released_ns.store(Clock::now().time_since_epoch().count(), std::memory_order_release);
-    throw SessionLost();
-  }
-  return ok;
-}
-
-// ---- meeting --------------------------------------------------------------------------------------------------
-
-const Contribution& CpuComm::contribution(int rank, std::size_t parity) const noexcept {
-  return attachment_.control.worker(rank).contributions[parity];
-}
+// ---- buffers --------------------------------------------------------------------------------------------------
 
 std::byte* CpuComm::small_buffer(int rank, std::size_t parity) const noexcept {
   const auto& header = attachment_.control.header();
@@ -185,55 +66,6 @@ std::byte* CpuComm::chunk_buffer(int rank) const noexcept { return small_buffer(
 
 std::span<std::uint32_t> CpuComm::meeting_words(int rank) const noexcept {
   return {reinterpret_cast<std::uint32_t*>(chunk_buffer(rank) + kChunkBytes), kMeetingBytes / sizeof(std::uint32_t)};
-}
-
-/// Before the first operation of a command: a peer may still be reading this rank's buffers of an earlier one.
-void CpuComm::reclaim_buffers() {
-  if (last_command_ == command_->id) return;
-  await([&] {
-    for (int rank = 0; rank < attachment_.world_size; ++rank) {
-      if (rank == attachment_.rank) continue;
-      if (attachment_.control.worker(rank).done.load(std::memory_order_seq_cst) < last_command_) return false;
-    }
-    return true;
-  });
-  last_command_ = command_->id;
-}
-
-std::size_t CpuComm::meet(const Contribution& mine) {
-  reclaim_buffers();
-  const std::size_t parity = operations_++ % 2;
-  attachment_.slot().contributions[parity] = mine;
-  step();
-  check_agreement(parity);
-  return parity;
-}
-
-void CpuComm::check_agreement(std::size_t parity) const {
-  const Contribution& first = contribution(0, parity);
-  for (int rank = 1; rank < attachment_.world_size; ++rank) {
-    const Contribution& other = contribution(rank, parity);
-    if (other.operation == first.operation && other.elements == first.elements && other.dtype == first.dtype &&
-        other.reduction == first.reduction && other.root == first.root && other.division == first.division) {
-      continue;
-    }
-    const bool differ_in_root_only = other.operation == first.operation && other.root != first.root;
-    const bool differ_in_lengths_only = other.operation == first.operation && other.division != first.division;
-    const auto describe = [&](const Contribution& one) {
-      constexpr const char* kNames[] = {"barrier",   "all_reduce", "reduce", "reduce_scatter",
-                                        "broadcast", "all_gather", "gather", "scatter"};
-      if (one.operation == CollectiveKind::barrier) {
-        return std::string(one.division == 0 ? "barrier" : "one that has to be set up first");
-      }
-      std::string text = std::string(kNames[static_cast<int>(one.operation)]) + " of " + std::to_string(one.elements) +
-                         " " + std::string(to_string(one.dtype)) + " (" + std::string(to_string(one.reduction)) + ")";
-      if (differ_in_root_only) text += " with root " + std::to_string(one.root);
-      else if (differ_in_lengths_only) text += " with other lengths";
-      return text;
-    };
-    throw_usage("ranks disagree in a collective: rank 0 calls " + describe(first) + ", rank " + std::to_string(rank) +
-                " calls " + describe(other));
-  }
 }
 
 std::uint64_t CpuComm::place_of(const void* values) const noexcept {
@@ -249,9 +81,7 @@ bool CpuComm::all_in_segment(std::size_t parity) const noexcept {
 
 // ---- operations -----------------------------------------------------------------------------------------------
 
-void CpuComm::meet_for(std::uint64_t purpose) {
-  meet({0, 0, 0, purpose, CollectiveKind::barrier, DType::uint8, Reduction::sum, 0});
-}
+void CpuComm::barrier() { meet({0, 0, 0, 0, CollectiveKind::barrier, DType::uint8, Reduction::sum, 0}); }
 
 template <class Address>
 void CpuComm::collect_sources(std::size_t parity, std::size_t skipped_bytes, Address&& address) {
@@ -312,7 +142,7 @@ void CpuComm::reduce_to(int root, void* values, const Contribution& mine) {
   if (bytes <= kSmallBytes) {
     // One meeting: everybody reads everybody's copy and reduces all of it.
     reclaim_buffers();
-    std::byte* const copy = small_buffer(attachment_.rank, operations_ % 2);
+    std::byte* const copy = small_buffer(attachment_.rank, meetings_.next_parity());
     if (bytes != 0) std::memcpy(copy, own, bytes);
     const std::size_t parity = meet(mine);
     if (!gets_result) return;
@@ -361,7 +191,8 @@ void CpuComm::reduce_scatter(void* values, void* part, const Division& division,
 
   if (division.all_bytes() <= kSmallBytes) {
     reclaim_buffers();
-    if (division.all_bytes() != 0) std::memcpy(small_buffer(own, operations_ % 2), values, division.all_bytes());
+    if (division.all_bytes() != 0)
+      std::memcpy(small_buffer(own, meetings_.next_parity()), values, division.all_bytes());
     const std::size_t parity = meet(mine);
     collect_sources(parity, division.begin_bytes(own), [&](int rank) { return small_buffer(rank, parity); });
     return reduce_into(to, division.bytes(own) / each);

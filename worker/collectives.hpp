@@ -17,6 +17,7 @@
 #include "syncrun/reduction.hpp"
 #include "worker/attachment.hpp"
 #include "worker/interruption.hpp"
+#include "worker/meetings.hpp"
 #include "worker/user_code.hpp"
 
 namespace syncrun::detail {
@@ -164,18 +165,11 @@ class SoloComm : public CommCore {
   }
 };
 
-/// What ranks meet for on the host (CpuComm::meet_for) before they can meet on their devices.
-namespace purpose {
-inline constexpr std::uint64_t kMakingComm = 1;
-inline constexpr std::uint64_t kConnecting = 16;      // and the steps after
-inline constexpr std::uint64_t kFirstOf = 1U << 16U;  // an operation of NCCL's, and a root
-}  // namespace purpose
-
 /// All workers of the session, by shared memory.
 class CpuComm final : public CommCore {
  public:
-  /// `policy`: how to wait for peers. The buffers are at the start of each rank's arena; see kReservedBytes.
-  CpuComm(const Attachment& attachment, WaitPolicy policy);
+  /// `interruption`: of waits for peers. The buffers are at the start of each rank's arena; see kReservedBytes.
+  CpuComm(const Attachment& attachment, Meetings& meetings, const Interruption& interruption);
 
   /// Up to here values are copied to a buffer, so that one meeting will do; from here on a second meeting is cheaper
   /// than the copy and every rank reducing all of it (measured with a core for each worker and with two workers a core).
@@ -186,17 +180,9 @@ class CpuComm final : public CommCore {
   static constexpr std::size_t kReservedBytes = 2 * kSmallBytes + kChunkBytes + kMeetingBytes;
 
   SYNCRUN_EXPORT_FOR_CUDA void begin(const Command& command) noexcept override;
-  /// After the last: peers that still wait for this rank learn that it will not come.
-  void leave(const Command& command) noexcept;
-  /// Waits until every participant has voted on the command; true if all are for it.
-  bool all_voted_ok(const Command& command);
-
   int rank() const noexcept override { return attachment_.rank; }
   int world_size() const noexcept override { return attachment_.world_size; }
-  void barrier() override { meet_for(0); }
-  /// A barrier that only meets those of the same purpose: an error on every rank where others have come for another. 0: the
-  /// user's own.
-  SYNCRUN_EXPORT_FOR_CUDA void meet_for(std::uint64_t purpose);
+  SYNCRUN_EXPORT_FOR_CUDA void barrier() override;
   /// Of a rank: a page of words that its device's streams meet its peers' by (StreamMeetings).
   SYNCRUN_EXPORT_FOR_CUDA std::span<std::uint32_t> meeting_words(int rank) const noexcept;
   SYNCRUN_EXPORT_FOR_CUDA void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction,
@@ -216,24 +202,18 @@ class CpuComm final : public CommCore {
   }
   void enter() override {
     mark(Phase::collective);
-    attachment_.fault_point(command_->id, Phase::collective);
+    attachment_.fault_point(meetings_.command().id, Phase::collective);
   }
   void leave() noexcept override { mark(Phase::function); }
 
  private:
-  void mark(Phase phase) noexcept { attachment_.mark(command_->id, phase); }
-  /// Tells the peers what this rank brings, waits for all of them, and checks that they agree. Returns where in the
-  /// parity-th contribution of each rank it all stands.
-  std::size_t meet(const Contribution& mine);
-  void reclaim_buffers();
-  void step();  // a barrier
-  enum class Presence : std::uint8_t { behind, here, elsewhere };
-  Presence presence_of(int rank) const noexcept;
-  [[noreturn]] void complain_of_absence(int rank) const;
-  template <class Ready>
-  void await(Ready&& ready);
-  void check_agreement(std::size_t parity) const;
-  const Contribution& contribution(int rank, std::size_t parity) const noexcept;
+  void mark(Phase phase) noexcept { attachment_.mark(meetings_.command().id, phase); }
+  std::size_t meet(const Contribution& mine) { return meetings_.meet(mine, limits_); }
+  void step() { meetings_.step(limits_); }
+  void reclaim_buffers() { meetings_.reclaim_buffers(limits_); }
+  const Contribution& contribution(int rank, std::size_t parity) const noexcept {
+    return meetings_.contribution(rank, parity);
+  }
   std::byte* small_buffer(int rank, std::size_t parity) const noexcept;
   std::byte* chunk_buffer(int rank) const noexcept;
   bool all_in_segment(std::size_t parity) const noexcept;
@@ -251,14 +231,10 @@ class CpuComm final : public CommCore {
   /// Fills sources_ and weights_ with what each rank brings; ranks without weight are left out of averages.
   template <class Address>
   void collect_sources(std::size_t parity, std::size_t skipped_bytes, Address&& address);
-  bool is_given_up() const noexcept;
 
   const Attachment& attachment_;
-  WaitPolicy policy_;
-  const Command* command_ = nullptr;
-  std::uint64_t step_ = 0;
-  std::uint64_t operations_ = 0;
-  std::uint64_t last_command_ = 0;  // the last in which this rank's buffers were read by others
+  Meetings& meetings_;
+  WaitLimits limits_;
   std::vector<double> weights_;
   std::vector<const void*> sources_;
   std::vector<void*> destinations_;

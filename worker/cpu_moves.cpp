@@ -41,7 +41,7 @@ void CpuComm::collect(const void* part, void* all, const Division& division, int
   if (division.largest_bytes() <= kSmallBytes) {
     reclaim_buffers();
     const std::size_t bytes = division.bytes(rank());
-    if (bytes != 0) std::memcpy(small_buffer(rank(), operations_ % 2), own, bytes);
+    if (bytes != 0) std::memcpy(small_buffer(rank(), meetings_.next_parity()), own, bytes);
     const std::size_t parity = meet(mine);
     for (int peer = 0; takes && peer < world_size(); ++peer) {
       take(peer, 0, division.bytes(peer), small_buffer(peer, parity));
@@ -97,7 +97,7 @@ void CpuComm::spread(const void* all, std::size_t all_bytes, std::byte* part, st
 
   if (all_bytes <= kSmallBytes) {
     reclaim_buffers();
-    if (rank() == root && all_bytes != 0) std::memcpy(small_buffer(root, operations_ % 2), source, all_bytes);
+    if (rank() == root && all_bytes != 0) std::memcpy(small_buffer(root, meetings_.next_parity()), source, all_bytes);
     const std::size_t parity = meet(mine);
     take((rank() == root ? source : small_buffer(root, parity)) + begin);
     return;

@@ -17,6 +17,7 @@
 #include "syncrun/output.hpp"
 #include "syncrun/reduction.hpp"
 #include "worker/collectives.hpp"
+#include "worker/rendezvous.hpp"
 
 namespace syncrun::detail {
 
@@ -26,10 +27,11 @@ class GpuDevice;
 /// What a device is made of. Everything outlives it.
 struct DeviceContext {
   const Attachment& attachment;
-  SharedHeap& arena;                        // this rank's part of the segment: what the master and peers are to read
-  CpuComm& host_comm;                       // meets the peers in shared memory
-  std::function<void()> check_interrupted;  // throws SessionLost or Abandoned where a wait is in vain
-  std::function<void()> look_ahead;         // what can be done while the device computes
+  SharedHeap& arena;                 // this rank's part of the segment: what the master and peers are to read
+  CpuComm& host_comm;                // collectives in shared memory
+  Rendezvous& rendezvous;            // where peers meet to set up what their devices share
+  const Interruption& interruption;  // of every wait in a command
+  std::function<void()> look_ahead;  // what can be done while the device computes
 };
 
 /// An array in shared memory, or in a file that is mapped.

@@ -41,9 +41,12 @@ WorkerCore::WorkerCore(Attachment& attachment)
              header_.arenas_offset + header_.arena_bytes * static_cast<std::uint64_t>(attachment_.rank) +
                  CpuComm::kReservedBytes,
              header_.arena_bytes - CpuComm::kReservedBytes, pages_of({attachment_.slot().device_kind})),
+      interruption_(attachment_),
       // While the workers meet, the master sleeps.
-      peers_(attachment_, header_.workers_spin ? WaitPolicy::spinning() : WaitPolicy::yielding()),
-      device_(make_device({attachment_, arena_, peers_, [this] { check_interrupted(); }, [this] { look_ahead(); }})),
+      meetings_(attachment_, header_.workers_spin ? WaitPolicy::spinning() : WaitPolicy::yielding()),
+      rendezvous_(attachment_, meetings_),
+      peers_(attachment_, meetings_, interruption_),
+      device_(make_device({attachment_, arena_, peers_, rendezvous_, interruption_, [this] { look_ahead(); }})),
       cpu_worker_(*this),
       cuda_worker_(*this),
       logger_(make_logger(attachment_.device, log_level_from_environment())),
@@ -123,9 +126,8 @@ int WorkerCore::serve() {
     Command& command = attachment_.control.command(id);
     end_if_forked();
     current_ = id;
-    command_ = &command;
+    interruption_.begin(command, command.has_comm);
     note_command(id);
-    needs_peers_ = command.has_comm;
     if (command.kind == CommandKind::close) {
       enter_phase(Phase::close);
       throw_if_child_came();  // there is no later call that could fail of it
@@ -150,17 +152,6 @@ bool WorkerCore::await_command(std::uint64_t id) {
   return wait_until(header_.to_workers, policy_, endless, published, lost) == Woken::ready;
 }
 
-/// What ends a wait for the device, as CpuComm::await ends one for peers.
-void WorkerCore::check_interrupted() const {
-  if (header_.lost.load(std::memory_order_acquire) != 0) {
-    attachment_.slot().released_ns.store(now_ns(), std::memory_order_release);
-    throw SessionLost();
-  }
-  const bool is_abandoned =
-      command_ != nullptr && needs_peers_ && command_->failed.load(std::memory_order_acquire) == command_->id;
-  if (is_abandoned) throw Abandoned();
-}
-
 /// While the device computes: the next command's inputs can come along, if it is known already.
 void WorkerCore::look_ahead() {
   const std::uint64_t next = current_ + 1;
@@ -172,7 +163,7 @@ void WorkerCore::look_ahead() {
 }
 
 void WorkerCore::finish(const Command& command) noexcept {
-  if (command.has_comm && !command.ranks.is_single()) peers_.leave(command);
+  if (command.has_comm && !command.ranks.is_single()) meetings_.leave(command);
   set_phase(Phase::idle);
   attachment_.slot().done.store(command.id, std::memory_order_seq_cst);
   header_.to_master.ring();
@@ -226,7 +217,7 @@ void WorkerCore::execute(Command& command) {
   }
   if (command.wants_vote) {
     cast_vote(command, outbox.vote);
-    peers_.all_voted_ok(command);  // nobody goes on to the next collective before all know how this one ended
+    meetings_.all_voted_ok(command);  // nobody goes on to the next collective before all know how this one ended
   }
 }
 
@@ -301,8 +292,8 @@ void WorkerCore::complete_call(Command& command, Outbox& outbox) {
   const bool waits = command.wants_vote || may_reduce;
   if (!waits) return;
   set_phase(Phase::vote);
-  if (!peers_.all_voted_ok(command)) return;
-  needs_peers_ = needs_peers_ || may_reduce;
+  if (!meetings_.all_voted_ok(command)) return;
+  if (may_reduce) interruption_.note_that_peers_are_needed();
   try {
     set_phase(Phase::reduction);
     // First what no other rank can keep from succeeding: updates are committed on all ranks or on none.
@@ -351,7 +342,7 @@ void WorkerCore::report_failure(Command& command, const CaughtFailure& failure) 
   if (is_own) raise_failed_call(command);
   outbox.is_fatal = device_->is_lost();
   // Also a failure while outputs are reduced: this rank's communicator is gone, so all make theirs anew.
-  if (!command.ranks.is_single() && (command.has_comm || needs_peers_)) raise_to(header_.failed_comm, command.id);
+  if (!command.ranks.is_single() && interruption_.needs_peers()) raise_to(header_.failed_comm, command.id);
   forget_children_that_came();
   command.failed.store(command.id, std::memory_order_seq_cst);
   header_.to_peers.ring();

@@ -17,11 +17,14 @@
 #include "common/shared_heap.hpp"
 #include "syncrun/detail/call.hpp"
 #include "worker/attachment.hpp"
+#include "worker/call_interruption.hpp"
 #include "worker/collectives.hpp"
 #include "worker/device.hpp"
 #include "worker/failure.hpp"
 #include "worker/gpu_device.hpp"
 #include "worker/mapped_files.hpp"
+#include "worker/meetings.hpp"
+#include "worker/rendezvous.hpp"
 #include "worker/running_call.hpp"
 
 namespace syncrun::detail {
@@ -80,7 +83,6 @@ class WorkerCore {
 
   bool await_command(std::uint64_t id);
   void give_up_for_loss(Command& command);
-  void check_interrupted() const;
   void look_ahead();
   bool shares_a_failure(const Command& command) const noexcept;
   void execute(Command& command);
@@ -105,6 +107,9 @@ class WorkerCore {
   ControlHeader& header_;
   WaitPolicy policy_;
   SharedHeap arena_;
+  CallInterruption interruption_;
+  Meetings meetings_;
+  SegmentRendezvous rendezvous_;
   CpuComm peers_;
   MappedFiles files_;  // the device reads them
   std::unique_ptr<Device> device_;
@@ -121,9 +126,7 @@ class WorkerCore {
   void* scratch_ = nullptr;
   std::size_t scratch_bytes_ = 0;
   std::uint64_t current_ = 0;
-  const Command* command_ = nullptr;  // the current one
-  std::uint64_t looked_ahead_ = 0;    // the last command that was looked at before its time
-  bool needs_peers_ = false;          // waits for the device are in vain once a peer has failed
+  std::uint64_t looked_ahead_ = 0;  // the last command that was looked at before its time
 };
 
 }  // namespace syncrun::detail

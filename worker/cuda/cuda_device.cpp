@@ -65,7 +65,7 @@ CudaDevice::CudaDevice(const DeviceContext& context)
     : context_(context),
       segment_(context.attachment.segment),
       stream_(make_stream(index_of(context.attachment.device))),
-      comm_(context.attachment, context.host_comm, context.check_interrupted) {
+      comm_(context.attachment, context.host_comm, context.rendezvous, context.interruption) {
   comm_.use(
       stream_.get(), [this] { graphs_.end_all(); }, [this] { pool_.trim(); });
 }
@@ -299,7 +299,7 @@ void CudaDevice::await_stream() {
     if (code == cudaSuccess) return;
     if (code != cudaErrorNotReady) check_cuda(code, "work on the device");
     static_cast<void>(cudaGetLastError());  // that it is not ready is no error to be found later
-    context_.check_interrupted();
+    context_.interruption.check();
     context_.look_ahead();
     if (polls % kPollsPerCheck == 0) comm_.check_progress();
     if (!context_.attachment.control.header().spins) std::this_thread::yield();

@@ -119,7 +119,7 @@ class CudaDevice final : public GpuDevice {
   Stream stream_;  // outlives what puts work on it
   MemoryPool pool_;
   PinnedPages pinned_;
-  Staging staging_{pinned_, context_.check_interrupted};
+  Staging staging_{pinned_, context_.interruption};
   NcclComm comm_;
   Solo solo_{*this};
   CublasHandle cublas_;

@@ -89,10 +89,10 @@ void FileFeed::read_with_others(Job& job, std::vector<std::exception_ptr>& failu
     }
     read_pieces(job, blocks_[0], [&] {
       check_given_up();
-      check_interrupted_();
+      interruption_.check();
     });
     while (job.readers.load(std::memory_order_acquire) != 0) {
-      check_interrupted_();
+      interruption_.check();
       std::this_thread::sleep_for(kPoll);
     }
   });

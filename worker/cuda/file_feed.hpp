@@ -28,8 +28,8 @@ struct RowsWanted {
 
 class FileFeed {
  public:
-  /// `check_interrupted` throws where a wait is in vain; it is called by the thread that calls bring().
-  explicit FileFeed(std::function<void()> check_interrupted) : check_interrupted_(std::move(check_interrupted)) {}
+  /// `interruption`: of waits in bring(); looked at by the thread that calls it.
+  explicit FileFeed(const Interruption& interruption) noexcept : interruption_(interruption) {}
 
   /// Brings rows of `from.file` to device memory, in the order of the stream. Returns when they were read. Throws Error:
   /// system (the file), cuda; and what interrupts the wait.
@@ -62,7 +62,7 @@ class FileFeed {
   static void read_piece(const Job& job, std::size_t begin, std::byte* to, std::size_t bytes);
   void read_with_others(Job& job, std::vector<std::exception_ptr>& failures);
 
-  std::function<void()> check_interrupted_;
+  const Interruption& interruption_;
   std::vector<Blocks> blocks_;
 };
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "common/errors.hpp"
@@ -16,7 +16,7 @@ namespace syncrun::detail {
 
 namespace {
 
-static_assert(sizeof(ncclUniqueId) <= sizeof(CommId::bytes));
+static_assert(sizeof(ncclUniqueId) <= Rendezvous::kMostBytes);
 
 /// A rank that has set up what all did says so after this much, however slow its host.
 constexpr std::chrono::seconds kSetUpGrace{1};
@@ -44,11 +44,13 @@ void refuse_exchange_in_capture(cudaStream_t stream) {
                     "pass the lengths, which are the same in every call");
 }
 
-NcclComm::NcclComm(const Attachment& attachment, CpuComm& host, std::function<void()> check_interrupted)
+NcclComm::NcclComm(const Attachment& attachment, CpuComm& host, Rendezvous& rendezvous,
+                   const Interruption& interruption)
     : attachment_(attachment),
       host_(host),
-      check_interrupted_(std::move(check_interrupted)),
-      peers_(host),
+      rendezvous_(rendezvous),
+      limits_{interruption},
+      peers_(host, rendezvous, interruption),
       replacements_(attachment.control.header().replacements) {}
 
 // ---- making one -----------------------------------------------------------------------------------------------
@@ -97,22 +99,16 @@ void NcclComm::check(ncclResult_t code, const char* what) {
   throw Error(ErrorKind::nccl, message, static_cast<int>(code));
 }
 
-/// From rank 0 to all, through the control block.
-ncclUniqueId NcclComm::exchange_id() {
-  CommId& shared = attachment_.control.header().comm_id;
+/// How the ranks of a communicator find each other: rank 0 makes it, the others fetch it.
+ncclUniqueId NcclComm::agreed_id() {
   ncclUniqueId id{};
   const std::uint64_t command = attachment_.command_in_progress();
   if (rank() == 0) {
     check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-    std::memcpy(shared.bytes.data(), &id, sizeof(id));
-    shared.command.store(command, std::memory_order_release);
-    return id;
+    rendezvous_.put(command, std::as_bytes(std::span(&id, 1)), limits_);
+  } else {
+    rendezvous_.get(0, command, std::as_writable_bytes(std::span(&id, 1)), limits_);
   }
-  while (shared.command.load(std::memory_order_acquire) != command) {
-    check_interrupted_();
-    std::this_thread::yield();
-  }
-  std::memcpy(&id, shared.bytes.data(), sizeof(id));
   return id;
 }
 
@@ -125,9 +121,9 @@ void NcclComm::drop_stale() noexcept {
   if (std::exchange(replacements_, replacements) != replacements) peers_.forget_peers();
 }
 
-void NcclComm::meet_to_set_up(std::uint64_t purpose) {
+void NcclComm::meet_to_set_up(MeetingPurpose purpose) {
   const SettingUp noted(*this);
-  host_.meet_for(purpose);
+  rendezvous_.barrier(purpose, limits_);
 }
 
 void NcclComm::ensure() {
@@ -138,8 +134,8 @@ void NcclComm::ensure() {
   // to: calls on a communicator that does not block cost 40 us each. NCCL_RUNTIME_CONNECT=0, which workers are started
   // with, connects everything now, so that later calls wait for nobody on the host.)
   const bool may_fail = host_command_ == attachment_.command_in_progress();
-  if (may_fail) meet_to_set_up(purpose::kMakingComm);
-  const ncclUniqueId id = exchange_id();
+  if (may_fail) meet_to_set_up({.kind = MeetingPurpose::Kind::making_communicator});
+  const ncclUniqueId id = agreed_id();
   ncclComm_t made = nullptr;
   const ncclResult_t code = ncclCommInitRank(&made, world_size(), id, rank());
   comm_ = Communicator(made);

@@ -22,6 +22,7 @@
 #include "worker/cuda/background_stream.hpp"
 #include "worker/cuda/owners.hpp"
 #include "worker/cuda/peer_memory.hpp"
+#include "worker/rendezvous.hpp"
 
 namespace syncrun::detail {
 
@@ -34,8 +35,9 @@ void refuse_exchange_in_capture(cudaStream_t stream);
 
 class NcclComm final : public CommCore {
  public:
-  /// `host`: for what the host needs to know at once (numbers, barriers), and to meet the peers.
-  NcclComm(const Attachment& attachment, CpuComm& host, std::function<void()> check_interrupted);
+  /// `host`: for what the host needs to know at once (numbers, barriers). `rendezvous`: where peers meet to set up what they
+  /// share.
+  NcclComm(const Attachment& attachment, CpuComm& host, Rendezvous& rendezvous, const Interruption& interruption);
   ~NcclComm() override { abort(); }
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
@@ -123,10 +125,10 @@ class NcclComm final : public CommCore {
   class InBackground;
 
   static constexpr std::uint64_t kIsSettingUp = 3;  // of a Standing, beside Wait
-  void meet_to_set_up(std::uint64_t purpose);
+  void meet_to_set_up(MeetingPurpose purpose);
   void drop_stale() noexcept;
   bool goes_through_peers(std::size_t bytes);
-  ncclUniqueId exchange_id();
+  ncclUniqueId agreed_id();
   bool average_by_copies(void* values, std::size_t elements, DType dtype, const RankWeights& weights,
                          std::uint64_t division);
   void average(void* values, std::size_t elements, DType dtype, const RankWeights& weights);
@@ -150,7 +152,8 @@ class NcclComm final : public CommCore {
 
   const Attachment& attachment_;
   CpuComm& host_;
-  std::function<void()> check_interrupted_;
+  Rendezvous& rendezvous_;
+  const WaitLimits limits_;  // of a rendezvous
   std::function<void()> before_abort_;
   StreamView stream_;  // that collectives go to: the worker's, or the background's
   BackgroundStream background_;

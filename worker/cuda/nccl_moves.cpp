@@ -105,7 +105,9 @@ void NcclComm::all_gather(const void* part, void* all, const Division& division)
 /// nothing can call it off: all ranks meet first. Who has come to something else instead sees it in check_progress.
 void NcclComm::meet_before_first(CollectiveKind kind, const Division& division, int root) {
   if (connected_.contains({kind, root})) return;
-  meet_to_set_up(purpose::kFirstOf + static_cast<std::uint64_t>(kind) + (static_cast<std::uint64_t>(root) << 8U));
+  meet_to_set_up({.kind = MeetingPurpose::Kind::first_transfer,
+                  .detail = static_cast<std::uint8_t>(kind),
+                  .root = static_cast<std::int16_t>(root)});
   bool connects_all = true;  // nothing is sent of nothing
   for (int rank = 0; rank < world_size(); ++rank) connects_all = connects_all && division.bytes(rank) != 0;
   if (connects_all) connected_.insert({kind, root});

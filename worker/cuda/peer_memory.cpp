@@ -23,24 +23,29 @@ void PeerMemory::connect() {
   if (state_ == State::none) {
     // Whatever waits for the device on the host comes after all ranks are here: then nothing on the stream waits for one
     // that fails before.
-    host_.meet_for(purpose::kConnecting);
+    meet(0);
     kernels::load_peer_kernels();
     const Card own = make_card();
     std::vector<Card> cards(static_cast<std::size_t>(host_.world_size()));
     host_.all_gather(&own, cards.data(), Division(host_.world_size(), host_.world_size(), sizeof(Card)));
     if (!all_agree(open_all(cards.data()))) {
       close_peers();
-      host_.meet_for(purpose::kConnecting + 1);  // nobody gives up memory that a peer has mapped
+      meet(1);  // nobody gives up memory that a peer has mapped
       state_ = State::out_of_reach;
       return;
     }
     has_meetings_ = all_agree(meetings_.open());
     if (!has_meetings_) meetings_.close();
   }
-  host_.meet_for(purpose::kConnecting + 2);  // no kernel of a peer's writes here any more
+  meet(2);  // no kernel of a peer's writes here any more
   clear();
-  host_.meet_for(purpose::kConnecting + 3);
+  meet(3);
   state_ = State::connected;
+}
+
+/// Each meeting of connect() is one of its own: ranks that are at different ones are told so.
+void PeerMemory::meet(std::uint8_t step) {
+  rendezvous_.barrier({.kind = MeetingPurpose::Kind::connecting_peers, .detail = step}, limits_);
 }
 
 cudaError_t PeerMemory::allocate() {

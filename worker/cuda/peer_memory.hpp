@@ -15,13 +15,15 @@
 #include "worker/cuda/owners.hpp"
 #include "worker/cuda/peer_kernels.hpp"
 #include "worker/cuda/stream_meetings.hpp"
+#include "worker/rendezvous.hpp"
 
 namespace syncrun::detail {
 
 class PeerMemory {
  public:
-  /// `host`: where the ranks meet.
-  explicit PeerMemory(CpuComm& host) : host_(host), meetings_(host) {}
+  /// `host`: what the ranks tell each other goes that way. `rendezvous`: where they meet.
+  PeerMemory(CpuComm& host, Rendezvous& rendezvous, const Interruption& interruption)
+      : host_(host), rendezvous_(rendezvous), limits_{interruption}, meetings_(host) {}
   ~PeerMemory();
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
@@ -64,9 +66,12 @@ class PeerMemory {
   void close_peers() noexcept;
   void close() noexcept;
   bool all_agree(bool own);
+  void meet(std::uint8_t step);
   volatile int& called_off() const noexcept { return *static_cast<volatile int*>(called_off_.get()); }
 
   CpuComm& host_;
+  Rendezvous& rendezvous_;
+  const WaitLimits limits_;  // of a rendezvous
   StreamMeetings meetings_;
   bool has_meetings_ = false;
   State state_ = State::none;

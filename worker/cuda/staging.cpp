@@ -19,9 +19,9 @@ constexpr int kLocalBlocks = 4096;
 
 }  // namespace
 
-Staging::Staging(PinnedPages& pinned, const std::function<void()>& check_interrupted)
+Staging::Staging(PinnedPages& pinned, const Interruption& interruption)
     : pinned_(pinned),
-      feed_(check_interrupted),
+      feed_(interruption),
       copy_stream_(Stream::make(stream_priorities().least)),
       arrived_(Event::make()) {
   jobs_.reserve(kMaxArguments);

@@ -8,7 +8,6 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "common/control_block.hpp"
@@ -22,8 +21,8 @@ namespace syncrun::detail {
 
 class Staging {
  public:
-  /// `check_interrupted` as of FileFeed.
-  Staging(PinnedPages& pinned, const std::function<void()>& check_interrupted);
+  /// `interruption` as of FileFeed.
+  Staging(PinnedPages& pinned, const Interruption& interruption);
 
   void begin_command(std::uint64_t command) noexcept { command_ = command; }
   void begin_ahead(std::uint64_t command) noexcept { ahead_ = command; }
