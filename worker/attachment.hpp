@@ -8,6 +8,7 @@
 
 #include "common/control_block.hpp"
 #include "common/file_descriptor.hpp"
+#include "common/function_entry.hpp"
 #include "common/phase_hook.hpp"
 #include "common/segment.hpp"
 #include "common/timeline.hpp"
@@ -30,7 +31,12 @@ struct Attachment {
     slot().progress.store(progress_word(command, phase), std::memory_order_release);
     note(command, phase);
   }
-  /// The same for a profile only.
+  /// The same where something may go wrong, and tests let it.
+  void enter(std::uint64_t command, Phase phase) const {
+    mark(command, phase);
+    fault_point(command, phase);
+  }
+  /// As mark(), for a profile only.
   void note(std::uint64_t command, Phase phase) const noexcept {
     if (timeline != nullptr) [[unlikely]]
       timeline->add(progress_word(command, phase));
@@ -39,6 +45,10 @@ struct Attachment {
   void fault_point(std::uint64_t command, Phase phase) const {
     if (phase_hook != nullptr) [[unlikely]]
       phase_hook->at(command, phase);
+  }
+  /// The body of a function that runs on this rank's kind of device.
+  const BodyEntry& body_of(const FunctionEntry& function) const noexcept {
+    return function.bodies[static_cast<std::size_t>(slot().device_kind)];
   }
   std::uint64_t command_in_progress() const noexcept {
     return command_of(slot().progress.load(std::memory_order_relaxed));

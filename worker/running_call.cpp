@@ -5,9 +5,16 @@
 #include "common/extents.hpp"
 #include "common/mapped_file.hpp"
 #include "syncrun/error.hpp"
-#include "worker/worker_core.hpp"
 
 namespace syncrun::detail {
+
+RunningCall::RunningCall(const WorkerParts& parts) noexcept
+    : attachment_(parts.attachment),
+      device_(parts.device),
+      gpu_(parts.device.gpu()),
+      arena_(parts.arena),
+      files_(parts.files),
+      outgoing_(parts.outgoing) {}
 
 // ---- rows -----------------------------------------------------------------------------------------------------
 
@@ -21,7 +28,7 @@ void RunningCall::begin(const Command& command) {
   update_arguments_ = 0;
   // Libraries that load something in a body's first run may wait for the device, which is not to wait for a peer then.
   bucket_start_ = call_->is_first ? BucketStart::after_body : BucketStart::when_ready;
-  const int rank = worker_.attachment().rank;
+  const int rank = attachment_.rank;
   share_ = share_in(command);
   if (has_rows() && call_->rows_are_local) {
     for (const int other : command.ranks) {
@@ -33,7 +40,7 @@ void RunningCall::begin(const Command& command) {
 
 /// This rank's part of a command's rows; not for rows of its own copies, before the command runs.
 RowRange RunningCall::share_in(const Command& command) const {
-  const int rank = worker_.attachment().rank;
+  const int rank = attachment_.rank;
   const CallPayload& call = command.call();
   if (call.rows < 0) return {0, 0};
   if (call.rows_are_local) return {0, local_rows(rank)};
@@ -46,7 +53,7 @@ void RunningCall::bring_ahead(const Command& command) {
   const RowRange first = share_of(share.count(), command.call().rows < 0 ? 1 : command.call().slices, 0);
   const RowRange slice{share.begin + first.begin, share.begin + first.end};
   try {
-    worker_.device().begin_ahead(command.id);
+    device_.begin_ahead(command.id);
     for (std::size_t i = 0; i < command.call().arguments_count; ++i) {
       switch (command.arguments[i].kind) {
         case ArgumentKind::scattered: bring_rows(command, i, slice); break;
@@ -55,31 +62,29 @@ void RunningCall::bring_ahead(const Command& command) {
         default: break;
       }
     }
-    worker_.device().end_ahead();
+    device_.end_ahead();
   } catch (const Error&) {
-    worker_.device().drop_ahead();  // not the current call's failure
+    device_.drop_ahead();  // not the current call's failure
   }
 }
 
 void RunningCall::discard() noexcept {
   for (auto& output : outputs_) {
-    if (output.shared != 0) worker_.arena().free(output.shared, SharedHeap::Giveback::later);
+    if (output.shared != 0) arena_.free(output.shared, SharedHeap::Giveback::later);
     output = PendingOutput{};
   }
   for (auto& update : updates_) {
-    if (update.total != nullptr) worker_.device().release(update.total);
-    if (update.value != nullptr) worker_.device().release(update.value);
+    if (update.total != nullptr) device_.release(update.total);
+    if (update.value != nullptr) device_.release(update.value);
     update = PendingUpdate{};
   }
 }
 
-CommCore& RunningCall::comm() noexcept {
-  return command_->ranks.is_single() ? worker_.device().solo() : worker_.device().comm();
-}
+CommCore& RunningCall::comm() noexcept { return command_->ranks.is_single() ? device_.solo() : device_.comm(); }
 
 const RowsSlot& RunningCall::local_selection(int rank) const noexcept {
   if (call_->batch_s_by_rank == 0) return call_->batch_s;
-  return worker_.attachment().segment.at<const RowsSlot>(call_->batch_s_by_rank)[rank];
+  return attachment_.segment.at<const RowsSlot>(call_->batch_s_by_rank)[rank];
 }
 
 std::int64_t RunningCall::local_rows(int rank) const {
@@ -104,8 +109,8 @@ bool RunningCall::next_slice() {
     weights_.own = slice_rows();
     if (command_->has_comm) weights_.all = rows_of_all();
     key_.clear();
-    worker_.enter_phase(Phase::function);
-    worker_.note_inputs();
+    attachment_.enter(command_->id, Phase::function);
+    attachment_.note(command_->id, Phase::inputs);  // within the function, arguments are bound
     return true;
   }
   return false;
@@ -147,7 +152,12 @@ void RunningCall::begin_gradient(const GradientPlace& place, GradientAverage ave
     for (int rank = 0; rank < comm().world_size(); ++rank) rows_by_rank_.push_back(slice_rows_of(rank));
     weights_.by_rank = rows_by_rank_;
   }
-  step_gradient_.begin(comm(), weights_, place, in_buckets ? worker_.bucket_bytes(*command_) : 0, bucket_start_);
+  step_gradient_.begin(comm(), weights_, place, in_buckets ? bucket_bytes() : 0, bucket_start_);
+}
+
+/// As a train step's body was made with.
+std::size_t RunningCall::bucket_bytes() const noexcept {
+  return attachment_.body_of(*attachment_.segment.at<const FunctionEntry>(call_->function)).bucket_bytes;
 }
 
 void RunningCall::finish_slice() {
@@ -162,8 +172,8 @@ void RunningCall::finish_slice() {
     if (update.rows == 0) {
       std::swap(update.total, update.value);
     } else {
-      worker_.device().accumulate(slot.dtype, slot.reduction, update.total, update.value,
-                                  weights_of(update.rows, slice_rows()), elements);
+      device_.accumulate(slot.dtype, slot.reduction, update.total, update.value, weights_of(update.rows, slice_rows()),
+                         elements);
     }
     update.rows += slice_rows();
   }
@@ -172,7 +182,7 @@ void RunningCall::finish_slice() {
 // ---- arguments ------------------------------------------------------------------------------------------------
 
 VariableCopy& RunningCall::copy_of(const ArgumentSlot& slot, int rank) const {
-  return worker_.attachment().segment.at<VariableEntry>(slot.offset)->copies()[rank];
+  return attachment_.segment.at<VariableEntry>(slot.offset)->copies()[rank];
 }
 
 RawRows RunningCall::rows(std::size_t argument) {
@@ -186,9 +196,9 @@ SharedRows RunningCall::array_of(const ArgumentSlot& slot) {
   const std::span<const std::int64_t> extents(slot.extents.data(), slot.dimensions);
   const std::size_t row_bytes = row_bytes_of(slot.dtype, extents);
   const std::int64_t rows = extents.empty() ? 1 : extents[0];
-  const auto& segment = worker_.attachment().segment;
+  const auto& segment = attachment_.segment;
   if (slot.file == 0) return {segment.at(slot.offset), row_bytes, rows};
-  const MappedFile& file = worker_.files().at(*segment.at<const FileEntry>(slot.file));
+  const MappedFile& file = files_.at(*segment.at<const FileEntry>(slot.file));
   return {file.elements(), row_bytes, rows, &file};
 }
 
@@ -198,30 +208,30 @@ void RunningCall::check_files() const {
     const ArgumentSlot& slot = command_->arguments[i];
     const bool is_data = slot.kind == ArgumentKind::scattered || slot.kind == ArgumentKind::broadcast;
     if (!is_data || slot.file == 0) continue;
-    worker_.files().check(worker_.attachment().segment.at<const FileEntry>(slot.file)->id);
+    files_.check(attachment_.segment.at<const FileEntry>(slot.file)->id);
   }
 }
 
 void* RunningCall::bring_rows(const Command& command, std::size_t argument, RowRange rows) {
   const ArgumentSlot& slot = command.arguments[argument];
-  const auto& segment = worker_.attachment().segment;
+  const auto& segment = attachment_.segment;
   const SharedRows all = array_of(slot);
   if (slot.is_minibatch || command.call().batch.kind != Rows::Kind::list) {
     const std::int64_t begin = slot.is_minibatch ? 0 : command.call().batch.begin;
-    return worker_.device().take_rows(argument, all, begin + rows.begin, rows.count());
+    return device_.take_rows(argument, all, begin + rows.begin, rows.count());
   }
   const auto* indices = segment.at<const std::int64_t>(command.call().batch.offset) + rows.begin;
-  return worker_.device().gather_rows(argument, all, {indices, static_cast<std::size_t>(rows.count())});
+  return device_.gather_rows(argument, all, {indices, static_cast<std::size_t>(rows.count())});
 }
 
 void* RunningCall::bring_whole(const Command& command, std::size_t argument) {
   const SharedRows all = array_of(command.arguments[argument]);
-  return worker_.device().take_rows(argument, all, 0, all.rows);
+  return device_.take_rows(argument, all, 0, all.rows);
 }
 
 const void* RunningCall::bring_scalar(const Command& command, std::size_t argument) {
   const ArgumentSlot& slot = command.arguments[argument];
-  return worker_.device().take_scalar(argument, worker_.attachment().segment.at(slot.offset), slot.bytes);
+  return device_.take_scalar(argument, attachment_.segment.at(slot.offset), slot.bytes);
 }
 
 RawRows RunningCall::scattered_rows(std::size_t argument, const ArgumentSlot& slot) {
@@ -234,20 +244,20 @@ RawRows RunningCall::scattered_rows(std::size_t argument, const ArgumentSlot& sl
 }
 
 RawRows RunningCall::sliced_rows(std::size_t argument, const ArgumentSlot& slot) {
-  const auto& segment = worker_.attachment().segment;
-  const VariableCopy& copy = copy_of(slot, worker_.attachment().rank);
-  const RowsSlot& selection = local_selection(worker_.attachment().rank);
+  const auto& segment = attachment_.segment;
+  const VariableCopy& copy = copy_of(slot, attachment_.rank);
+  const RowsSlot& selection = local_selection(attachment_.rank);
   RawRows result;
   result.rows.extents = copy.extents;
   result.rows.extents[0] = slice_.count();
   result.first_row = first_row();
   const std::size_t row_bytes = row_bytes_of(slot.dtype, {copy.extents.data(), slot.dimensions});
   const std::int64_t begin = slice_.begin - share_.begin;  // among this rank's selected rows
-  auto* array = static_cast<std::byte*>(worker_.device().at(copy.place));
+  auto* array = static_cast<std::byte*>(device_.at(copy.place));
   if (selection.kind == Rows::Kind::list) {
     const auto* indices = segment.at<const std::int64_t>(selection.offset) + begin;
-    result.rows.data = worker_.device().gather_local_rows(argument, array, row_bytes,
-                                                          {indices, static_cast<std::size_t>(slice_.count())});
+    result.rows.data =
+        device_.gather_local_rows(argument, array, row_bytes, {indices, static_cast<std::size_t>(slice_.count())});
   } else {
     result.rows.data = array + static_cast<std::size_t>(selection.begin + begin) * row_bytes;
   }
@@ -263,25 +273,25 @@ RawArray RunningCall::whole(std::size_t argument) {
 RawArray RunningCall::whole_array(std::size_t argument) {
   const ArgumentSlot& slot = command_->arguments[argument];
   if (slot.kind != ArgumentKind::local) return {bring_whole(*command_, argument), slot.extents};
-  const VariableCopy& copy = copy_of(slot, worker_.attachment().rank);
-  return {worker_.device().at(copy.place), copy.extents};
+  const VariableCopy& copy = copy_of(slot, attachment_.rank);
+  return {device_.at(copy.place), copy.extents};
 }
 
 RawUpdate RunningCall::update(std::size_t argument) {
   const ArgumentSlot& slot = command_->arguments[argument];
-  const VariableCopy& copy = copy_of(slot, worker_.attachment().rank);
+  const VariableCopy& copy = copy_of(slot, attachment_.rank);
   PendingUpdate& pending = updates_[argument];
   pending.bytes = elements_in({copy.extents.data(), slot.dimensions}) * size_of(slot.dtype);
   if (pending.value == nullptr) {
-    pending.value = worker_.device().allocate(pending.bytes, SharedHeap::Contents::zero, "an update");
+    pending.value = device_.allocate(pending.bytes, SharedHeap::Contents::zero, "an update");
   } else {
-    worker_.device().clear(pending.value, pending.bytes);
+    device_.clear(pending.value, pending.bytes);
   }
   pending.is_written = true;
-  note_argument(worker_.device().at(copy.place), copy.extents);
+  note_argument(device_.at(copy.place), copy.extents);
   note_argument(pending.value, {});
   update_arguments_ |= 1U << argument;
-  return {{worker_.device().at(copy.place), copy.extents}, {pending.value, copy.extents}};
+  return {{device_.at(copy.place), copy.extents}, {pending.value, copy.extents}};
 }
 
 const void* RunningCall::scalar(std::size_t argument) {
@@ -292,8 +302,8 @@ const void* RunningCall::scalar(std::size_t argument) {
 
 const void* RunningCall::value(std::size_t argument) const {
   const ArgumentSlot& slot = command_->arguments[argument];
-  const std::byte* values = worker_.attachment().segment.at(slot.offset);
-  if (slot.kind == ArgumentKind::per_worker) values += slot.bytes * static_cast<std::size_t>(worker_.attachment().rank);
+  const std::byte* values = attachment_.segment.at(slot.offset);
+  if (slot.kind == ArgumentKind::per_worker) values += slot.bytes * static_cast<std::size_t>(attachment_.rank);
   return values;
 }
 

@@ -14,11 +14,20 @@
 #include "common/rows.hpp"
 #include "syncrun/detail/call.hpp"
 #include "worker/gpu_device.hpp"
+#include "worker/mapped_files.hpp"
+#include "worker/outgoing_memory.hpp"
 #include "worker/step_gradient.hpp"
 
 namespace syncrun::detail {
 
-class WorkerCore;
+/// What a call works with: parts of its worker, which outlive it.
+struct WorkerParts {
+  const Attachment& attachment;
+  Device& device;
+  SharedHeap& arena;
+  MappedFiles& files;        // that arguments are in
+  OutgoingMemory& outgoing;  // takes the outputs' memory in the end
+};
 
 /// What slices so far, and the one at hand, count in an average.
 constexpr std::array<double, 2> weights_of(std::int64_t rows_before, std::int64_t rows) noexcept {
@@ -28,7 +37,7 @@ constexpr std::array<double, 2> weights_of(std::int64_t rows_before, std::int64_
 
 class RunningCall {
  public:
-  explicit RunningCall(WorkerCore& worker) noexcept : worker_(worker) {}
+  explicit RunningCall(const WorkerParts& parts) noexcept;
 
   /// Starts on a command. Rows: this rank's share of the scattered rows, or the selected rows of its own copies.
   void begin(const Command& command);
@@ -109,6 +118,7 @@ class RunningCall {
   int participants() const noexcept;
   const RowsSlot& local_selection(int rank) const noexcept;
   std::int64_t local_rows(int rank) const;
+  std::size_t bucket_bytes() const noexcept;
   void finish_slice();
   RawArray whole_array(std::size_t argument);
   OutputBuffer adopted(OutputBuffer buffer);
@@ -153,7 +163,12 @@ class RunningCall {
   void accept_recorded(const Recording& recording);
   void note_argument(const void* data, std::span<const std::int64_t> extents);
 
-  WorkerCore& worker_;
+  const Attachment& attachment_;
+  Device& device_;
+  GpuDevice* gpu_;  // the device, where it is one
+  SharedHeap& arena_;
+  MappedFiles& files_;
+  OutgoingMemory& outgoing_;
   const Command* command_ = nullptr;
   const CallPayload* call_ = nullptr;   // the command's
   RowRange share_{};                    // of the call's rows; of the selected rows, where they are local

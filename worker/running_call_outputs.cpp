@@ -9,7 +9,6 @@
 #include "common/extents.hpp"
 #include "common/reduce.hpp"
 #include "worker/running_call.hpp"
-#include "worker/worker_core.hpp"
 
 namespace syncrun::detail {
 
@@ -69,7 +68,7 @@ void RunningCall::accept(std::size_t output, const OutputType& type, std::span<c
                 " was returned without memory: construct it with the worker and its shape");
   }
   if (recording_ == nullptr) return take_output(output, type, extents, std::move(buffer));
-  if (buffer.data() != nullptr && buffer.context() != &worker_.device()) {
+  if (buffer.data() != nullptr && buffer.context() != &device_) {
     throw_usage("output " + std::to_string(output) +
                 " of a replayable function was made of host memory, which would keep this call's values for ever: "
                 "construct it with the worker and its shape");
@@ -96,11 +95,11 @@ void RunningCall::take_output(std::size_t output, const OutputType& type, std::s
     pending.piece_rows.push_back(extents[0]);
     pending.pieces.push_back(call_->slices > 1 ? adopted(std::move(buffer)) : std::move(buffer));
   } else if (pending.slices == 0) {
-    pending.buffer = worker_.device().adopt_output(std::move(buffer));
+    pending.buffer = device_.adopt_output(std::move(buffer));
   } else {
     buffer = adopted(std::move(buffer));
-    worker_.device().accumulate(type.dtype, type.reduction, pending.buffer.data(), buffer.data(),
-                                weights_of(pending.rows, rows), elements_in(extents));
+    device_.accumulate(type.dtype, type.reduction, pending.buffer.data(), buffer.data(), weights_of(pending.rows, rows),
+                       elements_in(extents));
   }
   pending.rows += rows;
   ++pending.slices;
@@ -108,13 +107,13 @@ void RunningCall::take_output(std::size_t output, const OutputType& type, std::s
 
 /// Where the device works on outputs in memory of its own, in that; a CPU device can read a body's own memory as well.
 OutputBuffer RunningCall::adopted(OutputBuffer buffer) {
-  if (worker_.device().shares_before_reducing()) return buffer;
-  return worker_.device().adopt_output(std::move(buffer));
+  if (device_.shares_before_reducing()) return buffer;
+  return device_.adopt_output(std::move(buffer));
 }
 
 /// Device memory that is somebody else's.
 OutputBuffer RunningCall::borrowed(void* memory, std::size_t bytes) noexcept {
-  return {memory, bytes, [](void*, void*) noexcept {}, &worker_.device()};
+  return {memory, bytes, [](void*, void*) noexcept {}, &device_};
 }
 
 /// A number in device memory is handled as an array of one until it is delivered: where it is, if there is one slice, as
@@ -125,13 +124,12 @@ void RunningCall::accept_device_scalar(std::size_t output, const OutputType& typ
     return;
   }
   if (!wants(output)) return;
-  Device& device = worker_.device();
   const std::size_t bytes = size_of(type.dtype);
-  const bool will_be_copied = !device.shares_before_reducing();  // else what is shared is freed when it was consumed
+  const bool will_be_copied = !device_.shares_before_reducing();  // else what is shared is freed when it was consumed
   if (call_->slices <= 1 && will_be_copied)
     return take_output(output, type, {}, borrowed(const_cast<void*>(place), bytes));
-  OutputBuffer buffer = device.allocate_output(bytes);
-  device.copy_within(buffer.data(), place, bytes);
+  OutputBuffer buffer = device_.allocate_output(bytes);
+  device_.copy_within(buffer.data(), place, bytes);
   take_output(output, type, {}, std::move(buffer));
 }
 
@@ -140,14 +138,14 @@ void RunningCall::concatenate(PendingOutput& pending, const OutputType& type) {
   for (const auto& piece : pending.pieces) bytes += piece.bytes();
   pending.extents[0] = std::accumulate(pending.piece_rows.begin(), pending.piece_rows.end(), std::int64_t{0});
   if (pending.pieces.size() == 1) {
-    pending.buffer = worker_.device().adopt_output(std::move(pending.pieces.front()));
+    pending.buffer = device_.adopt_output(std::move(pending.pieces.front()));
   } else if (bytes != 0) {
-    pending.buffer = worker_.device().allocate_output(bytes);
+    pending.buffer = device_.allocate_output(bytes);
     auto* to = static_cast<std::byte*>(pending.buffer.data());
     for (std::size_t i = 0; i < pending.pieces.size(); ++i) {
       const std::size_t piece_bytes = static_cast<std::size_t>(pending.piece_rows[i]) *
                                       row_bytes_of(type.dtype, {pending.extents.data(), type.dimensions});
-      worker_.device().copy_within(to, pending.pieces[i].data(), piece_bytes);
+      device_.copy_within(to, pending.pieces[i].data(), piece_bytes);
       to += piece_bytes;
     }
   }
@@ -157,7 +155,7 @@ void RunningCall::concatenate(PendingOutput& pending, const OutputType& type) {
 bool RunningCall::is_reduced_by_workers(std::size_t output) const noexcept {
   const OutputType& type = command_->outputs[output];
   if (!wants(output)) return false;
-  if (!worker_.device().shares_before_reducing() && !is_nccl_type(type.dtype)) return false;
+  if (!device_.shares_before_reducing() && !is_nccl_type(type.dtype)) return false;
   return type.dimensions > 0 && type.reduction != Reduction::gather;
 }
 
@@ -166,32 +164,31 @@ void RunningCall::deliver(Outbox& outbox) {
   outbox.is_large = false;
   outbox.is_reduced = false;
   outbox.rows = has_rows() ? share_.count() : 1;
-  if (outbox.is_empty) return worker_.device().finish();
+  if (outbox.is_empty) return device_.finish();
   for (std::size_t i = 0; i < call_->outputs_count; ++i) {
     const OutputType& type = command_->outputs[i];
     if (type.reduction == Reduction::gather) concatenate(outputs_[i], type);
-    const bool is_large = outputs_[i].buffer.bytes() > worker_.device().large_output_bytes();
+    const bool is_large = outputs_[i].buffer.bytes() > device_.large_output_bytes();
     if (is_large && is_reduced_by_workers(i) && participants() > 1) outbox.is_large = true;
   }
   share_outputs(outbox);
 }
 
 void RunningCall::share_outputs(Outbox& outbox) {
-  Device& device = worker_.device();
   for (std::size_t i = 0; i < call_->outputs_count; ++i) {
     PendingOutput& pending = outputs_[i];
-    const bool stays = outbox.is_large && is_reduced_by_workers(i) && !device.shares_before_reducing();
-    if (!stays) pending.shared = device.share_output(std::move(pending.buffer));
+    const bool stays = outbox.is_large && is_reduced_by_workers(i) && !device_.shares_before_reducing();
+    if (!stays) pending.shared = device_.share_output(std::move(pending.buffer));
     outbox.outputs[i].extents = pending.extents;
     outbox.outputs[i].offset = pending.shared;
   }
-  device.finish();
+  device_.finish();
   for (std::size_t i = 0; i < call_->outputs_count; ++i) {
     if (command_->outputs[i].dimensions != 0) continue;
     const PendingOutput& pending = outputs_[i];
     outbox.outputs[i].scalar = pending.scalar;
     if (pending.shared != 0) {
-      std::memcpy(outbox.outputs[i].scalar.data(), worker_.attachment().segment.at(pending.shared),
+      std::memcpy(outbox.outputs[i].scalar.data(), attachment_.segment.at(pending.shared),
                   size_of(command_->outputs[i].dtype));
     }
   }
@@ -201,7 +198,7 @@ void RunningCall::share_outputs(Outbox& outbox) {
 /// computed something then have large ones. A GPU takes part also without rows.
 bool RunningCall::may_reduce_outputs(const Outbox& outbox) const noexcept {
   if (participants() == 1) return false;
-  if (worker_.device().shares_before_reducing()) return outbox.is_large;
+  if (device_.shares_before_reducing()) return outbox.is_large;
   for (std::size_t i = 0; i < call_->outputs_count; ++i) {
     if (is_reduced_by_workers(i)) return true;
   }
@@ -209,7 +206,7 @@ bool RunningCall::may_reduce_outputs(const Outbox& outbox) const noexcept {
 }
 
 bool RunningCall::all_are_large() const noexcept {
-  const auto& control = worker_.attachment().control;
+  const auto& control = attachment_.control;
   for (int rank = 0; rank < control.world_size(); ++rank) {
     const Outbox& outbox = control.outbox(command_->id, rank);
     if (!outbox.is_empty && !outbox.is_large) return false;
@@ -224,17 +221,17 @@ void RunningCall::commit_updates() {
   for (std::size_t i = 0; i < call_->arguments_count; ++i) {
     PendingUpdate& update = updates_[i];
     if (update.rows == 0 || update.total == nullptr) continue;
-    const VariableCopy& copy = copy_of(command_->arguments[i], worker_.attachment().rank);
-    worker_.device().copy_within(worker_.device().at(copy.place), update.total, update.bytes);
+    const VariableCopy& copy = copy_of(command_->arguments[i], attachment_.rank);
+    device_.copy_within(device_.at(copy.place), update.total, update.bytes);
   }
-  worker_.device().finish();
+  device_.finish();
 }
 
 /// Called by all ranks; those that computed something bring their outputs. If shapes differ, nobody reduces: every rank
 /// sees the same, and the master reports it.
 void RunningCall::reduce_outputs(Outbox& outbox) {
   if (!all_are_large()) return;
-  const auto& attachment = worker_.attachment();
+  const auto& attachment = attachment_;
   std::vector<int> ranks;
   double rows = 0;
   for (int rank = 0; rank < attachment.world_size; ++rank) {
@@ -251,13 +248,13 @@ void RunningCall::reduce_outputs(Outbox& outbox) {
   for (std::size_t i = 0; agree && i < call_->outputs_count; ++i) {
     if (is_reduced_by_workers(i)) agree = reduce_output(i, outbox, ranks, weights);
   }
-  worker_.device().finish();
+  device_.finish();
   outbox.is_reduced = agree;
 }
 
 bool RunningCall::reduce_output(std::size_t index, Outbox& outbox, std::span<const int> ranks,
                                 std::span<const double> weights) {
-  const auto& attachment = worker_.attachment();
+  const auto& attachment = attachment_;
   const OutputType& type = command_->outputs[index];
   const auto& extents = attachment.control.outbox(command_->id, ranks.front()).outputs[index].extents;
   std::vector<std::uint64_t> offsets;
@@ -268,14 +265,14 @@ bool RunningCall::reduce_output(std::size_t index, Outbox& outbox, std::span<con
   }
   const OutputReduction what{type.dtype, type.reduction, elements_in({extents.data(), type.dimensions}),
                              ranks,      weights,        offsets};
-  const std::uint64_t result = worker_.device().reduce_output(what, std::move(outputs_[index].buffer));
+  const std::uint64_t result = device_.reduce_output(what, std::move(outputs_[index].buffer));
   if (result != 0) outbox.outputs[index].offset = outputs_[index].shared = result;
   return true;
 }
 
 void RunningCall::end(std::uint64_t command) {
   for (std::size_t i = 0; i < call_->outputs_count; ++i) {
-    if (outputs_[i].shared != 0) worker_.free_when_consumed(command, outputs_[i].shared);
+    if (outputs_[i].shared != 0) outgoing_.free_when_consumed(command, outputs_[i].shared);
     outputs_[i] = PendingOutput{};
   }
   if (update_arguments_ != 0) discard();

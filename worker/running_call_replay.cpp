@@ -3,14 +3,13 @@
 #include <algorithm>
 
 #include "worker/running_call.hpp"
-#include "worker/worker_core.hpp"
 
 namespace syncrun::detail {
 
 /// Everything that work on the device can depend on besides the values: each argument's address and shape, and what a
 /// body may ask of its worker.
 void RunningCall::note_argument(const void* data, std::span<const std::int64_t> extents) {
-  if (worker_.device().gpu() == nullptr) return;
+  if (gpu_ == nullptr) return;
   key_.push_back(reinterpret_cast<std::uintptr_t>(data));
   for (const auto extent : extents) key_.push_back(static_cast<std::uint64_t>(extent));
 }
@@ -28,15 +27,14 @@ RunningCall::Recording& RunningCall::recording_of(const RecordingKey& key) {
 }
 
 void RunningCall::replay(void (*run)(void* context), void* context) {
-  worker_.note_body();
-  if (worker_.device().gpu() == nullptr) return run(context);
-  GpuDevice& device = *worker_.device().gpu();
-  device.begin_body();  // inputs arrive outside the graph
+  attachment_.note(command_->id, Phase::function);
+  if (gpu_ == nullptr) return run(context);
+  device_.begin_body();  // inputs arrive outside the graph
   if (command_->has_comm) comm().prepare();
-  const std::uint64_t generation = device.comm().generation();  // its end has ended all graphs
+  const std::uint64_t generation = device_.comm().generation();  // its end has ended all graphs
   if (generation != recorded_generation_) forget_recordings();
   recorded_generation_ = generation;
-  key_.push_back(worker_.attachment().segment.at<const FunctionEntry>(call_->function)->id);
+  key_.push_back(attachment_.segment.at<const FunctionEntry>(call_->function)->id);
   key_.push_back(call_->object);
   key_.push_back(command_->has_comm ? static_cast<std::uint64_t>(weights_.all) : 0);
   key_.push_back(static_cast<std::uint64_t>(slice_rows()));
@@ -63,24 +61,23 @@ void RunningCall::replay(void (*run)(void* context), void* context) {
     return;
   }
   if (state == Recording::State::warm) record(recording, run, context);
-  device.launch(*recording.graph);
+  gpu_->launch(*recording.graph);
   accept_recorded(recording);
 }
 
 void RunningCall::record(Recording& recording, void (*run)(void* context), void* context) {
-  GpuDevice& device = *worker_.device().gpu();
   recording.state = Recording::State::warm;
   recording.graph.reset();
   recording.outputs.clear();
   recording_ = &recording;
   try {
-    device.begin_capture();
+    gpu_->begin_capture();
     run(context);
-    recording.graph = device.end_capture();
+    recording.graph = gpu_->end_capture();
     recording.state = Recording::State::recorded;
   } catch (...) {
     recording_ = nullptr;
-    device.abandon_capture();
+    gpu_->abandon_capture();
     throw;
   }
   recording_ = nullptr;
@@ -88,7 +85,6 @@ void RunningCall::record(Recording& recording, void (*run)(void* context), void*
 
 /// The recording keeps its outputs' memory. Where later slices are added to the first, that is done in a copy.
 void RunningCall::accept_recorded(const Recording& recording) {
-  Device& device = worker_.device();
   for (const RecordedOutput& recorded : recording.outputs) {
     if (recorded.place != nullptr) {
       accept_device_scalar(recorded.output, recorded.type, recorded.place);
@@ -96,8 +92,8 @@ void RunningCall::accept_recorded(const Recording& recording) {
     }
     OutputBuffer buffer = borrowed(recorded.buffer.data(), recorded.buffer.bytes());
     if (call_->slices > 1 && buffer.data() != nullptr) {
-      OutputBuffer copy = device.allocate_output(buffer.bytes());
-      device.copy_within(copy.data(), buffer.data(), buffer.bytes());
+      OutputBuffer copy = device_.allocate_output(buffer.bytes());
+      device_.copy_within(copy.data(), buffer.data(), buffer.bytes());
       buffer = std::move(copy);
     }
     take_output(recorded.output, recorded.type, recorded.extents, std::move(buffer));

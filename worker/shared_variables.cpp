@@ -1,4 +1,4 @@
-// Copies of shared variables: what the master does with them.
+#include "worker/shared_variables.hpp"
 
 #include <deque>
 #include <string>
@@ -6,7 +6,6 @@
 
 #include "common/errors.hpp"
 #include "common/extents.hpp"
-#include "worker/worker_core.hpp"
 
 namespace syncrun::detail {
 
@@ -191,13 +190,12 @@ class CollectiveCopy {
 
 }  // namespace
 
-void WorkerCore::run_collective(const CollectivePayload& command) {
-  enter_phase(Phase::collective);
+void VariableCopies::run_collective(const CollectivePayload& command) {
   const auto& segment = attachment_.segment;
   const auto* slots = segment.at<const CollectiveSlot>(command.variables);
   const bool is_alone = attachment_.world_size == 1;
-  const bool goes_by_host = !is_alone && command.route == Route::host && !device_->shares_before_reducing();
-  CommCore& comm = is_alone ? device_->solo() : goes_by_host ? static_cast<CommCore&>(peers_) : device_->comm();
+  const bool goes_by_host = !is_alone && command.route == Route::host && !device_.shares_before_reducing();
+  CommCore& comm = is_alone ? device_.solo() : goes_by_host ? static_cast<CommCore&>(peers_) : device_.comm();
   const RankWeights weights{1, attachment_.world_size};  // each copy counts the same
 
   if (command.collective == CollectiveKind::broadcast) {
@@ -210,19 +208,19 @@ void WorkerCore::run_collective(const CollectivePayload& command) {
   }
   std::deque<CollectiveCopy> copies;
   for (std::uint32_t i = 0; i < command.variables_count; ++i) {
-    copies.emplace_back(attachment_, *device_, arena_, command, slots[i], goes_by_host).stage();
+    copies.emplace_back(attachment_, device_, arena_, command, slots[i], goes_by_host).stage();
   }
-  if (goes_by_host) device_->finish();  // what peers are to read is there
+  if (goes_by_host) device_.finish();  // what peers are to read is there
   CommGroup group(comm, copies.size());
   for (auto& copy : copies) copy.run(comm, weights);
   group.end();
   for (auto& copy : copies) copy.settle();
-  device_->finish();
+  device_.finish();
   for (auto& copy : copies) {
     const auto extents = copy.extents_after();
     if (void* const fresh = copy.take_fresh(); fresh != nullptr) {
-      release_copy(copy.copy());
-      copy.copy().place = device_->place_of(fresh);
+      release(copy.copy());
+      copy.copy().place = device_.place_of(fresh);
       copy.copy().capacity_bytes = elements_in({extents.data(), copy.entry().dimensions}) * size_of(copy.entry().dtype);
     }
     copy.copy().extents = extents;
@@ -230,44 +228,43 @@ void WorkerCore::run_collective(const CollectivePayload& command) {
 }
 
 /// At least so many bytes, of which nothing is kept.
-void WorkerCore::make_room(VariableCopy& copy, std::size_t bytes) {
+void VariableCopies::make_room(VariableCopy& copy, std::size_t bytes) {
   if (bytes <= copy.capacity_bytes) return;
-  release_copy(copy);  // first: both together may be more than there is
-  copy.place = device_->place_of(device_->allocate(
+  release(copy);  // first: both together may be more than there is
+  copy.place = device_.place_of(device_.allocate(
       bytes, SharedHeap::Contents::any, "a shared variable's copy on rank " + std::to_string(attachment_.rank)));
   copy.capacity_bytes = bytes;
 }
 
-void WorkerCore::release_copy(VariableCopy& copy) noexcept {
+void VariableCopies::release(VariableCopy& copy) noexcept {
   if (copy.capacity_bytes != 0) {
-    running_->forget_recordings();
-    device_->release(device_->at(copy.place));
+    before_release_();
+    device_.release(device_.at(copy.place));
   }
   copy = VariableCopy{};
 }
 
-void WorkerCore::run_transfer(const TransferPayload& command) {
-  enter_phase(Phase::inputs);
+void VariableCopies::run_transfer(const TransferPayload& command) {
   const auto* parts = attachment_.segment.at<const TransferSlot>(command.parts) + attachment_.rank;
   for (std::uint32_t i = 0; i < command.variables_count; ++i, parts += attachment_.world_size) {
-    if (parts->takes_part) run_transfer(command.direction, *parts);
+    if (parts->takes_part) run_part(command.direction, *parts);
   }
-  device_->finish();
+  device_.finish();
 }
 
-void WorkerCore::run_transfer(TransferDirection direction, const TransferSlot& part) {
+void VariableCopies::run_part(TransferDirection direction, const TransferSlot& part) {
   auto& entry = *attachment_.segment.at<VariableEntry>(part.variable);
   VariableCopy& copy = entry.copies()[attachment_.rank];
   const std::size_t bytes = elements_in({part.extents.data(), entry.dimensions}) * size_of(entry.dtype);
   if (direction == TransferDirection::from_variable) {
     if (bytes > copy.capacity_bytes) throw_usage("a shared variable's copy is smaller than what was asked of it");
-    return device_->copy_out(attachment_.segment.at(part.offset), device_->at(copy.place), bytes);
+    return device_.copy_out(attachment_.segment.at(part.offset), device_.at(copy.place), bytes);
   }
-  if (entry.is_freed) return release_copy(copy);
+  if (entry.is_freed) return release(copy);
   make_room(copy, bytes);
   copy.extents = part.extents;
-  if (part.is_zero) device_->clear(device_->at(copy.place), bytes);
-  if (part.offset != 0) device_->copy_in(device_->at(copy.place), attachment_.segment.at(part.offset), bytes);
+  if (part.is_zero) device_.clear(device_.at(copy.place), bytes);
+  if (part.offset != 0) device_.copy_in(device_.at(copy.place), attachment_.segment.at(part.offset), bytes);
 }
 
 }  // namespace syncrun::detail

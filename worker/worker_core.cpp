@@ -41,6 +41,7 @@ WorkerCore::WorkerCore(Attachment& attachment)
              header_.arenas_offset + header_.arena_bytes * static_cast<std::uint64_t>(attachment_.rank) +
                  CpuComm::kReservedBytes,
              header_.arena_bytes - CpuComm::kReservedBytes, pages_of({attachment_.slot().device_kind})),
+      outgoing_(arena_, header_.consumed),
       interruption_(attachment_),
       // While the workers meet, the master sleeps.
       meetings_(attachment_, header_.workers_spin ? WaitPolicy::spinning() : WaitPolicy::yielding()),
@@ -50,7 +51,8 @@ WorkerCore::WorkerCore(Attachment& attachment)
       cpu_worker_(*this),
       cuda_worker_(*this),
       logger_(make_logger(attachment_.device, log_level_from_environment())),
-      running_(std::make_unique<RunningCall>(*this)) {
+      running_(std::make_unique<RunningCall>(WorkerParts{attachment_, *device_, arena_, files_, outgoing_})),
+      variables_(attachment_, *device_, arena_, peers_, [this] { running_->forget_recordings(); }) {
   std::seed_seq seed{static_cast<std::uint32_t>(header_.seed), static_cast<std::uint32_t>(header_.seed >> 32U),
                      static_cast<std::uint32_t>(attachment_.rank)};
   rng_.seed(seed);
@@ -82,13 +84,6 @@ void* WorkerCore::scratch(std::size_t bytes) {
     scratch_bytes_ = bytes;
   }
   return scratch_;
-}
-
-void WorkerCore::set_phase(Phase phase) noexcept { attachment_.mark(current_, phase); }
-
-void WorkerCore::enter_phase(Phase phase) {
-  set_phase(phase);
-  attachment_.fault_point(current_, phase);
 }
 
 void* WorkerCore::object(std::uint64_t id) const {
@@ -169,14 +164,6 @@ void WorkerCore::finish(const Command& command) noexcept {
   header_.to_master.ring();
 }
 
-void WorkerCore::free_consumed() noexcept {
-  const std::uint64_t consumed = header_.consumed.load(std::memory_order_acquire);
-  while (!outgoing_.empty() && outgoing_.front().command <= consumed) {
-    arena_.free(outgoing_.front().offset, SharedHeap::Giveback::later);
-    outgoing_.pop_front();
-  }
-}
-
 /// True if it was published before the master knew that a call before it had failed: it shares that call's fate.
 bool WorkerCore::shares_a_failure(const Command& command) const noexcept {
   const std::uint64_t failed = header_.failed_call.load(std::memory_order_acquire);
@@ -185,7 +172,7 @@ bool WorkerCore::shares_a_failure(const Command& command) const noexcept {
 }
 
 void WorkerCore::execute(Command& command) {
-  if (!outgoing_.empty()) free_consumed();
+  outgoing_.collect();
   if (!command.ranks.has(attachment_.rank)) return;
   if (header_.respawns && header_.lost.load(std::memory_order_acquire) != 0) return give_up_for_loss(command);
   if (shares_a_failure(command)) {
@@ -203,8 +190,14 @@ void WorkerCore::execute(Command& command) {
         throw_if_child_came();
         break;
       case CommandKind::unmap: return files_.forget(command.as<UnmapPayload>().file);
-      case CommandKind::collective: run_collective(command.as<CollectivePayload>()); break;
-      case CommandKind::transfer: run_transfer(command.as<TransferPayload>()); break;
+      case CommandKind::collective:
+        enter_phase(Phase::collective);
+        variables_.run_collective(command.as<CollectivePayload>());
+        break;
+      case CommandKind::transfer:
+        enter_phase(Phase::inputs);
+        variables_.run_transfer(command.as<TransferPayload>());
+        break;
       case CommandKind::unpin:
         enter_phase(Phase::inputs);
         device_->unpin();
@@ -235,16 +228,11 @@ const WorkerCore::LoadedFunction& WorkerCore::load(std::uint64_t function_offset
   last_function_ = entry->id;
   const auto found = functions_.find(entry->id);
   if (found != functions_.end()) return *(last_loaded_ = &found->second);
-  const BodyEntry& body = entry->bodies[static_cast<std::size_t>(attachment_.slot().device_kind)];
+  const BodyEntry& body = attachment_.body_of(*entry);
   LoadedFunction loaded{};
   loaded.thunk = reinterpret_cast<Thunk>(resolve(body.thunk));
   loaded.pointer = resolve_pointer(body);
   return *(last_loaded_ = &functions_.emplace(entry->id, loaded).first->second);
-}
-
-std::size_t WorkerCore::bucket_bytes(const Command& command) const noexcept {
-  const auto* entry = attachment_.segment.at<const FunctionEntry>(command.call().function);
-  return entry->bodies[static_cast<std::size_t>(attachment_.slot().device_kind)].bucket_bytes;
 }
 
 void WorkerCore::run_call(Command& command) {

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <random>
@@ -24,8 +23,10 @@
 #include "worker/gpu_device.hpp"
 #include "worker/mapped_files.hpp"
 #include "worker/meetings.hpp"
+#include "worker/outgoing_memory.hpp"
 #include "worker/rendezvous.hpp"
 #include "worker/running_call.hpp"
+#include "worker/shared_variables.hpp"
 
 namespace syncrun::detail {
 
@@ -49,23 +50,13 @@ class WorkerCore {
   Device& device() noexcept { return *device_; }
   /// Throws Error (usage) on a CPU device.
   GpuDevice& gpu();
-  SharedHeap& arena() noexcept { return arena_; }
-  MappedFiles& files() noexcept { return files_; }
   CpuWorker& cpu_worker() noexcept { return cpu_worker_; }
   CudaWorker& cuda_worker() noexcept { return cuda_worker_; }
   RunningCall& running() noexcept { return *running_; }
-  void set_phase(Phase phase) noexcept;
-  /// The same where something may go wrong, and tests let it.
-  void enter_phase(Phase phase);
   /// For a profile: within Phase::function, arguments are bound, and then the body runs.
-  void note_inputs() const noexcept { attachment_.note(current_, Phase::inputs); }
   void note_body() const noexcept { attachment_.note(current_, Phase::function); }
-  /// As a train step's body was made with.
-  std::size_t bucket_bytes(const Command& command) const noexcept;
   void* object(std::uint64_t id) const;
   void keep_object(std::uint64_t id, void* object, void (*destroy)(void*) noexcept);
-  /// Memory that the master reads until it has consumed the command.
-  void free_when_consumed(std::uint64_t command, std::uint64_t offset) { outgoing_.push_back({command, offset}); }
 
  private:
   struct Object {
@@ -76,11 +67,9 @@ class WorkerCore {
     Thunk thunk;
     BodyPointer pointer;
   };
-  struct Outgoing {
-    std::uint64_t command;
-    std::uint64_t offset;
-  };
 
+  void set_phase(Phase phase) noexcept { attachment_.mark(current_, phase); }
+  void enter_phase(Phase phase) { attachment_.enter(current_, phase); }
   bool await_command(std::uint64_t id);
   void give_up_for_loss(Command& command);
   void look_ahead();
@@ -88,11 +77,6 @@ class WorkerCore {
   void execute(Command& command);
   void run_call(Command& command);
   void complete_call(Command& command, Outbox& outbox);
-  void run_collective(const CollectivePayload& command);
-  void run_transfer(const TransferPayload& command);
-  void run_transfer(TransferDirection direction, const TransferSlot& part);
-  void make_room(VariableCopy& copy, std::size_t bytes);
-  void release_copy(VariableCopy& copy) noexcept;
   void destroy_object(std::uint64_t id) noexcept;
   const LoadedFunction& load(std::uint64_t function_offset);
   void forget(std::uint64_t function_offset) noexcept;
@@ -101,12 +85,12 @@ class WorkerCore {
   std::optional<CaughtFailure> missing_file(const Command& command) const;
   void report_failure(Command& command, const CaughtFailure& failure);
   void finish(const Command& command) noexcept;
-  void free_consumed() noexcept;
 
   Attachment& attachment_;
   ControlHeader& header_;
   WaitPolicy policy_;
   SharedHeap arena_;
+  OutgoingMemory outgoing_;
   CallInterruption interruption_;
   Meetings meetings_;
   SegmentRendezvous rendezvous_;
@@ -118,11 +102,11 @@ class WorkerCore {
   std::unique_ptr<Logger> logger_;
   std::mt19937_64 rng_;
   std::unique_ptr<RunningCall> running_;
+  VariableCopies variables_;
   std::unordered_map<std::uint64_t, LoadedFunction> functions_;
   std::uint64_t last_function_ = 0;  // most calls are of the function that was called last
   const LoadedFunction* last_loaded_ = nullptr;
   std::unordered_map<std::uint64_t, Object> objects_;
-  std::deque<Outgoing> outgoing_;
   void* scratch_ = nullptr;
   std::size_t scratch_bytes_ = 0;
   std::uint64_t current_ = 0;
