@@ -83,7 +83,7 @@ struct alignas(128) WorkerSlot {
 
   alignas(64) std::atomic<std::uint64_t> progress;  // command and phase; read when something went wrong, never polled
   std::atomic<std::int64_t> released_ns;            // when it stopped waiting because of a loss (steady clock)
-  /// What it has put on its GPU's stream and waits for: a hash of a command's collectives, and a Standing.
+  /// What it has put on its GPU's stream and waits for: a hash of a command's collectives, and a CollectivePlan's standing.
   std::atomic<std::uint64_t> plan;
   std::atomic<std::uint64_t> plan_wait;
   RendezvousSlot rendezvous;

@@ -1,6 +1,7 @@
 #include "worker/cuda/nccl_comm.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <span>
 #include <string>
@@ -17,9 +18,6 @@ namespace syncrun::detail {
 namespace {
 
 static_assert(sizeof(ncclUniqueId) <= Rendezvous::kMostBytes);
-
-/// A rank that has set up what all did says so after this much, however slow its host.
-constexpr std::chrono::seconds kSetUpGrace{1};
 
 /// What so many rows of all ranks' count in an average.
 double share_of(std::int64_t rows, const RankWeights& weights) noexcept {
@@ -51,45 +49,10 @@ NcclComm::NcclComm(const Attachment& attachment, CpuComm& host, Rendezvous& rend
       rendezvous_(rendezvous),
       limits_{interruption},
       peers_(host, rendezvous, interruption),
-      replacements_(attachment.control.header().replacements) {}
+      replacements_(attachment.control.header().replacements),
+      plan_(attachment) {}
 
 // ---- making one -----------------------------------------------------------------------------------------------
-
-/// Plans and waits are those of one command.
-void NcclComm::enter_command() noexcept {
-  const std::uint64_t command = attachment_.command_in_progress();
-  if (command_ == command) return;
-  command_ = command;
-  plan_ = 0;
-  count_ = 0;
-  is_after_vote_ = false;
-}
-
-void NcclComm::begin_after_vote() noexcept {
-  enter_command();
-  is_after_vote_ = true;
-}
-
-/// How far a rank has come, as its peers read it in WorkerSlot::plan_wait: the command, and whether it is after the vote
-/// (who is before it then is not behind: it has not said yet that it is after); how many of the command's collectives the
-/// rank has come to; whether it waits for them, or has waited, or sets up the next.
-struct NcclComm::Standing {
-  static constexpr std::uint64_t kMostCounted = (std::uint64_t{1} << 22U) - 1;
-  std::uint64_t part;  // of which command: twice its number, and one more after the vote
-  std::uint64_t count;
-  std::uint64_t state;  // 0: neither; what the peer is at cannot be said
-
-  static Standing from(std::uint64_t word) noexcept { return {word >> 24U, (word >> 2U) & kMostCounted, word & 3U}; }
-  std::uint64_t word() const noexcept { return part << 24U | std::min(count, kMostCounted) << 2U | state; }
-};
-
-void NcclComm::publish(std::uint64_t state) noexcept {
-  enter_command();
-  WorkerSlot& slot = attachment_.slot();
-  slot.plan_wait.store(0, std::memory_order_seq_cst);  // no plan is read with another's standing
-  slot.plan.store(plan_, std::memory_order_seq_cst);
-  slot.plan_wait.store(Standing{own_part(), count_, state}.word(), std::memory_order_seq_cst);
-}
 
 void NcclComm::check(ncclResult_t code, const char* what) {
   if (code == ncclSuccess) return;
@@ -122,7 +85,7 @@ void NcclComm::drop_stale() noexcept {
 }
 
 void NcclComm::meet_to_set_up(MeetingPurpose purpose) {
-  const SettingUp noted(*this);
+  const SettingUp noted(plan_);
   rendezvous_.barrier(purpose, limits_);
 }
 
@@ -162,7 +125,7 @@ bool NcclComm::goes_through_peers(std::size_t bytes) {
   if (peers_.is_out_of_reach()) return false;
   {
     const InPhase making(attachment_, Phase::communicator);
-    const SettingUp noted(*this);
+    const SettingUp noted(plan_);
     peers_.connect();
   }
   if (!peers_.is_connected()) {
@@ -180,15 +143,8 @@ bool NcclComm::goes_through_peers(std::size_t bytes) {
 void NcclComm::note(CollectiveKind kind, std::size_t elements, DType dtype, Reduction reduction, int root,
                     std::uint64_t division) {
   if (!background_.is(stream_)) background_.join(stream_);
-  enter_command();
-  const std::uint64_t words[] = {static_cast<std::uint64_t>(kind),  elements,
-                                 static_cast<std::uint64_t>(dtype), static_cast<std::uint64_t>(reduction),
-                                 static_cast<std::uint64_t>(root),  division};
-  for (const std::uint64_t word : words) {
-    plan_ = (plan_ ^ (word + 1)) * 0x9e3779b97f4a7c15ULL;
-    plan_ ^= plan_ >> 29U;
-  }
-  ++count_;
+  plan_.add({static_cast<std::uint64_t>(kind), elements, static_cast<std::uint64_t>(dtype),
+             static_cast<std::uint64_t>(reduction), static_cast<std::uint64_t>(root), division});
   is_pending_ = true;
 }
 
@@ -325,42 +281,16 @@ std::int64_t NcclComm::agree(std::int64_t own) {
 // ---- waiting --------------------------------------------------------------------------------------------------
 
 void NcclComm::note_waiting(Wait wait) noexcept {
-  wait_ = wait;
-  astray_since_ = {};
-  publish(static_cast<std::uint64_t>(wait));
-  if (is_pending_) attachment_.mark(command_, Phase::collective);
-}
-
-/// Whether the peer and this rank, which waits, can no longer come together.
-bool NcclComm::disagrees(const Standing& peer, std::uint64_t its_plan) {
-  const bool is_last = wait_ == Wait::last;
-  if (peer.state != kIsSettingUp) {
-    if (peer.count == count_) return its_plan != plan_;
-    return peer.count < count_ ? peer.state == static_cast<std::uint64_t>(Wait::last) : is_last;
-  }
-  if (peer.count >= count_) return is_last;  // it sets up what this rank has not come to
-  // What this rank has come to as well: with the peer, which then says so at once, or alone.
-  const auto now = std::chrono::steady_clock::now();
-  if (astray_since_ == std::chrono::steady_clock::time_point{}) astray_since_ = now;
-  return now - astray_since_ >= kSetUpGrace;
+  plan_.publish_waiting(wait);
+  if (is_pending_) attachment_.mark(plan_.command(), Phase::collective);
 }
 
 void NcclComm::check_progress() {
   if (!is_pending_) return;
   ncclResult_t state = ncclSuccess;
-  if (comm_.get()) check(ncclCommGetAsyncError(comm_.get(), &state), "ncclCommGetAsyncError");
+  if (comm_) check(ncclCommGetAsyncError(comm_.get(), &state), "ncclCommGetAsyncError");
   if (state != ncclSuccess && state != ncclInProgress) check(state, "a collective");
-  if (count_ >= Standing::kMostCounted) return;
-  for (int other = 0; other < world_size(); ++other) {
-    const WorkerSlot& slot = attachment_.control.worker(other);
-    const std::uint64_t word = slot.plan_wait.load(std::memory_order_acquire);
-    const Standing peer = Standing::from(word);
-    if (other == rank() || peer.part != own_part() || peer.state == 0) continue;
-    const std::uint64_t plan = slot.plan.load(std::memory_order_acquire);
-    if (slot.plan_wait.load(std::memory_order_acquire) != word || !disagrees(peer, plan)) continue;
-    throw_usage("ranks disagree in a collective: rank " + std::to_string(rank()) + " and rank " +
-                std::to_string(other) + " have called different ones, or in another order, or of other lengths");
-  }
+  plan_.check_peers(std::chrono::steady_clock::now());
 }
 
 }  // namespace syncrun::detail

@@ -12,7 +12,6 @@
 #include <nccl.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <set>
@@ -20,6 +19,7 @@
 
 #include "worker/collectives.hpp"
 #include "worker/cuda/background_stream.hpp"
+#include "worker/cuda/collective_plan.hpp"
 #include "worker/cuda/owners.hpp"
 #include "worker/cuda/peer_memory.hpp"
 #include "worker/rendezvous.hpp"
@@ -58,11 +58,11 @@ class NcclComm final : public CommCore {
   }
   void prepare() override {
     drop_stale();  // what a body needs of it was made when it ran for the first time, before it was captured
-    enter_command();
+    plan_.enter_command();
     is_pending_ = true;  // a graph's collectives are not noted one by one
   }
   /// What follows belongs to the reduction of outputs: all ranks have come through the body, and voted.
-  void begin_after_vote() noexcept;
+  void begin_after_vote() noexcept { plan_.begin_after_vote(); }
   /// Makes sure that NCCL's next operation needs no set-up. Called by all ranks.
   void ensure();
   std::int64_t agree(std::int64_t own) override;
@@ -92,8 +92,7 @@ class NcclComm final : public CommCore {
 
   /// Collectives of this command have been put on the stream and not been waited for.
   bool is_pending() const noexcept { return is_pending_; }
-  /// Midway: the call may go on to more collectives. Last: it will not, before it has voted.
-  enum class Wait : std::uint8_t { midway = 1, last = 2 };
+  using Wait = CollectivePlan::Wait;
   /// Tells the peers, and whoever looks at this worker, what it is about to wait for.
   void note_waiting(Wait wait) noexcept;
   /// While it waits: throws Error (usage) if the ranks have come to different collectives, Error (nccl) if NCCL failed.
@@ -110,21 +109,19 @@ class NcclComm final : public CommCore {
   bool has_used_background() const noexcept { return background_.is_made(); }
 
  private:
-  /// While this rank waits for its peers on the host, to set something up: those that wait for it on the device, in a
-  /// collective that it has not come to, can see where it is.
+  /// While this rank waits for its peers on the host, to set something up.
   class SettingUp {
    public:
-    explicit SettingUp(NcclComm& comm) noexcept : comm_(comm) { comm_.publish(kIsSettingUp); }
-    ~SettingUp() { comm_.attachment_.slot().plan_wait.store(0, std::memory_order_seq_cst); }
+    explicit SettingUp(CollectivePlan& plan) noexcept : plan_(plan) { plan_.publish_setting_up(); }
+    ~SettingUp() { plan_.end_setting_up(); }
     SettingUp(const SettingUp&) = delete;
     SettingUp& operator=(const SettingUp&) = delete;
 
    private:
-    NcclComm& comm_;
+    CollectivePlan& plan_;
   };
   class InBackground;
 
-  static constexpr std::uint64_t kIsSettingUp = 3;  // of a Standing, beside Wait
   void meet_to_set_up(MeetingPurpose purpose);
   void drop_stale() noexcept;
   bool goes_through_peers(std::size_t bytes);
@@ -135,11 +132,6 @@ class NcclComm final : public CommCore {
   ncclRedOp_t begin_average(void* values, std::size_t elements, DType dtype, const RankWeights& weights);
   /// With what the collective that used the operation returned.
   void end_average(ncclRedOp_t op, ncclResult_t code, const char* what);
-  void enter_command() noexcept;
-  struct Standing;
-  std::uint64_t own_part() const noexcept { return command_ << 1U | (is_after_vote_ ? 1U : 0U); }
-  void publish(std::uint64_t state) noexcept;
-  bool disagrees(const Standing& peer, std::uint64_t its_plan);
   void check(ncclResult_t code, const char* what);
   void note(CollectiveKind kind, std::size_t elements, DType dtype, Reduction reduction, int root,
             std::uint64_t division = 0);
@@ -165,13 +157,8 @@ class NcclComm final : public CommCore {
       connected_;  // gathers and scatters, by root, that all ranks have taken part in
   std::uint64_t generation_ = 0;
   std::uint64_t host_command_ = 0;  // the last that has collectives of its own
-  std::uint64_t command_ = 0;       // that the following belongs to
-  std::uint64_t plan_ = 0;          // hash of its collectives
-  std::uint64_t count_ = 0;         // of them
-  bool is_after_vote_ = false;
+  CollectivePlan plan_;             // what has been put on the streams
   bool is_in_group_ = false;
-  Wait wait_ = Wait::last;                                // that this rank is in
-  std::chrono::steady_clock::time_point astray_since_{};  // a peer that was seen setting up
   bool is_pending_ = false;
 };
 
