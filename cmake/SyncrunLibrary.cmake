@@ -30,12 +30,14 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/export.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/fields.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/helper.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/master_seam.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/names.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/handle.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/passed.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/signature.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/step.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/update_work.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/worker_seam.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/dtype.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/error.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/function.hpp

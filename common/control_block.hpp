@@ -29,6 +29,7 @@
 #include "common/wait.hpp"
 #include "syncrun/detail/call.hpp"
 #include "syncrun/error.hpp"
+#include "syncrun/options.hpp"
 
 namespace syncrun::detail {
 

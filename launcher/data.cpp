@@ -2,14 +2,8 @@
 
 #include "syncrun/data.hpp"
 
-#include <sys/resource.h>
-
 #include <algorithm>
-#include <array>
-#include <cerrno>
-#include <cstdio>
 #include <cstring>
-#include <new>
 #include <string>
 
 #include "common/errors.hpp"
@@ -89,16 +83,6 @@ DataRecord::~DataRecord() {
   if (session && session->is_open() && capacity_bytes != 0 && !lease)
     session->give_up(offset, SharedHeap::Giveback::now);
 }
-
-void check_count(std::size_t count, std::span<const std::int64_t> extents) {
-  const std::size_t wanted = checked_bytes(DType::uint8, extents);
-  if (count != wanted) {
-    throw_usage("shape " + syncrun::to_string(extents) + " wants " + std::to_string(wanted) + " values, got " +
-                std::to_string(count));
-  }
-}
-
-std::size_t checked_size(DType dtype, std::span<const std::int64_t> extents) { return checked_bytes(dtype, extents); }
 
 std::shared_ptr<DataRecord> make_data(const std::shared_ptr<SessionCore>& session, DType dtype,
                                       std::span<const std::int64_t> extents, const void* values,
@@ -225,28 +209,5 @@ RawArray begin_write(DataRecord& record) {
 }
 
 void end_write(DataRecord& record) noexcept { record.is_open_for_writing = false; }
-
-void refuse_value(DType to, std::size_t position, long double value) {
-  std::array<char, 64> number{};
-  std::snprintf(number.data(), number.size(), "%.17Lg", value);
-  throw_usage(std::string("value ") + number.data() + " at position " + std::to_string(position) +
-              " is out of the range of " + std::string(syncrun::to_string(to)));
-}
-
-// Results from this size on are held against the memory limit: looking it up is nothing beside copying them.
-constexpr std::size_t kCheckedFrom = std::size_t{64} << 20U;
-
-OutputBuffer OutputBuffer::on_heap(std::size_t bytes, Contents contents) {
-  if (bytes == 0) return {};
-  if (bytes >= kCheckedFrom) check_memory_available(bytes, "a result", "this process's own memory");
-  void* memory = ::operator new(bytes, std::align_val_t(64), std::nothrow);
-  if (memory == nullptr) {
-    throw_errno("a result wants " + std::to_string(bytes) + " bytes of this process's own memory (" +
-                    limit_text(RLIMIT_AS) + ", " + limit_text(RLIMIT_DATA) + ")",
-                ENOMEM);
-  }
-  if (contents == Contents::zero) std::memset(memory, 0, bytes);
-  return {memory, bytes, [](void* data, void*) noexcept { ::operator delete(data, std::align_val_t(64)); }, nullptr};
-}
 
 }  // namespace syncrun::detail

@@ -65,7 +65,7 @@ void OutputCollector::collect_array(std::uint64_t id, const FunctionRecord& func
   }
   if (gathers) return gather(id, index, to);
   const std::size_t elements = elements_in({to.extents.data(), type.dimensions});
-  to.buffer = OutputBuffer::on_heap(elements * size_of(type.dtype), OutputBuffer::Contents::any);
+  to.buffer = allocate_on_heap(elements * size_of(type.dtype));
   if (control_.outbox(id, ranks_.front()).is_reduced) {
     std::memcpy(to.buffer.data(), sources_.front(), to.buffer.bytes());
     return;
@@ -81,7 +81,7 @@ void OutputCollector::gather(std::uint64_t id, std::size_t index, RawOutput& to)
   to.extents[0] = 0;
   for (const int rank : ranks_) to.extents[0] += extents_of(rank)[0];
   const std::size_t elements = elements_in({to.extents.data(), type.dimensions});
-  to.buffer = OutputBuffer::on_heap(elements * size_of(type.dtype), OutputBuffer::Contents::any);
+  to.buffer = allocate_on_heap(elements * size_of(type.dtype));
   auto* at = static_cast<std::byte*>(to.buffer.data());
   for (std::size_t k = 0; k < ranks_.size(); ++k) {
     const std::size_t bytes = elements_in({extents_of(ranks_[k]).data(), type.dimensions}) * size_of(type.dtype);

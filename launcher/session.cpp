@@ -56,7 +56,7 @@ int run_master(int argc, char** argv, const Program& program) {
   const SupervisorLink& supervisor = supervisor_link();
   std::string verdict;
   try {
-    return program(argc, argv);
+    return program.function(program.context, argc, argv);
   } catch (const std::exception& error) {
     verdict = text_of(error);
   } catch (...) {

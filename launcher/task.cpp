@@ -11,6 +11,7 @@
 #include "common/errors.hpp"
 #include "common/fork_guard.hpp"
 #include "common/helper_order.hpp"
+#include "common/process_role.hpp"
 #include "launcher/body_entry.hpp"
 #include "launcher/child_end.hpp"
 #include "launcher/debugger.hpp"
@@ -18,7 +19,7 @@
 #include "launcher/lost_child.hpp"
 #include "launcher/nursery.hpp"
 #include "launcher/settings.hpp"
-#include "syncrun/session.hpp"
+#include "syncrun/detail/master_seam.hpp"
 
 namespace syncrun::detail {
 
@@ -306,7 +307,6 @@ Error TaskCore::timeout_error(const std::string& what, const Limit& limit) {
 
 std::shared_ptr<TaskCore> start_task(const HelperBody& body, const TaskOptions& options,
                                      std::span<const std::byte> arguments) {
-  refuse_in_worker();
   if (is_in_worker()) throw_usage("a task is started by the program itself, and not in a worker");
   return std::make_shared<TaskCore>(body, options, arguments);
 }

@@ -13,6 +13,8 @@
 #include "common/control_block.hpp"
 #include "common/rows.hpp"
 #include "syncrun/detail/call.hpp"
+#include "syncrun/detail/worker_seam.hpp"
+#include "syncrun/gradient_ready.hpp"
 #include "worker/gpu_device.hpp"
 #include "worker/mapped_files.hpp"
 #include "worker/outgoing_memory.hpp"

@@ -2,15 +2,15 @@
 
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdio>
 #include <optional>
 #include <string>
 
 #include "common/errors.hpp"
+#include "common/process_role.hpp"
 #include "common/supervisor_link.hpp"
+#include "syncrun/detail/worker_seam.hpp"
 #include "syncrun/run.hpp"
-#include "syncrun/session.hpp"
 #include "worker/helper.hpp"
 #include "worker/parent_link.hpp"
 #include "worker/parentage.hpp"
@@ -20,9 +20,6 @@
 namespace syncrun {
 
 namespace {
-
-// What this process is, once and for all: of bodies' own threads too.
-std::atomic<bool> is_worker = false;
 
 int report_start_failure(detail::WorkerSlot* slot, const std::string& what) {
   if (slot != nullptr) {
@@ -44,8 +41,6 @@ int report_end(detail::WorkerSlot& slot, const std::string& what) {
 }  // namespace
 
 namespace detail {
-
-bool is_in_worker() noexcept { return is_worker; }
 
 /// Else every worker would run the program itself, and start workers of its own, without end.
 void refuse_in_worker() {
@@ -85,7 +80,7 @@ std::optional<int> serve_if_worker(int, char**) {
       return std::nullopt;
     }
     attachment = new detail::Attachment(std::move(*attached));
-    is_worker = true;
+    detail::become_worker();
     detail::watch_user_code("rank " + std::to_string(attachment->rank) + " (" + attachment->device + ")",
                             &attachment->slot().reason);
   } catch (...) {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "syncrun/data.hpp"
-#include "syncrun/detail/export.hpp"
+#include "syncrun/detail/master_seam.hpp"
 #include "syncrun/shared.hpp"
 
 namespace syncrun {
@@ -87,14 +87,6 @@ class Assignment {
 };
 
 namespace detail {
-/// The variables, each once and of this session; else throws Error (usage). `what` asks for them.
-SYNCRUN_EXPORT std::vector<std::shared_ptr<VariableRecord>> resolve(const SessionCore& session,
-                                                                    std::span<const AnyShared> variables,
-                                                                    const char* what);
-SYNCRUN_EXPORT std::vector<Delivery> resolve(const SessionCore& session, std::span<const Assignment> assignments,
-                                             const char* what);
-SYNCRUN_EXPORT std::shared_ptr<VariableRecord> find_variable(const SessionCore& session, std::string_view name,
-                                                             DType dtype, std::size_t dimensions);
 
 template <class S>
 inline constexpr bool kIsShared = false;

@@ -11,16 +11,11 @@
 #include "syncrun/array.hpp"
 #include "syncrun/detail/export.hpp"
 #include "syncrun/detail/names.hpp"
+#include "syncrun/detail/worker_seam.hpp"
 
 namespace syncrun {
 
-namespace detail {
-class WorkerCore;
-SYNCRUN_EXPORT std::size_t checked_size(DType dtype, std::span<const std::int64_t> extents);
-}  // namespace detail
-
-/// Severity of a log line.
-enum class LogLevel : std::uint8_t { trace, debug, info, warning, error, off };
+enum class LogLevel : std::uint8_t;
 
 /// A worker during a call. Replicated functions take a CpuWorker& or a CudaWorker&, not this.
 class SYNCRUN_EXPORT AnyWorker {
@@ -74,5 +69,8 @@ class SYNCRUN_EXPORT AnyWorker {
   /// The framework's own entry.
   detail::WorkerCore& core() const noexcept { return *core_; }
 };
+
+/// Severity of a log line.
+enum class LogLevel : std::uint8_t { trace, debug, info, warning, error, off };
 
 }  // namespace syncrun

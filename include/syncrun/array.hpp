@@ -2,7 +2,6 @@
 
 // Shapes, views and host arrays: row-major, the first dimension is the rows.
 
-#include <algorithm>
 #include <array>
 #include <cassert>
 #include <concepts>
@@ -19,6 +18,7 @@
 #include <vector>
 
 #include "syncrun/detail/export.hpp"
+#include "syncrun/detail/worker_seam.hpp"
 #include "syncrun/dtype.hpp"
 
 namespace syncrun {
@@ -79,13 +79,25 @@ template <std::integral... Extents>
 Shape(Extents...) -> Shape<sizeof...(Extents)>;
 
 namespace detail {
+/// The extents of an array of any number of dimensions; those behind its own are zero.
+using Extents = std::array<std::int64_t, kMaxDimensions>;
+template <std::size_t N>
+Shape<N> to_shape(const Extents& extents) noexcept {
+  Shape<N> shape;
+  for (std::size_t i = 0; i < N; ++i) shape[i] = extents[i];
+  return shape;
+}
+template <std::size_t N>
+Extents to_extents(const Shape<N>& shape) noexcept {
+  Extents extents{};
+  for (std::size_t i = 0; i < N; ++i) extents[i] = shape[i];
+  return extents;
+}
 /// Elements of a range: a view says its size as a signed number, a container as an unsigned one.
 template <std::ranges::sized_range R>
 constexpr std::size_t count_of(R&& values) {
   return static_cast<std::size_t>(std::ranges::size(values));
 }
-/// Throws Error (usage) unless `count` values fill an array of these extents.
-SYNCRUN_EXPORT void check_count(std::size_t count, std::span<const std::int64_t> extents);
 }  // namespace detail
 
 /// "[500, 784]".

@@ -15,9 +15,60 @@
 #include "syncrun/data.hpp"
 #include "syncrun/detail/export.hpp"
 #include "syncrun/detail/handle.hpp"
+#include "syncrun/detail/master_seam.hpp"
 #include "syncrun/shared.hpp"
 
 namespace syncrun {
+
+class NamedArray;
+
+namespace detail {
+/// What from_chars and to_chars take for a number.
+template <class V>
+concept Number = std::is_arithmetic_v<V> && !std::same_as<V, bool> && !std::same_as<V, char>;
+}  // namespace detail
+
+/// What was saved last in a folder. It stays readable while others save there.
+class Checkpoint {
+ public:
+  /// Whether anything was saved there.
+  SYNCRUN_EXPORT static bool exists(const std::filesystem::path& folder) noexcept;
+
+  /// Throws Error: usage if there is nothing, or if it is damaged; system if it cannot be read.
+  explicit Checkpoint(const std::filesystem::path& folder) : saved_(detail::open_checkpoint(folder)) {}
+
+  bool has_value(std::string_view name) const { return detail::find_value(held(), name) != nullptr; }
+  /// A value as text. Throws Error (usage) if there is none of that name, with those there are.
+  const std::string& text(std::string_view name) const { return detail::value_of(held(), name); }
+  /// A value as a number. Throws Error (usage) also if it is no such number.
+  template <detail::Number V>
+  V value(std::string_view name) const {
+    const std::string& text = this->text(name);
+    V number{};
+    const char* const end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, number);
+    if (error != std::errc{} || stop != end) detail::refuse_value(held(), name);
+    return number;
+  }
+
+  /// An array, into memory of this process. Throws Error (usage) unless there is one of that name and type.
+  template <Element T, std::size_t N>
+  Array<T, N> array(std::string_view name) const {
+    Array<T, N> values(detail::to_shape<N>(detail::saved_extents(held(), name, dtype_of<T>, N)));
+    detail::read_saved(held(), name, values.data());
+    return values;
+  }
+
+  /// Loads arrays into Data and variables of a session, of any number of workers: `{{"params", params}, {"rows", rows}}`.
+  /// Names, element types and shapes are checked first (as by load), and all is read before anything is changed. Throws
+  /// Error: usage with everything that differs; system if memory runs out, or it cannot be read.
+  void load(const std::vector<NamedArray>& arrays) const;
+
+ private:
+  const detail::SavedCheckpoint& held() const { return detail::held(saved_, "Checkpoint"); }
+
+  std::shared_ptr<const detail::SavedCheckpoint> saved_;
+};
 
 /// What the copies of a shared variable are together.
 enum class Placement : std::uint8_t {
@@ -26,8 +77,6 @@ enum class Placement : std::uint8_t {
 };
 
 namespace detail {
-struct SavedCheckpoint;
-
 /// An array that is saved, or that is loaded into: a Data, a variable, or values of the host.
 struct ArrayPlace {
   std::string name;
@@ -40,21 +89,6 @@ struct ArrayPlace {
   Placement placement = Placement::replicated;
 };
 
-SYNCRUN_EXPORT void save_array(const std::filesystem::path& file, const ArrayPlace& array);
-SYNCRUN_EXPORT void load_array(const std::filesystem::path& file, const ArrayPlace& array);
-
-SYNCRUN_EXPORT std::shared_ptr<const SavedCheckpoint> open_checkpoint(const std::filesystem::path& folder);
-SYNCRUN_EXPORT const std::string* find_value(const SavedCheckpoint& checkpoint, std::string_view name) noexcept;
-SYNCRUN_EXPORT const std::string& value_of(const SavedCheckpoint& checkpoint, std::string_view name);
-[[noreturn]] SYNCRUN_EXPORT void refuse_value(const SavedCheckpoint& checkpoint, std::string_view name);
-SYNCRUN_EXPORT Extents saved_extents(const SavedCheckpoint& checkpoint, std::string_view name, DType dtype,
-                                     std::size_t dimensions);
-SYNCRUN_EXPORT void read_saved(const SavedCheckpoint& checkpoint, std::string_view name, void* values);
-SYNCRUN_EXPORT void load_arrays(const SavedCheckpoint& checkpoint, const std::vector<ArrayPlace>& arrays);
-
-/// What from_chars and to_chars take for a number.
-template <class V>
-concept Number = std::is_arithmetic_v<V> && !std::same_as<V, bool> && !std::same_as<V, char>;
 }  // namespace detail
 
 /// An array by the name it has in a checkpoint, to save or to load into.
@@ -154,50 +188,10 @@ void load(const std::filesystem::path& file, Shared<T, N>& variable, Placement p
 SYNCRUN_EXPORT void save_checkpoint(const std::filesystem::path& folder, const std::vector<SavedArray>& arrays,
                                     const std::vector<SavedValue>& values = {});
 
-/// What was saved last in a folder. It stays readable while others save there.
-class Checkpoint {
- public:
-  /// Whether anything was saved there.
-  SYNCRUN_EXPORT static bool exists(const std::filesystem::path& folder) noexcept;
-
-  /// Throws Error: usage if there is nothing, or if it is damaged; system if it cannot be read.
-  explicit Checkpoint(const std::filesystem::path& folder) : saved_(detail::open_checkpoint(folder)) {}
-
-  bool has_value(std::string_view name) const { return detail::find_value(held(), name) != nullptr; }
-  /// A value as text. Throws Error (usage) if there is none of that name, with those there are.
-  const std::string& text(std::string_view name) const { return detail::value_of(held(), name); }
-  /// A value as a number. Throws Error (usage) also if it is no such number.
-  template <detail::Number V>
-  V value(std::string_view name) const {
-    const std::string& text = this->text(name);
-    V number{};
-    const char* const end = text.data() + text.size();
-    const auto [stop, error] = std::from_chars(text.data(), end, number);
-    if (error != std::errc{} || stop != end) detail::refuse_value(held(), name);
-    return number;
-  }
-
-  /// An array, into memory of this process. Throws Error (usage) unless there is one of that name and type.
-  template <Element T, std::size_t N>
-  Array<T, N> array(std::string_view name) const {
-    Array<T, N> values(detail::to_shape<N>(detail::saved_extents(held(), name, dtype_of<T>, N)));
-    detail::read_saved(held(), name, values.data());
-    return values;
-  }
-
-  /// Loads arrays into Data and variables of a session, of any number of workers: `{{"params", params}, {"rows", rows}}`.
-  /// Names, element types and shapes are checked first (as by load), and all is read before anything is changed. Throws
-  /// Error: usage with everything that differs; system if memory runs out, or it cannot be read.
-  void load(const std::vector<NamedArray>& arrays) const {
-    std::vector<detail::ArrayPlace> places;
-    for (const NamedArray& array : arrays) places.push_back(array.place());
-    detail::load_arrays(held(), places);
-  }
-
- private:
-  const detail::SavedCheckpoint& held() const { return detail::held(saved_, "Checkpoint"); }
-
-  std::shared_ptr<const detail::SavedCheckpoint> saved_;
-};
+inline void Checkpoint::load(const std::vector<NamedArray>& arrays) const {
+  std::vector<detail::ArrayPlace> places;
+  for (const NamedArray& array : arrays) places.push_back(array.place());
+  detail::load_arrays(held(), places);
+}
 
 }  // namespace syncrun

@@ -13,7 +13,8 @@
 
 #include "syncrun/array.hpp"
 #include "syncrun/data.hpp"
-#include "syncrun/detail/export.hpp"
+#include "syncrun/detail/master_seam.hpp"
+#include "syncrun/detail/worker_seam.hpp"
 #include "syncrun/output.hpp"
 
 namespace syncrun {
@@ -87,8 +88,6 @@ bool is_in_range(U value) noexcept {
     return std::in_range<T>(static_cast<Wide>(value));
   }
 }
-
-[[noreturn]] SYNCRUN_EXPORT void refuse_value(DType to, std::size_t position, long double value);
 
 /// Throws Error (usage) at the first value that is out of T's range.
 template <class T, class U>

@@ -5,6 +5,7 @@
 
 #include "syncrun/any_worker.hpp"
 #include "syncrun/detail/export.hpp"
+#include "syncrun/detail/worker_seam.hpp"
 #include "syncrun/worker.hpp"
 
 struct CUstream_st;    // cudaStream_t is a CUstream_st*

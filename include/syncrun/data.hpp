@@ -2,7 +2,8 @@
 
 // Data: an array in shared memory that every process of the session has mapped. Made by Session::data. Master only.
 
-#include <algorithm>
+#include <concepts>
+#include <memory>
 #include <ranges>
 #include <string>
 #include <string_view>
@@ -10,85 +11,19 @@
 
 #include "syncrun/array.hpp"
 #include "syncrun/detail/call.hpp"
-#include "syncrun/detail/export.hpp"
 #include "syncrun/detail/handle.hpp"
+#include "syncrun/detail/master_seam.hpp"
 #include "syncrun/options.hpp"
 
 namespace syncrun {
 
-class Session;
+template <Element T, std::size_t N>
+class WriteGuard;
 
 namespace detail {
-SYNCRUN_EXPORT std::shared_ptr<DataRecord> make_data(const std::shared_ptr<SessionCore>& session, DType dtype,
-                                                     std::span<const std::int64_t> extents, const void* values,
-                                                     std::string_view name);
-SYNCRUN_EXPORT void set_data(DataRecord& record, std::span<const std::int64_t> extents, const void* values,
-                             double oversize);
-SYNCRUN_EXPORT void set_rows_of_data(DataRecord& record, std::int64_t first_row, std::size_t elements,
-                                     const void* values);
-SYNCRUN_EXPORT void resize_data(DataRecord& record, std::span<const std::int64_t> extents, double oversize);
-SYNCRUN_EXPORT void free_data(DataRecord& record);
-SYNCRUN_EXPORT RawArray array_of(const DataRecord& record);
-SYNCRUN_EXPORT const std::string& name_of(const DataRecord& record) noexcept;
-SYNCRUN_EXPORT std::size_t capacity_bytes_of(const DataRecord& record);
-/// Throws Error (usage) unless there are such rows, or such an element.
-SYNCRUN_EXPORT void check_rows(const DataRecord& record, Slice rows);
-/// `is_beyond`: an unsigned index that is more than an int64 can be; only its message needs it.
-SYNCRUN_EXPORT void check_element(const DataRecord& record, std::span<const std::int64_t> index,
-                                  std::span<const bool> is_beyond);
-SYNCRUN_EXPORT RawArray begin_write(DataRecord& record);
-SYNCRUN_EXPORT void end_write(DataRecord& record) noexcept;
-
 template <class R, class T>
 concept ValuesOf = std::ranges::contiguous_range<R> && std::same_as<std::ranges::range_value_t<R>, T>;
 }  // namespace detail
-
-/// Permission to write a Data, for as long as it lives. Making one waits for calls in flight that read the Data; while
-/// it is open, a call on the Data is an error. So nothing is ever written while a worker reads it.
-template <Element T, std::size_t N>
-class WriteGuard {
- public:
-  explicit WriteGuard(std::shared_ptr<detail::DataRecord> record)
-      : record_(std::move(record)), view_(detail::begin_write(*record_).view<T, N>()) {}
-  WriteGuard(WriteGuard&& other) noexcept
-      : record_(std::move(other.record_)), view_(std::exchange(other.view_, ArrayView<T, N>())) {}
-  WriteGuard& operator=(WriteGuard&&) = delete;
-  ~WriteGuard() {
-    if (record_) detail::end_write(*record_);
-  }
-
-  const ArrayView<T, N>& view() const {
-    held();
-    return view_;
-  }
-  std::span<T> span() const { return view().span(); }
-  T* data() const { return view().data(); }
-  const Shape<N>& shape() const { return view().shape(); }
-  T* begin() const { return view().begin(); }
-  T* end() const { return view().end(); }
-  decltype(auto) operator[](std::int64_t row) const { return view()[row]; }
-  template <std::integral... Index>
-  T& operator()(Index... index) const {
-    return view()(index...);
-  }
-  /// Some of the rows. Throws Error (usage) if they are not there.
-  ArrayView<T, N> slice(Slice rows) const {
-    detail::check_rows(held(), rows);
-    return view_.slice(rows.begin, rows.end);
-  }
-
- private:
-  detail::DataRecord& held() const { return detail::held(record_, "WriteGuard"); }
-
-  std::shared_ptr<detail::DataRecord> record_;
-  ArrayView<T, N> view_;
-};
-
-/// How much memory a Data takes where it needs new one.
-struct Allocation {
-  /// Room for this many times the elements, so that growing further takes no new memory; at least 1.
-  double oversize = 1;
-};
 
 /// An array of N dimensions in shared memory: element type and number of dimensions are fixed, the shape can change. Or a
 /// file (Session::map_npy), which is only read: members that would change it throw Error (usage).
@@ -151,7 +86,7 @@ class Data {
   /// One value for all elements.
   void fill(T value) {
     const auto open = write();
-    std::fill(open.begin(), open.end(), value);
+    std::uninitialized_fill(open.begin(), open.end(), value);  // elements are plain values; spares <algorithm>
   }
 
   /// Changes the shape. Elements keep their place in row-major order; new ones are zero. Memory grows when it has to, and
@@ -180,6 +115,47 @@ class Data {
   detail::DataRecord& held() const { return detail::held(record_, "Data"); }
 
   std::shared_ptr<detail::DataRecord> record_;
+};
+
+/// Permission to write a Data, for as long as it lives. Making one waits for calls in flight that read the Data; while
+/// it is open, a call on the Data is an error. So nothing is ever written while a worker reads it.
+template <Element T, std::size_t N>
+class WriteGuard {
+ public:
+  explicit WriteGuard(std::shared_ptr<detail::DataRecord> record)
+      : record_(std::move(record)), view_(detail::begin_write(*record_).view<T, N>()) {}
+  WriteGuard(WriteGuard&& other) noexcept
+      : record_(std::move(other.record_)), view_(std::exchange(other.view_, ArrayView<T, N>())) {}
+  WriteGuard& operator=(WriteGuard&&) = delete;
+  ~WriteGuard() {
+    if (record_) detail::end_write(*record_);
+  }
+
+  const ArrayView<T, N>& view() const {
+    held();
+    return view_;
+  }
+  std::span<T> span() const { return view().span(); }
+  T* data() const { return view().data(); }
+  const Shape<N>& shape() const { return view().shape(); }
+  T* begin() const { return view().begin(); }
+  T* end() const { return view().end(); }
+  decltype(auto) operator[](std::int64_t row) const { return view()[row]; }
+  template <std::integral... Index>
+  T& operator()(Index... index) const {
+    return view()(index...);
+  }
+  /// Some of the rows. Throws Error (usage) if they are not there.
+  ArrayView<T, N> slice(Slice rows) const {
+    detail::check_rows(held(), rows);
+    return view_.slice(rows.begin, rows.end);
+  }
+
+ private:
+  detail::DataRecord& held() const { return detail::held(record_, "WriteGuard"); }
+
+  std::shared_ptr<detail::DataRecord> record_;
+  ArrayView<T, N> view_;
 };
 
 /// A scattered input that is the size of the call's batch already, and is taken from its start while the batch selects

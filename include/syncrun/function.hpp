@@ -8,42 +8,15 @@
 
 #include "syncrun/convert.hpp"
 #include "syncrun/detail/handle.hpp"
+#include "syncrun/detail/master_seam.hpp"
 #include "syncrun/detail/signature.hpp"
 #include "syncrun/error.hpp"
 #include "syncrun/options.hpp"
 
 namespace syncrun {
 
-/// The result of a call in flight. `get()` once. A dropped future is waited for at the next blocking call or close.
 template <class R>
-class Future {
- public:
-  Future(std::shared_ptr<detail::SessionCore> session, std::shared_ptr<detail::CallResult> result,
-         const detail::OutputChoice* choice) noexcept
-      : session_(std::move(session)), result_(std::move(result)), choice_(choice) {}
-
-  /// True when get() will not block: the result is there, or the call has failed. False once get() was called. A program
-  /// that polls waits: the time between two polls, up to 500 ms, counts for the deadlines of the calls in flight. If one
-  /// of them passes, this returns true, and get() throws.
-  bool is_ready() const {
-    detail::SessionCore& session = detail::held(session_, "Future");
-    return result_ && detail::is_ready(session, *result_);
-  }
-
-  /// Waits for the call and the calls before it. Throws what failed; if a call before it failed, the same cause.
-  R get() {
-    detail::held(session_, "Future");
-    const auto result = std::exchange(result_, nullptr);
-    if (!result) throw Error(ErrorKind::usage, "Future::get was called twice");
-    detail::wait_for(*session_, *result);
-    return detail::assemble<R>(*result, choice_);
-  }
-
- private:
-  std::shared_ptr<detail::SessionCore> session_;
-  std::shared_ptr<detail::CallResult> result_;
-  const detail::OutputChoice* choice_;
-};
+class Future;
 
 /// A function that runs on every worker at once, each on its own rows. R is its result, Passed are the parameters that
 /// the caller passes: the signature of the body without CpuWorker& and Comm&. A handle: cheap to copy.
@@ -118,6 +91,37 @@ class Function {
   std::shared_ptr<detail::SessionCore> session_;
   std::shared_ptr<detail::FunctionRecord> record_;
   int target_;
+  const detail::OutputChoice* choice_;
+};
+
+/// The result of a call in flight. `get()` once. A dropped future is waited for at the next blocking call or close.
+template <class R>
+class Future {
+ public:
+  Future(std::shared_ptr<detail::SessionCore> session, std::shared_ptr<detail::CallResult> result,
+         const detail::OutputChoice* choice) noexcept
+      : session_(std::move(session)), result_(std::move(result)), choice_(choice) {}
+
+  /// True when get() will not block: the result is there, or the call has failed. False once get() was called. A program
+  /// that polls waits: the time between two polls, up to 500 ms, counts for the deadlines of the calls in flight. If one
+  /// of them passes, this returns true, and get() throws.
+  bool is_ready() const {
+    detail::SessionCore& session = detail::held(session_, "Future");
+    return result_ && detail::is_ready(session, *result_);
+  }
+
+  /// Waits for the call and the calls before it. Throws what failed; if a call before it failed, the same cause.
+  R get() {
+    detail::held(session_, "Future");
+    const auto result = std::exchange(result_, nullptr);
+    if (!result) throw Error(ErrorKind::usage, "Future::get was called twice");
+    detail::wait_for(*session_, *result);
+    return detail::assemble<R>(*result, choice_);
+  }
+
+ private:
+  std::shared_ptr<detail::SessionCore> session_;
+  std::shared_ptr<detail::CallResult> result_;
   const detail::OutputChoice* choice_;
 };
 

@@ -10,19 +10,11 @@
 
 #include "syncrun/array.hpp"
 #include "syncrun/detail/export.hpp"
+#include "syncrun/detail/master_seam.hpp"
 #include "syncrun/dtype.hpp"
 #include "syncrun/shared.hpp"
 
 namespace syncrun {
-
-namespace detail {
-class ArrayFile;
-/// Throws as read_npy.
-SYNCRUN_EXPORT std::shared_ptr<const ArrayFile> open_npy(const std::filesystem::path& file, DType dtype,
-                                                         std::size_t dimensions);
-SYNCRUN_EXPORT Extents extents_of(const ArrayFile& file);
-SYNCRUN_EXPORT void read_elements(const ArrayFile& file, void* values);
-}  // namespace detail
 
 /// What a .npy file says of itself.
 struct NpyInfo {

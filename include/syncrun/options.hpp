@@ -179,6 +179,12 @@ struct ScatterOptions {
   Rows batch{};
 };
 
+/// How much memory a Data takes where it needs new one.
+struct Allocation {
+  /// Room for this many times the elements, so that growing further takes no new memory; at least 1.
+  double oversize = 1;
+};
+
 /// Options of one call, passed last: `f(x, y, {.batch = shuffled, .slices = 4})`.
 struct CallOptions {
   /// Rows of the scattered inputs to compute on; left out: all of them.

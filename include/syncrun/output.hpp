@@ -11,7 +11,8 @@
 #include <utility>
 
 #include "syncrun/array.hpp"
-#include "syncrun/detail/export.hpp"
+#include "syncrun/detail/call.hpp"
+#include "syncrun/detail/worker_seam.hpp"
 #include "syncrun/reduction.hpp"
 
 namespace syncrun {
@@ -20,54 +21,6 @@ class CpuWorker;
 class CudaWorker;
 
 namespace detail {
-
-/// Untyped memory with its one owner and the way to give it back.
-class OutputBuffer {
- public:
-  using Release = void (*)(void* data, void* context) noexcept;
-
-  OutputBuffer() = default;
-  OutputBuffer(void* data, std::size_t bytes, Release release, void* context) noexcept
-      : data_(data), bytes_(bytes), release_(release), context_(context) {}
-  OutputBuffer(OutputBuffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)),
-        bytes_(std::exchange(other.bytes_, 0)),
-        release_(other.release_),
-        context_(other.context_) {}
-  OutputBuffer& operator=(OutputBuffer&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(bytes_, other.bytes_);
-    std::swap(release_, other.release_);
-    std::swap(context_, other.context_);
-    return *this;
-  }
-  ~OutputBuffer() {
-    if (data_ != nullptr) release_(data_, context_);
-  }
-
-  void* data() const noexcept { return data_; }
-  std::size_t bytes() const noexcept { return bytes_; }
-  const void* context() const noexcept { return context_; }
-  /// Gives the memory to a new owner, who knows how to free it.
-  void* detach() noexcept { return std::exchange(data_, nullptr); }
-  enum class Contents : bool { zero, any };
-  /// Ordinary memory of this process.
-  SYNCRUN_EXPORT static OutputBuffer on_heap(std::size_t bytes, Contents contents = Contents::zero);
-
- private:
-  void* data_ = nullptr;
-  std::size_t bytes_ = 0;
-  Release release_ = nullptr;
-  void* context_ = nullptr;
-};
-
-/// Zero-filled memory for an output of the running call, in shared memory. Worker only.
-SYNCRUN_EXPORT OutputBuffer allocate_output(CpuWorker& worker, std::size_t bytes);
-/// The same in device memory, cleared in stream order.
-SYNCRUN_EXPORT OutputBuffer allocate_output(CudaWorker& worker, std::size_t bytes);
-
-/// Bytes of an array. Throws Error (usage) if an extent is negative or the size overflows.
-SYNCRUN_EXPORT std::size_t checked_size(DType dtype, std::span<const std::int64_t> extents);
 
 template <Reduction kReduction, class T>
 constexpr bool kCanReduce =
@@ -95,7 +48,7 @@ class Output {
   /// Worker: a result copied from host memory of the body's own. Throws Error (usage) unless the values fill the shape.
   Output(std::span<const T> values, const Shape<N>& shape) : shape_(shape) {
     detail::check_count(values.size(), shape.extents());
-    buffer_ = detail::OutputBuffer::on_heap(values.size_bytes(), detail::OutputBuffer::Contents::any);
+    buffer_ = detail::allocate_on_heap(values.size_bytes());
     if (!values.empty()) std::memcpy(buffer_.data(), values.data(), values.size_bytes());
   }
   /// The framework: takes over memory.

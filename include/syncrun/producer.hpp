@@ -12,26 +12,37 @@
 #include <utility>
 
 #include "syncrun/detail/batch.hpp"
-#include "syncrun/detail/export.hpp"
 #include "syncrun/detail/helper.hpp"
+#include "syncrun/detail/worker_seam.hpp"
 
 namespace syncrun {
 
-namespace detail {
+template <BatchType Batch>
+class Draft;
 
-/// A batch that a producer fills: its number in the queue, -1 for none, and where its arrays are.
-struct RawDraft {
-  int batch = -1;
-  std::array<RawArray, kMaxBatchArrays> arrays{};
+/// The first parameter of a producer's function, `Producer<Batch>&`: where its batches go. Used in the function's own
+/// thread.
+template <BatchType Batch>
+class Producer {
+ public:
+  explicit Producer(detail::ProducerCore& core) noexcept : core_(&core) {}
+  Producer(const Producer&) = delete;
+  Producer& operator=(const Producer&) = delete;
+
+  /// Which of the queue's producers this is, from 0, and how many there are.
+  int index() const noexcept { return detail::index_of(*core_); }
+  int count() const noexcept { return detail::count_of(*core_); }
+
+  /// A batch to fill. Waits until one of this producer's is free; nothing once the queue is closed. Throws Error (usage) if
+  /// the function holds all of them itself.
+  [[nodiscard]] Draft<Batch> next() { return {*core_, detail::next_draft(*core_)}; }
+
+  /// Random numbers of this producer, seeded from the session's seed and the index.
+  std::mt19937_64& rng() noexcept { return detail::rng_of(*core_); }
+
+ private:
+  detail::ProducerCore* core_;
 };
-SYNCRUN_EXPORT RawDraft next_draft(ProducerCore& producer);
-SYNCRUN_EXPORT void push_draft(ProducerCore& producer, int batch, std::span<const std::int64_t> rows);
-SYNCRUN_EXPORT void drop_draft(ProducerCore& producer, int batch) noexcept;
-SYNCRUN_EXPORT int index_of(const ProducerCore& producer) noexcept;
-SYNCRUN_EXPORT int count_of(const ProducerCore& producer) noexcept;
-SYNCRUN_EXPORT std::mt19937_64& rng_of(ProducerCore& producer) noexcept;
-
-}  // namespace detail
 
 /// A batch on its way: memory of the queue to fill in place, and then to push. Dropped without push(), its place is free
 /// again.
@@ -77,30 +88,6 @@ class Draft {
  private:
   detail::ProducerCore* producer_;
   detail::RawDraft raw_;
-};
-
-/// The first parameter of a producer's function, `Producer<Batch>&`: where its batches go. Used in the function's own
-/// thread.
-template <BatchType Batch>
-class Producer {
- public:
-  explicit Producer(detail::ProducerCore& core) noexcept : core_(&core) {}
-  Producer(const Producer&) = delete;
-  Producer& operator=(const Producer&) = delete;
-
-  /// Which of the queue's producers this is, from 0, and how many there are.
-  int index() const noexcept { return detail::index_of(*core_); }
-  int count() const noexcept { return detail::count_of(*core_); }
-
-  /// A batch to fill. Waits until one of this producer's is free; nothing once the queue is closed. Throws Error (usage) if
-  /// the function holds all of them itself.
-  [[nodiscard]] Draft<Batch> next() { return {*core_, detail::next_draft(*core_)}; }
-
-  /// Random numbers of this producer, seeded from the session's seed and the index.
-  std::mt19937_64& rng() noexcept { return detail::rng_of(*core_); }
-
- private:
-  detail::ProducerCore* core_;
 };
 
 namespace detail {

@@ -15,51 +15,11 @@
 #include <vector>
 
 #include "syncrun/detail/batch.hpp"
-#include "syncrun/detail/export.hpp"
 #include "syncrun/detail/handle.hpp"
+#include "syncrun/detail/master_seam.hpp"
 #include "syncrun/producer.hpp"
 
 namespace syncrun {
-
-/// In which order batches come out of a queue.
-enum class BatchOrder : std::uint8_t {
-  round_robin,  ///< One of each producer in turn, for as long as it has any: the same in every run.
-  arrival,      ///< Whichever is there: a slow producer holds nobody up.
-};
-
-/// Options of a queue.
-struct QueueOptions {
-  /// Batches that the producers may have in the queue, those being filled and those that the program still has included;
-  /// dealt out evenly, at least one for each. Left out: two for each.
-  std::optional<int> capacity{};
-  BatchOrder order = BatchOrder::round_robin;
-  /// For messages. Empty: the function's own.
-  std::string name{};
-  /// Variables added to the producers' environment, or replaced in it, before they start.
-  std::vector<std::pair<std::string, std::string>> environment{};
-  /// Deadline of waiting for a batch; 0 turns it off. Left out: the session's.
-  std::optional<std::chrono::milliseconds> timeout{};
-  /// How long producers may take to end by themselves, at the end and in close(), before they are killed.
-  std::chrono::milliseconds grace{5000};
-};
-
-namespace detail {
-
-class QueueCore;
-SYNCRUN_EXPORT std::shared_ptr<QueueCore> open_queue(const std::shared_ptr<SessionCore>& session,
-                                                     const HelperBody& body, std::span<const std::byte> arguments,
-                                                     int producers, std::span<const BatchArrayType> types,
-                                                     std::span<const std::span<const std::int64_t>> shapes,
-                                                     const QueueOptions& options);
-SYNCRUN_EXPORT void abandon_queue(QueueCore& queue) noexcept;
-SYNCRUN_EXPORT void close_queue(QueueCore& queue);
-/// One record for each array; none at the end.
-SYNCRUN_EXPORT std::vector<std::shared_ptr<DataRecord>> next_batch(QueueCore& queue);
-SYNCRUN_EXPORT const std::string& name_of(const QueueCore& queue) noexcept;
-SYNCRUN_EXPORT int capacity_of(const QueueCore& queue) noexcept;
-SYNCRUN_EXPORT std::vector<int> producer_pids_of(const QueueCore& queue);
-
-}  // namespace detail
 
 /// The consumer's end of a queue: `for (const Digits& batch : queue) step(batch.images, batch.labels);`. The arrays of a
 /// batch are Data in shared memory, and nobody copies them: workers read what the producer wrote. The place of a batch
@@ -130,6 +90,28 @@ class BatchQueue {
   detail::QueueCore& held() const { return detail::held(core_, "BatchQueue"); }
 
   std::shared_ptr<detail::QueueCore> core_;
+};
+
+/// In which order batches come out of a queue.
+enum class BatchOrder : std::uint8_t {
+  round_robin,  ///< One of each producer in turn, for as long as it has any: the same in every run.
+  arrival,      ///< Whichever is there: a slow producer holds nobody up.
+};
+
+/// Options of a queue.
+struct QueueOptions {
+  /// Batches that the producers may have in the queue, those being filled and those that the program still has included;
+  /// dealt out evenly, at least one for each. Left out: two for each.
+  std::optional<int> capacity{};
+  BatchOrder order = BatchOrder::round_robin;
+  /// For messages. Empty: the function's own.
+  std::string name{};
+  /// Variables added to the producers' environment, or replaced in it, before they start.
+  std::vector<std::pair<std::string, std::string>> environment{};
+  /// Deadline of waiting for a batch; 0 turns it off. Left out: the session's.
+  std::optional<std::chrono::milliseconds> timeout{};
+  /// How long producers may take to end by themselves, at the end and in close(), before they are killed.
+  std::chrono::milliseconds grace{5000};
 };
 
 }  // namespace syncrun

@@ -13,7 +13,8 @@
 #include "syncrun/convert.hpp"
 #include "syncrun/data.hpp"
 #include "syncrun/detail/construct.hpp"
-#include "syncrun/detail/export.hpp"
+#include "syncrun/detail/master_seam.hpp"
+#include "syncrun/detail/worker_seam.hpp"
 #include "syncrun/error.hpp"
 #include "syncrun/function.hpp"
 #include "syncrun/options.hpp"
@@ -22,28 +23,6 @@
 #include "syncrun/shared.hpp"
 
 namespace syncrun {
-
-namespace detail {
-/// Ends this process, with a message, if it is a worker (or a producer, or a task) that nobody has told so.
-SYNCRUN_EXPORT void refuse_in_worker();
-/// This process serves calls.
-SYNCRUN_EXPORT bool is_in_worker() noexcept;
-SYNCRUN_EXPORT std::shared_ptr<SessionCore> open_session(const SessionOptions& options);
-SYNCRUN_EXPORT void close_session(SessionCore& session);
-SYNCRUN_EXPORT void abandon_session(SessionCore& session) noexcept;
-SYNCRUN_EXPORT void wait_all(SessionCore& session);
-SYNCRUN_EXPORT std::vector<CallProfile> profile_of(SessionCore& session);
-SYNCRUN_EXPORT const std::vector<std::string>& devices_of(const SessionCore& session) noexcept;
-SYNCRUN_EXPORT std::vector<int> worker_pids_of(const SessionCore& session);
-SYNCRUN_EXPORT std::shared_ptr<VariableRecord> make_variable(const std::shared_ptr<SessionCore>& session, DType dtype,
-                                                             std::size_t dimensions, std::string_view name);
-SYNCRUN_EXPORT std::shared_ptr<DataRecord> load_data(const std::shared_ptr<SessionCore>& session,
-                                                     const std::filesystem::path& file, DType dtype,
-                                                     std::size_t dimensions, std::string_view name);
-SYNCRUN_EXPORT std::shared_ptr<DataRecord> map_data(const std::shared_ptr<SessionCore>& session,
-                                                    const std::filesystem::path& file, DType dtype,
-                                                    std::size_t dimensions, std::string_view name);
-}  // namespace detail
 
 /// One worker process per device, and the way to use them. One live session per process at a time, used from one
 /// thread at a time (both checked). Usually made by run(), which hands it to the program.

@@ -9,64 +9,12 @@
 #include "syncrun/array.hpp"
 #include "syncrun/data.hpp"
 #include "syncrun/detail/call.hpp"
-#include "syncrun/detail/export.hpp"
 #include "syncrun/detail/handle.hpp"
+#include "syncrun/detail/master_seam.hpp"
 #include "syncrun/options.hpp"
 #include "syncrun/reduction.hpp"
 
 namespace syncrun {
-
-namespace detail {
-using Extents = std::array<std::int64_t, kMaxDimensions>;
-using VariableList = std::span<const std::shared_ptr<VariableRecord>>;
-
-/// A variable and what it is given: a Data, or else values of that many elements.
-struct Delivery {
-  std::shared_ptr<VariableRecord> variable;
-  std::shared_ptr<DataRecord> data{};
-  const void* values = nullptr;
-  Extents extents{};
-};
-
-SYNCRUN_EXPORT void broadcast_values(std::span<const Delivery> deliveries);
-SYNCRUN_EXPORT void scatter_values(std::span<const Delivery> deliveries, const ScatterOptions& options);
-SYNCRUN_EXPORT void set_on_rank(VariableRecord& variable, int rank, std::span<const std::int64_t> extents,
-                                const void* values);
-SYNCRUN_EXPORT void get_from_rank(VariableRecord& variable, int rank, void* values);
-/// `values`: one array per variable, of the extents that gathered_extents says.
-SYNCRUN_EXPORT void gather_to(VariableList variables, std::span<void* const> values);
-
-SYNCRUN_EXPORT void broadcast_copies(VariableList variables, int root, const CollectiveOptions& options);
-SYNCRUN_EXPORT void all_reduce_copies(VariableList variables, Reduction reduction, const CollectiveOptions& options);
-SYNCRUN_EXPORT void reduce_copies(VariableList variables, Reduction reduction, int root,
-                                  const CollectiveOptions& options);
-/// `values`: one array per variable, of the extents that common_extents says.
-SYNCRUN_EXPORT void reduce_to_master(VariableList variables, Reduction reduction, const CollectiveOptions& options,
-                                     std::span<void* const> values);
-SYNCRUN_EXPORT void reduce_scatter_copies(VariableList variables, Reduction reduction,
-                                          const CollectiveOptions& options);
-SYNCRUN_EXPORT void all_gather_copies(VariableList variables, const CollectiveOptions& options);
-
-SYNCRUN_EXPORT Extents extents_of(const VariableRecord& variable, int rank);
-SYNCRUN_EXPORT const std::vector<Extents>& all_extents(const VariableRecord& variable);
-SYNCRUN_EXPORT Extents gathered_extents(const VariableRecord& variable);
-/// Throws Error (usage) if they differ; `what` asks for them.
-SYNCRUN_EXPORT Extents common_extents(const VariableRecord& variable, const char* what);
-SYNCRUN_EXPORT const std::string& name_of(const VariableRecord& variable) noexcept;
-
-template <std::size_t N>
-Shape<N> to_shape(const Extents& extents) noexcept {
-  Shape<N> shape;
-  for (std::size_t i = 0; i < N; ++i) shape[i] = extents[i];
-  return shape;
-}
-template <std::size_t N>
-Extents to_extents(const Shape<N>& shape) noexcept {
-  Extents extents{};
-  for (std::size_t i = 0; i < N; ++i) extents[i] = shape[i];
-  return extents;
-}
-}  // namespace detail
 
 /// A variable with one copy per worker, on its device: weights, gradients, or a data set that was scattered to the
 /// devices. Shapes may differ between ranks; a new variable has zero rows everywhere. Functions see their rank's copy

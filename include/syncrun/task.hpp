@@ -10,78 +10,13 @@
 #include <utility>
 #include <vector>
 
-#include "syncrun/detail/export.hpp"
 #include "syncrun/detail/handle.hpp"
 #include "syncrun/detail/helper.hpp"
+#include "syncrun/detail/master_seam.hpp"
+#include "syncrun/detail/worker_seam.hpp"
 #include "syncrun/error.hpp"
 
 namespace syncrun {
-
-/// Options of a task.
-struct TaskOptions {
-  /// For messages, its lines of output and its process's name. Empty: the function's own.
-  std::string name{};
-  /// Variables added to its environment, or replaced in it, before the process starts.
-  std::vector<std::pair<std::string, std::string>> environment{};
-  /// Deadline of every wait of the master's for this task: send, receive, get. 0 turns it off. Left out: SYNCRUN_TIMEOUT,
-  /// else 10 minutes.
-  std::optional<std::chrono::milliseconds> timeout{};
-  /// How long its process may take to end once its function has returned, before it is killed.
-  std::chrono::milliseconds grace{5000};
-};
-
-namespace detail {
-
-class TaskCore;
-SYNCRUN_EXPORT std::shared_ptr<TaskCore> start_task(const HelperBody& body, const TaskOptions& options,
-                                                    std::span<const std::byte> arguments);
-SYNCRUN_EXPORT void abandon_task(TaskCore& task) noexcept;
-SYNCRUN_EXPORT void send_to_task(TaskCore& task, std::span<const std::byte> bytes,
-                                 std::optional<std::chrono::milliseconds> timeout);
-SYNCRUN_EXPORT std::optional<std::vector<std::byte>> receive_from_task(
-    TaskCore& task, std::optional<std::chrono::milliseconds> timeout);
-SYNCRUN_EXPORT bool is_ready(TaskCore& task);
-SYNCRUN_EXPORT void end_sending(TaskCore& task);
-SYNCRUN_EXPORT std::vector<std::byte> result_of(TaskCore& task, std::optional<std::chrono::milliseconds> timeout);
-SYNCRUN_EXPORT const std::string& name_of(const TaskCore& task) noexcept;
-SYNCRUN_EXPORT int pid_of(const TaskCore& task) noexcept;
-
-SYNCRUN_EXPORT void send_message(PipeCore& pipe, std::span<const std::byte> bytes);
-SYNCRUN_EXPORT std::optional<std::vector<std::byte>> receive_message(PipeCore& pipe,
-                                                                     std::optional<std::chrono::milliseconds> timeout);
-
-template <class T>
-std::optional<T> decode(const std::optional<std::vector<std::byte>>& bytes) {
-  if (!bytes) return std::nullopt;
-  return from_bytes<T>(*bytes);
-}
-
-}  // namespace detail
-
-/// The task's end of its pipe: a parameter `Pipe<In, Out>&` of its function, which receives In and sends Out. Messages are
-/// trivially copyable values, strings, or vectors of trivially copyable elements. Used in the function's own thread.
-template <class In, class Out>
-class Pipe {
-  static_assert(detail::kIsMessage<In> && detail::kIsMessage<Out>,
-                "messages cross processes as bytes: trivially copyable values, std::string or std::vector of trivially "
-                "copyable elements");
-
- public:
-  explicit Pipe(detail::PipeCore& core) noexcept : core_(&core) {}
-  Pipe(const Pipe&) = delete;
-  Pipe& operator=(const Pipe&) = delete;
-
-  /// Blocks while the pipe is full.
-  void send(const Out& message) { detail::send_message(*core_, detail::to_bytes(message)); }
-  /// The next message; nothing once the master has no more (Task::end_messages, Task::get). Blocks for as long as it
-  /// takes, or throws Error (timeout).
-  std::optional<In> receive(std::optional<std::chrono::milliseconds> timeout = {}) {
-    return detail::decode<In>(detail::receive_message(*core_, timeout));
-  }
-
- private:
-  detail::PipeCore* core_;
-};
 
 /// A function that runs in a process of its own, and the master's end of its pipe: sends In, receives Out, gets R in the
 /// end. Made by task(). Master only, from one thread at a time. If the function throws, the next member that waits throws
@@ -147,6 +82,44 @@ class Task {
   std::shared_ptr<detail::TaskCore> core_;
 };
 
+/// The task's end of its pipe: a parameter `Pipe<In, Out>&` of its function, which receives In and sends Out. Messages are
+/// trivially copyable values, strings, or vectors of trivially copyable elements. Used in the function's own thread.
+template <class In, class Out>
+class Pipe {
+  static_assert(detail::kIsMessage<In> && detail::kIsMessage<Out>,
+                "messages cross processes as bytes: trivially copyable values, std::string or std::vector of trivially "
+                "copyable elements");
+
+ public:
+  explicit Pipe(detail::PipeCore& core) noexcept : core_(&core) {}
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+
+  /// Blocks while the pipe is full.
+  void send(const Out& message) { detail::send_message(*core_, detail::to_bytes(message)); }
+  /// The next message; nothing once the master has no more (Task::end_messages, Task::get). Blocks for as long as it
+  /// takes, or throws Error (timeout).
+  std::optional<In> receive(std::optional<std::chrono::milliseconds> timeout = {}) {
+    return detail::decode<In>(detail::receive_message(*core_, timeout));
+  }
+
+ private:
+  detail::PipeCore* core_;
+};
+
+/// Options of a task.
+struct TaskOptions {
+  /// For messages, its lines of output and its process's name. Empty: the function's own.
+  std::string name{};
+  /// Variables added to its environment, or replaced in it, before the process starts.
+  std::vector<std::pair<std::string, std::string>> environment{};
+  /// Deadline of every wait of the master's for this task: send, receive, get. 0 turns it off. Left out: SYNCRUN_TIMEOUT,
+  /// else 10 minutes.
+  std::optional<std::chrono::milliseconds> timeout{};
+  /// How long its process may take to end once its function has returned, before it is killed.
+  std::chrono::milliseconds grace{5000};
+};
+
 namespace detail {
 
 /// From a task's function to its Task and its thunk.
@@ -209,6 +182,7 @@ auto task(F function, const TaskOptions& options = {}, const Arguments&... argum
         return detail::kIsTaskResult<R>;
       }(std::type_identity<typename Body::type>{}),
       "a task returns nothing or what a message may be");
+  detail::refuse_in_worker();
   const detail::HelperBody body{&Body::template run<detail::Stored<Arguments>...>, detail::to_body_pointer(pointer)};
   return typename Body::type(detail::start_task(body, options, detail::bytes_of(arguments...)));
 }

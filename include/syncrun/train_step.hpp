@@ -7,43 +7,15 @@
 #include <string_view>
 #include <utility>
 
-#include "syncrun/detail/export.hpp"
+#include "syncrun/detail/master_seam.hpp"
 #include "syncrun/detail/step.hpp"
+#include "syncrun/detail/worker_seam.hpp"
 #include "syncrun/function.hpp"
 #include "syncrun/session.hpp"
 #include "syncrun/shared.hpp"
 #include "syncrun/updates.hpp"
 
 namespace syncrun {
-
-namespace detail {
-/// Throws Error (usage), with the variable's name, unless parameters and gradient are equally long on all ranks, and the
-/// state as long as the form wants it.
-SYNCRUN_EXPORT void check_step_variables(const VariableRecord& params, const VariableRecord& gradient,
-                                         std::span<const VariableRecord* const> state, StepForm form);
-/// The same of parameters that a step is to be made for.
-SYNCRUN_EXPORT void check_step_params(const VariableRecord& params);
-SYNCRUN_EXPORT bool is_as_long_as(const VariableRecord& variable, const VariableRecord& params) noexcept;
-/// Whether a rank has no copy of it while it has parameters: its worker is new.
-SYNCRUN_EXPORT bool is_gone_somewhere(const VariableRecord& variable, const VariableRecord& params) noexcept;
-
-template <class List, class Indices>
-struct FirstOf;
-template <class... P, std::size_t... I>
-struct FirstOf<TypeList<P...>, std::index_sequence<I...>> {
-  using type = TypeList<std::tuple_element_t<I, std::tuple<P...>>...>;
-};
-}  // namespace detail
-
-struct TrainStepOptions {
-  StepForm form = StepForm::replicated;
-  /// For messages; left out: that of the body.
-  std::string_view name{};
-  /// How much of a gradient is averaged at a time while a body that has a GradientReady& computes the rest; 0: all of it,
-  /// after the body. Between GPUs with NVLink, copy engines average all but the last of buckets of more than 1 and up to 16 MiB,
-  /// and leave the multiprocessors to the body but for the sums.
-  std::size_t bucket_bytes = std::size_t{16} << 20U;
-};
 
 /// A training step as the master calls it: R is what the body returns, reduced; Passed are the body's parameters without
 /// workers, params and gradient. Made by train_step. Movable, not copyable: it counts its steps.
@@ -162,7 +134,25 @@ class TrainStep {
   std::int64_t steps_ = 0;
 };
 
+/// Options of a training step.
+struct TrainStepOptions {
+  StepForm form = StepForm::replicated;
+  /// For messages; left out: that of the body.
+  std::string_view name{};
+  /// How much of a gradient is averaged at a time while a body that has a GradientReady& computes the rest; 0: all of it,
+  /// after the body. Between GPUs with NVLink, copy engines average all but the last of buckets of more than 1 and up to 16 MiB,
+  /// and leave the multiprocessors to the body but for the sums.
+  std::size_t bucket_bytes = std::size_t{16} << 20U;
+};
+
 namespace detail {
+
+template <class List, class Indices>
+struct FirstOf;
+template <class... P, std::size_t... I>
+struct FirstOf<TypeList<P...>, std::index_sequence<I...>> {
+  using type = TypeList<std::tuple_element_t<I, std::tuple<P...>>...>;
+};
 
 template <UpdateRule Rule, class Pointer, class Body, class List>
 struct TrainStepOf;

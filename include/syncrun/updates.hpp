@@ -11,55 +11,15 @@
 
 #include "syncrun/arguments.hpp"
 #include "syncrun/cuda_worker.hpp"
-#include "syncrun/detail/export.hpp"
+#include "syncrun/detail/master_seam.hpp"
 #include "syncrun/detail/update_work.hpp"
+#include "syncrun/detail/worker_seam.hpp"
 #include "syncrun/session.hpp"
 #include "syncrun/shared.hpp"
 #include "syncrun/update_rules.hpp"
 #include "syncrun/worker.hpp"
 
 namespace syncrun {
-
-namespace detail {
-
-/// Gives every rank's copy of `variable` zeros, as many as its copy of `like` has elements; or as many as its
-/// share of those is.
-enum class Zeros : bool { like_all, like_its_share };
-/// The name, or where a living variable has it, that with "#2", "#3", ...
-SYNCRUN_EXPORT std::string unused_name(SessionCore& session, const std::string& name);
-SYNCRUN_EXPORT void zero_like(VariableRecord& variable, const VariableRecord& like, Zeros zeros);
-
-/// Vectors of float or of double, all the same.
-template <class T, class R>
-concept VectorOf = std::ranges::contiguous_range<R> && std::same_as<std::ranges::range_value_t<R>, T>;
-
-template <class R>
-std::size_t length_of(const R& range) noexcept {
-  return static_cast<std::size_t>(std::ranges::size(range));
-}
-
-template <UpdateRule Rule, std::ranges::contiguous_range P, class G, class... S>
-void update_on(WorkerCore& core, const Rule* rule, UpdateWork::RulePlace place, P& params, const G& gradient,
-               S&... state) {
-  using T = std::ranges::range_value_t<P>;
-  static_assert(std::same_as<T, float> || std::same_as<T, double>, "update: parameters are float or double");
-  static_assert(VectorOf<T, G> && (VectorOf<T, S> && ...),
-                "update: gradient and state have the parameters' element type");
-  static_assert(sizeof...(S) == Rule::kState.size(),
-                "update: after the gradient come the state vectors that Rule::kState names, each an argument");
-  const std::array<std::size_t, sizeof...(S)> lengths{length_of(state)...};
-  constexpr UpdateKind kKind = UpdateKindOf<Rule>::value;
-  check_update_lengths(kKind, length_of(params), length_of(gradient), lengths, Rule::kState);
-  apply_update(core, {.kind = kKind,
-                      .dtype = dtype_of<T>,
-                      .rule = rule,
-                      .place = place,
-                      .params = std::ranges::data(params),
-                      .gradient = std::ranges::data(gradient),
-                      .state = {std::ranges::data(state)...},
-                      .elements = length_of(params)});
-}
-}  // namespace detail
 
 /// Applies a rule: `update(worker, Adam{.step = 1}, params, gradient, m, v)`. Params, gradient and state vectors (those
 /// that Rule::kState names, in that order) are contiguous ranges of float or double, of equal lengths, none overlapping

@@ -11,6 +11,7 @@
 #include "syncrun/any_worker.hpp"
 #include "syncrun/array.hpp"
 #include "syncrun/detail/export.hpp"
+#include "syncrun/detail/worker_seam.hpp"
 #include "syncrun/reduction.hpp"
 
 namespace syncrun {

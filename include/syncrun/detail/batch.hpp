@@ -23,6 +23,12 @@ struct BatchArrayType {
   std::uint8_t dimensions;
 };
 
+/// A batch that a producer fills: its number in the queue, -1 for none, and where its arrays are.
+struct RawDraft {
+  int batch = -1;
+  std::array<RawArray, kMaxBatchArrays> arrays{};
+};
+
 template <class T>
 struct DataTraits {
   static constexpr bool is_data = false;

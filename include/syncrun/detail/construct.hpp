@@ -11,6 +11,7 @@
 
 #include "syncrun/detail/call.hpp"
 #include "syncrun/detail/signature.hpp"
+#include "syncrun/detail/worker_seam.hpp"
 #include "syncrun/error.hpp"
 
 namespace syncrun::detail {

@@ -4,12 +4,9 @@
 
 #include <memory>
 
-#include "syncrun/detail/export.hpp"
+#include "syncrun/detail/master_seam.hpp"
 
 namespace syncrun::detail {
-
-/// Throws Error (usage). `type` is the handle's, such as "Data".
-[[noreturn]] SYNCRUN_EXPORT void throw_moved_from(const char* type);
 
 /// What a handle refers to. Throws Error (usage) if the handle was moved from.
 template <class Record>

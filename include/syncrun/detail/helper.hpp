@@ -1,11 +1,10 @@
 #pragma once
 
-// The untyped seam of helper processes: processes of their own that run one function, as a producer of a queue or as a
+// Helper processes, as thunks see them: processes of their own that run one function, as a producer of a queue or as a
 // task. Users never name what stands here.
 
-#include <concepts>
 #include <cstddef>
-#include <random>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -64,6 +63,13 @@ std::vector<std::byte> to_bytes(const T& value) {
 template <class T>
 T from_bytes(std::span<const std::byte> bytes) {
   return take_argument<T>(bytes);
+}
+
+/// Of a message that may be missing.
+template <class T>
+std::optional<T> decode(const std::optional<std::vector<std::byte>>& bytes) {
+  if (!bytes) return std::nullopt;
+  return from_bytes<T>(*bytes);
 }
 
 template <class... Arguments>

@@ -10,6 +10,7 @@
 
 #include "syncrun/data.hpp"
 #include "syncrun/detail/call.hpp"
+#include "syncrun/detail/master_seam.hpp"
 #include "syncrun/shared.hpp"
 
 namespace syncrun::detail {

@@ -16,8 +16,10 @@
 #include "syncrun/data.hpp"
 #include "syncrun/detail/call.hpp"
 #include "syncrun/detail/fields.hpp"
+#include "syncrun/detail/master_seam.hpp"
 #include "syncrun/detail/names.hpp"
 #include "syncrun/detail/passed.hpp"
+#include "syncrun/detail/worker_seam.hpp"
 #include "syncrun/shared.hpp"
 
 namespace syncrun {

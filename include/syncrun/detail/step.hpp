@@ -9,6 +9,7 @@
 
 #include "syncrun/detail/call.hpp"
 #include "syncrun/detail/signature.hpp"
+#include "syncrun/detail/worker_seam.hpp"
 #include "syncrun/updates.hpp"
 
 namespace syncrun {

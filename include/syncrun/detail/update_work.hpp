@@ -1,19 +1,17 @@
 #pragma once
 
-// The untyped seam of update(): what a device is asked to do.
+// What a device is asked to do by update(), and from its typed arguments to that.
 
 #include <array>
+#include <concepts>
 #include <cstddef>
-#include <span>
-#include <string_view>
+#include <ranges>
 
-#include "syncrun/detail/export.hpp"
+#include "syncrun/detail/worker_seam.hpp"
 #include "syncrun/dtype.hpp"
 #include "syncrun/update_rules.hpp"
 
 namespace syncrun::detail {
-
-class WorkerCore;
 
 inline constexpr std::size_t kMostStateVectors = 2;
 
@@ -31,18 +29,35 @@ struct UpdateWork {
   std::size_t elements;
 };
 
-/// "adam".
-SYNCRUN_EXPORT std::string_view to_string(UpdateKind kind) noexcept;
+/// Vectors of float or of double, all the same.
+template <class T, class R>
+concept VectorOf = std::ranges::contiguous_range<R> && std::same_as<std::ranges::range_value_t<R>, T>;
 
-/// Throws Error (usage) that names the hyperparameter unless the rule makes sense: all finite, rates and epsilons not
-/// negative, decays from 0 to below 1, `step` from 1.
-SYNCRUN_EXPORT void check_update_rule(UpdateKind kind, const void* rule);
+template <class R>
+std::size_t length_of(const R& range) noexcept {
+  return static_cast<std::size_t>(std::ranges::size(range));
+}
 
-/// Throws Error (usage) unless every vector has as many elements as there are parameters.
-SYNCRUN_EXPORT void check_update_lengths(UpdateKind kind, std::size_t params, std::size_t gradient,
-                                         std::span<const std::size_t> state, std::span<const std::string_view> names);
-
-/// Worker: on its device, on a CUDA device in stream order. Checks the rule where it is the host's.
-SYNCRUN_EXPORT void apply_update(WorkerCore& core, const UpdateWork& work);
+template <UpdateRule Rule, std::ranges::contiguous_range P, class G, class... S>
+void update_on(WorkerCore& core, const Rule* rule, UpdateWork::RulePlace place, P& params, const G& gradient,
+               S&... state) {
+  using T = std::ranges::range_value_t<P>;
+  static_assert(std::same_as<T, float> || std::same_as<T, double>, "update: parameters are float or double");
+  static_assert(VectorOf<T, G> && (VectorOf<T, S> && ...),
+                "update: gradient and state have the parameters' element type");
+  static_assert(sizeof...(S) == Rule::kState.size(),
+                "update: after the gradient come the state vectors that Rule::kState names, each an argument");
+  const std::array<std::size_t, sizeof...(S)> lengths{length_of(state)...};
+  constexpr UpdateKind kKind = UpdateKindOf<Rule>::value;
+  check_update_lengths(kKind, length_of(params), length_of(gradient), lengths, Rule::kState);
+  apply_update(core, {.kind = kKind,
+                      .dtype = dtype_of<T>,
+                      .rule = rule,
+                      .place = place,
+                      .params = std::ranges::data(params),
+                      .gradient = std::ranges::data(gradient),
+                      .state = {std::ranges::data(state)...},
+                      .elements = length_of(params)});
+}
 
 }  // namespace syncrun::detail

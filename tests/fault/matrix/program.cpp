@@ -251,5 +251,6 @@ int main(int argc, char** argv) {
   ::setrlimit(RLIMIT_CORE, &no_cores);
   if (const auto code = sr::serve_if_worker(argc, argv)) return *code;
   if (argc < 3) return 2;
-  return sr::detail::run_master(argc, argv, program);
+  const auto whole = [](int count, char** values) { return program(count, values); };
+  return sr::detail::run_master(argc, argv, sr::detail::program_of(whole));
 }
