@@ -10,6 +10,7 @@
 
 #include "common/rank_set.hpp"
 #include "syncrun/detail/call.hpp"
+#include "syncrun/options.hpp"
 
 namespace syncrun::detail {
 

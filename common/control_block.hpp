@@ -29,7 +29,6 @@
 #include "common/wait.hpp"
 #include "syncrun/detail/call.hpp"
 #include "syncrun/error.hpp"
-#include "syncrun/options.hpp"
 
 namespace syncrun::detail {
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include <syncrun/options.hpp>  // in brackets: launcher/syncrun/ has an options.hpp, too
 #include "common/wait.hpp"
 #include "launcher/devices.hpp"
-#include "syncrun/options.hpp"
 
 namespace syncrun::detail {
 

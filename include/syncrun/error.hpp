@@ -14,6 +14,32 @@
 
 namespace syncrun {
 
+enum class ErrorKind;
+struct Failure;
+
+/// Every error of Syncrun. Copying it never throws.
+class SYNCRUN_EXPORT Error : public std::runtime_error {
+ public:
+  Error(ErrorKind kind, const std::string& message, int native_code = 0,
+        std::source_location where = std::source_location::current());
+  Error(ErrorKind kind, const std::string& message, Failure failure, int native_code = 0,
+        std::source_location where = std::source_location::current());
+
+  ErrorKind kind() const noexcept { return kind_; }
+  /// errno, cudaError_t or ncclResult_t, by kind; 0 where there is none.
+  int native_code() const noexcept { return native_code_; }
+  /// The rank to blame, or -1.
+  int rank() const noexcept;
+  const Failure& failure() const noexcept { return *failure_; }
+  const std::source_location& where() const noexcept { return where_; }
+
+ private:
+  ErrorKind kind_;
+  int native_code_;
+  std::shared_ptr<const Failure> failure_;
+  std::source_location where_;
+};
+
 /// What went wrong, told apart by what the caller can do about it.
 enum class ErrorKind {
   usage,        ///< The call was wrong; nothing was started. Mend the call; the session goes on.
@@ -70,27 +96,6 @@ struct Failure {
   int producer = -1;  ///< Index of the producer to blame, or -1; `call` is its queue. Of a task `call` is the name.
 };
 
-/// Every error of Syncrun. Copying it never throws.
-class SYNCRUN_EXPORT Error : public std::runtime_error {
- public:
-  Error(ErrorKind kind, const std::string& message, int native_code = 0,
-        std::source_location where = std::source_location::current());
-  Error(ErrorKind kind, const std::string& message, Failure failure, int native_code = 0,
-        std::source_location where = std::source_location::current());
-
-  ErrorKind kind() const noexcept { return kind_; }
-  /// errno, cudaError_t or ncclResult_t, by kind; 0 where there is none.
-  int native_code() const noexcept { return native_code_; }
-  /// The rank to blame, or -1.
-  int rank() const noexcept { return failure_->rank; }
-  const Failure& failure() const noexcept { return *failure_; }
-  const std::source_location& where() const noexcept { return where_; }
-
- private:
-  ErrorKind kind_;
-  int native_code_;
-  std::shared_ptr<const Failure> failure_;
-  std::source_location where_;
-};
+inline int Error::rank() const noexcept { return failure_->rank; }
 
 }  // namespace syncrun

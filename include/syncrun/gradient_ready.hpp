@@ -11,7 +11,7 @@ namespace syncrun {
 
 namespace detail {
 class StepGradient;
-}
+}  // namespace detail
 
 /// A parameter `GradientReady&` of the body of a train step (train_step.hpp), of no other function. A backward pass goes
 /// from the last layer to the first, so that the gradient of a flat vector of parameters is finished from its end: the

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """House rules, as tests: which folder may include which (the table "Rooms" of the design), and how files look.
 
-usage: house_rules.py ROOT RULE    with RULE one of include_rules, shared_headers, headers, unique_types,
+usage: house_rules.py ROOT RULE    with RULE one of include_rules, shared_headers, headers, unique_types, seam_headers,
 file_length, no_home_paths
 Prints each violation as FILE:LINE: what is wrong. Exit code 1 if there is one.
 """
@@ -40,9 +40,14 @@ SHARED_HEADERS = (
     (re.compile(r"\bsr::|\bsyncrun::(Session|Data|Shared|Error|run)\b"), ("syncrun/",)),
 )
 # A type that a header defines at the outermost level, where namespaces are not indented.
-TYPE = re.compile(r"^(?:class|struct|union) (?:alignas\([^)]*\) )?(\w+)(?: final)?(?: :.*|)\s*\{")
+TYPE = re.compile(r"^(?:class|struct|union) (?:SYNCRUN_EXPORT\w* |alignas\([^)]*\) )?(\w+)(?: final)?(?: :.*|)\s*\{")
 # They share the namespace syncrun::detail, and the library.
 TYPE_ROOMS = {"include", "common", "launcher", "worker"}
+# What templates call in the library is declared in these two headers, and nowhere else.
+SEAM_HEADERS = {Path("include/syncrun/detail/master_seam.hpp"), Path("include/syncrun/detail/worker_seam.hpp")}
+DETAIL_BEGIN = re.compile(r"^namespace (?:syncrun::)?detail \{")
+DETAIL_END = re.compile(r"^\}  // namespace (?:syncrun::)?detail\b")
+EXPORTED = re.compile(r"^(?:\[\[noreturn\]\] )?(?:class |struct )?SYNCRUN_EXPORT\b")
 NO_CODE = re.compile(r'//.*|"(?:[^"\\]|\\.)*"')
 HOME_PATH = re.compile(r"(?<![\w.$}])/(?:home|root|Users)/\w")
 
@@ -157,6 +162,23 @@ def unique_types(root: Path) -> Iterator[Violation]:
                 yield Violation(file, number, f"{first} has a type {found.group(1)} as well: give one another name")
 
 
+def seam_headers(root: Path) -> Iterator[Violation]:
+    """The untyped entry points: in the two headers each has a docstring; in the others there are typed templates only."""
+    for file in files(root, HEADER_SUFFIXES):
+        if room_of(file) != "include":
+            continue
+        is_detail = False
+        before = ""
+        for number, line in enumerate(lines_of(root, file), 1):
+            is_detail = (is_detail or DETAIL_BEGIN.match(line) is not None) and not DETAIL_END.match(line)
+            if is_detail and EXPORTED.match(line):
+                if file not in SEAM_HEADERS:
+                    yield Violation(file, number, "an untyped entry point is declared in master_seam.hpp or worker_seam.hpp")
+                elif not before.startswith("///"):
+                    yield Violation(file, number, "an entry point of the seam has a docstring (a /// comment)")
+            before = line
+
+
 def file_length(root: Path) -> Iterator[Violation]:
     for file in files(root, SOURCE_SUFFIXES):
         count = len(lines_of(root, file))
@@ -173,7 +195,10 @@ def no_home_paths(root: Path) -> Iterator[Violation]:
                 yield Violation(file, number, "a path of somebody's home: it exists on one machine only")
 
 
-RULES = {rule.__name__: rule for rule in (include_rules, shared_headers, headers, unique_types, file_length, no_home_paths)}
+RULES = {
+    rule.__name__: rule
+    for rule in (include_rules, shared_headers, headers, unique_types, seam_headers, file_length, no_home_paths)
+}
 
 
 def main(arguments: list[str]) -> int:

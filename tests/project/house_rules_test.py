@@ -92,8 +92,22 @@ class HouseRules(unittest.TestCase):
         found = self.violations("unique_types", {"launcher/a.hpp": one, "worker/cuda/b.hpp": other})
         self.assertEqual(len(found), 1)
         self.assertIn("launcher/a.hpp has a type Staging as well", found[0])
+        exported = "#pragma once\n// One more.\nclass SYNCRUN_EXPORT Staging {\n};\n"
+        self.assertEqual(len(self.violations("unique_types", {"launcher/a.hpp": one, "worker/b.hpp": exported})), 1)
         declared = {"launcher/a.hpp": one, "worker/b.hpp": "#pragma once\n// B.\nclass Staging;\n"}
         self.assertEqual(self.violations("unique_types", declared), [])
+
+    def test_the_seam_is_in_two_headers(self):
+        inside = "namespace detail {\n/// Does it.\nSYNCRUN_EXPORT void f();\n}  // namespace detail\n"
+        self.assert_caught("seam_headers", "include/syncrun/a.hpp", HEADER + inside, "master_seam.hpp")
+        for name in ("master_seam.hpp", "worker_seam.hpp"):
+            seam = f"include/syncrun/detail/{name}"
+            self.assertEqual(self.violations("seam_headers", {seam: HEADER + inside}), [])
+            self.assert_caught("seam_headers", seam, HEADER + inside.replace("/// Does it.\n", "\n"), "docstring")
+            fatal = inside.replace("/// Does it.\nSYNC", "\n[[noreturn]] SYNC")
+            self.assert_caught("seam_headers", seam, HEADER + fatal, "docstring")
+        public = HEADER + "namespace syncrun {\nSYNCRUN_EXPORT void f();\n}  // namespace syncrun\n"
+        self.assertEqual(self.violations("seam_headers", {"include/syncrun/a.hpp": public}), [])
 
     def test_files_stay_short(self):
         self.assertEqual(self.violations("file_length", {"common/a.cpp": "\n" * 600}), [])
