@@ -1,6 +1,7 @@
 #include "launcher/manifest.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
 #include "common/errors.hpp"

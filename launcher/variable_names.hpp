@@ -2,6 +2,7 @@
 
 // Shared variables by name: unique among those alive.
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>

@@ -1,5 +1,6 @@
 // Data: arrays in shared memory.
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>

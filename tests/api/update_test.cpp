@@ -1,5 +1,7 @@
 // Updates: slices read the original, new values accumulate, and are committed once and only if every rank returned.
 
+#include <algorithm>
+
 #include "tests/support/on_workers.hpp"
 
 namespace {

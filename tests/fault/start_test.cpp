@@ -2,6 +2,8 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
+
 #include "tests/fault/leak_check.hpp"
 #include "tests/fault/scene.hpp"
 #include "tests/fault/ways_to_die.hpp"
