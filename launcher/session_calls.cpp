@@ -21,7 +21,7 @@ void SessionCore::await_passed(std::uint64_t id) {
   while (!ring_.is_predecessor_passed()) {
     CallLimits limits(ring_);
     Patience patience(settings_.call_timeout);
-    EitherLimit either{limits, patience};
+    EitherLimit<CallLimits, Patience> either{limits, patience};
     switch (wait_until(header.to_master, policy_, either, have_passed, lost, look)) {
       case Woken::interrupted: end_with_loss(ring_.oldest()); continue;  // then every rank has passed all there was
       case Woken::expired:
