@@ -21,22 +21,8 @@ target_compile_definitions(syncrun_internal INTERFACE SYNCRUN_VERSION="${PROJECT
   SYNCRUN_SOVERSION="${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}")
 target_link_libraries(syncrun_internal INTERFACE Boost::boost Threads::Threads ${CMAKE_DL_LIBS})
 
-# In sanitizer builds, what most of the library's sources include is compiled once: that saves a third of their time. Not in
-# others, which would not see then that a source does not include what it uses.
-if(SYNCRUN_SANITIZER)
-  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/library_headers.cpp CONTENT "")
-  add_library(syncrun_library_headers OBJECT ${PROJECT_BINARY_DIR}/library_headers.cpp)
-  target_link_libraries(syncrun_library_headers PRIVATE syncrun_internal)
-  syncrun_hide_symbols(syncrun_library_headers)
-  target_precompile_headers(syncrun_library_headers PRIVATE
-    <algorithm> <array> <charconv> <chrono> <deque> <filesystem> <fstream> <functional> <map> <memory> <mutex> <optional>
-    <span> <string> <string_view> <thread> <utility> <vector> <syncrun/syncrun.hpp>)
-endif()
-
-# For targets whose objects the library is made of, and whose options are those of syncrun_internal.
+# For targets whose objects the library is made of.
 function(syncrun_add_library_part target)
   syncrun_hide_symbols(${target})
-  if(TARGET syncrun_library_headers)
-    target_precompile_headers(${target} REUSE_FROM syncrun_library_headers)
-  endif()
+  syncrun_compile_together(${target})
 endfunction()

@@ -15,7 +15,7 @@ static_assert(std::endian::native == std::endian::little, "elements are copied b
 
 namespace {
 
-constexpr std::string_view kMagic = "\x93NUMPY";
+constexpr std::string_view kNpyMagic = "\x93NUMPY";
 constexpr std::size_t kAlignment = 64;
 
 struct Name {
@@ -178,10 +178,10 @@ class Dictionary {
 
 NpyHeader parse_npy_header(std::span<const std::byte> bytes) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  if (!text.starts_with(kMagic)) {
-    throw_usage("expected a .npy file ('\\x93NUMPY' in front), found " + quoted(text.substr(0, kMagic.size())));
+  if (!text.starts_with(kNpyMagic)) {
+    throw_usage("expected a .npy file ('\\x93NUMPY' in front), found " + quoted(text.substr(0, kNpyMagic.size())));
   }
-  const std::size_t version_at = kMagic.size();
+  const std::size_t version_at = kNpyMagic.size();
   if (text.size() < version_at + 2) fail_truncated(version_at + 2, text.size());
   const auto byte = [&](std::size_t at) { return std::to_integer<std::uint32_t>(bytes[at]); };
   const std::uint32_t major = byte(version_at);
@@ -222,11 +222,11 @@ std::string npy_header(DType dtype, std::span<const std::int64_t> shape) {
     text += std::to_string(shape[i]) + (i + 1 < shape.size() || shape.size() == 1 ? "," : "");
   }
   text += "), }";
-  constexpr std::size_t kFixed = kMagic.size() + 4;  // version and length
+  constexpr std::size_t kFixed = kNpyMagic.size() + 4;  // version and length
   const std::size_t unpadded = kFixed + text.size() + 1;
   text.append((kAlignment - unpadded % kAlignment) % kAlignment, ' ');
   text += '\n';
-  std::string header(kMagic);
+  std::string header(kNpyMagic);
   header += {'\x01', '\x00', static_cast<char>(text.size() & 0xffU), static_cast<char>(text.size() >> 8U)};
   return header + text;
 }

@@ -18,7 +18,7 @@ std::optional<std::string> group_in(const std::string& membership, bool is_v2) {
   return std::nullopt;
 }
 
-std::optional<std::int64_t> read_number(const std::string& path) {
+std::optional<std::int64_t> number_in(const std::string& path) {
   std::ifstream file(path);
   std::int64_t value = 0;
   if (file >> value) return value;
@@ -63,9 +63,9 @@ std::optional<std::int64_t> OomWatch::kills() const {
 std::string OomWatch::describe_kill() const {
   if (kills().value_or(0) <= before_) return {};
   const std::string probably = ", probably by the out-of-memory killer: ";
-  const auto limit = limit_.empty() ? std::nullopt : read_number(limit_);
+  const auto limit = limit_.empty() ? std::nullopt : number_in(limit_);
   if (!limit) return probably + "the machine's memory was used up";
-  const auto usage = read_number(usage_);
+  const auto usage = number_in(usage_);
   return probably + "the control group's limit is " + std::to_string(*limit) + " bytes" +
          (usage ? ", and " + std::to_string(*usage) + " are in use now" : "");
 }

@@ -9,7 +9,7 @@ namespace syncrun::detail {
 
 namespace {
 /// Writes all of it to a file; gives up on an error (a full disk).
-void write_fully(const KeptDescriptor& fd, std::string_view text) noexcept {
+void write_to_log(const KeptDescriptor& fd, std::string_view text) noexcept {
   if (!fd.is_intact()) return;
   while (!text.empty()) {
     const auto count = ::write(fd.get(), text.data(), text.size());
@@ -79,7 +79,7 @@ void ChildOutput::finish() {
 
 void ChildOutput::pass_on(std::string_view line) {
   to_.push(tag_, line);
-  if (log_.is_open()) write_fully(log_, std::string(line) + "\n");
+  if (log_.is_open()) write_to_log(log_, std::string(line) + "\n");
   const std::lock_guard lock(mutex_);
   tail_.emplace_back(line);
   if (tail_.size() > kTailLines) tail_.pop_front();

@@ -21,7 +21,7 @@ constexpr int kMostProducers = 256;
 constexpr int kMostBatches = 1 << 16;
 constexpr std::size_t kArrayAlignment = 64;
 // How long killed producers may take to go: the kernel first frees their memory.
-constexpr Milliseconds kReapLimit = std::chrono::seconds(5);
+constexpr Milliseconds kProducersReapLimit = std::chrono::seconds(5);
 
 constexpr std::size_t round_up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
 
@@ -376,7 +376,7 @@ void QueueCore::end_producers() noexcept {
   if (!fork_guard_.is_here()) return static_cast<void>(nursery_.release());  // its threads are elsewhere
   nursery_->expect_ends();
   nursery_->kill_all();
-  if (!nursery_->await_all_ends(kReapLimit)) block_offset_ = memory_offset_ = 0;
+  if (!nursery_->await_all_ends(kProducersReapLimit)) block_offset_ = memory_offset_ = 0;
   nursery_.reset();
 }
 

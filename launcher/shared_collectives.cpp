@@ -15,7 +15,7 @@ namespace {
 using Entry = SessionCore::Entry;
 
 /// What one variable's part in a collective is.
-struct Part {
+struct CollectivePart {
   Extents extents{};                  // as in CollectiveSlot
   std::vector<std::int64_t> lengths;  // elements of each rank's part, where there are parts
   std::uint64_t to = 0;
@@ -54,13 +54,13 @@ std::uint64_t write_lengths(SessionCore& session, const std::vector<std::int64_t
 }
 
 /// A result that goes to the master leaves the copies as they are.
-bool writes_to_copies(const Part& part) noexcept { return part.to == 0; }
+bool writes_to_copies(const CollectivePart& part) noexcept { return part.to == 0; }
 
 bool leaves_equal_copies(CollectiveKind kind) noexcept {
   return kind == CollectiveKind::broadcast || kind == CollectiveKind::all_reduce || kind == CollectiveKind::all_gather;
 }
 
-void run(const Collective& collective, VariableList variables, const std::vector<Part>& parts) {
+void run(const Collective& collective, VariableList variables, const std::vector<CollectivePart>& parts) {
   SessionCore& session = *variables.front()->session;
   const auto read_all = [&] {
     for (const auto& variable : variables) read_extents(*variable);
@@ -100,8 +100,8 @@ void run(const Collective& collective, VariableList variables, const std::vector
 }
 
 /// Extents of all variables, equal on all ranks, for a reduction that they have.
-std::vector<Part> reduced_parts(VariableList variables, const Collective& collective) {
-  std::vector<Part> parts;
+std::vector<CollectivePart> reduced_parts(VariableList variables, const Collective& collective) {
+  std::vector<CollectivePart> parts;
   for (const auto& variable : variables) {
     check_operation(*variable, collective);
     parts.push_back({equal_extents(*variable, collective.what), {}, 0});
@@ -110,7 +110,7 @@ std::vector<Part> reduced_parts(VariableList variables, const Collective& collec
 }
 
 /// Each rank gets its share of the rows.
-void divide_rows(const VariableRecord& variable, Part& part) {
+void divide_rows(const VariableRecord& variable, CollectivePart& part) {
   const int world_size = variable.session->world_size();
   const auto each = static_cast<std::int64_t>(row_bytes_of(variable.dtype, {part.extents.data(), variable.dimensions}) /
                                               size_of(variable.dtype));
@@ -125,7 +125,7 @@ void broadcast_copies(VariableList variables, int root, const CollectiveOptions&
   SessionCore& session = *variables.front()->session;
   const Entry guard(session);
   check_rank(session, root, "broadcast");
-  std::vector<Part> parts;
+  std::vector<CollectivePart> parts;
   for (const auto& variable : variables) {
     if (!variable->assigned.has(static_cast<std::size_t>(root))) {
       throw_usage("broadcast from rank " + std::to_string(root) + ": " + not_assigned(*variable, RankSet::only(root)));
@@ -160,7 +160,7 @@ void reduce_to_master(VariableList variables, Reduction reduction, const Collect
   const Entry guard(session);
   const Collective collective{
       .what = "reduce", .kind = CollectiveKind::reduce_scatter, .reduction = reduction, .options = options};
-  std::vector<Part> parts = reduced_parts(variables, collective);
+  std::vector<CollectivePart> parts = reduced_parts(variables, collective);
   std::deque<HeapLoan> results;
   std::vector<std::size_t> sizes;
   for (std::size_t i = 0; i < variables.size(); ++i) {
@@ -182,16 +182,16 @@ void reduce_scatter_copies(VariableList variables, Reduction reduction, const Co
   const Entry guard(*variables.front()->session);
   const Collective collective{
       .what = "reduce_scatter", .kind = CollectiveKind::reduce_scatter, .reduction = reduction, .options = options};
-  std::vector<Part> parts = reduced_parts(variables, collective);
+  std::vector<CollectivePart> parts = reduced_parts(variables, collective);
   for (std::size_t i = 0; i < variables.size(); ++i) divide_rows(*variables[i], parts[i]);
   run(collective, variables, parts);
 }
 
 void all_gather_copies(VariableList variables, const CollectiveOptions& options) {
   const Entry guard(*variables.front()->session);
-  std::vector<Part> parts;
+  std::vector<CollectivePart> parts;
   for (const auto& variable : variables) {
-    Part part{extents_together(*variable, "all_gather"), {}, 0};
+    CollectivePart part{extents_together(*variable, "all_gather"), {}, 0};
     for (const Extents& own : variable->extents) {
       part.lengths.push_back(static_cast<std::int64_t>(elements_in({own.data(), variable->dimensions})));
     }

@@ -119,7 +119,7 @@ TEST_P(GradientReady, IsRefusedWhereItCannotBe) {
   EXPECT_EQ(weights.get(0).to_vector(), std::vector<double>(6, 1.0));
 }
 
-class Model {
+class BucketModel {
  public:
   void step(sr::GradientReady& ready, sr::Scattered<const double, 1> x, Vector, Vector gradient) const {
     gradient[1] = 2;
@@ -130,10 +130,10 @@ class Model {
 };
 
 TEST_P(GradientReady, IsAParameterOfMethodsToo) {
-  const auto model = session().replicate<Model>();
+  const auto model = session().replicate<BucketModel>();
   auto weights = session().shared<double, 1>("weights");
   weights.broadcast(std::vector<double>{0, 0});
-  auto step = sr::train_step<sr::Sgd>(session(), &Model::step, model, weights, {.bucket_bytes = 8});
+  auto step = sr::train_step<sr::Sgd>(session(), &BucketModel::step, model, weights, {.bucket_bytes = 8});
   step(session().data(std::vector<double>(9, 1.0)), {.learning_rate = 1});
   EXPECT_EQ(weights.get(world_size() - 1).to_vector(), (std::vector<double>{-1, -2}));
 }

@@ -159,16 +159,16 @@ TEST_P(MovedFrom, FutureIsAnError) {
   EXPECT_ERROR(kept.get(), ErrorKind::usage, "Future::get was called twice");
 }
 
-struct Counter {
+struct CallCounter {
   int count = 0;
   sr::Sum<int> next() { return ++count; }
 };
 
 TEST_P(MovedFrom, ReplicatedIsAnError) {
-  auto object = session().replicate<Counter>();
+  auto object = session().replicate<CallCounter>();
   const auto kept = std::move(object);
-  EXPECT_MOVED_FROM(session().function(&Counter::next, object), "Replicated");
-  EXPECT_EQ(session().function(&Counter::next, kept)(), world_size());
+  EXPECT_MOVED_FROM(session().function(&CallCounter::next, object), "Replicated");
+  EXPECT_EQ(session().function(&CallCounter::next, kept)(), world_size());
 }
 
 sr::Avg<double> half_square(sr::Scattered<const double, 1> x, sr::Local<double, 1> params,

@@ -35,8 +35,8 @@ class SharedCollectives : public OnWorkers {
 };
 INSTANTIATE_ON_WORKERS(SharedCollectives, 1, 2, 3, 5, 8);
 
-constexpr sr::Reduction kReductions[] = {sr::Reduction::avg, sr::Reduction::sum, sr::Reduction::min, sr::Reduction::max,
-                                         sr::Reduction::prod};
+constexpr sr::Reduction kAllReductions[] = {sr::Reduction::avg, sr::Reduction::sum, sr::Reduction::min,
+                                            sr::Reduction::max, sr::Reduction::prod};
 
 template <class T>
 std::vector<T> reduced(const std::vector<std::vector<T>>& copies, sr::Reduction reduction) {
@@ -76,7 +76,7 @@ void check_reductions(Fixture& test, sr::Session& session, std::int64_t size, sr
   const sr::CollectiveOptions options{.route = route};
   const int n = session.world_size();
   auto v = session.shared<T, 1>("v");
-  for (const auto reduction : kReductions) {
+  for (const auto reduction : kAllReductions) {
     if (reduction == sr::Reduction::avg && !sr::FloatingElement<T>) continue;
     auto copies = test.template set_all_of<T>(v, size);
     const auto expected = reduced(copies, reduction);

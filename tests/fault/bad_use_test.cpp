@@ -9,7 +9,7 @@ namespace {
 
 using testing::HasSubstr;
 
-Sum<int> rows_of(Scattered<const int, 1> x) { return static_cast<int>(x.rows()); }
+Sum<int> count_rows(Scattered<const int, 1> x) { return static_cast<int>(x.rows()); }
 
 class BadUse : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Workers, BadUse, testing::Values(1, 2, 4), testing::PrintToStringParamName());
@@ -17,7 +17,7 @@ INSTANTIATE_TEST_SUITE_P(Workers, BadUse, testing::Values(1, 2, 4), testing::Pri
 TEST_P(BadUse, OfDataThatIsOpenForWriting) {
   Session session(workers(GetParam()));
   auto x = session.data(std::vector<int>(10, 1));
-  const auto f = session.function(rows_of, "rows_of");
+  const auto f = session.function(count_rows, "rows_of");
   {
     const auto guard = x.write();
     expect_usage([&] { f(x); }, {"argument 0 (Scattered) of 'rows_of' is open for writing"});
@@ -48,10 +48,10 @@ TEST_P(BadUse, OfWhatAnotherSessionMade) {
   auto first = std::make_unique<Session>(workers(GetParam()));
   auto x = first->data(std::vector<int>(10, 1));
   auto variable = first->shared<int, 1>("v");
-  const auto f = first->function(rows_of, "rows_of");
+  const auto f = first->function(count_rows, "rows_of");
   first->close();
   Session second(workers(GetParam()));
-  const auto g = second.function(rows_of, "rows_of");
+  const auto g = second.function(count_rows, "rows_of");
   expect_usage([&] { g(x); }, {"argument 0 (Scattered) of 'rows_of' is of another session"});
   expect_usage([&] { f(second.data(std::vector<int>(10, 1))); }, {"the session was closed"});
   auto own = second.shared<int, 1>("w");
@@ -83,7 +83,7 @@ TEST_P(BadUse, FromTwoThreads) {
 TEST_P(BadUse, OfAFutureTwice) {
   Session session(workers(GetParam()));
   const auto x = session.data(std::vector<int>(10, 1));
-  auto future = session.function(rows_of).async(x);
+  auto future = session.function(count_rows).async(x);
   EXPECT_EQ(future.get(), 10);
   expect_usage([&] { future.get(); }, {"twice"});
   expect_usable(session);

@@ -1,4 +1,5 @@
 #include "tests/fault/scene.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 #include <dirent.h>
 #include <unistd.h>
@@ -6,23 +7,14 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <numeric>
-#include <sstream>
 
 namespace syncrun::test {
 
 using testing::HasSubstr;
 
 namespace {
-
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();  // an iterator would throw where the process goes while its file is read
-  return text.str();
-}
 
 struct Totals {
   Sum<std::int64_t> rows;
@@ -72,7 +64,7 @@ std::vector<pid_t> processes_with(const std::string& environment_text) {
   while (const dirent* entry = ::readdir(directory.get())) {
     const pid_t pid = std::atoi(entry->d_name);
     if (pid <= 0 || pid == ::getpid()) continue;
-    const std::string environment = read_file("/proc/" + std::to_string(pid) + "/environ");
+    const std::string environment = text_of("/proc/" + std::to_string(pid) + "/environ");
     if ((environment + '\0').find(environment_text + '\0') != std::string::npos) pids.push_back(pid);
   }
   return pids;

@@ -12,11 +12,11 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
-#include <fstream>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <thread>
+
+#include "tests/support/temporary_folder.hpp"
 
 namespace syncrun::test {
 
@@ -32,13 +32,6 @@ std::string contents(const FileDescriptor& file) {
     if (count <= 0) return text;
     text.append(part.data(), static_cast<std::size_t>(count));
   }
-}
-
-std::string read_file(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();  // an iterator would throw where the process goes while its file is read
-  return text.str();
 }
 
 std::string new_mark() {
@@ -74,7 +67,7 @@ bool eventually(const std::function<bool()>& holds) {
 }
 
 char state_of(pid_t pid) {
-  const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
+  const std::string stat = text_of("/proc/" + std::to_string(pid) + "/stat");
   const auto after_name = stat.rfind(')');
   return after_name == std::string::npos ? '-' : stat[after_name + 2];
 }
@@ -154,7 +147,7 @@ bool CommandRun::prints(const std::string& text) const {
 std::vector<pid_t> CommandRun::processes() const {
   std::vector<pid_t> pids;
   for (const pid_t pid : all_processes()) {
-    if (read_file("/proc/" + std::to_string(pid) + "/environ").find(mark_) != std::string::npos) pids.push_back(pid);
+    if (text_of("/proc/" + std::to_string(pid) + "/environ").find(mark_) != std::string::npos) pids.push_back(pid);
   }
   return pids;
 }

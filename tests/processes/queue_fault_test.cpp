@@ -25,7 +25,7 @@ namespace {
 using testing::HasSubstr;
 
 using Numbers = Data<std::int64_t, 1>;
-const BatchShapes<Numbers> kShapes{{4}};
+const BatchShapes<Numbers> kNumberShapes{{4}};
 
 void push_number(Producer<Numbers>& out, std::int64_t number) {
   auto draft = out.next();
@@ -80,7 +80,7 @@ TEST_P(ProducerEnd, ComesInItsTurnAndNamesIt) {
   const auto [end, producers, batches] = GetParam();
   Session session(workers(2));
   auto queue =
-      session.producers(producers, end_so, kShapes, {.capacity = 3 * producers, .name = "reader"}, end, batches);
+      session.producers(producers, end_so, kNumberShapes, {.capacity = 3 * producers, .name = "reader"}, end, batches);
   const auto pids = queue.producer_pids();
   const bool throws = end <= End::throws_speechless;
   const auto take_all = [&] {
@@ -131,7 +131,7 @@ TEST(Producer, ThatIsKilledReleasesTheProgramAtOnce) {
         push_number(out, 1);
         std::this_thread::sleep_for(1h);
       },
-      kShapes);
+      kNumberShapes);
   for (int i = 0; i < 3; ++i) take_number(queue);
   const int victim = queue.producer_pids()[2];  // while it is the first one's turn
   Clock::time_point killed;
@@ -154,7 +154,7 @@ TEST(Producer, ThatDiesWhileStartingIsSaidAtOnce) {
   ASSERT_EQ(kAtStart, 0);
   Session session(workers(1));
   const Error error = error_of([&] {
-    session.producers(3, +[](Producer<Numbers>&) {}, kShapes,
+    session.producers(3, +[](Producer<Numbers>&) {}, kNumberShapes,
                       {.name = "vain", .environment = {{"HELPER_AT_START", "die"}}});
   });
   EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
@@ -167,7 +167,7 @@ TEST(Producer, ThatDiesWhileStartingIsSaidAtOnce) {
 TEST(Producer, ThatHangsWhileStartingIsAnErrorAtTheDeadline) {
   Session session({.processes = "1", .start_timeout = 500ms});
   const Error error = error_of([&] {
-    session.producers(2, +[](Producer<Numbers>&) {}, kShapes,
+    session.producers(2, +[](Producer<Numbers>&) {}, kNumberShapes,
                       {.name = "vain", .environment = {{"HELPER_AT_START", "hang"}}});
   });
   EXPECT_EQ(error.kind(), ErrorKind::timeout);
@@ -190,7 +190,7 @@ TEST(Producer, ThatHasEndedIsNotMissed) {
                                  +[](Producer<Numbers>& out) {
                                    for (int i = 0; i < (out.index() == 0 ? 1 : 50); ++i) push_number(out, i);
                                  },
-                                 kShapes, {.capacity = 2});
+                                 kNumberShapes, {.capacity = 2});
   int count = 0;
   for ([[maybe_unused]] const auto& batch : queue) {
     std::this_thread::sleep_for(2ms);  // the first one's process is gone long before the second one's
@@ -208,7 +208,7 @@ TEST(Producer, ThatDoesNotPushIsAnErrorAtTheDeadlineAndCanBeAskedAgain) {
                                    if (out.index() == 1) std::this_thread::sleep_for(400ms);
                                    push_number(out, 6);
                                  },
-                                 kShapes, {.name = "slow", .timeout = 150ms});
+                                 kNumberShapes, {.name = "slow", .timeout = 150ms});
   for (int i = 0; i < 2; ++i) EXPECT_EQ(take_number(queue), 5);
   EXPECT_EQ(take_number(queue), 6);
   const Error error = error_of([&] { queue.next(); });
@@ -246,7 +246,7 @@ bool all_wait(const std::vector<int>& pids) {
 
 TEST_P(EarlyEnd, FindsProducersThatWaitForPlace) {
   Session session(workers(1));
-  auto queue = session.producers(GetParam(), push_for_ever, kShapes, {.capacity = GetParam()});
+  auto queue = session.producers(GetParam(), push_for_ever, kNumberShapes, {.capacity = GetParam()});
   const auto pids = queue.producer_pids();
   static_cast<void>(take_number(queue));
   ASSERT_TRUE(all_wait(pids));
@@ -259,7 +259,7 @@ TEST_P(EarlyEnd, FindsProducersThatWaitForPlace) {
 
 TEST_P(EarlyEnd, OfTheHandleFindsThemToo) {
   Session session(workers(1));
-  std::optional queue = session.producers(GetParam(), push_for_ever, kShapes);
+  std::optional queue = session.producers(GetParam(), push_for_ever, kNumberShapes);
   const auto pids = queue->producer_pids();
   const auto start = Clock::now();
   queue.reset();
@@ -271,7 +271,7 @@ TEST_P(EarlyEnd, OfTheHandleFindsThemToo) {
 
 TEST_P(EarlyEnd, OfTheSessionFindsThemToo) {
   Session session(workers(1));
-  auto queue = session.producers(GetParam(), push_for_ever, kShapes);
+  auto queue = session.producers(GetParam(), push_for_ever, kNumberShapes);
   const auto batch = queue.next();
   const auto pids = queue.producer_pids();
   session.close();
@@ -287,7 +287,7 @@ TEST_P(EarlyEnd, OfProducersThatDoNotWantToIsSaid) {
                                    push_number(out, 1);
                                    std::this_thread::sleep_for(1h);
                                  },
-                                 kShapes, {.name = "deaf", .grace = 100ms});
+                                 kNumberShapes, {.name = "deaf", .grace = 100ms});
   const auto pids = queue.producer_pids();
   static_cast<void>(take_number(queue));
   const Error error = error_of([&] { queue.close(); });
@@ -302,7 +302,7 @@ TEST_P(EarlyEnd, OfProducersThatDoNotWantToIsSaid) {
 
 TEST(EarlyEnd, OfAWorkerEndsTheProducersWithTheSession) {
   Session session(workers(2));
-  auto queue = session.producers(2, push_for_ever, kShapes);
+  auto queue = session.producers(2, push_for_ever, kNumberShapes);
   const auto pids = queue.producer_pids();
   const auto f = session.function([](CpuWorker& worker) {
     if (worker.rank() == 1) ::raise(SIGKILL);
@@ -320,7 +320,7 @@ TEST(Queue, SeesALostWorkerWhileItWaits) {
                                    push_number(out, 1);
                                    std::this_thread::sleep_for(1h);
                                  },
-                                 kShapes, {.capacity = 1});
+                                 kNumberShapes, {.capacity = 1});
   const auto f = session.function([](CpuWorker& worker, Scattered<const std::int64_t, 1>) {
     std::this_thread::sleep_for(50ms);
     if (worker.rank() == 0) ::raise(SIGKILL);

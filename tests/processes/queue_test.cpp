@@ -226,7 +226,7 @@ TEST(Queue, LetsABatchBeAnyData) {
 
 // ---- arguments ------------------------------------------------------------------------------------------------
 
-using Numbers = Data<double, 1>;
+using Doubles = Data<double, 1>;
 
 TEST(Queue, PassesArgumentsAndSeeds) {
   std::vector<double> first;
@@ -234,7 +234,7 @@ TEST(Queue, PassesArgumentsAndSeeds) {
     Session session({.processes = "1", .seed = 7});
     auto queue = session.producers(
         2,
-        +[](Producer<Numbers>& out, const std::string& name, double scale) {
+        +[](Producer<Doubles>& out, const std::string& name, double scale) {
           auto draft = out.next();
           const auto values = draft.array();
           values[0] = out.count();
@@ -244,7 +244,7 @@ TEST(Queue, PassesArgumentsAndSeeds) {
         },
         {{3}}, {}, "four", 2);
     std::vector<double> values;
-    for (const Numbers& batch : queue) {
+    for (const Doubles& batch : queue) {
       values.insert(values.end(), batch.view().begin(), batch.view().end());
     }
     ASSERT_EQ(values.size(), 6U);
@@ -262,7 +262,7 @@ TEST(Queue, GivesProducersTheirEnvironment) {
   const QueueOptions options{.environment = {{"QUEUE_TEST", "42"}}};
   auto queue = session.producers(
       1,
-      +[](Producer<Numbers>& out) {
+      +[](Producer<Doubles>& out) {
         auto draft = out.next();
         const char* text = std::getenv("QUEUE_TEST");
         draft.array()[0] = text == nullptr ? -1 : std::atof(text);

@@ -43,6 +43,7 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
+/// All of a file. Nothing where it cannot be read: a process may go while its file in /proc is read.
 inline std::string text_of(const std::filesystem::path& file) {
   std::ostringstream text;
   text << std::ifstream(file, std::ios::binary).rdbuf();

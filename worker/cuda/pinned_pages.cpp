@@ -10,15 +10,16 @@ namespace syncrun::detail {
 
 namespace {
 
-constexpr std::uintptr_t kPage = 4096;
+constexpr std::uintptr_t kPinnedPage = 4096;
 constexpr std::uintptr_t kChunk = std::uintptr_t{1} << 30U;
 
 }  // namespace
 
 void PinnedPages::pin(const void* memory, std::size_t bytes) {
   if (bytes == 0) return;
-  std::uintptr_t at = reinterpret_cast<std::uintptr_t>(memory) / kPage * kPage;
-  const std::uintptr_t end = (reinterpret_cast<std::uintptr_t>(memory) + bytes + kPage - 1) / kPage * kPage;
+  std::uintptr_t at = reinterpret_cast<std::uintptr_t>(memory) / kPinnedPage * kPinnedPage;
+  const std::uintptr_t end =
+      (reinterpret_cast<std::uintptr_t>(memory) + bytes + kPinnedPage - 1) / kPinnedPage * kPinnedPage;
   auto next = ranges_.upper_bound(at);
   if (next != ranges_.begin()) at = std::max(at, std::prev(next)->second);
   while (at < end) {

@@ -38,7 +38,7 @@ ConvPlans two_plans() {
   return plans;
 }
 
-std::string complaint(const std::string& text) {
+std::string complaint_about(const std::string& text) {
   try {
     ConvPlans::parse(text);
   } catch (const PlansError& error) {
@@ -92,46 +92,47 @@ TEST(ConvPlans, FillGapsAndKeepWhatTheyHave) {
 
 TEST(ConvPlans, ThatAreTruncatedAnywhereAreRefused) {
   for (std::size_t length = 0; length < kText.size(); ++length) {
-    EXPECT_THAT(complaint(kText.substr(0, length)), HasSubstr("expected")) << length;
+    EXPECT_THAT(complaint_about(kText.substr(0, length)), HasSubstr("expected")) << length;
   }
 }
 
 TEST(ConvPlans, OfAnotherVersionOfTheFormatAreRefusedWithBoth) {
-  EXPECT_EQ(complaint(with("plans 1", "plans 2")),
+  EXPECT_EQ(complaint_about(with("plans 1", "plans 2")),
             "line 1: expected 'syncrun-resnet plans 1', found 'syncrun-resnet plans 2'");
-  EXPECT_EQ(complaint("\x7f\x45\n"), "line 1: expected 'syncrun-resnet plans 1', found '?E'");
+  EXPECT_EQ(complaint_about("\x7f\x45\n"), "line 1: expected 'syncrun-resnet plans 1', found '?E'");
 }
 
 TEST(ConvPlans, HaveEachConvolutionOnce) {
-  EXPECT_THAT(complaint(kHead + kForwardLine + kForwardLine + "end\n"),
+  EXPECT_THAT(complaint_about(kHead + kForwardLine + kForwardLine + "end\n"),
               HasSubstr("line 7: expected each convolution once"));
   const std::string other_plan = with("plan=eng31_k2=4_k14=1", "plan=eng2", kForwardLine);
-  EXPECT_THAT(complaint(kHead + kForwardLine + other_plan + "end\n"),
+  EXPECT_THAT(complaint_about(kHead + kForwardLine + other_plan + "end\n"),
               HasSubstr("line 7: expected each convolution once"));
 }
 
 TEST(ConvPlans, SayWhatIsWrongInWhichLine) {
-  EXPECT_THAT(complaint(with("gpu NVIDIA H200", "gpu ")),
+  EXPECT_THAT(complaint_about(with("gpu NVIDIA H200", "gpu ")),
               HasSubstr("line 2: expected the name of a GPU, found 'gpu '"));
-  EXPECT_THAT(complaint(with("gpu", "GPU")), HasSubstr("line 2: expected 'gpu ...'"));
-  EXPECT_THAT(complaint(with("132", "-1")), HasSubstr("line 3: expected a whole number up to 1000000"));
-  EXPECT_THAT(complaint(with("9.19.0", "9 19")), HasSubstr("line 4: expected a version of cuDNN"));
-  EXPECT_THAT(complaint(with("convolution", "pooling")), HasSubstr("line 6: expected a line that begins with"));
-  EXPECT_THAT(complaint(with("forward", "sideways")),
+  EXPECT_THAT(complaint_about(with("gpu", "GPU")), HasSubstr("line 2: expected 'gpu ...'"));
+  EXPECT_THAT(complaint_about(with("132", "-1")), HasSubstr("line 3: expected a whole number up to 1000000"));
+  EXPECT_THAT(complaint_about(with("9.19.0", "9 19")), HasSubstr("line 4: expected a version of cuDNN"));
+  EXPECT_THAT(complaint_about(with("convolution", "pooling")), HasSubstr("line 6: expected a line that begins with"));
+  EXPECT_THAT(complaint_about(with("forward", "sideways")),
               HasSubstr("line 6: expected one of 'forward', 'backward-input', 'backward-filter' as 'pass'"));
-  EXPECT_THAT(complaint(with("bfloat16", "float8")), HasSubstr("line 6: expected one of"));
-  EXPECT_THAT(complaint(with("nhwc", "nchw")), HasSubstr("line 6: expected 'layout=nhwc'"));
-  EXPECT_THAT(complaint(with("epilogue=none", "epilogue=relu")), HasSubstr("line 6: expected 'epilogue=none'"));
-  EXPECT_THAT(complaint(with("rows=256 ", "")), HasSubstr("line 6: expected 'rows='"));
-  EXPECT_THAT(complaint(with("in=64", "in=064")), HasSubstr("as 'in'"));
-  EXPECT_THAT(complaint(with("size=56", "size=99999999999999999999")), HasSubstr("as 'size'"));
-  EXPECT_THAT(complaint(with("plan=eng0", "plan=")), HasSubstr("line 7: expected the name of a plan"));
-  EXPECT_THAT(complaint(with("plan=eng0", "plan=a;b")), HasSubstr("line 7: expected the name of a plan"));
-  EXPECT_THAT(complaint(with("workspace=4096", "workspace=268435457")),
+  EXPECT_THAT(complaint_about(with("bfloat16", "float8")), HasSubstr("line 6: expected one of"));
+  EXPECT_THAT(complaint_about(with("nhwc", "nchw")), HasSubstr("line 6: expected 'layout=nhwc'"));
+  EXPECT_THAT(complaint_about(with("epilogue=none", "epilogue=relu")), HasSubstr("line 6: expected 'epilogue=none'"));
+  EXPECT_THAT(complaint_about(with("rows=256 ", "")), HasSubstr("line 6: expected 'rows='"));
+  EXPECT_THAT(complaint_about(with("in=64", "in=064")), HasSubstr("as 'in'"));
+  EXPECT_THAT(complaint_about(with("size=56", "size=99999999999999999999")), HasSubstr("as 'size'"));
+  EXPECT_THAT(complaint_about(with("plan=eng0", "plan=")), HasSubstr("line 7: expected the name of a plan"));
+  EXPECT_THAT(complaint_about(with("plan=eng0", "plan=a;b")), HasSubstr("line 7: expected the name of a plan"));
+  EXPECT_THAT(complaint_about(with("workspace=4096", "workspace=268435457")),
               HasSubstr("line 6: expected a whole number up to 268435456 as 'workspace'"));
-  EXPECT_THAT(complaint(with("workspace=4096", "workspace=4096 more=1")), HasSubstr("nothing after 'workspace='"));
-  EXPECT_THAT(complaint(with("workspace=4096", "workspace=4096 ")), HasSubstr("nothing after 'workspace='"));
-  EXPECT_THAT(complaint(kText + "end\n"), HasSubstr("expected nothing after 'end'"));
+  EXPECT_THAT(complaint_about(with("workspace=4096", "workspace=4096 more=1")),
+              HasSubstr("nothing after 'workspace='"));
+  EXPECT_THAT(complaint_about(with("workspace=4096", "workspace=4096 ")), HasSubstr("nothing after 'workspace='"));
+  EXPECT_THAT(complaint_about(kText + "end\n"), HasSubstr("expected nothing after 'end'"));
 }
 
 TEST(ConvPlans, TakeNoNameThatCouldNotBeRead) {

@@ -11,24 +11,25 @@
 namespace resnet {
 namespace {
 
-constexpr ImageShape kShape{40, 36};
+constexpr ImageShape kImageShape{40, 36};
 constexpr Preparation kAsStored{.crop = 32, .mean = {0, 0, 0}, .inverse_deviation = {255, 255, 255}};
 
 TEST(Placement, IsInTheMiddleAndNeverMirroredWhereItIsNotRandom) {
-  static_assert(placement(kShape, kAsStored, {.seed = 3, .step = 4, .is_random = false}, 5) == Placement{4, 2, false});
+  static_assert(placement(kImageShape, kAsStored, {.seed = 3, .step = 4, .is_random = false}, 5) ==
+                Placement{4, 2, false});
 }
 
 TEST(Placement, IsAPureFunctionOfSeedStepAndRow) {
   const AugmentKey key{.seed = 3, .step = 4, .is_random = true};
-  const Placement here = placement(kShape, kAsStored, key, 5);
-  EXPECT_EQ(placement(kShape, kAsStored, key, 5), here);
+  const Placement here = placement(kImageShape, kAsStored, key, 5);
+  EXPECT_EQ(placement(kImageShape, kAsStored, key, 5), here);
   // Each of these has one chance in 90 to be the same by itself; together they do not.
   int same = 0;
   for (std::uint32_t other = 0; other < 10; ++other) {
-    same += placement(kShape, kAsStored, {.seed = 10 + other, .step = 4, .is_random = true}, 5) == here;
-    same += placement(kShape, kAsStored, {.seed = 3, .step = 10 + other, .is_random = true}, 5) == here;
-    same += placement(kShape, kAsStored, key, 10 + other) == here;
-    same += placement(kShape, kAsStored, key, 5 + (std::int64_t{other + 1} << 32)) == here;
+    same += placement(kImageShape, kAsStored, {.seed = 10 + other, .step = 4, .is_random = true}, 5) == here;
+    same += placement(kImageShape, kAsStored, {.seed = 3, .step = 10 + other, .is_random = true}, 5) == here;
+    same += placement(kImageShape, kAsStored, key, 10 + other) == here;
+    same += placement(kImageShape, kAsStored, key, 5 + (std::int64_t{other + 1} << 32)) == here;
   }
   EXPECT_LT(same, 5);
 }
@@ -39,7 +40,7 @@ TEST(Placement, TakesEveryPlaceAboutEquallyOften) {
   std::vector<int> tops(9);
   std::vector<int> lefts(5);
   for (int row = 0; row < kRows; ++row) {
-    const Placement place = placement(kShape, kAsStored, {.seed = 1, .step = 1, .is_random = true}, row);
+    const Placement place = placement(kImageShape, kAsStored, {.seed = 1, .step = 1, .is_random = true}, row);
     ++tops.at(place.top);
     ++lefts.at(place.left);
     mirrored += place.is_mirrored;
@@ -52,13 +53,13 @@ TEST(Placement, TakesEveryPlaceAboutEquallyOften) {
 TEST(Placement, IsNotMirroredWhereTheUserDoesNotWantIt) {
   for (int row = 0; row < 100; ++row) {
     const AugmentKey key{.seed = 1, .step = 1, .is_random = true, .mirrors = false};
-    EXPECT_FALSE(placement(kShape, kAsStored, key, row).is_mirrored);
+    EXPECT_FALSE(placement(kImageShape, kAsStored, key, row).is_mirrored);
   }
 }
 
 /// Two images whose every byte is its place in the array, below 251.
 std::vector<std::uint8_t> numbered_images() {
-  std::vector<std::uint8_t> images(2 * kShape.elements());
+  std::vector<std::uint8_t> images(2 * kImageShape.elements());
   for (std::size_t i = 0; i < images.size(); ++i) images[i] = static_cast<std::uint8_t>(i % 251);
   return images;
 }
@@ -67,13 +68,13 @@ TEST(PrepareImages, GivesThePixelsOfThePlacement) {
   const std::vector<std::uint8_t> images = numbered_images();
   const AugmentKey key{.seed = 1, .step = 2, .is_random = true};
   std::vector<std::int64_t> row_ids{0, 1};  // one that is mirrored, and one that is not
-  const auto is_mirrored = [&](std::int64_t id) { return placement(kShape, kAsStored, key, id).is_mirrored; };
+  const auto is_mirrored = [&](std::int64_t id) { return placement(kImageShape, kAsStored, key, id).is_mirrored; };
   while (is_mirrored(row_ids[0])) ++row_ids[0];
   while (!is_mirrored(row_ids[1])) ++row_ids[1];
   std::vector<float> prepared(2 * 32 * 32 * 3);
-  prepare_images(kShape, kAsStored, key, images, row_ids, prepared);
+  prepare_images(kImageShape, kAsStored, key, images, row_ids, prepared);
   for (std::size_t row = 0; row < 2; ++row) {
-    const Placement place = placement(kShape, kAsStored, key, row_ids[row]);
+    const Placement place = placement(kImageShape, kAsStored, key, row_ids[row]);
     for (std::size_t y = 0; y < 32; ++y) {
       for (std::size_t x = 0; x < 32; ++x) {
         for (std::size_t channel = 0; channel < 3; ++channel) {
@@ -98,7 +99,7 @@ TEST(PrepareImages, SubtractsTheMeanAndDividesByTheDeviationOfTheChannel) {
 }
 
 TEST(PrepareImages, TakesNoRows) {
-  EXPECT_NO_THROW(prepare_images(kShape, kAsStored, {.is_random = true}, {}, {}, {}));
+  EXPECT_NO_THROW(prepare_images(kImageShape, kAsStored, {.is_random = true}, {}, {}, {}));
 }
 
 TEST(PrepareImages, RefusesWhatDoesNotFitTogether) {
@@ -107,10 +108,10 @@ TEST(PrepareImages, RefusesWhatDoesNotFitTogether) {
   const std::vector<std::int64_t> ids{1, 2};
   const std::span<const std::uint8_t> pixels = images;
   const AugmentKey random{.is_random = true};
-  EXPECT_NO_THROW(prepare_images(kShape, kAsStored, random, pixels, ids, prepared));
-  EXPECT_THROW(prepare_images(kShape, kAsStored, random, pixels, {}, prepared), std::invalid_argument);
-  EXPECT_THROW(prepare_images(kShape, kAsStored, random, pixels.first(5), ids, prepared), std::invalid_argument);
-  EXPECT_THROW(prepare_images(kShape, kAsStored, random, pixels, ids, std::span(prepared).first(7)),
+  EXPECT_NO_THROW(prepare_images(kImageShape, kAsStored, random, pixels, ids, prepared));
+  EXPECT_THROW(prepare_images(kImageShape, kAsStored, random, pixels, {}, prepared), std::invalid_argument);
+  EXPECT_THROW(prepare_images(kImageShape, kAsStored, random, pixels.first(5), ids, prepared), std::invalid_argument);
+  EXPECT_THROW(prepare_images(kImageShape, kAsStored, random, pixels, ids, std::span(prepared).first(7)),
                std::invalid_argument);
   EXPECT_THROW(prepare_images({40, 31}, kAsStored, random, pixels, ids, prepared), std::invalid_argument);
 }

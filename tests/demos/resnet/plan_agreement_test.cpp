@@ -23,9 +23,9 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-const PlanPlace kPlace{.gpu = "NVIDIA H200", .multiprocessors = 132, .cudnn = "9.19.0", .frontend = "1.32.0"};
+const PlanPlace kAgreedPlace{.gpu = "NVIDIA H200", .multiprocessors = 132, .cudnn = "9.19.0", .frontend = "1.32.0"};
 PlanPlace other_gpu() {
-  PlanPlace place = kPlace;
+  PlanPlace place = kAgreedPlace;
   place.gpu = "NVIDIA H100";
   return place;
 }
@@ -37,7 +37,8 @@ PlanKey key_of(std::size_t rows) {
 }
 
 /// Plans of that name for convolutions of so many rows.
-ConvPlans plans_of(const std::string& name, const std::vector<std::size_t>& rows, const PlanPlace& place = kPlace) {
+ConvPlans plans_of(const std::string& name, const std::vector<std::size_t>& rows,
+                   const PlanPlace& place = kAgreedPlace) {
   ConvPlans plans(place);
   for (const std::size_t count : rows) plans.set(key_of(count), {name, 0});
   return plans;
@@ -82,7 +83,7 @@ std::string complaint(const std::vector<PlanPlace>& places, const PlanSources& s
 }
 
 TEST(PlanAgreement, IsToWhatRank0ChoosesWhereNothingIsKnown) {
-  MadeUpRanks ranks({kPlace, kPlace});
+  MadeUpRanks ranks({kAgreedPlace, kAgreedPlace});
   const AgreedPlans agreed = agree_on_plans(ranks, {});
   EXPECT_EQ(agreed.plans, plans_of("timed", {1, 2, 3}));
   EXPECT_EQ(ranks.adopted, agreed.plans);
@@ -90,7 +91,7 @@ TEST(PlanAgreement, IsToWhatRank0ChoosesWhereNothingIsKnown) {
 }
 
 TEST(PlanAgreement, TakesTheFileAndChoosesWhatItLacks) {
-  MadeUpRanks ranks({kPlace, kPlace});
+  MadeUpRanks ranks({kAgreedPlace, kAgreedPlace});
   const PlanSources sources{.file = "FILE", .in_file = plans_of("file", {1, 9})};
   const AgreedPlans agreed = agree_on_plans(ranks, sources);
   EXPECT_THAT(names_in(agreed.plans), ElementsAre("file", "timed", "timed", "file"));
@@ -101,13 +102,13 @@ TEST(PlanAgreement, TakesTheFileAndChoosesWhatItLacks) {
 }
 
 TEST(PlanAgreement, SaysThatAFileIsNew) {
-  MadeUpRanks ranks({kPlace});
+  MadeUpRanks ranks({kAgreedPlace});
   EXPECT_THAT(agree_on_plans(ranks, {.file = "FILE"}).notes,
               ElementsAre("cuDNN plans: 3 chosen by timing; FILE has all of them now"));
 }
 
 TEST(PlanAgreement, TakesTheCheckpointsPlansBehindTheFiles) {
-  MadeUpRanks ranks({kPlace});
+  MadeUpRanks ranks({kAgreedPlace});
   PlanSources sources{.checkpoint = "DIR", .in_checkpoint = plans_of("saved", {1, 2})};
   const AgreedPlans resumed = agree_on_plans(ranks, sources);
   EXPECT_THAT(names_in(resumed.plans), ElementsAre("saved", "saved", "timed"));
@@ -127,41 +128,41 @@ TEST(PlanAgreement, TakesTheCheckpointsPlansBehindTheFiles) {
 }
 
 TEST(PlanAgreement, SaysThatACheckpointHasNone) {
-  MadeUpRanks ranks({kPlace});
+  MadeUpRanks ranks({kAgreedPlace});
   const AgreedPlans agreed = agree_on_plans(ranks, {.checkpoint = "DIR"});
   EXPECT_EQ(agreed.plans, plans_of("timed", {1, 2, 3}));
   EXPECT_THAT(agreed.notes, ElementsAre(HasSubstr("the checkpoint in DIR has none")));
 }
 
 TEST(PlanAgreement, LeavesACheckpointsPlansForAnotherGpu) {
-  MadeUpRanks ranks({kPlace});
+  MadeUpRanks ranks({kAgreedPlace});
   const AgreedPlans agreed =
       agree_on_plans(ranks, {.checkpoint = "DIR", .in_checkpoint = plans_of("saved", {1, 2}, other_gpu())});
   EXPECT_EQ(agreed.plans, plans_of("timed", {1, 2, 3}));
   ASSERT_THAT(agreed.notes, SizeIs(2));
   EXPECT_THAT(agreed.notes[0], HasSubstr("those of the checkpoint in DIR are for " + describe(other_gpu()) +
-                                         ", and this is " + describe(kPlace) + ": they are not used"));
+                                         ", and this is " + describe(kAgreedPlace) + ": they are not used"));
   EXPECT_EQ(agreed.notes[1], "cuDNN plans: 0 from the checkpoint in DIR, 3 chosen by timing");
 }
 
 TEST(PlanAgreement, RefusesAFileForAnotherGpuOrVersion) {
   for (std::string PlanPlace::*field : {&PlanPlace::gpu, &PlanPlace::cudnn, &PlanPlace::frontend}) {
-    PlanPlace place = kPlace;
+    PlanPlace place = kAgreedPlace;
     place.*field += "1";
-    EXPECT_EQ(complaint({kPlace}, {.file = "FILE", .in_file = plans_of("file", {1}, place)}),
-              "--plans: expected plans for " + describe(kPlace) + ", got those for " + describe(place) +
+    EXPECT_EQ(complaint({kAgreedPlace}, {.file = "FILE", .in_file = plans_of("file", {1}, place)}),
+              "--plans: expected plans for " + describe(kAgreedPlace) + ", got those for " + describe(place) +
                   " in FILE (a file that does not exist is written anew)");
   }
 }
 
 TEST(PlanAgreement, OfDifferentGpusIsForTheFirstsAndOnlyWithoutAFile) {
-  EXPECT_EQ(complaint({kPlace, kPlace, other_gpu()}, {.file = "FILE"}),
-            "--plans: expected the same GPU and versions on all ranks, got rank 0 with " + describe(kPlace) +
+  EXPECT_EQ(complaint({kAgreedPlace, kAgreedPlace, other_gpu()}, {.file = "FILE"}),
+            "--plans: expected the same GPU and versions on all ranks, got rank 0 with " + describe(kAgreedPlace) +
                 " and rank 2 with " + describe(other_gpu()));
-  MadeUpRanks ranks({kPlace, other_gpu()});
+  MadeUpRanks ranks({kAgreedPlace, other_gpu()});
   EXPECT_THAT(agree_on_plans(ranks, {}).notes,
-              ElementsAre("cuDNN plans: rank 1 has " + describe(other_gpu()) + ", and rank 0 " + describe(kPlace) +
-                          ": it chooses its own"));
+              ElementsAre("cuDNN plans: rank 1 has " + describe(other_gpu()) + ", and rank 0 " +
+                          describe(kAgreedPlace) + ": it chooses its own"));
 }
 
 TEST(RowsOfPasses, AreThoseOfEverySliceOfEveryRank) {
