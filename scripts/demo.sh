@@ -6,6 +6,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/setup.sh"
 
 install_missing
+choose_cuda_architectures
 configure_and_build release demo
 say "Running bin/syncrun bin/syncrun-mnist $*"
 cd "$root/build/release"

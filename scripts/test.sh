@@ -6,5 +6,6 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib/setup.sh"
 
 install_missing
 bring_cudnn_frontend
+choose_cuda_architectures
 configure_and_build release all all_verify_interface_header_sets
 run_tests release "$@"

@@ -118,6 +118,16 @@ bring_cudnn_frontend() {
   export CUDNN_FRONTEND_ROOT=$folder
 }
 
+# For which GPUs to compile, in a build that stays on this machine: those that it has. Where it has none, for the oldest that
+# is supported, since what is compiled for it runs on all later ones, too. Each further one would take as long again.
+choose_cuda_architectures() {
+  local found
+  command -v nvcc >/dev/null || return 0
+  found=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | grep -x '[0-9]*' | sort -u |
+    paste -s -d ';') || true
+  configure_options+=("-DCMAKE_CUDA_ARCHITECTURES=${found:-80}")
+}
+
 # configure_and_build PRESET [TARGET...]: into build/PRESET.
 configure_and_build() {
   local preset=$1
