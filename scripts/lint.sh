@@ -1,39 +1,45 @@
 #!/usr/bin/env bash
-# Runs clang-tidy, with the list in .clang-tidy as errors, over the library's own sources (and the headers they
-# include). Needs build/release configured (scripts/test.sh does it). Arguments: files to check instead of all.
+# Runs clang-tidy, with the list in .clang-tidy as errors, over the sources of the library, the demos, the tests and the
+# benchmarks, and over the headers of the project that they include. Needs no CUDA compiler: without one, sources for CUDA
+# devices are left out, and named. Configures build/release, unless it is there. Arguments: files to look at, one by one,
+# instead of all.
+#
+# Most of the time is that of the headers. Sources that the build compiles together are therefore looked at together, but for
+# one check that would look at all of them for each function. Sources of the library are looked at for that one by one, which
+# also shows whether each includes what it uses.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tidy=$(command -v clang-tidy-16) || {
+command -v clang-tidy-16 >/dev/null || {
   echo "error: clang-tidy-16 is not installed (package clang-tidy-16)" >&2
   exit 1
 }
-database=build/release/compile_commands.json
-[ -f "$database" ] || { echo "error: no $database: run 'cmake --preset release' first" >&2; exit 1; }
 
-if [ $# -gt 0 ]; then
-  files=("$@")
-else
-  mapfile -d '' -t files < <(git -c safe.directory="$PWD" ls-files -z -- 'common/*.cpp' 'worker/*.cpp' 'launcher/*.cpp')
-fi
-# A file the build does not know would be checked with the wrong flags, and pass for the wrong reason.
-for file in "${files[@]}"; do
-  grep -qF "\"file\": \"$PWD/$file\"" "$database" || {
-    echo "error: $file is not in $database: not part of the build, or the build folder is stale" >&2
-    exit 1
-  }
-done
-
-# Some are compiled for a test, too, and there with a precompiled header of g++'s, which clang-tidy cannot read: it goes
-# without, as for the library.
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-sed -E 's#(-Winvalid-pch )?-include [^ ]*/cmake_pch\.hxx##' "$database" >"$folder/compile_commands.json"
-
 log=$folder/log
+# Also where it is configured already: as the CMake files are now.
+if [ -f build/release/CMakeCache.txt ]; then
+  cmake -S . -B build/release >"$log" 2>&1 || { cat "$log" >&2 && exit 1; }
+else
+  cmake --preset release >"$log" 2>&1 || { cat "$log" >&2 && exit 1; }
+fi
+PYTHONDONTWRITEBYTECODE=1 python3 scripts/lib/lint_units.py . build/release "$folder" "$@"
+
+# tidy LIST OPTION...: over what the list names, as many at a time as there are cores.
 code=0
-printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" "$tidy" -p "$folder" --quiet >"$log" 2>&1 || code=$?
+: >"$log"
+tidy() {
+  local list=$folder/$1.txt
+  shift
+  xargs -a "$list" -d '\n' -r -n 1 -P "$(nproc)" \
+    clang-tidy-16 -p "$folder" --config-file="$PWD/.clang-tidy" --quiet "$@" >>"$log" 2>&1 || code=1
+}
+slow_together=performance-unnecessary-value-param
+tidy together --checks="-$slow_together,-bugprone-suspicious-include"  # what is made to compile them together includes sources
+tidy alone --checks="-*,$slow_together"
+tidy single
 # Beside the findings it counts those that it left out.
 grep -vE '^[0-9]+ warnings? (generated|treated as errors?)\.?$' "$log" || true
 [ "$code" = 0 ] || exit 1
-echo "${#files[@]} files have no findings"
+echo "no findings"

@@ -162,11 +162,13 @@ void max_pool_backward(std::size_t rows, const Pool2dShape& shape, const T* x, c
   }
 }
 
+// NOLINTBEGIN(bugprone-macro-parentheses): a type stands in none
 #define DEMOS_INSTANTIATE(T)                                                                                          \
   template void conv2d_forward<T>(std::size_t, const Conv2dShape&, Activation, const T*, const T*, const T*, T*, T*); \
   template void conv2d_backward<T>(std::size_t, const Conv2dShape&, const T*, const T*, const T*, T*, T*, T*, T*);    \
   template void max_pool_forward<T>(std::size_t, const Pool2dShape&, const T*, T*);                                   \
   template void max_pool_backward<T>(std::size_t, const Pool2dShape&, const T*, const T*, T*);
+// NOLINTEND(bugprone-macro-parentheses)
 DEMOS_INSTANTIATE(float)
 DEMOS_INSTANTIATE(double)
 #undef DEMOS_INSTANTIATE

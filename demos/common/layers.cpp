@@ -132,6 +132,7 @@ Outcome softmax_cross_entropy(std::span<const std::uint8_t> labels, std::size_t 
   return outcome;
 }
 
+// NOLINTBEGIN(bugprone-macro-parentheses): a type stands in none
 #define DEMOS_INSTANTIATE(T)                                                                              \
   template void dense_forward<T>(std::size_t, DenseShape, Activation, const T*, const T*, const T*, T*);  \
   template void dense_backward<T>(std::size_t, DenseShape, const T*, const T*, const T*, T*, T*, T*);     \
@@ -140,6 +141,7 @@ Outcome softmax_cross_entropy(std::span<const std::uint8_t> labels, std::size_t 
   template void relu_backward<T>(std::size_t, const T*, T*);                                              \
   template void dropout<T>(std::span<const std::int64_t>, std::size_t, double, DropoutKey, const T*, T*); \
   template Outcome softmax_cross_entropy<T>(std::span<const std::uint8_t>, std::size_t, const T*, T*);
+// NOLINTEND(bugprone-macro-parentheses)
 DEMOS_INSTANTIATE(float)
 DEMOS_INSTANTIATE(double)
 #undef DEMOS_INSTANTIATE

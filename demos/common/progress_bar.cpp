@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <utility>
 
 namespace demos {
@@ -25,7 +26,7 @@ std::string time_left(const Progress& progress) {
   if (progress.step == 0) return "-:--";
   const auto left = static_cast<double>(progress.total_steps - std::min(progress.step, progress.total_steps));
   const double seconds = progress.elapsed.count() / static_cast<double>(progress.step) * left;
-  const auto whole = static_cast<unsigned long long>(seconds + 0.5);
+  const auto whole = std::llround(seconds);
   const std::string rest = std::to_string(whole % 60);
   return std::to_string(whole / 60) + (rest.size() < 2 ? ":0" : ":") + rest;
 }

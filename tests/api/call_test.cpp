@@ -59,7 +59,8 @@ TEST_P(Call, PassesValuesAndOnePerWorker) {
       });
   std::vector<int> own(static_cast<std::size_t>(world_size()));
   std::iota(own.begin(), own.end(), 1);
-  const double expected = (0.5 + 3) * (world_size() * (world_size() + 1) / 2) * 2.0;
+  const int sum_of_own = world_size() * (world_size() + 1) / 2;
+  const double expected = (0.5 + 3) * sum_of_own * 2.0;
   EXPECT_EQ(f({0.5F, 3}, own, 2.0), expected);
 }
 

@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""What scripts/lint.sh looks at, and how.
+
+usage: lint_units.py ROOT BUILD OUT [FILE...]
+
+Reads BUILD/compile_commands.json, and writes into OUT:
+  compile_commands.json  for clang-tidy
+  together.txt           sources of ours that the build compiles together (SYNCRUN_UNITY), by the file that includes them
+  single.txt             those that it compiles one by one
+  alone.txt              each source of the library that is in together.txt
+
+FILE: look at these alone, one by one; each has to be part of the build. Else at all that git tracks in FOLDERS. Sources that
+this build does not compile (for GPUs without a CUDA compiler; programs to compare with) are named.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+LIBRARY = ("common", "launcher", "worker")
+FOLDERS = LIBRARY + ("bench", "demos", "tests")
+PRECOMPILED = re.compile(r"(-Winvalid-pch )?-include \S*/cmake_pch\.hxx")  # one of g++'s, which clang cannot read
+INCLUDE = re.compile(r'^#include "(.*)"$', re.MULTILINE)
+
+
+def sources_of(entry: dict) -> list[str]:
+    """The sources that this command compiles."""
+    if "/Unity/unity_" not in entry["file"]:
+        return [entry["file"]]
+    return INCLUDE.findall(Path(entry["file"]).read_text(encoding="utf-8"))
+
+
+def tracked(root: Path) -> list[str]:
+    names = subprocess.run(["git", "-c", f"safe.directory={root}", "ls-files", "-z", "--", *FOLDERS], cwd=root, check=True,
+                           capture_output=True, text=True).stdout.split("\0")
+    return [str(root / name) for name in names if name.endswith(".cpp")]
+
+
+def command_for(entry: dict, file: str) -> str:
+    return PRECOMPILED.sub("", entry["command"]).replace(f"-c {entry['file']}", f"-c {file}")
+
+
+def main(root: Path, build: Path, out: Path, names: list[str]) -> int:
+    wanted = [str((root / name).resolve()) for name in names] or tracked(root)
+    library = tuple(f"{root}/{folder}/" for folder in LIBRARY)
+    commands: dict[str, str] = {}  # of what clang-tidy is given
+    alone = []
+    seen = set()
+    entries = json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))
+    for entry in entries:
+        for source in sources_of(entry):
+            if source in seen or source not in wanted:
+                continue
+            seen.add(source)
+            unit = source if names else entry["file"]
+            commands[unit] = command_for(entry, unit)
+            if unit != source and source.startswith(library):
+                alone.append(source)
+                commands[source] = command_for(entry, source)
+
+    unknown = [str(Path(source).relative_to(root)) for source in wanted if source not in seen]
+    if unknown and names:
+        print(f"error: not part of {build}: {' '.join(unknown)}", file=sys.stderr)
+        return 1
+    for name in unknown:
+        print(f"left out, since this build does not compile it: {name}")
+    print(f"{len(seen)} sources")
+
+    (out / "compile_commands.json").write_text(json.dumps(
+        [{"directory": str(build), "file": unit, "command": command} for unit, command in commands.items()]), encoding="utf-8")
+    together = [unit for unit in commands if "/Unity/" in unit]
+    single = [unit for unit in commands if "/Unity/" not in unit and unit not in alone]
+    for kind, lines in (("together", together), ("single", single), ("alone", alone)):
+        (out / f"{kind}.txt").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve(), Path(sys.argv[3]), sys.argv[4:]))
