@@ -81,6 +81,7 @@ bool is_in_range(U value) noexcept {
   } else if constexpr (std::is_floating_point_v<U>) {
     // Both ends are powers of two, or one off; towards zero the digits behind the point go.
     const U lowest = static_cast<U>(std::numeric_limits<T>::min());
+    // NOLINTNEXTLINE(bugprone-integer-division): half of the power of two behind the maximum
     const U beyond = static_cast<U>(std::numeric_limits<T>::max() / 2 + 1) * U(2);
     return (value >= lowest || value > lowest - U(1)) && value < beyond;
   } else {

@@ -26,7 +26,7 @@ TEST(KeptDescriptor, IsIntactWhileItIsOpen) {
   EXPECT_TRUE(file.is_intact());
   KeptDescriptor moved = std::move(file);
   EXPECT_TRUE(moved.is_intact());
-  EXPECT_FALSE(file.is_intact());
+  EXPECT_FALSE(file.is_intact());  // NOLINT(bugprone-use-after-move): that is the point
   moved.reset();
   EXPECT_FALSE(moved.is_intact());
   EXPECT_FALSE(KeptDescriptor().is_intact());

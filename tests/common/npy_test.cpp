@@ -56,7 +56,7 @@ TEST(NpyHeader, IsReadAsNumpyWritesIt) {
 }
 
 TEST(NpyHeader, IsReadInAllThreeFormats) {
-  for (const char version : {1, 2, 3}) {
+  for (const char version : {'\1', '\2', '\3'}) {
     const std::string bytes = file(dictionary("'<i8'", "(7,)"), version);
     const NpyHeader header = parse(bytes + "elements");
     EXPECT_EQ(header.dtype, DType::int64);
@@ -106,7 +106,7 @@ TEST(NpyHeader, RefusesOtherFormats) {
 }
 
 TEST(NpyHeader, RefusesEveryTruncation) {
-  for (const char version : {1, 2, 3}) {
+  for (const char version : {'\1', '\2', '\3'}) {
     const std::string whole = file(dictionary("'<f8'", "(2, 2)"), version);
     for (std::size_t length = 0; length < whole.size(); ++length) {
       EXPECT_THROW(parse(std::string_view(whole).substr(0, length)), Error) << length << " bytes";
