@@ -19,9 +19,7 @@ class CallLimits {
     expired_ = ring_.count_waited(waited_.since_last_look(now));
     return expired_.has_value();
   }
-  Clock::duration nap(Clock::duration longest) const noexcept {
-    return std::min(ring_.clocks().least_left(), longest);
-  }
+  Clock::duration nap(Clock::duration longest) const noexcept { return std::min(ring_.clocks().least_left(), longest); }
   /// The wait is over: its last part counts, too.
   void end() { static_cast<void>(is_over(Clock::now())); }
   /// After is_over(): the call whose limit is used up.

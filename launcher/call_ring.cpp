@@ -40,9 +40,8 @@ std::uint64_t CallRing::publish() noexcept {
 }
 
 bool CallRing::have_all_passed(std::uint64_t id) const noexcept {
-  return std::all_of(all_ranks_.begin(), all_ranks_.end(), [&](int rank) {
-    return control_.worker(rank).done.load(std::memory_order_seq_cst) >= id;
-  });
+  return std::all_of(all_ranks_.begin(), all_ranks_.end(),
+                     [&](int rank) { return control_.worker(rank).done.load(std::memory_order_seq_cst) >= id; });
 }
 
 void CallRing::retire(std::uint64_t id) noexcept {

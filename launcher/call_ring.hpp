@@ -43,7 +43,10 @@ class CallRing {
   class Completion {
    public:
     Completion(const ControlBlock& control, std::uint64_t id) noexcept
-        : control_(control), id_(id), behind_(control.command(id).ranks.begin()), end_(control.command(id).ranks.end()) {}
+        : control_(control),
+          id_(id),
+          behind_(control.command(id).ranks.begin()),
+          end_(control.command(id).ranks.end()) {}
     bool operator()() noexcept {
       while (behind_ != end_ && control_.worker(*behind_).done.load(std::memory_order_seq_cst) >= id_) ++behind_;
       return behind_ == end_;

@@ -71,9 +71,8 @@ void pass_on(SessionCore& session, const std::vector<int>& ranks, Failure& failu
 }
 
 void forget_copies(SessionCore& session, int rank) {
-  session.registry().for_each_entry([&](std::uint64_t entry) {
-    session.segment().at<VariableEntry>(entry)->copies()[rank] = VariableCopy{};
-  });
+  session.registry().for_each_entry(
+      [&](std::uint64_t entry) { session.segment().at<VariableEntry>(entry)->copies()[rank] = VariableCopy{}; });
   session.registry().for_each_variable(
       [&](VariableRecord& variable) { variable.extents[static_cast<std::size_t>(rank)] = {}; });
 }

@@ -96,8 +96,7 @@ std::string LossReport::place_loss(Failure& failure, std::uint64_t id) const {
 Error LossReport::lost(Failure failure, const std::string& where, int wait_status, std::string more) const {
   const int rank = failure.rank;
   // By the process that was lost: its place may have another by now.
-  const std::string who =
-      tag_of(rank) + " (" + failure.device + ", pid " + std::to_string(failure.pid) + ")";
+  const std::string who = tag_of(rank) + " (" + failure.device + ", pid " + std::to_string(failure.pid) + ")";
   return lost_error({who, tag_of(rank), where, std::move(failure), std::move(more), wait_status});
 }
 

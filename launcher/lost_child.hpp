@@ -13,12 +13,12 @@ namespace syncrun::detail {
 class Nursery;
 
 struct LostChild {
-  std::string who;       // "rank 1 (cpu1, pid 77)"
-  std::string tag;       // before each of its last lines: "rank 1"
-  std::string where;     // "while starting", "in call 'f' (phase function)"
-  Failure failure{};     // with cause and last_stderr
-  std::string more{};    // what was done about it, on lines of its own
-  int wait_status = 0;   // as far as it is known
+  std::string who;      // "rank 1 (cpu1, pid 77)"
+  std::string tag;      // before each of its last lines: "rank 1"
+  std::string where;    // "while starting", "in call 'f' (phase function)"
+  Failure failure{};    // with cause and last_stderr
+  std::string more{};   // what was done about it, on lines of its own
+  int wait_status = 0;  // as far as it is known
 };
 
 /// "WHO was lost WHERE: CAUSE", the last lines it wrote, the ranks' report if the failure has one, and MORE. Of kind

@@ -55,11 +55,11 @@ void OutputCollector::collect_array(std::uint64_t id, const FunctionRecord& func
     const auto& extents = slot(rank).extents;
     if (!std::equal(extents.begin() + (gathers ? 1 : 0), extents.begin() + type.dimensions,
                     to.extents.begin() + (gathers ? 1 : 0))) {
-      throw Error(ErrorKind::function,
-                  "call '" + function.name + "': " + describe_output(function, index) + " has shape " +
-                      syncrun::to_string({to.extents.data(), type.dimensions}) + " on rank " +
-                      std::to_string(ranks_.front()) + " and " + syncrun::to_string({extents.data(), type.dimensions}) +
-                      " on rank " + std::to_string(rank));
+      throw Error(ErrorKind::function, "call '" + function.name + "': " + describe_output(function, index) +
+                                           " has shape " + syncrun::to_string({to.extents.data(), type.dimensions}) +
+                                           " on rank " + std::to_string(ranks_.front()) + " and " +
+                                           syncrun::to_string({extents.data(), type.dimensions}) + " on rank " +
+                                           std::to_string(rank));
     }
     sources_.push_back(segment_->at(slot(rank).offset));
   }

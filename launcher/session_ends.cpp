@@ -50,11 +50,12 @@ void SessionCore::end_with_loss(std::uint64_t id) {
     failure.peers_released.emplace_back(Clock::duration(control().worker(other).released_ns.load()));
   }
   const std::string where = report_->place_loss(failure, id);
-  const bool may_replace = settings_.on_worker_lost == OnWorkerLost::respawn && state_ == State::open &&
-                           !is_closing_ && !recovery_->is_running();
+  const bool may_replace = settings_.on_worker_lost == OnWorkerLost::respawn && state_ == State::open && !is_closing_ &&
+                           !recovery_->is_running();
   if (!may_replace) end_with(report_->lost(std::move(failure), where, status));
   const bool is_waiting_for_it = ring_.is_in_flight(id);
-  const Milliseconds limit = is_waiting_for_it ? Milliseconds(control().command(id).timeout_ms) : settings_.call_timeout;
+  const Milliseconds limit =
+      is_waiting_for_it ? Milliseconds(control().command(id).timeout_ms) : settings_.call_timeout;
   try {
     recovery_->replace_lost(std::move(failure), where, status, limit);
   } catch (const Error& error) {

@@ -123,8 +123,9 @@ TEST_F(Report, OfALateCallBlamesWhoIsInItsFunction) {
   EXPECT_EQ(error.failure().cause, "deadline");
   EXPECT_EQ(error.failure().call, "step");
   EXPECT_EQ(error.failure().ranks.size(), 2U);
-  EXPECT_THAT(error.what(), HasSubstr("rank 1 (cuda1, pid 101) is in phase function at the deadline: call 'step' did not "
-                                      "finish within 250 ms"));
+  EXPECT_THAT(error.what(),
+              HasSubstr("rank 1 (cuda1, pid 101) is in phase function at the deadline: call 'step' did not "
+                        "finish within 250 ms"));
 }
 
 TEST_F(Report, OfALateCallBlamesWhoIsStoppedFirst) {
@@ -132,7 +133,8 @@ TEST_F(Report, OfALateCallBlamesWhoIsStoppedFirst) {
   pool.set_phase(0, id, Phase::function);
   pool.set_phase(1, id, Phase::function);
   pool.stop_signals[1] = SIGSTOP;
-  EXPECT_THAT(report.late_call(id).what(), HasSubstr("rank 1 (cuda1, pid 101) is in phase function, stopped by SIGSTOP"));
+  EXPECT_THAT(report.late_call(id).what(),
+              HasSubstr("rank 1 (cuda1, pid 101) is in phase function, stopped by SIGSTOP"));
 }
 
 TEST_F(Report, OfALateCallBlamesNobodyWhoTakesNoPart) {
@@ -164,8 +166,9 @@ TEST_F(Report, OfALateStartBlamesWhoIsNotReady) {
   pool.set_phase(1, 0, Phase::device);
   const Error error = report.late_start(Milliseconds(300));
   EXPECT_EQ(error.rank(), 1);
-  EXPECT_THAT(error.what(), HasSubstr("rank 1 (cuda1, pid 101) is in phase device at the deadline: it did not start within "
-                                      "300 ms"));
+  EXPECT_THAT(error.what(),
+              HasSubstr("rank 1 (cuda1, pid 101) is in phase device at the deadline: it did not start within "
+                        "300 ms"));
 }
 
 }  // namespace

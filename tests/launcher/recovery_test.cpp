@@ -35,7 +35,9 @@ class Respawn : public testing::Test {
     pool.die(rank, end);
     failure = report.describe_loss(rank, end);
   }
-  void replace(Milliseconds limit = Milliseconds(1000)) { recovery.replace_lost(failure, "in call 'step'", SIGKILL, limit); }
+  void replace(Milliseconds limit = Milliseconds(1000)) {
+    recovery.replace_lost(failure, "in call 'step'", SIGKILL, limit);
+  }
   Recovery::Steps steps() {
     return {.collect =
                 [this](std::uint64_t id) {
@@ -90,8 +92,8 @@ TEST_F(Respawn, BuriesTheLostFailsTheCallsAndThenStartsAnew) {
   pool.finish(0, id);
   pool.finish(2, id);
   replace();
-  EXPECT_THAT(pool.log, ElementsAre("bury 1", "free 64", "forget copies of 1", "replace 1", "welcome 1", "watch 1",
-                                    "pass on"));
+  EXPECT_THAT(pool.log,
+              ElementsAre("bury 1", "free 64", "forget copies of 1", "replace 1", "welcome 1", "watch 1", "pass on"));
   EXPECT_TRUE(ring.is_idle());
   EXPECT_FALSE(recovery.is_running());
   EXPECT_EQ(pool.control().header().replacements.load(), 1U);
@@ -162,8 +164,9 @@ TEST_F(Respawn, RefusesMoreThanTheLimitBeforeItWaits) {
 TEST_F(Respawn, EndsWhereSurvivorsDoNotComeToTheEndOfTheirCalls) {
   publish(nullptr);
   lose(1);
-  EXPECT_THAT(text_of_error(),
-              HasSubstr("could not be replaced: the other workers did not come to the end of their calls within 50 ms"));
+  EXPECT_THAT(
+      text_of_error(),
+      HasSubstr("could not be replaced: the other workers did not come to the end of their calls within 50 ms"));
   EXPECT_TRUE(recovery.is_running()) << "nobody is replaced any more";
 }
 
