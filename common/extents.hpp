@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "common/errors.hpp"
 #include "syncrun/array.hpp"
@@ -40,6 +41,12 @@ inline std::size_t checked_bytes(DType dtype, std::span<const std::int64_t> exte
                 " overflows");
   }
   return static_cast<std::size_t>(bytes);
+}
+
+/// "float32, 2 dimensions".
+inline std::string describe_type(DType dtype, std::size_t dimensions) {
+  return std::string(to_string(dtype)) + ", " + std::to_string(dimensions) +
+         (dimensions == 1 ? " dimension" : " dimensions");
 }
 
 }  // namespace syncrun::detail

@@ -1,6 +1,11 @@
 #include "common/process_role.hpp"
 
 #include <atomic>
+#include <limits>
+#include <optional>
+
+#include "common/environment.hpp"
+#include "syncrun/run.hpp"
 
 namespace syncrun::detail {
 
@@ -13,3 +18,13 @@ bool is_in_worker() noexcept { return is_worker.load(std::memory_order_relaxed);
 void become_worker() noexcept { is_worker.store(true, std::memory_order_relaxed); }
 
 }  // namespace syncrun::detail
+
+namespace syncrun {
+
+int restarts() noexcept {
+  const char* text = detail::environment::get(detail::environment::kRestart);
+  const auto restarts = text == nullptr ? std::nullopt : detail::environment::whole_number(text);
+  return restarts && *restarts > 0 && *restarts <= std::numeric_limits<int>::max() ? static_cast<int>(*restarts) : 0;
+}
+
+}  // namespace syncrun

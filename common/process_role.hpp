@@ -1,6 +1,7 @@
 #pragma once
 
-// What this process is in its session. A program starts as master; serve_if_worker turns it into a worker.
+// What this process is in its session: a program starts as master, and serve_if_worker turns it into a worker. And how often its
+// job was started (syncrun::restarts).
 
 namespace syncrun::detail {
 

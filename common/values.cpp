@@ -19,7 +19,7 @@ namespace syncrun::detail {
 
 namespace {
 // Results from this size on are held against the memory limit: looking it up is nothing beside copying them.
-constexpr std::size_t kCheckedResultFrom = std::size_t{64} << 20U;
+constexpr std::size_t kCheckedHeapFrom = std::size_t{64} << 20U;
 }  // namespace
 
 void check_count(std::size_t count, std::span<const std::int64_t> extents) {
@@ -41,7 +41,7 @@ void refuse_value(DType to, std::size_t position, long double value) {
 
 OutputBuffer allocate_on_heap(std::size_t bytes) {
   if (bytes == 0) return {};
-  if (bytes >= kCheckedResultFrom) check_memory_available(bytes, "a result", "this process's own memory");
+  if (bytes >= kCheckedHeapFrom) check_memory_available(bytes, "a result", "this process's own memory");
   void* memory = ::operator new(bytes, std::align_val_t(64), std::nothrow);
   if (memory == nullptr) {
     throw_errno("a result wants " + std::to_string(bytes) + " bytes of this process's own memory (" +

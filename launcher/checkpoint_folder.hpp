@@ -22,7 +22,7 @@
 #include <filesystem>
 #include <string>
 
-#include "launcher/array_file.hpp"
+#include "common/array_file.hpp"
 
 namespace syncrun::detail {
 

@@ -6,8 +6,8 @@
 #include <new>
 #include <string>
 
+#include "common/array_file.hpp"
 #include "common/errors.hpp"
-#include "launcher/array_file.hpp"
 #include "launcher/describe.hpp"
 #include "launcher/session_core.hpp"
 #include "syncrun/session.hpp"

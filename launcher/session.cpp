@@ -7,10 +7,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
-#include <limits>
-#include <optional>
 
-#include "common/environment.hpp"
 #include "common/errors.hpp"
 #include "common/visible_text.hpp"
 #include "launcher/session_core.hpp"
@@ -70,13 +67,3 @@ int run_master(int argc, char** argv, const Program& program) {
 }
 
 }  // namespace syncrun::detail
-
-namespace syncrun {
-
-int restarts() noexcept {
-  const char* text = detail::environment::get(detail::environment::kRestart);
-  const auto restarts = text == nullptr ? std::nullopt : detail::environment::whole_number(text);
-  return restarts && *restarts > 0 && *restarts <= std::numeric_limits<int>::max() ? static_cast<int>(*restarts) : 0;
-}
-
-}  // namespace syncrun

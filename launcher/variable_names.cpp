@@ -1,13 +1,9 @@
 #include "launcher/variable_names.hpp"
 
 #include "common/errors.hpp"
+#include "common/extents.hpp"
 
 namespace syncrun::detail {
-
-std::string describe_type(DType dtype, std::size_t dimensions) {
-  return std::string(to_string(dtype)) + ", " + std::to_string(dimensions) +
-         (dimensions == 1 ? " dimension" : " dimensions");
-}
 
 void VariableNames::add(const std::shared_ptr<VariableRecord>& variable) {
   std::erase_if(variables_, [](const auto& entry) { return entry.second.expired(); });

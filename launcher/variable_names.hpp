@@ -12,9 +12,6 @@
 
 namespace syncrun::detail {
 
-/// "float32, 2 dimensions".
-std::string describe_type(DType dtype, std::size_t dimensions);
-
 class VariableNames {
  public:
   bool is_taken(std::string_view name) const { return find(name) != nullptr; }

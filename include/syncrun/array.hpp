@@ -82,7 +82,7 @@ namespace detail {
 /// The extents of an array of any number of dimensions; those behind its own are zero.
 using Extents = std::array<std::int64_t, kMaxDimensions>;
 template <std::size_t N>
-Shape<N> to_shape(const Extents& extents) noexcept {
+Shape<N> to_shape(std::span<const std::int64_t> extents) noexcept {
   Shape<N> shape;
   for (std::size_t i = 0; i < N; ++i) shape[i] = extents[i];
   return shape;

@@ -10,9 +10,8 @@
 
 #include "syncrun/array.hpp"
 #include "syncrun/detail/export.hpp"
-#include "syncrun/detail/master_seam.hpp"
+#include "syncrun/detail/worker_seam.hpp"
 #include "syncrun/dtype.hpp"
-#include "syncrun/shared.hpp"
 
 namespace syncrun {
 

@@ -38,7 +38,6 @@ struct TaskOptions;
 
 namespace detail {
 
-class ArrayFile;
 class QueueCore;
 class SessionCore;
 class TaskCore;
@@ -269,14 +268,6 @@ SYNCRUN_EXPORT bool is_as_long_as(const VariableRecord& variable, const Variable
 SYNCRUN_EXPORT bool is_gone_somewhere(const VariableRecord& variable, const VariableRecord& params) noexcept;
 
 // ---- files and checkpoints --------------------------------------------------------------------------------------
-
-/// Opens a .npy file. Throws as read_npy.
-SYNCRUN_EXPORT std::shared_ptr<const ArrayFile> open_npy(const std::filesystem::path& file, DType dtype,
-                                                         std::size_t dimensions);
-/// The extents of the array in it.
-SYNCRUN_EXPORT Extents extents_of(const ArrayFile& file);
-/// Reads all elements. Throws Error (system) if it cannot.
-SYNCRUN_EXPORT void read_elements(const ArrayFile& file, void* values);
 
 /// Writes one array to a .npy file. Throws as save.
 SYNCRUN_EXPORT void save_array(const std::filesystem::path& file, const ArrayPlace& array);

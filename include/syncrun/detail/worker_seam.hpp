@@ -4,10 +4,11 @@
 // a worker, a producer or a task, or in any process. What the master calls is in master_seam.hpp. Users never name what stands
 // here.
 
-#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <memory>
 #include <optional>
 #include <random>
 #include <span>
@@ -26,6 +27,7 @@ class GradientReady;
 
 namespace detail {
 
+class ArrayFile;
 enum class GradientAverage : bool;
 class OutputBuffer;
 class PipeCore;
@@ -61,6 +63,14 @@ SYNCRUN_EXPORT void check_update_rule(UpdateKind kind, const void* rule);
 
 /// Ordinary memory of this process, not initialised. Throws Error (system) if there is not enough.
 SYNCRUN_EXPORT OutputBuffer allocate_on_heap(std::size_t bytes);
+
+/// Opens a .npy file. Throws as read_npy.
+SYNCRUN_EXPORT std::shared_ptr<const ArrayFile> open_npy(const std::filesystem::path& file, DType dtype,
+                                                         std::size_t dimensions);
+/// The extents of the array in it.
+SYNCRUN_EXPORT std::span<const std::int64_t> extents_of(const ArrayFile& file) noexcept;
+/// Reads all elements. Throws Error (system) if it cannot.
+SYNCRUN_EXPORT void read_elements(const ArrayFile& file, void* values);
 
 // ---- bodies on a worker -----------------------------------------------------------------------------------------
 

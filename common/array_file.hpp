@@ -1,6 +1,7 @@
 #pragma once
 
-// Files of a checkpoint: written so that they are on disk when that is said, and .npy files read with their header checked.
+// Files of arrays: .npy files, which any process reads, with their header checked; and files of a checkpoint, written so that
+// they are on disk when that is said.
 
 #include <cstdint>
 #include <filesystem>

@@ -2,10 +2,8 @@
 
 #include "syncrun/npy.hpp"
 
-#include <algorithm>
-
+#include "common/array_file.hpp"
 #include "common/errors.hpp"
-#include "launcher/array_file.hpp"
 
 namespace syncrun {
 
@@ -17,11 +15,7 @@ std::shared_ptr<const ArrayFile> open_npy(const std::filesystem::path& file, DTy
   return opened;
 }
 
-Extents extents_of(const ArrayFile& file) {
-  Extents extents{};
-  std::copy(file.header().shape.begin(), file.header().shape.end(), extents.begin());
-  return extents;
-}
+std::span<const std::int64_t> extents_of(const ArrayFile& file) noexcept { return file.header().shape; }
 
 void read_elements(const ArrayFile& file, void* values) { file.read(values); }
 

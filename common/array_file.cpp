@@ -1,4 +1,4 @@
-#include "launcher/array_file.hpp"
+#include "common/array_file.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "common/errors.hpp"
-#include "launcher/variable_names.hpp"
+#include "common/extents.hpp"
 
 namespace syncrun::detail {
 
 namespace {
 
 /// More than the kernel moves in one call.
-constexpr std::size_t kLargestPart = std::size_t{1} << 30U;
+constexpr std::size_t kLargestMove = std::size_t{1} << 30U;
 
 [[noreturn]] void fail(const char* what, const std::filesystem::path& path) {
   const int code = errno;
@@ -26,7 +26,7 @@ constexpr std::size_t kLargestPart = std::size_t{1} << 30U;
 
 void write_all(int fd, const std::filesystem::path& path, const char* data, std::size_t bytes) {
   while (bytes != 0) {
-    const ssize_t written = ::write(fd, data, std::min(bytes, kLargestPart));
+    const ssize_t written = ::write(fd, data, std::min(bytes, kLargestMove));
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) fail("write", path);
     data += written;
@@ -38,7 +38,7 @@ void write_all(int fd, const std::filesystem::path& path, const char* data, std:
 std::size_t read_some(int fd, const std::filesystem::path& path, std::size_t at, char* data, std::size_t bytes) {
   std::size_t got = 0;
   while (got < bytes) {
-    const ssize_t part = ::pread(fd, data + got, std::min(bytes - got, kLargestPart), static_cast<off_t>(at + got));
+    const ssize_t part = ::pread(fd, data + got, std::min(bytes - got, kLargestMove), static_cast<off_t>(at + got));
     if (part < 0 && errno == EINTR) continue;
     if (part < 0) fail("read", path);
     if (part == 0) break;
