@@ -1,4 +1,5 @@
 // Handles that were moved from: every use is Error (usage) that names the type, and the session goes on.
+// NOLINTBEGIN(bugprone-use-after-move): that is the point
 
 #include <filesystem>
 
@@ -260,3 +261,4 @@ TEST_P(MovedFrom, TaskIsAnError) {
 }
 
 }  // namespace
+// NOLINTEND(bugprone-use-after-move)

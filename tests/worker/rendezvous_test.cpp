@@ -26,7 +26,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::uint64_t kCommand = 5;
+constexpr std::uint64_t kMeetingCommand = 5;
 constexpr MeetingPurpose kCommunicator{.kind = MeetingPurpose::Kind::making_communicator};
 
 class NotInterrupted final : public Interruption {
@@ -50,15 +50,15 @@ const NotInterrupted kNothing;
 const WaitLimits kEndless{kNothing};
 
 /// One rank, in a command that has collectives.
-struct Rank {
-  Rank(const ControlBlock& control, int rank) : meetings(attachment, WaitPolicy::yielding()) {
+struct MeetingRank {
+  MeetingRank(const ControlBlock& control, int rank) : meetings(attachment, WaitPolicy::yielding()) {
     attachment.rank = rank;
     attachment.world_size = control.world_size();
     attachment.control = control;
-    meetings.begin(control.command(kCommand));
+    meetings.begin(control.command(kMeetingCommand));
   }
-  Rank(const Rank&) = delete;
-  Rank& operator=(const Rank&) = delete;
+  MeetingRank(const MeetingRank&) = delete;
+  MeetingRank& operator=(const MeetingRank&) = delete;
 
   Attachment attachment;
   Meetings meetings;
@@ -69,12 +69,12 @@ class RendezvousInSegment : public testing::Test {
  protected:
   explicit RendezvousInSegment(int world_size = 3)
       : segment_(Segment::create(Segment::kSmallestReservation)), control_(segment_.base(), world_size) {
-    control_.command(kCommand).id = kCommand;
+    control_.command(kMeetingCommand).id = kMeetingCommand;
     for (int rank = 0; rank < world_size; ++rank) ranks_.emplace_back(control_, rank);
   }
 
   /// Runs `body(rank)` on a thread for each rank. Returns what each threw: "" for nothing.
-  std::vector<std::string> on_every_rank(const std::function<void(Rank&)>& body) {
+  std::vector<std::string> on_every_rank(const std::function<void(MeetingRank&)>& body) {
     std::vector<std::string> thrown(ranks_.size());
     std::vector<std::jthread> threads;
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
@@ -91,10 +91,10 @@ class RendezvousInSegment : public testing::Test {
   }
   std::vector<std::string> all(const std::string& text) const { return std::vector<std::string>(ranks_.size(), text); }
 
-  static void put_number(Rank& rank, std::uint64_t key, std::int64_t number) {
+  static void put_number(MeetingRank& rank, std::uint64_t key, std::int64_t number) {
     rank.rendezvous.put(key, std::as_bytes(std::span(&number, 1)), kEndless);
   }
-  static std::int64_t get_number(Rank& rank, int from, std::uint64_t key, const WaitLimits& limits = kEndless) {
+  static std::int64_t get_number(MeetingRank& rank, int from, std::uint64_t key, const WaitLimits& limits = kEndless) {
     std::int64_t number = -1;
     rank.rendezvous.get(from, key, std::as_writable_bytes(std::span(&number, 1)), limits);
     return number;
@@ -102,11 +102,11 @@ class RendezvousInSegment : public testing::Test {
 
   Segment segment_;
   ControlBlock control_;
-  std::deque<Rank> ranks_;
+  std::deque<MeetingRank> ranks_;
 };
 
 TEST_F(RendezvousInSegment, GivesEveryRankWhatAnotherOneHasLeft) {
-  const auto thrown = on_every_rank([](Rank& rank) {
+  const auto thrown = on_every_rank([](MeetingRank& rank) {
     put_number(rank, 1, 100 + rank.attachment.rank);
     for (int from = 0; from < rank.attachment.world_size; ++from) EXPECT_EQ(get_number(rank, from, 1), 100 + from);
   });
@@ -129,7 +129,7 @@ TEST_F(RendezvousInSegment, RefusesAValueThatIsTooLong) {
 
 TEST_F(RendezvousInSegment, HoldsEveryRankUntilTheLastOneComes) {
   std::atomic<int> arrived = 0;
-  const auto thrown = on_every_rank([&](Rank& rank) {
+  const auto thrown = on_every_rank([&](MeetingRank& rank) {
     for (int round = 1; round <= 200; ++round) {
       ++arrived;
       rank.rendezvous.barrier(kCommunicator, kEndless);
@@ -140,7 +140,7 @@ TEST_F(RendezvousInSegment, HoldsEveryRankUntilTheLastOneComes) {
 }
 
 TEST_F(RendezvousInSegment, TellsRanksThatMeetForDifferentPurposes) {
-  const auto thrown = on_every_rank([](Rank& rank) {
+  const auto thrown = on_every_rank([](MeetingRank& rank) {
     rank.rendezvous.barrier(rank.attachment.rank == 0 ? MeetingPurpose{} : kCommunicator, kEndless);
   });
   EXPECT_EQ(thrown, all("ranks disagree in a collective: rank 0 calls barrier, rank 1 calls one that has to be set up "
@@ -148,7 +148,7 @@ TEST_F(RendezvousInSegment, TellsRanksThatMeetForDifferentPurposes) {
 }
 
 TEST_F(RendezvousInSegment, TellsDifferentStepsOfOnePurposeApart) {
-  const auto thrown = on_every_rank([](Rank& rank) {
+  const auto thrown = on_every_rank([](MeetingRank& rank) {
     const auto step = static_cast<std::uint8_t>(rank.attachment.rank == 2 ? 1 : 0);
     rank.rendezvous.barrier({.kind = MeetingPurpose::Kind::connecting_peers, .detail = step}, kEndless);
   });
@@ -158,7 +158,7 @@ TEST_F(RendezvousInSegment, TellsDifferentStepsOfOnePurposeApart) {
 }
 
 TEST_F(RendezvousInSegment, TellsARankThatCallsACollectiveInstead) {
-  const auto thrown = on_every_rank([](Rank& rank) {
+  const auto thrown = on_every_rank([](MeetingRank& rank) {
     if (rank.attachment.rank != 0) return rank.rendezvous.barrier(kCommunicator, kEndless);
     rank.meetings.meet(
         {kNotInSegment, 8, 1, 0, CollectiveKind::all_reduce, DType::float32, Reduction::sum, 0, MeetingPurpose{}},
@@ -169,8 +169,8 @@ TEST_F(RendezvousInSegment, TellsARankThatCallsACollectiveInstead) {
 }
 
 TEST_F(RendezvousInSegment, TellsOfARankThatHasLeftTheCall) {
-  ranks_[2].meetings.leave(control_.command(kCommand));
-  const auto thrown = on_every_rank([](Rank& rank) {
+  ranks_[2].meetings.leave(control_.command(kMeetingCommand));
+  const auto thrown = on_every_rank([](MeetingRank& rank) {
     if (rank.attachment.rank != 2) rank.rendezvous.barrier(kCommunicator, kEndless);
   });
   EXPECT_EQ(thrown[0], "ranks disagree in a collective: rank 2 has left the call, and rank 0 is still in one");
@@ -214,8 +214,8 @@ TEST_F(RendezvousInSegment, EndsWaitsThatAreInterrupted) {
 /// What interrupts waits in a command of a session.
 class InterruptionOfACall : public RendezvousInSegment {
  protected:
-  InterruptionOfACall() { interruption_.begin(control_.command(kCommand), true); }
-  void fail() { control_.command(kCommand).failed.store(kCommand); }
+  InterruptionOfACall() { interruption_.begin(control_.command(kMeetingCommand), true); }
+  void fail() { control_.command(kMeetingCommand).failed.store(kMeetingCommand); }
   void lose_a_worker() { control_.header().lost.store(1); }
 
   CallInterruption interruption_{ranks_[0].attachment};
@@ -228,7 +228,7 @@ TEST_F(InterruptionOfACall, IsItsFailureOnAnotherRank) {
 }
 
 TEST_F(InterruptionOfACall, IsNoneWhereThisRankDoesNotNeedItsPeers) {
-  interruption_.begin(control_.command(kCommand), false);
+  interruption_.begin(control_.command(kMeetingCommand), false);
   fail();
   EXPECT_NO_THROW(interruption_.check());
   interruption_.note_that_peers_are_needed();
@@ -236,7 +236,7 @@ TEST_F(InterruptionOfACall, IsNoneWhereThisRankDoesNotNeedItsPeers) {
 }
 
 TEST_F(InterruptionOfACall, IsTheLossOfAWorkerInAnyCase) {
-  interruption_.begin(control_.command(kCommand), false);
+  interruption_.begin(control_.command(kMeetingCommand), false);
   fail();
   lose_a_worker();
   EXPECT_THROW(interruption_.check(), SessionLost);

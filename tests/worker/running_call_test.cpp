@@ -16,7 +16,7 @@
 namespace syncrun::detail {
 namespace {
 
-constexpr std::uint64_t kCommand = 1;
+constexpr std::uint64_t kOnlyCommand = 1;
 constexpr std::uint64_t kHeapAt = std::uint64_t{16} << 20U;
 constexpr std::uint64_t kHeapBytes = std::uint64_t{16} << 20U;
 constexpr OutputType kMeanOfDoubles{DType::float64, Reduction::avg, 0};
@@ -35,12 +35,12 @@ class RunningCallOnCpu : public testing::Test {
     attachment_.control = ControlBlock(attachment_.segment.base(), kWorldSize);
     attachment_.world_size = kWorldSize;
     arena_ = SharedHeap(attachment_.segment, kHeapAt, kHeapBytes);
-    command().id = kCommand;
+    command().id = kOnlyCommand;
     command().ranks = RankSet::all(kWorldSize);
   }
 
-  Command& command() const { return attachment_.control.command(kCommand); }
-  Outbox& outbox() const { return attachment_.control.outbox(kCommand, attachment_.rank); }
+  Command& command() const { return attachment_.control.command(kOnlyCommand); }
+  Outbox& outbox() const { return attachment_.control.outbox(kOnlyCommand, attachment_.rank); }
   CallPayload& begin_call(std::int64_t rows, std::int64_t slices) const {
     auto& call = command().begin<CallPayload>(CommandKind::call);
     call.rows = rows;
@@ -132,10 +132,10 @@ TEST_F(RunningCallOnCpu, KeepsWhatItDeliversUntilTheMasterHasConsumedIt) {
   running_.accept(0, vector, std::vector<std::int64_t>{4}, device_->allocate_output(4 * sizeof(double)));
   EXPECT_FALSE(running_.next_slice());
   running_.deliver(outbox());
-  running_.end(kCommand);
+  running_.end(kOnlyCommand);
   outgoing_.collect();
   EXPECT_NE(arena_.used_bytes(), 0U);
-  consumed_ = kCommand;
+  consumed_ = kOnlyCommand;
   outgoing_.collect();
   EXPECT_EQ(arena_.used_bytes(), 0U);
 }
