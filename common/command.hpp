@@ -70,14 +70,13 @@ struct CollectiveSlot {
       extents;  // of the copies afterwards; reduce_scatter: of all of them together
 };
 
-/// What every command has. Written by the master before it publishes the command.
+/// What every command has, besides its ranks. Written by the master before it publishes the command.
 struct CommandHeader {
   std::uint64_t id = 0;
   CommandKind kind = CommandKind::call;
   bool has_comm = false;
   bool wants_vote = false;      // updates to commit: wait for every rank's vote
   std::int64_t timeout_ms = 0;  // 0: none
-  RankSet ranks;                // who runs it; the others pass it
 };
 
 /// A function on rows (call), or the making of a replicated object (construct). Its arguments and outputs are in the
@@ -148,6 +147,8 @@ struct alignas(64) Command : CommandHeader {
   const CallPayload& call() const { return as<CallPayload>(); }
 
   Payload payload;
+  RankSet
+      ranks;  // who runs it; the others pass it. Behind the payload: workers then read three lines of the cache, not five
   // Of a call.
   std::array<OutputType, kMaxOutputs> outputs;
   std::array<ArgumentSlot, kMaxArguments> arguments;

@@ -2,6 +2,7 @@
 
 // Who runs a command: a set of ranks, in ascending order. Plain memory, so that a command can carry it.
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -76,7 +77,10 @@ class RankSet {
   Iterator begin() const noexcept { return {*this, 0}; }
   Iterator end() const noexcept { return {*this, kMaxWorldSize}; }
 
-  friend bool operator==(const RankSet&, const RankSet&) = default;
+  friend bool operator==(const RankSet& a, const RankSet& b) noexcept {
+    return a.count_ == b.count_ && a.words_used_ == b.words_used_ &&
+           std::equal(a.words_.begin(), a.words_.begin() + a.words_used_, b.words_.begin());
+  }
 
  private:
   static constexpr std::size_t kBits = 64;
@@ -96,7 +100,7 @@ class RankSet {
     return static_cast<int>(word * kBits) + std::countr_zero(bits);
   }
 
-  // The first three fit in a line of the cache with a command's other words: up to 64 ranks, the rest is not looked at.
+  // Of up to 64 ranks only the first 16 bytes are looked at: they fit in a line of the cache with other words.
   std::uint32_t count_ = 0;
   std::uint32_t words_used_ = 0;
   std::array<std::uint64_t, kMaxWorldSize / kBits> words_{};

@@ -24,19 +24,20 @@ class CallClocks {
 
   explicit CallClocks(int world_size) : busy_(static_cast<std::size_t>(world_size)) {}
 
-  /// A command was published, for `ranks`. `limit` 0: none. `is_alone`: nothing else is in flight.
-  void begin(std::uint64_t id, const RankSet& ranks, Milliseconds limit, bool is_alone) noexcept {
-    slots_[id % kRingSize] = {ranks, is_alone, limit, {}};
+  /// A command was published. `limit` 0: none. `is_alone`: nothing else is in flight.
+  void begin(std::uint64_t id, Milliseconds limit, bool is_alone) noexcept {
+    slots_[id % kRingSize] = {is_alone, limit, {}};
   }
   /// Its limit begins anew, as after a debugger had it.
   void restart(std::uint64_t id) noexcept { slots_[id % kRingSize].counted = {}; }
 
   /// The master has waited for `waited` since it last said so: counts that for the unfinished calls among `first` to `last`
-  /// that were the oldest of their ranks at its beginning. `done_of(rank)` is the last command that a rank is done with.
+  /// that were the oldest of their ranks at its beginning. `ranks_of(id)` are
+  /// the ranks of a call, `done_of(rank)` is the last command that a rank is done with.
   /// Returns the first call whose limit is used up.
-  template <class DoneOf>
+  template <class RanksOf, class DoneOf>
   std::optional<std::uint64_t> count(std::uint64_t first, std::uint64_t last, Clock::duration waited,
-                                     DoneOf&& done_of) {
+                                     RanksOf&& ranks_of, DoneOf&& done_of) {
     std::optional<std::uint64_t> expired;
     least_left_ = Clock::duration::max();
     busy_.assign(busy_.size(), false);
@@ -44,7 +45,7 @@ class CallClocks {
       Slot& slot = slots_[id % kRingSize];
       bool is_finished = true;
       bool is_oldest = true;
-      for (const int rank : slot.ranks) {
+      for (const int rank : ranks_of(id)) {
         char& is_busy = busy_[static_cast<std::size_t>(rank)];
         if (is_busy != 0) is_oldest = false;
         if (done_of(rank) >= id) continue;
@@ -76,7 +77,6 @@ class CallClocks {
 
  private:
   struct Slot {
-    RankSet ranks;
     bool is_oldest = false;  // when time was last counted
     Milliseconds limit{0};
     Clock::duration counted{};

@@ -25,7 +25,8 @@ void CallRing::attach(ControlBlock control) {
 
 Command& CallRing::next(Milliseconds timeout) noexcept {
   Command& command = control_.command(next_);
-  static_cast<CommandHeader&>(command) = {.id = next_, .timeout_ms = timeout.count(), .ranks = all_ranks_};
+  static_cast<CommandHeader&>(command) = {.id = next_, .timeout_ms = timeout.count()};
+  command.ranks = all_ranks_;
   return command;
 }
 
@@ -33,7 +34,7 @@ std::uint64_t CallRing::publish() noexcept {
   auto& header = control_.header();
   const std::uint64_t id = next_++;
   const Command& command = control_.command(id);
-  clocks_.begin(id, command.ranks, Milliseconds(command.timeout_ms), oldest() == id);
+  clocks_.begin(id, Milliseconds(command.timeout_ms), oldest() == id);
   header.published.store(id, std::memory_order_seq_cst);
   header.to_workers.ring();
   return id;
@@ -103,7 +104,8 @@ bool CallRing::has_lost_device(std::uint64_t id) const noexcept {
 
 std::optional<std::uint64_t> CallRing::count_waited(Clock::duration waited) noexcept {
   const auto done_of = [this](int rank) { return control_.worker(rank).done.load(std::memory_order_acquire); };
-  return clocks_.count(oldest(), last_published(), waited, done_of);
+  const auto ranks_of = [this](std::uint64_t id) -> const RankSet& { return control_.command(id).ranks; };
+  return clocks_.count(oldest(), last_published(), waited, ranks_of, done_of);
 }
 
 // ---- words ----------------------------------------------------------------------------------------------------

@@ -17,17 +17,21 @@ class Clocks : public testing::Test {
  protected:
   std::uint64_t launch(const RankSet& ranks, Milliseconds limit) {
     const bool is_alone = ++last == 1;
-    clocks.begin(last, ranks, limit, is_alone);
+    ranks_of.push_back(ranks);
+    clocks.begin(last, limit, is_alone);
     return last;
   }
   std::uint64_t launch(int rank, Milliseconds limit) { return launch(RankSet::only(rank), limit); }
   std::optional<std::uint64_t> wait(Clock::duration waited) {
-    return clocks.count(1, last, waited, [this](int rank) { return done[static_cast<std::size_t>(rank)]; });
+    return clocks.count(
+        1, last, waited, [this](std::uint64_t id) -> const RankSet& { return ranks_of[id - 1]; },
+        [this](int rank) { return done[static_cast<std::size_t>(rank)]; });
   }
 
   CallClocks clocks{3};
   std::vector<std::uint64_t> done = std::vector<std::uint64_t>(3);
   std::uint64_t last = 0;
+  std::vector<RankSet> ranks_of;  // by id, from 1
 };
 
 TEST_F(Clocks, RunWhileTheMasterWaits) {

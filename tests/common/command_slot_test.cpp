@@ -24,12 +24,11 @@ class CommandSlot : public testing::Test {
 };
 
 TEST_F(CommandSlot, HasAFreshHeaderForEachCommand) {
-  static_cast<CommandHeader&>(command()) = {.id = 7, .ranks = RankSet::only(1)};
+  static_cast<CommandHeader&>(command()) = {.id = 7};
   EXPECT_EQ(command().id, 7U);
   EXPECT_FALSE(command().has_comm);
   EXPECT_FALSE(command().wants_vote);
   EXPECT_EQ(command().timeout_ms, 0);
-  EXPECT_EQ(command().ranks, RankSet::only(1));
 }
 
 TEST_F(CommandSlot, HasAFreshPayloadForEachCall) {
