@@ -39,6 +39,10 @@ option(SYNCRUN_UNITY "Compile sources of a target together" ${unity_by_default})
 # each still includes what it uses: scripts/lint.sh looks at every source of the library by itself.
 function(syncrun_compile_together target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${SYNCRUN_UNITY} UNITY_BUILD_BATCH_SIZE 16)
+  # From CMake 3.31 on that is so for kernels too, whose names repeat from file to file; they take nvcc long by themselves.
+  get_target_property(kernels ${target} SOURCES)
+  list(FILTER kernels INCLUDE REGEX "[.]cu$")
+  set_source_files_properties(${kernels} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   if(SYNCRUN_UNITY)
     # g++ takes a source that another one includes for a header, where a type with an anonymous member would be a mistake.
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
