@@ -251,7 +251,7 @@ TEST_P(TrainStep, IsMadeOfAMethodToo) {
   double sum = 0;
   std::int64_t rows = 0;
   for (int rank = 0; rank < world_size(); ++rank) {
-    const auto own = counting<double>(static_cast<std::size_t>(rank + 3), rank);
+    const auto own = counting<double>(static_cast<std::size_t>(rank) + 3, rank);
     x.set(rank, own, {own.size()});
     sum += std::accumulate(own.begin(), own.end(), 0.0);
     rows += rank + 3;

@@ -128,7 +128,7 @@ class Campaign : public testing::Test {
 
 void Campaign::play(int round) {
   const std::vector<std::string> stages{"starting", "calls", "idle", "closing"};
-  const std::string stage = stages[static_cast<std::size_t>(pick(4))];
+  const std::string& stage = stages[static_cast<std::size_t>(pick(4))];
   const int world_size = 1 + pick(4);
   // About as long as the stage takes.
   const auto delay = std::chrono::microseconds(pick(stage == "starting"  ? 60'000

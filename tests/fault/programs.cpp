@@ -72,13 +72,13 @@ void fill(Producer<Numbers>& out, bool is_busy) {
   fork_a_sleeper();
   while (auto draft = out.next()) {
     draft.push();
-    while (is_busy) ::pause();
+    while (is_busy) ::pause();  // NOLINT(bugprone-infinite-loop): until it is killed
   }
 }
 int answer(Pipe<int, int>& pipe, bool is_busy) {
   fork_a_sleeper();
   pipe.send(0);
-  while (is_busy) ::pause();
+  while (is_busy) ::pause();  // NOLINT(bugprone-infinite-loop): as above
   return pipe.receive().value_or(0);
 }
 

@@ -12,7 +12,6 @@ namespace gpu_test {
 namespace {
 
 using testing::Contains;
-using testing::HasSubstr;
 
 /// all_reduces of these lengths go different ways: see worker/cuda/peer_kernels.hpp.
 constexpr std::size_t kLengths[] = {100, 1'000'000, 5'000'000};

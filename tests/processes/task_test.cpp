@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <numeric>
 #include <thread>
 
@@ -53,7 +54,7 @@ void expect_echo(const std::vector<T>& messages) {
 
 TEST(Task, SendsBackMessagesOfEachType) {
   expect_echo<int>({0, -1, 1 << 30});
-  expect_echo<double>({0.5, -INFINITY});
+  expect_echo<double>({0.5, -std::numeric_limits<double>::infinity()});
   expect_echo<Point>({{1, 2, 3}, {-1, 0.25, -7}});
   expect_echo<std::array<std::uint8_t, 5>>({{1, 2, 3, 4, 5}});
   expect_echo<std::string>({"", "text", std::string("with\0zero", 9), std::string(100'000, 'x')});

@@ -7,6 +7,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <string_view>
 #include <syncrun/syncrun.hpp>
 #include <vector>
 
@@ -44,11 +45,11 @@ std::vector<T> counting(std::size_t count, T first = T(0)) {
 }
 
 /// Runs `statement`; the syncrun::Error it must throw, for a closer look.
-#define EXPECT_ERROR(statement, expected_kind, text)                                    \
-  try {                                                                                 \
-    statement;                                                                          \
-    ADD_FAILURE() << #statement " did not throw";                                       \
-  } catch (const syncrun::Error& error) {                                               \
-    EXPECT_EQ(error.kind(), expected_kind) << error.what();                             \
-    EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what(); \
+#define EXPECT_ERROR(statement, expected_kind, text)                                                                \
+  try {                                                                                                             \
+    statement;                                                                                                      \
+    ADD_FAILURE() << #statement " did not throw";                                                                   \
+  } catch (const syncrun::Error& error) {                                                                           \
+    EXPECT_EQ(error.kind(), expected_kind) << error.what();                                                         \
+    EXPECT_NE(std::string_view(error.what()).find(std::string_view(text)), std::string_view::npos) << error.what(); \
   }
