@@ -2,6 +2,9 @@
 
 #include <type_traits>
 
+#include "common/function_entry.hpp"
+#include "common/variable_entry.hpp"
+
 namespace syncrun::detail {
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free,

@@ -7,8 +7,8 @@
 //
 // Who writes what: the master writes the header and commands (before it publishes them); a worker writes its own slot
 // and its own outboxes, from the thread that serves calls. Exceptions: `lost` is written by the master's watcher
-// threads, `failed_call`, `failed_comm` and Command::failed by any worker; the slot of a worker that is dead by the master,
-// before a new one takes it.
+// threads, `failed_call`, `failed_comm` and Command::failed by any worker; `failed_comm`, and the slot of a worker that is
+// dead, by the master, before a new one takes it.
 
 #include <pthread.h>
 
@@ -21,11 +21,9 @@
 #include "common/command.hpp"
 #include "common/device_kinds.hpp"
 #include "common/fixed_text.hpp"
-#include "common/function_entry.hpp"
 #include "common/outcome.hpp"
 #include "common/phase.hpp"
 #include "common/shared_heap.hpp"
-#include "common/variable_entry.hpp"
 #include "common/wait.hpp"
 #include "syncrun/detail/call.hpp"
 #include "syncrun/error.hpp"

@@ -11,6 +11,7 @@
 
 #include "common/control_block.hpp"
 #include "common/file_descriptor.hpp"
+#include "common/function_entry.hpp"
 
 namespace syncrun::detail {
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "common/control_block.hpp"
+#include "common/function_entry.hpp"
 
 namespace syncrun::detail {
 

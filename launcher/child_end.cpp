@@ -58,4 +58,8 @@ ChildEnd await_child_end(Nursery& nursery, int child) {
   return {std::nullopt, "died (its cause is not known yet)"};
 }
 
+std::string killed_after(Milliseconds grace) {
+  return "did not end within " + std::to_string(grace.count()) + " ms and was killed";
+}
+
 }  // namespace syncrun::detail

@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "common/wait.hpp"
+
 namespace syncrun::detail {
 
 class Nursery;
@@ -18,5 +20,8 @@ struct ChildEnd {
 /// Waits until the child was reaped: at most 5 seconds, since the kernel first frees its memory. A process that has replaced
 /// its program by exec is recognised within about 50 ms, and killed with its group.
 ChildEnd await_child_end(Nursery& nursery, int child);
+
+/// The cause where a child outlived the grace period.
+std::string killed_after(Milliseconds grace);
 
 }  // namespace syncrun::detail

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "common/errors.hpp"
+#include "common/function_entry.hpp"
 #include "common/image.hpp"
 #include "common/symbols.hpp"
 #include "launcher/body_entry.hpp"

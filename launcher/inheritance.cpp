@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 
+#include "common/variable_entry.hpp"
 #include "launcher/session_core.hpp"
 #include "launcher/variables.hpp"
 

@@ -5,9 +5,11 @@
 
 #include "common/environment.hpp"
 #include "common/errors.hpp"
+#include "common/function_entry.hpp"
 #include "common/image.hpp"
 #include "common/life.hpp"
 #include "launcher/debugger.hpp"
+#include "launcher/rank_report.hpp"
 
 namespace syncrun::detail {
 
@@ -83,6 +85,10 @@ std::optional<Error> LocalPool::blindness() const {
 }
 
 bool LocalPool::is_debugged() const { return detail::is_debugged(*nursery_); }
+
+int LocalPool::tracer(int rank) const { return tracer_of(pid(rank)); }
+
+void LocalPool::take_stacks(std::vector<RankState>& states) { detail::take_stacks(states); }
 
 bool LocalPool::bury(int rank) {
   if (!await_end(rank).wait_status) return false;

@@ -34,6 +34,8 @@ class LocalPool final : public WorkerPool {
   std::optional<int> end_status(int rank) override { return nursery_->await_end(rank, Milliseconds(0)); }
   bool await_all_ends(Milliseconds limit) override { return nursery_->await_all_ends(limit); }
   int stop_signal(int rank) const override { return nursery_->stop_signal(rank); }
+  int tracer(int rank) const override;
+  void take_stacks(std::vector<RankState>& states) override;
   std::vector<std::string> last_stderr(int rank) override { return nursery_->last_stderr(rank); }
   std::string describe_kill() const override { return oom_watch_.describe_kill(); }
   std::optional<Error> blindness() const override;

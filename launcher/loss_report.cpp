@@ -4,7 +4,6 @@
 #include <csignal>
 
 #include "common/errors.hpp"
-#include "launcher/debugger.hpp"
 #include "launcher/describe.hpp"
 #include "launcher/lost_child.hpp"
 #include "launcher/rank_report.hpp"
@@ -145,7 +144,7 @@ std::vector<RankState> LossReport::rank_states(std::uint64_t id) {
     }
     state.no_progress_for = heartbeats_.age(rank, now);
     state.stop_signal = pool_.stop_signal(rank);
-    state.tracer = tracer_of(state.pid);
+    state.tracer = pool_.tracer(rank);
     if (const auto status = pool_.end_status(rank)) state.end = describe_status(*status);
     states.push_back(std::move(state));
   }
@@ -163,7 +162,7 @@ Error LossReport::late(Clock::time_point released, std::vector<RankState> states
     failure.last_stderr = pool_.last_stderr(culprit);
     message = describe_rank(culprit) + " " + describe_phase(state) + " at the deadline: ";
   }
-  take_stacks(states);
+  pool_.take_stacks(states);
   failure.call = call;
   failure.cause = "deadline";
   failure.master_released = released;

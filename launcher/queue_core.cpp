@@ -328,8 +328,7 @@ std::optional<Error> QueueCore::await_ends() {
   for (int producer = 0; producer < producers_; ++producer) {
     const auto status = nursery_->await_end(producer, Milliseconds(0));
     if (status && (*status == 0 || *status == kUnknownStatus)) continue;
-    const std::string cause = status ? describe_status(*status)
-                                     : "did not end within " + std::to_string(grace_.count()) + " ms and was killed";
+    const std::string cause = status ? describe_status(*status) : killed_after(grace_);
     if (!error) error = lost_error(producer, "while closing", cause);
   }
   if (!in_time) nursery_->kill_all();

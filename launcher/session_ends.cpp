@@ -114,7 +114,7 @@ std::optional<Error> SessionCore::failure_at_close() {
   std::vector<RankState> states;  // where there is somebody who does not end
   if (!await_ends_at_close()) {
     states = report_->rank_states(ring_.last_published());
-    take_stacks(states);
+    pool_->take_stacks(states);
     pool_->kill_all();
   }
   if (auto blindness = pool_->blindness()) return blindness;
@@ -125,8 +125,7 @@ std::optional<Error> SessionCore::failure_at_close() {
     loss.phase = to_string(Phase::close);
     const bool was_killed = !states.empty() && states[static_cast<std::size_t>(rank)].end.empty();
     if (was_killed) {
-      loss.cause = "did not end within " + std::to_string(settings_.grace.count()) + " ms and was killed" +
-                   stop_suffix(states[static_cast<std::size_t>(rank)].stop_signal);
+      loss.cause = killed_after(settings_.grace) + stop_suffix(states[static_cast<std::size_t>(rank)].stop_signal);
     }
     loss.ranks = states;
     return report_->lost(std::move(loss), "while closing (phase close)", end.wait_status.value_or(0));

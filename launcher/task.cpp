@@ -258,7 +258,7 @@ void TaskCore::await_end() {
   const bool is_well = in_time && (status == 0 || status == kUnknownStatus);
   if (!is_well) {
     std::optional<std::string> cause;
-    if (!in_time) cause = "did not end within " + std::to_string(grace_.count()) + " ms and was killed";
+    if (!in_time) cause = killed_after(grace_);
     fail(lost_error("after it had returned", cause));
     throw *error_;
   }

@@ -12,6 +12,7 @@
 #include "common/extents.hpp"
 #include "common/memory_limit.hpp"
 #include "common/rows.hpp"
+#include "common/variable_entry.hpp"
 #include "launcher/mapped_data.hpp"
 #include "launcher/rows_check.hpp"
 #include "syncrun/session.hpp"

@@ -46,6 +46,10 @@ class WorkerPool {
   virtual bool await_all_ends(Milliseconds limit) = 0;
   /// The signal that a worker stands still by, or 0.
   virtual int stop_signal(int rank) const = 0;
+  /// The process that traces it, or 0.
+  virtual int tracer(int rank) const = 0;
+  /// Adds the native stacks of those that seem stuck (launcher/rank_report.hpp). Bounded.
+  virtual void take_stacks(std::vector<RankState>& states) = 0;
   /// The last lines of its standard error.
   virtual std::vector<std::string> last_stderr(int rank) = 0;
   /// What may be behind a SIGKILL: ", the machine ran out of memory". Empty: nothing is known.

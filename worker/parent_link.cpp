@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "common/errors.hpp"
+#include "common/function_entry.hpp"
 #include "common/image.hpp"
 #include "common/life.hpp"
 #include "common/threads.hpp"

@@ -3,7 +3,9 @@
 #include <utility>
 
 #include "common/extents.hpp"
+#include "common/function_entry.hpp"
 #include "common/mapped_file.hpp"
+#include "common/variable_entry.hpp"
 #include "syncrun/error.hpp"
 
 namespace syncrun::detail {

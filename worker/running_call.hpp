@@ -12,6 +12,7 @@
 
 #include "common/control_block.hpp"
 #include "common/rows.hpp"
+#include "common/variable_entry.hpp"
 #include "syncrun/detail/call.hpp"
 #include "syncrun/detail/worker_seam.hpp"
 #include "syncrun/gradient_ready.hpp"

@@ -8,6 +8,7 @@
 #include "common/errors.hpp"
 #include "common/extents.hpp"
 #include "common/reduce.hpp"
+#include "common/variable_entry.hpp"
 #include "worker/running_call.hpp"
 
 namespace syncrun::detail {

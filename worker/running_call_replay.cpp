@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/function_entry.hpp"
 #include "worker/running_call.hpp"
 
 namespace syncrun::detail {

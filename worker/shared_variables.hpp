@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/command.hpp"
+#include "common/variable_entry.hpp"
 #include "worker/collectives.hpp"
 #include "worker/device.hpp"
 

@@ -7,6 +7,7 @@
 
 #include "common/environment.hpp"
 #include "common/errors.hpp"
+#include "common/function_entry.hpp"
 #include "common/image.hpp"
 #include "worker/user_code.hpp"
 

@@ -77,6 +77,8 @@ class FakePool final : public detail::WorkerPool {
     const auto found = stop_signals.find(rank);
     return found == stop_signals.end() ? 0 : found->second;
   }
+  int tracer(int) const override { return 0; }
+  void take_stacks(std::vector<RankState>&) override { log.emplace_back("take stacks"); }
   std::vector<std::string> last_stderr(int rank) override { return stderr_lines[rank]; }
   std::string describe_kill() const override { return kill_note; }
   std::optional<Error> blindness() const override { return std::nullopt; }

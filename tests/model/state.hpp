@@ -55,9 +55,9 @@ struct Worker {
   Process process;
   Life life;
   Byte id;       // of the command it is at
-  Byte step;     // CpuComm::step_
-  Byte begun;    // the command that CpuComm::begin was last called for
-  Byte last;     // CpuComm::last_command_
+  Byte step;     // Meetings::step_
+  Byte begun;    // the command that Meetings::begin was last called for
+  Byte last;     // Meetings::last_command_
   Byte known;    // what it has loaded
   Byte seen;     // and what it has loaded next
   Byte is_own;   // the failure it reports is its own

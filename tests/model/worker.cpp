@@ -102,7 +102,7 @@ bool Protocol::is_given_up(const State& state, const Worker& worker) const noexc
   return state.ring[slot_of(worker.id)].failed == worker.id || state.lost != 0;
 }
 
-/// CpuComm::await, and the wait of all_voted_ok.
+/// Meetings::await, and the wait of all_voted_ok.
 void Protocol::wait_for_peers(State& state, int rank) const {
   Worker& worker = state.workers[static_cast<std::size_t>(rank)];
   Process& process = worker.process;
@@ -156,7 +156,7 @@ Protocol::Answer Protocol::votes(State& state, Worker& worker, int rank) const {
   return ++other == workers() ? Answer::yes : Answer::looking;
 }
 
-/// CpuComm::presence_of, a load a step. The mask holds who is elsewhere.
+/// Meetings::presence_of, a load a step. The mask holds who is elsewhere.
 Protocol::Answer Protocol::presence(const State& state, Worker& worker, int rank) const {
   Process& process = worker.process;
   const Worker& other = state.workers[process.scan];
@@ -183,7 +183,7 @@ Protocol::Answer Protocol::presence(const State& state, Worker& worker, int rank
   return worker.seen >= worker.step ? go_to_next() : is_behind();
 }
 
-/// CpuComm::meet, from where it brings its contribution to where it reads the others'.
+/// Meetings::meet, from where it brings its contribution to where it reads the others'.
 void Protocol::meet(State& state, int rank) const {
   Worker& worker = state.workers[static_cast<std::size_t>(rank)];
   Process& process = worker.process;
@@ -343,7 +343,7 @@ void Protocol::leave_or_finish(State& state, int rank) const {
   go(worker.process, leaves ? leave_steps : store_done);
 }
 
-/// CpuComm::leave, and the end of WorkerCore::finish.
+/// Meetings::leave, and the end of WorkerCore::finish.
 void Protocol::finish(State& state, int rank) const {
   Worker& worker = state.workers[static_cast<std::size_t>(rank)];
   Process& process = worker.process;
