@@ -118,18 +118,19 @@ bool RunningCall::next_slice() {
   return false;
 }
 
-/// Rows of the current slice on a rank of the communicator.
+/// Rows of the current slice on a rank of the call.
 std::int64_t RunningCall::slice_rows_of(int rank) const {
   if (!has_rows()) return 1;
-  const int world_size = participants();
-  if (world_size == 1) return slice_.count();
-  const std::int64_t share = call_->rows_are_local ? local_rows(rank) : share_of(call_->rows, world_size, rank).count();
+  const RankSet& ranks = command_->ranks;
+  if (ranks.is_single()) return slice_.count();
+  const std::int64_t share =
+      call_->rows_are_local ? local_rows(rank) : share_of(call_->rows, ranks.count(), ranks.position_of(rank)).count();
   return share_of(share, call_->slices, slice_index_).count();
 }
 
 std::int64_t RunningCall::rows_of_all() const {
   std::int64_t all = 0;
-  for (int rank = 0; rank < participants(); ++rank) all += slice_rows_of(rank);
+  for (const int rank : command_->ranks) all += slice_rows_of(rank);
   return all;
 }
 
@@ -151,7 +152,7 @@ void RunningCall::begin_gradient(const GradientPlace& place, GradientAverage ave
   const bool in_buckets = average == GradientAverage::in_buckets && is_one_slice && comm().has_background();
   if (in_buckets) {
     rows_by_rank_.clear();
-    for (int rank = 0; rank < comm().world_size(); ++rank) rows_by_rank_.push_back(slice_rows_of(rank));
+    for (const int rank : command_->ranks) rows_by_rank_.push_back(slice_rows_of(rank));
     weights_.by_rank = rows_by_rank_;
   }
   step_gradient_.begin(comm(), weights_, place, in_buckets ? bucket_bytes() : 0, bucket_start_);

@@ -118,7 +118,6 @@ class RunningCall {
   };
 
   bool has_rows() const noexcept { return call_->rows >= 0; }
-  int participants() const noexcept;
   const RowsSlot& local_selection(int rank) const noexcept;
   std::int64_t local_rows(int rank) const;
   std::size_t bucket_bytes() const noexcept;

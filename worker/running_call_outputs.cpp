@@ -170,7 +170,7 @@ void RunningCall::deliver(Outbox& outbox) {
     const OutputType& type = command_->outputs[i];
     if (type.reduction == Reduction::gather) concatenate(outputs_[i], type);
     const bool is_large = outputs_[i].buffer.bytes() > device_.large_output_bytes();
-    if (is_large && is_reduced_by_workers(i) && participants() > 1) outbox.is_large = true;
+    if (is_large && is_reduced_by_workers(i) && !command_->ranks.is_single()) outbox.is_large = true;
   }
   share_outputs(outbox);
 }
@@ -198,7 +198,7 @@ void RunningCall::share_outputs(Outbox& outbox) {
 /// Whether this rank has a part in reducing outputs, which it knows for sure once every rank has voted: all that
 /// computed something then have large ones. A GPU takes part also without rows.
 bool RunningCall::may_reduce_outputs(const Outbox& outbox) const noexcept {
-  if (participants() == 1) return false;
+  if (command_->ranks.is_single()) return false;
   if (device_.shares_before_reducing()) return outbox.is_large;
   for (std::size_t i = 0; i < call_->outputs_count; ++i) {
     if (is_reduced_by_workers(i)) return true;
@@ -208,14 +208,12 @@ bool RunningCall::may_reduce_outputs(const Outbox& outbox) const noexcept {
 
 bool RunningCall::all_are_large() const noexcept {
   const auto& control = attachment_.control;
-  for (int rank = 0; rank < control.world_size(); ++rank) {
+  for (const int rank : command_->ranks) {
     const Outbox& outbox = control.outbox(command_->id, rank);
     if (!outbox.is_empty && !outbox.is_large) return false;
   }
   return true;
 }
-
-int RunningCall::participants() const noexcept { return command_->ranks.count(); }
 
 void RunningCall::commit_updates() {
   if (update_arguments_ == 0) return;
@@ -235,7 +233,7 @@ void RunningCall::reduce_outputs(Outbox& outbox) {
   const auto& attachment = attachment_;
   std::vector<int> ranks;
   double rows = 0;
-  for (int rank = 0; rank < attachment.world_size; ++rank) {
+  for (const int rank : command_->ranks) {
     const Outbox& other = attachment.control.outbox(command_->id, rank);
     if (other.is_empty) continue;
     ranks.push_back(rank);

@@ -48,7 +48,7 @@ void RunningCall::replay(void (*run)(void* context), void* context) {
   key_.push_back(command_->ranks.is_single() ? 1 : 0);
   key_.push_back(call_->wanted_outputs);
   if (command_->has_comm && call_->rows_are_local) {  // else they follow from those of the call
-    for (int rank = 0; rank < participants(); ++rank) key_.push_back(static_cast<std::uint64_t>(slice_rows_of(rank)));
+    for (const int rank : command_->ranks) key_.push_back(static_cast<std::uint64_t>(slice_rows_of(rank)));
   }
   Recording& recording = recording_of(key_);
   recording.last_use = command_->id;
