@@ -24,8 +24,6 @@
 namespace syncrun::test {
 namespace {
 
-using testing::HasSubstr;
-
 long number_from(const char* variable, long otherwise) {
   const char* text = std::getenv(variable);
   return text != nullptr ? std::stol(text) : otherwise;
