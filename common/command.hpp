@@ -149,7 +149,7 @@ struct alignas(64) Command : CommandHeader {
   Payload payload;
   RankSet
       ranks;  // who runs it; the others pass it. Behind the payload: workers then read three lines of the cache, not five
-  // Of a call.
+  // The next three are used by calls only.
   std::array<OutputType, kMaxOutputs> outputs;
   std::array<ArgumentSlot, kMaxArguments> arguments;
   alignas(16) std::array<std::byte, kInlineBytes> bytes;  // of small values

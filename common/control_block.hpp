@@ -61,7 +61,7 @@ struct Contribution {
 /// What a rank has left for its peers (Rendezvous): a value under a key.
 inline constexpr std::size_t kRendezvousBytes = 128;
 struct RendezvousSlot {
-  std::atomic<std::uint64_t> key;  // 0: there is none, or it is being written
+  std::atomic<std::uint64_t> key;  // 0 while there is no value, and while one is being written
   std::array<std::byte, kRendezvousBytes> value;
 };
 
@@ -125,7 +125,7 @@ struct ControlHeader {
   Doorbell to_peers;                        // vote, collective, Command::failed, lost
 };
 
-/// Of memory that devices of these kinds use: GPUs pin the pages they use.
+/// What happens to freed pages of memory that these devices use. GPUs pin pages, so theirs are kept.
 inline SharedHeap::Pages pages_of(DeviceKinds kinds) noexcept {
   return kinds.has(DeviceKind::cuda) ? SharedHeap::Pages::kept : SharedHeap::Pages::returned;
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Who runs a command: a set of ranks, in ascending order. Plain memory, so that a command can carry it.
+// A set of ranks, in ascending order: those that run a command. It is plain memory, so that a command can hold it.
 
 #include <algorithm>
 #include <array>
@@ -40,7 +40,7 @@ class RankSet {
   bool is_empty() const noexcept { return count_ == 0; }
   /// One rank, which has nobody to meet.
   bool is_single() const noexcept { return count_ == 1; }
-  /// Of a set that is not empty.
+  /// The lowest rank. The set must not be empty.
   int first() const noexcept { return *begin(); }
   /// How many of its ranks are lower: a rank's number among those of the set.
   int position_of(int rank) const noexcept {
@@ -100,7 +100,7 @@ class RankSet {
     return static_cast<int>(word * kBits) + std::countr_zero(bits);
   }
 
-  // Of up to 64 ranks only the first 16 bytes are looked at: they fit in a line of the cache with other words.
+  // With up to 64 ranks, readers look at the first 16 bytes only. These share a cache line with other words.
   std::uint32_t count_ = 0;
   std::uint32_t words_used_ = 0;
   std::array<std::uint64_t, kMaxWorldSize / kBits> words_{};

@@ -32,8 +32,8 @@ class CallClocks {
   void restart(std::uint64_t id) noexcept { slots_[id % kRingSize].counted = {}; }
 
   /// The master has waited for `waited` since it last said so: counts that for the unfinished calls among `first` to `last`
-  /// that were the oldest of their ranks at its beginning. `ranks_of(id)` are
-  /// the ranks of a call, `done_of(rank)` is the last command that a rank is done with.
+  /// that were the oldest of their ranks at its beginning. `ranks_of(id)` are the ranks of a call. `done_of(rank)` is the last
+  /// command that a rank is done with.
   /// Returns the first call whose limit is used up.
   template <class RanksOf, class DoneOf>
   std::optional<std::uint64_t> count(std::uint64_t first, std::uint64_t last, Clock::duration waited,

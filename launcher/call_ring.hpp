@@ -139,7 +139,7 @@ class CallRing {
   std::optional<std::uint64_t> count_waited(Clock::duration waited) noexcept;
 
   // ---- words
-  /// "'step'", or "all_reduce of 'weights'".
+  /// The function's name, or what the command does: "step", "all_reduce of weights".
   std::string name_of(std::uint64_t id) const;
   /// Shared variables that commands in flight from `id` on may have half written. A body may have written to its Local
   /// copies and not come to its end, also on ranks that were ahead. An Update is committed on all ranks or on none.
