@@ -66,7 +66,7 @@ void SessionCore::drain(std::uint64_t last) {
   while (ring_.last_drained() < last) {
     const std::uint64_t id = ring_.oldest();
     CallLimits limits(ring_);
-    const auto lost = [&] { return header.lost.load(std::memory_order_seq_cst) != 0; };
+    const auto lost = [this] { return has_lost_worker(); };
     const auto look = [this](Clock::time_point now) { report_->look(now); };
     switch (wait_until(header.to_master, policy_, limits, ring_.completion_of(id), lost, look)) {
       case Woken::interrupted: end_with_loss(id); continue;  // a new worker has come, and nothing is in flight

@@ -38,7 +38,7 @@ class Checkpoint {
   explicit Checkpoint(const std::filesystem::path& folder) : saved_(detail::open_checkpoint(folder)) {}
 
   bool has_value(std::string_view name) const { return detail::find_value(held(), name) != nullptr; }
-  /// A value as text. Throws Error (usage) if there is none of that name, with those there are.
+  /// A value as text. Throws Error (usage) if no value has that name; the message lists the names there are.
   const std::string& text(std::string_view name) const { return detail::value_of(held(), name); }
   /// A value as a number. Throws Error (usage) also if it is no such number.
   template <detail::Number V>

@@ -65,7 +65,7 @@ T from_bytes(std::span<const std::byte> bytes) {
   return take_argument<T>(bytes);
 }
 
-/// Of a message that may be missing.
+/// Unpacks a message. Nothing if there is none.
 template <class T>
 std::optional<T> decode(const std::optional<std::vector<std::byte>>& bytes) {
   if (!bytes) return std::nullopt;
