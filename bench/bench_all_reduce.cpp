@@ -1,5 +1,5 @@
-// all_reduce of a float32 shared variable from inside a function, the ranks already running: a barrier, then a timed
-// loop, each iteration by itself, on rank 0. Sizes in powers of four.
+// Measures all_reduce of a float32 shared variable inside a function, when the ranks are already running. After a
+// barrier, rank 0 times each iteration of a loop separately. The sizes are powers of four.
 //
 //   bench_all_reduce --workers 2 --seconds 0.5 --min-bytes 1024 --max-bytes 67108864
 
@@ -19,7 +19,7 @@ struct Times {
   sr::Min<std::int32_t> is_right;
 };
 
-/// Rank 0's times. Values are filled in first, and checked after one reduction.
+/// Returns the times of rank 0. Fills in the values first, and checks them after one reduction.
 Times all_reduce_loop(sr::CpuWorker& worker, sr::Comm& comm, sr::Local<float, 1> values, double seconds) {
   const auto rank = static_cast<std::size_t>(worker.rank());
   const auto workers = static_cast<std::size_t>(worker.world_size());

@@ -1,4 +1,5 @@
-// An empty call: master to N workers and back. Timed one call at a time, as a user's loop would see it.
+// Measures an empty call, from the master to N workers and back. Each call is timed separately, as a loop in a user's
+// program would see it.
 //
 //   bench_empty_call --workers 4 --seconds 0.5
 

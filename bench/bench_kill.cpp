@@ -1,10 +1,11 @@
-// From SIGKILL of a worker to the release of its peers and of the master, and to the exception with its cause, with memory
-// resident in the worker (1 GiB). The victim is in the middle of a call in which its peers wait for it in a collective.
+// Measures the time from SIGKILL of a worker until its peers stop waiting for it, until the master does, and until the
+// master throws the exception with the cause. The worker has memory resident (1 GiB by default). It is killed during a
+// call, while its peers wait for it in a collective.
 //
 //   bench_kill --workers 2 --rounds 100
-//   bench_kill --workers 2 --rounds 200 --resident-gib 8 --progress 10    # prints where it is, every 10 rounds
+//   bench_kill --workers 2 --rounds 200 --resident-gib 8 --progress 10    # prints its progress every 10 rounds
 //
-// Each round touches all of the memory anew: 8 GiB take two to four seconds.
+// In each round, a new worker writes to all of the memory. This takes two to four seconds for 8 GiB.
 
 #include <signal.h>
 #include <unistd.h>
@@ -30,7 +31,7 @@ struct Options {
   std::size_t workers = 2;
   std::size_t resident_gib = 1;
   int rounds = 100;
-  int progress = 0;  // rounds from one line about them to the next; 0: none
+  int progress = 0;  // a line is printed after this many rounds; 0 if never
 };
 
 std::size_t resident_bytes_of_process() {
@@ -41,7 +42,7 @@ std::size_t resident_bytes_of_process() {
   return resident_pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
 }
 
-/// Rank 0 makes its memory resident and then stays away from the barrier that the others wait in.
+/// Rank 0 makes its memory resident, and then does not enter the barrier in which the other ranks wait.
 void stay_away(sr::CpuWorker& worker, sr::Comm& comm, sr::Broadcast<const std::int64_t, 1> flag,
                std::int64_t resident_bytes) {
   if (worker.rank() != 0) return comm.barrier();
@@ -49,9 +50,9 @@ void stay_away(sr::CpuWorker& worker, sr::Comm& comm, sr::Broadcast<const std::i
   auto* memory = static_cast<char*>(std::malloc(bytes));
   if (memory == nullptr) throw std::bad_alloc();
   std::memset(memory, 1, bytes);
-  __asm__ __volatile__("" : : "r"(memory) : "memory");  // nobody reads it: the compiler would leave it out
+  __asm__ __volatile__("" : : "r"(memory) : "memory");  // otherwise the compiler removes the memset: nothing reads it
   if (resident_bytes_of_process() < bytes) throw std::runtime_error("the memory is not resident");
-  // The master learns that the memory is there by this rank's own hand: the flag is in shared memory.
+  // The flag is in shared memory. It tells the master that the memory is resident.
   *const_cast<volatile std::int64_t*>(flag.data()) = 1;
   for (;;) std::this_thread::sleep_for(std::chrono::seconds(1));
 }
@@ -69,13 +70,13 @@ Release kill_once(const Options& options) {
   const auto flag = session.data<std::int64_t, 1>({1});
   auto future = function.async(flag, static_cast<std::int64_t>(options.resident_gib * kGibibyte));
   while (*const_cast<const volatile std::int64_t*>(flag.span().data()) == 0) {
-    if (future.is_ready()) future.get();  // throws: it could not
+    if (future.is_ready()) future.get();  // the call has failed, so this throws
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the peers go to sleep in their barrier
   const int victim = session.worker_pids()[0];
 
-  // From another thread, while this one waits for the call: the clock starts right before the signal.
+  // Another thread sends the signal while this one waits for the call. The clock starts right before the signal.
   std::chrono::steady_clock::time_point killed;
   std::thread killer([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -113,7 +114,7 @@ class Samples {
         name_, options.workers, options.resident_gib, comparators::percentile(samples_, 50),
         comparators::percentile(samples_, 99), samples_.back(), samples_.size());
   }
-  /// "kill_master 0.31 0.84 0.90": median, p99 and maximum so far, in ms.
+  /// The median, p99 and maximum so far, in ms, for example "kill_master 0.31 0.84 0.90".
   std::string so_far() const {
     auto sorted = samples_;
     std::sort(sorted.begin(), sorted.end());

@@ -1,4 +1,4 @@
-// A Syncrun program that does nothing: what launching costs.
+// A Syncrun program that does nothing. It shows the cost of a launch.
 
 #include "syncrun/syncrun.hpp"
 

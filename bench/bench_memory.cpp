@@ -1,5 +1,5 @@
-// Memory of a whole job in which 1 GiB of Data is broadcast to every worker: the proportional set size of all its
-// processes together, after every worker has read every byte.
+// Measures the memory of a whole job that broadcasts 1 GiB of Data to every worker: the sum of the proportional set
+// sizes of its processes, after every worker has read every byte.
 //
 //   bench_memory --workers 8
 

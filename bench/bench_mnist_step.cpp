@@ -1,6 +1,7 @@
-// One step of the MNIST demo's MLP 784-800-800-10 on shuffled host data: rows picked from shared memory, loss, gradient,
-// all_reduce, Nesterov's update, and the loss back in the master. Each step's wall time on the master, one after the
-// other, and with two calls in flight. Devices are `syncrun`'s.
+// Measures one training step of the MNIST demo's MLP 784-800-800-10 on shuffled host data. A step gathers rows from
+// shared memory, computes loss and gradient, all_reduces the gradient, applies Nesterov's update, and returns the loss
+// to the master. The master measures the wall time of each step, first with one call in flight and then with two.
+// `syncrun` chooses the devices.
 //
 //   syncrun -n 1 bench_mnist_step --batch 500 --steps 1000 --warmup 50 [--tf32]
 
@@ -19,6 +20,7 @@
 
 #include "demos/mnist/functions.hpp"
 #include "demos/mnist/trainer.hpp"
+#include "demos/mnist/training.hpp"
 
 namespace {
 
@@ -53,7 +55,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
   return options;
 }
 
-/// Data of MNIST's size in shared memory: what it says does not change how long a step takes.
+/// Data of MNIST's size in shared memory. The time of a step does not depend on the values.
 struct Dataset {
   sr::Data<float, 2> images;
   sr::Data<std::uint8_t, 1> labels;
@@ -75,12 +77,6 @@ struct Dataset {
   }
 };
 
-sr::Shared<float, 1> broadcast(sr::Session& session, const char* name, const std::vector<float>& values) {
-  auto variable = session.shared<float, 1>(name);
-  variable.broadcast(values);
-  return variable;
-}
-
 Batches random_batches(const Options& options) {
   std::mt19937_64 random(2);
   std::uniform_int_distribution<std::int64_t> row(0, kRows - 1);
@@ -93,7 +89,7 @@ double microseconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double, std::micro>(to - from).count();
 }
 
-/// Wall time from one step's loss to the next one's, warm-up left out.
+/// Returns the wall times from the loss of one step to the loss of the next, without the warm-up.
 template <class Run>
 std::vector<double> measure(const Batches& batches, std::size_t warmup, Run&& run) {
   std::vector<double> times;
@@ -115,27 +111,24 @@ double quantile(const std::vector<double>& sorted, double q) {
 void run_bench(sr::Session& session, const Options& options) {
   const Dataset data(session);
   const demos::ModelSpec model{};
-  const auto initial = mnist::initial_parameters<float>(model, kSide, kSide, 1);
-  const auto params = broadcast(session, "params", initial);
-  const auto velocity = broadcast(session, "velocity", std::vector<float>(initial.size()));
-  const auto gradient = broadcast(session, "gradient", std::vector<float>(initial.size()));
+  const auto params = session.shared("params", mnist::initial_parameters<float>(model, kSide, kSide, 1));
   const auto math = options.is_tf32 ? demos::MatrixMath::kTf32 : demos::MatrixMath::kFull;
   const auto trainer = session.replicate<mnist::Trainer<float>>(model, kSide, kSide, math);
-  const auto step = mnist::step_function(session, trainer);
+  auto step = mnist::step_function(session, trainer, params);
 
-  mnist::StepOptions at{0.01, 0.9, {.seed = 1, .step = 0}};
+  const sr::Nesterov rule{.learning_rate = 0.01, .momentum = 0.9};
+  demos::StepKey dropout{.seed = 1, .step = 0};
   const Batches batches = random_batches(options);
   double last_loss = 0;
   const std::vector<double> times = measure(batches, options.warmup, [&](const auto& batch) {
-    ++at.dropout.step;
-    last_loss = step(data.images, data.labels, data.ids, params, velocity, gradient, at, {.batch = batch});
+    ++dropout.step;
+    last_loss = step(data.images, data.labels, data.ids, dropout, rule, {.batch = batch});
   });
 
-  auto in_flight =
-      step.async(data.images, data.labels, data.ids, params, velocity, gradient, at, {.batch = batches.front()});
+  auto in_flight = step.async(data.images, data.labels, data.ids, dropout, rule, {.batch = batches.front()});
   const std::vector<double> async_times = measure(batches, options.warmup, [&](const auto& batch) {
-    ++at.dropout.step;
-    auto next = step.async(data.images, data.labels, data.ids, params, velocity, gradient, at, {.batch = batch});
+    ++dropout.step;
+    auto next = step.async(data.images, data.labels, data.ids, dropout, rule, {.batch = batch});
     last_loss = in_flight.get();
     in_flight = std::move(next);
   });

@@ -1,14 +1,14 @@
-// Micro-benchmarks of the pieces under the hot paths: reductions, allocation in shared memory, the ring of a doorbell.
+// Micro-benchmarks of code that calls use often: reductions, allocation in shared memory, and ringing a doorbell.
 
 #include <benchmark/benchmark.h>
 
 #include <array>
 #include <vector>
 
-#include "common/reduce.hpp"
-#include "common/segment.hpp"
-#include "common/shared_heap.hpp"
-#include "common/wait.hpp"
+#include "common/arrays/reduce.hpp"
+#include "common/os/segment.hpp"
+#include "common/os/shared_heap.hpp"
+#include "common/os/wait.hpp"
 
 namespace {
 

@@ -1,6 +1,7 @@
-// A step of the ResNet demo's network by itself, in one process on one GPU: prepared rows on the device, forward, loss and
-// backward; no workers, no update. What it prints is what the rest of a training step is measured against; convolutions'
-// times are those of cuDNN's. Under a profiler that waits for cudaProfilerStart, one step is seen (see resnet_kernels.py):
+// Measures a step of the ResNet demo's network alone, in one process on one GPU. The prepared rows are on the device. A
+// step consists of forward, loss and backward, without workers and without an update. The rest of a training step is
+// measured against the printed time. The times of convolutions are those of cuDNN. A profiler that waits for
+// cudaProfilerStart sees one step (see resnet_kernels.py):
 //
 //   bench_resnet_network --batch 256 --steps 30
 
@@ -20,9 +21,9 @@
 #include "demos/common/cuda_graph.hpp"
 #include "demos/common/cuda_memory.hpp"
 #include "demos/common/cuda_owners.hpp"
-#include "demos/resnet/cuda_network.hpp"
-#include "demos/resnet/cuda_queue.hpp"
-#include "demos/resnet/parameters.hpp"
+#include "demos/resnet/network/cuda/cuda_network.hpp"
+#include "demos/resnet/network/cuda/cuda_queue.hpp"
+#include "demos/resnet/network/parameters.hpp"
 
 namespace {
 
@@ -62,7 +63,7 @@ std::vector<float> random_images(std::size_t rows) {
   std::mt19937 random(1);
   std::normal_distribution<float> pixel;
   std::vector<float> values(rows * kCrop * kCrop * 3);
-  // What the pixels are does not change how long a step takes, as long as they differ: one row's are drawn.
+  // The time of a step does not depend on the pixels, as long as they differ. So only one row is random.
   const std::size_t row = kCrop * kCrop * 3;
   std::generate_n(values.begin(), row, [&] { return pixel(random); });
   for (std::size_t i = row; i < values.size(); ++i) values[i] = values[(i - row) / row * row + (i * 17) % row];
@@ -88,7 +89,7 @@ class Bench {
         images_(on_device(random_images(options.batch))),
         labels_(on_device(some_labels(options.batch))) {}
 
-  /// Microseconds of a captured step: the median sample.
+  /// The time of a captured step in microseconds: the median of the samples.
   double measure() {
     for (int i = 0; i < 3; ++i) step();
     finish();
@@ -109,7 +110,7 @@ class Bench {
     return samples[samples.size() / 2];
   }
 
-  /// One step, not captured, between the marks that a profiler looks for.
+  /// Runs one step, which is not captured, between the calls for which a profiler waits.
   void show_one_step() {
     check_cuda(cudaProfilerStart(), "cudaProfilerStart");
     step();

@@ -1,24 +1,24 @@
-// A training step of the ResNet demo: crop, loss, gradient, all_reduce and update by momentum, of rows that come from
-//   shuffled   shared memory, by shuffled index
-//   mapped     a file, likewise
-//   synthetic  the devices themselves, where one batch lies: what there is to be had
-// Images per second with two steps in flight, which is how the demo trains, a JSON line for each feed; several are sampled
-// in turn. "gib" is the memory in use on the device afterwards (by all feeds of the run) less that at the start, of the rank
-// with most: cudaMemGetInfo. Devices are `syncrun`'s; on CPU devices it is a test of the benchmark.
+// Measures a training step of the ResNet demo: crop, loss, gradient, all_reduce and update by momentum. A feed says
+// where the rows come from:
+//   shuffled   from shared memory, by shuffled index
+//   mapped     from a file, by shuffled index
+//   synthetic  from the devices, where one batch already is. This is the best possible feed
+// For each feed, it prints a JSON line with images per second. Two steps are in flight, as in the demo. Several feeds
+// are sampled in turn. "gib" is the growth of the memory in use on the device from the start to the end, for all feeds
+// of the run, on the rank where it is largest (cudaMemGetInfo). `syncrun` chooses the devices. CPU devices are only for
+// tests of this program.
 //
 //   syncrun -n 8 bench_resnet_step --batch 256 --steps 30 --dtype bfloat16
-//   syncrun -n 8 bench_resnet_step --buckets 0     # gradients are averaged after the backward pass, not beside it
+//   syncrun -n 8 bench_resnet_step --buckets 0     # averages gradients after the backward pass, not during it
 //   syncrun -n 8 bench_resnet_step --batch 256 --steps 30 --dtype bfloat16 --feed shuffled,mapped,synthetic
 
 #include <getopt.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -30,9 +30,10 @@
 #include <utility>
 #include <vector>
 
-#include "demos/resnet/parameters.hpp"
-#include "demos/resnet/trainer.hpp"
-#include "demos/resnet/training_step.hpp"
+#include "demos/resnet/network/parameters.hpp"
+#include "demos/resnet/program/trainer.hpp"
+#include "demos/resnet/program/training_step.hpp"
+#include "tests/support/temporary_folder.hpp"
 #ifdef RESNET_HAVE_CUDA
 #include <cuda_runtime_api.h>
 
@@ -45,7 +46,7 @@ namespace sr = syncrun;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kClasses = 1000;
-constexpr std::int64_t kImageSize = 256;  // as stored; the network sees 224 of it
+constexpr std::int64_t kImageSize = 256;  // of a stored image; the network gets a crop of 224
 constexpr std::size_t kCrop = 224;
 constexpr double kMebibyte = 1 << 20;
 
@@ -75,7 +76,7 @@ std::optional<resnet::Precision> precision_of(std::string_view name) {
   return std::nullopt;
 }
 
-/// "shuffled,synthetic"; nothing where it is no such list.
+/// Parses a list of feeds, for example "shuffled,synthetic". Empty if it is not such a list.
 std::vector<Feed> feeds_of(std::string_view list) {
   std::vector<Feed> feeds;
   for (const auto part : std::views::split(list, ',')) {
@@ -112,7 +113,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
   return options;
 }
 
-/// Random images in shared memory: what they show does not change how long a step takes.
+/// Random images in shared memory. The time of a step does not depend on their contents.
 struct Images {
   sr::Data<std::uint8_t, 4> images;
   sr::Data<std::int64_t, 1> labels;
@@ -136,14 +137,11 @@ struct Images {
   }
 };
 
-/// The images as a file, which is gone with its last user.
+/// Writes the images to a file and maps it. The file has no name afterwards, so it disappears with its last user.
 sr::Data<std::uint8_t, 4> map_copy(sr::Session& session, const sr::Data<std::uint8_t, 4>& images) {
-  const auto file =
-      std::filesystem::temp_directory_path() / ("bench_resnet_step-" + std::to_string(::getpid()) + ".npy");
-  sr::save(file, images);
-  auto mapped = session.map_npy<std::uint8_t, 4>(file);
-  std::filesystem::remove(file);
-  return mapped;
+  const TemporaryFolder folder;
+  sr::save(folder / "images.npy", images);
+  return session.map_npy<std::uint8_t, 4>(folder / "images.npy");
 }
 
 double median(std::vector<double> values) {
@@ -151,7 +149,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// GiB in use on each rank's device; 0 on CPU devices.
+/// The GiB in use on the device of each rank. 0 on CPU devices.
 sr::Stack<double, 1> device_memory_on_cpu(sr::CpuWorker&) { return {0.0}; }
 #ifdef RESNET_HAVE_CUDA
 sr::Stack<double, 1> device_memory(sr::CudaWorker&) {
@@ -170,7 +168,7 @@ std::vector<double> memory_in_use(sr::Session& session) {
 #endif
 }
 
-/// Of the rank with most.
+/// The growth on the rank where it is largest.
 double growth(const std::vector<double>& before, const std::vector<double>& after) {
   double most = 0;
   for (std::size_t rank = 0; rank < before.size(); ++rank) most = std::max(most, after[rank] - before[rank]);
@@ -194,7 +192,7 @@ class Bench {
         statistics_(session.shared("statistics", resnet::initial_statistics(architecture_))),
         trainer_(session.replicate<resnet::Trainer>(settings())) {}
 
-  /// The feeds in turn, in changing order; the first sample of each warms up.
+  /// Samples the feeds in turn, in alternating order. The first sample of each feed is a warm-up.
   std::vector<Measured> measure() {
     std::vector<std::unique_ptr<resnet::TrainingStep>> steps;
     for (const Feed feed : options_.feeds) steps.push_back(step_of(feed));
@@ -238,7 +236,7 @@ class Bench {
     return make(rows);
   }
 
-  /// Batches of rows drawn by chance.
+  /// Makes batches of random rows.
   std::vector<std::vector<std::int64_t>> shuffled() const {
     std::mt19937_64 random(2);
     std::uniform_int_distribution<std::int64_t> row(0, 2 * rows_ - 1);
@@ -247,7 +245,7 @@ class Bench {
     return batches;
   }
 
-  /// Microseconds of a step, of these batches in turn.
+  /// Runs steps with these batches in turn. Returns the microseconds per step.
   double run(resnet::TrainingStep& step, const std::vector<std::vector<std::int64_t>>& batches, double& last_loss) {
     const auto launch = [&](std::size_t i) {
       const resnet::StepInput input{{.seed = 1, .step = step_number_++, .is_random = true}};

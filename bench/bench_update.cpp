@@ -1,6 +1,6 @@
-// An update of 25 million float32 parameters by adam, beside copies that move as many bytes, by turns, on every worker at
-// the same time: parameters, gradient and both state vectors are read and all but the gradient written, 28 bytes for each
-// parameter. Times are rank 0's.
+// Measures an update of 25 million float32 parameters by adam, and copies that move as many bytes. Updates and copies
+// take turns, on every worker at the same time. An update reads the parameters, the gradient and both state vectors,
+// and writes all of these except the gradient: 28 bytes for each parameter. The times are those of rank 0.
 //
 //   bench_update --workers 1 --seconds 3
 
@@ -27,7 +27,7 @@ struct Times {
   sr::Min<std::int32_t> is_right;
 };
 
-/// STREAM's copy is a memcpy to a compiler; a sum with a constant is not.
+/// A loop like that in STREAM. It adds a constant, because a compiler replaces a plain copy by memcpy.
 void stream(const float* __restrict from, float* __restrict to, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = from[i] + 1.0F;
 }
@@ -48,9 +48,9 @@ Times take_turns(sr::CpuWorker& worker, sr::Comm& comm, Vector params, Vector gr
   const auto update = [&] { sr::update(worker, sr::Adam{.step = ++step}, params, gradient, m, v); };
   const auto copy = [&] { std::memcpy(to.data(), from.data(), static_cast<std::size_t>(to.size()) * sizeof(float)); };
   const auto add = [&] { stream(from.data(), to.data(), to.size()); };
-  update();  // touches all, as do the copies
+  update();  // the first update and the first copies touch all pages
   copy();
-  // The first step of adam is as long as its rate, whatever the gradient.
+  // The first step of adam changes a parameter by the learning rate, no matter how large the gradient is.
   const std::int32_t is_right = std::abs(params[0] + 0.001F) < 1e-6F && params[0] == params[kParameters - 1] ? 1 : 0;
 
   const double warm_us =

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Draws what bench/results holds of GPUs: ResNet-50's images per second beside PyTorch's, and all_reduce beside NCCL's.
+"""Draws the results on GPUs in bench/results: images per second of ResNet-50 for Syncrun and PyTorch, and the times of
+all_reduce for Syncrun and NCCL.
 
-    bench/plot_results.py docs/figures      # writes gpus.svg there; the same bytes for the same results
+    bench/plot_results.py docs/figures      # writes gpus.svg there; the same results give the same bytes
 
-Wants matplotlib (Debian and Ubuntu: python3-matplotlib). Exit code: 0, or 77 where that is missing.
+Requires matplotlib (Debian and Ubuntu: python3-matplotlib). Exit code: 0, or 77 if matplotlib is missing.
 """
 
 import argparse
@@ -25,8 +26,9 @@ UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 def resnet_rates(runs):
-    """Images per second by (rows, GPUs, mode), each number of GPUs out of the first run that has it beside PyTorch; and by
-    number of GPUs that run's commit. Ours are fed from shared memory by shuffled index."""
+    """Returns the images per second by (rows, GPUs, mode), and the commits by number of GPUs. Each number of GPUs is
+    from the first run in which PyTorch was measured with it. Syncrun's rows come from shared memory, by shuffled
+    index."""
     rates = {}
     commits = {}
     for run in runs:
@@ -41,7 +43,7 @@ def resnet_rates(runs):
 
 
 def all_reduce_times(run, way):
-    """Microseconds by implementation and bytes, of `way`: "eager" or "graph"."""
+    """Returns the microseconds by implementation and bytes. `way` is "eager" or "graph"."""
     times = {}
     for line in run["measurements"]:
         size = re.fullmatch(rf"(\d+) ([KMG]iB), {way}", line["what"]) if line["group"] == "all_reduce" else None

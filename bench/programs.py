@@ -1,5 +1,5 @@
-"""What the runners of benchmarks share: finding a program, running it under a deadline, reading what it printed, and
-saying on what machine. Python's standard library only.
+"""Code that the runners of benchmarks share: it finds a program, runs it with a deadline, reads its output, and
+describes the machine. Requires only Python's standard library.
 """
 
 import json
@@ -36,7 +36,8 @@ def stop_group(process):
 
 
 def execute(command, deadline_s, environment=None):
-    """Runs a program in a process group of its own. Its standard output, and why it failed (empty if it did not)."""
+    """Runs a program in a process group of its own. Returns its standard output, and why it failed (empty if it did
+    not)."""
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                text=True, errors="replace", start_new_session=True,
                                env={**os.environ, **(environment or {})})
@@ -56,7 +57,8 @@ def execute(command, deadline_s, environment=None):
 
 
 def reason_in(messages):
-    """The line that says why: the last one, but of torchrun, which ends with a summary, a rank's own last error."""
+    """Returns the line that gives the reason for a failure: the last line. torchrun ends with a summary, so for
+    torchrun it is the last error of a rank."""
     lines = messages.strip().splitlines() or ["no message"]
     of_ranks = [line for line in lines if re.match(r"\[rank\d+\]:.*(Error|Exception)\b", line)]
     return (of_ranks or lines)[-1].strip()

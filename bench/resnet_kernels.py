@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Where a step of ResNet-50's network goes, kernel by kernel, beside what memory would take for it: runs bench_resnet_network under
-Nsight Compute, or reads what that has printed.
+"""Shows the time of each kernel in a step of ResNet-50's network, and the time that memory alone would take for it.
+Runs bench_resnet_network under Nsight Compute, or reads the output of such a run.
 
     bench/resnet_kernels.py build/cuda/bench/bench_resnet_network --batch 256
     bench/resnet_kernels.py --csv profile.csv --batch 256
 
-Bytes are counted from the architecture, 2 for each element of an activation: what a pass has to read and write, whatever a
-cache saves of it; filters are left out, 0.2 GB of a step. Kernels under a profiler take a little longer than in a graph. Prints
-a table in Markdown, and the roofline: bytes and operations of an image, and what a step would take by each.
+The script counts bytes from the architecture, 2 for each element of an activation. It counts all bytes that a pass has
+to read and write, even if a cache saves some of them. Filters are left out (0.2 GB in a step). Kernels take a little
+longer under a profiler than in a graph. Prints a table in Markdown, and the roofline: the bytes and operations of an
+image, and the time of a step if only one of the two limited it.
 """
 
 import argparse
@@ -18,29 +19,30 @@ import sys
 from dataclasses import dataclass, field
 
 BYTES = 2  # of an element
-MEMORY = 4.2e12  # bytes/s that a kernel gets at best here: H200, measured with copies
-TENSOR_CORES = 989e12  # multiplications and additions of bfloat16 a second, dense: NVIDIA's data sheet of the H200
+MEMORY = 4.2e12  # the most bytes/s that a kernel can move on an H200, measured with copies
+TENSOR_CORES = 989e12  # multiplications and additions of bfloat16 per second, dense: NVIDIA's data sheet of the H200
 PROFILER = ["ncu", "--profile-from-start", "off", "--clock-control", "none", "--cache-control", "none", "--metrics",
             "gpu__time_duration.sum", "--csv", "--page", "raw"]
 
 
 @dataclass
 class Units:
-    """Elements per row of what convolutions give."""
+    """The number of elements per row in the outputs of convolutions."""
 
     stem: int = 0
     inner: list = field(default_factory=list)  # units that end in a ReLU of their own
-    ends: list = field(default_factory=list)  # blocks' ends
-    two_sided: list = field(default_factory=list)  # of those, the ends with a normalised shortcut
-    macs: float = 0  # multiplications of a forward pass
-    # Of all convolutions but the first: what they read and give forward, and what gradients of inputs and filters do; and how
-    # much of that is the products' below.
+    ends: list = field(default_factory=list)  # the ends of blocks
+    two_sided: list = field(default_factory=list)  # the ends of blocks with a normalised shortcut
+    macs: float = 0  # multiplications in a forward pass
+    # For all convolutions except the first: the elements that they read and write forward, and those that the gradients
+    # of inputs and filters read and write. The last two are the parts of these that belong to the products below.
     forward: int = 0
     backward: int = 0
     products_forward: int = 0
     products_backward: int = 0
-    # Of products, see has_product in demos/resnet/cuda_product_kernels.hpp: what they read and give forward, the gradients
-    # that they read at blocks' ends, those ends, and those of them with a normalised shortcut.
+    # For products (see has_product in demos/resnet/network/hopper/cuda_product_kernels.hpp): the elements that they
+    # read and write forward, the gradients that they read at the ends of blocks, these ends, and those of them with a
+    # normalised shortcut.
     product_inputs: list = field(default_factory=list)
     product_outputs: list = field(default_factory=list)
     product_gradients: list = field(default_factory=list)
@@ -68,7 +70,7 @@ def resnet50():
                 units.forward += small * small * (channels + out)
                 units.backward += small * small * (channels + 2 * out) + size * size * channels
             if width <= 256:
-                forward = 2 if block == 0 and stride == 1 else 1  # the last convolution, and the shortcut's
+                forward = 2 if block == 0 and stride == 1 else 1  # the last convolution, and that of the shortcut
                 units.product_inputs.append(forward * small * small * width)
                 units.product_outputs.append(forward * small * small * out)
                 units.products_forward += forward * small * small * (width + out)
@@ -84,9 +86,9 @@ def resnet50():
 
 
 def passes(units, batch, has_products):
-    """By kernel: bytes that it reads and writes, in all its launches."""
+    """Returns the bytes that each kind of kernel reads and writes in all its launches."""
     stem, pooled = units.stem * batch, units.stem * batch // 4
-    images = 115 * 115 * 16 * batch  # folded, see demos/resnet/cuda_image_kernels.hpp
+    images = 115 * 115 * 16 * batch  # folded, see demos/resnet/network/cuda/cuda_image_kernels.hpp
     inner, ends, two = (sum(each) * batch for each in (units.inner, units.ends, units.two_sided))
     bit = 1 / 8 / BYTES  # in elements
     elements = {
@@ -98,7 +100,8 @@ def passes(units, batch, has_products):
         "sums of gradients, block": (4 + bit) * ends + two,
         "gradient, ReLU": 3 * inner,
         "gradient, block": 3 * ends + 2 * two,
-        # What the sums fetch, a value for each window, is out of every line of the stem's: all of it is read.
+        # The sums fetch one value for each window. These are in every cache line of the stem's output, so they read all
+        # of it.
         "pool backward": 3 * stem + 5 * pooled,
         FORWARD: images + stem + units.forward * batch,
         BACKWARD: images + stem + units.backward * batch,
@@ -124,7 +127,7 @@ WITH_STATISTICS = "convolutions with statistics"
 STEM = "first convolution with statistics"
 STEM_FILTER = "first convolution, backward, with the pool's gradient"
 WITH_BLOCKS_END = "convolutions, backward, with sums of gradients, block"
-# The first part of a kernel's name that is found says what it is.
+# The kind of a kernel is that of the first part here that occurs in its name.
 KINDS = (("stem_statistics_kernel", STEM), ("stem_filter_kernel", STEM_FILTER),
          ("product_statistics_kernel", WITH_STATISTICS), ("product_sums_block_kernel", WITH_BLOCKS_END),
          ("statistics_kernel", "statistics"), ("apply_relu_kernel", "gradient, ReLU"),
@@ -138,7 +141,7 @@ def kind_of(name, is_backward):
     for part, kind in KINDS:
         if part in name:
             return kind
-    if "apply_kernel" in name:  # the second parameter of the template: what is added
+    if "apply_kernel" in name:  # the second template parameter says what is added
         return "normalise, ReLU" if re.search(r"[ )]\(?0\)?>", name) else "normalise, add, ReLU"
     if "resnet::" in name:
         return "the rest"
@@ -146,7 +149,7 @@ def kind_of(name, is_backward):
 
 
 def durations(lines):
-    """Pairs of a kernel's name and its microseconds, in order."""
+    """Yields the name and the microseconds of each kernel, in order."""
     rows = list(csv.reader(line for line in lines if line.startswith('"')))
     if len(rows) < 3:
         sys.exit("no kernels in the profile: was it a CSV page of raw values?")
@@ -173,7 +176,8 @@ def table(lines, batch):
         of_memory = f"{size / 1e9:.2f} | {size / us / 1e6:.2f} | {size / MEMORY * 1e3:.2f}" if size else "| | "
         print(f"| {kind} | {count} | {us / 1e3:.2f} | {100 * us / all_us:.0f} % | {of_memory} |")
     print(f"| all | {sum(count for count, _ in found.values())} | {all_us / 1e3:.2f} | | | | |")
-    # Two for each multiplication, forward, and backward twice, but that nothing wants the gradient of images.
+    # Two operations for each multiplication in the forward pass, and twice as many backward. The gradient of the images
+    # is not computed.
     per_image = 6 * units.macs - 2 * units.stem * 147
     flops = per_image * batch
     convolutions = sum(us for kind, (_, us) in found.items() if "convolution" in kind)

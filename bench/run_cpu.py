@@ -1,30 +1,30 @@
 #!/usr/bin/env python3
-"""Runs Syncrun's CPU benchmarks and the programs they are compared with, and says which targets are met.
+"""Runs Syncrun's CPU benchmarks and the programs they are compared with, and reports which targets are met.
 
     bench/run_cpu.py build/release                      # everything: about half an hour
     bench/run_cpu.py build/release --quick --only empty_call
 
-Ours and the comparators take turns within one run, several times over and in alternating order, because machines are
-shared and noisy: a figure is the median over repetitions of a program's own median. Where a comparator has several
-settings or algorithms, all are measured and the fastest counts. What is missing is reported as "not run", with the
-reason; no figure is carried over from elsewhere.
+Machines are shared and noisy. So Syncrun's programs and the comparators take turns within one run, several times and in
+alternating order. A figure is the median over the repetitions of the median that a program prints. If a comparator has
+several settings or algorithms, all are measured and the fastest counts. A program that is missing is reported as "not
+run", with the reason. No figure comes from an earlier run.
 
-Every program prints one JSON object per line. Ours are looked up by name in the build directory:
+Every program prints one JSON object per line. The script looks for Syncrun's programs by name in the build directory:
 
     bench_empty_call --workers N     {"name": "empty_call", "impl": "syncrun", "workers": N, "median_us": ...}
     bench_all_reduce --workers N     {"name": "all_reduce", ..., "bytes": B, "median_us": ...}, a line per size from
                                      1 KiB to 64 MiB in powers of four
     bench_kill --workers N --rounds R
-                                     {"name": "kill", ..., "p99_us": ..., "samples": R}; a line each for peers and
-                                     master if the names differ ("kill_peers", "kill_master")
+                                     {"name": "kill", ..., "p99_us": ..., "samples": R}; may be one line for peers and
+                                     one for the master ("kill_peers", "kill_master")
     syncrun -n 2 bench_launch_program
-                                     an empty program (or bench_launch); timed here, from start to exit
+                                     an empty program (or bench_launch); this script measures it from start to exit
     bench_memory                     {"name": "memory", "impl": "syncrun", "workers": 8, "pss_bytes": ...}
-    bench_update --workers N         {"name": "update", ..., "median_us": ..., "copy_us": ...}: adam, and the fastest copy of
-                                     as many bytes
+    bench_update --workers N         {"name": "update", ..., "median_us": ..., "copy_us": ...}: adam, and the fastest
+                                     copy of as many bytes
     bench_mnist --data DIR           {"name": "digits", "impl": "syncrun", "accuracy": ..., "seconds": ...}
 
-Python's standard library only; scikit-learn is used where --python has it.
+Requires only Python's standard library. Uses scikit-learn if the interpreter of --python has it.
 """
 
 import argparse
@@ -44,12 +44,12 @@ from programs import commit, execute, find_executable, json_lines, machine
 
 HERE = pathlib.Path(__file__).resolve().parent
 GROUPS = ("empty_call", "all_reduce", "kill", "launch", "memory", "update", "digits")
-ONCE = ("kill", "memory")  # long, and already statistics over many rounds or of no spread
+ONCE = ("kill", "memory")  # these take long, and either contain many rounds or do not vary
 PROGRAM_DEADLINE_S = 600
 LAUNCHES = 20
 
-# Open MPI's own choice of algorithm is tuned for a core per process. Measured with fewer, others are up to twice as
-# fast, so these run too: (label, MCA parameters).
+# Open MPI's own choice of algorithm is tuned for one core per process. With fewer cores, other algorithms are up to
+# twice as fast. So these run too: (label, MCA parameters).
 MPI_RULES = {"coll_tuned_use_dynamic_rules": "1"}
 MPI_BARRIERS = (
     ("linear barrier and broadcast", {**MPI_RULES, "coll_tuned_barrier_algorithm": "1",
@@ -76,8 +76,8 @@ class Program:
     command: list
     missing: str = ""  # why it cannot run; empty if it can
     setting: str = ""
-    environment: dict = dataclasses.field(default_factory=dict)  # on top of ours
-    timed_launches: int = 0  # > 0: the runner times the program itself, this often
+    environment: dict = dataclasses.field(default_factory=dict)  # in addition to the environment of this script
+    timed_launches: int = 0  # if above 0, the script itself measures the program this many times
 
 
 @dataclasses.dataclass
@@ -94,7 +94,8 @@ class Row:
 
 
 class Plan:
-    """Slots of programs that belong side by side: each slot is run back to back, in alternating order."""
+    """The programs to run, in slots. The programs of a slot are compared, so they run directly after each other, in
+    alternating order."""
 
     def __init__(self, options):
         self.options = options
@@ -113,7 +114,7 @@ class Plan:
             program = self._built(group, "openmpi", name, arguments, label)
             if not mpirun:
                 program.missing = "no mpirun"
-            # Naming the shared-memory transport spares MPI its search for networks; nothing is slower for it.
+            # With the shared-memory transport named, MPI does not search for networks. This makes nothing slower.
             program.command = [mpirun, "--oversubscribe", "--allow-run-as-root", "-n", str(processes),
                                "--mca", "pml", "ob1", "--mca", "btl", "self,vader", *flags, *program.command]
             programs.append(program)
@@ -132,7 +133,7 @@ class Plan:
             bindings = ("none", "core:overload-allowed")
             settings = [self._mpi_flags(y, b) for y in "01" for b in bindings]
             settings += [self._mpi_flags("1", b, *algorithms) for b in bindings for algorithms in MPI_BARRIERS]
-            if workers + 1 <= self.cores:  # spins without yielding: many times slower with fewer cores
+            if workers + 1 <= self.cores:  # it spins without yielding, and is many times slower with fewer cores
                 settings += [self._mpi_flags("0", "none", *MPI_SHARED_MEMORY)]
             yield [
                 self._built("empty_call", "syncrun", "bench_empty_call", ["--workers", str(workers)]),
@@ -150,7 +151,7 @@ class Plan:
             settings = [self._mpi_flags("1", "none"), self._mpi_flags("1", "none", *MPI_COPIES),
                         self._mpi_flags("1", "core:overload-allowed"),
                         *(self._mpi_flags("1", "none", *algorithm) for algorithm in MPI_ALL_REDUCES)]
-            if workers <= self.cores:  # with fewer cores: tens of milliseconds at any size
+            if workers <= self.cores:  # with fewer cores, any size takes tens of milliseconds
                 settings += [self._mpi_flags("0", "none"), self._mpi_flags("0", "none", *MPI_COPIES),
                              self._mpi_flags("0", "none", *MPI_SHARED_MEMORY)]
             yield [
@@ -187,7 +188,7 @@ class Plan:
         command = [self.options.python, str(HERE / "comparators" / "sklearn_digits.py"), "--data", data]
         yield [
             self._built("digits", "syncrun", "bench_mnist", ["--data", data]),
-            # BLAS threads that spin lose badly where something else uses the cores: a single thread may win.
+            # BLAS threads that spin are very slow if other programs use the cores. A single thread may be faster.
             Program("digits", "sklearn", command, setting="all BLAS threads"),
             Program("digits", "sklearn", command, setting="1 BLAS thread",
                     environment={"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}),
@@ -210,7 +211,7 @@ def time_launches(program):
 
 
 def measure(program, repetition):
-    """The program's measurements, and why it gave none or not all of them."""
+    """Returns the program's measurements, and the reason if some or all are missing."""
     if program.missing:
         return [], program.missing
     if program.timed_launches:
@@ -277,7 +278,7 @@ class Figures:
         return self.best.get((group, name or group, impl, workers, size))
 
     def keys(self, group):
-        """(name, workers, bytes) measured by anyone in this group, in order."""
+        """Returns (name, workers, bytes) of all measurements in this group, in order."""
         found = {(key[1], key[3], key[4]) for key in self.best if key[0] == group}
         return sorted(found, key=lambda k: (k[0], k[1] or 0, k[2] or 0))
 
@@ -300,7 +301,8 @@ def size_text(size):
 
 
 def compared(figures, group, what, workers, size, impls, target_ratio, target):
-    """Ours against the fastest of `impls`. Ratio: their time over ours, so that above 1 we are faster."""
+    """Compares Syncrun with the fastest of `impls`. The ratio is their time divided by Syncrun's, so Syncrun is faster
+    if it is above 1."""
     ours = figures.get(group, "syncrun", workers, size)
     theirs = [(figures.get(group, impl, workers, size), impl) for impl in impls]
     missing = [figures.why_not(group, impl) + f" ({impl})" for figure, impl in theirs if figure is None]
@@ -348,7 +350,7 @@ def fixed_row(figures, group, what, figure, field, text, good, target):
 
 
 def ours_in(figures, group):
-    """Our figures in this group, or one None, so that what is missing has a row too."""
+    """Returns Syncrun's figures in this group. If there are none, returns one None, so that the group has a row too."""
     found = [(name, workers, figures.get(group, "syncrun", workers, size, name))
              for name, workers, size in figures.keys(group)]
     return [entry for entry in found if entry[2] is not None] or [(group, None, None)]
@@ -467,7 +469,7 @@ def parse_options():
 
 def main():
     options = parse_options()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # unwinds, which stops the program that runs
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # the exception stops the program that runs
     about = {
         "machine": machine(),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),

@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
-"""Runs Syncrun's benchmarks on GPUs and the programs they are compared with, and says which targets are met.
+"""Runs Syncrun's benchmarks on GPUs and the programs they are compared with, and reports which targets are met.
 
     bench/run_gpu.py build/cuda                         # 1, 2, 4 and 8 GPUs as far as present
     bench/run_gpu.py build/cuda --devices 1 --quick --only call,scatter
 
-Ours and the comparators take turns within one run, several times over and in alternating order: a figure is the median
-over repetitions of a program's own median. Where a comparator has several settings, the fastest counts. What fails, is
-missing or takes too long is a row that says so, and the others go on. GPUs and NCCL stay as they are set.
+Syncrun's programs and the comparators take turns within one run, several times and in alternating order. A figure is
+the median over the repetitions of the median that a program prints. If a comparator has several settings, the fastest
+counts. If a program fails, is missing or takes too long, its row says so, and the other programs still run. The script
+does not change the settings of GPUs and NCCL.
 
 Every program prints one JSON object per line: "bench", "impl", "devices", "what" and "median_us" (or "gb_per_s", or
-"result_at_ns" on the monotonic clock). Lines of the same bench, devices and what are compared. The step of MNIST is
-`bench_mnist_step`, that of ResNet-50 `bench_resnet_step`; they are skipped where they are not built.
+"result_at_ns" on the monotonic clock). The script compares lines with the same bench, devices and what.
+`bench_mnist_step` measures the step of MNIST, and `bench_resnet_step` that of ResNet-50. They are skipped if they are
+not built.
 
-Python's standard library only; --python is an interpreter that has PyTorch.
+Requires only Python's standard library. --python is an interpreter that has PyTorch.
 """
 
 import argparse
@@ -51,7 +53,7 @@ class Program:
 
 @dataclasses.dataclass
 class Group:
-    """One kind of measurement: whom we are compared with, and what we want."""
+    """One kind of measurement, and the programs that Syncrun is compared with."""
     bench: str
     title: str
     comparators: tuple = ()
@@ -82,13 +84,13 @@ GROUPS = {
 
 
 def target_ratio(group, what, comparator):
-    """How many times as fast as the comparator we want to be; None where there is no such target."""
+    """Returns the target: how many times as fast as the comparator Syncrun has to be. None if there is no target."""
     if group == "scatter":
         return 0.92
     if group == "shuffle":
         return 1.0 if what.startswith("150528 B") else 1.5
     if group == "all_reduce":
-        if comparator == "nccl_registered":  # in windows of NCCL's own memory: shown, not held against
+        if comparator == "nccl_registered":  # in windows of NCCL's own memory: only shown
             return None
         return 0.97 if what.startswith(LARGE_ALL_REDUCES) else 1.0
     if group == "launch":
@@ -99,7 +101,7 @@ def target_ratio(group, what, comparator):
         return {"torch_ddp": 8.0, "torch_graph": 1.5}[comparator]
     if group == "resnet":
         if what.endswith((", mapped", ", synthetic")):
-            return None  # PyTorch is measured once: beside the way that takes most
+            return None  # PyTorch is compared only with the slowest feed, by shuffled index
         return {"256": 1.15, "32": 2.0}[what.split()[0]]
     return None
 
@@ -108,7 +110,8 @@ def target_ratio(group, what, comparator):
 
 
 class Plan:
-    """Slots of programs that belong side by side: each slot is run back to back, in alternating order."""
+    """The programs to run, in slots. The programs of a slot are compared, so they run directly after each other, in
+    alternating order."""
 
     def __init__(self, options):
         self.options = options
@@ -134,7 +137,7 @@ class Plan:
                        "" if path else f"no {name} in the build directory")
 
     def _torchrun(self, group, impl, devices, script, *arguments):
-        # What the command torchrun runs, of the interpreter that was asked for; a port of its own for each run.
+        # The module that the command torchrun runs, with the interpreter of --python. Each run has a port of its own.
         command = [self.options.python, "-m", "torch.distributed.run", "--nproc-per-node", str(devices),
                    "--master-addr", "127.0.0.1", "--master-port", "{port}", str(COMPARATORS / script), *arguments]
         return Program(group, impl, devices, command, self.torch_missing)
@@ -190,7 +193,7 @@ class Plan:
         for batch in ("256", "32"):
             yield self._ours("resnet", devices, "bench_resnet_step", "--batch", batch,
                              "--feed", "shuffled,mapped,synthetic")
-        # A run for each: compiling takes so long that a program of all would come to its deadline.
+        # One run for each mode: compiling takes so long that a program with all modes would reach its deadline.
         for mode in ("eager",) if self.options.quick else ("eager", "compile", "reduce-overhead"):
             yield self._torchrun("resnet", "torch_ddp", devices, "torch_resnet.py", "--batch", "256,32", "--mode", mode)
 
@@ -204,7 +207,7 @@ def has_torch(python):
 
 
 def present_gpus():
-    """GPUs that a program started now would see: counted as Syncrun counts them."""
+    """Returns the number of GPUs that a program sees now, counted as Syncrun counts them."""
     physical = sum(1 for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", name))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None or physical == 0:
@@ -227,7 +230,8 @@ def free_port():
 
 
 def normalized(line, program, repetition, started_ns):
-    """A program's line as measurements: what it leaves out is filled in, a launch becomes a time, a step has two."""
+    """Yields the measurements in a line of a program. Fills in missing fields, and computes the time of a launch. A
+    step of MNIST may have two times."""
     line = {"impl": program.impl, "devices": program.devices, "variant": "", **line, "group": program.group,
             "repetition": repetition}
     if line["bench"] == "mnist_step":
@@ -236,12 +240,12 @@ def normalized(line, program, repetition, started_ns):
         if "median_us_async" in line:
             yield {**line, "what": f"{line['what']}, not waited for", "median_us": line["median_us_async"]}
     elif line["bench"] == "resnet_step":
-        # PyTorch's batch lies on the GPU: what is held against it is our slower way, by shuffled index.
+        # PyTorch's batch is already on the GPU. It is compared with Syncrun's slower feed, by shuffled index.
         feed = "" if line.get("feed", "shuffled") == "shuffled" else f", {line['feed']}"
         yield {**line, "what": f"{line['batch']} rows a GPU, {line['dtype']}{feed}"}
     elif "result_at_ns" in line:
         line["median_us"] = (line["result_at_ns"] - started_ns) / 1e3
-        # PyTorch's one first result is compared with each of ours.
+        # PyTorch has one first result. It is compared with each of Syncrun's.
         whats = [line["what"]] if line["impl"] == "syncrun" else ["first call", "first all_reduce", "first step"]
         yield from ({**line, "what": what} for what in whats)
     else:
@@ -249,7 +253,7 @@ def normalized(line, program, repetition, started_ns):
 
 
 def measure(program, repetition, deadline_s):
-    """The program's measurements, and why it gave none or not all of them."""
+    """Returns the program's measurements, and the reason if some or all are missing."""
     if program.missing:
         return [], program.missing
     port = str(free_port())
@@ -270,7 +274,7 @@ def measure(program, repetition, deadline_s):
 
 
 class Run:
-    """Measurements and failures so far: complete also where the run is cut short."""
+    """The measurements and failures so far. They are complete even if the run is interrupted."""
 
     def __init__(self, plan, options):
         self.plan, self.options = plan, options
@@ -307,7 +311,7 @@ class Run:
 @dataclasses.dataclass
 class Figure:
     """The median over repetitions of an implementation's fastest variant."""
-    value: float  # GB/s if is_rate, else microseconds
+    value: float  # GB/s if is_rate, otherwise microseconds
     is_rate: bool
     variant: str = ""
     p90_us: float | None = None
@@ -328,7 +332,7 @@ def time_text(us):
 class Figures:
     def __init__(self, measurements):
         by_variant = collections.defaultdict(list)
-        self.whats = collections.defaultdict(dict)  # of a group and a number of devices, in order of appearance
+        self.whats = collections.defaultdict(dict)  # by group and number of devices, in order of appearance
         for line in measurements:
             place = (line["group"], line["devices"])
             self.whats[place].setdefault(line["what"])
@@ -360,7 +364,7 @@ def call_rows(figures, devices, why_not):
 
 
 def compared(figures, group, devices, what, comparator, why_not):
-    """A row. Ratio: how many times as fast as the comparator we are."""
+    """Returns a row of the table. The ratio says how many times as fast as the comparator Syncrun is."""
     wanted = target_ratio(group, what, comparator)
     target = "" if wanted is None else f">= {wanted:g}x"
     ours, theirs = (figures.get(group, devices, what, impl) for impl in ("syncrun", comparator))
@@ -462,7 +466,7 @@ def parse_options():
 
 def main():
     options = parse_options()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # unwinds, which stops the program that runs
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # the exception stops the program that runs
     about = {
         "machine": machine(),
         "gpus": gpus(),
@@ -477,7 +481,7 @@ def main():
     code = 0
     try:
         run.run()
-    except (KeyboardInterrupt, SystemExit):  # what was measured until then is reported all the same
+    except (KeyboardInterrupt, SystemExit):  # the measurements until then are still reported
         run.cut_short, code = "interrupted", 1
     about["cut_short"] = run.cut_short
     rows = list(all_rows(Figures(run.measurements), run.failures, plan.slots))

@@ -1,5 +1,6 @@
-# SYNCRUN_CUDA: AUTO takes CUDA devices along where there are a CUDA compiler and NCCL, ON insists on them, OFF does not
-# look. Sets SYNCRUN_HAVE_CUDA, and the targets CUDA::* and syncrun_nccl (syncrun_cudnn where there is cuDNN).
+# Support for CUDA devices. With SYNCRUN_CUDA=AUTO, it is built if a CUDA compiler and NCCL are found. With ON, their
+# absence is an error. With OFF, this file does not look for them. Sets SYNCRUN_HAVE_CUDA, and defines the targets
+# CUDA::* and syncrun_nccl, and syncrun_cudnn if cuDNN is found.
 
 set(SYNCRUN_HAVE_CUDA OFF)
 
@@ -12,7 +13,8 @@ function(syncrun_without_cuda reason)
   endif()
 endfunction()
 
-# An imported target for a header and a library that come without a CMake package.
+# Defines an imported target for a header and a library that have no CMake package. Defines nothing if they are not
+# found.
 function(syncrun_import target header library)
   string(TOUPPER ${library} name)
   find_path(${name}_INCLUDE_DIR ${header} HINTS ${${name}_ROOT} $ENV{${name}_ROOT} ${CUDAToolkit_INCLUDE_DIRS}
@@ -36,9 +38,9 @@ if(SYNCRUN_CUDA STREQUAL "AUTO" OR SYNCRUN_CUDA)
     if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
       set(CMAKE_CUDA_ARCHITECTURES 80 90 CACHE STRING "GPUs to compile for")
     endif()
-    set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # one CUDA runtime per process: a program's own is also Syncrun's
+    set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # one CUDA runtime per process: the program and Syncrun share it
     enable_language(CUDA)
-    # CMake 3.25 does not know that this compiler has C++20.
+    # CMake 3.25 does not know that this compiler supports C++20.
     if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
       set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
       set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")

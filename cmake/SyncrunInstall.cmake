@@ -1,8 +1,8 @@
-# The installed package: find_package(Syncrun) and Syncrun::syncrun from a prefix that can be moved. Included before the
-# demos, so that the library is installed first.
+# The installed package. It provides find_package(Syncrun) and Syncrun::syncrun, from a prefix that can be moved. This
+# file is included before the demos, so that the library is installed first.
 #
-# `cmake --install` installs what was built. Only the library has to be there: what else was not built is left out, and a
-# line says so.
+# `cmake --install` installs what was built. Only the library is required. For each other target that was not built, it
+# prints a line and leaves the target out.
 
 include(CMakePackageConfigHelpers)
 
@@ -18,7 +18,8 @@ function(syncrun_install_if_built target)
     endif()")
 endfunction()
 
-# A program that links the library. What else it needs installs itself (demos/mnist, demos/resnet).
+# Installs a program that links the library. The folders of the demos install the other files that their programs
+# require (demos/mnist, demos/resnet).
 function(syncrun_install_demo target)
   file(RELATIVE_PATH from_bin_to_lib ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
   set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN/${from_bin_to_lib}")
@@ -38,7 +39,7 @@ install(EXPORT SyncrunTargets NAMESPACE Syncrun:: DESTINATION ${config_folder})
 configure_package_config_file(
   ${CMAKE_CURRENT_LIST_DIR}/SyncrunConfig.cmake.in ${PROJECT_BINARY_DIR}/SyncrunConfig.cmake
   INSTALL_DESTINATION ${config_folder} NO_SET_AND_CHECK_MACRO)
-# Before 1.0 a minor version may break its users.
+# Before 1.0, a new minor version may be incompatible.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/SyncrunConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/SyncrunConfig.cmake ${PROJECT_BINARY_DIR}/SyncrunConfigVersion.cmake
   DESTINATION ${config_folder})

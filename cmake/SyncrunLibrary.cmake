@@ -1,6 +1,7 @@
-# The library users link: both sides in one, since a program is master and worker by turns.
+# The library that users link. It contains the code of the master and the code of the workers, because the same program
+# runs as the master in one process and as a worker in others.
 
-# The objects of the library but for one, which says whether phases have hooks (common/phase_hook.hpp).
+# All objects of the library except the one that decides whether phases have hooks (common/protocol/phase_hook.hpp).
 set(SYNCRUN_LIBRARY_PARTS syncrun_common syncrun_launcher syncrun_launcher_pieces syncrun_worker)
 
 add_library(syncrun SHARED)
@@ -27,6 +28,8 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/batch.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/call.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/construct.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/conversion.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/elements.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/export.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/fields.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/helper.hpp

@@ -10,49 +10,55 @@ set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 
-# ccache keeps nothing that was compiled with a precompiled header unless it is told to be sloppy, and is worth more.
+# By default, ccache does not keep objects that were compiled with a precompiled header. ccache saves more time than the
+# precompiled headers do, so they are off with ccache.
 if(CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache" AND NOT DEFINED CMAKE_DISABLE_PRECOMPILE_HEADERS)
   set(CMAKE_DISABLE_PRECOMPILE_HEADERS ON)
 endif()
 
-# For all that goes into the libraries: what a program is to find there says so (SYNCRUN_EXPORT, detail/export.hpp).
+# Hides the symbols of a target whose objects become a part of the libraries. Only declarations with SYNCRUN_EXPORT
+# (detail/export.hpp) are visible to programs.
 function(syncrun_hide_symbols target)
   set_target_properties(${target} PROPERTIES
     CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
 endfunction()
-# For the libraries themselves.
+# Limits the symbols that a library exports to those in exported.map.
 set(SYNCRUN_EXPORTED_MAP ${CMAKE_CURRENT_LIST_DIR}/exported.map)
 function(syncrun_limit_exports library)
   target_link_options(${library} PRIVATE LINKER:--version-script=${SYNCRUN_EXPORTED_MAP})
   set_property(TARGET ${library} APPEND PROPERTY LINK_DEPENDS ${SYNCRUN_EXPORTED_MAP})
 endfunction()
 
-# Most of the time that a source takes is that of the headers it includes: sources of one target that are compiled together take
-# a third to a half of it. Off with ccache, which is for those who compile one changed source again and again.
+# Most of the compile time of a source is for the headers that it includes. Sources of one target that are compiled
+# together take a third to a half of the time. This is off with ccache, which helps when one changed source is compiled
+# again and again.
 set(unity_by_default ON)
 if(CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache")
   set(unity_by_default OFF)
 endif()
 option(SYNCRUN_UNITY "Compile sources of a target together" ${unity_by_default})
 
-# Compiles sources of a target together, where SYNCRUN_UNITY says so. Names in their anonymous namespaces have to differ, and
-# each still includes what it uses: scripts/lint.sh looks at every source of the library by itself.
+# Compiles the sources of a target together if SYNCRUN_UNITY is on. The names in their anonymous namespaces must differ.
+# Each source must still include what it uses: scripts/lint.sh checks every source of the library separately.
 function(syncrun_compile_together target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${SYNCRUN_UNITY} UNITY_BUILD_BATCH_SIZE 16)
-  # From CMake 3.31 on that is so for kernels too, whose names repeat from file to file; they take nvcc long by themselves.
+  # From CMake 3.31 on, unity builds also combine kernels. But the same names occur in several files of kernels, and
+  # nvcc takes long for each of them alone. So they are compiled separately.
   get_target_property(kernels ${target} SOURCES)
   list(FILTER kernels INCLUDE REGEX "[.]cu$")
   set_source_files_properties(${kernels} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   if(SYNCRUN_UNITY)
-    # g++ takes a source that another one includes for a header, where a type with an anonymous member would be a mistake.
+    # g++ treats a source that another source includes as a header. It then warns about types whose members have a type
+    # from an anonymous namespace. In a header, these would be a mistake.
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
   endif()
 endfunction()
 
 add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-Wall> $<$<COMPILE_LANGUAGE:C,CXX>:-Wextra>)
 
-# What users compile, the public headers and the documented samples, is free of warnings also with more of them, and with the
-# optimizer, of which some depend. Errors with the compilers that this was tried with; others may have warnings of their own.
+# Users compile the public headers and the documented samples, so these cause no warnings even with more options. The
+# optimizer is on, because some warnings depend on it. Warnings are errors with the compilers that were tested. Others
+# may have further warnings.
 set(strict_by_default OFF)
 if((CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION MATCHES "^1[23][.]")
    OR (CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION MATCHES "^16[.]"))
@@ -63,22 +69,22 @@ set(SYNCRUN_STRICT_OPTIONS -Wall -Wextra -Wshadow -Wconversion)
 if(SYNCRUN_STRICT_WARNINGS)
   list(APPEND SYNCRUN_STRICT_OPTIONS -Werror)
 endif()
-# Of what nvcc gives its host compiler.
+# The same options for the host compiler of nvcc.
 list(JOIN SYNCRUN_STRICT_OPTIONS "," SYNCRUN_STRICT_HOST_OPTIONS)
 set(SYNCRUN_STRICT_HOST_OPTIONS "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${SYNCRUN_STRICT_HOST_OPTIONS}>")
 if(NOT SYNCRUN_SANITIZER AND NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
   list(APPEND SYNCRUN_STRICT_OPTIONS -O2)
 endif()
 list(TRANSFORM SYNCRUN_STRICT_OPTIONS REPLACE "(.+)" "$<$<COMPILE_LANGUAGE:CXX>:\\1>")
-# Functions are found again by build id: make sure that there is one, and that messages can name functions.
+# Workers find functions by build id, so every image must have one.
 add_link_options(-Wl,--build-id=sha1)
 
 if(SYNCRUN_SANITIZER)
-  # Lines and functions are all that a report shows; more debug information, and more than -O1 (see the presets), would
-  # double the time that these builds take.
+  # A report shows only lines and functions. More debug information, or more than -O1 (see the presets), would double
+  # the time of these builds.
   add_compile_options(-fsanitize=${SYNCRUN_SANITIZER} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1)
   add_link_options(-fsanitize=${SYNCRUN_SANITIZER})
-  # For what cannot be done, or seen, under one of them.
+  # The code uses these definitions where something does not work under a sanitizer, or is invisible to it.
   if(SYNCRUN_SANITIZER MATCHES address)
     add_compile_definitions(SYNCRUN_ADDRESS_SANITIZER)
   elseif(SYNCRUN_SANITIZER MATCHES thread)

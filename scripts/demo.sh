@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing (Debian 12, Ubuntu 24.04), builds, and trains on the digits on every device: all GPUs where
-# there are any, else CPU workers. Options go to the demo:
+# Installs what is missing (Debian 12, Ubuntu 24.04), builds, and trains on the digits. Uses all GPUs, or CPU workers if
+# there is no GPU. Passes its options to the demo:
 #   scripts/demo.sh --epochs 5
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/setup.sh"

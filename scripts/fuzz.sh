@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Runs every fuzz target with libFuzzer, for some seconds each (default 60): from the corpus in tests/fuzz/corpus, which
-# stays as it is, and from what earlier runs found (build/fuzz/found). An input that fails is left in build/fuzz/failed:
-# mend what it shows, and add it to the corpus under a name that says what it is.
+# Runs every fuzz target with libFuzzer, each for some seconds (default 60). The targets start from the corpus in
+# tests/fuzz/corpus, which the script does not change, and from inputs that earlier runs found (build/fuzz/found).
+# Inputs that fail are stored in build/fuzz/failed. Fix the defect that such an input shows, and add the input to the
+# corpus, under a name that describes it.
 #
 # usage: scripts/fuzz.sh [SECONDS [TARGET...]]
 set -euo pipefail
@@ -12,7 +13,7 @@ seconds=${1:-60}
 [[ $seconds =~ ^[1-9][0-9]*$ ]] || fail "expected a number of seconds from 1, got '$seconds'"
 shift || true
 
-# libFuzzer comes with the runtime libraries, apart from the compiler.
+# libFuzzer is in the package of the runtime libraries, not in the package of the compiler.
 has_runtime() { compgen -G '/usr/lib/llvm-16/lib/clang/16/lib/linux/libclang_rt.fuzzer-*.a' >/dev/null; }
 if ! command -v clang++-16 >/dev/null || ! has_runtime; then
   apt_install clang-16 libclang-rt-16-dev || fail "cannot install clang-16 and libclang-rt-16-dev"
@@ -28,7 +29,7 @@ if [ "${#targets[@]}" = 0 ]; then
 fi
 [ "${#targets[@]}" -gt 0 ] || fail "no fuzz target was built"
 
-# run_target TARGET: as many at a time as there are cores, for each is one thread.
+# run_target TARGET: runs one target. Each has one thread, so as many run at a time as there are cores.
 run_target() {
   local target=$1 found=build/fuzz/found/$1 log=build/fuzz/$1.log code=0 runs coverage
   mkdir -p "$found" build/fuzz/failed

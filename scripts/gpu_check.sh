@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# Everything that wants GPUs, on a machine that has some: builds with what is installed, runs the tests labelled gpu, those
-# for a count of GPUs with every count (1, 2, 4 and 8 as far as present), then the benchmarks beside their comparators.
-# The table comes last, its figures are also in build/cuda/bench_gpu.json. Clocks, NCCL's variables and the rest stay as
-# they are. Tests for fewer GPUs than there are run side by side, each group of GPUs with its part of them; --groups 1: one
-# after the other.
+# Runs everything that requires GPUs. Builds with what is installed, runs the tests labelled gpu, and then runs the
+# benchmarks and the programs they are compared with. Tests for a number of GPUs run with 1, 2, 4 and 8, as far as the
+# machine has that many. The script prints the table of results last, and writes the figures to
+# build/cuda/bench_gpu.json. It does not change clocks, NCCL's variables or other settings. If a test requires only some
+# of the GPUs, the GPUs are divided into groups, and each group runs a part of these tests at the same time. With
+# --groups 1, one test runs after the other.
 #
 #   scripts/gpu_check.sh [--tests-only | --bench-only] [--quick] [--jobs N] [--devices 1,2] [--groups N]
 #                        [--sanitizer] [-- options of bench/run_gpu.py]
 #
-# --sanitizer runs the tests under compute-sanitizer. CUDA_ARCHITECTURES is what to compile for (default: 90).
-# Exit code: 0, 1 if something failed, 2 where there is no GPU or an option is wrong.
+# --sanitizer runs the tests under compute-sanitizer. The variable CUDA_ARCHITECTURES lists the architectures to compile
+# for (default: 90).
+# Exit code: 0 on success, 1 if something failed, 2 if there is no GPU or an option is wrong.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/setup.sh"
 
@@ -18,12 +20,12 @@ refuse() {
   exit 2
 }
 
-# As Syncrun counts them: by the driver's device files and CUDA_VISIBLE_DEVICES.
+# Counts GPUs as Syncrun does, by the driver's device files and CUDA_VISIBLE_DEVICES.
 present_gpus() {
   PYTHONDONTWRITEBYTECODE=1 PYTHONPATH="$root/bench" python3 -c 'import run_gpu; print(run_gpu.present_gpus())'
 }
 
-# The counts to run with, one per line.
+# Prints the numbers of GPUs to run with, one per line.
 counts_of() {
   local present=$1 count
   for count in 1 2 4 8; do
@@ -85,15 +87,16 @@ say "$present GPUs are visible; running with ${counts[*]}"
 configure_options=("-DCMAKE_CUDA_ARCHITECTURES=${CUDA_ARCHITECTURES:-90}"
   "-DSYNCRUN_TESTS=$with_tests" "-DSYNCRUN_BENCH=$with_bench")
 bring_cudnn_frontend
+bring_cli11
 configure_and_build cuda
 
-# The GPUs that programs started now would see, as CUDA_VISIBLE_DEVICES names them, one per line.
+# Prints the GPUs that programs see now, one per line, with their names in CUDA_VISIBLE_DEVICES.
 visible_gpus() {
   if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES"; else seq 0 $((present - 1)); fi
 }
 
-# run_group SIZE GROUP GROUPS CTEST-OPTION...: every GROUPS-th test, from the GROUP-th on, on SIZE GPUs of their own. ctest
-# keeps its log in the folder that it runs in: one for each group.
+# run_group SIZE GROUP GROUPS CTEST-OPTION...: runs every GROUPS-th test, beginning with the GROUP-th, on a group of
+# SIZE GPUs. ctest writes its log to the folder in which it runs, so each group has a folder of its own.
 run_group() {
   local size=$1 group=$2 groups=$3 gpus
   shift 3
@@ -103,7 +106,7 @@ run_group() {
   CUDA_VISIBLE_DEVICES=$gpus jobs=1 run_tests "cuda/gpus-$group" -I "$group,,$groups" "$@"
 }
 
-# run_groups SIZE GROUPS CTEST-OPTION...: at once; what each says is shown when all are done.
+# run_groups SIZE GROUPS CTEST-OPTION...: runs all groups at the same time, and then prints the output of each.
 run_groups() {
   local size=$1 groups=$2 group code=0 processes=() log=$root/build/cuda/tests-of-group
   shift 2
@@ -119,15 +122,15 @@ run_groups() {
   return "$code"
 }
 
-# run_under_sanitizer NAME CTEST-OPTION...: with logs in build/cuda/sanitizer-NAME.
+# run_under_sanitizer NAME CTEST-OPTION...: runs tests under compute-sanitizer, with logs in build/cuda/sanitizer-NAME.
 run_under_sanitizer() {
   local logs=$root/build/cuda/sanitizer-$1
   shift
   rm -rf "$logs"
   mkdir -p "$logs"
-  # ctest and masters make no CUDA call, which by itself is no error. The sanitizer's exit code is that of the outermost
-  # process: what it found in workers is in the logs. Errors that a library returns are no finding: NCCL asks for kernels
-  # that it does not have, and some tests provoke them.
+  # --require-cuda-init=no: ctest and masters make no CUDA call, and that is not an error. The sanitizer's exit code is
+  # that of the outermost process, so findings in workers are only in the logs. --report-api-errors no: errors that a
+  # library returns are not findings. NCCL asks for kernels that it does not have, and some tests provoke errors.
   "$sanitizer" --target-processes all --require-cuda-init=no --report-api-errors no --log-file "$logs/%p.log" \
     ctest --test-dir "$root/build/cuda" --output-on-failure --no-label-summary --no-tests=error -j 1 "$@" || return 1
   if ! grep -q 'ERROR SUMMARY' -r "$logs"; then
@@ -141,14 +144,14 @@ run_under_sanitizer() {
   fi
 }
 
-# run_gpu_tests NAME SIZE ONLY WITHOUT CTEST-OPTION...: those of the tests whose names match ONLY and not WITHOUT; one at a
-# time on each group of SIZE GPUs, since it wants them for itself.
+# run_gpu_tests NAME SIZE ONLY WITHOUT CTEST-OPTION...: runs the tests whose names match ONLY and not WITHOUT. Each
+# group of SIZE GPUs runs one test at a time, because a test requires its GPUs for itself.
 run_gpu_tests() {
   local name=$1 size=$2 only=$3 without=$4 groups=$((present / $2))
   shift 4
   if [ "$groups" -gt "$most_groups" ]; then groups=$most_groups; fi
   if [ -n "$sanitizer" ]; then
-    # Left out are tests that read an illegal address on purpose.
+    # Tests that read an illegal address on purpose are left out.
     run_under_sanitizer "$name" -L gpu -R "$only" -E "AnIllegalAddress|$without" "$@"
   elif [ "$groups" -gt 1 ]; then
     run_groups "$size" "$groups" -L gpu -R "$only" -E "$without" "$@"
@@ -157,8 +160,8 @@ run_gpu_tests() {
   fi
 }
 
-# run_step NAME COMMAND...: adds NAME to `failed` if that is what the command did. Not `if` on the command itself: within it,
-# `set -e` would not hold in a function.
+# run_step NAME COMMAND...: adds NAME to `failed` if the command fails. There is no `if` on the command itself, because
+# `set -e` would then have no effect in a function.
 run_step() {
   local name=$1 code
   shift
@@ -176,7 +179,7 @@ if [ "$with_tests" = ON ]; then
     run_step "on $count GPUs" run_gpu_tests "$count" "$count" "^Gpus/.*/$count\$" '^$'
   done
   run_step "of kernels and networks" run_gpu_tests kernels 1 . '^Gpus/' -L one_gpu
-  # None of the others wants more than two.
+  # None of the other tests requires more than two GPUs.
   run_step "that choose their GPUs" run_gpu_tests others "$((present < 2 ? 1 : 2))" . '^Gpus/' -LE one_gpu
   if [ "${#failed[@]}" = 0 ]; then
     say "Tests passed on ${counts[*]} GPUs"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs clang-tidy, with the list in .clang-tidy as errors, over the sources of the library, the demos, the tests and the
-# benchmarks, and over the headers of the project that they include. Needs no CUDA compiler: without one, sources for CUDA
-# devices are left out, and named. Configures build/release, unless it is there. Arguments: files to look at, one by one,
-# instead of all.
+# Runs clang-tidy on the sources of the library, the demos, the tests and the benchmarks, and on the headers of the
+# project that they include. The checks in .clang-tidy are errors. Does not require a CUDA compiler: without one, the
+# script lists the sources for CUDA devices and does not check them. Configures build/release. Arguments: files to
+# check, one by one, instead of all.
 #
-# Most of the time is that of the headers. Sources that the build compiles together are therefore looked at together, but for
-# one check that would look at all of them for each function. Sources of the library are looked at for that one by one, which
-# also shows whether each includes what it uses.
+# Most of the time is for the headers. So clang-tidy checks sources together if the build compiles them together. One
+# check would then read all of these sources for each function. For this check, clang-tidy checks the sources of the
+# library one by one. This also shows whether each source includes what it uses.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -18,7 +18,7 @@ command -v clang-tidy-16 >/dev/null || {
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 log=$folder/log
-# Also where it is configured already: as the CMake files are now.
+# An existing build folder is configured again, because the CMake files may have changed.
 if [ -f build/release/CMakeCache.txt ]; then
   cmake -S . -B build/release >"$log" 2>&1 || { cat "$log" >&2 && exit 1; }
 else
@@ -26,8 +26,8 @@ else
 fi
 PYTHONDONTWRITEBYTECODE=1 python3 scripts/lib/lint_units.py . build/release "$folder" "$@"
 
-# tidy LIST CHECKS: over what the list names, as many at a time as there are cores. Tests and benchmarks multiply and divide
-# small numbers that are written down: what could overflow, or lose a remainder, is looked for in the rest.
+# tidy LIST CHECKS: runs clang-tidy on the files in the list, as many at a time as there are cores. Tests and benchmarks
+# multiply and divide small constants. So the checks for overflow and for lost remainders run only on the other files.
 code=0
 : >"$log"
 of_small_numbers=-bugprone-implicit-widening-of-multiplication-result,-bugprone-integer-division
@@ -41,10 +41,10 @@ tidy() {
   tidy_some "$2,$of_small_numbers" < <(grep -E '/(tests|bench)/' "$list")
 }
 slow_together=performance-unnecessary-value-param
-tidy together "-$slow_together,-bugprone-suspicious-include"  # what is made to compile them together includes sources
+tidy together "-$slow_together,-bugprone-suspicious-include"  # the files that combine sources include them
 tidy alone "-*,$slow_together"
 tidy single ""
-# Beside the findings it counts those that it left out.
+# clang-tidy also prints how many findings it has left out. These lines are removed.
 grep -vE '^[0-9]+ warnings? (generated|treated as errors?)\.?$' "$log" || true
 [ "$code" = 0 ] || exit 1
 echo "no findings"

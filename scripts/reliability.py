@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""The tables of docs/reliability.md, out of the results of the tests that make workers fail at every phase.
+"""Writes and checks the tables of docs/reliability.md.
 
-usage: reliability.py write DOCUMENT RESULTS.json...   puts the cells that the tests recorded into the tables
-       reliability.py check DOCUMENT BINARY            fails unless the tables have a cell, which says something, for
-                                                       every test that BINARY has
+They show the results of the tests that make workers fail at every phase.
 
-RESULTS.json is what BINARY --gtest_output=json:RESULTS.json writes. A table stands between <!-- table: NAME --> and
-<!-- /table -->. A test names its cell by the properties table, row, column ("*": the whole row), outcome, time_us.
+usage: reliability.py write DOCUMENT RESULTS.json...   writes the results of the tests into the tables
+       reliability.py check DOCUMENT BINARY            fails if a test of BINARY has no cell, or a cell is empty
+
+BINARY --gtest_output=json:RESULTS.json writes RESULTS.json. A table is between <!-- table: NAME --> and
+<!-- /table -->. A test records its cell with the properties table, row, column ("*" for the whole row), outcome and
+time_us.
 """
 
 import json
@@ -24,7 +26,7 @@ COLUMNS = {
 }
 ROWS = ["spawn", "attach", "device", "communicator", "inputs", "function", "collective", "reduction", "idle", "close"]
 ROWS += [f"{process}, {when}" for process in ("master", "syncrun") for when in ("idle", "setsid", "call", "start")]
-# By the names that the tests have for them, which are words.
+# The titles of the rows, by the names that the tests use for them. The names contain no spaces.
 ODD_ROWS = {
     "fork": "fork in a function", "exec": "exec in a function", "stopped": "stopped master, call in flight",
     "closedIdle": "closed descriptors, idle", "closedCall": "closed descriptors, call", "fifoLog": "FIFO as log",
@@ -53,7 +55,7 @@ def in_words(time_us: int) -> str:
 
 
 def results_in(path: Path) -> tuple[dict[Cell, list[Result]], list[str]]:
-    """What the tests recorded, by cell; and the names of tests that failed."""
+    """Returns the results that the tests recorded, by cell, and the names of the tests that failed."""
     cells: dict[Cell, list[Result]] = {}
     failed = []
     for suite in json.loads(path.read_text(encoding="utf-8"))["testsuites"]:
@@ -67,7 +69,7 @@ def results_in(path: Path) -> tuple[dict[Cell, list[Result]], list[str]]:
 
 
 class Table:
-    """Reasons why there is no cell become notes below the table."""
+    """A table in Markdown. An outcome with a reason becomes a note below the table."""
 
     def __init__(self, name: str, cells: dict[Cell, list[Result]]) -> None:
         self.cells = {(cell.row, cell.column): results for cell, results in cells.items() if cell.table == name}
@@ -111,7 +113,7 @@ def write(document: Path, paths: list[Path]) -> int:
 
     def replaced(found: re.Match[str]) -> str:
         if found[2] not in tables:
-            return found[0]  # of devices that the machine does not have
+            return found[0]  # there are no results, because the machine does not have these devices
         return found[1] + Table(found[2], cells).markdown() + found[4]
 
     document.write_text(TABLE.sub(replaced, document.read_text(encoding="utf-8")), encoding="utf-8")
@@ -119,7 +121,7 @@ def write(document: Path, paths: list[Path]) -> int:
 
 
 def cells_of(binary: str) -> set[Cell]:
-    """Of the tests that the binary has, by their names."""
+    """Returns the cells of the tests in the binary, from their names."""
     listing = subprocess.run([binary, "--gtest_list_tests"], check=True, capture_output=True, text=True).stdout
     cells, suite = set(), ""
     for line in listing.splitlines():
@@ -140,7 +142,7 @@ def cells_of(binary: str) -> set[Cell]:
 
 
 def cells_in(document: Path) -> dict[Cell, str]:
-    """What the tables say."""
+    """Returns the texts of the cells in the document."""
     titles = {title: column for column, title in COLUMNS.items()}
     cells = {}
     for found in TABLE.finditer(document.read_text(encoding="utf-8")):

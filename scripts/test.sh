@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing (Debian 12, Ubuntu 24.04), builds, and runs every test. Options go to ctest:
+# Installs what is missing (Debian 12, Ubuntu 24.04), builds, and runs every test. Passes its options to ctest:
 #   scripts/test.sh -L unit
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/setup.sh"

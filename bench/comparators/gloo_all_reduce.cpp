@@ -1,6 +1,6 @@
-// Gloo's all_reduce of float32 in a loop, for sizes in powers of four and every algorithm it offers. Gloo has
-// no shared-memory transport: ranks on one machine talk TCP over the loopback interface. The program forks
-// its own ranks, which find each other through a temporary directory:
+// Measures Gloo's all_reduce of float32 in a loop, for sizes in powers of four and for every algorithm that Gloo has.
+// Gloo has no transport for shared memory, so ranks on one machine use TCP over the loopback interface. The program
+// forks its ranks. They find each other through a temporary directory:
 //
 //   gloo_all_reduce --workers 2 --seconds 0.5 --min-bytes 1024 --max-bytes 67108864
 
@@ -22,13 +22,13 @@
 #include <unistd.h>
 
 #include <exception>
-#include <filesystem>
 #include <functional>
 #include <limits>
 #include <memory>
 #include <thread>
 
 #include "measure.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace {
 
@@ -38,7 +38,7 @@ using ContextPtr = std::shared_ptr<gloo::rendezvous::Context>;
 using AllReduce = std::function<void()>;
 using MakeAllReduce = std::function<AllReduce(const ContextPtr&, std::vector<float>&)>;
 
-/// How a rank waits for bytes: through Gloo's event thread, in a blocking read, or polling the socket.
+/// How a rank waits for bytes: through Gloo's event thread, in a blocking read, or by polling the socket.
 enum class Waiting { EventThread, Blocking, Polling };
 
 struct Variant {
@@ -49,10 +49,10 @@ struct Variant {
 };
 
 constexpr std::size_t kAnySize = std::numeric_limits<std::size_t>::max();
-/// A rank that waits in a blocking write reads nothing meanwhile: beyond what the sockets can buffer, all
-/// ranks would wait for each other for ever.
+/// A rank does not read while it waits in a blocking write. With more bytes than the sockets can buffer, all ranks
+/// would wait for each other without end.
 constexpr std::size_t kSocketBufferSafe = std::size_t{1} << 20;
-/// Passes whole arrays around the ring, and is hopeless from there on.
+/// The plain ring sends whole arrays around the ring, and is too slow for larger sizes.
 constexpr std::size_t kPlainRingUseful = std::size_t{4} << 20;
 
 ContextPtr connect(std::size_t rank, std::size_t size, const std::string& directory, const std::string& name,
@@ -69,7 +69,7 @@ ContextPtr connect(std::size_t rank, std::size_t size, const std::string& direct
   return context;
 }
 
-/// Gloo's newer interface: options are built anew for every call, as its users do.
+/// Uses Gloo's newer interface. The options are built for every call, as in programs of its users.
 AllReduce by_options(const ContextPtr& context, std::vector<float>& values,
                      gloo::AllreduceOptions::Algorithm algorithm) {
   return [context, &values, algorithm] {
@@ -81,7 +81,7 @@ AllReduce by_options(const ContextPtr& context, std::vector<float>& values,
   };
 }
 
-/// Gloo's older interface: an object with its buffers registered once, run again and again.
+/// Uses Gloo's older interface. An object registers its buffers once and is run again and again.
 template <template <typename...> class Algorithm>
 AllReduce by_object(const ContextPtr& context, std::vector<float>& values) {
   auto algorithm =
@@ -162,7 +162,7 @@ void measure(const comparators::Options& options, const Variant& variant, const 
       samples_us);
 }
 
-/// Polling ranks that share a core keep the one they wait for from running.
+/// Polling is too slow if ranks share a core: they prevent the rank that they wait for from running.
 bool is_hopeless(const Variant& variant, std::size_t workers) {
   return variant.waiting == Waiting::Polling && workers > std::thread::hardware_concurrency();
 }
@@ -186,7 +186,7 @@ int report(const std::exception& error) {
   return 1;
 }
 
-/// Ranks 1 .. N-1 are forked before Gloo starts a thread, and die with rank 0.
+/// Forks the ranks 1 to N-1, before Gloo starts a thread. They die with rank 0.
 std::vector<pid_t> fork_peers(const comparators::Options& options, const std::string& directory) {
   const pid_t parent = getpid();
   std::vector<pid_t> peers;
@@ -217,31 +217,15 @@ bool all_succeeded(const std::vector<pid_t>& peers) {
   return succeeded;
 }
 
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() {
-    if (mkdtemp(path_.data()) == nullptr) throw std::runtime_error("no temporary directory");
-  }
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-  ~TemporaryDirectory() {
-    std::error_code ignored;  // a leftover directory is no reason to lose a measurement
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_ = (std::filesystem::temp_directory_path() / "gloo_all_reduce.XXXXXX").string();
-};
-
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
     const comparators::Options options = comparators::parse_options(argc, argv);
-    const TemporaryDirectory directory;
-    const std::vector<pid_t> peers = fork_peers(options, directory.path());
-    run_rank(options, 0, directory.path());
+    const TemporaryFolder folder;
+    const std::string directory = folder.path().string();
+    const std::vector<pid_t> peers = fork_peers(options, directory);
+    run_rank(options, 0, directory);
     return all_succeeded(peers) ? 0 : 1;
   } catch (const std::exception& error) {
     return report(error);

@@ -1,6 +1,6 @@
 #pragma once
 
-// The owners of streams, events and graphs: one move-only type for each.
+// Owners of CUDA streams, events and graphs. Each has a move-only type.
 
 #include <cuda_runtime_api.h>
 
@@ -11,7 +11,7 @@
 
 namespace comparators {
 
-/// Throws std::runtime_error with the place of the call.
+/// Throws std::runtime_error with the place of the call if `code` is an error.
 inline void check_cuda(cudaError_t code, std::source_location where = std::source_location::current()) {
   if (code == cudaSuccess) return;
   throw std::runtime_error(std::string(cudaGetErrorString(code)) + " at " + where.file_name() + ":" +
@@ -49,7 +49,7 @@ class GpuStream : public GpuOwner<cudaStream_t, cudaStreamDestroy> {
   }
 };
 
-/// An event with a time.
+/// An event that records a time.
 class GpuEvent : public GpuOwner<cudaEvent_t, cudaEventDestroy> {
  public:
   GpuEvent() : GpuOwner(make()) {}
@@ -62,7 +62,7 @@ class GpuEvent : public GpuOwner<cudaEvent_t, cudaEventDestroy> {
   }
 };
 
-/// A graph that can be launched, of one that was captured and ends with this.
+/// An executable graph. The constructor makes it from a captured graph, and destroys the captured graph.
 class GpuGraph : public GpuOwner<cudaGraphExec_t, cudaGraphExecDestroy> {
  public:
   explicit GpuGraph(cudaGraph_t captured) : GpuOwner(make(captured)) {}

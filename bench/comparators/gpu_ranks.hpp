@@ -1,7 +1,7 @@
 #pragma once
 
-// One process per GPU, as the raw CUDA and NCCL comparators run: forked before any of them makes a CUDA call, with a
-// page of shared memory between them.
+// Runs one process per GPU, for the comparators that use CUDA and NCCL directly. The processes are forked before any of
+// them makes a CUDA call. They share a page of memory.
 
 #include <cuda_runtime_api.h>
 #include <sched.h>
@@ -30,7 +30,7 @@ namespace comparators {
 
 inline constexpr int kMaxRanks = 64;
 
-/// What the ranks share.
+/// The memory that the ranks share.
 struct Meeting {
   std::atomic<std::uint32_t> arrived{0};
   std::atomic<std::uint32_t> round{0};
@@ -39,7 +39,7 @@ struct Meeting {
 };
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
-/// One rank, in its own process.
+/// What one rank uses to communicate with the others. Each rank is a process.
 class Peers {
  public:
   Peers(Meeting& meeting, int rank, int size) noexcept : meeting_(meeting), rank_(rank), size_(size) {}
@@ -47,14 +47,14 @@ class Peers {
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
 
-  /// Returns when every rank has called it. Spins, so that ranks leave together; where processes outnumber cores, it
-  /// gives its core away now and then.
+  /// Blocks until every rank has called it. It spins, so that the ranks continue at the same time. Now and then it
+  /// yields its core, in case there are more processes than cores.
   void barrier() noexcept {
     constexpr int kSpinsPerYield = 4096;
     const std::uint32_t round = meeting_.round.load(std::memory_order_acquire);
     if (meeting_.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<std::uint32_t>(size_)) {
       meeting_.arrived.store(0, std::memory_order_relaxed);
-      meeting_.round.store(round + 1, std::memory_order_release);  // releases the count, too
+      meeting_.round.store(round + 1, std::memory_order_release);  // also publishes the reset of `arrived`
       return;
     }
     for (int spins = 1; meeting_.round.load(std::memory_order_acquire) == round; ++spins) {
@@ -62,7 +62,7 @@ class Peers {
     }
   }
 
-  /// The largest of one number per rank.
+  /// Returns the largest number that a rank has passed. All ranks call it.
   double max(double number) noexcept {
     meeting_.numbers[static_cast<std::size_t>(rank_)] = number;
     barrier();
@@ -71,7 +71,7 @@ class Peers {
     return largest;
   }
 
-  /// Rank 0's value on every rank.
+  /// Returns the value of rank 0 on every rank. All ranks call it.
   template <class T>
   T from_first(T value) noexcept {
     static_assert(sizeof(T) <= sizeof(Meeting::bytes) && std::is_trivially_copyable_v<T>);
@@ -88,8 +88,9 @@ class Peers {
   int size_;
 };
 
-/// Runs `body(peers)` in a process per GPU, rank r on GPU r, which is current there. If one fails, the others are killed.
-/// Returns the exit code for main. The caller has made no CUDA call.
+/// Runs `body(peers)` in one process per GPU. Rank r uses GPU r, which is the current device of its process. If one
+/// process fails, the others are killed. Returns the exit code for main. The caller must not have made a CUDA call
+/// before.
 template <class Body>
 int run_on_gpus(int count, Body body) {
   if (count < 1 || count > kMaxRanks) throw std::invalid_argument("--workers: expected 1 to 64");
@@ -132,7 +133,7 @@ int run_on_gpus(int count, Body body) {
   return code;
 }
 
-/// main of such a program: options, then the ranks.
+/// Runs `main`, which parses the options and then runs the ranks. Reports exceptions, and returns the exit code.
 template <class Main>
 int report_errors(Main main) noexcept {
   try {

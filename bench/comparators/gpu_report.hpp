@@ -1,7 +1,7 @@
 #pragma once
 
-// What the benchmarks on GPUs share with their comparators: sizes, and the JSON line each prints per measurement. Lines
-// of the same "bench", "devices" and "what" are put side by side by bench/run_gpu.py.
+// Code that the benchmarks on GPUs share with their comparators: sizes, and the JSON line that each prints for a
+// measurement. bench/run_gpu.py compares lines with the same "bench", "devices" and "what".
 
 #include <array>
 #include <string>
@@ -16,7 +16,7 @@ struct GpuMeasurement {
   const char* impl;
   int devices;
   std::string what;
-  /// Moved per sample, over all devices; 0 where a rate means nothing.
+  /// The bytes that all devices together move in one sample. 0 if there is no rate.
   std::size_t bytes = 0;
 };
 
@@ -33,7 +33,7 @@ inline void print_gpu_line(const GpuMeasurement& measurement, std::vector<double
   std::fflush(stdout);
 }
 
-/// "64 MiB", "784 B".
+/// A size as text, for example "64 MiB" or "784 B".
 inline std::string size_text(std::size_t bytes) {
   constexpr std::array kUnits{"B", "KiB", "MiB", "GiB"};
   std::size_t unit = 0;
@@ -46,17 +46,17 @@ inline std::string size_text(std::size_t bytes) {
 
 // ---- scatter --------------------------------------------------------------------------------------------------
 
-/// Bytes of each device's share of a contiguous scatter.
+/// The bytes that each device gets in a contiguous scatter.
 inline constexpr std::array kScatterBytes{std::size_t{64} << 20U, std::size_t{256} << 20U};
 
 inline std::string scatter_text(std::size_t bytes) { return size_text(bytes) + " per worker, contiguous"; }
 
-/// A shuffled scatter: rows of MNIST as bytes and as float32, and of ImageNet as bytes; about 64 MiB for each device,
-/// taken from twice as many rows, each at most once.
+/// The sizes of rows in a shuffled scatter: MNIST as bytes, MNIST as float32, and ImageNet as bytes. Each device gets
+/// about 64 MiB. The rows are chosen from twice as many, each at most once.
 inline constexpr std::array<std::size_t, 3> kShuffledRowBytes{784, 3136, 150528};
 inline constexpr std::size_t kShuffledBytes = std::size_t{64} << 20U;
 inline constexpr std::size_t kShuffledPoolFactor = 2;
-/// Fewer than iterations_for would give: a fresh list of indices takes longer to draw than to use.
+/// Fewer iterations than iterations_for gives, because a new random list of indices takes longer to make than to use.
 inline constexpr long kMaxShuffledIterations = 60;
 
 inline std::string shuffled_text(std::size_t row_bytes) { return std::to_string(row_bytes) + " B rows, shuffled"; }
@@ -68,8 +68,8 @@ inline constexpr std::array<std::size_t, 10> kAllReduceBytes{
     std::size_t{1} << 20U,   std::size_t{4} << 20U,  std::size_t{16} << 20U, std::size_t{32} << 20U,
     std::size_t{256} << 20U, std::size_t{1} << 30U};
 
-/// all_reduces of this size in one timed sequence: over a millisecond of work on any machine, so that starting it is
-/// not what is measured.
+/// How many all_reduces of this size one timed sequence contains. They take more than a millisecond on any machine, so
+/// the time to start the sequence does not matter.
 constexpr int all_reduce_repeats(std::size_t bytes) noexcept {
   if (bytes <= (std::size_t{256} << 10U)) return 250;
   if (bytes <= (std::size_t{4} << 20U)) return 100;
@@ -77,8 +77,8 @@ constexpr int all_reduce_repeats(std::size_t bytes) noexcept {
   return bytes <= (std::size_t{256} << 20U) ? 6 : 3;
 }
 
-/// The same on every rank, so that the sum over the ranks is known. Repeated sums in place grow until they are infinite:
-/// an addition costs the same.
+/// The values before the first all_reduce. They are the same on every rank, so that the sum over the ranks is known.
+/// Repeated sums in place grow until they are infinite. An addition costs the same then.
 inline std::vector<float> all_reduce_values(std::size_t bytes) {
   std::vector<float> values(bytes / sizeof(float));
   fill(values, 0);

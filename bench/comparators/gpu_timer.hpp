@@ -1,6 +1,7 @@
 #pragma once
 
-// The device's own clock around a sequence of work, whether the sequence is put on a stream or captured into a graph.
+// Measures a sequence of work with the clock of the device. The sequence may run on a stream or be captured into a
+// graph.
 
 #include <cuda_runtime_api.h>
 
@@ -13,7 +14,7 @@ class GpuTimer {
   void begin(cudaStream_t stream) { record(begin_.get(), stream); }
   void end(cudaStream_t stream) { record(end_.get(), stream); }
 
-  /// Waits for the end.
+  /// Waits for the end of the sequence, and returns its time.
   double elapsed_us() {
     check_cuda(cudaEventSynchronize(end_.get()));
     float milliseconds = 0;
@@ -22,7 +23,8 @@ class GpuTimer {
   }
 
  private:
-  /// In a capture an event is a node of the graph only if it is external; outside of one, external is an error.
+  /// During a capture, an event becomes a node of the graph only if it is external. Outside a capture, external is an
+  /// error.
   static void record(cudaEvent_t event, cudaStream_t stream) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     check_cuda(cudaStreamIsCapturing(stream, &status));

@@ -1,6 +1,7 @@
-// Shuffled rows the way a careful program without Syncrun gets them to its GPUs: a process per GPU gathers its rows with
-// its share of the cores into a pinned buffer, and copies that in one go. Each process draws its own indices, outside of
-// the time; Syncrun's call takes one list for all from the master, inside of it.
+// Measures how a carefully written program without Syncrun moves shuffled rows to its GPUs. One process per GPU gathers
+// its rows into a pinned buffer with its share of the cores, and then makes one copy. Each process makes its own random
+// indices, and this time is not measured. In Syncrun, the master passes one list for all workers, and this time is
+// measured.
 //
 //   host_gather --workers 8 --seconds 1
 
@@ -16,16 +17,16 @@ namespace {
 
 using namespace comparators;
 
-/// The rows of the whole data set. Private memory with huge pages: inherited by the processes without a copy, and cheaper
-/// to jump around in than shared memory with small ones.
+/// The rows of the whole data set, in private memory with huge pages. The processes inherit it without a copy. Random
+/// access is faster than in shared memory with small pages.
 class Pool {
  public:
   Pool(std::size_t row_bytes, std::size_t rows) : row_bytes_(row_bytes), rows_(rows) {
     void* const memory = ::mmap(nullptr, row_bytes * rows, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw std::runtime_error("mmap of the rows failed");
     rows_memory_ = static_cast<std::byte*>(memory);
-    static_cast<void>(::madvise(memory, row_bytes * rows, MADV_HUGEPAGE));  // where there are none: small ones
-    // By all cores, so that the pages lie with all of the memory controllers.
+    static_cast<void>(::madvise(memory, row_bytes * rows, MADV_HUGEPAGE));  // if there are none: small pages
+    // All cores fill the memory, so that the pages are spread over all memory controllers.
     std::vector<std::jthread> threads;
     const std::size_t parts = std::max(1U, std::thread::hardware_concurrency());
     for (std::size_t part = 0; part < parts; ++part) {
@@ -51,8 +52,8 @@ class Pool {
   std::byte* rows_memory_ = nullptr;
 };
 
-/// Threads that gather together, the caller being one of them. They wait between gathers without giving up their cores
-/// for long.
+/// Threads that gather rows together. The caller is one of them. Between gathers they wait in a std::barrier, so that
+/// they do not give up their cores for long.
 class Gatherers {
  public:
   Gatherers(const Pool& pool, std::byte* to, std::size_t threads)
@@ -93,8 +94,8 @@ class Gatherers {
   const Pool& pool_;
   std::byte* to_;
   std::size_t threads_;
-  std::span<const std::int64_t> indices_;  // written before meet_, read behind it
-  bool is_over_ = false;                   // the same
+  std::span<const std::int64_t> indices_;  // the caller writes it before meet_, the others read it after meet_
+  bool is_over_ = false;                   // written and read like indices_
   std::barrier<> meet_;
   std::vector<std::jthread> helpers_;
 };
@@ -105,7 +106,7 @@ class Shuffle {
       : order_(pool_rows), take_(take), random_(static_cast<std::uint64_t>(seed)) {
     std::iota(order_.begin(), order_.end(), 0);
   }
-  /// Each row at most once.
+  /// Returns new random indices. Each row occurs at most once.
   std::span<const std::int64_t> next() {
     for (std::size_t i = 0; i < take_; ++i) {
       std::swap(order_[i], order_[i + random_() % (order_.size() - i)]);

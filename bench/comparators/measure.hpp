@@ -1,6 +1,6 @@
 #pragma once
 
-// What every comparator shares: its options, when to stop sampling, and the one JSON line it prints.
+// Code that all comparators share: the options, the number of samples, and the JSON line that they print.
 
 #include <algorithm>
 #include <chrono>
@@ -20,14 +20,13 @@ using Clock = std::chrono::steady_clock;
 
 struct Options {
   std::size_t workers = 2;
-  /// Time to spend in each timed loop, once warm.
+  /// The time to spend in each timed loop after the warm-up.
   double seconds = 0.5;
   std::size_t min_bytes = std::size_t{1} << 10;
   std::size_t max_bytes = std::size_t{64} << 20;
 };
 
-/// Reads `--workers N --seconds S --min-bytes B --max-bytes B`; throws std::invalid_argument on anything
-/// else.
+/// Reads `--workers N --seconds S --min-bytes B --max-bytes B`. Throws std::invalid_argument for anything else.
 inline Options parse_options(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; i += 2) {
@@ -56,13 +55,13 @@ inline double microseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-/// How many iterations fill `seconds`, given what warm ones took. At least 10, so that there is a median; at
-/// most 200,000, which bounds the samples.
+/// How many iterations take `seconds`, if one takes `warm_us` after the warm-up. At least 10, for a meaningful median,
+/// and at most 200,000, to limit the number of samples.
 inline long iterations_for(double seconds, double warm_us) {
   return std::lround(std::clamp(seconds * 1e6 / std::max(warm_us, 0.01), 10.0, 200000.0));
 }
 
-/// Nearest-rank percentile of sorted samples.
+/// The nearest-rank percentile of sorted samples.
 inline double percentile(const std::vector<double>& sorted, double p) {
   const auto rank = static_cast<std::size_t>(std::ceil(p / 100.0 * static_cast<double>(sorted.size())));
   return sorted.at(std::max<std::size_t>(rank, 1) - 1);
@@ -73,7 +72,7 @@ struct Measurement {
   const char* impl;
   const char* variant;
   std::size_t workers;
-  /// 0 where a size means nothing (empty_call).
+  /// 0 if the benchmark has no size (empty_call).
   std::size_t bytes = 0;
 };
 
@@ -90,16 +89,16 @@ inline void print_json_line(const Measurement& what, std::vector<double> samples
   std::fflush(stdout);
 }
 
-/// Each rank's value, before anything is reduced. Sums of small integers are exact, so that one all_reduce
-/// can be checked exactly. The timed iterations run in place, so values grow until they are infinite: an
-/// addition costs the same.
+/// The value of a rank before the first all_reduce. Sums of small integers are exact, so the result of one all_reduce
+/// can be checked exactly. The timed iterations run in place, so the values grow until they are infinite. An addition
+/// costs the same then.
 inline float initial_value(std::size_t rank, std::size_t element) { return static_cast<float>(rank + 1 + element % 7); }
 
 inline void fill(std::vector<float>& values, std::size_t rank) {
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = initial_value(rank, i);
 }
 
-/// A benchmark of a wrong answer is worth nothing: throws unless `values` holds the sum over all ranks.
+/// Throws if `values` does not contain the sum over all ranks.
 inline void require_sum(const std::vector<float>& values, std::size_t workers) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     float expected = 0;

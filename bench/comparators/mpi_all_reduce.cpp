@@ -1,4 +1,4 @@
-// MPI_Allreduce of float32 in a loop, in place and not, for sizes in powers of four:
+// Measures MPI_Allreduce of float32 in a loop, in place and with separate buffers, for sizes in powers of four:
 //
 //   mpirun -n 2 mpi_all_reduce --seconds 0.5 --min-bytes 1024 --max-bytes 67108864
 

@@ -1,5 +1,5 @@
-// What an empty call costs with MPI: rank 0 is the master and broadcasts a 64-byte command to the workers,
-// then all meet at a barrier. Started with N + 1 processes for N workers:
+// Measures an empty call with MPI. Rank 0 is the master. It broadcasts a command of 64 bytes to the workers, and then
+// all ranks enter a barrier. The program is started with N + 1 processes for N workers:
 //
 //   mpirun -n 3 mpi_empty_call --seconds 1
 

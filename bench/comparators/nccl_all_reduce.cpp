@@ -1,6 +1,6 @@
-// ncclAllReduce of float32 in place, a process per GPU, with NCCL's default settings and a blocking communicator: a
-// sequence of them in a loop, and the same sequence captured into a CUDA graph. Once in memory of cudaMalloc, and once in
-// memory of ncclMemAlloc that is registered as a symmetric window.
+// Measures ncclAllReduce of float32 in place, with one process per GPU, NCCL's default settings and a blocking
+// communicator. A sequence of all_reduces runs in a loop, and is also captured into a CUDA graph. Both run once in
+// memory of cudaMalloc, and once in memory of ncclMemAlloc that is registered as a symmetric window.
 //
 //   nccl_all_reduce --workers 8 --seconds 0.3 --max-bytes 1073741824
 
@@ -10,60 +10,25 @@
 #include "bench/comparators/gpu_ranks.hpp"
 #include "bench/comparators/gpu_report.hpp"
 #include "bench/comparators/gpu_timer.hpp"
+#include "bench/comparators/nccl_owners.hpp"
 
 namespace {
 
 using namespace comparators;
 
-void check_nccl(ncclResult_t code, std::source_location where = std::source_location::current()) {
-  if (code == ncclSuccess) return;
-  throw std::runtime_error(std::string(ncclGetErrorString(code)) + " at line " + std::to_string(where.line()));
-}
-
-class Communicator : public GpuOwner<ncclComm_t, ncclCommDestroy> {
- public:
-  explicit Communicator(Peers& peers) : GpuOwner(make(peers)) {}
-
- private:
-  static ncclComm_t make(Peers& peers) {
-    ncclUniqueId id{};
-    if (peers.rank() == 0) check_nccl(ncclGetUniqueId(&id));
-    id = peers.from_first(id);
-    ncclComm_t comm = nullptr;
-    check_nccl(ncclCommInitRank(&comm, peers.size(), id, peers.rank()));
-    return comm;
-  }
-};
-
-/// Memory of NCCL's that all ranks have registered together: it may then read and write peers' memory as it is.
-class SymmetricWindow {
- public:
-  SymmetricWindow(const Communicator& comm, std::size_t bytes) : comm_(comm) {
-    check_nccl(ncclMemAlloc(&memory_, bytes));
-    check_nccl(ncclCommWindowRegister(comm_.get(), memory_, bytes, &window_, NCCL_WIN_COLL_SYMMETRIC));
-  }
-  ~SymmetricWindow() {
-    static_cast<void>(ncclCommWindowDeregister(comm_.get(), window_));
-    static_cast<void>(ncclMemFree(memory_));
-  }
-  SymmetricWindow(const SymmetricWindow&) = delete;
-  SymmetricWindow& operator=(const SymmetricWindow&) = delete;
-  void* memory() const noexcept { return memory_; }
-
- private:
-  const Communicator& comm_;
-  void* memory_ = nullptr;
-  ncclWindow_t window_ = nullptr;
-};
-
 class Rank {
  public:
   Rank(Peers& peers, double seconds, std::size_t max_bytes)
-      : peers_(peers), seconds_(seconds), comm_(peers), plain_(Place::device, max_bytes), window_(comm_, max_bytes) {}
+      : peers_(peers),
+        seconds_(seconds),
+        comm_(peers),
+        plain_(Place::device, max_bytes),
+        memory_(max_bytes),
+        window_(comm_, memory_, max_bytes) {}
 
   void measure(std::size_t bytes) {
     measure("nccl", plain_.as<void>(), bytes);
-    measure("nccl_registered", window_.memory(), bytes);
+    measure("nccl_registered", memory_.get(), bytes);
   }
 
  private:
@@ -94,7 +59,8 @@ class Rank {
     require_all_reduced(values, values.size(), peers_.size());
   }
 
-  /// The first one brings the ranks together, and is not timed.
+  /// Puts the timed sequence on the stream. An all_reduce before it, which is not timed, makes the ranks start
+  /// together.
   void put_sequence(std::size_t bytes) {
     all_reduce(bytes);
     timer_.begin(stream_.get());
@@ -122,9 +88,10 @@ class Rank {
   double seconds_;
   GpuStream stream_;
   GpuTimer timer_;
-  Communicator comm_;
+  NcclCommunicator comm_;
   GpuBuffer plain_;
-  SymmetricWindow window_;
+  NcclMemory memory_;
+  NcclWindow window_;
   const char* implementation_ = nullptr;
   void* values_ = nullptr;
 };

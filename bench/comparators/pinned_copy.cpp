@@ -1,5 +1,5 @@
-// How fast the machine moves host memory to all of its GPUs at once: a process per GPU, each with a pinned buffer of its
-// own and one cudaMemcpyAsync of it, between two barriers. The ceiling of a contiguous scatter.
+// Measures how fast the machine moves host memory to all of its GPUs at the same time. One process per GPU copies a
+// pinned buffer of its own with one cudaMemcpyAsync, between two barriers. A contiguous scatter cannot be faster.
 //
 //   pinned_copy --workers 8 --seconds 1
 

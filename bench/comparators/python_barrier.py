@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What an empty call costs with Python's multiprocessing.Barrier.
+"""Measures an empty call with Python's multiprocessing.Barrier.
 
-Master and workers meet at one barrier before a call and at another after it, which is what Synkhronos does for each
-call of a function.
+The master and the workers enter one barrier before a call and another after it. Synkhronos does this for each call of a
+function.
 
     python_barrier.py --workers 2 --seconds 1
 """

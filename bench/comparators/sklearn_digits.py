@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""scikit-learn's MLP on data/digits: two hidden layers of 800, SGD with Nesterov momentum, 20 epochs.
+"""Trains scikit-learn's MLP on data/digits: two hidden layers of 800, SGD with Nesterov momentum, 20 epochs.
 
     sklearn_digits.py --data data/digits --seed 0
 
-Exits with status 77 (skipped) and says so when scikit-learn is not installed.
+Prints a message and exits with status 77 (skipped) if scikit-learn is not installed.
 """
 
 import argparse
@@ -27,7 +27,8 @@ except ImportError as error:
 
 
 def read_idx(path):
-    """An IDX file of unsigned bytes: two zero bytes, 0x08, the rank, the shape in big-endian 32 bits, the data."""
+    """Reads an IDX file of unsigned bytes: two zero bytes, 0x08, the number of dimensions, the shape as big-endian
+    numbers of 32 bits, and the data."""
     raw = path.read_bytes()
     zero, dtype, rank = struct.unpack(">HBB", raw[:4])
     if zero != 0 or dtype != 0x08:
@@ -63,7 +64,7 @@ def main():
         alpha=0.0,
         random_state=options.seed,
     )
-    warnings.simplefilter("ignore", ConvergenceWarning)  # a fixed number of epochs is what was asked for
+    warnings.simplefilter("ignore", ConvergenceWarning)  # the number of epochs is fixed on purpose
     start = time.perf_counter()
     model.fit(train_images, train_labels)
     seconds = time.perf_counter() - start

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The smallest program of DistributedDataParallel, which says when it has its first result: what launching costs.
+"""Measures a launch: a minimal program with DistributedDataParallel, which prints when it has its first result.
 
     torchrun --nproc-per-node 8 torch_launch.py
 """
@@ -24,11 +24,11 @@ def main():
     model(torch.full((WIDTH, WIDTH), 0.5, device=device)).sum().backward()
     devices = torch.ones(1, device=device)
     dist.all_reduce(devices)
-    gradient = model.module.weight.grad[0, 0].item()  # waits for all of it
+    gradient = model.module.weight.grad[0, 0].item()  # waits for the whole step
     if devices.item() != dist.get_world_size() or gradient == 0:
         raise RuntimeError("the first step gave a wrong result")
     if dist.get_rank() == 0:
-        # The clock that whoever started this can read too.
+        # The process that started this program can read this clock too.
         print(json.dumps({"bench": "gpu_launch", "impl": "torchrun", "devices": dist.get_world_size(),
                           "what": "first step", "result_at_ns": time.monotonic_ns()}), flush=True)
     dist.destroy_process_group()

@@ -1,5 +1,5 @@
-"""What the PyTorch programs of the MNIST step share: the data, how rows get to the GPU, how steps are timed, and the
-line that is printed. Started by torchrun, one process per GPU.
+"""Code that the PyTorch programs of the MNIST step share: the data, the transfer of rows to the GPU, the measurement of
+steps, and the printed line. torchrun starts the programs, with one process per GPU.
 """
 
 import contextlib
@@ -16,8 +16,8 @@ ROWS, FEATURES, CLASSES = 60_000, 784, 10
 WIDTHS = (FEATURES, 800, 800, CLASSES)
 LEARNING_RATE, MOMENTUM = 0.1, 0.9
 WARM_UP_STEPS = 30
-STEPS_PER_BLOCK = 20  # of the steps that nobody waits for
-# What PyTorch throws where a setting does not work on this machine or in this version.
+STEPS_PER_BLOCK = 20  # the program waits for the GPU once per block
+# The exceptions of PyTorch if a setting does not work on this machine or in this version.
 FAILURES = (RuntimeError, AssertionError, ValueError, TypeError, AttributeError, KeyError, ImportError, OSError)
 
 
@@ -32,7 +32,7 @@ def add_options(parser):
 
 
 class World:
-    """This process's place among the others. One process needs no process group, and gets none."""
+    """The position of this process among the others. A single process has no process group."""
 
     def __init__(self):
         self.rank = int(os.environ.get("RANK", "0"))
@@ -50,7 +50,7 @@ class World:
             torch.cuda.synchronize()
 
     def slowest(self, seconds):
-        """The same number on every rank, so that all choose alike."""
+        """Returns the largest number of all ranks, on every rank, so that all of them make the same choice."""
         if self.size == 1:
             return seconds
         slowest = torch.tensor([seconds], dtype=torch.float64, device=self.device)
@@ -63,13 +63,13 @@ class World:
 
 
 def set_dtype(dtype):
-    # Decides for matrix products of float32, in cuBLAS and in what torch.compile makes.
+    # Sets the precision of float32 matrix products, in cuBLAS and in code that torch.compile generates.
     torch.set_float32_matmul_precision({"float32": "highest", "tf32": "high"}[dtype])
 
 
 def make_data():
-    """As many and as large rows as MNIST has, four fifths of them zero, as there; the same on every rank. Labels can be
-    learnt, so that a loss which falls says that the step does what it should."""
+    """Makes as many rows as MNIST has, of the same size, and the same on every rank. As in MNIST, four fifths of the
+    pixels are zero. The labels can be learnt, so a falling loss shows that the step is correct."""
     generator = torch.Generator().manual_seed(1)
     pixels = torch.rand(ROWS, FEATURES, generator=generator)
     pixels *= torch.rand(ROWS, FEATURES, generator=generator) < 0.2
@@ -78,9 +78,9 @@ def make_data():
 
 
 class Feeder:
-    """Shuffled rows on their way to the GPU: index_select straight into pinned memory, then one copy for pixels and
-    labels together, since they lie side by side. Two pinned buffers, so that rows can be gathered while others are
-    still being copied."""
+    """Moves shuffled rows to the GPU. index_select writes directly into pinned memory. Pixels and labels are next to
+    each other there, so one copy moves both. There are two pinned buffers, so that rows can be gathered while others
+    are still being copied."""
 
     def __init__(self, world, data, batch):
         self.pixels, self.labels = data
@@ -105,7 +105,8 @@ class Feeder:
         return pixels, buffer[pixel_bytes:].view(torch.int64)
 
     def _choose_threads(self, world):
-        """torchrun gives each process one thread; for many rows its share of the cores is faster, for few it is not."""
+        """Chooses the fastest number of threads. torchrun gives each process one thread. For many rows, a thread for
+        each core in its share is faster, but not for few rows."""
         times = {}
         for threads in {1, min(4, world.cores), world.cores}:
             torch.set_num_threads(threads)
@@ -118,7 +119,7 @@ class Feeder:
         torch.set_num_threads(min(times, key=times.get))
 
     def gather(self):
-        """The next rows, into the pinned buffer that is not being copied."""
+        """Gathers the next rows into the pinned buffer that is not being copied."""
         if self.order is None or self.at + self.batch > ROWS:
             self.order, self.at = torch.randperm(ROWS, generator=self.random), 0
         indices = self.order[self.at:self.at + self.batch][self.mine]
@@ -130,13 +131,13 @@ class Feeder:
         torch.index_select(self.labels, 0, indices, out=labels)
 
     def copy(self):
-        """Starts the copy of what was gathered last."""
+        """Starts the copy of the rows that were gathered last."""
         self.staged.copy_(self.pinned[self.current], non_blocking=True)
         self.copied[self.current].record()
 
 
 def steps_in_order(feeder, compute):
-    """Gather, copy, compute: as the words go."""
+    """A step gathers its rows, copies them and computes, in this order."""
 
     def start():
         feeder.gather()
@@ -147,7 +148,7 @@ def steps_in_order(feeder, compute):
 
 
 def steps_ahead(feeder, compute):
-    """The rows of the next step are gathered while the GPU is busy with this one."""
+    """A step gathers the rows of the next step while the GPU computes."""
     feeder.gather()
 
     def start():
@@ -166,7 +167,8 @@ def percentile(ordered, p):
 
 
 def time_steps(world, start, read_loss, steps):
-    """Microseconds of each step whose loss is read before the next, and of a step among many that nobody waits for."""
+    """Returns two lists of microseconds per step, and the losses. In the first list, the loss of each step is read
+    before the next step. In the second, the program waits only at the end of a block of steps."""
     losses = []
     for _ in range(WARM_UP_STEPS):
         start()
@@ -191,7 +193,7 @@ def time_steps(world, start, read_loss, steps):
 
 
 def measure(world, feeder, compute, read_loss, steps, about):
-    """Prints a line, on rank 0, for each order of gathering and computing."""
+    """Measures each order of gathering and computing, and prints a line for each on rank 0."""
     for order, make_start in ORDERS.items():
         samples, block_samples, losses = time_steps(world, make_start(feeder, compute), read_loss, steps)
         print_line(world, {
@@ -210,8 +212,8 @@ def print_line(world, line):
 
 @contextlib.contextmanager
 def reported(world, what):
-    """A setting that fails is said and left out; the others go on. It fails alike on every rank, or the deadline ends
-    the program."""
+    """Reports a setting that fails, and continues with the others. If it does not fail on every rank, the deadline
+    ends the program."""
     try:
         yield
     except FAILURES as error:

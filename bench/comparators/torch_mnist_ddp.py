@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""A training step of MNIST's MLP in PyTorch as its users write it: DistributedDataParallel, eager or through
-torch.compile.
+"""Measures a training step of MNIST's MLP in PyTorch, as its users write it: with DistributedDataParallel, eager or
+through torch.compile.
 
     torchrun --nproc-per-node 8 torch_mnist_ddp.py --batch 500,4000 --dtype float32,tf32 --mode eager,compile
 
-Prints a JSON line per setting, from rank 0: the median wall time of a step. With one process there is no DDP: it would
-only cost.
+Rank 0 prints a JSON line for each setting, with the median wall time of a step. A single process does not use DDP,
+which would only make it slower.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 TRIAL_STEPS = 40
-# reduce-overhead replays CUDA graphs of forward and backward.
+# The mode reduce-overhead replays CUDA graphs of forward and backward.
 COMPILE_MODES = {"compile": None, "compile-graphs": "reduce-overhead"}
 
 
@@ -28,14 +28,15 @@ def make_model(world):
                           nn.Linear(third, classes)).to(world.device)
     if world.size == 1:
         return model
-    # Gradients live in the buckets, so that nothing is copied in and out; no buffers to broadcast; the same graph each
-    # step, so that DDP need not look for parameters that were left out.
+    # The gradients are views of the buckets, so nothing is copied. There are no buffers to broadcast. The graph is the
+    # same in each step, so DDP does not search for unused parameters.
     return DistributedDataParallel(model, device_ids=[world.device.index], gradient_as_bucket_view=True,
                                    broadcast_buffers=False, static_graph=True)
 
 
 def make_step(world, feeder, mode, update):
-    """Forward, backward and update of the rows that the feeder has copied; and the way to read its loss."""
+    """Returns a function for forward, backward and update with the rows that the feeder has copied, and a function that
+    reads the loss."""
     model = make_model(world)
     loss_function = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=torch_mnist.LEARNING_RATE, momentum=torch_mnist.MOMENTUM,
@@ -48,7 +49,7 @@ def make_step(world, feeder, mode, update):
     if mode != "eager" and world.size == 1:
         loss_of = torch.compile(whole, mode=COMPILE_MODES[mode], dynamic=False)  # shapes never change
     elif mode != "eager":
-        # DDP is compiled from outside of it, as its documentation says: then backward is split by its buckets.
+        # The DDP module itself is compiled, as its documentation says. Backward is then split at the buckets.
         forward = torch.compile(model, mode=COMPILE_MODES[mode], dynamic=False)
         compiled_loss = torch.compile(loss_function, mode=COMPILE_MODES[mode], dynamic=False)
 
@@ -86,8 +87,8 @@ def measure(world, data, options, mode, batch, dtype):
     torch_mnist.set_dtype(dtype)
     torch.compiler.reset()
     feeder = torch_mnist.Feeder(world, data, batch)
-    # SGD has two fast ways; which is faster depends on the machine, so both are tried. Eagerly, where they are the same
-    # as behind a compiled model.
+    # SGD has two fast implementations. The machine decides which is faster, so both are tried. They are tried in eager
+    # mode, because they are the same with a compiled model.
     trials = {update: seconds_of(world, feeder, make_step(world, feeder, "eager", update))
               for update in ("fused", "foreach")}
     update = min(trials, key=trials.get)

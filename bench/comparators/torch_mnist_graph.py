@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""A training step of MNIST's MLP in PyTorch as fast as a careful hand gets it: forward, backward, one all_reduce of all
-gradients and the update, captured into one CUDA graph. What is left per step is to gather the rows into pinned memory,
-to copy them, to replay the graph and to read the loss.
+"""Measures a training step of MNIST's MLP in PyTorch that is carefully optimised by hand. Forward, backward, one
+all_reduce of all gradients and the update are captured into one CUDA graph. A step gathers the rows into pinned
+memory, copies them, replays the graph and reads the loss.
 
     torchrun --nproc-per-node 8 torch_mnist_graph.py --batch 500,4000 --dtype float32,tf32 --mode eager,compile
 
-Prints a JSON line per setting, from rank 0: the median wall time of a step. Mode "compile" has torch.compile fuse the
-kernels of forward and backward before they are captured.
+Rank 0 prints a JSON line for each setting, with the median wall time of a step. With the mode "compile", torch.compile
+fuses the kernels of forward and backward before they are captured.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from torch.nn import functional
 
 
 def make_parameters(world):
-    """All parameters in one tensor, and views of it that autograd sees as parameters of their own."""
+    """Returns one tensor with all parameters, and views of it that autograd treats as separate parameters."""
     torch.manual_seed(3)
     layers = [nn.Linear(i, o) for i, o in zip(torch_mnist.WIDTHS, torch_mnist.WIDTHS[1:], strict=False)]
     values = [p.detach() for layer in layers for p in layer.parameters()]
@@ -40,23 +40,26 @@ class CapturedStep:
         self.world, self.feeder = world, feeder
         self.flat, self.parameters = make_parameters(world)
         self.loss_of = loss_of if mode == "eager" else torch.compile(loss_of, dynamic=False)
-        # One kernel updates everything: the optimizer sees one parameter.
+        # The optimizer has only one parameter, so one kernel updates everything.
         self.flat.grad = torch.zeros_like(self.flat)
         self.optimizer = torch.optim.SGD([self.flat], lr=torch_mnist.LEARNING_RATE, momentum=torch_mnist.MOMENTUM,
                                          nesterov=True, fused=True)
-        # The loss is written to pinned memory by the graph itself: to read it is to wait for the stream.
+        # The graph itself writes the loss to pinned memory. So the program only waits for the stream, and then reads
+        # it.
         self.loss = torch.zeros((), pin_memory=True)
         self.stream = torch.cuda.Stream()
         self._warm_up()
         self.graph = torch.cuda.CUDAGraph()
-        # Only calls of this thread are held to the rules of a capture: NCCL's watchdog goes on asking.
+        # thread_local: the rules of a capture apply only to this thread, because NCCL's watchdog thread makes CUDA
+        # calls.
         with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
             self._work()
         world.barrier()
 
     def _work(self):
         loss = self.loss_of(self.feeder.x, self.feeder.y, self.parameters)
-        # Gradients as values and one concatenation: accumulating them into views of one tensor is a kernel for each.
+        # autograd.grad returns the gradients, and one call concatenates them. To accumulate them into views of one
+        # tensor would take a kernel for each.
         gradients = torch.autograd.grad(loss, self.parameters)
         torch.cat([g.reshape(-1) for g in gradients], out=self.flat.grad)
         if self.world.size > 1:
@@ -65,7 +68,8 @@ class CapturedStep:
         self.loss.copy_(loss.detach(), non_blocking=True)
 
     def _warm_up(self):
-        """Libraries, the communicator and torch.compile do at their first use what cannot be captured."""
+        """Runs steps before the capture. At their first use, libraries, the communicator and torch.compile make calls
+        that cannot be captured."""
         self.feeder.gather()
         self.feeder.copy()
         self.stream.wait_stream(torch.cuda.current_stream())

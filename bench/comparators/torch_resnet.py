@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""A training step of ResNet-50 in PyTorch as its users make it fast: channels last, bfloat16 by autocast, fused SGD with
-momentum, DistributedDataParallel with a static graph where there is more than one GPU; eager, through torch.compile, and
-through its mode reduce-overhead, which replays CUDA graphs.
+"""Measures a training step of ResNet-50 in PyTorch with the usual optimisations: channels last, bfloat16 by autocast,
+fused SGD with momentum, and DistributedDataParallel with a static graph if there is more than one GPU. The modes are
+eager, torch.compile, and torch.compile with reduce-overhead, which replays CUDA graphs.
 
     torchrun --nproc-per-node 8 torch_resnet.py --batch 256,32 --mode eager,compile,reduce-overhead
 
-The batch (per GPU) lies on the GPU already and stays the same: nothing is loaded. Prints a JSON line per setting, from
-rank 0: the median time of a step over five samples.
+The batch of each GPU is already on the GPU and does not change, so nothing is loaded. Rank 0 prints a JSON line for
+each setting, with the median time of a step over five samples.
 """
 
 import argparse
@@ -46,7 +46,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet50(nn.Sequential):
-    """Version 1.5, as torchvision's, which need not be there."""
+    """ResNet-50, version 1.5, as in torchvision. Does not require torchvision."""
 
     def __init__(self):
         layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True),

@@ -1,6 +1,6 @@
-// all_reduce of a float32 shared variable inside a function on GPUs: a sequence of them in one call, timed by events on
-// the worker's stream, as a body that runs each time (eager) and as a replayable one (graph). The time is the slowest
-// rank's.
+// Measures all_reduce of a float32 shared variable inside a function on GPUs. One call makes a sequence of all_reduces.
+// Events on the worker's stream measure its time. The body either runs in every call (eager) or is replayable (graph).
+// The time is that of the slowest rank.
 //
 //   syncrun -n 8 bench_gpu_all_reduce --seconds 0.3 --max-bytes 1073741824
 
@@ -12,7 +12,8 @@ namespace sr = syncrun;
 
 namespace {
 
-/// A timer on every worker, which a later call reads: so no body has to wait, and a graph can hold its events.
+/// The sequence and its timer, on every worker. A later call reads the timer. So no body has to wait, and a graph can
+/// contain the events.
 class Sequence {
  public:
   explicit Sequence(sr::CudaWorker& /*worker*/) {}
@@ -21,7 +22,7 @@ class Sequence {
     comm.all_reduce(values, sr::Reduction::sum);
   }
 
-  /// The first one brings the ranks together, and is not timed.
+  /// Runs the timed sequence. An all_reduce before it, which is not timed, makes the ranks start together.
   void put(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values) {
     const int repeats = comparators::all_reduce_repeats(values.span().size_bytes());
     comm.all_reduce(values, sr::Reduction::sum);
@@ -54,7 +55,7 @@ struct Functions {
 
 void report(sr::Session& session, const Functions& functions, const Functions::OnValues& put,
             const sr::Shared<float, 1>& values, double seconds, const std::string& what, std::size_t bytes) {
-  constexpr int kWarm = 4;  // of a replayable function: runs, is captured, is replayed
+  constexpr int kWarm = 4;  // enough for a replayable function to run, to be captured and to be replayed
   const auto once_us = [&] {
     put(values);
     return functions.elapsed_us().value();

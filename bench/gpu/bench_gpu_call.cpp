@@ -1,4 +1,5 @@
-// An empty call on GPUs: master to all GPU workers and back, one call at a time, as a user's loop would see it.
+// Measures an empty call on GPUs, from the master to all workers and back. Each call is timed separately, as a loop in
+// a user's program would see it.
 //
 //   syncrun -n 8 bench_gpu_call --seconds 0.5
 

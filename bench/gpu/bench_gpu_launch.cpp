@@ -1,5 +1,4 @@
-// A Syncrun program that says when its first call has run on all GPUs, and when its first all_reduce has: what launching
-// costs.
+// Measures a launch. The program prints when its first call has run on all GPUs, and when its first all_reduce has.
 //
 //   syncrun -n 8 bench_gpu_launch
 

@@ -1,5 +1,6 @@
-// The same work as comparators/torch_launch.py does, to its first result: a linear layer forward and backward through
-// cuBLAS on every GPU, and an all_reduce of the gradient. Links cuBLAS, as a program with such a layer would.
+// Measures a launch with the same work as comparators/torch_launch.py, up to the first result. The work is the forward
+// and backward pass of a linear layer with cuBLAS on every GPU, and an all_reduce of the gradient. The program links
+// cuBLAS, as any program with such a layer does.
 //
 //   syncrun -n 8 bench_gpu_launch_step
 
@@ -19,7 +20,7 @@ namespace {
 
 constexpr int kWidth = 64;
 
-/// c = a b, or a b' : row-major squares, which cuBLAS sees transposed.
+/// c = a b, or c = a b'. The matrices are square and row-major, so cuBLAS gets them transposed.
 void multiply(cublasHandle_t cublas, cublasOperation_t of_b, const float* a, const float* b, float* c) {
   const float one = 1;
   const float zero = 0;
@@ -29,7 +30,7 @@ void multiply(cublasHandle_t cublas, cublasOperation_t of_b, const float* a, con
     throw std::runtime_error(std::string("cublasSgemm: ") + cublasGetStatusString(code));
 }
 
-/// outputs = inputs weights; gradient = outputs weights', summed over the ranks.
+/// outputs = inputs weights, and gradient = outputs weights'. The gradient is summed over the ranks.
 void step(sr::CudaWorker& worker, sr::Comm& comm, sr::Broadcast<const float, 2> inputs, sr::Local<float, 2> weights,
           sr::Local<float, 2> gradient) {
   const auto outputs = worker.scratch<float>(kWidth * kWidth);

@@ -1,6 +1,6 @@
-// Rows from the master's shared memory to all GPUs, by a function that does nothing with them: contiguous rows, and rows
-// in a fresh random order each call. The time is that of the whole call: for shuffled rows with the hand-over and the
-// check of the list of indices.
+// Measures the transfer of rows from the master's shared memory to all GPUs, for a function that does nothing with
+// them. The rows are either contiguous or in a new random order in each call. The time is that of the whole call. For
+// shuffled rows, it includes the check of the list of indices and its transfer to the workers.
 //
 //   syncrun -n 8 bench_gpu_scatter --seconds 1 [contiguous|shuffled]
 
@@ -18,7 +18,7 @@ namespace {
 template <sr::Element T>
 void take(sr::CudaWorker& /*worker*/, sr::Scattered<const T, 2> /*rows*/) {}
 
-/// Not zeros: those can move faster than what anybody sends.
+/// Makes data that is not zero. Zeros can move faster than real data.
 template <sr::Element T>
 sr::Data<T, 2> filled(sr::Session& session, std::size_t rows, std::size_t row_bytes) {
   auto data = session.data<T, 2>({rows, row_bytes / sizeof(T)});

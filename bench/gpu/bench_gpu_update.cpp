@@ -1,7 +1,7 @@
-// An update of 25 million float32 parameters by adam on every GPU, beside a copy within its memory that moves as many
-// bytes, by turns: 28 bytes for each parameter, as in bench_update. Timed by events on the worker's stream, as a body that
-// runs each time (eager) and as a replayable one (graph), and at a length where the vectors cannot be read 16 bytes at a
-// time. The time is the slowest rank's.
+// Measures an update of 25 million float32 parameters by adam on every GPU, and a copy within its memory that moves as
+// many bytes: 28 for each parameter, as in bench_update. Updates and copies take turns. Events on the worker's stream
+// measure the time. The body either runs in every call (eager) or is replayable (graph). A third variant has vectors
+// that the GPU cannot read 16 bytes at a time. The time is that of the slowest rank.
 //
 //   syncrun -n 1 bench_gpu_update --seconds 1
 
@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::int64_t kParameters = 25'000'000;
 constexpr std::size_t kBytes = 28 * kParameters;
-constexpr int kRepeats = 10;  // in one timed sequence, so that starting it is not what is measured
+constexpr int kRepeats = 10;  // in one timed sequence, so that the time to start it does not matter
 
 using Vector = sr::Local<float, 1>;
 
@@ -34,7 +34,7 @@ class Sequence {
     timer_.end(worker.stream());
   }
 
-  /// One element further on than a vector begins.
+  /// Updates vectors that begin one element later, so that they are not aligned to 16 bytes.
   void update_unaligned(sr::CudaWorker& worker, Vector params, Vector gradient, Vector m, Vector v,
                         sr::DeviceScalar<sr::Adam> adam) {
     const auto rest = [](const Vector& vector) { return vector.span().subspan(1); };
@@ -87,7 +87,7 @@ int measure(sr::Session& session, int argc, char** argv) {
       update(params, gradient, m, v, {.step = ++step});
       return elapsed_us().value();
     };
-    constexpr int kWarm = 4;  // of a replayable function: runs, is captured, is replayed
+    constexpr int kWarm = 4;  // enough for a replayable function to run, to be captured and to be replayed
     double warm_us = 0;
     for (int i = 0; i < kWarm; ++i) warm_us = update_us() + copy_us();
     std::vector<double> updates(

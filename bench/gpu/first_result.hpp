@@ -1,6 +1,7 @@
 #pragma once
 
-// When a program has its first result, on the clock that whoever started it can read too (CLOCK_MONOTONIC).
+// Prints the time at which a program has its first result. The clock is CLOCK_MONOTONIC, which the process that started
+// the program can read too.
 
 #include <chrono>
 #include <cstdio>

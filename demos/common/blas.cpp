@@ -14,8 +14,8 @@
 namespace demos {
 namespace {
 
-// The tile stays in registers, the packed block of A in the second-level cache, a packed panel of B in the
-// first.
+// The tile stays in registers, a packed panel of B in the first-level cache, and the packed block of A in the
+// second-level cache.
 constexpr std::size_t kTileRows = 4;
 constexpr std::size_t kTileCols = 8;
 constexpr std::size_t kBlockM = 64;
@@ -42,7 +42,7 @@ Operand<T> operand(const T* data, Transpose transpose, std::size_t rows, std::si
   return {data, cols, 1};
 }
 
-/// Where a block starts in a matrix and how far it reaches.
+/// The start and the size of a block along one dimension of a matrix.
 struct Extent {
   std::size_t begin;
   std::size_t size;
@@ -50,7 +50,7 @@ struct Extent {
 
 Extent block_at(std::size_t begin, std::size_t block, std::size_t end) { return {begin, std::min(block, end - begin)}; }
 
-/// Packs rows x depth of `from` into panels of kPanel rows, depth-major, zero-filled to whole panels.
+/// Packs rows x depth of `from` into panels of kPanel rows, depth-major. Fills the last panel with zeros.
 template <std::size_t kPanel, typename T>
 void pack(const Operand<T>& from, Extent rows, Extent depth, T* to) {
   for (std::size_t i = 0; i < rows.size; i += kPanel) {

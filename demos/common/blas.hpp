@@ -1,6 +1,6 @@
 #pragma once
 
-// The one BLAS routine the demos need, typed by overload: dense row-major matrix product.
+// The only BLAS routine that the demos need: the product of dense row-major matrices.
 
 #include <cstddef>
 
@@ -8,8 +8,8 @@ namespace demos {
 
 enum class Transpose { kNo, kYes };
 
-/// How matrix products of floats are computed on a CUDA device: with all their bits, or with factors rounded to the
-/// ten bits of TF32, which tensor cores multiply several times faster.
+/// How CUDA devices compute matrix products of floats. kFull uses all bits of the factors. kTf32 rounds the factors to
+/// TF32, which has ten bits of mantissa. Tensor cores multiply those several times faster.
 enum class MatrixMath { kFull, kTf32 };
 
 /// Sizes of C [m, n] = op(A) [m, k] * op(B) [k, n].
@@ -19,16 +19,16 @@ struct GemmShape {
   std::size_t k;
 };
 
-/// C = op(A) op(B) + beta C, all row-major and without gaps; op transposes where asked. A is stored [m, k],
-/// or [k, m] where `transpose_a`; B is stored [k, n], or [n, k] where `transpose_b`. With beta 0, C is only
-/// written. T is float or double. Through cblas where the build found one, else gemm_portable. Throws
-/// std::length_error where a size does not fit the int of cblas.
+/// C = op(A) op(B) + beta C, where op is the identity or the transpose. All matrices are row-major and without gaps. A
+/// is stored as [m, k], or as [k, m] if `transpose_a` is kYes. B is stored as [k, n], or as [n, k] if `transpose_b` is
+/// kYes. If beta is 0, C is only written. T is float or double. Calls cblas if the build found one, otherwise
+/// gemm_portable. Throws std::length_error if a size does not fit the int of cblas.
 template <typename T>
 void gemm(Transpose transpose_a, Transpose transpose_b, GemmShape shape, const T* a, const T* b, T beta, T* c);
 
-/// The same in plain C++ without allocation: blocked for the caches, the operands packed into panels, the
-/// inner tile held in registers. Source: K. Goto, R. van de Geijn, "Anatomy of High-Performance Matrix
-/// Multiplication", ACM TOMS 34(3), 2008.
+/// The same in plain C++ without allocation. It divides the matrices into blocks that fit the caches, packs the
+/// operands into panels, and keeps the inner tile in registers. Source: K. Goto, R. van de Geijn, "Anatomy of
+/// High-Performance Matrix Multiplication", ACM TOMS 34(3), 2008.
 template <typename T>
 void gemm_portable(Transpose transpose_a, Transpose transpose_b, GemmShape shape, const T* a, const T* b, T beta, T* c);
 

@@ -13,8 +13,8 @@ std::size_t images_per_block(const Conv2dShape& shape) {
   return std::max<std::size_t>(1, kBlockPositions / shape.positions());
 }
 
-/// The part of one kernel row that falls inside the image, as elements: `count` from `image` on in the
-/// image's row and from `patch` on in the patch's row. Contiguous in both, since channels are last.
+/// The part of one kernel row that is inside the image: `count` elements, which start at `image` in the row of the
+/// image and at `patch` in the row of the patch. They are contiguous in both, because channels come last.
 struct Segment {
   std::size_t image;
   std::size_t patch;
@@ -28,8 +28,8 @@ Segment segment_at(const Conv2dShape& shape, std::size_t x_out) {
   return {begin * shape.channels_in, skipped * shape.channels_in, (end - begin) * shape.channels_in};
 }
 
-/// Calls visit(image_offset, patch_offset, count) for each run of elements that an image and its unfolded
-/// form (one row of patch_elements per output position) have in common.
+/// Calls visit(image_offset, patch_offset, count) for each contiguous run of elements that an image and its unfolded
+/// form share. The unfolded form has one row of patch_elements for each output position.
 template <typename Visit>
 void for_each_run(const Conv2dShape& shape, Visit visit) {
   const std::size_t kernel_row = shape.kernel * shape.channels_in;
@@ -37,7 +37,7 @@ void for_each_run(const Conv2dShape& shape, Visit visit) {
     const std::size_t y_out = position / shape.width_out();
     const Segment segment = segment_at(shape, position % shape.width_out());
     for (std::size_t k = 0; k < shape.kernel; ++k) {
-      const std::size_t y = y_out + k - shape.pad();  // wraps far beyond the height when above the image
+      const std::size_t y = y_out + k - shape.pad();  // above the image, this wraps to a number far beyond the height
       if (y >= shape.height) continue;
       visit(y * shape.width * shape.channels_in + segment.image,
             position * shape.patch_elements() + k * kernel_row + segment.patch, segment.count);
@@ -67,15 +67,16 @@ void fold(const Conv2dShape& shape, std::size_t rows, const T* columns, T* image
   }
 }
 
-/// Calls visit(first, count) for each block of images that is unfolded at a time.
+/// Calls visit(first, count) for each block of images that are unfolded together.
 template <typename Visit>
 void for_each_block(const Conv2dShape& shape, std::size_t rows, Visit visit) {
   const std::size_t block = images_per_block(shape);
   for (std::size_t first = 0; first < rows; first += block) visit(first, std::min(block, rows - first));
 }
 
-/// Calls visit(window, top_left, right, below) for each window of one image: offsets of the window's first
-/// channel in the output and input, and from there to its right and lower neighbour (0 where cut off).
+/// Calls visit(window, top_left, right, below) for each window of one image. `window` and `top_left` are the offsets of
+/// the window's first channel in the output and in the input. `right` and `below` are the distances from there to the
+/// right and the lower neighbour, or 0 if the edge cuts that neighbour off.
 template <typename Visit>
 void for_each_window(const Pool2dShape& shape, Visit visit) {
   const std::size_t line = shape.width * shape.channels;
@@ -88,7 +89,7 @@ void for_each_window(const Pool2dShape& shape, Visit visit) {
   }
 }
 
-/// Offset of the window's largest element from its top left one.
+/// The offset of the window's largest element, counted from its top left element.
 template <typename T>
 std::size_t largest_of_window(const T* top_left, std::size_t right, std::size_t below) {
   std::size_t best = 0;
@@ -162,7 +163,7 @@ void max_pool_backward(std::size_t rows, const Pool2dShape& shape, const T* x, c
   }
 }
 
-// NOLINTBEGIN(bugprone-macro-parentheses): a type stands in none
+// NOLINTBEGIN(bugprone-macro-parentheses): a type cannot be in parentheses
 #define DEMOS_INSTANTIATE(T)                                                                                          \
   template void conv2d_forward<T>(std::size_t, const Conv2dShape&, Activation, const T*, const T*, const T*, T*, T*); \
   template void conv2d_backward<T>(std::size_t, const Conv2dShape&, const T*, const T*, const T*, T*, T*, T*, T*);    \

@@ -7,7 +7,7 @@ namespace demos {
 
 void check_cuda(cudaError_t code, const char* what) {
   if (code == cudaSuccess) return;
-  static_cast<void>(cudaGetLastError());  // it is told here: the next look at the last error is not to find it again
+  static_cast<void>(cudaGetLastError());  // clears the error, so that the next check does not find it again
   throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(code) + " (" + cudaGetErrorName(code) + ")");
 }
 

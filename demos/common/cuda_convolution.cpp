@@ -10,7 +10,8 @@
 namespace demos {
 namespace {
 
-// Each has every type for images with channels first, and none depends on the order of atomic additions.
+// Each of these algorithms supports both element types for images with channels first. None depends on the order of
+// atomic additions.
 constexpr cudnnConvolutionFwdAlgo_t kForward = CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM;
 constexpr cudnnConvolutionBwdFilterAlgo_t kBackwardFilter = CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1;
 constexpr cudnnConvolutionBwdDataAlgo_t kBackwardData = CUDNN_CONVOLUTION_BWD_DATA_ALGO_1;
@@ -64,7 +65,7 @@ struct CudaConvolution<T>::Descriptors {
                 "cudnnSetFilter4dDescriptor");
     check_cudnn(cudnnSetConvolution2dDescriptor(convolution, pad, pad, 1, 1, 1, 1, CUDNN_CROSS_CORRELATION, kType<T>),
                 "cudnnSetConvolution2dDescriptor");
-    // The default would let floats be rounded to TF32.
+    // The default math type would permit cuDNN to round floats to TF32.
     check_cudnn(
         cudnnSetConvolutionMathType(convolution, math == MatrixMath::kTf32 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH),
         "cudnnSetConvolutionMathType");

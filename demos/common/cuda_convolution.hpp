@@ -1,7 +1,7 @@
 #pragma once
 
-// A convolution on a CUDA device, through cuDNN. Needs no CUDA header. Where the build found no cuDNN there is nothing
-// to make one from: the constructor says so.
+// A convolution on a CUDA device, computed by cuDNN. This header needs no CUDA header. If the build found no cuDNN, the
+// constructor throws.
 
 #include <cstddef>
 #include <map>
@@ -14,19 +14,19 @@ struct cudnnContext;
 
 namespace demos {
 
-/// T is float or double. Images are [rows, channels, height, width], filters [channels_out, channels_in, kernel,
-/// kernel]. Only algorithms that give the same bits each time. Pointers are device memory, work is put on the handle's
-/// stream.
+/// T is float or double. Images are [rows, channels, height, width]. Filters are [channels_out, channels_in, kernel,
+/// kernel]. It uses only algorithms that give the same bits each time. Pointers are to device memory. Members put their
+/// work on the handle's stream.
 template <typename T>
 class CudaConvolution {
  public:
-  /// Throws std::invalid_argument for what cuDNN cannot do (a kernel of even size with kSame), std::runtime_error where
-  /// this program was built without cuDNN.
+  /// Throws std::invalid_argument for a shape that cuDNN does not support (a kernel of even size with kSame). Throws
+  /// std::runtime_error if this program was built without cuDNN.
   CudaConvolution(const Conv2dShape& shape, MatrixMath math);
   CudaConvolution(CudaConvolution&&) noexcept;
   ~CudaConvolution();
 
-  /// Bytes of workspace for that many rows, at least 1; asks cuDNN once per number of rows.
+  /// The bytes of workspace for this number of rows, at least 1. It asks cuDNN once for each number of rows.
   std::size_t workspace_bytes(cudnnContext* cudnn, std::size_t rows);
 
   void forward(cudnnContext* cudnn, std::size_t rows, const T* x, const T* filter, T* y, void* workspace,

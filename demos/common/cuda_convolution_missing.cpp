@@ -1,4 +1,4 @@
-// cuda_convolution.hpp where the build found no cuDNN.
+// Implements cuda_convolution.hpp for builds without cuDNN.
 
 #include <stdexcept>
 

@@ -35,7 +35,7 @@ void cuda_gemm(cublasContext* cublas, MatrixMath math, Transpose transpose_a, Tr
   const int k = checked_int(shape.k);
   const T one = 1;
   const T zero = 0;
-  // Row-major C = A B is column-major C^T = B^T A^T: the operands change places.
+  // The row-major product C = A B is the column-major product C^T = B^T A^T, so the operands change places.
   check_cublas(cublasGemmEx(cublas, operation(transpose_b), operation(transpose_a), n, m, k, &one, b, kType,
                             transpose_b == Transpose::kYes ? k : n, a, kType, transpose_a == Transpose::kYes ? m : k,
                             &zero, c, kType, n, compute, CUBLAS_GEMM_DEFAULT),

@@ -1,6 +1,7 @@
 #pragma once
 
-// Dense row-major matrix product on a CUDA device, through cuBLAS; the counterpart of blas.hpp. Needs no CUDA header.
+// The product of dense row-major matrices on a CUDA device, computed by cuBLAS. It is the counterpart of blas.hpp. This
+// header needs no CUDA header.
 
 #include "demos/common/blas.hpp"
 #include "demos/common/cuda_memory.hpp"
@@ -8,29 +9,30 @@
 
 namespace demos {
 
-/// C = op(A) op(B) as demos::gemm with beta 0, on the handle's stream. T is float or double. Throws std::runtime_error,
-/// std::length_error where a size does not fit an int.
+/// C = op(A) op(B), as demos::gemm with beta 0, on the handle's stream. T is float or double. Throws std::runtime_error
+/// if cuBLAS fails, and std::length_error if a size does not fit an int.
 template <typename T>
 void cuda_gemm(cublasContext* cublas, MatrixMath math, Transpose transpose_a, Transpose transpose_b, GemmShape shape,
                const T* a, const T* b, T* c);
 
-/// A second stream for products that others need not wait for: small ones leave most of a device idle. Work goes
+/// A second stream, for products that the work on the main stream need not wait for. A small product leaves most of a
+/// device idle, so work on the main stream can run at the same time. Work goes
 ///
 ///   main:  ... --fork()--> ... ------> join()--> ...
 ///   side:         \--> what is put there --/
 ///
-/// and can be captured: what leaves the main stream comes back to it.
+/// and can be captured into a CUDA graph, because the side stream is joined to the main stream again.
 class CudaSideStream {
  public:
   /// On the current device. Throws std::runtime_error.
   CudaSideStream();
 
-  /// What is put on the side stream from now on runs after what is on `main` now.
+  /// Work put on the side stream from now on runs after the work that is on `main` now.
   void fork(CUstream_st* main);
-  /// What is put on `main` from now on runs after what is on the side stream now. Nothing to do where nothing was
-  /// forked since the last time.
+  /// Work put on `main` from now on runs after the work that is on the side stream now. Does nothing if fork has not
+  /// been called since the last join.
   void join(CUstream_st* main);
-  /// A handle bound to the side stream, with a workspace of its own: two streams must not share one.
+  /// A handle bound to the side stream. It has a workspace of its own, because two streams must not share one.
   cublasContext* cublas() const noexcept { return cublas_.get(); }
 
  private:

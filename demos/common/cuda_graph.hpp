@@ -1,6 +1,7 @@
 #pragma once
 
-// Work captured from a stream, to be launched again. For tests and benchmarks: in Syncrun, workers do this.
+// Captures work from a stream into a CUDA graph, to launch it again. Tests and benchmarks use this. In a program with
+// Syncrun, the workers capture and launch graphs themselves.
 
 #include <cuda_runtime_api.h>
 
@@ -11,7 +12,7 @@ namespace demos {
 
 class CudaGraph {
  public:
-  /// What `work` puts on the stream. Throws std::runtime_error, and what `work` throws.
+  /// Captures the work that `work()` puts on the stream. Throws std::runtime_error, and any exception of `work`.
   template <class Work>
   CudaGraph(CUstream_st* stream, cudaStreamCaptureMode mode, const Work& work) {
     cudaGraph_t captured = nullptr;

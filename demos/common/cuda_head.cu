@@ -9,7 +9,8 @@ namespace demos::cuda {
 namespace {
 
 constexpr int kClasses = 10;
-/// Quads of a row in one lane's registers; so that the weights fit the 48 KiB of shared memory that every block may have.
+/// The number of quads of a row that one lane keeps in registers. It is limited so that the weights fit the 48 KiB of
+/// shared memory that every block may have.
 template <typename T>
 constexpr int kQuads = sizeof(T) == sizeof(float) ? 8 : 4;
 template <typename T>
@@ -17,9 +18,9 @@ constexpr std::size_t kMostUnits = kQuads<T> * kLanes * kQuad;
 
 template <typename T>
 struct HeadMemory {
-  static constexpr std::size_t kStride = kMostUnits<T> + kQuad;  // not a multiple of 32: classes in banks of their own
+  static constexpr std::size_t kStride = kMostUnits<T> + kQuad;  // not a multiple of 32, so classes use different banks
   static constexpr std::size_t kWeights = kClasses * kStride;
-  /// Weights [classes, units] while rows are computed; then the warps' sums [kWarps, units].
+  /// First the weights [classes, units], while rows are computed. Then the sums of the warps [kWarps, units].
   alignas(16) T weights[kWeights];
   alignas(16) T hidden_bias[kMostUnits<T>];
   T class_sums[kWarps][kClasses];
@@ -29,7 +30,8 @@ struct HeadMemory {
 static_assert(sizeof(HeadMemory<float>) <= 48 * 1024 - 16 && sizeof(HeadMemory<double>) <= 48 * 1024 - 16);
 static_assert(kWarps <= kClasses, "the warps' sums take the place of the weights");
 
-/// What one warp knows of its rows: the lane's quads of the hidden units, and the classes, the same on all lanes.
+/// The sums of one warp over its rows. `hidden` has the lane's quads of the hidden units. `classes` has the classes,
+/// and is the same on all lanes.
 template <typename T>
 struct WarpSums {
   Quad<T> hidden[kQuads<T>] = {};
@@ -43,7 +45,7 @@ __device__ int quad_of_lane(int i) { return static_cast<int>(threadIdx.x) + i * 
 
 template <typename T>
 __device__ void load_weights(const Head<T>& head, HeadMemory<T>& memory) {
-  // 32 bits: divisions by the number of classes are what this would otherwise spend its time on.
+  // The indices have 32 bits, because most of the time here would otherwise go into divisions by the number of classes.
   const unsigned thread = threadIdx.y * kLanes + threadIdx.x;
   constexpr unsigned kThreads = kLanes * kWarps;
   const unsigned all = static_cast<unsigned>(head.units) * kClasses;
@@ -94,7 +96,7 @@ __device__ void forward_row(const Head<T>& head, const HeadMemory<T>& memory, st
   for (int c = 0; c < kClasses; ++c) logits[c] = warp_sum(logits[c]);
 }
 
-/// From logits to their gradient, in place; the same on all lanes. Adds the row's loss to `sums`.
+/// Replaces the logits by their gradient, which is the same on all lanes. Adds the row's loss to `sums`.
 template <typename T>
 __device__ void softmax_in_place(const Head<T>& head, std::size_t row, T weight, T (&logits)[kClasses],
                                  WarpSums<T>& sums) {
@@ -151,11 +153,12 @@ __device__ void backward_row(const Head<T>& head, const HeadMemory<T>& memory, s
   }
 }
 
-/// Adds up the block's warps, in their order, into its row of the partial sums: units, then classes.
+/// Adds up the sums of the block's warps, in the order of the warps, into the block's row of the partial sums. The
+/// units come first, then the classes.
 template <typename T>
 __device__ void sum_of_block(const Head<T>& head, HeadMemory<T>& memory, const WarpSums<T>& sums,
                              const Partials<T>& partials) {
-  __syncthreads();  // all warps are done with the weights, whose place the sums take
+  __syncthreads();  // all warps have finished with the weights; the sums take their place in shared memory
 #pragma unroll
   for (int i = 0; i < kQuads<T>; ++i) {
     const int q = quad_of_lane(i);
@@ -192,7 +195,7 @@ __device__ void sum_of_block(const Head<T>& head, HeadMemory<T>& memory, const W
   partials.correct[blockIdx.x] = correct;
 }
 
-/// The sums of all blocks, by the last of them.
+/// Adds up the sums of all blocks. The last block calls this.
 template <typename T>
 __device__ void finish(const Head<T>& head, const LossPlace& place, const Partials<T>& partials) {
   const std::size_t thread = threadIdx.y * kLanes + threadIdx.x;

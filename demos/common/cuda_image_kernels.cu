@@ -13,7 +13,7 @@ __device__ std::size_t first_item() { return blockIdx.x * kThreads + thread_in_b
 __device__ std::size_t item_step() { return gridDim.x * kThreads; }
 dim3 blocks_of_items(std::size_t items) { return {blocks_for(items, kThreads, kMostBlocks)}; }
 
-/// from [taps, channels_in, channels_out]: to [channels_out, channels_in, taps].
+/// to [channels_out, channels_in, taps] = from [taps, channels_in, channels_out].
 template <typename T>
 __global__ void channels_first_kernel(std::size_t taps, std::size_t in, std::size_t out, const T* from, T* to) {
   for (std::size_t i = first_item(); i < taps * in * out; i += item_step()) {
@@ -41,7 +41,7 @@ __global__ void image_bias_relu_kernel(std::size_t elements, std::size_t area, s
   }
 }
 
-/// Block (c, s) has channel c of the images s, s + gridDim.y, ...
+/// Block (c, s) computes channel c of the images s, s + gridDim.y, ...
 template <typename T>
 __global__ void image_bias_relu_backward_kernel(std::size_t rows, std::size_t area, const T* y, T* dy, T* dbias,
                                                 Partials<T> partials) {
@@ -71,8 +71,8 @@ __global__ void image_bias_relu_backward_kernel(std::size_t rows, std::size_t ar
   dbias[channel] = result;
 }
 
-/// A window of one channel of one image: its top left element, and from there to its right and lower neighbour (0 where
-/// cut off), and where its maximum is.
+/// A window of one channel of one image: the offset of its top left element, the distances from there to the right and
+/// the lower neighbour (0 if the edge cuts that neighbour off), and the offset of its maximum in the pooled image.
 struct Window {
   std::size_t top_left;
   std::size_t right;
@@ -118,7 +118,8 @@ __global__ void max_pool_backward_kernel(std::size_t windows, Pool2dShape shape,
   for (std::size_t i = first_item(); i < windows; i += item_step()) {
     const Window window = window_at(i, shape, channels);
     const std::size_t best = largest_of(window, x);
-    // Windows do not overlap and cover every pixel: each is written by its window, zeros first.
+    // Windows do not overlap, and together they cover every pixel. So each pixel is written by its own window. The
+    // zeros are written first.
     for (const std::size_t offset : {std::size_t{0}, window.right, window.below, window.right + window.below}) {
       dx[window.top_left + offset] = T{0};
     }

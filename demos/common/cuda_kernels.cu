@@ -49,7 +49,7 @@ __global__ void bias_relu_kernel(std::size_t rows, std::size_t units, DropoutMas
     Quad<T> quad = load<kWhole>(place, units - at.unit);
     for (std::size_t i = 0; i < kQuad; ++i) {
       const T sum = quad.v[i] + shift.v[i];
-      quad.v[i] = sum < T{0} ? T{0} : sum;  // not a number stays what it is, so that it is seen
+      quad.v[i] = sum < T{0} ? T{0} : sum;  // a NaN stays NaN, so that users notice it
     }
     if (mask.key != nullptr) drop(quad, mask, row, at.unit);
     store<kWhole>(place, quad, units - at.unit);
@@ -58,7 +58,7 @@ __global__ void bias_relu_kernel(std::size_t rows, std::size_t units, DropoutMas
 
 // ---- backward -------------------------------------------------------------------------------------------------
 
-/// Adds up a block's sums of its columns over its warps; what warp 0 returns is the total.
+/// Adds up a block's sums of its columns over its warps. Warp 0 returns the total.
 template <typename T>
 __device__ Quad<T> sum_over_warps(const Quad<T>& sum) {
   __shared__ T sums[kWarps][kLanes * kQuad];
@@ -92,7 +92,7 @@ __global__ void bias_relu_backward_kernel(std::size_t rows, std::size_t units, T
   const Quad<T> total = sum_over_warps(sum);
   if (threadIdx.y == 0 && count > 0) store<false>(partials.values + blockIdx.y * units + at.unit, total, count);
   if (!is_last_block(partials.counters + blockIdx.x, gridDim.y)) return;
-  // The last block of these columns adds up what all of them found, from the first rows to the last.
+  // The last block of these columns adds up the sums of all their blocks, from the first rows to the last.
   const std::size_t thread = threadIdx.y * kLanes + threadIdx.x;
   const std::size_t unit = std::size_t{blockIdx.x} * kLanes * kQuad + thread;
   if (thread >= kLanes * kQuad || unit >= units) return;
@@ -106,7 +106,7 @@ __global__ void bias_relu_backward_kernel(std::size_t rows, std::size_t units, T
 constexpr int kMostClasses = 256;  // labels are uint8
 constexpr int kClassesPerLane = kMostClasses / kLanes;
 
-/// The largest of a warp's values, and the first place that has it, on every lane.
+/// Gives every lane the largest of the warp's values, and the first place that has this value.
 template <typename T>
 __device__ void warp_argmax(T& value, int& place) {
   for (int distance = kLanes / 2; distance > 0; distance /= 2) {
@@ -125,7 +125,7 @@ struct RowResult {
   int is_correct;
 };
 
-/// One row by one warp: lane l has the classes l, l + 32, ... Adds the row's dlogits to `sums`.
+/// One warp computes one row: lane l has the classes l, l + 32, ... Adds the row's dlogits to `sums`.
 template <typename T>
 __device__ RowResult<T> softmax_row(int classes, int label, const T* logits, const T* bias, T weight, T* dlogits,
                                     T (&sums)[kClassesPerLane]) {
@@ -164,7 +164,7 @@ __device__ RowResult<T> softmax_row(int classes, int label, const T* logits, con
   return {loss, best == label ? 1 : 0};
 }
 
-/// The sums of all blocks, by the last of them.
+/// Adds up the sums of all blocks. The last block calls this.
 template <typename T>
 __device__ void finish_classes(int classes, T* dbias, const LossPlace& loss, const Partials<T>& partials) {
   const int thread = static_cast<int>(threadIdx.y * kLanes + threadIdx.x);
@@ -261,7 +261,7 @@ __global__ void nesterov_kernel(std::size_t count, T* params, T* velocity, const
 
 }  // namespace
 
-// ---- what launches them ---------------------------------------------------------------------------------------
+// ---- launches -------------------------------------------------------------------------------------------------
 
 template <typename T>
 void dropout(std::size_t rows, std::size_t units, const DropoutMask& mask, const T* x, T* y, CUstream_st* stream) {
@@ -281,7 +281,7 @@ template <typename T>
 void bias_relu_backward(std::size_t rows, std::size_t units, double rate, const T* y, T* dy, T* dbias,
                         const Partials<T>& partials, CUstream_st* stream) {
   if (rows == 0) return;
-  // Enough blocks to fill a device, few enough that the last one adds up their sums quickly.
+  // Enough blocks to fill a device, but few enough that the last one adds up their sums quickly.
   constexpr std::size_t kRowsPerBlock = 4 * kWarps;
   constexpr std::size_t kMostBlocks = 32;
   static_assert(kMostBlocks <= kMostRowBlocks);

@@ -1,9 +1,9 @@
 #pragma once
 
-// The layers of a multilayer perceptron on a CUDA device, as far as cuBLAS has none: what is element-wise or a sum is
-// fused into few kernels. T is float or double. All pointers are device memory, all work is put on the stream, nothing
-// waits. Sums are made in an order that depends on shapes only, so that a step gives the same bits each time. With zero
-// rows nothing is launched.
+// The parts of a multilayer perceptron on a CUDA device that cuBLAS does not have: element-wise operations and sums,
+// fused into few kernels. T is float or double. All pointers are to device memory. The functions put their work on the
+// stream and do not wait. The order of sums depends on shapes only, so that a step gives the same bits each time. With
+// zero rows, nothing is launched.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +14,7 @@ struct CUstream_st;
 
 namespace demos::cuda {
 
-/// What the kernels with sums need: memory for partial sums (see partial_elements), and kCounters counters that are 0.
+/// The device memory for kernels with sums: places for partial sums, and kCounters counters that are 0 between kernels.
 inline constexpr std::size_t kCounters = 4096;
 template <typename T>
 struct Partials {
@@ -23,10 +23,11 @@ struct Partials {
   std::int64_t* correct;
   unsigned* counters;
 };
-/// Blocks that share the rows of a sum, at most.
+/// The largest number of blocks that share the rows of a sum.
 inline constexpr std::size_t kMostRowBlocks = 128;
 
-/// Which units of a layer's output are dropped, see demos::dropout. `key` is in device memory; null: none are.
+/// Determines which units of a layer's output are dropped (see demos::dropout). `key` is in device memory. If it is
+/// null, no units are dropped.
 struct DropoutMask {
   const std::int64_t* row_ids = nullptr;
   const StepKey* key = nullptr;
@@ -34,7 +35,7 @@ struct DropoutMask {
   std::uint8_t layer = 0;
 };
 
-/// y [rows, units] = dropout(x); x and y may be the same.
+/// y [rows, units] = dropout(x). x and y may be the same array.
 template <typename T>
 void dropout(std::size_t rows, std::size_t units, const DropoutMask& mask, const T* x, T* y, CUstream_st* stream);
 
@@ -42,13 +43,15 @@ void dropout(std::size_t rows, std::size_t units, const DropoutMask& mask, const
 template <typename T>
 void bias_relu(std::size_t rows, std::size_t units, const DropoutMask& mask, const T* bias, T* y, CUstream_st* stream);
 
-/// The gradient of bias_relu, given its output `y`: dy becomes that before the bias, dbias [units] its sum over rows.
-/// `rate` is that of the dropout, 0 without. What was dropped or not positive has y = 0, so no mask is needed.
+/// The gradient of bias_relu, computed from its output `y`. dy becomes the gradient before the bias, and dbias [units]
+/// the sum of that over the rows. `rate` is the rate of the dropout, or 0 without dropout. No mask is needed, because y
+/// is 0 for units that were dropped or were not positive.
 template <typename T>
 void bias_relu_backward(std::size_t rows, std::size_t units, double rate, const T* y, T* dy, T* dbias,
                         const Partials<T>& partials, CUstream_st* stream);
 
-/// Where a loss goes: the mean over `of_rows` rows, of which these may be a part that is added to what is there.
+/// The destination of a loss. The loss is the mean over `of_rows` rows. A call may compute only some of these rows:
+/// with Accumulate::kYes, it adds its part to the values that are already there.
 enum class Accumulate : bool { kNo, kYes };
 struct LossPlace {
   double* mean_loss;
@@ -57,21 +60,23 @@ struct LossPlace {
   Accumulate accumulate = Accumulate::kNo;
 };
 
-/// Softmax cross-entropy of logits + bias [classes]; see demos::softmax_cross_entropy. Where `dlogits` is not null it
-/// and dbias become the gradient of the mean over `of_rows`. A label that is not below `classes` makes the loss NaN.
+/// Softmax cross-entropy of logits + bias [classes] (see demos::softmax_cross_entropy). If `dlogits` is not null,
+/// dlogits and dbias become the gradient of the mean over `of_rows`. A label that is not below `classes` makes the loss
+/// NaN.
 template <typename T>
 void softmax_cross_entropy(std::size_t rows, std::size_t classes, const std::uint8_t* labels, const T* logits,
                            const T* bias, T* dlogits, T* dbias, const LossPlace& loss, const Partials<T>& partials,
                            CUstream_st* stream);
 
-/// The end of a training pass in one kernel, since its products are too thin to be worth one each:
+/// The end of a training pass in one kernel. Its products are too small to be worth a kernel each:
 ///
 ///   hidden = dropout(max(0, hidden + hidden_bias))     [rows, units], in place
 ///   logits = hidden weights + bias                     weights [units, classes]
 ///   loss, dlogits, dbias                               as softmax_cross_entropy, of the mean over `rows`
 ///   dhidden, dhidden_bias                              the gradient before hidden_bias, and its sum over rows
 ///
-/// What is left is the gradient of the weights, hidden^T dlogits. For layers that can_fuse_head() says.
+/// The kernel does not compute the gradient of the weights, hidden^T dlogits. It supports only layers for which
+/// can_fuse_head() returns true.
 template <typename T>
 struct Head {
   std::size_t rows;
@@ -89,15 +94,15 @@ struct Head {
 };
 template <typename T>
 bool can_fuse_head(std::size_t units, std::size_t classes);
-/// `partials` has room for units + classes sums of each block.
+/// `partials` must have room for units + classes sums of each block.
 template <typename T>
 void train_head(const Head<T>& head, const LossPlace& loss, const Partials<T>& partials, CUstream_st* stream);
 
-/// to [rows, width] = the rows of `from` that `ids` [rows] name. Also for uint8.
+/// to [rows, width] = the rows of `from` that `ids` [rows] lists. E may also be uint8.
 template <typename E>
 void pick_rows(std::size_t rows, std::size_t width, const std::int64_t* ids, const E* from, E* to, CUstream_st* stream);
 
-/// demos::nesterov_update; rate and momentum are in device memory.
+/// As demos::nesterov_update. rate and momentum are in device memory.
 template <typename T>
 void nesterov_update(std::size_t count, T* params, T* velocity, const T* gradient, const double* rate,
                      const double* momentum, CUstream_st* stream);

@@ -1,12 +1,12 @@
 #pragma once
 
-// How the demos' kernels are launched, and what several of them need inside.
+// Launches the demos' kernels, and has device functions that several kernels use.
 
 #include "demos/common/cuda_check.hpp"
 
 namespace demos {
 
-/// A block is 8 warps; in tiles, lanes run along a row and each warp has rows of its own.
+/// A block has 8 warps. In tiles, the lanes of a warp are along a row, and each warp has rows of its own.
 inline constexpr int kLanes = 32;
 inline constexpr int kWarps = 8;
 
@@ -15,16 +15,17 @@ inline unsigned blocks_for(std::size_t items, std::size_t per_block, std::size_t
   return static_cast<unsigned>(blocks < most ? blocks : most);
 }
 
-/// Launches with blocks of kLanes x kWarps threads. Grids are not empty. Throws std::runtime_error.
+/// Launches a kernel with blocks of kLanes x kWarps threads. The grid must not be empty. Throws std::runtime_error if
+/// the launch fails.
 template <typename... P, typename... A>
 void launch(const char* what, void (*kernel)(P...), dim3 grid, cudaStream_t stream, A... arguments) {
   kernel<<<grid, dim3(kLanes, kWarps), 0, stream>>>(static_cast<P>(arguments)...);
   check_cuda(cudaGetLastError(), what);
 }
 
-/// True in every thread of the block that comes last of `blocks` to this place, which then sees what all of them wrote
-/// before. Which block that is varies and the result must not depend on it. The counter is 0 before and after. Called by
-/// all threads of a block.
+/// Finds the last of `blocks` blocks that call this. Returns true in all threads of that block. This block then sees
+/// everything that all blocks have written before. Any block can be the last, and the result must not depend on which.
+/// The counter is 0 before the first call and after the last. All threads of a block must call this.
 inline __device__ bool is_last_block(unsigned* counter, unsigned blocks) {
   __shared__ bool is_last;
   __threadfence();  // this thread's writes are visible to all before the block counts itself
@@ -38,7 +39,7 @@ inline __device__ bool is_last_block(unsigned* counter, unsigned blocks) {
   return is_last;
 }
 
-/// The sum over a warp's lanes, in an order that is always the same, on every lane.
+/// Gives every lane the sum over the warp's lanes. The order of the sum is always the same.
 template <typename N>
 __device__ N warp_sum(N value) {
   for (int distance = kLanes / 2; distance > 0; distance /= 2) {

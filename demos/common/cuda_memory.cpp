@@ -16,7 +16,7 @@ DeviceBuffer::~DeviceBuffer() {
 
 void DeviceBuffer::clear() {
   check_cuda(cudaMemset(data_, 0, bytes_), "cudaMemset");
-  check_cuda(cudaDeviceSynchronize(), "cudaMemset");  // streams that do not wait for the default stream may come next
+  check_cuda(cudaDeviceSynchronize(), "cudaMemset");  // the next user may be a stream that does not wait for this one
 }
 
 void* GrowingDeviceMemory::reserve(std::size_t bytes) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Device memory with its one owner. Needs no CUDA header.
+// Owners of device memory. This header needs no CUDA header.
 
 #include <cstddef>
 #include <utility>
@@ -12,7 +12,7 @@ namespace demos {
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
-  /// Not initialised. Throws std::runtime_error where there is not enough memory.
+  /// The memory is not initialised. Throws std::runtime_error if there is not enough memory.
   explicit DeviceBuffer(std::size_t bytes);
   DeviceBuffer(DeviceBuffer&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
@@ -26,7 +26,7 @@ class DeviceBuffer {
   void* data() const noexcept { return data_; }
   std::size_t bytes() const noexcept { return bytes_; }
 
-  /// Sets every byte to zero and waits for it.
+  /// Sets every byte to zero, and waits until that is done.
   void clear();
 
  private:
@@ -34,12 +34,12 @@ class DeviceBuffer {
   std::size_t bytes_ = 0;
 };
 
-/// Device memory that grows and never goes: what was outgrown stays as it is, since work that was captured into a CUDA
-/// graph goes on using the addresses that it has seen. It grows by half at least, so that all that is kept is not more
-/// than three times what is in use.
+/// Device memory that grows and keeps its old blocks. A CUDA graph continues to use the addresses with which its work
+/// was captured, so an old block must stay valid. Each block is at least half as large again as the one before, so all
+/// blocks together have at most three times the bytes of the block in use.
 class GrowingDeviceMemory {
  public:
-  /// At least `bytes`; the same address as before unless that is too small.
+  /// Returns a block of at least `bytes`. It is the same block as before, unless that is too small.
   void* reserve(std::size_t bytes);
 
  private:

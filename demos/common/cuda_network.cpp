@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kEvaluationRows = 4096;
 constexpr std::size_t kAlignment = 256;
 
-/// Hands out places in a block of memory, or, without one, says how large it must be.
+/// Divides a block of memory into parts. Without a block, it computes how large the block must be.
 class Carver {
  public:
   explicit Carver(void* memory) : memory_(static_cast<std::byte*>(memory)) {}
@@ -29,7 +29,8 @@ class Carver {
   std::size_t bytes_ = 0;
 };
 
-/// Neither a rectified hidden layer nor the output layer of one of the models: nothing that is fused fits it.
+/// Throws for a layer that is neither a rectified hidden layer nor the output layer of one of the models. No kernel
+/// fits such a layer.
 [[noreturn]] void fail_plan() { throw std::invalid_argument("a network of these layers has no form for CUDA devices"); }
 
 }  // namespace
@@ -120,7 +121,7 @@ void CudaNetwork<T>::reserve(const CudaHandles& handles, std::size_t rows, Phase
   carve(Carver(workspace_.reserve(bytes)));
 }
 
-// ---- what users call ------------------------------------------------------------------------------------------
+// ---- public members -------------------------------------------------------------------------------------------
 
 template <typename T>
 CudaOutcome CudaNetwork<T>::loss_and_gradient(const CudaHandles& handles, const CudaRows<T>& rows, const T* params,
@@ -146,7 +147,7 @@ CudaOutcome CudaNetwork<T>::evaluate(const CudaHandles& handles, const CudaRows<
   for (std::size_t first = 0; first < rows.count; first += kEvaluationRows) {
     const std::size_t count = std::min(kEvaluationRows, rows.count - first);
     const Pass pass{handles, count, rows.images + first * image_elements_, nullptr, nullptr, params, nullptr};
-    if (needs_cudnn_) reserve(handles, count, Phase::kInference);  // cuDNN is asked about each number of rows
+    if (needs_cudnn_) reserve(handles, count, Phase::kInference);  // cuDNN's workspace depends on the number of rows
     forward(pass);
     const auto accumulate = first == 0 ? cuda::Accumulate::kNo : cuda::Accumulate::kYes;
     loss(pass, rows.labels + first, {mean_loss_, correct_, rows.count, accumulate});
@@ -168,7 +169,8 @@ cuda::DropoutMask CudaNetwork<T>::mask(const Pass& pass, const DropoutLayer& lay
   return {pass.row_ids, pass.key, layer.rate, layer.index};
 }
 
-/// Without a key the input's dropout does nothing, and has no output either.
+/// The input of a stage. Without a key, the dropout of the input does nothing and has no output, so the stage after it
+/// reads the images.
 template <typename T>
 const T* CudaNetwork<T>::input(const Pass& pass, std::size_t stage) const {
   const bool is_image = stage == 0 || (stage == first_trained_ && pass.key == nullptr);
@@ -177,12 +179,12 @@ const T* CudaNetwork<T>::input(const Pass& pass, std::size_t stage) const {
 
 template <typename T>
 void CudaNetwork<T>::forward(const Pass& pass) {
-  const std::size_t head = stages_.size() - (fuses_head(pass) ? 2 : 1);  // from here on the bias comes with the loss
+  const std::size_t head = stages_.size() - (fuses_head(pass) ? 2 : 1);  // from here on, the loss adds the bias
   for (std::size_t i = 0; i < stages_.size() && i < head + 1; ++i) {
     Stage& stage = stages_[i];
     const T* x = input(pass, i);
     if (auto* dense = std::get_if<Dense>(&stage.what)) {
-      forward(pass, *dense, x, stage.output, i < head);
+      forward(pass, *dense, x, stage.output, i < head ? Bias::added : Bias::left_out);
     } else if (auto* convolution = std::get_if<Convolution>(&stage.what)) {
       forward(pass, *convolution, x, stage.output);
     } else if (const auto* pool = std::get_if<Pool>(&stage.what)) {
@@ -195,11 +197,11 @@ void CudaNetwork<T>::forward(const Pass& pass) {
 }
 
 template <typename T>
-void CudaNetwork<T>::forward(const Pass& pass, Dense& dense, const T* x, T* y, bool has_bias) {
+void CudaNetwork<T>::forward(const Pass& pass, Dense& dense, const T* x, T* y, Bias bias) {
   const auto [inputs, outputs] = dense.layer.shape;
   cuda_gemm(pass.handles.cublas, math_, Transpose::kNo, Transpose::kNo, {pass.rows, outputs, inputs}, x,
             pass.params + dense.layer.weights_offset, y);
-  if (!has_bias) return;
+  if (bias == Bias::left_out) return;
   const bool drops = dense.dropout.has_value() && pass.key != nullptr;
   cuda::bias_relu(pass.rows, outputs, drops ? mask(pass, *dense.dropout) : cuda::DropoutMask{},
                   pass.params + dense.layer.bias_offset, y, pass.handles.stream);
@@ -255,29 +257,29 @@ void CudaNetwork<T>::backward(const Pass& pass) {
   for (std::size_t i = stages_.size(); i-- > first_trained_;) {
     Stage& stage = stages_[i];
     const T* x = input(pass, i);
-    const bool has_dx = fuses_head(pass) && i + 1 == stages_.size();
+    const Dx dx_is = fuses_head(pass) && i + 1 == stages_.size() ? Dx::computed : Dx::wanted;
     T* const dx = i == first_trained_ ? nullptr : stages_[i - 1].delta;
     if (const auto* dense = std::get_if<Dense>(&stage.what)) {
-      backward(pass, *dense, x, stage.delta, dx, has_dx);
+      backward(pass, *dense, x, stage.delta, dx, dx_is);
     } else if (auto* convolution = std::get_if<Convolution>(&stage.what)) {
       backward(pass, *convolution, x, stage.delta, dx);
     } else {
       const auto& pool = std::get<Pool>(stage.what);
       cuda::max_pool_backward(pass.rows, pool.layer.shape, pool.channels_out, x, stage.delta, dx, pass.handles.stream);
     }
-    if (dx != nullptr && !has_dx) before_bias(pass, stages_[i - 1]);
+    if (dx != nullptr && dx_is == Dx::wanted) before_bias(pass, stages_[i - 1]);
   }
   side_.join(pass.handles.stream);
 }
 
-/// `has_dx`: dx is there already. The gradient of the weights goes beside the main stream, where the layers before wait for dx only.
+/// The gradient of the weights goes to the side stream, because the layers before wait for dx only.
 template <typename T>
-void CudaNetwork<T>::backward(const Pass& pass, const Dense& dense, const T* x, const T* dy, T* dx, bool has_dx) {
+void CudaNetwork<T>::backward(const Pass& pass, const Dense& dense, const T* x, const T* dy, T* dx, Dx is) {
   const auto [inputs, outputs] = dense.layer.shape;
   if (dx != nullptr) side_.fork(pass.handles.stream);
-  cuda_gemm(dx == nullptr ? pass.handles.cublas : side_.cublas(), math_, Transpose::kYes, Transpose::kNo,
+  cuda_gemm(dx == nullptr ? pass.handles.cublas.get() : side_.cublas(), math_, Transpose::kYes, Transpose::kNo,
             {inputs, outputs, pass.rows}, x, dy, pass.gradient + dense.layer.weights_offset);
-  if (dx == nullptr || has_dx) return;
+  if (dx == nullptr || is == Dx::computed) return;
   cuda_gemm(pass.handles.cublas, math_, Transpose::kNo, Transpose::kYes, {pass.rows, inputs, outputs}, dy,
             pass.params + dense.layer.weights_offset, dx);
 }
@@ -295,7 +297,8 @@ void CudaNetwork<T>::backward(const Pass& pass, Convolution& convolution, const 
                         cudnn_memory_, bytes);
 }
 
-/// From the gradient with respect to a stage's output to that before its bias, and that of the bias.
+/// Turns the gradient with respect to a stage's output into the gradient before its bias. Also computes the gradient of
+/// the bias.
 template <typename T>
 void CudaNetwork<T>::before_bias(const Pass& pass, Stage& stage) {
   if (const auto* dense = std::get_if<Dense>(&stage.what)) {

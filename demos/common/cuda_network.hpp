@@ -1,7 +1,7 @@
 #pragma once
 
-// demos::Network on a CUDA device: the same layout of parameters, the same loss, the same dropout masks. Needs no CUDA
-// header: streams and handles are named by the types that the CUDA headers give them.
+// demos::Network on a CUDA device, with the same layout of parameters, the same loss and the same dropout masks. This
+// header needs no CUDA header.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,17 +14,11 @@
 #include "demos/common/cuda_gemm.hpp"
 #include "demos/common/cuda_image_kernels.hpp"
 #include "demos/common/cuda_memory.hpp"
+#include "demos/common/cuda_owners.hpp"
 #include "demos/common/model.hpp"
 #include "demos/common/network.hpp"
 
 namespace demos {
-
-/// Where a network's work goes. The handles are bound to the stream; cudnn may be null where the model needs none.
-struct CudaHandles {
-  CUstream_st* stream;
-  cublasContext* cublas;
-  cudnnContext* cudnn;
-};
 
 /// Some rows in device memory.
 template <typename T>
@@ -41,17 +35,17 @@ struct CudaOutcome {
   const std::int64_t* correct;
 };
 
-/// T is float or double. The object holds the layout and a workspace in memory of the device that was current when it
-/// was made, no parameters. Members put work on the stream, wait for nothing, and put the same work there for the same
-/// addresses and number of rows, so that it can be captured into a CUDA graph: what was captured stays valid as long as
-/// the object. The workspace grows with the largest number of rows seen (which may wait for the device) and only then.
-/// One object serves one stream. Labels that are not below `classes` make the loss NaN. Members throw
-/// std::runtime_error where CUDA fails.
+/// T is float or double. The object holds the layout and a workspace, but no parameters. The workspace is on the device
+/// that was current when the object was made. Members put work on the stream and do not wait. For the same addresses
+/// and number of rows they put the same work there, so the work can be captured into a CUDA graph. Such a graph is
+/// valid as long as the object exists. The workspace grows only when a call has more rows than all calls before, and
+/// then the call may wait for the device. One object serves one stream. Labels that are not below `classes` make the
+/// loss NaN. Members throw std::runtime_error if CUDA fails.
 template <typename T>
 class CudaNetwork {
  public:
-  /// Throws std::invalid_argument where a size is zero or too large, std::runtime_error where the model needs cuDNN and
-  /// there is none.
+  /// Throws std::invalid_argument if a size is zero or too large, std::runtime_error if the model needs cuDNN and the
+  /// program was built without it.
   CudaNetwork(const ModelSpec& spec, std::size_t image_height, std::size_t image_width, std::size_t classes,
               MatrixMath math = MatrixMath::kFull);
   CudaNetwork(const CudaNetwork&) = delete;
@@ -60,16 +54,17 @@ class CudaNetwork {
   std::size_t parameter_count() const { return plan_.parameter_count; }
   bool needs_cudnn() const { return needs_cudnn_; }
 
-  /// See Network::loss_and_gradient. `key`, of which dropout masks are drawn, is in device memory. The outcome is valid
+  /// See Network::loss_and_gradient. `key` determines the dropout masks and is in device memory. The outcome is valid
   /// until the next call.
   CudaOutcome loss_and_gradient(const CudaHandles& handles, const CudaRows<T>& rows, const T* params,
                                 const StepKey* key, T* gradient);
 
-  /// Mean loss and correct rows, without dropout, computed some thousand rows at a time. Valid until the next call.
+  /// Mean loss and number of correct rows, without dropout, computed some thousand rows at a time. The outcome is valid
+  /// until the next call.
   CudaOutcome evaluate(const CudaHandles& handles, const CudaRows<T>& rows, const T* params);
 
  private:
-  /// A dense layer, with the dropout behind it.
+  /// A dense layer, with the dropout that follows it.
   struct Dense {
     DenseLayer layer;
     std::optional<DropoutLayer> dropout;
@@ -84,8 +79,8 @@ class CudaNetwork {
     PoolLayer layer;
     cuda::Channels channels_out;
   };
-  /// Layers that are computed together, and where their output and the gradient of the loss are: with respect to the
-  /// output, and then to the sums before the bias.
+  /// Layers that are computed together. `delta` is first the gradient of the loss with respect to the output, and then
+  /// with respect to the sums before the bias.
   struct Stage {
     std::variant<Dense, Convolution, Pool, DropoutLayer> what;
     std::size_t elements;  // of the output, per row
@@ -110,11 +105,14 @@ class CudaNetwork {
   const T* input(const Pass& pass, std::size_t stage) const;
 
   void forward(const Pass& pass);
-  void forward(const Pass& pass, Dense& dense, const T* x, T* y, bool has_bias);
+  enum class Bias : std::uint8_t { left_out, added };
+  void forward(const Pass& pass, Dense& dense, const T* x, T* y, Bias bias);
   void forward(const Pass& pass, Convolution& convolution, const T* x, T* y);
 
   void backward(const Pass& pass);
-  void backward(const Pass& pass, const Dense& dense, const T* x, const T* dy, T* dx, bool has_dx);
+  /// Says whether dx is already computed, or still has to be computed.
+  enum class Dx : std::uint8_t { wanted, computed };
+  void backward(const Pass& pass, const Dense& dense, const T* x, const T* dy, T* dx, Dx is);
   void backward(const Pass& pass, Convolution& convolution, const T* x, const T* dy, T* dx);
   void before_bias(const Pass& pass, Stage& stage);
   bool fuses_head(const Pass& pass) const { return can_fuse_head_ && pass.gradient != nullptr; }
@@ -128,12 +126,12 @@ class CudaNetwork {
   MatrixMath math_;
   bool needs_cudnn_ = false;
   std::vector<Stage> stages_;
-  std::size_t first_trained_ = 0;  // stages before this one have no parameters: no gradient reaches them
+  std::size_t first_trained_ = 0;  // stages before this one have no parameters, so their gradient is not computed
 
-  bool can_fuse_head_ = false;  // the last two stages, in training
+  bool can_fuse_head_ = false;  // whether one kernel can compute the last two stages in training
 
   CudaSideStream side_;
-  DeviceBuffer fixed_;  // of a size that does not depend on rows:
+  DeviceBuffer fixed_;  // its size does not depend on rows; it holds these three:
   double* mean_loss_ = nullptr;
   std::int64_t* correct_ = nullptr;
   cuda::Partials<T> partials_{};

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the demos' kernels for layers have in common: rows of a layer's output, read and written four units at a time,
-// and the end of a loss.
+// Device functions that the demos' kernels for layers share: they read and write rows of a layer's output four units at
+// a time, and complete a loss.
 
 #include "demos/common/cuda_kernels.hpp"
 #include "demos/common/cuda_launch.cuh"
@@ -9,16 +9,16 @@
 
 namespace demos::cuda {
 
-inline constexpr std::size_t kQuad =
-    4;  // elements of a thread at a time: one draw of Philox, one 16-byte load of floats
+/// The number of elements that a thread handles at a time: one draw of Philox, or one 16-byte load of floats.
+inline constexpr std::size_t kQuad = 4;
 
-/// Four neighbours of a row; the last of a row may be cut off.
+/// Four neighbouring elements of a row. The last quad of a row may have fewer.
 template <typename T>
 struct alignas(16) Quad {
   T v[kQuad];
 };
 
-/// Whether rows can be read and written by whole quads.
+/// Returns whether all rows can be read and written in whole quads.
 template <typename... T>
 bool has_whole_quads(std::size_t units, const T*... arrays) {
   return units % kQuad == 0 && ((reinterpret_cast<std::uintptr_t>(arrays) % alignof(Quad<float>) == 0) && ...);
@@ -45,7 +45,7 @@ __device__ void store(T* to, const Quad<T>& quad, std::size_t count) {
   }
 }
 
-/// As demos::dropout draws it, so that the masks are the same.
+/// Drops units of the quad. It draws as demos::dropout does, so that the masks are the same.
 template <typename T>
 __device__ void drop(Quad<T>& quad, const DropoutMask& mask, std::size_t row, std::size_t first_unit) {
   const auto id = static_cast<std::uint64_t>(mask.row_ids[row]);
@@ -58,7 +58,7 @@ __device__ void drop(Quad<T>& quad, const DropoutMask& mask, std::size_t row, st
   for (std::size_t i = 0; i < kQuad; ++i) quad.v[i] = words[i] >= dropped_below ? quad.v[i] * factor : T{0};
 }
 
-/// Adds up the losses that `blocks` blocks have left. Called by one warp.
+/// Adds up the losses that `blocks` blocks have written. One warp calls this.
 template <typename T>
 __device__ void finish_loss(const LossPlace& place, const Partials<T>& partials, unsigned blocks) {
   double sum = 0;

@@ -41,7 +41,7 @@ struct CloseStream {
 };
 using Stream = std::unique_ptr<gzFile_s, CloseStream>;
 
-/// zlib's reader takes plain files as well as gzipped ones.
+/// Opens a file with zlib's reader, which reads plain files as well as gzipped ones.
 Stream open_stream(const fs::path& file) { return Stream(gzopen(file.c_str(), "rb")); }
 
 std::size_t read_some(gzFile_s& stream, const fs::path& file, std::span<std::uint8_t> into) {
@@ -73,7 +73,7 @@ std::size_t read_some(std::FILE& stream, const fs::path& file, std::span<std::ui
 
 #endif
 
-/// The file itself or its gzipped form, whichever exists.
+/// The file itself if it exists, otherwise its gzipped form if that exists.
 std::optional<fs::path> existing(const fs::path& file) {
   if (fs::exists(file)) return file;
   fs::path gzipped = file;
@@ -82,7 +82,7 @@ std::optional<fs::path> existing(const fs::path& file) {
   return std::nullopt;
 }
 
-/// One IDX file being read from front to back.
+/// Reads one IDX file from front to back.
 class IdxFile {
  public:
   explicit IdxFile(const fs::path& file) : file_(existing(file).value_or(file)), stream_(open_stream(file_)) {
@@ -104,8 +104,8 @@ class IdxFile {
     return std::uint32_t{bytes[0]} << 24 | std::uint32_t{bytes[1]} << 16 | std::uint32_t{bytes[2]} << 8 | bytes[3];
   }
 
-  /// The rest of the file, which must be `expected_bytes` long. Memory grows with what the file holds, so
-  /// that a header that lies about the size costs nothing.
+  /// Returns the rest of the file, which must be `expected_bytes` long. The memory grows with the bytes that are read.
+  /// So a header with a wrong, large size does not allocate much memory.
   std::vector<std::uint8_t> read_payload(std::size_t expected_bytes) {
     std::vector<std::uint8_t> payload;
     while (payload.size() < expected_bytes) {
@@ -151,7 +151,7 @@ std::size_t checked_size(const IdxFile& file, const IdxImages& images) {
   return total;
 }
 
-/// How the four files of a data set are named: `train` and `test` are followed by -images-idx3-ubyte and
+/// The beginnings of the names of the four files of a data set. Each is followed by -images-idx3-ubyte or
 /// -labels-idx1-ubyte.
 struct Naming {
   std::string_view train;

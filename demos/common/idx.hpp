@@ -1,8 +1,8 @@
 #pragma once
 
-// Reader for labelled images in MNIST's IDX format (http://yann.lecun.com/exdb/mnist, "file formats"), plain
-// or gzipped. Everything wrong with a file is an IdxError that names the file, what was expected and what was
-// got.
+// A reader for labelled images in MNIST's IDX format (http://yann.lecun.com/exdb/mnist, "file formats"), plain or
+// gzipped. If anything is wrong with a file, it throws an IdxError. The error names the file, what was expected and
+// what was found.
 
 #include <cstddef>
 #include <cstdint>
@@ -34,22 +34,22 @@ struct LabeledImages {
 
 enum class Split { kTrain, kTest };
 
-/// Reads an image file (magic 0x00000803, big-endian counts, uint8 pixels) of at least one row. Where `file`
-/// does not exist, `file`.gz is read instead. Throws IdxError.
+/// Reads an image file (magic 0x00000803, big-endian counts, uint8 pixels) of at least one row. If `file` does not
+/// exist, it reads `file`.gz instead. Throws IdxError.
 IdxImages read_idx_images(const std::filesystem::path& file);
 
-/// Reads a label file (magic 0x00000801); like read_idx_images. Throws IdxError, also for a label above 9.
+/// Reads a label file (magic 0x00000801), as read_idx_images does. Throws IdxError, also for a label above 9.
 std::vector<std::uint8_t> read_idx_labels(const std::filesystem::path& file);
 
-/// Reads one half of the data set in `directory`, named as MNIST names it (train-images-idx3-ubyte, t10k-...)
-/// or as data/digits does (digits-train-images-idx3-ubyte, digits-test-...). Throws IdxError, also where
-/// there are not as many labels as images.
+/// Reads one split of the data set in `directory`. Its files have the names that MNIST uses (train-images-idx3-ubyte,
+/// t10k-...) or those of data/digits (digits-train-images-idx3-ubyte, digits-test-...). Throws IdxError, also if the
+/// numbers of labels and images differ.
 LabeledImages load_split(const std::filesystem::path& directory, Split split);
 
-/// The largest pixel of a data set, at least 1: what to divide by to get pixels between 0 and 1.
+/// The largest pixel of a data set, at least 1. Pixels divided by it are between 0 and 1.
 std::uint8_t maximum_pixel(std::span<const std::uint8_t> pixels);
 
-/// scaled[i] = pixels[i] / maximum. Throws std::invalid_argument where lengths differ or `maximum` is 0.
+/// scaled[i] = pixels[i] / maximum. Throws std::invalid_argument if the lengths differ or `maximum` is 0.
 template <typename T>
 void scale_pixels(std::span<const std::uint8_t> pixels, std::uint8_t maximum, std::span<T> scaled);
 

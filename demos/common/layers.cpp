@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kWordsPerDraw = 4;
 
-/// Row, unit block, layer and step each have bits of their own, so that no two draws share a counter.
+/// Row, block of units, layer and step each have their own bits of the counter, so that no two draws share a counter.
 PhiloxCounter dropout_counter(DropoutKey key, std::uint64_t row, std::size_t block) {
   return {static_cast<std::uint32_t>(row), static_cast<std::uint32_t>(row >> 32),
           static_cast<std::uint32_t>(block) | std::uint32_t{key.layer} << 24, key.step};
@@ -38,7 +38,7 @@ void check_label(std::uint8_t label, std::size_t classes) {
                           std::to_string(label));
 }
 
-/// The largest logit of a row, where it is, and the sum over the row of exp(logit - largest).
+/// The largest logit of a row, its index, and the sum over the row of exp(logit - largest).
 template <typename T>
 struct RowSoftmax {
   std::size_t best;
@@ -132,7 +132,7 @@ Outcome softmax_cross_entropy(std::span<const std::uint8_t> labels, std::size_t 
   return outcome;
 }
 
-// NOLINTBEGIN(bugprone-macro-parentheses): a type stands in none
+// NOLINTBEGIN(bugprone-macro-parentheses): a type cannot be in parentheses
 #define DEMOS_INSTANTIATE(T)                                                                              \
   template void dense_forward<T>(std::size_t, DenseShape, Activation, const T*, const T*, const T*, T*);  \
   template void dense_backward<T>(std::size_t, DenseShape, const T*, const T*, const T*, T*, T*, T*);     \

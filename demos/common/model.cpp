@@ -63,7 +63,7 @@ ModelSpec parse_custom_mlp(std::string_view text) {
           .drop_hidden = parse_rate(text, "DROP_HID", fields[3])};
 }
 
-/// Collects layers and hands out their places in the parameter vector.
+/// Collects layers and allocates their places in the parameter vector.
 class PlanBuilder {
  public:
   void dense(DenseShape shape, Activation activation) {

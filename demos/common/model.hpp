@@ -1,7 +1,7 @@
 #pragma once
 
-// What a network is made of, without its arithmetic: the model a user names and the list of layers it
-// becomes, all of whose parameters lie in one flat vector.
+// The structure of a network, without its arithmetic: the model that a user names, and the list of layers made from it.
+// The parameters of all layers lie in one flat vector.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace demos {
 
 enum class ModelKind { kMlp, kCnn };
 
-/// A model as the user asks for it. The four numbers describe an MLP only.
+/// A model as the user specifies it. The four numbers apply to an MLP only.
 struct ModelSpec {
   ModelKind kind = ModelKind::kMlp;
   std::size_t hidden_layers = 2;
@@ -26,7 +26,7 @@ struct ModelSpec {
 };
 
 /// Reads "mlp" (two hidden layers of 800, ReLU, no dropout), "custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID" or
-/// "cnn". Throws std::invalid_argument that says what was expected.
+/// "cnn". Throws std::invalid_argument with a message that says what was expected.
 ModelSpec parse_model(std::string_view text);
 
 struct DenseLayer {
@@ -50,21 +50,20 @@ struct PoolLayer {
 struct DropoutLayer {
   std::size_t units;
   double rate;
-  std::uint8_t index;  // tells the masks of several dropout layers apart
+  std::uint8_t index;  // distinguishes the masks of several dropout layers
 };
 
 using Layer = std::variant<DenseLayer, ConvLayer, PoolLayer, DropoutLayer>;
 
-/// The layers from image to logits. The elements of a layer's output, per row, are those of the next one's
-/// input.
+/// The layers from image to logits. The output of a layer has as many elements per row as the input of the next layer.
 struct LayerPlan {
   std::vector<Layer> layers;
   std::size_t parameter_count = 0;
 };
 
-/// Lays out `spec` for gray images of image_height x image_width. The CNN is two times (3x3 'same'
-/// convolution with 32, then 64 channels, 2x2 max-pool), a dense layer of 128 and the dense output layer, all
-/// ReLU but the last. Throws std::invalid_argument where a size is zero or too large.
+/// Lays out `spec` for gray images of image_height x image_width. The CNN has two 3x3 'same' convolutions, with 32 and
+/// 64 channels and a 2x2 max-pool after each. A dense layer of 128 units and the dense output layer follow. All layers
+/// but the last have ReLU. Throws std::invalid_argument if a size is zero or too large.
 LayerPlan plan_layers(const ModelSpec& spec, std::size_t image_height, std::size_t image_width, std::size_t classes);
 
 /// Elements of the layer's output per row.

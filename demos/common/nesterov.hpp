@@ -14,10 +14,10 @@ namespace demos {
 ///     velocity = momentum * velocity - rate * gradient
 ///     params   = params + momentum * velocity - rate * gradient
 ///
-/// Source: Y. Bengio, N. Boulanger-Lewandowski, R. Pascanu, "Advances in Optimizing Recurrent Networks",
-/// arXiv 1212.0901, equations 6 and 7: I. Sutskever et al. (ICML 2013) rewritten so that the gradient is
-/// taken at the parameters themselves. `velocity` starts at zero. Throws std::invalid_argument where lengths
-/// differ.
+/// `velocity` starts at zero. Throws std::invalid_argument if the lengths differ. Source: Y. Bengio, N.
+/// Boulanger-Lewandowski, R. Pascanu, "Advances in Optimizing Recurrent Networks", arXiv 1212.0901, equations 6 and 7.
+/// They rewrite the method of I. Sutskever et al. (ICML 2013), so that the gradient is taken at the parameters
+/// themselves.
 template <typename T>
 void nesterov_update(std::span<T> params, std::span<T> velocity, std::span<const T> gradient, T rate, T momentum) {
   if (velocity.size() != params.size() || gradient.size() != params.size()) {

@@ -21,7 +21,7 @@ bool has_parameters(const Layer& layer) {
   return std::holds_alternative<DenseLayer>(layer) || std::holds_alternative<ConvLayer>(layer);
 }
 
-/// The weights of one layer within the parameter vector and the number of units each connects to and from.
+/// The place of one layer's weights in the parameter vector, and the numbers of units that they connect.
 struct Weights {
   std::size_t offset;
   std::size_t count;
@@ -43,8 +43,8 @@ struct WeightsOf {
   Weights operator()(const DropoutLayer&) const { return {}; }
 };
 
-/// A uniform number for one place of the parameter vector. The upper counter words are ones that no dropout
-/// mask uses, so that the two never share draws.
+/// A uniform random number for one place of the parameter vector. No dropout mask uses these upper words of the
+/// counter, so initialization and dropout never share draws.
 double initial_uniform(std::uint64_t seed, std::uint64_t place) {
   constexpr std::uint32_t kInitialization = 0xFFFFFFFF;
   const std::uint64_t draw = place / 4;
@@ -53,7 +53,7 @@ double initial_uniform(std::uint64_t seed, std::uint64_t place) {
   return to_unit_interval(philox4x32_10(counter, seed)[place % 4]);
 }
 
-/// One layer's forward step for `rows` rows; returns where its output is: `y`, or `x` for what does nothing.
+/// One layer's forward step for `rows` rows. Returns the place of the output: `y`, or `x` if the layer does nothing.
 template <typename T>
 struct Forward {
   const T* params;
@@ -84,8 +84,8 @@ struct Forward {
   }
 };
 
-/// One layer's backward step: from dy, which it may overwrite, to its parameters' gradient and to dx (may be
-/// null).
+/// One layer's backward step. From dy it computes the gradient of the layer's parameters, and dx unless that is null.
+/// It may overwrite dy.
 template <typename T>
 struct Backward {
   const T* params;

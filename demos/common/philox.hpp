@@ -1,7 +1,7 @@
 #pragma once
 
-// Philox4x32-10, a counter-based random generator: the numbers are a pure function of (key, counter), so that
-// a draw belongs to what it is for (a row, a unit, a step) and not to who makes it or in what order.
+// Philox4x32-10, a counter-based random number generator. The numbers are a pure function of (key, counter). So a draw
+// depends on its purpose (a row, a unit, a step). It does not depend on which process draws it, or in which order.
 
 #include <array>
 #include <cstdint>
@@ -10,9 +10,9 @@ namespace demos {
 
 using PhiloxCounter = std::array<std::uint32_t, 4>;
 
-/// Four independent uniform 32-bit words for one counter.
-/// Source: J. Salmon, M. Moraes, R. Dror, D. Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011,
-/// section 4.3: ten rounds of multiply, split and xor, the key bumped by Weyl constants between the rounds.
+/// Four independent uniform 32-bit words for one counter. The generator makes ten rounds of multiply, split and xor,
+/// and adds Weyl constants to the key between the rounds. Source: J. Salmon, M. Moraes, R. Dror, D. Shaw, "Parallel
+/// Random Numbers: As Easy as 1, 2, 3", SC 2011, section 4.3.
 constexpr PhiloxCounter philox4x32_10(PhiloxCounter counter, std::uint64_t key) {
   constexpr std::uint64_t kMultiplier0 = 0xD2511F53;
   constexpr std::uint64_t kMultiplier1 = 0xCD9E8D57;
@@ -32,7 +32,8 @@ constexpr PhiloxCounter philox4x32_10(PhiloxCounter counter, std::uint64_t key) 
   return counter;
 }
 
-/// A word as a number in (0, 1): the middle of its 2^-32 wide cell, exact in double.
+/// Maps a word to a number in (0, 1). The word stands for a cell of width 2^-32, and the number is the middle of that
+/// cell. The result is exact in double.
 constexpr double to_unit_interval(std::uint32_t word) { return (word + 0.5) * 0x1p-32; }
 
 }  // namespace demos

@@ -71,7 +71,7 @@ void ProgressBar::update(std::size_t step, double loss) {
   const Clock::time_point now = Clock::now();
   if (now < next_draw_) return;
   next_draw_ = now + kRedrawInterval;
-  // One column stays free: writing into the last one makes some terminals wrap.
+  // One column stays free, because some terminals wrap when the last column is written.
   const std::string line = progress_line(label_, {step, total_steps_, loss, now - started_}, columns_of(out_) - 1);
   std::fputs((kWipeLine + line).c_str(), out_);
   std::fflush(out_);

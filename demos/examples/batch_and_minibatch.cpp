@@ -1,6 +1,6 @@
-// Some of the rows: `batch` selects those of the scattered inputs that a call computes on, from shared memory and without a
-// copy in the master. An input that is made for the batch (weights, noise, ...) is a minibatch: it has as many rows as the
-// batch, and is taken from its start.
+// Calls on some of the rows. `batch` selects the rows of the scattered inputs that a call computes on. The workers read
+// them from shared memory, and the master makes no copy. An input that is made for one batch (weights, noise, ...) is a
+// minibatch: it has as many rows as the batch, and its first row belongs to the first row of the batch.
 
 #include <cstdio>
 #include <random>
@@ -14,8 +14,8 @@ namespace {
 
 struct Batch {
   std::string name;
-  sr::Rows rows;                      // what is asked for
-  std::vector<std::int64_t> indices;  // which rows these are
+  sr::Rows rows;                      // as passed to the call
+  std::vector<std::int64_t> indices;  // the same rows, listed
 };
 
 int program(sr::Session& session) {

@@ -1,5 +1,6 @@
-// Some of the rows that the devices hold already: the data set is scattered to them once, and `batch_s` selects rows of
-// each worker's own part. Nothing but the indices is moved. One selection can be for all workers, or each gets its own.
+// Calls on some of the rows that the devices already hold. The data set is scattered to the devices once. `batch_s`
+// selects rows of each worker's own part, and only the indices are moved. One selection can be for all workers, or each
+// worker gets its own.
 
 #include <cstdio>
 #include <random>
@@ -13,7 +14,7 @@ namespace {
 
 using Indices = std::vector<std::int64_t>;
 
-/// What is asked for, and for each rank which rows of its part these are.
+/// A selection as passed to the call, and for each rank the rows of its part that it means.
 struct Selection {
   std::string name;
   sr::LocalRows rows;
@@ -31,7 +32,7 @@ int program(sr::Session& session) {
   const auto f = columns_of_shards_function(session);
   const auto lengths = x.lengths();
 
-  // Lists for all and for each: of different lengths, with repeats.
+  // One list for all workers, and a list for each worker. The lists have different lengths and repeat rows.
   std::mt19937 random(3);
   const auto any_of = [&](std::int64_t length, std::size_t count) {
     std::uniform_int_distribution<std::int64_t> any_row(0, length - 1);
@@ -55,7 +56,7 @@ int program(sr::Session& session) {
         Selection{"one list for all", list, std::vector<Indices>(workers, list)},
         Selection{"a slice for each worker", slices, rows_of_slices},
         Selection{"a list for each worker", lists, lists}}) {
-    Indices all;  // the rows of the whole that are selected
+    Indices all;  // the selected rows, numbered within the whole data set
     std::int64_t begin = 0;
     for (std::size_t rank = 0; rank < workers; ++rank) {
       for (const std::int64_t row : selection.by_rank[rank]) all.push_back(begin + row);

@@ -1,6 +1,6 @@
 #pragma once
 
-// How the examples check their own results: a line for each question, and a verdict at the end.
+// The examples check their own results with this class. It prints a line for each check, and a verdict at the end.
 
 #include <algorithm>
 #include <cmath>
@@ -13,13 +13,13 @@ namespace examples {
 
 class Checks {
  public:
-  /// Prints the question and its answer.
+  /// Prints the question and "yes" or "NO".
   void that(const std::string& question, bool holds) {
     std::printf("  %-60s %s\n", question.c_str(), holds ? "yes" : "NO");
     all_hold_ = all_hold_ && holds;
   }
 
-  /// Whether two ranges of numbers are equal, as far as sums in another order are.
+  /// Checks that two ranges of numbers are equal, except for rounding: sums may have been made in another order.
   template <std::ranges::sized_range Expected, std::ranges::sized_range Got>
   void close(const std::string& question, const Expected& expected, const Got& got) {
     constexpr double kTolerance = 1e-10;
@@ -28,7 +28,7 @@ class Checks {
          }));
   }
 
-  /// Prints the verdict; the program's exit code.
+  /// Prints the verdict. Returns the exit code for the program: 0 if all checks held, otherwise 1.
   int conclude() const {
     std::printf("%s\n", all_hold_ ? "as expected" : "NOT AS EXPECTED");
     return all_hold_ ? 0 : 1;

@@ -9,7 +9,7 @@
 namespace examples {
 namespace {
 
-/// Own rows of z one by one. `weight` is that of a row.
+/// Reduces the worker's own rows of z, one row at a time. `weight(row)` is the weight of a row.
 template <class Weight>
 Columns accumulate(sr::CpuWorker& worker, const sr::ArrayView<const double, 2>& x,
                    const sr::ArrayView<const double, 2>& y, Weight&& weight) {

@@ -1,8 +1,9 @@
 #pragma once
 
-// What the examples compute: z = x y, and the mean, the sum and the maximum of each column of z. The rows of x are divided
-// among the workers, y is the same everywhere. In three forms: x from shared memory, x from shared memory with a weight for
-// each row, x in device memory; and once more in plain C++ without Syncrun, to check against.
+// The functions that the examples call. They compute z = x y, and the mean, the sum and the maximum of each column of
+// z. The rows of x are divided among the workers, and y is the same on all of them. There are three forms: x in shared
+// memory, x in shared memory with a weight for each row, and x in device memory. `serially` computes the same in plain
+// C++ without Syncrun, so that the examples can check their results.
 
 #include <cstdint>
 #include <span>
@@ -17,7 +18,7 @@ inline constexpr std::int64_t kRows = 1000;
 inline constexpr std::int64_t kInner = 10;
 inline constexpr std::int64_t kColumns = 5;
 
-/// Each output with a reduction of its own. The mean is one over all rows, however they are divided.
+/// Each output has a reduction of its own. The mean is over all rows, however the rows are divided among the workers.
 struct Columns {
   sr::Avg<double, 1> mean;
   sr::Sum<double, 1> sum;
@@ -25,7 +26,7 @@ struct Columns {
 };
 
 Columns columns(sr::CpuWorker& worker, sr::Scattered<const double, 2> x, sr::Broadcast<const double, 2> y);
-/// z = w x y, with a weight for each row.
+/// As columns, with each row of z multiplied by the weight of that row.
 Columns weighted_columns(sr::CpuWorker& worker, sr::Scattered<const double, 2> x,
                          sr::Scattered<const double, 1> weights, sr::Broadcast<const double, 2> y);
 Columns columns_of_shards(sr::CpuWorker& worker, sr::Sliced<const double, 2> x, sr::Local<double, 2> y);
@@ -37,7 +38,7 @@ Columns weighted_columns_cuda(sr::CudaWorker& worker, sr::Scattered<const double
 Columns columns_of_shards_cuda(sr::CudaWorker& worker, sr::Sliced<const double, 2> x, sr::Local<double, 2> y);
 #endif
 
-/// The functions, with bodies for CPU devices and, where the build has CUDA, for CUDA devices.
+/// The functions to call. They have bodies for CPU devices and, if the build has CUDA, for CUDA devices.
 inline auto columns_function(sr::Session& session) {
 #ifdef EXAMPLES_HAVE_CUDA
   return session.function(columns, columns_cuda, "columns");
@@ -60,13 +61,14 @@ inline auto columns_of_shards_function(sr::Session& session) {
 #endif
 }
 
-/// Mean, sum and maximum one after the other, as computed by the workers.
+/// The result of a call as one vector: first all means, then all sums, then all maxima.
 std::vector<double> values_of(const Columns& columns);
-/// The same, computed here, over the rows of x that are listed; with a weight for each of those, or none.
+/// The same values, computed by the calling process over the rows of x that `rows` lists. `weights` has one weight for
+/// each listed row, or is empty.
 std::vector<double> serially(std::span<const double> x, std::span<const double> y, std::span<const std::int64_t> rows,
                              std::span<const double> weights = {});
 
-/// `count` numbers of a normal distribution.
+/// `count` numbers drawn from the standard normal distribution.
 std::vector<double> random_numbers(std::int64_t count, unsigned seed);
 /// first, first + 1, ..., end - 1.
 std::vector<std::int64_t> rows_from(std::int64_t first, std::int64_t end);

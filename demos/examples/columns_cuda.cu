@@ -1,4 +1,4 @@
-// columns.hpp on CUDA devices: a warp for each column of z.
+// The functions of columns.hpp on CUDA devices. One warp computes each column of z.
 
 #include <cmath>
 

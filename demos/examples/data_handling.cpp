@@ -1,6 +1,7 @@
-// Arrays in shared memory: made of values, read and written by rows, grown with room to spare, shrunk, given back, made
-// anew, and filled from another type. After each step the workers tell what they see. (The function has a body for CPU
-// devices: where there are GPUs, run this with `syncrun -n cpu`.)
+// An array in shared memory. The program makes it from values, reads and writes rows, enlarges it with room to spare,
+// shortens it, frees it, and sets it again. It also makes an array from values of another type. After each step it
+// compares the values that the workers see with the expected ones. The function has a body for CPU devices only. On a
+// machine with GPUs, run this with `syncrun -n cpu`.
 
 #include <cstdio>
 #include <numeric>
@@ -17,7 +18,7 @@ namespace sr = syncrun;
 
 constexpr std::int64_t kWidth = 4;
 
-/// The rows as the workers have them.
+/// Returns the rows as the workers see them.
 sr::Gather<float, 2> seen(sr::Scattered<const float, 2> rows) { return {rows, rows.shape()}; }
 
 std::vector<float> counting(std::int64_t count, float first) {
@@ -38,13 +39,14 @@ int program(sr::Session& session) {
     check.that("the workers see " + what, f(x).to_vector() == values);
   };
 
-  // Made of values. What follows is done to `expected`, too.
+  // Make the array from values. `expected` follows every change below.
   std::vector<float> expected = counting(10 * kWidth, 1);
   auto x = session.data(expected, sr::Shape{10, kWidth}, "x");
   print("made of values", x);
   workers_see("the values", x, expected);
 
-  // Some rows, read and written. A guard is open for as long as it lives, and calls wait for it to end.
+  // Read and write some rows. While a write guard exists, a call on the array throws, so the guard has a block of its
+  // own.
   for (const float value : x.slice({2, 4})) std::printf(" %g", static_cast<double>(value));
   std::printf("  are rows 2 and 3\n");
   x.set_rows(3, std::vector<float>(kWidth, 0));
@@ -57,7 +59,7 @@ int program(sr::Session& session) {
   for (float& value : expected) value += 100;
   workers_see("all that was written", x, expected);
 
-  // A larger value, with room for a tenth more: the next one fits.
+  // Set a larger value, with room for a tenth more. The next value then fits.
   expected = counting(20 * kWidth, 7);
   x.set(expected, {20, kWidth}, {.oversize = 1.1});
   print("larger, with room to spare", x);
@@ -70,7 +72,7 @@ int program(sr::Session& session) {
   check.that("what fits is put in place", x.view().data() == place && x.capacity_bytes() == capacity_bytes);
   workers_see("the value that fits", x, expected);
 
-  // Shorter, and filled in place: the memory stays.
+  // Shorten the array and fill it in place. The memory stays allocated.
   x.resize_rows(5);
   x.fill(3);
   print("shorter", x);
@@ -81,7 +83,7 @@ int program(sr::Session& session) {
   expected.insert(expected.end(), kWidth, 0);
   workers_see("old rows, and new ones of zeros", x, expected);
 
-  // Given back, and used again.
+  // Free the memory, and set the array again.
   x.free();
   print("given back", x);
   check.that("nothing is allocated any more", x.capacity_bytes() == 0 && x.rows() == 0);
@@ -89,7 +91,7 @@ int program(sr::Session& session) {
   x.set(expected, {3, kWidth});
   workers_see("what it was set to after that", x, expected);
 
-  // Doubles in an array of floats: that does not compile, unless digits may be lost.
+  // Make an array of floats from doubles. This compiles only with sr::lossy, which permits the loss of digits.
   const std::vector<double> doubles{0.1, 0.2, 0.3, 0.4};
   const auto forced = session.data_as<float>(sr::lossy(sr::view_of(doubles, sr::Shape{1, kWidth})));
   workers_see("doubles, rounded", forced, {0.1F, 0.2F, 0.3F, 0.4F});

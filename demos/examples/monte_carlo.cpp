@@ -1,7 +1,7 @@
-// Monte Carlo without any data: the price of an Asian call option, which pays what the average price of a
-// share over a year exceeds a strike price. Every worker simulates its share of the paths with random numbers
-// of its own; sums come back. The geometric average has a price in closed form, against which the simulation
-// is checked.
+// A Monte Carlo simulation, which needs no data. It estimates the price of an Asian call option. The option pays the
+// amount by which the average price of a stock over a year exceeds a strike price. Every worker simulates its part of
+// the paths with random numbers of its own, and returns sums. For the geometric average, the price has a closed form.
+// The program checks the simulation against it.
 
 #include <cmath>
 #include <cstdio>
@@ -18,7 +18,7 @@ struct AsianCall {
   double strike = 100;
   double rate = 0.05;  // per year, continuously compounded
   double volatility = 0.2;
-  int days = 252;  // of one year, at whose ends the price is averaged
+  int days = 252;  // in the year; the average is over the prices at the end of each day
 };
 
 struct Payoffs {
@@ -63,9 +63,9 @@ Estimate discounted(const AsianCall& option, double sum, double sum_of_squares, 
   return {discount * mean, discount * std::sqrt(variance / paths)};
 }
 
-/// Price of the call on the geometric average, whose logarithm is normal. Source: A. Kemna, A. Vorst, "A
-/// pricing method for options based on average asset values", Journal of Banking and Finance 14, 1990, here
-/// for daily averages.
+/// The price of the call on the geometric average. It has a closed form, because the logarithm of that average is
+/// normally distributed. Source: A. Kemna, A. Vorst, "A pricing method for options based on average asset values",
+/// Journal of Banking and Finance 14, 1990, here for daily averages.
 double geometric_price(const AsianCall& option) {
   const double n = option.days;
   const double mean = (option.rate - option.volatility * option.volatility / 2) * (n + 1) / (2 * n);

@@ -1,6 +1,6 @@
-// Several outputs, each reduced in its own way, and slices. The function (columns.hpp) multiplies the worker's own rows of
-// x with y; of the columns of the product the mean, the sum and the maximum come back over all rows. In four slices each
-// worker needs a quarter of the memory, and the answer is the same.
+// Several outputs, each with its own reduction, and slices. The function (columns.hpp) multiplies the worker's own rows
+// of x with y. It returns the mean, the sum and the maximum of each column of the product, over all rows. With four
+// slices, each worker needs a quarter of the memory, and the result is the same.
 
 #include <cstdio>
 #include <string>
@@ -18,7 +18,7 @@ void print(const char* what, const sr::ArrayView<const double, 1>& values) {
 }
 
 int program(sr::Session& session) {
-  // Arrays of float on the host, and a function of double: its inputs are built in shared memory as it wants them.
+  // The arrays have floats, and the function takes doubles. f.inputs converts them while it copies to shared memory.
   const auto x_numbers = random_numbers(kRows * kInner, 1);
   const auto y_numbers = random_numbers(kInner * kColumns, 2);
   const std::vector<float> x_floats(x_numbers.begin(), x_numbers.end());

@@ -1,5 +1,6 @@
-// Shared variables: arrays with a copy on every device. One is scattered, so that each device holds some of its rows, one is
-// broadcast, so that each holds all of it; a function computes with both, and collectives move them.
+// Shared variables: arrays with a copy on every device. The program scatters one variable, so that each device holds
+// some of its rows. It broadcasts another one, so that each device holds all of it. A function computes with both, and
+// collectives move their values.
 
 #include <cstdio>
 #include <string>
@@ -26,7 +27,7 @@ std::int64_t sum(const std::vector<std::int64_t>& lengths) {
 
 int program(sr::Session& session) {
   if (session.world_size() < 2) {
-    std::fprintf(stderr, "this example wants two devices or more: syncrun -n 2 ...\n");
+    std::fprintf(stderr, "this example requires two devices or more: syncrun -n 2 ...\n");
     return 2;
   }
   const auto workers = static_cast<std::size_t>(session.world_size());
@@ -35,7 +36,7 @@ int program(sr::Session& session) {
   const auto y_values = random_numbers(kInner * kColumns, 2);
   Checks check;
 
-  // Rows of x to each, all of y to each.
+  // Give some rows of x, and all of y, to each worker.
   Matrix x = session.shared<double, 2>("x");
   Matrix y = session.shared<double, 2>("y");
   print("new", x);
@@ -56,7 +57,7 @@ int program(sr::Session& session) {
     y_repeated.insert(y_repeated.end(), y_values.begin(), y_values.end());
   check.that("all copies of y are equal", stacked.to_vector() == y_repeated);
 
-  // A function of what the devices hold already, against one device that gets it all.
+  // Call a function on the rows that the devices hold, and compare with one device that gets all rows.
   const auto f = columns_of_shards_function(session);
   const auto g = columns_function(session);
   const auto x_data = session.data(x_values, sr::Shape{kRows, kInner});
@@ -66,7 +67,7 @@ int program(sr::Session& session) {
   check.close("in two slices, too", on_one, values_of(f(x, y, {.slices = 2})));
   check.close("which is the serial one", serially(x_values, y_values, rows_from(0, kRows)), on_one);
 
-  // Copies that differ, and their mean.
+  // Make the copies of y different, and average them.
   for (int rank = 0; rank <= last; ++rank) {
     y.set(rank, random_numbers(kInner * kColumns, 10 + static_cast<unsigned>(rank)), {kInner, kColumns});
   }
@@ -84,7 +85,7 @@ int program(sr::Session& session) {
   y.set(1, y_values, {kInner, kColumns});
   check.that("rank 1 alone is set back", y.get(1).to_vector() == y_values && y.get(0).to_vector() != y_values);
 
-  // Everything everywhere, by name.
+  // Gather all of x on every worker. The call names the variable.
   session.all_gather({"x"});
   print("all_gathered", x);
   bool has_everything = true;

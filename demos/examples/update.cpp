@@ -1,5 +1,6 @@
-// A function that updates a shared variable: each worker adds its own rows to its own copy. The slices of a call all see the
-// copy as it was before; what they write is added up and takes its place after the last.
+// A function that updates a shared variable. Each worker adds its own rows to its own copy. All slices of a call see
+// the copy as it was before the call. Syncrun adds up what the slices write, and replaces the copy after the last
+// slice.
 
 #include <algorithm>
 #include <cstdio>
@@ -17,7 +18,8 @@ namespace sr = syncrun;
 
 constexpr std::int64_t kColumns = 3;
 
-/// Adds to each worker's copy of `total` the column sums of its rows of x. Only the first slice brings the old value along.
+/// Adds the column sums of the worker's rows of x to its copy of `total`. Only the first slice adds the old value,
+/// because the values of all slices are added up.
 void add_rows(sr::CpuWorker& worker, sr::Scattered<const double, 2> x, sr::Update<sr::op::sum, double, 1> total) {
   if (worker.slice() == 0) std::copy(total.original().begin(), total.original().end(), total.value().begin());
   for (std::int64_t row = 0; row < x.rows(); ++row) {
@@ -31,7 +33,7 @@ int program(sr::Session& session) {
   std::iota(x_values.begin(), x_values.end(), 0);
   const auto x = session.data(x_values, shape);
 
-  // Every copy starts at zero; each worker adds its own rows, twice, the second time in four slices.
+  // Every copy starts at zero. Each worker adds its own rows twice, the second time in four slices.
   const auto total = session.shared("total", std::vector<double>(kColumns, 0.0));
   const auto add = session.function(add_rows);
   add(x, total);

@@ -12,7 +12,8 @@ const char* dtype_of(const Options& options) {
   return options.precision == Precision::kFloat64 ? "float64" : "float32";
 }
 
-/// Learning rate, momentum and the size of a batch may be changed on the way.
+/// Throws UsageError if the checkpoint does not fit the options and the data set. Learning rate, momentum and batch
+/// size are not checked, because they may change when training continues.
 void check(const sr::Checkpoint& found, const Options& options, const Digits& digits) {
   const auto expect = [&](const char* name, const std::string& expected) {
     const std::string got = found.has_value(name) ? found.text(name) : "";

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the demo saves after an epoch and goes on from: everything that the next epoch depends on, so that a run which was
-// interrupted has the losses of one that was not.
+// The checkpoints of the demo. A checkpoint holds everything that the next epoch depends on. So an interrupted run that
+// continues from a checkpoint has the same losses as a run without interruption.
 
 #include <cstdint>
 #include <optional>
@@ -17,27 +17,30 @@ namespace mnist {
 
 namespace sr = syncrun;
 
-/// How far training is: references to what changes from epoch to epoch. The gradient is not among it.
+/// The state of training: everything that changes from epoch to epoch, except the gradient, which each step computes
+/// anew.
 template <class T>
 struct Progress {
-  const sr::Shared<T, 1>& params;
-  const sr::Shared<T, 1>& velocity;
+  sr::Shared<T, 1> params;
+  sr::Shared<T, 1> velocity;
   std::vector<std::int64_t>& order;
   std::mt19937_64& random;
-  std::uint32_t& step;  // keys the dropout masks
+  std::uint32_t& step;  // determines the dropout masks
 };
 
 class Checkpoints {
  public:
-  /// Looks at the folder of `options`, before any worker is started. Throws UsageError: what is there is from another
-  /// model, element type, seed or data set; or it should go on, and there is nothing; or it should not, and there is.
+  /// Reads the checkpoint in the folder of `options`, if there is one. The program calls this before it starts any
+  /// worker. Throws UsageError in three cases: the checkpoint is from another model, element type, seed or data set;
+  /// training is to continue but there is no checkpoint; training is to start anew but there is one.
   Checkpoints(const Options& options, const Digits& digits);
 
-  /// Takes over what was saved, if it is to be gone on from. Returns the number of epochs done. T is float or double.
+  /// Restores the saved state, if training continues from a checkpoint. Returns the number of finished epochs, 0
+  /// without a checkpoint. T is float or double.
   template <class T>
   int resume(const Progress<T>& progress, Report& report);
 
-  /// After an epoch, if it is one to save after.
+  /// Records the losses of an epoch that has ended. Saves a checkpoint if the options ask for one after this epoch.
   template <class T>
   void save(int epoch, double training_loss, double validation_loss, const Progress<T>& progress);
 
@@ -45,7 +48,7 @@ class Checkpoints {
   const Options& options_;
   std::size_t pixels_;
   std::optional<sr::Checkpoint> found_;
-  std::vector<double> losses_;  // training and validation, by epoch
+  std::vector<double> losses_;  // for each epoch: the training loss, then the validation loss
 };
 
 }  // namespace mnist

@@ -1,7 +1,5 @@
 #include "demos/mnist/options.hpp"
 
-#include <getopt.h>
-
 #include <array>
 #include <string_view>
 #include <utility>
@@ -14,12 +12,7 @@ namespace {
 constexpr std::size_t kMaxBatchSize = 1'000'000;
 constexpr int kMaxEpochs = 10'000;
 
-using demos::parse_count;
-using demos::parse_number;
-using demos::parse_word;
-using demos::refuse_option;
-
-/// What --dtype chooses: how numbers are stored, and how they are multiplied.
+/// The meaning of a value of --dtype: how numbers are stored, and how they are multiplied.
 struct Dtype {
   Precision precision;
   demos::MatrixMath math;
@@ -33,96 +26,13 @@ constexpr std::array<std::pair<std::string_view, Dtype>, 3> kDtypes{{
 constexpr std::array<std::pair<std::string_view, Input>, 2> kInputs{
     {{"host", Input::kHost}, {"device", Input::kDevice}}};
 
-void set_dtype(Options& options, std::string_view text) {
-  const Dtype dtype = parse_word("--dtype", text, kDtypes);
-  options.precision = dtype.precision;
-  options.math = dtype.math;
-}
-
-demos::ModelSpec model(std::string_view text) try {
+demos::ModelSpec model(const std::string& text) try {
   return demos::parse_model(text);
 } catch (const std::invalid_argument& error) {
   throw UsageError(std::string("--model: ") + error.what());
 }
 
-enum Option : int {  // unscoped: getopt_long deals in int
-  kData = 256,       // above every character, which getopt_long has for short options and errors
-  kModel,
-  kBatchSize,
-  kEpochs,
-  kLearningRate,
-  kMomentum,
-  kSeed,
-  kInput,
-  kDtype,
-  kLosses,
-  kHelp,
-  kCheckpoint,
-  kCheckpointEvery,
-  kResume,
-};
-
-/// Those that every program has come last: the others leave the ones about checkpoints out.
-constexpr std::size_t kCheckpointOptions = 3;
-constexpr std::array kOptions{
-    option{"checkpoint", required_argument, nullptr, kCheckpoint},
-    option{"checkpoint-every", required_argument, nullptr, kCheckpointEvery},
-    option{"resume", no_argument, nullptr, kResume},
-    option{"data", required_argument, nullptr, kData},
-    option{"model", required_argument, nullptr, kModel},
-    option{"batch-size", required_argument, nullptr, kBatchSize},
-    option{"epochs", required_argument, nullptr, kEpochs},
-    option{"learning-rate", required_argument, nullptr, kLearningRate},
-    option{"momentum", required_argument, nullptr, kMomentum},
-    option{"seed", required_argument, nullptr, kSeed},
-    option{"input", required_argument, nullptr, kInput},
-    option{"dtype", required_argument, nullptr, kDtype},
-    option{"losses", required_argument, nullptr, kLosses},
-    option{"help", no_argument, nullptr, kHelp},
-    option{},
-};
-
-void set(Options& options, int chosen, std::string_view text) {
-  switch (chosen) {
-    case kData: options.data = text; return;
-    case kModel:
-      options.model = model(text);
-      options.model_text = text;
-      return;
-    case kBatchSize: options.batch_size = parse_count<std::size_t>("--batch-size", text, kMaxBatchSize); return;
-    case kEpochs: options.epochs = parse_count<int>("--epochs", text, kMaxEpochs); return;
-    case kLearningRate:
-      options.learning_rate = parse_number<double>("--learning-rate", text, "a number above 0 and up to 1000",
-                                                   [](double rate) { return rate > 0 && rate <= 1000; });
-      return;
-    case kMomentum:
-      options.momentum = parse_number<double>("--momentum", text, "a number from 0 to below 1",
-                                              [](double momentum) { return momentum >= 0 && momentum < 1; });
-      return;
-    case kSeed:
-      options.seed =
-          parse_number<std::uint64_t>("--seed", text, "a whole number from 0 to 2^64 - 1", [](auto) { return true; });
-      return;
-    case kInput: options.input = parse_word("--input", text, kInputs); return;
-    case kDtype: set_dtype(options, text); return;
-    case kLosses: options.losses = text; return;
-    case kCheckpoint:
-      if (text.empty()) refuse_option("--checkpoint", "a folder", text);
-      options.checkpoint = text;
-      return;
-    case kCheckpointEvery: options.checkpoint_every = parse_count<int>("--checkpoint-every", text, kMaxEpochs); return;
-    case kResume: options.resume = true; return;
-    default: return;
-  }
-}
-
-/// What getopt_long has just returned '?' for: one letter of a cluster, or a whole argument.
-std::string refused_option(char** argv) {
-  const bool is_letter = optopt > 0 && optopt < kData;
-  return is_letter ? std::string{'-', static_cast<char>(optopt)} : argv[optind - 1];
-}
-
-/// data/digits of the repository, where `make install` put it or else where the program was built.
+/// The repository's data/digits: the installed copy if there is one, otherwise the one in the source tree.
 std::filesystem::path default_data() {
   std::error_code error;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
@@ -131,57 +41,83 @@ std::filesystem::path default_data() {
   return MNIST_SOURCE_DIGITS;
 }
 
-void check_checkpointing(const Options& options) {
-  if (options.checkpoint.empty() && options.resume) {
-    throw UsageError("--resume: expected --checkpoint DIR beside it, got none");
-  }
+void add_training_options(CLI::App& app, Options& options) {
+  using namespace demos;
+  add_option(
+      app, "--data", "DIR", [&](const std::string& text) { options.data = text; },
+      "IDX files, plain or .gz, with the names of MNIST's files or of those in data/digits (default: the digits that "
+      "come with Syncrun). The last twentieth of the training rows is held out for validation");
+  add_option(
+      app, "--model", "MODEL",
+      [&](const std::string& text) {
+        options.model = model(text);
+        options.model_text = text;
+      },
+      "mlp (default): two hidden layers of 800 rectified units without dropout, as in Synkhronos's demo; "
+      "custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID: any number of hidden layers, with the probabilities of dropping an "
+      "input and a hidden unit; cnn: two 3x3 convolutions with max-pooling and a hidden layer of 128");
+  add_option(app, "--batch-size", "N", options.batch_size, whole_number<std::size_t>(1, kMaxBatchSize),
+             "rows per step, on all devices together (default 60). The last batch may be smaller");
+  add_option(app, "--epochs", "N", options.epochs, whole_number(1, kMaxEpochs),
+             "passes over the training rows (default 15)");
+  add_option(app, "--learning-rate", "X", options.learning_rate,
+             number<double>("a number above 0 and up to 1000", [](double rate) { return rate > 0 && rate <= 1000; }),
+             "default 0.1");
+  add_option(app, "--momentum", "X", options.momentum, from_zero_below_one(), "Nesterov's momentum (default 0.9)");
+  add_option(app, "--seed", "N", options.seed, any_seed(),
+             "seed of the parameters, the shuffling and the dropout (default 1)");
+  add_option(app, "--input", "host|device", options.input, one_of(kInputs),
+             "host (default): the rows of a batch are picked from shared memory at each step; device: the data set is "
+             "scattered once to the memory of the devices. The losses are the same");
+  add_option(
+      app, "--dtype", "float32|float64|tf32",
+      [&](const std::string& text) {
+        const Dtype dtype = one_of(kDtypes)("--dtype", text);
+        options.precision = dtype.precision;
+        options.math = dtype.math;
+      },
+      "element type of images and parameters (default float32). tf32 is float32 with products rounded to TF32: faster, "
+      "on CUDA devices only");
+  add_option(
+      app, "--losses", "FILE", [&](const std::string& text) { options.losses = text; },
+      "also write epoch, training loss and validation loss to FILE, in full precision");
 }
 
-constexpr std::string_view kCheckpointingHelp =
-    R"(  --checkpoint DIR      after every epoch, save to the folder DIR all it takes to go on from there
-  --checkpoint-every N  after every Nth epoch and the last one (default 1)
-  --resume              go on from what DIR has; done unasked when `syncrun --max-restarts` starts it again
-)";
+void add_checkpoint_options(CLI::App& app, Options& options) {
+  using namespace demos;
+  add_option(app, "--checkpoint", "DIR", options.checkpoint, nonempty("a folder"),
+             "after every epoch, save everything that is needed to continue to the folder DIR");
+  add_option(app, "--checkpoint-every", "N", options.checkpoint_every, whole_number(1, kMaxEpochs),
+             "save after every Nth epoch and after the last one (default 1)");
+  add_flag(app, "--resume", options.resume, true,
+           "continue from the checkpoint in DIR. A program that `syncrun --max-restarts` restarts does so without it");
+}
+
+void add_options(CLI::App& app, Options& options, Checkpointing checkpointing) {
+  add_training_options(app, options);
+  if (checkpointing == Checkpointing::kOffered) add_checkpoint_options(app, options);
+  demos::add_help(app);
+}
 
 }  // namespace
 
 std::optional<Options> parse_options(int argc, char** argv, Checkpointing checkpointing) {
-  const option* known = kOptions.data() + (checkpointing == Checkpointing::kNone ? kCheckpointOptions : 0);
   Options options;
   options.data = default_data();
-  opterr = 0;  // the messages are ours
-  for (int chosen = 0; (chosen = getopt_long(argc, argv, ":", known, nullptr)) != -1;) {
-    if (chosen == kHelp) return std::nullopt;
-    if (chosen == ':') throw UsageError(std::string(argv[optind - 1]) + ": expected a value, got none");
-    if (chosen == '?') refuse_option("options", "one of those that --help lists", refused_option(argv));
-    set(options, chosen, optarg == nullptr ? "" : optarg);
+  CLI::App app;
+  add_options(app, options, checkpointing);
+  if (!demos::parse_command_line(app, argc, argv)) return std::nullopt;
+  if (options.checkpoint.empty() && options.resume) {
+    throw UsageError("--resume: expected --checkpoint DIR beside it, got none");
   }
-  if (optind < argc) refuse_option("options", "no other arguments", argv[optind]);
-  check_checkpointing(options);
   return options;
 }
 
 std::string help_text(std::string_view usage, Checkpointing checkpointing) {
-  return std::string(usage) + R"(
-  --data DIR            IDX files, plain or .gz, named as MNIST's or as data/digits' (default: the digits that
-                        come with Syncrun). The last twentieth of the training rows is held out for validation
-  --model MODEL         mlp (default): two hidden layers of 800 rectified units, without dropout, which
-                        Synkhronos's demo has; custom_mlp:DEPTH,WIDTH,DROP_IN,DROP_HID: as many hidden layers
-                        as you like, with the probabilities of dropping an input and a hidden unit; cnn: two
-                        3x3 convolutions with max-pooling and a hidden layer of 128
-  --batch-size N        rows per step, of all devices together (default 60); the last batch may be smaller
-  --epochs N            passes over the training rows (default 15)
-  --learning-rate X     default 0.1
-  --momentum X          Nesterov's, default 0.9
-  --seed N              of parameters, shuffling and dropout (default 1)
-  --input host|device   rows of a batch picked from shared memory at each step (default), or a data set
-                        scattered once to the memory of the devices; the losses are the same
-  --dtype float32|float64|tf32
-                        element type of images and parameters (default float32); tf32 is float32 with products
-                        rounded to TF32, faster on CUDA devices, which alone have it
-  --losses FILE         also write epoch, training loss and validation loss to FILE, in full precision
-)" + std::string(checkpointing == Checkpointing::kOffered ? kCheckpointingHelp : "") +
-         "  --help                this text\n";
+  Options unused;
+  CLI::App app(std::string(usage) + "\n");
+  add_options(app, unused, checkpointing);
+  return demos::help_of(app);
 }
 
 }  // namespace mnist

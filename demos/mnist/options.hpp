@@ -1,6 +1,6 @@
 #pragma once
 
-// The command line of syncrun-mnist and of its serial twins.
+// The command-line options of syncrun-mnist and of its serial twins.
 
 #include <cstddef>
 #include <cstdint>
@@ -10,12 +10,12 @@
 #include <string_view>
 
 #include "demos/common/blas.hpp"
-#include "demos/common/command_line.hpp"
 #include "demos/common/model.hpp"
+#include "demos/common/usage_error.hpp"
 
 namespace mnist {
 
-/// Where the training rows of a step come from.
+/// The place from which a step takes its training rows.
 enum class Input {
   kHost,    // shared memory, picked by index at each step
   kDevice,  // each device's own shard, scattered once
@@ -36,9 +36,9 @@ struct Options {
   Input input = Input::kHost;
   Precision precision = Precision::kFloat32;
   demos::MatrixMath math = demos::MatrixMath::kFull;
-  std::string losses;  // file for the losses in full precision; empty: none
+  std::string losses;  // file for the losses in full precision; empty: no file
 
-  std::filesystem::path checkpoint;  // folder; empty: none
+  std::filesystem::path checkpoint;  // folder; empty: no checkpoints
   int checkpoint_every = 1;          // epochs
   bool resume = false;
 };
@@ -48,10 +48,10 @@ enum class Checkpointing { kNone, kOffered };
 
 using demos::UsageError;
 
-/// Reads the command line; nothing where it asks for --help. Throws UsageError.
+/// Reads the command line. Returns nothing if --help is given. Throws UsageError.
 std::optional<Options> parse_options(int argc, char** argv, Checkpointing checkpointing = Checkpointing::kNone);
 
-/// What --help prints: `usage`, and what the options mean.
+/// The text that --help prints: `usage`, followed by the meaning of each option.
 std::string help_text(std::string_view usage, Checkpointing checkpointing = Checkpointing::kNone);
 
 }  // namespace mnist

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the demo prints: one line per epoch and the test accuracy, and the losses in full precision where
-// asked for.
+// The output of the demo: one line per epoch, and the test accuracy. With --losses, it also writes the losses in full
+// precision to a file.
 
 #include <chrono>
 #include <cstdio>
@@ -18,18 +18,19 @@ namespace mnist {
 struct EpochResult {
   int epoch;
   std::chrono::duration<double> elapsed;  // of training, without validation
-  double training_loss;                   // mean over the rows, each as it was just before its step
+  double training_loss;                   // mean over the rows, each row's loss taken just before the step that uses it
   double validation_loss;                 // after the epoch
   double validation_accuracy;
 };
 
 class Report {
  public:
-  /// Opens the file for losses. Throws UsageError where that cannot be written.
+  /// Opens the file for losses, if the options name one. Throws UsageError if it cannot be written.
   explicit Report(const Options& options);
 
   void start(const Digits& digits, const std::vector<std::string>& devices);
-  /// Where a run goes on that was interrupted; `losses` are the training and the validation loss of each epoch till then.
+  /// Prints that an interrupted run continues, and from which checkpoint. Also writes the `losses` of the finished
+  /// epochs to the file for losses: for each epoch the training loss, then the validation loss.
   void resume(const std::string& from, std::span<const double> losses);
   void epoch(const EpochResult& result);
   void test_accuracy(double accuracy);
@@ -43,7 +44,7 @@ class Report {
 
   std::string model_;
   int epochs_;
-  std::unique_ptr<std::FILE, CloseFile> losses_;  // null: not asked for
+  std::unique_ptr<std::FILE, CloseFile> losses_;  // null without --losses
 };
 
 }  // namespace mnist

@@ -1,6 +1,6 @@
 #pragma once
 
-// Rows of the data set where the workers can see them: in shared memory, or scattered to the devices.
+// Rows of the data set where the workers can read them: in shared memory, or scattered to the devices.
 
 #include <algorithm>
 #include <cstdint>
@@ -15,8 +15,7 @@ namespace mnist {
 
 namespace sr = syncrun;
 
-/// Rows in shared memory, mapped by every worker: pixels from 0 to 1, labels, and the ids 0, 1, 2, ... that
-/// name them.
+/// Rows in shared memory, which every worker maps: pixels from 0 to 1, labels, and the ids 0, 1, 2, ... of the rows.
 template <class T>
 struct SharedRows {
   sr::Data<T, 2> images;  // [rows, pixels]
@@ -35,7 +34,8 @@ struct SharedRows {
   std::int64_t rows() const { return labels.rows(); }
 };
 
-/// The same rows on the devices, one shard on each, and where in the shards a row of the whole is.
+/// The same rows on the devices, one shard on each device. Finds the shard that holds a row, and the row's position in
+/// it.
 template <class T>
 class Shards {
  public:
@@ -43,24 +43,21 @@ class Shards {
   sr::Shared<std::uint8_t, 1> labels;
   sr::Shared<std::int64_t, 1> ids;
 
-  explicit Shards(sr::Session& session)
+  Shards(sr::Session& session, const SharedRows<T>& rows)
       : images(session.shared<T, 2>("images")),
         labels(session.shared<std::uint8_t, 1>("labels")),
         ids(session.shared<std::int64_t, 1>("ids")),
-        selected_(static_cast<std::size_t>(session.world_size())) {}
-
-  void scatter(const SharedRows<T>& rows) {
+        selected_(static_cast<std::size_t>(session.world_size())) {
     images.scatter(rows.images);
     labels.scatter(rows.labels);
     ids.scatter(rows.ids);
-    begins_.assign(1, 0);
     for (int rank = 0; rank + 1 < static_cast<int>(selected_.size()); ++rank) {
       begins_.push_back(begins_.back() + images.shape(rank).rows());
     }
   }
 
-  /// The rows of a batch by rank, as positions in that rank's shard: an uneven share, or none, for some. The
-  /// lists keep their memory and are valid until the next call.
+  /// The rows of a batch, as one list for each rank with positions in the shard of that rank. The lists may have
+  /// different lengths and may be empty. They are valid until the next call, which reuses their memory.
   const std::vector<std::vector<std::int64_t>>& select(std::span<const std::int64_t> batch) {
     for (auto& positions : selected_) positions.clear();
     for (const std::int64_t row : batch) {
@@ -72,7 +69,7 @@ class Shards {
   }
 
  private:
-  std::vector<std::int64_t> begins_;  // row of the whole at which each rank's shard begins
+  std::vector<std::int64_t> begins_{0};  // for each rank, the number of the first row of its shard
   std::vector<std::vector<std::int64_t>> selected_;
 };
 

@@ -34,7 +34,8 @@ void FreePinned::operator()(void* memory) const noexcept { static_cast<void>(cud
 template <class T>
 DeviceArray<T>::DeviceArray(const std::vector<T>& values) : buffer_(values.size() * sizeof(T)) {
   check_cuda(cudaMemcpy(buffer_.data(), values.data(), buffer_.bytes(), cudaMemcpyHostToDevice), "cudaMemcpy");
-  check_cuda(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");  // other streams do not wait for this one
+  // Streams made by make_cuda_stream do not wait for the default stream.
+  check_cuda(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
 }
 
 template <class T>
@@ -49,51 +50,49 @@ Trainer<T>::Trainer(const demos::ModelSpec& model, std::size_t image_height, std
 }
 
 template <class T>
-double Trainer<T>::step(const Rows<T>& training, std::span<const std::int64_t> batch, const DeviceArray<T>& params,
-                        const DeviceArray<T>& velocity, const DeviceArray<T>& gradient, const StepOptions& options) {
-  const Layout at = layout(batch.size());
-  const Block host = reserve_staging(at);
-  *host.options = options;
-  std::copy(batch.begin(), batch.end(), host.ids);
-  training.pick(batch, host.images, host.labels);
-  to_device(at.end);
-  return descend(batch.size(), block_in(batch_.data(), at), params, velocity, gradient);
+double Trainer<T>::step(const Rows<T>& training, std::span<const std::int64_t> batch, Vector& params, Vector& velocity,
+                        Vector& gradient, const StepOptions& options) {
+  const Block device = bring(training, batch, options);
+  const demos::CudaOutcome outcome =
+      network_.loss_and_gradient(handles(), {batch.size(), device.images, device.labels, device.ids}, params.data(),
+                                 &device.options->dropout, gradient.data());
+  demos::cuda::nesterov_update(network_.parameter_count(), params.data(), velocity.data(), gradient.data(),
+                               &device.options->learning_rate, &device.options->momentum, stream_.get());
+  return read(outcome).loss;
 }
 
 template <class T>
-double Trainer<T>::step_on_device(const DeviceRows<T>& training, std::span<const std::int64_t> batch,
-                                  const DeviceArray<T>& params, const DeviceArray<T>& velocity,
-                                  const DeviceArray<T>& gradient, const StepOptions& options) {
-  const Layout at = layout(batch.size());
-  const Block host = reserve_staging(at);
-  *host.options = options;
-  std::copy(batch.begin(), batch.end(), host.ids);
-  to_device(at.images);
-  const Block device = block_in(batch_.data(), at);
-  demos::cuda::pick_rows(batch.size(), pixels_, device.ids, training.images.data(), device.images, stream_.get());
-  demos::cuda::pick_rows(batch.size(), 1, device.ids, training.labels.data(), device.labels, stream_.get());
-  return descend(batch.size(), device, params, velocity, gradient);
-}
-
-template <class T>
-Evaluation Trainer<T>::evaluate(const Rows<T>& rows, const DeviceArray<T>& params, std::size_t slices) {
-  const std::size_t all = rows.labels.size();
-  Evaluation total;
-  for (std::size_t slice = 0, first = 0; slice < slices; ++slice) {
-    const std::size_t count = all / slices + (slice < all % slices ? 1 : 0);
+Evaluation Trainer<T>::evaluate(const Rows<T>& rows, const Vector& params, std::size_t slices) {
+  return evaluate_in_slices(rows.labels.size(), slices, [&](std::size_t first, std::size_t count) {
     const Layout at = layout(count);
     const Block host = reserve_staging(at);
     std::iota(host.ids, host.ids + count, static_cast<std::int64_t>(first));
     rows.pick({host.ids, count}, host.images, host.labels);
     to_device(at.end);
     const Block device = block_in(batch_.data(), at);
-    const Evaluation part = read(network_.evaluate(handles(), {count, device.images, device.labels}, params.data()));
-    total.loss += part.loss * static_cast<double>(count);
-    total.correct += part.correct;
-    first += count;
+    return read(network_.evaluate(handles(), {count, device.images, device.labels}, params.data()));
+  });
+}
+
+/// Puts a batch into the memory of the GPU. The rows come from the copy that the GPU holds (see hold), or else from
+/// ordinary memory.
+template <class T>
+typename Trainer<T>::Block Trainer<T>::bring(const Rows<T>& training, std::span<const std::int64_t> batch,
+                                             const StepOptions& options) {
+  const Layout at = layout(batch.size());
+  const Block host = reserve_staging(at);
+  const Block device = block_in(batch_.data(), at);
+  *host.options = options;
+  std::copy(batch.begin(), batch.end(), host.ids);
+  if (!held_) {
+    training.pick(batch, host.images, host.labels);
+    to_device(at.end);
+    return device;
   }
-  total.loss /= static_cast<double>(all);
-  return total;
+  to_device(at.images);
+  demos::cuda::pick_rows(batch.size(), pixels_, device.ids, held_->images.data(), device.images, stream_.get());
+  demos::cuda::pick_rows(batch.size(), 1, device.ids, held_->labels.data(), device.labels, stream_.get());
+  return device;
 }
 
 template <class T>
@@ -111,7 +110,7 @@ typename Trainer<T>::Block Trainer<T>::block_in(void* memory, const Layout& layo
           reinterpret_cast<T*>(bytes + layout.images), reinterpret_cast<std::uint8_t*>(bytes + layout.labels)};
 }
 
-/// Room for a batch on both sides. Nothing is in flight: the GPU has been waited for.
+/// Makes room for a batch in pinned memory and on the GPU. This is safe because the GPU has finished all earlier work.
 template <class T>
 typename Trainer<T>::Block Trainer<T>::reserve_staging(const Layout& layout) {
   if (layout.end > batch_.bytes()) {
@@ -125,17 +124,6 @@ template <class T>
 void Trainer<T>::to_device(std::size_t bytes) const {
   check_cuda(cudaMemcpyAsync(batch_.data(), staging_.get(), bytes, cudaMemcpyHostToDevice, stream_.get()),
              "cudaMemcpyAsync");
-}
-
-template <class T>
-double Trainer<T>::descend(std::size_t rows, const Block& batch, const DeviceArray<T>& params,
-                           const DeviceArray<T>& velocity, const DeviceArray<T>& gradient) {
-  const demos::CudaOutcome outcome =
-      network_.loss_and_gradient(handles(), {rows, batch.images, batch.labels, batch.ids}, params.data(),
-                                 &batch.options->dropout, gradient.data());
-  demos::cuda::nesterov_update(network_.parameter_count(), params.data(), velocity.data(), gradient.data(),
-                               &batch.options->learning_rate, &batch.options->momentum, stream_.get());
-  return read(outcome).loss;
 }
 
 template <class T>

@@ -1,11 +1,12 @@
 #pragma once
 
-// The twin of serial_trainer.hpp on one GPU: device memory, pinned memory, a stream, the handles of the libraries, copies
-// and waiting by hand. Nothing is captured into a graph, and nothing is copied while the GPU computes.
+// The twin of serial_trainer.hpp on one GPU. It manages by hand the device memory, pinned memory, a stream, the handles
+// of the libraries, copies and waits. It captures no CUDA graph, and copies nothing while the GPU computes.
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -13,7 +14,6 @@
 #include "demos/common/cuda_network.hpp"
 #include "demos/common/cuda_owners.hpp"
 #include "demos/mnist/serial_rows.hpp"
-#include "demos/mnist/training.hpp"
 
 namespace mnist {
 
@@ -21,7 +21,8 @@ namespace mnist {
 template <class T>
 class DeviceArray {
  public:
-  /// Throws std::runtime_error where there is no GPU or not enough memory.
+  /// Copies `values` to the GPU, and waits for the copy. Throws std::runtime_error if there is no GPU or not enough
+  /// memory.
   explicit DeviceArray(const std::vector<T>& values);
   T* data() const { return static_cast<T*>(buffer_.data()); }
 
@@ -29,7 +30,7 @@ class DeviceArray {
   demos::DeviceBuffer buffer_;
 };
 
-/// The twin of Shards: rows that the GPU holds already.
+/// The twin of Shards: rows in the memory of the GPU.
 template <class T>
 struct DeviceRows {
   DeviceArray<T> images;
@@ -38,45 +39,42 @@ struct DeviceRows {
   explicit DeviceRows(const Rows<T>& rows) : images(rows.images), labels(rows.labels) {}
 };
 
-/// How well the parameters fit some rows.
-struct Evaluation {
-  double loss = 0;
-  std::int64_t correct = 0;
-};
-
 struct FreePinned {
   void operator()(void* memory) const noexcept;
 };
 
-/// The network, with all that it needs of the first GPU. T is float or double. Members wait until the GPU is done.
+/// The network, with everything that it needs on the first GPU. T is float or double. `step` and `evaluate` wait until
+/// the GPU has finished.
 template <class T>
 class Trainer {
  public:
-  /// Throws std::runtime_error where there is no GPU, std::invalid_argument for a model that cannot be.
+  using Vector = DeviceArray<T>;  // [parameters]
+  static constexpr const char* kDevice = "cuda0";
+
+  /// Throws std::runtime_error if there is no GPU, std::invalid_argument if the model is not possible.
   Trainer(const demos::ModelSpec& model, std::size_t image_height, std::size_t image_width, demos::MatrixMath math);
 
-  /// One step of Nesterov's method on these rows of `training`, whose numbers key dropout masks. Returns the mean of
-  /// their losses.
-  double step(const Rows<T>& training, std::span<const std::int64_t> batch, const DeviceArray<T>& params,
-              const DeviceArray<T>& velocity, const DeviceArray<T>& gradient, const StepOptions& options);
+  /// Copies these rows to the memory of the GPU. From then on, steps pick their rows from this copy.
+  void hold(const Rows<T>& training) { held_.emplace(training); }
 
-  /// The same on rows that the GPU holds already.
-  double step_on_device(const DeviceRows<T>& training, std::span<const std::int64_t> batch,
-                        const DeviceArray<T>& params, const DeviceArray<T>& velocity, const DeviceArray<T>& gradient,
-                        const StepOptions& options);
+  /// One step of Nesterov's method on the rows of `training` that `batch` lists. The row numbers also determine the
+  /// dropout masks. Returns the mean loss of these rows.
+  double step(const Rows<T>& training, std::span<const std::int64_t> batch, Vector& params, Vector& velocity,
+              Vector& gradient, const StepOptions& options);
 
-  /// Mean loss and number of correct rows, without dropout, in as many passes.
-  Evaluation evaluate(const Rows<T>& rows, const DeviceArray<T>& params, std::size_t slices);
+  /// Mean loss and number of correct rows, without dropout, computed in `slices` passes.
+  Evaluation evaluate(const Rows<T>& rows, const Vector& params, std::size_t slices);
 
  private:
-  /// A batch in one block of memory, so that it takes one copy; images and labels come last.
+  /// A batch in one block of memory, so that a single copy moves it. Images and labels come last, because the copy
+  /// omits them when the GPU holds the rows.
   struct Block {
     StepOptions* options;
     std::int64_t* ids;
     T* images;
     std::uint8_t* labels;
   };
-  /// Where the parts of a block are, in bytes.
+  /// The places of the parts in a block, in bytes from its start.
   struct Layout {
     std::size_t ids;
     std::size_t images;
@@ -88,18 +86,18 @@ class Trainer {
   static Block block_in(void* memory, const Layout& layout);
   void to_device(std::size_t bytes) const;
   demos::CudaHandles handles() const { return {stream_.get(), cublas_.get(), cudnn_.get()}; }
-  double descend(std::size_t rows, const Block& batch, const DeviceArray<T>& params, const DeviceArray<T>& velocity,
-                 const DeviceArray<T>& gradient);
+  Block bring(const Rows<T>& training, std::span<const std::int64_t> batch, const StepOptions& options);
   Evaluation read(const demos::CudaOutcome& outcome) const;
 
   demos::CudaStream stream_;
   demos::CublasHandle cublas_;
-  demos::CudnnHandle cudnn_;  // where the model needs it
+  demos::CudnnHandle cudnn_;  // null unless the model needs it
   demos::CudaNetwork<T> network_;
   std::size_t pixels_;
+  std::optional<DeviceRows<T>> held_;
   std::unique_ptr<Evaluation, FreePinned> result_;
   std::unique_ptr<void, FreePinned> staging_;  // a block in pinned memory
-  demos::DeviceBuffer batch_;                  // and its copy
+  demos::DeviceBuffer batch_;                  // its copy on the GPU
 };
 
 }  // namespace mnist

@@ -3,7 +3,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "demos/common/nesterov.hpp"
 #include "demos/mnist/digits.hpp"
 
 namespace mnist {
@@ -19,33 +18,24 @@ Trainer<T>::Trainer(sr::CpuWorker& worker, const demos::ModelSpec& model, std::s
 }
 
 template <class T>
-sr::Avg<double> Trainer<T>::step(sr::CpuWorker&, sr::Comm& comm, Images images, Labels labels, RowIds row_ids,
-                                 Vector params, Vector velocity, Vector gradient, Options options) {
-  return descend(comm, {images, labels, row_ids}, params, velocity, gradient, *options.data());
+sr::Avg<double> Trainer<T>::loss_and_gradient(sr::CpuWorker&, Images images, Labels labels, RowIds row_ids,
+                                              Dropout dropout, Vector params, Vector gradient) {
+  return network_->loss_and_gradient(params.span(), images, labels, row_ids, *dropout.data(), gradient.span())
+      .mean_loss;
 }
 
 template <class T>
-sr::Avg<double> Trainer<T>::step_on_shards(sr::CpuWorker&, sr::Comm& comm, ImageShard images, LabelShard labels,
-                                           RowIdShard row_ids, Vector params, Vector velocity, Vector gradient,
-                                           Options options) {
-  return descend(comm, {images, labels, row_ids}, params, velocity, gradient, *options.data());
+sr::Avg<double> Trainer<T>::loss_and_gradient_of_shards(sr::CpuWorker&, ImageShard images, LabelShard labels,
+                                                        RowIdShard row_ids, Dropout dropout, Vector params,
+                                                        Vector gradient) {
+  return network_->loss_and_gradient(params.span(), images, labels, row_ids, *dropout.data(), gradient.span())
+      .mean_loss;
 }
 
 template <class T>
 Evaluation Trainer<T>::evaluate(sr::CpuWorker&, Images images, Labels labels, Vector params) {
   const demos::Outcome outcome = network_->evaluate(params.span(), images, labels);
   return {outcome.mean_loss, outcome.correct};
-}
-
-template <class T>
-sr::Avg<double> Trainer<T>::descend(sr::Comm& comm, const Batch& batch, Vector params, Vector velocity, Vector gradient,
-                                    const StepOptions& options) {
-  const demos::Outcome outcome = network_->loss_and_gradient(params.span(), batch.images, batch.labels, batch.row_ids,
-                                                             options.dropout, gradient.span());
-  comm.avg(gradient);  // weighted by rows: exactly the gradient of the whole batch
-  demos::nesterov_update<T>(params, velocity, gradient.span(), static_cast<T>(options.learning_rate),
-                            static_cast<T>(options.momentum));
-  return outcome.mean_loss;
 }
 
 template class Trainer<float>;

@@ -1,7 +1,6 @@
-// The bodies of a Trainer for CUDA devices. All they do is put work on the worker's stream: steps are captured once per
-// shape and replayed, so that nothing here may depend on anything but shapes and addresses.
+// The bodies of a Trainer for CUDA devices. They only put work on the worker's stream. The worker captures the work of
+// a step once per shape and replays it. So the work may depend only on shapes and addresses.
 
-#include "demos/common/cuda_kernels.hpp"
 #include "demos/mnist/digits.hpp"
 #include "demos/mnist/trainer.hpp"
 
@@ -22,17 +21,18 @@ Trainer<T>::Trainer(sr::CudaWorker&, const demos::ModelSpec& model, std::size_t 
 }
 
 template <class T>
-sr::Avg<double> Trainer<T>::step_cuda(sr::CudaWorker& worker, sr::Comm& comm, Images images, Labels labels,
-                                      RowIds row_ids, Vector params, Vector velocity, Vector gradient,
-                                      Options options) {
-  return descend(worker, comm, {images, labels, row_ids}, params, velocity, gradient, options.data());
+sr::Avg<double> Trainer<T>::loss_and_gradient_cuda(sr::CudaWorker& worker, Images images, Labels labels, RowIds row_ids,
+                                                   Dropout dropout, Vector params, Vector gradient) {
+  return loss_and_gradient_of_rows(worker, {labels.span().size(), images.data(), labels.data(), row_ids.data()},
+                                   dropout, params, gradient);
 }
 
 template <class T>
-sr::Avg<double> Trainer<T>::step_on_shards_cuda(sr::CudaWorker& worker, sr::Comm& comm, ImageShard images,
-                                                LabelShard labels, RowIdShard row_ids, Vector params, Vector velocity,
-                                                Vector gradient, Options options) {
-  return descend(worker, comm, {images, labels, row_ids}, params, velocity, gradient, options.data());
+sr::Avg<double> Trainer<T>::loss_and_gradient_of_shards_cuda(sr::CudaWorker& worker, ImageShard images,
+                                                             LabelShard labels, RowIdShard row_ids, Dropout dropout,
+                                                             Vector params, Vector gradient) {
+  return loss_and_gradient_of_rows(worker, {labels.span().size(), images.data(), labels.data(), row_ids.data()},
+                                   dropout, params, gradient);
 }
 
 template <class T>
@@ -44,23 +44,19 @@ Evaluation Trainer<T>::evaluate_cuda(sr::CudaWorker& worker, Images images, Labe
 }
 
 template <class T>
-sr::Avg<double> Trainer<T>::descend(sr::CudaWorker& worker, sr::Comm& comm, const Batch& batch, Vector params,
-                                    Vector velocity, Vector gradient, const StepOptions* options) {
-  const demos::CudaRows<T> rows{batch.labels.size(), batch.images.data(), batch.labels.data(), batch.row_ids.data()};
-  const demos::CudaOutcome outcome = cuda_network_->loss_and_gradient(
-      handles_of(worker, *cuda_network_), rows, params.data(), &options->dropout, gradient.data());
-  comm.avg(gradient);  // weighted by rows: exactly the gradient of the whole batch
-  demos::cuda::nesterov_update(params.span().size(), params.data(), velocity.data(), gradient.data(),
-                               &options->learning_rate, &options->momentum, worker.stream());
+sr::Avg<double> Trainer<T>::loss_and_gradient_of_rows(sr::CudaWorker& worker, const demos::CudaRows<T>& rows,
+                                                      Dropout dropout, Vector params, Vector gradient) {
+  const demos::CudaOutcome outcome = cuda_network_->loss_and_gradient(handles_of(worker, *cuda_network_), rows,
+                                                                      params.data(), dropout.data(), gradient.data());
   return sr::Avg<double>::in_device_memory(outcome.mean_loss);
 }
 
 #define MNIST_INSTANTIATE(T)                                                                                           \
   template Trainer<T>::Trainer(sr::CudaWorker&, const demos::ModelSpec&, std::size_t, std::size_t, demos::MatrixMath); \
-  template sr::Avg<double> Trainer<T>::step_cuda(sr::CudaWorker&, sr::Comm&, Images, Labels, RowIds, Vector, Vector,   \
-                                                 Vector, Options);                                                     \
-  template sr::Avg<double> Trainer<T>::step_on_shards_cuda(sr::CudaWorker&, sr::Comm&, ImageShard, LabelShard,         \
-                                                           RowIdShard, Vector, Vector, Vector, Options);               \
+  template sr::Avg<double> Trainer<T>::loss_and_gradient_cuda(sr::CudaWorker&, Images, Labels, RowIds, Dropout,        \
+                                                              Vector, Vector);                                         \
+  template sr::Avg<double> Trainer<T>::loss_and_gradient_of_shards_cuda(sr::CudaWorker&, ImageShard, LabelShard,       \
+                                                                        RowIdShard, Dropout, Vector, Vector);          \
   template Evaluation Trainer<T>::evaluate_cuda(sr::CudaWorker&, Images, Labels, Vector);
 MNIST_INSTANTIATE(float)
 MNIST_INSTANTIATE(double)

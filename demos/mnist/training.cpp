@@ -1,5 +1,6 @@
 #include "demos/mnist/training.hpp"
 
+#include "demos/common/network.hpp"
 #include "demos/mnist/digits.hpp"
 
 namespace mnist {

@@ -1,6 +1,7 @@
 #pragma once
 
-// Several shared variables in one call: `session.all_reduce({weights, bias}, sr::Reduction::avg)`, or by their names.
+// Lists of shared variables, for collectives on several variables in one call:
+// `session.all_reduce({weights, bias}, sr::Reduction::avg)`. A name can stand in place of a variable.
 
 #include <initializer_list>
 #include <string>
@@ -14,7 +15,8 @@
 
 namespace syncrun {
 
-/// A shared variable of any element type and number of dimensions, or the name of one, which is looked up when it is used.
+/// A shared variable of any element type and number of dimensions, or the name of such a variable. The session looks up
+/// the name when a collective uses it.
 class AnyShared {
  public:
   template <Element T, std::size_t N>
@@ -22,7 +24,7 @@ class AnyShared {
   AnyShared(std::string_view name) : name_(name) {}                        // NOLINT(google-explicit-constructor)
   AnyShared(const char* name) : name_(name) {}                             // NOLINT(google-explicit-constructor)
 
-  /// The framework's own: null for a name.
+  /// For the framework: the record of the variable. Null if this object has a name.
   const std::shared_ptr<detail::VariableRecord>& record() const noexcept { return record_; }
   const std::string& name() const noexcept { return name_; }
 
@@ -31,7 +33,8 @@ class AnyShared {
   std::string name_;
 };
 
-/// The variables of one collective, written as a braced list of variables or names. Each may stand there once.
+/// The variables of one collective, written as a braced list of variables or names. A variable may occur only once in
+/// the list.
 class SharedList {
  public:
   SharedList(std::initializer_list<AnyShared> variables) : variables_(variables) {}
@@ -43,9 +46,10 @@ class SharedList {
   std::vector<AnyShared> variables_;
 };
 
-/// A variable and the values it gets, in a call for several: `{weights, values, {500, 784}}`, `{labels, data}`. Values stay
-/// the caller's, and must live until the call returns. A name in place of the variable is looked up, and its element type
-/// and number of dimensions are checked then.
+/// A variable and its new values, for a collective on several variables: `{weights, values, {500, 784}}`,
+/// `{labels, data}`. The caller owns the values. They must live until the collective returns. A name can stand in place
+/// of the variable. The collective then looks up the name, and checks the element type and the number of dimensions of
+/// the variable.
 class Assignment {
  public:
   template <Element T, std::size_t N, detail::ValuesOf<T> R>
@@ -65,7 +69,7 @@ class Assignment {
   Assignment(std::string_view name, const Data<T, N>& data)
       : Assignment(dtype_of<T>, N, name, {.variable = nullptr, .data = data.record()}) {}
 
-  /// The framework's own.
+  /// For the framework.
   const AnyShared& variable() const noexcept { return variable_; }
   const detail::Delivery& delivery() const noexcept { return delivery_; }
   DType dtype() const noexcept { return dtype_; }

@@ -1,6 +1,7 @@
 #pragma once
 
-// What a replicated function can ask of the worker it runs on, whatever its device is: the base of CpuWorker and CudaWorker.
+// AnyWorker: the part of a worker's interface that does not depend on its device. It is the base of CpuWorker and
+// CudaWorker.
 
 #include <array>
 #include <cstdint>
@@ -17,7 +18,7 @@ namespace syncrun {
 
 enum class LogLevel : std::uint8_t;
 
-/// A worker during a call. Replicated functions take a CpuWorker& or a CudaWorker&, not this.
+/// The worker that runs the current call. Replicated functions take a CpuWorker& or a CudaWorker&, not this class.
 class SYNCRUN_EXPORT AnyWorker {
  public:
   AnyWorker(const AnyWorker&) = delete;
@@ -25,33 +26,38 @@ class SYNCRUN_EXPORT AnyWorker {
 
   int rank() const noexcept;
   int world_size() const noexcept;
-  /// "cpu3" or "cuda3".
+  /// The name of the device: "cpu3" or "cuda3".
   std::string_view device() const noexcept;
 
-  /// Rows this rank computes in the current slice; 1 where the call has no scattered or sliced argument.
+  /// The number of rows that this rank computes in the current slice. The number is 1 if the call has no Scattered or
+  /// Sliced argument.
   std::int64_t rows() const noexcept;
-  /// Position of this slice's first row in the rows of the whole call.
+  /// The position of this slice's first row among the rows of the whole call.
   std::int64_t first_row() const noexcept;
-  /// The current slice, from 0.
+  /// The number of the current slice, from 0.
   int slice() const noexcept;
 
-  /// Whether the caller wants this output (see Function::only): one that it does not want need not be computed.
+  /// Whether the caller requested this output (see Function::only). The body need not compute an output that the caller
+  /// did not request.
   template <auto kOutput>  // &Stats::mean, or its number
   bool wants() const noexcept {
     return wants(detail::output_index<kOutput>());
   }
   bool wants(std::size_t output) const noexcept;
 
-  /// Memory of the device, of at least `elements` elements, that stays allocated between calls and is overwritten by the
-  /// next use; not initialised. One block per worker: a second request in the same call may move it. Throws Error (system).
+  /// Returns a block of device memory with room for `elements` elements. The memory is not initialised. The worker has
+  /// only one such block and keeps it between calls. The next request returns the same memory, or a new block if more
+  /// memory is needed. So a request makes the result of an earlier request invalid. Throws Error (system) if there is
+  /// not enough memory.
   template <Element T>
   std::span<T> scratch(std::int64_t elements) {
     const std::array<std::int64_t, 1> extents{elements};
-    return {static_cast<T*>(scratch_bytes(detail::checked_size(dtype_of<T>, extents))),
+    return {static_cast<T*>(detail::scratch_bytes(*core_, detail::checked_size(dtype_of<T>, extents))),
             static_cast<std::size_t>(elements)};
   }
 
-  /// Random numbers of this rank for host code, seeded from the session's seed and the rank; state is kept between calls.
+  /// A random number generator of this rank for host code. Its seed is derived from the session's seed and the rank.
+  /// The generator keeps its state between calls.
   std::mt19937_64& rng() noexcept;
 
   /// Writes one line through the worker's logger.
@@ -62,11 +68,10 @@ class SYNCRUN_EXPORT AnyWorker {
   ~AnyWorker() = default;
 
  private:
-  void* scratch_bytes(std::size_t bytes);
   detail::WorkerCore* core_;
 
  public:
-  /// The framework's own entry.
+  /// For the framework.
   detail::WorkerCore& core() const noexcept { return *core_; }
 };
 

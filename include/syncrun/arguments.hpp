@@ -1,6 +1,6 @@
 #pragma once
 
-// Parameter types of replicated functions: what happens to an argument is read from its type.
+// Parameter types of replicated functions. The type of a parameter says what happens to its argument.
 //
 //   in the signature         the body gets                               the caller passes
 //   Scattered<const T, N>    its own rows                                Data<T, N>
@@ -10,19 +10,20 @@
 //   Local<T, N>              its own copy of a shared variable           Shared<T, N>
 //   Sliced<const T, N>       the selected rows of its own copy           Shared<T, N>
 //   Update<Op, T, N>         the original to read, a new value to write  Shared<T, N>
-//   DeviceScalar<T>          where the device finds the value            a value
-//   CpuWorker&, CudaWorker&  the worker it runs on                       nothing
-//   Comm&                    its communicator                            nothing
+//   DeviceScalar<T>          the address of the value in device memory   a value
+//   CpuWorker&, CudaWorker&  the worker that runs the body               nothing
+//   Comm&                    the communicator of that worker             nothing
 //
-// On a CUDA device the pointers of these views are device memory.
+// On a CUDA device, the arrays that the body gets are in device memory.
 
 #include "syncrun/array.hpp"
 #include "syncrun/reduction.hpp"
 
 namespace syncrun {
 
-/// This worker's rows of an input. Rows are split as evenly as possible, in rank order, and every row is computed
-/// exactly once. With `slices`, the rows of the current slice.
+/// This worker's rows of an input. Rows are divided as evenly as possible, in rank order. Every row is on exactly one
+/// rank. If CallOptions::slices is greater than 1, the body runs once per slice, and this view has the rows of the
+/// current slice.
 template <class T, std::size_t N>
 class Scattered : public ArrayView<T, N> {
   static_assert(std::is_const_v<T>, "inputs are read-only: write Scattered<const T, N>");
@@ -31,14 +32,15 @@ class Scattered : public ArrayView<T, N> {
  public:
   Scattered(const ArrayView<T, N>& rows, std::int64_t first_row) noexcept
       : ArrayView<T, N>(rows), first_row_(first_row) {}
-  /// Position of row 0 of this view in the rows of the whole call (in the batch, where one was given).
+  /// The position of row 0 of this view among the rows of the whole call. If the call has a batch (CallOptions::batch),
+  /// this is a position in the batch.
   std::int64_t first_row() const noexcept { return first_row_; }
 
  private:
   std::int64_t first_row_ = 0;
 };
 
-/// The whole of an input, the same on every rank. Not affected by `batch` and `slices`.
+/// The whole of an input, the same on every rank. CallOptions::batch and CallOptions::slices do not affect it.
 template <class T, std::size_t N>
 class Broadcast : public ArrayView<T, N> {
   static_assert(std::is_const_v<T>, "inputs are read-only: write Broadcast<const T, N>");
@@ -47,7 +49,7 @@ class Broadcast : public ArrayView<T, N> {
   explicit Broadcast(const ArrayView<T, N>& whole) noexcept : ArrayView<T, N>(whole) {}
 };
 
-/// This rank's own value, of one per rank that the caller passed.
+/// This rank's value. The caller passes one value per rank.
 template <class T>
 class PerWorker {
   static_assert(std::is_trivially_copyable_v<T>, "values cross processes as bytes: T must be trivially copyable");
@@ -61,7 +63,7 @@ class PerWorker {
   T value_;
 };
 
-/// This rank's own copy of a shared variable, to read and to write in place.
+/// This rank's own copy of a shared variable. The body can read it and write to it in place.
 template <class T, std::size_t N>
 class Local : public ArrayView<T, N> {
   static_assert(!std::is_const_v<T>, "Local<T, N> is this rank's copy to read and write: drop the const");
@@ -70,7 +72,8 @@ class Local : public ArrayView<T, N> {
   explicit Local(const ArrayView<T, N>& copy) noexcept : ArrayView<T, N>(copy) {}
 };
 
-/// The rows of this rank's own copy of a shared variable that `batch_s` and `slices` select.
+/// Some rows of this rank's own copy of a shared variable. CallOptions::batch_s and CallOptions::slices select these
+/// rows.
 template <class T, std::size_t N>
 class Sliced : public ArrayView<T, N> {
   static_assert(std::is_const_v<T>, "sliced shared variables are read-only: write Sliced<const T, N>");
@@ -80,9 +83,10 @@ class Sliced : public ArrayView<T, N> {
   explicit Sliced(const ArrayView<T, N>& rows) noexcept : ArrayView<T, N>(rows) {}
 };
 
-/// An update of a shared variable. Every slice reads the original and writes a new value; the new values of the slices
-/// are combined by Op (avg is weighted by rows) and committed once, after every rank has returned without an error.
-/// A rank without rows keeps its original.
+/// An update of a shared variable. Every slice of the call reads the original and writes a new value. Op combines the
+/// new values of the slices. With avg, the weight of each slice is its number of rows. Each worker stores the
+/// result in its copy once, after the body has returned on every rank without an error. A rank without rows keeps its
+/// original.
 template <class Op, class T, std::size_t N>
 class Update {
   static_assert(!std::is_const_v<T>, "Update<Op, T, N> writes a new value: drop the const");
@@ -92,8 +96,9 @@ class Update {
       : original_(original), value_(value) {}
   /// The variable as it was before the call.
   const ArrayView<const T, N>& original() const noexcept { return original_; }
-  /// Where the new value of this slice goes; zero at first. With several slices the values are combined by Op: what
-  /// adds to the original counts it once per slice, unless only one of them (CpuWorker::slice() == 0) brings it in.
+  /// The place for the new value of this slice. It is zero at first. With several slices, Op combines the values of all
+  /// slices. If Op is sum and every slice writes the original plus something, the result contains the original once per
+  /// slice. To avoid this, include the original in one slice only (CpuWorker::slice() == 0).
   const ArrayView<T, N>& value() const noexcept { return value_; }
 
  private:
@@ -101,8 +106,10 @@ class Update {
   ArrayView<T, N> value_;
 };
 
-/// A number that is the same on every rank and changes from call to call, in the device's memory: a replayable function
-/// (see replayable) reads it there, since a by-value parameter would be the same for ever.
+/// A small value in the device's memory. It is the same on every rank. It can change from call to call. A replayable
+/// function is recorded once as a CUDA graph, and later calls replay the recording (see replayable() in
+/// detail/signature.hpp). It reads such a value from device memory. It cannot take parameters by value, because the
+/// recording would keep the values of the recorded call.
 template <class T>
 class DeviceScalar {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 64,
@@ -110,7 +117,8 @@ class DeviceScalar {
 
  public:
   explicit DeviceScalar(const T* place) noexcept : place_(place) {}
-  /// In device memory, in stream order; on a CPU device to be read at once.
+  /// The address of the number. On a CUDA device, the address is in device memory, and work on the worker's stream can
+  /// read the number. On a CPU device, the body can read the number at once.
   const T* data() const noexcept { return place_; }
 
  private:

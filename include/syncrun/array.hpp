@@ -1,6 +1,6 @@
 #pragma once
 
-// Shapes, views and host arrays: row-major, the first dimension is the rows.
+// Shapes, views and host arrays. Arrays are row-major, and the first dimension is the rows.
 
 #include <array>
 #include <cassert>
@@ -8,35 +8,23 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
-#include <limits>
 #include <memory>
 #include <ranges>
 #include <span>
 #include <string>
-#include <type_traits>
-#include <utility>
 #include <vector>
 
+#include "syncrun/detail/elements.hpp"
 #include "syncrun/detail/export.hpp"
 #include "syncrun/detail/worker_seam.hpp"
 #include "syncrun/dtype.hpp"
 
 namespace syncrun {
 
-namespace detail {
-/// An extent that no array can have stays too large, and does not become negative.
-template <std::integral Extent>
-constexpr std::int64_t to_extent(Extent extent) noexcept {
-  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-  if constexpr (std::same_as<Extent, bool> || sizeof(Extent) < sizeof(std::int64_t)) return extent;
-  else return std::cmp_greater(extent, kMost) ? kMost : static_cast<std::int64_t>(extent);
-}
-}  // namespace detail
-
-/// Most dimensions an array can have.
+/// The largest number of dimensions of an array.
 inline constexpr std::size_t kMaxDimensions = 6;
 
-/// The extents of an array of N dimensions, in elements. Written as a braced list: `{500, 784}`.
+/// The extents of an array of N dimensions, in elements. A program can write a Shape as a braced list: `{500, 784}`.
 template <std::size_t N>
 class Shape {
   static_assert(N <= kMaxDimensions, "Syncrun arrays have at most six dimensions");
@@ -58,7 +46,8 @@ class Shape {
     if constexpr (N == 0) return 1;
     else return extents_[0];
   }
-  /// Product of all extents; meaningful for shapes that were checked (see Session::data).
+  /// The product of all extents. The product can overflow, unless a function such as Session::data has checked the
+  /// shape.
   constexpr std::int64_t elements() const noexcept {
     std::int64_t count = 1;
     for (const auto extent : extents_) count *= extent;
@@ -79,7 +68,7 @@ template <std::integral... Extents>
 Shape(Extents...) -> Shape<sizeof...(Extents)>;
 
 namespace detail {
-/// The extents of an array of any number of dimensions; those behind its own are zero.
+/// The extents of an array with any number of dimensions. Unused places are zero.
 using Extents = std::array<std::int64_t, kMaxDimensions>;
 template <std::size_t N>
 Shape<N> to_shape(std::span<const std::int64_t> extents) noexcept {
@@ -93,23 +82,18 @@ Extents to_extents(const Shape<N>& shape) noexcept {
   for (std::size_t i = 0; i < N; ++i) extents[i] = shape[i];
   return extents;
 }
-/// Elements of a range: a view says its size as a signed number, a container as an unsigned one.
-template <std::ranges::sized_range R>
-constexpr std::size_t count_of(R&& values) {
-  return static_cast<std::size_t>(std::ranges::size(values));
-}
 }  // namespace detail
 
-/// "[500, 784]".
+/// The extents as text: "[500, 784]".
 SYNCRUN_EXPORT std::string to_string(std::span<const std::int64_t> extents);
 template <std::size_t N>
 std::string to_string(const Shape<N>& shape) {
   return to_string(shape.extents());
 }
 
-/// A row-major array somebody else owns. On a CUDA device `data()` is device memory and elements are out of reach of
-/// host code; everywhere else elements are read as `view(i, j)` or row by row as `view[i]`. A contiguous range, so that it
-/// converts to std::span<T>.
+/// A view of a row-major array. The view does not own the elements. In a body on a CUDA device, `data()` points to
+/// device memory, and host code cannot access the elements. Everywhere else, `view(i, j)` is an element, and `view[i]`
+/// is a row. A view is a contiguous range, so it converts to std::span<T>.
 template <class T, std::size_t N>
 class ArrayView {
  public:
@@ -129,7 +113,7 @@ class ArrayView {
   constexpr T* begin() const noexcept { return data_; }
   constexpr T* end() const noexcept { return data_ + size(); }
 
-  /// Row i: an element of a one-dimensional view, else the view of N-1 dimensions below it.
+  /// Row `row`: an element if the view has one dimension, else a view of N-1 dimensions.
   constexpr decltype(auto) operator[](std::int64_t row) const noexcept
     requires(N > 0)
   {
@@ -173,20 +157,21 @@ class ArrayView {
 namespace detail {
 template <class T, std::size_t N>
 constexpr void as_array_view(const ArrayView<T, N>&);
-/// An ArrayView, or what is derived from one: the parameters of bodies.
+/// An ArrayView or a class derived from it, such as the parameter types of bodies.
 template <class V>
 concept IsArrayView = requires(const V& view) { as_array_view(view); };
 }  // namespace detail
 
-/// An array of one's own as a view: `view_of(values, Shape{500, 784})`. Throws Error (usage) unless the values fill the
-/// shape.
+/// Makes a view of values that the caller owns: `view_of(values, Shape{500, 784})`. Throws Error (usage) if the number
+/// of values does not match the shape.
 template <std::ranges::contiguous_range R, std::size_t N>
 auto view_of(const R& values, const Shape<N>& shape) {
   detail::check_count(detail::count_of(values), shape.extents());
   return ArrayView<const std::ranges::range_value_t<R>, N>(std::ranges::data(values), shape);
 }
 
-/// A row-major array in ordinary memory of this process: what gathers and `get` return to the master.
+/// A row-major array in ordinary memory of this process. Members such as Shared::gather and Shared::get return an Array
+/// to the master.
 template <Element T, std::size_t N>
 class Array {
  public:
@@ -223,6 +208,6 @@ class Array {
 
 }  // namespace syncrun
 
-/// Its elements are somebody else's, so they outlive it.
+/// An iterator of a view stays valid after the view is destroyed, because the view does not own the elements.
 template <syncrun::detail::IsArrayView V>
 inline constexpr bool std::ranges::enable_borrowed_range<V> = true;

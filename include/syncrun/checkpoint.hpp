@@ -1,7 +1,8 @@
 #pragma once
 
-// Saving and loading: one array as a .npy file, or arrays and values together as a checkpoint, of which a crash at any
-// moment leaves the old one or the new one whole. Master only.
+// Functions that save and load one array as a .npy file, or several arrays and values together as a checkpoint. If the
+// program crashes during a save, the folder still has either the complete old checkpoint or the complete new one. For
+// the master only.
 
 #include <charconv>
 #include <concepts>
@@ -13,6 +14,7 @@
 
 #include "syncrun/array.hpp"
 #include "syncrun/data.hpp"
+#include "syncrun/detail/elements.hpp"
 #include "syncrun/detail/export.hpp"
 #include "syncrun/detail/handle.hpp"
 #include "syncrun/detail/master_seam.hpp"
@@ -22,25 +24,22 @@ namespace syncrun {
 
 class NamedArray;
 
-namespace detail {
-/// What from_chars and to_chars take for a number.
-template <class V>
-concept Number = std::is_arithmetic_v<V> && !std::same_as<V, bool> && !std::same_as<V, char>;
-}  // namespace detail
-
-/// What was saved last in a folder. It stays readable while others save there.
+/// The last checkpoint that was saved in a folder. This object can read its checkpoint even while other processes save
+/// new checkpoints in the folder.
 class Checkpoint {
  public:
-  /// Whether anything was saved there.
+  /// Whether a checkpoint was saved in this folder.
   SYNCRUN_EXPORT static bool exists(const std::filesystem::path& folder) noexcept;
 
-  /// Throws Error: usage if there is nothing, or if it is damaged; system if it cannot be read.
+  /// Opens the last checkpoint in the folder. Throws Error: usage if the folder has no checkpoint, or if the checkpoint
+  /// is damaged; system if a file cannot be read.
   explicit Checkpoint(const std::filesystem::path& folder) : saved_(detail::open_checkpoint(folder)) {}
 
   bool has_value(std::string_view name) const { return detail::find_value(held(), name) != nullptr; }
-  /// A value as text. Throws Error (usage) if no value has that name; the message lists the names there are.
+  /// Returns a value as text. Throws Error (usage) if no value has that name. The message lists the names that exist.
   const std::string& text(std::string_view name) const { return detail::value_of(held(), name); }
-  /// A value as a number. Throws Error (usage) also if it is no such number.
+  /// Returns a value as a number. Throws the same errors as text(). Throws also Error (usage) if the text is not a
+  /// number of type V.
   template <detail::Number V>
   V value(std::string_view name) const {
     const std::string& text = this->text(name);
@@ -51,7 +50,8 @@ class Checkpoint {
     return number;
   }
 
-  /// An array, into memory of this process. Throws Error (usage) unless there is one of that name and type.
+  /// Reads an array into memory of this process. Throws Error (usage) if no array has that name, element type and
+  /// number of dimensions.
   template <Element T, std::size_t N>
   Array<T, N> array(std::string_view name) const {
     Array<T, N> values(detail::to_shape<N>(detail::saved_extents(held(), name, dtype_of<T>, N)));
@@ -59,9 +59,10 @@ class Checkpoint {
     return values;
   }
 
-  /// Loads arrays into Data and variables of a session, of any number of workers: `{{"params", params}, {"rows", rows}}`.
-  /// Names, element types and shapes are checked first (as by load), and all is read before anything is changed. Throws
-  /// Error: usage with everything that differs; system if memory runs out, or it cannot be read.
+  /// Loads arrays into Data and variables of a session: `{{"params", params}, {"rows", rows}}`. The number of workers
+  /// may differ from that of the session that saved the checkpoint. Checks names, element types and shapes first, as
+  /// the function load() below does. Reads all files before it changes any array. Throws Error: usage if something does
+  /// not match, with a list of all mismatches; system if there is not enough memory, or if a file cannot be read.
   void load(const std::vector<NamedArray>& arrays) const;
 
  private:
@@ -70,14 +71,17 @@ class Checkpoint {
   std::shared_ptr<const detail::SavedCheckpoint> saved_;
 };
 
-/// What the copies of a shared variable are together.
+/// How the copies of a shared variable are related.
 enum class Placement : std::uint8_t {
-  replicated,  ///< The same on every rank: rank 0's is saved, and every rank gets what is loaded.
-  scattered,   ///< Parts of one array, in rank order: all are saved, and split as `scatter` does when they are loaded.
+  /// The copies are equal on every rank. save() writes rank 0's copy, and load() copies the whole array to every rank.
+  replicated,
+  /// The copies are the parts of one array, in rank order. save() writes the whole array, and load() divides its rows
+  /// among the ranks as Shared::scatter does.
+  scattered,
 };
 
 namespace detail {
-/// An array that is saved, or that is loaded into: a Data, a variable, or values of the host.
+/// An array to save or to load into: a Data, a variable, or values in host memory.
 struct ArrayPlace {
   std::string name;
   DType dtype{};
@@ -85,19 +89,19 @@ struct ArrayPlace {
   std::shared_ptr<DataRecord> data{};
   std::shared_ptr<VariableRecord> variable{};
   const void* values = nullptr;
-  Extents extents{};  // of the values
+  Extents extents{};  // of `values`
   Placement placement = Placement::replicated;
 };
 
 }  // namespace detail
 
-/// An array by the name it has in a checkpoint, to save or to load into.
+/// An array to save or to load into, with its name in the checkpoint.
 class NamedArray {
  public:
   template <Element T, std::size_t N>
   NamedArray(std::string_view name, const Data<T, N>& data)
       : place_{.name = std::string(name), .dtype = dtype_of<T>, .dimensions = N, .data = data.record()} {}
-  /// `placement` matters when it is saved; what is loaded goes to the ranks as it was saved.
+  /// Only saving uses `placement`. Checkpoint::load uses the placement that was saved with the array.
   template <Element T, std::size_t N>
   NamedArray(std::string_view name, const Shared<T, N>& variable, Placement placement = Placement::replicated)
       : place_{.name = std::string(name),
@@ -106,7 +110,7 @@ class NamedArray {
                .variable = variable.record(),
                .placement = placement} {}
 
-  /// The framework's own.
+  /// For the framework.
   const detail::ArrayPlace& place() const noexcept { return place_; }
 
  protected:
@@ -116,7 +120,8 @@ class NamedArray {
   detail::ArrayPlace place_;
 };
 
-/// The same, or values of the host's own, which must live until they are saved.
+/// An array to save. Unlike a NamedArray, it can also be values in host memory. The values must live until the save is
+/// finished.
 class SavedArray : public NamedArray {
  public:
   using NamedArray::NamedArray;
@@ -137,7 +142,7 @@ class SavedArray : public NamedArray {
   SavedArray(std::string_view name, const Array<T, N>& values) : SavedArray(name, values.span(), values.shape()) {}
 };
 
-/// A small value of a checkpoint: a number, which comes back exactly, or text.
+/// A small value of a checkpoint: a number or text. A number is loaded exactly as it was saved.
 class SavedValue {
  public:
   template <detail::Number V>
@@ -155,9 +160,10 @@ class SavedValue {
   std::string text_;
 };
 
-/// Writes one array to a .npy file, which NumPy reads; bfloat16 as '|V2'. The file is written beside its place
-/// (FILE.tmp) and then renamed, so that a crash leaves the old file or the new one. Throws Error: system if it cannot be
-/// written, usage if the copies of a replicated variable differ in shape.
+/// Writes one array to a .npy file, which NumPy can read. The type name of bfloat16 in the file is '|V2'. The master
+/// first writes FILE.tmp in the same folder and then renames FILE.tmp to FILE. So after a crash, FILE is either the old
+/// file or the new one. Throws Error: system if the file cannot be written; usage if another process is writing the
+/// file, or if the copies of a replicated variable differ in shape.
 template <Element T, std::size_t N>
 void save(const std::filesystem::path& file, const Data<T, N>& data) {
   detail::save_array(file, NamedArray("array", data).place());
@@ -168,9 +174,10 @@ void save(const std::filesystem::path& file, const Shared<T, N>& variable,
   detail::save_array(file, NamedArray("array", variable, placement).place());
 }
 
-/// Reads a .npy file of the same element type and number of dimensions; of the same shape, too, unless there are no
-/// elements yet. Throws Error: usage if it does not fit, or is damaged, with what was expected and found; system if it
-/// cannot be read. Nothing is changed then.
+/// Reads a .npy file into an existing array. The file must have the same element type and number of dimensions. The
+/// file must also have the same shape, unless the array has no elements yet. Throws Error: usage if the file does not
+/// match or is damaged; system if the file cannot be read. The message says what was expected and what was found. If
+/// load() throws one of these errors, it has not changed the array.
 template <Element T, std::size_t N>
 void load(const std::filesystem::path& file, Data<T, N>& data) {
   detail::load_array(file, NamedArray("array", data).place());
@@ -180,9 +187,10 @@ void load(const std::filesystem::path& file, Shared<T, N>& variable, Placement p
   detail::load_array(file, NamedArray("array", variable, placement).place());
 }
 
-/// Writes arrays and values to a folder, in the place of what was saved there before; which is there, whole, until all
-/// of this is on disk. Names are letters, digits, '_', '-' and '.'. Waits for calls in flight. Throws Error: system if it
-/// cannot be written, usage for bad names, or if another process is writing the same folder; what was saved before stays.
+/// Writes arrays and values to a folder, as a checkpoint. The new checkpoint replaces the previous one in the folder,
+/// once all of the new one is on disk. Names consist of letters, digits, '_', '-' and '.'. Waits for calls in flight
+/// first. Throws Error: system if a file cannot be written; usage for bad names, or if another process is writing to
+/// the same folder. After an error, the folder still has the previous checkpoint.
 ///
 ///   sr::save_checkpoint("run", {{"params", params}, {"rows", rows, sr::Placement::scattered}}, {{"epoch", epoch}});
 SYNCRUN_EXPORT void save_checkpoint(const std::filesystem::path& folder, const std::vector<SavedArray>& arrays,

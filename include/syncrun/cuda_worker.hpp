@@ -1,7 +1,7 @@
 #pragma once
 
-// What a replicated function can ask of the CUDA worker it runs on. Needs no CUDA header: streams and library handles
-// are named by the types that the CUDA headers give them.
+// CudaWorker: how a replicated function uses the CUDA worker that it runs on. This header includes no CUDA header.
+// Instead, it declares the types to which CUDA's stream and handle types point.
 
 #include "syncrun/any_worker.hpp"
 #include "syncrun/detail/export.hpp"
@@ -14,21 +14,21 @@ struct cudnnContext;   // cudnnHandle_t is a cudnnContext*
 
 namespace syncrun {
 
-/// The CUDA worker a body runs on: a parameter `CudaWorker&` of a replicated function. Its GPU is the current device of
-/// the thread that runs the body. Arguments, scratch and outputs are device memory, and everything is in the order of
-/// stream(): what the body puts there runs after its inputs have arrived and before its outputs are taken, so a body
-/// returns without waiting. Valid during the call.
+/// The CUDA worker that runs the body. The body gets it as its parameter `CudaWorker&`. The worker's GPU is the current
+/// device of the thread that runs the body. Arguments, scratch memory and outputs are in device memory. The body puts
+/// its work on stream(). This work runs after the body's inputs have arrived, and before the worker reads the body's
+/// outputs. So the body returns without waiting for its work. The reference is valid during the call.
 class SYNCRUN_EXPORT CudaWorker : public AnyWorker {
  public:
   explicit CudaWorker(detail::WorkerCore& core) noexcept : AnyWorker(core) {}
 
-  /// Where the body's work belongs. Never the default stream.
+  /// The stream for the body's work. It is never the default stream.
   CUstream_st* stream() const;
-  /// A cuBLAS handle bound to stream(), with a workspace of its own, so that its calls can be captured. Made at the first
-  /// use. Throws Error (cuda).
+  /// A cuBLAS handle that uses stream(). The handle has its own workspace, so CUDA graphs can capture its calls. The
+  /// worker makes the handle at the first use. Throws Error (cuda).
   cublasContext* cublas() const;
-  /// A cuDNN handle bound to stream(). Made at the first use. Throws Error (cuda), also where this Syncrun was built
-  /// without cuDNN.
+  /// A cuDNN handle that uses stream(). The worker makes the handle at the first use. Throws Error (cuda) if this
+  /// fails, or if Syncrun was built without cuDNN.
   cudnnContext* cudnn() const;
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 
-// Data: an array in shared memory that every process of the session has mapped. Made by Session::data. Master only.
+// Data: an array in shared memory that every process of the session has mapped. Session::data makes it. For the master
+// only.
 
 #include <concepts>
 #include <memory>
@@ -11,6 +12,7 @@
 
 #include "syncrun/array.hpp"
 #include "syncrun/detail/call.hpp"
+#include "syncrun/detail/elements.hpp"
 #include "syncrun/detail/handle.hpp"
 #include "syncrun/detail/master_seam.hpp"
 #include "syncrun/options.hpp"
@@ -20,15 +22,13 @@ namespace syncrun {
 template <Element T, std::size_t N>
 class WriteGuard;
 
-namespace detail {
-template <class R, class T>
-concept ValuesOf = std::ranges::contiguous_range<R> && std::same_as<std::ranges::range_value_t<R>, T>;
-}  // namespace detail
-
-/// An array of N dimensions in shared memory: element type and number of dimensions are fixed, the shape can change. Or a
-/// file (Session::map_npy), which is only read: members that would change it throw Error (usage).
-/// A handle: copies refer to the same array, and the memory is given back with the last of them. All members throw
-/// Error (usage) once the session is closed, and those of a handle that was moved from do. Workers see it as Scattered or Broadcast, never a copy of their own.
+/// An array of N dimensions in shared memory. The element type and the number of dimensions are fixed. The shape can
+/// change. A Data can also be a mapped file (Session::map_npy). Such a Data is read-only: members that change a Data
+/// throw Error (usage).
+///
+/// A Data is a handle: copies refer to the same array. When the last copy of the handle is destroyed, the memory is
+/// freed. All members throw Error (usage) if the session is closed or if the handle was moved from. Workers read the
+/// array as Scattered or Broadcast. Workers have no copies of the array.
 template <Element T, std::size_t N>
 class Data {
   static_assert(N >= 1, "a single number is passed by value");
@@ -39,15 +39,16 @@ class Data {
   Shape<N> shape() const { return view().shape(); }
   std::int64_t rows() const { return view().rows(); }
   std::int64_t size() const { return view().size(); }
-  /// For messages; may be empty.
+  /// The name of the array in error messages. Can be empty.
   const std::string& name() const { return detail::name_of(held()); }
-  /// Bytes of memory that it has, in use or not.
+  /// The size of the array's memory in bytes, including the part that is not in use.
   std::size_t capacity_bytes() const { return detail::capacity_bytes_of(held()); }
 
-  /// The elements, to read. Valid until the next set, resize or free.
+  /// The elements, read-only. The view is valid until the next call of set(), resize() or free().
   ArrayView<const T, N> view() const { return detail::array_of(held()).template view<const T, N>(); }
   std::span<const T> span() const { return view().span(); }
-  /// One element, or some of the rows, to read. Throw Error (usage) if they are not there.
+  /// at() reads one element, and slice() returns a view of some rows. Both throw Error (usage) if an index or the slice
+  /// is out of range.
   template <std::integral... Index>
     requires(sizeof...(Index) == N)
   T at(Index... index) const {
@@ -61,50 +62,53 @@ class Data {
     return view().slice(rows.begin, rows.end);
   }
 
-  /// Opens the array for writing; see WriteGuard. Throws Error (usage) if it is open already.
+  /// Opens the array for writing; see WriteGuard. Throws Error (usage) if the array is already open for writing.
   [[nodiscard]] WriteGuard<T, N> write() { return WriteGuard<T, N>(record()); }
 
-  /// Gives it new values and a new shape; waits for calls that read it. Throws Error: usage if the number of values is
-  /// not that of the shape, system if there is not enough memory (says how much was wanted and there was).
+  /// Stores new values with a new shape. Waits for calls in flight that read the array. Throws Error (usage) if the
+  /// number of values does not match the shape, and Error (system) if there is not enough memory. The message says how
+  /// much is needed and how much is available.
   template <detail::ValuesOf<T> R>
   void set(const R& values, const Shape<N>& shape, Allocation allocation = {}) {
     detail::check_count(detail::count_of(values), shape.extents());
     detail::set_data(held(), shape.extents(), std::ranges::data(values), allocation.oversize);
   }
-  /// New values in the present shape; of one dimension, in the shape of the values.
+  /// Stores new values and keeps the shape. If the array has one dimension, its length becomes the number of values.
   template <detail::ValuesOf<T> R>
   void set(const R& values) {
     if constexpr (N == 1) set(values, Shape<1>(std::ranges::size(values)));
     else set(values, shape());
   }
 
-  /// New values for whole rows, from `first_row` on. Throws Error (usage) if these are not rows, or are not there.
+  /// Replaces the values of whole rows, starting at row `first_row`. The number of rows follows from the number of
+  /// values. Throws Error (usage) if the values do not fill whole rows, or if the array does not have these rows.
   template <detail::ValuesOf<T> R>
   void set_rows(std::int64_t first_row, const R& values) {
     detail::set_rows_of_data(held(), first_row, detail::count_of(values), std::ranges::data(values));
   }
-  /// One value for all elements.
+  /// Stores one value in all elements.
   void fill(T value) {
     const auto open = write();
-    std::uninitialized_fill(open.begin(), open.end(), value);  // elements are plain values; spares <algorithm>
+    std::uninitialized_fill(open.begin(), open.end(),
+                            value);  // not std::fill, to avoid including <algorithm>
   }
 
-  /// Changes the shape. Elements keep their place in row-major order; new ones are zero. Memory grows when it has to, and
-  /// shrinks with free() only. Throws as set.
+  /// Changes the shape. Elements keep their positions in memory (row-major order). New elements are zero. The memory
+  /// grows if necessary. Only free() makes it smaller. Throws the same errors as set().
   void resize(const Shape<N>& shape, Allocation allocation = {}) {
     detail::resize_data(held(), shape.extents(), allocation.oversize);
   }
-  /// The same for the number of rows alone.
+  /// Like resize(), but changes only the number of rows.
   void resize_rows(std::int64_t rows, Allocation allocation = {}) {
     Shape<N> shape = this->shape();
     shape[0] = rows;
     resize(shape, allocation);
   }
 
-  /// Gives the memory back now. The array is left with zero rows.
+  /// Frees the memory now. The array then has zero rows.
   void free() { detail::free_data(held()); }
 
-  /// The framework's own handle.
+  /// For the framework: the record of the array.
   const std::shared_ptr<detail::DataRecord>& record() const {
     held();
     return record_;
@@ -117,8 +121,9 @@ class Data {
   std::shared_ptr<detail::DataRecord> record_;
 };
 
-/// Permission to write a Data, for as long as it lives. Making one waits for calls in flight that read the Data; while
-/// it is open, a call on the Data is an error. So nothing is ever written while a worker reads it.
+/// Permission to write to a Data, for the lifetime of this object. The constructor waits for calls in flight that read
+/// the Data. While the Data is open for writing, a call that uses it is an error. So the master never writes to a Data
+/// while a worker reads it.
 template <Element T, std::size_t N>
 class WriteGuard {
  public:
@@ -145,7 +150,7 @@ class WriteGuard {
   T& operator()(Index... index) const {
     return view()(index...);
   }
-  /// Some of the rows. Throws Error (usage) if they are not there.
+  /// A view of some of the rows. Throws Error (usage) if the slice is out of range.
   ArrayView<T, N> slice(Slice rows) const {
     detail::check_rows(held(), rows);
     return view_.slice(rows.begin, rows.end);
@@ -158,8 +163,9 @@ class WriteGuard {
   ArrayView<T, N> view_;
 };
 
-/// A scattered input that is the size of the call's batch already, and is taken from its start while the batch selects
-/// the rows of the others: `f(x, sr::minibatch(noise), {.batch = indices})`.
+/// A scattered input that already has as many rows as the call's batch. CallOptions::batch selects rows of the other
+/// scattered inputs only. Row i of this input belongs to the i-th selected row of the other inputs:
+/// `f(x, sr::minibatch(noise), {.batch = indices})`.
 template <Element T, std::size_t N>
 struct Minibatch {
   Data<T, N> data;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Element types: what may stand in an array that crosses processes, and its code at run time.
+// The element types of arrays that processes share, and DType, which represents an element type at run time.
 
 #include <bit>
 #include <concepts>
@@ -13,7 +13,48 @@
 
 namespace syncrun {
 
-/// IEEE 754 binary16, a storage type: arithmetic is done in float. Same bits as CUDA's `__half`.
+/// An element type, as a value at run time.
+enum class DType : std::uint8_t {
+  float16,
+  bfloat16,
+  float32,
+  float64,
+  int8,
+  int16,
+  int32,
+  int64,
+  uint8,
+  uint16,
+  uint32,
+  uint64,
+  boolean,
+};
+
+/// The size of one element in bytes.
+constexpr std::size_t size_of(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::float64:
+    case DType::int64:
+    case DType::uint64: return 8;
+    case DType::float32:
+    case DType::int32:
+    case DType::uint32: return 4;
+    case DType::float16:
+    case DType::bfloat16:
+    case DType::int16:
+    case DType::uint16: return 2;
+    case DType::int8:
+    case DType::uint8:
+    case DType::boolean: return 1;
+  }
+  return 0;
+}
+
+/// The name of an element type: "float32", "int64", "bool", ...
+SYNCRUN_EXPORT std::string_view to_string(DType dtype) noexcept;
+
+/// A 16-bit floating-point number (IEEE 754 binary16). This type is only for storage: arithmetic converts its values to
+/// float. Its bits are the same as those of CUDA's `__half`.
 class float16 {
  public:
   float16() = default;
@@ -27,7 +68,8 @@ class float16 {
   std::uint16_t bits_;
 };
 
-/// The upper half of a binary32, a storage type: arithmetic is done in float. Same bits as CUDA's `__nv_bfloat16`.
+/// A 16-bit floating-point number: the upper 16 bits of a float. This type is only for storage: arithmetic converts its
+/// values to float. Its bits are the same as those of CUDA's `__nv_bfloat16`.
 class bfloat16 {
  public:
   bfloat16() = default;
@@ -63,7 +105,7 @@ inline std::uint16_t float16::round_from(float value) noexcept {
   const std::uint32_t magnitude = word & 0x7fffffffU;
   if (magnitude > 0x7f800000U) return sign | 0x7e00U;   // NaN
   if (magnitude >= 0x477ff000U) return sign | 0x7c00U;  // rounds to infinity
-  if (magnitude < 0x38800000U) {                        // subnormal: let the adder round
+  if (magnitude < 0x38800000U) {                        // subnormal: the addition rounds
     const float shifted = std::bit_cast<float>(magnitude) + 0.5F;
     return static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3f000000U));
   }
@@ -71,29 +113,13 @@ inline std::uint16_t float16::round_from(float value) noexcept {
   return static_cast<std::uint16_t>(sign | (rounded >> 13U));
 }
 
-/// Element types at run time.
-enum class DType : std::uint8_t {
-  float16,
-  bfloat16,
-  float32,
-  float64,
-  int8,
-  int16,
-  int32,
-  int64,
-  uint8,
-  uint16,
-  uint32,
-  uint64,
-  boolean,
-};
-
 namespace detail {
 template <class T, class... Allowed>
 inline constexpr bool kIsOneOf = (std::same_as<T, Allowed> || ...);
 }  // namespace detail
 
-/// A type that may be the element of an array shared between processes. (Compilers that refuse another type print this list.)
+/// A type that can be the element of an array shared between processes. Compilers print this list when they reject
+/// another type.
 template <class T>
 concept Element = detail::kIsOneOf<T, float16, bfloat16, float, double, std::int8_t, std::int16_t, std::int32_t,
                                    std::int64_t, std::uint8_t, std::uint16_t, std::uint32_t, std::uint64_t, bool>;
@@ -104,7 +130,7 @@ struct DTypeOf {
   static_assert(Element<T>,
                 "the elements of an array that is shared between processes are: float, double, syncrun::float16, "
                 "syncrun::bfloat16, std::int8_t to std::int64_t, std::uint8_t to std::uint64_t, or bool");
-  static constexpr DType value{};  // so that this is the only error
+  static constexpr DType value{};  // avoids a second error message
 };
 // clang-format off
 template <> struct DTypeOf<float16>       { static constexpr DType value = DType::float16; };
@@ -123,35 +149,12 @@ template <> struct DTypeOf<bool>          { static constexpr DType value = DType
 // clang-format on
 }  // namespace detail
 
-/// An element type whose averages are exact enough to be asked for.
+/// An element type that supports averages.
 template <class T>
 concept FloatingElement =
     Element<T> && (std::floating_point<T> || std::same_as<T, float16> || std::same_as<T, bfloat16>);
 
 template <class T>
 inline constexpr DType dtype_of = detail::DTypeOf<T>::value;
-
-/// Bytes of one element.
-constexpr std::size_t size_of(DType dtype) noexcept {
-  switch (dtype) {
-    case DType::float64:
-    case DType::int64:
-    case DType::uint64: return 8;
-    case DType::float32:
-    case DType::int32:
-    case DType::uint32: return 4;
-    case DType::float16:
-    case DType::bfloat16:
-    case DType::int16:
-    case DType::uint16: return 2;
-    case DType::int8:
-    case DType::uint8:
-    case DType::boolean: return 1;
-  }
-  return 0;
-}
-
-/// "float32", "int64", "bool", ...
-SYNCRUN_EXPORT std::string_view to_string(DType dtype) noexcept;
 
 }  // namespace syncrun

@@ -1,6 +1,6 @@
 #pragma once
 
-// What Syncrun throws: one exception type, with a kind that says what a caller can do about it.
+// Error: the one exception type that Syncrun throws. Its kind says what the caller can do about the error.
 
 #include <chrono>
 #include <memory>
@@ -17,7 +17,7 @@ namespace syncrun {
 enum class ErrorKind;
 struct Failure;
 
-/// Every error of Syncrun. Copying it never throws.
+/// The type of every error that Syncrun throws. Copying an Error never throws.
 class SYNCRUN_EXPORT Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& message, int native_code = 0,
@@ -26,9 +26,10 @@ class SYNCRUN_EXPORT Error : public std::runtime_error {
         std::source_location where = std::source_location::current());
 
   ErrorKind kind() const noexcept { return kind_; }
-  /// errno, cudaError_t or ncclResult_t, by kind; 0 where there is none.
+  /// The error code of the failed call: errno, a cudaError_t or an ncclResult_t. kind() says which one. For a lost
+  /// worker, this is the worker's wait status. 0 if there is no code.
   int native_code() const noexcept { return native_code_; }
-  /// The rank to blame, or -1.
+  /// The rank that caused the error, or -1.
   int rank() const noexcept;
   const Failure& failure() const noexcept { return *failure_; }
   const std::source_location& where() const noexcept { return where_; }
@@ -40,60 +41,70 @@ class SYNCRUN_EXPORT Error : public std::runtime_error {
   std::source_location where_;
 };
 
-/// What went wrong, told apart by what the caller can do about it.
+/// The kinds of errors. They differ in what the caller can do.
 enum class ErrorKind {
-  usage,        ///< The call was wrong; nothing was started. Mend the call; the session goes on.
-  function,     ///< A replicated function (a producer's, a task's) threw. The session goes on.
-  system,       ///< The operating system refused (memory, processes, files); native_code() is the errno.
-  cuda,         ///< The CUDA runtime or driver failed on a worker.
-  nccl,         ///< A collective failed inside NCCL.
-  worker_lost,  ///< A worker process died, and the session is over, unless it was respawned; or a producer or a task died.
-  timeout,      ///< A deadline passed. Of a call: the session is over. Of a queue or a task: can be tried again.
+  usage,     ///< The call was wrong, and nothing was started. Correct the call. The session goes on.
+  function,  ///< A replicated function, a producer's function or a task's function threw. The session goes on.
+  system,    ///< A system call failed (memory, processes, files). native_code() is the errno.
+  cuda,      ///< The CUDA runtime or driver failed on a worker.
+  nccl,      ///< A collective failed inside NCCL.
+  /// A worker, a producer or a task died. If it was a worker and Syncrun did not replace it, the session is over.
+  /// Otherwise the session goes on.
+  worker_lost,
+  /// A deadline passed. If it was the deadline of a call, the session is over. If it was the deadline of a wait for a
+  /// queue or a task, the caller can try again.
+  timeout,
 };
 
-/// The word for a kind, as it stands in messages: "usage", "worker lost", ...
+/// The name of a kind in error messages: "usage", "worker lost", ...
 SYNCRUN_EXPORT std::string_view to_string(ErrorKind kind) noexcept;
 
-/// Where a worker was when a deadline passed.
+/// The state of one worker when the deadline of a call passed. "The call" below is the call whose deadline passed.
 struct RankState {
   int rank = -1;
   int pid = 0;
-  std::string device;         ///< Such as "cpu3".
-  std::string call;           ///< The call it was in, or that it was to begin next; empty outside any.
-  std::string phase;          ///< What it was doing: "function", "collective", "idle", ...
-  bool takes_part = true;     ///< The call that is late runs on it.
-  bool has_finished = false;  ///< It was done with the call that is late.
-  bool is_behind = false;     ///< Others had come further in the call's collectives: they wait for it.
-  /// The age of its heartbeat: it was not seen to move for at least this long, and for about 0.1 s more at most if it
-  /// was watched all the time. 0: it was seen to move, or the deadline was too short to tell.
+  std::string device;  ///< The worker's device, such as "cpu3".
+  /// The name of the call that the worker was running. If the worker was idle and had not begun the call whose deadline
+  /// passed, this is the name of that call. Empty if it was idle and had finished the call.
+  std::string call;
+  std::string phase;          ///< What the worker was doing: "function", "collective", "idle", ...
+  bool takes_part = true;     ///< Whether the call runs on this worker.
+  bool has_finished = false;  ///< Whether this worker had finished the call.
+  bool is_behind = false;     ///< Whether other ranks were waiting for this worker in a collective of the call.
+  /// A lower bound of the time for which the worker has made no progress. If the master was waiting all this time, the
+  /// real time is at most about 0.1 s longer. 0: the worker made progress, or the deadline was too short to tell.
   std::chrono::milliseconds no_progress_for{0};
-  int stop_signal = 0;             ///< The signal it stood still by (SIGSTOP, ...), or 0.
-  int tracer = 0;                  ///< The process id of the debugger that traced it, or 0.
-  std::string end;                 ///< How it had ended by then, such as "exited with code 0"; empty: it was alive.
-  std::vector<std::string> stack;  ///< The native stacks of its threads, innermost frame first, a line each.
-  std::string no_stack;            ///< Why there is none of a worker that is to blame; empty where none was wanted.
+  int stop_signal = 0;             ///< The signal that had stopped the worker (SIGSTOP, ...), or 0.
+  int tracer = 0;                  ///< The process id of the debugger that traced the worker, or 0.
+  std::string end;                 ///< How the worker had ended: "exited with code 0", ... Empty: it was alive.
+  std::vector<std::string> stack;  ///< The native stacks of the worker's threads, one line per frame, innermost first.
+  std::string no_stack;            ///< Why `stack` is empty although this worker caused the delay. Empty otherwise.
 };
 
-/// Which worker failed, where it was, and why: the first failure of a call or of a session.
+/// The first failure of a call or of a session: which worker failed, what it was doing, and why it failed.
 struct Failure {
-  int rank = -1;                         ///< Rank of the worker, or -1 where no single worker is to blame.
-  int pid = 0;                           ///< Its process id.
-  std::string device;                    ///< Its device, such as "cpu3".
-  std::string call;                      ///< The call it was in, or empty outside any.
-  std::string phase;                     ///< What it was doing: "device", "function", "collective", ...
-  std::string cause;                     ///< Signal by name, exit code, exception text, ...
-  std::vector<std::string> last_stderr;  ///< The last lines the worker wrote to its standard error.
+  int rank = -1;                         ///< Rank of the worker, or -1 if no single worker caused the failure.
+  int pid = 0;                           ///< Process id of the worker.
+  std::string device;                    ///< Device of the worker, such as "cpu3".
+  std::string call;                      ///< The worker's current call. Empty if it was in no call.
+  std::string phase;                     ///< What the worker was doing: "device", "function", "collective", ...
+  std::string cause;                     ///< The name of a signal, an exit code, the text of an exception, ...
+  std::vector<std::string> last_stderr;  ///< The last lines that the worker wrote to its standard error.
   /// When the master stopped waiting because of this failure (steady clock).
   std::chrono::steady_clock::time_point master_released{};
-  /// When each rank stopped waiting for its peers; the clock's epoch for ranks that were not waiting.
+  /// When each rank stopped waiting for its peers, by rank. For a rank that was not waiting, the value is the clock's
+  /// epoch (a default time_point).
   std::vector<std::chrono::steady_clock::time_point> peers_released{};
-  /// Shared variables that a call which failed may have half written: the Local ones of functions in flight, those of a
-  /// collective or transfer that was not over; and, where a new worker has come, those that it could not be given.
+  /// Shared variables that may be half written after a failed call. These are the variables that a call in flight takes
+  /// as Local, and the variables of a collective or transfer that did not finish. If a worker was replaced, this list
+  /// also has the variables whose values Syncrun could not restore on the new worker.
   std::vector<std::string> undefined;
-  std::vector<std::string> restored;  ///< Shared variables that a new worker was given from a peer's copy.
-  int respawned_pid = 0;              ///< Process id of the new worker that has the rank now; 0: there is none.
-  std::vector<RankState> ranks;       ///< After a deadline: where every rank was, by rank. Empty otherwise.
-  int producer = -1;  ///< Index of the producer to blame, or -1; `call` is its queue. Of a task `call` is the name.
+  std::vector<std::string> restored;  ///< Shared variables that Syncrun restored on a new worker from another copy.
+  int respawned_pid = 0;              ///< Process id of the new worker of this rank, or 0.
+  std::vector<RankState> ranks;       ///< If a deadline passed: the state of every rank, by rank. Empty otherwise.
+  /// Index of the producer that failed, or -1. If a producer failed, the member `call` has the name of its queue. If a
+  /// task failed, `call` has the name of the task.
+  int producer = -1;
 };
 
 inline int Error::rank() const noexcept { return failure_->rank; }

@@ -1,6 +1,7 @@
 #pragma once
 
-// Replicated functions, as the master calls them. Made by Session::function. Master only.
+// Function, Future and Replicated: replicated functions and objects, as the master uses them. Session::function makes a
+// Function. For the master only.
 
 #include <memory>
 #include <string>
@@ -18,8 +19,9 @@ namespace syncrun {
 template <class R>
 class Future;
 
-/// A function that runs on every worker at once, each on its own rows. R is its result, Passed are the parameters that
-/// the caller passes: the signature of the body without CpuWorker& and Comm&. A handle: cheap to copy.
+/// A function that runs on all workers at once. Each worker runs it on its own rows. R is the type of the result.
+/// `Passed...` lists the parameters that the caller passes: the body's parameters, except CpuWorker&, CudaWorker& and
+/// Comm&. A Function is a handle and cheap to copy.
 template <class R, class... Passed>
 class Function {
  public:
@@ -27,9 +29,9 @@ class Function {
            int target = -1, const detail::OutputChoice* choice = nullptr) noexcept
       : session_(std::move(session)), record_(std::move(record)), target_(target), choice_(choice) {}
 
-  /// Checks the arguments, runs the function on the workers and returns the reduced result. Blocks. Throws Error:
-  /// usage (nothing was started), function (a worker threw; the session goes on), worker_lost or timeout (the session
-  /// is over).
+  /// Checks the arguments, runs the function on the workers, and returns the reduced result. Blocks. Throws Error:
+  /// usage (the call is wrong, and no worker ran it), function (the body threw on a worker; the session goes on),
+  /// worker_lost (the session is over, unless the worker was replaced), timeout (the session is over).
   R operator()(typename detail::Parameter<Passed>::Passed... arguments, const CallOptions& options = {}) const {
     detail::CallBuilder call(record_, target_, options, choice_);
     (detail::Parameter<Passed>::add(call, arguments), ...);
@@ -38,7 +40,9 @@ class Function {
     return detail::assemble<R>(result, choice_);
   }
 
-  /// The same without waiting. Several calls can be in flight; they run in order. Throws Error (usage) at once.
+  /// Starts the same call and returns without waiting for the result. Several calls can be in flight, and each worker
+  /// runs its calls in order. If the call is wrong, async() itself throws Error (usage). Future::get throws all other
+  /// errors.
   [[nodiscard]] Future<R> async(typename detail::Parameter<Passed>::Passed... arguments,
                                 const CallOptions& options = {}) const {
     detail::CallBuilder call(record_, target_, options, choice_);
@@ -46,16 +50,17 @@ class Function {
     return Future<R>(session_, call.launch(), choice_);
   }
 
-  /// The function on one device only, computing all rows there: `f.on_rank(0)(x, y)`.
+  /// Returns the same function for one rank only. That rank computes all rows: `f.on_rank(0)(x, y)`.
   [[nodiscard]] Function on_rank(int rank) const {
     held();
-    if (rank < 0) throw Error(ErrorKind::usage, "on_rank wants a rank from 0, got " + std::to_string(rank));
+    if (rank < 0) throw Error(ErrorKind::usage, "on_rank requires a rank from 0, got " + std::to_string(rank));
     return Function(session_, record_, rank, choice_);
   }
 
-  /// The function with some of its outputs only: `f.only<&Stats::mean>()(x)` returns that output, and
-  /// `auto [max, mean] = f.only<&Stats::max, &Stats::mean>()(x)` a tuple. The others are neither moved nor reduced, and
-  /// the body can ask whether they are wanted (CpuWorker::wants). Also by number: `f.only<0>()`.
+  /// Returns the same function with only some of its outputs. `f.only<&Stats::mean>()(x)` returns the output `mean`.
+  /// `auto [max, mean] = f.only<&Stats::max, &Stats::mean>()(x)` returns a tuple of two outputs, in this order. The
+  /// other outputs are neither transferred nor reduced. The body can ask whether the caller wants an output
+  /// (CpuWorker::wants). An output can also be named by its number: `f.only<0>()`.
   template <auto... kOutputs>
   [[nodiscard]] auto only() const {
     using Choice = detail::Choice<R, kOutputs...>;
@@ -63,9 +68,10 @@ class Function {
     return Function<typename Choice::Result, Passed...>(session_, record_, target_, &Choice::kChoice);
   }
 
-  /// Puts host arrays into shared memory as this function wants them: one for each Scattered and Broadcast parameter, in
-  /// their order; the result is a tuple of Data. `auto [x, y] = f.inputs(pixels, labels)`; arrays of more dimensions are
-  /// view_of(values, shape). Converts as Session::data_as.
+  /// Copies host arrays into shared memory. Takes one array for each Scattered or Broadcast parameter, in the order of
+  /// the parameters. Converts the elements to the element types of the parameters, as Session::data_as does. Returns a
+  /// tuple of Data: `auto [x, y] = f.inputs(pixels, labels)`. Pass an array of more than one dimension as
+  /// view_of(values, shape).
   template <class... Values>
   auto inputs(const Values&... values) const {
     held();
@@ -74,8 +80,9 @@ class Function {
 
   const std::string& name() const { return detail::name_of(held()); }
 
-  /// In words, a line each: its name, its arguments' kinds, types and dimensions, its outputs and how they are reduced,
-  /// and the devices it has bodies for. Also printed by `stream << f`.
+  /// Describes the function as text, on several lines: its name; the kind, type and dimensions of each argument; each
+  /// output with its reduction; and the kinds of devices for which the function has a body. `stream << f` prints the
+  /// same text.
   std::string describe() const { return detail::describe(held()); }
   template <class Stream>
     requires requires(Stream& stream, const std::string& text) { stream << text; }
@@ -94,7 +101,8 @@ class Function {
   const detail::OutputChoice* choice_;
 };
 
-/// The result of a call in flight. `get()` once. A dropped future is waited for at the next blocking call or close.
+/// The result of a call in flight. `get()` works once. If the program destroys a future without get(), its call still
+/// runs. The next blocking call waits for that call, and so does close().
 template <class R>
 class Future {
  public:
@@ -102,15 +110,16 @@ class Future {
          const detail::OutputChoice* choice) noexcept
       : session_(std::move(session)), result_(std::move(result)), choice_(choice) {}
 
-  /// True when get() will not block: the result is there, or the call has failed. False once get() was called. A program
-  /// that polls waits: the time between two polls, up to 500 ms, counts for the deadlines of the calls in flight. If one
-  /// of them passes, this returns true, and get() throws.
+  /// Returns true if get() would not block: the result has arrived, or the call has failed. Returns false after get().
+  /// Never blocks. Each poll counts towards the deadlines of the calls in flight: it adds the time since the previous
+  /// poll, but at most 500 ms. If a call's deadline passes, is_ready() returns true, and get() throws.
   bool is_ready() const {
     detail::SessionCore& session = detail::held(session_, "Future");
     return result_ && detail::is_ready(session, *result_);
   }
 
-  /// Waits for the call and the calls before it. Throws what failed; if a call before it failed, the same cause.
+  /// Waits for this call and all calls before it, and returns the result of this call. If this call failed, throws its
+  /// error. If an earlier call failed, throws the error of the earlier call.
   R get() {
     detail::held(session_, "Future");
     const auto result = std::exchange(result_, nullptr);
@@ -125,8 +134,8 @@ class Future {
   const detail::OutputChoice* choice_;
 };
 
-/// An object of type T on every worker. Made by Session::replicate; destroyed on the workers when the last handle (and
-/// the last function made of its methods) is gone.
+/// A handle of one object of type T on every worker. Session::replicate makes it. The workers destroy the object when
+/// all handles of it, and all functions made from its methods, are gone.
 template <class T>
 class Replicated {
  public:

@@ -1,7 +1,7 @@
 #pragma once
 
-// What a body of a train step can say of its gradient while it computes it, so that the ranks' gradients are averaged
-// beside the rest of the backward pass.
+// GradientReady: the body of a train step uses it to say which part of its gradient is final. The ranks then average
+// that part while the body computes the rest.
 
 #include <cstdint>
 
@@ -13,9 +13,9 @@ namespace detail {
 class StepGradient;
 }  // namespace detail
 
-/// A parameter `GradientReady&` of the body of a train step (train_step.hpp), of no other function. A backward pass goes
-/// from the last layer to the first, so that the gradient of a flat vector of parameters is finished from its end: the
-/// body says how far it has come,
+/// The type of a parameter `GradientReady&`, which only the body of a train step can have (train_step.hpp). A backward
+/// pass goes from the last layer to the first. So in a flat vector of parameters, the end of the gradient is finished
+/// first. The body passes an index to from(). All elements of the gradient from this index on are then final:
 ///
 ///   void backward(..., GradientReady& ready, ..., Local<float, 1> params, Local<float, 1> gradient) {
 ///     for (layer = last; layer >= first; --layer) {
@@ -24,25 +24,29 @@ class StepGradient;
 ///     }
 ///   }
 ///
-/// and the step averages what is finished where that is faster: on several CUDA devices, in the replicated form and
-/// without slices, in buckets (TrainStepOptions::bucket_bytes) on a stream of their own. Elsewhere it is a fact that
-/// nobody uses. What nobody has said to be finished is so when the body returns: saying nothing is right, too.
+/// The step averages the final part early only if that is faster: on several CUDA devices, with StepForm::replicated
+/// and without slices. The step then averages the gradient in buckets (TrainStepOptions::bucket_bytes), on a separate
+/// stream. In all other cases, the step ignores the calls of from(). When the body returns, the rest of the gradient is
+/// final too. So a body need not call from() at all.
 class SYNCRUN_EXPORT GradientReady {
  public:
   explicit GradientReady(detail::StepGradient& gradient) noexcept : gradient_(&gradient) {}
   GradientReady(const GradientReady&) = delete;
   GradientReady& operator=(const GradientReady&) = delete;
 
-  /// Elements [first, size) of the gradient are final: the body neither writes nor reads them from here on in this slice.
-  /// On CUDA devices in the order of the worker's stream: what is there now finishes them, and what comes later leaves
-  /// them alone. Returns at once, but for the first times, when the ranks may meet to set their communication up. A body
-  /// with collectives of its own says the same at the same places among them on every rank; one without may say something
-  /// else on each. Throws Error: usage (`first` is more than it was before in this slice, or not within 0 to the gradient's
-  /// size), and what a collective throws.
+  /// Reports that the elements [first, size) of the gradient are final: the body does not read or write these elements
+  /// again in this slice. On CUDA devices, this holds in the order of the worker's stream: work that is already on the
+  /// stream finishes these elements, and later work must not use them. Usually returns at once. The first calls may
+  /// wait, because the ranks set up their communication. If the body calls collectives, every rank must make the same
+  /// calls of from() between the same collectives. If the body calls no collectives, the calls of from() may differ
+  /// between ranks.
+  ///
+  /// Throws Error (usage) if `first` is larger than in an earlier call in this slice, or if `first` is not between 0
+  /// and the size of the gradient. Throws also the errors of a collective.
   void from(std::int64_t first);
 
-  /// Whether anything comes of what is said, the same on every rank: a body for which it is more work need not do it where
-  /// nothing does.
+  /// Whether calls of from() have an effect. The result is the same on every rank. If it is false, the body can skip
+  /// any work that is needed only for calls of from().
   bool is_used() const noexcept;
 
  private:

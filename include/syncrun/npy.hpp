@@ -1,7 +1,7 @@
 #pragma once
 
-// NumPy's .npy files without a session: what one holds, and its elements in memory of this process. What a session makes
-// of them is Session::load and Session::map_npy, and checkpoint.hpp.
+// Functions that read NumPy's .npy files into memory of this process, without a session. With a session, use
+// Session::load, Session::map_npy or checkpoint.hpp.
 
 #include <cstdint>
 #include <filesystem>
@@ -15,18 +15,20 @@
 
 namespace syncrun {
 
-/// What a .npy file says of itself.
+/// The contents of the header of a .npy file.
 struct NpyInfo {
   DType dtype{};
-  std::vector<std::int64_t> shape;  ///< Empty: a single number.
+  std::vector<std::int64_t> shape;  ///< Empty if the file contains a single number.
 };
 
-/// Reads the header, and sees that the file is as long as its shape asks for; the elements are not looked at. Throws Error:
-/// system if it cannot be read; usage, with what was expected and found, if it is damaged, truncated, or an array that
-/// Syncrun does not take (big-endian, Fortran order, records, more than 6 dimensions, other element types).
+/// Reads the header of a .npy file, and checks that the file is as long as its shape requires. Does not read the
+/// elements. Throws Error: system if the file cannot be read; usage if the file is damaged or truncated, or if Syncrun
+/// does not support its array. Syncrun does not support big-endian numbers, Fortran order, records, more than 6
+/// dimensions, or element types that DType does not have. The message says what was expected and what was found.
 SYNCRUN_EXPORT NpyInfo npy_info(const std::filesystem::path& file);
 
-/// The elements. Throws as npy_info, and Error (usage) for another element type or number of dimensions.
+/// Reads the elements of a .npy file. T and N must be the element type and the number of dimensions of the file. Throws
+/// the same errors as npy_info(). Throws also Error (usage) if T or N does not match the file.
 template <Element T, std::size_t N>
 Array<T, N> read_npy(const std::filesystem::path& file) {
   const auto opened = detail::open_npy(file, dtype_of<T>, N);

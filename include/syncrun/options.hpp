@@ -1,6 +1,6 @@
 #pragma once
 
-// Options of a session and of one call, as aggregates with designated initializers.
+// The options of a session and of a call. Each is an aggregate: set its members with designated initializers.
 
 #include <chrono>
 #include <concepts>
@@ -15,41 +15,45 @@
 
 namespace syncrun {
 
-/// What becomes of a session when one of its workers dies.
-enum class OnWorkerLost : std::uint8_t {
-  end,      ///< The session is over.
-  respawn,  ///< A new worker takes the rank. The calls in flight fail all the same; then the session goes on.
-};
+enum class OnWorkerLost : std::uint8_t;
 
-/// Options of a session. What `syncrun`'s command line, or a SYNCRUN_ variable, says wins over them: whoever starts the
-/// program has the last word. What neither says is the default: all visible GPUs, or one CPU worker per core where there
-/// are none.
+/// Options of a session. The command line of `syncrun` and the SYNCRUN_ environment variables override these options.
+/// So the person who starts the program has the last word. By default, there is one worker per visible GPU, or one CPU
+/// worker per core if there is no GPU.
 struct SessionOptions {
-  /// Devices by rank: "cpu0,cpu1". Empty: as `processes` says.
+  /// The device of each rank, such as "cpu0,cpu1". Empty: `processes` selects the devices.
   std::string devices{};
-  /// "N" workers, "cpu" (one per core), "gpu" or "auto". Empty: "auto".
+  /// A number of workers ("4"), "cpu" (one per core), "gpu" (one per GPU) or "auto". Empty: "auto".
   std::string processes{};
-  /// Deadline of a call; 0 turns it off. Left out: 10 minutes.
+  /// Deadline of a call. 0 turns it off. Left out: 10 minutes.
   std::optional<std::chrono::milliseconds> timeout{};
-  /// Deadline for all workers to be ready; 0 turns it off. Left out: 60 s.
+  /// Deadline for all workers to be ready. 0 turns it off. Left out: 60 s.
   std::optional<std::chrono::milliseconds> start_timeout{};
   /// How long workers may take to end by themselves before they are killed.
   std::chrono::milliseconds grace{5000};
-  /// Whether a lost worker ends the session. See docs/failures.md for what a new worker has and what it lacks.
-  OnWorkerLost on_worker_lost = OnWorkerLost::end;
-  /// How many workers may be replaced in a session, at most; the next loss ends it.
+  /// What happens when a worker dies. Left out: the session ends. With OnWorkerLost::respawn, a new worker replaces the
+  /// dead one. docs/failures.md says which data of the dead worker Syncrun restores on the new one.
+  OnWorkerLost on_worker_lost{};  // OnWorkerLost::end
+  /// The number of workers that can be replaced in a session. If one more worker dies, the session ends.
   int max_respawns = 10;
   /// Seed of the workers' random numbers.
   std::uint64_t seed = 0;
-  /// Folder for one file of output per worker, made where it is missing; empty: none.
+  /// Folder for the output of the workers, one file per worker. Syncrun makes the folder if it does not exist. Empty:
+  /// no files.
   std::string log_dir{};
-  /// File for a table of where the time of calls went, written when the session ends; "-": standard error; empty: none.
-  /// See Session::profile.
+  /// File for the profile, a table of the times that the phases of calls took. Syncrun writes the profile when the
+  /// session ends. "-": Syncrun writes it to standard error. Empty: no profile. See Session::profile.
   std::string profile{};
-  /// File for a trace of all calls on all ranks, for Perfetto or chrome://tracing; empty: none.
+  /// File for a trace of all calls on all ranks, for Perfetto or chrome://tracing. Empty: no trace.
   std::string trace{};
   /// Left out: LogLevel::warning.
   std::optional<LogLevel> log_level{};
+};
+
+/// What happens to a session when one of its workers dies.
+enum class OnWorkerLost : std::uint8_t {
+  end,      ///< The session is over.
+  respawn,  ///< A new worker replaces the dead one. The calls in flight fail. The session goes on.
 };
 
 /// Rows [begin, end).
@@ -63,8 +67,10 @@ template <class R>
 concept IndexRange = std::ranges::sized_range<R> && std::integral<std::ranges::range_value_t<R>> &&
                      !std::same_as<std::ranges::range_value_t<R>, bool>;
 
-/// Which rows: all, the first so many, a slice, or a list of indices (repeats allowed; any range of integers). Refers to the caller's
-/// range, which must live until the call was made (not until its result is there).
+/// A selection of rows: all rows, the first `count` rows, a slice, or a list of indices. A list is any range of
+/// integers, and may repeat indices. For a list, a Rows object keeps a reference to the caller's range and makes no
+/// copy. Keep the range alive until the function to which you pass the Rows has returned. For an async call, the range
+/// need not live until the result arrives.
 class Rows {
  public:
   enum class Kind : std::uint8_t { all, slice, list };
@@ -93,24 +99,26 @@ class Rows {
 
   Kind kind() const noexcept { return kind_; }
   Slice slice() const noexcept { return slice_; }
-  /// Rows selected; of Kind::all, 0.
+  /// The number of selected rows. 0 for Kind::all.
   std::int64_t count() const noexcept {
-    std::int64_t count = 0;  // a slice that makes no sense is refused later, by its own ends
+    // If end - begin overflows, the result is 0. A later check of begin and end rejects such a slice.
+    std::int64_t count = 0;
     return __builtin_sub_overflow(slice_.end, slice_.begin, &count) ? 0 : count;
   }
-  /// Writes count() indices. Kind::list only.
+  /// Writes count() indices to `to`. For Kind::list only.
   void copy_to(std::int64_t* to) const { copy_(range_, to); }
-  /// For messages: an index as the caller wrote it, which may be more than an int64 can be. Kind::list only.
+  /// For error messages: the index at this position of the list, as the caller wrote it. The index can be too large for
+  /// an int64. For Kind::list only.
   std::string text_at(std::int64_t position) const { return text_of_(range_, position); }
-  /// For messages: the end of slice().
+  /// For error messages: the end of slice(), as the caller wrote it.
   std::string text_of_end() const { return beyond_ != 0 ? std::to_string(beyond_) : std::to_string(slice_.end); }
 
  private:
   template <std::integral I>
   static constexpr std::int64_t widen(I index) noexcept {
-    return std::in_range<std::int64_t>(index) ? static_cast<std::int64_t>(index) : -1;  // -1 is refused by the check
+    return std::in_range<std::int64_t>(index) ? static_cast<std::int64_t>(index) : -1;  // a later check rejects -1
   }
-  /// The number itself if no int64 can be it, else 0.
+  /// The number itself if it is too large for an int64, else 0.
   template <std::integral I>
   static constexpr std::uint64_t beyond(I number) noexcept {
     return std::in_range<std::int64_t>(number) ? 0 : static_cast<std::uint64_t>(number);
@@ -125,10 +133,10 @@ class Rows {
   const void* range_ = nullptr;
   void (*copy_)(const void* range, std::int64_t* to) = nullptr;
   std::string (*text_of_)(const void* range, std::int64_t position) = nullptr;
-  std::uint64_t beyond_ = 0;  // the number of rows, where that is more than an int64 can be
+  std::uint64_t beyond_ = 0;  // the caller's number of rows if it is too large for an int64, else 0
 };
 
-/// Which rows of the workers' own copies: the same for all, or one selection per rank.
+/// A selection of rows of the workers' own copies: either one selection for all ranks, or one selection per rank.
 class LocalRows {
  public:
   LocalRows() = default;
@@ -138,12 +146,13 @@ class LocalRows {
   LocalRows(I count) noexcept : all_(count) {}  // NOLINT(google-explicit-constructor)
   template <IndexRange R>
   LocalRows(const R& indices) noexcept : all_(indices) {}  // NOLINT(google-explicit-constructor)
-  /// One per rank: a range of ranges of integers, or of slices.
+  /// One selection per rank: a range of ranges of integers, or a range of slices.
   template <std::ranges::sized_range R>
     requires std::same_as<std::ranges::range_value_t<R>, Slice> ||
              (IndexRange<std::ranges::range_value_t<R>> &&
-              std::is_lvalue_reference_v<std::ranges::range_reference_t<const R>>)  // lists must outlive this
-  LocalRows(const R& by_rank) {  // NOLINT(google-explicit-constructor)
+              std::is_lvalue_reference_v<
+                  std::ranges::range_reference_t<const R>>)  // the lists must outlive this object
+  LocalRows(const R& by_rank) {                              // NOLINT(google-explicit-constructor)
     is_per_rank_ = true;
     by_rank_.reserve(detail::count_of(by_rank));
     for (const auto& rows : by_rank) by_rank_.emplace_back(rows);
@@ -162,39 +171,46 @@ class LocalRows {
   std::vector<Rows> by_rank_;
 };
 
-/// Which way a collective on shared variables goes.
+/// The route of a collective on shared variables.
 enum class Route : std::uint8_t {
-  device,  ///< Between the devices: through NCCL on GPUs, in shared memory on CPU devices.
-  host,    ///< Through shared memory, combined by the CPUs in rank order: also what NCCL has no arithmetic for.
+  /// Between the devices: through NCCL on GPUs, and in shared memory on CPU devices.
+  device,
+  /// Through shared memory. CPUs combine the copies in rank order. This route also works for element types that NCCL
+  /// cannot reduce.
+  host,
 };
 
-/// Options of a collective on shared variables, passed last: `w.all_reduce(sr::Reduction::sum, {.route = sr::Route::host})`.
+/// Options of a collective on shared variables, passed as its last argument:
+/// `w.all_reduce(sr::Reduction::sum, {.route = sr::Route::host})`.
 struct CollectiveOptions {
   Route route = Route::device;
 };
 
-/// Options of a scatter, passed last.
+/// Options of a scatter, passed as its last argument.
 struct ScatterOptions {
-  /// Rows to scatter; left out: all of them.
+  /// The rows to scatter. Left out: all rows.
   Rows batch{};
 };
 
-/// How much memory a Data takes where it needs new one.
+/// How much memory a Data allocates when it needs more than it has.
 struct Allocation {
-  /// Room for this many times the elements, so that growing further takes no new memory; at least 1.
+  /// A factor of at least 1: the new memory has room for `oversize` times the number of elements. If the array later
+  /// grows but still fits in this memory, the Data allocates nothing.
   double oversize = 1;
 };
 
-/// Options of one call, passed last: `f(x, y, {.batch = shuffled, .slices = 4})`.
+/// Options of one call, passed as its last argument: `f(x, y, {.batch = shuffled, .slices = 4})`.
 struct CallOptions {
-  /// Rows of the scattered inputs to compute on; left out: all of them.
+  /// The rows of the scattered inputs that the call uses. Left out: all rows.
   Rows batch{};
-  /// Rows of each worker's own copy for Sliced parameters; left out: all of them.
+  /// For Sliced parameters: the rows of each worker's own copy that the call uses. Left out: all rows.
   LocalRows batch_s{};
-  /// Sequential passes each worker makes over its rows, accumulating results: less memory, the same answer.
+  /// The number of slices into which each worker divides its rows. The worker runs the body once per slice, one slice
+  /// after the other, and combines the results. More slices need less memory and give the same result.
   std::int64_t slices = 1;
-  /// Deadline of this call; 0 turns it off. Left out: the session's. It covers the time that the master spends in waits
-  /// while the call is the oldest unfinished one on each of its ranks: neither the calls before it nor the master's own work.
+  /// Deadline of this call. 0 turns it off. Left out: the session's deadline. The clock runs only while two conditions
+  /// hold: the master waits, and this call is the oldest unfinished call on each of its ranks. So the time of earlier
+  /// calls and of the master's own work does not count.
   std::optional<std::chrono::milliseconds> timeout{};
 };
 

@@ -1,17 +1,18 @@
 #pragma once
 
-// Results of replicated functions: each says in its type how the values of all ranks become one.
+// Result types of replicated functions. The type of a result says how the values of all ranks are combined into one.
 //
 //   struct Stats { Avg<float, 1> mean; Max<float, 1> max; };
 //   Stats column_stats(CpuWorker& worker, Scattered<const float, 2> x);
 //
-// The body returns its own values; the caller gets the same struct with the reduced ones.
+// Each rank's body returns that rank's values. The caller gets the same struct with the reduced values.
 
 #include <cstring>
 #include <utility>
 
 #include "syncrun/array.hpp"
 #include "syncrun/detail/call.hpp"
+#include "syncrun/detail/elements.hpp"
 #include "syncrun/detail/worker_seam.hpp"
 #include "syncrun/reduction.hpp"
 
@@ -19,13 +20,6 @@ namespace syncrun {
 
 class CpuWorker;
 class CudaWorker;
-
-namespace detail {
-
-template <Reduction kReduction, class T>
-constexpr bool kCanReduce =
-    kReduction == Reduction::gather || (kReduction == Reduction::avg ? FloatingElement<T> : !std::is_same_v<T, bool>);
-}  // namespace detail
 
 /// A result that is an array of N >= 1 dimensions. Movable, not copyable.
 template <Reduction kReduction, Element T, std::size_t N>
@@ -39,19 +33,20 @@ class Output {
   static constexpr std::size_t dimensions = N;
 
   Output() = default;
-  /// Worker: a zero-filled result in the device's memory, to be filled by the body. Throws Error (system) when memory
-  /// runs out.
+  /// Called by the body: makes a zero-filled result in the device's memory. The body then fills it. Throws Error
+  /// (system) if there is not enough memory.
   Output(CpuWorker& worker, const Shape<N>& shape)
       : shape_(shape), buffer_(detail::allocate_output(worker, detail::checked_size(dtype_of<T>, shape.extents()))) {}
   Output(CudaWorker& worker, const Shape<N>& shape)
       : shape_(shape), buffer_(detail::allocate_output(worker, detail::checked_size(dtype_of<T>, shape.extents()))) {}
-  /// Worker: a result copied from host memory of the body's own. Throws Error (usage) unless the values fill the shape.
+  /// Called by the body: makes a result and copies values into it from host memory. Throws Error (usage) if the number
+  /// of values does not match the shape.
   Output(std::span<const T> values, const Shape<N>& shape) : shape_(shape) {
     detail::check_count(values.size(), shape.extents());
     buffer_ = detail::allocate_on_heap(values.size_bytes());
     if (!values.empty()) std::memcpy(buffer_.data(), values.data(), values.size_bytes());
   }
-  /// The framework: takes over memory.
+  /// For the framework: takes over memory.
   Output(const Shape<N>& shape, detail::OutputBuffer buffer) noexcept : shape_(shape), buffer_(std::move(buffer)) {}
 
   const Shape<N>& shape() const noexcept { return shape_; }
@@ -69,7 +64,7 @@ class Output {
   }
   std::vector<T> to_vector() const { return {begin(), end()}; }
 
-  /// The framework: gives up the memory.
+  /// For the framework: gives up the memory.
   detail::OutputBuffer release() noexcept { return std::move(buffer_); }
 
  private:
@@ -94,14 +89,15 @@ class Output<kReduction, T, 0> {
   constexpr operator T() const noexcept { return value_; }  // NOLINT(google-explicit-constructor)
   constexpr T value() const noexcept { return value_; }
 
-  /// CUDA worker: a number that the body's work leaves in device memory. Read in stream order after the body's work, so
-  /// that the body need not wait for it; the memory stays the body's.
+  /// Called by a body on a CUDA device: makes a result from a number in device memory. The body's work on the stream
+  /// writes the number, and the worker reads it in stream order, after that work. So the body does not have to wait for
+  /// its work. The body still owns the memory.
   static constexpr Output in_device_memory(const T* place) noexcept {
     Output output;
     output.place_ = place;
     return output;
   }
-  /// The framework: where the number is; null if it is value().
+  /// For the framework: the device address of the number; null if the number is stored in this object (see value()).
   constexpr const T* place() const noexcept { return place_; }
 
  private:
@@ -110,7 +106,7 @@ class Output<kReduction, T, 0> {
 };
 
 // clang-format off
-/// Mean over all rows: each rank counts by the rows it computed.
+/// Mean over all rows. The weight of each rank is the number of rows that it computed.
 template <Element T, std::size_t N = 0> using Avg = Output<Reduction::avg, T, N>;
 /// Sum over the ranks, in rank order.
 template <Element T, std::size_t N = 0> using Sum = Output<Reduction::sum, T, N>;
@@ -120,13 +116,14 @@ template <Element T, std::size_t N = 0> using Min = Output<Reduction::min, T, N>
 template <Element T, std::size_t N = 0> using Max = Output<Reduction::max, T, N>;
 /// Element-wise product over the ranks, in rank order.
 template <Element T, std::size_t N = 0> using Prod = Output<Reduction::prod, T, N>;
-/// The rows of all ranks, one after the other. Extents behind the first must agree.
+/// The rows of all ranks, concatenated in rank order. All extents except the first must be equal on all ranks.
 template <Element T, std::size_t N = 1> using Gather = Output<Reduction::gather, T, N>;
 // clang-format on
 
-/// Each rank's own value, one behind the other: a Gather of one row per rank (with slices, of one per slice of each
-/// rank), whose N counts the dimension of the ranks. The body gives its own value of N-1 dimensions and finds it as row 0;
-/// ranks without rows of the call have none.
+/// Each rank's own value, concatenated in rank order. A Stack is a Gather with one row per rank. If the call has
+/// several slices, the Stack has one row per slice of each rank. The rows are dimension 0 of the Stack. The body
+/// constructs the Stack from its own value, which has N-1 dimensions. In the body, this value is row 0 of the Stack. A
+/// rank that received no input rows adds no row to the result.
 template <Element T, std::size_t N = 1>
 class Stack : public Output<Reduction::gather, T, N> {
   static_assert(N >= 1, "a Stack has the dimension of the ranks: N is at least 1");
@@ -134,15 +131,15 @@ class Stack : public Output<Reduction::gather, T, N> {
 
  public:
   Stack() = default;
-  /// Worker: zero-filled, in the device's memory.
+  /// Called by the body: makes a zero-filled value in the device's memory.
   Stack(CpuWorker& worker, const Shape<N - 1>& own) : Base(worker, as_row(own)) {}
   Stack(CudaWorker& worker, const Shape<N - 1>& own) : Base(worker, as_row(own)) {}
-  /// Worker: copied from host memory of the body's own.
+  /// Called by the body: copies the value from host memory.
   Stack(std::span<const T> values, const Shape<N - 1>& own) : Base(values, as_row(own)) {}
   Stack(T value)  // NOLINT(google-explicit-constructor): .loss = loss
     requires(N == 1)
       : Base(std::span<const T>(&value, 1), Shape<1>(1)) {}
-  /// The framework: takes over memory.
+  /// For the framework: takes over memory.
   Stack(const Shape<N>& shape, detail::OutputBuffer buffer) noexcept : Base(shape, std::move(buffer)) {}
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
 
-// What a producer's function is given: the queue it fills.
+// Producer and Draft: a producer's function uses them to fill its queue.
 
 #include <array>
 #include <concepts>
@@ -20,8 +20,8 @@ namespace syncrun {
 template <BatchType Batch>
 class Draft;
 
-/// The first parameter of a producer's function, `Producer<Batch>&`: where its batches go. Used in the function's own
-/// thread.
+/// The type of the first parameter of a producer's function, `Producer<Batch>&`. The function calls next() on this
+/// object to get a batch to fill. Only the thread that runs the function may use it.
 template <BatchType Batch>
 class Producer {
  public:
@@ -29,23 +29,24 @@ class Producer {
   Producer(const Producer&) = delete;
   Producer& operator=(const Producer&) = delete;
 
-  /// Which of the queue's producers this is, from 0, and how many there are.
+  /// index() returns the number of this producer in its queue, from 0. count() returns the number of producers of the
+  /// queue.
   int index() const noexcept { return detail::index_of(*core_); }
   int count() const noexcept { return detail::count_of(*core_); }
 
-  /// A batch to fill. Waits until one of this producer's is free; nothing once the queue is closed. Throws Error (usage) if
-  /// the function holds all of them itself.
+  /// Returns a batch to fill. Waits until one of this producer's batches is free. If the queue is closed, returns an
+  /// empty draft. Throws Error (usage) if the function itself holds all batches of this producer.
   [[nodiscard]] Draft<Batch> next() { return {*core_, detail::next_draft(*core_)}; }
 
-  /// Random numbers of this producer, seeded from the session's seed and the index.
+  /// A random number generator of this producer. Its seed is derived from the session's seed and the producer's index.
   std::mt19937_64& rng() noexcept { return detail::rng_of(*core_); }
 
  private:
   detail::ProducerCore* core_;
 };
 
-/// A batch on its way: memory of the queue to fill in place, and then to push. Dropped without push(), its place is free
-/// again.
+/// A batch that a producer fills. Its arrays are in the queue's memory. The function fills the arrays in place, and
+/// then calls push(). If a draft is destroyed before push(), the producer can use its memory for another batch.
 template <BatchType Batch>
 class Draft {
   using Traits = detail::BatchTraits<Batch>;
@@ -62,21 +63,24 @@ class Draft {
     if (raw_.batch >= 0) detail::drop_draft(*producer_, raw_.batch);
   }
 
-  /// False once the queue wants no more batches: the function is to return.
+  /// Returns false if the queue was closed before next() could return a batch. The function must then return. Also
+  /// returns false after push().
   explicit operator bool() const noexcept { return raw_.batch >= 0; }
 
-  /// The arrays to fill, in the order of the batch's fields and in the shapes the queue was made with. They hold what some
-  /// batch before left there: `auto [images, labels] = batch.arrays();`
+  /// The arrays to fill, in the order of the batch's fields: `auto [images, labels] = batch.arrays();`. Their shapes
+  /// are those that were passed to Session::producers. The arrays may still contain the values of an earlier batch.
   typename Traits::Views arrays() const noexcept { return Traits::views(raw_.arrays); }
 
-  /// One of them: of a batch that is a single Data, the array.
+  /// The array with index I. If a batch is a single Data, array() returns its only array.
   template <std::size_t I = 0>
   auto array() const noexcept {
     return std::get<I>(arrays());
   }
 
-  /// Hands it to the consumer, who sees what was written before. With numbers: the first rows of every array, one number
-  /// for all of them or one for each. Throws Error (usage) if there are not so many, or if it is pushed already.
+  /// Passes the batch to the consumer. The consumer sees all values that the function wrote before. `rows` is the
+  /// number of rows of the batch: either one number for all arrays, or one number for each array. The batch then has
+  /// the first `rows` rows of each array. Without `rows`, the batch has all rows. Throws Error (usage) if an array has
+  /// fewer rows than `rows`, or if the draft is empty or was already pushed.
   template <std::integral... Rows>
     requires(sizeof...(Rows) <= 1 || sizeof...(Rows) == Traits::size)
   void push(Rows... rows) {
@@ -92,7 +96,7 @@ class Draft {
 
 namespace detail {
 
-/// From a producer's function to its batch and its thunk.
+/// Derives the batch and the thunk from the type of a producer's function.
 template <class Pointer>
 struct ProducerBody {
   static_assert(kAlwaysFalse<Pointer>,

@@ -1,7 +1,7 @@
 #pragma once
 
-// A bounded queue of batches that processes of their own build in the background, in the session's shared memory. Made by
-// Session::producers. Master only.
+// BatchQueue: a bounded queue of batches in the session's shared memory. Separate processes, the producers, build the
+// batches in the background. Session::producers makes a BatchQueue. For the master only.
 
 #include <chrono>
 #include <cstddef>
@@ -21,18 +21,20 @@
 
 namespace syncrun {
 
-/// The consumer's end of a queue: `for (const Digits& batch : queue) step(batch.images, batch.labels);`. The arrays of a
-/// batch are Data in shared memory, and nobody copies them: workers read what the producer wrote. The place of a batch
-/// returns to its producer when the last of its handles is gone and no call that reads it is in flight.
+/// The consumer's end of a queue: `for (const Digits& batch : queue) step(batch.images, batch.labels);`. The arrays of
+/// a batch are Data in shared memory. They are not copied: workers read the memory to which the producer wrote. When
+/// the program has no handle of the batch left, and no call in flight reads the batch, the producer can use the memory
+/// again.
 ///
-/// What a producer's function throws comes in its turn, after the batches it has pushed, as Error (function) that names the
-/// producer. A producer that dies wakes who waits at once: Error (worker_lost) with index, process id, cause and the last
-/// lines it wrote. Either ends the queue; the session goes on.
+/// If a producer's function throws, the consumer first gets the batches that this producer has pushed, and then Error
+/// (function). The error names the producer. If a producer dies, next() throws Error (worker_lost) at once, even if it
+/// is waiting. The error contains the producer's index, its process id, the cause of its death and the last lines of
+/// its standard error. Both errors end the queue. The session goes on.
 template <BatchType Batch>
 class BatchQueue {
  public:
   explicit BatchQueue(std::shared_ptr<detail::QueueCore> core) noexcept : core_(std::move(core)) {}
-  /// Without close() before: ends the producers at once.
+  /// If close() was not called, ends the producers at once.
   ~BatchQueue() {
     if (core_) detail::abandon_queue(*core_);
   }
@@ -42,21 +44,22 @@ class BatchQueue {
     return *this;
   }
 
-  /// The next batch; nothing once all producers' functions have returned and all of their batches were taken. Blocks.
-  /// Throws Error: usage (after close(); the program has all of the batches itself, so that none can come), timeout (can be
-  /// tried again), or what ends the queue or the session.
+  /// Returns the next batch. Waits until there is one. If the functions of all producers have returned and next() has
+  /// returned all their batches, returns nothing. Throws Error: usage (after close(), or if the program itself holds
+  /// all batches of the queue), timeout (the caller can try again). If an error ended the queue or the session, throws
+  /// that error.
   std::optional<Batch> next() {
     const auto records = detail::next_batch(held());
     if (records.empty()) return std::nullopt;
     return detail::BatchTraits<Batch>::template make<Batch>(records);
   }
 
-  /// Lets the producers end, wherever they are, and reaps them. Batches that nobody has taken are dropped. The queue is an
-  /// error to use from then on. Throws Error (worker_lost) if one did not end well or had to be killed; they are gone in
-  /// any case.
+  /// Ends the queue: tells the producers to end, and reaps them. Drops the batches that next() has not returned. After
+  /// that, using the queue is an error. Throws Error (worker_lost) if a producer did not end normally or had to be
+  /// killed. The producers have ended even if close() throws.
   void close() { detail::close_queue(held()); }
 
-  /// To go through the batches once: what is left of them.
+  /// An input iterator over the remaining batches. A program can iterate over the batches only once.
   class Iterator {
    public:
     using value_type = Batch;
@@ -67,7 +70,7 @@ class BatchQueue {
     const Batch& operator*() const noexcept { return *batch_; }
     const Batch* operator->() const noexcept { return &*batch_; }
     Iterator& operator++() {
-      batch_.reset();  // first: its place may be what the producer waits for
+      batch_.reset();  // before next(), because the producer may wait for the memory of this batch
       batch_ = queue_->next();
       return *this;
     }
@@ -83,7 +86,7 @@ class BatchQueue {
 
   const std::string& name() const { return detail::name_of(held()); }
   int capacity() const { return detail::capacity_of(held()); }
-  /// Process ids of the producers, by index.
+  /// The process ids of the producers, by index.
   std::vector<int> producer_pids() const { return detail::producer_pids_of(held()); }
 
  private:
@@ -92,25 +95,30 @@ class BatchQueue {
   std::shared_ptr<detail::QueueCore> core_;
 };
 
-/// In which order batches come out of a queue.
+/// The order in which batches come out of a queue.
 enum class BatchOrder : std::uint8_t {
-  round_robin,  ///< One of each producer in turn, for as long as it has any: the same in every run.
-  arrival,      ///< Whichever is there: a slow producer holds nobody up.
+  /// One batch of each producer in turn. A producer that has no more batches is left out. The order is the same in
+  /// every run.
+  round_robin,
+  /// The batch that is ready first. A slow producer does not delay the batches of other producers.
+  arrival,
 };
 
 /// Options of a queue.
 struct QueueOptions {
-  /// Batches that the producers may have in the queue, those being filled and those that the program still has included;
-  /// dealt out evenly, at least one for each. Left out: two for each.
+  /// The number of batches that can exist at once. It includes the batches that producers are filling and the batches
+  /// that the program still holds. The batches are divided evenly among the producers. Each producer has at least one.
+  /// Left out: two batches for each producer.
   std::optional<int> capacity{};
   BatchOrder order = BatchOrder::round_robin;
-  /// For messages. Empty: the function's own.
+  /// The name of the queue in error messages. Empty: the name of the producers' function.
   std::string name{};
-  /// Variables added to the producers' environment, or replaced in it, before they start.
+  /// Environment variables of the producers. Syncrun adds or replaces these variables before it starts the producers.
   std::vector<std::pair<std::string, std::string>> environment{};
-  /// Deadline of waiting for a batch; 0 turns it off. Left out: the session's.
+  /// Deadline of every wait for a batch. 0 turns it off. Left out: the session's deadline.
   std::optional<std::chrono::milliseconds> timeout{};
-  /// How long producers may take to end by themselves, at the end and in close(), before they are killed.
+  /// The time that producers have to end by themselves, at the end of the queue and in close(). After that, Syncrun
+  /// kills them.
   std::chrono::milliseconds grace{5000};
 };
 

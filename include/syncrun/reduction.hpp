@@ -1,6 +1,6 @@
 #pragma once
 
-// How values from several ranks, or several slices, become one.
+// Reduction: how values from several ranks, or from several slices, are combined into one.
 
 #include <cstdint>
 #include <string_view>
@@ -10,18 +10,20 @@
 namespace syncrun {
 
 enum class Reduction : std::uint8_t {
-  avg,     ///< Mean, each rank (and slice) weighted by the rows it computed: exact for unequal shares.
+  /// Mean. In functions, the weight of each rank and slice is its number of rows, so the result is the exact mean over
+  /// all rows, even if the shares differ.
+  avg,
   sum,     ///< Sum in rank order.
   min,     ///< Smallest.
   max,     ///< Largest.
   prod,    ///< Product in rank order.
-  gather,  ///< Not reduced: concatenated along the rows, in rank order (slices in their order).
+  gather,  ///< No reduction: the values are concatenated along the rows, in the order of the ranks and slices.
 };
 
-/// "avg", "sum", ...
+/// The name of a reduction: "avg", "sum", ...
 SYNCRUN_EXPORT std::string_view to_string(Reduction reduction) noexcept;
 
-/// The operations as types, for signatures: `Update<op::sum, float, 1>`.
+/// The reductions as types, for the signatures of functions: `Update<op::sum, float, 1>`.
 namespace op {
 // clang-format off
 struct avg  { static constexpr Reduction value = Reduction::avg; };

@@ -1,7 +1,6 @@
 #pragma once
 
-// How a program becomes a Syncrun program:
-//
+// run(): makes a program a Syncrun program.
 //   int main(int argc, char** argv) { return syncrun::run(argc, argv, program); }
 
 #include <concepts>
@@ -15,16 +14,24 @@
 
 namespace syncrun {
 
-/// In a worker process: serves calls until the master is done, and returns the exit code. In the master: nothing.
-/// Called first thing in `main` by a program that cannot give up its `main` to run().
+/// Starts a session with one worker per device and calls the serial part of a program in the master: `program(session)`
+/// or `program(session, argc, argv)`. `program` returns nothing or an exit code. A worker never calls it. If an
+/// exception leaves `program`, run prints it as the last line, and the exit code is 1. The program can be started with
+/// or without `syncrun` in front of its command.
+template <class P>
+int run(int argc, char** argv, P&& program, const SessionOptions& options = {});
+
+/// In a worker process, serves calls until the session ends, and returns the exit code. In the master, returns
+/// std::nullopt immediately. A program that does not use run() calls this function in the first statement of its
+/// `main`.
 SYNCRUN_EXPORT std::optional<int> serve_if_worker(int argc, char** argv);
 
-/// How often `syncrun --max-restarts` has started this program again because it failed; 0: this is the first time. In any
-/// process.
+/// Returns the number of times that `syncrun --max-restarts` has restarted this program after a failure. The number is
+/// 0 in the first run. Any process may call this function.
 SYNCRUN_EXPORT int restarts() noexcept;
 
 namespace detail {
-/// A callable as run_master takes it.
+/// Converts a callable to the form that run_master takes.
 template <class F>
 Program program_of(const F& callable) noexcept {
   return {[](const void* context, int argc, char** argv) { return (*static_cast<const F*>(context))(argc, argv); },
@@ -32,11 +39,8 @@ Program program_of(const F& callable) noexcept {
 }
 }  // namespace detail
 
-/// Runs `program(session)` or `program(session, argc, argv)`, which returns nothing or an exit code, in the master, with
-/// one worker per device; a worker never calls it. An exception that leaves the program is printed (last) and gives
-/// exit code 1. Works with and without `syncrun` in front of the command.
 template <class P>
-int run(int argc, char** argv, P&& program, const SessionOptions& options = {}) {
+int run(int argc, char** argv, P&& program, const SessionOptions& options) {
   if (const auto code = serve_if_worker(argc, argv)) return *code;
   const auto whole = [&](int count, char** values) {
     Session session(options);

@@ -1,6 +1,7 @@
 #pragma once
 
-// The master's side: a session owns the workers, one per device, and makes everything that lives on them.
+// Session: the master's interface to the workers. A session owns the workers, one per device. A session makes the
+// arrays, variables, functions, objects and queues that the program uses.
 
 #include <filesystem>
 #include <memory>
@@ -24,17 +25,18 @@
 
 namespace syncrun {
 
-/// One worker process per device, and the way to use them. One live session per process at a time, used from one
-/// thread at a time (both checked). Usually made by run(), which hands it to the program.
+/// The worker processes of a program, one per device, and the interface to use them. A process can have only one open
+/// session at a time, and only one thread at a time may use the session. Syncrun checks both rules. Most programs do
+/// not construct a Session: run() makes one and passes it to the program.
 class Session {
  public:
-  /// Starts the workers and waits until all are ready. Throws Error: usage (bad options, a second session), system
-  /// (no memory, no processes), worker_lost (one died while starting), timeout.
+  /// Starts the workers and waits until all are ready. Throws Error: usage (bad options, a second session), system (not
+  /// enough memory, or no more processes), worker_lost (a worker died while starting), timeout.
   explicit Session(const SessionOptions& options = {}) {
     detail::refuse_in_worker();
     core_ = detail::open_session(options);
   }
-  /// Without close() before: ends the workers at once, calls in flight included.
+  /// If close() was not called, ends the workers at once and abandons the calls in flight.
   ~Session() {
     if (core_) detail::abandon_session(*core_);
   }
@@ -42,18 +44,19 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   int world_size() const noexcept { return static_cast<int>(devices().size()); }
-  /// Devices by rank: "cpu0", "cpu1", ...
+  /// The names of the devices, by rank: "cpu0", "cpu1", ...
   const std::vector<std::string>& devices() const noexcept { return detail::devices_of(*core_); }
-  /// Process ids of the workers, by rank.
+  /// The process ids of the workers, by rank.
   std::vector<int> worker_pids() const { return detail::worker_pids_of(*core_); }
 
-  /// A zero-filled array in shared memory: `session.data<float, 2>({500, 784})`. `name` is for messages. Throws Error:
-  /// usage if the shape is negative or overflows, system if there is not enough memory.
+  /// Makes a zero-filled array in shared memory: `session.data<float, 2>({500, 784})`. Error messages contain `name`.
+  /// Throws Error: usage if an extent is negative or the size overflows, system if there is not enough memory.
   template <Element T, std::size_t N>
   Data<T, N> data(const Shape<N>& shape, std::string_view name = {}) {
     return Data<T, N>(detail::make_data(core_, dtype_of<T>, shape.extents(), nullptr, name));
   }
-  /// The same with values: `session.data(pixels, Shape{500, 784})`, of any contiguous range.
+  /// Makes an array and copies values into it from any contiguous range: `session.data(pixels, Shape{500, 784})`.
+  /// Throws the same errors as above. Throws also Error (usage) if the number of values does not match the shape.
   template <std::ranges::contiguous_range R, std::size_t N>
   auto data(const R& values, const Shape<N>& shape, std::string_view name = {}) {
     using T = std::ranges::range_value_t<R>;
@@ -64,27 +67,33 @@ class Session {
   auto data(const R& values, std::string_view name = {}) {
     return data(values, Shape<1>(std::ranges::size(values)), name);
   }
-  /// The same with elements of type T, to which the values are converted: `session.data_as<float>(values)`, and of more
-  /// dimensions `session.data_as<float>(view_of(values, Shape{500, 784}))`. What can lose values wants lossy(values); see
-  /// convert. Throws as data and convert.
+  /// Makes an array with elements of type T, and converts the values to T: `session.data_as<float>(values)`. To make an
+  /// array of more than one dimension, pass a view: `session.data_as<float>(view_of(values, Shape{500, 784}))`. If the
+  /// conversion can lose digits, pass lossy(values); see convert.hpp. Throws the same errors as data() and convert().
   template <Element T, class Values>
   auto data_as(const Values& values, std::string_view name = {}) {
     return detail::data_from<T>(core_, values, name);
   }
 
-  /// The same from a .npy file: `session.load<float, 2>("images.npy")`. Element type and number of dimensions must be the
-  /// file's. Throws Error: usage if they are not, or if the file is damaged; system if it cannot be read, or memory runs
-  /// out. See checkpoint.hpp for the other way, and for variables.
+  /// Makes an array from a .npy file: `session.load<float, 2>("images.npy")`. T and N must be the element type and the
+  /// number of dimensions of the file. Throws Error: usage if T or N does not match, or if the file is damaged; system
+  /// if the file cannot be read, or if there is not enough memory. checkpoint.hpp has functions that save arrays and
+  /// that load files into variables.
   template <Element T, std::size_t N>
   Data<T, N> load(const std::filesystem::path& file, std::string_view name = {}) {
     return Data<T, N>(detail::load_data(core_, file, dtype_of<T>, N, name));
   }
 
-  /// The file itself as a Data that can only be read, for what is larger than memory: `session.map_npy<std::uint8_t, 4>(
-  /// "images.npy")`. Every process maps it; nothing is copied, and pages are shared with whoever else reads the file. Calls
-  /// take it as any Data, rows by index included; writing throws Error (usage). A file that is renamed or removed stays
-  /// as it was. One that is truncated fails the calls that find it so, by name, with Error (system); but a master that reads
-  /// through view() what is no longer there gets SIGBUS. Throws as load; usage also where elements are not aligned.
+  /// Maps a .npy file as a read-only Data, for files that are larger than memory:
+  /// `session.map_npy<std::uint8_t, 4>("images.npy")`. Every process maps the file. Nothing is copied, and all
+  /// processes that read the file share its pages. A call accepts this Data like any other. CallOptions::batch can
+  /// select its rows in every way, including by a list of row indices. Writing to this Data throws Error (usage).
+  ///
+  /// If the file is renamed or removed, this Data keeps its contents. If the file is truncated, a call that reads the
+  /// missing part fails with Error (system). The message names the file. If the master reads the missing part through
+  /// view(), it gets the signal SIGBUS.
+  ///
+  /// Throws the same errors as load(). Throws also Error (usage) if the elements in the file are not aligned.
   template <Element T, std::size_t N>
   Data<T, N> map_npy(const std::filesystem::path& file, std::string_view name = {}) {
     static_assert(!std::same_as<T, bool>,
@@ -92,13 +101,13 @@ class Session {
     return Data<T, N>(detail::map_data(core_, file, dtype_of<T>, N, name));
   }
 
-  /// A variable with a copy on every worker; no rows yet. A name that is given is unique among the variables alive: a
-  /// second one is an Error (usage).
+  /// Makes a variable with a copy on every worker. At first, the copies have no rows. The name is optional. Throws
+  /// Error (usage) if another variable has this name and still has a handle.
   template <Element T, std::size_t N>
   Shared<T, N> shared(std::string_view name = {}) {
     return Shared<T, N>(detail::make_variable(core_, dtype_of<T>, N, name));
   }
-  /// The same with values that every worker gets: `session.shared("weights", values, Shape{784, 10})`.
+  /// Makes a variable and copies these values to every worker: `session.shared("weights", values, Shape{784, 10})`.
   template <std::ranges::contiguous_range R, std::size_t N>
     requires Element<std::ranges::range_value_t<R>>
   auto shared(std::string_view name, const R& values, const Shape<N>& shape) {
@@ -112,16 +121,18 @@ class Session {
   auto shared(std::string_view name, const R& values) {
     return shared(name, values, Shape<1>(std::ranges::size(values)));
   }
-  /// The variable of that name. Throws Error (usage) if there is none, with the names there are, or if it has another
-  /// element type or number of dimensions.
+  /// Returns the variable with the name `name`. Throws Error (usage) if no variable has this name, or if the variable
+  /// has another element type or number of dimensions. If no variable has this name, the message lists the names that
+  /// exist.
   template <Element T, std::size_t N>
   Shared<T, N> find_shared(std::string_view name) const {
     return Shared<T, N>(detail::find_variable(*core_, name, dtype_of<T>, N));
   }
 
-  /// Collectives on several variables, of any element types and shapes, as members of Shared on each; in one call, and
-  /// on GPUs as one where NCCL can: `session.all_reduce({weights, bias}, sr::Reduction::avg)`. All variables are checked
-  /// before any worker moves.
+  /// Collectives on several variables in one call: `session.all_reduce({weights, bias}, sr::Reduction::avg)`. Each one
+  /// does the same as the Shared member of that name, for every variable in the list. The variables may have any
+  /// element types and shapes. On GPUs, the call is one NCCL group, if NCCL supports the operation. The master checks
+  /// all variables before it sends anything to the workers.
   void broadcast(const SharedList& variables, int root, const CollectiveOptions& options = {}) {
     detail::broadcast_copies(resolve(variables, "broadcast"), root, options);
   }
@@ -137,14 +148,16 @@ class Session {
   void reduce_scatter(const SharedList& variables, Reduction reduction, const CollectiveOptions& options = {}) {
     detail::reduce_scatter_copies(resolve(variables, "reduce_scatter"), reduction, options);
   }
-  /// Given values: `session.scatter({{images, x}, {labels, y}}, {.batch = shuffled})`.
+  /// Copy values from the master to several variables in one call. Each does the same as Shared::broadcast or
+  /// Shared::scatter does for one variable: `session.scatter({{images, x}, {labels, y}}, {.batch = shuffled})`.
   void broadcast(std::initializer_list<Assignment> assignments) {
     detail::broadcast_values(detail::resolve(*core_, {assignments.begin(), assignments.size()}, "broadcast"));
   }
   void scatter(std::initializer_list<Assignment> assignments, const ScatterOptions& options = {}) {
     detail::scatter_values(detail::resolve(*core_, {assignments.begin(), assignments.size()}, "scatter"), options);
   }
-  /// To the master: `const auto [w, b] = session.gather(weights, bias)`.
+  /// Gathers each variable to the master and returns a tuple of arrays:
+  /// `const auto [w, b] = session.gather(weights, bias)`.
   template <class... S>
     requires(sizeof...(S) > 0 && (detail::kIsShared<S> && ...))
   auto gather(const S&... variables) const {
@@ -153,7 +166,8 @@ class Session {
     detail::gather_to(records, places_of(arrays));
     return arrays;
   }
-  /// To the master, reduced: `const auto [w, b] = session.reduce(sr::Reduction::avg, weights, bias)`.
+  /// Reduces each variable to the master and returns a tuple of arrays:
+  /// `const auto [w, b] = session.reduce(sr::Reduction::avg, weights, bias)`.
   template <class... S>
     requires(sizeof...(S) > 0 && (detail::kIsShared<S> && ...))
   auto reduce(Reduction reduction, const S&... variables) const {
@@ -163,15 +177,15 @@ class Session {
     return arrays;
   }
 
-  /// Makes a function that runs on every worker: of a function, or of a lambda without captures. `name` is for
-  /// messages. Can be called at any time.
+  /// Makes a function that runs on every worker. `body` is a function, or a lambda without captures. Error messages
+  /// contain `name`. The program can call this member at any time.
   template <class F>
     requires(!detail::kIsMethod<F>)
   auto function(F body, std::string_view name = {}) {
     const auto pointer = detail::as_pointer(body);
     return define<decltype(pointer)>(name, nullptr, {detail::make_body(pointer)});
   }
-  /// The same of a method of a replicated object, which runs on each worker's own object.
+  /// Makes a function from a method of a replicated object. Each worker calls the method on its own object.
   template <class T, class Method>
     requires detail::kIsMethod<Method>
   auto function(Method method, const Replicated<T>& object, std::string_view name = {}) {
@@ -179,7 +193,8 @@ class Session {
     static_assert(std::is_same_v<Owner, T>, "the method belongs to another class than the replicated object");
     return define<Method>(name, object.record(), {detail::make_body(method)});
   }
-  /// One function with a body for each kind of device; both take and return the same.
+  /// Makes one function with two bodies: one for CPU devices and one for CUDA devices. Both must take the same
+  /// parameters and return the same type.
   template <class F, class G>
     requires(!detail::kIsMethod<F> && !std::convertible_to<G, std::string_view>)
   auto function(F cpu_body, G cuda_body, std::string_view name = {}) {
@@ -195,14 +210,17 @@ class Session {
     return define<Method>(name, object.record(), {detail::make_body(cpu_method), detail::make_body(cuda_method)});
   }
 
-  /// Builds a T on every worker: `T(CpuWorker&, arguments...)` (on CUDA devices `T(CudaWorker&, arguments...)`) where
-  /// there is such a constructor, else `T(arguments...)`. Arguments are trivially copyable values, strings or vectors of trivially copyable elements.
+  /// Constructs a T on every worker. If T has a constructor `T(CpuWorker&, arguments...)`, the worker uses it.
+  /// Otherwise the worker uses `T(arguments...)`. On a CUDA device, the worker looks for `T(CudaWorker&, arguments...)`
+  /// instead of the first one. Arguments are trivially copyable values, strings, or vectors of trivially copyable
+  /// elements.
   template <class T, class... Arguments>
   Replicated<T> replicate(const Arguments&... arguments) {
     const auto bodies = detail::construction_bodies<T, detail::Stored<Arguments>...>();
     return Replicated<T>(detail::replicate_object(core_, bodies, bytes_of(arguments...), "a replicated object"));
   }
-  /// The same through a factory function that returns the object, called on every worker.
+  /// Makes a replicated object with a factory function. Every worker calls the factory, which returns the worker's
+  /// object.
   template <class T, class... P, class... Arguments>
   Replicated<T> replicate(T (*factory)(P...), const Arguments&... arguments) {
     using Factory = detail::Factory<T (*)(P...)>;
@@ -212,15 +230,18 @@ class Session {
         detail::replicate_object(core_, {&construct, 1}, bytes_of(arguments...), "a replicated object"));
   }
 
-  /// Starts `count` processes that run `body(producer, arguments...)` and so fill a queue of batches in shared memory:
+  /// Starts `count` producers and returns their queue. A producer is a process that runs
+  /// `body(producer, arguments...)`. The producers fill the queue with batches in shared memory:
   ///
   ///   struct Digits { Data<float, 2> images; Data<std::int32_t, 1> labels; };
   ///   void build(Producer<Digits>& out, std::string folder);
   ///   auto queue = session.producers(4, build, {{64, 784}, {64}}, {.capacity = 8}, folder);
   ///
-  /// The body is an ordinary function, or a lambda without captures; `shapes` are those of a batch's arrays, with as many
-  /// rows as one can have; arguments are as for replicate. The producers end with the queue, and with the session. Throws
-  /// Error: usage (bad options, shapes), system (no memory, no processes), worker_lost (one died while starting), timeout.
+  /// The body is an ordinary function, or a lambda without captures. `shapes` has the shape of each array of a batch.
+  /// The first extent of each shape is the largest number of rows that a batch can have. `arguments` can have the same
+  /// types as those of replicate(). The producers end when the queue or the session ends. Throws Error: usage (bad
+  /// options or shapes), system (not enough memory, or no more processes), worker_lost (a producer died while
+  /// starting), timeout.
   template <class F, class... Arguments>
   auto producers(int count, F body, const BatchShapes<typename detail::ProducerBodyOf<F>::Batch>& shapes,
                  const QueueOptions& options = {}, const Arguments&... arguments) {
@@ -236,18 +257,21 @@ class Session {
                                                 detail::BatchTraits<Batch>::types, extents, options));
   }
 
-  /// Waits for every call in flight. Throws the first failure among those whose future was dropped.
+  /// Waits for all calls in flight. If a call failed and the program had dropped its future, throws the error of that
+  /// call. If there are several such calls, throws the first error.
   void wait() { detail::wait_all(*core_); }
 
-  /// Where the time of the calls so far went, by function and rank. Waits for calls in flight. Throws Error (usage) unless
-  /// SessionOptions::profile or trace (`syncrun --profile`, `--trace`) had it kept.
+  /// Returns how long each phase of the calls has taken so far, by function and rank. Waits for calls in flight first.
+  /// Throws Error (usage) unless SessionOptions::profile or SessionOptions::trace is set (`syncrun --profile`,
+  /// `syncrun --trace`).
   [[nodiscard]] std::vector<CallProfile> profile() { return detail::profile_of(*core_); }
 
-  /// Ends the session: waits for calls in flight, lets the workers end, reaps them. Everything made from the session
-  /// is an error to use from then on. Throws what failed; the workers are gone in any case.
+  /// Ends the session: waits for calls in flight, and then ends and reaps the workers. After that, using anything made
+  /// from the session is an error. Throws Error if a worker did not end normally, or if a call failed and the program
+  /// had dropped its future. The workers have ended even if close() throws.
   void close() { detail::close_session(*core_); }
 
-  /// The framework's own handle.
+  /// For the framework: the handle of the session.
   const std::shared_ptr<detail::SessionCore>& core() const noexcept { return core_; }
 
  private:

@@ -1,6 +1,7 @@
 #pragma once
 
-// Shared variables: an array with a copy of its own on every worker. Made by Session::shared. Master only.
+// Shared: a shared variable, that is, an array with a separate copy on every worker. Session::shared makes it. For the
+// master only.
 
 #include <string>
 #include <utility>
@@ -16,11 +17,14 @@
 
 namespace syncrun {
 
-/// A variable with one copy per worker, on its device: weights, gradients, or a data set that was scattered to the
-/// devices. Shapes may differ between ranks; a new variable has zero rows everywhere. Functions see their rank's copy
-/// as Local, Sliced or Update. A handle: copies refer to the same variable. All members block until done, wait for
-/// calls in flight first, and throw Error: usage for bad arguments or a closed session, before any worker has moved;
-/// system if memory runs out. Session has the collectives of several variables at once.
+/// A variable with one copy per worker, in the memory of the worker's device. Use a variable for weights, for
+/// gradients, or for a data set that is scattered to the devices. The shapes of the copies may differ between ranks.
+/// The copies of a new variable have zero rows. A body receives its own rank's copy as Local, Sliced or Update. A
+/// Shared is a handle: if you copy the handle, both handles refer to the same variable.
+///
+/// Every member that moves values first waits for the calls in flight. The member returns when the values have been
+/// moved. Members throw Error: usage for bad arguments or a closed session; system if there is not enough memory. A
+/// usage error comes before any worker does anything. Session has collectives on several variables at once.
 template <Element T, std::size_t N>
 class Shared {
   static_assert(N >= 1, "a single number is passed by value");
@@ -28,7 +32,7 @@ class Shared {
  public:
   explicit Shared(std::shared_ptr<detail::VariableRecord> record) noexcept : record_(std::move(record)) {}
 
-  /// Gives every rank the same values.
+  /// Copies the same values to every rank.
   template <detail::ValuesOf<T> R>
   void broadcast(const R& values, const Shape<N>& shape) {
     detail::broadcast_values(std::array{delivery_of(values, shape)});
@@ -38,14 +42,15 @@ class Shared {
   void broadcast(const R& values) {
     broadcast(values, Shape<1>(std::ranges::size(values)));
   }
-  /// The same from shared memory, without a copy in between.
+  /// Copies the values of a Data to every rank. Workers copy directly from the memory of the Data.
   void broadcast(const Data<T, N>& data) { detail::broadcast_values(std::array{delivery_of(data)}); }
-  /// Gives every rank the values, and the shape, of rank `root`'s copy.
+  /// Copies the values and the shape of rank `root`'s copy to every rank.
   void broadcast(int root, const CollectiveOptions& options = {}) {
     detail::broadcast_copies({&record(), 1}, root, options);
   }
 
-  /// Splits rows, or those that `options.batch` selects, among the ranks as evenly as possible, in rank order.
+  /// Divides the rows among the ranks as evenly as possible, in rank order. `options.batch` selects the rows to
+  /// scatter.
   template <detail::ValuesOf<T> R>
   void scatter(const R& values, const Shape<N>& shape, const ScatterOptions& options = {}) {
     detail::scatter_values(std::array{delivery_of(values, shape)}, options);
@@ -55,18 +60,20 @@ class Shared {
   void scatter(const R& values, const ScatterOptions& options = {}) {
     scatter(values, Shape<1>(std::ranges::size(values)), options);
   }
-  /// The same from shared memory; without a copy in between, unless single rows are selected.
+  /// Divides the rows of a Data in the same way. Workers copy directly from the memory of the Data, unless
+  /// `options.batch` is a list of rows.
   void scatter(const Data<T, N>& data, const ScatterOptions& options = {}) {
     detail::scatter_values(std::array{delivery_of(data)}, options);
   }
 
-  /// All copies, concatenated along the rows in rank order; lengths may differ.
+  /// Returns all copies, concatenated along the rows in rank order. The copies may have different numbers of rows.
   [[nodiscard]] Array<T, N> gather() const {
     Array<T, N> all(detail::to_shape<N>(detail::gathered_extents(held())));
     detail::gather_to({&record(), 1}, std::array<void*, 1>{all.data()});
     return all;
   }
-  /// All copies, one above the other: element [rank] is that rank's copy. Shapes must be equal on all ranks.
+  /// Returns all copies, stacked: element [rank] is the copy of that rank. The copies must have the same shape on all
+  /// ranks.
   [[nodiscard]] Array<T, N + 1> gather_stacked() const
     requires(N < kMaxDimensions)
   {
@@ -78,30 +85,34 @@ class Shared {
     detail::gather_to({&record(), 1}, std::array<void*, 1>{all.data()});
     return all;
   }
-  /// Gives every rank all copies, concatenated along the rows in rank order; lengths may differ.
+  /// Concatenates all copies along the rows, in rank order. The result becomes every rank's new copy. The copies may
+  /// have different numbers of rows.
   void all_gather(const CollectiveOptions& options = {}) { detail::all_gather_copies({&record(), 1}, options); }
 
-  /// Reduces the copies element by element, in rank order; every rank gets the result. `avg` is the plain mean of the
-  /// copies (see Comm::avg for the row-weighted one). Here and below, shapes must be equal on all ranks.
+  /// Reduces the copies element by element, in rank order. Every rank gets the result. Here, `avg` is the mean of the
+  /// copies with equal weights. (In Comm::avg, the weight of a rank is its number of rows.) For this member and the
+  /// reductions below, the copies must have the same shape on all ranks.
   void all_reduce(Reduction reduction, const CollectiveOptions& options = {}) {
     detail::all_reduce_copies({&record(), 1}, reduction, options);
   }
-  /// The same to rank `root`, whose copy becomes the result. The other ranks' copies are undefined afterwards.
+  /// Reduces like all_reduce(), but only the copy of rank `root` gets the result. Afterwards, the copies of the other
+  /// ranks are undefined.
   void reduce(Reduction reduction, int root, const CollectiveOptions& options = {}) {
     detail::reduce_copies({&record(), 1}, reduction, root, options);
   }
-  /// The same to the master; the copies stay as they are.
+  /// Reduces like all_reduce(), but returns the result to the master. The copies do not change.
   [[nodiscard]] Array<T, N> reduce(Reduction reduction, const CollectiveOptions& options = {}) const {
     Array<T, N> result(detail::to_shape<N>(detail::common_extents(held(), "reduce")));
     detail::reduce_to_master({&record(), 1}, reduction, options, std::array<void*, 1>{result.data()});
     return result;
   }
-  /// The same, scattered: each rank's copy becomes its share of the rows of the result, as even as possible.
+  /// Reduces like all_reduce(), and divides the rows of the result among the ranks as evenly as possible, in rank
+  /// order. Each rank's copy becomes that rank's share.
   void reduce_scatter(Reduction reduction, const CollectiveOptions& options = {}) {
     detail::reduce_scatter_copies({&record(), 1}, reduction, options);
   }
 
-  /// One rank's copy.
+  /// Returns one rank's copy.
   [[nodiscard]] Array<T, N> get(int rank) const {
     Array<T, N> copy(shape(rank));
     detail::get_from_rank(held(), rank, copy.data());
@@ -119,13 +130,13 @@ class Shared {
   }
 
   Shape<N> shape(int rank) const { return detail::to_shape<N>(detail::extents_of(held(), rank)); }
-  /// Of all copies, by rank.
+  /// The shapes of all copies, by rank.
   std::vector<Shape<N>> shapes() const {
     std::vector<Shape<N>> shapes;
     for (const auto& extents : detail::all_extents(held())) shapes.push_back(detail::to_shape<N>(extents));
     return shapes;
   }
-  /// Rows of all copies, by rank.
+  /// The numbers of rows of all copies, by rank.
   std::vector<std::int64_t> lengths() const {
     std::vector<std::int64_t> lengths;
     for (const auto& extents : detail::all_extents(held())) lengths.push_back(extents[0]);
@@ -133,7 +144,7 @@ class Shared {
   }
   const std::string& name() const { return detail::name_of(held()); }
 
-  /// The framework's own handle.
+  /// For the framework: the record of the variable.
   const std::shared_ptr<detail::VariableRecord>& record() const {
     held();
     return record_;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Syncrun: a serial program, every device. This header is the whole public API.
+// This header includes the whole public API of Syncrun.
 
 #include "syncrun/any_shared.hpp"
 #include "syncrun/any_worker.hpp"

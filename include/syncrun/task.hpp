@@ -1,6 +1,7 @@
 #pragma once
 
-// Tasks: one function, run beside the program in a process of its own, with a pipe to it in both directions.
+// Task: a function that runs in its own process at the same time as the program. A pipe can carry messages in both
+// directions.
 
 #include <chrono>
 #include <memory>
@@ -18,18 +19,21 @@
 
 namespace syncrun {
 
-/// A function that runs in a process of its own, and the master's end of its pipe: sends In, receives Out, gets R in the
-/// end. Made by task(). Master only, from one thread at a time. If the function throws, the next member that waits throws
-/// that as an Error (function) with its text. If the process dies it is Error (worker_lost) with the task's name, the
-/// process id, the cause and the last lines it wrote. The `timeout` of a member is the deadline of that wait; 0 turns it
-/// off; left out: TaskOptions::timeout.
+/// A function that runs in its own process, and the master's end of its pipe. The master sends messages of type In,
+/// receives messages of type Out, and gets a result of type R at the end. The function task() makes a Task. For the
+/// master only, from one thread at a time.
+///
+/// If the function throws, the next member that waits throws Error (function) with the text of the exception. If the
+/// process dies, the next member that waits throws Error (worker_lost). This error contains the task's name, its
+/// process id, the cause of its death and the last lines of its standard error. The argument `timeout` of a member is
+/// the deadline of that member's wait. 0 turns it off. Left out: TaskOptions::timeout.
 template <class R, class In, class Out>
 class Task {
   static constexpr bool kHasPipe = !std::is_void_v<In>;
 
  public:
   explicit Task(std::shared_ptr<detail::TaskCore> core) noexcept : core_(std::move(core)) {}
-  /// Without get() before: kills the process, with all that it has started.
+  /// If get() was not called, kills the task's process and all processes that it started.
   ~Task() {
     if (core_) detail::abandon_task(*core_);
   }
@@ -39,41 +43,44 @@ class Task {
     return *this;
   }
 
-  /// Blocks while the pipe is full. Throws Error: usage (the function has returned, get() or end_messages() was called),
-  /// timeout (the task does not receive; where a part was sent already, the pipe takes no more), or as above.
+  /// Sends a message. Blocks while the pipe is full. Throws Error: usage (the function has returned, or get() or
+  /// end_messages() was called), timeout (the task does not receive messages), and the errors above. If the deadline
+  /// passes after a part of the message was sent, the pipe accepts no more messages.
   template <class T = In>
     requires kHasPipe
   void send(const std::type_identity_t<T>& message, std::optional<std::chrono::milliseconds> timeout = {}) {
     detail::send_to_task(held(), detail::to_bytes<T>(message), timeout);
   }
-  /// The next message; nothing once the function has returned and all of its messages were received. Throws Error:
-  /// timeout (which can be tried again), usage (after get()), or as above.
+  /// Returns the next message of the task. Waits until there is one. If the function has returned and all its messages
+  /// have been received, returns nothing. Throws Error: timeout (the caller can try again), usage (after get()), and
+  /// the errors above.
   template <class T = Out>
     requires kHasPipe
   std::optional<T> receive(std::optional<std::chrono::milliseconds> timeout = {}) {
     return detail::decode<T>(detail::receive_from_task(held(), timeout));
   }
-  /// True when receive() will not wait: a message is there, or the task has ended (returned, thrown, died). False while it
-  /// runs and nothing has arrived, and after get(). Never waits. get() may still wait for the process of a task that has
-  /// returned to end. Throws Error: usage (the handle was moved from).
+  /// Returns true if receive() would not wait: a message has arrived, or the function has returned or thrown, or the
+  /// process has died. Returns false after get(). Never waits. Even if the function has returned, get() may still wait
+  /// for the end of the process. Throws Error (usage) if the handle was moved from.
   bool is_ready() { return detail::is_ready(held()); }
-  /// The task's receive() gives nothing from here on, once it has what was sent.
+  /// Ends the messages to the task. In the task, Pipe::receive first returns the messages that were sent before, and
+  /// then nothing.
   void end_messages()
     requires kHasPipe
   {
     detail::end_sending(held());
   }
 
-  /// Ends the messages, waits for the function to return and for its process to end, and gives what it returned. Messages
-  /// that nobody has received are dropped. Once. Throws Error: timeout (can be tried again), usage (the second time), or
-  /// as above.
+  /// Ends the messages, waits until the function has returned and its process has ended, and returns the function's
+  /// result. Drops messages that were not received. Works once. Throws Error: timeout (the caller can try again), usage
+  /// (at a second call), and the errors above.
   R get(std::optional<std::chrono::milliseconds> timeout = {}) {
     const auto bytes = detail::result_of(held(), timeout);
     if constexpr (!std::is_void_v<R>) return detail::from_bytes<R>(bytes);
   }
 
   const std::string& name() const { return detail::name_of(held()); }
-  /// Of its process.
+  /// The id of the task's process.
   int pid() const { return detail::pid_of(held()); }
 
  private:
@@ -82,8 +89,9 @@ class Task {
   std::shared_ptr<detail::TaskCore> core_;
 };
 
-/// The task's end of its pipe: a parameter `Pipe<In, Out>&` of its function, which receives In and sends Out. Messages are
-/// trivially copyable values, strings, or vectors of trivially copyable elements. Used in the function's own thread.
+/// The task's end of the pipe. The task's function gets it as its parameter `Pipe<In, Out>&`. The function receives
+/// messages of type In and sends messages of type Out. Messages are trivially copyable values, strings, or vectors of
+/// trivially copyable elements. Only the thread that runs the function may use the pipe.
 template <class In, class Out>
 class Pipe {
   static_assert(detail::kIsMessage<In> && detail::kIsMessage<Out>,
@@ -95,10 +103,11 @@ class Pipe {
   Pipe(const Pipe&) = delete;
   Pipe& operator=(const Pipe&) = delete;
 
-  /// Blocks while the pipe is full.
+  /// Sends a message. Blocks while the pipe is full.
   void send(const Out& message) { detail::send_message(*core_, detail::to_bytes(message)); }
-  /// The next message; nothing once the master has no more (Task::end_messages, Task::get). Blocks for as long as it
-  /// takes, or throws Error (timeout).
+  /// Returns the next message of the master. Waits until there is one. If the master has ended its messages
+  /// (Task::end_messages, Task::get) and all have been received, returns nothing. Without `timeout`, the wait has no
+  /// limit. With `timeout`, throws Error (timeout) if there is no message in that time.
   std::optional<In> receive(std::optional<std::chrono::milliseconds> timeout = {}) {
     return detail::decode<In>(detail::receive_message(*core_, timeout));
   }
@@ -109,20 +118,23 @@ class Pipe {
 
 /// Options of a task.
 struct TaskOptions {
-  /// For messages, its lines of output and its process's name. Empty: the function's own.
+  /// The name of the task in error messages. Syncrun also writes it in front of each line of the task's output, and
+  /// uses it as the name of the process. Empty: the name of the function.
   std::string name{};
-  /// Variables added to its environment, or replaced in it, before the process starts.
+  /// Environment variables of the task's process. Syncrun adds or replaces these variables before it starts the
+  /// process.
   std::vector<std::pair<std::string, std::string>> environment{};
-  /// Deadline of every wait of the master's for this task: send, receive, get. 0 turns it off. Left out: SYNCRUN_TIMEOUT,
-  /// else 10 minutes.
+  /// Deadline of every wait of the master for this task: in send(), receive() and get(). 0 turns it off. Left out: the
+  /// value of the environment variable SYNCRUN_TIMEOUT if it is set, else 10 minutes.
   std::optional<std::chrono::milliseconds> timeout{};
-  /// How long its process may take to end once its function has returned, before it is killed.
+  /// The time that the task's process has to end after its function has returned. After that, Syncrun kills the
+  /// process.
   std::chrono::milliseconds grace{5000};
 };
 
 namespace detail {
 
-/// From a task's function to its Task and its thunk.
+/// Derives the Task and the thunk from the type of a task's function.
 template <class Pointer>
 struct TaskBody {
   static_assert(kAlwaysFalse<Pointer>, "a task is a function or a captureless lambda");
@@ -165,10 +177,12 @@ inline constexpr bool kIsTaskResult = std::is_void_v<R> || kIsMessage<R>;
 
 }  // namespace detail
 
-/// Starts `function(arguments...)`, or `function(pipe, arguments...)` with a `Pipe<In, Out>&`, in a process of its own: the
-/// program once more, which comes as far as run() or serve_if_worker() and then runs the function instead of the program.
-/// A function or a captureless lambda; arguments and result are what a message may be. With a session or without; not in
-/// a worker. Throws Error: usage (bad options), system (no process), timeout.
+/// Starts a function in its own process and returns the Task. The process calls `function(arguments...)`, or
+/// `function(pipe, arguments...)` if the first parameter is a `Pipe<In, Out>&`. The process is the same program,
+/// started again. It runs up to run() or serve_if_worker(), and there it calls the function instead of the program.
+/// `function` is an ordinary function or a captureless lambda. The arguments and the result can have the same types as
+/// messages. The master can call task() with or without an open session. A worker cannot call it. Throws Error: usage
+/// (bad options), system (the process cannot be started), timeout.
 ///
 ///   auto task = syncrun::task(validate, {.name = "validation"}, "weights.bin");
 template <class F, class... Arguments>

@@ -1,6 +1,7 @@
 #pragma once
 
-// One callable of gradient, all_reduce and update: a training step, made of a body that computes a loss and its gradient.
+// TrainStep: a training step as one callable object. It runs a body that computes a loss and its gradient, averages the
+// gradient over all ranks, and updates the parameters.
 
 #include <array>
 #include <cstdint>
@@ -17,17 +18,19 @@
 
 namespace syncrun {
 
-/// A training step as the master calls it: R is what the body returns, reduced; Passed are the body's parameters without
-/// workers, params and gradient. Made by train_step. Movable, not copyable: it counts its steps.
+/// A training step, as the master calls it. R is the reduced result of the body. `Passed...` lists the body's
+/// parameters, except the worker, Comm&, GradientReady&, params and gradient. The function train_step() makes a
+/// TrainStep. A TrainStep is movable, but not copyable, because it counts its steps.
 template <UpdateRule Rule, class T, class R, class Inner, class... Passed>
 class TrainStep {
  public:
   static constexpr std::size_t kStates = Rule::kState.size();
 
-  /// Computes the gradient of all rows of the call on all ranks, with each rank's rows and each slice's by their number,
-  /// averages it, and updates the parameters of every rank by the same. With slices, each of them sees the original
-  /// parameters, and there is one update, after the last. Blocks. Throws Error as Function does, and usage for
-  /// hyperparameters that make no sense and for variables that were given other lengths.
+  /// Computes the gradient over all rows of the call, averages it over all ranks, and updates the parameters. After
+  /// that, the parameters are equal on every rank. In the average, the weight of each rank and of each slice is its
+  /// number of rows. All slices read the original parameters. The step updates them once, after the last slice. Blocks.
+  /// Throws the same errors as a call of a Function. Throws also Error (usage) if a hyperparameter is not valid, or if
+  /// the program changed the length of a variable of the step.
   R operator()(typename detail::Parameter<Passed>::Passed... arguments, const Rule& rule,
                const CallOptions& options = {}) {
     const Rule numbered = prepare(rule, options);
@@ -40,7 +43,8 @@ class TrainStep {
     }
   }
 
-  /// The same without waiting. A step that fails later has been counted.
+  /// Starts the step and returns without waiting for the result. If the step fails after async() has returned, steps()
+  /// still counts it.
   [[nodiscard]] Future<R> async(typename detail::Parameter<Passed>::Passed... arguments, const Rule& rule,
                                 const CallOptions& options = {}) {
     const Rule numbered = prepare(rule, options);
@@ -53,23 +57,27 @@ class TrainStep {
     }
   }
 
-  /// Handles, here and below.
+  /// The parameters. This member and the next two return handles, not copies of the values.
   Shared<T, 1> params() const {
     check_held();
     return params_;
   }
-  /// Of the last call: the mean over all its rows, the same on every rank; if sharded, each rank's share only.
+  /// The gradient of the last call: the mean over all rows of that call. The gradient is equal on every rank. If the
+  /// step is sharded (StepForm::sharded), each rank's copy is valid only in that rank's share.
   Shared<T, 1> gradient() const {
     check_held();
     return gradient_;
   }
-  /// The vectors that Rule::kState names, on every rank all or, if sharded, its share: gather() of that is all, and
-  /// scatter(all) gives the shares back.
+  /// The state vectors of the rule, in the order of Rule::kState. If the step is replicated (StepForm::replicated),
+  /// each rank has the whole of every vector. If the step is sharded, each rank has only its share of every vector. In
+  /// a sharded step, Shared::gather returns the whole vector, and Shared::scatter divides a whole vector into the
+  /// shares of the ranks.
   std::array<Shared<T, 1>, kStates> state() const {
     check_held();
     return state_;
   }
-  /// Steps so far, and how many were made before: with params and state, all that a checkpoint needs.
+  /// The number of steps so far. To continue a training from a checkpoint, save this number, the parameters and the
+  /// state. Nothing else of the step is needed. After loading a checkpoint, call set_steps() with the saved number.
   std::int64_t steps() const {
     check_held();
     return steps_;
@@ -85,7 +93,7 @@ class TrainStep {
     return function_.name();
   }
 
-  /// The framework's own.
+  /// For the framework; see train_step.
   TrainStep(Inner function, const Shared<T, 1>& params, Shared<T, 1> gradient, Shared<T, 1> slice_gradient,
             std::array<Shared<T, 1>, kStates> state, StepForm form)
       : function_(std::move(function)),
@@ -100,7 +108,8 @@ class TrainStep {
  private:
   void check_held() const { detail::held(detail::HandleAccess::record(function_), "TrainStep"); }
 
-  /// Checks what can be checked before anything is published, and numbers the step.
+  /// Checks the variables and the rule before anything is sent to the workers. Returns the rule with the number of the
+  /// step.
   Rule prepare(const Rule& rule, const CallOptions& options) {
     check_held();
     Rule numbered = rule;
@@ -111,7 +120,7 @@ class TrainStep {
     std::array<const detail::VariableRecord*, kStates> state;
     for (std::size_t i = 0; i < kStates; ++i) state[i] = state_[i].record().get();
     detail::check_step_variables(*params_.record(), *gradient_.record(), state, form_);
-    // Room for the gradient of one slice, from the first call that has several.
+    // The first call with several slices makes room for the gradient of one slice.
     const bool wants_room = options.slices > 1 && !detail::is_as_long_as(*slice_gradient_.record(), *params_.record());
     if (wants_room || detail::is_gone_somewhere(*slice_gradient_.record(), *params_.record()))
       detail::zero_like(*slice_gradient_.record(), *params_.record(), detail::Zeros::like_all);
@@ -137,11 +146,13 @@ class TrainStep {
 /// Options of a training step.
 struct TrainStepOptions {
   StepForm form = StepForm::replicated;
-  /// For messages; left out: that of the body.
+  /// The name of the step in error messages. Empty: the name of the body.
   std::string_view name{};
-  /// How much of a gradient is averaged at a time while a body that has a GradientReady& computes the rest; 0: all of it,
-  /// after the body. Between GPUs with NVLink, copy engines average all but the last of buckets of more than 1 and up to 16 MiB,
-  /// and leave the multiprocessors to the body but for the sums.
+  /// The size of a bucket in bytes. A bucket is a part of the gradient. If the body takes a GradientReady&, the ranks
+  /// average finished buckets while the body computes the rest of the gradient. 0: the ranks average the whole gradient
+  /// after the body has returned. Between GPUs with NVLink, the copy engines of the GPUs move buckets that are larger
+  /// than 1 MiB and at most 16 MiB. For these buckets, the multiprocessors only add the values. So more multiprocessors
+  /// are free for the body. Kernels move all other buckets. Kernels also move the last bucket, whatever its size.
   std::size_t bucket_bytes = std::size_t{16} << 20U;
 };
 
@@ -163,7 +174,7 @@ struct TrainStepOf<Rule, Pointer, Body, TypeList<Own...>> {
   using type = TrainStep<Rule, typename Body::T, R, Inner, Own...>;
 };
 
-/// Types of the step around a body of type Pointer.
+/// The types of a step whose body has type Pointer.
 template <UpdateRule Rule, class Pointer>
 struct StepTypes {
   using Body = typename BodyShape<Pointer>::template In<StepOf<Rule>::template Of>;
@@ -214,26 +225,31 @@ auto make_train_step(Session& session, const std::shared_ptr<ObjectRecord>& obje
 
 }  // namespace detail
 
-/// Makes a training step of a body that computes, from its rows and the parameters, a loss (or anything that a function
-/// can return) and the gradient of the mean over its rows:
+/// Makes a training step from a body. Called by the master. The body returns a loss, or any other result that a
+/// function can return. It also computes the gradient of the mean loss over the rows that it received:
 ///
 ///   Avg<double> loss_and_gradient(CpuWorker&, Scattered<const float, 2> x, Scattered<const int, 1> y,
 ///                                 Local<float, 1> params, Local<float, 1> gradient);
 ///   auto step = train_step<Adam>(session, loss_and_gradient, weights);
 ///   const double loss = step(x, y, {.learning_rate = 1e-3}, {.batch = shuffled, .slices = 4});
 ///
-/// The body ends in params and gradient, of float or double; it reads the former and writes every element of the latter,
-/// which holds anything before. What stands before them is up to it, as for any function. It is not run where there are
-/// no rows, unless it has a Comm& (then it need not write the gradient there). With a GradientReady& (gradient_ready.hpp)
-/// it can say what of the gradient is final, and that is averaged over the ranks while it computes the rest. The step makes
-/// its gradient and the rule's state, zero, named after the parameters ("weights.m"). The parameters must have been given
-/// their shape, and start equal on all ranks. Master. Throws Error: usage, system (memory).
+/// The last two parameters of the body are params and gradient. Their elements are float or double. The body reads
+/// params and writes every element of gradient. The contents of gradient are undefined when the body starts. In front
+/// of params and gradient, the parameter list may have any parameters that a replicated function can have. A body that
+/// has no Comm& runs only on ranks that have rows. A body with a Comm& runs on every rank. On a rank without rows, the
+/// body need not write the gradient. A body with a GradientReady& (gradient_ready.hpp) can say which part of the
+/// gradient is final. The ranks can then average that part while the body computes the rest.
+///
+/// train_step() makes the variables for the gradient and for the rule's state. These variables are zero at first. Their
+/// names start with the name of the parameters ("weights.m"). The parameters must already have a shape, and must be
+/// equal on all ranks. Throws Error: usage (bad arguments), system (not enough memory).
 template <UpdateRule Rule, class F, class T>
   requires(!detail::kIsMethod<F>)
 auto train_step(Session& session, F body, const Shared<T, 1>& params, const TrainStepOptions& options = {}) {
   return detail::make_train_step<Rule>(session, nullptr, params, options, detail::as_pointer(body));
 }
-/// With a body for each kind of device; that for CUDA devices may be replayable.
+/// Makes a training step with one body for CPU devices and one for CUDA devices. The body for CUDA devices may be
+/// replayable: recorded once as a CUDA graph and then replayed (see replayable() in detail/signature.hpp).
 template <UpdateRule Rule, class F, class G, class T>
   requires(!detail::kIsMethod<F>)
 auto train_step(Session& session, F cpu_body, G cuda_body, const Shared<T, 1>& params,
@@ -241,7 +257,7 @@ auto train_step(Session& session, F cpu_body, G cuda_body, const Shared<T, 1>& p
   return detail::make_train_step<Rule>(session, nullptr, params, options, detail::as_pointer(cpu_body),
                                        detail::as_pointer(cuda_body));
 }
-/// Of methods of a replicated object.
+/// Makes a training step whose bodies are methods of a replicated object.
 template <UpdateRule Rule, class Method, class C, class T>
   requires detail::kIsMethod<Method>
 auto train_step(Session& session, Method method, const Replicated<C>& object, const Shared<T, 1>& params,

@@ -1,10 +1,12 @@
 #pragma once
 
-// Update rules: how a gradient changes parameters. A rule is a plain value that holds hyperparameters; update() applies
-// it, and train_step makes a whole training step of it. It crosses processes by value, or as DeviceScalar<Rule>.
+// Update rules: how a gradient changes parameters. A rule is a plain struct of hyperparameters. update() applies a rule
+// in a body. train_step() makes a whole training step with a rule. A body can take a rule by value, or as
+// DeviceScalar<Rule>.
 //
-// In the formulas p is a parameter, g its gradient plus weight_decay p (L2 regularisation), and the rest state, which
-// starts at zero. All is element by element, in the type of the parameters.
+// In the formulas, p is a parameter, and g is its gradient plus weight_decay p (L2 regularisation). The other letters
+// are hyperparameters and state. The state is zero at first. All operations are element by element, in the type of the
+// parameters.
 
 #include <array>
 #include <cstddef>
@@ -30,10 +32,10 @@ struct Momentum {
   double weight_decay = 0;
 };
 
-/// Nesterov's accelerated gradient, the gradient taken at the parameters themselves:
+/// Nesterov's accelerated gradient, written so that the gradient is taken at the parameters themselves:
 /// v = momentum v - learning_rate g,  p += momentum v - learning_rate g.
-/// Source: Y. Bengio, N. Boulanger-Lewandowski, R. Pascanu, "Advances in Optimizing Recurrent Networks", arXiv 1212.0901,
-/// equations 6 and 7.
+/// Source: Y. Bengio, N. Boulanger-Lewandowski, R. Pascanu, "Advances in Optimizing Recurrent Networks", arXiv
+/// 1212.0901, equations 6 and 7.
 struct Nesterov {
   static constexpr std::array<std::string_view, 1> kState{"v"};
   double learning_rate = 0.01;
@@ -42,8 +44,8 @@ struct Nesterov {
 };
 
 /// s += g^2,  p -= learning_rate g / (sqrt(s) + epsilon).
-/// Source: J. Duchi, E. Hazan, Y. Singer, "Adaptive Subgradient Methods", JMLR 12 (2011), figure 1, diagonal form; epsilon
-/// is its delta.
+/// Source: J. Duchi, E. Hazan, Y. Singer, "Adaptive Subgradient Methods", JMLR 12 (2011), figure 1, diagonal form.
+/// The article calls epsilon "delta".
 struct Adagrad {
   static constexpr std::array<std::string_view, 1> kState{"s"};
   double learning_rate = 0.01;
@@ -75,8 +77,9 @@ struct Adadelta {
 /// m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2,
 /// p -= learning_rate / (1 - beta1^step) m / (sqrt(v / (1 - beta2^step)) + epsilon).
 /// Source: D. Kingma, J. Ba, "Adam", arXiv 1412.6980, algorithm 1.
-/// With decoupled_weight_decay, before that: p *= 1 - learning_rate decoupled_weight_decay. Source: I. Loshchilov,
-/// F. Hutter, "Decoupled Weight Decay Regularization" (AdamW), arXiv 1711.05101, algorithm 2, as PyTorch scales it.
+/// If decoupled_weight_decay is not 0, the first operation is p *= 1 - learning_rate decoupled_weight_decay. Source:
+/// I. Loshchilov, F. Hutter, "Decoupled Weight Decay Regularization" (AdamW), arXiv 1711.05101, algorithm 2, scaled as
+/// in PyTorch.
 struct Adam {
   static constexpr std::array<std::string_view, 2> kState{"m", "v"};
   double learning_rate = 0.001;
@@ -85,12 +88,13 @@ struct Adam {
   double epsilon = 1e-8;
   double weight_decay = 0;
   double decoupled_weight_decay = 0;
-  /// Which update this is, from 1. A train step fills it in.
+  /// The number of this update, from 1. A train step sets it.
   std::int64_t step = 0;
 };
 
 /// m = beta1 m + (1 - beta1) g,  u = max(beta2 u, |g| + epsilon),  p -= learning_rate / (1 - beta1^step) m / u.
-/// Source: arXiv 1412.6980, algorithm 2; epsilon, as in PyTorch, is for gradients that are zero from the start.
+/// Source: arXiv 1412.6980, algorithm 2. As in PyTorch, epsilon avoids a division by zero if a gradient has always been
+/// zero.
 struct Adamax {
   static constexpr std::array<std::string_view, 2> kState{"m", "u"};
   double learning_rate = 0.002;
@@ -98,7 +102,7 @@ struct Adamax {
   double beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0;
-  /// Which update this is, from 1. A train step fills it in.
+  /// The number of this update, from 1. A train step sets it.
   std::int64_t step = 0;
 };
 
@@ -119,7 +123,8 @@ template <> struct UpdateKindOf<Adamax>   { static constexpr UpdateKind value = 
 // clang-format on
 }  // namespace detail
 
-/// One of the rules above; `Rule::kState` names its state vectors, each as long as the parameters.
+/// One of the rules above. `Rule::kState` has the names of the rule's state vectors. Each state vector is as long as
+/// the parameters.
 template <class Rule>
 concept UpdateRule = requires { detail::UpdateKindOf<Rule>::value; };
 

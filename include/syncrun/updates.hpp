@@ -1,7 +1,7 @@
 #pragma once
 
-// Update rules applied, by a body on its worker: the parameters and the rule's state change in place, in one pass over
-// memory. What a rule is: update_rules.hpp. A whole training step: train_step.hpp.
+// A body calls update() to apply an update rule. update() changes the parameters and the rule's state in place, in one
+// pass over memory. update_rules.hpp has the rules. train_step.hpp has a whole training step.
 
 #include <array>
 #include <concepts>
@@ -21,10 +21,10 @@
 
 namespace syncrun {
 
-/// Applies a rule: `update(worker, Adam{.step = 1}, params, gradient, m, v)`. Params, gradient and state vectors (those
-/// that Rule::kState names, in that order) are contiguous ranges of float or double, of equal lengths, none overlapping
-/// another: views, vectors, spans; anywhere in memory. In place; the gradient stays. Throws Error (usage) for unequal
-/// lengths and for hyperparameters that make no sense.
+/// Applies a rule: `update(worker, Adam{.step = 1}, params, gradient, m, v)`. Changes the parameters and the state in
+/// place, and leaves the gradient as it is. `state` lists the state vectors in the order of Rule::kState. Every vector
+/// is a contiguous range of float or double: a view, a vector or a span. All vectors must have the same length and must
+/// not overlap. Throws Error (usage) if the lengths differ, or if a hyperparameter is not valid.
 template <UpdateRule Rule, std::ranges::contiguous_range P, class G, class... S>
 void update(CpuWorker& worker, const Rule& rule, P&& params, const G& gradient, S&&... state) {
   detail::update_on(worker.core(), &rule, detail::UpdateWork::RulePlace::host, params, gradient, state...);
@@ -34,20 +34,25 @@ void update(CpuWorker& worker, const DeviceScalar<Rule>& rule, P&& params, const
   update(worker, *rule.data(), params, gradient, state...);
 }
 
-/// The same in device memory, in the order of the worker's stream. Fastest where all vectors start at multiples of 16
-/// bytes, as variables do. Throws Error (cuda), too.
+/// Applies a rule to vectors in device memory, in the order of the worker's stream. The update is fastest if all
+/// vectors start at multiples of 16 bytes. Shared variables always start at multiples of 16 bytes. Throws the same
+/// errors as above. Throws also Error (cuda).
 template <UpdateRule Rule, std::ranges::contiguous_range P, class G, class... S>
 void update(CudaWorker& worker, const Rule& rule, P&& params, const G& gradient, S&&... state) {
   detail::update_on(worker.core(), &rule, detail::UpdateWork::RulePlace::host, params, gradient, state...);
 }
-/// For a replayable body: hyperparameters, and the number of the step, change from call to call. They are not checked.
+/// Applies a rule that is in device memory. Replayable bodies use this overload. Such a body is recorded once as a CUDA
+/// graph, and later calls replay the recording (see replayable() in detail/signature.hpp). The GPU reads the rule at
+/// every call, so the hyperparameters and the number of the step may change from call to call. update() does not check
+/// them.
 template <UpdateRule Rule, std::ranges::contiguous_range P, class G, class... S>
 void update(CudaWorker& worker, const DeviceScalar<Rule>& rule, P&& params, const G& gradient, S&&... state) {
   detail::update_on(worker.core(), rule.data(), detail::UpdateWork::RulePlace::device, params, gradient, state...);
 }
 
-/// Master: the state vectors of a rule for these parameters, zero on every rank: `auto [m, v] = state_for<Adam>(session,
-/// weights)`. Named after the parameters: "weights.m" ("weights.m#2" where there is one already). Throws Error: usage (params has no shape yet), system (memory).
+/// Makes the state vectors that a rule needs for these parameters: `auto [m, v] = state_for<Adam>(session, weights)`.
+/// Called by the master. The vectors are zero on every rank. The name of a vector is "weights.m", or "weights.m#2" if
+/// another variable has that name. Throws Error: usage (the parameters have no shape yet), system (not enough memory).
 template <UpdateRule Rule, class T>
   requires std::same_as<T, float> || std::same_as<T, double>
 std::array<Shared<T, 1>, Rule::kState.size()> state_for(Session& session, const Shared<T, 1>& params) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// The version this header belongs to; version() is that of the library in use.
+// The macros have the version of this header. version() returns the version of the library that the program uses.
 
 #include "syncrun/detail/export.hpp"
 
@@ -9,6 +9,6 @@
 #define SYNCRUN_VERSION_PATCH 0
 
 namespace syncrun {
-/// "0.1.0".
+/// The version of the library, such as "0.1.0".
 SYNCRUN_EXPORT const char* version() noexcept;
 }  // namespace syncrun

@@ -6,8 +6,8 @@
 #include <csignal>
 #include <cstdio>
 
-#include "common/errors.hpp"
-#include "launcher/spawn.hpp"
+#include "common/text/errors.hpp"
+#include "launcher/process/spawn.hpp"
 #include "launcher/syncrun/preparation.hpp"
 
 namespace syncrun::detail {
@@ -74,7 +74,7 @@ Conclusion conclude(const JobEnd& end) {
     return {code == 0 ? kNotSyncrunExit : code, ended_message(end)};
   }
   if (code == 0) return {};
-  // As a shell, which says nothing of it either: `program | head -1`.
+  // A shell reports nothing in this case either: `program | head -1`.
   if (code == kSignalExit + SIGPIPE && end.output_has_no_reader) return {code, ""};
   return {code, ended_message(end)};
 }

@@ -1,7 +1,6 @@
 #pragma once
 
-// What `syncrun` says and returns when everything is over: from what was seen to one exit code and the first
-// cause.
+// The result of `syncrun` when the job is over: one exit code, and a message with the first cause.
 
 #include <sys/types.h>
 
@@ -11,27 +10,28 @@
 
 namespace syncrun::detail {
 
-/// Why everything was killed before it had ended by itself.
+/// Why `syncrun` killed everything before it had ended by itself.
 enum class KillReason { none, grace_over, second_signal };
 
-/// What was seen of a job that is over.
+/// The observations of `syncrun` about a job that is over.
 struct JobEnd {
   std::string program;  ///< As written on the command line.
   pid_t master = -1;
-  std::optional<int> wait_status;  ///< Of the master; nothing if it could not even be killed.
-  bool said_hello = false;         ///< It called syncrun::run.
-  bool is_privileged = false;      ///< Its file gives it more rights than who starts it: it ignores our variables.
-  bool went_on = false;            ///< It ended well, and a copy of it (fork) went on with the job, as a daemon does.
-  std::string verdict;             ///< The master's own account of its failure, if there was one.
-  int stop_signal = 0;             ///< That asked `syncrun` to end the job, or 0.
+  std::optional<int> wait_status;  ///< Wait status of the master. Empty if the master could not even be killed.
+  bool said_hello = false;         ///< The master has called syncrun::run or syncrun::serve_if_worker.
+  /// Its file has more rights than the user who starts it, so it ignores our variables.
+  bool is_privileged = false;
+  bool went_on = false;  ///< It ended well, but a forked copy of it continues the job, as a daemon does.
+  std::string verdict;   ///< The master's own message about its failure. Empty if there was none.
+  int stop_signal = 0;   ///< The signal that asked `syncrun` to end the job, or 0.
   KillReason killed = KillReason::none;
-  bool output_has_no_reader = false;  ///< Standard output or error is a pipe that nobody reads any more.
+  bool output_has_no_reader = false;  ///< Standard output or error is a pipe without a reader.
   std::chrono::milliseconds grace{};
 };
 
 struct Conclusion {
   int exit_code = 0;
-  std::string message;  ///< Empty where all went well, or the program's reader (`head`) has seen enough.
+  std::string message;  ///< Empty if all went well, or if the reader of the output (`head`) has stopped reading.
 };
 
 Conclusion conclude(const JobEnd& end);

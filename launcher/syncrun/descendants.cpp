@@ -13,7 +13,7 @@
 #include <sstream>
 #include <string>
 
-#include "common/errors.hpp"
+#include "common/text/errors.hpp"
 
 namespace syncrun::detail {
 
@@ -24,12 +24,12 @@ bool has_children() {
   return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
 }
 
-/// Parent of a process by proc(5), or -1 if it is gone.
+/// The parent of a process according to proc(5), or -1 if the process is gone.
 pid_t parent_of(const std::string& pid) {
   std::ifstream file("/proc/" + pid + "/stat");
   std::string line;
   if (!std::getline(file, line)) return -1;
-  const auto after_name = line.rfind(')');  // the name itself may hold anything
+  const auto after_name = line.rfind(')');  // the name itself may contain any characters
   if (after_name == std::string::npos) return -1;
   std::istringstream fields(line.substr(after_name + 1));
   char state = '\0';
@@ -38,9 +38,8 @@ pid_t parent_of(const std::string& pid) {
   return parent;
 }
 
-/// By a walk through /proc: slow where there are thousands of processes, but only needed where a job left
-/// some behind.
-/// (/proc/self/task/*/children is not there in every kernel, and promises nothing while children end.)
+/// Searches /proc. This is slow if there are thousands of processes, but it is needed only if a job has left some
+/// behind. (Not every kernel has /proc/self/task/*/children, and its contents are not reliable while children end.)
 std::vector<pid_t> children_of_this_process() {
   std::vector<pid_t> children;
   const auto close = [](DIR* open) { ::closedir(open); };
@@ -68,7 +67,7 @@ void Descendants::reap(pid_t keep) const {
   for (;;) {
     siginfo_t info{};
     if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
-    if (info.si_pid == keep) return;  // the rest is collected after it
+    if (info.si_pid == keep) return;  // the others are collected after it
     collect(info.si_pid);
   }
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-// Everything a job leaves behind becomes a child of `syncrun` (a child subreaper), however it was started and
-// whatever group or session it moved to. That is how it is found again.
+// Finds the processes that a job leaves behind. `syncrun` is a child subreaper, so all of them become its children. It
+// does not matter how they were started or which process group or session they have moved to.
 
 #include <sys/types.h>
 
@@ -12,16 +12,16 @@
 
 namespace syncrun::detail {
 
-/// The children of this process, those of a program that was replaced by `syncrun` (exec in a shell) left
-/// out.
+/// The children of this process. Excludes children that the process already had before it executed `syncrun` (exec in a
+/// shell).
 class Descendants {
  public:
-  /// Makes this process a subreaper and remembers the children it has already. Throws Error (system).
+  /// Makes this process a subreaper and remembers the children that it already has. Throws Error (system).
   Descendants();
 
-  /// Collects those that ended. `keep` is left alone: its end is collected by wait_for().
+  /// Reaps the children that have ended, up to `keep`. `keep` itself is left for collect().
   void reap(pid_t keep) const;
-  /// Whether any child is left, after a reap().
+  /// True if any child is left. Called after reap().
   bool are_left() const;
   std::vector<pid_t> list() const;
 
@@ -29,7 +29,7 @@ class Descendants {
   std::set<pid_t> foreign_;
 };
 
-/// The wait status of a child that has ended; nothing while it has not. Stops and continuations do not count.
+/// The wait status of a child that has ended. Empty if it has not ended. Stopping and continuing do not count.
 std::optional<int> collect(pid_t pid);
 
 }  // namespace syncrun::detail

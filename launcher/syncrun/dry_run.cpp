@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "common/environment.hpp"
-#include "launcher/devices.hpp"
+#include "common/protocol/environment.hpp"
+#include "launcher/devices/devices.hpp"
 
 namespace syncrun::detail {
 
 namespace {
 
-/// A word as a shell would have to be given it.
+/// A word in the form that a shell requires.
 std::string shell_word(const std::string& word) {
   const auto is_plain = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 ||

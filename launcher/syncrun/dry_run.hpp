@@ -1,6 +1,6 @@
 #pragma once
 
-// `syncrun --dry-run`: what would be started, in words.
+// `syncrun --dry-run`: describes what would be started.
 
 #include <string>
 
@@ -8,8 +8,8 @@
 
 namespace syncrun::detail {
 
-/// The command, the devices by rank and the variables. `program` is the image's path. Throws Error (usage) if
-/// variables in the present environment name no good devices.
+/// Describes the command, the devices by rank and the variables. `program` is the path of the image. Throws Error
+/// (usage) if variables in the present environment name devices that cannot be used.
 std::string describe_start(const CommandOptions& options, const std::string& program);
 
 }  // namespace syncrun::detail

@@ -1,14 +1,14 @@
-// syncrun [options] program [arguments]: wires the command line to a supervisor.
+// syncrun [options] program [arguments]: reads the command line and runs a supervisor.
 
 #include <unistd.h>
 
 #include <cstdio>
 #include <exception>
 
-#include "common/errors.hpp"
-#include "common/file_descriptor.hpp"
-#include "common/log.hpp"
-#include "common/visible_text.hpp"
+#include "common/os/file_descriptor.hpp"
+#include "common/text/errors.hpp"
+#include "common/text/log.hpp"
+#include "common/text/visible_text.hpp"
 #include "launcher/syncrun/dry_run.hpp"
 #include "launcher/syncrun/options.hpp"
 #include "launcher/syncrun/preparation.hpp"
@@ -30,7 +30,7 @@ int run_program(const CommandOptions& options, const std::string& program) {
                         make_logger("syncrun", level));
   const Conclusion conclusion = supervisor.run();
   if (!conclusion.message.empty()) {
-    // A worker's last lines may be in it.
+    // The message may contain the last lines of a worker.
     std::fprintf(stderr, "syncrun: %s\n", text_for(STDERR_FILENO, with_indented_lines(conclusion.message)).c_str());
   }
   return conclusion.exit_code;
@@ -54,8 +54,8 @@ int fail(int code, const std::exception& error) {
 
 int exit_code_of(const Error& error) {
   if (error.kind() == ErrorKind::usage) return kUsageExit;
-  // The kernel refused a program that looked fine: no interpreter, a format it does not know, no more
-  // processes, ...
+  // The kernel refused a program that passed our checks: its interpreter is missing, its format is unknown, there are
+  // too many processes, ...
   return kNotExecutableExit;
 }
 

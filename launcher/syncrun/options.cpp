@@ -6,17 +6,16 @@
 #include <charconv>
 #include <filesystem>
 
-#include "common/environment.hpp"
-#include "common/errors.hpp"
-#include "common/log.hpp"
-#include "launcher/devices.hpp"
+#include "common/protocol/environment.hpp"
+#include "common/text/errors.hpp"
+#include "common/text/log.hpp"
+#include "launcher/devices/devices.hpp"
 
 namespace syncrun::detail {
 
 namespace {
 
-/// Longest time an option may ask for; longer ones are slips of the finger, and could not be counted in
-/// nanoseconds.
+/// The longest time that an option accepts. Longer times are typing errors, and could not be counted in nanoseconds.
 constexpr double kLongestSeconds = 1e9;
 
 constexpr int kMostRestarts = 1'000'000;
@@ -54,7 +53,7 @@ constexpr std::array<option, 15> kLongOptions{{
     {nullptr, 0, nullptr, 0},
 }};
 
-/// Checks a number of seconds and gives it back as written: the master reads it again.
+/// Checks a number of seconds and returns the text unchanged, because the master reads it again.
 std::string seconds_text(const std::string& name, const std::string& text, double* value = nullptr) {
   double seconds = -1;
   const char* last = text.data() + text.size();
@@ -86,7 +85,7 @@ std::string log_level_text(const std::string& text) {
   throw_usage("--log-level: expected trace, debug, info, warning, error or off; got '" + text + "'");
 }
 
-/// The program may change its folder.
+/// Makes a path absolute, because the program may change its current folder.
 std::string absolute_path(const std::string& name, const std::string& text) {
   std::error_code error;
   const auto path = std::filesystem::absolute(text, error);
@@ -134,7 +133,7 @@ void accept_option(CommandOptions& options, int which, const std::string& value)
   throw_usage("expected an option of syncrun (see syncrun --help), got '" + word + "'");
 }
 
-/// The devices must be good ones; -n beside them may only say the same thing once more.
+/// Checks that the devices can be used. If -n is given too, it must agree with them.
 void check_devices(const CommandOptions& options) {
   const auto devices = resolve_devices(options.devices, "", kFromCommandLine);
   if (options.processes.empty() || options.processes == "auto") return;
@@ -152,12 +151,12 @@ void check_devices(const CommandOptions& options) {
 
 CommandOptions parse_command_line(int argc, char** argv) {
   CommandOptions options;
-  ::optind = 0;  // GNU: start afresh
-  ::opterr = 0;  // we say it ourselves
+  ::optind = 0;  // GNU: starts from the beginning
+  ::opterr = 0;  // we report errors ourselves
   using Action = CommandOptions::Action;
   while (options.action != Action::version && options.action != Action::help) {
     const int at = ::optind == 0 ? 1 : ::optind;
-    // '+': stop at the program's name. ':': tell a missing value from an unknown option.
+    // '+': stop at the program's name. ':': distinguish a missing value from an unknown option.
     const int which = ::getopt_long(argc, argv, "+:n:h", kLongOptions.data(), nullptr);
     if (which == -1) break;
     if (which == '?' || which == ':') throw_bad_option(which, argv[at]);
@@ -197,19 +196,19 @@ std::string help_text() {
 
 Runs a Syncrun program with one worker per device, ends the whole job with it, and says why it failed.
 
-  -n, --nproc-per-node N|cpu|gpu|auto  workers: a number, one per core, one per GPU,
-                                       or GPUs if there are any and else cores (default: auto)
+  -n, --nproc-per-node N|cpu|gpu|auto  number of workers: a number, one per core, one per GPU,
+                                       or GPUs if there are any and cores otherwise (default: auto)
       --devices LIST                   devices by rank: cpu0,cpu1 or cuda0,cuda1
       --timeout SECONDS                deadline of a call; 0 turns it off (default: 600)
       --start-timeout SECONDS          deadline for all workers to be ready; 0 turns it off (default: 60)
-      --log-dir DIR                    a file of output per worker goes there
+      --log-dir DIR                    write the output of each worker to a file in DIR
       --log-level LEVEL                trace, debug, info, warning, error or off (default: warning)
-      --grace SECONDS                  after a signal, time to end before everything is killed (default: 5)
-      --max-restarts N                 start the program again when it fails, so often at most (default: 0)
-      --profile FILE                   a table of where the time of calls went; -: on standard error
-      --trace FILE                     all calls on all ranks, for Perfetto or chrome://tracing
-      --quiet                          do not say at start which rank is on which device
-      --dry-run                        say what would be started, and start nothing
+      --grace SECONDS                  after a signal, kill everything after this time (default: 5)
+      --max-restarts N                 restart the program when it fails, at most N times (default: 0)
+      --profile FILE                   write a table of where the time of calls went; - is standard error
+      --trace FILE                     write a trace of all calls, for Perfetto or chrome://tracing
+      --quiet                          do not print at the start which rank is on which device
+      --dry-run                        print what would be started, and start nothing
       --version                        print the version
   -h, --help                           print this
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// The command line of `syncrun`: from argv to values that are known to be good.
+// The command line of `syncrun`: makes checked values from argv.
 
 #include <chrono>
 #include <string>
@@ -14,12 +14,12 @@ struct CommandOptions {
   Action action = Action::run;
   std::vector<std::string> command;  ///< The program as written, and its arguments. Empty for version and help.
 
-  // As written; empty: not given.
+  // As written. Empty if not given.
   std::string devices;
   std::string processes;
   std::string timeout;
   std::string start_timeout;
-  std::string log_dir;  ///< Made absolute: the program may change its folder.
+  std::string log_dir;  ///< Absolute, because the program may change its current folder.
   std::string log_level;
   std::string profile;  ///< Absolute, or "-".
   std::string trace;    ///< Absolute.
@@ -28,18 +28,18 @@ struct CommandOptions {
   int max_restarts = 0;
 };
 
-/// Reads options up to the first word that is not one; the rest belongs to the program. Throws Error (usage)
-/// with what was expected and what was got.
+/// Reads options up to the first word that is not one. The rest belongs to the program. Throws Error (usage) with what
+/// was expected and what was got.
 CommandOptions parse_command_line(int argc, char** argv);
 
-/// What `syncrun` changes in the environment of the program.
+/// The changes that `syncrun` makes in the environment of the program.
 struct EnvironmentChanges {
   std::vector<std::pair<std::string, std::string>> set;
   std::vector<std::string> unset;
 };
 
-/// One variable for each option given. Where one of --devices and -n is given, a left-over variable of the
-/// other goes.
+/// Sets one variable for each option that was given. If only one of --devices and -n was given, the variable of the
+/// other is unset.
 EnvironmentChanges environment_for(const CommandOptions& options);
 
 std::string help_text();

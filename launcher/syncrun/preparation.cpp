@@ -9,16 +9,16 @@
 #include <cstring>
 #include <filesystem>
 
-#include "common/errors.hpp"
+#include "common/text/errors.hpp"
 
 namespace syncrun::detail {
 
 namespace {
 
-/// What a shell searches where PATH is not set.
+/// The folders that a shell searches if PATH is not set.
 constexpr const char* kDefaultPath = "/usr/local/bin:/usr/bin:/bin";
 
-/// 0, or the errno with which executing it would fail.
+/// Returns 0, or the errno with which executing the file would fail.
 int why_not_executable(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) return errno;
@@ -65,7 +65,7 @@ void check_log_dir(const std::string& path) {
   std::error_code error;
   while (!std::filesystem::exists(existing, error) && existing.has_relative_path()) existing = existing.parent_path();
   if (!std::filesystem::is_directory(existing, error)) {
-    throw_usage("--log-dir: expected a folder, but " + existing.string() + " is none");
+    throw_usage("--log-dir: expected a folder, but " + existing.string() + " is not a folder");
   }
   if (::access(existing.c_str(), W_OK | X_OK) == 0) return;
   throw_usage("--log-dir: expected a folder to write in, but " + existing.string() + ": " + std::strerror(errno));

@@ -13,22 +13,21 @@
 #include <cstdio>
 #include <utility>
 
-#include "common/environment.hpp"
-#include "common/errors.hpp"
-#include "common/visible_text.hpp"
+#include "common/protocol/environment.hpp"
+#include "common/text/errors.hpp"
+#include "common/text/visible_text.hpp"
 #include "launcher/syncrun/preparation.hpp"
 
 namespace syncrun::detail {
 
 namespace {
 
-/// A process that frees much memory, or that of a GPU, takes its time to die.
+/// A process that has much memory, in particular of a GPU, needs some time to die.
 constexpr std::chrono::seconds kLongestKill{30};
-/// How often to look for orphans: the death of a process that is not our child brings us children
-/// unannounced.
+/// How often to check for orphans. When a process dies that is not our child, its children become ours without notice.
 constexpr std::chrono::milliseconds kOrphanTick{10};
 
-/// A program that lives shorter would fail again at once: so long is waited before it is started again.
+/// A program that lived for less than kShortLife would probably fail again at once. So the next start waits for kPause.
 constexpr std::chrono::seconds kShortLife{1};
 constexpr std::chrono::seconds kPause{1};
 
@@ -40,14 +39,14 @@ bool is_ignored(int signal) {
   return action.sa_handler == SIG_IGN;
 }
 
-/// Whether it is a pipe or socket whose other end is closed: so it was for the program, which has the same streams.
+/// True if `fd` is a pipe or socket whose other end is closed. The program had the same streams.
 bool has_no_reader(int fd) {
   pollfd entry{fd, POLLOUT, 0};
   return ::poll(&entry, 1, 0) == 1 && (entry.revents & POLLERR) != 0;
 }
 
-/// Signals to be read from the signalfd. What was ignored when we were started (nohup, background jobs of
-/// scripts) stays ignored: blocking it would bring it back.
+/// The signals that the signalfd reads. Signals that were ignored when `syncrun` was started (nohup, background jobs of
+/// scripts) stay ignored. Blocking them would make them effective again.
 sigset_t supervised_signals() {
   sigset_t set;
   ::sigemptyset(&set);
@@ -59,7 +58,8 @@ sigset_t supervised_signals() {
   return set;
 }
 
-/// A program that looked fine (see find_program) and that the kernel refuses all the same: says what it may be.
+/// Starts the program. If the kernel refuses a program that has passed our checks (see find_program), the error says
+/// what the reason may be.
 SpawnedProcess spawn_master(const SpawnRequest& request) {
   try {
     return spawn(request);
@@ -97,16 +97,17 @@ Conclusion Supervisor::run() {
     if (Clock::now() - started_ < kShortLife) pause();
     read_signals();
     if (first_signal_ == 0) continue;
-    end_.verdict.clear();  // said already
+    end_.verdict.clear();  // it was printed already
     end_.stop_signal = first_signal_;
     return conclude(end_);
   }
 }
 
-/// Not where the same would come of it: a program that refused its arguments (2, as by us), or none of ours.
+/// A restart is useless if the result would be the same: the program refused its arguments (exit code 2, as for
+/// `syncrun`), or it is not a Syncrun program.
 bool Supervisor::can_be_started_again(const Conclusion& conclusion) const {
   const bool has_failed = !conclusion.message.empty();
-  const bool is_gone = is_over();  // what could not be killed may hold devices
+  const bool is_gone = is_over();  // processes that could not be killed may hold devices
   const bool may_fare_better = !end_.went_on && conclusion.exit_code != kUsageExit;
   return has_failed && is_gone && end_.said_hello && first_signal_ == 0 && may_fare_better;
 }
@@ -142,9 +143,10 @@ void Supervisor::run_once(int restart) {
 }
 
 void Supervisor::take_signals() {
-  ::signal(SIGCHLD, SIG_DFL);  // if it was ignored, children would vanish without a status
+  ::signal(SIGCHLD, SIG_DFL);  // if it were ignored, children would disappear without a status
   const sigset_t set = supervised_signals();
-  // Ours: what we say last may have no reader. The program is started as we were.
+  // `syncrun` ignores SIGPIPE, because its last message may have no reader. The program gets the setting that `syncrun`
+  // had.
   if (is_ignored(SIGPIPE)) broken_pipe_ = SpawnRequest::BrokenPipe::is_ignored;
   ::signal(SIGPIPE, SIG_IGN);
   check_system(::sigprocmask(SIG_SETMASK, &set, nullptr), "sigprocmask");
@@ -159,7 +161,7 @@ void Supervisor::start_master(int restart) {
   request.environment = job_.environment.set;
   request.environment.emplace_back(environment::kSupervisorFd, std::to_string(theirs.get()));
   request.unset = job_.environment.unset;
-  // Set by accident, they would make the program take itself for somebody's worker.
+  // If these were set by accident, the program would believe that it is a worker.
   request.unset.insert(request.unset.end(), environment::kInternal.begin(), environment::kInternal.end());
   if (restart == 0) request.unset.emplace_back(environment::kRestart);
   else request.environment.emplace_back(environment::kRestart, std::to_string(restart));
@@ -184,7 +186,7 @@ void Supervisor::watch(int fd) {
   check_system(::epoll_ctl(events_.get(), EPOLL_CTL_ADD, fd, &event), "epoll_ctl");
 }
 
-/// Events only end the wait: what there is to read is looked at in a fixed order afterwards.
+/// Events only end the wait. Afterwards everything that can be read is read in a fixed order.
 void Supervisor::wait_for_events() {
   std::array<epoll_event, 4> events{};
   const int count = ::epoll_wait(events_.get(), events.data(), static_cast<int>(events.size()), wait_limit_ms());
@@ -192,7 +194,7 @@ void Supervisor::wait_for_events() {
   for (int i = 0; i < count; ++i) {
     if (events[i].data.fd != link_.get() || (events[i].events & EPOLLHUP) == 0) continue;
     read_messages();
-    link_.reset();  // else its end of file would wake us for ever
+    link_.reset();  // otherwise its end of file would end every wait at once
   }
 }
 
@@ -207,7 +209,8 @@ int Supervisor::wait_limit_ms() const {
 void Supervisor::read_signals() {
   signalfd_siginfo info{};
   while (::read(signals_.get(), &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
-    handle_signal(static_cast<int>(info.ssi_signo), info.ssi_code == SI_KERNEL);
+    handle_signal(static_cast<int>(info.ssi_signo),
+                  info.ssi_code == SI_KERNEL ? SignalFrom::terminal : SignalFrom::process);
   }
 }
 
@@ -224,7 +227,7 @@ void Supervisor::handle(const SupervisorMessage& message) {
     case SupervisorMessage::Kind::hello: end_.said_hello = true; return;
     case SupervisorMessage::Kind::worker:
       logger_->debug("worker with pid " + std::to_string(message.number) + " joined");
-      // A group number of 1 or less would mean everybody to kill(2), and our own is ours.
+      // A group number of 1 or less has another meaning for kill(2). Our own group must not be killed.
       if (message.number > 1 && message.number != ::getpgrp()) groups_.insert(message.number);
       had_workers_ = true;
       return;
@@ -233,7 +236,7 @@ void Supervisor::handle(const SupervisorMessage& message) {
       groups_.erase(message.number);
       return;
     case SupervisorMessage::Kind::verdict:
-      // The first cause counts; what fails after a signal is its consequence.
+      // Only the first cause counts. A failure after a signal is its consequence.
       if (end_.verdict.empty() && end_.stop_signal == 0) end_.verdict = message.text;
       return;
   }
@@ -246,7 +249,7 @@ void Supervisor::collect_ended() {
     if (end_.wait_status) {
       logger_->debug("the master " + describe_status(*end_.wait_status));
       master_.pidfd.reset();
-      read_messages();  // all that it has said is there
+      read_messages();  // all messages that it has sent have arrived
       end_.is_privileged = !end_.said_hello && raises_privileges(job_.program);
       descendants_.reap(-1);
       end_.went_on = stage_ == Stage::running && *end_.wait_status == 0 && goes_on();
@@ -255,12 +258,12 @@ void Supervisor::collect_ended() {
   descendants_.reap(master_is_alive() ? master_.pid : -1);
 }
 
-/// Whether a copy of the master, which has ended, goes on in its place: before its first session (daemons often close all
-/// descriptors), or in one, when it holds the other end of the link. What a program has left running after its sessions is
-/// not the job.
+/// True if a copy of the master, which has ended, continues in its place. Before the first session, any process that is
+/// left counts as one, because daemons often close all descriptors. Later, the copy holds the other end of the link.
+/// Processes that a program has left running after its sessions do not belong to the job.
 bool Supervisor::goes_on() const {
   if (!had_workers_) return descendants_.are_left();
-  pollfd polled{link_.get(), 0, 0};  // looks for POLLHUP only
+  pollfd polled{link_.get(), 0, 0};  // checks for POLLHUP only
   return !groups_.empty() && link_.is_open() && ::poll(&polled, 1, 0) == 0;
 }
 
@@ -280,21 +283,21 @@ void Supervisor::advance() {
   stage_ = Stage::over;
 }
 
-void Supervisor::handle_signal(int signal, bool from_terminal) {
+void Supervisor::handle_signal(int signal, SignalFrom from) {
   switch (signal) {
     case SIGCHLD: return;  // collect_ended() follows
     case SIGTSTP: suspend(); return;
     case SIGCONT: resume(); return;
     case SIGUSR1:
     case SIGUSR2: send_to_master(signal); return;
-    default: ask_to_stop(signal, from_terminal); return;
+    default: ask_to_stop(signal, from); return;
   }
 }
 
-void Supervisor::ask_to_stop(int signal, bool from_terminal) {
+void Supervisor::ask_to_stop(int signal, SignalFrom from) {
   if (first_signal_ == 0) first_signal_ = signal;
   if (stage_ == Stage::terminating) {
-    // A terminal that goes away sends SIGHUP by several hands at once.
+    // When a terminal closes, several processes may send SIGHUP at once.
     if (signal != SIGHUP) start_killing(KillReason::second_signal);
     return;
   }
@@ -304,11 +307,11 @@ void Supervisor::ask_to_stop(int signal, bool from_terminal) {
   end_.stop_signal = signal;
   stage_ = Stage::terminating;
   deadline_ = Clock::now() + job_.grace;
-  // The terminal sends its own to the whole foreground group, and the master is in it.
-  if (!(from_terminal && (signal == SIGINT || signal == SIGQUIT))) send_to_master(signal);
+  // The terminal sends these signals to the whole foreground group, which includes the master.
+  if (!(from == SignalFrom::terminal && (signal == SIGINT || signal == SIGQUIT))) send_to_master(signal);
 }
 
-/// Ctrl-Z. The master is stopped first, so that it sees no worker stand still and starts no other one.
+/// Ctrl-Z. The master is stopped first. So it does not see that workers have stopped, and starts no further ones.
 void Supervisor::suspend() {
   send_to_master(SIGSTOP);
   read_messages();
@@ -323,7 +326,7 @@ void Supervisor::resume() {
   send_to_master(SIGCONT);
 }
 
-/// After the master's end nobody else passes the request to stop on.
+/// After the master's end, no other process passes on the request to stop.
 void Supervisor::terminate_remaining() {
   for (const pid_t group : groups_) {
     if (asked_.insert(group).second) ::kill(-group, SIGTERM);
@@ -341,14 +344,14 @@ void Supervisor::start_killing(KillReason reason) {
 
 void Supervisor::kill_remaining() {
   send_to_groups(SIGKILL);
-  groups_.clear();  // their numbers may be given to others from here on; what is left comes to us as children
+  groups_.clear();  // Other processes may get these numbers from here on. Processes that are left become our children.
   if (!master_is_alive() && !descendants_.are_left()) return;
   for (const pid_t pid : descendants_.list()) ::kill(pid, SIGKILL);
   collect_ended();
 }
 
 void Supervisor::send_to_master(int signal) const {
-  if (master_is_alive()) ::kill(master_.pid, signal);  // not collected: the number is still its own
+  if (master_is_alive()) ::kill(master_.pid, signal);  // not reaped yet, so the pid is still its own
 }
 
 void Supervisor::send_to_groups(int signal) const {

@@ -1,21 +1,21 @@
 #pragma once
 
-// The running of a job: starts the master, passes signals on, and leaves no process behind, whoever dies
-// first.
+// Runs a job. Starts the master, passes signals on, and leaves no process behind, no matter which process dies first.
 
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "common/file_descriptor.hpp"
-#include "common/log.hpp"
-#include "common/supervisor_link.hpp"
-#include "common/wait.hpp"
-#include "launcher/spawn.hpp"
+#include "common/os/file_descriptor.hpp"
+#include "common/os/wait.hpp"
+#include "common/protocol/supervisor_link.hpp"
+#include "common/text/log.hpp"
+#include "launcher/process/spawn.hpp"
 #include "launcher/syncrun/conclusion.hpp"
 #include "launcher/syncrun/descendants.hpp"
 #include "launcher/syncrun/options.hpp"
@@ -24,14 +24,14 @@ namespace syncrun::detail {
 
 struct Job {
   std::string program;               ///< Path of the image.
-  std::vector<std::string> command;  ///< argv, the name as written first.
+  std::vector<std::string> command;  ///< argv, with the name as written first.
   EnvironmentChanges environment;
   std::chrono::milliseconds grace{5000};
   int max_restarts = 0;
 };
 
-/// One job from start to end. Used by a process with one thread, which must not have blocked or handled any
-/// signal: all of them are taken over.
+/// Runs one job from start to end. The process must have one thread, and must not have blocked or handled any signal,
+/// because the supervisor takes over all signals.
 ///
 ///            a signal asks to stop              grace over, or a second signal
 ///   running ------------------------> terminating ----------------------------> killing
@@ -39,13 +39,14 @@ struct Job {
 ///      |                                   +----------------> over <--------------+
 ///      +--------------------- the master ended ---------------------> killing      nothing is left
 ///
-/// A job that failed, and that nobody asked to stop, is started again from `over`, after `pausing` if it failed at once.
+/// If a job has failed and no signal asked it to stop, it is started again from `over`. If it failed within a second,
+/// it is started again after `pausing`.
 class Supervisor {
  public:
   Supervisor(Job job, std::unique_ptr<Logger> logger);
 
-  /// Blocks until nothing of the job is left, at most kLongestKill after everything was sent SIGKILL. Throws
-  /// Error (system) if the program could not be started.
+  /// Blocks until nothing of the job is left, or until kLongestKill has passed after it sent SIGKILL to everything.
+  /// Throws Error (system) if the program could not be started.
   Conclusion run();
 
  private:
@@ -66,8 +67,10 @@ class Supervisor {
   void advance();
 
   void handle(const SupervisorMessage& message);
-  void handle_signal(int signal, bool from_terminal);
-  void ask_to_stop(int signal, bool from_terminal);
+  /// Who sent a signal.
+  enum class SignalFrom : std::uint8_t { terminal, process };
+  void handle_signal(int signal, SignalFrom from);
+  void ask_to_stop(int signal, SignalFrom from);
   void suspend();
   void resume();
 
@@ -92,11 +95,11 @@ class Supervisor {
   Stage stage_ = Stage::running;
   Clock::time_point started_{};
   Clock::time_point deadline_{};  // of `terminating`, `killing` and `pausing`
-  std::set<pid_t> groups_;        // of live workers, as announced
+  std::set<pid_t> groups_;        // of live workers and helpers, as the master has announced them
   bool had_workers_ = false;
-  std::set<pid_t> asked_;  // sent SIGTERM after the master's end
+  std::set<pid_t> asked_;  // processes and groups that were sent SIGTERM after the master's end
   JobEnd end_;
-  int first_signal_ = 0;  // that asked to stop, whatever was going on
+  int first_signal_ = 0;  // the first signal that asked to stop, in any stage
 };
 
 }  // namespace syncrun::detail

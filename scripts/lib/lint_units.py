@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""What scripts/lint.sh looks at, and how.
+"""Lists the files that scripts/lint.sh checks, and their compile commands.
 
 usage: lint_units.py ROOT BUILD OUT [FILE...]
 
 Reads BUILD/compile_commands.json, and writes into OUT:
   compile_commands.json  for clang-tidy
-  together.txt           sources of ours that the build compiles together (SYNCRUN_UNITY), by the file that includes them
-  single.txt             those that it compiles one by one
-  alone.txt              each source of the library that is in together.txt
+  together.txt           the files that include sources of the project that the build compiles together (SYNCRUN_UNITY)
+  single.txt             the sources that the build compiles one by one
+  alone.txt              each source of the library that a file in together.txt includes
 
-FILE: look at these alone, one by one; each has to be part of the build. Else at all that git tracks in FOLDERS. Sources that
-this build does not compile (for GPUs without a CUDA compiler; programs to compare with) are named.
+With FILEs, the lists contain only these, to be checked one by one. Each must be a part of the build. Without FILEs,
+they contain all sources that git tracks in FOLDERS. The script names the sources that this build does not compile, for
+example those for GPUs without a CUDA compiler, and programs that Syncrun is compared with.
 """
 
 import json
@@ -21,7 +22,7 @@ from pathlib import Path
 
 LIBRARY = ("common", "launcher", "worker")
 FOLDERS = LIBRARY + ("bench", "demos", "tests")
-PRECOMPILED = re.compile(r"(-Winvalid-pch )?-include \S*/cmake_pch\.hxx")  # one of g++'s, which clang cannot read
+PRECOMPILED = re.compile(r"(-Winvalid-pch )?-include \S*/cmake_pch\.hxx")  # clang cannot read the ones of g++
 INCLUDE = re.compile(r'^#include "(.*)"$', re.MULTILINE)
 
 
@@ -45,7 +46,7 @@ def command_for(entry: dict, file: str) -> str:
 def main(root: Path, build: Path, out: Path, names: list[str]) -> int:
     wanted = [str((root / name).resolve()) for name in names] or tracked(root)
     library = tuple(f"{root}/{folder}/" for folder in LIBRARY)
-    commands: dict[str, str] = {}  # of what clang-tidy is given
+    commands: dict[str, str] = {}  # by the file that clang-tidy checks
     alone = []
     seen = set()
     entries = json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))

@@ -1,9 +1,9 @@
-# What the scripts share: finding what is missing, installing it, building. To be sourced; asks for no registry where
-# everything is there already.
+# Functions that the scripts share: they find and install what is missing, build and test. Scripts source this file. If
+# nothing is missing, it does not use the network.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 jobs=$(nproc)
-configure_options=()  # for cmake, beside a preset
+configure_options=()  # for cmake, in addition to a preset
 
 say() { printf '== %s\n' "$*"; }
 
@@ -12,7 +12,7 @@ fail() {
   exit 1
 }
 
-# The package of Debian and Ubuntu that brings what a probe has missed.
+# Prints the packages of Debian and Ubuntu for a name that missing() prints.
 package_of() {
   case "$1" in
     compiler) echo g++ ;;
@@ -21,6 +21,7 @@ package_of() {
     python3) echo python3 ;;
     boost) echo libboost-dev ;;
     spdlog) echo libspdlog-dev ;;
+    cli11) echo libcli11-dev ;;
     googletest) echo libgtest-dev libgmock-dev ;;
     benchmark) echo libbenchmark-dev ;;
     zlib) echo zlib1g-dev ;;
@@ -32,15 +33,15 @@ package_of() {
   esac
 }
 
-# Lines `required <name>` and `optional <name>` for what the build would not find.
+# Prints a line `required <name>` or `optional <name>` for everything that the build would not find.
 missing() {
   local tool
   for tool in g++:compiler cmake:cmake ninja:ninja python3:python3; do
     command -v "${tool%%:*}" >/dev/null || echo "required ${tool##*:}"
   done
-  # Without the tools, nobody can be asked about the libraries.
+  # Without these tools, the script cannot check for libraries. It then assumes that all are missing.
   if ! command -v g++ >/dev/null || ! command -v cmake >/dev/null || ! command -v ninja >/dev/null; then
-    printf 'required %s\n' boost spdlog googletest
+    printf 'required %s\n' boost spdlog googletest cli11
     printf 'optional %s\n' benchmark zlib libdw blas onednn pillow
     return
   fi
@@ -59,13 +60,13 @@ as_root() {
   if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
 }
 
-# Installs packages; false where that is not possible.
+# Installs packages. Fails if that is not possible.
 apt_install() {
   command -v apt-get >/dev/null || return 1
   [ "$(id -u)" = 0 ] || command -v sudo >/dev/null || return 1
   local log code=0
   log=$(mktemp)
-  # A list of packages that cannot be refreshed may still be good enough.
+  # If the list of packages cannot be updated, the old list may still be good enough.
   as_root apt-get update -q -o Acquire::Retries=1 -o Acquire::http::Timeout=20 >"$log" 2>&1 </dev/null || true
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@" \
     >>"$log" 2>&1 </dev/null || code=$?
@@ -93,6 +94,7 @@ install_missing() {
   # shellcheck disable=SC2086 # one word per package
   if apt_install $packages; then return; fi
 
+  bring_cli11
   lines=$(missing)
   if grep -q '^required' <<<"$lines"; then
     fail "missing, and apt-get could not bring it: $(sed -n 's/^required //p' <<<"$lines" | tr '\n' ' ')
@@ -101,8 +103,25 @@ Install what these packages of Debian and Ubuntu hold, then start again: $(grep 
   [ -z "$lines" ] || say "Going on without $(sed -n 's/^optional //p' <<<"$lines" | tr '\n' ' ')"
 }
 
-# The headers of cudnn-frontend, which syncrun-resnet wants for CUDA devices, where there is a CUDA compiler: no
-# distribution has them, PyPI does. Without them, the program is for CPU devices.
+# Fetches the headers of CLI11, which the demos require, if they are not installed. Unpacks them from the distribution's
+# package, which does not require root. Without these headers, the demos are not built.
+bring_cli11() {
+  local folder=$root/.cache/cli11 unpacked
+  if [ -n "${CLI11_ROOT:-}" ] || [ -f "$folder/include/CLI/CLI.hpp" ]; then return; fi
+  if [ -f /usr/include/CLI/CLI.hpp ] || [ -f /usr/local/include/CLI/CLI.hpp ]; then return; fi
+  say "Fetching the headers of CLI11"
+  mkdir -p "$folder"
+  unpacked=$(mktemp -d)
+  if (cd "$unpacked" && apt-get download -q libcli11-dev && dpkg -x libcli11-dev_*.deb .) >"$root/.cache/cli11.log" 2>&1 </dev/null; then
+    cp -r "$unpacked/usr/include" "$folder"
+  else
+    say "Going on without CLI11 (apt-get could not bring it): the demos are not built"
+  fi
+  rm -rf "$unpacked"
+}
+
+# Fetches the headers of cudnn-frontend from PyPI if there is a CUDA compiler. No distribution has them. syncrun-resnet
+# requires them for CUDA devices. Without them, it supports only CPU devices.
 bring_cudnn_frontend() {
   if [ -n "${CUDNN_FRONTEND_ROOT:-}" ] || ! command -v nvcc >/dev/null; then return; fi
   if [ -f /usr/include/cudnn_frontend.h ] || [ -f /usr/local/include/cudnn_frontend.h ]; then return; fi
@@ -118,8 +137,9 @@ bring_cudnn_frontend() {
   export CUDNN_FRONTEND_ROOT=$folder
 }
 
-# For which GPUs to compile, in a build that stays on this machine: those that it has. Where it has none, for the oldest that
-# is supported, since what is compiled for it runs on all later ones, too. Each further one would take as long again.
+# Chooses the GPUs to compile for, in a build that stays on this machine: those of this machine. If it has none, the
+# choice is the oldest architecture that Syncrun supports, because its code also runs on all later ones. Each further
+# architecture would take the same time again.
 choose_cuda_architectures() {
   local found
   command -v nvcc >/dev/null || return 0
@@ -128,7 +148,7 @@ choose_cuda_architectures() {
   configure_options+=("-DCMAKE_CUDA_ARCHITECTURES=${found:-80}")
 }
 
-# configure_and_build PRESET [TARGET...]: into build/PRESET.
+# configure_and_build PRESET [TARGET...]: configures and builds in build/PRESET.
 configure_and_build() {
   local preset=$1
   shift
@@ -142,7 +162,8 @@ configure_and_build() {
   say "Building build/$preset with $jobs jobs"
   local targets=()
   [ $# = 0 ] || targets=(--target "$@")
-  # Ninja's status line rewrites itself only on a terminal; elsewhere its thousand lines are noise unless it fails.
+  # Ninja's status line replaces itself only on a terminal. Elsewhere, Ninja prints a thousand lines, which are useful
+  # only if the build fails.
   log="$root/build/$preset/build.log"
   if [ -t 1 ]; then
     cmake --build "$root/build/$preset" -j "$jobs" "${targets[@]}" || fail "building build/$preset failed"
@@ -152,8 +173,9 @@ configure_and_build() {
   fi
 }
 
-# run_tests PRESET [CTEST-OPTION...]: ctest's own lines; its count and its time last, also where it lists skipped or
-# failed tests behind them. One more at a time than there are cores, since many wait for deadlines; but one is one.
+# run_tests PRESET [CTEST-OPTION...]: runs ctest, and prints its lines. The lines with its count and its time come last,
+# even if ctest prints a list of skipped or failed tests after them. Since many tests wait for deadlines, one test more
+# runs at a time than there are jobs. With jobs=1, only one runs at a time.
 run_tests() {
   local preset=$1 at_once=$((jobs > 1 ? jobs + 1 : 1))
   shift

@@ -51,7 +51,8 @@ TEST_P(Async, DeadlinesTooLongToCountAreEndless) {
 }
 
 TEST_P(Async, ACallThatSharesAFateDoesNotHideALaterFailure) {
-  // Rank 0 fails at once, the others are slow: they come to the calls in between after the master has heard of it.
+  // Rank 0 fails at once, and the other ranks are slow. So they reach the next two calls only after the master has
+  // heard of the failure.
   auto total = session().shared<int, 1>("total");
   total.broadcast(std::vector<int>{0});
   const auto f = session().function([](sr::CpuWorker& worker, int number) {
@@ -72,7 +73,7 @@ TEST_P(Async, ACallThatSharesAFateDoesNotHideALaterFailure) {
     try {
       session().wait();
     } catch (const sr::Error&) {
-      // of the futures that were dropped
+      // wait() reports the errors of the futures that were dropped
     }
   }
 }

@@ -1,4 +1,4 @@
-// What a call gives to the body, for each row of the table in syncrun/arguments.hpp.
+// The values that a call passes to the body, for each row of the table in syncrun/arguments.hpp.
 
 #include "tests/support/on_workers.hpp"
 

@@ -1,4 +1,5 @@
-// Whenever a process that saves is killed, or its disk is full: what was saved is there, the old or the new, whole.
+// A process that saves a checkpoint is killed at every point, or its disk is full. Afterwards the folder contains
+// either the old checkpoint or the new one, and it is complete.
 
 #include <fcntl.h>
 #include <sched.h>
@@ -23,14 +24,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Two arrays and a value that all say which save it was.
+/// Saves two arrays and a value. All of them contain the number of the save.
 void save_number(const fs::path& folder, int number) {
   const std::vector<std::int32_t> a(20'000, number);
   const std::vector<double> b(100, number);
   sr::save_checkpoint(folder, {{"a", a}, {"b", b}}, {{"number", number}});
 }
 
-/// The number that was saved last, which everything in the checkpoint agrees about.
+/// The number of the last save. Checks that all parts of the checkpoint contain it.
 int saved_number(const fs::path& folder) {
   const sr::Checkpoint checkpoint(folder);
   const int number = checkpoint.value<int>("number");
@@ -41,7 +42,7 @@ int saved_number(const fs::path& folder) {
 
 std::ptrdiff_t entries_in(const fs::path& folder) { return std::distance(fs::directory_iterator(folder), {}); }
 
-/// A child of this process that does it and ends. It is gone with this.
+/// A child process that runs `work` and exits. The destructor kills it if it has not ended yet.
 class Child {
  public:
   explicit Child(const std::function<void()>& work) : pid_(::fork()) {
@@ -59,7 +60,7 @@ class Child {
   Child& operator=(const Child&) = delete;
 
   pid_t pid() const noexcept { return pid_; }
-  /// Waits for it to stop or to end, and returns its status.
+  /// Waits for the child to stop or to end, and returns its status.
   int wait() {
     int status = 0;
     if (::waitpid(pid_, &status, 0) != pid_) ADD_FAILURE() << "waitpid";
@@ -76,7 +77,7 @@ class Child {
   pid_t pid_;
 };
 
-/// What `work` says, done in a child process.
+/// Runs `work` in a child process, and returns the string that `work` returned there.
 std::string in_child(const std::function<std::string()>& work) {
   std::array<int, 2> ends{};
   EXPECT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
@@ -104,8 +105,7 @@ std::string complaint(const std::function<void()>& work) {
   return "none";
 }
 
-/// Lets a traced child, which has just begun or ended a system call, go on to where it does that next. False once it has
-/// ended.
+/// Lets a traced child run until the next beginning or end of a system call. Returns false if the child has ended.
 bool step(Child& child) {
   if (::ptrace(PTRACE_SYSCALL, child.pid(), nullptr, nullptr) != 0) return false;
   return WIFSTOPPED(child.wait());
@@ -124,7 +124,7 @@ TEST(CheckpointCrash, AtAnySystemCallLeavesTheOldOneOrTheNewOne) {
     });
     const int status = child.wait();
     if (WIFEXITED(status)) GTEST_SKIP() << "no ptrace here";
-    was_killed = step(child);  // to the end of its raise(), or the beginning of the next call
+    was_killed = step(child);  // to the end of its raise(), or to the beginning of the next system call
     for (int i = 0; was_killed && i < 2 * kills; ++i) was_killed = step(child);
     child.end();
     const int number = saved_number(folder / "run");
@@ -155,7 +155,7 @@ TEST(CheckpointCrash, AtAnyMomentLeavesOneWhole) {
   RecordProperty("saves", saves);
 }
 
-/// As on a full disk, but for the number of the error.
+/// Makes writes beyond `bytes` fail, as on a full disk. Only the error number differs.
 void limit_files_to(rlim_t bytes) {
   ::signal(SIGXFSZ, SIG_IGN);
   const rlimit limit{bytes, bytes};
@@ -175,7 +175,8 @@ TEST(CheckpointOnAFullDisk, LeavesTheOldOneAndNothingElse) {
   EXPECT_EQ(entries_in(folder / "run"), 2);
 }
 
-/// A name space of mounts of this process's own: as root, or else as root of a name space of users.
+/// Moves this process into a mount namespace of its own, and if necessary into a user namespace too. Returns false if
+/// that is not allowed.
 bool leave_mounts() {
   if (::unshare(CLONE_NEWNS) == 0) return true;
   const std::string user = "0 " + std::to_string(::geteuid()) + " 1";
@@ -187,7 +188,8 @@ bool leave_mounts() {
   return true;
 }
 
-/// A file system as small as that over the folder; only this process sees it.
+/// Mounts a tmpfs with the option `size` over the folder. Only this process sees it. Returns false if that is not
+/// allowed.
 bool mount_small(const fs::path& folder, const char* size) {
   if (!leave_mounts()) return false;
   ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr);

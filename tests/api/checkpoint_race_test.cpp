@@ -1,4 +1,5 @@
-// Checkpoints that some processes save while others load them: a reader finds the old one or the new one, whole.
+// Some processes save checkpoints while others load them. A reader finds the old checkpoint or the new one, and it is
+// complete.
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -32,7 +33,7 @@ void save_numbered(const fs::path& folder, std::int64_t number) {
   sr::save_checkpoint(folder, arrays, {{"number", number}});
 }
 
-/// The number that all of the checkpoint has. Throws if files of two were mixed.
+/// The number that every file of the checkpoint contains. Throws if the checkpoint mixes the files of two saves.
 std::int64_t load_numbered(const fs::path& folder) {
   const sr::Checkpoint checkpoint(folder);
   const auto number = checkpoint.value<std::int64_t>("number");
@@ -46,12 +47,13 @@ std::int64_t load_numbered(const fs::path& folder) {
   return number;
 }
 
-/// In memory, where a save takes no time and reads meet it most often; else where other temporary files are.
+/// A folder in memory if there is one. A save takes little time there, so reads coincide with saves most often.
+/// Otherwise the folder for temporary files.
 fs::path place_for_races() {
   return ::access("/dev/shm", W_OK) == 0 ? fs::path("/dev/shm") : fs::temp_directory_path();
 }
 
-/// What the processes count together.
+/// Counters that the processes share.
 struct Counts {
   std::atomic<std::int64_t> saves, reads, failures;
   std::array<char, 400> first_failure;
@@ -59,7 +61,7 @@ struct Counts {
 
 class CheckpointRace : public testing::Test {
  protected:
-  /// Runs in a process of its own until the time is over.
+  /// Starts a process that repeats `round` until the time is over, and counts exceptions as failures.
   void start(const std::function<void()>& round) {
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);
@@ -80,7 +82,7 @@ class CheckpointRace : public testing::Test {
       EXPECT_EQ(status, 0);
     }
   }
-  /// SYNCRUN_TEST_RACE_S: for measurements.
+  /// The duration of a race: 4 s, or what SYNCRUN_TEST_RACE_S says. The variable is for measurements.
   static std::chrono::seconds duration() {
     const char* const text = std::getenv("SYNCRUN_TEST_RACE_S");
     return std::chrono::seconds(text == nullptr ? 4 : std::atoi(text));
@@ -102,7 +104,7 @@ TEST_F(CheckpointRace, AReaderFindsTheOldOrTheNewOneWhole) {
         save_numbered(run, ++number);
         ++counts_.saves;
       } catch (const sr::Error& error) {
-        // The other one is saving.
+        // This error is expected: the other process is saving.
         if (error.kind() != sr::ErrorKind::usage ||
             std::string(error.what()).find("another process") == std::string::npos)
           throw;
@@ -122,7 +124,7 @@ TEST_F(CheckpointRace, AReaderFindsTheOldOrTheNewOneWhole) {
   EXPECT_EQ(counts_.failures, 0) << counts_.first_failure.data();
   EXPECT_GT(counts_.saves, 10);
   EXPECT_GT(counts_.reads, 10);
-  // What readers kept from being removed goes with the next save.
+  // The next save removes the folders whose removal readers have prevented.
   save_numbered(run, 1);
   int entries = 0;
   for (const auto& entry : fs::directory_iterator(run)) entries += entry.path().empty() ? 0 : 1;

@@ -1,4 +1,5 @@
-// Arrays in files: one as .npy, several as a checkpoint, from any number of workers to any other.
+// Arrays in files: one array as .npy, or several as a checkpoint. Any number of workers can load what any other number
+// saved.
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -40,7 +41,8 @@ TEST_P(ArrayFile, GivesADataBackAsItWas) {
 
 template <class T>
 void expect_back(sr::Session& session, const fs::path& file, const std::vector<T>& values) {
-  std::unique_ptr<T[]> array(new T[values.size()]);  // a vector<bool> has none
+  // A copy in an array, because a std::vector<bool> does not contain an array of bool.
+  std::unique_ptr<T[]> array(new T[values.size()]);
   std::copy(values.begin(), values.end(), array.get());
   const auto data = session.data(std::span<const T>(array.get(), values.size()));
   sr::save(file, data);
@@ -153,7 +155,7 @@ TEST_P(ArrayFile, WantsEqualShapesOfAReplicatedVariable) {
   if (world_size() == 1) GTEST_SKIP() << "one copy";
   auto w = session().shared<float, 1>("w");
   w.scatter(counting<float>(10));
-  EXPECT_ERROR(sr::save(folder_ / "w.npy", w), sr::ErrorKind::usage, "of 'w' wants equal shapes on all ranks");
+  EXPECT_ERROR(sr::save(folder_ / "w.npy", w), sr::ErrorKind::usage, "of 'w' requires equal shapes on all ranks");
   EXPECT_TRUE(fs::is_empty(folder_.path())) << "nothing is left of it";
 }
 
@@ -297,7 +299,7 @@ TEST_P(ArrayFile, ThatAnotherProcessIsWritingIsRefused) {
     EXPECT_TRUE(std::filesystem::exists(temporary)) << "it is the other's";
     ::close(other);
   }
-  sr::save(folder_ / "x.npy", x);  // what a save that was killed has left is no hindrance
+  sr::save(folder_ / "x.npy", x);  // a file that a killed save has left does not prevent this one
   EXPECT_EQ((sr::read_npy<float, 1>(folder_ / "x.npy").to_vector()), counting<float>(6));
   EXPECT_FALSE(std::filesystem::exists(temporary));
 }

@@ -1,4 +1,4 @@
-// Collectives in which every rank has a share of its own, from inside a function.
+// Collectives that a body calls, in which every rank has a share of its own.
 
 #include <algorithm>
 #include <limits>
@@ -14,10 +14,11 @@ INSTANTIATE_ON_WORKERS(CommShares, 1, 2, 3, 4, 5, 8);
 constexpr sr::Reduction kReductions[] = {sr::Reduction::avg, sr::Reduction::sum, sr::Reduction::min, sr::Reduction::max,
                                          sr::Reduction::prod};
 
-/// Where the values and the part of a reduce_scatter or an all_gather lie.
+/// The memory in which the values and this rank's part lie, for reduce_scatter and all_gather.
 enum class Place { own_memory, shared_variable, in_place };
 
-// Rank r's element i is i % 97 + r + 1: reduce_scatter and all_gather give what all_reduce gives, bit by bit.
+// Compares reduce_scatter and then all_gather with all_reduce, bit by bit.
+// Element i of rank r is (i % 97 + r) % 11 + 1.
 template <class T>
 void compare_with_all_reduce(sr::CpuWorker& worker, sr::Comm& comm, sr::Local<T, 1> own, sr::Reduction reduction,
                              Place place) {
@@ -67,7 +68,7 @@ TEST_P(CommShares, ReduceScatterAndAllGatherMakeAnAllReduceForEveryTypeAndReduct
   const auto some = [&random](std::int64_t most) {
     return std::uniform_int_distribution<std::int64_t>(0, most)(random);
   };
-  // Fewer elements than ranks, one meeting, and more than a buffer takes at once.
+  // These sizes are fewer elements than ranks, few enough for one meeting, and more than a buffer takes at once.
   check_type<float>(session(), {0, 1, world_size(), some(20), some(3000), 600'000 + some(2000)});
   const std::vector<std::int64_t> small{1, some(20), some(5000)};
   check_type<double>(session(), small);
@@ -123,7 +124,7 @@ TEST_P(CommShares, GatherAlsoWhatHasNoArithmetic) {
   f();
 }
 
-// Rank r has lengths[r] elements, all different: gathered at the root, scattered back from there, gathered everywhere.
+// Gathers at the root, scatters from there, and gathers on every rank. Rank r has lengths[r] elements.
 template <class T>
 void gather_and_scatter(sr::CpuWorker& worker, sr::Comm& comm, sr::Local<T, 1> own, sr::Local<T, 1> all, int root,
                         bool pass_lengths) {

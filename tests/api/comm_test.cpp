@@ -1,4 +1,4 @@
-// Collectives from inside a function.
+// Collectives that a body calls.
 
 #include "tests/support/on_workers.hpp"
 
@@ -7,7 +7,7 @@ namespace {
 class Collective : public OnWorkers {};
 INSTANTIATE_ON_WORKERS(Collective, 1, 2, 3, 4, 8);
 
-// On copies in place, and on memory of the body's own.
+// Reduces the copy of a shared variable in place, and a vector of the body's own. Both must give the same.
 template <class T>
 void reduce_own_and_private(sr::CpuWorker& worker, sr::Comm& comm, sr::Local<T, 1> own, sr::Reduction reduction) {
   std::vector<T> mine(own.begin(), own.end());

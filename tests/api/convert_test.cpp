@@ -1,4 +1,4 @@
-// From arrays of the host to what a function wants.
+// Conversion of the master's arrays to the element types that functions require.
 
 #include <cmath>
 #include <limits>

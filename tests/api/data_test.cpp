@@ -181,13 +181,13 @@ TEST_P(DataIn, GrowsIntoTheRoomItWasGiven) {
   }
 }
 
-/// It is too large for any machine: the factor, which nobody has given, is not what is wrong.
+/// The shape itself is too large for any machine, so the message must not blame the factor.
 TEST_P(DataIn, ThatIsTooLargeIsNotBlamedOnAFactor) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   auto x = session().data(counting<double>(3), "x");
   for (const double oversize : {1.0, 1.5}) {
     EXPECT_ERROR(x.resize({kMost / 8}, {.oversize = oversize}), sr::ErrorKind::system,
-                 "Data 'x' of shape [1152921504606846975] wants 9223372036854775800 bytes");
+                 "Data 'x' of shape [1152921504606846975] requires 9223372036854775800 bytes");
   }
   EXPECT_ERROR(x.resize({kMost / 4}), sr::ErrorKind::usage,
                "the size of shape [2305843009213693951] of float64 overflows");
@@ -212,7 +212,8 @@ Gathered gathered(sr::Scattered<const float, 1> x, std::array<float, 2> added) {
   return {.flat = {x.span(), {x.rows()}}, .rows = {rows, {x.rows(), 2}}};
 }
 
-/// As docs/api/data.md says: results, arrays and a std::array are ranges of values like a vector. A std::array is a value.
+/// As docs/api/data.md says, results, arrays and a std::array are ranges of values, like a vector. As an argument, a
+/// std::array is a value.
 TEST_P(DataIn, IsMadeOfAResult) {
   const auto f = session().function(gathered);
   const Gathered result = f(session().data(counting<float>(4)), {10, 20});
@@ -244,12 +245,13 @@ TEST_P(DataIn, RefusesShapesThatMeanNothing) {
   EXPECT_ERROR((session().data<float, 2>({-1, 3})), sr::ErrorKind::usage, "[-1, 3]");
   EXPECT_ERROR((session().data<float, 2>({std::int64_t{1} << 40, std::int64_t{1} << 40})), sr::ErrorKind::usage,
                "overflows");
-  EXPECT_ERROR(session().data(std::vector<float>(5), sr::Shape{2, 3}), sr::ErrorKind::usage, "wants 6 values, got 5");
+  EXPECT_ERROR(session().data(std::vector<float>(5), sr::Shape{2, 3}), sr::ErrorKind::usage,
+               "requires 6 values, got 5");
 }
 
 TEST_P(DataIn, RefusesMoreMemoryThanThereIs) {
-  EXPECT_ERROR((session().data<double, 1>({std::int64_t{1} << 35})), sr::ErrorKind::system, "wants 274877906944");
-  EXPECT_ERROR((session().data<double, 1>({std::int64_t{1} << 50})), sr::ErrorKind::system, "wants");
+  EXPECT_ERROR((session().data<double, 1>({std::int64_t{1} << 35})), sr::ErrorKind::system, "requires 274877906944");
+  EXPECT_ERROR((session().data<double, 1>({std::int64_t{1} << 50})), sr::ErrorKind::system, "requires");
   EXPECT_EQ(session().data(counting<float>(3)).rows(), 3);
 }
 

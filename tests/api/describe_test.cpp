@@ -1,4 +1,4 @@
-// What a function says about itself, and messages that name arguments and outputs.
+// Function::describe(), and messages that name arguments and outputs.
 
 #include <sstream>
 
@@ -25,7 +25,7 @@ Everything everything(sr::CpuWorker& worker, sr::Comm&, sr::Scattered<const floa
   return {.loss = 1, .largest = {worker, {1, 1}}, .counts = {worker, {2}}};
 }
 
-// Clang learned to say it in version 18.
+// The name of a field in describe(). It is missing if the compiler does not give it, as Clang before version 18.
 std::string field([[maybe_unused]] const std::string& name) {
   constexpr bool kIsTold = !syncrun::detail::field_name<Everything, 0>().empty();
   return kIsTold ? " (" + name + ")" : "";

@@ -1,4 +1,4 @@
-// Properties over random shapes, worker counts, slices and index lists.
+// Properties that hold for random shapes, numbers of workers, slices and index lists.
 
 #include <cmath>
 #include <cstring>

@@ -1,5 +1,6 @@
-// What a body says of its gradient while it computes it (GradientReady): a statement of fact, which changes nothing of
-// what a train step is. Against the same steps computed here, serially. The buckets themselves: tests/worker, tests/gpu.
+// GradientReady: a body says which elements of its gradient are final while it computes the others. This changes
+// nothing in the result of a train step. The tests compare with the same steps, computed serially here. Tests of the
+// buckets themselves are in tests/worker and tests/gpu.
 
 #include <random>
 #include <stdexcept>
@@ -19,7 +20,7 @@ using Rows = sr::Scattered<const double, 2>;
 using Targets = sr::Scattered<const double, 1>;
 using Vector = sr::Local<double, 1>;
 
-/// Least squares, the gradient from its end to its beginning: `say(first)` after each element.
+/// Least squares. Computes the gradient from its last element to its first, and calls `say(i)` after element i.
 template <class Say>
 double gradient_from_the_end(const Rows& x, const Targets& y, const Vector& params, const Vector& gradient, Say&& say) {
   const auto rows = static_cast<double>(x.rows());
@@ -51,7 +52,7 @@ sr::Avg<double> says_half(Rows x, Targets y, sr::GradientReady& ready, Vector pa
     if (first == params.size() / 2) ready.from(first);
   });
 }
-/// Also on ranks without rows, which write nothing.
+/// Calls a collective. So it also runs on ranks without rows, and writes no gradient there.
 sr::Avg<double> with_peers(sr::Comm& comm, sr::GradientReady& ready, Rows x, Targets y, Vector params,
                            Vector gradient) {
   if (comm.all_reduce(1, sr::Reduction::sum) != comm.world_size()) throw std::runtime_error("another sum");
@@ -61,7 +62,7 @@ sr::Avg<double> with_peers(sr::Comm& comm, sr::GradientReady& ready, Rows x, Tar
   return 0.0;
 }
 
-/// On batches of few rows and many, in any number of slices.
+/// Compares train steps with serial steps, on batches of few and of many rows, in one slice and in three.
 template <class Body>
 void follow(sr::Session& session, Body body, const sr::TrainStepOptions& options) {
   std::mt19937 random(5);
@@ -98,7 +99,7 @@ TEST_P(GradientReady, ChangesNothingOfAStep) {
   }
 }
 
-/// Says what is not so: that more is final than it has said before to be.
+/// Contradicts itself: the gradient is final from element 2 on, and then only from element 3 on.
 void lies(sr::GradientReady& ready, sr::Scattered<const double, 1>, Vector, Vector gradient) {
   std::fill(gradient.begin(), gradient.end(), 1.0);
   ready.from(2);

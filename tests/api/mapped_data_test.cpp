@@ -1,4 +1,4 @@
-// Data that are files: mapped, read by every worker, written by none.
+// Data that are mapped files. Every worker reads them, and no worker writes them.
 
 #include <csignal>
 
@@ -114,7 +114,8 @@ TEST_P(MappedData, IsUnmappedWhenItGoes) {
 
 TEST_P(MappedData, StaysTheSameFileWhateverBecomesOfItsName) {
   const auto x = map();
-  sr::save(file(), session().data(counting<std::int32_t>(4, 7), sr::Shape{2, 2}));  // renamed over it
+  // save() renames a new file to the name of the mapped one.
+  sr::save(file(), session().data(counting<std::int32_t>(4, 7), sr::Shape{2, 2}));
   EXPECT_EQ(session().function(copy_rows)(x)(999, 1), 999 * kColumns + 1);
   const auto other = map();
   fs::remove(file());
@@ -131,12 +132,12 @@ TEST_P(MappedData, ThatIsTruncatedBeforeACallIsRefusedByName) {
   EXPECT_EQ(copy(session().data<std::int32_t, 2>({3, 2})).rows(), 3) << "the session goes on";
 }
 
-/// Where a body looks for what it is to truncate.
+/// The path of the file that a body truncates, as a value.
 struct Path {
   std::array<char, 512> text{};
 };
 
-/// Reads its rows, of which most are no longer in the file.
+/// Truncates the file to `bytes` bytes, and then sums up rows that are in part no longer in it.
 sr::Sum<std::int64_t> truncate_and_sum(sr::Scattered<const std::int32_t, 2> x, Path path, std::int64_t bytes) {
   fs::resize_file(path.text.data(), static_cast<std::uintmax_t>(bytes));
   return std::accumulate(x.begin(), x.end(), std::int64_t{0});
@@ -148,7 +149,8 @@ TEST_P(MappedData, ThatIsTruncatedUnderABodyFailsTheCallByNameAndTheSessionGoesO
   const auto f = session().function(truncate_and_sum);
   const auto copy = session().function(copy_rows);
   const std::string bytes = text_of(file());
-  // In the last page, whose rest the kernel shows as zeros; and with whole pages missing, which is a signal.
+  // If the file ends in the same page as before, the kernel shows zeros for the rest of it. If whole pages are missing,
+  // a read raises a signal.
   for (const std::int64_t left : {148'000, 5000, 0}) {
     write_text(file(), bytes);
     const auto x = map();
@@ -161,7 +163,7 @@ TEST_P(MappedData, ThatIsTruncatedUnderABodyFailsTheCallByNameAndTheSessionGoesO
   EXPECT_EQ(copy(map())(999, 1), 999 * kColumns + 1) << "mapped anew it is whole";
 }
 
-/// A step whose gradient is of rows that are no longer there.
+/// Truncates the file unless `bytes` is negative. Then computes a gradient from its rows.
 sr::Avg<double> gradient_of_truncated(sr::CpuWorker&, sr::Scattered<const std::int32_t, 2> x, Path path,
                                       std::int64_t bytes, sr::Local<float, 1> params, sr::Local<float, 1> gradient) {
   if (bytes >= 0) fs::resize_file(path.text.data(), static_cast<std::uintmax_t>(bytes));
@@ -187,7 +189,7 @@ TEST_P(MappedData, ThatIsTruncatedUnderATrainStepLeavesParametersAsTheyWere) {
   EXPECT_NE(weights.get(0)[0], 1.0F) << "a whole file is learnt from";
 }
 
-/// Complains of what it reads.
+/// Truncates the file, and throws if it then reads zeros.
 void refuse_zeros(sr::Scattered<const std::int32_t, 2> x, Path path, std::int64_t bytes) {
   fs::resize_file(path.text.data(), static_cast<std::uintmax_t>(bytes));
   if (x.rows() > 0 && x(x.rows() - 1, 36) == 0) throw std::runtime_error("a row of zeros");
@@ -219,13 +221,13 @@ TEST_P(MappedData, ThatIsTruncatedIsNeitherScatteredNorSaved) {
 TEST_P(MappedData, OtherBusErrorsStillEndAWorkerByName) {
   const auto f = session().function([](std::int32_t) { std::raise(SIGBUS); });
   const auto x = map();
-  session().function(copy_rows)(x);  // the handler is there
+  session().function(copy_rows)(x);  // the workers install their signal handler
   try {
     f(1);
     FAIL() << "nothing was thrown";
   } catch (const sr::Error& error) {
     EXPECT_EQ(error.kind(), sr::ErrorKind::worker_lost);
-#if !defined(SYNCRUN_ADDRESS_SANITIZER)  // whose own handler it goes to, as it went before
+#if !defined(SYNCRUN_ADDRESS_SANITIZER)  // with it, the sanitizer's own handler gets the signal
     EXPECT_NE(std::string(error.what()).find("SIGBUS"), std::string::npos) << error.what();
 #endif
   }
@@ -249,7 +251,7 @@ TEST_P(MappedData, IsRefusedWhereTheFileIsNotWhatIsAskedFor) {
   refused("<i4", ">i4", "expected little-endian floats");
   refused("False", "True ", "expected C order, found fortran_order: True");
   refused("(1000, 37)", "(1000, 38)", "expected 152000 bytes of elements");
-  // A header by hand, of a length that leaves elements nowhere in particular.
+  // A header written by hand. Its length is such that the elements are not aligned.
   const std::string header = "{'descr': '<i4', 'fortran_order': False, 'shape': (1, 2)}  ";
   write_text(file(), std::string("\x93NUMPY\x01\x00", 8) + static_cast<char>(header.size()) + '\0' + header +
                          std::string(8, '\0'));

@@ -1,4 +1,5 @@
-// Inputs that are the batch already, beside inputs that the batch selects from; and batches given as a count.
+// Inputs that are already the batch, together with inputs from which the batch selects rows. Also batches given as a
+// count.
 
 #include "tests/support/on_workers.hpp"
 

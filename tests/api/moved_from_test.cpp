@@ -1,4 +1,4 @@
-// Handles that were moved from: every use is Error (usage) that names the type, and the session goes on.
+// Handles that were moved from: every use throws Error (usage), which names the type. The session stays usable.
 // NOLINTBEGIN(bugprone-use-after-move): that is the point
 
 #include <filesystem>
@@ -21,7 +21,7 @@ class MovedFrom : public OnWorkers {
 };
 INSTANTIATE_ON_WORKERS(MovedFrom, 1, 2);
 
-/// The handle that was moved from; what it was moved to goes at the end of the program's statement.
+/// Moves from the handle and returns it. The handle that receives its contents is destroyed before the return.
 template <class Handle>
 Handle& moved_from(Handle& handle) {
   const Handle gone = std::move(handle);

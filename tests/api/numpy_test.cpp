@@ -1,4 +1,4 @@
-// What NumPy says of our files, and we of its.
+// NumPy reads the files that Syncrun writes, and Syncrun reads the files that NumPy writes.
 
 #include <array>
 #include <cstdio>
@@ -9,7 +9,7 @@
 
 namespace {
 
-/// What the script prints, errors included. `folder` is where it runs.
+/// Runs the script with python3 in `folder`. Returns what it prints, including errors.
 std::string python(const TemporaryFolder& folder, const std::string& script) {
   write_text(folder / "script.py", script);
   const std::string command = "cd '" + folder.path().string() + "' && python3 script.py 2>&1";

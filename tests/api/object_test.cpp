@@ -1,4 +1,4 @@
-// Replicated objects: one on every worker, its methods called as functions.
+// Replicated objects: every worker has one, and its methods are called as functions.
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// One device only.
+// Calls on one rank.
 
 #include <array>
 #include <filesystem>
@@ -48,7 +48,7 @@ Path as_value(const std::filesystem::path& path) {
   return value;
 }
 
-/// 1 once the file is there; 0 if it does not come.
+/// Waits about 20 s for the file. Returns 1 when it exists, and 0 if it does not appear.
 sr::Sum<int> await_file(Path path) {
   for (int lap = 0; lap < 20'000; ++lap) {
     if (std::filesystem::exists(path.data())) return 1;
@@ -64,7 +64,7 @@ TEST_P(OnRank, CallsOnDifferentRanksOverlap) {
   const TemporaryFolder folder;
   const Path path = as_value(folder / "made");
   auto waits = session().function(await_file).on_rank(0).async(path);
-  auto makes = session().function(make_file).on_rank(1).async(path);  // made later, and over first
+  auto makes = session().function(make_file).on_rank(1).async(path);  // starts later, but ends first
   EXPECT_EQ(waits.get(), 1);
   makes.get();
 }

@@ -32,7 +32,7 @@ TEST_P(Results, ReduceNumbersOverTheRanks) {
 }
 
 TEST_P(Results, AverageWeightsEachRankByItsRows) {
-  // 500 rows on 3 workers: 167, 167 and 166; the plain mean of the ranks' means would be off.
+  // 500 rows on 3 workers are 167, 167 and 166 rows, so the plain mean of the ranks' means would be wrong.
   const auto f = session().function([](sr::Scattered<const double, 1> x) -> sr::Avg<double> {
     return std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(x.rows());
   });
@@ -65,7 +65,7 @@ Arrays<T> arrays(sr::CpuWorker& worker, std::int64_t size) {
 
 template <class T>
 void check_arrays(sr::Session& session, int n) {
-  // 3 is combined by the master; 40,000 by the workers, each its part.
+  // The master combines arrays of 3 columns. The workers combine arrays of 40,000, each its part.
   for (const std::int64_t size : {std::int64_t{3}, std::int64_t{40'000}}) {
     const auto r = session.function(arrays<T>)(size);
     ASSERT_EQ(r.sum.shape(), (sr::Shape<2>{2, size}));
@@ -106,7 +106,7 @@ TEST_P(Results, AveragesOfHalvesDoNotOverflowOverSlices) {
 
 TEST_P(Results, OfTheWrongLengthAreAnErrorAndNoMore) {
   const auto f = session().function([] { return sr::Gather<int, 1>(std::vector<int>{1, 2}, {1000}); });
-  EXPECT_ERROR(f(), sr::ErrorKind::function, "wants 1000 values, got 2");
+  EXPECT_ERROR(f(), sr::ErrorKind::function, "requires 1000 values, got 2");
 }
 
 TEST_P(Results, GatherUnequalLengthsInRankOrder) {

@@ -4,5 +4,5 @@
 
 namespace sr = syncrun;
 
-// C++ calls it, too: what it returns need not be known in C. NOLINTNEXTLINE(clang-diagnostic-return-type-c-linkage)
+// C++ code calls this function too, so it may return a C++ type. NOLINTNEXTLINE(clang-diagnostic-return-type-c-linkage)
 extern "C" sr::Sum<int> plugin_function(sr::CpuWorker& worker, int value) { return value * (worker.rank() + 1); }

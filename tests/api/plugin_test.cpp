@@ -1,4 +1,4 @@
-// Functions of libraries that are loaded after the session has started.
+// Functions in libraries that are loaded after the session has started.
 
 #include <dlfcn.h>
 

@@ -1,4 +1,4 @@
-// Profiles and traces: where the time of calls went.
+// Profiles and traces, which show where the time of calls went.
 
 #include <algorithm>
 #include <map>
@@ -49,13 +49,13 @@ TEST_P(Profile, TellsWhereTheTimeWent) {
   const auto f = session().function(uneven, "uneven");
   const auto x = session().data(counting<double>(30));
   for (int i = 0; i < 5; ++i) f(x);
-  for (int i = 0; i < 2; ++i) f(x, {.slices = 2});  // twice the sleep
+  for (int i = 0; i < 2; ++i) f(x, {.slices = 2});  // sleeps once per slice
   const auto profile = session().profile();
   ASSERT_EQ(profile.size(), static_cast<std::size_t>(GetParam()) + 1);
   for (int rank = -1; rank < GetParam(); ++rank) {
     const auto& line = line_of(profile, "uneven", rank);
     EXPECT_EQ(line.calls, 7);
-    // The others may have been late: on a busy machine they need not wait for all of it.
+    // On a busy machine, the other ranks may start late. Then they wait only for a part of the sleep.
     const auto sleep = rank <= 0 ? 50ms : 10ms;
     EXPECT_GE(line.whole.median, sleep * 0.97) << "rank " << rank;
     EXPECT_GE(line.whole.max, 2 * sleep) << "rank " << rank;
@@ -90,7 +90,7 @@ TEST_P(Profile, CountsEveryCallOfEveryRank) {
   EXPECT_NE(sr::to_string(profile).find("nothing\n  master"), std::string::npos) << sr::to_string(profile);
 }
 
-/// Spans of a trace by row: name, begin and end in microseconds.
+/// A span of a trace: its name, and its begin and end in microseconds.
 struct Span {
   std::string name;
   double begin;
@@ -130,7 +130,7 @@ TEST_P(Profile, WritesATraceOfAllRanks) {
     const auto count = [&](const std::string& name) {
       return std::count_if(spans.begin(), spans.end(), [&](const Span& span) { return span.name == name; });
     };
-    EXPECT_EQ(count("un\\"), 3);  // as far as the quote
+    EXPECT_EQ(count("un\\"), 3);  // spans_of() reads a name up to its first quote
     EXPECT_GE(count("function"), 3);
     EXPECT_GE(count("inputs"), 3);
     for (std::size_t i = 0; i < spans.size(); ++i) {

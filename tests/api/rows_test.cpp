@@ -1,4 +1,5 @@
-// Rows, batches and slices that make no sense are refused before any worker moves, and leave the session usable.
+// Rows, batches and slices that make no sense. The master refuses them before any worker moves, and the session stays
+// usable.
 
 #include "tests/support/on_workers.hpp"
 

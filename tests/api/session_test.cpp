@@ -1,4 +1,4 @@
-// Sessions: one at a time, from one thread at a time, and over when closed.
+// Sessions. A process has one at a time, one thread uses it at a time, and nothing can use it after it is closed.
 
 #include <unistd.h>
 

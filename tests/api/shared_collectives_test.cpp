@@ -1,4 +1,5 @@
-// Collectives on shared variables, from the master: against results computed here, for random shapes.
+// Collectives on shared variables that the master calls, for random shapes. The tests compare with results computed
+// here.
 
 #include <algorithm>
 #include <numeric>
@@ -70,7 +71,7 @@ void expect_near(const std::vector<T>& got, const std::vector<T>& expected, sr::
   }
 }
 
-/// Every reduction to every place.
+/// Checks every reduction to the master, to all ranks, to one rank, and to shares.
 template <class T, class Fixture>
 void check_reductions(Fixture& test, sr::Session& session, std::int64_t size, sr::Route route) {
   const sr::CollectiveOptions options{.route = route};
@@ -183,7 +184,7 @@ TEST_P(SharedCollectives, GatherStackedKeepsCopiesApart) {
   if (world_size() == 1) return;
   v.set(0, std::vector<int>(3), {1, 3});
   EXPECT_ERROR(static_cast<void>(v.gather_stacked()), sr::ErrorKind::usage,
-               "gather_stacked of 'v' wants equal shapes on all ranks, got [1, 3] on rank 0");
+               "gather_stacked of 'v' requires equal shapes on all ranks, got [1, 3] on rank 0");
 }
 
 TEST_P(SharedCollectives, ScatterTakesABatch) {
@@ -315,25 +316,25 @@ TEST_P(SharedCollectives, MisuseIsRefusedBeforeAnyWorkerMoves) {
   EXPECT_ERROR(session().all_reduce({v, "v"}, sr::Reduction::sum), sr::ErrorKind::usage,
                "all_reduce: variable 'v' is given twice in one call");
   EXPECT_ERROR(session().all_reduce(std::vector<sr::AnyShared>(), sr::Reduction::sum), sr::ErrorKind::usage,
-               "all_reduce wants at least one variable");
+               "all_reduce requires at least one variable");
   EXPECT_ERROR(session().all_reduce({v, counts}, sr::Reduction::avg), sr::ErrorKind::usage,
                "all_reduce of 'counts': int32 has no avg");
   EXPECT_ERROR(flags.reduce_scatter(sr::Reduction::sum), sr::ErrorKind::usage,
                "reduce_scatter of 'flags': bool has no sum");
   EXPECT_ERROR(v.reduce(sr::Reduction::gather, 0), sr::ErrorKind::usage, "reduce of 'v': float32 has no gather");
-  EXPECT_ERROR(v.reduce(sr::Reduction::sum, n), sr::ErrorKind::usage, "reduce wants a rank from 0 to");
-  EXPECT_ERROR(session().broadcast({v}, -1), sr::ErrorKind::usage, "broadcast wants a rank from 0 to");
+  EXPECT_ERROR(v.reduce(sr::Reduction::sum, n), sr::ErrorKind::usage, "reduce requires a rank from 0 to");
+  EXPECT_ERROR(session().broadcast({v}, -1), sr::ErrorKind::usage, "broadcast requires a rank from 0 to");
   for (int rank = 0; rank < n; ++rank) EXPECT_EQ(v.get(rank).to_vector(), counting<float>(4));
   if (n == 1) return;
   v.set(n - 1, counting<float>(5));
   EXPECT_ERROR(session().reduce_scatter({counts, v}, sr::Reduction::sum), sr::ErrorKind::usage,
-               "reduce_scatter of 'v' wants equal shapes on all ranks, got [4] on rank 0 and [5] on rank");
-  EXPECT_ERROR(static_cast<void>(v.reduce(sr::Reduction::sum)), sr::ErrorKind::usage, "reduce of 'v' wants equal");
+               "reduce_scatter of 'v' requires equal shapes on all ranks, got [4] on rank 0 and [5] on rank");
+  EXPECT_ERROR(static_cast<void>(v.reduce(sr::Reduction::sum)), sr::ErrorKind::usage, "reduce of 'v' requires equal");
   EXPECT_EQ(counts.get(0).to_vector(), counting<int>(4)) << "nothing was done to the others";
   auto rows = session().shared<float, 2>("rows");
   for (int rank = 0; rank < n; ++rank)
     rows.set(rank, std::vector<float>(static_cast<std::size_t>(rank + 1)), {1, rank + 1});
-  EXPECT_ERROR(rows.all_gather(), sr::ErrorKind::usage, "all_gather of 'rows' wants rows of one shape");
+  EXPECT_ERROR(rows.all_gather(), sr::ErrorKind::usage, "all_gather of 'rows' requires rows of one shape");
 }
 
 }  // namespace

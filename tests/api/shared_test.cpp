@@ -1,4 +1,4 @@
-// Shared variables, from the master.
+// Shared variables, as the master uses them.
 
 #include "tests/support/on_workers.hpp"
 
@@ -113,7 +113,8 @@ void add_one(sr::Update<sr::op::sum, int, 1> x) {
   x.value()[0] += 1;
 }
 
-/// A call on every rank is refused, and names the ranks; on one of the ranks that have a copy it works.
+/// A call on all ranks is refused, and the message names the ranks without a copy. A call on one rank with a copy
+/// works.
 TEST_P(SharedVariable, IsNoArgumentForARankThatWasGivenNothing) {
   const int last = world_size() - 1;
   const auto local = session().function(sum_local, "sum_local");
@@ -186,11 +187,12 @@ TEST_P(SharedVariable, RefusesWhatMakesNoSense) {
   EXPECT_ERROR(static_cast<void>(w.get(-1)), sr::ErrorKind::usage, "rank");
   EXPECT_ERROR(static_cast<void>(w.get(world_size())), sr::ErrorKind::usage, "rank");
   EXPECT_ERROR(w.broadcast(world_size()), sr::ErrorKind::usage, "rank");
-  EXPECT_ERROR(w.broadcast(std::vector<float>(3), {4}), sr::ErrorKind::usage, "wants 4 values, got 3");
+  EXPECT_ERROR(w.broadcast(std::vector<float>(3), {4}), sr::ErrorKind::usage, "requires 4 values, got 3");
   EXPECT_ERROR(w.all_reduce(sr::Reduction::gather), sr::ErrorKind::usage, "gather");
   if (world_size() > 1) {
     w.set(0, std::vector<float>(5), {5});
-    EXPECT_ERROR(w.all_reduce(sr::Reduction::sum), sr::ErrorKind::usage, "all_reduce of 'weights' wants equal shapes");
+    EXPECT_ERROR(w.all_reduce(sr::Reduction::sum), sr::ErrorKind::usage,
+                 "all_reduce of 'weights' requires equal shapes");
   }
   auto flags = session().shared<std::int32_t, 1>("flags");
   flags.broadcast(std::vector<std::int32_t>(3));

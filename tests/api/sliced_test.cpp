@@ -1,4 +1,4 @@
-// Sliced: rows of each worker's own copy, selected by batch_s and slices.
+// Sliced arguments: rows of each worker's own copy, which batch_s and slices select.
 
 #include <thread>
 
@@ -47,7 +47,8 @@ TEST_P(SlicedRows, AreOneSelectionPerRank) {
   std::vector<int> expected;
   double sum = 0;
   for (int rank = 0; rank < world_size(); ++rank) {
-    lists.push_back(std::vector<std::int32_t>(static_cast<std::size_t>(rank), 9 - rank));  // rank 0 gets none
+    // The list of rank 0 is empty here, and is set below.
+    lists.push_back(std::vector<std::int32_t>(static_cast<std::size_t>(rank), 9 - rank));
     expected.insert(expected.end(), static_cast<std::size_t>(rank), 9 - rank);
     sum += rank * (9 - rank);
   }

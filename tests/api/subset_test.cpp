@@ -1,4 +1,5 @@
-// Some of a function's outputs: the others are neither computed, where the body asks, nor moved nor reduced.
+// Calls that request some of a function's outputs. The others are neither transferred nor reduced. A body can ask which
+// outputs are requested, and leave the others uncomputed.
 
 #include "tests/support/on_workers.hpp"
 
@@ -17,8 +18,8 @@ std::int64_t wanted_of(sr::CpuWorker& worker) {
   return wanted;
 }
 
-/// Computes everything, and says in `counts` what it was asked for. `size` makes outputs small, or large enough to be
-/// reduced among the workers.
+/// Computes all outputs. Writes to `counts` which outputs are requested, as bits. Depending on `size`, the outputs are
+/// small, or so large that the workers reduce them.
 Stats stats(sr::CpuWorker& worker, sr::Scattered<const double, 1> x, std::int64_t size) {
   Stats own{.mean = {worker, {size}}, .max = x[0], .counts = {worker, {size}}, .rows = {x, {x.rows()}}};
   for (const double value : x) {
@@ -67,7 +68,7 @@ TEST_P(Subset, NeedNotBeReturnedWhereItIsNotWanted) {
     Stats own;
     if (worker.wants<&Stats::mean>()) throw std::runtime_error("computed what nobody wants");
     if (worker.wants<&Stats::max>()) own.max = x[x.rows() - 1];
-    // Left out on purpose, and of no consequence: an array without memory, shapes that differ.
+    // This output is not requested, so its errors do not matter: it has no memory, and its shape differs between ranks.
     own.counts = sr::Sum<std::int64_t, 1>(sr::Shape<1>{worker.rank() + 1}, syncrun::detail::OutputBuffer{});
     return own;
   });

@@ -1,5 +1,5 @@
-// Train steps: against the same steps computed here, serially and over all rows at once, for any number of workers and of
-// slices, replicated and sharded.
+// Train steps, replicated and sharded, for several numbers of workers and slices. The tests compare with the same steps
+// computed here, serially and over all rows at once.
 
 #include <cmath>
 #include <random>
@@ -47,7 +47,7 @@ void expect_equal_on_all_ranks(sr::Session& session, const sr::Shared<T, 1>& wei
   for (int rank = 1; rank < session.world_size(); ++rank) EXPECT_EQ(weights.get(rank).to_vector(), first);
 }
 
-/// Ten steps on random batches, of random numbers of slices; fewer parameters than ranks, more, and none.
+/// Takes ten steps on random batches, in random numbers of slices. There are fewer parameters than ranks, or more.
 template <class T>
 void follow(sr::Session& session, sr::StepForm form, double tolerance) {
   std::mt19937 random(7);
@@ -81,7 +81,7 @@ TEST_P(TrainStep, IsTheSameSharded) {
   follow<float>(session(), sr::StepForm::sharded, 1e-5);
 }
 
-/// After ten steps: float64 to 1e-12, float32 to 1e-6.
+/// Checks that both forms agree within `tolerance` after ten steps.
 template <class Rule, class T>
 void expect_forms_agree(sr::Session& session, const Rule& rule, double tolerance) {
   const Serial serial = problem(30, 13, 11);
@@ -158,7 +158,7 @@ TEST_P(TrainStep, EverySliceSeesTheOriginalParameters) {
   }
 }
 
-// Means of unequal numbers of rows: what is averaged is the rows, not the ranks or slices.
+// Ranks and slices have unequal numbers of rows. The mean is that of all rows, not that of the ranks' or slices' means.
 TEST_P(TrainStep, WeighsRanksAndSlicesByTheirRows) {
   auto weights = session().shared<double, 1>("weights");
   auto step = sr::train_step<sr::Sgd>(
@@ -207,7 +207,7 @@ TEST_P(TrainStep, CanBeInFlightSeveralTimes) {
   expect_equal_on_all_ranks(session(), weights, serial.params, 1e-12);
 }
 
-// What a checkpoint holds: parameters, state and the number of steps.
+// A checkpoint of a train step contains parameters, state and the number of steps.
 TEST_P(TrainStep, GoesOnFromACheckpoint) {
   for (const sr::StepForm form : {sr::StepForm::replicated, sr::StepForm::sharded}) {
     Serial serial = problem(20, 7, 5);
@@ -244,7 +244,7 @@ class Model {
   double factor_;
 };
 
-// A method, on rows that the devices hold already, of other numbers on every rank.
+// The body is a method, and the devices already hold its rows. Every rank has a different number of rows.
 TEST_P(TrainStep, IsMadeOfAMethodToo) {
   const auto model = session().replicate<Model>(2.0);
   auto x = session().shared<double, 1>("x");
@@ -265,7 +265,8 @@ TEST_P(TrainStep, IsMadeOfAMethodToo) {
     EXPECT_NEAR(weights.get(rank)[0], 4 - 2 * sum / static_cast<double>(rows), 1e-12);
 }
 
-// A body with collectives of its own runs on all ranks, and what it writes without rows does not count.
+// A body with collectives of its own runs on all ranks. The gradient that it writes on a rank without rows does not
+// count.
 TEST_P(TrainStep, TakesBodiesWithACommunicator) {
   auto weights = session().shared<double, 1>("weights");
   weights.broadcast(std::vector<double>{0});

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""The numbers that update rules are tested against: each rule as its paper writes it (the equations that
-include/syncrun/update_rules.hpp names), one parameter and one step at a time, in double precision.
+"""Computes the numbers that tests of update rules compare with. Each rule is written as in its paper, with the
+equations that include/syncrun/update_rules.hpp names. It handles one parameter and one step at a time, in double
+precision.
 
 usage: update_reference.py FILE           writes the header
-       update_reference.py --check FILE   exit code 1 unless that is what the header holds
+       update_reference.py --check FILE   exit code 1 unless the header contains exactly that
 """
 
 import math
@@ -17,7 +18,7 @@ def start(i):
 
 
 def gradient(t, i):
-    """Of step t, from 1. A multiple of 1/8, as a float holds it."""
+    """The gradient of parameter i in step t, from 1. It is a multiple of 1/8, so a float represents it exactly."""
     return ((7 * i + 5 * t) % 11 - 5) / 8
 
 

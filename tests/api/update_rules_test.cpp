@@ -1,5 +1,5 @@
-// Update rules in bodies: against figures computed beforehand (update_reference.py), on problems with a known solution,
-// and used wrongly.
+// Update rules in bodies. The tests compare with numbers computed beforehand (update_reference.py), minimize functions
+// with known minima, and use the rules wrongly.
 
 #include <cmath>
 
@@ -19,7 +19,7 @@ Rule at_step(Rule rule, std::int64_t step) {
   return rule;
 }
 
-/// An update with as many state vectors as the rule has.
+/// Calls sr::update with as many state vectors as the rule has.
 template <class Rule, class Worker, class Given, class T>
 void update_with(Worker& worker, const Given& rule, const sr::Local<T, 1>& params, std::span<const T> gradient,
                  const sr::Local<T, 1>& first, const sr::Local<T, 1>& second) {
@@ -37,7 +37,7 @@ void all_steps(sr::CpuWorker& worker, Rule rule, sr::Broadcast<const T, 2> gradi
   }
 }
 
-/// The step's number, and all else, from the master.
+/// Takes one step. The master passes the rule with its hyperparameters and the number of the step.
 template <class Rule, class T>
 void one_step(sr::CpuWorker& worker, sr::DeviceScalar<Rule> rule, sr::Broadcast<const T, 1> gradient,
               sr::Local<T, 1> params, sr::Local<T, 1> first, sr::Local<T, 1> second) {
@@ -116,7 +116,8 @@ TEST_P(UpdateRule, GivesWhatItsPaperSays) {
   expect_reference(session(), "adamax", sr::Adamax{.learning_rate = 0.02, .weight_decay = 0.01}, reference::kAdamax);
 }
 
-// sum of (p - i)^2 / 2 over the parameters, from zero: the gradient is p - i.
+// Minimizes the sum of (p - i / 37)^2 / 2 over the parameters, from zero: the gradient is p - i / 37. Returns the
+// largest remaining distance.
 template <class Rule>
 double distance_after(sr::Session& session, const Rule& rule, int steps) {
   constexpr std::int64_t kCount = 37;
@@ -168,7 +169,7 @@ TEST_P(UpdateRule, ChangesItsHyperparametersFromCallToCall) {
   }
 }
 
-// Part of a vector, wherever it begins: the rest stays as it is.
+// Updates a part of a vector that may begin anywhere. The rest stays as it is.
 TEST_P(UpdateRule, TakesAnyPartOfAVector) {
   const auto f = session().function(
       +[](sr::CpuWorker& worker, sr::Local<float, 1> params, std::int64_t begin, std::int64_t count) {

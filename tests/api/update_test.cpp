@@ -1,4 +1,5 @@
-// Updates: slices read the original, new values accumulate, and are committed once and only if every rank returned.
+// Update arguments. Slices read the original values, and new values accumulate. They are committed once, and only if
+// every rank has returned.
 
 #include <algorithm>
 

@@ -7,6 +7,7 @@
 namespace demos::testing {
 
 std::size_t allocations_so_far();
-std::size_t allocated_bytes_so_far();  // in sum: what was freed counts too
+// The sum of all allocations, including those that were freed.
+std::size_t allocated_bytes_so_far();
 
 }  // namespace demos::testing

@@ -12,7 +12,7 @@ namespace {
 
 using testing::noise;
 
-/// The definition, one element at a time.
+/// The product by its definition, one element at a time.
 std::vector<double> by_definition(Transpose ta, Transpose tb, GemmShape s, const std::vector<double>& a,
                                   const std::vector<double>& b, double beta, std::vector<double> c) {
   for (std::size_t i = 0; i < s.m; ++i) {
@@ -33,7 +33,7 @@ std::vector<T> converted(const std::vector<From>& values) {
   return {values.begin(), values.end()};
 }
 
-/// One size, multiplied with every combination of transposes and several betas.
+/// Multiplies matrices of one size with every combination of transposes, and with several betas.
 class Gemm : public ::testing::TestWithParam<GemmShape> {
  protected:
   template <typename T, typename Multiply>

@@ -1,4 +1,4 @@
-// syncrun-mnist that is interrupted and goes on: the losses are those of a run that was not.
+// syncrun-mnist is interrupted and resumed. Its losses must be those of a run without interruption.
 
 #include <dirent.h>
 #include <gmock/gmock.h>
@@ -27,7 +27,7 @@ Words with(Words options, const Words& more) {
 
 const Words kModel{"--model", "custom_mlp:2,64,0.2,0.5", "--dtype", "float64"};
 
-/// The process among whose first variables are all of these; 0 if there is none.
+/// A process whose initial environment contains all these variables, or 0 if there is none.
 pid_t process_with(const std::vector<std::string>& variables) {
   pid_t found = 0;
   DIR* processes = ::opendir("/proc");
@@ -45,7 +45,7 @@ pid_t process_with(const std::vector<std::string>& variables) {
   return found;
 }
 
-/// Kills rank 1 of a run some milliseconds after its second epoch was saved.
+/// Kills rank 1 of a run some milliseconds after the run has saved its second epoch.
 class Killer {
  public:
   Killer(const fs::path& checkpoint, std::chrono::milliseconds delay)
@@ -83,7 +83,7 @@ TEST(MnistCheckpoint, AfterAWorkerWasKilledTheLossesAreThoseOfAnUninterruptedRun
   ASSERT_EQ(whole.size(), 4U);
   std::mt19937 random(static_cast<unsigned>(::getpid()));
   bool has_killed = false;
-  for (int attempt = 0; attempt < 10 && !has_killed; ++attempt) {  // a run may be over before it is its turn
+  for (int attempt = 0; attempt < 10 && !has_killed; ++attempt) {  // a run may end before it is killed
     const TemporaryFolder folder;
     const Killer killer(folder / "run", std::chrono::milliseconds(random() % 100));
     const auto losses = losses_under(with({"--max-restarts", "1"}, cpu_devices(2)),
@@ -154,7 +154,7 @@ TEST(MnistCheckpoint, WantsOptionsThatMakeSense) {
   EXPECT_THAT(run_mnist({"--checkpoint", ""}).errors, HasSubstr("--checkpoint: expected a folder, got ''"));
   EXPECT_THAT(run_mnist({"--checkpoint-every", "0"}).errors, HasSubstr("--checkpoint-every: expected a whole number"));
   EXPECT_THAT(run_mnist({"--help"}).output, HasSubstr("--checkpoint DIR"));
-  const CommandResult twin = run_command({MNIST_SERIAL_PROGRAM, "--checkpoint", "x"});
+  const CommandResult twin = syncrun::test::run_command({MNIST_SERIAL_PROGRAM, "--checkpoint", "x"});
   EXPECT_EQ(twin.exit_code, 2) << "the twins have none";
 }
 

@@ -13,7 +13,7 @@ using testing::dot;
 using testing::expect_gradient;
 using testing::noise;
 
-/// The definition, one output at a time; no activation.
+/// The convolution by its definition, one output at a time and without activation.
 std::vector<double> by_definition(std::size_t rows, const Conv2dShape& s, const std::vector<double>& x,
                                   const std::vector<double>& weights, const std::vector<double>& bias) {
   std::vector<double> y;
@@ -84,7 +84,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(ConvolutionBlocks, GiveWhatOneImageAtATimeGives) {
   const Conv2dShape shape{8, 8, 2, 3, 3, Padding::kSame};
-  constexpr std::size_t kRows = 37;  // 16 images of 64 positions make a block: two whole ones and a part
+  constexpr std::size_t kRows = 37;  // a block has 16 images of 64 positions, so these are two blocks and a part of one
   const std::vector<double> x = noise(kRows * shape.input_elements(), 1);
   const std::vector<double> weights = noise(shape.patch_elements() * 3, 2), bias = noise(3, 3);
   std::vector<double> scratch(conv2d_scratch_elements(shape)), y(kRows * shape.output_elements());

@@ -1,4 +1,4 @@
-// A step of CudaNetwork captured into a CUDA graph: what a replayable function of Syncrun becomes.
+// A step of CudaNetwork that is captured into a CUDA graph, as in a replayable function of Syncrun.
 
 #include <cublas_v2.h>
 #include <gtest/gtest.h>

@@ -1,17 +1,14 @@
-// CudaNetwork against Network: the same loss, the same gradient, the same masks.
+// Compares CudaNetwork with Network: loss, gradient and masks must be the same.
 
 #include "demos/common/cuda_network.hpp"
 
-#include <cublas_v2.h>
 #include <gtest/gtest.h>
-#ifdef DEMOS_HAVE_CUDNN
-#include <cudnn.h>
-#endif
 
 #include <numeric>
 #include <type_traits>
 
 #include "demos/common/cuda_kernels.hpp"
+#include "demos/common/cuda_owners.hpp"
 #include "demos/common/nesterov.hpp"
 #include "tests/demos/cuda_support.hpp"
 #include "tests/demos/gradient_check.hpp"
@@ -30,28 +27,16 @@ constexpr StepKey kKey{.seed = 11, .step = 5};
 /// A stream and the handles bound to it.
 class Handles {
  public:
-  Handles() {
-    check_cuda(cudaStreamCreateWithFlags(&handles_.stream, cudaStreamNonBlocking), "cudaStreamCreate");
-    check_cublas(cublasCreate(&handles_.cublas), "cublasCreate");
-    check_cublas(cublasSetStream(handles_.cublas, handles_.stream), "cublasSetStream");
-#ifdef DEMOS_HAVE_CUDNN
-    EXPECT_EQ(cudnnCreate(&handles_.cudnn), CUDNN_STATUS_SUCCESS);
-    EXPECT_EQ(cudnnSetStream(handles_.cudnn, handles_.stream), CUDNN_STATUS_SUCCESS);
-#endif
-  }
-  Handles(const Handles&) = delete;
-  Handles& operator=(const Handles&) = delete;
-  ~Handles() {
-#ifdef DEMOS_HAVE_CUDNN
-    static_cast<void>(cudnnDestroy(handles_.cudnn));
-#endif
-    static_cast<void>(cublasDestroy(handles_.cublas));
-    static_cast<void>(cudaStreamDestroy(handles_.stream));
-  }
-  const CudaHandles& get() const { return handles_; }
+  CudaHandles get() const { return {stream_.get(), cublas_.get(), cudnn_.get()}; }
 
  private:
-  CudaHandles handles_{};
+  CudaStream stream_ = make_cuda_stream();
+  CublasHandle cublas_ = make_cublas(stream_.get());
+#ifdef DEMOS_HAVE_CUDNN
+  CudnnHandle cudnn_ = make_cudnn(stream_.get());
+#else
+  CudnnHandle cudnn_;
+#endif
 };
 
 template <typename T>
@@ -59,7 +44,7 @@ std::vector<T> as(const std::vector<double>& values) {
   return {values.begin(), values.end()};
 }
 
-/// A network twice, with the same parameters.
+/// A network on the CPU and on the GPU, with the same parameters.
 template <typename T>
 struct Pair {
   static constexpr double kTolerance = std::is_same_v<T, double> ? 1e-10 : 1e-4;
@@ -89,7 +74,7 @@ struct Pair {
     return values;
   }
 
-  /// Loss and gradient of `rows` rows, on both.
+  /// Expects the same loss and gradient of `rows` rows from both networks.
   void expect_same(std::size_t rows, double tolerance = kTolerance) {
     const std::vector<T> images = as<T>(noise(rows * cpu.image_elements(), 21 + rows));
     std::vector<std::uint8_t> labels(rows);
@@ -111,7 +96,8 @@ struct Pair {
     }
     const std::vector<T> first = device_gradient.read();
     if (tolerance == kTolerance) expect_close(gradient, first, tolerance);
-    // With fewer bits a unit near zero may be on in one and off in the other: the whole is near, if not each element.
+    // With fewer bits, a unit near zero may be on in one network and off in the other. Then the gradients are close as
+    // a whole, but not in each element.
     else EXPECT_LT(testing::relative_distance(gradient, first), tolerance);
 
     cuda.loss_and_gradient(handles.get(), device_rows, device_params.data(), key.data(), device_gradient.data());
@@ -195,7 +181,7 @@ TYPED_TEST(OnCuda, ACnnHasTheGradientOfTheCpu) {
 }
 
 TYPED_TEST(OnCuda, PicksRows) {
-  constexpr std::size_t kWidth = 37;   // neither of whole warps nor of whole quads
+  constexpr std::size_t kWidth = 37;   // no multiple of a warp or of four
   constexpr std::size_t kRows = 9000;  // more than the warps of a grid
   const std::vector<TypeParam> from = as<TypeParam>(noise(50 * kWidth, 1));
   std::vector<std::int64_t> ids(kRows);

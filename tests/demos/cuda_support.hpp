@@ -1,6 +1,6 @@
 #pragma once
 
-// What the tests of the demos' CUDA code have in common.
+// Code that tests of the demos' CUDA code share.
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 
 namespace demos::testing {
 
-/// Why there is no GPU to test on; empty where there is one.
+/// The reason why there is no GPU for tests, or an empty string if there is one.
 inline std::string reason_without_gpu() {
   int count = 0;
   const cudaError_t code = cudaGetDeviceCount(&count);
@@ -25,7 +25,7 @@ inline std::string reason_without_gpu() {
   return count == 0 ? "no GPU: CUDA finds no device" : "";
 }
 
-/// A test that needs a GPU, and is skipped visibly without one.
+/// A fixture for tests that require a GPU. Without one, they are reported as skipped.
 class OnGpu : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -44,7 +44,7 @@ class OnDevice {
   void write(const std::vector<E>& values) {
     check_cuda(cudaMemcpy(data(), values.data(), size_ * sizeof(E), cudaMemcpyHostToDevice), "cudaMemcpy");
   }
-  /// After all work so far.
+  /// Waits for all work so far, and returns the values.
   std::vector<E> read() const {
     check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     std::vector<E> values(size_);
@@ -57,7 +57,7 @@ class OnDevice {
   DeviceBuffer buffer_;
 };
 
-/// One value that work on the device leaves.
+/// Waits for all work so far, and returns one value from device memory.
 template <typename E>
 E read_one(const E* place) {
   E value{};
@@ -66,7 +66,7 @@ E read_one(const E* place) {
   return value;
 }
 
-/// Expects every value to differ by `tolerance` of the largest expected one, and of its own, at most.
+/// Expects each value to differ from the expected one by at most `tolerance` times the largest expected value.
 template <typename T, typename U>
 void expect_close(const std::vector<T>& expected, const std::vector<U>& got, double tolerance) {
   ASSERT_EQ(expected.size(), got.size());
@@ -75,7 +75,7 @@ void expect_close(const std::vector<T>& expected, const std::vector<U>& got, dou
   for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(got[i], expected[i], tolerance * largest) << i;
 }
 
-/// Of two vectors: the norm of their difference over that of the expected one.
+/// The norm of the difference of two vectors, divided by the norm of the expected one.
 template <typename T>
 double relative_distance(const std::vector<T>& expected, const std::vector<T>& got) {
   double difference = 0;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Derivatives by central differences, to hold a backward pass against.
+// Derivatives by central differences, which tests compare with those of a backward pass.
 
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ inline double dot(std::span<const double> a, std::span<const double> b) {
   return sum;
 }
 
-/// Expects d loss / d values[i] to be gradient[i] for every `stride`-th i; `loss` reads `values`.
+/// Expects d loss / d values[i] to be gradient[i] for every `stride`-th i. `loss` is a function of `values`.
 template <typename Loss>
 void expect_gradient(std::vector<double>& values, std::span<const double> gradient, Loss loss, std::size_t stride = 1) {
   constexpr double kStep = 1e-6;

@@ -43,7 +43,7 @@ class Idx : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-/// What `read` complains about.
+/// The message of the error that `read` throws.
 template <typename Read>
 std::string complaint(Read read) {
   try {
@@ -174,7 +174,7 @@ TEST_F(Idx, RefusesADamagedGzipFile) {
   fs::resize_file(file, whole - 6);
   EXPECT_EQ(complaint([&] { read_idx_labels(file); }),
             file.string() + ": expected a whole gzip file, got a truncated one");
-  fs::resize_file(file, whole);  // the checksum is zeros now
+  fs::resize_file(file, whole);  // the checksum now consists of zeros
   EXPECT_NE(complaint([&] { read_idx_labels(file); }).find("incorrect data check"), std::string::npos);
 }
 

@@ -1,4 +1,4 @@
-// syncrun-mnist on GPUs: the losses of CPU devices.
+// syncrun-mnist on GPUs. Its losses must be those of CPU devices.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ constexpr double kFloat64Tolerance = 1e-9;
 
 class MnistOnGpus : public demos::testing::OnGpu {
  protected:
-  /// Losses of one CPU device against those of the GPUs with either input.
+  /// Compares the losses of one CPU device with those of the GPUs, for either input.
   static void expect_losses_of_the_cpu(const Words& options, const std::string& gpus, double tolerance) {
     const std::vector<Losses> expected = losses_on(1, options);
     ASSERT_FALSE(expected.empty());
@@ -80,7 +80,8 @@ TEST_F(MnistOnGpus, HasTheLossesOfTheCpuOnTwo) {
   if (count < 2) GTEST_SKIP() << "needs two GPUs, and there is one";
   expect_losses_of_the_cpu({"--epochs", "3"}, "cuda0,cuda1", kFloat32Tolerance);
   expect_losses_of_the_cpu({"--model", "custom_mlp:1,32,0,0.5", "--dtype", "float64", "--epochs", "1", "--batch-size",
-                            "3"},  // with shares without rows
+                            // Some shares have no rows.
+                            "3"},
                            "cuda0,cuda1", kFloat64Tolerance);
 }
 

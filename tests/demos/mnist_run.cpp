@@ -10,12 +10,12 @@ namespace fs = std::filesystem;
 CommandResult run_mnist(const Words& options) {
   Words command{MNIST_PROGRAM};
   command.insert(command.end(), options.begin(), options.end());
-  return run_command(command);
+  return syncrun::test::run_command(command);
 }
 
 namespace {
 
-/// syncrun-mnist with `syncrun` and these options in front.
+/// The command line of syncrun-mnist under `syncrun` with these options.
 Words mnist_under(const Words& syncrun_options, const Words& options) {
   Words command{SYNCRUN_COMMAND};
   command.insert(command.end(), syncrun_options.begin(), syncrun_options.end());
@@ -27,7 +27,7 @@ Words mnist_under(const Words& syncrun_options, const Words& options) {
 }  // namespace
 
 CommandResult run_mnist_under(const Words& syncrun_options, const Words& options) {
-  return run_command(mnist_under(syncrun_options, options));
+  return syncrun::test::run_command(mnist_under(syncrun_options, options));
 }
 
 Words cpu_devices(int workers) {
@@ -42,7 +42,7 @@ std::vector<Losses> losses_of(Words command) {
   const TemporaryFolder folder;
   const fs::path file = folder / "losses";
   command.insert(command.end(), {"--losses", file.string()});
-  const CommandResult result = run_command(command);
+  const CommandResult result = syncrun::test::run_command(command);
   EXPECT_EQ(result.exit_code, 0) << result.errors;
   std::vector<Losses> losses;
   std::ifstream lines(file);

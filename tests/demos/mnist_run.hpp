@@ -1,22 +1,23 @@
 #pragma once
 
-// Runs of syncrun-mnist, for tests that look at its losses.
+// Runs of syncrun-mnist, for tests that check its losses.
 
 #include <string>
 #include <vector>
 
-#include "tests/demos/command.hpp"
+#include "tests/support/command_run.hpp"
 #include "tests/support/temporary_folder.hpp"
 
+using CommandResult = syncrun::test::CommandResult;
 using Words = std::vector<std::string>;
 
-/// syncrun-mnist by itself.
+/// Runs syncrun-mnist without `syncrun`.
 CommandResult run_mnist(const Words& options);
-/// The options of `syncrun` that choose so many CPU devices, also on a machine with GPUs.
+/// The options of `syncrun` for this number of CPU devices. They also hold on a machine with GPUs.
 Words cpu_devices(int workers);
-/// With `syncrun` in front, on CPU devices.
+/// Runs syncrun-mnist under `syncrun`, on CPU devices.
 CommandResult run_mnist_on(int workers, const Words& options);
-/// With `syncrun` and these options in front.
+/// Runs syncrun-mnist under `syncrun` with these options.
 CommandResult run_mnist_under(const Words& syncrun_options, const Words& options);
 
 struct Losses {
@@ -25,12 +26,12 @@ struct Losses {
   bool operator==(const Losses&) const = default;
 };
 
-/// Runs the demo or a twin of it, and returns the losses of every epoch.
+/// Runs the demo or its serial twin, and returns the losses of every epoch.
 std::vector<Losses> losses_of(Words command);
 /// Trains under `syncrun` with these options and returns the losses of every epoch.
 std::vector<Losses> losses_under(const Words& syncrun_options, const Words& options);
 /// Trains on `workers` CPU devices and returns the losses of every epoch.
 std::vector<Losses> losses_on(int workers, const Words& options);
 
-/// Expects the losses of every epoch to differ by `tolerance` of their size at most.
+/// Expects the losses of every epoch to differ from the expected ones by at most `tolerance` times their size.
 void expect_equal(const std::vector<Losses>& expected, const std::vector<Losses>& got, double tolerance);

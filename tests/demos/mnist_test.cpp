@@ -1,4 +1,4 @@
-// syncrun-mnist as its users see it: run with and without `syncrun` in front, on one to four workers.
+// syncrun-mnist as users run it: with and without `syncrun`, on one to four workers.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,15 +7,15 @@
 #include <fstream>
 #include <regex>
 
-#include "tests/demos/command.hpp"
 #include "tests/demos/mnist_run.hpp"
+#include "tests/support/command_run.hpp"
 
 namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-/// The last line of the output, as a percentage; fails where that is not the line promised.
+/// The percentage in the last line of the output. It is a failure of the test if the line has another form.
 double test_accuracy(const std::string& output) {
   std::smatch match;
   const std::regex last_line(R"((?:^|\n)test accuracy: (\d{1,3}\.\d\d) %\n$)");
@@ -24,7 +24,7 @@ double test_accuracy(const std::string& output) {
   return 0;
 }
 
-/// Losses of one worker that picks its rows from shared memory against those of `workers` with either input.
+/// Compares the losses of one worker, with the default input, with those of `workers`, with either input.
 void expect_same_losses(const Words& options, const std::vector<int>& workers, double tolerance) {
   const std::vector<Losses> alone = losses_on(1, options);
   ASSERT_FALSE(alone.empty());
@@ -120,6 +120,11 @@ TEST(Mnist, RefusesBadOptionsAndSaysWhatItExpected) {
       {{"--model", "rnn"}, "--model: model 'rnn': expected 'mlp', 'cnn' or"},
       {{"--model", "custom_mlp:2,800,0.5"}, "expected four values"},
       {{"--epochs"}, "--epochs: expected a value, got none"},
+      {{"--epochs="}, "--epochs: expected a whole number from 1 to 10000, got ''"},
+      {{"--epochs", "0x10"}, "--epochs: expected a whole number from 1 to 10000, got '0x10'"},
+      {{"--epochs", "0", "--epochs", "3"}, "--epochs: expected a whole number from 1 to 10000, got '0'"},
+      {{"--checkpoint=", "--resume"}, "--checkpoint: expected a folder, got ''"},
+      {{"--resume=true"}, "--resume: expected no value, got 'true'"},
       {{"--epoch-count", "3"}, "expected one of those that --help lists, got '--epoch-count'"},
       {{"-n", "3"}, "expected one of those that --help lists, got '-n'"},
       {{"15"}, "expected no other arguments, got '15'"},
@@ -133,7 +138,7 @@ TEST(Mnist, RefusesBadOptionsAndSaysWhatItExpected) {
   }
 }
 
-/// A copy of the digits, to be spoilt.
+/// A copy of the digits, which tests damage.
 class MnistBadData : public ::testing::Test {
  protected:
   MnistBadData() { fs::copy(MNIST_DIGITS, folder_ / "digits"); }

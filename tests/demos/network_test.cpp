@@ -22,7 +22,7 @@ using testing::noise;
 constexpr std::size_t kClasses = 4;
 constexpr StepKey kKey{.seed = 11, .step = 5};
 
-/// Some rows of a data set; the ids are those of rows spread over it.
+/// Some rows of a data set. Their ids are spread over it.
 struct Batch {
   std::vector<double> images;
   std::vector<std::uint8_t> labels;
@@ -63,7 +63,7 @@ class EveryNetwork : public ::testing::TestWithParam<NetworkCase> {
   std::vector<double> initial_params() const {
     std::vector<double> params(network_.parameter_count());
     network_.initialize(params, 3);
-    // Move the biases, which start at zero, so that no unit sits where a rectifier has no derivative.
+    // Moves the biases, which start at zero, so that no rectifier is at the point where it has no derivative.
     const std::vector<double> moved = noise(params.size(), 5);
     for (std::size_t i = 0; i < params.size(); ++i) params[i] += 0.05 * moved[i];
     return params;
@@ -127,7 +127,7 @@ TEST_P(EveryNetwork, StepAllocatesNothingOnceWarm) {
 }
 
 TEST_P(EveryNetwork, EvaluatesManyRowsLikeOneAtATime) {
-  const Batch batch = make_batch(600, network_.image_elements());  // more than are computed at a time
+  const Batch batch = make_batch(600, network_.image_elements());  // more rows than the network computes at a time
   const Outcome whole = network_.evaluate(params_, batch.images, batch.labels);
   double loss = 0;
   std::int64_t correct = 0;

@@ -20,7 +20,7 @@ struct CloseFile {
 };
 using File = std::unique_ptr<std::FILE, CloseFile>;
 
-/// What arrives at a terminal until nothing more does.
+/// The text that arrives at a terminal until it is quiet for 200 ms.
 std::string shown_on(int terminal) {
   constexpr int kQuiet_ms = 200;
   std::string text;
@@ -62,7 +62,7 @@ TEST(ProgressBarOutput, IsNothingWhereThereIsNoTerminal) {
   EXPECT_EQ(std::ftell(file.get()), 0);
 }
 
-/// A terminal: what is written to `shown` is read from `terminal`.
+/// A terminal. A test reads from `terminal` what was written to `shown`.
 class ProgressBarOnTerminal : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -81,7 +81,7 @@ TEST_F(ProgressBarOnTerminal, RewritesOneLineAndWipesItAtTheEnd) {
   {
     ProgressBar bar(shown_.get(), "epoch", 10);
     bar.update(5, 0.5);
-    bar.update(6, 0.5);  // too soon after the last to be drawn
+    bar.update(6, 0.5);  // too soon after the update before, so this one is not drawn
   }
   const std::string text = shown_on(fileno(terminal_.get()));
   EXPECT_TRUE(text.starts_with("\r\x1b[Kepoch [")) << text;

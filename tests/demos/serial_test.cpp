@@ -1,12 +1,13 @@
-// syncrun-mnist-serial, the twin without Syncrun: what syncrun-mnist does on one worker, to the bit.
+// syncrun-mnist-serial, the twin of syncrun-mnist without Syncrun. It gives the same bits as syncrun-mnist on one
+// worker.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <regex>
 
-#include "tests/demos/command.hpp"
 #include "tests/demos/mnist_run.hpp"
+#include "tests/support/command_run.hpp"
 
 namespace {
 
@@ -17,7 +18,7 @@ Words serially(Words options) {
   return options;
 }
 
-/// What was printed, without the times.
+/// The output without the times.
 std::string without_seconds(const std::string& output) {
   return std::regex_replace(output, std::regex(R"(\d+\.\d\d s\n)"), "\n");
 }
@@ -39,7 +40,7 @@ TEST(SerialTwin, HasExactlyTheLossesOfOneWorker) {
 
 TEST(SerialTwin, PrintsTheSameLines) {
   const Words options{"--model", "custom_mlp:1,32,0,0", "--epochs", "3"};
-  const CommandResult twin = run_command(serially(options));
+  const CommandResult twin = syncrun::test::run_command(serially(options));
   const CommandResult demo = run_mnist_on(1, options);
   EXPECT_EQ(twin.exit_code, 0) << twin.errors;
   EXPECT_THAT(twin.output, HasSubstr("test accuracy"));
@@ -48,18 +49,18 @@ TEST(SerialTwin, PrintsTheSameLines) {
 
 TEST(SerialTwin, RefusesWhatTheDemoRefuses) {
   for (const Words& options : {Words{"--epochs", "0"}, Words{"--input", "disk"}, Words{"--data", "/nowhere"}}) {
-    const CommandResult twin = run_command(serially(options));
+    const CommandResult twin = syncrun::test::run_command(serially(options));
     const CommandResult demo = run_mnist(options);
     EXPECT_EQ(twin.exit_code, demo.exit_code);
     EXPECT_EQ(twin.errors, std::regex_replace(demo.errors, std::regex("syncrun-mnist:"), "syncrun-mnist-serial:"));
   }
-  const CommandResult tf32 = run_command(serially({"--dtype", "tf32"}));
+  const CommandResult tf32 = syncrun::test::run_command(serially({"--dtype", "tf32"}));
   EXPECT_EQ(tf32.exit_code, 2);
   EXPECT_THAT(tf32.errors, HasSubstr("TF32 (--dtype tf32): expected CUDA devices, which have it, got cpu0"));
 }
 
 TEST(SerialTwin, PrintsItsHelp) {
-  const CommandResult result = run_command(serially({"--help"}));
+  const CommandResult result = syncrun::test::run_command(serially({"--help"}));
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_THAT(result.output, HasSubstr("usage: syncrun-mnist-serial [OPTION...]\n\n  --data DIR"));
 }

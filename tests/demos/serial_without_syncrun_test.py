@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The serial twins of the demo have no Syncrun in them: they neither include it nor link it.
+"""Checks that the serial twins of the demo contain no Syncrun: they neither include it nor link it.
 
 usage: serial_without_syncrun_test.py ROOT DEMO TWIN:SOURCE...
-    DEMO is syncrun-mnist, in which both must be found, or else this looks in the wrong way.
+    DEMO is syncrun-mnist. Both must be found in it, which shows that this script can find them.
 """
 
 import re
@@ -15,7 +15,7 @@ TRACES = (b"libsyncrun", b"N7syncrun")
 
 
 def includes(root: Path, source: str) -> set[str]:
-    """Every project or Syncrun header that a source includes, also through others."""
+    """Returns the headers of the project and of Syncrun that a source includes, also through others."""
     seen: set[str] = set()
     waiting = [source]
     while waiting:

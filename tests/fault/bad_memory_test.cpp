@@ -1,4 +1,5 @@
-// More memory than there is: said before anything starts, with how much was wanted and there was.
+// Requests for more memory than is available. The master refuses them before it starts anything, and says how much was
+// asked for and how much is available.
 
 #include <sys/resource.h>
 
@@ -14,7 +15,7 @@ using testing::MatchesRegex;
 
 constexpr auto kHuge = std::numeric_limits<std::int64_t>::max();
 
-/// Sessions whose shared memory has these many bytes.
+/// Sets the size of the shared memory of sessions, in bytes, for as long as the object lives.
 class Reserve {
  public:
   explicit Reserve(const std::string& bytes) { ::setenv("SYNCRUN_RESERVE_BYTES", bytes.c_str(), 1); }
@@ -52,18 +53,18 @@ TEST_P(TooLarge, DataForTheSegmentSaysHowMuchWasWantedAndThereIs) {
       [&] {
         session.data<float, 2>({1 << 20, 1 << 20});
       },
-      ".*\\[1048576, 1048576\\] wants 4398046511104 bytes of shared memory; the segment has [0-9]+.*");
+      ".*\\[1048576, 1048576\\] requires 4398046511104 bytes of shared memory; the segment has [0-9]+.*");
   expect_usable(session);
 }
 
 TEST_P(TooLarge, DataForTheMachineSaysHowMuchWasWantedAndThereIs) {
   Session session(workers(GetParam()));
   auto data = session.data<float, 1>({10});
-  // 400 GiB: the segment's addresses would do.
+  // 400 GiB: fits into the addresses of the segment, but not into the memory of the machine.
   expect_no_memory([&] { session.data<float, 1>({100LL << 30}); },
-                   ".* wants 429496729600 bytes of shared memory; [0-9]+ bytes are available.*");
+                   ".* requires 429496729600 bytes of shared memory; [0-9]+ bytes are available.*");
   expect_no_memory([&] { data.resize({100LL << 30}); },
-                   ".* wants 429496729600 bytes of shared memory; [0-9]+ bytes are available.*");
+                   ".* requires 429496729600 bytes of shared memory; [0-9]+ bytes are available.*");
   EXPECT_EQ(data.rows(), 10);
   expect_usable(session);
 }
@@ -73,7 +74,7 @@ TEST_P(TooLarge, DataForWhatIsLeftSaysHowMuchIsInUse) {
   Session session(workers(GetParam()));
   const auto first = session.data<std::int8_t, 1>({20 << 20});
   expect_no_memory([&] { session.data<std::int8_t, 1>({20 << 20}); },
-                   ".* wants 20971520 bytes of shared memory; of the segment's [0-9]+ bytes, [0-9]+ are in use");
+                   ".* requires 20971520 bytes of shared memory; of the segment's [0-9]+ bytes, [0-9]+ are in use");
   expect_usable(session);
 }
 
@@ -85,7 +86,7 @@ TEST_P(TooLarge, SharedVariablesSayHowMuchWasWantedAndThereIs) {
   const std::vector<std::int8_t> large(33 << 20, 1);
   const Error error = error_of([&] { variable.broadcast(large); });
   EXPECT_EQ(error.kind(), ErrorKind::system) << error.what();
-  EXPECT_THAT(error.what(), HasSubstr("wants"));
+  EXPECT_THAT(error.what(), HasSubstr("requires"));
   EXPECT_EQ(variable.get(0)[999], 7) << "the copies are as they were";
   expect_usable(session);
 }
@@ -97,7 +98,7 @@ TEST_P(TooLarge, ResultsOfAFunctionSayHowMuchWasWantedAndThereIs) {
       +[](CpuWorker& worker, std::int64_t bytes) { return Sum<std::int8_t, 1>(worker, {bytes}); }, "f");
   const Error error = error_of([&] { f(64 << 20); });
   EXPECT_EQ(error.kind(), ErrorKind::system) << error.what();
-  EXPECT_THAT(error.what(), HasSubstr("wants 67108864 bytes"));
+  EXPECT_THAT(error.what(), HasSubstr("requires 67108864 bytes"));
   EXPECT_EQ(f(1000).rows(), 1000);
   expect_usable(session);
 }

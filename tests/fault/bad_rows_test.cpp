@@ -1,4 +1,5 @@
-// Rows, slices, shapes and values that do not fit: refused before a worker sees the call, with what was expected and got.
+// Rows, slices, shapes and values that do not fit. The master refuses them before a worker sees the call, and says what
+// it expected and got.
 
 #include <limits>
 
@@ -24,7 +25,7 @@ TEST_P(BadRows, InABatchAreRefused) {
   expect_usage(with(std::vector<int>{0, 3, 10}), {"batch has index 10 at position 2", "rows 0 to 9"});
   expect_usage(with(std::vector<int>{0, -1}), {"batch has index -1 at position 1", "rows 0 to 9"});
   expect_usage(with(std::vector<std::uint64_t>{std::numeric_limits<std::uint64_t>::max()}), {"batch has index"});
-  expect_usage(with(std::vector<int>{}), {"'rows_of' wants at least one row, got 0"});
+  expect_usage(with(std::vector<int>{}), {"'rows_of' requires at least one row, got 0"});
   expect_usage(with(Slice{3, 11}), {"batch is the slice [3, 11)", "10 rows"});
   expect_usage(with(Slice{-1, 3}), {"batch is the slice [-1, 3)", "10 rows"});
   expect_usage(with(Slice{5, 3}), {"batch is the slice [5, 3)"});
@@ -51,7 +52,7 @@ TEST_P(BadRows, OfArgumentsThatDisagreeAreRefused) {
 TEST_P(BadRows, ThatAreNoneAreRefused) {
   Session session(workers(GetParam()));
   const auto f = session.function(rows_of, "rows_of");
-  expect_usage([&] { f(session.data<int, 1>({0})); }, {"'rows_of' wants at least one row, got 0"});
+  expect_usage([&] { f(session.data<int, 1>({0})); }, {"'rows_of' requires at least one row, got 0"});
   auto freed = session.data<int, 1>({5});
   freed.free();
   expect_usage([&] { f(freed); }, {"at least one row, got 0"});
@@ -115,16 +116,16 @@ TEST_P(BadRows, ValuesInTheWrongNumberAreRefused) {
   Session session(workers(GetParam()));
   const auto f = session.function(of_per_worker, "of_per_worker");
   const std::vector<int> one_more(static_cast<std::size_t>(GetParam()) + 1, 1);
-  expect_usage([&] { f(one_more); }, {"argument 0 (PerWorker) of 'of_per_worker' wants one value per rank",
+  expect_usage([&] { f(one_more); }, {"argument 0 (PerWorker) of 'of_per_worker' requires one value per rank",
                                       std::to_string(GetParam()) + " in all, got " + std::to_string(GetParam() + 1)});
   expect_usage([&] { f(std::vector<int>{}); }, {"got 0"});
   EXPECT_EQ(f(std::vector<int>(static_cast<std::size_t>(GetParam()), 1)), GetParam());
-  expect_usage([&] { session.data(std::vector<int>(10), Shape{3, 4}); }, {"shape [3, 4] wants 12 values, got 10"});
+  expect_usage([&] { session.data(std::vector<int>(10), Shape{3, 4}); }, {"shape [3, 4] requires 12 values, got 10"});
   auto data = session.data<int, 2>({3, 4});
-  expect_usage([&] { data.set(std::vector<int>(10)); }, {"shape [3, 4] wants 12 values, got 10"});
+  expect_usage([&] { data.set(std::vector<int>(10)); }, {"shape [3, 4] requires 12 values, got 10"});
   auto variable = session.shared<int, 2>("v");
-  expect_usage([&] { variable.broadcast(std::vector<int>(10), {3, 4}); }, {"wants 12 values, got 10"});
-  expect_usage([&] { variable.scatter(std::vector<int>(10), {3, 4}); }, {"wants 12 values, got 10"});
+  expect_usage([&] { variable.broadcast(std::vector<int>(10), {3, 4}); }, {"requires 12 values, got 10"});
+  expect_usage([&] { variable.scatter(std::vector<int>(10), {3, 4}); }, {"requires 12 values, got 10"});
   expect_usage([&] { variable.set(0, std::vector<int>(10), {-3, 4}); }, {"at least 0"});
   expect_usable(session);
 }

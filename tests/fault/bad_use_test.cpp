@@ -1,4 +1,4 @@
-// Sessions used in a way that they are not meant for: refused, with what to do instead, and nothing is harmed.
+// Wrong use of sessions. It is refused with an error that says what to do instead, and does no harm.
 
 #include <thread>
 

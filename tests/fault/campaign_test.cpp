@@ -1,5 +1,5 @@
-// A campaign: a random process of a job is killed at a random moment, again and again. Nothing hangs, nothing is left
-// behind, and the verdict names who it was.
+// Kills a random process of a job at a random moment, again and again. Checks that nothing hangs, that nothing is left
+// behind, and that the verdict names the killed process. This runs more rounds, from another seed:
 //
 //   SYNCRUN_CAMPAIGN_ROUNDS=100 SYNCRUN_CAMPAIGN_SEED=7 syncrun_deadline_tests --gtest_filter='Campaign*'
 
@@ -15,10 +15,10 @@
 #include <string_view>
 #include <thread>
 
-#include "common/file_descriptor.hpp"
+#include "common/os/file_descriptor.hpp"
 #include "tests/fault/programs.hpp"
 #include "tests/fault/scene.hpp"
-#include "tests/launcher/command_run.hpp"
+#include "tests/support/command_run.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 namespace syncrun::test {
@@ -31,7 +31,11 @@ long number_from(const char* variable, long otherwise) {
 
 std::set<std::string> shared_memory() {
   std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) names.insert(entry.path().filename());
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    const std::string name = entry.path().filename();
+    // Other tests keep files in folders of this name (TemporaryFolder).
+    if (!name.starts_with("syncrun-test-")) names.insert(name);
+  }
   return names;
 }
 
@@ -50,7 +54,7 @@ const char* name_of(Role role) {
 struct Victim {
   pid_t pid = -1;
   Role role = Role::child;
-  int rank = -1;  // of a worker
+  int rank = -1;  // set for workers
 };
 
 pid_t parent_of(pid_t pid) {
@@ -59,7 +63,7 @@ pid_t parent_of(pid_t pid) {
   return after_name == std::string::npos ? -1 : std::atoi(stat.c_str() + after_name + 4);
 }
 
-/// The rank that a process was started with; -1 without.
+/// The rank with which a process was started; -1 if it has none.
 int rank_of(pid_t pid) {
   const std::string environment = '\0' + text_of("/proc/" + std::to_string(pid) + "/environ");
   using namespace std::string_view_literals;
@@ -71,7 +75,7 @@ int rank_of(pid_t pid) {
 Victim look_at(pid_t pid, pid_t syncrun) {
   if (pid == syncrun) return {pid, Role::syncrun, -1};
   const pid_t parent = parent_of(pid);
-  // `syncrun` adopts orphans too, but those are in a worker's group.
+  // `syncrun` also adopts orphans, but these are in the process group of a worker.
   const bool is_programs = text_of("/proc/" + std::to_string(pid) + "/cmdline").find("--program") != std::string::npos;
   if (parent == syncrun && ::getpgid(pid) == syncrun) return {pid, Role::master, -1};
   if (is_programs && parent_of(parent) == syncrun && ::getpgid(parent) == syncrun) {
@@ -81,7 +85,8 @@ Victim look_at(pid_t pid, pid_t syncrun) {
   return {pid, Role::child, -1};
 }
 
-/// SIGKILL, unless it has ended already; by a descriptor, so that nobody else is hit.
+/// Sends SIGKILL unless the process has ended. It uses a pidfd, so that it cannot hit another process with the same
+/// pid.
 bool kill_if_alive(pid_t pid) {
   const detail::FileDescriptor process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   return process.is_open() && is_alive(pid) &&
@@ -104,7 +109,7 @@ class Campaign : public testing::Test {
 
   int pick(int below) { return std::uniform_int_distribution<int>(0, below - 1)(random_); }
 
-  /// Each role is as likely as another, so that the few are hit as often as the many.
+  /// Picks a role first, then a process. So each role is equally likely, even if few processes have it.
   Victim pick_victim(const CommandRun& run) {
     std::map<Role, std::vector<Victim>> by_role;
     for (const pid_t pid : run.processes()) {
@@ -128,13 +133,13 @@ void Campaign::play(int round) {
   const std::vector<std::string> stages{"starting", "calls", "idle", "closing"};
   const std::string& stage = stages[static_cast<std::size_t>(pick(4))];
   const int world_size = 1 + pick(4);
-  // About as long as the stage takes.
+  // The longest delay is about as long as the stage takes.
   const auto delay = std::chrono::microseconds(pick(stage == "starting"  ? 60'000
                                                     : stage == "closing" ? 3'000
                                                                          : 25'000));
   ::setenv("SYNCRUN_NPROC_PER_NODE", std::to_string(world_size).c_str(), 1);
   CommandRun run({"--quiet", own_binary(), "--program", "live"});
-  // Closing is over before everybody has been looked at: there the victim is picked before.
+  // Closing ends before all processes can be examined. So the victim for this stage is picked in advance.
   const bool is_picked_before = stage == "closing";
   ASSERT_TRUE(run.prints(is_picked_before ? "stage idle" : "stage " + stage)) << run.errors();
   Victim victim = is_picked_before ? pick_victim(run) : Victim{};
@@ -157,7 +162,7 @@ void Campaign::play(int round) {
 void Campaign::expect_verdict(CommandRun& run, const Victim& victim) {
   const int code = run.exit_code();
   const std::string errors = run.errors();
-  // What was about to end anyway may have been through with everything.
+  // If the victim was about to end anyway, the job may have finished all its work.
   if (code == 0 && run.output().find("stage closed") != std::string::npos) return;
   switch (victim.role) {
     case Role::syncrun: EXPECT_EQ(code, 1000 + SIGKILL); return;

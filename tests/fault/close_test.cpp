@@ -1,4 +1,4 @@
-// Workers that die, or will not die, while the session closes; sessions that are not closed.
+// Workers that die or hang while the session closes, and sessions that are not closed.
 
 #include <csignal>
 
@@ -62,7 +62,7 @@ TEST_P(Close, EndsWhoIsStopped) {
 struct Lasting {
   Lasting(CpuWorker& worker, int rank) : dies(worker.rank() == rank) {}
   ~Lasting() {
-    if (dies) die(Way::segfault);
+    if (dies) die(Death::segfault);
   }
   Lasting(const Lasting&) = delete;
   Lasting& operator=(const Lasting&) = delete;
@@ -89,7 +89,7 @@ TEST_P(Close, TellsOfAWorkerThatDiesInACallInFlight) {
   Session session(workers(GetParam()));
   const auto f = session.function(
       +[](CpuWorker& worker, int rank) {
-        if (worker.rank() == rank) die(Way::exit_quickly_3);
+        if (worker.rank() == rank) die(Death::exit_quickly_3);
       },
       "f");
   static_cast<void>(f.async(last()));

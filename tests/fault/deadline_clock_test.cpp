@@ -1,4 +1,5 @@
-// What a call's limit covers: the time that the master spends in waits while the call is the oldest of its ranks.
+// The time that counts towards the limit of a call: time in which the master waits and the call is the oldest of its
+// ranks.
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,7 +18,7 @@ using testing::HasSubstr;
 void sleep_for(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 void work_in_the_master(std::chrono::milliseconds time) { std::this_thread::sleep_for(time); }
 
-/// Stops this process, the master, after a while and for a while; the workers go on.
+/// Stops this process, the master, for `length` after `after`. The workers continue.
 class StopOfTheMaster {
  public:
   StopOfTheMaster(std::chrono::milliseconds after, std::chrono::milliseconds length) {
@@ -151,7 +152,7 @@ TEST_F(CallClock, CountsHalfASecondAtMostBetweenTwoPolls) {
 }
 
 TEST_F(CallClock, StandsStillWhileTheMasterIsStoppedBetweenTwoPolls) {
-  auto future = f.async(1300, {.timeout = 700ms});  // 300 ms are waited, and up to 100 ms of the stop count
+  auto future = f.async(1300, {.timeout = 700ms});  // 300 ms of waiting count, and up to 100 ms of the stop
   const StopOfTheMaster stop(150ms, 1s);
   while (!future.is_ready()) work_in_the_master(5ms);
   EXPECT_NO_THROW(future.get());

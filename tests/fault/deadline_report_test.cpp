@@ -1,4 +1,5 @@
-// What a deadline reports: the rank to blame first, then where every rank is, and the stacks of those that are stuck.
+// What an error says when a deadline passes: first the rank to blame, then what every rank does, and the stacks of
+// ranks that are stuck.
 
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -22,7 +23,8 @@ using testing::StartsWith;
 
 constexpr auto kDeadline = 500ms;
 
-// Outside any anonymous namespace's inlining: their names are looked for in stacks.
+// The tests look for these names in stacks. So these functions are not inlined, and are outside the anonymous
+// namespace.
 [[gnu::noinline]] void spin_for_ever() {
   for (std::atomic<int> i = 0;; ++i) {
   }
@@ -62,7 +64,7 @@ class DeadlineReport : public testing::TestWithParam<int> {
     return error.failure().ranks[static_cast<std::size_t>(rank)];
   }
 
-  /// The first line names the rank, process, device, call, phase and the cause, and is short.
+  /// The first line is short. It names the rank, process, device, call, phase and cause.
   void expect_first_line(const Error& error, int rank, const std::string& phase, const std::string& call,
                          const std::vector<int>& pids, std::chrono::milliseconds limit = kDeadline) {
     EXPECT_EQ(error.kind(), ErrorKind::timeout) << error.what();
@@ -75,7 +77,7 @@ class DeadlineReport : public testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(Workers, DeadlineReport, testing::Values(1, 2, 4), testing::PrintToStringParamName());
 
-/// Stacks need libdw, and a system that lets a process trace its children.
+/// Stacks require libdw, and a system that allows a process to trace its children.
 #define SKIP_WITHOUT_STACK(state) \
   if (!(state).no_stack.empty()) GTEST_SKIP() << "no stacks here: " << (state).no_stack
 
@@ -98,7 +100,7 @@ TEST_P(DeadlineReport, SaysOfEveryRankWhereItIs) {
     EXPECT_EQ(there.end, "");
     EXPECT_THAT(error.what(), HasSubstr("\n  " + who(rank, pids) + " is in phase " + there.phase + ", call 'f'"));
   }
-  // The lines after the first are indented: a reader (and `syncrun`) sees where the next message begins.
+  // The lines after the first are indented. So a reader (and `syncrun`) can see where the next message begins.
   std::istringstream lines(error.what());
   std::string line;
   std::getline(lines, line);
@@ -147,7 +149,8 @@ TEST_P(DeadlineReport, NamesAWorkerThatIsStoppedInItsBody) {
   EXPECT_THAT(state(error, last()).stack, Contains(HasSubstr("sleep_for_ever")));
 }
 
-/// Passes a first barrier when all have come, and waits in a second one for the stopped one, which is still in the first.
+/// All ranks come to the first barrier. The stopped rank stays in it. The others pass it and wait in the second
+/// barrier.
 void meet_twice(CpuWorker& worker, Comm& comm, int rank, BoardView board) {
   if (worker.rank() != rank) {
     while (field(board, 1).load() == 0) ::usleep(1000);
@@ -232,7 +235,7 @@ TEST_P(DeadlineReport, KnowsThatARankMoves) {
 
 // ---- which deadline -------------------------------------------------------------------------------------------
 
-/// Runs on rank 0 for as long as it is told; the others return.
+/// Rank 0 takes this long. The other ranks return at once.
 void take_time(CpuWorker& worker, std::int64_t milliseconds) {
   if (worker.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
 }
@@ -330,11 +333,11 @@ TEST_P(DeadlineReport, OfCloseSaysWhereTheWorkerHangs) {
   EXPECT_THAT(state(error, last()).stack, Contains(HasSubstr("StaticObject")));
 }
 
-/// At its end, rank 0 dies and the last one hangs.
+/// In the destructor, rank 0 dies and the last rank hangs.
 struct BadEnd {
   explicit BadEnd(CpuWorker& worker) : rank(worker.rank()), size(worker.world_size()) {}
   ~BadEnd() {
-    if (rank == 0) die(Way::segfault);
+    if (rank == 0) die(Death::segfault);
     if (rank == size - 1) sleep_for_ever();
   }
   BadEnd(const BadEnd&) = delete;

@@ -1,4 +1,4 @@
-// Hangs are named: endless loops, ranks that do not come, stopped workers.
+// Errors about hangs: endless loops, ranks that do not come to a collective, stopped workers.
 
 #include <csignal>
 
@@ -12,7 +12,7 @@ using testing::HasSubstr;
 
 constexpr auto kDeadline = 200ms;
 
-/// What a rank is in when the others wait for it.
+/// What the other ranks do when they wait for a rank that hangs.
 enum class Wait : std::uint8_t { none, barrier, vote };
 
 [[noreturn]] void loop_endlessly() {

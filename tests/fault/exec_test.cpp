@@ -1,4 +1,5 @@
-// exec in user code: the worker is gone, and its process is not. That is named at once, and the process is killed.
+// exec in user code. The worker is gone, but its process still runs. The error names this at once, and the master kills
+// the process.
 
 #include <unistd.h>
 
@@ -9,7 +10,8 @@ namespace {
 
 using testing::HasSubstr;
 
-// The kernel's account of a process is looked at three times, 25 ms apart; and somebody else may use the machine.
+// The master checks three times, 25 ms apart, what the kernel says about the process. Other programs may use the
+// machine too.
 constexpr auto kNamedLimit = 1500ms;
 
 void call_exec() { ::execlp("sleep", "sleep", "1000", nullptr); }

@@ -1,5 +1,5 @@
-// User code that forks: a child that comes back from it is ended before it acts as a second copy of its rank, and the
-// caller is told. Children that end by themselves, or run another program, are nobody's business.
+// User code that forks. If a child returns from user code, Syncrun ends it before it acts as a second copy of its rank,
+// and the caller gets an error. Children that end by themselves or run another program cause no error.
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -31,7 +31,7 @@ void act_as_child(CpuWorker& worker, Comm& comm, Child child) {
 
 struct Counts {
   Sum<int> ranks;
-  Sum<float, 1> values;  // in memory of the worker's, which an unwinding child must not give back
+  Sum<float, 1> values;  // in memory of the worker, which the destructor must not free in a child
 };
 
 Counts fork_and_count(CpuWorker& worker, Comm& comm, Local<int, 1> calls, Child child) {
@@ -96,7 +96,7 @@ TEST(ForkInABody, IsNamedByTheNextCallWhereItComesBackLate) {
   expect_usable(session);
 }
 
-/// Children as they should be.
+/// Uses children correctly, in one of several ways.
 Sum<int> fork_properly(int how) {
   if (how == 0) {
     const pid_t child = ::fork();
@@ -117,7 +117,7 @@ Sum<int> fork_properly(int how) {
     }
     ::waitpid(child, nullptr, 0);
   } else if (::fork() == 0) {
-    std::exit(0);  // runs the exit handlers of a worker, in a process that is none
+    std::exit(0);  // runs the exit handlers of a worker in a process that is not a worker
   }
   return 1;
 }
@@ -132,7 +132,7 @@ TEST(ForkInABody, OfAChildThatEndsOrCallsExecIsNobodysBusiness) {
   session.close();
 }
 
-/// As a function that calls vfork and exec in one does where exec fails and nobody thought of that.
+/// A mistake in user code: it calls vfork and exec in one function and returns in the child when exec fails.
 __attribute__((noinline)) Sum<int> vfork_and_return(CpuWorker& worker) {
   if (worker.rank() == 1) {
     const pid_t child = ::vfork();
@@ -247,7 +247,7 @@ TEST(ForkInABody, ThatForksAgainIsNamedInTheSameCall) {
   const auto f = session.function(
       +[](CpuWorker& worker) -> Sum<int> {
         if (worker.rank() == 0 && ::fork() == 0) {
-          if (::fork() == 0) return 1000;  // a grandchild comes back
+          if (::fork() == 0) return 1000;  // a grandchild returns from user code
           ::_exit(0);
         }
         return 1;
@@ -283,7 +283,7 @@ void fork_in_producer(Producer<Numbers>& out, bool pushes) {
   auto held = out.next();
   if (::fork() == 0) {
     if (pushes) held.push();
-    return;  // gives `held` back, which is the parent's still
+    return;  // frees `held`, which still belongs to the parent
   }
   held.array()[0] = 8;
   held.push();

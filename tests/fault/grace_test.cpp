@@ -1,17 +1,17 @@
-// `syncrun` ends within the grace period after a request, whoever does not want to.
+// After a request to end, `syncrun` ends within the grace period, even if other processes refuse to end.
 
 #include <csignal>
 
 #include "tests/fault/programs.hpp"
 #include "tests/fault/scene.hpp"
-#include "tests/launcher/command_run.hpp"
+#include "tests/support/command_run.hpp"
 
 namespace syncrun::test {
 namespace {
 
 using testing::HasSubstr;
 
-/// Beside the grace period: for the kill itself, and for a machine that others use too.
+/// Allowed in addition to the grace period: for the kill itself, and because other programs may use the machine.
 constexpr auto kSlack = 2000ms;
 
 struct Ended {
@@ -25,7 +25,7 @@ class Grace : public testing::TestWithParam<int> {
   void SetUp() override { ::setenv("SYNCRUN_NPROC_PER_NODE", std::to_string(GetParam()).c_str(), 1); }
   void TearDown() override { ::unsetenv("SYNCRUN_NPROC_PER_NODE"); }
 
-  /// SIGTERM to a job in the middle of a call, until `syncrun` and everything else is gone.
+  /// Sends SIGTERM to a job in the middle of a call. Returns when `syncrun` and all other processes have ended.
   Ended end_of(const std::string& program, const std::string& grace) {
     CommandRun run({"--grace", grace, own_binary(), "--program", program});
     EXPECT_TRUE(run.prints("ready")) << run.errors();

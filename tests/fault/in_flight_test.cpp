@@ -1,4 +1,5 @@
-// Several calls in flight when one fails: those after it share its fate, those after that do not.
+// Several calls are in flight when one fails. The calls in flight behind it fail too. Calls made after the error do
+// not.
 
 #include <csignal>
 #include <stdexcept>
@@ -87,7 +88,7 @@ TEST_P(InFlight, AFailedCallBeforeAnUpdateLeavesNobodyInTheVote) {
       "update");
   auto first = fails.async(board.data(), last());
   auto second = update.async(board.data(), variable, {.timeout = 3s});
-  // All other ranks are done with the first call and wait in the second one's vote.
+  // All other ranks have finished the first call and wait in the vote of the second call.
   for (int rank = 0; rank < last(); ++rank) {
     ASSERT_TRUE(board.reaches(1 + rank, 1));
     ASSERT_TRUE(falls_asleep(session.worker_pids()[static_cast<std::size_t>(rank)]));
@@ -153,7 +154,7 @@ TEST_P(InFlight, ADroppedFailureThatABlockingCallHasThrownIsNotThrownAgain) {
   auto blocking = [&] { f(board.data(), -1, 1); };
   board.set(0, 1);
   try {
-    blocking();  // it may have been published after the failure was there: then it is on its own
+    blocking();  // if it is published after the failure has been collected, it succeeds
   } catch (const Error& error) {
     EXPECT_EQ(error.failure().cause, "the first cause");
     EXPECT_NO_THROW(session.wait());
@@ -167,7 +168,7 @@ TEST_P(InFlight, AllOfThemAreLostWithTheWorker) {
   const Board board(session);
   const auto f = session.function(
       +[](CpuWorker& worker, BoardView board, int rank) {
-        if (worker.rank() == rank) die(Way::exit_quickly_3, board);
+        if (worker.rank() == rank) die(Death::exit_quickly_3, board);
       },
       "f");
   f(board.data(), -1);
@@ -175,7 +176,7 @@ TEST_P(InFlight, AllOfThemAreLostWithTheWorker) {
   std::vector<Future<void>> after;
   for (int call = 0; call < 10; ++call) after.push_back(f.async(board.data(), -1));
   const Error cause = error_of([&] { lost.get(); });
-  expect_loss(cause, {last(), "function", cause_of(Way::exit_quickly_3), "f"}, pids, board.time_of_death());
+  expect_loss(cause, {last(), "function", cause_of(Death::exit_quickly_3), "f"}, pids, board.time_of_death());
   for (auto& future : after) {
     EXPECT_TRUE(future.is_ready());
     const Error error = error_of([&] { future.get(); });

@@ -1,4 +1,4 @@
-// Nothing outlives the job, whoever is killed: the master, `syncrun`, a worker.
+// Nothing outlives the job when the master, `syncrun` or a worker is killed.
 
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -10,7 +10,7 @@
 
 #include "tests/fault/programs.hpp"
 #include "tests/fault/scene.hpp"
-#include "tests/launcher/command_run.hpp"
+#include "tests/support/command_run.hpp"
 
 namespace syncrun::test {
 namespace {
@@ -26,7 +26,7 @@ std::vector<pid_t> workers_of(const CommandRun& run) {
   return pids;
 }
 
-/// A job of `world_size` workers, in a given state; each worker has two children.
+/// A job of `world_size` workers in a given state. Each worker has started two processes.
 class JobEnd : public testing::TestWithParam<std::tuple<std::string, int>> {
  protected:
   std::string program() const { return std::get<0>(GetParam()); }
@@ -76,8 +76,9 @@ TEST_P(JobEnd, ByTheMastersDeathWithAllWorkersStopped) {
   expect_end(run, killed);
 }
 
-/// The orphans come to a process of the master's own session, as under a shell that is a container's first process: their
-/// groups are no orphans by the kernel's rules, so nobody continues them.
+/// The orphans get a new parent in the session of the master, as under a shell that is the first process of a
+/// container. So by the rules of the kernel, their process groups are not orphaned, and the kernel does not continue
+/// stopped processes in them.
 TEST_P(JobEnd, ByTheMastersDeathWithAStoppedWorkerAndAnAdoptingParent) {
   ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
   {
@@ -125,7 +126,8 @@ TEST_P(JobEnd, ByAWorkersDeath) {
     EXPECT_EQ(run.exit_code(), 1);
     expect_end(run, killed);
   } else {
-    // The master has not asked yet; but the session is over, and everybody else goes.
+    // The master has not noticed the loss yet, because it makes no call. But the session is over, so all other
+    // processes end.
     EXPECT_TRUE(eventually([&] { return run.processes().size() == 1; }));
     EXPECT_LT(Clock::now() - killed, kEndLimit);
     EXPECT_TRUE(is_alive(run.pid()));

@@ -1,6 +1,6 @@
 #pragma once
 
-// After every test: no process of it, no descriptor, no thread and no named shared memory is left.
+// Checks after every test that the test has left no process, descriptor, thread or named shared memory behind.
 
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ std::set<std::string> open_descriptors();
 int count_threads();
 /// True if this process has a child, zombies included.
 bool has_children();
-/// Entries of /dev/shm that a Syncrun job could have made.
+/// Entries of /dev/shm that a Syncrun job may have made.
 std::set<std::string> named_shared_memory();
 
 }  // namespace syncrun::test

@@ -19,7 +19,7 @@ void say(const char* stage) {
   std::fflush(stdout);
 }
 
-/// Children of a worker: one in its family, and one that nobody has for a child.
+/// Starts two processes: a child of the worker, and a process whose parent has ended.
 void start_children() {
   if (::fork() == 0) {
     ::execlp("sleep", "sleep", "1000", nullptr);
@@ -34,7 +34,7 @@ Sum<std::int64_t> add_ranks(CpuWorker& worker, Comm& comm, Scattered<const float
   return comm.all_reduce(std::int64_t{worker.rank()}, Reduction::sum);
 }
 
-/// Everything that a job does in its life, a little of each.
+/// Does a little of everything that a job does.
 void live(Session& session) {
   session.function(start_children)();
   const auto data = session.data(std::vector<float>(1000, 1));
@@ -53,7 +53,7 @@ void live(Session& session) {
   say("closed");
 }
 
-/// A task that has started a daemon, and goes on; there are no workers.
+/// Runs a task that starts a daemon and then never ends. There are no workers.
 int run_task_with_daemon() {
   auto task = syncrun::task(+[] {
     static_cast<void>(std::system("setsid sleep 1000 & exit"));
@@ -64,7 +64,7 @@ int run_task_with_daemon() {
   return 0;
 }
 
-/// Workers (and, if wanted, the master) that do not end when they are asked to.
+/// Starts workers that do not end when asked. With `in_master`, the master does not either.
 void ignore_requests(Session& session, bool in_master) {
   if (in_master) {
     for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) ::signal(signal, SIG_IGN);

@@ -12,13 +12,13 @@ namespace {
 using testing::Contains;
 using testing::HasSubstr;
 
-void die_on(CpuWorker& worker, BoardView board, int rank, Way way) {
+void die_on(CpuWorker& worker, BoardView board, int rank, Death way) {
   if (worker.rank() == rank) die(way, board);
 }
 
-class LostWorker : public testing::TestWithParam<std::tuple<Way, int>> {
+class LostWorker : public testing::TestWithParam<std::tuple<Death, int>> {
  protected:
-  Way way() const { return std::get<0>(GetParam()); }
+  Death way() const { return std::get<0>(GetParam()); }
   int world_size() const { return std::get<1>(GetParam()); }
   int last() const { return world_size() - 1; }
 };
@@ -33,16 +33,15 @@ TEST_P(LostWorker, IsNamedWithRankAndCause) {
   EXPECT_THAT(error.failure().last_stderr, Contains(kLastWords));
   EXPECT_THAT(error.what(), HasSubstr("[rank " + std::to_string(last()) + "] " + kLastWords));
   expect_over(session, error);
-  expect_usage([&] { f(board.data(), 0, Way::kill); }, {"the session is over", error.what()});
+  expect_usage([&] { f(board.data(), 0, Death::kill); }, {"the session is over", error.what()});
 }
 
-INSTANTIATE_TEST_SUITE_P(By, LostWorker,
-                         testing::Combine(testing::Values(Way::kill, Way::segfault, Way::abort, Way::exit_quickly_ok,
-                                                          Way::exit_quickly_3, Way::exit_4, Way::terminate),
-                                          testing::Values(1, 2, 4)),
-                         [](const auto& test) {
-                           return name_of(std::get<0>(test.param)) + "Of" + std::to_string(std::get<1>(test.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    By, LostWorker,
+    testing::Combine(testing::Values(Death::kill, Death::segfault, Death::abort, Death::exit_quickly_ok,
+                                     Death::exit_quickly_3, Death::exit_4, Death::terminate),
+                     testing::Values(1, 2, 4)),
+    [](const auto& test) { return name_of(std::get<0>(test.param)) + "Of" + std::to_string(std::get<1>(test.param)); });
 
 class LostWorkerOf : public testing::TestWithParam<int> {
  protected:
@@ -55,12 +54,12 @@ TEST_P(LostWorkerOf, WhileIdleIsToldByTheNextCall) {
   const auto pids = session.worker_pids();
   const Board board(session);
   const auto f = session.function(die_on, "die_on");
-  f(board.data(), -1, Way::kill);
+  f(board.data(), -1, Death::kill);
   ASSERT_EQ(::kill(pids.back(), SIGKILL), 0);
   ASSERT_TRUE(eventually([&] { return !is_alive(pids.back()); }));
   const auto called = Clock::now();
-  const Error error = error_of([&] { f(board.data(), -1, Way::kill); });
-  expect_loss(error, {last(), "idle", cause_of(Way::kill), ""}, pids, called);
+  const Error error = error_of([&] { f(board.data(), -1, Death::kill); });
+  expect_loss(error, {last(), "idle", cause_of(Death::kill), ""}, pids, called);
   expect_over(session, error);
 }
 
@@ -72,7 +71,7 @@ TEST_P(LostWorkerOf, WhileIdleIsToldByClose) {
   const Error error = error_of([&] { session.close(); });
   EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
   EXPECT_EQ(error.rank(), last());
-  EXPECT_EQ(error.failure().cause, cause_of(Way::kill));
+  EXPECT_EQ(error.failure().cause, cause_of(Death::kill));
   expect_over(session, error);
 }
 
@@ -80,7 +79,7 @@ TEST_P(LostWorkerOf, LeavesRoomForANewSession) {
   {
     Session session(workers(GetParam()));
     const Board board(session);
-    EXPECT_EQ(error_of([&] { session.function(die_on)(board.data(), last(), Way::kill); }).kind(),
+    EXPECT_EQ(error_of([&] { session.function(die_on)(board.data(), last(), Death::kill); }).kind(),
               ErrorKind::worker_lost);
   }
   Session session(workers(GetParam()));
@@ -94,12 +93,12 @@ TEST_P(LostWorkerOf, IsTheFirstWhereAllDie) {
   const auto f = session.function(
       +[](CpuWorker& worker, BoardView board) {
         field(board, worker.rank()).store(1);
-        if (worker.rank() == worker.world_size() - 1) die(Way::exit_quickly_3, board);
+        if (worker.rank() == worker.world_size() - 1) die(Death::exit_quickly_3, board);
         for (;;) ::pause();
       },
       "f");
   const Error error = error_of([&] { f(board.data()); });
-  expect_loss(error, {last(), "function", cause_of(Way::exit_quickly_3), "f"}, pids, board.time_of_death());
+  expect_loss(error, {last(), "function", cause_of(Death::exit_quickly_3), "f"}, pids, board.time_of_death());
 }
 
 TEST_P(LostWorkerOf, TakesItsChildrenAlong) {
@@ -114,7 +113,7 @@ TEST_P(LostWorkerOf, TakesItsChildrenAlong) {
       ::_exit(127);
     }
     field(board, 0).store(child);
-    die(Way::kill, board);
+    die(Death::kill, board);
   });
   EXPECT_EQ(error_of([&] { f(board.data(), last()); }).kind(), ErrorKind::worker_lost);
   const auto child = static_cast<pid_t>(board.get(0));
@@ -129,7 +128,7 @@ TEST_P(LostWorkerOf, BringsItsLastLinesOnly) {
     for (int line = 0; line < 50; ++line) std::fprintf(stderr, "line %d\n", line);
     std::fprintf(stderr, "without an end");
     std::fflush(stderr);
-    die(Way::segfault);
+    die(Death::segfault);
   });
   const Error error = error_of([&] { f(last()); });
   const auto& lines = error.failure().last_stderr;
@@ -143,7 +142,7 @@ TEST_P(LostWorkerOf, BringsItsLastLinesOnly) {
 
 class Fragile {
  public:
-  Fragile(CpuWorker& worker, int rank, Way way, bool in_destructor)
+  Fragile(CpuWorker& worker, int rank, Death way, bool in_destructor)
       : dies_(worker.rank() == rank), way_(way), in_destructor_(in_destructor) {
     if (dies_ && !in_destructor_) die(way_);
   }
@@ -156,7 +155,7 @@ class Fragile {
 
  private:
   bool dies_;
-  Way way_;
+  Death way_;
   bool in_destructor_;
 };
 
@@ -164,8 +163,8 @@ TEST_P(LostWorkerOf, InAConstructorIsNamedSo) {
   Session session(workers(GetParam()));
   const auto pids = session.worker_pids();
   const auto called = Clock::now();
-  const Error error = error_of([&] { session.replicate<Fragile>(last(), Way::segfault, false); });
-  expect_loss(error, {last(), "function", cause_of(Way::segfault), "construction of a replicated object"}, pids,
+  const Error error = error_of([&] { session.replicate<Fragile>(last(), Death::segfault, false); });
+  expect_loss(error, {last(), "function", cause_of(Death::segfault), "construction of a replicated object"}, pids,
               called);
   expect_over(session, error);
 }
@@ -174,12 +173,12 @@ TEST_P(LostWorkerOf, InADestructorIsNamedSo) {
   Session session(workers(GetParam()));
   const auto pids = session.worker_pids();
   {
-    const auto object = session.replicate<Fragile>(last(), Way::segfault, true);
+    const auto object = session.replicate<Fragile>(last(), Death::segfault, true);
     EXPECT_EQ(session.function(&Fragile::one, object)(), GetParam());
   }
   const auto called = Clock::now();
   const Error error = error_of([&] { session.shared<float, 1>(); });
-  expect_loss(error, {last(), "function", cause_of(Way::segfault), "the destruction of a replicated object"}, pids,
+  expect_loss(error, {last(), "function", cause_of(Death::segfault), "the destruction of a replicated object"}, pids,
               called);
   expect_over(session, error);
 }

@@ -10,7 +10,7 @@
 namespace syncrun::test {
 namespace {
 
-/// What peers wait in.
+/// The collective in which the peers wait.
 enum class Meeting : std::uint8_t { barrier, all_reduce, large_all_reduce, broadcast, all_gather };
 
 std::string name_of(Meeting meeting) {
@@ -40,9 +40,9 @@ void meet_without(CpuWorker& worker, Comm& comm, BoardView board, int missing, M
   meet(comm, meeting);
   field(board, worker.rank()).store(worker.rank() == missing ? 2 : 1);
   if (worker.rank() == missing) {
-    // Peers are on their way into the collective: die when the master says that they sleep there.
+    // The peers are on their way into the collective. The rank dies when the master says that they sleep there.
     while (field(board, Board::kFields - 2).load() == 0) ::sched_yield();
-    die(Way::kill, board);
+    die(Death::kill, board);
   }
   meet(comm, meeting);
 }
@@ -65,7 +65,7 @@ TEST_P(LostPeer, ReleasesWhoWaitsInACollective) {
     }
     board.set(Board::kFields - 2, 1);
     const Error error = error_of([&] { future.get(); });
-    expect_loss(error, {missing, "function", cause_of(Way::kill), "meet_without"}, pids, board.time_of_death());
+    expect_loss(error, {missing, "function", cause_of(Death::kill), "meet_without"}, pids, board.time_of_death());
     for (const auto& released : error.failure().peers_released) {
       if (released != Clock::time_point{}) {
         EXPECT_LT(released - board.time_of_death(), kReleaseLimit);
@@ -107,13 +107,13 @@ TEST_P(LossWhileWaiting, InACollectiveIsNamedSo) {
   const auto death = Clock::now();
   ASSERT_EQ(::kill(pids.back(), SIGKILL), 0);
   const Error error = error_of([&] { future.get(); });
-  expect_loss(error, {last(), "collective", cause_of(Way::kill), "f"}, pids, death);
+  expect_loss(error, {last(), "collective", cause_of(Death::kill), "f"}, pids, death);
 }
 
 Sum<int> update_slowly(CpuWorker& worker, BoardView board, Update<op::sum, float, 1> variable, int slow) {
   field(board, worker.rank()).store(1);
   while (worker.rank() == slow && field(board, Board::kFields - 2).load() == 0) ::sched_yield();
-  if (worker.rank() == slow) die(Way::kill, board);
+  if (worker.rank() == slow) die(Death::kill, board);
   variable.value()[0] = 1;
   return 1;
 }
@@ -130,7 +130,7 @@ TEST_P(LossWhileWaiting, InTheVoteIsNamedSo) {
   const auto death = Clock::now();
   ASSERT_EQ(::kill(pids.back(), SIGKILL), 0);
   const Error error = error_of([&] { future.get(); });
-  expect_loss(error, {last(), "vote", cause_of(Way::kill), "update_slowly"}, pids, death);
+  expect_loss(error, {last(), "vote", cause_of(Death::kill), "update_slowly"}, pids, death);
 }
 
 TEST_P(LossWhileWaiting, ReleasesWhoWaitsInTheVote) {
@@ -144,7 +144,7 @@ TEST_P(LossWhileWaiting, ReleasesWhoWaitsInTheVote) {
   ASSERT_TRUE(falls_asleep(pids.front()));
   board.set(Board::kFields - 2, 1);
   const Error error = error_of([&] { future.get(); });
-  expect_loss(error, {last(), "function", cause_of(Way::kill), "update_slowly"}, pids, board.time_of_death());
+  expect_loss(error, {last(), "function", cause_of(Death::kill), "update_slowly"}, pids, board.time_of_death());
   expect_over(session, error);
 }
 
@@ -157,12 +157,12 @@ TEST_P(LossWhileWaiting, OfAVariableIsNamedWithIt) {
   ASSERT_EQ(::kill(pids.front(), SIGKILL), 0);
   const auto called = Clock::now();
   const Error error = error_of([&] { variable.all_reduce(Reduction::sum); });
-  expect_loss(error, {0, "idle", cause_of(Way::kill), ""}, pids, called);
+  expect_loss(error, {0, "idle", cause_of(Death::kill), ""}, pids, called);
   expect_over(session, error);
   expect_usage([&] { static_cast<void>(variable.get(0)); }, {"the session is over"});
 }
 
-/// Calls of every kind, one after the other, while the master is told nothing about who dies when.
+/// A call with collectives and an update. A thread of the test kills a rank at a random time while such calls run.
 Sum<double> work(CpuWorker& worker, Comm& comm, Scattered<const double, 1> rows, Update<op::sum, float, 1> variable) {
   std::vector<double> values(5000, worker.rank());
   comm.all_reduce(std::span<double>(values), Reduction::sum);
@@ -199,7 +199,7 @@ TEST_P(LossWhileWaiting, AtAnyMomentEndsInTime) {
     killer.join();
     EXPECT_EQ(error.kind(), ErrorKind::worker_lost) << error.what();
     EXPECT_EQ(error.rank(), static_cast<int>(victim));
-    EXPECT_EQ(error.failure().cause, cause_of(Way::kill));
+    EXPECT_EQ(error.failure().cause, cause_of(Death::kill));
     EXPECT_LT(error.failure().master_released.time_since_epoch().count() - death.load(),
               Clock::duration(kReleaseLimit).count());
     EXPECT_LT(Clock::now().time_since_epoch().count() - death.load(), Clock::duration(kErrorLimit).count());

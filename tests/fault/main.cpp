@@ -1,5 +1,5 @@
-// The main of the fault tests: a worker serves, a master under test runs the program it was asked for, and everybody else
-// runs the tests.
+// The main of the fault tests. A worker serves calls. A master under test runs the program that its arguments name.
+// Otherwise the process runs the tests.
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

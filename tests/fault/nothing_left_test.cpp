@@ -1,4 +1,5 @@
-// What sessions leave in the master: no descriptor, thread, child or mapping; and what the master's own doings do to them.
+// Sessions leave nothing behind in the master: no descriptors, threads, children or mappings. Also: what forks and
+// other actions of the master do to sessions.
 
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -32,10 +33,10 @@ TEST_P(ManySessions, LeaveNothingInTheMaster) {
   std::set<std::string> descriptors;
   std::size_t mappings = 0;
   for (int round = 0; round < 50; ++round) {
-    // Closed, given up, lost and failed in turn.
+    // In turn, the session is closed, destroyed without close, lost, or has a failed call.
     Session session(workers(GetParam()));
     const auto f = session.function(+[](int action) {
-      if (action == 2) die(Way::kill);
+      if (action == 2) die(Death::kill);
       if (action == 3) throw std::runtime_error("no");
     });
     const auto data = session.data<float, 1>({100'000});
@@ -65,7 +66,7 @@ std::set<std::string> open_files_of(int pid) {
 }
 
 TEST(Job, KeepsNothingInNamedMemoryOrTemporaryFiles) {
-  const auto before = open_files_of(::getpid());  // what whoever runs the tests has left open
+  const auto before = open_files_of(::getpid());  // files that the process which runs the tests has left open
   Session session(workers(2));
   const auto data = session.data<float, 1>({1'000'000});
   auto pids = session.worker_pids();
@@ -83,7 +84,7 @@ TEST(Job, KeepsNothingInNamedMemoryOrTemporaryFiles) {
 TEST(Job, GivesWorkersNoDescriptorOfTheMasters) {
   const int kept = ::memfd_create("inherited on purpose", 0);
   Session session(workers(4));
-  // Besides the standard three, what a worker has open is what it needs: the segment.
+  // A worker has only one socket, which leads to the master, and no descriptor of an epoll instance or of a process.
   for (const int pid : session.worker_pids()) {
     int others = 0;
     for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
@@ -125,7 +126,7 @@ TEST(ForkInTheMaster, ThatDestroysItsCopyLeavesTheSessionAlone) {
   if (child == 0) {
     data.reset();
     session.reset();
-    const Session own(workers(1));  // it may have one of its own
+    const Session own(workers(1));  // the child may have a session of its own
     ::_exit(0);
   }
   int status = -1;
@@ -182,7 +183,7 @@ TEST_F(IgnoredChildren, AreStillSeenWhenTheyDie) {
   const Board board(session);
   const auto f = session.function(
       +[](CpuWorker& worker, BoardView board) {
-        if (worker.rank() == 1) die(Way::kill, board);
+        if (worker.rank() == 1) die(Death::kill, board);
       },
       "f");
   const Error error = error_of([&] { f(board.data()); });

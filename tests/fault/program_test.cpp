@@ -1,10 +1,11 @@
-// Programs that fail: the exit code, and the first cause last on standard error, with and without `syncrun` in front.
+// Programs that fail, with and without `syncrun`: the exit code, and that the last line of standard error is the first
+// cause.
 
 #include <csignal>
 
 #include "tests/fault/programs.hpp"
 #include "tests/fault/scene.hpp"
-#include "tests/launcher/command_run.hpp"
+#include "tests/support/command_run.hpp"
 
 namespace syncrun::test {
 namespace {
@@ -19,7 +20,7 @@ class FailedProgram : public testing::TestWithParam<Front> {
   void SetUp() override { ::setenv("SYNCRUN_NPROC_PER_NODE", "2", 1); }
   void TearDown() override { ::unsetenv("SYNCRUN_NPROC_PER_NODE"); }
 
-  /// Runs it to its end and returns the last line of its standard error.
+  /// Runs the program until it ends and returns the last line of its standard error.
   std::string last_line(const std::string& what, int exit_code) {
     const std::vector<std::string> alone{"--program", "fail", what};
     std::vector<std::string> after_syncrun{own_binary()};
@@ -52,7 +53,7 @@ TEST_P(FailedProgram, ThatThrowsWithoutATextSaysOfWhichTypeLast) {
             "syncrun: an exception of type syncrun::test::Speechless without a text (what() is null)");
 }
 
-/// The child's exception goes through the same handler, and must not become the program's last word.
+/// The exception of the child goes through the same handler. It must not be the last message of the program.
 TEST_P(FailedProgram, WhoseForkedChildThrewSaysItsOwnFailureLast) {
   EXPECT_EQ(last_line("child-throws", 1), "syncrun: the program's own failure");
   EXPECT_THAT(errors_, HasSubstr("syncrun: a child's failure\n"));

@@ -16,7 +16,7 @@ namespace syncrun::test {
 
 namespace {
 
-/// Says "ready", once every worker is where it should be.
+/// Prints "ready" and the pids of the workers. Called when every worker is in the intended state.
 void say_ready(const Session& session) {
   std::string line = "ready";
   for (const int pid : session.worker_pids()) line += " " + std::to_string(pid);
@@ -24,7 +24,7 @@ void say_ready(const Session& session) {
   std::fflush(stdout);
 }
 
-/// A child of every worker that is in nobody's way: it holds no descriptor of ours.
+/// Starts children that do not disturb the test: they hold no descriptor of Syncrun.
 void start_child(BoardView board, int fields) {
   const int child = ::fork();
   if (child == 0) {
@@ -43,7 +43,7 @@ void wait_endlessly(CpuWorker& worker, Comm& comm, BoardView board) {
   comm.barrier();
 }
 
-/// Workers with children, in a call that never ends (rank 0 in its body, the others in a barrier).
+/// Starts workers with children, in a call that never ends. Rank 0 stays in its body, and the others wait in a barrier.
 void hang(Session& session) {
   const Board board(session);
   session.function(start_child)(board.data(), 1);
@@ -53,7 +53,7 @@ void hang(Session& session) {
   future.get();
 }
 
-/// Workers with children, and nothing to do.
+/// Starts workers with children, and then makes no calls.
 void idle(Session& session) {
   const Board board(session);
   session.function(start_child)(board.data(), 1);
@@ -82,7 +82,7 @@ int answer(Pipe<int, int>& pipe, bool is_busy) {
   return pipe.receive().value_or(0);
 }
 
-/// Producers and tasks, each with a child: busy, or waiting for the program.
+/// Starts producers and tasks, each with a child. They are busy, or they wait for the program.
 void keep_helpers(Session& session, bool is_busy) {
   auto queue = session.producers(3, fill, {{4}}, {.capacity = 3}, is_busy);
   auto first = task(answer, {}, is_busy);
@@ -99,7 +99,7 @@ void keep_helpers(Session& session, bool is_busy) {
   for (;;) ::pause();
 }
 
-/// Every kind of failure that leaves the program.
+/// Fails in the way that the argument names. The failure leaves the program.
 int fail(Session& session, int, char** argv) {
   const std::string what = argv[3];
   if (what == "throw") throw std::runtime_error("the program's own failure");
@@ -116,7 +116,7 @@ int fail(Session& session, int, char** argv) {
   const auto f = session.function(
       +[](CpuWorker& worker, bool dies) {
         std::fprintf(stderr, "rank %d says something\n", worker.rank());
-        if (worker.rank() == 0 && dies) die(Way::segfault);
+        if (worker.rank() == 0 && dies) die(Death::segfault);
         if (worker.rank() == 0) throw std::runtime_error("the function's own failure");
       },
       "f");
@@ -124,7 +124,7 @@ int fail(Session& session, int, char** argv) {
   return 0;
 }
 
-/// Prints the sum of many calls, so that jobs can run side by side.
+/// Prints the total of many calls, so that a test can check jobs that run side by side.
 void add_up(Session& session) {
   const auto f = session.function(+[](CpuWorker& worker, Comm& comm) {
     return Sum<std::int64_t>(comm.all_reduce(std::int64_t{worker.rank() + 1}, Reduction::sum));

@@ -1,16 +1,16 @@
 #pragma once
 
-// Programs for masters under test: this very binary, started as `--program NAME ...`.
+// Programs that run as masters under test. A test starts its own binary again with `--program NAME ...`.
 
 #include <string>
 #include <vector>
 
 namespace syncrun::test {
 
-/// What main of a master under test runs: argv[2] is the name.
+/// The main of a master under test. Runs the program with the name argv[2] and returns its exit code.
 int run_program(int argc, char** argv);
 
-/// The path of this binary.
+/// The path of the binary that this process runs.
 std::string own_binary();
 
 }  // namespace syncrun::test

@@ -23,14 +23,14 @@ SessionOptions respawning(int world_size) {
 
 enum class Where : std::uint8_t { before_a_collective, after_it, without_one };
 
-/// One of them dies; the others wait for it in a collective, or have it behind them, or need nobody.
+/// One rank dies. The other ranks wait for it in a collective, have passed the collective, or need no other rank.
 void lose_one(CpuWorker& worker, Comm& comm, BoardView board, int rank, Where where) {
   if (where == Where::after_it) comm.barrier();
-  if (worker.rank() == rank) die(Way::kill, board);
+  if (worker.rank() == rank) die(Death::kill, board);
   if (where == Where::before_a_collective) comm.barrier();
 }
 
-/// Until all ranks are in the body: who is not when a peer dies does not begin it.
+/// Waits until all ranks are in the body. If a peer dies, a rank that is not in the body yet does not begin it.
 void wait_for_all(CpuWorker& worker, BoardView board) {
   field(board, 0).fetch_add(1);
   while (field(board, 0).load() < worker.world_size()) std::this_thread::sleep_for(1ms);
@@ -40,7 +40,7 @@ Sum<int> one() { return 1; }
 
 void half_of_params(CpuWorker& worker, Scattered<const double, 1>, BoardView board, int rank, Local<double, 1> params,
                     Local<double, 1> gradient) {
-  if (worker.rank() == rank) die(Way::kill, board);
+  if (worker.rank() == rank) die(Death::kill, board);
   for (std::int64_t i = 0; i < params.size(); ++i) gradient[i] = params[i] / 2;
 }
 
@@ -69,7 +69,7 @@ TEST_P(Respawn, GivesTheRankToANewWorker) {
   EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
   EXPECT_EQ(error.failure().pid, before.back());
   EXPECT_EQ(error.failure().call, "lose_one");
-  EXPECT_EQ(error.failure().cause, cause_of(Way::kill));
+  EXPECT_EQ(error.failure().cause, cause_of(Death::kill));
   EXPECT_THAT(error.what(), testing::StartsWith("rank " + std::to_string(last()) + " (cpu" + std::to_string(last())));
   const auto after = session_.worker_pids();
   EXPECT_EQ(error.failure().respawned_pid, after.back());
@@ -148,7 +148,7 @@ TEST_P(Respawn, RestoresWhatWasBroadcast) {
 TEST_P(Respawn, NamesWhatIsGone) {
   auto rows = session_.shared<float, 1>("rows");
   auto elsewhere = session_.shared<float, 1>("elsewhere");
-  if (world_size() > 1) elsewhere.set(0, std::vector<float>{1});  // nothing of it was on the lost rank
+  if (world_size() > 1) elsewhere.set(0, std::vector<float>{1});  // the lost rank has no rows of it
   std::vector<float> values(8);
   std::iota(values.begin(), values.end(), 0.0F);
   rows.scatter(values);
@@ -175,7 +175,7 @@ TEST_P(Respawn, NamesCopiesThatDiffer) {
   w.broadcast(std::vector<float>{1, 2, 3});
   session_.function(+[](CpuWorker& worker, Local<float, 1> w) { w[0] = static_cast<float>(worker.rank()); })(w);
   const Error error = lose(last());
-  const bool can_be_known = world_size() != 2;  // with one survivor there is nothing to hold its copy against
+  const bool can_be_known = world_size() != 2;  // with one survivor, there is no second copy to compare its copy with
   EXPECT_EQ(error.failure().undefined.empty(), !can_be_known);
 }
 
@@ -184,7 +184,7 @@ TEST_P(Respawn, NamesWhatTheCallMayHaveHalfWritten) {
   w.broadcast(std::vector<float>{1, 2, 3});
   const auto f = session_.function(+[](CpuWorker& worker, Comm& comm, Local<float, 1> w, int rank) {
     w[0] = 7;
-    if (worker.rank() == rank) die(Way::segfault);
+    if (worker.rank() == rank) die(Death::segfault);
     comm.barrier();
     w[1] = 7;
   });
@@ -196,7 +196,7 @@ TEST_P(Respawn, CommitsUpdatesOnAllRanksOrOnNone) {
   w.broadcast(std::vector<float>{0});
   const auto f = session_.function(+[](CpuWorker& worker, Update<op::sum, float, 1> w, int rank) {
     w.value()[0] = w.original()[0] + 1;
-    if (worker.rank() == rank) die(Way::kill);
+    if (worker.rank() == rank) die(Death::kill);
   });
   f(w, -1);
   error_of([&] { f(w, last()); });
@@ -222,7 +222,7 @@ TEST_P(Respawn, BuildsReplicatedObjectsAnew) {
   const auto add = session_.function(&Counter::add, counter);
   EXPECT_EQ(add(5).value(), 15 * world_size());
   lose(last());
-  EXPECT_EQ(add(0).value(), 15 * last() + 10);  // as it was built; the others' as they were
+  EXPECT_EQ(add(0).value(), 15 * last() + 10);  // the new object is as constructed, the others have kept their values
   EXPECT_EQ(session_.function(&Counter::rank, counter)().value(), last());
 }
 
@@ -242,7 +242,7 @@ TEST_P(Respawn, ReplacesAllThatDieAtOnce) {
   const auto before = session_.worker_pids();
   const auto f = session_.function(+[](CpuWorker& worker, BoardView board) {
     wait_for_all(worker, board);
-    die(Way::kill, board);
+    die(Death::kill, board);
   });
   EXPECT_EQ(error_of([&] { f(board_.data()); }).kind(), ErrorKind::worker_lost);
   const auto after = session_.worker_pids();
@@ -283,7 +283,7 @@ TEST_P(Respawn, EndsTheSessionWhereAnotherWorkerDoesNotComeBack) {
   if (world_size() == 1) return;
   const auto f = session_.function(+[](CpuWorker& worker, BoardView board) {
     wait_for_all(worker, board);
-    if (worker.rank() == 0) die(Way::kill, board);
+    if (worker.rank() == 0) die(Death::kill, board);
     for (;;) ::pause();
   });
   const Error error = error_of([&] { f(board_.data(), {.timeout = 300ms}); });
@@ -297,13 +297,13 @@ TEST(RespawnOptions, AreChecked) {
   expect_usage([&] { Session{options}; }, {"max_respawns", "-1"});
 }
 
-/// Steps down a quadratic, from a checkpoint of the program's own where a step fails.
+/// Minimises a quadratic in steps. If a step fails, the program continues from its own checkpoint.
 TEST_P(Respawn, LetsTrainingGoOnFromWhereTheProgramLikes) {
   constexpr int kSteps = 30;
   const auto step =
       session_.function(+[](CpuWorker& worker, Comm& comm, Local<double, 1> w, BoardView board, bool dies) {
         std::vector<double> gradient(w.begin(), w.end());
-        if (dies && worker.rank() == worker.world_size() - 1) die(Way::kill, board);
+        if (dies && worker.rank() == worker.world_size() - 1) die(Death::kill, board);
         comm.all_reduce(gradient, Reduction::sum);
         for (std::size_t i = 0; i < gradient.size(); ++i) {
           w[static_cast<std::int64_t>(i)] -= 0.1 * gradient[i] / worker.world_size();

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the fault tests share: waiting without sleeping fixed times, looking at processes, a board that master and workers
-// write on while a call runs, and what a failure must look like.
+// Functions that the fault tests share: waiting without fixed sleeps, looking at processes, a board that the master and
+// the workers write to while a call runs, and checks of failures.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,35 +15,36 @@
 #include <syncrun/syncrun.hpp>
 #include <vector>
 
-#include "tests/launcher/command_run.hpp"
+#include "tests/support/command_run.hpp"
 
 namespace syncrun::test {
 
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-/// How long a failure may keep the master, from the death to its release, on a machine that others use too.
+/// The longest time from a death until the master stops waiting for the worker, even if other programs use the machine.
 inline constexpr auto kReleaseLimit = 250ms;
-/// How long until the exception is there, its cause and the end of all workers included.
+/// The longest time from a death until the exception arrives. It includes finding the cause and ending all workers.
 inline constexpr auto kErrorLimit = 2000ms;
 
 bool is_alive(pid_t pid);
-/// Sends SIGSTOP and waits until the process stands still.
+/// Sends SIGSTOP and waits until the process has stopped.
 void stop(pid_t pid);
-/// Processes, apart from this one, that were started with this text in their environment.
+/// All processes except this one that were started with this text as an entry of their environment.
 std::vector<pid_t> processes_with(const std::string& environment_text);
-/// Waits until a process of the session sleeps: it has nothing to do.
+/// Waits until the process sleeps, that is, has nothing to do. Returns false if it does not within 20 s.
 bool falls_asleep(pid_t pid);
 
-/// fork(), once the other threads of this process wait for something: unlike the C library's, the address sanitizer's
-/// allocator does not survive in the child if one of them was in it.
+/// Calls fork() when no other thread of this process runs. With the address sanitizer, the child could not use the
+/// allocator if another thread was inside it at the fork. The allocator of the C library has no such limit.
 pid_t fork_when_quiet();
 
-/// CPU workers in the number wanted, with short deadlines.
+/// Options for this number of CPU workers, with limits of 20 s for calls and for the start.
 SessionOptions workers(int world_size);
 
-/// Fields in shared memory that both sides see at once. (A call reads its inputs only, so this goes behind the library's
-/// back, which is what makes it fit to look at a call while it runs.)
+/// Fields in shared memory that the master and the workers read and write at the same time. For the library, the board
+/// is an input, which a call only reads. The tests write to it behind the library's back, so they can observe a call
+/// while it runs.
 using BoardView = Broadcast<const std::int64_t, 1>;
 std::atomic_ref<std::int64_t> field(const BoardView& board, int index);
 
@@ -60,36 +61,36 @@ class Board {
   }
 
   static constexpr int kFields = 64;
-  /// Where whoever is about to die writes the time.
+  /// The field to which a process writes the time before it dies.
   static constexpr int kTimeOfDeath = kFields - 1;
 
  private:
   std::atomic_ref<std::int64_t> at(int index) const { return std::atomic_ref(fields_[index]); }
   Data<std::int64_t, 1> data_;
-  std::int64_t* fields_;  // readable after the session's end too
+  std::int64_t* fields_;  // also readable after the end of the session
 };
 
 std::int64_t now_ns();
 
-/// Runs it and returns what it threw; fails the test if that was nothing, or no Error.
+/// Runs the action and returns the Error that it throws. Fails the test if it throws nothing or another exception.
 Error error_of(const std::function<void()>& action);
 
-/// What the error must say about a worker that was lost. Empty: is not looked at.
+/// What the error must say about a lost worker. The failure must have exactly these texts, also if they are empty.
 struct Loss {
   int rank;
   std::string phase;
   std::string cause;
   std::string call;
 };
-/// Holds the error against it: kind, rank, pid, device, call, phase and cause, also in the message; and that it came in
-/// time after the death.
+/// Checks that the error has the rank, pid, device, call, phase and cause of the loss, also in its message. Also checks
+/// that it came within the limits after the death, and that no worker is left.
 void expect_loss(const Error& error, const Loss& loss, const std::vector<int>& pids, Clock::time_point death);
 
-/// Every use of the session is a usage error that says what ended it; what it made is over too.
+/// Checks that every use of the session throws a usage error, and that this error says what ended the session.
 void expect_over(Session& session, const Error& cause);
-/// A call with outputs, a collective and shared data gives the right results.
+/// Checks that a call with outputs, a collective and shared variables give the right results.
 void expect_usable(Session& session);
-/// Fails unless it is Error (usage) and says all of these.
+/// Fails the test unless the action throws Error (usage) with all of these words in its message.
 void expect_usage(const std::function<void()>& action, const std::vector<std::string>& words);
 
 }  // namespace syncrun::test

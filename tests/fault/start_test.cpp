@@ -116,7 +116,7 @@ TEST(StartHalfWay, WithoutDescriptorsEndsWhatHasStarted) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   const auto open_now = open_descriptors().size();
-  // Every worker takes some: enough for the session and one or two workers of eight.
+  // Every worker requires some descriptors. These numbers are enough for at most one or two of the eight.
   for (const std::size_t more : {4U, 9U, 14U, 20U}) {
     const rlimit few{open_now + more, before.rlim_max};
     ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);

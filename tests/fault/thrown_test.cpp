@@ -1,5 +1,5 @@
-// Functions that throw: the error reaches the master with rank and message, nobody is left waiting, and the session goes
-// on.
+// Functions that throw. The master gets the error with its rank and message, no rank is left waiting, and the session
+// can still be used.
 
 #include <csignal>
 #include <stdexcept>
@@ -222,7 +222,7 @@ Sum<float, 1> large_or_throw(CpuWorker& worker, Scattered<const float, 1> rows, 
 }
 
 TEST_P(Exception, ManyTimesLeaksNoMemoryOfTheSegment) {
-  // 64 MiB for everybody; every call has 1 MiB of results and 1 MiB of indices.
+  // All workers and the master share 64 MiB. Every call has 1 MiB of results and 1 MiB of indices.
   ::setenv("SYNCRUN_RESERVE_BYTES", "67108864", 1);
   Session session(workers(GetParam()));
   ::unsetenv("SYNCRUN_RESERVE_BYTES");

@@ -1,5 +1,6 @@
-// A program of which every process opens a session, since nobody calls serve_if_worker, or too late. A worker is to be
-// refused; should that ever fail, the third generation ends by itself, so that a test cannot fill the machine.
+// A program in which every process opens a session, because it does not call serve_if_worker, or calls it too late.
+// Syncrun must refuse this in a worker. If it ever does not, the third generation of processes ends by itself, so that
+// the test cannot fill the machine.
 
 #include <cstdlib>
 #include <cstring>

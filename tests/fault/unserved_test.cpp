@@ -1,8 +1,8 @@
-// A worker that nobody told so must not run the program.
+// A worker whose program does not call serve_if_worker in time must not run the program.
 
 #include <gmock/gmock.h>
 
-#include "tests/launcher/command_run.hpp"
+#include "tests/support/command_run.hpp"
 
 namespace syncrun::test {
 namespace {

@@ -17,7 +17,7 @@ constexpr const char* kVariable = "SYNCRUN_TEST_DIE_AT";
 void throw_something() { throw std::runtime_error("nobody may catch this"); }
 void throw_where_nobody_may() noexcept { throw_something(); }
 
-/// What this process was told to do at its start; empty in the master, and for other ranks.
+/// The action for this process at its start; empty in the master and for other ranks.
 std::string told() {
   const char* rank = std::getenv("SYNCRUN_WORKER_RANK");
   const char* text = std::getenv(kVariable);
@@ -26,7 +26,7 @@ std::string told() {
   return std::string(text).starts_with(wanted) ? std::string(text).substr(wanted.size()) : "";
 }
 
-/// Runs before main, and its destructor after it.
+/// Acts before main, in its constructor, and after main, in its destructor.
 struct StaticObject {
   std::string action = told();
   StaticObject() {
@@ -52,51 +52,51 @@ const StaticObject static_object;
 
 }  // namespace
 
-std::string name_of(Way way) {
+std::string name_of(Death way) {
   switch (way) {
-    case Way::kill: return "Kill";
-    case Way::segfault: return "Segfault";
-    case Way::abort: return "Abort";
-    case Way::exit_quickly_ok: return "QuickExit0";
-    case Way::exit_quickly_3: return "QuickExit3";
-    case Way::exit_4: return "Exit4";
-    case Way::terminate: return "Terminate";
+    case Death::kill: return "Kill";
+    case Death::segfault: return "Segfault";
+    case Death::abort: return "Abort";
+    case Death::exit_quickly_ok: return "QuickExit0";
+    case Death::exit_quickly_3: return "QuickExit3";
+    case Death::exit_4: return "Exit4";
+    case Death::terminate: return "Terminate";
   }
   return "";
 }
 
-std::string cause_of(Way way) {
+std::string cause_of(Death way) {
   switch (way) {
-    case Way::kill: return "killed by SIGKILL (Killed)";
-    case Way::segfault: return "killed by SIGSEGV (Segmentation fault)";
-    case Way::abort:
-    case Way::terminate: return "killed by SIGABRT (Aborted)";
-    case Way::exit_quickly_ok: return "exited with code 0";
-    case Way::exit_quickly_3: return "exited with code 3";
-    case Way::exit_4: return "exited with code 4";
+    case Death::kill: return "killed by SIGKILL (Killed)";
+    case Death::segfault: return "killed by SIGSEGV (Segmentation fault)";
+    case Death::abort:
+    case Death::terminate: return "killed by SIGABRT (Aborted)";
+    case Death::exit_quickly_ok: return "exited with code 0";
+    case Death::exit_quickly_3: return "exited with code 3";
+    case Death::exit_4: return "exited with code 4";
   }
   return "";
 }
 
-// The sanitizers would otherwise report the store to nowhere before it happens, and exit.
-__attribute__((no_sanitize("address", "undefined"))) void die(Way way) {
+// Otherwise the sanitizers would report the store to address 0 before it happens, and exit.
+__attribute__((no_sanitize("address", "undefined"))) void die(Death way) {
   switch (way) {
-    case Way::kill: ::kill(::getpid(), SIGKILL); break;
-    case Way::segfault: {
+    case Death::kill: ::kill(::getpid(), SIGKILL); break;
+    case Death::segfault: {
       volatile int* nothing = nullptr;
       *nothing = 1;
       break;
     }
-    case Way::abort: std::abort();
-    case Way::exit_quickly_ok: ::_exit(0);
-    case Way::exit_quickly_3: ::_exit(3);
-    case Way::exit_4: std::exit(4);
-    case Way::terminate: throw_where_nobody_may();
+    case Death::abort: std::abort();
+    case Death::exit_quickly_ok: ::_exit(0);
+    case Death::exit_quickly_3: ::_exit(3);
+    case Death::exit_4: std::exit(4);
+    case Death::terminate: throw_where_nobody_may();
   }
   for (;;) ::pause();
 }
 
-void die(Way way, const BoardView& board) {
+void die(Death way, const BoardView& board) {
   std::fprintf(stderr, "%s\n", kLastWords);
   field(board, Board::kTimeOfDeath).store(now_ns());
   die(way);
@@ -108,7 +108,7 @@ AtStart::AtStart(int rank, const std::string& action) {
 AtStart::~AtStart() { ::unsetenv(kVariable); }
 
 void die_while_starting() {
-  // "after-N": N microseconds from here, in the middle of whatever happens then.
+  // "after-N": dies N microseconds from now, whatever it does then.
   const std::string action = told();
   if (!action.starts_with("after-")) return;
   std::thread([delay = std::chrono::microseconds(std::stol(action.substr(std::strlen("after-"))))] {

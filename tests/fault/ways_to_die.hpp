@@ -1,6 +1,6 @@
 #pragma once
 
-// Ways for a worker to die, and places where it does so before it serves its first call.
+// Ways for a worker to die, and ways to make it die before it serves its first call.
 
 #include <cstdint>
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace syncrun::test {
 
-/// An exception without a text: a mistake that users' programs have.
+/// An exception whose what() is null. Users' programs contain such mistakes.
 struct Speechless : std::exception {
   const char* what() const noexcept override { return nullptr; }
 };
@@ -18,18 +18,18 @@ struct SpeechlessError : Error {
   const char* what() const noexcept override { return nullptr; }
 };
 
-enum class Way : std::uint8_t { kill, segfault, abort, exit_quickly_ok, exit_quickly_3, exit_4, terminate };
+enum class Death : std::uint8_t { kill, segfault, abort, exit_quickly_ok, exit_quickly_3, exit_4, terminate };
 
-/// For names of tests.
-std::string name_of(Way way);
-/// What the master says about it.
-std::string cause_of(Way way);
-[[noreturn]] void die(Way way);
-/// Writes the time and some last words first.
-[[noreturn]] void die(Way way, const BoardView& board);
+/// The name of this death in the names of tests.
+std::string name_of(Death way);
+/// The cause that the master reports for this death.
+std::string cause_of(Death way);
+[[noreturn]] void die(Death way);
+/// Writes the time to the board and prints some last words, then dies.
+[[noreturn]] void die(Death way, const BoardView& board);
 inline constexpr const char* kLastWords = "these are my last words";
 
-/// For as long as it lives, workers that start behave as told: "rank=action". Actions: see ways_to_die.cpp.
+/// While an object lives, the worker of this rank takes this action when it starts. ways_to_die.cpp has the actions.
 class AtStart {
  public:
   AtStart(int rank, const std::string& action);
@@ -38,7 +38,7 @@ class AtStart {
   AtStart& operator=(const AtStart&) = delete;
 };
 
-/// In main, before anything else: a worker that was told to die around here does.
+/// Called first in main. If AtStart has told this worker to die after some time, starts a thread that kills it then.
 void die_while_starting();
 
 }  // namespace syncrun::test

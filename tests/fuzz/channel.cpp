@@ -1,6 +1,7 @@
-// What comes through a task's pipe: any bytes, frames with any header, and frames there and back. And what a frame holds.
+// The frames that come through the pipe of a task: any bytes, frames with any header, frames sent and received, and the
+// values in a frame.
 
-#include "common/channel.hpp"
+#include "common/protocol/channel.hpp"
 
 #include <sys/socket.h>
 
@@ -12,13 +13,13 @@
 namespace {
 
 using namespace syncrun::detail;
-constexpr Milliseconds kLimit{10'000};  // nothing here waits for anybody
+constexpr Milliseconds kLimit{10'000};  // no test waits for another process
 
-/// What was sent, and then end of file.
+/// Sends the bytes, ends the connection, and receives frames until end of file.
 void receive_all(std::span<const std::byte> bytes) {
   auto [from, to] = Channel::make_ends();
   const auto sent = ::send(from.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (sent < 0) return;  // more than a socket takes
+  if (sent < 0) return;  // more than a socket accepts at once
   from.reset();
   Channel channel(std::move(to));
   Patience patience(kLimit);
@@ -30,7 +31,7 @@ void receive_all(std::span<const std::byte> bytes) {
   });
 }
 
-/// A header as Channel writes it, in front of the input: its kind and its length are the input's first bytes.
+/// A header like those of Channel. The first bytes of the input are its kind and its length.
 std::vector<std::byte> with_magic(std::span<const std::byte> bytes) {
   constexpr std::uint32_t kFrameMagic = 0x53594e43;
   std::vector<std::byte> all;
@@ -44,7 +45,7 @@ void there_and_back(std::span<const std::byte> bytes) {
   Channel sender(std::move(from));
   Channel receiver(std::move(to));
   Patience patience(kLimit);
-  if (bytes.size() > 4096) return;  // nobody receives while we send
+  if (bytes.size() > 4096) return;  // nobody receives during the send
   fuzzing::expect(sender.send(FrameKind::result, bytes, patience) == Channel::Outcome::done, "a small frame is sent");
   Frame frame{};
   fuzzing::expect(receiver.receive(frame, patience) == Channel::Outcome::done, "and received");

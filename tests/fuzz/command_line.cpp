@@ -1,7 +1,8 @@
-// The command line of `syncrun`. What it accepts, the master it starts accepts from the environment.
+// The command line of `syncrun`. If it accepts its options, the master that it starts accepts the environment made from
+// them.
 
-#include "common/environment.hpp"
-#include "launcher/settings.hpp"
+#include "common/protocol/environment.hpp"
+#include "launcher/session/settings.hpp"
 #include "launcher/syncrun/options.hpp"
 #include "tests/fuzz/fuzzing.hpp"
 
@@ -13,7 +14,7 @@ void check_environment(const CommandOptions& options) {
   const EnvironmentChanges changes = environment_for(options);
   for (const auto& [name, value] : changes.set) {
     fuzzing::expect(!value.empty(), "a variable that is set says something");
-    // The master would make the folder.
+    // With this variable, the master would create the folder.
     if (name != environment::kLogDir) ::setenv(name.c_str(), value.c_str(), 1);
   }
   for (const auto& name : changes.unset) ::unsetenv(name.c_str());

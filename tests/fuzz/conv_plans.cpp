@@ -1,6 +1,6 @@
 // The list of plans that syncrun-resnet keeps in a file and in checkpoints.
 
-#include "demos/resnet/conv_plans.hpp"
+#include "demos/resnet/network/conv_plans.hpp"
 
 #include "tests/fuzz/fuzzing.hpp"
 

@@ -1,13 +1,11 @@
-// The demo's command line, and the model it names.
-
-#include <getopt.h>
+// The command line of the MNIST demo, and the model that it names.
 
 #include "demos/mnist/options.hpp"
 #include "tests/fuzz/fuzzing.hpp"
 
 namespace {
 
-/// What a user can name can be laid out, without a size that overflows.
+/// For every model that a user can name, the layers can be planned without a size that overflows.
 void check_model(const demos::ModelSpec& model) {
   const demos::LayerPlan plan = demos::plan_layers(model, 28, 28, 10);
   fuzzing::expect(!plan.layers.empty() && plan.parameter_count > 0, "a model has layers and parameters");
@@ -18,7 +16,6 @@ void check_model(const demos::ModelSpec& model) {
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   fuzzing::CommandLine line(fuzzing::text_of(data, size));
-  ::optind = 0;  // GNU: start afresh
   try {
     const auto options = mnist::parse_options(line.count(), line.pointers());
     if (!options) return 0;

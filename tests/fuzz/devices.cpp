@@ -1,11 +1,12 @@
-// What users write for devices: a list, a number of workers, CUDA_VISIBLE_DEVICES. And the kernel's lists of cores.
+// Texts in which users name devices: a list, a number of workers, CUDA_VISIBLE_DEVICES. Also the kernel's lists of
+// cores.
 
-#include "launcher/devices.hpp"
+#include "launcher/devices/devices.hpp"
 
 #include <algorithm>
 
-#include "common/control_block.hpp"
-#include "launcher/placement.hpp"
+#include "common/protocol/control_block.hpp"
+#include "launcher/devices/placement.hpp"
 #include "tests/fuzz/fuzzing.hpp"
 
 namespace {
@@ -22,7 +23,7 @@ std::string list_of(const Devices& devices) {
   return text;
 }
 
-/// What is accepted says, when written out, the same again.
+/// If a text is accepted, the list written from the result has the same meaning.
 void resolve(std::string_view devices_text, std::string_view processes_text) {
   Devices devices;
   const bool is_good = fuzzing::accepts(syncrun::ErrorKind::usage,

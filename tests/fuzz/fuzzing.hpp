@@ -1,7 +1,8 @@
 #pragma once
 
-// What the fuzz targets share. A target is one function, LLVMFuzzerTestOneInput, linked with libFuzzer (SYNCRUN_FUZZ) or
-// with replay.cpp. It ends the process where a property does not hold, and lets through what a parser must not throw.
+// Code that the fuzz targets share. A target is one function, LLVMFuzzerTestOneInput. It is linked with libFuzzer
+// (SYNCRUN_FUZZ) or with replay.cpp. It ends the process if a property does not hold. An exception that a parser
+// must not throw ends it too.
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -14,8 +15,8 @@
 #include <string_view>
 #include <vector>
 
-#include "common/errors.hpp"
-#include "common/file_descriptor.hpp"
+#include "common/os/file_descriptor.hpp"
+#include "common/text/errors.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 
@@ -27,7 +28,8 @@ inline void expect(bool holds, const char* what) {
   std::abort();
 }
 
-/// True if `parse` takes its input, false if it throws Error of `kind`. Whatever else it throws ends the process.
+/// Returns true if `parse` accepts its input, and false if it throws Error of `kind`. Any other exception ends the
+/// process.
 template <class Parse>
 bool accepts(syncrun::ErrorKind kind, Parse parse) {
   try {
@@ -44,7 +46,7 @@ inline std::string_view text_of(const std::uint8_t* data, std::size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }
 
-/// The parts between newlines, each without what follows a NUL: an argument or a variable cannot hold one.
+/// The lines of the text. Each ends before its first NUL, because an argument or a variable cannot contain one.
 inline std::vector<std::string> lines_of(std::string_view text) {
   std::vector<std::string> lines;
   for (;;) {
@@ -55,7 +57,7 @@ inline std::vector<std::string> lines_of(std::string_view text) {
   }
 }
 
-/// A command line: a program's name, then one argument a line.
+/// A command line: the name of a program, and then one argument for each line of the text.
 class CommandLine {
  public:
   explicit CommandLine(std::string_view text) : words_(lines_of(text)) {
@@ -71,7 +73,7 @@ class CommandLine {
   std::vector<char*> pointers_;
 };
 
-/// A file in memory that holds the input.
+/// A file in memory that contains the input.
 class MemoryFile {
  public:
   MemoryFile(const void* bytes, std::size_t count) : fd_(::memfd_create("input", MFD_CLOEXEC)) {

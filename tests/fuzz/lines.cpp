@@ -1,11 +1,12 @@
-// What a child writes, passed on line by line; and names of functions, shortened for messages.
+// The output of a child, which is passed on line by line. Also the names of functions, which are shortened for
+// messages.
 
 #include <fcntl.h>
 
 #include <array>
 
-#include "common/symbols.hpp"
-#include "launcher/child_output.hpp"
+#include "common/code/symbols.hpp"
+#include "launcher/process/child_output.hpp"
 #include "tests/fuzz/fuzzing.hpp"
 
 namespace {
@@ -20,10 +21,10 @@ void pass_on(std::string_view text) {
   const fuzzing::MemoryFile file("", 0);
   const KeptDescriptor log(FileDescriptor(::open(file.path().c_str(), O_WRONLY | O_CLOEXEC)));
   KeptDescriptor nowhere(FileDescriptor(::open("/dev/null", O_WRONLY | O_CLOEXEC)));
-  Outlet outlet(nowhere.get());
+  NonblockingWriter writer(nowhere.get());
   FileDescriptor from(ends[0]);
   FileDescriptor to(ends[1]);
-  ChildOutput output("[rank 0] ", std::move(from), outlet, log);
+  ChildOutput output("[rank 0] ", std::move(from), writer, log);
   const std::string_view sent = text.substr(0, kLargest);
   fuzzing::expect(::write(to.get(), sent.data(), sent.size()) == static_cast<ssize_t>(sent.size()), "a pipe's room");
   to.reset();

@@ -1,6 +1,6 @@
-// The text file of a checkpoint.
+// The manifest of a checkpoint, which is a text file.
 
-#include "launcher/manifest.hpp"
+#include "launcher/checkpoint/manifest.hpp"
 
 #include "tests/fuzz/fuzzing.hpp"
 
@@ -11,7 +11,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     const Manifest manifest = parse_manifest(fuzzing::text_of(data, size));
     const Manifest again = parse_manifest(to_text(manifest));
     fuzzing::expect(again.arrays == manifest.arrays && again.values == manifest.values, "it is read as it was written");
-    for (const auto& array : manifest.arrays) check_name(array.first);  // it becomes part of a file's name
+    for (const auto& array : manifest.arrays) check_name(array.first);  // it becomes a part of a file name
   });
   return 0;
 }

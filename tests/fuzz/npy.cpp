@@ -1,6 +1,6 @@
 // Headers of .npy files.
 
-#include "common/npy.hpp"
+#include "common/arrays/npy.hpp"
 
 #include "tests/fuzz/fuzzing.hpp"
 
@@ -8,7 +8,7 @@ namespace {
 
 using namespace syncrun::detail;
 
-/// What was read says, when written out, the same again.
+/// Checks a header that was read. Written out and read again, it must be the same.
 void check(const NpyHeader& header, std::size_t size) {
   fuzzing::expect(header.data_offset <= size && header.data_offset <= kLongestNpyHeader, "a header within the bytes");
   for (const std::int64_t extent : header.shape) fuzzing::expect(extent >= 0, "extents from 0");

@@ -1,4 +1,5 @@
-// Runs a fuzz target without libFuzzer: every file of its corpus, then mutations of them, the same ones each time.
+// Runs a fuzz target without libFuzzer: every file of its corpus, and then mutations of these files, the same in each
+// run.
 //
 // usage: fuzz_TARGET CORPUS [MUTATIONS]
 
@@ -19,14 +20,14 @@ namespace {
 namespace fs = std::filesystem;
 using Bytes = std::vector<std::uint8_t>;
 
-constexpr std::size_t kLargestInput = 4096;  // of a mutation: what is long is rarely what is new
+constexpr std::size_t kLargestInput = 4096;  // the limit for mutations: long inputs rarely find anything new
 constexpr unsigned kSecondsPerInput = 30;
 [[maybe_unused]] constexpr rlim_t kMemoryBytes = rlim_t{1} << 30U;
 
-// What is being run, for the handler of a signal.
+// The input that is being run, for the handler of a signal.
 const Bytes* current = nullptr;
 
-/// Says which input it was, so that it can be kept as a regression.
+/// Prints the input that is being run, so that it can be added to the corpus.
 void on_end(int signal) {
   constexpr std::string_view kDigits = "0123456789abcdef";
   constexpr std::string_view kIntroduction = "the input was, in hexadecimal: ";
@@ -75,12 +76,12 @@ class Mutator {
         return;
       case 1: bytes.insert(place, static_cast<std::uint8_t>(below(256))); return;
       case 2: bytes.erase(place, end); return;
-      case 3: {  // what stands elsewhere
+      case 3: {  // copies a part to another place
         const Bytes part(place, end);
         bytes.insert(bytes.begin() + static_cast<std::ptrdiff_t>(below(bytes.size() + 1)), part.begin(), part.end());
         return;
       }
-      case 4: {  // the beginning of this one, the end of another
+      case 4: {  // joins the beginning of this input and the end of another
         const Bytes& other = any_seed();
         bytes.erase(place, bytes.end());
         bytes.insert(bytes.end(), other.begin() + static_cast<std::ptrdiff_t>(below(other.size())), other.end());
@@ -90,7 +91,7 @@ class Mutator {
     }
   }
 
-  /// Values at which counts and sizes go wrong, as bytes and as text.
+  /// Inserts a value at which counts and sizes go wrong, as bytes or as text.
   void put_edge(Bytes& bytes, std::size_t at) {
     static constexpr std::array<std::string_view, 12> kEdges{
         "0",   "-1",   "2147483648", "18446744073709551615", "1e999",      "nan",
@@ -117,8 +118,8 @@ std::vector<Bytes> read_corpus(const fs::path& folder) {
   return inputs;
 }
 
-/// An allocation as large as a damaged header asks for fails, and fails the test. (Sanitizers need more memory, and have a
-/// better account of a crash.)
+/// Limits the memory. If a damaged header makes a parser allocate too much, the allocation fails, and so does the test.
+/// Sanitizers need more memory and describe a crash better, so there is no limit with them.
 void prepare() {
   for (const int signal : {SIGABRT, SIGALRM}) std::signal(signal, on_end);
 #if !defined(SYNCRUN_ADDRESS_SANITIZER) && !defined(SYNCRUN_THREAD_SANITIZER)

@@ -1,12 +1,12 @@
-// Settings from environment variables: one a line, in a fixed order.
+// Settings from environment variables. Each line of the input is the value of one, in a fixed order.
 
-#include "launcher/settings.hpp"
+#include "launcher/session/settings.hpp"
 
 #include <array>
 
-#include "common/environment.hpp"
-#include "common/log.hpp"
-#include "common/segment.hpp"
+#include "common/os/segment.hpp"
+#include "common/protocol/environment.hpp"
+#include "common/text/log.hpp"
 #include "tests/fuzz/fuzzing.hpp"
 
 namespace {

@@ -1,10 +1,10 @@
-// What a master sends to `syncrun`: any datagram, and messages there and back.
+// The messages of a master to `syncrun`: any datagram, and messages sent and received.
 
 #include <sys/socket.h>
 
 #include <array>
 
-#include "common/supervisor_link.hpp"
+#include "common/protocol/supervisor_link.hpp"
 #include "tests/fuzz/fuzzing.hpp"
 
 using namespace syncrun::detail;

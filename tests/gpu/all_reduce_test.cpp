@@ -1,5 +1,5 @@
-// all_reduce of every type, operation and length: small ones go through the peers' memory in two ways, large ones through
-// NCCL, and nobody is to notice which.
+// all_reduce of every type, operation and length. Small arrays go through the peers' memory in two ways, and large ones
+// through NCCL. The results must not depend on the way.
 
 #include <algorithm>
 #include <cmath>
@@ -13,16 +13,16 @@
 namespace gpu_test {
 namespace {
 
-/// Elements from `skip` on, so that they may begin where nothing is aligned.
+/// Reduces the elements from `skip` on, so that they may begin at an address that is not aligned.
 template <class T>
 void reduce_from(sr::CudaWorker& /*worker*/, sr::Comm& comm, sr::Local<T, 1> values, std::int64_t skip,
                  sr::Reduction reduction) {
   comm.all_reduce(values.span().subspan(static_cast<std::size_t>(skip)), reduction);
 }
 
-constexpr std::size_t kLongest = 300'007;  // of 8 bytes: more than goes by lines
+constexpr std::size_t kLongest = 300'007;  // of 8 bytes: too long to be sent by lines
 
-/// Small numbers whose sums and products over ranks every type holds exactly.
+/// A small number. Every type represents the sums and products of these numbers over the ranks exactly.
 template <class T>
 T value_of(int rank, std::int64_t element) {
   return static_cast<T>(static_cast<float>((element + rank) % 3 + (rank == 1 ? 1 : 0)));
@@ -68,7 +68,8 @@ class GpuAllReduce : public OnGpus {
     const auto f = session().function(reduce_from<T>);
     auto variable = session().shared<T, 1>("values");
     const auto each = static_cast<std::int64_t>(sizeof(T));
-    // Where the way changes: what each rank sends to everybody, what is NCCL's, what is reduced share by share.
+    // Sizes where the way changes: each rank sends all it has to every other rank, NCCL reduces, or each rank reduces a
+    // share.
     const std::int64_t line_limit = (1 << 20) / std::max(world_size() - 1, 1) / 16 * 16 / each;
     const std::int64_t nccl_limit = (1 << 20) / each;
     for (const std::int64_t size : {std::int64_t{1}, std::int64_t{37}, line_limit - 1, line_limit, line_limit + 1,
@@ -100,7 +101,8 @@ TEST_P(GpuAllReduce, IsRightForUint8) { expect_right_for_every_length<std::uint8
 TEST_P(GpuAllReduce, IsRightForUint32) { expect_right_for_every_length<std::uint32_t>(); }
 TEST_P(GpuAllReduce, IsRightForUint64) { expect_right_for_every_length<std::uint64_t>(); }
 
-/// The larger of the values, where one has the highest bit set: a kernel for signed integers would take the other.
+/// Checks max and min of values of which one has the highest bit set. A kernel for signed integers would choose the
+/// other one.
 template <class T>
 void expect_largest(sr::Session& session, int ranks) {
   const auto f = session.function(reduce_from<T>);
@@ -143,7 +145,8 @@ TEST_P(GpuAllReduce, IsRightAboveAndBelowWhatGoesThroughNccl) {
 
 TEST_P(GpuAllReduce, IsRightInAnyOrderOfLengths) {
   const auto f = session().function(sr::replayable([](sr::CudaWorker&, sr::Comm& comm, sr::Local<std::int64_t, 1> all) {
-    // Each is seen by the next: max of equal values changes nothing but what a reader too early would see.
+    // A max follows each sum. After the sum, all ranks have equal values, so max changes them only if a rank reads too
+    // early.
     for (std::size_t begin = 0, length = 1; begin + length < all.span().size();
          begin += length, length = length * 7 % kLongest) {
       comm.all_reduce(all.span().subspan(begin, length), sr::Reduction::sum);
@@ -152,7 +155,7 @@ TEST_P(GpuAllReduce, IsRightInAnyOrderOfLengths) {
   }));
   auto variable = session().shared<std::int64_t, 1>("values");
   const std::int64_t size = 6'000'000;
-  for (int round = 0; round < 4; ++round) {  // runs, is captured, is replayed
+  for (int round = 0; round < 4; ++round) {  // the calls run, are captured, and are replayed
     variable.broadcast(std::vector<std::int64_t>(static_cast<std::size_t>(size), round + 1));
     f(variable);
     for (int rank = 0; rank < world_size(); ++rank) {

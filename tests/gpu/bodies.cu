@@ -227,7 +227,7 @@ void gather_and_scatter(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float,
 
 void replayed_gather_and_scatter(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> values,
                                  sr::Local<float, 1> all) {
-  // Rank r has r + 1 elements: no rank has to be asked.
+  // Rank r has r + 1 elements, so the ranks do not have to exchange lengths.
   std::vector<std::int64_t> lengths;
   for (int rank = 0; rank < comm.world_size(); ++rank) lengths.push_back(rank + 1);
   const auto whole = worker.rank() == 0 ? all.span() : std::span<float>();

@@ -1,4 +1,4 @@
-// Calls on GPUs: rows in, results out, shared variables; against sums worked out here.
+// Calls on GPUs: rows as inputs, results, and shared variables. The tests compare with sums computed here.
 
 #include <algorithm>
 #include <numeric>
@@ -216,7 +216,7 @@ void check_reductions(sr::Session& session, int n) {
     if (reduction == sr::Reduction::prod) {
       for (int i = 1; i <= n; ++i) expected *= i;
     }
-    if (expected > 120) continue;  // int8
+    if (expected > 120) continue;  // too large for int8
     EXPECT_EQ(static_cast<double>(static_cast<float>(v.get(n - 1)[4])), expected) << to_string(reduction);
   }
 }

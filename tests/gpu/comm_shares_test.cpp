@@ -1,4 +1,5 @@
-// Collectives in which every rank has a share of its own, on GPUs. Lengths that divide evenly go another way than others.
+// Collectives in which every rank has a share of its own, on GPUs. Lengths that the ranks divide evenly take another
+// path than other lengths.
 
 #include <gmock/gmock.h>
 
@@ -13,7 +14,7 @@ namespace {
 class GpuCommShares : public OnGpus {};
 INSTANTIATE_ON_GPUS(GpuCommShares);
 
-/// Sizes that divide evenly and that do not, and fewer elements than ranks.
+/// Sizes that the ranks divide evenly, sizes that they do not, and one with fewer elements than ranks.
 std::vector<std::int64_t> sizes_for(int world_size) {
   return {1, world_size, world_size + 1, 1000 * world_size, 1000 * world_size + world_size - 1, 3'000'001};
 }
@@ -53,7 +54,7 @@ TEST_P(GpuCommShares, AverageIsWeightedByRowsAlsoIn16Bits) {
   auto v = session().shared<sr::bfloat16, 1>("v");
   for (const std::int64_t size : sizes_for(world_size())) {
     v.broadcast(std::vector<sr::bfloat16>(static_cast<std::size_t>(size)));
-    for (const std::int64_t rows : {1, 5, 100}) {  // one row: the other ranks bring a NaN, and no weight
+    for (const std::int64_t rows : {1, 5, 100}) {  // one row: the other ranks have a NaN, of weight zero
       std::vector<float> values;
       for (std::int64_t i = 0; i < rows; ++i) values.push_back(static_cast<float>(i));
       f(session().data(values), v);

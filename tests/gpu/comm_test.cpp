@@ -1,4 +1,4 @@
-// Collectives inside functions, replay, and what happens when a rank does not come.
+// Collectives that a body calls, replay, and ranks that do not join a collective.
 
 #include <gmock/gmock.h>
 
@@ -67,7 +67,7 @@ TEST_P(GpuComm, OnOneRankIsACommunicatorOfOne) {
   EXPECT_EQ(v.get(world_size() - 1)[0], 2);
 }
 
-/// all_reduces of these lengths go different ways: see worker/cuda/peer_kernels.hpp.
+/// all_reduces of these lengths take different paths. See worker/devices/cuda/peer_kernels.hpp.
 constexpr std::size_t kLengths[] = {100, 1'000'000, 5'000'000};
 
 class GpuFault : public OnGpus {
@@ -99,7 +99,7 @@ TEST_P(GpuFault, AnExceptionFreesThePeersAndTheSessionGoesOn) {
 
 TEST_P(GpuFault, RanksThatDisagreeAreToldAndTheSessionGoesOn) {
   if (world_size() == 1) GTEST_SKIP() << "one rank cannot disagree";
-  // From long to short too: then what the rank that strays wants has not been set up yet.
+  // The lengths begin with the longest. Then the path that the straying rank requires has not been set up yet.
   for (const std::size_t length : {kLengths[2], kLengths[1], kLengths[0], kLengths[1], kLengths[2]}) {
     auto v = values(length);
     for (const Fault fault : {Fault::other_length, Fault::leaves}) {
@@ -132,7 +132,8 @@ TEST_P(GpuFault, RanksThatSetUpDifferentThingsAfterAFailureAreTold) {
   for (const std::size_t length : kLengths) {
     auto v = values(length);
     expect_usable(v);
-    error_of([&] { session().function(misbehave)(v, 1, Fault::exception); });  // everything has to be set up anew
+    // After this failure, the ranks have to set up everything again.
+    error_of([&] { session().function(misbehave)(v, 1, Fault::exception); });
     const auto begin = std::chrono::steady_clock::now();
     const sr::Error error = error_of([&] { first(v, 1, Fault::other_length); });
     EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10)) << error.what();
@@ -143,7 +144,7 @@ TEST_P(GpuFault, RanksThatSetUpDifferentThingsAfterAFailureAreTold) {
 
 TEST_P(GpuFault, ARankWithoutRowsMayWaitLessOften) {
   const auto f = session().function(host_output_between_collectives);
-  const auto x = session().data(std::vector<float>(2));  // none for most ranks
+  const auto x = session().data(std::vector<float>(2));  // most ranks get no rows
   auto v = session().shared<float, 1>("v");
   v.broadcast(std::vector<float>(1000));
   for (int i = 0; i < 3; ++i) EXPECT_EQ(f(x, v, {.slices = 2})[0], 2);
@@ -250,7 +251,7 @@ TEST_P(GpuReplay, SeesWhichVariableIsUpdatedAndWhichFunctionItIs) {
   for (int i = 0; i < 6; ++i) one(second);
   EXPECT_EQ(first.get(0)[9], 6);
   EXPECT_EQ(second.get(world_size() - 1)[9], 1006);
-  for (int i = 0; i < 6; ++i) {  // handles that go: their places are taken by the next
+  for (int i = 0; i < 6; ++i) {  // each handle is destroyed, and the next one takes its place
     {
       session().function(sr::replayable(add_one))(first);
     }
@@ -265,7 +266,7 @@ TEST_P(GpuReplay, DoesNotWriteToScratchThatHasMoved) {
   for (int i = 0; i < 6; ++i) f(x);
   session().function(use_scratch)(5'000'000);
   auto v = session().shared<float, 1>("v");
-  v.broadcast(std::vector<float>(100, 7));  // where the scratch was, perhaps
+  v.broadcast(std::vector<float>(100, 7));  // perhaps in the memory where the scratch was
   for (int i = 0; i < 6; ++i) EXPECT_EQ(f(x)[1], 8);
   for (const float value : v.get(0)) EXPECT_EQ(value, 7);
 }

@@ -15,7 +15,7 @@ void check_launch() {
   if (code != cudaSuccess) throw std::runtime_error(cudaGetErrorString(code));
 }
 
-/// One thread; 0 for no rows.
+/// Runs in one thread. The mean of no rows is 0.
 template <class T>
 __global__ void find_mean(const T* x, std::int64_t rows, double* mean) {
   double sum = 0;
@@ -38,14 +38,14 @@ __global__ void set_all(float* values, std::size_t count, float value) {
   for (std::size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) values[i] = value;
 }
 
-/// Leaves the value as it is.
+/// Does not change the value.
 __global__ void launched_late(double* value) { *value += 0; }
 
 __global__ void crash_where(const int* rank, int own) {
   if (*rank == own) *reinterpret_cast<volatile float*>(16) = 1;
 }
 
-/// A body at work: its mean, and one piece after the other from the end.
+/// A body that runs: the mean of its rows, and the pieces of its gradient.
 template <class T>
 class Pieces {
  public:
@@ -62,7 +62,7 @@ class Pieces {
     check_launch();
   }
   double* mean() const { return mean_; }
-  /// Room for a collective.
+  /// Memory for a collective.
   std::span<float> summed() const { return {reinterpret_cast<float*>(mean_ + 1), kSummed}; }
   std::int64_t elements() const { return elements_; }
 
@@ -110,7 +110,8 @@ void gradient_with_sums(sr::CudaWorker& worker, sr::Comm& comm, sr::GradientRead
   const Pieces<float> pieces(worker, x, params, gradient);
   for (std::int64_t k = kPieces; k-- > 0;) {
     const float own = static_cast<float>((worker.rank() + 1) * (k + 1));
-    const auto summed = pieces.summed().first(k % 2 == 0 ? 64 : Pieces<float>::kSummed);  // by lines, and by shares
+    // 64 elements go by lines, and kSummed elements by shares.
+    const auto summed = pieces.summed().first(k % 2 == 0 ? 64 : Pieces<float>::kSummed);
     set_all<<<64, 128, 0, worker.stream()>>>(summed.data(), summed.size(), own);
     comm.all_reduce(summed, sr::Reduction::sum);
     pieces.find(k, &summed.back());

@@ -1,5 +1,6 @@
-// Gradients that are averaged in buckets while the body computes the rest (GradientReady): against the same steps computed
-// here, serially, run and replayed; beside collectives of the body's own; and with a rank that fails in the middle.
+// Gradients whose buckets are averaged while the body computes the rest (GradientReady), run and replayed. The tests
+// compare with the same steps, computed serially here. They also combine this with collectives of the body's own, and
+// with a rank that fails in the middle.
 
 #include <gmock/gmock.h>
 
@@ -17,20 +18,20 @@ using Clock = std::chrono::steady_clock;
 
 class GpuGradientReady : public OnGpus {
  protected:
-  /// (rank + 1) * (k + 1), over all ranks.
+  /// The sum of (rank + 1) * (k + 1) over all ranks.
   double sum_at(std::int64_t k) const { return world_size() * (world_size() + 1) / 2 * static_cast<double>(k + 1); }
 };
 INSTANTIATE_ON_GPUS(GpuGradientReady);
 
-/// A gradient, and buckets of it. Through the peers' memory by lines (up to 1 MiB) and by copies (up to 16), and by NCCL; the
-/// last of each through kernels.
+/// The size of a gradient, and of its buckets. Buckets go through the peers' memory by lines (up to 1 MiB) and by
+/// copies (up to 16 MiB), and through NCCL. The last bucket of each gradient is averaged by kernels.
 struct Case {
   std::int64_t elements;
   std::size_t bucket_bytes;
 };
 constexpr Case kCases[] = {{1, 256}, {100'003, 64 << 10}, {3'000'017, 4 << 20}, {12'000'001, 24 << 20}};
 
-/// Params and the steps that bodies of gradient_bodies.hpp make of them.
+/// Parameters, and the steps that the bodies of gradient_bodies.hpp take with them.
 struct Serial {
   explicit Serial(std::int64_t elements) : params(static_cast<std::size_t>(elements)) {
     for (std::size_t i = 0; i < params.size(); ++i) params[i] = static_cast<double>(i % 64) / 64;
@@ -64,7 +65,8 @@ void expect_equal(sr::Session& session, const sr::Shared<T, 1>& weights, const s
   }
 }
 
-/// Steps on two shapes in turn, one of which leaves ranks without rows, so that captured steps are replayed.
+/// Takes steps on two shapes in turn, so that captured steps are replayed. One of the shapes leaves some ranks without
+/// rows.
 template <class T, class Make, class Added = double(std::int64_t)>
 void follow(sr::Session& session, const Case& one, double tolerance, Make&& make, Added&& added = nothing_added) {
   SCOPED_TRACE(std::to_string(one.elements) + " elements in buckets of " + std::to_string(one.bucket_bytes) + " bytes");
@@ -110,7 +112,8 @@ TEST_P(GpuGradientReady, IsTheSameWhateverTheBodySays) {
   }
 }
 
-// Collectives on the worker's stream while buckets are beside it: of the same communicator, and in the same memory.
+// The body calls collectives on the worker's stream while buckets are averaged. Both use the same communicator and the
+// same memory.
 TEST_P(GpuGradientReady, GoesTogetherWithCollectivesOfTheBodys) {
   for (const Case& one : kCases) {
     const auto added = [this](std::int64_t k) { return sum_at(k); };
@@ -180,7 +183,7 @@ class GpuGradientFault : public OnGpus {
     return sr::train_step<sr::Sgd>(session(), gradient_with_fault, weights,
                                    {.name = "step", .bucket_bytes = one.bucket_bytes});
   }
-  /// A row for every rank and one more.
+  /// One row more than there are ranks.
   sr::Data<float, 1> rows() {
     return session().data(std::vector<float>(static_cast<std::size_t>(world_size() + 1), 1));
   }
@@ -257,7 +260,7 @@ TEST_P(GpuGradientFault, AWorkerKilledAmongReplaysIsNamed) {
     std::vector<sr::Future<sr::Avg<double>>> means;
     for (int i = 0; i < 4; ++i) means.push_back(step.async(x, {}));
     ::kill(session().worker_pids().back(), SIGKILL);
-    for (;;) {  // until it fails
+    for (;;) {  // until a step fails
       for (auto& mean : means) static_cast<void>(mean.get());
       means.clear();
       means.push_back(step.async(x, {}));

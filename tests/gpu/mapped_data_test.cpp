@@ -1,4 +1,4 @@
-// Data that are files, on GPUs: their rows arrive by way of blocks of pinned memory.
+// Data that are mapped files, on GPUs. Their rows arrive through blocks of pinned memory.
 
 #include <algorithm>
 #include <filesystem>
@@ -15,7 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A share of the rows is several blocks of 4 MiB on few GPUs, less than one on 8, and does not end with one.
+// On few GPUs, a share of the rows has several blocks of 4 MiB. On 8, it is smaller than a block. It does not end at
+// the end of a block.
 constexpr std::int64_t kRows = 3001;
 constexpr std::int64_t kWidth = 1027;
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// A fixture for tests that hold for any number of GPUs. Skipped, visibly, for more than there are.
+// A fixture for tests on 1, 2, 4 and 8 GPUs. A test that requires more GPUs than are present is reported as skipped.
 
 #include <gtest/gtest.h>
 
@@ -47,7 +47,7 @@ class OnGpus : public testing::TestWithParam<int> {
   INSTANTIATE_TEST_SUITE_P(Gpus, suite, testing::Values(1, 2, 4, 8), \
                            [](const testing::TestParamInfo<int>& number) { return std::to_string(number.param); })
 
-/// Runs `statement`; the syncrun::Error that it throws.
+/// Runs `statement` and returns the syncrun::Error that it throws. It is a failure of the test if it throws none.
 template <class F>
 sr::Error error_of(F&& statement) {
   try {

@@ -1,5 +1,5 @@
-// Batches of a queue on GPUs: the workers' copies come out of the memory that the producers wrote, and a place is not filled
-// anew before its rows have arrived.
+// Batches of a queue on GPUs. The workers copy from the memory to which the producers wrote. A producer must not fill a
+// slot again before its rows have arrived.
 
 #include <vector>
 
@@ -16,7 +16,7 @@ struct Images {
   sr::Data<float, 2> pixels;
 };
 
-/// Batch after batch: row i holds producer * 1e6 + batch * 1e4 + i.
+/// Pushes batch after batch. Row i contains producer * 1e6 + batch * 1e4 + i.
 void build(sr::Producer<Images>& out, int batches) {
   for (int batch = 0; batch < batches; ++batch) {
     auto draft = out.next();
@@ -36,9 +36,10 @@ INSTANTIATE_ON_GPUS(GpuQueue);
 TEST_P(GpuQueue, GivesWorkersWhatProducersWrote) {
   constexpr int kBatches = 6;
   constexpr int kProducers = 2;
-  const auto f = session().function(copy_rows);  // adds the row's number
+  const auto f = session().function(copy_rows);  // adds the number of the row
   auto queue = session().producers(kProducers, build, {{kRows, kWidth}}, {.capacity = kProducers}, kBatches);
-  // In flight, their handles gone: the places return to the producers when the calls are over.
+  // The calls are in flight, and the handles of their batches are gone. The slots return to the producers when the
+  // calls end.
   std::vector<sr::Future<sr::Gather<float, 2>>> futures;
   while (const auto batch = queue.next()) futures.push_back(f.async(batch->pixels));
   ASSERT_EQ(futures.size(), static_cast<std::size_t>(kBatches * kProducers));
@@ -62,7 +63,7 @@ TEST_P(GpuQueue, GivesItsMemoryBackToTheSession) {
       auto queue = session().producers(2, build, {{kRows, kWidth}}, {}, 2);
       for (const Images& batch : queue) static_cast<void>(f(batch.pixels));
     }
-    // What was a batch's memory, pinned, is a Data's now.
+    // The pinned memory of a batch is now the memory of a Data.
     const auto x =
         session().data(std::vector<float>(kRows * kWidth, static_cast<float>(round)), sr::Shape{kRows, kWidth});
     const auto got = f(x);

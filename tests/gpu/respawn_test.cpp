@@ -1,4 +1,5 @@
-// A lost worker is replaced, on GPUs: communicators and the peers' memory are made anew, variables come from a peer.
+// A lost worker is replaced, on GPUs. Communicators and the peers' memory are made again, and a peer provides the
+// variables.
 
 #include <gmock/gmock.h>
 
@@ -13,7 +14,7 @@ namespace {
 
 using testing::Contains;
 
-/// all_reduces of these lengths go different ways: see worker/cuda/peer_kernels.hpp.
+/// all_reduces of these lengths take different paths. See worker/devices/cuda/peer_kernels.hpp.
 constexpr std::size_t kLengths[] = {100, 1'000'000, 5'000'000};
 
 class GpuRespawn : public OnGpus {

@@ -1,4 +1,4 @@
-// Collectives on shared variables, from the master, on GPUs: through NCCL and through shared memory.
+// Collectives on shared variables that the master calls, on GPUs: through NCCL and through shared memory.
 
 #include <gmock/gmock.h>
 
@@ -65,7 +65,7 @@ INSTANTIATE_ON_GPUS(GpuSharedCollectives);
 TEST_P(GpuSharedCollectives, ReduceToEveryPlaceOnEitherRoute) {
   const int n = world_size();
   for (const auto route : {sr::Route::device, sr::Route::host}) {
-    // Rows that divide evenly, that do not, and fewer than ranks.
+    // Numbers of rows that the ranks divide evenly, that they do not, and that are smaller than the number of ranks.
     for (const auto& shape : {sr::Shape{2 * n, 3}, sr::Shape{2 * n + 1, 5}, sr::Shape{1, 7}, sr::Shape{30'001, 11}}) {
       check_reductions<float>(route, shape);
     }

@@ -1,4 +1,4 @@
-// Some of a function's outputs, stacks, and inputs that are the batch already, on GPUs.
+// Calls on GPUs that request some of a function's outputs, stacks, and inputs that are already the batch.
 
 #include <numeric>
 
@@ -17,7 +17,8 @@ std::vector<float> counting(std::size_t count, float first = 0) {
   return values;
 }
 
-/// Each output by itself, and two of them out of order; several times, so that a replayable body is replayed.
+/// Requests each output by itself, and two of them in another order. Does so several times, so that a replayable body
+/// is replayed.
 template <class F>
 void check_choices(sr::Session& session, const F& f) {
   const auto x = session.data(counting(100));
@@ -57,7 +58,7 @@ TEST_P(GpuSubset, TakesMinibatchesFromTheirStart) {
   std::vector<int> batch(40);
   for (int i = 0; i < 40; ++i) batch[static_cast<std::size_t>(i)] = (i * 37) % 100;
   for (const std::int64_t slices : {1, 3}) {
-    std::vector<sr::Future<sr::Gather<float, 1>>> futures;  // inputs of the next are brought ahead
+    std::vector<sr::Future<sr::Gather<float, 1>>> futures;  // a call's inputs are sent while the call before runs
     for (int i = 0; i < 3; ++i) futures.push_back(f.async(x, sr::minibatch(noise), {.batch = batch, .slices = slices}));
     for (auto& future : futures) {
       const auto pairs = future.get();

@@ -13,7 +13,7 @@ void check_launch() {
   if (code != cudaSuccess) throw std::runtime_error(cudaGetErrorString(code));
 }
 
-/// One thread: errors of all rows, and their mean square.
+/// Runs in one thread. Computes the errors of all rows, and their mean square.
 template <class T>
 __global__ void find_errors(const T* x, const T* y, const T* params, std::int64_t rows, std::int64_t columns, T* errors,
                             double* loss) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Bodies that compute a gradient on a GPU, for tests of updates and train steps; as simple as can be.
+// Bodies that compute a gradient on a GPU, for tests of updates and train steps. They are as simple as possible.
 
 #include <syncrun/syncrun.hpp>
 

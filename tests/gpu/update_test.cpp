@@ -1,5 +1,5 @@
-// Update rules and train steps on GPUs: against figures computed beforehand (tests/api/update_reference.py), and against
-// the same steps computed here, serially.
+// Update rules and train steps on GPUs. The tests compare with numbers computed beforehand
+// (tests/api/update_reference.py), and with the same steps computed serially here.
 
 #include <cmath>
 #include <numeric>
@@ -56,7 +56,7 @@ void one_step(sr::CudaWorker& worker, sr::DeviceScalar<Rule> rule, sr::Broadcast
                                                second.span());
 }
 
-/// On what follows the first `skipped` elements.
+/// Takes a step with the elements after the first `skipped`.
 template <class Rule, class T>
 void one_step_from(sr::CudaWorker& worker, Rule rule, std::int64_t skipped, sr::Local<T, 1> params,
                    sr::Local<T, 1> gradient, sr::Local<T, 1> first, sr::Local<T, 1> second) {
@@ -141,8 +141,8 @@ TEST_P(GpuUpdate, GivesWhatItsPaperSays) {
   expect_reference(session(), "adamax", sr::Adamax{.learning_rate = 0.02, .weight_decay = 0.01}, reference::kAdamax);
 }
 
-// Lengths that are no multiple of what is read at a time, longer than all threads together, and vectors that begin
-// anywhere: nothing is left out, done twice, or touched outside.
+// The lengths include multiples of what a thread reads at a time, and others. The longest exceeds the number of
+// threads. The vectors begin anywhere. The update must reach each element once, and no element outside.
 template <class T>
 void update_any_part(sr::Session& session) {
   const auto f = session.function(one_step_from<sr::Adam, T>);
@@ -163,7 +163,7 @@ void update_any_part(sr::Session& session) {
       const auto m = vectors.first.get(0);
       for (std::int64_t i = 0; i < size; ++i) {
         const auto at = static_cast<std::size_t>(i);
-        const double moved = i < skipped ? 0 : (slope[at] > 0 ? -0.5 : 0.5);  // adam's first step
+        const double moved = i < skipped ? 0 : (slope[at] > 0 ? -0.5 : 0.5);  // the first step of Adam
         ASSERT_NEAR(got[i], start[at] + moved, 1e-5) << i << " of " << size << " from " << skipped;
         ASSERT_NEAR(m[i], i < skipped ? 0 : 0.1 * slope[at], 1e-6);
       }
@@ -198,7 +198,8 @@ sr::Avg<double> not_here(sr::CpuWorker&, sr::Scattered<const T, 2>, sr::Scattere
   throw std::runtime_error("a body for CPU devices ran on a GPU");
 }
 
-/// Ten steps, on batches of few sizes, so that captured steps are replayed, and of random rows and numbers of slices.
+/// Takes ten steps. The batches have few sizes, so that captured steps are replayed. Rows and numbers of slices are
+/// random.
 template <class T, class Make>
 void follow(sr::Session& session, double tolerance, Make&& make) {
   std::mt19937 random(7);
@@ -243,7 +244,7 @@ TEST_P(GpuTrainStep, IsTheSameForAnyNumberOfWorkersAndSlices) {
   follow_in_all_forms<float>(session(), 1e-4);
 }
 
-// The same rows, in as many slices as before and in more: what comes after the last slice is another graph.
+// The same rows in as many slices as before, and in more. The work after the last slice belongs to another graph.
 TEST_P(GpuTrainStep, ReplaysEachNumberOfSlicesAsItself) {
   auto weights = session().shared<float, 1>("weights");
   weights.broadcast(std::vector<float>(7, 1.0F));

@@ -2,10 +2,12 @@
 //
 //   closing_program SCENE HOW FILE
 //
-// SCENE: what is open, and waited for then: "idle", "call" (in flight), "end" (closed next), "queue", "task", or "body", in
-// which a worker does it. HOW: "all" (closefrom), "reused" (and files of the program's own have the numbers next), or a
-// number N: the Nth of those that the session has opened, whose number the program's file has next. The program's file is
-// FILE. It prints what becomes of the session, "named MILLISECONDS KIND: MESSAGE" or "fine", and "kept N of N" files.
+// SCENE says what the program has when it closes them, and what it waits for then: "idle", "call" (a call is in
+// flight), "end" (the session closes next), "queue", "task", or "body", in which a worker closes its descriptors.
+// HOW says which it closes: "all" (closefrom), "reused" (all, and then the program opens files, which get their
+// numbers), or a number N (the Nth descriptor that the session has opened; a file of the program then gets its number).
+// FILE is the file that the program opens. The program prints what becomes of the session, "named MILLISECONDS KIND:
+// MESSAGE" or "fine", and "kept N of N": how many of its own files are still open.
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -42,10 +44,10 @@ std::set<int> open_descriptors() {
   return numbers;
 }
 
-/// What the program has open for itself, and whether it stays as it is.
+/// The descriptors that the program has opened itself, and a check that they have not changed.
 class Own {
  public:
-  /// A file, a pipe with something in it, and what looks as ours do.
+  /// Opens files, pipes that contain some bytes, and eventfds, which look like descriptors of Syncrun.
   void open_some(const char* file) {
     for (int round = 0; round < 8; ++round) {
       add(::open(file, O_RDWR));
@@ -57,7 +59,7 @@ class Own {
       add(::eventfd(0, 0));
     }
   }
-  /// At that number, which is free.
+  /// Opens the file at this number, which must be free.
   void open_at(int number, const char* file) {
     if (::dup2(::open(file, O_RDWR), number) != number) std::abort();
     add(number);
@@ -86,7 +88,7 @@ struct Plan {
   std::string scene;
   std::string how;
   const char* file;
-  std::set<int> before;  // open before the session was
+  std::set<int> before;  // open before the session was opened
 };
 
 void close_as(const Plan& plan, Own& own) {
@@ -112,7 +114,7 @@ sr::Sum<int> add_up(sr::CpuWorker& worker) {
 }
 void take_long(sr::CpuWorker&) { std::this_thread::sleep_for(20s); }
 
-/// The master goes on for a while, and needs more memory.
+/// The master makes calls for a while, and allocates shared memory.
 void use(sr::Session& session) {
   for (int round = 0; round < 3; ++round) {
     session.function(add_up)();
@@ -165,7 +167,7 @@ void close_all_on(sr::CpuWorker& worker, int rank) {
   if (worker.rank() == rank) ::closefrom(3);
 }
 
-/// A worker has closed its descriptors: calls go on, and more memory is what it cannot get.
+/// A worker has closed its descriptors. Its calls still run, but it can get no more shared memory.
 void run_body(Plan&, Own&) {
   sr::Session session({.timeout = 10s});
   session.function(close_all_on)(1);

@@ -1,5 +1,5 @@
-// A program that closes descriptors it has not opened: it learns so by name, in time, and its own files, which have their
-// numbers next, are neither read nor written nor closed by us.
+// A program that closes descriptors it has not opened. It gets an error that names this within a limit. The files of
+// the program may then get the same numbers: Syncrun neither reads nor writes nor closes them.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,10 +20,10 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-// Which of them is noticed first follows.
+// The message then names the descriptor that was noticed first.
 constexpr const char* kName = "system: the program has closed file descriptors that Syncrun uses (";
 constexpr const char* kText = "this is the program's own";
-/// From the closing to the error, on a machine that others use too.
+/// The longest time from closing to the error, in ms, even if other programs use the machine.
 constexpr int kLimitMs = 3000;
 
 class Closing {
@@ -36,7 +36,7 @@ class Closing {
   }
   CommandRun& run() { return *run_; }
 
-  /// Ends with the error's name, in time.
+  /// Checks that the program got this error in time.
   void expect_named(const std::string& name = kName) {
     EXPECT_EQ(run().exit_code(), 0) << run().errors();
     const std::string output = run().output();
@@ -91,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(Of, ClosedDescriptors, testing::ValuesIn(cases()), [](c
   return to_string(test.param.front) + "_" + test.param.scene + "_" + test.param.how;
 });
 
-/// The memory, two ends of a socket, and of each of two workers a pidfd, a socket and two pipes.
+/// The shared memory, two ends of a socket, and for each of two workers a pidfd, a socket and two pipes.
 constexpr int kDescriptors = 11;
 
 class OneClosedDescriptor : public testing::TestWithParam<int> {};
@@ -113,7 +113,8 @@ TEST(ClosedDescriptorsOfAWorker, LeaveItsCallsAsTheyAre) {
                     HasSubstr("(the shared memory)"), HasSubstr("fine")));
 }
 
-/// A system call that waits is begun again when a stopped process goes on: on descriptors that are not there any more.
+/// When a stopped process continues, the kernel restarts system calls that wait. Here the descriptors of such a call
+/// are closed.
 TEST(ClosedDescriptorsOfAWorker, LeaveItAloneWhenItIsStoppedAndGoesOn) {
   ::setenv("CLOSING_HOLDS", "1", 1);
   Closing closing(Front::nothing, "body", "all");

@@ -1,5 +1,5 @@
-// What grows over many calls and many sessions: nothing. SYNCRUN_TEST_CALLS sets another number of calls, such as
-// 10000000; then it takes minutes.
+// Checks that nothing grows over many calls and many sessions. SYNCRUN_TEST_CALLS sets another number of calls, such as
+// 10000000. The test then takes minutes.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,12 +19,12 @@ struct Change {
   long long after = 0;
 };
 
-/// Runs it with one worker, and returns what it says of each thing.
+/// Runs the program with one worker and returns what it prints: the values before and after, by name.
 std::map<std::string, Change> changes(const std::string& name, const std::string& count) {
   Start start;
   start.in_child = [] { ::setenv("SYNCRUN_NPROC_PER_NODE", "1", 1); };
   CommandRun run({name, count}, start, LONG_PROGRAM);
-  // As long as it takes: the test's own limit ends it too.
+  // This wait has no limit. ctest ends the test at its limit.
   siginfo_t end{};
   EXPECT_EQ(::waitid(P_PID, static_cast<id_t>(run.pid()), &end, WEXITED | WNOWAIT), 0);
   EXPECT_EQ(run.exit_code(), 0) << run.errors();
@@ -41,7 +41,7 @@ std::map<std::string, Change> changes(const std::string& name, const std::string
 
 void expect_no_growth_of_memory(const Change& kib, long long tolerance_kib) {
 #if defined(SYNCRUN_ADDRESS_SANITIZER)
-  tolerance_kib += 300 * 1024;  // what was freed stays with the sanitizer for a while
+  tolerance_kib += 300 * 1024;  // the sanitizer keeps freed memory for a while
 #endif
   EXPECT_GT(kib.before, 0);
   EXPECT_LE(kib.after - kib.before, tolerance_kib) << kib.before << " KiB, then " << kib.after;
@@ -51,14 +51,14 @@ TEST(ManyCalls, DoNotGrowMemory) {
   const char* wanted = std::getenv("SYNCRUN_TEST_CALLS");
   const auto change = changes("calls", wanted != nullptr ? wanted : "300000");
   ASSERT_EQ(change.size(), 2);
-  // A byte a call would be 300 KiB.
+  // One byte per call would be 300 KiB.
   expect_no_growth_of_memory(change.at("master"), 256);
   expect_no_growth_of_memory(change.at("worker"), 256);
 }
 
 TEST(AThousandSessions, LeaveNothingInTheMaster) {
 #if defined(SYNCRUN_ADDRESS_SANITIZER)
-  const std::string count = "200";  // each takes several times as long
+  const std::string count = "200";  // a session takes several times as long
 #else
   const std::string count = "1000";
 #endif
@@ -69,7 +69,7 @@ TEST(AThousandSessions, LeaveNothingInTheMaster) {
   }
   EXPECT_EQ(change["children"].after, 0);
   EXPECT_LE(change["mappings"].after, change["mappings"].before + 20) << "glibc's heaps come and go";
-  expect_no_growth_of_memory(change["resident"], 2048);  // of which a descriptor's or thread's leak would be a part
+  expect_no_growth_of_memory(change["resident"], 2048);  // would also grow if descriptors or threads were leaked
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What a program is started with (arguments, environment, signals, its place among processes) reaches its workers or
-// does not matter.
+// What a program inherits (arguments, environment, signals, session, priority) either reaches its workers or has no
+// effect.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr std::size_t kLongestArgument = 120'000;  // the kernel takes no longer ones than 128 KiB
+constexpr std::size_t kLongestArgument = 120'000;  // the kernel accepts at most 128 KiB
 
 class Inherited : public testing::TestWithParam<Front> {
  protected:
@@ -45,7 +45,7 @@ TEST_P(Inherited, ArgumentsOfAnyBytesReachWorkers) {
   expect_the_same({"", "a\nb", "\n", " ", "\xff\xfe\x80", "'\"\\$(x)", "--", "-n", "--devices", "=", "\x01", "", ""});
 }
 
-/// Arguments of about so many bytes in all, pointers included.
+/// Arguments of about this many bytes in all, including pointers.
 Arguments arguments_of(std::size_t bytes) {
   Arguments arguments;
   for (; bytes > kLongestArgument; bytes -= kLongestArgument) arguments.emplace_back(kLongestArgument - 9, 'x');
@@ -64,7 +64,8 @@ TEST_P(Inherited, ArgumentsOfNearlyAllThatTheSystemTakesReachWorkers) {
 }
 
 TEST_P(Inherited, ArgumentsThatLeaveNoRoomForAWorkersVariablesAreNamed) {
-  // As many bytes as this program just starts with. (Not all at once: the kernel counts a little more than we do.)
+  // Finds the largest size with which the program itself still starts. It tries smaller and smaller sizes, because the
+  // kernel counts slightly more than room_for_arguments().
   constexpr int kCannotStart = 127;
   std::size_t bytes = room_for_arguments();
   for (int attempt = 0; attempt < 100; ++attempt, bytes -= 128) {

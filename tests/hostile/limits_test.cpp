@@ -1,5 +1,5 @@
-// Limits of the machine, the control group, the user and the process: it works, or it says which limit was met and what to
-// do; and nothing hangs or stays.
+// Limits of the machine, the control group, the user and the process. The program either works, or it says which limit
+// it has reached and what to do. Nothing hangs or is left behind.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -43,11 +43,11 @@ void expect_refused(OddRun& run, const std::string& words) {
 
 class Limits : public testing::TestWithParam<Front> {
  protected:
-  /// With a soft and hard limit in the child.
+  /// Runs the program with this soft and hard limit.
   OddRun run_within(int resource, rlim_t value, const Arguments& arguments) {
     return run_after([=] { limit(resource, value); }, GetParam(), arguments);
   }
-  /// With another number of workers, and this one of open files.
+  /// Runs `add` with this number of workers and this limit of open files.
   OddRun run_with_files(int workers, rlim_t files) {
     const std::string count = std::to_string(workers);
     return run_after(
@@ -75,7 +75,7 @@ TEST_P(SmallDevShm, IsNotWhereDataLie) {
 
 // ---- memory -----------------------------------------------------------------------------------------------------
 
-/// The files of a control group (version 2) that has 200 MiB left, instead of the machine's own.
+/// Replaces the files of the control group (version 2). The group then has 200 MiB left.
 void enter_a_full_group() {
   mount_over("/sys/fs/cgroup");
   write_text("/sys/fs/cgroup/memory.max", "314572800\n");
@@ -91,7 +91,7 @@ TEST_P(Limits, OfAControlGroupIsMetBeforeTheKernelKillsAndTheSessionGoesOn) {
   OddRun run = run_after(enter_a_full_group, GetParam(), {"want", "150", "250", "150"});
   EXPECT_EQ(run.exit_code(), 0) << run.errors();
   EXPECT_THAT(run.output(),
-              MatchesRegex("157286400\nsystem: a Data of shape \\[262144000\\] wants 262144000 bytes of shared "
+              MatchesRegex("157286400\nsystem: a Data of shape \\[262144000\\] requires 262144000 bytes of shared "
                            "memory; 209715200 bytes are available on this machine or in this control group "
                            ".*\n157286400\n"));
 }
@@ -101,7 +101,7 @@ TEST_P(Limits, OfAddressesLeavesLessToReserve) {
   OddRun run = run_within(RLIMIT_AS, 3000 * kMiB, {"want", "256", "3000", "1"});
   EXPECT_EQ(run.exit_code(), 0) << run.errors();
   EXPECT_THAT(run.output(),
-              MatchesRegex("268435456\nsystem: a Data of shape \\[3145728000\\] wants 3145728000 bytes of "
+              MatchesRegex("268435456\nsystem: a Data of shape \\[3145728000\\] requires 3145728000 bytes of "
                            "shared memory; the segment has [0-9]+\n1048576\n"));
 }
 
@@ -129,7 +129,7 @@ TEST_P(Limits, OfPrivateMemoryAreNamedByTheResultThatMeetsThem) {
   OddRun run = run_within(RLIMIT_DATA, 100 * kMiB, {"want-results", "10", "256", "1"});
   EXPECT_EQ(run.exit_code(), 0) << run.errors();
   EXPECT_EQ(run.output(),
-            "10485760\na result wants 268435456 bytes of this process's own memory (ulimit -v is unlimited, "
+            "10485760\na result requires 268435456 bytes of this process's own memory (ulimit -v is unlimited, "
             "ulimit -d is 102400 KiB): Cannot allocate memory\n1048576\n");
 }
 
@@ -187,7 +187,7 @@ TEST_P(Limits, OfAnyNumberOfFilesAreEnoughOrNamed) {
     OddRun run = run_with_files(2, files);
     const int code = run.exit_code();
     if (code == 0) ++working;
-    // Where there are none for the loader either, it is the one to say so.
+    // If there are not even enough descriptors for the loader, the loader reports it.
     else EXPECT_THAT(run.errors(), HasSubstr("Too many open files")) << files;
     EXPECT_TRUE(run.nothing_remains()) << files;
   }
@@ -198,7 +198,7 @@ TEST_P(Limits, OfAnyNumberOfFilesAreEnoughOrNamed) {
 
 TEST_P(Limits, OfAnyNumberOfProcessesAreEnoughOrNamed) {
 #if defined(SYNCRUN_ADDRESS_SANITIZER)
-  GTEST_SKIP() << "the leak sanitizer wants a process of its own at every end, which the limit refuses";
+  GTEST_SKIP() << "the leak sanitizer requires a process of its own at every end, which the limit refuses";
 #endif
   if (!can_become_users()) GTEST_SKIP() << "only root can become a user for whom the limit holds";
   int working = 0;

@@ -1,6 +1,6 @@
-// A Syncrun program that runs long, and says whether anything has grown by its end:
-//   long_program calls N      as many calls of one session
-//   long_program sessions N   as many sessions, one after the other
+// A Syncrun program that runs long and prints values from before and after, which show whether anything has grown:
+//   long_program calls N      makes N calls in one session
+//   long_program sessions N   opens N sessions, one after the other
 
 #include <sys/wait.h>
 
@@ -44,7 +44,7 @@ Count children() {
   return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 ? 1 : 0;
 }
 
-/// What this process has, beside "resident" of everybody asked for.
+/// What this process holds. `resident` is its resident memory in KiB.
 struct Holdings {
   Count descriptors = entries_of("/proc/self/fd");
   Count threads = entries_of("/proc/self/task");
@@ -62,7 +62,8 @@ sr::Sum<Count> sum_and_add(sr::Scattered<const Count, 1> rows, Count value) {
   return value;
 }
 
-/// Calls with data, a value and a result; now and then one that fails, and one whose result nobody wants.
+/// Makes calls with data, a value and a result. After some calls, it drops the result of one more call and makes one
+/// that fails.
 void make_calls(sr::Session& session, Count calls) {
   const auto f = session.function(sum_and_add);
   const auto data = session.data<Count, 1>({64});
@@ -97,7 +98,7 @@ int run_calls(Count calls) {
   return 0;
 }
 
-/// Every tenth loses its worker, another tenth is given up without a close.
+/// Every tenth session loses its worker. Another tenth is destroyed without a close.
 void open_and_end_one(Count index) {
   sr::Session session;
   const auto data = session.data<Count, 1>({100'000});

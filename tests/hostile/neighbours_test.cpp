@@ -1,4 +1,5 @@
-// Others on the same machine: many jobs at once, and a user who would like to see what a session has in memory.
+// Other jobs and users on the same machine: many jobs run at once, and another user tries to read the memory of a
+// session.
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -34,7 +35,7 @@ TEST(FiftyJobs, AtOnceDoNotInterfere) {
   }
 }
 
-/// Whether this process gets at that one in any way: each must be refused.
+/// Returns the ways in which this process has got access to the other one. The system must refuse each way.
 std::vector<std::string> ways_into(int pid) {
   std::vector<std::string> open;
   const std::string process = std::string("/proc/").append(std::to_string(pid));
@@ -58,7 +59,7 @@ std::vector<std::string> ways_into(int pid) {
   if (::ptrace(PTRACE_SEIZE, pid, 0, 0) == 0) open.emplace_back("ptrace");
   char byte = 0;
   iovec here{&byte, 1};
-  iovec there{&byte, 1};  // any address: permission is asked first
+  iovec there{&byte, 1};  // any address: the kernel checks the permission first
   errno = 0;
   if (::process_vm_readv(pid, &here, 1, &there, 1, 0) >= 0 || errno == EFAULT) open.emplace_back("process_vm_readv");
   const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));

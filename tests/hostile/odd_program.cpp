@@ -1,5 +1,5 @@
-// A Syncrun program that is started in odd environments: odd_program NAME [ARGUMENT]. What it prints, and its exit code,
-// say whether it worked.
+// A Syncrun program that tests start in odd environments: odd_program NAME [ARGUMENT]. Its output and its exit code
+// show whether it worked.
 
 #include <sys/auxv.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ using Count = std::int64_t;
 
 constexpr Count kMiB = Count{1} << 20;
 
-/// What main was given, in the master and in the workers.
+/// The arguments of main, in the master and in the workers.
 int given_count = 0;
 char** given = nullptr;
 
@@ -41,13 +41,13 @@ Count sum_of_ones(sr::Session& session, Count bytes) {
   return session.function(add_up)(data).value();
 }
 
-/// add [BYTES]: the sum of as many ones, in shared memory.
+/// add [BYTES]: adds up this many ones in shared memory.
 void add(sr::Session& session, int argc, char** argv) {
   const Count bytes = number_of(argc, argv, 2, kMiB);
   std::printf("%d workers add up %lld\n", session.world_size(), static_cast<long long>(sum_of_ones(session, bytes)));
 }
 
-/// want MIB...: the same for each, and what is refused is printed.
+/// want MIB...: does the same for each size, and prints errors.
 void want(sr::Session& session, int argc, char** argv) {
   for (int i = 2; i < argc; ++i) {
     try {
@@ -58,7 +58,7 @@ void want(sr::Session& session, int argc, char** argv) {
   }
 }
 
-/// want-results MIB...: the same for results that come back to the master's own memory.
+/// want-results MIB...: does the same for results, which are stored in the master's own memory.
 void want_results(sr::Session& session, int argc, char** argv) {
   const auto f = session.function(
       +[](sr::CpuWorker& worker, Count bytes) { return sr::Sum<std::int8_t, 1>(worker, {bytes}); }, "f");
@@ -82,7 +82,7 @@ std::uint64_t hash_of_arguments() {
   return hash;
 }
 
-/// Only of those of the user: ours differ.
+/// Hashes only the variables of the test, because those of Syncrun differ.
 std::uint64_t hash_of_environment() {
   std::uint64_t hash = 0;
   for (char** variable = environ; *variable != nullptr; ++variable) {
@@ -91,18 +91,18 @@ std::uint64_t hash_of_environment() {
   return hash;
 }
 
-struct Inheritance {
+struct Hashes {
   sr::Sum<Count> has_arguments;
   sr::Sum<Count> has_environment;
 };
 
-Inheritance compare(std::uint64_t arguments, std::uint64_t environment) {
+Hashes compare(std::uint64_t arguments, std::uint64_t environment) {
   return {arguments == hash_of_arguments() ? 1 : 0, environment == hash_of_environment() ? 1 : 0};
 }
 
-/// inherit ...: on how many workers arguments and environment are the master's.
+/// inherit ...: prints on how many workers the arguments and the environment equal those of the master.
 void inherit(sr::Session& session) {
-  const Inheritance same = session.function(compare)(hash_of_arguments(), hash_of_environment());
+  const Hashes same = session.function(compare)(hash_of_arguments(), hash_of_environment());
   Count bytes = 0;
   for (int i = 0; i < given_count; ++i) bytes += static_cast<Count>(std::strlen(given[i])) + 1;
   std::printf("%d arguments of %lld bytes; the same on %lld, environment the same on %lld\n", given_count,
@@ -110,7 +110,7 @@ void inherit(sr::Session& session) {
               static_cast<long long>(same.has_environment.value()));
 }
 
-/// "0 pipe:[17] 1 /dev/null 2 closed" of this process.
+/// The standard streams of this process, for example "0 pipe:[17] 1 /dev/null 2 closed".
 std::string standard_streams() {
   std::string text;
   for (int fd = 0; fd <= 2; ++fd) {
@@ -129,7 +129,8 @@ void say_streams(sr::CpuWorker& worker, std::array<char, 1024> file) {
   std::fprintf(stderr, "an error line from rank %d\n", worker.rank());
 }
 
-/// streams FILE: writes what the standard streams are into FILE, of workers into FILE.RANK; and prints.
+/// streams FILE: writes the standard streams of the master to FILE and those of each worker to FILE.RANK. Also prints
+/// lines.
 void streams(sr::Session& session, int, char** argv) {
   std::array<char, 1024> file{};
   std::strncpy(file.data(), argv[2], file.size() - 1);
@@ -139,12 +140,12 @@ void streams(sr::Session& session, int, char** argv) {
   std::ofstream(argv[2]) << standard_streams() << '\n' << sum << '\n';
 }
 
-/// For a while at most, so that nothing stays where a test gives up.
+/// Waits for the file, for about 60 s at most, so that the program ends even if the test has given up.
 void await_file(const char* file) {
   for (int round = 0; round < 30'000 && ::access(file, F_OK) != 0; ++round) ::usleep(2000);
 }
 
-/// hold FILE: a secret in shared memory; says "ready" with the pids, and waits for the file.
+/// hold FILE: puts a secret into shared memory, prints "ready" and the pids, and waits for the file.
 void hold(sr::Session& session, int, char** argv) {
   constexpr std::string_view kSecret = "the secret of this session";
   auto data = session.data<std::int8_t, 1>({4096});
@@ -157,20 +158,20 @@ void hold(sr::Session& session, int, char** argv) {
   std::printf("%lld\n", static_cast<long long>(sum_of_ones(session, kMiB)));
 }
 
-/// break-a-pipe: dies of one that is not its standard output.
+/// break-a-pipe: writes to a broken pipe that is not its standard output, and dies of SIGPIPE.
 void break_a_pipe(sr::Session&) {
   std::array<int, 2> ends{};
   if (::pipe(ends.data()) != 0 || ::close(ends[0]) != 0) return;
   static_cast<void>(!::write(ends[1], "x", 1));
 }
 
-/// privileged: whether it has more privileges than whoever started it.
+/// privileged: prints whether the program has more privileges than the user who started it.
 int say_privileged() {
   std::puts(::getauxval(AT_SECURE) != 0 ? "yes" : "no");
   return 0;
 }
 
-/// late FILE: says "ready", and opens its session when the file is there.
+/// late FILE: prints "ready", and opens its session when the file exists.
 int late(int argc, char** argv) {
   std::printf("ready\n");
   std::fflush(stdout);

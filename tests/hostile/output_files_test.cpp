@@ -1,4 +1,5 @@
-// Files that are to be written, and are no files: a pipe without a reader holds no program up, and a link leads nowhere.
+// Output files that are not regular files. A pipe without a reader does not block the program, and the program does not
+// follow a symbolic link.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +19,7 @@ using testing::HasSubstr;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-/// Much less than a start may take, also on a machine that others use.
+/// Much less than the limit of a start, even if other programs use the machine.
 constexpr auto kLimit = 5s;
 
 struct Output {
@@ -31,9 +32,9 @@ void PrintTo(const Output& output, std::ostream* out) { *out << output.option; }
 class OutputTo : public testing::TestWithParam<std::tuple<Front, Output>> {
  protected:
   std::string output() const { return std::get<Output>(GetParam()).option; }
-  /// The file that will be opened.
+  /// The file that the program will open.
   std::string file() const { return folder_.at(output() == "log-dir" ? "rank1.log" : "file"); }
-  /// Runs a program that writes there; returns the last line.
+  /// Runs a program that writes to the file. Returns the last line of its standard error.
   std::string last_line(int exit_code) const {
     const std::string value = output() == "log-dir" ? folder_.path().string() : file();
     const std::string& variable = std::get<Output>(GetParam()).variable;

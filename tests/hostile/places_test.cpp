@@ -1,4 +1,4 @@
-// Folders that are missing, read-only or somebody else's; /proc, a home and a current folder that are not there.
+// Folders that are missing, read-only or belong to another user; a missing /proc, home folder or current folder.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ INSTANTIATE_TEST_SUITE_P(Program, Places, testing::Values(Front::nothing, Front:
 
 TEST_P(Places, WithoutProcAreRefusedBeforeAnyWorkerStarts) {
 #if defined(SYNCRUN_ADDRESS_SANITIZER)
-  GTEST_SKIP() << "the address sanitizer itself wants /proc";
+  GTEST_SKIP() << "the address sanitizer itself requires /proc";
 #endif
   if (!can_mount()) GTEST_SKIP() << "this machine lets nobody mount over /proc";
   OddRun run = run_after([] { mount_over("/proc"); }, GetParam(), {"add"});

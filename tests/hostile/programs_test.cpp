@@ -1,4 +1,4 @@
-// How a program is found, what may happen to its file while it runs, and files that are no programs.
+// How a program is found, what may happen to its file while it runs, and files that are not programs.
 
 #include <elf.h>
 #include <gmock/gmock.h>
@@ -26,7 +26,7 @@ void expect_sum(CommandRun& run) {
   EXPECT_EQ(run.output(), sum_of(1 << 20));
 }
 
-/// A folder with a copy of the program under the name "a program", and the current one in the child.
+/// A folder with a copy of the program that has the name "a program". It is the current folder of the child.
 class Program : public testing::Test {
  protected:
   Program() {
@@ -72,7 +72,7 @@ TEST_F(Program, MayBeStartedByAScript) {
 
 class FileThatGoes : public Program, public testing::WithParamInterface<Front> {
  protected:
-  /// Its file is changed after it has started, and before it starts its workers.
+  /// Changes the file of the program after the program has started and before it starts its workers.
   void expect_works_after(const std::function<void()>& change) {
     const Arguments late{"late", folder_.at("go")};
     Arguments behind{copy_};

@@ -1,4 +1,4 @@
-// System calls that a sandbox refuses: which one it was is in the message.
+// System calls that a sandbox refuses. The error names the system call.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,8 @@ using testing::AnyOf;
 using testing::Eq;
 using testing::HasSubstr;
 
-/// From here on a system call is refused (EPERM) to this process and its children: where its first argument is `first`.
+/// From now on, the kernel refuses this system call (EPERM) to this process and its children if its first argument is
+/// `first`.
 void refuse(int call, int first) {
   std::array program{
       sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

@@ -1,5 +1,5 @@
-// Standard streams that are closed, full or without a reader: nothing of ours takes their place, and what the program
-// computes is right.
+// Standard streams that are closed, full or without a reader. No descriptor of Syncrun takes their numbers, and the
+// program computes the right result.
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ using testing::Not;
 class Streams : public testing::TestWithParam<Front> {
  protected:
   Arguments program() const { return {"streams", folder_.at("streams")}; }
-  /// What the process says its standard streams are: the master's, or a rank's.
+  /// The standard streams as the process has recorded them: those of the master, or of a rank.
   std::string seen(const std::string& of = "") const { return text_of(folder_.at("streams" + of)); }
   void expect_right_sum() const { EXPECT_THAT(seen(), HasSubstr("\n1048576\n")); }
 
@@ -31,7 +31,7 @@ class Streams : public testing::TestWithParam<Front> {
 INSTANTIATE_TEST_SUITE_P(Program, Streams, testing::Values(Front::nothing, Front::syncrun),
                          [](const auto& test) { return to_string(test.param); });
 
-/// Which of the three are closed, as bits.
+/// The second parameter says which of the three streams are closed, one bit for each.
 class ClosedStreams : public testing::TestWithParam<std::tuple<Front, int>> {};
 INSTANTIATE_TEST_SUITE_P(Program, ClosedStreams,
                          testing::Combine(testing::Values(Front::nothing, Front::syncrun), testing::Range(1, 8)),
@@ -69,7 +69,7 @@ TEST_P(ClosedStreams, AreNeverTakenByUs) {
     if (!is_closed(fd)) continue;
     EXPECT_THAT(master, HasSubstr(std::to_string(fd) + " /dev/null"));
   }
-  const std::string workers = "pipe:";  // their lines pass through the master, wherever that writes
+  const std::string workers = "pipe:";  // the lines of workers go through the master, whatever its streams are
   EXPECT_THAT(text_of(folder.at("streams.1")), HasSubstr("1 " + workers));
   EXPECT_THAT(text_of(folder.at("streams.1")), HasSubstr("2 " + workers));
   if (!is_closed(1)) {
@@ -86,7 +86,7 @@ void replace(int fd, const char* file) {
   require(opened >= 0 && ::dup2(opened, fd) == fd);
 }
 
-/// A pipe that nobody reads any more.
+/// Replaces the descriptor by a pipe that has no reader.
 void replace_by_dead_pipe(int fd) {
   std::array<int, 2> ends{};
   require(::pipe2(ends.data(), O_CLOEXEC) == 0 && ::dup2(ends[1], fd) == fd);
@@ -133,7 +133,7 @@ TEST_P(Streams, WhoseErrorsHaveNoReaderDoNotHoldUpTheProgram) {
   OddRun run = run_after(
       [] {
         replace_by_dead_pipe(STDERR_FILENO);
-        ::setenv("SYNCRUN_QUIET", "1", 1);  // else the line that says who is on which device is the master's own
+        ::setenv("SYNCRUN_QUIET", "1", 1);  // or the master itself writes the line that lists ranks and devices
       },
       GetParam(), program());
   EXPECT_EQ(run.exit_code(), 0) << "only workers' lines go there, and who passes them on does not die of it";
@@ -143,7 +143,7 @@ TEST_P(Streams, WhoseErrorsHaveNoReaderDoNotHoldUpTheProgram) {
 
 TEST_P(Streams, OfATerminalDoNotStopABackgroundJob) {
   const std::string front = GetParam() == Front::syncrun ? std::string(SYNCRUN_COMMAND) + " " : "";
-  // -m: a job in the background has a process group of its own, and is stopped when it reads from the terminal.
+  // -m gives a job in the background a process group of its own. Such a job is stopped when it reads from the terminal.
   CommandRun run(
       {"-mc", front + ODD_PROGRAM + " streams '" + folder_.at("streams") + "' & wait $!; echo ended with $?"},
       {.on_terminal = true}, "/bin/sh");

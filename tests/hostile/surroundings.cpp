@@ -14,7 +14,7 @@ namespace syncrun::test {
 namespace {
 
 constexpr int kCannot = 99;
-/// Another one in every run of the tests; the same in its children.
+/// Differs from one test process to the next. Its children have the same value.
 const uid_t kStranger = 300'000 + static_cast<uid_t>(::getpid()) % 100'000;
 
 Arguments command_of(Front front, const Arguments& arguments) {
@@ -30,7 +30,7 @@ void write_now(const char* file, const std::string& text) {
   ::close(fd);
 }
 
-/// As root at once, else as the root of a user namespace.
+/// Enters a new mount namespace. A process that may not do so becomes root in a user namespace at the same time.
 void leave_mount_namespace() {
   const uid_t user = ::getuid();
   const gid_t group = ::getgid();

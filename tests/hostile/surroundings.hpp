@@ -1,7 +1,7 @@
 #pragma once
 
-// Odd environments for programs under test: what a child does to itself before it becomes the program, and whether this
-// machine lets it.
+// Odd environments for programs under test: what a child does to itself before it executes the program, and whether
+// this machine allows it.
 
 #include <sys/resource.h>
 #include <sys/types.h>
@@ -10,50 +10,51 @@
 #include <string>
 #include <vector>
 
-#include "tests/launcher/command_run.hpp"
+#include "tests/support/command_run.hpp"
 
 namespace syncrun::test {
 
-/// What stands before the program on the command line.
+/// The command in front of the program on the command line.
 enum class Front : std::uint8_t { nothing, syncrun };
 std::string to_string(Front front);
 
 using Arguments = std::vector<std::string>;
 
-/// The program `odd_program` (odd_program.cpp), with two workers unless SYNCRUN_NPROC_PER_NODE says otherwise.
+/// A run of the program `odd_program` (odd_program.cpp). It has two workers unless SYNCRUN_NPROC_PER_NODE says
+/// otherwise.
 class OddRun : public CommandRun {
  public:
   OddRun(Front front, const Arguments& arguments, Start start = {});
 };
-/// The same with something done in the child before.
+/// The same run. The child first calls `in_child`.
 inline OddRun run_after(std::function<void()> in_child, Front front, const Arguments& arguments) {
   Start start;
   start.in_child = std::move(in_child);
   return {front, arguments, std::move(start)};
 }
 
-/// What `odd_program add BYTES` prints.
+/// What `odd_program add BYTES` prints with two workers.
 std::string sum_of(long long bytes);
 
-// ---- for children: what fails ends them with code 99 ------------------------------------------------------------
+// ---- for children: if a call fails, the child ends with code 99 -------------------------------------------------
 
-/// Of soft and hard limit, so that nobody raises it again.
+/// Sets the soft and the hard limit, so that no process can raise the soft limit again.
 void limit(int resource, rlim_t value);
-/// Mounts a file system in memory over a folder, in a mount namespace of the child's own. Options as for mount(8).
+/// Mounts a tmpfs over a folder, in a mount namespace of the child's own. The options are those of mount(8).
 void mount_over(const std::string& folder, const std::string& options = "", unsigned long flags = 0);
-/// Another user, without any privilege.
+/// Changes to another user and group, without any privilege.
 void become_user(uid_t user);
 void require(bool succeeded);
 
-// ---- whether they can -------------------------------------------------------------------------------------------
+// ---- what children can do -----------------------------------------------------------------------------------------
 
-/// Whether a child can do it.
+/// Whether a child can call this without an error.
 bool succeeds(const std::function<void()>& in_child);
 bool can_mount();
-/// Whether a child that becomes another user may still run the program.
+/// Whether a child can become another user and then still execute the program.
 bool can_become_users();
 
-/// Two users that nobody is.
+/// The ids of two users that do not exist on this machine.
 uid_t first_stranger();
 uid_t second_stranger();
 

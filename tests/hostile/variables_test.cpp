@@ -1,5 +1,5 @@
-// Variables of Syncrun's that somebody else has set: by accident, with a slip, or for a program that has more privileges
-// than they have.
+// Variables of Syncrun that a user has set by accident, with a typing error, or for a program that has more
+// privileges than they have.
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -40,7 +40,7 @@ OddRun run_with(const Settings& settings, Front front = Front::nothing) {
 
 // ---- internal ones ----------------------------------------------------------------------------------------------
 
-/// Descriptors that a worker or helper might take for its own: 17 is a file, 18 a socket of this process's.
+/// Descriptors that a worker or helper might mistake for its own: 17 is a file, 18 is a socket of this process.
 void open_foreign_descriptors() {
   std::array<int, 2> ends{};
   ::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data());
@@ -55,7 +55,8 @@ struct Accident {
 };
 void PrintTo(const Accident& accident, std::ostream* out) { *out << accident.name; }
 
-/// A process that is a program's parent, and has a socket pair: as near to a master as an accident comes.
+/// This process is the parent of the program and has a socket pair. By accident, no process can resemble a master more
+/// closely.
 const std::string kParent = std::to_string(::getpid());
 
 class InternalVariables : public testing::TestWithParam<Accident> {};
@@ -88,7 +89,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& test) { return test.param.name; });
 
 TEST_P(InternalVariables, ByAccidentAreNamedAndNobodyIsKilled) {
-  // The program leads the group that another process is in, as the first one of a shell's pipeline does.
+  // The program leads a process group that contains another process, like the first process of a pipeline in a shell.
   Start start;
   start.in_child = [] {
     open_foreign_descriptors();
@@ -107,7 +108,7 @@ TEST_P(InternalVariables, ByAccidentDoNotReachAProgramBehindSyncrun) {
   EXPECT_EQ(run.output(), sum_of(1 << 20));
 }
 
-/// The socket is the parent's own, the shared memory is not.
+/// The socket belongs to the parent, but the file for the shared memory does not.
 TEST(InternalVariables, OfAnotherFileForTheSharedMemoryAreNamed) {
   std::array<int, 2> ends{};
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
@@ -151,7 +152,7 @@ TEST_P(PublicVariables, WithBadValuesAreNamedWithValueAndExpectation) {
 
 // ---- programs with raised privileges ----------------------------------------------------------------------------
 
-/// A copy of odd_program, in a folder where everybody may write.
+/// A copy of odd_program in a folder that all users may write to.
 class PrivilegedCopy {
  public:
   PrivilegedCopy() : path_(folder_.at("privileged")) { std::filesystem::copy_file(ODD_PROGRAM, path_); }
@@ -160,7 +161,7 @@ class PrivilegedCopy {
 
   bool set_user_id() const { return ::chmod(path_.c_str(), 04755) == 0; }
   bool set_group_id() const { return ::chmod(path_.c_str(), 02755) == 0; }
-  /// As setcap cap_sys_nice+ep does.
+  /// Does the same as setcap cap_sys_nice+ep.
   bool set_capability() const {
     vfs_cap_data capabilities{};
     capabilities.magic_etc = VFS_CAP_REVISION_2 | VFS_CAP_FLAGS_EFFECTIVE;
@@ -168,7 +169,7 @@ class PrivilegedCopy {
     return ::chmod(path_.c_str(), 0755) == 0 &&
            ::setxattr(path_.c_str(), "security.capability", &capabilities, XATTR_CAPS_SZ_2, 0) == 0;
   }
-  /// Whether the system gives a stranger these privileges: not on every file system, nor in every container.
+  /// Whether the system gives these privileges to another user. Some file systems and containers do not.
   bool raises_privileges() const {
     CommandRun run({"privileged"}, {.in_child = [] { become_user(first_stranger()); }}, path_);
     return run.exit_code() == 0 && run.output() == "yes\n";
@@ -230,7 +231,7 @@ TEST_P(RaisedPrivileges, WriteNothingWhereTheUserSays) {
 
 TEST_P(RaisedPrivileges, OfAUserOrGroupWorkWithWorkersAndOfAFileAreRefusedThem) {
   CommandRun run = copy_.run_by_stranger([] {});
-  if (GetParam() == Means::capability) {  // a worker cannot tell its master from a stranger
+  if (GetParam() == Means::capability) {  // a worker cannot distinguish its master from another process
     EXPECT_EQ(run.exit_code(), 1);
     EXPECT_THAT(run.errors(), HasSubstr("with file capabilities it cannot have workers, producers or tasks"));
   } else {
@@ -240,7 +241,7 @@ TEST_P(RaisedPrivileges, OfAUserOrGroupWorkWithWorkersAndOfAFileAreRefusedThem) 
   EXPECT_TRUE(run.nothing_remains());
 }
 
-/// A stranger who plays the master: with a socket, a child and shared memory of his own.
+/// Another user acts as the master, with a child and a socket.
 TEST_P(RaisedPrivileges, DoNotObeyAStrangerWhoPlaysTheMaster) {
   CommandRun run = copy_.run_by_stranger([] {
     std::array<int, 2> ends{};

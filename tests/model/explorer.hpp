@@ -1,6 +1,6 @@
 #pragma once
 
-// Visits every state that a protocol can come to, breadth first, so that a counterexample is a shortest one.
+// Visits every state that a protocol can reach, breadth first. So a counterexample is one of the shortest.
 
 #include <algorithm>
 #include <cstdint>
@@ -16,8 +16,8 @@ struct Report {
   std::size_t states = 0;
   std::size_t steps = 0;
   std::size_t ends = 0;
-  std::string wrong;               // empty: all is well
-  std::vector<std::string> trace;  // to what is wrong
+  std::string wrong;               // empty if all properties hold
+  std::vector<std::string> trace;  // the steps to the state that is wrong
 };
 
 class Explorer {
@@ -92,7 +92,8 @@ class Explorer {
     for (std::uint32_t at = 0; at < states_.size(); ++at) find(states_[at]) = at;
   }
 
-  /// A graph without a cycle can be taken apart from its beginning. A cycle would be a run without an end.
+  /// Removes states that no remaining state leads to, from the first state on. If all states can be removed, the graph
+  /// has no cycle. A cycle would be a run without an end.
   void check_that_every_run_ends() {
     first_successors_.push_back(successors_.size());
     std::vector<std::uint32_t> free{0};
@@ -117,8 +118,8 @@ class Explorer {
   Protocol protocol_;
   std::vector<State> states_;
   std::vector<Origin> origins_;
-  std::vector<std::uint32_t> arrivals_;        // steps that lead to it
-  std::vector<std::size_t> first_successors_;  // where those of a state begin
+  std::vector<std::uint32_t> arrivals_;        // by state: the number of steps that lead to it
+  std::vector<std::size_t> first_successors_;  // by state: the index of its first successor in successors_
   std::vector<std::uint32_t> successors_;
   std::vector<std::uint32_t> table_;
   Report report_;

@@ -1,4 +1,4 @@
-// The call protocol, over all interleavings of its atomic steps (see docs/protocol.md).
+// Explores the model of the call protocol: all interleavings of its atomic steps (see docs/protocol.md).
 
 #include <gtest/gtest.h>
 
@@ -13,13 +13,13 @@ void PrintTo(const Scenario& scenario, std::ostream* to) { *to << scenario.name;
 
 namespace {
 
-constexpr Call kPlain{};                                               // outputs: the master reduces them
-constexpr Call kSilent{.has_outputs = false};                          // nothing comes back
-constexpr Call kUpdates{.wants_vote = true};                           // commits if all are for it
+constexpr Call kPlain{};                                               // the master reduces its outputs
+constexpr Call kSilent{.has_outputs = false};                          // has no outputs
+constexpr Call kUpdates{.wants_vote = true};                           // commits if all ranks vote for it
 constexpr Call kLarge{.is_large = true};                               // the workers reduce its outputs
-constexpr Call kMeets{.operations = 1, .has_outputs = false};          // a collective
-constexpr Call kMeetsTwice{.operations = 2, .has_outputs = false};     // two
-constexpr Call kMeetsAndUpdates{.operations = 1, .wants_vote = true};  // both
+constexpr Call kMeets{.operations = 1, .has_outputs = false};          // one collective
+constexpr Call kMeetsTwice{.operations = 2, .has_outputs = false};     // two collectives
+constexpr Call kMeetsAndUpdates{.operations = 1, .wants_vote = true};  // a collective and an update
 constexpr Call kOnRank1{.target = 1};
 
 std::string trace_of(const Report& report) {
@@ -70,10 +70,10 @@ INSTANTIATE_TEST_SUITE_P(
         Scenario{.name = "a_function_hangs", .calls = {kMeetsAndUpdates}, .deaths = 1, .functions_may_hang = true}),
     [](const auto& info) { return info.param.name; });
 
-// The explorer can fail: each of these mistakes is found, with a run that shows it.
+// Shows that the explorer finds mistakes: it must find each of these, and a run that shows it.
 struct Broken {
   Scenario scenario;
-  const char* wrong;  // what the report says
+  const char* wrong;  // a part of the report's text
 };
 void PrintTo(const Broken& broken, std::ostream* to) { *to << broken.scenario.name; }
 

@@ -1,4 +1,4 @@
-// The model's master, its watchers, doorbells, and fate.
+// The master of the model, its watchers, the doorbells, and fate, which kills processes.
 
 #include "tests/model/protocol.hpp"
 
@@ -96,9 +96,9 @@ std::string Protocol::describe(Step step) const {
   return sub.empty() ? text : text + " (" + std::string(sub) + ")";
 }
 
-// ---- ringing: common/wait.hpp ---------------------------------------------------------------------------------
+// ---- ringing: common/os/wait.hpp ---------------------------------------------------------------------------------
 
-/// Doorbell::wake, in two steps. True after the second.
+/// Takes one of the two steps of Doorbell::wake. Returns true after the second.
 bool Protocol::wake(State& state, Process& process, Bell bell) const {
   if (process.sub == Sub::futex_wake) {
     for_each_process(state, bell, [](Process& sleeper) {
@@ -114,7 +114,7 @@ bool Protocol::wake(State& state, Process& process, Bell bell) const {
   return false;
 }
 
-/// Doorbell::ring. True after its last step.
+/// Takes one step of Doorbell::ring. Returns true after its last step.
 bool Protocol::ring(State& state, Process& process, Bell bell) const {
   if (process.sub != Sub::look) return wake(state, process, bell);
   if (state.sleepers[static_cast<std::size_t>(bell)] == 0) return true;
@@ -122,7 +122,7 @@ bool Protocol::ring(State& state, Process& process, Bell bell) const {
   return false;
 }
 
-// ---- who can take a step --------------------------------------------------------------------------------------
+// ---- all possible steps --------------------------------------------------------------------------------------
 
 void Protocol::for_each_step(const State& state, const Visit& visit) const {
   const bool is_master_alive = state.master.pc != dead;
@@ -143,7 +143,7 @@ void Protocol::for_each_step(const State& state, const Visit& visit) const {
       continue;
     }
     if (worker.life == Life::alive) step_worker(state, rank, visit);
-    // The kernel ends a worker whose master is dead (end of file on the socket, and a death signal).
+    // When the master is dead, the kernel ends its workers, by end of file on the socket and by a death signal.
     if (is_master_alive && (state.deaths == scenario_.deaths || is_over)) continue;
     State next = state;
     end(next.workers[static_cast<std::size_t>(rank)]);
@@ -152,7 +152,7 @@ void Protocol::for_each_step(const State& state, const Visit& visit) const {
   }
 }
 
-/// WorkerBrood::on_loss, by Nursery::raise_loss.
+/// WorkerWatcher::on_loss, called by Nursery::raise_loss.
 void Protocol::step_watcher(State& state, int rank, const Visit& visit) const {
   Worker& worker = state.workers[static_cast<std::size_t>(rank)];
   const Step step{Step::Who::watcher, static_cast<Byte>(rank), worker.watcher, Sub::look};
@@ -179,7 +179,7 @@ void Protocol::step_watcher(State& state, int rank, const Visit& visit) const {
   visit(state, step);
 }
 
-// ---- the master: launcher/session_calls.cpp -------------------------------------------------------------------
+// ---- the master: launcher/calls/command_runner.cpp ------------------------------------------------------------------
 
 void Protocol::step_master(const State& state, const Visit& visit) const {
   const Step step{Step::Who::master, 0, state.master.pc, state.master.sub};
@@ -192,7 +192,7 @@ void Protocol::step_master(const State& state, const Visit& visit) const {
     take_master_step(next);
     return visit(next, step);
   }
-  // What the program does next is open: one more call, or to wait for the oldest. close() waits for all.
+  // The program may do either: make one more call, or wait for the oldest one. close() waits for all calls first.
   const bool is_idle = state.drained + 1 == state.next;
   const bool is_full = state.next - state.drained > scenario_.slots && !is(Mistake::reuses_a_full_ring);
   if (state.next < close_id() ? !is_full : is_idle) {
@@ -208,7 +208,7 @@ void Protocol::step_master(const State& state, const Visit& visit) const {
   visit(next, step);
 }
 
-/// One that others can see; what comes before and behind it, for the master alone, goes with it.
+/// Takes one step that other processes can see. The private work of the master before and after it is part of the step.
 void Protocol::take_master_step(State& state) const {
   const Byte id = state.next;
   switch (state.master.pc) {
@@ -219,7 +219,7 @@ void Protocol::take_master_step(State& state) const {
             worker.life != Life::dead && worker.done < worker.id && slot_of(worker.id) == slot_of(id) && worker.id < id;
         expect(state, !reads, Property::slot_is_not_reused);
       }
-      state.ring[slot_of(id)].id = id;  // Command::failed is left as it is: it names a command
+      state.ring[slot_of(id)].id = id;  // Command::failed keeps its value: it names a command
       return go(state.master, id == close_id() ? expect_ends : publish);
     case expect_ends: state.expects_ends = 1; return go(state.master, publish);
     case publish:
@@ -235,7 +235,7 @@ void Protocol::take_master_step(State& state) const {
       state.acknowledged = static_cast<Byte>(state.next - 1);
       ++state.drained;
       return go(state.master, decide);
-    case kill_all:  // a signal each; then their ends
+    case kill_all:  // first a signal to each worker, then their ends
       for (int rank = 0; rank < workers(); ++rank) {
         Worker& worker = state.workers[static_cast<std::size_t>(rank)];
         if (worker.life != Life::dead) return end(worker);
@@ -245,8 +245,8 @@ void Protocol::take_master_step(State& state) const {
   }
 }
 
-/// What the master knows about the command whose slot comes next (CallRing::passed_): one for all ranks, at or after it,
-/// has been drained.
+/// True if the master knows that all ranks have passed the command whose slot it uses next (CallRing::passed_). It
+/// knows this if it has drained a command for all ranks that is not older than that command.
 bool Protocol::have_all_passed(const State& state) const noexcept {
   const int slots = scenario_.slots;
   if (state.next <= slots) return true;
@@ -256,7 +256,7 @@ bool Protocol::have_all_passed(const State& state) const noexcept {
   return false;
 }
 
-/// drain, for the ranks of the oldest command in flight; or await_passed, for all of an older one.
+/// drain waits for the ranks of the oldest command in flight. await_passed waits for all ranks, for an older command.
 void Protocol::drain(const State& state, const Visit& visit) const {
   const Step step{Step::Who::master, 0, state.master.pc, state.master.sub};
   State next = state;
@@ -288,7 +288,7 @@ void Protocol::drain(const State& state, const Visit& visit) const {
     }
     visit(next, step);
   }
-  // The deadline: it comes where a function never returns, and nothing else needs it.
+  // The deadline. In the model it passes only if a function never returns: no other wait may need it.
   bool is_one_hung = false;
   for (int rank = 0; rank < workers(); ++rank) {
     is_one_hung = is_one_hung || state.workers[static_cast<std::size_t>(rank)].life == Life::hung;
@@ -300,7 +300,7 @@ void Protocol::drain(const State& state, const Visit& visit) const {
   visit(next, step);
 }
 
-/// collect and failure_of. Its ranks are done with it: nothing that is read here changes any more.
+/// collect and failure_of. The ranks of the command have stored `done`, so the values read here no longer change.
 void Protocol::collect(State& state) const {
   const Byte id = static_cast<Byte>(state.drained + 1);
   const bool is_consequence = id <= state.acknowledged;
@@ -327,7 +327,8 @@ void Protocol::check_result(State& state, Byte id, Result result, Byte reported)
   expect(state, (result == Result::failed) == should_fail, Property::failure_iff_one_failed);
   if (result == Result::ok) expect(state, state.ran[id] == everybody(id), Property::success_means_all_ran);
   if (!is_consequence) expect(state, reported == state.first_failed_at[id], Property::first_failure_is_reported);
-  // After the vote a rank may still fail by itself; and a call to one rank asks nobody (see docs/protocol.md).
+  // After the vote, a single rank may still fail. A call to one rank does not wait for other ranks (see
+  // docs/protocol.md).
   if (scenario_.may_fail_late || !is_for_all(id)) return;
   expect(state, state.committed[id] == 0 || state.committed[id] == everybody(id), Property::all_commit_or_none);
   const bool should_commit = result == Result::ok && call(id).wants_vote;

@@ -1,7 +1,7 @@
 #pragma once
 
-// The call protocol, one atomic step at a time: each step is one access to shared memory as the code does it, or what a
-// process does by itself between two of them. docs/protocol.md names the code of every step.
+// The call protocol, one atomic step at a time. A step is one access to shared memory, as the code does it, together
+// with what the process does in its own memory before the next access. docs/protocol.md names the code of every step.
 
 #include <array>
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace model {
 
-/// Who takes a step, and where it is in its code.
+/// The process that takes a step, and its position in its code.
 struct Step {
   enum class Who : Byte { master, worker, watcher, fate } who;
   Byte rank;
@@ -52,7 +52,7 @@ class Protocol {
   State initial() const;
   using Visit = std::function<void(const State& next, Step step)>;
   void for_each_step(const State& state, const Visit& visit) const;
-  /// All is over: the master has ended (or is dead), and so has every worker.
+  /// True if the master has finished or is dead, and every worker has ended.
   bool is_proper_end(const State& state) const noexcept;
   std::string describe(Step step) const;
 

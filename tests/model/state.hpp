@@ -1,7 +1,7 @@
 #pragma once
 
-// The state of the model: what the control block holds, where each process is in its code, and what the properties need
-// to remember. Small and plain, since there are millions.
+// The state of the model: the contents of the control block, the position of each process in its code, and the facts
+// that the properties check. A state is small and plain, because the explorer stores millions of states.
 
 #include <array>
 #include <cstdint>
@@ -15,13 +15,13 @@ using Byte = std::uint8_t;
 
 inline constexpr int kMostWorkers = 3;
 inline constexpr int kMostCommands = 5;  // the last one is close
-inline constexpr int kMostSlots = 3;     // calls in flight
-inline constexpr Byte kLeft = 255;       // of collective_step
+inline constexpr int kMostSlots = 3;     // calls in flight, at most
+inline constexpr Byte kLeft = 255;       // a value of collective_step
 
 enum class Bell : Byte { to_workers, to_master, to_peers };
 inline constexpr int kBells = 3;
 
-/// Where a wait or a ring is (common/wait.hpp). A process that is in neither is at `look`.
+/// The position of a process in a wait or a ring (common/os/wait.hpp). A process that does neither is at `look`.
 enum class Sub : Byte {
   look,
   interrupted,
@@ -38,46 +38,46 @@ enum class Sub : Byte {
   futex_wake,
 };
 
-/// What all processes that wait have.
+/// The private state that every process which waits has.
 struct Process {
   Byte pc;
   Sub sub;
-  Byte scan;      // which rank a condition over all ranks is looking at
-  Byte phase;     // how far it has come with that one
-  Byte mask;      // what it has found: a bit per rank
-  Byte is_stale;  // there was a ring since it looked at Doorbell::rings
+  Byte scan;      // the rank that a condition over all ranks checks now
+  Byte phase;     // the next load in the check of that rank
+  Byte mask;      // the ranks that the check has found: a bit per rank
+  Byte is_stale;  // the doorbell has rung since the process read Doorbell::rings
 };
 
 enum class Life : Byte { alive, hung, dead };
 
-/// A worker: what its process has for itself, and its slot in the control block.
+/// A worker: the private state of its process, and its slot in the control block.
 struct Worker {
   Process process;
   Life life;
-  Byte id;       // of the command it is at
+  Byte id;       // the command that it executes or waits for
   Byte step;     // Meetings::step_
   Byte begun;    // the command that Meetings::begin was last called for
   Byte last;     // Meetings::last_command_
-  Byte known;    // what it has loaded
-  Byte seen;     // and what it has loaded next
-  Byte is_own;   // the failure it reports is its own
-  Byte is_late;  // it fails after its vote
+  Byte known;    // the word that it has loaded first
+  Byte seen;     // the word that it has loaded next
+  Byte is_own;   // 1: the failure that it reports is its own
+  Byte is_late;  // 1: it fails after its vote
 
   Byte done;
   Byte vote;
   Byte collective_command;
   Byte collective_step;
-  std::array<Byte, 2> contributions;  // 16 * command + operation, as it was written
+  std::array<Byte, 2> contributions;  // 16 * command + operation + 1, as the rank wrote it
 
-  Byte watcher;  // how far the master's watcher of it has come
+  Byte watcher;  // the next step of the master's watcher of this worker
 };
 
 enum class Vote : Byte { none, ok, failed };
 
 struct Outbox {
-  Byte command;  // that it was last written for; not in the code
+  Byte command;  // the command for which it was last written; not in the code
   Vote vote;
-  Byte failed_at;  // place among the failures; 0: not its own
+  Byte failed_at;  // position in the order of all failures; 0: the failure is not its own
   Byte steps;
 };
 
@@ -103,7 +103,7 @@ struct State {
   Byte drained;
   Byte expects_ends;
 
-  // For the properties.
+  // What the properties check, by command.
   std::array<Byte, kMostCommands + 1> ran;     // ranks that ran it to its end
   std::array<Byte, kMostCommands + 1> failed;  // ranks with a failure of their own
   std::array<Byte, kMostCommands + 1> first_failed_at;
@@ -120,9 +120,9 @@ static_assert(alignof(State) == 1, "no padding: states are compared byte by byte
 /// A call of the scenario.
 struct Call {
   int operations = 0;       // collectives inside it
-  bool has_outputs = true;  // votes
-  bool wants_vote = false;  // and waits for its peers' votes: it has updates to commit
-  bool is_large = false;    // its outputs are reduced among the workers
+  bool has_outputs = true;  // it votes
+  bool wants_vote = false;  // it also waits for the votes of its peers: it has updates to commit
+  bool is_large = false;    // the workers reduce its outputs
   int target = -1;
 };
 
@@ -148,12 +148,12 @@ enum class Mistake : Byte {
 struct Scenario {
   const char* name;
   int workers = 2;
-  int slots = 2;  // of the ring
+  int slots = 2;  // commands in the ring
   std::vector<Call> calls;
   int failures = 0;            // of functions, at most
-  int failing_call = 0;        // the one whose function may fail; 0: any
-  bool may_fail_late = false;  // one of them may come after the vote, while outputs are reduced
-  int deaths = 0;              // of workers
+  int failing_call = 0;        // the call whose function may fail; 0: any call
+  bool may_fail_late = false;  // a failure may also come after the vote, while outputs are reduced
+  int deaths = 0;              // of workers, at most
   bool master_may_die = false;
   bool functions_may_hang = false;
   Mistake mistake = Mistake::none;

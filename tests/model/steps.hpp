@@ -1,6 +1,6 @@
 #pragma once
 
-// Where processes are in their code, and what the model's parts share.
+// The positions of processes in their code, and functions that the parts of the model share.
 
 #include "tests/model/protocol.hpp"
 
@@ -80,7 +80,7 @@ inline void go(Process& process, Byte pc) noexcept {
   process.scan = process.phase = process.mask = 0;
 }
 
-/// What a process has for itself goes with it; its slot in the control block stays.
+/// Ends the process of a worker. Its private state is lost, but its slot in the control block stays.
 inline void end(Worker& worker) noexcept {
   worker.life = Life::dead;
   worker.process = {};
@@ -91,10 +91,11 @@ inline void expect(State& state, bool holds, Property property) noexcept {
   if (!holds && state.broken == 0) state.broken = static_cast<Byte>(static_cast<Byte>(property) + 1);
 }
 
-// ---- waiting and ringing: common/wait.hpp ---------------------------------------------------------------------
+// ---- waiting and ringing: common/os/wait.hpp ---------------------------------------------------------------------
 
-/// wait_until, without its spinning (which looks as often as it likes, and sees what one look at the right time sees) and
-/// without the end of its sleep after 100 ms: nothing may rely on that.
+/// wait_until, with two differences. There is no spinning: a process that spins only checks more often, and sees no
+/// more than one check at the right time sees. A sleep does not end after 100 ms: no part of the protocol may rely on
+/// that.
 template <class Ready, class Interrupted>
 Protocol::Outcome Protocol::wait(State& state, Process& process, Bell bell, Ready ready,
                                  Interrupted interrupted) const {

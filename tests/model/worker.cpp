@@ -1,4 +1,4 @@
-// The model's worker: worker/worker_core.cpp, worker/collectives.cpp.
+// The worker of the model: worker/serve/worker_core.cpp, worker/comm/meetings.cpp.
 
 #include "tests/model/protocol.hpp"
 #include "tests/model/steps.hpp"
@@ -22,7 +22,7 @@ void Protocol::step_worker(const State& state, int rank, const Visit& visit) con
   visit(next, step);
 }
 
-/// What a function does is open, within what the scenario allows: it returns, throws, or never comes back.
+/// A function may do all that the scenario allows: call a collective, return, throw, or never return.
 void Protocol::run_function(const State& state, int rank, const Visit& visit) const {
   const Step step{Step::Who::worker, static_cast<Byte>(rank), body, Sub::look};
   const auto index = static_cast<std::size_t>(rank);
@@ -44,7 +44,8 @@ void Protocol::run_function(const State& state, int rank, const Visit& visit) co
   visit(next, step);
 }
 
-/// Steps that nobody else can see, or that write what nobody reads before a later step, are taken with the one before.
+/// True if the next step is taken together with the one before. Other processes cannot see such a step, or do not read
+/// what it writes before a later step.
 bool Protocol::is_unseen(const Worker& worker) const noexcept {
   switch (worker.process.pc) {
     case begin_command:
@@ -102,7 +103,7 @@ bool Protocol::is_given_up(const State& state, const Worker& worker) const noexc
   return state.ring[slot_of(worker.id)].failed == worker.id || state.lost != 0;
 }
 
-/// Meetings::await, and the wait of all_voted_ok.
+/// Meetings::await, and the wait in all_voted_ok.
 void Protocol::wait_for_peers(State& state, int rank) const {
   Worker& worker = state.workers[static_cast<std::size_t>(rank)];
   Process& process = worker.process;
@@ -112,7 +113,7 @@ void Protocol::wait_for_peers(State& state, int rank) const {
     if (pc == reclaim) return peers_are_done(state, worker, rank);
     return pc == meet_peers ? presence(state, worker, rank) : votes(state, worker, rank);
   };
-  // A rank that failed stays in the vote: only a loss ends that wait early.
+  // A rank that has failed still takes part in the vote. Only a loss ends the wait for votes early.
   const auto interrupted = [&] { return pc == tally_votes ? state.lost != 0 : is_given_up(state, worker); };
   const Outcome outcome = wait(state, process, Bell::to_peers, ready, interrupted);
   if (outcome == Outcome::goes_on) return;
@@ -135,14 +136,15 @@ void Protocol::wait_for_peers(State& state, int rank) const {
   leave_or_finish(state, rank);
 }
 
-/// A condition over all ranks looks at one after the other. Yes: it holds for all; no: not for this one.
+/// A condition over all ranks checks one rank per step. `yes`: it holds for all ranks. `no`: it does not hold for this
+/// rank.
 Protocol::Answer Protocol::peers_are_done(const State& state, Worker& worker, int rank) const {
   Byte& other = worker.process.scan;
   if (other != rank && state.workers[other].done < worker.last) return Answer::no;
   return ++other == workers() ? Answer::yes : Answer::looking;
 }
 
-/// The mask holds who is not for it.
+/// The mask gets the ranks that have not voted ok.
 Protocol::Answer Protocol::votes(State& state, Worker& worker, int rank) const {
   static_cast<void>(rank);
   Byte& other = worker.process.scan;
@@ -156,7 +158,7 @@ Protocol::Answer Protocol::votes(State& state, Worker& worker, int rank) const {
   return ++other == workers() ? Answer::yes : Answer::looking;
 }
 
-/// Meetings::presence_of, a load a step. The mask holds who is elsewhere.
+/// Meetings::presence_of, one load per step. The mask gets the ranks that are elsewhere.
 Protocol::Answer Protocol::presence(const State& state, Worker& worker, int rank) const {
   Process& process = worker.process;
   const Worker& other = state.workers[process.scan];
@@ -183,7 +185,7 @@ Protocol::Answer Protocol::presence(const State& state, Worker& worker, int rank
   return worker.seen >= worker.step ? go_to_next() : is_behind();
 }
 
-/// Meetings::meet, from where it brings its contribution to where it reads the others'.
+/// Meetings::meet, from writing the rank's contribution to reading those of its peers.
 void Protocol::meet(State& state, int rank) const {
   Worker& worker = state.workers[static_cast<std::size_t>(rank)];
   Process& process = worker.process;
@@ -206,7 +208,7 @@ void Protocol::meet(State& state, int rank) const {
     case look_for_absent_ranks: return look_for_absent(state, rank);
     default: break;
   }
-  --worker.step;  // the operation whose contributions these are
+  --worker.step;  // back to the operation whose contributions are read here
   const std::size_t read = is(Mistake::one_contribution) ? 0 : worker.step % 2U;
   for (int other = 0; other < workers(); ++other) {
     expect(state, state.workers[static_cast<std::size_t>(other)].contributions[read] == contribution_of(worker),
@@ -216,7 +218,8 @@ void Protocol::meet(State& state, int rank) const {
   go(process, body);
 }
 
-/// Who has left without this step is to blame, unless the call is given up. In the model all ranks call the same.
+/// A rank that has left the call without this step is to blame, unless the call is given up. In the model, all ranks
+/// call the same collectives, so every blame is wrong.
 void Protocol::look_for_absent(State& state, int rank) const {
   Worker& worker = state.workers[static_cast<std::size_t>(rank)];
   const Byte id = worker.id;
@@ -226,12 +229,12 @@ void Protocol::look_for_absent(State& state, int rank) const {
     expect(state, outbox.command == id, Property::outbox_is_of_this_command);
     if (outbox.steps >= worker.step) continue;
     expect(state, is_given_up(state, worker), Property::nobody_is_blamed_for_leaving);
-    return fail(state, rank, false);  // Abandoned, also where the session is lost: the next wait says so
+    return fail(state, rank, false);  // Abandoned, even if the session is lost: the next wait ends the worker then
   }
   go(worker.process, read_contributions);
 }
 
-/// The end of run_call: outputs, the vote, and what follows from it.
+/// The end of run_call: the outputs, the vote, and what follows the vote.
 void Protocol::vote(State& state, int rank) const {
   Worker& worker = state.workers[static_cast<std::size_t>(rank)];
   Process& process = worker.process;
@@ -244,7 +247,7 @@ void Protocol::vote(State& state, int rank) const {
         return go(process, write_vote);
       }
       if (is(Mistake::vote_before_outbox) && call(id).has_outputs) worker.vote = id;
-      // A body may have swallowed what a collective threw.
+      // A body may have swallowed the exception of a collective.
       if (call(id).operations != 0 && state.ring[slot_of(id)].failed == id) return fail(state, rank, false);
       return go(process, write_vote);
     case write_vote:
@@ -275,14 +278,14 @@ void Protocol::after_vote(State& state, int rank) const {
   Worker& worker = state.workers[static_cast<std::size_t>(rank)];
   const Byte id = worker.id;
   const bool is_for_it = state.outboxes[slot_of(id)][static_cast<std::size_t>(rank)].vote == Vote::ok;
-  // Who shares an earlier failure returns from `execute` right after its vote: known is 1.
+  // known is 1 if the rank shares an earlier failure. Such a rank returns from `execute` right after its vote.
   const bool waits = worker.known == 0 && (call(id).wants_vote || (is_for_it && call(id).is_large));
   worker.known = 0;
   if (waits) return go(worker.process, tally_votes);
   leave_or_finish(state, rank);
 }
 
-/// To report_failure. Not its own: the call was abandoned, or shares the failure of one before it.
+/// Goes to report_failure. The failure is not the rank's own if the call was abandoned or shares an earlier failure.
 void Protocol::fail(State& state, int rank, bool is_own) const {
   Worker& worker = state.workers[static_cast<std::size_t>(rank)];
   worker.is_own = is_own ? 1 : 0;
@@ -308,7 +311,7 @@ void Protocol::report_failure(State& state, int rank) const {
       worker.seen = 0;
       return go(process, worker.is_own != 0 ? raise_acknowledged : store_failed);
     case raise_acknowledged:
-      worker.step = static_cast<Byte>(16 * state.acknowledged + worker.step);  // both are kept until it is raised
+      worker.step = static_cast<Byte>(16 * state.acknowledged + worker.step);  // holds both until raise_exchange
       return go(process, raise_known);
     case raise_known: worker.seen = state.failed_call; return go(process, raise_exchange);
     case raise_exchange: {
@@ -351,7 +354,9 @@ void Protocol::finish(State& state, int rank) const {
   Outbox& outbox = state.outboxes[slot_of(id)][static_cast<std::size_t>(rank)];
   switch (process.pc) {
     case leave_steps:
-      // CpuComm knows a command by its slot: an older one there is taken for this one. Its step count is then the old one's.
+      // Meetings::leave recognises a command by the address of its slot in the ring. If the rank did not run this
+      // command and its last collectives were in an older command in the same slot, it records the steps of the older
+      // command.
       outbox.steps = worker.begun != 0 && slot_of(worker.begun) == slot_of(id) ? worker.step : 0;
       return go(process, outbox.steps == 0 ? leave_clear : leave_step);
     case leave_clear: worker.collective_step = 0; return go(process, leave_command);

@@ -1,17 +1,17 @@
-"""Says which symbols a library exports that are not for its users.
+"""Finds symbols that a library exports and that are not for its users.
 
     exported_symbols.py NM LIBRARY...
 
-A library exports what is in namespace syncrun, the type information of what it throws, and what LISTED names. Anything else,
-such as a function of spdlog, fmt or Boost, or a template of the standard library, would stand in for one that a program brings
-along. Exit code 1 if there is any, or if a library exports nothing.
+A library exports the symbols of namespace syncrun, the type information of what it throws, and the symbols in LISTED.
+Any other symbol could replace one that a program brings along: a function of spdlog, fmt or Boost, for example, or a
+template of the standard library. Exit code 1 if there is such a symbol, or if a library exports nothing.
 """
 
 import re
 import subprocess
 import sys
 
-# By file name without version: what one library finds in another by its name.
+# Symbols that another library looks up by name, by the file name of their library without its version.
 LISTED = {"libsyncrun_cuda.so": {"syncrun_make_cuda_device"}}
 OWN = re.compile(r"(?:(?:typeinfo|typeinfo name|vtable) for )?syncrun::")
 FOREIGN = re.compile(r"\b(?:spdlog|fmt|boost)::")
@@ -23,7 +23,7 @@ def is_for_users(symbol: str, listed: set[str]) -> bool:
 
 def exported(nm: str, library: str) -> list[str]:
     output = subprocess.run([nm, "-D", "-C", "--defined-only", library], capture_output=True, text=True, check=True).stdout
-    # "0000000000054d30 T syncrun::version()": an address, a kind and the name
+    # A line has an address, a kind and the name: "0000000000054d30 T syncrun::version()".
     return [line.split(maxsplit=2)[2] for line in output.splitlines()]
 
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""House rules, as tests: which folder may include which (the table "Rooms" of the design), and how files look.
+"""Checks the house rules: which folders may include which (see the table of folders in docs/design.md), and the form of
+files.
 
 usage: house_rules.py ROOT RULE    with RULE one of include_rules, shared_headers, headers, unique_types, seam_headers,
-file_length, no_home_paths
+raw_handles, file_length, no_home_paths, plain_phrases
 Prints each violation as FILE:LINE: what is wrong. Exit code 1 if there is one.
 """
 
@@ -11,29 +12,39 @@ import sys
 from pathlib import Path
 from typing import Iterator, NamedTuple
 
+sys.dont_write_bytecode = True
+from plain_phrases import found_phrases  # noqa: E402
+
 CPP_SUFFIXES = {".cpp", ".hpp", ".cu", ".cuh"}
 HEADER_SUFFIXES = {".hpp", ".cuh"}
 SOURCE_SUFFIXES = CPP_SUFFIXES | {".py", ".sh", ".cmake"}
+PROSE_SUFFIXES = SOURCE_SUFFIXES | {".md", ".txt"}
+# They have the phrases on purpose.
+PHRASE_LISTS = {Path(f"tests/project/{name}.py") for name in ("plain_phrases", "commit_subjects_test", "house_rules_test")}
 FOLDERS = ["include", "common", "launcher", "worker", "demos", "tests", "bench", "scripts", "cmake", "docs", ".ci"]
 MAX_LINES = 600
 
-# Rooms: what the quoted (and <syncrun/...>) includes of a folder may start with.
+# Rooms, and how the includes of each may begin. Only includes in quotes and <syncrun/...> count.
 MAY_INCLUDE = {
     "include": ("syncrun/",),
     "common": ("syncrun/", "common/"),
     "launcher": ("syncrun/", "common/", "launcher/"),
     "worker": ("syncrun/", "common/", "worker/"),
     "demos/common": ("demos/common/",),
-    "demos": ("syncrun/", "demos/common/"),  # and a demo's own folder
+    "demos/resnet/network": ("demos/common/", "demos/resnet/network/"),
+    "demos": ("syncrun/", "demos/common/"),  # and the demo's own folder
 }
-# Where CUDA and NCCL headers may appear; include/ only takes what declares their handle types.
-CUDA_ROOMS = {"worker", "demos", "demos/common", "tests", "bench"}
+# Rooms that are within the folder of another room.
+INNER_ROOMS = ("demos/common", "demos/resnet/network")
+# The rooms that may include the headers of CUDA and NCCL. include/ may only include those that declare their handle
+# types.
+CUDA_ROOMS = {"worker", "demos", *INNER_ROOMS, "tests", "bench"}
 CUDA_HANDLE_HEADERS = {"cuda_runtime_api.h", "driver_types.h", "cublas_v2.h", "cudnn.h", "nccl.h"}
 CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|cufft|curand|cusparse|cusolver|nccl|nvml|nvtx|driver_types|thrust/|cub/)")
 STANDARD_HEADER = re.compile(r"^[a-z_0-9]+$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
-# What tests share precompiled (tests/CMakeLists.txt), and by what a file shows that it uses it: a test that forgot to include
-# it would compile all the same.
+# The precompiled headers that tests share (tests/CMakeLists.txt). The pattern shows that a file uses such a header. A
+# test that does not include it would compile all the same.
 SHARED_HEADERS = (
     (re.compile(r"\b(EXPECT|ASSERT)_THAT\b"), ("gmock/",)),
     (re.compile(r"\b(TEST|TEST_[FP]|GTEST_SKIP)\(|\b(EXPECT|ASSERT)_[A-Z]|(?<!:)\btesting::"), ("gtest/", "gmock/")),
@@ -41,13 +52,39 @@ SHARED_HEADERS = (
 )
 # A type that a header defines at the outermost level, where namespaces are not indented.
 TYPE = re.compile(r"^(?:class|struct|union) (?:SYNCRUN_EXPORT\w* |alignas\([^)]*\) )?(\w+)(?: final)?(?: :.*|)\s*\{")
-# They share the namespace syncrun::detail, and the library.
+# The types of these rooms share the namespace syncrun::detail and the library.
 TYPE_ROOMS = {"include", "common", "launcher", "worker"}
-# What templates call in the library is declared in these two headers, and nowhere else.
+# The library functions that templates call are declared in these two headers, and nowhere else.
 SEAM_HEADERS = {Path("include/syncrun/detail/master_seam.hpp"), Path("include/syncrun/detail/worker_seam.hpp")}
 DETAIL_BEGIN = re.compile(r"^namespace (?:syncrun::)?detail \{")
 DETAIL_END = re.compile(r"^\}  // namespace (?:syncrun::)?detail\b")
 EXPORTED = re.compile(r"^(?:\[\[noreturn\]\] )?(?:class |struct )?SYNCRUN_EXPORT\b")
+# Handles of CUDA and its libraries: the name of the handle, or a pointer to the type that it points to.
+HANDLE = re.compile(
+    r"\b(?:cuda(?:Stream|Event|Graph|GraphExec)_t|CU(?:stream|event|graph|graphExec)|cublas(?:Lt)?Handle_t|cudnnHandle_t"
+    r"|nccl(?:Comm|Window)_t)\b"
+    r"|\b(?:CU(?:stream|event|graph|graphExec)_st|cublas(?:Lt)?Context|cudnnContext|ncclComm|ncclWindow_vidmem)"
+    r"\s*(?:const\s*)?[*]"
+)
+# Files with such a name contain the owners of handles, and views of handles that others own.
+OWNERS = re.compile(r"(?:^|_)owners$")
+# Code that declares no member: comments, strings, characters and directives.
+NO_MEMBER = re.compile(
+    r'//[^\n]*|/[*].*?[*]/|R"(\w*)\(.*?\)\1"|"(?:[^"\\\n]|\\.)*"'
+    r"|(?<!\w)'(?:[^'\\\n]|\\.)+'|^[ \t]*#(?:[^\n\\]|\\.)*",
+    re.DOTALL | re.MULTILINE,
+)
+TYPE_HEAD = re.compile(r"(?:template\s*<.*>\s*)?(?:typedef\s+)?(?:class|struct|union)\b", re.DOTALL)
+BEFORE_MEMBER = re.compile(r"\s+|(?:public|private|protected)\s*:|\[\[.*?\]\]|(?:alignas|__align__)\s*\([^)]*\)")
+# A type, an operator or a function, or the rest of one after a brace.
+NO_DATA = re.compile(r"(?:using|typedef|friend|template|class|struct|union|enum)\b|.*(?:\boperator\b|[()])|[^\w:]", re.DOTALL)
+# Members that the library defines and a template may call. In an exported class, these are all members that the header
+# only declares. In another class, these are the members that are exported themselves.
+CLASS = re.compile(r"^(?:class|struct) (?P<exported>SYNCRUN_EXPORT )?(?!.*;)\w+")
+ACCESS = re.compile(r"^\s*(public|protected|private):\s*$")
+DECLARED_FUNCTION = re.compile(r"[\w~]\(.*\)(?: const)?(?: noexcept)?(?: override)?$")
+NOT_A_MEMBER_FUNCTION = re.compile(r"^(?:friend|using|typedef|static_assert|template)\b|\(\*")
+UNTYPED = re.compile(r"\bvoid\*")
 NO_CODE = re.compile(r'//.*|"(?:[^"\\]|\\.)*"')
 HOME_PATH = re.compile(r"(?<![\w.$}])/(?:home|root|Users)/\w")
 
@@ -73,11 +110,11 @@ def lines_of(root: Path, file: Path) -> list[str]:
 
 
 def room_of(file: Path) -> str:
-    return "demos/common" if file.parts[:2] == ("demos", "common") else file.parts[0]
+    return next((room for room in INNER_ROOMS if file.is_relative_to(room)), file.parts[0])
 
 
 def wrong_include(root: Path, file: Path, bracket: str, name: str) -> str | None:
-    """What is wrong with including `name` in `file`; None if nothing is."""
+    """Returns what is wrong with including `name` in `file`, or None if nothing is."""
     room = room_of(file)
     is_ours = bracket == '"' or name.startswith("syncrun/")
     if not is_ours:
@@ -97,7 +134,7 @@ def wrong_include(root: Path, file: Path, bracket: str, name: str) -> str | None
         return None
     allowed = MAY_INCLUDE[room]
     if room == "demos":
-        allowed += (f"{file.parent.as_posix()}/",)
+        allowed += ("/".join(file.parts[:2]) + "/",)
         if name.startswith("syncrun/detail/"):
             return "demos use the public API as a stranger would, not its details"
     if name.startswith(allowed):
@@ -115,7 +152,7 @@ def include_rules(root: Path) -> Iterator[Violation]:
 
 
 def includes_of(root: Path, file: Path, seen: set[Path]) -> set[str]:
-    """The names that `file` and the project headers it includes include; `seen` are those that were asked already."""
+    """Returns the names that `file` includes, also through project headers. `seen` contains the files read already."""
     seen.add(file)
     names = {found.group(2) for line in lines_of(root, file) if (found := INCLUDE.match(line))}
     for name in sorted(names):
@@ -148,7 +185,7 @@ def headers(root: Path) -> Iterator[Violation]:
 
 
 def unique_types(root: Path) -> Iterator[Violation]:
-    """Of two types of one name in one library, the linker takes the inline functions of either for both."""
+    """If a library had two types of one name, the linker would take the inline functions of one of them for both."""
     known: dict[str, Path] = {}
     for file in files(root, HEADER_SUFFIXES):
         if room_of(file) not in TYPE_ROOMS:
@@ -162,8 +199,46 @@ def unique_types(root: Path) -> Iterator[Violation]:
                 yield Violation(file, number, f"{first} has a type {found.group(1)} as well: give one another name")
 
 
+def declared_members(lines: list[str]) -> Iterator[tuple[int, str, str]]:
+    """Yields the member functions of a header's classes that the library defines: line, access and declaration."""
+    is_class = is_exported = False
+    access = declaration = ""
+    depth = begin = 0
+    for number, line in enumerate(lines, 1):
+        code = NO_CODE.sub("", line)
+        found = CLASS.match(code)
+        if found and not is_class:
+            is_class, is_exported = True, found["exported"] is not None
+            access = "private" if code.startswith("class") else "public"
+            declaration, depth = "", 0
+        if not is_class:
+            continue
+        if depth == 1 and (label := ACCESS.match(code)):
+            access, declaration = label[1], ""
+            continue
+        for character in code + " ":
+            if character == "{":
+                depth += 1
+            elif character == "}":
+                depth -= 1
+                is_class = depth > 0
+            elif depth == 1 and character == ";":
+                text = " ".join(declaration.split())
+                is_function = DECLARED_FUNCTION.search(text) and not NOT_A_MEMBER_FUNCTION.search(text)
+                if is_function and (is_exported or "SYNCRUN_EXPORT" in text):
+                    yield begin, access, text
+            elif depth == 1:
+                if not declaration.strip():
+                    begin = number
+                declaration += character
+            # After the body of a function or of a type, another declaration begins.
+            if depth <= 1 and character in "{};":
+                declaration = ""
+
+
 def seam_headers(root: Path) -> Iterator[Violation]:
-    """The untyped entry points: in the two headers each has a docstring; in the others there are typed templates only."""
+    """Untyped entry points are in the two seam headers, each with a docstring. The other headers have typed templates
+    only."""
     for file in files(root, HEADER_SUFFIXES):
         if room_of(file) != "include":
             continue
@@ -177,6 +252,47 @@ def seam_headers(root: Path) -> Iterator[Violation]:
                 elif not before.startswith("///"):
                     yield Violation(file, number, "an entry point of the seam has a docstring (a /// comment)")
             before = line
+        if file in SEAM_HEADERS:
+            continue
+        for number, access, declaration in declared_members(lines_of(root, file)):
+            if access != "public" or UNTYPED.search(declaration):
+                yield Violation(file, number, "an untyped member is declared as a function, in a seam header")
+
+
+def data_members(text: str) -> Iterator[tuple[int, str]]:
+    """Yields the data members in a file: line and declaration, without the initial value."""
+    text = NO_MEMBER.sub(lambda found: re.sub(r"[^\n]+", " ", found.group()), text)
+    is_type = [False]  # one entry for each open brace
+    statement, begin = "", 1
+    line = 1
+    for part in re.split(r"([{};\n])", text):
+        if part not in ("{", "}", ";"):
+            if not statement.strip():
+                statement, begin = "", line
+            statement += part
+            line += part == "\n"
+            while found := BEFORE_MEMBER.match(statement):
+                statement, begin = statement[found.end():], line
+            continue
+        declaration = statement.partition("=")[0]
+        if part in "{;" and is_type[-1] and declaration and not NO_DATA.match(declaration):
+            yield begin, declaration
+        if part == "{":
+            is_type.append(TYPE_HEAD.match(statement) is not None)
+        elif part == "}" and len(is_type) > 1:
+            is_type.pop()
+        statement, begin = "", line
+
+
+def raw_handles(root: Path) -> Iterator[Violation]:
+    for file in files(root, CPP_SUFFIXES):
+        if OWNERS.search(file.stem):
+            continue
+        for line, declaration in data_members("\n".join(lines_of(root, file))):
+            found = HANDLE.search(declaration)
+            if found:
+                what = f"a data member of type {found.group()}: hold an owner or a view, of a file owners.hpp or *_owners.hpp"
+                yield Violation(file, line, what)
 
 
 def file_length(root: Path) -> Iterator[Violation]:
@@ -184,6 +300,16 @@ def file_length(root: Path) -> Iterator[Violation]:
         count = len(lines_of(root, file))
         if count > MAX_LINES:
             yield Violation(file, count, f"{count} lines: over {MAX_LINES} is two files")
+
+
+def plain_phrases(root: Path) -> Iterator[Violation]:
+    pages = sorted(path.relative_to(root) for path in root.glob("*.md"))
+    for file in [*pages, *files(root, PROSE_SUFFIXES)]:
+        if file in PHRASE_LISTS:
+            continue
+        for number, line in enumerate(lines_of(root, file), 1):
+            for phrase, instead in found_phrases(line):
+                yield Violation(file, number, f"'{phrase}': write {instead}")
 
 
 def no_home_paths(root: Path) -> Iterator[Violation]:
@@ -197,7 +323,10 @@ def no_home_paths(root: Path) -> Iterator[Violation]:
 
 RULES = {
     rule.__name__: rule
-    for rule in (include_rules, shared_headers, headers, unique_types, seam_headers, file_length, no_home_paths)
+    for rule in (
+        include_rules, shared_headers, headers, unique_types, seam_headers, raw_handles, file_length, no_home_paths,
+        plain_phrases,
+    )
 }
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The house rules catch what they are for: each is shown a small project that breaks it."""
+"""Tests that each house rule finds the violation in a small project that breaks it."""
 
 import sys
 import tempfile
@@ -14,12 +14,12 @@ PROJECT = {
     "include/syncrun/api.hpp": HEADER + "#include <vector>\n",
     "include/syncrun/detail/seam.hpp": HEADER,
     "common/block.hpp": HEADER + '#include "syncrun/api.hpp"\n#include <boost/any.hpp>\n',
-    "launcher/spawn.hpp": HEADER + '#include "common/block.hpp"\n',
+    "launcher/process/spawn.hpp": HEADER + '#include "common/block.hpp"\n',
     "worker/serve.hpp": HEADER + '#include "common/block.hpp"\n#include <nccl.h>\n',
     "demos/common/gemm.hpp": HEADER,
     "demos/mnist/rows.hpp": HEADER + '#include "demos/common/gemm.hpp"\n#include <syncrun/api.hpp>\n',
     "demos/mnist/main.cpp": '#include "demos/mnist/rows.hpp"\n',
-    "tests/unit.cpp": '#include "launcher/spawn.hpp"\n#include "worker/serve.hpp"\n#include "support.hpp"\n',
+    "tests/unit.cpp": '#include "launcher/process/spawn.hpp"\n#include "worker/serve.hpp"\n#include "support.hpp"\n',
     "tests/support.hpp": HEADER,
 }
 
@@ -45,11 +45,11 @@ class HouseRules(unittest.TestCase):
 
     def test_launcher_and_worker_never_include_each_other(self):
         self.assert_caught("include_rules", "launcher/a.cpp", '#include "worker/serve.hpp"\n', "worker/serve.hpp")
-        self.assert_caught("include_rules", "worker/a.cpp", '#include "launcher/spawn.hpp"\n', "launcher/spawn.hpp")
+        self.assert_caught("include_rules", "worker/a.cpp", '#include "launcher/process/spawn.hpp"\n', "launcher/process/spawn.hpp")
 
     def test_common_includes_neither_side(self):
         self.assert_caught("include_rules", "common/a.cpp", '#include "worker/serve.hpp"\n', "worker/serve.hpp")
-        self.assert_caught("include_rules", "common/a.cpp", '#include "launcher/spawn.hpp"\n', "launcher/spawn.hpp")
+        self.assert_caught("include_rules", "common/a.cpp", '#include "launcher/process/spawn.hpp"\n', "launcher/process/spawn.hpp")
 
     def test_the_public_api_shows_no_third_party_and_no_inside(self):
         self.assert_caught("include_rules", "include/syncrun/a.hpp", HEADER + "#include <boost/any.hpp>\n", "boost")
@@ -78,6 +78,14 @@ class HouseRules(unittest.TestCase):
         self.assert_caught("include_rules", "demos/mnist/a.cpp", "#include <syncrun/detail/seam.hpp>\n", "stranger")
         self.assert_caught("include_rules", "demos/common/a.cpp", "#include <syncrun/api.hpp>\n", "syncrun/api.hpp")
 
+    def test_the_network_of_resnet_does_not_know_the_program(self):
+        self.assert_caught("include_rules", "demos/resnet/network/cpu/a.cpp", "#include <syncrun/api.hpp>\n", "syncrun/api.hpp")
+        program = {"demos/resnet/program/b.hpp": HEADER + '#include "demos/resnet/network/cpu/c.hpp"\n',
+                   "demos/resnet/network/cpu/c.hpp": HEADER + "#include <cuda_runtime.h>\n"}
+        self.assertEqual(self.violations("include_rules", program), [])
+        program["demos/resnet/network/a.cpp"] = '#include "demos/resnet/program/b.hpp"\n'
+        self.assertIn("demos/resnet/program/b.hpp", self.violations("include_rules", program)[0])
+
     def test_includes_are_written_from_the_root(self):
         self.assert_caught("include_rules", "common/a.cpp", '#include "block.hpp"\n', "from the root")
         self.assert_caught("include_rules", "common/a.cpp", '  #  include "../worker/serve.hpp"\n', "worker/serve.hpp")
@@ -89,7 +97,7 @@ class HouseRules(unittest.TestCase):
     def test_types_have_names_of_their_own(self):
         one = "#pragma once\n// One.\nclass Staging {\n};\n"
         other = "#pragma once\n// Another.\nclass Staging final : public Base {\n};\n"
-        found = self.violations("unique_types", {"launcher/a.hpp": one, "worker/cuda/b.hpp": other})
+        found = self.violations("unique_types", {"launcher/a.hpp": one, "worker/devices/cuda/b.hpp": other})
         self.assertEqual(len(found), 1)
         self.assertIn("launcher/a.hpp has a type Staging as well", found[0])
         exported = "#pragma once\n// One more.\nclass SYNCRUN_EXPORT Staging {\n};\n"
@@ -109,6 +117,83 @@ class HouseRules(unittest.TestCase):
         public = HEADER + "namespace syncrun {\nSYNCRUN_EXPORT void f();\n}  // namespace syncrun\n"
         self.assertEqual(self.violations("seam_headers", {"include/syncrun/a.hpp": public}), [])
 
+    def test_handles_of_cuda_are_no_data_members(self):
+        for handle in ("cudaStream_t", "cudaEvent_t", "cudaGraph_t", "cudaGraphExec_t", "cublasHandle_t", "cublasLtHandle_t",
+                       "cudnnHandle_t", "ncclComm_t", "ncclWindow_t", "CUstream_st*", "cublasContext*", "cudnnContext*"):
+            member = f"class Network : public Base {{\n public:\n  void f();\n\n  {handle} handle_ = nullptr;\n}};\n"
+            self.assert_caught("raw_handles", "worker/devices/cuda/a.cpp", member, f"a data member of type {handle}")
+            self.assertIn("a.cpp:5:", self.violations("raw_handles", {"worker/devices/cuda/a.cpp": member})[0])
+        for member in ("cudaEvent_t handle{};", "CUstream_st *one, *other;", "std::vector<cudaStream_t> all_;",
+                       "void f() {}\n  alignas(64) ncclComm_t comm_;", "static cudnnContext* one;", "private:cudaGraph_t graph_;",
+                       "union {\n cudaStream_t stream;\n };", "cublasHandle_t handle_ = made([] { return 1; });"):
+            text = f"struct Lent {{\n  {member}\n}};\n"
+            for file in ("demos/mnist/a.hpp", "bench/a.cu", "tests/a.cpp", "worker/owners_list.hpp"):
+                self.assert_caught("raw_handles", file, HEADER + text, "a data member of type")
+        inside = "template <class T>\nvoid f() {\n  struct Local {\n    ncclComm_t comm;\n  };\n}\n"
+        self.assert_caught("raw_handles", "worker/a.cpp", inside, "ncclComm_t")
+
+    def test_handles_of_cuda_that_are_no_data_members_pass(self):
+        for text in (
+            "class Owner : public CudaOwner<cudaStream_t, cudaStreamDestroy> {\n  using CudaOwner::CudaOwner;\n};\n",
+            "class A {\n  cudaStream_t fork(cudaStream_t worker);\n  CUstream_st* get() const { return stream_.get(); }\n};\n",
+            "class A {\n  static ncclComm_t made(Wait wait = {}, CUstream_st* stream = nullptr);\n};\n",
+            "class A {\n  operator cudaStream_t() const;\n  using Raw = cudaStream_t;\n  friend cudaStream_t;\n};\n",
+            "class A {\n  std::unique_ptr<CUstream_st, EndCuda> stream_;\n  HandleView<cudnnContext> cudnn_;\n};\n",
+            "class A {\n  // cudaStream_t stream_;\n  /* cudaStream_t a;\n cudaStream_t b; */\n};\n",
+            "class A {\n  void f() {\n    cudaStream_t stream = nullptr;\n    if (stream) { cudaEvent_t event; }\n  }\n};\n",
+            "cudaStream_t f(class A& a) {\n  cudaStream_t stream = nullptr;\n  return stream;\n}\n",
+        ):
+            self.assertEqual(self.violations("raw_handles", {"worker/a.cpp": text}), [], text)
+        for file in ("worker/devices/cuda/owners.hpp", "demos/mnist/cuda_owners.hpp"):
+            view = HEADER + "class View {\n  cudaStream_t stream_;\n};\n"
+            self.assertEqual(self.violations("raw_handles", {file: view}), [])
+
+    def test_members_that_the_library_defines_are_typed(self):
+        def of_class(head, body):
+            return HEADER + "namespace syncrun {\n" + head + " {\n" + body + "};\n}  // namespace syncrun\n"
+
+        exported, plain = "class SYNCRUN_EXPORT A : public B", "class A"
+        file = "include/syncrun/a.hpp"
+        for head, body in (
+            (exported, " private:\n  void* scratch_bytes(std::size_t bytes);\n"),
+            (exported, "  int rank() const noexcept;\n"),  # the members at the beginning of a class are private
+            (exported, " public:\n  void f() { g(); }\n\n private:\n  void reduce(std::size_t n,\n              int root);\n"),
+            (exported, " public:\n  void all_reduce(void* values, std::size_t elements);\n"),
+            (exported, " private:\n  struct Source {\n    int n;\n  };\n  void gather(Source part) const;\n"),
+            ("struct SYNCRUN_EXPORT A", " protected:\n  void f();\n"),
+            (plain, " private:\n  SYNCRUN_EXPORT static int f(int n) noexcept;\n"),
+        ):
+            self.assert_caught("seam_headers", file, of_class(head, body), "untyped member")
+        typed = """ public:
+  explicit A(Core& core) noexcept : core_(&core) {}
+  A(const A&) = delete;
+  A& operator=(const A&) = delete;
+  int rank() const noexcept;
+  template <class T>
+  void f(T&& values) {
+    if (values.empty()) { return; }
+    detail::f(*core_, values.data());  // void* f();
+  }
+
+ private:
+  template <class R>
+  static Source source_of(const R& range) noexcept {
+    return {range.data()};
+  }
+  friend void g(const A& a);
+  void (*copy_)(const void* from) = nullptr;
+  std::function<void()> done_;
+  int count_{};
+  Core* core_;
+"""
+        self.assertEqual(self.violations("seam_headers", {file: of_class(exported, typed)}), [])
+        # If a class is not exported, only functions that are defined in the header can be called.
+        inside = " private:\n  static int round_from(float value) noexcept;\n"
+        self.assertEqual(self.violations("seam_headers", {file: of_class(plain, inside)}), [])
+        seam = "include/syncrun/detail/worker_seam.hpp"
+        call = of_class(exported, " public:\n  void* object();\n").replace("class", "/// A call.\nclass")
+        self.assertEqual(self.violations("seam_headers", {seam: call.replace("syncrun {", "syncrun::detail {")}), [])
+
     def test_files_stay_short(self):
         self.assertEqual(self.violations("file_length", {"common/a.cpp": "\n" * 600}), [])
         self.assert_caught("file_length", "common/a.cpp", "\n" * 601, "601 lines")
@@ -118,6 +203,11 @@ class HouseRules(unittest.TestCase):
             self.assert_caught("no_home_paths", "scripts/a.sh", f"cd {home}\n", "home")
             self.assert_caught("no_home_paths", "README.md", f"see {home}\n", "home")
         self.assertEqual(self.violations("no_home_paths", {"scripts/a.sh": 'cd "$HOME/home/root"\n'}), [])
+
+    def test_phrases_that_the_guide_replaces_are_caught(self):
+        for file in ("README.md", "docs/a.md", "common/a.cpp", "include/syncrun/a.hpp", "scripts/a.sh", "bench/a.py"):
+            self.assert_caught("plain_phrases", file, "# Eight were not to be had.\n", "'available'")
+        self.assertEqual(self.violations("plain_phrases", {"README.md": "Eight were not available.\n"}), [])
 
 
 if __name__ == "__main__":

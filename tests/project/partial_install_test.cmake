@@ -1,6 +1,6 @@
-# `cmake --install` installs what was built, and says what it leaves out: here of a build folder that has what scripts/demo.sh
-# builds, and of one that has nothing. They are configured anew; what is "built" in them is copied from the real one, since to
-# compile it again would take minutes.
+# `cmake --install` installs what was built, and says what it leaves out. This test uses two build folders: one with the
+# targets that scripts/demo.sh builds, and one with none. They are configured again, but their files are copied from the
+# real build folder, because compiling again would take minutes.
 # Given: SOURCE, BUILD, GENERATOR, COMPILER, SCRATCH, LIBRARY_FOLDER.
 cmake_minimum_required(VERSION 3.25)
 
@@ -17,7 +17,8 @@ endfunction()
 set(build ${SCRATCH}/build)
 set(prefix ${SCRATCH}/prefix)
 file(REMOVE_RECURSE ${SCRATCH})
-# The copies have the run path of the real build folder, which the installation would not find to replace.
+# The copies have the run path of the real build folder. The installation would not find the one that it is to replace.
+# So this configuration has no run paths.
 execute_process(COMMAND_ERROR_IS_FATAL ANY OUTPUT_QUIET COMMAND ${CMAKE_COMMAND} -G ${GENERATOR} -S ${SOURCE} -B ${build}
   -D CMAKE_BUILD_TYPE=Release -D CMAKE_CXX_COMPILER=${COMPILER} -D CMAKE_SKIP_RPATH=ON -D SYNCRUN_CUDA=OFF
   -D SYNCRUN_TESTS=OFF -D SYNCRUN_BENCH=OFF -D SYNCRUN_DEMOS=ON)

@@ -1,9 +1,10 @@
-"""Compiles tests/project/contract/refused.cpp with one macro, and holds what the compiler says against what it should say.
+"""Compiles tests/project/contract/refused.cpp with one macro, and checks what the compiler says.
 
     refused_program.py MACRO WORDS refused.cpp COMPILER OPTION...
 
-The compiler has to refuse the program, with an error or a note to it that has the words (a regular expression), and name a line
-of the user's: one of those that the macro adds to the program. Otherwise prints what it said, and exits with 1.
+The compiler must refuse the program. An error or one of its notes must contain WORDS, which are a regular expression.
+The compiler must also name one of the lines that the macro adds to the program. Otherwise this script prints what the
+compiler said, and exits with 1.
 """
 
 import re
@@ -12,7 +13,7 @@ import sys
 
 
 def lines_of(macro: str, text: str) -> set[int]:
-    """Numbers of the lines that only this macro, or one beside it in the same condition, compiles."""
+    """Returns the numbers of the lines that are compiled only with this macro, or with another one in its condition."""
     found = set()
     inside = False
     condition = ""

@@ -1,14 +1,22 @@
-"""Rooms, in what was compiled: which object uses what another room defines.
+"""Checks the rooms in the compiled objects: which object uses symbols that another room defines.
 
     room_links.py NM OBJECTS SEAM_FOLDER
 
-OBJECTS has a line for each room: its name and its object files. Objects of launcher/ use nothing that worker/ defines, those of
-worker/ nothing of launcher/, and those of common/ nothing of either, except what ALLOWED names.
+OBJECTS has a line for each room: its name and its object files. Objects may use symbols of other rooms only if MAY_USE
+or ALLOWED says so.
 
-SEAM_FOLDER holds the headers of the seam. Bodies run in workers: what worker_seam.hpp declares is defined in worker/ or common/.
-What master_seam.hpp declares is defined in launcher/ or common/.
+Two folders consist of two rooms each:
 
-Prints each violation. Exit code 1 if there is one, or if nothing was checked.
+- launcher/ has pieces that need nothing else of launcher/, which the program `syncrun` uses, and the rest, which it
+  does not use.
+- worker/ has the library for CUDA devices, which is loaded if there is such a device, and the rest, which uses
+  nothing of that library.
+
+SEAM_FOLDER contains the headers of the seam. Bodies run in workers, so worker/ or common/ defines what worker_seam.hpp
+declares. launcher/ or common/ defines what master_seam.hpp declares.
+
+Prints each violation. Exit code 1 if there is one, or if a room was not checked. OBJECTS may leave out
+worker/devices/cuda only, because this room is empty without a CUDA compiler.
 """
 
 import re
@@ -17,11 +25,19 @@ import sys
 from pathlib import Path
 from typing import Iterator, NamedTuple
 
-MAY_USE = {"common": {"common"}, "launcher": {"common", "launcher"}, "worker": {"common", "worker"}}
-SEAMS = {"master_seam.hpp": "launcher", "worker_seam.hpp": "worker"}
-# By object: what it may use all the same, and why.
+MAY_USE = {
+    "common": {"common"},
+    "launcher_pieces": {"common", "launcher_pieces"},
+    "launcher": {"common", "launcher_pieces", "launcher"},
+    "launcher/syncrun": {"common", "launcher_pieces", "launcher/syncrun"},
+    "worker": {"common", "worker"},
+    "worker/devices/cuda": {"common", "worker", "worker/devices/cuda"},
+}
+OPTIONAL = {"worker/devices/cuda"}
+SEAMS = {"master_seam.hpp": {"launcher", "launcher_pieces"}, "worker_seam.hpp": {"worker"}}
+# Exceptions: the symbols that an object may use in spite of MAY_USE. A comment says why.
 ALLOWED: dict[str, set[str]] = {}
-# A function, or a member of a class, that a seam declares.
+# The name of a function, or of a class with members, that a seam declares.
 FUNCTION = re.compile(r"SYNCRUN_EXPORT [^;{}()]*?(~?\w+)\(")
 CLASS = re.compile(r"^class (?:SYNCRUN_EXPORT )?(\w+) \{", re.MULTILINE)
 
@@ -34,7 +50,9 @@ class Object(NamedTuple):
 
 
 def read_object(nm: str, room: str, path: str) -> Object:
-    """What other objects find in it, and what it takes from them. Weak symbols are in every object that uses them."""
+    """Returns the symbols that an object defines for others, and those that it uses. Ignores weak symbols, because every
+    object that uses one has it.
+    """
     output = subprocess.run([nm, "-C", path], capture_output=True, text=True, check=True).stdout
     defines, uses = set(), set()
     for line in output.splitlines():
@@ -46,8 +64,7 @@ def read_object(nm: str, room: str, path: str) -> Object:
     return Object(room, re.sub(r"[.]o$", "", Path(path).name), defines, uses)
 
 
-def read_rooms(nm: str, listing: str) -> list[Object]:
-    lines = [line.split() for line in Path(listing).read_text(encoding="utf-8").splitlines()]
+def read_rooms(nm: str, lines: list[list[str]]) -> list[Object]:
     return [read_object(nm, room, path) for room, *paths in lines for path in paths]
 
 
@@ -61,12 +78,16 @@ def wrong_links(objects: list[Object], allowed: dict[str, set[str]]) -> Iterator
 
 
 def names_in(header: str) -> set[str]:
-    """What a seam declares: functions, and classes for their members."""
+    """Returns the names that a seam declares: those of functions, and those of classes, which stand for their members."""
     return set(FUNCTION.findall(header)) | set(CLASS.findall(header))
 
 
 def declared_name(symbol: str) -> str:
-    """'syncrun::detail::WorkerCall::rows(unsigned long)' is of WorkerCall, 'syncrun::detail::wait_all(...)' is wait_all."""
+    """Returns the name under which a seam declares a symbol.
+
+    This is WorkerCall for 'syncrun::detail::WorkerCall::rows(unsigned long)', and wait_all for
+    'syncrun::detail::wait_all(...)'.
+    """
     found = re.match(r"syncrun::detail::(\w+)(?:\[abi:\w+\])?(?:::[~\w]+(?:\[abi:\w+\])?)?\(", symbol)
     return found.group(1) if found else ""
 
@@ -74,20 +95,27 @@ def declared_name(symbol: str) -> str:
 def wrong_sides(objects: list[Object], seams: dict[str, set[str]]) -> Iterator[str]:
     for each in objects:
         for symbol in sorted(each.defines):
-            rooms = {SEAMS[header] for header, names in seams.items() if declared_name(symbol) in names}
+            rooms = {room for header, names in seams.items() if declared_name(symbol) in names for room in SEAMS[header]}
             if rooms and each.room != "common" and each.room not in rooms:
                 yield f"{each.room}/{each.name} defines {symbol}, which a seam has for {' and '.join(sorted(rooms))}/"
 
 
+def unchecked_rooms(objects: list[Object], listed: set[str]) -> set[str]:
+    """Returns the rooms without objects or without a rule."""
+    return ((set(MAY_USE) - OPTIONAL) | listed) - {each.room for each in objects if each.defines and each.room in MAY_USE}
+
+
 def main(nm: str, listing: str, seam_folder: str) -> int:
-    objects = read_rooms(nm, listing)
+    lines = [line.split() for line in Path(listing).read_text(encoding="utf-8").splitlines() if line.strip()]
+    objects = read_rooms(nm, lines)
     seams = {header: names_in((Path(seam_folder) / header).read_text(encoding="utf-8")) for header in SEAMS}
+    unchecked = sorted(unchecked_rooms(objects, {line[0] for line in lines}))
+    if unchecked or not all(seams.values()):
+        print(f"a room without objects or rules ({', '.join(unchecked)}), or a seam without functions: nothing was checked")
+        return 1
     violations = [*wrong_links(objects, ALLOWED), *wrong_sides(objects, seams)]
     for violation in violations:
         print(violation)
-    if {each.room for each in objects if each.defines} != set(MAY_USE) or not all(seams.values()):
-        print("a room without objects, or a seam without functions: nothing was checked")
-        return 1
     return 1 if violations else 0
 
 

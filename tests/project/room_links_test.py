@@ -1,4 +1,4 @@
-"""room_links.py catches what it is for."""
+"""Tests that room_links.py finds violations."""
 
 import sys
 import unittest
@@ -10,11 +10,15 @@ from room_links import Object  # noqa: E402
 SPAWN = Object("launcher", "spawn.cpp", {"syncrun::detail::spawn()"}, {"syncrun::detail::wait()"})
 SERVE = Object("worker", "serve.cpp", {"syncrun::detail::serve()"}, {"syncrun::detail::wait()", "malloc"})
 WAIT = Object("common", "wait.cpp", {"syncrun::detail::wait()"}, {"futex"})
+SETTINGS = Object("launcher_pieces", "settings.cpp", {"syncrun::detail::settings()"}, {"syncrun::detail::wait()"})
+OPTIONS = Object("launcher/syncrun", "options.cpp", {"command::options()"}, {"syncrun::detail::settings()"})
+STREAM = Object("worker/devices/cuda", "stream.cpp", {"syncrun::detail::stream()"}, {"syncrun::detail::serve()"})
+ROOMS = [SPAWN, SERVE, WAIT, SETTINGS, OPTIONS, STREAM]
 
 
 class RoomLinks(unittest.TestCase):
     def links(self, *objects, allowed=None):
-        return list(room_links.wrong_links([SPAWN, SERVE, WAIT, *objects], allowed or {}))
+        return list(room_links.wrong_links([*ROOMS, *objects], allowed or {}))
 
     def test_rooms_that_keep_to_themselves_pass(self):
         self.assertEqual(self.links(), [])
@@ -29,6 +33,45 @@ class RoomLinks(unittest.TestCase):
     def test_common_uses_neither(self):
         both = {"syncrun::detail::spawn()", "syncrun::detail::serve()"}
         self.assertEqual(len(self.links(Object("common", "a.cpp", set(), both))), 2)
+
+    def test_every_room_uses_what_it_may_and_nothing_else(self):
+        rooms = {each.room: symbol for each in ROOMS for symbol in each.defines}
+        self.assertEqual(set(rooms), set(room_links.MAY_USE))
+        allowed = {
+            ("launcher_pieces", "common"), ("launcher", "common"), ("launcher", "launcher_pieces"),
+            ("launcher/syncrun", "common"), ("launcher/syncrun", "launcher_pieces"),
+            ("worker", "common"), ("worker/devices/cuda", "common"), ("worker/devices/cuda", "worker"),
+        }
+        for room in rooms:
+            for other, symbol in rooms.items():
+                found = self.links(Object(room, "a.cpp", set(), {symbol}))
+                self.assertEqual(found == [], room == other or (room, other) in allowed, (room, other))
+
+    def test_the_command_uses_pieces_of_the_launcher_only(self):
+        uses = {"syncrun::detail::spawn()", "syncrun::detail::serve()", "syncrun::detail::settings()"}
+        self.assertEqual(
+            self.links(Object("launcher/syncrun", "main.cpp", set(), uses)),
+            ["launcher/syncrun/main.cpp uses syncrun::detail::serve() of worker/serve.cpp",
+             "launcher/syncrun/main.cpp uses syncrun::detail::spawn() of launcher/spawn.cpp"],
+        )
+
+    def test_the_library_for_cuda_devices_is_of_the_worker_side_and_loaded_not_linked(self):
+        self.assertEqual(
+            self.links(Object("worker/devices/cuda", "a.cu", set(), {"syncrun::detail::spawn()"})),
+            ["worker/devices/cuda/a.cu uses syncrun::detail::spawn() of launcher/spawn.cpp"],
+        )
+        self.assertEqual(len(self.links(Object("worker", "a.cpp", set(), {"syncrun::detail::stream()"}))), 1)
+
+    def test_every_room_is_looked_at(self):
+        listed = {each.room for each in ROOMS}
+        self.assertEqual(room_links.unchecked_rooms(ROOMS, listed), set())
+        for missing in ROOMS:
+            others = [each for each in ROOMS if each is not missing]
+            self.assertEqual(room_links.unchecked_rooms(others, listed), {missing.room})
+            expected = set() if missing.room == "worker/devices/cuda" else {missing.room}
+            self.assertEqual(room_links.unchecked_rooms(others, listed - {missing.room}), expected)
+        other = Object("other", "a.cpp", {"f()"}, set())
+        self.assertEqual(room_links.unchecked_rooms([*ROOMS, other], listed | {"other"}), {"other"})
 
     def test_what_is_allowed_is_allowed_to_one_object(self):
         uses = {"syncrun::detail::serve()"}

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""bench/run_gpu.py without a GPU: scripted programs stand in for the benchmarks, the table says what they print."""
+"""Tests bench/run_gpu.py without a GPU. Scripted programs stand in for the benchmarks. The table contains what they
+print.
+"""
 
 import json
 import subprocess

@@ -1,6 +1,6 @@
-# Installs the build, moves the prefix, builds a stranger's program against it and runs it with the installed command.
-# Given: BUILD, GENERATOR, COMPILER, SCRATCH, LIBRARY_FOLDER, PYTHON, RESNET_COMPUTES (on CPU devices), FAULTY_LIBRARY (with
-# fault points, where the tests have one).
+# Installs the build, moves the prefix, builds the program of a user against it, and runs it with the installed command.
+# Given: BUILD, GENERATOR, COMPILER, SCRATCH, LIBRARY_FOLDER, PYTHON, RESNET_COMPUTES (on CPU devices), FAULTY_LIBRARY
+# (the library with fault points, if the tests have one).
 cmake_minimum_required(VERSION 3.25)
 
 function(run)
@@ -29,7 +29,7 @@ foreach(file include/syncrun/syncrun.hpp include/syncrun/detail/signature.hpp bi
   endif()
 endforeach()
 
-# The package names no place of the machine it was built on.
+# The package must not contain paths of the machine where it was built.
 file(GLOB configs ${prefix}/${LIBRARY_FOLDER}/cmake/Syncrun/*.cmake)
 foreach(config IN LISTS configs)
   file(READ ${config} text)
@@ -47,8 +47,8 @@ run(COMMAND ${CMAKE_COMMAND} --build ${SCRATCH}/build)
 run(COMMAND ${prefix}/bin/syncrun -n 2 ${SCRATCH}/build/stranger
   OUTPUT "2 workers, 500 rows, ranks 0 1, version [0-9]+[.][0-9]+[.][0-9]+")
 
-# Nothing that is installed has fault points (tests/fault/points), which would obey a variable of the environment. The same
-# search finds them where they are, and a fault that the tests' library refuses is none for this one.
+# The installed files must not have fault points (tests/fault/points), which an environment variable could trigger. The
+# same search finds them in the tests' library. The installed library ignores a value that the tests' library refuses.
 function(count_fault_points count file)
   file(STRINGS ${file} found REGEX "SYNCRUN_FAULT|injected fault|FaultPoints|strike")
   list(LENGTH found found)
@@ -72,7 +72,7 @@ foreach(fault "rank=1,phase=function,way=kill" "nonsense")
     OUTPUT "2 workers, 500 rows")
 endforeach()
 
-# The demos find their library and the digits from where they were moved to.
+# After the move, the demos find their library and the digits.
 if(EXISTS ${prefix}/bin/syncrun-mnist)
   run(COMMAND ${prefix}/bin/syncrun -n 2 ${prefix}/bin/syncrun-mnist --epochs 1
     OUTPUT "test accuracy: [0-9]+[.][0-9]+ %")

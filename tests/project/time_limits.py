@@ -1,9 +1,10 @@
-"""Says which tests that compute have less time than they may want under load.
+"""Finds tests that compute and have less time than they may need under load.
 
     time_limits.py CTEST BUILD LEAST_S
 
-Tests that compute are those labelled `unit` or `process`, and of those that kill processes (`fault`) the demos. What runs on GPUs
-has them for itself. A test without a limit has ctest's, which is longer.
+Tests that compute are those with the label `unit` or `process`, and those of the demos with the label `fault`, which
+kill processes. Tests on GPUs are not among them, because no other test uses the GPUs at the same time. A test without a
+limit of its own has that of ctest, which is longer.
 """
 
 import json

@@ -1,7 +1,7 @@
 #pragma once
 
-// The GPUs that a test may use: those that CUDA_VISIBLE_DEVICES leaves it, without a CUDA call, since a process that has
-// initialised CUDA can no longer fork.
+// The GPUs that a test may use, that is, those that CUDA_VISIBLE_DEVICES allows. The functions make no CUDA calls,
+// because a process that has initialised CUDA can no longer fork.
 
 #include <algorithm>
 #include <cstdio>
@@ -21,7 +21,8 @@ inline int gpus_present() {
   return std::min(physical, 1 + static_cast<int>(std::count(list.begin(), list.end(), ',')));
 }
 
-/// Of these GPUs together, in MiB, by the driver's own tool; -1 where that cannot be asked.
+/// How much memory of these GPUs is in use, all of them together, in MiB, as nvidia-smi reports it; -1 if nvidia-smi is
+/// not available.
 inline int used_gpu_memory_mib() {
   std::string command = "nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits 2>/dev/null";
   if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) command += " -i '" + std::string(visible) + "'";

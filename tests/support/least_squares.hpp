@@ -1,6 +1,6 @@
 #pragma once
 
-// Least squares by adam, serially and in double: what train steps on any number of devices are held against.
+// Least squares with Adam, computed serially in double. Tests compare train steps on any number of devices with it.
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@
 
 namespace least_squares {
 
-/// The mean over rows of (x p - y)^2, and steps down its gradient.
+/// The loss is the mean over the rows of (x p - y)^2. Each step changes p by one step of Adam.
 struct Serial {
   std::vector<double> x, y, params, m, v;
   std::int64_t columns;
@@ -46,7 +46,7 @@ inline Serial problem(std::int64_t rows, std::int64_t columns, unsigned seed) {
   serial.columns = columns;
   const auto draw = [&](std::int64_t count) {
     std::vector<double> values(static_cast<std::size_t>(count));
-    for (auto& value : values) value = std::round(uniform(random) * 64) / 64;  // as a float holds it
+    for (auto& value : values) value = std::round(uniform(random) * 64) / 64;  // a float can hold it exactly
     return values;
   };
   serial.x = draw(rows * columns);

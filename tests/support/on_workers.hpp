@@ -1,6 +1,7 @@
 #pragma once
 
-// A fixture for tests that hold for any number of workers: one session per number, shared by the tests of the process.
+// A fixture for tests that must pass with any number of workers, and a check for errors. Every test opens and closes a
+// session with the number of workers that is its parameter.
 
 #include <gtest/gtest.h>
 
@@ -44,7 +45,7 @@ std::vector<T> counting(std::size_t count, T first = T(0)) {
   return values;
 }
 
-/// Runs `statement`; the syncrun::Error it must throw, for a closer look.
+/// Runs `statement`. Fails the test unless it throws a syncrun::Error of this kind whose message contains `text`.
 #define EXPECT_ERROR(statement, expected_kind, text)                                                                \
   try {                                                                                                             \
     statement;                                                                                                      \

@@ -1,4 +1,4 @@
-// The main of tests that open sessions: a worker of theirs serves and never sees the tests.
+// The main of tests that open sessions. In a worker of such a session it serves calls and does not run the tests.
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// A folder for the files of one test, which goes with it. And what tests do with files: read and write them as a whole.
+// A folder for the files of one test, which is removed after the test, and functions that read or write a whole file.
 
 #include <cerrno>
 #include <cstdint>
@@ -11,13 +11,14 @@
 #include <string>
 #include <system_error>
 
-/// A new and empty folder. It is removed with everything in it when its owner goes.
+/// A new, empty folder. The destructor removes it with everything in it.
 class TemporaryFolder {
  public:
-  /// Who may use the folder, beside root.
+  /// Who may use the folder besides root.
   enum class Access : std::uint8_t { owner, everyone };
 
-  /// In `parent`: by default where temporary files belong (TMPDIR, else /tmp). Throws std::system_error if there can be none.
+  /// Creates the folder in `parent`, by default where temporary files belong (TMPDIR, else /tmp). Throws
+  /// std::system_error if that fails.
   explicit TemporaryFolder(const std::filesystem::path& parent = std::filesystem::temp_directory_path(),
                            Access access = Access::owner) {
     std::string name = (parent / "syncrun-test-XXXXXX").string();
@@ -35,7 +36,7 @@ class TemporaryFolder {
 
   const std::filesystem::path& path() const noexcept { return path_; }
   std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-  /// The path of something in it, for those that take text.
+  /// The path of a file in the folder as a string, for functions that require one.
   std::string at(const std::string& name) const { return (path_ / name).string(); }
   bool is_empty() const { return std::filesystem::is_empty(path_); }
 
@@ -43,7 +44,7 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-/// All of a file. Nothing where it cannot be read: a process may go while its file in /proc is read.
+/// The contents of a file; empty if the file cannot be read. A process may end while a test reads its files in /proc.
 inline std::string text_of(const std::filesystem::path& file) {
   std::ostringstream text;
   text << std::ifstream(file, std::ios::binary).rdbuf();

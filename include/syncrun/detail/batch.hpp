@@ -1,6 +1,6 @@
 #pragma once
 
-// What a batch is made of, at compile time: a Data, or a plain struct of them.
+// The types of a batch, at compile time. A batch is a Data, or a plain struct of several.
 
 #include <array>
 #include <cstddef>
@@ -23,7 +23,7 @@ struct BatchArrayType {
   std::uint8_t dimensions;
 };
 
-/// A batch that a producer fills: its number in the queue, -1 for none, and where its arrays are.
+/// A batch that a producer fills: its number in the queue (-1: no batch), and the addresses and extents of its arrays.
 struct RawDraft {
   int batch = -1;
   std::array<RawArray, kMaxBatchArrays> arrays{};
@@ -92,11 +92,12 @@ using BatchTraits = BatchTraitsOf<decltype(fields_of_batch<Batch>())>;
 
 namespace syncrun {
 
-/// What a queue is made of: a Data<T, N>, or a plain struct of such.
+/// The type of a batch: a Data<T, N>, or a plain struct of several.
 template <class Batch>
 concept BatchType = detail::BatchTraits<Batch>::is_batch;
 
-/// The shapes of a batch's arrays, in the order of its fields: at most so many rows each.
+/// The shapes of a batch's arrays, in the order of its fields. Their numbers of rows are the largest that a batch can
+/// have.
 template <BatchType Batch>
 using BatchShapes = typename detail::BatchTraits<Batch>::Shapes;
 

@@ -1,8 +1,8 @@
 #pragma once
 
-// What crosses the untyped seam between the typed API (templates, compiled into the user's program) and the library:
-// descriptions of signatures, arrays of unknown type, results. The functions of the seam are in master_seam.hpp and
-// worker_seam.hpp. Users never name what stands here.
+// Types that cross the untyped seam between the typed API (templates that are compiled into the user's program) and the
+// library: descriptions of signatures, arrays of unknown type, results. master_seam.hpp and worker_seam.hpp have the
+// functions of the seam. Users never name anything in this header.
 
 #include <array>
 #include <cstddef>
@@ -39,13 +39,13 @@ enum class ArgumentKind : std::uint8_t {
   device_scalar
 };
 
-/// One parameter the caller passes.
+/// A parameter for which the caller passes an argument.
 struct ArgumentType {
   ArgumentKind kind;
   DType dtype;
   Reduction reduction;
   std::uint8_t dimensions;
-  std::uint32_t bytes;  // of a by-value parameter
+  std::uint32_t bytes;  // size of a by-value parameter, else 0
 };
 
 struct OutputType {
@@ -54,58 +54,58 @@ struct OutputType {
   std::uint8_t dimensions;
 };
 
-/// A function or member function pointer as bytes (member pointers: Itanium C++ ABI 2.3).
+/// A function pointer or member function pointer, as bytes (member function pointers: Itanium C++ ABI 2.3).
 struct BodyPointer {
   std::array<std::uintptr_t, 2> words{};
   bool is_member = false;
 };
 
-/// A slice, among this rank's rows of a call; a call without rows counts as one row.
+/// The position of a slice among this rank's rows of a call. A call without rows counts as one row.
 struct SliceRows {
   std::int64_t before;
   std::int64_t count;
   bool is_last;
 };
 
-/// When a gradient is averaged: after the body, or in buckets as they are ready.
+/// When a gradient is averaged: as a whole after the body, or in buckets as soon as they are final.
 enum class GradientAverage : bool { whole, in_buckets };
 
 class WorkerCall;
 using Thunk = void (*)(WorkerCall& call, const BodyPointer& body);
 
-/// Devices a body runs on. One that sees no array and asks for no worker does not mind.
+/// The kind of device that a body runs on. A body without arrays and without a worker parameter runs on any.
 enum class BodyDevice : std::uint8_t { cpu, cuda, any };
 constexpr bool runs_on(BodyDevice body, DeviceKind device) noexcept {
   return body == BodyDevice::any || (body == BodyDevice::cuda) == (device == DeviceKind::cuda);
 }
 
-/// What a worker runs: the typed thunk of a signature and the user's function behind it.
+/// The code that a worker runs: the typed thunk of a signature, and the user's function that the thunk calls.
 struct Body {
   BodyDevice device = BodyDevice::cpu;
   Thunk thunk = nullptr;
   BodyPointer pointer{};
   bool is_replayable = false;
-  std::size_t bucket_bytes = 0;  // of a train step
+  std::size_t bucket_bytes = 0;  // for train steps only
 };
 
-/// A signature at run time; the spans are static.
+/// A signature at run time. The spans refer to static memory.
 struct SignatureInfo {
   std::span<const ArgumentType> arguments;
   std::span<const OutputType> outputs;
   bool has_comm = false;
-  std::span<const std::string_view> value_types;   // by argument: the type of a by-value one
-  std::span<const std::string_view> output_names;  // fields of the result struct; empty where there is no name
+  std::span<const std::string_view> value_types;   // by argument: the type name if it is passed by value
+  std::span<const std::string_view> output_names;  // fields of the result struct; a name can be empty
 };
 
 inline constexpr std::uint32_t kAllOutputs = ~std::uint32_t{0};
 
-/// Some of a function's outputs.
+/// A choice among a function's outputs.
 struct OutputChoice {
-  std::uint32_t mask = kAllOutputs;               // a bit for each that is wanted
-  std::array<std::uint8_t, kMaxOutputs> order{};  // as the caller named them
+  std::uint32_t mask = kAllOutputs;               // one bit for each chosen output
+  std::array<std::uint8_t, kMaxOutputs> order{};  // the outputs, in the caller's order
 };
 
-/// An array of unknown type: where, and how long in each dimension.
+/// An array of unknown type: its address and its extents.
 struct RawArray {
   void* data = nullptr;
   Extents extents{};
@@ -127,7 +127,7 @@ struct RawUpdate {
   RawArray value;
 };
 
-/// Untyped memory with its one owner and the way to give it back.
+/// Untyped memory with one owner, and the function that frees it.
 class OutputBuffer {
  public:
   using Release = void (*)(void* data, void* context) noexcept;
@@ -154,7 +154,7 @@ class OutputBuffer {
   void* data() const noexcept { return data_; }
   std::size_t bytes() const noexcept { return bytes_; }
   const void* context() const noexcept { return context_; }
-  /// Gives the memory to a new owner, who knows how to free it.
+  /// Gives up the memory. The caller becomes its owner and must know how to free it.
   void* detach() noexcept { return std::exchange(data_, nullptr); }
 
  private:
@@ -164,7 +164,7 @@ class OutputBuffer {
   void* context_ = nullptr;
 };
 
-/// A variable and what it is given: a Data, or else values of that many elements.
+/// A variable and the values that it gets: a Data, or else as many values as the extents say.
 struct Delivery {
   std::shared_ptr<VariableRecord> variable;
   std::shared_ptr<DataRecord> data{};
@@ -175,11 +175,11 @@ struct Delivery {
 /// A reduced output on its way to the caller.
 struct RawOutput {
   Extents extents{};
-  alignas(8) std::array<std::byte, 8> scalar{};  // dimensions == 0
-  OutputBuffer buffer;                           // otherwise
+  alignas(8) std::array<std::byte, 8> scalar{};  // for dimensions == 0
+  OutputBuffer buffer;                           // for arrays
 };
 
-/// Where the results of one call arrive.
+/// The place where the result of one call arrives.
 struct CallResult {
   bool finished = false;
   std::exception_ptr error;

@@ -1,7 +1,7 @@
 #pragma once
 
-// Construction of replicated objects: the arguments as bytes on the master, back to values on each worker. (Producers and
-// tasks are given theirs in the same way.)
+// Construction of replicated objects. The master converts the arguments to bytes, and each worker converts them back to
+// values. Producers and tasks get their arguments in the same way.
 
 #include <cstddef>
 #include <cstring>
@@ -16,7 +16,7 @@
 
 namespace syncrun::detail {
 
-/// What a construction argument may be: trivially copyable, a string, or a vector of trivially copyable elements.
+/// A construction argument is trivially copyable, a string, or a vector of trivially copyable elements.
 template <class T>
 inline constexpr bool kIsVector = false;
 template <class U>
@@ -25,7 +25,7 @@ inline constexpr bool kIsVector<std::vector<U>> = std::is_trivially_copyable_v<U
 template <class T>
 void put_argument(std::vector<std::byte>& bytes, const T& value) {
   const auto append = [&](const void* from, std::size_t count) {
-    // Not by insert(): g++ 12 takes its growth for an overflow where it inlines all of it.
+    // Does not use insert(): if g++ 12 inlines all of it, it reports an overflow where the vector grows.
     const std::size_t before = bytes.size();
     bytes.resize(before + count);
     if (count != 0) std::memcpy(bytes.data() + before, from, count);
@@ -42,7 +42,7 @@ void put_argument(std::vector<std::byte>& bytes, const T& value) {
   }
 }
 
-/// What was put there must be taken as the same type: throws Error (system) where there are too few bytes.
+/// Reads an argument. T must be the type that was put there. Throws Error (system) if there are too few bytes.
 template <class T>
 T take_argument(std::span<const std::byte>& bytes) {
   const auto expect = [&](bool is_there) {
@@ -67,11 +67,11 @@ T take_argument(std::span<const std::byte>& bytes) {
   }
 }
 
-/// Literals and views are stored as what owns them.
+/// The type in which an argument is stored. String literals and views become std::string.
 template <class T>
 using Stored = std::conditional_t<std::is_convertible_v<T, std::string_view>, std::string, std::decay_t<T>>;
 
-/// What `T(worker, arguments...)` takes on this kind of device; a T that asks for no worker is the same on all.
+/// The worker type that `T(worker, arguments...)` takes on this kind of device.
 template <DeviceKind kDevice>
 using WorkerOn = std::conditional_t<kDevice == DeviceKind::cpu, CpuWorker, CudaWorker>;
 
@@ -90,7 +90,7 @@ inline constexpr bool kCanConstruct =
 template <DeviceKind kDevice, class T, class... Arguments>
 void construct_object(WorkerCall& call, const BodyPointer&) {
   std::span<const std::byte> bytes = call.construction_arguments();
-  std::tuple<Arguments...> arguments{take_argument<Arguments>(bytes)...};  // braces: left to right
+  std::tuple<Arguments...> arguments{take_argument<Arguments>(bytes)...};  // braces evaluate left to right
   T* object = std::apply(
       [&](auto&... a) {
         const BodyScope scope;
@@ -101,7 +101,7 @@ void construct_object(WorkerCall& call, const BodyPointer&) {
   call.keep_object(object, [](void* kept) noexcept { delete static_cast<T*>(kept); });
 }
 
-/// The bodies that build a T: one for each kind of device that it can be built on.
+/// The bodies that construct a T, one for each kind of device on which it can be constructed.
 template <class T, class... Arguments>
 std::vector<Body> construction_bodies() {
   static_assert(kCanConstruct<DeviceKind::cpu, T, Arguments...> || kCanConstruct<DeviceKind::cuda, T, Arguments...>,
@@ -115,7 +115,7 @@ std::vector<Body> construction_bodies() {
   return bodies;
 }
 
-/// The same through a factory function, which returns the object by value.
+/// Constructs an object through a factory function, which returns the object by value.
 template <class Pointer>
 struct Factory;
 template <class T, class... P>

@@ -1,6 +1,6 @@
 #pragma once
 
-// Fields of a plain struct, by structured binding: how a result type's outputs are found without macros.
+// Access to the fields of a plain struct, by structured bindings. It finds the outputs of a result type without macros.
 
 #include <cstddef>
 #include <tuple>
@@ -18,10 +18,10 @@ inline constexpr bool kIsOutput<Output<kReduction, T, N>> = true;
 template <class T, std::size_t N>
 inline constexpr bool kIsOutput<Stack<T, N>> = true;
 
-/// Stands for any field initialiser when fields are counted.
+/// Converts to any field type. field_count() uses it as an initialiser.
 struct AnyField {
   template <class T>
-  operator T() const noexcept;  // NOLINT(google-explicit-constructor): never defined, only its type is asked for
+  operator T() const noexcept;  // NOLINT(google-explicit-constructor): never defined, only its type is used
 };
 
 template <class T, std::size_t... I>
@@ -57,13 +57,14 @@ constexpr decltype(auto) with_fields(T& t, F&& f) {
 }
 // clang-format on
 
-/// Outputs that were chosen among those of a struct.
+/// True for a tuple, that is, for outputs that were chosen from a struct.
 template <class T>
 inline constexpr bool kIsTuple = false;
 template <class... T>
 inline constexpr bool kIsTuple<std::tuple<T...>> = true;
 
-/// Calls f on every output of a result: on itself, or on each field of the struct in order.
+/// Calls f on every output of a result. The result is an output, or a tuple or struct of outputs. Calls are in the
+/// order of the fields.
 template <class R, class F>
 constexpr void for_each_output(R& result, F&& f) {
   using Plain = std::remove_const_t<R>;
@@ -96,7 +97,7 @@ consteval bool is_result() {
   }
 }
 
-/// What a replicated function may return: nothing, one output, or a plain struct of outputs.
+/// The types that a replicated function can return: nothing, one output, or a plain struct of outputs.
 template <class R>
 concept Result = is_result<R>();
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// What every handle does first: it makes sure that it was not moved from, so that a mistake is an Error and no crash.
+// The check that every handle makes first: that it was not moved from. Then a mistake is an Error and not a crash.
 
 #include <memory>
 
@@ -8,7 +8,7 @@
 
 namespace syncrun::detail {
 
-/// What a handle refers to. Throws Error (usage) if the handle was moved from.
+/// Returns what a handle refers to. Throws Error (usage) if the handle was moved from.
 template <class Record>
 Record& held(const std::shared_ptr<Record>& record, const char* type) {
   if (!record) [[unlikely]]
@@ -16,7 +16,8 @@ Record& held(const std::shared_ptr<Record>& record, const char* type) {
   return *record;
 }
 
-/// For the framework: what a handle refers to, null if it was moved from. The library names the argument then.
+/// For the framework: returns what a handle refers to; null if it was moved from. The library then reports the argument
+/// by its name.
 struct HandleAccess {
   template <class Handle>
   static const auto& record(const Handle& handle) noexcept {

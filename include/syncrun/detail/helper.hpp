@@ -1,7 +1,7 @@
 #pragma once
 
-// Helper processes, as thunks see them: processes of their own that run one function, as a producer of a queue or as a
-// task. Users never name what stands here.
+// Helper processes, as thunks see them. A helper runs one function in its own process, as a producer of a queue or as a
+// task. Users never name anything in this header.
 
 #include <cstddef>
 #include <optional>
@@ -23,20 +23,20 @@ class ProducerCore;
 class PipeCore;
 using HelperThunk = void (*)(HelperCall& call, const BodyPointer& body);
 
-/// What a helper runs: the typed thunk and the user's function behind it.
+/// The code that a helper runs: the typed thunk, and the user's function that the thunk calls.
 struct HelperBody {
   HelperThunk thunk = nullptr;
   BodyPointer pointer{};
 };
 
-/// Helper: its one call, as the thunk sees it.
+/// The one call of a helper, as its thunk sees it.
 class HelperCall {
  public:
   HelperCall(std::span<const std::byte> arguments, ProducerCore* producer, PipeCore* pipe) noexcept
       : arguments_(arguments), producer_(producer), pipe_(pipe) {}
   std::span<const std::byte> arguments() const noexcept { return arguments_; }
-  ProducerCore& producer() const noexcept { return *producer_; }  // of a producer only
-  PipeCore& pipe() const noexcept { return *pipe_; }              // of a task only
+  ProducerCore& producer() const noexcept { return *producer_; }  // in a producer only
+  PipeCore& pipe() const noexcept { return *pipe_; }              // in a task only
   void keep_result(std::vector<std::byte> bytes) noexcept { result_ = std::move(bytes); }
   const std::vector<std::byte>& result() const noexcept { return result_; }
 
@@ -47,7 +47,7 @@ class HelperCall {
   std::vector<std::byte> result_;
 };
 
-/// What crosses from process to process as bytes.
+/// The types that can be sent to another process as bytes.
 template <class T>
 inline constexpr bool kIsMessage = std::is_same_v<T, std::string> || kIsVector<T> ||
                                    (std::is_trivially_copyable_v<T> && !std::is_pointer_v<T> &&
@@ -65,7 +65,7 @@ T from_bytes(std::span<const std::byte> bytes) {
   return take_argument<T>(bytes);
 }
 
-/// Unpacks a message. Nothing if there is none.
+/// Unpacks a message. Returns nothing if there is no message.
 template <class T>
 std::optional<T> decode(const std::optional<std::vector<std::byte>>& bytes) {
   if (!bytes) return std::nullopt;
@@ -79,11 +79,11 @@ std::vector<std::byte> bytes_of(const Arguments&... arguments) {
   return bytes;
 }
 
-/// Calls `function(first..., arguments...)` with the arguments that the master passed.
+/// Calls `function(first..., arguments...)`. `arguments` are those that the master passed.
 template <class R, class... Arguments, class Function, class... First>
 R call_with_arguments(HelperCall& call, Function function, First&... first) {
   std::span<const std::byte> bytes = call.arguments();
-  std::tuple<Arguments...> arguments{take_argument<Arguments>(bytes)...};  // braces: left to right
+  std::tuple<Arguments...> arguments{take_argument<Arguments>(bytes)...};  // braces evaluate left to right
   return std::apply([&](auto&... a) -> R { return function(first..., std::move(a)...); }, arguments);
 }
 

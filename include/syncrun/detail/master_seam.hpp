@@ -1,9 +1,10 @@
 #pragma once
 
-// The seam on the master's side: everything that the templates of the public headers call in the library while they run in
-// the master. What workers and their like call is in worker_seam.hpp. Users never name what stands here.
+// The seam on the master's side: the library functions that the templates of the public headers call in the master.
+// worker_seam.hpp has those for workers, producers and tasks. Users never name anything in this header.
 //
-// Unless it says otherwise, a function throws Error (usage) if the session is closed, and blocks no longer than a lock.
+// Unless its comment says otherwise, a function throws Error (usage) if the session is closed, and blocks no longer
+// than a lock requires.
 
 #include <array>
 #include <chrono>
@@ -63,23 +64,24 @@ using VariableList = std::span<const std::shared_ptr<VariableRecord>>;
 
 // ---- the program and its session --------------------------------------------------------------------------------
 
-/// A program as run() hands it over: called with its context and the arguments of main, returns the exit code.
+/// A program, as run() passes it on. `function` gets the context and the arguments of main, and returns the exit code.
 struct Program {
   int (*function)(const void* context, int argc, char** argv);
   const void* context;
 };
-/// Runs the program and turns what it throws into a message and an exit code. Throws nothing.
+/// Runs the program. Converts an exception into a message and an exit code. Throws nothing.
 SYNCRUN_EXPORT int run_master(int argc, char** argv, const Program& program);
 
 /// Starts the workers and waits until all are ready. Throws as Session's constructor.
 SYNCRUN_EXPORT std::shared_ptr<SessionCore> open_session(const SessionOptions& options);
-/// Waits for calls in flight, lets the workers end and reaps them. Throws what failed; the workers are gone in any case.
+/// Waits for calls in flight, lets the workers end and reaps them. Throws as Session::close. The workers have ended in
+/// any case.
 SYNCRUN_EXPORT void close_session(SessionCore& session);
-/// Ends the workers at once, unless the session is closed already.
+/// Ends the workers at once, unless the session is already closed.
 SYNCRUN_EXPORT void abandon_session(SessionCore& session) noexcept;
-/// Waits for every call in flight. Throws the first failure among those whose future was dropped.
+/// Waits for all calls in flight. If calls failed whose futures were dropped, throws the first of these failures.
 SYNCRUN_EXPORT void wait_all(SessionCore& session);
-/// Waits for calls in flight. Throws Error (usage) where no profile is kept.
+/// Returns the profile; see Session::profile. Waits for calls in flight. Throws Error (usage) if no profile is kept.
 SYNCRUN_EXPORT std::vector<CallProfile> profile_of(SessionCore& session);
 /// The names of the devices, by rank.
 SYNCRUN_EXPORT const std::vector<std::string>& devices_of(const SessionCore& session) noexcept;
@@ -88,46 +90,47 @@ SYNCRUN_EXPORT std::vector<int> worker_pids_of(const SessionCore& session);
 
 // ---- functions, objects and calls -------------------------------------------------------------------------------
 
-/// Makes a function known to the workers. `name`: for messages; empty: that of its first body. `object`: of methods.
+/// Registers a function with the workers. Messages use `name`; if it is empty, the name of the first body. `object` is
+/// the object of a method, else null.
 SYNCRUN_EXPORT std::shared_ptr<FunctionRecord> define_function(const std::shared_ptr<SessionCore>& session,
                                                                const SignatureInfo& signature,
                                                                std::span<const Body> bodies, std::string_view name,
                                                                std::shared_ptr<ObjectRecord> object);
-/// For messages.
+/// The name that messages use.
 SYNCRUN_EXPORT const std::string& name_of(const FunctionRecord& function) noexcept;
-/// As Function::describe.
+/// See Function::describe.
 SYNCRUN_EXPORT std::string describe(const FunctionRecord& function);
 
-/// Builds an object on every worker: `arguments` are the bytes that the construction thunk decodes. Blocks. Throws what
-/// failed.
+/// Constructs an object on every worker. `arguments` are bytes that the construction thunk decodes. Blocks. Throws as a
+/// call.
 SYNCRUN_EXPORT std::shared_ptr<ObjectRecord> replicate_object(const std::shared_ptr<SessionCore>& session,
                                                               std::span<const Body> bodies,
                                                               std::span<const std::byte> arguments,
                                                               std::string_view name);
 
-/// What rows a scattered Data has: those that `batch` selects from, or the batch itself.
+/// Which rows a scattered Data holds: the rows that `batch` selects from, or those of the batch itself.
 enum class DataRows : std::uint8_t { of_the_call, of_the_batch };
 
-/// Checks one call, argument by argument, and publishes it. Nothing reaches a worker before publish().
+/// Checks one call, argument by argument, and publishes it. No worker sees anything of the call before publish().
 class CallBuilder {
  public:
-  /// `target`: a rank, or -1 for all. `choice`: the outputs that are wanted; null: all. Throws Error (usage) if the
-  /// session is closed or used from two threads.
+  /// `target` is a rank, or -1 for all ranks. `choice` is the outputs that the caller wants; null means all. Throws
+  /// Error (usage) if the session is closed or if two threads use it.
   SYNCRUN_EXPORT CallBuilder(const std::shared_ptr<FunctionRecord>& function, int target, const CallOptions& options,
                              const OutputChoice* choice = nullptr);
   SYNCRUN_EXPORT ~CallBuilder();
   CallBuilder(const CallBuilder&) = delete;
   CallBuilder& operator=(const CallBuilder&) = delete;
 
-  // In the order of SignatureInfo::arguments.
+  // These functions add the arguments, in the order of SignatureInfo::arguments.
   SYNCRUN_EXPORT void add_data(const std::shared_ptr<DataRecord>& data, DataRows rows = DataRows::of_the_call);
   SYNCRUN_EXPORT void add_value(const void* value, std::size_t bytes);
   SYNCRUN_EXPORT void add_per_worker(const void* values, std::size_t count, std::size_t bytes_each);
   SYNCRUN_EXPORT void add_variable(const std::shared_ptr<VariableRecord>& variable);
 
-  /// Publishes and waits. Throws what failed.
+  /// Publishes the call and waits for its result. Throws if the call failed.
   SYNCRUN_EXPORT void run(CallResult& result);
-  /// Publishes; the result arrives when the session waits.
+  /// Publishes the call. Its result arrives during a later wait of the session.
   SYNCRUN_EXPORT std::shared_ptr<CallResult> launch();
 
  private:
@@ -140,131 +143,140 @@ class CallBuilder {
   FunctionRecord* function_;
   const CallOptions* options_;
   std::size_t arguments_ = 0;
-  alignas(std::max_align_t) std::array<std::byte, 416> state_;  // a State; here, so that a call allocates nothing
+  alignas(std::max_align_t) std::array<std::byte, 416> state_;  // contains a State, so that a call allocates no memory
 };
 
-/// Waits for a call launched earlier. Throws what failed.
+/// Waits for a call that was launched earlier. Throws if the call failed.
 SYNCRUN_EXPORT void wait_for(SessionCore& session, CallResult& result);
-/// Whether wait_for would return, or throw, at once.
+/// Whether wait_for would return or throw at once.
 SYNCRUN_EXPORT bool is_ready(SessionCore& session, CallResult& result);
 
 // ---- Data -------------------------------------------------------------------------------------------------------
 
-/// A new array in shared memory, with these values; without any it is zero-filled. Throws Error: usage (negative extents, a
-/// size that overflows), system (not enough memory).
+/// Makes an array in shared memory with these values; without values, it is zero-filled. Throws Error: usage (an extent
+/// is negative or the size overflows), system (not enough memory).
 SYNCRUN_EXPORT std::shared_ptr<DataRecord> make_data(const std::shared_ptr<SessionCore>& session, DType dtype,
                                                      std::span<const std::int64_t> extents, const void* values,
                                                      std::string_view name);
-/// An array with the elements of a .npy file. Throws as Session::load.
+/// Makes an array with the elements of a .npy file. Throws as Session::load.
 SYNCRUN_EXPORT std::shared_ptr<DataRecord> load_data(const std::shared_ptr<SessionCore>& session,
                                                      const std::filesystem::path& file, DType dtype,
                                                      std::size_t dimensions, std::string_view name);
-/// A .npy file itself, to be read. Throws as Session::map_npy.
+/// Maps a .npy file as a read-only array. Throws as Session::map_npy.
 SYNCRUN_EXPORT std::shared_ptr<DataRecord> map_data(const std::shared_ptr<SessionCore>& session,
                                                     const std::filesystem::path& file, DType dtype,
                                                     std::size_t dimensions, std::string_view name);
-/// Gives an array these extents and values. Here and below, what changes an array waits for calls in flight that read it.
-/// Throws Error: usage (it is a file, or open for writing), system (not enough memory).
+/// Gives an array these extents and values. This and the following functions that change an array wait for calls in
+/// flight that read it. Throws Error: usage (the array is a mapped file, or is open for writing), system (not enough
+/// memory).
 SYNCRUN_EXPORT void set_data(DataRecord& record, std::span<const std::int64_t> extents, const void* values,
                              double oversize);
-/// New values for whole rows, from `first_row` on. Throws Error (usage) if these are not rows, or are not there.
+/// Stores new values in whole rows, from row `first_row` on. Throws Error (usage) if the values do not fill whole rows,
+/// or if the array does not have these rows.
 SYNCRUN_EXPORT void set_rows_of_data(DataRecord& record, std::int64_t first_row, std::size_t elements,
                                      const void* values);
-/// Changes the extents; elements keep their place in row-major order, new ones are zero. Throws as set_data.
+/// Changes the extents. Elements keep their place in row-major order, and new elements are zero. Throws as set_data.
 SYNCRUN_EXPORT void resize_data(DataRecord& record, std::span<const std::int64_t> extents, double oversize);
-/// Gives the memory back. The array is left with zero rows.
+/// Frees the memory. The array then has zero rows.
 SYNCRUN_EXPORT void free_data(DataRecord& record);
-/// Where the elements are, and the extents.
+/// The address of the elements, and the extents.
 SYNCRUN_EXPORT RawArray array_of(const DataRecord& record);
-/// For messages; may be empty.
+/// The name that messages use. Can be empty.
 SYNCRUN_EXPORT const std::string& name_of(const DataRecord& record) noexcept;
-/// Bytes of memory that it has, in use or not.
+/// The size of its memory in bytes, including the part that is not in use.
 SYNCRUN_EXPORT std::size_t capacity_bytes_of(const DataRecord& record);
-/// Throws Error (usage) unless there are such rows.
+/// Throws Error (usage) if the array does not have these rows.
 SYNCRUN_EXPORT void check_rows(const DataRecord& record, Slice rows);
-/// Throws Error (usage) unless there is such an element. `is_beyond`: an unsigned index that is more than an int64 can be;
-/// only its message needs it.
+/// Throws Error (usage) if the array does not have this element. `is_beyond` marks the unsigned indices that are too
+/// large for an int64. Only the message uses it.
 SYNCRUN_EXPORT void check_element(const DataRecord& record, std::span<const std::int64_t> index,
                                   std::span<const bool> is_beyond);
-/// Opens an array for writing: until end_write, a call on it throws Error (usage). Throws as set_data.
+/// Opens an array for writing. Until end_write, a call with it throws Error (usage). Throws as set_data.
 SYNCRUN_EXPORT RawArray begin_write(DataRecord& record);
-/// Ends what begin_write has opened.
+/// Closes an array that begin_write has opened.
 SYNCRUN_EXPORT void end_write(DataRecord& record) noexcept;
 
 // ---- shared variables -------------------------------------------------------------------------------------------
 
-/// A new variable, without rows. Throws Error (usage) if a living one has this name.
+/// Makes a variable without rows. Throws Error (usage) if a live variable has this name.
 SYNCRUN_EXPORT std::shared_ptr<VariableRecord> make_variable(const std::shared_ptr<SessionCore>& session, DType dtype,
                                                              std::size_t dimensions, std::string_view name);
-/// The variable of that name. Throws Error (usage) if there is none, or if it has another type or number of dimensions.
+/// Returns the variable of that name. Throws Error (usage) if there is none, or if it has another element type or
+/// number of dimensions.
 SYNCRUN_EXPORT std::shared_ptr<VariableRecord> find_variable(const SessionCore& session, std::string_view name,
                                                              DType dtype, std::size_t dimensions);
-/// The variables of a list, each once and of this session; else throws Error (usage). `what` asks for them.
+/// Returns the variables of a list. Throws Error (usage) if the list is empty, or if a variable is unknown, occurs
+/// twice or belongs to another session. `what` is the operation, for messages.
 SYNCRUN_EXPORT std::vector<std::shared_ptr<VariableRecord>> resolve(const SessionCore& session,
                                                                     std::span<const AnyShared> variables,
                                                                     const char* what);
-/// The same for variables and what they are given.
+/// The same for variables and the values that they get. Throws Error (usage) also if element types or numbers of
+/// dimensions differ.
 SYNCRUN_EXPORT std::vector<Delivery> resolve(const SessionCore& session, std::span<const Assignment> assignments,
                                              const char* what);
 
-// All that moves values blocks until it is done, and throws what failed. Every variable is checked before a worker moves.
+// The functions that move values block until they are done, and throw if the operation failed. The master checks every
+// variable before any worker does anything.
 
 /// Gives every rank the same values.
 SYNCRUN_EXPORT void broadcast_values(std::span<const Delivery> deliveries);
-/// Splits rows among the ranks, as evenly as possible, in rank order.
+/// Divides rows among the ranks, as evenly as possible, in rank order.
 SYNCRUN_EXPORT void scatter_values(std::span<const Delivery> deliveries, const ScatterOptions& options);
 /// Gives one rank values of these extents.
 SYNCRUN_EXPORT void set_on_rank(VariableRecord& variable, int rank, std::span<const std::int64_t> extents,
                                 const void* values);
-/// Copies one rank's values, all of them, to `values`.
+/// Copies all values of one rank to `values`.
 SYNCRUN_EXPORT void get_from_rank(VariableRecord& variable, int rank, void* values);
-/// All ranks' values, one after the other. `values`: one array per variable, of the extents that gathered_extents says.
+/// Copies all ranks' values, one after the other. `values` has one array per variable, with the extents that
+/// gathered_extents returns.
 SYNCRUN_EXPORT void gather_to(VariableList variables, std::span<void* const> values);
 
-/// Gives every rank the values, and the extents, of rank `root`.
+/// Gives every rank the values and the extents of rank `root`.
 SYNCRUN_EXPORT void broadcast_copies(VariableList variables, int root, const CollectiveOptions& options);
-/// Reduces the copies; every rank gets the result.
+/// Reduces the copies. Every rank gets the result.
 SYNCRUN_EXPORT void all_reduce_copies(VariableList variables, Reduction reduction, const CollectiveOptions& options);
 /// Reduces the copies to rank `root`. The other copies are undefined afterwards.
 SYNCRUN_EXPORT void reduce_copies(VariableList variables, Reduction reduction, int root,
                                   const CollectiveOptions& options);
-/// Reduces the copies, which stay. `values`: one array per variable, of the extents that common_extents says.
+/// Reduces the copies to the master, without changing them. `values` has one array per variable, with the extents that
+/// common_extents returns.
 SYNCRUN_EXPORT void reduce_to_master(VariableList variables, Reduction reduction, const CollectiveOptions& options,
                                      std::span<void* const> values);
-/// Reduces the copies; each rank gets its share of the rows of the result.
+/// Reduces the copies. Each rank gets its share of the rows of the result.
 SYNCRUN_EXPORT void reduce_scatter_copies(VariableList variables, Reduction reduction,
                                           const CollectiveOptions& options);
 /// Gives every rank all copies, one after the other.
 SYNCRUN_EXPORT void all_gather_copies(VariableList variables, const CollectiveOptions& options);
 
-/// The extents of one rank's copy. Throws Error (usage) if there is no such rank.
+/// The extents of one rank's copy. Throws Error (usage) if the rank does not exist.
 SYNCRUN_EXPORT Extents extents_of(const VariableRecord& variable, int rank);
 /// The extents of all copies, by rank.
 SYNCRUN_EXPORT const std::vector<Extents>& all_extents(const VariableRecord& variable);
-/// The extents of all copies, one after the other. Throws Error (usage) if they differ behind the first.
+/// The extents of all copies concatenated. Throws Error (usage) if any extents but the first differ.
 SYNCRUN_EXPORT Extents gathered_extents(const VariableRecord& variable);
-/// The extents of every copy. Throws Error (usage) if they differ; `what` asks for them.
+/// The extents that all copies share. Throws Error (usage) if they differ. `what` is the operation, for messages.
 SYNCRUN_EXPORT Extents common_extents(const VariableRecord& variable, const char* what);
-/// For messages, and to find it by; may be empty.
+/// The name, which messages and find_variable use. Can be empty.
 SYNCRUN_EXPORT const std::string& name_of(const VariableRecord& variable) noexcept;
 
 // ---- train steps ------------------------------------------------------------------------------------------------
 
-/// How many elements each rank's copy is given: as many as its copy of another variable has, or its share of those.
+/// How many elements each rank's copy gets: as many as its copy of another variable has, or its share of them.
 enum class Zeros : bool { like_all, like_its_share };
-/// Gives every rank's copy of `variable` zeros, as many as `like` and `zeros` say. Blocks. Throws what failed.
+/// Fills every rank's copy of `variable` with zeros. `like` and `zeros` determine how many. Blocks. Throws if the
+/// operation failed.
 SYNCRUN_EXPORT void zero_like(VariableRecord& variable, const VariableRecord& like, Zeros zeros);
-/// The name, or where a living variable has it, that with "#2", "#3", ...
+/// Returns the name, or if a live variable has it, the name with "#2", "#3", ... appended.
 SYNCRUN_EXPORT std::string unused_name(SessionCore& session, const std::string& name);
-/// Throws Error (usage), with the variable's name, unless parameters and gradient are equally long on all ranks, and the
-/// state as long as the form wants it.
+/// Throws Error (usage) with the variable's name unless parameters and gradient have equal lengths on all ranks, and
+/// each state vector has the length that `form` requires.
 SYNCRUN_EXPORT void check_step_variables(const VariableRecord& params, const VariableRecord& gradient,
                                          std::span<const VariableRecord* const> state, StepForm form);
-/// The same of parameters that a step is to be made for.
+/// The same check for the parameters of a new train step.
 SYNCRUN_EXPORT void check_step_params(const VariableRecord& params);
-/// Whether every rank's copy has as many elements as its copy of the parameters.
+/// Whether every rank's copy has as many elements as that rank's copy of the parameters.
 SYNCRUN_EXPORT bool is_as_long_as(const VariableRecord& variable, const VariableRecord& params) noexcept;
-/// Whether a rank has no copy of it while it has parameters: its worker is new.
+/// Whether a rank has a copy of the parameters, but none of the variable. This happens after its worker was replaced.
 SYNCRUN_EXPORT bool is_gone_somewhere(const VariableRecord& variable, const VariableRecord& params) noexcept;
 
 // ---- files and checkpoints --------------------------------------------------------------------------------------
@@ -274,39 +286,42 @@ SYNCRUN_EXPORT void save_array(const std::filesystem::path& file, const ArrayPla
 /// Reads a .npy file into an array. Throws as load.
 SYNCRUN_EXPORT void load_array(const std::filesystem::path& file, const ArrayPlace& array);
 
-/// What was saved last in a folder. Throws as Checkpoint's constructor.
+/// Opens the last checkpoint of a folder. Throws as Checkpoint's constructor.
 SYNCRUN_EXPORT std::shared_ptr<const SavedCheckpoint> open_checkpoint(const std::filesystem::path& folder);
-/// The text of a value; null if there is none of that name.
+/// Returns the text of a value; null if no value has that name.
 SYNCRUN_EXPORT const std::string* find_value(const SavedCheckpoint& checkpoint, std::string_view name) noexcept;
-/// The text of a value. Throws Error (usage) if there is none of that name, with those there are.
+/// Returns the text of a value. Throws Error (usage) if no value has that name; the message lists the names that exist.
 SYNCRUN_EXPORT const std::string& value_of(const SavedCheckpoint& checkpoint, std::string_view name);
-/// Throws Error (usage): the text of a value is no number of the type that was asked for.
+/// Throws Error (usage): the text of a value is not a number of the requested type.
 [[noreturn]] SYNCRUN_EXPORT void refuse_value(const SavedCheckpoint& checkpoint, std::string_view name);
-/// The extents of an array. Throws Error (usage) unless there is one of that name, type and number of dimensions.
+/// Returns the extents of an array. Throws Error (usage) if no array has that name, element type and number of
+/// dimensions.
 SYNCRUN_EXPORT Extents saved_extents(const SavedCheckpoint& checkpoint, std::string_view name, DType dtype,
                                      std::size_t dimensions);
-/// Reads all elements of an array. Throws Error (system) if it cannot.
+/// Reads all elements of an array. Throws Error (system) if they cannot be read.
 SYNCRUN_EXPORT void read_saved(const SavedCheckpoint& checkpoint, std::string_view name, void* values);
 /// Loads arrays into Data and variables. Throws as Checkpoint::load.
 SYNCRUN_EXPORT void load_arrays(const SavedCheckpoint& checkpoint, const std::vector<ArrayPlace>& arrays);
 
 // ---- queues -----------------------------------------------------------------------------------------------------
 
-/// Makes a queue and starts its producers. `types` and `shapes`: of a batch's arrays. Throws as Session::producers.
+/// Makes a queue and starts its producers. `types` and `shapes` describe the arrays of a batch. Throws as
+/// Session::producers.
 SYNCRUN_EXPORT std::shared_ptr<QueueCore> open_queue(const std::shared_ptr<SessionCore>& session,
                                                      const HelperBody& body, std::span<const std::byte> arguments,
                                                      int producers, std::span<const BatchArrayType> types,
                                                      std::span<const std::span<const std::int64_t>> shapes,
                                                      const QueueOptions& options);
-/// Ends the producers at once, unless the queue is closed already.
+/// Ends the producers at once, unless the queue is already closed.
 SYNCRUN_EXPORT void abandon_queue(QueueCore& queue) noexcept;
 /// Lets the producers end and reaps them. Throws as BatchQueue::close.
 SYNCRUN_EXPORT void close_queue(QueueCore& queue);
-/// The next batch, one record for each array; none at the end. Blocks. Throws as BatchQueue::next.
+/// Returns the next batch, as one record per array. Returns none at the end of the queue. Blocks. Throws as
+/// BatchQueue::next.
 SYNCRUN_EXPORT std::vector<std::shared_ptr<DataRecord>> next_batch(QueueCore& queue);
-/// For messages.
+/// The name that messages use.
 SYNCRUN_EXPORT const std::string& name_of(const QueueCore& queue) noexcept;
-/// Batches that the producers may have in the queue.
+/// The number of batches that can exist at once.
 SYNCRUN_EXPORT int capacity_of(const QueueCore& queue) noexcept;
 /// The process ids of the producers, by index.
 SYNCRUN_EXPORT std::vector<int> producer_pids_of(const QueueCore& queue);
@@ -316,22 +331,24 @@ SYNCRUN_EXPORT std::vector<int> producer_pids_of(const QueueCore& queue);
 /// Starts a task. Throws as task().
 SYNCRUN_EXPORT std::shared_ptr<TaskCore> start_task(const HelperBody& body, const TaskOptions& options,
                                                     std::span<const std::byte> arguments);
-/// Kills the process, with all that it has started, unless its result was taken.
+/// Kills the process and all processes that it started, unless its result has been taken.
 SYNCRUN_EXPORT void abandon_task(TaskCore& task) noexcept;
-/// Sends a message. Blocks while the pipe is full. Here and below, `timeout` is the deadline of this wait; 0: none; left
-/// out: TaskOptions::timeout. Throws as Task::send.
+/// Sends a message. Blocks while the pipe is full. In this and the following functions, `timeout` is the deadline of
+/// the wait. 0 means no deadline. Left out: TaskOptions::timeout. Throws as Task::send.
 SYNCRUN_EXPORT void send_to_task(TaskCore& task, std::span<const std::byte> bytes,
                                  std::optional<std::chrono::milliseconds> timeout);
-/// The next message; nothing once the function has returned and all were received. Throws as Task::receive.
+/// Returns the next message. Returns nothing once the function has returned and all its messages have been received.
+/// Throws as Task::receive.
 SYNCRUN_EXPORT std::optional<std::vector<std::byte>> receive_from_task(
     TaskCore& task, std::optional<std::chrono::milliseconds> timeout);
-/// Whether receive_from_task would return at once.
+/// Whether receive_from_task would return or throw at once.
 SYNCRUN_EXPORT bool is_ready(TaskCore& task);
-/// The task receives nothing more.
+/// Ends the messages to the task.
 SYNCRUN_EXPORT void end_sending(TaskCore& task);
-/// Waits for the function to return and for its process to end; the bytes of what it returned. Throws as Task::get.
+/// Waits until the function has returned and its process has ended. Returns the bytes of its result. Throws as
+/// Task::get.
 SYNCRUN_EXPORT std::vector<std::byte> result_of(TaskCore& task, std::optional<std::chrono::milliseconds> timeout);
-/// For messages.
+/// The name that messages use.
 SYNCRUN_EXPORT const std::string& name_of(const TaskCore& task) noexcept;
 /// The process id.
 SYNCRUN_EXPORT int pid_of(const TaskCore& task) noexcept;

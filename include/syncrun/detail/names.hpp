@@ -1,6 +1,6 @@
 #pragma once
 
-// What the compiler calls things: types and fields of result structs, at compile time and without macros.
+// The compiler's names of types and of the fields of result structs, at compile time and without macros.
 
 #include <array>
 #include <cstdint>
@@ -13,13 +13,14 @@
 
 #ifdef __clang__
 #pragma clang diagnostic push
-#pragma clang diagnostic ignored "-Wundefined-var-template"  // `imagined` is nowhere, and need not be,
-#pragma clang diagnostic ignored "-Wundefined-internal"      // also of a type that no other file knows
+#pragma clang diagnostic ignored "-Wundefined-var-template"  // `imagined` is never defined, and need not be,
+#pragma clang diagnostic ignored "-Wundefined-internal"      // also for types with internal linkage
 #endif
 
 namespace syncrun::detail {
 
-/// "... [with T = Options]", "... [T = Options]". Returns no std::string_view: that would be explained as well.
+/// Returns text such as "... [with T = Options]" or "... [T = Options]". Does not return a std::string_view: the
+/// compiler would explain that type in the text as well.
 template <class T>
 consteval const char* spelt_type() {
   return __PRETTY_FUNCTION__;
@@ -29,7 +30,7 @@ consteval const char* spelt_place() {
   return __PRETTY_FUNCTION__;
 }
 
-/// A type as messages name it: "double", "Options".
+/// The name of a type in messages: "double", "Options".
 template <class T>
 consteval std::string_view type_name() {
   std::string_view text = spelt_type<T>();
@@ -39,7 +40,7 @@ consteval std::string_view type_name() {
                                                                           : text.substr(begin + 4, end - begin - 4);
 }
 
-/// An R that is nowhere: only addresses of its fields are taken.
+/// An R that is declared but not defined. The code only takes addresses of its fields.
 template <class R>
 struct Imagined {
   R value;
@@ -61,8 +62,8 @@ consteval bool is_identifier(std::string_view text) {
   return !text.empty();
 }
 
-/// The name of a field, empty where the compiler does not tell: Clang before 18; nvcc's own front end, which puts most
-/// places as distances from the last field.
+/// The name of a field. Empty if the compiler does not provide it. This is the case for Clang before 18, and for nvcc's
+/// own front end, which describes most fields by their distance from the last field.
 template <class R, std::size_t kField>
 consteval std::string_view field_name() {
   if constexpr (requires { spelt_place<place_of_field<R, kField>()>(); }) {
@@ -78,7 +79,7 @@ consteval std::string_view field_name() {
 template <class R>
 inline constexpr bool kIsStruct = !std::is_void_v<R> && !kIsOutput<R>;
 
-/// Names of a result's outputs; without one where the result is one output.
+/// The names of a result's outputs. The name is empty if the result is a single output.
 template <class R>
 consteval auto output_names() {
   if constexpr (std::is_void_v<R>) {
@@ -105,7 +106,7 @@ struct StructOf<F R::*> {
   using type = R;
 };
 
-/// The place of an output in its struct: of `&Stats::mean`, or the number itself.
+/// The index of an output in its struct. kOutput is a member pointer such as `&Stats::mean`, or the index itself.
 template <auto kOutput>
 consteval std::size_t output_index() {
   if constexpr (kIsField<decltype(kOutput)>) {

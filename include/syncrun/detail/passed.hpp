@@ -1,6 +1,7 @@
 #pragma once
 
-// What the caller passes for a parameter: each takes the right thing, and nothing else readably.
+// The types of the arguments that the caller passes. Each accepts the right type, and rejects others with a readable
+// message.
 
 #include <concepts>
 #include <initializer_list>
@@ -18,7 +19,7 @@ namespace syncrun::detail {
 template <class>
 inline constexpr bool kAlwaysFalse = false;
 
-/// Takes a Data<T, N>, and nothing else readably.
+/// Accepts a Data<T, N>. Rejects anything else with a readable message.
 template <class T, std::size_t N>
 class DataArgument {
  public:
@@ -49,11 +50,12 @@ class DataArgument {
   const std::shared_ptr<DataRecord>* record_;
 };
 
-/// The same, or a minibatch(Data<T, N>).
+/// Accepts also a minibatch(Data<T, N>).
 template <class T, std::size_t N>
 class ScatteredArgument : public DataArgument<T, N> {
  public:
-  // Not by inheriting the constructors: of what one of those refuses, compilers would name that line and not the user's.
+  // This class does not inherit the constructors. Otherwise a compiler that rejects an argument would report this line
+  // and not the user's.
   template <class U>
   ScatteredArgument(const U& passed) : DataArgument<T, N>(passed) {}  // NOLINT(google-explicit-constructor)
   ScatteredArgument(const Minibatch<T, N>& batch) noexcept            // NOLINT(google-explicit-constructor)
@@ -64,7 +66,7 @@ class ScatteredArgument : public DataArgument<T, N> {
   DataRows rows_ = DataRows::of_the_call;
 };
 
-/// Takes a Shared<T, N>, and nothing else readably.
+/// Accepts a Shared<T, N>. Rejects anything else with a readable message.
 template <class T, std::size_t N>
 class SharedArgument {
  public:

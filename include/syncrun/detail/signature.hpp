@@ -1,6 +1,7 @@
 #pragma once
 
-// From a function's type to what happens to each of its parameters: the design's closed table, at compile time.
+// Derives from a function's type what happens to each of its parameters, at compile time. This is the table of
+// arguments.hpp in code. No other parameter types are possible.
 
 #include <array>
 #include <bit>
@@ -24,16 +25,17 @@
 
 namespace syncrun {
 
-/// See replayable.
+/// A body that replayable() has marked.
 template <class F>
 struct Replayable {
   F body;
 };
 
-/// Marks a body whose work on the device is the same for the same shapes: on a CUDA device what it puts on its stream
-/// (kernels, cuBLAS, NCCL) is captured once per shape into a CUDA graph, which later calls launch instead of running the
-/// body. Host code in the body is not run then: numbers that change are DeviceScalar<T>, by-value parameters do not
-/// compile, and results are arrays or Output::in_device_memory. On a CPU device the body runs as any other.
+/// Marks a body whose work on the device is the same whenever the shapes are the same. On a CUDA device, the first call
+/// with some shapes and addresses runs the body. The second captures what the body puts on its stream (kernels, cuBLAS,
+/// NCCL) into a CUDA graph. Later calls launch the graph, and the body's host code does not run. So a number that
+/// changes is a DeviceScalar<T>, parameters by value do not compile, and results are arrays or
+/// Output::in_device_memory. On a CPU device, the body runs like any other.
 ///
 ///   auto step = session.function(&Trainer::cpu_step, syncrun::replayable(&Trainer::cuda_step), trainer);
 template <class F>
@@ -45,7 +47,7 @@ namespace detail {
 
 // ---- one parameter --------------------------------------------------------------------------------------------
 
-/// Values that are bytes, and yet mean nothing in another process: they point to memory of the master's.
+/// True for types that are trivially copyable but refer to memory of the master. They mean nothing in another process.
 template <class P>
 inline constexpr bool kPointsElsewhere = false;
 template <class T, std::size_t N>
@@ -55,8 +57,9 @@ inline constexpr bool kPointsElsewhere<std::basic_string_view<C, Traits>> = true
 template <class T, std::size_t N>
 inline constexpr bool kPointsElsewhere<ArrayView<T, N>> = true;
 
-/// Parameter<P>: `is_passed`, and for passed ones `type`, `Passed`, `add` (master) and `bind` (worker); for the others
-/// `inject` (worker). The primary template is the by-value row of the table.
+/// What happens to a parameter of type P. If the caller passes an argument for it, `is_passed` is true, and there are
+/// `type`, `Passed`, `add` (in the master) and `bind` (in the worker). Otherwise there is `inject` (in the worker). The
+/// primary template is for parameters by value.
 template <class P>
 struct Parameter {
   static_assert(
@@ -194,7 +197,7 @@ struct Parameter<GradientReady&> {
 
 // ---- a whole signature ----------------------------------------------------------------------------------------
 
-/// Whether a body is handed device memory by this parameter.
+/// Whether a body gets an address in device memory by this parameter.
 template <class P>
 inline constexpr bool kSeesMemory = false;
 template <class P>
@@ -202,7 +205,7 @@ template <class P>
 inline constexpr bool kSeesMemory<P> =
     Parameter<P>::type.kind != ArgumentKind::value && Parameter<P>::type.kind != ArgumentKind::per_worker;
 
-/// What a replayable function may take: nothing that its host code could read.
+/// Whether a replayable function may have this parameter. Its host code must not be able to read the argument.
 template <class P>
 inline constexpr bool kMayReplay = !Parameter<P>::is_passed || kSeesMemory<P>;
 
@@ -222,7 +225,7 @@ struct PassedOnly<TypeList<Kept...>, P, Rest...> {
                                            PassedOnly<TypeList<Kept...>, Rest...>>::type;
 };
 
-/// The Data that Scattered and Broadcast parameters take.
+/// The type of Data that a Scattered or Broadcast parameter takes.
 template <class P>
 struct DataIn {
   static constexpr bool kIsData = false;
@@ -282,7 +285,7 @@ constexpr auto argument_types(TypeList<P...>) {
   return std::array<ArgumentType, sizeof...(P)>{Parameter<P>::type...};
 }
 
-/// The T of by-value parameters.
+/// The type of the value of a parameter that is passed by value.
 template <class P>
 struct ValueIn {
   using type = P;
@@ -302,7 +305,8 @@ consteval auto value_types(TypeList<P...>) {
       Parameter<P>::type.bytes == 0 ? std::string_view() : type_name<typename ValueIn<P>::type>()...};
 }
 
-/// Outputs of R, as the caller names them: what the caller gets, and what the workers are told.
+/// Some outputs of R, in the order in which the caller names them: the caller's result type, and the choice that the
+/// workers are told.
 template <class R, auto... kOutputs>
 struct Choice {
   static_assert(kIsStruct<R> && !kIsTuple<R>,
@@ -348,7 +352,7 @@ struct Signature {
 
   static SignatureInfo info() noexcept { return {kArguments, kOutputs, kHasComm, kValueTypes, kOutputNames}; }
 
-  /// Runs `invoke(parameters...)` once per slice and hands over what it returns.
+  /// Runs `invoke(parameters...)` once per slice and hands over what it returns to the call.
   template <class Invoke>
   static void run(WorkerCall& call, Invoke&& invoke) {
     while (call.next_slice()) run_slice(call, invoke, std::index_sequence_for<P...>{});
@@ -365,7 +369,7 @@ struct Signature {
   }
 
  private:
-  /// Index among the passed arguments of parameter kIndex.
+  /// The index of parameter kIndex among the parameters for which the caller passes an argument.
   template <std::size_t kIndex>
   static constexpr std::size_t passed_before() {
     constexpr std::array<bool, sizeof...(P) + 1> kPassed{Parameter<P>::is_passed..., false};
@@ -382,7 +386,7 @@ struct Signature {
 
   template <class Invoke, std::size_t... I>
   static void run_slice([[maybe_unused]] WorkerCall& call, Invoke& invoke, std::index_sequence<I...>) {
-    std::tuple<decltype(bind<P, I>(call))...> parameters{bind<P, I>(call)...};  // braces: left to right
+    std::tuple<decltype(bind<P, I>(call))...> parameters{bind<P, I>(call)...};  // braces evaluate left to right
     call.begin_body();
     const auto in_scope = [&]() -> R {
       const BodyScope scope;
@@ -392,10 +396,10 @@ struct Signature {
     else hand_over(call, in_scope());
   }
 
-  /// What is bound must be bound before the capture begins: inputs arrive outside the graph.
+  /// Binds the arguments before the capture begins, because inputs arrive outside the graph.
   template <class Invoke, std::size_t... I>
   static void replay_slice([[maybe_unused]] WorkerCall& call, Invoke& invoke, std::index_sequence<I...>) {
-    std::tuple<decltype(bind<P, I>(call))...> parameters{bind<P, I>(call)...};  // braces: left to right
+    std::tuple<decltype(bind<P, I>(call))...> parameters{bind<P, I>(call)...};  // braces evaluate left to right
     const auto in_scope = [&]() -> R {
       const BodyScope scope;
       return std::apply(invoke, parameters);
@@ -425,7 +429,7 @@ struct Signature {
   }
 };
 
-/// Makes the caller's result from what arrived: of all outputs, or of those that were chosen.
+/// Makes the caller's result from the outputs that have arrived: from all outputs, or from those that were chosen.
 template <class R>
 R assemble([[maybe_unused]] CallResult& arrived, [[maybe_unused]] const OutputChoice* choice) {
   if constexpr (!std::is_void_v<R>) {
@@ -451,7 +455,8 @@ R assemble([[maybe_unused]] CallResult& arrived, [[maybe_unused]] const OutputCh
 
 // ---- bodies ---------------------------------------------------------------------------------------------------
 
-/// Memory is that of one kind of device; where a body sees none, and no worker either, any will do.
+/// The kind of device that a body with these parameters runs on. It is CUDA if the body has a CudaWorker&. It is CPU if
+/// the body has a CpuWorker&, or if it gets an address in memory. Otherwise any device will do.
 template <class... P>
 constexpr BodyDevice device_of() {
   static_assert(!((std::same_as<P, CudaWorker&> || ...) && (std::same_as<P, CpuWorker&> || ...)),
@@ -476,7 +481,7 @@ Pointer from_body_pointer(const BodyPointer& body) noexcept {
   return pointer;
 }
 
-/// BodyTraits<F>: Signature, and the thunk that runs an F on a worker.
+/// The signature of a body of type F, and the thunks that run it on a worker.
 template <class F>
 struct BodyTraits {
   static_assert(kAlwaysFalse<F>, "not a function, a captureless lambda or a method of a replicated object");
@@ -535,7 +540,7 @@ struct LambdaPointer<R (C::*)(P...) const noexcept> {
   using type = R (*)(P...);
 };
 
-/// A function pointer stays what it is; a captureless lambda becomes one.
+/// Returns a function pointer as it is, and converts a captureless lambda to one.
 template <class F>
 auto as_pointer(F f) {
   if constexpr (std::is_class_v<F>) {
@@ -550,7 +555,7 @@ auto as_pointer(F f) {
   }
 }
 
-/// Of an ordinary function, not of a train step's body.
+/// Checks a body that is not the body of a train step.
 template <class Traits>
 consteval void check_body() {
   static_assert(!Traits::Sig::kTellsOfGradient,

@@ -1,7 +1,8 @@
 #pragma once
 
-// A train step on the workers: the thunk that runs the user's body on each slice, gathers the gradient of all slices, and
-// after the last one averages it over the ranks and applies the rule. It is one body to the rest of the framework.
+// A train step on the workers. Its thunk runs the user's body on each slice and combines the gradients of all slices.
+// After the last slice, it averages the gradient over the ranks and applies the rule. For the rest of the framework,
+// this is one body.
 
 #include <tuple>
 #include <type_traits>
@@ -14,10 +15,10 @@
 
 namespace syncrun {
 
-/// What every rank holds of a rule's state, and does of its work.
+/// Which part of a rule's state each rank holds, and which part of the update it does.
 enum class StepForm : std::uint8_t {
-  replicated,  ///< All of it: all_reduce of the gradient, update.
-  sharded      ///< Its share: reduce_scatter of the gradient, update of the share, all_gather of the parameters.
+  replicated,  ///< All: all_reduce of the gradient, then the update.
+  sharded      ///< Its share: reduce_scatter of the gradient, update of the share, all_gather of parameters.
 };
 
 namespace detail {
@@ -38,7 +39,7 @@ struct StepVectors {
   using T = typename Vector::element_type;
 };
 
-/// The parameters of a body, as the arguments of a template.
+/// Passes the result and the parameters of a body to a template.
 template <class F>
 struct BodyShape;
 // clang-format off
@@ -50,7 +51,7 @@ template <class R, class C, class... P> struct BodyShape<R (C::*)(P...) noexcept
 template <class R, class C, class... P> struct BodyShape<R (C::*)(P...) const noexcept> : BodyShape<R (*)(P...)> {};
 // clang-format on
 
-/// What a step of a body R(P...) takes, returns and does.
+/// The signature and the work of a step whose body is R(P...).
 template <UpdateRule Rule>
 struct StepOf {
   static constexpr std::size_t kStates = Rule::kState.size();
@@ -62,13 +63,15 @@ struct StepOf {
     static constexpr std::size_t kCount = sizeof...(P);
     static constexpr bool kTellsOfGradient = (std::same_as<P, GradientReady&> || ...);
 
-    /// The body's own parameters, the state vectors, room for the gradient of one slice, and the rule.
+    /// The signature of the step: the body's parameters, the state vectors, room for the gradient of one slice, and the
+    /// rule.
     template <std::size_t... I>
     static auto signature(std::index_sequence<I...>)
         -> Signature<R, Comm&, P..., VectorOfIndex<T, I>..., Vector, DeviceScalar<Rule>>;
     using Sig = decltype(signature(std::make_index_sequence<kStates>{}));
 
-    /// One slice. `all` are the parameters of Sig; `body` takes the first of them, up to the gradient.
+    /// Runs one slice. `parameters` are those of Sig. `body` takes the first of them after the Comm&, and the gradient
+    /// as its last.
     template <StepForm kForm, BodyDevice kDevice, class Body, class... A>
     static R run_slice(WorkerCall& call, Body& body, A&&... parameters) {
       const auto all = std::forward_as_tuple(std::forward<A>(parameters)...);
@@ -80,10 +83,10 @@ struct StepOf {
         constexpr auto kAverage = kForm == StepForm::replicated ? GradientAverage::in_buckets : GradientAverage::whole;
         call.begin_gradient(dtype_of<T>, target.data(), length_of(target), kAverage);
       }
-      // As any function, a body without a Comm& is not run where there are no rows; the rest is.
+      // Like any function, a body without a Comm& does not run if there are no rows. The rest of the step runs.
       const bool is_run = rows.count != 0 || (std::same_as<P, Comm&> || ...);
       const auto run_body = [&]<std::size_t... I>(std::index_sequence<I...>) -> R {
-        const BodyScope scope;  // what follows is the library's again
+        const BodyScope scope;  // ends before the library's code continues
         return body(std::get<I + 1>(all)..., target);
       };
       if constexpr (std::is_void_v<R>) {
@@ -97,7 +100,7 @@ struct StepOf {
     }
 
    private:
-    /// Averages what is left, if there are buckets.
+    /// Averages the rest of the gradient if there are buckets. Returns whether the gradient has been averaged.
     static bool is_averaged([[maybe_unused]] WorkerCall& call) {
       if constexpr (kTellsOfGradient) return call.end_gradient();
       else return false;
@@ -134,7 +137,7 @@ struct StepOf {
   };
 };
 
-/// The thunk of a step around a body of type Pointer.
+/// The thunks of a step whose body has type Pointer.
 template <UpdateRule Rule, StepForm kForm, class Pointer>
 struct StepThunk {
   using Step = typename BodyShape<Pointer>::template In<StepOf<Rule>::template Of>;

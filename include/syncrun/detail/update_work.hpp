@@ -1,6 +1,6 @@
 #pragma once
 
-// What a device is asked to do by update(), and from its typed arguments to that.
+// UpdateWork: the description of an update() for a device, and its construction from the typed arguments.
 
 #include <array>
 #include <concepts>
@@ -15,21 +15,21 @@ namespace syncrun::detail {
 
 inline constexpr std::size_t kMostStateVectors = 2;
 
-/// One update: float32 or float64, all arrays of `elements`, in place, none overlapping another.
+/// One update, in place. All arrays are float32 or float64, have `elements` elements, and must not overlap.
 struct UpdateWork {
   enum class RulePlace : bool { host, device };
 
   UpdateKind kind;
   DType dtype;
-  const void* rule;  // the struct of update_rules.hpp
-  RulePlace place;   // where that is
+  const void* rule;  // a struct of update_rules.hpp
+  RulePlace place;   // where the struct is
   void* params;
   const void* gradient;
   std::array<void*, kMostStateVectors> state;
   std::size_t elements;
 };
 
-/// Vectors of float or of double, all the same.
+/// A contiguous range of elements of type T.
 template <class T, class R>
 concept VectorOf = std::ranges::contiguous_range<R> && std::same_as<std::ranges::range_value_t<R>, T>;
 

@@ -1,8 +1,8 @@
 #pragma once
 
-// The seam on the workers' side: everything that the templates of the public headers call in the library while they run in
-// a worker, a producer or a task, or in any process. What the master calls is in master_seam.hpp. Users never name what stands
-// here.
+// The seam on the workers' side: the library functions that the templates of the public headers call in a worker, a
+// producer or a task, or in any process. master_seam.hpp has those for the master. Users never name anything in this
+// header.
 
 #include <chrono>
 #include <cstddef>
@@ -17,6 +17,7 @@
 
 #include "syncrun/detail/export.hpp"
 #include "syncrun/dtype.hpp"
+#include "syncrun/reduction.hpp"
 
 namespace syncrun {
 
@@ -28,12 +29,14 @@ class GradientReady;
 namespace detail {
 
 class ArrayFile;
+class CommCore;
 enum class GradientAverage : bool;
 class OutputBuffer;
 class PipeCore;
 class ProducerCore;
 class WorkerCore;
 struct OutputType;
+struct RankWeights;
 struct RawArray;
 struct RawDraft;
 struct RawRows;
@@ -44,93 +47,102 @@ enum class UpdateKind : std::uint8_t;
 
 // ---- any process ------------------------------------------------------------------------------------------------
 
-/// Ends this process, with a message, if it is a worker (or a producer, or a task) that nobody has told so. Before a session
-/// or a task is started: else every worker would run the program itself, and start workers of its own, without end.
+/// Ends this process, with a message, if it is a worker, a producer or a task that has not called run() or
+/// serve_if_worker(). Called before a session or a task starts. Otherwise every worker would run the program itself and
+/// start workers of its own, without end.
 SYNCRUN_EXPORT void refuse_in_worker();
 
-/// Throws Error (usage) unless `count` values fill an array of these extents.
+/// Throws Error (usage) unless an array of these extents has `count` elements.
 SYNCRUN_EXPORT void check_count(std::size_t count, std::span<const std::int64_t> extents);
 
-/// Bytes of an array. Throws Error (usage) if an extent is negative or the size overflows.
+/// Returns the size of an array in bytes. Throws Error (usage) if an extent is negative or the size overflows.
 SYNCRUN_EXPORT std::size_t checked_size(DType dtype, std::span<const std::int64_t> extents);
 
-/// Throws Error (usage): the value at this position of an array is none of that element type.
+/// Throws Error (usage): the value at this position of an array is out of the range of the element type `to`.
 [[noreturn]] SYNCRUN_EXPORT void refuse_value(DType to, std::size_t position, long double value);
 
-/// Throws Error (usage) that names the hyperparameter unless the rule makes sense: all finite, rates and epsilons not
-/// negative, decays from 0 to below 1, `step` from 1. `rule` is a struct of update_rules.hpp.
+/// Checks the hyperparameters of a rule, a struct of update_rules.hpp: all must be finite, rates and epsilons not
+/// negative, decays from 0 to below 1, and `step` at least 1. Otherwise throws Error (usage), which names the
+/// hyperparameter.
 SYNCRUN_EXPORT void check_update_rule(UpdateKind kind, const void* rule);
 
-/// Ordinary memory of this process, not initialised. Throws Error (system) if there is not enough.
+/// Allocates ordinary memory of this process, not initialised. Throws Error (system) if there is not enough memory.
 SYNCRUN_EXPORT OutputBuffer allocate_on_heap(std::size_t bytes);
 
 /// Opens a .npy file. Throws as read_npy.
 SYNCRUN_EXPORT std::shared_ptr<const ArrayFile> open_npy(const std::filesystem::path& file, DType dtype,
                                                          std::size_t dimensions);
-/// The extents of the array in it.
+/// The extents of the array in the file.
 SYNCRUN_EXPORT std::span<const std::int64_t> extents_of(const ArrayFile& file) noexcept;
-/// Reads all elements. Throws Error (system) if it cannot.
+/// Reads all elements. Throws Error (system) if they cannot be read.
 SYNCRUN_EXPORT void read_elements(const ArrayFile& file, void* values);
 
 // ---- bodies on a worker -----------------------------------------------------------------------------------------
 
-/// Zero-filled memory for an output of the running call, in shared memory. Throws Error (system) when memory runs out.
+/// Allocates zero-filled shared memory for an output of the running call. Throws Error (system) if there is not enough
+/// memory.
 SYNCRUN_EXPORT OutputBuffer allocate_output(CpuWorker& worker, std::size_t bytes);
-/// The same in device memory, cleared in stream order.
+/// The same in device memory. The memory is cleared in stream order.
 SYNCRUN_EXPORT OutputBuffer allocate_output(CudaWorker& worker, std::size_t bytes);
 
-/// Throws Error (usage) unless every vector has as many elements as there are parameters.
+/// Throws Error (usage) unless the gradient and every state vector have as many elements as the parameters.
 SYNCRUN_EXPORT void check_update_lengths(UpdateKind kind, std::size_t params, std::size_t gradient,
                                          std::span<const std::size_t> state, std::span<const std::string_view> names);
-/// Updates on the worker's device, on a CUDA device in stream order. Checks the rule where it is the host's: throws Error
-/// (usage) if it makes no sense.
+/// Applies an update on the worker's device; on a CUDA device in stream order. Checks the rule if it is in host memory.
+/// Throws Error (usage) if a hyperparameter is not valid.
 SYNCRUN_EXPORT void apply_update(WorkerCore& core, const UpdateWork& work);
 
-/// One call, as its thunk sees it.
+/// Returns at least `bytes` bytes of device memory, as AnyWorker::scratch describes. Throws Error (system) if there is
+/// not enough memory.
+SYNCRUN_EXPORT void* scratch_bytes(WorkerCore& core, std::size_t bytes);
+
+/// A call, as its thunk sees it.
 class SYNCRUN_EXPORT WorkerCall {
  public:
   explicit WorkerCall(WorkerCore& core) noexcept : core_(&core) {}
 
-  /// Moves to the next slice this rank has to compute; false after the last. Slices without rows are passed over,
-  /// unless the function has a communicator.
+  /// Moves to the next slice that this rank has to compute. Returns false after the last one. Skips slices without
+  /// rows, unless the function has a communicator.
   bool next_slice();
 
-  RawRows rows(std::size_t argument);        // scattered, sliced: of the current slice
+  RawRows rows(std::size_t argument);        // scattered, sliced: rows of the current slice
   RawArray whole(std::size_t argument);      // broadcast, local
-  RawUpdate update(std::size_t argument);    // of the current slice
-  const void* value(std::size_t argument);   // value, per_worker: this rank's
-  const void* scalar(std::size_t argument);  // device_scalar: in device memory
+  RawUpdate update(std::size_t argument);    // for the current slice
+  const void* value(std::size_t argument);   // value, per_worker: the value of this rank
+  const void* scalar(std::size_t argument);  // device_scalar: address in device memory
   void* object();                            // `this` of a method
   CpuWorker& cpu_worker();
   CudaWorker& cuda_worker();
   Comm& comm();
   GradientReady& gradient_ready();
 
-  /// All parameters of the current slice are bound.
+  /// Called when all parameters of the current slice are bound, before the body runs.
   void begin_body();
   /// Takes over an output of the current slice.
   void accept(std::size_t output, const OutputType& type, std::span<const std::int64_t> extents, OutputBuffer buffer);
   void accept_scalar(std::size_t output, const OutputType& type, const void* value);
-  /// The same of a number in device memory.
+  /// The same for a number in device memory.
   void accept_device_scalar(std::size_t output, const OutputType& type, const void* place);
 
-  // Train steps.
+  // For train steps.
   SliceRows slice_rows();
-  /// into = the mean over the rows of the slices before, which it holds, and of the current slice, which `value` holds.
+  /// Adds a slice to a mean. `into` holds the mean over the rows of the earlier slices, and `value` that over the rows
+  /// of the current slice. Afterwards `into` holds the mean over all these rows.
   void add_slice(DType dtype, void* into, const void* value, std::size_t elements);
-  /// From here on Comm::avg counts each rank by its rows of all slices.
+  /// From now on, Comm::avg weights each rank by its rows of all slices.
   void average_over_slices();
-  /// Around the body of a slice that has a GradientReady&. end_gradient is called by all ranks: true if the gradient is
-  /// averaged over them.
+  /// These two are called before and after the body of a slice, if the body has a GradientReady&. All ranks call
+  /// end_gradient. It returns true if the gradient has been averaged over the ranks.
   void begin_gradient(DType dtype, void* gradient, std::size_t elements, GradientAverage average);
   bool end_gradient();
   WorkerCore& core() noexcept { return *core_; }
 
-  /// The current slice of a replayable function, once its arguments are bound: `run` calls the body and hands over its
-  /// outputs. Where a graph of the same arguments is there, that is launched instead.
+  /// Runs the current slice of a replayable function, after its arguments have been bound. `run` calls the body and
+  /// hands over its outputs. If a graph for the same addresses and shapes exists, the worker launches the graph
+  /// instead.
   void replay(void (*run)(void* context), void* context);
 
-  /// Construction thunks: the arguments' bytes, and where the new object goes.
+  /// For construction thunks: the bytes of the arguments, and where to store the new object.
   std::span<const std::byte> construction_arguments();
   void keep_object(void* object, void (*destroy)(void* object) noexcept);
 
@@ -138,8 +150,8 @@ class SYNCRUN_EXPORT WorkerCall {
   WorkerCore* core_;
 };
 
-/// The user's code runs while this lives. Only the process that serves comes out of it: a child that the code forked is
-/// ended where this ends.
+/// User code runs during the lifetime of this object. Its destructor ends the process if it is a child that the user
+/// code has forked. So only the process that serves calls continues after it.
 class BodyScope {
  public:
   BodyScope() = default;
@@ -148,29 +160,79 @@ class BodyScope {
   BodyScope& operator=(const BodyScope&) = delete;
 };
 
+// ---- collectives of a body --------------------------------------------------------------------------------------
+//
+// The members of Comm call these functions and describe what they do. All throw Error (usage) on every rank if the
+// ranks disagree.
+
+/// The parts of a Comm: the communicator, and the weights of the ranks in an average. Both outlive the Comm.
+struct RawComm {
+  CommCore* core;
+  const RankWeights* weights;
+};
+/// The values that a rank contributes.
+struct CommSource {
+  const void* data;
+  std::size_t elements;
+  std::size_t element_bytes;
+};
+/// Where the result of a rank goes.
+struct CommTarget {
+  void* data;
+  std::size_t elements;
+};
+/// The lengths of the ranks' parts, by rank, if the caller has passed them.
+struct PartLengths {
+  bool are_given = false;
+  std::span<const std::int64_t> by_rank{};
+};
+
+/// Reduces values in device memory, in place.
+SYNCRUN_EXPORT void all_reduce_bytes(const RawComm& comm, void* values, std::size_t elements, DType dtype,
+                                     Reduction reduction);
+/// Reduces one number in host memory, in place.
+SYNCRUN_EXPORT void all_reduce_value(const RawComm& comm, void* value, DType dtype, Reduction reduction);
+/// Reduces values in device memory to rank `root`.
+SYNCRUN_EXPORT void reduce_bytes(const RawComm& comm, void* values, std::size_t elements, DType dtype,
+                                 Reduction reduction, int root);
+/// Reduces values in device memory and writes this rank's share to `part`. Throws Error (usage) if `part` does not have
+/// the length of the share.
+SYNCRUN_EXPORT void reduce_scatter_bytes(const RawComm& comm, void* values, std::size_t elements, CommTarget part,
+                                         DType dtype, Reduction reduction);
+/// Copies values in device memory from rank `root` to all ranks.
+SYNCRUN_EXPORT void broadcast_bytes(const RawComm& comm, void* values, std::size_t bytes, int root);
+/// Gives every rank all parts. Without lengths, the parts are the ranks' shares. Throws Error (usage) if a part has
+/// another length.
+SYNCRUN_EXPORT void all_gather_bytes(const RawComm& comm, CommSource part, CommTarget all, PartLengths lengths);
+/// Gives rank `root` all parts. Without lengths, the ranks exchange them. Throws Error (usage) if a part has another
+/// length.
+SYNCRUN_EXPORT void gather_bytes(const RawComm& comm, CommSource part, CommTarget all, int root, PartLengths lengths);
+/// Divides rank `root`'s values into parts, one for each rank. Lengths are as for gather_bytes.
+SYNCRUN_EXPORT void scatter_bytes(const RawComm& comm, CommSource all, CommTarget part, int root, PartLengths lengths);
+
 // ---- producers --------------------------------------------------------------------------------------------------
 
-/// A batch of this producer's to fill. Waits until one is free; none (its number is -1) once the queue is closed. Throws
-/// Error (usage) if the function holds all of them itself.
+/// Returns a batch to fill. Waits until one of this producer's batches is free. Once the queue is closed, the number of
+/// the returned batch is -1. Throws Error (usage) if the function itself holds all of this producer's batches.
 SYNCRUN_EXPORT RawDraft next_draft(ProducerCore& producer);
-/// Hands a batch to the consumer. `rows`: how many of each array; one number for all of them; none: all rows. Throws Error
-/// (usage) if there are not so many, or if the batch is -1.
+/// Passes a batch to the consumer. `rows` has the number of rows of each array, or one number for all arrays. If it is
+/// empty, all rows count. Throws Error (usage) if an array has fewer rows, or if the batch is -1.
 SYNCRUN_EXPORT void push_draft(ProducerCore& producer, int batch, std::span<const std::int64_t> rows);
-/// Gives the place of a batch that was not pushed back to the producer.
+/// Frees the place of a batch that was not pushed.
 SYNCRUN_EXPORT void drop_draft(ProducerCore& producer, int batch) noexcept;
-/// Which of the queue's producers this is, from 0.
+/// The number of this producer in its queue, from 0.
 SYNCRUN_EXPORT int index_of(const ProducerCore& producer) noexcept;
-/// How many producers the queue has.
+/// The number of producers of the queue.
 SYNCRUN_EXPORT int count_of(const ProducerCore& producer) noexcept;
-/// Random numbers of this producer, seeded from the session's seed and its index.
+/// The random number generator of this producer, seeded from the session's seed and the producer's index.
 SYNCRUN_EXPORT std::mt19937_64& rng_of(ProducerCore& producer) noexcept;
 
 // ---- tasks ------------------------------------------------------------------------------------------------------
 
-/// Sends the master a message. Blocks while the pipe is full.
+/// Sends a message to the master. Blocks while the pipe is full.
 SYNCRUN_EXPORT void send_message(PipeCore& pipe, std::span<const std::byte> bytes);
-/// The next message of the master; nothing once it has no more. Without a timeout it waits for as long as it takes; else
-/// throws Error (timeout).
+/// Returns the next message of the master. Returns nothing once the master sends no more. Without a timeout, it waits
+/// without a limit. With one, it throws Error (timeout) when that passes.
 SYNCRUN_EXPORT std::optional<std::vector<std::byte>> receive_message(PipeCore& pipe,
                                                                      std::optional<std::chrono::milliseconds> timeout);
 

@@ -1,4 +1,4 @@
-#include "demos/resnet/architecture.hpp"
+#include "demos/resnet/network/architecture.hpp"
 
 #include <gtest/gtest.h>
 

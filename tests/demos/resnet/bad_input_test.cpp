@@ -1,4 +1,4 @@
-// Whatever can be wrong with what syncrun-resnet is given: what its user reads then, and that nothing was started or lost.
+// Errors in the input of syncrun-resnet. The tests check the messages, and that nothing was started or lost.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-const std::string kWhoMakesThem = ": scripts/pack_images.py makes such files";
+const std::string kWhoMakesThem = ": demos/resnet/tools/pack_images.py makes such files";
 
 class ResnetGiven : public ::testing::Test {
  protected:
@@ -32,7 +32,7 @@ class ResnetGiven : public ::testing::Test {
   Words options(const Words& more = {}) const {
     return with({"--data", folder_.path().string(), "--depth", "18", "--width", "8", "--batch", "20"}, more);
   }
-  /// `message` begins with the file that is to blame.
+  /// `message` begins with the name of the file that is wrong.
   void expect_refused(const std::string& message) const {
     const CommandResult result = run_resnet_on(2, options());
     EXPECT_EQ(result.exit_code, 2) << result.errors;
@@ -46,7 +46,7 @@ class ResnetGiven : public ::testing::Test {
 };
 
 TEST_F(ResnetGiven, AnEmptyFolderSaysWhatIsMissingAndWhatMakesIt) {
-  const std::string expected = ": expected a .npy file as scripts/pack_images.py makes it, got none";
+  const std::string expected = ": expected a .npy file as demos/resnet/tools/pack_images.py makes it, got none";
   fs::remove(file("images.npy"));
   expect_refused("images.npy" + expected);
   fs::remove(file("labels.npy"));
@@ -126,7 +126,7 @@ TEST_F(ResnetGiven, ALabelOutOfRangeSaysWhichRow) {
   expect_refused("labels_test.npy: expected labels from 0 to 1, got 3 in row 1");
 }
 
-/// Those that compute.
+/// Tests that compute. They require a network for CPU devices.
 class ResnetTraining : public ResnetGiven {
  protected:
   void SetUp() override {

@@ -1,4 +1,4 @@
-// syncrun-resnet that is interrupted and goes on: it ends with the parameters of a run that was not.
+// syncrun-resnet is interrupted and resumed. It must end with the parameters of a run without interruption.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,21 +26,22 @@ class ResnetCheckpoint : public ::testing::Test {
     write_pair(folder_.path(), "_test", 8, 36, 4);
   }
 
-  /// With a checkpoint in the folder `name`.
+  /// Options of a run with a checkpoint in the folder `name`.
   Words options(const char* name, const Words& more = {}) const {
     return with({"--data", folder_.path().string(), "--depth", "18", "--width", "8", "--crop", "32", "--batch", "20",
                  "--epochs", "3", "--checkpoint", file(name).string()},
                 more);
   }
 
-  /// What a run has saved: all arrays, to the last bit.
+  /// The files of these arrays in the checkpoint of a run.
   std::vector<std::string> saved(const char* name, const std::vector<const char*>& arrays) const {
     return saved_arrays(file(name), arrays);
   }
 
   bool is_after_epoch(const char* name, int epoch) const { return ::is_after_epoch(file(name), epoch); }
 
-  /// Runs on two workers, and kills all of it when the first epoch was saved. False where it was over before that.
+  /// Runs on two workers, and kills the whole run after it has saved the first epoch. Returns false if the run ended
+  /// before that.
   bool run_and_kill(const char* name, const Words& more) const {
     return ::run_and_kill(resnet_on(2, options(name, more)), [&] { return is_after_epoch(name, 1); }) &&
            !is_after_epoch(name, 3);
@@ -52,7 +53,7 @@ class ResnetCheckpoint : public ::testing::Test {
 };
 
 TEST_F(ResnetCheckpoint, ARunThatWasKilledAndGoesOnEndsAsOneThatWasNot) {
-  for (const char* normalization : {"--no-mirror", "--sync-norm"}) {  // the former changes nothing about it
+  for (const char* normalization : {"--no-mirror", "--sync-norm"}) {  // --no-mirror does not change the normalization
     SCOPED_TRACE(normalization);
     const std::string whole = std::string("whole") + normalization;
     const std::string killed = std::string("killed") + normalization;
@@ -80,7 +81,7 @@ TEST_F(ResnetCheckpoint, HasTheStateOfEveryOptimizerAndItsNumberOfSteps) {
   EXPECT_THAT(text_of(file("run") / "latest/manifest.txt"), HasSubstr("value step 18\n"));
 }
 
-/// A run on GPUs has saved its plans, and goes on here, where there is no use for them, and then there again.
+/// A checkpoint contains the plans of a run on GPUs. A run on CPU devices has no use for them, but must keep them.
 TEST_F(ResnetCheckpoint, KeepsThePlansOfARunOnGpus) {
   EXPECT_THAT(epochs_on(2, options("run", {"--epochs", "1"})), SizeIs(1));
   const fs::path manifest = fs::canonical(file("run") / "latest") / "manifest.txt";
@@ -122,11 +123,11 @@ TEST_F(ResnetCheckpoint, GoesOnWithAnotherNumberOfWorkers) {
 }
 
 TEST_F(ResnetCheckpoint, GoesOnWithAnotherSizeOfABatchWhereTheLearningRateWas) {
-  EXPECT_THAT(epochs_on(2, options("run", {"--epochs", "2"})), SizeIs(2));  // of 6 steps
+  EXPECT_THAT(epochs_on(2, options("run", {"--epochs", "2"})), SizeIs(2));  // 6 steps per epoch
   const CommandResult result = run_resnet_on(2, options("run", {"--resume", "--epochs", "4", "--batch", "40", "--lr",
                                                                 "0.1", "--warmup-epochs", "0", "--interval", "3"}));
   EXPECT_THAT(epochs_of(result), SizeIs(2));
-  // The cosine at the last step of the third and fourth of four epochs, of 3 steps each.
+  // The learning rate of the cosine schedule at the last steps of epochs 3 and 4, of 4 epochs with 3 steps each.
   EXPECT_THAT(result.output, HasSubstr("epoch  3/4  step 3/3"));
   EXPECT_THAT(result.output, HasSubstr("learning rate 0.025000 "));
   EXPECT_THAT(result.output, HasSubstr("learning rate 0.001704 "));
@@ -168,7 +169,7 @@ TEST_F(ResnetCheckpoint, OfSomethingElseIsRefusedWithWhatDiffers) {
 TEST_F(ResnetCheckpoint, StaysWhereTheLossIsNotFinite) {
   EXPECT_THAT(epochs_on(2, options("run", {"--epochs", "1"})), SizeIs(1));
   const std::vector<std::string> before = saved("run", {"params"});
-  // Decay that multiplies the parameters by a million each time.
+  // This weight decay multiplies the parameters by about a million in each step.
   const CommandResult result = run_resnet_on(2, options("run", {"--resume", "--epochs", "9", "--lr", "999",
                                                                 "--weight-decay", "1000", "--warmup-epochs", "0"}));
   EXPECT_EQ(result.exit_code, 1);
@@ -180,8 +181,9 @@ TEST_F(ResnetCheckpoint, StaysWhereTheLossIsNotFinite) {
 }
 
 TEST_F(ResnetCheckpoint, StaysWhereTheLastUpdateOfAnEpochIsNotFinite) {
-  // One step to an epoch, after which activations overflow in evaluation; and three without one, in the last of which the
-  // moments overflow that become running statistics. No loss of training has seen that.
+  // The first case has one step per epoch. After it, activations overflow in the evaluation. The second case has three
+  // steps per epoch and no evaluation. In the last step, the moments for the running statistics overflow. No loss of
+  // the training shows either.
   const Words one{"--batch", "120"};
   const Words three{"--synthetic", "60",     "--feed", "memory",  "--batch", "20",      "--classes",
                     "4",           "--crop", "32",     "--depth", "18",      "--width", "8"};

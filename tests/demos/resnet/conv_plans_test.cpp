@@ -1,4 +1,4 @@
-#include "demos/resnet/conv_plans.hpp"
+#include "demos/resnet/network/conv_plans.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ std::string complaint_about(const std::string& text) {
   return "nothing";
 }
 
-/// The text with one part of it changed.
+/// The text with one part of it replaced.
 std::string with(std::string_view part, std::string_view other, std::string text = kText) {
   const std::size_t place = text.find(part);
   EXPECT_NE(place, std::string::npos) << part;

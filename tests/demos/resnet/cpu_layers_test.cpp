@@ -1,4 +1,4 @@
-// The pieces of a residual network on CPU devices, each against its definition.
+// The layers of a residual network on CPU devices, each compared with its definition.
 
 #include <gtest/gtest.h>
 
@@ -9,10 +9,10 @@
 #include <stdexcept>
 #include <vector>
 
-#include "demos/resnet/cpu_convolution.hpp"
-#include "demos/resnet/cpu_head.hpp"
-#include "demos/resnet/cpu_normalization.hpp"
-#include "demos/resnet/cpu_pooling.hpp"
+#include "demos/resnet/network/cpu/cpu_convolution.hpp"
+#include "demos/resnet/network/cpu/cpu_head.hpp"
+#include "demos/resnet/network/cpu/cpu_normalization.hpp"
+#include "demos/resnet/network/cpu/cpu_pooling.hpp"
 #include "tests/demos/gradient_check.hpp"
 #include "tests/demos/resnet/reference.hpp"
 
@@ -23,7 +23,7 @@ using demos::testing::noise;
 
 std::vector<float> to_float(const std::vector<double>& values) { return {values.begin(), values.end()}; }
 
-/// Expects `got` to be the slope of loss() in each of `values`, by central differences in float64.
+/// Expects `got` to contain the slope of loss() for each of `values`, computed by central differences in float64.
 template <typename Loss>
 void expect_slopes(std::vector<double>& values, const std::vector<float>& got, const Loss& loss) {
   constexpr double kStep = 1e-5;
@@ -40,7 +40,8 @@ void expect_slopes(std::vector<double>& values, const std::vector<float>& got, c
   }
 }
 
-/// A convolution, normalised over 2 rows, with ReLU, by definition and in float64; the loss is a weighted sum.
+/// A convolution, normalised over 2 rows, with ReLU. It is computed by the definition and in float64. The loss is a
+/// weighted sum.
 struct TinyUnit {
   static constexpr std::size_t kRows = 2;
   ConvUnit unit{.conv_name = "conv",
@@ -57,7 +58,7 @@ struct TinyUnit {
   std::vector<double> loss_weights = noise(kRows * unit.elements_out(), 5);
 
   double pixel(std::size_t row, std::size_t y, std::size_t at_x, std::size_t channel) const {
-    if (y >= unit.size_in || at_x >= unit.size_in) return 0;  // above and left of the image, it has wrapped
+    if (y >= unit.size_in || at_x >= unit.size_in) return 0;  // above or left of it, it has wrapped
     return x[((row * unit.size_in + y) * unit.size_in + at_x) * unit.channels_in + channel];
   }
 

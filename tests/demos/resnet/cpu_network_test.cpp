@@ -1,4 +1,4 @@
-#include "demos/resnet/cpu_network.hpp"
+#include "demos/resnet/network/cpu/cpu_network.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "demos/resnet/cpu_head.hpp"
+#include "demos/resnet/network/cpu/cpu_head.hpp"
 #include "tests/demos/allocations.hpp"
 #include "tests/demos/resnet/reference.hpp"
 
@@ -55,7 +55,7 @@ Batch batch_of(const Architecture& architecture, std::size_t rows) {
   return {testing::reference_images(architecture, rows), testing::reference_labels(architecture, rows)};
 }
 
-/// A network with the parameters and statistics that references start from.
+/// A network with the initial parameters and statistics of the references.
 struct Trained {
   explicit Trained(const Architecture& described)
       : architecture(described),
@@ -76,7 +76,7 @@ struct Trained {
   std::vector<float> gradient;
 };
 
-/// The largest relative error of any parameter array.
+/// The largest relative error of all parameter arrays.
 double worst_relative_error(const Architecture& architecture, std::span<const float> got,
                             std::span<const float> expected) {
   double worst = 0;
@@ -160,7 +160,7 @@ TEST_P(CpuNetworkLikeTorchvision, LearnsAlikeForTenSteps) {
 INSTANTIATE_TEST_SUITE_P(Depths, CpuNetworkLikeTorchvision, ::testing::Values("resnet18", "resnet50"),
                          [](const auto& tested) { return std::string(tested.param); });
 
-/// Ranks of one process, each a thread, that meet to add up.
+/// Ranks of one process. Each is a thread, and they meet to add up values.
 class Ranks {
  public:
   explicit Ranks(std::size_t count) : values_(count), meeting_(static_cast<std::ptrdiff_t>(count)) {}
@@ -184,7 +184,7 @@ class Ranks {
   std::barrier<> meeting_;
 };
 
-/// How many rows each rank has.
+/// The parameter contains the number of rows of each rank.
 class SynchronizedNorm : public ::testing::TestWithParam<std::vector<std::size_t> > {};
 
 TEST_P(SynchronizedNorm, MakesTheRanksTogetherComputeTheWholeBatch) {
@@ -274,7 +274,7 @@ TEST(CpuNetworkSteps, AreTheSameBitsAgain) {
   const Architecture architecture = plan({.depth = 50, .image_size = 32, .classes = 5, .width = 8});
   const Batch batch = batch_of(architecture, 7);
   Trained once(architecture), again(architecture);
-  again.step(batch.part(0, 3));  // other rows have been there
+  again.step(batch.part(0, 3));  // computes with other rows before
   again.statistics = once.statistics;
   EXPECT_EQ(once.step(batch).mean_loss, again.step(batch).mean_loss);
   EXPECT_EQ(once.gradient, again.gradient);
@@ -282,7 +282,7 @@ TEST(CpuNetworkSteps, AreTheSameBitsAgain) {
 }
 
 TEST(CpuNetworkSteps, AllocateNothingOfNoteOnceWarm) {
-  constexpr std::size_t kOfNote = std::size_t{1} << 20;  // the activations are 40 times as large
+  constexpr std::size_t kOfNote = std::size_t{1} << 20;  // bytes; the activations take 40 times as much
   Trained trained(plan({.depth = 18, .image_size = 64, .classes = 10, .width = 32}));
   const Batch batch = batch_of(trained.architecture, 32);
   const Batch smaller = batch.part(3, 20);
@@ -309,7 +309,7 @@ TEST(CpuNetworkSteps, GoOnWithMoreRowCountsThanAreKeptPrepared) {
 }
 
 TEST(CpuNetworkEvaluation, OfManyRowsIsThatOfEachAlone) {
-  constexpr std::size_t kRows = 70;  // more than are computed at a time
+  constexpr std::size_t kRows = 70;  // more rows than the network computes at a time
   Trained trained(plan({.depth = 18, .image_size = 32, .classes = 5, .width = 8}));
   const Batch batch = batch_of(trained.architecture, kRows);
   const Outcome whole = trained.network.evaluate(trained.params, trained.statistics, batch.images, batch.labels);

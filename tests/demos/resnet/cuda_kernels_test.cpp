@@ -1,4 +1,4 @@
-// The kernels of a residual network against the same on the CPU.
+// The kernels of a residual network, compared with the same computations on the CPU.
 
 #include <gtest/gtest.h>
 
@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "demos/resnet/cuda_edge_kernels.hpp"
-#include "demos/resnet/cuda_image_kernels.hpp"
-#include "demos/resnet/cuda_pool_kernels.hpp"
-#include "demos/resnet/images.hpp"
+#include "demos/resnet/network/cuda/cuda_edge_kernels.hpp"
+#include "demos/resnet/network/cuda/cuda_image_kernels.hpp"
+#include "demos/resnet/network/cuda/cuda_pool_kernels.hpp"
+#include "demos/resnet/network/images.hpp"
 #include "tests/demos/resnet/cuda_norm_support.hpp"
 
 namespace resnet {
@@ -32,7 +32,7 @@ constexpr std::size_t kColors = 3;
 
 class ResnetKernels : public demos::testing::OnGpu {};
 
-/// An image [size, size, 3] folded, by the definition.
+/// An image [size, size, 3], folded according to the definition.
 std::vector<float> folded(std::span<const float> image, std::size_t size) {
   const std::size_t out = cuda::folded_size(size);
   std::vector<float> result(out * out * cuda::kFoldedChannels);
@@ -95,7 +95,7 @@ TEST_F(ResnetKernels, FoldFiltersAndTheirGradientsBack) {
   cuda::fold_filter(CudaMath::kFloat32, kFilters, filters.data(), wide.data(), kStream);
   cuda::unfold_filter_gradient(CudaMath::kFloat32, kFilters, wide.data(), back.data(), kStream);
   EXPECT_EQ(back.read(), values);
-  // Nothing is added: what is not in the filter is zero.
+  // Folding adds nothing: all values that are not in the filter are zero.
   double sum = 0;
   double wide_sum = 0;
   for (const float value : values) sum += std::abs(value);
@@ -103,7 +103,8 @@ TEST_F(ResnetKernels, FoldFiltersAndTheirGradientsBack) {
   EXPECT_NEAR(wide_sum, sum, 1e-6 * sum);
 }
 
-/// The gradient of what was normalised, and of scale and shift, by the formula, from that of what came out.
+/// The gradients of the input, of the scale and of the shift of a normalisation, computed by the formula from the
+/// gradient of its output.
 struct NormGradient {
   std::vector<double> dx;
   double scale = 0;
@@ -133,7 +134,8 @@ void expect_gradient_of(const Norm& norm, const std::vector<float>& got, const s
     ASSERT_NEAR(gradients[c], expected.scale, tolerance) << c;
     ASSERT_NEAR(gradients[channels + c], expected.shift, tolerance) << c;
     const double slope =
-        std::abs(gamma[c] * Moments(x, channels, c).inverse);  // of dx by dz, which may have been stored
+        // The derivative of dx with respect to dz, which may have been stored with rounding.
+        std::abs(gamma[c] * Moments(x, channels, c).inverse);
     for (std::size_t i = 0; i < expected.dx.size(); ++i) {
       const double size = std::abs(expected.dx[i]);
       const double stored = rounding * (size + slope * std::abs(dz[i * channels + c]));
@@ -142,7 +144,8 @@ void expect_gradient_of(const Norm& norm, const std::vector<float>& got, const s
   }
 }
 
-/// By positions and channels: one block and many, whole groups of columns and parts of them; and by what is stored.
+/// Positions, channels and the type of stored values. The cases include one block and many, and whole groups of columns
+/// and parts of them.
 using NormCase = std::tuple<std::size_t, std::size_t, CudaMath>;
 class ResnetNormKernels : public ResnetKernels, public ::testing::WithParamInterface<NormCase> {};
 
@@ -154,7 +157,7 @@ TEST_P(ResnetNormKernels, NormaliseAndLeadTheGradientOfTheReluBack) {
   const Norm norm(channels, 31);
   const Sums sums(channels);
   const cuda::NormShape shape{positions, channels};
-  for (int again = 0; again < 2; ++again)  // the count of blocks starts again
+  for (int again = 0; again < 2; ++again)  // in the second call, the kernel must count its blocks from zero again
     cuda::statistics(math, shape, x.data(), norm.place(), sums.place(), cuda::Ranks::kOwn, kStream);
   cuda::apply_relu(math, shape, x.data(), norm.place(), y.data(), kStream);
   const std::vector<float> got = y.read();
@@ -250,7 +253,7 @@ TEST_F(ResnetKernels, PoolTheLargestAndLeadItsGradientBack) {
     cuda::statistics(CudaMath::kFloat32, norm_shape, x.data(), norm.place(), sums.place(), cuda::Ranks::kOwn, kStream);
     cuda::pool_forward(CudaMath::kFloat32, shape, x.data(), norm.place(), y.data(), which.data(), kStream);
     const std::vector<float> own = norm.own.read();
-    const auto normalised = [&](std::size_t at) {  // factor x + offset, as rounded there
+    const auto normalised = [&](std::size_t at) {  // factor x + offset, rounded as in the kernel
       const std::size_t c = at % shape.channels;
       return std::max(std::fma(own[c], values[at], own[shape.channels + c]), 0.0F);
     };

@@ -1,6 +1,6 @@
-// A residual network on a GPU: torchvision's figures, and what else CpuNetwork promises.
+// A residual network on a GPU. It must give the results of torchvision, and keep the other promises of CpuNetwork.
 
-#include "demos/resnet/cuda_network.hpp"
+#include "demos/resnet/network/cuda/cuda_network.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "demos/common/cuda_graph.hpp"
-#include "demos/resnet/cuda_queue.hpp"
+#include "demos/resnet/network/cuda/cuda_queue.hpp"
 #include "tests/demos/cuda_support.hpp"
 #include "tests/demos/resnet/reference.hpp"
 
@@ -28,7 +28,7 @@ using testing::relative_error;
 
 const SumOverRanks kAlone;
 
-/// Rows [first, first + count) of a reference's batch, with a network that has its parameters.
+/// A network with the parameters of a reference, and rows [first, first + count) of the reference's batch.
 struct Trained {
   Trained(const Architecture& described, CudaMath math, std::size_t all_rows, std::size_t first, std::size_t count)
       : architecture(described),
@@ -47,7 +47,7 @@ struct Trained {
     const std::size_t each = all.size() / rows;
     std::vector<T> chosen(all.begin() + static_cast<std::ptrdiff_t>(first * each),
                           all.begin() + static_cast<std::ptrdiff_t>((first + count) * each));
-    chosen.resize(std::max<std::size_t>(chosen.size(), 1));  // no rows still have an address
+    chosen.resize(std::max<std::size_t>(chosen.size(), 1));  // the array has an address even without rows
     return chosen;
   }
 
@@ -65,7 +65,7 @@ struct Trained {
     return network.loss_and_gradient(queue.handles(), batch(), params.data(), statistics.data(),
                                      {.label_smoothing = testing::kReferenceSmoothing}, sum, gradient.data(), ready);
   }
-  /// The running statistics are what sums are centred on: to the bit, a step depends on them.
+  /// Resets the running statistics. Sums are centred on them, so the bits of a step depend on them.
   void forget_statistics() { statistics.write(testing::reference_statistics(architecture)); }
   double step(const SumOverRanks& sum = kAlone) { return read_one(put_step(sum).mean_loss); }
   std::vector<float> logits() {
@@ -87,7 +87,7 @@ struct Trained {
   OnDevice<std::int64_t> labels;
 };
 
-/// A step as a CUDA graph.
+/// A step that is captured as a CUDA graph.
 class CapturedStep {
  public:
   explicit CapturedStep(Trained& trained)
@@ -112,7 +112,8 @@ double norm(std::span<const float> values) {
   return std::sqrt(sum);
 }
 
-/// Rounding decides single ReLUs, and with them much of the gradient: what stays is how large each array of it is.
+/// Rounding decides about single ReLUs, and so about much of the gradient. Only the size of each array of the gradient
+/// is similar.
 void expect_gradients_of_like_size(const Architecture& architecture, const std::vector<float>& got,
                                    const std::vector<float>& expected) {
   for (const NamedArray& array : testing::parameter_arrays(architecture)) {
@@ -177,11 +178,13 @@ TEST_P(CudaNetworkLikeTorchvision, IsNearItInBfloat16AndTf32) {
 INSTANTIATE_TEST_SUITE_P(Depths, CudaNetworkLikeTorchvision, ::testing::Values("resnet18", "resnet50"),
                          [](const auto& tested) { return std::string(tested.param); });
 
-/// As many channels as published, so that some convolutions are products of ours, of positions that fill no tile.
+/// A network with as many channels as published. Some of its convolutions are products of the demo's own, with numbers
+/// of positions that fill no tile.
 Architecture full_width(int depth = 50, std::size_t image_size = 40) {
   return plan({.depth = depth, .image_size = image_size, .classes = 10, .width = 64});
 }
-/// Of images as published: the first convolution is a product of ours too, and the largest array of ResNet-18.
+/// The published size of images. With it, the first convolution is a product of the demo's own too, and its output is
+/// the largest array of ResNet-18.
 constexpr std::size_t kPublishedSize = 224;
 
 class CudaNetworkSteps : public demos::testing::OnGpu {
@@ -317,13 +320,13 @@ TEST_F(CudaNetworkSteps, SayWhatTheyWantWhereMemoryIsShort) {
         trained.network.evaluate(trained.queue.handles(), batch, trained.params.data(), trained.statistics.data()));
     FAIL() << "so much memory there is not";
   } catch (const std::runtime_error& error) {
-    EXPECT_THAT(error.what(), ::testing::AllOf(::testing::HasSubstr("16777216 rows at once want"),
+    EXPECT_THAT(error.what(), ::testing::AllOf(::testing::HasSubstr("16777216 rows at once require"),
                                                ::testing::HasSubstr("GiB"), ::testing::HasSubstr("more slices")));
   }
   EXPECT_NEAR(trained.step(), reference_.losses[0], 1e-4) << "it goes on with what fits";
 }
 
-/// Sums over two threads, each with a network of its own, through the host.
+/// Adds up values of two threads through the host. Each thread has a network of its own.
 class TwoRanks {
  public:
   SumOverRanks sum_of(std::size_t rank) {
@@ -345,7 +348,7 @@ class TwoRanks {
   std::barrier<> meet_{2};
 };
 
-/// A step of two ranks together, and what it gave.
+/// A step that two ranks take together, and its results.
 struct StepOfTwo {
   StepOfTwo(const Architecture& architecture, CudaMath math, std::size_t rows, std::size_t of_first) {
     Trained first(architecture, math, rows, 0, of_first);

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the tests of a residual network's kernels have in common: arrays of activations in device memory, and those of a
-// normalisation.
+// Code that tests of a residual network's kernels share: arrays of activations, and the arrays of a normalisation, in
+// device memory.
 
 #include <cuda_bf16.h>
 
@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "demos/resnet/cuda_norm_kernels.hpp"
+#include "demos/resnet/network/cuda/cuda_norm_kernels.hpp"
 #include "tests/demos/cuda_support.hpp"
 #include "tests/demos/resnet/reference.hpp"
 
@@ -26,7 +26,7 @@ inline std::vector<float> uniform(std::size_t count, std::uint64_t from) {
   return values;
 }
 
-/// Elements of a network's activations in device memory, as floats.
+/// Activations of a network in device memory. Tests write and read them as floats.
 class Elements {
  public:
   Elements(CudaMath math, const std::vector<float>& values) {
@@ -45,15 +45,15 @@ class Elements {
   std::optional<OnDevice<__nv_bfloat16>> narrow_;
 };
 
-/// By how much of itself a value may differ once it was stored.
+/// The largest relative error of a value due to the type in which it was stored.
 inline double rounding_of(CudaMath math) { return math == CudaMath::kBfloat16 ? 1.0 / 256 : 0; }
 
-/// Values that an element of that type can hold.
+/// Values that elements of this type represent exactly.
 inline std::vector<float> elements_of(CudaMath math, std::size_t count, std::uint64_t from) {
   return Elements(math, uniform(count, from)).read();
 }
 
-/// Memory for sums.
+/// Memory for the sums of kernels.
 struct Sums {
   explicit Sums(std::size_t channels)
       : partials(std::vector<float>(cuda::kMostPartials * cuda::kMostSums * channels, 99)),
@@ -65,7 +65,7 @@ struct Sums {
   OnDevice<float> sums;
 };
 
-/// A normalisation's arrays.
+/// The arrays of a normalisation.
 struct Norm {
   explicit Norm(std::size_t channels, std::uint64_t from)
       : scale(uniform(channels, from)),
@@ -92,7 +92,7 @@ struct Norm {
   std::size_t channels;
 };
 
-/// What a channel of a normalisation has for mean and inverse deviation.
+/// Mean and inverse deviation of a channel of a normalisation.
 struct Moments {
   double mean = 0;
   double inverse = 0;

@@ -1,4 +1,4 @@
-// Plans of convolutions on a GPU: that a stored one is the one that computes.
+// Plans of convolutions on a GPU. A stored plan must be the one that computes.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "demos/resnet/conv_plans.hpp"
-#include "demos/resnet/cuda_convolution.hpp"
-#include "demos/resnet/cuda_network.hpp"
-#include "demos/resnet/cuda_queue.hpp"
+#include "demos/resnet/network/conv_plans.hpp"
+#include "demos/resnet/network/cuda/cuda_convolution.hpp"
+#include "demos/resnet/network/cuda/cuda_network.hpp"
+#include "demos/resnet/network/cuda/cuda_queue.hpp"
 #include "tests/demos/cuda_support.hpp"
 #include "tests/demos/resnet/reference.hpp"
 
@@ -26,7 +26,7 @@ using testing::relative_error;
 
 constexpr ConvShape kShape{
     .rows = 8, .channels_in = 64, .channels_out = 64, .size_in = 16, .kernel = 3, .stride = 1, .padding = 1};
-constexpr std::size_t kImageElements = 8 * 16 * 16 * 64;  // of the input, and of the output
+constexpr std::size_t kImageElements = 8 * 16 * 16 * 64;  // elements of the input, and of the output
 constexpr std::size_t kFilterElements = 64 * 3 * 3 * 64;
 
 std::vector<float> some_values(std::size_t count, std::size_t first) {
@@ -37,7 +37,7 @@ std::vector<float> some_values(std::size_t count, std::size_t first) {
 
 class ConvPlanOnGpu : public demos::testing::OnGpu, public ::testing::WithParamInterface<ConvPass> {
  protected:
-  /// Made when it is known that there is a GPU.
+  /// These arrays are made only if there is a GPU.
   struct Arrays {
     CudaQueue queue;
     OnDevice<float> input{some_values(kImageElements, 0)};
@@ -48,12 +48,12 @@ class ConvPlanOnGpu : public demos::testing::OnGpu, public ::testing::WithParamI
     TuningMemory tuning() const {
       return {{input.data(), filter.data(), output.data(), workspace.data()}, workspace.bytes()};
     }
-    /// What the plan computes, of arrays as they are at first.
+    /// The result of the plan for the initial arrays.
     std::vector<float> result(const ConvPlan& plan, ConvPass pass) {
       input.write(some_values(kImageElements, 0));
       filter.write(some_values(kFilterElements, 1 << 20));
       output.write(some_values(kImageElements, 1 << 21));
-      demos::check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // the queue's stream does not wait for them
+      demos::check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // the stream does not wait for writes
       plan.run(queue.handles().cudnn, tuning().place);
       switch (pass) {
         case ConvPass::kForward: return output.read();
@@ -73,7 +73,7 @@ TEST_P(ConvPlanOnGpu, IsTheStoredOneWhicheverThatIs) {
   const std::vector<std::string> names = proposed_plans(handles.cudnn, key);
   ASSERT_THAT(names, ::testing::Contains(fastest.choice().name));
   const std::vector<float> expected = arrays.result(fastest, GetParam());
-  // Those behind may be thousands of times slower.
+  // The later plans may be thousands of times slower.
   for (const std::string& name : {fastest.choice().name, names.front(), names[names.size() / 2]}) {
     SCOPED_TRACE(name);
     const ConvPlan stored(handles.cudnn, handles.stream, key, arrays.tuning(), PlanChoice{name, 0});
@@ -112,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(Passes, ConvPlanOnGpu,
                          ::testing::Values(ConvPass::kForward, ConvPass::kBackwardInput, ConvPass::kBackwardFilter),
                          name_of);
 
-/// A step of a network with a list of plans.
+/// A network with a list of plans, which computes a step.
 struct Step {
   Step(const Architecture& architecture, std::size_t count, const std::shared_ptr<ConvPlans>& plans)
       : rows(count),
@@ -180,7 +180,7 @@ TEST_F(CudaNetworkWithPlans, ComputesByEachOfThem) {
   Step(reference_.architecture, reference_.rows, plans).run();
   std::size_t number = 0;
   for (const auto& [key, choice] : plans->choices()) {
-    if (number++ % 5 != 0) continue;  // each of them makes a network
+    if (number++ % 5 != 0) continue;  // each change requires another network
     const auto changed = std::make_shared<ConvPlans>(*plans);
     changed->set(key, {"eng9999", 0});
     Step step(reference_.architecture, reference_.rows, changed);

@@ -1,6 +1,6 @@
-// The products that take sums of what they compute against the same on the CPU.
+// Products that take sums of their results, compared with the same computations on the CPU.
 
-#include "demos/resnet/cuda_product_kernels.hpp"
+#include "demos/resnet/network/hopper/cuda_product_kernels.hpp"
 
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ struct ProductCase {
   std::size_t depth;
   std::size_t channels;
   std::size_t positions;
-  unsigned blocks = 0;  // at most; 0: as many as the device has
+  unsigned blocks = 0;  // at most this number of blocks; 0 means as many as the device has
 };
 
 class ResnetProducts : public demos::testing::OnGpu, public ::testing::WithParamInterface<ProductCase> {
@@ -50,7 +50,7 @@ class ResnetProducts : public demos::testing::OnGpu, public ::testing::WithParam
   std::vector<float> x_;
   std::vector<float> filter_;  // [depth, channels]
 
-  /// Those of a channel by those of a depth, as they lie forward.
+  /// The filter as the forward pass stores it: [channels, depth].
   std::vector<float> transposed_filter() const {
     std::vector<float> values(filter_.size());
     for (std::size_t k = 0; k < tested_.depth; ++k) {
@@ -59,7 +59,7 @@ class ResnetProducts : public demos::testing::OnGpu, public ::testing::WithParam
     }
     return values;
   }
-  /// [positions, channels].
+  /// The exact product [positions, channels].
   std::vector<double> multiply() {
     const auto& [depth, channels, positions, blocks] = tested_;
     x_ = elements_of(kMath, positions * depth, 11);
@@ -77,10 +77,10 @@ class ResnetProducts : public demos::testing::OnGpu, public ::testing::WithParam
   }
 };
 
-/// By how much a product may differ from the exact one, once it was stored.
+/// The largest difference of a product from the exact one after it was stored.
 double rounding(double exact) { return std::abs(exact) / 256 + 1e-4; }
 
-/// With a row behind the last, which nobody is to write.
+/// The values, followed by a row that no kernel may write.
 std::vector<float> guarded(std::vector<float> values, std::size_t channels) {
   values.resize(values.size() + channels, kUnset);
   return values;
@@ -90,7 +90,7 @@ void expect_guarded(const std::vector<float>& values, std::size_t channels) {
   for (std::size_t c = 1; c <= channels; ++c) ASSERT_EQ(values[values.size() - c], kUnset);
 }
 
-/// What product_statistics leaves.
+/// The results of product_statistics().
 struct ProductRun {
   std::vector<float> y;
   std::vector<float> own;
@@ -125,7 +125,7 @@ TEST_P(ResnetProducts, TakeTheStatisticsOfWhatTheyWrite) {
   for (std::size_t c = 0; c < channels; ++c) {
     const Moments moments(stored, channels, c);
     const double variance = std::pow(moments.inverse, -2) - 1e-5;
-    const double tolerance = 3e-5 * (1 + variance);  // a square was rounded, of some dozens
+    const double tolerance = 3e-5 * (1 + variance);  // a square of some dozens was rounded
     ASSERT_NEAR(got.own[2 * channels + c], moments.mean, 1e-5) << c;
     ASSERT_NEAR(std::pow(static_cast<double>(got.own[3 * channels + c]), -2) - 1e-5, variance, tolerance) << c;
     ASSERT_NEAR(got.running[c], 0.9 * static_cast<double>(before[c]) + 0.1 * moments.mean, 1e-5) << c;
@@ -138,7 +138,7 @@ TEST_P(ResnetProducts, TakeTheStatisticsOfWhatTheyWrite) {
 
 enum class Second { kNone, kKept, kWrittenOver };
 
-/// A block's end: its arrays, and what product_sums_block makes of them.
+/// The arrays at the end of a block. product_sums_block() computes their sums.
 struct BlockEnd {
   BlockEnd(std::size_t channels, const std::vector<float>& x, const std::vector<float>& others,
            const std::vector<float>& g2, const std::vector<std::uint8_t>& passing)
@@ -157,7 +157,7 @@ struct BlockEnd {
   Sums sums;
 };
 
-/// Expects the gradients of shift and scale, by the mean and deviation that the normalisation has.
+/// Checks the gradients of shift and scale, for the mean and deviation that the normalisation has.
 void expect_sums(const Norm& norm, const std::vector<double>& dz, const std::vector<float>& x) {
   const std::size_t channels = norm.channels;
   const std::vector<float> gradients = norm.gradients.read();
@@ -167,7 +167,7 @@ void expect_sums(const Norm& norm, const std::vector<double>& dz, const std::vec
     const double inverse = own[3 * channels + c];
     double shift = 0;
     double scale = 0;
-    double size = 0;  // of what is added up
+    double size = 0;  // of the terms of the sums
     for (std::size_t i = c; i < x.size(); i += channels) {
       const double normal = (static_cast<double>(x[i]) - mean) * inverse;
       shift += dz[i];
@@ -218,7 +218,7 @@ TEST_P(ResnetProducts, LeadTheGradientBackToABlocksEnd) {
       if (has_shortcut) expect_sums(end.shortcut_norm, dz, others);
       if (kind == Second::kWrittenOver) continue;
 
-      // What the ranks add up is the gradients by the number of positions; and again, all is the same to the bit.
+      // The sums over ranks are the gradients times the number of positions. A second run gives the same bits.
       const std::vector<float> gradients = end.norm.gradients.read();
       const std::vector<float> of_shortcut = end.shortcut_norm.gradients.read();
       EXPECT_EQ(run(cuda::Ranks::kAll), passed);
@@ -241,7 +241,7 @@ std::vector<ProductCase> product_cases() {
       for (const std::size_t positions : {1, 127, 128, 1000}) cases.push_back({depth, channels, positions});
     }
     cases.push_back({depth, 512, 20011});
-    cases.push_back({depth, 256, 20011, 1});  // many tiles by one block: each stage is used again and again
+    cases.push_back({depth, 256, 20011, 1});  // one block has many tiles and uses each stage repeatedly
   }
   return cases;
 }

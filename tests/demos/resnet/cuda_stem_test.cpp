@@ -1,6 +1,6 @@
-// The first convolution as a product that takes statistics, and its filter's gradient, against the same on the CPU.
+// The first convolution as a product that takes statistics, and the gradient of its filter, compared with the CPU.
 
-#include "demos/resnet/cuda_stem_kernels.hpp"
+#include "demos/resnet/network/hopper/cuda_stem_kernels.hpp"
 
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ constexpr float kUnset = 99;
 
 struct StemCase {
   cuda::StemShape shape;
-  unsigned blocks = 0;  // at most; 0: as many as the device has
+  unsigned blocks = 0;  // at most this number of blocks; 0 means as many as the device has
 };
 
 class ResnetStem : public demos::testing::OnGpu, public ::testing::WithParamInterface<StemCase> {
@@ -53,7 +53,7 @@ class ResnetStem : public demos::testing::OnGpu, public ::testing::WithParamInte
   std::vector<float> x_;       // [rows, folded, folded, kFoldedChannels]
   std::vector<float> filter_;  // [channels, depth]
 
-  /// [positions, channels].
+  /// The output of the convolution: [positions, channels].
   std::vector<float> convolve() const {
     std::vector<float> by_depth(filter_.size());  // [depth, channels]
     for (std::size_t i = 0; i < filter_.size(); ++i) by_depth[i % kDepth * kChannels + i / kDepth] = filter_[i];
@@ -64,7 +64,7 @@ class ResnetStem : public demos::testing::OnGpu, public ::testing::WithParamInte
       const std::size_t row = p / shape_.size_out / shape_.size_out;
       for (std::size_t a = 0; a < cuda::kFoldedKernel; ++a) {
         const std::size_t pixel = (row * folded_ + line + a) * folded_ + column;
-        const float* const values = x_.data() + pixel * cuda::kFoldedChannels;  // of four neighbouring pixels
+        const float* const values = x_.data() + pixel * cuda::kFoldedChannels;  // values of four neighbouring pixels
         constexpr std::size_t kOfLine = cuda::kFoldedKernel * cuda::kFoldedChannels;
         for (std::size_t k = 0; k < kOfLine; ++k) {
           const float* const of_k = by_depth.data() + (a * kOfLine + k) * kChannels;
@@ -83,7 +83,7 @@ TEST_P(ResnetStem, TakesTheStatisticsOfWhatItWrites) {
   const Norm norm(kChannels, 31), of_ranks(kChannels, 31), again(kChannels, 31);
   const std::vector<float> before = norm.running_mean.read();
   const auto run = [&](const Norm& into, cuda::Ranks ranks) {
-    // With a position behind the last, which nobody is to write.
+    // After the last position, there is one that no kernel may write.
     const Elements y(kMath, std::vector<float>(expected.size() + kChannels, kUnset));
     cuda::stem_statistics(*device_, shape_, x.data(), filter.data(), y.data(), into.place(), sums.place(), ranks,
                           kStream);
@@ -102,7 +102,7 @@ TEST_P(ResnetStem, TakesTheStatisticsOfWhatItWrites) {
   for (std::size_t c = 0; c < kChannels; ++c) {
     const Moments moments(y, kChannels, c);
     const double variance = std::pow(moments.inverse, -2) - 1e-5;
-    const double tolerance = 3e-5 * (1 + variance);  // a square was rounded, of some dozens
+    const double tolerance = 3e-5 * (1 + variance);  // a square of some dozens was rounded
     ASSERT_NEAR(own[2 * kChannels + c], moments.mean, 2e-5) << c;
     ASSERT_NEAR(std::pow(static_cast<double>(own[3 * kChannels + c]), -2) - 1e-5, variance, tolerance) << c;
     ASSERT_NEAR(running[c], 0.9 * static_cast<double>(before[c]) + 0.1 * moments.mean, 1e-5) << c;
@@ -111,13 +111,13 @@ TEST_P(ResnetStem, TakesTheStatisticsOfWhatItWrites) {
   }
 }
 
-/// What the first convolution's filter has for a gradient: of dx, the gradient of its output, and its size.
+/// The gradient of the first convolution's filter, and the sum of the absolute values of its terms.
 struct FilterGradient {
   std::vector<double> value = std::vector<double>(kChannels * kDepth);
   std::vector<double> size = std::vector<double>(kChannels * kDepth);
 };
 
-/// [channels, depth].
+/// Computes the gradient [channels, depth] of the filter from dx, the gradient of the convolution's output.
 FilterGradient correlate(const cuda::StemShape& shape, const std::vector<float>& x, const std::vector<float>& dx) {
   const std::size_t folded = shape.size_out + cuda::kFoldedKernel - 1;
   constexpr std::size_t kOfLine = cuda::kFoldedKernel * cuda::kFoldedChannels;
@@ -142,7 +142,7 @@ FilterGradient correlate(const cuda::StemShape& shape, const std::vector<float>&
   return sums;
 }
 
-/// Where an element of a filter [7, 7, 3] is in the folded one.
+/// The place in the folded filter of an element of the filter [7, 7, 3].
 std::size_t folded_place(std::size_t line, std::size_t column, std::size_t color) {
   const std::size_t in_quad = (line + 1) % 2 * 2 + (column + 1) % 2;
   return ((line + 1) / 2 * cuda::kFoldedKernel + (column + 1) / 2) * cuda::kFoldedChannels + in_quad * 3 + color;
@@ -180,7 +180,7 @@ TEST_P(ResnetStem, LeadsTheGradientBackToItsFilter) {
       const std::size_t in_filter = i % kOfFilter;
       const std::size_t place = i / kOfFilter * kDepth + folded_place(in_filter / 3 / cuda::kStemKernel,
                                                                       in_filter / 3 % cuda::kStemKernel, in_filter % 3);
-      // Gradients of windows lose four bits beside float32: some of dx are rounded the other way.
+      // Gradients of windows lose four bits compared with float32, so some elements of dx are rounded the other way.
       ASSERT_NEAR(got[i], expected.value[place], 5e-5 * expected.size[place]) << i;
     }
   }
@@ -191,7 +191,7 @@ std::string name_of(const ::testing::TestParamInfo<StemCase>& info) {
   return std::to_string(shape.rows) + "Of" + std::to_string(shape.size_out) +
          (blocks > 0 ? "By" + std::to_string(blocks) : "");
 }
-// With few blocks, each has many tiles, and uses its memory again and again.
+// With few blocks, each has many tiles and uses its memory repeatedly.
 INSTANTIATE_TEST_SUITE_P(, ResnetStem, ::testing::Values(StemCase{{1, 112}}, StemCase{{1, 224}}, StemCase{{2, 112}, 3}),
                          name_of);
 

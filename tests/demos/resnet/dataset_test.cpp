@@ -1,6 +1,6 @@
-// Data sets as they are checked before a worker starts.
+// Checks of data sets, which the program makes before it starts a worker.
 
-#include "demos/resnet/dataset.hpp"
+#include "demos/resnet/program/dataset.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ class DatasetOnDisk : public ::testing::Test {
     return Dataset(of_folder);
   }
 
-  /// What is said of the data set, without the folder's name.
+  /// The message about the data set, without the name of the folder.
   std::string complaint(const DatasetOptions& options = {}) const {
     try {
       open(options);
@@ -89,16 +89,17 @@ TEST_F(DatasetOnDisk, TakesLabelsOfAnyIntegerType) {
 
 TEST_F(DatasetOnDisk, IsRefusedWithoutAFile) {
   fs::remove(file("labels_test.npy"));
-  EXPECT_EQ(complaint(), "labels_test.npy: expected a .npy file as scripts/pack_images.py makes it, got none");
+  EXPECT_EQ(complaint(),
+            "labels_test.npy: expected a .npy file as demos/resnet/tools/pack_images.py makes it, got none");
   fs::remove(file("images_test.npy"));
   EXPECT_EQ(complaint(), "images_test.npy: expected images to evaluate on, or --evaluate-fraction, got neither");
   EXPECT_EQ(complaint({.evaluate_fraction = 0.5}), "nothing");
   fs::remove(file("images.npy"));
-  EXPECT_EQ(complaint(), "images.npy: expected a .npy file as scripts/pack_images.py makes it, got none");
+  EXPECT_EQ(complaint(), "images.npy: expected a .npy file as demos/resnet/tools/pack_images.py makes it, got none");
 }
 
 TEST_F(DatasetOnDisk, IsRefusedWhereTruncated) {
-  const std::string advice = ": scripts/pack_images.py makes such files";
+  const std::string advice = ": demos/resnet/tools/pack_images.py makes such files";
   fs::resize_file(file("images.npy"), fs::file_size(file("images.npy")) - 100);
   EXPECT_EQ(
       complaint(),
@@ -167,13 +168,15 @@ TEST_F(DatasetOnDisk, IsRefusedForWhatIsNoNpyFileOfOurs) {
     write_npy_bytes(file("labels.npy"), header, std::string(160, '\0'));
     return complaint();
   };
-  EXPECT_EQ(with_header("{'descr': '<i8', 'fortran_order': True, 'shape': (20,), }"),
-            "labels.npy: expected C order, found fortran_order: True: scripts/pack_images.py makes such files");
+  EXPECT_EQ(
+      with_header("{'descr': '<i8', 'fortran_order': True, 'shape': (20,), }"),
+      "labels.npy: expected C order, found fortran_order: True: demos/resnet/tools/pack_images.py makes such files");
   EXPECT_THAT(with_header("{'descr': '>i8', 'fortran_order': False, 'shape': (20,), }"),
               ::testing::HasSubstr("found element type '>i8', big-endian"));
   std::ofstream(file("labels.npy")) << "not a file of NumPy";
   EXPECT_EQ(complaint(),
-            "labels.npy: expected a .npy file ('\\x93NUMPY' in front), found 'not a ': scripts/pack_images.py makes "
+            "labels.npy: expected a .npy file ('\\x93NUMPY' in front), found 'not a ': "
+            "demos/resnet/tools/pack_images.py makes "
             "such files");
 }
 

@@ -1,4 +1,4 @@
-#include "demos/resnet/images.hpp"
+#include "demos/resnet/network/images.hpp"
 
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ TEST(Placement, IsAPureFunctionOfSeedStepAndRow) {
   const AugmentKey key{.seed = 3, .step = 4, .is_random = true};
   const Placement here = placement(kImageShape, kAsStored, key, 5);
   EXPECT_EQ(placement(kImageShape, kAsStored, key, 5), here);
-  // Each of these has one chance in 90 to be the same by itself; together they do not.
+  // Each of these 40 placements has a chance of one in 90 to be the same. Fewer than five of them are the same.
   int same = 0;
   for (std::uint32_t other = 0; other < 10; ++other) {
     same += placement(kImageShape, kAsStored, {.seed = 10 + other, .step = 4, .is_random = true}, 5) == here;
@@ -45,7 +45,7 @@ TEST(Placement, TakesEveryPlaceAboutEquallyOften) {
     ++lefts.at(place.left);
     mirrored += place.is_mirrored;
   }
-  for (const int count : tops) EXPECT_NEAR(count, kRows / 9, 150);  // deviation about 30
+  for (const int count : tops) EXPECT_NEAR(count, kRows / 9, 150);  // the standard deviation is about 30
   for (const int count : lefts) EXPECT_NEAR(count, kRows / 5, 200);
   EXPECT_NEAR(mirrored, kRows / 2, 250);
 }
@@ -57,7 +57,7 @@ TEST(Placement, IsNotMirroredWhereTheUserDoesNotWantIt) {
   }
 }
 
-/// Two images whose every byte is its place in the array, below 251.
+/// Two images. Byte i of the array is i modulo 251.
 std::vector<std::uint8_t> numbered_images() {
   std::vector<std::uint8_t> images(2 * kImageShape.elements());
   for (std::size_t i = 0; i < images.size(); ++i) images[i] = static_cast<std::uint8_t>(i % 251);
@@ -67,7 +67,7 @@ std::vector<std::uint8_t> numbered_images() {
 TEST(PrepareImages, GivesThePixelsOfThePlacement) {
   const std::vector<std::uint8_t> images = numbered_images();
   const AugmentKey key{.seed = 1, .step = 2, .is_random = true};
-  std::vector<std::int64_t> row_ids{0, 1};  // one that is mirrored, and one that is not
+  std::vector<std::int64_t> row_ids{0, 1};  // one row that is mirrored, and one that is not
   const auto is_mirrored = [&](std::int64_t id) { return placement(kImageShape, kAsStored, key, id).is_mirrored; };
   while (is_mirrored(row_ids[0])) ++row_ids[0];
   while (!is_mirrored(row_ids[1])) ++row_ids[1];

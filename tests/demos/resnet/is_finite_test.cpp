@@ -1,4 +1,4 @@
-// What a checkpoint is not given up for.
+// is_finite(): a run keeps its last checkpoint if parameters, statistics or state are not finite.
 
 #include <gtest/gtest.h>
 
@@ -6,12 +6,12 @@
 #include <stdexcept>
 #include <syncrun/syncrun.hpp>
 
-#include "demos/resnet/checkpoints.hpp"
+#include "demos/resnet/program/checkpoints.hpp"
 
 namespace resnet {
 namespace {
 
-/// Of a rule that keeps two vectors.
+/// A step of an update rule that has two state vectors.
 class StepWithState : public TrainingStep {
  public:
   explicit StepWithState(std::vector<std::pair<std::string, sr::Shared<float, 1>>> state) : state_(std::move(state)) {}

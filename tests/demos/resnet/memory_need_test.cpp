@@ -1,4 +1,4 @@
-#include "demos/resnet/memory_need.hpp"
+#include "demos/resnet/network/memory_need.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +10,7 @@ TEST(ResnetMemoryNeed, IsToldInGibibytesWithWhatRefusedIt) {
   EXPECT_EQ(gibibytes((std::size_t{5} << 30) / 2), "2.5 GiB");
   EXPECT_STREQ(
       too_many_rows(512, std::size_t{3} << 30, "std::bad_alloc").what(),
-      "512 rows at once want 3.0 GiB of this device's memory (std::bad_alloc): a smaller batch, or more slices, "
-      "want less");
+      "512 rows at once require 3.0 GiB of this device's memory (std::bad_alloc): use a smaller batch or more slices");
 }
 
 TEST(ResnetMemoryNeed, IsNotBlamedForAnotherError) {

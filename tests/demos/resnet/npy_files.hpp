@@ -1,6 +1,6 @@
 #pragma once
 
-// .npy files and data sets for tests, written without the code that reads them.
+// Writes .npy files and data sets for tests. It shares no code with their readers.
 
 #include <algorithm>
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-/// Writes a .npy file of version 1 with this header text and these bytes behind it.
+/// Writes a .npy file of version 1, with this header text and then these bytes.
 inline void write_npy_bytes(const std::filesystem::path& file, std::string header, const std::string& bytes) {
   header.append((64 - (10 + header.size() + 1) % 64) % 64, ' ').append("\n");
   std::ofstream stream(file, std::ios::binary);
@@ -24,7 +24,8 @@ void write_npy(const std::filesystem::path& file, const std::string& dtype, cons
                   std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)));
 }
 
-/// A pair of `rows` images of size x size pixels, which are easy to tell apart by their brightness, in `classes` classes.
+/// Writes files of `rows` images of size x size pixels, and their labels in `classes` classes. The brightness of an
+/// image shows its class.
 inline void write_pair(const std::filesystem::path& folder, const std::string& suffix, std::size_t rows,
                        std::size_t size, std::size_t classes) {
   std::vector<std::uint8_t> images;

@@ -1,8 +1,8 @@
-#include "demos/resnet/options.hpp"
+#include "demos/resnet/program/options.hpp"
 
-#include <getopt.h>
 #include <gtest/gtest.h>
 
+#include <sstream>
 #include <vector>
 
 namespace resnet {
@@ -13,7 +13,6 @@ std::optional<Options> parse(std::vector<std::string> words) {
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
-  optind = 0;  // getopt_long begins anew
   return parse_options(static_cast<int>(words.size()), argv.data());
 }
 
@@ -177,6 +176,27 @@ TEST(ResnetOptions, HelpNamesEveryOption) {
   }
 }
 
+TEST(ResnetOptions, AreReadInBothFormsAndTheLastOneHolds) {
+  const Options options = *parse({"--data=x", "--seed=010", "--depth", "18", "--depth=34"});
+  EXPECT_EQ(options.data, "x");
+  EXPECT_EQ(options.seed, 10U) << "decimal, whatever it begins with";
+  EXPECT_EQ(options.depth, 34);
+  EXPECT_EQ(parse({"--data", "--x"})->data, "--x") << "what follows an option is its value";
+}
+
+TEST(ResnetOptions, HelpFitsIntoATerminalOf120Columns) {
+  std::istringstream lines(help_text());
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_LE(line.size(), 120U) << line;
+    EXPECT_FALSE(line.ends_with(' ')) << line;
+  }
+}
+
+TEST(ResnetOptions, HelpIsPrintedWhereverItIsAskedFor) {
+  EXPECT_FALSE(parse({"--epochs", "3", "--help"}));
+  EXPECT_FALSE(parse({"--help", "--epochs", "0"}));
+}
+
 TEST(ResnetOptions, AreRefusedWithWhatWasExpected) {
   const auto said_of = [](const char* option, const char* value) { return complaint({"--data", "x", option, value}); };
   EXPECT_EQ(complaint({}), "--data, --synthetic: expected one of them, got neither");
@@ -213,6 +233,8 @@ TEST(ResnetOptions, AreRefusedWithWhatWasExpected) {
   EXPECT_EQ(complaint({"--data", "x", "--lr"}), "--lr: expected a value, got none");
   EXPECT_EQ(complaint({"--data", "x", "--rate", "1"}),
             "options: expected one of those that --help lists, got '--rate'");
+  EXPECT_EQ(complaint({"--data", "x", "--sync-norm=1"}), "--sync-norm: expected no value, got '1'");
+  EXPECT_EQ(complaint({"--data", "x", "--", "y"}), "options: expected no other arguments, got 'y'");
   EXPECT_EQ(complaint({"--data", "x", "y"}), "options: expected no other arguments, got 'y'");
 }
 

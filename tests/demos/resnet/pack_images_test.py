@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""scripts/pack_images.py, run as its users run it.
+"""Tests demos/resnet/tools/pack_images.py, run as users run it.
 
 usage: pack_images_test.py SCRIPT DIGITS idx|folder
 
-`idx` wants nothing but Python; `folder` wants Pillow, of this Python's or the distribution's, and exits with 77 where there
-is none.
+`idx` requires only Python. `folder` also requires Pillow, for this Python or for that of the distribution. Without
+Pillow, it exits with 77.
 """
 
 import ast
@@ -94,7 +94,7 @@ class IdxTest(PackTest):
         self.assertEqual((self.out / "classes.txt").read_text().split(), [str(i) for i in range(10)])
 
     def pack_one(self, height: int, width: int, pixels: list[int], size: int) -> list[list[int]]:
-        """The red channel of one image, by row."""
+        """Packs one image, and returns the rows of its red channel."""
         images = write_idx(self.folder / "images", (1, height, width), bytes(pixels))
         labels = write_idx(self.folder / "labels", (1,), b"\3")
         self.pack("--idx", images, labels, "--size", size, self.out)
@@ -102,7 +102,8 @@ class IdxTest(PackTest):
         return [list(data[y * size : (y + 1) * size]) for y in range(size)]
 
     def test_pixels_between_pixels_are_in_proportion(self):
-        # Two columns, 0 and 200 (brightened to 255), at 16 and 48 of 64: from middle to middle it rises by 255 / 32.
+        # The middles of the two columns, 0 and 200 (brightened to 255), are at 16 and 48 of 64 pixels. Between them,
+        # the values rise by 255 / 32 per pixel.
         rows = self.pack_one(1, 2, [0, 200], 64)
         expected = [int(255 * min(max((x + 0.5 - 16) / 32, 0), 1) + 0.5) for x in range(64)]
         self.assertEqual(rows, [expected] * 64)
@@ -150,7 +151,7 @@ class IdxTest(PackTest):
         result = subprocess.run(command, capture_output=True, text=True, timeout=60,
                                 env={**os.environ, "PYTHONPATH": str(self.folder)})
         self.assertEqual(result.returncode, 1)
-        self.assertIn("wants Pillow (python3-pil, or pip install pillow), got none", result.stderr)
+        self.assertIn("requires Pillow (python3-pil, or pip install pillow), got none", result.stderr)
 
 
 class FolderTest(PackTest):
@@ -160,7 +161,7 @@ class FolderTest(PackTest):
         self.test_root = self.folder / "val"
 
     def save(self, name: str, size: tuple[int, int], color: object, mode: str = "RGB") -> None:
-        """In ROOT; anywhere with an absolute name."""
+        """Saves an image of one color in ROOT, or elsewhere if the name is absolute."""
         from PIL import Image
 
         path = self.root / name
@@ -295,7 +296,7 @@ def main() -> int:
     global SCRIPT, DIGITS
     SCRIPT, DIGITS, which = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     if which == "folder" and not has_pillow(sys.executable):
-        # The distribution's Pillow is for the distribution's Python, and CMake may have found another.
+        # The Pillow of the distribution is for the Python of the distribution, and CMake may have found another Python.
         if has_pillow(DISTRIBUTIONS_PYTHON):
             return subprocess.run([DISTRIBUTIONS_PYTHON, "-B", *sys.argv], timeout=110).returncode
         print("skipped: Pillow is not installed")

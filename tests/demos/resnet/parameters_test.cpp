@@ -1,4 +1,4 @@
-#include "demos/resnet/parameters.hpp"
+#include "demos/resnet/network/parameters.hpp"
 
 #include <gtest/gtest.h>
 

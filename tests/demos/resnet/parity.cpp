@@ -1,9 +1,11 @@
-// How far our residual networks are from torchvision's, and N devices from one: a table of measured and allowed distances.
+// Measures the distance of the demo's residual networks from those of torchvision, and of N devices from one. Prints a
+// table of measured and allowed distances.
 //
 //   resnet_parity [--device cpu|cuda] [--references DIR] [--full DIR] [--workers N]
 //
-// References are what scripts/resnet_reference.py writes: small ones with DIR/resnet18 and DIR/resnet50 (default: those
-// that the tests carry), and the folder of a --full one. Exit code: 0, 1 where a distance is too large, 2 for bad options.
+// demos/resnet/tools/resnet_reference.py writes the references. DIR of --references contains resnet18 and resnet50,
+// which are small. The default are those in this repository. DIR of --full is the folder of a full one. Exit code: 0,
+// or 1 if a distance is too large, or 2 for bad options.
 
 #include <getopt.h>
 
@@ -34,15 +36,15 @@ struct Options {
   Place place = Place::kCpu;
   std::string references = carried_references();
   std::string full;
-  int workers = 3;  // the most that are held against one
+  int workers = 3;  // the largest number that is compared with one
 };
 
-/// A line for each distance.
+/// Prints a line for each distance.
 class Table {
  public:
   Table() { std::printf("%-72s %10s %10s  %s\n", "relative distance of", "measured", "allowed", ""); }
   void add(const std::string& what, double measured, double allowed, const std::string& remark = "") {
-    const bool is_good = measured <= allowed;  // what is no number is not
+    const bool is_good = measured <= allowed;  // false if it is not a number
     is_all_good_ = is_all_good_ && is_good;
     std::printf("%-72s %10.2e %10.2e  %s%s\n", what.c_str(), measured, allowed, is_good ? "ok" : "MISSED",
                 remark.empty() ? "" : ("  (" + remark + ")").c_str());
@@ -66,7 +68,7 @@ std::string torchs_own(double distance) { return "torch's own float32: " + in_di
 
 double relative(double a, double b) { return std::abs(a - b) / std::abs(b); }
 
-/// The largest relative distance of ten losses.
+/// The largest relative distance of ten losses from the reference.
 double curve_distance(TestedNetwork& network, const Computed& reference, double first_loss) {
   double worst = relative(first_loss, reference.losses[0]);
   std::vector<float> params = reference_params(reference.architecture);
@@ -79,7 +81,7 @@ double curve_distance(TestedNetwork& network, const Computed& reference, double 
     }
     network.set_params(params);
     const double distance = relative(network.step(), reference.losses[step]);
-    if (!(distance <= worst)) worst = distance;  // what is no number is the worst, and stays so
+    if (!(distance <= worst)) worst = distance;  // a value that is not a number is the worst, and remains so
     if (std::isnan(worst)) break;
   }
   return worst;
@@ -91,9 +93,9 @@ void add_gradient(Table& table, const std::string& what, const Reference& refere
             torchs_own(reference.float32.gradient));
 }
 
-/// Rounding decides for single ReLUs whether they pass, in torch's float32 as in ours. Of the whole gradient that is little,
-/// but of one array it may be more than is allowed of the whole: then twice what torch's own worst array has is allowed, since
-/// which ReLUs these are, is chance in both.
+/// Rounding decides whether single ReLUs pass, in torch's float32 and in ours. In the whole gradient, this has little
+/// effect. In one array, the effect may exceed what is allowed for the whole. Which ReLUs these are is chance in both.
+/// So the worst array may have twice the distance of torch's own worst array.
 void add_gradient(Table& table, const std::string& what, const FullReference& reference,
                   const std::vector<float>& gradient) {
   table.add(what + "gradient", relative_error(gradient, reference.gradient), kAllowed.gradient,
@@ -120,8 +122,8 @@ void check_float32(Table& table, const std::string& name, Place place, const Any
   table.add(what + "losses of ten steps", curve_distance(*network, reference, loss), kAllowedCurve);
 }
 
-/// Our bfloat16 from our float32 may be as far as torch's autocast from its float32. A loss may be near by chance: what is
-/// allowed is the distance of the logits, at least.
+/// Our bfloat16 may differ from our float32 as much as torch's autocast differs from its float32. The distance of a
+/// loss may be small by chance, so at least the distance of the logits is allowed for it.
 void check_bfloat16(Table& table, const std::string& name, const Computed& reference) {
   const auto exact = make_network(Place::kCuda, reference.architecture, reference.rows, Precision::kFloat32);
   const auto narrow = make_network(Place::kCuda, reference.architecture, reference.rows, Precision::kBfloat16);
@@ -147,7 +149,7 @@ std::string devices_of(Place place, int count) {
   return devices;
 }
 
-/// 2, 4 and 8 devices as far as there are, and all.
+/// 2, 4 and 8 devices, as far as there are that many, and all devices.
 std::vector<int> counts_to(int workers) {
   std::vector<int> counts;
   for (const int count : {2, 4, 8}) {
@@ -170,7 +172,7 @@ void check_devices(Table& table, const Options& options) {
 }
 
 bool run(const Options& options) {
-  // All of them first: what cannot be read is said at once.
+  // Loads all references first, so that a missing one is reported at once.
   const Reference small18("resnet18", options.references);
   const Reference small50("resnet50", options.references);
   std::optional<FullReference> full;

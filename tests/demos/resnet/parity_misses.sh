@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# resnet_parity against references of which one is another network's: it says which distance is too large, and fails.
+# Runs resnet_parity with references of which one is wrong. It must say which distance is too large, and fail.
 #   parity_misses.sh RESNET_PARITY REFERENCES
 set -euo pipefail
 parity=$1
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cp -r "$2/resnet18" "$2/resnet50" "$folder"
-# The last byte of the last logit: its exponent.
+# Changes the last byte of the last logit, which belongs to its exponent.
 printf '\x7e' | dd of="$folder/resnet18/logits.npy" bs=1 seek="$(($(stat -c %s "$folder/resnet18/logits.npy") - 1))" \
   conv=notrunc status=none
 

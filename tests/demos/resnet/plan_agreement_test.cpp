@@ -1,6 +1,6 @@
-// How ranks come to the same plans, with ranks that are made up: GPUs are for the tests of the program.
+// Agreement of ranks on their plans. The ranks are simulated here. The tests of the program use GPUs.
 
-#include "demos/resnet/plan_agreement.hpp"
+#include "demos/resnet/program/plan_agreement.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "demos/common/command_line.hpp"
+#include "demos/common/usage_error.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 namespace resnet {
@@ -36,7 +36,7 @@ PlanKey key_of(std::size_t rows) {
           {.rows = rows, .channels_in = 8, .channels_out = 8, .size_in = 8, .kernel = 1, .stride = 1, .padding = 0}};
 }
 
-/// Plans of that name for convolutions of so many rows.
+/// Plans with this name for convolutions of these numbers of rows.
 ConvPlans plans_of(const std::string& name, const std::vector<std::size_t>& rows,
                    const PlanPlace& place = kAgreedPlace) {
   ConvPlans plans(place);
@@ -44,7 +44,7 @@ ConvPlans plans_of(const std::string& name, const std::vector<std::size_t>& rows
   return plans;
 }
 
-/// Ranks whose run has convolutions of 1, 2 and 3 rows, for which rank 0 chooses "timed".
+/// Simulated ranks. Their run has convolutions of 1, 2 and 3 rows, for which rank 0 chooses "timed".
 class MadeUpRanks : public PlanRanks {
  public:
   explicit MadeUpRanks(std::vector<PlanPlace> places) : places_(std::move(places)) {}
@@ -169,7 +169,8 @@ TEST(RowsOfPasses, AreThoseOfEverySliceOfEveryRank) {
   const PassRows alone = rows_of_passes(1, {{256, 1}}, std::nullopt);
   EXPECT_THAT(alone.training, ElementsAre(256, 0, 0, 0, 0, 0, 0, 0));
   EXPECT_THAT(alone.evaluation, ElementsAre(0, 0, 0, 0));
-  // 103 rows on two ranks are 52 and 51, in three slices 18, 17, 17 and 17, 17, 17; 5 rows are 3 and 2.
+  // On two ranks, 103 rows are 52 and 51 rows. In three slices, these are 18, 17, 17 and 17, 17, 17. 5 rows are 3 and
+  // 2.
   const PassRows divided = rows_of_passes(2, {{103, 3}, {5, 1}}, Division{7, 2});
   EXPECT_THAT(divided.training, ElementsAre(18, 17, 3, 2, 0, 0, 0, 0));
   EXPECT_THAT(divided.evaluation, ElementsAre(2, 1, 0, 0)) << "4 and 3, in two slices each";
@@ -221,7 +222,7 @@ TEST_F(PlansFile, ThatCannotBeWrittenSaysWhyAndStays) {
   } catch (const std::runtime_error& error) {
     EXPECT_EQ(error.what(), "--plans: cannot write " + missing.string() + ": No such file or directory");
   }
-  std::filesystem::create_directory(file());  // nothing can be renamed to it
+  std::filesystem::create_directory(file());  // no file can be renamed to a folder
   EXPECT_THROW(write_plans(file(), plans_of("any", {1})), std::runtime_error);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 1) << "what was begun is removed";
 }

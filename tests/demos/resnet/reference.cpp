@@ -15,15 +15,15 @@
 namespace resnet::testing {
 namespace {
 
-// Where the draws of each kind begin: parameters at 0.
+// The first place of each kind of draws. Those for parameters begin at 0.
 constexpr std::uint64_t kStatisticsDraws = std::uint64_t{1} << 40;
 constexpr std::uint64_t kProjectionDraws = std::uint64_t{1} << 44;
 constexpr std::uint64_t kImageDraws = std::uint64_t{1} << 48;
 
-// As scripts/resnet_reference.py's ZERO_GRADIENT.
+// The same as ZERO_GRADIENT in demos/resnet/tools/resnet_reference.py.
 constexpr double kZeroGradient = 1e-12;
 
-/// An array's values are center + spread * uniform.
+/// The distribution of an array's values: center + spread * uniform.
 struct Distribution {
   double center;
   double spread;
@@ -91,7 +91,7 @@ double projection(std::span<const float> values, std::size_t k) {
   return sum;
 }
 
-/// The norm of values' error, estimated from that of their projections on vectors of variance 1/3.
+/// The norm of the error of `values`, estimated from the errors of projections on vectors of variance 1/3.
 double error_by_projections(std::span<const float> values, std::span<const double> expected) {
   double sum = 0;
   for (std::size_t k = 0; k < expected.size(); ++k) {
@@ -101,7 +101,7 @@ double error_by_projections(std::span<const float> values, std::span<const doubl
   return std::sqrt(3 * sum / static_cast<double>(expected.size()));
 }
 
-/// The largest of what distance_of(array, its place among parameter arrays) says; what is no number is the largest.
+/// The array with the largest distance_of(array, its place among parameter arrays). NaN counts as the largest.
 template <typename DistanceOf>
 ArrayDistance worst_of(const Architecture& architecture, const DistanceOf& distance_of) {
   ArrayDistance worst{.name = "", .distance = -1};
@@ -134,7 +134,8 @@ std::string networks_of(const std::string& folder) {
 
 std::vector<double> load_losses(const std::string& file) {
   if (!std::filesystem::exists(file)) {
-    throw std::runtime_error(file + " is missing: make these references again, with scripts/resnet_reference.py");
+    throw std::runtime_error(file +
+                             " is missing: make these references again, with demos/resnet/tools/resnet_reference.py");
   }
   auto losses = load_npy<double>(file);
   if (losses.size() != kReferenceSteps) {
@@ -194,7 +195,7 @@ std::vector<std::int64_t> reference_labels(const Architecture& architecture, std
 
 template <typename T>
 std::vector<T> load_npy(const std::string& file) {
-  constexpr std::size_t kPrefix = 10;  // magic, version 1.0, the header's length
+  constexpr std::size_t kPrefix = 10;  // the magic, version 1.0, and the length of the header
   const std::string bytes = read(file);
   if (bytes.size() < kPrefix || !bytes.starts_with("\x93NUMPY\x01")) {
     throw std::runtime_error(file + ": expected a .npy file of version 1");

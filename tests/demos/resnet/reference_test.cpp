@@ -1,4 +1,4 @@
-// What a folder of references has to hold, and distances from it.
+// The contents of a folder of references, and distances from them.
 
 #include "tests/demos/resnet/reference.hpp"
 
@@ -64,7 +64,7 @@ class WorstArray : public ::testing::Test {
 
 TEST_F(WorstArray, IsTheOneFurthestByItsOwnNorm) {
   for (float& value : array(gradient_, "fc.weight")) value *= 1.001F;
-  for (float& value : array(gradient_, "layer1.0.bn1.bias")) value *= 1.01F;  // of a far smaller norm
+  for (float& value : array(gradient_, "layer1.0.bn1.bias")) value *= 1.01F;  // its norm is far smaller
   EXPECT_EQ(worst().name, "layer1.0.bn1.bias");
   EXPECT_NEAR(worst().distance, 0.01, 1e-6);
 }
@@ -73,7 +73,7 @@ TEST_F(WorstArray, ThatShouldBeZeroIsComparedWithTheWhole) {
   std::ranges::fill(array(expected_, "bn1.bias"), 1e-18F);
   std::ranges::fill(array(gradient_, "bn1.bias"), -1e-9F);
   EXPECT_LT(worst().distance, 1e-9);
-  std::ranges::fill(array(expected_, "bn1.bias"), 1e-9F);  // small, but no rounding
+  std::ranges::fill(array(expected_, "bn1.bias"), 1e-9F);  // small, but larger than rounding
   EXPECT_EQ(worst().name, "bn1.bias");
   EXPECT_NEAR(worst().distance, 2, 1e-6);
 }

@@ -26,7 +26,7 @@ TEST_F(ResnetOnGpus, LearnsTheDigitsInAnyType) {
   for (const char* dtype : {"float32", "bfloat16"}) {
     SCOPED_TRACE(dtype);
     const CommandResult result =
-        run_command(resnet_on("cuda0", options({"--dtype", dtype, "--epochs", "20", "--batch", "60"})));
+        syncrun::test::run_command(resnet_on("cuda0", options({"--dtype", dtype, "--epochs", "20", "--batch", "60"})));
     const auto epochs = epochs_of(result);
     ASSERT_EQ(epochs.size(), 20U) << result.errors;
     EXPECT_GE(epochs.back().training_accuracy, 99);
@@ -37,7 +37,7 @@ TEST_F(ResnetOnGpus, LearnsTheDigitsInAnyType) {
 TEST_F(ResnetOnGpus, ComputesAStepInSlicesAndAnEvaluationInAnyNumberAlike) {
   const auto epochs_in = [&](const char* slices) {
     const Words words{"--epochs", "1", "--batch", "360", "--lr", "0.001", "--slices", "3", "--eval-slices", slices};
-    return epochs_of(run_command(resnet_on("cuda0", options(words))));
+    return epochs_of(syncrun::test::run_command(resnet_on("cuda0", options(words))));
   };
   const auto whole = epochs_in("1");
   const auto in_slices = epochs_in("5");
@@ -50,9 +50,9 @@ TEST_F(ResnetOnGpus, ComputesAStepInSlicesAndAnEvaluationInAnyNumberAlike) {
 
 TEST_F(ResnetOnGpus, SaysHowMuchAStepWantsWhereMemoryIsShort) {
   const Words words{"--synthetic", "2048", "--batch", "2048", "--depth", "152"};
-  const CommandResult result = run_command(resnet_on("cuda0", words));
+  const CommandResult result = syncrun::test::run_command(resnet_on("cuda0", words));
   EXPECT_NE(result.exit_code, 0);
-  EXPECT_THAT(result.errors, ::testing::ContainsRegex("2048 rows at once want [0-9]+\\.[0-9] GiB of this device's"));
+  EXPECT_THAT(result.errors, ::testing::ContainsRegex("2048 rows at once require [0-9]+\\.[0-9] GiB of this device's"));
   EXPECT_THAT(result.errors, ::testing::HasSubstr("if memory is short: --slices N computes a step in N passes"));
 }
 
@@ -73,8 +73,8 @@ TEST_F(ResnetOnTwoGpus, TrainTheParametersOfOneWithSynchronisedNormalisation) {
   EXPECT_GT(distance_of_trained_params("cuda0,cuda1", "cuda0", alone), kOtherParams) << "nothing was to be seen";
 }
 
-/// As it is by default for larger networks: each normalises by its own rows, and gradients are averaged in buckets while the
-/// backward pass goes on.
+/// Uses the defaults for larger networks. Each device normalises by its own rows, and gradients are averaged in buckets
+/// during the backward pass.
 TEST_F(ResnetOnTwoGpus, TrainInBucketsTheParametersThatTheyTrainWithout) {
   const TrainedNetwork in_buckets{
       .devices = Normalised::alone, .others = Normalised::alone, .bucket_mib = "0.5", .learning_rate = kTestedRate};

@@ -1,4 +1,4 @@
-// syncrun-resnet on GPUs with stored plans: what it ends with is the same to the last bit.
+// syncrun-resnet on GPUs with stored plans. Its results must be the same to the last bit.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-/// Epochs' lines without what the clock says.
+/// The lines of epochs, without the times.
 std::vector<std::string> figures_of(const CommandResult& result) {
   std::vector<std::string> figures;
   for (const std::string& line : lines_of(result.output)) {
@@ -40,7 +40,8 @@ class ResnetOnPlannedGpus : public demos::testing::OnGpu {
  protected:
   ResnetOnPlannedGpus() { write_digits(folder_.path()); }
 
-  /// 65 rows make the last batch another number of rows than the others, and those of an odd number on two devices.
+  /// With 65 rows, the last batch has another number of rows than the others. On two devices, their numbers of rows
+  /// differ too.
   Words command(const std::string& devices, const char* dtype, const Words& more) const {
     return resnet_on(devices, with({"--data", folder_.path().string(), "--depth", "18", "--width", "32", "--batch",
                                     "65", "--dtype", dtype, "--interval", "1000"},
@@ -51,7 +52,7 @@ class ResnetOnPlannedGpus : public demos::testing::OnGpu {
   Words plans() const { return {"--plans", name_of("plans.txt")}; }
 
   CommandResult run(const std::string& devices, const char* dtype, const Words& more) const {
-    CommandResult result = run_command(command(devices, dtype, more));
+    CommandResult result = syncrun::test::run_command(command(devices, dtype, more));
     EXPECT_EQ(result.exit_code, 0) << result.errors;
     EXPECT_THAT(result.output + result.errors, Not(HasSubstr(kOwnChoice)));
     return result;
@@ -71,7 +72,7 @@ class ResnetOnPlannedGpus : public demos::testing::OnGpu {
     EXPECT_TRUE(saved_arrays(file("second"), kArrays) == saved_arrays(file("first"), kArrays)) << "to the last bit";
   }
 
-  /// The whole run's plans are from a file; the other one's, after it was killed, from its checkpoint.
+  /// The whole run has its plans from a file. The other run is killed, and resumes with the plans of its checkpoint.
   void expect_a_resumed_run_to_end_as_a_whole_one(const std::string& devices, const char* dtype) const {
     const Words epochs{"--epochs", "8"};
     run(devices, dtype, with(epochs, with(plans(), {"--checkpoint", name_of("whole")})));
@@ -101,7 +102,7 @@ TEST_F(ResnetOnPlannedGpus, EndWithTheSameBitsInTwoEqualRunsInBfloat16) {
   expect_equal_runs_to_end_equally("cuda0", "bfloat16");
 }
 
-/// With convolutions that are products of the demo's own on an H100 or H200.
+/// On an H100 or H200, some of these convolutions are products of the demo's own.
 TEST_F(ResnetOnPlannedGpus, EndWithTheSameBitsInTwoEqualRunsOfResnet50) {
   expect_equal_runs_to_end_equally("cuda0", "bfloat16", {"--depth", "50", "--width", "64"});
 }
@@ -116,7 +117,8 @@ TEST_F(ResnetOnPlannedGpus, AgreeOnAllPlansOfSlicesAndEvaluationBeforeTheFirstSt
   EXPECT_THAT(run("cuda0", "bfloat16", with(sliced, plans())).output, HasSubstr(", 0 chosen by timing\n"));
   const Words synthetic{"--synthetic", "50", "--crop",   "32", "--depth",  "18",
                         "--batch",     "50", "--epochs", "1",  "--slices", "3"};
-  const CommandResult result = run_command(resnet_on("cuda0", with(synthetic, {"--plans", name_of("others.txt")})));
+  const CommandResult result =
+      syncrun::test::run_command(resnet_on("cuda0", with(synthetic, {"--plans", name_of("others.txt")})));
   EXPECT_EQ(result.exit_code, 0) << result.errors;
   EXPECT_THAT(result.output + result.errors, Not(HasSubstr(kOwnChoice)));
 }
@@ -141,7 +143,7 @@ TEST_F(ResnetOnPlannedGpus, ChooseWhatTheFileLacksAndKeepTheRest) {
   EXPECT_THAT(again, ::testing::IsSupersetOf(kept));
 }
 
-/// A plan that does not exist shows that the file decides.
+/// The file names a plan that does not exist. The run must fail, which shows that it uses the file.
 TEST_F(ResnetOnPlannedGpus, ComputeByTheFilesPlansAndNoOthers) {
   run("cuda0", "bfloat16", with({"--epochs", "1"}, plans()));
   const std::string text = text_of(file("plans.txt"));
@@ -149,7 +151,8 @@ TEST_F(ResnetOnPlannedGpus, ComputeByTheFilesPlansAndNoOthers) {
     const std::size_t place = text.find(part);
     EXPECT_NE(place, std::string::npos) << part;
     std::ofstream(file("plans.txt")) << std::string(text).replace(place, part.size(), other);
-    const CommandResult result = run_command(command("cuda0", "bfloat16", with({"--epochs", "1"}, plans())));
+    const CommandResult result =
+        syncrun::test::run_command(command("cuda0", "bfloat16", with({"--epochs", "1"}, plans())));
     EXPECT_EQ(result.exit_code, 1) << result.output;
     return result.errors;
   };

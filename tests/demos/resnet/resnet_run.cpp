@@ -36,7 +36,9 @@ Words resnet_on(int workers, const Words& options) {
   return resnet_on(devices, options);
 }
 
-CommandResult run_resnet_on(int workers, const Words& options) { return run_command(resnet_on(workers, options)); }
+CommandResult run_resnet_on(int workers, const Words& options) {
+  return syncrun::test::run_command(resnet_on(workers, options));
+}
 
 std::vector<EpochLine> epochs_of(const CommandResult& result) {
   EXPECT_EQ(result.exit_code, 0) << result.errors;
@@ -61,7 +63,7 @@ double distance_of_trained_params(const std::string& devices, const std::string&
                         "--epochs",    "1",   "--batch",      "32",       "--dtype",      "float32",
                         "--lr",        rate,  "--checkpoint", checkpoint, "--bucket-mib", bucket_mib};
     const Words more = normalised == Normalised::together ? Words{"--sync-norm"} : Words{};
-    const CommandResult result = run_command(resnet_on(chosen, with(options, more)));
+    const CommandResult result = syncrun::test::run_command(resnet_on(chosen, with(options, more)));
     EXPECT_EQ(result.exit_code, 0) << result.errors;
     return resnet::testing::load_npy<float>(checkpoint + "/latest/params.npy");
   };

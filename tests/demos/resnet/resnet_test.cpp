@@ -1,4 +1,4 @@
-// syncrun-resnet as its users see it: what it refuses before a worker starts, what it prints, and that it learns.
+// syncrun-resnet as users run it: what it refuses before it starts a worker, what it prints, and that it learns.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ using ::testing::SizeIs;
 
 const Words kSmallNetwork{"--depth", "18", "--width", "8"};
 
-/// 20 images to train on and 8 to evaluate on.
+/// A data set of 20 images for training and 8 for evaluation.
 class Resnet : public ::testing::Test {
  protected:
   Resnet() {
@@ -69,7 +69,7 @@ TEST_F(Resnet, RefusesOnCpuDevicesWhatOnlyCudaDevicesHave) {
   }
 }
 
-/// Those that compute.
+/// Tests that compute. They require a network for CPU devices.
 class ResnetOnCpus : public Resnet {
  protected:
   void SetUp() override {
@@ -101,7 +101,8 @@ TEST_F(ResnetOnCpus, TakesEveryOptimizer) {
 }
 
 TEST_F(ResnetOnCpus, GivesTheRuleAndTheNetworkTheNumbersOfTheCommandLine) {
-  // One step to an epoch: the first loss is of the first parameters, the third is the first that momentum has a part in.
+  // One step per epoch. The first loss depends on the initial parameters only. The third is the first that depends on
+  // the momentum.
   const auto losses = [&](const Words& more) {
     std::vector<double> all;
     const Words steps{"--epochs", "3", "--batch", "20", "--warmup-epochs", "0", "--lr", "0.01"};
@@ -156,14 +157,14 @@ TEST_F(ResnetOnCpus, WithSynchronisedNormalisationTheParametersAreThoseOfOneWork
 }
 
 TEST_F(ResnetOnCpus, GoesOnWhereABatchHasNoRowsForSomeWorkers) {
-  for (const char* normalization : {"--no-mirror", "--sync-norm"}) {  // the former changes nothing about it
+  for (const char* normalization : {"--no-mirror", "--sync-norm"}) {  // --no-mirror does not change the normalization
     const Words options{"--data", folder_.path().string(), "--epochs", "1", "--batch", "2", normalization};
     EXPECT_THAT(epochs_on(3, with(kSmallNetwork, options)), SizeIs(1)) << normalization;
   }
 }
 
 TEST_F(ResnetOnCpus, TakesMoreSlicesThanThereAreRows) {
-  // Batches of 14 and 6 rows, and 8 to evaluate.
+  // Batches of 14 and 6 rows, and 8 rows for the evaluation.
   EXPECT_THAT(epochs_of(run({"--epochs", "1", "--batch", "14", "--slices", "8", "--eval-slices", "9"})), SizeIs(1));
 }
 
@@ -200,12 +201,12 @@ TEST_F(ResnetOnCpus, SaysWhatHelpsWhereMemoryIsShort) {
 #endif
   const Words command = resnet_on(1, {"--synthetic", "300", "--feed", "memory", "--crop", "128", "--classes", "10",
                                       "--depth", "50", "--batch", "300"});
-  std::string line = "ulimit -d 600000; exec";  // KiB of memory of each process's own
+  std::string line = "ulimit -d 600000; exec";  // KiB of each process's own memory
   for (const std::string& word : command) line += " '" + word + "'";
-  const CommandResult result = run_command({"/bin/sh", "-c", line});
+  const CommandResult result = syncrun::test::run_command({"/bin/sh", "-c", line});
   EXPECT_NE(result.exit_code, 0);
   EXPECT_TRUE(std::regex_search(
-      result.errors, std::regex(R"(300 rows at once want \d+\.\d GiB of this device's memory \(std::bad_alloc\))")))
+      result.errors, std::regex(R"(300 rows at once require \d+\.\d GiB of this device's memory \(std::bad_alloc\))")))
       << result.errors;
   EXPECT_THAT(result.errors, HasSubstr("--slices N computes a step in N passes"));
 }

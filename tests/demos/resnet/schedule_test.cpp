@@ -1,4 +1,4 @@
-#include "demos/resnet/schedule.hpp"
+#include "demos/resnet/program/schedule.hpp"
 
 #include <gtest/gtest.h>
 

@@ -2,11 +2,11 @@
 
 #include <stdexcept>
 
-#include "demos/resnet/cpu_network.hpp"
+#include "demos/resnet/network/cpu/cpu_network.hpp"
 #include "tests/demos/resnet/reference.hpp"
 #ifdef RESNET_HAVE_CUDA
-#include "demos/resnet/cuda_network.hpp"
-#include "demos/resnet/cuda_queue.hpp"
+#include "demos/resnet/network/cuda/cuda_network.hpp"
+#include "demos/resnet/network/cuda/cuda_queue.hpp"
 #include "tests/demos/cuda_support.hpp"
 #endif
 

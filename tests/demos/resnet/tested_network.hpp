@@ -1,13 +1,14 @@
 #pragma once
 
-// A network of ours, on a CPU or a CUDA device, with the parameters, statistics, images and labels of a reference.
+// A residual network of the demo, on a CPU or a CUDA device, with the parameters, statistics, images and labels of a
+// reference.
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "demos/resnet/architecture.hpp"
-#include "demos/resnet/precision.hpp"
+#include "demos/resnet/network/architecture.hpp"
+#include "demos/resnet/network/precision.hpp"
 
 namespace resnet::testing {
 
@@ -15,11 +16,12 @@ class TestedNetwork {
  public:
   virtual ~TestedNetwork() = default;
 
-  /// [rows, classes], by the statistics as they are.
+  /// The logits [rows, classes], computed with the current running statistics.
   virtual std::vector<float> logits() = 0;
-  /// The mean loss, with the references' label smoothing; moves the statistics.
+  /// Computes loss and gradient, and returns the mean loss with the references' label smoothing. Moves the running
+  /// statistics.
   virtual double step() = 0;
-  /// Of the last step.
+  /// The gradient of the last step.
   virtual std::vector<float> gradient() = 0;
   virtual std::vector<float> statistics() = 0;
   virtual void set_params(const std::vector<float>& params) = 0;
@@ -27,11 +29,12 @@ class TestedNetwork {
 
 enum class Place { kCpu, kCuda };
 
-/// On the first device. Throws std::runtime_error where this build has none of that kind, or none for that precision.
+/// Makes a network on the first device. Throws std::runtime_error if this build supports no such device, or not with
+/// that precision.
 std::unique_ptr<TestedNetwork> make_network(Place place, const Architecture& architecture, std::size_t rows,
                                             Precision precision);
 
-/// Devices of that kind, as CUDA counts them; of CPU devices as many as one wants.
+/// The number of CUDA devices.
 int cuda_devices();
 
 }  // namespace resnet::testing

@@ -1,6 +1,6 @@
-// The master and `syncrun` end, in every way, while workers are idle (also with children that have left their process
-// group), in a call and starting: all of the job is gone in
-// bounded time, grandchildren included, and whoever is left says why.
+// The master or `syncrun` ends, in every way, while workers are idle (also with children that have left their process
+// group), in a call, or starting. The whole job ends in bounded time, including grandchildren. If the master or
+// `syncrun` is left, it says why.
 
 #include <gmock/gmock.h>
 
@@ -35,14 +35,14 @@ std::string named(int signal) {
   return std::string("SIG") + ::sigabbrev_np(signal) + " (" + ::sigdescr_np(signal) + ")";
 }
 
-/// The master does not end at the first of two signals: the second is what counts.
+/// The master ignores the first of the two signals, so the second one counts.
 bool is_second(const End& end) { return end.process == "syncrun" && end.way == "int2"; }
 
-/// A job that is where it is to be when something ends.
+/// A job in the state in which the test ends a process.
 class Job {
  public:
   explicit Job(const End& end) {
-    // One worker stands still on its way to the session.
+    // One worker stops before it has joined the session.
     if (end.when == "start") fault_.emplace("SYNCRUN_FAULT", "rank=1,phase=device,way=stop");
     if (is_second(end)) deaf_.emplace("SYNCRUN_MATRIX_DEAF", "1");
     const bool has_syncrun = end.process == "syncrun" || end.way != "terminal";
@@ -87,14 +87,14 @@ void do_it(const End& end, Job& job) {
   const pid_t pid = end.process == "master" ? job.master() : job.run().pid();
   ASSERT_GT(pid, 1);
   ::kill(pid, signal_of(end.way));
-  // Signals of a kind do not add up: the second one is sent when the first has been heard.
+  // Two pending signals of a kind count as one. So the test sends the second when `syncrun` has handled the first.
   if (is_second(end)) {
     ASSERT_TRUE(eventually([&] { return job.run().errors().find("SIGINT") != std::string::npos; }));
   }
   if (end.way == "int2") ::kill(pid, SIGINT);
 }
 
-/// The exit code, and what is said last; empty where nobody is left to say it.
+/// The exit code, and the last message; empty if no process is left that could print one.
 std::pair<int, std::string> expected(const End& end, pid_t master) {
   const int signal = signal_of(end.way);
   if (end.way == "exception") return {1, "syncrun: the program's own failure"};
@@ -144,30 +144,30 @@ INSTANTIATE_TEST_SUITE_P(Of, Ends, testing::ValuesIn(ends()), [](const auto& tes
   return test.param.process + "_" + test.param.when + "_" + test.param.way;
 });
 
-/// What cannot happen, and why.
+/// Combinations that cannot happen. Their tests record why.
 TEST(EndsThatAreNone, ExceptionWhileStarting) {
-  record("ends", "master, start", "exception", "none: the program runs once all workers are ready");
+  record("ends", "master, start", "exception", "none: the user's function starts only after all workers are ready");
 }
 TEST(EndsThatAreNone, ExceptionInSyncrunIdle) {
-  record("ends", "syncrun, idle", "exception", "none: `syncrun` runs no code of the user's");
+  record("ends", "syncrun, idle", "exception", "none: `syncrun` runs no user code");
 }
 TEST(EndsThatAreNone, ExceptionInSyncrunSetsid) {
-  record("ends", "syncrun, setsid", "exception", "none: `syncrun` runs no code of the user's");
+  record("ends", "syncrun, setsid", "exception", "none: `syncrun` runs no user code");
 }
 TEST(EndsThatAreNone, ExceptionInSyncrunCall) {
-  record("ends", "syncrun, call", "exception", "none: `syncrun` runs no code of the user's");
+  record("ends", "syncrun, call", "exception", "none: `syncrun` runs no user code");
 }
 TEST(EndsThatAreNone, ExceptionInSyncrunStart) {
-  record("ends", "syncrun, start", "exception", "none: `syncrun` runs no code of the user's");
+  record("ends", "syncrun, start", "exception", "none: `syncrun` runs no user code");
 }
 
-/// The workers are left: they end themselves, and what their bodies have started.
+/// Only workers are left. They end themselves and the processes that their bodies have started.
 class EndsAtOnce : public testing::TestWithParam<std::string> {};
 TEST_P(EndsAtOnce, OfMasterAndSyncrunEndTheWorkers) {
   Job job({"syncrun", GetParam(), "kill"});
   const pid_t master = job.master();
   ASSERT_GT(master, 1);
-  ::kill(job.run().pid(), SIGSTOP);  // so that neither sees the other die
+  ::kill(job.run().pid(), SIGSTOP);  // so that `syncrun` does not see the master die
   ::kill(master, SIGKILL);
   ::kill(job.run().pid(), SIGKILL);
   EXPECT_EQ(job.run().exit_code(), 1000 + SIGKILL);

@@ -1,5 +1,5 @@
-// The matrix on GPUs: what has phases or memory that CPU devices do not have. The program has no kernel, so this needs no
-// CUDA compiler; it is skipped where there are not two GPUs, or where the library has no CUDA devices.
+// The matrix on GPUs: phases and memory that CPU devices do not have. The program has no kernels, so no CUDA compiler
+// is needed. Skipped if there are fewer than two GPUs, or if the library has no CUDA devices.
 
 #include "tests/fault/matrix/matrix.hpp"
 #include "tests/support/gpus.hpp"
@@ -8,7 +8,7 @@ namespace syncrun::test {
 namespace {
 
 constexpr int kWorldSize = 2;
-// The driver's own bookkeeping comes and goes by a few.
+// The memory that the driver itself uses varies by some MiB.
 constexpr int kToleranceMib = 64;
 
 class GpuMatrix : public testing::TestWithParam<Cell> {

@@ -18,8 +18,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Of what hangs: long enough for the other workers to be where they wait, on a machine that has other things to do. GPUs
-// make their first communicator in it.
+// The deadline for a worker that hangs. Within it, the other workers must come to where they wait, even if other
+// programs use the machine. On GPUs, they also create their first communicator within it.
 #if defined(SYNCRUN_ADDRESS_SANITIZER)
 constexpr auto kDeadline = 4000ms;
 #else
@@ -27,7 +27,7 @@ constexpr auto kDeadline = 1000ms;
 #endif
 constexpr auto kGpuDeadline = 4000ms;
 constexpr auto kPatience = 20000ms;
-// From the fault to the exception in the master, besides the deadline.
+// The longest time from the fault to the exception in the master, in addition to the deadline.
 constexpr auto kErrorLimit = 5000ms;
 
 bool is_start(const std::string& phase) { return phase == "spawn" || phase == "attach" || phase == "device"; }
@@ -37,7 +37,7 @@ bool throws(const Cell& cell) {
   return cell.way == "exception" || cell.way == "number" || cell.way == "memory" || cell.way == "shared";
 }
 
-/// The program's first call is the one that starts children, its second goes through every phase.
+/// The first call of the program starts children. The second goes through every phase.
 std::string fault_of(const Cell& cell) {
   std::string fault = "rank=" + std::to_string(cell.rank) + ",phase=" + cell.phase + ",way=" + cell.way;
   if (is_of_call(cell)) fault += ",call=2";
@@ -54,13 +54,13 @@ std::string in_words(const std::string& way) {
       {"exception", "injected fault: exception on rank"},
       {"number", "an exception that is not a std::exception"},
       {"memory", "std::bad_alloc"},
-      {"shared", "wants 4096 bytes of shared memory"},
+      {"shared", "requires 4096 bytes of shared memory"},
   };
   const auto found = kWords.find(way);
   return found == kWords.end() ? "" : found->second;
 }
 
-/// What the program says of the error that it caught.
+/// What the program prints about the error that it has caught.
 struct Report {
   std::chrono::nanoseconds at{};
   std::vector<std::string> fields;  // kind, rank, pid, device, call, phase, cause
@@ -79,7 +79,7 @@ std::optional<Report> report_in(const std::string& output) {
   return report;
 }
 
-/// When the worker failed, by its own last words.
+/// The time at which the worker failed, as the worker itself has printed it.
 std::optional<std::chrono::nanoseconds> time_of_fault(const std::string& errors) {
   const auto words = line_after(errors.substr(std::min(errors.find("injected fault: "), errors.size())), "injected ");
   const auto at = words ? words->rfind(" at ") : std::string::npos;
@@ -98,7 +98,7 @@ std::string kind_of(const Cell& cell) {
   return "";
 }
 
-/// What the line is about, before the cause.
+/// The part of the verdict before the cause: the call and the phase.
 std::string place_of(const Cell& cell) {
   if (is_start(cell.phase)) return "(phase " + cell.phase;
   if (cell.phase == "idle") return "(idle)";
@@ -138,7 +138,7 @@ void expect_report(const Cell& cell, const Report& report, const std::string& de
   EXPECT_EQ(report[Report::kCall], has_call ? "work" : "");
 }
 
-/// What the worker wrote last stands below the verdict; of one that still lives, where it was written.
+/// Checks that the last output of the worker was printed. If the worker is gone, the verdict also repeats it.
 void expect_last_words(const Cell& cell, const std::string& errors) {
   const std::string words = "[rank " + std::to_string(cell.rank) + "] injected fault: " + cell.way;
   EXPECT_THAT(errors, HasSubstr(words));
@@ -153,7 +153,7 @@ std::string outcome_in_words(Outcome outcome) {
     case Outcome::goes_on: return "goes on";
     case Outcome::deadline: return "deadline";
     case Outcome::grace: return "grace";
-    case Outcome::none: return "ends: the worker was to end, and with this code";
+    case Outcome::none: return "ends: the worker is supposed to end here, with this exit code";
   }
   return "";
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-// The matrix of phases and ways to fail: its cells, and what is looked at in each. A cell is a run of `syncrun` around a
-// program whose worker of one rank fails in one phase in one way.
+// The matrix of phases and ways to fail: its cells, and the check of a cell. A cell is a run of `syncrun` with a
+// program in which the worker of one rank fails, in one phase and in one way.
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/launcher/command_run.hpp"
+#include "tests/support/command_run.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 namespace syncrun::test {
@@ -23,21 +23,21 @@ struct Cell {
 };
 void PrintTo(const Cell& cell, std::ostream* out);
 std::string name_of(const testing::TestParamInfo<Cell>& cell);
-/// Every phase in every way on each of the ranks.
+/// One cell for each combination of a phase, a way and a rank.
 std::vector<Cell> cells_of(const std::vector<std::string>& phases, const std::vector<std::string>& ways,
                            const std::vector<int>& ranks);
 
-/// What becomes of the session.
+/// What the failure does to the session.
 enum class Outcome : std::uint8_t {
-  lost,      // the worker is gone: the session is over
-  goes_on,   // an error of the call: the session is as good as before
-  deadline,  // the worker hangs: the deadline of what it is in ends the session
-  grace,     // the same while closing
-  none,      // it was to end, and did
+  lost,      // the worker is gone, so the session is over
+  goes_on,   // the call throws an error, and the session can be used as before
+  deadline,  // the worker hangs, and the deadline of the call or of the start ends the session
+  grace,     // the worker hangs while closing, and the grace period ends the session
+  none,      // the worker was about to end anyway
 };
 Outcome outcome_of(const Cell& cell);
 
-/// An environment variable, for as long as it lives.
+/// Sets an environment variable for as long as the object lives.
 class Variable {
  public:
   Variable(std::string name, const std::string& value);
@@ -49,7 +49,7 @@ class Variable {
   std::string name_;
 };
 
-/// Where temporary files of a run go: a folder of its own, empty again when all is well.
+/// A folder for the temporary files of a run. It is empty after a run that has cleaned up.
 class RunFolder {
  public:
   bool is_empty() const { return folder_.is_empty(); }
@@ -59,17 +59,17 @@ class RunFolder {
   Variable variable_{"TMPDIR", folder_.path().string()};
 };
 
-/// Nothing of the job is left: processes, entries of /dev/shm, temporary files.
+/// Checks that nothing of the job is left: no processes, entries of /dev/shm or temporary files.
 void expect_nothing_left(const CommandRun& run, const RunFolder& folder);
 
-/// The rest of the first line that starts so, if there is one.
+/// The first line that begins with `start`, without this beginning; empty if there is no such line.
 std::optional<std::string> line_after(const std::string& text, const std::string& start);
 
-/// For docs/reliability.md: what a cell of a table says.
+/// Records the content of a cell in a table of docs/reliability.md.
 void record(const std::string& table, const std::string& row, const std::string& column, const std::string& outcome,
             std::chrono::nanoseconds time = {});
 
-/// Runs the cell on these devices ("cpu", "cuda"), and holds what it says and leaves against what it should.
+/// Runs the cell on devices of this kind ("cpu", "cuda"). Checks its messages and that it leaves nothing behind.
 void expect_cell(const Cell& cell, const std::string& device_kind, int world_size);
 
 }  // namespace syncrun::test

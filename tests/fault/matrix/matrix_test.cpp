@@ -1,5 +1,6 @@
-// Every phase of a worker's life, every way to fail, the first and the last rank: who, where and why stand in the first
-// line of the verdict, in bounded time, and nothing is left. docs/reliability.md is what these tests say.
+// Every phase of a worker, every way to fail, on the first and the last rank. In bounded time, the first line of the
+// verdict names the rank, the phase and the cause, and nothing of the job is left. docs/reliability.md shows the
+// results of these tests.
 
 #include "tests/fault/matrix/matrix.hpp"
 
@@ -24,7 +25,7 @@ TEST(MatrixOfCpus, HasNoCommunicatorToMake) {
   CommandRun run({"-n", "3", SYNCRUN_MATRIX_PROGRAM, "20000", "20000"});
   EXPECT_EQ(run.exit_code(), 0) << run.errors();
   EXPECT_TRUE(run.prints("done"));
-  record("cpu", "communicator", "*", "none: CPU workers meet in shared memory, which is there before they are");
+  record("cpu", "communicator", "*", "none: CPU workers use shared memory and need no communicator");
 }
 
 TEST(MatrixOfCpus, SaysWhatIsWrongWithAFault) {

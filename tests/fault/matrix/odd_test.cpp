@@ -1,5 +1,6 @@
-// Odd moments, in which nobody dies at first: the program closes descriptors that are not its own, files that are to be
-// written are pipes, functions fork or call exec, the master is stopped. All of it is named or goes on, in bounded time.
+// Odd events that at first kill no process: the program closes descriptors that are not its own, output files are
+// pipes, functions fork or call exec, the master is stopped. In bounded time, the job continues or an error names the
+// event.
 
 #include <gmock/gmock.h>
 #include <sys/stat.h>
@@ -26,7 +27,7 @@ void PrintTo(const Moment& moment, std::ostream* out) { *out << moment.row; }
 
 class Odd : public testing::TestWithParam<Moment> {
  protected:
-  /// Runs the program to its end.
+  /// Runs the program until it ends.
   void run(std::vector<std::string> options, const std::string& what, int exit_code = 1) {
     options.insert(options.begin(), {"-n", "3", "--quiet"});
     const std::vector<std::string> program{"20000", "2000", what};
@@ -46,7 +47,7 @@ class Odd : public testing::TestWithParam<Moment> {
     record("odd", row, GetParam().has_syncrun ? "syncrun" : "alone", outcome, time);
   }
   void record_named(const std::string& row, std::chrono::nanoseconds time) { record_moment(row, "named", time); }
-  /// From what is odd to the exception in the master.
+  /// The time from the odd event to the exception in the master.
   std::chrono::nanoseconds time_to_failure() {
     const std::string began = line_after(run_->output(), "began ").value_or("0");
     const std::string failed = line_after(run_->output(), "failed ").value_or("0");
@@ -81,7 +82,7 @@ class Odd : public testing::TestWithParam<Moment> {
     record_named("closed descriptors, " + when, time_to_failure());
   }
   void fifo(const std::string& option, const std::string& variable, const std::string& what) {
-    // Not in the run's own folder for temporary files, which has to be empty.
+    // Not in the folder for temporary files of the run, because that must be empty at the end.
     const bool is_log = option == "--log-dir";
     const std::string folder = outside_.path().string();
     const std::string file = outside_ / (is_log ? "rank0.log" : "file");
@@ -99,7 +100,7 @@ class Odd : public testing::TestWithParam<Moment> {
   }
 
  private:
-  TemporaryFolder outside_;  // made before the run has its own folder for temporary files
+  TemporaryFolder outside_;  // created before the run sets its own folder for temporary files
   RunFolder folder_;
   std::optional<CommandRun> run_;
 };

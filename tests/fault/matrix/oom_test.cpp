@@ -1,4 +1,4 @@
-// A worker that the kernel kills because its control group has no memory left: the verdict says so.
+// The kernel kills a worker because its control group has no memory left. The verdict says so.
 
 #include <gmock/gmock.h>
 
@@ -29,7 +29,8 @@ std::string get(const fs::path& file) {
   return text;
 }
 
-/// A control group below this process's own, with little memory. Not there where the machine does not let us.
+/// A control group with little memory below that of this process. is_there() is false if the machine does not
+/// allow it.
 class SmallGroup {
  public:
   SmallGroup() {
@@ -55,7 +56,7 @@ class SmallGroup {
     std::error_code refused;
     if (!fs::create_directory(folder, refused)) return;
     folder_ = folder;
-    put(folder / "memory.swap.max", "0");  // v2; where there is swap, v1 would take its time
+    put(folder / "memory.swap.max", "0");  // v2 only. With v1, if the machine has swap, the test takes longer
     is_there_ = fs::exists(folder / limit) && put(folder / limit, std::to_string(kLimitBytes)) &&
                 get(folder / limit) == std::to_string(kLimitBytes);
     if (!is_there_) ::rmdir(folder.c_str());

@@ -1,14 +1,13 @@
-// The program of the matrix: workers with children, and a call that goes through every phase. What fails is chosen by
-// SYNCRUN_FAULT (tests/fault/points/fault_points.hpp).
+// The program of the matrix. Its workers have children, and one call goes through every phase. SYNCRUN_FAULT says what
+// fails (tests/fault/points/fault_points.hpp). With SYNCRUN_MATRIX_DEAF, the master ignores SIGINT.
 //
-// With SYNCRUN_MATRIX_DEAF the master does not hear SIGINT.
+//   program CALL_TIMEOUT_MS GRACE_MS [idle | call | setsid | throw-idle | throw-call | throw-setsid | close-idle |
+//   close-call | fork | exec | stopped | eat]
 //
-//   program CALL_TIMEOUT_MS GRACE_MS [idle | call | setsid | throw-idle | throw-call | throw-setsid | close-idle | close-call |
-//   fork | exec | stopped | eat]
-//
-// Without a last word it makes the call, and once more where the first fails and the session goes on. It prints, for who
-// runs it: "master PID", "ready PID ...", "began TIME_NS" (what is odd: all descriptors but the standard ones are closed, a
-// function forks or calls exec), "failed TIME_NS KIND|RANK|PID|DEVICE|CALL|PHASE|CAUSE", "usable", "done".
+// Without the last argument, the program makes the call. If the call fails and the session continues, the program makes
+// it again. The test reads these lines of its output: "master PID", "ready PID ...", "began TIME_NS" (an odd event
+// begins: the program closes all descriptors except the standard ones, or a function forks or calls exec), "failed
+// TIME_NS KIND|RANK|PID|DEVICE|CALL|PHASE|CAUSE", "usable", "done".
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -31,10 +30,10 @@ namespace sr = syncrun;
 using std::chrono::milliseconds;
 
 constexpr std::int64_t kRows = 1000;
-constexpr std::int64_t kLarge = 1 << 16;  // elements; more than the master reduces itself, on any device
+constexpr std::int64_t kLarge = 1 << 16;  // elements; on any device, more than the master reduces itself
 constexpr auto kPatience = std::chrono::seconds(20);
 
-/// A child of every worker that is in nobody's way.
+/// Starts a child of the worker, which only sleeps.
 template <class Worker>
 void start_child(Worker&) {
   if (::fork() != 0) return;
@@ -47,7 +46,8 @@ void start_child(Worker&) {
   ::_exit(127);
 }
 
-/// Two more, which have left the worker's process group: a child in a session of its own, and a daemon, whose parent is gone.
+/// Starts two more processes, which leave the worker's process group: a child in a session of its own, and a daemon,
+/// whose parent has ended.
 template <class Worker>
 void start_detached(Worker&) {
   std::array<int, 2> left{};
@@ -65,7 +65,7 @@ void start_detached(Worker&) {
   ::waitpid(parent, nullptr, 0);
   ::close(left[1]);
   char byte = 0;
-  static_cast<void>(::read(left[0], &byte, 1));  // end of file: both have become what they are to be
+  static_cast<void>(::read(left[0], &byte, 1));  // end of file: both run now
   ::close(left[0]);
 }
 
@@ -75,7 +75,8 @@ struct Totals {
   sr::Sum<float, 1> large;
 };
 
-/// Inputs by index, collectives, and an output that the workers reduce. No kernel: what a GPU has to do is NCCL's.
+/// Uses inputs by index, collectives, and an output that the workers reduce. It has no kernel: on GPUs, only NCCL
+/// computes.
 template <class Worker>
 Totals work(Worker& worker, sr::Comm& comm, sr::Scattered<const float, 1> x) {
   const auto scratch = worker.template scratch<float>(kLarge);
@@ -92,7 +93,7 @@ void wait_endlessly(Worker& worker, sr::Comm& comm) {
   comm.barrier();
 }
 
-/// Rank 1 takes all the memory there is, a part at a time, and uses it.
+/// Rank 1 allocates and fills memory, part by part, until none is left.
 template <class Worker>
 void eat(Worker& worker) {
   constexpr std::size_t kPart = std::size_t{4} << 20U;
@@ -112,7 +113,7 @@ void close_descriptors() {
   ::closefrom(3);
 }
 
-/// Rank 1 forks, and the child comes back.
+/// Rank 1 forks, and the child returns from the body.
 template <class Worker>
 sr::Sum<int> fork_and_return(Worker& worker) {
   if (worker.rank() == 1) static_cast<void>(::fork());
@@ -154,7 +155,7 @@ bool goes_on(const sr::Error& error) {
   return error.kind() != sr::ErrorKind::worker_lost && error.kind() != sr::ErrorKind::timeout;
 }
 
-/// Calls; after a failure that the session survives, calls again.
+/// Makes the call. If the call fails and the session survives, makes it again.
 template <class Function>
 void call(sr::Session& session, const Function& f, milliseconds timeout) {
   std::vector<float> values(kRows, 1);

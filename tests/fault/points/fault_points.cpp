@@ -15,7 +15,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "common/errors.hpp"
+#include "common/text/errors.hpp"
 
 namespace syncrun::detail {
 
@@ -41,10 +41,10 @@ std::uint64_t number_in(std::string_view text, std::string_view value) {
   return number;
 }
 
-/// The system refuses the memory that an allocation asks it for.
+/// Makes an allocation fail because the system refuses the memory.
 void run_out_of_memory() {
 #if defined(SYNCRUN_ADDRESS_SANITIZER) || defined(SYNCRUN_THREAD_SANITIZER)
-  throw std::bad_alloc();  // whose allocators end the process where they get no memory
+  throw std::bad_alloc();  // the allocator of a sanitizer ends the process if it gets no memory
 #else
   rlimit before{};
   ::getrlimit(RLIMIT_AS, &before);
@@ -110,7 +110,7 @@ void Fault::strike(std::uint64_t command) const {
     case FaultWay::loop: break;
     case FaultWay::memory: return run_out_of_memory();
     case FaultWay::shared:
-      throw Error(ErrorKind::system, what + " wants 4096 bytes of shared memory; all are in use", ENOMEM);
+      throw Error(ErrorKind::system, what + " requires 4096 bytes of shared memory; all are in use", ENOMEM);
   }
   for (volatile bool goes_on = true; goes_on;) {
   }

@@ -1,24 +1,24 @@
 #pragma once
 
-// Where tests let a worker fail: in a library that only the fault tests link, a worker that the environment names dies, hangs
-// or throws when it comes to a phase:
+// Makes a worker fail. Only the fault tests link the library that contains this code. In it, the worker that the
+// environment names dies, hangs or throws when it enters a phase:
 //
 //   SYNCRUN_FAULT="rank=1,phase=collective,call=3,way=kill"
 //
-// `call` is the number of a command; without it, every command's point counts.
+// `call` is the number of a command. Without it, the fault can happen in every command.
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 
-#include "common/phase_hook.hpp"
+#include "common/protocol/phase_hook.hpp"
 
 namespace syncrun::detail {
 
 enum class FaultWay : std::uint8_t {
   kill,       // SIGKILL
-  segv,       // SIGSEGV, as of a store to nowhere
+  segv,       // SIGSEGV, as after a store to an invalid address
   stop,       // SIGSTOP
   exit0,      // _exit(0)
   exit3,      // _exit(3)
@@ -35,13 +35,14 @@ struct Fault {
   FaultWay way = FaultWay::kill;
   std::optional<std::uint64_t> call;
 
-  /// Throws Error (usage) for a text of another form.
+  /// Throws Error (usage) if the text does not have the form above.
   static Fault parse(std::string_view text);
 
   bool is_at(std::uint64_t command, Phase where) const noexcept {
     return where == phase && (!call || *call == command);
   }
-  /// Says so on standard error, with the time, and does it. Returns after `stop`, once continued.
+  /// Prints the fault and the time to standard error, then carries it out. After `stop`, it returns when the worker is
+  /// continued.
   void strike(std::uint64_t command) const;
 };
 

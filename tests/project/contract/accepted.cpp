@@ -1,4 +1,4 @@
-// Near misses: each stands beside a program that is refused (refused.cpp), and compiles.
+// Near misses. Each is similar to a program in refused.cpp, but it compiles.
 
 #include <array>
 #include <string_view>

@@ -1,5 +1,6 @@
-// A program that g++ 12 inlines until it warns, if a message is put into its vector of bytes by insert(): it takes the growth of
-// the empty vector for an overflow. A second task in it, and g++ inlines less. Compiled with the optimizer; never run.
+// A test for a warning of g++ 12. If insert() put a message into the vector of bytes, g++ would inline so much of this
+// program that it takes the growth of the empty vector for an overflow, and warns. With a second task in it, g++
+// inlines less. The program is compiled with the optimizer, and never run.
 
 #include <syncrun/syncrun.hpp>
 

@@ -1,5 +1,5 @@
-// Programs that must not compile, one per macro; tests/project/CMakeLists.txt says which words each must be refused
-// with. Without a macro it compiles, so that a refusal is of the wrong line and of nothing else.
+// Programs that must not compile, one for each macro. tests/project/CMakeLists.txt says which words the compiler must
+// print for each. Without a macro the file compiles, so only the line of the macro can be the reason of a refusal.
 
 #include <syncrun/syncrun.hpp>
 #include <vector>

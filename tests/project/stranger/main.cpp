@@ -1,4 +1,4 @@
-// Counts rows on every device, as the first program of somebody who has installed Syncrun.
+// Counts rows on every device. This is like the first program of a user who has installed Syncrun.
 
 #include <cstdio>
 #include <syncrun/syncrun.hpp>

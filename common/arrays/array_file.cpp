@@ -1,0 +1,139 @@
+#include "common/arrays/array_file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include "common/arrays/extents.hpp"
+#include "common/text/errors.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+/// The most bytes in one system call. The kernel itself moves less than 2 GiB in one.
+constexpr std::size_t kLargestMove = std::size_t{1} << 30U;
+
+[[noreturn]] void fail(const char* what, const std::filesystem::path& path) {
+  const int code = errno;
+  throw_errno(std::string("cannot ") + what + " " + path.string(), code);
+}
+
+void write_all(int fd, const std::filesystem::path& path, const char* data, std::size_t bytes) {
+  while (bytes != 0) {
+    const ssize_t written = ::write(fd, data, std::min(bytes, kLargestMove));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail("write", path);
+    data += written;
+    bytes -= static_cast<std::size_t>(written);
+  }
+}
+
+/// Reads up to `bytes` bytes, starting at byte `at` of the file. Returns how many it has read: fewer if the file ends.
+std::size_t read_some(int fd, const std::filesystem::path& path, std::size_t at, char* data, std::size_t bytes) {
+  std::size_t got = 0;
+  while (got < bytes) {
+    const ssize_t part = ::pread(fd, data + got, std::min(bytes - got, kLargestMove), static_cast<off_t>(at + got));
+    if (part < 0 && errno == EINTR) continue;
+    if (part < 0) fail("read", path);
+    if (part == 0) break;
+    got += static_cast<std::size_t>(part);
+  }
+  return got;
+}
+
+/// Opens the file `name` in a folder. `path` is its path for messages.
+FileDescriptor open_to_read(int folder, const std::string& name, const std::filesystem::path& path) {
+  // O_NONBLOCK: if `name` is a pipe, open does not wait for a writer.
+  FileDescriptor fd(::openat(folder, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.is_open()) fail("read", path);
+  return fd;
+}
+
+std::uint64_t length_of(const FileDescriptor& fd, const std::filesystem::path& path) {
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) fail("read", path);
+  if (!S_ISREG(status.st_mode)) throw_usage(path.string() + ": expected a file");
+  return static_cast<std::uint64_t>(status.st_size);
+}
+
+}  // namespace
+
+Folder open_folder(const std::filesystem::path& path) {
+  Folder folder{FileDescriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)), path};
+  if (!folder.fd.is_open()) fail("open", path);
+  return folder;
+}
+
+void sync(const Folder& folder) {
+  // Some file systems do not support fsync of folders, and report EINVAL. There is nothing to wait for then.
+  if (::fsync(folder.fd.get()) != 0 && errno != EINVAL) fail("write", folder.path);
+}
+
+void write_file(const Folder& folder, const std::string& name, std::string_view front,
+                std::span<const std::byte> rest) {
+  const auto path = folder.path / name;
+  // The name may already exist, and may be a link or a pipe. So it is removed and not opened.
+  ::unlinkat(folder.fd.get(), name.c_str(), 0);
+  const FileDescriptor fd(::openat(folder.fd.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (!fd.is_open()) fail("write", path);
+  write_all(fd.get(), path, front.data(), front.size());
+  write_all(fd.get(), path, reinterpret_cast<const char*>(rest.data()), rest.size());
+  if (::fsync(fd.get()) != 0) fail("write", path);
+}
+
+std::string read_file(const Folder& folder, const std::string& name, std::size_t longest_bytes) {
+  const auto path = folder.path / name;
+  const FileDescriptor fd = open_to_read(folder.fd.get(), name, path);
+  const std::uint64_t length = length_of(fd, path);
+  if (length > longest_bytes) {
+    throw_usage(path.string() + ": expected at most " + std::to_string(longest_bytes) + " bytes, found " +
+                std::to_string(length));
+  }
+  std::string text(static_cast<std::size_t>(length), '\0');
+  text.resize(read_some(fd.get(), path, 0, text.data(), text.size()));
+  return text;
+}
+
+ArrayFile::ArrayFile(const Folder& folder, const std::string& name)
+    : ArrayFile(open_to_read(folder.fd.get(), name, folder.path / name), folder.path / name) {}
+
+ArrayFile::ArrayFile(const std::filesystem::path& path) : ArrayFile(open_to_read(AT_FDCWD, path, path), path) {}
+
+ArrayFile::ArrayFile(FileDescriptor fd, std::filesystem::path path) : fd_(std::move(fd)), path_(std::move(path)) {
+  const std::uint64_t length = length_of(fd_, path_);
+  std::vector<char> front(static_cast<std::size_t>(std::min<std::uint64_t>(length, kLongestNpyHeader)));
+  front.resize(read_some(fd_.get(), path_, 0, front.data(), front.size()));
+  try {
+    header_ = parse_npy_header(std::as_bytes(std::span(front)));
+    bytes_ = npy_data_bytes(header_, length);
+  } catch (const Error& error) {
+    throw_usage(path_.string() + ": " + error.what());
+  }
+}
+
+void ArrayFile::check_type(DType dtype, std::size_t dimensions) const {
+  if (header_.dtype == dtype && header_.shape.size() == dimensions) return;
+  throw_usage(path_.string() + " is of " + describe_type(header_.dtype, header_.shape.size()) + ", not " +
+              describe_type(dtype, dimensions));
+}
+
+void ArrayFile::read(void* values) const {
+  const std::size_t got = read_some(fd_.get(), path_, header_.data_offset, static_cast<char*>(values), bytes_);
+  if (got != bytes_) {
+    throw_usage(path_.string() + ": expected " + std::to_string(bytes_) + " bytes of elements, found " +
+                std::to_string(got));
+  }
+  if (header_.dtype != DType::boolean) return;
+  // A bool can only be 0 or 1. To read another value as a bool would be undefined.
+  const std::span<const unsigned char> flags(static_cast<const unsigned char*>(values), bytes_);
+  const auto bad = std::find_if(flags.begin(), flags.end(), [](unsigned char flag) { return flag > 1; });
+  if (bad != flags.end()) throw_usage(path_.string() + ": expected bools of 0 or 1, found " + std::to_string(*bad));
+}
+
+}  // namespace syncrun::detail

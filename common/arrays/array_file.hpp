@@ -1,0 +1,67 @@
+#pragma once
+
+// Files of arrays. Any process can read .npy files, and their headers are checked. Checkpoint files are written so that
+// they are on disk when the function returns.
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "common/arrays/npy.hpp"
+#include "common/os/file_descriptor.hpp"
+
+namespace syncrun::detail {
+
+/// An open folder, and its path for messages.
+struct Folder {
+  FileDescriptor fd;
+  std::filesystem::path path;
+};
+
+/// Opens a folder. Throws Error (system).
+Folder open_folder(const std::filesystem::path& path);
+
+/// Waits until the changes to the folder itself (the names in it, not the contents of files) are on disk. Throws Error
+/// (system).
+void sync(const Folder& folder);
+
+/// Writes a file with the contents `front` and then `rest`, and waits until it is on disk. Replaces a file of that
+/// name. Throws Error (system).
+void write_file(const Folder& folder, const std::string& name, std::string_view front, std::span<const std::byte> rest);
+
+/// Reads a whole file. Throws Error (system), or Error (usage) if it is longer than `longest_bytes`.
+std::string read_file(const Folder& folder, const std::string& name, std::size_t longest_bytes);
+
+/// A .npy file, open for reading. It stays readable even if its name is removed.
+class ArrayFile {
+ public:
+  /// Opens a file and reads its header. Throws Error (system), or Error (usage) if this is not a .npy file that Syncrun
+  /// supports, or its length does not match its shape.
+  ArrayFile(const Folder& folder, const std::string& name);
+  explicit ArrayFile(const std::filesystem::path& path);
+
+  const NpyHeader& header() const noexcept { return header_; }
+  const std::filesystem::path& path() const noexcept { return path_; }
+  std::size_t bytes() const noexcept { return bytes_; }
+  /// Gives the descriptor to the caller. This object cannot read the file afterwards.
+  FileDescriptor take_descriptor() noexcept { return std::move(fd_); }
+  /// Throws Error (usage) if the element type or the number of dimensions differs. The message contains what the file
+  /// has and what was expected.
+  void check_type(DType dtype, std::size_t dimensions) const;
+  /// Reads all elements into memory of bytes(). Throws Error (system), or Error (usage) if the file has become shorter,
+  /// or contains bools other than 0 and 1.
+  void read(void* values) const;
+
+ private:
+  ArrayFile(FileDescriptor fd, std::filesystem::path path);
+
+  FileDescriptor fd_;
+  std::filesystem::path path_;
+  NpyHeader header_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace syncrun::detail

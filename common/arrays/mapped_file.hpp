@@ -1,0 +1,74 @@
+#pragma once
+
+// Arrays in files. Each process that uses such a file maps it read-only, so all of them share the same pages of the
+// page cache. If rows have to be copied anyway, Syncrun reads them with system calls and does not use the mapping. If
+// the file has become shorter, a system call reports an error, while a read from the mapping raises a signal.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "common/code/export_for_cuda.hpp"
+#include "common/os/file_descriptor.hpp"
+
+namespace syncrun::detail {
+
+/// A file, as the master describes it for the workers. In the master's heap. The name of the file follows it, for
+/// messages. Workers open the descriptor of the master and not the name, because another file may have the name by
+/// then.
+struct FileEntry {
+  std::uint64_t id;
+  std::uint64_t elements_at;  // bytes before the elements
+  std::uint64_t bytes;        // of the elements
+  std::int32_t master;        // process id of the master, which has the file open
+  std::int32_t fd;            // descriptor of the file in the master
+  std::uint64_t name_bytes;
+  char* name() noexcept { return reinterpret_cast<char*>(this + 1); }
+  const char* name() const noexcept { return reinterpret_cast<const char*>(this + 1); }
+};
+
+/// An open file, and the read-only mapping of its elements.
+class MappedFile {
+ public:
+  /// Maps the file `fd`. Its elements take `bytes` bytes and begin at byte `elements_at`. Throws Error (system).
+  MappedFile(FileDescriptor fd, std::string name, std::size_t elements_at, std::size_t bytes);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  const std::string& name() const noexcept { return name_; }
+  int fd() const noexcept { return fd_.get(); }
+  std::size_t elements_at() const noexcept { return elements_at_; }
+  std::size_t bytes() const noexcept { return bytes_; }
+  /// Null if there are no elements. If the file was truncated, a read of the missing bytes raises SIGBUS; see
+  /// FaultGuard.
+  const std::byte* elements() const noexcept { return mapping_ == nullptr ? nullptr : mapping_ + elements_at_; }
+  const std::byte* mapping() const noexcept { return mapping_; }
+  std::size_t mapping_bytes() const noexcept { return mapping_ == nullptr ? 0 : elements_at_ + bytes_; }
+
+  /// Copies `bytes` bytes of elements, beginning `at` bytes after the first element. Any thread. Throws Error (system)
+  /// if the file cannot be read, has become shorter, or was closed by the program.
+  SYNCRUN_EXPORT_FOR_CUDA void read(std::size_t at, void* to, std::size_t bytes) const;
+  /// Copies rows by index. The rows are taken one after the other: the function skips the first `skipped` bytes of this
+  /// sequence and copies the next `bytes` bytes. Any thread. Throws the same errors as read.
+  SYNCRUN_EXPORT_FOR_CUDA void read_rows(std::size_t row_bytes, std::span<const std::int64_t> indices,
+                                         std::size_t skipped, void* to, std::size_t bytes) const;
+  /// Throws Error (system) if the file has become shorter, or was closed by the program.
+  void check_length() const;
+
+ private:
+  [[noreturn]] void fail_truncated(std::size_t got) const;
+  /// Throws Error (system) if the program has closed the descriptor. Without this check, another file that now has the
+  /// number could be read.
+  void check_intact() const;
+  void read_on(std::size_t at, void* to, std::size_t bytes) const;
+
+  KeptDescriptor fd_;
+  std::string name_;
+  std::size_t elements_at_;
+  std::size_t bytes_;
+  std::byte* mapping_ = nullptr;
+};
+
+}  // namespace syncrun::detail

@@ -1,7 +1,0 @@
-#include "common/phase_hook.hpp"
-
-namespace syncrun::detail {
-
-const PhaseHook* phase_hook_of(int /*rank*/) { return nullptr; }
-
-}  // namespace syncrun::detail

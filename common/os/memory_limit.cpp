@@ -1,0 +1,93 @@
+#include "common/os/memory_limit.hpp"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <sstream>
+#include <string>
+
+#include "common/protocol/environment.hpp"
+#include "common/text/errors.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
+
+std::optional<std::int64_t> read_number(const std::string& path) {
+  std::ifstream file(path);
+  std::int64_t value = 0;
+  if (file >> value) return value;
+  return std::nullopt;  // missing, or "max"
+}
+
+/// Reads the value from the line "name value" of a file. Returns -1 if there is none. Ignores a unit behind the value:
+/// the caller has to know that MemAvailable is in kB.
+std::int64_t read_field(const std::string& path, std::string_view name) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.compare(0, name.size(), name) != 0) continue;
+    std::istringstream words(line.substr(name.size()));
+    std::int64_t value = 0;
+    if (words >> value) return value;
+  }
+  return -1;
+}
+
+/// The bytes left in this process's control group (cgroup v2; for v1, its memory group) or in one above it, whichever
+/// has the least left.
+std::int64_t left_in_control_group() {
+  std::ifstream membership("/proc/self/cgroup");
+  std::int64_t left = kUnlimited;
+  for (std::string line; std::getline(membership, line);) {
+    const auto second = line.find(':', line.find(':') + 1);
+    if (second == std::string::npos) continue;
+    const bool is_v2 = line.compare(0, 3, "0::") == 0;
+    if (!is_v2 && line.find(":memory:") == std::string::npos) continue;
+    const std::string root = is_v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+    const char* limit_name = is_v2 ? "/memory.max" : "/memory.limit_in_bytes";
+    const char* usage_name = is_v2 ? "/memory.current" : "/memory.usage_in_bytes";
+    for (std::string group = line.substr(second + 1);; group.erase(group.rfind('/'))) {
+      const std::string folder = root + (group == "/" ? "" : group);
+      const auto limit = read_number(folder + limit_name);
+      const auto used = read_number(folder + usage_name);
+      if (limit && used) {
+        const std::int64_t cached = std::max<std::int64_t>(0, read_field(folder + "/memory.stat", "inactive_file "));
+        left = std::min(left, std::max<std::int64_t>(0, *limit - *used + cached));
+      }
+      if (group.find('/') == std::string::npos || group.empty()) break;
+    }
+  }
+  return left;
+}
+
+}  // namespace
+
+std::int64_t available_memory_bytes() {
+  const std::int64_t machine_kib = read_field("/proc/meminfo", "MemAvailable:");
+  const std::int64_t machine = machine_kib < 0 ? kUnlimited : machine_kib * 1024;
+  return std::min(machine, left_in_control_group());
+}
+
+bool is_memory_checked() {
+  const char* text = environment::get(environment::kMemoryCheck);
+  const std::string_view check = text == nullptr ? "on" : text;
+  if (check == "off") return false;
+  if (check == "on" || check.empty()) return true;
+  environment::throw_bad_value(environment::kMemoryCheck, std::string(check), "on or off");
+}
+
+void check_memory_available(std::uint64_t bytes, std::string_view what, std::string_view kind) {
+  if (!is_memory_checked()) return;
+  const std::int64_t available = available_memory_bytes();
+  if (bytes <= static_cast<std::uint64_t>(available)) return;
+  throw Error(ErrorKind::system,
+              std::string(what) + " requires " + std::to_string(bytes) + " bytes of " + std::string(kind) + "; " +
+                  std::to_string(available) + " bytes are available on this machine or in this control group (" +
+                  environment::kMemoryCheck + "=off turns this check off)",
+              ENOMEM);
+}
+
+}  // namespace syncrun::detail

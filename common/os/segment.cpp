@@ -1,0 +1,97 @@
+#include "common/os/segment.hpp"
+
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "common/protocol/environment.hpp"
+#include "common/text/errors.hpp"
+
+namespace syncrun::detail {
+
+namespace interprocess = boost::interprocess;
+
+namespace {
+
+/// Has the interface that mapped_region requires of the thing that it maps.
+struct Mappable {
+  int fd;
+  interprocess::mapping_handle_t get_mapping_handle() const noexcept {
+    return interprocess::ipcdetail::mapping_handle_from_file_handle(fd);
+  }
+};
+
+interprocess::mapped_region map(int fd, std::size_t bytes) {
+  // MAP_NORESERVE: the mapping itself reserves no memory. SharedHeap reserves the pages of the memfd when it allocates.
+  return {Mappable{fd}, interprocess::read_write, 0, bytes, nullptr, MAP_SHARED | MAP_NORESERVE};
+}
+
+}  // namespace
+
+std::size_t default_reservation_bytes() {
+  if (const char* text = environment::get(environment::kReserveBytes)) {
+    const auto bytes = environment::whole_number(text);
+    if (bytes && *bytes > 0) return static_cast<std::size_t>(*bytes);
+    environment::throw_bad_value(environment::kReserveBytes, text, "a number of bytes, such as 1073741824");
+  }
+#if defined(SYNCRUN_THREAD_SANITIZER)
+  return std::size_t{1} << 36U;
+#else
+  return std::size_t{1} << 40U;
+#endif
+}
+
+namespace {
+
+/// RLIMIT_FSIZE also applies to files in memory. The kernel kills a process with SIGXFSZ if it makes a file longer than
+/// that. So this function checks the limit first. Throws Error (system, EFBIG).
+void check_file_size_limit(std::size_t bytes) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || bytes <= limit.rlim_cur) return;
+  throw Error(ErrorKind::system,
+              "shared memory is a file of at least " + std::to_string(bytes) +
+                  " bytes, and the size of files is limited (" + limit_text(RLIMIT_FSIZE) + "; a smaller " +
+                  environment::kReserveBytes + " may do)",
+              EFBIG);
+}
+
+[[noreturn]] void throw_not_mapped(std::size_t bytes, int code) {
+  throw_errno("cannot map " + std::to_string(bytes) + " bytes of shared memory (" + limit_text(RLIMIT_AS) +
+                  "; a smaller " + environment::kReserveBytes + " may do)",
+              code);
+}
+
+}  // namespace
+
+Segment Segment::create(std::size_t bytes, std::size_t least) {
+  for (;; bytes /= 2) {
+    Segment segment;
+    segment.fd_ = FileDescriptor(check_system(::memfd_create("syncrun", MFD_CLOEXEC), "cannot create shared memory"));
+    try {
+      check_file_size_limit(bytes);
+      // The file has the size of the whole reservation from the start. Pages that are not used take no memory.
+      check_system(::ftruncate(segment.fd_.get(), static_cast<off_t>(bytes)), "cannot size shared memory");
+      segment.region_ = map(segment.fd_.get(), bytes);
+      return segment;
+    } catch (const interprocess::interprocess_exception& error) {
+      if (bytes / 2 < least) throw_not_mapped(bytes, error.get_native_error());
+    } catch (const Error&) {
+      if (bytes / 2 < least) throw;
+    }
+  }
+}
+
+Segment Segment::attach(FileDescriptor fd, std::size_t bytes) {
+  Segment segment;
+  segment.fd_ = std::move(fd);
+  try {
+    segment.region_ = map(segment.fd_.get(), bytes);
+  } catch (const interprocess::interprocess_exception& error) {
+    throw_errno("cannot map the session's shared memory", error.get_native_error());
+  }
+  return segment;
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,67 @@
+#pragma once
+
+// Allocation in a part of the segment. One process owns the part, and only this process knows which extents are free.
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string_view>
+
+#include "common/code/export_for_cuda.hpp"
+
+namespace syncrun::detail {
+
+class Segment;
+
+/// Allocates extents of the range [begin, begin + bytes) of a segment. For extents of 64 KiB or more, it reserves the
+/// memory at once. So if memory runs out, the allocation throws, and there is no SIGBUS later. Not thread-safe: one
+/// thread of the owner uses it.
+class SharedHeap {
+ public:
+  enum class Contents : std::uint8_t { zero, any };
+  enum class Giveback : std::uint8_t {
+    now,    ///< Return the pages to the system.
+    later,  ///< Keep the pages for the next allocation.
+  };
+
+  /// Whether free() may return pages to the system. It must not while a GPU may have pinned them: the GPU would
+  /// continue to use pages that no longer belong to the segment. Kept pages are huge pages if the system allows it.
+  enum class Pages : std::uint8_t { returned, kept };
+
+  SharedHeap() = default;
+  SharedHeap(const Segment& segment, std::uint64_t begin, std::uint64_t bytes, Pages pages = Pages::returned);
+
+  /// Returns the offset of an extent of at least `bytes`, aligned to 64 bytes, or to a page if it has 64 KiB or more.
+  /// Throws Error (system; ENOMEM if the segment or the memory is too small). The message contains `what`, which says
+  /// what the memory is for, and how many bytes were requested.
+  SYNCRUN_EXPORT_FOR_CUDA std::uint64_t allocate(std::size_t bytes, Contents contents, std::string_view what);
+  /// Frees the extent at `offset`. With Pages::kept, Giveback::now is treated as Giveback::later.
+  SYNCRUN_EXPORT_FOR_CUDA void free(std::uint64_t offset, Giveback giveback) noexcept;
+  /// Returns the pages of free extents to the system, even with Pages::kept. The caller must know that no GPU has
+  /// pinned them. Returns false if it returned no pages.
+  bool trim() noexcept;
+  /// Records that another process used this memory before, so that no part of it is assumed to be zero. The owner calls
+  /// it before the first allocation.
+  void note_used_before() noexcept;
+
+  std::size_t used_bytes() const noexcept { return used_bytes_; }
+  std::size_t size_of(std::uint64_t offset) const { return used_.at(offset); }
+
+ private:
+  struct Free {
+    std::size_t bytes;
+    bool dirty;  // it may have pages with old contents
+  };
+  void insert_free(std::uint64_t offset, Free extent);
+  void ask_for_huge_pages(std::uint64_t offset, std::size_t bytes) noexcept;
+  void reserve(std::uint64_t offset, std::size_t bytes, std::string_view what);
+
+  const Segment* segment_ = nullptr;
+  std::size_t capacity_bytes_ = 0;
+  Pages pages_ = Pages::returned;
+  std::map<std::uint64_t, Free> free_;
+  std::map<std::uint64_t, std::size_t> used_;
+  std::size_t used_bytes_ = 0;
+};
+
+}  // namespace syncrun::detail

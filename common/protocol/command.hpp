@@ -1,0 +1,185 @@
+#pragma once
+
+// Commands: requests of the master to the workers. A command has a header, a payload that depends on its kind, and room
+// for the arguments and outputs of a call. An offset is one in the segment.
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <variant>
+
+#include "common/protocol/rank_set.hpp"
+#include "syncrun/detail/call.hpp"
+#include "syncrun/options.hpp"
+
+namespace syncrun::detail {
+
+inline constexpr std::uint64_t kRingSize = 32;  // commands in flight
+inline constexpr std::size_t kInlineBytes = 1024;
+
+enum class CollectiveKind : std::uint8_t {
+  barrier,
+  all_reduce,
+  reduce,
+  reduce_scatter,
+  broadcast,
+  all_gather,
+  gather,
+  scatter
+};
+
+enum class CommandKind : std::uint8_t { call, destroy, collective, transfer, unpin, unmap, close };
+
+/// A selection of rows, as in Rows. A list of indices is in the segment.
+struct RowsSlot {
+  Rows::Kind kind = Rows::Kind::all;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;      // list: the number of indices (begin is 0)
+  std::uint64_t offset = 0;  // list: the offset of the int64 indices
+  std::int64_t count() const noexcept { return end - begin; }
+};
+
+struct ArgumentSlot {
+  ArgumentKind kind{};
+  DType dtype{};
+  Reduction reduction{};
+  std::uint8_t dimensions = 0;
+  bool is_minibatch = false;                           // data: its rows are the rows of the batch
+  std::uint64_t offset = 0;                            // data, values: of the bytes; variables: of the VariableEntry
+  std::uint64_t bytes = 0;                             // values: the size of one
+  std::uint64_t file = 0;                              // data: offset of the FileEntry; 0 if it is in the segment
+  std::array<std::int64_t, kMaxDimensions> extents{};  // only for data
+};
+
+/// The part of a transfer that concerns one rank's copy of one variable. The values are in the segment.
+struct TransferSlot {
+  std::uint64_t variable;  // offset of the VariableEntry
+  std::uint64_t offset;    // of the values; 0 if only the shape changes
+  std::array<std::int64_t, kMaxDimensions> extents;
+  bool takes_part;
+  bool is_zero;  // there are no values: the worker fills the copy with zeros
+};
+enum class TransferDirection : std::uint8_t { to_variable, from_variable };
+
+/// One variable of a collective that the master calls.
+struct CollectiveSlot {
+  std::uint64_t variable;  // offset of the VariableEntry
+  /// For all_gather and reduce_scatter: offset of the number of elements of each rank's part.
+  std::uint64_t lengths;
+  /// For reduce_scatter: offset at which the workers put the whole result, or 0 if it goes to the copies.
+  std::uint64_t to;
+  /// The extents of each copy after the collective. For reduce_scatter: the extents of all copies together.
+  std::array<std::int64_t, kMaxDimensions> extents;
+};
+
+/// The fields that every command has, besides its ranks. The master writes them before it publishes the command.
+struct CommandHeader {
+  std::uint64_t id = 0;
+  CommandKind kind = CommandKind::call;
+  bool has_comm = false;
+  bool wants_vote = false;      // workers wait for all votes: it has updates, or collectives on GPUs
+  std::int64_t timeout_ms = 0;  // 0 if there is no limit
+};
+
+/// A call of a function on rows, or the construction of a replicated object. Its arguments and outputs are in the
+/// Command. Their numbers are here.
+struct CallPayload {
+  static constexpr CommandKind kKind = CommandKind::call;
+  std::uint64_t function = 0;  // offset of the FunctionEntry
+  std::uint64_t object = 0;    // id of the replicated object, 0 for none
+  /// The function has not completed yet on all of these workers, so libraries may still load code that it needs.
+  bool is_first = false;
+  bool constructs = false;      // the call constructs the object
+  bool rows_are_local = false;  // no argument is scattered: the rows are those of the sliced arguments
+  std::uint8_t arguments_count = 0;
+  std::uint8_t outputs_count = 0;
+  std::uint32_t wanted_outputs = kAllOutputs;  // one bit per output; without it, the output is not moved or reduced
+  std::int64_t rows = -1;                      // of the call; -1 if no argument has rows
+  std::int64_t slices = 1;
+  RowsSlot batch;
+  RowsSlot batch_s;                   // the same for all ranks
+  std::uint64_t batch_s_by_rank = 0;  // offset of one RowsSlot per rank, or 0
+};
+
+/// Destroys a replicated object.
+struct DestroyPayload {
+  static constexpr CommandKind kKind = CommandKind::destroy;
+  std::uint64_t object = 0;  // its id
+};
+
+/// A collective on shared variables that the master calls.
+struct CollectivePayload {
+  static constexpr CommandKind kKind = CommandKind::collective;
+  CollectiveKind collective = CollectiveKind::barrier;
+  Route route{};
+  Reduction reduction{};
+  std::int32_t root = 0;
+  std::uint32_t variables_count = 0;
+  std::uint64_t variables = 0;  // offset of one CollectiveSlot per variable
+};
+
+/// Moves values to the copies of shared variables, or from them.
+struct TransferPayload {
+  static constexpr CommandKind kKind = CommandKind::transfer;
+  TransferDirection direction{};
+  std::uint32_t variables_count = 0;
+  std::uint64_t parts = 0;  // offset of one TransferSlot per variable and rank
+};
+
+/// GPUs unpin the segment, so that the master can return free pages of its heap to the system.
+struct UnpinPayload {
+  static constexpr CommandKind kKind = CommandKind::unpin;
+};
+
+/// Workers unmap a file.
+struct UnmapPayload {
+  static constexpr CommandKind kKind = CommandKind::unmap;
+  std::uint64_t file = 0;  // its id
+};
+
+struct ClosePayload {
+  static constexpr CommandKind kKind = CommandKind::close;
+};
+
+/// The part of a command that every worker reads. begin() makes a new payload with the default values above. The
+/// payload of another kind cannot be read.
+struct alignas(64) CommandHead : CommandHeader {
+  using Payload = std::variant<ClosePayload, CallPayload, DestroyPayload, CollectivePayload, TransferPayload,
+                               UnpinPayload, UnmapPayload>;
+
+  /// The master makes this a command of the kind P.
+  template <class P>
+  P& begin() noexcept {
+    kind = P::kKind;
+    return payload.template emplace<P>();
+  }
+  /// Throws std::bad_variant_access if the command is of another kind.
+  template <class P>
+  const P& as() const {
+    return std::get<P>(payload);
+  }
+  const CallPayload& call() const { return as<CallPayload>(); }
+
+  Payload payload;
+  RankSet ranks;  // the ranks that run the command; the others skip it
+};
+static_assert(std::is_trivially_copyable_v<CommandHead>);
+
+/// One slot of the ring. Only calls use the outputs, arguments and bytes.
+struct Command : CommandHead {
+  // The outputs begin a cache line. Otherwise, the compiler would put them into the padding at the end of the head,
+  // which put_head overwrites.
+  alignas(64) std::array<OutputType, kMaxOutputs> outputs;
+  std::array<ArgumentSlot, kMaxArguments> arguments;
+  alignas(16) std::array<std::byte, kInlineBytes> bytes;  // of small values
+  /// Set to the id of the command when it fails on a rank. Peers in a collective of the command then leave it.
+  alignas(64) std::atomic<std::uint64_t> failed;
+};
+
+/// Writes a head into a slot, but only those cache lines that differ from what the slot already contains. Workers need
+/// not fetch the other lines again: if a call is repeated, only the line with its number changes. The master calls it.
+void put_head(Command& slot, const CommandHead& head) noexcept;
+
+}  // namespace syncrun::detail

@@ -1,0 +1,176 @@
+#pragma once
+
+// The control block: the first part of the shared segment, through which the master and the workers communicate. It is
+// plain memory that stays readable after the death of any process.
+//
+//   header | one slot per worker | ring of commands | one outbox per command and worker
+//
+// The master writes the header, and the commands before it publishes them. A worker writes its own slot and its own
+// outboxes, from the thread that serves calls. There are these exceptions:
+// - The watcher threads of the master write `lost` and `is_lost`.
+// - Any worker may write `failed_call`, `failed_comm` and Command::failed. The master writes `failed_comm` too.
+// - The master prepares each slot before a worker starts: it sets `device_kind` and initialises `life`. After a loss,
+//   it also resets the slot of the dead worker for the new one, and `released_ns` of all workers.
+
+#include <pthread.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "common/os/shared_heap.hpp"
+#include "common/os/wait.hpp"
+#include "common/protocol/command.hpp"
+#include "common/protocol/device_kinds.hpp"
+#include "common/protocol/outcome.hpp"
+#include "common/protocol/phase.hpp"
+#include "common/text/fixed_text.hpp"
+#include "syncrun/detail/call.hpp"
+#include "syncrun/error.hpp"
+
+namespace syncrun::detail {
+
+inline constexpr std::uint64_t kMagic = 0x53594e4352554e31;  // "SYNCRUN1"
+
+enum class StartState : std::uint32_t { starting, ready, failed };
+
+/// The purpose of a meeting of ranks: an operation of the user, or something that has to be set up before one. If ranks
+/// meet for different purposes, they get an error.
+struct MeetingPurpose {
+  enum class Kind : std::uint8_t { operation, making_communicator, connecting_peers, first_transfer };
+  Kind kind = Kind::operation;
+  std::uint8_t detail = 0;  // connecting_peers: the step; first_transfer: the CollectiveKind
+  std::int16_t root = 0;    // first_transfer
+  friend bool operator==(const MeetingPurpose&, const MeetingPurpose&) = default;
+};
+
+/// What a rank contributes to a collective. Each rank uses two in turn, because a fast rank may enter the next
+/// collective before a slow rank has read the contribution to this one.
+inline constexpr std::uint64_t kNotInSegment = ~std::uint64_t{0};
+struct Contribution {
+  std::uint64_t offset;  // of the values in the segment; kNotInSegment if they are elsewhere
+  std::uint64_t elements;
+  std::int64_t weight;     // rows, for avg
+  std::uint64_t division;  // among the ranks, as Division::fingerprint
+  CollectiveKind operation;
+  DType dtype;
+  Reduction reduction;
+  std::int32_t root;
+  MeetingPurpose purpose{};
+};
+
+/// A value with a key that a rank publishes for its peers (see Rendezvous).
+inline constexpr std::size_t kRendezvousBytes = 128;
+struct RendezvousSlot {
+  std::atomic<std::uint64_t> key;  // 0 while there is no value, or the rank is writing one
+  std::array<std::byte, kRendezvousBytes> value;
+};
+
+inline constexpr std::uint64_t kLeft = ~std::uint64_t{0};
+
+/// The part of the control block that belongs to one worker. Each cache line is polled by one kind of waiter at most.
+struct alignas(128) WorkerSlot {
+  /// The last command that the worker has finished. The master polls it. A new worker begins with the next command.
+  std::atomic<std::uint64_t> done;
+
+  alignas(64) std::atomic<std::uint64_t> vote;  // peers poll this cache line
+  /// The command whose collectives the worker is in, and how many steps it has taken in them. The step is kLeft once
+  /// the worker has left the collectives. For each command, also after a failure, the worker clears the step before it
+  /// writes the command.
+  std::atomic<std::uint64_t> collective_command;
+  std::atomic<std::uint64_t> collective_step;
+  std::array<Contribution, 2> contributions;
+
+  alignas(64) std::atomic<std::uint64_t> progress;  // command and phase; others read it after errors and in long waits
+  std::atomic<std::int64_t> released_ns;            // when the worker stopped waiting because of a loss (steady clock)
+  /// A hash of the command's collectives that the worker has put on the stream of its GPU.
+  std::atomic<std::uint64_t> plan;
+  /// How far the worker has come in these collectives (CollectivePlan::Standing).
+  std::atomic<std::uint64_t> plan_wait;
+  RendezvousSlot rendezvous;
+  std::atomic<std::int32_t> pid;
+  std::atomic<std::uint32_t> is_lost;  // 1 from the loss of this worker until a new one takes the rank
+  DeviceKind device_kind;              // of the rank's device
+  std::int32_t predecessors;           // workers that had this rank before and were lost
+  std::atomic<StartState> start;
+  pthread_mutex_t life;                    // robust; a thread of the worker holds it as long as the worker lives
+  std::array<char, kMessageBytes> reason;  // why the worker failed outside a call; may be empty
+};
+
+/// A worker that fails before it has a slot prints this and then the reason.
+inline constexpr std::string_view kCannotStart = "syncrun worker: cannot start: ";
+
+struct ControlHeader {
+  std::uint64_t magic;
+  std::uint32_t world_size;
+  std::uint64_t heap_offset;
+  std::uint64_t heap_bytes;
+  std::uint64_t arenas_offset;
+  std::uint64_t arena_bytes;  // of each rank
+  std::uint64_t seed;
+  std::uint64_t timelines_offset;  // of one Timeline per rank; 0 if no profile or trace was requested
+  bool spins;                      // there is a core for the master and for every worker
+  bool workers_spin;               // there is a core for every worker
+  bool respawns;                   // if a worker is lost, the calls in flight fail and a new worker takes the rank
+  std::uint32_t build_id_bytes;
+  std::array<std::uint8_t, 32> build_id;  // of the master's image
+
+  alignas(64) std::atomic<std::uint64_t> published;  // the last command that workers may run; they poll it
+  alignas(64) std::atomic<std::uint64_t> consumed;   // outputs of commands up to this one are no longer needed
+  alignas(64) std::atomic<std::uint64_t> lost;       // 1 + rank of the first worker that was lost; 0 if none was
+  std::atomic<std::uint64_t> failed_call;            // the first failed command that the master has not acknowledged
+  /// The last command that was published when the master collected a failure. Workers skip the commands up to this one
+  /// that they have not started.
+  std::atomic<std::uint64_t> acknowledged;
+  /// The last command after which the workers have to make new GPU communicators.
+  std::atomic<std::uint64_t> failed_comm;
+  /// How often lost workers were replaced. After a change, workers have to share their memory with their peers again.
+  std::atomic<std::uint64_t> replacements;
+  Doorbell to_workers;  // rung after changes of: published, lost
+  Doorbell to_master;   // done, start, lost
+  Doorbell to_peers;    // vote, collective_step, Command::failed, lost
+};
+
+/// Whether a heap that these devices use returns freed pages. GPUs pin pages, so it keeps them if there is a GPU.
+inline SharedHeap::Pages pages_of(DeviceKinds kinds) noexcept {
+  return kinds.has(DeviceKind::cuda) ? SharedHeap::Pages::kept : SharedHeap::Pages::returned;
+}
+
+/// Finds the parts of a control block at `base`. Only the world size determines the layout.
+class ControlBlock {
+ public:
+  ControlBlock() = default;
+  ControlBlock(std::byte* base, int world_size) noexcept : base_(base), world_size_(world_size) {}
+
+  static std::size_t bytes(int world_size) noexcept {
+    return commands_at(world_size) +
+           kRingSize * (sizeof(Command) + sizeof(Outbox) * static_cast<std::size_t>(world_size));
+  }
+
+  int world_size() const noexcept { return world_size_; }
+  ControlHeader& header() const noexcept { return *reinterpret_cast<ControlHeader*>(base_); }
+  WorkerSlot& worker(int rank) const noexcept {
+    return *reinterpret_cast<WorkerSlot*>(base_ + workers_at() + sizeof(WorkerSlot) * static_cast<std::size_t>(rank));
+  }
+  Command& command(std::uint64_t id) const noexcept {
+    return *reinterpret_cast<Command*>(base_ + commands_at(world_size_) + sizeof(Command) * (id % kRingSize));
+  }
+  Outbox& outbox(std::uint64_t id, int rank) const noexcept {
+    return *reinterpret_cast<Outbox*>(
+        base_ + commands_at(world_size_) + sizeof(Command) * kRingSize +
+        sizeof(Outbox) * ((id % kRingSize) * static_cast<std::size_t>(world_size_) + static_cast<std::size_t>(rank)));
+  }
+
+ private:
+  static constexpr std::size_t align(std::size_t bytes) noexcept { return (bytes + 127) / 128 * 128; }
+  static constexpr std::size_t workers_at() noexcept { return align(sizeof(ControlHeader)); }
+  static constexpr std::size_t commands_at(int world_size) noexcept {
+    return align(workers_at() + sizeof(WorkerSlot) * static_cast<std::size_t>(world_size));
+  }
+  std::byte* base_ = nullptr;
+  int world_size_ = 0;
+};
+
+}  // namespace syncrun::detail

@@ -1,0 +1,46 @@
+#pragma once
+
+// What the ranks report about a command when it has ended.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "common/protocol/phase.hpp"
+#include "syncrun/detail/call.hpp"
+#include "syncrun/error.hpp"
+
+namespace syncrun::detail {
+
+inline constexpr std::size_t kMessageBytes = 2048;
+
+/// How a rank's function ended. The vote word has it in the low byte, and the number of the command above it.
+enum class Vote : std::uint8_t { none, ok, failed };
+constexpr std::uint64_t vote_word(std::uint64_t command, Vote vote) noexcept {
+  return (command << 8U) | static_cast<std::uint64_t>(vote);
+}
+
+struct OutputSlot {
+  std::uint64_t offset;
+  std::array<std::int64_t, kMaxDimensions> extents;
+  alignas(8) std::array<std::byte, 8> scalar;
+};
+
+/// What one rank reports about one command. Valid when the rank has voted or has finished the command.
+struct alignas(64) Outbox {
+  Vote vote;
+  bool is_empty;    // the rank had no rows, so it contributes nothing
+  bool is_fatal;    // after this failure, the worker cannot use its device any more
+  bool is_large;    // some outputs are so large that the workers reduce them
+  bool is_reduced;  // the workers have reduced the outputs: the first rank that has an output holds the result
+  ErrorKind error_kind;
+  std::int32_t native_code;
+  std::int64_t rows;
+  std::uint64_t collective_steps;  // taken in this command; valid once the rank has left its collectives
+  std::int64_t failed_ns;          // when the rank failed; the master reports the first failure
+  Phase failed_phase;
+  std::array<OutputSlot, kMaxOutputs> outputs;
+  std::array<char, kMessageBytes> message;
+};
+
+}  // namespace syncrun::detail

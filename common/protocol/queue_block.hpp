@@ -1,0 +1,115 @@
+#pragma once
+
+// The queue block: the part of the session's segment through which the producers of a queue and its consumer, the
+// master, communicate. It stays readable after the death of any process.
+//
+//   header | one slot per producer | one slot per batch
+//
+// Each batch belongs to one producer, and only this producer fills it. So a fast producer cannot use up the batches
+// that a slow one needs. The states of a batch:
+//
+//   free --its producer--> being filled --push--> pushed --the consumer, in push order--> taken --last handle--> free
+//
+// The master writes the header and `closes`, initialises `life`, and sets `is_free` when the last handle of a batch is
+// released. A producer writes everything else. It clears `is_free` when it begins to fill a batch, and sets it if it
+// drops the batch without a push.
+
+#include <pthread.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "common/os/wait.hpp"
+#include "common/protocol/control_block.hpp"
+#include "syncrun/detail/batch.hpp"
+
+namespace syncrun::detail {
+
+enum class ProducerState : std::uint32_t { starting, running, ended, failed };
+
+struct alignas(128) ProducerSlot {
+  std::atomic<std::uint64_t> pushed;  // the number of batches pushed; the master polls it
+  std::atomic<ProducerState> state;   // the final state is written after the last `pushed`
+  std::atomic<bool> waits;            // the producer waits for a free batch; the master reads it in long waits
+
+  alignas(64) pthread_mutex_t life;  // robust; a thread of the producer holds it as long as the producer lives
+  ErrorKind error_kind;              // with ProducerState::failed: this and the next two describe the exception
+  std::int32_t native_code;
+  std::array<char, kMessageBytes> message;
+};
+
+struct alignas(64) BatchSlot {
+  std::atomic<bool> is_free;
+  /// The order of pushes: a producer with `count` batches writes the number of the batch that it pushes as its k-th
+  /// into the slot of its batch k % count. At most `count` of its batches are pushed and not yet taken, so it
+  /// overwrites nothing that the master still needs.
+  std::uint32_t pushed;
+  std::array<std::int64_t, kMaxBatchArrays> rows;
+};
+
+struct BatchArray {
+  BatchArrayType type;
+  std::array<std::int64_t, kMaxDimensions> extents;  // the largest that a batch may have
+  std::uint64_t offset;                              // in the memory of a batch
+  std::uint64_t bytes;
+};
+
+struct QueueHeader {
+  std::int32_t producers;
+  std::int32_t capacity;
+  std::uint32_t arrays_count;
+  std::array<BatchArray, kMaxBatchArrays> arrays;
+  std::uint64_t memory;  // offset of the first batch's memory in the segment
+  std::uint64_t batch_bytes;
+
+  alignas(64) std::atomic<bool> closes;  // the producers have to end
+  Doorbell to_producers;                 // rung after changes of: is_free, closes
+};
+
+/// Finds the parts of a queue block at `base`. The numbers in the header determine the layout.
+class QueueBlock {
+ public:
+  QueueBlock() = default;
+  explicit QueueBlock(std::byte* base) noexcept : base_(base) {}
+
+  static std::size_t bytes(int producers, int capacity) noexcept {
+    return batches_at(producers) + sizeof(BatchSlot) * static_cast<std::size_t>(capacity);
+  }
+  QueueHeader& header() const noexcept { return *reinterpret_cast<QueueHeader*>(base_); }
+  ProducerSlot& producer(int index) const noexcept {
+    return *reinterpret_cast<ProducerSlot*>(base_ + producers_at() +
+                                            sizeof(ProducerSlot) * static_cast<std::size_t>(index));
+  }
+  BatchSlot& batch(int index) const noexcept {
+    return *reinterpret_cast<BatchSlot*>(base_ + batches_at(header().producers) +
+                                         sizeof(BatchSlot) * static_cast<std::size_t>(index));
+  }
+  /// The first batch of a producer. The batches are divided as evenly as possible, and earlier producers get one more
+  /// if they do not divide evenly.
+  int first_batch(int producer) const noexcept {
+    const int each = header().capacity / header().producers;
+    const int more = header().capacity % header().producers;
+    return producer * each + (producer < more ? producer : more);
+  }
+  int producer_of(int batch) const noexcept {
+    int producer = 0;
+    while (batch >= first_batch(producer + 1)) ++producer;
+    return producer;
+  }
+  int batches_of(int producer) const noexcept { return first_batch(producer + 1) - first_batch(producer); }
+  std::uint64_t memory_of(int batch, std::size_t array) const noexcept {
+    return header().memory + header().batch_bytes * static_cast<std::uint64_t>(batch) + header().arrays[array].offset;
+  }
+
+ private:
+  static constexpr std::size_t align(std::size_t bytes) noexcept { return (bytes + 127) / 128 * 128; }
+  static constexpr std::size_t producers_at() noexcept { return align(sizeof(QueueHeader)); }
+  static constexpr std::size_t batches_at(int producers) noexcept {
+    return align(producers_at() + sizeof(ProducerSlot) * static_cast<std::size_t>(producers));
+  }
+  std::byte* base_ = nullptr;
+};
+
+}  // namespace syncrun::detail

@@ -1,0 +1,266 @@
+// The master's side of one call. Arguments are checked and written into the command. The command is published only
+// after all checks have passed.
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "common/arrays/extents.hpp"
+#include "common/text/errors.hpp"
+#include "launcher/calls/describe.hpp"
+#include "launcher/calls/rows_check.hpp"
+#include "launcher/data/mapped_data.hpp"
+#include "launcher/session/session_core.hpp"
+#include "launcher/variables/variables.hpp"
+#include "syncrun/detail/handle.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+constexpr const char* kMovedFrom = " is a handle that was moved from: pass the one that it was moved to";
+}  // namespace
+
+struct CallBuilder::State {
+  explicit State(SessionCore& session) : entry(session) {}
+  SessionCore::Entry entry;
+  CommandHead* command = nullptr;
+  Command* slot = nullptr;      // for the arguments and outputs of the call
+  CallPayload* call = nullptr;  // the payload of `command`
+  InFlight* in_flight = nullptr;
+  std::size_t inline_used = 0;
+  bool is_published = false;
+  RowsCheck rows;
+};
+
+CallBuilder::State& CallBuilder::state() noexcept { return *std::launder(reinterpret_cast<State*>(state_.data())); }
+
+CallBuilder::CallBuilder(const std::shared_ptr<FunctionRecord>& function, int target, const CallOptions& options,
+                         const OutputChoice* choice)
+    : session_(held(function, "Function").session.get()), function_(function.get()), options_(&options) {
+  static_assert(sizeof(State) <= sizeof(state_) && alignof(State) <= alignof(std::max_align_t));
+  State& state = *new (state_.data()) State(*session_);
+  try {
+    if (target >= session_->world_size()) {
+      throw_usage("on_rank requires a rank from 0 to " + std::to_string(session_->world_size() - 1) + ", got " +
+                  std::to_string(target));
+    }
+    state.command = &session_->commands().next_command();
+    state.slot = &session_->ring().next_slot();
+    if (target >= 0) state.command->ranks = RankSet::only(target);
+    state.call = &state.command->begin<CallPayload>();
+    state.in_flight = &session_->ring().next_in_flight();
+    state.in_flight->function = function;
+    if (choice != nullptr) state.call->wanted_outputs = choice->mask;
+  } catch (...) {
+    state.~State();
+    throw;
+  }
+}
+
+CallBuilder::~CallBuilder() {
+  State& state = this->state();
+  if (!state.is_published) {
+    for (const auto offset : state.in_flight->temporaries) {
+      session_->heap().free(offset, SharedHeap::Giveback::later);
+    }
+    state.in_flight->reset();
+  }
+  state.~State();
+}
+
+// ---- arguments ------------------------------------------------------------------------------------------------
+
+void CallBuilder::add_data(const std::shared_ptr<DataRecord>& data, DataRows rows) {
+  State& state = this->state();
+  const std::size_t index = arguments_++;
+  const ArgumentType& type = function_->signature.arguments[index];
+  if (!data) throw_usage(describe_argument(*function_, index) + kMovedFrom);
+  if (data->session.get() != session_) {
+    throw_usage(describe_argument(*function_, index, data->name) + " is of another session");
+  }
+  if (data->is_open_for_writing) {
+    throw_usage(describe_argument(*function_, index, data->name) + " is open for writing: end the write guard first");
+  }
+  if (data->file) data->file->file().check_length();
+  state.slot->arguments[index] = {.kind = type.kind,
+                                  .dtype = type.dtype,
+                                  .dimensions = type.dimensions,
+                                  .is_minibatch = rows == DataRows::of_the_batch,
+                                  .offset = data->offset,
+                                  .file = data->file ? data->file->entry() : 0,
+                                  .extents = data->extents};
+  if (type.kind == ArgumentKind::scattered) state.rows.add_scattered(*function_, *data, index, rows);
+  state.in_flight->arguments[index] = data;
+  state.in_flight->arguments_count = index + 1;
+}
+
+void CallBuilder::add_value(const void* value, std::size_t bytes) { put_bytes(value, bytes, bytes); }
+
+void CallBuilder::add_per_worker(const void* values, std::size_t count, std::size_t bytes_each) {
+  if (count != static_cast<std::size_t>(session_->world_size())) {
+    throw_usage(describe_argument(*function_, arguments_) + " requires one value per rank, " +
+                std::to_string(session_->world_size()) + " in all, got " + std::to_string(count));
+  }
+  put_bytes(values, count * bytes_each, bytes_each);
+}
+
+/// Small values are stored in the command itself, large ones in the heap.
+void CallBuilder::put_bytes(const void* bytes, std::size_t count, std::size_t bytes_each) {
+  State& state = this->state();
+  const std::size_t index = arguments_++;
+  std::byte* to = nullptr;
+  if (state.inline_used + count <= kInlineBytes) {
+    to = state.slot->bytes.data() + state.inline_used;
+    state.inline_used += (count + 15) / 16 * 16;
+  } else {
+    const auto offset = session_->heap().allocate(count, SharedHeap::Contents::any, "the arguments of a call");
+    state.in_flight->temporaries.push_back(offset);
+    to = session_->segment().at(offset);
+  }
+  state.slot->arguments[index] = {.kind = function_->signature.arguments[index].kind,
+                                  .offset = session_->segment().offset_of(to),
+                                  .bytes = bytes_each};
+  if (count != 0) std::memcpy(to, bytes, count);
+}
+
+/// Checks that every rank of the call has a copy, possibly with zero rows, because the body gets a view of it.
+void CallBuilder::check_assigned(const VariableRecord& variable, std::size_t argument) {
+  const RankSet& ranks = state().command->ranks;
+  for (const int rank : ranks) {
+    if (variable.assigned.has(static_cast<std::size_t>(rank))) continue;
+    throw_usage(describe_argument(*function_, argument) + ": variable " + not_assigned(variable, ranks));
+  }
+}
+
+void CallBuilder::add_variable(const std::shared_ptr<VariableRecord>& variable) {
+  State& state = this->state();
+  const std::size_t index = arguments_++;
+  const ArgumentType& type = function_->signature.arguments[index];
+  if (!variable) throw_usage(describe_argument(*function_, index) + kMovedFrom);
+  if (variable->session.get() != session_) {
+    throw_usage(describe_argument(*function_, index, variable->name) + " is of another session");
+  }
+  if (!variable->assigned.all()) check_assigned(*variable, index);
+  for (std::size_t other = 0; other < index; ++other) {
+    const bool repeats = state.in_flight->arguments[other] == variable;
+    const bool writes =
+        type.kind == ArgumentKind::update || function_->signature.arguments[other].kind == ArgumentKind::update;
+    if (repeats && writes) {
+      throw_usage(describe_argument(*function_, index, variable->name) + " is the variable of argument " +
+                  std::to_string(other) + " as well: a variable that is updated stands once in a call");
+    }
+  }
+  state.slot->arguments[index] = {.kind = type.kind,
+                                  .dtype = type.dtype,
+                                  .reduction = type.reduction,
+                                  .dimensions = type.dimensions,
+                                  .offset = variable->entry};
+  if (type.kind == ArgumentKind::sliced) state.rows.add_sliced(*variable, index);
+  state.in_flight->arguments[index] = variable;
+  state.in_flight->arguments_count = index + 1;
+}
+
+// ---- publication ----------------------------------------------------------------------------------------------
+
+void CallBuilder::publish() {
+  State& state = this->state();
+  CommandHead& command = *state.command;
+  const DeviceKinds kinds = session_->rank_devices().kinds_of(command.ranks);
+  if (const DeviceKinds missing = kinds.without(function_->kinds); !missing.is_empty()) {
+    const bool is_cpu = missing.has(DeviceKind::cpu);
+    throw_usage("'" + function_->name + "' has no body for " + (is_cpu ? "CPU" : "CUDA") +
+                " devices, which this session runs on: give it one that takes a " +
+                (is_cpu ? "CpuWorker&" : "CudaWorker&, or choose CPU devices (syncrun -n cpu)"));
+  }
+  const FunctionRecord& function = *function_;
+  CallPayload& call = *state.call;
+  call.function = function.entry;
+  call.object = function.object ? function.object->id : 0;
+  call.is_first = function.came_through_after != session_->commands().replacements();
+  call.arguments_count = static_cast<std::uint8_t>(function.signature.arguments.size());
+  call.outputs_count = static_cast<std::uint8_t>(function.signature.outputs.size());
+  command.has_comm = function.signature.has_comm;
+  command.wants_vote = function.has_updates || (command.has_comm && kinds.has(DeviceKind::cuda));
+  std::copy(function.signature.outputs.begin(), function.signature.outputs.end(), state.slot->outputs.begin());
+  if (options_->timeout) {
+    if (options_->timeout->count() < 0) {
+      throw_usage("CallOptions::timeout is at least 0, got " + std::to_string(options_->timeout->count()) + " ms");
+    }
+    command.timeout_ms = std::min(*options_->timeout, Patience::kLongestLimit).count();
+  }
+  state.rows.finish(function, command.ranks, *options_, session_->memory(), call, state.in_flight->temporaries);
+
+  const std::uint64_t id = session_->commands().publish();
+  state.is_published = true;
+  for (std::size_t i = 0; i < function.signature.arguments.size(); ++i) {
+    const auto kind = function.signature.arguments[i].kind;
+    if (kind != ArgumentKind::scattered && kind != ArgumentKind::broadcast) continue;
+    static_cast<DataRecord*>(state.in_flight->arguments[i].get())->last_use = id;
+  }
+}
+
+void CallBuilder::run(CallResult& result) {
+  state().in_flight->result = &result;
+  publish();
+  session_->commands().drain_all();
+  if (!result.error) return;
+  session_->ring().has_surfaced(result.error);
+  std::rethrow_exception(result.error);
+}
+
+std::shared_ptr<CallResult> CallBuilder::launch() {
+  auto result = std::make_shared<CallResult>();
+  state().in_flight->result = result.get();
+  state().in_flight->kept_result = result;
+  publish();
+  return result;
+}
+
+// ---- futures --------------------------------------------------------------------------------------------------
+
+namespace {
+
+/// Returns true if the program should call get() now: the call has finished, or a worker was lost. If a deadline passes
+/// while the program polls, the session ends, as in a wait. get() throws the error of the deadline or of the loss.
+/// Finding the cause of a loss may take a while, so it is left to get().
+bool is_given_up(SessionCore& session, const CallResult& result) {
+  if (session.commands().has_lost_worker()) return true;
+  try {
+    session.commands().count_poll();
+  } catch (const Error&) {
+    if (!result.finished) throw;
+  }
+  return result.finished;
+}
+
+/// Results arrive in order, so this drains one command after the other until this call has finished.
+void drain_until_finished(SessionCore& session, const CallResult& result) {
+  while (!result.finished && !session.ring().is_idle()) session.commands().drain(session.ring().oldest());
+}
+
+}  // namespace
+
+void wait_for(SessionCore& session, CallResult& result) {
+  if (!result.finished) {
+    const SessionCore::Entry entry(session);
+    drain_until_finished(session, result);
+  }
+  if (result.error) {
+    session.ring().has_surfaced(result.error);
+    std::rethrow_exception(result.error);
+  }
+  if (!result.finished) throw_usage("the session was closed before this call's result was there");
+}
+
+bool is_ready(SessionCore& session, CallResult& result) {
+  if (result.finished) return true;
+  const SessionCore::Entry entry(session);
+  while (!result.finished && !session.ring().is_idle()) {
+    if (!session.ring().is_complete(session.ring().oldest())) return is_given_up(session, result);
+    session.commands().drain(session.ring().oldest());
+  }
+  return result.finished;
+}
+
+}  // namespace syncrun::detail

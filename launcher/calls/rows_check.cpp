@@ -1,0 +1,181 @@
+#include "launcher/calls/rows_check.hpp"
+
+#include <algorithm>
+
+#include "common/arrays/rows.hpp"
+#include "common/text/errors.hpp"
+#include "launcher/calls/describe.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+/// As write_selection. `of()` returns the text and is called only for an error.
+template <class Of>
+RowsSlot write_rows(const Rows& rows, std::int64_t available, const char* option, Of&& of, SegmentHeap memory,
+                    std::vector<std::uint64_t>& temporaries) {
+  RowsSlot slot{rows.kind(), 0, 0, 0};
+  switch (rows.kind()) {
+    case Rows::Kind::all: slot.end = available; return slot;
+    case Rows::Kind::slice:
+      slot.begin = rows.slice().begin;
+      slot.end = rows.slice().end;
+      if (slot.begin < 0 || slot.end < slot.begin || slot.end > available) {
+        throw_usage(std::string(option) + " is the slice [" + std::to_string(slot.begin) + ", " + rows.text_of_end() +
+                    "), but " + of() + " has " + std::to_string(available) + " rows");
+      }
+      return slot;
+    case Rows::Kind::list: break;
+  }
+  slot.end = rows.count();
+  if (slot.end == 0) return slot;
+  slot.offset = memory.heap.allocate(static_cast<std::size_t>(slot.end) * sizeof(std::int64_t),
+                                     SharedHeap::Contents::any, "an index list");
+  temporaries.push_back(slot.offset);
+  auto* indices = memory.segment.at<std::int64_t>(slot.offset);
+  rows.copy_to(indices);
+  const auto* bad = std::find_if(indices, indices + slot.end, [available](std::int64_t index) {
+    return static_cast<std::uint64_t>(index) >= static_cast<std::uint64_t>(available);
+  });
+  if (bad != indices + slot.end) {
+    throw_usage(std::string(option) + " has index " + rows.text_at(bad - indices) + " at position " +
+                std::to_string(bad - indices) + ", but " + of() +
+                (available == 0 ? " has no rows" : " has rows 0 to " + std::to_string(available - 1)));
+  }
+  return slot;
+}
+
+}  // namespace
+
+RowsSlot write_selection(const Rows& rows, std::int64_t available, const char* option, const std::string& of,
+                         SegmentHeap memory, std::vector<std::uint64_t>& temporaries) {
+  return write_rows(
+      rows, available, option, [&of] { return of; }, memory, temporaries);
+}
+
+void RowsCheck::complain_about_rows(const FunctionRecord& function, const ScatteredArgument& first,
+                                    const ScatteredArgument& other) {
+  throw_usage(describe_argument(function, other.argument, other.data->name) + " has " +
+              std::to_string(other.data->extents[0]) + " rows, but " +
+              describe_argument(function, first.argument, first.data->name) + " has " +
+              std::to_string(first.data->extents[0]));
+}
+
+void RowsCheck::add_sliced(const VariableRecord& variable, std::size_t argument) {
+  sliced_[sliced_count_++] = {&variable, argument};
+}
+
+void RowsCheck::finish(const FunctionRecord& function, const RankSet& ranks, const CallOptions& options,
+                       SegmentHeap memory, CallPayload& call, std::vector<std::uint64_t>& temporaries) const {
+  const bool has_scattered = this->has_scattered();
+  const bool has_sliced = sliced_count_ != 0;
+  call.slices = options.slices;
+  if (!has_scattered && options.batch.kind() != Rows::Kind::all) {
+    throw_usage("batch was given, but '" + function.name + "' has no scattered argument");
+  }
+  if (!has_sliced && options.batch_s.is_given()) {
+    throw_usage("batch_s was given, but '" + function.name + "' has no Sliced argument");
+  }
+  if (!has_scattered && !has_sliced) {
+    if (options.slices != 1) {
+      throw_usage("slices is " + std::to_string(options.slices) + ", but '" + function.name + "' has no rows to slice");
+    }
+    return;
+  }
+  if (has_scattered) select_scattered(function, options, memory, call, temporaries);
+  if (has_sliced) select_local(function, ranks, options, memory, call, temporaries);
+  if (call.rows == 0) throw_usage("a call of '" + function.name + "' requires at least one row, got 0");
+  if (options.slices < 1 || options.slices > call.rows) {
+    throw_usage("slices is from 1 to the number of rows, " + std::to_string(call.rows) + ", got " +
+                std::to_string(options.slices));
+  }
+}
+
+void RowsCheck::select_scattered(const FunctionRecord& function, const CallOptions& options, SegmentHeap memory,
+                                 CallPayload& call, std::vector<std::uint64_t>& temporaries) const {
+  if (scattered_.data == nullptr) {
+    if (options.batch.kind() != Rows::Kind::all) {
+      throw_usage("batch was given, but the scattered arguments of '" + function.name + "' are all minibatches");
+    }
+    call.batch = RowsSlot{Rows::Kind::all, 0, minibatch_.data->extents[0], 0};
+    call.rows = call.batch.count();
+    return;
+  }
+  const auto scattered = [&] { return describe_argument(function, scattered_.argument, scattered_.data->name); };
+  call.batch = write_rows(options.batch, scattered_.data->extents[0], "batch", scattered, memory, temporaries);
+  call.rows = call.batch.count();
+  if (minibatch_.data == nullptr || minibatch_.data->extents[0] == call.rows) return;
+  throw_usage(describe_argument(function, minibatch_.argument, minibatch_.data->name) + " is a minibatch of " +
+              std::to_string(minibatch_.data->extents[0]) + " rows, but the batch has " + std::to_string(call.rows));
+}
+
+std::int64_t RowsCheck::local_rows(int rank, const LocalRows& selection) const {
+  const Rows& rows = selection.of_rank(rank);
+  if (rows.kind() != Rows::Kind::all) return rows.count();
+  return sliced_[0].variable->extents[static_cast<std::size_t>(rank)][0];
+}
+
+void RowsCheck::select_local(const FunctionRecord& function, const RankSet& ranks, const CallOptions& options,
+                             SegmentHeap memory, CallPayload& call, std::vector<std::uint64_t>& temporaries) const {
+  const LocalRows& selection = options.batch_s;
+  const std::size_t world_size = sliced_[0].variable->extents.size();
+  if (selection.is_per_rank() && selection.ranks() != world_size) {
+    throw_usage("batch_s requires one selection per rank, " + std::to_string(world_size) + " in all, got " +
+                std::to_string(selection.ranks()));
+  }
+  // Check the copies of every rank before anything is written down.
+  std::vector<std::int64_t> available(world_size);
+  std::int64_t total = 0;
+  for (const int rank : ranks) {
+    const auto at = static_cast<std::size_t>(rank);
+    available[at] = sliced_[0].variable->extents[at][0];
+    for (std::size_t i = 1; i < sliced_count_; ++i) {
+      const std::int64_t other = sliced_[i].variable->extents[at][0];
+      if (other == available[at]) continue;
+      throw_usage(describe_argument(function, sliced_[i].argument, sliced_[i].variable->name) + " has " +
+                  std::to_string(other) + " rows on rank " + std::to_string(rank) + ", but " +
+                  describe_argument(function, sliced_[0].argument, sliced_[0].variable->name) + " has " +
+                  std::to_string(available[at]));
+    }
+    const std::int64_t rows = local_rows(rank, selection);
+    total += rows;
+    if (!has_scattered()) continue;
+    const std::int64_t share = share_of(call.rows, ranks.count(), ranks.position_of(rank)).count();
+    if (rows != share) {
+      throw_usage("rank " + std::to_string(rank) + " gets " + std::to_string(share) +
+                  " rows of the scattered arguments, but " + std::to_string(rows) + " of " +
+                  describe_argument(function, sliced_[0].argument, sliced_[0].variable->name));
+    }
+  }
+  if (!has_scattered()) {
+    call.rows = total;
+    call.rows_are_local = true;
+  }
+
+  const auto copy_on = [&](int rank) {
+    return [&function, &first_sliced = sliced_[0], rank] {
+      return describe_argument(function, first_sliced.argument, first_sliced.variable->name) + " on rank " +
+             std::to_string(rank);
+    };
+  };
+  if (!selection.is_per_rank()) {
+    // One selection for all ranks: check it against the shortest copy.
+    int shortest = ranks.first();
+    for (const int rank : ranks) {
+      if (available[static_cast<std::size_t>(rank)] < available[static_cast<std::size_t>(shortest)]) shortest = rank;
+    }
+    call.batch_s = write_rows(selection.of_rank(shortest), available[static_cast<std::size_t>(shortest)], "batch_s",
+                              copy_on(shortest), memory, temporaries);
+    return;
+  }
+  call.batch_s_by_rank =
+      memory.heap.allocate(sizeof(RowsSlot) * available.size(), SharedHeap::Contents::any, "an index list");
+  temporaries.push_back(call.batch_s_by_rank);
+  auto* slots = memory.segment.at<RowsSlot>(call.batch_s_by_rank);
+  for (const int rank : ranks) {
+    slots[rank] = write_rows(selection.of_rank(rank), available[static_cast<std::size_t>(rank)], "batch_s",
+                             copy_on(rank), memory, temporaries);
+  }
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,69 @@
+#pragma once
+
+// Determines the rows of a call. Checks that its arguments, batch, batch_s and slices agree, before any value is moved.
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/protocol/control_block.hpp"
+#include "launcher/pool/segment_heap.hpp"
+#include "launcher/session/records.hpp"
+
+namespace syncrun::detail {
+
+/// Checks a selection against the number of available rows, and writes it down for the workers. An index list goes to
+/// the heap, and its offset is added to `temporaries`. Messages name the option (`option`) and what has the rows
+/// (`of`). Throws Error (usage) if the rows do not exist.
+RowsSlot write_selection(const Rows& rows, std::int64_t available, const char* option, const std::string& of,
+                         SegmentHeap memory, std::vector<std::uint64_t>& temporaries);
+
+class RowsCheck {
+ public:
+  void add_scattered(const FunctionRecord& function, const DataRecord& data, std::size_t argument, DataRows rows) {
+    if (rows == DataRows::of_the_batch) {
+      if (minibatch_.data != nullptr && minibatch_.data->extents[0] != data.extents[0]) {
+        complain_about_rows(function, minibatch_, {&data, argument});
+      }
+      minibatch_ = {&data, argument};
+    } else if (scattered_.data == nullptr) {
+      scattered_ = {&data, argument};
+    } else if (data.extents[0] != scattered_.data->extents[0]) {
+      complain_about_rows(function, scattered_, {&data, argument});
+    }
+  }
+  void add_sliced(const VariableRecord& variable, std::size_t argument);
+
+  /// Fills in the rows of the call for `ranks`. Index lists go to the heap, and their offsets are added to
+  /// `temporaries`. Throws Error (usage).
+  void finish(const FunctionRecord& function, const RankSet& ranks, const CallOptions& options, SegmentHeap memory,
+              CallPayload& call, std::vector<std::uint64_t>& temporaries) const;
+
+ private:
+  struct SlicedArgument {
+    const VariableRecord* variable;
+    std::size_t argument;
+  };
+
+  struct ScatteredArgument {
+    const DataRecord* data = nullptr;
+    std::size_t argument = 0;
+  };
+
+  [[noreturn]] static void complain_about_rows(const FunctionRecord& function, const ScatteredArgument& first,
+                                               const ScatteredArgument& other);
+  bool has_scattered() const noexcept { return scattered_.data != nullptr || minibatch_.data != nullptr; }
+  void select_scattered(const FunctionRecord& function, const CallOptions& options, SegmentHeap memory,
+                        CallPayload& call, std::vector<std::uint64_t>& temporaries) const;
+  void select_local(const FunctionRecord& function, const RankSet& ranks, const CallOptions& options,
+                    SegmentHeap memory, CallPayload& call, std::vector<std::uint64_t>& temporaries) const;
+  std::int64_t local_rows(int rank, const LocalRows& selection) const;
+
+  ScatteredArgument scattered_;  // the first argument that batch selects from
+  ScatteredArgument minibatch_;  // the last argument that is the batch itself
+  std::array<SlicedArgument, kMaxArguments> sliced_;
+  std::size_t sliced_count_ = 0;
+};
+
+}  // namespace syncrun::detail

@@ -1,0 +1,375 @@
+// Saving arrays of the session to files, and loading them.
+
+#include "syncrun/checkpoint.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <optional>
+
+#include "common/arrays/extents.hpp"
+#include "common/text/errors.hpp"
+#include "launcher/calls/describe.hpp"
+#include "launcher/checkpoint/checkpoint_folder.hpp"
+#include "launcher/checkpoint/manifest.hpp"
+#include "launcher/data/mapped_data.hpp"
+#include "launcher/session/records.hpp"
+#include "launcher/session/session_core.hpp"
+#include "launcher/variables/variable_names.hpp"
+#include "launcher/variables/variables.hpp"
+#include "syncrun/session.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string file_of(std::string_view name) { return std::string(name) + ".npy"; }
+
+std::string shape_text(DType dtype, std::span<const std::int64_t> extents) {
+  return std::string(to_string(dtype)) + " of shape " + syncrun::to_string(extents);
+}
+
+// ---- what is saved -----------------------------------------------------------------------------------------------
+
+/// The elements of an array: where they already are, or a copy of them.
+struct Elements {
+  Extents extents{};
+  const void* values = nullptr;
+  std::unique_ptr<std::byte[]> own;
+};
+
+Elements elements_of_variable(const ArrayPlace& array) {
+  const VariableRecord& variable = *array.variable;
+  const bool is_scattered = array.placement == Placement::scattered;
+  Elements elements;
+  elements.extents = is_scattered ? gathered_extents(variable) : equal_extents(variable, "a save (as replicated)");
+  elements.own = std::make_unique_for_overwrite<std::byte[]>(bytes_of(variable, elements.extents));
+  elements.values = elements.own.get();
+  if (is_scattered) gather_to({&array.variable, 1}, std::array<void*, 1>{elements.own.get()});
+  else get_from_rank(*array.variable, 0, elements.own.get());
+  return elements;
+}
+
+Elements elements_of(const ArrayPlace& array) {
+  if (array.variable) return elements_of_variable(array);
+  if (!array.data) return {array.extents, array.values, nullptr};
+  const RawArray raw = array_of(*array.data);
+  return {raw.extents, raw.data, nullptr};
+}
+
+void write_array(const Folder& folder, const std::string& file, const ArrayPlace& array) {
+  const Elements elements = elements_of(array);
+  const std::span<const std::int64_t> extents(elements.extents.data(), array.dimensions);
+  const std::size_t bytes = checked_bytes(array.dtype, extents);
+  const MappedFile* const mapped = array.data && array.data->file ? &array.data->file->file() : nullptr;
+  // If the file has become shorter, its mapping shows zeros within the last page, and cannot be read after that page.
+  if (mapped != nullptr) mapped->check_length();
+  try {
+    write_file(folder, file, npy_header(array.dtype, extents), {static_cast<const std::byte*>(elements.values), bytes});
+  } catch (const Error&) {
+    if (mapped != nullptr) mapped->check_length();
+    throw;
+  }
+  if (mapped != nullptr) mapped->check_length();
+}
+
+// ---- what is loaded ----------------------------------------------------------------------------------------------
+
+SessionCore& session_of(const ArrayPlace& array) {
+  return array.variable ? *array.variable->session : *array.data->session;
+}
+
+/// The present shape of the array: of the Data, or of the variable's copies. Empty if there are no elements yet.
+std::optional<Extents> present_extents(const ArrayPlace& array, Placement placement) {
+  Extents extents{};
+  if (array.data) extents = array.data->extents;
+  else if (placement == Placement::scattered) extents = gathered_extents(*array.variable);
+  else extents = array.variable->extents[0];
+  if (elements_in({extents.data(), array.dimensions}) == 0) return std::nullopt;
+  return extents;
+}
+
+/// Says why the file cannot be loaded into the array. Empty if it can.
+std::string misfit(const NpyHeader& header, const ArrayPlace& array, Placement placement) {
+  if (header.dtype != array.dtype || header.shape.size() != array.dimensions) {
+    return "is of " + describe_type(header.dtype, header.shape.size()) + ", not " +
+           describe_type(array.dtype, array.dimensions);
+  }
+  const auto extents = present_extents(array, placement);
+  if (!extents || std::equal(header.shape.begin(), header.shape.end(), extents->begin())) return {};
+  return "has shape " + syncrun::to_string(header.shape) + ", not " +
+         syncrun::to_string({extents->data(), array.dimensions});
+}
+
+Extents extents_from(const NpyHeader& header) {
+  Extents extents{};
+  std::copy(header.shape.begin(), header.shape.end(), extents.begin());
+  return extents;
+}
+
+/// Reads the elements of a file into shared memory, where workers find them.
+std::shared_ptr<DataRecord> read_data(const std::shared_ptr<SessionCore>& session, const ArrayFile& file,
+                                      std::string_view name) {
+  auto data = make_data(session, file.header().dtype, file.header().shape, nullptr, name);
+  if (file.bytes() != 0) file.read(array_of(*data).data);
+  return data;
+}
+
+struct Load {
+  const ArrayFile* file;
+  const ArrayPlace* to;
+  Placement placement;
+};
+
+/// Everything has been checked to fit. Reads all files before it changes any array.
+void load_all(const std::vector<Load>& loads) {
+  std::vector<std::shared_ptr<DataRecord>> sources;
+  for (const Load& load : loads) {
+    const auto& session = load.to->variable ? load.to->variable->session : load.to->data->session;
+    sources.push_back(read_data(session, *load.file, "what is loaded from " + load.file->path().string()));
+  }
+  std::vector<Delivery> replicated;
+  std::vector<Delivery> scattered;
+  for (std::size_t i = 0; i < loads.size(); ++i) {
+    const Load& load = loads[i];
+    if (load.to->data) {
+      const RawArray raw = array_of(*sources[i]);
+      set_data(*load.to->data, load.file->header().shape, raw.data, 1);
+      continue;
+    }
+    auto& deliveries = load.placement == Placement::scattered ? scattered : replicated;
+    deliveries.push_back({.variable = load.to->variable, .data = sources[i]});
+  }
+  if (!replicated.empty()) broadcast_values(replicated);
+  if (!scattered.empty()) scatter_values(scattered, {});
+}
+
+void check_can_be_written(const ArrayPlace& array) {
+  session_of(array).check_open();
+  if (array.data && array.data->is_open_for_writing) {
+    throw_usage(describe_data(*array.data) + " is open for writing: end the write guard first");
+  }
+  if (array.data) check_can_change(*array.data);
+}
+
+/// A path as its folder and its name there.
+struct Place {
+  Folder folder;
+  std::string name;
+};
+
+Place place_of(const fs::path& file) {
+  if (!file.has_filename()) throw_usage("expected a file, got '" + file.string() + "'");
+  return {open_folder(file.has_parent_path() ? file.parent_path() : fs::path(".")), file.filename().string()};
+}
+
+}  // namespace
+
+// ---- one array ---------------------------------------------------------------------------------------------------
+
+namespace {
+
+/// Opens the temporary file of a save and locks it, since two processes that write to it would mix their values. On a
+/// file system without locks, it stays unlocked. Throws Error (usage) if another process is writing there, and Error
+/// (system).
+FileDescriptor lock_temporary(const Folder& folder, const std::string& name) {
+  for (;;) {
+    FileDescriptor fd(::openat(folder.fd.get(), name.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+    if (!fd.is_open()) throw_errno("cannot write " + (folder.path / name).string());
+    if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      throw_usage((folder.path / name).string() + ": another process is writing it");
+    }
+    struct stat own {};
+    struct stat there {};
+    const bool is_there = ::fstat(fd.get(), &own) == 0 &&
+                          ::fstatat(folder.fd.get(), name.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+                          own.st_ino == there.st_ino;
+    if (is_there) return fd;
+    // Another process has renamed the file in the meantime. It is the saved file now.
+  }
+}
+
+}  // namespace
+
+void save_array(const fs::path& file, const ArrayPlace& array) {
+  const Place place = place_of(file);
+  const std::string temporary = place.name + ".tmp";
+  const int folder = place.folder.fd.get();
+  const FileDescriptor lock = lock_temporary(place.folder, temporary);
+  try {
+    write_array(place.folder, temporary, array);
+    if (::renameat(folder, temporary.c_str(), folder, place.name.c_str()) != 0)
+      throw_errno("cannot write " + file.string());
+  } catch (...) {
+    ::unlinkat(folder, temporary.c_str(), 0);
+    throw;
+  }
+  sync(place.folder);
+}
+
+void load_array(const fs::path& file, const ArrayPlace& array) {
+  check_can_be_written(array);
+  const ArrayFile opened(file);
+  const std::string wrong = misfit(opened.header(), array, array.placement);
+  if (!wrong.empty()) throw_usage(file.string() + " " + wrong);
+  load_all({{&opened, &array, array.placement}});
+}
+
+std::shared_ptr<DataRecord> load_data(const std::shared_ptr<SessionCore>& session, const fs::path& file, DType dtype,
+                                      std::size_t dimensions, std::string_view name) {
+  const ArrayFile opened(file);
+  opened.check_type(dtype, dimensions);
+  return read_data(session, opened, name);
+}
+
+// ---- checkpoints -------------------------------------------------------------------------------------------------
+
+struct SavedCheckpoint {
+  struct SavedFile {
+    std::string name;
+    Placement placement;
+    ArrayFile file;
+  };
+
+  fs::path path;
+  std::vector<std::pair<std::string, std::string>> values;
+  std::vector<SavedFile> arrays;
+
+  const SavedFile* find(std::string_view name) const noexcept {
+    const auto found =
+        std::find_if(arrays.begin(), arrays.end(), [&](const auto& array) { return array.name == name; });
+    return found == arrays.end() ? nullptr : &*found;
+  }
+  /// "has no array 'b'; it has 'a' (float32 of shape [3])".
+  std::string missing(std::string_view name) const {
+    std::string known;
+    for (const auto& array : arrays) {
+      known += (known.empty() ? "'" : ", '") + array.name + "' (" +
+               shape_text(array.file.header().dtype, array.file.header().shape) + ")";
+    }
+    return "has no array '" + std::string(name) + "'; it has " + (known.empty() ? "none" : known);
+  }
+};
+
+namespace {
+
+const SavedCheckpoint::SavedFile& saved_array(const SavedCheckpoint& checkpoint, std::string_view name) {
+  if (const auto* found = checkpoint.find(name)) return *found;
+  throw_usage("the checkpoint in " + checkpoint.path.string() + " " + checkpoint.missing(name));
+}
+
+}  // namespace
+
+namespace {
+
+/// Opens all files of the checkpoint. From then on they can be read even if their names are removed.
+std::shared_ptr<const SavedCheckpoint> read_checkpoint(const fs::path& path, const Folder& folder) {
+  auto checkpoint = std::make_shared<SavedCheckpoint>();
+  checkpoint->path = path;
+  const std::string text = read_file(folder, kManifest, kLongestManifest);
+  try {
+    Manifest manifest = parse_manifest(text);
+    checkpoint->values = std::move(manifest.values);
+    for (const auto& [name, placement] : manifest.arrays) {
+      checkpoint->arrays.push_back({name, placement, ArrayFile(folder, file_of(name))});
+    }
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::usage) throw;
+    throw_usage("the checkpoint in " + path.string() + " is damaged: " + error.what());
+  }
+  return checkpoint;
+}
+
+}  // namespace
+
+std::shared_ptr<const SavedCheckpoint> open_checkpoint(const fs::path& path) {
+  constexpr int kAttempts = 1000;
+  for (int attempt = 1;; ++attempt) {
+    const LatestFolder latest(path);
+    try {
+      return read_checkpoint(path, latest.folder());
+    } catch (const Error&) {
+      // On a file system without locks, a save may have removed files of this checkpoint.
+      if (attempt == kAttempts || !latest.is_replaced()) throw;
+    }
+  }
+}
+
+const std::string* find_value(const SavedCheckpoint& checkpoint, std::string_view name) noexcept {
+  for (const auto& [other, text] : checkpoint.values) {
+    if (other == name) return &text;
+  }
+  return nullptr;
+}
+
+const std::string& value_of(const SavedCheckpoint& checkpoint, std::string_view name) {
+  if (const std::string* text = find_value(checkpoint, name)) return *text;
+  std::string known;
+  for (const auto& [other, text] : checkpoint.values) known += (known.empty() ? "'" : ", '") + other + "'";
+  throw_usage("the checkpoint in " + checkpoint.path.string() + " has no value '" + std::string(name) + "'; it has " +
+              (known.empty() ? "none" : known));
+}
+
+void refuse_value(const SavedCheckpoint& checkpoint, std::string_view name) {
+  throw_usage("the checkpoint in " + checkpoint.path.string() + ": value '" + std::string(name) +
+              "' is not a number of the type asked for: '" + value_of(checkpoint, name) + "'");
+}
+
+Extents saved_extents(const SavedCheckpoint& checkpoint, std::string_view name, DType dtype, std::size_t dimensions) {
+  const NpyHeader& header = saved_array(checkpoint, name).file.header();
+  if (header.dtype == dtype && header.shape.size() == dimensions) return extents_from(header);
+  throw_usage("the checkpoint in " + checkpoint.path.string() + ": '" + std::string(name) + "' is of " +
+              describe_type(header.dtype, header.shape.size()) + ", not " + describe_type(dtype, dimensions));
+}
+
+void read_saved(const SavedCheckpoint& checkpoint, std::string_view name, void* values) {
+  const ArrayFile& file = saved_array(checkpoint, name).file;
+  if (file.bytes() != 0) file.read(values);
+}
+
+void load_arrays(const SavedCheckpoint& checkpoint, const std::vector<ArrayPlace>& arrays) {
+  std::vector<Load> loads;
+  std::string wrong;
+  for (const ArrayPlace& array : arrays) {
+    check_can_be_written(array);
+    const auto* saved = checkpoint.find(array.name);
+    const std::string why =
+        saved == nullptr ? checkpoint.missing(array.name) : misfit(saved->file.header(), array, saved->placement);
+    if (why.empty()) loads.push_back({&saved->file, &array, saved->placement});
+    else wrong += (wrong.empty() ? "" : "; ") + (saved == nullptr ? why : "'" + array.name + "' " + why);
+  }
+  if (!wrong.empty()) throw_usage("the checkpoint in " + checkpoint.path.string() + " does not fit: " + wrong);
+  load_all(loads);
+}
+
+}  // namespace syncrun::detail
+
+namespace syncrun {
+
+void save_checkpoint(const std::filesystem::path& folder, const std::vector<SavedArray>& arrays,
+                     const std::vector<SavedValue>& values) {
+  detail::Manifest manifest;
+  for (const SavedArray& array : arrays) {
+    manifest.arrays.emplace_back(array.place().name, array.place().placement);
+  }
+  for (const SavedValue& value : values) manifest.values.emplace_back(value.name(), value.text());
+  const std::string text = detail::to_text(manifest);
+
+  detail::CheckpointWriter writer(folder);
+  for (const SavedArray& array : arrays) {
+    detail::write_array(writer.folder(), detail::file_of(array.place().name), array.place());
+  }
+  detail::write_file(writer.folder(), detail::kManifest, text, {});
+  writer.commit();
+}
+
+bool Checkpoint::exists(const std::filesystem::path& folder) noexcept { return detail::has_latest(folder); }
+
+}  // namespace syncrun

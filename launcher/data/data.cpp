@@ -1,0 +1,213 @@
+// Data: arrays in the master's heap.
+
+#include "syncrun/data.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "common/arrays/extents.hpp"
+#include "common/os/memory_limit.hpp"
+#include "common/text/errors.hpp"
+#include "launcher/calls/describe.hpp"
+#include "launcher/data/mapped_data.hpp"
+#include "launcher/session/session_core.hpp"
+#include "syncrun/session.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+// Freeing fewer bytes than this does not justify unpinning, because everything else must then be pinned again.
+constexpr std::size_t kUnpinnedFrom = std::size_t{64} << 20U;
+
+std::span<const std::int64_t> extents_span(const DataRecord& record) {
+  return {record.extents.data(), record.dimensions};
+}
+
+void check_closed_for_writing(const DataRecord& record) {
+  if (record.is_open_for_writing)
+    throw_usage(describe_data(record) + " is open for writing: end the write guard first");
+}
+
+/// Waits for the calls that read the array.
+void await_readers(DataRecord& record) {
+  if (record.last_use > record.session->ring().last_drained()) record.session->commands().drain(record.last_use);
+}
+
+void give_back(DataRecord& record) {
+  record.file.reset();
+  if (record.lease) record.lease.reset();
+  else if (record.capacity_bytes != 0) record.session->heap().free(record.offset, SharedHeap::Giveback::now);
+  record.capacity_bytes = 0;
+  record.offset = 0;
+}
+
+void set_extents(DataRecord& record, std::span<const std::int64_t> extents) {
+  std::copy(extents.begin(), extents.end(), record.extents.begin());
+}
+
+/// "Data 'x' of shape [2, 3]", "a Data of shape [2, 3]".
+std::string what_is_allocated(const DataRecord& record, std::span<const std::int64_t> extents) {
+  return (record.name.empty() ? "a Data" : describe_data(record)) + " of shape " + syncrun::to_string(extents);
+}
+
+/// The number of bytes to allocate for an array, with room to grow.
+std::size_t oversized(std::size_t bytes, double oversize) {
+  constexpr double kMost = 0x1p62;
+  const double wanted = static_cast<double>(bytes) * oversize;
+  const bool is_factor_too_large = wanted > kMost && static_cast<double>(bytes) <= kMost;
+  if (!(oversize >= 1) || is_factor_too_large) {
+    throw_usage("Allocation::oversize is a factor from 1, got " + std::to_string(oversize) + " for " +
+                std::to_string(bytes) + " bytes");
+  }
+  if (wanted > kMost) return bytes;  // more than any machine has, so the allocation fails with its own message
+  return std::max(bytes, static_cast<std::size_t>(wanted));
+}
+
+/// Allocates `capacity` bytes. Copies the first `kept` bytes from the old memory. The rest is zero.
+void reallocate(DataRecord& record, std::span<const std::int64_t> extents, std::size_t capacity, std::size_t kept) {
+  auto& session = *record.session;
+  const std::uint64_t offset =
+      session.commands().allocate(capacity, SharedHeap::Contents::zero, what_is_allocated(record, extents));
+  if (kept != 0) std::memcpy(session.segment().at(offset), session.segment().at(record.offset), kept);
+  give_back(record);
+  record.offset = offset;
+  record.capacity_bytes = capacity;
+}
+
+}  // namespace
+
+DataRecord::~DataRecord() {
+  // No call reads it any more, since calls in flight hold the record themselves.
+  if (session && session->is_open() && capacity_bytes != 0 && !lease)
+    session->give_up(offset, SharedHeap::Giveback::now);
+}
+
+std::shared_ptr<DataRecord> make_data(const std::shared_ptr<SessionCore>& session, DType dtype,
+                                      std::span<const std::int64_t> extents, const void* values,
+                                      std::string_view name) {
+  const SessionCore::Entry entry(*session);
+  const std::size_t bytes = checked_bytes(dtype, extents);
+  auto record = std::make_shared<DataRecord>();
+  record->session = session;
+  record->name = name;
+  record->dtype = dtype;
+  record->dimensions = static_cast<std::uint8_t>(extents.size());
+  if (bytes != 0) {
+    const auto contents = values == nullptr ? SharedHeap::Contents::zero : SharedHeap::Contents::any;
+    record->offset = session->commands().allocate(bytes, contents, what_is_allocated(*record, extents));
+    record->capacity_bytes = bytes;
+    if (values != nullptr) std::memcpy(session->segment().at(record->offset), values, bytes);
+  }
+  set_extents(*record, extents);
+  return record;
+}
+
+void set_data(DataRecord& record, std::span<const std::int64_t> extents, const void* values, double oversize) {
+  const SessionCore::Entry entry(*record.session);
+  check_closed_for_writing(record);
+  check_can_change(record);
+  const std::size_t bytes = checked_bytes(record.dtype, extents);
+  const std::size_t capacity = oversized(bytes, oversize);
+  await_readers(record);
+  if (bytes > record.capacity_bytes) reallocate(record, extents, capacity, 0);
+  if (bytes != 0) std::memmove(record.session->segment().at(record.offset), values, bytes);
+  set_extents(record, extents);
+}
+
+void set_rows_of_data(DataRecord& record, std::int64_t first_row, std::size_t elements, const void* values) {
+  const SessionCore::Entry entry(*record.session);
+  check_closed_for_writing(record);
+  check_can_change(record);
+  const std::size_t row_bytes = row_bytes_of(record.dtype, extents_span(record));
+  const std::size_t bytes = elements * size_of(record.dtype);
+  if (row_bytes == 0 ? bytes != 0 : bytes % row_bytes != 0) {
+    throw_usage("rows of " + describe_data(record) + " have " + std::to_string(row_bytes / size_of(record.dtype)) +
+                " elements each, got " + std::to_string(elements) + " in all");
+  }
+  if (bytes == 0) return;
+  const auto count = static_cast<std::int64_t>(bytes / row_bytes);
+  std::int64_t end = 0;
+  if (__builtin_add_overflow(first_row, count, &end)) {
+    throw_usage(describe_data(record) + ": no array has " + std::to_string(count) + " rows from row " +
+                std::to_string(first_row) + " on");
+  }
+  check_rows(record, {first_row, end});
+  await_readers(record);
+  std::memmove(record.session->segment().at(record.offset) + static_cast<std::size_t>(first_row) * row_bytes, values,
+               bytes);
+}
+
+void resize_data(DataRecord& record, std::span<const std::int64_t> extents, double oversize) {
+  const SessionCore::Entry entry(*record.session);
+  check_closed_for_writing(record);
+  check_can_change(record);
+  const std::size_t bytes = checked_bytes(record.dtype, extents);
+  const std::size_t now = checked_bytes(record.dtype, extents_span(record));
+  const std::size_t capacity = oversized(bytes, oversize);
+  await_readers(record);
+  if (bytes > record.capacity_bytes) {
+    reallocate(record, extents, capacity, now);
+  } else if (bytes > now) {
+    std::memset(record.session->segment().at(record.offset + now), 0, bytes - now);
+  }
+  set_extents(record, extents);
+}
+
+void free_data(DataRecord& record) {
+  const SessionCore::Entry entry(*record.session);
+  check_closed_for_writing(record);
+  await_readers(record);
+  const bool is_much = record.capacity_bytes >= kUnpinnedFrom && !record.lease;
+  give_back(record);
+  record.extents[0] = 0;
+  if (is_much) record.session->commands().give_back_pages();
+}
+
+RawArray array_of(const DataRecord& record) {
+  record.session->check_open();
+  // The pages are read-only. The handle gives only read access to them.
+  if (record.file) return {const_cast<std::byte*>(record.file->file().elements()), record.extents};
+  return {record.session->segment().at(record.offset), record.extents};
+}
+
+const std::string& name_of(const DataRecord& record) noexcept { return record.name; }
+
+std::size_t capacity_bytes_of(const DataRecord& record) {
+  record.session->check_open();
+  return record.capacity_bytes;
+}
+
+void check_rows(const DataRecord& record, Slice rows) {
+  if (rows.begin >= 0 && rows.begin <= rows.end && rows.end <= record.extents[0]) return;
+  throw_usage(describe_data(record) + " has " + std::to_string(record.extents[0]) + " rows, got the slice [" +
+              std::to_string(rows.begin) + ", " + std::to_string(rows.end) + ")");
+}
+
+void check_element(const DataRecord& record, std::span<const std::int64_t> index, std::span<const bool> is_beyond) {
+  const auto is_there = [&](std::size_t i) { return index[i] >= 0 && index[i] < record.extents[i]; };
+  std::size_t i = 0;
+  while (i < index.size() && is_there(i)) ++i;
+  if (i == index.size()) return;
+  std::string place;
+  for (i = 0; i < index.size(); ++i) {
+    place += (i == 0 ? "[" : ", ");
+    place += is_beyond[i] ? std::to_string(static_cast<std::uint64_t>(index[i])) : std::to_string(index[i]);
+  }
+  throw_usage(describe_data(record) + " has shape " + syncrun::to_string(extents_span(record)) +
+              ", got the element at " + place + "]");
+}
+
+RawArray begin_write(DataRecord& record) {
+  const SessionCore::Entry entry(*record.session);
+  check_closed_for_writing(record);
+  check_can_change(record);
+  await_readers(record);
+  record.is_open_for_writing = true;
+  return {record.session->segment().at(record.offset), record.extents};
+}
+
+void end_write(DataRecord& record) noexcept { record.is_open_for_writing = false; }
+
+}  // namespace syncrun::detail

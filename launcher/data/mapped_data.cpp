@@ -1,0 +1,83 @@
+#include "launcher/data/mapped_data.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <new>
+#include <string>
+
+#include "common/arrays/array_file.hpp"
+#include "common/text/errors.hpp"
+#include "launcher/calls/describe.hpp"
+#include "launcher/session/session_core.hpp"
+#include "syncrun/session.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+/// The elements are used in the mapping, so they must be aligned for their type.
+void check_aligned(const ArrayFile& file) {
+  const NpyHeader& header = file.header();
+  if (header.data_offset % size_of(header.dtype) == 0) return;
+  throw_usage(file.path().string() + ": expected elements at a multiple of their " +
+              std::to_string(size_of(header.dtype)) + " bytes to map them, found them at byte " +
+              std::to_string(header.data_offset) + ": load() copies such a file");
+}
+
+/// The absolute path, or the path as given if the current folder no longer exists.
+std::string absolute_name(const std::filesystem::path& path) {
+  std::error_code failure;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, failure);
+  return (failure ? path : absolute).string();
+}
+
+}  // namespace
+
+FileRecord::FileRecord(SystemCommands& commands, Registry& registry, ArrayFile& file)
+    : commands_(commands),
+      registry_(registry),
+      file_(file.take_descriptor(), absolute_name(file.path()), file.header().data_offset, file.bytes()),
+      id_(registry.new_id()),
+      entry_(commands.allocate(sizeof(FileEntry) + file_.name().size(), SharedHeap::Contents::any, "a mapped file")) {
+  auto* const entry = new (commands.segment().at(entry_)) FileEntry{.id = id_,
+                                                                    .elements_at = file_.elements_at(),
+                                                                    .bytes = file_.bytes(),
+                                                                    .master = ::getpid(),
+                                                                    .fd = file_.fd(),
+                                                                    .name_bytes = file_.name().size()};
+  std::copy(file_.name().begin(), file_.name().end(), entry->name());
+}
+
+FileRecord::~FileRecord() {
+  if (!commands_.is_open()) return;
+  registry_.release_later([&commands = commands_, id = id_, entry = entry_] {
+    commands.heap().free(entry, SharedHeap::Giveback::later);
+    commands.run_system("the unmapping of a file", "",
+                        [&](CommandHead& command, InFlight&) { command.begin<UnmapPayload>().file = id; });
+  });
+}
+
+void check_can_change(const DataRecord& record) {
+  if (!record.file) return;
+  throw_usage(describe_data(record) + " is mapped from " + record.file->file().name() +
+              " and can only be read: session.load copies a file into memory that can be written");
+}
+
+std::shared_ptr<DataRecord> map_data(const std::shared_ptr<SessionCore>& session, const std::filesystem::path& file,
+                                     DType dtype, std::size_t dimensions, std::string_view name) {
+  const SessionCore::Entry entry(*session);
+  ArrayFile opened(file);
+  opened.check_type(dtype, dimensions);
+  check_aligned(opened);
+  auto record = std::make_shared<DataRecord>();
+  record->session = session;
+  record->name = name;
+  record->dtype = dtype;
+  record->dimensions = static_cast<std::uint8_t>(dimensions);
+  std::copy(opened.header().shape.begin(), opened.header().shape.end(), record->extents.begin());
+  record->file = std::make_shared<FileRecord>(session->commands(), session->registry(), opened);
+  return record;
+}
+
+}  // namespace syncrun::detail

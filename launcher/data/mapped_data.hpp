@@ -1,0 +1,42 @@
+#pragma once
+
+// Arrays in files. The master and each worker map the file themselves, and only read it.
+
+#include <cstdint>
+#include <memory>
+
+#include "common/arrays/mapped_file.hpp"
+#include "launcher/calls/system_commands.hpp"
+#include "launcher/session/records.hpp"
+#include "launcher/session/registry.hpp"
+
+namespace syncrun::detail {
+
+class ArrayFile;
+
+/// A file that the master has mapped, and the entry in the segment by which workers find it. When it is destroyed, the
+/// workers unmap the file.
+class FileRecord {
+ public:
+  /// Refers to the first two arguments as long as it lives. They belong to the session, which the Data keeps alive.
+  /// Throws Error (system).
+  FileRecord(SystemCommands& commands, Registry& registry, ArrayFile& file);
+  ~FileRecord();
+  FileRecord(const FileRecord&) = delete;
+  FileRecord& operator=(const FileRecord&) = delete;
+
+  const MappedFile& file() const noexcept { return file_; }
+  std::uint64_t entry() const noexcept { return entry_; }
+
+ private:
+  SystemCommands& commands_;
+  Registry& registry_;
+  MappedFile file_;
+  std::uint64_t id_;
+  std::uint64_t entry_;  // offset in the segment
+};
+
+/// Throws Error (usage) if the array is mapped from a file.
+void check_can_change(const DataRecord& record);
+
+}  // namespace syncrun::detail

@@ -1,0 +1,207 @@
+#include "launcher/devices/devices.hpp"
+
+#include <dirent.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+
+#include "common/os/wait.hpp"
+#include "common/protocol/control_block.hpp"
+#include "common/text/errors.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+/// Returns the number if the whole text is a number of at least 0.
+std::optional<int> parse_index(std::string_view text) noexcept {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0) return std::nullopt;
+  return value;
+}
+
+std::optional<DeviceId> parse_device(std::string_view text) noexcept {
+  for (const auto& [prefix, kind] :
+       {std::pair{std::string_view("cpu"), DeviceKind::cpu}, std::pair{std::string_view("cuda"), DeviceKind::cuda}}) {
+    if (!text.starts_with(prefix)) continue;
+    if (const auto index = parse_index(text.substr(prefix.size()))) return DeviceId{kind, *index};
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (;;) {
+    const auto end = text.find(separator);
+    parts.push_back(text.substr(0, end));
+    if (end == std::string_view::npos) return parts;
+    text.remove_prefix(end + 1);
+  }
+}
+
+std::string quoted(std::string_view text) {
+  std::string result(text.size() + 2, '\'');
+  text.copy(&result[1], text.size());
+  return result;
+}
+
+std::string gpus_in_words(int count) {
+  if (count == 0) return "no GPU is visible";
+  return count == 1 ? "1 GPU is visible" : std::to_string(count) + " GPUs are visible";
+}
+
+/// `option` is the option or variable in which the user has made the choice.
+[[noreturn]] void refuse(std::string_view option, const std::string& what) {
+  throw_usage(std::string(option) + ": " + what);
+}
+
+void check_cuda_is_built(std::string_view option, std::string_view wanted) {
+  if (cuda_is_built()) return;
+  refuse(option, quoted(wanted) +
+                     " needs CUDA, and this Syncrun was built without it; expected CPU devices (cpu0,cpu1 or -n cpu)");
+}
+
+std::vector<DeviceId> parse_device_list(std::string_view option, std::string_view text) {
+  std::vector<DeviceId> devices;
+  for (const auto part : split(text, ',')) {
+    const auto device = parse_device(part);
+    if (!device) {
+      refuse(option, "expected a list such as cpu0,cpu1 or cuda0,cuda1; got " + quoted(part) +
+                         (part == text ? "" : " in " + quoted(text)));
+    }
+    if (std::find(devices.begin(), devices.end(), *device) != devices.end()) {
+      refuse(option, "expected each device once, got " + to_string(*device) + " twice in " + quoted(text));
+    }
+    devices.push_back(*device);
+  }
+  if (devices.size() > static_cast<std::size_t>(kMaxWorldSize)) {
+    refuse(option, "expected at most " + std::to_string(kMaxWorldSize) + ", got " + std::to_string(devices.size()));
+  }
+  return devices;
+}
+
+void check_kinds(const std::vector<DeviceId>& devices, std::string_view option, std::string_view text) {
+  const auto is_cuda = [](const DeviceId& device) { return device.kind == DeviceKind::cuda; };
+  if (std::none_of(devices.begin(), devices.end(), is_cuda)) return;
+  if (!std::all_of(devices.begin(), devices.end(), is_cuda)) {
+    refuse(option, "expected devices of one kind, got cpu and cuda in " + quoted(text));
+  }
+  check_cuda_is_built(option, text);
+  const int visible = visible_gpus();
+  for (const auto& device : devices) {
+    if (device.index >= visible) refuse(option, "got " + to_string(device) + ", but " + gpus_in_words(visible));
+  }
+}
+
+std::vector<DeviceId> first_devices(DeviceKind kind, int count) {
+  std::vector<DeviceId> devices;
+  for (int index = 0; index < count; ++index) devices.push_back({kind, index});
+  return devices;
+}
+
+std::vector<DeviceId> a_cpu_per_core() {
+  return first_devices(DeviceKind::cpu, std::min(usable_cores(), kMaxWorldSize));
+}
+
+std::vector<DeviceId> devices_for_count(std::string_view option, std::string_view text) {
+  const auto count = parse_index(text);
+  if (!count || *count < 1 || *count > kMaxWorldSize) {
+    refuse(option, "expected a number from 1 to " + std::to_string(kMaxWorldSize) + ", 'cpu', 'gpu' or 'auto'; got " +
+                       quoted(text));
+  }
+  const int gpus = cuda_is_built() ? visible_gpus() : 0;
+  if (gpus == 0) return first_devices(DeviceKind::cpu, *count);
+  if (*count > gpus) {
+    refuse(option, "got " + std::to_string(*count) + ", but " + gpus_in_words(gpus) +
+                       "; CPU devices are named by cpu0,cpu1,...");
+  }
+  return first_devices(DeviceKind::cuda, *count);
+}
+
+}  // namespace
+
+std::string to_string(const DeviceId& device) {
+  return (device.kind == DeviceKind::cpu ? "cpu" : "cuda") + std::to_string(device.index);
+}
+
+std::string describe_mapping(const std::vector<DeviceId>& devices) {
+  constexpr std::size_t kShortest = 3;  // the least number of ranks that are combined
+  std::string text;
+  for (std::size_t first = 0; first < devices.size();) {
+    std::size_t end = first + 1;
+    while (end < devices.size() && devices[end].index == devices[end - 1].index + 1) ++end;
+    if (end - first < kShortest) end = first + 1;
+    text += text.empty() ? "" : ", ";
+    if (end == first + 1) {
+      text += "rank " + std::to_string(first) + " on " + to_string(devices[first]);
+    } else {
+      text += "ranks " + std::to_string(first) + " to " + std::to_string(end - 1) + " on " + to_string(devices[first]) +
+              " to " + to_string(devices[end - 1]);
+    }
+    first = end;
+  }
+  return text;
+}
+
+std::vector<DeviceId> resolve_devices(std::string_view devices_text, std::string_view processes_text,
+                                      const DevicesSource& source) {
+  if (!devices_text.empty()) {
+    auto devices = parse_device_list(source.devices, devices_text);
+    check_kinds(devices, source.devices, devices_text);
+    return devices;
+  }
+  if (processes_text == "cpu") return a_cpu_per_core();
+  if (processes_text == "gpu") {
+    check_cuda_is_built(source.processes, processes_text);
+    const int gpus = visible_gpus();
+    if (gpus == 0) refuse(source.processes, "got 'gpu', but no GPU is visible");
+    return first_devices(DeviceKind::cuda, gpus);
+  }
+  if (!processes_text.empty() && processes_text != "auto") return devices_for_count(source.processes, processes_text);
+  const int gpus = cuda_is_built() ? visible_gpus() : 0;
+  return gpus > 0 ? first_devices(DeviceKind::cuda, gpus) : a_cpu_per_core();
+}
+
+bool cuda_is_built() noexcept {
+#ifdef SYNCRUN_HAVE_CUDA
+  return true;
+#else
+  return false;
+#endif
+}
+
+int count_visible_gpus(const char* visible_devices, int physical) noexcept {
+  if (visible_devices == nullptr || physical == 0) return physical;
+  int count = 0;
+  std::string_view rest = visible_devices;
+  while (!rest.empty()) {
+    const std::string_view entry = rest.substr(0, rest.find(','));
+    int index = 0;
+    const auto [end, error] = std::from_chars(entry.data(), entry.data() + entry.size(), index);
+    const bool is_number = error == std::errc() && end == entry.data() + entry.size();
+    const bool is_name = entry.starts_with("GPU-") || entry.starts_with("MIG-");
+    if (!is_name && !(is_number && index >= 0 && index < physical)) break;
+    ++count;
+    rest.remove_prefix(std::min(rest.size(), entry.size() + 1));
+  }
+  return count;
+}
+
+int visible_gpus() {
+  const auto close = [](DIR* open) { ::closedir(open); };
+  const std::unique_ptr<DIR, decltype(close)> directory(::opendir("/dev"), close);
+  int physical = 0;
+  while (directory) {
+    const dirent* entry = ::readdir(directory.get());
+    if (entry == nullptr) break;
+    const std::string_view name = entry->d_name;
+    if (name.starts_with("nvidia") && parse_index(name.substr(6))) ++physical;
+  }
+  return count_visible_gpus(std::getenv("CUDA_VISIBLE_DEVICES"), physical);
+}
+
+}  // namespace syncrun::detail

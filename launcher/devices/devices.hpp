@@ -1,0 +1,61 @@
+#pragma once
+
+// Determines the device of each rank from the user's choice. `syncrun` uses this to check the command line before
+// anything starts, and the master uses it too. Makes no CUDA call.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/protocol/environment.hpp"
+#include "syncrun/detail/call.hpp"
+
+namespace syncrun::detail {
+
+struct DeviceId {
+  DeviceKind kind = DeviceKind::cpu;
+  int index = 0;
+  friend bool operator==(const DeviceId&, const DeviceId&) = default;
+};
+
+/// "cpu3", "cuda0".
+std::string to_string(const DeviceId& device);
+
+/// The device of each rank in one line: "rank 0 on cpu4, rank 1 on cpu2". Three or more ranks whose devices have
+/// consecutive numbers are combined: "ranks 0 to 7 on cpu0 to cpu7".
+std::string describe_mapping(const std::vector<DeviceId>& devices);
+
+/// The names of the options by which the user has chosen devices, for messages.
+struct DevicesSource {
+  std::string_view devices;
+  std::string_view processes;
+};
+inline constexpr DevicesSource kFromCommandLine{"--devices", "-n"};
+inline constexpr DevicesSource kFromEnvironment{environment::kDevices, environment::kProcesses};
+inline constexpr DevicesSource kFromProgram{"SessionOptions::devices", "SessionOptions::processes"};
+
+/// Returns the devices by rank. If `devices_text` is not empty ("cpu0,cpu3"), it is the list. Otherwise
+/// `processes_text` decides:
+///   "N"              the first N GPUs, or N CPU workers if no GPU is visible
+///   "cpu"            one worker per usable core
+///   "gpu"            every visible GPU
+///   "auto" or empty  every visible GPU, or as "cpu" if there is none
+///
+/// More CPU workers than cores are allowed. Throws Error (usage) that names the source, what was expected and what was
+/// got.
+std::vector<DeviceId> resolve_devices(std::string_view devices_text, std::string_view processes_text,
+                                      const DevicesSource& source);
+
+/// True if this build supports CUDA devices.
+bool cuda_is_built() noexcept;
+
+/// The number of GPUs that a CUDA program would see if it started now. Reads the device files of the driver and
+/// CUDA_VISIBLE_DEVICES. Does not ask the driver itself, because a process that has initialised CUDA can no longer
+/// fork.
+int visible_gpus();
+
+/// The same for `physical` GPUs and a value of CUDA_VISIBLE_DEVICES (null: not set). As in CUDA, the list ends at the
+/// first entry that names no GPU.
+int count_visible_gpus(const char* visible_devices, int physical) noexcept;
+
+}  // namespace syncrun::detail

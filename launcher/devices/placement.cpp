@@ -1,0 +1,171 @@
+#include "launcher/devices/placement.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "common/arrays/rows.hpp"
+#include "common/os/wait.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+/// Longer lists are cut. This code also reads CUDA_VISIBLE_DEVICES, and a user may write anything there.
+constexpr std::size_t kMostCores = 65536;
+
+std::vector<int> allowed_cores() {
+  cpu_set_t allowed;
+  std::vector<int> cores;
+  if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &allowed)) cores.push_back(core);
+  }
+  return cores;
+}
+
+std::vector<std::vector<int>> numa_nodes() {
+  std::vector<std::vector<int>> nodes;
+  for (int node = 0;; ++node) {
+    std::ifstream file("/sys/devices/system/node/node" + std::to_string(node) + "/cpulist");
+    std::string text;
+    if (!std::getline(file, text)) return nodes;
+    nodes.push_back(parse_cpu_list(text));
+  }
+}
+
+}  // namespace
+
+std::vector<int> parse_cpu_list(const std::string& text) {
+  std::vector<int> cores;
+  std::istringstream parts(text);
+  for (std::string part; std::getline(parts, part, ',');) {
+    int first = 0;
+    int last = 0;
+    const int fields = std::sscanf(part.c_str(), "%9d-%9d", &first, &last);  // 9 digits fit
+    if (fields < 1) continue;
+    if (fields == 1) last = first;
+    for (int core = first; core <= last && cores.size() < kMostCores; ++core) cores.push_back(core);
+  }
+  return cores;
+}
+
+std::vector<int> cores_for(int rank, int world_size) {
+  const std::vector<int> allowed = allowed_cores();
+  const auto nodes = numa_nodes();
+  if (nodes.size() < 2 || world_size > static_cast<int>(allowed.size())) return {};
+  const RowRange share = share_of(static_cast<std::int64_t>(allowed.size()), world_size, rank);
+  const int first_core = allowed[static_cast<std::size_t>(share.begin)];
+  for (const auto& node : nodes) {
+    if (std::find(node.begin(), node.end(), first_core) == node.end()) continue;
+    std::vector<int> cores;
+    std::copy_if(node.begin(), node.end(), std::back_inserter(cores),
+                 [&](int core) { return std::binary_search(allowed.begin(), allowed.end(), core); });
+    // If the share extends into the next node, the worker is not bound, because it would lose cores.
+    return static_cast<std::int64_t>(cores.size()) < share.count() ? std::vector<int>() : cores;
+  }
+  return {};
+}
+
+namespace {
+
+/// The PCI addresses of the GPUs, sorted. CUDA numbers equal GPUs in this order. If CUDA_VISIBLE_DEVICES is a list of
+/// numbers, the result has only those GPUs, in its order.
+std::vector<std::string> gpu_addresses() {
+  std::vector<std::string> all;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/driver/nvidia/gpus", error)) {
+    all.push_back(entry.path().filename());
+  }
+  std::sort(all.begin(), all.end());
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (visible == nullptr) return all;
+  std::vector<std::string> chosen;
+  for (const int index : parse_cpu_list(visible)) {
+    if (index < 0 || index >= static_cast<int>(all.size())) break;
+    chosen.push_back(all[static_cast<std::size_t>(index)]);
+  }
+  return chosen;
+}
+
+}  // namespace
+
+std::vector<int> cores_near_gpu(int index) {
+  const auto addresses = gpu_addresses();
+  if (index >= static_cast<int>(addresses.size()) || numa_nodes().size() < 2) return {};
+  std::ifstream file("/sys/bus/pci/devices/" + addresses[static_cast<std::size_t>(index)] + "/local_cpulist");
+  std::string text;
+  if (!std::getline(file, text)) return {};
+  const std::vector<int> allowed = allowed_cores();
+  std::vector<int> cores;
+  for (const int core : parse_cpu_list(text)) {
+    if (std::binary_search(allowed.begin(), allowed.end(), core)) cores.push_back(core);
+  }
+  return cores;
+}
+
+std::vector<std::pair<std::string, std::string>> nccl_variables() {
+  std::vector<std::pair<std::string, std::string>> variables;
+  for (const auto& [name, value] : {std::pair("NCCL_SOCKET_IFNAME", "lo"), std::pair("NCCL_RUNTIME_CONNECT", "0")}) {
+    if (std::getenv(name) == nullptr) variables.emplace_back(name, value);
+  }
+  return variables;
+}
+
+namespace {
+
+/// The variable of a library for its number of threads, and another variable that the library reads too.
+struct ThreadVariable {
+  const char* name;
+  // An older name, or null. If the user has set the older name, `name` stays unset, because it would override it.
+  const char* other;
+};
+
+/// OpenMP's variable comes first. The other libraries read it if their own variable is not set, so a user sets it for
+/// all.
+constexpr std::array<ThreadVariable, 4> kThreadVariables{{{"OMP_NUM_THREADS", nullptr},
+                                                          {"OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS"},
+                                                          {"MKL_NUM_THREADS", nullptr},
+                                                          {"BLIS_NUM_THREADS", nullptr}}};
+
+bool is_set(const char* name) { return name != nullptr && std::getenv(name) != nullptr; }
+
+/// The number at the beginning of a variable, or 0. OpenMP's may be a list with one number for each level of nesting:
+/// "4,2".
+int threads_in(const char* name) {
+  const char* text = std::getenv(name);
+  int threads = 0;
+  if (text == nullptr || std::sscanf(text, " %9d", &threads) != 1) return 0;
+  return std::max(0, threads);
+}
+
+/// The number that the user has set. OpenMP's variable comes before those of the libraries. 0 if none is set.
+int threads_of_user() {
+  for (const auto& variable : kThreadVariables) {
+    if (const int threads = threads_in(variable.name); threads != 0) return threads;
+    if (variable.other == nullptr) continue;
+    if (const int threads = threads_in(variable.other); threads != 0) return threads;
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> thread_variables(int world_size) {
+  const int chosen = threads_of_user();
+  const int share = std::max(1, usable_cores() / std::max(1, world_size));
+  const std::string each = std::to_string(chosen != 0 ? chosen : share);
+  std::vector<std::pair<std::string, std::string>> variables;
+  for (const auto& variable : kThreadVariables) {
+    if (!is_set(variable.name) && !is_set(variable.other)) variables.emplace_back(variable.name, each);
+  }
+  return variables;
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,205 @@
+#include "launcher/failures/loss_report.hpp"
+
+#include <algorithm>
+#include <csignal>
+
+#include "common/text/errors.hpp"
+#include "launcher/calls/describe.hpp"
+#include "launcher/failures/lost_child.hpp"
+#include "launcher/failures/rank_report.hpp"
+#include "launcher/process/spawn.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+std::string may_be_half_written(const std::vector<std::string>& variables) {
+  return variables.empty() ? std::string() : "\n  may be half written: " + in_quotes(variables);
+}
+
+std::string tag_of(int rank) { return "rank " + std::to_string(rank); }
+
+}  // namespace
+
+LossReport::LossReport(WorkerPool& pool, const CallRing& ring, std::vector<std::string> device_names)
+    : pool_(pool), ring_(ring), device_names_(std::move(device_names)) {}
+
+std::string LossReport::describe_rank(int rank) const {
+  return tag_of(rank) + " (" + device_names_[static_cast<std::size_t>(rank)] + ", pid " +
+         std::to_string(pool_.pid(rank)) + ")";
+}
+
+Failure LossReport::blame(int rank) const {
+  Failure failure;
+  failure.rank = rank;
+  failure.pid = pool_.pid(rank);
+  failure.device = device_names_[static_cast<std::size_t>(rank)];
+  return failure;
+}
+
+std::string LossReport::phase_of_rank(int rank) const {
+  return std::string(to_string(phase_of(pool_.control().worker(rank).progress.load(std::memory_order_acquire))));
+}
+
+// ---- calls that failed ----------------------------------------------------------------------------------------
+
+Error LossReport::failed_call(std::uint64_t id, int rank) const {
+  const Outbox& outbox = pool_.control().outbox(id, rank);
+  Failure failure = blame(rank);
+  failure.call = ring_.name_of(id);
+  failure.phase = to_string(outbox.failed_phase);
+  failure.cause = get_text(outbox.message);
+  failure.undefined = ring_.half_written_since(id);
+  const std::string message = describe_rank(rank) + " failed in call '" + failure.call + "' (phase " + failure.phase +
+                              "): " + failure.cause + may_be_half_written(failure.undefined);
+  return {outbox.error_kind, message, std::move(failure), outbox.native_code};
+}
+
+Error LossReport::abandoned_call(std::uint64_t id) const {
+  return {ErrorKind::function, "call '" + ring_.name_of(id) + "' was abandoned, and no rank says why"};
+}
+
+// ---- workers that were lost -----------------------------------------------------------------------------------
+
+/// Returns how the worker ended. Adds the reason if the worker ended by itself and could report one.
+std::string LossReport::cause_of(int rank, const ChildEnd& end) const {
+  const WorkerSlot& slot = pool_.control().worker(rank);
+  std::string status = end.cause;
+  const bool is_killed = end.wait_status && status == describe_status(SIGKILL);
+  if (is_killed) status += pool_.describe_kill();
+  const std::string reason(get_text(slot.reason));
+  if (slot.start.load() == StartState::failed && !reason.empty()) return reason;
+  if (!reason.empty()) return status + ": " + reason;
+  for (const auto& line : pool_.last_stderr(rank)) {
+    if (line.starts_with(kCannotStart)) return status + ": " + line.substr(kCannotStart.size());
+  }
+  return status;
+}
+
+Failure LossReport::describe_loss(int rank, const ChildEnd& end) const {
+  Failure failure = blame(rank);
+  failure.phase = phase_of_rank(rank);
+  failure.cause = cause_of(rank, end);
+  failure.last_stderr = pool_.last_stderr(rank);
+  return failure;
+}
+
+std::string LossReport::place_loss(Failure& failure, std::uint64_t id) const {
+  const std::uint64_t at = command_of(pool_.control().worker(failure.rank).progress.load());
+  const bool is_in_call = failure.phase != to_string(Phase::idle) && at >= id && at <= ring_.last_published();
+  if (!is_in_call) return "(" + failure.phase + ")";
+  failure.call = ring_.name_of(at);
+  return "in call '" + failure.call + "' (phase " + failure.phase + ")";
+}
+
+Error LossReport::lost(Failure failure, const std::string& where, int wait_status, std::string more) const {
+  const int rank = failure.rank;
+  // Use the pid of the lost process. Another process may have its rank by now.
+  const std::string who = tag_of(rank) + " (" + failure.device + ", pid " + std::to_string(failure.pid) + ")";
+  return lost_error({who, tag_of(rank), where, std::move(failure), std::move(more), wait_status});
+}
+
+Error LossReport::failed_start(int rank, const ChildEnd& end) const {
+  Failure failure = describe_loss(rank, end);
+  const std::string where = "while starting (phase " + failure.phase + ")";
+  return lost(std::move(failure), where, end.wait_status.value_or(0));
+}
+
+// ---- deadlines ------------------------------------------------------------------------------------------------
+
+/// True if another rank has come further in the collectives of the command, so that this rank keeps others waiting.
+bool LossReport::is_behind(int rank, std::uint64_t id) const {
+  const auto steps_of = [&](int one) {
+    const WorkerSlot& slot = pool_.control().worker(one);
+    return slot.collective_command.load() == id ? slot.collective_step.load() : 0;
+  };
+  for (int other = 0; other < pool_.world_size(); ++other) {
+    if (steps_of(other) > steps_of(rank)) return true;
+  }
+  return false;
+}
+
+std::vector<RankState> LossReport::rank_states(std::uint64_t id) {
+  const ControlBlock& control = pool_.control();
+  const auto now = Clock::now();
+  heartbeats_.look(control, now);
+  std::vector<RankState> states;
+  for (int rank = 0; rank < pool_.world_size(); ++rank) {
+    const WorkerSlot& slot = control.worker(rank);
+    const std::uint64_t progress = slot.progress.load();
+    const std::uint64_t at = command_of(progress);
+    RankState state;
+    state.rank = rank;
+    state.pid = pool_.pid(rank);
+    state.device = device_names_[static_cast<std::size_t>(rank)];
+    state.phase = to_string(phase_of(progress));
+    // While workers start, there is no command yet.
+    state.takes_part = !ring_.is_in_flight(id) || control.command(id).ranks.has(rank);
+    state.has_finished = state.takes_part && slot.done.load() >= id;
+    state.is_behind = is_behind(rank, id);
+    if (phase_of(progress) == Phase::idle) {
+      if (!state.has_finished && id > ring_.last_drained()) state.call = ring_.name_of(id);
+    } else if (ring_.is_in_flight(at)) {
+      state.call = ring_.name_of(at);
+    }
+    state.no_progress_for = heartbeats_.age(rank, now);
+    state.stop_signal = pool_.stop_signal(rank);
+    state.tracer = pool_.tracer(rank);
+    if (const auto status = pool_.end_status(rank)) state.end = describe_status(*status);
+    states.push_back(std::move(state));
+  }
+  return states;
+}
+
+Error LossReport::late(Clock::time_point released, std::vector<RankState> states, int culprit, const std::string& call,
+                       const std::string& what) {
+  Failure failure;
+  std::string message;
+  if (culprit >= 0) {
+    const RankState& state = states[static_cast<std::size_t>(culprit)];
+    failure = blame(culprit);
+    failure.phase = state.phase;
+    failure.last_stderr = pool_.last_stderr(culprit);
+    message = describe_rank(culprit) + " " + describe_phase(state) + " at the deadline: ";
+  }
+  pool_.take_stacks(states);
+  failure.call = call;
+  failure.cause = "deadline";
+  failure.master_released = released;
+  message += what + tagged_lines(tag_of(culprit), failure.last_stderr) + report_of(states);
+  failure.ranks = std::move(states);
+  return {ErrorKind::timeout, message, std::move(failure)};
+}
+
+Error LossReport::late_call(std::uint64_t id) {
+  const std::string call = ring_.name_of(id);
+  const auto released = Clock::now();
+  auto states = rank_states(id);
+  const int culprit = culprit_of(states);
+  return late(released, std::move(states), culprit, call,
+              "call '" + call + "' did not finish within " + std::to_string(pool_.control().command(id).timeout_ms) +
+                  " ms (--timeout or CallOptions::timeout sets another limit)");
+}
+
+Error LossReport::late_passing(std::uint64_t id, Milliseconds limit) {
+  const auto released = Clock::now();
+  auto states = rank_states(id);
+  const int culprit = culprit_of(states);
+  return late(released, std::move(states), culprit, "",
+              "it did not pass the calls of other ranks within " + std::to_string(limit.count()) +
+                  " ms (--timeout or SessionOptions::timeout sets another limit)");
+}
+
+Error LossReport::late_start(Milliseconds limit) {
+  const auto released = Clock::now();
+  auto states = rank_states(1);
+  for (auto& state : states) {
+    state.has_finished = pool_.control().worker(state.rank).start.load() == StartState::ready;
+  }
+  const int culprit = std::max(culprit_of(states), 0);
+  return late(released, std::move(states), culprit, "",
+              "it did not start within " + std::to_string(limit.count()) +
+                  " ms (--start-timeout or SessionOptions::start_timeout sets another limit)");
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,125 @@
+#include "launcher/failures/recovery.hpp"
+
+#include <exception>
+#include <utility>
+
+#include "common/os/life.hpp"
+#include "launcher/calls/describe.hpp"
+
+namespace syncrun::detail {
+
+Recovery::Recovery(WorkerPool& pool, CallRing& ring, const LossReport& report, Steps steps, int most)
+    : pool_(pool), ring_(ring), report_(report), steps_(std::move(steps)), most_(most) {}
+
+void Recovery::replace_lost(Failure failure, const std::string& where, int wait_status, Milliseconds limit) {
+  is_running_ = true;
+  std::vector<CallRing::UnfinishedCall> unfinished;
+  std::string outcome;
+  try {
+    check_count(1);  // fail early, before any wait
+    await_survivors(limit);
+    const std::vector<int> lost = reap_lost();
+    check_count(static_cast<int>(lost.size()));
+    replaced_ += static_cast<int>(lost.size());
+    collect_whole_calls();
+    failure.undefined = ring_.half_written_since(ring_.oldest());
+    unfinished = ring_.take_unfinished(steps_.free);
+    forget_comms();
+    for (const int rank : lost) clear_slot(rank);
+    pool_.control().header().replacements.fetch_add(1, std::memory_order_acq_rel);
+    pool_.replace(lost);
+    steps_.await_ready(lost);
+    for (const int rank : lost) pool_.watch(rank);
+    steps_.pass_on(lost, failure);
+    for (const int rank : lost) outcome += "\n  " + report_.describe_rank(rank) + " is new";
+  } catch (const std::exception& error) {
+    const Error over =
+        report_.lost(std::move(failure), where + ", and could not be replaced: " + error.what(), wait_status);
+    for (const auto& call : unfinished) call.result->error = std::make_exception_ptr(over);
+    throw over;
+  }
+  is_running_ = false;
+  failure.respawned_pid = pool_.pid(failure.rank);
+  if (!failure.restored.empty()) outcome += "\n  restored from a peer: " + in_quotes(failure.restored);
+  if (!failure.undefined.empty()) outcome += "\n  undefined: " + in_quotes(failure.undefined);
+  ring_.set_last_failure(std::make_exception_ptr(report_.lost(std::move(failure), where, wait_status, outcome)));
+  for (const auto& call : unfinished) {
+    call.result->error = ring_.last_failure();
+    if (call.is_dropped) ring_.note_dropped(ring_.last_failure());
+  }
+}
+
+/// Throws Error if replacing `more` workers would exceed the limit.
+void Recovery::check_count(int more) const {
+  if (replaced_ + more <= most_) return;
+  throw Error(ErrorKind::worker_lost,
+              "that would be more than " + std::to_string(most_) + " in this session (SessionOptions::max_respawns)");
+}
+
+/// Waits until the survivors have finished. Each of them fails when it next meets its peers, or finishes its call. The
+/// deadline ends the wait for user code that does neither.
+void Recovery::await_survivors(Milliseconds limit) {
+  Patience patience(limit);
+  const ControlBlock& control = pool_.control();
+  const auto are_done = [&] {
+    for (int rank = 0; rank < pool_.world_size(); ++rank) {
+      const WorkerSlot& slot = control.worker(rank);
+      if (slot.is_lost.load(std::memory_order_seq_cst) == 0 &&
+          slot.done.load(std::memory_order_seq_cst) < ring_.last_published()) {
+        return false;
+      }
+    }
+    return true;
+  };
+  WaitPolicy policy = WaitPolicy::yielding();
+  if (wait_until(control.header().to_master, policy, patience, are_done, [] { return false; }) == Woken::ready) return;
+  throw Error(ErrorKind::timeout, "the other workers did not come to the end of their calls within " +
+                                      std::to_string(limit.count()) + " ms");
+}
+
+std::vector<int> Recovery::reap_lost() {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < pool_.world_size(); ++rank) {
+    if (pool_.control().worker(rank).is_lost.load(std::memory_order_seq_cst) == 0) continue;
+    if (!pool_.reap(rank)) throw Error(ErrorKind::system, report_.describe_rank(rank) + " cannot be killed");
+    ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+/// A lost worker may have been ahead. Calls that all of their ranks have completed still get their results.
+void Recovery::collect_whole_calls() {
+  const ControlBlock& control = pool_.control();
+  while (!ring_.is_idle()) {
+    const std::uint64_t id = ring_.oldest();
+    if (control.command(id).failed.load(std::memory_order_acquire) == id || !ring_.is_complete(id)) return;
+    steps_.collect(id);
+  }
+}
+
+/// Marks the communicators as unusable, because a dead rank belonged to them.
+void Recovery::forget_comms() noexcept {
+  const ControlBlock& control = pool_.control();
+  control.header().failed_comm.store(ring_.last_published(), std::memory_order_release);
+  for (int rank = 0; rank < pool_.world_size(); ++rank) control.worker(rank).released_ns.store(0);
+}
+
+/// Prepares the slot for its next worker, as if the rank were done with all published commands.
+void Recovery::clear_slot(int rank) {
+  WorkerSlot& slot = pool_.control().worker(rank);
+  const std::uint64_t last = ring_.last_published();
+  slot.collective_step.store(kLeft, std::memory_order_seq_cst);
+  slot.collective_command.store(last, std::memory_order_seq_cst);
+  slot.vote.store(vote_word(last, Vote::failed), std::memory_order_seq_cst);
+  slot.plan.store(0);
+  slot.plan_wait.store(0);
+  slot.progress.store(progress_word(0, Phase::spawn));
+  slot.reason.front() = '\0';
+  slot.start.store(StartState::starting, std::memory_order_seq_cst);
+  ++slot.predecessors;
+  initialise_life(slot.life);
+  steps_.forget_copies(rank);
+  slot.done.store(last, std::memory_order_seq_cst);
+}
+
+}  // namespace syncrun::detail

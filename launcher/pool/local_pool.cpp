@@ -1,0 +1,105 @@
+#include "launcher/pool/local_pool.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "common/code/image.hpp"
+#include "common/os/life.hpp"
+#include "common/protocol/environment.hpp"
+#include "common/protocol/function_entry.hpp"
+#include "common/text/errors.hpp"
+#include "launcher/failures/rank_report.hpp"
+#include "launcher/process/debugger.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+constexpr const char* kStartLimit = "--start-timeout or SessionOptions::start_timeout";
+constexpr std::size_t kAlign = std::size_t{2} << 20U;
+constexpr std::size_t round_up(std::size_t value) { return (value + kAlign - 1) / kAlign * kAlign; }
+
+// The least size of a worker's arena besides its values, for the buffers of its communicator.
+constexpr std::size_t kLeastArenaBytes = 2 * kAlign;
+
+/// The two halves of the segment (see prepare_control) are whole pages, and are large enough for what Syncrun itself
+/// puts there.
+Segment reserve_segment(std::size_t control_bytes, int world_size) {
+  const std::size_t bytes = default_reservation_bytes();
+  const std::size_t least = 2 * (control_bytes + static_cast<std::size_t>(world_size) * kLeastArenaBytes);
+  if (bytes < least) {
+    throw_usage(std::string(environment::kReserveBytes) + " is at least " + std::to_string(least) + " for " +
+                std::to_string(world_size) + " workers, got " + std::to_string(bytes));
+  }
+  return Segment::create(bytes / (2 * kAlign) * (2 * kAlign), std::max(least, Segment::kSmallestReservation));
+}
+
+}  // namespace
+
+LocalPool::LocalPool(const Settings& settings) : settings_(settings) {
+  const int world_size = static_cast<int>(settings_.devices.size());
+  const std::size_t control_bytes = round_up(ControlBlock::bytes(world_size));
+  set_memory(reserve_segment(control_bytes, world_size), world_size);
+  prepare_control(control_bytes);
+  workers_.emplace(settings_, segment(), control());
+}
+
+void LocalPool::prepare_control(std::size_t control_bytes) {
+  auto& header = control().header();
+  header.magic = kMagic;
+  header.world_size = static_cast<std::uint32_t>(world_size());
+  // One half is for the control block and the master's heap, the other half for the workers' arenas.
+  header.heap_offset = control_bytes;
+  header.heap_bytes = segment().bytes() / 2 - control_bytes;
+  header.arenas_offset = segment().bytes() / 2;
+  header.arena_bytes = segment().bytes() / 2 / static_cast<std::size_t>(world_size()) / kAlign * kAlign;
+  header.seed = settings_.seed;
+  header.spins = world_size() + 1 <= usable_cores();
+  header.workers_spin = world_size() <= usable_cores();
+  header.respawns = settings_.on_worker_lost == OnWorkerLost::respawn;
+  const ImageAddress image = program_image();
+  header.build_id_bytes = image.build_id_bytes;
+  header.build_id = image.build_id;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    initialise_life(control().worker(rank).life);
+    control().worker(rank).device_kind = settings_.devices[static_cast<std::size_t>(rank)].kind;
+  }
+}
+
+void LocalPool::start() {
+  nursery_ = std::make_unique<Nursery>(*workers_, settings_.grace, supervisor_link());
+  nursery_->spawn_all(settings_.start_timeout, kStartLimit);
+}
+
+void LocalPool::end() noexcept {
+  // only the process that created them has these threads and workers
+  if (!fork_guard_.is_here()) static_cast<void>(nursery_.release());
+  if (nursery_) nursery_->expect_ends();
+  nursery_.reset();
+}
+
+ChildEnd LocalPool::await_end(int rank) { return await_child_end(*nursery_, rank); }
+
+std::optional<Error> LocalPool::watch_failure() const {
+  if (!nursery_->has_lost_descriptors()) return std::nullopt;
+  return nursery_->lost_descriptors();
+}
+
+bool LocalPool::is_debugged() const { return detail::is_debugged(*nursery_); }
+
+int LocalPool::tracer(int rank) const { return tracer_of(pid(rank)); }
+
+void LocalPool::take_stacks(std::vector<RankState>& states) { detail::take_stacks(states); }
+
+bool LocalPool::reap(int rank) {
+  if (!await_end(rank).wait_status) return false;
+  nursery_->unwatch_life(rank);
+  return true;
+}
+
+void LocalPool::replace(const std::vector<int>& ranks) {
+  workers_->forget_losses(ranks);
+  for (const int rank : ranks) nursery_->replace(rank, settings_.start_timeout, kStartLimit);
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,56 @@
+#pragma once
+
+// A pool whose workers are processes on this machine. They share a segment with the master, and a nursery watches them.
+
+#include <memory>
+
+#include "common/os/fork_guard.hpp"
+#include "common/os/oom_watch.hpp"
+#include "launcher/pool/worker_pool.hpp"
+#include "launcher/pool/worker_watcher.hpp"
+#include "launcher/process/nursery.hpp"
+#include "launcher/session/settings.hpp"
+
+namespace syncrun::detail {
+
+class LocalPool final : public WorkerPool {
+ public:
+  /// Reserves the segment and prepares the control block. Starts no process. Refers to `settings` as long as it lives.
+  /// Throws Error (usage, system).
+  explicit LocalPool(const Settings& settings);
+  ~LocalPool() override { end(); }
+
+  void start() override;
+  void watch() override { nursery_->watch_lives(); }
+  void expect_ends() noexcept override { nursery_->expect_ends(); }
+  void kill_all() noexcept override { nursery_->kill_all(); }
+  void end() noexcept override;
+
+  int pid(int rank) const noexcept override { return nursery_->pid(rank); }
+  ChildEnd await_end(int rank) override;
+  std::optional<int> end_status(int rank) override { return nursery_->await_end(rank, Milliseconds(0)); }
+  bool await_all_ends(Milliseconds limit) override { return nursery_->await_all_ends(limit); }
+  int stop_signal(int rank) const override { return nursery_->stop_signal(rank); }
+  int tracer(int rank) const override;
+  void take_stacks(std::vector<RankState>& states) override;
+  std::vector<std::string> last_stderr(int rank) override { return nursery_->last_stderr(rank); }
+  std::string describe_kill() const override { return oom_watch_.describe_kill(); }
+  std::optional<Error> watch_failure() const override;
+  bool is_debugged() const override;
+  Clock::duration awake_time(Clock::time_point now) noexcept override { return nursery_->awake_time(now); }
+
+  bool reap(int rank) override;
+  void replace(const std::vector<int>& ranks) override;
+  void watch(int rank) override { nursery_->watch_life(rank); }
+
+ private:
+  void prepare_control(std::size_t control_bytes);
+
+  const Settings& settings_;
+  OomWatch oom_watch_;  // created before the first worker
+  ForkGuard fork_guard_;
+  std::optional<WorkerWatcher> workers_;
+  std::unique_ptr<Nursery> nursery_;
+};
+
+}  // namespace syncrun::detail

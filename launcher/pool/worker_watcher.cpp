@@ -1,0 +1,71 @@
+#include "launcher/pool/worker_watcher.hpp"
+
+#include <unistd.h>
+
+#include "common/protocol/environment.hpp"
+#include "common/text/log.hpp"
+#include "launcher/devices/placement.hpp"
+
+namespace syncrun::detail {
+
+SpawnRequest WorkerWatcher::request_for(int rank, const Ends& ends) const {
+  const int world_size = control_.world_size();
+  const std::string device = to_string(settings_.devices[static_cast<std::size_t>(rank)]);
+  SpawnRequest request;
+  request.program = kOwnImage;
+  request.arguments = own_arguments();
+  request.environment = {
+      {environment::kWorkerRank, std::to_string(rank)},
+      {environment::kSegmentFd, std::to_string(segment_.fd())},
+      {environment::kSegmentBytes, std::to_string(segment_.bytes())},
+      {environment::kSocketFd, std::to_string(ends.socket)},
+      {environment::kDevice, device},
+      {environment::kMasterPid, std::to_string(::getpid())},
+      {environment::kJob, job_mark()},
+      {environment::kRank, std::to_string(rank)},
+      {environment::kLocalRank, std::to_string(rank)},
+      {environment::kWorldSize, std::to_string(world_size)},
+      {environment::kLocalWorldSize, std::to_string(world_size)},
+      {environment::kLogLevel, std::string(to_string(settings_.log_level))},
+  };
+  for (const auto& variable : thread_variables(world_size)) request.environment.push_back(variable);
+  request.unset = {environment::kSupervisorFd};
+  request.inherited = {segment_.fd(), ends.socket};
+  request.standard_output = ends.output;
+  request.standard_error = ends.error;
+  request.leads_group = true;
+  const DeviceId& device_id = settings_.devices[static_cast<std::size_t>(rank)];
+  if (device_id.kind == DeviceKind::cuda) {
+    for (const auto& variable : nccl_variables()) request.environment.push_back(variable);
+    request.cores = cores_near_gpu(device_id.index);
+  } else {
+    request.cores = cores_for(rank, world_size);
+  }
+  return request;
+}
+
+std::string WorkerWatcher::log_of(int rank) const {
+  return settings_.log_dir.empty() ? std::string() : settings_.log_dir + "/rank" + std::to_string(rank) + ".log";
+}
+
+void WorkerWatcher::on_loss(int rank) noexcept {
+  auto& header = control_.header();
+  control_.worker(rank).is_lost.store(1, std::memory_order_seq_cst);
+  std::uint64_t none = 0;
+  header.lost.compare_exchange_strong(none, static_cast<std::uint64_t>(rank) + 1, std::memory_order_seq_cst);
+  header.to_master.wake();
+  header.to_peers.wake();
+  header.to_workers.wake();
+}
+
+void WorkerWatcher::forget_losses(const std::vector<int>& reaped) noexcept {
+  for (const int rank : reaped) control_.worker(rank).is_lost.store(0, std::memory_order_seq_cst);
+  control_.header().lost.store(0, std::memory_order_seq_cst);
+  // A worker that was lost in the meantime could not note its loss in the header, because the first loss was still
+  // there.
+  for (int rank = 0; rank < size(); ++rank) {
+    if (control_.worker(rank).is_lost.load(std::memory_order_seq_cst) != 0) on_loss(rank);
+  }
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,42 @@
+#pragma once
+
+// Tells a nursery how to start the workers of a session, and notes their deaths.
+
+#include <string>
+#include <vector>
+
+#include "common/os/segment.hpp"
+#include "common/protocol/control_block.hpp"
+#include "launcher/process/child_watcher.hpp"
+#include "launcher/session/settings.hpp"
+
+namespace syncrun::detail {
+
+/// Notes the first loss in the control block, and wakes everything that waits there.
+class WorkerWatcher final : public ChildWatcher {
+ public:
+  /// Refers to the first two arguments as long as it lives.
+  WorkerWatcher(const Settings& settings, const Segment& segment, ControlBlock control)
+      : settings_(settings), segment_(segment), control_(control) {}
+
+  int size() const override { return control_.world_size(); }
+  std::string describe() const override { return "the workers"; }
+  SpawnRequest request_for(int rank, const Ends& ends) const override;
+  std::string tag_of(int rank) const override { return "[rank " + std::to_string(rank) + "] "; }
+  std::string log_of(int rank) const override;
+  bool has_descriptors() const noexcept override { return segment_.is_intact(); }
+  void on_start(int rank, pid_t pid) noexcept override { control_.worker(rank).pid.store(pid); }
+  void on_loss(int rank) noexcept override;
+  pthread_mutex_t* life_of(int rank) noexcept override { return &control_.worker(rank).life; }
+
+  /// The lost workers have been reaped. Removes the notes of losses from the control block, except those of other
+  /// workers that were lost since.
+  void forget_losses(const std::vector<int>& reaped) noexcept;
+
+ private:
+  const Settings& settings_;
+  const Segment& segment_;
+  ControlBlock control_;
+};
+
+}  // namespace syncrun::detail

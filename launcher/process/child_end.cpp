@@ -1,0 +1,67 @@
+#include "launcher/process/child_end.hpp"
+
+#include <unistd.h>
+
+#include <climits>
+#include <fstream>
+#include <vector>
+
+#include "common/os/wait.hpp"
+#include "common/protocol/environment.hpp"
+#include "common/text/errors.hpp"
+#include "launcher/process/nursery.hpp"
+#include "launcher/process/spawn.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+// How long the search for the cause of a death may delay the exception. The kernel reports a death only after it has
+// freed the memory of the process.
+constexpr Milliseconds kCauseLimit = std::chrono::seconds(5);
+// The time between two checks whether the process has called exec.
+constexpr Milliseconds kLookEvery{25};
+
+/// True if the process now runs a program that is not one of our workers or helpers. The kernel shows the environment
+/// that a program was started with (proc(5), /proc/PID/environ), and nothing once the process has given up its memory.
+/// Only our processes are started with one of these variables. They remove it from their own copy, so a program that
+/// they start with exec does not have it.
+bool runs_another_program(int pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
+  bool has_environment = false;
+  for (std::string variable; std::getline(file, variable, '\0');) {
+    has_environment = true;
+    for (const char* role : {environment::kWorkerRank, environment::kHelper}) {
+      if (variable.starts_with(std::string(role) + "=")) return false;
+    }
+  }
+  return has_environment;
+}
+
+std::string program_of(int pid) {
+  std::vector<char> path(PATH_MAX);
+  const auto length = ::readlink(("/proc/" + std::to_string(pid) + "/exe").c_str(), path.data(), path.size());
+  return length <= 0 ? "another program" : std::string(path.data(), static_cast<std::size_t>(length));
+}
+
+}  // namespace
+
+ChildEnd await_child_end(Nursery& nursery, int child) {
+  Patience patience(kCauseLimit);
+  do {
+    if (const auto status = nursery.await_end(child, kLookEvery)) return {status, describe_status(*status)};
+    if (!runs_another_program(nursery.pid(child))) continue;
+    std::string cause = "called exec: its process runs " + program_of(nursery.pid(child)) +
+                        " now. A function must fork before it calls exec";
+    nursery.kill(child);
+    const auto status = nursery.await_end(child, kCauseLimit);
+    return {status, std::move(cause)};
+  } while (!patience.is_over());
+  return {std::nullopt, "died (its cause is not known yet)"};
+}
+
+std::string killed_after(Milliseconds grace) {
+  return "did not end within " + std::to_string(grace.count()) + " ms and was killed";
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,423 @@
+#include "launcher/process/nursery.hpp"
+
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+
+#include "common/os/life.hpp"
+#include "common/os/threads.hpp"
+#include "common/os/wait.hpp"
+#include "common/text/errors.hpp"
+
+#ifndef P_PIDFD
+#define P_PIDFD 3
+#endif
+
+namespace syncrun::detail {
+
+namespace {
+
+// A killed process is gone within this time, unless it is in an uninterruptible sleep. Applies even if the grace is
+// shorter.
+constexpr Milliseconds kReapLimit = std::chrono::seconds(5);
+// How often to try again to reap a zombie that a debugger holds, or to poll after the kernel refused to.
+constexpr Milliseconds kRetryLap{50};
+// How often to check whether the program has closed our descriptors.
+constexpr Milliseconds kCheckLap{250};
+// Limits for writing the last output at the end. The first two say how long the reader may take nothing: if all
+// children ended well, and if an error waits for it. The third limits the total time.
+constexpr Milliseconds kReaderLimit = std::chrono::seconds(2);
+constexpr Milliseconds kHurriedReaderLimit{250};
+constexpr Milliseconds kLongestFlush = std::chrono::seconds(30);
+// How often to read the pipe of a dead child. This is enough for what the child wrote. More can only come from other
+// processes.
+constexpr int kLastReads = 64;
+
+void block_signals() noexcept {
+  sigset_t all;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
+}
+
+}  // namespace
+
+Nursery::Nursery(ChildWatcher& watcher, Milliseconds grace, const SupervisorLink& supervisor)
+    : watcher_(watcher),
+      grace_(grace),
+      supervisor_(supervisor),
+      output_(STDOUT_FILENO),
+      error_(STDERR_FILENO),
+      children_(static_cast<std::size_t>(watcher.size())),
+      polled_(kFirstChild + children_.size() * kSources, pollfd{-1, POLLIN, 0}),
+      life_watchers_(children_.size()) {
+  std::array<int, 2> ends{};
+  check_system(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), "socketpair");
+  wake_ = FileDescriptor(ends[0]);
+  wake_other_end_ = FileDescriptor(ends[1]);
+}
+
+Nursery::~Nursery() {
+  expect_ends();
+  closes_.store(true);
+  kill_all();
+  if (thread_.joinable()) {
+    await_all_ends(std::max(grace_, kReapLimit));
+    stops_.store(true);
+    ring();
+    thread_.join();
+  }
+  for (auto& watcher : life_watchers_) watcher.stops.store(true);
+  for (int child = 0; child < size(); ++child) unwatch_life(child);
+}
+
+/// Wakes the thread, which otherwise checks only once per lap. (Fails only if many rings are waiting already.)
+void Nursery::ring() noexcept {
+  if (wake_other_end_.is_intact()) ::send(wake_other_end_.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+// ---- starting -------------------------------------------------------------------------------------------------
+
+void Nursery::spawn_all(Milliseconds limit, std::string_view limit_name) {
+  thread_ = start_thread(&Nursery::run, this);
+  await_spawned(limit, limit_name);
+}
+
+void Nursery::replace(int child, Milliseconds limit, std::string_view limit_name) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (has_lost_descriptors_) throw lost_descriptors();
+    wanted_ = child;
+    spawned_ = false;
+  }
+  ring();
+  await_spawned(limit, limit_name);
+}
+
+void Nursery::await_spawned(Milliseconds limit, std::string_view limit_name) {
+  std::unique_lock lock(mutex_);
+  if (!await_change(lock, Patience(limit), [this] { return spawned_; })) {
+    throw Error(ErrorKind::timeout, "the processes of " + watcher_.describe() + " were not started within " +
+                                        std::to_string(limit.count()) + " ms (" + std::string(limit_name) +
+                                        " sets another limit)");
+  }
+  if (spawn_error_) std::rethrow_exception(spawn_error_);
+}
+
+void Nursery::run() noexcept {
+  // Only threads of the program handle signals. A closed standard output shows as an error of write.
+  block_signals();
+  ::pthread_setname_np(::pthread_self(), "syncrun-nursery");
+  std::exception_ptr error;
+  try {
+    start_children();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  if (closes_.load()) kill_all();  // for children that were started after the destructor had killed all
+  {
+    const std::lock_guard lock(mutex_);
+    spawn_error_ = error;
+    spawned_ = true;
+  }
+  changed_.notify_all();
+  loop();
+  flush_the_rest();
+}
+
+void Nursery::watch_lives() {
+  for (int child = 0; child < size(); ++child) watch_life(child);
+}
+
+void Nursery::watch_life(int child) {
+  pthread_mutex_t* const life = watcher_.life_of(child);
+  if (life == nullptr) return;
+  LifeWatcher& watcher = life_watchers_[static_cast<std::size_t>(child)];
+  watcher.stops.store(false);
+  watcher.thread = start_thread([this, child, life, &watcher] {
+    block_signals();
+    if (await_death(*life, watcher.stops)) raise_loss(child);
+  });
+}
+
+void Nursery::unwatch_life(int child) {
+  LifeWatcher& watcher = life_watchers_[static_cast<std::size_t>(child)];
+  watcher.stops.store(true);
+  if (watcher.thread.joinable()) watcher.thread.join();
+}
+
+// ---- watching -------------------------------------------------------------------------------------------------
+
+void Nursery::loop() {
+  while (!stops_.load()) {
+    choose_polled();
+    awake_.look(Clock::now());
+    if (await_events(longest_sleep(), polled_.size())) {
+      if (polled_[kWakeEntry].revents != 0) restart_children();
+      for (std::size_t i = kFirstChild; i < polled_.size(); ++i) {
+        if (polled_[i].revents == 0) continue;
+        const std::size_t place = i - kFirstChild;
+        on_event(static_cast<int>(place / kSources), static_cast<Source>(place % kSources));
+      }
+    }
+    for (int index = 0; index < size(); ++index) {
+      if (children_[static_cast<std::size_t>(index)].is_zombie) finish(index);
+    }
+    for (NonblockingWriter* writer : {&output_, &error_}) {
+      if (!writer->is_blocked()) writer->flush();
+    }
+    if (Clock::now() < next_check_) continue;
+    next_check_ = Clock::now() + kCheckLap;
+    if (!has_lost_descriptors_ && !has_all_descriptors()) give_descriptors_up();
+  }
+}
+
+Milliseconds Nursery::longest_sleep() const {
+  const auto is_zombie = [](const Child& child) { return child.is_zombie; };
+  return std::any_of(children_.begin(), children_.end(), is_zombie) ? kRetryLap : kLap;
+}
+
+/// Entries that are missing or not needed now get a negative number, which poll ignores.
+void Nursery::choose_polled() noexcept {
+  polled_[kWakeEntry].fd = has_lost_descriptors_ && !wake_.is_intact() ? -1 : wake_.get();
+  for (std::size_t index = 0; index < children_.size(); ++index) {
+    Child& child = children_[index];
+    pollfd* const entries = &polled_[kFirstChild + index * kSources];
+    const bool is_watched = child.pidfd.is_open() && !child.is_zombie && !has_lost_descriptors_;
+    entries[static_cast<std::size_t>(Source::death)].fd = is_watched ? child.pidfd.get() : -1;
+    entries[static_cast<std::size_t>(Source::output)].fd = number_to_poll(child.output);
+    entries[static_cast<std::size_t>(Source::error)].fd = number_to_poll(child.error);
+  }
+}
+
+/// The number to poll for a stream. If its writer is full, the stream is not polled. The child then waits in its own
+/// writes until our output is read.
+int Nursery::number_to_poll(Stream& stream) const noexcept {
+  if (!stream.reader || (has_lost_descriptors_ && !stream.reader->is_intact())) return -1;
+  const NonblockingWriter& writer = stream.reader->writer();
+  stream.is_paused = stream.is_paused ? !writer.is_half_empty() : writer.is_full();
+  return stream.is_paused ? -1 : stream.reader->fd();
+}
+
+/// Sleeps until one of the first `entries` entries has an event. Writes waiting output if its reader has made room.
+/// Returns false if there was no event.
+bool Nursery::await_events(Milliseconds limit, std::size_t entries) {
+  if (output_.is_resting() || error_.is_resting()) limit = std::min<Milliseconds>(limit, NonblockingWriter::kRest);
+  polled_[kOutputEntry] = output_.poll_entry();
+  polled_[kErrorEntry] = error_.poll_entry();
+  int count = ::poll(polled_.data(), entries, static_cast<int>(limit.count()));
+  if (count < 0 && errno == EINVAL) count = poll_one_by_one(entries);
+  if (count < 0 && errno != EINTR) std::this_thread::sleep_for(kRetryLap);
+  if (output_.is_resting() || (count > 0 && polled_[kOutputEntry].revents != 0)) output_.flush();
+  if (error_.is_resting() || (count > 0 && polled_[kErrorEntry].revents != 0)) error_.flush();
+  return count > 0;
+}
+
+/// poll refuses more entries than the limit on descriptors allows. In this case, polls each entry separately after a
+/// pause.
+int Nursery::poll_one_by_one(std::size_t entries) noexcept {
+  std::this_thread::sleep_for(NonblockingWriter::kRest);
+  int count = 0;
+  for (std::size_t i = 0; i < entries; ++i) {
+    polled_[i].revents = 0;
+    if (polled_[i].fd >= 0 && ::poll(&polled_[i], 1, 0) > 0) ++count;
+  }
+  return count;
+}
+
+void Nursery::on_event(int index, Source source) {
+  Child& child = children_[static_cast<std::size_t>(index)];
+  switch (source) {
+    case Source::death:
+      // If the number now belongs to something else, its event is not a death.
+      if (child.pidfd.is_intact()) finish(index);
+      else next_check_ = {};
+      return;
+    case Source::output: return read_some(child.output);
+    case Source::error: return read_some(child.error);
+  }
+}
+
+void Nursery::read_some(Stream& stream) {
+  ChildOutput& reader = *stream.reader;
+  if (!reader.is_intact()) next_check_ = {};  // the bytes to read are not ours
+  else if (reader.fd() >= 0 && !reader.pump()) reader.finish();
+}
+
+// ---- descriptors ----------------------------------------------------------------------------------------------
+
+bool Nursery::has_lost_descriptors() const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (has_lost_descriptors_) return true;
+  }
+  return !has_all_descriptors();
+}
+
+Error Nursery::lost_descriptors() const {
+  return descriptors_closed("those by which it watches " + watcher_.describe());
+}
+
+bool Nursery::has_all_descriptors() const {
+  const auto is_well = [](const KeptDescriptor& fd) { return !fd.is_open() || fd.is_intact(); };
+  const auto is_read = [](const Stream& stream) { return !stream.reader || stream.reader->is_intact(); };
+  const std::lock_guard lock(mutex_);
+  return is_well(wake_) && is_well(wake_other_end_) && watcher_.has_descriptors() &&
+         std::all_of(children_.begin(), children_.end(), [&](const Child& child) {
+           return is_well(child.pidfd) && is_well(child.socket) && is_well(child.log) && is_read(child.output) &&
+                  is_read(child.error);
+         });
+}
+
+/// Kills the children, since the nursery can no longer watch them, and wakes the threads that wait for them.
+void Nursery::give_descriptors_up() {
+  {
+    const std::lock_guard lock(mutex_);
+    has_lost_descriptors_ = true;
+    wanted_.reset();
+    if (!spawned_) spawn_error_ = std::make_exception_ptr(lost_descriptors());
+    spawned_ = true;
+  }
+  changed_.notify_all();
+  kill_all();
+  for (int index = 0; index < size(); ++index) {
+    Child& child = children_[static_cast<std::size_t>(index)];
+    if (child.pid < 0 || child.wait_status) continue;
+    raise_loss(index);
+    child.is_zombie = true;  // or will be one in a moment: reap() tries until then
+  }
+}
+
+// ---- deaths ---------------------------------------------------------------------------------------------------
+
+void Nursery::raise_loss(int child) noexcept {
+  if (!expects_ends_.load()) watcher_.on_loss(child);
+}
+
+/// The child is a zombie. Reports the loss, kills the rest of its group, reads its last output, and reaps it.
+void Nursery::finish(int index) {
+  raise_loss(index);
+  Child& child = children_[static_cast<std::size_t>(index)];
+  ::kill(-child.pid, SIGKILL);  // its group; no other process can have the pid before the child is reaped
+  read_last_output(child.output);
+  read_last_output(child.error);
+  reap(index);
+}
+
+/// Reads what the child has written. Other processes that hold the other end of the pipe are being killed.
+void Nursery::read_last_output(Stream& stream) {
+  for (int round = 0; round < kLastReads && stream.reader->fd() >= 0 && stream.reader->is_intact(); ++round) {
+    if (!stream.reader->pump()) return stream.reader->finish();
+    int waiting = 0;
+    if (::ioctl(stream.reader->fd(), FIONREAD, &waiting) != 0 || waiting == 0) return;
+  }
+}
+
+/// Does not wait. A debugger may hold the zombie for any time, and the loop tries again later.
+void Nursery::reap(int index) {
+  Child& child = children_[static_cast<std::size_t>(index)];
+  {
+    const std::lock_guard lock(mutex_);
+    siginfo_t info{};
+    const bool has_pidfd = !has_lost_descriptors_ && child.pidfd.is_intact();
+    const auto kind = has_pidfd ? static_cast<idtype_t>(P_PIDFD) : P_PID;
+    const auto which = static_cast<id_t>(has_pidfd ? child.pidfd.get() : child.pid);
+    const bool knows = ::waitid(kind, which, &info, WEXITED | WNOHANG) == 0;
+    child.is_zombie = knows && info.si_pid == 0;
+    if (child.is_zombie) return;
+    child.wait_status = kUnknownStatus;
+    if (knows) child.wait_status = info.si_code == CLD_EXITED ? info.si_status << 8 : info.si_status;
+    child.pidfd.reset();
+  }
+  changed_.notify_all();
+  supervisor_.send({SupervisorMessage::Kind::ended, child.pid, {}});
+}
+
+// ---- ends -----------------------------------------------------------------------------------------------------
+
+/// Waits in laps, so that time in which the job is stopped does not count.
+template <class Holds>
+bool Nursery::await_change(std::unique_lock<std::mutex>& lock, Patience patience, Holds holds) {
+  while (!holds()) {
+    if (patience.is_over()) return false;
+    changed_.wait_for(lock, patience.nap(kLap));
+  }
+  return true;
+}
+
+std::optional<int> Nursery::await_end(int index, Milliseconds limit) {
+  std::unique_lock lock(mutex_);
+  const Child& child = children_[static_cast<std::size_t>(index)];
+  const auto has_ended = [&] { return child.wait_status.has_value(); };
+  if (limit.count() > 0) await_change(lock, Patience(limit), has_ended);
+  return child.wait_status;
+}
+
+bool Nursery::await_all_ends(Milliseconds limit) {
+  std::unique_lock lock(mutex_);
+  const auto have_ended = [this] {
+    return spawned_ && std::all_of(children_.begin(), children_.end(),
+                                   [](const Child& child) { return child.pid < 0 || child.wait_status.has_value(); });
+  };
+  return limit.count() > 0 ? await_change(lock, Patience(limit), have_ended) : have_ended();
+}
+
+/// Passes on the last output as long as its reader takes it. (No child is left that could write more.)
+void Nursery::flush_the_rest() {
+  const bool is_healthy =
+      std::all_of(children_.begin(), children_.end(), [](const Child& child) { return child.wait_status == 0; });
+  const auto waiting_bytes = [this] { return output_.waiting_bytes() + error_.waiting_bytes(); };
+  const Milliseconds limit = is_healthy ? kReaderLimit : kHurriedReaderLimit;
+  Patience patience(limit);
+  Patience longest(kLongestFlush);
+  for (std::size_t left = waiting_bytes(); left != 0 && !patience.is_over() && !longest.is_over();) {
+    await_events(kRetryLap, kWakeEntry);
+    if (waiting_bytes() < left) patience = Patience(limit);
+    left = waiting_bytes();
+  }
+  if (output_.waiting_bytes() == 0 || error_.waiting_bytes() != 0) return;
+  error_.push("syncrun: ", std::to_string(output_.waiting_bytes()) + " bytes of the standard output of " +
+                               watcher_.describe() + " are lost: nobody reads them");
+  error_.flush();
+}
+
+void Nursery::kill_all() noexcept {
+  const std::lock_guard lock(mutex_);
+  for (const Child& child : children_) kill_group(child);
+}
+
+void Nursery::kill(int child) noexcept {
+  const std::lock_guard lock(mutex_);
+  kill_group(children_[static_cast<std::size_t>(child)]);
+}
+
+/// Needs the lock, so that the pid still belongs to the child.
+void Nursery::kill_group(const Child& child) noexcept {
+  if (child.pid < 0 || child.wait_status) return;
+  ::kill(-child.pid, SIGKILL);
+  ::kill(child.pid, SIGKILL);  // in case it does not lead its group yet
+}
+
+int Nursery::stop_signal(int index) const {
+  const std::lock_guard lock(mutex_);
+  const Child& child = children_[static_cast<std::size_t>(index)];
+  siginfo_t info{};
+  if (!child.pidfd.is_intact() || ::waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(child.pidfd.get()), &info,
+                                           WSTOPPED | WNOHANG | WNOWAIT) != 0) {
+    return 0;
+  }
+  return info.si_pid == 0 ? 0 : info.si_status;
+}
+
+std::vector<std::string> Nursery::last_stderr(int index) {
+  const std::lock_guard lock(mutex_);
+  const auto& error = children_[static_cast<std::size_t>(index)].error.reader;
+  return error ? error->tail() : std::vector<std::string>();
+}
+
+}  // namespace syncrun::detail

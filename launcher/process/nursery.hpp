@@ -1,0 +1,177 @@
+#pragma once
+
+// Starts, watches and reaps child processes: the workers of a session, the producers of a queue, or a task. One thread
+// does all of this. It spawns the children, which the kernel kills when this thread ends. It waits for their deaths and
+// their output, and it reaps them. The children are passive. The watcher knows what they are for
+// (launcher/process/child_watcher.hpp). The thread does not wait for a slow reader of the output
+// (launcher/process/nonblocking_writer.hpp), or for a debugger that holds a zombie. It writes log files with blocking
+// writes, so a slow disk can delay it.
+//
+//   not started --spawn--> running --exit, signal--> dead (a zombie: its group is killed) --waitid--> reaped
+//
+// A second sign of death comes earlier. For each child, one small thread waits for the child's robust mutex
+// (common/os/life.hpp). Both signs are reported to the watcher.
+//
+// The program may close the descriptors that the nursery needs. The thread checks for this a few times a second. If it
+// has happened, the thread kills the children, reaps them by their pids, and no longer uses any of these descriptors.
+
+#include <poll.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/os/file_descriptor.hpp"
+#include "common/os/wait.hpp"
+#include "common/protocol/supervisor_link.hpp"
+#include "launcher/process/child_output.hpp"
+#include "launcher/process/child_watcher.hpp"
+#include "launcher/process/nonblocking_writer.hpp"
+#include "launcher/process/spawn.hpp"
+#include "syncrun/error.hpp"
+
+namespace syncrun::detail {
+
+class Nursery {
+ public:
+  /// Refers to `watcher` and `supervisor` as long as it lives. `grace`: how long the destructor may wait for the
+  /// children to end, at least.
+  Nursery(ChildWatcher& watcher, Milliseconds grace, const SupervisorLink& supervisor);
+  /// Kills the children that are left and reaps them. Passes on their last output if it is being read. Takes a limited
+  /// time, except if a fork or exec does not return.
+  ~Nursery();
+  Nursery(const Nursery&) = delete;
+  Nursery& operator=(const Nursery&) = delete;
+
+  /// Starts all children. Throws Error (system) if one cannot be started, or if the program has closed our descriptors.
+  /// Throws Error (timeout) if it takes longer than `limit`. `limit_name` is the option that sets the limit.
+  void spawn_all(Milliseconds limit, std::string_view limit_name);
+  /// From now on, a child's sign of life shows its death. Called when all children hold theirs.
+  void watch_lives();
+  /// Stops watching the sign of life of a child that has ended, and waits until this has taken effect. The sign of life
+  /// can then be initialised again.
+  void unwatch_life(int child);
+  /// Starts a new child in the place of one that has ended and whose sign of life is no longer watched. Throws the same
+  /// errors as spawn_all().
+  void replace(int child, Milliseconds limit, std::string_view limit_name);
+  void watch_life(int child);
+  /// From now on, a child that ends does not count as a loss.
+  void expect_ends() noexcept { expects_ends_.store(true); }
+
+  /// Returns the wait status of a child that has been reaped. Waits for at most `limit`, which may be zero. Time in
+  /// which this process is stopped does not count.
+  std::optional<int> await_end(int child, Milliseconds limit);
+  bool await_all_ends(Milliseconds limit);
+  /// Sends SIGKILL to the process groups of all children that are left, or of one child.
+  void kill_all() noexcept;
+  void kill(int child) noexcept;
+
+  /// How long this process has not been stopped since the thread of the nursery began (see AwakeTime).
+  Clock::duration awake_time(Clock::time_point now) noexcept { return awake_.until(now); }
+
+  int size() const noexcept { return static_cast<int>(children_.size()); }
+  int pid(int child) const noexcept { return children_[static_cast<std::size_t>(child)].pid; }
+  /// The signal that has stopped the child, or 0.
+  int stop_signal(int child) const;
+  /// The last lines of the child's standard error.
+  std::vector<std::string> last_stderr(int child);
+  /// True if the program has closed descriptors of the nursery. The nursery then kills the children and knows nothing
+  /// more about them. Their deaths are a consequence of this.
+  bool has_lost_descriptors() const;
+  /// The error to throw in this case.
+  Error lost_descriptors() const;
+
+ private:
+  /// The things to poll for each child. Their entries in polled_ begin at kFirstChild and are in this order.
+  enum class Source : std::uint8_t { death, output, error };
+  static constexpr std::size_t kSources = 3;
+  static constexpr std::size_t kOutputEntry = 0;
+  static constexpr std::size_t kErrorEntry = 1;
+  static constexpr std::size_t kWakeEntry = 2;
+  static constexpr std::size_t kFirstChild = 3;
+  struct Stream {
+    std::unique_ptr<ChildOutput> reader;
+    bool is_paused = false;  // not polled, because its writer is full
+  };
+  struct Child {
+    int pid = -1;
+    KeptDescriptor pidfd;
+    KeptDescriptor socket;  // its other end reads end of file when this process dies
+    KeptDescriptor log;
+    Stream output;
+    Stream error;
+    bool is_zombie = false;  // it is dead, but cannot be reaped yet
+    bool is_successor = false;
+    std::optional<int> wait_status;
+  };
+
+  // All of these run in the nursery's thread.
+  void run() noexcept;
+  void start_children();
+  void restart_children();
+  void clear_place(Child& child);
+  void await_spawned(Milliseconds limit, std::string_view limit_name);
+  void spawn_child(int index);
+  void loop();
+  Milliseconds longest_sleep() const;
+  void choose_polled() noexcept;
+  int number_to_poll(Stream& stream) const noexcept;
+  bool await_events(Milliseconds limit, std::size_t entries);
+  int poll_one_by_one(std::size_t entries) noexcept;
+  void on_event(int index, Source source);
+  void read_some(Stream& stream);
+  bool has_all_descriptors() const;
+  void give_descriptors_up();
+  void finish(int index);
+  void read_last_output(Stream& stream);
+  void reap(int index);
+  void flush_the_rest();
+
+  void ring() noexcept;
+  void raise_loss(int child) noexcept;
+  static void kill_group(const Child& child) noexcept;
+  template <class Holds>
+  bool await_change(std::unique_lock<std::mutex>& lock, Patience patience, Holds holds);
+
+  ChildWatcher& watcher_;
+  Milliseconds grace_;
+  const SupervisorLink& supervisor_;
+
+  // Guards changes of those parts of children_ that other threads see (all but is_zombie), and the four members below.
+  // Held only for as long as it takes to read or set a value.
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool spawned_ = false;
+  std::exception_ptr spawn_error_;
+  std::optional<int> wanted_;  // the child to start again
+  bool has_lost_descriptors_ = false;
+
+  std::atomic<bool> expects_ends_{false};
+  std::atomic<bool> closes_{false};  // no child is started any more
+  std::atomic<bool> stops_{false};   // all threads must end
+  AwakeTime awake_;
+  NonblockingWriter output_;
+  NonblockingWriter error_;
+  std::vector<Child> children_;
+  std::vector<pollfd> polled_;
+  Clock::time_point next_check_{};  // when the descriptors are checked next
+  // A socket, because the inode of a socket shows whether the descriptor is still ours. All eventfds share one inode.
+  KeptDescriptor wake_;
+  KeptDescriptor wake_other_end_;
+  std::thread thread_;
+  struct LifeWatcher {
+    std::thread thread;
+    std::atomic<bool> stops{false};
+  };
+  std::vector<LifeWatcher> life_watchers_;
+};
+
+}  // namespace syncrun::detail

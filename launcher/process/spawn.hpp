@@ -1,0 +1,48 @@
+#pragma once
+
+// Starts a process: fork and exec through Boost.Process, with the settings that must be made between the two.
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/os/file_descriptor.hpp"
+
+namespace syncrun::detail {
+
+struct SpawnRequest {
+  std::string program;                 ///< Path of the image to exec. "/proc/self/exe" is the image of this process.
+  std::vector<std::string> arguments;  ///< argv, with the name first.
+  /// Added to the present environment, or replacing parts of it.
+  std::vector<std::pair<std::string, std::string>> environment;
+  std::vector<std::string> unset;  ///< Names that are removed from it.
+  std::vector<int> inherited;      ///< Descriptors that the child keeps, under the same numbers.
+  int standard_output = -1;        ///< The descriptor that becomes the child's standard output. -1: the same as here.
+  int standard_error = -1;
+  bool leads_group = false;  ///< The child leads a process group of its own.
+  /// The effect on the child of writing to a closed pipe.
+  enum class BrokenPipe : std::uint8_t { ends_it, is_ignored };
+  BrokenPipe broken_pipe = BrokenPipe::ends_it;
+  std::vector<int> cores;  ///< Cores that the child is bound to before exec. Empty: the same as here.
+};
+
+/// A child, and the descriptor that shows its death. No other process can get the pid before the child is reaped.
+struct SpawnedProcess {
+  pid_t pid = -1;
+  FileDescriptor pidfd;
+};
+
+/// Starts a process. The kernel kills it when the calling *thread* ends (PR_SET_PDEATHSIG). So call this from a thread
+/// that lives as long as the child may. Throws Error (system) if fork or exec fails. The message names the program.
+SpawnedProcess spawn(const SpawnRequest& request);
+
+/// The wait status of a process that was reaped elsewhere, because the program ignores SIGCHLD or waits for any child.
+inline constexpr int kUnknownStatus = -1;
+
+/// How a process ended, in words: "exited with code 3", "killed by SIGSEGV (Segmentation fault)".
+std::string describe_status(int wait_status);
+
+}  // namespace syncrun::detail

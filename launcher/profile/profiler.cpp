@@ -1,0 +1,304 @@
+#include "launcher/profile/profiler.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+
+#include "common/text/errors.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+std::int64_t now_ns() noexcept { return Clock::now().time_since_epoch().count(); }
+
+/// The index of the phase in CallProfile, or kPhases for a phase that belongs to no call.
+std::size_t index_of(Phase phase) noexcept {
+  switch (phase) {
+    case Phase::inputs: return 0;
+    case Phase::function: return 1;
+    case Phase::collective: return 2;
+    case Phase::vote: return 3;
+    case Phase::reduction: return 4;
+    default: return 5;
+  }
+}
+
+constexpr const char* kProfile = "the profile";
+constexpr std::array<const char*, 6> kSpanNames{"inputs", "function", "collective", "waiting", "reduction", "other"};
+
+/// Escapes a text for a JSON string.
+std::string escaped(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') result += '\\';
+    if (static_cast<unsigned char>(c) < 0x20) result += ' ';
+    else result += c;
+  }
+  return result;
+}
+
+template <class... Values>
+std::string formatted(const char* format, Values... values) {
+  std::array<char, 256> text{};
+  const int length = std::snprintf(text.data(), text.size(), format, values...);
+  return {text.data(), static_cast<std::size_t>(std::clamp<int>(length, 0, text.size() - 1))};
+}
+
+}  // namespace
+
+// ---- histograms -----------------------------------------------------------------------------------------------
+
+/// Each time below 2^kStepBits has its own bucket.
+std::size_t TimeHistogram::bucket_of(std::uint64_t time_ns) noexcept {
+  if (time_ns < (1U << kStepBits)) return time_ns;
+  const int shift = static_cast<int>(std::bit_width(time_ns)) - 1 - kStepBits;
+  const std::uint64_t step = time_ns >> shift;  // from 2^kStepBits to twice that
+  return static_cast<std::size_t>((static_cast<std::uint64_t>(shift) << kStepBits) + step);
+}
+
+std::uint64_t TimeHistogram::middle_of(std::size_t bucket) noexcept {
+  if (bucket < (1U << kStepBits)) return bucket;
+  const std::uint64_t shift = (bucket >> kStepBits) - 1;
+  const std::uint64_t step = bucket - (shift << kStepBits);
+  return (step << shift) + ((std::uint64_t{1} << shift) >> 1U);
+}
+
+void TimeHistogram::add(std::int64_t time_ns) {
+  time_ns = std::max<std::int64_t>(time_ns, 0);
+  const std::size_t bucket = bucket_of(static_cast<std::uint64_t>(time_ns));
+  if (bucket >= counts_.size()) counts_.resize(bucket + 1);
+  ++counts_[bucket];
+  least_ns_ = calls_ == 0 ? time_ns : std::min(least_ns_, time_ns);
+  max_ns_ = std::max(max_ns_, time_ns);
+  total_ns_ += time_ns;
+  ++calls_;
+}
+
+PhaseTimes TimeHistogram::times() const noexcept {
+  PhaseTimes times{.max = std::chrono::nanoseconds(max_ns_), .total = std::chrono::nanoseconds(total_ns_)};
+  std::uint64_t before = 0;
+  for (std::size_t bucket = 0; bucket < counts_.size(); ++bucket) {
+    before += counts_[bucket];
+    if (2 * before < calls_) continue;
+    const auto middle = static_cast<std::int64_t>(middle_of(bucket));
+    times.median = std::chrono::nanoseconds(std::clamp(middle, least_ns_, max_ns_));
+    break;
+  }
+  return times;
+}
+
+// ---- keeping --------------------------------------------------------------------------------------------------
+
+Profiler::Profiler(const Settings& settings, const Timeline* timelines)
+    : world_size_(static_cast<int>(settings.devices.size())),
+      profile_path_(settings.profile),
+      trace_path_(settings.trace),
+      timelines_(timelines),
+      start_ns_(now_ns()),
+      ranks_(settings.devices.size()) {
+  // Open the files now, so that an error does not come only after hours of work. This removes what an earlier session
+  // wrote.
+  if (!profile_path_.empty() && profile_path_ != "-") OutputFile(profile_path_, kProfile);
+  if (!trace_path_.empty()) open_trace(settings);
+}
+
+Profiler::~Profiler() = default;
+
+void Profiler::begin(std::uint64_t id, const std::string& name) {
+  const auto [found, is_new] = functions_.try_emplace(name, names_.size());
+  if (is_new) {
+    names_.push_back(name);
+    escaped_names_.push_back(escaped(name));
+    times_.emplace_back(ranks_.size() + 1);
+  }
+  running_[id % kRingSize] = {found->second, now_ns()};
+}
+
+void Profiler::end(std::uint64_t id) {
+  const std::int64_t now = now_ns();
+  for (int rank = 0; rank < world_size_; ++rank) read_events(rank);
+  const Running& call = running_[id % kRingSize];
+  const std::int64_t begin = std::max(call.begin_ns, last_end_ns_);
+  last_end_ns_ = now;
+  Times& times = times_[call.function].front();
+  ++times.calls;
+  times.whole.add(now - begin);
+  write_span(0, escaped_names_[call.function], begin, now);
+}
+
+Profiler::Times& Profiler::times_of(std::size_t function, int rank) {
+  return times_[function][static_cast<std::size_t>(rank) + 1];
+}
+
+void Profiler::read_events(int rank) {
+  const Timeline& timeline = timelines_[rank];
+  RankState& state = ranks_[static_cast<std::size_t>(rank)];
+  const std::uint64_t written = timeline.written();
+  while (state.read < written) {
+    if (const auto event = timeline.at(state.read)) {
+      take(rank, *event);
+    } else {
+      ++lost_events_;
+      state.is_open = false;
+    }
+    ++state.read;
+  }
+}
+
+void Profiler::take(int rank, const TimelineEvent& event) {
+  RankState& state = ranks_[static_cast<std::size_t>(rank)];
+  const std::uint64_t command = command_of(event.progress);
+  const Phase phase = phase_of(event.progress);
+  if (state.is_open) end_phase(rank, event.at_ns);
+  if (phase == Phase::idle || phase == Phase::close) {
+    if (state.is_open) end_call(rank, event.at_ns);
+    state.is_open = false;
+    return;
+  }
+  if (!state.is_open || command != state.command) {
+    state.call_since_ns = event.at_ns;
+    state.sums_ns = {};
+  }
+  state.is_open = true;
+  state.command = command;
+  state.phase = phase;
+  state.phase_since_ns = event.at_ns;
+}
+
+void Profiler::end_phase(int rank, std::int64_t now) {
+  RankState& state = ranks_[static_cast<std::size_t>(rank)];
+  const std::size_t index = index_of(state.phase);
+  if (index < kPhases) state.sums_ns[index] += now - state.phase_since_ns;
+  write_span(rank + 1, kSpanNames[index], state.phase_since_ns, now);
+}
+
+void Profiler::end_call(int rank, std::int64_t now) {
+  const RankState& state = ranks_[static_cast<std::size_t>(rank)];
+  const std::size_t function = running_[state.command % kRingSize].function;
+  Times& times = times_of(function, rank);
+  ++times.calls;
+  times.whole.add(now - state.call_since_ns);
+  for (std::size_t i = 0; i < kPhases; ++i) times.phases[i].add(state.sums_ns[i]);
+  write_span(rank + 1, escaped_names_[function], state.call_since_ns, now);
+}
+
+std::vector<CallProfile> Profiler::calls() const {
+  std::vector<CallProfile> result;
+  for (std::size_t function = 0; function < names_.size(); ++function) {
+    for (int rank = -1; rank < world_size_; ++rank) {
+      const Times& times = times_[function][static_cast<std::size_t>(rank) + 1];
+      if (times.calls == 0) continue;
+      const auto& phases = times.phases;
+      result.push_back({names_[function], rank, times.calls, times.whole.times(), phases[0].times(), phases[1].times(),
+                        phases[2].times(), phases[3].times(), phases[4].times()});
+    }
+  }
+  return result;
+}
+
+// ---- files ----------------------------------------------------------------------------------------------------
+
+// The trace event format of Chrome and Perfetto: an array of complete ("X") events, with times in microseconds. The end
+// of the array may be missing. So a trace is readable no matter how the program ends.
+
+void Profiler::open_trace(const Settings& settings) {
+  trace_.emplace(trace_path_, "the trace");
+  trace_->write("[\n");
+  write_row_name(0, "master");
+  for (int rank = 0; rank < world_size_; ++rank) {
+    write_row_name(rank + 1, "rank " + std::to_string(rank) + " (" +
+                                 to_string(settings.devices[static_cast<std::size_t>(rank)]) + ")");
+  }
+}
+
+void Profiler::write_row_name(int row, const std::string& name) {
+  const std::string front = R"({"ph": "M", "pid": 1, "tid": )" + std::to_string(row);
+  trace_->write(front + R"(, "name": "thread_name", "args": {"name": ")" + name + "\"}},\n" + front +
+                R"(, "name": "thread_sort_index", "args": {"sort_index": )" + std::to_string(row) + "}},\n");
+}
+
+void Profiler::write_span(int row, const std::string& name, std::int64_t begin_ns, std::int64_t end_ns) {
+  if (!trace_) return;
+  trace_->write(formatted(R"({"ph": "X", "pid": 1, "tid": %d, "ts": %.3f, "dur": %.3f, "name": ")", row,
+                          static_cast<double>(begin_ns - start_ns_) / 1000,
+                          static_cast<double>(end_ns - begin_ns) / 1000));
+  trace_->write(name + "\"},\n");
+}
+
+void Profiler::close() {
+  if (is_closed_) return;
+  is_closed_ = true;
+  // Phases that workers were in when the session ended appear in the trace, but do not count in the profile.
+  const std::int64_t now = now_ns();
+  for (int rank = 0; rank < world_size_; ++rank) {
+    read_events(rank);
+    const RankState& state = ranks_[static_cast<std::size_t>(rank)];
+    if (!state.is_open) continue;
+    write_span(rank + 1, kSpanNames[index_of(state.phase)], state.phase_since_ns, now);
+    write_span(rank + 1, escaped_names_[running_[state.command % kRingSize].function], state.call_since_ns, now);
+  }
+  if (!profile_path_.empty()) {
+    const std::vector<CallProfile> all = calls();
+    std::string text = syncrun::to_string(all);
+    if (lost_events_ != 0) text += std::to_string(lost_events_) + " events came too fast to be read, and are missing\n";
+    if (profile_path_ != "-") {
+      OutputFile file(profile_path_, kProfile);
+      file.write(text);
+      file.close();
+    } else if (std::fputs(text.c_str(), stderr) < 0 || std::fflush(stderr) != 0) {
+      throw_errno("cannot write the profile " + profile_path_, errno);
+    }
+  }
+  if (trace_) {
+    trace_->write("{\"ph\": \"M\", \"pid\": 1, \"name\": \"process_name\", \"args\": {\"name\": \"syncrun\"}}\n]\n");
+    trace_->close();
+  }
+}
+
+}  // namespace syncrun::detail
+
+namespace syncrun {
+
+namespace {
+
+std::string padded(const std::string& text, std::size_t width) {
+  return text.size() < width ? std::string(width - text.size(), ' ') + text : text;
+}
+
+std::string in_us(const PhaseTimes& times) {
+  std::array<char, 64> text{};
+  const auto us = [](std::chrono::nanoseconds time) { return static_cast<double>(time.count()) / 1000; };
+  std::snprintf(text.data(), text.size(), "%.1f / %.1f", us(times.median), us(times.max));
+  return text.data();
+}
+
+}  // namespace
+
+std::string to_string(std::span<const CallProfile> calls) {
+  constexpr std::size_t kWidth = 20;
+  std::string text = "median / max in us    calls";
+  for (const char* phase : {"whole", "inputs", "function", "collective", "waiting", "reduction"}) {
+    text += padded(phase, kWidth);
+  }
+  text += "\n";
+  const std::string* name = nullptr;
+  for (const CallProfile& call : calls) {
+    if (name == nullptr || *name != call.name) text += call.name + "\n";
+    name = &call.name;
+    std::string who = call.rank < 0 ? "  master" : "  rank " + std::to_string(call.rank);
+    who.resize(std::max<std::size_t>(who.size(), 18), ' ');
+    text += who + padded(std::to_string(call.calls), 9) + padded(in_us(call.whole), kWidth);
+    if (call.rank >= 0) {
+      for (const PhaseTimes* phase : {&call.inputs, &call.function, &call.collective, &call.waiting, &call.reduction}) {
+        text += padded(in_us(*phase), kWidth);
+      }
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace syncrun

@@ -1,0 +1,82 @@
+#pragma once
+
+// The records that the handles of the public API refer to.
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/protocol/device_kinds.hpp"
+#include "common/protocol/rank_set.hpp"
+#include "launcher/variables/assigned_ranks.hpp"
+#include "syncrun/detail/call.hpp"
+#include "syncrun/shared.hpp"
+
+namespace syncrun::detail {
+
+class FileRecord;
+
+struct DataRecord {
+  std::shared_ptr<SessionCore> session;
+  std::string name;  // may be empty
+  DType dtype{};
+  std::uint8_t dimensions = 0;
+  Extents extents{};
+  std::uint64_t offset = 0;  // in the segment; meaningless while capacity_bytes is 0
+  std::size_t capacity_bytes = 0;
+  // set if the values are in a mapped file: read only, and no memory of the segment is used
+  std::shared_ptr<FileRecord> file;
+  // set if the memory is a batch of a queue: the queue gets it back when the last owner releases this
+  std::shared_ptr<void> lease;
+  std::uint64_t last_use = 0;  // the last command that reads it
+  bool is_open_for_writing = false;
+
+  ~DataRecord();
+};
+
+struct VariableRecord {
+  std::shared_ptr<SessionCore> session;
+  std::uint64_t entry = 0;  // offset of the VariableEntry
+  std::string name;
+  DType dtype{};
+  std::uint8_t dimensions = 0;
+  std::vector<Extents> extents;  // by rank
+  AssignedRanks assigned;        // the ranks whose copy a call may use
+  bool is_replicated = false;    // the master last made all copies equal, so a new worker can get its copy from a peer
+
+  ~VariableRecord();
+};
+
+struct ObjectRecord {
+  std::shared_ptr<SessionCore> session;
+  std::uint64_t id = 0;
+  // A new worker needs these to make the object again.
+  std::string name;
+  std::uint64_t constructor = 0;  // offset of the FunctionEntry
+  std::vector<std::byte> arguments;
+
+  ~ObjectRecord();
+};
+
+enum class BodyState : std::uint8_t { missing, present, replayable };
+
+struct FunctionRecord {
+  std::shared_ptr<SessionCore> session;
+  SignatureInfo signature;
+  std::string name;
+  std::uint64_t entry = 0;  // offset of the FunctionEntry
+  std::shared_ptr<ObjectRecord> object;
+  std::array<BodyState, 2> bodies{};  // by DeviceKind
+  DeviceKinds kinds;                  // the kinds of devices that it has bodies for
+  bool has_updates = false;
+  /// The number of replacements (CommandRunner::replacements) when the function last succeeded on all ranks. Empty: it
+  /// never has.
+  std::optional<std::uint64_t> came_through_after;
+
+  ~FunctionRecord();
+};
+
+}  // namespace syncrun::detail

@@ -1,0 +1,52 @@
+#include "launcher/session/registry.hpp"
+
+#include <new>
+#include <utility>
+
+namespace syncrun::detail {
+
+void Registry::add(const std::shared_ptr<ObjectRecord>& object) {
+  std::erase_if(objects_, [](const auto& known) { return known.second.expired(); });
+  objects_[object->id] = object;
+}
+
+void Registry::add(const std::shared_ptr<SessionDependant>& dependant) {
+  std::erase_if(dependants_, [](const auto& known) { return known.expired(); });
+  dependants_.push_back(dependant);
+}
+
+void Registry::release_later(std::function<void()> release) noexcept {
+  try {
+    const std::lock_guard lock(releases_mutex_);
+    releases_.push_back(std::move(release));
+    has_releases_.store(true, std::memory_order_relaxed);
+  } catch (const std::bad_alloc&) {
+    // No memory to remember it. What it would free is freed with the session.
+  }
+}
+
+void Registry::run_releases() {
+  for (;;) {
+    std::function<void()> release;
+    {
+      const std::lock_guard lock(releases_mutex_);
+      if (releases_.empty()) return has_releases_.store(false, std::memory_order_relaxed);
+      release = std::move(releases_.front());
+      releases_.pop_front();  // one at a time, so that a release that throws does not drop the others
+    }
+    release();
+  }
+}
+
+void Registry::end_dependants() noexcept {
+  for (const auto& known : dependants_) {
+    if (const auto dependant = known.lock()) dependant->end_with_session();
+  }
+}
+
+void Registry::forget_releases() noexcept {
+  const std::lock_guard lock(releases_mutex_);
+  releases_.clear();
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,70 @@
+// The functions behind the class Session, and the function that runs a program as the master.
+
+#include "syncrun/session.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+
+#include "common/text/errors.hpp"
+#include "common/text/visible_text.hpp"
+#include "launcher/pool/local_pool.hpp"
+#include "launcher/session/session_core.hpp"
+#include "syncrun/run.hpp"
+
+namespace syncrun::detail {
+
+std::shared_ptr<SessionCore> open_session(const SessionOptions& options) {
+  return std::make_shared<SessionCore>(options,
+                                       [](const Settings& settings) { return std::make_unique<LocalPool>(settings); });
+}
+void close_session(SessionCore& session) { session.close(); }
+void abandon_session(SessionCore& session) noexcept { session.abandon(); }
+
+void wait_all(SessionCore& session) {
+  const SessionCore::Entry entry(session);
+  session.commands().drain_all();
+  if (const auto failure = session.ring().take_dropped_failure()) std::rethrow_exception(failure);
+}
+
+std::vector<CallProfile> profile_of(SessionCore& session) {
+  const SessionCore::Entry entry(session);
+  if (session.profiler() == nullptr) {
+    throw_usage(
+        "no profile is kept: ask for it with SessionOptions::profile or SessionOptions::trace (syncrun --profile FILE, "
+        "--trace FILE)");
+  }
+  session.commands().drain_all();
+  return session.profiler()->calls();
+}
+
+const std::vector<std::string>& devices_of(const SessionCore& session) noexcept { return session.devices(); }
+
+std::vector<int> worker_pids_of(const SessionCore& session) {
+  session.check_open();
+  std::vector<int> pids;
+  for (int rank = 0; rank < session.world_size(); ++rank) {
+    pids.push_back(session.control().worker(rank).pid.load(std::memory_order_relaxed));
+  }
+  return pids;
+}
+
+int run_master(int argc, char** argv, const Program& program) {
+  const SupervisorLink& supervisor = supervisor_link();
+  std::string verdict;
+  try {
+    return program.function(program.context, argc, argv);
+  } catch (...) {
+    verdict = describe_current_exception("the program threw ");
+  }
+  std::fflush(stdout);
+  // syncrun prints it as its last line
+  const bool is_printed_there = supervisor.send({SupervisorMessage::Kind::verdict, 0, verdict});
+  if (!is_printed_there)
+    std::fprintf(stderr, "syncrun: %s\n", text_for(STDERR_FILENO, with_indented_lines(verdict)).c_str());
+  return 1;
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,100 @@
+#pragma once
+
+// The center of the master. It connects the parts of a session and decides when the session is over. The parts are: the
+// workers (WorkerPool), the commands (CommandRunner, which uses the CallRing), the messages about failures
+// (LossReport), the replacement of lost workers (Recovery), the list of what belongs to the session (Registry), the
+// start (session_start.hpp) and the end (session_end.hpp).
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/os/shared_heap.hpp"
+#include "common/text/log.hpp"
+#include "launcher/calls/call_ring.hpp"
+#include "launcher/calls/command_runner.hpp"
+#include "launcher/devices/rank_devices.hpp"
+#include "launcher/failures/loss_report.hpp"
+#include "launcher/failures/recovery.hpp"
+#include "launcher/pool/worker_pool.hpp"
+#include "launcher/profile/profiler.hpp"
+#include "launcher/session/registry.hpp"
+#include "launcher/session/session_state.hpp"
+#include "launcher/session/settings.hpp"
+
+namespace syncrun::detail {
+
+class SessionCore final : private SessionEnds {
+ public:
+  /// Makes the pool. It may keep a reference to the settings, which outlive the pool.
+  using MakePool = std::function<std::unique_ptr<WorkerPool>(const Settings&)>;
+
+  /// Starts the workers and waits until all are ready. Throws Error (usage, system, worker_lost, timeout).
+  SessionCore(const SessionOptions& options, const MakePool& make_pool);
+  ~SessionCore() override;
+
+  /// Functions of the API hold one while they are inside the session. While it exists, no other thread is inside.
+  /// The constructor throws Error (usage) if the session is not open, or if another thread is inside it.
+  class Entry {
+   public:
+    explicit Entry(SessionCore& session);
+    ~Entry() { session_.state_.leave(); }
+    Entry(const Entry&) = delete;
+    Entry& operator=(const Entry&) = delete;
+
+   private:
+    SessionCore& session_;
+  };
+
+  const Settings& settings() const noexcept { return settings_; }
+  int world_size() const noexcept { return pool_->world_size(); }
+  const RankSet& all_ranks() const noexcept { return ring_.all_ranks(); }
+  const std::vector<std::string>& devices() const noexcept { return report_->device_names(); }
+  const RankDevices& rank_devices() const noexcept { return devices_; }
+  const Segment& segment() const noexcept { return pool_->segment(); }
+  ControlBlock control() const noexcept { return pool_->control(); }
+  SharedHeap& heap() noexcept { return heap_; }
+  SegmentHeap memory() noexcept { return {pool_->segment(), heap_}; }
+  CommandRunner& commands() noexcept { return *commands_; }
+  CallRing& ring() noexcept { return ring_; }
+  Registry& registry() noexcept { return registry_; }
+  const Registry& registry() const noexcept { return registry_; }
+  /// Null unless the settings ask for a profile.
+  const Profiler* profiler() const noexcept { return profiler_.get(); }
+
+  /// Frees memory of a handle that no longer exists. From any thread. If another thread is inside the session, the
+  /// memory is freed at the next entry.
+  void give_up(std::uint64_t offset, SharedHeap::Giveback giveback) noexcept;
+
+  void check_open() const { state_.check_open(); }
+  bool is_open() const noexcept { return state_.is_open(); }
+  void close();
+  /// Ends the workers without asking them to end. Calls in flight get no results.
+  void abandon() noexcept;
+
+ private:
+  Recovery::Steps recovery_steps();
+  void end_profile() noexcept;
+  void end_with_loss(std::uint64_t id) override;
+  [[noreturn]] void end_with(const Error& error) override;
+
+  Settings settings_;
+  RankDevices devices_;
+  std::unique_ptr<Logger> logger_;
+  SessionState state_;
+  std::unique_ptr<WorkerPool> pool_;
+  CallRing ring_;
+  std::optional<LossReport> report_;
+  std::optional<Recovery> recovery_;
+  Registry registry_;
+  SharedHeap heap_;
+  std::unique_ptr<Profiler> profiler_;
+  std::optional<Error> profile_failure_;  // the error of writing the profile
+  std::optional<CommandRunner> commands_;
+  bool is_closing_ = false;  // workers that are lost from now on are not replaced
+};
+
+}  // namespace syncrun::detail

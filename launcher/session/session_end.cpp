@@ -1,0 +1,92 @@
+#include "launcher/session/session_end.hpp"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "launcher/failures/rank_report.hpp"
+#include "launcher/process/child_end.hpp"
+#include "launcher/process/spawn.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+constexpr Milliseconds kPeersLimit{100};
+// Peers that have a core wake within this time. Until then this thread yields its core, because a sleep would be too
+// long.
+constexpr Milliseconds kPeersWake{2};
+
+/// Gives peers that wait for each other a moment to record when they stopped waiting, before they are ended.
+void await_peers_release(const ControlBlock& control, int lost) {
+  const auto is_waiting = [&](int rank) {
+    const WorkerSlot& slot = control.worker(rank);
+    const Phase phase = phase_of(slot.progress.load(std::memory_order_acquire));
+    return rank != lost && slot.released_ns.load(std::memory_order_acquire) == 0 &&
+           (phase == Phase::collective || phase == Phase::vote);
+  };
+  const auto begin = Clock::now();
+  for (int rank = 0; rank < control.world_size(); ++rank) {
+    while (is_waiting(rank)) {
+      const auto waited = Clock::now() - begin;
+      if (waited > kPeersLimit) return;
+      if (waited < kPeersWake) yield_core();
+      else std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  }
+}
+
+/// Returns false if the grace period passes first.
+bool have_all_ended(WorkerPool& pool, LossReport& report, Milliseconds grace) {
+  Patience patience(grace);
+  report.look(Clock::now());
+  const Milliseconds lap = std::min(kLap, grace);
+  while (!pool.await_all_ends(lap)) {
+    report.look(Clock::now());
+    if (grace.count() == 0 || patience.is_over()) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+SeenLoss describe_seen_loss(WorkerPool& pool, const LossReport& report, std::uint64_t id) {
+  const auto released = Clock::now();
+  const ControlBlock& control = pool.control();
+  const int rank = static_cast<int>(control.header().lost.load()) - 1;
+  const ChildEnd end = pool.await_end(rank);
+  SeenLoss loss{report.describe_loss(rank, end), {}, end.wait_status.value_or(0)};
+  loss.failure.master_released = released;
+  await_peers_release(control, rank);
+  for (int other = 0; other < control.world_size(); ++other) {
+    loss.failure.peers_released.emplace_back(Clock::duration(control.worker(other).released_ns.load()));
+  }
+  loss.where = report.place_loss(loss.failure, id);
+  return loss;
+}
+
+std::optional<Error> await_ends_at_close(WorkerPool& pool, LossReport& report, std::uint64_t last, Milliseconds grace) {
+  std::vector<RankState> states;  // filled in if a worker does not end
+  if (!have_all_ended(pool, report, grace)) {
+    states = report.rank_states(last);
+    pool.take_stacks(states);
+    pool.kill_all();
+  }
+  if (auto watch_failure = pool.watch_failure()) return watch_failure;
+  for (int rank = 0; rank < pool.world_size(); ++rank) {
+    const ChildEnd end = pool.await_end(rank);
+    if (end.wait_status == 0 || end.wait_status == kUnknownStatus) continue;
+    Failure loss = report.describe_loss(rank, end);
+    loss.phase = to_string(Phase::close);
+    const bool was_killed = !states.empty() && states[static_cast<std::size_t>(rank)].end.empty();
+    if (was_killed) {
+      loss.cause = killed_after(grace) + stop_suffix(states[static_cast<std::size_t>(rank)].stop_signal);
+    }
+    loss.ranks = states;
+    return report.lost(std::move(loss), "while closing (phase close)", end.wait_status.value_or(0));
+  }
+  return std::nullopt;
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,31 @@
+#pragma once
+
+// The end of a session: what the master finds out about a loss, and how the workers end when the session is closed.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "launcher/failures/loss_report.hpp"
+#include "launcher/pool/worker_pool.hpp"
+
+namespace syncrun::detail {
+
+/// A loss that the master has seen.
+struct SeenLoss {
+  Failure failure;
+  std::string where;    // in words, such as "in call 'step' (phase function)"
+  int wait_status = 0;  // 0 if it is not known
+};
+
+/// Describes the loss that the control block reports. The master has seen it while it waited for command `id`. Waits
+/// for the worker's end. Then waits up to 100 ms for peers that wait for each other, until they have recorded when they
+/// stopped waiting.
+SeenLoss describe_seen_loss(WorkerPool& pool, const LossReport& report, std::uint64_t id);
+
+/// Called after the workers have been told to end. Waits until they have ended, and kills those that have not ended
+/// within `grace`. Returns the error about the first worker that did not end well. `last` is the last command that was
+/// published.
+std::optional<Error> await_ends_at_close(WorkerPool& pool, LossReport& report, std::uint64_t last, Milliseconds grace);
+
+}  // namespace syncrun::detail

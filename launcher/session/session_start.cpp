@@ -1,0 +1,56 @@
+#include "launcher/session/session_start.hpp"
+
+#include <cstdio>
+#include <string>
+
+#include "common/os/wait.hpp"
+#include "common/protocol/environment.hpp"
+#include "common/protocol/supervisor_link.hpp"
+
+namespace syncrun::detail {
+
+void await_ready(WorkerPool& pool, LossReport& report, Milliseconds limit) {
+  const ControlBlock& control = pool.control();
+  auto& header = control.header();
+  Patience patience(limit);
+  int failed = -1;
+  const auto ready = [&] {
+    bool all = true;
+    for (int rank = 0; rank < pool.world_size(); ++rank) {
+      const StartState state = control.worker(rank).start.load(std::memory_order_seq_cst);
+      if (state == StartState::failed) failed = rank;
+      all = all && state == StartState::ready;
+    }
+    return all || failed >= 0;
+  };
+  // This wait never spins. Starting takes milliseconds, and the workers need the cores.
+  WaitPolicy policy = WaitPolicy::yielding();
+  const auto lost = [&] { return header.lost.load(std::memory_order_seq_cst) != 0; };
+  const auto look = [&](Clock::time_point now) { report.look(now); };
+  const Woken woken = wait_until(header.to_master, policy, patience, ready, lost, look);
+  if (woken == Woken::interrupted) failed = static_cast<int>(header.lost.load()) - 1;
+  if (failed >= 0) {
+    if (const auto watch_failure = pool.watch_failure()) throw *watch_failure;
+    throw report.failed_start(failed, pool.await_end(failed));
+  }
+  if (woken == Woken::expired) throw report.late_start(limit);
+}
+
+void announce(const Settings& settings, Logger& logger) {
+  if (!settings.overruled.empty()) logger.warn(settings.overruled);
+  const std::string mapping = describe_mapping(settings.devices);
+  if (supervisor_link().is_connected() && environment::get(environment::kQuiet) == nullptr) {
+    std::fprintf(stderr, "syncrun: %s\n", mapping.c_str());
+  } else {
+    logger.info(mapping);
+  }
+}
+
+std::unique_ptr<Profiler> begin_profile(const Settings& settings, ControlHeader& header, SegmentHeap memory) {
+  if (settings.profile.empty() && settings.trace.empty()) return nullptr;
+  const auto bytes = sizeof(Timeline) * settings.devices.size();
+  header.timelines_offset = memory.heap.allocate(bytes, SharedHeap::Contents::zero, "the timelines of a profile");
+  return std::make_unique<Profiler>(settings, memory.segment.at<const Timeline>(header.timelines_offset));
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,30 @@
+#pragma once
+
+// The start of a session: the master waits until all workers are ready, and reports what it has started.
+
+#include <memory>
+
+#include "common/protocol/control_block.hpp"
+#include "common/text/log.hpp"
+#include "launcher/failures/loss_report.hpp"
+#include "launcher/pool/segment_heap.hpp"
+#include "launcher/pool/worker_pool.hpp"
+#include "launcher/profile/profiler.hpp"
+#include "launcher/session/settings.hpp"
+
+namespace syncrun::detail {
+
+/// Waits until all workers are ready. Also used after workers have been replaced. Throws Error if one is not ready:
+/// worker_lost, timeout, or the error that the worker failed with.
+void await_ready(WorkerPool& pool, LossReport& report, Milliseconds limit);
+
+/// Reports which rank runs on which device. Under `syncrun`, prints a line unless `syncrun` is told to be quiet.
+/// Without `syncrun`, or if it is quiet, logs the line. Also logs a warning if the program's choice of devices was
+/// overruled.
+void announce(const Settings& settings, Logger& logger);
+
+/// Returns null unless the settings ask for a profile. Allocates in the heap the timelines that the workers write.
+/// Throws Error (system).
+std::unique_ptr<Profiler> begin_profile(const Settings& settings, ControlHeader& header, SegmentHeap memory);
+
+}  // namespace syncrun::detail

@@ -1,0 +1,133 @@
+#include "launcher/session/settings.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+
+#include "common/os/memory_limit.hpp"
+#include "common/protocol/environment.hpp"
+#include "common/protocol/supervisor_link.hpp"
+#include "common/text/errors.hpp"
+#include "common/text/log.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+constexpr Milliseconds kDefaultCallTimeout = std::chrono::minutes(10);
+constexpr Milliseconds kDefaultStartTimeout = std::chrono::seconds(60);
+
+std::string from_environment(const char* name) {
+  const char* value = environment::get(name);
+  return value == nullptr ? std::string() : value;
+}
+
+Milliseconds seconds_from_environment(const char* name, Milliseconds otherwise) {
+  const std::string text = from_environment(name);
+  if (text.empty()) return otherwise;
+  char* end = nullptr;
+  const double seconds = std::strtod(text.c_str(), &end);
+  if (*end != '\0' || !(seconds >= 0) || seconds > 1e9) {
+    environment::throw_bad_value(name, text, "seconds, such as 30 or 0.5");
+  }
+  return Milliseconds(static_cast<std::int64_t>(std::ceil(seconds * 1000)));
+}
+
+LogLevel log_level_of(const SessionOptions& options) {
+  const std::string text = from_environment(environment::kLogLevel);
+  if (text.empty()) return options.log_level.value_or(LogLevel::warning);
+  if (const auto level = parse_log_level(text)) return *level;
+  environment::throw_bad_value(environment::kLogLevel, text, "trace, debug, info, warning, error or off");
+}
+
+/// The value of the variable. If it is not set, the option of the program.
+std::string text_of(const char* variable, const std::string& option) {
+  std::string text = from_environment(variable);
+  return text.empty() ? option : text;
+}
+
+/// A choice of devices: a list of devices, or a value of the option `processes`.
+struct DevicesChoice {
+  std::string devices;
+  std::string processes;
+  bool is_made() const noexcept { return !devices.empty() || !processes.empty(); }
+  std::string in_words(const DevicesSource& source) const {
+    const bool is_list = !devices.empty();
+    return std::string(is_list ? source.devices : source.processes) + " " + (is_list ? devices : processes);
+  }
+};
+
+void choose_devices(Settings& settings, const SessionOptions& options) {
+  const DevicesChoice outside{from_environment(environment::kDevices), from_environment(environment::kProcesses)};
+  const DevicesChoice own{options.devices, options.processes};
+  if (!outside.is_made()) {
+    settings.devices = resolve_devices(own.devices, own.processes, kFromProgram);
+    return;
+  }
+  settings.devices = resolve_devices(outside.devices, outside.processes, kFromEnvironment);
+  if (!own.is_made() || resolve_devices(own.devices, own.processes, kFromProgram) == settings.devices) return;
+  const auto& source = supervisor_link().is_connected() ? kFromCommandLine : kFromEnvironment;
+  settings.overruled = own.in_words(kFromProgram) + " gives way to " + outside.in_words(source);
+}
+
+}  // namespace
+
+Milliseconds check_timeout(Milliseconds timeout, const std::string& option) {
+  if (timeout.count() < 0) throw_usage(option + " is at least 0, got " + std::to_string(timeout.count()) + " ms");
+  return std::min(timeout, Patience::kLongestLimit);
+}
+
+Milliseconds resolve_timeout(const std::optional<Milliseconds>& chosen, const std::string& option) {
+  return chosen ? check_timeout(*chosen, option) : seconds_from_environment(environment::kTimeout, kDefaultCallTimeout);
+}
+
+Milliseconds resolve_start_timeout(const std::optional<Milliseconds>& chosen, const std::string& option) {
+  return chosen ? check_timeout(*chosen, option)
+                : seconds_from_environment(environment::kStartTimeout, kDefaultStartTimeout);
+}
+
+namespace {
+
+/// Checks variables that are read later or by other code, so that a mistake shows before anything is started.
+void check_variables() {
+  static_cast<void>(is_memory_checked());
+  const std::string restart = from_environment(environment::kRestart);
+  if (restart.empty()) return;
+  const auto restarts = environment::whole_number(restart.c_str());
+  if (restarts && *restarts >= 0) return;
+  environment::throw_bad_value(environment::kRestart, restart,
+                               "a whole number from 0, which syncrun --max-restarts sets");
+}
+
+}  // namespace
+
+Settings resolve_settings(const SessionOptions& options) {
+  check_variables();
+  Settings settings;
+  choose_devices(settings, options);
+  settings.call_timeout = seconds_from_environment(
+      environment::kTimeout, check_timeout(options.timeout.value_or(kDefaultCallTimeout), "SessionOptions::timeout"));
+  settings.start_timeout = seconds_from_environment(
+      environment::kStartTimeout,
+      check_timeout(options.start_timeout.value_or(kDefaultStartTimeout), "SessionOptions::start_timeout"));
+  settings.grace = check_timeout(options.grace, "SessionOptions::grace");
+  settings.on_worker_lost = options.on_worker_lost;
+  settings.max_respawns = options.max_respawns;
+  if (settings.max_respawns < 0) {
+    throw_usage("SessionOptions::max_respawns is at least 0, got " + std::to_string(settings.max_respawns));
+  }
+  settings.seed = options.seed;
+  settings.log_dir = text_of(environment::kLogDir, options.log_dir);
+  if (!settings.log_dir.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(settings.log_dir, error);
+    if (error) throw_errno("cannot make the log folder " + settings.log_dir, error.value());
+  }
+  settings.profile = text_of(environment::kProfile, options.profile);
+  settings.trace = text_of(environment::kTrace, options.trace);
+  settings.log_level = log_level_of(options);
+  return settings;
+}
+
+}  // namespace syncrun::detail

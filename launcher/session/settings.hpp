@@ -1,0 +1,42 @@
+#pragma once
+
+// The settings of a session. A value from the environment, set by `syncrun` or by the user, comes before an option of
+// the program, and an option comes before the default. So the person who starts the program decides.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <syncrun/options.hpp>  // in brackets, because launcher/syncrun/ has an options.hpp too
+#include "common/os/wait.hpp"
+#include "launcher/devices/devices.hpp"
+
+namespace syncrun::detail {
+
+struct Settings {
+  std::vector<DeviceId> devices;  // by rank
+  Milliseconds call_timeout{};    // 0: no limit
+  Milliseconds start_timeout{};   // 0: no limit
+  Milliseconds grace{};
+  OnWorkerLost on_worker_lost = OnWorkerLost::end;
+  int max_respawns = 0;
+  std::uint64_t seed = 0;
+  std::string log_dir;  // empty: no log files
+  std::string profile;  // empty: no profile; "-": standard error
+  std::string trace;    // empty: no trace
+  LogLevel log_level = LogLevel::warning;
+  std::string overruled;  // says which choice of devices by the program was overruled; empty: none
+};
+
+/// Throws Error (usage) with the name of the option or variable, what was expected and what was got.
+Settings resolve_settings(const SessionOptions& options);
+
+/// Cuts a timeout to the longest limit that can be counted. Throws Error (usage) with the name of `option` if it is
+/// negative.
+Milliseconds check_timeout(Milliseconds timeout, const std::string& option);
+/// The deadline of a wait, and the deadline of a start. Here the program's option comes first, then the environment,
+/// then the default.
+Milliseconds resolve_timeout(const std::optional<Milliseconds>& chosen, const std::string& option);
+Milliseconds resolve_start_timeout(const std::optional<Milliseconds>& chosen, const std::string& option);
+
+}  // namespace syncrun::detail

@@ -1,0 +1,218 @@
+#include "launcher/variables/transfers.hpp"
+
+#include <cstring>
+#include <string>
+
+#include "common/arrays/extents.hpp"
+#include "common/arrays/rows.hpp"
+#include "common/os/memory_limit.hpp"
+#include "common/protocol/variable_entry.hpp"
+#include "launcher/calls/rows_check.hpp"
+#include "launcher/data/mapped_data.hpp"
+#include "launcher/variables/variables.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+// If all copies together grow by this much or more, the growth is checked against the memory limit before any worker
+// allocates.
+constexpr std::size_t kCheckedFrom = std::size_t{8} << 20U;
+
+std::string names_of(const std::vector<Transfer>& transfers) {
+  std::string names;
+  for (const auto& transfer : transfers) names += (names.empty() ? "" : ", ") + transfer.variable->name;
+  return names;
+}
+
+struct Temporaries {
+  SharedHeap& heap;
+  std::vector<std::uint64_t> offsets;
+  ~Temporaries() {
+    for (const auto offset : offsets) heap.free(offset, SharedHeap::Giveback::later);
+  }
+};
+
+Extents extents_of(const Delivery& delivery) { return delivery.data ? delivery.data->extents : delivery.extents; }
+
+const MappedFile* file_of(const Delivery& delivery) {
+  return delivery.data && delivery.data->file ? &delivery.data->file->file() : nullptr;
+}
+
+}  // namespace
+
+// ---- what copies are ------------------------------------------------------------------------------------------
+
+void check_growth(const SystemCommands& commands, const VariableRecord& variable, std::span<const std::size_t> bytes,
+                  OldCopies old) {
+  const auto* copies = commands.segment().at<VariableEntry>(variable.entry)->copies();
+  std::size_t growth = 0;
+  for (std::size_t rank = 0; rank < bytes.size(); ++rank) {
+    const bool is_in_host_memory = commands.devices().kind_of(static_cast<int>(rank)) == DeviceKind::cpu;
+    const bool grows = old == OldCopies::kept || bytes[rank] > copies[rank].capacity_bytes;
+    if (is_in_host_memory && grows) growth += bytes[rank];
+  }
+  if (growth >= kCheckedFrom) check_memory_available(growth, "the copies of shared variable '" + variable.name + "'");
+}
+
+void read_extents(const Segment& segment, VariableRecord& variable) {
+  const auto* copies = segment.at<VariableEntry>(variable.entry)->copies();
+  for (std::size_t rank = 0; rank < variable.extents.size(); ++rank) {
+    Extents& extents = variable.extents[rank];
+    const bool had_elements = elements_in({extents.data(), variable.dimensions}) != 0;
+    extents = copies[rank].extents;
+    // The rank has freed its old copy and got no memory for a new one.
+    if (had_elements && copies[rank].capacity_bytes == 0) variable.assigned.remove(rank);
+  }
+}
+
+// ---- commands -------------------------------------------------------------------------------------------------
+
+void run_transfers(SystemCommands& commands, const char* what, TransferDirection direction,
+                   const std::vector<Transfer>& transfers) {
+  commands.run_system(what, names_of(transfers), [&](CommandHead& command, InFlight& in_flight) {
+    const auto world_size = static_cast<std::size_t>(commands.world_size());
+    auto& payload = command.begin<TransferPayload>();
+    payload.direction = direction;
+    payload.variables_count = static_cast<std::uint32_t>(transfers.size());
+    if (direction == TransferDirection::to_variable) {
+      for (const auto& transfer : transfers) in_flight.writes.push_back(transfer.variable->name);
+    }
+    payload.parts = commands.heap().allocate(sizeof(TransferSlot) * transfers.size() * world_size,
+                                             SharedHeap::Contents::any, "a transfer");
+    in_flight.temporaries.push_back(payload.parts);
+    auto* slot = commands.segment().at<TransferSlot>(payload.parts);
+    for (const auto& transfer : transfers) {
+      for (const TransferPart& part : transfer.parts) {
+        *slot++ = {transfer.variable->entry, part.offset, part.extents, part.takes_part, part.is_zero};
+      }
+    }
+  });
+}
+
+void to_variables(SystemCommands& commands, const char* what, const std::vector<Transfer>& transfers) {
+  for (const auto& transfer : transfers) {
+    std::vector<std::size_t> bytes;
+    for (const TransferPart& part : transfer.parts) {
+      bytes.push_back(part.takes_part ? bytes_of(*transfer.variable, part.extents) : 0);
+    }
+    check_growth(commands, *transfer.variable, bytes, OldCopies::reused);
+  }
+  try {
+    run_transfers(commands, what, TransferDirection::to_variable, transfers);
+  } catch (...) {
+    // Some ranks may have done their part and others not.
+    if (commands.is_open()) {
+      for (const auto& transfer : transfers) read_extents(commands.segment(), *transfer.variable);
+    }
+    throw;
+  }
+  for (const auto& transfer : transfers) {
+    VariableRecord& variable = *transfer.variable;
+    read_extents(commands.segment(), variable);
+    for (std::size_t rank = 0; rank < transfer.parts.size(); ++rank) {
+      if (transfer.parts[rank].takes_part) variable.assigned.add(rank);
+    }
+    variable.is_replicated = false;
+  }
+}
+
+void fetch_copy(SystemCommands& commands, VariableRecord& variable, int rank, std::uint64_t to) {
+  const Extents& extents = variable.extents[static_cast<std::size_t>(rank)];
+  run_transfers(commands, "get", TransferDirection::from_variable,
+                {{&variable, only_on(commands.world_size(), rank, {to, extents, true})}});
+}
+
+void place_copy(SystemCommands& commands, VariableRecord& variable, int rank, std::uint64_t from,
+                const Extents& extents) {
+  to_variables(commands, "set", {{&variable, only_on(commands.world_size(), rank, {from, extents, true})}});
+}
+
+// ---- values on their way --------------------------------------------------------------------------------------
+
+Source Sources::add(const VariableRecord& variable, const void* values, const Extents& extents) {
+  if (commands_.segment().contains(values)) return {commands_.segment().offset_of(values), extents};
+  const std::size_t bytes = bytes_of(variable, extents);
+  const HeapLoan& staging = staged_.emplace_back(commands_, bytes, "values on their way to the workers");
+  if (bytes != 0) std::memcpy(staging.data(), values, bytes);
+  return {staging.offset(), extents};
+}
+
+Source Sources::add(const Delivery& delivery) {
+  if (const MappedFile* const file = file_of(delivery))
+    return add_of_file(*delivery.variable, *file, 0, extents_of(delivery));
+  return add(*delivery.variable, values_of(delivery), extents_of(delivery));
+}
+
+Source Sources::add_rows(const Delivery& delivery, const Rows& rows, const char* what) {
+  if (rows.kind() == Rows::Kind::all) return add(delivery);
+  const VariableRecord& variable = *delivery.variable;
+  Extents extents = extents_of(delivery);
+  const std::string option = std::string(what) + " of '" + variable.name + "': batch";
+  Temporaries temporaries{commands_.heap(), {}};
+  const RowsSlot selected =
+      write_selection(rows, extents[0], option.c_str(), "the array", commands_.memory(), temporaries.offsets);
+  const auto* from = static_cast<const std::byte*>(values_of(delivery));
+  const std::size_t row_bytes = row_bytes_of(variable.dtype, {extents.data(), variable.dimensions});
+  extents[0] = selected.count();
+  const MappedFile* const file = file_of(delivery);
+  if (selected.kind != Rows::Kind::list) {
+    const std::size_t begin = static_cast<std::size_t>(selected.begin) * row_bytes;
+    if (file != nullptr) return add_of_file(variable, *file, begin, extents);
+    return add(variable, from + static_cast<std::size_t>(selected.begin) * row_bytes, extents);
+  }
+  const HeapLoan& staging =
+      staged_.emplace_back(commands_, bytes_of(variable, extents), "selected rows on their way to the workers");
+  std::byte* to = staging.data();
+  const auto* const indices = commands_.segment().at<const std::int64_t>(selected.offset);
+  if (file != nullptr) {
+    const auto count = static_cast<std::size_t>(selected.count());
+    file->read_rows(row_bytes, {indices, count}, 0, to, count * row_bytes);
+    return {staging.offset(), extents};
+  }
+  for (std::int64_t i = 0; i < selected.count() && row_bytes != 0; ++i, to += row_bytes) {
+    std::memcpy(to, from + static_cast<std::size_t>(indices[i]) * row_bytes, row_bytes);
+  }
+  return {staging.offset(), extents};
+}
+
+/// Reads the file instead of copying from the mapping. If the file has become shorter, read reports an error, while an
+/// access to the mapping would raise a signal.
+Source Sources::add_of_file(const VariableRecord& variable, const MappedFile& file, std::size_t at,
+                            const Extents& extents) {
+  const std::size_t bytes = bytes_of(variable, extents);
+  const HeapLoan& staging = staged_.emplace_back(commands_, bytes, "values on their way to the workers");
+  file.read(at, staging.data(), bytes);
+  return {staging.offset(), extents};
+}
+
+const void* Sources::values_of(const Delivery& delivery) const {
+  return delivery.data ? commands_.segment().at(delivery.data->offset) : delivery.values;
+}
+
+// ---- parts ----------------------------------------------------------------------------------------------------
+
+std::vector<TransferPart> whole_for_all(int world_size, const Source& source) {
+  return {static_cast<std::size_t>(world_size), TransferPart{source.offset, source.extents, true}};
+}
+
+std::vector<TransferPart> shares_for_all(int world_size, const VariableRecord& variable, const Source& source) {
+  const std::size_t row_bytes = row_bytes_of(variable.dtype, {source.extents.data(), variable.dimensions});
+  std::vector<TransferPart> parts(static_cast<std::size_t>(world_size));
+  for (int rank = 0; rank < world_size; ++rank) {
+    const RowRange rows = share_of(source.extents[0], world_size, rank);
+    TransferPart& part = parts[static_cast<std::size_t>(rank)];
+    part.extents = source.extents;
+    part.extents[0] = rows.count();
+    part.offset = source.offset + static_cast<std::uint64_t>(rows.begin) * row_bytes;
+  }
+  return parts;
+}
+
+std::vector<TransferPart> only_on(int world_size, int rank, const TransferPart& part) {
+  std::vector<TransferPart> parts(static_cast<std::size_t>(world_size), TransferPart{0, {}, false});
+  parts[static_cast<std::size_t>(rank)] = part;
+  return parts;
+}
+
+}  // namespace syncrun::detail

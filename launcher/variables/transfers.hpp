@@ -1,0 +1,84 @@
+#pragma once
+
+// Transfers move values to the copies of shared variables, or from them. The workers do them. The functions here bring
+// the values to memory that the workers see, and keep the records of the variables up to date.
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "common/arrays/mapped_file.hpp"
+#include "launcher/calls/system_commands.hpp"
+#include "launcher/session/records.hpp"
+
+namespace syncrun::detail {
+
+/// The part of one rank in a transfer.
+struct TransferPart {
+  std::uint64_t offset = 0;  // in the segment; 0: only the shape changes
+  Extents extents{};
+  bool takes_part = true;
+  bool is_zero = false;
+};
+
+/// The values that go to the copies of one variable, or come from them.
+struct Transfer {
+  VariableRecord* variable;
+  std::vector<TransferPart> parts;  // by rank
+};
+
+/// Runs the transfers as one command. `what` names the caller in messages. Throws the error of the command.
+void run_transfers(SystemCommands& commands, const char* what, TransferDirection direction,
+                   const std::vector<Transfer>& transfers);
+/// Runs transfers to the variables. Brings their records up to date, also if it throws.
+void to_variables(SystemCommands& commands, const char* what, const std::vector<Transfer>& transfers);
+
+/// Moves one rank's copy of a variable to memory in the heap, or from there. The memory must be as large as the copy.
+void fetch_copy(SystemCommands& commands, VariableRecord& variable, int rank, std::uint64_t to);
+void place_copy(SystemCommands& commands, VariableRecord& variable, int rank, std::uint64_t from,
+                const Extents& extents);
+
+/// Called before the copies get new sizes, which are `bytes` by rank. Checks the growth against the memory limit before
+/// any worker allocates. `kept` means that the old copies are needed in the meantime.
+enum class OldCopies : std::uint8_t { reused, kept };
+void check_growth(const SystemCommands& commands, const VariableRecord& variable, std::span<const std::size_t> bytes,
+                  OldCopies old);
+
+/// Reads the present shapes of the copies, which the workers have written. Ranks whose copy no longer exists lose the
+/// mark "assigned". No call may be in flight.
+void read_extents(const Segment& segment, VariableRecord& variable);
+
+/// Values to be transferred: their place in the segment, and their shape.
+struct Source {
+  std::uint64_t offset = 0;
+  Extents extents{};
+};
+
+/// Brings values to shared memory, unless they are there already. They stay there as long as this object lives.
+class Sources {
+ public:
+  explicit Sources(SystemCommands& commands) : commands_(commands) {}
+
+  Source add(const VariableRecord& variable, const void* values, const Extents& extents);
+  Source add(const Delivery& delivery);
+  /// Adds selected rows only. A slice of an array in shared memory is not copied. Throws Error (usage) if the rows do
+  /// not exist. `what` names the caller in messages.
+  Source add_rows(const Delivery& delivery, const Rows& rows, const char* what);
+
+ private:
+  Source add_of_file(const VariableRecord& variable, const MappedFile& file, std::size_t at, const Extents& extents);
+  const void* values_of(const Delivery& delivery) const;
+
+  SystemCommands& commands_;
+  std::deque<HeapLoan> staged_;
+};
+
+/// Makes the parts of all ranks. The three functions give every rank the same, each rank its share of the rows, or one
+/// rank something and the others nothing.
+std::vector<TransferPart> whole_for_all(int world_size, const Source& source);
+std::vector<TransferPart> shares_for_all(int world_size, const VariableRecord& variable, const Source& source);
+std::vector<TransferPart> only_on(int world_size, int rank, const TransferPart& part);
+
+}  // namespace syncrun::detail

@@ -1,0 +1,153 @@
+#include "common/arrays/update.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <syncrun/error.hpp>
+#include <vector>
+
+namespace syncrun::detail {
+namespace {
+
+template <class Pair>
+class UpdateOfElements : public testing::Test {};
+
+template <class R, class E>
+struct RuleAndType {
+  using Rule = R;
+  using T = E;
+};
+using Pairs = testing::Types<RuleAndType<Sgd, float>, RuleAndType<Sgd, double>, RuleAndType<Momentum, float>,
+                             RuleAndType<Momentum, double>, RuleAndType<Nesterov, float>, RuleAndType<Nesterov, double>,
+                             RuleAndType<Adagrad, float>, RuleAndType<Adagrad, double>, RuleAndType<RmsProp, float>,
+                             RuleAndType<RmsProp, double>, RuleAndType<Adadelta, float>, RuleAndType<Adadelta, double>,
+                             RuleAndType<Adam, float>, RuleAndType<Adam, double>, RuleAndType<Adamax, float>,
+                             RuleAndType<Adamax, double>>;
+TYPED_TEST_SUITE(UpdateOfElements, Pairs);
+
+template <class Rule>
+Rule third_step() {
+  Rule rule{};
+  rule.weight_decay = 0.01;
+  if constexpr (requires { rule.step; }) rule.step = 3;
+  return rule;
+}
+
+template <class T>
+struct Vectors {
+  explicit Vectors(std::size_t elements) : params(elements), gradient(elements), first(elements), second(elements) {
+    for (std::size_t i = 0; i < elements; ++i) {
+      params[i] = std::sin(static_cast<T>(i));
+      gradient[i] = std::cos(static_cast<T>(i) * 3);
+      first[i] = static_cast<T>(i % 5) / 8;
+      second[i] = static_cast<T>(i % 3) / 4;
+    }
+  }
+  std::vector<T> params, gradient, first, second;
+
+  template <class Rule>
+  void update(const Rule& rule, std::size_t begin, std::size_t end) {
+    update_elements({.kind = UpdateKindOf<Rule>::value,
+                     .dtype = dtype_of<T>,
+                     .rule = &rule,
+                     .place = UpdateWork::RulePlace::host,
+                     .params = params.data() + begin,
+                     .gradient = gradient.data() + begin,
+                     .state = {first.data() + begin, second.data() + begin},
+                     .elements = end - begin});
+  }
+};
+
+// Vector code and the code for the remaining elements compute the same bits. So the result does not depend on the
+// length of the vectors, or on where they begin.
+TYPED_TEST(UpdateOfElements, GivesTheSameBitsForAnyDivisionOfTheElements) {
+  using T = typename TypeParam::T;
+  const auto rule = third_step<typename TypeParam::Rule>();
+  for (const std::size_t elements : {1UL, 2UL, 7UL, 8UL, 33UL, 1000UL}) {
+    Vectors<T> whole(elements);
+    whole.update(rule, 0, elements);
+    for (const std::size_t piece : {1UL, 3UL, 5UL, 64UL}) {
+      Vectors<T> pieces(elements);
+      for (std::size_t at = 0; at < elements; at += piece) pieces.update(rule, at, std::min(at + piece, elements));
+      EXPECT_EQ(pieces.params, whole.params) << elements << " elements, " << piece << " at a time";
+      EXPECT_EQ(pieces.first, whole.first);
+      EXPECT_EQ(pieces.second, whole.second);
+    }
+  }
+}
+
+TYPED_TEST(UpdateOfElements, ChangesParametersAndTheRulesOwnStateOnly) {
+  using Rule = typename TypeParam::Rule;
+  using T = typename TypeParam::T;
+  const Vectors<T> before(100);
+  Vectors<T> after(100);
+  after.update(third_step<Rule>(), 10, 90);
+  EXPECT_EQ(after.gradient, before.gradient);
+  const auto changed = [](const std::vector<T>& a, const std::vector<T>& b) {
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) count += a[i] != b[i] ? 1 : 0;
+    return count;
+  };
+  EXPECT_GE(changed(after.params, before.params), 78U);
+  EXPECT_LE(changed(after.params, before.params), 80U);
+  EXPECT_EQ(changed(after.first, before.first) != 0, Rule::kState.size() > 0);
+  EXPECT_EQ(changed(after.second, before.second) != 0, Rule::kState.size() > 1);
+  for (const std::size_t outside : {0UL, 9UL, 90UL, 99UL}) {
+    EXPECT_EQ(after.params[outside], before.params[outside]);
+    EXPECT_EQ(after.first[outside], before.first[outside]);
+    EXPECT_EQ(after.second[outside], before.second[outside]);
+  }
+}
+
+TYPED_TEST(UpdateOfElements, OfNothingDoesNothing) {
+  using Rule = typename TypeParam::Rule;
+  const auto rule = third_step<Rule>();
+  update_elements({UpdateKindOf<Rule>::value,
+                   dtype_of<typename TypeParam::T>,
+                   &rule,
+                   UpdateWork::RulePlace::host,
+                   nullptr,
+                   nullptr,
+                   {nullptr, nullptr},
+                   0});
+}
+
+template <class Rule>
+std::string complaint(const Rule& rule) {
+  try {
+    check_update_rule(UpdateKindOf<Rule>::value, &rule);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    return error.what();
+  }
+  return {};
+}
+
+TEST(UpdateRules, AreRefusedByTheNameOfWhatMakesNoSense) {
+  const double nan = std::nan("");
+  EXPECT_EQ(complaint(Sgd{.learning_rate = -1}), "sgd: learning_rate is a finite number of at least 0, got -1.000000");
+  EXPECT_NE(complaint(Sgd{.learning_rate = nan}).find("learning_rate"), std::string::npos);
+  EXPECT_NE(complaint(Sgd{.learning_rate = INFINITY}).find("learning_rate"), std::string::npos);
+  EXPECT_NE(complaint(Sgd{.weight_decay = -0.1}).find("weight_decay"), std::string::npos);
+  EXPECT_NE(complaint(Momentum{.momentum = 1}).find("momentum: momentum is from 0 to below 1"), std::string::npos);
+  EXPECT_NE(complaint(Nesterov{.momentum = nan}).find("nesterov: momentum"), std::string::npos);
+  EXPECT_NE(complaint(Adagrad{.epsilon = -1}).find("adagrad: epsilon"), std::string::npos);
+  EXPECT_NE(complaint(RmsProp{.decay = 1.5}).find("rmsprop: decay"), std::string::npos);
+  EXPECT_NE(complaint(Adadelta{.decay = -1}).find("adadelta: decay"), std::string::npos);
+  EXPECT_NE(complaint(Adam{.beta1 = 1, .step = 1}).find("adam: beta1"), std::string::npos);
+  EXPECT_NE(complaint(Adam{.beta2 = -1, .step = 1}).find("adam: beta2"), std::string::npos);
+  EXPECT_NE(complaint(Adam{.decoupled_weight_decay = nan, .step = 1}).find("decoupled_weight_decay"),
+            std::string::npos);
+  EXPECT_EQ(complaint(Adam{}), "adam: step is the number of this update, from 1, got 0");
+  EXPECT_EQ(complaint(Adamax{}), "adamax: step is the number of this update, from 1, got 0");
+}
+
+TEST(UpdateRules, WithTheirDefaultsMakeSense) {
+  EXPECT_EQ(complaint(Sgd{}) + complaint(Momentum{}) + complaint(Nesterov{}) + complaint(Adagrad{}), "");
+  EXPECT_EQ(complaint(RmsProp{}) + complaint(Adadelta{}) + complaint(Adam{.step = 1}) + complaint(Adamax{.step = 1}),
+            "");
+}
+
+}  // namespace
+}  // namespace syncrun::detail

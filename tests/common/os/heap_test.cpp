@@ -1,0 +1,129 @@
+#include "common/os/shared_heap.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "common/os/segment.hpp"
+#include "common/text/errors.hpp"
+
+namespace {
+
+using namespace syncrun::detail;
+using Contents = SharedHeap::Contents;
+using Giveback = SharedHeap::Giveback;
+
+class Heap : public testing::Test {
+ protected:
+  static constexpr std::size_t kMegabyte = std::size_t{1} << 20;
+  Segment segment = Segment::create(std::size_t{1} << 31);
+  SharedHeap heap{segment, 4096, 64 * kMegabyte};
+
+  std::size_t resident_bytes() const {
+    struct stat status {};
+    fstat(segment.fd(), &status);
+    return static_cast<std::size_t>(status.st_blocks) * 512;
+  }
+  bool is_zero(std::uint64_t offset, std::size_t bytes) const {
+    const auto* memory = segment.at(offset);
+    return std::all_of(memory, memory + bytes, [](std::byte b) { return b == std::byte{0}; });
+  }
+};
+
+TEST_F(Heap, GivesExtentsThatDoNotOverlap) {
+  std::mt19937 random(1);
+  std::vector<std::pair<std::uint64_t, std::size_t>> extents;
+  for (int i = 0; i < 2000; ++i) {
+    if (!extents.empty() && random() % 2 == 0) {
+      const auto victim = extents.begin() + static_cast<std::ptrdiff_t>(random() % extents.size());
+      // Each extent is filled with its own mark. If the mark is intact, no other extent has overlapped this one.
+      const auto mark = static_cast<std::byte>(victim->first >> 6);
+      const auto* memory = segment.at(victim->first);
+      ASSERT_TRUE(std::all_of(memory, memory + victim->second, [&](std::byte b) { return b == mark; }));
+      heap.free(victim->first, random() % 2 == 0 ? Giveback::now : Giveback::later);
+      extents.erase(victim);
+    } else {
+      const std::size_t bytes = random() % 3 == 0 ? random() % 200'000 : random() % 500;
+      const auto offset = heap.allocate(bytes, Contents::zero, "a test");
+      ASSERT_EQ(offset % 64, 0U);
+      ASSERT_TRUE(is_zero(offset, bytes));
+      std::memset(segment.at(offset), static_cast<int>((offset >> 6) & 0xff), bytes);
+      extents.emplace_back(offset, bytes);
+    }
+  }
+}
+
+/// The selected word of the system's setting, for example "advise" in "always within_size [advise] never deny force".
+std::string huge_pages_for_shared_memory() {
+  std::ifstream setting("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+  std::string word;
+  while (setting >> word && word.front() != '[') {
+  }
+  return word.size() < 2 ? "unknown" : word.substr(1, word.size() - 2);
+}
+
+std::size_t huge_page_kilobytes() {
+  std::ifstream maps("/proc/self/smaps");
+  std::size_t all = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.starts_with("ShmemPmdMapped:")) all += std::stoul(line.substr(line.find(':') + 1));
+  }
+  return all;
+}
+
+TEST_F(Heap, KeepsHugePagesWhereTheSystemAllowsThem) {
+  const std::string setting = huge_pages_for_shared_memory();
+  if (setting != "advise" && setting != "always") GTEST_SKIP() << "shmem_enabled is " << setting;
+  SharedHeap pinned(segment, 64 * kMegabyte, 64 * kMegabyte, SharedHeap::Pages::kept);
+  const std::size_t before = huge_page_kilobytes();
+  const auto offset = pinned.allocate(33 * kMegabyte + 4096, Contents::zero, "a test");
+  EXPECT_TRUE(is_zero(offset, 33 * kMegabyte));
+  EXPECT_GT(huge_page_kilobytes(), before);
+  EXPECT_LT(resident_bytes(), 36 * kMegabyte) << "none beyond what was asked for";
+}
+
+TEST_F(Heap, ReusesWhatWasFreed) {
+  for (int i = 0; i < 1000; ++i) {
+    const auto offset = heap.allocate(kMegabyte, Contents::any, "a test");
+    heap.free(offset, Giveback::later);
+  }
+  EXPECT_EQ(heap.used_bytes(), 0U);
+  EXPECT_LT(resident_bytes(), 4 * kMegabyte);
+}
+
+TEST_F(Heap, GivesPagesBackToTheSystem) {
+  const auto offset = heap.allocate(32 * kMegabyte, Contents::any, "a test");
+  EXPECT_GE(resident_bytes(), 32 * kMegabyte) << "reserved when asked for";
+  heap.free(offset, Giveback::now);
+  EXPECT_LT(resident_bytes(), kMegabyte);
+}
+
+TEST_F(Heap, SaysHowMuchWasWantedAndThereWas) {
+  static_cast<void>(heap.allocate(40 * kMegabyte, Contents::any, "a test"));
+  try {
+    static_cast<void>(heap.allocate(30 * kMegabyte, Contents::any, "the second"));
+    FAIL();
+  } catch (const syncrun::Error& error) {
+    EXPECT_EQ(error.kind(), syncrun::ErrorKind::system);
+    EXPECT_EQ(error.native_code(), ENOMEM);
+    const std::string text = error.what();
+    EXPECT_NE(text.find("the second requires 31457280 bytes"), std::string::npos) << text;
+    EXPECT_NE(text.find("41943040 are in use"), std::string::npos) << text;
+  }
+}
+
+TEST_F(Heap, ClearsReusedMemoryThatMustBeZero) {
+  auto offset = heap.allocate(kMegabyte, Contents::any, "a test");
+  std::memset(segment.at(offset), 1, kMegabyte);
+  heap.free(offset, Giveback::later);
+  offset = heap.allocate(kMegabyte / 2, Contents::zero, "a test");
+  EXPECT_TRUE(is_zero(offset, kMegabyte / 2));
+}
+
+}  // namespace

@@ -1,0 +1,131 @@
+#include "common/os/wait.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <new>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using namespace syncrun::detail;
+using namespace std::chrono_literals;
+
+struct SharedWords {
+  Doorbell bell;
+  std::atomic<std::uint64_t> word;
+};
+
+class Waiting : public testing::TestWithParam<bool> {
+ protected:
+  WaitPolicy policy = GetParam() ? WaitPolicy::spinning() : WaitPolicy::yielding();
+  SharedWords& words = *new (
+      mmap(nullptr, sizeof(SharedWords), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) SharedWords{};
+};
+INSTANTIATE_TEST_SUITE_P(Policies, Waiting, testing::Bool());
+
+TEST_P(Waiting, EndsWhenAnotherProcessRings) {
+  const pid_t child = fork();
+  if (child == 0) {
+    std::this_thread::sleep_for(50ms);
+    words.word.store(1);
+    words.bell.ring();
+    _exit(0);
+  }
+  Patience patience(10s);
+  const auto woken = wait_until(
+      words.bell, policy, patience, [&] { return words.word.load() == 1; }, [] { return false; });
+  EXPECT_EQ(woken, Woken::ready);
+  EXPECT_EQ(words.bell.sleepers.load(), 0U);
+  waitpid(child, nullptr, 0);
+}
+
+TEST_P(Waiting, EndsWhenInterrupted) {
+  std::thread other([&] {
+    std::this_thread::sleep_for(50ms);
+    words.word.store(2);
+    words.bell.wake();
+  });
+  Patience patience(10s);
+  EXPECT_EQ(wait_until(
+                words.bell, policy, patience, [] { return false; }, [&] { return words.word.load() == 2; }),
+            Woken::interrupted);
+  other.join();
+}
+
+TEST_P(Waiting, EndsAtTheDeadline) {
+  Patience patience(50ms);
+  const auto start = Clock::now();
+  EXPECT_EQ(wait_until(
+                words.bell, policy, patience, [] { return false; }, [] { return false; }),
+            Woken::expired);
+  EXPECT_GE(Clock::now() - start, 50ms);
+  EXPECT_LT(Clock::now() - start, 2s);
+}
+
+TEST_P(Waiting, LooksAroundOncePerLapFromTheFirstOn) {
+  const auto laps_within = [&](Milliseconds limit) {
+    std::vector<Clock::time_point> laps{Clock::now()};
+    Patience patience(limit);
+    wait_until(
+        words.bell, policy, patience, [] { return false; }, [] { return false; },
+        [&](Clock::time_point now) { laps.push_back(now); });
+    for (std::size_t lap = 1; lap < laps.size(); ++lap) EXPECT_GE(laps[lap] - laps[lap - 1], kLap);
+    return laps.size() - 1;
+  };
+  EXPECT_GE(laps_within(5 * kLap), 1U);
+  EXPECT_LE(laps_within(5 * kLap), 6U);
+}
+
+TEST_P(Waiting, DoesNotLookAroundInAShortWait) {
+  int laps = 0;
+  Patience patience(10s);
+  const auto start = Clock::now();
+  const auto woken = wait_until(
+      words.bell, policy, patience, [&] { return Clock::now() - start > kLap / 4; }, [] { return false; },
+      [&](Clock::time_point) { ++laps; });
+  EXPECT_EQ(woken, Woken::ready);
+  // On a busy machine, the wait may have been a long one after all.
+  EXPECT_TRUE(laps == 0 || Clock::now() - start >= kLap);
+}
+
+TEST_P(Waiting, PingPongLosesNoWakeUp) {
+  constexpr std::uint64_t kRounds = 20'000;
+  const pid_t child = fork();
+  const auto play = [&](std::uint64_t parity) {
+    for (std::uint64_t round = 0; round < kRounds; ++round) {
+      const std::uint64_t turn = 2 * round + parity;
+      Patience patience(20s);
+      WaitPolicy asleep;
+      asleep.awake_for = 0us;
+      if (wait_until(
+              words.bell, asleep, patience, [&] { return words.word.load() == turn; }, [] { return false; }) !=
+          Woken::ready) {
+        return false;
+      }
+      words.word.store(turn + 1);
+      words.bell.ring();
+    }
+    return true;
+  };
+  if (child == 0) _exit(play(1) ? 0 : 1);
+  EXPECT_TRUE(play(0));
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(Patience, CountsNoTimeInWhichTheProcessWasStopped) {
+  Patience patience(2s);
+  EXPECT_FALSE(patience.is_over(Clock::now() + 1h)) << "one lap counts at most half a second";
+}
+
+TEST(Patience, IsEndlessAtZero) {
+  Patience patience(0ms);
+  EXPECT_FALSE(patience.is_over(Clock::now() + 1h));
+}
+
+}  // namespace

@@ -1,0 +1,60 @@
+#include "common/text/visible_text.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+namespace {
+
+using syncrun::detail::text_for;
+using syncrun::detail::visible;
+using syncrun::detail::with_indented_lines;
+
+TEST(VisibleText, LeavesTextAsItIs) {
+  EXPECT_EQ(visible(""), "");
+  EXPECT_EQ(visible("two\tcolumns\nand lines"), "two\tcolumns\nand lines");
+  EXPECT_EQ(visible("Größe 10 µs – 漢字 🙂"), "Größe 10 µs – 漢字 🙂");
+}
+
+TEST(VisibleText, OfSeveralLinesIsIndentedFromTheSecondOn) {
+  EXPECT_EQ(with_indented_lines("one line"), "one line");
+  EXPECT_EQ(with_indented_lines("boom\n[rank 9] fake\n\nend\n"), "boom\n  [rank 9] fake\n  \n  end\n");
+  EXPECT_EQ(with_indented_lines("lost\n  [rank 1] its last words"), "lost\n  [rank 1] its last words");
+}
+
+TEST(VisibleText, ShowsControlCharacters) {
+  EXPECT_EQ(visible("\x1b[2J\x1b]0;title\a"), "^[[2J^[]0;title^G");
+  EXPECT_EQ(visible("a\rb\b\b\x7f\v\f"), "a^Mb^H^H^?^K^L");
+  EXPECT_EQ(visible(std::string("\0", 1)), "^@");
+}
+
+TEST(VisibleText, ShowsEightBitControlsHoweverTheyAreWritten) {
+  EXPECT_EQ(visible("\xc2\x9b"
+                    "2J"),
+            "\\x9b2J");
+  EXPECT_EQ(visible("\x9b"
+                    "2J"),
+            "\\x9b2J");
+  EXPECT_EQ(visible("\xc2\xa0"), "\xc2\xa0") << "a space that does not break is no control character";
+}
+
+TEST(VisibleText, IsForTerminalsOnly) {
+  const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  EXPECT_EQ(text_for(terminal, "\x1b[2J"), "^[[2J");
+  ::close(terminal);
+  const int file = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  EXPECT_EQ(text_for(file, "\x1b[2J"), "\x1b[2J");
+  ::close(file);
+}
+
+TEST(VisibleText, ShowsBytesThatAreNotUtf8) {
+  EXPECT_EQ(visible("\xc0\x9b"), "\\xc0\\x9b") << "longer than it must be";
+  EXPECT_EQ(visible("\xe2\x82"), "\\xe2\\x82") << "cut off";
+  EXPECT_EQ(visible("\xed\xa0\x80"), "\\xed\\xa0\\x80") << "half of a pair";
+  EXPECT_EQ(visible("\xf5\x80\x80\x80"), "\\xf5\\x80\\x80\\x80") << "beyond Unicode";
+  EXPECT_EQ(visible("\xe2\x1b[2J"), "\\xe2^[[2J") << "a sequence does not hide what follows";
+}
+
+}  // namespace

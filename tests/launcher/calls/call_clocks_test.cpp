@@ -1,0 +1,95 @@
+// The clocks of calls in flight, tested without processes: which calls the time of a wait counts for.
+
+#include "launcher/calls/call_clocks.hpp"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace {
+
+using namespace syncrun::detail;
+using namespace std::chrono_literals;
+
+const RankSet kAll = RankSet::all(3);
+
+class Clocks : public testing::Test {
+ protected:
+  std::uint64_t launch(const RankSet& ranks, Milliseconds limit) {
+    const auto before = ++last == 1 ? CallClocks::Before::nothing : CallClocks::Before::calls;
+    ranks_of.push_back(ranks);
+    clocks.begin(last, limit, before);
+    return last;
+  }
+  std::uint64_t launch(int rank, Milliseconds limit) { return launch(RankSet::only(rank), limit); }
+  std::optional<std::uint64_t> wait(Clock::duration waited) {
+    return clocks.count(
+        1, last, waited, [this](std::uint64_t id) -> const RankSet& { return ranks_of[id - 1]; },
+        [this](int rank) { return done[static_cast<std::size_t>(rank)]; });
+  }
+
+  CallClocks clocks{3};
+  std::vector<std::uint64_t> done = std::vector<std::uint64_t>(3);
+  std::uint64_t last = 0;
+  std::vector<RankSet> ranks_of;  // by id of the call, from 1
+};
+
+TEST_F(Clocks, RunWhileTheMasterWaits) {
+  launch(kAll, 1s);
+  EXPECT_EQ(wait(600ms), std::nullopt);
+  EXPECT_EQ(clocks.least_left(), 400ms);
+  EXPECT_EQ(wait(400ms), 1U);
+}
+
+TEST_F(Clocks, OfACallBehindAnotherBeginWhenThatIsOver) {
+  launch(kAll, 0ms);
+  launch(kAll, 1s);
+  EXPECT_EQ(wait(10s), std::nullopt);
+  done = {1, 1, 0};
+  EXPECT_EQ(wait(10s), std::nullopt) << "rank 2 is still in the first";
+  done = {1, 1, 1};
+  EXPECT_EQ(wait(10s), std::nullopt) << "it was not the oldest when this wait began";
+  EXPECT_EQ(wait(999ms), std::nullopt);
+  EXPECT_EQ(wait(1ms), 2U);
+}
+
+TEST_F(Clocks, OfCallsOnDifferentRanksRunSideBySide) {
+  launch(0, 0ms);
+  launch(1, 500ms);
+  launch(2, 300ms);
+  launch(1, 100ms);
+  EXPECT_EQ(wait(0ms), std::nullopt) << "who is the oldest is known from now on";
+  EXPECT_EQ(wait(299ms), std::nullopt);
+  EXPECT_EQ(clocks.least_left(), 1ms);
+  EXPECT_EQ(wait(1ms), 3U);
+  done = {0, 0, 3};
+  EXPECT_EQ(wait(199ms), std::nullopt) << "the one behind on rank 1 waits";
+  EXPECT_EQ(wait(1ms), 2U);
+}
+
+TEST_F(Clocks, OfFinishedCallsStandStill) {
+  launch(0, 100ms);
+  launch(1, 0ms);
+  done = {1, 0, 0};
+  EXPECT_EQ(wait(10s), std::nullopt);
+  EXPECT_EQ(clocks.least_left(), Clock::duration::max());
+}
+
+TEST_F(Clocks, BeginAnewForADebugger) {
+  launch(kAll, 1s);
+  EXPECT_EQ(wait(2s), 1U);
+  clocks.restart(1);
+  EXPECT_EQ(wait(999ms), std::nullopt);
+  EXPECT_EQ(wait(1ms), 1U);
+}
+
+TEST_F(Clocks, CountAtMostHalfASecondBetweenTwoPolls) {
+  const Clock::duration begin = 10s;
+  EXPECT_EQ(clocks.poll(begin), 0ms) << "nothing is between this one and another";
+  EXPECT_EQ(clocks.poll(begin + 100ms), 100ms);
+  EXPECT_EQ(clocks.poll(begin + 1h), 500ms);
+  clocks.end_polling();
+  EXPECT_EQ(clocks.poll(begin + 2h), 0ms) << "the master has waited in between";
+}
+
+}  // namespace

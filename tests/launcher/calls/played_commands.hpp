@@ -1,0 +1,95 @@
+#pragma once
+
+// System commands without workers. This class carries out transfers as workers would. It only records the other
+// commands.
+
+#include <cstring>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/arrays/extents.hpp"
+#include "common/protocol/variable_entry.hpp"
+#include "launcher/calls/system_commands.hpp"
+#include "tests/launcher/pool/fake_pool.hpp"
+
+namespace syncrun::test {
+
+class PlayedCommands final : public detail::SystemCommands {
+ public:
+  PlayedCommands(FakePool& pool, detail::CallRing& ring, detail::SharedHeap& heap, const detail::RankDevices& devices)
+      : SystemCommands({pool.segment(), heap}, ring, devices), pool_(pool) {}
+
+  std::vector<std::string> log;                            // for example "set of weights"
+  std::function<void(const detail::Command&)> on_command;  // called before the command is carried out; may throw
+  bool is_session_open = true;
+
+  void run_system(const char* what, const std::string& subject, const Fill& fill) override {
+    log.push_back(subject.empty() ? what : std::string(what) + " of " + subject);
+    fill(ring().next(Milliseconds(0)), ring().next_in_flight());
+    const std::uint64_t id = ring().publish();
+    const detail::Command& command = pool_.control().command(id);
+    pool_.finish_all(id);
+    std::exception_ptr failure;
+    try {
+      if (on_command) on_command(command);
+      if (command.kind == detail::CommandKind::transfer) transfer(command.as<detail::TransferPayload>());
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    ring().retire(id);
+    for (const auto offset : ring().in_flight(id).temporaries) heap().free(offset, detail::SharedHeap::Giveback::later);
+    ring().release(id, failure);
+    if (failure) std::rethrow_exception(failure);
+  }
+  void drain_all() override { log.emplace_back("drain all"); }
+  bool is_open() const noexcept override { return is_session_open; }
+
+  /// A rank's copy of a variable, as float elements.
+  std::vector<float>& copy(std::uint64_t entry, int rank) { return copies_[{entry, rank}]; }
+
+ private:
+  void transfer(const detail::TransferPayload& payload) {
+    const auto* slot = segment().at<const detail::TransferSlot>(payload.parts);
+    for (std::uint32_t variable = 0; variable < payload.variables_count; ++variable) {
+      for (int rank = 0; rank < world_size(); ++rank, ++slot) {
+        if (slot->takes_part) transfer(payload.direction, *slot, rank);
+      }
+    }
+  }
+  void transfer(detail::TransferDirection direction, const detail::TransferSlot& slot, int rank) {
+    auto& entry = *segment().at<detail::VariableEntry>(slot.variable);
+    std::vector<float>& own = copy(slot.variable, rank);
+    if (direction == detail::TransferDirection::from_variable) {
+      std::memcpy(segment().at(slot.offset), own.data(), own.size() * sizeof(float));
+      return;
+    }
+    const auto* values = segment().at<const float>(slot.offset);
+    const auto elements = detail::elements_in({slot.extents.data(), entry.dimensions});
+    own.assign(values, values + elements);
+    entry.copies()[rank] = {0, elements * sizeof(float), slot.extents};
+  }
+
+  FakePool& pool_;
+  std::map<std::pair<std::uint64_t, int>, std::vector<float>> copies_;
+};
+
+/// A fake pool with a heap, and the objects that run commands on it.
+struct PlayedSession {
+  explicit PlayedSession(const std::vector<detail::DeviceId>& all_devices)
+      : devices(all_devices),
+        pool(devices.world_size()),
+        heap(pool.segment(), pool.control().header().heap_offset, pool.control().header().heap_bytes,
+             detail::pages_of(devices.kinds())) {
+    ring.attach(pool.control());
+  }
+
+  detail::RankDevices devices;
+  FakePool pool;
+  detail::CallRing ring;
+  detail::SharedHeap heap;
+  PlayedCommands commands{pool, ring, heap, devices};
+};
+
+}  // namespace syncrun::test

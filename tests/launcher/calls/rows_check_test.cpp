@@ -1,0 +1,105 @@
+// The rows that a call uses, tested without a session: what the master writes for the workers, and what it refuses.
+
+#include "launcher/calls/rows_check.hpp"
+
+#include <gmock/gmock.h>
+
+#include <array>
+
+#include "tests/launcher/calls/played_commands.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using namespace detail;
+using testing::ElementsAreArray;
+using testing::HasSubstr;
+using testing::SizeIs;
+
+class RowsOfACall : public testing::Test {
+ protected:
+  static constexpr std::array<ArgumentType, 2> kArguments{
+      {{ArgumentKind::scattered, DType::float32, {}, 1, 0}, {ArgumentKind::sliced, DType::float32, {}, 1, 0}}};
+
+  RowsOfACall() {
+    function.name = "step";
+    function.signature.arguments = kArguments;
+    data.name = "inputs";
+    data.dimensions = 1;
+    variable.name = "state";
+    variable.extents.resize(2);
+  }
+  void finish(const CallOptions& options) {
+    check.finish(function, session.ring.all_ranks(), options, session.commands.memory(), call, temporaries);
+  }
+  std::string refusal(const CallOptions& options) {
+    try {
+      finish(options);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::usage);
+      return error.what();
+    }
+    return "nothing was thrown";
+  }
+
+  PlayedSession session{{{}, {}}};
+  FunctionRecord function;
+  DataRecord data;
+  VariableRecord variable;
+  RowsCheck check;
+  CallPayload call;
+  std::vector<std::uint64_t> temporaries;
+};
+
+TEST_F(RowsOfACall, AreAllRowsUnlessSomeAreChosen) {
+  data.extents[0] = 7;
+  check.add_scattered(function, data, 0, DataRows{});
+  finish({});
+  EXPECT_EQ(call.rows, 7);
+  EXPECT_EQ(call.batch.kind, Rows::Kind::all);
+  EXPECT_THAT(temporaries, SizeIs(0)) << "nothing travels";
+}
+
+TEST_F(RowsOfACall, TravelAsAListInTheHeapThatIsNotedToBeFreed) {
+  data.extents[0] = 7;
+  check.add_scattered(function, data, 0, DataRows{});
+  const std::vector<int> chosen{6, 0, 3};
+  finish({.batch = chosen});
+  EXPECT_EQ(call.rows, 3);
+  ASSERT_THAT(temporaries, SizeIs(1));
+  EXPECT_EQ(call.batch.offset, temporaries.front());
+  const auto* indices = session.pool.segment().at<const std::int64_t>(call.batch.offset);
+  EXPECT_THAT(std::vector<std::int64_t>(indices, indices + 3), ElementsAreArray(chosen));
+}
+
+TEST_F(RowsOfACall, AreRefusedWhereTheDataHaveNoSuchRow) {
+  data.extents[0] = 7;
+  check.add_scattered(function, data, 0, DataRows{});
+  const std::vector<int> chosen{6, 7};
+  EXPECT_THAT(refusal({.batch = chosen}), HasSubstr("batch has index 7 at position 1, but argument 0 "
+                                                    "(Scattered 'inputs') of 'step' has rows 0 to 6"));
+  EXPECT_THAT(temporaries, SizeIs(1)) << "the caller frees what was written down by then";
+}
+
+TEST_F(RowsOfACall, AreEachRanksOwnWhereItsCopyIsSliced) {
+  variable.extents[0][0] = 2;
+  variable.extents[1][0] = 5;
+  check.add_sliced(variable, 1);
+  const std::vector<Slice> chosen{{0, 2}, {1, 4}};
+  finish({.batch_s = chosen});
+  EXPECT_EQ(call.rows, 5);
+  EXPECT_TRUE(call.rows_are_local);
+  const auto* slots = session.pool.segment().at<const RowsSlot>(call.batch_s_by_rank);
+  EXPECT_EQ(slots[0].count(), 2);
+  EXPECT_EQ(slots[1].begin, 1);
+  EXPECT_EQ(slots[1].end, 4);
+}
+
+TEST_F(RowsOfACall, AreRefusedWhereARankHasNoSelection) {
+  check.add_sliced(variable, 1);
+  const std::vector<Slice> chosen{{0, 0}};
+  EXPECT_THAT(refusal({.batch_s = chosen}), HasSubstr("batch_s requires one selection per rank, 2 in all, got 1"));
+}
+
+}  // namespace
+}  // namespace syncrun::test

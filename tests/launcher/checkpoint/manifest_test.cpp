@@ -1,0 +1,73 @@
+#include "launcher/checkpoint/manifest.hpp"
+
+#include <gtest/gtest.h>
+
+#include "syncrun/error.hpp"
+
+namespace syncrun::detail {
+namespace {
+
+std::string complaint(std::string_view text) {
+  try {
+    parse_manifest(text);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    return error.what();
+  }
+  return "none";
+}
+
+std::string complaint_about(const std::string& line) { return complaint("syncrun checkpoint 1\n" + line + "\nend\n"); }
+
+std::string refused(const Manifest& manifest) {
+  try {
+    to_text(manifest);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+TEST(Manifest, ComesBackFromItsText) {
+  const Manifest manifest{{{"params", Placement::replicated}, {"rows-1.x", Placement::scattered}},
+                          {{"epoch", "3"}, {"empty", ""}, {"note", " a\nb\\n\\ \t "}}};
+  const std::string text = to_text(manifest);
+  EXPECT_EQ(text,
+            "syncrun checkpoint 1\narray params replicated\narray rows-1.x scattered\nvalue epoch 3\nvalue empty \n"
+            "value note  a\\nb\\\\n\\\\ \t \nend\n");
+  const Manifest back = parse_manifest(text);
+  EXPECT_EQ(back.arrays, manifest.arrays);
+  EXPECT_EQ(back.values, manifest.values);
+}
+
+TEST(Manifest, IsRefusedWhenItEndsEarly) {
+  const std::string text = to_text({{{"params", Placement::replicated}}, {{"epoch", "3"}}});
+  for (std::size_t length = 0; length < text.size(); ++length) {
+    EXPECT_NE(complaint(std::string_view(text).substr(0, length)), "none") << length << " bytes";
+  }
+}
+
+TEST(Manifest, IsRefusedWithTheLineThatIsWrong) {
+  EXPECT_EQ(complaint("syncrun checkpoint 2\nend\n"),
+            "expected 'syncrun checkpoint 1' in line 1, found 'syncrun checkpoint 2'");
+  EXPECT_EQ(complaint_about("arrays x"), "expected array, value or end in line 2, found 'arrays x'");
+  EXPECT_EQ(complaint_about("array x shared"), "expected replicated or scattered in line 2, found 'array x shared'");
+  EXPECT_EQ(complaint_about("array ../x scattered"), "expected a name in line 2, found 'array ../x scattered'");
+  EXPECT_EQ(complaint_about("value x 1\nvalue x 2"), "expected each name once in line 3, found 'value x 2'");
+  EXPECT_EQ(complaint_about("value x a\\tb"), "expected \\\\ or \\n in line 2, found 'value x a\\tb'");
+  EXPECT_EQ(complaint_about("end\nmore"), "expected nothing after 'end' in line 2, found 'end'");
+}
+
+TEST(Manifest, HasNamesThatAreGoodOnesForFiles) {
+  for (const char* name : {"", ".", "..", ".x", "a/b", "a b", "a\nb", "\xc3\xa4"}) {
+    EXPECT_NE(refused({{{name, Placement::replicated}}, {}}).find("a name in a checkpoint is"), std::string::npos)
+        << name;
+    EXPECT_NE(refused({{}, {{name, "1"}}}).find("a name in a checkpoint is"), std::string::npos) << name;
+  }
+  EXPECT_EQ(refused({{{"x", Placement::replicated}, {"x", Placement::replicated}}, {}}),
+            "a checkpoint has each name once, got 'x' twice");
+  EXPECT_EQ(refused({{{"x", Placement::replicated}}, {{"x", "1"}}}), "none") << "an array and a value may share one";
+}
+
+}  // namespace
+}  // namespace syncrun::detail

@@ -1,0 +1,133 @@
+#include "launcher/devices/devices.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/os/wait.hpp"
+#include "common/protocol/control_block.hpp"
+#include "syncrun/error.hpp"
+
+namespace syncrun::detail {
+namespace {
+
+using testing::HasSubstr;
+
+std::string names(const std::vector<DeviceId>& devices) {
+  std::string text;
+  for (const auto& device : devices) text.append(text.empty() ? "" : ",").append(to_string(device));
+  return text;
+}
+
+std::vector<DeviceId> resolved(const std::string& devices, const std::string& processes) {
+  return resolve_devices(devices, processes, kFromCommandLine);
+}
+
+std::string refusal(const std::string& devices, const std::string& processes) {
+  try {
+    return "accepted as " + names(resolved(devices, processes));
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    return error.what();
+  }
+}
+
+TEST(Devices, AreTakenAsListed) {
+  EXPECT_EQ(names(resolved("cpu0,cpu3", "")), "cpu0,cpu3");
+  EXPECT_EQ(names(resolved("cpu5", "2")), "cpu5");
+}
+
+TEST(Devices, MayBeMoreCpusThanThereAreCores) { EXPECT_EQ(names(resolved("cpu100000", "")), "cpu100000"); }
+
+TEST(Devices, AreCountedFromZero) {
+  if (cuda_is_built() && visible_gpus() > 0) GTEST_SKIP() << "counts GPUs on this machine";
+  EXPECT_EQ(names(resolved("", "3")), "cpu0,cpu1,cpu2");
+}
+
+TEST(Devices, CpuMeansOnePerUsableCore) {
+  EXPECT_EQ(resolved("", "cpu").size(), static_cast<std::size_t>(usable_cores()));
+}
+
+TEST(Devices, AutoIsTheDefaultAndFallsBackToCores) {
+  EXPECT_EQ(resolved("", ""), resolved("", "auto"));
+  if (cuda_is_built() && visible_gpus() > 0) GTEST_SKIP() << "GPUs come first on this machine";
+  EXPECT_EQ(resolved("", "auto"), resolved("", "cpu"));
+}
+
+TEST(Devices, RefusesUnknownNamesAndSaysWhich) {
+  for (const std::string name : {"foo1", "cpu", "cpu-1", "cpux", "CPU0", "cpu0x", " cpu0", "cpu99999999999"}) {
+    EXPECT_THAT(refusal(name, ""), testing::AllOf(HasSubstr("expected"), HasSubstr("got '" + name + "'")));
+  }
+  EXPECT_THAT(refusal("cpu0,", ""), HasSubstr("got '' in 'cpu0,'"));
+  EXPECT_THAT(refusal("cpu0,,cpu1", ""), HasSubstr("got ''"));
+}
+
+TEST(Devices, RefusesADeviceNamedTwice) {
+  EXPECT_THAT(refusal("cpu0,cpu1,cpu0", ""), HasSubstr("cpu0 twice"));
+  EXPECT_THAT(refusal("cpu1,cpu01", ""), HasSubstr("cpu1 twice"));
+}
+
+TEST(Devices, SayWhereTheBadChoiceWasMade) {
+  EXPECT_THAT(refusal("", "0"), testing::StartsWith("-n: "));
+  EXPECT_THAT(refusal("cpu0,cpu0", ""), testing::StartsWith("--devices: "));
+  const auto said_in_the_program = [] { resolve_devices("", "0", kFromProgram); };
+  EXPECT_THAT(said_in_the_program, testing::ThrowsMessage<Error>(testing::StartsWith("SessionOptions::processes: ")));
+  const auto said_outside = [] { resolve_devices("tpu0", "", kFromEnvironment); };
+  EXPECT_THAT(said_outside, testing::ThrowsMessage<Error>(testing::StartsWith("SYNCRUN_DEVICES: ")));
+}
+
+TEST(Devices, AreMappedToRanksInOneLine) {
+  const auto mapping = [](const std::string& devices) { return describe_mapping(resolved(devices, "")); };
+  EXPECT_EQ(mapping("cpu3"), "rank 0 on cpu3");
+  EXPECT_EQ(mapping("cpu4,cpu2"), "rank 0 on cpu4, rank 1 on cpu2");
+  EXPECT_EQ(mapping("cpu0,cpu1"), "rank 0 on cpu0, rank 1 on cpu1");
+  EXPECT_EQ(mapping("cpu9,cpu0,cpu1,cpu2,cpu5"), "rank 0 on cpu9, ranks 1 to 3 on cpu0 to cpu2, rank 4 on cpu5");
+}
+
+TEST(Devices, RefusesAMixOfKinds) { EXPECT_THAT(refusal("cpu0,cuda0", ""), HasSubstr("one kind")); }
+
+TEST(Devices, RefusesCudaInABuildWithoutIt) {
+  if (cuda_is_built()) GTEST_SKIP() << "this build has CUDA";
+  EXPECT_THAT(refusal("cuda0", ""), HasSubstr("built without"));
+  EXPECT_THAT(refusal("", "gpu"), HasSubstr("built without"));
+}
+
+TEST(Devices, RefusesMoreGpusThanAreVisible) {
+  if (!cuda_is_built()) GTEST_SKIP() << "this build has no CUDA";
+  EXPECT_THAT(refusal("cuda1000", ""), HasSubstr("visible"));
+}
+
+TEST(Devices, RefusesBadCounts) {
+  for (const std::string count : {"0", "-1", "x", "2x", "1.5", " 2", "99999999999", "CPU"}) {
+    EXPECT_THAT(refusal("", count),
+                testing::AllOf(HasSubstr("expected a number from 1"), HasSubstr("'" + count + "'")));
+  }
+  EXPECT_THAT(refusal("", std::to_string(kMaxWorldSize + 1)), HasSubstr("expected a number from 1 to"));
+}
+
+TEST(Devices, RefusesMoreThanTheLargestWorld) {
+  std::string list = "cpu0";
+  for (int index = 1; index <= kMaxWorldSize; ++index) list += ",cpu" + std::to_string(index);
+  EXPECT_THAT(refusal(list, ""), HasSubstr("at most"));
+}
+
+TEST(VisibleGpus, AreAllWithoutTheVariable) { EXPECT_EQ(count_visible_gpus(nullptr, 4), 4); }
+
+TEST(VisibleGpus, AreAsManyAsTheVariableLists) {
+  EXPECT_EQ(count_visible_gpus("2,0", 4), 2);
+  EXPECT_EQ(count_visible_gpus("GPU-8932f937,MIG-7f1c", 1), 2);
+}
+
+TEST(VisibleGpus, AreNoneWhereTheVariableSaysSo) {
+  EXPECT_EQ(count_visible_gpus("", 4), 0);
+  EXPECT_EQ(count_visible_gpus("-1", 4), 0);
+  EXPECT_EQ(count_visible_gpus("NoDevFiles", 4), 0);
+}
+
+TEST(VisibleGpus, EndAtTheFirstEntryThatNamesNone) {
+  EXPECT_EQ(count_visible_gpus("1,-1,2", 4), 1);
+  EXPECT_EQ(count_visible_gpus("0,7", 4), 1);
+  EXPECT_EQ(count_visible_gpus("0", 0), 0);
+}
+
+}  // namespace
+}  // namespace syncrun::detail

@@ -1,0 +1,175 @@
+// The messages about workers that fail, are late or are lost, tested without processes.
+
+#include "launcher/failures/loss_report.hpp"
+
+#include <gmock/gmock.h>
+
+#include <csignal>
+
+#include "launcher/process/spawn.hpp"
+#include "tests/launcher/pool/fake_pool.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using namespace detail;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+class Report : public testing::Test {
+ protected:
+  Report() { ring.attach(pool.control()); }
+
+  std::uint64_t publish(const char* what, Milliseconds limit = Milliseconds(0)) {
+    ring.next(limit);
+    ring.next_in_flight().what = what;
+    return ring.publish();
+  }
+  /// The error for a rank that is lost while the master waits for command `id`.
+  Error loss(int rank, std::uint64_t id, const ChildEnd& end) {
+    pool.die(rank, end);
+    Failure failure = report.describe_loss(rank, end);
+    const std::string where = report.place_loss(failure, id);
+    return report.lost(std::move(failure), where, end.wait_status.value_or(0));
+  }
+  static ChildEnd killed() { return {SIGKILL, describe_status(SIGKILL)}; }
+
+  FakePool pool{2};
+  CallRing ring;
+  LossReport report{pool, ring, {"cpu0", "cuda1"}};
+};
+
+TEST_F(Report, OfALossNamesRankDeviceProcessCallPhaseCauseAndLastLines) {
+  const auto id = publish("step");
+  pool.set_phase(1, id, Phase::function);
+  pool.stderr_lines[1] = {"one", "two"};
+  const Error error = loss(1, id, {3 << 8, "exited with code 3"});
+  EXPECT_STREQ(error.what(),
+               "rank 1 (cuda1, pid 101) was lost in call 'step' (phase function): exited with code 3\n"
+               "  [rank 1] one\n"
+               "  [rank 1] two");
+  EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
+  EXPECT_EQ(error.native_code(), 3 << 8);
+  EXPECT_EQ(error.failure().rank, 1);
+  EXPECT_EQ(error.failure().pid, 101);
+  EXPECT_EQ(error.failure().device, "cuda1");
+  EXPECT_EQ(error.failure().call, "step");
+  EXPECT_EQ(error.failure().phase, "function");
+  EXPECT_EQ(error.failure().cause, "exited with code 3");
+  EXPECT_THAT(error.failure().last_stderr, ElementsAre("one", "two"));
+}
+
+TEST_F(Report, OfALossBetweenCallsNamesNoCall) {
+  const auto id = publish("step");
+  pool.set_phase(1, id, Phase::idle);
+  const Error error = loss(1, id, killed());
+  EXPECT_THAT(error.what(), HasSubstr("was lost (idle): "));
+  EXPECT_EQ(error.failure().call, "");
+}
+
+TEST_F(Report, OfAKillSaysWhatMayBeBehindIt) {
+  pool.kill_note = ", the machine ran out of memory";
+  const Error error = loss(0, 1, killed());
+  EXPECT_THAT(error.what(), HasSubstr("SIGKILL"));
+  EXPECT_THAT(error.what(), HasSubstr(", the machine ran out of memory"));
+}
+
+TEST_F(Report, OfAWorkerThatCouldNotStartGivesItsReason) {
+  WorkerSlot& slot = pool.control().worker(0);
+  slot.start.store(StartState::failed);
+  put_text(slot.reason, "no such device");
+  pool.set_phase(0, 0, Phase::device);
+  EXPECT_STREQ(report.failed_start(0, {1 << 8, "exited with code 1"}).what(),
+               "rank 0 (cpu0, pid 100) was lost while starting (phase device): no such device");
+}
+
+TEST_F(Report, OfAWorkerWithoutASlotTakesItsReasonFromWhatItPrinted) {
+  pool.stderr_lines[0] = {std::string(kCannotStart) + "too little memory"};
+  EXPECT_THAT(report.failed_start(0, {1 << 8, "exited with code 1"}).what(),
+              HasSubstr("exited with code 1: too little memory"));
+}
+
+TEST_F(Report, OfAReplacedWorkerNamesTheProcessThatWasLost) {
+  pool.die(1, killed());
+  Failure failure = report.describe_loss(1, killed());
+  pool.replace({1});
+  const Error error = report.lost(std::move(failure), "(idle)", SIGKILL, "\n  rank 1 is new");
+  EXPECT_THAT(error.what(), HasSubstr("rank 1 (cuda1, pid 101) was lost"));
+  EXPECT_THAT(error.what(), HasSubstr("\n  rank 1 is new"));
+  EXPECT_EQ(report.describe_rank(1), "rank 1 (cuda1, pid 201)");
+}
+
+TEST_F(Report, OfAFailedCallSaysWhatMayBeHalfWritten) {
+  const auto id = publish("broadcast");
+  ring.in_flight(id).writes = {"weights"};
+  pool.fail(1, id, 1, "no memory");
+  const Error error = report.failed_call(id, 1);
+  EXPECT_STREQ(error.what(),
+               "rank 1 (cuda1, pid 101) failed in call 'broadcast' (phase function): no memory\n"
+               "  may be half written: 'weights'");
+  EXPECT_EQ(error.kind(), ErrorKind::function);
+  EXPECT_THAT(error.failure().undefined, ElementsAre("weights"));
+  EXPECT_THAT(report.abandoned_call(id).what(), HasSubstr("call 'broadcast' was abandoned"));
+}
+
+TEST_F(Report, OfALateCallBlamesWhoIsInItsFunction) {
+  const auto id = publish("step", Milliseconds(250));
+  pool.set_phase(0, id, Phase::vote);
+  pool.set_phase(1, id, Phase::function);
+  const Error error = report.late_call(id);
+  EXPECT_EQ(error.kind(), ErrorKind::timeout);
+  EXPECT_EQ(error.rank(), 1);
+  EXPECT_EQ(error.failure().cause, "deadline");
+  EXPECT_EQ(error.failure().call, "step");
+  EXPECT_EQ(error.failure().ranks.size(), 2U);
+  EXPECT_THAT(error.what(),
+              HasSubstr("rank 1 (cuda1, pid 101) is in phase function at the deadline: call 'step' did not "
+                        "finish within 250 ms"));
+}
+
+TEST_F(Report, OfALateCallBlamesWhoIsStoppedFirst) {
+  const auto id = publish("step", Milliseconds(250));
+  pool.set_phase(0, id, Phase::function);
+  pool.set_phase(1, id, Phase::function);
+  pool.stop_signals[1] = SIGSTOP;
+  EXPECT_THAT(report.late_call(id).what(),
+              HasSubstr("rank 1 (cuda1, pid 101) is in phase function, stopped by SIGSTOP"));
+}
+
+TEST_F(Report, OfALateCallBlamesNobodyWhoTakesNoPart) {
+  CommandHead& command = ring.next(Milliseconds(250));
+  command.ranks = RankSet::only(0);
+  ring.next_in_flight().what = "step";
+  const auto id = ring.publish();
+  pool.set_phase(0, id, Phase::function);
+  pool.stop_signals[1] = SIGSTOP;
+  const Error error = report.late_call(id);
+  EXPECT_EQ(error.rank(), 0);
+  EXPECT_FALSE(error.failure().ranks[1].takes_part);
+}
+
+TEST_F(Report, OfARingThatIsHeldBlamesWhoDoesNotPass) {
+  const auto id = publish("step");
+  pool.finish(1, id);
+  pool.set_phase(0, 0, Phase::idle);
+  pool.stop_signals[0] = SIGSTOP;
+  ring.retire(id);
+  const Error error = report.late_passing(id, Milliseconds(200));
+  EXPECT_EQ(error.rank(), 0);
+  EXPECT_THAT(error.what(), HasSubstr("it did not pass the calls of other ranks within 200 ms"));
+}
+
+TEST_F(Report, OfALateStartBlamesWhoIsNotReady) {
+  pool.control().worker(0).start.store(StartState::ready);
+  pool.set_phase(0, 0, Phase::idle);
+  pool.set_phase(1, 0, Phase::device);
+  const Error error = report.late_start(Milliseconds(300));
+  EXPECT_EQ(error.rank(), 1);
+  EXPECT_THAT(error.what(),
+              HasSubstr("rank 1 (cuda1, pid 101) is in phase device at the deadline: it did not start within "
+                        "300 ms"));
+}
+
+}  // namespace
+}  // namespace syncrun::test

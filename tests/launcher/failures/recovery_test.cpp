@@ -1,0 +1,193 @@
+// The replacement of lost workers, tested without processes: the order of its steps, and what can fail.
+
+#include "launcher/failures/recovery.hpp"
+
+#include <gmock/gmock.h>
+
+#include <csignal>
+
+#include "common/os/life.hpp"
+#include "launcher/process/spawn.hpp"
+#include "tests/launcher/pool/fake_pool.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using namespace detail;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class Respawn : public testing::Test {
+ protected:
+  Respawn() {
+    ring.attach(pool.control());
+    for (int rank = 0; rank < pool.world_size(); ++rank) initialise_life(pool.control().worker(rank).life);
+  }
+
+  std::uint64_t publish(CallResult* result) {
+    ring.next(Milliseconds(0));
+    ring.next_in_flight().result = result;
+    ring.next_in_flight().what = "step";
+    return ring.publish();
+  }
+  void lose(int rank) {
+    const ChildEnd end{SIGKILL, describe_status(SIGKILL)};
+    pool.die(rank, end);
+    failure = report.describe_loss(rank, end);
+  }
+  void replace(Milliseconds limit = Milliseconds(1000)) {
+    recovery.replace_lost(failure, "in call 'step'", SIGKILL, limit);
+  }
+  Recovery::Steps steps() {
+    return {.collect =
+                [this](std::uint64_t id) {
+                  pool.log.push_back("collect " + std::to_string(id));
+                  ring.retire(id);
+                  ring.release(id, nullptr);
+                },
+            .free = [this](std::uint64_t offset) { pool.log.push_back("free " + std::to_string(offset)); },
+            .forget_copies = [this](int rank) { pool.log.push_back("forget copies of " + std::to_string(rank)); },
+            .await_ready =
+                [this](const std::vector<int>& ranks) {
+                  pool.log.push_back("await_ready " + std::to_string(ranks.size()));
+                  if (is_stillborn) throw Error(ErrorKind::worker_lost, "the new one was lost, too");
+                },
+            .pass_on =
+                [this](const std::vector<int>&, Failure& to) {
+                  pool.log.emplace_back("pass on");
+                  to.restored = {"weights"};
+                }};
+  }
+  static std::string text_of(const std::exception_ptr& error) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& known) {
+      return known.what();
+    }
+  }
+  std::string text_of_error() {
+    try {
+      replace(Milliseconds(50));
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
+      return error.what();
+    }
+    return "nothing was thrown";
+  }
+
+  bool is_stillborn = false;
+  FakePool pool{3};
+  CallRing ring;
+  LossReport report{pool, ring, {"cpu0", "cpu1", "cpu2"}};
+  Recovery recovery{pool, ring, report, steps(), 2};
+  Failure failure;
+};
+
+TEST_F(Respawn, BuriesTheLostFailsTheCallsAndThenStartsAnew) {
+  CallResult result;
+  const auto id = publish(&result);
+  ring.in_flight(id).temporaries = {64};
+  ring.in_flight(id).writes = {"bias"};
+  lose(1);
+  pool.finish(0, id);
+  pool.finish(2, id);
+  replace();
+  EXPECT_THAT(pool.log, ElementsAre("reap 1", "free 64", "forget copies of 1", "replace 1", "await_ready 1", "watch 1",
+                                    "pass on"));
+  EXPECT_TRUE(ring.is_idle());
+  EXPECT_FALSE(recovery.is_running());
+  EXPECT_EQ(pool.control().header().replacements.load(), 1U);
+  EXPECT_EQ(pool.control().header().failed_comm.load(), id) << "communicators had a dead rank in them";
+  ASSERT_TRUE(result.finished);
+  EXPECT_EQ(result.error, ring.last_failure());
+  EXPECT_THAT(text_of(result.error), HasSubstr("rank 1 (cpu1, pid 101) was lost in call 'step': "));
+  EXPECT_THAT(text_of(result.error), HasSubstr("\n  rank 1 (cpu1, pid 201) is new"));
+  EXPECT_THAT(text_of(result.error), HasSubstr("\n  restored from a peer: 'weights'"));
+  EXPECT_THAT(text_of(result.error), HasSubstr("\n  undefined: 'bias'"));
+}
+
+TEST_F(Respawn, LeavesASlotAsANewWorkerIsToFindIt) {
+  const auto id = publish(nullptr);
+  pool.finish(0, id);
+  pool.finish(2, id);
+  pool.set_phase(1, id, Phase::collective);
+  put_text(pool.control().worker(1).reason, "why it died");
+  lose(1);
+  replace();
+  const WorkerSlot& slot = pool.control().worker(1);
+  EXPECT_EQ(slot.done.load(), id) << "it begins with the next command";
+  EXPECT_EQ(slot.collective_step.load(), kLeft);
+  EXPECT_EQ(slot.vote.load(), vote_word(id, Vote::failed));
+  EXPECT_EQ(slot.progress.load(), progress_word(0, Phase::spawn));
+  EXPECT_EQ(slot.start.load(), StartState::starting);
+  EXPECT_EQ(get_text(slot.reason), "");
+  EXPECT_EQ(slot.predecessors, 1);
+}
+
+TEST_F(Respawn, KeepsTheResultsOfCallsThatWereComplete) {
+  CallResult complete;
+  CallResult lost;
+  const auto first = publish(&complete);
+  const auto second = publish(&lost);
+  pool.finish_all(first);
+  pool.finish(0, second);
+  pool.finish(2, second);
+  lose(1);
+  replace();
+  EXPECT_THAT(pool.log, testing::Contains("collect 1"));
+  EXPECT_THAT(pool.log, testing::Not(testing::Contains("collect 2")));
+  EXPECT_EQ(complete.error, nullptr);
+  EXPECT_NE(lost.error, nullptr);
+}
+
+TEST_F(Respawn, ReplacesAllThatWereLostAtOnce) {
+  const auto id = publish(nullptr);
+  pool.finish(2, id);
+  lose(1);
+  lose(0);
+  replace();
+  EXPECT_THAT(pool.log, testing::IsSupersetOf({"reap 0", "reap 1", "replace 0", "replace 1", "await_ready 2"}));
+}
+
+TEST_F(Respawn, RefusesMoreThanTheLimitBeforeItWaits) {
+  for (int times = 0; times < 2; ++times) {
+    lose(1);
+    replace();
+  }
+  publish(nullptr);  // no rank finishes this call
+  lose(1);
+  pool.log.clear();
+  EXPECT_THAT(text_of_error(), HasSubstr("could not be replaced: that would be more than 2 in this session"));
+  EXPECT_THAT(pool.log, ElementsAre());
+}
+
+TEST_F(Respawn, EndsWhereSurvivorsDoNotComeToTheEndOfTheirCalls) {
+  publish(nullptr);
+  lose(1);
+  EXPECT_THAT(
+      text_of_error(),
+      HasSubstr("could not be replaced: the other workers did not come to the end of their calls within 50 ms"));
+  EXPECT_TRUE(recovery.is_running()) << "nobody is replaced any more";
+}
+
+TEST_F(Respawn, EndsWhereTheLostCannotBeKilled) {
+  lose(1);
+  pool.immortal = {1};
+  EXPECT_THAT(text_of_error(), HasSubstr("could not be replaced: rank 1 (cpu1, pid 101) cannot be killed"));
+}
+
+TEST_F(Respawn, TellsTheCallsInFlightThatTheSessionIsOver) {
+  CallResult result;
+  const auto id = publish(&result);
+  pool.finish(0, id);
+  pool.finish(2, id);
+  lose(1);
+  is_stillborn = true;
+  const std::string text = text_of_error();
+  EXPECT_THAT(text, HasSubstr("could not be replaced: the new one was lost, too"));
+  ASSERT_NE(result.error, nullptr);
+  EXPECT_EQ(text_of(result.error), text);
+}
+
+}  // namespace
+}  // namespace syncrun::test

@@ -1,0 +1,140 @@
+#pragma once
+
+// A pool of workers without processes. The test does in the control block what the workers would do.
+
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "launcher/pool/worker_pool.hpp"
+#include "launcher/process/spawn.hpp"
+
+namespace syncrun::test {
+
+using detail::ChildEnd;
+using detail::Clock;
+using detail::ControlBlock;
+using detail::Milliseconds;
+
+class FakePool final : public detail::WorkerPool {
+ public:
+  static constexpr int kFirstPid = 100;
+
+  static constexpr std::size_t kHeapBytes = std::size_t{16} << 20U;
+
+  explicit FakePool(int world_size) {
+    set_memory(detail::Segment::create(detail::Segment::kSmallestReservation), world_size);
+    detail::ControlHeader& header = control().header();
+    header.world_size = static_cast<std::uint32_t>(world_size);
+    header.heap_offset = (ControlBlock::bytes(world_size) / kPageBytes + 1) * kPageBytes;
+    header.heap_bytes = kHeapBytes;
+    for (int rank = 0; rank < world_size; ++rank) pids_.push_back(kFirstPid + rank);
+  }
+
+  ~FakePool() override {
+    if (last_log != nullptr) *last_log = log;
+  }
+  FakePool(const FakePool&) = delete;
+  FakePool& operator=(const FakePool&) = delete;
+
+  // ---- what the test does in place of workers
+  /// The rank has finished all commands up to `id`.
+  void finish(int rank, std::uint64_t id) { control().worker(rank).done.store(id); }
+  void finish_all(std::uint64_t id) {
+    for (int rank = 0; rank < world_size(); ++rank) finish(rank, id);
+  }
+  /// The function of the rank fails in command `id`. `order` says which of all failures it is, from 1; 0: the rank
+  /// shares the failure of another rank.
+  void fail(int rank, std::uint64_t id, std::int64_t order, const std::string& message) {
+    detail::Outbox& outbox = control().outbox(id, rank);
+    outbox.vote = detail::Vote::failed;
+    outbox.error_kind = ErrorKind::function;
+    outbox.native_code = 0;
+    outbox.failed_ns = order == 0 ? std::numeric_limits<std::int64_t>::max() : order;
+    outbox.failed_phase = detail::Phase::function;
+    outbox.is_fatal = false;
+    detail::put_text(outbox.message, message);
+    control().command(id).failed.store(id);
+  }
+  void set_phase(int rank, std::uint64_t id, detail::Phase phase) {
+    control().worker(rank).progress.store(detail::progress_word(id, phase));
+  }
+  void die(int rank, ChildEnd end) {
+    ends_[rank] = std::move(end);
+    control().worker(rank).is_lost.store(1);
+    std::uint64_t none = 0;
+    control().header().lost.compare_exchange_strong(none, static_cast<std::uint64_t>(rank) + 1);
+  }
+
+  /// The worker ends without being lost.
+  void end_by_itself(int rank, int wait_status = 0) {
+    ends_[rank] = {wait_status, detail::describe_status(wait_status)};
+  }
+  static ChildEnd killed() { return {SIGKILL, detail::describe_status(SIGKILL)}; }
+
+  // ---- what the code under test asks of the pool
+  std::vector<std::string> log;                  // what the pool has done, in order
+  std::vector<std::string>* last_log = nullptr;  // gets the log when the pool is destroyed
+  std::map<int, std::vector<std::string>> stderr_lines;
+  std::map<int, int> stop_signals;
+  std::string kill_note;
+  detail::StartState start_state = detail::StartState::ready;  // the state to which start() sets the workers
+  std::set<int> immortal;                                      // ranks whose processes do not end when they are reaped
+  std::optional<Error> watch_error;
+
+  void start() override {
+    log.emplace_back("start");
+    for (int rank = 0; rank < world_size(); ++rank) control().worker(rank).start.store(start_state);
+  }
+  void watch() override { log.emplace_back("watch"); }
+  void expect_ends() noexcept override { log.emplace_back("expect ends"); }
+  void kill_all() noexcept override {
+    log.emplace_back("kill all");
+    for (int rank = 0; rank < world_size(); ++rank) ends_.try_emplace(rank, killed());
+  }
+  void end() noexcept override { log.emplace_back("end"); }
+  int pid(int rank) const noexcept override { return pids_[static_cast<std::size_t>(rank)]; }
+  ChildEnd await_end(int rank) override { return ends_[rank]; }
+  std::optional<int> end_status(int rank) override { return ends_[rank].wait_status; }
+  bool await_all_ends(Milliseconds) override { return ends_.size() == pids_.size(); }
+  int stop_signal(int rank) const override {
+    const auto found = stop_signals.find(rank);
+    return found == stop_signals.end() ? 0 : found->second;
+  }
+  int tracer(int) const override { return 0; }
+  void take_stacks(std::vector<RankState>&) override { log.emplace_back("take stacks"); }
+  std::vector<std::string> last_stderr(int rank) override { return stderr_lines[rank]; }
+  std::string describe_kill() const override { return kill_note; }
+  std::optional<Error> watch_failure() const override { return watch_error; }
+  bool is_debugged() const override { return false; }
+  Clock::duration awake_time(Clock::time_point) noexcept override { return {}; }
+  bool reap(int rank) override {
+    log.push_back("reap " + std::to_string(rank));
+    return immortal.count(rank) == 0;
+  }
+  void replace(const std::vector<int>& ranks) override {
+    for (const int rank : ranks) {
+      log.push_back("replace " + std::to_string(rank));
+      pids_[static_cast<std::size_t>(rank)] += 100;
+      ends_.erase(rank);
+      stderr_lines.erase(rank);
+      control().worker(rank).is_lost.store(0);
+    }
+    control().header().lost.store(0);
+  }
+  void watch(int rank) override { log.push_back("watch " + std::to_string(rank)); }
+
+ private:
+  static constexpr std::size_t kPageBytes = std::size_t{1} << 16U;
+
+  std::vector<int> pids_;
+  std::map<int, ChildEnd> ends_;
+};
+
+}  // namespace syncrun::test

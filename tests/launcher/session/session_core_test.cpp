@@ -1,0 +1,108 @@
+// A whole session on workers without processes: the order of its steps when it opens, fails and ends.
+
+#include "launcher/session/session_core.hpp"
+
+#include <gmock/gmock.h>
+
+#include "tests/launcher/pool/fake_pool.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using namespace detail;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class SessionOnAFakePool : public testing::Test {
+ protected:
+  SessionCore::MakePool maker() {
+    return [this](const Settings& settings) {
+      auto made = std::make_unique<FakePool>(static_cast<int>(settings.devices.size()));
+      made->start_state = start_state;
+      // The ranks have finished all commands in advance, so no call waits.
+      if (workers_answer) made->finish_all(std::uint64_t{1} << 20U);
+      made->last_log = &last_log;
+      pool = made.get();
+      return made;
+    };
+  }
+  template <class Action>
+  static std::string text_of(Action&& action) {
+    try {
+      action();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "nothing was thrown";
+  }
+
+  const SessionOptions options{
+      .devices = "cpu0,cpu1", .grace = std::chrono::milliseconds(10), .log_level = LogLevel::error};
+  StartState start_state = StartState::ready;
+  bool workers_answer = true;
+  FakePool* pool = nullptr;
+  std::vector<std::string> last_log;  // the log of a pool that has been destroyed
+};
+
+TEST_F(SessionOnAFakePool, OpensRunsCommandsAndCloses) {
+  SessionCore session(options, maker());
+  EXPECT_TRUE(session.is_open());
+  EXPECT_THAT(session.devices(), ElementsAre("cpu0", "cpu1"));
+  EXPECT_NO_THROW(session.commands().run_system(
+      "unpin", "", [](CommandHead& command, InFlight&) { command.begin<UnpinPayload>(); }));
+  for (const int rank : session.all_ranks()) pool->end_by_itself(rank);
+  session.close();
+  EXPECT_THAT(pool->log, ElementsAre("start", "watch", "expect ends", "end"));
+  EXPECT_EQ(text_of([&] { session.check_open(); }), "the session was closed");
+}
+
+TEST_F(SessionOnAFakePool, IsTheOnlyOneOfItsProcessUntilItIsOver) {
+  {
+    const SessionCore first(options, maker());
+    EXPECT_THAT(text_of([&] { const SessionCore second(options, maker()); }), HasSubstr("there is a live session"));
+  }
+  EXPECT_NO_THROW(const SessionCore third(options, maker()));
+}
+
+TEST_F(SessionOnAFakePool, EndsItsWorkersWhereOneDoesNotStartAndLeavesRoomForAnother) {
+  start_state = StartState::failed;
+  EXPECT_THAT(text_of([&] { const SessionCore session(options, maker()); }), HasSubstr("was lost while starting"));
+  EXPECT_THAT(last_log, ElementsAre("start")) << "it was never watched";
+  start_state = StartState::ready;
+  EXPECT_NO_THROW(const SessionCore session(options, maker()));
+}
+
+TEST_F(SessionOnAFakePool, IsOverWhenAWorkerIsLostAndSaysSoFromThenOn) {
+  workers_answer = false;
+  SessionCore session(options, maker());
+  session.commands().next_command().begin<UnpinPayload>();
+  const auto id = session.commands().publish();
+  pool->die(1, FakePool::killed());
+  EXPECT_THAT(text_of([&] { session.commands().drain(id); }), HasSubstr("rank 1 (cpu1, pid 101) was lost"));
+  EXPECT_FALSE(session.is_open());
+  EXPECT_THAT(pool->log, Contains("end"));
+  EXPECT_THAT(text_of([&] { const SessionCore::Entry entry(session); }),
+              HasSubstr("the session is over: rank 1 (cpu1, pid 101) was lost"));
+}
+
+TEST_F(SessionOnAFakePool, SaysWhoHadToBeKilledWhenItWasClosed) {
+  SessionCore session(options, maker());
+  pool->end_by_itself(0);
+  EXPECT_THAT(text_of([&] { session.close(); }), HasSubstr("rank 1 (cpu1, pid 101) was lost while closing"));
+  EXPECT_THAT(pool->log, Contains("kill all"));
+}
+
+TEST_F(SessionOnAFakePool, IsUsedByOneThreadAtATime) {
+  SessionCore session(options, maker());
+  const SessionCore::Entry entry(session);
+  EXPECT_THAT(text_of([&] { const SessionCore::Entry other(session); }), HasSubstr("one thread at a time"));
+  const auto offset = session.heap().allocate(100, SharedHeap::Contents::any, "an array");
+  session.give_up(offset, SharedHeap::Giveback::now);
+  EXPECT_NE(session.heap().used_bytes(), 0U) << "somebody is inside: it is freed at the next entry";
+  session.registry().run_releases();
+  EXPECT_EQ(session.heap().used_bytes(), 0U);
+}
+
+}  // namespace
+}  // namespace syncrun::test

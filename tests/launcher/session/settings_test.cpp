@@ -1,0 +1,76 @@
+#include "launcher/session/settings.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "common/protocol/environment.hpp"
+#include "common/text/errors.hpp"
+
+namespace {
+
+using namespace syncrun::detail;
+using namespace std::chrono_literals;
+
+class SettingsOf : public testing::Test {
+ protected:
+  void SetUp() override { clear(); }
+  void TearDown() override { clear(); }
+  static void clear() {
+    for (const char* name : {environment::kDevices, environment::kProcesses, environment::kTimeout,
+                             environment::kStartTimeout, environment::kLogLevel, environment::kLogDir}) {
+      ::unsetenv(name);
+    }
+  }
+};
+
+TEST_F(SettingsOf, ComeFromTheEnvironment) {
+  ::setenv(environment::kDevices, "cpu2,cpu5", 1);
+  ::setenv(environment::kTimeout, "1.5", 1);
+  ::setenv(environment::kLogLevel, "debug", 1);
+  const auto settings = resolve_settings({});
+  ASSERT_EQ(settings.devices.size(), 2U);
+  EXPECT_EQ(to_string(settings.devices[1]), "cpu5");
+  EXPECT_EQ(settings.call_timeout, 1500ms);
+  EXPECT_EQ(settings.start_timeout, 60s);
+  EXPECT_EQ(settings.log_level, syncrun::LogLevel::debug);
+}
+
+TEST_F(SettingsOf, ComeFromTheProgramWhereNothingIsSaidOutside) {
+  const auto settings = resolve_settings({.devices = "cpu0", .timeout = 7ms, .log_level = syncrun::LogLevel::error});
+  EXPECT_EQ(settings.devices.size(), 1U);
+  EXPECT_EQ(settings.call_timeout, 7ms);
+  EXPECT_EQ(settings.log_level, syncrun::LogLevel::error);
+}
+
+TEST_F(SettingsOf, GiveWhoeverStartsTheProgramTheLastWord) {
+  ::setenv(environment::kDevices, "cpu3,cpu4,cpu5", 1);
+  ::setenv(environment::kTimeout, "1", 1);
+  ::setenv(environment::kLogLevel, "info", 1);
+  const auto settings =
+      resolve_settings({.devices = "cpu0", .timeout = 7ms, .start_timeout = 9ms, .log_level = syncrun::LogLevel::off});
+  ASSERT_EQ(settings.devices.size(), 3U);
+  EXPECT_EQ(settings.call_timeout, 1s);
+  EXPECT_EQ(settings.start_timeout, 9ms);
+  EXPECT_EQ(settings.log_level, syncrun::LogLevel::info);
+  EXPECT_EQ(settings.overruled, "SessionOptions::devices cpu0 gives way to SYNCRUN_DEVICES cpu3,cpu4,cpu5");
+}
+
+TEST_F(SettingsOf, SayNothingWhereProgramAndStarterAgree) {
+  ::setenv(environment::kDevices, "cpu0,cpu1", 1);
+  EXPECT_EQ(resolve_settings({.devices = "cpu0,cpu1"}).overruled, "");
+  EXPECT_EQ(resolve_settings({}).overruled, "");
+}
+
+TEST_F(SettingsOf, RefuseNonsenseAndNameIt) {
+  ::setenv(environment::kTimeout, "soon", 1);
+  EXPECT_THROW(resolve_settings({.devices = "cpu0"}), syncrun::Error);
+  clear();
+  ::setenv(environment::kTimeout, "-1", 1);
+  EXPECT_THROW(resolve_settings({.devices = "cpu0"}), syncrun::Error);
+  clear();
+  ::setenv(environment::kLogLevel, "loud", 1);
+  EXPECT_THROW(resolve_settings({.devices = "cpu0"}), syncrun::Error);
+}
+
+}  // namespace

@@ -1,0 +1,157 @@
+// Transfers of values to and from the copies of shared variables, tested without a session: which values are
+// transferred, and what the records say afterwards.
+
+#include "launcher/variables/transfers.hpp"
+
+#include <gmock/gmock.h>
+
+#include "launcher/failures/restored_values.hpp"
+#include "launcher/session/registry.hpp"
+#include "syncrun/updates.hpp"
+#include "tests/launcher/calls/played_commands.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using namespace detail;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+class Copies : public testing::Test {
+ protected:
+  std::shared_ptr<VariableRecord> make(const std::string& name) {
+    auto variable = std::make_shared<VariableRecord>();
+    variable->name = name;
+    variable->dtype = DType::float32;
+    variable->dimensions = 1;
+    variable->extents.resize(3);
+    variable->assigned = AssignedRanks(3);
+    variable->entry = session.heap.allocate(VariableEntry::bytes(3), SharedHeap::Contents::zero, "a variable");
+    auto& entry = *session.pool.segment().at<VariableEntry>(variable->entry);
+    entry.dtype = DType::float32;
+    entry.dimensions = 1;
+    registry.add(variable);
+    return variable;
+  }
+  void set(VariableRecord& variable, int rank, const std::vector<float>& values) {
+    Sources sources(session.commands);
+    const Source source = sources.add(variable, values.data(), Extents{static_cast<std::int64_t>(values.size())});
+    place_copy(session.commands, variable, rank, source.offset, source.extents);
+  }
+  void set_all(VariableRecord& variable, const std::vector<float>& values) {
+    for (int rank = 0; rank < 3; ++rank) set(variable, rank, values);
+    variable.is_replicated = true;
+  }
+  std::vector<float>& copy(const VariableRecord& variable, int rank) {
+    return session.commands.copy(variable.entry, rank);
+  }
+  /// Replaces the copy of rank 1 as after a new worker has got rank 1.
+  Failure lose_rank_1() {
+    forget_copies(session.pool.segment(), registry, 1);
+    registry.for_each_entry([&](std::uint64_t entry) { session.commands.copy(entry, 1).clear(); });
+    Failure failure;
+    pass_on(session.commands, registry, {1}, failure);
+    return failure;
+  }
+
+  PlayedSession session{{{}, {}, {}}};
+  Registry registry;
+  std::shared_ptr<VariableRecord> weights = make("weights");
+};
+
+TEST_F(Copies, ArePlacedOnOneRankOnly) {
+  const std::size_t used = session.heap.used_bytes();
+  set(*weights, 1, {1, 2, 3});
+  EXPECT_THAT(copy(*weights, 1), ElementsAre(1, 2, 3));
+  EXPECT_THAT(copy(*weights, 0), IsEmpty());
+  EXPECT_TRUE(weights->assigned.has(1));
+  EXPECT_FALSE(weights->assigned.has(0));
+  EXPECT_EQ(weights->extents[1][0], 3);
+  EXPECT_EQ(session.heap.used_bytes(), used) << "what values travelled in is free again";
+  EXPECT_THAT(session.commands.log, ElementsAre("set of weights"));
+}
+
+TEST_F(Copies, ComeBackAsTheyAre) {
+  set(*weights, 2, {4, 5});
+  const HeapLoan values(session.commands, 2 * sizeof(float), "values");
+  fetch_copy(session.commands, *weights, 2, values.offset());
+  const auto* floats = reinterpret_cast<const float*>(values.data());
+  EXPECT_THAT(std::vector<float>(floats, floats + 2), ElementsAre(4, 5));
+}
+
+TEST_F(Copies, ThatARankGaveUpInAFailureAreNoLongerAssigned) {
+  set(*weights, 0, {1, 2});
+  session.commands.on_command = [&](const Command&) {
+    session.pool.segment().at<VariableEntry>(weights->entry)->copies()[0].capacity_bytes = 0;
+    throw Error(ErrorKind::system, "out of memory");
+  };
+  EXPECT_THROW(set(*weights, 0, {1, 2, 3}), Error);
+  EXPECT_FALSE(weights->assigned.has(0));
+}
+
+TEST_F(Copies, AreNotReadOnceTheSessionIsOver) {
+  set(*weights, 0, {1, 2});
+  session.commands.on_command = [&](const Command&) {
+    session.pool.segment().at<VariableEntry>(weights->entry)->copies()[0].capacity_bytes = 0;
+    session.commands.is_session_open = false;
+    throw Error(ErrorKind::worker_lost, "rank 0 was lost");
+  };
+  EXPECT_THROW(set(*weights, 0, {1, 2, 3}), Error);
+  EXPECT_TRUE(weights->assigned.has(0));
+}
+
+TEST_F(Copies, ArePassedOnFromAPeerWhereAllWereMadeEqual) {
+  set_all(*weights, {1, 2});
+  const Failure failure = lose_rank_1();
+  EXPECT_THAT(copy(*weights, 1), ElementsAre(1, 2));
+  EXPECT_THAT(failure.restored, ElementsAre("weights"));
+  EXPECT_THAT(failure.undefined, IsEmpty());
+  EXPECT_TRUE(weights->is_replicated);
+}
+
+TEST_F(Copies, OfWhichOneSurvivorsDiffersArePassedOnAsUndefined) {
+  set_all(*weights, {1, 2});
+  copy(*weights, 2) = {1, 7};  // as if rank 2 were a step ahead or behind
+  const Failure failure = lose_rank_1();
+  EXPECT_THAT(copy(*weights, 1), ElementsAre(1, 2)) << "the first survivor's";
+  EXPECT_THAT(failure.restored, IsEmpty());
+  EXPECT_THAT(failure.undefined, ElementsAre("weights"));
+  EXPECT_FALSE(weights->is_replicated);
+}
+
+TEST_F(Copies, ThatOnlyTheLostWorkerHadAreUndefinedAndNotAssigned) {
+  for (int rank = 0; rank < 3; ++rank) set(*weights, rank, {1, 2});
+  const Failure failure = lose_rank_1();
+  EXPECT_THAT(failure.undefined, ElementsAre("weights"));
+  EXPECT_FALSE(weights->assigned.has(1));
+  EXPECT_EQ(weights->extents[1][0], 0);
+  EXPECT_EQ(weights->extents[0][0], 2) << "the others keep theirs";
+}
+
+TEST_F(Copies, ThatTheLostWorkerDidNotHaveAreNotMentioned) {
+  set(*weights, 0, {1, 2});
+  const Failure failure = lose_rank_1();
+  EXPECT_THAT(failure.restored, IsEmpty());
+  EXPECT_THAT(failure.undefined, IsEmpty());
+}
+
+TEST_F(Copies, ObjectsAreConstructedOnNewWorkersOnly) {
+  const auto object = std::make_shared<ObjectRecord>();
+  object->id = 5;
+  object->name = "model";
+  object->constructor = 64;
+  object->arguments.resize(3);
+  registry.add(object);
+  session.commands.on_command = [](const Command& command) {
+    EXPECT_EQ(command.ranks, RankSet::only(1));
+    EXPECT_TRUE(command.call().constructs);
+    EXPECT_EQ(command.call().object, 5U);
+    EXPECT_EQ(command.arguments[0].bytes, 3U);
+  };
+  lose_rank_1();
+  EXPECT_THAT(session.commands.log, Contains("construction of model"));
+}
+
+}  // namespace
+}  // namespace syncrun::test

@@ -1,0 +1,132 @@
+// Replayable functions on a device that records nothing and only counts. The tests check which calls it captures, and
+// which it launches again.
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdlib>
+#include <memory>
+#include <utility>
+
+#include "common/os/segment.hpp"
+#include "common/protocol/function_entry.hpp"
+#include "worker/call/running_call.hpp"
+#include "worker/comm/call_interruption.hpp"
+
+namespace syncrun::detail {
+namespace {
+
+constexpr std::uint64_t kRepeatedCommand = 1;
+constexpr std::uint64_t kFunctionAt = std::uint64_t{16} << 20U;
+
+class CountingGpu final : public GpuDevice {
+ public:
+  struct Graph final : DeviceGraph {};
+
+  explicit CountingGpu(CpuComm& comm) : comm_(comm) {}
+
+  void* allocate(std::size_t bytes, SharedHeap::Contents, std::string_view) override { return std::malloc(bytes); }
+  void release(void* memory) noexcept override { std::free(memory); }
+  OutputBuffer allocate_output(std::size_t) override { return {}; }
+  OutputBuffer adopt_output(OutputBuffer buffer) override { return buffer; }
+  std::uint64_t place_of(const void*) const noexcept override { return 0; }
+  void* at(std::uint64_t) const noexcept override { return nullptr; }
+  void* take_rows(std::size_t, const SharedRows&, std::int64_t, std::int64_t) override { return nullptr; }
+  void* gather_rows(std::size_t, const SharedRows&, std::span<const std::int64_t>) override { return nullptr; }
+  void* gather_local_rows(std::size_t, const std::byte*, std::size_t, std::span<const std::int64_t>) override {
+    return nullptr;
+  }
+  const void* take_scalar(std::size_t, const std::byte* value, std::size_t) override { return value; }
+  void copy_in(void*, const std::byte*, std::size_t) override {}
+  void copy_out(std::byte*, const void*, std::size_t) override {}
+  void copy_within(void*, const void*, std::size_t) override {}
+  void clear(void*, std::size_t) override {}
+  void accumulate(DType, Reduction, void*, const void*, std::array<double, 2>, std::size_t) override {}
+  void apply_update(const UpdateWork&) override {}
+  std::uint64_t share_output(OutputBuffer) override { return 0; }
+  std::size_t large_output_bytes() const noexcept override { return 0; }
+  bool shares_before_reducing() const noexcept override { return false; }
+  std::uint64_t reduce_output(const OutputReduction&, OutputBuffer) override { return 0; }
+  CommCore& comm() noexcept override { return comm_; }
+  CommCore& solo() noexcept override { return solo_; }
+  void abandon() noexcept override {}
+  void finish() override {}
+  bool is_lost() const noexcept override { return false; }
+
+  CUstream_st* stream() noexcept override { return nullptr; }
+  cublasContext* cublas() override { return nullptr; }
+  cudnnContext* cudnn() override { return nullptr; }
+  void unpin() override {}
+  void begin_capture() override { ++captures; }
+  std::unique_ptr<DeviceGraph> end_capture() override { return std::make_unique<Graph>(); }
+  void abandon_capture() noexcept override {}
+  void launch(DeviceGraph&) override { ++launches; }
+
+  int captures = 0;
+  int launches = 0;
+
+ private:
+  CpuComm& comm_;
+  SoloComm solo_;
+};
+
+/// Rank 0 of three.
+class Replay : public testing::Test {
+ protected:
+  static constexpr int kWorldSize = 3;
+
+  Replay() {
+    attachment_.segment = Segment::create(Segment::kSmallestReservation);
+    attachment_.control = ControlBlock(attachment_.segment.base(), kWorldSize);
+    attachment_.world_size = kWorldSize;
+  }
+
+  /// Runs a call without rows. Only its set of ranks can differ from that of the call before.
+  void call(const RankSet& ranks) {
+    Command& command = attachment_.control.command(kRepeatedCommand);
+    command.id = kRepeatedCommand;
+    command.ranks = ranks;
+    command.begin<CallPayload>().function = kFunctionAt;
+    running_.begin(command);
+    while (running_.next_slice()) running_.replay([](void*) {}, nullptr);
+  }
+
+  Attachment attachment_;
+  SharedHeap arena_;
+  std::atomic<std::uint64_t> consumed_ = 0;
+  OutgoingMemory outgoing_{arena_, consumed_};
+  CallInterruption interruption_{attachment_};
+  Meetings meetings_{attachment_, WaitPolicy::yielding()};
+  CpuComm comm_{attachment_, meetings_, interruption_};
+  CountingGpu gpu_{comm_};
+  MappedFiles files_;
+  RunningCall running_{{attachment_, gpu_, arena_, files_, outgoing_}};
+};
+
+TEST_F(Replay, RecordsTheSecondCallAndLaunchesItFromThenOn) {
+  const RankSet all = RankSet::all(kWorldSize);
+  call(all);
+  EXPECT_EQ(gpu_.launches, 0);
+  call(all);
+  call(all);
+  EXPECT_EQ(gpu_.captures, 1);
+  EXPECT_EQ(gpu_.launches, 2);
+}
+
+TEST_F(Replay, RecordsACallOfOtherRanksByItself) {
+  RankSet first_two = RankSet::only(0);
+  first_two.add(1);
+  RankSet first_and_last = RankSet::only(0);
+  first_and_last.add(2);
+  for (const RankSet& ranks : {RankSet::all(kWorldSize), RankSet::only(0), first_two, first_and_last}) {
+    const int launches_before = gpu_.launches;
+    call(ranks);
+    EXPECT_EQ(gpu_.launches, launches_before) << "of another set of ranks";
+    call(ranks);
+    EXPECT_EQ(gpu_.launches, launches_before + 1);
+  }
+  EXPECT_EQ(gpu_.captures, 4);
+}
+
+}  // namespace
+}  // namespace syncrun::detail

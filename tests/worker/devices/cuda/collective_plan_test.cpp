@@ -1,0 +1,142 @@
+// Ranks compare the collectives that they have put on their GPUs' streams. The ranks of these tests share one control
+// block, and have no GPU.
+
+#include "worker/devices/cuda/collective_plan.hpp"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <deque>
+#include <string>
+
+#include "common/os/segment.hpp"
+#include "syncrun/error.hpp"
+
+namespace syncrun::detail {
+namespace {
+
+using Wait = CollectivePlan::Wait;
+
+constexpr std::uint64_t kCommand = 9;
+constexpr CollectivePlan::Clock::time_point kNow{std::chrono::hours(1)};
+
+struct Rank {
+  Rank(const ControlBlock& control, int rank) {
+    attachment.rank = rank;
+    attachment.world_size = control.world_size();
+    attachment.control = control;
+    enter(kCommand);
+  }
+  Rank(const Rank&) = delete;
+  Rank& operator=(const Rank&) = delete;
+  void enter(std::uint64_t command) const { attachment.mark(command, Phase::function); }
+  /// The message of the error that check_peers() throws, or "" if it throws none.
+  std::string found(CollectivePlan::Clock::time_point now = kNow) {
+    try {
+      plan.check_peers(now);
+      return "";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::usage);
+      return error.what();
+    }
+  }
+
+  Attachment attachment;
+  CollectivePlan plan{attachment};
+};
+
+class CollectivePlans : public testing::Test {
+ protected:
+  CollectivePlans() : segment_(Segment::create(Segment::kSmallestReservation)) {
+    const ControlBlock control(segment_.base(), 2);
+    for (int rank = 0; rank < 2; ++rank) ranks_.emplace_back(control, rank);
+  }
+  Rank& a() { return ranks_[0]; }
+  Rank& b() { return ranks_[1]; }
+
+  static constexpr const char* kDisagree =
+      "ranks disagree in a collective: rank 0 and rank 1 have called different ones, or in another order, or of other "
+      "lengths";
+  Segment segment_;
+  std::deque<Rank> ranks_;
+};
+
+TEST_F(CollectivePlans, AgreeWhereTheSameWasCalledInTheSameOrder) {
+  for (Rank* rank : {&a(), &b()}) {
+    rank->plan.add({1, 100});
+    rank->plan.add({2, 200});
+    rank->plan.publish_waiting(Wait::last);
+  }
+  EXPECT_EQ(a().found(), "");
+  EXPECT_EQ(b().found(), "");
+}
+
+TEST_F(CollectivePlans, DisagreeWhereTheOrderIsAnother) {
+  a().plan.add({1, 100});
+  a().plan.add({2, 200});
+  b().plan.add({2, 200});
+  b().plan.add({1, 100});
+  a().plan.publish_waiting(Wait::last);
+  EXPECT_EQ(a().found(), "") << "the peer has said nothing yet";
+  b().plan.publish_waiting(Wait::last);
+  EXPECT_EQ(a().found(), kDisagree);
+  EXPECT_NE(b().found(), "");
+}
+
+TEST_F(CollectivePlans, WaitForARankThatMayStillCallTheRest) {
+  a().plan.add({1, 100});
+  a().plan.add({2, 200});
+  b().plan.add({1, 100});
+  a().plan.publish_waiting(Wait::last);
+  b().plan.publish_waiting(Wait::midway);
+  EXPECT_EQ(a().found(), "");
+  EXPECT_EQ(b().found(), "");
+  b().plan.publish_waiting(Wait::last);
+  EXPECT_EQ(a().found(), kDisagree);
+  EXPECT_NE(b().found(), "");
+}
+
+TEST_F(CollectivePlans, AreThoseOfOneCommand) {
+  a().plan.add({1, 100});
+  a().plan.publish_waiting(Wait::last);
+  b().enter(kCommand + 1);
+  b().plan.add({2, 200});
+  b().plan.publish_waiting(Wait::last);
+  EXPECT_EQ(a().found(), "");
+  a().enter(kCommand + 1);
+  a().plan.add({2, 200});
+  a().plan.publish_waiting(Wait::last);
+  EXPECT_EQ(a().found(), "");
+}
+
+TEST_F(CollectivePlans, TellTheReductionOfOutputsFromTheBody) {
+  a().plan.publish_waiting(Wait::last);
+  b().plan.begin_after_vote();
+  b().plan.add({3, 300});
+  b().plan.publish_waiting(Wait::last);
+  EXPECT_EQ(a().found(), "") << "it has not said yet that it is after the vote";
+}
+
+TEST_F(CollectivePlans, LetARankSetUpWhatThisOneHasNotComeTo) {
+  a().plan.add({1, 100});
+  b().plan.add({1, 100});
+  b().plan.publish_setting_up();
+  a().plan.publish_waiting(Wait::midway);
+  EXPECT_EQ(a().found(), "");
+  a().plan.publish_waiting(Wait::last);
+  EXPECT_EQ(a().found(), kDisagree);
+  b().plan.end_setting_up();
+  EXPECT_EQ(a().found(), "");
+}
+
+TEST_F(CollectivePlans, GiveARankThatSetsUpAloneSomeTime) {
+  a().plan.add({1, 100});
+  a().plan.publish_waiting(Wait::midway);
+  b().plan.publish_setting_up();
+  EXPECT_EQ(a().found(kNow), "");
+  EXPECT_EQ(a().found(kNow + CollectivePlan::kSetUpGrace / 2), "");
+  EXPECT_EQ(a().found(kNow + CollectivePlan::kSetUpGrace), kDisagree);
+}
+
+}  // namespace
+}  // namespace syncrun::detail

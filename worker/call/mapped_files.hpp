@@ -1,0 +1,47 @@
+#pragma once
+
+// The files that this worker has mapped, and what happens if bytes are missing when a mapping is read.
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+
+#include "common/arrays/mapped_file.hpp"
+
+namespace syncrun::detail {
+
+/// Protects the mapping of a file that may be truncated, or whose disk may fail, at any time. In these cases, reading
+/// the mapping raises the signal SIGBUS. The handler of this class then maps zeros in place of the missing bytes and
+/// records that. It passes a SIGBUS from elsewhere on to the previous handler.
+class FaultGuard {
+ public:
+  /// Protects the mapping from now on. Throws Error (usage) if too many mappings are protected already.
+  explicit FaultGuard(const MappedFile& file);
+  ~FaultGuard();
+  FaultGuard(const FaultGuard&) = delete;
+  FaultGuard& operator=(const FaultGuard&) = delete;
+
+  /// Whether bytes were missing. If so, values that were read may be zeros that the file never had.
+  bool has_struck() const noexcept;
+
+ private:
+  int place_;  // in the table that the signal handler reads; -1 if the file has no mapping
+};
+
+class MappedFiles {
+ public:
+  /// Maps the file at the first use. Throws Error (system) if it cannot be mapped or is too short by now.
+  const MappedFile& at(const FileEntry& entry);
+  void forget(std::uint64_t id) noexcept { files_.erase(id); }
+  /// Called after a body has read the file. Throws Error (system) if bytes were missing.
+  void check(std::uint64_t id) const;
+
+ private:
+  struct Guarded {
+    MappedFile file;
+    FaultGuard guard{file};
+  };
+  std::unordered_map<std::uint64_t, std::unique_ptr<Guarded>> files_;
+};
+
+}  // namespace syncrun::detail

@@ -1,0 +1,106 @@
+// Replay: the work of a function on the device is recorded once for each set of addresses and shapes.
+
+#include <algorithm>
+
+#include "common/protocol/function_entry.hpp"
+#include "worker/call/running_call.hpp"
+
+namespace syncrun::detail {
+
+/// Adds an argument's address and shape to the key. The key contains everything besides the values that work on the
+/// device can depend on: the arguments, and what a body may ask its worker.
+void RunningCall::note_argument(const void* data, std::span<const std::int64_t> extents) {
+  if (gpu_ == nullptr) return;
+  key_.push_back(reinterpret_cast<std::uintptr_t>(data));
+  for (const auto extent : extents) key_.push_back(static_cast<std::uint64_t>(extent));
+}
+
+RunningCall::Recording& RunningCall::recording_of(const RecordingKey& key) {
+  constexpr std::size_t kMostRecordings = 64;
+  const auto found = recordings_.find(key);
+  if (found != recordings_.end()) return found->second;
+  if (recordings_.size() >= kMostRecordings) {
+    recordings_.erase(std::min_element(recordings_.begin(), recordings_.end(), [](const auto& a, const auto& b) {
+      return a.second.last_use < b.second.last_use;
+    }));
+  }
+  return recordings_[key];
+}
+
+void RunningCall::replay(void (*run)(void* context), void* context) {
+  attachment_.note(command_->id, Phase::function);
+  if (gpu_ == nullptr) return run(context);
+  device_.begin_body();  // inputs are copied outside the graph
+  if (command_->has_comm) comm().prepare();
+  const std::uint64_t generation = device_.comm().generation();  // a new one: all graphs are invalid
+  if (generation != recorded_generation_) forget_recordings();
+  recorded_generation_ = generation;
+  key_.push_back(attachment_.segment.at<const FunctionEntry>(call_->function)->id);
+  key_.push_back(call_->object);
+  key_.push_back(command_->has_comm ? static_cast<std::uint64_t>(weights_.all) : 0);
+  key_.push_back(static_cast<std::uint64_t>(slice_rows()));
+  key_.push_back(static_cast<std::uint64_t>(first_row()));
+  key_.push_back(static_cast<std::uint64_t>(slice_index_));
+  // What follows the last slice, and the weights there (see rows_of_slice).
+  key_.push_back(static_cast<std::uint64_t>(call_->slices));
+  key_.push_back(static_cast<std::uint64_t>(call_->rows));
+  key_.push_back(static_cast<std::uint64_t>(share_.count()));
+  key_.push_back(static_cast<std::uint64_t>(command_->ranks.count()));  // first: it says how many numbers follow
+  for (const std::uint64_t word : command_->ranks.words()) key_.push_back(word);
+  key_.push_back(call_->wanted_outputs);
+  if (command_->has_comm && call_->rows_are_local) {  // otherwise they follow from the rows of the call
+    for (const int rank : command_->ranks) key_.push_back(static_cast<std::uint64_t>(slice_rows_of(rank)));
+  }
+  Recording& recording = recording_of(key_);
+  recording.last_use = command_->id;
+  Recording::State state = recording.state;
+  // Ranks may have different shapes or addresses. NCCL requires that either all ranks capture a collective or none
+  // does.
+  if (command_->has_comm) state = static_cast<Recording::State>(comm().agree(static_cast<std::int64_t>(state)));
+  bucket_start_ = state == Recording::State::fresh ? BucketStart::after_body : BucketStart::when_ready;
+  if (state == Recording::State::fresh) {
+    run(context);  // if this throws, the state stays fresh: the next call runs it again before it is recorded
+    recording.state = std::max(recording.state, Recording::State::warm);
+    return;
+  }
+  if (state == Recording::State::warm) record(recording, run, context);
+  gpu_->launch(*recording.graph);
+  accept_recorded(recording);
+}
+
+void RunningCall::record(Recording& recording, void (*run)(void* context), void* context) {
+  recording.state = Recording::State::warm;
+  recording.graph.reset();
+  recording.outputs.clear();
+  recording_ = &recording;
+  try {
+    gpu_->begin_capture();
+    run(context);
+    recording.graph = gpu_->end_capture();
+    recording.state = Recording::State::recorded;
+  } catch (...) {
+    recording_ = nullptr;
+    gpu_->abandon_capture();
+    throw;
+  }
+  recording_ = nullptr;
+}
+
+/// The recording keeps the memory of its outputs. If later slices are added to the first one, they are added to a copy.
+void RunningCall::accept_recorded(const Recording& recording) {
+  for (const RecordedOutput& recorded : recording.outputs) {
+    if (recorded.place != nullptr) {
+      accept_device_scalar(recorded.output, recorded.type, recorded.place);
+      continue;
+    }
+    OutputBuffer buffer = borrowed(recorded.buffer.data(), recorded.buffer.bytes());
+    if (call_->slices > 1 && buffer.data() != nullptr) {
+      OutputBuffer copy = device_.allocate_output(buffer.bytes());
+      device_.copy_within(copy.data(), buffer.data(), buffer.bytes());
+      buffer = std::move(copy);
+    }
+    take_output(recorded.output, recorded.type, recorded.extents, std::move(buffer));
+  }
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,274 @@
+#include "worker/call/shared_variables.hpp"
+
+#include <deque>
+#include <string>
+#include <utility>
+
+#include "common/arrays/extents.hpp"
+#include "common/text/errors.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+/// Groups collectives on several variables, so that the communicator can run them as one.
+class CommGroup {
+ public:
+  CommGroup(CommCore& comm, std::size_t operations) : comm_(comm), is_open_(operations > 1) {
+    if (is_open_) comm_.begin_group();
+  }
+  ~CommGroup() {
+    if (is_open_) comm_.drop_group();
+  }
+  CommGroup(const CommGroup&) = delete;
+  CommGroup& operator=(const CommGroup&) = delete;
+  void end() {
+    if (std::exchange(is_open_, false)) comm_.end_group();
+  }
+
+ private:
+  CommCore& comm_;
+  bool is_open_;
+};
+
+/// One variable in a collective, on this rank. The collective works on `values`. This is the copy itself, or second
+/// memory in two cases: if the copy must stay as it is, or if the copy is in GPU memory and the collective uses shared
+/// memory.
+///
+///   stage() for all -> run() for all, in a group -> settle() for all -> the device finishes -> take_fresh() for all
+class CollectiveCopy {
+ public:
+  CollectiveCopy(const Attachment& attachment, Device& device, SharedHeap& arena, CommCore& comm,
+                 const CollectivePayload& command, const CollectiveSlot& slot, bool goes_by_host)
+      : attachment_(attachment),
+        device_(device),
+        arena_(arena),
+        comm_(comm),
+        command_(command),
+        slot_(slot),
+        entry_(*attachment.segment.at<VariableEntry>(slot.variable)),
+        copy_(entry_.copies()[attachment.rank]),
+        elements_(elements_in({copy_.extents.data(), entry_.dimensions})),
+        bytes_(elements_ * size_of(entry_.dtype)),
+        goes_by_host_(goes_by_host) {}
+  ~CollectiveCopy() {
+    if (shared_ != 0) arena_.free(shared_, SharedHeap::Giveback::later);
+    if (fresh_ != nullptr) device_.release(fresh_);
+  }
+  CollectiveCopy(const CollectiveCopy&) = delete;
+  CollectiveCopy& operator=(const CollectiveCopy&) = delete;
+
+  VariableCopy& copy() noexcept { return copy_; }
+  std::size_t bytes() const noexcept { return bytes_; }
+  const VariableEntry& entry() const noexcept { return entry_; }
+
+  /// Allocates memory, which may fail on one rank only, and brings the values to where the collective needs them.
+  void stage() {
+    values_ = own();
+    switch (command_.collective) {
+      case CollectiveKind::all_gather: return stage_gather();
+      case CollectiveKind::reduce_scatter:
+        if (slot_.to != 0 && !goes_by_host_ && !attachment_.segment.contains(values_)) {
+          values_ = fresh_ = allocate(bytes_);  // the copy stays as it is
+          device_.copy_within(fresh_, own(), bytes_);
+          return;
+        }
+        break;
+      default: break;
+    }
+    if (!goes_by_host_) return;
+    values_ = share(bytes_);
+    const bool has_values = command_.collective != CollectiveKind::broadcast || is_root();
+    if (has_values) device_.copy_out(shared(), own(), bytes_);
+  }
+
+  void run(const RankWeights& weights) {
+    switch (command_.collective) {
+      case CollectiveKind::all_reduce:
+        return comm_.all_reduce(values_, elements_, entry_.dtype, command_.reduction, weights);
+      case CollectiveKind::reduce:
+        return comm_.reduce(values_, elements_, entry_.dtype, command_.reduction, weights, command_.root);
+      case CollectiveKind::reduce_scatter:
+        return comm_.reduce_scatter(values_, part(), division(), entry_.dtype, command_.reduction, weights);
+      case CollectiveKind::broadcast: return comm_.broadcast(values_, bytes_, command_.root);
+      case CollectiveKind::all_gather: return comm_.all_gather(part(), values_, division());
+      default: return comm_.barrier();
+    }
+  }
+
+  /// Brings the result to the copy, or to where the master reads it.
+  void settle() {
+    switch (command_.collective) {
+      case CollectiveKind::all_reduce: return bring_back(bytes_);
+      case CollectiveKind::reduce: return bring_back(is_root() ? bytes_ : 0);
+      case CollectiveKind::broadcast: return bring_back(is_root() ? 0 : bytes_);
+      case CollectiveKind::reduce_scatter: return settle_part();
+      case CollectiveKind::all_gather:
+        if (goes_by_host_) device_.copy_in(fresh_, shared(), division().all_bytes());
+        return;
+      default: return;
+    }
+  }
+
+  /// Returns the memory that replaces that of the copy, or null if the copy keeps its memory.
+  void* take_fresh() noexcept {
+    return command_.collective == CollectiveKind::all_gather ? std::exchange(fresh_, nullptr) : nullptr;
+  }
+  /// The shape of the copy after the collective.
+  std::array<std::int64_t, kMaxDimensions> extents_after() const noexcept {
+    auto extents = copy_.extents;
+    switch (command_.collective) {
+      case CollectiveKind::broadcast:
+      case CollectiveKind::all_gather: return slot_.extents;
+      case CollectiveKind::reduce_scatter:
+        if (slot_.to == 0) extents[0] = share_of(slot_.extents[0], comm_.world_size(), comm_.rank()).count();
+        return extents;
+      default: return extents;
+    }
+  }
+
+ private:
+  bool is_root() const noexcept { return command_.root == comm_.rank(); }
+  void* own() const noexcept { return copy_.capacity_bytes == 0 ? nullptr : device_.at(copy_.place); }
+  std::byte* shared() const noexcept { return attachment_.segment.at(shared_); }
+  void* allocate(std::size_t bytes) {
+    return device_.allocate(bytes, SharedHeap::Contents::any,
+                            "a shared variable's copy on rank " + std::to_string(attachment_.rank));
+  }
+  std::byte* share(std::size_t bytes) {
+    shared_ = arena_.allocate(bytes, SharedHeap::Contents::any, "a collective through shared memory");
+    return shared();
+  }
+  Division division() const noexcept {
+    const auto* lengths = attachment_.segment.at<const std::int64_t>(slot_.lengths);
+    return {{lengths, static_cast<std::size_t>(comm_.world_size())}, size_of(entry_.dtype)};
+  }
+  std::byte* at_own_place(void* whole) const noexcept {
+    return static_cast<std::byte*>(whole) + division().begin_bytes(comm_.rank());
+  }
+
+  /// This rank's part of the divided array.
+  void* part() const noexcept {
+    if (command_.collective == CollectiveKind::all_gather) return goes_by_host_ ? at_own_place(values_) : own();
+    const bool arrives = slot_.to != 0 && attachment_.segment.contains(values_);
+    return at_own_place(arrives ? attachment_.segment.at(slot_.to) : values_);
+  }
+
+  void stage_gather() {
+    fresh_ = allocate(division().all_bytes());
+    values_ = goes_by_host_ ? share(division().all_bytes()) : fresh_;
+    if (goes_by_host_) device_.copy_out(at_own_place(values_), own(), bytes_);
+  }
+  void bring_back(std::size_t bytes) {
+    if (goes_by_host_) device_.copy_in(own(), shared(), bytes);
+  }
+  /// Moves this rank's share to the front of the copy. Source and destination do not overlap, because a share is never
+  /// longer than the distance from its begin to the front.
+  void settle_part() {
+    const std::size_t bytes = division().bytes(comm_.rank());
+    if (slot_.to != 0) {
+      const bool has_arrived = attachment_.segment.contains(values_);
+      if (!has_arrived) device_.copy_out(at_own_place(attachment_.segment.at(slot_.to)), at_own_place(values_), bytes);
+    } else if (goes_by_host_) {
+      device_.copy_in(own(), at_own_place(values_), bytes);
+    } else if (part() != values_) {
+      device_.copy_within(own(), part(), bytes);
+    }
+  }
+
+  const Attachment& attachment_;
+  Device& device_;
+  SharedHeap& arena_;
+  CommCore& comm_;  // of the command's ranks. Roots and parts are numbered in it
+  const CollectivePayload& command_;
+  const CollectiveSlot& slot_;
+  VariableEntry& entry_;
+  VariableCopy& copy_;
+  std::size_t elements_;
+  std::size_t bytes_;
+  bool goes_by_host_;
+  void* values_ = nullptr;
+  void* fresh_ = nullptr;
+  std::uint64_t shared_ = 0;  // in the arena
+};
+
+}  // namespace
+
+void VariableCopies::run_collective(const CollectivePayload& command, const RankSet& ranks) {
+  const auto& segment = attachment_.segment;
+  const auto* slots = segment.at<const CollectiveSlot>(command.variables);
+  const bool is_alone = ranks.is_single();
+  const bool goes_by_host = !is_alone && command.route == Route::host && !device_.shares_before_reducing();
+  CommCore& comm = is_alone ? device_.solo() : goes_by_host ? static_cast<CommCore&>(peers_) : device_.comm();
+  const RankWeights weights{1, ranks.count()};  // each copy counts the same
+
+  if (command.collective == CollectiveKind::broadcast) {
+    for (std::uint32_t i = 0; i < command.variables_count; ++i) {
+      auto& entry = *segment.at<VariableEntry>(slots[i].variable);
+      VariableCopy& copy = entry.copies()[attachment_.rank];
+      make_room(copy, elements_in({slots[i].extents.data(), entry.dimensions}) * size_of(entry.dtype));
+      copy.extents = slots[i].extents;
+    }
+  }
+  std::deque<CollectiveCopy> copies;
+  for (std::uint32_t i = 0; i < command.variables_count; ++i) {
+    copies.emplace_back(attachment_, device_, arena_, comm, command, slots[i], goes_by_host).stage();
+  }
+  if (goes_by_host) device_.finish();  // what peers read must be complete
+  CommGroup group(comm, copies.size());
+  for (auto& copy : copies) copy.run(weights);
+  group.end();
+  for (auto& copy : copies) copy.settle();
+  device_.finish();
+  for (auto& copy : copies) {
+    const auto extents = copy.extents_after();
+    if (void* const fresh = copy.take_fresh(); fresh != nullptr) {
+      release(copy.copy());
+      copy.copy().place = device_.place_of(fresh);
+      copy.copy().capacity_bytes = elements_in({extents.data(), copy.entry().dimensions}) * size_of(copy.entry().dtype);
+    }
+    copy.copy().extents = extents;
+  }
+}
+
+/// Makes sure that the copy has at least this many bytes. Its values are lost if it gets new memory.
+void VariableCopies::make_room(VariableCopy& copy, std::size_t bytes) {
+  if (bytes <= copy.capacity_bytes) return;
+  release(copy);  // before the allocation: there may be too little memory for both
+  copy.place = device_.place_of(device_.allocate(
+      bytes, SharedHeap::Contents::any, "a shared variable's copy on rank " + std::to_string(attachment_.rank)));
+  copy.capacity_bytes = bytes;
+}
+
+void VariableCopies::release(VariableCopy& copy) noexcept {
+  if (copy.capacity_bytes != 0) {
+    before_release_();
+    device_.release(device_.at(copy.place));
+  }
+  copy = VariableCopy{};
+}
+
+void VariableCopies::run_transfer(const TransferPayload& command) {
+  const auto* parts = attachment_.segment.at<const TransferSlot>(command.parts) + attachment_.rank;
+  for (std::uint32_t i = 0; i < command.variables_count; ++i, parts += attachment_.world_size) {
+    if (parts->takes_part) run_part(command.direction, *parts);
+  }
+  device_.finish();
+}
+
+void VariableCopies::run_part(TransferDirection direction, const TransferSlot& part) {
+  auto& entry = *attachment_.segment.at<VariableEntry>(part.variable);
+  VariableCopy& copy = entry.copies()[attachment_.rank];
+  const std::size_t bytes = elements_in({part.extents.data(), entry.dimensions}) * size_of(entry.dtype);
+  if (direction == TransferDirection::from_variable) {
+    if (bytes > copy.capacity_bytes) throw_usage("a shared variable's copy is smaller than what was asked of it");
+    return device_.copy_out(attachment_.segment.at(part.offset), device_.at(copy.place), bytes);
+  }
+  if (entry.is_freed) return release(copy);
+  make_room(copy, bytes);
+  copy.extents = part.extents;
+  if (part.is_zero) device_.clear(device_.at(copy.place), bytes);
+  if (part.offset != 0) device_.copy_in(device_.at(copy.place), attachment_.segment.at(part.offset), bytes);
+}
+
+}  // namespace syncrun::detail

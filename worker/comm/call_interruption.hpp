@@ -1,0 +1,44 @@
+#pragma once
+
+// Interrupts a worker's waits in a command if a worker is lost, or if the command fails on another rank.
+
+#include <cstdint>
+
+#include "worker/comm/interruption.hpp"
+#include "worker/serve/attachment.hpp"
+
+namespace syncrun::detail {
+
+class CallInterruption final : public Interruption {
+ public:
+  /// Whether this rank needs its peers to come through the command.
+  enum class Peers : std::uint8_t { not_needed, needed };
+
+  explicit CallInterruption(const Attachment& attachment) noexcept : attachment_(attachment) {}
+
+  /// From here on, waits belong to `command`. If the peers are not needed, a failure of the command on another rank does
+  /// not interrupt them.
+  void begin(const Command& command, Peers peers) noexcept {
+    command_ = &command;
+    needs_peers_ = peers == Peers::needed;
+  }
+  bool needs_peers() const noexcept { return needs_peers_; }
+  /// From here on, the command needs its peers. Called after its vote, if outputs are reduced among the workers.
+  void note_that_peers_are_needed() noexcept { needs_peers_ = true; }
+
+  bool is_set() const noexcept override;
+  /// If a worker is lost, records the time and throws SessionLost. Otherwise throws Abandoned.
+  [[noreturn]] void raise() const override;
+
+ private:
+  bool is_lost() const noexcept;
+
+  const Attachment& attachment_;
+  const Command* command_ = nullptr;  // null before the first
+  bool needs_peers_ = false;
+};
+
+/// Records when this rank stopped waiting, and throws SessionLost.
+[[noreturn]] void raise_session_lost(const Attachment& attachment);
+
+}  // namespace syncrun::detail

@@ -1,0 +1,229 @@
+#include "worker/comm/meetings.hpp"
+
+#include <string>
+
+#include "common/text/errors.hpp"
+#include "worker/comm/call_interruption.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+const char* name_of(CollectiveKind kind) noexcept {
+  switch (kind) {
+    case CollectiveKind::barrier: return "barrier";
+    case CollectiveKind::all_reduce: return "all_reduce";
+    case CollectiveKind::reduce: return "reduce";
+    case CollectiveKind::reduce_scatter: return "reduce_scatter";
+    case CollectiveKind::broadcast: return "broadcast";
+    case CollectiveKind::all_gather: return "all_gather";
+    case CollectiveKind::gather: return "gather";
+    case CollectiveKind::scatter: return "scatter";
+  }
+  return "";
+}
+
+bool agree(const Contribution& a, const Contribution& b) noexcept {
+  return a.operation == b.operation && a.elements == b.elements && a.dtype == b.dtype && a.reduction == b.reduction &&
+         a.root == b.root && a.division == b.division && a.purpose == b.purpose;
+}
+
+/// For the error: describes the collective that a rank calls, and how it differs from `other`.
+std::string describe(const Contribution& one, const Contribution& other) {
+  if (one.operation == CollectiveKind::barrier) {
+    return one.purpose == MeetingPurpose{} ? "barrier" : "one that has to be set up first";
+  }
+  std::string text = std::string(name_of(one.operation)) + " of " + std::to_string(one.elements) + " " +
+                     std::string(to_string(one.dtype)) + " (" + std::string(to_string(one.reduction)) + ")";
+  if (one.operation != other.operation) return text;
+  if (one.root != other.root) text += " with root " + std::to_string(one.root);
+  else if (one.division != other.division) text += " with other lengths";
+  return text;
+}
+
+}  // namespace
+
+Patience patience_of(const WaitLimits& limits) noexcept {
+  if (!limits.deadline) return Patience(Milliseconds(0));
+  return limits.deadline->count() > 0 ? Patience(*limits.deadline) : Patience::none();
+}
+
+void throw_peers_late(const WaitLimits& limits) {
+  throw Error(ErrorKind::timeout, "the other ranks did not come within " +
+                                      std::to_string(limits.deadline.value_or(Milliseconds(0)).count()) + " ms");
+}
+
+Meetings::Meetings(const Attachment& attachment, WaitPolicy policy) : attachment_(attachment), policy_(policy) {
+  ranks_.reserve(static_cast<std::size_t>(attachment.world_size));
+  readers_.reserve(ranks_.capacity());
+  take_ranks(RankSet::all(attachment.world_size));
+}
+
+void Meetings::take_ranks(const RankSet& ranks) noexcept {
+  set_ = ranks;
+  ranks_.assign(ranks.begin(), ranks.end());
+  position_ = ranks.position_of(attachment_.rank);
+}
+
+void Meetings::begin(const Command& command) noexcept {
+  if (command.ranks != set_) take_ranks(command.ranks);
+  command_ = &command;
+  step_ = 0;
+  meetings_ = 0;
+}
+
+void Meetings::leave(const Command& command) noexcept {
+  WorkerSlot& slot = attachment_.slot();
+  const std::uint64_t steps = command_ == &command ? step_ : 0;
+  attachment_.control.outbox(command.id, attachment_.rank).collective_steps = steps;
+  if (steps == 0) {
+    slot.collective_step.store(0, std::memory_order_seq_cst);
+    slot.collective_command.store(command.id, std::memory_order_seq_cst);
+  }
+  slot.collective_step.store(kLeft, std::memory_order_seq_cst);
+  attachment_.control.header().to_peers.ring();
+}
+
+// ---- steps ----------------------------------------------------------------------------------------------------
+
+/// Where a rank is, compared with this rank's step. The command is read again after the step. If it has not changed,
+/// the step belongs to that command. The step may also have been cleared for the next command. Then the result is
+/// `behind`, and the caller checks again.
+Meetings::Presence Meetings::presence_of(int rank) const noexcept {
+  const WorkerSlot& slot = attachment_.control.worker(rank);
+  const std::uint64_t command = slot.collective_command.load(std::memory_order_seq_cst);
+  if (command < command_->id) return Presence::behind;
+  const std::uint64_t step = slot.collective_step.load(std::memory_order_seq_cst);
+  const bool is_here = command == command_->id && step != kLeft &&
+                       slot.collective_command.load(std::memory_order_seq_cst) == command_->id;
+  if (!is_here) return Presence::elsewhere;
+  return step >= step_ ? Presence::here : Presence::behind;
+}
+
+void Meetings::take_step() noexcept {
+  WorkerSlot& slot = attachment_.slot();
+  if (++step_ == 1) {
+    slot.collective_step.store(0, std::memory_order_seq_cst);
+    slot.collective_command.store(command_->id, std::memory_order_seq_cst);
+  }
+  slot.collective_step.store(step_, std::memory_order_seq_cst);
+  attachment_.control.header().to_peers.ring();
+}
+
+void Meetings::step(const WaitLimits& limits) {
+  Patience patience = patience_of(limits);
+  step(limits, patience);
+}
+
+void Meetings::step(const WaitLimits& limits, Patience& patience) {
+  take_step();
+  bool somebody_is_elsewhere = false;
+  const auto nobody_is_behind = [&] {
+    somebody_is_elsewhere = false;
+    for (const int rank : ranks_) {
+      const Presence presence = presence_of(rank);
+      if (presence == Presence::behind) return false;
+      somebody_is_elsewhere = somebody_is_elsewhere || presence == Presence::elsewhere;
+    }
+    return true;
+  };
+  await(nobody_is_behind, limits, patience);
+  if (somebody_is_elsewhere) check_that_all_are_here(limits.interruption);
+}
+
+/// A rank may have taken this step and continued. It is an error if a rank has left the call without taking it.
+void Meetings::check_that_all_are_here(const Interruption& interruption) const {
+  for (const int rank : ranks_) {
+    if (presence_of(rank) != Presence::elsewhere) continue;
+    if (attachment_.control.outbox(command_->id, rank).collective_steps >= step_) continue;
+    if (interruption.is_set()) throw Abandoned();  // it left because it or another rank failed
+    throw_usage("ranks disagree in a collective: rank " + std::to_string(rank) + " has left the call, and rank " +
+                std::to_string(attachment_.rank) + " is still in one");
+  }
+}
+
+// ---- contributions --------------------------------------------------------------------------------------------
+
+const Contribution& Meetings::contribution(int position, std::size_t parity) const noexcept {
+  return attachment_.control.worker(rank_at(position)).contributions[parity];
+}
+
+void Meetings::reclaim_buffers(const WaitLimits& limits) {
+  if (last_command_ == command_->id) return;  // avoids reading the clock
+  Patience patience = patience_of(limits);
+  reclaim_buffers(limits, patience);
+}
+
+void Meetings::reclaim_buffers(const WaitLimits& limits, Patience& patience) {
+  if (last_command_ == command_->id) return;
+  const auto all_are_done = [&] {
+    for (const int rank : readers_) {
+      if (rank == attachment_.rank) continue;
+      if (attachment_.control.worker(rank).done.load(std::memory_order_seq_cst) < last_command_) return false;
+    }
+    return true;
+  };
+  await(all_are_done, limits, patience);
+  last_command_ = command_->id;
+  if (readers_ != ranks_) readers_.assign(ranks_.begin(), ranks_.end());
+}
+
+std::size_t Meetings::meet(const Contribution& mine, const WaitLimits& limits) {
+  Patience patience = patience_of(limits);  // for both waits
+  reclaim_buffers(limits, patience);
+  const std::size_t parity = meetings_++ % 2;
+  attachment_.slot().contributions[parity] = mine;
+  step(limits, patience);
+  check_agreement(parity);
+  return parity;
+}
+
+void Meetings::check_agreement(std::size_t parity) const {
+  const Contribution& first = contribution(0, parity);
+  for (int position = 1; position < count(); ++position) {
+    const Contribution& other = contribution(position, parity);
+    if (agree(first, other)) continue;
+    throw_usage("ranks disagree in a collective: rank " + std::to_string(rank_at(0)) + " calls " +
+                describe(first, other) + ", rank " + std::to_string(rank_at(position)) + " calls " +
+                describe(other, first));
+  }
+}
+
+// ---- votes ----------------------------------------------------------------------------------------------------
+
+bool Meetings::all_voted_ok(const Command& command) {
+  const auto& control = attachment_.control;
+  bool ok = true;
+  Patience endless{Milliseconds(0)};
+  const auto ready = [&] {
+    ok = true;
+    for (const int rank : command.ranks) {
+      // The word shows that the rank has voted. The rank may already be in a later command, so the vote itself is read
+      // from its outbox.
+      if (control.worker(rank).vote.load(std::memory_order_seq_cst) < vote_word(command.id, Vote::none)) return false;
+      ok = ok && control.outbox(command.id, rank).vote == Vote::ok;
+    }
+    return true;
+  };
+  // A rank that failed still votes, so only the loss of a worker ends this wait early. If the session continues after a
+  // loss, all surviving ranks must come to the same result. So a vote counts if the lost rank has cast it.
+  const auto is_out = [&](int rank) {
+    const WorkerSlot& slot = control.worker(rank);
+    return slot.is_lost.load(std::memory_order_seq_cst) != 0 &&
+           slot.vote.load(std::memory_order_seq_cst) < vote_word(command.id, Vote::none);
+  };
+  const auto lost = [&] {
+    if (control.header().lost.load(std::memory_order_seq_cst) == 0) return false;
+    if (!control.header().respawns) return true;
+    for (const int rank : command.ranks) {
+      if (is_out(rank)) return true;
+    }
+    return false;
+  };
+  if (wait_until(control.header().to_peers, policy_, endless, ready, lost) != Woken::ready) {
+    raise_session_lost(attachment_);
+  }
+  return ok;
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,108 @@
+#pragma once
+
+// How the ranks of a command wait for each other in shared memory. In a meeting, each rank describes its contribution,
+// increments the number of steps in its slot, waits for all ranks, and checks that all contributions agree. If they do
+// not, every rank gets an error, and no rank gets a wrong result. Ranks that the command does not address take no part,
+// and no rank waits for them.
+//
+//   begin(command) -> meet() and step(), by all ranks in the same order -> leave(command)
+//
+// A rank that leaves records how many steps it has taken. So a peer that waits for a later step of this rank learns
+// that the rank will not take it.
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "worker/comm/interruption.hpp"
+#include "worker/serve/attachment.hpp"
+
+namespace syncrun::detail {
+
+class Meetings {
+ public:
+  /// `policy` says how to wait for peers.
+  Meetings(const Attachment& attachment, WaitPolicy policy);
+  Meetings(const Meetings&) = delete;
+  Meetings& operator=(const Meetings&) = delete;
+
+  /// Called before the first meeting of a command, by the ranks that it addresses.
+  void begin(const Command& command) noexcept;
+  /// Called after the last meeting. Peers that still wait for this rank learn that it will not come.
+  void leave(const Command& command) noexcept;
+  /// The command that was passed to begin().
+  const Command& command() const noexcept { return *command_; }
+
+  /// The ranks of that command, in ascending order. Before the first command, the ranks of the session.
+  const std::vector<int>& ranks() const noexcept { return ranks_; }
+  int count() const noexcept { return static_cast<int>(ranks_.size()); }
+  /// This rank's position among ranks().
+  int position() const noexcept { return position_; }
+  int rank_at(int position) const noexcept { return ranks_[static_cast<std::size_t>(position)]; }
+
+  /// Publishes the contribution of this rank, waits for all ranks, and checks that their contributions agree. Each rank
+  /// has two places for contributions. Returns which of the two this meeting has used. Throws Error (usage) on every
+  /// rank if contributions differ, Error (timeout) after the deadline, and what interrupts the wait. The deadline is
+  /// for all waits of the meeting together. After an error, no meeting of this command can succeed.
+  std::size_t meet(const Contribution& mine, const WaitLimits& limits);
+  /// A meeting without contributions, which only waits.
+  void step(const WaitLimits& limits);
+  /// The place of the contribution that the next meet() will use.
+  std::size_t next_parity() const noexcept { return meetings_ % 2; }
+  const Contribution& contribution(int position, std::size_t parity) const noexcept;
+  /// Waits until no peer reads any more what this rank wrote for an earlier command. Called before the first meeting of
+  /// a command, and before values of the command are written to places where peers read.
+  void reclaim_buffers(const WaitLimits& limits);
+
+  /// Waits until every rank of the command has voted. Returns true if all votes are ok. Only the loss of a worker ends
+  /// this wait early.
+  bool all_voted_ok(const Command& command);
+
+  /// Waits for something that a peer writes to its slot before it rings the doorbell of its peers.
+  template <class Ready>
+  void await(Ready&& ready, const WaitLimits& limits);
+
+ private:
+  enum class Presence : std::uint8_t { behind, here, elsewhere };
+  Presence presence_of(int rank) const noexcept;
+  void take_ranks(const RankSet& ranks) noexcept;
+  void take_step() noexcept;
+  void step(const WaitLimits& limits, Patience& patience);
+  void reclaim_buffers(const WaitLimits& limits, Patience& patience);
+  template <class Ready>
+  void await(Ready&& ready, const WaitLimits& limits, Patience& patience);
+  void check_that_all_are_here(const Interruption& interruption) const;
+  void check_agreement(std::size_t parity) const;
+
+  const Attachment& attachment_;
+  WaitPolicy policy_;
+  const Command* command_ = nullptr;
+  RankSet set_;             // the ranks for which ranks_ and position_ were computed
+  std::vector<int> ranks_;  // both vectors have capacity for all ranks from the start
+  int position_ = 0;
+  std::uint64_t step_ = 0;
+  std::uint64_t meetings_ = 0;      // meetings with contributions in this command
+  std::uint64_t last_command_ = 0;  // the last command in which other ranks read this rank's buffers
+  std::vector<int> readers_;        // the ranks of that command
+};
+
+Patience patience_of(const WaitLimits& limits) noexcept;
+/// Throws Error (timeout).
+[[noreturn]] void throw_peers_late(const WaitLimits& limits);
+
+template <class Ready>
+void Meetings::await(Ready&& ready, const WaitLimits& limits) {
+  Patience patience = patience_of(limits);
+  await(std::forward<Ready>(ready), limits, patience);
+}
+
+template <class Ready>
+void Meetings::await(Ready&& ready, const WaitLimits& limits, Patience& patience) {
+  const auto interrupted = [&] { return limits.interruption.is_set(); };
+  const Woken woken = wait_until(attachment_.control.header().to_peers, policy_, patience, ready, interrupted);
+  if (woken == Woken::interrupted) limits.interruption.raise();
+  if (woken == Woken::expired) throw_peers_late(limits);
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,151 @@
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "common/arrays/mapped_file.hpp"
+#include "common/arrays/reduce.hpp"
+#include "common/arrays/rows.hpp"
+#include "common/arrays/update.hpp"
+#include "common/os/segment.hpp"
+#include "common/protocol/control_block.hpp"
+#include "common/text/errors.hpp"
+#include "worker/devices/device.hpp"
+#include "worker/serve/user_code.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+class CpuDevice final : public Device {
+ public:
+  explicit CpuDevice(const DeviceContext& context)
+      : segment_(context.attachment.segment),
+        arena_(context.arena),
+        rank_(context.attachment.rank),
+        comm_(context.host_comm) {}
+
+  void* allocate(std::size_t bytes, SharedHeap::Contents contents, std::string_view what) override {
+    return segment_.at(arena_.allocate(bytes, contents, what));
+  }
+  void release(void* memory) noexcept override { arena_.free(segment_.offset_of(memory), SharedHeap::Giveback::later); }
+
+  OutputBuffer allocate_output(std::size_t bytes) override {
+    void* memory = allocate(bytes, SharedHeap::Contents::zero, "an output");
+    return {memory, bytes,
+            [](void* data, void* device) noexcept {
+              end_if_forked();  // an exception may unwind the stack in a forked child
+              static_cast<CpuDevice*>(device)->release(data);
+            },
+            this};
+  }
+
+  OutputBuffer adopt_output(OutputBuffer buffer) override {
+    if (buffer.data() == nullptr || segment_.contains(buffer.data())) return buffer;
+    OutputBuffer shared = allocate_output(buffer.bytes());
+    std::memcpy(shared.data(), buffer.data(), buffer.bytes());
+    return shared;
+  }
+
+  std::uint64_t place_of(const void* memory) const noexcept override { return segment_.offset_of(memory); }
+  void* at(std::uint64_t place) const noexcept override { return segment_.at(place); }
+
+  void* take_rows(std::size_t, const SharedRows& rows, std::int64_t begin, std::int64_t) override {
+    return const_cast<std::byte*>(rows.array) + static_cast<std::size_t>(begin) * rows.row_bytes;
+  }
+  void* gather_rows(std::size_t argument, const SharedRows& rows, std::span<const std::int64_t> indices) override {
+    if (rows.file == nullptr) return gather_local_rows(argument, rows.array, rows.row_bytes, indices);
+    const std::size_t bytes = indices.size() * rows.row_bytes;
+    std::byte* const to = staging_for(argument, bytes);
+    rows.file->read_rows(rows.row_bytes, indices, 0, to, bytes);
+    return to;
+  }
+  void* gather_local_rows(std::size_t argument, const std::byte* array, std::size_t row_bytes,
+                          std::span<const std::int64_t> indices) override {
+    std::byte* const staging = staging_for(argument, indices.size() * row_bytes);
+    std::byte* to = staging;
+    for (const auto index : indices) {
+      std::memcpy(to, array + static_cast<std::size_t>(index) * row_bytes, row_bytes);
+      to += row_bytes;
+    }
+    return staging;
+  }
+
+  const void* take_scalar(std::size_t, const std::byte* value, std::size_t) override { return value; }
+
+  void copy_in(void* device_memory, const std::byte* shared, std::size_t bytes) override {
+    copy_within(device_memory, shared, bytes);
+  }
+  void copy_out(std::byte* shared, const void* device_memory, std::size_t bytes) override {
+    copy_within(shared, device_memory, bytes);
+  }
+  void copy_within(void* to, const void* from, std::size_t bytes) override {
+    if (bytes != 0) std::memcpy(to, from, bytes);
+  }
+  void clear(void* device_memory, std::size_t bytes) override {
+    if (bytes != 0) std::memset(device_memory, 0, bytes);
+  }
+
+  void accumulate(DType dtype, Reduction reduction, void* into, const void* value, std::array<double, 2> weights,
+                  std::size_t elements) override {
+    const std::array<const void*, 2> sources{into, value};
+    const std::array<void*, 1> destinations{into};
+    reduce_elements(dtype, reduction, destinations, sources, weights, elements);
+  }
+
+  void apply_update(const UpdateWork& work) override { update_elements(work); }
+
+  std::uint64_t share_output(OutputBuffer buffer) override {
+    return buffer.data() == nullptr ? 0 : segment_.offset_of(buffer.detach());
+  }
+  std::size_t large_output_bytes() const noexcept override { return std::size_t{16} << 10U; }
+  bool shares_before_reducing() const noexcept override { return true; }
+
+  /// Each rank that computed something reduces its part into the memory of the first such rank.
+  std::uint64_t reduce_output(const OutputReduction& what, OutputBuffer) override {
+    const auto own = std::find(what.ranks.begin(), what.ranks.end(), rank_);
+    if (own == what.ranks.end()) return 0;
+    const RowRange part = share_of(static_cast<std::int64_t>(what.elements),
+                                   static_cast<std::int64_t>(what.ranks.size()), own - what.ranks.begin());
+    const std::size_t skipped_bytes = static_cast<std::size_t>(part.begin) * size_of(what.dtype);
+    sources_.clear();
+    for (const auto offset : what.offsets) sources_.push_back(segment_.at(offset) + skipped_bytes);
+    void* to = const_cast<void*>(sources_.front());
+    reduce_elements(what.dtype, what.reduction, {&to, 1}, sources_, what.weights,
+                    static_cast<std::size_t>(part.count()));
+    return 0;
+  }
+
+  CommCore& comm() noexcept override { return comm_; }
+  CommCore& solo() noexcept override { return solo_; }
+
+  void abandon() noexcept override {}
+  void finish() override {}
+  bool is_lost() const noexcept override { return false; }
+
+ private:
+  /// A unit of 64 bytes keeps elements of any type aligned.
+  struct alignas(64) Line {
+    std::array<std::byte, 64> bytes;
+  };
+  std::byte* staging_for(std::size_t argument, std::size_t bytes) {
+    auto& staging = staging_[argument];
+    const std::size_t lines = (bytes + sizeof(Line) - 1) / sizeof(Line);
+    if (staging.size() < lines) staging.resize(lines);
+    return reinterpret_cast<std::byte*>(staging.data());
+  }
+
+  const Segment& segment_;
+  SharedHeap& arena_;
+  int rank_;
+  CpuComm& comm_;
+  SoloComm solo_;
+  std::vector<const void*> sources_;
+  std::array<std::vector<Line>, kMaxArguments> staging_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_cpu_device(const DeviceContext& context) { return std::make_unique<CpuDevice>(context); }
+
+}  // namespace syncrun::detail

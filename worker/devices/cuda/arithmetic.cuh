@@ -1,0 +1,66 @@
+#pragma once
+
+// The types of elements on the device, and how two elements are combined.
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "syncrun/dtype.hpp"
+#include "syncrun/reduction.hpp"
+
+namespace syncrun::detail::kernels {
+
+/// The type in which elements of type T are computed.
+template <class T>
+struct Arithmetic {
+  using type = T;
+};
+template <>
+struct Arithmetic<__half> {
+  using type = float;
+};
+template <>
+struct Arithmetic<__nv_bfloat16> {
+  using type = float;
+};
+
+template <class A>
+__device__ inline A combine(Reduction reduction, A a, A b) {
+  switch (reduction) {
+    case Reduction::min: return b < a || a != a ? b : a;  // NaN is the result only if both are NaN, as in NCCL
+    case Reduction::max: return a < b || a != a ? b : a;
+    case Reduction::prod:
+      if constexpr (std::is_integral_v<A>)
+        return static_cast<A>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
+      else return a * b;
+    default:
+      if constexpr (std::is_integral_v<A>)
+        return static_cast<A>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+      else return a + b;
+  }
+}
+
+/// Calls f with a null pointer to the type that elements have on the device.
+template <class F>
+void with_type(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::float16: return f(static_cast<__half*>(nullptr));
+    case DType::bfloat16: return f(static_cast<__nv_bfloat16*>(nullptr));
+    case DType::float32: return f(static_cast<float*>(nullptr));
+    case DType::float64: return f(static_cast<double*>(nullptr));
+    case DType::int8: return f(static_cast<std::int8_t*>(nullptr));
+    case DType::int16: return f(static_cast<std::int16_t*>(nullptr));
+    case DType::int32: return f(static_cast<std::int32_t*>(nullptr));
+    case DType::int64: return f(static_cast<std::int64_t*>(nullptr));
+    case DType::uint16: return f(static_cast<std::uint16_t*>(nullptr));
+    case DType::uint32: return f(static_cast<std::uint32_t*>(nullptr));
+    case DType::uint64: return f(static_cast<std::uint64_t*>(nullptr));
+    case DType::uint8:
+    case DType::boolean: return f(static_cast<std::uint8_t*>(nullptr));
+  }
+}
+
+}  // namespace syncrun::detail::kernels

@@ -1,0 +1,35 @@
+#include "worker/devices/cuda/background_stream.hpp"
+
+#include <utility>
+
+#include "worker/devices/cuda/check.hpp"
+
+namespace syncrun::detail {
+
+void BackgroundStream::make() {
+  if (!forked_) forked_ = Event::make();
+  if (!joined_) joined_ = Event::make();
+  // The highest priority, because peers wait for the work of this stream.
+  stream_ = Stream::make(stream_priorities().most);
+}
+
+cudaStream_t BackgroundStream::fork(cudaStream_t worker) {
+  if (!is_made()) make();
+  check_cuda(cudaEventRecord(forked_.get(), worker), "cudaEventRecord");
+  check_cuda(cudaStreamWaitEvent(stream_.get(), forked_.get()), "cudaStreamWaitEvent");
+  is_ahead_ = true;
+  return stream_.get();
+}
+
+void BackgroundStream::join(cudaStream_t worker) {
+  if (!std::exchange(is_ahead_, false)) return;
+  check_cuda(cudaEventRecord(joined_.get(), stream_.get()), "cudaEventRecord");
+  check_cuda(cudaStreamWaitEvent(worker, joined_.get()), "cudaStreamWaitEvent");
+}
+
+void BackgroundStream::abandon() noexcept {
+  is_ahead_ = false;
+  if (is_made()) static_cast<void>(cudaStreamSynchronize(stream_.get()));
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,322 @@
+#include "worker/devices/cuda/cuda_device.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "common/os/segment.hpp"
+#include "common/text/errors.hpp"
+#include "worker/devices/cuda/check.hpp"
+#include "worker/devices/cuda/kernels.hpp"
+#include "worker/devices/cuda/update_kernels.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+// How many blocks a body may release during a capture. The memory for them is reserved before, because release() cannot
+// throw.
+constexpr std::size_t kMostHeld = 1024;
+constexpr std::size_t kCublasWorkspaceBytes = std::size_t{32} << 20U;
+
+/// The index in "cuda3".
+int index_of(const std::string& device) { return std::stoi(device.substr(std::string_view("cuda").size())); }
+
+Stream make_stream(int index) {
+  check_cuda(cudaSetDevice(index), "cudaSetDevice");
+  const auto [least, most] = stream_priorities();
+  // A higher priority than the stream that copies the next inputs, and a lower one than the background stream of
+  // collectives.
+  return Stream::make(least - most > 1 ? most + 1 : most);
+}
+
+}  // namespace
+
+class CudaGraph final : public DeviceGraph {
+ public:
+  /// `held` is memory that the work of the graph writes to and that nothing else refers to.
+  CudaGraph(GraphExec exec, CudaGraphs& graphs, MemoryPool& pool, std::vector<void*> held)
+      : exec_(std::move(exec)), graphs_(graphs), pool_(pool), held_(std::move(held)) {
+    graphs_.add(*this);
+  }
+  ~CudaGraph() override {
+    graphs_.remove(*this);
+    end();
+    for (void* memory : held_) pool_.release(memory);
+  }
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+  cudaGraphExec_t exec() const noexcept { return exec_.get(); }
+  void end() noexcept { exec_.reset(); }
+
+ private:
+  GraphExec exec_;
+  CudaGraphs& graphs_;
+  MemoryPool& pool_;
+  std::vector<void*> held_;
+};
+
+void CudaGraphs::end_all() noexcept {
+  for (CudaGraph* graph : all_) graph->end();
+}
+
+CudaDevice::CudaDevice(const DeviceContext& context)
+    : context_(context),
+      segment_(context.attachment.segment),
+      stream_(make_stream(index_of(context.attachment.device))),
+      comm_(context.attachment, context.host_comm, context.rendezvous, context.interruption) {
+  comm_.use(
+      stream_.get(), [this] { graphs_.end_all(); }, [this] { pool_.trim(); });
+}
+
+CudaDevice::~CudaDevice() {
+  comm_.abort();
+  static_cast<void>(cudaStreamSynchronize(stream_.get()));
+  comm_.abandon_background();
+  cudnn_.reset();
+  cublas_.reset();
+}
+
+// ---- memory ---------------------------------------------------------------------------------------------------
+
+void* CudaDevice::allocate(std::size_t bytes, SharedHeap::Contents contents, std::string_view what) {
+  void* const memory = pool_.allocate(bytes, what);
+  if (contents == SharedHeap::Contents::zero) clear(memory, bytes);
+  return memory;
+}
+
+void CudaDevice::release(void* memory) noexcept {
+  if (is_capturing_) return held_.push_back(memory);  // the graph still writes there; see begin_capture
+  pool_.release(memory);
+}
+
+void CudaDevice::release_held(std::vector<void*>& held) noexcept {
+  for (void* memory : held) pool_.release(memory);
+  held.clear();
+}
+
+OutputBuffer CudaDevice::allocate_output(std::size_t bytes) {
+  if (bytes == 0) return {};
+  void* const memory = allocate(bytes, SharedHeap::Contents::zero, "an output");
+  return {memory, bytes, [](void* data, void* device) noexcept { static_cast<CudaDevice*>(device)->release(data); },
+          static_cast<Device*>(this)};
+}
+
+OutputBuffer CudaDevice::adopt_output(OutputBuffer buffer) {
+  if (buffer.data() == nullptr || buffer.context() == static_cast<Device*>(this)) return buffer;
+  OutputBuffer adopted = allocate_output(buffer.bytes());
+  // A copy from memory that is not pinned blocks the host until earlier work on the stream is done. That work may wait
+  // for peers, so this function first waits in finish(), which can be interrupted.
+  finish(NcclComm::Wait::midway);
+  check_cuda(cudaMemcpyAsync(adopted.data(), buffer.data(), buffer.bytes(), cudaMemcpyHostToDevice, stream_.get()),
+             "copying an output from host memory");
+  check_cuda(cudaStreamSynchronize(stream_.get()), "copying an output from host memory");
+  return adopted;
+}
+
+// ---- to and from shared memory --------------------------------------------------------------------------------
+
+void* CudaDevice::take_rows(std::size_t argument, const SharedRows& rows, std::int64_t begin, std::int64_t count) {
+  return staging_.bring(argument, rows, {nullptr, begin, count}, stream_.get());
+}
+
+void* CudaDevice::gather_rows(std::size_t argument, const SharedRows& rows, std::span<const std::int64_t> indices) {
+  return staging_.bring(argument, rows, {indices.data(), 0, static_cast<std::int64_t>(indices.size())}, stream_.get());
+}
+
+void* CudaDevice::gather_local_rows(std::size_t argument, const std::byte* array, std::size_t row_bytes,
+                                    std::span<const std::int64_t> indices) {
+  return staging_.gather_local(argument, array, row_bytes, indices.data(), static_cast<std::int64_t>(indices.size()));
+}
+
+const void* CudaDevice::take_scalar(std::size_t argument, const std::byte* value, std::size_t bytes) {
+  return staging_.bring(argument, {value, bytes, 1}, {nullptr, 0, 1}, stream_.get());
+}
+
+void CudaDevice::unpin() {
+  finish();
+  staging_.abandon();
+  pinned_.unpin_all();
+}
+
+void CudaDevice::copy_in(void* device_memory, const std::byte* shared, std::size_t bytes) {
+  if (bytes == 0) return;
+  pinned_.pin(shared, bytes);
+  pinned_.copy_to_device(device_memory, shared, bytes, stream_.get());
+}
+
+void CudaDevice::copy_out(std::byte* shared, const void* device_memory, std::size_t bytes) {
+  if (bytes == 0) return;
+  pinned_.pin(shared, bytes);
+  pinned_.for_each_part(shared, bytes, [&](std::size_t offset, std::size_t part) {
+    check_cuda(cudaMemcpyAsync(shared + offset, static_cast<const std::byte*>(device_memory) + offset, part,
+                               cudaMemcpyDeviceToHost, stream_.get()),
+               "copying to shared memory");
+  });
+}
+
+void CudaDevice::copy_within(void* to, const void* from, std::size_t bytes) {
+  if (bytes == 0) return;
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_.get()), "copying device memory");
+}
+
+void CudaDevice::clear(void* device_memory, std::size_t bytes) {
+  if (bytes == 0) return;
+  check_cuda(cudaMemsetAsync(device_memory, 0, bytes, stream_.get()), "clearing device memory");
+}
+
+void CudaDevice::accumulate(DType dtype, Reduction reduction, void* into, const void* value,
+                            std::array<double, 2> weights, std::size_t elements) {
+  kernels::accumulate(dtype, reduction, into, value, weights[0], weights[1], elements, stream_.get());
+}
+
+void CudaDevice::apply_update(const UpdateWork& work) { kernels::apply_update(work, stream_.get()); }
+
+// ---- outputs --------------------------------------------------------------------------------------------------
+
+std::uint64_t CudaDevice::share(const void* memory, std::size_t bytes) {
+  const std::uint64_t offset = context_.arena.allocate(bytes, SharedHeap::Contents::any, "an output");
+  try {
+    copy_out(segment_.at(offset), memory, bytes);
+  } catch (...) {
+    context_.arena.free(offset, SharedHeap::Giveback::later);
+    throw;
+  }
+  return offset;
+}
+
+std::uint64_t CudaDevice::share_output(OutputBuffer buffer) {
+  const OutputBuffer own = adopt_output(std::move(buffer));
+  return own.data() == nullptr ? 0 : share(own.data(), own.bytes());
+}
+
+std::uint64_t CudaDevice::reduce_output(const OutputReduction& what, OutputBuffer own) {
+  const int rank = context_.attachment.rank;
+  const auto at = std::find(what.ranks.begin(), what.ranks.end(), rank);
+  const std::size_t bytes = what.elements * size_of(what.dtype);
+  if (bytes == 0) return 0;
+  comm_.begin_after_vote();
+  comm_.ensure();  // before anything that may fail on one rank only
+  OutputBuffer values = at == what.ranks.end() ? allocate_output(bytes) : std::move(own);
+  if (at == what.ranks.end()) {
+    kernels::fill_identity(what.dtype, what.reduction, values.data(), what.elements, stream_.get());
+  } else if (what.reduction == Reduction::avg) {
+    const double weight = what.weights[static_cast<std::size_t>(at - what.ranks.begin())];
+    kernels::scale(what.dtype, values.data(), weight, what.elements, stream_.get());
+  }
+  const Reduction reduction = what.reduction == Reduction::avg ? Reduction::sum : what.reduction;  // already weighted
+  comm_.reduce(values.data(), what.elements, what.dtype, reduction, {}, what.ranks.front());
+  return rank == what.ranks.front() ? share(values.data(), bytes) : 0;
+}
+
+// ---- capture --------------------------------------------------------------------------------------------------
+
+void CudaDevice::begin_capture() {
+  // Relaxed mode, because libraries may allocate memory for a new shape.
+  check_cuda(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
+  held_.reserve(kMostHeld);
+  is_capturing_ = true;
+}
+
+std::unique_ptr<DeviceGraph> CudaDevice::end_capture() {
+  cudaGraph_t captured = nullptr;
+  is_capturing_ = false;
+  const cudaError_t code = cudaStreamEndCapture(stream_.get(), &captured);
+  const Graph graph(captured);
+  if (code != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    release_held(held_);
+    throw Error(ErrorKind::cuda,
+                std::string("this function cannot be captured for replay: ") + cudaGetErrorString(code) + " (" +
+                    cudaGetErrorName(code) +
+                    "). Its body must not wait for the stream, and what it puts elsewhere must come back to it",
+                static_cast<int>(code));
+  }
+  // Without this flag, all nodes of a graph have the priority of the stream into which it is launched.
+  unsigned long long flags = 0;
+  if (comm_.has_used_background()) flags = cudaGraphInstantiateFlagUseNodePriority;
+  cudaGraphExec_t made = nullptr;
+  check_cuda(cudaGraphInstantiate(&made, graph.get(), flags), "cudaGraphInstantiate");
+  return std::make_unique<CudaGraph>(GraphExec(made), graphs_, pool_, std::exchange(held_, {}));
+}
+
+void CudaDevice::abandon_capture() noexcept {
+  if (!is_capturing_) return;
+  is_capturing_ = false;
+  release_held(held_);
+  cudaGraph_t captured = nullptr;
+  static_cast<void>(cudaStreamEndCapture(stream_.get(), &captured));
+  Graph(captured).reset();
+  static_cast<void>(cudaGetLastError());
+}
+
+void CudaDevice::launch(DeviceGraph& graph) {
+  check_cuda(cudaGraphLaunch(static_cast<CudaGraph&>(graph).exec(), stream_.get()), "cudaGraphLaunch");
+}
+
+// ---- handles --------------------------------------------------------------------------------------------------
+
+cublasContext* CudaDevice::cublas() {
+  if (cublas_) return cublas_.get();
+  CublasHandle made = CublasHandle::make();
+  check_cublas(cublasSetStream(made.get(), stream_.get()), "cublasSetStream");
+  void* const workspace = pool_.allocate(kCublasWorkspaceBytes, "cuBLAS's workspace");
+  check_cublas(cublasSetWorkspace(made.get(), workspace, kCublasWorkspaceBytes), "cublasSetWorkspace");
+  cublas_ = std::move(made);
+  return cublas_.get();
+}
+
+cudnnContext* CudaDevice::cudnn() {
+  if (!cudnn_) cudnn_ = CudnnHandle::make(stream_);
+  return cudnn_.get();
+}
+
+// ---- waiting --------------------------------------------------------------------------------------------------
+
+void CudaDevice::finish(NcclComm::Wait wait) {
+  const cudaError_t refused = cudaGetLastError();  // a refused launch is reported only here
+  if (refused != cudaErrorNotReady) check_cuda(refused, "what was put on the stream");
+  staging_.flush(stream_.get());
+  comm_.join_started();
+  comm_.note_waiting(wait);
+  await_stream();
+  comm_.note_finished();
+}
+
+void CudaDevice::abandon() noexcept {
+  // Kernels that wait for a peer end with the communicator. The results of later work on the stream are not needed.
+  if (comm_.is_pending()) comm_.abort();
+  static_cast<void>(cudaStreamSynchronize(stream_.get()));
+  comm_.abandon_background();
+  staging_.abandon();
+  if (!is_lost()) static_cast<void>(cudaGetLastError());
+}
+
+void CudaDevice::await_stream() {
+  constexpr int kPollsPerCheck = 64;
+  for (int polls = 1;; ++polls) {
+    const cudaError_t code = cudaStreamQuery(stream_.get());
+    if (code == cudaSuccess) return;
+    if (code != cudaErrorNotReady) check_cuda(code, "work on the device");
+    static_cast<void>(cudaGetLastError());  // clears the code "not ready", which must not be reported later
+    context_.interruption.check();
+    context_.look_ahead();
+    if (polls % kPollsPerCheck == 0) comm_.check_progress();
+    if (!context_.attachment.control.header().spins) std::this_thread::yield();
+  }
+}
+
+bool CudaDevice::is_lost() const noexcept {
+  return is_sticky(cudaPeekAtLastError()) || is_sticky(cudaStreamQuery(stream_.get()));
+}
+
+}  // namespace syncrun::detail
+
+/// A worker looks this function up by name (worker/devices/cuda_library.cpp). The caller owns the device.
+extern "C" SYNCRUN_EXPORT syncrun::detail::GpuDevice* syncrun_make_cuda_device(
+    const syncrun::detail::DeviceContext& context) {
+  return std::make_unique<syncrun::detail::CudaDevice>(context).release();
+}

@@ -1,0 +1,46 @@
+#pragma once
+
+// Syncrun's own kernels, in stream order. All pointers are to device memory unless stated otherwise.
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "syncrun/dtype.hpp"
+#include "syncrun/reduction.hpp"
+
+namespace syncrun::detail::kernels {
+
+/// to[i] = from[indices[i]] for rows of `row_bytes`. If `indices` is null, to[i] = from[i]. `from` and `indices` may be
+/// in pinned host memory.
+struct GatherJob {
+  void* to;
+  const void* from;
+  std::size_t row_bytes;
+  const std::int64_t* indices;
+  std::int64_t rows;
+  std::uint32_t unit_bytes = 0;  // bytes that are moved at a time; gather_rows sets it
+};
+inline constexpr int kMostGathers = 32;
+
+/// Runs up to kMostGathers jobs in one launch, of at most `blocks` blocks with 256 threads each.
+void gather_rows(std::span<const GatherJob> jobs, int blocks, cudaStream_t stream);
+
+/// into = into (op) value. For avg, into * weight_into + value * weight_value. 16-bit types are computed in float.
+void accumulate(DType dtype, Reduction reduction, void* into, const void* value, double weight_into,
+                double weight_value, std::size_t elements, cudaStream_t stream);
+
+/// values *= factor. 16-bit types are computed in float. Floating-point types only.
+void scale(DType dtype, void* values, double factor, std::size_t elements, cudaStream_t stream);
+
+/// Fills the memory with the value that does not change a result: 0 for sum and avg, 1 for prod, infinity or the
+/// largest value for min, minus infinity or the lowest value for max.
+void fill_identity(DType dtype, Reduction reduction, void* to, std::size_t elements, cudaStream_t stream);
+
+/// Loads all kernels that are declared here. Otherwise CUDA loads each of them at its first launch. This may wait for
+/// everything that runs on the device, even for a kernel that waits for a peer.
+void load_kernels();
+
+}  // namespace syncrun::detail::kernels

@@ -1,0 +1,35 @@
+#pragma once
+
+// Keeps device memory of a call for the next one, because cudaMalloc and cudaFree wait for the device.
+
+#include <cstddef>
+#include <map>
+#include <string_view>
+#include <unordered_map>
+
+namespace syncrun::detail {
+
+/// Blocks of a GPU's memory for the work of one stream. A released block may be used again at once, because its next
+/// use comes after its last one on the stream.
+class MemoryPool {
+ public:
+  MemoryPool() = default;
+  ~MemoryPool();
+  MemoryPool(const MemoryPool&) = delete;
+  MemoryPool& operator=(const MemoryPool&) = delete;
+
+  /// Returns a block of at least `bytes`, aligned to 256 bytes. `what` names its purpose in the error. Throws Error
+  /// (system, ENOMEM), which says how much was requested and available.
+  void* allocate(std::size_t bytes, std::string_view what);
+  /// The size of the block that allocate() uses for a size.
+  static std::size_t block_bytes(std::size_t bytes) noexcept;
+  void release(void* memory) noexcept;
+  /// Returns free blocks to the device.
+  void trim() noexcept;
+
+ private:
+  std::multimap<std::size_t, void*> free_;
+  std::unordered_map<void*, std::size_t> used_;
+};
+
+}  // namespace syncrun::detail

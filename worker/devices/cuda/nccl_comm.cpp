@@ -1,0 +1,309 @@
+#include "worker/devices/cuda/nccl_comm.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "common/text/errors.hpp"
+#include "worker/devices/cuda/check.hpp"
+#include "worker/devices/cuda/kernels.hpp"
+#include "worker/devices/cuda/nccl_types.hpp"
+#include "worker/devices/cuda/update_kernels.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+static_assert(sizeof(ncclUniqueId) <= Rendezvous::kMostBytes);
+
+/// The fraction that this number of rows has of the rows of all ranks.
+double share_of(std::int64_t rows, const RankWeights& weights) noexcept {
+  return static_cast<double>(rows) / static_cast<double>(std::max<std::int64_t>(weights.all, 1));
+}
+
+}  // namespace
+
+void refuse_in_capture(cudaStream_t stream, const char* what, const char* advice) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check_cuda(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
+  if (status == cudaStreamCaptureStatusNone) return;
+  throw_usage(std::string(what) + " in a replayable function would run only once: " + advice);
+}
+
+void refuse_number_in_capture(cudaStream_t stream) {
+  refuse_in_capture(stream, "all_reduce of a number of the host's", "reduce a number in device memory");
+}
+
+void refuse_exchange_in_capture(cudaStream_t stream) {
+  refuse_in_capture(stream, "asking the other ranks for their lengths",
+                    "pass the lengths, which are the same in every call");
+}
+
+NcclComm::NcclComm(const Attachment& attachment, CpuComm& host, Rendezvous& rendezvous,
+                   const Interruption& interruption)
+    : attachment_(attachment),
+      host_(host),
+      rendezvous_(rendezvous),
+      limits_{interruption},
+      peers_(attachment, host, rendezvous, interruption),
+      replacements_(attachment.control.header().replacements),
+      plan_(attachment) {}
+
+void NcclComm::begin(const Command& command) {
+  if (!command.ranks.is_single() && command.ranks.count() != world_size()) {
+    throw_usage("collectives among GPUs are for all ranks of a session or for one, got " +
+                std::to_string(command.ranks.count()) + " of " + std::to_string(world_size()));
+  }
+  host_.begin(command);
+  host_command_ = command.id;
+}
+
+// ---- making one -----------------------------------------------------------------------------------------------
+
+void NcclComm::check(ncclResult_t code, const char* what) {
+  if (code == ncclSuccess) return;
+  const char* detail = ncclGetLastError(comm_.get());
+  std::string message = std::string(what) + ": " + ncclGetErrorString(code);
+  if (detail != nullptr && *detail != '\0') message += std::string(" (") + detail + ")";
+  throw Error(ErrorKind::nccl, message, static_cast<int>(code));
+}
+
+/// The id with which the ranks of a communicator find each other. Rank 0 makes it, and the others fetch it.
+ncclUniqueId NcclComm::agreed_id() {
+  ncclUniqueId id{};
+  const std::uint64_t command = attachment_.command_in_progress();
+  if (rank() == 0) {
+    check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    rendezvous_.put(command, std::as_bytes(std::span(&id, 1)), limits_);
+  } else {
+    rendezvous_.get(0, command, std::as_writable_bytes(std::span(&id, 1)), limits_);
+  }
+  return id;
+}
+
+/// Ends what a failed call has made unusable. Every rank does this at its next collective.
+void NcclComm::drop_stale() noexcept {
+  if (is_in_group_) return;  // operations in the group belong to the communicator until the group ends
+  const std::uint64_t failed = attachment_.control.header().failed_comm.load(std::memory_order_acquire);
+  if ((comm_ || peers_.is_connected()) && made_at_ <= failed) abort();
+  const std::uint64_t replacements = attachment_.control.header().replacements.load(std::memory_order_acquire);
+  if (std::exchange(replacements_, replacements) != replacements) peers_.forget_peers();
+}
+
+void NcclComm::meet_to_set_up(MeetingPurpose purpose) {
+  const SettingUp noted(plan_);
+  rendezvous_.barrier(purpose, limits_);
+}
+
+void NcclComm::ensure() {
+  drop_stale();
+  if (comm_) return;
+  const InPhase making(attachment_, Phase::communicator);
+  // If a rank may still fail before it gets here, all ranks first wait for each other, because what follows cannot be
+  // interrupted. (A non-blocking communicator could be interrupted, but each call on it costs 40 us.) Workers are
+  // started with NCCL_RUNTIME_CONNECT=0. So NCCL makes all connections now, and later calls do not wait for peers on
+  // the host.
+  const bool may_fail = host_command_ == attachment_.command_in_progress();
+  if (may_fail) meet_to_set_up({.kind = MeetingPurpose::Kind::making_communicator});
+  const ncclUniqueId id = agreed_id();
+  ncclComm_t made = nullptr;
+  const ncclResult_t code = ncclCommInitRank(&made, world_size(), id, rank());
+  comm_ = Communicator(made);
+  check(code, "ncclCommInitRank");
+  made_at_ = attachment_.command_in_progress();
+}
+
+void NcclComm::abort() noexcept {
+  const bool was_pending = std::exchange(is_pending_, false);
+  if (!comm_ && !peers_.is_connected()) return;
+  ++generation_;
+  peers_.call_off();
+  before_abort_();
+  comm_.reset();
+  connected_.clear();
+  if (!was_pending) peers_.end_release();  // otherwise abandon_background() does it
+}
+
+/// Whether Syncrun's own kernels reduce values of this size. Connects the peers' memory if necessary. Called by all
+/// ranks.
+bool NcclComm::goes_through_peers(std::size_t bytes) {
+  if (!kernels::peers_are_faster(bytes, world_size())) return false;
+  drop_stale();
+  if (peers_.is_connected()) return true;
+  if (peers_.is_out_of_reach()) return false;
+  {
+    const InPhase making(attachment_, Phase::communicator);
+    const SettingUp noted(plan_);
+    peers_.connect();
+  }
+  if (!peers_.is_connected()) {
+    peers_.give_up_memory();
+    return false;
+  }
+  made_at_ = attachment_.command_in_progress();
+  return true;
+}
+
+// ---- operations -----------------------------------------------------------------------------------------------
+
+/// Adds a collective to the plan, with everything that must be the same on every rank. If ranks differed, NCCL would
+/// wait for ever. Called just before the collective is put on the stream.
+void NcclComm::note(CollectiveKind kind, std::size_t elements, DType dtype, Reduction reduction, int root,
+                    std::uint64_t division) {
+  if (!background_.is(stream_)) background_.join(stream_);
+  plan_.add({static_cast<std::uint64_t>(kind), elements, static_cast<std::uint64_t>(dtype),
+             static_cast<std::uint64_t>(reduction), static_cast<std::uint64_t>(root), division});
+  is_pending_ = true;
+}
+
+void NcclComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction,
+                          const RankWeights& weights) {
+  all_reduce(values, elements, dtype, reduction, weights, kernels::Breadth::all, 0);
+}
+
+void NcclComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction,
+                          const RankWeights& weights, kernels::Breadth breadth, std::uint64_t division) {
+  const ncclDataType_t type = checked_nccl_type("all_reduce", dtype, reduction);
+  // Setup comes first: after note(), the collective is pending, and is cancelled if a peer fails.
+  const bool through_peers = elements != 0 && goes_through_peers(elements * size_of(dtype));
+  if (elements != 0 && !through_peers) ensure();
+  note(CollectiveKind::all_reduce, elements, dtype, reduction, 0, division);
+  if (elements == 0) return;
+  const bool averages = reduction == Reduction::avg;
+  if (through_peers) {
+    return peers_.all_reduce(
+        {dtype, reduction, values, elements, averages ? share_of(weights.own, weights) : 1, breadth}, stream_);
+  }
+  if (averages) return average(values, elements, dtype, weights);
+  check(ncclAllReduce(values, values, elements, type, nccl_op(reduction), comm_.get(), stream_), "ncclAllReduce");
+}
+
+// ---- in the background ----------------------------------------------------------------------------------------
+
+/// While an object of this class lives, collectives go to the background stream, after the work that the worker's
+/// stream has so far. Collectives on the worker's stream come after those in the background (see note). So all
+/// collectives run one after the other, in the order in which the host called them. Therefore two ranks that call them
+/// in the same order cannot block each other by waiting in different collectives. Nor do two operations use a resource
+/// of the communicator or of the peers' memory at the same time.
+class NcclComm::InBackground {
+ public:
+  explicit InBackground(NcclComm& comm) : comm_(comm), worker_stream_(comm.stream_) {
+    comm.stream_ = comm.background_.fork(worker_stream_);
+  }
+  ~InBackground() { comm_.stream_ = worker_stream_; }
+  InBackground(const InBackground&) = delete;
+  InBackground& operator=(const InBackground&) = delete;
+
+ private:
+  NcclComm& comm_;
+  StreamView worker_stream_;
+};
+
+void NcclComm::start_average(void* values, std::size_t elements, DType dtype, const RankWeights& weights,
+                             std::size_t first) {
+  if (!background_.is_made()) {  // later launches may happen while a bucket waits for a peer
+    kernels::load_kernels();
+    kernels::load_update_kernels();
+  }
+  const InBackground scope(*this);
+  // Work that runs in parallel needs the multiprocessors. While the last part is averaged, there is no such work.
+  const bool is_last = first == 0;
+  if (!is_last && average_by_copies(values, elements, dtype, weights, first + 1)) return;
+  all_reduce(values, elements, dtype, Reduction::avg, weights, is_last ? kernels::Breadth::all : kernels::Breadth::few,
+             first + 1);
+}
+
+/// Returns false if this is not possible or is slower. Returns the same on every rank.
+bool NcclComm::average_by_copies(void* values, std::size_t elements, DType dtype, const RankWeights& weights,
+                                 std::uint64_t division) {
+  static_cast<void>(checked_nccl_type("an average", dtype, Reduction::avg));
+  const std::size_t bytes = elements * size_of(dtype);
+  if (bytes <= kernels::kLeastShareBytes || !goes_through_peers(bytes) || !peers_.has_meetings()) return false;
+  note(CollectiveKind::all_reduce, elements, dtype, Reduction::avg, 0, division);
+  kernels::PeerAverage what{dtype, values, elements, {}};
+  for (int rank = 0; rank < world_size(); ++rank) {
+    what.factors[rank] = share_of(weights.by_rank[static_cast<std::size_t>(rank)], weights);
+  }
+  peers_.average_by_copies(what, stream_);
+  return true;
+}
+
+// ---- averages -------------------------------------------------------------------------------------------------
+
+void NcclComm::average(void* values, std::size_t elements, DType dtype, const RankWeights& weights) {
+  const ncclRedOp_t op = begin_average(values, elements, dtype, weights);
+  end_average(op, ncclAllReduce(values, values, elements, *nccl_type(dtype), op, comm_.get(), stream_),
+              "ncclAllReduce");
+}
+
+/// Returns the operation that averages: a sum of the values, each multiplied by the weight of its rank. NCCL multiplies
+/// in the type of the elements. 16 bits are too few for a weight, so values of 16-bit types are multiplied before, in
+/// float.
+ncclRedOp_t NcclComm::begin_average(void* values, std::size_t elements, DType dtype, const RankWeights& weights) {
+  const double factor = share_of(weights.own, weights);
+  const bool is_wide = dtype == DType::float32 || dtype == DType::float64;
+  if (weights.own == 0) {  // 0 times NaN is not 0
+    check_cuda(cudaMemsetAsync(values, 0, elements * size_of(dtype), stream_), "cudaMemsetAsync");
+  } else if (!is_wide) {
+    kernels::scale(dtype, values, factor, elements, stream_);
+  }
+  if (!is_wide) return ncclSum;
+  const float narrow = static_cast<float>(factor);
+  void* const scalar = dtype == DType::float32 ? static_cast<void*>(const_cast<float*>(&narrow))
+                                               : static_cast<void*>(const_cast<double*>(&factor));
+  ncclRedOp_t op = ncclSum;
+  check(ncclRedOpCreatePreMulSum(&op, scalar, *nccl_type(dtype), ncclScalarHostImmediate, comm_.get()),
+        "ncclRedOpCreatePreMulSum");
+  return op;
+}
+
+void NcclComm::end_average(ncclRedOp_t op, ncclResult_t code, const char* what) {
+  if (op != ncclSum) check(ncclRedOpDestroy(op, comm_.get()), "ncclRedOpDestroy");
+  check(code, what);
+}
+
+void NcclComm::broadcast(void* values, std::size_t bytes, int root) {
+  if (root < 0 || root >= world_size()) {
+    throw_usage("broadcast: root is a rank from 0 to " + std::to_string(world_size() - 1) + ", got " +
+                std::to_string(root));
+  }
+  ensure();
+  note(CollectiveKind::broadcast, bytes, DType::uint8, Reduction::sum, root);
+  if (bytes == 0) return;
+  check(ncclBroadcast(values, values, bytes, ncclUint8, root, comm_.get(), stream_), "ncclBroadcast");
+}
+
+void NcclComm::all_reduce_value(void* value, DType dtype, Reduction reduction, const RankWeights& weights) {
+  refuse_number_in_capture(stream_);
+  host_.all_reduce_value(value, dtype, reduction, weights);
+}
+
+void NcclComm::exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) {
+  refuse_exchange_in_capture(stream_);
+  host_.exchange(own, all);
+}
+
+std::int64_t NcclComm::agree(std::int64_t own) {
+  host_.all_reduce_value(&own, DType::int64, Reduction::min, {});
+  return own;
+}
+
+// ---- waiting --------------------------------------------------------------------------------------------------
+
+void NcclComm::note_waiting(Wait wait) noexcept {
+  plan_.publish_waiting(wait);
+  if (is_pending_) attachment_.mark(plan_.command(), Phase::collective);
+}
+
+void NcclComm::check_progress() {
+  if (!is_pending_) return;
+  ncclResult_t state = ncclSuccess;
+  if (comm_) check(ncclCommGetAsyncError(comm_.get(), &state), "ncclCommGetAsyncError");
+  if (state != ncclSuccess && state != ncclInProgress) check(state, "a collective");
+  plan_.check_peers(std::chrono::steady_clock::now());
+}
+
+}  // namespace syncrun::detail

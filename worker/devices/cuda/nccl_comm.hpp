@@ -1,0 +1,167 @@
+#pragma once
+
+// Collectives among the GPUs of a session, in the order of the worker's stream. NCCL runs most of them. Small
+// all_reduces go through the memory of peers.
+//
+// A communicator is made when it is first needed. It is made anew after a call failed that could have used it:
+//
+//   none --ensure()--> made --a call with collectives fails on any rank (header.failed_comm)--> none
+//
+// Calls with collectives end with a vote. So every rank sees the same failures before its next collective.
+
+#include <nccl.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <utility>
+
+#include "worker/comm/collectives.hpp"
+#include "worker/comm/rendezvous.hpp"
+#include "worker/devices/cuda/background_stream.hpp"
+#include "worker/devices/cuda/collective_plan.hpp"
+#include "worker/devices/cuda/owners.hpp"
+#include "worker/devices/cuda/peer_memory.hpp"
+
+namespace syncrun::detail {
+
+/// Throws Error (usage) if the stream is being captured, because the host's part of `what` would run only once.
+/// `advice` says what to do instead.
+void refuse_in_capture(cudaStream_t stream, const char* what, const char* advice);
+/// The same for all_reduce of a number on the host.
+void refuse_number_in_capture(cudaStream_t stream);
+/// The same for exchange.
+void refuse_exchange_in_capture(cudaStream_t stream);
+
+class NcclComm final : public CommCore {
+ public:
+  /// `host` is the communicator for values that the host needs at once (numbers, barriers). `rendezvous` is for setting
+  /// up what the peers share.
+  NcclComm(const Attachment& attachment, CpuComm& host, Rendezvous& rendezvous, const Interruption& interruption);
+  ~NcclComm() override { abort(); }
+  NcclComm(const NcclComm&) = delete;
+  NcclComm& operator=(const NcclComm&) = delete;
+
+  /// `before_abort` destroys the graphs that contain collectives of this communicator, because its abort would wait for
+  /// them. `make_room` returns unused memory to the device.
+  void use(cudaStream_t stream, std::function<void()> before_abort, std::function<void()> make_room) {
+    stream_ = stream;
+    before_abort_ = std::move(before_abort);
+    peers_.use(std::move(make_room));
+  }
+
+  int rank() const noexcept override { return attachment_.rank; }
+  int world_size() const noexcept override { return attachment_.world_size; }
+  /// Throws Error (usage) if the command addresses several ranks but not all, because the only communicator is that of
+  /// all GPUs of the session.
+  void begin(const Command& command) override;
+  void prepare() override {
+    drop_stale();  // the body's first run, which was not captured, has set up what it needs
+    plan_.enter_command();
+    is_pending_ = true;  // the collectives in a graph are not noted one by one
+  }
+  /// From here on, collectives belong to the reduction of outputs. All ranks have completed the body and voted.
+  void begin_after_vote() noexcept { plan_.begin_after_vote(); }
+  /// Makes sure that NCCL's next operation needs no setup. Called by all ranks.
+  void ensure();
+  std::int64_t agree(std::int64_t own) override;
+  std::uint64_t generation() const noexcept override { return generation_; }
+  void barrier() override { host_.barrier(); }
+  void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction,
+                  const RankWeights& weights) override;
+  void reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, const RankWeights& weights,
+              int root) override;
+  void reduce_scatter(void* values, void* part, const Division& division, DType dtype, Reduction reduction,
+                      const RankWeights& weights) override;
+  void broadcast(void* values, std::size_t bytes, int root) override;
+  void all_gather(const void* part, void* all, const Division& division) override;
+  void gather(const void* part, void* all, const Division& division, int root) override;
+  void scatter(const void* all, void* part, const Division& division, int root) override;
+  void exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) override;
+  void all_reduce_value(void* value, DType dtype, Reduction reduction, const RankWeights& weights) override;
+  bool has_background() const noexcept override { return true; }
+  void start_average(void* values, std::size_t elements, DType dtype, const RankWeights& weights,
+                     std::size_t first) override;
+  void join_started() override { background_.join(stream_); }
+  void begin_group() override;
+  void end_group() override;
+  void drop_group() noexcept override;
+  void enter() override { host_.enter(); }
+  void leave() noexcept override { host_.leave(); }
+
+  /// Whether collectives of this command are on the stream and finish() has not waited for them yet.
+  bool is_pending() const noexcept { return is_pending_; }
+  using Wait = CollectivePlan::Wait;
+  /// Publishes what this worker is about to wait for, for its peers and for reports on this worker.
+  void note_waiting(Wait wait) noexcept;
+  /// Called while the worker waits. Throws Error (usage) if the ranks have reached different collectives, and Error
+  /// (nccl) if NCCL failed.
+  void check_progress();
+  void note_finished() noexcept { is_pending_ = false; }
+  /// Ends collectives that a peer will not join any more.
+  void abort() noexcept;
+  /// Called after abort(). Returns when no work is left on the background stream.
+  void abandon_background() noexcept {
+    background_.abandon();
+    peers_.end_release();
+  }
+  /// Whether the background stream has ever been used.
+  bool has_used_background() const noexcept { return background_.is_made(); }
+
+ private:
+  /// Exists while this rank waits for its peers on the host to set something up.
+  class SettingUp {
+   public:
+    explicit SettingUp(CollectivePlan& plan) noexcept : plan_(plan) { plan_.publish_setting_up(); }
+    ~SettingUp() { plan_.end_setting_up(); }
+    SettingUp(const SettingUp&) = delete;
+    SettingUp& operator=(const SettingUp&) = delete;
+
+   private:
+    CollectivePlan& plan_;
+  };
+  class InBackground;
+
+  void meet_to_set_up(MeetingPurpose purpose);
+  void drop_stale() noexcept;
+  bool goes_through_peers(std::size_t bytes);
+  ncclUniqueId agreed_id();
+  bool average_by_copies(void* values, std::size_t elements, DType dtype, const RankWeights& weights,
+                         std::uint64_t division);
+  void average(void* values, std::size_t elements, DType dtype, const RankWeights& weights);
+  ncclRedOp_t begin_average(void* values, std::size_t elements, DType dtype, const RankWeights& weights);
+  /// Ends an average. `code` is what the collective that used `op` returned.
+  void end_average(ncclRedOp_t op, ncclResult_t code, const char* what);
+  void check(ncclResult_t code, const char* what);
+  void note(CollectiveKind kind, std::size_t elements, DType dtype, Reduction reduction, int root,
+            std::uint64_t division = 0);
+  void note_moves(CollectiveKind kind, const Division& division, int root);
+  /// An all_reduce on as many multiprocessors as `breadth` says. `division` is a further number on which the ranks must
+  /// agree.
+  void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, const RankWeights& weights,
+                  kernels::Breadth breadth, std::uint64_t division);
+  void copy_own(void* to, const void* from, std::size_t bytes);
+  void meet_before_first(CollectiveKind kind, const Division& division, int root);
+
+  const Attachment& attachment_;
+  CpuComm& host_;
+  Rendezvous& rendezvous_;
+  const WaitLimits limits_;  // for rendezvous_
+  std::function<void()> before_abort_;
+  StreamView stream_;  // where collectives are put: the worker's stream or the background stream
+  BackgroundStream background_;
+  PeerMemory peers_;
+  std::uint64_t replacements_;  // replacements of workers that peers_ has taken into account
+  Communicator comm_;
+  std::uint64_t made_at_ = 0;  // the command in which comm_ or peers_ was made, the later of both
+  std::set<std::pair<CollectiveKind, int>>
+      connected_;  // gathers and scatters, by root, that all ranks have taken part in
+  std::uint64_t generation_ = 0;
+  std::uint64_t host_command_ = 0;  // the last command that was passed to begin()
+  CollectivePlan plan_;             // what has been put on the streams
+  bool is_in_group_ = false;
+  bool is_pending_ = false;
+};
+
+}  // namespace syncrun::detail

@@ -1,0 +1,160 @@
+// Collectives in which every rank has its own part. If all parts have the same length, NCCL has functions for them.
+// Otherwise, they consist of one ncclReduce or ncclBroadcast per part, in one group, which is one launch. (NCCL
+// requires equal lengths. A padded copy would cost memory, and time to copy all values.)
+
+#include "worker/devices/cuda/check.hpp"
+#include "worker/devices/cuda/nccl_comm.hpp"
+#include "worker/devices/cuda/nccl_types.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+/// Puts one(rank) on the stream for each rank, in one launch.
+template <class One>
+ncclResult_t in_group(int ranks, One&& one) {
+  ncclResult_t code = ncclGroupStart();
+  if (code != ncclSuccess) return code;
+  for (int rank = 0; rank < ranks && code == ncclSuccess; ++rank) code = one(rank);
+  const ncclResult_t end = ncclGroupEnd();  // also after an error, because an open group is a state of the thread
+  return code == ncclSuccess ? end : code;
+}
+
+std::size_t elements_of(const Division& division, int rank) noexcept {
+  return static_cast<std::size_t>(division.of(rank).count());
+}
+
+}  // namespace
+
+void NcclComm::begin_group() {
+  ensure();  // inside a group, it would be made only at the end of the group
+  check(ncclGroupStart(), "ncclGroupStart");
+  is_in_group_ = true;
+}
+
+void NcclComm::end_group() {
+  is_in_group_ = false;
+  check(ncclGroupEnd(), "ncclGroupEnd");
+}
+
+void NcclComm::drop_group() noexcept {
+  is_in_group_ = false;
+  static_cast<void>(ncclGroupEnd());
+}
+
+// ---- reductions -----------------------------------------------------------------------------------------------
+
+void NcclComm::reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, const RankWeights& weights,
+                      int root) {
+  const ncclDataType_t type = checked_nccl_type("reduce", dtype, reduction);
+  ensure();
+  note(CollectiveKind::reduce, elements, dtype, reduction, root);
+  if (elements == 0) return;
+  const bool averages = reduction == Reduction::avg;
+  const ncclRedOp_t op = averages ? begin_average(values, elements, dtype, weights) : nccl_op(reduction);
+  const ncclResult_t code = ncclReduce(values, values, elements, type, op, root, comm_.get(), stream_);
+  if (averages) return end_average(op, code, "ncclReduce");
+  check(code, "ncclReduce");
+}
+
+void NcclComm::reduce_scatter(void* values, void* part, const Division& division, DType dtype, Reduction reduction,
+                              const RankWeights& weights) {
+  const ncclDataType_t type = checked_nccl_type("reduce_scatter", dtype, reduction);
+  const auto elements = static_cast<std::size_t>(division.elements());
+  ensure();
+  note(CollectiveKind::reduce_scatter, elements, dtype, reduction, 0, division.fingerprint());
+  if (elements == 0) return;
+  const bool averages = reduction == Reduction::avg;
+  const ncclRedOp_t op = averages ? begin_average(values, elements, dtype, weights) : nccl_op(reduction);
+  const auto reduce_part = [&](int root) {
+    std::byte* const from = static_cast<std::byte*>(values) + division.begin_bytes(root);
+    void* const to = rank() == root ? part : from;  // used on the root only; `part` may be null elsewhere
+    if (elements_of(division, root) == 0) return ncclSuccess;
+    return ncclReduce(from, to, elements_of(division, root), type, op, root, comm_.get(), stream_);
+  };
+  const ncclResult_t code =
+      division.is_equal() ? ncclReduceScatter(values, part, elements_of(division, 0), type, op, comm_.get(), stream_)
+                          : in_group(world_size(), reduce_part);
+  if (averages) return end_average(op, code, "ncclReduceScatter");
+  check(code, "ncclReduceScatter");
+}
+
+// ---- moves ----------------------------------------------------------------------------------------------------
+
+void NcclComm::note_moves(CollectiveKind kind, const Division& division, int root) {
+  note(kind, division.all_bytes(), DType::uint8, Reduction::gather, root, division.fingerprint());
+}
+
+void NcclComm::all_gather(const void* part, void* all, const Division& division) {
+  ensure();
+  note_moves(CollectiveKind::all_gather, division, 0);
+  if (division.all_bytes() == 0) return;
+  const auto broadcast_part = [&](int root) {
+    std::byte* const to = static_cast<std::byte*>(all) + division.begin_bytes(root);
+    const void* const from = rank() == root ? part : to;  // used on the root only; `part` may be null elsewhere
+    if (division.bytes(root) == 0) return ncclSuccess;
+    return ncclBroadcast(from, to, division.bytes(root), ncclUint8, root, comm_.get(), stream_);
+  };
+  const ncclResult_t code = division.is_equal()
+                                ? ncclAllGather(part, all, division.bytes(0), ncclUint8, comm_.get(), stream_)
+                                : in_group(world_size(), broadcast_part);
+  check(code, "ncclAllGather");
+}
+
+/// When two ranks first send to each other, NCCL connects them inside the call. It waits on the host there, and nothing
+/// can interrupt this wait. So all ranks first wait for each other in a meeting. A rank that has called another
+/// collective notices it in check_progress.
+void NcclComm::meet_before_first(CollectiveKind kind, const Division& division, int root) {
+  if (connected_.contains({kind, root})) return;
+  meet_to_set_up({.kind = MeetingPurpose::Kind::first_transfer,
+                  .detail = static_cast<std::uint8_t>(kind),
+                  .root = static_cast<std::int16_t>(root)});
+  bool connects_all = true;  // NCCL does not connect ranks that send nothing
+  for (int rank = 0; rank < world_size(); ++rank) connects_all = connects_all && division.bytes(rank) != 0;
+  if (connects_all) connected_.insert({kind, root});
+}
+
+void NcclComm::gather(const void* part, void* all, const Division& division, int root) {
+  ensure();
+  if (division.all_bytes() != 0) meet_before_first(CollectiveKind::gather, division, root);
+  note_moves(CollectiveKind::gather, division, root);
+  if (division.all_bytes() == 0) return;
+  std::byte* const to = static_cast<std::byte*>(all);
+  const auto receive = [&](int peer) {
+    if (division.bytes(peer) == 0 || peer == root) return ncclSuccess;
+    return ncclRecv(to + division.begin_bytes(peer), division.bytes(peer), ncclUint8, peer, comm_.get(), stream_);
+  };
+  if (rank() == root) {
+    check(in_group(world_size(), receive), "ncclRecv");
+    return copy_own(to + division.begin_bytes(root), part, division.bytes(root));
+  }
+  if (division.bytes(rank()) != 0) {
+    check(ncclSend(part, division.bytes(rank()), ncclUint8, root, comm_.get(), stream_), "ncclSend");
+  }
+}
+
+void NcclComm::scatter(const void* all, void* part, const Division& division, int root) {
+  ensure();
+  if (division.all_bytes() != 0) meet_before_first(CollectiveKind::scatter, division, root);
+  note_moves(CollectiveKind::scatter, division, root);
+  if (division.all_bytes() == 0) return;
+  const std::byte* const from = static_cast<const std::byte*>(all);
+  const auto send = [&](int peer) {
+    if (division.bytes(peer) == 0 || peer == root) return ncclSuccess;
+    return ncclSend(from + division.begin_bytes(peer), division.bytes(peer), ncclUint8, peer, comm_.get(), stream_);
+  };
+  if (rank() == root) {
+    check(in_group(world_size(), send), "ncclSend");
+    return copy_own(part, from + division.begin_bytes(root), division.bytes(root));
+  }
+  if (division.bytes(rank()) != 0) {
+    check(ncclRecv(part, division.bytes(rank()), ncclUint8, root, comm_.get(), stream_), "ncclRecv");
+  }
+}
+
+void NcclComm::copy_own(void* to, const void* from, std::size_t bytes) {
+  if (bytes == 0 || to == from) return;
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_), "copying a rank's own part");
+}
+
+}  // namespace syncrun::detail

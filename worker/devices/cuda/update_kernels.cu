@@ -1,0 +1,200 @@
+#include "worker/devices/cuda/update_kernels.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <new>
+
+#include "common/arrays/update_arithmetic.hpp"
+#include "worker/devices/cuda/check.hpp"
+
+namespace syncrun::detail::kernels {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr std::size_t kPackBytes = 16;  // the widest load
+constexpr std::size_t kLoose = 4;       // elements that a thread handles at a time if they are not packed
+
+template <class T>
+struct alignas(kPackBytes) Pack {
+  static constexpr std::size_t kElements = kPackBytes / sizeof(T);
+  T v[kElements];
+};
+
+template <class T>
+struct Vectors {
+  T* params;
+  const T* gradient;
+  T* state[kMostStateVectors];
+  std::size_t elements;
+};
+
+template <class T, int kStates, class Step>
+__device__ void update_pack(const Step& step, const Vectors<T>& x, std::size_t at) {
+  const Pack<T> g = reinterpret_cast<const Pack<T>*>(x.gradient)[at];
+  Pack<T> p = reinterpret_cast<const Pack<T>*>(x.params)[at];
+  Pack<T> s[kMostStateVectors];
+#pragma unroll
+  for (int j = 0; j < kStates; ++j) s[j] = reinterpret_cast<const Pack<T>*>(x.state[j])[at];
+#pragma unroll
+  for (std::size_t k = 0; k < Pack<T>::kElements; ++k) {
+    T own[kMostStateVectors];
+#pragma unroll
+    for (int j = 0; j < kStates; ++j) own[j] = s[j].v[k];
+    step(p.v[k], g.v[k], own);
+#pragma unroll
+    for (int j = 0; j < kStates; ++j) s[j].v[k] = own[j];
+  }
+  reinterpret_cast<Pack<T>*>(x.params)[at] = p;
+#pragma unroll
+  for (int j = 0; j < kStates; ++j) reinterpret_cast<Pack<T>*>(x.state[j])[at] = s[j];
+}
+
+template <class T, int kStates, class Step>
+__device__ void update_one(const Step& step, const Vectors<T>& x, std::size_t i) {
+  T p = x.params[i];
+  T own[kMostStateVectors];
+#pragma unroll
+  for (int j = 0; j < kStates; ++j) own[j] = x.state[j][i];
+  step(p, x.gradient[i], own);
+  x.params[i] = p;
+#pragma unroll
+  for (int j = 0; j < kStates; ++j) x.state[j][i] = own[j];
+}
+
+/// Neighbouring threads handle neighbouring elements. Each thread has several elements in flight.
+template <class T, int kStates, class Step>
+__device__ void update_loosely(const Step& step, const Vectors<T>& x, std::size_t thread, std::size_t threads) {
+  for (std::size_t first = thread; first < x.elements; first += threads * kLoose) {
+    T p[kLoose], g[kLoose], own[kLoose][kMostStateVectors];
+#pragma unroll
+    for (std::size_t k = 0; k < kLoose; ++k) {
+      const std::size_t i = first + k * threads;
+      if (i < x.elements) {
+        p[k] = x.params[i];
+        g[k] = x.gradient[i];
+#pragma unroll
+        for (int j = 0; j < kStates; ++j) own[k][j] = x.state[j][i];
+      }
+    }
+#pragma unroll
+    for (std::size_t k = 0; k < kLoose; ++k) {
+      const std::size_t i = first + k * threads;
+      if (i < x.elements) {
+        step(p[k], g[k], own[k]);
+        x.params[i] = p[k];
+#pragma unroll
+        for (int j = 0; j < kStates; ++j) x.state[j][i] = own[k][j];
+      }
+    }
+  }
+}
+
+/// The rule is `by_value` if `in_memory` is null, otherwise `*in_memory`. One thread of each block computes the values
+/// that are common to all parameters, in double. There are only as many blocks as can run at the same time, so this is
+/// done once per resident block.
+template <class Rule, class T, bool kPacked>
+__global__ void __launch_bounds__(kThreads)
+    update_kernel(const __grid_constant__ Rule by_value, const Rule* in_memory, const __grid_constant__ Vectors<T> x) {
+  using Step = UpdateStep<Rule, T>;
+  constexpr int kStates = Rule::kState.size();
+  __shared__ alignas(Step) unsigned char common[sizeof(Step)];
+  if (threadIdx.x == 0) new (common) Step(in_memory == nullptr ? by_value : *in_memory);
+  __syncthreads();
+  const Step step = *reinterpret_cast<const Step*>(common);
+
+  const std::size_t threads = std::size_t{gridDim.x} * kThreads;
+  const std::size_t thread = std::size_t{blockIdx.x} * kThreads + threadIdx.x;
+  if constexpr (kPacked) {
+    const std::size_t packs = x.elements / Pack<T>::kElements;
+    for (std::size_t at = thread; at < packs; at += threads) update_pack<T, kStates>(step, x, at);
+    const std::size_t i = packs * Pack<T>::kElements + thread;
+    if (i < x.elements) update_one<T, kStates>(step, x, i);
+  } else {
+    update_loosely<T, kStates>(step, x, thread, threads);
+  }
+}
+
+template <class T>
+bool is_packed(const Vectors<T>& x, std::size_t states) noexcept {
+  auto all = reinterpret_cast<std::uintptr_t>(x.params) | reinterpret_cast<std::uintptr_t>(x.gradient);
+  for (std::size_t j = 0; j < states; ++j) all |= reinterpret_cast<std::uintptr_t>(x.state[j]);
+  return all % kPackBytes == 0;
+}
+
+/// The number of blocks that can be resident at the same time, or fewer if there is less work.
+template <class Kernel>
+unsigned blocks_for(Kernel kernel, std::size_t elements, std::size_t per_thread) {
+  int device = 0;
+  int multiprocessors = 0;
+  int resident = 0;
+  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  check_cuda(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
+             "cudaDeviceGetAttribute");
+  check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, kThreads, 0),
+             "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+  const std::size_t wanted = (elements + kThreads * per_thread - 1) / (kThreads * per_thread);
+  return static_cast<unsigned>(std::min(wanted, static_cast<std::size_t>(multiprocessors * std::max(resident, 1))));
+}
+
+template <class Rule, class T>
+void launch(const UpdateWork& work, cudaStream_t stream) {
+  const Vectors<T> x{static_cast<T*>(work.params),
+                     static_cast<const T*>(work.gradient),
+                     {static_cast<T*>(work.state[0]), static_cast<T*>(work.state[1])},
+                     work.elements};
+  const bool packed = is_packed(x, Rule::kState.size());
+  const auto kernel = packed ? update_kernel<Rule, T, true> : update_kernel<Rule, T, false>;
+  const auto* const rule = static_cast<const Rule*>(work.rule);
+  const bool is_here = work.place == UpdateWork::RulePlace::host;
+  const unsigned blocks = blocks_for(kernel, work.elements, packed ? Pack<T>::kElements : kLoose);
+  kernel<<<blocks, kThreads, 0, stream>>>(is_here ? *rule : Rule{}, is_here ? nullptr : rule, x);
+  check_cuda(cudaGetLastError(), "an update");
+}
+
+template <class Rule>
+void launch_typed(const UpdateWork& work, cudaStream_t stream) {
+  if (work.dtype == DType::float64) launch<Rule, double>(work, stream);
+  else launch<Rule, float>(work, stream);
+}
+
+template <class Rule>
+void load() {
+  const auto of = [](auto* kernel) {
+    cudaFuncAttributes attributes{};
+    check_cuda(cudaFuncGetAttributes(&attributes, kernel), "loading the kernels of an update");
+  };
+  of(&update_kernel<Rule, float, true>);
+  of(&update_kernel<Rule, float, false>);
+  of(&update_kernel<Rule, double, true>);
+  of(&update_kernel<Rule, double, false>);
+}
+
+}  // namespace
+
+void load_update_kernels() {
+  load<Sgd>();
+  load<Momentum>();
+  load<Nesterov>();
+  load<Adagrad>();
+  load<RmsProp>();
+  load<Adadelta>();
+  load<Adam>();
+  load<Adamax>();
+}
+
+void apply_update(const UpdateWork& work, cudaStream_t stream) {
+  if (work.elements == 0) return;
+  switch (work.kind) {
+    case UpdateKind::sgd: return launch_typed<Sgd>(work, stream);
+    case UpdateKind::momentum: return launch_typed<Momentum>(work, stream);
+    case UpdateKind::nesterov: return launch_typed<Nesterov>(work, stream);
+    case UpdateKind::adagrad: return launch_typed<Adagrad>(work, stream);
+    case UpdateKind::rmsprop: return launch_typed<RmsProp>(work, stream);
+    case UpdateKind::adadelta: return launch_typed<Adadelta>(work, stream);
+    case UpdateKind::adam: return launch_typed<Adam>(work, stream);
+    case UpdateKind::adamax: return launch_typed<Adamax>(work, stream);
+  }
+}
+
+}  // namespace syncrun::detail::kernels

@@ -1,0 +1,53 @@
+#include "worker/helpers/helper.hpp"
+
+#include <sys/prctl.h>
+
+#include <cstdio>
+#include <limits>
+#include <string>
+
+#include "common/code/image.hpp"
+#include "common/protocol/environment.hpp"
+#include "common/text/errors.hpp"
+#include "worker/serve/parent_link.hpp"
+#include "worker/serve/parentage.hpp"
+#include "worker/serve/user_code.hpp"
+
+namespace syncrun::detail {
+
+void run_order(const ReceivedOrder& received, HelperCall& call) {
+  const HelperSpec& order = received.order;
+  const auto thunk = reinterpret_cast<HelperThunk>(resolve(order.body.thunk));
+  const BodyPointer body = resolve_pointer(order.body);
+  {
+    const UserCode function;
+    thunk(call, body);
+  }
+  throw_if_child_came();
+}
+
+std::optional<int> serve_if_helper() {
+  if (!is_called_helper()) return std::nullopt;
+  try {
+    Parentage parentage = take_parentage();
+    die_with(parentage.master);
+    const auto index = static_cast<int>(take_number(environment::kHelper, std::numeric_limits<int>::max()));
+    const ReceivedOrder received = read_spec(take_descriptor(environment::kSpecFd, "the order from the master"));
+    const HelperSpec& order = received.order;
+    ::prctl(PR_SET_NAME, std::string(get_text(order.name)).c_str());  // cut to 15 bytes; shown in process lists only
+    check_image(order.build_id_bytes, order.build_id);
+    flush_lines();
+    const std::string kind = order.kind == HelperKind::task ? "task" : "producer " + std::to_string(index) + " of";
+    watch_user_code(kind + " '" + std::string(get_text(order.name)) + "'", nullptr);
+    switch (order.kind) {
+      case HelperKind::producer: return serve_producer(received, index, std::move(parentage.socket));
+      case HelperKind::task: return serve_task(received, std::move(parentage.socket));
+    }
+    throw Error(ErrorKind::system, "the order is of no kind that this program knows");
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "syncrun: a helper process cannot start: %s\n", text_of(error).c_str());
+    return 1;
+  }
+}
+
+}  // namespace syncrun::detail

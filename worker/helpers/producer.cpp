@@ -1,0 +1,165 @@
+// The process of a producer: its part of the queue, and how it reports the end of its function.
+
+#include "syncrun/producer.hpp"
+
+#include <cstdio>
+#include <optional>
+#include <string>
+
+#include "common/os/segment.hpp"
+#include "common/protocol/environment.hpp"
+#include "common/protocol/queue_block.hpp"
+#include "common/text/errors.hpp"
+#include "worker/helpers/helper.hpp"
+#include "worker/serve/failure.hpp"
+#include "worker/serve/parent_link.hpp"
+#include "worker/serve/parentage.hpp"
+#include "worker/serve/user_code.hpp"
+
+namespace syncrun::detail {
+
+class ProducerCore {
+ public:
+  ProducerCore(const Segment& segment, const HelperSpec& order, int index)
+      : segment_(segment),
+        block_(segment.at(order.queue)),
+        to_master_(segment.at<ControlHeader>(0)->to_master),
+        index_(index),
+        first_(block_.first_batch(index)),
+        count_(block_.batches_of(index)) {
+    std::seed_seq seed{static_cast<std::uint32_t>(order.seed), static_cast<std::uint32_t>(order.seed >> 32U),
+                       static_cast<std::uint32_t>(index), std::uint32_t{0x70726f64}};  // differs from a rank's seed
+    rng_.seed(seed);
+  }
+
+  ProducerSlot& slot() const noexcept { return block_.producer(index_); }
+  int index() const noexcept { return index_; }
+  int count() const noexcept { return block_.header().producers; }
+  std::mt19937_64& rng() noexcept { return rng_; }
+
+  void set_state(ProducerState state) const noexcept {
+    slot().state.store(state, std::memory_order_seq_cst);
+    to_master_.ring();
+  }
+  RawDraft next();
+  void push(int batch, std::span<const std::int64_t> rows);
+  void drop(int batch) noexcept {
+    block_.batch(batch).is_free.store(true, std::memory_order_seq_cst);
+    --drafts_;
+  }
+
+ private:
+  std::optional<int> take_free() const noexcept;
+  void check_rows(std::span<const std::int64_t> rows) const;
+
+  const Segment& segment_;
+  QueueBlock block_;
+  Doorbell& to_master_;
+  int index_;
+  int first_;
+  int count_;
+  int drafts_ = 0;  // number of drafts that the function holds
+  std::uint64_t pushed_ = 0;
+  WaitPolicy policy_ = WaitPolicy::yielding();  // does not spin: processes that compute need the cores more
+  std::mt19937_64 rng_;
+};
+
+std::optional<int> ProducerCore::take_free() const noexcept {
+  for (int batch = first_; batch < first_ + count_; ++batch) {
+    if (block_.batch(batch).is_free.load(std::memory_order_seq_cst)) return batch;
+  }
+  return std::nullopt;
+}
+
+RawDraft ProducerCore::next() {
+  if (drafts_ == count_) {
+    throw_usage("the producer's function holds all of the " + std::to_string(count_) +
+                " batches it can have, and requires one more: push or drop one first");
+  }
+  auto& header = block_.header();
+  std::optional<int> batch;
+  const auto is_free = [&] { return (batch = take_free()).has_value(); };
+  const auto closes = [&] { return header.closes.load(std::memory_order_seq_cst); };
+  if (closes()) return {};
+  Patience endless{Milliseconds(0)};  // the consumer may take any time. If it dies, this process ends too
+  slot().waits.store(true, std::memory_order_relaxed);
+  const Woken woken = wait_until(header.to_producers, policy_, endless, is_free, closes);
+  slot().waits.store(false, std::memory_order_relaxed);
+  if (woken != Woken::ready) return {};
+  block_.batch(*batch).is_free.store(false, std::memory_order_relaxed);
+  ++drafts_;
+  RawDraft draft;
+  draft.batch = *batch;
+  for (std::size_t i = 0; i < header.arrays_count; ++i) {
+    draft.arrays[i] = {segment_.at(block_.memory_of(*batch, i)), header.arrays[i].extents};
+  }
+  return draft;
+}
+
+void ProducerCore::check_rows(std::span<const std::int64_t> rows) const {
+  const auto& header = block_.header();
+  for (std::size_t i = 0; !rows.empty() && i < header.arrays_count; ++i) {
+    const std::int64_t wanted = rows.size() == 1 ? rows[0] : rows[i];
+    if (wanted >= 0 && wanted <= header.arrays[i].extents[0]) continue;
+    throw_usage("push: array " + std::to_string(i) + " of a batch has 0 to " +
+                std::to_string(header.arrays[i].extents[0]) + " rows, got " + std::to_string(wanted));
+  }
+}
+
+void ProducerCore::push(int batch, std::span<const std::int64_t> rows) {
+  if (batch < 0) throw_usage("push: this Draft was already pushed or moved from, or is empty");
+  check_rows(rows);
+  const auto& header = block_.header();
+  auto& slot_of_batch = block_.batch(batch);
+  for (std::size_t i = 0; i < header.arrays_count; ++i) {
+    slot_of_batch.rows[i] = rows.empty() ? header.arrays[i].extents[0] : rows.size() == 1 ? rows[0] : rows[i];
+  }
+  const auto place = static_cast<int>(pushed_ % static_cast<std::uint64_t>(count_));
+  block_.batch(first_ + place).pushed = static_cast<std::uint32_t>(batch);
+  --drafts_;
+  slot().pushed.store(++pushed_, std::memory_order_seq_cst);
+  to_master_.ring();
+}
+
+RawDraft next_draft(ProducerCore& producer) {
+  end_if_forked();
+  return producer.next();
+}
+void push_draft(ProducerCore& producer, int batch, std::span<const std::int64_t> rows) {
+  end_if_forked();
+  producer.push(batch, rows);
+}
+void drop_draft(ProducerCore& producer, int batch) noexcept {
+  end_if_forked();
+  producer.drop(batch);
+}
+int index_of(const ProducerCore& producer) noexcept { return producer.index(); }
+int count_of(const ProducerCore& producer) noexcept { return producer.count(); }
+std::mt19937_64& rng_of(ProducerCore& producer) noexcept { return producer.rng(); }
+
+int serve_producer(const ReceivedOrder& received, int index, FileDescriptor socket) {
+  // Never destroyed: the sign of life must stay mapped until the kernel has marked it. The pointer is static, so that
+  // leak checkers do not report it.
+  static Segment* segment = nullptr;
+  segment = new Segment(take_segment());
+  ProducerCore producer(*segment, received.order, index);
+  ProducerSlot& slot = producer.slot();
+  live_while_open(std::move(socket), &slot.life);
+  producer.set_state(ProducerState::running);
+  try {
+    HelperCall call(received.arguments, &producer, nullptr);
+    run_order(received, call);
+    std::fflush(stdout);
+    producer.set_state(ProducerState::ended);
+  } catch (...) {
+    const CaughtFailure failure = current_failure(ThrownThrough::user_code);
+    slot.error_kind = failure.kind;
+    slot.native_code = failure.native_code;
+    put_text(slot.message, failure.text);
+    std::fflush(stdout);
+    producer.set_state(ProducerState::failed);
+  }
+  return 0;
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,99 @@
+// The worker branch of a Syncrun program.
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <optional>
+#include <string>
+
+#include "common/protocol/process_role.hpp"
+#include "common/protocol/supervisor_link.hpp"
+#include "common/text/errors.hpp"
+#include "syncrun/detail/worker_seam.hpp"
+#include "syncrun/run.hpp"
+#include "worker/helpers/helper.hpp"
+#include "worker/serve/parent_link.hpp"
+#include "worker/serve/parentage.hpp"
+#include "worker/serve/user_code.hpp"
+#include "worker/serve/worker_core.hpp"
+
+namespace syncrun {
+
+namespace {
+
+int report_start_failure(detail::WorkerSlot* slot, const std::string& what) {
+  if (slot != nullptr) {
+    detail::put_text(slot->reason, what);
+    slot->start.store(detail::StartState::failed, std::memory_order_seq_cst);
+  }
+  std::fprintf(stderr, "%s%s\n", detail::kCannotStart.data(), what.c_str());
+  return 1;
+}
+
+/// Reports an error that belongs to no call: before the first call, or between two calls.
+int report_end(detail::WorkerSlot& slot, const std::string& what) {
+  if (slot.start.load() == detail::StartState::starting) return report_start_failure(&slot, what);
+  detail::put_text(slot.reason, what);
+  std::fprintf(stderr, "syncrun worker: cannot go on: %s\n", what.c_str());
+  return 1;
+}
+
+}  // namespace
+
+namespace detail {
+
+/// Without this, every worker would run the program itself and start its own workers, without end.
+void refuse_in_worker() {
+  if (!is_called_helper() && !is_called_worker()) return;
+  const bool is_helper = is_called_helper();
+  std::string why = is_helper ? "this process is a producer or a task of another one and must not start its own"
+                              : "this process is a worker of another session and must not open one";
+  why += ": call syncrun::serve_if_worker(argc, argv) first thing in main, or use syncrun::run";
+  WorkerSlot* slot = nullptr;
+  try {
+    if (is_helper) {
+      static Parentage* const parentage = new Parentage(take_parentage());  // stays open until the process ends
+      static_cast<void>(parentage);
+    } else {
+      static Attachment* const attachment = new Attachment(*attach_if_worker());  // stays mapped until the process ends
+      slot = &attachment->slot();
+    }
+  } catch (const Error& error) {                               // the message then goes to standard error only
+    if (error.kind() == ErrorKind::usage) why = error.what();  // the variables are wrong: it is not a child of a master
+  } catch (const std::exception&) {
+  }
+  if (!is_helper) ::_exit(report_start_failure(slot, why));
+  std::fprintf(stderr, "syncrun: %s\n", why.c_str());
+  ::_exit(1);
+}
+
+}  // namespace detail
+
+std::optional<int> serve_if_worker(int, char**) {
+  if (const auto code = detail::serve_if_helper()) return code;
+  // Never destroyed: the sign of life must stay mapped until the kernel has marked it. The pointer is static, so that
+  // leak checkers do not report it.
+  static detail::Attachment* attachment = nullptr;
+  try {
+    auto attached = detail::attach_if_worker();
+    if (!attached) {
+      detail::supervisor_link().send({detail::SupervisorMessage::Kind::hello, 0, {}});
+      return std::nullopt;
+    }
+    attachment = new detail::Attachment(std::move(*attached));
+    detail::become_worker();
+    detail::watch_user_code("rank " + std::to_string(attachment->rank) + " (" + attachment->device + ")",
+                            &attachment->slot().reason);
+  } catch (...) {
+    return report_start_failure(nullptr, detail::describe_current_exception());
+  }
+  detail::flush_lines();
+  try {
+    detail::WorkerCore core(*attachment);
+    return core.serve();
+  } catch (...) {
+    return report_end(attachment->slot(), detail::describe_current_exception());
+  }
+}
+
+}  // namespace syncrun

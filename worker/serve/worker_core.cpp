@@ -1,0 +1,359 @@
+#include "worker/serve/worker_core.hpp"
+
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "common/code/image.hpp"
+#include "common/protocol/environment.hpp"
+#include "common/protocol/function_entry.hpp"
+#include "common/text/errors.hpp"
+#include "worker/serve/user_code.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+std::int64_t now_ns() noexcept { return Clock::now().time_since_epoch().count(); }
+
+LogLevel log_level_from_environment();
+
+void raise_to(std::atomic<std::uint64_t>& word, std::uint64_t value) noexcept {
+  std::uint64_t known = word.load(std::memory_order_relaxed);
+  while (known < value && !word.compare_exchange_weak(known, value, std::memory_order_acq_rel)) {
+  }
+}
+
+std::unique_ptr<Device> make_device(const DeviceContext& context) {
+  context.attachment.slot().progress.store(progress_word(0, Phase::device), std::memory_order_release);
+  context.attachment.fault_point(0, Phase::device);
+  if (context.attachment.slot().device_kind == DeviceKind::cuda) return make_cuda_device(context);
+  return make_cpu_device(context);
+}
+
+}  // namespace
+
+WorkerCore::WorkerCore(Attachment& attachment)
+    : attachment_(attachment),
+      header_(attachment_.control.header()),
+      policy_(header_.spins ? WaitPolicy::spinning() : WaitPolicy::yielding()),
+      arena_(attachment_.segment,
+             header_.arenas_offset + header_.arena_bytes * static_cast<std::uint64_t>(attachment_.rank) +
+                 CpuComm::kReservedBytes,
+             header_.arena_bytes - CpuComm::kReservedBytes, pages_of({attachment_.slot().device_kind})),
+      outgoing_(arena_, header_.consumed),
+      interruption_(attachment_),
+      // The master sleeps while the workers wait for each other, so these waits have a policy of their own.
+      meetings_(attachment_, header_.workers_spin ? WaitPolicy::spinning() : WaitPolicy::yielding()),
+      rendezvous_(attachment_, meetings_),
+      peers_(attachment_, meetings_, interruption_),
+      device_(make_device({attachment_, arena_, peers_, rendezvous_, interruption_, [this] { look_ahead(); }})),
+      cpu_worker_(*this),
+      cuda_worker_(*this),
+      logger_(make_logger(attachment_.device, log_level_from_environment())),
+      running_(std::make_unique<RunningCall>(WorkerParts{attachment_, *device_, arena_, files_, outgoing_})),
+      variables_(attachment_, *device_, arena_, peers_, [this] { running_->forget_recordings(); }) {
+  std::seed_seq seed{static_cast<std::uint32_t>(header_.seed), static_cast<std::uint32_t>(header_.seed >> 32U),
+                     static_cast<std::uint32_t>(attachment_.rank)};
+  rng_.seed(seed);
+  if (attachment_.slot().predecessors != 0) arena_.note_used_before();
+}
+
+WorkerCore::~WorkerCore() {
+  const UserCode destructors;
+  for (const auto& [id, object] : objects_) object.destroy(object.pointer);
+}
+
+// ---- what bodies use ------------------------------------------------------------------------------------------
+
+GpuDevice& WorkerCore::gpu() {
+  GpuDevice* const gpu = device_->gpu();
+  if (gpu == nullptr) throw_usage("a CPU device has no stream and no CUDA library handles");
+  return *gpu;
+}
+
+void* WorkerCore::scratch(std::size_t bytes) {
+  end_if_forked();
+  if (bytes > scratch_bytes_) {
+    void* larger = device_->allocate(bytes, SharedHeap::Contents::any, "a worker's scratch");
+    if (scratch_ != nullptr) {
+      device_->release(scratch_);
+      running_->note_stale_recordings();
+    }
+    scratch_ = larger;
+    scratch_bytes_ = bytes;
+  }
+  return scratch_;
+}
+
+void* WorkerCore::object(std::uint64_t id) const {
+  const auto found = objects_.find(id);
+  if (found == objects_.end())
+    throw Error(ErrorKind::system, "this worker has no replicated object " + std::to_string(id));
+  return found->second.pointer;
+}
+
+void WorkerCore::keep_object(std::uint64_t id, void* object, void (*destroy)(void*) noexcept) {
+  objects_.emplace(id, Object{object, destroy});
+}
+
+void WorkerCore::destroy_object(std::uint64_t id) noexcept {
+  set_phase(Phase::function);  // a destructor of the user runs here
+  if (const auto found = objects_.find(id); found != objects_.end()) {
+    const Object object = found->second;
+    objects_.erase(found);
+    const UserCode destructor;
+    object.destroy(object.pointer);
+  }
+}
+
+// ---- the serve loop -------------------------------------------------------------------------------------------
+
+int WorkerCore::serve() {
+  WorkerSlot& slot = attachment_.slot();
+  set_phase(Phase::idle);
+  slot.start.store(StartState::ready, std::memory_order_seq_cst);
+  header_.to_master.ring();
+
+  attachment_.fault_point(0, Phase::idle);
+
+  for (std::uint64_t id = slot.done.load(std::memory_order_acquire) + 1; await_command(id); ++id) {
+    Command& command = attachment_.control.command(id);
+    end_if_forked();
+    current_ = id;
+    interruption_.begin(command,
+                        command.has_comm ? CallInterruption::Peers::needed : CallInterruption::Peers::not_needed);
+    note_command(id);
+    if (command.kind == CommandKind::close) {
+      enter_phase(Phase::close);
+      throw_if_child_came();  // no later call could report it
+      return 0;
+    }
+    try {
+      execute(command);
+    } catch (const SessionLost&) {
+      if (!header_.respawns) break;
+      give_up_for_loss(command);
+    }
+    finish(command);
+    attachment_.fault_point(id, Phase::idle);
+  }
+  return 0;  // the session has ended without a close command: the master does the rest
+}
+
+bool WorkerCore::await_command(std::uint64_t id) {
+  Patience endless{Milliseconds(0)};
+  const auto published = [&] { return header_.published.load(std::memory_order_seq_cst) >= id; };
+  const auto lost = [&] { return !header_.respawns && header_.lost.load(std::memory_order_seq_cst) != 0; };
+  const Woken woken = wait_until(header_.to_workers, policy_, endless, published, lost);
+  if (policy_.has_yielded) note_long_wait();
+  return woken == Woken::ready;
+}
+
+/// While the device computes, copies the inputs of the next command to it, if the master has already published that
+/// command.
+void WorkerCore::look_ahead() {
+  const std::uint64_t next = current_ + 1;
+  if (looked_ahead_ == next || header_.published.load(std::memory_order_acquire) < next) return;
+  looked_ahead_ = next;
+  const Command& command = attachment_.control.command(next);
+  const bool is_ours = command.ranks.has(attachment_.rank);
+  if (command.kind == CommandKind::call && is_ours) running_->bring_ahead(command);
+}
+
+void WorkerCore::finish(const Command& command) noexcept {
+  const bool has_met = command.has_comm && command.ranks.has(attachment_.rank) && !command.ranks.is_single();
+  if (has_met) meetings_.leave(command);
+  set_phase(Phase::idle);
+  attachment_.slot().done.store(command.id, std::memory_order_seq_cst);
+  header_.to_master.ring();
+}
+
+/// Whether the master published this command before it knew that an earlier call had failed. Then this command fails
+/// too.
+bool WorkerCore::shares_a_failure(const Command& command) const noexcept {
+  const std::uint64_t failed = header_.failed_call.load(std::memory_order_acquire);
+  const std::uint64_t acknowledged = header_.acknowledged.load(std::memory_order_acquire);
+  return command.id <= acknowledged || (failed > acknowledged && failed < command.id);
+}
+
+void WorkerCore::execute(Command& command) {
+  outgoing_.collect();
+  if (!command.ranks.has(attachment_.rank)) return;
+  if (header_.respawns && header_.lost.load(std::memory_order_acquire) != 0) return give_up_for_loss(command);
+  if (shares_a_failure(command)) {
+    report_failure(command, {ErrorKind::function, 0, "a call before this one failed", FailureOf::peer});
+    return cast_vote(command, Vote::failed);  // a faster peer may be waiting for this vote
+  }
+  Outbox& outbox = attachment_.control.outbox(command.id, attachment_.rank);
+  try {
+    if (command.has_comm) device_->comm().begin(command);
+    switch (command.kind) {
+      case CommandKind::call: return run_call(command);
+      case CommandKind::destroy:
+        destroy_object(command.as<DestroyPayload>().object);
+        throw_if_child_came();
+        break;
+      case CommandKind::unmap: return files_.forget(command.as<UnmapPayload>().file);
+      case CommandKind::collective:
+        enter_phase(Phase::collective);
+        variables_.run_collective(command.as<CollectivePayload>(), command.ranks);
+        break;
+      case CommandKind::transfer:
+        enter_phase(Phase::inputs);
+        variables_.run_transfer(command.as<TransferPayload>());
+        break;
+      case CommandKind::unpin:
+        enter_phase(Phase::inputs);
+        if (GpuDevice* const gpu = device_->gpu(); gpu != nullptr) gpu->unpin();
+        break;
+      case CommandKind::close: break;
+    }
+    outbox.vote = Vote::ok;
+  } catch (...) {
+    report_failure(command, current_failure(ThrownThrough::library));
+  }
+  if (command.wants_vote) {
+    cast_vote(command, outbox.vote);
+    meetings_.all_voted_ok(command);  // no rank starts the next collective before all ranks know how this one ended
+  }
+}
+
+/// A peer is lost and will be replaced. Until then, commands that are already published fail.
+void WorkerCore::give_up_for_loss(Command& command) {
+  report_failure(command, {ErrorKind::worker_lost, 0, "a worker was lost", FailureOf::peer});
+  cast_vote(command, Vote::failed);
+}
+
+// ---- calls ----------------------------------------------------------------------------------------------------
+
+const WorkerCore::LoadedFunction& WorkerCore::load(std::uint64_t function_offset) {
+  const auto* entry = attachment_.segment.at<const FunctionEntry>(function_offset);
+  if (entry->id == last_function_ && last_loaded_ != nullptr) return *last_loaded_;
+  last_function_ = entry->id;
+  const auto found = functions_.find(entry->id);
+  if (found != functions_.end()) return *(last_loaded_ = &found->second);
+  const BodyEntry& body = attachment_.body_of(*entry);
+  LoadedFunction loaded{};
+  loaded.thunk = reinterpret_cast<Thunk>(resolve(body.thunk));
+  loaded.pointer = resolve_pointer(body);
+  return *(last_loaded_ = &functions_.emplace(entry->id, loaded).first->second);
+}
+
+void WorkerCore::run_call(Command& command) {
+  Outbox& outbox = attachment_.control.outbox(command.id, attachment_.rank);
+  try {
+    if (command.call().arguments_count != 0) enter_phase(Phase::inputs);
+    device_->begin_command(command.id);
+    running_->begin(command);
+    const LoadedFunction& function = load(command.call().function);
+    if (command.call().constructs) enter_phase(Phase::function);
+    WorkerCall call(*this);
+    function.thunk(call, function.pointer);
+    throw_if_child_came();
+    running_->check_files();
+    running_->deliver(outbox);
+    // A body may have caught the exception of a collective.
+    if (command.has_comm && command.failed.load(std::memory_order_acquire) == command.id) throw Abandoned();
+    outbox.vote = Vote::ok;
+  } catch (...) {
+    const CaughtFailure failure = current_failure(ThrownThrough::user_code);
+    const bool is_own = failure.origin == FailureOf::this_rank;
+    report_failure(command, is_own ? missing_file(command).value_or(failure) : failure);
+  }
+
+  cast_vote(command, outbox.vote);
+  complete_call(command, outbox);
+  running_->end(command.id);
+  if (command.call().constructs) forget(command.call().function);
+}
+
+/// If a file has become shorter, the body may have failed because it read zeros in place of the missing bytes. Then the
+/// missing bytes are the failure to report.
+std::optional<CaughtFailure> WorkerCore::missing_file(const Command& command) const {
+  if (!running_->is_of(command)) return std::nullopt;
+  try {
+    running_->check_files();
+    return std::nullopt;
+  } catch (const Error&) {
+    return current_failure(ThrownThrough::library);
+  }
+}
+
+/// Runs after this rank's vote. Updates are committed and outputs are reduced only if every rank has voted ok.
+void WorkerCore::complete_call(Command& command, Outbox& outbox) {
+  const bool may_reduce = outbox.vote == Vote::ok && running_->may_reduce_outputs(outbox);
+  const bool waits = command.wants_vote || may_reduce;
+  if (!waits) return;
+  set_phase(Phase::vote);
+  if (!meetings_.all_voted_ok(command)) return;
+  if (may_reduce) interruption_.note_that_peers_are_needed();
+  try {
+    set_phase(Phase::reduction);
+    // Updates are committed first, because no other rank can make this fail. So they are committed on all ranks or on
+    // none.
+    if (command.wants_vote) running_->commit_updates();
+    attachment_.fault_point(current_, Phase::reduction);
+    if (may_reduce) running_->reduce_outputs(outbox);
+  } catch (...) {
+    report_failure(command, current_failure(ThrownThrough::library));
+  }
+}
+
+/// Unloads a constructor, which is called only once.
+void WorkerCore::forget(std::uint64_t function_offset) noexcept {
+  last_loaded_ = nullptr;
+  functions_.erase(attachment_.segment.at<const FunctionEntry>(function_offset)->id);
+}
+
+/// Stores this rank's vote, if the command has outputs or requires a vote. Outputs are reduced and updates committed
+/// only if every rank has voted ok.
+void WorkerCore::cast_vote(const Command& command, Vote vote) noexcept {
+  const auto* const call = std::get_if<CallPayload>(&command.payload);
+  const bool has_outputs = call != nullptr && call->outputs_count != 0;
+  if (!has_outputs && !command.wants_vote) return;
+  attachment_.slot().vote.store(vote_word(command.id, vote), std::memory_order_seq_cst);
+  header_.to_peers.ring();
+}
+
+/// Records the first failed call that the master does not know of yet. The calls after it fail too.
+void WorkerCore::raise_failed_call(const Command& command) noexcept {
+  const std::uint64_t acknowledged = header_.acknowledged.load(std::memory_order_acquire);
+  if (command.id <= acknowledged) return;
+  std::uint64_t known = header_.failed_call.load(std::memory_order_acquire);
+  while ((known <= acknowledged || known > command.id) &&
+         !header_.failed_call.compare_exchange_weak(known, command.id, std::memory_order_acq_rel)) {
+  }
+}
+
+void WorkerCore::report_failure(Command& command, const CaughtFailure& failure) {
+  const bool is_own = failure.origin == FailureOf::this_rank;
+  Outbox& outbox = attachment_.control.outbox(command.id, attachment_.rank);
+  outbox.error_kind = failure.kind;
+  outbox.native_code = failure.native_code;
+  outbox.failed_ns = is_own ? now_ns() : std::numeric_limits<std::int64_t>::max();
+  outbox.failed_phase = phase_of(attachment_.slot().progress.load(std::memory_order_relaxed));
+  put_text(outbox.message, failure.text);
+  outbox.vote = Vote::failed;
+  if (is_own) raise_failed_call(command);
+  outbox.is_fatal = device_->is_lost();
+  // This is also done if outputs fail to be reduced. This rank's communicator is then gone, so all ranks make new ones.
+  if (!command.ranks.is_single() && interruption_.needs_peers()) raise_to(header_.failed_comm, command.id);
+  forget_children_that_came();
+  command.failed.store(command.id, std::memory_order_seq_cst);
+  header_.to_peers.ring();
+  running_->discard();
+  device_->abandon();
+}
+
+namespace {
+
+LogLevel log_level_from_environment() {
+  const char* text = environment::get(environment::kLogLevel);
+  return text == nullptr ? LogLevel::warning : parse_log_level(text).value_or(LogLevel::warning);
+}
+
+}  // namespace
+
+}  // namespace syncrun::detail

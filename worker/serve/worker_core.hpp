@@ -1,0 +1,116 @@
+#pragma once
+
+// One worker: its device, its communicator, the objects that live on it, and the call it is running.
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <random>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "common/arrays/rows.hpp"
+#include "common/os/shared_heap.hpp"
+#include "common/text/log.hpp"
+#include "syncrun/detail/call.hpp"
+#include "worker/call/mapped_files.hpp"
+#include "worker/call/running_call.hpp"
+#include "worker/call/shared_variables.hpp"
+#include "worker/comm/call_interruption.hpp"
+#include "worker/comm/collectives.hpp"
+#include "worker/comm/meetings.hpp"
+#include "worker/comm/outgoing_memory.hpp"
+#include "worker/comm/rendezvous.hpp"
+#include "worker/devices/device.hpp"
+#include "worker/devices/gpu_device.hpp"
+#include "worker/serve/attachment.hpp"
+#include "worker/serve/failure.hpp"
+
+namespace syncrun::detail {
+
+class WorkerCore {
+ public:
+  explicit WorkerCore(Attachment& attachment);
+  ~WorkerCore();
+  WorkerCore(const WorkerCore&) = delete;
+  WorkerCore& operator=(const WorkerCore&) = delete;
+
+  /// Serves commands until the session ends; returns the exit code.
+  int serve();
+
+  // For CpuWorker and CudaWorker, which show these to bodies.
+  const Attachment& attachment() const noexcept { return attachment_; }
+  void* scratch(std::size_t bytes);
+  std::mt19937_64& rng() noexcept { return rng_; }
+  Logger& logger() noexcept { return *logger_; }
+
+  // For running calls.
+  Device& device() noexcept { return *device_; }
+  /// Throws Error (usage) on a CPU device.
+  GpuDevice& gpu();
+  CpuWorker& cpu_worker() noexcept { return cpu_worker_; }
+  CudaWorker& cuda_worker() noexcept { return cuda_worker_; }
+  RunningCall& running() noexcept { return *running_; }
+  /// For a profile: records that the arguments are bound and the body starts. Both belong to Phase::function.
+  void note_body() const noexcept { attachment_.note(current_, Phase::function); }
+  void* object(std::uint64_t id) const;
+  void keep_object(std::uint64_t id, void* object, void (*destroy)(void*) noexcept);
+
+ private:
+  struct Object {
+    void* pointer;
+    void (*destroy)(void*) noexcept;
+  };
+  struct LoadedFunction {
+    Thunk thunk;
+    BodyPointer pointer;
+  };
+
+  void set_phase(Phase phase) noexcept { attachment_.mark(current_, phase); }
+  void enter_phase(Phase phase) { attachment_.enter(current_, phase); }
+  bool await_command(std::uint64_t id);
+  void give_up_for_loss(Command& command);
+  void look_ahead();
+  bool shares_a_failure(const Command& command) const noexcept;
+  void execute(Command& command);
+  void run_call(Command& command);
+  void complete_call(Command& command, Outbox& outbox);
+  void destroy_object(std::uint64_t id) noexcept;
+  const LoadedFunction& load(std::uint64_t function_offset);
+  void forget(std::uint64_t function_offset) noexcept;
+  void cast_vote(const Command& command, Vote vote) noexcept;
+  void raise_failed_call(const Command& command) noexcept;
+  std::optional<CaughtFailure> missing_file(const Command& command) const;
+  void report_failure(Command& command, const CaughtFailure& failure);
+  void finish(const Command& command) noexcept;
+
+  Attachment& attachment_;
+  ControlHeader& header_;
+  WaitPolicy policy_;
+  SharedHeap arena_;
+  OutgoingMemory outgoing_;
+  CallInterruption interruption_;
+  Meetings meetings_;
+  SegmentRendezvous rendezvous_;
+  CpuComm peers_;
+  MappedFiles files_;  // the device reads them
+  std::unique_ptr<Device> device_;
+  CpuWorker cpu_worker_;
+  CudaWorker cuda_worker_;
+  std::unique_ptr<Logger> logger_;
+  std::mt19937_64 rng_;
+  std::unique_ptr<RunningCall> running_;
+  VariableCopies variables_;
+  std::unordered_map<std::uint64_t, LoadedFunction> functions_;
+  std::uint64_t last_function_ = 0;  // most calls are of the same function as the last one
+  const LoadedFunction* last_loaded_ = nullptr;
+  std::unordered_map<std::uint64_t, Object> objects_;
+  void* scratch_ = nullptr;
+  std::size_t scratch_bytes_ = 0;
+  std::uint64_t current_ = 0;
+  std::uint64_t looked_ahead_ = 0;  // the last command whose inputs were copied ahead
+};
+
+}  // namespace syncrun::detail
