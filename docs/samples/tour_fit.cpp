@@ -13,14 +13,14 @@ namespace sr = syncrun;
 sr::Avg<double> step(sr::Comm& comm, sr::Scattered<const double, 1> x, sr::Scattered<const double, 1> y,
                      sr::Local<double, 1> line, double rate) {
   double loss = 0;
-  std::vector<double> gradient(2);  // of the mean over this rank's rows
+  std::vector<double> gradient(2);  // the gradient of the mean loss over this rank's rows
   for (std::int64_t i = 0; i < x.rows(); ++i) {
     const double error = line[0] * x[i] + line[1] - y[i];
     loss += error * error / static_cast<double>(x.rows());
     gradient[0] += 2 * error * x[i] / static_cast<double>(x.rows());
     gradient[1] += 2 * error / static_cast<double>(x.rows());
   }
-  comm.avg(std::span(gradient));  // of the mean over all rows
+  comm.avg(std::span(gradient));  // now the gradient of the mean loss over all rows
   line[0] -= rate * gradient[0];
   line[1] -= rate * gradient[1];
   return loss;
@@ -39,7 +39,7 @@ void program(sr::Session& session) {
   double loss = 0;
   for (int i = 0; i < 200; ++i) loss = f(x, y, line, 0.5);
 
-  const auto fitted = line.get(0);  // of rank 0; the others hold the same
+  const auto fitted = line.get(0);  // the copy of rank 0; all copies are equal
   std::printf("y = %.4f x + %.4f, loss %.6f\n", fitted[0], fitted[1], loss);
   // [/fit]
 }

@@ -9,7 +9,7 @@
 namespace sr = syncrun;
 
 // [class]
-/// Fits a line by gradient descent with momentum. Each worker has one; all of them take the same steps.
+/// Fits a line by gradient descent with momentum. Each worker has one Fitter. All Fitters take the same steps.
 class Fitter {
  public:
   Fitter(double rate, double momentum) : rate_(rate), momentum_(momentum) {}

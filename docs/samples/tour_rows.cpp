@@ -16,7 +16,7 @@ sr::Avg<double> mean(sr::Scattered<const double, 1> x) {
   return sum / static_cast<double>(x.rows());
 }
 
-/// What each call of the function saw: its rank, the first row and the number of rows.
+/// What each worker got: its rank, its first row and its number of rows.
 sr::Gather<std::int64_t, 2> shares(sr::CpuWorker& worker, sr::Scattered<const double, 1> x) {
   sr::Gather<std::int64_t, 2> seen(worker, {1, 3});
   seen(0, 0) = worker.rank();

@@ -9,7 +9,8 @@
 namespace sr = syncrun;
 
 // [function]
-/// Counts the rows of each tenth of [0, 1). The slices of a call add up; a call replaces what was counted before.
+/// Counts how many rows lie in each tenth of [0, 1). The counts of a call's slices are added up. Each call starts from
+/// zero and replaces the counts of the call before.
 void count(sr::Scattered<const double, 1> x, sr::Update<sr::op::sum, std::int64_t, 1> bins) {
   for (const double value : x) bins.value()[static_cast<std::int64_t>(value * 10)] += 1;
 }
