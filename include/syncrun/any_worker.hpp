@@ -29,10 +29,10 @@ class SYNCRUN_EXPORT AnyWorker {
   /// The name of the device: "cpu3" or "cuda3".
   std::string_view device() const noexcept;
 
-  /// The number of rows that this rank computes in the current slice. The number is 1 if the call has no Scattered or
-  /// Sliced argument.
+  /// The number of rows that this rank computes in the current slice. The number is 1 if the call has no rows: no
+  /// Scattered or Sliced argument, and no CallOptions::rows.
   std::int64_t rows() const noexcept;
-  /// The position of this slice's first row among the rows of the whole call.
+  /// The position of this slice's first row among the rows of the whole call. 0 if the call has no rows.
   std::int64_t first_row() const noexcept;
   /// The number of the current slice, from 0.
   int slice() const noexcept;

@@ -171,6 +171,25 @@ class LocalRows {
   std::vector<Rows> by_rank_;
 };
 
+/// The number of rows of a call whose function computes its rows from nothing. Any integer converts to a RowCount. A
+/// default-constructed RowCount means that no number is given.
+class RowCount {
+ public:
+  RowCount() = default;
+  template <std::integral I>
+    requires(!std::same_as<I, bool>)
+  RowCount(I count) noexcept : rows_(count) {}  // NOLINT(google-explicit-constructor): written as {.rows = 1000}
+
+  bool is_given() const noexcept { return rows_.kind() != Rows::Kind::all; }
+  /// The number of rows. -1 if the caller's number is too large for an int64. 0 if none was given.
+  std::int64_t count() const noexcept { return rows_.slice().end; }
+  /// For error messages: the number as the caller wrote it.
+  std::string text() const { return rows_.text_of_end(); }
+
+ private:
+  Rows rows_;  // the first `count` rows
+};
+
 /// The route of a collective on shared variables.
 enum class Route : std::uint8_t {
   /// Between the devices: through NCCL on GPUs, and in shared memory on CPU devices.
@@ -205,6 +224,11 @@ struct CallOptions {
   Rows batch{};
   /// For Sliced parameters: the rows of each worker's own copy that the call uses. Left out: all rows.
   LocalRows batch_s{};
+  /// The number of rows of a call without Scattered and Sliced arguments, at least 1. The ranks divide the rows 0 to
+  /// rows - 1 among themselves as they divide the rows of a scattered input. The body asks its worker which rows it
+  /// computes (AnyWorker::rows, AnyWorker::first_row). Left out: the body runs once on each rank, and each rank counts
+  /// as one row. A call with a Scattered or Sliced argument has the rows of that argument, and refuses this option.
+  RowCount rows{};
   /// The number of slices into which each worker divides its rows. The worker runs the body once per slice, one slice
   /// after the other, and combines the results. More slices need less memory and give the same result.
   std::int64_t slices = 1;

@@ -38,9 +38,9 @@ struct Share {
 /// device memory.
 ///
 /// On CPU devices, the members block. On CUDA devices, they run in the order of the worker's stream. A function without
-/// a `Comm&` runs only on ranks that have rows of the call's inputs. A function with a `Comm&` runs on every rank. If
-/// one rank fails, the call is abandoned: on the other ranks, members throw, and the master reports the failure of that
-/// one rank.
+/// a `Comm&` runs only on ranks that have rows of the call. A function with a `Comm&` runs on every rank. If one rank
+/// fails, the call is abandoned: on the other ranks, members throw, and the master reports the failure of that one
+/// rank.
 class SYNCRUN_EXPORT Comm {
  public:
   /// For the framework. `weights` are the weights of the ranks in the current slice. They must outlive this object.
@@ -61,7 +61,7 @@ class SYNCRUN_EXPORT Comm {
   void barrier();
 
   /// Reduces element by element over the ranks, in rank order and in place. The result is the same on every rank, bit
-  /// by bit. With `avg`, the weight of a rank is the number of input rows that its body is working on (see
+  /// by bit. With `avg`, the weight of a rank is the number of rows that its body is working on (see
   /// CpuWorker::rows). The reduction is fastest on views of shared variables, because the ranks reduce them without a
   /// copy. Other memory is copied through buffers.
   template <std::ranges::contiguous_range R>

@@ -1,6 +1,7 @@
 #include "launcher/calls/rows_check.hpp"
 
 #include <algorithm>
+#include <limits>
 
 #include "common/arrays/rows.hpp"
 #include "common/text/errors.hpp"
@@ -70,15 +71,17 @@ void RowsCheck::finish(const FunctionRecord& function, const RankSet& ranks, con
   const bool has_scattered = this->has_scattered();
   const bool has_sliced = sliced_count_ != 0;
   call.slices = options.slices;
+  if (options.rows.is_given()) take_count(function, options, call);
   if (!has_scattered && options.batch.kind() != Rows::Kind::all) {
     throw_usage("batch was given, but '" + function.name + "' has no scattered argument");
   }
   if (!has_sliced && options.batch_s.is_given()) {
     throw_usage("batch_s was given, but '" + function.name + "' has no Sliced argument");
   }
-  if (!has_scattered && !has_sliced) {
+  if (!has_scattered && !has_sliced && !options.rows.is_given()) {
     if (options.slices != 1) {
-      throw_usage("slices is " + std::to_string(options.slices) + ", but '" + function.name + "' has no rows to slice");
+      throw_usage("slices is " + std::to_string(options.slices) + ", but '" + function.name +
+                  "' has no rows to slice: pass the number of rows of the call as rows");
     }
     return;
   }
@@ -89,6 +92,33 @@ void RowsCheck::finish(const FunctionRecord& function, const RankSet& ranks, con
     throw_usage("slices is from 1 to the number of rows, " + std::to_string(call.rows) + ", got " +
                 std::to_string(options.slices));
   }
+}
+
+/// The rows of a call whose function computes them from nothing.
+void RowsCheck::take_count(const FunctionRecord& function, const CallOptions& options, CallPayload& call) const {
+  const RowCount& rows = options.rows;
+  const auto refuse = [&](const std::string& argument, const char* instead) {
+    throw_usage("rows is " + rows.text() + ", but the call has the rows of " + argument + ": leave rows out" + instead);
+  };
+  if (scattered_.data != nullptr) {
+    refuse(describe_argument(function, scattered_.argument, scattered_.data->name), ", and select rows with batch");
+  }
+  if (minibatch_.data != nullptr) {
+    refuse(describe_argument(function, minibatch_.argument, minibatch_.data->name), "");
+  }
+  if (sliced_count_ != 0) {
+    refuse(describe_argument(function, sliced_[0].argument, sliced_[0].variable->name),
+           ", and select rows with batch_s");
+  }
+  if (options.batch.kind() != Rows::Kind::all) {
+    throw_usage("batch was given together with rows, but '" + function.name +
+                "' has no scattered argument: leave batch out");
+  }
+  if (rows.count() < 1) {
+    throw_usage("rows is from 1 to " + std::to_string(std::numeric_limits<std::int64_t>::max()) + ", got " +
+                rows.text());
+  }
+  call.rows = rows.count();
 }
 
 void RowsCheck::select_scattered(const FunctionRecord& function, const CallOptions& options, SegmentHeap memory,

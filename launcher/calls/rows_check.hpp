@@ -54,6 +54,7 @@ class RowsCheck {
   [[noreturn]] static void complain_about_rows(const FunctionRecord& function, const ScatteredArgument& first,
                                                const ScatteredArgument& other);
   bool has_scattered() const noexcept { return scattered_.data != nullptr || minibatch_.data != nullptr; }
+  void take_count(const FunctionRecord& function, const CallOptions& options, CallPayload& call) const;
   void select_scattered(const FunctionRecord& function, const CallOptions& options, SegmentHeap memory,
                         CallPayload& call, std::vector<std::uint64_t>& temporaries) const;
   void select_local(const FunctionRecord& function, const RankSet& ranks, const CallOptions& options,

@@ -106,6 +106,15 @@ sr::Gather<float, 2> copy_rows(sr::CudaWorker& worker, sr::Scattered<const float
   return rows;
 }
 
+Numbers number_rows(sr::CudaWorker& worker) {
+  Numbers numbers{.rows = {worker, {worker.rows()}}, .mean = {worker, {1}}};
+  const std::int64_t first = worker.first_row();
+  const double mean = static_cast<double>(first) + static_cast<double>(worker.rows() - 1) / 2;
+  fill(worker, numbers.rows.data(), worker.rows(), [first] __device__(std::int64_t i) { return first + i; });
+  fill(worker, numbers.mean.data(), 1, [mean] __device__(std::int64_t) { return mean; });
+  return numbers;
+}
+
 sr::Gather<std::uint8_t, 2> copy_bytes(sr::CudaWorker& worker, sr::Scattered<const std::uint8_t, 2> x) {
   sr::Gather<std::uint8_t, 2> rows(worker, x.shape());
   fill(worker, rows.data(), x.size(), [from = x.data()] __device__(std::int64_t i) { return from[i]; });

@@ -23,6 +23,12 @@ void launches_nothing_that_runs(sr::CudaWorker& worker);
 Five statistics(sr::CudaWorker& worker, sr::Scattered<const double, 1> x, double factor);
 /// The rows that arrived. The number of its row in the call is added to each element.
 sr::Gather<float, 2> copy_rows(sr::CudaWorker& worker, sr::Scattered<const float, 2> x);
+/// Replayable: the number of each row of a call without arrays, and the mean of these numbers.
+struct Numbers {
+  sr::Gather<std::int64_t, 1> rows;
+  sr::Avg<double, 1> mean;
+};
+Numbers number_rows(sr::CudaWorker& worker);
 sr::Gather<std::uint8_t, 2> copy_bytes(sr::CudaWorker& worker, sr::Scattered<const std::uint8_t, 2> x);
 /// Arrays that are reduced in each way. Their elements are computed from rank + 1.
 struct Arrays {

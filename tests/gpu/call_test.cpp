@@ -57,6 +57,25 @@ TEST_P(GpuCall, EveryRankGetsItsOwnRows) {
   }
 }
 
+// The calls alternate, so a graph that is replayed for other rows would give the rows of another call.
+TEST_P(GpuCall, NumbersRowsWithoutAnArrayAlsoInReplay) {
+  const auto check = [this](const auto& f) {
+    for (int round = 0; round < 6; ++round) {
+      for (const std::int64_t rows : {1, 5, 1000}) {
+        for (const std::int64_t slices : {std::int64_t{1}, std::min(rows, std::int64_t{3})}) {
+          const Numbers all = f({.rows = rows, .slices = slices});
+          EXPECT_EQ(all.rows.to_vector(), counting<std::int64_t>(rows)) << "round " << round;
+          EXPECT_NEAR(all.mean[0], static_cast<double>(rows - 1) / 2, 1e-9) << "round " << round;
+        }
+        const Numbers on_last = f.on_rank(world_size() - 1)({.rows = rows});
+        EXPECT_EQ(on_last.rows.to_vector(), counting<std::int64_t>(rows)) << "round " << round;
+      }
+    }
+  };
+  check(session().function(number_rows));
+  check(session().function(sr::replayable(number_rows)));
+}
+
 TEST_P(GpuCall, GathersRowsOfAnySize) {
   const auto f = session().function(copy_bytes);
   for (const std::int64_t width : {1, 3, 8, 12, 784, 4097, 150'528, 1 << 20, (1 << 20) + 4}) {

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include <array>
+#include <limits>
 
 #include "tests/launcher/calls/played_commands.hpp"
 
@@ -13,6 +14,7 @@ namespace {
 
 using namespace detail;
 using testing::ElementsAreArray;
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::SizeIs;
 
@@ -99,6 +101,25 @@ TEST_F(RowsOfACall, AreRefusedWhereARankHasNoSelection) {
   check.add_sliced(variable, 1);
   const std::vector<Slice> chosen{{0, 0}};
   EXPECT_THAT(refusal({.batch_s = chosen}), HasSubstr("batch_s requires one selection per rank, 2 in all, got 1"));
+}
+
+TEST_F(RowsOfACall, AreANumberWhereNoArgumentHasRows) {
+  finish({.rows = 9, .slices = 2});
+  EXPECT_EQ(call.rows, 9);
+  EXPECT_EQ(call.slices, 2);
+  EXPECT_FALSE(call.rows_are_local);
+  EXPECT_THAT(temporaries, SizeIs(0));
+}
+
+TEST_F(RowsOfACall, AreNotANumberBesideAnArgumentThatHasRows) {
+  data.extents[0] = 9;
+  check.add_scattered(function, data, 0, DataRows::of_the_batch);
+  EXPECT_THAT(refusal({.rows = 9}), EndsWith("rows is 9, but the call has the rows of argument 0 (Scattered 'inputs') "
+                                             "of 'step': leave rows out"));
+  check.add_sliced(variable, 1);
+  check.add_scattered(function, data, 0, DataRows{});
+  EXPECT_THAT(refusal({.rows = 9}), EndsWith("rows is 9, but the call has the rows of argument 0 (Scattered 'inputs') "
+                                             "of 'step': leave rows out, and select rows with batch"));
 }
 
 }  // namespace

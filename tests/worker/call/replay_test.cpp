@@ -81,12 +81,15 @@ class Replay : public testing::Test {
     attachment_.world_size = kWorldSize;
   }
 
-  /// Runs a call without rows. Only its set of ranks can differ from that of the call before.
-  void call(const RankSet& ranks) {
+  /// Runs a call without arguments. Only its ranks and its number of rows can differ from those of the call before.
+  /// -1 is a call without rows.
+  void call(const RankSet& ranks, std::int64_t rows = -1) {
     Command& command = attachment_.control.command(kRepeatedCommand);
     command.id = kRepeatedCommand;
     command.ranks = ranks;
-    command.begin<CallPayload>().function = kFunctionAt;
+    auto& payload = command.begin<CallPayload>();
+    payload.function = kFunctionAt;
+    payload.rows = rows;
     running_.begin(command);
     while (running_.next_slice()) running_.replay([](void*) {}, nullptr);
   }
@@ -124,6 +127,28 @@ TEST_F(Replay, RecordsACallOfOtherRanksByItself) {
     EXPECT_EQ(gpu_.launches, launches_before) << "of another set of ranks";
     call(ranks);
     EXPECT_EQ(gpu_.launches, launches_before + 1);
+  }
+  EXPECT_EQ(gpu_.captures, 4);
+}
+
+// The function may have used the position and the number of its rows on the host, as the arguments of a kernel.
+TEST_F(Replay, RecordsACallWithOtherRowsByItself) {
+  attachment_.rank = 1;
+  RankSet first_two = RankSet::only(0);
+  first_two.add(1);
+  struct Call {
+    RankSet ranks;
+    std::int64_t rows;
+  };
+  // Rank 1 has no rows, then rows 3 to 5, rows 4 to 7, and rows 4 to 7 of a call of other ranks.
+  for (const Call& one : {Call{RankSet::all(kWorldSize), -1}, Call{RankSet::all(kWorldSize), 9},
+                          Call{RankSet::all(kWorldSize), 12}, Call{first_two, 8}}) {
+    const int launches_before = gpu_.launches;
+    call(one.ranks, one.rows);
+    EXPECT_EQ(gpu_.launches, launches_before) << "of another number of rows, or other first row";
+    call(one.ranks, one.rows);
+    call(one.ranks, one.rows);
+    EXPECT_EQ(gpu_.launches, launches_before + 2);
   }
   EXPECT_EQ(gpu_.captures, 4);
 }
