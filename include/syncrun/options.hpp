@@ -230,7 +230,8 @@ struct CallOptions {
   /// as one row. A call with a Scattered or Sliced argument has the rows of that argument, and refuses this option.
   RowCount rows{};
   /// The number of slices into which each worker divides its rows. The worker runs the body once per slice, one slice
-  /// after the other, and combines the results. More slices need less memory and give the same result.
+  /// after the other, and combines the results. More slices need less memory and give the same result. From 1 to the
+  /// number of rows of the call, and at most 2147483647.
   std::int64_t slices = 1;
   /// Deadline of this call. 0 turns it off. Left out: the session's deadline. The clock runs only while two conditions
   /// hold: the master waits, and this call is the oldest unfinished call on each of its ranks. So the time of earlier

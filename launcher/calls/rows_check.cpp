@@ -92,6 +92,11 @@ void RowsCheck::finish(const FunctionRecord& function, const RankSet& ranks, con
     throw_usage("slices is from 1 to the number of rows, " + std::to_string(call.rows) + ", got " +
                 std::to_string(options.slices));
   }
+  // A body gets the number of its slice as an int.
+  constexpr std::int64_t kMostSlices = std::numeric_limits<int>::max();
+  if (options.slices > kMostSlices) {
+    throw_usage("slices is at most " + std::to_string(kMostSlices) + ", got " + std::to_string(options.slices));
+  }
 }
 
 /// The rows of a call whose function computes them from nothing.

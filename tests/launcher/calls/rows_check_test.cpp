@@ -122,5 +122,13 @@ TEST_F(RowsOfACall, AreNotANumberBesideAnArgumentThatHasRows) {
                                              "of 'step': leave rows out, and select rows with batch"));
 }
 
+TEST_F(RowsOfACall, AreCutIntoNoMoreSlicesThanAnIntCounts) {
+  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
+  EXPECT_THAT(refusal({.rows = kMost + 2, .slices = kMost + 1}),
+              EndsWith("slices is at most 2147483647, got 2147483648"));
+  finish({.rows = kMost + 2, .slices = kMost});
+  EXPECT_EQ(call.slices, kMost);
+}
+
 }  // namespace
 }  // namespace syncrun::test
