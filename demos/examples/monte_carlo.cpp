@@ -3,11 +3,12 @@
 // the paths with random numbers of its own, and returns sums. For the geometric average, the price has a closed form.
 // The program checks the simulation against it.
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <random>
 #include <syncrun/syncrun.hpp>
-#include <vector>
 
 namespace {
 
@@ -28,13 +29,13 @@ struct Payoffs {
   sr::Sum<double> geometric_squared;
 };
 
-/// Sums over `paths` paths of geometric Brownian motion.
-Payoffs simulate(sr::CpuWorker& worker, sr::PerWorker<std::int64_t> paths, AsianCall option) {
+/// Sums over paths of geometric Brownian motion. Each row of the call is one path.
+Payoffs simulate(sr::CpuWorker& worker, AsianCall option) {
   const double step = 1.0 / option.days;
   const double drift = (option.rate - option.volatility * option.volatility / 2) * step;
   std::normal_distribution<double> shock(drift, option.volatility * std::sqrt(step));
   double sums[2] = {}, squares[2] = {};
-  for (std::int64_t path = 0; path < paths; ++path) {
+  for (std::int64_t path = 0; path < worker.rows(); ++path) {
     double log_return = 0, price_sum = 0, log_sum = 0;
     for (int day = 0; day < option.days; ++day) {
       log_return += shock(worker.rng());
@@ -80,19 +81,13 @@ double geometric_price(const AsianCall& option) {
 int program(sr::Session& session) {
   const AsianCall option;
   const std::int64_t paths = 50'000;
-  const std::int64_t workers = session.world_size();
-  std::vector<std::int64_t> shares;
-  for (std::int64_t rank = 0; rank < workers; ++rank) {
-    shares.push_back(paths * (rank + 1) / workers - paths * rank / workers);
-  }
-
   const auto f = session.function(simulate);
-  const Payoffs sums = f(shares, option);
+  const Payoffs sums = f(option, {.rows = paths});
 
   const Estimate arithmetic = discounted(option, sums.arithmetic, sums.arithmetic_squared, paths);
   const Estimate geometric = discounted(option, sums.geometric, sums.geometric_squared, paths);
   const double exact = geometric_price(option);
-  std::printf("%lld paths on %lld workers\n", static_cast<long long>(paths), static_cast<long long>(workers));
+  std::printf("%lld paths on %d workers\n", static_cast<long long>(paths), session.world_size());
   std::printf("arithmetic average: %.4f +- %.4f\n", arithmetic.price, arithmetic.standard_error);
   std::printf("geometric average:  %.4f +- %.4f, in closed form %.4f\n", geometric.price, geometric.standard_error,
               exact);
