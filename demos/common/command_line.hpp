@@ -29,7 +29,7 @@ namespace demos {
 /// Accepts a text that is a number for which `is_good` returns true. CLI11's own conversions would also accept
 /// hexadecimal and octal numbers.
 template <class Number, class Predicate>
-auto number(std::string expected, Predicate is_good) {
+auto number(const std::string& expected, Predicate is_good) {
   return [=](std::string_view option, std::string_view text) {
     Number value{};
     const char* end = text.data() + text.size();

@@ -7,8 +7,6 @@
 namespace syncrun::test {
 namespace {
 
-using testing::HasSubstr;
-
 Sum<int> count_rows(Scattered<const int, 1> x) { return static_cast<int>(x.rows()); }
 
 class BadUse : public testing::TestWithParam<int> {};

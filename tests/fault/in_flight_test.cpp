@@ -10,8 +10,6 @@
 namespace syncrun::test {
 namespace {
 
-using testing::HasSubstr;
-
 Sum<int> one_or_throw(CpuWorker& worker, BoardView board, int rank, int wait_for) {
   while (field(board, 0).load() < wait_for) ::sched_yield();
   if (worker.rank() == rank) throw std::runtime_error("the first cause");

@@ -8,7 +8,6 @@ namespace syncrun::test {
 namespace {
 
 using testing::HasSubstr;
-using testing::Not;
 
 TEST(UnservedWorker, IsRefusedASessionAndSaysWhatIsMissing) {
   for (const std::string when : {"never", "late"}) {

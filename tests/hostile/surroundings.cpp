@@ -48,8 +48,8 @@ void leave_mount_namespace() {
 
 std::string to_string(Front front) { return front == Front::nothing ? "Alone" : "BehindSyncrun"; }
 
-OddRun::OddRun(Front front, const Arguments& arguments, Start start)
-    : CommandRun(command_of(front, arguments), std::move(start), front == Front::nothing ? ODD_PROGRAM : "") {}
+OddRun::OddRun(Front front, const Arguments& arguments, const Start& start)
+    : CommandRun(command_of(front, arguments), start, front == Front::nothing ? ODD_PROGRAM : "") {}
 
 std::string sum_of(long long bytes) { return "2 workers add up " + std::to_string(bytes) + "\n"; }
 

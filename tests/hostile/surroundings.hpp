@@ -24,7 +24,7 @@ using Arguments = std::vector<std::string>;
 /// otherwise.
 class OddRun : public CommandRun {
  public:
-  OddRun(Front front, const Arguments& arguments, Start start = {});
+  OddRun(Front front, const Arguments& arguments, const Start& start = {});
 };
 /// The same run. The child first calls `in_child`.
 inline OddRun run_after(std::function<void()> in_child, Front front, const Arguments& arguments) {

@@ -13,7 +13,6 @@
 namespace syncrun::test {
 
 using testing::HasSubstr;
-using testing::StartsWith;
 using namespace std::chrono_literals;
 
 namespace {

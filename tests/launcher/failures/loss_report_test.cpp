@@ -15,7 +15,6 @@ namespace {
 using namespace detail;
 using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::Not;
 
 class Report : public testing::Test {
  protected:
