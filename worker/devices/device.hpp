@@ -55,9 +55,9 @@ struct OutputReduction {
 
 /// One device, used by the thread that serves calls. "Device memory" is the memory that the views of bodies point to.
 /// Until finish(), work may be asynchronous, in the order of the requests. Members throw Error: system, cuda, nccl.
-class Device {
+class WorkerDevice {
  public:
-  virtual ~Device() = default;
+  virtual ~WorkerDevice() = default;
 
   /// Memory that stays until it is released, for copies of shared variables and for scratch memory.
   virtual void* allocate(std::size_t bytes, SharedHeap::Contents contents, std::string_view what) = 0;
@@ -135,6 +135,6 @@ class Device {
 };
 
 /// A CPU device: its memory is this rank's arena of the segment, so that peers can reduce it in place.
-std::unique_ptr<Device> make_cpu_device(const DeviceContext& context);
+std::unique_ptr<WorkerDevice> make_cpu_device(const DeviceContext& context);
 
 }  // namespace syncrun::detail

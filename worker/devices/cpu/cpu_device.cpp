@@ -17,7 +17,7 @@ namespace syncrun::detail {
 
 namespace {
 
-class CpuDevice final : public Device {
+class CpuDevice final : public WorkerDevice {
  public:
   explicit CpuDevice(const DeviceContext& context)
       : segment_(context.attachment.segment),
@@ -146,6 +146,8 @@ class CpuDevice final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> make_cpu_device(const DeviceContext& context) { return std::make_unique<CpuDevice>(context); }
+std::unique_ptr<WorkerDevice> make_cpu_device(const DeviceContext& context) {
+  return std::make_unique<CpuDevice>(context);
+}
 
 }  // namespace syncrun::detail

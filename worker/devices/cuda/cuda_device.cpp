@@ -102,11 +102,11 @@ OutputBuffer CudaDevice::allocate_output(std::size_t bytes) {
   if (bytes == 0) return {};
   void* const memory = allocate(bytes, SharedHeap::Contents::zero, "an output");
   return {memory, bytes, [](void* data, void* device) noexcept { static_cast<CudaDevice*>(device)->release(data); },
-          static_cast<Device*>(this)};
+          static_cast<WorkerDevice*>(this)};
 }
 
 OutputBuffer CudaDevice::adopt_output(OutputBuffer buffer) {
-  if (buffer.data() == nullptr || buffer.context() == static_cast<Device*>(this)) return buffer;
+  if (buffer.data() == nullptr || buffer.context() == static_cast<WorkerDevice*>(this)) return buffer;
   OutputBuffer adopted = allocate_output(buffer.bytes());
   // A copy from memory that is not pinned blocks the host until earlier work on the stream is done. That work may wait
   // for peers, so this function first waits in finish(), which can be interrupted.
