@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "common/os/shared_heap.hpp"
@@ -125,6 +126,9 @@ class WorkerDevice {
 
   /// The CUDA device if this is one, otherwise null.
   virtual GpuDevice* gpu() noexcept { return nullptr; }
+
+  /// The hardware in a few words, such as "NVIDIA H100 PCIe, 85 GB".
+  virtual std::string hardware() const = 0;
 
   /// Gives up the work of a call that failed. Returns when no such work is left.
   virtual void abandon() noexcept = 0;

@@ -112,6 +112,7 @@ void WorkerCore::destroy_object(std::uint64_t id) noexcept {
 
 int WorkerCore::serve() {
   WorkerSlot& slot = attachment_.slot();
+  put_text(slot.hardware, device_->hardware());
   set_phase(Phase::idle);
   slot.start.store(StartState::ready, std::memory_order_seq_cst);
   header_.to_master.ring();

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <fstream>
+#include <string>
 #include <vector>
 
 #include "common/arrays/mapped_file.hpp"
@@ -11,6 +13,7 @@
 #include "common/protocol/control_block.hpp"
 #include "common/text/errors.hpp"
 #include "worker/devices/device.hpp"
+#include "worker/devices/hardware.hpp"
 #include "worker/serve/user_code.hpp"
 
 namespace syncrun::detail {
@@ -118,6 +121,11 @@ class CpuDevice final : public WorkerDevice {
 
   CommCore& comm() noexcept override { return comm_; }
   CommCore& solo() noexcept override { return solo_; }
+
+  std::string hardware() const override {
+    std::ifstream cpuinfo("/proc/cpuinfo");
+    return describe_cpu(cpuinfo);
+  }
 
   void abandon() noexcept override {}
   void finish() override {}

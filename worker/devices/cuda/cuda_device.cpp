@@ -12,6 +12,7 @@
 #include "worker/devices/cuda/check.hpp"
 #include "worker/devices/cuda/kernels.hpp"
 #include "worker/devices/cuda/update_kernels.hpp"
+#include "worker/devices/hardware.hpp"
 
 namespace syncrun::detail {
 
@@ -78,6 +79,12 @@ CudaDevice::~CudaDevice() {
   comm_.abandon_background();
   cudnn_.reset();
   cublas_.reset();
+}
+
+std::string CudaDevice::hardware() const {
+  cudaDeviceProp properties{};
+  check_cuda(cudaGetDeviceProperties(&properties, index_of(context_.attachment.device)), "cudaGetDeviceProperties");
+  return describe_gpu(properties.name, properties.totalGlobalMem);
 }
 
 // ---- memory ---------------------------------------------------------------------------------------------------
