@@ -41,6 +41,7 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/step.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/update_work.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/worker_seam.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/device.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/dtype.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/error.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/function.hpp

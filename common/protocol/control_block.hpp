@@ -68,6 +68,9 @@ struct RendezvousSlot {
   std::array<std::byte, kRendezvousBytes> value;
 };
 
+/// Room for the description of a device's hardware. Longer ones are cut.
+inline constexpr std::size_t kHardwareBytes = 128;
+
 inline constexpr std::uint64_t kLeft = ~std::uint64_t{0};
 
 /// The part of the control block that belongs to one worker. Each cache line is polled by one kind of waiter at most.
@@ -95,8 +98,9 @@ struct alignas(128) WorkerSlot {
   DeviceKind device_kind;              // of the rank's device
   std::int32_t predecessors;           // workers that had this rank before and were lost
   std::atomic<StartState> start;
-  pthread_mutex_t life;                    // robust; a thread of the worker holds it as long as the worker lives
-  std::array<char, kMessageBytes> reason;  // why the worker failed outside a call; may be empty
+  pthread_mutex_t life;                       // robust; a thread of the worker holds it as long as the worker lives
+  std::array<char, kMessageBytes> reason;     // why the worker failed outside a call; may be empty
+  std::array<char, kHardwareBytes> hardware;  // of the device, in words; the worker writes it before it is ready
 };
 
 /// A worker that fails before it has a slot prints this and then the reason.

@@ -25,6 +25,7 @@ inline constexpr const char* kSupervisorFd = "SYNCRUN_SUPERVISOR_FD";  // see su
 
 // For users. Nothing in Syncrun sets these.
 inline constexpr const char* kReserveBytes = "SYNCRUN_RESERVE_BYTES";  // address space to reserve for shared memory
+inline constexpr const char* kContexts = "SYNCRUN_CONTEXTS";           // "dev0->cpu0;dev1->cpu1"
 inline constexpr const char* kMemoryCheck = "SYNCRUN_MEMORY_CHECK";    // "off": allocate past the memory limit
 
 // The master sets these for a worker. The worker unsets them once it is attached, so that its own children do not

@@ -14,7 +14,8 @@ namespace syncrun::detail {
 /// A rank's copy of a shared variable. The worker of this rank writes it, outside calls that use the variable. The
 /// master resets it when it replaces the worker.
 struct VariableCopy {
-  std::uint64_t place;  // the place in the memory of the rank's device (Device::place_of); only this rank can use it
+  std::uint64_t
+      place;  // the place in the memory of the rank's device (WorkerDevice::place_of); only this rank can use it
   std::uint64_t capacity_bytes;
   std::array<std::int64_t, kMaxDimensions> extents;
 };

@@ -5,9 +5,9 @@ A code block of C++ or CMake stands under a comment that names the file, and the
 block of output under one that names the command it was printed by:
 
     <!-- sample: tour_first.cpp [all] -->         from // [all] to // [/all]; the whole file without a region
-    <!-- run: syncrun -n 3 ./tour_first -->       standard output and error; process ids, ages and native stacks may
-                                                  differ. Without the line of `syncrun` about devices, unless
-                                                  SYNCRUN_QUIET is unset (env -u)
+    <!-- run: syncrun -n 3 ./tour_first -->       standard output and error; process ids, ages, native stacks and
+                                                  models of CPUs may differ. Without the lines of `syncrun`
+                                                  about devices, unless SYNCRUN_QUIET is unset (env -u)
 
 and a block of differences under one that names two files, and maybe which of their differences:
 
@@ -82,11 +82,12 @@ def output_of(command: str, folder: Path, syncrun: str) -> str:
 
 
 def comparable(text: str) -> str:
-    """Without what differs from run to run and from machine to machine: process ids, ages, stacks, and what a sanitizer
-    says of threads that end while it looks for leaks."""
+    """Without what differs from run to run and from machine to machine: process ids, ages, stacks, models of CPUs, and
+    what a sanitizer says of threads that end while it looks for leaks."""
     text = re.sub(r"^.*==\d+==Unable to get registers from thread.*\n", "", text, flags=re.MULTILINE)
     text = re.sub(r"^    (#\d+ |thread \d+ |\.\.\. and \d+ more|no stack: ).*\n", "", text, flags=re.MULTILINE)
     text = re.sub(r", no progress for [\d.]+ s", "", text)
+    text = re.sub(r"^(syncrun: \S+ is cpu\d+: ).+$", r"\1MODEL", text, flags=re.MULTILINE)
     return re.sub(r"\bpid \d+", "pid N", text)
 
 

@@ -21,7 +21,9 @@ enum class OnWorkerLost : std::uint8_t;
 /// So the person who starts the program has the last word. By default, there is one worker per visible GPU, or one CPU
 /// worker per core if there is no GPU.
 struct SessionOptions {
-  /// The device of each rank, such as "cpu0,cpu1". Empty: `processes` selects the devices.
+  /// The device of each rank, such as "cpu0,cpu1". A device can have names, by which Session::device finds it:
+  /// "dev0=cuda0,dev1=cuda1". Two names of one device have the same rank. A name does not begin with cpu or cuda, and
+  /// has no spaces and none of -> ; , =. Empty: `processes` selects the devices.
   std::string devices{};
   /// A number of workers ("4"), "cpu" (one per core), "gpu" (one per GPU) or "auto". Empty: "auto".
   std::string processes{};

@@ -16,6 +16,7 @@
 #include "syncrun/detail/construct.hpp"
 #include "syncrun/detail/master_seam.hpp"
 #include "syncrun/detail/worker_seam.hpp"
+#include "syncrun/device.hpp"
 #include "syncrun/error.hpp"
 #include "syncrun/function.hpp"
 #include "syncrun/options.hpp"
@@ -46,6 +47,12 @@ class Session {
   int world_size() const noexcept { return static_cast<int>(devices().size()); }
   /// The names of the devices, by rank: "cpu0", "cpu1", ...
   const std::vector<std::string>& devices() const noexcept { return detail::devices_of(*core_); }
+  /// Finds a device by a name that the user has given to it (`syncrun --devices dev0=cuda0`), or by the name of the
+  /// hardware, such as "cuda0". Works after close() too. Throws Error (usage) if there is no such device. The message
+  /// lists the names that exist.
+  [[nodiscard]] Device device(std::string_view name) const { return detail::device_of(*core_, name); }
+  /// Returns the device of a rank. Works after close() too. Throws Error (usage) if there is no such rank.
+  [[nodiscard]] Device device(int rank) const { return detail::device_of(*core_, rank); }
   /// The process ids of the workers, by rank.
   std::vector<int> worker_pids() const { return detail::worker_pids_of(*core_); }
 

@@ -10,6 +10,7 @@
 #include "syncrun/convert.hpp"
 #include "syncrun/cuda_worker.hpp"
 #include "syncrun/data.hpp"
+#include "syncrun/device.hpp"
 #include "syncrun/dtype.hpp"
 #include "syncrun/error.hpp"
 #include "syncrun/function.hpp"

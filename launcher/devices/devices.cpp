@@ -6,48 +6,15 @@
 #include <charconv>
 #include <cstdlib>
 #include <memory>
-#include <optional>
 
 #include "common/os/wait.hpp"
 #include "common/protocol/control_block.hpp"
 #include "common/text/errors.hpp"
+#include "launcher/devices/device_list.hpp"
 
 namespace syncrun::detail {
 
 namespace {
-
-/// Returns the number if the whole text is a number of at least 0.
-std::optional<int> parse_index(std::string_view text) noexcept {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 0) return std::nullopt;
-  return value;
-}
-
-std::optional<DeviceId> parse_device(std::string_view text) noexcept {
-  for (const auto& [prefix, kind] :
-       {std::pair{std::string_view("cpu"), DeviceKind::cpu}, std::pair{std::string_view("cuda"), DeviceKind::cuda}}) {
-    if (!text.starts_with(prefix)) continue;
-    if (const auto index = parse_index(text.substr(prefix.size()))) return DeviceId{kind, *index};
-  }
-  return std::nullopt;
-}
-
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  for (;;) {
-    const auto end = text.find(separator);
-    parts.push_back(text.substr(0, end));
-    if (end == std::string_view::npos) return parts;
-    text.remove_prefix(end + 1);
-  }
-}
-
-std::string quoted(std::string_view text) {
-  std::string result(text.size() + 2, '\'');
-  text.copy(&result[1], text.size());
-  return result;
-}
 
 std::string gpus_in_words(int count) {
   if (count == 0) return "no GPU is visible";
@@ -63,25 +30,6 @@ void check_cuda_is_built(std::string_view option, std::string_view wanted) {
   if (cuda_is_built()) return;
   refuse(option, quoted(wanted) +
                      " needs CUDA, and this Syncrun was built without it; expected CPU devices (cpu0,cpu1 or -n cpu)");
-}
-
-std::vector<DeviceId> parse_device_list(std::string_view option, std::string_view text) {
-  std::vector<DeviceId> devices;
-  for (const auto part : split(text, ',')) {
-    const auto device = parse_device(part);
-    if (!device) {
-      refuse(option, "expected a list such as cpu0,cpu1 or cuda0,cuda1; got " + quoted(part) +
-                         (part == text ? "" : " in " + quoted(text)));
-    }
-    if (std::find(devices.begin(), devices.end(), *device) != devices.end()) {
-      refuse(option, "expected each device once, got " + to_string(*device) + " twice in " + quoted(text));
-    }
-    devices.push_back(*device);
-  }
-  if (devices.size() > static_cast<std::size_t>(kMaxWorldSize)) {
-    refuse(option, "expected at most " + std::to_string(kMaxWorldSize) + ", got " + std::to_string(devices.size()));
-  }
-  return devices;
 }
 
 void check_kinds(const std::vector<DeviceId>& devices, std::string_view option, std::string_view text) {
@@ -124,10 +72,6 @@ std::vector<DeviceId> devices_for_count(std::string_view option, std::string_vie
 
 }  // namespace
 
-std::string to_string(const DeviceId& device) {
-  return (device.kind == DeviceKind::cpu ? "cpu" : "cuda") + std::to_string(device.index);
-}
-
 std::string describe_mapping(const std::vector<DeviceId>& devices) {
   constexpr std::size_t kShortest = 3;  // the least number of ranks that are combined
   std::string text;
@@ -147,23 +91,46 @@ std::string describe_mapping(const std::vector<DeviceId>& devices) {
   return text;
 }
 
-std::vector<DeviceId> resolve_devices(std::string_view devices_text, std::string_view processes_text,
-                                      const DevicesSource& source) {
+ChosenDevices resolve_devices(std::string_view devices_text, std::string_view processes_text,
+                              const DevicesSource& source) {
   if (!devices_text.empty()) {
     auto devices = parse_device_list(source.devices, devices_text);
-    check_kinds(devices, source.devices, devices_text);
+    check_kinds(devices.by_rank, source.devices, devices_text);
     return devices;
   }
-  if (processes_text == "cpu") return a_cpu_per_core();
+  if (processes_text == "cpu") return {a_cpu_per_core(), {}};
   if (processes_text == "gpu") {
     check_cuda_is_built(source.processes, processes_text);
     const int gpus = visible_gpus();
     if (gpus == 0) refuse(source.processes, "got 'gpu', but no GPU is visible");
-    return first_devices(DeviceKind::cuda, gpus);
+    return {first_devices(DeviceKind::cuda, gpus), {}};
   }
-  if (!processes_text.empty() && processes_text != "auto") return devices_for_count(source.processes, processes_text);
+  if (!processes_text.empty() && processes_text != "auto") {
+    return {devices_for_count(source.processes, processes_text), {}};
+  }
   const int gpus = cuda_is_built() ? visible_gpus() : 0;
-  return gpus > 0 ? first_devices(DeviceKind::cuda, gpus) : a_cpu_per_core();
+  return {gpus > 0 ? first_devices(DeviceKind::cuda, gpus) : a_cpu_per_core(), {}};
+}
+
+DevicesChoice choice_from_environment() {
+  const auto text_of = [](const char* name) {
+    const char* value = environment::get(name);
+    return std::string(value == nullptr ? "" : value);
+  };
+  return {text_of(environment::kDevices), text_of(environment::kProcesses), text_of(environment::kContexts)};
+}
+
+std::string_view deciding_source(const DevicesChoice& choice, const DevicesSource& source) noexcept {
+  if (!choice.devices.empty()) return source.devices;
+  return choice.processes.empty() ? kContextsSource : source.processes;
+}
+
+ChosenDevices resolve_devices(const DevicesChoice& choice, const DevicesSource& source) {
+  const bool is_contexts = choice.devices.empty() && choice.processes.empty() && !choice.contexts.empty();
+  if (!is_contexts) return resolve_devices(choice.devices, choice.processes, source);
+  auto devices = parse_contexts(kContextsSource, choice.contexts);
+  check_kinds(devices.by_rank, kContextsSource, choice.contexts);
+  return devices;
 }
 
 bool cuda_is_built() noexcept {

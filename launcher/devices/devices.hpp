@@ -8,18 +8,9 @@
 #include <vector>
 
 #include "common/protocol/environment.hpp"
-#include "syncrun/detail/call.hpp"
+#include "launcher/devices/chosen_devices.hpp"
 
 namespace syncrun::detail {
-
-struct DeviceId {
-  DeviceKind kind = DeviceKind::cpu;
-  int index = 0;
-  friend bool operator==(const DeviceId&, const DeviceId&) = default;
-};
-
-/// "cpu3", "cuda0".
-std::string to_string(const DeviceId& device);
 
 /// The device of each rank in one line: "rank 0 on cpu4, rank 1 on cpu2". Three or more ranks whose devices have
 /// consecutive numbers are combined: "ranks 0 to 7 on cpu0 to cpu7".
@@ -30,12 +21,13 @@ struct DevicesSource {
   std::string_view devices;
   std::string_view processes;
 };
+inline constexpr std::string_view kContextsSource = environment::kContexts;
 inline constexpr DevicesSource kFromCommandLine{"--devices", "-n"};
 inline constexpr DevicesSource kFromEnvironment{environment::kDevices, environment::kProcesses};
 inline constexpr DevicesSource kFromProgram{"SessionOptions::devices", "SessionOptions::processes"};
 
-/// Returns the devices by rank. If `devices_text` is not empty ("cpu0,cpu3"), it is the list. Otherwise
-/// `processes_text` decides:
+/// Returns the devices by rank, with their names. If `devices_text` is not empty ("cpu0,cpu3", "dev0=cpu0"), it is the
+/// list (see device_list.hpp). Otherwise `processes_text` decides, and no device has a name:
 ///   "N"              the first N GPUs, or N CPU workers if no GPU is visible
 ///   "cpu"            one worker per usable core
 ///   "gpu"            every visible GPU
@@ -43,8 +35,25 @@ inline constexpr DevicesSource kFromProgram{"SessionOptions::devices", "SessionO
 ///
 /// More CPU workers than cores are allowed. Throws Error (usage) that names the source, what was expected and what was
 /// got.
-std::vector<DeviceId> resolve_devices(std::string_view devices_text, std::string_view processes_text,
-                                      const DevicesSource& source);
+ChosenDevices resolve_devices(std::string_view devices_text, std::string_view processes_text,
+                              const DevicesSource& source);
+
+/// A choice of devices as the user has written it. The first member that is not empty decides.
+struct DevicesChoice {
+  std::string devices{};    // a list
+  std::string processes{};  // a number of workers, or a word for it
+  std::string contexts{};   // a list in Theano's form; only a variable can contain one
+  bool is_made() const noexcept { return !devices.empty() || !processes.empty() || !contexts.empty(); }
+};
+
+/// The choice that the variables of the environment make. A program with raised privileges ignores them.
+DevicesChoice choice_from_environment();
+
+/// The name of the option or variable that decides. Call it only if a choice is made.
+std::string_view deciding_source(const DevicesChoice& choice, const DevicesSource& source) noexcept;
+
+/// Returns the devices of a choice, which may be empty. Throws as the function above.
+ChosenDevices resolve_devices(const DevicesChoice& choice, const DevicesSource& source);
 
 /// True if this build supports CUDA devices.
 bool cuda_is_built() noexcept;

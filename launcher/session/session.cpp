@@ -10,6 +10,7 @@
 
 #include "common/text/errors.hpp"
 #include "common/text/visible_text.hpp"
+#include "launcher/devices/device_lookup.hpp"
 #include "launcher/pool/local_pool.hpp"
 #include "launcher/session/session_core.hpp"
 #include "syncrun/run.hpp"
@@ -41,6 +42,16 @@ std::vector<CallProfile> profile_of(SessionCore& session) {
 }
 
 const std::vector<std::string>& devices_of(const SessionCore& session) noexcept { return session.devices(); }
+
+Device device_of(const SessionCore& session, std::string_view name) {
+  const Settings& settings = session.settings();
+  return find_device(settings.devices, settings.device_names, name);
+}
+
+Device device_of(const SessionCore& session, int rank) {
+  const Settings& settings = session.settings();
+  return device_of_rank(settings.devices, settings.device_names, rank);
+}
 
 std::vector<int> worker_pids_of(const SessionCore& session) {
   session.check_open();

@@ -66,7 +66,7 @@ SessionCore::SessionCore(const SessionOptions& options, const MakePool& make_poo
   await_ready(*pool_, *report_, settings_.start_timeout);
   pool_->watch();
   for (const int rank : all_ranks()) logger_->info(report_->describe_rank(rank) + " is ready");
-  announce(settings_, *logger_);
+  announce(settings_, control(), *logger_);
   state_.open();
   claim.keep();
 }

@@ -1,11 +1,16 @@
 #include "launcher/session/session_start.hpp"
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "common/os/wait.hpp"
 #include "common/protocol/environment.hpp"
 #include "common/protocol/supervisor_link.hpp"
+#include "common/text/fixed_text.hpp"
+#include "common/text/visible_text.hpp"
 
 namespace syncrun::detail {
 
@@ -36,13 +41,17 @@ void await_ready(WorkerPool& pool, LossReport& report, Milliseconds limit) {
   if (woken == Woken::expired) throw report.late_start(limit);
 }
 
-void announce(const Settings& settings, Logger& logger) {
+void announce(const Settings& settings, const ControlBlock& control, Logger& logger) {
   if (!settings.overruled.empty()) logger.warn(settings.overruled);
-  const std::string mapping = describe_mapping(settings.devices);
-  if (supervisor_link().is_connected() && environment::get(environment::kQuiet) == nullptr) {
-    std::fprintf(stderr, "syncrun: %s\n", mapping.c_str());
-  } else {
-    logger.info(mapping);
+  std::vector<std::string> lines{describe_mapping(settings.devices)};
+  for (const auto& [name, rank] : settings.device_names) {
+    const auto& device = settings.devices[static_cast<std::size_t>(rank)];
+    lines.push_back(name + " is " + to_string(device) + ": " + std::string(get_text(control.worker(rank).hardware)));
+  }
+  const bool is_printed = supervisor_link().is_connected() && environment::get(environment::kQuiet) == nullptr;
+  for (const auto& line : lines) {
+    if (is_printed) std::fprintf(stderr, "syncrun: %s\n", text_for(STDERR_FILENO, line).c_str());
+    else logger.info(line);
   }
 }
 

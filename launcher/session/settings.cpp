@@ -47,28 +47,25 @@ std::string text_of(const char* variable, const std::string& option) {
   return text.empty() ? option : text;
 }
 
-/// A choice of devices: a list of devices, or a value of the option `processes`.
-struct DevicesChoice {
-  std::string devices;
-  std::string processes;
-  bool is_made() const noexcept { return !devices.empty() || !processes.empty(); }
-  std::string in_words(const DevicesSource& source) const {
-    const bool is_list = !devices.empty();
-    return std::string(is_list ? source.devices : source.processes) + " " + (is_list ? devices : processes);
-  }
-};
+/// "--devices cpu0,cpu1"
+std::string in_words(const DevicesChoice& choice, const DevicesSource& source) {
+  const std::string& text = !choice.devices.empty()     ? choice.devices
+                            : !choice.processes.empty() ? choice.processes
+                                                        : choice.contexts;
+  return std::string(deciding_source(choice, source)) + " " + text;
+}
 
 void choose_devices(Settings& settings, const SessionOptions& options) {
-  const DevicesChoice outside{from_environment(environment::kDevices), from_environment(environment::kProcesses)};
+  const DevicesChoice outside = choice_from_environment();
   const DevicesChoice own{options.devices, options.processes};
-  if (!outside.is_made()) {
-    settings.devices = resolve_devices(own.devices, own.processes, kFromProgram);
-    return;
-  }
-  settings.devices = resolve_devices(outside.devices, outside.processes, kFromEnvironment);
-  if (!own.is_made() || resolve_devices(own.devices, own.processes, kFromProgram) == settings.devices) return;
+  const bool is_outside = outside.is_made();
+  const ChosenDevices chosen =
+      resolve_devices(is_outside ? outside : own, is_outside ? kFromEnvironment : kFromProgram);
+  settings.devices = chosen.by_rank;
+  settings.device_names = chosen.names;
+  if (!is_outside || !own.is_made() || includes(chosen, resolve_devices(own, kFromProgram))) return;
   const auto& source = supervisor_link().is_connected() ? kFromCommandLine : kFromEnvironment;
-  settings.overruled = own.in_words(kFromProgram) + " gives way to " + outside.in_words(source);
+  settings.overruled = in_words(own, kFromProgram) + " gives way to " + in_words(outside, source);
 }
 
 }  // namespace

@@ -14,9 +14,10 @@
 namespace syncrun::detail {
 
 struct Settings {
-  std::vector<DeviceId> devices;  // by rank
-  Milliseconds call_timeout{};    // 0: no limit
-  Milliseconds start_timeout{};   // 0: no limit
+  std::vector<DeviceId> devices;         // by rank
+  std::vector<DeviceName> device_names;  // those that the user has given, in the user's order
+  Milliseconds call_timeout{};           // 0: no limit
+  Milliseconds start_timeout{};          // 0: no limit
   Milliseconds grace{};
   OnWorkerLost on_worker_lost = OnWorkerLost::end;
   int max_respawns = 0;

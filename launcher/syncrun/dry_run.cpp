@@ -1,9 +1,8 @@
 #include "launcher/syncrun/dry_run.hpp"
 
 #include <algorithm>
-#include <cstdlib>
+#include <cctype>
 
-#include "common/protocol/environment.hpp"
 #include "launcher/devices/devices.hpp"
 
 namespace syncrun::detail {
@@ -22,24 +21,27 @@ std::string shell_word(const std::string& word) {
   return quoted + "'";
 }
 
-std::string from_environment(const char* name) {
-  const char* value = environment::get(name);
-  return value == nullptr ? "" : value;
+/// Says in a few words where the devices come from, if this may surprise the user. Else empty.
+std::string note_on(const DevicesChoice& choice, const DevicesSource& source) {
+  if (!choice.is_made()) return " (the default; the program may choose others)";
+  const auto decides = deciding_source(choice, source);
+  const bool has_contexts = !choice_from_environment().contexts.empty();
+  if (!has_contexts || decides == kContextsSource) return "";
+  return " (" + std::string(decides) + " chooses them, so " + std::string(kContextsSource) + " is ignored)";
 }
 
 std::string describe_devices(const CommandOptions& options) {
-  std::string devices = options.devices;
-  std::string processes = options.processes;
-  const bool is_given = !devices.empty() || !processes.empty();
-  if (!is_given) {
-    devices = from_environment(environment::kDevices);
-    processes = from_environment(environment::kProcesses);
-  }
-  const bool is_default = devices.empty() && processes.empty();
-  std::string text = is_default ? "devices (the default; the program may choose others):\n" : "devices:\n";
+  DevicesChoice choice{options.devices, options.processes};
+  const bool is_given = choice.is_made();
+  if (!is_given) choice = choice_from_environment();
+  const DevicesSource& source = is_given ? kFromCommandLine : kFromEnvironment;
+  const ChosenDevices devices = resolve_devices(choice, source);
+  std::string text = "devices" + note_on(choice, source) + ":\n";
   int rank = 0;
-  for (const auto& device : resolve_devices(devices, processes, is_given ? kFromCommandLine : kFromEnvironment)) {
-    text += "  rank " + std::to_string(rank++) + ": " + to_string(device) + "\n";
+  for (const auto& device : devices.by_rank) {
+    const std::string names = names_of_rank(devices.names, rank);
+    text += "  rank " + std::to_string(rank++) + ": " + to_string(device);
+    text += names.empty() ? "\n" : " (" + names + ")\n";
   }
   return text;
 }

@@ -135,7 +135,7 @@ void accept_option(CommandOptions& options, int which, const std::string& value)
 
 /// Checks that the devices can be used. If -n is given too, it must agree with them.
 void check_devices(const CommandOptions& options) {
-  const auto devices = resolve_devices(options.devices, "", kFromCommandLine);
+  const auto devices = resolve_devices(options.devices, "", kFromCommandLine).by_rank;
   if (options.processes.empty() || options.processes == "auto") return;
   const bool is_cpu = devices.front().kind == DeviceKind::cpu;
   bool agree = false;
@@ -188,6 +188,7 @@ EnvironmentChanges environment_for(const CommandOptions& options) {
   set(environment::kQuiet, options.is_quiet ? "1" : "");
   if (options.devices.empty() && !options.processes.empty()) changes.unset.emplace_back(environment::kDevices);
   if (options.processes.empty() && !options.devices.empty()) changes.unset.emplace_back(environment::kProcesses);
+  if (!options.processes.empty() || !options.devices.empty()) changes.unset.emplace_back(environment::kContexts);
   return changes;
 }
 
@@ -198,7 +199,8 @@ Runs a Syncrun program with one worker per device, ends the whole job with it, a
 
   -n, --nproc-per-node N|cpu|gpu|auto  number of workers: a number, one per core, one per GPU,
                                        or GPUs if there are any and cores otherwise (default: auto)
-      --devices LIST                   devices by rank: cpu0,cpu1 or cuda0,cuda1
+      --devices LIST                   devices by rank: cpu0,cpu1 or cuda0,cuda1; with names:
+                                       dev0=cuda0,dev1=cuda1
       --timeout SECONDS                deadline of a call; 0 turns it off (default: 600)
       --start-timeout SECONDS          deadline for all workers to be ready; 0 turns it off (default: 60)
       --log-dir DIR                    write the output of each worker to a file in DIR

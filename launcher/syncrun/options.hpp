@@ -39,7 +39,7 @@ struct EnvironmentChanges {
 };
 
 /// Sets one variable for each option that was given. If only one of --devices and -n was given, the variable of the
-/// other is unset.
+/// other is unset. If any of the two was given, SYNCRUN_CONTEXTS is unset.
 EnvironmentChanges environment_for(const CommandOptions& options);
 
 std::string help_text();

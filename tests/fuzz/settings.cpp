@@ -14,7 +14,8 @@ namespace {
 using namespace syncrun::detail;
 
 constexpr std::array kVariables{environment::kTimeout,   environment::kStartTimeout, environment::kDevices,
-                                environment::kProcesses, environment::kLogLevel,     environment::kReserveBytes};
+                                environment::kProcesses, environment::kLogLevel,     environment::kReserveBytes,
+                                environment::kContexts};
 
 }  // namespace
 

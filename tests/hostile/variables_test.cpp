@@ -229,6 +229,15 @@ TEST_P(RaisedPrivileges, WriteNothingWhereTheUserSays) {
   for (const auto& file : {trace, profile, logs}) EXPECT_FALSE(std::filesystem::exists(file)) << file;
 }
 
+TEST_P(RaisedPrivileges, TakeNoNamesOfDevicesFromTheUser) {
+  CommandRun run = copy_.run_by_stranger([] {
+    ::unsetenv("SYNCRUN_NPROC_PER_NODE");  // or the contexts would be ignored in any program
+    set_all({{"CONTEXTS", "bad"}});
+  });
+  run.exit_code();
+  EXPECT_THAT(run.errors(), Not(HasSubstr("SYNCRUN_CONTEXTS"))) << "it is not even read";
+}
+
 TEST_P(RaisedPrivileges, OfAUserOrGroupWorkWithWorkersAndOfAFileAreRefusedThem) {
   CommandRun run = copy_.run_by_stranger([] {});
   if (GetParam() == Means::capability) {  // a worker cannot distinguish its master from another process

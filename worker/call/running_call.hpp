@@ -26,7 +26,7 @@ namespace syncrun::detail {
 /// The parts of its worker that a call uses. They outlive it.
 struct WorkerParts {
   const Attachment& attachment;
-  Device& device;
+  WorkerDevice& device;
   SharedHeap& arena;
   MappedFiles& files;        // the files of arguments
   OutgoingMemory& outgoing;  // takes over the memory of outputs at the end
@@ -168,7 +168,7 @@ class RunningCall {
   void note_argument(const void* data, std::span<const std::int64_t> extents);
 
   const Attachment& attachment_;
-  Device& device_;
+  WorkerDevice& device_;
   GpuDevice* gpu_;  // the same device if it is a GPU, else null
   SharedHeap& arena_;
   MappedFiles& files_;

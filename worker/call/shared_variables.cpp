@@ -38,7 +38,7 @@ class CommGroup {
 ///   stage() for all -> run() for all, in a group -> settle() for all -> the device finishes -> take_fresh() for all
 class CollectiveCopy {
  public:
-  CollectiveCopy(const Attachment& attachment, Device& device, SharedHeap& arena, CommCore& comm,
+  CollectiveCopy(const Attachment& attachment, WorkerDevice& device, SharedHeap& arena, CommCore& comm,
                  const CollectivePayload& command, const CollectiveSlot& slot, bool goes_by_host)
       : attachment_(attachment),
         device_(device),
@@ -177,7 +177,7 @@ class CollectiveCopy {
   }
 
   const Attachment& attachment_;
-  Device& device_;
+  WorkerDevice& device_;
   SharedHeap& arena_;
   CommCore& comm_;  // of the command's ranks. Roots and parts are numbered in it
   const CollectivePayload& command_;

@@ -17,7 +17,7 @@ class VariableCopies {
  public:
   /// `peers` is the communicator through shared memory. `before_release` is called before the memory of a copy is
   /// freed, because recorded work may refer to it.
-  VariableCopies(const Attachment& attachment, Device& device, SharedHeap& arena, CpuComm& peers,
+  VariableCopies(const Attachment& attachment, WorkerDevice& device, SharedHeap& arena, CpuComm& peers,
                  std::function<void()> before_release)
       : attachment_(attachment),
         device_(device),
@@ -36,7 +36,7 @@ class VariableCopies {
   void release(VariableCopy& copy) noexcept;
 
   const Attachment& attachment_;
-  Device& device_;
+  WorkerDevice& device_;
   SharedHeap& arena_;
   CpuComm& peers_;
   std::function<void()> before_release_;

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "common/os/shared_heap.hpp"
@@ -55,9 +56,9 @@ struct OutputReduction {
 
 /// One device, used by the thread that serves calls. "Device memory" is the memory that the views of bodies point to.
 /// Until finish(), work may be asynchronous, in the order of the requests. Members throw Error: system, cuda, nccl.
-class Device {
+class WorkerDevice {
  public:
-  virtual ~Device() = default;
+  virtual ~WorkerDevice() = default;
 
   /// Memory that stays until it is released, for copies of shared variables and for scratch memory.
   virtual void* allocate(std::size_t bytes, SharedHeap::Contents contents, std::string_view what) = 0;
@@ -126,6 +127,9 @@ class Device {
   /// The CUDA device if this is one, otherwise null.
   virtual GpuDevice* gpu() noexcept { return nullptr; }
 
+  /// The hardware in a few words, such as "NVIDIA H100 PCIe, 85 GB".
+  virtual std::string hardware() const = 0;
+
   /// Gives up the work of a call that failed. Returns when no such work is left.
   virtual void abandon() noexcept = 0;
   /// Returns when all work so far is done. Throws errors of that work, and what interrupts the wait.
@@ -135,6 +139,6 @@ class Device {
 };
 
 /// A CPU device: its memory is this rank's arena of the segment, so that peers can reduce it in place.
-std::unique_ptr<Device> make_cpu_device(const DeviceContext& context);
+std::unique_ptr<WorkerDevice> make_cpu_device(const DeviceContext& context);
 
 }  // namespace syncrun::detail

@@ -16,7 +16,7 @@ class DeviceGraph {
 };
 
 /// A device that is a GPU. Members throw Error (cuda).
-class GpuDevice : public Device {
+class GpuDevice : public WorkerDevice {
  public:
   GpuDevice* gpu() noexcept final { return this; }
 

@@ -25,7 +25,7 @@ void raise_to(std::atomic<std::uint64_t>& word, std::uint64_t value) noexcept {
   }
 }
 
-std::unique_ptr<Device> make_device(const DeviceContext& context) {
+std::unique_ptr<WorkerDevice> make_device(const DeviceContext& context) {
   context.attachment.slot().progress.store(progress_word(0, Phase::device), std::memory_order_release);
   context.attachment.fault_point(0, Phase::device);
   if (context.attachment.slot().device_kind == DeviceKind::cuda) return make_cuda_device(context);
@@ -112,6 +112,7 @@ void WorkerCore::destroy_object(std::uint64_t id) noexcept {
 
 int WorkerCore::serve() {
   WorkerSlot& slot = attachment_.slot();
+  put_text(slot.hardware, device_->hardware());
   set_phase(Phase::idle);
   slot.start.store(StartState::ready, std::memory_order_seq_cst);
   header_.to_master.ring();

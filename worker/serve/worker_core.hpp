@@ -47,7 +47,7 @@ class WorkerCore {
   Logger& logger() noexcept { return *logger_; }
 
   // For running calls.
-  Device& device() noexcept { return *device_; }
+  WorkerDevice& device() noexcept { return *device_; }
   /// Throws Error (usage) on a CPU device.
   GpuDevice& gpu();
   CpuWorker& cpu_worker() noexcept { return cpu_worker_; }
@@ -96,7 +96,7 @@ class WorkerCore {
   SegmentRendezvous rendezvous_;
   CpuComm peers_;
   MappedFiles files_;  // the device reads them
-  std::unique_ptr<Device> device_;
+  std::unique_ptr<WorkerDevice> device_;
   CpuWorker cpu_worker_;
   CudaWorker cuda_worker_;
   std::unique_ptr<Logger> logger_;

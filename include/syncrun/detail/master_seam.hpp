@@ -27,6 +27,7 @@ namespace syncrun {
 
 class AnyShared;
 class Assignment;
+class Device;
 enum class StepForm : std::uint8_t;
 struct CallOptions;
 struct CallProfile;
@@ -85,6 +86,10 @@ SYNCRUN_EXPORT void wait_all(SessionCore& session);
 SYNCRUN_EXPORT std::vector<CallProfile> profile_of(SessionCore& session);
 /// The names of the devices, by rank.
 SYNCRUN_EXPORT const std::vector<std::string>& devices_of(const SessionCore& session) noexcept;
+/// The device with this name; see Session::device. The session may be closed.
+SYNCRUN_EXPORT Device device_of(const SessionCore& session, std::string_view name);
+/// The device of this rank; see Session::device. The session may be closed.
+SYNCRUN_EXPORT Device device_of(const SessionCore& session, int rank);
 /// The process ids of the workers, by rank.
 SYNCRUN_EXPORT std::vector<int> worker_pids_of(const SessionCore& session);
 

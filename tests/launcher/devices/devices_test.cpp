@@ -19,7 +19,7 @@ std::string names(const std::vector<DeviceId>& devices) {
 }
 
 std::vector<DeviceId> resolved(const std::string& devices, const std::string& processes) {
-  return resolve_devices(devices, processes, kFromCommandLine);
+  return resolve_devices(devices, processes, kFromCommandLine).by_rank;
 }
 
 std::string refusal(const std::string& devices, const std::string& processes) {
@@ -73,6 +73,31 @@ TEST(Devices, SayWhereTheBadChoiceWasMade) {
   EXPECT_THAT(said_in_the_program, testing::ThrowsMessage<Error>(testing::StartsWith("SessionOptions::processes: ")));
   const auto said_outside = [] { resolve_devices("tpu0", "", kFromEnvironment); };
   EXPECT_THAT(said_outside, testing::ThrowsMessage<Error>(testing::StartsWith("SYNCRUN_DEVICES: ")));
+}
+
+TEST(Devices, HaveTheNamesOfTheirList) {
+  EXPECT_THAT(resolve_devices("dev0=cpu0,cpu1,dev1=cpu0", "", kFromCommandLine).names,
+              testing::ElementsAre(DeviceName{"dev0", 0}, DeviceName{"dev1", 0}));
+  EXPECT_THAT(resolve_devices("", "cpu", kFromCommandLine).names, testing::IsEmpty());
+}
+
+TEST(Devices, AreChosenByTheFirstTextThatIsNotEmpty) {
+  const auto names_by = [](const DevicesChoice& choice) {
+    return names(resolve_devices(choice, kFromEnvironment).by_rank);
+  };
+  EXPECT_EQ(names_by({"cpu7", "cpu", "dev0->cpu5"}), "cpu7");
+  EXPECT_EQ(names_by({"", "", "dev0->cpu5"}), "cpu5");
+  EXPECT_EQ(resolve_devices(DevicesChoice{"", "cpu", "dev0->cpu5"}, kFromEnvironment).names.size(), 0U);
+  EXPECT_EQ(deciding_source({"cpu7", "cpu", "dev0->cpu5"}, kFromEnvironment), "SYNCRUN_DEVICES");
+  EXPECT_EQ(deciding_source({"", "cpu", "dev0->cpu5"}, kFromCommandLine), "-n");
+  EXPECT_EQ(deciding_source({"", "", "dev0->cpu5"}, kFromCommandLine), "SYNCRUN_CONTEXTS");
+}
+
+TEST(Devices, OfContextsAreOfOneKindToo) {
+  const auto mixed = [] { resolve_devices(DevicesChoice{.contexts = "dev0->cpu0;dev1->cuda0"}, kFromEnvironment); };
+  EXPECT_THAT(mixed,
+              testing::ThrowsMessage<Error>(
+                  "SYNCRUN_CONTEXTS: expected devices of one kind, got cpu and cuda in 'dev0->cpu0;dev1->cuda0'"));
 }
 
 TEST(Devices, AreMappedToRanksInOneLine) {

@@ -67,6 +67,36 @@ TEST_F(Start, ThrowsATimeoutThatNamesWhoIsNotReady) {
   EXPECT_THAT(error.what(), HasSubstr("did not start within 20 ms"));
 }
 
+/// Keeps the lines that it gets.
+class KeptLog final : public Logger {
+ public:
+  void write(LogLevel level, std::string_view text) override {
+    lines.push_back(std::string(to_string(level)) + ": " + std::string(text));
+  }
+  std::vector<std::string> lines;
+};
+
+TEST_F(Start, AnnouncesRanksAndDevices) {
+  Settings settings;
+  settings.devices = {{DeviceKind::cpu, 4}, {DeviceKind::cpu, 2}};
+  KeptLog log;
+  announce(settings, pool.control(), log);
+  EXPECT_THAT(log.lines, testing::ElementsAre("info: rank 0 on cpu4, rank 1 on cpu2"));
+}
+
+TEST_F(Start, AnnouncesEachNameWithTheHardwareThatTheWorkerHasFound) {
+  Settings settings;
+  settings.devices = {{DeviceKind::cuda, 4}, {DeviceKind::cuda, 2}};
+  settings.device_names = {{"dev0", 1}, {"main", 0}, {"dev1", 1}};
+  put_text(worker(0).hardware, "NVIDIA T4, 16 GB");
+  put_text(worker(1).hardware, "NVIDIA H100 PCIe, 85 GB");
+  KeptLog log;
+  announce(settings, pool.control(), log);
+  EXPECT_THAT(log.lines, testing::ElementsAre(
+                             "info: rank 0 on cuda4, rank 1 on cuda2", "info: dev0 is cuda2: NVIDIA H100 PCIe, 85 GB",
+                             "info: main is cuda4: NVIDIA T4, 16 GB", "info: dev1 is cuda2: NVIDIA H100 PCIe, 85 GB"));
+}
+
 TEST_F(Start, MakesAProfileOnlyIfOneIsWanted) {
   ControlHeader& header = pool.control().header();
   SharedHeap heap(pool.segment(), header.heap_offset, header.heap_bytes);

@@ -17,8 +17,9 @@ class SettingsOf : public testing::Test {
   void SetUp() override { clear(); }
   void TearDown() override { clear(); }
   static void clear() {
-    for (const char* name : {environment::kDevices, environment::kProcesses, environment::kTimeout,
-                             environment::kStartTimeout, environment::kLogLevel, environment::kLogDir}) {
+    for (const char* name :
+         {environment::kDevices, environment::kProcesses, environment::kTimeout, environment::kStartTimeout,
+          environment::kLogLevel, environment::kLogDir, environment::kContexts}) {
       ::unsetenv(name);
     }
   }
@@ -56,6 +57,38 @@ TEST_F(SettingsOf, GiveWhoeverStartsTheProgramTheLastWord) {
   EXPECT_EQ(settings.overruled, "SessionOptions::devices cpu0 gives way to SYNCRUN_DEVICES cpu3,cpu4,cpu5");
 }
 
+TEST_F(SettingsOf, HaveTheNamesThatTheProgramGivesToItsDevices) {
+  const auto settings = resolve_settings({.devices = "dev0=cpu0,dev1=cpu0"});
+  EXPECT_EQ(settings.devices.size(), 1U);
+  EXPECT_EQ(settings.device_names, (std::vector<DeviceName>{{"dev0", 0}, {"dev1", 0}}));
+}
+
+TEST_F(SettingsOf, ChooseAndNameDevicesByContexts) {
+  ::setenv(environment::kContexts, "dev0->cpu3;dev1->cpu4", 1);
+  const auto settings = resolve_settings({.devices = "cpu0"});
+  ASSERT_EQ(settings.devices.size(), 2U);
+  EXPECT_EQ(to_string(settings.devices[1]), "cpu4");
+  EXPECT_EQ(settings.device_names, (std::vector<DeviceName>{{"dev0", 0}, {"dev1", 1}}));
+  EXPECT_EQ(settings.overruled, "SessionOptions::devices cpu0 gives way to SYNCRUN_CONTEXTS dev0->cpu3;dev1->cpu4");
+}
+
+TEST_F(SettingsOf, IgnoreContextsWhereOtherVariablesChooseTheDevices) {
+  ::setenv(environment::kContexts, "not read at all", 1);
+  ::setenv(environment::kDevices, "cpu1", 1);
+  EXPECT_EQ(to_string(resolve_settings({}).devices[0]), "cpu1");
+  ::unsetenv(environment::kDevices);
+  ::setenv(environment::kProcesses, "cpu", 1);
+  EXPECT_TRUE(resolve_settings({}).device_names.empty());
+}
+
+TEST_F(SettingsOf, SayThatTheNamesOfTheProgramAreGone) {
+  ::setenv(environment::kDevices, "cpu0", 1);
+  EXPECT_EQ(resolve_settings({.devices = "dev0=cpu0"}).overruled,
+            "SessionOptions::devices dev0=cpu0 gives way to SYNCRUN_DEVICES cpu0");
+  ::setenv(environment::kDevices, "other=cpu0,dev0=cpu0", 1);
+  EXPECT_EQ(resolve_settings({.devices = "dev0=cpu0"}).overruled, "");
+}
+
 TEST_F(SettingsOf, SayNothingWhereProgramAndStarterAgree) {
   ::setenv(environment::kDevices, "cpu0,cpu1", 1);
   EXPECT_EQ(resolve_settings({.devices = "cpu0,cpu1"}).overruled, "");
@@ -70,6 +103,9 @@ TEST_F(SettingsOf, RefuseNonsenseAndNameIt) {
   EXPECT_THROW(resolve_settings({.devices = "cpu0"}), syncrun::Error);
   clear();
   ::setenv(environment::kLogLevel, "loud", 1);
+  EXPECT_THROW(resolve_settings({.devices = "cpu0"}), syncrun::Error);
+  clear();
+  ::setenv(environment::kContexts, "dev0", 1);
   EXPECT_THROW(resolve_settings({.devices = "cpu0"}), syncrun::Error);
 }
 

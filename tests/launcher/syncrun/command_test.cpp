@@ -149,6 +149,8 @@ TEST(Command, EndsWith2OnBadOptionsAndStartsNothing) {
                                                     {"-n", "x"},
                                                     {"--devices", "foo1"},
                                                     {"--devices", "cpu0,cpu0"},
+                                                    {"--devices", "dev0=cpu0,dev0=cpu1"},
+                                                    {"--devices", "cpux=cpu0"},
                                                     {"--timeout", "soon"},
                                                     {"--log-level", "x"},
                                                     {"--no-option"},
@@ -182,8 +184,29 @@ TEST(Command, OnlySaysWhatItWouldStartInADryRun) {
   EXPECT_EQ(run.exit_code(), 0);
   EXPECT_EQ(run.output(), "command:\n  " + scripted_program() +
                               " exit 'it'\\''s 3'\ndevices:\n  rank 0: cpu4\n  rank 1: cpu2\nvariables:\n  "
-                              "SYNCRUN_DEVICES=cpu4,cpu2\n  SYNCRUN_TIMEOUT=7\n  SYNCRUN_NPROC_PER_NODE is unset\n");
+                              "SYNCRUN_DEVICES=cpu4,cpu2\n  SYNCRUN_TIMEOUT=7\n  SYNCRUN_NPROC_PER_NODE is unset\n  "
+                              "SYNCRUN_CONTEXTS is unset\n");
   EXPECT_EQ(CommandRun({"--dry-run", "no-such-program"}).exit_code(), 127);
+}
+
+TEST(Command, ShowsTheNamesOfDevicesInADryRun) {
+  CommandRun run({"--dry-run", "--devices", "dev0=cpu4,cpu2,dev1=cpu4", scripted_program(), "exit", "0"});
+  EXPECT_EQ(run.exit_code(), 0);
+  EXPECT_THAT(run.output(), HasSubstr("devices:\n  rank 0: cpu4 (dev0, dev1)\n  rank 1: cpu2\n"));
+}
+
+TEST(Command, ReadsContextsInADryRunUnlessDevicesAreChosenOtherwise) {
+  const Start contexts{.in_child = [] { ::setenv("SYNCRUN_CONTEXTS", "dev0->cpu4;dev1->cpu2", 1); }};
+  const auto output = [&](std::vector<std::string> options) {
+    options.insert(options.end(), {"--dry-run", scripted_program(), "exit", "0"});
+    CommandRun run(options, contexts);
+    EXPECT_EQ(run.exit_code(), 0);
+    return run.output();
+  };
+  EXPECT_THAT(output({}), HasSubstr("devices:\n  rank 0: cpu4 (dev0)\n  rank 1: cpu2 (dev1)\nvariables:\n"));
+  EXPECT_THAT(output({"--devices", "cpu7"}),
+              HasSubstr("devices (--devices chooses them, so SYNCRUN_CONTEXTS is ignored):\n  rank 0: cpu7\n"));
+  EXPECT_THAT(output({"-n", "cpu"}), HasSubstr("devices (-n chooses them, so SYNCRUN_CONTEXTS is ignored):\n"));
 }
 
 TEST(Command, PrintsHelpAndVersion) {

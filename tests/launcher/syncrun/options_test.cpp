@@ -72,8 +72,10 @@ TEST(CommandLine, LeavesTheEnvironmentAloneWithoutOptions) {
 }
 
 TEST(CommandLine, WinsOverLeftOverVariables) {
-  EXPECT_THAT(environment_for(parse({"-n", "2", "prog"})).unset, ElementsAre("SYNCRUN_DEVICES"));
-  EXPECT_THAT(environment_for(parse({"--devices", "cpu0", "prog"})).unset, ElementsAre("SYNCRUN_NPROC_PER_NODE"));
+  EXPECT_THAT(environment_for(parse({"-n", "2", "prog"})).unset, ElementsAre("SYNCRUN_DEVICES", "SYNCRUN_CONTEXTS"));
+  EXPECT_THAT(environment_for(parse({"--devices", "cpu0", "prog"})).unset,
+              ElementsAre("SYNCRUN_NPROC_PER_NODE", "SYNCRUN_CONTEXTS"));
+  EXPECT_THAT(environment_for(parse({"-n", "1", "--devices", "cpu0", "prog"})).unset, ElementsAre("SYNCRUN_CONTEXTS"));
 }
 
 TEST(CommandLine, NeedsNoProgramForHelpAndVersion) {
@@ -106,7 +108,7 @@ TEST(CommandLine, RefusesBadCountsAndDevices) {
   for (const std::string count : {"0", "-1", "x", ""}) {
     EXPECT_THAT(refusal({"-n", count, "prog"}), HasSubstr("got '" + count + "'"));
   }
-  for (const std::string devices : {"foo1", "cpu", "cpu0,cpu0", "cpu0,cuda0", ""}) {
+  for (const std::string devices : {"foo1", "cpu", "cpu0,cpu0", "cpu0,cuda0", "", "cpu=cpu0", "a=cpu0,a=cpu1", "a=b"}) {
     EXPECT_THAT(refusal({"--devices", devices, "prog"}), HasSubstr("expected"));
   }
 }
@@ -117,6 +119,11 @@ TEST(CommandLine, RefusesCountsAndDevicesThatDisagree) {
   EXPECT_EQ(refusal({"-n", "2", "--devices", "cpu0,cpu1", "prog"}), "accepted");
   EXPECT_EQ(refusal({"-n", "cpu", "--devices", "cpu4", "prog"}), "accepted");
   EXPECT_EQ(refusal({"-n", "auto", "--devices", "cpu4", "prog"}), "accepted");
+}
+
+TEST(CommandLine, CountsADeviceWithTwoNamesOnce) {
+  EXPECT_THAT(refusal({"-n", "2", "--devices", "a=cpu0,b=cpu0", "prog"}), HasSubstr("got -n 2 and 1 CPU device (a="));
+  EXPECT_EQ(refusal({"-n", "1", "--devices", "a=cpu0,b=cpu0", "prog"}), "accepted");
 }
 
 TEST(CommandLine, RefusesBadTimes) {

@@ -49,6 +49,7 @@ class CountingGpu final : public GpuDevice {
   std::uint64_t reduce_output(const OutputReduction&, OutputBuffer) override { return 0; }
   CommCore& comm() noexcept override { return comm_; }
   CommCore& solo() noexcept override { return solo_; }
+  std::string hardware() const override { return "no GPU"; }
   void abandon() noexcept override {}
   void finish() override {}
   bool is_lost() const noexcept override { return false; }

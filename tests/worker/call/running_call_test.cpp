@@ -69,7 +69,8 @@ class RunningCallOnCpu : public testing::Test {
   Meetings meetings_{attachment_, WaitPolicy::yielding()};
   SegmentRendezvous rendezvous_{attachment_, meetings_};
   CpuComm comm_{attachment_, meetings_, interruption_};
-  std::unique_ptr<Device> device_ = make_cpu_device({attachment_, arena_, comm_, rendezvous_, interruption_, [] {}});
+  std::unique_ptr<WorkerDevice> device_ =
+      make_cpu_device({attachment_, arena_, comm_, rendezvous_, interruption_, [] {}});
   MappedFiles files_;
   RunningCall running_{{attachment_, *device_, arena_, files_, outgoing_}};
 };

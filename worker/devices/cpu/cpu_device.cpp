@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <fstream>
+#include <string>
 #include <vector>
 
 #include "common/arrays/mapped_file.hpp"
@@ -11,13 +13,14 @@
 #include "common/protocol/control_block.hpp"
 #include "common/text/errors.hpp"
 #include "worker/devices/device.hpp"
+#include "worker/devices/hardware.hpp"
 #include "worker/serve/user_code.hpp"
 
 namespace syncrun::detail {
 
 namespace {
 
-class CpuDevice final : public Device {
+class CpuDevice final : public WorkerDevice {
  public:
   explicit CpuDevice(const DeviceContext& context)
       : segment_(context.attachment.segment),
@@ -119,6 +122,11 @@ class CpuDevice final : public Device {
   CommCore& comm() noexcept override { return comm_; }
   CommCore& solo() noexcept override { return solo_; }
 
+  std::string hardware() const override {
+    std::ifstream cpuinfo("/proc/cpuinfo");
+    return describe_cpu(cpuinfo);
+  }
+
   void abandon() noexcept override {}
   void finish() override {}
   bool is_lost() const noexcept override { return false; }
@@ -146,6 +154,8 @@ class CpuDevice final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> make_cpu_device(const DeviceContext& context) { return std::make_unique<CpuDevice>(context); }
+std::unique_ptr<WorkerDevice> make_cpu_device(const DeviceContext& context) {
+  return std::make_unique<CpuDevice>(context);
+}
 
 }  // namespace syncrun::detail

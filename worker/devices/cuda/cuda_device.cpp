@@ -12,6 +12,7 @@
 #include "worker/devices/cuda/check.hpp"
 #include "worker/devices/cuda/kernels.hpp"
 #include "worker/devices/cuda/update_kernels.hpp"
+#include "worker/devices/hardware.hpp"
 
 namespace syncrun::detail {
 
@@ -80,6 +81,12 @@ CudaDevice::~CudaDevice() {
   cublas_.reset();
 }
 
+std::string CudaDevice::hardware() const {
+  cudaDeviceProp properties{};
+  check_cuda(cudaGetDeviceProperties(&properties, index_of(context_.attachment.device)), "cudaGetDeviceProperties");
+  return describe_gpu(properties.name, properties.totalGlobalMem);
+}
+
 // ---- memory ---------------------------------------------------------------------------------------------------
 
 void* CudaDevice::allocate(std::size_t bytes, SharedHeap::Contents contents, std::string_view what) {
@@ -102,11 +109,11 @@ OutputBuffer CudaDevice::allocate_output(std::size_t bytes) {
   if (bytes == 0) return {};
   void* const memory = allocate(bytes, SharedHeap::Contents::zero, "an output");
   return {memory, bytes, [](void* data, void* device) noexcept { static_cast<CudaDevice*>(device)->release(data); },
-          static_cast<Device*>(this)};
+          static_cast<WorkerDevice*>(this)};
 }
 
 OutputBuffer CudaDevice::adopt_output(OutputBuffer buffer) {
-  if (buffer.data() == nullptr || buffer.context() == static_cast<Device*>(this)) return buffer;
+  if (buffer.data() == nullptr || buffer.context() == static_cast<WorkerDevice*>(this)) return buffer;
   OutputBuffer adopted = allocate_output(buffer.bytes());
   // A copy from memory that is not pinned blocks the host until earlier work on the stream is done. That work may wait
   // for peers, so this function first waits in finish(), which can be interrupted.

@@ -5,6 +5,7 @@
 #include <array>
 #include <memory>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "common/protocol/control_block.hpp"
@@ -86,6 +87,8 @@ class CudaDevice final : public GpuDevice {
   CUstream_st* stream() noexcept override { return stream_.get(); }
   cublasContext* cublas() override;
   cudnnContext* cudnn() override;
+
+  std::string hardware() const override;
 
   void abandon() noexcept override;
   void finish() override { finish(NcclComm::Wait::last); }
