@@ -30,7 +30,7 @@ class OddRun : public CommandRun {
 inline OddRun run_after(std::function<void()> in_child, Front front, const Arguments& arguments) {
   Start start;
   start.in_child = std::move(in_child);
-  return {front, arguments, std::move(start)};
+  return {front, arguments, start};
 }
 
 /// What `odd_program add BYTES` prints with two workers.
