@@ -28,6 +28,11 @@ struct alignas(64) Doorbell {
   void ring() noexcept {
     if (sleepers.load(std::memory_order_seq_cst) != 0) wake();
   }
+  /// As ring(), after release stores. The exchange orders them before the look at the number of sleepers: a waiter that
+  /// counts itself later reads from this exchange, so it sees the stores.
+  void ring_after_release() noexcept {
+    if (sleepers.fetch_add(0, std::memory_order_seq_cst) != 0) wake();
+  }
   /// Wakes all sleepers without a look at their number. Used after a death, because a dead process may have left the
   /// number wrong.
   void wake() noexcept;

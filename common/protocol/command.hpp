@@ -16,7 +16,7 @@
 
 namespace syncrun::detail {
 
-inline constexpr std::uint64_t kRingSize = 32;  // commands in flight
+inline constexpr std::size_t kInboxSize = 32;  // commands of a rank that are in flight
 inline constexpr std::size_t kInlineBytes = 1024;
 
 enum class CollectiveKind : std::uint8_t {
@@ -74,9 +74,17 @@ struct CollectiveSlot {
   std::array<std::int64_t, kMaxDimensions> extents;
 };
 
+/// A command that fails if an earlier one fails, because it reads or overwrites what the earlier one writes.
+struct Dependency {
+  std::uint64_t id = 0;    // of the earlier command
+  std::uint64_t slot = 0;  // in which the earlier command is, or was
+};
+
 /// The fields that every command has, besides its ranks. The master writes them before it publishes the command.
 struct CommandHeader {
   std::uint64_t id = 0;
+  std::uint64_t dependencies = 0;  // offset of the dependencies; 0 if there are none
+  std::uint32_t dependencies_count = 0;
   CommandKind kind = CommandKind::call;
   bool has_comm = false;
   bool wants_vote = false;      // workers wait for all votes: it has updates, or collectives on GPUs
@@ -167,7 +175,7 @@ struct alignas(64) CommandHead : CommandHeader {
 };
 static_assert(std::is_trivially_copyable_v<CommandHead>);
 
-/// One slot of the ring. Only calls use the outputs, arguments and bytes.
+/// One slot of the pool of commands. Only calls use the outputs, arguments and bytes.
 struct Command : CommandHead {
   // The outputs begin a cache line. Otherwise, the compiler would put them into the padding at the end of the head,
   // which put_head overwrites.
@@ -176,6 +184,11 @@ struct Command : CommandHead {
   alignas(16) std::array<std::byte, kInlineBytes> bytes;  // of small values
   /// Set to the id of the command when it fails on a rank. Peers in a collective of the command then leave it.
   alignas(64) std::atomic<std::uint64_t> failed;
+  /// The master sets it to the id of the command if a command on which it depends has failed.
+  std::atomic<std::uint64_t> spoiled;
+  /// By rank: the place of the command in the rank's inbox, which is also that of the rank's outbox. Only for the ranks
+  /// of the command.
+  alignas(64) std::array<std::uint8_t, kMaxWorldSize> places;
 };
 
 /// Writes a head into a slot, but only those cache lines that differ from what the slot already contains. Workers need

@@ -3,12 +3,21 @@
 // The control block: the first part of the shared segment, through which the master and the workers communicate. It is
 // plain memory that stays readable after the death of any process.
 //
-//   header | one slot per worker | ring of commands | one outbox per command and worker
+//   header | one slot per worker | outboxes of each worker | pool of commands
 //
-// The master writes the header, and the commands before it publishes them. A worker writes its own slot and its own
-// outboxes, from the thread that serves calls. There are these exceptions:
+// A command is in a slot of the pool. The master publishes it: it writes the number and the slot of the command into the
+// inbox of each of its ranks. Each rank runs the commands of its inbox in their order, and no others. So the numbers of
+// a rank's commands increase, but not by one.
+//
+//   slot free --publish--> in the inboxes of its ranks --done on all of them--> complete --collected--> slot free
+//
+// The place of a command in a rank's inbox is free again once the command has been collected.
+//
+// The master writes the header, the inboxes, and the commands before it publishes them. A worker writes its own slot and
+// its own outboxes, from the thread that serves calls. There are these exceptions:
 // - The watcher threads of the master write `lost` and `is_lost`.
-// - Any worker may write `failed_call`, `failed_comm` and Command::failed. The master writes `failed_comm` too.
+// - Any worker may write `failed_comm` and Command::failed. The master writes `failed_comm` too.
+// - The master writes `consumed`, and Command::spoiled of commands in flight.
 // - The master prepares each slot before a worker starts: it sets `device_kind` and initialises `life`. After a loss,
 //   it also resets the slot of the dead worker for the new one, and `released_ns` of all workers.
 
@@ -73,10 +82,30 @@ inline constexpr std::size_t kHardwareBytes = 128;
 
 inline constexpr std::uint64_t kLeft = ~std::uint64_t{0};
 
+/// An entry of an inbox, as one word: the number of a command and its slot. 0 while the place has never been used.
+class InboxEntry {
+ public:
+  constexpr explicit InboxEntry(std::uint64_t word) noexcept : word_(word) {}
+  constexpr InboxEntry(std::uint64_t command, std::size_t slot) noexcept : word_(command << kSlotBits | slot) {}
+  constexpr std::uint64_t word() const noexcept { return word_; }
+  constexpr std::uint64_t command() const noexcept { return word_ >> kSlotBits; }
+  constexpr std::size_t slot() const noexcept { return word_ & ((std::uint64_t{1} << kSlotBits) - 1); }
+
+ private:
+  static constexpr unsigned kSlotBits = 16;
+  static_assert(kInboxSize * kMaxWorldSize <= std::size_t{1} << kSlotBits);
+  std::uint64_t word_;
+};
+
 /// The part of the control block that belongs to one worker. Each cache line is polled by one kind of waiter at most.
 struct alignas(128) WorkerSlot {
-  /// The last command that the worker has finished. The master polls it. A new worker begins with the next command.
+  /// The last command that the worker has finished. The master polls it.
   std::atomic<std::uint64_t> done;
+
+  /// The last commands of this rank, each as an InboxEntry, in their order. The worker polls the next place.
+  alignas(64) std::array<std::atomic<std::uint64_t>, kInboxSize> inbox;
+  std::atomic<std::uint64_t> consumed;  // the outputs of the rank's commands up to this one are no longer needed
+  std::uint64_t received;               // how many commands the rank had got before the worker started
 
   alignas(64) std::atomic<std::uint64_t> vote;  // peers poll this cache line
   /// The command whose collectives the worker is in, and how many steps it has taken in them. The step is kLeft once
@@ -121,18 +150,12 @@ struct ControlHeader {
   std::uint32_t build_id_bytes;
   std::array<std::uint8_t, 32> build_id;  // of the master's image
 
-  alignas(64) std::atomic<std::uint64_t> published;  // the last command that workers may run; they poll it
-  alignas(64) std::atomic<std::uint64_t> consumed;   // outputs of commands up to this one are no longer needed
-  alignas(64) std::atomic<std::uint64_t> lost;       // 1 + rank of the first worker that was lost; 0 if none was
-  std::atomic<std::uint64_t> failed_call;            // the first failed command that the master has not acknowledged
-  /// The last command that was published when the master collected a failure. Workers skip the commands up to this one
-  /// that they have not started.
-  std::atomic<std::uint64_t> acknowledged;
+  alignas(64) std::atomic<std::uint64_t> lost;  // 1 + rank of the first worker that was lost; 0 if none was
   /// The last command after which the workers have to make new GPU communicators.
   std::atomic<std::uint64_t> failed_comm;
   /// How often lost workers were replaced. After a change, workers have to share their memory with their peers again.
   std::atomic<std::uint64_t> replacements;
-  Doorbell to_workers;  // rung after changes of: published, lost
+  Doorbell to_workers;  // rung after changes of: an inbox, lost
   Doorbell to_master;   // done, start, lost
   Doorbell to_peers;    // vote, collective_step, Command::failed, lost
 };
@@ -149,8 +172,7 @@ class ControlBlock {
   ControlBlock(std::byte* base, int world_size) noexcept : base_(base), world_size_(world_size) {}
 
   static std::size_t bytes(int world_size) noexcept {
-    return commands_at(world_size) +
-           kRingSize * (sizeof(Command) + sizeof(Outbox) * static_cast<std::size_t>(world_size));
+    return commands_at(world_size) + sizeof(Command) * slots_of(world_size);
   }
 
   int world_size() const noexcept { return world_size_; }
@@ -158,20 +180,28 @@ class ControlBlock {
   WorkerSlot& worker(int rank) const noexcept {
     return *reinterpret_cast<WorkerSlot*>(base_ + workers_at() + sizeof(WorkerSlot) * static_cast<std::size_t>(rank));
   }
-  Command& command(std::uint64_t id) const noexcept {
-    return *reinterpret_cast<Command*>(base_ + commands_at(world_size_) + sizeof(Command) * (id % kRingSize));
+  /// The number of slots: enough for as many commands as fit into all inboxes.
+  std::size_t slots() const noexcept { return slots_of(world_size_); }
+  Command& command_in(std::size_t slot) const noexcept {
+    return *reinterpret_cast<Command*>(base_ + commands_at(world_size_) + sizeof(Command) * slot);
   }
-  Outbox& outbox(std::uint64_t id, int rank) const noexcept {
-    return *reinterpret_cast<Outbox*>(
-        base_ + commands_at(world_size_) + sizeof(Command) * kRingSize +
-        sizeof(Outbox) * ((id % kRingSize) * static_cast<std::size_t>(world_size_) + static_cast<std::size_t>(rank)));
+  /// Where a rank of the command reports about it.
+  Outbox& outbox(const Command& command, int rank) const noexcept {
+    const std::size_t place = static_cast<std::size_t>(rank) * kInboxSize + command.places[static_cast<std::size_t>(rank)];
+    return *reinterpret_cast<Outbox*>(base_ + outboxes_at(world_size_) + sizeof(Outbox) * place);
   }
 
  private:
   static constexpr std::size_t align(std::size_t bytes) noexcept { return (bytes + 127) / 128 * 128; }
   static constexpr std::size_t workers_at() noexcept { return align(sizeof(ControlHeader)); }
-  static constexpr std::size_t commands_at(int world_size) noexcept {
+  static constexpr std::size_t slots_of(int world_size) noexcept {
+    return kInboxSize * static_cast<std::size_t>(world_size);
+  }
+  static constexpr std::size_t outboxes_at(int world_size) noexcept {
     return align(workers_at() + sizeof(WorkerSlot) * static_cast<std::size_t>(world_size));
+  }
+  static constexpr std::size_t commands_at(int world_size) noexcept {
+    return align(outboxes_at(world_size) + sizeof(Outbox) * slots_of(world_size));
   }
   std::byte* base_ = nullptr;
   int world_size_ = 0;

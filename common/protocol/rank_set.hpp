@@ -50,6 +50,22 @@ class RankSet {
     return lower;
   }
 
+  /// True if the two sets have a rank in common.
+  bool meets(const RankSet& other) const noexcept {
+    const std::size_t words = std::min(words_used_, other.words_used_);
+    for (std::size_t word = 0; word < words; ++word) {
+      if ((words_[word] & other.words_[word]) != 0) return true;
+    }
+    return false;
+  }
+  /// True if every rank of the other set is in this one.
+  bool includes(const RankSet& other) const noexcept {
+    for (std::size_t word = 0; word < other.words_used_; ++word) {
+      if ((other.words_[word] & ~words_[word]) != 0) return false;
+    }
+    return true;
+  }
+
   /// The set as numbers with one bit per rank, up to the number that contains the highest rank.
   std::span<const std::uint64_t> words() const noexcept { return {words_.data(), words_used_}; }
 

@@ -45,11 +45,10 @@ CallBuilder::CallBuilder(const std::shared_ptr<FunctionRecord>& function, int ta
       throw_usage("on_rank requires a rank from 0 to " + std::to_string(session_->world_size() - 1) + ", got " +
                   std::to_string(target));
     }
-    state.command = &session_->commands().next_command();
-    state.slot = &session_->ring().next_slot();
-    if (target >= 0) state.command->ranks = RankSet::only(target);
+    state.command = &session_->commands().next_command(target < 0 ? session_->all_ranks() : RankSet::only(target));
+    state.slot = &session_->calls().next_slot();
     state.call = &state.command->begin<CallPayload>();
-    state.in_flight = &session_->ring().next_in_flight();
+    state.in_flight = &session_->calls().next_in_flight();
     state.in_flight->function = function;
     if (choice != nullptr) state.call->wanted_outputs = choice->mask;
   } catch (...) {
@@ -163,7 +162,8 @@ void CallBuilder::add_variable(const std::shared_ptr<VariableRecord>& variable) 
 
 // ---- publication ----------------------------------------------------------------------------------------------
 
-void CallBuilder::publish() {
+/// Returns a failure instead if the call depends on a failed one that the program has not seen.
+std::exception_ptr CallBuilder::publish() {
   State& state = this->state();
   CommandHead& command = *state.command;
   const DeviceKinds kinds = session_->rank_devices().kinds_of(command.ranks);
@@ -191,21 +191,36 @@ void CallBuilder::publish() {
   }
   state.rows.finish(function, command.ranks, *options_, session_->memory(), call, state.in_flight->temporaries);
 
+  if (const auto failure = take_dependencies()) return failure;
   const std::uint64_t id = session_->commands().publish();
   state.is_published = true;
-  for (std::size_t i = 0; i < function.signature.arguments.size(); ++i) {
-    const auto kind = function.signature.arguments[i].kind;
-    if (kind != ArgumentKind::scattered && kind != ArgumentKind::broadcast) continue;
-    static_cast<DataRecord*>(state.in_flight->arguments[i].get())->last_use = id;
+  state.in_flight->for_each_written([&](WriteLog& writes) { session_->calls().note_write(writes, id); });
+  return nullptr;
+}
+
+/// The call depends on the calls that wrote what it uses. Returns a failure among these that the program has not seen.
+std::exception_ptr CallBuilder::take_dependencies() {
+  CommandRunner& commands = session_->commands();
+  std::exception_ptr failure;
+  const auto depend_on = [&](const WriteLog& writes) {
+    if (writes.calls.empty() && !writes.failure) return;
+    if (const auto unseen = commands.depend_on(writes); unseen && !failure) failure = unseen;
+  };
+  const auto& types = function_->signature.arguments;
+  for (std::size_t i = 0; i < types.size(); ++i) {
+    const bool is_variable = is_written(types[i].kind) || types[i].kind == ArgumentKind::sliced;
+    if (is_variable) depend_on(static_cast<VariableRecord*>(state().in_flight->arguments[i].get())->writes);
   }
+  if (function_->object) depend_on(function_->object->writes);
+  return failure;
 }
 
 void CallBuilder::run(CallResult& result) {
   state().in_flight->result = &result;
-  publish();
-  session_->commands().drain_all();
+  result.error = publish();
+  if (!result.error) session_->commands().await(session_->calls().last_published());
   if (!result.error) return;
-  session_->ring().has_surfaced(result.error);
+  session_->calls().failures().has_surfaced(result.error);
   std::rethrow_exception(result.error);
 }
 
@@ -213,7 +228,8 @@ std::shared_ptr<CallResult> CallBuilder::launch() {
   auto result = std::make_shared<CallResult>();
   state().in_flight->result = result.get();
   state().in_flight->kept_result = result;
-  publish();
+  result->error = publish();
+  result->finished = result->error != nullptr;
   return result;
 }
 
@@ -234,20 +250,15 @@ bool is_given_up(SessionCore& session, const CallResult& result) {
   return result.finished;
 }
 
-/// Results arrive in order, so this drains one command after the other until this call has finished.
-void drain_until_finished(SessionCore& session, const CallResult& result) {
-  while (!result.finished && !session.ring().is_idle()) session.commands().drain(session.ring().oldest());
-}
-
 }  // namespace
 
 void wait_for(SessionCore& session, CallResult& result) {
   if (!result.finished) {
     const SessionCore::Entry entry(session);
-    drain_until_finished(session, result);
+    if (const auto id = session.calls().command_of(result)) session.commands().await(*id);
   }
   if (result.error) {
-    session.ring().has_surfaced(result.error);
+    session.calls().failures().has_surfaced(result.error);
     std::rethrow_exception(result.error);
   }
   if (!result.finished) throw_usage("the session was closed before this call's result was there");
@@ -256,10 +267,9 @@ void wait_for(SessionCore& session, CallResult& result) {
 bool is_ready(SessionCore& session, CallResult& result) {
   if (result.finished) return true;
   const SessionCore::Entry entry(session);
-  while (!result.finished && !session.ring().is_idle()) {
-    if (!session.ring().is_complete(session.ring().oldest())) return is_given_up(session, result);
-    session.commands().drain(session.ring().oldest());
-  }
+  const auto id = session.calls().command_of(result);
+  if (id && !session.calls().is_collectable(*id)) return is_given_up(session, result);
+  if (id) session.commands().await(*id);
   return result.finished;
 }
 

@@ -8,7 +8,6 @@
 // program that polls with is_ready waits, too: at most 500 ms of the time between two polls count.
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -25,30 +24,33 @@ class CallClocks {
   /// What is in flight when a call is published.
   enum class Before : std::uint8_t { nothing, calls };
 
-  explicit CallClocks(int world_size) : busy_(static_cast<std::size_t>(world_size)) {}
+  explicit CallClocks(int world_size = 0) : busy_(static_cast<std::size_t>(world_size)) {}
+  /// Called before a slot from this number on is used.
+  void reserve(std::size_t slots) { slots_.resize(slots); }
 
-  /// A command was published. `limit` 0: no limit. `before`: what is in flight already.
-  void begin(std::uint64_t id, Milliseconds limit, Before before) noexcept {
-    slots_[id % kRingSize] = {before == Before::nothing, limit, {}};
+  /// A command was published in this slot. `limit` 0: no limit. `before`: what is in flight already.
+  void begin(std::size_t slot, Milliseconds limit, Before before) noexcept {
+    slots_[slot] = {before == Before::nothing, limit, {}};
   }
-  /// Sets the clock of a call to zero, for example after a debugger was attached.
-  void restart(std::uint64_t id) noexcept { slots_[id % kRingSize].counted = {}; }
+  /// Sets the clock of the call in this slot to zero, for example after a debugger was attached.
+  void restart(std::size_t slot) noexcept { slots_[slot].counted = {}; }
 
-  /// The master has waited for `waited` since the last call of count(). Counts this time for each unfinished call from
-  /// `first` to `last` that was the oldest on each of its ranks at the last call of count(), or when it was published.
-  /// `ranks_of(id)` gives the ranks of a call. `done_of(rank)` gives the last command that a rank has finished. Returns
-  /// the first call whose limit is used up.
-  template <class RanksOf, class DoneOf>
-  std::optional<std::uint64_t> count(std::uint64_t first, std::uint64_t last, Clock::duration waited,
-                                     RanksOf&& ranks_of, DoneOf&& done_of) {
+  /// The master has waited for `waited` since the last call of count(). `entries` has the id and the slot of each call
+  /// in flight, in the order of the ids. Counts this time for each unfinished call that was the oldest on each of its
+  /// ranks at the last call of count(), or when it was published. `ranks_of(entry)` gives the ranks of a call.
+  /// `done_of(rank)` gives the last command that a rank has finished. Returns the first call whose limit is used up.
+  template <class Entries, class RanksOf, class DoneOf>
+  std::optional<std::uint64_t> count(const Entries& entries, Clock::duration waited, RanksOf&& ranks_of,
+                                     DoneOf&& done_of) {
     std::optional<std::uint64_t> expired;
     least_left_ = Clock::duration::max();
     busy_.assign(busy_.size(), false);
-    for (std::uint64_t id = first; id <= last; ++id) {
-      Slot& slot = slots_[id % kRingSize];
+    for (const auto& entry : entries) {
+      const std::uint64_t id = entry.id;
+      Slot& slot = slots_[entry.slot];
       bool is_finished = true;
       bool is_oldest = true;
-      for (const int rank : ranks_of(id)) {
+      for (const int rank : ranks_of(entry)) {
         char& is_busy = busy_[static_cast<std::size_t>(rank)];
         if (is_busy != 0) is_oldest = false;
         if (done_of(rank) >= id) continue;
@@ -84,7 +86,7 @@ class CallClocks {
     Milliseconds limit{0};
     Clock::duration counted{};
   };
-  std::array<Slot, kRingSize> slots_;
+  std::vector<Slot> slots_;
   std::vector<char> busy_;  // by rank: it has not finished an older call
   Clock::duration least_left_ = Clock::duration::max();
   std::optional<Clock::duration> last_poll_;  // in time awake

@@ -8,26 +8,26 @@
 #include <optional>
 
 #include "common/os/waited_time.hpp"
-#include "launcher/calls/call_ring.hpp"
+#include "launcher/calls/call_table.hpp"
 
 namespace syncrun::detail {
 
 class CallLimits {
  public:
-  explicit CallLimits(CallRing& ring) noexcept : ring_(ring), waited_(Clock::now()) { ring_.clocks().end_polling(); }
+  explicit CallLimits(CallTable& calls) noexcept : calls_(calls), waited_(Clock::now()) { calls_.clocks().end_polling(); }
 
   bool is_over(Clock::time_point now) {
-    expired_ = ring_.count_waited(waited_.since_last_look(now));
+    expired_ = calls_.count_waited(waited_.since_last_look(now));
     return expired_.has_value();
   }
-  Clock::duration nap(Clock::duration longest) const noexcept { return std::min(ring_.clocks().least_left(), longest); }
+  Clock::duration nap(Clock::duration longest) const noexcept { return std::min(calls_.clocks().least_left(), longest); }
   /// The wait is over. Counts its last part, too.
   void end() { static_cast<void>(is_over(Clock::now())); }
   /// After is_over(): the call whose limit is used up.
   const std::optional<std::uint64_t>& expired() const noexcept { return expired_; }
 
  private:
-  CallRing& ring_;
+  CallTable& calls_;
   WaitedTime waited_;
   std::optional<std::uint64_t> expired_;
 };

@@ -1,5 +1,7 @@
 #include "launcher/calls/command_runner.hpp"
 
+#include <algorithm>
+
 #include "common/text/errors.hpp"
 #include "launcher/calls/call_limits.hpp"
 
@@ -21,10 +23,10 @@ Error lost_device_error(const std::exception_ptr& cause) {
 }  // namespace
 
 CommandRunner::CommandRunner(const Parts& parts)
-    : SystemCommands(parts.memory, parts.ring, parts.devices),
+    : SystemCommands(parts.memory, parts.calls, parts.devices),
       control_(parts.pool.control()),
       pool_(parts.pool),
-      ring_(parts.ring),
+      calls_(parts.calls),
       report_(parts.report),
       state_(parts.state),
       ends_(parts.ends),
@@ -33,49 +35,31 @@ CommandRunner::CommandRunner(const Parts& parts)
       policy_(WaitPolicy::for_processes(control_.world_size() + 1, usable_cores())),
       outputs_(parts.memory.segment, control_) {}
 
-CommandHead& CommandRunner::next_command() {
-  if (!ring_.is_predecessor_drained()) drain(ring_.predecessor());
-  if (!ring_.is_predecessor_passed()) await_passed(ring_.predecessor());
-  return ring_.next(call_timeout_);
-}
-
-/// Waits until every rank has passed a command that is drained. Ranks that took no part in it only have to look at it.
-void CommandRunner::await_passed(std::uint64_t id) {
-  auto& header = control_.header();
-  const auto have_passed = [&] { return ring_.have_all_passed(id); };
-  const auto lost = [&] { return has_lost_worker(); };
-  const auto look = [this](Clock::time_point now) { report_.look(now); };
-  while (!ring_.is_predecessor_passed()) {
-    CallLimits limits(ring_);
-    Patience patience(call_timeout_);
-    EitherLimit<CallLimits, Patience> either{limits, patience};
-    switch (wait_until(header.to_master, policy_, either, have_passed, lost, look)) {
-      case Woken::interrupted:
-        ends_.end_with_loss(ring_.oldest());
-        continue;  // every rank has now passed all published commands
-      case Woken::expired:
-        if (limits.expired()) expire(*limits.expired());
-        else if (!pool_.is_debugged()) ends_.end_with(report_.late_passing(id, call_timeout_));
-        continue;
-      case Woken::ready: break;
-    }
-    ring_.note_passed(id);
-    limits.end();
-  }
+CommandHead& CommandRunner::next_command(const RankSet& ranks) {
+  while (const auto blocker = calls_.blocker(ranks)) await(*blocker);
+  return calls_.next(ranks, call_timeout_);
 }
 
 std::uint64_t CommandRunner::publish() {
   if (profiler_) [[unlikely]]
-    profiler_->begin(ring_.last_published() + 1, ring_.name_of(ring_.last_published() + 1));
-  return ring_.publish();
+    profiler_->begin(calls_.last_published() + 1, calls_.next_in_flight().name());
+  if (!calls_.next_in_flight().dependencies.empty()) write_dependencies();
+  return calls_.publish();
 }
 
-void CommandRunner::run_system(const char* what, const std::string& subject, const Fill& fill) {
-  drain_all();  // needed so that all workers see the command at the same place among the calls in flight
-  CommandHead& command = next_command();
-  InFlight& in_flight = ring_.next_in_flight();
-  CallResult result;
-  in_flight.result = &result;
+void CommandRunner::write_dependencies() {
+  InFlight& in_flight = calls_.next_in_flight();
+  const std::size_t count = in_flight.dependencies.size();
+  const auto offset = heap().allocate(count * sizeof(Dependency), SharedHeap::Contents::any, "the dependencies of a call");
+  in_flight.temporaries.push_back(offset);
+  auto* to = segment().at<Dependency>(offset);
+  for (const std::uint64_t id : in_flight.dependencies) *to++ = {id, calls_.slot_of(id)};
+  calls_.set_dependencies(offset, count);
+}
+
+void CommandRunner::fill_in(const char* what, const std::string& subject, const RankSet& ranks, const Fill& fill) {
+  CommandHead& command = next_command(ranks);
+  InFlight& in_flight = calls_.next_in_flight();
   in_flight.what = what;
   in_flight.subject = subject;
   try {
@@ -85,41 +69,78 @@ void CommandRunner::run_system(const char* what, const std::string& subject, con
     in_flight.reset();
     throw;
   }
-  drain(publish());
+}
+
+void CommandRunner::run_system(const char* what, const std::string& subject, const RankSet& ranks, const Fill& fill) {
+  fill_in(what, subject, ranks, fill);
+  CallResult result;
+  calls_.next_in_flight().result = &result;
+  await(publish());
   if (result.error) std::rethrow_exception(result.error);
 }
 
-void CommandRunner::drain(std::uint64_t last) {
-  auto& header = control_.header();
-  while (ring_.last_drained() < last) {
-    const std::uint64_t id = ring_.oldest();
-    CallLimits limits(ring_);
+void CommandRunner::launch_system(const char* what, const std::string& subject, const RankSet& ranks,
+                                  const Fill& fill) {
+  collect_complete();
+  fill_in(what, subject, ranks, fill);
+  InFlight& in_flight = calls_.next_in_flight();
+  in_flight.kept_result = std::make_shared<CallResult>();  // as if the program had dropped its future
+  in_flight.result = in_flight.kept_result.get();
+  publish();
+}
+
+// ---- waiting --------------------------------------------------------------------------------------------------
+
+void CommandRunner::await(std::uint64_t id) {
+  while (calls_.is_in_flight(id)) {
+    const auto& dependencies = calls_.in_flight(id).dependencies;
+    const auto earlier = std::find_if(dependencies.begin(), dependencies.end(),
+                                      [this](std::uint64_t other) { return calls_.is_in_flight(other); });
+    if (earlier != dependencies.end()) {
+      await(*earlier);
+      continue;
+    }
+    CallLimits limits(calls_);
     const auto lost = [this] { return has_lost_worker(); };
     const auto look = [this](Clock::time_point now) { report_.look(now); };
-    switch (wait_until(header.to_master, policy_, limits, ring_.completion_of(id), lost, look)) {
+    switch (wait_until(control_.header().to_master, policy_, limits, calls_.completion_of(id), lost, look)) {
       case Woken::interrupted: ends_.end_with_loss(id); continue;  // the worker was replaced, and nothing is in flight
       case Woken::expired: expire(*limits.expired()); continue;
       case Woken::ready: break;
     }
-    if (id != ring_.last_published()) limits.end();  // if it is the last one, no clock runs any more
+    if (calls_.entries().size() > 1) limits.end();  // if it is the only one, no clock runs any more
     collect(id);
   }
 }
 
+void CommandRunner::drain_all() {
+  while (!calls_.is_idle()) await(calls_.entries().front().id);
+}
+
+void CommandRunner::await_users(const void* record) {
+  while (const auto user = calls_.first_user(record)) await(*user);
+}
+
+void CommandRunner::collect_complete() {
+  while (const auto id = calls_.first_collectable()) collect(*id);
+}
+
+// ---- results --------------------------------------------------------------------------------------------------
+
 void CommandRunner::collect(std::uint64_t id) {
-  ring_.retire(id);
-  const Command& command = control_.command(id);
-  InFlight& in_flight = ring_.in_flight(id);
+  const Command& command = calls_.command(id);
+  InFlight& in_flight = calls_.in_flight(id);
   if (profiler_) [[unlikely]]
     profiler_->end(id);
   CallResult unwanted;
   CallResult& result = in_flight.result != nullptr ? *in_flight.result : unwanted;
+  const bool has_lost_device = calls_.has_failed(id) && calls_.has_lost_device(id);
   try {
-    if (ring_.has_failed(id)) {
+    if (calls_.has_failed(id)) {
       result.error = failure_of(id);
     } else if (in_flight.function) {
-      if (command.ranks == ring_.all_ranks()) in_flight.function->came_through_after = replacements();
-      if (command.call().outputs_count != 0) outputs_.collect(id, *in_flight.function, result);
+      if (command.ranks == calls_.all_ranks()) in_flight.function->came_through_after = replacements();
+      if (command.call().outputs_count != 0) outputs_.collect(command, *in_flight.function, result);
     }
     // Also if out of memory. The call is over in any case, and the place of its result is forgotten below.
   } catch (...) {
@@ -127,30 +148,37 @@ void CommandRunner::collect(std::uint64_t id) {
   }
   result.finished = true;
   const std::exception_ptr error = result.error;  // release() below destroys the result if the program has dropped it
+  if (error) note_failure(in_flight, error);
   for (const auto offset : in_flight.temporaries) heap().free(offset, SharedHeap::Giveback::later);
-  ring_.release(id, error);
-  if (error && ring_.has_lost_device(id)) ends_.end_with(lost_device_error(error));
+  calls_.release(id, error);
+  if (has_lost_device) ends_.end_with(lost_device_error(error));
 }
 
-/// The earliest failure that a rank had by itself. If an earlier call failed, the failure of that call.
+/// What the call wrote remembers the failure until the program has seen it.
+void CommandRunner::note_failure(const InFlight& call, const std::exception_ptr& error) {
+  std::shared_ptr<CallFailure> failure;
+  call.for_each_written([&](WriteLog& writes) {
+    if (!failure) failure = calls_.failures().note(error);
+    writes.failure = failure;
+  });
+}
+
+/// The earliest failure that a rank had by itself. Otherwise the failure of the command on which this one depends.
 std::exception_ptr CommandRunner::failure_of(std::uint64_t id) {
-  const auto first = ring_.first_failed_rank(id);
-  // Calls that have been published by now fail with the same cause. Later calls are not affected.
-  const bool is_consequence = ring_.is_consequence(id);
-  if (!is_consequence) ring_.acknowledge();
-  if ((is_consequence || !first) && ring_.last_failure()) return ring_.last_failure();
+  if (calls_.in_flight(id).inherited) return calls_.in_flight(id).inherited;
+  const auto first = calls_.first_failed_rank(id);
   return std::make_exception_ptr(first ? report_.failed_call(id, *first) : report_.abandoned_call(id));
 }
 
 // ---- deadlines ------------------------------------------------------------------------------------------------
 
 void CommandRunner::count_poll() {
-  const auto counted = ring_.clocks().poll(pool_.awake_time(Clock::now()));
-  if (const auto expired = ring_.count_waited(counted)) expire(*expired);
+  const auto counted = calls_.clocks().poll(pool_.awake_time(Clock::now()));
+  if (const auto expired = calls_.count_waited(counted)) expire(*expired);
 }
 
 void CommandRunner::expire(std::uint64_t id) {
-  if (pool_.is_debugged()) return ring_.clocks().restart(id);
+  if (pool_.is_debugged()) return calls_.restart_clock(id);
   ends_.end_with(report_.late_call(id));
 }
 

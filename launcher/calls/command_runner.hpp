@@ -2,14 +2,14 @@
 
 // Publishes commands, waits for the workers, and makes results and errors from what the workers report.
 //
-//   next_command --> (filled in) --> publish --> drain: waits for its ranks, then hands out its result
+//   next_command --> (filled in) --> publish --> await: waits for its ranks, then hands out its result
 
 #include <cstdint>
 #include <exception>
 #include <string>
 
 #include "common/os/wait.hpp"
-#include "launcher/calls/call_ring.hpp"
+#include "launcher/calls/call_table.hpp"
 #include "launcher/calls/output_collector.hpp"
 #include "launcher/calls/system_commands.hpp"
 #include "launcher/failures/loss_report.hpp"
@@ -38,7 +38,7 @@ class CommandRunner final : public SystemCommands {
   /// The runner refers to all of them for as long as it lives.
   struct Parts {
     WorkerPool& pool;
-    CallRing& ring;
+    CallTable& calls;
     LossReport& report;
     SegmentHeap memory;
     const RankDevices& devices;
@@ -49,20 +49,25 @@ class CommandRunner final : public SystemCommands {
   };
   explicit CommandRunner(const Parts& parts);
 
-  /// The command to fill in next, for all ranks. Waits until its slot is free.
-  CommandHead& next_command();
+  /// The command to fill in next. If a rank has kInboxSize commands that have not been collected, waits for the oldest
+  /// of them.
+  CommandHead& next_command(const RankSet& ranks);
   /// Makes the command visible to the workers. Returns its id.
   std::uint64_t publish();
-  /// Waits for all commands up to `id` and hands out their results. Errors of calls go to their results. Throws if the
-  /// session ends.
-  void drain(std::uint64_t id);
-  void drain_all() override { drain(ring_.last_published()); }
-  void run_system(const char* what, const std::string& subject, const Fill& fill) override;
+  /// Waits for a command, and before it for those on which it depends, and hands out their results. Does nothing if the
+  /// command is not in flight. Errors of calls go to their results. Throws if the session ends.
+  void await(std::uint64_t id);
+  /// Hands out the results of all commands that are complete.
+  void collect_complete();
+  void drain_all() override;
+  void await_users(const void* record) override;
+  void run_system(const char* what, const std::string& subject, const RankSet& ranks, const Fill& fill) override;
+  void launch_system(const char* what, const std::string& subject, const RankSet& ranks, const Fill& fill) override;
   bool is_open() const noexcept override { return state_.is_open(); }
-  /// Hands out the result of the oldest command, which is complete.
+  /// Hands out the result of a command that can be collected.
   void collect(std::uint64_t id);
 
-  /// True if a worker was lost and drain() has not dealt with it yet.
+  /// True if a worker was lost and await() has not dealt with it yet.
   bool has_lost_worker() const noexcept { return control_.header().lost.load(std::memory_order_seq_cst) != 0; }
   /// How often lost workers have been replaced. One replacement may replace several workers.
   std::uint64_t replacements() const noexcept { return control_.header().replacements.load(std::memory_order_relaxed); }
@@ -75,12 +80,14 @@ class CommandRunner final : public SystemCommands {
   void expire(std::uint64_t id);
 
  private:
-  void await_passed(std::uint64_t id);
+  void fill_in(const char* what, const std::string& subject, const RankSet& ranks, const Fill& fill);
+  void write_dependencies();
+  void note_failure(const InFlight& call, const std::exception_ptr& error);
   std::exception_ptr failure_of(std::uint64_t id);
 
   ControlBlock control_;
   WorkerPool& pool_;
-  CallRing& ring_;
+  CallTable& calls_;
   LossReport& report_;
   const SessionState& state_;
   SessionEnds& ends_;

@@ -91,6 +91,7 @@ std::shared_ptr<FunctionRecord> define_function(const std::shared_ptr<SessionCor
       record->kinds.add(kind);
     }
   }
+  record->writes_object = std::any_of(bodies.begin(), bodies.end(), [](const Body& body) { return !body.pointer.is_const; });
   for (const auto& argument : signature.arguments) {
     record->has_updates = record->has_updates || argument.kind == ArgumentKind::update;
   }
@@ -133,7 +134,7 @@ std::shared_ptr<ObjectRecord> replicate_object(const std::shared_ptr<SessionCore
 }
 
 void construct_object(SystemCommands& commands, const ObjectRecord& object, const RankSet& ranks) {
-  commands.run_system("construction", object.name, [&](CommandHead& command, InFlight& in_flight) {
+  commands.run_system("construction", object.name, ranks, [&](CommandHead& command, InFlight& in_flight) {
     command.ranks = ranks;
     auto& construction = command.begin<CallPayload>();
     construction.constructs = true;
@@ -143,7 +144,7 @@ void construct_object(SystemCommands& commands, const ObjectRecord& object, cons
     const std::uint64_t offset =
         commands.heap().allocate(object.arguments.size(), SharedHeap::Contents::any, "the arguments of a constructor");
     in_flight.temporaries.push_back(offset);
-    commands.ring().next_slot().arguments[0] = {
+    commands.calls().next_slot().arguments[0] = {
         .kind = ArgumentKind::value, .offset = offset, .bytes = object.arguments.size()};
     if (!object.arguments.empty()) {
       std::memcpy(commands.segment().at(offset), object.arguments.data(), object.arguments.size());
@@ -156,7 +157,7 @@ ObjectRecord::~ObjectRecord() {
   SessionCore* core = session.get();
   core->registry().release_later([core, object = id, entry = constructor] {
     core->heap().free(entry, SharedHeap::Giveback::later);
-    core->commands().run_system("the destruction of a replicated object", "", [&](CommandHead& command, InFlight&) {
+    core->commands().launch_system("the destruction of a replicated object", "", core->all_ranks(), [&](CommandHead& command, InFlight&) {
       command.begin<DestroyPayload>().object = object;
     });
   });

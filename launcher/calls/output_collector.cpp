@@ -11,22 +11,21 @@
 
 namespace syncrun::detail {
 
-void OutputCollector::take_ranks(std::uint64_t id) {
+void OutputCollector::take_ranks(const Command& command) {
   ranks_.clear();
   double rows = 0;
-  for (const int rank : control_.command(id).ranks) {
-    const Outbox& outbox = control_.outbox(id, rank);
+  for (const int rank : command.ranks) {
+    const Outbox& outbox = control_.outbox(command, rank);
     if (outbox.is_empty) continue;
     ranks_.push_back(rank);
     rows += static_cast<double>(outbox.rows);
   }
   weights_.clear();
-  for (const int rank : ranks_) weights_.push_back(static_cast<double>(control_.outbox(id, rank).rows) / rows);
+  for (const int rank : ranks_) weights_.push_back(static_cast<double>(control_.outbox(command, rank).rows) / rows);
 }
 
-void OutputCollector::collect(std::uint64_t id, const FunctionRecord& function, CallResult& result) {
-  take_ranks(id);
-  const Command& command = control_.command(id);
+void OutputCollector::collect(const Command& command, const FunctionRecord& function, CallResult& result) {
+  take_ranks(command);
   const CallPayload& call = command.call();
   result.outputs = std::vector<RawOutput>(call.outputs_count);
   for (std::size_t i = 0; i < call.outputs_count; ++i) {
@@ -34,20 +33,20 @@ void OutputCollector::collect(std::uint64_t id, const FunctionRecord& function, 
     const OutputType& type = command.outputs[i];
     RawOutput& to = result.outputs[i];
     if (type.dimensions != 0) {
-      collect_array(id, function, i, to);
+      collect_array(command, function, i, to);
       continue;
     }
     sources_.clear();
-    for (const int rank : ranks_) sources_.push_back(control_.outbox(id, rank).outputs[i].scalar.data());
+    for (const int rank : ranks_) sources_.push_back(control_.outbox(command, rank).outputs[i].scalar.data());
     void* destination = to.scalar.data();
     reduce_elements(type.dtype, type.reduction, {&destination, 1}, sources_, weights_, 1);
   }
 }
 
-void OutputCollector::collect_array(std::uint64_t id, const FunctionRecord& function, std::size_t index,
+void OutputCollector::collect_array(const Command& command, const FunctionRecord& function, std::size_t index,
                                     RawOutput& to) {
-  const OutputType& type = control_.command(id).outputs[index];
-  const auto slot = [&](int rank) -> const OutputSlot& { return control_.outbox(id, rank).outputs[index]; };
+  const OutputType& type = command.outputs[index];
+  const auto slot = [&](int rank) -> const OutputSlot& { return control_.outbox(command, rank).outputs[index]; };
   const bool gathers = type.reduction == Reduction::gather;
   sources_.clear();
   to.extents = slot(ranks_.front()).extents;
@@ -63,10 +62,10 @@ void OutputCollector::collect_array(std::uint64_t id, const FunctionRecord& func
     }
     sources_.push_back(segment_->at(slot(rank).offset));
   }
-  if (gathers) return gather(id, index, to);
+  if (gathers) return gather(command, index, to);
   const std::size_t elements = elements_in({to.extents.data(), type.dimensions});
   to.buffer = allocate_on_heap(elements * size_of(type.dtype));
-  if (control_.outbox(id, ranks_.front()).is_reduced) {
+  if (control_.outbox(command, ranks_.front()).is_reduced) {
     std::memcpy(to.buffer.data(), sources_.front(), to.buffer.bytes());
     return;
   }
@@ -75,9 +74,9 @@ void OutputCollector::collect_array(std::uint64_t id, const FunctionRecord& func
 }
 
 /// Concatenates the rows of the ranks.
-void OutputCollector::gather(std::uint64_t id, std::size_t index, RawOutput& to) {
-  const OutputType& type = control_.command(id).outputs[index];
-  const auto extents_of = [&](int rank) -> const auto& { return control_.outbox(id, rank).outputs[index].extents; };
+void OutputCollector::gather(const Command& command, std::size_t index, RawOutput& to) {
+  const OutputType& type = command.outputs[index];
+  const auto extents_of = [&](int rank) -> const auto& { return control_.outbox(command, rank).outputs[index].extents; };
   to.extents[0] = 0;
   for (const int rank : ranks_) to.extents[0] += extents_of(rank)[0];
   const std::size_t elements = elements_in({to.extents.data(), type.dimensions});

@@ -18,12 +18,12 @@ class OutputCollector {
 
   /// Writes the outputs of a call that succeeded on all of its ranks into `result`. Throws Error (function) if ranks
   /// disagree about a shape.
-  void collect(std::uint64_t id, const FunctionRecord& function, CallResult& result);
+  void collect(const Command& command, const FunctionRecord& function, CallResult& result);
 
  private:
-  void take_ranks(std::uint64_t id);
-  void collect_array(std::uint64_t id, const FunctionRecord& function, std::size_t index, RawOutput& to);
-  void gather(std::uint64_t id, std::size_t index, RawOutput& to);
+  void take_ranks(const Command& command);
+  void collect_array(const Command& command, const FunctionRecord& function, std::size_t index, RawOutput& to);
+  void gather(const Command& command, std::size_t index, RawOutput& to);
 
   const Segment* segment_ = nullptr;
   ControlBlock control_;

@@ -8,8 +8,20 @@ namespace syncrun::detail {
 
 void SystemCommands::give_back_pages() {
   if (!devices_.kinds().has(DeviceKind::cuda)) return;
-  run_system("unpin", "", [](CommandHead& command, InFlight&) { command.begin<UnpinPayload>(); });
+  run_system("unpin", "", all_ranks(), [](CommandHead& command, InFlight&) { command.begin<UnpinPayload>(); });
   heap().trim();
+}
+
+std::exception_ptr SystemCommands::depend_on(const WriteLog& writes) {
+  for (const std::uint64_t call : writes.calls) calls_.depend_on(call);
+  return writes.failure && !writes.failure->is_seen ? writes.failure->error : nullptr;
+}
+
+void SystemCommands::follow(const WriteLog& writes) {
+  const std::exception_ptr failure = depend_on(writes);
+  if (!failure) return;
+  calls_.failures().has_surfaced(failure);
+  std::rethrow_exception(failure);
 }
 
 std::uint64_t SystemCommands::allocate(std::size_t bytes, SharedHeap::Contents contents, std::string_view what) {

@@ -5,11 +5,12 @@
 // open, close or end anything.
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <string>
 #include <string_view>
 
-#include "launcher/calls/call_ring.hpp"
+#include "launcher/calls/call_table.hpp"
 #include "launcher/devices/rank_devices.hpp"
 #include "launcher/pool/segment_heap.hpp"
 
@@ -25,11 +26,23 @@ class SystemCommands {
   SystemCommands(const SystemCommands&) = delete;
   SystemCommands& operator=(const SystemCommands&) = delete;
 
-  /// Waits for everything in flight, then fills in one more command, publishes it and waits for it. Throws the error of
-  /// the command. `what` and `subject` name the command in messages: "all_reduce", "weights".
-  virtual void run_system(const char* what, const std::string& subject, const Fill& fill) = 0;
+  /// Fills in a command for these ranks, publishes it and waits for it. Each rank runs it after the commands that the
+  /// rank has got before. Throws the error of the command. `what` and `subject` name the command in messages:
+  /// "all_reduce", "weights".
+  virtual void run_system(const char* what, const std::string& subject, const RankSet& ranks, const Fill& fill) = 0;
+  /// As run_system(), but does not wait. The temporaries are freed once the command is complete. A failure surfaces
+  /// when the session waits for everything, or is closed.
+  virtual void launch_system(const char* what, const std::string& subject, const RankSet& ranks, const Fill& fill) = 0;
   /// Waits for everything in flight. Errors of calls go to their results. Throws if the session ends.
   virtual void drain_all() = 0;
+  /// Waits for the calls in flight that use this: a Data, a variable or a replicated object. Errors of calls go to their
+  /// results. Throws if the session ends.
+  virtual void await_users(const void* record) = 0;
+  /// The next command reads or overwrites what these calls wrote, so it fails if one of them fails. Returns a failure
+  /// among them that the program has not seen, or null.
+  std::exception_ptr depend_on(const WriteLog& writes);
+  /// For commands that are not calls: as depend_on(), but throws the failure.
+  void follow(const WriteLog& writes);
   /// False once the session is over, and in a fork of the program. In these cases this process must not free the
   /// memory.
   virtual bool is_open() const noexcept = 0;
@@ -39,7 +52,8 @@ class SystemCommands {
   const SegmentHeap& memory() const noexcept { return memory_; }
   const RankDevices& devices() const noexcept { return devices_; }
   int world_size() const noexcept { return devices_.world_size(); }
-  CallRing& ring() const noexcept { return ring_; }
+  const RankSet& all_ranks() const noexcept { return calls_.all_ranks(); }
+  CallTable& calls() const noexcept { return calls_; }
 
   /// Allocates memory of the heap. Memory that GPUs have pinned is given back to the system only if there is no other.
   /// Throws Error (system).
@@ -50,12 +64,12 @@ class SystemCommands {
 
  protected:
   /// The object refers to all of them for as long as it lives.
-  SystemCommands(SegmentHeap memory, CallRing& ring, const RankDevices& devices)
-      : memory_(memory), ring_(ring), devices_(devices) {}
+  SystemCommands(SegmentHeap memory, CallTable& calls, const RankDevices& devices)
+      : memory_(memory), calls_(calls), devices_(devices) {}
 
  private:
   SegmentHeap memory_;
-  CallRing& ring_;
+  CallTable& calls_;
   const RankDevices& devices_;
 };
 

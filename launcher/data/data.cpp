@@ -32,7 +32,7 @@ void check_closed_for_writing(const DataRecord& record) {
 
 /// Waits for the calls that read the array.
 void await_readers(DataRecord& record) {
-  if (record.last_use > record.session->ring().last_drained()) record.session->commands().drain(record.last_use);
+  record.session->commands().await_users(&record);
 }
 
 void give_back(DataRecord& record) {

@@ -53,7 +53,7 @@ FileRecord::~FileRecord() {
   if (!commands_.is_open()) return;
   registry_.release_later([&commands = commands_, id = id_, entry = entry_] {
     commands.heap().free(entry, SharedHeap::Giveback::later);
-    commands.run_system("the unmapping of a file", "",
+    commands.launch_system("the unmapping of a file", "", commands.all_ranks(),
                         [&](CommandHead& command, InFlight&) { command.begin<UnmapPayload>().file = id; });
   });
 }

@@ -21,8 +21,8 @@ std::string tag_of(int rank) { return "rank " + std::to_string(rank); }
 
 }  // namespace
 
-LossReport::LossReport(WorkerPool& pool, const CallRing& ring, std::vector<std::string> device_names)
-    : pool_(pool), ring_(ring), device_names_(std::move(device_names)) {}
+LossReport::LossReport(WorkerPool& pool, const CallTable& calls, std::vector<std::string> device_names)
+    : pool_(pool), calls_(calls), device_names_(std::move(device_names)) {}
 
 std::string LossReport::describe_rank(int rank) const {
   return tag_of(rank) + " (" + device_names_[static_cast<std::size_t>(rank)] + ", pid " +
@@ -44,19 +44,19 @@ std::string LossReport::phase_of_rank(int rank) const {
 // ---- calls that failed ----------------------------------------------------------------------------------------
 
 Error LossReport::failed_call(std::uint64_t id, int rank) const {
-  const Outbox& outbox = pool_.control().outbox(id, rank);
+  const Outbox& outbox = calls_.outbox(id, rank);
   Failure failure = blame(rank);
-  failure.call = ring_.name_of(id);
+  failure.call = calls_.name_of(id);
   failure.phase = to_string(outbox.failed_phase);
   failure.cause = get_text(outbox.message);
-  failure.undefined = ring_.half_written_since(id);
+  failure.undefined = calls_.half_written_by(id);
   const std::string message = describe_rank(rank) + " failed in call '" + failure.call + "' (phase " + failure.phase +
                               "): " + failure.cause + may_be_half_written(failure.undefined);
   return {outbox.error_kind, message, std::move(failure), outbox.native_code};
 }
 
 Error LossReport::abandoned_call(std::uint64_t id) const {
-  return {ErrorKind::function, "call '" + ring_.name_of(id) + "' was abandoned, and no rank says why"};
+  return {ErrorKind::function, "call '" + calls_.name_of(id) + "' was abandoned, and no rank says why"};
 }
 
 // ---- workers that were lost -----------------------------------------------------------------------------------
@@ -84,11 +84,11 @@ Failure LossReport::describe_loss(int rank, const ChildEnd& end) const {
   return failure;
 }
 
-std::string LossReport::place_loss(Failure& failure, std::uint64_t id) const {
+std::string LossReport::place_loss(Failure& failure) const {
   const std::uint64_t at = command_of(pool_.control().worker(failure.rank).progress.load());
-  const bool is_in_call = failure.phase != to_string(Phase::idle) && at >= id && at <= ring_.last_published();
+  const bool is_in_call = failure.phase != to_string(Phase::idle) && calls_.is_in_flight(at);
   if (!is_in_call) return "(" + failure.phase + ")";
-  failure.call = ring_.name_of(at);
+  failure.call = calls_.name_of(at);
   return "in call '" + failure.call + "' (phase " + failure.phase + ")";
 }
 
@@ -134,13 +134,13 @@ std::vector<RankState> LossReport::rank_states(std::uint64_t id) {
     state.device = device_names_[static_cast<std::size_t>(rank)];
     state.phase = to_string(phase_of(progress));
     // While workers start, there is no command yet.
-    state.takes_part = !ring_.is_in_flight(id) || control.command(id).ranks.has(rank);
+    state.takes_part = !calls_.is_in_flight(id) || calls_.command(id).ranks.has(rank);
     state.has_finished = state.takes_part && slot.done.load() >= id;
     state.is_behind = is_behind(rank, id);
     if (phase_of(progress) == Phase::idle) {
-      if (!state.has_finished && id > ring_.last_drained()) state.call = ring_.name_of(id);
-    } else if (ring_.is_in_flight(at)) {
-      state.call = ring_.name_of(at);
+      if (!state.has_finished && calls_.is_in_flight(id)) state.call = calls_.name_of(id);
+    } else if (calls_.is_in_flight(at)) {
+      state.call = calls_.name_of(at);
     }
     state.no_progress_for = heartbeats_.age(rank, now);
     state.stop_signal = pool_.stop_signal(rank);
@@ -172,22 +172,13 @@ Error LossReport::late(Clock::time_point released, std::vector<RankState> states
 }
 
 Error LossReport::late_call(std::uint64_t id) {
-  const std::string call = ring_.name_of(id);
+  const std::string call = calls_.name_of(id);
   const auto released = Clock::now();
   auto states = rank_states(id);
   const int culprit = culprit_of(states);
   return late(released, std::move(states), culprit, call,
-              "call '" + call + "' did not finish within " + std::to_string(pool_.control().command(id).timeout_ms) +
+              "call '" + call + "' did not finish within " + std::to_string(calls_.command(id).timeout_ms) +
                   " ms (--timeout or CallOptions::timeout sets another limit)");
-}
-
-Error LossReport::late_passing(std::uint64_t id, Milliseconds limit) {
-  const auto released = Clock::now();
-  auto states = rank_states(id);
-  const int culprit = culprit_of(states);
-  return late(released, std::move(states), culprit, "",
-              "it did not pass the calls of other ranks within " + std::to_string(limit.count()) +
-                  " ms (--timeout or SessionOptions::timeout sets another limit)");
 }
 
 Error LossReport::late_start(Milliseconds limit) {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/calls/call_ring.hpp"
+#include "launcher/calls/call_table.hpp"
 #include "launcher/pool/heartbeats.hpp"
 #include "launcher/pool/worker_pool.hpp"
 #include "syncrun/error.hpp"
@@ -16,7 +16,7 @@ namespace syncrun::detail {
 class LossReport {
  public:
   /// `device_names` has the name of each rank's device. Refers to the first two arguments for as long as it lives.
-  LossReport(WorkerPool& pool, const CallRing& ring, std::vector<std::string> device_names);
+  LossReport(WorkerPool& pool, const CallTable& calls, std::vector<std::string> device_names);
 
   const std::vector<std::string>& device_names() const noexcept { return device_names_; }
   /// "rank 1 (cpu1, pid 77)".
@@ -35,9 +35,8 @@ class LossReport {
 
   /// Returns a Failure with the rank, its phase, the cause of its end and its last lines.
   Failure describe_loss(int rank, const ChildEnd& end) const;
-  /// Returns in words where a lost rank was. If it was in one of the commands from `id` on, also writes that into the
-  /// failure.
-  std::string place_loss(Failure& failure, std::uint64_t id) const;
+  /// Returns in words where a lost rank was. If it was in a command in flight, also writes that into the failure.
+  std::string place_loss(Failure& failure) const;
   /// The error about a lost rank. `more` says what was done about it.
   Error lost(Failure failure, const std::string& where, int wait_status, std::string more = {}) const;
 
@@ -45,9 +44,6 @@ class LossReport {
   std::vector<RankState> rank_states(std::uint64_t id);
   /// The error of command `id`, which did not finish in time.
   Error late_call(std::uint64_t id);
-  /// The error about a rank that takes no part in command `id` and did not pass it in time. Such a rank is stuck, since
-  /// it has nothing else to do.
-  Error late_passing(std::uint64_t id, Milliseconds limit);
   Error failed_start(int rank, const ChildEnd& end) const;
   Error late_start(Milliseconds limit);
 
@@ -59,7 +55,7 @@ class LossReport {
              const std::string& what);
 
   WorkerPool& pool_;
-  const CallRing& ring_;
+  const CallTable& calls_;
   std::vector<std::string> device_names_;
   Heartbeats heartbeats_;
 };

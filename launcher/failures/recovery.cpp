@@ -8,12 +8,12 @@
 
 namespace syncrun::detail {
 
-Recovery::Recovery(WorkerPool& pool, CallRing& ring, const LossReport& report, Steps steps, int most)
-    : pool_(pool), ring_(ring), report_(report), steps_(std::move(steps)), most_(most) {}
+Recovery::Recovery(WorkerPool& pool, CallTable& calls, const LossReport& report, Steps steps, int most)
+    : pool_(pool), calls_(calls), report_(report), steps_(std::move(steps)), most_(most) {}
 
 void Recovery::replace_lost(Failure failure, const std::string& where, int wait_status, Milliseconds limit) {
   is_running_ = true;
-  std::vector<CallRing::UnfinishedCall> unfinished;
+  std::vector<CallTable::UnfinishedCall> unfinished;
   std::string outcome;
   try {
     check_count(1);  // fail early, before any wait
@@ -22,8 +22,8 @@ void Recovery::replace_lost(Failure failure, const std::string& where, int wait_
     check_count(static_cast<int>(lost.size()));
     replaced_ += static_cast<int>(lost.size());
     collect_whole_calls();
-    failure.undefined = ring_.half_written_since(ring_.oldest());
-    unfinished = ring_.take_unfinished(steps_.free);
+    failure.undefined = calls_.half_written();
+    unfinished = calls_.take_unfinished(steps_.free);
     forget_comms();
     for (const int rank : lost) clear_slot(rank);
     pool_.control().header().replacements.fetch_add(1, std::memory_order_acq_rel);
@@ -42,10 +42,10 @@ void Recovery::replace_lost(Failure failure, const std::string& where, int wait_
   failure.respawned_pid = pool_.pid(failure.rank);
   if (!failure.restored.empty()) outcome += "\n  restored from a peer: " + in_quotes(failure.restored);
   if (!failure.undefined.empty()) outcome += "\n  undefined: " + in_quotes(failure.undefined);
-  ring_.set_last_failure(std::make_exception_ptr(report_.lost(std::move(failure), where, wait_status, outcome)));
+  const auto lost = std::make_exception_ptr(report_.lost(std::move(failure), where, wait_status, outcome));
   for (const auto& call : unfinished) {
-    call.result->error = ring_.last_failure();
-    if (call.is_dropped) ring_.note_dropped(ring_.last_failure());
+    call.result->error = lost;
+    if (call.is_dropped) calls_.failures().note_dropped(lost);
   }
 }
 
@@ -62,11 +62,11 @@ void Recovery::await_survivors(Milliseconds limit) {
   Patience patience(limit);
   const ControlBlock& control = pool_.control();
   const auto are_done = [&] {
-    for (int rank = 0; rank < pool_.world_size(); ++rank) {
-      const WorkerSlot& slot = control.worker(rank);
-      if (slot.is_lost.load(std::memory_order_seq_cst) == 0 &&
-          slot.done.load(std::memory_order_seq_cst) < ring_.last_published()) {
-        return false;
+    for (const CallTable::Entry& entry : calls_.entries()) {
+      for (const int rank : control.command_in(entry.slot).ranks) {
+        const WorkerSlot& slot = control.worker(rank);
+        const bool is_lost = slot.is_lost.load(std::memory_order_seq_cst) != 0;
+        if (!is_lost && slot.done.load(std::memory_order_seq_cst) < entry.id) return false;
       }
     }
     return true;
@@ -87,27 +87,27 @@ std::vector<int> Recovery::reap_lost() {
   return ranks;
 }
 
-/// A lost worker may have been ahead. Calls that all of their ranks have completed still get their results.
+/// Calls that all of their ranks have completed still get their results: a lost worker may have been ahead, or may have
+/// taken no part.
 void Recovery::collect_whole_calls() {
-  const ControlBlock& control = pool_.control();
-  while (!ring_.is_idle()) {
-    const std::uint64_t id = ring_.oldest();
-    if (control.command(id).failed.load(std::memory_order_acquire) == id || !ring_.is_complete(id)) return;
-    steps_.collect(id);
+  for (;;) {
+    const auto id = calls_.first_collectable();
+    if (!id) return;
+    steps_.collect(*id);
   }
 }
 
 /// Marks the communicators as unusable, because a dead rank belonged to them.
 void Recovery::forget_comms() noexcept {
   const ControlBlock& control = pool_.control();
-  control.header().failed_comm.store(ring_.last_published(), std::memory_order_release);
+  control.header().failed_comm.store(calls_.last_published(), std::memory_order_release);
   for (int rank = 0; rank < pool_.world_size(); ++rank) control.worker(rank).released_ns.store(0);
 }
 
 /// Prepares the slot for its next worker, as if the rank were done with all published commands.
 void Recovery::clear_slot(int rank) {
   WorkerSlot& slot = pool_.control().worker(rank);
-  const std::uint64_t last = ring_.last_published();
+  const std::uint64_t last = calls_.last_published();
   slot.collective_step.store(kLeft, std::memory_order_seq_cst);
   slot.collective_command.store(last, std::memory_order_seq_cst);
   slot.vote.store(vote_word(last, Vote::failed), std::memory_order_seq_cst);
@@ -119,6 +119,7 @@ void Recovery::clear_slot(int rank) {
   ++slot.predecessors;
   initialise_life(slot.life);
   steps_.forget_copies(rank);
+  slot.received = calls_.received(rank);
   slot.done.store(last, std::memory_order_seq_cst);
 }
 

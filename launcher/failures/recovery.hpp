@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/calls/call_ring.hpp"
+#include "launcher/calls/call_table.hpp"
 #include "launcher/failures/loss_report.hpp"
 #include "launcher/pool/worker_pool.hpp"
 
@@ -34,7 +34,7 @@ class Recovery {
   };
 
   /// Refers to the first three arguments for as long as it lives. `most`: how many workers may be replaced in all.
-  Recovery(WorkerPool& pool, CallRing& ring, const LossReport& report, Steps steps, int most);
+  Recovery(WorkerPool& pool, CallTable& calls, const LossReport& report, Steps steps, int most);
 
   /// True during a replacement, and after one that failed. Workers that are lost then are not replaced.
   bool is_running() const noexcept { return is_running_; }
@@ -52,7 +52,7 @@ class Recovery {
   void forget_comms() noexcept;
 
   WorkerPool& pool_;
-  CallRing& ring_;
+  CallTable& calls_;
   const LossReport& report_;
   Steps steps_;
   int most_;

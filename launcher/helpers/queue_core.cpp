@@ -180,18 +180,18 @@ void QueueCore::check_usable() const {
   if (state_ == State::failed) throw_usage("the queue of '" + name_ + "' is over: " + error_->what());
 }
 
-/// True if the oldest call has finished, or will never finish because a worker was lost. Calls hold batches that
+/// True if a call has finished, or will never finish because a worker was lost. Calls hold batches that
 /// producers may be waiting for.
 bool QueueCore::has_calls_to_collect() const {
-  const CallRing& ring = session_->ring();
-  return !ring.is_idle() && (ring.is_complete(ring.oldest()) || session_->commands().has_lost_worker());
+  const CallTable& calls = session_->calls();
+  return calls.first_collectable() || (!calls.is_idle() && session_->commands().has_lost_worker());
 }
 
 /// The limit of a wait for a batch. It combines the limit of the queue and those of the calls in flight, whose clocks
 /// run during the wait.
 class QueueCore::Limits {
  public:
-  Limits(CallRing& ring, Milliseconds timeout) : own_(timeout), calls_(ring) {}
+  Limits(CallTable& calls, Milliseconds timeout) : own_(timeout), calls_(calls) {}
   bool is_over(Clock::time_point now) {
     const bool is_call_late = calls_.is_over(now);
     return own_.is_over(now) || is_call_late;
@@ -208,15 +208,16 @@ class QueueCore::Limits {
 /// Waits for a batch. Meanwhile collects the results of finished calls, which hold batches that producers may be
 /// waiting for.
 BatchTurns::Found QueueCore::await_batch() {
-  Limits patience(session_->ring(), timeout_);
+  Limits patience(session_->calls(), timeout_);
   for (;;) {
     Found found = Found::none;
     const auto is_ready = [&] { return (found = turns_.look()) != Found::none || has_calls_to_collect(); };
-    const auto is_over = [&] { return watcher_->lost() >= 0 || (session_->ring().is_idle() && turns_.is_stuck()); };
+    const auto is_over = [&] { return watcher_->lost() >= 0 || (session_->calls().is_idle() && turns_.is_stuck()); };
     const Woken woken = wait_until(session_->control().header().to_master, policy_, patience, is_ready, is_over);
     if (found != Found::none) return found;
     if (woken == Woken::ready) {
-      session_->commands().drain(session_->ring().oldest());
+      if (session_->commands().has_lost_worker()) session_->commands().await(session_->calls().entries().front().id);
+      else session_->commands().collect_complete();
     } else if (const int lost = watcher_->lost(); lost >= 0) {
       fail(lost_error(lost, "while the program waited for a batch"));
     } else if (woken == Woken::interrupted) {

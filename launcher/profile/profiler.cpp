@@ -114,13 +114,14 @@ void Profiler::begin(std::uint64_t id, const std::string& name) {
     escaped_names_.push_back(escaped(name));
     times_.emplace_back(ranks_.size() + 1);
   }
-  running_[id % kRingSize] = {found->second, now_ns()};
+  running_[id] = {found->second, now_ns()};
 }
 
 void Profiler::end(std::uint64_t id) {
   const std::int64_t now = now_ns();
   for (int rank = 0; rank < world_size_; ++rank) read_events(rank);
-  const Running& call = running_[id % kRingSize];
+  const Running call = running_.at(id);
+  running_.erase(id);
   const std::int64_t begin = std::max(call.begin_ns, last_end_ns_);
   last_end_ns_ = now;
   Times& times = times_[call.function].front();
@@ -177,7 +178,9 @@ void Profiler::end_phase(int rank, std::int64_t now) {
 
 void Profiler::end_call(int rank, std::int64_t now) {
   const RankState& state = ranks_[static_cast<std::size_t>(rank)];
-  const std::size_t function = running_[state.command % kRingSize].function;
+  const auto call = running_.find(state.command);
+  if (call == running_.end()) return;
+  const std::size_t function = call->second.function;
   Times& times = times_of(function, rank);
   ++times.calls;
   times.whole.add(now - state.call_since_ns);
@@ -238,7 +241,8 @@ void Profiler::close() {
     const RankState& state = ranks_[static_cast<std::size_t>(rank)];
     if (!state.is_open) continue;
     write_span(rank + 1, kSpanNames[index_of(state.phase)], state.phase_since_ns, now);
-    write_span(rank + 1, escaped_names_[running_[state.command % kRingSize].function], state.call_since_ns, now);
+    const auto call = running_.find(state.command);
+    if (call != running_.end()) write_span(rank + 1, escaped_names_[call->second.function], state.call_since_ns, now);
   }
   if (!profile_path_.empty()) {
     const std::vector<CallProfile> all = calls();

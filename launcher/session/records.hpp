@@ -18,6 +18,18 @@
 namespace syncrun::detail {
 
 class FileRecord;
+struct CallFailure;
+
+/// The calls that wrote a variable or an object last.
+struct WriteLog {
+  std::vector<std::uint64_t> calls;      // some may no longer be in flight
+  std::shared_ptr<CallFailure> failure;  // of one of them; null if it did not fail
+};
+
+/// True if a body may write to an argument of this kind.
+constexpr bool is_written(ArgumentKind kind) noexcept {
+  return kind == ArgumentKind::local || kind == ArgumentKind::update;
+}
 
 struct DataRecord {
   std::shared_ptr<SessionCore> session;
@@ -31,7 +43,6 @@ struct DataRecord {
   std::shared_ptr<FileRecord> file;
   // set if the memory is a batch of a queue: the queue gets it back when the last owner releases this
   std::shared_ptr<void> lease;
-  std::uint64_t last_use = 0;  // the last command that reads it
   bool is_open_for_writing = false;
 
   ~DataRecord();
@@ -46,6 +57,7 @@ struct VariableRecord {
   std::vector<Extents> extents;  // by rank
   AssignedRanks assigned;        // the ranks whose copy a call may use
   bool is_replicated = false;    // the master last made all copies equal, so a new worker can get its copy from a peer
+  WriteLog writes;
 
   ~VariableRecord();
 };
@@ -57,6 +69,7 @@ struct ObjectRecord {
   std::string name;
   std::uint64_t constructor = 0;  // offset of the FunctionEntry
   std::vector<std::byte> arguments;
+  WriteLog writes;
 
   ~ObjectRecord();
 };
@@ -72,6 +85,7 @@ struct FunctionRecord {
   std::array<BodyState, 2> bodies{};  // by DeviceKind
   DeviceKinds kinds;                  // the kinds of devices that it has bodies for
   bool has_updates = false;
+  bool writes_object = false;  // it is a method that is not const
   /// The number of replacements (CommandRunner::replacements) when the function last succeeded on all ranks. Empty: it
   /// never has.
   std::optional<std::uint64_t> came_through_after;

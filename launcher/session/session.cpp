@@ -27,7 +27,7 @@ void abandon_session(SessionCore& session) noexcept { session.abandon(); }
 void wait_all(SessionCore& session) {
   const SessionCore::Entry entry(session);
   session.commands().drain_all();
-  if (const auto failure = session.ring().take_dropped_failure()) std::rethrow_exception(failure);
+  if (const auto failure = session.calls().failures().take_dropped()) std::rethrow_exception(failure);
 }
 
 std::vector<CallProfile> profile_of(SessionCore& session) {

@@ -48,13 +48,13 @@ SessionCore::SessionCore(const SessionOptions& options, const MakePool& make_poo
   logger_ = make_logger("syncrun", settings_.log_level);
   pool_ = make_pool(settings_);
   auto& header = control().header();
-  ring_.attach(control());
-  report_.emplace(*pool_, ring_, names_of(settings_.devices));
-  recovery_.emplace(*pool_, ring_, *report_, recovery_steps(), settings_.max_respawns);
+  calls_.attach(control());
+  report_.emplace(*pool_, calls_, names_of(settings_.devices));
+  recovery_.emplace(*pool_, calls_, *report_, recovery_steps(), settings_.max_respawns);
   heap_ = SharedHeap(segment(), header.heap_offset, header.heap_bytes, pages_of(devices_.kinds()));
   profiler_ = begin_profile(settings_, header, memory());
   commands_.emplace(CommandRunner::Parts{.pool = *pool_,
-                                         .ring = ring_,
+                                         .calls = calls_,
                                          .report = *report_,
                                          .memory = memory(),
                                          .devices = devices_,
@@ -113,13 +113,13 @@ void SessionCore::give_up(std::uint64_t offset, SharedHeap::Giveback giveback) n
 
 void SessionCore::end_with_loss(std::uint64_t id) {
   if (const auto watch_failure = pool_->watch_failure()) end_with(*watch_failure);
-  SeenLoss loss = describe_seen_loss(*pool_, *report_, id);
+  SeenLoss loss = describe_seen_loss(*pool_, *report_);
   const bool may_replace = settings_.on_worker_lost == OnWorkerLost::respawn && state_.was_opened() && !is_closing_ &&
                            !recovery_->is_running();
   if (!may_replace) end_with(report_->lost(std::move(loss.failure), loss.where, loss.wait_status));
-  const bool is_waiting_for_it = ring_.is_in_flight(id);
+  const bool is_waiting_for_it = calls_.is_in_flight(id);
   const Milliseconds limit =
-      is_waiting_for_it ? Milliseconds(control().command(id).timeout_ms) : settings_.call_timeout;
+      is_waiting_for_it ? Milliseconds(calls_.command(id).timeout_ms) : settings_.call_timeout;
   try {
     recovery_->replace_lost(std::move(loss.failure), loss.where, loss.wait_status, limit);
   } catch (const Error& error) {
@@ -129,7 +129,7 @@ void SessionCore::end_with_loss(std::uint64_t id) {
 
 void SessionCore::end_with(const Error& error) {
   state_.set_cause(error);
-  ring_.fail_all(std::make_exception_ptr(error));
+  calls_.fail_all(std::make_exception_ptr(error));
   abandon();
   throw error;
 }
@@ -140,12 +140,12 @@ void SessionCore::close() {
     const Entry entry(*this);
     is_closing_ = true;
     commands_->drain_all();
-    commands_->next_command().begin<ClosePayload>();
+    commands_->next_command(all_ranks()).begin<ClosePayload>();
     pool_->expect_ends();
-    ring_.retire(commands_->publish());
+    calls_.release(commands_->publish(), nullptr);
   }
-  const auto failure = await_ends_at_close(*pool_, *report_, ring_.last_published(), settings_.grace);
-  const auto dropped = ring_.dropped_failure();
+  const auto failure = await_ends_at_close(*pool_, *report_, calls_.last_published(), settings_.grace);
+  const auto dropped = calls_.failures().dropped();
   state_.set_cause(failure);
   abandon();
   if (failure) throw Error(*failure);
@@ -160,7 +160,7 @@ void SessionCore::abandon() noexcept {
   registry_.end_dependants();
   if (pool_) pool_->end();
   if (state_.is_here()) end_profile();
-  ring_.forget_all();
+  calls_.forget_all();
   registry_.forget_releases();
   if (was_open) live_session.clear();
 }

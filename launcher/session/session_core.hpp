@@ -1,7 +1,7 @@
 #pragma once
 
 // The center of the master. It connects the parts of a session and decides when the session is over. The parts are: the
-// workers (WorkerPool), the commands (CommandRunner, which uses the CallRing), the messages about failures
+// workers (WorkerPool), the commands (CommandRunner, which uses the CallTable), the messages about failures
 // (LossReport), the replacement of lost workers (Recovery), the list of what belongs to the session (Registry), the
 // start (session_start.hpp) and the end (session_end.hpp).
 
@@ -14,7 +14,7 @@
 
 #include "common/os/shared_heap.hpp"
 #include "common/text/log.hpp"
-#include "launcher/calls/call_ring.hpp"
+#include "launcher/calls/call_table.hpp"
 #include "launcher/calls/command_runner.hpp"
 #include "launcher/devices/rank_devices.hpp"
 #include "launcher/failures/loss_report.hpp"
@@ -51,7 +51,7 @@ class SessionCore final : private SessionEnds {
 
   const Settings& settings() const noexcept { return settings_; }
   int world_size() const noexcept { return pool_->world_size(); }
-  const RankSet& all_ranks() const noexcept { return ring_.all_ranks(); }
+  const RankSet& all_ranks() const noexcept { return calls_.all_ranks(); }
   const std::vector<std::string>& devices() const noexcept { return report_->device_names(); }
   const RankDevices& rank_devices() const noexcept { return devices_; }
   const Segment& segment() const noexcept { return pool_->segment(); }
@@ -59,7 +59,7 @@ class SessionCore final : private SessionEnds {
   SharedHeap& heap() noexcept { return heap_; }
   SegmentHeap memory() noexcept { return {pool_->segment(), heap_}; }
   CommandRunner& commands() noexcept { return *commands_; }
-  CallRing& ring() noexcept { return ring_; }
+  CallTable& calls() noexcept { return calls_; }
   Registry& registry() noexcept { return registry_; }
   const Registry& registry() const noexcept { return registry_; }
   /// Null unless the settings ask for a profile.
@@ -86,7 +86,7 @@ class SessionCore final : private SessionEnds {
   std::unique_ptr<Logger> logger_;
   SessionState state_;
   std::unique_ptr<WorkerPool> pool_;
-  CallRing ring_;
+  CallTable calls_;
   std::optional<LossReport> report_;
   std::optional<Recovery> recovery_;
   Registry registry_;

@@ -51,7 +51,7 @@ bool have_all_ended(WorkerPool& pool, LossReport& report, Milliseconds grace) {
 
 }  // namespace
 
-SeenLoss describe_seen_loss(WorkerPool& pool, const LossReport& report, std::uint64_t id) {
+SeenLoss describe_seen_loss(WorkerPool& pool, const LossReport& report) {
   const auto released = Clock::now();
   const ControlBlock& control = pool.control();
   const int rank = static_cast<int>(control.header().lost.load()) - 1;
@@ -62,7 +62,7 @@ SeenLoss describe_seen_loss(WorkerPool& pool, const LossReport& report, std::uin
   for (int other = 0; other < control.world_size(); ++other) {
     loss.failure.peers_released.emplace_back(Clock::duration(control.worker(other).released_ns.load()));
   }
-  loss.where = report.place_loss(loss.failure, id);
+  loss.where = report.place_loss(loss.failure);
   return loss;
 }
 

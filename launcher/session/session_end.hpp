@@ -18,10 +18,10 @@ struct SeenLoss {
   int wait_status = 0;  // 0 if it is not known
 };
 
-/// Describes the loss that the control block reports. The master has seen it while it waited for command `id`. Waits
+/// Describes the loss that the control block reports. Waits
 /// for the worker's end. Then waits up to 100 ms for peers that wait for each other, until they have recorded when they
 /// stopped waiting.
-SeenLoss describe_seen_loss(WorkerPool& pool, const LossReport& report, std::uint64_t id);
+SeenLoss describe_seen_loss(WorkerPool& pool, const LossReport& report);
 
 /// Called after the workers have been told to end. Waits until they have ended, and kills those that have not ended
 /// within `grace`. Returns the error about the first worker that did not end well. `last` is the last command that was

@@ -74,8 +74,9 @@ void run(const Collective& collective, VariableList variables, const std::vector
     for (const auto& variable : variables) read_extents(commands.segment(), *variable);
   };
   try {
-    commands.run_system(collective.what, names_of(variables), [&](CommandHead& command, InFlight& in_flight) {
-      command.ranks = ranks_of_collective(*variables.front()->session);
+    const RankSet ranks = ranks_of_collective(*variables.front()->session);
+    commands.run_system(collective.what, names_of(variables), ranks, [&](CommandHead& command, InFlight& in_flight) {
+      for (const auto& variable : variables) commands.follow(variable->writes);
       command.has_comm = true;
       command.wants_vote = commands.devices().kinds_of(command.ranks).has(DeviceKind::cuda);
       auto& payload = command.begin<CollectivePayload>();

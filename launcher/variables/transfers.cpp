@@ -25,6 +25,17 @@ std::string names_of(const std::vector<Transfer>& transfers) {
   return names;
 }
 
+/// The ranks that take part in a transfer of any variable.
+RankSet ranks_of(const std::vector<Transfer>& transfers) {
+  RankSet ranks;
+  for (const auto& transfer : transfers) {
+    for (std::size_t rank = 0; rank < transfer.parts.size(); ++rank) {
+      if (transfer.parts[rank].takes_part) ranks.add(static_cast<int>(rank));
+    }
+  }
+  return ranks;
+}
+
 struct Temporaries {
   SharedHeap& heap;
   std::vector<std::uint64_t> offsets;
@@ -70,7 +81,8 @@ void read_extents(const Segment& segment, VariableRecord& variable) {
 
 void run_transfers(SystemCommands& commands, const char* what, TransferDirection direction,
                    const std::vector<Transfer>& transfers) {
-  commands.run_system(what, names_of(transfers), [&](CommandHead& command, InFlight& in_flight) {
+  commands.run_system(what, names_of(transfers), ranks_of(transfers), [&](CommandHead& command, InFlight& in_flight) {
+    for (const auto& transfer : transfers) commands.follow(transfer.variable->writes);
     const auto world_size = static_cast<std::size_t>(commands.world_size());
     auto& payload = command.begin<TransferPayload>();
     payload.direction = direction;

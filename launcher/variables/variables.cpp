@@ -131,7 +131,8 @@ VariableRecord::~VariableRecord() {
   SessionCore* core = session.get();
   core->registry().release_later([core, entry_offset = entry] {
     auto& entry = *core->segment().at<VariableEntry>(entry_offset);
-    core->commands().run_system("free", "a variable", [&](CommandHead& command, InFlight&) {
+    core->commands().launch_system("free", "a variable", core->all_ranks(), [&](CommandHead& command, InFlight& in_flight) {
+      in_flight.temporaries.push_back(entry_offset);
       entry.is_freed = true;
       auto& transfer = command.begin<TransferPayload>();
       transfer.direction = TransferDirection::to_variable;
@@ -141,7 +142,6 @@ VariableRecord::~VariableRecord() {
       for (int rank = 0; rank < core->world_size(); ++rank) slots[rank] = {entry_offset, 0, {}, true, false};
     });
     core->registry().forget_variable(entry_offset);
-    core->heap().free(entry_offset, SharedHeap::Giveback::later);
   });
 }
 

@@ -245,7 +245,7 @@ void Protocol::take_master_step(State& state) const {
   }
 }
 
-/// True if the master knows that all ranks have passed the command whose slot it uses next (CallRing::passed_). It
+/// True if the master knows that all ranks have passed the command whose slot it uses next (CallTable::passed_). It
 /// knows this if it has drained a command for all ranks that is not older than that command.
 bool Protocol::have_all_passed(const State& state) const noexcept {
   const int slots = scenario_.slots;

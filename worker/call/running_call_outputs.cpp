@@ -210,7 +210,7 @@ bool RunningCall::may_reduce_outputs(const Outbox& outbox) const noexcept {
 bool RunningCall::all_are_large() const noexcept {
   const auto& control = attachment_.control;
   for (const int rank : command_->ranks) {
-    const Outbox& outbox = control.outbox(command_->id, rank);
+    const Outbox& outbox = control.outbox(*command_, rank);
     if (!outbox.is_empty && !outbox.is_large) return false;
   }
   return true;
@@ -235,14 +235,14 @@ void RunningCall::reduce_outputs(Outbox& outbox) {
   std::vector<int> ranks;
   double rows = 0;
   for (const int rank : command_->ranks) {
-    const Outbox& other = attachment.control.outbox(command_->id, rank);
+    const Outbox& other = attachment.control.outbox(*command_, rank);
     if (other.is_empty) continue;
     ranks.push_back(rank);
     rows += static_cast<double>(other.rows);
   }
   std::vector<double> weights;
   for (const int rank : ranks) {
-    weights.push_back(static_cast<double>(attachment.control.outbox(command_->id, rank).rows) / rows);
+    weights.push_back(static_cast<double>(attachment.control.outbox(*command_, rank).rows) / rows);
   }
   bool agree = true;
   for (std::size_t i = 0; agree && i < call_->outputs_count; ++i) {
@@ -256,10 +256,10 @@ bool RunningCall::reduce_output(std::size_t index, Outbox& outbox, std::span<con
                                 std::span<const double> weights) {
   const auto& attachment = attachment_;
   const OutputType& type = command_->outputs[index];
-  const auto& extents = attachment.control.outbox(command_->id, ranks.front()).outputs[index].extents;
+  const auto& extents = attachment.control.outbox(*command_, ranks.front()).outputs[index].extents;
   std::vector<std::uint64_t> offsets;
   for (const int rank : ranks) {
-    const OutputSlot& output = attachment.control.outbox(command_->id, rank).outputs[index];
+    const OutputSlot& output = attachment.control.outbox(*command_, rank).outputs[index];
     if (output.extents != extents) return false;
     offsets.push_back(output.offset);
   }

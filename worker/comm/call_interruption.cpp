@@ -1,11 +1,19 @@
 #include "worker/comm/call_interruption.hpp"
 
+#include <algorithm>
+
 #include "common/os/waited_time.hpp"
 
 namespace syncrun::detail {
 
+/// If lost workers are replaced, a loss concerns only the commands of the lost ranks.
 bool CallInterruption::is_lost() const noexcept {
-  return attachment_.control.header().lost.load(std::memory_order_seq_cst) != 0;
+  const ControlHeader& header = attachment_.control.header();
+  if (header.lost.load(std::memory_order_seq_cst) == 0) return false;
+  if (!header.respawns || command_ == nullptr) return true;
+  return std::any_of(command_->ranks.begin(), command_->ranks.end(), [this](int rank) {
+    return attachment_.control.worker(rank).is_lost.load(std::memory_order_seq_cst) != 0;
+  });
 }
 
 bool CallInterruption::is_set() const noexcept {

@@ -75,7 +75,7 @@ void Meetings::begin(const Command& command) noexcept {
 void Meetings::leave(const Command& command) noexcept {
   WorkerSlot& slot = attachment_.slot();
   const std::uint64_t steps = command_ == &command ? step_ : 0;
-  attachment_.control.outbox(command.id, attachment_.rank).collective_steps = steps;
+  attachment_.control.outbox(command, attachment_.rank).collective_steps = steps;
   if (steps == 0) {
     slot.collective_step.store(0, std::memory_order_seq_cst);
     slot.collective_command.store(command.id, std::memory_order_seq_cst);
@@ -135,7 +135,7 @@ void Meetings::step(const WaitLimits& limits, Patience& patience) {
 void Meetings::check_that_all_are_here(const Interruption& interruption) const {
   for (const int rank : ranks_) {
     if (presence_of(rank) != Presence::elsewhere) continue;
-    if (attachment_.control.outbox(command_->id, rank).collective_steps >= step_) continue;
+    if (attachment_.control.outbox(*command_, rank).collective_steps >= step_) continue;
     if (interruption.is_set()) throw Abandoned();  // it left because it or another rank failed
     throw_usage("ranks disagree in a collective: rank " + std::to_string(rank) + " has left the call, and rank " +
                 std::to_string(attachment_.rank) + " is still in one");
@@ -201,7 +201,7 @@ bool Meetings::all_voted_ok(const Command& command) {
       // The word shows that the rank has voted. The rank may already be in a later command, so the vote itself is read
       // from its outbox.
       if (control.worker(rank).vote.load(std::memory_order_seq_cst) < vote_word(command.id, Vote::none)) return false;
-      ok = ok && control.outbox(command.id, rank).vote == Vote::ok;
+      ok = ok && control.outbox(command, rank).vote == Vote::ok;
     }
     return true;
   };

@@ -1,5 +1,6 @@
 #include "worker/serve/worker_core.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <exception>
@@ -42,7 +43,7 @@ WorkerCore::WorkerCore(Attachment& attachment)
              header_.arenas_offset + header_.arena_bytes * static_cast<std::uint64_t>(attachment_.rank) +
                  CpuComm::kReservedBytes,
              header_.arena_bytes - CpuComm::kReservedBytes, pages_of({attachment_.slot().device_kind})),
-      outgoing_(arena_, header_.consumed),
+      outgoing_(arena_, attachment_.slot().consumed),
       interruption_(attachment_),
       // The master sleeps while the workers wait for each other, so these waits have a policy of their own.
       meetings_(attachment_, header_.workers_spin ? WaitPolicy::spinning() : WaitPolicy::yielding()),
@@ -53,7 +54,9 @@ WorkerCore::WorkerCore(Attachment& attachment)
       cuda_worker_(*this),
       logger_(make_logger(attachment_.device, log_level_from_environment())),
       running_(std::make_unique<RunningCall>(WorkerParts{attachment_, *device_, arena_, files_, outgoing_})),
-      variables_(attachment_, *device_, arena_, peers_, [this] { running_->forget_recordings(); }) {
+      variables_(attachment_, *device_, arena_, peers_, [this] { running_->forget_recordings(); }),
+      received_(attachment_.slot().received),
+      current_(attachment_.slot().done.load(std::memory_order_acquire)) {
   std::seed_seq seed{static_cast<std::uint32_t>(header_.seed), static_cast<std::uint32_t>(header_.seed >> 32U),
                      static_cast<std::uint32_t>(attachment_.rank)};
   rng_.seed(seed);
@@ -119,9 +122,11 @@ int WorkerCore::serve() {
 
   attachment_.fault_point(0, Phase::idle);
 
-  for (std::uint64_t id = slot.done.load(std::memory_order_acquire) + 1; await_command(id); ++id) {
-    Command& command = attachment_.control.command(id);
+  while (Command* const next = await_command()) {
+    Command& command = *next;
+    const std::uint64_t id = command.id;
     end_if_forked();
+    ++received_;
     current_ = id;
     interruption_.begin(command,
                         command.has_comm ? CallInterruption::Peers::needed : CallInterruption::Peers::not_needed);
@@ -143,51 +148,66 @@ int WorkerCore::serve() {
   return 0;  // the session has ended without a close command: the master does the rest
 }
 
-bool WorkerCore::await_command(std::uint64_t id) {
+/// Returns null once the session is over.
+Command* WorkerCore::await_command() {
   Patience endless{Milliseconds(0)};
-  const auto published = [&] { return header_.published.load(std::memory_order_seq_cst) >= id; };
+  const auto& place = attachment_.slot().inbox[received_ % kInboxSize];
+  InboxEntry entry{0};
+  const auto published = [&] {
+    entry = InboxEntry(place.load(std::memory_order_seq_cst));
+    return entry.command() > current_;
+  };
   const auto lost = [&] { return !header_.respawns && header_.lost.load(std::memory_order_seq_cst) != 0; };
   const Woken woken = wait_until(header_.to_workers, policy_, endless, published, lost);
   if (policy_.has_yielded) note_long_wait();
-  return woken == Woken::ready;
+  return woken == Woken::ready ? &attachment_.control.command_in(entry.slot()) : nullptr;
 }
 
 /// While the device computes, copies the inputs of the next command to it, if the master has already published that
 /// command.
 void WorkerCore::look_ahead() {
-  const std::uint64_t next = current_ + 1;
-  if (looked_ahead_ == next || header_.published.load(std::memory_order_acquire) < next) return;
-  looked_ahead_ = next;
-  const Command& command = attachment_.control.command(next);
-  const bool is_ours = command.ranks.has(attachment_.rank);
-  if (command.kind == CommandKind::call && is_ours) running_->bring_ahead(command);
+  const InboxEntry next{attachment_.slot().inbox[received_ % kInboxSize].load(std::memory_order_acquire)};
+  if (next.command() <= current_ || next.command() == looked_ahead_) return;
+  looked_ahead_ = next.command();
+  const Command& command = attachment_.control.command_in(next.slot());
+  if (command.kind == CommandKind::call) running_->bring_ahead(command);
 }
 
 void WorkerCore::finish(const Command& command) noexcept {
-  const bool has_met = command.has_comm && command.ranks.has(attachment_.rank) && !command.ranks.is_single();
+  const bool has_met = command.has_comm && !command.ranks.is_single();
   if (has_met) meetings_.leave(command);
   set_phase(Phase::idle);
   attachment_.slot().done.store(command.id, std::memory_order_seq_cst);
   header_.to_master.ring();
 }
 
-/// Whether the master published this command before it knew that an earlier call had failed. Then this command fails
-/// too.
-bool WorkerCore::shares_a_failure(const Command& command) const noexcept {
-  const std::uint64_t failed = header_.failed_call.load(std::memory_order_acquire);
-  const std::uint64_t acknowledged = header_.acknowledged.load(std::memory_order_acquire);
-  return command.id <= acknowledged || (failed > acknowledged && failed < command.id);
+/// If workers are replaced: whether a worker of this command was lost, so that the command cannot be completed.
+bool WorkerCore::has_lost_a_rank(const Command& command) const noexcept {
+  if (!header_.respawns || header_.lost.load(std::memory_order_acquire) == 0) return false;
+  return std::any_of(command.ranks.begin(), command.ranks.end(), [this](int rank) {
+    return attachment_.control.worker(rank).is_lost.load(std::memory_order_seq_cst) != 0;
+  });
+}
+
+/// Whether a command on which this one depends has failed on any rank so far. The slot of such a command may contain
+/// another one by now. Then the master has collected it, and before that it has set `spoiled` if it failed.
+bool WorkerCore::depends_on_a_failure(const Command& command) const noexcept {
+  if (command.dependencies_count == 0) return false;
+  const auto* const first = attachment_.segment.at<const Dependency>(command.dependencies);
+  const bool has_failed = std::any_of(first, first + command.dependencies_count, [this](const Dependency& earlier) {
+    return attachment_.control.command_in(earlier.slot).failed.load(std::memory_order_seq_cst) == earlier.id;
+  });
+  return has_failed || command.spoiled.load(std::memory_order_seq_cst) == command.id;
 }
 
 void WorkerCore::execute(Command& command) {
   outgoing_.collect();
-  if (!command.ranks.has(attachment_.rank)) return;
-  if (header_.respawns && header_.lost.load(std::memory_order_acquire) != 0) return give_up_for_loss(command);
-  if (shares_a_failure(command)) {
-    report_failure(command, {ErrorKind::function, 0, "a call before this one failed", FailureOf::peer});
+  if (has_lost_a_rank(command)) return give_up_for_loss(command);
+  if (depends_on_a_failure(command)) {
+    report_failure(command, {ErrorKind::function, 0, "a call on which this one depends failed", FailureOf::peer});
     return cast_vote(command, Vote::failed);  // a faster peer may be waiting for this vote
   }
-  Outbox& outbox = attachment_.control.outbox(command.id, attachment_.rank);
+  Outbox& outbox = attachment_.control.outbox(command, attachment_.rank);
   try {
     if (command.has_comm) device_->comm().begin(command);
     switch (command.kind) {
@@ -243,7 +263,7 @@ const WorkerCore::LoadedFunction& WorkerCore::load(std::uint64_t function_offset
 }
 
 void WorkerCore::run_call(Command& command) {
-  Outbox& outbox = attachment_.control.outbox(command.id, attachment_.rank);
+  Outbox& outbox = attachment_.control.outbox(command, attachment_.rank);
   try {
     if (command.call().arguments_count != 0) enter_phase(Phase::inputs);
     device_->begin_command(command.id);
@@ -318,26 +338,15 @@ void WorkerCore::cast_vote(const Command& command, Vote vote) noexcept {
   header_.to_peers.ring();
 }
 
-/// Records the first failed call that the master does not know of yet. The calls after it fail too.
-void WorkerCore::raise_failed_call(const Command& command) noexcept {
-  const std::uint64_t acknowledged = header_.acknowledged.load(std::memory_order_acquire);
-  if (command.id <= acknowledged) return;
-  std::uint64_t known = header_.failed_call.load(std::memory_order_acquire);
-  while ((known <= acknowledged || known > command.id) &&
-         !header_.failed_call.compare_exchange_weak(known, command.id, std::memory_order_acq_rel)) {
-  }
-}
-
 void WorkerCore::report_failure(Command& command, const CaughtFailure& failure) {
   const bool is_own = failure.origin == FailureOf::this_rank;
-  Outbox& outbox = attachment_.control.outbox(command.id, attachment_.rank);
+  Outbox& outbox = attachment_.control.outbox(command, attachment_.rank);
   outbox.error_kind = failure.kind;
   outbox.native_code = failure.native_code;
   outbox.failed_ns = is_own ? now_ns() : std::numeric_limits<std::int64_t>::max();
   outbox.failed_phase = phase_of(attachment_.slot().progress.load(std::memory_order_relaxed));
   put_text(outbox.message, failure.text);
   outbox.vote = Vote::failed;
-  if (is_own) raise_failed_call(command);
   outbox.is_fatal = device_->is_lost();
   // This is also done if outputs fail to be reduced. This rank's communicator is then gone, so all ranks make new ones.
   if (!command.ranks.is_single() && interruption_.needs_peers()) raise_to(header_.failed_comm, command.id);

@@ -70,10 +70,11 @@ class WorkerCore {
 
   void set_phase(Phase phase) noexcept { attachment_.mark(current_, phase); }
   void enter_phase(Phase phase) { attachment_.enter(current_, phase); }
-  bool await_command(std::uint64_t id);
+  Command* await_command();
   void give_up_for_loss(Command& command);
   void look_ahead();
-  bool shares_a_failure(const Command& command) const noexcept;
+  bool has_lost_a_rank(const Command& command) const noexcept;
+  bool depends_on_a_failure(const Command& command) const noexcept;
   void execute(Command& command);
   void run_call(Command& command);
   void complete_call(Command& command, Outbox& outbox);
@@ -81,7 +82,6 @@ class WorkerCore {
   const LoadedFunction& load(std::uint64_t function_offset);
   void forget(std::uint64_t function_offset) noexcept;
   void cast_vote(const Command& command, Vote vote) noexcept;
-  void raise_failed_call(const Command& command) noexcept;
   std::optional<CaughtFailure> missing_file(const Command& command) const;
   void report_failure(Command& command, const CaughtFailure& failure);
   void finish(const Command& command) noexcept;
@@ -109,7 +109,8 @@ class WorkerCore {
   std::unordered_map<std::uint64_t, Object> objects_;
   void* scratch_ = nullptr;
   std::size_t scratch_bytes_ = 0;
-  std::uint64_t current_ = 0;
+  std::uint64_t received_;     // how many commands this rank has got
+  std::uint64_t current_ = 0;  // the last one
   std::uint64_t looked_ahead_ = 0;  // the last command whose inputs were copied ahead
 };
 

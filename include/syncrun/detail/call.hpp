@@ -58,6 +58,7 @@ struct OutputType {
 struct BodyPointer {
   std::array<std::uintptr_t, 2> words{};
   bool is_member = false;
+  bool is_const = false;  // a method that does not change its object
 };
 
 /// The position of a slice among this rank's rows of a call. A call without rows counts as one row.

@@ -143,7 +143,8 @@ class CallBuilder {
   State& state() noexcept;
   void check_assigned(const VariableRecord& variable, std::size_t argument);
   void put_bytes(const void* bytes, std::size_t count, std::size_t bytes_each);
-  void publish();
+  std::exception_ptr publish();
+  std::exception_ptr take_dependencies();
   SessionCore* session_;
   FunctionRecord* function_;
   const CallOptions* options_;

@@ -18,16 +18,23 @@ class Clocks : public testing::Test {
   std::uint64_t launch(const RankSet& ranks, Milliseconds limit) {
     const auto before = ++last == 1 ? CallClocks::Before::nothing : CallClocks::Before::calls;
     ranks_of.push_back(ranks);
-    clocks.begin(last, limit, before);
+    entries.push_back({last, entries.size()});
+    clocks.reserve(entries.size());
+    clocks.begin(entries.back().slot, limit, before);
     return last;
   }
   std::uint64_t launch(int rank, Milliseconds limit) { return launch(RankSet::only(rank), limit); }
   std::optional<std::uint64_t> wait(Clock::duration waited) {
     return clocks.count(
-        1, last, waited, [this](std::uint64_t id) -> const RankSet& { return ranks_of[id - 1]; },
+        entries, waited, [this](const Entry& entry) -> const RankSet& { return ranks_of[entry.slot]; },
         [this](int rank) { return done[static_cast<std::size_t>(rank)]; });
   }
 
+  struct Entry {
+    std::uint64_t id;
+    std::size_t slot;
+  };
+  std::vector<Entry> entries;
   CallClocks clocks{3};
   std::vector<std::uint64_t> done = std::vector<std::uint64_t>(3);
   std::uint64_t last = 0;

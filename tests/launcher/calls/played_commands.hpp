@@ -18,18 +18,19 @@ namespace syncrun::test {
 
 class PlayedCommands final : public detail::SystemCommands {
  public:
-  PlayedCommands(FakePool& pool, detail::CallRing& ring, detail::SharedHeap& heap, const detail::RankDevices& devices)
-      : SystemCommands({pool.segment(), heap}, ring, devices), pool_(pool) {}
+  PlayedCommands(FakePool& pool, detail::CallTable& calls, detail::SharedHeap& heap, const detail::RankDevices& devices)
+      : SystemCommands({pool.segment(), heap}, calls, devices), pool_(pool) {}
 
   std::vector<std::string> log;                            // for example "set of weights"
   std::function<void(const detail::Command&)> on_command;  // called before the command is carried out; may throw
   bool is_session_open = true;
 
-  void run_system(const char* what, const std::string& subject, const Fill& fill) override {
+  void run_system(const char* what, const std::string& subject, const detail::RankSet& ranks,
+                  const Fill& fill) override {
     log.push_back(subject.empty() ? what : std::string(what) + " of " + subject);
-    fill(ring().next(Milliseconds(0)), ring().next_in_flight());
-    const std::uint64_t id = ring().publish();
-    const detail::Command& command = pool_.control().command(id);
+    fill(calls().next(ranks, Milliseconds(0)), calls().next_in_flight());
+    const std::uint64_t id = calls().publish();
+    const detail::Command& command = calls().command(id);
     pool_.finish_all(id);
     std::exception_ptr failure;
     try {
@@ -38,12 +39,16 @@ class PlayedCommands final : public detail::SystemCommands {
     } catch (...) {
       failure = std::current_exception();
     }
-    ring().retire(id);
-    for (const auto offset : ring().in_flight(id).temporaries) heap().free(offset, detail::SharedHeap::Giveback::later);
-    ring().release(id, failure);
+    for (const auto offset : calls().in_flight(id).temporaries) heap().free(offset, detail::SharedHeap::Giveback::later);
+    calls().release(id, failure);
     if (failure) std::rethrow_exception(failure);
   }
+  void launch_system(const char* what, const std::string& subject, const detail::RankSet& ranks,
+                     const Fill& fill) override {
+    run_system(what, subject, ranks, fill);
+  }
   void drain_all() override { log.emplace_back("drain all"); }
+  void await_users(const void*) override { log.emplace_back("await users"); }
   bool is_open() const noexcept override { return is_session_open; }
 
   /// A rank's copy of a variable, as float elements.
@@ -82,14 +87,14 @@ struct PlayedSession {
         pool(devices.world_size()),
         heap(pool.segment(), pool.control().header().heap_offset, pool.control().header().heap_bytes,
              detail::pages_of(devices.kinds())) {
-    ring.attach(pool.control());
+    calls.attach(pool.control());
   }
 
   detail::RankDevices devices;
   FakePool pool;
-  detail::CallRing ring;
+  detail::CallTable calls;
   detail::SharedHeap heap;
-  PlayedCommands commands{pool, ring, heap, devices};
+  PlayedCommands commands{pool, calls, heap, devices};
 };
 
 }  // namespace syncrun::test

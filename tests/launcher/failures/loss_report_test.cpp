@@ -18,32 +18,31 @@ using testing::HasSubstr;
 
 class Report : public testing::Test {
  protected:
-  Report() { ring.attach(pool.control()); }
+  Report() { calls.attach(pool.control()); }
 
   std::uint64_t publish(const char* what, Milliseconds limit = Milliseconds(0)) {
-    ring.next(limit);
-    ring.next_in_flight().what = what;
-    return ring.publish();
+    calls.next(calls.all_ranks(), limit);
+    calls.next_in_flight().what = what;
+    return calls.publish();
   }
-  /// The error for a rank that is lost while the master waits for command `id`.
-  Error loss(int rank, std::uint64_t id, const ChildEnd& end) {
+  Error loss(int rank, const ChildEnd& end) {
     pool.die(rank, end);
     Failure failure = report.describe_loss(rank, end);
-    const std::string where = report.place_loss(failure, id);
+    const std::string where = report.place_loss(failure);
     return report.lost(std::move(failure), where, end.wait_status.value_or(0));
   }
   static ChildEnd killed() { return {SIGKILL, describe_status(SIGKILL)}; }
 
   FakePool pool{2};
-  CallRing ring;
-  LossReport report{pool, ring, {"cpu0", "cuda1"}};
+  CallTable calls;
+  LossReport report{pool, calls, {"cpu0", "cuda1"}};
 };
 
 TEST_F(Report, OfALossNamesRankDeviceProcessCallPhaseCauseAndLastLines) {
   const auto id = publish("step");
   pool.set_phase(1, id, Phase::function);
   pool.stderr_lines[1] = {"one", "two"};
-  const Error error = loss(1, id, {3 << 8, "exited with code 3"});
+  const Error error = loss(1, {3 << 8, "exited with code 3"});
   EXPECT_STREQ(error.what(),
                "rank 1 (cuda1, pid 101) was lost in call 'step' (phase function): exited with code 3\n"
                "  [rank 1] one\n"
@@ -62,14 +61,14 @@ TEST_F(Report, OfALossNamesRankDeviceProcessCallPhaseCauseAndLastLines) {
 TEST_F(Report, OfALossBetweenCallsNamesNoCall) {
   const auto id = publish("step");
   pool.set_phase(1, id, Phase::idle);
-  const Error error = loss(1, id, killed());
+  const Error error = loss(1, killed());
   EXPECT_THAT(error.what(), HasSubstr("was lost (idle): "));
   EXPECT_EQ(error.failure().call, "");
 }
 
 TEST_F(Report, OfAKillSaysWhatMayBeBehindIt) {
   pool.kill_note = ", the machine ran out of memory";
-  const Error error = loss(0, 1, killed());
+  const Error error = loss(0, killed());
   EXPECT_THAT(error.what(), HasSubstr("SIGKILL"));
   EXPECT_THAT(error.what(), HasSubstr(", the machine ran out of memory"));
 }
@@ -101,7 +100,7 @@ TEST_F(Report, OfAReplacedWorkerNamesTheProcessThatWasLost) {
 
 TEST_F(Report, OfAFailedCallSaysWhatMayBeHalfWritten) {
   const auto id = publish("broadcast");
-  ring.in_flight(id).writes = {"weights"};
+  calls.in_flight(id).writes = {"weights"};
   pool.fail(1, id, 1, "no memory");
   const Error error = report.failed_call(id, 1);
   EXPECT_STREQ(error.what(),
@@ -137,26 +136,14 @@ TEST_F(Report, OfALateCallBlamesWhoIsStoppedFirst) {
 }
 
 TEST_F(Report, OfALateCallBlamesNobodyWhoTakesNoPart) {
-  CommandHead& command = ring.next(Milliseconds(250));
-  command.ranks = RankSet::only(0);
-  ring.next_in_flight().what = "step";
-  const auto id = ring.publish();
+  calls.next(RankSet::only(0), Milliseconds(250));
+  calls.next_in_flight().what = "step";
+  const auto id = calls.publish();
   pool.set_phase(0, id, Phase::function);
   pool.stop_signals[1] = SIGSTOP;
   const Error error = report.late_call(id);
   EXPECT_EQ(error.rank(), 0);
   EXPECT_FALSE(error.failure().ranks[1].takes_part);
-}
-
-TEST_F(Report, OfARingThatIsHeldBlamesWhoDoesNotPass) {
-  const auto id = publish("step");
-  pool.finish(1, id);
-  pool.set_phase(0, 0, Phase::idle);
-  pool.stop_signals[0] = SIGSTOP;
-  ring.retire(id);
-  const Error error = report.late_passing(id, Milliseconds(200));
-  EXPECT_EQ(error.rank(), 0);
-  EXPECT_THAT(error.what(), HasSubstr("it did not pass the calls of other ranks within 200 ms"));
 }
 
 TEST_F(Report, OfALateStartBlamesWhoIsNotReady) {

@@ -20,15 +20,16 @@ using testing::HasSubstr;
 class Respawn : public testing::Test {
  protected:
   Respawn() {
-    ring.attach(pool.control());
+    calls.attach(pool.control());
     for (int rank = 0; rank < pool.world_size(); ++rank) initialise_life(pool.control().worker(rank).life);
   }
 
-  std::uint64_t publish(CallResult* result) {
-    ring.next(Milliseconds(0));
-    ring.next_in_flight().result = result;
-    ring.next_in_flight().what = "step";
-    return ring.publish();
+  std::uint64_t publish(CallResult* result) { return publish(result, calls.all_ranks()); }
+  std::uint64_t publish(CallResult* result, const RankSet& ranks) {
+    calls.next(ranks, Milliseconds(0));
+    calls.next_in_flight().result = result;
+    calls.next_in_flight().what = "step";
+    return calls.publish();
   }
   void lose(int rank) {
     const ChildEnd end{SIGKILL, describe_status(SIGKILL)};
@@ -42,8 +43,7 @@ class Respawn : public testing::Test {
     return {.collect =
                 [this](std::uint64_t id) {
                   pool.log.push_back("collect " + std::to_string(id));
-                  ring.retire(id);
-                  ring.release(id, nullptr);
+                  calls.release(id, nullptr);
                 },
             .free = [this](std::uint64_t offset) { pool.log.push_back("free " + std::to_string(offset)); },
             .forget_copies = [this](int rank) { pool.log.push_back("forget copies of " + std::to_string(rank)); },
@@ -77,29 +77,29 @@ class Respawn : public testing::Test {
 
   bool is_stillborn = false;
   FakePool pool{3};
-  CallRing ring;
-  LossReport report{pool, ring, {"cpu0", "cpu1", "cpu2"}};
-  Recovery recovery{pool, ring, report, steps(), 2};
+  CallTable calls;
+  LossReport report{pool, calls, {"cpu0", "cpu1", "cpu2"}};
+  Recovery recovery{pool, calls, report, steps(), 2};
   Failure failure;
 };
 
 TEST_F(Respawn, BuriesTheLostFailsTheCallsAndThenStartsAnew) {
   CallResult result;
   const auto id = publish(&result);
-  ring.in_flight(id).temporaries = {64};
-  ring.in_flight(id).writes = {"bias"};
+  calls.in_flight(id).temporaries = {64};
+  calls.in_flight(id).writes = {"bias"};
   lose(1);
   pool.finish(0, id);
   pool.finish(2, id);
   replace();
   EXPECT_THAT(pool.log, ElementsAre("reap 1", "free 64", "forget copies of 1", "replace 1", "await_ready 1", "watch 1",
                                     "pass on"));
-  EXPECT_TRUE(ring.is_idle());
+  EXPECT_TRUE(calls.is_idle());
   EXPECT_FALSE(recovery.is_running());
   EXPECT_EQ(pool.control().header().replacements.load(), 1U);
   EXPECT_EQ(pool.control().header().failed_comm.load(), id) << "communicators had a dead rank in them";
   ASSERT_TRUE(result.finished);
-  EXPECT_EQ(result.error, ring.last_failure());
+  ASSERT_NE(result.error, nullptr);
   EXPECT_THAT(text_of(result.error), HasSubstr("rank 1 (cpu1, pid 101) was lost in call 'step': "));
   EXPECT_THAT(text_of(result.error), HasSubstr("\n  rank 1 (cpu1, pid 201) is new"));
   EXPECT_THAT(text_of(result.error), HasSubstr("\n  restored from a peer: 'weights'"));
@@ -116,6 +116,7 @@ TEST_F(Respawn, LeavesASlotAsANewWorkerIsToFindIt) {
   replace();
   const WorkerSlot& slot = pool.control().worker(1);
   EXPECT_EQ(slot.done.load(), id) << "it begins with the next command";
+  EXPECT_EQ(slot.received, 1U) << "its next command is in the second place of its inbox";
   EXPECT_EQ(slot.collective_step.load(), kLeft);
   EXPECT_EQ(slot.vote.load(), vote_word(id, Vote::failed));
   EXPECT_EQ(slot.progress.load(), progress_word(0, Phase::spawn));
@@ -137,6 +138,20 @@ TEST_F(Respawn, KeepsTheResultsOfCallsThatWereComplete) {
   EXPECT_THAT(pool.log, testing::Contains("collect 1"));
   EXPECT_THAT(pool.log, testing::Not(testing::Contains("collect 2")));
   EXPECT_EQ(complete.error, nullptr);
+  EXPECT_NE(lost.error, nullptr);
+}
+
+TEST_F(Respawn, KeepsTheResultsOfCallsInWhichTheLostRankTookNoPart) {
+  CallResult lost;
+  CallResult other;
+  publish(&lost);
+  const auto second = publish(&other, RankSet::only(2));
+  pool.finish(0, second);
+  pool.finish(2, second);
+  lose(1);
+  replace();
+  EXPECT_THAT(pool.log, testing::Contains("collect 2"));
+  EXPECT_EQ(other.error, nullptr);
   EXPECT_NE(lost.error, nullptr);
 }
 

@@ -52,7 +52,8 @@ class FakePool final : public detail::WorkerPool {
   /// The function of the rank fails in command `id`. `order` says which of all failures it is, from 1; 0: the rank
   /// shares the failure of another rank.
   void fail(int rank, std::uint64_t id, std::int64_t order, const std::string& message) {
-    detail::Outbox& outbox = control().outbox(id, rank);
+    detail::Command& command = this->command(id);
+    detail::Outbox& outbox = control().outbox(command, rank);
     outbox.vote = detail::Vote::failed;
     outbox.error_kind = ErrorKind::function;
     outbox.native_code = 0;
@@ -60,7 +61,14 @@ class FakePool final : public detail::WorkerPool {
     outbox.failed_phase = detail::Phase::function;
     outbox.is_fatal = false;
     detail::put_text(outbox.message, message);
-    control().command(id).failed.store(id);
+    command.failed.store(id);
+  }
+  /// The slot of a command. A command that has not been published will get the first one if no other is in flight.
+  detail::Command& command(std::uint64_t id) const {
+    for (std::size_t slot = 0; slot < control().slots(); ++slot) {
+      if (control().command_in(slot).id == id) return control().command_in(slot);
+    }
+    return control().command_in(0);
   }
   void set_phase(int rank, std::uint64_t id, detail::Phase phase) {
     control().worker(rank).progress.store(detail::progress_word(id, phase));

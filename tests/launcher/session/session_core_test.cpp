@@ -50,7 +50,7 @@ TEST_F(SessionOnAFakePool, OpensRunsCommandsAndCloses) {
   EXPECT_TRUE(session.is_open());
   EXPECT_THAT(session.devices(), ElementsAre("cpu0", "cpu1"));
   EXPECT_NO_THROW(session.commands().run_system(
-      "unpin", "", [](CommandHead& command, InFlight&) { command.begin<UnpinPayload>(); }));
+      "unpin", "", session.all_ranks(), [](CommandHead& command, InFlight&) { command.begin<UnpinPayload>(); }));
   for (const int rank : session.all_ranks()) pool->end_by_itself(rank);
   session.close();
   EXPECT_THAT(pool->log, ElementsAre("start", "watch", "expect ends", "end"));
@@ -76,10 +76,10 @@ TEST_F(SessionOnAFakePool, EndsItsWorkersWhereOneDoesNotStartAndLeavesRoomForAno
 TEST_F(SessionOnAFakePool, IsOverWhenAWorkerIsLostAndSaysSoFromThenOn) {
   workers_answer = false;
   SessionCore session(options, maker());
-  session.commands().next_command().begin<UnpinPayload>();
+  session.commands().next_command(session.all_ranks()).begin<UnpinPayload>();
   const auto id = session.commands().publish();
   pool->die(1, FakePool::killed());
-  EXPECT_THAT(text_of([&] { session.commands().drain(id); }), HasSubstr("rank 1 (cpu1, pid 101) was lost"));
+  EXPECT_THAT(text_of([&] { session.commands().await(id); }), HasSubstr("rank 1 (cpu1, pid 101) was lost"));
   EXPECT_FALSE(session.is_open());
   EXPECT_THAT(pool->log, Contains("end"));
   EXPECT_THAT(text_of([&] { const SessionCore::Entry entry(session); }),

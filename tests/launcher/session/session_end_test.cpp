@@ -17,19 +17,19 @@ using testing::Not;
 
 class End : public testing::Test {
  protected:
-  End() { ring.attach(pool.control()); }
+  End() { calls.attach(pool.control()); }
   std::uint64_t publish(const char* what) {
-    ring.next(Milliseconds(0));
-    ring.next_in_flight().what = what;
-    return ring.publish();
+    calls.next(calls.all_ranks(), Milliseconds(0));
+    calls.next_in_flight().what = what;
+    return calls.publish();
   }
   std::optional<Error> close(Milliseconds grace) {
-    return await_ends_at_close(pool, report, ring.last_published(), grace);
+    return await_ends_at_close(pool, report, calls.last_published(), grace);
   }
 
   FakePool pool{3};
-  CallRing ring;
-  LossReport report{pool, ring, {"cpu0", "cpu1", "cpu2"}};
+  CallTable calls;
+  LossReport report{pool, calls, {"cpu0", "cpu1", "cpu2"}};
 };
 
 TEST_F(End, OfALossSaysWhoWhereAndWhenPeersStoppedWaiting) {
@@ -37,7 +37,7 @@ TEST_F(End, OfALossSaysWhoWhereAndWhenPeersStoppedWaiting) {
   pool.set_phase(1, id, Phase::function);
   pool.control().worker(2).released_ns.store(7);
   pool.die(1, FakePool::killed());
-  const SeenLoss loss = describe_seen_loss(pool, report, id);
+  const SeenLoss loss = describe_seen_loss(pool, report);
   EXPECT_EQ(loss.failure.rank, 1);
   EXPECT_THAT(loss.where, HasSubstr("in call 'step'"));
   EXPECT_EQ(loss.wait_status, SIGKILL);
@@ -50,7 +50,7 @@ TEST_F(End, WaitsForPeersThatWaitForEachOtherButNotForEver) {
   pool.set_phase(0, id, Phase::collective);
   pool.die(1, FakePool::killed());
   const auto begin = Clock::now();
-  static_cast<void>(describe_seen_loss(pool, report, id));
+  static_cast<void>(describe_seen_loss(pool, report));
   EXPECT_GE(Clock::now() - begin, std::chrono::milliseconds(100));
 }
 

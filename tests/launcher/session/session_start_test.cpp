@@ -14,7 +14,7 @@ using testing::HasSubstr;
 
 class Start : public testing::Test {
  protected:
-  Start() { ring.attach(pool.control()); }
+  Start() { calls.attach(pool.control()); }
   WorkerSlot& worker(int rank) { return pool.control().worker(rank); }
   /// The error of a start.
   Error failure(Milliseconds limit = Milliseconds(10000)) {
@@ -27,8 +27,8 @@ class Start : public testing::Test {
   }
 
   FakePool pool{2};
-  CallRing ring;
-  LossReport report{pool, ring, {"cpu0", "cpu1"}};
+  CallTable calls;
+  LossReport report{pool, calls, {"cpu0", "cpu1"}};
 };
 
 TEST_F(Start, IsOverOnceAllWorkersAreReady) {

@@ -85,7 +85,7 @@ class Replay : public testing::Test {
   /// Runs a call without arguments. Only its ranks and its number of rows can differ from those of the call before.
   /// -1 is a call without rows.
   void call(const RankSet& ranks, std::int64_t rows = -1) {
-    Command& command = attachment_.control.command(kRepeatedCommand);
+    Command& command = attachment_.control.command_in(kRepeatedCommand);
     command.id = kRepeatedCommand;
     command.ranks = ranks;
     auto& payload = command.begin<CallPayload>();

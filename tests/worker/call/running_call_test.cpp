@@ -40,8 +40,8 @@ class RunningCallOnCpu : public testing::Test {
     command().ranks = RankSet::all(kWorldSize);
   }
 
-  Command& command() const { return attachment_.control.command(kOnlyCommand); }
-  Outbox& outbox() const { return attachment_.control.outbox(kOnlyCommand, attachment_.rank); }
+  Command& command() const { return attachment_.control.command_in(kOnlyCommand); }
+  Outbox& outbox() const { return attachment_.control.outbox(command(), attachment_.rank); }
   CallPayload& begin_call(std::int64_t rows, std::int64_t slices) const {
     auto& call = command().begin<CallPayload>();
     call.rows = rows;

@@ -68,18 +68,18 @@ class RanksAsThreads : public testing::Test {
 
   /// Makes these ranks begin a command. The others skip it.
   void begin(std::uint64_t id, const RankSet& ranks) {
-    Command& command = control_.command(id);
+    Command& command = control_.command_in(id);
     command.id = id;
     command.ranks = ranks;
     for (const int rank : ranks) {
       MeetingRank& own = ranks_[static_cast<std::size_t>(rank)];
-      own.meetings.begin(own.attachment.control.command(id));
+      own.meetings.begin(own.attachment.control.command_in(id));
     }
   }
   /// Makes this rank leave the command: it goes to no further meeting of it.
   void leave(std::uint64_t id, int rank) {
     MeetingRank& own = ranks_[static_cast<std::size_t>(rank)];
-    own.meetings.leave(own.attachment.control.command(id));
+    own.meetings.leave(own.attachment.control.command_in(id));
   }
   /// Marks a command as done on this rank, and rings its peers.
   void finish(std::uint64_t id, int rank) {

@@ -176,8 +176,8 @@ TEST_F(RendezvousInSegment, EndsWaitsThatAreInterrupted) {
 /// The events that interrupt waits in a command of a session.
 class InterruptionOfACall : public RendezvousInSegment {
  protected:
-  InterruptionOfACall() { interruption_.begin(control_.command(kMeetingCommand), CallInterruption::Peers::needed); }
-  void fail() { control_.command(kMeetingCommand).failed.store(kMeetingCommand); }
+  InterruptionOfACall() { interruption_.begin(control_.command_in(kMeetingCommand), CallInterruption::Peers::needed); }
+  void fail() { control_.command_in(kMeetingCommand).failed.store(kMeetingCommand); }
   void lose_a_worker() { control_.header().lost.store(1); }
 
   CallInterruption interruption_{ranks_[0].attachment};
@@ -190,7 +190,7 @@ TEST_F(InterruptionOfACall, IsItsFailureOnAnotherRank) {
 }
 
 TEST_F(InterruptionOfACall, IsNoneWhereThisRankDoesNotNeedItsPeers) {
-  interruption_.begin(control_.command(kMeetingCommand), CallInterruption::Peers::not_needed);
+  interruption_.begin(control_.command_in(kMeetingCommand), CallInterruption::Peers::not_needed);
   fail();
   EXPECT_NO_THROW(interruption_.check());
   interruption_.note_that_peers_are_needed();
@@ -198,7 +198,7 @@ TEST_F(InterruptionOfACall, IsNoneWhereThisRankDoesNotNeedItsPeers) {
 }
 
 TEST_F(InterruptionOfACall, IsTheLossOfAWorkerInAnyCase) {
-  interruption_.begin(control_.command(kMeetingCommand), CallInterruption::Peers::not_needed);
+  interruption_.begin(control_.command_in(kMeetingCommand), CallInterruption::Peers::not_needed);
   fail();
   lose_a_worker();
   EXPECT_THROW(interruption_.check(), SessionLost);

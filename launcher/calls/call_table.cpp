@@ -1,0 +1,247 @@
+#include "launcher/calls/call_table.hpp"
+
+#include <algorithm>
+#include <limits>
+
+namespace syncrun::detail {
+
+namespace {
+
+/// True if the call may have outputs in the memory of its workers. The master reads other outputs from the outboxes.
+bool has_array_outputs(const Command& command) noexcept {
+  const auto* const call = std::get_if<CallPayload>(&command.payload);
+  if (call == nullptr) return false;
+  return std::any_of(command.outputs.begin(), command.outputs.begin() + call->outputs_count,
+                     [](const OutputType& type) { return type.dimensions != 0; });
+}
+
+}  // namespace
+
+void CallTable::attach(ControlBlock control) {
+  control_ = control;
+  all_ranks_ = RankSet::all(control.world_size());
+  queues_.resize(static_cast<std::size_t>(control.world_size()));
+  clocks_ = CallClocks(control.world_size());
+}
+
+// ---- in flight ------------------------------------------------------------------------------------------------
+
+const CallTable::Entry* CallTable::find(std::uint64_t id) const noexcept {
+  const auto found = std::lower_bound(entries_.begin(), entries_.end(), id,
+                                      [](const Entry& entry, std::uint64_t wanted) { return entry.id < wanted; });
+  return found == entries_.end() || found->id != id ? nullptr : &*found;
+}
+
+std::optional<std::uint64_t> CallTable::command_of(const CallResult& result) const noexcept {
+  for (const Entry& entry : entries_) {
+    if (in_flight_[entry.slot].result == &result) return entry.id;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::uint64_t> CallTable::first_user(const void* record) const noexcept {
+  for (const Entry& entry : entries_) {
+    if (in_flight_[entry.slot].uses(record)) return entry.id;
+  }
+  return std::nullopt;
+}
+
+// ---- the next command -----------------------------------------------------------------------------------------
+
+std::optional<std::uint64_t> CallTable::blocker(const RankSet& ranks) const noexcept {
+  std::optional<std::uint64_t> first;
+  for (const int rank : ranks) {
+    const InboxQueue& queue = queues_[static_cast<std::size_t>(rank)];
+    if (queue.is_full() && (!first || queue.front() < *first)) first = queue.front();
+  }
+  return first;
+}
+
+/// There is always one, because each command in flight takes a place of at least one inbox.
+std::size_t CallTable::take_slot() {
+  if (!free_slots_.empty()) {
+    const std::size_t slot = free_slots_.back();
+    free_slots_.pop_back();
+    return slot;
+  }
+  in_flight_.emplace_back();
+  entries_.reserve(in_flight_.size());
+  free_slots_.reserve(in_flight_.size());
+  clocks_.reserve(in_flight_.size());
+  return in_flight_.size() - 1;
+}
+
+CommandHead& CallTable::next(const RankSet& ranks, Milliseconds timeout) {
+  if (!has_next_slot_) next_slot_ = take_slot();
+  has_next_slot_ = true;
+  static_cast<CommandHeader&>(draft_) = {.id = next_, .timeout_ms = timeout.count()};
+  draft_.ranks = ranks;
+  return draft_;
+}
+
+void CallTable::depend_on(std::uint64_t id) {
+  const Entry* const entry = find(id);
+  if (entry == nullptr || next_in_flight().depends_on(id)) return;
+  if (control_.command_in(entry->slot).ranks.meets(draft_.ranks)) next_in_flight().dependencies.push_back(id);
+}
+
+std::uint64_t CallTable::publish() noexcept {
+  const std::uint64_t id = next_++;
+  Command& command = control_.command_in(next_slot_);
+  put_head(command, draft_);
+  clocks_.begin(next_slot_, Milliseconds(draft_.timeout_ms),
+                entries_.empty() ? CallClocks::Before::nothing : CallClocks::Before::calls);
+  entries_.push_back({id, next_slot_});
+  const std::uint64_t word = InboxEntry(id, next_slot_).word();
+  // All places are written before the first rank sees the command, because its peers look for its outbox.
+  for (const int rank : draft_.ranks) {
+    command.places[static_cast<std::size_t>(rank)] = static_cast<std::uint8_t>(queues_[static_cast<std::size_t>(rank)].push(id));
+  }
+  for (const int rank : draft_.ranks) {
+    auto& inbox = control_.worker(rank).inbox;
+    inbox[command.places[static_cast<std::size_t>(rank)]].store(word, std::memory_order_release);
+  }
+  control_.header().to_workers.ring_after_release();
+  has_next_slot_ = false;
+  return id;
+}
+
+/// Calls that have been collected no longer count. Nor do calls whose ranks all run this one too: who depends on them
+/// depends on this one, and this one on them.
+void CallTable::note_write(WriteLog& writes, std::uint64_t id) {
+  const RankSet& ranks = command(id).ranks;
+  std::erase_if(writes.calls, [&](std::uint64_t earlier) {
+    return !is_in_flight(earlier) || ranks.includes(command(earlier).ranks);
+  });
+  writes.calls.push_back(id);
+  writes.failure = nullptr;
+}
+
+// ---- completion -----------------------------------------------------------------------------------------------
+
+bool CallTable::is_collectable(std::uint64_t id) const noexcept {
+  const auto& dependencies = in_flight(id).dependencies;
+  return is_complete(id) && std::all_of(dependencies.begin(), dependencies.end(), [&](std::uint64_t earlier) {
+           return !is_in_flight(earlier) || is_collectable(earlier);
+         });
+}
+
+std::optional<std::uint64_t> CallTable::first_collectable() const noexcept {
+  for (const Entry& entry : entries_) {
+    if (is_collectable(entry.id)) return entry.id;
+  }
+  return std::nullopt;
+}
+
+void CallTable::free_places(const Command& command) noexcept {
+  const bool has_outputs = has_array_outputs(command);
+  for (const int rank : command.ranks) {
+    InboxQueue& queue = queues_[static_cast<std::size_t>(rank)];
+    if (has_outputs) queue.note_outputs();
+    while (!queue.is_empty() && !is_in_flight(queue.front())) queue.pop();
+    if (!queue.has_outputs()) continue;
+    control_.worker(rank).consumed.store(queue.last_popped(), std::memory_order_release);
+    if (queue.is_empty()) queue.forget_outputs();
+  }
+}
+
+void CallTable::release(std::uint64_t id, const std::exception_ptr& failure) noexcept {
+  const Entry entry = *find(id);
+  InFlight& call = in_flight_[entry.slot];
+  if (failure) {
+    for (const Entry& other : entries_) {
+      InFlight& later = in_flight_[other.slot];
+      if (!later.depends_on(id)) continue;
+      if (!later.inherited) later.inherited = failure;
+      control_.command_in(other.slot).spoiled.store(other.id, std::memory_order_seq_cst);
+    }
+    if (call.is_dropped()) failures_.note_dropped(failure);
+  }
+  entries_.erase(entries_.begin() + (find(id) - entries_.data()));
+  free_places(control_.command_in(entry.slot));  // also for failed commands
+  call.reset();
+  free_slots_.push_back(entry.slot);
+}
+
+void CallTable::fail_all(const std::exception_ptr& cause) noexcept {
+  for (const Entry& entry : entries_) {
+    CallResult* const result = in_flight_[entry.slot].result;
+    if (result == nullptr) continue;
+    result->error = cause;
+    result->finished = true;
+  }
+}
+
+void CallTable::forget_all() noexcept {
+  entries_.clear();
+  for (auto& call : in_flight_) call.reset();
+}
+
+// ---- failures -------------------------------------------------------------------------------------------------
+
+bool CallTable::has_failed(std::uint64_t id) const noexcept {
+  return command(id).failed.load(std::memory_order_acquire) == id || in_flight(id).inherited != nullptr;
+}
+
+std::optional<int> CallTable::first_failed_rank(std::uint64_t id) const noexcept {
+  std::optional<int> first;
+  for (const int rank : command(id).ranks) {
+    const Outbox& box = outbox(id, rank);
+    if (box.vote != Vote::failed || box.failed_ns == std::numeric_limits<std::int64_t>::max()) continue;
+    if (!first || box.failed_ns < outbox(id, *first).failed_ns) first = rank;
+  }
+  return first;
+}
+
+bool CallTable::has_lost_device(std::uint64_t id) const noexcept {
+  const RankSet& ranks = command(id).ranks;
+  return std::any_of(ranks.begin(), ranks.end(), [&](int rank) {
+    const Outbox& box = outbox(id, rank);
+    return box.vote == Vote::failed && box.is_fatal;
+  });
+}
+
+std::optional<std::uint64_t> CallTable::count_waited(Clock::duration waited) noexcept {
+  const auto done_of = [this](int rank) { return control_.worker(rank).done.load(std::memory_order_acquire); };
+  const auto ranks_of = [this](const Entry& entry) -> const RankSet& { return control_.command_in(entry.slot).ranks; };
+  return clocks_.count(entries_, waited, ranks_of, done_of);
+}
+
+// ---- words ----------------------------------------------------------------------------------------------------
+
+namespace {
+
+void add_half_written(std::vector<std::string>& names, const InFlight& call) {
+  const auto add = [&](const std::string& name) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  };
+  for (const auto& name : call.writes) add(name);
+  if (!call.function) return;
+  const auto& arguments = call.function->signature.arguments;
+  for (std::size_t i = 0; i < call.arguments_count; ++i) {
+    if (arguments[i].kind == ArgumentKind::local) add(static_cast<VariableRecord*>(call.arguments[i].get())->name);
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> CallTable::half_written_by(std::uint64_t id) const {
+  std::vector<std::string> names;
+  std::vector<std::uint64_t> failed{id};
+  for (const Entry& entry : entries_) {
+    const InFlight& call = in_flight_[entry.slot];
+    const bool fails_too = std::any_of(failed.begin(), failed.end(), [&](auto other) { return call.depends_on(other); });
+    if (entry.id != id && !fails_too) continue;
+    if (entry.id != id) failed.push_back(entry.id);
+    add_half_written(names, call);
+  }
+  return names;
+}
+
+std::vector<std::string> CallTable::half_written() const {
+  std::vector<std::string> names;
+  for (const Entry& entry : entries_) add_half_written(names, in_flight_[entry.slot]);
+  return names;
+}
+
+}  // namespace syncrun::detail

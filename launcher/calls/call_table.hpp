@@ -1,0 +1,189 @@
+#pragma once
+
+// The commands in flight: their numbers and slots, when each is complete, what each depends on, which have failed, and
+// how long each may take. Pure bookkeeping over the control block. This class never waits, and does not know processes.
+//
+//   filled in --publish--> in flight --its ranks are done--> complete --release--> slot free
+//
+// Results may be collected in any order, except that a command comes after those on which it depends.
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/protocol/control_block.hpp"
+#include "launcher/calls/call_clocks.hpp"
+#include "launcher/calls/in_flight.hpp"
+#include "launcher/calls/inbox_queue.hpp"
+#include "launcher/calls/unseen_failures.hpp"
+
+namespace syncrun::detail {
+
+class CallTable {
+ public:
+  /// Checks whether all ranks of a command are done with it. Each check continues at the rank that was not done last
+  /// time.
+  class Completion {
+   public:
+    Completion(const ControlBlock& control, const Command& command, std::uint64_t id) noexcept
+        : control_(control), id_(id), behind_(command.ranks.begin()), end_(command.ranks.end()) {}
+    bool operator()() noexcept {
+      while (behind_ != end_ && control_.worker(*behind_).done.load(std::memory_order_seq_cst) >= id_) ++behind_;
+      return behind_ == end_;
+    }
+
+   private:
+    const ControlBlock& control_;
+    std::uint64_t id_;
+    RankSet::Iterator behind_;  // all ranks before this one are done
+    RankSet::Iterator end_;
+  };
+  /// A command in flight.
+  struct Entry {
+    std::uint64_t id;
+    std::size_t slot;
+  };
+
+  CallTable() = default;
+  CallTable(const CallTable&) = delete;
+  CallTable& operator=(const CallTable&) = delete;
+  /// Called once, before anything else. `control` is the control block with the commands.
+  void attach(ControlBlock control);
+
+  const RankSet& all_ranks() const noexcept { return all_ranks_; }
+  /// The last command that was published, or 0.
+  std::uint64_t last_published() const noexcept { return next_ - 1; }
+  bool is_idle() const noexcept { return entries_.empty(); }
+  /// The commands in flight, in the order in which they were published.
+  const std::vector<Entry>& entries() const noexcept { return entries_; }
+  bool is_in_flight(std::uint64_t id) const noexcept { return find(id) != nullptr; }
+  /// The command whose result goes there, if it is in flight.
+  std::optional<std::uint64_t> command_of(const CallResult& result) const noexcept;
+  // These require a command in flight.
+  std::size_t slot_of(std::uint64_t id) const noexcept { return find(id)->slot; }
+  Command& command(std::uint64_t id) const noexcept { return control_.command_in(slot_of(id)); }
+  Outbox& outbox(std::uint64_t id, int rank) const noexcept { return control_.outbox(command(id), rank); }
+  InFlight& in_flight(std::uint64_t id) noexcept { return in_flight_[slot_of(id)]; }
+  const InFlight& in_flight(std::uint64_t id) const noexcept { return in_flight_[slot_of(id)]; }
+
+  // ---- the next command
+  /// The command that has to be collected before another one for these ranks: one of the ranks has a full inbox.
+  std::optional<std::uint64_t> blocker(const RankSet& ranks) const noexcept;
+  /// The head of the next command, initialised for these ranks and with this limit (0: none). No rank may have a full
+  /// inbox. The head is a draft: publish() copies it into the slot.
+  CommandHead& next(const RankSet& ranks, Milliseconds timeout);
+  /// The rest of the next command, which only calls use.
+  Command& next_slot() noexcept { return control_.command_in(next_slot_); }
+  InFlight& next_in_flight() noexcept { return in_flight_[next_slot_]; }
+  /// The next command fails if this one fails. Nothing happens if it is not in flight, or has no rank in common with the
+  /// next command.
+  void depend_on(std::uint64_t id);
+  /// Where the dependencies of the next command are in the segment, as Dependency, for its ranks.
+  void set_dependencies(std::uint64_t offset, std::size_t count) noexcept {
+    draft_.dependencies = offset;
+    draft_.dependencies_count = static_cast<std::uint32_t>(count);
+  }
+  /// Makes the command visible to its ranks. Returns its id.
+  std::uint64_t publish() noexcept;
+
+  /// A call in flight writes this.
+  void note_write(WriteLog& writes, std::uint64_t id);
+
+  // ---- completion
+  Completion completion_of(std::uint64_t id) const noexcept { return {control_, command(id), id}; }
+  bool is_complete(std::uint64_t id) const noexcept { return completion_of(id)(); }
+  /// True if the command can be collected now, since those on which it depends are complete too.
+  bool is_collectable(std::uint64_t id) const noexcept;
+  /// The first command in flight that can be collected now.
+  std::optional<std::uint64_t> first_collectable() const noexcept;
+  /// The first command in flight that uses this: a Data, a variable or a replicated object.
+  std::optional<std::uint64_t> first_user(const void* record) const noexcept;
+  /// The result of the command has been handed out. Lets the workers use its memory again, releases the objects that it
+  /// kept alive, and passes a failure on to the commands that depend on it.
+  void release(std::uint64_t id, const std::exception_ptr& failure) noexcept;
+  /// A call that failed together with all others that were in flight.
+  struct UnfinishedCall {
+    CallResult* result;
+    std::shared_ptr<CallResult> kept;
+    bool is_dropped;
+  };
+  /// Ends everything in flight without a result. Every rank has passed it. Calls `free` with each temporary.
+  template <class Free>
+  std::vector<UnfinishedCall> take_unfinished(Free&& free);
+  /// Gives this error to every call in flight. For the end of the session: nothing is published any more.
+  void fail_all(const std::exception_ptr& cause) noexcept;
+  void forget_all() noexcept;
+  /// How many commands the rank has got so far.
+  std::uint64_t received(int rank) const noexcept { return queues_[static_cast<std::size_t>(rank)].pushed(); }
+
+  // ---- failures
+  /// True if the command has failed on a rank, or if one on which it depends has failed.
+  bool has_failed(std::uint64_t id) const noexcept;
+  /// The rank that was the first to fail by itself in a command. Empty if no rank failed by itself.
+  std::optional<int> first_failed_rank(std::uint64_t id) const noexcept;
+  /// True if a rank failed in such a way that its device can no longer be used.
+  bool has_lost_device(std::uint64_t id) const noexcept;
+  UnseenFailures& failures() noexcept { return failures_; }
+
+  // ---- deadlines
+  CallClocks& clocks() noexcept { return clocks_; }
+  /// Sets the clock of a call to zero.
+  void restart_clock(std::uint64_t id) noexcept { clocks_.restart(slot_of(id)); }
+  /// The master has waited for this long. Returns the first call whose limit is used up.
+  std::optional<std::uint64_t> count_waited(Clock::duration waited) noexcept;
+
+  // ---- words
+  std::string name_of(std::uint64_t id) const { return in_flight(id).name(); }
+  /// The shared variables that the command, and those that depend on it, may have written only in part. A body may have
+  /// written to its Local copies without finishing. An Update is committed on all ranks or on none.
+  std::vector<std::string> half_written_by(std::uint64_t id) const;
+  /// The same for everything in flight.
+  std::vector<std::string> half_written() const;
+
+ private:
+  const Entry* find(std::uint64_t id) const noexcept;
+  std::size_t take_slot();
+  void free_places(const Command& command) noexcept;
+
+  ControlBlock control_;
+  CommandHead draft_;  // of the next command
+  RankSet all_ranks_;
+  std::uint64_t next_ = 1;
+  bool has_next_slot_ = false;
+  std::size_t next_slot_ = 0;
+  std::vector<Entry> entries_;
+  std::vector<std::size_t> free_slots_;  // the last one is used next, since its memory is in the caches
+  std::deque<InFlight> in_flight_;       // by slot, for the slots that were used so far
+  std::vector<InboxQueue> queues_;       // by rank
+  UnseenFailures failures_;
+  CallClocks clocks_;
+};
+
+template <class Free>
+std::vector<CallTable::UnfinishedCall> CallTable::take_unfinished(Free&& free) {
+  std::vector<UnfinishedCall> unfinished;
+  for (const Entry& entry : entries_) {
+    InFlight& call = in_flight_[entry.slot];
+    if (call.result != nullptr) {
+      call.result->finished = true;
+      unfinished.push_back({call.result, call.kept_result, call.is_dropped()});
+    }
+    for (const auto offset : call.temporaries) free(offset);
+    call.reset();
+    free_slots_.push_back(entry.slot);
+  }
+  entries_.clear();
+  for (const int rank : all_ranks_) {
+    queues_[static_cast<std::size_t>(rank)].pop_all();
+    control_.worker(rank).consumed.store(last_published(), std::memory_order_release);
+  }
+  return unfinished;
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,30 @@
+#include "launcher/calls/in_flight.hpp"
+
+namespace syncrun::detail {
+
+void InFlight::reset() noexcept {
+  result = nullptr;
+  kept_result.reset();
+  function.reset();
+  for (std::size_t i = 0; i < arguments_count; ++i) arguments[i].reset();
+  arguments_count = 0;
+  temporaries.clear();
+  dependencies.clear();
+  inherited = nullptr;
+  what = "";
+  subject.clear();
+  writes.clear();
+}
+
+std::string InFlight::name() const {
+  if (function) return function->name;
+  return subject.empty() ? what : what + (" of " + subject);
+}
+
+bool InFlight::uses(const void* record) const noexcept {
+  const auto* const end = arguments.begin() + static_cast<std::ptrdiff_t>(arguments_count);
+  if (std::any_of(arguments.begin(), end, [&](const auto& argument) { return argument.get() == record; })) return true;
+  return function && function->object.get() == record;
+}
+
+}  // namespace syncrun::detail

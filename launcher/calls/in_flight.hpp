@@ -1,0 +1,54 @@
+#pragma once
+
+// What the master remembers of a command in flight.
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "launcher/session/records.hpp"
+
+namespace syncrun::detail {
+
+/// The objects that a command in flight keeps alive, and the place for its result.
+struct InFlight {
+  CallResult* result = nullptr;
+  std::shared_ptr<CallResult> kept_result;  // of a future
+  std::shared_ptr<FunctionRecord> function;
+  std::array<std::shared_ptr<void>, kMaxArguments> arguments;
+  std::size_t arguments_count = 0;
+  std::vector<std::uint64_t> temporaries;   // in the heap: index lists, large values
+  std::vector<std::uint64_t> dependencies;  // the commands on which it depends
+  std::exception_ptr inherited;             // the failure of one of them
+  const char* what = "";                    // for commands that are not function calls: "all_reduce", ...
+  std::string subject;                      // for the same commands: the variable
+  std::vector<std::string> writes;          // the variables that the command writes to
+
+  void reset() noexcept;
+  /// The function's name, or what the command does: "step", "all_reduce of weights".
+  std::string name() const;
+  /// True if the program has dropped the future. The failure then surfaces elsewhere.
+  bool is_dropped() const noexcept { return kept_result != nullptr && kept_result.use_count() == 1; }
+  bool depends_on(std::uint64_t id) const noexcept {
+    return std::find(dependencies.begin(), dependencies.end(), id) != dependencies.end();
+  }
+  /// True if the command uses this: a Data, a variable or a replicated object.
+  bool uses(const void* record) const noexcept;
+  /// Calls `visit(writers)` with the WriteLog of each variable and object that the call writes.
+  template <class Visit>
+  void for_each_written(Visit&& visit) const {
+    if (!function) return;
+    const auto& types = function->signature.arguments;
+    for (std::size_t i = 0; i < arguments_count; ++i) {
+      if (is_written(types[i].kind)) visit(static_cast<VariableRecord*>(arguments[i].get())->writes);
+    }
+    if (function->object && function->writes_object) visit(function->object->writes);
+  }
+};
+
+}  // namespace syncrun::detail

@@ -1,0 +1,265 @@
+// The commands in flight, tested without processes: where they are, when each is complete, in which order their results
+// may be collected, and which of them share a failure.
+
+#include "launcher/calls/call_table.hpp"
+
+#include <gmock/gmock.h>
+
+#include "tests/launcher/pool/fake_pool.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using namespace detail;
+using testing::ElementsAre;
+
+class Calls : public testing::Test {
+ protected:
+  Calls() { calls.attach(pool.control()); }
+
+  std::uint64_t publish(const RankSet& ranks, CallResult* result = nullptr) {
+    calls.next(ranks, Milliseconds(0));
+    calls.next_in_flight().result = result;
+    return calls.publish();
+  }
+  std::uint64_t publish() { return publish(calls.all_ranks()); }
+  std::uint64_t publish_after(std::uint64_t earlier, const RankSet& ranks) {
+    calls.next(ranks, Milliseconds(0));
+    calls.depend_on(earlier);
+    return calls.publish();
+  }
+  InboxEntry inbox(int rank, std::size_t place) const {
+    return InboxEntry{pool.control().worker(rank).inbox[place].load()};
+  }
+  static std::exception_ptr failure(const char* text) { return std::make_exception_ptr(std::runtime_error(text)); }
+
+  FakePool pool{3};
+  CallTable calls;
+};
+
+TEST_F(Calls, AreNumberedAndShownToTheirRanksOnly) {
+  EXPECT_TRUE(calls.is_idle());
+  CommandHead& command = calls.next(RankSet::only(1), Milliseconds(250));
+  EXPECT_EQ(command.id, 1U);
+  EXPECT_EQ(command.timeout_ms, 250);
+  EXPECT_EQ(inbox(1, 0).word(), 0U) << "before it is published";
+  EXPECT_EQ(calls.publish(), 1U);
+  EXPECT_EQ(inbox(1, 0).command(), 1U);
+  EXPECT_EQ(inbox(0, 0).word(), 0U) << "it is not a command of this rank";
+  EXPECT_EQ(pool.control().command_in(inbox(1, 0).slot()).timeout_ms, 250);
+
+  EXPECT_EQ(publish(), 2U);
+  EXPECT_EQ(inbox(0, 0).command(), 2U);
+  EXPECT_EQ(inbox(1, 1).command(), 2U) << "in its second place";
+  EXPECT_EQ(inbox(0, 0).slot(), inbox(1, 1).slot());
+  EXPECT_NE(&calls.outbox(2, 0), &calls.outbox(2, 1));
+  EXPECT_NE(&calls.outbox(1, 1), &calls.outbox(2, 1));
+  EXPECT_EQ(calls.last_published(), 2U);
+  EXPECT_TRUE(calls.is_in_flight(2));
+  EXPECT_FALSE(calls.is_in_flight(3));
+}
+
+TEST_F(Calls, AreCompleteOnceTheirOwnRanksAreDone) {
+  const auto id = publish(RankSet::only(1));
+  EXPECT_FALSE(calls.is_complete(id));
+  pool.finish(0, id);
+  EXPECT_FALSE(calls.is_complete(id)) << "another rank is further";
+  pool.finish(1, id);
+  EXPECT_TRUE(calls.is_complete(id)) << "whatever the others do";
+
+  auto completion = calls.completion_of(publish());
+  EXPECT_FALSE(completion());
+  pool.finish(0, 2);
+  pool.finish(2, 2);
+  EXPECT_FALSE(completion());
+  pool.finish(1, 2);
+  EXPECT_TRUE(completion());
+}
+
+TEST_F(Calls, WaitForAPlaceOnlyIfTheInboxOfAnOwnRankIsFull) {
+  for (std::size_t i = 0; i < kInboxSize; ++i) {
+    EXPECT_EQ(calls.blocker(RankSet::only(1)), std::nullopt);
+    publish(RankSet::only(1));
+  }
+  EXPECT_EQ(calls.blocker(RankSet::only(1)), 1U);
+  EXPECT_EQ(calls.blocker(calls.all_ranks()), 1U);
+  EXPECT_EQ(calls.blocker(RankSet::only(0)), std::nullopt) << "its inbox is empty";
+
+  calls.release(2, nullptr);
+  EXPECT_EQ(calls.blocker(RankSet::only(1)), 1U) << "places are freed in their order";
+  calls.release(1, nullptr);
+  EXPECT_EQ(calls.blocker(RankSet::only(1)), std::nullopt);
+  publish(RankSet::only(1));
+  publish(RankSet::only(1));
+  EXPECT_EQ(calls.blocker(RankSet::only(1)), 3U);
+}
+
+TEST_F(Calls, UseASlotAgainOnceTheyAreCollected) {
+  const auto first = publish();
+  const std::size_t slot = calls.slot_of(first);
+  EXPECT_NE(calls.slot_of(publish()), slot);
+  calls.release(first, nullptr);
+  EXPECT_EQ(calls.slot_of(publish()), slot);
+}
+
+TEST_F(Calls, TellARankHowFarItsOutputsWereConsumed) {
+  const auto publish_with_output = [&](const RankSet& ranks) {
+    calls.next(ranks, Milliseconds(0)).begin<CallPayload>().outputs_count = 1;
+    calls.next_slot().outputs[0] = {DType::float32, Reduction::sum, 1};
+    return calls.publish();
+  };
+  const auto consumed = [&](int rank) { return pool.control().worker(rank).consumed.load(); };
+  const auto first = publish_with_output(RankSet::only(1));
+  const auto second = publish_with_output(RankSet::only(1));
+  calls.release(second, nullptr);
+  EXPECT_EQ(consumed(1), 0U) << "the one before it has not been collected";
+  calls.release(first, nullptr);
+  EXPECT_EQ(consumed(1), second);
+  calls.release(publish(), nullptr);
+  EXPECT_EQ(consumed(1), second) << "a command without outputs leaves nothing to free";
+  EXPECT_EQ(consumed(0), 0U);
+}
+
+TEST_F(Calls, FindTheFirstFailureAmongTheirRanks) {
+  const auto id = publish();
+  EXPECT_EQ(calls.first_failed_rank(id), std::nullopt);
+  pool.fail(2, id, 7, "late");
+  pool.fail(0, id, 0, "of another's failure");
+  EXPECT_EQ(calls.first_failed_rank(id), 2);
+  pool.fail(1, id, 5, "early");
+  EXPECT_EQ(calls.first_failed_rank(id), 1);
+  EXPECT_TRUE(calls.has_failed(id));
+}
+
+TEST_F(Calls, PassAFailureOnToThoseThatDependOnThemAndToNoOthers) {
+  const auto first = publish();
+  const auto other = publish();
+  const auto second = publish_after(first, RankSet::only(0));
+  const auto third = publish_after(second, RankSet::only(0));
+  const auto failed = failure("failed");
+  calls.release(first, failed);
+  EXPECT_TRUE(calls.has_failed(second));
+  EXPECT_EQ(calls.in_flight(second).inherited, failed);
+  EXPECT_EQ(calls.command(second).spoiled.load(), second) << "its worker has to know";
+  EXPECT_FALSE(calls.has_failed(other));
+  EXPECT_FALSE(calls.has_failed(third)) << "until the second has been collected";
+  calls.release(second, failed);
+  EXPECT_TRUE(calls.has_failed(third));
+}
+
+TEST_F(Calls, DependOnlyOnWhatIsInFlightOnARankOfTheirs) {
+  const auto first = publish(RankSet::only(0));
+  EXPECT_THAT(calls.in_flight(publish_after(first, RankSet::only(1))).dependencies, ElementsAre());
+  EXPECT_THAT(calls.in_flight(publish_after(first, calls.all_ranks())).dependencies, ElementsAre(first));
+  calls.release(first, nullptr);
+  EXPECT_THAT(calls.in_flight(publish_after(first, RankSet::only(0))).dependencies, ElementsAre());
+}
+
+TEST_F(Calls, AreCollectedAfterThoseOnWhichTheyDepend) {
+  const auto first = publish();
+  const auto second = publish_after(first, RankSet::only(0));
+  pool.finish(0, second);
+  EXPECT_TRUE(calls.is_complete(second));
+  EXPECT_FALSE(calls.is_collectable(second)) << "the first may still fail on another rank";
+  EXPECT_EQ(calls.first_collectable(), std::nullopt);
+  pool.finish_all(first);
+  pool.finish(0, second);
+  EXPECT_TRUE(calls.is_collectable(second));
+  EXPECT_EQ(calls.first_collectable(), first);
+}
+
+TEST_F(Calls, ThatWroteAVariableAreRememberedUntilAnotherOverwritesAllOfIt) {
+  WriteLog writes;
+  const auto on_one = publish(RankSet::only(1));
+  calls.note_write(writes, on_one);
+  const auto on_two = publish(RankSet::only(2));
+  calls.note_write(writes, on_two);
+  EXPECT_THAT(writes.calls, ElementsAre(on_one, on_two));
+  const auto on_all = publish();
+  calls.note_write(writes, on_all);
+  EXPECT_THAT(writes.calls, ElementsAre(on_all));
+}
+
+TEST_F(Calls, RememberTheFirstFailureThatADroppedFutureHad) {
+  const auto first = failure("first");
+  for (const auto& error : {first, failure("second")}) {
+    const auto id = publish();
+    calls.in_flight(id).kept_result = std::make_shared<CallResult>();
+    calls.release(id, error);
+  }
+  EXPECT_EQ(calls.failures().dropped(), first);
+  calls.failures().has_surfaced(failure("another"));
+  EXPECT_EQ(calls.failures().dropped(), first);
+  calls.failures().has_surfaced(first);
+  EXPECT_EQ(calls.failures().dropped(), nullptr);
+}
+
+TEST_F(Calls, DoNotRememberTheFailureOfAFutureThatIsHeld) {
+  const auto held = std::make_shared<CallResult>();
+  const auto id = publish();
+  calls.in_flight(id).kept_result = held;
+  calls.release(id, failure("seen"));
+  EXPECT_EQ(calls.failures().dropped(), nullptr);
+  EXPECT_EQ(held.use_count(), 1) << "it keeps nothing alive any more";
+}
+
+TEST_F(Calls, MarkAFailureAsSeenWhereverItIsNoted) {
+  const auto error = failure("cause");
+  const auto noted = calls.failures().note(error);
+  const auto other = calls.failures().note(failure("another"));
+  calls.failures().has_surfaced(error);
+  EXPECT_TRUE(noted->is_seen);
+  EXPECT_FALSE(other->is_seen);
+}
+
+TEST_F(Calls, CanBeTakenOutUnfinished) {
+  CallResult results[2];
+  std::vector<std::uint64_t> freed;
+  publish(calls.all_ranks(), &results[0]);
+  calls.in_flight(publish(calls.all_ranks(), &results[1])).temporaries = {64, 128};
+  const auto unfinished = calls.take_unfinished([&](std::uint64_t offset) { freed.push_back(offset); });
+  ASSERT_EQ(unfinished.size(), 2U);
+  EXPECT_EQ(unfinished[1].result, &results[1]);
+  EXPECT_TRUE(results[0].finished && results[1].finished);
+  EXPECT_THAT(freed, ElementsAre(64, 128));
+  EXPECT_TRUE(calls.is_idle());
+  EXPECT_EQ(calls.received(1), 2U);
+  EXPECT_EQ(pool.control().worker(1).consumed.load(), 2U);
+}
+
+TEST_F(Calls, FailTogetherWhenTheSessionEnds) {
+  CallResult result;
+  publish(calls.all_ranks(), &result);
+  const auto cause = failure("over");
+  calls.fail_all(cause);
+  EXPECT_TRUE(result.finished);
+  EXPECT_EQ(result.error, cause);
+}
+
+TEST_F(Calls, HaveANameAndSayWhatTheyMayHaveHalfWritten) {
+  const auto first = publish();
+  calls.in_flight(first).what = "all_reduce";
+  calls.in_flight(first).subject = "weights";
+  calls.in_flight(first).writes = {"weights"};
+  const auto second = publish_after(first, calls.all_ranks());
+  calls.in_flight(second).what = "unpin";
+  calls.in_flight(second).writes = {"bias", "weights"};
+  calls.in_flight(publish()).writes = {"of another call"};
+  EXPECT_EQ(calls.name_of(first), "all_reduce of weights");
+  EXPECT_EQ(calls.name_of(second), "unpin");
+  EXPECT_THAT(calls.half_written_by(first), ElementsAre("weights", "bias"));
+  EXPECT_THAT(calls.half_written_by(second), ElementsAre("bias", "weights"));
+  EXPECT_THAT(calls.half_written(), ElementsAre("weights", "bias", "of another call"));
+}
+
+TEST_F(Calls, CountTheWaitForTheOldestCallOfEachRank) {
+  calls.next(RankSet::only(1), Milliseconds(100));
+  const auto id = calls.publish();
+  EXPECT_EQ(calls.count_waited(std::chrono::milliseconds(99)), std::nullopt);
+  EXPECT_EQ(calls.count_waited(std::chrono::milliseconds(1)), id);
+  pool.finish(1, id);
+  EXPECT_EQ(calls.count_waited(std::chrono::milliseconds(100)), std::nullopt) << "it is complete";
+}
+
+}  // namespace
+}  // namespace syncrun::test
