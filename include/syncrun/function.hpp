@@ -102,7 +102,7 @@ class Function {
 };
 
 /// The result of a call in flight. `get()` works once. If the program destroys a future without get(), its call still
-/// runs. The next blocking call waits for that call, and so does close().
+/// runs. Session::wait() and close() wait for that call, and throw its error.
 template <class R>
 class Future {
  public:
@@ -118,8 +118,9 @@ class Future {
     return result_ && detail::is_ready(session, *result_);
   }
 
-  /// Waits for this call and all calls before it, and returns the result of this call. If this call failed, throws its
-  /// error. If an earlier call failed, throws the error of the earlier call.
+  /// Waits for this call, and returns its result. Does not wait for other calls, except those on which this call depends:
+  /// the earlier calls that may have written a variable or an object that it uses. If this call or one of those failed,
+  /// throws the error.
   R get() {
     detail::held(session_, "Future");
     const auto result = std::exchange(result_, nullptr);

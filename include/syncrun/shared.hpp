@@ -22,9 +22,10 @@ namespace syncrun {
 /// The copies of a new variable have zero rows. A body receives its own rank's copy as Local, Sliced or Update. A
 /// Shared is a handle: if you copy the handle, both handles refer to the same variable.
 ///
-/// Every member that moves values first waits for the calls in flight. The member returns when the values have been
-/// moved. Members throw Error: usage for bad arguments or a closed session; system if there is not enough memory. A
-/// usage error comes before any worker does anything. Session has collectives on several variables at once.
+/// Every member that moves values waits for the ranks that it touches. Each of these ranks first runs the calls that it
+/// has got before. The member returns when the values have been moved. Members throw Error: usage for bad arguments or a
+/// closed session; system if there is not enough memory. A usage error comes before any worker does anything. Session
+/// has collectives on several variables at once.
 template <Element T, std::size_t N>
 class Shared {
   static_assert(N >= 1, "a single number is passed by value");

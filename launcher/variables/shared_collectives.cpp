@@ -73,6 +73,7 @@ void run(const Collective& collective, VariableList variables, const std::vector
   const auto read_all = [&] {
     for (const auto& variable : variables) read_extents(commands.segment(), *variable);
   };
+  for (const auto& variable : variables) commands.await_users(variable.get());  // as before a transfer
   try {
     const RankSet ranks = ranks_of_collective(*variables.front()->session);
     commands.run_system(collective.what, names_of(variables), ranks, [&](CommandHead& command, InFlight& in_flight) {

@@ -110,6 +110,8 @@ void to_variables(SystemCommands& commands, const char* what, const std::vector<
     }
     check_growth(commands, *transfer.variable, bytes, OldCopies::reused);
   }
+  // Other ranks may still read the shape of a copy: it tells them which rows of the variable are theirs.
+  for (const auto& transfer : transfers) commands.await_users(transfer.variable);
   try {
     run_transfers(commands, what, TransferDirection::to_variable, transfers);
   } catch (...) {

@@ -104,11 +104,13 @@ TEST_P(MappedData, IsUnmappedWhenItGoes) {
     for (const int pid : session().worker_pids()) EXPECT_TRUE(is_mapped(pid));
   }
   auto y = map();
+  session().wait();
   for (const int pid : session().worker_pids()) EXPECT_FALSE(is_mapped(pid));
   copy(y);
   y.free();
   EXPECT_EQ(y.rows(), 0);
   EXPECT_EQ(session().function(sum_of)(y), 0);
+  session().wait();
   for (const int pid : session().worker_pids()) EXPECT_FALSE(is_mapped(pid));
 }
 

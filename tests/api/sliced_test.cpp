@@ -98,7 +98,7 @@ TEST_P(SlicedRows, AreThoseOfTheTimeOfTheCall) {
   });
   static_cast<void>(slow.async());
   auto rows = first_rows.async(x);
-  x.set(0, counting<int>(500), {500});  // waits for the calls in flight
+  x.set(0, counting<int>(500), {500});  // waits for the calls in flight that use it
   std::vector<std::int64_t> expected;
   for (int rank = 0; rank < world_size(); ++rank) expected.push_back(rank * 12 / world_size());
   EXPECT_EQ(rows.get().to_vector(), expected);

@@ -172,27 +172,16 @@ TEST_P(Deadline, OfACallOnOneRankNeedsNoOther) {
   session.close();
 }
 
-TEST_P(Deadline, NamesAStoppedWorkerThatTakesNoPartOnceItHoldsTheRing) {
+TEST_P(Deadline, CallsOnOtherRanksDoNotNoticeAStoppedWorker) {
   if (GetParam() < 2) GTEST_SKIP() << "there is no other rank";
   SessionOptions options = workers(GetParam());
   options.timeout = kDeadline;
   Session session(options);
-  const auto pids = session.worker_pids();
   const auto f = session.function(rank_of, "rank_of").on_rank(1);
-  stop(pids.front());
-  int calls = 0;
-  const Error error = error_of([&] {
-    for (; calls < 1000; ++calls) f();
-  });
-  EXPECT_GE(calls, 32) << "calls in flight";
-  EXPECT_LT(calls, 1000);
-  EXPECT_EQ(error.kind(), ErrorKind::timeout) << error.what();
-  EXPECT_EQ(error.rank(), 0) << error.what();
-  EXPECT_THAT(error.what(),
-              HasSubstr("is in phase idle, stopped by SIGSTOP at the deadline: it did not pass the calls of "
-                        "other ranks within 200 ms"));
-  for (const int pid : pids) EXPECT_FALSE(is_alive(pid));
-  expect_over(session, error);
+  stop(session.worker_pids().front());
+  for (int call = 0; call < 1000; ++call) EXPECT_EQ(f(), 1);
+  ASSERT_EQ(::kill(session.worker_pids().front(), SIGCONT), 0);
+  expect_usable(session);
 }
 
 TEST_P(Deadline, BelowZeroIsRefused) {

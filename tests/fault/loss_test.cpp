@@ -177,7 +177,10 @@ TEST_P(LostWorkerOf, InADestructorIsNamedSo) {
     EXPECT_EQ(session.function(&Fragile::one, object)(), GetParam());
   }
   const auto called = Clock::now();
-  const Error error = error_of([&] { session.shared<float, 1>(); });
+  const Error error = error_of([&] {
+    session.shared<float, 1>();  // begins the destruction
+    session.wait();
+  });
   expect_loss(error, {last(), "function", cause_of(Death::segfault), "the destruction of a replicated object"}, pids,
               called);
   expect_over(session, error);

@@ -18,7 +18,7 @@ class Calls : public testing::Test {
   Calls() { calls.attach(pool.control()); }
 
   std::uint64_t publish(const RankSet& ranks, CallResult* result = nullptr) {
-    calls.next(ranks, Milliseconds(0));
+    calls.next(ranks, Milliseconds(0)).begin<UnpinPayload>();
     calls.next_in_flight().result = result;
     return calls.publish();
   }

@@ -49,26 +49,20 @@ class FakePool final : public detail::WorkerPool {
   void finish_all(std::uint64_t id) {
     for (int rank = 0; rank < world_size(); ++rank) finish(rank, id);
   }
-  /// The function of the rank fails in command `id`. `order` says which of all failures it is, from 1; 0: the rank
-  /// shares the failure of another rank.
+  /// The function of the rank fails in command `id`. This may be the next command, which is not published yet. `order`
+  /// says which of all failures it is, from 1; 0: the rank shares the failure of another rank.
   void fail(int rank, std::uint64_t id, std::int64_t order, const std::string& message) {
-    detail::Command& command = this->command(id);
-    detail::Outbox& outbox = control().outbox(command, rank);
-    outbox.vote = detail::Vote::failed;
-    outbox.error_kind = ErrorKind::function;
-    outbox.native_code = 0;
-    outbox.failed_ns = order == 0 ? std::numeric_limits<std::int64_t>::max() : order;
-    outbox.failed_phase = detail::Phase::function;
-    outbox.is_fatal = false;
-    detail::put_text(outbox.message, message);
-    command.failed.store(id);
-  }
-  /// The slot of a command. A command that has not been published will get the first one if no other is in flight.
-  detail::Command& command(std::uint64_t id) const {
-    for (std::size_t slot = 0; slot < control().slots(); ++slot) {
-      if (control().command_in(slot).id == id) return control().command_in(slot);
+    detail::Command* const published = find(id);
+    detail::Command& command = published != nullptr ? *published : control().command_in(0);
+    auto& place = command.places[static_cast<std::size_t>(rank)];
+    const auto known_place = place;
+    for (std::uint8_t any = 0; published == nullptr && any < detail::kInboxSize; ++any) {
+      place = any;
+      fail_in(control().outbox(command, rank), order, message);
     }
-    return control().command_in(0);
+    place = known_place;
+    fail_in(control().outbox(command, rank), order, message);
+    command.failed.store(id);
   }
   void set_phase(int rank, std::uint64_t id, detail::Phase phase) {
     control().worker(rank).progress.store(detail::progress_word(id, phase));
@@ -139,6 +133,23 @@ class FakePool final : public detail::WorkerPool {
   void watch(int rank) override { log.push_back("watch " + std::to_string(rank)); }
 
  private:
+  /// The slot of a command, or null if it has not been published.
+  detail::Command* find(std::uint64_t id) const {
+    for (std::size_t slot = 0; slot < control().slots(); ++slot) {
+      if (control().command_in(slot).id == id) return &control().command_in(slot);
+    }
+    return nullptr;
+  }
+  static void fail_in(detail::Outbox& outbox, std::int64_t order, const std::string& message) {
+    outbox.vote = detail::Vote::failed;
+    outbox.error_kind = ErrorKind::function;
+    outbox.native_code = 0;
+    outbox.failed_ns = order == 0 ? std::numeric_limits<std::int64_t>::max() : order;
+    outbox.failed_phase = detail::Phase::function;
+    outbox.is_fatal = false;
+    detail::put_text(outbox.message, message);
+  }
+
   static constexpr std::size_t kPageBytes = std::size_t{1} << 16U;
 
   std::vector<int> pids_;
