@@ -187,7 +187,8 @@ class ControlBlock {
   }
   /// Where a rank of the command reports about it.
   Outbox& outbox(const Command& command, int rank) const noexcept {
-    const std::size_t place = static_cast<std::size_t>(rank) * kInboxSize + command.places[static_cast<std::size_t>(rank)];
+    const std::size_t place =
+        static_cast<std::size_t>(rank) * kInboxSize + command.places[static_cast<std::size_t>(rank)];
     return *reinterpret_cast<Outbox*>(base_ + outboxes_at(world_size_) + sizeof(Outbox) * place);
   }
 

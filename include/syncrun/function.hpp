@@ -3,14 +3,19 @@
 // Function, Future and Replicated: replicated functions and objects, as the master uses them. Session::function makes a
 // Function. For the master only.
 
+#include <initializer_list>
 #include <memory>
+#include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "syncrun/convert.hpp"
 #include "syncrun/detail/handle.hpp"
 #include "syncrun/detail/master_seam.hpp"
 #include "syncrun/detail/signature.hpp"
+#include "syncrun/detail/target.hpp"
+#include "syncrun/device.hpp"
 #include "syncrun/error.hpp"
 #include "syncrun/options.hpp"
 
@@ -18,6 +23,8 @@ namespace syncrun {
 
 template <class R>
 class Future;
+template <class R, class... Passed>
+class PlacedFunction;
 
 /// A function that runs on all workers at once. Each worker runs it on its own rows. R is the type of the result.
 /// `Passed...` lists the parameters that the caller passes: the body's parameters, except CpuWorker&, CudaWorker& and
@@ -26,14 +33,14 @@ template <class R, class... Passed>
 class Function {
  public:
   Function(std::shared_ptr<detail::SessionCore> session, std::shared_ptr<detail::FunctionRecord> record,
-           int target = -1, const detail::OutputChoice* choice = nullptr) noexcept
-      : session_(std::move(session)), record_(std::move(record)), target_(target), choice_(choice) {}
+           detail::Target target = {}, const detail::OutputChoice* choice = nullptr) noexcept
+      : session_(std::move(session)), record_(std::move(record)), target_(std::move(target)), choice_(choice) {}
 
   /// Checks the arguments, runs the function on the workers, and returns the reduced result. Blocks. Throws Error:
   /// usage (the call is wrong, and no worker ran it), function (the body threw on a worker; the session goes on),
   /// worker_lost (the session is over, unless the worker was replaced), timeout (the session is over).
   R operator()(typename detail::Parameter<Passed>::Passed... arguments, const CallOptions& options = {}) const {
-    detail::CallBuilder call(record_, target_, options, choice_);
+    detail::CallBuilder call(record_, target_.ranks(), options, choice_);
     (detail::Parameter<Passed>::add(call, arguments), ...);
     detail::CallResult result;
     call.run(result);
@@ -45,7 +52,7 @@ class Function {
   /// errors.
   [[nodiscard]] Future<R> async(typename detail::Parameter<Passed>::Passed... arguments,
                                 const CallOptions& options = {}) const {
-    detail::CallBuilder call(record_, target_, options, choice_);
+    detail::CallBuilder call(record_, target_.ranks(), options, choice_);
     (detail::Parameter<Passed>::add(call, arguments), ...);
     return Future<R>(session_, call.launch(), choice_);
   }
@@ -54,7 +61,20 @@ class Function {
   [[nodiscard]] Function on_rank(int rank) const {
     held();
     if (rank < 0) throw Error(ErrorKind::usage, "on_rank requires a rank from 0, got " + std::to_string(rank));
-    return Function(session_, record_, rank, choice_);
+    return Function(session_, record_, detail::Target::only(rank), choice_);
+  }
+
+  /// Returns the same function for one device, or for a set of devices: `f.on(left)(x)`, `f.on({left, right})(x)`. The
+  /// rows are split over the devices of the set, in the order of their ranks. In the body, Comm::rank() is the position
+  /// in the set, and CpuWorker::rank() is the rank in the session. If the function returns nothing, a call returns at
+  /// once (see PlacedFunction). Throws Error (usage) if the set is empty, or if a name occurs twice in it.
+  [[nodiscard]] PlacedFunction<R, Passed...> on(const Device& device) const { return on({&device, 1}); }
+  [[nodiscard]] PlacedFunction<R, Passed...> on(std::initializer_list<Device> devices) const {
+    return on(std::span<const Device>(devices.begin(), devices.size()));
+  }
+  [[nodiscard]] PlacedFunction<R, Passed...> on(std::span<const Device> devices) const {
+    held();
+    return PlacedFunction<R, Passed...>(Function(session_, record_, detail::Target::of(devices), choice_));
   }
 
   /// Returns the same function with only some of its outputs. `f.only<&Stats::mean>()(x)` returns the output `mean`.
@@ -97,8 +117,30 @@ class Function {
 
   std::shared_ptr<detail::SessionCore> session_;
   std::shared_ptr<detail::FunctionRecord> record_;
-  int target_;
+  detail::Target target_;
   const detail::OutputChoice* choice_;
+};
+
+/// A function on one device or on a set of devices. Function::on makes it. Calls on different devices run side by side.
+template <class R, class... Passed>
+class PlacedFunction {
+ public:
+  explicit PlacedFunction(Function<R, Passed...> function) noexcept : function_(std::move(function)) {}
+
+  /// As Function::operator(). If the function returns nothing, the call starts and this member returns at once. A later
+  /// failure of the call then fails the calls that depend on it. Session::wait() and close() throw it too.
+  R operator()(typename detail::Parameter<Passed>::Passed... arguments, const CallOptions& options = {}) const {
+    if constexpr (std::is_void_v<R>) static_cast<void>(function_.async(arguments..., options));
+    else return function_(arguments..., options);
+  }
+  /// As Function::async.
+  [[nodiscard]] Future<R> async(typename detail::Parameter<Passed>::Passed... arguments,
+                                const CallOptions& options = {}) const {
+    return function_.async(arguments..., options);
+  }
+
+ private:
+  Function<R, Passed...> function_;
 };
 
 /// The result of a call in flight. `get()` works once. If the program destroys a future without get(), its call still
@@ -130,6 +172,8 @@ class Future {
   }
 
  private:
+  friend struct detail::HandleAccess;
+
   std::shared_ptr<detail::SessionCore> session_;
   std::shared_ptr<detail::CallResult> result_;
   const detail::OutputChoice* choice_;

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <ranges>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -267,6 +268,20 @@ class Session {
   /// Waits for all calls in flight. If a call failed and the program had dropped its future, throws the error of that
   /// call. If there are several such calls, throws the first error.
   void wait() { detail::wait_all(*core_); }
+  /// Waits until one of the futures is ready, and returns its position in the range: the first one if several are ready.
+  /// A future whose result was fetched does not count. Throws Error: usage if no future is left, and what ends the
+  /// session. The error of a call comes from Future::get.
+  template <std::ranges::forward_range Futures>
+  [[nodiscard]] std::size_t wait_any(const Futures& futures) {
+    return detail::wait_any(*core_, results_of(futures));
+  }
+  /// Waits until all of the futures are ready. The errors of calls come from Future::get.
+  template <std::ranges::forward_range Futures>
+  void wait_all(const Futures& futures) {
+    detail::wait_all(*core_, results_of(futures));
+  }
+  /// Waits for the calls in flight on a device. Throws like wait().
+  void synchronize(const Device& device) { detail::synchronize(*core_, device.rank()); }
 
   /// Returns how long each phase of the calls has taken so far, by function and rank. Waits for calls in flight first.
   /// Throws Error (usage) unless SessionOptions::profile or SessionOptions::trace is set (`syncrun --profile`,
@@ -282,6 +297,12 @@ class Session {
   const std::shared_ptr<detail::SessionCore>& core() const noexcept { return core_; }
 
  private:
+  template <class Futures>
+  static std::vector<detail::CallResult*> results_of(const Futures& futures) {
+    std::vector<detail::CallResult*> results;
+    for (const auto& future : futures) results.push_back(detail::HandleAccess::result(future));
+    return results;
+  }
   std::vector<std::shared_ptr<detail::VariableRecord>> resolve(const SharedList& list, const char* what) const {
     return detail::resolve(*core_, list.variables(), what);
   }

@@ -35,17 +35,13 @@ struct CallBuilder::State {
 
 CallBuilder::State& CallBuilder::state() noexcept { return *std::launder(reinterpret_cast<State*>(state_.data())); }
 
-CallBuilder::CallBuilder(const std::shared_ptr<FunctionRecord>& function, int target, const CallOptions& options,
-                         const OutputChoice* choice)
+CallBuilder::CallBuilder(const std::shared_ptr<FunctionRecord>& function, std::span<const int> ranks,
+                         const CallOptions& options, const OutputChoice* choice)
     : session_(held(function, "Function").session.get()), function_(function.get()), options_(&options) {
   static_assert(sizeof(State) <= sizeof(state_) && alignof(State) <= alignof(std::max_align_t));
   State& state = *new (state_.data()) State(*session_);
   try {
-    if (target >= session_->world_size()) {
-      throw_usage("on_rank requires a rank from 0 to " + std::to_string(session_->world_size() - 1) + ", got " +
-                  std::to_string(target));
-    }
-    state.command = &session_->commands().next_command(target < 0 ? session_->all_ranks() : RankSet::only(target));
+    state.command = &session_->commands().next_command(ranks.empty() ? session_->all_ranks() : set_of(ranks));
     state.slot = &session_->calls().next_slot();
     state.call = &state.command->begin<CallPayload>();
     state.in_flight = &session_->calls().next_in_flight();
@@ -55,6 +51,18 @@ CallBuilder::CallBuilder(const std::shared_ptr<FunctionRecord>& function, int ta
     state.~State();
     throw;
   }
+}
+
+RankSet CallBuilder::set_of(std::span<const int> ranks) const {
+  RankSet set;
+  for (const int rank : ranks) {
+    if (rank < 0 || rank >= session_->world_size()) {
+      throw_usage("on_rank requires a rank from 0 to " + std::to_string(session_->world_size() - 1) + ", got " +
+                  std::to_string(rank));
+    }
+    set.add(rank);
+  }
+  return set;
 }
 
 CallBuilder::~CallBuilder() {
@@ -174,6 +182,12 @@ std::exception_ptr CallBuilder::publish() {
                 (is_cpu ? "CpuWorker&" : "CudaWorker&, or choose CPU devices (syncrun -n cpu)"));
   }
   const FunctionRecord& function = *function_;
+  const bool is_among_some = !command.ranks.is_single() && command.ranks.count() != session_->world_size();
+  if (function.signature.has_comm && is_among_some && kinds.has(DeviceKind::cuda)) {
+    throw_usage("'" + function.name + "' has a Comm&, and " + std::to_string(command.ranks.count()) + " of " +
+                std::to_string(session_->world_size()) +
+                " ranks run it: on GPUs, collectives are for all ranks of the session or for one");
+  }
   CallPayload& call = *state.call;
   call.function = function.entry;
   call.object = function.object ? function.object->id : 0;
@@ -231,46 +245,6 @@ std::shared_ptr<CallResult> CallBuilder::launch() {
   result->error = publish();
   result->finished = result->error != nullptr;
   return result;
-}
-
-// ---- futures --------------------------------------------------------------------------------------------------
-
-namespace {
-
-/// Returns true if the program should call get() now: the call has finished, or a worker was lost. If a deadline passes
-/// while the program polls, the session ends, as in a wait. get() throws the error of the deadline or of the loss.
-/// Finding the cause of a loss may take a while, so it is left to get().
-bool is_given_up(SessionCore& session, const CallResult& result) {
-  if (session.commands().has_lost_worker()) return true;
-  try {
-    session.commands().count_poll();
-  } catch (const Error&) {
-    if (!result.finished) throw;
-  }
-  return result.finished;
-}
-
-}  // namespace
-
-void wait_for(SessionCore& session, CallResult& result) {
-  if (!result.finished) {
-    const SessionCore::Entry entry(session);
-    if (const auto id = session.calls().command_of(result)) session.commands().await(*id);
-  }
-  if (result.error) {
-    session.calls().failures().has_surfaced(result.error);
-    std::rethrow_exception(result.error);
-  }
-  if (!result.finished) throw_usage("the session was closed before this call's result was there");
-}
-
-bool is_ready(SessionCore& session, CallResult& result) {
-  if (result.finished) return true;
-  const SessionCore::Entry entry(session);
-  const auto id = session.calls().command_of(result);
-  if (id && !session.calls().is_collectable(*id)) return is_given_up(session, result);
-  if (id) session.commands().await(*id);
-  return result.finished;
 }
 
 }  // namespace syncrun::detail

@@ -14,13 +14,17 @@ namespace syncrun::detail {
 
 class CallLimits {
  public:
-  explicit CallLimits(CallTable& calls) noexcept : calls_(calls), waited_(Clock::now()) { calls_.clocks().end_polling(); }
+  explicit CallLimits(CallTable& calls) noexcept : calls_(calls), waited_(Clock::now()) {
+    calls_.clocks().end_polling();
+  }
 
   bool is_over(Clock::time_point now) {
     expired_ = calls_.count_waited(waited_.since_last_look(now));
     return expired_.has_value();
   }
-  Clock::duration nap(Clock::duration longest) const noexcept { return std::min(calls_.clocks().least_left(), longest); }
+  Clock::duration nap(Clock::duration longest) const noexcept {
+    return std::min(calls_.clocks().least_left(), longest);
+  }
   /// The wait is over. Counts its last part, too.
   void end() { static_cast<void>(is_over(Clock::now())); }
   /// After is_over(): the call whose limit is used up.

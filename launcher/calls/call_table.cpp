@@ -46,6 +46,13 @@ std::optional<std::uint64_t> CallTable::first_user(const void* record) const noe
   return std::nullopt;
 }
 
+std::optional<std::uint64_t> CallTable::first_on(int rank) const noexcept {
+  for (const Entry& entry : entries_) {
+    if (control_.command_in(entry.slot).ranks.has(rank)) return entry.id;
+  }
+  return std::nullopt;
+}
+
 // ---- the next command -----------------------------------------------------------------------------------------
 
 std::optional<std::uint64_t> CallTable::blocker(const RankSet& ranks) const noexcept {
@@ -95,7 +102,8 @@ std::uint64_t CallTable::publish() noexcept {
   const std::uint64_t word = InboxEntry(id, next_slot_).word();
   // All places are written before the first rank sees the command, because its peers look for its outbox.
   for (const int rank : draft_.ranks) {
-    command.places[static_cast<std::size_t>(rank)] = static_cast<std::uint8_t>(queues_[static_cast<std::size_t>(rank)].push(id));
+    command.places[static_cast<std::size_t>(rank)] =
+        static_cast<std::uint8_t>(queues_[static_cast<std::size_t>(rank)].push(id));
   }
   for (const int rank : draft_.ranks) {
     auto& inbox = control_.worker(rank).inbox;
@@ -145,17 +153,23 @@ void CallTable::free_places(const Command& command) noexcept {
   }
 }
 
-void CallTable::release(std::uint64_t id, const std::exception_ptr& failure) noexcept {
+/// Marks all commands that depend on this one, and those that depend on them.
+void CallTable::pass_on(std::uint64_t id, const std::shared_ptr<CallFailure>& failure) noexcept {
+  for (const Entry& entry : entries_) {
+    InFlight& call = in_flight_[entry.slot];
+    if (call.inherited || !call.depends_on(id)) continue;
+    call.inherited = failure;
+    control_.command_in(entry.slot).spoiled.store(entry.id, std::memory_order_seq_cst);
+    pass_on(entry.id, failure);
+  }
+}
+
+void CallTable::release(std::uint64_t id, const std::shared_ptr<CallFailure>& failure) noexcept {
   const Entry entry = *find(id);
   InFlight& call = in_flight_[entry.slot];
   if (failure) {
-    for (const Entry& other : entries_) {
-      InFlight& later = in_flight_[other.slot];
-      if (!later.depends_on(id)) continue;
-      if (!later.inherited) later.inherited = failure;
-      control_.command_in(other.slot).spoiled.store(other.id, std::memory_order_seq_cst);
-    }
-    if (call.is_dropped()) failures_.note_dropped(failure);
+    pass_on(id, failure);
+    if (call.is_dropped() && !failure->is_seen) failures_.note_dropped(failure->error);
   }
   entries_.erase(entries_.begin() + (find(id) - entries_.data()));
   free_places(control_.command_in(entry.slot));  // also for failed commands
@@ -230,7 +244,8 @@ std::vector<std::string> CallTable::half_written_by(std::uint64_t id) const {
   std::vector<std::uint64_t> failed{id};
   for (const Entry& entry : entries_) {
     const InFlight& call = in_flight_[entry.slot];
-    const bool fails_too = std::any_of(failed.begin(), failed.end(), [&](auto other) { return call.depends_on(other); });
+    const bool fails_too =
+        std::any_of(failed.begin(), failed.end(), [&](auto other) { return call.depends_on(other); });
     if (entry.id != id && !fails_too) continue;
     if (entry.id != id) failed.push_back(entry.id);
     add_half_written(names, call);

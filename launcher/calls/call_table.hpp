@@ -102,11 +102,13 @@ class CallTable {
   bool is_collectable(std::uint64_t id) const noexcept;
   /// The first command in flight that can be collected now.
   std::optional<std::uint64_t> first_collectable() const noexcept;
+  /// The first command in flight that this rank runs.
+  std::optional<std::uint64_t> first_on(int rank) const noexcept;
   /// The first command in flight that uses this: a Data, a variable or a replicated object.
   std::optional<std::uint64_t> first_user(const void* record) const noexcept;
   /// The result of the command has been handed out. Lets the workers use its memory again, releases the objects that it
   /// kept alive, and passes a failure on to the commands that depend on it.
-  void release(std::uint64_t id, const std::exception_ptr& failure) noexcept;
+  void release(std::uint64_t id, const std::shared_ptr<CallFailure>& failure) noexcept;
   /// A call that failed together with all others that were in flight.
   struct UnfinishedCall {
     CallResult* result;
@@ -147,6 +149,7 @@ class CallTable {
   std::vector<std::string> half_written() const;
 
  private:
+  void pass_on(std::uint64_t id, const std::shared_ptr<CallFailure>& failure) noexcept;
   const Entry* find(std::uint64_t id) const noexcept;
   std::size_t take_slot();
   void free_places(const Command& command) noexcept;

@@ -50,7 +50,8 @@ std::uint64_t CommandRunner::publish() {
 void CommandRunner::write_dependencies() {
   InFlight& in_flight = calls_.next_in_flight();
   const std::size_t count = in_flight.dependencies.size();
-  const auto offset = heap().allocate(count * sizeof(Dependency), SharedHeap::Contents::any, "the dependencies of a call");
+  const auto offset =
+      heap().allocate(count * sizeof(Dependency), SharedHeap::Contents::any, "the dependencies of a call");
   in_flight.temporaries.push_back(offset);
   auto* to = segment().at<Dependency>(offset);
   for (const std::uint64_t id : in_flight.dependencies) *to++ = {id, calls_.slot_of(id)};
@@ -76,7 +77,9 @@ void CommandRunner::run_system(const char* what, const std::string& subject, con
   CallResult result;
   calls_.next_in_flight().result = &result;
   await(publish());
-  if (result.error) std::rethrow_exception(result.error);
+  if (!result.error) return;
+  calls_.failures().has_surfaced(result.error);
+  std::rethrow_exception(result.error);
 }
 
 void CommandRunner::launch_system(const char* what, const std::string& subject, const RankSet& ranks,
@@ -111,6 +114,36 @@ void CommandRunner::await(std::uint64_t id) {
     if (calls_.entries().size() > 1) limits.end();  // if it is the only one, no clock runs any more
     collect(id);
   }
+}
+
+std::size_t CommandRunner::await_any(std::span<CallResult* const> results) {
+  const auto is_finished = [](const CallResult* result) { return result != nullptr && result->finished; };
+  for (;;) {
+    const auto finished = std::find_if(results.begin(), results.end(), is_finished);
+    if (finished != results.end()) return static_cast<std::size_t>(finished - results.begin());
+    CallLimits limits(calls_);
+    std::optional<std::uint64_t> over;
+    const auto ready = [&] { return (over = first_over(results)).has_value(); };
+    const auto lost = [this] { return has_lost_worker(); };
+    const auto look = [this](Clock::time_point now) { report_.look(now); };
+    switch (wait_until(control_.header().to_master, policy_, limits, ready, lost, look)) {
+      case Woken::interrupted: ends_.end_with_loss(calls_.entries().front().id); continue;
+      case Woken::expired: expire(*limits.expired()); continue;
+      case Woken::ready: break;
+    }
+    limits.end();
+    await(*over);
+  }
+}
+
+/// The first of the calls that can be collected.
+std::optional<std::uint64_t> CommandRunner::first_over(std::span<CallResult* const> results) const {
+  for (const CallResult* const result : results) {
+    if (result == nullptr) continue;
+    const auto id = calls_.command_of(*result);
+    if (id && calls_.is_collectable(*id)) return id;
+  }
+  return std::nullopt;
 }
 
 void CommandRunner::drain_all() {
@@ -148,24 +181,22 @@ void CommandRunner::collect(std::uint64_t id) {
   }
   result.finished = true;
   const std::exception_ptr error = result.error;  // release() below destroys the result if the program has dropped it
-  if (error) note_failure(in_flight, error);
+  const std::shared_ptr<CallFailure> failure = error ? note_failure(in_flight, error) : nullptr;
   for (const auto offset : in_flight.temporaries) heap().free(offset, SharedHeap::Giveback::later);
-  calls_.release(id, error);
+  calls_.release(id, failure);
   if (has_lost_device) ends_.end_with(lost_device_error(error));
 }
 
 /// What the call wrote remembers the failure until the program has seen it.
-void CommandRunner::note_failure(const InFlight& call, const std::exception_ptr& error) {
-  std::shared_ptr<CallFailure> failure;
-  call.for_each_written([&](WriteLog& writes) {
-    if (!failure) failure = calls_.failures().note(error);
-    writes.failure = failure;
-  });
+std::shared_ptr<CallFailure> CommandRunner::note_failure(const InFlight& call, const std::exception_ptr& error) {
+  const auto failure = call.inherited ? call.inherited : calls_.failures().note(error);
+  call.for_each_written([&](WriteLog& writes) { writes.failure = failure; });
+  return failure;
 }
 
 /// The earliest failure that a rank had by itself. Otherwise the failure of the command on which this one depends.
 std::exception_ptr CommandRunner::failure_of(std::uint64_t id) {
-  if (calls_.in_flight(id).inherited) return calls_.in_flight(id).inherited;
+  if (const auto& inherited = calls_.in_flight(id).inherited) return inherited->error;
   const auto first = calls_.first_failed_rank(id);
   return std::make_exception_ptr(first ? report_.failed_call(id, *first) : report_.abandoned_call(id));
 }

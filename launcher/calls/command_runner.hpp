@@ -6,6 +6,9 @@
 
 #include <cstdint>
 #include <exception>
+#include <memory>
+#include <optional>
+#include <span>
 #include <string>
 
 #include "common/os/wait.hpp"
@@ -57,6 +60,9 @@ class CommandRunner final : public SystemCommands {
   /// Waits for a command, and before it for those on which it depends, and hands out their results. Does nothing if the
   /// command is not in flight. Errors of calls go to their results. Throws if the session ends.
   void await(std::uint64_t id);
+  /// Waits until one of the calls has its result, and returns its position: the first one if several have. Skips nulls.
+  /// At least one is not null.
+  std::size_t await_any(std::span<CallResult* const> results);
   /// Hands out the results of all commands that are complete.
   void collect_complete();
   void drain_all() override;
@@ -80,9 +86,10 @@ class CommandRunner final : public SystemCommands {
   void expire(std::uint64_t id);
 
  private:
+  std::optional<std::uint64_t> first_over(std::span<CallResult* const> results) const;
   void fill_in(const char* what, const std::string& subject, const RankSet& ranks, const Fill& fill);
   void write_dependencies();
-  void note_failure(const InFlight& call, const std::exception_ptr& error);
+  std::shared_ptr<CallFailure> note_failure(const InFlight& call, const std::exception_ptr& error);
   std::exception_ptr failure_of(std::uint64_t id);
 
   ControlBlock control_;

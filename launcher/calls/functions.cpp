@@ -91,7 +91,8 @@ std::shared_ptr<FunctionRecord> define_function(const std::shared_ptr<SessionCor
       record->kinds.add(kind);
     }
   }
-  record->writes_object = std::any_of(bodies.begin(), bodies.end(), [](const Body& body) { return !body.pointer.is_const; });
+  record->writes_object =
+      std::any_of(bodies.begin(), bodies.end(), [](const Body& body) { return !body.pointer.is_const; });
   for (const auto& argument : signature.arguments) {
     record->has_updates = record->has_updates || argument.kind == ArgumentKind::update;
   }
@@ -157,9 +158,9 @@ ObjectRecord::~ObjectRecord() {
   SessionCore* core = session.get();
   core->registry().release_later([core, object = id, entry = constructor] {
     core->heap().free(entry, SharedHeap::Giveback::later);
-    core->commands().launch_system("the destruction of a replicated object", "", core->all_ranks(), [&](CommandHead& command, InFlight&) {
-      command.begin<DestroyPayload>().object = object;
-    });
+    core->commands().launch_system(
+        "the destruction of a replicated object", "", core->all_ranks(),
+        [&](CommandHead& command, InFlight&) { command.begin<DestroyPayload>().object = object; });
   });
 }
 

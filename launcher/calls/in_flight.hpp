@@ -6,11 +6,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "launcher/calls/unseen_failures.hpp"
 #include "launcher/session/records.hpp"
 
 namespace syncrun::detail {
@@ -24,7 +24,7 @@ struct InFlight {
   std::size_t arguments_count = 0;
   std::vector<std::uint64_t> temporaries;   // in the heap: index lists, large values
   std::vector<std::uint64_t> dependencies;  // the commands on which it depends
-  std::exception_ptr inherited;             // the failure of one of them
+  std::shared_ptr<CallFailure> inherited;   // the failure of one of them, once it is known
   const char* what = "";                    // for commands that are not function calls: "all_reduce", ...
   std::string subject;                      // for the same commands: the variable
   std::vector<std::string> writes;          // the variables that the command writes to

@@ -76,7 +76,9 @@ void OutputCollector::collect_array(const Command& command, const FunctionRecord
 /// Concatenates the rows of the ranks.
 void OutputCollector::gather(const Command& command, std::size_t index, RawOutput& to) {
   const OutputType& type = command.outputs[index];
-  const auto extents_of = [&](int rank) -> const auto& { return control_.outbox(command, rank).outputs[index].extents; };
+  const auto extents_of = [&](int rank) -> const auto& {
+    return control_.outbox(command, rank).outputs[index].extents;
+  };
   to.extents[0] = 0;
   for (const int rank : ranks_) to.extents[0] += extents_of(rank)[0];
   const std::size_t elements = elements_in({to.extents.data(), type.dimensions});

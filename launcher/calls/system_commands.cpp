@@ -13,8 +13,14 @@ void SystemCommands::give_back_pages() {
 }
 
 std::exception_ptr SystemCommands::depend_on(const WriteLog& writes) {
-  for (const std::uint64_t call : writes.calls) calls_.depend_on(call);
-  return writes.failure && !writes.failure->is_seen ? writes.failure->error : nullptr;
+  const auto is_unseen = [](const std::shared_ptr<CallFailure>& failure) { return failure && !failure->is_seen; };
+  for (const std::uint64_t id : writes.calls) {
+    if (!calls_.is_in_flight(id)) continue;
+    const InFlight& call = calls_.in_flight(id);
+    if (is_unseen(call.inherited)) return call.inherited->error;
+    if (!call.inherited) calls_.depend_on(id);
+  }
+  return is_unseen(writes.failure) ? writes.failure->error : nullptr;
 }
 
 void SystemCommands::follow(const WriteLog& writes) {

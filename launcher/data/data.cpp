@@ -31,9 +31,7 @@ void check_closed_for_writing(const DataRecord& record) {
 }
 
 /// Waits for the calls that read the array.
-void await_readers(DataRecord& record) {
-  record.session->commands().await_users(&record);
-}
+void await_readers(DataRecord& record) { record.session->commands().await_users(&record); }
 
 void give_back(DataRecord& record) {
   record.file.reset();

@@ -54,7 +54,7 @@ FileRecord::~FileRecord() {
   registry_.release_later([&commands = commands_, id = id_, entry = entry_] {
     commands.heap().free(entry, SharedHeap::Giveback::later);
     commands.launch_system("the unmapping of a file", "", commands.all_ranks(),
-                        [&](CommandHead& command, InFlight&) { command.begin<UnmapPayload>().file = id; });
+                           [&](CommandHead& command, InFlight&) { command.begin<UnmapPayload>().file = id; });
   });
 }
 

@@ -97,7 +97,7 @@ class Profiler {
   std::unordered_map<std::string, std::size_t> functions_;
   std::vector<std::string> names_;  // by function
   std::vector<std::string> escaped_names_;
-  std::vector<std::vector<Times>> times_;  // by function; the master first, then the ranks
+  std::vector<std::vector<Times>> times_;               // by function; the master first, then the ranks
   std::unordered_map<std::uint64_t, Running> running_;  // the commands in flight
   std::vector<RankState> ranks_;
   std::uint64_t lost_events_ = 0;

@@ -118,8 +118,7 @@ void SessionCore::end_with_loss(std::uint64_t id) {
                            !recovery_->is_running();
   if (!may_replace) end_with(report_->lost(std::move(loss.failure), loss.where, loss.wait_status));
   const bool is_waiting_for_it = calls_.is_in_flight(id);
-  const Milliseconds limit =
-      is_waiting_for_it ? Milliseconds(calls_.command(id).timeout_ms) : settings_.call_timeout;
+  const Milliseconds limit = is_waiting_for_it ? Milliseconds(calls_.command(id).timeout_ms) : settings_.call_timeout;
   try {
     recovery_->replace_lost(std::move(loss.failure), loss.where, loss.wait_status, limit);
   } catch (const Error& error) {

@@ -131,16 +131,18 @@ VariableRecord::~VariableRecord() {
   SessionCore* core = session.get();
   core->registry().release_later([core, entry_offset = entry] {
     auto& entry = *core->segment().at<VariableEntry>(entry_offset);
-    core->commands().launch_system("free", "a variable", core->all_ranks(), [&](CommandHead& command, InFlight& in_flight) {
-      in_flight.temporaries.push_back(entry_offset);
-      entry.is_freed = true;
-      auto& transfer = command.begin<TransferPayload>();
-      transfer.direction = TransferDirection::to_variable;
-      transfer.variables_count = 1;
-      TransferSlot* slots = entry.last_transfer(core->world_size());
-      transfer.parts = core->segment().offset_of(slots);
-      for (int rank = 0; rank < core->world_size(); ++rank) slots[rank] = {entry_offset, 0, {}, true, false};
-    });
+    core->commands().launch_system("free", "a variable", core->all_ranks(),
+                                   [&](CommandHead& command, InFlight& in_flight) {
+                                     in_flight.temporaries.push_back(entry_offset);
+                                     entry.is_freed = true;
+                                     auto& transfer = command.begin<TransferPayload>();
+                                     transfer.direction = TransferDirection::to_variable;
+                                     transfer.variables_count = 1;
+                                     TransferSlot* slots = entry.last_transfer(core->world_size());
+                                     transfer.parts = core->segment().offset_of(slots);
+                                     for (int rank = 0; rank < core->world_size(); ++rank)
+                                       slots[rank] = {entry_offset, 0, {}, true, false};
+                                   });
     core->registry().forget_variable(entry_offset);
   });
 }

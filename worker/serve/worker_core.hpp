@@ -109,8 +109,8 @@ class WorkerCore {
   std::unordered_map<std::uint64_t, Object> objects_;
   void* scratch_ = nullptr;
   std::size_t scratch_bytes_ = 0;
-  std::uint64_t received_;     // how many commands this rank has got
-  std::uint64_t current_ = 0;  // the last one
+  std::uint64_t received_;          // how many commands this rank has got
+  std::uint64_t current_ = 0;       // the last one
   std::uint64_t looked_ahead_ = 0;  // the last command whose inputs were copied ahead
 };
 

@@ -54,6 +54,14 @@ struct OutputType {
   std::uint8_t dimensions;
 };
 
+/// True for a method that is const.
+template <class Pointer>
+inline constexpr bool kIsConstMethod = false;
+template <class R, class C, class... P>
+inline constexpr bool kIsConstMethod<R (C::*)(P...) const> = true;
+template <class R, class C, class... P>
+inline constexpr bool kIsConstMethod<R (C::*)(P...) const noexcept> = true;
+
 /// A function pointer or member function pointer, as bytes (member function pointers: Itanium C++ ABI 2.3).
 struct BodyPointer {
   std::array<std::uintptr_t, 2> words{};

@@ -23,6 +23,11 @@ struct HandleAccess {
   static const auto& record(const Handle& handle) noexcept {
     return handle.record_;
   }
+  /// The result of a future; null after get().
+  template <class Future>
+  static CallResult* result(const Future& future) noexcept {
+    return future.result_.get();
+  }
 };
 
 }  // namespace syncrun::detail

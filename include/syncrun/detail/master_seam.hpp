@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -41,6 +42,7 @@ struct TaskOptions;
 namespace detail {
 
 class QueueCore;
+class RankSet;
 class SessionCore;
 class TaskCore;
 struct ArrayPlace;
@@ -119,10 +121,10 @@ enum class DataRows : std::uint8_t { of_the_call, of_the_batch };
 /// Checks one call, argument by argument, and publishes it. No worker sees anything of the call before publish().
 class CallBuilder {
  public:
-  /// `target` is a rank, or -1 for all ranks. `choice` is the outputs that the caller wants; null means all. Throws
+  /// `ranks` are the ranks that run the call; none means all. `choice` is the outputs that the caller wants; null means all. Throws
   /// Error (usage) if the session is closed or if two threads use it.
-  SYNCRUN_EXPORT CallBuilder(const std::shared_ptr<FunctionRecord>& function, int target, const CallOptions& options,
-                             const OutputChoice* choice = nullptr);
+  SYNCRUN_EXPORT CallBuilder(const std::shared_ptr<FunctionRecord>& function, std::span<const int> ranks,
+                             const CallOptions& options, const OutputChoice* choice = nullptr);
   SYNCRUN_EXPORT ~CallBuilder();
   CallBuilder(const CallBuilder&) = delete;
   CallBuilder& operator=(const CallBuilder&) = delete;
@@ -143,6 +145,7 @@ class CallBuilder {
   State& state() noexcept;
   void check_assigned(const VariableRecord& variable, std::size_t argument);
   void put_bytes(const void* bytes, std::size_t count, std::size_t bytes_each);
+  RankSet set_of(std::span<const int> ranks) const;
   std::exception_ptr publish();
   std::exception_ptr take_dependencies();
   SessionCore* session_;
@@ -156,6 +159,15 @@ class CallBuilder {
 SYNCRUN_EXPORT void wait_for(SessionCore& session, CallResult& result);
 /// Whether wait_for would return or throw at once.
 SYNCRUN_EXPORT bool is_ready(SessionCore& session, CallResult& result);
+/// Waits until one of the calls is over, and returns its position: the first one if several are over. A null stands for
+/// a future whose result was fetched. Throws Error (usage) if all are null.
+SYNCRUN_EXPORT std::size_t wait_any(SessionCore& session, std::span<CallResult* const> results);
+/// Waits until all of the calls are over. Their errors stay with them.
+SYNCRUN_EXPORT void wait_all(SessionCore& session, std::span<CallResult* const> results);
+/// Waits for the calls in flight on this rank. Throws the first failure that only dropped futures have received.
+SYNCRUN_EXPORT void synchronize(SessionCore& session, int rank);
+/// The ranks of these devices, each once. Throws Error (usage) if there is none, or if a name occurs twice.
+SYNCRUN_EXPORT std::vector<int> ranks_of(std::span<const Device> devices);
 
 // ---- Data -------------------------------------------------------------------------------------------------------
 

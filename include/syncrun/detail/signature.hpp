@@ -466,13 +466,6 @@ constexpr BodyDevice device_of() {
 }
 
 template <class Pointer>
-inline constexpr bool kIsConstMethod = false;
-template <class R, class C, class... P>
-inline constexpr bool kIsConstMethod<R (C::*)(P...) const> = true;
-template <class R, class C, class... P>
-inline constexpr bool kIsConstMethod<R (C::*)(P...) const noexcept> = true;
-
-template <class Pointer>
 BodyPointer to_body_pointer(Pointer pointer) noexcept {
   static_assert(sizeof(Pointer) <= sizeof(BodyPointer::words));
   BodyPointer body;

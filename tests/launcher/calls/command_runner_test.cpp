@@ -52,7 +52,8 @@ class Commands : public testing::Test {
     return runner.publish();
   }
   void run(const char* what) {
-    runner.run_system(what, "weights", calls.all_ranks(), [](CommandHead& command, InFlight&) { command.begin<UnpinPayload>(); });
+    runner.run_system(what, "weights", calls.all_ranks(),
+                      [](CommandHead& command, InFlight&) { command.begin<UnpinPayload>(); });
   }
   template <class Action>
   static std::string text_of(Action&& action) {

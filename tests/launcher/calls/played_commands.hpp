@@ -39,8 +39,9 @@ class PlayedCommands final : public detail::SystemCommands {
     } catch (...) {
       failure = std::current_exception();
     }
-    for (const auto offset : calls().in_flight(id).temporaries) heap().free(offset, detail::SharedHeap::Giveback::later);
-    calls().release(id, failure);
+    for (const auto offset : calls().in_flight(id).temporaries)
+      heap().free(offset, detail::SharedHeap::Giveback::later);
+    calls().release(id, failure ? calls().failures().note(failure) : nullptr);
     if (failure) std::rethrow_exception(failure);
   }
   void launch_system(const char* what, const std::string& subject, const detail::RankSet& ranks,

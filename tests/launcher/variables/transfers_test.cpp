@@ -69,7 +69,7 @@ TEST_F(Copies, ArePlacedOnOneRankOnly) {
   EXPECT_FALSE(weights->assigned.has(0));
   EXPECT_EQ(weights->extents[1][0], 3);
   EXPECT_EQ(session.heap.used_bytes(), used) << "what values travelled in is free again";
-  EXPECT_THAT(session.commands.log, ElementsAre("set of weights"));
+  EXPECT_THAT(session.commands.log, ElementsAre("await users", "set of weights"));
 }
 
 TEST_F(Copies, ComeBackAsTheyAre) {

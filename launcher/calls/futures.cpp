@@ -1,0 +1,91 @@
+// Waiting for calls in flight: one, any of several, all of several, or those on a device.
+
+#include <algorithm>
+#include <string>
+
+#include "common/text/errors.hpp"
+#include "launcher/session/session_core.hpp"
+#include "syncrun/device.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+/// Returns true if the program should call get() now: the call has finished, or a worker was lost. If a deadline passes
+/// while the program polls, the session ends, as in a wait. get() throws the error of the deadline or of the loss.
+/// Finding the cause of a loss may take a while, so it is left to get().
+bool is_given_up(SessionCore& session, const CallResult& result) {
+  if (session.commands().has_lost_worker()) return true;
+  try {
+    session.commands().count_poll();
+  } catch (const Error&) {
+    if (!result.finished) throw;
+  }
+  return result.finished;
+}
+
+}  // namespace
+
+void wait_for(SessionCore& session, CallResult& result) {
+  if (!result.finished) {
+    const SessionCore::Entry entry(session);
+    if (const auto id = session.calls().command_of(result)) session.commands().await(*id);
+  }
+  if (result.error) {
+    session.calls().failures().has_surfaced(result.error);
+    std::rethrow_exception(result.error);
+  }
+  if (!result.finished) throw_usage("the session was closed before this call's result was there");
+}
+
+bool is_ready(SessionCore& session, CallResult& result) {
+  if (result.finished) return true;
+  const SessionCore::Entry entry(session);
+  const auto id = session.calls().command_of(result);
+  if (id && !session.calls().is_collectable(*id)) return is_given_up(session, result);
+  if (id) session.commands().await(*id);
+  return result.finished;
+}
+
+std::size_t wait_any(SessionCore& session, std::span<CallResult* const> results) {
+  const SessionCore::Entry entry(session);
+  if (std::all_of(results.begin(), results.end(), [](const CallResult* result) { return result == nullptr; })) {
+    throw_usage("wait_any requires a future whose result was not fetched yet, got " + std::to_string(results.size()) +
+                (results.empty() ? " futures" : " that were fetched"));
+  }
+  return session.commands().await_any(results);
+}
+
+void wait_all(SessionCore& session, std::span<CallResult* const> results) {
+  const SessionCore::Entry entry(session);
+  for (const CallResult* const result : results) {
+    if (result == nullptr) continue;
+    if (const auto id = session.calls().command_of(*result)) session.commands().await(*id);
+  }
+}
+
+void synchronize(SessionCore& session, int rank) {
+  const SessionCore::Entry entry(session);
+  if (rank < 0 || rank >= session.world_size()) {
+    throw_usage("synchronize requires a device of this session, which has ranks 0 to " +
+                std::to_string(session.world_size() - 1) + ", got rank " + std::to_string(rank));
+  }
+  while (const auto id = session.calls().first_on(rank)) session.commands().await(*id);
+  if (const auto failure = session.calls().failures().take_dropped()) std::rethrow_exception(failure);
+}
+
+std::vector<int> ranks_of(std::span<const Device> devices) {
+  if (devices.empty()) throw_usage("on() requires one device or more, got an empty set");
+  std::vector<int> ranks;
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    for (std::size_t other = 0; other < i; ++other) {
+      if (devices[other].name() != devices[i].name()) continue;
+      throw_usage("on() requires each device once, got '" + devices[i].name() + "' twice");
+    }
+    if (std::find(ranks.begin(), ranks.end(), devices[i].rank()) == ranks.end()) ranks.push_back(devices[i].rank());
+  }
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+}  // namespace syncrun::detail
