@@ -185,11 +185,15 @@ class ControlBlock {
   Command& command_in(std::size_t slot) const noexcept {
     return *reinterpret_cast<Command*>(base_ + commands_at(world_size_) + sizeof(Command) * slot);
   }
-  /// Where a rank of the command reports about it.
+  /// The outbox that belongs to a place of a rank's inbox.
+  Outbox& outbox_at(int rank, std::size_t place) const noexcept {
+    return *reinterpret_cast<Outbox*>(base_ + outboxes_at(world_size_) +
+                                      sizeof(Outbox) * (static_cast<std::size_t>(rank) * kInboxSize + place));
+  }
+  /// Where a rank of the command reports about it. A worker does not need this for its own outbox, and saves itself the
+  /// cache line of the places.
   Outbox& outbox(const Command& command, int rank) const noexcept {
-    const std::size_t place =
-        static_cast<std::size_t>(rank) * kInboxSize + command.places[static_cast<std::size_t>(rank)];
-    return *reinterpret_cast<Outbox*>(base_ + outboxes_at(world_size_) + sizeof(Outbox) * place);
+    return outbox_at(rank, command.places[static_cast<std::size_t>(rank)]);
   }
 
  private:

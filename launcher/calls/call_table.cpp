@@ -27,6 +27,8 @@ void CallTable::attach(ControlBlock control) {
 // ---- in flight ------------------------------------------------------------------------------------------------
 
 const CallTable::Entry* CallTable::find(std::uint64_t id) const noexcept {
+  if (entries_.empty()) return nullptr;
+  if (entries_.back().id == id) return &entries_.back();  // the usual case
   const auto found = std::lower_bound(entries_.begin(), entries_.end(), id,
                                       [](const Entry& entry, std::uint64_t wanted) { return entry.id < wanted; });
   return found == entries_.end() || found->id != id ? nullptr : &*found;

@@ -167,9 +167,10 @@ void CommandRunner::collect(std::uint64_t id) {
     profiler_->end(id);
   CallResult unwanted;
   CallResult& result = in_flight.result != nullptr ? *in_flight.result : unwanted;
-  const bool has_lost_device = calls_.has_failed(id) && calls_.has_lost_device(id);
+  const bool has_failed = calls_.has_failed(id);
+  const bool has_lost_device = has_failed && calls_.has_lost_device(id);
   try {
-    if (calls_.has_failed(id)) {
+    if (has_failed) {
       result.error = failure_of(id);
     } else if (in_flight.function) {
       if (command.ranks == calls_.all_ranks()) in_flight.function->came_through_after = replacements();

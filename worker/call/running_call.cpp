@@ -23,6 +23,7 @@ RunningCall::RunningCall(const WorkerParts& parts) noexcept
 void RunningCall::begin(const Command& command) {
   if (std::exchange(are_recordings_stale_, false)) forget_recordings();
   command_ = &command;
+  begun_ = command.id;
   call_ = &command.call();
   slice_index_ = -1;
   slice_ = {};

@@ -75,7 +75,7 @@ class RunningCall {
   /// Called after the body. Throws Error (system) if bytes were missing in a file that the body has read.
   void check_files() const;
   /// Whether this command has begun, and no other one since.
-  bool is_of(const Command& command) const noexcept { return command_ == &command; }
+  bool is_of(const Command& command) const noexcept { return begun_ == command.id; }
 
   void accept(std::size_t output, const OutputType& type, std::span<const std::int64_t> extents, OutputBuffer buffer);
   void accept_scalar(std::size_t output, const OutputType& type, const void* value);
@@ -174,6 +174,7 @@ class RunningCall {
   MappedFiles& files_;
   OutgoingMemory& outgoing_;
   const Command* command_ = nullptr;
+  std::uint64_t begun_ = 0;  // the number of that command
   const CallPayload* call_ = nullptr;   // the command's
   RowRange share_{};                    // of the call's rows, or of the selected rows if these are local
   std::int64_t first_row_of_call_ = 0;  // added to positions in share_ to get positions in the call

@@ -68,13 +68,15 @@ void Meetings::take_ranks(const RankSet& ranks) noexcept {
 void Meetings::begin(const Command& command) noexcept {
   if (command.ranks != set_) take_ranks(command.ranks);
   command_ = &command;
+  begun_ = command.id;
   step_ = 0;
   meetings_ = 0;
 }
 
 void Meetings::leave(const Command& command) noexcept {
   WorkerSlot& slot = attachment_.slot();
-  const std::uint64_t steps = command_ == &command ? step_ : 0;
+  // Not by the address: an older command may have been in the same slot.
+  const std::uint64_t steps = begun_ == command.id ? step_ : 0;
   attachment_.control.outbox(command, attachment_.rank).collective_steps = steps;
   if (steps == 0) {
     slot.collective_step.store(0, std::memory_order_seq_cst);

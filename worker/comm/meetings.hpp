@@ -78,6 +78,7 @@ class Meetings {
   const Attachment& attachment_;
   WaitPolicy policy_;
   const Command* command_ = nullptr;
+  std::uint64_t begun_ = 0;  // the number of that command
   RankSet set_;             // the ranks for which ranks_ and position_ were computed
   std::vector<int> ranks_;  // both vectors have capacity for all ranks from the start
   int position_ = 0;

@@ -179,6 +179,7 @@ void WorkerCore::finish(const Command& command) noexcept {
   set_phase(Phase::idle);
   attachment_.slot().done.store(command.id, std::memory_order_seq_cst);
   header_.to_master.ring();
+  if (has_met) header_.to_peers.ring();  // a peer may wait until this rank no longer reads its buffers
 }
 
 /// If workers are replaced: whether a worker of this command was lost, so that the command cannot be completed.
@@ -207,7 +208,7 @@ void WorkerCore::execute(Command& command) {
     report_failure(command, {ErrorKind::function, 0, "a call on which this one depends failed", FailureOf::peer});
     return cast_vote(command, Vote::failed);  // a faster peer may be waiting for this vote
   }
-  Outbox& outbox = attachment_.control.outbox(command, attachment_.rank);
+  Outbox& outbox = own_outbox();
   try {
     if (command.has_comm) device_->comm().begin(command);
     switch (command.kind) {
@@ -263,7 +264,7 @@ const WorkerCore::LoadedFunction& WorkerCore::load(std::uint64_t function_offset
 }
 
 void WorkerCore::run_call(Command& command) {
-  Outbox& outbox = attachment_.control.outbox(command, attachment_.rank);
+  Outbox& outbox = own_outbox();
   try {
     if (command.call().arguments_count != 0) enter_phase(Phase::inputs);
     device_->begin_command(command.id);
@@ -340,7 +341,7 @@ void WorkerCore::cast_vote(const Command& command, Vote vote) noexcept {
 
 void WorkerCore::report_failure(Command& command, const CaughtFailure& failure) {
   const bool is_own = failure.origin == FailureOf::this_rank;
-  Outbox& outbox = attachment_.control.outbox(command, attachment_.rank);
+  Outbox& outbox = own_outbox();
   outbox.error_kind = failure.kind;
   outbox.native_code = failure.native_code;
   outbox.failed_ns = is_own ? now_ns() : std::numeric_limits<std::int64_t>::max();

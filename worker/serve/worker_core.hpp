@@ -71,6 +71,10 @@ class WorkerCore {
   void set_phase(Phase phase) noexcept { attachment_.mark(current_, phase); }
   void enter_phase(Phase phase) { attachment_.enter(current_, phase); }
   Command* await_command();
+  /// Where this rank reports about the command that it runs.
+  Outbox& own_outbox() const noexcept {
+    return attachment_.control.outbox_at(attachment_.rank, (received_ - 1) % kInboxSize);
+  }
   void give_up_for_loss(Command& command);
   void look_ahead();
   bool has_lost_a_rank(const Command& command) const noexcept;

@@ -66,6 +66,16 @@ TEST_F(MeetingsOfSomeRanks, TellOfOneThatHasLeft) {
             "ranks disagree in a collective: rank 2 has left the call, and rank 0 is still in one");
 }
 
+TEST_F(MeetingsOfSomeRanks, TellOfOneThatSkipsACommandInTheSlotOfAnEarlierOne) {
+  begin(kNext, two_ranks(0, 2));
+  EXPECT_EQ(on_ranks(two_ranks(0, 2), meet), both_well_);
+  Command& command = control_.command_in(kNext);
+  command.id = kNext + 10;
+  ranks_[2].meetings.leave(command);  // without a begin: a command on which this one depends has failed
+  EXPECT_EQ(control_.outbox(command, 2).collective_steps, 0U);
+  EXPECT_EQ(control_.worker(2).collective_command.load(), kNext + 10);
+}
+
 TEST_F(MeetingsOfSomeRanks, DoNotWaitForTheOthersToReadWhatTheyBrought) {
   const RankSet ranks = two_ranks(1, 2);
   begin(kNext, ranks);
