@@ -103,7 +103,7 @@ struct alignas(128) WorkerSlot {
   std::atomic<std::uint64_t> done;
 
   /// The last commands of this rank, each as an InboxEntry, in their order. The worker polls the next place.
-  alignas(64) std::array<std::atomic<std::uint64_t>, kInboxSize> inbox;
+  alignas(128) std::array<std::atomic<std::uint64_t>, kInboxSize> inbox;
   std::atomic<std::uint64_t> consumed;  // the outputs of the rank's commands up to this one are no longer needed
   std::uint64_t received;               // how many commands the rank had got before the worker started
 

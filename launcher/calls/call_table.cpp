@@ -20,15 +20,13 @@ bool has_array_outputs(const Command& command) noexcept {
 void CallTable::attach(ControlBlock control) {
   control_ = control;
   all_ranks_ = RankSet::all(control.world_size());
-  queues_.resize(static_cast<std::size_t>(control.world_size()));
+  inboxes_.resize(static_cast<std::size_t>(control.world_size()));
   clocks_ = CallClocks(control.world_size());
 }
 
 // ---- in flight ------------------------------------------------------------------------------------------------
 
-const CallTable::Entry* CallTable::find(std::uint64_t id) const noexcept {
-  if (entries_.empty()) return nullptr;
-  if (entries_.back().id == id) return &entries_.back();  // the usual case
+const CallTable::Entry* CallTable::search(std::uint64_t id) const noexcept {
   const auto found = std::lower_bound(entries_.begin(), entries_.end(), id,
                                       [](const Entry& entry, std::uint64_t wanted) { return entry.id < wanted; });
   return found == entries_.end() || found->id != id ? nullptr : &*found;
@@ -58,10 +56,11 @@ std::optional<std::uint64_t> CallTable::first_on(int rank) const noexcept {
 // ---- the next command -----------------------------------------------------------------------------------------
 
 std::optional<std::uint64_t> CallTable::blocker(const RankSet& ranks) const noexcept {
+  if (entries_.empty()) return std::nullopt;
   std::optional<std::uint64_t> first;
   for (const int rank : ranks) {
-    const InboxQueue& queue = queues_[static_cast<std::size_t>(rank)];
-    if (queue.is_full() && (!first || queue.front() < *first)) first = queue.front();
+    const std::uint64_t last = inboxes_[static_cast<std::size_t>(rank)].last_in_next_place();
+    if (is_in_flight(last) && (!first || last < *first)) first = last;
   }
   return first;
 }
@@ -94,6 +93,16 @@ void CallTable::depend_on(std::uint64_t id) {
   if (control_.command_in(entry->slot).ranks.meets(draft_.ranks)) next_in_flight().dependencies.push_back(id);
 }
 
+std::size_t CallTable::take_place(Command& command, int rank, std::uint64_t id) noexcept {
+  const std::size_t place = inboxes_[static_cast<std::size_t>(rank)].add(id);
+  command.places[static_cast<std::size_t>(rank)] = static_cast<std::uint8_t>(place);
+  return place;
+}
+
+void CallTable::show(int rank, std::size_t place, std::uint64_t word) noexcept {
+  control_.worker(rank).inbox[place].store(word, std::memory_order_release);
+}
+
 std::uint64_t CallTable::publish() noexcept {
   const std::uint64_t id = next_++;
   Command& command = control_.command_in(next_slot_);
@@ -102,14 +111,12 @@ std::uint64_t CallTable::publish() noexcept {
                 entries_.empty() ? CallClocks::Before::nothing : CallClocks::Before::calls);
   entries_.push_back({id, next_slot_});
   const std::uint64_t word = InboxEntry(id, next_slot_).word();
-  // All places are written before the first rank sees the command, because its peers look for its outbox.
-  for (const int rank : draft_.ranks) {
-    command.places[static_cast<std::size_t>(rank)] =
-        static_cast<std::uint8_t>(queues_[static_cast<std::size_t>(rank)].push(id));
-  }
-  for (const int rank : draft_.ranks) {
-    auto& inbox = control_.worker(rank).inbox;
-    inbox[command.places[static_cast<std::size_t>(rank)]].store(word, std::memory_order_release);
+  if (draft_.ranks.is_single()) {
+    show(draft_.ranks.first(), take_place(command, draft_.ranks.first(), id), word);
+  } else {
+    // All places are written before the first rank sees the command, because its peers look for its outbox.
+    for (const int rank : draft_.ranks) take_place(command, rank, id);
+    for (const int rank : draft_.ranks) show(rank, command.places[static_cast<std::size_t>(rank)], word);
   }
   control_.header().to_workers.ring_after_release();
   has_next_slot_ = false;
@@ -143,16 +150,28 @@ std::optional<std::uint64_t> CallTable::first_collectable() const noexcept {
   return std::nullopt;
 }
 
-void CallTable::free_places(const Command& command) noexcept {
+/// Tells the ranks of a command that was collected that they can free the memory of its outputs.
+void CallTable::note_consumed(const Command& command) noexcept {
   const bool has_outputs = has_array_outputs(command);
+  if (!has_outputs && unconsumed_ == 0) return;
   for (const int rank : command.ranks) {
-    InboxQueue& queue = queues_[static_cast<std::size_t>(rank)];
-    if (has_outputs) queue.note_outputs();
-    while (!queue.is_empty() && !is_in_flight(queue.front())) queue.pop();
-    if (!queue.has_outputs()) continue;
-    control_.worker(rank).consumed.store(queue.last_popped(), std::memory_order_release);
-    if (queue.is_empty()) queue.forget_outputs();
+    InboxPlaces& inbox = inboxes_[static_cast<std::size_t>(rank)];
+    if (has_outputs) {
+      if (inbox.unconsumed == 0) ++unconsumed_;
+      inbox.unconsumed = std::max(inbox.unconsumed, command.id);
+    }
+    if (inbox.unconsumed != 0) tell_consumed(rank);
   }
+}
+
+/// A rank frees outputs in the order of its commands, so this stops at the first command that has not been collected.
+void CallTable::tell_consumed(int rank) noexcept {
+  InboxPlaces& inbox = inboxes_[static_cast<std::size_t>(rank)];
+  const std::uint64_t consumed = first_on(rank).value_or(next_) - 1;
+  control_.worker(rank).consumed.store(consumed, std::memory_order_release);
+  if (consumed < inbox.unconsumed) return;
+  inbox.unconsumed = 0;
+  --unconsumed_;
 }
 
 /// Marks all commands that depend on this one, and those that depend on them.
@@ -174,7 +193,7 @@ void CallTable::release(std::uint64_t id, const std::shared_ptr<CallFailure>& fa
     if (call.is_dropped() && !failure->is_seen) failures_.note_dropped(failure->error);
   }
   entries_.erase(entries_.begin() + (find(id) - entries_.data()));
-  free_places(control_.command_in(entry.slot));  // also for failed commands
+  note_consumed(control_.command_in(entry.slot));  // also for failed commands
   call.reset();
   free_slots_.push_back(entry.slot);
 }

@@ -20,7 +20,7 @@
 #include "common/protocol/control_block.hpp"
 #include "launcher/calls/call_clocks.hpp"
 #include "launcher/calls/in_flight.hpp"
-#include "launcher/calls/inbox_queue.hpp"
+#include "launcher/calls/inbox_places.hpp"
 #include "launcher/calls/unseen_failures.hpp"
 
 namespace syncrun::detail {
@@ -122,7 +122,7 @@ class CallTable {
   void fail_all(const std::exception_ptr& cause) noexcept;
   void forget_all() noexcept;
   /// How many commands the rank has got so far.
-  std::uint64_t received(int rank) const noexcept { return queues_[static_cast<std::size_t>(rank)].pushed(); }
+  std::uint64_t received(int rank) const noexcept { return inboxes_[static_cast<std::size_t>(rank)].received(); }
 
   // ---- failures
   /// True if the command has failed on a rank, or if one on which it depends has failed.
@@ -150,9 +150,17 @@ class CallTable {
 
  private:
   void pass_on(std::uint64_t id, const std::shared_ptr<CallFailure>& failure) noexcept;
-  const Entry* find(std::uint64_t id) const noexcept;
+  const Entry* find(std::uint64_t id) const noexcept {
+    if (entries_.empty()) return nullptr;
+    if (entries_.back().id == id) return &entries_.back();  // the usual case
+    return search(id);
+  }
+  const Entry* search(std::uint64_t id) const noexcept;
   std::size_t take_slot();
-  void free_places(const Command& command) noexcept;
+  std::size_t take_place(Command& command, int rank, std::uint64_t id) noexcept;
+  void show(int rank, std::size_t place, std::uint64_t word) noexcept;
+  void note_consumed(const Command& command) noexcept;
+  void tell_consumed(int rank) noexcept;
 
   ControlBlock control_;
   CommandHead draft_;  // of the next command
@@ -163,7 +171,8 @@ class CallTable {
   std::vector<Entry> entries_;
   std::vector<std::size_t> free_slots_;  // the last one is used next, since its memory is in the caches
   std::deque<InFlight> in_flight_;       // by slot, for the slots that were used so far
-  std::vector<InboxQueue> queues_;       // by rank
+  std::vector<InboxPlaces> inboxes_;     // by rank
+  int unconsumed_ = 0;                   // the number of ranks with InboxPlaces::unconsumed
   UnseenFailures failures_;
   CallClocks clocks_;
 };
@@ -183,9 +192,10 @@ std::vector<CallTable::UnfinishedCall> CallTable::take_unfinished(Free&& free) {
   }
   entries_.clear();
   for (const int rank : all_ranks_) {
-    queues_[static_cast<std::size_t>(rank)].pop_all();
+    inboxes_[static_cast<std::size_t>(rank)].unconsumed = 0;
     control_.worker(rank).consumed.store(last_published(), std::memory_order_release);
   }
+  unconsumed_ = 0;
   return unfinished;
 }
 

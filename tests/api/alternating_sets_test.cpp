@@ -14,9 +14,8 @@ INSTANTIATE_ON_WORKERS(AlternatingSets, 3, 4);
 /// last up to 100 ms.
 TEST_P(AlternatingSets, DoNotWaitForALap) {
   using Clock = std::chrono::steady_clock;
-  const auto f = session().function([](sr::Comm& comm) -> sr::Sum<int> {
-    return comm.all_reduce(comm.rank() + 1, sr::Reduction::sum);
-  });
+  const auto f = session().function(
+      [](sr::Comm& comm) -> sr::Sum<int> { return comm.all_reduce(comm.rank() + 1, sr::Reduction::sum); });
   const sr::Device first = session().device(0);
   const auto left = f.on({first, session().device(1)});
   const auto right = f.on({first, session().device(2)});

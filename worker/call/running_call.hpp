@@ -174,7 +174,7 @@ class RunningCall {
   MappedFiles& files_;
   OutgoingMemory& outgoing_;
   const Command* command_ = nullptr;
-  std::uint64_t begun_ = 0;  // the number of that command
+  std::uint64_t begun_ = 0;             // the number of that command
   const CallPayload* call_ = nullptr;   // the command's
   RowRange share_{};                    // of the call's rows, or of the selected rows if these are local
   std::int64_t first_row_of_call_ = 0;  // added to positions in share_ to get positions in the call

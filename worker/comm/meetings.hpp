@@ -79,8 +79,8 @@ class Meetings {
   WaitPolicy policy_;
   const Command* command_ = nullptr;
   std::uint64_t begun_ = 0;  // the number of that command
-  RankSet set_;             // the ranks for which ranks_ and position_ were computed
-  std::vector<int> ranks_;  // both vectors have capacity for all ranks from the start
+  RankSet set_;              // the ranks for which ranks_ and position_ were computed
+  std::vector<int> ranks_;   // both vectors have capacity for all ranks from the start
   int position_ = 0;
   std::uint64_t step_ = 0;
   std::uint64_t meetings_ = 0;      // meetings with contributions in this command

@@ -118,6 +118,10 @@ TEST_F(Calls, TellARankHowFarItsOutputsWereConsumed) {
   EXPECT_EQ(consumed(1), second);
   calls.release(publish(), nullptr);
   EXPECT_EQ(consumed(1), second) << "a command without outputs leaves nothing to free";
+  const auto third = publish_with_output(RankSet::only(1));
+  publish(RankSet::only(1));
+  calls.release(third, nullptr);
+  EXPECT_EQ(consumed(1), third) << "the one behind it is still in flight";
   EXPECT_EQ(consumed(0), 0U);
 }
 
