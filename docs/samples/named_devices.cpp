@@ -15,8 +15,8 @@ void program(sr::Session& session) {
   const auto f = session.function(total);
   const sr::Device left = session.device("left");
   const sr::Device right = session.device("right");
-  auto left_sum = f.on_rank(left.rank()).async(x, {.batch = sr::Slice{0, 60}});
-  auto right_sum = f.on_rank(right.rank()).async(x, {.batch = sr::Slice{60, 100}});
+  auto left_sum = f.on(left).async(x, {.batch = sr::Slice{0, 60}});
+  auto right_sum = f.on(right).async(x, {.batch = sr::Slice{60, 100}});
   std::printf("left is rank %d, %s: %g\n", left.rank(), left.id().c_str(), left_sum.get().value());
   std::printf("right is rank %d, %s: %g\n", right.rank(), right.id().c_str(), right_sum.get().value());
 }

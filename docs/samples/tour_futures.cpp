@@ -1,4 +1,4 @@
-// Tour, step 7: several calls in flight.
+// Tour, step 7: several calls in flight, and calls on devices.
 
 #include <cstdio>
 #include <syncrun/syncrun.hpp>
@@ -29,6 +29,17 @@ void program(sr::Session& session) {
   for (auto& future : losses) std::printf("%.4f ", future.get().value());
   std::printf("\n");
   // [/calls]
+
+  // [devices]
+  const sr::Device first = session.device(0);
+  const sr::Device second = session.device(1);
+  std::vector<sr::Future<sr::Avg<double>>> slopes;
+  slopes.push_back(f.on(first).async(x, y, 2.0));   // these two run at the same time,
+  slopes.push_back(f.on(second).async(x, y, 3.0));  // each on all rows
+  session.wait_all(slopes);
+  std::printf("%.4f on the first device, %.4f on the second\n", slopes[0].get().value(), slopes[1].get().value());
+  std::printf("%.4f on both together\n", f.on({first, second})(x, y, 2.5).value());
+  // [/devices]
 }
 
 int main(int argc, char** argv) { return syncrun::run(argc, argv, program); }

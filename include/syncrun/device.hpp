@@ -11,7 +11,7 @@ namespace syncrun {
 /// program may copy it, keep it in containers, and use it after the session.
 ///
 ///   const Device left = session.device("left");          // syncrun --devices left=cuda0,right=cuda1
-///   const float loss = f.on_rank(left.rank())(x);
+///   const float loss = f.on(left)(x);
 class Device {
  public:
   /// For the framework. A program calls Session::device.
