@@ -85,11 +85,18 @@ TEST_P(GpuMappedData, ThatIsTruncatedFailsTheCallsByNameAndTheSessionGoesOn) {
   std::vector<sr::Future<sr::Gather<float, 2>>> futures;
   for (int i = 0; i < 6; ++i) futures.push_back(f.async(x, {.batch = rows}));
   fs::resize_file(file(), 5000);
-  const sr::Error error = error_of([&] {
-    for (auto& future : futures) static_cast<void>(future.get());
-  });
-  EXPECT_EQ(error.kind(), sr::ErrorKind::system);
-  EXPECT_NE(std::string(error.what()).find(file().string()), std::string::npos) << error.what();
+  int failed = 0;  // the first calls may have read the file before it became shorter
+  for (auto& future : futures) {
+    try {
+      expect_rows(future.get(), rows);
+      EXPECT_EQ(failed, 0);
+    } catch (const sr::Error& error) {
+      ++failed;
+      EXPECT_EQ(error.kind(), sr::ErrorKind::system);
+      EXPECT_NE(std::string(error.what()).find(file().string()), std::string::npos) << error.what();
+    }
+  }
+  EXPECT_GE(failed, 1);
   EXPECT_EQ(error_of([&] { f(x); }).kind(), sr::ErrorKind::system);
   const auto y = session().data(std::vector<float>(300, 1.0F), sr::Shape{100, 3});
   EXPECT_EQ(f(y)(99, 2), 100.0F);
