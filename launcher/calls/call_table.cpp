@@ -99,10 +99,6 @@ std::size_t CallTable::take_place(Command& command, int rank, std::uint64_t id) 
   return place;
 }
 
-void CallTable::show(int rank, std::size_t place, std::uint64_t word) noexcept {
-  control_.worker(rank).inbox[place].store(word, std::memory_order_release);
-}
-
 std::uint64_t CallTable::publish() noexcept {
   const std::uint64_t id = next_++;
   Command& command = control_.command_in(next_slot_);
@@ -111,14 +107,22 @@ std::uint64_t CallTable::publish() noexcept {
                 entries_.empty() ? CallClocks::Before::nothing : CallClocks::Before::calls);
   entries_.push_back({id, next_slot_});
   const std::uint64_t word = InboxEntry(id, next_slot_).word();
+  Doorbell& to_workers = control_.header().to_workers;
   if (draft_.ranks.is_single()) {
-    show(draft_.ranks.first(), take_place(command, draft_.ranks.first(), id), word);
+    const int rank = draft_.ranks.first();
+    const std::size_t place = take_place(command, rank, id);
+    // With a release store, the rank could fetch the line of its inbox once more while the store waits for others.
+    control_.worker(rank).inbox[place].store(word, std::memory_order_seq_cst);
+    to_workers.ring();
   } else {
     // All places are written before the first rank sees the command, because its peers look for its outbox.
     for (const int rank : draft_.ranks) take_place(command, rank, id);
-    for (const int rank : draft_.ranks) show(rank, command.places[static_cast<std::size_t>(rank)], word);
+    for (const int rank : draft_.ranks) {
+      const std::size_t place = command.places[static_cast<std::size_t>(rank)];
+      control_.worker(rank).inbox[place].store(word, std::memory_order_release);
+    }
+    to_workers.ring_after_release();
   }
-  control_.header().to_workers.ring_after_release();
   has_next_slot_ = false;
   return id;
 }

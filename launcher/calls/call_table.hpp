@@ -158,7 +158,6 @@ class CallTable {
   const Entry* search(std::uint64_t id) const noexcept;
   std::size_t take_slot();
   std::size_t take_place(Command& command, int rank, std::uint64_t id) noexcept;
-  void show(int rank, std::size_t place, std::uint64_t word) noexcept;
   void note_consumed(const Command& command) noexcept;
   void tell_consumed(int rank) noexcept;
 
