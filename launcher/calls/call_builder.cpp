@@ -41,7 +41,9 @@ CallBuilder::CallBuilder(const std::shared_ptr<FunctionRecord>& function, std::s
   static_assert(sizeof(State) <= sizeof(state_) && alignof(State) <= alignof(std::max_align_t));
   State& state = *new (state_.data()) State(*session_);
   try {
-    state.command = &session_->commands().next_command(ranks.empty() ? session_->all_ranks() : set_of(ranks));
+    CommandRunner& commands = session_->commands();
+    state.command =
+        &(ranks.empty() ? commands.next_command(session_->all_ranks()) : commands.next_command(set_of(ranks)));
     state.slot = &session_->calls().next_slot();
     state.call = &state.command->begin<CallPayload>();
     state.in_flight = &session_->calls().next_in_flight();

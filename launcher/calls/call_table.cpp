@@ -218,10 +218,6 @@ void CallTable::forget_all() noexcept {
 
 // ---- failures -------------------------------------------------------------------------------------------------
 
-bool CallTable::has_failed(std::uint64_t id) const noexcept {
-  return command(id).failed.load(std::memory_order_acquire) == id || in_flight(id).inherited != nullptr;
-}
-
 std::optional<int> CallTable::first_failed_rank(std::uint64_t id) const noexcept {
   std::optional<int> first;
   for (const int rank : command(id).ranks) {

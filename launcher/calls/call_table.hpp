@@ -126,7 +126,10 @@ class CallTable {
 
   // ---- failures
   /// True if the command has failed on a rank, or if one on which it depends has failed.
-  bool has_failed(std::uint64_t id) const noexcept;
+  bool has_failed(std::uint64_t id) const noexcept { return has_failed(command(id), in_flight(id)); }
+  static bool has_failed(const Command& command, const InFlight& call) noexcept {
+    return command.failed.load(std::memory_order_acquire) == command.id || call.inherited != nullptr;
+  }
   /// The rank that was the first to fail by itself in a command. Empty if no rank failed by itself.
   std::optional<int> first_failed_rank(std::uint64_t id) const noexcept;
   /// True if a rank failed in such a way that its device can no longer be used.

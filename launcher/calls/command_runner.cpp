@@ -167,7 +167,7 @@ void CommandRunner::collect(std::uint64_t id) {
     profiler_->end(id);
   CallResult unwanted;
   CallResult& result = in_flight.result != nullptr ? *in_flight.result : unwanted;
-  const bool has_failed = calls_.has_failed(id);
+  const bool has_failed = CallTable::has_failed(command, in_flight);
   const bool has_lost_device = has_failed && calls_.has_lost_device(id);
   try {
     if (has_failed) {
