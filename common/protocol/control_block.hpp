@@ -3,7 +3,7 @@
 // The control block: the first part of the shared segment, through which the master and the workers communicate. It is
 // plain memory that stays readable after the death of any process.
 //
-//   header | one slot per worker | outboxes of each worker | pool of commands
+//   header | one slot per worker | inboxes of all workers | outboxes of each worker | pool of commands
 //
 // A command is in a slot of the pool. The master publishes it: it writes the number and the slot of the command into the
 // inbox of each of its ranks. Each rank runs the commands of its inbox in their order, and no others. So the numbers of
@@ -102,10 +102,9 @@ struct alignas(128) WorkerSlot {
   /// The last command that the worker has finished. The master polls it.
   std::atomic<std::uint64_t> done;
 
-  /// The last commands of this rank, each as an InboxEntry, in their order. The worker polls the next place.
-  alignas(128) std::array<std::atomic<std::uint64_t>, kInboxSize> inbox;
-  std::atomic<std::uint64_t> consumed;  // the outputs of the rank's commands up to this one are no longer needed
-  std::uint64_t received;               // how many commands the rank had got before the worker started
+  alignas(128)
+      std::atomic<std::uint64_t> consumed;  // the outputs of the rank's commands up to this one are no longer needed
+  std::uint64_t received;                   // how many commands the rank had got before the worker started
 
   alignas(64) std::atomic<std::uint64_t> vote;  // peers poll this cache line
   /// The command whose collectives the worker is in, and how many steps it has taken in them. The step is kLeft once
@@ -155,7 +154,7 @@ struct ControlHeader {
   std::atomic<std::uint64_t> failed_comm;
   /// How often lost workers were replaced. After a change, workers have to share their memory with their peers again.
   std::atomic<std::uint64_t> replacements;
-  Doorbell to_workers;  // rung after changes of: an inbox, lost
+  Doorbell to_workers;  // rung after changes of: inboxes, lost
   Doorbell to_master;   // done, start, lost
   Doorbell to_peers;    // vote, collective_step, Command::failed, lost
 };
@@ -180,6 +179,14 @@ class ControlBlock {
   WorkerSlot& worker(int rank) const noexcept {
     return *reinterpret_cast<WorkerSlot*>(base_ + workers_at() + sizeof(WorkerSlot) * static_cast<std::size_t>(rank));
   }
+  /// A place of a rank's inbox, as an InboxEntry. The master writes it, and the worker polls the next one. The entries
+  /// of all ranks for one place are together. So a command for all ranks is mostly in one cache line, which workers
+  /// that share a core fetch once.
+  std::atomic<std::uint64_t>& inbox(int rank, std::size_t place) const noexcept {
+    return *reinterpret_cast<std::atomic<std::uint64_t>*>(base_ + inboxes_at(world_size_) +
+                                                          place * inbox_row_bytes(world_size_) +
+                                                          static_cast<std::size_t>(rank) * sizeof(std::uint64_t));
+  }
   /// The number of slots: enough for as many commands as fit into all inboxes.
   std::size_t slots() const noexcept { return slots_of(world_size_); }
   Command& command_in(std::size_t slot) const noexcept {
@@ -202,8 +209,14 @@ class ControlBlock {
   static constexpr std::size_t slots_of(int world_size) noexcept {
     return kInboxSize * static_cast<std::size_t>(world_size);
   }
-  static constexpr std::size_t outboxes_at(int world_size) noexcept {
+  static constexpr std::size_t inbox_row_bytes(int world_size) noexcept {
+    return align(sizeof(std::uint64_t) * static_cast<std::size_t>(world_size));
+  }
+  static constexpr std::size_t inboxes_at(int world_size) noexcept {
     return align(workers_at() + sizeof(WorkerSlot) * static_cast<std::size_t>(world_size));
+  }
+  static constexpr std::size_t outboxes_at(int world_size) noexcept {
+    return inboxes_at(world_size) + kInboxSize * inbox_row_bytes(world_size);
   }
   static constexpr std::size_t commands_at(int world_size) noexcept {
     return align(outboxes_at(world_size) + sizeof(Outbox) * slots_of(world_size));

@@ -112,14 +112,14 @@ std::uint64_t CallTable::publish() noexcept {
     const int rank = draft_.ranks.first();
     const std::size_t place = take_place(command, rank, id);
     // With a release store, the rank could fetch the line of its inbox once more while the store waits for others.
-    control_.worker(rank).inbox[place].store(word, std::memory_order_seq_cst);
+    control_.inbox(rank, place).store(word, std::memory_order_seq_cst);
     to_workers.ring();
   } else {
     // All places are written before the first rank sees the command, because its peers look for its outbox.
     for (const int rank : draft_.ranks) take_place(command, rank, id);
     for (const int rank : draft_.ranks) {
       const std::size_t place = command.places[static_cast<std::size_t>(rank)];
-      control_.worker(rank).inbox[place].store(word, std::memory_order_release);
+      control_.inbox(rank, place).store(word, std::memory_order_release);
     }
     to_workers.ring_after_release();
   }

@@ -136,7 +136,8 @@ void Meetings::step(const WaitLimits& limits, Patience& patience) {
 /// A rank may have taken this step and continued. It is an error if a rank has left the call without taking it.
 void Meetings::check_that_all_are_here(const Interruption& interruption) const {
   for (const int rank : ranks_) {
-    if (presence_of(rank) != Presence::elsewhere) continue;
+    // A rank that seems to be behind has left as well: it is about to enter a collective of its next command.
+    if (presence_of(rank) == Presence::here) continue;
     if (attachment_.control.outbox(*command_, rank).collective_steps >= step_) continue;
     if (interruption.is_set()) throw Abandoned();  // it left because it or another rank failed
     throw_usage("ranks disagree in a collective: rank " + std::to_string(rank) + " has left the call, and rank " +

@@ -151,7 +151,7 @@ int WorkerCore::serve() {
 /// Returns null once the session is over.
 Command* WorkerCore::await_command() {
   Patience endless{Milliseconds(0)};
-  const auto& place = attachment_.slot().inbox[received_ % kInboxSize];
+  const auto& place = attachment_.control.inbox(attachment_.rank, received_ % kInboxSize);
   InboxEntry entry{0};
   const auto published = [&] {
     entry = InboxEntry(place.load(std::memory_order_seq_cst));
@@ -166,7 +166,8 @@ Command* WorkerCore::await_command() {
 /// While the device computes, copies the inputs of the next command to it, if the master has already published that
 /// command.
 void WorkerCore::look_ahead() {
-  const InboxEntry next{attachment_.slot().inbox[received_ % kInboxSize].load(std::memory_order_acquire)};
+  const auto& place = attachment_.control.inbox(attachment_.rank, received_ % kInboxSize);
+  const InboxEntry next{place.load(std::memory_order_acquire)};
   if (next.command() <= current_ || next.command() == looked_ahead_) return;
   looked_ahead_ = next.command();
   const Command& command = attachment_.control.command_in(next.slot());

@@ -28,9 +28,7 @@ class Calls : public testing::Test {
     calls.depend_on(earlier);
     return calls.publish();
   }
-  InboxEntry inbox(int rank, std::size_t place) const {
-    return InboxEntry{pool.control().worker(rank).inbox[place].load()};
-  }
+  InboxEntry inbox(int rank, std::size_t place) const { return InboxEntry{pool.control().inbox(rank, place).load()}; }
   static std::exception_ptr error(const char* text) { return std::make_exception_ptr(std::runtime_error(text)); }
   std::shared_ptr<CallFailure> failure(const char* text) { return calls.failures().note(error(text)); }
 
