@@ -57,7 +57,7 @@ class Explorer {
   };
 
   std::uint32_t add(const State& state, std::uint32_t from, Step step) {
-    const Found found = states_.add(state);
+    const Found found = from == kNone ? states_.add(state) : states_.add(state, from);
     if (found.is_new) {
       origins_.push_back({from, step});
       arrivals_.push_back(0);

@@ -51,10 +51,13 @@ bool Protocol::has_place(const State& state, Byte id) const noexcept {
   return true;
 }
 
-/// The first call in flight, from this one on, that depends on the call which is being collected. 0 if there is none.
-Byte Protocol::next_dependent(const State& state, Byte from) const noexcept {
-  for (Byte id = from; id < state.next; ++id) {
-    if (is_in_flight(state, id) && (state.dependencies[id] & bit(state.awaited)) != 0) return id;
+/// The call that CallTable::pass_on marks next, after `failed` has failed. 0 if all are marked.
+Byte Protocol::next_to_mark(const State& state, Byte failed) const noexcept {
+  for (Byte id = 1; id < state.next; ++id) {
+    if (!is_in_flight(state, id) || (state.dependencies[id] & bit(failed)) == 0) continue;
+    if (state.inherited[id] == 0) return id;
+    if (is(Mistake::marks_only_direct_dependents)) continue;
+    if (const Byte later = next_to_mark(state, id); later != 0) return later;
   }
   return 0;
 }
@@ -109,10 +112,10 @@ void Protocol::take_master_step(State& state) const {
       if (is(Mistake::rings_before_entries)) return go(state.master, put_entries);
       return end_publishing(state);
     case mark_dependents: {
-      const Byte id = state.master.scan;
-      state.pool[state.slot_of[id]].spoiled = id;
-      state.master.scan = next_dependent(state, static_cast<Byte>(id + 1));
-      if (state.master.scan == 0) release(state);
+      const Byte id = next_to_mark(state, state.awaited);
+      if (!is(Mistake::fails_no_dependents)) state.inherited[id] = state.results[state.awaited];
+      if (!is(Mistake::marks_no_dependents)) state.pool[state.slot_of[id]].spoiled = id;
+      if (next_to_mark(state, state.awaited) == 0 || is(Mistake::fails_no_dependents)) release(state);
       return;
     }
     case kill_all:  // first a signal to each worker, then their ends
@@ -146,11 +149,19 @@ void Protocol::fill_slot(State& state) const {
   if (slot.id != 0) expect(state, have_done(state, slot.id, ranks_of(slot.id)), Property::slot_is_not_reused);
   slot.id = id;
   state.slot_of[id] = free;
-  if (id == close_id()) return;
+  if (id != close_id()) find_dependencies(state);
+}
+
+/// SystemCommands::depend_on, CallTable::depend_on. The program has seen all failures that the master knows about: if it
+/// had not, then a call that uses what a failed call writes would not be published at all.
+void Protocol::find_dependencies(State& state) const {
+  const Byte id = state.next;
   for (Byte earlier = 1; earlier < id; ++earlier) {
+    if (state.results[earlier] >= kFailed) state.known[id] |= bit(state.results[earlier] - kFailed);
+    if ((call(id).after & bit(earlier)) == 0 || !is_in_flight(state, earlier)) continue;
+    const bool is_doomed = state.inherited[earlier] != 0 && !is(Mistake::depends_on_doomed_calls);
     const bool has_common_rank = (ranks_of(earlier) & ranks_of(id)) != 0;
-    const bool depends = (call(id).after & bit(earlier)) != 0 && is_in_flight(state, earlier) && has_common_rank;
-    if (depends) state.dependencies[id] |= bit(earlier);
+    if (!is_doomed && has_common_rank) state.dependencies[id] |= bit(earlier);
   }
 }
 
@@ -239,22 +250,14 @@ void Protocol::collect(State& state) const {
   check_result(state, id, result);
   state.results[id] = result;
   if (!has_failed) return release(state);
-  // The first half of release: the calls that depend on this one.
-  if (!is(Mistake::fails_no_dependents)) {
-    for (Byte later = next_dependent(state, 1); later != 0;
-         later = next_dependent(state, static_cast<Byte>(later + 1))) {
-      if (state.inherited[later] == 0) state.inherited[later] = result;
-    }
-  }
-  const Byte first = next_dependent(state, 1);
-  if (first == 0 || is(Mistake::marks_no_dependents)) return release(state);
+  if (next_to_mark(state, id) == 0) return release(state);
   go(state.master, mark_dependents);
-  state.master.scan = first;
 }
 
 /// Frees the slot and the places, which only the master knows about.
 void Protocol::release(State& state) const {
   state.collected |= bit(state.awaited);
+  state.known[state.awaited] = 0;  // no longer needed
   state.awaited = 0;
   go(state.master, decide);
 }
@@ -272,6 +275,8 @@ void Protocol::check_result(State& state, Byte id, Byte result) const {
   }
   const bool has_failed = state.failed[id] != 0 || has_failed_dependency;
   expect(state, is_ok == !has_failed, Property::failure_iff_one_failed);
+  const bool is_known = result >= kFailed && (state.known[id] & bit(result - kFailed)) != 0;
+  expect(state, !is_known, Property::no_known_failure);
   for (Byte later = static_cast<Byte>(id + 1); later < state.next; ++later) {
     const bool succeeded_before = (state.dependencies[later] & bit(id)) != 0 && state.results[later] == kOk;
     expect(state, is_ok || !succeeded_before, Property::failure_iff_one_failed);

@@ -10,7 +10,7 @@ namespace model {
 
 namespace {
 
-constexpr std::array<std::string_view, 30> kWorkerSteps{"await_command",
+constexpr std::array<std::string_view, 31> kWorkerSteps{"await_command",
                                                         "serve: reads the command",
                                                         "depends_on_a_failure: failed",
                                                         "depends_on_a_failure: spoiled",
@@ -39,7 +39,8 @@ constexpr std::array<std::string_view, 30> kWorkerSteps{"await_command",
                                                         "leave: has left",
                                                         "leave: rings",
                                                         "finish: done",
-                                                        "finish: rings"};
+                                                        "finish: rings",
+                                                        "finish: wakes readers"};
 
 constexpr std::array<std::string_view, 11> kMasterSteps{"the program waits",
                                                         "close: expects ends",
@@ -84,7 +85,7 @@ Byte Protocol::ranks_of(Byte id) const noexcept {
 
 bool Protocol::has_rank(Byte id, int rank) const noexcept { return (ranks_of(id) & bit(rank)) != 0; }
 
-bool Protocol::has_peers(Byte id) const noexcept { return std::popcount(ranks_of(id)) > 1; }
+bool Protocol::has_met(Byte id) const noexcept { return call(id).operations != 0 && std::popcount(ranks_of(id)) > 1; }
 
 Byte Protocol::place_of(Byte id, int rank) const noexcept {
   int earlier = 0;
@@ -169,7 +170,8 @@ void Protocol::for_each_step(const State& state, const Visit& visit) const {
     }
     if (worker.life == Life::alive) step_worker(state, rank, visit);
     // When the master is dead, the kernel ends its workers, by end of file on the socket and by a death signal.
-    if (is_master_alive && (state.deaths == scenario_.deaths || is_over)) continue;
+    const bool is_mortal = scenario_.mortal_ranks == 0 || (scenario_.mortal_ranks & bit(rank)) != 0;
+    if (is_master_alive && (state.deaths == scenario_.deaths || is_over || !is_mortal)) continue;
     State next = state;
     end(next.workers[static_cast<std::size_t>(rank)]);
     if (is_master_alive) ++next.deaths;

@@ -27,19 +27,21 @@ enum class Property : Byte {
   contribution_is_of_this_operation,
   nobody_is_blamed_for_leaving,
   failure_iff_one_failed,
+  no_known_failure,
   success_means_all_ran,
   first_failure_is_reported,
   all_commit_or_none,
   commit_as_reported,
   loss_is_reported,
 };
-inline constexpr std::array<std::string_view, 11> kProperties{
+inline constexpr std::array<std::string_view, 12> kProperties{
     "a slot is written while a worker still reads it",
     "a place of an inbox is written while a worker still reads it or its outbox",
     "an outbox is read that is not of this command",
     "a contribution is read that is not of this operation",
     "a rank is blamed for leaving a collective that all ranks call",
     "a call fails though neither it nor a call on which it depends failed, or succeeds though one did",
+    "a call fails because of a failure that the program had seen before it made the call",
     "a call succeeds that not every rank ran",
     "another failure than the first is reported",
     "some ranks committed, and others did not",
@@ -61,6 +63,7 @@ class Protocol {
  private:
   enum class Outcome : Byte { goes_on, ready, interrupted };
   enum class Answer : Byte { looking, yes, no };
+  enum class Presence : Byte { looking, behind, here, elsewhere };
 
   int workers() const noexcept { return scenario_.workers; }
   Byte close_id() const noexcept { return static_cast<Byte>(scenario_.calls.size() + 1); }
@@ -69,7 +72,8 @@ class Protocol {
   Byte all_ranks() const noexcept { return static_cast<Byte>((1U << static_cast<unsigned>(workers())) - 1); }
   Byte ranks_of(Byte id) const noexcept;
   bool has_rank(Byte id, int rank) const noexcept;
-  bool has_peers(Byte id) const noexcept;
+  /// True if the command has collectives in which several ranks meet.
+  bool has_met(Byte id) const noexcept;
   /// The place of the command in the inbox of one of its ranks.
   Byte place_of(Byte id, int rank) const noexcept;
   /// The outbox of the rank for the command in the slot, as Command::places says.
@@ -89,7 +93,7 @@ class Protocol {
   bool is_free(const State& state, Byte slot) const noexcept;
   bool have_done(const State& state, Byte id, Byte ranks) const noexcept;
   bool has_place(const State& state, Byte id) const noexcept;
-  Byte next_dependent(const State& state, Byte from) const noexcept;
+  Byte next_to_mark(const State& state, Byte failed) const noexcept;
   void step_master(const State& state, const Visit& visit) const;
   void decide_next(const State& state, const Visit& visit) const;
   void take_master_step(State& state) const;
@@ -97,6 +101,7 @@ class Protocol {
   void write_places(State& state) const;
   void write_entry(State& state) const;
   void publish_next(State& state) const;
+  void find_dependencies(State& state) const;
   void end_publishing(State& state) const;
   void await(const State& state, Step step, const Visit& visit) const;
   void collect(State& state) const;
@@ -105,7 +110,7 @@ class Protocol {
   void check_commits(State& state, Byte id, bool is_ok) const;
   bool includes_dependencies(const State& state, Byte id) const noexcept;
 
-  // A worker (worker.cpp, calls.cpp).
+  // A worker (worker.cpp).
   void step_worker(const State& state, int rank, const Visit& visit) const;
   void run_function(const State& state, int rank, const Visit& visit) const;
   void take_step(State& state, int rank) const;
@@ -115,17 +120,20 @@ class Protocol {
   void begin_command(State& state, int rank) const;
   void check_dependencies(State& state, int rank) const;
   void enter_body(State& state, int rank) const;
+  void vote(State& state, int rank) const;
+  void after_vote(State& state, int rank) const;
+  void fail(State& state, int rank, bool is_own) const;
+  void report_failure(State& state, int rank) const;
+  void leave_or_finish(State& state, int rank) const;
+  void finish(State& state, int rank) const;
+
+  // Workers that wait for each other (meetings.cpp).
   void wait_for_peers(State& state, int rank) const;
   void meet(State& state, int rank) const;
-  void vote(State& state, int rank) const;
-  void report_failure(State& state, int rank) const;
-  void finish(State& state, int rank) const;
   void look_for_absent(State& state, int rank) const;
-  void fail(State& state, int rank, bool is_own) const;
-  void after_vote(State& state, int rank) const;
-  void leave_or_finish(State& state, int rank) const;
   bool is_given_up(const State& state, const Worker& worker) const noexcept;
-  Answer presence(const State& state, Worker& worker, int rank) const;
+  Presence presence_of_next(const State& state, Worker& worker) const;
+  Answer nobody_is_behind(const State& state, Worker& worker, int rank) const;
   Answer votes(State& state, Worker& worker) const;
   Answer peers_are_done(const State& state, Worker& worker, int rank) const;
   Answer next_rank(Process& process, Byte ranks) const noexcept;

@@ -61,18 +61,18 @@ struct Entry {
 struct Worker {
   Process process;
   Life life;
-  Byte id;          // WorkerCore::current_: the command that it executes, or the last one while it waits
-  Byte slot;        // the slot of that command, while it executes it
-  Byte received;    // WorkerCore::received_
-  Byte step;        // Meetings::step_
-  Byte begun_slot;  // Meetings::command_, which is the address of a slot: 1 + slot, or 0
-  Byte last;        // Meetings::last_command_
-  Byte readers;     // Meetings::readers_
-  Byte known;       // the word that it has loaded first
-  Byte seen;        // the word that it has loaded next
-  Byte is_own;      // 1: the failure that it reports is its own
-  Byte is_late;     // 1: it fails after its vote
-  Byte skips;       // 1: it does not run the command, because one on which the command depends has failed
+  Byte id;        // WorkerCore::current_: the command that it executes, or the last one while it waits
+  Byte slot;      // the slot of that command, while it executes it
+  Byte received;  // WorkerCore::received_
+  Byte step;      // Meetings::step_
+  Byte begun;     // Meetings::begun_
+  Byte last;      // Meetings::last_command_
+  Byte readers;   // Meetings::readers_
+  Byte known;     // the word that it has loaded first
+  Byte seen;      // the word that it has loaded next
+  Byte is_own;    // 1: the failure that it reports is its own
+  Byte is_late;   // 1: it fails after its vote
+  Byte skips;     // 1: it does not run the command, because one on which the command depends has failed
 
   Byte done;
   std::array<Entry, kMostPlaces> inbox;
@@ -132,7 +132,8 @@ struct State {
   ByCommand<Byte> first_failed_at;
   ByCommand<Byte> committed;  // ranks that committed its updates
   ByCommand<Byte> results;
-  Byte failures;  // so far
+  ByCommand<Byte> known;  // the failures that the program has seen before it makes the call: a bit per failure
+  Byte failures;          // so far
   Byte deaths;
   Byte broken;  // 1 + index of the property that does not hold
 
@@ -168,6 +169,7 @@ enum class Mistake : Byte {
   ignores_spoiled,
   spoiled_before_failed,
   marks_no_dependents,
+  marks_only_direct_dependents,
   fails_no_dependents,
   collects_before_dependencies,
   slot_is_free_when_one_rank_is_done,
@@ -175,6 +177,9 @@ enum class Mistake : Byte {
   writes_into_a_full_inbox,
   entries_before_places,
   rings_before_entries,
+  depends_on_doomed_calls,
+  leave_compares_slots,
+  done_wakes_no_readers,
 };
 
 struct Scenario {
@@ -186,6 +191,7 @@ struct Scenario {
   int failing_call = 0;        // the call whose function may fail; 0: any call
   bool may_fail_late = false;  // a failure may also come after the vote, while outputs are reduced
   int deaths = 0;              // of workers, at most
+  Byte mortal_ranks = 0;       // the workers that may die; 0: all
   bool master_may_die = false;
   bool functions_may_hang = false;
   Mistake mistake = Mistake::none;

@@ -37,6 +37,7 @@ enum WorkerPc : Byte {
   ring_left,
   store_done,
   ring_done,
+  ring_readers,
 };
 
 enum MasterPc : Byte {
@@ -81,7 +82,7 @@ inline void go(Process& process, Byte pc) noexcept {
 inline void end(Worker& worker) noexcept {
   worker.life = Life::dead;
   worker.process = {};
-  worker.id = worker.slot = worker.received = worker.step = worker.begun_slot = worker.last = worker.readers = 0;
+  worker.id = worker.slot = worker.received = worker.step = worker.begun = worker.last = worker.readers = 0;
   worker.known = worker.seen = worker.is_own = worker.is_late = worker.skips = 0;
 }
 
