@@ -149,7 +149,9 @@ void Protocol::look_for_absent(State& state, int rank) const {
   const int other = process.scan;
   const Presence presence = presence_of_next(state, worker);
   if (presence == Presence::looking) return;
-  if (presence != Presence::here) {
+  const bool may_have_left =
+      presence == Presence::elsewhere || (presence == Presence::behind && !is(Mistake::behind_is_here));
+  if (may_have_left) {
     const Outbox& outbox = outbox_of(state, worker.slot, other);
     expect(state, outbox.command == worker.id, Property::outbox_is_of_this_command);
     if (outbox.steps < worker.step) {

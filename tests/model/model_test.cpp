@@ -83,6 +83,7 @@ INSTANTIATE_TEST_SUITE_P(
                  .calls = {kMeets, kSilent, after(kMeets, 2), kMeets},
                  .failures = 1,
                  .failing_call = 2},
+        Scenario{.name = "independent_collectives", .calls = {kMeets, kMeets}, .failures = 1},
         Scenario{
             .name = "collectives_of_two_sets", .workers = 3, .calls = {on(kRanks01, kMeets), on(kRanks02, kMeets)}},
         // One rank, and sets of ranks.
@@ -273,7 +274,12 @@ INSTANTIATE_TEST_SUITE_P(
                 .workers = 3,
                 .calls = {on(kRanks01, kMeets), on(kRanks02, kMeets)},
                 .mistake = Mistake::done_wakes_no_readers},
-               kDeadlock}),
+               kDeadlock},
+        Broken{{.name = "TakingARankThatHasLeftForOneThatIsHere",
+                .calls = {kMeets, kMeets},
+                .failures = 1,
+                .mistake = Mistake::behind_is_here},
+               "not of this operation"}),
     [](const auto& info) { return info.param.scenario.name; });
 
 }  // namespace

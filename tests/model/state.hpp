@@ -180,6 +180,7 @@ enum class Mistake : Byte {
   depends_on_doomed_calls,
   leave_compares_slots,
   done_wakes_no_readers,
+  behind_is_here,
 };
 
 struct Scenario {
