@@ -40,13 +40,9 @@ bool Protocol::has_place(const State& state, Byte id) const noexcept {
   if (is(Mistake::writes_into_a_full_inbox)) return true;
   for (int rank = 0; rank < workers(); ++rank) {
     if (!has_rank(id, rank)) continue;
-    int taken = 0;  // places are freed in their order
-    for (Byte earlier = 1; earlier < id; ++earlier) {
-      if (!has_rank(earlier, rank)) continue;
-      const bool is_done = is(Mistake::place_is_free_when_the_rank_is_done) && have_done(state, earlier, bit(rank));
-      if (taken != 0 || (is_in_flight(state, earlier) && !is_done)) ++taken;
-    }
-    if (taken == scenario_.places) return false;
+    const Byte last = state.workers[static_cast<std::size_t>(rank)].inbox[place_of(id, rank)].id;
+    if (last == 0 || !is_in_flight(state, last)) continue;
+    if (!is(Mistake::place_is_free_when_the_rank_is_done) || !have_done(state, last, bit(rank))) return false;
   }
   return true;
 }
