@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/model/protocol.hpp"
+#include "tests/model/state_store.hpp"
 
 namespace model {
 
@@ -22,13 +23,13 @@ struct Report {
 
 class Explorer {
  public:
-  explicit Explorer(const Scenario& scenario) : protocol_(scenario), table_(std::size_t{1} << 16U, kNone) {}
+  explicit Explorer(const Scenario& scenario) : protocol_(scenario) {}
 
   Report explore() {
     add(protocol_.initial(), kNone, {});
     for (std::uint32_t at = 0; at < states_.size() && report_.wrong.empty(); ++at) {
       const State state = states_[at];
-      first_successors_.push_back(successors_.size());
+      first_successors_.push_back(static_cast<std::uint32_t>(successors_.size()));
       bool has_successor = false;
       protocol_.for_each_step(state, [&](const State& next, Step step) {
         has_successor = true;
@@ -55,47 +56,19 @@ class Explorer {
     Step step;
   };
 
-  static std::size_t hash(const State& state) noexcept {
-    const auto* bytes = reinterpret_cast<const unsigned char*>(&state);
-    std::uint64_t hash = 0x9e3779b97f4a7c15U;
-    std::size_t at = 0;
-    for (; at + 8 <= sizeof(State); at += 8) {
-      std::uint64_t word = 0;
-      std::memcpy(&word, bytes + at, 8);
-      hash = (hash ^ word) * 0xff51afd7ed558ccdU;
-      hash ^= hash >> 32U;
-    }
-    for (; at < sizeof(State); ++at) hash = (hash ^ bytes[at]) * 0xff51afd7ed558ccdU;
-    return hash ^ hash >> 29U;
-  }
-
   std::uint32_t add(const State& state, std::uint32_t from, Step step) {
-    if (states_.size() * 2 > table_.size()) grow();
-    std::uint32_t& place = find(state);
-    if (place == kNone) {
-      place = static_cast<std::uint32_t>(states_.size());
-      states_.push_back(state);
+    const Found found = from == kNone ? states_.add(state) : states_.add(state, from);
+    if (found.is_new) {
       origins_.push_back({from, step});
       arrivals_.push_back(0);
     }
-    return place;
-  }
-
-  std::uint32_t& find(const State& state) {
-    std::size_t at = hash(state) & (table_.size() - 1);
-    while (table_[at] != kNone && !(states_[table_[at]] == state)) at = (at + 1) & (table_.size() - 1);
-    return table_[at];
-  }
-
-  void grow() {
-    table_.assign(table_.size() * 2, kNone);
-    for (std::uint32_t at = 0; at < states_.size(); ++at) find(states_[at]) = at;
+    return found.number;
   }
 
   /// Removes states that no remaining state leads to, from the first state on. If all states can be removed, the graph
   /// has no cycle. A cycle would be a run without an end.
   void check_that_every_run_ends() {
-    first_successors_.push_back(successors_.size());
+    first_successors_.push_back(static_cast<std::uint32_t>(successors_.size()));
     std::vector<std::uint32_t> free{0};
     std::size_t taken = 0;
     while (!free.empty()) {
@@ -116,12 +89,11 @@ class Explorer {
   }
 
   Protocol protocol_;
-  std::vector<State> states_;
+  StateStore states_;
   std::vector<Origin> origins_;
-  std::vector<std::uint32_t> arrivals_;        // by state: the number of steps that lead to it
-  std::vector<std::size_t> first_successors_;  // by state: the index of its first successor in successors_
+  std::vector<std::uint32_t> arrivals_;          // by state: the number of steps that lead to it
+  std::vector<std::uint32_t> first_successors_;  // by state: the index of its first successor in successors_
   std::vector<std::uint32_t> successors_;
-  std::vector<std::uint32_t> table_;
   Report report_;
 };
 

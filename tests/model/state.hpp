@@ -15,7 +15,8 @@ using Byte = std::uint8_t;
 
 inline constexpr int kMostWorkers = 3;
 inline constexpr int kMostCommands = 5;  // the last one is close
-inline constexpr int kMostSlots = 3;     // calls in flight, at most
+inline constexpr int kMostSlots = 4;     // of the pool of commands. close() waits for all calls, so it finds a free one
+inline constexpr int kMostPlaces = 3;    // of an inbox
 inline constexpr Byte kLeft = 255;       // a value of collective_step
 
 enum class Bell : Byte { to_workers, to_master, to_peers };
@@ -42,7 +43,7 @@ enum class Sub : Byte {
 struct Process {
   Byte pc;
   Sub sub;
-  Byte scan;      // the rank that a condition over all ranks checks now
+  Byte scan;      // the rank, or the command, that a condition over all of them checks now
   Byte phase;     // the next load in the check of that rank
   Byte mask;      // the ranks that the check has found: a bit per rank
   Byte is_stale;  // the doorbell has rung since the process read Doorbell::rings
@@ -50,20 +51,31 @@ struct Process {
 
 enum class Life : Byte { alive, hung, dead };
 
+/// An entry of an inbox: the number of a command, and its slot.
+struct Entry {
+  Byte id;
+  Byte slot;
+};
+
 /// A worker: the private state of its process, and its slot in the control block.
 struct Worker {
   Process process;
   Life life;
-  Byte id;       // the command that it executes or waits for
-  Byte step;     // Meetings::step_
-  Byte begun;    // the command that Meetings::begin was last called for
-  Byte last;     // Meetings::last_command_
-  Byte known;    // the word that it has loaded first
-  Byte seen;     // the word that it has loaded next
-  Byte is_own;   // 1: the failure that it reports is its own
-  Byte is_late;  // 1: it fails after its vote
+  Byte id;        // WorkerCore::current_: the command that it executes, or the last one while it waits
+  Byte slot;      // the slot of that command, while it executes it
+  Byte received;  // WorkerCore::received_
+  Byte step;      // Meetings::step_
+  Byte begun;     // Meetings::begun_
+  Byte last;      // Meetings::last_command_
+  Byte readers;   // Meetings::readers_
+  Byte known;     // the word that it has loaded first
+  Byte seen;      // the word that it has loaded next
+  Byte is_own;    // 1: the failure that it reports is its own
+  Byte is_late;   // 1: it fails after its vote
+  Byte skips;     // 1: it does not run the command, because one on which the command depends has failed
 
   Byte done;
+  std::array<Entry, kMostPlaces> inbox;
   Byte vote;
   Byte collective_command;
   Byte collective_step;
@@ -81,35 +93,47 @@ struct Outbox {
   Byte steps;
 };
 
+/// A command in a slot of the pool. Its ranks are those of the call in the scenario.
 struct Slot {
   Byte id;
   Byte failed;
+  Byte spoiled;
+  std::array<Byte, kMostWorkers> places;  // Command::places
 };
 
-enum class Result : Byte { none, ok, failed, lost };
+/// The result of a call: one of these, or kFailed + the position of the reported failure in the order of all failures.
+inline constexpr Byte kNoResult = 0;
+inline constexpr Byte kOk = 1;
+inline constexpr Byte kLost = 2;
+inline constexpr Byte kFailed = 3;
+
+template <class T>
+using ByCommand = std::array<T, kMostCommands + 1>;
 
 struct State {
   std::array<Worker, kMostWorkers> workers;
-  std::array<std::array<Outbox, kMostWorkers>, kMostSlots> outboxes;
-  std::array<Slot, kMostSlots> ring;
-  Byte published;
+  std::array<std::array<Outbox, kMostPlaces>, kMostWorkers> outboxes;  // by rank and place
+  std::array<Slot, kMostSlots> pool;
+  ByCommand<Byte> dependencies;  // a bit per earlier command, as the master writes them for the ranks of the command
+  ByCommand<Byte> slot_of;       // where the master has put the command. Dependencies contain it too
   Byte lost;
-  Byte failed_call;
-  Byte acknowledged;
   std::array<Byte, kBells> sleepers;
 
   Process master;
-  Byte next;
-  Byte drained;
+  Byte next;                  // the number of the next command
+  Byte awaited;               // the command that the master waits for or collects
+  Byte collected;             // a bit per command
+  ByCommand<Byte> inherited;  // InFlight::inherited: the result of the failed call on which this one depends, or 0
   Byte expects_ends;
 
   // What the properties check, by command.
-  std::array<Byte, kMostCommands + 1> ran;     // ranks that ran it to its end
-  std::array<Byte, kMostCommands + 1> failed;  // ranks with a failure of their own
-  std::array<Byte, kMostCommands + 1> first_failed_at;
-  std::array<Byte, kMostCommands + 1> committed;  // ranks that committed its updates
-  std::array<Result, kMostCommands + 1> results;
-  Byte failures;  // so far
+  ByCommand<Byte> ran;     // ranks that ran it to its end
+  ByCommand<Byte> failed;  // ranks with a failure of their own
+  ByCommand<Byte> first_failed_at;
+  ByCommand<Byte> committed;  // ranks that committed its updates
+  ByCommand<Byte> results;
+  ByCommand<Byte> known;  // the failures that the program has seen before it makes the call: a bit per failure
+  Byte failures;          // so far
   Byte deaths;
   Byte broken;  // 1 + index of the property that does not hold
 
@@ -117,13 +141,14 @@ struct State {
 };
 static_assert(alignof(State) == 1, "no padding: states are compared byte by byte");
 
-/// A call of the scenario.
+/// A call of the scenario. Sets of ranks have a bit per rank. Sets of calls have a bit per call, from bit 1 on.
 struct Call {
   int operations = 0;       // collectives inside it
   bool has_outputs = true;  // it votes
   bool wants_vote = false;  // it also waits for the votes of its peers: it has updates to commit
   bool is_large = false;    // the workers reduce its outputs
-  int target = -1;
+  Byte ranks = 0;           // 0: all
+  Byte after = 0;           // the calls that write what it uses. It depends on those that are in flight
 };
 
 /// A deliberate mistake in the protocol, which the explorer must find.
@@ -133,27 +158,41 @@ enum class Mistake : Byte {
   rings_before_done,
   done_before_outputs,
   vote_before_outbox,
-  no_vote_after_shared_failure,
+  no_vote_after_skipping,
   commits_without_vote,
-  acknowledges_late,
-  reuses_a_full_ring,
-  reuses_what_not_all_have_passed,
   loss_wakes_nobody,
   command_before_step_is_cleared,
   one_contribution,
   no_reclaim,
-  forgets_a_failed_call,
+  ignores_dependencies,
+  ignores_failed,
+  ignores_spoiled,
+  spoiled_before_failed,
+  marks_no_dependents,
+  marks_only_direct_dependents,
+  fails_no_dependents,
+  collects_before_dependencies,
+  slot_is_free_when_one_rank_is_done,
+  place_is_free_when_the_rank_is_done,
+  writes_into_a_full_inbox,
+  entries_before_places,
+  rings_before_entries,
+  depends_on_doomed_calls,
+  leave_compares_slots,
+  done_wakes_no_readers,
+  behind_is_here,
 };
 
 struct Scenario {
   const char* name;
   int workers = 2;
-  int slots = 2;  // commands in the ring
+  int places = 2;  // of each inbox
   std::vector<Call> calls;
   int failures = 0;            // of functions, at most
   int failing_call = 0;        // the call whose function may fail; 0: any call
   bool may_fail_late = false;  // a failure may also come after the vote, while outputs are reduced
   int deaths = 0;              // of workers, at most
+  Byte mortal_ranks = 0;       // the workers that may die; 0: all
   bool master_may_die = false;
   bool functions_may_hang = false;
   Mistake mistake = Mistake::none;

@@ -7,10 +7,10 @@
 namespace model {
 
 enum WorkerPc : Byte {
-  await_command,
-  begin_command,
-  load_failed_call,
-  load_acknowledged,
+  await_next,
+  read_command,
+  load_failed,
+  load_spoiled,
   body,
   reclaim,
   contribute,
@@ -28,9 +28,6 @@ enum WorkerPc : Byte {
   tally_votes,
   reduce_and_commit,
   write_failure,
-  raise_acknowledged,
-  raise_known,
-  raise_exchange,
   store_failed,
   ring_failed,
   leave_steps,
@@ -40,17 +37,17 @@ enum WorkerPc : Byte {
   ring_left,
   store_done,
   ring_done,
+  ring_readers,
 };
 
 enum MasterPc : Byte {
   decide,
-  await_passed,
-  fill,
-  publish,
-  ring_published,
-  drain_head,
-  acknowledge,
   expect_ends,
+  put_places,
+  put_entries,
+  ring_published,
+  await_call,
+  mark_dependents,
   await_ends,
   kill_all,
   over,
@@ -70,6 +67,7 @@ enum WatcherPc : Byte {
 };
 
 constexpr Byte bit(int rank) noexcept { return static_cast<Byte>(1U << static_cast<unsigned>(rank)); }
+constexpr Byte without(Byte set, int rank) noexcept { return static_cast<Byte>(set & ~bit(rank)); }
 constexpr Byte contribution_of(const Worker& worker) noexcept {
   return static_cast<Byte>(16 * worker.id + worker.step + 1);
 }
@@ -84,7 +82,8 @@ inline void go(Process& process, Byte pc) noexcept {
 inline void end(Worker& worker) noexcept {
   worker.life = Life::dead;
   worker.process = {};
-  worker.step = worker.begun = worker.last = worker.known = worker.seen = worker.is_own = worker.is_late = 0;
+  worker.id = worker.slot = worker.received = worker.step = worker.begun = worker.last = worker.readers = 0;
+  worker.known = worker.seen = worker.is_own = worker.is_late = worker.skips = 0;
 }
 
 inline void expect(State& state, bool holds, Property property) noexcept {
@@ -140,13 +139,13 @@ Protocol::Outcome Protocol::wait(State& state, Process& process, Bell bell, Read
 template <class Visitor>
 void Protocol::for_each_process(State& state, Bell bell, Visitor visitor) const {
   if (bell == Bell::to_master) {
-    if (state.master.pc == drain_head || state.master.pc == await_passed) visitor(state.master);
+    if (state.master.pc == await_call) visitor(state.master);
     return;
   }
   for (int rank = 0; rank < workers(); ++rank) {
     Worker& worker = state.workers[static_cast<std::size_t>(rank)];
-    const bool is_there = (worker.process.pc == await_command) == (bell == Bell::to_workers);
-    const bool waits = worker.process.pc == await_command || worker.process.pc == reclaim ||
+    const bool is_there = (worker.process.pc == await_next) == (bell == Bell::to_workers);
+    const bool waits = worker.process.pc == await_next || worker.process.pc == reclaim ||
                        worker.process.pc == meet_peers || worker.process.pc == tally_votes;
     if (worker.life == Life::alive && is_there && waits) visitor(worker.process);
   }

@@ -1,0 +1,114 @@
+#pragma once
+
+// The states that the explorer has found, in little memory. Each state is cut into parts. Many states have parts in
+// common, so each part is stored once, and a state is stored as the numbers of its parts.
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "tests/model/state.hpp"
+
+namespace model {
+
+struct Found {
+  std::uint32_t number;
+  bool is_new;
+};
+
+/// Numbers different values, from 0 on.
+template <class Value>
+class Numbering {
+ public:
+  std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(values_.size()); }
+  const Value& operator[](std::uint32_t number) const noexcept { return values_[number]; }
+
+  Found add(const Value& value) {
+    if (values_.size() * 2 >= table_.size()) grow();
+    std::uint32_t& place = find(value);
+    if (place != kFree) return {place, false};
+    place = size();
+    values_.push_back(value);
+    return {place, true};
+  }
+
+ private:
+  static constexpr std::uint32_t kFree = ~std::uint32_t{0};
+
+  static std::size_t hash(const Value& value) noexcept {
+    static_assert(sizeof(Value) % sizeof(std::uint32_t) == 0);
+    std::array<std::uint32_t, sizeof(Value) / sizeof(std::uint32_t)> words;
+    std::memcpy(words.data(), &value, sizeof(Value));
+    std::uint64_t hash = 0x9e3779b97f4a7c15U;
+    for (const std::uint32_t word : words) {
+      hash = (hash ^ word) * 0xff51afd7ed558ccdU;
+      hash ^= hash >> 32U;
+    }
+    return hash ^ hash >> 29U;
+  }
+
+  std::uint32_t& find(const Value& value) {
+    std::size_t at = hash(value) & (table_.size() - 1);
+    while (table_[at] != kFree && values_[table_[at]] != value) at = (at + 1) & (table_.size() - 1);
+    return table_[at];
+  }
+
+  void grow() {
+    table_.assign(std::max<std::size_t>(table_.size() * 2, 1024), kFree);
+    for (std::uint32_t number = 0; number < size(); ++number) find(values_[number]) = number;
+  }
+
+  std::vector<Value> values_;
+  std::vector<std::uint32_t> table_;  // open addressing, at most half full
+};
+
+class StateStore {
+ public:
+  std::uint32_t size() const noexcept { return states_.size(); }
+
+  State operator[](std::uint32_t number) const noexcept {
+    Parts parts;
+    for (std::size_t i = 0; i < kParts; ++i) parts[i] = parts_[i][states_[number][i]];
+    State state;
+    std::memcpy(&state, parts.data(), sizeof(State));
+    return state;
+  }
+
+  Found add(const State& state) {
+    const Parts parts = cut(state);
+    Numbers numbers;
+    for (std::size_t i = 0; i < kParts; ++i) numbers[i] = parts_[i].add(parts[i]).number;
+    return states_.add(numbers);
+  }
+  /// The same, but faster if the state has most parts in common with the state that has the number `origin`.
+  Found add(const State& state, std::uint32_t origin) {
+    const Parts parts = cut(state);
+    Numbers numbers = states_[origin];
+    for (std::size_t i = 0; i < kParts; ++i) {
+      if (parts_[i][numbers[i]] != parts[i]) numbers[i] = parts_[i].add(parts[i]).number;
+    }
+    return states_.add(numbers);
+  }
+
+ private:
+  static constexpr std::size_t kPartBytes = sizeof(Worker);  // so the first parts are the workers
+  static constexpr std::size_t kParts = (sizeof(State) + kPartBytes - 1) / kPartBytes;
+  using Part = std::array<Byte, kPartBytes>;
+  using Parts = std::array<Part, kParts>;
+
+  using Numbers = std::array<std::uint32_t, kParts>;
+
+  static Parts cut(const State& state) noexcept {
+    Parts parts{};
+    std::memcpy(parts.data(), &state, sizeof(State));
+    return parts;
+  }
+
+  std::array<Numbering<Part>, kParts> parts_;
+  Numbering<Numbers> states_;
+};
+
+}  // namespace model
