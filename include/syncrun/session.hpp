@@ -269,8 +269,8 @@ class Session {
   /// call. If there are several such calls, throws the first error.
   void wait() { detail::wait_all(*core_); }
   /// Waits until one of the futures is ready, and returns its position in the range: the first one if several are ready.
-  /// A future whose result was fetched does not count. Throws Error: usage if no future is left, and what ends the
-  /// session. The error of a call comes from Future::get.
+  /// A future whose result was fetched does not count. Throws Error: usage if no future is left or one is of another
+  /// session, and what ends the session. The error of a call comes from Future::get.
   template <std::ranges::forward_range Futures>
   [[nodiscard]] std::size_t wait_any(const Futures& futures) {
     return detail::wait_any(*core_, results_of(futures));
@@ -280,7 +280,7 @@ class Session {
   void wait_all(const Futures& futures) {
     detail::wait_all(*core_, results_of(futures));
   }
-  /// Waits for the calls in flight on a device. Throws like wait().
+  /// Waits for the calls in flight on a device. Throws like wait(), and Error (usage) if the session has no such device.
   void synchronize(const Device& device) { detail::synchronize(*core_, device.rank()); }
 
   /// Returns how long each phase of the calls has taken so far, by function and rank. Waits for calls in flight first.
@@ -298,9 +298,15 @@ class Session {
 
  private:
   template <class Futures>
-  static std::vector<detail::CallResult*> results_of(const Futures& futures) {
+  std::vector<detail::CallResult*> results_of(const Futures& futures) const {
     std::vector<detail::CallResult*> results;
-    for (const auto& future : futures) results.push_back(detail::HandleAccess::result(future));
+    for (const auto& future : futures) {
+      detail::CallResult* const result = detail::HandleAccess::result(future);
+      if (result != nullptr && detail::HandleAccess::session(future) != core_) {
+        throw Error(ErrorKind::usage, "future " + std::to_string(results.size()) + " is of another session");
+      }
+      results.push_back(result);
+    }
     return results;
   }
   std::vector<std::shared_ptr<detail::VariableRecord>> resolve(const SharedList& list, const char* what) const {

@@ -23,7 +23,7 @@ namespace syncrun {
 /// Shared is a handle: if you copy the handle, both handles refer to the same variable.
 ///
 /// Every member that moves values waits for the ranks that it touches. Each of these ranks first runs the calls that it
-/// has got before. The member returns when the values have been moved. Members throw Error: usage for bad arguments or a
+/// has got before. Members that write also wait for all calls in flight that use the variable. The member returns when the values have been moved. Members throw Error: usage for bad arguments or a
 /// closed session; system if there is not enough memory. A usage error comes before any worker does anything. Session
 /// has collectives on several variables at once.
 template <Element T, std::size_t N>

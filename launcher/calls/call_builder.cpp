@@ -219,7 +219,7 @@ std::exception_ptr CallBuilder::take_dependencies() {
   CommandRunner& commands = session_->commands();
   std::exception_ptr failure;
   const auto depend_on = [&](const WriteLog& writes) {
-    if (writes.calls.empty() && !writes.failure) return;
+    if (writes.calls.empty() && writes.failures.empty()) return;
     if (const auto unseen = commands.depend_on(writes); unseen && !failure) failure = unseen;
   };
   const auto& types = function_->signature.arguments;

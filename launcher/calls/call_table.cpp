@@ -7,12 +7,10 @@ namespace syncrun::detail {
 
 namespace {
 
-/// True if the call may have outputs in the memory of its workers. The master reads other outputs from the outboxes.
-bool has_array_outputs(const Command& command) noexcept {
+/// True if the call may have outputs in the memory of its workers.
+bool may_have_outputs(const Command& command) noexcept {
   const auto* const call = std::get_if<CallPayload>(&command.payload);
-  if (call == nullptr) return false;
-  return std::any_of(command.outputs.begin(), command.outputs.begin() + call->outputs_count,
-                     [](const OutputType& type) { return type.dimensions != 0; });
+  return call != nullptr && call->outputs_count != 0;
 }
 
 }  // namespace
@@ -135,19 +133,27 @@ void CallTable::note_write(WriteLog& writes, std::uint64_t id) {
     return !is_in_flight(earlier) || ranks.includes(command(earlier).ranks);
   });
   writes.calls.push_back(id);
-  writes.failure = nullptr;
+  std::erase_if(writes.failures, [](const WriteFailure& known) { return known.failure->is_seen; });
 }
 
 // ---- completion -----------------------------------------------------------------------------------------------
 
-bool CallTable::is_collectable(std::uint64_t id) const noexcept {
-  const auto& dependencies = in_flight(id).dependencies;
-  return is_complete(id) && std::all_of(dependencies.begin(), dependencies.end(), [&](std::uint64_t earlier) {
-           return !is_in_flight(earlier) || is_collectable(earlier);
-         });
+bool CallTable::is_collectable(std::uint64_t id) const {
+  if (!is_complete(id)) return false;
+  if (in_flight(id).dependencies.empty()) return true;
+  std::vector<char> can_be(entries_.size());  // by position in entries_; dependencies come first
+  const auto position_of = [&](std::uint64_t of) { return static_cast<std::size_t>(find(of) - entries_.data()); };
+  for (std::size_t i = 0; i <= position_of(id); ++i) {
+    const auto& dependencies = in_flight_[entries_[i].slot].dependencies;
+    can_be[i] = is_complete(entries_[i].id) &&
+                std::all_of(dependencies.begin(), dependencies.end(), [&](std::uint64_t earlier) {
+                  return !is_in_flight(earlier) || can_be[position_of(earlier)] != 0;
+                });
+  }
+  return can_be[position_of(id)] != 0;
 }
 
-std::optional<std::uint64_t> CallTable::first_collectable() const noexcept {
+std::optional<std::uint64_t> CallTable::first_collectable() const {
   for (const Entry& entry : entries_) {
     if (is_collectable(entry.id)) return entry.id;
   }
@@ -156,7 +162,7 @@ std::optional<std::uint64_t> CallTable::first_collectable() const noexcept {
 
 /// Tells the ranks of a command that was collected that they can free the memory of its outputs.
 void CallTable::note_consumed(const Command& command) noexcept {
-  const bool has_outputs = has_array_outputs(command);
+  const bool has_outputs = may_have_outputs(command);
   if (!has_outputs && unconsumed_ == 0) return;
   for (const int rank : command.ranks) {
     InboxPlaces& inbox = inboxes_[static_cast<std::size_t>(rank)];
@@ -246,7 +252,8 @@ std::optional<std::uint64_t> CallTable::count_waited(Clock::duration waited) noe
 
 namespace {
 
-void add_half_written(std::vector<std::string>& names, const InFlight& call) {
+/// A call that depends on another one may have committed its updates before the other one failed.
+void add_half_written(std::vector<std::string>& names, const InFlight& call, bool is_dependent) {
   const auto add = [&](const std::string& name) {
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   };
@@ -254,7 +261,9 @@ void add_half_written(std::vector<std::string>& names, const InFlight& call) {
   if (!call.function) return;
   const auto& arguments = call.function->signature.arguments;
   for (std::size_t i = 0; i < call.arguments_count; ++i) {
-    if (arguments[i].kind == ArgumentKind::local) add(static_cast<VariableRecord*>(call.arguments[i].get())->name);
+    const bool is_update = arguments[i].kind == ArgumentKind::update && is_dependent;
+    if (arguments[i].kind == ArgumentKind::local || is_update)
+      add(static_cast<VariableRecord*>(call.arguments[i].get())->name);
   }
 }
 
@@ -269,14 +278,17 @@ std::vector<std::string> CallTable::half_written_by(std::uint64_t id) const {
         std::any_of(failed.begin(), failed.end(), [&](auto other) { return call.depends_on(other); });
     if (entry.id != id && !fails_too) continue;
     if (entry.id != id) failed.push_back(entry.id);
-    add_half_written(names, call);
+    add_half_written(names, call, entry.id != id);
   }
   return names;
 }
 
 std::vector<std::string> CallTable::half_written() const {
   std::vector<std::string> names;
-  for (const Entry& entry : entries_) add_half_written(names, in_flight_[entry.slot]);
+  for (const Entry& entry : entries_) {
+    const InFlight& call = in_flight_[entry.slot];
+    add_half_written(names, call, !call.dependencies.empty());
+  }
   return names;
 }
 

@@ -78,6 +78,7 @@ class CallTable {
   /// The head of the next command, initialised for these ranks and with this limit (0: none). No rank may have a full
   /// inbox. The head is a draft: publish() copies it into the slot.
   CommandHead& next(const RankSet& ranks, Milliseconds timeout);
+  const RankSet& next_ranks() const noexcept { return draft_.ranks; }
   /// The rest of the next command, which only calls use.
   Command& next_slot() noexcept { return control_.command_in(next_slot_); }
   InFlight& next_in_flight() noexcept { return in_flight_[next_slot_]; }
@@ -99,9 +100,9 @@ class CallTable {
   Completion completion_of(std::uint64_t id) const noexcept { return {control_, command(id), id}; }
   bool is_complete(std::uint64_t id) const noexcept { return completion_of(id)(); }
   /// True if the command can be collected now, since those on which it depends are complete too.
-  bool is_collectable(std::uint64_t id) const noexcept;
+  bool is_collectable(std::uint64_t id) const;
   /// The first command in flight that can be collected now.
-  std::optional<std::uint64_t> first_collectable() const noexcept;
+  std::optional<std::uint64_t> first_collectable() const;
   /// The first command in flight that this rank runs.
   std::optional<std::uint64_t> first_on(int rank) const noexcept;
   /// The first command in flight that uses this: a Data, a variable or a replicated object.
@@ -186,7 +187,8 @@ std::vector<CallTable::UnfinishedCall> CallTable::take_unfinished(Free&& free) {
     InFlight& call = in_flight_[entry.slot];
     if (call.result != nullptr) {
       call.result->finished = true;
-      unfinished.push_back({call.result, call.kept_result, call.is_dropped()});
+      const bool is_dropped = call.is_dropped();  // before there is another owner
+      unfinished.push_back({call.result, call.kept_result, is_dropped});
     }
     for (const auto offset : call.temporaries) free(offset);
     call.reset();

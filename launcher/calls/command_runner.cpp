@@ -41,9 +41,16 @@ CommandHead& CommandRunner::next_command(const RankSet& ranks) {
 }
 
 std::uint64_t CommandRunner::publish() {
-  if (profiler_) [[unlikely]]
-    profiler_->begin(calls_.last_published() + 1, calls_.next_in_flight().name());
-  if (!calls_.next_in_flight().dependencies.empty()) write_dependencies();
+  InFlight& in_flight = calls_.next_in_flight();
+  try {
+    if (profiler_) [[unlikely]]
+      profiler_->begin(calls_.last_published() + 1, in_flight.name());
+    if (!in_flight.dependencies.empty()) write_dependencies();
+  } catch (...) {
+    for (const auto offset : in_flight.temporaries) heap().free(offset, SharedHeap::Giveback::later);
+    in_flight.reset();
+    throw;
+  }
   return calls_.publish();
 }
 
@@ -117,13 +124,13 @@ void CommandRunner::await(std::uint64_t id) {
 }
 
 std::size_t CommandRunner::await_any(std::span<CallResult* const> results) {
-  const auto is_finished = [](const CallResult* result) { return result != nullptr && result->finished; };
   for (;;) {
-    const auto finished = std::find_if(results.begin(), results.end(), is_finished);
-    if (finished != results.end()) return static_cast<std::size_t>(finished - results.begin());
+    if (const auto first = first_over(results)) {
+      if (const auto id = calls_.command_of(*results[*first])) await(*id);
+      return *first;
+    }
     CallLimits limits(calls_);
-    std::optional<std::uint64_t> over;
-    const auto ready = [&] { return (over = first_over(results)).has_value(); };
+    const auto ready = [&] { return first_over(results).has_value(); };
     const auto lost = [this] { return has_lost_worker(); };
     const auto look = [this](Clock::time_point now) { report_.look(now); };
     switch (wait_until(control_.header().to_master, policy_, limits, ready, lost, look)) {
@@ -132,16 +139,15 @@ std::size_t CommandRunner::await_any(std::span<CallResult* const> results) {
       case Woken::ready: break;
     }
     limits.end();
-    await(*over);
   }
 }
 
-/// The first of the calls that can be collected.
-std::optional<std::uint64_t> CommandRunner::first_over(std::span<CallResult* const> results) const {
-  for (const CallResult* const result : results) {
-    if (result == nullptr) continue;
-    const auto id = calls_.command_of(*result);
-    if (id && calls_.is_collectable(*id)) return id;
+/// The position of the first call that has its result, or can be collected.
+std::optional<std::size_t> CommandRunner::first_over(std::span<CallResult* const> results) const {
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (results[i] == nullptr) continue;
+    const auto id = calls_.command_of(*results[i]);
+    if (results[i]->finished || (id && calls_.is_collectable(*id))) return i;
   }
   return std::nullopt;
 }
@@ -182,16 +188,17 @@ void CommandRunner::collect(std::uint64_t id) {
   }
   result.finished = true;
   const std::exception_ptr error = result.error;  // release() below destroys the result if the program has dropped it
-  const std::shared_ptr<CallFailure> failure = error ? note_failure(in_flight, error) : nullptr;
+  const std::shared_ptr<CallFailure> failure = error ? note_failure(in_flight, command.ranks, error) : nullptr;
   for (const auto offset : in_flight.temporaries) heap().free(offset, SharedHeap::Giveback::later);
   calls_.release(id, failure);
   if (has_lost_device) ends_.end_with(lost_device_error(error));
 }
 
 /// What the call wrote remembers the failure until the program has seen it.
-std::shared_ptr<CallFailure> CommandRunner::note_failure(const InFlight& call, const std::exception_ptr& error) {
+std::shared_ptr<CallFailure> CommandRunner::note_failure(const InFlight& call, const RankSet& ranks,
+                                                         const std::exception_ptr& error) {
   const auto failure = call.inherited ? call.inherited : calls_.failures().note(error);
-  call.for_each_written([&](WriteLog& writes) { writes.failure = failure; });
+  call.for_each_written([&](WriteLog& writes) { writes.failures.push_back({ranks, failure}); });
   return failure;
 }
 

@@ -86,10 +86,11 @@ class CommandRunner final : public SystemCommands {
   void expire(std::uint64_t id);
 
  private:
-  std::optional<std::uint64_t> first_over(std::span<CallResult* const> results) const;
+  std::optional<std::size_t> first_over(std::span<CallResult* const> results) const;
   void fill_in(const char* what, const std::string& subject, const RankSet& ranks, const Fill& fill);
   void write_dependencies();
-  std::shared_ptr<CallFailure> note_failure(const InFlight& call, const std::exception_ptr& error);
+  std::shared_ptr<CallFailure> note_failure(const InFlight& call, const RankSet& ranks,
+                                            const std::exception_ptr& error);
   std::exception_ptr failure_of(std::uint64_t id);
 
   ControlBlock control_;

@@ -17,10 +17,13 @@ std::exception_ptr SystemCommands::depend_on(const WriteLog& writes) {
   for (const std::uint64_t id : writes.calls) {
     if (!calls_.is_in_flight(id)) continue;
     const InFlight& call = calls_.in_flight(id);
-    if (is_unseen(call.inherited)) return call.inherited->error;
+    if (is_unseen(call.inherited) && calls_.command(id).ranks.meets(calls_.next_ranks())) return call.inherited->error;
     if (!call.inherited) calls_.depend_on(id);
   }
-  return is_unseen(writes.failure) ? writes.failure->error : nullptr;
+  for (const WriteFailure& known : writes.failures) {
+    if (is_unseen(known.failure) && known.ranks.meets(calls_.next_ranks())) return known.failure->error;
+  }
+  return nullptr;
 }
 
 void SystemCommands::follow(const WriteLog& writes) {

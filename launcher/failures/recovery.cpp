@@ -1,5 +1,6 @@
 #include "launcher/failures/recovery.hpp"
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -43,10 +44,12 @@ void Recovery::replace_lost(Failure failure, const std::string& where, int wait_
   if (!failure.restored.empty()) outcome += "\n  restored from a peer: " + in_quotes(failure.restored);
   if (!failure.undefined.empty()) outcome += "\n  undefined: " + in_quotes(failure.undefined);
   const auto lost = std::make_exception_ptr(report_.lost(std::move(failure), where, wait_status, outcome));
+  bool is_held = false;  // by a call that the program will ask for its result
   for (const auto& call : unfinished) {
     call.result->error = lost;
-    if (call.is_dropped) calls_.failures().note_dropped(lost);
+    is_held = is_held || !call.is_dropped;
   }
+  if (!is_held) calls_.failures().note_dropped(lost);
 }
 
 /// Throws Error if replacing `more` workers would exceed the limit.
@@ -56,10 +59,9 @@ void Recovery::check_count(int more) const {
               "that would be more than " + std::to_string(most_) + " in this session (SessionOptions::max_respawns)");
 }
 
-/// Waits until the survivors have finished. Each of them fails when it next meets its peers, or finishes its call. The
-/// deadline ends the wait for user code that does neither.
+/// Waits until the survivors have finished. Each of them fails when it next meets its peers, or finishes its calls. The
+/// deadline is for one call: it begins anew whenever a survivor has finished one.
 void Recovery::await_survivors(Milliseconds limit) {
-  Patience patience(limit);
   const ControlBlock& control = pool_.control();
   const auto are_done = [&] {
     for (const CallTable::Entry& entry : calls_.entries()) {
@@ -72,7 +74,16 @@ void Recovery::await_survivors(Milliseconds limit) {
     return true;
   };
   WaitPolicy policy = WaitPolicy::yielding();
-  if (wait_until(control.header().to_master, policy, patience, are_done, [] { return false; }) == Woken::ready) return;
+  const auto finished = [&] {
+    std::uint64_t sum = 0;
+    for (const int rank : calls_.all_ranks()) sum += control.worker(rank).done.load(std::memory_order_seq_cst);
+    return sum;
+  };
+  for (std::uint64_t before = 0, now = finished(); before != now; before = now, now = finished()) {
+    Patience patience(limit);
+    const auto is_over = [&] { return are_done(); };
+    if (wait_until(control.header().to_master, policy, patience, is_over, [] { return false; }) == Woken::ready) return;
+  }
   throw Error(ErrorKind::timeout, "the other workers did not come to the end of their calls within " +
                                       std::to_string(limit.count()) + " ms");
 }
@@ -90,11 +101,22 @@ std::vector<int> Recovery::reap_lost() {
 /// Calls that all of their ranks have completed still get their results: a lost worker may have been ahead, or may have
 /// taken no part.
 void Recovery::collect_whole_calls() {
-  for (;;) {
-    const auto id = calls_.first_collectable();
-    if (!id) return;
-    steps_.collect(*id);
+  while (const auto id = first_whole_call()) steps_.collect(*id);
+}
+
+/// The first call that is over on all of its ranks, other than because of the loss. Calls on which it depends have been
+/// collected.
+std::optional<std::uint64_t> Recovery::first_whole_call() const {
+  for (const CallTable::Entry& entry : calls_.entries()) {
+    const auto& dependencies = calls_.in_flight(entry.id).dependencies;
+    const bool waits = std::any_of(dependencies.begin(), dependencies.end(),
+                                   [this](std::uint64_t earlier) { return calls_.is_in_flight(earlier); });
+    if (waits || !calls_.is_complete(entry.id)) continue;
+    const bool was_given_up =
+        calls_.has_failed(entry.id) && !calls_.in_flight(entry.id).inherited && !calls_.first_failed_rank(entry.id);
+    if (!was_given_up) return entry.id;
   }
+  return std::nullopt;
 }
 
 /// Marks the communicators as unusable, because a dead rank belonged to them.

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,7 @@ class Recovery {
   void await_survivors(Milliseconds limit);
   std::vector<int> reap_lost();
   void collect_whole_calls();
+  std::optional<std::uint64_t> first_whole_call() const;
   void clear_slot(int rank);
   void forget_comms() noexcept;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "common/protocol/variable_entry.hpp"
 #include "launcher/calls/functions.hpp"
@@ -53,11 +54,14 @@ void restore_variable(SystemCommands& commands, VariableRecord& variable, const 
                       Failure& failure) {
   bool is_concerned = false;
   bool is_whole = true;
+  // A failure that the program has not seen stays with the variable. It does not keep the values from being copied.
+  auto failures = std::exchange(variable.writes.failures, {});
   for (const int rank : lost) {
     if (!variable.assigned.has(static_cast<std::size_t>(rank))) continue;  // the lost worker had no values of it
     is_concerned = true;
     is_whole = restore_copy(commands, variable, lost, rank) && is_whole;
   }
+  variable.writes.failures = std::move(failures);
   if (!is_concerned) return;
   auto& undefined = failure.undefined;
   if (std::find(undefined.begin(), undefined.end(), variable.name) != undefined.end()) return;

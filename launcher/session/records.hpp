@@ -20,10 +20,16 @@ namespace syncrun::detail {
 class FileRecord;
 struct CallFailure;
 
+/// A call that wrote something, and failed.
+struct WriteFailure {
+  RankSet ranks;  // that ran the call
+  std::shared_ptr<CallFailure> failure;
+};
+
 /// The calls that wrote a variable or an object last.
 struct WriteLog {
-  std::vector<std::uint64_t> calls;      // some may no longer be in flight
-  std::shared_ptr<CallFailure> failure;  // of one of them; null if it did not fail
+  std::vector<std::uint64_t> calls;    // some may no longer be in flight
+  std::vector<WriteFailure> failures;  // of those that were collected
 };
 
 /// True if a body may write to an argument of this kind.

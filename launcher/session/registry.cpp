@@ -25,8 +25,8 @@ void Registry::release_later(std::function<void()> release) noexcept {
   }
 }
 
-void Registry::run_releases() {
-  for (;;) {
+void Registry::run_releases(const std::function<bool()>& may_run) {
+  while (!may_run || may_run()) {
     std::function<void()> release;
     {
       const std::lock_guard lock(releases_mutex_);

@@ -63,7 +63,8 @@ class Registry {
   /// thread.
   void release_later(std::function<void()> release) noexcept;
   bool has_releases() const noexcept { return has_releases_.load(std::memory_order_relaxed); }
-  void run_releases();
+  /// Runs them one after the other, as long as `may_run()` is true. Without it, runs all.
+  void run_releases(const std::function<bool()>& may_run = {});
 
   /// For the end of the session: ends its dependants, and drops the releases that have not run.
   void end_dependants() noexcept;

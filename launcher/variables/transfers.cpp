@@ -54,7 +54,7 @@ const MappedFile* file_of(const Delivery& delivery) {
 
 // ---- what copies are ------------------------------------------------------------------------------------------
 
-void check_growth(const SystemCommands& commands, const VariableRecord& variable, std::span<const std::size_t> bytes,
+void check_growth(SystemCommands& commands, const VariableRecord& variable, std::span<const std::size_t> bytes,
                   OldCopies old) {
   const auto* copies = commands.segment().at<VariableEntry>(variable.entry)->copies();
   std::size_t growth = 0;
@@ -63,7 +63,14 @@ void check_growth(const SystemCommands& commands, const VariableRecord& variable
     const bool grows = old == OldCopies::kept || bytes[rank] > copies[rank].capacity_bytes;
     if (is_in_host_memory && grows) growth += bytes[rank];
   }
-  if (growth >= kCheckedFrom) check_memory_available(growth, "the copies of shared variable '" + variable.name + "'");
+  if (growth < kCheckedFrom) return;
+  const std::string what = "the copies of shared variable '" + variable.name + "'";
+  try {
+    return check_memory_available(growth, what);
+  } catch (const Error&) {
+    commands.drain_all();  // workers may be about to free what the program no longer needs
+  }
+  check_memory_available(growth, what);
 }
 
 void read_extents(const Segment& segment, VariableRecord& variable) {

@@ -43,7 +43,7 @@ void place_copy(SystemCommands& commands, VariableRecord& variable, int rank, st
 /// Called before the copies get new sizes, which are `bytes` by rank. Checks the growth against the memory limit before
 /// any worker allocates. `kept` means that the old copies are needed in the meantime.
 enum class OldCopies : std::uint8_t { reused, kept };
-void check_growth(const SystemCommands& commands, const VariableRecord& variable, std::span<const std::size_t> bytes,
+void check_growth(SystemCommands& commands, const VariableRecord& variable, std::span<const std::size_t> bytes,
                   OldCopies old);
 
 /// Reads the present shapes of the copies, which the workers have written. Ranks whose copy no longer exists lose the

@@ -49,6 +49,14 @@ TEST_P(Waiting, ForAnyCountsAFailedCallAsReady) {
   EXPECT_ERROR(static_cast<void>(session().wait_any(futures)), sr::ErrorKind::usage, "got 0 futures");
 }
 
+TEST_P(Waiting, ForAnyGivesTheFirstOfSeveralThatAreReady) {
+  const auto f = session().function(sleep_for);
+  std::vector<sr::Future<sr::Sum<int>>> futures;
+  for (int call = 0; call < 3; ++call) futures.push_back(f.async(0));
+  while (!futures[2].is_ready()) std::this_thread::yield();
+  EXPECT_EQ(session().wait_any(futures), 0U) << "each rank has finished all of them";
+}
+
 TEST_P(Waiting, ForAllLeavesErrorsToTheFutures) {
   const auto f = session().function(sleep_for);
   std::vector<sr::Future<sr::Sum<int>>> futures;

@@ -82,6 +82,22 @@ TEST_P(InFlight, AFailureThatTheProgramHasNotSeenIsThrownWhereTheVariableIsRead)
   EXPECT_EQ(error_of([&] { fails.get(); }).failure().cause, "the first cause");
 }
 
+TEST_P(InFlight, AFailureThatTheProgramHasNotSeenStaysWithItsRanks) {
+  if (GetParam() < 2) GTEST_SKIP() << "there is no other rank";
+  Session session(workers(GetParam()));
+  const Board board(session);
+  auto variable = session.shared("v", std::vector<int>{1});
+  const auto f = session.function(one_or_throw_with, "one_or_throw");
+  auto first = f.on_rank(0).async(board.data(), variable, 0, 0);
+  auto second = f.on_rank(last()).async(board.data(), variable, last(), 0);
+  while (!first.is_ready() || !second.is_ready()) ::sched_yield();
+  if (GetParam() > 2) EXPECT_EQ(f.on_rank(1)(board.data(), variable, -1, 0), 1) << "neither ran there";
+  EXPECT_EQ(error_of([&] { second.get(); }).rank(), last());
+  EXPECT_EQ(f.on_rank(last())(board.data(), variable, -1, 0), 1);
+  EXPECT_EQ(error_of([&] { f.on_rank(0)(board.data(), variable, -1, 0); }).rank(), 0) << "this one was not seen yet";
+  EXPECT_EQ(f(board.data(), variable, -1, 0), GetParam());
+}
+
 TEST_P(InFlight, ACallOnOneRankIsOverWhileAnotherRankIsBusy) {
   if (GetParam() < 2) GTEST_SKIP() << "there is no other rank";
   Session session(workers(GetParam()));

@@ -162,6 +162,7 @@ void Meetings::reclaim_buffers(const WaitLimits& limits, Patience& patience) {
   const auto all_are_done = [&] {
     for (const int rank : readers_) {
       if (rank == attachment_.rank) continue;
+      if (attachment_.control.worker(rank).is_lost.load(std::memory_order_seq_cst) != 0) continue;  // it reads no more
       if (attachment_.control.worker(rank).done.load(std::memory_order_seq_cst) < last_command_) return false;
     }
     return true;

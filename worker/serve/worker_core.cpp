@@ -186,6 +186,8 @@ void WorkerCore::finish(const Command& command) noexcept {
 /// If workers are replaced: whether a worker of this command was lost, so that the command cannot be completed.
 bool WorkerCore::has_lost_a_rank(const Command& command) const noexcept {
   if (!header_.respawns || header_.lost.load(std::memory_order_acquire) == 0) return false;
+  // These only free something, and need no peer.
+  if (command.kind == CommandKind::destroy || command.kind == CommandKind::unmap) return false;
   return std::any_of(command.ranks.begin(), command.ranks.end(), [this](int rank) {
     return attachment_.control.worker(rank).is_lost.load(std::memory_order_seq_cst) != 0;
   });

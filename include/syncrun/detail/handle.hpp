@@ -23,6 +23,11 @@ struct HandleAccess {
   static const auto& record(const Handle& handle) noexcept {
     return handle.record_;
   }
+  /// The session of a future.
+  template <class Future>
+  static const std::shared_ptr<SessionCore>& session(const Future& future) noexcept {
+    return future.session_;
+  }
   /// The result of a future; null after get().
   template <class Future>
   static CallResult* result(const Future& future) noexcept {

@@ -216,10 +216,13 @@ TEST_F(Calls, CanBeTakenOutUnfinished) {
   CallResult results[2];
   std::vector<std::uint64_t> freed;
   publish(calls.all_ranks(), &results[0]);
+  calls.in_flight(1).kept_result = std::make_shared<CallResult>();
   calls.in_flight(publish(calls.all_ranks(), &results[1])).temporaries = {64, 128};
   const auto unfinished = calls.take_unfinished([&](std::uint64_t offset) { freed.push_back(offset); });
   ASSERT_EQ(unfinished.size(), 2U);
+  EXPECT_TRUE(unfinished[0].is_dropped);
   EXPECT_EQ(unfinished[1].result, &results[1]);
+  EXPECT_FALSE(unfinished[1].is_dropped);
   EXPECT_TRUE(results[0].finished && results[1].finished);
   EXPECT_THAT(freed, ElementsAre(64, 128));
   EXPECT_TRUE(calls.is_idle());

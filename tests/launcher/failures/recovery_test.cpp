@@ -155,6 +155,23 @@ TEST_F(Respawn, KeepsTheResultsOfCallsInWhichTheLostRankTookNoPart) {
   EXPECT_NE(lost.error, nullptr);
 }
 
+TEST_F(Respawn, DoesNotTakeACallThatASurvivorGaveUpForAWholeOne) {
+  CallResult result;
+  const auto id = publish(&result);
+  pool.fail(0, id, 0, "a worker was lost");
+  pool.finish_all(id);  // the lost rank was ahead
+  lose(1);
+  replace();
+  EXPECT_THAT(pool.log, testing::Not(testing::Contains("collect 1")));
+  EXPECT_THAT(text_of(result.error), HasSubstr("rank 1 (cpu1, pid 101) was lost"));
+}
+
+TEST_F(Respawn, TellsOfALossThatConcernsNoCallInAWait) {
+  lose(1);
+  replace();
+  EXPECT_THAT(text_of(calls.failures().dropped()), HasSubstr("rank 1 (cpu1, pid 101) was lost"));
+}
+
 TEST_F(Respawn, ReplacesAllThatWereLostAtOnce) {
   const auto id = publish(nullptr);
   pool.finish(2, id);
