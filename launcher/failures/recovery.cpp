@@ -79,11 +79,15 @@ void Recovery::await_survivors(Milliseconds limit) {
     for (const int rank : calls_.all_ranks()) sum += control.worker(rank).done.load(std::memory_order_seq_cst);
     return sum;
   };
-  for (std::uint64_t before = 0, now = finished(); before != now; before = now, now = finished()) {
+  std::uint64_t before = 0;
+  std::uint64_t now = finished();
+  do {
+    before = now;
     Patience patience(limit);
-    const auto is_over = [&] { return are_done(); };
-    if (wait_until(control.header().to_master, policy, patience, is_over, [] { return false; }) == Woken::ready) return;
-  }
+    if (wait_until(control.header().to_master, policy, patience, are_done, [] { return false; }) == Woken::ready)
+      return;
+    now = finished();
+  } while (now != before);
   throw Error(ErrorKind::timeout, "the other workers did not come to the end of their calls within " +
                                       std::to_string(limit.count()) + " ms");
 }
