@@ -141,16 +141,16 @@ void CallTable::note_write(WriteLog& writes, std::uint64_t id) {
 bool CallTable::is_collectable(std::uint64_t id) const {
   if (!is_complete(id)) return false;
   if (in_flight(id).dependencies.empty()) return true;
-  std::vector<char> can_be(entries_.size());  // by position in entries_; dependencies come first
+  std::vector<bool> can_be(entries_.size());  // by position in entries_; dependencies come first
   const auto position_of = [&](std::uint64_t of) { return static_cast<std::size_t>(find(of) - entries_.data()); };
   for (std::size_t i = 0; i <= position_of(id); ++i) {
     const auto& dependencies = in_flight_[entries_[i].slot].dependencies;
     can_be[i] = is_complete(entries_[i].id) &&
                 std::all_of(dependencies.begin(), dependencies.end(), [&](std::uint64_t earlier) {
-                  return !is_in_flight(earlier) || can_be[position_of(earlier)] != 0;
+                  return !is_in_flight(earlier) || can_be[position_of(earlier)];
                 });
   }
-  return can_be[position_of(id)] != 0;
+  return can_be[position_of(id)];
 }
 
 std::optional<std::uint64_t> CallTable::first_collectable() const {

@@ -22,7 +22,7 @@ constexpr Call kMeetsTwice{.operations = 2, .has_outputs = false};     // two co
 constexpr Call kMeetsAndUpdates{.operations = 1, .wants_vote = true};  // a collective and an update
 
 // Sets of ranks.
-constexpr Byte kRank0 = 1, kRank1 = 2, kRank2 = 4, kRanks01 = 3, kRanks12 = 6, kRanks02 = 5;
+constexpr Byte kRank0 = 1, kRank1 = 2, kRanks01 = 3, kRanks12 = 6, kRanks02 = 5;
 
 constexpr Call on(Byte ranks, Call call) {
   call.ranks = ranks;
