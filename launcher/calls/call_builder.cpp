@@ -69,12 +69,7 @@ RankSet CallBuilder::set_of(std::span<const int> ranks) const {
 
 CallBuilder::~CallBuilder() {
   State& state = this->state();
-  if (!state.is_published) {
-    for (const auto offset : state.in_flight->temporaries) {
-      session_->heap().free(offset, SharedHeap::Giveback::later);
-    }
-    state.in_flight->reset();
-  }
+  if (!state.is_published) session_->commands().discard_next();
   state.~State();
 }
 

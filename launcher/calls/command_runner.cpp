@@ -40,6 +40,12 @@ CommandHead& CommandRunner::next_command(const RankSet& ranks) {
   return calls_.next(ranks, call_timeout_);
 }
 
+void CommandRunner::discard_next() noexcept {
+  InFlight& in_flight = calls_.next_in_flight();
+  for (const auto offset : in_flight.temporaries) heap().free(offset, SharedHeap::Giveback::later);
+  in_flight.reset();
+}
+
 std::uint64_t CommandRunner::publish() {
   InFlight& in_flight = calls_.next_in_flight();
   try {
@@ -47,8 +53,7 @@ std::uint64_t CommandRunner::publish() {
       profiler_->begin(calls_.last_published() + 1, in_flight.name());
     if (!in_flight.dependencies.empty()) write_dependencies();
   } catch (...) {
-    for (const auto offset : in_flight.temporaries) heap().free(offset, SharedHeap::Giveback::later);
-    in_flight.reset();
+    discard_next();
     throw;
   }
   return calls_.publish();
@@ -73,8 +78,7 @@ void CommandRunner::fill_in(const char* what, const std::string& subject, const 
   try {
     fill(command, in_flight);
   } catch (...) {
-    for (const auto offset : in_flight.temporaries) heap().free(offset, SharedHeap::Giveback::later);
-    in_flight.reset();
+    discard_next();
     throw;
   }
 }

@@ -55,6 +55,8 @@ class CommandRunner final : public SystemCommands {
   /// The command to fill in next. If a rank has kInboxSize commands that have not been collected, waits for the oldest
   /// of them.
   CommandHead& next_command(const RankSet& ranks);
+  /// The command is not published after all. Frees and forgets what was prepared for it.
+  void discard_next() noexcept;
   /// Makes the command visible to the workers. Returns its id.
   std::uint64_t publish();
   /// Waits for a command, and before it for those on which it depends, and hands out their results. Does nothing if the
