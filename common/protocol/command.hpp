@@ -30,7 +30,7 @@ enum class CollectiveKind : std::uint8_t {
   scatter
 };
 
-enum class CommandKind : std::uint8_t { call, destroy, collective, transfer, unpin, unmap, close };
+enum class CommandKind : std::uint8_t { call, destroy, collective, transfer, move, unpin, unmap, close };
 
 /// A selection of rows, as in Rows. A list of indices is in the segment.
 struct RowsSlot {
@@ -74,10 +74,18 @@ struct CollectiveSlot {
   std::array<std::int64_t, kMaxDimensions> extents;
 };
 
-/// A command that fails if an earlier one fails, because it reads or overwrites what the earlier one writes.
+/// An earlier command on which a command depends: the command reads what the earlier one writes, or overwrites what it
+/// reads or writes.
 struct Dependency {
-  std::uint64_t id = 0;    // of the earlier command
-  std::uint64_t slot = 0;  // in which the earlier command is, or was
+  static constexpr std::int32_t kOwnRank = -1;
+  static constexpr std::uint64_t kOnlyReads = ~std::uint64_t{0};
+  std::uint64_t id = 0;  // of the earlier command
+  /// In which the earlier command is, or was. The command fails if the earlier one fails. kOnlyReads: the earlier
+  /// command only reads, so its failure does not matter.
+  std::uint64_t slot = 0;
+  /// The command does not begin before this rank is done with the earlier one. kOwnRank: no wait is necessary, because
+  /// a rank runs its commands in order.
+  std::int32_t rank = kOwnRank;
 };
 
 /// The fields that every command has, besides its ranks. The master writes them before it publishes the command.
@@ -136,6 +144,14 @@ struct TransferPayload {
   std::uint64_t parts = 0;  // offset of one TransferSlot per variable and rank
 };
 
+/// Copies the values of a variable from the copy of one rank to that of another. The ranks of the command are the
+/// destination alone.
+struct MovePayload {
+  static constexpr CommandKind kKind = CommandKind::move;
+  std::uint64_t variable = 0;  // offset of the VariableEntry
+  std::int32_t from = 0;       // the rank that has the values
+};
+
 /// GPUs unpin the segment, so that the master can return free pages of its heap to the system.
 struct UnpinPayload {
   static constexpr CommandKind kKind = CommandKind::unpin;
@@ -155,7 +171,7 @@ struct ClosePayload {
 /// payload of another kind cannot be read.
 struct alignas(64) CommandHead : CommandHeader {
   using Payload = std::variant<ClosePayload, CallPayload, DestroyPayload, CollectivePayload, TransferPayload,
-                               UnpinPayload, UnmapPayload>;
+                               MovePayload, UnpinPayload, UnmapPayload>;
 
   /// The master makes this a command of the kind P.
   template <class P>
@@ -182,6 +198,8 @@ struct Command : CommandHead {
   alignas(64) std::array<OutputType, kMaxOutputs> outputs;
   std::array<ArgumentSlot, kMaxArguments> arguments;
   alignas(16) std::array<std::byte, kInlineBytes> bytes;  // of small values
+  /// By output, for outputs that stay on the device: offset of the VariableEntry that gets the memory.
+  std::array<std::uint64_t, kMaxOutputs> kept;
   /// Set to the id of the command when it fails on a rank. Peers in a collective of the command then leave it.
   alignas(64) std::atomic<std::uint64_t> failed;
   /// The master sets it to the id of the command if a command on which it depends has failed.

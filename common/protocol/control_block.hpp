@@ -93,7 +93,7 @@ class InboxEntry {
 
  private:
   static constexpr unsigned kSlotBits = 16;
-  static_assert(kInboxSize * kMaxWorldSize <= std::size_t{1} << kSlotBits);
+  static_assert(kInboxSize * kMaxWorldSize < std::size_t{1} << kSlotBits);
   std::uint64_t word_;
 };
 
@@ -187,7 +187,7 @@ class ControlBlock {
                                                           place * inbox_row_bytes(world_size_) +
                                                           static_cast<std::size_t>(rank) * sizeof(std::uint64_t));
   }
-  /// The number of slots: enough for as many commands as fit into all inboxes.
+  /// The number of slots: enough for as many commands as fit into all inboxes, and one more.
   std::size_t slots() const noexcept { return slots_of(world_size_); }
   Command& command_in(std::size_t slot) const noexcept {
     return *reinterpret_cast<Command*>(base_ + commands_at(world_size_) + sizeof(Command) * slot);
@@ -207,6 +207,9 @@ class ControlBlock {
   static constexpr std::size_t align(std::size_t bytes) noexcept { return (bytes + 127) / 128 * 128; }
   static constexpr std::size_t workers_at() noexcept { return align(sizeof(ControlHeader)); }
   static constexpr std::size_t slots_of(int world_size) noexcept {
+    return places_of(world_size) + 1;  // one for a command that the master is still writing
+  }
+  static constexpr std::size_t places_of(int world_size) noexcept {
     return kInboxSize * static_cast<std::size_t>(world_size);
   }
   static constexpr std::size_t inbox_row_bytes(int world_size) noexcept {
@@ -219,7 +222,7 @@ class ControlBlock {
     return inboxes_at(world_size) + kInboxSize * inbox_row_bytes(world_size);
   }
   static constexpr std::size_t commands_at(int world_size) noexcept {
-    return align(outboxes_at(world_size) + sizeof(Outbox) * slots_of(world_size));
+    return align(outboxes_at(world_size) + sizeof(Outbox) * places_of(world_size));
   }
   std::byte* base_ = nullptr;
   int world_size_ = 0;

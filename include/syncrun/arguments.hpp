@@ -7,9 +7,10 @@
 //   Broadcast<const T, N>    the whole array                             Data<T, N>
 //   T (trivially copyable)   the same value everywhere                   a value
 //   PerWorker<T>             its own value                               one value per rank
-//   Local<T, N>              its own copy of a shared variable           Shared<T, N>
-//   Sliced<const T, N>       the selected rows of its own copy           Shared<T, N>
-//   Update<Op, T, N>         the original to read, a new value to write  Shared<T, N>
+//   Local<T, N>              its own copy, to read and write             Shared<T, N>, Value<T, N>
+//   Local<const T, N>        its own copy, to read                       Shared<T, N>, Value<T, N>
+//   Sliced<const T, N>       the selected rows of its own copy           Shared<T, N>, Value<T, N>
+//   Update<Op, T, N>         the original to read, a new value to write  Shared<T, N>, Value<T, N>
 //   DeviceScalar<T>          the address of the value in device memory   a value
 //   CpuWorker&, CudaWorker&  the worker that runs the body               nothing
 //   Comm&                    the communicator of that worker             nothing
@@ -63,11 +64,10 @@ class PerWorker {
   T value_;
 };
 
-/// This rank's own copy of a shared variable. The body can read it and write to it in place.
+/// This rank's own copy of a shared variable, or of a Value. The body can read it and write to it in place. With a const
+/// T, the body only reads it. Then calls that only read the variable do not depend on this call.
 template <class T, std::size_t N>
 class Local : public ArrayView<T, N> {
-  static_assert(!std::is_const_v<T>, "Local<T, N> is this rank's copy to read and write: drop the const");
-
  public:
   explicit Local(const ArrayView<T, N>& copy) noexcept : ArrayView<T, N>(copy) {}
 };

@@ -39,7 +39,8 @@ class Function {
   /// Checks the arguments, runs the function on the workers, and returns the reduced result. Blocks. Throws Error:
   /// usage (the call is wrong, and no worker ran it), function (the body threw on a worker; the session goes on),
   /// worker_lost (the session is over, unless the worker was replaced), timeout (the session is over).
-  R operator()(typename detail::Parameter<Passed>::Passed... arguments, const CallOptions& options = {}) const {
+  detail::Returned<R> operator()(typename detail::Parameter<Passed>::Passed... arguments,
+                                 const CallOptions& options = {}) const {
     detail::CallBuilder call(record_, target_.ranks(), options, choice_);
     (detail::Parameter<Passed>::add(call, arguments), ...);
     detail::CallResult result;
@@ -127,10 +128,12 @@ class PlacedFunction {
  public:
   explicit PlacedFunction(Function<R, Passed...> function) noexcept : function_(std::move(function)) {}
 
-  /// As Function::operator(). If the function returns nothing, the call starts and this member returns at once. A later
-  /// failure of the call then fails the calls that depend on it. Session::wait() and close() throw it too.
-  R operator()(typename detail::Parameter<Passed>::Passed... arguments, const CallOptions& options = {}) const {
+  /// As Function::operator(). If the function returns nothing, or only Keeps, the call starts and this member returns at
+  /// once. A later failure of the call then fails the calls that depend on it. Session::wait() and close() throw it too.
+  detail::Returned<R> operator()(typename detail::Parameter<Passed>::Passed... arguments,
+                                 const CallOptions& options = {}) const {
     if constexpr (std::is_void_v<R>) static_cast<void>(function_.async(arguments..., options));
+    else if constexpr (detail::kAllKept<R>) return function_.async(arguments..., options).kept();
     else return function_(arguments..., options);
   }
   /// As Function::async.
@@ -163,12 +166,22 @@ class Future {
   /// Waits for this call, and returns its result. Does not wait for other calls, except those on which this call depends:
   /// the earlier calls that may have written a variable or an object that it uses. If this call or one of those failed,
   /// throws the error.
-  R get() {
+  detail::Returned<R> get() {
     detail::held(session_, "Future");
     const auto result = std::exchange(result_, nullptr);
     if (!result) throw Error(ErrorKind::usage, "Future::get was called twice");
     detail::wait_for(*session_, *result);
     return detail::assemble<R>(*result, choice_);
+  }
+
+  /// The Values that the call makes, without a wait for the call. Throws the failure of the call if it is known.
+  detail::Returned<R> kept() const
+    requires(detail::kAllKept<R>)
+  {
+    detail::held(session_, "Future");
+    if (!result_) throw Error(ErrorKind::usage, "Future::kept was called after get()");
+    detail::check_launched(*session_, *result_);
+    return detail::assemble<R>(*result_, choice_);
   }
 
  private:

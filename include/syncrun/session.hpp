@@ -129,6 +129,30 @@ class Session {
   auto shared(std::string_view name, const R& values) {
     return shared(name, values, Shape<1>(std::ranges::size(values)));
   }
+  /// Makes a Value that lies on a device: `session.value(pixels, Shape{500, 784}, device)`. Copies the values, and does
+  /// not wait for their way to the device. Without a device, the value lies in the memory of the host until a call uses
+  /// it. Error messages contain `name`. Throws Error: usage (the number of values does not match the shape, or the device
+  /// is of another session), system (not enough memory).
+  template <std::ranges::contiguous_range R, std::size_t N>
+    requires Element<std::ranges::range_value_t<R>>
+  auto value(const R& values, const Shape<N>& shape, const Device& device, std::string_view name = {}) {
+    return make_value(values, shape, &device, name);
+  }
+  template <std::ranges::contiguous_range R, std::size_t N>
+    requires Element<std::ranges::range_value_t<R>>
+  auto value(const R& values, const Shape<N>& shape, std::string_view name = {}) {
+    return make_value(values, shape, nullptr, name);
+  }
+  /// The same with the present values of a Data.
+  template <Element T, std::size_t N>
+  Value<T, N> value(const Data<T, N>& data, const Device& device, std::string_view name = {}) {
+    return Value<T, N>(detail::make_value(core_, data.record(), &device, name));
+  }
+  template <Element T, std::size_t N>
+  Value<T, N> value(const Data<T, N>& data, std::string_view name = {}) {
+    return Value<T, N>(detail::make_value(core_, data.record(), nullptr, name));
+  }
+
   /// Returns the variable with the name `name`. Throws Error (usage) if no variable has this name, or if the variable
   /// has another element type or number of dimensions. If no variable has this name, the message lists the names that
   /// exist.
@@ -335,6 +359,14 @@ class Session {
     static_assert(detail::BodyTraits<CpuPointer>::kDevice != detail::BodyDevice::cuda &&
                       detail::BodyTraits<CudaPointer>::kDevice == detail::BodyDevice::cuda,
                   "the bodies come in the order: for CPU devices, for CUDA devices (it has a CudaWorker&)");
+  }
+
+  template <class R, std::size_t N>
+  auto make_value(const R& values, const Shape<N>& shape, const Device* device, std::string_view name) {
+    using T = std::ranges::range_value_t<R>;
+    detail::check_count(detail::count_of(values), shape.extents());
+    return Value<T, N>(
+        detail::make_value(core_, dtype_of<T>, shape.extents(), std::ranges::data(values), device, name));
   }
 
   template <class... Arguments>

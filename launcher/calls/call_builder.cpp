@@ -12,6 +12,8 @@
 #include "launcher/calls/rows_check.hpp"
 #include "launcher/data/mapped_data.hpp"
 #include "launcher/session/session_core.hpp"
+#include "launcher/values/call_values.hpp"
+#include "launcher/values/value_copies.hpp"
 #include "launcher/variables/variables.hpp"
 #include "syncrun/detail/handle.hpp"
 
@@ -30,6 +32,7 @@ struct CallBuilder::State {
   InFlight* in_flight = nullptr;
   std::size_t inline_used = 0;
   bool is_published = false;
+  bool has_values = false;  // an argument is a Value
   RowsCheck rows;
 };
 
@@ -137,6 +140,14 @@ void CallBuilder::check_assigned(const VariableRecord& variable, std::size_t arg
   }
 }
 
+/// The call reads rows of a Value, so it requires the extents.
+void CallBuilder::settle(VariableRecord& value) {
+  if (value.value->maker == 0) return;
+  CommandRunner::Pause pause(session_->commands());
+  settle_extents(session_->commands(), value);
+  pause.end();
+}
+
 void CallBuilder::add_variable(const std::shared_ptr<VariableRecord>& variable) {
   State& state = this->state();
   const std::size_t index = arguments_++;
@@ -145,7 +156,12 @@ void CallBuilder::add_variable(const std::shared_ptr<VariableRecord>& variable) 
   if (variable->session.get() != session_) {
     throw_usage(describe_argument(*function_, index, variable->name) + " is of another session");
   }
-  if (!variable->assigned.all()) check_assigned(*variable, index);
+  if (variable->value) {
+    state.has_values = true;
+    if (type.kind == ArgumentKind::sliced) settle(*variable);
+  } else if (!variable->assigned.all()) {
+    check_assigned(*variable, index);
+  }
   for (std::size_t other = 0; other < index; ++other) {
     const bool repeats = state.in_flight->arguments[other] == variable;
     const bool writes =
@@ -168,7 +184,7 @@ void CallBuilder::add_variable(const std::shared_ptr<VariableRecord>& variable) 
 // ---- publication ----------------------------------------------------------------------------------------------
 
 /// Returns a failure instead if the call depends on a failed one that the program has not seen.
-std::exception_ptr CallBuilder::publish() {
+std::exception_ptr CallBuilder::publish(CallResult& result) {
   State& state = this->state();
   CommandHead& command = *state.command;
   const DeviceKinds kinds = session_->rank_devices().kinds_of(command.ranks);
@@ -202,9 +218,17 @@ std::exception_ptr CallBuilder::publish() {
   }
   state.rows.finish(function, command.ranks, *options_, session_->memory(), call, state.in_flight->temporaries);
 
+  CallValues values(*session_, function, *state.in_flight);
+  if (state.has_values) {
+    if (const auto failure = values.check(command.ranks)) return failure;
+  }
+  if (function.keeps_outputs) values.make(call, command.ranks, result, *state.slot);
+  if (state.has_values) values.bring(command.ranks);
   if (const auto failure = take_dependencies()) return failure;
+  if (state.has_values) values.depend(command.ranks);
   const std::uint64_t id = session_->commands().publish();
   state.is_published = true;
+  if (state.has_values || function.keeps_outputs) values.note(command.ranks, id);
   state.in_flight->for_each_written([&](WriteLog& writes) { session_->calls().note_write(writes, id); });
   return nullptr;
 }
@@ -219,8 +243,9 @@ std::exception_ptr CallBuilder::take_dependencies() {
   };
   const auto& types = function_->signature.arguments;
   for (std::size_t i = 0; i < types.size(); ++i) {
-    const bool is_variable = is_written(types[i].kind) || types[i].kind == ArgumentKind::sliced;
-    if (is_variable) depend_on(static_cast<VariableRecord*>(state().in_flight->arguments[i].get())->writes);
+    if (!is_variable(types[i].kind)) continue;
+    const auto& variable = *static_cast<VariableRecord*>(state().in_flight->arguments[i].get());
+    if (!variable.value) depend_on(variable.writes);  // CallValues does it for a Value
   }
   if (function_->object) depend_on(function_->object->writes);
   return failure;
@@ -228,7 +253,7 @@ std::exception_ptr CallBuilder::take_dependencies() {
 
 void CallBuilder::run(CallResult& result) {
   state().in_flight->result = &result;
-  result.error = publish();
+  result.error = publish(result);
   if (!result.error) session_->commands().await(session_->calls().last_published());
   if (!result.error) return;
   session_->calls().failures().has_surfaced(result.error);
@@ -239,7 +264,7 @@ std::shared_ptr<CallResult> CallBuilder::launch() {
   auto result = std::make_shared<CallResult>();
   state().in_flight->result = result.get();
   state().in_flight->kept_result = result;
-  result->error = publish();
+  result->error = publish(*result);
   result->finished = result->error != nullptr;
   return result;
 }

@@ -3,7 +3,7 @@
 // The clocks of the calls in flight, for their deadlines. Pure bookkeeping: the caller says what the ranks have done.
 //
 // The clock of a call counts the time that the master spends in waits while the call is the oldest unfinished one on
-// each of its ranks. It does not matter what the master waits for, or which other calls are in flight. Work of the
+// each of its ranks, and what it depends on is done. It does not matter what the master waits for, or which other calls are in flight. Work of the
 // master between two waits does not count. Time in which the master is stopped does not count either (WaitedTime). A
 // program that polls with is_ready waits, too: at most 500 ms of the time between two polls count.
 
@@ -38,10 +38,12 @@ class CallClocks {
   /// The master has waited for `waited` since the last call of count(). `entries` has the id and the slot of each call
   /// in flight, in the order of the ids. Counts this time for each unfinished call that was the oldest on each of its
   /// ranks at the last call of count(), or when it was published. `ranks_of(entry)` gives the ranks of a call.
-  /// `done_of(rank)` gives the last command that a rank has finished. Returns the first call whose limit is used up.
-  template <class Entries, class RanksOf, class DoneOf>
+  /// `done_of(rank)` gives the last command that a rank has finished. `is_held_back(entry)` says whether a call has not
+  /// begun, because it depends on a call of another rank. Such a call has no running clock. Returns the first call whose
+  /// limit is used up.
+  template <class Entries, class RanksOf, class DoneOf, class IsHeldBack>
   std::optional<std::uint64_t> count(const Entries& entries, Clock::duration waited, RanksOf&& ranks_of,
-                                     DoneOf&& done_of) {
+                                     DoneOf&& done_of, IsHeldBack&& is_held_back) {
     std::optional<std::uint64_t> expired;
     least_left_ = Clock::duration::max();
     busy_.assign(busy_.size(), false);
@@ -58,6 +60,7 @@ class CallClocks {
         is_busy = 1;
       }
       if (is_finished) continue;
+      if (is_oldest && is_held_back(entry)) is_oldest = false;
       if (slot.is_oldest) slot.counted += waited;
       slot.is_oldest = is_oldest;
       if (!is_oldest || slot.limit.count() == 0) continue;

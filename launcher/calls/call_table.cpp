@@ -88,7 +88,24 @@ CommandHead& CallTable::next(const RankSet& ranks, Milliseconds timeout) {
 void CallTable::depend_on(std::uint64_t id) {
   const Entry* const entry = find(id);
   if (entry == nullptr || next_in_flight().depends_on(id)) return;
-  if (control_.command_in(entry->slot).ranks.meets(draft_.ranks)) next_in_flight().dependencies.push_back(id);
+  if (control_.command_in(entry->slot).ranks.meets(draft_.ranks)) next_in_flight().dependencies.push_back({.id = id});
+}
+
+void CallTable::wait_for(std::uint64_t id, int rank, bool only_reads) {
+  if (is_in_flight(id)) next_in_flight().dependencies.push_back({id, rank, only_reads});
+}
+
+CallTable::Aside CallTable::set_aside() noexcept {
+  has_next_slot_ = false;
+  return {draft_, next_slot_};
+}
+
+void CallTable::take_up(const Aside& aside) noexcept {
+  if (has_next_slot_) free_slots_.push_back(next_slot_);
+  has_next_slot_ = true;
+  next_slot_ = aside.slot;
+  draft_ = aside.draft;
+  draft_.id = next_;
 }
 
 std::size_t CallTable::take_place(Command& command, int rank, std::uint64_t id) noexcept {
@@ -138,16 +155,23 @@ void CallTable::note_write(WriteLog& writes, std::uint64_t id) {
 
 // ---- completion -----------------------------------------------------------------------------------------------
 
+bool CallTable::is_independent(std::uint64_t id) const noexcept {
+  const auto& dependencies = in_flight(id).dependencies;
+  return std::none_of(dependencies.begin(), dependencies.end(), [this](const EarlierCommand& earlier) {
+    return !earlier.only_reads && is_in_flight(earlier.id);
+  });
+}
+
 bool CallTable::is_collectable(std::uint64_t id) const {
   if (!is_complete(id)) return false;
-  if (in_flight(id).dependencies.empty()) return true;
+  if (is_independent(id)) return true;
   std::vector<bool> can_be(entries_.size());  // by position in entries_; dependencies come first
   const auto position_of = [&](std::uint64_t of) { return static_cast<std::size_t>(find(of) - entries_.data()); };
   for (std::size_t i = 0; i <= position_of(id); ++i) {
     const auto& dependencies = in_flight_[entries_[i].slot].dependencies;
     can_be[i] = is_complete(entries_[i].id) &&
-                std::all_of(dependencies.begin(), dependencies.end(), [&](std::uint64_t earlier) {
-                  return !is_in_flight(earlier) || can_be[position_of(earlier)];
+                std::all_of(dependencies.begin(), dependencies.end(), [&](const EarlierCommand& earlier) {
+                  return earlier.only_reads || !is_in_flight(earlier.id) || can_be[position_of(earlier.id)];
                 });
   }
   return can_be[position_of(id)];
@@ -155,9 +179,17 @@ bool CallTable::is_collectable(std::uint64_t id) const {
 
 std::optional<std::uint64_t> CallTable::first_collectable() const {
   for (const Entry& entry : entries_) {
-    if (is_collectable(entry.id)) return entry.id;
+    if (is_complete(entry.id) && is_independent(entry.id)) return entry.id;
   }
   return std::nullopt;
+}
+
+bool CallTable::is_held_back(const Entry& entry) const noexcept {
+  const auto& dependencies = in_flight_[entry.slot].dependencies;
+  return std::any_of(dependencies.begin(), dependencies.end(), [this](const EarlierCommand& earlier) {
+    return earlier.rank != Dependency::kOwnRank &&
+           control_.worker(earlier.rank).done.load(std::memory_order_acquire) < earlier.id;
+  });
 }
 
 /// Tells the ranks of a command that was collected that they can free the memory of its outputs.
@@ -245,7 +277,8 @@ bool CallTable::has_lost_device(std::uint64_t id) const noexcept {
 std::optional<std::uint64_t> CallTable::count_waited(Clock::duration waited) noexcept {
   const auto done_of = [this](int rank) { return control_.worker(rank).done.load(std::memory_order_acquire); };
   const auto ranks_of = [this](const Entry& entry) -> const RankSet& { return control_.command_in(entry.slot).ranks; };
-  return clocks_.count(entries_, waited, ranks_of, done_of);
+  const auto is_held_back = [this](const Entry& entry) { return this->is_held_back(entry); };
+  return clocks_.count(entries_, waited, ranks_of, done_of, is_held_back);
 }
 
 // ---- words ----------------------------------------------------------------------------------------------------

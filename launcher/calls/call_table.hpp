@@ -85,6 +85,9 @@ class CallTable {
   /// The next command fails if this one fails. Nothing happens if it is not in flight, or has no rank in common with the
   /// next command.
   void depend_on(std::uint64_t id);
+  /// The next command begins only after `rank` is done with this one. Unless this one only reads, the next command also
+  /// fails if this one fails. Nothing happens if it is not in flight.
+  void wait_for(std::uint64_t id, int rank, bool only_reads);
   /// Where the dependencies of the next command are in the segment, as Dependency, for its ranks.
   void set_dependencies(std::uint64_t offset, std::size_t count) noexcept {
     draft_.dependencies = offset;
@@ -92,6 +95,16 @@ class CallTable {
   }
   /// Makes the command visible to its ranks. Returns its id.
   std::uint64_t publish() noexcept;
+
+  /// A command that was begun but not published.
+  struct Aside {
+    CommandHead draft;
+    std::size_t slot;
+  };
+  /// Puts the next command aside. Until take_up(), other commands can be begun and published.
+  Aside set_aside() noexcept;
+  /// The next command is this one again. Drops a command that was begun in the meantime and not published.
+  void take_up(const Aside& aside) noexcept;
 
   /// A call in flight writes this.
   void note_write(WriteLog& writes, std::uint64_t id);
@@ -101,8 +114,12 @@ class CallTable {
   bool is_complete(std::uint64_t id) const noexcept { return completion_of(id)(); }
   /// True if the command can be collected now, since those on which it depends are complete too.
   bool is_collectable(std::uint64_t id) const;
-  /// The first command in flight that can be collected now.
+  /// The first command in flight that can be collected now, without collecting another one before.
   std::optional<std::uint64_t> first_collectable() const;
+  /// True if all commands on which it depends have been collected.
+  bool is_independent(std::uint64_t id) const noexcept;
+  /// True if the command has not begun, because a rank is not done with an earlier command on which it depends.
+  bool is_held_back(const Entry& entry) const noexcept;
   /// The first command in flight that this rank runs.
   std::optional<std::uint64_t> first_on(int rank) const noexcept;
   /// The first command in flight that uses this: a Data, a variable or a replicated object.
@@ -110,15 +127,31 @@ class CallTable {
   /// The result of the command has been handed out. Lets the workers use its memory again, releases the objects that it
   /// kept alive, and passes a failure on to the commands that depend on it.
   void release(std::uint64_t id, const std::shared_ptr<CallFailure>& failure) noexcept;
+  /// Calls `visit(value, rank)` for what the command makes: new Values (rank -1), or a copy of one on a rank.
+  template <class Visit>
+  static void for_each_value(const InFlight& call, Visit&& visit) {
+    for (const auto& made : call.made) visit(made, -1);
+    if (call.brings_to >= 0) visit(std::static_pointer_cast<VariableRecord>(call.arguments[0]), call.brings_to);
+  }
   /// A call that failed together with all others that were in flight.
   struct UnfinishedCall {
     CallResult* result;
     std::shared_ptr<CallResult> kept;
     bool is_dropped;
   };
+  /// A Value that a call has not made, or a copy of it that a move has not brought to a rank.
+  struct UnfinishedValue {
+    std::shared_ptr<VariableRecord> value;
+    int brings_to;  // -1: the call was to make the value
+    std::uint64_t command;
+  };
   /// Ends everything in flight without a result. Every rank has passed it. Calls `free` with each temporary.
+  struct Unfinished {
+    std::vector<UnfinishedCall> calls;
+    std::vector<UnfinishedValue> values;
+  };
   template <class Free>
-  std::vector<UnfinishedCall> take_unfinished(Free&& free);
+  Unfinished take_unfinished(Free&& free);
   /// Gives this error to every call in flight. For the end of the session: nothing is published any more.
   void fail_all(const std::exception_ptr& cause) noexcept;
   void forget_all() noexcept;
@@ -181,14 +214,17 @@ class CallTable {
 };
 
 template <class Free>
-std::vector<CallTable::UnfinishedCall> CallTable::take_unfinished(Free&& free) {
-  std::vector<UnfinishedCall> unfinished;
+CallTable::Unfinished CallTable::take_unfinished(Free&& free) {
+  Unfinished unfinished;
   for (const Entry& entry : entries_) {
     InFlight& call = in_flight_[entry.slot];
+    for_each_value(call, [&](const std::shared_ptr<VariableRecord>& value, int brings_to) {
+      unfinished.values.push_back({value, brings_to, entry.id});
+    });
     if (call.result != nullptr) {
       call.result->finished = true;
       const bool is_dropped = call.is_dropped();  // before there is another owner
-      unfinished.push_back({call.result, call.kept_result, is_dropped});
+      unfinished.calls.push_back({call.result, call.kept_result, is_dropped});
     }
     for (const auto offset : call.temporaries) free(offset);
     call.reset();

@@ -40,6 +40,18 @@ CommandHead& CommandRunner::next_command(const RankSet& ranks) {
   return calls_.next(ranks, call_timeout_);
 }
 
+CommandRunner::Pause::Pause(CommandRunner& commands) : commands_(commands), aside_(commands.calls_.set_aside()) {}
+
+CommandRunner::Pause::~Pause() {
+  if (!is_over_) commands_.calls_.take_up(aside_);
+}
+
+void CommandRunner::Pause::end() {
+  while (const auto blocker = commands_.calls_.blocker(aside_.draft.ranks)) commands_.await(*blocker);
+  commands_.calls_.take_up(aside_);
+  is_over_ = true;
+}
+
 void CommandRunner::discard_next() noexcept {
   InFlight& in_flight = calls_.next_in_flight();
   for (const auto offset : in_flight.temporaries) heap().free(offset, SharedHeap::Giveback::later);
@@ -66,7 +78,9 @@ void CommandRunner::write_dependencies() {
       heap().allocate(count * sizeof(Dependency), SharedHeap::Contents::any, "the dependencies of a call");
   in_flight.temporaries.push_back(offset);
   auto* to = segment().at<Dependency>(offset);
-  for (const std::uint64_t id : in_flight.dependencies) *to++ = {id, calls_.slot_of(id)};
+  for (const EarlierCommand& earlier : in_flight.dependencies) {
+    *to++ = {earlier.id, earlier.only_reads ? Dependency::kOnlyReads : calls_.slot_of(earlier.id), earlier.rank};
+  }
   calls_.set_dependencies(offset, count);
 }
 
@@ -93,14 +107,13 @@ void CommandRunner::run_system(const char* what, const std::string& subject, con
   std::rethrow_exception(result.error);
 }
 
-void CommandRunner::launch_system(const char* what, const std::string& subject, const RankSet& ranks,
-                                  const Fill& fill) {
-  collect_complete();
+std::uint64_t CommandRunner::launch_system(const char* what, const std::string& subject, const RankSet& ranks,
+                                           const Fill& fill) {
   fill_in(what, subject, ranks, fill);
   InFlight& in_flight = calls_.next_in_flight();
   in_flight.kept_result = std::make_shared<CallResult>();  // as if the program had dropped its future
   in_flight.result = in_flight.kept_result.get();
-  publish();
+  return publish();
 }
 
 // ---- waiting --------------------------------------------------------------------------------------------------
@@ -108,10 +121,11 @@ void CommandRunner::launch_system(const char* what, const std::string& subject, 
 void CommandRunner::await(std::uint64_t id) {
   while (calls_.is_in_flight(id)) {
     const auto& dependencies = calls_.in_flight(id).dependencies;
-    const auto earlier = std::find_if(dependencies.begin(), dependencies.end(),
-                                      [this](std::uint64_t other) { return calls_.is_in_flight(other); });
+    const auto earlier = std::find_if(dependencies.begin(), dependencies.end(), [this](const EarlierCommand& other) {
+      return !other.only_reads && calls_.is_in_flight(other.id);
+    });
     if (earlier != dependencies.end()) {
-      await(*earlier);
+      await(earlier->id);
       continue;
     }
     CallLimits limits(calls_);
@@ -165,7 +179,12 @@ void CommandRunner::await_users(const void* record) {
 }
 
 void CommandRunner::collect_complete() {
-  while (const auto id = calls_.first_collectable()) collect(*id);
+  // A command comes after those on which it depends, so one pass is enough.
+  for (std::size_t i = 0; i < calls_.entries().size();) {
+    const std::uint64_t id = calls_.entries()[i].id;
+    if (calls_.is_complete(id) && calls_.is_independent(id)) collect(id);
+    else ++i;
+  }
 }
 
 // ---- results --------------------------------------------------------------------------------------------------
@@ -193,6 +212,11 @@ void CommandRunner::collect(std::uint64_t id) {
   result.finished = true;
   const std::exception_ptr error = result.error;  // release() below destroys the result if the program has dropped it
   const std::shared_ptr<CallFailure> failure = error ? note_failure(in_flight, command.ranks, error) : nullptr;
+  if (error) {
+    CallTable::for_each_value(in_flight, [&](const std::shared_ptr<VariableRecord>& value, int brings_to) {
+      value->value->note_unfinished(brings_to, id, error);
+    });
+  }
   for (const auto offset : in_flight.temporaries) heap().free(offset, SharedHeap::Giveback::later);
   calls_.release(id, failure);
   if (has_lost_device) ends_.end_with(lost_device_error(error));

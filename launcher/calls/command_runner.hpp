@@ -55,13 +55,26 @@ class CommandRunner final : public SystemCommands {
   /// The command to fill in next. If a rank has kInboxSize commands that have not been collected, waits for the oldest
   /// of them.
   CommandHead& next_command(const RankSet& ranks);
+  /// A pause in the writing of the next command. During the pause, other commands can be run.
+  class Pause {
+   public:
+    explicit Pause(CommandRunner& commands);
+    ~Pause();
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+    /// The writing continues. Like next_command(), waits for a rank with a full inbox. Throws if the session ends.
+    void end();
+
+   private:
+    CommandRunner& commands_;
+    CallTable::Aside aside_;
+    bool is_over_ = false;
+  };
   /// The command is not published after all. Frees and forgets what was prepared for it.
   void discard_next() noexcept;
   /// Makes the command visible to the workers. Returns its id.
   std::uint64_t publish();
-  /// Waits for a command, and before it for those on which it depends, and hands out their results. Does nothing if the
-  /// command is not in flight. Errors of calls go to their results. Throws if the session ends.
-  void await(std::uint64_t id);
+  void await(std::uint64_t id) override;
   /// Waits until one of the calls has its result, and returns its position: the first one if several have. Skips nulls.
   /// At least one is not null.
   std::size_t await_any(std::span<CallResult* const> results);
@@ -70,7 +83,8 @@ class CommandRunner final : public SystemCommands {
   void drain_all() override;
   void await_users(const void* record) override;
   void run_system(const char* what, const std::string& subject, const RankSet& ranks, const Fill& fill) override;
-  void launch_system(const char* what, const std::string& subject, const RankSet& ranks, const Fill& fill) override;
+  std::uint64_t launch_system(const char* what, const std::string& subject, const RankSet& ranks,
+                              const Fill& fill) override;
   bool is_open() const noexcept override { return state_.is_open(); }
   /// Hands out the result of a command that can be collected.
   void collect(std::uint64_t id);

@@ -6,8 +6,8 @@ namespace syncrun::detail {
 
 namespace {
 
-constexpr std::array<const char*, 8> kKinds{"Scattered", "Broadcast", "a value", "PerWorker",
-                                            "Local",     "Sliced",    "Update",  "DeviceScalar"};
+constexpr std::array<const char*, 9> kKinds{"Scattered",   "Broadcast", "a value", "PerWorker",   "Local",
+                                            "Local const", "Sliced",    "Update",  "DeviceScalar"};
 constexpr std::array<const char*, 6> kOutputs{"Avg", "Sum", "Min", "Max", "Prod", "Gather"};
 
 std::string kind_of(const ArgumentType& type) { return kKinds[static_cast<std::size_t>(type.kind)]; }
@@ -23,6 +23,7 @@ std::string argument_in_words(const ArgumentType& type, std::string_view value_t
     case ArgumentKind::value: return std::string(value_type) + ", by value";
     case ArgumentKind::per_worker:
     case ArgumentKind::device_scalar: return kind_of(type) + "<" + std::string(value_type) + ">";
+    case ArgumentKind::local_read: return "Local<const " + array + ">";
     case ArgumentKind::update: return "Update<" + std::string(syncrun::to_string(type.reduction)) + ", " + array + ">";
     default: return kind_of(type) + "<" + array + ">";
   }
@@ -68,7 +69,8 @@ std::string describe(const FunctionRecord& function) {
   }
   for (std::size_t i = 0; i < signature.outputs.size(); ++i) {
     const OutputType& type = signature.outputs[i];
-    text += "  " + describe_output(function, i) + ": " + kOutputs[static_cast<std::size_t>(type.reduction)] + "<" +
+    text += "  " + describe_output(function, i) + ": " +
+            (type.is_kept ? "Keep" : kOutputs[static_cast<std::size_t>(type.reduction)]) + "<" +
             array_of(type.dtype, type.dimensions) + ">\n";
   }
   if (signature.outputs.empty()) text += "  no outputs\n";

@@ -96,6 +96,8 @@ std::shared_ptr<FunctionRecord> define_function(const std::shared_ptr<SessionCor
   for (const auto& argument : signature.arguments) {
     record->has_updates = record->has_updates || argument.kind == ArgumentKind::update;
   }
+  record->keeps_outputs = std::any_of(signature.outputs.begin(), signature.outputs.end(),
+                                      [](const OutputType& type) { return type.is_kept; });
   record->entry = write_entry(session->memory(), bodies, id);
   record->session = session;
   return record;

@@ -11,6 +11,8 @@ void InFlight::reset() noexcept {
   temporaries.clear();
   dependencies.clear();
   inherited = nullptr;
+  made.clear();
+  brings_to = -1;
   what = "";
   subject.clear();
   writes.clear();
@@ -24,6 +26,7 @@ std::string InFlight::name() const {
 bool InFlight::uses(const void* record) const noexcept {
   const auto* const end = arguments.begin() + static_cast<std::ptrdiff_t>(arguments_count);
   if (std::any_of(arguments.begin(), end, [&](const auto& argument) { return argument.get() == record; })) return true;
+  if (std::any_of(made.begin(), made.end(), [&](const auto& value) { return value.get() == record; })) return true;
   return function && function->object.get() == record;
 }
 

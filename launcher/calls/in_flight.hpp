@@ -10,10 +10,18 @@
 #include <string>
 #include <vector>
 
+#include "common/protocol/command.hpp"
 #include "launcher/calls/unseen_failures.hpp"
 #include "launcher/session/records.hpp"
 
 namespace syncrun::detail {
+
+/// An earlier command on which a command depends. See Dependency.
+struct EarlierCommand {
+  std::uint64_t id = 0;
+  int rank = Dependency::kOwnRank;  // which must be done with it before the command begins
+  bool only_reads = false;          // its failure does not matter
+};
 
 /// The objects that a command in flight keeps alive, and the place for its result.
 struct InFlight {
@@ -22,20 +30,29 @@ struct InFlight {
   std::shared_ptr<FunctionRecord> function;
   std::array<std::shared_ptr<void>, kMaxArguments> arguments;
   std::size_t arguments_count = 0;
-  std::vector<std::uint64_t> temporaries;   // in the heap: index lists, large values
-  std::vector<std::uint64_t> dependencies;  // the commands on which it depends
-  std::shared_ptr<CallFailure> inherited;   // the failure of one of them, once it is known
-  const char* what = "";                    // for commands that are not function calls: "all_reduce", ...
-  std::string subject;                      // for the same commands: the variable
-  std::vector<std::string> writes;          // the variables that the command writes to
+  std::vector<std::uint64_t> temporaries;  // in the heap: index lists, large values
+  std::vector<EarlierCommand> dependencies;
+  std::shared_ptr<CallFailure> inherited;             // the failure of one of them, once it is known
+  std::vector<std::shared_ptr<VariableRecord>> made;  // the Values that the call makes
+  int brings_to = -1;                                 // for a move of a Value (arguments[0]): the rank that gets a copy
+  const char* what = "";                              // for commands that are not function calls: "all_reduce", ...
+  std::string subject;                                // for the same commands: the variable
+  std::vector<std::string> writes;                    // the variables that the command writes to
 
   void reset() noexcept;
   /// The function's name, or what the command does: "step", "all_reduce of weights".
   std::string name() const;
   /// True if the program has dropped the future. The failure then surfaces elsewhere.
   bool is_dropped() const noexcept { return kept_result != nullptr && kept_result.use_count() == 1; }
+  /// True if the command fails if this one fails.
   bool depends_on(std::uint64_t id) const noexcept {
-    return std::find(dependencies.begin(), dependencies.end(), id) != dependencies.end();
+    return std::any_of(dependencies.begin(), dependencies.end(),
+                       [id](const EarlierCommand& earlier) { return earlier.id == id && !earlier.only_reads; });
+  }
+  /// True if the command may begin only after another rank is done with an earlier command.
+  bool waits_for_ranks() const noexcept {
+    return std::any_of(dependencies.begin(), dependencies.end(),
+                       [](const EarlierCommand& earlier) { return earlier.rank != Dependency::kOwnRank; });
   }
   /// True if the command uses this: a Data, a variable or a replicated object.
   bool uses(const void* record) const noexcept;

@@ -31,6 +31,7 @@ void OutputCollector::collect(const Command& command, const FunctionRecord& func
   for (std::size_t i = 0; i < call.outputs_count; ++i) {
     if ((call.wanted_outputs >> i & 1U) == 0) continue;
     const OutputType& type = command.outputs[i];
+    if (type.is_kept) continue;
     RawOutput& to = result.outputs[i];
     if (type.dimensions != 0) {
       collect_array(command, function, i, to);

@@ -30,9 +30,13 @@ class SystemCommands {
   /// rank has got before. Throws the error of the command. `what` and `subject` name the command in messages:
   /// "all_reduce", "weights".
   virtual void run_system(const char* what, const std::string& subject, const RankSet& ranks, const Fill& fill) = 0;
-  /// As run_system(), but does not wait. The temporaries are freed once the command is complete. A failure surfaces
-  /// when the session waits for everything, or is closed.
-  virtual void launch_system(const char* what, const std::string& subject, const RankSet& ranks, const Fill& fill) = 0;
+  /// As run_system(), but does not wait. Returns the id of the command. The temporaries are freed once the command has
+  /// been collected. A failure surfaces when the session waits for everything, or is closed.
+  virtual std::uint64_t launch_system(const char* what, const std::string& subject, const RankSet& ranks,
+                                      const Fill& fill) = 0;
+  /// Waits for a command, and before it for those on which it depends, and hands out their results. Does nothing if the
+  /// command is not in flight. Errors of calls go to their results. Throws if the session ends.
+  virtual void await(std::uint64_t id) = 0;
   /// Waits for everything in flight. Errors of calls go to their results. Throws if the session ends.
   virtual void drain_all() = 0;
   /// Waits for the calls in flight that use this: a Data, a variable or a replicated object. Errors of calls go to their

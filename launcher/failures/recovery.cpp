@@ -14,7 +14,7 @@ Recovery::Recovery(WorkerPool& pool, CallTable& calls, const LossReport& report,
 
 void Recovery::replace_lost(Failure failure, const std::string& where, int wait_status, Milliseconds limit) {
   is_running_ = true;
-  std::vector<CallTable::UnfinishedCall> unfinished;
+  CallTable::Unfinished unfinished;
   std::string outcome;
   try {
     check_count(1);  // fail early, before any wait
@@ -36,7 +36,7 @@ void Recovery::replace_lost(Failure failure, const std::string& where, int wait_
   } catch (const std::exception& error) {
     const Error over =
         report_.lost(std::move(failure), where + ", and could not be replaced: " + error.what(), wait_status);
-    for (const auto& call : unfinished) call.result->error = std::make_exception_ptr(over);
+    for (const auto& call : unfinished.calls) call.result->error = std::make_exception_ptr(over);
     throw over;
   }
   is_running_ = false;
@@ -45,7 +45,10 @@ void Recovery::replace_lost(Failure failure, const std::string& where, int wait_
   if (!failure.undefined.empty()) outcome += "\n  undefined: " + in_quotes(failure.undefined);
   const auto lost = std::make_exception_ptr(report_.lost(std::move(failure), where, wait_status, outcome));
   bool is_held = false;  // by a call that the program will ask for its result
-  for (const auto& call : unfinished) {
+  for (const auto& [value, brings_to, command] : unfinished.values) {
+    value->value->note_unfinished(brings_to, command, lost);
+  }
+  for (const auto& call : unfinished.calls) {
     call.result->error = lost;
     is_held = is_held || !call.is_dropped;
   }
@@ -112,10 +115,7 @@ void Recovery::collect_whole_calls() {
 /// collected.
 std::optional<std::uint64_t> Recovery::first_whole_call() const {
   for (const CallTable::Entry& entry : calls_.entries()) {
-    const auto& dependencies = calls_.in_flight(entry.id).dependencies;
-    const bool waits = std::any_of(dependencies.begin(), dependencies.end(),
-                                   [this](std::uint64_t earlier) { return calls_.is_in_flight(earlier); });
-    if (waits || !calls_.is_complete(entry.id)) continue;
+    if (!calls_.is_independent(entry.id) || !calls_.is_complete(entry.id)) continue;
     const bool was_given_up =
         calls_.has_failed(entry.id) && !calls_.in_flight(entry.id).inherited && !calls_.first_failed_rank(entry.id);
     if (!was_given_up) return entry.id;

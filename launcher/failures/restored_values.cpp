@@ -7,6 +7,7 @@
 
 #include "common/protocol/variable_entry.hpp"
 #include "launcher/calls/functions.hpp"
+#include "launcher/values/value_copies.hpp"
 #include "launcher/variables/transfers.hpp"
 #include "launcher/variables/variables.hpp"
 
@@ -52,6 +53,10 @@ bool restore_copy(SystemCommands& commands, VariableRecord& variable, const std:
 
 void restore_variable(SystemCommands& commands, VariableRecord& variable, const std::vector<int>& lost,
                       Failure& failure) {
+  if (variable.value) {  // copies come to a new worker when a call uses them
+    if (variable.value->failure) failure.undefined.push_back(variable.name);
+    return;
+  }
   bool is_concerned = false;
   bool is_whole = true;
   // A failure that the program has not seen stays with the variable. It does not keep the values from being copied.
@@ -78,9 +83,14 @@ void pass_on(SystemCommands& commands, const Registry& registry, const std::vect
 }
 
 void forget_copies(const Segment& segment, const Registry& registry, int rank) {
+  registry.for_each_variable([&](VariableRecord& variable) {
+    if (variable.value) forget_copy(segment, variable, rank);
+  });
   registry.for_each_entry(
       [&](std::uint64_t entry) { segment.at<VariableEntry>(entry)->copies()[rank] = VariableCopy{}; });
-  registry.for_each_variable([&](VariableRecord& variable) { variable.extents[static_cast<std::size_t>(rank)] = {}; });
+  registry.for_each_variable([&](VariableRecord& variable) {
+    if (!variable.value) variable.extents[static_cast<std::size_t>(rank)] = {};
+  });
 }
 
 }  // namespace syncrun::detail

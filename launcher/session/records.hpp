@@ -11,6 +11,7 @@
 
 #include "common/protocol/device_kinds.hpp"
 #include "common/protocol/rank_set.hpp"
+#include "launcher/values/value_state.hpp"
 #include "launcher/variables/assigned_ranks.hpp"
 #include "syncrun/detail/call.hpp"
 #include "syncrun/shared.hpp"
@@ -35,6 +36,11 @@ struct WriteLog {
 /// True if a body may write to an argument of this kind.
 constexpr bool is_written(ArgumentKind kind) noexcept {
   return kind == ArgumentKind::local || kind == ArgumentKind::update;
+}
+
+/// True if the argument is a shared variable or a Value.
+constexpr bool is_variable(ArgumentKind kind) noexcept {
+  return is_written(kind) || kind == ArgumentKind::local_read || kind == ArgumentKind::sliced;
 }
 
 struct DataRecord {
@@ -64,6 +70,7 @@ struct VariableRecord {
   AssignedRanks assigned;        // the ranks whose copy a call may use
   bool is_replicated = false;    // the master last made all copies equal, so a new worker can get its copy from a peer
   WriteLog writes;
+  std::unique_ptr<ValueState> value;  // if the variable is a Value, else null
 
   ~VariableRecord();
 };
@@ -92,6 +99,7 @@ struct FunctionRecord {
   DeviceKinds kinds;                  // the kinds of devices that it has bodies for
   bool has_updates = false;
   bool writes_object = false;  // it is a method that is not const
+  bool keeps_outputs = false;  // an output stays on the device
   /// The number of replacements (CommandRunner::replacements) when the function last succeeded on all ranks. Empty: it
   /// never has.
   std::optional<std::uint64_t> came_through_after;

@@ -96,7 +96,10 @@ SessionCore::Entry::Entry(SessionCore& session) : session_(session) {
     session_.check_open();
     // If a rank has a full inbox, the releases wait for a later entry, and not this entry for the rank.
     const auto may_run = [this] { return !session_.calls_.blocker(session_.all_ranks()); };
-    if (session_.registry_.has_releases()) session_.registry_.run_releases(may_run);
+    if (session_.registry_.has_releases()) {
+      session_.commands_->collect_complete();
+      session_.registry_.run_releases(may_run);
+    }
   } catch (...) {
     session_.state_.leave();
     throw;

@@ -62,6 +62,7 @@ class SessionCore final : private SessionEnds {
   CallTable& calls() noexcept { return calls_; }
   Registry& registry() noexcept { return registry_; }
   const Registry& registry() const noexcept { return registry_; }
+  Logger& logger() noexcept { return *logger_; }
   /// Null unless the settings ask for a profile.
   const Profiler* profiler() const noexcept { return profiler_.get(); }
 

@@ -9,6 +9,7 @@
 #include "common/protocol/variable_entry.hpp"
 #include "launcher/calls/rows_check.hpp"
 #include "launcher/data/mapped_data.hpp"
+#include "launcher/values/value_copies.hpp"
 #include "launcher/variables/variables.hpp"
 
 namespace syncrun::detail {
@@ -34,6 +35,16 @@ RankSet ranks_of(const std::vector<Transfer>& transfers) {
     }
   }
   return ranks;
+}
+
+/// The next command reads or overwrites the copies.
+void depend_on_copies(SystemCommands& commands, const Transfer& transfer) {
+  commands.follow(transfer.variable->writes);
+  if (!transfer.variable->value) return;
+  for (std::size_t rank = 0; rank < transfer.parts.size(); ++rank) {
+    if (!transfer.parts[rank].takes_part) continue;
+    depend_on_copy(commands, *transfer.variable, static_cast<int>(rank), Access::reads);
+  }
 }
 
 struct Temporaries {
@@ -89,7 +100,7 @@ void read_extents(const Segment& segment, VariableRecord& variable) {
 void run_transfers(SystemCommands& commands, const char* what, TransferDirection direction,
                    const std::vector<Transfer>& transfers) {
   commands.run_system(what, names_of(transfers), ranks_of(transfers), [&](CommandHead& command, InFlight& in_flight) {
-    for (const auto& transfer : transfers) commands.follow(transfer.variable->writes);
+    for (const auto& transfer : transfers) depend_on_copies(commands, transfer);
     const auto world_size = static_cast<std::size_t>(commands.world_size());
     auto& payload = command.begin<TransferPayload>();
     payload.direction = direction;

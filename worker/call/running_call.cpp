@@ -16,7 +16,8 @@ RunningCall::RunningCall(const WorkerParts& parts) noexcept
       gpu_(parts.device.gpu()),
       arena_(parts.arena),
       files_(parts.files),
-      outgoing_(parts.outgoing) {}
+      outgoing_(parts.outgoing),
+      variables_(parts.variables) {}
 
 // ---- rows -----------------------------------------------------------------------------------------------------
 
@@ -280,7 +281,7 @@ RawArray RunningCall::whole(std::size_t argument) {
 
 RawArray RunningCall::whole_array(std::size_t argument) {
   const ArgumentSlot& slot = command_->arguments[argument];
-  if (slot.kind != ArgumentKind::local) return {bring_whole(*command_, argument), slot.extents};
+  if (slot.kind == ArgumentKind::broadcast) return {bring_whole(*command_, argument), slot.extents};
   const VariableCopy& copy = copy_of(slot, attachment_.rank);
   return {device_.at(copy.place), copy.extents};
 }

@@ -17,6 +17,7 @@
 #include "syncrun/detail/worker_seam.hpp"
 #include "syncrun/gradient_ready.hpp"
 #include "worker/call/mapped_files.hpp"
+#include "worker/call/shared_variables.hpp"
 #include "worker/call/step_gradient.hpp"
 #include "worker/comm/outgoing_memory.hpp"
 #include "worker/devices/gpu_device.hpp"
@@ -28,8 +29,9 @@ struct WorkerParts {
   const Attachment& attachment;
   WorkerDevice& device;
   SharedHeap& arena;
-  MappedFiles& files;        // the files of arguments
-  OutgoingMemory& outgoing;  // takes over the memory of outputs at the end
+  MappedFiles& files;         // the files of arguments
+  OutgoingMemory& outgoing;   // takes over the memory of outputs at the end
+  VariableCopies& variables;  // takes over the memory of outputs that stay on the device
 };
 
 /// The weights in an average: of all slices so far, and of the current slice.
@@ -173,6 +175,7 @@ class RunningCall {
   SharedHeap& arena_;
   MappedFiles& files_;
   OutgoingMemory& outgoing_;
+  VariableCopies& variables_;
   const Command* command_ = nullptr;
   std::uint64_t begun_ = 0;             // the number of that command
   const CallPayload* call_ = nullptr;   // the command's

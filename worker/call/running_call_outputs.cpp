@@ -158,7 +158,7 @@ bool RunningCall::is_reduced_by_workers(std::size_t output) const noexcept {
   const OutputType& type = command_->outputs[output];
   if (!wants(output)) return false;
   if (!device_.shares_before_reducing() && !is_nccl_type(type.dtype)) return false;
-  return type.dimensions > 0 && type.reduction != Reduction::gather;
+  return type.dimensions > 0 && type.reduction != Reduction::gather && !type.is_kept;
 }
 
 void RunningCall::deliver(Outbox& outbox) {
@@ -179,6 +179,10 @@ void RunningCall::deliver(Outbox& outbox) {
 void RunningCall::share_outputs(Outbox& outbox) {
   for (std::size_t i = 0; i < call_->outputs_count; ++i) {
     PendingOutput& pending = outputs_[i];
+    if (command_->outputs[i].is_kept) {
+      if (wants(i)) variables_.adopt(command_->kept[i], pending.extents, std::move(pending.buffer));
+      continue;
+    }
     const bool stays = outbox.is_large && is_reduced_by_workers(i) && !device_.shares_before_reducing();
     if (!stays) pending.shared = device_.share_output(std::move(pending.buffer));
     outbox.outputs[i].extents = pending.extents;
@@ -186,7 +190,7 @@ void RunningCall::share_outputs(Outbox& outbox) {
   }
   device_.finish();
   for (std::size_t i = 0; i < call_->outputs_count; ++i) {
-    if (command_->outputs[i].dimensions != 0) continue;
+    if (command_->outputs[i].dimensions != 0 || command_->outputs[i].is_kept) continue;
     const PendingOutput& pending = outputs_[i];
     outbox.outputs[i].scalar = pending.scalar;
     if (pending.shared != 0) {

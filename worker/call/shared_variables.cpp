@@ -59,6 +59,7 @@ class CollectiveCopy {
   CollectiveCopy& operator=(const CollectiveCopy&) = delete;
 
   VariableCopy& copy() noexcept { return copy_; }
+  std::uint64_t variable() const noexcept { return slot_.variable; }
   std::size_t bytes() const noexcept { return bytes_; }
   const VariableEntry& entry() const noexcept { return entry_; }
 
@@ -206,7 +207,7 @@ void VariableCopies::run_collective(const CollectivePayload& command, const Rank
     for (std::uint32_t i = 0; i < command.variables_count; ++i) {
       auto& entry = *segment.at<VariableEntry>(slots[i].variable);
       VariableCopy& copy = entry.copies()[attachment_.rank];
-      make_room(copy, elements_in({slots[i].extents.data(), entry.dimensions}) * size_of(entry.dtype));
+      make_room(slots[i].variable, elements_in({slots[i].extents.data(), entry.dimensions}) * size_of(entry.dtype));
       copy.extents = slots[i].extents;
     }
   }
@@ -223,29 +224,77 @@ void VariableCopies::run_collective(const CollectivePayload& command, const Rank
   for (auto& copy : copies) {
     const auto extents = copy.extents_after();
     if (void* const fresh = copy.take_fresh(); fresh != nullptr) {
-      release(copy.copy());
-      copy.copy().place = device_.place_of(fresh);
-      copy.copy().capacity_bytes = elements_in({extents.data(), copy.entry().dimensions}) * size_of(copy.entry().dtype);
+      release(copy.variable());
+      take_memory(copy.variable(), fresh,
+                  elements_in({extents.data(), copy.entry().dimensions}) * size_of(copy.entry().dtype));
     }
     copy.copy().extents = extents;
   }
 }
 
+// ---- memory of copies -----------------------------------------------------------------------------------------
+
 /// Makes sure that the copy has at least this many bytes. Its values are lost if it gets new memory.
-void VariableCopies::make_room(VariableCopy& copy, std::size_t bytes) {
-  if (bytes <= copy.capacity_bytes) return;
-  release(copy);  // before the allocation: there may be too little memory for both
-  copy.place = device_.place_of(device_.allocate(
-      bytes, SharedHeap::Contents::any, "a shared variable's copy on rank " + std::to_string(attachment_.rank)));
-  copy.capacity_bytes = bytes;
+void VariableCopies::make_room(std::uint64_t variable, std::size_t bytes) {
+  if (bytes <= own_copy(variable).capacity_bytes) return;
+  release(variable);  // before the allocation: there may be too little memory for both
+  take_memory(variable,
+              device_.allocate(bytes, SharedHeap::Contents::any,
+                               "a shared variable's copy on rank " + std::to_string(attachment_.rank)),
+              bytes);
 }
 
-void VariableCopies::release(VariableCopy& copy) noexcept {
+void VariableCopies::take_memory(std::uint64_t variable, void* memory, std::size_t bytes) {
+  VariableCopy& copy = own_copy(variable);
+  copy.place = device_.place_of(memory);
+  copy.capacity_bytes = bytes;
+  held_.insert(variable);
+  copy.exported = device_.export_memory(memory);
+}
+
+void VariableCopies::release(std::uint64_t variable) noexcept {
+  VariableCopy& copy = own_copy(variable);
   if (copy.capacity_bytes != 0) {
     before_release_();
     device_.release(device_.at(copy.place));
   }
-  copy = VariableCopy{};
+  copy.place = copy.exported = copy.capacity_bytes = 0;
+  copy.extents = {};
+  held_.erase(variable);
+}
+
+void VariableCopies::adopt(std::uint64_t variable, const std::array<std::int64_t, kMaxDimensions>& extents,
+                           OutputBuffer buffer) {
+  const std::size_t bytes = buffer.bytes();
+  if (void* const memory = buffer.detach(); memory != nullptr) take_memory(variable, memory, bytes);
+  own_copy(variable).extents = extents;
+}
+
+bool VariableCopies::drop_spare(std::size_t bytes, std::uint64_t current) noexcept {
+  std::size_t freed = 0;
+  for (auto at = held_.begin(); at != held_.end() && freed < bytes;) {
+    const std::uint64_t variable = *at++;  // release() erases it
+    VariableCopy& copy = own_copy(variable);
+    if (!SpareCopy(copy).drop(current)) continue;
+    freed += copy.capacity_bytes;
+    const auto extents = copy.extents;
+    release(variable);
+    copy.extents = extents;
+  }
+  return freed != 0;
+}
+
+// ---- transfers ------------------------------------------------------------------------------------------------
+
+void VariableCopies::run_move(const MovePayload& command) {
+  auto& entry = *attachment_.segment.at<VariableEntry>(command.variable);
+  const VariableCopy& from = entry.copies()[command.from];
+  const std::size_t bytes = elements_in({from.extents.data(), entry.dimensions}) * size_of(entry.dtype);
+  make_room(command.variable, bytes);
+  VariableCopy& copy = own_copy(command.variable);
+  copy.extents = from.extents;
+  if (bytes != 0) device_.copy_from_peer(device_.at(copy.place), {command.from, from.place, from.exported}, bytes);
+  device_.finish();
 }
 
 void VariableCopies::run_transfer(const TransferPayload& command) {
@@ -264,8 +313,8 @@ void VariableCopies::run_part(TransferDirection direction, const TransferSlot& p
     if (bytes > copy.capacity_bytes) throw_usage("a shared variable's copy is smaller than what was asked of it");
     return device_.copy_out(attachment_.segment.at(part.offset), device_.at(copy.place), bytes);
   }
-  if (entry.is_freed) return release(copy);
-  make_room(copy, bytes);
+  if (entry.is_freed) return release(part.variable);
+  make_room(part.variable, bytes);
   copy.extents = part.extents;
   if (part.is_zero) device_.clear(device_.at(copy.place), bytes);
   if (part.offset != 0) device_.copy_in(device_.at(copy.place), attachment_.segment.at(part.offset), bytes);

@@ -2,8 +2,11 @@
 
 // This rank's copies of the session's shared variables, and what the master can request for them.
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <set>
 #include <utility>
 
 #include "common/protocol/command.hpp"
@@ -16,7 +19,7 @@ namespace syncrun::detail {
 class VariableCopies {
  public:
   /// `peers` is the communicator through shared memory. `before_release` is called before the memory of a copy is
-  /// freed, because recorded work may refer to it.
+  /// freed, because recorded work may refer to it. It must not end recorded work that is running.
   VariableCopies(const Attachment& attachment, WorkerDevice& device, SharedHeap& arena, CpuComm& peers,
                  std::function<void()> before_release)
       : attachment_(attachment),
@@ -29,17 +32,29 @@ class VariableCopies {
   void run_collective(const CollectivePayload& command, const RankSet& ranks);
   /// Copies values between the master and the copies, gives copies a new shape, or frees the copies of a variable.
   void run_transfer(const TransferPayload& command);
+  /// Copies a variable from another rank. The values there are complete, and do not change in the meantime.
+  void run_move(const MovePayload& command);
+  /// An output of a call stays on the device: its memory becomes this rank's copy of a variable.
+  void adopt(std::uint64_t variable, const std::array<std::int64_t, kMaxDimensions>& extents, OutputBuffer buffer);
+  /// Frees copies that the master no longer needs on this rank, until they have this many bytes. `current` is the
+  /// command that this rank runs. Returns false if there was none.
+  bool drop_spare(std::size_t bytes, std::uint64_t current) noexcept;
 
  private:
   void run_part(TransferDirection direction, const TransferSlot& part);
-  void make_room(VariableCopy& copy, std::size_t bytes);
-  void release(VariableCopy& copy) noexcept;
+  void make_room(std::uint64_t variable, std::size_t bytes);
+  void take_memory(std::uint64_t variable, void* memory, std::size_t bytes);
+  void release(std::uint64_t variable) noexcept;
+  VariableCopy& own_copy(std::uint64_t variable) const noexcept {
+    return attachment_.segment.at<VariableEntry>(variable)->copies()[attachment_.rank];
+  }
 
   const Attachment& attachment_;
   WorkerDevice& device_;
   SharedHeap& arena_;
   CpuComm& peers_;
   std::function<void()> before_release_;
+  std::set<std::uint64_t> held_;  // the variables whose copy has memory, by the offset of the VariableEntry
 };
 
 }  // namespace syncrun::detail

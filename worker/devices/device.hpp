@@ -4,6 +4,7 @@
 // implement an extended one (gpu_device.hpp). They are in a library of their own, which only workers with a GPU load.
 
 #include <array>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -15,6 +16,7 @@
 #include "common/os/shared_heap.hpp"
 #include "syncrun/detail/update_work.hpp"
 #include "syncrun/dtype.hpp"
+#include "syncrun/error.hpp"
 #include "syncrun/output.hpp"
 #include "syncrun/reduction.hpp"
 #include "worker/comm/collectives.hpp"
@@ -33,6 +35,28 @@ struct DeviceContext {
   Rendezvous& rendezvous;            // for setting up what devices of peers share
   const Interruption& interruption;  // ends waits in a command
   std::function<void()> look_ahead;  // called repeatedly while the device computes
+  /// Called when the device is out of memory. Frees copies of Values that are valid elsewhere, up to this size. Returns
+  /// false if there was none.
+  std::function<bool(std::size_t bytes)> free_spare;
+};
+
+/// Calls `allocate()`. If memory runs out, frees spare copies of Values and tries again. Throws what `allocate` throws.
+template <class Allocate>
+auto allocate_with_spare(const DeviceContext& context, std::size_t bytes, Allocate&& allocate) {
+  for (;;) {
+    try {
+      return allocate();
+    } catch (const Error& error) {
+      if (error.native_code() != ENOMEM || !context.free_spare || !context.free_spare(bytes)) throw;
+    }
+  }
+}
+
+/// Memory of a peer's device, as the peer has described it in a VariableCopy.
+struct PeerMemoryPlace {
+  int rank;
+  std::uint64_t place;
+  std::uint64_t exported;
 };
 
 /// An array in shared memory, or in a file that is mapped.
@@ -72,6 +96,12 @@ class WorkerDevice {
   /// Convert an address in device memory to a number for tables in shared memory (VariableCopy), and back.
   virtual std::uint64_t place_of(const void* memory) const noexcept = 0;
   virtual void* at(std::uint64_t place) const noexcept = 0;
+
+  /// Prepares memory from allocate() or allocate_output() for copies by the devices of peers. Returns a number for
+  /// copy_from_peer, or 0 if none is necessary.
+  virtual std::uint64_t export_memory(void*) { return 0; }
+  /// Copies from the memory of a peer, which does not take part. The values there must be complete.
+  virtual void copy_from_peer(void* to, const PeerMemoryPlace& from, std::size_t bytes) = 0;
 
   /// Brings rows [begin, begin + count) of an array in shared memory or in a file to device memory. The result is valid
   /// until the next request for the same argument. If shared memory is device memory, nothing is copied.

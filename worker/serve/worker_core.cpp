@@ -49,12 +49,14 @@ WorkerCore::WorkerCore(Attachment& attachment)
       meetings_(attachment_, header_.workers_spin ? WaitPolicy::spinning() : WaitPolicy::yielding()),
       rendezvous_(attachment_, meetings_),
       peers_(attachment_, meetings_, interruption_),
-      device_(make_device({attachment_, arena_, peers_, rendezvous_, interruption_, [this] { look_ahead(); }})),
+      device_(make_device({attachment_, arena_, peers_, rendezvous_, interruption_, [this] { look_ahead(); },
+                           [this](std::size_t bytes) { return variables_.drop_spare(bytes, current_); }})),
       cpu_worker_(*this),
       cuda_worker_(*this),
       logger_(make_logger(attachment_.device, log_level_from_environment())),
-      running_(std::make_unique<RunningCall>(WorkerParts{attachment_, *device_, arena_, files_, outgoing_})),
-      variables_(attachment_, *device_, arena_, peers_, [this] { running_->forget_recordings(); }),
+      variables_(attachment_, *device_, arena_, peers_, [this] { running_->note_stale_recordings(); }),
+      running_(
+          std::make_unique<RunningCall>(WorkerParts{attachment_, *device_, arena_, files_, outgoing_, variables_})),
       received_(attachment_.slot().received),
       current_(attachment_.slot().done.load(std::memory_order_acquire)) {
   std::seed_seq seed{static_cast<std::uint32_t>(header_.seed), static_cast<std::uint32_t>(header_.seed >> 32U),
@@ -188,9 +190,33 @@ bool WorkerCore::has_lost_a_rank(const Command& command) const noexcept {
   if (!header_.respawns || header_.lost.load(std::memory_order_acquire) == 0) return false;
   // These only free something, and need no peer.
   if (command.kind == CommandKind::destroy || command.kind == CommandKind::unmap) return false;
+  const auto* const move = std::get_if<MovePayload>(&command.payload);
+  if (move != nullptr && attachment_.control.worker(move->from).is_lost.load(std::memory_order_seq_cst) != 0)
+    return true;
   return std::any_of(command.ranks.begin(), command.ranks.end(), [this](int rank) {
     return attachment_.control.worker(rank).is_lost.load(std::memory_order_seq_cst) != 0;
   });
+}
+
+/// Waits until other ranks are done with the commands that must come before this one. These commands are earlier ones,
+/// and a rank runs its commands in order, so the wait ends. Throws SessionLost if such a rank was lost.
+void WorkerCore::await_earlier(const Command& command) {
+  const auto* const first = attachment_.segment.at<const Dependency>(command.dependencies);
+  for (const Dependency& earlier : std::span(first, command.dependencies_count)) {
+    if (earlier.rank == Dependency::kOwnRank) continue;
+    const WorkerSlot& other = attachment_.control.worker(earlier.rank);
+    const auto is_done = [&] { return other.done.load(std::memory_order_seq_cst) >= earlier.id; };
+    if (is_done()) continue;
+    set_phase(Phase::inputs);
+    const auto is_lost = [&] {
+      if (header_.lost.load(std::memory_order_seq_cst) == 0) return false;
+      return !header_.respawns || other.is_lost.load(std::memory_order_seq_cst) != 0;
+    };
+    Patience endless{Milliseconds(0)};
+    // A worker that is done with a command rings the bell of the master.
+    if (wait_until(header_.to_master, policy_, endless, is_done, is_lost) != Woken::ready)
+      raise_session_lost(attachment_);
+  }
 }
 
 /// Whether a command on which this one depends has failed on any rank so far. The slot of such a command may contain
@@ -199,6 +225,7 @@ bool WorkerCore::depends_on_a_failure(const Command& command) const noexcept {
   if (command.dependencies_count == 0) return false;
   const auto* const first = attachment_.segment.at<const Dependency>(command.dependencies);
   const bool has_failed = std::any_of(first, first + command.dependencies_count, [this](const Dependency& earlier) {
+    if (earlier.slot == Dependency::kOnlyReads) return false;
     return attachment_.control.command_in(earlier.slot).failed.load(std::memory_order_seq_cst) == earlier.id;
   });
   return has_failed || command.spoiled.load(std::memory_order_seq_cst) == command.id;
@@ -207,6 +234,7 @@ bool WorkerCore::depends_on_a_failure(const Command& command) const noexcept {
 void WorkerCore::execute(Command& command) {
   outgoing_.collect();
   if (has_lost_a_rank(command)) return give_up_for_loss(command);
+  if (command.dependencies_count != 0) await_earlier(command);
   if (depends_on_a_failure(command)) {
     report_failure(command, {ErrorKind::function, 0, "a call on which this one depends failed", FailureOf::peer});
     return cast_vote(command, Vote::failed);  // a faster peer may be waiting for this vote
@@ -228,6 +256,10 @@ void WorkerCore::execute(Command& command) {
       case CommandKind::transfer:
         enter_phase(Phase::inputs);
         variables_.run_transfer(command.as<TransferPayload>());
+        break;
+      case CommandKind::move:
+        enter_phase(Phase::inputs);
+        variables_.run_move(command.as<MovePayload>());
         break;
       case CommandKind::unpin:
         enter_phase(Phase::inputs);

@@ -78,6 +78,7 @@ class WorkerCore {
   void give_up_for_loss(Command& command);
   void look_ahead();
   bool has_lost_a_rank(const Command& command) const noexcept;
+  void await_earlier(const Command& command);
   bool depends_on_a_failure(const Command& command) const noexcept;
   void execute(Command& command);
   void run_call(Command& command);
@@ -105,8 +106,8 @@ class WorkerCore {
   CudaWorker cuda_worker_;
   std::unique_ptr<Logger> logger_;
   std::mt19937_64 rng_;
-  std::unique_ptr<RunningCall> running_;
   VariableCopies variables_;
+  std::unique_ptr<RunningCall> running_;
   std::unordered_map<std::uint64_t, LoadedFunction> functions_;
   std::uint64_t last_function_ = 0;  // most calls are of the same function as the last one
   const LoadedFunction* last_loaded_ = nullptr;

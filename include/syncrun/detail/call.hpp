@@ -34,6 +34,7 @@ enum class ArgumentKind : std::uint8_t {
   value,
   per_worker,
   local,
+  local_read,
   sliced,
   update,
   device_scalar
@@ -52,6 +53,7 @@ struct OutputType {
   DType dtype;
   Reduction reduction;
   std::uint8_t dimensions;
+  bool is_kept = false;  // it stays on the device, and the caller gets a Value
 };
 
 /// True for a method that is const.
@@ -193,6 +195,7 @@ struct CallResult {
   bool finished = false;
   std::exception_ptr error;
   std::vector<RawOutput> outputs;
+  std::vector<std::shared_ptr<VariableRecord>> kept;  // by output: the Values that stay on the device
 };
 
 }  // namespace syncrun::detail

@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "syncrun/keep.hpp"
 #include "syncrun/output.hpp"
 
 namespace syncrun::detail {
@@ -17,6 +18,12 @@ template <Reduction kReduction, class T, std::size_t N>
 inline constexpr bool kIsOutput<Output<kReduction, T, N>> = true;
 template <class T, std::size_t N>
 inline constexpr bool kIsOutput<Stack<T, N>> = true;
+template <class T, std::size_t N>
+inline constexpr bool kIsOutput<Keep<T, N>> = true;
+template <class T>
+inline constexpr bool kIsKeep = false;
+template <class T, std::size_t N>
+inline constexpr bool kIsKeep<Keep<T, N>> = true;
 
 /// Converts to any field type. field_count() uses it as an initialiser.
 struct AnyField {
@@ -79,6 +86,53 @@ constexpr void for_each_output(R& result, F&& f) {
 
 template <class... Fields>
 struct FieldList {};
+
+/// The types of the outputs of R.
+template <class R>
+struct OutputsOf {
+  using type = decltype(with_fields(
+      std::declval<R&>(), [](auto&... field) { return FieldList<std::remove_reference_t<decltype(field)>...>{}; }));
+};
+template <>
+struct OutputsOf<void> {
+  using type = FieldList<>;
+};
+template <class R>
+  requires(kIsOutput<R>)
+struct OutputsOf<R> {
+  using type = FieldList<R>;
+};
+template <class... F>
+struct OutputsOf<std::tuple<F...>> {
+  using type = FieldList<F...>;
+};
+
+template <class List>
+inline constexpr bool kListHasKeep = false;
+template <class... F>
+inline constexpr bool kListHasKeep<FieldList<F...>> = (kIsKeep<F> || ...);
+template <class List>
+inline constexpr bool kListIsKept = false;
+template <class... F>
+inline constexpr bool kListIsKept<FieldList<F...>> = sizeof...(F) != 0 && (kIsKeep<F> && ...);
+
+template <class R>
+inline constexpr bool kHasKeep = kListHasKeep<typename OutputsOf<R>::type>;
+/// Whether all outputs are Keeps, and there is one or more.
+template <class R>
+inline constexpr bool kAllKept = kListIsKept<typename OutputsOf<R>::type>;
+
+/// What the caller of a function gets: a Value instead of a Keep, otherwise R.
+template <class R>
+struct ReturnedFor {
+  using type = R;
+};
+template <class T, std::size_t N>
+struct ReturnedFor<Keep<T, N>> {
+  using type = Value<T, N>;
+};
+template <class R>
+using Returned = typename ReturnedFor<R>::type;
 
 template <class R>
 consteval bool is_result() {

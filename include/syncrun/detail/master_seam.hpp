@@ -146,7 +146,8 @@ class CallBuilder {
   void check_assigned(const VariableRecord& variable, std::size_t argument);
   void put_bytes(const void* bytes, std::size_t count, std::size_t bytes_each);
   RankSet set_of(std::span<const int> ranks) const;
-  std::exception_ptr publish();
+  void settle(VariableRecord& value);
+  std::exception_ptr publish(CallResult& result);
   std::exception_ptr take_dependencies();
   SessionCore* session_;
   FunctionRecord* function_;
@@ -213,6 +214,40 @@ SYNCRUN_EXPORT void check_element(const DataRecord& record, std::span<const std:
 SYNCRUN_EXPORT RawArray begin_write(DataRecord& record);
 /// Closes an array that begin_write has opened.
 SYNCRUN_EXPORT void end_write(DataRecord& record) noexcept;
+
+// ---- Values -----------------------------------------------------------------------------------------------------
+
+/// Makes a Value with these values. It lies on the device, or in the memory of the host if `device` is null. Does not
+/// wait for the copy to the device. Throws Error: usage (a bad extent, or a device of another session), system (not
+/// enough memory).
+SYNCRUN_EXPORT std::shared_ptr<VariableRecord> make_value(const std::shared_ptr<SessionCore>& session, DType dtype,
+                                                          std::span<const std::int64_t> extents, const void* values,
+                                                          const Device* device, std::string_view name);
+/// The same with the values of a Data.
+SYNCRUN_EXPORT std::shared_ptr<VariableRecord> make_value(const std::shared_ptr<SessionCore>& session,
+                                                          const std::shared_ptr<DataRecord>& data, const Device* device,
+                                                          std::string_view name);
+// The functions below throw the failure of the call that was to make the value, or of the last call that wrote it if
+// the program has not seen that failure.
+
+/// Brings a copy to the device, unless it has one. Does not wait for it. Throws Error (usage) if the value is pinned to
+/// another device.
+SYNCRUN_EXPORT void bring_value(const std::shared_ptr<VariableRecord>& variable, const Device& device);
+/// Brings a copy to the memory of the host. Waits only for the call that makes the value.
+SYNCRUN_EXPORT void bring_value_to_host(const std::shared_ptr<VariableRecord>& variable);
+/// The extents. Waits for the call that makes the value.
+SYNCRUN_EXPORT std::array<std::int64_t, kMaxDimensions> extents_of_value(VariableRecord& variable);
+/// Copies the values to `values`. Waits for the calls that write them.
+SYNCRUN_EXPORT void get_value(const std::shared_ptr<VariableRecord>& variable, void* values);
+/// The devices that have a valid copy, in the order of the ranks.
+SYNCRUN_EXPORT std::vector<Device> devices_with(const VariableRecord& variable);
+/// Whether the memory of the host has a valid copy.
+SYNCRUN_EXPORT bool is_on_host(const VariableRecord& variable);
+/// The value stays on this device. Brings a copy there. Throws as bring_value.
+SYNCRUN_EXPORT void pin_value(const std::shared_ptr<VariableRecord>& variable, const Device& device);
+SYNCRUN_EXPORT void unpin_value(VariableRecord& variable);
+/// Throws the failure of a call if it is known already.
+SYNCRUN_EXPORT void check_launched(SessionCore& session, CallResult& result);
 
 // ---- shared variables -------------------------------------------------------------------------------------------
 

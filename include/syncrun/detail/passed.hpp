@@ -12,7 +12,9 @@
 #include "syncrun/data.hpp"
 #include "syncrun/detail/call.hpp"
 #include "syncrun/detail/master_seam.hpp"
+#include "syncrun/keep.hpp"
 #include "syncrun/shared.hpp"
+#include "syncrun/value.hpp"
 
 namespace syncrun::detail {
 
@@ -66,12 +68,25 @@ class ScatteredArgument : public DataArgument<T, N> {
   DataRows rows_ = DataRows::of_the_call;
 };
 
-/// Accepts a Shared<T, N>. Rejects anything else with a readable message.
+/// Accepts a Shared<T, N> or a Value<T, N>. Rejects anything else with a readable message.
 template <class T, std::size_t N>
 class SharedArgument {
  public:
+  // A template, because there is no Shared<T, 0> to convert to, but a Value<T, 0>.
+  template <class U, std::size_t M>
+    requires(std::same_as<U, T> && M == N)
+  SharedArgument(const Shared<U, M>& shared) noexcept  // NOLINT(google-explicit-constructor)
+      : record_(&HandleAccess::record(shared)) {}
   // NOLINTNEXTLINE(google-explicit-constructor)
-  SharedArgument(const Shared<T, N>& shared) noexcept : record_(&HandleAccess::record(shared)) {}
+  SharedArgument(const Value<T, N>& value) noexcept : record_(&HandleAccess::record(value)) {}
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  SharedArgument(const Keep<T, N>& kept) noexcept : record_(&HandleAccess::record(kept)) {}
+  template <class U, std::size_t M>
+    requires(!std::same_as<U, T> || M != N)
+  SharedArgument(const Value<U, M>&) {  // NOLINT(google-explicit-constructor)
+    static_assert(kAlwaysFalse<U>,
+                  "this Value has another element type or another number of dimensions than the function's parameter");
+  }
   template <class U, std::size_t M>
     requires(!std::same_as<U, T> || M != N)
   SharedArgument(const Shared<U, M>&) {  // NOLINT(google-explicit-constructor)
@@ -80,7 +95,9 @@ class SharedArgument {
   }
   template <class U>
   SharedArgument(const U&) {  // NOLINT(google-explicit-constructor)
-    static_assert(kAlwaysFalse<U>, "Local, Sliced and Update take a Shared: session.shared<T, N>(name) makes one");
+    static_assert(kAlwaysFalse<U>,
+                  "Local, Sliced and Update take a Shared or a Value: session.shared<T, N>(name) and "
+                  "session.value(values, shape, device) make them");
   }
   /// Null if the Shared was moved from.
   const std::shared_ptr<VariableRecord>& record() const noexcept { return *record_; }

@@ -135,8 +135,9 @@ struct Parameter<PerWorker<T>> {
 };
 
 template <class T, std::size_t N>
-struct Parameter<Local<T, N>> : ArrayParameter<ArgumentKind::local, T, N> {
-  using Passed = SharedArgument<T, N>;
+struct Parameter<Local<T, N>>
+    : ArrayParameter<std::is_const_v<T> ? ArgumentKind::local_read : ArgumentKind::local, std::remove_const_t<T>, N> {
+  using Passed = SharedArgument<std::remove_const_t<T>, N>;
   static void add(CallBuilder& call, const Passed& shared) { call.add_variable(shared.record()); }
   static Local<T, N> bind(WorkerCall& call, std::size_t i) { return Local<T, N>(call.whole(i).view<T, N>()); }
 };
@@ -265,18 +266,21 @@ auto make_inputs(const std::shared_ptr<SessionCore>& session, TypeList<D...>, co
     return std::tuple<D...>{input_from(session, std::type_identity<D>{}, values)...};
 }
 
+template <class O>
+constexpr OutputType output_type() {
+  return {dtype_of<typename O::element_type>, O::reduction, O::dimensions, kIsKeep<O>};
+}
+
 template <class R>
 constexpr auto output_types() {
   if constexpr (std::is_void_v<R>) {
     return std::array<OutputType, 0>{};
   } else if constexpr (kIsOutput<R>) {
-    return std::array{OutputType{dtype_of<typename R::element_type>, R::reduction, R::dimensions}};
+    return std::array{output_type<R>()};
   } else {
     using Types = decltype(with_fields(
         std::declval<R&>(), [](auto&... field) { return FieldList<std::remove_reference_t<decltype(field)>...>{}; }));
-    return []<class... F>(FieldList<F...>) {
-      return std::array{OutputType{dtype_of<typename F::element_type>, F::reduction, F::dimensions}...};
-    }(Types{});
+    return []<class... F>(FieldList<F...>) { return std::array{output_type<F>()...}; }(Types{});
   }
 }
 
@@ -339,7 +343,7 @@ struct Choice {
 template <class R, class... P>
 struct Signature {
   static_assert(Result<R>,
-                "a replicated function returns void, one of Avg, Sum, Min, Max, Prod, Gather, Stack, or a plain "
+                "a replicated function returns void, one of Avg, Sum, Min, Max, Prod, Gather, Stack, Keep, or a plain "
                 "struct of up to twelve of them");
   using Passed = typename PassedOnly<TypeList<>, P...>::type;
   static constexpr bool kHasComm = (std::same_as<P, Comm&> || ...);
@@ -365,6 +369,9 @@ struct Signature {
         (kMayReplay<P> && ...),
         "a replayable function's host code runs only when it is captured: a by-value parameter would keep that "
         "call's value for ever. Take a DeviceScalar<T> and read it on the device");
+    static_assert(!kHasKeep<R>,
+                  "a replayable function returns no Keep, because a recording writes to the same memory in every call: "
+                  "pass a Value for a Local<T, N>, and write to it");
     while (call.next_slice()) replay_slice(call, invoke, std::index_sequence_for<P...>{});
   }
 
@@ -416,7 +423,10 @@ struct Signature {
     std::size_t index = 0;
     for_each_output(result, [&](auto& output) {
       using O = std::remove_reference_t<decltype(output)>;
-      if constexpr (O::dimensions == 0) {
+      if constexpr (kIsKeep<O>) {
+        const auto shape = output.shape();
+        call.accept(index, kOutputs[index], shape.extents(), output.release());
+      } else if constexpr (O::dimensions == 0) {
         const auto value = output.value();
         if (output.place() != nullptr) call.accept_device_scalar(index, kOutputs[index], output.place());
         else call.accept_scalar(index, kOutputs[index], &value);
@@ -429,24 +439,33 @@ struct Signature {
   }
 };
 
+template <class O>
+void take_output(O& output, RawOutput& raw) {
+  if constexpr (O::dimensions == 0) {
+    typename O::element_type value;
+    std::memcpy(&value, raw.scalar.data(), sizeof(value));
+    output = O(value);
+  } else {
+    Shape<O::dimensions> shape;
+    for (std::size_t i = 0; i < O::dimensions; ++i) shape[i] = raw.extents[i];
+    output = O(shape, std::move(raw.buffer));
+  }
+}
+
 /// Makes the caller's result from the outputs that have arrived: from all outputs, or from those that were chosen.
 template <class R>
-R assemble([[maybe_unused]] CallResult& arrived, [[maybe_unused]] const OutputChoice* choice) {
+Returned<R> assemble([[maybe_unused]] CallResult& arrived, [[maybe_unused]] const OutputChoice* choice) {
   if constexpr (!std::is_void_v<R>) {
     R result{};
     std::size_t index = 0;
     for_each_output(result, [&](auto& output) {
       using O = std::remove_reference_t<decltype(output)>;
-      RawOutput& raw = arrived.outputs[choice == nullptr ? index : choice->order[index]];
+      const std::size_t place = choice == nullptr ? index : choice->order[index];
       ++index;
-      if constexpr (O::dimensions == 0) {
-        typename O::element_type value;
-        std::memcpy(&value, raw.scalar.data(), sizeof(value));
-        output = O(value);
+      if constexpr (kIsKeep<O>) {
+        output = O(arrived.kept[place]);
       } else {
-        Shape<O::dimensions> shape;
-        for (std::size_t i = 0; i < O::dimensions; ++i) shape[i] = raw.extents[i];
-        output = O(shape, std::move(raw.buffer));
+        take_output(output, arrived.outputs[place]);
       }
     });
     return result;

@@ -27,7 +27,10 @@ class Clocks : public testing::Test {
   std::optional<std::uint64_t> wait(Clock::duration waited) {
     return clocks.count(
         entries, waited, [this](const Entry& entry) -> const RankSet& { return ranks_of[entry.slot]; },
-        [this](int rank) { return done[static_cast<std::size_t>(rank)]; });
+        [this](int rank) { return done[static_cast<std::size_t>(rank)]; },
+        [this](const Entry& entry) {
+          return std::find(held_back.begin(), held_back.end(), entry.id) != held_back.end();
+        });
   }
 
   struct Entry {
@@ -35,6 +38,7 @@ class Clocks : public testing::Test {
     std::size_t slot;
   };
   std::vector<Entry> entries;
+  std::vector<std::uint64_t> held_back;
   CallClocks clocks{3};
   std::vector<std::uint64_t> done = std::vector<std::uint64_t>(3);
   std::uint64_t last = 0;

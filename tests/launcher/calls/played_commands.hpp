@@ -44,10 +44,12 @@ class PlayedCommands final : public detail::SystemCommands {
     calls().release(id, failure ? calls().failures().note(failure) : nullptr);
     if (failure) std::rethrow_exception(failure);
   }
-  void launch_system(const char* what, const std::string& subject, const detail::RankSet& ranks,
-                     const Fill& fill) override {
+  std::uint64_t launch_system(const char* what, const std::string& subject, const detail::RankSet& ranks,
+                              const Fill& fill) override {
     run_system(what, subject, ranks, fill);
+    return calls().last_published();
   }
+  void await(std::uint64_t) override { log.emplace_back("await"); }
   void drain_all() override { log.emplace_back("drain all"); }
   void await_users(const void*) override { log.emplace_back("await users"); }
   bool is_open() const noexcept override { return is_session_open; }
@@ -74,7 +76,8 @@ class PlayedCommands final : public detail::SystemCommands {
     const auto* values = segment().at<const float>(slot.offset);
     const auto elements = detail::elements_in({slot.extents.data(), entry.dimensions});
     own.assign(values, values + elements);
-    entry.copies()[rank] = {0, elements * sizeof(float), slot.extents};
+    entry.copies()[rank] = {
+        .place = 0, .exported = 0, .capacity_bytes = elements * sizeof(float), .extents = slot.extents, .spare = 0};
   }
 
   FakePool& pool_;

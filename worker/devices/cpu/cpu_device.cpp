@@ -23,13 +23,14 @@ namespace {
 class CpuDevice final : public WorkerDevice {
  public:
   explicit CpuDevice(const DeviceContext& context)
-      : segment_(context.attachment.segment),
+      : context_(context),
+        segment_(context.attachment.segment),
         arena_(context.arena),
         rank_(context.attachment.rank),
         comm_(context.host_comm) {}
 
   void* allocate(std::size_t bytes, SharedHeap::Contents contents, std::string_view what) override {
-    return segment_.at(arena_.allocate(bytes, contents, what));
+    return segment_.at(allocate_with_spare(context_, bytes, [&] { return arena_.allocate(bytes, contents, what); }));
   }
   void release(void* memory) noexcept override { arena_.free(segment_.offset_of(memory), SharedHeap::Giveback::later); }
 
@@ -52,6 +53,10 @@ class CpuDevice final : public WorkerDevice {
 
   std::uint64_t place_of(const void* memory) const noexcept override { return segment_.offset_of(memory); }
   void* at(std::uint64_t place) const noexcept override { return segment_.at(place); }
+
+  void copy_from_peer(void* to, const PeerMemoryPlace& from, std::size_t bytes) override {
+    copy_within(to, segment_.at(from.place), bytes);
+  }
 
   void* take_rows(std::size_t, const SharedRows& rows, std::int64_t begin, std::int64_t) override {
     return const_cast<std::byte*>(rows.array) + static_cast<std::size_t>(begin) * rows.row_bytes;
@@ -143,6 +148,7 @@ class CpuDevice final : public WorkerDevice {
     return reinterpret_cast<std::byte*>(staging.data());
   }
 
+  const DeviceContext context_;
   const Segment& segment_;
   SharedHeap& arena_;
   int rank_;

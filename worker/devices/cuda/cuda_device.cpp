@@ -68,6 +68,7 @@ CudaDevice::CudaDevice(const DeviceContext& context)
     : context_(context),
       segment_(context.attachment.segment),
       stream_(make_stream(index_of(context.attachment.device))),
+      peer_copies_(context.attachment.segment, context.arena),
       comm_(context.attachment, context.host_comm, context.rendezvous, context.interruption) {
   comm_.use(
       stream_.get(), [this] { graphs_.end_all(); }, [this] { pool_.trim(); });
@@ -90,7 +91,7 @@ std::string CudaDevice::hardware() const {
 // ---- memory ---------------------------------------------------------------------------------------------------
 
 void* CudaDevice::allocate(std::size_t bytes, SharedHeap::Contents contents, std::string_view what) {
-  void* const memory = pool_.allocate(bytes, what);
+  void* const memory = allocate_with_spare(context_, bytes, [&] { return pool_.allocate(bytes, what); });
   if (contents == SharedHeap::Contents::zero) clear(memory, bytes);
   return memory;
 }
@@ -181,6 +182,23 @@ void CudaDevice::accumulate(DType dtype, Reduction reduction, void* into, const 
 }
 
 void CudaDevice::apply_update(const UpdateWork& work) { kernels::apply_update(work, stream_.get()); }
+
+// ---- copies from peers ----------------------------------------------------------------------------------------
+
+/// Memory that is not a block of the pool belongs to the body. Peers cannot map it by its address.
+std::uint64_t CudaDevice::export_memory(void* memory) {
+  if (context_.attachment.world_size == 1 || !pool_.has(memory)) return 0;
+  const std::uint64_t exported = peer_copies_.export_memory(memory);
+  pool_.note_exported(memory);
+  return exported;
+}
+
+void CudaDevice::copy_from_peer(void* to, const PeerMemoryPlace& from, std::size_t bytes) {
+  const bool is_gpu = context_.attachment.control.worker(from.rank).device_kind == DeviceKind::cuda;
+  if (!is_gpu) return copy_in(to, segment_.at(from.place), bytes);
+  if (from.exported == 0) throw Error(ErrorKind::system, "a peer's memory is not ready for copies by this device");
+  peer_copies_.copy(to, from.exported, bytes, stream_.get());
+}
 
 // ---- outputs --------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@
 #include "worker/devices/cuda/memory_pool.hpp"
 #include "worker/devices/cuda/nccl_comm.hpp"
 #include "worker/devices/cuda/owners.hpp"
+#include "worker/devices/cuda/peer_copies.hpp"
 #include "worker/devices/cuda/pinned_pages.hpp"
 #include "worker/devices/cuda/staging.hpp"
 #include "worker/devices/gpu_device.hpp"
@@ -44,6 +45,9 @@ class CudaDevice final : public GpuDevice {
   void release(void* memory) noexcept override;
   OutputBuffer allocate_output(std::size_t bytes) override;
   OutputBuffer adopt_output(OutputBuffer buffer) override;
+
+  std::uint64_t export_memory(void* memory) override;
+  void copy_from_peer(void* to, const PeerMemoryPlace& from, std::size_t bytes) override;
 
   std::uint64_t place_of(const void* memory) const noexcept override {
     return reinterpret_cast<std::uintptr_t>(memory);
@@ -123,6 +127,7 @@ class CudaDevice final : public GpuDevice {
   MemoryPool pool_;
   PinnedPages pinned_;
   Staging staging_{pinned_, context_.interruption};
+  PeerCopies peer_copies_;
   NcclComm comm_;
   Solo solo_{*this};
   CublasHandle cublas_;

@@ -27,6 +27,7 @@ std::size_t MemoryPool::block_bytes(std::size_t bytes) noexcept {
 }
 
 MemoryPool::~MemoryPool() {
+  exported_.clear();  // the workers of the peers end, too
   trim();
   for (const auto& [memory, bytes] : used_) static_cast<void>(cudaFree(memory));
 }
@@ -34,18 +35,20 @@ MemoryPool::~MemoryPool() {
 void* MemoryPool::allocate(std::size_t bytes, std::string_view what) {
   const std::size_t size = block_bytes(bytes);
   const auto found = free_.lower_bound(size);
-  if (found != free_.end() && found->first <= 2 * size) {
-    void* const memory = found->second;
-    used_.emplace(memory, found->first);
-    free_.erase(found);
-    return memory;
-  }
+  if (found != free_.end() && found->first <= 2 * size) return take(found);
   void* memory = nullptr;
   cudaError_t code = cudaMalloc(&memory, size);
   if (code == cudaErrorMemoryAllocation && !free_.empty()) {
     static_cast<void>(cudaGetLastError());
     trim();
     code = cudaMalloc(&memory, size);
+  }
+  if (code == cudaErrorMemoryAllocation) {
+    // A block that cannot be returned to the device, however large.
+    if (const auto larger = free_.lower_bound(size); larger != free_.end()) {
+      static_cast<void>(cudaGetLastError());
+      return take(larger);
+    }
   }
   if (code == cudaErrorMemoryAllocation) {
     static_cast<void>(cudaGetLastError());
@@ -62,6 +65,13 @@ void* MemoryPool::allocate(std::size_t bytes, std::string_view what) {
   return memory;
 }
 
+void* MemoryPool::take(std::multimap<std::size_t, void*>::iterator block) {
+  void* const memory = block->second;
+  used_.emplace(memory, block->first);
+  free_.erase(block);
+  return memory;
+}
+
 void MemoryPool::release(void* memory) noexcept {
   const auto found = used_.find(memory);
   if (found == used_.end()) return;
@@ -70,8 +80,11 @@ void MemoryPool::release(void* memory) noexcept {
 }
 
 void MemoryPool::trim() noexcept {
-  for (const auto& [bytes, memory] : free_) static_cast<void>(cudaFree(memory));
-  free_.clear();
+  std::erase_if(free_, [this](const auto& block) {
+    if (exported_.contains(block.second)) return false;
+    static_cast<void>(cudaFree(block.second));
+    return true;
+  });
 }
 
 }  // namespace syncrun::detail

@@ -1,0 +1,85 @@
+#pragma once
+
+// Value: one array that lies where it is used. Copies move from device to device when calls read them.
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "syncrun/array.hpp"
+#include "syncrun/detail/handle.hpp"
+#include "syncrun/detail/master_seam.hpp"
+#include "syncrun/device.hpp"
+#include "syncrun/dtype.hpp"
+
+namespace syncrun {
+
+/// One array of N dimensions, with valid copies on the devices that use it. Session::value makes one. A body that
+/// returns a Keep<T, N> makes one, too. A Value is a handle and cheap to copy. For the master only.
+///
+///   auto x = session.value(pixels, Shape{500, 784}, left);   // lies on the device `left`
+///   auto y = f.on(left)(x);                                  // f returns a Keep: y lies there, too
+///   auto z = g.on(right)(y);                                 // a copy of y moves to `right` first
+///   const Array<float, 2> result = z.get();                  // waits for g
+///
+/// A call takes a Value for a parameter Local<T, N>, Local<const T, N>, Sliced<const T, N> or Update<Op, T, N>. Before
+/// the call runs, a copy comes to its device, directly from the device that has one. The master does not wait for it. A
+/// call that writes the value (Local<T, N>, Update) makes all other copies invalid. Several ranks can read a Value in one
+/// call, and one rank can write it.
+///
+/// The memory of a copy stays until the last handle is gone. If a device runs out of memory, its worker first frees the
+/// copies that are valid elsewhere.
+///
+/// If the call that makes the value fails, all later uses of the value throw that failure. Members throw Error (usage)
+/// after the session was closed.
+template <Element T, std::size_t N>
+class Value {
+ public:
+  using element_type = T;
+  static constexpr std::size_t dimensions = N;
+
+  /// For the framework. A program calls Session::value.
+  explicit Value(std::shared_ptr<detail::VariableRecord> record) noexcept : record_(std::move(record)) {}
+
+  /// Starts to bring a copy to a device, and returns. A call does this by itself. Use it to begin a move before the call
+  /// that requires it. Throws Error (usage) if the value is pinned to another device.
+  void to(const Device& device) const { detail::bring_value(record(), device); }
+  /// Starts to bring a copy to the memory of the host, and returns. get() then reads that copy. Waits only for the call
+  /// that makes the value, if that is not over.
+  void to_host() const { detail::bring_value_to_host(record()); }
+  /// Returns the elements. Waits for the calls that write the value, and for no others.
+  [[nodiscard]] Array<T, N> get() const {
+    Array<T, N> values(shape());
+    detail::get_value(record(), values.data());
+    return values;
+  }
+
+  /// Waits for the call that makes the value, because the shape is not known before.
+  Shape<N> shape() const { return detail::to_shape<N>(detail::extents_of_value(held())); }
+  /// The devices that have a valid copy, in the order of their ranks. A copy counts as soon as it is on its way.
+  std::vector<Device> where() const { return detail::devices_with(held()); }
+  /// True if there is a valid copy in the memory of the host.
+  bool is_on_host() const { return detail::is_on_host(held()); }
+
+  /// The value stays on this device. A call on other devices that takes it throws Error (usage). Brings a copy to the
+  /// device, unless it has one.
+  void pin(const Device& device) { detail::pin_value(record(), device); }
+  void unpin() { detail::unpin_value(held()); }
+
+  /// The name in messages.
+  const std::string& name() const { return detail::name_of(held()); }
+
+ private:
+  friend struct detail::HandleAccess;
+  detail::VariableRecord& held() const { return detail::held(record_, "Value"); }
+  const std::shared_ptr<detail::VariableRecord>& record() const {
+    held();
+    return record_;
+  }
+
+  std::shared_ptr<detail::VariableRecord> record_;
+};
+
+}  // namespace syncrun

@@ -1,0 +1,52 @@
+#pragma once
+
+// The Values of a call: those that it uses, and those that it makes.
+
+#include <cstddef>
+#include <exception>
+#include <memory>
+#include <string_view>
+
+#include "common/protocol/command.hpp"
+#include "launcher/calls/in_flight.hpp"
+
+namespace syncrun::detail {
+
+class SessionCore;
+
+/// The Values of the call that is being written. `in_flight` has its arguments.
+class CallValues {
+ public:
+  CallValues(SessionCore& session, const FunctionRecord& function, InFlight& in_flight) noexcept
+      : session_(session), function_(function), in_flight_(in_flight) {}
+
+  /// Throws Error (usage) if the ranks cannot use the values: several ranks write one, or one is pinned to another rank.
+  /// Throws the failure of a value that was never made, or was lost. Returns a failure of a value's last writer that the
+  /// program has not seen, or null.
+  std::exception_ptr check(const RankSet& ranks);
+  /// Brings copies to the ranks that have none. Does not wait for them. Other commands are published before the call.
+  void bring(RankSet ranks);
+  /// The call comes after the commands that wrote the copies, and if it writes, after those that read them.
+  void depend(const RankSet& ranks);
+  /// Called after the call was published.
+  void note(const RankSet& ranks, std::uint64_t command);
+
+  /// Makes the Values that the call returns: its outputs that stay on the device, as far as the caller wants them. Throws
+  /// Error (usage) if several ranks run the call, or if it has slices; system.
+  void make(const CallPayload& call, const RankSet& ranks, CallResult& result, Command& slot);
+
+ private:
+  template <class Visit>
+  void for_each(Visit&& visit);
+  bool needs_copies(const RankSet& ranks);
+
+  SessionCore& session_;
+  const FunctionRecord& function_;
+  InFlight& in_flight_;
+};
+
+/// Makes the record of a Value without a copy. Throws Error (system).
+std::shared_ptr<VariableRecord> make_value_record(const std::shared_ptr<SessionCore>& session, DType dtype,
+                                                  std::size_t dimensions, std::string_view name);
+
+}  // namespace syncrun::detail

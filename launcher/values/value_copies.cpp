@@ -1,0 +1,249 @@
+#include "launcher/values/value_copies.hpp"
+
+#include <algorithm>
+#include <exception>
+
+#include "common/arrays/extents.hpp"
+#include "common/protocol/variable_entry.hpp"
+#include "common/text/errors.hpp"
+#include "launcher/variables/variables.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+constexpr int kToAndFro = 16;  // so many moves back and forth in a row are worth a warning
+
+VariableCopy& shared_copy(SystemCommands& commands, const VariableRecord& variable, int rank) {
+  return commands.segment().at<VariableEntry>(variable.entry)->copies()[rank];
+}
+
+ValueCopy& copy_on(const VariableRecord& variable, int rank) {
+  return variable.value->copies[static_cast<std::size_t>(rank)];
+}
+
+template <class Copy>
+void forget_finished_readers(const CallTable& calls, Copy& copy) {
+  std::erase_if(copy.readers, [&](const CopyReader& reader) { return !calls.is_in_flight(reader.command); });
+}
+
+/// The next command overwrites the copy.
+template <class Copy>
+void wait_for_readers(SystemCommands& commands, const Copy& copy) {
+  for (const CopyReader& reader : copy.readers) commands.calls().wait_for(reader.command, reader.rank, true);
+}
+
+/// Counts moves that go back to where the value came from.
+bool goes_to_and_fro(ValueState& value, int rank) {
+  const bool goes_back = value.home == value.last_destination && rank == value.last_source;
+  value.moves_to_and_fro = goes_back ? value.moves_to_and_fro + 1 : 0;
+  value.last_source = value.home;
+  value.last_destination = rank;
+  return value.moves_to_and_fro == kToAndFro;
+}
+
+/// A transfer between the host copy and a rank.
+std::uint64_t launch_transfer(SystemCommands& commands, const char* what,
+                              const std::shared_ptr<VariableRecord>& variable, int rank, TransferDirection direction,
+                              const SystemCommands::Fill& prepare) {
+  return commands.launch_system(
+      what, variable->name, RankSet::only(rank), [&](CommandHead& command, InFlight& in_flight) {
+        in_flight.arguments[0] = variable;
+        in_flight.arguments_count = 1;
+        auto& payload = command.begin<TransferPayload>();
+        payload.direction = direction;
+        payload.variables_count = 1;
+        const auto world_size = static_cast<std::size_t>(commands.world_size());
+        payload.parts =
+            commands.heap().allocate(sizeof(TransferSlot) * world_size, SharedHeap::Contents::any, "a transfer");
+        in_flight.temporaries.push_back(payload.parts);
+        auto* const slots = commands.segment().at<TransferSlot>(payload.parts);
+        slots[rank] = {variable->entry, variable->value->host.offset, variable->extents.front(), true, false};
+        prepare(command, in_flight);
+      });
+}
+
+std::uint64_t bring_from_host(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable, int rank) {
+  HostCopy& host = variable->value->host;
+  const ValueCopy& copy = copy_on(*variable, rank);
+  const std::uint64_t id = launch_transfer(commands, "move", variable, rank, TransferDirection::to_variable,
+                                           [&](CommandHead&, InFlight& in_flight) {
+                                             commands.calls().wait_for(host.written, host.written_by, false);
+                                             wait_for_readers(commands, copy);
+                                             in_flight.brings_to = rank;
+                                           });
+  forget_finished_readers(commands.calls(), host);
+  host.readers.push_back({id, rank});
+  return id;
+}
+
+std::uint64_t bring_from_rank(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable, int rank) {
+  const int home = variable->value->home;
+  ValueCopy& source = copy_on(*variable, home);
+  const ValueCopy& copy = copy_on(*variable, rank);
+  const std::uint64_t id = commands.launch_system("move", variable->name, RankSet::only(rank),
+                                                  [&](CommandHead& command, InFlight& in_flight) {
+                                                    in_flight.arguments[0] = variable;
+                                                    in_flight.arguments_count = 1;
+                                                    in_flight.brings_to = rank;
+                                                    commands.calls().wait_for(source.written, home, false);
+                                                    wait_for_readers(commands, copy);
+                                                    auto& payload = command.begin<MovePayload>();
+                                                    payload.variable = variable->entry;
+                                                    payload.from = home;
+                                                  });
+  forget_finished_readers(commands.calls(), source);
+  source.readers.push_back({id, rank});
+  return id;
+}
+
+void free_host_copy(SystemCommands& commands, HostCopy& host) {
+  host.is_valid = false;
+  forget_finished_readers(commands.calls(), host);
+  if (host.offset == 0 || !host.readers.empty() || commands.calls().is_in_flight(host.written)) return;
+  commands.heap().free(host.offset, SharedHeap::Giveback::later);
+  host.offset = 0;
+  host.bytes = 0;
+}
+
+}  // namespace
+
+void check_is_whole(SystemCommands& commands, const VariableRecord& variable) {
+  const std::exception_ptr& failure = variable.value->failure;
+  if (!failure) return;
+  commands.calls().failures().has_surfaced(failure);
+  const std::string what = "there is no value '" + variable.name + "'" + variable.value->origin + ": ";
+  try {
+    std::rethrow_exception(failure);
+  } catch (const Error& error) {
+    throw Error(error.kind(), what + error.what(), error.native_code());
+  } catch (const std::exception& error) {
+    throw Error(ErrorKind::function, what + text_of(error));
+  }
+}
+
+std::exception_ptr unseen_failure(SystemCommands& commands, const VariableRecord& variable) {
+  const CallTable& calls = commands.calls();
+  const auto is_unseen = [](const std::shared_ptr<CallFailure>& failure) { return failure && !failure->is_seen; };
+  for (const std::uint64_t id : variable.writes.calls) {
+    if (calls.is_in_flight(id) && is_unseen(calls.in_flight(id).inherited)) return calls.in_flight(id).inherited->error;
+  }
+  for (const WriteFailure& known : variable.writes.failures) {
+    if (is_unseen(known.failure)) return known.failure->error;
+  }
+  return nullptr;
+}
+
+void check_is_usable(SystemCommands& commands, const VariableRecord& variable) {
+  check_is_whole(commands, variable);
+  const std::exception_ptr failure = unseen_failure(commands, variable);
+  if (!failure) return;
+  commands.calls().failures().has_surfaced(failure);
+  std::rethrow_exception(failure);
+}
+
+void settle_extents(SystemCommands& commands, VariableRecord& variable) {
+  ValueState& value = *variable.value;
+  if (value.maker != 0) commands.await(value.maker);
+  check_is_whole(commands, variable);
+  if (value.maker == 0) return;
+  const Extents extents = shared_copy(commands, variable, value.made_on).extents;
+  std::fill(variable.extents.begin(), variable.extents.end(), extents);
+  value.maker = 0;
+}
+
+bool claim_copy(SystemCommands& commands, VariableRecord& variable, int rank) {
+  ValueCopy& copy = copy_on(variable, rank);
+  const bool is_here = SpareCopy(shared_copy(commands, variable, rank)).claim();
+  if (!is_here) copy.is_valid = false;
+  return copy.is_valid;
+}
+
+std::string bring_copy(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable, int rank) {
+  ValueState& value = *variable->value;
+  ValueCopy& copy = copy_on(*variable, rank);
+  forget_finished_readers(commands.calls(), copy);
+  const bool is_from_host = value.home == ValueState::kHost;
+  const bool warns = !is_from_host && goes_to_and_fro(value, rank);
+  copy.written = copy.used = (is_from_host ? bring_from_host : bring_from_rank)(commands, variable, rank);
+  copy.is_valid = true;
+  copy.readers.clear();
+  if (is_from_host) value.home = rank;
+  if (!warns) return {};
+  return "value '" + variable->name + "' has moved back and forth between ranks " + std::to_string(value.last_source) +
+         " and " + std::to_string(rank) + " " + std::to_string(kToAndFro) +
+         " times in a row: let the calls that write it run on one device";
+}
+
+void bring_to_host(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable) {
+  HostCopy& host = variable->value->host;
+  if (host.is_valid) return;
+  const std::size_t bytes = bytes_of(*variable, variable->extents.front());
+  if (host.bytes < bytes || host.offset == 0) {
+    free_host_copy(commands, host);
+    host.offset =
+        commands.allocate(bytes, SharedHeap::Contents::any, "the host copy of value '" + variable->name + "'");
+    host.bytes = bytes;
+  }
+  const int home = variable->value->home;
+  const auto depend = [&](CommandHead&, InFlight&) {
+    depend_on_copy(commands, *variable, home, Access::reads);
+    wait_for_readers(commands, host);
+  };
+  host.written = launch_transfer(commands, "to_host", variable, home, TransferDirection::from_variable, depend);
+  host.written_by = home;
+  host.is_valid = true;
+}
+
+void depend_on_copy(SystemCommands& commands, const VariableRecord& variable, int rank, Access access) {
+  const ValueCopy& copy = copy_on(variable, rank);
+  commands.calls().depend_on(copy.written);
+  if (access == Access::writes) wait_for_readers(commands, copy);
+}
+
+void note_use(SystemCommands& commands, VariableRecord& variable, int rank, Access access, std::uint64_t command) {
+  ValueCopy& copy = copy_on(variable, rank);
+  copy.used = command;
+  if (access == Access::reads) return;
+  ValueState& value = *variable.value;
+  for (ValueCopy& other : value.copies) other.is_valid = false;
+  free_host_copy(commands, value.host);
+  copy.is_valid = true;
+  copy.written = command;
+  copy.readers.clear();
+  value.home = rank;
+}
+
+void mark_spare_copies(SystemCommands& commands, VariableRecord& variable) {
+  const ValueState& value = *variable.value;
+  if (value.home == ValueState::kHost) return;
+  for (int rank = 0; rank < commands.world_size(); ++rank) {
+    ValueCopy& copy = copy_on(variable, rank);
+    if (rank == value.home || copy.used == 0) continue;
+    forget_finished_readers(commands.calls(), copy);
+    if (copy.readers.empty()) SpareCopy(shared_copy(commands, variable, rank)).mark(copy.used);
+  }
+}
+
+void forget_copy(const Segment& segment, VariableRecord& variable, int rank) {
+  ValueState& value = *variable.value;
+  VariableCopy* const copies = segment.at<VariableEntry>(variable.entry)->copies();
+  if (value.maker != 0 && value.made_on == rank) {
+    std::fill(variable.extents.begin(), variable.extents.end(), copies[rank].extents);
+    value.maker = 0;
+  }
+  copy_on(variable, rank) = {};
+  if (value.home != rank) return;
+  value.home = ValueState::kHost;
+  for (int other = 0; other < static_cast<int>(value.copies.size()) && value.home == ValueState::kHost; ++other) {
+    ValueCopy& copy = copy_on(variable, other);
+    if (!copy.is_valid) continue;
+    copy.is_valid = SpareCopy(copies[other]).claim();
+    if (copy.is_valid) value.home = other;
+  }
+  if (value.is_anywhere() || value.failure) return;
+  value.failure = std::make_exception_ptr(
+      Error(ErrorKind::worker_lost, "its only copy was on rank " + std::to_string(rank) + ", which was lost"));
+}
+
+}  // namespace syncrun::detail

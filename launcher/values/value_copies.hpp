@@ -1,0 +1,51 @@
+#pragma once
+
+// The copies of a Value: which are valid, how one comes to a rank, and which may be dropped.
+//
+// A copy comes to a rank by a move, a command of this rank alone. The move begins when the rank that has the values is
+// done with the command that wrote them. Nobody waits for the move but its rank.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "launcher/calls/system_commands.hpp"
+#include "launcher/session/records.hpp"
+
+namespace syncrun::detail {
+
+/// Throws if the value was never made, or was lost. The program has then seen the failure.
+void check_is_whole(SystemCommands& commands, const VariableRecord& variable);
+
+/// A failure of the call that wrote the value last, if the program has not seen it. Otherwise null.
+std::exception_ptr unseen_failure(SystemCommands& commands, const VariableRecord& variable);
+/// Throws that failure, or the one that check_is_whole() throws.
+void check_is_usable(SystemCommands& commands, const VariableRecord& variable);
+
+/// Makes the extents known: waits for the call that makes the value. Throws its failure.
+void settle_extents(SystemCommands& commands, VariableRecord& variable);
+
+/// True if the rank has a valid copy, or will have one when its commands so far are done. The copy is then needed: the
+/// worker does not drop it before mark_spare_copies().
+bool claim_copy(SystemCommands& commands, VariableRecord& variable, int rank);
+
+/// Brings a copy to a rank that has none. Does not wait. Returns a warning if the value moves to and fro, else an empty
+/// text.
+std::string bring_copy(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable, int rank);
+/// Brings a copy to the memory of the host. Does not wait. The extents must be known.
+void bring_to_host(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable);
+
+enum class Access : std::uint8_t { reads, writes };
+/// The next command of this rank uses the rank's copy, so it depends on the commands that wrote the copy. If it writes,
+/// it also waits for the moves that read the copy.
+void depend_on_copy(SystemCommands& commands, const VariableRecord& variable, int rank, Access access);
+/// The same, after the command was published. If it writes, all other copies are no longer valid.
+void note_use(SystemCommands& commands, VariableRecord& variable, int rank, Access access, std::uint64_t command);
+
+/// Lets the workers drop all copies except that of the home, when they run out of memory.
+void mark_spare_copies(SystemCommands& commands, VariableRecord& variable);
+
+/// The rank was lost with its copy. If no other copy is valid, the value is lost.
+void forget_copy(const Segment& segment, VariableRecord& variable, int rank);
+
+}  // namespace syncrun::detail

@@ -1,0 +1,202 @@
+// Values, on the master's side: what the handles call.
+
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/arrays/extents.hpp"
+#include "common/os/memory_limit.hpp"
+#include "common/protocol/variable_entry.hpp"
+#include "common/text/errors.hpp"
+#include "launcher/data/mapped_data.hpp"
+#include "launcher/session/session_core.hpp"
+#include "launcher/values/call_values.hpp"
+#include "launcher/values/value_copies.hpp"
+#include "launcher/variables/transfers.hpp"
+#include "launcher/variables/variables.hpp"
+#include "syncrun/device.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+using Entry = SessionCore::Entry;
+
+/// Memory of the host for a value is checked against the limit from this size on.
+constexpr std::size_t kCheckedFrom = std::size_t{8} << 20U;
+
+void check_is_of_session(const SessionCore& session, const Device& device, const char* what) {
+  check_rank(session.world_size(), device.rank(), what);
+}
+
+std::shared_ptr<VariableRecord> make_known(const std::shared_ptr<SessionCore>& session, DType dtype,
+                                           std::span<const std::int64_t> extents, std::string_view name) {
+  auto record = make_value_record(session, dtype, extents.size(), name);
+  for (Extents& of_rank : record->extents) std::copy(extents.begin(), extents.end(), of_rank.begin());
+  return record;
+}
+
+/// Memory of the host for the value, which then has its values there.
+std::byte* make_host_copy(SessionCore& session, VariableRecord& record) {
+  const std::size_t bytes = bytes_of(record, record.extents.front());
+  const std::string what = "the host copy of value '" + record.name + "'";
+  if (bytes >= kCheckedFrom) check_memory_available(bytes, what);
+  HostCopy& host = record.value->host;
+  host.offset = session.commands().allocate(bytes, SharedHeap::Contents::any, what);
+  host.bytes = bytes;
+  host.is_valid = true;
+  return session.segment().at(host.offset);
+}
+
+/// Brings a copy to the rank, unless it has one.
+void bring(SessionCore& session, const std::shared_ptr<VariableRecord>& variable, int rank) {
+  if (claim_copy(session.commands(), *variable, rank)) return;
+  const std::string warning = bring_copy(session.commands(), variable, rank);
+  mark_spare_copies(session.commands(), *variable);
+  if (!warning.empty()) session.logger().warn(warning);
+}
+
+/// Brings the values of a new Value to the rank. The memory of the host is freed when they have arrived.
+void bring_and_forget_host(SessionCore& session, const std::shared_ptr<VariableRecord>& variable, int rank) {
+  bring(session, variable, rank);
+  HostCopy& host = variable->value->host;
+  session.calls().in_flight(session.calls().last_published()).temporaries.push_back(host.offset);
+  host = {};
+}
+
+}  // namespace
+
+std::shared_ptr<VariableRecord> make_value_record(const std::shared_ptr<SessionCore>& session, DType dtype,
+                                                  std::size_t dimensions, std::string_view name) {
+  const auto world_size = static_cast<std::size_t>(session->world_size());
+  auto record = std::make_shared<VariableRecord>();
+  record->entry =
+      session->heap().allocate(VariableEntry::bytes(session->world_size()), SharedHeap::Contents::zero, "a value");
+  record->session = session;
+  record->dtype = dtype;
+  record->dimensions = static_cast<std::uint8_t>(dimensions);
+  record->extents.resize(world_size);
+  record->value = std::make_unique<ValueState>(world_size);
+  auto& entry = *session->segment().at<VariableEntry>(record->entry);
+  entry.id = session->registry().new_id();
+  entry.dtype = dtype;
+  entry.dimensions = record->dimensions;
+  record->name = name.empty() ? "value #" + std::to_string(entry.id) : std::string(name);
+  session->registry().add(record);
+  return record;
+}
+
+std::shared_ptr<VariableRecord> make_value(const std::shared_ptr<SessionCore>& session, DType dtype,
+                                           std::span<const std::int64_t> extents, const void* values,
+                                           const Device* device, std::string_view name) {
+  const Entry guard(*session);
+  if (device != nullptr) check_is_of_session(*session, *device, "value()");
+  auto record = make_known(session, dtype, extents, name);
+  std::byte* const to = make_host_copy(*session, *record);
+  if (record->value->host.bytes != 0) std::memcpy(to, values, record->value->host.bytes);
+  if (device != nullptr) bring_and_forget_host(*session, record, device->rank());
+  return record;
+}
+
+std::shared_ptr<VariableRecord> make_value(const std::shared_ptr<SessionCore>& session,
+                                           const std::shared_ptr<DataRecord>& data, const Device* device,
+                                           std::string_view name) {
+  const Entry guard(*session);
+  if (data->session != session) throw_usage("value(): the Data is of another session");
+  if (data->is_open_for_writing) throw_usage("value(): the Data is open for writing: end the write guard first");
+  if (device != nullptr) check_is_of_session(*session, *device, "value()");
+  auto record = make_known(session, data->dtype, {data->extents.data(), data->dimensions}, name);
+  std::byte* const to = make_host_copy(*session, *record);
+  const std::size_t bytes = record->value->host.bytes;
+  if (data->file) data->file->file().read(0, to, bytes);
+  else if (bytes != 0) std::memcpy(to, session->segment().at(data->offset), bytes);
+  if (device != nullptr) bring_and_forget_host(*session, record, device->rank());
+  return record;
+}
+
+void bring_value(const std::shared_ptr<VariableRecord>& variable, const Device& device) {
+  SessionCore& session = *variable->session;
+  const Entry guard(session);
+  check_is_of_session(session, device, "to()");
+  check_is_usable(session.commands(), *variable);
+  const auto& pinned = variable->value->pinned;
+  if (pinned && *pinned != device.rank()) {
+    throw_usage("value '" + variable->name + "' is pinned to rank " + std::to_string(*pinned) +
+                ": unpin it before you bring it to rank " + std::to_string(device.rank()));
+  }
+  bring(session, variable, device.rank());
+}
+
+void bring_value_to_host(const std::shared_ptr<VariableRecord>& variable) {
+  SessionCore& session = *variable->session;
+  const Entry guard(session);
+  check_is_usable(session.commands(), *variable);
+  settle_extents(session.commands(), *variable);
+  bring_to_host(session.commands(), variable);
+}
+
+Extents extents_of_value(VariableRecord& variable) {
+  SessionCore& session = *variable.session;
+  const Entry guard(session);
+  settle_extents(session.commands(), variable);
+  return variable.extents.front();
+}
+
+void get_value(const std::shared_ptr<VariableRecord>& variable, void* values) {
+  SessionCore& session = *variable->session;
+  const Entry guard(session);
+  CommandRunner& commands = session.commands();
+  check_is_usable(commands, *variable);
+  settle_extents(commands, *variable);
+  const std::size_t bytes = bytes_of(*variable, variable->extents.front());
+  if (bytes == 0) return;
+  HostCopy& host = variable->value->host;
+  if (host.is_valid) {
+    commands.await(host.written);
+    check_is_usable(commands, *variable);
+  }
+  if (host.is_valid) {
+    std::memcpy(values, session.segment().at(host.offset), bytes);
+    return;
+  }
+  const HeapLoan staging(commands, bytes, "values on their way from a worker");
+  fetch_copy(commands, *variable, variable->value->home, staging.offset());
+  std::memcpy(values, staging.data(), bytes);
+}
+
+std::vector<Device> devices_with(const VariableRecord& variable) {
+  const Entry guard(*variable.session);
+  std::vector<Device> devices;
+  VariableCopy* const copies = variable.session->segment().at<VariableEntry>(variable.entry)->copies();
+  for (const int rank : variable.session->all_ranks()) {
+    const bool is_valid = variable.value->copies[static_cast<std::size_t>(rank)].is_valid;
+    if (is_valid && !SpareCopy(copies[rank]).was_dropped()) devices.push_back(device_of(*variable.session, rank));
+  }
+  return devices;
+}
+
+bool is_on_host(const VariableRecord& variable) {
+  const Entry guard(*variable.session);
+  return variable.value->host.is_valid;
+}
+
+void pin_value(const std::shared_ptr<VariableRecord>& variable, const Device& device) {
+  SessionCore& session = *variable->session;
+  const Entry guard(session);
+  check_is_of_session(session, device, "pin()");
+  check_is_usable(session.commands(), *variable);
+  bring(session, variable, device.rank());
+  variable->value->pinned = device.rank();
+}
+
+void check_launched(SessionCore& session, CallResult& result) {
+  if (result.error) wait_for(session, result);  // throws
+}
+
+void unpin_value(VariableRecord& variable) {
+  const Entry guard(*variable.session);
+  variable.value->pinned.reset();
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,273 @@
+// Values: arrays that lie where they are used, and move when a call on another device reads them.
+
+#include <chrono>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "tests/support/on_workers.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using sr::Shape;
+
+class Values : public OnWorkers {
+ protected:
+  sr::Device device(int rank) { return session().device(rank); }
+  sr::Device first() { return device(0); }
+  sr::Device last() { return device(world_size() - 1); }
+  static std::vector<int> ranks(const std::vector<sr::Device>& devices) {
+    std::vector<int> ranks;
+    for (const auto& each : devices) ranks.push_back(each.rank());
+    return ranks;
+  }
+};
+INSTANTIATE_ON_WORKERS(Values, 1, 2, 3);
+
+sr::Keep<double, 1> twice(sr::CpuWorker& worker, sr::Local<const double, 1> x) {
+  sr::Keep<double, 1> y(worker, x.shape());
+  for (std::int64_t i = 0; i < x.rows(); ++i) y[i] = 2 * x[i];
+  return y;
+}
+sr::Keep<double, 1> sum_of(sr::CpuWorker& worker, sr::Local<const double, 1> x, sr::Local<const double, 1> y) {
+  sr::Keep<double, 1> z(worker, x.shape());
+  for (std::int64_t i = 0; i < x.rows(); ++i) z[i] = x[i] + y[i];
+  return z;
+}
+void add_one(sr::Local<double, 1> x) {
+  for (double& value : x) value += 1;
+}
+sr::Sum<double> total(sr::Local<const double, 1> x) {
+  double sum = 0;
+  for (const double value : x) sum += value;
+  return sum;
+}
+sr::Keep<double, 1> slowly_twice(sr::CpuWorker& worker, sr::Local<const double, 1> x, int milliseconds) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+  return twice(worker, x);
+}
+sr::Keep<double, 1> fails_to_make(sr::CpuWorker&, sr::Local<const double, 1>) {
+  throw std::runtime_error("no such product");
+}
+
+TEST_P(Values, LieOnTheDeviceOnWhichTheyAreMade) {
+  const auto x = session().value(counting<double>(5), Shape{5}, last());
+  EXPECT_EQ(ranks(x.where()), std::vector{world_size() - 1});
+  EXPECT_FALSE(x.is_on_host());
+  EXPECT_EQ(x.shape(), Shape{5});
+  EXPECT_EQ(x.get().to_vector(), counting<double>(5));
+}
+
+TEST_P(Values, MoveToTheDeviceThatReadsThem) {
+  const auto f = session().function(twice);
+  const auto g = session().function(sum_of);
+  const auto x = session().value(counting<double>(100), Shape{100}, first());
+  const sr::Value<double, 1> y = f.on(first())(x);
+  const auto z = g.on(last())(y, x);
+  EXPECT_EQ(z.shape(), Shape{100});
+  const auto values = z.get();
+  for (std::int64_t i = 0; i < 100; ++i) EXPECT_EQ(values[i], 3.0 * static_cast<double>(i));
+  EXPECT_EQ(ranks(z.where()), std::vector{world_size() - 1});
+  if (world_size() == 1) return;
+  EXPECT_EQ(ranks(x.where()), (std::vector{0, world_size() - 1}));
+  EXPECT_EQ(ranks(y.where()), (std::vector{0, world_size() - 1}));
+}
+
+TEST_P(Values, HaveOneValidCopyAfterAWrite) {
+  const auto write = session().function(add_one);
+  const auto read = session().function(total);
+  const auto x = session().value(std::vector<double>(10, 1.0), Shape{10}, first());
+  EXPECT_EQ(read.on(last())(x), 10);
+  write.on(first())(x);
+  EXPECT_EQ(ranks(x.where()), std::vector{0});
+  EXPECT_EQ(read.on(last())(x), 20);
+  write.on(last())(x);
+  EXPECT_EQ(ranks(x.where()), std::vector{world_size() - 1});
+  EXPECT_EQ(read.on(first())(x), 30);
+  EXPECT_EQ(x.get().to_vector(), std::vector<double>(10, 3.0));
+}
+
+TEST_P(Values, AreReadByAllRanksInOneCall) {
+  const auto read = session().function(total);
+  const auto x = session().value(std::vector<double>(10, 1.0), Shape{10}, last());
+  EXPECT_EQ(read(x), 10.0 * world_size());
+  EXPECT_EQ(x.where().size(), static_cast<std::size_t>(world_size()));
+}
+
+TEST_P(Values, AreNotWrittenBySeveralRanks) {
+  const auto write = session().function(add_one);
+  const auto x = session().value(std::vector<double>(10, 1.0), Shape{10}, first());
+  if (world_size() == 1) return write(x);
+  EXPECT_ERROR(write(x), sr::ErrorKind::usage, "ranks would write it");
+  EXPECT_EQ(x.get().to_vector(), std::vector<double>(10, 1.0));
+}
+
+TEST_P(Values, AreReceivedBeforeTheirCallHasRun) {
+  const auto f = session().function(slowly_twice);
+  const auto g = session().function(twice);
+  const auto x = session().value(counting<double>(4), Shape{4}, last());
+  const auto begin = std::chrono::steady_clock::now();
+  const auto y = f.on(last())(x, 200);
+  const auto z = g.on(first())(y);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 150ms);
+  EXPECT_EQ(z.get()[3], 12);
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, 200ms);
+}
+
+TEST_P(Values, GoOnWhileAnotherRankCopiesFromThem) {
+  // A later write on the source waits for the copy, and the copy gets the values from before the write.
+  const auto slow = session().function(slowly_twice);
+  const auto write = session().function(add_one);
+  const auto read = session().function(total);
+  const auto x = session().value(std::vector<double>(1000, 1.0), Shape{1000}, first());
+  const auto busy = slow.on(last()).async(x, 50);
+  const auto before = read.on(last()).async(x);
+  write.on(first())(x);
+  auto after = read.on(last()).async(x);
+  EXPECT_EQ(after.get(), 2000);
+  static_cast<void>(busy);
+}
+
+TEST_P(Values, ComeFromTheHostAndGoThere) {
+  const auto read = session().function(total);
+  const auto x = session().value(std::vector<double>(10, 2.0), Shape{10});
+  EXPECT_TRUE(x.is_on_host());
+  EXPECT_TRUE(x.where().empty());
+  EXPECT_EQ(x.get().to_vector(), std::vector<double>(10, 2.0));
+  EXPECT_EQ(read.on(last())(x), 20);
+  EXPECT_TRUE(x.is_on_host());
+  session().function(add_one).on(last())(x);
+  EXPECT_FALSE(x.is_on_host());
+  x.to_host();
+  EXPECT_TRUE(x.is_on_host());
+  EXPECT_EQ(x.get().to_vector(), std::vector<double>(10, 3.0));
+  x.to(first());
+  EXPECT_EQ(x.where().front().rank(), 0);
+}
+
+TEST_P(Values, AreMadeOfAData) {
+  auto data = session().data(counting<double>(6), Shape{6});
+  const auto x = session().value(data, last(), "x");
+  data.set(std::vector<double>(6, 0.0));
+  EXPECT_EQ(x.get().to_vector(), counting<double>(6)) << "a Value has the values of the time when it was made";
+  EXPECT_EQ(x.name(), "x");
+}
+
+TEST_P(Values, StayWhereTheyArePinned) {
+  if (world_size() == 1) return;
+  const auto read = session().function(total);
+  auto x = session().value(std::vector<double>(10, 2.0), Shape{10}, first(), "x");
+  x.pin(last());
+  EXPECT_EQ(read.on(last())(x), 20);
+  EXPECT_ERROR(read.on(first())(x), sr::ErrorKind::usage, "is pinned to rank");
+  EXPECT_ERROR(x.to(first()), sr::ErrorKind::usage, "is pinned to rank");
+  x.unpin();
+  EXPECT_EQ(read.on(first())(x), 20);
+}
+
+TEST_P(Values, ThatWereNeverMadeStayFailed) {
+  const auto f = session().function(fails_to_make, "f");
+  const auto g = session().function(twice);
+  const auto x = session().value(counting<double>(4), Shape{4}, first());
+  const auto y = f.on(first())(x);
+  const auto z = g.on(last())(y);
+  EXPECT_ERROR(static_cast<void>(z.get()), sr::ErrorKind::function, "no such product");
+  EXPECT_ERROR(static_cast<void>(y.get()), sr::ErrorKind::function, "which 'f' was to make");
+  EXPECT_ERROR(static_cast<void>(g.on(last())(y)), sr::ErrorKind::function, "no such product");
+  EXPECT_EQ(g.on(last())(x).get()[3], 6) << "the session goes on";
+  session().wait();
+}
+
+TEST_P(Values, AreKeptByCallsOnOneRankWithoutSlices) {
+  const auto f = session().function(twice, "f");
+  const auto x = session().value(counting<double>(4), Shape{4}, first());
+  if (world_size() > 1) EXPECT_ERROR(static_cast<void>(f(x)), sr::ErrorKind::usage, "call it on one device");
+}
+
+struct Parts {
+  sr::Keep<double, 1> sorted;
+  sr::Keep<std::int64_t, 0> count;
+};
+Parts parts_of(sr::CpuWorker& worker, sr::Local<const double, 1> x) {
+  Parts parts{.sorted = {worker, x.shape()}, .count = {worker, {}}};
+  for (std::int64_t i = 0; i < x.rows(); ++i) parts.sorted[i] = x[x.rows() - 1 - i];
+  *parts.count.data() = x.rows();
+  return parts;
+}
+sr::Sum<std::int64_t> number(sr::Local<const std::int64_t, 0> count) { return *count.data(); }
+
+TEST_P(Values, AreFieldsOfAResult) {
+  const auto f = session().function(parts_of);
+  const auto x = session().value(counting<double>(4), Shape{4}, last());
+  const auto [sorted, count] = f.on(last())(x);
+  EXPECT_EQ(session().function(number).on(first())(count), 4);
+  EXPECT_EQ(sorted.value().get().to_vector(), (std::vector<double>{3, 2, 1, 0}));
+}
+
+struct Mixed {
+  sr::Keep<double, 1> kept;
+  sr::Sum<double> sum;
+};
+Mixed mixed(sr::CpuWorker& worker, sr::Local<const double, 1> x) {
+  double sum = 0;
+  for (const double value : x) sum += value;
+  return {.kept = twice(worker, x), .sum = sum};
+}
+
+TEST_P(Values, StandBesideReducedResults) {
+  const auto f = session().function(mixed);
+  const auto x = session().value(counting<double>(4), Shape{4}, last());
+  const auto result = f.on(last())(x);
+  EXPECT_EQ(result.sum, 6);
+  EXPECT_EQ(result.kept.value().get()[3], 6);
+  EXPECT_EQ(f.on(last()).async(x).get().sum, 6);
+}
+
+sr::Sum<double> sum_of_rows(sr::Sliced<const double, 1> x) {
+  double sum = 0;
+  for (const double value : x) sum += value;
+  return sum;
+}
+
+TEST_P(Values, AreReadByRows) {
+  const auto f = session().function(slowly_twice);
+  const auto x = session().value(counting<double>(10), Shape{10}, first());
+  const auto y = f.on(first())(x, 20);
+  const auto rows = session().function(sum_of_rows);
+  EXPECT_EQ(rows.on(last())(y, {.batch_s = sr::Slice{8, 10}}), 2 * (8 + 9));
+  EXPECT_EQ(rows.on(last())(y, {.slices = 5}), 90);
+}
+
+TEST_P(Values, OfNoElementsAreValues) {
+  const auto f = session().function(twice);
+  const auto x = session().value(std::vector<double>{}, Shape{0}, first());
+  EXPECT_EQ(f.on(last())(x).get().rows(), 0);
+}
+
+TEST_P(Values, ChainOverDevices) {
+  const auto f = session().function(twice);
+  auto x = session().value(std::vector<double>{1, 1}, Shape{2}, first());
+  for (int i = 0; i < 40; ++i) x = f.on(device(i % world_size()))(x);
+  EXPECT_EQ(x.get()[1], static_cast<double>(std::int64_t{1} << 40));
+}
+
+TEST_P(Values, ChangeInPlaceOnManyDevicesInTurn) {
+  const auto f = session().function(add_one);
+  const auto x = session().value(std::vector<double>(3, 0.0), Shape{3}, first());
+  for (int i = 0; i < 500; ++i) f.on(device(i % world_size()))(x);
+  EXPECT_EQ(x.get()[2], 500);
+}
+
+TEST_P(Values, DoNotGrowMemory) {
+  const auto f = session().function(twice);
+  const auto x = session().value(std::vector<double>(100, 1.0), Shape{100}, first());
+  for (int i = 0; i < 3000; ++i) {
+    const auto y = f.on(device(i % world_size()))(x);
+    static_cast<void>(f.on(device((i + 1) % world_size()))(y));
+  }
+  session().wait();
+  EXPECT_EQ(f.on(last())(x).get()[0], 2);
+}
+
+}  // namespace
