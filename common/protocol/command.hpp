@@ -30,7 +30,7 @@ enum class CollectiveKind : std::uint8_t {
   scatter
 };
 
-enum class CommandKind : std::uint8_t { call, destroy, collective, transfer, move, unpin, unmap, close };
+enum class CommandKind : std::uint8_t { call, destroy, collective, transfer, move, memory, unpin, unmap, close };
 
 /// A selection of rows, as in Rows. A list of indices is in the segment.
 struct RowsSlot {
@@ -152,6 +152,16 @@ struct MovePayload {
   std::int32_t from = 0;       // the rank that has the values
 };
 
+/// Tells the master how much memory the device has.
+struct MemoryPayload {
+  static constexpr CommandKind kKind = CommandKind::memory;
+  std::uint64_t to = 0;  // offset of a MemorySize
+};
+struct MemorySize {
+  std::uint64_t free_bytes;
+  std::uint64_t total_bytes;
+};
+
 /// GPUs unpin the segment, so that the master can return free pages of its heap to the system.
 struct UnpinPayload {
   static constexpr CommandKind kKind = CommandKind::unpin;
@@ -171,7 +181,7 @@ struct ClosePayload {
 /// payload of another kind cannot be read.
 struct alignas(64) CommandHead : CommandHeader {
   using Payload = std::variant<ClosePayload, CallPayload, DestroyPayload, CollectivePayload, TransferPayload,
-                               MovePayload, UnpinPayload, UnmapPayload>;
+                               MovePayload, MemoryPayload, UnpinPayload, UnmapPayload>;
 
   /// The master makes this a command of the kind P.
   template <class P>

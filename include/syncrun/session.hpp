@@ -18,6 +18,7 @@
 #include "syncrun/detail/master_seam.hpp"
 #include "syncrun/detail/worker_seam.hpp"
 #include "syncrun/device.hpp"
+#include "syncrun/device_memory.hpp"
 #include "syncrun/error.hpp"
 #include "syncrun/function.hpp"
 #include "syncrun/options.hpp"
@@ -306,6 +307,10 @@ class Session {
   }
   /// Waits for the calls in flight on a device. Throws like wait(), and Error (usage) if the session has no such device.
   void synchronize(const Device& device) { detail::synchronize(*core_, device.rank()); }
+
+  /// Returns how much memory a device has, and what lies there. Waits for the calls in flight on this device. Throws
+  /// Error (usage) if the session has no such device.
+  [[nodiscard]] DeviceMemory memory(const Device& device) { return detail::memory_of(*core_, device); }
 
   /// Returns how long each phase of the calls has taken so far, by function and rank. Waits for calls in flight first.
   /// Throws Error (usage) unless SessionOptions::profile or SessionOptions::trace is set (`syncrun --profile`,

@@ -119,6 +119,17 @@ class Shared {
     detail::get_from_rank(held(), rank, copy.data());
     return copy;
   }
+  /// Starts to fetch one rank's copy, and returns. The rank copies its values after the calls that it got before, so
+  /// later calls that change the copy do not change the result.
+  [[nodiscard]] Future<Array<T, N>> get_async(int rank) const {
+    auto fetched = detail::launch_get(record(), rank);
+    return Future<Array<T, N>>(std::move(fetched.session), std::move(fetched.result), nullptr);
+  }
+  /// Copies the values of rank `from` to rank `to`, and returns without a wait. Rank `to` copies once rank `from` is done
+  /// with the calls that it got before. Rank `from` does not wait. Throws Error (usage) if a rank does not exist, or if
+  /// rank `from` has no values.
+  void copy(int from, int to) { detail::copy_between_ranks(record(), from, to); }
+
   template <detail::ValuesOf<T> R>
   void set(int rank, const R& values, const Shape<N>& shape) {
     detail::check_count(detail::count_of(values), shape.extents());

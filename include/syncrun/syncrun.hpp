@@ -11,6 +11,7 @@
 #include "syncrun/cuda_worker.hpp"
 #include "syncrun/data.hpp"
 #include "syncrun/device.hpp"
+#include "syncrun/device_memory.hpp"
 #include "syncrun/dtype.hpp"
 #include "syncrun/error.hpp"
 #include "syncrun/function.hpp"

@@ -16,6 +16,9 @@
 
 namespace syncrun {
 
+template <class R>
+class Future;
+
 /// One array of N dimensions, with valid copies on the devices that use it. Session::value makes one. A body that
 /// returns a Keep<T, N> makes one, too. A Value is a handle and cheap to copy. For the master only.
 ///
@@ -54,6 +57,13 @@ class Value {
     Array<T, N> values(shape());
     detail::get_value(record(), values.data());
     return values;
+  }
+
+  /// Starts to fetch the elements, and returns. Waits only for the call that makes the value, if that is not over. Later
+  /// calls that write the value do not change the result.
+  [[nodiscard]] Future<Array<T, N>> get_async() const {
+    auto fetched = detail::launch_get_value(record());
+    return Future<Array<T, N>>(std::move(fetched.session), std::move(fetched.result), nullptr);
   }
 
   /// Waits for the call that makes the value, because the shape is not known before.

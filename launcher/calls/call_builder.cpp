@@ -245,7 +245,9 @@ std::exception_ptr CallBuilder::take_dependencies() {
   for (std::size_t i = 0; i < types.size(); ++i) {
     if (!is_variable(types[i].kind)) continue;
     const auto& variable = *static_cast<VariableRecord*>(state().in_flight->arguments[i].get());
-    if (!variable.value) depend_on(variable.writes);  // CallValues does it for a Value
+    if (variable.value) continue;  // CallValues does it
+    depend_on(variable.writes);
+    if (is_written(types[i].kind) && !variable.writes.copies.empty()) commands.wait_for_copies(variable.writes);
   }
   if (function_->object) depend_on(function_->object->writes);
   return failure;

@@ -150,6 +150,7 @@ void CallTable::note_write(WriteLog& writes, std::uint64_t id) {
     return !is_in_flight(earlier) || ranks.includes(command(earlier).ranks);
   });
   writes.calls.push_back(id);
+  std::erase_if(writes.copies, [&](const CopyRead& read) { return !is_in_flight(read.command); });
   std::erase_if(writes.failures, [](const WriteFailure& known) { return known.failure->is_seen; });
 }
 

@@ -1,6 +1,7 @@
 #include "launcher/calls/command_runner.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "common/text/errors.hpp"
 #include "launcher/calls/call_limits.hpp"
@@ -201,6 +202,9 @@ void CommandRunner::collect(std::uint64_t id) {
   try {
     if (has_failed) {
       result.error = failure_of(id);
+    } else if (in_flight.fetched != 0) {
+      const OutputBuffer& to = result.outputs.front().buffer;
+      std::memcpy(to.data(), segment().at(in_flight.fetched), to.bytes());
     } else if (in_flight.function) {
       if (command.ranks == calls_.all_ranks()) in_flight.function->came_through_after = replacements();
       if (command.call().outputs_count != 0) outputs_.collect(command, *in_flight.function, result);
@@ -214,7 +218,7 @@ void CommandRunner::collect(std::uint64_t id) {
   const std::shared_ptr<CallFailure> failure = error ? note_failure(in_flight, command.ranks, error) : nullptr;
   if (error) {
     CallTable::for_each_value(in_flight, [&](const std::shared_ptr<VariableRecord>& value, int brings_to) {
-      value->value->note_unfinished(brings_to, id, error);
+      value->note_unfinished(brings_to, id, error);
     });
   }
   for (const auto offset : in_flight.temporaries) heap().free(offset, SharedHeap::Giveback::later);

@@ -12,6 +12,7 @@ void InFlight::reset() noexcept {
   dependencies.clear();
   inherited = nullptr;
   made.clear();
+  fetched = 0;
   brings_to = -1;
   what = "";
   subject.clear();

@@ -26,7 +26,14 @@ std::exception_ptr SystemCommands::depend_on(const WriteLog& writes) {
   return nullptr;
 }
 
+void SystemCommands::wait_for_copies(const WriteLog& writes) {
+  for (const CopyRead& read : writes.copies) {
+    if (calls_.next_ranks().has(read.source)) calls_.wait_for(read.command, read.rank, true);
+  }
+}
+
 void SystemCommands::follow(const WriteLog& writes) {
+  wait_for_copies(writes);
   const std::exception_ptr failure = depend_on(writes);
   if (!failure) return;
   calls_.failures().has_surfaced(failure);

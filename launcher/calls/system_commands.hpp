@@ -45,7 +45,9 @@ class SystemCommands {
   /// The next command reads or overwrites what these calls wrote, so it fails if one of them fails. Returns a failure
   /// among them that the program has not seen, or null.
   std::exception_ptr depend_on(const WriteLog& writes);
-  /// For commands that are not calls: as depend_on(), but throws the failure.
+  /// The next command writes this on its ranks, so it waits for other ranks that copy from them.
+  void wait_for_copies(const WriteLog& writes);
+  /// For commands that are not calls, which may write: as the two above, but throws the failure.
   void follow(const WriteLog& writes);
   /// False once the session is over, and in a fork of the program. In these cases this process must not free the
   /// memory.

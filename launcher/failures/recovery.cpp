@@ -46,7 +46,7 @@ void Recovery::replace_lost(Failure failure, const std::string& where, int wait_
   const auto lost = std::make_exception_ptr(report_.lost(std::move(failure), where, wait_status, outcome));
   bool is_held = false;  // by a call that the program will ask for its result
   for (const auto& [value, brings_to, command] : unfinished.values) {
-    value->value->note_unfinished(brings_to, command, lost);
+    value->note_unfinished(brings_to, command, lost);
   }
   for (const auto& call : unfinished.calls) {
     call.result->error = lost;

@@ -27,10 +27,18 @@ struct WriteFailure {
   std::shared_ptr<CallFailure> failure;
 };
 
+/// A command of one rank that copies from another rank's copy.
+struct CopyRead {
+  std::uint64_t command;
+  int rank;    // that runs the command
+  int source;  // whose copy it reads
+};
+
 /// The calls that wrote a variable or an object last.
 struct WriteLog {
   std::vector<std::uint64_t> calls;    // some may no longer be in flight
   std::vector<WriteFailure> failures;  // of those that were collected
+  std::vector<CopyRead> copies;        // made since the last write; some may no longer be in flight
 };
 
 /// True if a body may write to an argument of this kind.
@@ -72,6 +80,12 @@ struct VariableRecord {
   WriteLog writes;
   std::unique_ptr<ValueState> value;  // if the variable is a Value, else null
 
+  /// A command has failed that should have made this Value (kMaking), or should have brought a copy to this rank.
+  void note_unfinished(int brings_to, std::uint64_t command, const std::exception_ptr& error) noexcept {
+    if (value) return value->note_unfinished(brings_to, command, error);
+    assigned.remove(static_cast<std::size_t>(brings_to));
+    extents[static_cast<std::size_t>(brings_to)] = {};
+  }
   ~VariableRecord();
 };
 

@@ -163,12 +163,19 @@ std::string bring_copy(SystemCommands& commands, const std::shared_ptr<VariableR
   ValueState& value = *variable->value;
   ValueCopy& copy = copy_on(*variable, rank);
   forget_finished_readers(commands.calls(), copy);
-  const bool is_from_host = value.home == ValueState::kHost;
+  // A CPU device cannot read the memory of a GPU, so the GPU copies the values to the host.
+  const auto is_gpu = [&](int of) { return commands.devices().kind_of(of) == DeviceKind::cuda; };
+  const bool goes_by_host = value.home != ValueState::kHost && is_gpu(value.home) && !is_gpu(rank);
+  if (goes_by_host) {
+    settle_extents(commands, *variable);
+    bring_to_host(commands, variable);
+  }
+  const bool is_from_host = goes_by_host || value.home == ValueState::kHost;
   const bool warns = !is_from_host && goes_to_and_fro(value, rank);
   copy.written = copy.used = (is_from_host ? bring_from_host : bring_from_rank)(commands, variable, rank);
   copy.is_valid = true;
   copy.readers.clear();
-  if (is_from_host) value.home = rank;
+  if (value.home == ValueState::kHost) value.home = rank;
   if (!warns) return {};
   return "value '" + variable->name + "' has moved back and forth between ranks " + std::to_string(value.last_source) +
          " and " + std::to_string(rank) + " " + std::to_string(kToAndFro) +

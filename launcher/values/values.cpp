@@ -1,5 +1,6 @@
 // Values, on the master's side: what the handles call.
 
+#include <algorithm>
 #include <cstring>
 #include <span>
 #include <string>
@@ -16,6 +17,7 @@
 #include "launcher/variables/transfers.hpp"
 #include "launcher/variables/variables.hpp"
 #include "syncrun/device.hpp"
+#include "syncrun/device_memory.hpp"
 
 namespace syncrun::detail {
 
@@ -165,6 +167,17 @@ void get_value(const std::shared_ptr<VariableRecord>& variable, void* values) {
   std::memcpy(values, staging.data(), bytes);
 }
 
+Fetched launch_get_value(const std::shared_ptr<VariableRecord>& variable) {
+  SessionCore& session = *variable->session;
+  const Entry guard(session);
+  CommandRunner& commands = session.commands();
+  check_is_usable(commands, *variable);
+  settle_extents(commands, *variable);
+  // A value that lies on the host only comes to a device first, so that all fetches are alike.
+  if (variable->value->home == ValueState::kHost) bring(session, variable, 0);
+  return {variable->session, launch_fetch(commands, variable, variable->value->home)};
+}
+
 std::vector<Device> devices_with(const VariableRecord& variable) {
   const Entry guard(*variable.session);
   std::vector<Device> devices;
@@ -192,6 +205,29 @@ void pin_value(const std::shared_ptr<VariableRecord>& variable, const Device& de
 
 void check_launched(SessionCore& session, CallResult& result) {
   if (result.error) wait_for(session, result);  // throws
+}
+
+DeviceMemory memory_of(SessionCore& session, const Device& device) {
+  const Entry guard(session);
+  check_is_of_session(session, device, "memory()");
+  const int rank = device.rank();
+  const HeapLoan size(session.commands(), sizeof(MemorySize), "the size of a device's memory");
+  session.commands().run_system("memory", "", RankSet::only(rank), [&](CommandHead& command, InFlight&) {
+    command.begin<MemoryPayload>().to = size.offset();
+  });
+  const auto& reported = *session.segment().at<MemorySize>(size.offset());
+  DeviceMemory memory{.total_bytes = reported.total_bytes, .free_bytes = reported.free_bytes, .arrays = {}};
+  session.registry().for_each_variable([&](const VariableRecord& variable) {
+    VariableCopy& copy = session.segment().at<VariableEntry>(variable.entry)->copies()[rank];
+    if (copy.capacity_bytes == 0) return;
+    memory.arrays.push_back({.name = variable.name,
+                             .bytes = copy.capacity_bytes,
+                             .is_value = variable.value != nullptr,
+                             .can_be_dropped = SpareCopy(copy).is_spare()});
+  });
+  std::stable_sort(memory.arrays.begin(), memory.arrays.end(),
+                   [](const ArrayInMemory& a, const ArrayInMemory& b) { return a.bytes > b.bytes; });
+  return memory;
 }
 
 void unpin_value(VariableRecord& variable) {

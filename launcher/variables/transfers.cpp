@@ -155,6 +155,72 @@ void fetch_copy(SystemCommands& commands, VariableRecord& variable, int rank, st
                 {{&variable, only_on(commands.world_size(), rank, {to, extents, true})}});
 }
 
+std::shared_ptr<CallResult> launch_fetch(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable,
+                                         int rank) {
+  const Extents& extents = variable->extents[static_cast<std::size_t>(rank)];
+  const std::size_t bytes = bytes_of(*variable, extents);
+  auto result = std::make_shared<CallResult>();
+  result->outputs.resize(1);
+  result->outputs[0].extents = extents;
+  if (bytes == 0) {
+    result->finished = true;
+    return result;
+  }
+  result->outputs[0].buffer = allocate_on_heap(bytes);
+  const Transfer transfer{variable.get(), only_on(commands.world_size(), rank, {0, extents, true})};
+  const std::uint64_t id = commands.launch_system(
+      "get", variable->name, RankSet::only(rank), [&](CommandHead& command, InFlight& in_flight) {
+        in_flight.fetched = commands.allocate(bytes, SharedHeap::Contents::any, "values on their way from a worker");
+        in_flight.temporaries.push_back(in_flight.fetched);
+        in_flight.arguments[0] = variable;
+        in_flight.arguments_count = 1;
+        depend_on_copies(commands, transfer);
+        auto& payload = command.begin<TransferPayload>();
+        payload.direction = TransferDirection::from_variable;
+        payload.variables_count = 1;
+        const auto world_size = static_cast<std::size_t>(commands.world_size());
+        payload.parts =
+            commands.heap().allocate(sizeof(TransferSlot) * world_size, SharedHeap::Contents::any, "a transfer");
+        in_flight.temporaries.push_back(payload.parts);
+        commands.segment().at<TransferSlot>(payload.parts)[rank] = {variable->entry, in_flight.fetched, extents, true,
+                                                                    false};
+      });
+  if (!commands.calls().is_in_flight(id)) return result;
+  InFlight& in_flight = commands.calls().in_flight(id);
+  in_flight.kept_result = result;
+  in_flight.result = result.get();
+  return result;
+}
+
+void copy_variable(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable, int from, int to) {
+  const auto at = [](int rank) { return static_cast<std::size_t>(rank); };
+  std::vector<std::size_t> bytes(static_cast<std::size_t>(commands.world_size()));
+  bytes[at(to)] = bytes_of(*variable, variable->extents[at(from)]);
+  check_growth(commands, *variable, bytes, OldCopies::reused);
+  const std::uint64_t id = commands.launch_system(
+      "copy", variable->name, RankSet::only(to), [&](CommandHead& command, InFlight& in_flight) {
+        in_flight.arguments[0] = variable;
+        in_flight.arguments_count = 1;
+        in_flight.brings_to = to;
+        in_flight.writes.push_back(variable->name);
+        commands.follow(variable->writes);
+        for (const std::uint64_t write : variable->writes.calls) {
+          const bool is_in_flight = commands.calls().is_in_flight(write);
+          if (is_in_flight && commands.calls().command(write).ranks.has(from)) {
+            commands.calls().wait_for(write, from, false);
+          }
+        }
+        auto& payload = command.begin<MovePayload>();
+        payload.variable = variable->entry;
+        payload.from = from;
+      });
+  variable->extents[at(to)] = variable->extents[at(from)];
+  variable->assigned.add(at(to));
+  variable->is_replicated = false;
+  variable->writes.copies.push_back({id, to, from});
+  commands.calls().note_write(variable->writes, id);
+}
+
 void place_copy(SystemCommands& commands, VariableRecord& variable, int rank, std::uint64_t from,
                 const Extents& extents) {
   to_variables(commands, "set", {{&variable, only_on(commands.world_size(), rank, {from, extents, true})}});

@@ -35,6 +35,14 @@ void run_transfers(SystemCommands& commands, const char* what, TransferDirection
 /// Runs transfers to the variables. Brings their records up to date, also if it throws.
 void to_variables(SystemCommands& commands, const char* what, const std::vector<Transfer>& transfers);
 
+/// Starts to fetch one rank's copy of a variable. The values go to the first output of the result. Keeps the variable
+/// alive until then.
+std::shared_ptr<CallResult> launch_fetch(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable,
+                                         int rank);
+
+/// Starts to copy the values of rank `from` to rank `to`, which differ. Rank `from` has values.
+void copy_variable(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable, int from, int to);
+
 /// Moves one rank's copy of a variable to memory in the heap, or from there. The memory must be as large as the copy.
 void fetch_copy(SystemCommands& commands, VariableRecord& variable, int rank, std::uint64_t to);
 void place_copy(SystemCommands& commands, VariableRecord& variable, int rank, std::uint64_t from,

@@ -251,6 +251,24 @@ void get_from_rank(VariableRecord& variable, int rank, void* values) {
   std::memcpy(values, staging.data(), bytes);
 }
 
+Fetched launch_get(const std::shared_ptr<VariableRecord>& variable, int rank) {
+  SessionCore& session = *variable->session;
+  const Entry guard(session);
+  check_rank(session.world_size(), rank, "get_async");
+  return {variable->session, launch_fetch(session.commands(), variable, rank)};
+}
+
+void copy_between_ranks(const std::shared_ptr<VariableRecord>& variable, int from, int to) {
+  SessionCore& session = *variable->session;
+  const Entry guard(session);
+  check_rank(session.world_size(), from, "copy");
+  check_rank(session.world_size(), to, "copy");
+  const auto source = static_cast<std::size_t>(from);
+  if (!variable->assigned.has(source)) throw_usage("copy: " + not_assigned(*variable, RankSet::only(from)));
+  if (from == to) return;
+  copy_variable(session.commands(), variable, from, to);
+}
+
 void gather_to(VariableList variables, std::span<void* const> values) {
   SessionCore& session = *variables.front()->session;
   const Entry guard(session);

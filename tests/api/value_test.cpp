@@ -259,6 +259,64 @@ TEST_P(Values, ChangeInPlaceOnManyDevicesInTurn) {
   EXPECT_EQ(x.get()[2], 500);
 }
 
+TEST_P(Values, AreFetchedWithoutAWait) {
+  const auto slow = session().function(slowly_twice);
+  const auto write = session().function(add_one);
+  const auto x = session().value(counting<double>(5), Shape{5}, first());
+  const auto busy = slow.on(first()).async(x, 100);
+  const auto begin = std::chrono::steady_clock::now();
+  auto before = x.get_async();
+  write.on(first())(x);
+  auto after = x.get_async();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 80ms);
+  EXPECT_EQ(before.get()[4], 4);
+  EXPECT_EQ(after.get()[4], 5);
+  static_cast<void>(busy);
+  EXPECT_EQ(session().value(counting<double>(5), Shape{5}).get_async().get()[4], 4) << "of the host";
+  auto dropped = x.get_async();
+}
+
+TEST_P(Values, StandInTheListOfWhatLiesOnADevice) {
+  auto shared = session().shared("weights", std::vector<double>(4, 0.0));
+  const auto x = session().value(std::vector<double>(1000, 0.0), Shape{1000}, first(), "x");
+  x.to(last());
+  const auto memory = session().memory(last());
+  EXPECT_GT(memory.total_bytes, std::size_t{1} << 28U);
+  EXPECT_GT(memory.free_bytes, 0U);
+  EXPECT_LE(memory.free_bytes, memory.total_bytes);
+  ASSERT_EQ(memory.arrays.size(), 2U);
+  EXPECT_EQ(memory.arrays[0].name, "x");
+  EXPECT_EQ(memory.arrays[0].bytes, 8000U);
+  EXPECT_TRUE(memory.arrays[0].is_value);
+  EXPECT_EQ(memory.arrays[0].can_be_dropped, world_size() > 1);
+  EXPECT_EQ(memory.arrays[1].name, "weights");
+  EXPECT_FALSE(memory.arrays[1].can_be_dropped);
+  EXPECT_FALSE(session().memory(first()).arrays[0].can_be_dropped) << "it is the home of the value";
+}
+
+TEST_P(Values, CopiesOfASharedGoFromRankToRank) {
+  auto shared = session().shared("weights", std::vector<double>(4, 0.0));
+  const auto write = session().function(add_one);
+  const auto slow = session().function(+[](sr::Local<double, 1> x, int milliseconds) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    for (double& value : x) value += 10;
+  });
+  slow.on(first())(shared, 60);
+  shared.copy(0, world_size() - 1);
+  write.on(first())(shared);  // waits for the copy
+  auto last_copy = shared.get_async(world_size() - 1);
+  EXPECT_EQ(last_copy.get()[3], world_size() == 1 ? 11 : 10);
+  EXPECT_EQ(shared.get(0)[3], 11);
+  EXPECT_ERROR(shared.copy(0, world_size()), sr::ErrorKind::usage, "copy requires a rank from 0 to");
+  auto unset = session().shared<double, 1>("unset");
+  EXPECT_ERROR(unset.copy(0, world_size() - 1), sr::ErrorKind::usage, "'unset' has no shape yet");
+  if (world_size() == 1) return;
+  unset.set(0, std::vector<double>{1, 2, 3});
+  unset.copy(0, world_size() - 1);
+  EXPECT_EQ(unset.shape(world_size() - 1), Shape{3});
+  EXPECT_EQ(unset.get(world_size() - 1).to_vector(), (std::vector<double>{1, 2, 3}));
+}
+
 TEST_P(Values, DoNotGrowMemory) {
   const auto f = session().function(twice);
   const auto x = session().value(std::vector<double>(100, 1.0), Shape{100}, first());

@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "common/os/shared_heap.hpp"
+#include "common/protocol/command.hpp"
 #include "syncrun/detail/update_work.hpp"
 #include "syncrun/dtype.hpp"
 #include "syncrun/error.hpp"
@@ -156,6 +157,9 @@ class WorkerDevice {
 
   /// The CUDA device if this is one, otherwise null.
   virtual GpuDevice* gpu() noexcept { return nullptr; }
+
+  /// The memory that can be allocated, and all memory of the device.
+  virtual MemorySize memory() = 0;
 
   /// The hardware in a few words, such as "NVIDIA H100 PCIe, 85 GB".
   virtual std::string hardware() const = 0;

@@ -261,6 +261,9 @@ void WorkerCore::execute(Command& command) {
         enter_phase(Phase::inputs);
         variables_.run_move(command.as<MovePayload>());
         break;
+      case CommandKind::memory:
+        *attachment_.segment.at<MemorySize>(command.as<MemoryPayload>().to) = device_->memory();
+        break;
       case CommandKind::unpin:
         enter_phase(Phase::inputs);
         if (GpuDevice* const gpu = device_->gpu(); gpu != nullptr) gpu->unpin();

@@ -29,6 +29,7 @@ namespace syncrun {
 class AnyShared;
 class Assignment;
 class Device;
+struct DeviceMemory;
 enum class StepForm : std::uint8_t;
 struct CallOptions;
 struct CallProfile;
@@ -246,6 +247,8 @@ SYNCRUN_EXPORT bool is_on_host(const VariableRecord& variable);
 /// The value stays on this device. Brings a copy there. Throws as bring_value.
 SYNCRUN_EXPORT void pin_value(const std::shared_ptr<VariableRecord>& variable, const Device& device);
 SYNCRUN_EXPORT void unpin_value(VariableRecord& variable);
+/// See Session::memory.
+SYNCRUN_EXPORT DeviceMemory memory_of(SessionCore& session, const Device& device);
 /// Throws the failure of a call if it is known already.
 SYNCRUN_EXPORT void check_launched(SessionCore& session, CallResult& result);
 
@@ -280,6 +283,16 @@ SYNCRUN_EXPORT void set_on_rank(VariableRecord& variable, int rank, std::span<co
                                 const void* values);
 /// Copies all values of one rank to `values`.
 SYNCRUN_EXPORT void get_from_rank(VariableRecord& variable, int rank, void* values);
+/// A fetch in flight. The result is an array.
+struct Fetched {
+  std::shared_ptr<SessionCore> session;
+  std::shared_ptr<CallResult> result;
+};
+/// Starts to fetch all values of one rank, and of a Value.
+SYNCRUN_EXPORT Fetched launch_get(const std::shared_ptr<VariableRecord>& variable, int rank);
+SYNCRUN_EXPORT Fetched launch_get_value(const std::shared_ptr<VariableRecord>& variable);
+/// Starts to copy the values of a rank to another rank. Throws Error (usage) if there are none.
+SYNCRUN_EXPORT void copy_between_ranks(const std::shared_ptr<VariableRecord>& variable, int from, int to);
 /// Copies all ranks' values, one after the other. `values` has one array per variable, with the extents that
 /// gathered_extents returns.
 SYNCRUN_EXPORT void gather_to(VariableList variables, std::span<void* const> values);

@@ -452,10 +452,27 @@ void take_output(O& output, RawOutput& raw) {
   }
 }
 
+/// Makes an array from a fetch (get_async).
+template <class R>
+struct ArrayIn {
+  static constexpr bool kIsArray = false;
+};
+template <class T, std::size_t N>
+struct ArrayIn<Array<T, N>> {
+  static constexpr bool kIsArray = true;
+  static Array<T, N> take(RawOutput& raw) {
+    Array<T, N> array(to_shape<N>({raw.extents.data(), N}));
+    if (array.size() != 0) std::memcpy(array.data(), raw.buffer.data(), array.span().size_bytes());
+    return array;
+  }
+};
+
 /// Makes the caller's result from the outputs that have arrived: from all outputs, or from those that were chosen.
 template <class R>
 Returned<R> assemble([[maybe_unused]] CallResult& arrived, [[maybe_unused]] const OutputChoice* choice) {
-  if constexpr (!std::is_void_v<R>) {
+  if constexpr (ArrayIn<R>::kIsArray) {
+    return ArrayIn<R>::take(arrived.outputs[0]);
+  } else if constexpr (!std::is_void_v<R>) {
     R result{};
     std::size_t index = 0;
     for_each_output(result, [&](auto& output) {

@@ -49,6 +49,8 @@ class CountingGpu final : public GpuDevice {
   std::uint64_t reduce_output(const OutputReduction&, OutputBuffer) override { return 0; }
   CommCore& comm() noexcept override { return comm_; }
   CommCore& solo() noexcept override { return solo_; }
+  void copy_from_peer(void*, const PeerMemoryPlace&, std::size_t) override {}
+  MemorySize memory() override { return {}; }
   std::string hardware() const override { return "no GPU"; }
   void abandon() noexcept override {}
   void finish() override {}
@@ -104,7 +106,8 @@ class Replay : public testing::Test {
   CpuComm comm_{attachment_, meetings_, interruption_};
   CountingGpu gpu_{comm_};
   MappedFiles files_;
-  RunningCall running_{{attachment_, gpu_, arena_, files_, outgoing_}};
+  VariableCopies variables_{attachment_, gpu_, arena_, comm_, [] {}};
+  RunningCall running_{{attachment_, gpu_, arena_, files_, outgoing_, variables_}};
 };
 
 TEST_F(Replay, RecordsTheSecondCallAndLaunchesItFromThenOn) {

@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -9,6 +11,7 @@
 #include "common/arrays/reduce.hpp"
 #include "common/arrays/rows.hpp"
 #include "common/arrays/update.hpp"
+#include "common/os/memory_limit.hpp"
 #include "common/os/segment.hpp"
 #include "common/protocol/control_block.hpp"
 #include "common/text/errors.hpp"
@@ -126,6 +129,13 @@ class CpuDevice final : public WorkerDevice {
 
   CommCore& comm() noexcept override { return comm_; }
   CommCore& solo() noexcept override { return solo_; }
+
+  MemorySize memory() override {
+    const auto free = static_cast<std::uint64_t>(std::max<std::int64_t>(available_memory_bytes(), 0));
+    const auto total = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+                       static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+    return {std::min(free, total), total};
+  }
 
   std::string hardware() const override {
     std::ifstream cpuinfo("/proc/cpuinfo");

@@ -82,6 +82,13 @@ CudaDevice::~CudaDevice() {
   cublas_.reset();
 }
 
+MemorySize CudaDevice::memory() {
+  std::size_t available = 0;
+  std::size_t total = 0;
+  check_cuda(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
+  return {available + pool_.free_bytes(), total};
+}
+
 std::string CudaDevice::hardware() const {
   cudaDeviceProp properties{};
   check_cuda(cudaGetDeviceProperties(&properties, index_of(context_.attachment.device)), "cudaGetDeviceProperties");

@@ -92,6 +92,7 @@ class CudaDevice final : public GpuDevice {
   cublasContext* cublas() override;
   cudnnContext* cudnn() override;
 
+  MemorySize memory() override;
   std::string hardware() const override;
 
   void abandon() noexcept override;

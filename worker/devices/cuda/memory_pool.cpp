@@ -79,6 +79,12 @@ void MemoryPool::release(void* memory) noexcept {
   used_.erase(found);
 }
 
+std::size_t MemoryPool::free_bytes() const noexcept {
+  std::size_t bytes = 0;
+  for (const auto& block : free_) bytes += block.first;
+  return bytes;
+}
+
 void MemoryPool::trim() noexcept {
   std::erase_if(free_, [this](const auto& block) {
     if (exported_.contains(block.second)) return false;

@@ -27,6 +27,8 @@ class MemoryPool {
   /// The size of the block that allocate() uses for a size.
   static std::size_t block_bytes(std::size_t bytes) noexcept;
   void release(void* memory) noexcept;
+  /// The bytes of the blocks that are not in use.
+  std::size_t free_bytes() const noexcept;
   /// From now on, peers may have mapped this block. It goes back to the device only at the end, because CUDA does not
   /// allow that while a peer has mapped it.
   void note_exported(void* memory) { exported_.insert(memory); }

@@ -1,0 +1,117 @@
+// Copies from the memory of another process's GPU. Requires one GPU: both processes use it.
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <stdexcept>
+#include <vector>
+
+#include "common/os/segment.hpp"
+#include "common/os/shared_heap.hpp"
+#include "tests/support/gpus.hpp"
+#include "worker/devices/cuda/check.hpp"
+#include "worker/devices/cuda/memory_pool.hpp"
+#include "worker/devices/cuda/peer_copies.hpp"
+
+namespace syncrun::detail {
+namespace {
+
+constexpr std::size_t kHeapBytes = std::size_t{1} << 20U;
+constexpr int kRounds = 3;
+
+/// What the two processes tell each other, at the beginning of the segment.
+struct Talk {
+  std::atomic<int> exported;  // how many rounds the child has exported
+  std::atomic<int> copied;    // how many rounds the parent has copied
+  std::atomic<int> failed;
+  std::uint64_t places[3];
+};
+
+const std::vector<std::size_t> kElements{1, 1000, 5'000'000};
+
+int value_of(int round, std::size_t block, std::size_t element) {
+  return static_cast<int>(element * 7 + block * 100 + static_cast<std::size_t>(round));
+}
+
+void await(const std::atomic<int>& word, int value, const std::atomic<int>& failed) {
+  for (int i = 0; i < 20'000 && word.load() < value && failed.load() == 0; ++i) usleep(1000);
+  if (word.load() < value) throw std::runtime_error("the other process does not answer");
+}
+
+/// Exports blocks with values, round by round. The blocks keep their memory.
+void export_rounds(const Segment& segment, Talk& talk) {
+  SharedHeap arena(segment, sizeof(Talk) + 64 * 64, kHeapBytes / 2);
+  MemoryPool pool;
+  PeerCopies copies(segment, arena);
+  std::vector<void*> blocks;
+  for (const std::size_t elements : kElements) blocks.push_back(pool.allocate(elements * sizeof(int), "a test"));
+  for (int round = 0; round < kRounds; ++round) {
+    for (std::size_t block = 0; block < blocks.size(); ++block) {
+      std::vector<int> values(kElements[block]);
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = value_of(round, block, i);
+      check_cuda(cudaMemcpy(blocks[block], values.data(), values.size() * sizeof(int), cudaMemcpyHostToDevice), "copy");
+      talk.places[block] = copies.export_memory(blocks[block]);
+      pool.note_exported(blocks[block]);
+    }
+    check_cuda(cudaDeviceSynchronize(), "a test");
+    talk.exported = round + 1;
+    await(talk.copied, round + 1, talk.failed);
+  }
+  pool.release(blocks.back());
+  pool.trim();
+  if (pool.allocate(kElements.back() * sizeof(int), "a test") != blocks.back()) {
+    throw std::runtime_error("an exported block went back to the device");
+  }
+}
+
+void copy_rounds(const Segment& segment, Talk& talk) {
+  SharedHeap arena(segment, kHeapBytes, kHeapBytes / 2);
+  PeerCopies copies(segment, arena);
+  const Stream stream = Stream::make();
+  for (int round = 0; round < kRounds; ++round) {
+    await(talk.exported, round + 1, talk.failed);
+    for (std::size_t block = 0; block < kElements.size(); ++block) {
+      const std::size_t bytes = kElements[block] * sizeof(int);
+      void* memory = nullptr;
+      ASSERT_EQ(cudaMalloc(&memory, bytes), cudaSuccess);
+      const DeviceMemory own(memory);
+      copies.copy(memory, talk.places[block], bytes, stream.get());
+      std::vector<int> values(kElements[block]);
+      ASSERT_EQ(cudaMemcpyAsync(values.data(), memory, bytes, cudaMemcpyDeviceToHost, stream.get()), cudaSuccess);
+      ASSERT_EQ(cudaStreamSynchronize(stream.get()), cudaSuccess);
+      for (std::size_t i = 0; i < values.size(); ++i) ASSERT_EQ(values[i], value_of(round, block, i)) << block;
+    }
+    EXPECT_EQ(copies.mappings(), kElements.size()) << "a block is mapped once";
+    talk.copied = round + 1;
+  }
+}
+
+TEST(PeerCopies, BringWhatAnotherProcessHasExported) {
+  if (test::gpus_present() == 0) GTEST_SKIP() << "no GPU is present";
+  const Segment segment = Segment::create(std::size_t{1} << 30U);
+  Talk& talk = *segment.at<Talk>(0);
+  const pid_t child = fork();  // before this process uses CUDA
+  if (child == 0) {
+    try {
+      export_rounds(segment, talk);
+    } catch (const std::exception& error) {
+      talk.failed = 1;
+      std::fprintf(stderr, "the child: %s\n", error.what());
+      _exit(1);
+    }
+    _exit(0);
+  }
+  EXPECT_NO_THROW(copy_rounds(segment, talk));
+  if (testing::Test::HasFailure()) talk.failed = 1;
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+}  // namespace
+}  // namespace syncrun::detail
