@@ -70,7 +70,7 @@ class RunningCallOnCpu : public testing::Test {
   SegmentRendezvous rendezvous_{attachment_, meetings_};
   CpuComm comm_{attachment_, meetings_, interruption_};
   std::unique_ptr<WorkerDevice> device_ =
-      make_cpu_device({attachment_, arena_, comm_, rendezvous_, interruption_, [] {}});
+      make_cpu_device({attachment_, arena_, comm_, rendezvous_, interruption_, [] {}, {}});
   MappedFiles files_;
   VariableCopies variables_{attachment_, *device_, arena_, comm_, [] {}};
   RunningCall running_{{attachment_, *device_, arena_, files_, outgoing_, variables_}};
