@@ -6,6 +6,7 @@
 #include "syncrun/any_worker.hpp"
 #include "syncrun/arguments.hpp"
 #include "syncrun/array.hpp"
+#include "syncrun/asynchronous.hpp"
 #include "syncrun/checkpoint.hpp"
 #include "syncrun/convert.hpp"
 #include "syncrun/cuda_worker.hpp"

@@ -34,7 +34,7 @@ struct InFlight {
   std::vector<EarlierCommand> dependencies;
   std::shared_ptr<CallFailure> inherited;             // the failure of one of them, once it is known
   std::vector<std::shared_ptr<VariableRecord>> made;  // the Values that the call makes
-  std::uint64_t fetched = 0;               // for a fetch: offset of the values, which go to the first output
+  std::uint64_t fetched = 0;                          // for a fetch: offset of the values, which go to the first output
   int brings_to = -1;                                 // for a move of a Value (arguments[0]): the rank that gets a copy
   const char* what = "";                              // for commands that are not function calls: "all_reduce", ...
   std::string subject;                                // for the same commands: the variable

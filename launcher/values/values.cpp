@@ -16,6 +16,7 @@
 #include "launcher/values/value_copies.hpp"
 #include "launcher/variables/transfers.hpp"
 #include "launcher/variables/variables.hpp"
+#include "syncrun/asynchronous.hpp"
 #include "syncrun/device.hpp"
 #include "syncrun/device_memory.hpp"
 
@@ -26,7 +27,7 @@ namespace {
 using Entry = SessionCore::Entry;
 
 /// Memory of the host for a value is checked against the limit from this size on.
-constexpr std::size_t kCheckedFrom = std::size_t{8} << 20U;
+constexpr std::size_t kHostCopyCheckedFrom = std::size_t{8} << 20U;
 
 void check_is_of_session(const SessionCore& session, const Device& device, const char* what) {
   check_rank(session.world_size(), device.rank(), what);
@@ -43,7 +44,7 @@ std::shared_ptr<VariableRecord> make_known(const std::shared_ptr<SessionCore>& s
 std::byte* make_host_copy(SessionCore& session, VariableRecord& record) {
   const std::size_t bytes = bytes_of(record, record.extents.front());
   const std::string what = "the host copy of value '" + record.name + "'";
-  if (bytes >= kCheckedFrom) check_memory_available(bytes, what);
+  if (bytes >= kHostCopyCheckedFrom) check_memory_available(bytes, what);
   HostCopy& host = record.value->host;
   host.offset = session.commands().allocate(bytes, SharedHeap::Contents::any, what);
   host.bytes = bytes;
@@ -233,6 +234,23 @@ DeviceMemory memory_of(SessionCore& session, const Device& device) {
 void unpin_value(VariableRecord& variable) {
   const Entry guard(*variable.session);
   variable.value->pinned.reset();
+}
+
+void check_rounds(const char* what, std::span<const Device> devices, std::int64_t rounds) {
+  if (devices.empty()) throw_usage(std::string(what) + " requires one device or more, got none");
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    for (std::size_t other = 0; other < i; ++other) {
+      if (devices[other].name() == devices[i].name()) {
+        throw_usage(std::string(what) + " requires each device once, got '" + devices[i].name() + "' twice");
+      }
+    }
+  }
+  if (rounds < 0) throw_usage(std::string(what) + ": rounds is at least 0, got " + std::to_string(rounds));
+}
+
+void check_moving_rate(double rate) {
+  if (rate > 0 && rate <= 1) return;
+  throw_usage("easgd: moving_rate is above 0 and at most 1, got " + std::to_string(rate));
 }
 
 }  // namespace syncrun::detail

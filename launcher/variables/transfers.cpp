@@ -197,8 +197,8 @@ void copy_variable(SystemCommands& commands, const std::shared_ptr<VariableRecor
   std::vector<std::size_t> bytes(static_cast<std::size_t>(commands.world_size()));
   bytes[at(to)] = bytes_of(*variable, variable->extents[at(from)]);
   check_growth(commands, *variable, bytes, OldCopies::reused);
-  const std::uint64_t id = commands.launch_system(
-      "copy", variable->name, RankSet::only(to), [&](CommandHead& command, InFlight& in_flight) {
+  const std::uint64_t id =
+      commands.launch_system("copy", variable->name, RankSet::only(to), [&](CommandHead& command, InFlight& in_flight) {
         in_flight.arguments[0] = variable;
         in_flight.arguments_count = 1;
         in_flight.brings_to = to;

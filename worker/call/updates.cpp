@@ -10,4 +10,13 @@ void apply_update(WorkerCore& core, const UpdateWork& work) {
   core.device().apply_update(work);
 }
 
+void combine_values(WorkerCore& core, DType dtype, void* into, const void* value, std::array<double, 2> weights,
+                    std::size_t elements) {
+  core.device().accumulate(dtype, Reduction::avg, into, value, weights, elements);
+}
+
+void copy_values(WorkerCore& core, void* to, const void* from, std::size_t bytes) {
+  core.device().copy_within(to, from, bytes);
+}
+
 }  // namespace syncrun::detail

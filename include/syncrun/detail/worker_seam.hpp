@@ -4,6 +4,7 @@
 // producer or a task, or in any process. master_seam.hpp has those for the master. Users never name anything in this
 // header.
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -91,6 +92,13 @@ SYNCRUN_EXPORT void check_update_lengths(UpdateKind kind, std::size_t params, st
 /// Applies an update on the worker's device; on a CUDA device in stream order. Checks the rule if it is in host memory.
 /// Throws Error (usage) if a hyperparameter is not valid.
 SYNCRUN_EXPORT void apply_update(WorkerCore& core, const UpdateWork& work);
+
+/// into = weights[0] into + weights[1] value, in device memory; on a CUDA device in stream order. `dtype` is a
+/// floating-point type.
+SYNCRUN_EXPORT void combine_values(WorkerCore& core, DType dtype, void* into, const void* value,
+                                   std::array<double, 2> weights, std::size_t elements);
+/// Copies within device memory; on a CUDA device in stream order.
+SYNCRUN_EXPORT void copy_values(WorkerCore& core, void* to, const void* from, std::size_t bytes);
 
 /// Returns at least `bytes` bytes of device memory, as AnyWorker::scratch describes. Throws Error (system) if there is
 /// not enough memory.

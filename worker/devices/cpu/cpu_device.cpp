@@ -132,8 +132,8 @@ class CpuDevice final : public WorkerDevice {
 
   MemorySize memory() override {
     const auto free = static_cast<std::uint64_t>(std::max<std::int64_t>(available_memory_bytes(), 0));
-    const auto total = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) *
-                       static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+    const auto total =
+        static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
     return {std::min(free, total), total};
   }
 

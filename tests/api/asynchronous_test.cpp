@@ -1,0 +1,156 @@
+// Asynchronous training around a center, against a serial simulation with the same order of arrivals.
+
+#include <chrono>
+#include <cmath>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "tests/support/on_workers.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using sr::Shape;
+
+constexpr std::int64_t kParams = 50;
+constexpr int kSteps = 3;  // of a round
+constexpr double kRate = 0.2;
+
+/// One step of gradient descent towards a target that differs from device to device and from round to round.
+void descend(std::span<double> params, std::int64_t lane, std::int64_t round) {
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    const double target = static_cast<double>(i) + 10 * static_cast<double>(lane) + 0.1 * static_cast<double>(round);
+    params[i] -= kRate * (params[i] - target);
+  }
+}
+
+sr::Sum<double> train(sr::Local<double, 1> params, std::int64_t lane, std::int64_t round, int milliseconds) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+  for (int step = 0; step < kSteps; ++step) descend(params, lane, round);
+  return params[0];
+}
+
+class Asynchronous : public OnWorkers {
+ protected:
+  std::vector<sr::Device> devices() {
+    std::vector<sr::Device> all;
+    for (int rank = 0; rank < world_size(); ++rank) all.push_back(session().device(rank));
+    return all;
+  }
+  sr::Value<double, 1> center() {
+    return session().value(std::vector<double>(kParams, 1.0), Shape{kParams}, session().device(0), "center");
+  }
+  /// Rounds of different lengths.
+  auto start() {
+    return [f = session().function(train)](const sr::Round<double>& round) {
+      const int milliseconds = static_cast<int>(3 * round.lane + (round.number % 3));
+      return f.on(round.device).async(round.params, static_cast<std::int64_t>(round.lane), round.number, milliseconds);
+    };
+  }
+};
+INSTANTIATE_ON_WORKERS(Asynchronous, 1, 2, 3);
+
+void expect_near(const sr::Array<double, 1>& values, const std::vector<double>& expected) {
+  ASSERT_EQ(values.size(), static_cast<std::int64_t>(expected.size()));
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_NEAR(values[static_cast<std::int64_t>(i)], expected[i], 1e-9 * std::abs(expected[i])) << i;
+  }
+}
+
+TEST_P(Asynchronous, ElasticAveragingIsWhatASerialSimulationGives) {
+  constexpr double kMoving = 0.3;
+  const auto shared = center();
+  const auto report = sr::easgd(
+      session(), shared, devices(), start(), [](const auto&, double) { return true; },
+      {.moving_rate = kMoving, .rounds = 40});
+  EXPECT_EQ(report.arrivals.size(), 40U);
+
+  std::vector<double> c(kParams, 1.0);
+  std::vector<std::vector<double>> x(static_cast<std::size_t>(world_size()), c);
+  std::vector<std::int64_t> rounds(x.size());
+  for (const std::size_t lane : report.arrivals) {
+    for (int step = 0; step < kSteps; ++step) descend(x[lane], static_cast<std::int64_t>(lane), rounds[lane]);
+    ++rounds[lane];
+    for (std::size_t i = 0; i < c.size(); ++i) {
+      const double difference = x[lane][i] - c[i];
+      x[lane][i] -= kMoving * difference;
+      c[i] += kMoving * difference;
+    }
+  }
+  EXPECT_EQ(report.rounds, rounds);
+  expect_near(shared.get(), c);
+}
+
+TEST_P(Asynchronous, DownpourIsWhatASerialSimulationGives) {
+  const auto shared = center();
+  const auto report = sr::downpour(
+      session(), shared, devices(), start(), [](const auto&, double) { return true; }, {.rounds = 40});
+  std::vector<double> c(kParams, 1.0);
+  std::vector<std::vector<double>> x(static_cast<std::size_t>(world_size()), c);
+  std::vector<std::vector<double>> y = x;
+  std::vector<std::int64_t> rounds(x.size());
+  for (const std::size_t lane : report.arrivals) {
+    for (int step = 0; step < kSteps; ++step) descend(x[lane], static_cast<std::int64_t>(lane), rounds[lane]);
+    ++rounds[lane];
+    for (std::size_t i = 0; i < c.size(); ++i) c[i] += x[lane][i] - y[lane][i];
+    x[lane] = y[lane] = c;
+  }
+  EXPECT_EQ(report.arrivals.size(), 40U);
+  expect_near(shared.get(), c);
+}
+
+TEST_P(Asynchronous, FastDevicesDoNotWaitForSlowOnes) {
+  if (world_size() != 2) GTEST_SKIP() << "one fast and one slow device";
+  const auto f = session().function(train);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto start = [&](const sr::Round<double>& round) {
+    return f.on(round.device).async(round.params, 0, 0, round.lane == 0 ? 100 : 10);
+  };
+  const auto report = sr::easgd(
+      session(), center(), devices(), start,
+      [&](const auto&, double) { return std::chrono::steady_clock::now() - begin < 500ms; }, {});
+  EXPECT_GE(report.rounds[0], 4);
+  EXPECT_GE(report.rounds[1], 25) << "it would have as few rounds as the slow one";
+}
+
+TEST_P(Asynchronous, EndsWhenAfterSaysSo) {
+  int count = 0;
+  const auto report = sr::easgd(
+      session(), center(), devices(), start(), [&](const auto&, double) { return ++count < 5; }, {});
+  EXPECT_GE(report.arrivals.size(), 5U);
+  EXPECT_LE(report.arrivals.size(), 4U + static_cast<std::size_t>(world_size())) << "rounds that run still end";
+}
+
+void fails(sr::Local<double, 1>, std::int64_t lane, std::int64_t round) {
+  if (lane == 0 && round == 2) throw std::runtime_error("the third round fails");
+}
+
+TEST_P(Asynchronous, ThrowsTheErrorOfARound) {
+  const auto f = session().function(fails);
+  const auto start = [&](const sr::Round<double>& round) { 
+    return f.on(round.device).async(round.params, static_cast<std::int64_t>(round.lane), round.number);
+  };
+  const auto run = [&] {
+    static_cast<void>(sr::easgd(
+        session(), center(), devices(), start, [](const auto&) { return true; }, {}));
+  };
+  EXPECT_ERROR(run(), sr::ErrorKind::function, "the third round fails");
+}
+
+TEST_P(Asynchronous, RefusesBadOptions) {
+  const auto yes = [](const auto&, double) { return true; };
+  const auto shared = center();
+  const auto all = devices();
+  const auto run = [&](std::span<const sr::Device> on, const sr::EasgdOptions& options) {
+    static_cast<void>(sr::easgd(session(), shared, on, start(), yes, options));
+  };
+  EXPECT_ERROR(run({}, {.rounds = 1}), sr::ErrorKind::usage, "requires one device or more, got none");
+  EXPECT_ERROR(run(all, {.rounds = -1}), sr::ErrorKind::usage, "rounds is at least 0, got -1");
+  EXPECT_ERROR(run(all, {.moving_rate = 1.5, .rounds = 1}), sr::ErrorKind::usage, "moving_rate is above 0 and at most 1");
+  EXPECT_ERROR(run(all, {.moving_rate = std::nan(""), .rounds = 1}), sr::ErrorKind::usage, "moving_rate");
+  const std::vector twice{all[0], all[0]};
+  EXPECT_ERROR(run(twice, {.rounds = 1}), sr::ErrorKind::usage, "each device once");
+}
+
+}  // namespace
