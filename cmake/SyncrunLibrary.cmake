@@ -21,11 +21,13 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/any_worker.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/arguments.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/array.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/asynchronous.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/checkpoint.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/convert.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/cuda_worker.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/data.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/batch.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/body.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/call.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/construct.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/conversion.hpp
@@ -43,10 +45,12 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/update_work.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/worker_seam.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/device.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/device_memory.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/dtype.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/error.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/function.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/gradient_ready.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/keep.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/npy.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/options.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/output.hpp
@@ -62,5 +66,6 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/train_step.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/update_rules.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/updates.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/value.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/version.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/worker.hpp)

@@ -19,6 +19,7 @@
 
 #include "syncrun/arguments.hpp"
 #include "syncrun/cuda_worker.hpp"
+#include "syncrun/detail/master_seam.hpp"
 #include "syncrun/detail/worker_seam.hpp"
 #include "syncrun/device.hpp"
 #include "syncrun/error.hpp"
@@ -33,9 +34,9 @@ namespace syncrun {
 template <class T>
 struct Round {
   Device device;
-  Value<T, 1> params;  ///< The device's own parameters. The round changes them.
-  std::size_t lane;    ///< The position of the device in the list of devices.
-  std::int64_t number; ///< How many rounds this device has finished before.
+  Value<T, 1> params;   ///< The device's own parameters. The round changes them.
+  std::size_t lane;     ///< The position of the device in the list of devices.
+  std::int64_t number;  ///< How many rounds this device has finished before.
 };
 
 /// The rounds that have run.
@@ -82,11 +83,6 @@ void downpour_exchange(Worker& worker, Local<T, 1> own, Local<T, 1> fetched, Loc
   copy_values(worker.core(), fetched.data(), center.data(), center.span().size_bytes());
   copy_values(worker.core(), own.data(), center.data(), center.span().size_bytes());
 }
-
-/// Throws Error (usage) for a bad list of devices, or for rounds that are negative.
-SYNCRUN_EXPORT void check_rounds(const char* what, std::span<const Device> devices, std::int64_t rounds);
-/// Throws Error (usage) unless the rate is above 0 and at most 1.
-SYNCRUN_EXPORT void check_moving_rate(double rate);
 
 /// Runs rounds on all devices until `after` returns false or the limit is reached. `exchange(lane)` starts an exchange of
 /// the device with the center.
@@ -177,8 +173,7 @@ RoundsReport easgd(Session& session, const Value<T, 1>& center, std::span<const 
                                          &detail::elastic_exchange<T, CudaWorker>, "easgd exchange");
   return detail::run_rounds<T>(
       session, devices, params, start, after,
-      [&](std::size_t lane) { exchange.on(devices[lane])(params[lane], center, options.moving_rate); },
-      options.rounds);
+      [&](std::size_t lane) { exchange.on(devices[lane])(params[lane], center, options.moving_rate); }, options.rounds);
 }
 
 /// Downpour SGD. Each device trains its own parameters x. After each round, it adds to the center c by how much x has

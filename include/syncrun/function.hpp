@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "syncrun/convert.hpp"
+#include "syncrun/detail/body.hpp"
 #include "syncrun/detail/handle.hpp"
 #include "syncrun/detail/master_seam.hpp"
 #include "syncrun/detail/signature.hpp"

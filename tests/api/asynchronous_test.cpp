@@ -61,9 +61,8 @@ void expect_near(const sr::Array<double, 1>& values, const std::vector<double>& 
 TEST_P(Asynchronous, ElasticAveragingIsWhatASerialSimulationGives) {
   constexpr double kMoving = 0.3;
   const auto shared = center();
-  const auto report = sr::easgd(
-      session(), shared, devices(), start(), [](const auto&, double) { return true; },
-      {.moving_rate = kMoving, .rounds = 40});
+  const auto report = sr::easgd(session(), shared, devices(), start(), [](const auto&, double) { return true; },
+                                {.moving_rate = kMoving, .rounds = 40});
   EXPECT_EQ(report.arrivals.size(), 40U);
 
   std::vector<double> c(kParams, 1.0);
@@ -84,8 +83,8 @@ TEST_P(Asynchronous, ElasticAveragingIsWhatASerialSimulationGives) {
 
 TEST_P(Asynchronous, DownpourIsWhatASerialSimulationGives) {
   const auto shared = center();
-  const auto report = sr::downpour(
-      session(), shared, devices(), start(), [](const auto&, double) { return true; }, {.rounds = 40});
+  const auto report =
+      sr::downpour(session(), shared, devices(), start(), [](const auto&, double) { return true; }, {.rounds = 40});
   std::vector<double> c(kParams, 1.0);
   std::vector<std::vector<double>> x(static_cast<std::size_t>(world_size()), c);
   std::vector<std::vector<double>> y = x;
@@ -107,17 +106,17 @@ TEST_P(Asynchronous, FastDevicesDoNotWaitForSlowOnes) {
   const auto start = [&](const sr::Round<double>& round) {
     return f.on(round.device).async(round.params, 0, 0, round.lane == 0 ? 100 : 10);
   };
-  const auto report = sr::easgd(
-      session(), center(), devices(), start,
-      [&](const auto&, double) { return std::chrono::steady_clock::now() - begin < 500ms; }, {});
+  const auto report =
+      sr::easgd(session(), center(), devices(), start,
+                [&](const auto&, double) { return std::chrono::steady_clock::now() - begin < 500ms; }, {});
   EXPECT_GE(report.rounds[0], 4);
   EXPECT_GE(report.rounds[1], 25) << "it would have as few rounds as the slow one";
 }
 
 TEST_P(Asynchronous, EndsWhenAfterSaysSo) {
   int count = 0;
-  const auto report = sr::easgd(
-      session(), center(), devices(), start(), [&](const auto&, double) { return ++count < 5; }, {});
+  const auto report =
+      sr::easgd(session(), center(), devices(), start(), [&](const auto&, double) { return ++count < 5; }, {});
   EXPECT_GE(report.arrivals.size(), 5U);
   EXPECT_LE(report.arrivals.size(), 4U + static_cast<std::size_t>(world_size())) << "rounds that run still end";
 }
@@ -128,12 +127,11 @@ void fails(sr::Local<double, 1>, std::int64_t lane, std::int64_t round) {
 
 TEST_P(Asynchronous, ThrowsTheErrorOfARound) {
   const auto f = session().function(fails);
-  const auto start = [&](const sr::Round<double>& round) { 
+  const auto start = [&](const sr::Round<double>& round) {
     return f.on(round.device).async(round.params, static_cast<std::int64_t>(round.lane), round.number);
   };
   const auto run = [&] {
-    static_cast<void>(sr::easgd(
-        session(), center(), devices(), start, [](const auto&) { return true; }, {}));
+    static_cast<void>(sr::easgd(session(), center(), devices(), start, [](const auto&) { return true; }, {}));
   };
   EXPECT_ERROR(run(), sr::ErrorKind::function, "the third round fails");
 }
@@ -147,7 +145,8 @@ TEST_P(Asynchronous, RefusesBadOptions) {
   };
   EXPECT_ERROR(run({}, {.rounds = 1}), sr::ErrorKind::usage, "requires one device or more, got none");
   EXPECT_ERROR(run(all, {.rounds = -1}), sr::ErrorKind::usage, "rounds is at least 0, got -1");
-  EXPECT_ERROR(run(all, {.moving_rate = 1.5, .rounds = 1}), sr::ErrorKind::usage, "moving_rate is above 0 and at most 1");
+  EXPECT_ERROR(run(all, {.moving_rate = 1.5, .rounds = 1}), sr::ErrorKind::usage,
+               "moving_rate is above 0 and at most 1");
   EXPECT_ERROR(run(all, {.moving_rate = std::nan(""), .rounds = 1}), sr::ErrorKind::usage, "moving_rate");
   const std::vector twice{all[0], all[0]};
   EXPECT_ERROR(run(twice, {.rounds = 1}), sr::ErrorKind::usage, "each device once");

@@ -91,7 +91,9 @@ TEST_P(InFlight, AFailureThatTheProgramHasNotSeenStaysWithItsRanks) {
   auto first = f.on_rank(0).async(board.data(), variable, 0, 0);
   auto second = f.on_rank(last()).async(board.data(), variable, last(), 0);
   while (!first.is_ready() || !second.is_ready()) ::sched_yield();
-  if (GetParam() > 2) EXPECT_EQ(f.on_rank(1)(board.data(), variable, -1, 0), 1) << "neither ran there";
+  if (GetParam() > 2) {
+    EXPECT_EQ(f.on_rank(1)(board.data(), variable, -1, 0), 1) << "neither ran there";
+  }
   EXPECT_EQ(error_of([&] { second.get(); }).rank(), last());
   EXPECT_EQ(f.on_rank(last())(board.data(), variable, -1, 0), 1);
   EXPECT_EQ(error_of([&] { f.on_rank(0)(board.data(), variable, -1, 0); }).rank(), 0) << "this one was not seen yet";

@@ -79,7 +79,7 @@ void copy_rounds(const Segment& segment, Talk& talk) {
       const std::size_t bytes = kElements[block] * sizeof(int);
       void* memory = nullptr;
       ASSERT_EQ(cudaMalloc(&memory, bytes), cudaSuccess);
-      const DeviceMemory own(memory);
+      const GpuMemory own(memory);
       copies.copy(memory, talk.places[block], bytes, stream.get());
       std::vector<int> values(kElements[block]);
       ASSERT_EQ(cudaMemcpyAsync(values.data(), memory, bytes, cudaMemcpyDeviceToHost, stream.get()), cudaSuccess);

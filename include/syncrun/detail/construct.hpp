@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "syncrun/detail/body.hpp"
 #include "syncrun/detail/call.hpp"
 #include "syncrun/detail/signature.hpp"
 #include "syncrun/detail/worker_seam.hpp"

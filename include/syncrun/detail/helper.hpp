@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "syncrun/detail/body.hpp"
 #include "syncrun/detail/construct.hpp"
 #include "syncrun/detail/signature.hpp"
 

@@ -246,11 +246,18 @@ SYNCRUN_EXPORT std::vector<Device> devices_with(const VariableRecord& variable);
 SYNCRUN_EXPORT bool is_on_host(const VariableRecord& variable);
 /// The value stays on this device. Brings a copy there. Throws as bring_value.
 SYNCRUN_EXPORT void pin_value(const std::shared_ptr<VariableRecord>& variable, const Device& device);
+/// Calls may move the value again.
 SYNCRUN_EXPORT void unpin_value(VariableRecord& variable);
 /// See Session::memory.
 SYNCRUN_EXPORT DeviceMemory memory_of(SessionCore& session, const Device& device);
 /// Throws the failure of a call if it is known already.
 SYNCRUN_EXPORT void check_launched(SessionCore& session, CallResult& result);
+
+/// Checks the devices of easgd or downpour. Throws Error (usage) for a bad list of devices, or for rounds that are
+/// negative. `what` names the rule.
+SYNCRUN_EXPORT void check_rounds(const char* what, std::span<const Device> devices, std::int64_t rounds);
+/// Checks the moving rate of easgd. Throws Error (usage) unless it is above 0 and at most 1.
+SYNCRUN_EXPORT void check_moving_rate(double rate);
 
 // ---- shared variables -------------------------------------------------------------------------------------------
 
@@ -288,8 +295,9 @@ struct Fetched {
   std::shared_ptr<SessionCore> session;
   std::shared_ptr<CallResult> result;
 };
-/// Starts to fetch all values of one rank, and of a Value.
+/// Starts to fetch all values of one rank.
 SYNCRUN_EXPORT Fetched launch_get(const std::shared_ptr<VariableRecord>& variable, int rank);
+/// Starts to fetch all values of a Value. Waits for the call that makes it.
 SYNCRUN_EXPORT Fetched launch_get_value(const std::shared_ptr<VariableRecord>& variable);
 /// Starts to copy the values of a rank to another rank. Throws Error (usage) if there are none.
 SYNCRUN_EXPORT void copy_between_ranks(const std::shared_ptr<VariableRecord>& variable, int from, int to);

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "syncrun/detail/body.hpp"
 #include "syncrun/detail/call.hpp"
 #include "syncrun/detail/signature.hpp"
 #include "syncrun/detail/worker_seam.hpp"

@@ -112,13 +112,13 @@ class Communicator : public CudaOwner<ncclComm_t, ncclCommAbort> {
 };
 
 /// Memory of this GPU.
-class DeviceMemory : public CudaOwner<void*, cudaFree> {
+class GpuMemory : public CudaOwner<void*, cudaFree> {
  public:
   using CudaOwner::CudaOwner;
 };
 
 /// Mapped memory of another process's GPU.
-class MappedDeviceMemory : public CudaOwner<void*, cudaIpcCloseMemHandle> {
+class MappedGpuMemory : public CudaOwner<void*, cudaIpcCloseMemHandle> {
  public:
   using CudaOwner::CudaOwner;
 };

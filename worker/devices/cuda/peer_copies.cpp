@@ -64,10 +64,10 @@ PeerCopies::Mapping& PeerCopies::map(const ExportedMemory& exported) {
   }
   mapping.is_direct = can_access != 0;
   if (mapping.is_direct) {
-    mapping.memory = MappedDeviceMemory(open(exported));
+    mapping.memory = MappedGpuMemory(open(exported));
   } else {
     const OnDevice there(exported.device);
-    mapping.memory = MappedDeviceMemory(open(exported));
+    mapping.memory = MappedGpuMemory(open(exported));
   }
   return mappings_.emplace(exported.serial, std::move(mapping)).first->second;
 }

@@ -42,7 +42,7 @@ class PeerCopies {
 
  private:
   struct Mapping {
-    MappedDeviceMemory memory;
+    MappedGpuMemory memory;
     int device = 0;
     bool is_direct = true;  // this GPU can read the memory
     std::uint64_t last_use = 0;

@@ -57,7 +57,7 @@ cudaError_t PeerMemory::allocate() {
     make_room_();
     code = cudaMalloc(&memory, bytes);
   }
-  if (code == cudaSuccess) own_ = DeviceMemory(memory);
+  if (code == cudaSuccess) own_ = GpuMemory(memory);
   return code;
 }
 
@@ -106,7 +106,7 @@ bool PeerMemory::open_all(const PeerInfo* infos) noexcept {
       static_cast<void>(cudaGetLastError());
       return false;
     }
-    theirs_[static_cast<std::size_t>(rank)] = MappedDeviceMemory(memory);
+    theirs_[static_cast<std::size_t>(rank)] = MappedGpuMemory(memory);
     peers_.memory[rank] = static_cast<std::byte*>(memory);
   }
   return true;

@@ -82,10 +82,10 @@ class PeerMemory {
   StreamMeetings meetings_;
   bool has_meetings_ = false;
   State state_ = State::none;
-  DeviceMemory own_;                                            // the memory that peers write to
-  std::array<MappedDeviceMemory, kernels::kMostPeers> theirs_;  // by rank; empty for this rank
-  PinnedMemory called_off_;                                     // an int
-  kernels::Peers peers_{};                                      // the addresses of all these memories, for kernels
+  GpuMemory own_;                                            // the memory that peers write to
+  std::array<MappedGpuMemory, kernels::kMostPeers> theirs_;  // by rank; empty for this rank
+  PinnedMemory called_off_;                                  // an int
+  kernels::Peers peers_{};                                   // the addresses of all these memories, for kernels
   std::function<void()> make_room_;
 };
 
