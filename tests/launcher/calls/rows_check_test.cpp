@@ -32,7 +32,7 @@ class RowsOfACall : public testing::Test {
     variable.extents.resize(2);
   }
   void finish(const CallOptions& options) {
-    check.finish(function, session.calls.all_ranks(), options, session.commands.memory(), call, temporaries);
+    check.finish(function, session.calls.all_ranks(), weights, options, session.commands.memory(), call, temporaries);
   }
   std::string refusal(const CallOptions& options) {
     try {
@@ -51,6 +51,7 @@ class RowsOfACall : public testing::Test {
   RowsCheck check;
   CallPayload call;
   std::vector<std::uint64_t> temporaries;
+  RowWeights weights;
 };
 
 TEST_F(RowsOfACall, AreAllRowsUnlessSomeAreChosen) {
