@@ -15,8 +15,8 @@ namespace syncrun::detail {
 namespace {
 
 // The product of two numbers of units must fit into an int64, also if one is the sum over the largest set of ranks.
-constexpr double kMostUnits = 1 << 26;
-static_assert(std::int64_t{kMaxWorldSize} <= std::int64_t{1} << (63 - 2 * 26));
+constexpr int kUnitBits = 26;
+static_assert(std::int64_t{kMaxWorldSize} < std::int64_t{1} << (63 - 2 * kUnitBits));
 
 std::string text_of(double weight) {
   std::array<char, 32> text{};
@@ -39,14 +39,16 @@ void check(std::span<const double> weights, int world_size) {
   }
 }
 
-/// The weights of the ranks of a set as integers, in the order of the ranks.
+/// The weights of the ranks of a set in units, in the order of the ranks. The largest has 2^25 to 2^26 units.
 std::vector<std::int64_t> units_of(const std::vector<double>& by_rank, const RankSet& ranks) {
   double largest = 0;
   for (const int rank : ranks) largest = std::max(largest, by_rank[static_cast<std::size_t>(rank)]);
+  int exponent = 0;
+  std::frexp(largest, &exponent);
   std::vector<std::int64_t> units;
   for (const int rank : ranks) {
     const double weight = by_rank[static_cast<std::size_t>(rank)];
-    const auto rounded = static_cast<std::int64_t>(std::llround(weight / largest * kMostUnits));
+    const auto rounded = static_cast<std::int64_t>(std::llround(std::ldexp(weight, kUnitBits - exponent)));
     units.push_back(weight == 0 ? 0 : std::max<std::int64_t>(rounded, 1));
   }
   return units;

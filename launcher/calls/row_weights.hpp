@@ -31,8 +31,9 @@ class RowWeights {
   ///
   /// Each rank first gets its exact proportion, rounded down. The rows that are left go to the ranks that lost the most
   /// by the rounding, one row each. If two ranks lost the same, the lower one comes first. So equal weights give the
-  /// shares of share_of. The division uses integers, so it is the same on every machine. Each weight is rounded to a
-  /// multiple of 2^-26 of the largest weight in the set. A weight above 0 is rounded to at least one multiple.
+  /// shares of share_of. The division uses integers, so it is the same on every machine. For this, each weight is rounded to
+  /// a multiple of a unit. The unit is a power of two, and at most 2^-25 of the largest weight in the set. So weights
+  /// that are integers up to 2^26 are exact. A weight above 0 is rounded to at least one unit.
   void divide(std::int64_t rows, const RankSet& ranks, std::span<std::int64_t> begins) const;
 
  private:
