@@ -24,7 +24,9 @@ class Balance : public OnWorkers {
 };
 INSTANTIATE_ON_WORKERS(Balance, 2, 3);
 
-void compute(const sr::CpuWorker& worker) { std::this_thread::sleep_for(worker.rows() * (worker.rank() == 0 ? 8ms : 2ms)); }
+void compute(const sr::CpuWorker& worker) {
+  std::this_thread::sleep_for(worker.rows() * (worker.rank() == 0 ? 8ms : 2ms));
+}
 
 sr::Sum<std::int64_t> rows_in_time(sr::CpuWorker& worker) {
   compute(worker);

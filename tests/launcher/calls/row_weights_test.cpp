@@ -101,7 +101,8 @@ TEST(RowWeights, OfTheRanksOfASetDivideItsRows) {
 }
 
 TEST(RowWeights, DependOnTheirProportionsOnly) {
-  for (std::int64_t rows = 0; rows < 200; ++rows) EXPECT_EQ(shares({1, 2, 5}, rows), shares({0.125, 0.25, 0.625}, rows));
+  for (std::int64_t rows = 0; rows < 200; ++rows)
+    EXPECT_EQ(shares({1, 2, 5}, rows), shares({0.125, 0.25, 0.625}, rows));
 }
 
 // Each rank gets its exact proportion, rounded up or down. The largest numbers do not overflow.
@@ -136,8 +137,9 @@ TEST(RowWeights, KeepWhatTheProgramGave) {
 }
 
 TEST(RowWeights, ThatMakeNoSenseAreRefused) {
-  EXPECT_THAT(refusal({1}, 2), StrEq("set_weights requires one weight per rank, 2 in all, got 1 (an empty list restores "
-                                     "equal shares)"));
+  EXPECT_THAT(refusal({1}, 2),
+              StrEq("set_weights requires one weight per rank, 2 in all, got 1 (an empty list restores "
+                    "equal shares)"));
   EXPECT_THAT(refusal({1, -0.5}, 2),
               StrEq("set_weights: a weight is a finite number of at least 0, got -0.5 for rank 1"));
   EXPECT_THAT(refusal({std::nan(""), 1}, 2),
