@@ -25,7 +25,7 @@ class Balance : public OnWorkers {
 INSTANTIATE_ON_WORKERS(Balance, 2, 3);
 
 void compute(const sr::CpuWorker& worker) {
-  std::this_thread::sleep_for(worker.rows() * (worker.rank() == 0 ? 8ms : 2ms));
+  std::this_thread::sleep_for(worker.rows() * (worker.rank() == 0 ? 16ms : 4ms));
 }
 
 sr::Sum<std::int64_t> rows_in_time(sr::CpuWorker& worker) {

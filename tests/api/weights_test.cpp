@@ -8,6 +8,7 @@
 
 #include "tests/support/least_squares.hpp"
 #include "tests/support/on_workers.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace {
 
@@ -189,6 +190,20 @@ TEST_P(Weights, DivideWhatIsScatteredToAVariable) {
                "of argument 1 (Sliced 'own') of 'differences': after set_weights, scatter the variable again");
   own.scatter(values, {.batch = 40});
   EXPECT_EQ(sum_of_differences(x, own), 0);
+}
+
+TEST_P(Weights, DivideWhatACheckpointScatters) {
+  const TemporaryFolder folder;
+  const auto values = squares(30);
+  auto own = session().shared<double, 1>("own");
+  own.scatter(values);
+  sr::save_checkpoint(folder.path(), {{"own", own, sr::Placement::scattered}});
+  std::vector<double> one(rising().size(), 0.0);
+  one.back() = 1;
+  session().set_weights(one);
+  sr::Checkpoint(folder.path()).load({{"own", own}});
+  EXPECT_EQ(own.get(last()).to_vector(), values);
+  EXPECT_EQ(own.gather().to_vector(), values);
 }
 
 TEST_P(Weights, LeaveWhatCollectivesDivideEqual) {
