@@ -109,6 +109,7 @@ struct CallPayload {
   bool is_first = false;
   bool constructs = false;      // the call constructs the object
   bool rows_are_local = false;  // no argument is scattered: the rows are those of the sliced arguments
+  bool is_measured = false;     // each rank reports the time of its own work (Outbox::own_ns); the shares are equal
   std::uint8_t arguments_count = 0;
   std::uint8_t outputs_count = 0;
   std::uint32_t wanted_outputs = kAllOutputs;  // one bit per output; without it, the output is not moved or reduced
@@ -117,6 +118,9 @@ struct CallPayload {
   RowsSlot batch;
   RowsSlot batch_s;                   // the same for all ranks
   std::uint64_t batch_s_by_rank = 0;  // offset of one RowsSlot per rank, or 0
+  /// If the ranks have weights: offset of where the share of each rank begins, by its position among the ranks of the
+  /// call, and then the number of rows. 0 if the shares are equal. Not used if the rows are local.
+  std::uint64_t share_begins = 0;
 };
 
 /// Destroys a replicated object.

@@ -41,6 +41,9 @@ struct alignas(64) Outbox {
   Phase failed_phase;
   std::array<OutputSlot, kMaxOutputs> outputs;
   std::array<char, kMessageBytes> message;
+  /// For a measured call: how long the rank has worked on its rows, without the collectives of the body. Valid if the
+  /// rank has not failed.
+  std::int64_t own_ns;
 };
 
 }  // namespace syncrun::detail

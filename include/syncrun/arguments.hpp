@@ -22,8 +22,8 @@
 
 namespace syncrun {
 
-/// This worker's rows of an input. Rows are divided as evenly as possible, in rank order. Every row is on exactly one
-/// rank. If CallOptions::slices is greater than 1, the body runs once per slice, and this view has the rows of the
+/// This worker's rows of an input. Rows are divided in rank order: as evenly as possible, or by the weights of
+/// Session::set_weights. Every row is on exactly one rank. If CallOptions::slices is greater than 1, the body runs once per slice, and this view has the rows of the
 /// current slice.
 template <class T, std::size_t N>
 class Scattered : public ArrayView<T, N> {

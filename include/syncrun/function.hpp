@@ -9,6 +9,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "syncrun/convert.hpp"
 #include "syncrun/detail/body.hpp"
@@ -57,6 +58,14 @@ class Function {
     detail::CallBuilder call(record_, target_.ranks(), options, choice_);
     (detail::Parameter<Passed>::add(call, arguments), ...);
     return Future<R>(session_, call.launch(), choice_);
+  }
+
+  /// For the framework: makes one call, and returns how long each rank has worked, in ns per row. See Session::balance.
+  [[nodiscard]] std::vector<double> measure(typename detail::Parameter<Passed>::Passed... arguments,
+                                            const CallOptions& options = {}) const {
+    detail::CallBuilder call(record_, target_.ranks(), options, choice_);
+    (detail::Parameter<Passed>::add(call, arguments), ...);
+    return call.measure();
   }
 
   /// Returns the same function for one rank only. That rank computes all rows: `f.on_rank(0)(x, y)`.

@@ -3,9 +3,12 @@
 // Session: the master's interface to the workers. A session owns the workers, one per device. A session makes the
 // arrays, variables, functions, objects and queues that the program uses.
 
+#include <array>
 #include <filesystem>
+#include <initializer_list>
 #include <memory>
 #include <ranges>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -55,6 +58,42 @@ class Session {
   [[nodiscard]] Device device(std::string_view name) const { return detail::device_of(*core_, name); }
   /// Returns the device of a rank. Works after close() too. Throws Error (usage) if there is no such rank.
   [[nodiscard]] Device device(int rank) const { return detail::device_of(*core_, rank); }
+  /// Sets how many rows each rank gets, from the next call on: `session.set_weights({1, 1, 2})`. There is one weight per
+  /// rank. The ranks that run a call divide its rows in proportion to their weights, in rank order. This holds for
+  /// Scattered arguments, CallOptions::rows and Shared::scatter. A rank of weight 0 gets no rows. Averages stay exact,
+  /// because each rank counts by its rows. Collectives divide equally: Shared::reduce_scatter, Comm::share and the state
+  /// of a sharded train step. Calls in flight keep their division. An empty list restores equal shares.
+  ///
+  /// Throws Error (usage) if there is not one weight per rank, if a weight is negative or not finite, or if all are 0. A
+  /// call with rows throws Error (usage) if all of its ranks have weight 0.
+  void set_weights(std::span<const double> weights) { detail::set_weights(*core_, weights); }
+  void set_weights(std::initializer_list<double> weights) {
+    set_weights(std::span<const double>(weights.begin(), weights.size()));
+  }
+  /// Returns the weights as they were set, by rank. Empty if the shares are equal because none were set.
+  [[nodiscard]] std::vector<double> weights() const { return detail::weights_of(*core_); }
+  /// Measures how fast each rank computes the rows of a call, sets the weights so that all ranks take equally long, and
+  /// returns the weights: `session.balance(f, x, y)`. The sum of the weights is 1. The arguments are those of the call.
+  /// Options come last: `session.balance(f, x, CallOptions{.slices = 4})`, or `session.balance(f, {.rows = 1000})` if
+  /// `f` takes no arguments.
+  ///
+  /// Makes five calls with equal shares of the rows, and drops their results. The calls have all their effects, for
+  /// example updates of variables. The first two do not count. A rank's time per row is the median of the others: the
+  /// time to get its inputs and to run the body, without collectives of the body. After that, equal programs no longer
+  /// give equal bits, because the division of rows depends on measured times. To repeat a run bit for bit, pass its
+  /// weights() to set_weights().
+  ///
+  /// Blocks. Throws as the call. Also throws Error (usage) if `f` does not run on all ranks, if a rank has no rows, or if
+  /// `f` has a Comm& and runs on several GPUs. After an error, the weights are unchanged.
+  template <class R, class... Passed, class... Arguments>
+  std::vector<double> balance(const Function<R, Passed...>& f, const Arguments&... arguments) {
+    return balance_with(f, arguments...);
+  }
+  template <class R>
+  std::vector<double> balance(const Function<R>& f, const CallOptions& options) {
+    return balance_with(f, options);
+  }
+
   /// The process ids of the workers, by rank.
   std::vector<int> worker_pids() const { return detail::worker_pids_of(*core_); }
 
@@ -326,6 +365,15 @@ class Session {
   const std::shared_ptr<detail::SessionCore>& core() const noexcept { return core_; }
 
  private:
+  template <class F, class... Arguments>
+  std::vector<double> balance_with(const F& f, const Arguments&... arguments) {
+    if (detail::HandleAccess::session(f) != core_) {
+      throw Error(ErrorKind::usage, "balance: '" + f.name() + "' is of another session");
+    }
+    std::array<std::vector<double>, detail::kBalanceCalls> times_by_call;
+    for (auto& times : times_by_call) times = f.measure(arguments...);
+    return detail::set_measured_weights(*core_, times_by_call);
+  }
   template <class Futures>
   std::vector<detail::CallResult*> results_of(const Futures& futures) const {
     std::vector<detail::CallResult*> results;

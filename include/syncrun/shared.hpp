@@ -50,8 +50,9 @@ class Shared {
     detail::broadcast_copies({&record(), 1}, root, options);
   }
 
-  /// Divides the rows among the ranks as evenly as possible, in rank order. `options.batch` selects the rows to
-  /// scatter.
+  /// Divides the rows among the ranks, in rank order: as evenly as possible, or by the weights of Session::set_weights.
+  /// `options.batch` selects the rows to scatter. Later changes of the weights move no rows. If the variable is the
+  /// state of a sharded train step, the shares are equal whatever the weights are.
   template <detail::ValuesOf<T> R>
   void scatter(const R& values, const Shape<N>& shape, const ScatterOptions& options = {}) {
     detail::scatter_values(std::array{delivery_of(values, shape)}, options);
@@ -108,7 +109,7 @@ class Shared {
     return result;
   }
   /// Reduces like all_reduce(), and divides the rows of the result among the ranks as evenly as possible, in rank
-  /// order. Each rank's copy becomes that rank's share.
+  /// order. Each rank's copy becomes that rank's share. The weights of Session::set_weights do not count.
   void reduce_scatter(Reduction reduction, const CollectiveOptions& options = {}) {
     detail::reduce_scatter_copies({&record(), 1}, reduction, options);
   }

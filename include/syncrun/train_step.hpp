@@ -71,7 +71,7 @@ class TrainStep {
   /// The state vectors of the rule, in the order of Rule::kState. If the step is replicated (StepForm::replicated),
   /// each rank has the whole of every vector. If the step is sharded, each rank has only its share of every vector. In
   /// a sharded step, Shared::gather returns the whole vector, and Shared::scatter divides a whole vector into the
-  /// shares of the ranks.
+  /// shares of the ranks. These shares are equal, whatever weights the ranks have.
   std::array<Shared<T, 1>, kStates> state() const {
     check_held();
     return state_;

@@ -53,7 +53,7 @@ class SYNCRUN_EXPORT Comm {
 
   /// Divides an array of `elements` elements among the ranks, and returns the share of this rank, or of rank `rank`.
   /// The shares are in rank order and as even as possible. If they cannot be equal, the first ranks have one element
-  /// more. This member is not a collective: one rank can call it alone.
+  /// more. The weights of Session::set_weights do not count. This member is not a collective: one rank can call it alone.
   Share share(std::int64_t elements) const noexcept { return share(elements, rank()); }
   Share share(std::int64_t elements, int rank) const noexcept;
 

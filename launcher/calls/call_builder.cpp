@@ -216,7 +216,9 @@ std::exception_ptr CallBuilder::publish(CallResult& result) {
     }
     command.timeout_ms = std::min(*options_->timeout, Patience::kLongestLimit).count();
   }
-  state.rows.finish(function, command.ranks, *options_, session_->memory(), call, state.in_flight->temporaries);
+  state.rows.finish(function, command.ranks, session_->weights(), *options_, session_->memory(), call,
+                    state.in_flight->temporaries);
+  if (call.is_measured) check_measurable();
 
   CallValues values(*session_, function, *state.in_flight);
   if (state.has_values) {
@@ -231,6 +233,24 @@ std::exception_ptr CallBuilder::publish(CallResult& result) {
   if (state.has_values || function.keeps_outputs) values.note(command.ranks, id);
   state.in_flight->for_each_written([&](WriteLog& writes) { session_->calls().note_write(writes, id); });
   return nullptr;
+}
+
+/// Balance requires a time per row of each rank of the session.
+void CallBuilder::check_measurable() {
+  const State& state = this->state();
+  const RankSet& ranks = state.command->ranks;
+  const FunctionRecord& function = *function_;
+  if (ranks.count() != session_->world_size()) {
+    throw_usage("balance measures all " + std::to_string(session_->world_size()) + " ranks, but '" + function.name +
+                "' runs on " + std::to_string(ranks.count()) + ": pass the function without on_rank or on");
+  }
+  const bool has_gpus = session_->rank_devices().kinds_of(ranks).has(DeviceKind::cuda);
+  if (function.signature.has_comm && has_gpus && !ranks.is_single()) {
+    throw_usage("balance requires the time of a body without its collectives, but '" + function.name +
+                "' has a Comm& and runs on GPUs, where collectives are part of the stream: pass a function without a "
+                "Comm& that computes the same rows");
+  }
+  state.rows.check_measurable(function, ranks, *options_, *state.call);
 }
 
 /// The call depends on the calls that wrote what it uses. Returns a failure among these that the program has not seen.
@@ -260,6 +280,21 @@ void CallBuilder::run(CallResult& result) {
   if (!result.error) return;
   session_->calls().failures().has_surfaced(result.error);
   std::rethrow_exception(result.error);
+}
+
+std::vector<double> CallBuilder::measure() {
+  State& state = this->state();
+  state.call->is_measured = true;
+  CallResult result;
+  run(result);
+  // The outboxes stay as they are until the master publishes another command.
+  std::vector<double> ns_per_row;
+  for (int rank = 0; rank < session_->world_size(); ++rank) {
+    const Outbox& outbox = session_->control().outbox(*state.slot, rank);
+    ns_per_row.push_back(static_cast<double>(std::max<std::int64_t>(outbox.own_ns, 1)) /
+                         static_cast<double>(outbox.rows));
+  }
+  return ns_per_row;
 }
 
 std::shared_ptr<CallResult> CallBuilder::launch() {

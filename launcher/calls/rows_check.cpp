@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "common/arrays/rows.hpp"
+#include "common/protocol/call_shares.hpp"
 #include "common/text/errors.hpp"
 #include "launcher/calls/describe.hpp"
 
@@ -66,8 +66,9 @@ void RowsCheck::add_sliced(const VariableRecord& variable, std::size_t argument)
   sliced_[sliced_count_++] = {&variable, argument};
 }
 
-void RowsCheck::finish(const FunctionRecord& function, const RankSet& ranks, const CallOptions& options,
-                       SegmentHeap memory, CallPayload& call, std::vector<std::uint64_t>& temporaries) const {
+void RowsCheck::finish(const FunctionRecord& function, const RankSet& ranks, const RowWeights& weights,
+                       const CallOptions& options, SegmentHeap memory, CallPayload& call,
+                       std::vector<std::uint64_t>& temporaries) const {
   const bool has_scattered = this->has_scattered();
   const bool has_sliced = sliced_count_ != 0;
   call.slices = options.slices;
@@ -86,6 +87,8 @@ void RowsCheck::finish(const FunctionRecord& function, const RankSet& ranks, con
     return;
   }
   if (has_scattered) select_scattered(function, options, memory, call, temporaries);
+  if (call.rows > 0 && !weights.are_equal() && !call.is_measured)
+    divide(function, ranks, weights, memory, call, temporaries);
   if (has_sliced) select_local(function, ranks, options, memory, call, temporaries);
   if (call.rows == 0) throw_usage("a call of '" + function.name + "' requires at least one row, got 0");
   if (options.slices < 1 || options.slices > call.rows) {
@@ -96,6 +99,24 @@ void RowsCheck::finish(const FunctionRecord& function, const RankSet& ranks, con
   constexpr std::int64_t kMostSlices = std::numeric_limits<int>::max();
   if (options.slices > kMostSlices) {
     throw_usage("slices is at most " + std::to_string(kMostSlices) + ", got " + std::to_string(options.slices));
+  }
+}
+
+void RowsCheck::check_measurable(const FunctionRecord& function, const RankSet& ranks, const CallOptions& options,
+                                 const CallPayload& call) const {
+  if (call.rows < 0) {
+    throw_usage("balance measures the time per row, but '" + function.name +
+                "' has no rows: pass the number of rows of the call as rows");
+  }
+  if (!call.rows_are_local) {
+    if (call.rows >= ranks.count()) return;
+    throw_usage("balance requires a row for each of the " + std::to_string(ranks.count()) + " ranks, but '" +
+                function.name + "' has " + std::to_string(call.rows) + ": pass more rows");
+  }
+  for (const int rank : ranks) {
+    if (local_rows(rank, options.batch_s) != 0) continue;
+    throw_usage("balance requires a row for each rank, but '" + function.name + "' has none on rank " +
+                std::to_string(rank) + ": give every rank rows");
   }
 }
 
@@ -144,6 +165,23 @@ void RowsCheck::select_scattered(const FunctionRecord& function, const CallOptio
               std::to_string(minibatch_.data->extents[0]) + " rows, but the batch has " + std::to_string(call.rows));
 }
 
+/// Divides the rows of the call among ranks that have weights.
+void RowsCheck::divide(const FunctionRecord& function, const RankSet& ranks, const RowWeights& weights,
+                       SegmentHeap memory, CallPayload& call, std::vector<std::uint64_t>& temporaries) {
+  if (!weights.has_weight(ranks)) {
+    std::string names;
+    for (const int rank : ranks) names += (names.empty() ? "" : ", ") + std::to_string(rank);
+    throw_usage("a call of '" + function.name + "' has " + std::to_string(call.rows) +
+                " rows and requires a rank with a weight above 0, but it runs on rank" +
+                (ranks.is_single() ? " " : "s ") + names + " only, of weight 0: change the weights with set_weights");
+  }
+  if (ranks.is_single()) return;
+  const auto count = static_cast<std::size_t>(ranks.count()) + 1;
+  call.share_begins = memory.heap.allocate(count * sizeof(std::int64_t), SharedHeap::Contents::any, "shares of rows");
+  temporaries.push_back(call.share_begins);
+  weights.divide(call.rows, ranks, {memory.segment.at<std::int64_t>(call.share_begins), count});
+}
+
 std::int64_t RowsCheck::local_rows(int rank, const LocalRows& selection) const {
   const Rows& rows = selection.of_rank(rank);
   if (rows.kind() != Rows::Kind::all) return rows.count();
@@ -175,11 +213,12 @@ void RowsCheck::select_local(const FunctionRecord& function, const RankSet& rank
     const std::int64_t rows = local_rows(rank, selection);
     total += rows;
     if (!has_scattered()) continue;
-    const std::int64_t share = share_of(call.rows, ranks.count(), ranks.position_of(rank)).count();
+    const std::int64_t share = share_in_call(memory.segment, call, ranks, rank).count();
     if (rows != share) {
       throw_usage("rank " + std::to_string(rank) + " gets " + std::to_string(share) +
                   " rows of the scattered arguments, but " + std::to_string(rows) + " of " +
-                  describe_argument(function, sliced_[0].argument, sliced_[0].variable->name));
+                  describe_argument(function, sliced_[0].argument, sliced_[0].variable->name) +
+                  (call.share_begins != 0 ? ": after set_weights, scatter the variable again" : ""));
     }
   }
   if (!has_scattered()) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/protocol/control_block.hpp"
+#include "launcher/calls/row_weights.hpp"
 #include "launcher/pool/segment_heap.hpp"
 #include "launcher/session/records.hpp"
 
@@ -35,10 +36,14 @@ class RowsCheck {
   }
   void add_sliced(const VariableRecord& variable, std::size_t argument);
 
-  /// Fills in the rows of the call for `ranks`. Index lists go to the heap, and their offsets are added to
-  /// `temporaries`. Throws Error (usage).
-  void finish(const FunctionRecord& function, const RankSet& ranks, const CallOptions& options, SegmentHeap memory,
-              CallPayload& call, std::vector<std::uint64_t>& temporaries) const;
+  /// Fills in the rows of the call for `ranks`, which divide the rows by their weights. Index lists and the shares of
+  /// ranks with weights go to the heap, and their offsets are added to `temporaries`. Throws Error (usage).
+  void finish(const FunctionRecord& function, const RankSet& ranks, const RowWeights& weights,
+              const CallOptions& options, SegmentHeap memory, CallPayload& call,
+              std::vector<std::uint64_t>& temporaries) const;
+  /// After finish(): throws Error (usage) unless every rank has rows whose time can be measured.
+  void check_measurable(const FunctionRecord& function, const RankSet& ranks, const CallOptions& options,
+                        const CallPayload& call) const;
 
  private:
   struct SlicedArgument {
@@ -57,6 +62,8 @@ class RowsCheck {
   void take_count(const FunctionRecord& function, const CallOptions& options, CallPayload& call) const;
   void select_scattered(const FunctionRecord& function, const CallOptions& options, SegmentHeap memory,
                         CallPayload& call, std::vector<std::uint64_t>& temporaries) const;
+  static void divide(const FunctionRecord& function, const RankSet& ranks, const RowWeights& weights,
+                     SegmentHeap memory, CallPayload& call, std::vector<std::uint64_t>& temporaries);
   void select_local(const FunctionRecord& function, const RankSet& ranks, const CallOptions& options,
                     SegmentHeap memory, CallPayload& call, std::vector<std::uint64_t>& temporaries) const;
   std::int64_t local_rows(int rank, const LocalRows& selection) const;

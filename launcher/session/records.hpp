@@ -77,6 +77,9 @@ struct VariableRecord {
   std::vector<Extents> extents;  // by rank
   AssignedRanks assigned;        // the ranks whose copy a call may use
   bool is_replicated = false;    // the master last made all copies equal, so a new worker can get its copy from a peer
+  // The copies are shares of the state of a train step. The weights of ranks do not change these shares, because the
+  // ranks also divide the gradient equally.
+  bool has_equal_shares = false;
   WriteLog writes;
   std::unique_ptr<ValueState> value;  // if the variable is a Value, else null
 

@@ -62,6 +62,16 @@ std::vector<int> worker_pids_of(const SessionCore& session) {
   return pids;
 }
 
+void set_weights(SessionCore& session, std::span<const double> weights) {
+  const SessionCore::Entry entry(session);
+  session.set_weights(RowWeights(weights, session.world_size()));
+}
+
+std::vector<double> weights_of(SessionCore& session) {
+  const SessionCore::Entry entry(session);
+  return session.weights().by_rank();
+}
+
 int run_master(int argc, char** argv, const Program& program) {
   const SupervisorLink& supervisor = supervisor_link();
   std::string verdict;

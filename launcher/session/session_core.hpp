@@ -10,12 +10,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/os/shared_heap.hpp"
 #include "common/text/log.hpp"
 #include "launcher/calls/call_table.hpp"
 #include "launcher/calls/command_runner.hpp"
+#include "launcher/calls/row_weights.hpp"
 #include "launcher/devices/rank_devices.hpp"
 #include "launcher/failures/loss_report.hpp"
 #include "launcher/failures/recovery.hpp"
@@ -54,6 +56,9 @@ class SessionCore final : private SessionEnds {
   const RankSet& all_ranks() const noexcept { return calls_.all_ranks(); }
   const std::vector<std::string>& devices() const noexcept { return report_->device_names(); }
   const RankDevices& rank_devices() const noexcept { return devices_; }
+  /// How the rows of the next calls are divided among the ranks.
+  const RowWeights& weights() const noexcept { return weights_; }
+  void set_weights(RowWeights weights) noexcept { weights_ = std::move(weights); }
   const Segment& segment() const noexcept { return pool_->segment(); }
   ControlBlock control() const noexcept { return pool_->control(); }
   SharedHeap& heap() noexcept { return heap_; }
@@ -86,6 +91,7 @@ class SessionCore final : private SessionEnds {
   RankDevices devices_;
   std::unique_ptr<Logger> logger_;
   SessionState state_;
+  RowWeights weights_;
   std::unique_ptr<WorkerPool> pool_;
   CallTable calls_;
   std::optional<LossReport> report_;

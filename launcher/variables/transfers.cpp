@@ -4,7 +4,6 @@
 #include <string>
 
 #include "common/arrays/extents.hpp"
-#include "common/arrays/rows.hpp"
 #include "common/os/memory_limit.hpp"
 #include "common/protocol/variable_entry.hpp"
 #include "launcher/calls/rows_check.hpp"
@@ -294,15 +293,17 @@ std::vector<TransferPart> whole_for_all(int world_size, const Source& source) {
   return {static_cast<std::size_t>(world_size), TransferPart{source.offset, source.extents, true}};
 }
 
-std::vector<TransferPart> shares_for_all(int world_size, const VariableRecord& variable, const Source& source) {
+std::vector<TransferPart> shares_for_all(const RankSet& all, const RowWeights& weights, const VariableRecord& variable,
+                                         const Source& source) {
   const std::size_t row_bytes = row_bytes_of(variable.dtype, {source.extents.data(), variable.dimensions});
-  std::vector<TransferPart> parts(static_cast<std::size_t>(world_size));
-  for (int rank = 0; rank < world_size; ++rank) {
-    const RowRange rows = share_of(source.extents[0], world_size, rank);
-    TransferPart& part = parts[static_cast<std::size_t>(rank)];
+  std::vector<TransferPart> parts(static_cast<std::size_t>(all.count()));
+  std::vector<std::int64_t> begins(parts.size() + 1);
+  weights.divide(source.extents[0], all, begins);
+  for (std::size_t rank = 0; rank < parts.size(); ++rank) {
+    TransferPart& part = parts[rank];
     part.extents = source.extents;
-    part.extents[0] = rows.count();
-    part.offset = source.offset + static_cast<std::uint64_t>(rows.begin) * row_bytes;
+    part.extents[0] = begins[rank + 1] - begins[rank];
+    part.offset = source.offset + static_cast<std::uint64_t>(begins[rank]) * row_bytes;
   }
   return parts;
 }

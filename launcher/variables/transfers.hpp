@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/arrays/mapped_file.hpp"
+#include "launcher/calls/row_weights.hpp"
 #include "launcher/calls/system_commands.hpp"
 #include "launcher/session/records.hpp"
 
@@ -84,9 +85,10 @@ class Sources {
 };
 
 /// Makes the parts of all ranks. The three functions give every rank the same, each rank its share of the rows, or one
-/// rank something and the others nothing.
+/// rank something and the others nothing. The weights say how large the shares are.
 std::vector<TransferPart> whole_for_all(int world_size, const Source& source);
-std::vector<TransferPart> shares_for_all(int world_size, const VariableRecord& variable, const Source& source);
+std::vector<TransferPart> shares_for_all(const RankSet& all, const RowWeights& weights, const VariableRecord& variable,
+                                         const Source& source);
 std::vector<TransferPart> only_on(int world_size, int rank, const TransferPart& part);
 
 }  // namespace syncrun::detail

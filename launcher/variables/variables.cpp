@@ -206,7 +206,9 @@ void scatter_values(std::span<const Delivery> deliveries, const ScatterOptions& 
   std::vector<Transfer> transfers;
   for (const auto& delivery : deliveries) {
     const Source rows = sources.add_rows(delivery, options.batch, "scatter");
-    transfers.push_back({delivery.variable.get(), shares_for_all(session.world_size(), *delivery.variable, rows)});
+    const VariableRecord& variable = *delivery.variable;
+    const RowWeights weights = variable.has_equal_shares ? RowWeights() : session.weights();
+    transfers.push_back({delivery.variable.get(), shares_for_all(session.all_ranks(), weights, variable, rows)});
   }
   to_variables(session.commands(), "scatter", transfers);
 }
@@ -225,6 +227,7 @@ void zero_like(VariableRecord& variable, const VariableRecord& like, Zeros zeros
   }
   to_variables(session.commands(), "zeros", {{&variable, std::move(parts)}});
   variable.is_replicated = zeros == Zeros::like_all && like.is_replicated;
+  variable.has_equal_shares = zeros == Zeros::like_its_share;
 }
 
 void set_on_rank(VariableRecord& variable, int rank, std::span<const std::int64_t> extents, const void* values) {

@@ -113,6 +113,18 @@ TEST_P(Respawn, FailsEveryCallInFlight) {
   EXPECT_EQ(g().value(), world_size());
 }
 
+TEST_P(Respawn, KeepsTheWeightsOfTheRanks) {
+  std::vector<double> weights(static_cast<std::size_t>(world_size()));
+  std::iota(weights.begin(), weights.end(), 1);
+  session_.set_weights(weights);
+  lose(last());
+  EXPECT_EQ(session_.weights(), weights);
+  const auto rows = session_.function([](CpuWorker& worker) -> Stack<std::int64_t> { return worker.rows(); });
+  std::vector<std::int64_t> expected(weights.begin(), weights.end());
+  for (auto& share : expected) share *= 5;
+  EXPECT_EQ(rows({.rows = std::accumulate(expected.begin(), expected.end(), std::int64_t{0})}).to_vector(), expected);
+}
+
 TEST_P(Respawn, ATrainStepGoesOn) {
   auto weights = session_.shared<double, 1>("weights");
   weights.broadcast(std::vector<double>{1, 2});

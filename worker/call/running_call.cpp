@@ -4,6 +4,7 @@
 
 #include "common/arrays/extents.hpp"
 #include "common/arrays/mapped_file.hpp"
+#include "common/protocol/call_shares.hpp"
 #include "common/protocol/function_entry.hpp"
 #include "common/protocol/variable_entry.hpp"
 #include "syncrun/error.hpp"
@@ -50,7 +51,7 @@ RowRange RunningCall::share_in(const Command& command) const {
   const CallPayload& call = command.call();
   if (call.rows < 0) return {0, 0};
   if (call.rows_are_local) return {0, local_rows(rank)};
-  return share_of(call.rows, command.ranks.count(), command.ranks.position_of(rank));
+  return share_in_call(attachment_.segment, call, command.ranks, rank);
 }
 
 void RunningCall::bring_ahead(const Command& command) {
@@ -128,7 +129,7 @@ std::int64_t RunningCall::slice_rows_of(int rank) const {
   const RankSet& ranks = command_->ranks;
   if (ranks.is_single()) return slice_.count();
   const std::int64_t share =
-      call_->rows_are_local ? local_rows(rank) : share_of(call_->rows, ranks.count(), ranks.position_of(rank)).count();
+      call_->rows_are_local ? local_rows(rank) : share_in_call(attachment_.segment, *call_, ranks, rank).count();
   return share_of(share, call_->slices, slice_index_).count();
 }
 

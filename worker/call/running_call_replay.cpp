@@ -48,7 +48,8 @@ void RunningCall::replay(void (*run)(void* context), void* context) {
   key_.push_back(static_cast<std::uint64_t>(command_->ranks.count()));  // first: it says how many numbers follow
   for (const std::uint64_t word : command_->ranks.words()) key_.push_back(word);
   key_.push_back(call_->wanted_outputs);
-  if (command_->has_comm && call_->rows_are_local) {  // otherwise they follow from the rows of the call
+  // With equal shares, they follow from the rows of the call.
+  if (command_->has_comm && (call_->rows_are_local || call_->share_begins != 0)) {
     for (const int rank : command_->ranks) key_.push_back(static_cast<std::uint64_t>(slice_rows_of(rank)));
   }
   Recording& recording = recording_of(key_);

@@ -18,6 +18,7 @@
 #include "syncrun/reduction.hpp"
 #include "worker/comm/interruption.hpp"
 #include "worker/comm/meetings.hpp"
+#include "worker/comm/own_time.hpp"
 #include "worker/serve/attachment.hpp"
 #include "worker/serve/user_code.hpp"
 
@@ -216,10 +217,16 @@ class CpuComm final : public CommCore {
     all_reduce(value, 1, dtype, reduction, weights);
   }
   void enter() override {
+    own_time_.pause();
     mark(Phase::collective);
     attachment_.fault_point(meetings_.command().id, Phase::collective);
   }
-  void leave() noexcept override { mark(Phase::function); }
+  void leave() noexcept override {
+    mark(Phase::function);
+    own_time_.resume();
+  }
+  /// The time of this rank without its collectives.
+  OwnTime& own_time() noexcept { return own_time_; }
 
  private:
   void mark(Phase phase) noexcept { attachment_.mark(meetings_.command().id, phase); }
@@ -252,6 +259,7 @@ class CpuComm final : public CommCore {
   const Attachment& attachment_;
   Meetings& meetings_;
   WaitLimits limits_;
+  OwnTime own_time_;
   std::vector<double> weights_;
   std::vector<const void*> sources_;
   std::vector<void*> destinations_;

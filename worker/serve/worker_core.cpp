@@ -309,8 +309,10 @@ void WorkerCore::run_call(Command& command) {
     running_->begin(command);
     const LoadedFunction& function = load(command.call().function);
     if (command.call().constructs) enter_phase(Phase::function);
+    if (command.call().is_measured) peers_.own_time().begin();
     WorkerCall call(*this);
     function.thunk(call, function.pointer);
+    if (command.call().is_measured) outbox.own_ns = own_ns();
     throw_if_child_came();
     running_->check_files();
     running_->deliver(outbox);
@@ -318,6 +320,7 @@ void WorkerCore::run_call(Command& command) {
     if (command.has_comm && command.failed.load(std::memory_order_acquire) == command.id) throw Abandoned();
     outbox.vote = Vote::ok;
   } catch (...) {
+    peers_.own_time().end();
     const CaughtFailure failure = current_failure(ThrownThrough::user_code);
     const bool is_own = failure.origin == FailureOf::this_rank;
     report_failure(command, is_own ? missing_file(command).value_or(failure) : failure);
@@ -327,6 +330,12 @@ void WorkerCore::run_call(Command& command) {
   complete_call(command, outbox);
   running_->end(command.id);
   if (command.call().constructs) forget(command.call().function);
+}
+
+/// How long this rank has worked in a measured call. The work on a GPU counts until its end.
+std::int64_t WorkerCore::own_ns() {
+  device_->finish();
+  return peers_.own_time().end().count();
 }
 
 /// If a file has become shorter, the body may have failed because it read zeros in place of the missing bytes. Then the

@@ -82,6 +82,7 @@ class WorkerCore {
   bool depends_on_a_failure(const Command& command) const noexcept;
   void execute(Command& command);
   void run_call(Command& command);
+  std::int64_t own_ns();
   void complete_call(Command& command, Outbox& outbox);
   void destroy_object(std::uint64_t id) noexcept;
   const LoadedFunction& load(std::uint64_t function_offset);

@@ -23,10 +23,10 @@ struct HandleAccess {
   static const auto& record(const Handle& handle) noexcept {
     return handle.record_;
   }
-  /// The session of a future.
-  template <class Future>
-  static const std::shared_ptr<SessionCore>& session(const Future& future) noexcept {
-    return future.session_;
+  /// The session of a future or a function.
+  template <class Handle>
+  static const std::shared_ptr<SessionCore>& session(const Handle& handle) noexcept {
+    return handle.session_;
   }
   /// The result of a future; null after get().
   template <class Future>

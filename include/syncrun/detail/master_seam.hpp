@@ -93,6 +93,16 @@ SYNCRUN_EXPORT const std::vector<std::string>& devices_of(const SessionCore& ses
 SYNCRUN_EXPORT Device device_of(const SessionCore& session, std::string_view name);
 /// The device of this rank; see Session::device. The session may be closed.
 SYNCRUN_EXPORT Device device_of(const SessionCore& session, int rank);
+/// See Session::set_weights.
+SYNCRUN_EXPORT void set_weights(SessionCore& session, std::span<const double> weights);
+/// See Session::weights.
+SYNCRUN_EXPORT std::vector<double> weights_of(SessionCore& session);
+/// How many calls Session::balance makes. Libraries load and caches fill in the first ones, which do not count.
+inline constexpr std::size_t kBalanceWarmUpCalls = 2;
+inline constexpr std::size_t kBalanceCalls = 5;
+/// Sets the weights from what CallBuilder::measure has returned for each of kBalanceCalls calls, and returns them.
+SYNCRUN_EXPORT std::vector<double> set_measured_weights(SessionCore& session,
+                                                        std::span<const std::vector<double>> times_by_call);
 /// The process ids of the workers, by rank.
 SYNCRUN_EXPORT std::vector<int> worker_pids_of(const SessionCore& session);
 
@@ -140,6 +150,9 @@ class CallBuilder {
   SYNCRUN_EXPORT void run(CallResult& result);
   /// Publishes the call. Its result arrives during a later wait of the session.
   SYNCRUN_EXPORT std::shared_ptr<CallResult> launch();
+  /// Runs the call with equal shares of the rows, and drops its result. Returns how long each rank has worked, in ns per
+  /// row. Throws as run(), and Error (usage) if the time of a rank cannot be measured; see Session::balance.
+  SYNCRUN_EXPORT std::vector<double> measure();
 
  private:
   struct State;
@@ -149,6 +162,7 @@ class CallBuilder {
   RankSet set_of(std::span<const int> ranks) const;
   void settle(VariableRecord& value);
   std::exception_ptr publish(CallResult& result);
+  void check_measurable();
   std::exception_ptr take_dependencies();
   SessionCore* session_;
   FunctionRecord* function_;

@@ -13,6 +13,7 @@ namespace syncrun::test {
 namespace {
 
 using namespace detail;
+using testing::ElementsAre;
 using testing::ElementsAreArray;
 using testing::EndsWith;
 using testing::HasSubstr;
@@ -32,7 +33,7 @@ class RowsOfACall : public testing::Test {
     variable.extents.resize(2);
   }
   void finish(const CallOptions& options) {
-    check.finish(function, session.calls.all_ranks(), options, session.commands.memory(), call, temporaries);
+    check.finish(function, session.calls.all_ranks(), weights, options, session.commands.memory(), call, temporaries);
   }
   std::string refusal(const CallOptions& options) {
     try {
@@ -51,6 +52,7 @@ class RowsOfACall : public testing::Test {
   RowsCheck check;
   CallPayload call;
   std::vector<std::uint64_t> temporaries;
+  RowWeights weights;
 };
 
 TEST_F(RowsOfACall, AreAllRowsUnlessSomeAreChosen) {
@@ -72,6 +74,34 @@ TEST_F(RowsOfACall, TravelAsAListInTheHeapThatIsNotedToBeFreed) {
   EXPECT_EQ(call.batch.offset, temporaries.front());
   const auto* indices = session.pool.segment().at<const std::int64_t>(call.batch.offset);
   EXPECT_THAT(std::vector<std::int64_t>(indices, indices + 3), ElementsAreArray(chosen));
+}
+
+TEST_F(RowsOfACall, AreDividedInTheHeapIfRanksHaveWeights) {
+  weights = RowWeights(std::vector<double>{1, 3}, 2);
+  finish({.rows = 8});
+  ASSERT_THAT(temporaries, ElementsAre(call.share_begins));
+  const auto* begins = session.pool.segment().at<const std::int64_t>(call.share_begins);
+  EXPECT_THAT(std::vector<std::int64_t>(begins, begins + 3), ElementsAre(0, 2, 8));
+}
+
+TEST_F(RowsOfACall, CarryNothingIfTheWeightsAreEqualOrTheTimesAreMeasured) {
+  weights = RowWeights(std::vector<double>{2, 2}, 2);
+  finish({.rows = 8});
+  weights = RowWeights(std::vector<double>{1, 3}, 2);
+  call.is_measured = true;
+  finish({.rows = 8});
+  EXPECT_EQ(call.share_begins, 0U);
+  EXPECT_THAT(temporaries, SizeIs(0));
+}
+
+TEST_F(RowsOfACall, OfTheCopiesThemselvesHaveNoWeights) {
+  weights = RowWeights(std::vector<double>{1, 3}, 2);
+  variable.extents[0][0] = 2;
+  variable.extents[1][0] = 5;
+  check.add_sliced(variable, 1);
+  finish({});
+  EXPECT_EQ(call.rows, 7);
+  EXPECT_EQ(call.share_begins, 0U);
 }
 
 TEST_F(RowsOfACall, AreRefusedWhereTheDataHaveNoSuchRow) {

@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "common/os/segment.hpp"
 #include "common/protocol/function_entry.hpp"
@@ -18,6 +20,7 @@ namespace {
 
 constexpr std::uint64_t kRepeatedCommand = 1;
 constexpr std::uint64_t kFunctionAt = std::uint64_t{16} << 20U;
+constexpr std::uint64_t kSharesAt = std::uint64_t{17} << 20U;
 
 class CountingGpu final : public GpuDevice {
  public:
@@ -85,18 +88,22 @@ class Replay : public testing::Test {
   }
 
   /// Runs a call without arguments. Only its ranks and its number of rows can differ from those of the call before.
-  /// -1 is a call without rows.
-  void call(const RankSet& ranks, std::int64_t rows = -1) {
+  /// -1 is a call without rows. `shares` says where the shares of ranks with weights begin.
+  void call(const RankSet& ranks, std::int64_t rows = -1, const std::vector<std::int64_t>& shares = {}) {
     Command& command = attachment_.control.command_in(kRepeatedCommand);
     command.id = kRepeatedCommand;
     command.ranks = ranks;
     auto& payload = command.begin<CallPayload>();
     payload.function = kFunctionAt;
     payload.rows = rows;
+    payload.share_begins = shares.empty() ? 0 : kSharesAt;
+    std::copy(shares.begin(), shares.end(), attachment_.segment.at<std::int64_t>(kSharesAt));
+    command.has_comm = has_comm;
     running_.begin(command);
     while (running_.next_slice()) running_.replay([](void*) {}, nullptr);
   }
 
+  bool has_comm = false;
   Attachment attachment_;
   SharedHeap arena_;
   std::atomic<std::uint64_t> consumed_ = 0;
@@ -155,6 +162,19 @@ TEST_F(Replay, RecordsACallWithOtherRowsByItself) {
     EXPECT_EQ(gpu_.launches, launches_before + 2);
   }
   EXPECT_EQ(gpu_.captures, 4);
+}
+
+// An average that was recorded has the weights of all ranks.
+TEST_F(Replay, RecordsACallWithOtherRowsOfPeersByItself) {
+  has_comm = true;
+  const RankSet all = RankSet::all(kWorldSize);
+  call(all, 12, {0, 4, 8, 12});
+  call(all, 12, {0, 4, 8, 12});
+  EXPECT_EQ(gpu_.launches, 1);
+  call(all, 12, {0, 4, 6, 12});
+  EXPECT_EQ(gpu_.launches, 1) << "ranks 1 and 2 have other weights in an average";
+  call(all, 12, {0, 4, 6, 12});
+  EXPECT_EQ(gpu_.launches, 2);
 }
 
 }  // namespace

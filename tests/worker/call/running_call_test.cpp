@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <numeric>
@@ -81,6 +82,18 @@ TEST_F(RunningCallOnCpu, DividesRowsAmongTheRanksAndThenInSlices) {
   EXPECT_EQ(slices_of(0), (Slices{{0, 2}, {2, 2}}));
   EXPECT_EQ(slices_of(1), (Slices{{4, 2}, {6, 2}}));
   EXPECT_EQ(slices_of(2), (Slices{{8, 2}, {10, 1}}));
+}
+
+TEST_F(RunningCallOnCpu, TakesTheSharesThatTheMasterGivesToRanksWithWeights) {
+  CallPayload& call = begin_call(11, 2);
+  call.share_begins = arena_.allocate(4 * sizeof(std::int64_t), SharedHeap::Contents::any, "shares");
+  const std::vector<std::int64_t> begins{0, 7, 7, 11};
+  std::copy(begins.begin(), begins.end(), attachment_.segment.at<std::int64_t>(call.share_begins));
+  EXPECT_EQ(slices_of(0), (Slices{{0, 4}, {4, 3}}));
+  EXPECT_EQ(slices_of(1), Slices());
+  EXPECT_EQ(slices_of(2), (Slices{{7, 2}, {9, 2}}));
+  command().has_comm = true;
+  EXPECT_EQ(slices_of(1), (Slices{{7, 0}, {7, 0}})) << "ranks meet in slices without rows";
 }
 
 TEST_F(RunningCallOnCpu, GivesAllRowsToTheOnlyRankOfACall) {

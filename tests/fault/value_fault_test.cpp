@@ -1,0 +1,153 @@
+// A worker dies while a value moves: the source, the destination, or a rank that takes no part. Rank 0 is the source,
+// rank 1 the destination. Rank 2 takes no part.
+
+#include <array>
+#include <csignal>
+#include <thread>
+#include <vector>
+
+#include "tests/fault/scene.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using testing::HasSubstr;
+
+enum class Victim : std::uint8_t { source, destination, uninvolved };
+constexpr int rank_of(Victim victim) { return static_cast<int>(victim); }
+
+Keep<double, 1> twice(CpuWorker& worker, Local<const double, 1> x) {
+  Keep<double, 1> y(worker, x.shape());
+  for (std::int64_t i = 0; i < x.rows(); ++i) y[i] = 2 * x[i];
+  return y;
+}
+/// Says that it runs, and goes on when it may.
+Keep<double, 1> twice_when_told(CpuWorker& worker, Local<const double, 1> x, BoardView board) {
+  field(board, 0).store(1);
+  while (field(board, 1).load() == 0) std::this_thread::sleep_for(1ms);
+  return twice(worker, x);
+}
+Sum<double> first_element(Local<const double, 1> x) { return x[0]; }
+
+class Moves : public testing::TestWithParam<Victim> {
+ protected:
+  static constexpr int kWorkers = 3;
+
+  static SessionOptions options(OnWorkerLost on_lost) {
+    SessionOptions options = workers(kWorkers);
+    options.on_worker_lost = on_lost;
+    return options;
+  }
+  static void kill_victim(Session& session) {
+    ASSERT_EQ(::kill(session.worker_pids()[static_cast<std::size_t>(rank_of(GetParam()))], SIGKILL), 0);
+  }
+  static void await_field(const Board& board, int index) {
+    while (board.get(index) == 0) std::this_thread::sleep_for(1ms);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(OfAValue, Moves, testing::Values(Victim::source, Victim::destination, Victim::uninvolved),
+                         [](const testing::TestParamInfo<Victim>& victim) {
+                           return std::array{"Source", "Destination", "Uninvolved"}[static_cast<std::size_t>(victim.param)];
+                         });
+
+TEST_P(Moves, ThatWaitForTheirSourceEndWithALoss) {
+  Session session(options(OnWorkerLost::fail));
+  const Board board(session);
+  const auto f = session.function(twice_when_told);
+  const auto x = session.value(std::vector<double>(100, 1.0), Shape{100}, session.device(0));
+  const auto y = f.on(session.device(0))(x, board.data());
+  auto read = session.function(first_element).on(session.device(1)).async(y);
+  await_field(board, 0);
+  kill_victim(session);
+  const Error error = error_of([&] { static_cast<void>(read.get()); });
+  EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
+  EXPECT_EQ(error.rank(), rank_of(GetParam()));
+}
+
+TEST_P(Moves, ThatWaitForTheirSourceAreOverAndTheSessionGoesOn) {
+  Session session(options(OnWorkerLost::respawn));
+  Board board(session);
+  const auto f = session.function(twice_when_told, "f");
+  const auto g = session.function(twice);
+  const auto read = session.function(first_element);
+  const auto x = session.value(std::vector<double>(100, 1.0), Shape{100});
+  const auto y = f.on(session.device(0))(x, board.data());
+  auto future = read.on(session.device(1)).async(y);
+  await_field(board, 0);
+  kill_victim(session);
+  board.set(1, 1);
+  if (GetParam() == Victim::uninvolved) {
+    EXPECT_EQ(future.get(), 2) << "neither the call nor the move ran on the lost rank";
+    EXPECT_EQ(error_of([&] { session.function(first_element)(x); }).kind(), ErrorKind::worker_lost);
+  } else {
+    const Error error = error_of([&] { static_cast<void>(future.get()); });
+    EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
+    EXPECT_EQ(error.rank(), rank_of(GetParam()));
+  }
+  if (GetParam() == Victim::source) {
+    const Error gone = error_of([&] { static_cast<void>(y.get()); });
+    EXPECT_EQ(gone.kind(), ErrorKind::worker_lost);
+    EXPECT_THAT(gone.what(), HasSubstr("which 'f' was to make"));
+  }
+  // x is still on the host. A new value moves between the new workers.
+  const auto z = g.on(session.device(0))(x);
+  EXPECT_EQ(read.on(session.device(1))(z), 2);
+  EXPECT_EQ(read.on(session.device(2))(z), 2);
+  session.wait();
+}
+
+TEST_P(Moves, OfManyBytesEndWhenAWorkerDies) {
+  constexpr std::int64_t kElements = std::int64_t{24} << 20U;  // the copy takes tens of milliseconds
+  for (const int delay_ms : {0, 10, 30}) {
+    Session session(options(OnWorkerLost::respawn));
+    const auto g = session.function(twice);
+    const auto read = session.function(first_element);
+    const auto x =
+        session.value(std::vector<double>(static_cast<std::size_t>(kElements), 1.0), Shape{kElements}, session.device(0));
+    const auto y = g.on(session.device(0))(x);
+    session.wait();
+    auto future = read.on(session.device(1)).async(y);
+    std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));
+    kill_victim(session);
+    try {
+      EXPECT_EQ(future.get(), 2) << "the call was over before the loss, or did not notice it";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
+    }
+    // The values that only the lost rank had are gone. The others are right.
+    try {
+      const auto values = y.get();
+      EXPECT_EQ(values[0], 2);
+      EXPECT_EQ(values[kElements - 1], 2);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
+      EXPECT_EQ(GetParam(), Victim::source);
+    }
+    const auto small = session.value(std::vector<double>(3, 4.0), Shape{3}, session.device(0));
+    EXPECT_EQ(read.on(session.device(1))(g.on(session.device(2))(small)), 8);
+  }
+}
+
+TEST_P(Moves, LoseOnlyWhatTheLostRankHad) {
+  Session session(options(OnWorkerLost::respawn));
+  const auto g = session.function(twice, "g");
+  const auto read = session.function(first_element);
+  const auto x = session.value(std::vector<double>(10, 1.0), Shape{10}, session.device(0), "x");
+  const auto y = g.on(session.device(0))(x);
+  const auto copied = g.on(session.device(0))(x);
+  EXPECT_EQ(read.on(session.device(1))(copied), 2);
+  kill_victim(session);
+  EXPECT_EQ(error_of([&] { session.function(first_element)(copied); }).kind(), ErrorKind::worker_lost);
+  EXPECT_EQ(copied.get()[9], 2) << "it was on two ranks";
+  if (GetParam() == Victim::source) {
+    EXPECT_THAT(error_of([&] { static_cast<void>(y.get()); }).what(), HasSubstr("which was lost"));
+    EXPECT_THAT(error_of([&] { static_cast<void>(x.get()); }).what(), HasSubstr("no value 'x'"));
+  } else {
+    EXPECT_EQ(y.get()[9], 2);
+    EXPECT_EQ(x.get()[9], 1);
+  }
+  EXPECT_EQ(read.on(session.device(rank_of(GetParam())))(copied), 2);
+}
+
+}  // namespace
+}  // namespace syncrun::test
