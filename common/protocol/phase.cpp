@@ -7,6 +7,7 @@ std::string_view to_string(Phase phase) noexcept {
     case Phase::spawn: return "spawn";
     case Phase::attach: return "attach";
     case Phase::device: return "device";
+    case Phase::dependencies: return "dependencies";
     case Phase::communicator: return "communicator";
     case Phase::inputs: return "inputs";
     case Phase::function: return "function";

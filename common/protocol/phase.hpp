@@ -13,6 +13,7 @@ enum class Phase : std::uint8_t {
   spawn,         // from the fork until it has mapped the segment and can write its progress
   attach,        // attaching to the session
   device,        // initialising its device
+  dependencies,  // waiting until other ranks are done with earlier commands
   communicator,  // making a communicator with its peers (GPUs)
   inputs,        // reading its rows
   function,      // in the user's code

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/arrays/extents.hpp"
+#include "common/protocol/variable_entry.hpp"
 #include "common/text/errors.hpp"
 #include "launcher/calls/call_limits.hpp"
 
@@ -63,13 +65,31 @@ std::uint64_t CommandRunner::publish() {
   InFlight& in_flight = calls_.next_in_flight();
   try {
     if (profiler_) [[unlikely]]
-      profiler_->begin(calls_.last_published() + 1, in_flight.name());
+      profiler_->begin(calls_.last_published() + 1, in_flight.name(), waited_for(in_flight));
     if (!in_flight.dependencies.empty()) write_dependencies();
   } catch (...) {
     discard_next();
     throw;
   }
   return calls_.publish();
+}
+
+/// The commands of other ranks for which the next command waits: "move of x on rank 1".
+std::vector<std::string> CommandRunner::waited_for(const InFlight& next) const {
+  std::vector<std::string> commands;
+  for (const EarlierCommand& earlier : next.dependencies) {
+    if (earlier.rank == Dependency::kOwnRank || !calls_.is_in_flight(earlier.id)) continue;
+    commands.push_back(calls_.name_of(earlier.id) + " on rank " + std::to_string(earlier.rank));
+  }
+  return commands;
+}
+
+/// How many bytes a move has brought to its rank. Empty if the command is none.
+std::optional<std::size_t> CommandRunner::moved_bytes(const InFlight& command) const {
+  if (command.brings_to < 0) return std::nullopt;
+  const auto& variable = *static_cast<const VariableRecord*>(command.arguments[0].get());
+  const auto& extents = segment().at<VariableEntry>(variable.entry)->copies()[command.brings_to].extents;
+  return elements_in({extents.data(), variable.dimensions}) * size_of(variable.dtype);
 }
 
 void CommandRunner::write_dependencies() {
@@ -194,7 +214,7 @@ void CommandRunner::collect(std::uint64_t id) {
   const Command& command = calls_.command(id);
   InFlight& in_flight = calls_.in_flight(id);
   if (profiler_) [[unlikely]]
-    profiler_->end(id);
+    profiler_->end(id, moved_bytes(in_flight));
   CallResult unwanted;
   CallResult& result = in_flight.result != nullptr ? *in_flight.result : unwanted;
   const bool has_failed = CallTable::has_failed(command, in_flight);

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "common/os/wait.hpp"
 #include "launcher/calls/call_table.hpp"
@@ -105,6 +106,8 @@ class CommandRunner final : public SystemCommands {
   std::optional<std::size_t> first_over(std::span<CallResult* const> results) const;
   void fill_in(const char* what, const std::string& subject, const RankSet& ranks, const Fill& fill);
   void write_dependencies();
+  std::vector<std::string> waited_for(const InFlight& next) const;
+  std::optional<std::size_t> moved_bytes(const InFlight& command) const;
   std::shared_ptr<CallFailure> note_failure(const InFlight& call, const RankSet& ranks,
                                             const std::exception_ptr& error);
   std::exception_ptr failure_of(std::uint64_t id);

@@ -20,6 +20,7 @@ std::size_t index_of(Phase phase) noexcept {
     case Phase::inputs: return 0;
     case Phase::function: return 1;
     case Phase::collective: return 2;
+    case Phase::dependencies:
     case Phase::vote: return 3;
     case Phase::reduction: return 4;
     default: return 5;
@@ -107,27 +108,30 @@ Profiler::Profiler(const Settings& settings, const Timeline* timelines)
 
 Profiler::~Profiler() = default;
 
-void Profiler::begin(std::uint64_t id, const std::string& name) {
+void Profiler::begin(std::uint64_t id, const std::string& name, const std::vector<std::string>& after) {
   const auto [found, is_new] = functions_.try_emplace(name, names_.size());
   if (is_new) {
     names_.push_back(name);
     escaped_names_.push_back(escaped(name));
     times_.emplace_back(ranks_.size() + 1);
   }
-  running_[id] = {found->second, now_ns()};
+  std::string list;
+  for (const std::string& earlier : after) list += (list.empty() ? "\"" : ", \"") + escaped(earlier) + "\"";
+  running_[id] = {found->second, now_ns(), list.empty() ? "" : "\"after\": [" + list + "]"};
 }
 
-void Profiler::end(std::uint64_t id) {
+void Profiler::end(std::uint64_t id, std::optional<std::size_t> moved_bytes) {
   const std::int64_t now = now_ns();
   for (int rank = 0; rank < world_size_; ++rank) read_events(rank);
-  const Running call = running_.at(id);
+  Running call = running_.at(id);
   running_.erase(id);
   const std::int64_t begin = std::max(call.begin_ns, last_end_ns_);
   last_end_ns_ = now;
   Times& times = times_[call.function].front();
   ++times.calls;
   times.whole.add(now - begin);
-  write_span(0, escaped_names_[call.function], begin, now);
+  if (moved_bytes) call.details += (call.details.empty() ? "" : ", ") + formatted("\"bytes\": %zu", *moved_bytes);
+  write_span(0, escaped_names_[call.function], begin, now, call.details);
 }
 
 Profiler::Times& Profiler::times_of(std::size_t function, int rank) {
@@ -223,12 +227,13 @@ void Profiler::write_row_name(int row, const std::string& name) {
                 R"(, "name": "thread_sort_index", "args": {"sort_index": )" + std::to_string(row) + "}},\n");
 }
 
-void Profiler::write_span(int row, const std::string& name, std::int64_t begin_ns, std::int64_t end_ns) {
+void Profiler::write_span(int row, const std::string& name, std::int64_t begin_ns, std::int64_t end_ns,
+                          const std::string& details) {
   if (!trace_) return;
   trace_->write(formatted(R"({"ph": "X", "pid": 1, "tid": %d, "ts": %.3f, "dur": %.3f, "name": ")", row,
                           static_cast<double>(begin_ns - start_ns_) / 1000,
                           static_cast<double>(end_ns - begin_ns) / 1000));
-  trace_->write(name + "\"},\n");
+  trace_->write(name + (details.empty() ? "\"" : "\", \"args\": {" + details + "}") + "},\n");
 }
 
 void Profiler::close() {

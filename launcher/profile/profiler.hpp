@@ -47,9 +47,11 @@ class Profiler {
   Profiler& operator=(const Profiler&) = delete;
 
   /// A command is about to be published.
-  void begin(std::uint64_t id, const std::string& name);
+  /// `after` has the commands of other ranks for which this one waits, in words.
+  void begin(std::uint64_t id, const std::string& name, const std::vector<std::string>& after = {});
   /// Every rank is done with it.
-  void end(std::uint64_t id);
+  /// `moved_bytes`: how many bytes the command has moved between ranks, if it is a move.
+  void end(std::uint64_t id, std::optional<std::size_t> moved_bytes = {});
   /// The profiles by function and rank. Functions are in the order of their first calls. The master comes before the
   /// ranks.
   std::vector<CallProfile> calls() const;
@@ -66,6 +68,7 @@ class Profiler {
   struct Running {
     std::size_t function = 0;
     std::int64_t begin_ns = 0;
+    std::string details;  // for the trace, as members of a JSON object
   };
   /// The activity of a rank at the last event that was read.
   struct RankState {
@@ -83,7 +86,8 @@ class Profiler {
   void end_phase(int rank, std::int64_t now_ns);
   void end_call(int rank, std::int64_t now_ns);
   Times& times_of(std::size_t function, int rank);
-  void write_span(int row, const std::string& name, std::int64_t begin_ns, std::int64_t end_ns);
+  void write_span(int row, const std::string& name, std::int64_t begin_ns, std::int64_t end_ns,
+                  const std::string& details = {});
   void write_row_name(int row, const std::string& name);
   void open_trace(const Settings& settings);
 

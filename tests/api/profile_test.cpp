@@ -144,6 +144,30 @@ TEST_P(Profile, WritesATraceOfAllRanks) {
   }
 }
 
+sr::Keep<double, 1> slow_copy(sr::CpuWorker& worker, sr::Local<const double, 1> x) {
+  std::this_thread::sleep_for(30ms);
+  return {worker, x.shape()};
+}
+
+TEST_P(Profile, ShowsInTheTraceWhatMovesAndWhatItWaitsFor) {
+  const auto f = session().function(slow_copy, "slow_copy");
+  const auto x = session().value(counting<double>(100), sr::Shape{100}, session().device(0), "x");
+  const auto y = f.on(session().device(0))(x);
+  const auto z = f.on(session().device(GetParam() - 1))(y);
+  session().wait();
+  const auto profile = session().profile();
+  session().close();
+  const std::string trace = written();
+  EXPECT_NE(trace.find(R"("name": "move of x", "args": {"bytes": 800}})"), std::string::npos) << "from the host";
+  if (GetParam() == 1) return;
+  EXPECT_NE(trace.find(R"x("args": {"after": ["slow_copy on rank 0"], "bytes": 800}})x"), std::string::npos) << trace;
+  const auto move = std::find_if(profile.begin(), profile.end(), [&](const sr::CallProfile& line) {
+    return line.rank == GetParam() - 1 && line.name == "move of " + y.name();
+  });
+  ASSERT_NE(move, profile.end());
+  EXPECT_GE(move->waiting.median, 15ms) << "for the call that makes the value";
+}
+
 TEST_P(Profile, ShowsInTheTraceWhatWasUnfinished) {
   const auto f = session().function(
       [](sr::CpuWorker& worker) {

@@ -207,7 +207,7 @@ void WorkerCore::await_earlier(const Command& command) {
     const WorkerSlot& other = attachment_.control.worker(earlier.rank);
     const auto is_done = [&] { return other.done.load(std::memory_order_seq_cst) >= earlier.id; };
     if (is_done()) continue;
-    set_phase(Phase::inputs);
+    enter_phase(Phase::dependencies);
     const auto is_lost = [&] {
       if (header_.lost.load(std::memory_order_seq_cst) == 0) return false;
       return !header_.respawns || other.is_lost.load(std::memory_order_seq_cst) != 0;

@@ -25,9 +25,9 @@ constexpr const char* kVariable = "SYNCRUN_FAULT";
 
 constexpr std::array<std::string_view, 10> kWays{"kill",      "segv",   "stop", "exit0",  "exit3",
                                                  "exception", "number", "loop", "memory", "shared"};
-constexpr std::array kPhases{Phase::spawn,  Phase::attach,   Phase::device,    Phase::communicator,
-                             Phase::inputs, Phase::function, Phase::vote,      Phase::reduction,
-                             Phase::close,  Phase::idle,     Phase::collective};
+constexpr std::array kPhases{Phase::spawn,        Phase::attach, Phase::device,     Phase::communicator,
+                             Phase::dependencies, Phase::inputs, Phase::function,   Phase::vote,
+                             Phase::reduction,    Phase::close,  Phase::collective, Phase::idle};
 
 [[noreturn]] void refuse(std::string_view text, const std::string& what) {
   throw_usage(std::string(kVariable) + "=\"" + std::string(text) + "\": " + what);
