@@ -317,6 +317,21 @@ TEST_P(Values, CopiesOfASharedGoFromRankToRank) {
   EXPECT_EQ(unset.get(world_size() - 1).to_vector(), (std::vector<double>{1, 2, 3}));
 }
 
+TEST_P(Values, OfAClosedSessionAreRefused) {
+  const auto f = session().function(twice);
+  const auto device = first();
+  const auto x = session().value(counting<double>(4), Shape{4}, device);
+  session().close();
+  EXPECT_ERROR(static_cast<void>(x.get()), sr::ErrorKind::usage, "closed");
+  EXPECT_ERROR(x.to(device), sr::ErrorKind::usage, "closed");
+  EXPECT_ERROR(static_cast<void>(f.on(device)(x)), sr::ErrorKind::usage, "closed");
+}
+
+TEST_P(Values, AreMadeOfAsManyElementsAsTheirShapeHas) {
+  EXPECT_ERROR(static_cast<void>(session().value(counting<double>(4), Shape{5}, first())), sr::ErrorKind::usage, "4");
+  EXPECT_ERROR(static_cast<void>(session().value(counting<double>(4), Shape{-4}, first())), sr::ErrorKind::usage, "-4");
+}
+
 TEST_P(Values, DoNotGrowMemory) {
   const auto f = session().function(twice);
   const auto x = session().value(std::vector<double>(100, 1.0), Shape{100}, first());

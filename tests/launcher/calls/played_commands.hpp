@@ -24,6 +24,7 @@ class PlayedCommands final : public detail::SystemCommands {
   std::vector<std::string> log;                            // for example "set of weights"
   std::function<void(const detail::Command&)> on_command;  // called before the command is carried out; may throw
   bool is_session_open = true;
+  bool leaves_in_flight = false;  // commands that are launched
 
   void run_system(const char* what, const std::string& subject, const detail::RankSet& ranks,
                   const Fill& fill) override {
@@ -46,8 +47,20 @@ class PlayedCommands final : public detail::SystemCommands {
   }
   std::uint64_t launch_system(const char* what, const std::string& subject, const detail::RankSet& ranks,
                               const Fill& fill) override {
-    run_system(what, subject, ranks, fill);
-    return calls().last_published();
+    if (!leaves_in_flight) {
+      run_system(what, subject, ranks, fill);
+      return calls().last_published();
+    }
+    log.push_back(subject.empty() ? what : std::string(what) + " of " + subject);
+    fill(calls().next(ranks, Milliseconds(0)), calls().next_in_flight());
+    return calls().publish();
+  }
+  /// A command that was left in flight is over.
+  void finish(std::uint64_t id) {
+    pool_.finish_all(id);
+    for (const auto offset : calls().in_flight(id).temporaries)
+      heap().free(offset, detail::SharedHeap::Giveback::later);
+    calls().release(id, nullptr);
   }
   void await(std::uint64_t) override { log.emplace_back("await"); }
   void drain_all() override { log.emplace_back("drain all"); }

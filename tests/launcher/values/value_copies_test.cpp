@@ -1,0 +1,238 @@
+// The copies of a Value, tested without workers: which commands bring them, what these wait for, and which copies are
+// valid afterwards.
+
+#include "launcher/values/value_copies.hpp"
+
+#include <gmock/gmock.h>
+
+#include "tests/launcher/calls/played_commands.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using namespace detail;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class CopiesOfAValue : public testing::Test {
+ protected:
+  CopiesOfAValue() {
+    session.commands.leaves_in_flight = true;
+    x->name = "x";
+    x->dtype = DType::float32;
+    x->dimensions = 1;
+    x->extents.assign(3, Extents{4});
+    x->value = std::make_unique<ValueState>(3);
+    x->entry = session.heap.allocate(VariableEntry::bytes(3), SharedHeap::Contents::zero, "a value");
+    auto& entry = *session.pool.segment().at<VariableEntry>(x->entry);
+    entry.dtype = DType::float32;
+    entry.dimensions = 1;
+  }
+
+  /// A call on one rank that uses its copy, which must be there.
+  std::uint64_t call(int rank, Access access) {
+    session.calls.next(RankSet::only(rank), Milliseconds(0));
+    depend_on_copy(session.commands, *x, rank, access);
+    const std::uint64_t id = session.calls.publish();
+    note_use(session.commands, *x, rank, access, id);
+    mark_spare_copies(session.commands, *x);
+    return id;
+  }
+  std::uint64_t bring(int rank) {
+    EXPECT_FALSE(claim_copy(session.commands, *x, rank));
+    warning = bring_copy(session.commands, x, rank);
+    return session.calls.last_published();
+  }
+  /// What a command waits for, in words.
+  std::vector<std::string> awaited(std::uint64_t id) {
+    std::vector<std::string> words;
+    for (const EarlierCommand& earlier : session.calls.in_flight(id).dependencies) {
+      std::string text = std::to_string(earlier.id);
+      if (earlier.rank >= 0) text += " on " + std::to_string(earlier.rank);
+      words.push_back(text + (earlier.only_reads ? ", a reader" : ""));
+    }
+    return words;
+  }
+  std::vector<int> valid() const {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < 3; ++rank) {
+      if (x->value->copies[static_cast<std::size_t>(rank)].is_valid) ranks.push_back(rank);
+    }
+    return ranks;
+  }
+  VariableCopy& copy(int rank) { return session.pool.segment().at<VariableEntry>(x->entry)->copies()[rank]; }
+  /// The value is on rank 0, and nothing is in flight.
+  void make_on_rank_0() {
+    const std::uint64_t id = call(0, Access::writes);
+    session.commands.finish(id);
+  }
+
+  PlayedSession session{{{}, {}, {}}};
+  std::shared_ptr<VariableRecord> x = std::make_shared<VariableRecord>();
+  std::string warning;
+};
+
+TEST_F(CopiesOfAValue, ComeByACommandOfTheDestinationThatWaitsForTheWriter) {
+  const auto write = call(0, Access::writes);
+  const auto move = bring(2);
+  EXPECT_THAT(awaited(move), ElementsAre(std::to_string(write) + " on 0"));
+  const Command& command = session.calls.command(move);
+  EXPECT_EQ(command.ranks, RankSet::only(2));
+  EXPECT_EQ(command.as<MovePayload>().from, 0);
+  EXPECT_EQ(command.as<MovePayload>().variable, x->entry);
+  EXPECT_THAT(valid(), ElementsAre(0, 2));
+}
+
+TEST_F(CopiesOfAValue, NeedNoWaitForAWriterThatIsOver) {
+  make_on_rank_0();
+  EXPECT_THAT(awaited(bring(1)), IsEmpty());
+}
+
+TEST_F(CopiesOfAValue, AreReadAfterTheirMoveWithoutAWait) {
+  make_on_rank_0();
+  const auto move = bring(1);
+  EXPECT_THAT(awaited(call(1, Access::reads)), ElementsAre(std::to_string(move)));
+}
+
+TEST_F(CopiesOfAValue, AreWrittenAfterThoseWhoCopyFromThem) {
+  make_on_rank_0();
+  const auto first = bring(1);
+  const auto second = bring(2);
+  const auto write = call(0, Access::writes);
+  EXPECT_THAT(awaited(write),
+              ElementsAre(std::to_string(first) + " on 1, a reader", std::to_string(second) + " on 2, a reader"));
+  EXPECT_THAT(valid(), ElementsAre(0));
+  const auto reads = call(0, Access::reads);
+  EXPECT_THAT(awaited(reads), ElementsAre(std::to_string(write)));
+}
+
+TEST_F(CopiesOfAValue, AreNotWrittenAfterReadersThatAreOver) {
+  make_on_rank_0();
+  session.commands.finish(bring(1));
+  EXPECT_THAT(awaited(call(0, Access::writes)), IsEmpty());
+}
+
+TEST_F(CopiesOfAValue, MoveTheHomeToTheWriter) {
+  make_on_rank_0();
+  bring(1);
+  call(1, Access::writes);
+  EXPECT_EQ(x->value->home, 1);
+  EXPECT_THAT(valid(), ElementsAre(1));
+  const auto back = bring(0);
+  EXPECT_EQ(session.calls.command(back).as<MovePayload>().from, 1);
+}
+
+TEST_F(CopiesOfAValue, AreSpareUnlessTheyAreTheHome) {
+  make_on_rank_0();
+  const auto move = bring(1);
+  const auto read = call(1, Access::reads);
+  EXPECT_FALSE(SpareCopy(copy(0)).is_spare());
+  EXPECT_TRUE(SpareCopy(copy(1)).is_spare());
+  EXPECT_FALSE(SpareCopy(copy(1)).drop(read)) << "the call may still read it";
+  EXPECT_TRUE(SpareCopy(copy(1)).drop(read + 1));
+  EXPECT_FALSE(claim_copy(session.commands, *x, 1));
+  EXPECT_THAT(valid(), ElementsAre(0));
+  static_cast<void>(move);
+}
+
+TEST_F(CopiesOfAValue, AreNotSpareWhileAnotherRankReadsThem) {
+  make_on_rank_0();
+  bring(1);
+  call(1, Access::writes);  // the move may still read from rank 0
+  EXPECT_FALSE(SpareCopy(copy(0)).is_spare());
+}
+
+TEST_F(CopiesOfAValue, ThatAreClaimedAreNotDropped) {
+  make_on_rank_0();
+  bring(1);
+  call(1, Access::reads);
+  ASSERT_TRUE(claim_copy(session.commands, *x, 1));
+  EXPECT_FALSE(SpareCopy(copy(1)).drop(1000));
+}
+
+TEST_F(CopiesOfAValue, ComeFromTheHostIfNoRankHasOne) {
+  x->value->host = {.is_valid = true, .offset = 4096, .bytes = 16, .readers = {}};
+  const auto move = bring(2);
+  EXPECT_EQ(session.calls.command(move).as<TransferPayload>().direction, TransferDirection::to_variable);
+  EXPECT_EQ(x->value->home, 2);
+  EXPECT_TRUE(x->value->host.is_valid);
+  const auto second = bring(0);
+  EXPECT_EQ(session.calls.command(second).as<MovePayload>().from, 2);
+  x->value->host.offset = 0;
+}
+
+TEST_F(CopiesOfAValue, GoToTheHostAfterTheirWriter) {
+  make_on_rank_0();
+  bring_to_host(session.commands, x);
+  EXPECT_TRUE(x->value->host.is_valid);
+  EXPECT_EQ(session.calls.command(session.calls.last_published()).ranks, RankSet::only(0));
+  const auto write = call(0, Access::writes);
+  EXPECT_THAT(awaited(write), IsEmpty()) << "the same rank runs both in order";
+  EXPECT_FALSE(x->value->host.is_valid);
+}
+
+TEST_F(CopiesOfAValue, ThatDoNotArriveAreNotValid) {
+  make_on_rank_0();
+  const auto move = bring(1);
+  x->note_unfinished(1, move, nullptr);
+  EXPECT_THAT(valid(), ElementsAre(0));
+  EXPECT_EQ(x->value->failure, nullptr);
+}
+
+TEST_F(CopiesOfAValue, ThatDoNotArriveAnywhereMeanThatThereIsNoValue) {
+  x->value->host = {.is_valid = true, .offset = 4096, .bytes = 16, .readers = {}};
+  const auto move = bring(1);
+  x->value->host = {};
+  x->note_unfinished(1, move, std::make_exception_ptr(Error(ErrorKind::system, "no memory")));
+  try {
+    check_is_whole(session.commands, *x);
+    FAIL() << "it is usable";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::system);
+    EXPECT_THAT(error.what(), HasSubstr("there is no value 'x': no memory"));
+  }
+}
+
+TEST_F(CopiesOfAValue, OfALostRankAreForgotten) {
+  make_on_rank_0();
+  bring(2);
+  forget_copy(session.pool.segment(), *x, 0);
+  EXPECT_EQ(x->value->home, 2);
+  EXPECT_EQ(x->value->failure, nullptr);
+  forget_copy(session.pool.segment(), *x, 2);
+  ASSERT_NE(x->value->failure, nullptr);
+  try {
+    check_is_whole(session.commands, *x);
+    FAIL() << "it is usable";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
+    EXPECT_THAT(error.what(), HasSubstr("its only copy was on rank 2"));
+  }
+}
+
+TEST_F(CopiesOfAValue, OfALostRankAreReplacedByOnesThatWereNotDropped) {
+  make_on_rank_0();
+  bring(1);
+  const auto read = call(1, Access::reads);
+  bring(2);
+  ASSERT_TRUE(SpareCopy(copy(1)).drop(read + 1));
+  forget_copy(session.pool.segment(), *x, 0);
+  EXPECT_EQ(x->value->home, 2);
+}
+
+TEST_F(CopiesOfAValue, ThatGoToAndFroAreWorthOneWarning) {
+  make_on_rank_0();
+  int warnings = 0;
+  for (int i = 0; i < 60; ++i) {
+    const int to = 1 - x->value->home;
+    session.commands.finish(bring(to));
+    warnings += warning.empty() ? 0 : 1;
+    EXPECT_THAT(warning, testing::AnyOf(IsEmpty(), HasSubstr("'x' has moved back and forth between ranks")));
+    session.commands.finish(call(to, Access::writes));
+  }
+  EXPECT_EQ(warnings, 1);
+}
+
+}  // namespace
+}  // namespace syncrun::test
