@@ -44,7 +44,8 @@ void check_operation(const VariableRecord& variable, const Collective& collectiv
   const std::string has_no = " has no " + std::string(to_string(collective.reduction));
   if (!can_reduce(variable.dtype, collective.reduction)) refuse("", has_no);
   const RankSet& ranks = ranks_of_collective(*variable.session);
-  const bool by_nccl = variable.session->rank_devices().kinds_of(ranks).has(DeviceKind::cuda) && !ranks.is_single() &&
+  const RankDevices& devices = variable.session->rank_devices();
+  const bool by_nccl = devices.way_of(ranks) == CommWay::devices && devices.kinds_of(ranks).has(DeviceKind::cuda) &&
                        collective.options.route == Route::device;
   if (by_nccl && !can_reduce_by_nccl(variable.dtype, collective.reduction)) {
     refuse("in NCCL ", has_no + ": take the way through shared memory, {.route = syncrun::Route::host}");

@@ -50,11 +50,12 @@ WorkerCore::WorkerCore(Attachment& attachment)
       rendezvous_(attachment_, meetings_),
       peers_(attachment_, meetings_, interruption_),
       device_(make_device({attachment_, arena_, peers_, rendezvous_, interruption_, [this] { look_ahead(); }})),
+      comms_(attachment_, arena_, peers_, *device_),
       cpu_worker_(*this),
       cuda_worker_(*this),
       logger_(make_logger(attachment_.device, log_level_from_environment())),
-      running_(std::make_unique<RunningCall>(WorkerParts{attachment_, *device_, arena_, files_, outgoing_})),
-      variables_(attachment_, *device_, arena_, peers_, [this] { running_->forget_recordings(); }),
+      running_(std::make_unique<RunningCall>(WorkerParts{attachment_, *device_, comms_, arena_, files_, outgoing_})),
+      variables_(attachment_, *device_, comms_, [this] { running_->forget_recordings(); }),
       received_(attachment_.slot().received),
       current_(attachment_.slot().done.load(std::memory_order_acquire)) {
   std::seed_seq seed{static_cast<std::uint32_t>(header_.seed), static_cast<std::uint32_t>(header_.seed >> 32U),
@@ -213,7 +214,7 @@ void WorkerCore::execute(Command& command) {
   }
   Outbox& outbox = own_outbox();
   try {
-    if (command.has_comm) device_->comm().begin(command);
+    if (command.has_comm) comms_.of(command.ranks).begin(command);
     switch (command.kind) {
       case CommandKind::call: return run_call(command);
       case CommandKind::destroy:

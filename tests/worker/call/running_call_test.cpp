@@ -72,7 +72,8 @@ class RunningCallOnCpu : public testing::Test {
   std::unique_ptr<WorkerDevice> device_ =
       make_cpu_device({attachment_, arena_, comm_, rendezvous_, interruption_, [] {}});
   MappedFiles files_;
-  RunningCall running_{{attachment_, *device_, arena_, files_, outgoing_}};
+  Communicators comms_{attachment_, arena_, comm_, *device_};
+  RunningCall running_{{attachment_, *device_, comms_, arena_, files_, outgoing_}};
 };
 
 TEST_F(RunningCallOnCpu, DividesRowsAmongTheRanksAndThenInSlices) {
