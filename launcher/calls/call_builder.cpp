@@ -183,8 +183,7 @@ std::exception_ptr CallBuilder::publish() {
   call.arguments_count = static_cast<std::uint8_t>(function.signature.arguments.size());
   call.outputs_count = static_cast<std::uint8_t>(function.signature.outputs.size());
   command.has_comm = function.signature.has_comm;
-  command.wants_vote =
-      function.has_updates || (command.has_comm && devices.kinds_of(command.ranks).has(DeviceKind::cuda));
+  command.wants_vote = function.has_updates || (command.has_comm && devices.use_nccl(command.ranks));
   std::copy(function.signature.outputs.begin(), function.signature.outputs.end(), state.slot->outputs.begin());
   if (options_->timeout) {
     if (options_->timeout->count() < 0) {
