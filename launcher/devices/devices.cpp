@@ -1,11 +1,8 @@
 #include "launcher/devices/devices.hpp"
 
-#include <dirent.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
-#include <memory>
 
 #include "common/os/wait.hpp"
 #include "common/protocol/control_block.hpp"
@@ -138,14 +135,6 @@ void check_gpus(const std::vector<DeviceId>& devices, std::string_view option, i
   }
 }
 
-bool cuda_is_built() noexcept {
-#ifdef SYNCRUN_HAVE_CUDA
-  return true;
-#else
-  return false;
-#endif
-}
-
 int count_visible_gpus(const char* visible_devices, int physical) noexcept {
   if (visible_devices == nullptr || physical == 0) return physical;
   int count = 0;
@@ -161,19 +150,6 @@ int count_visible_gpus(const char* visible_devices, int physical) noexcept {
     rest.remove_prefix(std::min(rest.size(), entry.size() + 1));
   }
   return count;
-}
-
-int visible_gpus() {
-  const auto close = [](DIR* open) { ::closedir(open); };
-  const std::unique_ptr<DIR, decltype(close)> directory(::opendir("/dev"), close);
-  int physical = 0;
-  while (directory) {
-    const dirent* entry = ::readdir(directory.get());
-    if (entry == nullptr) break;
-    const std::string_view name = entry->d_name;
-    if (name.starts_with("nvidia") && parse_index(name.substr(6))) ++physical;
-  }
-  return count_visible_gpus(std::getenv("CUDA_VISIBLE_DEVICES"), physical);
 }
 
 }  // namespace syncrun::detail

@@ -60,7 +60,7 @@ class MixedOutputs : public MixedRanks {
       }
     };
     if (rank.is_cpu()) return fill(to);
-    rank.off_host().enqueue([=] { fill(test::OffHostDevice::host_view(to)); });
+    rank.off_host().enqueue([=] { fill(test::host_view(to)); });
   }
   /// What each rank does once all ranks have voted.
   void reduce() {

@@ -44,14 +44,14 @@ class MixedRank {
     auto* const to = static_cast<T*>(
         device_->allocate(values.size() * sizeof(T) + 1, SharedHeap::Contents::any, "values of a test"));
     if (is_cpu()) std::memcpy(to, values.data(), values.size() * sizeof(T));
-    else off_host().enqueue([=] { std::copy(values.begin(), values.end(), test::OffHostDevice::host_view<T>(to)); });
+    else off_host().enqueue([=] { std::copy(values.begin(), values.end(), test::host_view(to)); });
     return to;
   }
   /// The values in device memory once the device has finished.
   template <class T>
   std::vector<T> get(const T* from, std::size_t count) {
     device_->finish();
-    const T* const begin = is_cpu() ? from : test::OffHostDevice::host_view<const T>(from);
+    const T* const begin = is_cpu() ? from : test::host_view(from);
     return {begin, begin + count};
   }
 
