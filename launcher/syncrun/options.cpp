@@ -211,7 +211,7 @@ Runs a Syncrun program with one worker per device, ends the whole job with it, a
 
   -n, --nproc-per-node N|cpu|gpu|auto  number of workers: a number, one per core, one per GPU,
                                        or GPUs if there are any and cores otherwise (default: auto)
-      --devices LIST                   devices by rank: cpu0,cpu1 or cuda0,cuda1; with names:
+      --devices LIST                   devices by rank: cpu0,cpu1 or cuda0,cpu0; with names:
                                        dev0=cuda0,dev1=cuda1
       --timeout SECONDS                deadline of a call; 0 turns it off (default: 600)
       --start-timeout SECONDS          deadline for all workers to be ready; 0 turns it off (default: 60)
