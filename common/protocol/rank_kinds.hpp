@@ -1,7 +1,7 @@
 #pragma once
 
-// The kind of device that each rank has, and how a set of ranks communicates. The master and the workers follow the same
-// rules.
+// The kind of device that each rank has, and how a set of ranks communicates. The master and the workers follow the
+// same rules.
 
 #include <cstdint>
 #include <vector>

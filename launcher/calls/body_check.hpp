@@ -9,8 +9,8 @@
 
 namespace syncrun::detail {
 
-/// Throws Error (usage) if a rank of the call has a device of a kind for which there is no body. The message names these
-/// ranks. `bodies` are the kinds for which the function has bodies.
+/// Throws Error (usage) if a rank of the call has a device of a kind for which there is no body. The message names
+/// these ranks. `bodies` are the kinds for which the function has bodies.
 void check_bodies(const std::string& function, DeviceKinds bodies, const RankDevices& devices, const RankSet& ranks);
 
 /// The same for the constructors of a replicated object, which is made on all ranks.

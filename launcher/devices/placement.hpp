@@ -25,9 +25,9 @@ Placement placement_of(const std::vector<DeviceId>& devices, int rank);
 /// GPU has one core, for the thread that feeds the GPU. The CPU workers share the other cores.
 int threads_for(const std::vector<DeviceId>& devices, int rank, int cores) noexcept;
 
-/// The cores for one of `workers` CPU workers, the one with this position among them. They are the cores of the NUMA node that contains the worker's
-/// share of the cores, so that its memory is near. Empty (not bound) on a machine with one node, with more workers than
-/// cores, or if the share does not fit into one node.
+/// The cores for one of `workers` CPU workers, the one with this position among them. They are the cores of the NUMA
+/// node that contains the worker's share of the cores, so that its memory is near. Empty (not bound) on a machine with
+/// one node, with more workers than cores, or if the share does not fit into one node.
 std::vector<int> cores_for(int position, int workers);
 
 /// The cores that the worker of a GPU is bound to: those that the kernel lists as near the GPU's PCI slot. Empty if

@@ -27,8 +27,8 @@ class RankDevices {
   DeviceKinds kinds_of(const RankSet& ranks) const noexcept { return by_kind_.kinds_of(ranks); }
   /// How these ranks communicate.
   CommWay way_of(const RankSet& ranks) const noexcept { return by_kind_.way_of(ranks); }
-  /// Whether collectives of these ranks use the communicator of GPUs. Commands with such collectives end with a vote, so
-  /// that all ranks know about a failure, after which they make a new communicator.
+  /// Whether collectives of these ranks use the communicator of GPUs. Commands with such collectives end with a vote.
+  /// So all ranks know about a failure, after which they make a new communicator.
   bool use_nccl(const RankSet& ranks) const noexcept {
     return way_of(ranks) == CommWay::devices && kinds_of(ranks).has(DeviceKind::cuda);
   }

@@ -34,8 +34,8 @@ std::vector<int> comparable_survivors(const RankDevices& devices, const std::vec
   return survivors;
 }
 
-/// Copies the variable from the first of these survivors. Returns true if this is what the lost worker had, as far as can be
-/// known: the master had made all copies equal, and the copies of the survivors are still equal.
+/// Copies the variable from the first of these survivors. Returns true if this is what the lost worker had, as far as can
+/// be known: the master had made all copies equal, and the copies of the survivors are still equal.
 bool restore_copy(SystemCommands& commands, VariableRecord& variable, const std::vector<int>& lost, int rank) {
   const std::vector<int> survivors = comparable_survivors(commands.devices(), lost, rank);
   const bool is_replicated = variable.is_replicated && !survivors.empty();

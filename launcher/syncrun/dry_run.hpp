@@ -9,9 +9,9 @@
 
 namespace syncrun::detail {
 
-/// Describes the devices by rank, one in a line, with their names: "  rank 0: cuda0 (dev0)". In a session with devices of
-/// both kinds, also the number of threads that numerical libraries start on each rank. Otherwise this number is the same
-/// on all ranks.
+/// Describes the devices by rank, one in a line, with their names: "  rank 0: cuda0 (dev0)". In a session with devices
+/// of both kinds, also the number of threads that numerical libraries start on each rank. Otherwise this number is the
+/// same on all ranks.
 std::string describe_ranks(const ChosenDevices& devices);
 
 /// Describes the command, the devices by rank and the variables. `program` is the path of the image. Throws Error

@@ -1,7 +1,7 @@
 #pragma once
 
-// Bodies for sessions with CPU and CUDA devices. Each body has two versions, one for each kind. tests/gpu/mixed_bodies.cu
-// has the versions for GPUs, and fake_bodies.cpp has those for the fake GPU.
+// Bodies for sessions with CPU and CUDA devices. Each body has two versions, one for each kind. The versions for GPUs are
+// in tests/gpu/mixed_bodies.cu, and those for the fake GPU in fake_bodies.cpp.
 
 #include <csignal>
 #include <cstdint>

@@ -93,7 +93,7 @@ class RunningCall {
   void note_stale_recordings() noexcept { are_recordings_stale_ = true; }
 
   /// Called after the last slice. Concatenates gathered outputs of slices, brings outputs into shared memory, and
-  /// describes them in the outbox. Large outputs that GPUs will reduce through their communicator stay in device memory.
+  /// describes them in the outbox. Large outputs that GPUs reduce through their communicator stay in device memory.
   void deliver(Outbox& outbox);
   bool may_reduce_outputs(const Outbox& outbox) const noexcept;
   /// Called after the vote.
