@@ -24,6 +24,8 @@ class DeviceKinds {
     return rest;
   }
   bool is_empty() const noexcept { return bits_ == 0; }
+  /// Whether there is more than one kind.
+  bool is_mixed() const noexcept { return (bits_ & (bits_ - 1U)) != 0; }
 
  private:
   static std::uint8_t bit_of(DeviceKind kind) noexcept {

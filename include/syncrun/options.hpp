@@ -21,9 +21,9 @@ enum class OnWorkerLost : std::uint8_t;
 /// So the person who starts the program has the last word. By default, there is one worker per visible GPU, or one CPU
 /// worker per core if there is no GPU.
 struct SessionOptions {
-  /// The device of each rank, such as "cpu0,cpu1". A device can have names, by which Session::device finds it:
-  /// "dev0=cuda0,dev1=cuda1". Two names of one device have the same rank. A name does not begin with cpu or cuda, and
-  /// has no spaces and none of -> ; , =. Empty: `processes` selects the devices.
+  /// The device of each rank, such as "cpu0,cpu1" or "cuda0,cpu0". A device can have names, by which Session::device
+  /// finds it: "dev0=cuda0,dev1=cuda1". Two names of one device have the same rank. A name does not begin with cpu or
+  /// cuda, and has no spaces and none of -> ; , =. Empty: `processes` selects the devices.
   std::string devices{};
   /// A number of workers ("4"), "cpu" (one per core), "gpu" (one per GPU) or "auto". Empty: "auto".
   std::string processes{};
@@ -194,7 +194,8 @@ class RowCount {
 
 /// The route of a collective on shared variables.
 enum class Route : std::uint8_t {
-  /// Between the devices: through NCCL on GPUs, and in shared memory on CPU devices.
+  /// Between the devices: through NCCL on GPUs, and in shared memory on CPU devices. In a session with both kinds of
+  /// devices, through shared memory.
   device,
   /// Through shared memory. CPUs combine the copies in rank order. This route also works for element types that NCCL
   /// cannot reduce.

@@ -37,10 +37,11 @@ struct Share {
 /// `values`, `part` and `all` can be any contiguous range: a view, a vector or a span. On CUDA devices, they must be in
 /// device memory.
 ///
-/// On CPU devices, the members block. On CUDA devices, they run in the order of the worker's stream. A function without
-/// a `Comm&` runs only on ranks that have rows of the call. A function with a `Comm&` runs on every rank. If one rank
-/// fails, the call is abandoned: on the other ranks, members throw, and the master reports the failure of that one
-/// rank.
+/// On CPU devices, the members block. On CUDA devices, they run in the order of the worker's stream. If devices of both
+/// kinds run the call, the values go through host memory. On CUDA devices, the members then also wait for the stream
+/// and for the other ranks, and a replayable body is not replayed. A function without a `Comm&` runs only on ranks that
+/// have rows of the call. A function with a `Comm&` runs on every rank. If one rank fails, the call is abandoned: on
+/// the other ranks, members throw, and the master reports the failure of that one rank.
 class SYNCRUN_EXPORT Comm {
  public:
   /// For the framework. `weights` are the weights of the ranks in the current slice. They must outlive this object.

@@ -8,6 +8,7 @@
 
 #include "common/arrays/extents.hpp"
 #include "common/text/errors.hpp"
+#include "launcher/calls/body_check.hpp"
 #include "launcher/calls/describe.hpp"
 #include "launcher/calls/rows_check.hpp"
 #include "launcher/data/mapped_data.hpp"
@@ -187,20 +188,9 @@ void CallBuilder::add_variable(const std::shared_ptr<VariableRecord>& variable) 
 std::exception_ptr CallBuilder::publish(CallResult& result) {
   State& state = this->state();
   CommandHead& command = *state.command;
-  const DeviceKinds kinds = session_->rank_devices().kinds_of(command.ranks);
-  if (const DeviceKinds missing = kinds.without(function_->kinds); !missing.is_empty()) {
-    const bool is_cpu = missing.has(DeviceKind::cpu);
-    throw_usage("'" + function_->name + "' has no body for " + (is_cpu ? "CPU" : "CUDA") +
-                " devices, which this session runs on: give it one that takes a " +
-                (is_cpu ? "CpuWorker&" : "CudaWorker&, or choose CPU devices (syncrun -n cpu)"));
-  }
   const FunctionRecord& function = *function_;
-  const bool is_among_some = !command.ranks.is_single() && command.ranks.count() != session_->world_size();
-  if (function.signature.has_comm && is_among_some && kinds.has(DeviceKind::cuda)) {
-    throw_usage("'" + function.name + "' has a Comm&, and " + std::to_string(command.ranks.count()) + " of " +
-                std::to_string(session_->world_size()) +
-                " ranks run it: on GPUs, collectives are for all ranks of the session or for one");
-  }
+  const RankDevices& devices = session_->rank_devices();
+  check_bodies(function.name, function.kinds, devices, command.ranks);
   CallPayload& call = *state.call;
   call.function = function.entry;
   call.object = function.object ? function.object->id : 0;
@@ -208,7 +198,7 @@ std::exception_ptr CallBuilder::publish(CallResult& result) {
   call.arguments_count = static_cast<std::uint8_t>(function.signature.arguments.size());
   call.outputs_count = static_cast<std::uint8_t>(function.signature.outputs.size());
   command.has_comm = function.signature.has_comm;
-  command.wants_vote = function.has_updates || (command.has_comm && kinds.has(DeviceKind::cuda));
+  command.wants_vote = function.has_updates || (command.has_comm && devices.use_nccl(command.ranks));
   std::copy(function.signature.outputs.begin(), function.signature.outputs.end(), state.slot->outputs.begin());
   if (options_->timeout) {
     if (options_->timeout->count() < 0) {

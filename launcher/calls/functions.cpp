@@ -9,6 +9,7 @@
 #include "common/code/symbols.hpp"
 #include "common/protocol/function_entry.hpp"
 #include "common/text/errors.hpp"
+#include "launcher/calls/body_check.hpp"
 #include "launcher/calls/body_entry.hpp"
 #include "launcher/session/session_core.hpp"
 #include "syncrun/session.hpp"
@@ -115,14 +116,12 @@ std::shared_ptr<ObjectRecord> replicate_object(const std::shared_ptr<SessionCore
                                                std::span<const Body> bodies, std::span<const std::byte> arguments,
                                                std::string_view name) {
   const SessionCore::Entry guard(*session);
+  DeviceKinds constructors;
   for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda}) {
     const auto runs_there = [kind](const Body& body) { return runs_on(body.device, kind); };
-    if (!session->rank_devices().kinds().has(kind) || std::any_of(bodies.begin(), bodies.end(), runs_there)) continue;
-    const bool is_cpu = kind == DeviceKind::cpu;
-    throw_usage(std::string("the replicated object cannot be built on ") + (is_cpu ? "CPU" : "CUDA") +
-                " devices, which this session runs on: give it a constructor or a factory that takes a " +
-                (is_cpu ? "CpuWorker&" : "CudaWorker&") + ", or no worker");
+    if (std::any_of(bodies.begin(), bodies.end(), runs_there)) constructors.add(kind);
   }
+  check_constructors(constructors, session->rank_devices());
   auto record = std::make_shared<ObjectRecord>();
   record->id = session->registry().new_id();
   record->name = std::string(name);

@@ -1,11 +1,8 @@
 #include "launcher/devices/devices.hpp"
 
-#include <dirent.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
-#include <memory>
 
 #include "common/os/wait.hpp"
 #include "common/protocol/control_block.hpp"
@@ -32,17 +29,11 @@ void check_cuda_is_built(std::string_view option, std::string_view wanted) {
                      " needs CUDA, and this Syncrun was built without it; expected CPU devices (cpu0,cpu1 or -n cpu)");
 }
 
-void check_kinds(const std::vector<DeviceId>& devices, std::string_view option, std::string_view text) {
+void check_listed(const std::vector<DeviceId>& devices, std::string_view option, std::string_view text) {
   const auto is_cuda = [](const DeviceId& device) { return device.kind == DeviceKind::cuda; };
   if (std::none_of(devices.begin(), devices.end(), is_cuda)) return;
-  if (!std::all_of(devices.begin(), devices.end(), is_cuda)) {
-    refuse(option, "expected devices of one kind, got cpu and cuda in " + quoted(text));
-  }
   check_cuda_is_built(option, text);
-  const int visible = visible_gpus();
-  for (const auto& device : devices) {
-    if (device.index >= visible) refuse(option, "got " + to_string(device) + ", but " + gpus_in_words(visible));
-  }
+  check_gpus(devices, option, visible_gpus());
 }
 
 std::vector<DeviceId> first_devices(DeviceKind kind, int count) {
@@ -70,6 +61,10 @@ std::vector<DeviceId> devices_for_count(std::string_view option, std::string_vie
   return first_devices(DeviceKind::cuda, *count);
 }
 
+bool follows(const DeviceId& device, const DeviceId& before) noexcept {
+  return device.kind == before.kind && device.index == before.index + 1;
+}
+
 }  // namespace
 
 std::string describe_mapping(const std::vector<DeviceId>& devices) {
@@ -77,7 +72,7 @@ std::string describe_mapping(const std::vector<DeviceId>& devices) {
   std::string text;
   for (std::size_t first = 0; first < devices.size();) {
     std::size_t end = first + 1;
-    while (end < devices.size() && devices[end].index == devices[end - 1].index + 1) ++end;
+    while (end < devices.size() && follows(devices[end], devices[end - 1])) ++end;
     if (end - first < kShortest) end = first + 1;
     text += text.empty() ? "" : ", ";
     if (end == first + 1) {
@@ -95,7 +90,7 @@ ChosenDevices resolve_devices(std::string_view devices_text, std::string_view pr
                               const DevicesSource& source) {
   if (!devices_text.empty()) {
     auto devices = parse_device_list(source.devices, devices_text);
-    check_kinds(devices.by_rank, source.devices, devices_text);
+    check_listed(devices.by_rank, source.devices, devices_text);
     return devices;
   }
   if (processes_text == "cpu") return {a_cpu_per_core(), {}};
@@ -129,16 +124,15 @@ ChosenDevices resolve_devices(const DevicesChoice& choice, const DevicesSource& 
   const bool is_contexts = choice.devices.empty() && choice.processes.empty() && !choice.contexts.empty();
   if (!is_contexts) return resolve_devices(choice.devices, choice.processes, source);
   auto devices = parse_contexts(kContextsSource, choice.contexts);
-  check_kinds(devices.by_rank, kContextsSource, choice.contexts);
+  check_listed(devices.by_rank, kContextsSource, choice.contexts);
   return devices;
 }
 
-bool cuda_is_built() noexcept {
-#ifdef SYNCRUN_HAVE_CUDA
-  return true;
-#else
-  return false;
-#endif
+void check_gpus(const std::vector<DeviceId>& devices, std::string_view option, int visible) {
+  for (const auto& device : devices) {
+    if (device.kind != DeviceKind::cuda || device.index < visible) continue;
+    refuse(option, "got " + to_string(device) + ", but " + gpus_in_words(visible));
+  }
 }
 
 int count_visible_gpus(const char* visible_devices, int physical) noexcept {
@@ -156,19 +150,6 @@ int count_visible_gpus(const char* visible_devices, int physical) noexcept {
     rest.remove_prefix(std::min(rest.size(), entry.size() + 1));
   }
   return count;
-}
-
-int visible_gpus() {
-  const auto close = [](DIR* open) { ::closedir(open); };
-  const std::unique_ptr<DIR, decltype(close)> directory(::opendir("/dev"), close);
-  int physical = 0;
-  while (directory) {
-    const dirent* entry = ::readdir(directory.get());
-    if (entry == nullptr) break;
-    const std::string_view name = entry->d_name;
-    if (name.starts_with("nvidia") && parse_index(name.substr(6))) ++physical;
-  }
-  return count_visible_gpus(std::getenv("CUDA_VISIBLE_DEVICES"), physical);
 }
 
 }  // namespace syncrun::detail

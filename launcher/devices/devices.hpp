@@ -55,6 +55,10 @@ std::string_view deciding_source(const DevicesChoice& choice, const DevicesSourc
 /// Returns the devices of a choice, which may be empty. Throws as the function above.
 ChosenDevices resolve_devices(const DevicesChoice& choice, const DevicesSource& source);
 
+/// Checks that each GPU of a list exists, if `visible` GPUs are visible. CPU devices may be in the list too. `option`
+/// is the option or variable that contains the list. Throws Error (usage).
+void check_gpus(const std::vector<DeviceId>& devices, std::string_view option, int visible);
+
 /// True if this build supports CUDA devices.
 bool cuda_is_built() noexcept;
 

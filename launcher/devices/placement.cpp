@@ -56,11 +56,38 @@ std::vector<int> parse_cpu_list(const std::string& text) {
   return cores;
 }
 
-std::vector<int> cores_for(int rank, int world_size) {
+namespace {
+
+/// How many of the first `count` ranks have this kind of device.
+int count_of(const std::vector<DeviceId>& devices, DeviceKind kind, std::size_t count) noexcept {
+  return static_cast<int>(std::count_if(devices.begin(), devices.begin() + static_cast<std::ptrdiff_t>(count),
+                                        [kind](const DeviceId& device) { return device.kind == kind; }));
+}
+
+}  // namespace
+
+int threads_for(const std::vector<DeviceId>& devices, int rank, int cores) noexcept {
+  const int gpus = count_of(devices, DeviceKind::cuda, devices.size());
+  const int cpus = static_cast<int>(devices.size()) - gpus;
+  const bool is_mixed = gpus != 0 && cpus != 0;
+  if (!is_mixed) return std::max(1, cores / static_cast<int>(devices.size()));
+  if (devices[static_cast<std::size_t>(rank)].kind == DeviceKind::cuda) return 1;
+  return std::max(1, (cores - gpus) / cpus);
+}
+
+Placement placement_of(const std::vector<DeviceId>& devices, int rank) {
+  const auto at = static_cast<std::size_t>(rank);
+  const int threads = threads_for(devices, rank, usable_cores());
+  if (devices[at].kind == DeviceKind::cuda) return {threads, cores_near_gpu(devices[at].index)};
+  return {threads, cores_for(count_of(devices, DeviceKind::cpu, at),  // its position among the CPU workers
+                             count_of(devices, DeviceKind::cpu, devices.size()))};
+}
+
+std::vector<int> cores_for(int position, int workers) {
   const std::vector<int> allowed = allowed_cores();
   const auto nodes = numa_nodes();
-  if (nodes.size() < 2 || world_size > static_cast<int>(allowed.size())) return {};
-  const RowRange share = share_of(static_cast<std::int64_t>(allowed.size()), world_size, rank);
+  if (nodes.size() < 2 || workers > static_cast<int>(allowed.size())) return {};
+  const RowRange share = share_of(static_cast<std::int64_t>(allowed.size()), workers, position);
   const int first_core = allowed[static_cast<std::size_t>(share.begin)];
   for (const auto& node : nodes) {
     if (std::find(node.begin(), node.end(), first_core) == node.end()) continue;
@@ -157,10 +184,9 @@ int threads_of_user() {
 
 }  // namespace
 
-std::vector<std::pair<std::string, std::string>> thread_variables(int world_size) {
+std::vector<std::pair<std::string, std::string>> thread_variables(int threads) {
   const int chosen = threads_of_user();
-  const int share = std::max(1, usable_cores() / std::max(1, world_size));
-  const std::string each = std::to_string(chosen != 0 ? chosen : share);
+  const std::string each = std::to_string(chosen != 0 ? chosen : threads);
   std::vector<std::pair<std::string, std::string>> variables;
   for (const auto& variable : kThreadVariables) {
     if (!is_set(variable.name) && !is_set(variable.other)) variables.emplace_back(variable.name, each);

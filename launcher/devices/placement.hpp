@@ -1,18 +1,34 @@
 #pragma once
 
 // Chooses the cores that a worker runs on, and the number of threads that numerical libraries start there. A worker
-// runs near its GPU, or on its share of the cores.
+// runs near its GPU, or on its share of the cores. Each rank is placed according to its own kind of device.
 
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "launcher/devices/chosen_devices.hpp"
+
 namespace syncrun::detail {
 
-/// The cores that a CPU worker is bound to before exec. They are the cores of the NUMA node that contains the worker's
-/// share of the cores, so that its memory is near. Empty (not bound) on a machine with one node, with more workers than
-/// cores, or if the share does not fit into one node.
-std::vector<int> cores_for(int rank, int world_size);
+/// Where the worker of a rank runs.
+struct Placement {
+  int threads = 1;           // that numerical libraries start, unless the user has chosen another number
+  std::vector<int> cores{};  // that the worker is bound to before exec; empty: it is not bound
+};
+
+/// The placement of a rank. `devices` is by rank.
+Placement placement_of(const std::vector<DeviceId>& devices, int rank);
+
+/// The number of threads that a rank may start if a process can use `cores` cores. At least 1. With devices of one
+/// kind, all workers together start as many threads as there are cores. In a session with both kinds, the worker of a
+/// GPU has one core, for the thread that feeds the GPU. The CPU workers share the other cores.
+int threads_for(const std::vector<DeviceId>& devices, int rank, int cores) noexcept;
+
+/// The cores for one of `workers` CPU workers, the one with this position among them. They are the cores of the NUMA
+/// node that contains the worker's share of the cores, so that its memory is near. Empty (not bound) on a machine with
+/// one node, with more workers than cores, or if the share does not fit into one node.
+std::vector<int> cores_for(int position, int workers);
 
 /// The cores that the worker of a GPU is bound to: those that the kernel lists as near the GPU's PCI slot. Empty if
 /// this is not known, or if there is one node.
@@ -26,8 +42,8 @@ std::vector<std::pair<std::string, std::string>> nccl_variables();
 /// Thread counts for OpenMP, OpenBLAS, MKL and BLIS. Variables that the user has set stay unchanged. The others get the
 /// value of OMP_NUM_THREADS if it is set, or else that of the first library whose variable is set. (MKL and OpenBLAS
 /// prefer their own variable to OpenMP's. So another number there would override the user's choice.) If the user has
-/// set none, all workers together start as many threads as there are cores.
-std::vector<std::pair<std::string, std::string>> thread_variables(int world_size);
+/// set none, they get the value `threads`.
+std::vector<std::pair<std::string, std::string>> thread_variables(int threads);
 
 /// Parses "0-3,8,10-11", the format in which the kernel lists CPUs.
 std::vector<int> parse_cpu_list(const std::string& text);

@@ -1,12 +1,13 @@
 #pragma once
 
-// The kind of device that each rank has.
+// The device of each rank, as the master checks calls against it.
 
+#include <string>
+#include <utility>
 #include <vector>
 
-#include "common/protocol/device_kinds.hpp"
-#include "common/protocol/rank_set.hpp"
-#include "launcher/devices/devices.hpp"
+#include "common/protocol/rank_kinds.hpp"
+#include "launcher/devices/chosen_devices.hpp"
 
 namespace syncrun::detail {
 
@@ -14,30 +15,31 @@ class RankDevices {
  public:
   RankDevices() = default;
   /// `devices` is by rank.
-  explicit RankDevices(const std::vector<DeviceId>& devices)
-      : all_ranks_(RankSet::all(static_cast<int>(devices.size()))) {
-    for (const auto& device : devices) {
-      by_rank_.push_back(device.kind);
-      kinds_.add(device.kind);
-    }
+  explicit RankDevices(std::vector<DeviceId> devices) : devices_(std::move(devices)) {
+    for (const auto& device : devices_) by_kind_.add(device.kind);
   }
 
-  int world_size() const noexcept { return static_cast<int>(by_rank_.size()); }
-  const RankSet& all_ranks() const noexcept { return all_ranks_; }
-  DeviceKind kind_of(int rank) const noexcept { return by_rank_[static_cast<std::size_t>(rank)]; }
+  int world_size() const noexcept { return by_kind_.world_size(); }
+  const RankSet& all_ranks() const noexcept { return by_kind_.all_ranks(); }
+  DeviceKind kind_of(int rank) const noexcept { return by_kind_.kind_of(rank); }
   /// The kinds of devices of all ranks, or of some ranks.
-  DeviceKinds kinds() const noexcept { return kinds_; }
-  DeviceKinds kinds_of(const RankSet& ranks) const noexcept {
-    if (ranks == all_ranks_) return kinds_;
-    DeviceKinds kinds;
-    for (const int rank : ranks) kinds.add(kind_of(rank));
-    return kinds;
+  DeviceKinds kinds() const noexcept { return by_kind_.kinds(); }
+  DeviceKinds kinds_of(const RankSet& ranks) const noexcept { return by_kind_.kinds_of(ranks); }
+  /// How these ranks communicate.
+  CommWay way_of(const RankSet& ranks) const noexcept { return by_kind_.way_of(ranks); }
+  /// Whether collectives of these ranks use the communicator of GPUs. Commands with such collectives end with a vote.
+  /// So all ranks know about a failure, after which they make a new communicator.
+  bool use_nccl(const RankSet& ranks) const noexcept {
+    return way_of(ranks) == CommWay::devices && kinds_of(ranks).has(DeviceKind::cuda);
   }
+
+  /// The ranks among `ranks` that have a device of this kind, with their devices, for messages: "rank 0 (cuda0), rank 2
+  /// (cuda1)". Long lists are cut: "rank 0 (cpu0), rank 1 (cpu1), rank 2 (cpu2) and 5 more".
+  std::string describe(const RankSet& ranks, DeviceKind kind) const;
 
  private:
-  RankSet all_ranks_;
-  std::vector<DeviceKind> by_rank_;
-  DeviceKinds kinds_;
+  std::vector<DeviceId> devices_;
+  RankKinds by_kind_;
 };
 
 }  // namespace syncrun::detail

@@ -19,13 +19,26 @@ bool contains(const std::vector<int>& ranks, int rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
-/// Copies the variable from the first survivor. Returns true if this is what the lost worker had, as far as can be
-/// known: the master had made all copies equal, and the copies of the survivors are still equal.
-bool restore_copy(SystemCommands& commands, VariableRecord& variable, const std::vector<int>& lost, int rank) {
+/// The survivors whose copies should be equal to that of the lost rank: those with the same kind of device. Devices of
+/// different kinds round differently, so their copies differ slightly after they have computed. If there are none, the
+/// survivors with the kind of the first one.
+std::vector<int> comparable_survivors(const RankDevices& devices, const std::vector<int>& lost, int rank) {
   std::vector<int> survivors;
-  for (const int other : commands.devices().all_ranks()) {
+  for (const int other : devices.all_ranks()) {
     if (!contains(lost, other)) survivors.push_back(other);
   }
+  if (survivors.empty()) return survivors;
+  const auto is_alike = [&](int other) { return devices.kind_of(other) == devices.kind_of(rank); };
+  const auto alike = std::find_if(survivors.begin(), survivors.end(), is_alike);
+  const DeviceKind kind = devices.kind_of(alike == survivors.end() ? survivors.front() : *alike);
+  std::erase_if(survivors, [&](int other) { return devices.kind_of(other) != kind; });
+  return survivors;
+}
+
+/// Copies the variable from the first of these survivors. Returns true if this is what the lost worker had, as far as can
+/// be known: the master had made all copies equal, and the copies of the survivors are still equal.
+bool restore_copy(SystemCommands& commands, VariableRecord& variable, const std::vector<int>& lost, int rank) {
+  const std::vector<int> survivors = comparable_survivors(commands.devices(), lost, rank);
   const bool is_replicated = variable.is_replicated && !survivors.empty();
   Extents extents = survivors.empty() ? Extents{} : variable.extents[static_cast<std::size_t>(survivors.front())];
   if (!is_replicated) {

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <utility>
+
 #include "common/protocol/environment.hpp"
 #include "common/text/log.hpp"
 #include "launcher/devices/placement.hpp"
@@ -10,7 +12,8 @@ namespace syncrun::detail {
 
 SpawnRequest WorkerWatcher::request_for(int rank, const Ends& ends) const {
   const int world_size = control_.world_size();
-  const std::string device = to_string(settings_.devices[static_cast<std::size_t>(rank)]);
+  const DeviceId& device = settings_.devices[static_cast<std::size_t>(rank)];
+  Placement placement = placement_of(settings_.devices, rank);
   SpawnRequest request;
   request.program = kOwnImage;
   request.arguments = own_arguments();
@@ -19,7 +22,7 @@ SpawnRequest WorkerWatcher::request_for(int rank, const Ends& ends) const {
       {environment::kSegmentFd, std::to_string(segment_.fd())},
       {environment::kSegmentBytes, std::to_string(segment_.bytes())},
       {environment::kSocketFd, std::to_string(ends.socket)},
-      {environment::kDevice, device},
+      {environment::kDevice, to_string(device)},
       {environment::kMasterPid, std::to_string(::getpid())},
       {environment::kJob, job_mark()},
       {environment::kRank, std::to_string(rank)},
@@ -28,18 +31,15 @@ SpawnRequest WorkerWatcher::request_for(int rank, const Ends& ends) const {
       {environment::kLocalWorldSize, std::to_string(world_size)},
       {environment::kLogLevel, std::string(to_string(settings_.log_level))},
   };
-  for (const auto& variable : thread_variables(world_size)) request.environment.push_back(variable);
+  for (const auto& variable : thread_variables(placement.threads)) request.environment.push_back(variable);
   request.unset = {environment::kSupervisorFd};
   request.inherited = {segment_.fd(), ends.socket};
   request.standard_output = ends.output;
   request.standard_error = ends.error;
   request.leads_group = true;
-  const DeviceId& device_id = settings_.devices[static_cast<std::size_t>(rank)];
-  if (device_id.kind == DeviceKind::cuda) {
+  request.cores = std::move(placement.cores);
+  if (device.kind == DeviceKind::cuda) {
     for (const auto& variable : nccl_variables()) request.environment.push_back(variable);
-    request.cores = cores_near_gpu(device_id.index);
-  } else {
-    request.cores = cores_for(rank, world_size);
   }
   return request;
 }

@@ -4,6 +4,8 @@
 #include <cctype>
 
 #include "launcher/devices/devices.hpp"
+#include "launcher/devices/placement.hpp"
+#include "launcher/devices/rank_devices.hpp"
 
 namespace syncrun::detail {
 
@@ -35,18 +37,26 @@ std::string describe_devices(const CommandOptions& options) {
   const bool is_given = choice.is_made();
   if (!is_given) choice = choice_from_environment();
   const DevicesSource& source = is_given ? kFromCommandLine : kFromEnvironment;
-  const ChosenDevices devices = resolve_devices(choice, source);
-  std::string text = "devices" + note_on(choice, source) + ":\n";
-  int rank = 0;
-  for (const auto& device : devices.by_rank) {
-    const std::string names = names_of_rank(devices.names, rank);
-    text += "  rank " + std::to_string(rank++) + ": " + to_string(device);
-    text += names.empty() ? "\n" : " (" + names + ")\n";
-  }
-  return text;
+  return "devices" + note_on(choice, source) + ":\n" + describe_ranks(resolve_devices(choice, source));
 }
 
 }  // namespace
+
+std::string describe_ranks(const ChosenDevices& devices) {
+  const RankDevices ranks(devices.by_rank);
+  std::string text;
+  for (const int rank : ranks.all_ranks()) {
+    const std::string names = names_of_rank(devices.names, rank);
+    text += "  rank " + std::to_string(rank) + ": " + to_string(devices.by_rank[static_cast<std::size_t>(rank)]);
+    if (!names.empty()) text += " (" + names + ")";
+    if (ranks.kinds().is_mixed()) {
+      const int threads = placement_of(devices.by_rank, rank).threads;
+      text += ", " + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
+    }
+    text += "\n";
+  }
+  return text;
+}
 
 std::string describe_start(const CommandOptions& options, const std::string& program) {
   std::string text = "command:\n  ";

@@ -2,6 +2,7 @@
 
 #include <getopt.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <filesystem>
@@ -10,6 +11,7 @@
 #include "common/text/errors.hpp"
 #include "common/text/log.hpp"
 #include "launcher/devices/devices.hpp"
+#include "launcher/devices/rank_devices.hpp"
 
 namespace syncrun::detail {
 
@@ -133,18 +135,28 @@ void accept_option(CommandOptions& options, int which, const std::string& value)
   throw_usage("expected an option of syncrun (see syncrun --help), got '" + word + "'");
 }
 
+/// Whether -n says the same as the list of devices.
+bool agrees(const std::string& processes, const std::vector<DeviceId>& devices) {
+  if (processes != "cpu" && processes != "gpu") return processes == std::to_string(devices.size());
+  const DeviceKind wanted = processes == "cpu" ? DeviceKind::cpu : DeviceKind::cuda;
+  return std::all_of(devices.begin(), devices.end(), [&](const DeviceId& device) { return device.kind == wanted; });
+}
+
+/// "2 CPU devices", or "2 devices of both kinds".
+std::string count_in_words(const std::vector<DeviceId>& devices) {
+  const DeviceKinds kinds = RankDevices(devices).kinds();
+  const std::string count = std::to_string(devices.size());
+  if (kinds.is_mixed()) return count + " devices of both kinds";
+  return count + (kinds.has(DeviceKind::cpu) ? " CPU" : " CUDA") + " device" + (devices.size() == 1 ? "" : "s");
+}
+
 /// Checks that the devices can be used. If -n is given too, it must agree with them.
 void check_devices(const CommandOptions& options) {
   const auto devices = resolve_devices(options.devices, "", kFromCommandLine).by_rank;
   if (options.processes.empty() || options.processes == "auto") return;
-  const bool is_cpu = devices.front().kind == DeviceKind::cpu;
-  bool agree = false;
-  if (options.processes == "cpu" || options.processes == "gpu") agree = is_cpu == (options.processes == "cpu");
-  else agree = options.processes == std::to_string(devices.size());
-  if (agree) return;
-  throw_usage("-n and --devices disagree: got -n " + options.processes + " and " + std::to_string(devices.size()) +
-              (is_cpu ? " CPU" : " CUDA") + " device" + (devices.size() == 1 ? "" : "s") + " (" + options.devices +
-              "); expected one of the two, or equal numbers");
+  if (agrees(options.processes, devices)) return;
+  throw_usage("-n and --devices disagree: got -n " + options.processes + " and " + count_in_words(devices) + " (" +
+              options.devices + "); expected one of the two, or equal numbers");
 }
 
 }  // namespace
@@ -199,7 +211,7 @@ Runs a Syncrun program with one worker per device, ends the whole job with it, a
 
   -n, --nproc-per-node N|cpu|gpu|auto  number of workers: a number, one per core, one per GPU,
                                        or GPUs if there are any and cores otherwise (default: auto)
-      --devices LIST                   devices by rank: cpu0,cpu1 or cuda0,cuda1; with names:
+      --devices LIST                   devices by rank: cpu0,cpu1 or cuda0,cpu0; with names:
                                        dev0=cuda0,dev1=cuda1
       --timeout SECONDS                deadline of a call; 0 turns it off (default: 600)
       --start-timeout SECONDS          deadline for all workers to be ready; 0 turns it off (default: 60)

@@ -325,12 +325,5 @@ TEST_P(GpuReplay, IsCapturedAnewAfterTheCommunicatorWasLost) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(f(x, v, 0.0F), 8);
 }
 
-TEST(GpuDevices, MixedKindsAreRefused) {
-  if (gpus_present() == 0) GTEST_SKIP() << "no GPU is present";
-  const sr::Error error = error_of([] { sr::Session session({.devices = "cpu0,cuda0"}); });
-  EXPECT_EQ(error.kind(), sr::ErrorKind::usage);
-  EXPECT_THAT(error.what(), HasSubstr("devices of one kind"));
-}
-
 }  // namespace
 }  // namespace gpu_test

@@ -14,6 +14,7 @@ namespace syncrun::detail {
 RunningCall::RunningCall(const WorkerParts& parts) noexcept
     : attachment_(parts.attachment),
       device_(parts.device),
+      comms_(parts.comms),
       gpu_(parts.device.gpu()),
       arena_(parts.arena),
       files_(parts.files),
@@ -31,6 +32,8 @@ void RunningCall::begin(const Command& command) {
   slice_ = {};
   first_row_of_call_ = 0;
   update_arguments_ = 0;
+  comm_ = &comms_.of(command.ranks);
+  shares_outputs_ = device_.shares_before_reducing() || comms_.way_of(command.ranks) == CommWay::host;
   // In a body's first run, libraries may load code and thereby wait for the device. During this time, the device must
   // not wait for a peer.
   bucket_start_ = call_->is_first ? BucketStart::after_body : BucketStart::when_ready;
@@ -86,8 +89,6 @@ void RunningCall::discard() noexcept {
     update = PendingUpdate{};
   }
 }
-
-CommCore& RunningCall::comm() noexcept { return command_->ranks.is_single() ? device_.solo() : device_.comm(); }
 
 const RowsSlot& RunningCall::local_selection(int rank) const noexcept {
   if (call_->batch_s_by_rank == 0) return call_->batch_s;

@@ -19,6 +19,7 @@
 #include "worker/call/mapped_files.hpp"
 #include "worker/call/shared_variables.hpp"
 #include "worker/call/step_gradient.hpp"
+#include "worker/comm/communicators.hpp"
 #include "worker/comm/outgoing_memory.hpp"
 #include "worker/devices/gpu_device.hpp"
 
@@ -28,6 +29,7 @@ namespace syncrun::detail {
 struct WorkerParts {
   const Attachment& attachment;
   WorkerDevice& device;
+  Communicators& comms;
   SharedHeap& arena;
   MappedFiles& files;         // the files of arguments
   OutgoingMemory& outgoing;   // takes over the memory of outputs at the end
@@ -62,7 +64,8 @@ class RunningCall {
   /// From here on, averages over the ranks are weighted by the rows of the whole call instead of the slice.
   void average_over_slices();
   bool wants(std::size_t output) const noexcept { return (call_->wanted_outputs >> output & 1U) != 0; }
-  CommCore& comm() noexcept;
+  /// The communicator of the command's ranks.
+  CommCore& comm() noexcept { return *comm_; }
   Comm& user_comm() noexcept { return *user_comm_; }
   GradientReady& gradient_ready() noexcept { return gradient_ready_; }
   void begin_gradient(const GradientPlace& place, GradientAverage average);
@@ -92,7 +95,7 @@ class RunningCall {
   void note_stale_recordings() noexcept { are_recordings_stale_ = true; }
 
   /// Called after the last slice. Concatenates gathered outputs of slices, brings outputs into shared memory, and
-  /// describes them in the outbox. Large outputs that GPUs will reduce together stay in device memory.
+  /// describes them in the outbox. Large outputs that GPUs reduce through their communicator stay in device memory.
   void deliver(Outbox& outbox);
   bool may_reduce_outputs(const Outbox& outbox) const noexcept;
   /// Called after the vote.
@@ -171,6 +174,7 @@ class RunningCall {
 
   const Attachment& attachment_;
   WorkerDevice& device_;
+  Communicators& comms_;
   GpuDevice* gpu_;  // the same device if it is a GPU, else null
   SharedHeap& arena_;
   MappedFiles& files_;
@@ -186,6 +190,8 @@ class RunningCall {
   std::array<PendingOutput, kMaxOutputs> outputs_;
   std::array<PendingUpdate, kMaxArguments> updates_;
   std::uint32_t update_arguments_ = 0;      // a bit for each argument that is an update
+  CommCore* comm_ = nullptr;                // of the command's ranks
+  bool shares_outputs_ = false;             // all outputs go to shared memory before the workers reduce them
   RankWeights weights_;                     // of the current slice
   std::vector<std::int64_t> rows_by_rank_;  // rows of the current slice on every rank
   std::optional<Comm> user_comm_;

@@ -10,6 +10,7 @@
 #include "common/protocol/variable_entry.hpp"
 #include "common/text/errors.hpp"
 #include "worker/call/running_call.hpp"
+#include "worker/call/shared_outputs.hpp"
 
 namespace syncrun::detail {
 
@@ -157,7 +158,7 @@ void RunningCall::concatenate(PendingOutput& pending, const OutputType& type) {
 bool RunningCall::is_reduced_by_workers(std::size_t output) const noexcept {
   const OutputType& type = command_->outputs[output];
   if (!wants(output)) return false;
-  if (!device_.shares_before_reducing() && !is_nccl_type(type.dtype)) return false;
+  if (!shares_outputs_ && !is_nccl_type(type.dtype)) return false;
   return type.dimensions > 0 && type.reduction != Reduction::gather && !type.is_kept;
 }
 
@@ -183,7 +184,7 @@ void RunningCall::share_outputs(Outbox& outbox) {
       if (wants(i)) variables_.adopt(command_->kept[i], pending.extents, std::move(pending.buffer));
       continue;
     }
-    const bool stays = outbox.is_large && is_reduced_by_workers(i) && !device_.shares_before_reducing();
+    const bool stays = outbox.is_large && is_reduced_by_workers(i) && !shares_outputs_;
     if (!stays) pending.shared = device_.share_output(std::move(pending.buffer));
     outbox.outputs[i].extents = pending.extents;
     outbox.outputs[i].offset = pending.shared;
@@ -201,10 +202,11 @@ void RunningCall::share_outputs(Outbox& outbox) {
 }
 
 /// Whether this rank may have to reduce outputs. It is certain only after all ranks have voted: they reduce if all
-/// ranks that computed something have large outputs. A GPU takes part even if it has no rows.
+/// ranks that computed something have large outputs. If GPUs reduce through their communicator, a GPU takes part even if
+/// it has no rows.
 bool RunningCall::may_reduce_outputs(const Outbox& outbox) const noexcept {
   if (command_->ranks.is_single()) return false;
-  if (device_.shares_before_reducing()) return outbox.is_large;
+  if (shares_outputs_) return outbox.is_large;
   for (std::size_t i = 0; i < call_->outputs_count; ++i) {
     if (is_reduced_by_workers(i)) return true;
   }
@@ -269,7 +271,11 @@ bool RunningCall::reduce_output(std::size_t index, Outbox& outbox, std::span<con
   }
   const OutputReduction what{type.dtype, type.reduction, elements_in({extents.data(), type.dimensions}),
                              ranks,      weights,        offsets};
-  const std::uint64_t result = device_.reduce_output(what, std::move(outputs_[index].buffer));
+  if (shares_outputs_) {
+    reduce_shared_output(attachment.segment, attachment.rank, what);
+    return true;
+  }
+  const std::uint64_t result = gpu_->reduce_output(what, std::move(outputs_[index].buffer));
   if (result != 0) outbox.outputs[index].offset = outputs_[index].shared = result;
   return true;
 }

@@ -31,6 +31,10 @@ void RunningCall::replay(void (*run)(void* context), void* context) {
   attachment_.note(command_->id, Phase::function);
   if (gpu_ == nullptr) return run(context);
   device_.begin_body();  // inputs are copied outside the graph
+  if (command_->has_comm && !comm().can_be_captured()) {
+    bucket_start_ = BucketStart::after_body;
+    return run(context);
+  }
   if (command_->has_comm) comm().prepare();
   const std::uint64_t generation = device_.comm().generation();  // a new one: all graphs are invalid
   if (generation != recorded_generation_) forget_recordings();

@@ -32,27 +32,23 @@ class CommGroup {
 };
 
 /// One variable in a collective, on this rank. The collective works on `values`. This is the copy itself, or second
-/// memory in two cases: if the copy must stay as it is, or if the copy is in GPU memory and the collective uses shared
-/// memory.
+/// memory if the copy must stay as it is.
 ///
 ///   stage() for all -> run() for all, in a group -> settle() for all -> the device finishes -> take_fresh() for all
 class CollectiveCopy {
  public:
-  CollectiveCopy(const Attachment& attachment, WorkerDevice& device, SharedHeap& arena, CommCore& comm,
-                 const CollectivePayload& command, const CollectiveSlot& slot, bool goes_by_host)
+  CollectiveCopy(const Attachment& attachment, WorkerDevice& device, CommCore& comm, const CollectivePayload& command,
+                 const CollectiveSlot& slot)
       : attachment_(attachment),
         device_(device),
-        arena_(arena),
         comm_(comm),
         command_(command),
         slot_(slot),
         entry_(*attachment.segment.at<VariableEntry>(slot.variable)),
         copy_(entry_.copies()[attachment.rank]),
         elements_(elements_in({copy_.extents.data(), entry_.dimensions})),
-        bytes_(elements_ * size_of(entry_.dtype)),
-        goes_by_host_(goes_by_host) {}
+        bytes_(elements_ * size_of(entry_.dtype)) {}
   ~CollectiveCopy() {
-    if (shared_ != 0) arena_.free(shared_, SharedHeap::Giveback::later);
     if (fresh_ != nullptr) device_.release(fresh_);
   }
   CollectiveCopy(const CollectiveCopy&) = delete;
@@ -63,24 +59,17 @@ class CollectiveCopy {
   std::size_t bytes() const noexcept { return bytes_; }
   const VariableEntry& entry() const noexcept { return entry_; }
 
-  /// Allocates memory, which may fail on one rank only, and brings the values to where the collective needs them.
+  /// Allocates device memory, which may fail on one rank only, and brings the values to where the collective needs
+  /// them.
   void stage() {
     values_ = own();
-    switch (command_.collective) {
-      case CollectiveKind::all_gather: return stage_gather();
-      case CollectiveKind::reduce_scatter:
-        if (slot_.to != 0 && !goes_by_host_ && !attachment_.segment.contains(values_)) {
-          values_ = fresh_ = allocate(bytes_);  // the copy stays as it is
-          device_.copy_within(fresh_, own(), bytes_);
-          return;
-        }
-        break;
-      default: break;
+    if (command_.collective == CollectiveKind::all_gather) {
+      values_ = fresh_ = allocate(division().all_bytes());
+    } else if (command_.collective == CollectiveKind::reduce_scatter && slot_.to != 0 &&
+               !attachment_.segment.contains(values_)) {
+      values_ = fresh_ = allocate(bytes_);  // the copy stays as it is
+      device_.copy_within(fresh_, own(), bytes_);
     }
-    if (!goes_by_host_) return;
-    values_ = share(bytes_);
-    const bool has_values = command_.collective != CollectiveKind::broadcast || is_root();
-    if (has_values) device_.copy_out(shared(), own(), bytes_);
   }
 
   void run(const RankWeights& weights) {
@@ -97,17 +86,16 @@ class CollectiveCopy {
     }
   }
 
-  /// Brings the result to the copy, or to where the master reads it.
+  /// Brings the part of a divided result to the front of the copy, or to where the master reads it. Source and
+  /// destination do not overlap, because a share is never longer than the distance from its begin to the front.
   void settle() {
-    switch (command_.collective) {
-      case CollectiveKind::all_reduce: return bring_back(bytes_);
-      case CollectiveKind::reduce: return bring_back(is_root() ? bytes_ : 0);
-      case CollectiveKind::broadcast: return bring_back(is_root() ? 0 : bytes_);
-      case CollectiveKind::reduce_scatter: return settle_part();
-      case CollectiveKind::all_gather:
-        if (goes_by_host_) device_.copy_in(fresh_, shared(), division().all_bytes());
-        return;
-      default: return;
+    if (command_.collective != CollectiveKind::reduce_scatter) return;
+    const std::size_t bytes = division().bytes(comm_.rank());
+    if (slot_.to != 0) {
+      const bool has_arrived = attachment_.segment.contains(values_);
+      if (!has_arrived) device_.copy_out(at_own_place(attachment_.segment.at(slot_.to)), at_own_place(values_), bytes);
+    } else if (part() != values_) {
+      device_.copy_within(own(), part(), bytes);
     }
   }
 
@@ -129,16 +117,10 @@ class CollectiveCopy {
   }
 
  private:
-  bool is_root() const noexcept { return command_.root == comm_.rank(); }
   void* own() const noexcept { return copy_.capacity_bytes == 0 ? nullptr : device_.at(copy_.place); }
-  std::byte* shared() const noexcept { return attachment_.segment.at(shared_); }
   void* allocate(std::size_t bytes) {
     return device_.allocate(bytes, SharedHeap::Contents::any,
                             "a shared variable's copy on rank " + std::to_string(attachment_.rank));
-  }
-  std::byte* share(std::size_t bytes) {
-    shared_ = arena_.allocate(bytes, SharedHeap::Contents::any, "a collective through shared memory");
-    return shared();
   }
   Division division() const noexcept {
     const auto* lengths = attachment_.segment.at<const std::int64_t>(slot_.lengths);
@@ -150,36 +132,13 @@ class CollectiveCopy {
 
   /// This rank's part of the divided array.
   void* part() const noexcept {
-    if (command_.collective == CollectiveKind::all_gather) return goes_by_host_ ? at_own_place(values_) : own();
+    if (command_.collective == CollectiveKind::all_gather) return own();
     const bool arrives = slot_.to != 0 && attachment_.segment.contains(values_);
     return at_own_place(arrives ? attachment_.segment.at(slot_.to) : values_);
   }
 
-  void stage_gather() {
-    fresh_ = allocate(division().all_bytes());
-    values_ = goes_by_host_ ? share(division().all_bytes()) : fresh_;
-    if (goes_by_host_) device_.copy_out(at_own_place(values_), own(), bytes_);
-  }
-  void bring_back(std::size_t bytes) {
-    if (goes_by_host_) device_.copy_in(own(), shared(), bytes);
-  }
-  /// Moves this rank's share to the front of the copy. Source and destination do not overlap, because a share is never
-  /// longer than the distance from its begin to the front.
-  void settle_part() {
-    const std::size_t bytes = division().bytes(comm_.rank());
-    if (slot_.to != 0) {
-      const bool has_arrived = attachment_.segment.contains(values_);
-      if (!has_arrived) device_.copy_out(at_own_place(attachment_.segment.at(slot_.to)), at_own_place(values_), bytes);
-    } else if (goes_by_host_) {
-      device_.copy_in(own(), at_own_place(values_), bytes);
-    } else if (part() != values_) {
-      device_.copy_within(own(), part(), bytes);
-    }
-  }
-
   const Attachment& attachment_;
   WorkerDevice& device_;
-  SharedHeap& arena_;
   CommCore& comm_;  // of the command's ranks. Roots and parts are numbered in it
   const CollectivePayload& command_;
   const CollectiveSlot& slot_;
@@ -187,10 +146,8 @@ class CollectiveCopy {
   VariableCopy& copy_;
   std::size_t elements_;
   std::size_t bytes_;
-  bool goes_by_host_;
   void* values_ = nullptr;
   void* fresh_ = nullptr;
-  std::uint64_t shared_ = 0;  // in the arena
 };
 
 }  // namespace
@@ -198,9 +155,7 @@ class CollectiveCopy {
 void VariableCopies::run_collective(const CollectivePayload& command, const RankSet& ranks) {
   const auto& segment = attachment_.segment;
   const auto* slots = segment.at<const CollectiveSlot>(command.variables);
-  const bool is_alone = ranks.is_single();
-  const bool goes_by_host = !is_alone && command.route == Route::host && !device_.shares_before_reducing();
-  CommCore& comm = is_alone ? device_.solo() : goes_by_host ? static_cast<CommCore&>(peers_) : device_.comm();
+  CommCore& comm = command.route == Route::host ? comms_.through_host(ranks) : comms_.of(ranks);
   const RankWeights weights{1, ranks.count()};  // each copy counts the same
 
   if (command.collective == CollectiveKind::broadcast) {
@@ -213,9 +168,8 @@ void VariableCopies::run_collective(const CollectivePayload& command, const Rank
   }
   std::deque<CollectiveCopy> copies;
   for (std::uint32_t i = 0; i < command.variables_count; ++i) {
-    copies.emplace_back(attachment_, device_, arena_, comm, command, slots[i], goes_by_host).stage();
+    copies.emplace_back(attachment_, device_, comm, command, slots[i]).stage();
   }
-  if (goes_by_host) device_.finish();  // what peers read must be complete
   CommGroup group(comm, copies.size());
   for (auto& copy : copies) copy.run(weights);
   group.end();

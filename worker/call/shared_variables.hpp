@@ -11,22 +11,18 @@
 
 #include "common/protocol/command.hpp"
 #include "common/protocol/variable_entry.hpp"
-#include "worker/comm/collectives.hpp"
+#include "worker/comm/communicators.hpp"
 #include "worker/devices/device.hpp"
 
 namespace syncrun::detail {
 
 class VariableCopies {
  public:
-  /// `peers` is the communicator through shared memory. `before_release` is called before the memory of a copy is
-  /// freed, because recorded work may refer to it. It must not end recorded work that is running.
-  VariableCopies(const Attachment& attachment, WorkerDevice& device, SharedHeap& arena, CpuComm& peers,
+  /// `before_release` is called before the memory of a copy is freed, because recorded work may refer to it. It must not
+  /// end recorded work that is running.
+  VariableCopies(const Attachment& attachment, WorkerDevice& device, Communicators& comms,
                  std::function<void()> before_release)
-      : attachment_(attachment),
-        device_(device),
-        arena_(arena),
-        peers_(peers),
-        before_release_(std::move(before_release)) {}
+      : attachment_(attachment), device_(device), comms_(comms), before_release_(std::move(before_release)) {}
 
   /// Runs a collective that the master calls on variables. Called by all of `ranks`, the ranks of the command.
   void run_collective(const CollectivePayload& command, const RankSet& ranks);
@@ -51,8 +47,7 @@ class VariableCopies {
 
   const Attachment& attachment_;
   WorkerDevice& device_;
-  SharedHeap& arena_;
-  CpuComm& peers_;
+  Communicators& comms_;
   std::function<void()> before_release_;
   std::set<std::uint64_t> held_;  // the variables whose copy has memory, by the offset of the VariableEntry
 };

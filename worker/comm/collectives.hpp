@@ -66,7 +66,8 @@ struct RankWeights {
   std::span<const std::int64_t> by_rank{};  // of each rank; used by start_average only
 };
 
-/// The implementation of Comm. There is one for each kind of device, and one for a single rank. Its ranks are those of
+/// The implementation of Comm. There is one for each kind of device, one for ranks whose devices have no communicator in
+/// common, and one for a single rank. Communicators chooses among them. Its ranks are those of
 /// the command, numbered from 0 in the order of their ranks in the session.
 class CommCore {
  public:
@@ -106,6 +107,8 @@ class CommCore {
   virtual void prepare() {}
   /// Returns the smallest `own` of all ranks. Blocks. Called by all ranks.
   virtual std::int64_t agree(std::int64_t own) { return own; }
+  /// Whether work with collectives can be recorded and run again without the host.
+  virtual bool can_be_captured() const noexcept { return true; }
   /// Changes whenever work that was captured with the communicator becomes invalid.
   virtual std::uint64_t generation() const noexcept { return 0; }
   /// Whether the work of start_average runs in parallel with what follows. If not, there is no reason to divide an
@@ -216,6 +219,9 @@ class CpuComm final : public CommCore {
   void all_reduce_value(void* value, DType dtype, Reduction reduction, const RankWeights& weights) override {
     all_reduce(value, 1, dtype, reduction, weights);
   }
+  /// Waits until no peer uses any more what this rank has in shared memory for an earlier command. Called before values
+  /// are written to memory that is used again in each command.
+  void reclaim_buffers() { meetings_.reclaim_buffers(limits_); }
   void enter() override {
     own_time_.pause();
     mark(Phase::collective);
@@ -232,7 +238,6 @@ class CpuComm final : public CommCore {
   void mark(Phase phase) noexcept { attachment_.mark(meetings_.command().id, phase); }
   std::size_t meet(const Contribution& mine) { return meetings_.meet(mine, limits_); }
   void step() { meetings_.step(limits_); }
-  void reclaim_buffers() { meetings_.reclaim_buffers(limits_); }
   const Contribution& contribution(int rank, std::size_t parity) const noexcept {
     return meetings_.contribution(rank, parity);
   }

@@ -69,16 +69,6 @@ struct SharedRows {
   std::size_t bytes() const noexcept { return row_bytes * static_cast<std::size_t>(rows); }
 };
 
-/// An output that the workers reduce. Its description is the same on every rank.
-struct OutputReduction {
-  DType dtype;
-  Reduction reduction;
-  std::size_t elements;
-  std::span<const int> ranks;              // those that computed something, in order; the first gets the result
-  std::span<const double> weights;         // by position in `ranks`, for avg: they sum to 1
-  std::span<const std::uint64_t> offsets;  // by position in `ranks`: what share_output returned on that rank
-};
-
 /// One device, used by the thread that serves calls. "Device memory" is the memory that the views of bodies point to.
 /// Until finish(), work may be asynchronous, in the order of the requests. Members throw Error: system, cuda, nccl.
 class WorkerDevice {
@@ -145,13 +135,12 @@ class WorkerDevice {
   virtual std::uint64_t share_output(OutputBuffer buffer) = 0;
   /// The master combines outputs of up to this size. The workers reduce larger ones.
   virtual std::size_t large_output_bytes() const noexcept = 0;
-  /// Whether outputs are shared before the workers reduce them. Otherwise they stay in device memory until then.
+  /// Whether outputs are always shared before the workers reduce them. Otherwise they stay in device memory until then
+  /// if all ranks are GPUs with a communicator in common.
   virtual bool shares_before_reducing() const noexcept = 0;
-  /// Called by all ranks. `own` is this rank's output, if it has one and outputs are not shared before. Returns the
-  /// offset of the result if it is in new memory and this rank gets it; otherwise returns 0.
-  virtual std::uint64_t reduce_output(const OutputReduction& what, OutputBuffer own) = 0;
 
-  /// The communicator of all workers' devices, and that of this device alone.
+  /// The communicator of this device and its peers of the same kind, and that of this device alone. Communicators says
+  /// which ranks the first one is for.
   virtual CommCore& comm() noexcept = 0;
   virtual CommCore& solo() noexcept = 0;
 

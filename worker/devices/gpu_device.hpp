@@ -2,9 +2,11 @@
 
 // The functions that only CUDA devices provide: the stream and library handles that bodies use, and graphs.
 
+#include <cstdint>
 #include <memory>
 
 #include "syncrun/cuda_worker.hpp"
+#include "worker/call/shared_outputs.hpp"
 #include "worker/devices/device.hpp"
 
 namespace syncrun::detail {
@@ -27,6 +29,11 @@ class GpuDevice : public WorkerDevice {
 
   /// Unpins shared memory, before its pages are given back to the system.
   virtual void unpin() = 0;
+
+  /// Reduces an output over the devices, through their communicator. Called by all ranks of a call whose devices have
+  /// one. `own` is this rank's output in device memory, if it has one. On the rank that gets the result, puts it into
+  /// memory of the arena and returns its offset; the caller must free it. Otherwise returns 0.
+  virtual std::uint64_t reduce_output(const OutputReduction& what, OutputBuffer own) = 0;
 
   /// Until end_capture(), work that bodies put on the stream is recorded in a graph and not run. end_capture throws
   /// Error (cuda) if something could not be captured.

@@ -51,12 +51,13 @@ WorkerCore::WorkerCore(Attachment& attachment)
       peers_(attachment_, meetings_, interruption_),
       device_(make_device({attachment_, arena_, peers_, rendezvous_, interruption_, [this] { look_ahead(); },
                            [this](std::size_t bytes) { return variables_.drop_spare(bytes, current_); }})),
+      comms_(attachment_, arena_, peers_, *device_),
       cpu_worker_(*this),
       cuda_worker_(*this),
       logger_(make_logger(attachment_.device, log_level_from_environment())),
-      variables_(attachment_, *device_, arena_, peers_, [this] { running_->note_stale_recordings(); }),
-      running_(
-          std::make_unique<RunningCall>(WorkerParts{attachment_, *device_, arena_, files_, outgoing_, variables_})),
+      variables_(attachment_, *device_, comms_, [this] { running_->note_stale_recordings(); }),
+      running_(std::make_unique<RunningCall>(
+          WorkerParts{attachment_, *device_, comms_, arena_, files_, outgoing_, variables_})),
       received_(attachment_.slot().received),
       current_(attachment_.slot().done.load(std::memory_order_acquire)) {
   std::seed_seq seed{static_cast<std::uint32_t>(header_.seed), static_cast<std::uint32_t>(header_.seed >> 32U),
@@ -241,7 +242,7 @@ void WorkerCore::execute(Command& command) {
   }
   Outbox& outbox = own_outbox();
   try {
-    if (command.has_comm) device_->comm().begin(command);
+    if (command.has_comm) comms_.of(command.ranks).begin(command);
     switch (command.kind) {
       case CommandKind::call: return run_call(command);
       case CommandKind::destroy:

@@ -103,6 +103,7 @@ class WorkerCore {
   CpuComm peers_;
   MappedFiles files_;  // the device reads them
   std::unique_ptr<WorkerDevice> device_;
+  Communicators comms_;
   CpuWorker cpu_worker_;
   CudaWorker cuda_worker_;
   std::unique_ptr<Logger> logger_;

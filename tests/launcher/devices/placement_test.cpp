@@ -27,10 +27,10 @@ class Threads : public testing::Test {
   void SetUp() override { unset_all(); }
   void TearDown() override { unset_all(); }
 
-  /// The variables by name, for a million workers. So the share of each worker is one thread.
+  /// The variables by name, for a worker whose share is one thread.
   static std::map<std::string, std::string> given() {
     std::map<std::string, std::string> variables;
-    for (const auto& [name, value] : thread_variables(1'000'000)) variables[name] = value;
+    for (const auto& [name, value] : thread_variables(1)) variables[name] = value;
     return variables;
   }
 
@@ -79,6 +79,31 @@ TEST_F(Threads, OfALibraryThatTheUserHasSetAreLeftAlone) {
 TEST_F(Threads, ThatTheUserHasNotSetToANumberAreNotFollowed) {
   ::setenv("OMP_NUM_THREADS", "", 1);
   EXPECT_EQ(given(), (Variables{{"OPENBLAS_NUM_THREADS", "1"}, {"MKL_NUM_THREADS", "1"}, {"BLIS_NUM_THREADS", "1"}}));
+}
+
+// ---- ranks of both kinds --------------------------------------------------------------------------------------
+
+std::vector<int> threads_of(const std::vector<DeviceId>& devices, int cores) {
+  std::vector<int> threads;
+  for (int rank = 0; rank < static_cast<int>(devices.size()); ++rank) {
+    threads.push_back(threads_for(devices, rank, cores));
+  }
+  return threads;
+}
+
+constexpr DeviceId cpu(int index) { return {syncrun::detail::DeviceKind::cpu, index}; }
+constexpr DeviceId cuda(int index) { return {syncrun::detail::DeviceKind::cuda, index}; }
+
+TEST(ThreadsOfRanks, AreEqualShareOfDevicesOfOneKind) {
+  EXPECT_EQ(threads_of({cpu(0), cpu(1), cpu(2)}, 16), (std::vector<int>{5, 5, 5}));
+  EXPECT_EQ(threads_of({cuda(0), cuda(1)}, 16), (std::vector<int>{8, 8}));
+  EXPECT_EQ(threads_of({cpu(0), cpu(1), cpu(2)}, 2), (std::vector<int>{1, 1, 1}));
+}
+
+TEST(ThreadsOfRanks, AreThoseThatGpusLeaveToTheCpus) {
+  EXPECT_EQ(threads_of({cuda(0), cpu(0)}, 16), (std::vector<int>{1, 15}));
+  EXPECT_EQ(threads_of({cpu(0), cuda(0), cpu(1), cuda(1)}, 16), (std::vector<int>{7, 1, 7, 1}));
+  EXPECT_EQ(threads_of({cpu(0), cuda(0), cuda(1)}, 2), (std::vector<int>{1, 1, 1})) << "at least one";
 }
 
 }  // namespace

@@ -55,7 +55,9 @@ class Copies : public testing::Test {
     return failure;
   }
 
-  PlayedSession session{{{}, {}, {}}};
+  explicit Copies(const std::vector<DeviceId>& devices = {{}, {}, {}}) : session(devices) {}
+
+  PlayedSession session;
   Registry registry;
   std::shared_ptr<VariableRecord> weights = make("weights");
 };
@@ -118,6 +120,28 @@ TEST_F(Copies, OfWhichOneSurvivorsDiffersArePassedOnAsUndefined) {
   EXPECT_THAT(failure.restored, IsEmpty());
   EXPECT_THAT(failure.undefined, ElementsAre("weights"));
   EXPECT_FALSE(weights->is_replicated);
+}
+
+/// Ranks 0 and 1 have GPUs, and rank 2 has a CPU device.
+class CopiesOfBothKinds : public Copies {
+ protected:
+  CopiesOfBothKinds() : Copies({{DeviceKind::cuda, 0}, {DeviceKind::cuda, 1}, {DeviceKind::cpu, 0}}) {}
+};
+
+TEST_F(CopiesOfBothKinds, AreComparedOnDevicesOfTheLostKind) {
+  set_all(*weights, {1, 2});
+  copy(*weights, 2) = {1, 2.0000002F};  // the CPU device has rounded in another way
+  const Failure failure = lose_rank_1();
+  EXPECT_THAT(copy(*weights, 1), ElementsAre(1, 2)) << "that of the other GPU";
+  EXPECT_THAT(failure.restored, ElementsAre("weights"));
+}
+
+TEST_F(CopiesOfBothKinds, ArePassedOnFromAPeerOfTheSameKind) {
+  session.devices = RankDevices({{DeviceKind::cpu, 0}, {DeviceKind::cuda, 0}, {DeviceKind::cuda, 1}});
+  set_all(*weights, {1, 2});
+  copy(*weights, 0) = {3, 4};
+  lose_rank_1();
+  EXPECT_THAT(copy(*weights, 1), ElementsAre(1, 2)) << "that of rank 2";
 }
 
 TEST_F(Copies, ThatOnlyTheLostWorkerHadAreUndefinedAndNotAssigned) {

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -113,8 +114,9 @@ class Replay : public testing::Test {
   CpuComm comm_{attachment_, meetings_, interruption_};
   CountingGpu gpu_{comm_};
   MappedFiles files_;
-  VariableCopies variables_{attachment_, gpu_, arena_, comm_, [] {}};
-  RunningCall running_{{attachment_, gpu_, arena_, files_, outgoing_, variables_}};
+  Communicators comms_{attachment_, arena_, comm_, gpu_};
+  VariableCopies variables_{attachment_, gpu_, comms_, [] {}};
+  RunningCall running_{{attachment_, gpu_, comms_, arena_, files_, outgoing_, variables_}};
 };
 
 TEST_F(Replay, RecordsTheSecondCallAndLaunchesItFromThenOn) {
@@ -175,6 +177,46 @@ TEST_F(Replay, RecordsACallWithOtherRowsOfPeersByItself) {
   EXPECT_EQ(gpu_.launches, 1) << "ranks 1 and 2 have other weights in an average";
   call(all, 12, {0, 4, 6, 12});
   EXPECT_EQ(gpu_.launches, 2);
+}
+
+// On ranks of both kinds, collectives need the host.
+class ReplayAcrossKinds : public Replay {
+ protected:
+  ReplayAcrossKinds() {
+    attachment_.control.worker(0).device_kind = DeviceKind::cuda;
+    mixed_running_.emplace(WorkerParts{attachment_, gpu_, mixed_comms_.emplace(attachment_, arena_, comm_, gpu_),
+                                       arena_, files_, outgoing_, variables_});
+    attachment_.control.command_in(kRepeatedCommand).id = kRepeatedCommand;
+  }
+  void call(const RankSet& ranks, bool has_comm) {
+    Command& command = attachment_.control.command_in(kRepeatedCommand);
+    command.ranks = ranks;
+    command.has_comm = has_comm;
+    auto& payload = command.begin<CallPayload>();
+    payload.function = kFunctionAt;
+    payload.rows = -1;
+    mixed_running_->begin(command);
+    while (mixed_running_->next_slice())
+      mixed_running_->replay([](void* runs) { ++*static_cast<int*>(runs); }, &host_runs_);
+  }
+
+  int host_runs_ = 0;
+  std::optional<Communicators> mixed_comms_;
+  std::optional<RunningCall> mixed_running_;
+};
+
+TEST_F(ReplayAcrossKinds, RunsTheHostsPartInEachCallThatHasAComm) {
+  for (int round = 0; round < 4; ++round) call(RankSet::all(kWorldSize), true);
+  EXPECT_EQ(gpu_.captures, 0);
+  EXPECT_EQ(host_runs_, 4);
+}
+
+TEST_F(ReplayAcrossKinds, RecordsCallsWithoutACommAndCallsOfOneRank) {
+  for (int round = 0; round < 4; ++round) call(RankSet::all(kWorldSize), false);
+  EXPECT_EQ(gpu_.captures, 1);
+  EXPECT_EQ(gpu_.launches, 3);
+  for (int round = 0; round < 4; ++round) call(RankSet::only(0), true);
+  EXPECT_EQ(gpu_.captures, 2);
 }
 
 }  // namespace

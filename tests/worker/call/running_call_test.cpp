@@ -73,8 +73,9 @@ class RunningCallOnCpu : public testing::Test {
   std::unique_ptr<WorkerDevice> device_ =
       make_cpu_device({attachment_, arena_, comm_, rendezvous_, interruption_, [] {}, {}});
   MappedFiles files_;
-  VariableCopies variables_{attachment_, *device_, arena_, comm_, [] {}};
-  RunningCall running_{{attachment_, *device_, arena_, files_, outgoing_, variables_}};
+  Communicators comms_{attachment_, arena_, comm_, *device_};
+  VariableCopies variables_{attachment_, *device_, comms_, [] {}};
+  RunningCall running_{{attachment_, *device_, comms_, arena_, files_, outgoing_, variables_}};
 };
 
 TEST_F(RunningCallOnCpu, DividesRowsAmongTheRanksAndThenInSlices) {

@@ -9,7 +9,6 @@
 
 #include "common/arrays/mapped_file.hpp"
 #include "common/arrays/reduce.hpp"
-#include "common/arrays/rows.hpp"
 #include "common/arrays/update.hpp"
 #include "common/os/memory_limit.hpp"
 #include "common/os/segment.hpp"
@@ -26,11 +25,7 @@ namespace {
 class CpuDevice final : public WorkerDevice {
  public:
   explicit CpuDevice(const DeviceContext& context)
-      : context_(context),
-        segment_(context.attachment.segment),
-        arena_(context.arena),
-        rank_(context.attachment.rank),
-        comm_(context.host_comm) {}
+      : context_(context), segment_(context.attachment.segment), arena_(context.arena), comm_(context.host_comm) {}
 
   void* allocate(std::size_t bytes, SharedHeap::Contents contents, std::string_view what) override {
     return segment_.at(allocate_with_spare(context_, bytes, [&] { return arena_.allocate(bytes, contents, what); }));
@@ -112,21 +107,6 @@ class CpuDevice final : public WorkerDevice {
   std::size_t large_output_bytes() const noexcept override { return std::size_t{16} << 10U; }
   bool shares_before_reducing() const noexcept override { return true; }
 
-  /// Each rank that computed something reduces its part into the memory of the first such rank.
-  std::uint64_t reduce_output(const OutputReduction& what, OutputBuffer) override {
-    const auto own = std::find(what.ranks.begin(), what.ranks.end(), rank_);
-    if (own == what.ranks.end()) return 0;
-    const RowRange part = share_of(static_cast<std::int64_t>(what.elements),
-                                   static_cast<std::int64_t>(what.ranks.size()), own - what.ranks.begin());
-    const std::size_t skipped_bytes = static_cast<std::size_t>(part.begin) * size_of(what.dtype);
-    sources_.clear();
-    for (const auto offset : what.offsets) sources_.push_back(segment_.at(offset) + skipped_bytes);
-    void* to = const_cast<void*>(sources_.front());
-    reduce_elements(what.dtype, what.reduction, {&to, 1}, sources_, what.weights,
-                    static_cast<std::size_t>(part.count()));
-    return 0;
-  }
-
   CommCore& comm() noexcept override { return comm_; }
   CommCore& solo() noexcept override { return solo_; }
 
@@ -161,10 +141,8 @@ class CpuDevice final : public WorkerDevice {
   const DeviceContext context_;
   const Segment& segment_;
   SharedHeap& arena_;
-  int rank_;
   CpuComm& comm_;
   SoloComm solo_;
-  std::vector<const void*> sources_;
   std::array<std::vector<Line>, kMaxArguments> staging_;
 };
 

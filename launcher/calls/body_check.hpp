@@ -1,0 +1,19 @@
+#pragma once
+
+// Checks whether the bodies of a function can run on the devices of its ranks. The master does this before it publishes
+// a call.
+
+#include <string>
+
+#include "launcher/devices/rank_devices.hpp"
+
+namespace syncrun::detail {
+
+/// Throws Error (usage) if a rank of the call has a device of a kind for which there is no body. The message names
+/// these ranks. `bodies` are the kinds for which the function has bodies.
+void check_bodies(const std::string& function, DeviceKinds bodies, const RankDevices& devices, const RankSet& ranks);
+
+/// The same for the constructors of a replicated object, which is made on all ranks.
+void check_constructors(DeviceKinds constructors, const RankDevices& devices);
+
+}  // namespace syncrun::detail

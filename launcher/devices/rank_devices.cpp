@@ -1,0 +1,23 @@
+#include "launcher/devices/rank_devices.hpp"
+
+namespace syncrun::detail {
+
+std::string RankDevices::describe(const RankSet& ranks, DeviceKind kind) const {
+  constexpr int kMostListed = 3;
+  std::string text;
+  int listed = 0;
+  int others = 0;
+  for (const int rank : ranks) {
+    if (kind_of(rank) != kind) continue;
+    if (listed == kMostListed) {
+      ++others;
+      continue;
+    }
+    ++listed;
+    text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank) + " (" +
+            to_string(devices_[static_cast<std::size_t>(rank)]) + ")";
+  }
+  return others == 0 ? text : text + " and " + std::to_string(others) + " more";
+}
+
+}  // namespace syncrun::detail

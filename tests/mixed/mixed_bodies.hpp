@@ -1,0 +1,126 @@
+#pragma once
+
+// Bodies for sessions with CPU and CUDA devices. Each body has two versions, one for each kind. The versions for GPUs are
+// in tests/gpu/mixed_bodies.cu, and those for the fake GPU in fake_bodies.cpp.
+
+#include <csignal>
+#include <cstdint>
+#include <stdexcept>
+#include <syncrun/syncrun.hpp>
+
+namespace mixed_test {
+
+namespace sr = syncrun;
+
+/// The number of GPUs that the tests may use. Makes no CUDA call.
+int gpus();
+
+// ---- calls ----------------------------------------------------------------------------------------------------
+
+struct Statistics {
+  sr::Avg<double> mean;
+  sr::Sum<double> sum;
+  sr::Gather<double, 1> rows;  // 2 * x
+};
+Statistics statistics_on_cpu(sr::CpuWorker& worker, sr::Scattered<const double, 1> x);
+Statistics statistics_on_gpu(sr::CudaWorker& worker, sr::Scattered<const double, 1> x);
+
+struct Arrays {
+  sr::Avg<float, 1> mean;         // each element is the mean of the rows, plus i % 5
+  sr::Max<std::int16_t, 1> most;  // each element is the rank; NCCL has no such type
+};
+Arrays arrays_on_cpu(sr::CpuWorker& worker, sr::Scattered<const float, 1> x, std::int64_t size);
+Arrays arrays_on_gpu(sr::CudaWorker& worker, sr::Scattered<const float, 1> x, std::int64_t size);
+
+/// Adds the sum of the rows to each element.
+void add_sum_on_cpu(sr::CpuWorker& worker, sr::Scattered<const float, 1> x, sr::Update<sr::op::sum, float, 1> values);
+void add_sum_on_gpu(sr::CudaWorker& worker, sr::Scattered<const float, 1> x, sr::Update<sr::op::sum, float, 1> values);
+
+// ---- train steps ----------------------------------------------------------------------------------------------
+
+/// Least squares: the mean over rows of (x p - y)^2, and its gradient.
+sr::Avg<double> loss_and_gradient_on_cpu(sr::CpuWorker& worker, sr::Scattered<const float, 2> x,
+                                         sr::Scattered<const float, 1> y, sr::Local<float, 1> params,
+                                         sr::Local<float, 1> gradient);
+sr::Avg<double> loss_and_gradient_on_gpu(sr::CudaWorker& worker, sr::Scattered<const float, 2> x,
+                                         sr::Scattered<const float, 1> y, sr::Local<float, 1> params,
+                                         sr::Local<float, 1> gradient);
+
+// ---- Values ---------------------------------------------------------------------------------------------------
+
+/// 2 x, which stays on the device. The same for both kinds, because the library computes it.
+template <class Worker>
+sr::Keep<float, 1> twice_kept(Worker& worker, sr::Local<const float, 1> x) {
+  sr::Keep<float, 1> y(worker, x.shape());
+  const std::size_t elements = x.span().size();
+  sr::detail::copy_values(worker.core(), y.data(), x.data(), elements * sizeof(float));
+  sr::detail::combine_values(worker.core(), sr::DType::float32, y.data(), x.data(), {1, 1}, elements);
+  return y;
+}
+
+// ---- collectives ----------------------------------------------------------------------------------------------
+//
+// These only call Comm, so they are the same for both kinds.
+
+enum class Operation : std::uint8_t {
+  all_reduce,
+  reduce,
+  reduce_scatter,
+  broadcast,
+  all_gather,
+  gather_and_scatter,
+};
+
+/// `all` has as many elements as `values`, and the shares of the ranks come from it.
+template <class Worker>
+void collect(Worker&, sr::Comm& comm, sr::Local<float, 1> values, sr::Local<float, 1> all, Operation operation,
+             int root) {
+  const sr::Share own = comm.share(values.size());
+  const auto part = values.span().subspan(static_cast<std::size_t>(own.begin), static_cast<std::size_t>(own.count));
+  switch (operation) {
+    case Operation::all_reduce: return comm.all_reduce(values, sr::Reduction::sum);
+    case Operation::reduce: return comm.reduce(values, sr::Reduction::sum, root);
+    case Operation::reduce_scatter: return comm.reduce_scatter(values, part, sr::Reduction::sum);
+    case Operation::broadcast: return comm.broadcast(values, root);
+    case Operation::all_gather: return comm.all_gather(part, all);
+    case Operation::gather_and_scatter: comm.gather(part, all, root); return comm.scatter(all, part, root);
+  }
+}
+
+/// Replayable: all_reduce, twice. The second one uses the result of the first one.
+template <class Worker>
+void reduce_twice(Worker&, sr::Comm& comm, sr::Local<float, 1> values) {
+  comm.all_reduce(values, sr::Reduction::sum);
+  comm.all_reduce(values, sr::Reduction::sum);
+}
+
+/// Numbers of the host, and a barrier.
+template <class Worker>
+sr::Sum<std::int64_t> tell_numbers(Worker& worker, sr::Comm& comm) {
+  comm.barrier();
+  const std::int64_t sum = comm.all_reduce(std::int64_t{worker.rank() + 1}, sr::Reduction::sum);
+  const auto lengths = comm.lengths(worker.rank() + 10);
+  for (int rank = 0; rank < comm.world_size(); ++rank) {
+    if (lengths[static_cast<std::size_t>(rank)] != rank + 10) throw std::runtime_error("a wrong length");
+  }
+  return sum;
+}
+
+enum class Fault : std::uint8_t { none, exception, leaves, kill, other_length };
+
+/// all_reduce. Before that, one rank goes wrong.
+template <class Worker>
+void misbehave(Worker& worker, sr::Comm& comm, sr::Local<float, 1> values, int rank, Fault fault) {
+  if (worker.rank() == rank) {
+    switch (fault) {
+      case Fault::none: break;
+      case Fault::exception: throw std::runtime_error("this rank went wrong");
+      case Fault::leaves: return;
+      case Fault::kill: std::raise(SIGKILL); break;
+      case Fault::other_length: return comm.all_reduce(values.span().first(1), sr::Reduction::sum);
+    }
+  }
+  comm.all_reduce(values, sr::Reduction::sum);
+}
+
+}  // namespace mixed_test

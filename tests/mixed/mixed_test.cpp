@@ -1,0 +1,466 @@
+// Sessions with a GPU and CPU devices. The results are compared with those of one CPU rank, and with numbers computed
+// here. The tests require one GPU, which may be a fake one.
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "tests/mixed/mixed_bodies.hpp"
+#include "tests/support/least_squares.hpp"
+
+namespace mixed_test {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+
+/// The parameter is a list of devices. Tests are named after it.
+class Mixed : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (gpus() < 1) GTEST_SKIP() << "1 GPU wanted, none present";
+    session_ = std::make_unique<sr::Session>(options());
+  }
+  void TearDown() override {
+    if (session_) session_->close();
+  }
+  virtual sr::SessionOptions options() const {
+    sr::SessionOptions options;
+    options.devices = GetParam();
+    options.timeout = std::chrono::seconds(60);
+    return options;
+  }
+  sr::Session& session() { return *session_; }
+  int world_size() { return session_->world_size(); }
+  bool is_gpu(int rank) { return session_->devices()[static_cast<std::size_t>(rank)].starts_with("cuda"); }
+  int gpu() {
+    int rank = 0;
+    while (!is_gpu(rank)) ++rank;
+    return rank;
+  }
+  int cpu() {
+    int rank = 0;
+    while (is_gpu(rank)) ++rank;
+    return rank;
+  }
+  /// Element i of rank r is i % 100 + 1000 * r.
+  static std::vector<float> values_of(int rank, std::size_t count) {
+    std::vector<float> values(count);
+    for (std::size_t i = 0; i < count; ++i)
+      values[i] = static_cast<float>(i % 100 + 1000 * static_cast<unsigned>(rank));
+    return values;
+  }
+  std::vector<float> sum_of_all(std::size_t count) {
+    std::vector<float> sum(count);
+    for (int rank = 0; rank < world_size(); ++rank) {
+      const auto own = values_of(rank, count);
+      for (std::size_t i = 0; i < count; ++i) sum[i] += own[i];
+    }
+    return sum;
+  }
+  sr::Shared<float, 1> variable(const std::string& name, std::size_t count) {
+    auto made = session().shared<float, 1>(name);
+    fill(made, count);
+    return made;
+  }
+  void fill(sr::Shared<float, 1>& v, std::size_t count) {
+    for (int rank = 0; rank < world_size(); ++rank) v.set(rank, values_of(rank, count));
+  }
+  static std::vector<float> on(const sr::Shared<float, 1>& v, int rank) { return v.get(rank).to_vector(); }
+  template <class T>
+  static std::vector<T> part(const std::vector<T>& all, int rank, int ranks) {
+    const auto count = static_cast<std::int64_t>(all.size());
+    const std::int64_t begin = count / ranks * rank + std::min<std::int64_t>(rank, count % ranks);
+    const std::int64_t length = count / ranks + (rank < count % ranks ? 1 : 0);
+    return {all.begin() + begin, all.begin() + begin + length};
+  }
+
+  std::unique_ptr<sr::Session> session_;
+};
+
+const auto kLists = testing::Values("cuda0,cpu0", "cpu3,cuda0", "cpu0,cuda0,cpu1");
+const auto kNameOfList = [](const testing::TestParamInfo<std::string>& list) {
+  std::string name = list.param;
+  std::replace(name.begin(), name.end(), ',', '_');
+  return name;
+};
+INSTANTIATE_TEST_SUITE_P(Devices, Mixed, kLists, kNameOfList);
+
+template <class F>
+sr::Error error_of(F&& statement) {
+  try {
+    statement();
+  } catch (const sr::Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {sr::ErrorKind::usage, ""};
+}
+
+std::vector<double> counting(std::size_t count) {
+  std::vector<double> values(count);
+  std::iota(values.begin(), values.end(), 1);
+  return values;
+}
+
+/// Lengths of small values, of values that are reduced in place, and of values with an uneven division.
+constexpr std::size_t kLengths[] = {4, 1'001, 300'003};
+
+// ---- calls ----------------------------------------------------------------------------------------------------
+
+TEST_P(Mixed, CallsRunTheBodyOfEachKindAndAveragesAreExact) {
+  const auto f = session().function(statistics_on_cpu, statistics_on_gpu);
+  for (const std::size_t rows : {1, 2, 7, 1'000}) {
+    const auto values = counting(rows);
+    const auto x = session().data(values);
+    const Statistics alone = f.on_rank(cpu())(x);
+    for (const std::int64_t slices : {std::int64_t{1}, std::min(static_cast<std::int64_t>(rows), std::int64_t{3})}) {
+      const Statistics together = f(x, {.slices = slices});
+      EXPECT_EQ(together.sum, alone.sum);
+      EXPECT_DOUBLE_EQ(together.mean, alone.mean);
+      EXPECT_EQ(together.rows.to_vector(), alone.rows.to_vector());
+    }
+    const Statistics on_gpu = f.on_rank(gpu())(x);
+    EXPECT_EQ(on_gpu.sum, alone.sum);
+    const Statistics chosen = f(x, {.batch = std::vector<int>(5, static_cast<int>(rows) - 1)});
+    EXPECT_DOUBLE_EQ(chosen.mean, static_cast<double>(rows));
+  }
+}
+
+TEST_P(Mixed, OutputsOfAnySizeAreReduced) {
+  const auto f = session().function(arrays_on_cpu, arrays_on_gpu);
+  const auto x = session().data(std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8, 9, 20});
+  // Few bytes, large on CPU devices only, and large on all devices. The last one is large also for 16-bit elements.
+  for (const std::int64_t size : {3, 6'000, 20'000, 100'000}) {
+    const Arrays all = f(x, size);
+    ASSERT_EQ(all.mean.size(), size);
+    for (std::int64_t i = 0; i < size; ++i) {
+      ASSERT_FLOAT_EQ(all.mean[i], 6.5F + static_cast<float>(i % 5)) << i;
+      ASSERT_EQ(all.most[i], world_size() - 1) << i;
+    }
+    EXPECT_EQ(f.on_rank(gpu())(x, size).most[0], gpu());
+  }
+}
+
+TEST_P(Mixed, CallsOfFewRowsLeaveOutRanks) {
+  const auto f = session().function(arrays_on_cpu, arrays_on_gpu);
+  const auto x = session().data(std::vector<float>{4});
+  for (const std::int64_t size : {3, 100'000}) {
+    const Arrays one = f(x, size);
+    EXPECT_EQ(one.mean[2], 6);
+    EXPECT_EQ(one.most[2], 0) << "rank 0 has the only row";
+  }
+}
+
+TEST_P(Mixed, UpdatesAreCommittedOnAllRanks) {
+  auto v = session().shared<float, 1>("v");
+  v.broadcast(std::vector<float>{10, 20});
+  const auto x = session().data(std::vector<float>(12, 1));
+  session().function(add_sum_on_cpu, add_sum_on_gpu)(x, v);
+  const auto own = static_cast<float>(12 / world_size());
+  for (int rank = 0; rank < world_size(); ++rank) {
+    EXPECT_EQ(on(v, rank), (std::vector<float>{10 + own, 20 + own})) << rank;
+  }
+}
+
+TEST_P(Mixed, AMissingBodyIsRefusedBeforeAnythingMoves) {
+  const auto f = session().function(statistics_on_cpu, "cpu_only");
+  const auto x = session().data(counting(8));
+  const sr::Error error = error_of([&] { f(x); });
+  EXPECT_EQ(error.kind(), sr::ErrorKind::usage);
+  EXPECT_THAT(error.what(), HasSubstr("'cpu_only' has no body for CUDA devices"));
+  EXPECT_THAT(error.what(), HasSubstr("rank " + std::to_string(gpu()) + " (cuda0)"));
+  EXPECT_EQ(f.on_rank(cpu())(x).sum, 36);
+  const auto only_gpu = session().function(statistics_on_gpu, "gpu_only");
+  EXPECT_THAT(error_of([&] { only_gpu(x); }).what(), HasSubstr("rank " + std::to_string(cpu()) + " (cpu"));
+  EXPECT_EQ(only_gpu.on_rank(gpu())(x).sum, 36);
+}
+
+// ---- collectives of a body --------------------------------------------------------------------------------------
+
+TEST_P(Mixed, CommReducesOnAllRanks) {
+  const auto f = session().function(collect<sr::CpuWorker>, collect<sr::CudaWorker>);
+  for (const std::size_t length : kLengths) {
+    auto v = variable("v" + std::to_string(length), length);
+    auto all = variable("all" + std::to_string(length), length);
+    f(v, all, Operation::all_reduce, 0);
+    for (int rank = 0; rank < world_size(); ++rank) EXPECT_TRUE(on(v, rank) == sum_of_all(length)) << length;
+    for (int root = 0; root < world_size(); ++root) {
+      fill(v, length);
+      f(v, all, Operation::reduce, root);
+      EXPECT_TRUE(on(v, root) == sum_of_all(length)) << length;
+    }
+    fill(v, length);
+    f(v, all, Operation::reduce_scatter, 0);
+    for (int rank = 0; rank < world_size(); ++rank) {
+      const auto expected = part(sum_of_all(length), rank, world_size());
+      std::size_t begin = 0;
+      for (int before = 0; before < rank; ++before) begin += part(sum_of_all(length), before, world_size()).size();
+      const auto got = on(v, rank);
+      EXPECT_TRUE(std::equal(expected.begin(), expected.end(), got.begin() + static_cast<std::ptrdiff_t>(begin)));
+    }
+  }
+}
+
+TEST_P(Mixed, CommMovesValues) {
+  const auto f = session().function(collect<sr::CpuWorker>, collect<sr::CudaWorker>);
+  const int n = world_size();
+  for (const std::size_t length : kLengths) {
+    auto v = variable("v" + std::to_string(length), length);
+    auto all = variable("all" + std::to_string(length), length);
+    std::vector<float> joined;
+    std::size_t begin = 0;
+    for (int rank = 0; rank < n; ++rank) {
+      const auto own = values_of(rank, length);
+      const std::size_t count = part(own, rank, n).size();
+      joined.insert(joined.end(), own.begin() + static_cast<std::ptrdiff_t>(begin),
+                    own.begin() + static_cast<std::ptrdiff_t>(begin + count));
+      begin += count;
+    }
+    f(v, all, Operation::all_gather, 0);
+    for (int rank = 0; rank < n; ++rank) EXPECT_TRUE(on(all, rank) == joined) << length;
+    for (int root = 0; root < n; ++root) {
+      fill(all, length);
+      f(v, all, Operation::gather_and_scatter, root);
+      EXPECT_TRUE(on(all, root) == joined) << length;
+      for (int rank = 0; rank < n; ++rank) EXPECT_TRUE(on(v, rank) == values_of(rank, length)) << length;
+    }
+    for (int root = 0; root < n; ++root) {
+      fill(v, length);
+      f(v, all, Operation::broadcast, root);
+      for (int rank = 0; rank < n; ++rank) EXPECT_TRUE(on(v, rank) == values_of(root, length)) << length;
+    }
+  }
+}
+
+TEST_P(Mixed, CommHandlesNumbersOfTheHost) {
+  const auto f = session().function(tell_numbers<sr::CpuWorker>, tell_numbers<sr::CudaWorker>);
+  const int n = world_size();
+  EXPECT_EQ(f(), n * n * (n + 1) / 2);
+}
+
+TEST_P(Mixed, ReplayableBodiesWithACommRunWithoutAGraph) {
+  const auto f = session().function(reduce_twice<sr::CpuWorker>, sr::replayable(reduce_twice<sr::CudaWorker>));
+  auto v = session().shared<float, 1>("v");
+  for (int round = 0; round < 5; ++round) {
+    v.broadcast(std::vector<float>(1'001, 1));
+    f(v);
+    const auto expected = static_cast<float>(world_size() * world_size());
+    for (int rank = 0; rank < world_size(); ++rank) {
+      EXPECT_EQ(on(v, rank), std::vector<float>(1'001, expected)) << "round " << round;
+    }
+  }
+}
+
+// ---- collectives of the master ------------------------------------------------------------------------------------
+
+TEST_P(Mixed, SharedVariablesAreReduced) {
+  const int n = world_size();
+  for (const auto route : {sr::Route::device, sr::Route::host}) {
+    const sr::CollectiveOptions options{.route = route};
+    for (const std::size_t length : kLengths) {
+      auto v = variable("v", length);
+      EXPECT_TRUE(v.reduce(sr::Reduction::sum, options).to_vector() == sum_of_all(length));
+      for (int rank = 0; rank < n; ++rank) EXPECT_TRUE(on(v, rank) == values_of(rank, length)) << "copies stay";
+      v.all_reduce(sr::Reduction::sum, options);
+      for (int rank = 0; rank < n; ++rank) EXPECT_TRUE(on(v, rank) == sum_of_all(length));
+      fill(v, length);
+      v.reduce(sr::Reduction::sum, n - 1, options);
+      EXPECT_TRUE(on(v, n - 1) == sum_of_all(length));
+      fill(v, length);
+      v.reduce_scatter(sr::Reduction::sum, options);
+      for (int rank = 0; rank < n; ++rank) EXPECT_TRUE(on(v, rank) == part(sum_of_all(length), rank, n));
+    }
+  }
+}
+
+TEST_P(Mixed, SharedVariablesAreMoved) {
+  const int n = world_size();
+  for (const std::size_t length : kLengths) {
+    auto v = variable("v", length);
+    std::vector<float> joined;
+    for (int rank = 0; rank < n; ++rank) {
+      for (const float value : values_of(rank, length)) joined.push_back(value);
+    }
+    v.all_gather();
+    for (int rank = 0; rank < n; ++rank) EXPECT_TRUE(on(v, rank) == joined);
+    for (int root = 0; root < n; ++root) {
+      fill(v, length);
+      v.broadcast(root);
+      for (int rank = 0; rank < n; ++rank) EXPECT_TRUE(on(v, rank) == values_of(root, length));
+    }
+  }
+}
+
+// NCCL has no arithmetic on this type, and is not used.
+TEST_P(Mixed, SharedVariablesOfAnyTypeAreReduced) {
+  auto v = session().shared<std::int16_t, 1>("v");
+  v.broadcast(std::vector<std::int16_t>(3'000, 5));
+  v.all_reduce(sr::Reduction::sum);
+  for (int rank = 0; rank < world_size(); ++rank) EXPECT_EQ(v.get(rank)[2'999], 5 * world_size());
+}
+
+// ---- train steps ----------------------------------------------------------------------------------------------
+
+TEST_P(Mixed, ValuesMoveBetweenKinds) {
+  const auto twice = session().function(twice_kept<sr::CpuWorker>, twice_kept<sr::CudaWorker>);
+  const auto x = session().value(std::vector<float>{1, 2, 3}, sr::Shape{3}, session().device(cpu()));
+  const auto on_gpu = twice.on(session().device(gpu()))(x);
+  EXPECT_EQ(on_gpu.get()[2], 6) << "a GPU reads the memory of a CPU device";
+  const auto on_cpu = twice.on(session().device(cpu()))(on_gpu);
+  EXPECT_EQ(on_cpu.get()[2], 12) << "a GPU brings its values to the host first";
+  EXPECT_TRUE(on_gpu.is_on_host());
+  const auto again = twice.on(session().device(gpu()))(on_cpu);
+  EXPECT_EQ(again.get()[0], 8);
+}
+
+class MixedSteps : public Mixed {
+ protected:
+  /// Takes some steps on all devices, and the same steps serially. Copies of different kinds may differ in rounding.
+  template <class Step>
+  void check(Step&& step, sr::Shared<float, 1>& weights, least_squares::Serial& serial, std::int64_t rows) {
+    const auto x = session().data(least_squares::as<float>(serial.x), sr::Shape{rows, serial.columns});
+    const auto y = session().data(least_squares::as<float>(serial.y));
+    const sr::Adam adam{.learning_rate = 0.05};
+    for (int i = 0; i < 20; ++i) {
+      std::vector<std::int64_t> batch;
+      for (std::int64_t k = 0; k < 31; ++k) batch.push_back((7 * k + i) % rows);
+      const double loss = step(x, y, adam, {.batch = batch, .slices = i % 2 + 1});
+      const double expected = serial.take(batch, adam);
+      EXPECT_NEAR(loss, expected, 1e-4 * std::max(1.0, expected)) << "step " << i;
+    }
+    for (int rank = 0; rank < world_size(); ++rank) {
+      const auto got = on(weights, rank);
+      for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], serial.params[i], 1e-4) << rank << ' ' << i;
+    }
+  }
+  void check_form(sr::StepForm form) {
+    constexpr std::int64_t kRows = 97;
+    auto serial = least_squares::problem(kRows, 1'501, 3);
+    auto weights = session().shared<float, 1>("weights");
+    weights.broadcast(least_squares::as<float>(serial.params));
+    check(sr::train_step<sr::Adam>(session(), loss_and_gradient_on_cpu, loss_and_gradient_on_gpu, weights,
+                                   {.form = form}),
+          weights, serial, kRows);
+    if (form != sr::StepForm::sharded) return;  // otherwise copies may differ by rounding
+    for (int rank = 1; rank < world_size(); ++rank) EXPECT_TRUE(on(weights, rank) == on(weights, 0));
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Devices, MixedSteps, kLists, kNameOfList);
+
+TEST_P(MixedSteps, AgreeWithSerialOnesUpToRounding) { check_form(sr::StepForm::replicated); }
+
+TEST_P(MixedSteps, MayShareOutTheirStateAndThenHaveEqualParameters) { check_form(sr::StepForm::sharded); }
+
+TEST_P(MixedSteps, MayBeReplayable) {
+  constexpr std::int64_t kRows = 97;
+  auto serial = least_squares::problem(kRows, 33, 4);
+  auto weights = session().shared<float, 1>("weights");
+  weights.broadcast(least_squares::as<float>(serial.params));
+  check(
+      sr::train_step<sr::Adam>(session(), loss_and_gradient_on_cpu, sr::replayable(loss_and_gradient_on_gpu), weights),
+      weights, serial, kRows);
+}
+
+// ---- failures -------------------------------------------------------------------------------------------------
+
+class MixedFailures : public Mixed {
+ protected:
+  auto function() { return session().function(misbehave<sr::CpuWorker>, misbehave<sr::CudaWorker>, "misbehave"); }
+  void expect_usable(sr::Shared<float, 1>& v) {
+    fill(v, 1'001);
+    function()(v, 0, Fault::none);
+    for (int rank = 0; rank < world_size(); ++rank) EXPECT_TRUE(on(v, rank) == sum_of_all(1'001));
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Devices, MixedFailures, kLists, kNameOfList);
+
+TEST_P(MixedFailures, OfABodyOnEitherKindAreReportedAndTheSessionGoesOn) {
+  for (const std::size_t length : kLengths) {
+    auto v = variable("v" + std::to_string(length), length);
+    for (const int rank : {gpu(), cpu()}) {
+      const sr::Error error = error_of([&] { function()(v, rank, Fault::exception); });
+      EXPECT_EQ(error.kind(), sr::ErrorKind::function);
+      EXPECT_EQ(error.rank(), rank);
+      EXPECT_THAT(error.what(), HasSubstr("this rank went wrong"));
+      expect_usable(v);
+    }
+  }
+}
+
+TEST_P(MixedFailures, OfRanksThatDisagreeAreUsageErrors) {
+  auto v = variable("v", 1'001);
+  for (const Fault fault : {Fault::leaves, Fault::other_length}) {
+    for (const int rank : {gpu(), cpu()}) {
+      const sr::Error error = error_of([&] { function()(v, rank, fault); });
+      EXPECT_THAT(error.what(), HasSubstr("ranks disagree in a collective"));
+      expect_usable(v);
+    }
+  }
+}
+
+TEST_P(MixedFailures, OfAKilledWorkerEndTheSession) {
+  auto v = variable("v", 1'001);
+  const int rank = GetParam().starts_with("cuda") ? gpu() : cpu();
+  const sr::Error error = error_of([&] { function()(v, rank, Fault::kill); });
+  EXPECT_EQ(error.kind(), sr::ErrorKind::worker_lost);
+  EXPECT_EQ(error.rank(), rank);
+  session_.reset();
+}
+
+class MixedRespawns : public MixedFailures {
+  sr::SessionOptions options() const override {
+    sr::SessionOptions options = Mixed::options();
+    options.on_worker_lost = sr::OnWorkerLost::respawn;
+    return options;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Devices, MixedRespawns, kLists, kNameOfList);
+
+TEST_P(MixedRespawns, ReplaceAWorkerOfEitherKind) {
+  auto kept = session().shared<float, 1>("kept");
+  kept.broadcast(std::vector<float>{1, 2, 3});
+  auto v = variable("v", 1'001);
+  for (const int rank : {gpu(), cpu(), gpu()}) {
+    const sr::Error error = error_of([&] { function()(v, rank, Fault::kill); });
+    EXPECT_EQ(error.kind(), sr::ErrorKind::worker_lost) << error.what();
+    EXPECT_EQ(error.rank(), rank);
+    EXPECT_THAT(error.failure().restored, Contains("kept"));
+    EXPECT_EQ(on(kept, rank), (std::vector<float>{1, 2, 3}));
+    expect_usable(v);
+  }
+}
+
+// ---- several GPUs ---------------------------------------------------------------------------------------------
+
+/// A GPU-only set of ranks in a session that also has a CPU device.
+TEST(MixedSets, OfSomeGpusCommunicateThroughHostMemory) {
+  if (gpus() < 2) GTEST_SKIP() << "2 GPUs wanted, " << gpus() << " present";
+  sr::Session session({.devices = "cuda0,cuda1,cpu0", .timeout = std::chrono::seconds(60)});
+  const auto x = session.data(std::vector<float>{1, 2, 3, 4});
+  const auto f = session.function(arrays_on_cpu, arrays_on_gpu);
+  const auto pair = f.on({session.device(0), session.device(1)});
+  const Arrays both = pair(x, 100'000);
+  EXPECT_EQ(both.mean[0], 2.5F);
+  EXPECT_EQ(both.most[99'999], 1);
+  auto v = session.shared<float, 1>("v");
+  v.broadcast(std::vector<float>(3, 1));
+  const auto g = session.function(reduce_twice<sr::CpuWorker>, reduce_twice<sr::CudaWorker>);
+  g.on({session.device(0), session.device(1)})(v);
+  EXPECT_EQ(v.get(0)[0], 4);
+  EXPECT_EQ(v.get(1)[0], 4);
+  EXPECT_EQ(v.get(2)[0], 1);
+  g.on({session.device(1), session.device(2)})(v);
+  EXPECT_EQ(v.get(0)[0], 4);
+  EXPECT_EQ(v.get(1)[0], 10);
+  EXPECT_EQ(v.get(2)[0], 10);
+  session.close();
+}
+
+}  // namespace
+}  // namespace mixed_test

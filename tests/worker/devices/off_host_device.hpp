@@ -1,0 +1,225 @@
+#pragma once
+
+// A device for tests whose memory is not host memory, as that of a GPU. An address in its memory cannot be used on the
+// host. Work is put on a queue and runs in finish(), as late as possible. So code that does not wait for the device, or
+// that uses a device address on the host, fails.
+
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <new>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/arrays/reduce.hpp"
+#include "common/arrays/update.hpp"
+#include "worker/devices/gpu_device.hpp"
+
+namespace syncrun::test {
+
+/// Work of a device, in order.
+using WorkQueue = std::vector<std::function<void()>>;
+
+/// The lowest address in device memory. No process may use addresses above it.
+inline constexpr std::uintptr_t kDeviceMemory = std::uintptr_t{1} << 56U;
+/// Where the host finds what is at an address in device memory.
+template <class T>
+T* host_view(T* device_memory) {
+  return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(device_memory) - kDeviceMemory);
+}
+
+class OffHostDevice final : public detail::GpuDevice {
+ public:
+  struct Graph final : detail::DeviceGraph {};
+
+  /// `comm` is the communicator of this device and its peers of the same kind.
+  OffHostDevice(const detail::Segment& segment, detail::SharedHeap& arena, detail::CommCore& comm)
+      : segment_(segment), arena_(arena), comm_(comm) {}
+  OffHostDevice(const OffHostDevice&) = delete;
+  OffHostDevice& operator=(const OffHostDevice&) = delete;
+  ~OffHostDevice() override {
+    for (void* memory : allocated_) std::free(host_view(memory));
+  }
+
+  /// Puts work on the queue, as a body does.
+  void enqueue(std::function<void()> work) { queue_.push_back(std::move(work)); }
+
+  int copies_out = 0;  // requests to copy to shared memory
+  int captures = 0;
+  int reductions = 0;  // outputs that the device was asked to reduce with its peers
+
+  // ---- memory ---------------------------------------------------------------------------------------------------
+
+  void* allocate(std::size_t bytes, detail::SharedHeap::Contents contents, std::string_view) override {
+    const bool is_zero = contents == detail::SharedHeap::Contents::zero;
+    void* const memory = is_zero ? std::calloc(bytes + 1, 1) : std::malloc(bytes + 1);
+    if (memory == nullptr) throw std::bad_alloc();
+    return *allocated_.insert(reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(memory) + kDeviceMemory)).first;
+  }
+  void release(void* memory) noexcept override { released_.push_back(memory); }  // work on the queue may use it
+  detail::OutputBuffer allocate_output(std::size_t bytes) override {
+    if (bytes == 0) return {};
+    return {allocate(bytes, detail::SharedHeap::Contents::zero, ""), bytes,
+            [](void* data, void* device) noexcept {
+              static_cast<OffHostDevice*>(static_cast<detail::WorkerDevice*>(device))->release(data);
+            },
+            static_cast<detail::WorkerDevice*>(this)};
+  }
+  detail::OutputBuffer adopt_output(detail::OutputBuffer buffer) override {
+    if (buffer.data() == nullptr || buffer.context() == static_cast<detail::WorkerDevice*>(this)) return buffer;
+    detail::OutputBuffer adopted = allocate_output(buffer.bytes());
+    std::memcpy(host_view(adopted.data()), buffer.data(), buffer.bytes());
+    return adopted;
+  }
+  std::uint64_t place_of(const void* memory) const noexcept override {
+    return reinterpret_cast<std::uintptr_t>(memory);
+  }
+  void* at(std::uint64_t place) const noexcept override { return reinterpret_cast<void*>(place); }
+
+  // ---- inputs ---------------------------------------------------------------------------------------------------
+
+  void* take_rows(std::size_t argument, const detail::SharedRows& rows, std::int64_t begin,
+                  std::int64_t count) override {
+    const std::size_t bytes = rows.row_bytes * static_cast<std::size_t>(count);
+    void* const to = room_for(argument, bytes);
+    copy_in(to, rows.array + static_cast<std::size_t>(begin) * rows.row_bytes, bytes);
+    return to;
+  }
+  void* gather_rows(std::size_t argument, const detail::SharedRows& rows,
+                    std::span<const std::int64_t> indices) override {
+    std::byte* const to = room_for(argument, rows.row_bytes * indices.size());
+    for (std::size_t i = 0; i < indices.size(); ++i) {
+      copy_in(to + i * rows.row_bytes, rows.array + static_cast<std::size_t>(indices[i]) * rows.row_bytes,
+              rows.row_bytes);
+    }
+    return to;
+  }
+  void* gather_local_rows(std::size_t argument, const std::byte* array, std::size_t row_bytes,
+                          std::span<const std::int64_t> indices) override {
+    std::byte* const to = room_for(argument, row_bytes * indices.size());
+    for (std::size_t i = 0; i < indices.size(); ++i) {
+      copy_within(to + i * row_bytes, array + static_cast<std::size_t>(indices[i]) * row_bytes, row_bytes);
+    }
+    return to;
+  }
+  const void* take_scalar(std::size_t argument, const std::byte* value, std::size_t bytes) override {
+    return take_rows(argument, {value, bytes, 1}, 0, 1);
+  }
+
+  // ---- work -----------------------------------------------------------------------------------------------------
+
+  void copy_in(void* device_memory, const std::byte* shared, std::size_t bytes) override {
+    if (bytes != 0) enqueue([=] { std::memcpy(host_view(device_memory), shared, bytes); });
+  }
+  void copy_out(std::byte* shared, const void* device_memory, std::size_t bytes) override {
+    ++copies_out;
+    if (bytes != 0) enqueue([=] { std::memcpy(shared, host_view(device_memory), bytes); });
+  }
+  void copy_within(void* to, const void* from, std::size_t bytes) override {
+    if (bytes != 0) enqueue([=] { std::memmove(host_view(to), host_view(from), bytes); });
+  }
+  void clear(void* device_memory, std::size_t bytes) override {
+    if (bytes != 0) enqueue([=] { std::memset(host_view(device_memory), 0, bytes); });
+  }
+  void accumulate(DType dtype, Reduction reduction, void* into, const void* value, std::array<double, 2> weights,
+                  std::size_t elements) override {
+    enqueue([=] {
+      const std::array<const void*, 2> sources{host_view(into), host_view(value)};
+      const std::array<void*, 1> destinations{host_view(into)};
+      detail::reduce_elements(dtype, reduction, destinations, sources, weights, elements);
+    });
+  }
+  void apply_update(const detail::UpdateWork& work) override {
+    enqueue([on_host = work]() mutable {
+      using Place = detail::UpdateWork::RulePlace;
+      if (on_host.place == Place::device) on_host.rule = host_view(on_host.rule);
+      on_host.place = Place::host;
+      on_host.params = host_view(on_host.params);
+      on_host.gradient = host_view(on_host.gradient);
+      for (void*& state : on_host.state) state = state == nullptr ? nullptr : host_view(state);
+      detail::update_elements(on_host);
+    });
+  }
+  void finish() override {
+    for (const auto& work : std::exchange(queue_, {})) work();
+    for (void* memory : std::exchange(released_, {})) {
+      allocated_.erase(memory);
+      std::free(host_view(memory));
+    }
+  }
+  void abandon() noexcept override { queue_.clear(); }
+  bool is_lost() const noexcept override { return false; }
+
+  // ---- outputs --------------------------------------------------------------------------------------------------
+
+  std::uint64_t share_output(detail::OutputBuffer buffer) override {
+    const detail::OutputBuffer own = adopt_output(std::move(buffer));
+    if (own.data() == nullptr) return 0;
+    const std::uint64_t offset = arena_.allocate(own.bytes(), detail::SharedHeap::Contents::any, "an output");
+    copy_out(segment_.at(offset), own.data(), own.bytes());
+    return offset;
+  }
+  std::size_t large_output_bytes() const noexcept override { return std::size_t{64} << 10U; }
+  bool shares_before_reducing() const noexcept override { return false; }
+  std::uint64_t reduce_output(const detail::OutputReduction&, detail::OutputBuffer) override {
+    ++reductions;
+    return 0;
+  }
+
+  // ---- handles --------------------------------------------------------------------------------------------------
+
+  detail::CommCore& comm() noexcept override { return comm_; }
+  detail::CommCore& solo() noexcept override { return solo_; }
+  void copy_from_peer(void* to, const detail::PeerMemoryPlace& from, std::size_t bytes) override {
+    if (from.exported != 0) throw Error(ErrorKind::system, "the fake GPU cannot read other fake GPUs");
+    copy_in(to, segment_.at(from.place), bytes);
+  }
+  detail::MemorySize memory() override { return {}; }
+  std::string hardware() const override { return "no GPU"; }
+  /// The queue.
+  CUstream_st* stream() noexcept override { return reinterpret_cast<CUstream_st*>(&queue_); }
+  cublasContext* cublas() override { return nullptr; }
+  cudnnContext* cudnn() override { return nullptr; }
+  void unpin() override {}
+  void begin_capture() override { ++captures; }
+  std::unique_ptr<detail::DeviceGraph> end_capture() override { return std::make_unique<Graph>(); }
+  void abandon_capture() noexcept override {}
+  void launch(detail::DeviceGraph&) override {}
+
+ private:
+  /// A communicator of one rank, in the order of the device's work.
+  class Solo final : public detail::SoloComm {
+   public:
+    explicit Solo(OffHostDevice& device) : device_(device) {}
+
+   private:
+    void copy(void* to, const void* from, std::size_t bytes) override { device_.copy_within(to, from, bytes); }
+    OffHostDevice& device_;
+  };
+
+  /// New memory for an argument. That of the last request for it is released.
+  std::byte* room_for(std::size_t argument, std::size_t bytes) {
+    void*& room = rooms_[argument];
+    if (room != nullptr) release(room);
+    room = allocate(bytes, detail::SharedHeap::Contents::any, "");
+    return static_cast<std::byte*>(room);
+  }
+
+  const detail::Segment& segment_;
+  detail::SharedHeap& arena_;
+  detail::CommCore& comm_;
+  Solo solo_{*this};
+  WorkQueue queue_;
+  std::set<void*> allocated_;
+  std::vector<void*> released_;
+  std::map<std::size_t, void*> rooms_;  // by argument
+};
+
+}  // namespace syncrun::test
