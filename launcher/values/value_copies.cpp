@@ -39,7 +39,7 @@ bool goes_to_and_fro(ValueState& value, int rank) {
   value.moves_to_and_fro = goes_back ? value.moves_to_and_fro + 1 : 0;
   value.last_source = value.home;
   value.last_destination = rank;
-  return value.moves_to_and_fro == kToAndFro;
+  return value.moves_to_and_fro == kToAndFro && !value.moves_are_expected;
 }
 
 /// A transfer between the host copy and a rank.

@@ -53,7 +53,8 @@ struct ValueState {
   std::exception_ptr failure;  // the value was never made, or was lost
   int last_source = kHost;     // of the last move between two ranks
   int last_destination = kHost;
-  int moves_to_and_fro = 0;  // how many of the last moves in a row went back to where the one before came from
+  bool moves_are_expected = false;  // no warning is necessary
+  int moves_to_and_fro = 0;         // how many of the last moves in a row went back to where the one before came from
 
   /// A command has failed. `brings_to` is the rank to which it should have brought a copy, or kMaking if it should have
   /// made the value.

@@ -231,6 +231,11 @@ DeviceMemory memory_of(SessionCore& session, const Device& device) {
   return memory;
 }
 
+void expect_moves(VariableRecord& variable) {
+  const Entry guard(*variable.session);
+  variable.value->moves_are_expected = true;
+}
+
 void unpin_value(VariableRecord& variable) {
   const Entry guard(*variable.session);
   variable.value->pinned.reset();

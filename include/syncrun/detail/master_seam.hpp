@@ -260,6 +260,8 @@ SYNCRUN_EXPORT std::vector<Device> devices_with(const VariableRecord& variable);
 SYNCRUN_EXPORT bool is_on_host(const VariableRecord& variable);
 /// The value stays on this device. Brings a copy there. Throws as bring_value.
 SYNCRUN_EXPORT void pin_value(const std::shared_ptr<VariableRecord>& variable, const Device& device);
+/// The value moves back and forth on purpose, so no warning names it.
+SYNCRUN_EXPORT void expect_moves(VariableRecord& variable);
 /// Calls may move the value again.
 SYNCRUN_EXPORT void unpin_value(VariableRecord& variable);
 /// See Session::memory.

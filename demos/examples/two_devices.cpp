@@ -1,0 +1,81 @@
+// Theano's example for several GPUs: two dot products on two named devices, and an explicit transfer. Then cutorch's
+// loop: work on each device, one of them adds up the results and takes a step, and the others get a copy on demand.
+
+#include <cmath>
+#include <cstdio>
+#include <syncrun/syncrun.hpp>
+#include <vector>
+
+namespace {
+
+namespace sr = syncrun;
+
+// [functions]
+/// The matrix product of a and b.
+sr::Keep<double, 2> dot(sr::CpuWorker& worker, sr::Local<const double, 2> a, sr::Local<const double, 2> b) {
+  sr::Keep<double, 2> c(worker, {a.rows(), b.shape(1)});
+  for (std::int64_t i = 0; i < c.rows(); ++i) {
+    for (std::int64_t k = 0; k < b.rows(); ++k) {
+      for (std::int64_t j = 0; j < c.shape()[1]; ++j) c(i, j) += a(i, k) * b(k, j);
+    }
+  }
+  return c;
+}
+
+/// The gradient on one device: half of the way to its own target.
+sr::Keep<double, 1> gradient(sr::CpuWorker& worker, sr::Local<const double, 1> params) {
+  sr::Keep<double, 1> result(worker, params.shape());
+  for (std::int64_t i = 0; i < params.rows(); ++i) result[i] = (params[i] - worker.rank()) / 2;
+  return result;
+}
+
+void add(sr::Local<double, 1> sum, sr::Local<const double, 1> part) {
+  for (std::int64_t i = 0; i < sum.rows(); ++i) sum[i] += part[i];
+}
+
+/// One step of SGD. The sum is zero afterwards.
+void sgd(sr::Local<double, 1> params, sr::Local<double, 1> sum, double rate) {
+  for (std::int64_t i = 0; i < params.rows(); ++i) {
+    params[i] -= rate * sum[i];
+    sum[i] = 0;
+  }
+}
+// [/functions]
+
+int program(sr::Session& session) {
+  // [theano]
+  const auto dev0 = session.device("dev0");
+  const auto dev1 = session.device("dev1");
+  const std::vector<double> ones(64 * 64, 1.0);
+  const auto a = session.value(ones, sr::Shape{64, 64}, dev0);
+  const auto b = session.value(ones, sr::Shape{64, 64}, dev1);
+
+  const auto product = session.function(dot);
+  const auto first = product.on(dev0)(a, a);  // both run at the same time
+  const auto second = product.on(dev1)(b, b);
+  first.to(dev1);  // Theano: .transfer('dev1')
+  const auto both = product.on(dev1)(first, second);
+  std::printf("%g %g %g\n", first.get()(0, 0), second.get()(0, 0), both.get()(0, 0));
+  // [/theano]
+
+  // [cutorch]
+  const std::vector<double> zeros(3, 0.0);
+  const auto params = session.value(zeros, sr::Shape{3}, dev0);
+  const auto sum = session.value(zeros, sr::Shape{3}, dev0);
+  const auto f = session.function(gradient);
+  const auto accumulate = session.function(add).on(dev0);
+  const auto step = session.function(sgd).on(dev0);
+  for (int i = 0; i < 20; ++i) {
+    for (const auto& device : {dev0, dev1}) accumulate(sum, f.on(device)(params));  // nothing waits
+    step(params, sum, 0.5);
+  }
+  session.synchronize(dev0);
+  std::printf("params: %.3f\n", params.get()[0]);
+  // [/cutorch]
+  const double expected = dev0 == dev1 ? 0.0 : 0.5;
+  return both.get()(0, 0) == 64.0 * 64 * 64 && std::abs(params.get()[0] - expected) < 1e-3 ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return syncrun::run(argc, argv, program, {.devices = "dev0=cpu0,dev1=cpu1"}); }
