@@ -109,8 +109,8 @@ TEST_P(Asynchronous, FastDevicesDoNotWaitForSlowOnes) {
   const auto report =
       sr::easgd(session(), center(), devices(), start,
                 [&](const auto&, double) { return std::chrono::steady_clock::now() - begin < 500ms; }, {});
-  EXPECT_GE(report.rounds[0], 4);
-  EXPECT_GE(report.rounds[1], 25) << "it would have as few rounds as the slow one";
+  // With a core of its own, it has ten times as many.
+  EXPECT_GE(report.rounds[1], 2 * report.rounds[0]) << "it would have as few rounds as the slow one";
 }
 
 TEST_P(Asynchronous, EndsWhenAfterSaysSo) {
