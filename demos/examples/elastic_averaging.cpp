@@ -32,7 +32,8 @@ std::vector<std::uint8_t> read_idx(const std::string& path) {
 std::vector<float> to_pixels(const std::vector<std::uint8_t>& bytes) {
   const float most = *std::max_element(bytes.begin(), bytes.end());
   std::vector<float> pixels(bytes.size());
-  std::transform(bytes.begin(), bytes.end(), pixels.begin(), [most](std::uint8_t byte) { return byte / most; });
+  std::transform(bytes.begin(), bytes.end(), pixels.begin(),
+                 [most](std::uint8_t byte) { return static_cast<float>(byte) / most; });
   return pixels;
 }
 
@@ -52,7 +53,7 @@ void train(sr::CpuWorker& worker, sr::Local<double, 1> params, sr::Broadcast<con
            sr::Broadcast<const std::uint8_t, 1> labels, std::int64_t round) {
   constexpr std::int64_t kSteps = 100;
   for (std::int64_t step = 0; step < kSteps; ++step) {
-    const std::int64_t row = (worker.rank() * 397 + round * kSteps + step) % images.rows();
+    const std::int64_t row = (std::int64_t{worker.rank()} * 397 + round * kSteps + step) % images.rows();
     auto scores = scores_of(images[row], params.data());
     const double most = *std::max_element(scores.begin(), scores.end());
     double sum = 0;

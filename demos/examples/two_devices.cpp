@@ -46,7 +46,7 @@ int program(sr::Session& session) {
   // [theano]
   const auto dev0 = session.device("dev0");
   const auto dev1 = session.device("dev1");
-  const std::vector<double> ones(64 * 64, 1.0);
+  const std::vector<double> ones(4096, 1.0);
   const auto a = session.value(ones, sr::Shape{64, 64}, dev0);
   const auto b = session.value(ones, sr::Shape{64, 64}, dev1);
 
