@@ -277,6 +277,8 @@ void Protocol::end_with_loss(State& state) const {
 
 void Protocol::collect(State& state) const {
   const Byte id = state.awaited;
+  const bool is_lost = scenario_.respawns && !is(Mistake::collects_what_was_given_up) && was_given_up(state, id);
+  if (is_lost) return go(state.master, await_others);
   find_result(state, id);
   if (state.results[id] == kOk || next_to_mark(state, id) == 0) return release(state);
   go(state.master, mark_dependents);

@@ -25,10 +25,6 @@ INSTANTIATE_TEST_SUITE_P(
         // Collectives.
         Scenario{.name = "collectives", .calls = {kMeetsTwice, kMeets}},
         Scenario{.name = "a_failure_among_collectives", .calls = {kMeetsAndUpdates, after(kMeets, 1)}, .failures = 1},
-        Scenario{.name = "a_failure_and_a_slot_used_again",
-                 .calls = {kMeets, kSilent, after(kMeets, 2)},
-                 .failures = 1,
-                 .failing_call = 2},
         Scenario{.name = "a_skipped_collective_and_another",
                  .calls = {kMeets, kSilent, after(kMeets, 2), kMeets},
                  .failures = 1,
@@ -40,7 +36,6 @@ INSTANTIATE_TEST_SUITE_P(
         Scenario{.name = "one_rank_alone",
                  .calls = {kSilent, after(on(kRank1, kPlain), 1), after(kUpdates, 1, 2)},
                  .failures = 1},
-        Scenario{.name = "one_rank_runs_ahead", .calls = {on(kRank1, kPlain), on(kRank1, kPlain), on(kRank1, kPlain)}},
         Scenario{.name = "side_by_side",
                  .calls = {on(kRank0, kUpdates), on(kRank1, kUpdates), after(on(kRank0, kPlain), 1),
                            after(on(kRank1, kPlain), 2)},

@@ -89,8 +89,10 @@ State Protocol::initial() const {
     const int home = scenario_.values[i];
     if (home < 0) continue;
     value.home = static_cast<Byte>(home);
-    value.valid = bit(home);
-    value.contents[value.home] = kFirstValues;
+    value.valid = bit(home) | scenario_.copies;
+    for (int rank = 0; rank < workers(); ++rank) {
+      if ((value.valid & bit(rank)) != 0) value.contents[static_cast<std::size_t>(rank)] = kFirstValues;
+    }
   }
   return state;
 }

@@ -37,9 +37,10 @@ enum class Property : Byte {
   copy_is_not_overwritten,
   value_is_not_given_up,
   loss_is_exact,
+  home_is_valid,
   there_is_a_slot,
 };
-inline constexpr std::array<std::string_view, 17> kProperties{
+inline constexpr std::array<std::string_view, 18> kProperties{
     "a slot is written while a worker still reads it",
     "a place of an inbox is written while a worker still reads it or its outbox",
     "an outbox is read that is not of this command",
@@ -56,6 +57,7 @@ inline constexpr std::array<std::string_view, 17> kProperties{
     "a copy is overwritten or freed while another rank reads it",
     "a value is given up though a survivor has it",
     "a call is lost though no lost worker was needed for it",
+    "the home of a value is a rank without a valid copy",
     "there is no free slot for a command",
 };
 
@@ -174,6 +176,7 @@ class Protocol {
   // Lost workers are replaced (recovery.cpp).
   void await_survivors(const State& state, Step step, const Visit& visit) const;
   void recover(State& state) const;
+  bool was_given_up(State& state, Byte id) const;
   Byte first_whole_call(State& state) const;
   Byte take_unfinished(State& state) const;
   void forget_copy(State& state, Byte index, int rank) const;

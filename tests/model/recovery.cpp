@@ -27,7 +27,7 @@ void Protocol::await_survivors(const State& state, Step step, const Visit& visit
 void Protocol::recover(State& state) const {
   while (const Byte id = first_whole_call(state)) {
     find_result(state, id);
-    while (const Byte dependent = next_to_mark(state, id)) mark(state, dependent, id);
+    while (state.results[id] != kOk && next_to_mark(state, id) != 0) mark(state, next_to_mark(state, id), id);
     forget(state, id);
   }
   const Byte unfinished = take_unfinished(state);
@@ -44,6 +44,11 @@ void Protocol::recover(State& state) const {
     start_worker(state, rank);
   }
   if (is(Mistake::forgets_copies_before_moves)) end_moves();
+  for (std::size_t i = 0; i < scenario_.values.size(); ++i) {
+    const Value& value = state.values[i];
+    const bool has_home = value.home != kNowhere && value.has_failed == 0;
+    expect(state, !has_home || (value.valid & bit(value.home)) != 0, Property::home_is_valid);
+  }
   for (Byte id = 1; id < state.next; ++id) {
     if ((unfinished & bit(id)) != 0) forget(state, id);
   }
@@ -51,19 +56,26 @@ void Protocol::recover(State& state) const {
   go_on(state);
 }
 
+/// The command has failed, but no rank has a failure of its own, and no dependency has failed: a survivor gave it up,
+/// because a rank was lost.
+bool Protocol::was_given_up(State& state, Byte id) const {
+  if (state.pool[state.slot_of[id]].failed != id || state.inherited[id] != 0) return false;
+  for (int rank = 0; rank < workers(); ++rank) {
+    if (has_rank(state, id, rank) && outbox_of(state, state.slot_of[id], rank).failed_at != 0) return false;
+  }
+  return true;
+}
+
 /// Recovery::first_whole_call.
 Byte Protocol::first_whole_call(State& state) const {
   for (Byte id = 1; id < state.next; ++id) {
     if (!is_in_flight(state, id) || first_to_collect(state, id) != id) continue;
     bool is_complete = true;
-    bool has_own_failure = false;
     for (int rank = 0; rank < workers(); ++rank) {
-      if (!has_rank(state, id, rank)) continue;
-      is_complete = is_complete && state.workers[static_cast<std::size_t>(rank)].done >= id;
-      has_own_failure = has_own_failure || outbox_of(state, state.slot_of[id], rank).failed_at != 0;
+      const bool is_done = state.workers[static_cast<std::size_t>(rank)].done >= id;
+      is_complete = is_complete && (is_done || !has_rank(state, id, rank));
     }
-    const bool has_failed = state.pool[state.slot_of[id]].failed == id;
-    if (is_complete && (!has_failed || state.inherited[id] != 0 || has_own_failure)) return id;
+    if (is_complete && !was_given_up(state, id)) return id;
   }
   return 0;
 }

@@ -15,7 +15,7 @@ using Byte = std::uint8_t;
 
 inline constexpr int kMostWorkers = 3;
 inline constexpr int kMostCommands = 7;  // with the moves of values; the last one is close
-inline constexpr int kMostSlots = 5;     // of the pool of commands
+inline constexpr int kMostSlots = 7;     // of the pool of commands
 inline constexpr int kMostPlaces = 3;    // of an inbox
 inline constexpr int kMostValues = 2;
 inline constexpr Byte kLeft = 255;  // a value of collective_step
@@ -246,6 +246,7 @@ enum class Mistake : Byte {
   write_hides_a_failed_move,
   forgets_copies_before_moves,
   depends_on_doomed_writes,
+  collects_what_was_given_up,
 };
 
 struct Scenario {
@@ -261,6 +262,7 @@ struct Scenario {
   bool master_may_die = false;
   bool functions_may_hang = false;
   std::vector<int> values{};    // the rank that has each value at the start; -1 if a call makes the value
+  Byte copies = 0;              // further ranks that have a copy of each value at the start
   bool moves_may_fail = false;  // for want of memory. Such a failure counts as one of a function
   int drops = 0;                // attempts of workers to free a copy, at most
   bool respawns = false;        // lost workers are replaced
