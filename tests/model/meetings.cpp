@@ -133,7 +133,8 @@ void Protocol::meet(State& state, int rank) const {
   for (int other = 0; other < workers(); ++other) {
     const bool is_of_this_operation =
         state.workers[static_cast<std::size_t>(other)].contributions[read] == contribution_of(worker);
-    expect(state, is_of_this_operation || !has_rank(state, worker.id, other), Property::contribution_is_of_this_operation);
+    expect(state, is_of_this_operation || !has_rank(state, worker.id, other),
+           Property::contribution_is_of_this_operation);
   }
   ++worker.step;
   go(process, body);

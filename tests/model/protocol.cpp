@@ -229,7 +229,7 @@ void Protocol::step_watcher(State& state, int rank, const Visit& visit) const {
   switch (worker.watcher++) {
     case watching:
       if (state.expects_ends != 0) worker.watcher = has_told;
-      else state.is_lost |= bit(rank);
+      else if (scenario_.respawns) state.is_lost |= bit(rank);  // otherwise, no process reads it
       break;
     case exchange_lost:
       if (state.lost == 0) state.lost = static_cast<Byte>(rank + 1);

@@ -67,9 +67,8 @@ class Visit {
   template <class Function>
     requires(!std::is_same_v<Function, Visit>)
   Visit(const Function& function) noexcept
-      : function_(&function), call_([](const void* to, const State& next, Step step) {
-          (*static_cast<const Function*>(to))(next, step);
-        }) {}
+      : function_(&function),
+        call_([](const void* to, const State& next, Step step) { (*static_cast<const Function*>(to))(next, step); }) {}
   void operator()(const State& next, Step step) const { call_(function_, next, step); }
 
  private:

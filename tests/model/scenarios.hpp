@@ -37,15 +37,9 @@ constexpr Call after(Call call, Ids... ids) {
 
 // Values: a bit per value. These calls have no outputs besides.
 inline constexpr Byte kA = 1, kB = 2;
-constexpr Call reads(Byte values, Byte ranks) {
-  return {.has_outputs = false, .ranks = ranks, .reads = values};
-}
-constexpr Call writes(Byte values, Byte ranks) {
-  return {.has_outputs = false, .ranks = ranks, .writes = values};
-}
-constexpr Call makes(Byte values, Byte ranks) {
-  return {.has_outputs = false, .ranks = ranks, .makes = values};
-}
+constexpr Call reads(Byte values, Byte ranks) { return {.has_outputs = false, .ranks = ranks, .reads = values}; }
+constexpr Call writes(Byte values, Byte ranks) { return {.has_outputs = false, .ranks = ranks, .writes = values}; }
+constexpr Call makes(Byte values, Byte ranks) { return {.has_outputs = false, .ranks = ranks, .makes = values}; }
 
 /// Explores the scenario, and prints how many states it has.
 Report explore(const Scenario& scenario);

@@ -119,9 +119,9 @@ inline constexpr Byte kClose = 127;
 inline constexpr Byte kMove = 128;
 
 // The memory of a copy of a value. A write that has completed leaves the number of its command.
-inline constexpr Byte kNoValues = 0;        // the memory was freed, was never written, or is being filled
-inline constexpr Byte kFirstValues = 64;    // those that the program gave the value at the start
-inline constexpr Byte kIsPartial = 128;     // a bit: the command is writing, or has failed before it was through
+inline constexpr Byte kNoValues = 0;      // the memory was freed, was never written, or is being filled
+inline constexpr Byte kFirstValues = 64;  // those that the program gave the value at the start
+inline constexpr Byte kIsPartial = 128;   // a bit: the command is writing, or has failed before it was through
 // States of SpareCopy. Otherwise, the state is 1 + the last command that uses the copy.
 inline constexpr Byte kNeeded = 0;
 inline constexpr Byte kDropped = 255;
@@ -263,7 +263,7 @@ struct Scenario {
   bool functions_may_hang = false;
   std::vector<int> values{};    // the rank that has each value at the start; -1 if a call makes the value
   Byte copies = 0;              // further ranks that have a copy of each value at the start
-  bool moves_may_fail = false;  // for want of memory. Such a failure counts as one of a function
+  bool moves_may_fail = false;  // for lack of memory. Such a failure counts as one of a function
   int drops = 0;                // attempts of workers to free a copy, at most
   bool respawns = false;        // lost workers are replaced
   Mistake mistake = Mistake::none;

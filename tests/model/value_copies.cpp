@@ -58,8 +58,7 @@ void Protocol::claim_copy(State& state) const {
   const bool is_here = value.spare[rank] != kDropped || is(Mistake::claim_ignores_the_drop);
   if (!is_here) value.valid = without(value.valid, rank);
   value.spare[rank] = kNeeded;
-  state.cursor =
-      find_copy(static_cast<Byte>(state.cursor + 1), [&](Byte copy) { return uses_copy(call, copy); });
+  state.cursor = find_copy(static_cast<Byte>(state.cursor + 1), [&](Byte copy) { return uses_copy(call, copy); });
   if (state.cursor < kCopies) return go(state.master, claim_copies);
   state.cursor = 0;
   if (find_missing(state, 0) == kCopies) return go(state.master, begin_call);
@@ -195,8 +194,8 @@ void Protocol::note_unfinished(State& state, Byte id) const {
   const Move move = move_of(state, id);
   Value& value = state.values[move.value];
   Byte last = static_cast<Byte>(state.next - 1);  // that filled the copy
-  while (last != id && !(is_move(state, last) && move_of(state, last).to == move.to &&
-                         move_of(state, last).value == move.value)) {
+  while (last != id &&
+         !(is_move(state, last) && move_of(state, last).to == move.to && move_of(state, last).value == move.value)) {
     --last;
   }
   const bool was_written = is(Mistake::write_hides_a_failed_move) && value.written[move.to] != id;

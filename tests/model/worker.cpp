@@ -90,8 +90,8 @@ void Protocol::await_command(State& state, int rank) const {
   Worker& worker = state.workers[static_cast<std::size_t>(rank)];
   const Entry entry = worker.inbox[worker.received % static_cast<std::size_t>(scenario_.places)];
   const auto published = [&] { return entry.id > worker.id ? Answer::yes : Answer::no; };
-  const auto outcome = wait(state, worker.process, Bell::to_workers, published,
-                            [&] { return state.lost != 0 && !scenario_.respawns; });
+  const auto outcome =
+      wait(state, worker.process, Bell::to_workers, published, [&] { return state.lost != 0 && !scenario_.respawns; });
   if (outcome == Outcome::interrupted) end(worker);
   if (outcome != Outcome::ready) return;
   worker.id = entry.id;
