@@ -66,7 +66,7 @@ class Visit {
  public:
   template <class Function>
     requires(!std::is_same_v<Function, Visit>)
-  Visit(const Function& function) noexcept
+  Visit(const Function& function) noexcept  // NOLINT(google-explicit-constructor)
       : function_(&function),
         call_([](const void* to, const State& next, Step step) { (*static_cast<const Function*>(to))(next, step); }) {}
   void operator()(const State& next, Step step) const { call_(function_, next, step); }
