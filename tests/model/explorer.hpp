@@ -31,14 +31,15 @@ class Explorer {
       const State state = states_[at];
       first_successors_.push_back(static_cast<std::uint32_t>(successors_.size()));
       bool has_successor = false;
-      protocol_.for_each_step(state, [&](const State& next, Step step) {
+      const auto visit = [&](const State& next, Step step) {
         has_successor = true;
         if (!report_.wrong.empty()) return;
         const std::uint32_t to = add(next, at, step);
         ++arrivals_[to];
         successors_.push_back(to);
         if (next.broken != 0) fail(to, kProperties[next.broken - 1U]);
-      });
+      };
+      protocol_.for_each_step(state, visit);
       if (has_successor || !report_.wrong.empty()) continue;
       ++report_.ends;
       if (!protocol_.is_proper_end(state)) fail(at, "deadlock: nobody can go on, and it is no proper end");

@@ -10,7 +10,7 @@ namespace model {
 // ---- what is in flight --------------------------------------------------------------------------------------------
 
 bool Protocol::is_in_flight(const State& state, Byte id) noexcept {
-  return id < state.next && (state.collected & bit(id)) == 0;
+  return id != 0 && id < state.next && (state.collected & bit(id)) == 0;
 }
 
 /// True if these ranks, as far as they are alive, have done the command.
@@ -23,34 +23,48 @@ bool Protocol::have_done(const State& state, Byte id, Byte ranks) const noexcept
 }
 
 bool Protocol::is_free(const State& state, Byte slot) const noexcept {
+  if (state.aside == slot + 1) return false;
   for (Byte id = 1; id < state.next; ++id) {
     if (!is_in_flight(state, id) || state.slot_of[id] != slot) continue;
     if (!is(Mistake::slot_is_free_when_one_rank_is_done)) return false;
     bool is_done_on_one = false;
     for (int rank = 0; rank < workers(); ++rank) {
-      is_done_on_one = is_done_on_one || (has_rank(id, rank) && have_done(state, id, bit(rank)));
+      is_done_on_one = is_done_on_one || (has_rank(state, id, rank) && have_done(state, id, bit(rank)));
     }
     if (!is_done_on_one) return false;
   }
   return true;
 }
 
-/// True if each rank of the command has a free place in its inbox (CallTable::blocker).
-bool Protocol::has_place(const State& state, Byte id) const noexcept {
-  if (is(Mistake::writes_into_a_full_inbox)) return true;
+/// CallTable::blocker: the first command that is in the next place of the inbox of one of the ranks. 0 if there is none.
+Byte Protocol::blocker(const State& state, Byte ranks) const noexcept {
+  if (is(Mistake::writes_into_a_full_inbox)) return 0;
+  Byte first = 0;
   for (int rank = 0; rank < workers(); ++rank) {
-    if (!has_rank(id, rank)) continue;
-    const Byte last = state.workers[static_cast<std::size_t>(rank)].inbox[place_of(id, rank)].id;
-    if (last == 0 || !is_in_flight(state, last)) continue;
-    if (!is(Mistake::place_is_free_when_the_rank_is_done) || !have_done(state, last, bit(rank))) return false;
+    if ((ranks & bit(rank)) == 0) continue;
+    const Byte last = state.workers[static_cast<std::size_t>(rank)].inbox[place_of(state, state.next, rank)].id;
+    if (!is_in_flight(state, last) || (first != 0 && first < last)) continue;
+    if (!is(Mistake::place_is_free_when_the_rank_is_done) || !have_done(state, last, bit(rank))) first = last;
   }
-  return true;
+  return first;
+}
+
+bool Protocol::has_place(const State& state, Byte ranks) const noexcept { return blocker(state, ranks) == 0; }
+
+/// CommandRunner::await first waits for the commands on which this one depends.
+Byte Protocol::first_to_collect(const State& state, Byte id) noexcept {
+  for (Byte earlier = 1; earlier < id; ++earlier) {
+    const bool is_before = (state.dependencies[id] & bit(earlier)) != 0 && is_in_flight(state, earlier);
+    if (is_before) return first_to_collect(state, earlier);
+  }
+  return id;
 }
 
 /// The call that CallTable::pass_on marks next, after `failed` has failed. 0 if all are marked.
 Byte Protocol::next_to_mark(const State& state, Byte failed) const noexcept {
   for (Byte id = 1; id < state.next; ++id) {
     if (!is_in_flight(state, id) || (state.dependencies[id] & bit(failed)) == 0) continue;
+    if (is(Mistake::moves_are_not_marked) && is_move(state, id)) continue;
     if (state.inherited[id] == 0) return id;
     if (is(Mistake::marks_only_direct_dependents)) continue;
     if (const Byte later = next_to_mark(state, id); later != 0) return later;
@@ -62,10 +76,11 @@ Byte Protocol::next_to_mark(const State& state, Byte failed) const noexcept {
 
 void Protocol::step_master(const State& state, const Visit& visit) const {
   const Byte pc = state.master.pc;
-  const bool publishes = pc >= expect_ends && pc <= ring_published;
+  const bool publishes = (pc >= expect_ends && pc <= ring_published) || pc == begin_move || pc == begin_call;
   const Step step{Step::Who::master, publishes ? state.next : state.awaited, pc, state.master.sub};
   if (pc == decide) return decide_next(state, visit);
   if (pc == await_call) return await(state, step, visit);
+  if (pc == await_others) return await_survivors(state, step, visit);
   const auto is_dead = [](const Worker& worker) { return worker.life == Life::dead; };
   const bool all_have_ended = std::all_of(state.workers.begin(), state.workers.begin() + workers(), is_dead);
   if (pc == await_ends && !all_have_ended) return;
@@ -82,19 +97,19 @@ void Protocol::decide_next(const State& state, const Visit& visit) const {
   for (Byte id = 1; id < state.next; ++id) {
     if (!is_in_flight(state, id)) continue;
     is_idle = false;
-    Byte earlier = 1;
-    while (earlier < id && ((state.dependencies[id] & bit(earlier)) == 0 || !is_in_flight(state, earlier))) ++earlier;
-    if (earlier != id && !is(Mistake::collects_before_dependencies)) continue;
+    if (first_to_collect(state, id) != id && !is(Mistake::collects_before_dependencies)) continue;
     State next = state;
     next.awaited = id;
     go(next.master, await_call);
     visit(next, {Step::Who::master, id, decide, Sub::look});
   }
-  if (state.next < close_id() ? !has_place(state, state.next) : !is_idle) return;
+  const bool is_last = state.calls == calls_count();
+  if (is_last ? !is_idle : !has_place(state, ranks_of(next_call(state)))) return;
   State next = state;
-  publish_next(next);
-  const Byte pc = state.next == close_id() ? expect_ends : put_entries;
-  visit(next, {Step::Who::master, state.next, pc, Sub::look});
+  if (is_last) publish_next(next, kClose);
+  else if (values_of(next_call(state)) != 0) begin_call_with_values(next);
+  else publish_next(next, static_cast<Byte>(state.calls + 1));
+  visit(next, {Step::Who::master, state.next, is_last ? Byte{expect_ends} : Byte{put_entries}, Sub::look});
 }
 
 /// Takes one step that other processes can see. The private work of the master before and after it is part of the step.
@@ -108,9 +123,7 @@ void Protocol::take_master_step(State& state) const {
       if (is(Mistake::rings_before_entries)) return go(state.master, put_entries);
       return end_publishing(state);
     case mark_dependents: {
-      const Byte id = next_to_mark(state, state.awaited);
-      if (!is(Mistake::fails_no_dependents)) state.inherited[id] = state.results[state.awaited];
-      if (!is(Mistake::marks_no_dependents)) state.pool[state.slot_of[id]].spoiled = id;
+      if (const Byte id = next_to_mark(state, state.awaited); id != 0) mark(state, id, state.awaited);
       if (next_to_mark(state, state.awaited) == 0 || is(Mistake::fails_no_dependents)) release(state);
       return;
     }
@@ -120,6 +133,15 @@ void Protocol::take_master_step(State& state) const {
         if (worker.life != Life::dead) return end(worker);
       }
       return go(state.master, over);
+    case claim_copies: return claim_copy(state);
+    case begin_move: {
+      const auto rank = static_cast<unsigned>(state.cursor % kMostWorkers);
+      const auto value = static_cast<unsigned>(state.cursor / kMostWorkers);
+      const unsigned move = kMove | value << 4U | state.values[value].home * 4U | rank;
+      return publish_next(state, static_cast<Byte>(move));
+    }
+    case begin_call: return publish_next(state, static_cast<Byte>(state.calls + 1));
+    case mark_copies: return mark_copy(state);
     default: return go(state.master, over);  // await_ends
   }
 }
@@ -128,24 +150,38 @@ void Protocol::take_master_step(State& state) const {
 
 /// No rank knows yet that the slot has a new command. So the step also does what follows: the first entry of an inbox, or
 /// the announcement that the workers will end.
-void Protocol::publish_next(State& state) const {
+void Protocol::publish_next(State& state, Byte what) const {
+  state.what[state.next] = what;
   fill_slot(state);
   if (!is(Mistake::entries_before_places)) write_places(state);
   const Byte first = is(Mistake::rings_before_entries) ? ring_published : put_entries;
-  go(state.master, state.next == close_id() ? Byte{expect_ends} : first);
+  go(state.master, what == kClose ? Byte{expect_ends} : first);
   take_master_step(state);
 }
 
-/// The model takes the free slot with the lowest number. `failed` and `spoiled` keep their values: they name a command.
+/// `failed` and `spoiled` keep their values: they name a command.
 void Protocol::fill_slot(State& state) const {
   const Byte id = state.next;
-  Byte free = 0;
-  while (!is_free(state, free)) ++free;
+  const bool was_aside = state.aside != 0 && !is_move(state, id);
+  const Byte free = was_aside ? static_cast<Byte>(state.aside - 1) : take_slot(state);
+  if (was_aside) state.aside = 0;
   Slot& slot = state.pool[free];
-  if (slot.id != 0) expect(state, have_done(state, slot.id, ranks_of(slot.id)), Property::slot_is_not_reused);
+  if (slot.id != 0) expect(state, have_done(state, slot.id, ranks_of(state, slot.id)), Property::slot_is_not_reused);
   slot.id = id;
   state.slot_of[id] = free;
-  if (id != close_id()) find_dependencies(state);
+  if (is_close(state, id)) return;
+  find_dependencies(state);
+  if (is_move(state, id)) find_dependencies_of_move(state);
+  else if (values_of(call(state, id)) != 0) find_dependencies_on_values(state);
+}
+
+/// The free slot with the lowest number. There is one for each place of an inbox, and one more.
+Byte Protocol::take_slot(State& state) const {
+  const int slots = workers() * scenario_.places + (is(Mistake::no_slot_for_a_command_put_aside) ? 0 : 1);
+  Byte free = 0;
+  while (!is_free(state, free)) ++free;
+  expect(state, free < std::min(slots, kMostSlots), Property::there_is_a_slot);
+  return std::min<Byte>(free, kMostSlots - 1);
 }
 
 /// SystemCommands::depend_on, CallTable::depend_on. The program has seen all failures that the master knows about: if it
@@ -154,9 +190,10 @@ void Protocol::find_dependencies(State& state) const {
   const Byte id = state.next;
   for (Byte earlier = 1; earlier < id; ++earlier) {
     if (state.results[earlier] >= kFailed) state.known[id] |= bit(state.results[earlier] - kFailed);
-    if ((call(id).after & bit(earlier)) == 0 || !is_in_flight(state, earlier)) continue;
+    if (is_move(state, earlier) || (call(state, id).after & bit(state.what[earlier])) == 0) continue;
+    if (!is_in_flight(state, earlier)) continue;
     const bool is_doomed = state.inherited[earlier] != 0 && !is(Mistake::depends_on_doomed_calls);
-    const bool has_common_rank = (ranks_of(earlier) & ranks_of(id)) != 0;
+    const bool has_common_rank = (ranks_of(state, earlier) & ranks_of(state, id)) != 0;
     if (!is_doomed && has_common_rank) state.dependencies[id] |= bit(earlier);
   }
 }
@@ -164,8 +201,8 @@ void Protocol::find_dependencies(State& state) const {
 void Protocol::write_places(State& state) const {
   const Byte id = state.next;
   for (int rank = 0; rank < workers(); ++rank) {
-    if (!has_rank(id, rank)) continue;
-    state.pool[state.slot_of[id]].places[static_cast<std::size_t>(rank)] = place_of(id, rank);
+    if (!has_rank(state, id, rank)) continue;
+    state.pool[state.slot_of[id]].places[static_cast<std::size_t>(rank)] = place_of(state, id, rank);
   }
 }
 
@@ -173,12 +210,13 @@ void Protocol::write_places(State& state) const {
 void Protocol::write_entry(State& state) const {
   const Byte id = state.next;
   Byte& rank = state.master.scan;
-  while (!has_rank(id, rank)) ++rank;
-  Entry& entry = state.workers[rank].inbox[place_of(id, rank)];
-  if (entry.id != 0) expect(state, have_done(state, entry.id, ranks_of(entry.id)), Property::place_is_not_reused);
+  while (!has_rank(state, id, rank)) ++rank;
+  Entry& entry = state.workers[rank].inbox[place_of(state, id, rank)];
+  if (entry.id != 0)
+    expect(state, have_done(state, entry.id, ranks_of(state, entry.id)), Property::place_is_not_reused);
   entry = {id, state.slot_of[id]};
   do ++rank;
-  while (rank < workers() && !has_rank(id, rank));
+  while (rank < workers() && !has_rank(state, id, rank));
   if (rank < workers()) return;
   if (is(Mistake::entries_before_places)) return go(state.master, put_places);
   if (is(Mistake::rings_before_entries)) return end_publishing(state);
@@ -186,8 +224,12 @@ void Protocol::write_entry(State& state) const {
 }
 
 void Protocol::end_publishing(State& state) const {
-  go(state.master, state.next == close_id() ? await_ends : decide);
-  ++state.next;
+  const Byte id = state.next++;
+  if (is_close(state, id)) return go(state.master, await_ends);
+  if (is_move(state, id)) return note_move(state, id);
+  ++state.calls;
+  if (values_of(call(state, id)) != 0) return note_use(state, id);
+  go(state.master, decide);
 }
 
 // ---- CommandRunner::await, collect; CallTable::release ------------------------------------------------------------
@@ -197,10 +239,10 @@ void Protocol::await(const State& state, Step step, const Visit& visit) const {
   State next = state;
   const auto done = [&] {
     Byte& rank = next.master.scan;
-    while (!has_rank(id, rank)) ++rank;
+    while (!has_rank(state, id, rank)) ++rank;
     if (state.workers[rank].done < id) return Answer::no;
     do ++rank;
-    while (rank < workers() && !has_rank(id, rank));
+    while (rank < workers() && !has_rank(state, id, rank));
     return rank == workers() ? Answer::yes : Answer::looking;
   };
   if (state.master.sub != Sub::asleep) {
@@ -208,11 +250,8 @@ void Protocol::await(const State& state, Step step, const Visit& visit) const {
     if (outcome == Outcome::ready) collect(next);
     if (outcome == Outcome::interrupted) {
       expect(next, state.deaths != 0, Property::loss_is_reported);
-      for (Byte other = 1; other < state.next; ++other) {
-        if (is_in_flight(state, other)) next.results[other] = kLost;
-      }
-      next.expects_ends = 1;
-      go(next.master, kill_all);
+      if (scenario_.respawns) go(next.master, await_others);
+      else end_with_loss(next);
     }
     visit(next, step);
   }
@@ -228,14 +267,30 @@ void Protocol::await(const State& state, Step step, const Visit& visit) const {
   visit(next, step);
 }
 
-/// collect and failure_of. The ranks of the command have stored `done`, so the values read here no longer change.
+void Protocol::end_with_loss(State& state) const {
+  for (Byte other = 1; other < state.next; ++other) {
+    if (is_in_flight(state, other)) state.results[other] = kLost;
+  }
+  state.expects_ends = 1;
+  go(state.master, kill_all);
+}
+
 void Protocol::collect(State& state) const {
   const Byte id = state.awaited;
+  const bool is_lost = scenario_.respawns && !is(Mistake::collects_what_was_given_up) && was_given_up(state, id);
+  if (is_lost) return go(state.master, await_others);
+  find_result(state, id);
+  if (state.results[id] == kOk || next_to_mark(state, id) == 0) return release(state);
+  go(state.master, mark_dependents);
+}
+
+/// collect and failure_of. The ranks of the command have stored `done`, so the values read here no longer change.
+void Protocol::find_result(State& state, Byte id) const {
   const Byte slot = state.slot_of[id];
   const bool has_failed = state.pool[slot].failed == id || state.inherited[id] != 0;
   Byte reported = 0;
   for (int rank = 0; rank < workers(); ++rank) {
-    if (!has_rank(id, rank)) continue;
+    if (!has_rank(state, id, rank)) continue;
     const Outbox& outbox = outbox_of(state, slot, rank);
     expect(state, outbox.command == id, Property::outbox_is_of_this_command);
     if (outbox.vote != Vote::failed || outbox.failed_at == 0) continue;
@@ -245,61 +300,38 @@ void Protocol::collect(State& state) const {
   if (has_failed) result = state.inherited[id] != 0 ? state.inherited[id] : static_cast<Byte>(kFailed + reported);
   check_result(state, id, result);
   state.results[id] = result;
-  if (!has_failed) return release(state);
-  if (next_to_mark(state, id) == 0) return release(state);
-  go(state.master, mark_dependents);
+  if (has_failed) note_unfinished(state, id);
+}
+
+/// One step of CallTable::pass_on.
+void Protocol::mark(State& state, Byte id, Byte failed) const {
+  if (!is(Mistake::fails_no_dependents)) state.inherited[id] = state.results[failed];
+  if (!is(Mistake::marks_no_dependents)) state.pool[state.slot_of[id]].spoiled = id;
+  if (!is(Mistake::depends_on_doomed_writes)) note_unfinished(state, id);
 }
 
 /// Frees the slot and the places, which only the master knows about.
 void Protocol::release(State& state) const {
-  state.collected |= bit(state.awaited);
-  state.known[state.awaited] = 0;  // no longer needed
+  forget(state, state.awaited);
   state.awaited = 0;
+  go_on(state);
+}
+
+void Protocol::forget(State& state, Byte id) const {
+  state.collected |= bit(id);
+  state.known[id] = 0;  // no longer needed
+  for (Value& value : state.values) {
+    for (Byte& written : value.written) {
+      if (written == id) written = 0;
+    }
+    for (Byte& readers : value.readers) readers = without(readers, id);
+  }
+}
+
+/// The program goes on, or the call that was put aside.
+void Protocol::go_on(State& state) const {
   go(state.master, decide);
-}
-
-// ---- properties ---------------------------------------------------------------------------------------------------
-
-void Protocol::check_result(State& state, Byte id, Byte result) const {
-  const bool is_ok = result == kOk;
-  bool has_failed_dependency = false;
-  bool is_reported_of_dependency = false;
-  for (Byte earlier = 1; earlier < id; ++earlier) {
-    if ((state.dependencies[id] & bit(earlier)) == 0 || state.results[earlier] < kFailed) continue;
-    has_failed_dependency = true;
-    is_reported_of_dependency = is_reported_of_dependency || state.results[earlier] == result;
-  }
-  const bool has_failed = state.failed[id] != 0 || has_failed_dependency;
-  expect(state, is_ok == !has_failed, Property::failure_iff_one_failed);
-  const bool is_known = result >= kFailed && (state.known[id] & bit(result - kFailed)) != 0;
-  expect(state, !is_known, Property::no_known_failure);
-  for (Byte later = static_cast<Byte>(id + 1); later < state.next; ++later) {
-    const bool succeeded_before = (state.dependencies[later] & bit(id)) != 0 && state.results[later] == kOk;
-    expect(state, is_ok || !succeeded_before, Property::failure_iff_one_failed);
-  }
-  if (is_ok) expect(state, state.ran[id] == ranks_of(id), Property::success_means_all_ran);
-  const bool is_first =
-      has_failed_dependency ? is_reported_of_dependency : is_ok || result == kFailed + state.first_failed_at[id];
-  expect(state, is_first, Property::first_failure_is_reported);
-  if (!scenario_.may_fail_late) check_commits(state, id, is_ok);  // after the vote, a single rank may still fail
-}
-
-/// A call may commit before a call fails on which it depends, if that one has a rank that is not in this call (see
-/// docs/protocol.md).
-void Protocol::check_commits(State& state, Byte id, bool is_ok) const {
-  expect(state, state.committed[id] == 0 || state.committed[id] == ranks_of(id), Property::all_commit_or_none);
-  const bool should_commit = is_ok && call(id).wants_vote;
-  const bool is_exact = is_ok || state.failed[id] != 0 || includes_dependencies(state, id);
-  expect(state, !is_exact || (state.committed[id] != 0) == should_commit, Property::commit_as_reported);
-}
-
-/// True if every rank of the calls on which this one depends, and of those on which these depend, is also in this one.
-bool Protocol::includes_dependencies(const State& state, Byte id) const noexcept {
-  for (Byte earlier = 1; earlier < id; ++earlier) {
-    if ((state.dependencies[id] & bit(earlier)) == 0) continue;
-    if ((ranks_of(earlier) & ~ranks_of(id)) != 0 || !includes_dependencies(state, earlier)) return false;
-  }
-  return true;
+  if (state.is_writing != 0) bring_copies(state);
 }
 
 }  // namespace model

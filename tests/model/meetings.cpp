@@ -30,7 +30,7 @@ void Protocol::wait_for_peers(State& state, int rank) const {
   const Byte found = process.mask;
   if (pc == reclaim) {
     worker.last = worker.id;
-    worker.readers = ranks_of(worker.id);
+    worker.readers = ranks_of(state, worker.id);
     return go(process, contribute);
   }
   if (pc == meet_peers) {
@@ -59,7 +59,7 @@ Protocol::Answer Protocol::peers_are_done(const State& state, Worker& worker, in
 
 /// The mask gets the ranks that have not voted ok.
 Protocol::Answer Protocol::votes(State& state, Worker& worker) const {
-  const Byte ranks = ranks_of(worker.id);
+  const Byte ranks = ranks_of(state, worker.id);
   Byte& other = worker.process.scan;
   while ((ranks & bit(other)) == 0) ++other;
   if (state.workers[other].vote < worker.id) return Answer::no;
@@ -93,7 +93,7 @@ Protocol::Presence Protocol::presence_of_next(const State& state, Worker& worker
 /// The condition in Meetings::step. The mask gets the ranks that are elsewhere.
 Protocol::Answer Protocol::nobody_is_behind(const State& state, Worker& worker, int rank) const {
   Process& process = worker.process;
-  const Byte others = without(ranks_of(worker.id), rank);
+  const Byte others = without(ranks_of(state, worker.id), rank);
   if (others == 0) return Answer::yes;
   while ((others & bit(process.scan)) == 0) ++process.scan;
   switch (presence_of_next(state, worker)) {
@@ -133,7 +133,8 @@ void Protocol::meet(State& state, int rank) const {
   for (int other = 0; other < workers(); ++other) {
     const bool is_of_this_operation =
         state.workers[static_cast<std::size_t>(other)].contributions[read] == contribution_of(worker);
-    expect(state, is_of_this_operation || !has_rank(worker.id, other), Property::contribution_is_of_this_operation);
+    expect(state, is_of_this_operation || !has_rank(state, worker.id, other),
+           Property::contribution_is_of_this_operation);
   }
   ++worker.step;
   go(process, body);
@@ -144,7 +145,7 @@ void Protocol::meet(State& state, int rank) const {
 void Protocol::look_for_absent(State& state, int rank) const {
   Worker& worker = state.workers[static_cast<std::size_t>(rank)];
   Process& process = worker.process;
-  const Byte others = without(ranks_of(worker.id), rank);
+  const Byte others = without(ranks_of(state, worker.id), rank);
   while ((others & bit(process.scan)) == 0) ++process.scan;
   const int other = process.scan;
   const Presence presence = presence_of_next(state, worker);

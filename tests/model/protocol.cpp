@@ -10,8 +10,10 @@ namespace model {
 
 namespace {
 
-constexpr std::array<std::string_view, 31> kWorkerSteps{"await_command",
+constexpr std::array<std::string_view, 36> kWorkerSteps{"await_command",
                                                         "serve: reads the command",
+                                                        "has_lost_a_rank",
+                                                        "await_earlier",
                                                         "depends_on_a_failure: failed",
                                                         "depends_on_a_failure: spoiled",
                                                         "the function",
@@ -40,9 +42,12 @@ constexpr std::array<std::string_view, 31> kWorkerSteps{"await_command",
                                                         "leave: rings",
                                                         "finish: done",
                                                         "finish: rings",
-                                                        "finish: wakes readers"};
+                                                        "finish: wakes readers",
+                                                        "run_move: begins to copy",
+                                                        "run_move: has copied",
+                                                        "drop_spare"};
 
-constexpr std::array<std::string_view, 11> kMasterSteps{"the program waits",
+constexpr std::array<std::string_view, 16> kMasterSteps{"the program waits",
                                                         "close: expects ends",
                                                         "publish: places",
                                                         "publish: an inbox",
@@ -52,7 +57,12 @@ constexpr std::array<std::string_view, 11> kMasterSteps{"the program waits",
                                                         "close: awaits ends",
                                                         "kill_all",
                                                         "over",
-                                                        "dead"};
+                                                        "dead",
+                                                        "claim_copy",
+                                                        "bring_copy: publishes a move",
+                                                        "publish: an inbox, after claims",
+                                                        "mark_spare_copies",
+                                                        "await_survivors"};
 
 constexpr std::array<std::string_view, 13> kSubs{"",
                                                  "interrupted?",
@@ -73,23 +83,51 @@ constexpr std::array<std::string_view, 13> kSubs{"",
 State Protocol::initial() const {
   State state{};
   state.next = 1;
+  for (std::size_t i = 0; i < scenario_.values.size(); ++i) {
+    Value& value = state.values[i];
+    value.home = kNowhere;
+    const int home = scenario_.values[i];
+    if (home < 0) continue;
+    value.home = static_cast<Byte>(home);
+    value.valid = bit(home) | scenario_.copies;
+    for (int rank = 0; rank < workers(); ++rank) {
+      if ((value.valid & bit(rank)) != 0) value.contents[static_cast<std::size_t>(rank)] = kFirstValues;
+    }
+  }
   return state;
 }
 
-// ---- sets of ranks, places -------------------------------------------------------------------------------------
+// ---- commands, sets of ranks, places ---------------------------------------------------------------------------
 
-Byte Protocol::ranks_of(Byte id) const noexcept {
-  if (id == close_id() || call(id).ranks == 0) return all_ranks();
-  return call(id).ranks;
+Protocol::Move Protocol::move_of(const State& state, Byte id) noexcept {
+  const unsigned what = state.what[id];
+  return {static_cast<Byte>(what >> 4U & 1U), static_cast<Byte>(what >> 2U & 3U), static_cast<Byte>(what & 3U)};
 }
 
-bool Protocol::has_rank(Byte id, int rank) const noexcept { return (ranks_of(id) & bit(rank)) != 0; }
+const Call& Protocol::call(const State& state, Byte id) const noexcept {
+  static const Call kNothing{.has_outputs = false};
+  return state.what[id] >= kClose ? kNothing : scenario_.calls[state.what[id] - 1U];
+}
 
-bool Protocol::has_met(Byte id) const noexcept { return call(id).operations != 0 && std::popcount(ranks_of(id)) > 1; }
+Byte Protocol::ranks_of(const State& state, Byte id) const noexcept {
+  return is_move(state, id) ? bit(move_of(state, id).to) : ranks_of(call(state, id));
+}
 
-Byte Protocol::place_of(Byte id, int rank) const noexcept {
+bool Protocol::has_rank(const State& state, Byte id, int rank) const noexcept {
+  return (ranks_of(state, id) & bit(rank)) != 0;
+}
+
+Byte Protocol::rank_of(const State& state, Byte id) const noexcept {
+  return static_cast<Byte>(std::countr_zero(ranks_of(state, id)));
+}
+
+bool Protocol::has_met(const State& state, Byte id) const noexcept {
+  return call(state, id).operations != 0 && std::popcount(ranks_of(state, id)) > 1;
+}
+
+Byte Protocol::place_of(const State& state, Byte id, int rank) const noexcept {
   int earlier = 0;
-  for (Byte other = 1; other < id; ++other) earlier += has_rank(other, rank) ? 1 : 0;
+  for (Byte other = 1; other < id; ++other) earlier += has_rank(state, other, rank) ? 1 : 0;
   return static_cast<Byte>(earlier % scenario_.places);
 }
 
@@ -191,6 +229,7 @@ void Protocol::step_watcher(State& state, int rank, const Visit& visit) const {
   switch (worker.watcher++) {
     case watching:
       if (state.expects_ends != 0) worker.watcher = has_told;
+      else if (scenario_.respawns) state.is_lost |= bit(rank);  // otherwise, no process reads it
       break;
     case exchange_lost:
       if (state.lost == 0) state.lost = static_cast<Byte>(rank + 1);

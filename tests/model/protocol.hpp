@@ -4,9 +4,9 @@
 // with what the process does in its own memory before the next access. docs/protocol.md names the code of every step.
 
 #include <array>
-#include <functional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "tests/model/state.hpp"
 
@@ -33,8 +33,14 @@ enum class Property : Byte {
   all_commit_or_none,
   commit_as_reported,
   loss_is_reported,
+  copy_is_as_written,
+  copy_is_not_overwritten,
+  value_is_not_given_up,
+  loss_is_exact,
+  home_is_valid,
+  there_is_a_slot,
 };
-inline constexpr std::array<std::string_view, 12> kProperties{
+inline constexpr std::array<std::string_view, 18> kProperties{
     "a slot is written while a worker still reads it",
     "a place of an inbox is written while a worker still reads it or its outbox",
     "an outbox is read that is not of this command",
@@ -47,6 +53,27 @@ inline constexpr std::array<std::string_view, 12> kProperties{
     "some ranks committed, and others did not",
     "a call that failed was committed, or one that succeeded was not",
     "the master ends calls as lost though no worker was",
+    "a copy is read that is not what the last writer wrote",
+    "a copy is overwritten or freed while another rank reads it",
+    "a value is given up though a survivor has it",
+    "a call is lost though no lost worker was needed for it",
+    "the home of a value is a rank without a valid copy",
+    "there is no free slot for a command",
+};
+
+/// Refers to a function that is called with each state that a step leads to.
+class Visit {
+ public:
+  template <class Function>
+    requires(!std::is_same_v<Function, Visit>)
+  Visit(const Function& function) noexcept  // NOLINT(google-explicit-constructor)
+      : function_(&function),
+        call_([](const void* to, const State& next, Step step) { (*static_cast<const Function*>(to))(next, step); }) {}
+  void operator()(const State& next, Step step) const { call_(function_, next, step); }
+
+ private:
+  const void* function_;
+  void (*call_)(const void*, const State&, Step);
 };
 
 class Protocol {
@@ -54,7 +81,6 @@ class Protocol {
   explicit Protocol(const Scenario& scenario) : scenario_(scenario) {}
 
   State initial() const;
-  using Visit = std::function<void(const State& next, Step step)>;
   void for_each_step(const State& state, const Visit& visit) const;
   /// True if the master has finished or is dead, and every worker has ended.
   bool is_proper_end(const State& state) const noexcept;
@@ -65,17 +91,29 @@ class Protocol {
   enum class Answer : Byte { looking, yes, no };
   enum class Presence : Byte { looking, behind, here, elsewhere };
 
+  struct Move {
+    Byte value, from, to;
+  };
+
   int workers() const noexcept { return scenario_.workers; }
-  Byte close_id() const noexcept { return static_cast<Byte>(scenario_.calls.size() + 1); }
-  const Call& call(Byte id) const noexcept { return scenario_.calls[id - 1U]; }
   bool is(Mistake mistake) const noexcept { return scenario_.mistake == mistake; }
   Byte all_ranks() const noexcept { return static_cast<Byte>((1U << static_cast<unsigned>(workers())) - 1); }
-  Byte ranks_of(Byte id) const noexcept;
-  bool has_rank(Byte id, int rank) const noexcept;
+  Byte calls_count() const noexcept { return static_cast<Byte>(scenario_.calls.size()); }
+  static bool is_close(const State& state, Byte id) noexcept { return state.what[id] == kClose; }
+  static bool is_move(const State& state, Byte id) noexcept { return (state.what[id] & kMove) != 0; }
+  static Move move_of(const State& state, Byte id) noexcept;
+  /// The call that the command runs. A move, and close, are like a call that does nothing.
+  const Call& call(const State& state, Byte id) const noexcept;
+  const Call& next_call(const State& state) const noexcept { return scenario_.calls[state.calls]; }
+  Byte ranks_of(const Call& call) const noexcept { return call.ranks == 0 ? all_ranks() : call.ranks; }
+  Byte ranks_of(const State& state, Byte id) const noexcept;
+  bool has_rank(const State& state, Byte id, int rank) const noexcept;
+  /// The only rank of a command.
+  Byte rank_of(const State& state, Byte id) const noexcept;
   /// True if the command has collectives in which several ranks meet.
-  bool has_met(Byte id) const noexcept;
-  /// The place of the command in the inbox of one of its ranks.
-  Byte place_of(Byte id, int rank) const noexcept;
+  bool has_met(const State& state, Byte id) const noexcept;
+  /// The place of the command in the inbox of one of its ranks. The command need not be published yet.
+  Byte place_of(const State& state, Byte id, int rank) const noexcept;
   /// The outbox of the rank for the command in the slot, as Command::places says.
   static Outbox& outbox_of(State& state, Byte slot, int rank) noexcept;
 
@@ -92,20 +130,58 @@ class Protocol {
   static bool is_in_flight(const State& state, Byte id) noexcept;
   bool is_free(const State& state, Byte slot) const noexcept;
   bool have_done(const State& state, Byte id, Byte ranks) const noexcept;
-  bool has_place(const State& state, Byte id) const noexcept;
+  bool has_place(const State& state, Byte ranks) const noexcept;
+  Byte blocker(const State& state, Byte ranks) const noexcept;
+  static Byte first_to_collect(const State& state, Byte id) noexcept;
   Byte next_to_mark(const State& state, Byte failed) const noexcept;
   void step_master(const State& state, const Visit& visit) const;
   void decide_next(const State& state, const Visit& visit) const;
   void take_master_step(State& state) const;
+  void publish_next(State& state, Byte what) const;
   void fill_slot(State& state) const;
+  Byte take_slot(State& state) const;
   void write_places(State& state) const;
   void write_entry(State& state) const;
-  void publish_next(State& state) const;
   void find_dependencies(State& state) const;
   void end_publishing(State& state) const;
   void await(const State& state, Step step, const Visit& visit) const;
+  void end_with_loss(State& state) const;
   void collect(State& state) const;
+  void find_result(State& state, Byte id) const;
+  void mark(State& state, Byte id, Byte failed) const;
   void release(State& state) const;
+  void forget(State& state, Byte id) const;
+  void go_on(State& state) const;
+
+  // What the master knows of values (value_copies.cpp).
+  static Byte values_of(const Call& call) noexcept { return call.reads | call.writes | call.makes; }
+  bool uses_copy(const Call& call, Byte copy) const noexcept;
+  template <class Matches>
+  Byte find_copy(Byte from, Matches matches) const;
+  Byte find_missing(const State& state, Byte from) const;
+  void begin_call_with_values(State& state) const;
+  void claim_copy(State& state) const;
+  void bring_copies(State& state) const;
+  void refuse_call(State& state) const;
+  void depend_on_writer(State& state, Byte writer) const;
+  void find_dependencies_of_move(State& state) const;
+  void find_dependencies_on_values(State& state) const;
+  void note_move(State& state, Byte id) const;
+  void note_use(State& state, Byte id) const;
+  void go_to_mark(State& state, Byte from) const;
+  void mark_copy(State& state) const;
+  void note_unfinished(State& state, Byte id) const;
+
+  // Lost workers are replaced (recovery.cpp).
+  void await_survivors(const State& state, Step step, const Visit& visit) const;
+  void recover(State& state) const;
+  bool was_given_up(State& state, Byte id) const;
+  Byte first_whole_call(State& state) const;
+  Byte take_unfinished(State& state) const;
+  void forget_copy(State& state, Byte index, int rank) const;
+  void start_worker(State& state, int rank) const;
+
+  // What the master reports (results.cpp).
   void check_result(State& state, Byte id, Byte result) const;
   void check_commits(State& state, Byte id, bool is_ok) const;
   bool includes_dependencies(const State& state, Byte id) const noexcept;
@@ -113,12 +189,15 @@ class Protocol {
   // A worker (worker.cpp).
   void step_worker(const State& state, int rank, const Visit& visit) const;
   void run_function(const State& state, int rank, const Visit& visit) const;
+  bool may_fail(const State& state, Byte id) const noexcept;
   void take_step(State& state, int rank) const;
   void settle(State& state, int rank) const;
   bool is_unseen(const Worker& worker) const noexcept;
   void await_command(State& state, int rank) const;
   void begin_command(State& state, int rank) const;
+  void begin_dependencies(State& state, int rank) const;
   void check_dependencies(State& state, int rank) const;
+  void skip(State& state, int rank) const;
   void enter_body(State& state, int rank) const;
   void vote(State& state, int rank) const;
   void after_vote(State& state, int rank) const;
@@ -126,6 +205,19 @@ class Protocol {
   void report_failure(State& state, int rank) const;
   void leave_or_finish(State& state, int rank) const;
   void finish(State& state, int rank) const;
+
+  // Copies of values on the workers (copies.cpp).
+  void look_for_lost_ranks(State& state, int rank) const;
+  void begin_waits(State& state, int rank) const;
+  void await_earlier(State& state, int rank) const;
+  void begin_writing(State& state, int rank) const;
+  void end_function(State& state, int rank) const;
+  void run_move(const State& state, int rank, const Visit& visit) const;
+  void end_move(State& state, int rank) const;
+  void try_to_drop(const State& state, int rank, const Visit& visit) const;
+  void drop(State& state, int rank) const;
+  bool is_read_by_a_move(const State& state, Byte value, int rank) const noexcept;
+  bool is_as_written(const State& state, Byte id, Byte value, Byte contents) const noexcept;
 
   // Workers that wait for each other (meetings.cpp).
   void wait_for_peers(State& state, int rank) const;

@@ -14,10 +14,11 @@ namespace model {
 using Byte = std::uint8_t;
 
 inline constexpr int kMostWorkers = 3;
-inline constexpr int kMostCommands = 5;  // the last one is close
-inline constexpr int kMostSlots = 4;     // of the pool of commands. close() waits for all calls, so it finds a free one
+inline constexpr int kMostCommands = 7;  // with the moves of values; the last one is close
+inline constexpr int kMostSlots = 7;     // of the pool of commands
 inline constexpr int kMostPlaces = 3;    // of an inbox
-inline constexpr Byte kLeft = 255;       // a value of collective_step
+inline constexpr int kMostValues = 2;
+inline constexpr Byte kLeft = 255;  // a value of collective_step
 
 enum class Bell : Byte { to_workers, to_master, to_peers };
 inline constexpr int kBells = 3;
@@ -109,18 +110,53 @@ inline constexpr Byte kFailed = 3;
 
 template <class T>
 using ByCommand = std::array<T, kMostCommands + 1>;
+template <class T>
+using ByRank = std::array<T, kMostWorkers>;
+
+/// What a command does: the number of a call of the scenario, kClose, or kMove with the value, the rank that has it, and
+/// the rank that gets a copy.
+inline constexpr Byte kClose = 127;
+inline constexpr Byte kMove = 128;
+
+// The memory of a copy of a value. A write that has completed leaves the number of its command.
+inline constexpr Byte kNoValues = 0;      // the memory was freed, was never written, or is being filled
+inline constexpr Byte kFirstValues = 64;  // those that the program gave the value at the start
+inline constexpr Byte kIsPartial = 128;   // a bit: the command is writing, or has failed before it was through
+// States of SpareCopy. Otherwise, the state is 1 + the last command that uses the copy.
+inline constexpr Byte kNeeded = 0;
+inline constexpr Byte kDropped = 255;
+inline constexpr Byte kNowhere = 255;  // the home of a value that was lost, or was not made yet
+
+/// A value: the memory of its copies and SpareCopy, which are shared, and what the master knows of it (ValueState).
+struct Value {
+  ByRank<Byte> contents;
+  ByRank<Byte> spare;
+  ByRank<Byte> written;  // by rank: the command in flight that writes the copy last, or 0
+  ByRank<Byte> used;     // by rank: the last command that uses the copy
+  ByRank<Byte> readers;  // by rank: the moves in flight that read the copy, a bit per command
+  Byte valid;            // a bit per rank
+  Byte home;
+  Byte has_failed;  // 1: it was never made, or was lost
+};
 
 struct State {
   std::array<Worker, kMostWorkers> workers;
   std::array<std::array<Outbox, kMostPlaces>, kMostWorkers> outboxes;  // by rank and place
   std::array<Slot, kMostSlots> pool;
-  ByCommand<Byte> dependencies;  // a bit per earlier command, as the master writes them for the ranks of the command
+  ByCommand<Byte> what;
+  ByCommand<Byte> dependencies;  // a bit per earlier command: the command fails if that one fails
+  ByCommand<Byte> waits;         // a bit per earlier command of another rank, which must be done before this one begins
   ByCommand<Byte> slot_of;       // where the master has put the command. Dependencies contain it too
   Byte lost;
+  Byte is_lost;  // a bit per rank
   std::array<Byte, kBells> sleepers;
 
   Process master;
   Byte next;                  // the number of the next command
+  Byte calls;                 // how many calls of the scenario the program has made
+  Byte is_writing;            // 1: the master is writing a call that uses values
+  Byte aside;                 // 1 + the slot of the call that was put aside, or 0
+  Byte cursor;                // the copy that the master brings next, as a pair of value and rank
   Byte awaited;               // the command that the master waits for or collects
   Byte collected;             // a bit per command
   ByCommand<Byte> inherited;  // InFlight::inherited: the result of the failed call on which this one depends, or 0
@@ -134,8 +170,12 @@ struct State {
   ByCommand<Byte> results;
   ByCommand<Byte> known;  // the failures that the program has seen before it makes the call: a bit per failure
   Byte failures;          // so far
+  Byte drops;             // attempts of workers to free a copy, so far
   Byte deaths;
   Byte broken;  // 1 + index of the property that does not hold
+
+  // Values come last, because few scenarios have them.
+  std::array<Value, kMostValues> values;
 
   friend bool operator==(const State& a, const State& b) noexcept { return std::memcmp(&a, &b, sizeof(State)) == 0; }
 };
@@ -149,6 +189,9 @@ struct Call {
   bool is_large = false;    // the workers reduce its outputs
   Byte ranks = 0;           // 0: all
   Byte after = 0;           // the calls that write what it uses. It depends on those that are in flight
+  Byte reads = 0;           // values: a bit per value
+  Byte writes = 0;
+  Byte makes = 0;
 };
 
 /// A deliberate mistake in the protocol, which the explorer must find.
@@ -181,6 +224,29 @@ enum class Mistake : Byte {
   leave_compares_slots,
   done_wakes_no_readers,
   behind_is_here,
+  // Values.
+  move_ignores_the_writer,
+  move_survives_the_writer,
+  write_ignores_readers,
+  move_ignores_readers,
+  write_leaves_copies_valid,
+  moves_are_not_marked,
+  failed_move_leaves_the_copy_valid,
+  failed_maker_leaves_the_value,
+  drop_ignores_the_claim,
+  drops_what_is_in_use,
+  claim_ignores_the_drop,
+  marks_the_home,
+  marks_what_is_read,
+  waits_for_lost_ranks,
+  lost_home_stays,
+  new_home_is_not_claimed,
+  no_slot_for_a_command_put_aside,
+  brings_without_another_look,
+  write_hides_a_failed_move,
+  forgets_copies_before_moves,
+  depends_on_doomed_writes,
+  collects_what_was_given_up,
 };
 
 struct Scenario {
@@ -195,6 +261,11 @@ struct Scenario {
   Byte mortal_ranks = 0;       // the workers that may die; 0: all
   bool master_may_die = false;
   bool functions_may_hang = false;
+  std::vector<int> values{};    // the rank that has each value at the start; -1 if a call makes the value
+  Byte copies = 0;              // further ranks that have a copy of each value at the start
+  bool moves_may_fail = false;  // for lack of memory. Such a failure counts as one of a function
+  int drops = 0;                // attempts of workers to free a copy, at most
+  bool respawns = false;        // lost workers are replaced
   Mistake mistake = Mistake::none;
 };
 

@@ -2,6 +2,8 @@
 
 // The positions of processes in their code, and functions that the parts of the model share.
 
+#include <optional>
+
 #include "tests/model/protocol.hpp"
 
 namespace model {
@@ -9,6 +11,8 @@ namespace model {
 enum WorkerPc : Byte {
   await_next,
   read_command,
+  look_for_lost,
+  await_ranks,
   load_failed,
   load_spoiled,
   body,
@@ -38,6 +42,9 @@ enum WorkerPc : Byte {
   store_done,
   ring_done,
   ring_readers,
+  move_begin,
+  move_end,
+  drop_copy,
 };
 
 enum MasterPc : Byte {
@@ -52,6 +59,11 @@ enum MasterPc : Byte {
   kill_all,
   over,
   dead,
+  claim_copies,
+  begin_move,
+  begin_call,
+  mark_copies,
+  await_others,
 };
 
 enum WatcherPc : Byte {
@@ -84,6 +96,18 @@ inline void end(Worker& worker) noexcept {
   worker.process = {};
   worker.id = worker.slot = worker.received = worker.step = worker.begun = worker.last = worker.readers = 0;
   worker.known = worker.seen = worker.is_own = worker.is_late = worker.skips = 0;
+}
+
+/// The doorbell at which a worker waits in this position. Empty if it does not wait.
+constexpr std::optional<Bell> bell_of(Byte pc) noexcept {
+  switch (pc) {
+    case await_next: return Bell::to_workers;
+    case await_ranks: return Bell::to_master;
+    case reclaim:
+    case meet_peers:
+    case tally_votes: return Bell::to_peers;
+    default: return std::nullopt;
+  }
 }
 
 inline void expect(State& state, bool holds, Property property) noexcept {
@@ -139,15 +163,11 @@ Protocol::Outcome Protocol::wait(State& state, Process& process, Bell bell, Read
 template <class Visitor>
 void Protocol::for_each_process(State& state, Bell bell, Visitor visitor) const {
   if (bell == Bell::to_master) {
-    if (state.master.pc == await_call) visitor(state.master);
-    return;
+    if (state.master.pc == await_call || state.master.pc == await_others) visitor(state.master);
   }
   for (int rank = 0; rank < workers(); ++rank) {
     Worker& worker = state.workers[static_cast<std::size_t>(rank)];
-    const bool is_there = (worker.process.pc == await_next) == (bell == Bell::to_workers);
-    const bool waits = worker.process.pc == await_next || worker.process.pc == reclaim ||
-                       worker.process.pc == meet_peers || worker.process.pc == tally_votes;
-    if (worker.life == Life::alive && is_there && waits) visitor(worker.process);
+    if (worker.life == Life::alive && bell_of(worker.process.pc) == bell) visitor(worker.process);
   }
 }
 

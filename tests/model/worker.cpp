@@ -9,6 +9,7 @@ void Protocol::step_worker(const State& state, int rank, const Visit& visit) con
   const Worker& worker = state.workers[static_cast<std::size_t>(rank)];
   if (worker.process.sub == Sub::asleep) return;
   if (worker.process.pc == body) return run_function(state, rank, visit);
+  if (worker.process.pc == move_begin) return run_move(state, rank, visit);
   const Step step{Step::Who::worker, static_cast<Byte>(rank), worker.process.pc, worker.process.sub};
   State next = state;
   take_step(next, rank);
@@ -28,11 +29,12 @@ void Protocol::run_function(const State& state, int rank, const Visit& visit) co
   const auto index = static_cast<std::size_t>(rank);
   const Worker& worker = state.workers[index];
   State next = state;
-  const bool has_more = worker.step < call(worker.id).operations;
+  const bool has_more = worker.step < call(state, worker.id).operations;
+  if (!has_more) end_function(next, rank);
   go(next.workers[index].process, has_more ? reclaim : deliver);
   visit(next, step);
-  const bool may_fail = scenario_.failing_call == 0 || scenario_.failing_call == worker.id;
-  if (may_fail && state.failures < scenario_.failures) {
+  try_to_drop(state, rank, visit);
+  if (may_fail(state, worker.id)) {
     next = state;
     fail(next, rank, true);
     settle(next, rank);
@@ -42,6 +44,11 @@ void Protocol::run_function(const State& state, int rank, const Visit& visit) co
   next = state;
   next.workers[index].life = Life::hung;
   visit(next, step);
+}
+
+bool Protocol::may_fail(const State& state, Byte id) const noexcept {
+  const bool is_chosen = scenario_.failing_call == 0 || scenario_.failing_call == state.what[id];
+  return is_chosen && state.failures < scenario_.failures;
 }
 
 /// True if the next step is taken together with the one before. Other processes cannot see such a step, or do not read
@@ -65,6 +72,10 @@ void Protocol::take_step(State& state, int rank) const {
   const Byte pc = state.workers[static_cast<std::size_t>(rank)].process.pc;
   if (pc == await_next) return await_command(state, rank);
   if (pc == read_command) return begin_command(state, rank);
+  if (pc == look_for_lost) return look_for_lost_ranks(state, rank);
+  if (pc == await_ranks) return await_earlier(state, rank);
+  if (pc == move_end) return end_move(state, rank);
+  if (pc == drop_copy) return drop(state, rank);
   if (pc == load_failed || pc == load_spoiled) return check_dependencies(state, rank);
   if (pc == reclaim || pc == meet_peers || pc == tally_votes) return wait_for_peers(state, rank);
   if (pc >= contribute && pc <= read_contributions) return meet(state, rank);
@@ -79,7 +90,8 @@ void Protocol::await_command(State& state, int rank) const {
   Worker& worker = state.workers[static_cast<std::size_t>(rank)];
   const Entry entry = worker.inbox[worker.received % static_cast<std::size_t>(scenario_.places)];
   const auto published = [&] { return entry.id > worker.id ? Answer::yes : Answer::no; };
-  const auto outcome = wait(state, worker.process, Bell::to_workers, published, [&] { return state.lost != 0; });
+  const auto outcome =
+      wait(state, worker.process, Bell::to_workers, published, [&] { return state.lost != 0 && !scenario_.respawns; });
   if (outcome == Outcome::interrupted) end(worker);
   if (outcome != Outcome::ready) return;
   worker.id = entry.id;
@@ -91,8 +103,17 @@ void Protocol::await_command(State& state, int rank) const {
 void Protocol::begin_command(State& state, int rank) const {
   Worker& worker = state.workers[static_cast<std::size_t>(rank)];
   expect(state, state.pool[worker.slot].id == worker.id, Property::slot_is_not_reused);
-  if (worker.id == close_id()) return end(worker);
-  if (state.dependencies[worker.id] == 0 || is(Mistake::ignores_dependencies)) return enter_body(state, rank);
+  if (is_close(state, worker.id)) return end(worker);
+  if (scenario_.respawns) return go(worker.process, look_for_lost);
+  begin_waits(state, rank);
+}
+
+/// The first step of depends_on_a_failure, if the command has dependencies.
+void Protocol::begin_dependencies(State& state, int rank) const {
+  Worker& worker = state.workers[static_cast<std::size_t>(rank)];
+  const bool has_any = state.dependencies[worker.id] != 0 || state.waits[worker.id] != 0;
+  if (!has_any || is(Mistake::ignores_dependencies)) return enter_body(state, rank);
+  if (state.dependencies[worker.id] == 0) return go(worker.process, load_spoiled);
   const bool begins_with_spoiled = is(Mistake::spoiled_before_failed) || is(Mistake::ignores_failed);
   go(worker.process, begins_with_spoiled ? load_spoiled : load_failed);
 }
@@ -102,17 +123,13 @@ void Protocol::check_dependencies(State& state, int rank) const {
   Worker& worker = state.workers[static_cast<std::size_t>(rank)];
   Process& process = worker.process;
   const Byte dependencies = state.dependencies[worker.id];
-  const auto skip = [&] {
-    worker.skips = 1;
-    fail(state, rank, false);
-  };
   if (process.pc == load_spoiled) {
-    if (state.pool[worker.slot].spoiled == worker.id) return skip();
+    if (state.pool[worker.slot].spoiled == worker.id) return skip(state, rank);
     return is(Mistake::spoiled_before_failed) ? go(process, load_failed) : enter_body(state, rank);
   }
   Byte& earlier = process.scan;
   while ((dependencies & bit(earlier)) == 0) ++earlier;
-  if (state.pool[state.slot_of[earlier]].failed == earlier) return skip();
+  if (state.pool[state.slot_of[earlier]].failed == earlier) return skip(state, rank);
   do ++earlier;
   while (earlier < worker.id && (dependencies & bit(earlier)) == 0);
   if (earlier < worker.id) return;
@@ -120,10 +137,18 @@ void Protocol::check_dependencies(State& state, int rank) const {
   return is_last ? enter_body(state, rank) : go(process, load_spoiled);
 }
 
-/// Meetings::begin.
+/// The rank does not run the command. The failure is not its own.
+void Protocol::skip(State& state, int rank) const {
+  state.workers[static_cast<std::size_t>(rank)].skips = 1;
+  fail(state, rank, false);
+}
+
+/// Meetings::begin. A function may write from here on.
 void Protocol::enter_body(State& state, int rank) const {
   Worker& worker = state.workers[static_cast<std::size_t>(rank)];
-  if (call(worker.id).operations != 0) {
+  if (is_move(state, worker.id)) return go(worker.process, move_begin);
+  begin_writing(state, rank);
+  if (call(state, worker.id).operations != 0) {
     worker.begun = worker.id;
     worker.step = 0;
   }
@@ -140,20 +165,20 @@ void Protocol::vote(State& state, int rank) const {
   Outbox& outbox = outbox_of(state, worker.slot, rank);
   switch (process.pc) {
     case deliver:
-      if (is(Mistake::done_before_outputs) && !call(id).wants_vote) {
+      if (is(Mistake::done_before_outputs) && !call(state, id).wants_vote) {
         worker.done = id;
         return go(process, write_vote);
       }
-      if (is(Mistake::vote_before_outbox) && call(id).has_outputs) worker.vote = id;
+      if (is(Mistake::vote_before_outbox) && call(state, id).has_outputs) worker.vote = id;
       // A body may have swallowed the exception of a collective.
-      if (call(id).operations != 0 && state.pool[worker.slot].failed == id) return fail(state, rank, false);
+      if (call(state, id).operations != 0 && state.pool[worker.slot].failed == id) return fail(state, rank, false);
       return go(process, write_vote);
     case write_vote:
       outbox = {id, Vote::ok, 0, 0};
       state.ran[id] |= bit(rank);
       return go(process, store_vote);
     case store_vote:
-      if (!call(id).has_outputs && !call(id).wants_vote) return after_vote(state, rank);
+      if (!call(state, id).has_outputs && !call(state, id).wants_vote) return after_vote(state, rank);
       worker.vote = id;
       return go(process, ring_vote);
     case ring_vote:
@@ -162,13 +187,13 @@ void Protocol::vote(State& state, int rank) const {
     default: break;
   }
   // reduce_and_commit
-  if (call(id).is_large) {
+  if (call(state, id).is_large) {
     for (int other = 0; other < workers(); ++other) {
-      if (!has_rank(id, other)) continue;
+      if (!has_rank(state, id, other)) continue;
       expect(state, outbox_of(state, worker.slot, other).command == id, Property::outbox_is_of_this_command);
     }
   }
-  if (call(id).wants_vote) state.committed[id] |= bit(rank);
+  if (call(state, id).wants_vote) state.committed[id] |= bit(rank);
   leave_or_finish(state, rank);
 }
 
@@ -177,7 +202,7 @@ void Protocol::after_vote(State& state, int rank) const {
   const Byte id = worker.id;
   const bool is_for_it = outbox_of(state, worker.slot, rank).vote == Vote::ok;
   // A rank that skips the call returns from `execute` right after its vote.
-  const bool waits = worker.skips == 0 && (call(id).wants_vote || (is_for_it && call(id).is_large));
+  const bool waits = worker.skips == 0 && (call(state, id).wants_vote || (is_for_it && call(state, id).is_large));
   worker.skips = 0;
   if (waits) return go(worker.process, tally_votes);
   leave_or_finish(state, rank);
@@ -223,7 +248,7 @@ void Protocol::report_failure(State& state, int rank) const {
 
 void Protocol::leave_or_finish(State& state, int rank) const {
   Worker& worker = state.workers[static_cast<std::size_t>(rank)];
-  go(worker.process, has_met(worker.id) ? leave_steps : store_done);
+  go(worker.process, has_met(state, worker.id) ? leave_steps : store_done);
 }
 
 /// Meetings::leave, and the end of WorkerCore::finish.
@@ -258,7 +283,7 @@ void Protocol::finish(State& state, int rank) const {
       return;
     case ring_done: {
       if (!is(Mistake::rings_before_done) && !ring(state, process, Bell::to_master)) return;
-      const bool wakes_readers = has_met(id) && !is(Mistake::done_wakes_no_readers);
+      const bool wakes_readers = has_met(state, id) && !is(Mistake::done_wakes_no_readers);
       if (wakes_readers) return go(process, ring_readers);
       break;
     }
