@@ -16,7 +16,7 @@
 namespace syncrun::detail {
 namespace {
 
-using Values = std::vector<std::int64_t>;
+using Integers = std::vector<std::int64_t>;
 constexpr std::uint64_t kNext = kMeetingCommand + 1;
 
 /// The parameter is the number of elements of a rank. Small values take another path than large ones.
@@ -24,18 +24,18 @@ class HostComms : public MixedRanks, public testing::WithParamInterface<std::siz
  protected:
   static std::size_t elements() { return GetParam(); }
   /// Element i is 1000 * rank + i.
-  static Values values_of(int rank, std::size_t count = elements()) {
-    Values values(count);
+  static Integers values_of(int rank, std::size_t count = elements()) {
+    Integers values(count);
     std::iota(values.begin(), values.end(), 1000 * rank);
     return values;
   }
-  static Values sum() {
-    Values sum(elements());
+  static Integers sum() {
+    Integers sum(elements());
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = 3000 + 3 * static_cast<std::int64_t>(i);
     return sum;
   }
   static Division thirds() { return {elements(), kWorldSize, sizeof(std::int64_t)}; }
-  static Values third_of(const Values& all, int rank) {
+  static Integers third_of(const Integers& all, int rank) {
     const RowRange range = thirds().of(rank);
     return {all.begin() + range.begin, all.begin() + range.end};
   }
@@ -51,7 +51,7 @@ TEST_P(HostComms, ReduceToAllRanks) {
   run([](MixedRank& rank, CommCore& comm) {
     auto* const values = rank.put(values_of(rank.rank()));
     for (int round = 0; round < 3; ++round) {
-      auto* const copy = rank.put(Values(elements()));
+      auto* const copy = rank.put(Integers(elements()));
       rank.device().copy_within(copy, values, elements() * sizeof(std::int64_t));
       comm.all_reduce(copy, elements(), DType::int64, Reduction::sum, {});
       EXPECT_EQ(rank.get(copy, elements()), sum()) << "round " << round;
@@ -62,10 +62,10 @@ TEST_P(HostComms, ReduceToAllRanks) {
 // The second reduction uses the result of the first one before the host has seen it.
 TEST_P(HostComms, ComeInTheOrderOfTheDevicesWork) {
   run([](MixedRank& rank, CommCore& comm) {
-    auto* const values = rank.put(Values(elements(), 1));
+    auto* const values = rank.put(Integers(elements(), 1));
     comm.all_reduce(values, elements(), DType::int64, Reduction::sum, {});
     comm.all_reduce(values, elements(), DType::int64, Reduction::sum, {});
-    EXPECT_EQ(rank.get(values, elements()), Values(elements(), 9));
+    EXPECT_EQ(rank.get(values, elements()), Integers(elements(), 9));
   });
 }
 
@@ -85,7 +85,7 @@ TEST_P(HostComms, ReduceToAnyRank) {
     for (int root = 0; root < kWorldSize; ++root) {
       auto* const values = rank.put(values_of(rank.rank()));
       comm.reduce(values, elements(), DType::int64, Reduction::sum, {}, root);
-      const Values got = rank.get(values, elements());
+      const Integers got = rank.get(values, elements());
       if (rank.rank() != root) continue;
       EXPECT_EQ(got, sum()) << "root " << root;
     }
@@ -95,7 +95,7 @@ TEST_P(HostComms, ReduceToAnyRank) {
 TEST_P(HostComms, DivideAReduction) {
   run([](MixedRank& rank, CommCore& comm) {
     auto* const values = rank.put(values_of(rank.rank()));
-    auto* const part = rank.put(Values(share(rank.rank())));
+    auto* const part = rank.put(Integers(share(rank.rank())));
     comm.reduce_scatter(values, part, thirds(), DType::int64, Reduction::sum, {});
     EXPECT_EQ(rank.get(part, share(rank.rank())), third_of(sum(), rank.rank()));
     EXPECT_EQ(rank.get(values, elements()), values_of(rank.rank()));
@@ -117,9 +117,9 @@ TEST_P(HostComms, BroadcastFromAnyRank) {
 
 TEST_P(HostComms, JoinPartsOnAllRanks) {
   run([](MixedRank& rank, CommCore& comm) {
-    const Values all = values_of(7);
+    const Integers all = values_of(7);
     auto* const part = rank.put(third_of(all, rank.rank()));
-    auto* const joined = rank.put(Values(elements()));
+    auto* const joined = rank.put(Integers(elements()));
     comm.all_gather(part, joined, thirds());
     EXPECT_EQ(rank.get(joined, elements()), all);
     auto* const in_place = rank.put(values_of(7));
@@ -133,10 +133,10 @@ TEST_P(HostComms, JoinAndDivideOnAnyRank) {
     for (int root = 0; root < kWorldSize; ++root) {
       const bool is_root = rank.rank() == root;
       auto* const part = rank.put(third_of(values_of(root), rank.rank()));
-      auto* const all = rank.put(Values(elements()));
+      auto* const all = rank.put(Integers(elements()));
       comm.gather(part, is_root ? all : nullptr, thirds(), root);
-      EXPECT_EQ(rank.get(all, elements()), is_root ? values_of(root) : Values(elements())) << "root " << root;
-      auto* const back = rank.put(Values(share(rank.rank())));
+      EXPECT_EQ(rank.get(all, elements()), is_root ? values_of(root) : Integers(elements())) << "root " << root;
+      auto* const back = rank.put(Integers(share(rank.rank())));
       comm.scatter(is_root ? all : nullptr, back, thirds(), root);
       EXPECT_EQ(rank.get(back, share(rank.rank())), third_of(values_of(root), rank.rank())) << "root " << root;
     }
@@ -145,18 +145,18 @@ TEST_P(HostComms, JoinAndDivideOnAnyRank) {
 
 TEST_P(HostComms, HandlePartsOfAnyLengths) {
   const auto count = static_cast<std::int64_t>(elements());
-  const Values lengths{count, 0, 2 * count + 1};
+  const Integers lengths{count, 0, 2 * count + 1};
   run([&](MixedRank& rank, CommCore& comm) {
     const Division division(lengths, sizeof(std::int64_t));
     const auto own = static_cast<std::size_t>(lengths[static_cast<std::size_t>(rank.rank())]);
-    const Values all = values_of(1, static_cast<std::size_t>(division.elements()));
+    const Integers all = values_of(1, static_cast<std::size_t>(division.elements()));
     const auto begin = all.begin() + division.of(rank.rank()).begin;
-    const Values expected(begin, begin + static_cast<std::ptrdiff_t>(own));
+    const Integers expected(begin, begin + static_cast<std::ptrdiff_t>(own));
     auto* const part = rank.put(expected);
-    auto* const joined = rank.put(Values(all.size()));
+    auto* const joined = rank.put(Integers(all.size()));
     comm.all_gather(part, joined, division);
     EXPECT_EQ(rank.get(joined, all.size()), all);
-    auto* const back = rank.put(Values(own));
+    auto* const back = rank.put(Integers(own));
     comm.scatter(joined, back, division, 1);
     EXPECT_EQ(rank.get(back, own), expected);
   });
@@ -175,7 +175,7 @@ TEST_P(HostComms, UseTheSameMemoryAgain) {
 TEST_P(HostComms, TellOfRanksThatDisagree) {
   const auto thrown = on_all([](MixedRank& rank) {
     const std::size_t own = elements() + (rank.is_cpu() ? 1 : 0);
-    auto* const values = rank.put(Values(own));
+    auto* const values = rank.put(Integers(own));
     rank.comms().of(everyone()).all_reduce(values, own, DType::int64, Reduction::sum, {});
   });
   const std::string text = "ranks disagree in a collective: rank 0 calls all_reduce of " + std::to_string(elements()) +
@@ -213,9 +213,9 @@ TEST_F(HostCommOnce, CannotBeCapturedAndHasNoBackground) {
 // A peer may still write its part of an earlier result there.
 TEST_F(HostCommOnce, LeavesItsMemoryAloneUntilPeersHaveEndedTheLastCommand) {
   const auto reduce = [](MixedRank& rank) {
-    auto* const values = rank.put(Values(5, 1));
+    auto* const values = rank.put(Integers(5, 1));
     rank.comms().of(everyone()).all_reduce(values, 5, DType::int64, Reduction::sum, {});
-    EXPECT_EQ(rank.get(values, 5), Values(5, 3));
+    EXPECT_EQ(rank.get(values, 5), Integers(5, 3));
   };
   EXPECT_EQ(on_all(reduce), all(""));
   begin(kNext, everyone());
