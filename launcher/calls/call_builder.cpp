@@ -215,7 +215,9 @@ std::exception_ptr CallBuilder::publish(CallResult& result) {
     if (const auto failure = values.check(command.ranks)) return failure;
   }
   if (function.keeps_outputs) values.make(call, command.ranks, result, *state.slot);
-  if (state.has_values) values.bring(command.ranks);
+  if (state.has_values) {
+    if (const auto failure = values.bring(command.ranks)) return failure;
+  }
   if (const auto failure = take_dependencies()) return failure;
   if (state.has_values) values.depend(command.ranks);
   const std::uint64_t id = session_->commands().publish();

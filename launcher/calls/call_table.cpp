@@ -87,12 +87,15 @@ CommandHead& CallTable::next(const RankSet& ranks, Milliseconds timeout) {
 
 void CallTable::depend_on(std::uint64_t id) {
   const Entry* const entry = find(id);
-  if (entry == nullptr || next_in_flight().depends_on(id)) return;
+  if (entry == nullptr || in_flight_[entry->slot].inherited || next_in_flight().depends_on(id)) return;
   if (control_.command_in(entry->slot).ranks.meets(draft_.ranks)) next_in_flight().dependencies.push_back({.id = id});
 }
 
 void CallTable::wait_for(std::uint64_t id, int rank, bool only_reads) {
-  if (is_in_flight(id)) next_in_flight().dependencies.push_back({id, rank, only_reads});
+  const Entry* const entry = find(id);
+  if (entry == nullptr) return;
+  const bool is_known_to_fail = in_flight_[entry->slot].inherited != nullptr;
+  next_in_flight().dependencies.push_back({id, rank, only_reads || is_known_to_fail});
 }
 
 CallTable::Aside CallTable::set_aside() noexcept {
@@ -217,13 +220,17 @@ void CallTable::tell_consumed(int rank) noexcept {
   --unconsumed_;
 }
 
-/// Marks all commands that depend on this one, and those that depend on them.
+/// Marks all commands that depend on this one, and those that depend on them. What they should make or bring does not
+/// come into being.
 void CallTable::pass_on(std::uint64_t id, const std::shared_ptr<CallFailure>& failure) noexcept {
   for (const Entry& entry : entries_) {
     InFlight& call = in_flight_[entry.slot];
     if (call.inherited || !call.depends_on(id)) continue;
     call.inherited = failure;
     control_.command_in(entry.slot).spoiled.store(entry.id, std::memory_order_seq_cst);
+    for_each_value(call, [&](const std::shared_ptr<VariableRecord>& value, Destination to) {
+      if (value->value) value->value->note_unfinished(to, entry.id, failure->error);
+    });
     pass_on(entry.id, failure);
   }
 }

@@ -82,11 +82,11 @@ class CallTable {
   /// The rest of the next command, which only calls use.
   Command& next_slot() noexcept { return control_.command_in(next_slot_); }
   InFlight& next_in_flight() noexcept { return in_flight_[next_slot_]; }
-  /// The next command fails if this one fails. Nothing happens if it is not in flight, or has no rank in common with the
-  /// next command.
+  /// The next command fails if this one fails. Nothing happens if it is not in flight, has no rank in common with the
+  /// next command, or is known to fail: what it should have written then stays as it was.
   void depend_on(std::uint64_t id);
-  /// The next command begins only after `rank` is done with this one. Unless this one only reads, the next command also
-  /// fails if this one fails. Nothing happens if it is not in flight.
+  /// The next command begins only after `rank` is done with this one. Unless this one only reads, or is known to fail,
+  /// the next command also fails if this one fails. Nothing happens if it is not in flight.
   void wait_for(std::uint64_t id, int rank, bool only_reads);
   /// Where the dependencies of the next command are in the segment, as Dependency, for its ranks.
   void set_dependencies(std::uint64_t offset, std::size_t count) noexcept {
@@ -127,11 +127,12 @@ class CallTable {
   /// The result of the command has been handed out. Lets the workers use its memory again, releases the objects that it
   /// kept alive, and passes a failure on to the commands that depend on it.
   void release(std::uint64_t id, const std::shared_ptr<CallFailure>& failure) noexcept;
-  /// Calls `visit(value, rank)` for what the command makes: new Values (rank -1), or a copy of one on a rank.
+  /// Calls `visit(value, destination)` for what the command makes: new Values, or a copy of one.
   template <class Visit>
   static void for_each_value(const InFlight& call, Visit&& visit) {
-    for (const auto& made : call.made) visit(made, -1);
-    if (call.brings_to >= 0) visit(std::static_pointer_cast<VariableRecord>(call.arguments[0]), call.brings_to);
+    for (const auto& made : call.made) visit(made, Destination::new_value());
+    if (call.brings_to.is_none()) return;
+    visit(std::static_pointer_cast<VariableRecord>(call.arguments[0]), call.brings_to);
   }
   /// A call that failed together with all others that were in flight.
   struct UnfinishedCall {
@@ -139,10 +140,10 @@ class CallTable {
     std::shared_ptr<CallResult> kept;
     bool is_dropped;
   };
-  /// A Value that a call has not made, or a copy of it that a move has not brought to a rank.
+  /// A Value that a call has not made, or a copy of it that a command has not brought.
   struct UnfinishedValue {
     std::shared_ptr<VariableRecord> value;
-    int brings_to;  // -1: the call was to make the value
+    Destination destination;
     std::uint64_t command;
   };
   /// Ends everything in flight without a result. Every rank has passed it. Calls `free` with each temporary.
@@ -161,6 +162,10 @@ class CallTable {
   // ---- failures
   /// True if the command has failed on a rank, or if one on which it depends has failed.
   bool has_failed(std::uint64_t id) const noexcept { return has_failed(command(id), in_flight(id)); }
+  /// True if the command has failed only because its ranks have given it up: another worker was lost.
+  bool was_given_up(std::uint64_t id) const noexcept {
+    return has_failed(id) && !in_flight(id).inherited && !first_failed_rank(id);
+  }
   static bool has_failed(const Command& command, const InFlight& call) noexcept {
     return command.failed.load(std::memory_order_acquire) == command.id || call.inherited != nullptr;
   }
@@ -218,8 +223,8 @@ CallTable::Unfinished CallTable::take_unfinished(Free&& free) {
   Unfinished unfinished;
   for (const Entry& entry : entries_) {
     InFlight& call = in_flight_[entry.slot];
-    for_each_value(call, [&](const std::shared_ptr<VariableRecord>& value, int brings_to) {
-      unfinished.values.push_back({value, brings_to, entry.id});
+    for_each_value(call, [&](const std::shared_ptr<VariableRecord>& value, Destination to) {
+      unfinished.values.push_back({value, to, entry.id});
     });
     if (call.result != nullptr) {
       call.result->finished = true;

@@ -39,8 +39,17 @@ CommandRunner::CommandRunner(const Parts& parts)
       outputs_(parts.memory.segment, control_) {}
 
 CommandHead& CommandRunner::next_command(const RankSet& ranks) {
-  while (const auto blocker = calls_.blocker(ranks)) await(*blocker);
+  make_room(ranks);
   return calls_.next(ranks, call_timeout_);
+}
+
+bool CommandRunner::make_room(const RankSet& ranks) {
+  bool waited = false;
+  while (const auto blocker = calls_.blocker(ranks)) {
+    await(*blocker);
+    waited = true;
+  }
+  return waited;
 }
 
 CommandRunner::Pause::Pause(CommandRunner& commands) : commands_(commands), aside_(commands.calls_.set_aside()) {}
@@ -49,8 +58,7 @@ CommandRunner::Pause::~Pause() {
   if (!is_over_) commands_.calls_.take_up(aside_);
 }
 
-void CommandRunner::Pause::end() {
-  while (const auto blocker = commands_.calls_.blocker(aside_.draft.ranks)) commands_.await(*blocker);
+void CommandRunner::Pause::end() noexcept {
   commands_.calls_.take_up(aside_);
   is_over_ = true;
 }
@@ -86,9 +94,10 @@ std::vector<std::string> CommandRunner::waited_for(const InFlight& next) const {
 
 /// How many bytes a move has brought to its rank. Empty if the command is none.
 std::optional<std::size_t> CommandRunner::moved_bytes(const InFlight& command) const {
-  if (command.brings_to < 0) return std::nullopt;
+  const auto rank = command.brings_to.rank();
+  if (!rank) return std::nullopt;
   const auto& variable = *static_cast<const VariableRecord*>(command.arguments[0].get());
-  const auto& extents = segment().at<VariableEntry>(variable.entry)->copies()[command.brings_to].extents;
+  const auto& extents = segment().at<VariableEntry>(variable.entry)->copies()[*rank].extents;
   return elements_in({extents.data(), variable.dimensions}) * size_of(variable.dtype);
 }
 
@@ -157,6 +166,10 @@ void CommandRunner::await(std::uint64_t id) {
       case Woken::expired: expire(*limits.expired()); continue;
       case Woken::ready: break;
     }
+    if (is_lost(id)) {
+      ends_.end_with_loss(id);
+      continue;
+    }
     if (calls_.entries().size() > 1) limits.end();  // if it is the only one, no clock runs any more
     collect(id);
   }
@@ -199,11 +212,14 @@ void CommandRunner::await_users(const void* record) {
   while (const auto user = calls_.first_user(record)) await(*user);
 }
 
+/// True if the survivors of a loss have given the command up. await() then deals with the loss.
+bool CommandRunner::is_lost(std::uint64_t id) const noexcept { return calls_.was_given_up(id) && has_lost_worker(); }
+
 void CommandRunner::collect_complete() {
   // A command comes after those on which it depends, so one pass is enough.
   for (std::size_t i = 0; i < calls_.entries().size();) {
     const std::uint64_t id = calls_.entries()[i].id;
-    if (calls_.is_complete(id) && calls_.is_independent(id)) collect(id);
+    if (calls_.is_complete(id) && calls_.is_independent(id) && !is_lost(id)) collect(id);
     else ++i;
   }
 }
@@ -237,8 +253,8 @@ void CommandRunner::collect(std::uint64_t id) {
   const std::exception_ptr error = result.error;  // release() below destroys the result if the program has dropped it
   const std::shared_ptr<CallFailure> failure = error ? note_failure(in_flight, command.ranks, error) : nullptr;
   if (error) {
-    CallTable::for_each_value(in_flight, [&](const std::shared_ptr<VariableRecord>& value, int brings_to) {
-      value->note_unfinished(brings_to, id, error);
+    CallTable::for_each_value(in_flight, [&](const std::shared_ptr<VariableRecord>& value, Destination to) {
+      value->note_unfinished(to, id, error);
     });
   }
   for (const auto offset : in_flight.temporaries) heap().free(offset, SharedHeap::Giveback::later);

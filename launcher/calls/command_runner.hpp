@@ -53,18 +53,19 @@ class CommandRunner final : public SystemCommands {
   };
   explicit CommandRunner(const Parts& parts);
 
-  /// The command to fill in next. If a rank has kInboxSize commands that have not been collected, waits for the oldest
-  /// of them.
+  /// The command to fill in next. Waits as make_room() does.
   CommandHead& next_command(const RankSet& ranks);
-  /// A pause in the writing of the next command. During the pause, other commands can be run.
+  bool make_room(const RankSet& ranks) override;
+  /// A pause in the writing of the next command. During the pause, other commands can be run. At the end, there must be
+  /// room for the next command.
   class Pause {
    public:
     explicit Pause(CommandRunner& commands);
     ~Pause();
     Pause(const Pause&) = delete;
     Pause& operator=(const Pause&) = delete;
-    /// The writing continues. Like next_command(), waits for a rank with a full inbox. Throws if the session ends.
-    void end();
+    /// The writing continues.
+    void end() noexcept;
 
    private:
     CommandRunner& commands_;
@@ -103,6 +104,7 @@ class CommandRunner final : public SystemCommands {
   void expire(std::uint64_t id);
 
  private:
+  bool is_lost(std::uint64_t id) const noexcept;
   std::optional<std::size_t> first_over(std::span<CallResult* const> results) const;
   void fill_in(const char* what, const std::string& subject, const RankSet& ranks, const Fill& fill);
   void write_dependencies();

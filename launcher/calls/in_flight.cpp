@@ -13,7 +13,7 @@ void InFlight::reset() noexcept {
   inherited = nullptr;
   made.clear();
   fetched = 0;
-  brings_to = -1;
+  brings_to = Destination::none();
   what = "";
   subject.clear();
   writes.clear();

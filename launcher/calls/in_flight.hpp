@@ -35,7 +35,7 @@ struct InFlight {
   std::shared_ptr<CallFailure> inherited;             // the failure of one of them, once it is known
   std::vector<std::shared_ptr<VariableRecord>> made;  // the Values that the call makes
   std::uint64_t fetched = 0;                          // for a fetch: offset of the values, which go to the first output
-  int brings_to = -1;                                 // for a move of a Value (arguments[0]): the rank that gets a copy
+  Destination brings_to = Destination::none();        // of a copy of a variable (arguments[0])
   const char* what = "";                              // for commands that are not function calls: "all_reduce", ...
   std::string subject;                                // for the same commands: the variable
   std::vector<std::string> writes;                    // the variables that the command writes to

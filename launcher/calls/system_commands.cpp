@@ -18,7 +18,7 @@ std::exception_ptr SystemCommands::depend_on(const WriteLog& writes) {
     if (!calls_.is_in_flight(id)) continue;
     const InFlight& call = calls_.in_flight(id);
     if (is_unseen(call.inherited) && calls_.command(id).ranks.meets(calls_.next_ranks())) return call.inherited->error;
-    if (!call.inherited) calls_.depend_on(id);
+    calls_.depend_on(id);
   }
   for (const WriteFailure& known : writes.failures) {
     if (is_unseen(known.failure) && known.ranks.meets(calls_.next_ranks())) return known.failure->error;

@@ -34,6 +34,10 @@ class SystemCommands {
   /// been collected. A failure surfaces when the session waits for everything, or is closed.
   virtual std::uint64_t launch_system(const char* what, const std::string& subject, const RankSet& ranks,
                                       const Fill& fill) = 0;
+  /// Makes room for one more command of these ranks: if a rank has kInboxSize commands that have not been collected,
+  /// waits for the oldest of them. Returns whether it waited. Errors of calls go to their results. Throws if the session
+  /// ends.
+  virtual bool make_room(const RankSet& ranks) = 0;
   /// Waits for a command, and before it for those on which it depends, and hands out their results. Does nothing if the
   /// command is not in flight. Errors of calls go to their results. Throws if the session ends.
   virtual void await(std::uint64_t id) = 0;

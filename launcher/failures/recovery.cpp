@@ -26,6 +26,10 @@ void Recovery::replace_lost(Failure failure, const std::string& where, int wait_
     failure.undefined = calls_.half_written();
     unfinished = calls_.take_unfinished(steps_.free);
     forget_comms();
+    // Before the copies on lost ranks are forgotten: a copy that has not been brought cannot take their place.
+    for (const auto& [variable, to, command] : unfinished.values) {
+      if (variable->value) variable->value->drop_unbrought(to, command);
+    }
     for (const int rank : lost) clear_slot(rank);
     pool_.control().header().replacements.fetch_add(1, std::memory_order_acq_rel);
     pool_.replace(lost);
@@ -45,9 +49,7 @@ void Recovery::replace_lost(Failure failure, const std::string& where, int wait_
   if (!failure.undefined.empty()) outcome += "\n  undefined: " + in_quotes(failure.undefined);
   const auto lost = std::make_exception_ptr(report_.lost(std::move(failure), where, wait_status, outcome));
   bool is_held = false;  // by a call that the program will ask for its result
-  for (const auto& [value, brings_to, command] : unfinished.values) {
-    value->note_unfinished(brings_to, command, lost);
-  }
+  for (const auto& [value, to, command] : unfinished.values) value->note_unfinished(to, command, lost);
   for (const auto& call : unfinished.calls) {
     call.result->error = lost;
     is_held = is_held || !call.is_dropped;
@@ -116,9 +118,7 @@ void Recovery::collect_whole_calls() {
 std::optional<std::uint64_t> Recovery::first_whole_call() const {
   for (const CallTable::Entry& entry : calls_.entries()) {
     if (!calls_.is_independent(entry.id) || !calls_.is_complete(entry.id)) continue;
-    const bool was_given_up =
-        calls_.has_failed(entry.id) && !calls_.in_flight(entry.id).inherited && !calls_.first_failed_rank(entry.id);
-    if (!was_given_up) return entry.id;
+    if (!calls_.was_given_up(entry.id)) return entry.id;
   }
   return std::nullopt;
 }

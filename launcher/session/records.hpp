@@ -83,11 +83,12 @@ struct VariableRecord {
   WriteLog writes;
   std::unique_ptr<ValueState> value;  // if the variable is a Value, else null
 
-  /// A command has failed that should have made this Value (kMaking), or should have brought a copy to this rank.
-  void note_unfinished(int brings_to, std::uint64_t command, const std::exception_ptr& error) noexcept {
-    if (value) return value->note_unfinished(brings_to, command, error);
-    assigned.remove(static_cast<std::size_t>(brings_to));
-    extents[static_cast<std::size_t>(brings_to)] = {};
+  /// A command has failed that should have made this Value, or should have brought a copy.
+  void note_unfinished(Destination to, std::uint64_t command, const std::exception_ptr& error) noexcept {
+    if (value) return value->note_unfinished(to, command, error);
+    const auto rank = static_cast<std::size_t>(to.rank().value());
+    assigned.remove(rank);
+    extents[rank] = {};
   }
   ~VariableRecord();
 };

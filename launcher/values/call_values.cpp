@@ -53,18 +53,30 @@ bool CallValues::needs_copies(const RankSet& ranks) {
   return needs;
 }
 
-void CallValues::bring(RankSet ranks) {
-  if (!needs_copies(ranks)) return;
+std::exception_ptr CallValues::bring(RankSet ranks) {
+  if (!needs_copies(ranks)) return nullptr;
   CommandRunner& commands = session_.commands();
   CommandRunner::Pause pause(commands);
+  // A wait may collect a failure, or deal with a loss. Some of the copies may then be gone.
+  while (bring_missing(ranks) || commands.make_room(ranks)) {
+    if (auto failure = check(ranks)) return failure;
+  }
+  pause.end();
+  return nullptr;
+}
+
+/// Returns whether a copy was missing.
+bool CallValues::bring_missing(const RankSet& ranks) {
+  bool brings = false;
   for_each([&](const std::shared_ptr<VariableRecord>& variable, std::size_t) {
     for (const int rank : ranks) {
-      if (variable->value->copies[static_cast<std::size_t>(rank)].is_valid) continue;
-      const std::string warning = bring_copy(commands, variable, rank);
+      if (claim_copy(session_.commands(), *variable, rank)) continue;
+      const std::string warning = bring_copy(session_.commands(), variable, rank);
       if (!warning.empty()) session_.logger().warn(warning);
+      brings = true;
     }
   });
-  pause.end();
+  return brings;
 }
 
 void CallValues::depend(const RankSet& ranks) {

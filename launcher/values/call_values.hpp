@@ -25,7 +25,8 @@ class CallValues {
   /// program has not seen, or null.
   std::exception_ptr check(const RankSet& ranks);
   /// Brings copies to the ranks that have none. Does not wait for them. Other commands are published before the call.
-  void bring(RankSet ranks);
+  /// Throws and returns as check() does.
+  std::exception_ptr bring(RankSet ranks);
   /// The call comes after the commands that wrote the copies, and if it writes, after those that read them.
   void depend(const RankSet& ranks);
   /// Called after the call was published.
@@ -39,6 +40,7 @@ class CallValues {
   template <class Visit>
   void for_each(Visit&& visit);
   bool needs_copies(const RankSet& ranks);
+  bool bring_missing(const RankSet& ranks);
 
   SessionCore& session_;
   const FunctionRecord& function_;

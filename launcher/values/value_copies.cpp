@@ -70,7 +70,7 @@ std::uint64_t bring_from_host(SystemCommands& commands, const std::shared_ptr<Va
                                            [&](CommandHead&, InFlight& in_flight) {
                                              commands.calls().wait_for(host.written, host.written_by, false);
                                              wait_for_readers(commands, copy);
-                                             in_flight.brings_to = rank;
+                                             in_flight.brings_to = Destination::rank(rank);
                                            });
   forget_finished_readers(commands.calls(), host);
   host.readers.push_back({id, rank});
@@ -85,7 +85,7 @@ std::uint64_t bring_from_rank(SystemCommands& commands, const std::shared_ptr<Va
                                                   [&](CommandHead& command, InFlight& in_flight) {
                                                     in_flight.arguments[0] = variable;
                                                     in_flight.arguments_count = 1;
-                                                    in_flight.brings_to = rank;
+                                                    in_flight.brings_to = Destination::rank(rank);
                                                     commands.calls().wait_for(source.written, home, false);
                                                     wait_for_readers(commands, copy);
                                                     auto& payload = command.begin<MovePayload>();
@@ -95,6 +95,26 @@ std::uint64_t bring_from_rank(SystemCommands& commands, const std::shared_ptr<Va
   forget_finished_readers(commands.calls(), source);
   source.readers.push_back({id, rank});
   return id;
+}
+
+/// Waits until a copy can come to the rank by a command that is published without a wait. Each wait may collect a
+/// failure, or deal with a loss, so it looks at everything again afterwards. Returns whether the copy comes from the
+/// host.
+bool await_source(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable, int rank) {
+  const ValueState& value = *variable->value;
+  const auto is_gpu = [&](int of) { return commands.devices().kind_of(of) == DeviceKind::cuda; };
+  for (;;) {
+    check_is_whole(commands, *variable);
+    const bool is_on_host = value.home == ValueState::kHost;
+    // A CPU device cannot read the memory of a GPU, so the GPU copies the values to the host.
+    const bool goes_by_host = !is_on_host && is_gpu(value.home) && !is_gpu(rank);
+    if (goes_by_host && !value.host.is_valid) {
+      settle_extents(commands, *variable);
+      bring_to_host(commands, variable);
+    } else if (!commands.make_room(RankSet::only(rank))) {
+      return is_on_host || goes_by_host;
+    }
+  }
 }
 
 void free_host_copy(SystemCommands& commands, HostCopy& host) {
@@ -152,6 +172,14 @@ void settle_extents(SystemCommands& commands, VariableRecord& variable) {
   value.maker = 0;
 }
 
+int await_home(SystemCommands& commands, const VariableRecord& variable) {
+  for (;;) {
+    check_is_usable(commands, variable);
+    const int home = variable.value->home;
+    if (home == ValueState::kHost || !commands.make_room(RankSet::only(home))) return home;
+  }
+}
+
 bool claim_copy(SystemCommands& commands, VariableRecord& variable, int rank) {
   ValueCopy& copy = copy_on(variable, rank);
   const bool is_here = SpareCopy(shared_copy(commands, variable, rank)).claim();
@@ -162,17 +190,11 @@ bool claim_copy(SystemCommands& commands, VariableRecord& variable, int rank) {
 std::string bring_copy(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable, int rank) {
   ValueState& value = *variable->value;
   ValueCopy& copy = copy_on(*variable, rank);
+  const bool is_from_host = await_source(commands, variable, rank);
   forget_finished_readers(commands.calls(), copy);
-  // A CPU device cannot read the memory of a GPU, so the GPU copies the values to the host.
-  const auto is_gpu = [&](int of) { return commands.devices().kind_of(of) == DeviceKind::cuda; };
-  const bool goes_by_host = value.home != ValueState::kHost && is_gpu(value.home) && !is_gpu(rank);
-  if (goes_by_host) {
-    settle_extents(commands, *variable);
-    bring_to_host(commands, variable);
-  }
-  const bool is_from_host = goes_by_host || value.home == ValueState::kHost;
   const bool warns = !is_from_host && goes_to_and_fro(value, rank);
-  copy.written = copy.used = (is_from_host ? bring_from_host : bring_from_rank)(commands, variable, rank);
+  copy.brought = (is_from_host ? bring_from_host : bring_from_rank)(commands, variable, rank);
+  copy.written = copy.used = copy.brought;
   copy.is_valid = true;
   copy.readers.clear();
   if (value.home == ValueState::kHost) value.home = rank;
@@ -184,16 +206,17 @@ std::string bring_copy(SystemCommands& commands, const std::shared_ptr<VariableR
 
 void bring_to_host(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable) {
   HostCopy& host = variable->value->host;
-  if (host.is_valid) return;
   const std::size_t bytes = bytes_of(*variable, variable->extents.front());
-  if (host.bytes < bytes || host.offset == 0) {
+  if (!host.is_valid && (host.bytes < bytes || host.offset == 0)) {
     free_host_copy(commands, host);
     host.offset =
         commands.allocate(bytes, SharedHeap::Contents::any, "the host copy of value '" + variable->name + "'");
     host.bytes = bytes;
   }
-  const int home = variable->value->home;
-  const auto depend = [&](CommandHead&, InFlight&) {
+  const int home = await_home(commands, *variable);
+  if (host.is_valid) return;
+  const auto depend = [&](CommandHead&, InFlight& in_flight) {
+    in_flight.brings_to = Destination::host();
     depend_on_copy(commands, *variable, home, Access::reads);
     wait_for_readers(commands, host);
   };

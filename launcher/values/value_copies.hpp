@@ -29,10 +29,14 @@ void settle_extents(SystemCommands& commands, VariableRecord& variable);
 /// worker does not drop it before mark_spare_copies().
 bool claim_copy(SystemCommands& commands, VariableRecord& variable, int rank);
 
-/// Brings a copy to a rank that has none. Does not wait. Returns a warning if the value moves to and fro, else an empty
+/// Waits until the home can get a command without another wait. Returns the home, or ValueState::kHost if no rank has a
+/// copy. Throws the failures that check_is_usable() throws.
+int await_home(SystemCommands& commands, const VariableRecord& variable);
+
+/// Brings a copy to a rank that has none. Does not wait for it. Throws if the value was lost. Returns a warning if the value moves to and fro, else an empty
 /// text.
 std::string bring_copy(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable, int rank);
-/// Brings a copy to the memory of the host. Does not wait. The extents must be known.
+/// Brings a copy to the memory of the host. Does not wait for it. The extents must be known. Throws as await_home().
 void bring_to_host(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable);
 
 enum class Access : std::uint8_t { reads, writes };

@@ -12,6 +12,27 @@
 
 namespace syncrun::detail {
 
+/// Where a command brings values: to a Value that it makes, or to a copy of one on a rank or on the host.
+class Destination {
+ public:
+  static constexpr Destination none() noexcept { return Destination(kNone); }
+  static constexpr Destination new_value() noexcept { return Destination(kNewValue); }
+  static constexpr Destination host() noexcept { return Destination(kHost); }
+  static constexpr Destination rank(int rank) noexcept { return Destination(rank); }
+
+  bool is_none() const noexcept { return place_ == kNone; }
+  bool is_new_value() const noexcept { return place_ == kNewValue; }
+  bool is_host() const noexcept { return place_ == kHost; }
+  std::optional<int> rank() const noexcept { return place_ < 0 ? std::nullopt : std::optional(place_); }
+
+ private:
+  static constexpr int kHost = -1;
+  static constexpr int kNewValue = -2;
+  static constexpr int kNone = -3;
+  explicit constexpr Destination(int place) noexcept : place_(place) {}
+  int place_;
+};
+
 /// A command that reads a copy from another rank.
 struct CopyReader {
   std::uint64_t command;
@@ -21,7 +42,8 @@ struct CopyReader {
 /// The copy of a Value on one rank.
 struct ValueCopy {
   bool is_valid = false;
-  std::uint64_t written = 0;        // the last command that wrote it
+  std::uint64_t written = 0;        // the last command that wrote it, or brought it
+  std::uint64_t brought = 0;        // the last command that brought it
   std::uint64_t used = 0;           // the last command of this rank that used it
   std::vector<CopyReader> readers;  // since it was written; some may be over
 };
@@ -38,7 +60,6 @@ struct HostCopy {
 
 struct ValueState {
   static constexpr int kHost = -1;  // also the place of a value whose only copy is in host memory
-  static constexpr int kMaking = -1;
 
   explicit ValueState(std::size_t world_size) : copies(world_size) {}
 
@@ -56,17 +77,22 @@ struct ValueState {
   bool moves_are_expected = false;  // no warning is necessary
   int moves_to_and_fro = 0;         // how many of the last moves in a row went back to where the one before came from
 
-  /// A command has failed. `brings_to` is the rank to which it should have brought a copy, or kMaking if it should have
-  /// made the value.
-  void note_unfinished(int brings_to, std::uint64_t command, const std::exception_ptr& error) noexcept {
-    if (brings_to == kMaking) {
-      failure = error;
-      maker = 0;
-      return;
-    }
-    ValueCopy& copy = copies[static_cast<std::size_t>(brings_to)];
-    if (copy.written == command) copy.is_valid = false;
-    if (!is_anywhere()) failure = error;
+  /// A command has failed, or must fail, that should have made the value, or should have brought a copy.
+  void note_unfinished(Destination to, std::uint64_t command, const std::exception_ptr& error) noexcept {
+    drop_unbrought(to, command);
+    if (to.is_new_value()) maker = 0;
+    if (to.is_new_value() || !is_anywhere()) failure = error;
+  }
+  /// The copy that the command should have brought is not valid. If a later command writes this copy, that command fails
+  /// too.
+  void drop_unbrought(Destination to, std::uint64_t command) noexcept {
+    if (to.is_host() && host.written == command) host.is_valid = false;
+    if (!to.rank()) return;
+    ValueCopy& copy = copies[static_cast<std::size_t>(*to.rank())];
+    if (copy.brought != command) return;
+    copy.is_valid = false;
+    // All other copies on ranks came from this one, so they are not valid either. This one came from the host.
+    if (home == *to.rank()) home = kHost;
   }
   bool is_anywhere() const noexcept {
     return host.is_valid ||

@@ -155,16 +155,14 @@ void get_value(const std::shared_ptr<VariableRecord>& variable, void* values) {
   const std::size_t bytes = bytes_of(*variable, variable->extents.front());
   if (bytes == 0) return;
   HostCopy& host = variable->value->host;
-  if (host.is_valid) {
-    commands.await(host.written);
-    check_is_usable(commands, *variable);
-  }
+  if (host.is_valid) commands.await(host.written);
+  const int home = await_home(commands, *variable);
   if (host.is_valid) {
     std::memcpy(values, session.segment().at(host.offset), bytes);
     return;
   }
   const HeapLoan staging(commands, bytes, "values on their way from a worker");
-  fetch_copy(commands, *variable, variable->value->home, staging.offset());
+  fetch_copy(commands, *variable, home, staging.offset());
   std::memcpy(values, staging.data(), bytes);
 }
 
@@ -175,8 +173,12 @@ Fetched launch_get_value(const std::shared_ptr<VariableRecord>& variable) {
   check_is_usable(commands, *variable);
   settle_extents(commands, *variable);
   // A value that lies on the host only comes to a device first, so that all fetches are alike.
-  if (variable->value->home == ValueState::kHost) bring(session, variable, 0);
-  return {variable->session, launch_fetch(commands, variable, variable->value->home)};
+  int home = await_home(commands, *variable);
+  while (home == ValueState::kHost) {
+    bring(session, variable, 0);
+    home = await_home(commands, *variable);
+  }
+  return {variable->session, launch_fetch(commands, variable, home)};
 }
 
 std::vector<Device> devices_with(const VariableRecord& variable) {

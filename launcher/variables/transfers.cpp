@@ -200,7 +200,7 @@ void copy_variable(SystemCommands& commands, const std::shared_ptr<VariableRecor
       commands.launch_system("copy", variable->name, RankSet::only(to), [&](CommandHead& command, InFlight& in_flight) {
         in_flight.arguments[0] = variable;
         in_flight.arguments_count = 1;
-        in_flight.brings_to = to;
+        in_flight.brings_to = Destination::rank(to);
         in_flight.writes.push_back(variable->name);
         commands.follow(variable->writes);
         for (const std::uint64_t write : variable->writes.calls) {

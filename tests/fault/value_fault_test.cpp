@@ -46,12 +46,12 @@ class Moves : public testing::TestWithParam<Victim> {
     while (board.get(index) == 0) std::this_thread::sleep_for(1ms);
   }
 };
-std::string name_of(const testing::TestParamInfo<Victim>& victim) {
+std::string name_of_victim(const testing::TestParamInfo<Victim>& victim) {
   constexpr std::array kNames{"Source", "Destination", "Uninvolved"};
   return kNames[static_cast<std::size_t>(victim.param)];
 }
 INSTANTIATE_TEST_SUITE_P(OfAValue, Moves, testing::Values(Victim::source, Victim::destination, Victim::uninvolved),
-                         name_of);
+                         name_of_victim);
 
 TEST_P(Moves, ThatWaitForTheirSourceEndWithALoss) {
   Session session(options(OnWorkerLost::end));

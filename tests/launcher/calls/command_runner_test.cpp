@@ -215,6 +215,18 @@ TEST_F(Commands, GoOnAfterALossThatWasMadeGood) {
   EXPECT_TRUE(result.finished);
 }
 
+TEST_F(Commands, ThatWereGivenUpAreNotCollectedBeforeTheLossIsSeen) {
+  CallResult result;
+  const auto id = publish(result, RankSet::only(0));
+  pool.fail(0, id, 0, "a worker was lost");
+  pool.finish_all(id);
+  pool.die(1, FakePool::killed());
+  runner.collect_complete();
+  EXPECT_FALSE(result.finished);
+  runner.await(id);
+  EXPECT_THAT(ends.log, ElementsAre("loss while waiting for 1"));
+}
+
 TEST_F(Commands, EndTheSessionWithTheDeviceThatCannotBeUsedAnyMore) {
   CallResult result;
   const auto id = publish(result);

@@ -23,13 +23,14 @@ class PlayedCommands final : public detail::SystemCommands {
 
   std::vector<std::string> log;                            // for example "set of weights"
   std::function<void(const detail::Command&)> on_command;  // called before the command is carried out; may throw
+  std::function<void(std::uint64_t)> on_full_inbox;        // must collect the command
   bool is_session_open = true;
   bool leaves_in_flight = false;  // commands that are launched
 
   void run_system(const char* what, const std::string& subject, const detail::RankSet& ranks,
                   const Fill& fill) override {
     log.push_back(subject.empty() ? what : std::string(what) + " of " + subject);
-    fill(calls().next(ranks, Milliseconds(0)), calls().next_in_flight());
+    fill_in(ranks, fill);
     const std::uint64_t id = calls().publish();
     const detail::Command& command = calls().command(id);
     pool_.finish_all(id);
@@ -52,7 +53,7 @@ class PlayedCommands final : public detail::SystemCommands {
       return calls().last_published();
     }
     log.push_back(subject.empty() ? what : std::string(what) + " of " + subject);
-    fill(calls().next(ranks, Milliseconds(0)), calls().next_in_flight());
+    fill_in(ranks, fill);
     return calls().publish();
   }
   /// A command that was left in flight is over.
@@ -61,6 +62,14 @@ class PlayedCommands final : public detail::SystemCommands {
     for (const auto offset : calls().in_flight(id).temporaries)
       heap().free(offset, detail::SharedHeap::Giveback::later);
     calls().release(id, nullptr);
+  }
+  bool make_room(const detail::RankSet& ranks) override {
+    bool waited = false;
+    while (on_full_inbox && calls().blocker(ranks)) {
+      on_full_inbox(*calls().blocker(ranks));
+      waited = true;
+    }
+    return waited;
   }
   void await(std::uint64_t) override { log.emplace_back("await"); }
   void drain_all() override { log.emplace_back("drain all"); }
@@ -71,6 +80,10 @@ class PlayedCommands final : public detail::SystemCommands {
   std::vector<float>& copy(std::uint64_t entry, int rank) { return copies_[{entry, rank}]; }
 
  private:
+  void fill_in(const detail::RankSet& ranks, const Fill& fill) {
+    detail::CommandHead& command = calls().next(ranks, Milliseconds(0));  // first: it chooses the slot
+    fill(command, calls().next_in_flight());
+  }
   void transfer(const detail::TransferPayload& payload) {
     const auto* slot = segment().at<const detail::TransferSlot>(payload.parts);
     for (std::uint32_t variable = 0; variable < payload.variables_count; ++variable) {

@@ -46,7 +46,13 @@ class Respawn : public testing::Test {
                   calls.release(id, nullptr);
                 },
             .free = [this](std::uint64_t offset) { pool.log.push_back("free " + std::to_string(offset)); },
-            .forget_copies = [this](int rank) { pool.log.push_back("forget copies of " + std::to_string(rank)); },
+            .forget_copies =
+                [this](int rank) {
+                  pool.log.push_back("forget copies of " + std::to_string(rank));
+                  if (!value) return;
+                  value->value->copies[static_cast<std::size_t>(rank)] = {};
+                  EXPECT_FALSE(value->value->is_anywhere());
+                },
             .await_ready =
                 [this](const std::vector<int>& ranks) {
                   pool.log.push_back("await_ready " + std::to_string(ranks.size()));
@@ -76,6 +82,7 @@ class Respawn : public testing::Test {
   }
 
   bool is_stillborn = false;
+  std::shared_ptr<VariableRecord> value;  // if there is one
   FakePool pool{3};
   CallTable calls;
   LossReport report{pool, calls, {"cpu0", "cpu1", "cpu2"}};
@@ -164,6 +171,24 @@ TEST_F(Respawn, DoesNotTakeACallThatASurvivorGaveUpForAWholeOne) {
   replace();
   EXPECT_THAT(pool.log, testing::Not(testing::Contains("collect 1")));
   EXPECT_THAT(text_of(result.error), HasSubstr("rank 1 (cpu1, pid 101) was lost"));
+}
+
+TEST_F(Respawn, TakesNoCopyForTheHomeOfAValueThatHasNotArrived) {
+  value = std::make_shared<VariableRecord>();
+  value->value = std::make_unique<ValueState>(3);
+  value->value->home = 1;
+  value->value->copies[1].is_valid = true;
+  CallResult result;
+  const auto move = publish(&result, RankSet::only(2));
+  calls.in_flight(move).arguments[0] = value;
+  calls.in_flight(move).arguments_count = 1;
+  calls.in_flight(move).brings_to = Destination::rank(2);
+  value->value->copies[2] = {.is_valid = true, .written = move, .brought = move, .used = move, .readers = {}};
+  pool.fail(2, move, 0, "a worker was lost");
+  pool.finish_all(move);
+  lose(1);
+  replace();
+  EXPECT_THAT(text_of(value->value->failure), HasSubstr("rank 1 (cpu1, pid 101) was lost"));
 }
 
 TEST_F(Respawn, TellsOfALossThatConcernsNoCallInAWait) {

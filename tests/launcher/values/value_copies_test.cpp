@@ -175,7 +175,7 @@ TEST_F(CopiesOfAValue, GoToTheHostAfterTheirWriter) {
 TEST_F(CopiesOfAValue, ThatDoNotArriveAreNotValid) {
   make_on_rank_0();
   const auto move = bring(1);
-  x->note_unfinished(1, move, nullptr);
+  x->note_unfinished(Destination::rank(1), move, nullptr);
   EXPECT_THAT(valid(), ElementsAre(0));
   EXPECT_EQ(x->value->failure, nullptr);
 }
@@ -184,7 +184,7 @@ TEST_F(CopiesOfAValue, ThatDoNotArriveAnywhereMeanThatThereIsNoValue) {
   x->value->host = {.is_valid = true, .offset = 4096, .bytes = 16, .readers = {}};
   const auto move = bring(1);
   x->value->host = {};
-  x->note_unfinished(1, move, std::make_exception_ptr(Error(ErrorKind::system, "no memory")));
+  x->note_unfinished(Destination::rank(1), move, std::make_exception_ptr(Error(ErrorKind::system, "no memory")));
   try {
     check_is_whole(session.commands, *x);
     FAIL() << "it is usable";
@@ -192,6 +192,89 @@ TEST_F(CopiesOfAValue, ThatDoNotArriveAnywhereMeanThatThereIsNoValue) {
     EXPECT_EQ(error.kind(), ErrorKind::system);
     EXPECT_THAT(error.what(), HasSubstr("there is no value 'x': no memory"));
   }
+}
+
+TEST_F(CopiesOfAValue, ThatDoNotArriveAreNotValidAlsoIfALaterCallWritesThem) {
+  make_on_rank_0();
+  const auto move = bring(1);
+  call(1, Access::writes);
+  const auto error = std::make_exception_ptr(Error(ErrorKind::system, "no memory"));
+  x->note_unfinished(Destination::rank(1), move, error);
+  EXPECT_THAT(valid(), IsEmpty());
+  EXPECT_EQ(x->value->failure, error);
+}
+
+TEST_F(CopiesOfAValue, ThatDoNotArriveFromTheHostLeaveItThere) {
+  x->value->host = {.is_valid = true, .offset = 4096, .bytes = 16, .readers = {}};
+  const auto move = bring(1);
+  x->note_unfinished(Destination::rank(1), move, nullptr);
+  EXPECT_EQ(x->value->home, ValueState::kHost);
+  EXPECT_EQ(session.calls.command(bring(1)).as<TransferPayload>().direction, TransferDirection::to_variable);
+  x->value->host.offset = 0;
+}
+
+TEST_F(CopiesOfAValue, ThatDoNotArriveOnTheHostAreNotValid) {
+  make_on_rank_0();
+  bring_to_host(session.commands, x);
+  const auto transfer = session.calls.last_published();
+  const InFlight& in_flight = session.calls.in_flight(transfer);
+  CallTable::for_each_value(in_flight, [&](const std::shared_ptr<VariableRecord>& value, Destination to) {
+    value->note_unfinished(to, transfer, nullptr);
+  });
+  EXPECT_FALSE(x->value->host.is_valid);
+  EXPECT_EQ(x->value->failure, nullptr);
+}
+
+TEST_F(CopiesOfAValue, ThatMustFailAreNotValidBeforeTheirMoveIsOver) {
+  const auto write = call(0, Access::writes);
+  const auto move = bring(1);
+  session.calls.release(write, session.calls.failures().note(std::make_exception_ptr(Error(ErrorKind::function, "!"))));
+  ASSERT_TRUE(session.calls.is_in_flight(move));
+  EXPECT_THAT(valid(), ElementsAre(0));
+}
+
+TEST_F(CopiesOfAValue, StayAsTheyWereIfTheirWriterMustFailAndTheProgramKnowsIt) {
+  make_on_rank_0();
+  session.calls.next(RankSet::only(0), Milliseconds(0));
+  const auto other = session.calls.publish();
+  session.calls.next(RankSet::only(0), Milliseconds(0));
+  session.calls.depend_on(other);
+  const auto write = session.calls.publish();
+  note_use(session.commands, *x, 0, Access::writes, write);
+  const auto error = std::make_exception_ptr(Error(ErrorKind::function, "!"));
+  session.calls.release(other, session.calls.failures().note(error));
+  session.calls.failures().has_surfaced(error);
+  EXPECT_THAT(awaited(bring(1)), ElementsAre(std::to_string(write) + " on 0, a reader"));
+  EXPECT_THAT(awaited(call(0, Access::reads)), IsEmpty());
+}
+
+TEST_F(CopiesOfAValue, ComeFromTheHomeAsItIsAfterAWait) {
+  make_on_rank_0();
+  session.commands.finish(bring(1));
+  for (std::size_t i = 0; i < kInboxSize; ++i) {
+    session.calls.next(RankSet::only(2), Milliseconds(0));
+    session.calls.publish();
+  }
+  session.commands.on_full_inbox = [&](std::uint64_t oldest) {
+    session.commands.finish(oldest);
+    forget_copy(session.pool.segment(), *x, 0);
+  };
+  EXPECT_EQ(session.calls.command(bring(2)).as<MovePayload>().from, 1);
+}
+
+TEST_F(CopiesOfAValue, DoNotComeIfTheValueWasLostDuringAWait) {
+  make_on_rank_0();
+  for (std::size_t i = 0; i < kInboxSize; ++i) {
+    session.calls.next(RankSet::only(2), Milliseconds(0));
+    session.calls.publish();
+  }
+  const auto last = session.calls.last_published();
+  session.commands.on_full_inbox = [&](std::uint64_t oldest) {
+    session.commands.finish(oldest);
+    forget_copy(session.pool.segment(), *x, 0);
+  };
+  EXPECT_THROW(bring(2), Error);
+  EXPECT_EQ(session.calls.last_published(), last) << "a move was published";
 }
 
 TEST_F(CopiesOfAValue, OfALostRankAreForgotten) {

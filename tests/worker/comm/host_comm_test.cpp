@@ -17,7 +17,6 @@ namespace syncrun::detail {
 namespace {
 
 using Integers = std::vector<std::int64_t>;
-constexpr std::uint64_t kNext = kMeetingCommand + 1;
 
 /// The parameter is the number of elements of a rank. Small values take another path than large ones.
 class HostComms : public MixedRanks, public testing::WithParamInterface<std::size_t> {

@@ -22,6 +22,7 @@
 namespace syncrun::detail {
 
 inline constexpr std::uint64_t kMeetingCommand = 5;
+inline constexpr std::uint64_t kNext = kMeetingCommand + 1;
 
 class NotInterrupted final : public Interruption {
  public:

@@ -16,8 +16,6 @@
 namespace syncrun::detail {
 namespace {
 
-constexpr std::uint64_t kNext = kMeetingCommand + 1;
-
 RankSet two_ranks(int one, int other) {
   RankSet ranks = RankSet::only(one);
   ranks.add(other);
