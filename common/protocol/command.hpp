@@ -30,7 +30,7 @@ enum class CollectiveKind : std::uint8_t {
   scatter
 };
 
-enum class CommandKind : std::uint8_t { call, destroy, collective, transfer, move, memory, unpin, unmap, close };
+enum class CommandKind : std::uint8_t { call, destroy, collective, transfer, move, free, memory, unpin, unmap, close };
 
 /// A selection of rows, as in Rows. A list of indices is in the segment.
 struct RowsSlot {
@@ -156,6 +156,12 @@ struct MovePayload {
   std::int32_t from = 0;       // the rank that has the values
 };
 
+/// Frees the copies of variables. Each variable names the next one, so that freeing memory does not require any.
+struct FreePayload {
+  static constexpr CommandKind kKind = CommandKind::free;
+  std::uint64_t first = 0;  // offset of the first VariableEntry
+};
+
 /// Tells the master how much memory the device has.
 struct MemoryPayload {
   static constexpr CommandKind kKind = CommandKind::memory;
@@ -185,7 +191,7 @@ struct ClosePayload {
 /// payload of another kind cannot be read.
 struct alignas(64) CommandHead : CommandHeader {
   using Payload = std::variant<ClosePayload, CallPayload, DestroyPayload, CollectivePayload, TransferPayload,
-                               MovePayload, MemoryPayload, UnpinPayload, UnmapPayload>;
+                               MovePayload, FreePayload, MemoryPayload, UnpinPayload, UnmapPayload>;
 
   /// The master makes this a command of the kind P.
   template <class P>

@@ -58,20 +58,16 @@ class SpareCopy {
   std::atomic_ref<std::uint64_t> state_;
 };
 
-/// A shared variable, as the master describes it for the workers. It is in the master's heap. One VariableCopy and one
-/// TransferSlot per rank follow it. The slots are for the transfer that frees the variable, so that freeing memory does
-/// not require any.
+/// A shared variable, as the master describes it for the workers. It is in the master's heap. One VariableCopy per rank
+/// follows it.
 struct VariableEntry {
   std::uint64_t id;
   DType dtype;
   std::uint8_t dimensions;
-  bool is_freed;
+  std::uint64_t next_freed;  // offset of the next VariableEntry that the same command frees, or 0 (see FreePayload)
   VariableCopy* copies() noexcept { return reinterpret_cast<VariableCopy*>(this + 1); }
-  TransferSlot* last_transfer(int world_size) noexcept {
-    return reinterpret_cast<TransferSlot*>(copies() + world_size);
-  }
   static constexpr std::size_t bytes(int world_size) noexcept {
-    return sizeof(VariableEntry) + (sizeof(VariableCopy) + sizeof(TransferSlot)) * static_cast<std::size_t>(world_size);
+    return sizeof(VariableEntry) + sizeof(VariableCopy) * static_cast<std::size_t>(world_size);
   }
 };
 

@@ -19,10 +19,35 @@ void Registry::release_later(std::function<void()> release) noexcept {
   try {
     const std::lock_guard lock(releases_mutex_);
     releases_.push_back(std::move(release));
-    has_releases_.store(true, std::memory_order_relaxed);
+    note_releases();
   } catch (const std::bad_alloc&) {
     // No memory to remember it. What it would free is freed with the session.
   }
+}
+
+void Registry::free_later(const FreedVariable& variable, bool can_wait) noexcept {
+  try {
+    const std::lock_guard lock(releases_mutex_);
+    freed_.push_back(variable);
+    must_free_ = must_free_ || !can_wait;
+    note_releases();
+  } catch (const std::bad_alloc&) {
+    // As above.
+  }
+}
+
+/// The caller holds the mutex.
+void Registry::note_releases() noexcept {
+  has_releases_.store(!releases_.empty() || must_free_ || freed_.size() >= kFreedTogether, std::memory_order_relaxed);
+}
+
+std::vector<FreedVariable> Registry::take_freed() {
+  const std::lock_guard lock(releases_mutex_);
+  must_free_ = false;
+  std::vector<FreedVariable> freed = std::move(freed_);
+  freed_.clear();
+  note_releases();
+  return freed;
 }
 
 void Registry::run_releases(const std::function<bool()>& may_run) {
@@ -30,7 +55,7 @@ void Registry::run_releases(const std::function<bool()>& may_run) {
     std::function<void()> release;
     {
       const std::lock_guard lock(releases_mutex_);
-      if (releases_.empty()) return has_releases_.store(false, std::memory_order_relaxed);
+      if (releases_.empty()) return note_releases();
       release = std::move(releases_.front());
       releases_.pop_front();  // one at a time, so that a release that throws does not drop the others
     }
@@ -47,6 +72,7 @@ void Registry::end_dependants() noexcept {
 void Registry::forget_releases() noexcept {
   const std::lock_guard lock(releases_mutex_);
   releases_.clear();
+  freed_.clear();
 }
 
 }  // namespace syncrun::detail

@@ -24,7 +24,15 @@ class SessionDependant {
   virtual void end_with_session() noexcept = 0;
 };
 
-/// Used only by the thread that is inside the session. release_later() is the exception: any thread may call it.
+/// A variable that has no handle any more. Its memory is still there.
+struct FreedVariable {
+  std::uint64_t entry;  // offset of the VariableEntry
+  std::uint64_t host;   // offset of the host copy of a Value, or 0
+  RankSet ranks;        // that may have a copy
+};
+
+/// Used only by the thread that is inside the session. release_later() and free_later() are the exceptions: any thread
+/// may call them.
 class Registry {
  public:
   /// A new number at each call, never 0.
@@ -62,15 +70,25 @@ class Registry {
   /// Remembers what to do about a handle that no longer exists. The next entry into the session does it. From any
   /// thread.
   void release_later(std::function<void()> release) noexcept;
+  /// The same for a variable. If it can wait, there is nothing to do until kFreedTogether variables wait.
+  void free_later(const FreedVariable& variable, bool can_wait) noexcept;
   bool has_releases() const noexcept { return has_releases_.load(std::memory_order_relaxed); }
-  /// Runs them one after the other, as long as `may_run()` is true. Without it, runs all.
+  /// Runs them one after the other, as long as `may_run()` is true. Without it, runs all. Variables are not among them.
   void run_releases(const std::function<bool()>& may_run = {});
+  /// The variables to be freed. The registry forgets them.
+  std::vector<FreedVariable> take_freed();
+
+  /// A Value with less memory than this can wait until it is freed: in bytes, all copies together.
+  static constexpr std::size_t kSmallValue = std::size_t{16} << 10U;
+  static constexpr std::size_t kFreedTogether = 32;
 
   /// For the end of the session: ends its dependants, and drops the releases that have not run.
   void end_dependants() noexcept;
   void forget_releases() noexcept;
 
  private:
+  void note_releases() noexcept;
+
   std::uint64_t last_id_ = 0;
   VariableNames names_;
   // by entry; includes variables that wait to be freed
@@ -79,6 +97,8 @@ class Registry {
   std::vector<std::weak_ptr<SessionDependant>> dependants_;
   std::mutex releases_mutex_;
   std::deque<std::function<void()>> releases_;
+  std::vector<FreedVariable> freed_;
+  bool must_free_ = false;  // one of them cannot wait
   std::atomic<bool> has_releases_{false};
 };
 

@@ -8,6 +8,7 @@
 #include "launcher/failures/restored_values.hpp"
 #include "launcher/session/session_end.hpp"
 #include "launcher/session/session_start.hpp"
+#include "launcher/variables/freed_variables.hpp"
 
 namespace syncrun::detail {
 
@@ -94,16 +95,19 @@ SessionCore::Entry::Entry(SessionCore& session) : session_(session) {
   }
   try {
     session_.check_open();
-    // If a rank has a full inbox, the releases wait for a later entry, and not this entry for the rank.
-    const auto may_run = [this] { return !session_.calls_.blocker(session_.all_ranks()); };
-    if (session_.registry_.has_releases()) {
-      session_.commands_->collect_complete();
-      session_.registry_.run_releases(may_run);
-    }
+    if (session_.registry_.has_releases()) session_.release_memory();
   } catch (...) {
     session_.state_.leave();
     throw;
   }
+}
+
+void SessionCore::release_memory() {
+  commands_->collect_complete();
+  // If a rank has a full inbox, the rest waits for a later entry, and not this entry for the rank.
+  const auto may_run = [this] { return !calls_.blocker(all_ranks()); };
+  registry_.run_releases(may_run);
+  if (may_run()) free_variables(*commands_, registry_);
 }
 
 void SessionCore::give_up(std::uint64_t offset, SharedHeap::Giveback giveback) noexcept {

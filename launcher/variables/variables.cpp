@@ -125,48 +125,6 @@ std::shared_ptr<VariableRecord> make_variable(const std::shared_ptr<SessionCore>
   return record;
 }
 
-namespace {
-
-/// The ranks that may have memory for a copy.
-RankSet ranks_with_memory(const VariableRecord& variable, const RankSet& all) {
-  if (!variable.value) return all;
-  RankSet ranks;
-  for (const int rank : all) {
-    if (variable.value->copies[static_cast<std::size_t>(rank)].used != 0) ranks.add(rank);
-  }
-  return ranks;
-}
-
-/// Frees the copies of a variable that has no handle any more, and then its entry.
-void free_variable(SessionCore& session, std::uint64_t offset, const RankSet& ranks) {
-  auto& entry = *session.segment().at<VariableEntry>(offset);
-  session.registry().forget_variable(offset);
-  if (ranks.is_empty()) return session.heap().free(offset, SharedHeap::Giveback::later);
-  session.commands().launch_system("free", "a variable", ranks, [&](CommandHead& command, InFlight& in_flight) {
-    in_flight.temporaries.push_back(offset);
-    entry.is_freed = true;
-    auto& transfer = command.begin<TransferPayload>();
-    transfer.direction = TransferDirection::to_variable;
-    transfer.variables_count = 1;
-    TransferSlot* const slots = entry.last_transfer(session.world_size());
-    transfer.parts = session.segment().offset_of(slots);
-    for (const int rank : ranks) slots[rank] = {offset, 0, {}, true, false};
-  });
-}
-
-}  // namespace
-
-VariableRecord::~VariableRecord() {
-  if (!session || !session->is_open()) return;
-  // The next entry into the session frees the memory of the workers, since a destructor must not start a command.
-  SessionCore* core = session.get();
-  const std::uint64_t host = value ? value->host.offset : 0;
-  core->registry().release_later([core, host, offset = entry, ranks = ranks_with_memory(*this, core->all_ranks())] {
-    if (host != 0) core->heap().free(host, SharedHeap::Giveback::later);
-    free_variable(*core, offset, ranks);
-  });
-}
-
 // ---- transfers ------------------------------------------------------------------------------------------------
 
 namespace {

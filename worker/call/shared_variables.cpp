@@ -238,6 +238,14 @@ bool VariableCopies::drop_spare(std::size_t bytes, std::uint64_t current) noexce
   return freed != 0;
 }
 
+void VariableCopies::free(const FreePayload& command) noexcept {
+  for (std::uint64_t variable = command.first; variable != 0;) {
+    const std::uint64_t next = attachment_.segment.at<const VariableEntry>(variable)->next_freed;
+    release(variable);
+    variable = next;
+  }
+}
+
 // ---- transfers ------------------------------------------------------------------------------------------------
 
 void VariableCopies::run_move(const MovePayload& command) {
@@ -267,7 +275,6 @@ void VariableCopies::run_part(TransferDirection direction, const TransferSlot& p
     if (bytes > copy.capacity_bytes) throw_usage("a shared variable's copy is smaller than what was asked of it");
     return device_.copy_out(attachment_.segment.at(part.offset), device_.at(copy.place), bytes);
   }
-  if (entry.is_freed) return release(part.variable);
   make_room(part.variable, bytes);
   copy.extents = part.extents;
   if (part.is_zero) device_.clear(device_.at(copy.place), bytes);

@@ -26,10 +26,12 @@ class VariableCopies {
 
   /// Runs a collective that the master calls on variables. Called by all of `ranks`, the ranks of the command.
   void run_collective(const CollectivePayload& command, const RankSet& ranks);
-  /// Copies values between the master and the copies, gives copies a new shape, or frees the copies of a variable.
+  /// Copies values between the master and the copies, or gives copies a new shape.
   void run_transfer(const TransferPayload& command);
   /// Copies a variable from another rank. The values there are complete, and do not change in the meantime.
   void run_move(const MovePayload& command);
+  /// The program no longer uses these variables.
+  void free(const FreePayload& command) noexcept;
   /// An output of a call stays on the device: its memory becomes this rank's copy of a variable.
   void adopt(std::uint64_t variable, const std::array<std::int64_t, kMaxDimensions>& extents, OutputBuffer buffer);
   /// Frees copies that the master no longer needs on this rank, until they have this many bytes. `current` is the

@@ -190,7 +190,9 @@ void WorkerCore::finish(const Command& command) noexcept {
 bool WorkerCore::has_lost_a_rank(const Command& command) const noexcept {
   if (!header_.respawns || header_.lost.load(std::memory_order_acquire) == 0) return false;
   // These only free something, and need no peer.
-  if (command.kind == CommandKind::destroy || command.kind == CommandKind::unmap) return false;
+  const bool frees =
+      command.kind == CommandKind::destroy || command.kind == CommandKind::unmap || command.kind == CommandKind::free;
+  if (frees) return false;
   const auto* const move = std::get_if<MovePayload>(&command.payload);
   if (move != nullptr && attachment_.control.worker(move->from).is_lost.load(std::memory_order_seq_cst) != 0)
     return true;
@@ -261,6 +263,10 @@ void WorkerCore::execute(Command& command) {
       case CommandKind::move:
         enter_phase(Phase::inputs);
         variables_.run_move(command.as<MovePayload>());
+        break;
+      case CommandKind::free:
+        enter_phase(Phase::inputs);
+        variables_.free(command.as<FreePayload>());
         break;
       case CommandKind::memory:
         *attachment_.segment.at<MemorySize>(command.as<MemoryPayload>().to) = device_->memory();

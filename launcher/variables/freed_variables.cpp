@@ -1,0 +1,66 @@
+#include "launcher/variables/freed_variables.hpp"
+
+#include <utility>
+#include <vector>
+
+#include "common/protocol/variable_entry.hpp"
+#include "launcher/session/session_core.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+/// The ranks that may have memory for a copy.
+RankSet ranks_with_memory(const VariableRecord& variable, const RankSet& all) {
+  if (!variable.value) return all;
+  RankSet ranks;
+  for (const int rank : all) {
+    if (variable.value->copies[static_cast<std::size_t>(rank)].used != 0) ranks.add(rank);
+  }
+  return ranks;
+}
+
+/// The memory of all copies.
+std::size_t bytes_of_copies(const VariableRecord& variable, const RankSet& ranks) {
+  const VariableCopy* const copies = variable.session->segment().at<VariableEntry>(variable.entry)->copies();
+  std::size_t bytes = variable.value ? variable.value->host.bytes : 0;
+  for (const int rank : ranks) bytes += copies[rank].capacity_bytes;
+  return bytes;
+}
+
+}  // namespace
+
+VariableRecord::~VariableRecord() {
+  if (!session || !session->is_open()) return;
+  // A later entry into the session frees the memory of the workers, since a destructor must not start a command. No
+  // command in flight uses the variable, because such a command would hold this record.
+  const RankSet ranks = ranks_with_memory(*this, session->all_ranks());
+  const bool can_wait = value && bytes_of_copies(*this, ranks) < Registry::kSmallValue;
+  const std::uint64_t host = value ? value->host.offset : 0;
+  session->registry().free_later({.entry = entry, .host = host, .ranks = ranks}, can_wait);
+}
+
+void free_variables(SystemCommands& commands, Registry& registry) {
+  const std::vector<FreedVariable> freed = registry.take_freed();
+  RankSet ranks;
+  std::uint64_t first = 0;
+  for (const FreedVariable& variable : freed) {
+    registry.forget_variable(variable.entry);
+    if (variable.host != 0) commands.heap().free(variable.host, SharedHeap::Giveback::later);
+    if (variable.ranks.is_empty()) {
+      commands.heap().free(variable.entry, SharedHeap::Giveback::later);
+      continue;
+    }
+    commands.segment().at<VariableEntry>(variable.entry)->next_freed = std::exchange(first, variable.entry);
+    for (const int rank : variable.ranks) ranks.add(rank);
+  }
+  if (first == 0) return;
+  commands.launch_system("free", "variables", ranks, [&](CommandHead& command, InFlight& in_flight) {
+    for (const FreedVariable& variable : freed) {
+      if (!variable.ranks.is_empty()) in_flight.temporaries.push_back(variable.entry);
+    }
+    command.begin<FreePayload>().first = first;
+  });
+}
+
+}  // namespace syncrun::detail
