@@ -99,7 +99,29 @@ TEST_P(TooLarge, ResultsOfAFunctionSayHowMuchWasWantedAndThereIs) {
   const Error error = error_of([&] { f(64 << 20); });
   EXPECT_EQ(error.kind(), ErrorKind::system) << error.what();
   EXPECT_THAT(error.what(), HasSubstr("requires 67108864 bytes"));
+  EXPECT_THAT(error.what(), HasSubstr("; no copy of a Value can be dropped (session.memory(device) lists"));
   EXPECT_EQ(f(1000).rows(), 1000);
+  expect_usable(session);
+}
+
+TEST_P(TooLarge, ValuesSayWhatWasDroppedForThem) {
+  const Reserve reserve("67108864");
+  Session session(workers(GetParam()));
+  const auto first = session.device(0);
+  const auto last = session.device(GetParam() - 1);
+  const auto small = session.value(std::vector<double>(1000, 2.0), Shape{1000}, first);
+  small.to(last);
+  const auto f = session.function(
+      +[](CpuWorker& worker, std::int64_t count) { return Keep<double, 1>(worker, {count}); }, "f");
+  const auto large = f.on(last)(8 << 20);
+  const Error error = error_of([&] { static_cast<void>(large.shape()); });
+  EXPECT_EQ(error.kind(), ErrorKind::system) << error.what();
+  EXPECT_THAT(error.what(), HasSubstr("requires 67108864 bytes"));
+  const char* const dropped = "; 8000 bytes of copies of Values were dropped, and no other copy can be";
+  EXPECT_THAT(error.what(), HasSubstr(GetParam() == 1 ? "; no copy of a Value can be dropped" : dropped));
+  EXPECT_EQ(small.get()[999], 2);
+  EXPECT_THROW(static_cast<void>(large.get()), Error) << "it was never made";
+  EXPECT_EQ(f.on(last)(10).shape()[0], 10);
   expect_usable(session);
 }
 

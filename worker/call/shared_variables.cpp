@@ -224,7 +224,7 @@ void VariableCopies::adopt(std::uint64_t variable, const std::array<std::int64_t
   own_copy(variable).extents = extents;
 }
 
-bool VariableCopies::drop_spare(std::size_t bytes, std::uint64_t current) noexcept {
+std::size_t VariableCopies::drop_spare(std::size_t bytes, std::uint64_t current) noexcept {
   std::size_t freed = 0;
   for (auto at = held_.begin(); at != held_.end() && freed < bytes;) {
     const std::uint64_t variable = *at++;  // release() erases it
@@ -235,7 +235,7 @@ bool VariableCopies::drop_spare(std::size_t bytes, std::uint64_t current) noexce
     release(variable);
     copy.extents = extents;
   }
-  return freed != 0;
+  return freed;
 }
 
 void VariableCopies::free(const FreePayload& command) noexcept {

@@ -35,8 +35,8 @@ class VariableCopies {
   /// An output of a call stays on the device: its memory becomes this rank's copy of a variable.
   void adopt(std::uint64_t variable, const std::array<std::int64_t, kMaxDimensions>& extents, OutputBuffer buffer);
   /// Frees copies that the master no longer needs on this rank, until they have this many bytes. `current` is the
-  /// command that this rank runs. Returns false if there was none.
-  bool drop_spare(std::size_t bytes, std::uint64_t current) noexcept;
+  /// command that this rank runs. Returns how many bytes it has freed.
+  std::size_t drop_spare(std::size_t bytes, std::uint64_t current) noexcept;
 
  private:
   void run_part(TransferDirection direction, const TransferSlot& part);

@@ -37,18 +37,28 @@ struct DeviceContext {
   const Interruption& interruption;  // ends waits in a command
   std::function<void()> look_ahead;  // called repeatedly while the device computes
   /// Called when the device is out of memory. Frees copies of Values that are valid elsewhere, up to this size. Returns
-  /// false if there was none.
-  std::function<bool(std::size_t bytes)> free_spare;
+  /// how many bytes it has freed: 0 if there was no such copy.
+  std::function<std::size_t(std::size_t bytes)> free_spare;
 };
 
-/// Calls `allocate()`. If memory runs out, frees spare copies of Values and tries again. Throws what `allocate` throws.
+/// Calls `allocate()`. If memory runs out, frees spare copies of Values and tries again. Throws what `allocate` throws,
+/// and then adds what was freed.
 template <class Allocate>
 auto allocate_with_spare(const DeviceContext& context, std::size_t bytes, Allocate&& allocate) {
-  for (;;) {
+  for (std::size_t freed = 0;;) {
     try {
       return allocate();
     } catch (const Error& error) {
-      if (error.native_code() != ENOMEM || !context.free_spare || !context.free_spare(bytes)) throw;
+      if (error.native_code() != ENOMEM || !context.free_spare) throw;
+      const std::size_t more = context.free_spare(bytes);
+      freed += more;
+      if (more != 0) continue;
+      const std::string dropped =
+          freed == 0 ? "no copy of a Value can be dropped"
+                     : std::to_string(freed) + " bytes of copies of Values were dropped, and no other copy can be";
+      throw Error(error.kind(),
+                  std::string(error.what()) + "; " + dropped + " (session.memory(device) lists what lies there)",
+                  ENOMEM);
     }
   }
 }
