@@ -33,6 +33,7 @@
 #include "common/os/wait.hpp"
 #include "common/protocol/command.hpp"
 #include "common/protocol/device_kinds.hpp"
+#include "common/protocol/node_place.hpp"
 #include "common/protocol/outcome.hpp"
 #include "common/protocol/phase.hpp"
 #include "common/text/fixed_text.hpp"
@@ -137,10 +138,11 @@ inline constexpr std::string_view kCannotStart = "syncrun worker: cannot start: 
 struct ControlHeader {
   std::uint64_t magic;
   std::uint32_t world_size;
+  NodePlace place;  // of this node; a worker's slot is at its rank on all nodes
   std::uint64_t heap_offset;
   std::uint64_t heap_bytes;
   std::uint64_t arenas_offset;
-  std::uint64_t arena_bytes;  // of each rank
+  std::uint64_t arena_bytes;  // of each rank of this node
   std::uint64_t seed;
   std::uint64_t timelines_offset;  // of one Timeline per rank; 0 if no profile or trace was requested
   bool spins;                      // there is a core for the master and for every worker
@@ -178,6 +180,11 @@ class ControlBlock {
   ControlHeader& header() const noexcept { return *reinterpret_cast<ControlHeader*>(base_); }
   WorkerSlot& worker(int rank) const noexcept {
     return *reinterpret_cast<WorkerSlot*>(base_ + workers_at() + sizeof(WorkerSlot) * static_cast<std::size_t>(rank));
+  }
+  /// The offset of the arena of a rank of this node.
+  std::uint64_t arena_at(int rank) const noexcept {
+    const auto local_rank = static_cast<std::uint64_t>(header().place.local_rank(rank));
+    return header().arenas_offset + header().arena_bytes * local_rank;
   }
   /// A place of a rank's inbox, as an InboxEntry. The master writes it, and the worker polls the next one. The entries
   /// of all ranks for one place are together. So a command for all ranks is mostly in one cache line, which workers

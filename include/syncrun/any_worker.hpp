@@ -26,6 +26,12 @@ class SYNCRUN_EXPORT AnyWorker {
 
   int rank() const noexcept;
   int world_size() const noexcept;
+  /// The position of this rank among the ranks on the same node, and how many there are.
+  int local_rank() const noexcept;
+  int local_world_size() const noexcept;
+  /// The node of this rank, and the number of nodes. Ranks are numbered node by node.
+  int node() const noexcept;
+  int node_count() const noexcept;
   /// The name of the device: "cpu3" or "cuda3".
   std::string_view device() const noexcept;
 

@@ -59,14 +59,14 @@ std::vector<int> parse_cpu_list(const std::string& text) {
 namespace {
 
 /// How many of the first `count` ranks have this kind of device.
-int count_of(const std::vector<DeviceId>& devices, DeviceKind kind, std::size_t count) noexcept {
+int count_of(std::span<const DeviceId> devices, DeviceKind kind, std::size_t count) noexcept {
   return static_cast<int>(std::count_if(devices.begin(), devices.begin() + static_cast<std::ptrdiff_t>(count),
                                         [kind](const DeviceId& device) { return device.kind == kind; }));
 }
 
 }  // namespace
 
-int threads_for(const std::vector<DeviceId>& devices, int rank, int cores) noexcept {
+int threads_for(std::span<const DeviceId> devices, int rank, int cores) noexcept {
   const int gpus = count_of(devices, DeviceKind::cuda, devices.size());
   const int cpus = static_cast<int>(devices.size()) - gpus;
   const bool is_mixed = gpus != 0 && cpus != 0;
@@ -75,7 +75,7 @@ int threads_for(const std::vector<DeviceId>& devices, int rank, int cores) noexc
   return std::max(1, (cores - gpus) / cpus);
 }
 
-Placement placement_of(const std::vector<DeviceId>& devices, int rank) {
+Placement placement_of(std::span<const DeviceId> devices, int rank) {
   const auto at = static_cast<std::size_t>(rank);
   const int threads = threads_for(devices, rank, usable_cores());
   if (devices[at].kind == DeviceKind::cuda) return {threads, cores_near_gpu(devices[at].index)};

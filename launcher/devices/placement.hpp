@@ -3,6 +3,7 @@
 // Chooses the cores that a worker runs on, and the number of threads that numerical libraries start there. A worker
 // runs near its GPU, or on its share of the cores. Each rank is placed according to its own kind of device.
 
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,13 +18,13 @@ struct Placement {
   std::vector<int> cores{};  // that the worker is bound to before exec; empty: it is not bound
 };
 
-/// The placement of a rank. `devices` is by rank.
-Placement placement_of(const std::vector<DeviceId>& devices, int rank);
+/// The placement of a rank. `devices` are those of this node, by local rank.
+Placement placement_of(std::span<const DeviceId> devices, int local_rank);
 
 /// The number of threads that a rank may start if a process can use `cores` cores. At least 1. With devices of one
 /// kind, all workers together start as many threads as there are cores. In a session with both kinds, the worker of a
 /// GPU has one core, for the thread that feeds the GPU. The CPU workers share the other cores.
-int threads_for(const std::vector<DeviceId>& devices, int rank, int cores) noexcept;
+int threads_for(std::span<const DeviceId> devices, int rank, int cores) noexcept;
 
 /// The cores for one of `workers` CPU workers, the one with this position among them. They are the cores of the NUMA
 /// node that contains the worker's share of the cores, so that its memory is near. Empty (not bound) on a machine with

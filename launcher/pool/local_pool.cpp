@@ -24,22 +24,25 @@ constexpr std::size_t kLeastArenaBytes = 2 * kAlign;
 
 /// The two halves of the segment (see prepare_control) are whole pages, and are large enough for what Syncrun itself
 /// puts there.
-Segment reserve_segment(std::size_t control_bytes, int world_size) {
+Segment reserve_segment(std::size_t control_bytes, int local_size) {
   const std::size_t bytes = default_reservation_bytes();
-  const std::size_t least = 2 * (control_bytes + static_cast<std::size_t>(world_size) * kLeastArenaBytes);
+  const std::size_t least = 2 * (control_bytes + static_cast<std::size_t>(local_size) * kLeastArenaBytes);
   if (bytes < least) {
     throw_usage(std::string(environment::kReserveBytes) + " is at least " + std::to_string(least) + " for " +
-                std::to_string(world_size) + " workers, got " + std::to_string(bytes));
+                std::to_string(local_size) + " workers, got " + std::to_string(bytes));
   }
   return Segment::create(bytes / (2 * kAlign) * (2 * kAlign), std::max(least, Segment::kSmallestReservation));
 }
 
 }  // namespace
 
-LocalPool::LocalPool(const Settings& settings) : settings_(settings) {
+LocalPool::LocalPool(const Settings& settings)
+    : LocalPool(settings, NodePlace::alone(static_cast<int>(settings.devices.size()))) {}
+
+LocalPool::LocalPool(const Settings& settings, const NodePlace& place) : settings_(settings), place_(place) {
   const int world_size = static_cast<int>(settings_.devices.size());
   const std::size_t control_bytes = round_up(ControlBlock::bytes(world_size));
-  set_memory(reserve_segment(control_bytes, world_size), world_size);
+  set_memory(reserve_segment(control_bytes, place_.local_size), world_size);
   prepare_control(control_bytes);
   workers_.emplace(settings_, segment(), control());
 }
@@ -48,14 +51,15 @@ void LocalPool::prepare_control(std::size_t control_bytes) {
   auto& header = control().header();
   header.magic = kMagic;
   header.world_size = static_cast<std::uint32_t>(world_size());
+  header.place = place_;
   // One half is for the control block and the master's heap, the other half for the workers' arenas.
   header.heap_offset = control_bytes;
   header.heap_bytes = segment().bytes() / 2 - control_bytes;
   header.arenas_offset = segment().bytes() / 2;
-  header.arena_bytes = segment().bytes() / 2 / static_cast<std::size_t>(world_size()) / kAlign * kAlign;
+  header.arena_bytes = segment().bytes() / 2 / static_cast<std::size_t>(place_.local_size) / kAlign * kAlign;
   header.seed = settings_.seed;
-  header.spins = world_size() + 1 <= usable_cores();
-  header.workers_spin = world_size() <= usable_cores();
+  header.spins = place_.local_size + 1 <= usable_cores();
+  header.workers_spin = place_.local_size <= usable_cores();
   header.respawns = settings_.on_worker_lost == OnWorkerLost::respawn;
   const ImageAddress image = program_image();
   header.build_id_bytes = image.build_id_bytes;
@@ -78,7 +82,7 @@ void LocalPool::end() noexcept {
   nursery_.reset();
 }
 
-ChildEnd LocalPool::await_end(int rank) { return await_child_end(*nursery_, rank); }
+ChildEnd LocalPool::await_end(int rank) { return await_child_end(*nursery_, place_.local_rank(rank)); }
 
 std::optional<Error> LocalPool::watch_failure() const {
   if (!nursery_->has_lost_descriptors()) return std::nullopt;
@@ -93,13 +97,13 @@ void LocalPool::take_stacks(std::vector<RankState>& states) { detail::take_stack
 
 bool LocalPool::reap(int rank) {
   if (!await_end(rank).wait_status) return false;
-  nursery_->unwatch_life(rank);
+  nursery_->unwatch_life(place_.local_rank(rank));
   return true;
 }
 
 void LocalPool::replace(const std::vector<int>& ranks) {
   workers_->forget_losses(ranks);
-  for (const int rank : ranks) nursery_->replace(rank, settings_.start_timeout, kStartLimit);
+  for (const int rank : ranks) nursery_->replace(place_.local_rank(rank), settings_.start_timeout, kStartLimit);
 }
 
 }  // namespace syncrun::detail

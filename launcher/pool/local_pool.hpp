@@ -18,6 +18,9 @@ class LocalPool final : public WorkerPool {
   /// Reserves the segment and prepares the control block. Starts no process. Refers to `settings` as long as it lives.
   /// Throws Error (usage, system).
   explicit LocalPool(const Settings& settings);
+  /// The same for one of several nodes. The pool has the workers of this node only. `settings` has the devices of all
+  /// nodes. The control block has the slots of all ranks, so that an offset is the same on all nodes.
+  LocalPool(const Settings& settings, const NodePlace& place);
   ~LocalPool() override { end(); }
 
   void start() override;
@@ -26,14 +29,16 @@ class LocalPool final : public WorkerPool {
   void kill_all() noexcept override { nursery_->kill_all(); }
   void end() noexcept override;
 
-  int pid(int rank) const noexcept override { return nursery_->pid(rank); }
+  int pid(int rank) const noexcept override { return nursery_->pid(place_.local_rank(rank)); }
   ChildEnd await_end(int rank) override;
-  std::optional<int> end_status(int rank) override { return nursery_->await_end(rank, Milliseconds(0)); }
+  std::optional<int> end_status(int rank) override {
+    return nursery_->await_end(place_.local_rank(rank), Milliseconds(0));
+  }
   bool await_all_ends(Milliseconds limit) override { return nursery_->await_all_ends(limit); }
-  int stop_signal(int rank) const override { return nursery_->stop_signal(rank); }
+  int stop_signal(int rank) const override { return nursery_->stop_signal(place_.local_rank(rank)); }
   int tracer(int rank) const override;
   void take_stacks(std::vector<RankState>& states) override;
-  std::vector<std::string> last_stderr(int rank) override { return nursery_->last_stderr(rank); }
+  std::vector<std::string> last_stderr(int rank) override { return nursery_->last_stderr(place_.local_rank(rank)); }
   std::string describe_kill() const override { return oom_watch_.describe_kill(); }
   std::optional<Error> watch_failure() const override;
   bool is_debugged() const override;
@@ -41,12 +46,13 @@ class LocalPool final : public WorkerPool {
 
   bool reap(int rank) override;
   void replace(const std::vector<int>& ranks) override;
-  void watch(int rank) override { nursery_->watch_life(rank); }
+  void watch(int rank) override { nursery_->watch_life(place_.local_rank(rank)); }
 
  private:
   void prepare_control(std::size_t control_bytes);
 
   const Settings& settings_;
+  NodePlace place_;
   OomWatch oom_watch_;  // created before the first worker
   ForkGuard fork_guard_;
   std::optional<WorkerWatcher> workers_;

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <span>
 #include <utility>
 
 #include "common/protocol/environment.hpp"
@@ -10,10 +11,13 @@
 
 namespace syncrun::detail {
 
-SpawnRequest WorkerWatcher::request_for(int rank, const Ends& ends) const {
-  const int world_size = control_.world_size();
-  const DeviceId& device = settings_.devices[static_cast<std::size_t>(rank)];
-  Placement placement = placement_of(settings_.devices, rank);
+SpawnRequest WorkerWatcher::request_for(int local_rank, const Ends& ends) const {
+  const int rank = place().rank(local_rank);
+  const std::span devices =
+      std::span(settings_.devices)
+          .subspan(static_cast<std::size_t>(place().first_rank), static_cast<std::size_t>(place().local_size));
+  const DeviceId& device = devices[static_cast<std::size_t>(local_rank)];
+  Placement placement = placement_of(devices, local_rank);
   SpawnRequest request;
   request.program = kOwnImage;
   request.arguments = own_arguments();
@@ -26,9 +30,9 @@ SpawnRequest WorkerWatcher::request_for(int rank, const Ends& ends) const {
       {environment::kMasterPid, std::to_string(::getpid())},
       {environment::kJob, job_mark()},
       {environment::kRank, std::to_string(rank)},
-      {environment::kLocalRank, std::to_string(rank)},
-      {environment::kWorldSize, std::to_string(world_size)},
-      {environment::kLocalWorldSize, std::to_string(world_size)},
+      {environment::kLocalRank, std::to_string(local_rank)},
+      {environment::kWorldSize, std::to_string(control_.world_size())},
+      {environment::kLocalWorldSize, std::to_string(place().local_size)},
       {environment::kLogLevel, std::string(to_string(settings_.log_level))},
   };
   for (const auto& variable : thread_variables(placement.threads)) request.environment.push_back(variable);
@@ -44,11 +48,12 @@ SpawnRequest WorkerWatcher::request_for(int rank, const Ends& ends) const {
   return request;
 }
 
-std::string WorkerWatcher::log_of(int rank) const {
-  return settings_.log_dir.empty() ? std::string() : settings_.log_dir + "/rank" + std::to_string(rank) + ".log";
+std::string WorkerWatcher::log_of(int local_rank) const {
+  if (settings_.log_dir.empty()) return {};
+  return settings_.log_dir + "/rank" + std::to_string(place().rank(local_rank)) + ".log";
 }
 
-void WorkerWatcher::on_loss(int rank) noexcept {
+void WorkerWatcher::note_loss(int rank) noexcept {
   auto& header = control_.header();
   control_.worker(rank).is_lost.store(1, std::memory_order_seq_cst);
   std::uint64_t none = 0;
@@ -63,8 +68,8 @@ void WorkerWatcher::forget_losses(const std::vector<int>& reaped) noexcept {
   control_.header().lost.store(0, std::memory_order_seq_cst);
   // A worker that was lost in the meantime could not note its loss in the header, because the first loss was still
   // there.
-  for (int rank = 0; rank < size(); ++rank) {
-    if (control_.worker(rank).is_lost.load(std::memory_order_seq_cst) != 0) on_loss(rank);
+  for (int local_rank = 0; local_rank < size(); ++local_rank) {
+    if (slot(local_rank).is_lost.load(std::memory_order_seq_cst) != 0) on_loss(local_rank);
   }
 }
 

@@ -12,28 +12,35 @@
 
 namespace syncrun::detail {
 
-/// Notes the first loss in the control block, and wakes everything that waits there.
+/// Notes the first loss in the control block, and wakes everything that waits there. A nursery counts its children from
+/// 0, so each of them is the local rank of a worker on this node.
 class WorkerWatcher final : public ChildWatcher {
  public:
   /// Refers to the first two arguments as long as it lives.
   WorkerWatcher(const Settings& settings, const Segment& segment, ControlBlock control)
       : settings_(settings), segment_(segment), control_(control) {}
 
-  int size() const override { return control_.world_size(); }
+  int size() const override { return place().local_size; }
   std::string describe() const override { return "the workers"; }
-  SpawnRequest request_for(int rank, const Ends& ends) const override;
-  std::string tag_of(int rank) const override { return "[rank " + std::to_string(rank) + "] "; }
-  std::string log_of(int rank) const override;
+  SpawnRequest request_for(int local_rank, const Ends& ends) const override;
+  std::string tag_of(int local_rank) const override {
+    return "[rank " + std::to_string(place().rank(local_rank)) + "] ";
+  }
+  std::string log_of(int local_rank) const override;
   bool has_descriptors() const noexcept override { return segment_.is_intact(); }
-  void on_start(int rank, pid_t pid) noexcept override { control_.worker(rank).pid.store(pid); }
-  void on_loss(int rank) noexcept override;
-  pthread_mutex_t* life_of(int rank) noexcept override { return &control_.worker(rank).life; }
+  void on_start(int local_rank, pid_t pid) noexcept override { slot(local_rank).pid.store(pid); }
+  void on_loss(int local_rank) noexcept override { note_loss(place().rank(local_rank)); }
+  pthread_mutex_t* life_of(int local_rank) noexcept override { return &slot(local_rank).life; }
 
   /// The lost workers have been reaped. Removes the notes of losses from the control block, except those of other
   /// workers that were lost since.
   void forget_losses(const std::vector<int>& reaped) noexcept;
 
  private:
+  void note_loss(int rank) noexcept;
+  const NodePlace& place() const noexcept { return control_.header().place; }
+  WorkerSlot& slot(int local_rank) const noexcept { return control_.worker(place().rank(local_rank)); }
+
   const Settings& settings_;
   const Segment& segment_;
   ControlBlock control_;

@@ -65,7 +65,9 @@ TEST_P(SessionOf, SetsTheConventionalVariablesAndHidesItsOwn) {
       return text != nullptr && std::atoi(text) == value;
     };
     const bool right = is("RANK", worker.rank()) && is("LOCAL_RANK", worker.rank()) &&
-                       is("WORLD_SIZE", worker.world_size()) && is("LOCAL_WORLD_SIZE", worker.world_size());
+                       is("WORLD_SIZE", worker.world_size()) && is("LOCAL_WORLD_SIZE", worker.world_size()) &&
+                       worker.local_rank() == worker.rank() && worker.local_world_size() == worker.world_size() &&
+                       worker.node() == 0 && worker.node_count() == 1;
     bool hidden = true;
     for (char** variable = environ; *variable != nullptr; ++variable) {
       const std::string text = *variable;

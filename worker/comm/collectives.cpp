@@ -57,8 +57,7 @@ void CpuComm::begin(const Command& command) noexcept { meetings_.begin(command);
 // ---- buffers --------------------------------------------------------------------------------------------------
 
 std::byte* CpuComm::buffers_of(int session_rank) const noexcept {
-  const auto& header = attachment_.control.header();
-  return attachment_.segment.at(header.arenas_offset + header.arena_bytes * static_cast<std::uint64_t>(session_rank));
+  return attachment_.segment.at(attachment_.control.arena_at(session_rank));
 }
 
 std::byte* CpuComm::small_buffer(int rank, std::size_t parity) const noexcept {

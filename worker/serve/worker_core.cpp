@@ -39,9 +39,7 @@ WorkerCore::WorkerCore(Attachment& attachment)
     : attachment_(attachment),
       header_(attachment_.control.header()),
       policy_(header_.spins ? WaitPolicy::spinning() : WaitPolicy::yielding()),
-      arena_(attachment_.segment,
-             header_.arenas_offset + header_.arena_bytes * static_cast<std::uint64_t>(attachment_.rank) +
-                 CpuComm::kReservedBytes,
+      arena_(attachment_.segment, attachment_.control.arena_at(attachment_.rank) + CpuComm::kReservedBytes,
              header_.arena_bytes - CpuComm::kReservedBytes, pages_of({attachment_.slot().device_kind})),
       outgoing_(arena_, attachment_.slot().consumed),
       interruption_(attachment_),

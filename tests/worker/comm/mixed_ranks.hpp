@@ -57,11 +57,8 @@ class MixedRank {
 
  private:
   static SharedHeap arena_of(const Attachment& attachment) {
-    const ControlHeader& header = attachment.control.header();
-    return {attachment.segment,
-            header.arenas_offset + header.arena_bytes * static_cast<std::uint64_t>(attachment.rank) +
-                CpuComm::kReservedBytes,
-            header.arena_bytes - CpuComm::kReservedBytes};
+    return {attachment.segment, attachment.control.arena_at(attachment.rank) + CpuComm::kReservedBytes,
+            attachment.control.header().arena_bytes - CpuComm::kReservedBytes};
   }
 
   MeetingRank& parts_;
