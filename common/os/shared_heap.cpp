@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <string>
 
+#include "common/os/heap_log.hpp"
 #include "common/os/memory_limit.hpp"
 #include "common/os/segment.hpp"
 #include "common/text/errors.hpp"
@@ -81,7 +83,27 @@ std::uint64_t SharedHeap::allocate(std::size_t bytes, Contents contents, std::st
   used_[offset] = size;
   used_bytes_ += size;
   if (contents == Contents::zero && extent.dirty) std::memset(segment_->at(offset), 0, size);
+  if (log_ != nullptr) [[unlikely]] {
+    log_->add({HeapChange::Kind::reserved, offset, size});
+    log_->add({HeapChange::Kind::written, offset, bytes});
+  }
   return offset;
+}
+
+void SharedHeap::keep_contents_here(std::uint64_t offset) {
+  if (log_ != nullptr) log_->take_back(HeapChange::Kind::written, offset);
+}
+
+void SharedHeap::note_freed(std::uint64_t offset, std::size_t bytes) noexcept {
+  try {
+    log_->add({HeapChange::Kind::freed, offset, bytes});
+  } catch (const std::bad_alloc&) {
+    // The other nodes keep the pages.
+  }
+}
+
+void SharedHeap::note_written(std::uint64_t offset, std::size_t bytes) {
+  if (log_ != nullptr) log_->add({HeapChange::Kind::written, offset, bytes});
 }
 
 void SharedHeap::free(std::uint64_t offset, Giveback giveback) noexcept {
@@ -90,6 +112,8 @@ void SharedHeap::free(std::uint64_t offset, Giveback giveback) noexcept {
   const std::size_t size = it->second;
   used_.erase(it);
   used_bytes_ -= size;
+  if (log_ != nullptr) [[unlikely]]
+    note_freed(offset, size);
   const bool returned = giveback == Giveback::now && pages_ == Pages::returned && size >= kPagedFrom &&
                         segment_->is_intact() &&
                         ::fallocate(segment_->fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,

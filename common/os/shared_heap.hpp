@@ -11,6 +11,7 @@
 
 namespace syncrun::detail {
 
+class HeapLog;
 class Segment;
 
 /// Allocates extents of the range [begin, begin + bytes) of a segment. For extents of 64 KiB or more, it reserves the
@@ -44,6 +45,14 @@ class SharedHeap {
   /// it before the first allocation.
   void note_used_before() noexcept;
 
+  /// From now on, notes all changes there. The contents of a new extent count as written. `log` outlives the heap. Called
+  /// before the first allocation.
+  void note_changes(HeapLog& log) noexcept { log_ = &log; }
+  /// The contents of a new extent do not travel with the next command. Called directly after the allocation.
+  void keep_contents_here(std::uint64_t offset);
+  /// The owner has changed these bytes of an extent after a command was published that may refer to them.
+  void note_written(std::uint64_t offset, std::size_t bytes);
+
   std::size_t used_bytes() const noexcept { return used_bytes_; }
   std::size_t size_of(std::uint64_t offset) const { return used_.at(offset); }
 
@@ -53,10 +62,12 @@ class SharedHeap {
     bool dirty;  // it may have pages with old contents
   };
   void insert_free(std::uint64_t offset, Free extent);
+  void note_freed(std::uint64_t offset, std::size_t bytes) noexcept;
   void ask_for_huge_pages(std::uint64_t offset, std::size_t bytes) noexcept;
   void reserve(std::uint64_t offset, std::size_t bytes, std::string_view what);
 
   const Segment* segment_ = nullptr;
+  HeapLog* log_ = nullptr;  // null unless the session has several nodes
   std::size_t capacity_bytes_ = 0;
   Pages pages_ = Pages::returned;
   std::map<std::uint64_t, Free> free_;

@@ -19,7 +19,8 @@ RunningCall::RunningCall(const WorkerParts& parts) noexcept
       arena_(parts.arena),
       files_(parts.files),
       outgoing_(parts.outgoing),
-      variables_(parts.variables) {}
+      variables_(parts.variables),
+      is_on_one_node_(attachment_.place().nodes <= 1) {}
 
 // ---- rows -----------------------------------------------------------------------------------------------------
 

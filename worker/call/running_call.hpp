@@ -192,6 +192,7 @@ class RunningCall {
   std::uint32_t update_arguments_ = 0;      // a bit for each argument that is an update
   CommCore* comm_ = nullptr;                // of the command's ranks
   bool shares_outputs_ = false;             // all outputs go to shared memory before the workers reduce them
+  const bool is_on_one_node_;               // workers on several nodes do not reduce outputs; the master does
   RankWeights weights_;                     // of the current slice
   std::vector<std::int64_t> rows_by_rank_;  // rows of the current slice on every rank
   std::optional<Comm> user_comm_;

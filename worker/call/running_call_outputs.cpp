@@ -172,7 +172,7 @@ void RunningCall::deliver(Outbox& outbox) {
     const OutputType& type = command_->outputs[i];
     if (type.reduction == Reduction::gather) concatenate(outputs_[i], type);
     const bool is_large = outputs_[i].buffer.bytes() > device_.large_output_bytes();
-    if (is_large && is_reduced_by_workers(i) && !command_->ranks.is_single()) outbox.is_large = true;
+    if (is_large && is_reduced_by_workers(i) && !command_->ranks.is_single() && is_on_one_node_) outbox.is_large = true;
   }
   share_outputs(outbox);
 }
@@ -205,7 +205,7 @@ void RunningCall::share_outputs(Outbox& outbox) {
 /// ranks that computed something have large outputs. If GPUs reduce through their communicator, a GPU takes part even if
 /// it has no rows.
 bool RunningCall::may_reduce_outputs(const Outbox& outbox) const noexcept {
-  if (command_->ranks.is_single()) return false;
+  if (command_->ranks.is_single() || !is_on_one_node_) return false;
   if (shares_outputs_) return outbox.is_large;
   for (std::size_t i = 0; i < call_->outputs_count; ++i) {
     if (is_reduced_by_workers(i)) return true;

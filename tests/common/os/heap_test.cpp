@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "common/os/heap_log.hpp"
 #include "common/os/segment.hpp"
 #include "common/text/errors.hpp"
 
@@ -124,6 +125,40 @@ TEST_F(Heap, ClearsReusedMemoryThatMustBeZero) {
   heap.free(offset, Giveback::later);
   offset = heap.allocate(kMegabyte / 2, Contents::zero, "a test");
   EXPECT_TRUE(is_zero(offset, kMegabyte / 2));
+}
+
+TEST_F(Heap, NotesItsChangesInOrder) {
+  using Kind = HeapChange::Kind;
+  HeapLog log;
+  heap.note_changes(log);
+  const auto small = heap.allocate(100, Contents::any, "a test");
+  const auto rows = heap.allocate(kMegabyte, Contents::any, "rows");
+  heap.keep_contents_here(rows);
+  heap.note_written(small + 8, 16);
+  heap.free(small, Giveback::later);
+  std::vector<HeapChange> changes;
+  log.for_each(0, [&](const HeapChange& change) { changes.push_back(change); });
+  ASSERT_EQ(changes.size(), 5U);
+  const auto is = [&](std::size_t at, Kind kind, std::uint64_t offset, std::uint64_t bytes) {
+    return changes[at].kind == kind && changes[at].offset == offset && changes[at].bytes == bytes;
+  };
+  EXPECT_TRUE(is(0, Kind::reserved, small, 128)) << "a whole number of cache lines";
+  EXPECT_TRUE(is(1, Kind::written, small, 100));
+  EXPECT_TRUE(is(2, Kind::reserved, rows, kMegabyte));
+  EXPECT_TRUE(is(3, Kind::written, small + 8, 16));
+  EXPECT_TRUE(is(4, Kind::freed, small, 128));
+}
+
+TEST(HeapLog, ForgetsWhatNobodyAsksForAnyMore) {
+  HeapLog log;
+  for (std::uint64_t i = 0; i < 4; ++i) log.add({HeapChange::Kind::written, 64 * i, 1});
+  log.forget(3);
+  EXPECT_EQ(log.end(), 4U);
+  std::vector<std::uint64_t> offsets;
+  log.for_each(3, [&](const HeapChange& change) { offsets.push_back(change.offset); });
+  EXPECT_EQ(offsets, std::vector<std::uint64_t>{192});
+  log.forget(4);
+  EXPECT_EQ(log.end(), 4U);
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ class MixedRank {
   T* put(const std::vector<T>& values) {
     auto* const to = static_cast<T*>(
         device_->allocate(values.size() * sizeof(T) + 1, SharedHeap::Contents::any, "values of a test"));
-    if (is_cpu()) std::memcpy(to, values.data(), values.size() * sizeof(T));
+    if (is_cpu()) std::copy(values.begin(), values.end(), to);
     else off_host().enqueue([=] { std::copy(values.begin(), values.end(), test::host_view(to)); });
     return to;
   }

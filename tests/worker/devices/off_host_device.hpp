@@ -5,6 +5,7 @@
 // that uses a device address on the host, fails.
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -51,7 +52,7 @@ class OffHostDevice final : public detail::GpuDevice {
   /// Puts work on the queue, as a body does.
   void enqueue(std::function<void()> work) { queue_.push_back(std::move(work)); }
 
-  int copies_out = 0;  // requests to copy to shared memory
+  std::atomic<int> copies_out = 0;  // requests to copy to shared memory
   int captures = 0;
   int reductions = 0;  // outputs that the device was asked to reduce with its peers
 

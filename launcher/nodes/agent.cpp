@@ -1,0 +1,83 @@
+#include "launcher/nodes/agent.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "launcher/nodes/command_message.hpp"
+#include "syncrun/error.hpp"
+
+namespace syncrun::detail {
+
+Agent::Agent(Mailbox& mailbox, const ControlBlock& control, const Segment& segment)
+    : mailbox_(mailbox),
+      control_(control),
+      segment_(segment),
+      given_(static_cast<std::size_t>(control.header().place.local_size)) {}
+
+bool Agent::is_busy() const noexcept {
+  return std::any_of(given_.begin(), given_.end(), [](const auto& commands) { return !commands.empty(); });
+}
+
+bool Agent::progress() {
+  bool did_something = false;
+  while (const auto next = mailbox_.receive()) {
+    did_something = true;
+    MessageReader message(next->message, "the master");
+    switch (message.kind()) {
+      case MessageKind::command: take_command(message); break;
+      case MessageKind::spoil: take_spoil(message); break;
+      case MessageKind::done: throw Error(ErrorKind::system, "an unexpected message from the master");
+    }
+  }
+  return report() || did_something;
+}
+
+void Agent::take_command(MessageReader& from) {
+  apply_heap_changes(from, segment_);
+  const std::size_t slot = detail::take_command(from, control_);
+  const Command& command = control_.command_in(slot);
+  const NodePlace& here = control_.header().place;
+  is_closing_ = is_closing_ || command.kind == CommandKind::close;
+  for (const int rank : command.ranks) {
+    if (!here.has(rank)) continue;
+    control_.worker(rank).consumed.store(from.get<std::uint64_t>(), std::memory_order_release);
+    given_[static_cast<std::size_t>(here.local_rank(rank))].push_back({command.id, slot});
+    const std::size_t place = command.places[static_cast<std::size_t>(rank)];
+    control_.inbox(rank, place).store(InboxEntry(command.id, slot).word(), std::memory_order_release);
+  }
+  control_.header().to_workers.ring_after_release();
+}
+
+/// If the master has collected the command in the meantime, the slot may contain another one by now. It then has another
+/// number, so a worker does not take this for its own.
+void Agent::take_spoil(MessageReader& from) {
+  const auto slot = from.get<std::size_t>();
+  control_.command_in(slot).spoiled.store(from.get<std::uint64_t>(), std::memory_order_seq_cst);
+}
+
+/// Sends one message about all commands that ranks have finished since the last time.
+bool Agent::report() {
+  const NodePlace& here = control_.header().place;
+  std::optional<MessageWriter> message;
+  for (int local_rank = 0; local_rank < here.local_size; ++local_rank) {
+    auto& commands = given_[static_cast<std::size_t>(local_rank)];
+    const int rank = here.rank(local_rank);
+    const std::uint64_t done = control_.worker(rank).done.load(std::memory_order_seq_cst);
+    while (!commands.empty() && commands.front().id <= done) {
+      const Given& given = commands.front();
+      if (!message) message.emplace(MessageKind::done);
+      message->put(static_cast<std::int32_t>(rank));
+      message->put(given.id);
+      message->put(given.slot);
+      const Command& command = control_.command_in(given.slot);
+      put_report(*message, segment_, command, control_.outbox(command, rank));
+      commands.pop_front();
+    }
+  }
+  if (!message) return false;
+  mailbox_.send(kMaster, message->take());
+  return true;
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,162 @@
+#include "launcher/nodes/command_message.hpp"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <limits>
+
+#include "common/arrays/extents.hpp"
+#include "common/os/wait.hpp"
+#include "common/text/errors.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+/// Outbox::failed_ns if the rank only shares the failure of another one.
+constexpr std::int64_t kNotOwnFailure = std::numeric_limits<std::int64_t>::max();
+
+/// The heap reserves memory for extents of this size and more.
+constexpr std::uint64_t kPagedFrom = std::uint64_t{64} << 10U;
+
+/// Whether an argument of the call is in the bytes of the command.
+bool uses_inline_bytes(const Command& command, const Segment& segment) {
+  const std::uint64_t begin = segment.offset_of(command.bytes.data());
+  const auto* const arguments = command.arguments.data();
+  return std::any_of(arguments, arguments + command.call().arguments_count, [&](const ArgumentSlot& argument) {
+    return argument.offset >= begin && argument.offset < begin + command.bytes.size();
+  });
+}
+
+/// The outputs of a call that are arrays and come to the master.
+bool is_reported_array(const Command& command, std::size_t output) {
+  const OutputType& type = command.outputs[output];
+  return (command.call().wanted_outputs >> output & 1U) != 0 && !type.is_kept && type.dimensions != 0;
+}
+
+std::size_t bytes_of(const OutputType& type, const OutputSlot& slot) {
+  return elements_in({slot.extents.data(), type.dimensions}) * size_of(type.dtype);
+}
+
+}  // namespace
+
+// ---- commands -------------------------------------------------------------------------------------------------
+
+void put_heap_changes(MessageWriter& to, const Segment& segment, const HeapLog& log, std::uint64_t from) {
+  to.put(log.end() - from);
+  log.for_each(from, [&](const HeapChange& change) {
+    to.put(change);
+    if (change.kind == HeapChange::Kind::written) to.put_bytes({segment.at(change.offset), change.bytes});
+  });
+}
+
+void apply_heap_changes(MessageReader& from, const Segment& segment) {
+  const auto allocate = [&](int mode, const HeapChange& change) {
+    return ::fallocate(segment.fd(), mode, static_cast<off_t>(change.offset), static_cast<off_t>(change.bytes)) == 0;
+  };
+  for (auto left = from.get<std::uint64_t>(); left != 0; --left) {
+    const auto change = from.get<HeapChange>();
+    if (change.kind == HeapChange::Kind::written) {
+      from.get_all(std::span(segment.at(change.offset), change.bytes));
+    } else if (change.bytes < kPagedFrom) {
+      continue;  // such an extent shares its pages with others
+    } else if (change.kind == HeapChange::Kind::freed) {
+      static_cast<void>(allocate(FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, change));  // the pages stay if it fails
+    } else {
+      while (!allocate(0, change)) {
+        if (errno != EINTR) throw_errno("cannot reserve " + std::to_string(change.bytes) + " bytes of shared memory");
+      }
+    }
+  }
+}
+
+void put_command(MessageWriter& to, const ControlBlock& control, const Segment& segment, std::size_t slot,
+                 const NodePlace& node) {
+  const Command& command = control.command_in(slot);
+  to.put(slot);
+  to.put(static_cast<const CommandHead&>(command));
+  for (const int rank : command.ranks) {
+    if (node.has(rank)) to.put(command.places[static_cast<std::size_t>(rank)]);
+  }
+  if (command.kind != CommandKind::call) return;
+  const CallPayload& call = command.call();
+  to.put_all(std::span(command.outputs).first(call.outputs_count));
+  to.put_all(std::span(command.arguments).first(call.arguments_count));
+  const bool has_bytes = uses_inline_bytes(command, segment);
+  to.put(has_bytes);
+  if (has_bytes) to.put(command.bytes);
+}
+
+std::size_t take_command(MessageReader& from, const ControlBlock& control) {
+  const auto slot = from.get<std::size_t>();
+  if (slot >= control.slots()) throw Error(ErrorKind::system, "a command came for slot " + std::to_string(slot));
+  Command& command = control.command_in(slot);
+  const auto head = from.get<CommandHead>();
+  for (const int rank : head.ranks) {
+    if (control.header().place.has(rank)) command.places[static_cast<std::size_t>(rank)] = from.get<std::uint8_t>();
+  }
+  if (head.kind == CommandKind::call) {
+    const CallPayload& call = head.call();
+    from.get_all(std::span(command.outputs).first(call.outputs_count));
+    from.get_all(std::span(command.arguments).first(call.arguments_count));
+    if (from.get<bool>()) from.get_all(std::span<std::byte>(command.bytes));
+  }
+  put_head(command, head);
+  return slot;
+}
+
+// ---- reports --------------------------------------------------------------------------------------------------
+
+void put_report(MessageWriter& to, const Segment& segment, const Command& command, const Outbox& outbox) {
+  to.put(outbox.vote);
+  to.put(outbox.is_empty);
+  to.put(outbox.is_fatal);
+  to.put(outbox.rows);
+  to.put(outbox.own_ns);
+  if (outbox.vote == Vote::failed) {
+    to.put(outbox.error_kind);
+    to.put(outbox.native_code);
+    to.put(outbox.failed_ns);
+    to.put(outbox.failed_phase);
+    to.put(outbox.message);
+    return;
+  }
+  if (command.kind != CommandKind::call || outbox.is_empty) return;
+  for (std::size_t i = 0; i < command.call().outputs_count; ++i) {
+    to.put(outbox.outputs[i]);
+    if (!is_reported_array(command, i)) continue;
+    to.put_bytes({segment.at(outbox.outputs[i].offset), bytes_of(command.outputs[i], outbox.outputs[i])});
+  }
+}
+
+void take_report(MessageReader& from, const Segment& segment, const Command& command, Outbox& outbox,
+                 const std::function<std::uint64_t(std::size_t bytes)>& place_for) {
+  outbox.vote = from.get<Vote>();
+  outbox.is_empty = from.get<bool>();
+  outbox.is_fatal = from.get<bool>();
+  outbox.is_large = outbox.is_reduced = false;
+  outbox.rows = from.get<std::int64_t>();
+  outbox.own_ns = from.get<std::int64_t>();
+  if (outbox.vote == Vote::failed) {
+    outbox.error_kind = from.get<ErrorKind>();
+    outbox.native_code = from.get<std::int32_t>();
+    // Clocks of different nodes are not compared. So the failure whose report arrives first is the first one.
+    const bool is_own = from.get<std::int64_t>() != kNotOwnFailure;
+    outbox.failed_ns = is_own ? Clock::now().time_since_epoch().count() : kNotOwnFailure;
+    outbox.failed_phase = from.get<Phase>();
+    from.get_all(std::span<char>(outbox.message));
+    return;
+  }
+  if (command.kind != CommandKind::call || outbox.is_empty) return;
+  for (std::size_t i = 0; i < command.call().outputs_count; ++i) {
+    OutputSlot& output = outbox.outputs[i];
+    output = from.get<OutputSlot>();
+    if (!is_reported_array(command, i)) continue;
+    const std::size_t bytes = bytes_of(command.outputs[i], output);
+    output.offset = bytes == 0 ? 0 : place_for(bytes);
+    if (bytes != 0) from.get_all(std::span(segment.at(output.offset), bytes));
+  }
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,37 @@
+#pragma once
+
+// How a command, and what a rank reports about it, travel between nodes. An offset is the same on all nodes, and so are
+// the number of a slot and the places in inboxes. So the agent writes everything to where the master has it.
+
+#include <cstdint>
+#include <functional>
+
+#include "common/os/heap_log.hpp"
+#include "common/os/segment.hpp"
+#include "common/protocol/control_block.hpp"
+#include "launcher/nodes/messages.hpp"
+
+namespace syncrun::detail {
+
+// ---- commands: from the master to an agent
+
+/// Adds the changes of the heap from number `from` on, with the contents of what was written.
+void put_heap_changes(MessageWriter& to, const Segment& segment, const HeapLog& log, std::uint64_t from);
+/// Repeats these changes. Throws Error (system) if there is too little memory.
+void apply_heap_changes(MessageReader& from, const Segment& segment);
+
+/// Adds the command in a slot, with its places in the inboxes of the ranks of a node.
+void put_command(MessageWriter& to, const ControlBlock& control, const Segment& segment, std::size_t slot,
+                 const NodePlace& node);
+/// Writes the command into its slot, but not into the inboxes. Returns the slot.
+std::size_t take_command(MessageReader& from, const ControlBlock& control);
+
+// ---- reports: from an agent to the master
+
+/// Adds what a rank has reported about a command: its outbox, and the arrays that the master needs.
+void put_report(MessageWriter& to, const Segment& segment, const Command& command, const Outbox& outbox);
+/// Writes the report to the outbox. `place_for(bytes)` returns the offset of memory for an array.
+void take_report(MessageReader& from, const Segment& segment, const Command& command, Outbox& outbox,
+                 const std::function<std::uint64_t(std::size_t bytes)>& place_for);
+
+}  // namespace syncrun::detail

@@ -1,0 +1,17 @@
+#include "launcher/nodes/messages.hpp"
+
+#include "syncrun/error.hpp"
+
+namespace syncrun::detail {
+
+std::span<const std::byte> MessageReader::get_bytes(std::size_t bytes) {
+  if (bytes > rest_.size()) {
+    throw Error(ErrorKind::system, "a message from " + from_ + " is too short: " + std::to_string(bytes) +
+                                       " more bytes expected, " + std::to_string(rest_.size()) + " are there");
+  }
+  const auto taken = rest_.first(bytes);
+  rest_ = rest_.subspan(bytes);
+  return taken;
+}
+
+}  // namespace syncrun::detail

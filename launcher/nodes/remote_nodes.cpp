@@ -1,0 +1,95 @@
+#include "launcher/nodes/remote_nodes.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "launcher/nodes/command_message.hpp"
+#include "syncrun/error.hpp"
+
+namespace syncrun::detail {
+
+RemoteNodes::RemoteNodes(Mailbox& mailbox, ControlBlock control, const Memory& memory, std::vector<NodePlace> places)
+    : mailbox_(mailbox),
+      control_(control),
+      memory_(memory),
+      arrays_(static_cast<std::size_t>(control.world_size()) * kInboxSize) {
+  for (std::size_t node = 1; node < places.size(); ++node) nodes_.push_back({.place = places[node]});
+}
+
+template <class Visit>
+void RemoteNodes::for_each_node_of(const RankSet& ranks, Visit&& visit) {
+  for (Node& node : nodes_) {
+    const auto last = ranks.end();
+    const RankSet::Iterator first(ranks, node.place.first_rank);  // at this rank or after it
+    if (first != last && node.place.has(*first)) visit(node);
+  }
+}
+
+void RemoteNodes::publish(std::uint64_t, std::size_t slot) {
+  const Command& command = control_.command_in(slot);
+  for_each_node_of(command.ranks, [&](Node& node) {
+    MessageWriter message(MessageKind::command);
+    put_heap_changes(message, memory_.segment, memory_.changes, node.told);
+    node.told = memory_.changes.end();
+    put_command(message, control_, memory_.segment, slot, node.place);
+    for (const int rank : command.ranks) {
+      if (node.place.has(rank)) message.put(control_.worker(rank).consumed.load(std::memory_order_relaxed));
+    }
+    mailbox_.send(node.place.node, message.take());
+  });
+  forget_changes();
+}
+
+/// A node that gets no commands still has to learn of all changes, with its next command.
+void RemoteNodes::forget_changes() noexcept {
+  std::uint64_t known = memory_.changes.end();
+  for (const Node& node : nodes_) known = std::min(known, node.told);
+  memory_.changes.forget(known);
+}
+
+void RemoteNodes::spoil(std::uint64_t id, std::size_t slot) {
+  for_each_node_of(control_.command_in(slot).ranks, [&](const Node& node) {
+    MessageWriter message(MessageKind::spoil);
+    message.put(slot);
+    message.put(id);
+    mailbox_.send(node.place.node, message.take());
+  });
+}
+
+bool RemoteNodes::progress() {
+  const std::lock_guard lock(mutex_);
+  bool received = false;
+  while (const auto next = mailbox_.receive()) {
+    received = true;
+    take_done(next->node, next->message);
+  }
+  if (received) control_.header().to_master.ring();
+  return received;
+}
+
+void RemoteNodes::take_done(int node, std::span<const std::byte> message) {
+  MessageReader reader(message, "node " + std::to_string(node));
+  if (reader.kind() != MessageKind::done)
+    throw Error(ErrorKind::system, "an unexpected message from node " + std::to_string(node));
+  while (!reader.is_at_end()) take_rank_done(reader, reader.get<std::int32_t>());
+}
+
+void RemoteNodes::take_rank_done(MessageReader& from, int rank) {
+  const auto id = from.get<std::uint64_t>();
+  const auto slot = from.get<std::size_t>();
+  Command& command = control_.command_in(slot);
+  const std::size_t place = command.places[static_cast<std::size_t>(rank)];
+  Outbox& outbox = control_.outbox_at(rank, place);
+  // The command that was in this place before has been collected, or this one would not have been published.
+  std::vector<std::uint64_t>& arrays = arrays_at(rank, place);
+  for (const std::uint64_t offset : arrays) memory_.inbound.free(offset, SharedHeap::Giveback::later);
+  arrays.clear();
+  take_report(from, memory_.segment, command, outbox, [&](std::size_t bytes) {
+    return arrays.emplace_back(
+        memory_.inbound.allocate(bytes, SharedHeap::Contents::any, "the output of another node"));
+  });
+  if (outbox.vote == Vote::failed) command.failed.store(id, std::memory_order_seq_cst);
+  control_.worker(rank).done.store(id, std::memory_order_seq_cst);
+}
+
+}  // namespace syncrun::detail

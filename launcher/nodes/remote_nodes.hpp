@@ -1,0 +1,61 @@
+#pragma once
+
+// The other nodes of a session, as the master sees them. The master's control block has the slots of all ranks. For the
+// ranks of other nodes, this class plays the part of the workers in it: it sends commands to their agents, and writes
+// what the agents report. So the rest of the master reads the outcomes of all ranks in the same way.
+
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "common/os/heap_log.hpp"
+#include "common/os/shared_heap.hpp"
+#include "common/protocol/control_block.hpp"
+#include "launcher/nodes/mailbox.hpp"
+#include "launcher/nodes/messages.hpp"
+
+namespace syncrun::detail {
+
+class RemoteNodes {
+ public:
+  struct Memory {
+    const Segment& segment;
+    HeapLog& changes;    // of the master's heap
+    SharedHeap inbound;  // for arrays that agents report; only this object uses it
+  };
+  /// `places` are those of all nodes; the first is the master's. Refers to the mailbox as long as it lives.
+  RemoteNodes(Mailbox& mailbox, ControlBlock control, const Memory& memory, std::vector<NodePlace> places);
+
+  /// Sends a command that was published, with all changes of the heap so far, to the nodes of its ranks. Called by the
+  /// thread that publishes commands. Throws Error (system).
+  void publish(std::uint64_t id, std::size_t slot);
+  /// A command on which this one depends has failed (Command::spoiled). Tells the nodes of its ranks.
+  void spoil(std::uint64_t id, std::size_t slot);
+  /// Handles the messages that have arrived. Returns false if there was none. Any thread may call it. Throws Error
+  /// (system).
+  bool progress();
+
+ private:
+  struct Node {
+    NodePlace place;
+    std::uint64_t told = 0;  // the number of the first change of the heap that it does not know
+  };
+  template <class Visit>
+  void for_each_node_of(const RankSet& ranks, Visit&& visit);
+  void take_done(int node, std::span<const std::byte> message);
+  void take_rank_done(MessageReader& from, int rank);
+  void forget_changes() noexcept;
+  /// The arrays that came with the last report in this place of the rank's inbox.
+  std::vector<std::uint64_t>& arrays_at(int rank, std::size_t place) {
+    return arrays_[static_cast<std::size_t>(rank) * kInboxSize + place];
+  }
+
+  Mailbox& mailbox_;
+  ControlBlock control_;
+  Memory memory_;
+  std::vector<Node> nodes_;  // the other nodes: node n at n - 1
+  std::vector<std::vector<std::uint64_t>> arrays_;
+  std::mutex mutex_;  // for progress()
+};
+
+}  // namespace syncrun::detail

@@ -1,0 +1,294 @@
+// A session on two nodes, in one process and without workers: the master's call table, and an agent with a segment of
+// its own. The test does in the agent's control block what the workers there would do.
+
+#include <gmock/gmock.h>
+
+#include <cstring>
+#include <random>
+
+#include "common/os/heap_log.hpp"
+#include "launcher/calls/call_table.hpp"
+#include "launcher/nodes/agent.hpp"
+#include "launcher/nodes/remote_nodes.hpp"
+#include "tests/launcher/nodes/fake_mailboxes.hpp"
+#include "tests/launcher/pool/fake_pool.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using namespace detail;
+using testing::ElementsAre;
+
+/// Ranks 0 and 1 are on the master's node, ranks 2 and 3 on the other one.
+class TwoNodes : public testing::Test {
+ protected:
+  static constexpr int kWorldSize = 4;
+  static constexpr NodePlace kHere{0, 2, 0, 2};
+  static constexpr NodePlace kThere{1, 2, 2, 2};
+  static constexpr std::uint64_t kInbound = std::uint64_t{512} << 20U;
+
+  TwoNodes() {
+    pool.control().header().place = kHere;
+    other.control().header().place = kThere;
+    heap.note_changes(changes);
+    calls.attach(pool.control());
+    agent.emplace(mailboxes.at(1), other.control(), other.segment());
+  }
+
+  /// Publishes a call with one output, an array of doubles or a number.
+  std::uint64_t publish(const RankSet& ranks, std::uint8_t dimensions = 0) {
+    CallPayload& call = calls.next(ranks, Milliseconds(0)).begin<CallPayload>();
+    call.outputs_count = 1;
+    calls.next_slot().outputs[0] = {.dtype = DType::float64, .reduction = Reduction::sum, .dimensions = dimensions};
+    return send(calls.publish());
+  }
+  std::uint64_t send(std::uint64_t id) {
+    nodes.publish(id, calls.slot_of(id));
+    return id;
+  }
+  /// The command that a rank of the other node finds in its inbox next, or null.
+  const Command* next_command(int rank) {
+    const std::uint64_t received = received_[static_cast<std::size_t>(rank)];
+    const InboxEntry entry(other.control().inbox(rank, received % kInboxSize).load());
+    const Command& command = other.control().command_in(entry.slot());
+    if (entry.command() == 0 || entry.command() <= other.control().worker(rank).done.load()) return nullptr;
+    EXPECT_EQ(command.id, entry.command());
+    return &command;
+  }
+  /// The rank runs its next command, which gives this number.
+  void run(int rank, double number, Vote vote = Vote::ok) {
+    const Command* const command = next_command(rank);
+    ASSERT_NE(command, nullptr);
+    Outbox& outbox = other.control().outbox(*command, rank);
+    outbox.vote = vote;
+    outbox.is_empty = outbox.is_fatal = false;
+    outbox.rows = 1;
+    outbox.failed_ns = 5;
+    outbox.error_kind = ErrorKind::function;
+    outbox.failed_phase = Phase::function;
+    put_text(outbox.message, "it failed");
+    std::memcpy(outbox.outputs[0].scalar.data(), &number, sizeof number);
+    finish(rank, *command);
+  }
+  void finish(int rank, const Command& command) {
+    ++received_[static_cast<std::size_t>(rank)];
+    other.finish(rank, command.id);
+  }
+  /// Lets all messages arrive.
+  void deliver() {
+    while (agent->progress() || nodes.progress()) {
+    }
+  }
+  double number_of(std::uint64_t id, int rank) {
+    double number = 0;
+    std::memcpy(&number, calls.outbox(id, rank).outputs[0].scalar.data(), sizeof number);
+    return number;
+  }
+  void collect(std::uint64_t id) { calls.release(id, nullptr); }
+
+  FakePool pool{kWorldSize};
+  FakePool other{kWorldSize};
+  FakeMailboxes mailboxes{2};
+  HeapLog changes;
+  SharedHeap heap{pool.segment(), pool.control().header().heap_offset, FakePool::kHeapBytes};
+  SharedHeap inbound{pool.segment(), kInbound, std::size_t{16} << 20U};
+  CallTable calls;
+  RemoteNodes nodes{mailboxes.at(0), pool.control(), {pool.segment(), changes, inbound}, {kHere, kThere}};
+  std::optional<Agent> agent;
+
+ private:
+  std::array<std::uint64_t, kWorldSize> received_{};
+};
+
+TEST_F(TwoNodes, RunACommandAndReportItsOutcome) {
+  const auto id = publish(calls.all_ranks());
+  EXPECT_EQ(next_command(2), nullptr);
+  deliver();
+  run(2, 2.5);
+  deliver();
+  pool.finish(0, id);
+  pool.finish(1, id);
+  EXPECT_FALSE(calls.is_complete(id)) << "rank 3 is still busy";
+  EXPECT_TRUE(agent->is_busy());
+  run(3, 3.5);
+  deliver();
+  EXPECT_TRUE(calls.is_complete(id));
+  EXPECT_FALSE(agent->is_busy());
+  EXPECT_FALSE(calls.has_failed(id));
+  EXPECT_EQ(number_of(id, 2), 2.5);
+  EXPECT_EQ(number_of(id, 3), 3.5);
+}
+
+TEST_F(TwoNodes, HearOnlyOfTheirOwnCommands) {
+  publish(RankSet::only(1));
+  EXPECT_EQ(mailboxes.at(0).sent, 0);
+  publish(RankSet::only(3));
+  deliver();
+  EXPECT_EQ(next_command(2), nullptr);
+  EXPECT_NE(next_command(3), nullptr);
+}
+
+TEST_F(TwoNodes, FindWhatACommandRefersToAtTheSameOffset) {
+  const auto offset = heap.allocate(100, SharedHeap::Contents::any, "a test");
+  std::memset(pool.segment().at(offset), 7, 100);
+  publish(RankSet::only(0));  // the other node learns of it later
+  CommandHead& head = calls.next(RankSet::only(2), Milliseconds(250));
+  CallPayload& call = head.begin<CallPayload>();
+  call.arguments_count = 2;
+  call.function = offset;
+  Command& slot = calls.next_slot();
+  std::memset(slot.bytes.data(), 9, slot.bytes.size());
+  slot.arguments[0] = {.kind = ArgumentKind::value, .offset = offset, .bytes = 100};
+  slot.arguments[1] = {.kind = ArgumentKind::value, .offset = pool.segment().offset_of(slot.bytes.data()), .bytes = 8};
+  send(calls.publish());
+  deliver();
+  const Command* const command = next_command(2);
+  ASSERT_NE(command, nullptr);
+  EXPECT_EQ(command->timeout_ms, 250);
+  EXPECT_EQ(command->ranks, RankSet::only(2));
+  EXPECT_EQ(command->call().function, offset);
+  EXPECT_EQ(other.segment().at(command->arguments[0].offset)[99], std::byte{7});
+  EXPECT_EQ(other.segment().at(command->arguments[1].offset)[7], std::byte{9});
+  EXPECT_EQ(other.segment().offset_of(command->bytes.data()), command->arguments[1].offset);
+}
+
+TEST_F(TwoNodes, LearnEachChangeOfTheHeapOnce) {
+  const auto offset = heap.allocate(std::size_t{1} << 20U, SharedHeap::Contents::any, "a test");
+  publish(RankSet::only(2));
+  EXPECT_GT(mailboxes.at(0).bytes_sent, std::size_t{1} << 20U);
+  const std::size_t before = mailboxes.at(0).bytes_sent;
+  publish(RankSet::only(2));
+  EXPECT_LT(mailboxes.at(0).bytes_sent - before, 4096U);
+  heap.note_written(offset + 100, 1);
+  pool.segment().at(offset)[100] = std::byte{5};
+  publish(RankSet::only(2));
+  deliver();
+  EXPECT_EQ(other.segment().at(offset)[100], std::byte{5});
+}
+
+TEST_F(TwoNodes, ReportArrays) {
+  for (int round = 0; round < 3; ++round) {
+    const auto id = publish(RankSet::only(3), 1);
+    deliver();
+    const Command* const command = next_command(3);
+    ASSERT_NE(command, nullptr);
+    const std::vector<double> values{1, 2.0 + round, 3};
+    Outbox& outbox = other.control().outbox(*command, 3);
+    outbox.vote = Vote::ok;
+    outbox.rows = 3;
+    outbox.outputs[0].extents = {3};
+    outbox.outputs[0].offset = std::uint64_t{700} << 20U;  // in the worker's arena
+    std::memcpy(other.segment().at(outbox.outputs[0].offset), values.data(), 24);
+    finish(3, *command);
+    deliver();
+    const OutputSlot& output = calls.outbox(id, 3).outputs[0];
+    ASSERT_GE(output.offset, kInbound);
+    EXPECT_EQ(pool.segment().at<double>(output.offset)[1], 2.0 + round);
+    collect(id);
+  }
+}
+
+TEST_F(TwoNodes, KeepAnArrayUntilItsPlaceIsUsedAgain) {
+  std::vector<std::uint64_t> offsets;
+  for (std::size_t i = 0; i < 3 * kInboxSize; ++i) {
+    const auto id = publish(RankSet::only(2), 1);
+    deliver();
+    const Command* const command = next_command(2);
+    Outbox& outbox = other.control().outbox(*command, 2);
+    outbox.vote = Vote::ok;
+    outbox.outputs[0].extents = {1000};
+    outbox.outputs[0].offset = std::uint64_t{700} << 20U;
+    finish(2, *command);
+    deliver();
+    offsets.push_back(calls.outbox(id, 2).outputs[0].offset);
+    collect(id);
+  }
+  std::sort(offsets.begin(), offsets.end());
+  offsets.erase(std::unique(offsets.begin(), offsets.end()), offsets.end());
+  EXPECT_LE(offsets.size(), kInboxSize + 1) << "memory was not freed";
+}
+
+TEST_F(TwoNodes, ReportFailures) {
+  const auto id = publish(calls.all_ranks());
+  deliver();
+  run(3, 0, Vote::failed);
+  deliver();
+  EXPECT_TRUE(calls.has_failed(id));
+  EXPECT_EQ(calls.first_failed_rank(id), 3);
+  EXPECT_EQ(get_text(calls.outbox(id, 3).message), "it failed");
+  EXPECT_EQ(calls.outbox(id, 3).failed_phase, Phase::function);
+}
+
+TEST_F(TwoNodes, LearnThatACommandMustFail) {
+  const auto id = publish(RankSet::only(2));
+  nodes.spoil(id, calls.slot_of(id));
+  deliver();
+  EXPECT_EQ(next_command(2)->spoiled.load(), id);
+}
+
+TEST_F(TwoNodes, LearnWhichOutputsWereConsumed) {
+  const auto first = publish(RankSet::only(2));
+  deliver();
+  run(2, 1);
+  deliver();
+  collect(first);
+  publish(RankSet::only(2));
+  deliver();
+  EXPECT_EQ(other.control().worker(2).consumed.load(), first);
+}
+
+TEST_F(TwoNodes, TakeManyCommandsInAnyOrderOfArrival) {
+  std::mt19937 random(3);
+  std::vector<std::uint64_t> open;
+  int published = 0;
+  int collected = 0;
+  while (collected < 500) {
+    for (int node = 0; node < 2; ++node) mailboxes.at(node).is_held_back = random() % 2 == 0;
+    const RankSet ranks =
+        random() % 3 == 0 ? calls.all_ranks() : RankSet::only(static_cast<int>(random() % kWorldSize));
+    if (published < 500 && !calls.blocker(ranks)) {
+      open.push_back(publish(ranks));
+      ++published;
+    }
+    for (int rank = 2; rank < kWorldSize; ++rank) {
+      if (random() % 2 == 0 && next_command(rank) != nullptr)
+        run(rank, static_cast<double>(next_command(rank)->id) + rank);
+    }
+    pool.finish(0, calls.last_published());
+    pool.finish(1, calls.last_published());
+    agent->progress();
+    nodes.progress();
+    for (auto id = open.begin(); id != open.end();) {
+      if (!calls.is_complete(*id)) {
+        ++id;
+        continue;
+      }
+      for (int rank = 2; rank < kWorldSize; ++rank) {
+        if (!calls.command(*id).ranks.has(rank)) continue;
+        ASSERT_EQ(number_of(*id, rank), static_cast<double>(*id) + rank);
+      }
+      collect(*id);
+      ++collected;
+      id = open.erase(id);
+    }
+  }
+  EXPECT_TRUE(calls.is_idle());
+}
+
+TEST(Messages, ThatAreTooShortAreRefused) {
+  MessageWriter message(MessageKind::done);
+  message.put(std::uint32_t{7});
+  const auto bytes = message.take();
+  MessageReader reader(bytes, "node 3");
+  EXPECT_EQ(reader.kind(), MessageKind::done);
+  try {
+    static_cast<void>(reader.get<std::uint64_t>());
+    FAIL() << "it was read";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(),
+                testing::HasSubstr("a message from node 3 is too short: 8 more bytes expected, 4 are there"));
+  }
+}
+
+}  // namespace
+}  // namespace syncrun::test
