@@ -29,7 +29,7 @@ void Registry::free_later(const FreedVariable& variable, bool can_wait) noexcept
   try {
     const std::lock_guard lock(releases_mutex_);
     freed_.push_back(variable);
-    must_free_ = must_free_ || !can_wait;
+    if (!can_wait || freed_.size() >= kFreedTogether) must_free_.store(true, std::memory_order_relaxed);
     note_releases();
   } catch (const std::bad_alloc&) {
     // As above.
@@ -38,12 +38,12 @@ void Registry::free_later(const FreedVariable& variable, bool can_wait) noexcept
 
 /// The caller holds the mutex.
 void Registry::note_releases() noexcept {
-  has_releases_.store(!releases_.empty() || must_free_ || freed_.size() >= kFreedTogether, std::memory_order_relaxed);
+  has_releases_.store(!releases_.empty() || !freed_.empty(), std::memory_order_relaxed);
 }
 
 std::vector<FreedVariable> Registry::take_freed() {
   const std::lock_guard lock(releases_mutex_);
-  must_free_ = false;
+  must_free_.store(false, std::memory_order_relaxed);
   std::vector<FreedVariable> freed = std::move(freed_);
   freed_.clear();
   note_releases();

@@ -41,10 +41,11 @@ class FreedVariables : public testing::Test {
 
 TEST_F(FreedVariables, WaitForOthersIfTheyAreSmall) {
   for (std::size_t i = 1; i < Registry::kFreedTogether; ++i) drop(RankSet::only(0), true);
-  EXPECT_FALSE(registry.has_releases());
+  EXPECT_FALSE(registry.must_free());
   drop(RankSet::only(0), true);
-  EXPECT_TRUE(registry.has_releases());
+  EXPECT_TRUE(registry.must_free());
   free_variables(session.commands, registry);
+  EXPECT_FALSE(registry.must_free());
   EXPECT_FALSE(registry.has_releases());
   EXPECT_EQ(freed().size(), Registry::kFreedTogether);
 }
@@ -52,10 +53,10 @@ TEST_F(FreedVariables, WaitForOthersIfTheyAreSmall) {
 TEST_F(FreedVariables, DoNotWaitIfOneOfThemIsLarge) {
   drop(RankSet::only(0), true);
   drop(RankSet::only(1), false);
-  EXPECT_TRUE(registry.has_releases());
+  EXPECT_TRUE(registry.must_free());
   free_variables(session.commands, registry);
   drop(RankSet::only(0), true);
-  EXPECT_FALSE(registry.has_releases());
+  EXPECT_FALSE(registry.must_free());
 }
 
 TEST_F(FreedVariables, AreFreedByOneCommandOfTheRanksThatHaveCopies) {
