@@ -25,11 +25,10 @@ void Registry::release_later(std::function<void()> release) noexcept {
   }
 }
 
-void Registry::free_later(const FreedVariable& variable, bool can_wait) noexcept {
+void Registry::free_later(const FreedVariable& variable) noexcept {
   try {
     const std::lock_guard lock(releases_mutex_);
     freed_.push_back(variable);
-    if (!can_wait || freed_.size() >= kFreedTogether) must_free_.store(true, std::memory_order_relaxed);
     note_releases();
   } catch (const std::bad_alloc&) {
     // As above.
@@ -43,7 +42,6 @@ void Registry::note_releases() noexcept {
 
 std::vector<FreedVariable> Registry::take_freed() {
   const std::lock_guard lock(releases_mutex_);
-  must_free_.store(false, std::memory_order_relaxed);
   std::vector<FreedVariable> freed = std::move(freed_);
   freed_.clear();
   note_releases();

@@ -70,19 +70,13 @@ class Registry {
   /// Remembers what to do about a handle that no longer exists. The next entry into the session does it. From any
   /// thread.
   void release_later(std::function<void()> release) noexcept;
-  /// The same for a variable. If it can wait, it is freed once kFreedTogether variables wait.
-  void free_later(const FreedVariable& variable, bool can_wait) noexcept;
+  /// The same for a variable.
+  void free_later(const FreedVariable& variable) noexcept;
   bool has_releases() const noexcept { return has_releases_.load(std::memory_order_relaxed); }
   /// Runs them one after the other, as long as `may_run()` is true. Without it, runs all. Variables are not among them.
   void run_releases(const std::function<bool()>& may_run = {});
-  /// Whether it is time to free the variables that wait.
-  bool must_free() const noexcept { return must_free_.load(std::memory_order_relaxed); }
   /// The variables to be freed. The registry forgets them.
   std::vector<FreedVariable> take_freed();
-
-  /// A Value with less memory than this can wait until it is freed: in bytes, all copies together.
-  static constexpr std::size_t kSmallValue = std::size_t{16} << 10U;
-  static constexpr std::size_t kFreedTogether = 32;
 
   /// For the end of the session: ends its dependants, and drops the releases that have not run.
   void end_dependants() noexcept;
@@ -100,7 +94,6 @@ class Registry {
   std::mutex releases_mutex_;
   std::deque<std::function<void()>> releases_;
   std::vector<FreedVariable> freed_;
-  std::atomic<bool> must_free_{false};  // one of them cannot wait, or there are many
   std::atomic<bool> has_releases_{false};
 };
 

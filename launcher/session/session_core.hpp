@@ -74,8 +74,8 @@ class SessionCore final : private SessionEnds {
   /// Frees memory of a handle that no longer exists. From any thread. If another thread is inside the session, the
   /// memory is freed at the next entry.
   void give_up(std::uint64_t offset, SharedHeap::Giveback giveback) noexcept;
-  /// Begins to free what belongs to handles that no longer exist. Small Values wait for others, unless `all` is true.
-  void release_memory(bool all = false);
+  /// Begins to free what belongs to handles that no longer exist.
+  void release_memory();
 
   void check_open() const { state_.check_open(); }
   bool is_open() const noexcept { return state_.is_open(); }

@@ -214,7 +214,6 @@ DeviceMemory memory_of(SessionCore& session, const Device& device) {
   const Entry guard(session);
   check_is_of_session(session, device, "memory()");
   const int rank = device.rank();
-  session.release_memory(true);
   const HeapLoan size(session.commands(), sizeof(MemorySize), "the size of a device's memory");
   session.commands().run_system("memory", "", RankSet::only(rank), [&](CommandHead& command, InFlight&) {
     command.begin<MemoryPayload>().to = size.offset();

@@ -20,14 +20,6 @@ RankSet ranks_with_memory(const VariableRecord& variable, const RankSet& all) {
   return ranks;
 }
 
-/// The memory of all copies.
-std::size_t bytes_of_copies(const VariableRecord& variable, const RankSet& ranks) {
-  const VariableCopy* const copies = variable.session->segment().at<VariableEntry>(variable.entry)->copies();
-  std::size_t bytes = variable.value ? variable.value->host.bytes : 0;
-  for (const int rank : ranks) bytes += copies[rank].capacity_bytes;
-  return bytes;
-}
-
 }  // namespace
 
 VariableRecord::~VariableRecord() {
@@ -35,9 +27,8 @@ VariableRecord::~VariableRecord() {
   // A later entry into the session frees the memory of the workers, since a destructor must not start a command. No
   // command in flight uses the variable, because such a command would hold this record.
   const RankSet ranks = ranks_with_memory(*this, session->all_ranks());
-  const bool can_wait = value && bytes_of_copies(*this, ranks) < Registry::kSmallValue;
   const std::uint64_t host = value ? value->host.offset : 0;
-  session->registry().free_later({.entry = entry, .host = host, .ranks = ranks}, can_wait);
+  session->registry().free_later({.entry = entry, .host = host, .ranks = ranks});
 }
 
 void free_variables(SystemCommands& commands, Registry& registry) {

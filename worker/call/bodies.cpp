@@ -13,10 +13,10 @@ namespace syncrun {
 
 int AnyWorker::rank() const noexcept { return core_->attachment().rank; }
 int AnyWorker::world_size() const noexcept { return core_->attachment().world_size; }
-int AnyWorker::local_rank() const noexcept { return core_->attachment().place().local_rank(rank()); }
-int AnyWorker::local_world_size() const noexcept { return core_->attachment().place().local_size; }
-int AnyWorker::node() const noexcept { return core_->attachment().place().node; }
-int AnyWorker::node_count() const noexcept { return core_->attachment().place().nodes; }
+int AnyWorker::local_rank() const noexcept { return core_->attachment().place.local_rank(rank()); }
+int AnyWorker::local_world_size() const noexcept { return core_->attachment().place.local_size; }
+int AnyWorker::node() const noexcept { return core_->attachment().place.node; }
+int AnyWorker::node_count() const noexcept { return core_->attachment().place.nodes; }
 std::string_view AnyWorker::device() const noexcept { return core_->attachment().device; }
 std::int64_t AnyWorker::rows() const noexcept { return core_->running().slice_rows(); }
 std::int64_t AnyWorker::first_row() const noexcept { return core_->running().first_row(); }

@@ -20,7 +20,7 @@ RunningCall::RunningCall(const WorkerParts& parts) noexcept
       files_(parts.files),
       outgoing_(parts.outgoing),
       variables_(parts.variables),
-      is_on_one_node_(attachment_.place().nodes <= 1) {}
+      is_on_one_node_(attachment_.place.nodes <= 1) {}
 
 // ---- rows -----------------------------------------------------------------------------------------------------
 

@@ -45,6 +45,7 @@ std::optional<Attachment> attach_if_worker() {
 
   const auto& header = *attachment.segment.at<ControlHeader>(0);
   attachment.world_size = static_cast<int>(header.world_size);
+  attachment.place = header.place;
   if (attachment.rank >= attachment.world_size) {
     environment::throw_bad_value(environment::kWorkerRank, std::to_string(attachment.rank),
                                  "a rank of the master's session, which has " + std::to_string(attachment.world_size));

@@ -20,6 +20,7 @@ namespace syncrun::detail {
 struct Attachment {
   int rank = 0;
   int world_size = 0;
+  NodePlace place;
   std::string device;
   Segment segment;
   ControlBlock control;
@@ -27,7 +28,6 @@ struct Attachment {
   const PhaseHook* phase_hook = nullptr;  // of this rank; null except in tests
 
   WorkerSlot& slot() const noexcept { return control.worker(rank); }
-  const NodePlace& place() const noexcept { return control.header().place; }
   /// Records what this rank is doing. The master reads it after a failure, and the timeline of a profile gets it too.
   void mark(std::uint64_t command, Phase phase) const noexcept {
     slot().progress.store(progress_word(command, phase), std::memory_order_release);

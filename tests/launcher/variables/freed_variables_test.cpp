@@ -18,10 +18,10 @@ class FreedVariables : public testing::Test {
   FreedVariables() { session.commands.leaves_in_flight = true; }
 
   /// The program drops a variable with copies on these ranks. Returns the offset of its entry.
-  std::uint64_t drop(const RankSet& ranks, bool can_wait) {
+  std::uint64_t drop(const RankSet& ranks) {
     const std::uint64_t entry =
         session.heap.allocate(VariableEntry::bytes(3), SharedHeap::Contents::zero, "a variable");
-    registry.free_later({.entry = entry, .host = 0, .ranks = ranks}, can_wait);
+    registry.free_later({.entry = entry, .host = 0, .ranks = ranks});
     return entry;
   }
   /// The variables that the last command frees.
@@ -39,32 +39,14 @@ class FreedVariables : public testing::Test {
   Registry registry;
 };
 
-TEST_F(FreedVariables, WaitForOthersIfTheyAreSmall) {
-  for (std::size_t i = 1; i < Registry::kFreedTogether; ++i) drop(RankSet::only(0), true);
-  EXPECT_FALSE(registry.must_free());
-  drop(RankSet::only(0), true);
-  EXPECT_TRUE(registry.must_free());
-  free_variables(session.commands, registry);
-  EXPECT_FALSE(registry.must_free());
-  EXPECT_FALSE(registry.has_releases());
-  EXPECT_EQ(freed().size(), Registry::kFreedTogether);
-}
-
-TEST_F(FreedVariables, DoNotWaitIfOneOfThemIsLarge) {
-  drop(RankSet::only(0), true);
-  drop(RankSet::only(1), false);
-  EXPECT_TRUE(registry.must_free());
-  free_variables(session.commands, registry);
-  drop(RankSet::only(0), true);
-  EXPECT_FALSE(registry.must_free());
-}
-
 TEST_F(FreedVariables, AreFreedByOneCommandOfTheRanksThatHaveCopies) {
   const std::size_t before = session.heap.used_bytes();
-  const auto first = drop(RankSet::only(2), false);
-  const auto nowhere = drop(RankSet(), true);
-  const auto second = drop(RankSet::only(0), true);
+  const auto first = drop(RankSet::only(2));
+  const auto nowhere = drop(RankSet());
+  const auto second = drop(RankSet::only(0));
+  EXPECT_TRUE(registry.has_releases());
   free_variables(session.commands, registry);
+  EXPECT_FALSE(registry.has_releases());
   ASSERT_THAT(session.commands.log, ElementsAre("free of variables"));
   EXPECT_THAT(freed(), ElementsAre(second, first)) << nowhere << " has no copies";
   const auto command = session.calls.last_published();
@@ -77,7 +59,7 @@ TEST_F(FreedVariables, AreFreedByOneCommandOfTheRanksThatHaveCopies) {
 
 TEST_F(FreedVariables, WithoutCopiesNeedNoCommand) {
   const std::size_t before = session.heap.used_bytes();
-  drop(RankSet(), false);
+  drop(RankSet());
   free_variables(session.commands, registry);
   EXPECT_THAT(session.commands.log, IsEmpty());
   EXPECT_EQ(session.heap.used_bytes(), before);
