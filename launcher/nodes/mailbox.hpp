@@ -8,9 +8,8 @@
 
 namespace syncrun::detail {
 
-/// The master and the agents use it. Messages from one node arrive whole and in order. No function waits. One
-/// thread may send while another one receives. The tests have an implementation in one process
-/// (tests/launcher/nodes/fake_mailboxes.hpp).
+/// The master and the agents use it. Messages from one node arrive whole and in order. No function waits. One thread may
+/// send while another one receives. A Transport implements it between machines.
 class Mailbox {
  public:
   struct Received {

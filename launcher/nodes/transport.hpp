@@ -4,35 +4,27 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "common/os/wait.hpp"
+#include "launcher/nodes/mailbox.hpp"
 
 namespace syncrun::detail {
 
 /// The master and the agents use it. There are two ways for bytes:
-///   - messages: whole, small, and in order from each node. The receiver does not know them before.
+///   - messages (Mailbox): whole, small, and in order from each node. The receiver does not know them before. Those to
+///     nodes that were abandoned are dropped. receive() also makes progress with everything under way.
 ///   - bulk: both sides name the memory, and nothing is copied on the way if the engine allows it. Bulk from one node
 ///     arrives in the order in which both sides name it. A message tells the receiver what comes.
 /// No function but open() and close() waits, also if the other node is dead or its link is down. So the caller sets the
-/// limits of time. Any thread may call any function; the functions exclude each other. All throw Error (system) if the
+/// limits of time. Any thread may call any function. The functions exclude each other. All throw Error (system) if the
 /// transport itself has failed. The error names the node if one is at fault.
-class Transport {
+class Transport : public Mailbox {
  public:
   /// Names a transfer of bulk. 0 names none.
   using Ticket = std::uint64_t;
-  struct Arrival {
-    int node;  // the sender
-    std::vector<std::byte> message;
-  };
-
-  Transport() = default;
-  virtual ~Transport() = default;
-  Transport(const Transport&) = delete;
-  Transport& operator=(const Transport&) = delete;
+  using Arrival = Received;
 
   /// Joins the other nodes. Called once, before anything else. The engine may wait in here without end, so somebody
   /// outside watches the time (StartWatchdog).
@@ -42,11 +34,6 @@ class Transport {
   virtual int nodes() const noexcept = 0;
   /// The name and version of the engine: "Open MPI 4.1.4". For messages to users.
   virtual std::string description() const = 0;
-
-  /// Sends a message. The transport keeps it until it has left. Messages to nodes that were abandoned are dropped.
-  virtual void send(int node, std::vector<std::byte> message) = 0;
-  /// The next message that has arrived, from any node, or nothing. Also makes progress with everything under way.
-  virtual std::optional<Arrival> receive() = 0;
 
   /// Begins to send this memory. It stays as it is until the ticket is over.
   virtual Ticket send_bulk(int node, std::span<const std::byte> from) = 0;
