@@ -19,18 +19,9 @@ bool Agent::is_busy() const noexcept {
   return std::any_of(given_.begin(), given_.end(), [](const auto& commands) { return !commands.empty(); });
 }
 
-bool Agent::progress() {
-  bool did_something = false;
-  while (const auto next = mailbox_.receive()) {
-    did_something = true;
-    MessageReader message(next->message, "the master");
-    switch (message.kind()) {
-      case MessageKind::command: take_command(message); break;
-      case MessageKind::spoil: take_spoil(message); break;
-      case MessageKind::done: throw Error(ErrorKind::system, "an unexpected message from the master");
-    }
-  }
-  return report() || did_something;
+void Agent::take(MessageReader& message) {
+  if (message.kind() == MessageKind::command) take_command(message);
+  else take_spoil(message);
 }
 
 void Agent::take_command(MessageReader& from) {
@@ -56,7 +47,6 @@ void Agent::take_spoil(MessageReader& from) {
   control_.command_in(slot).spoiled.store(from.get<std::uint64_t>(), std::memory_order_seq_cst);
 }
 
-/// Sends one message about all commands that ranks have finished since the last time.
 bool Agent::report() {
   const NodePlace& here = control_.header().place;
   std::optional<MessageWriter> message;

@@ -20,9 +20,11 @@ class Agent {
   /// `control` and `segment` are those of this node. Refers to the arguments as long as it lives.
   Agent(Mailbox& mailbox, const ControlBlock& control, const Segment& segment);
 
-  /// Handles the messages that have arrived, and reports the commands that ranks have finished. Returns false if there
-  /// was nothing to do. Throws Error (system).
-  bool progress();
+  /// Handles a message of the kinds command and spoil. Throws Error (system).
+  void take(MessageReader& message);
+  /// Sends one message about all commands that ranks have finished since the last time. Returns false if there are none.
+  /// Throws Error (system).
+  bool report();
   /// True once the command that closes the session was published.
   bool is_closing() const noexcept { return is_closing_; }
   /// True if a rank has a command that it has not finished.
@@ -35,7 +37,6 @@ class Agent {
   };
   void take_command(MessageReader& from);
   void take_spoil(MessageReader& from);
-  bool report();
 
   Mailbox& mailbox_;
   const ControlBlock& control_;

@@ -15,9 +15,27 @@
 namespace syncrun::detail {
 
 enum class MessageKind : std::uint8_t {
-  command,  ///< master to agent: the changes of the heap, a command, and which outputs were consumed
-  spoil,    ///< master to agent: a command on which this one depends has failed
-  done      ///< agent to master: the commands that ranks have finished, and what they report
+  // both ways
+  beat,   ///< the sender is alive
+  bye,    ///< the sender leaves the job; its exit code
+  fault,  ///< the sender cannot continue; a kind of error and a text
+  // agent to master
+  hello,         ///< what the node is (NodeIdentity)
+  devices,       ///< the devices of the node, for a session
+  start_failed,  ///< the workers of the node could not be started; a kind of error and a text
+  rank_state,    ///< how far the start of a worker is
+  rank_lost,     ///< a worker was lost
+  rank_end,      ///< how a worker has ended
+  done,          ///< the commands that ranks have finished, and what they report
+  ended,         ///< nothing is left of the session on this node
+  // master to agent
+  open,         ///< asks for the devices of the node
+  start,        ///< starts a session (SessionStart)
+  command,      ///< the changes of the heap, a command, and which outputs were consumed
+  spoil,        ///< a command on which this one depends has failed
+  expect_ends,  ///< workers that end from now on are not lost
+  kill_all,     ///< kill the workers that are left
+  end           ///< end the session
 };
 
 /// Writes a message.
@@ -39,6 +57,15 @@ class MessageWriter {
     const std::size_t before = bytes_.size();
     bytes_.resize(before + bytes.size());
     std::memcpy(bytes_.data() + before, bytes.data(), bytes.size());
+  }
+  void put_text(std::string_view text) {
+    put(text.size());
+    put_bytes(std::as_bytes(std::span(text)));
+  }
+  template <class T>
+  void put_list(std::span<const T> values) {
+    put(values.size());
+    put_all(values);
   }
   std::vector<std::byte> take() noexcept { return std::move(bytes_); }
 
@@ -68,9 +95,23 @@ class MessageReader {
     if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
   }
   std::span<const std::byte> get_bytes(std::size_t bytes);
+  std::string get_text() {
+    const auto bytes = get_bytes(get<std::size_t>());
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+  template <class T>
+  std::vector<T> get_list() {
+    const auto count = get<std::size_t>();
+    if (count > rest_.size() / sizeof(T)) throw_too_short(count);
+    std::vector<T> values(count);
+    get_all(std::span<T>(values));
+    return values;
+  }
   bool is_at_end() const noexcept { return rest_.empty(); }
 
  private:
+  [[noreturn]] void throw_too_short(std::size_t wanted) const;
+
   std::span<const std::byte> rest_;
   std::string from_;
   MessageKind kind_{};

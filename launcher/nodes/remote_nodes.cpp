@@ -56,22 +56,9 @@ void RemoteNodes::spoil(std::uint64_t id, std::size_t slot) {
   });
 }
 
-bool RemoteNodes::progress() {
-  const std::lock_guard lock(mutex_);
-  bool received = false;
-  while (const auto next = mailbox_.receive()) {
-    received = true;
-    take_done(next->node, next->message);
-  }
-  if (received) control_.header().to_master.ring();
-  return received;
-}
-
-void RemoteNodes::take_done(int node, std::span<const std::byte> message) {
-  MessageReader reader(message, "node " + std::to_string(node));
-  if (reader.kind() != MessageKind::done)
-    throw Error(ErrorKind::system, "an unexpected message from node " + std::to_string(node));
-  while (!reader.is_at_end()) take_rank_done(reader, reader.get<std::int32_t>());
+void RemoteNodes::take_done(MessageReader& message) {
+  while (!message.is_at_end()) take_rank_done(message, message.get<std::int32_t>());
+  control_.header().to_master.ring();
 }
 
 void RemoteNodes::take_rank_done(MessageReader& from, int rank) {

@@ -5,7 +5,6 @@
 // what the agents report. So the rest of the master reads the outcomes of all ranks in the same way.
 
 #include <cstdint>
-#include <mutex>
 #include <vector>
 
 #include "common/os/heap_log.hpp"
@@ -31,9 +30,9 @@ class RemoteNodes {
   void publish(std::uint64_t id, std::size_t slot);
   /// A command on which this one depends has failed (Command::spoiled). Tells the nodes of its ranks.
   void spoil(std::uint64_t id, std::size_t slot);
-  /// Handles the messages that have arrived. Returns false if there was none. Any thread may call it. Throws Error
-  /// (system).
-  bool progress();
+  /// Handles a message of the kind done. One thread at a time, and it may be another one than the thread that publishes.
+  /// Throws Error (system).
+  void take_done(MessageReader& message);
 
  private:
   struct Node {
@@ -42,7 +41,6 @@ class RemoteNodes {
   };
   template <class Visit>
   void for_each_node_of(const RankSet& ranks, Visit&& visit);
-  void take_done(int node, std::span<const std::byte> message);
   void take_rank_done(MessageReader& from, int rank);
   void forget_changes() noexcept;
   /// The arrays that came with the last report in this place of the rank's inbox.
@@ -55,7 +53,6 @@ class RemoteNodes {
   Memory memory_;
   std::vector<Node> nodes_;  // the other nodes: node n at n - 1
   std::vector<std::vector<std::uint64_t>> arrays_;
-  std::mutex mutex_;  // for progress()
 };
 
 }  // namespace syncrun::detail
