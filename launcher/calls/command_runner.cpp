@@ -7,6 +7,7 @@
 #include "common/protocol/variable_entry.hpp"
 #include "common/text/errors.hpp"
 #include "launcher/calls/call_limits.hpp"
+#include "launcher/nodes/remote_nodes.hpp"
 
 namespace syncrun::detail {
 
@@ -29,6 +30,7 @@ CommandRunner::CommandRunner(const Parts& parts)
     : SystemCommands(parts.memory, parts.calls, parts.devices),
       control_(parts.pool.control()),
       pool_(parts.pool),
+      nodes_(parts.pool.other_nodes()),
       calls_(parts.calls),
       report_(parts.report),
       state_(parts.state),
@@ -79,7 +81,34 @@ std::uint64_t CommandRunner::publish() {
     discard_next();
     throw;
   }
-  return calls_.publish();
+  const std::uint64_t id = calls_.publish();
+  if (nodes_ != nullptr) [[unlikely]]
+    give_to_nodes(id);
+  return id;
+}
+
+/// If the transport fails, nothing is known about the other nodes any more.
+void CommandRunner::give_to_nodes(std::uint64_t id) {
+  try {
+    nodes_->publish(id, calls_.slot_of(id));
+  } catch (const Error& error) {
+    ends_.end_with(error);
+  }
+}
+
+/// Tells the other nodes which commands have to fail, because one on which they depend has failed.
+void CommandRunner::spoil_on_nodes() {
+  for (const CallTable::Entry& entry : calls_.entries()) {
+    const bool is_spoiled = control_.command_in(entry.slot).spoiled.load(std::memory_order_relaxed) == entry.id;
+    if (is_spoiled) nodes_->spoil(entry.id, entry.slot);
+  }
+}
+
+/// A waiter calls it often. If there are other nodes, it also handles what has come from them.
+bool CommandRunner::look_for_loss() {
+  if (nodes_ != nullptr) [[unlikely]]
+    pool_.progress();
+  return has_lost_worker();
 }
 
 /// The commands of other ranks for which the next command waits: "move of x on rank 1".
@@ -159,7 +188,7 @@ void CommandRunner::await(std::uint64_t id) {
       continue;
     }
     CallLimits limits(calls_);
-    const auto lost = [this] { return has_lost_worker(); };
+    const auto lost = [this] { return look_for_loss(); };
     const auto look = [this](Clock::time_point now) { report_.look(now); };
     switch (wait_until(control_.header().to_master, policy_, limits, calls_.completion_of(id), lost, look)) {
       case Woken::interrupted: ends_.end_with_loss(id); continue;  // the worker was replaced, and nothing is in flight
@@ -183,7 +212,7 @@ std::size_t CommandRunner::await_any(std::span<CallResult* const> results) {
     }
     CallLimits limits(calls_);
     const auto ready = [&] { return first_over(results).has_value(); };
-    const auto lost = [this] { return has_lost_worker(); };
+    const auto lost = [this] { return look_for_loss(); };
     const auto look = [this](Clock::time_point now) { report_.look(now); };
     switch (wait_until(control_.header().to_master, policy_, limits, ready, lost, look)) {
       case Woken::interrupted: ends_.end_with_loss(calls_.entries().front().id); continue;
@@ -259,6 +288,7 @@ void CommandRunner::collect(std::uint64_t id) {
   }
   for (const auto offset : in_flight.temporaries) heap().free(offset, SharedHeap::Giveback::later);
   calls_.release(id, failure);
+  if (nodes_ != nullptr && failure) spoil_on_nodes();
   if (has_lost_device) ends_.end_with(lost_device_error(error));
 }
 

@@ -104,6 +104,9 @@ class CommandRunner final : public SystemCommands {
   void expire(std::uint64_t id);
 
  private:
+  void give_to_nodes(std::uint64_t id);
+  void spoil_on_nodes();
+  bool look_for_loss();
   bool is_lost(std::uint64_t id) const noexcept;
   std::optional<std::size_t> first_over(std::span<CallResult* const> results) const;
   void fill_in(const char* what, const std::string& subject, const RankSet& ranks, const Fill& fill);
@@ -116,6 +119,7 @@ class CommandRunner final : public SystemCommands {
 
   ControlBlock control_;
   WorkerPool& pool_;
+  RemoteNodes* nodes_;  // null if there is only this machine
   CallTable& calls_;
   LossReport& report_;
   const SessionState& state_;

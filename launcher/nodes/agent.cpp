@@ -47,6 +47,16 @@ void Agent::take_spoil(MessageReader& from) {
   control_.command_in(slot).spoiled.store(from.get<std::uint64_t>(), std::memory_order_seq_cst);
 }
 
+bool Agent::has_news() const noexcept {
+  const NodePlace& here = control_.header().place;
+  for (int local_rank = 0; local_rank < here.local_size; ++local_rank) {
+    const auto& commands = given_[static_cast<std::size_t>(local_rank)];
+    if (commands.empty()) continue;
+    if (commands.front().id <= control_.worker(here.rank(local_rank)).done.load(std::memory_order_seq_cst)) return true;
+  }
+  return false;
+}
+
 bool Agent::report() {
   const NodePlace& here = control_.header().place;
   std::optional<MessageWriter> message;

@@ -27,6 +27,8 @@ class Agent {
   bool report();
   /// True once the command that closes the session was published.
   bool is_closing() const noexcept { return is_closing_; }
+  /// True if report() would send something.
+  bool has_news() const noexcept;
   /// True if a rank has a command that it has not finished.
   bool is_busy() const noexcept;
 

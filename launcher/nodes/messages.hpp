@@ -42,6 +42,8 @@ enum class MessageKind : std::uint8_t {
 class MessageWriter {
  public:
   explicit MessageWriter(MessageKind kind) { put(kind); }
+  /// Continues a message.
+  explicit MessageWriter(std::vector<std::byte> message) noexcept : bytes_(std::move(message)) {}
   template <class T>
   void put(const T& value) {
     static_assert(std::is_trivially_copyable_v<T>);

@@ -29,8 +29,8 @@ void RemoteNodes::publish(std::uint64_t, std::size_t slot) {
   const Command& command = control_.command_in(slot);
   for_each_node_of(command.ranks, [&](Node& node) {
     MessageWriter message(MessageKind::command);
-    put_heap_changes(message, memory_.segment, memory_.changes, node.told);
-    node.told = memory_.changes.end();
+    put_heap_changes(message, memory_.segment, changes_, node.told);
+    node.told = changes_.end();
     put_command(message, control_, memory_.segment, slot, node.place);
     for (const int rank : command.ranks) {
       if (node.place.has(rank)) message.put(control_.worker(rank).consumed.load(std::memory_order_relaxed));
@@ -42,9 +42,9 @@ void RemoteNodes::publish(std::uint64_t, std::size_t slot) {
 
 /// A node that gets no commands still has to learn of all changes, with its next command.
 void RemoteNodes::forget_changes() noexcept {
-  std::uint64_t known = memory_.changes.end();
+  std::uint64_t known = changes_.end();
   for (const Node& node : nodes_) known = std::min(known, node.told);
-  memory_.changes.forget(known);
+  changes_.forget(known);
 }
 
 void RemoteNodes::spoil(std::uint64_t id, std::size_t slot) {

@@ -19,11 +19,13 @@ class RemoteNodes {
  public:
   struct Memory {
     const Segment& segment;
-    HeapLog& changes;    // of the master's heap
     SharedHeap inbound;  // for arrays that agents report; only this object uses it
   };
   /// `places` are those of all nodes; the first is the master's. Refers to the mailbox as long as it lives.
   RemoteNodes(Mailbox& mailbox, ControlBlock control, const Memory& memory, std::vector<NodePlace> places);
+
+  /// The changes of the master's heap. The heap notes them there (SharedHeap::note_changes).
+  HeapLog& changes() noexcept { return changes_; }
 
   /// Sends a command that was published, with all changes of the heap so far, to the nodes of its ranks. Called by the
   /// thread that publishes commands. Throws Error (system).
@@ -51,6 +53,7 @@ class RemoteNodes {
   Mailbox& mailbox_;
   ControlBlock control_;
   Memory memory_;
+  HeapLog changes_;
   std::vector<Node> nodes_;  // the other nodes: node n at n - 1
   std::vector<std::vector<std::uint64_t>> arrays_;
 };

@@ -24,14 +24,14 @@ constexpr std::size_t kLeastArenaBytes = 2 * kAlign;
 
 /// The two halves of the segment (see prepare_control) are whole pages, and are large enough for what Syncrun itself
 /// puts there.
-Segment reserve_segment(std::size_t control_bytes, int local_size) {
-  const std::size_t bytes = default_reservation_bytes();
+Segment reserve_segment(std::size_t control_bytes, int local_size, std::size_t wanted) {
+  const std::size_t bytes = wanted != 0 ? wanted : default_reservation_bytes();
   const std::size_t least = 2 * (control_bytes + static_cast<std::size_t>(local_size) * kLeastArenaBytes);
   if (bytes < least) {
     throw_usage(std::string(environment::kReserveBytes) + " is at least " + std::to_string(least) + " for " +
                 std::to_string(local_size) + " workers, got " + std::to_string(bytes));
   }
-  return Segment::create(bytes / (2 * kAlign) * (2 * kAlign), std::max(least, Segment::kSmallestReservation));
+  return Segment::create(bytes / (2 * kAlign) * (2 * kAlign), std::max({least, wanted, Segment::kSmallestReservation}));
 }
 
 }  // namespace
@@ -39,10 +39,11 @@ Segment reserve_segment(std::size_t control_bytes, int local_size) {
 LocalPool::LocalPool(const Settings& settings)
     : LocalPool(settings, NodePlace::alone(static_cast<int>(settings.devices.size()))) {}
 
-LocalPool::LocalPool(const Settings& settings, const NodePlace& place) : settings_(settings), place_(place) {
+LocalPool::LocalPool(const Settings& settings, const NodePlace& place, std::size_t segment_bytes)
+    : settings_(settings), place_(place) {
   const int world_size = static_cast<int>(settings_.devices.size());
   const std::size_t control_bytes = round_up(ControlBlock::bytes(world_size));
-  set_memory(reserve_segment(control_bytes, place_.local_size), world_size);
+  set_memory(reserve_segment(control_bytes, place_.local_size, segment_bytes), world_size);
   prepare_control(control_bytes);
   workers_.emplace(settings_, segment(), control());
 }
@@ -56,7 +57,9 @@ void LocalPool::prepare_control(std::size_t control_bytes) {
   header.heap_offset = control_bytes;
   header.heap_bytes = segment().bytes() / 2 - control_bytes;
   header.arenas_offset = segment().bytes() / 2;
-  header.arena_bytes = segment().bytes() / 2 / static_cast<std::size_t>(place_.local_size) / kAlign * kAlign;
+  // The master's node has one part more, for the outputs of other nodes (inbound_offset).
+  const int parts = place_.local_size + (place_.nodes > 1 && place_.node == 0 ? 1 : 0);
+  header.arena_bytes = segment().bytes() / 2 / static_cast<std::size_t>(parts) / kAlign * kAlign;
   header.seed = settings_.seed;
   header.spins = place_.local_size + 1 <= usable_cores();
   header.workers_spin = place_.local_size <= usable_cores();

@@ -13,14 +13,15 @@
 
 namespace syncrun::detail {
 
-class LocalPool final : public WorkerPool {
+class LocalPool : public WorkerPool {
  public:
   /// Reserves the segment and prepares the control block. Starts no process. Refers to `settings` as long as it lives.
   /// Throws Error (usage, system).
   explicit LocalPool(const Settings& settings);
   /// The same for one of several nodes. The pool has the workers of this node only. `settings` has the devices of all
   /// nodes. The control block has the slots of all ranks, so that an offset is the same on all nodes.
-  LocalPool(const Settings& settings, const NodePlace& place);
+  /// `segment_bytes` is the size of the segment: 0 for the usual one.
+  LocalPool(const Settings& settings, const NodePlace& place, std::size_t segment_bytes = 0);
   ~LocalPool() override { end(); }
 
   void start() override;
@@ -47,6 +48,11 @@ class LocalPool final : public WorkerPool {
   bool reap(int rank) override;
   void replace(const std::vector<int>& ranks) override;
   void watch(int rank) override { nursery_->watch_life(place_.local_rank(rank)); }
+
+ protected:
+  const Settings& settings() const noexcept { return settings_; }
+  const NodePlace& place() const noexcept { return place_; }
+  const ForkGuard& fork_guard() const noexcept { return fork_guard_; }
 
  private:
   void prepare_control(std::size_t control_bytes);

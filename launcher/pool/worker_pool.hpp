@@ -16,7 +16,9 @@
 
 namespace syncrun::detail {
 
-/// LocalPool implements it with processes on this machine. The tests have an implementation without processes
+class RemoteNodes;
+
+/// LocalPool implements it with processes on this machine, and NodesPool with those of several machines. The tests have an implementation without processes
 /// (tests/launcher/pool/fake_pool.hpp).
 ///
 /// Calls use only the control block and the segment, which are ordinary memory of this process. The other functions are
@@ -31,6 +33,10 @@ class WorkerPool {
   const Segment& segment() const noexcept { return segment_; }
   const ControlBlock& control() const noexcept { return control_; }
   int world_size() const noexcept { return control_.world_size(); }
+  /// The part of the session that is on other machines. Null if there is none.
+  virtual RemoteNodes* other_nodes() noexcept { return nullptr; }
+  /// Handles what has come from other machines.
+  virtual void progress() {}
 
   /// Starts all workers. Throws Error (system, timeout) if one cannot be started.
   virtual void start() = 0;

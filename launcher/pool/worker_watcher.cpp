@@ -48,6 +48,12 @@ SpawnRequest WorkerWatcher::request_for(int local_rank, const Ends& ends) const 
   return request;
 }
 
+std::string WorkerWatcher::tag_of(int local_rank) const {
+  const std::string rank = "rank " + std::to_string(place().rank(local_rank));
+  if (settings_.node_names.empty()) return "[" + rank + "] ";
+  return "[" + settings_.node_names[static_cast<std::size_t>(place().node)] + ", " + rank + "] ";
+}
+
 std::string WorkerWatcher::log_of(int local_rank) const {
   if (settings_.log_dir.empty()) return {};
   return settings_.log_dir + "/rank" + std::to_string(place().rank(local_rank)) + ".log";

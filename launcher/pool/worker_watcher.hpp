@@ -23,9 +23,7 @@ class WorkerWatcher final : public ChildWatcher {
   int size() const override { return place().local_size; }
   std::string describe() const override { return "the workers"; }
   SpawnRequest request_for(int local_rank, const Ends& ends) const override;
-  std::string tag_of(int local_rank) const override {
-    return "[rank " + std::to_string(place().rank(local_rank)) + "] ";
-  }
+  std::string tag_of(int local_rank) const override;
   std::string log_of(int local_rank) const override;
   bool has_descriptors() const noexcept override { return segment_.is_intact(); }
   void on_start(int local_rank, pid_t pid) noexcept override { slot(local_rank).pid.store(pid); }

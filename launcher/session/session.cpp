@@ -2,24 +2,45 @@
 
 #include "syncrun/session.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
 
 #include "common/text/errors.hpp"
-#include "common/text/visible_text.hpp"
+#include "common/protocol/supervisor_link.hpp"
 #include "launcher/devices/device_lookup.hpp"
+#include "launcher/nodes/job.hpp"
+#include "launcher/nodes/nodes_pool.hpp"
 #include "launcher/pool/local_pool.hpp"
 #include "launcher/session/session_core.hpp"
+#include "launcher/session/verdict.hpp"
 #include "syncrun/run.hpp"
 
 namespace syncrun::detail {
 
+namespace {
+
+/// What does not work across nodes yet is refused before anything is started.
+void check_for_nodes(const Settings& settings) {
+  if (settings.on_worker_lost == OnWorkerLost::respawn)
+    throw_usage("OnWorkerLost::respawn: in a session on several nodes, a lost worker is not replaced yet");
+  if (settings.profile.empty() && settings.trace.empty()) return;
+  throw_usage("--profile and --trace (SessionOptions::profile and ::trace): in a session on several nodes, times are not "
+              "recorded yet");
+}
+
+std::unique_ptr<WorkerPool> make_pool(const SessionOptions& options, Settings& settings) {
+  NodeGroup* const group = job_nodes(settings.start_timeout);
+  if (group == nullptr) return std::make_unique<LocalPool>(settings);
+  check_for_nodes(settings);
+  gather_devices(*group, options, settings);
+  return std::make_unique<NodesPool>(*group, settings);
+}
+
+}  // namespace
+
 std::shared_ptr<SessionCore> open_session(const SessionOptions& options) {
-  return std::make_shared<SessionCore>(options,
-                                       [](const Settings& settings) { return std::make_unique<LocalPool>(settings); });
+  return std::make_shared<SessionCore>(options, [&](Settings& settings) { return make_pool(options, settings); });
 }
 void close_session(SessionCore& session) { session.close(); }
 void abandon_session(SessionCore& session) noexcept { session.abandon(); }
@@ -73,7 +94,7 @@ std::vector<double> weights_of(SessionCore& session) {
 }
 
 int run_master(int argc, char** argv, const Program& program) {
-  const SupervisorLink& supervisor = supervisor_link();
+  static_cast<void>(supervisor_link());  // the first use takes it from the environment
   std::string verdict;
   try {
     return program.function(program.context, argc, argv);
@@ -81,10 +102,7 @@ int run_master(int argc, char** argv, const Program& program) {
     verdict = describe_current_exception("the program threw ");
   }
   std::fflush(stdout);
-  // syncrun prints it as its last line
-  const bool is_printed_there = supervisor.send({SupervisorMessage::Kind::verdict, 0, verdict});
-  if (!is_printed_there)
-    std::fprintf(stderr, "syncrun: %s\n", text_for(STDERR_FILENO, with_indented_lines(verdict)).c_str());
+  report_verdict(verdict);
   return 1;
 }
 

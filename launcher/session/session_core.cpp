@@ -6,6 +6,7 @@
 #include "common/os/file_descriptor.hpp"
 #include "common/text/errors.hpp"
 #include "launcher/failures/restored_values.hpp"
+#include "launcher/nodes/remote_nodes.hpp"
 #include "launcher/session/session_end.hpp"
 #include "launcher/session/session_start.hpp"
 #include "launcher/variables/freed_variables.hpp"
@@ -31,12 +32,6 @@ class Claim {
   bool kept_ = false;
 };
 
-std::vector<std::string> names_of(const std::vector<DeviceId>& devices) {
-  std::vector<std::string> names;
-  for (const auto& device : devices) names.push_back(to_string(device));
-  return names;
-}
-
 }  // namespace
 
 // ---- opening --------------------------------------------------------------------------------------------------
@@ -45,14 +40,15 @@ SessionCore::SessionCore(const SessionOptions& options, const MakePool& make_poo
   Claim claim;
   open_missing_standard_streams();
   settings_ = resolve_settings(options);
-  devices_ = RankDevices(settings_.devices);
   logger_ = make_logger("syncrun", settings_.log_level);
   pool_ = make_pool(settings_);
+  devices_ = RankDevices(settings_.devices);
   auto& header = control().header();
   calls_.attach(control());
-  report_.emplace(*pool_, calls_, names_of(settings_.devices));
+  report_.emplace(*pool_, calls_, device_names(settings_));
   recovery_.emplace(*pool_, calls_, *report_, recovery_steps(), settings_.max_respawns);
   heap_ = SharedHeap(segment(), header.heap_offset, header.heap_bytes, pages_of(devices_.kinds()));
+  if (RemoteNodes* const nodes = pool_->other_nodes()) heap_.note_changes(nodes->changes());
   profiler_ = begin_profile(settings_, header, memory());
   commands_.emplace(CommandRunner::Parts{.pool = *pool_,
                                          .calls = calls_,

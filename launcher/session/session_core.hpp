@@ -31,8 +31,9 @@ namespace syncrun::detail {
 
 class SessionCore final : private SessionEnds {
  public:
-  /// Makes the pool. It may keep a reference to the settings, which outlive the pool.
-  using MakePool = std::function<std::unique_ptr<WorkerPool>(const Settings&)>;
+  /// Makes the pool. It may complete the settings with the devices of other nodes, and keep a reference to them: they
+  /// outlive the pool.
+  using MakePool = std::function<std::unique_ptr<WorkerPool>(Settings&)>;
 
   /// Starts the workers and waits until all are ready. Throws Error (usage, system, worker_lost, timeout).
   SessionCore(const SessionOptions& options, const MakePool& make_pool);

@@ -99,6 +99,28 @@ void check_variables() {
 
 }  // namespace
 
+void make_log_folder(const Settings& settings) {
+  if (settings.log_dir.empty()) return;
+  std::error_code error;
+  std::filesystem::create_directories(settings.log_dir, error);
+  if (error) throw_errno("cannot make the log folder " + settings.log_dir, error.value());
+}
+
+std::string device_name(const Settings& settings, int rank) {
+  std::string name;
+  for (const NodePlace& node : settings.nodes) {
+    if (node.has(rank)) name = settings.node_names[static_cast<std::size_t>(node.node)] + ":";
+  }
+  return name + to_string(settings.devices[static_cast<std::size_t>(rank)]);
+}
+
+std::vector<std::string> device_names(const Settings& settings) {
+  std::vector<std::string> names;
+  for (std::size_t rank = 0; rank < settings.devices.size(); ++rank)
+    names.push_back(device_name(settings, static_cast<int>(rank)));
+  return names;
+}
+
 Settings resolve_settings(const SessionOptions& options) {
   check_variables();
   Settings settings;
@@ -116,11 +138,7 @@ Settings resolve_settings(const SessionOptions& options) {
   }
   settings.seed = options.seed;
   settings.log_dir = text_of(environment::kLogDir, options.log_dir);
-  if (!settings.log_dir.empty()) {
-    std::error_code error;
-    std::filesystem::create_directories(settings.log_dir, error);
-    if (error) throw_errno("cannot make the log folder " + settings.log_dir, error.value());
-  }
+  make_log_folder(settings);
   settings.profile = text_of(environment::kProfile, options.profile);
   settings.trace = text_of(environment::kTrace, options.trace);
   settings.log_level = log_level_of(options);

@@ -9,6 +9,7 @@
 
 #include <syncrun/options.hpp>  // in brackets, because launcher/syncrun/ has an options.hpp too
 #include "common/os/wait.hpp"
+#include "common/protocol/node_place.hpp"
 #include "launcher/devices/devices.hpp"
 
 namespace syncrun::detail {
@@ -26,11 +27,21 @@ struct Settings {
   std::string profile;  // empty: no profile; "-": standard error
   std::string trace;    // empty: no trace
   LogLevel log_level = LogLevel::warning;
+  std::vector<NodePlace> nodes;         // all nodes of the session; empty if there is only this machine
+  std::vector<std::string> node_names;  // by node; empty if there is only this machine
   std::string overruled;  // says which choice of devices by the program was overruled; empty: none
 };
 
+/// The name of a rank's device: "cpu0". If there are several nodes, the node comes first: "n1:cpu0".
+std::string device_name(const Settings& settings, int rank);
+/// The names of all ranks' devices, by rank.
+std::vector<std::string> device_names(const Settings& settings);
+
 /// Throws Error (usage) with the name of the option or variable, what was expected and what was got.
 Settings resolve_settings(const SessionOptions& options);
+
+/// Creates the folder for the output of the workers, if the settings name one. Throws Error (system).
+void make_log_folder(const Settings& settings);
 
 /// Cuts a timeout to the longest limit that can be counted. Throws Error (usage) with the name of `option` if it is
 /// negative.

@@ -9,6 +9,7 @@
 #include "common/protocol/process_role.hpp"
 #include "common/protocol/supervisor_link.hpp"
 #include "common/text/errors.hpp"
+#include "syncrun/detail/master_seam.hpp"
 #include "syncrun/detail/worker_seam.hpp"
 #include "syncrun/run.hpp"
 #include "worker/helpers/helper.hpp"
@@ -77,6 +78,7 @@ std::optional<int> serve_if_worker(int, char**) {
   try {
     auto attached = detail::attach_if_worker();
     if (!attached) {
+      if (const auto code = detail::serve_if_agent()) return code;
       detail::supervisor_link().send({detail::SupervisorMessage::Kind::hello, 0, {}});
       return std::nullopt;
     }

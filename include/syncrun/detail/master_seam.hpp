@@ -75,6 +75,9 @@ struct Program {
 };
 /// Runs the program. Converts an exception into a message and an exit code. Throws nothing.
 SYNCRUN_EXPORT int run_master(int argc, char** argv, const Program& program);
+/// If this process is the agent of a node of a job, serves the master until it takes leave, and returns the exit code.
+/// Otherwise returns std::nullopt. Throws Error (usage) if the variables of `syncrun` are wrong.
+SYNCRUN_EXPORT std::optional<int> serve_if_agent();
 
 /// Starts the workers and waits until all are ready. Throws as Session's constructor.
 SYNCRUN_EXPORT std::shared_ptr<SessionCore> open_session(const SessionOptions& options);

@@ -30,7 +30,7 @@ class TwoNodes : public testing::Test {
   TwoNodes() {
     pool.control().header().place = kHere;
     other.control().header().place = kThere;
-    heap.note_changes(changes);
+    heap.note_changes(nodes.changes());
     calls.attach(pool.control());
     agent.emplace(mailboxes.at(1), other.control(), other.segment());
   }
@@ -107,11 +107,10 @@ class TwoNodes : public testing::Test {
   FakePool pool{kWorldSize};
   FakePool other{kWorldSize};
   FakeMailboxes mailboxes{2};
-  HeapLog changes;
   SharedHeap heap{pool.segment(), pool.control().header().heap_offset, FakePool::kHeapBytes};
   SharedHeap inbound{pool.segment(), kInbound, std::size_t{16} << 20U};
   CallTable calls;
-  RemoteNodes nodes{mailboxes.at(0), pool.control(), {pool.segment(), changes, inbound}, {kHere, kThere}};
+  RemoteNodes nodes{mailboxes.at(0), pool.control(), {pool.segment(), inbound}, {kHere, kThere}};
   std::optional<Agent> agent;
 
  private:

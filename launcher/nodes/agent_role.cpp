@@ -1,0 +1,94 @@
+#include "launcher/nodes/agent_role.hpp"
+
+#include <thread>
+#include <utility>
+
+#include "launcher/nodes/start_messages.hpp"
+#include "launcher/pool/local_pool.hpp"
+#include "syncrun/options.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+/// The agent stays awake for this long after it has done something. It lets other processes have the core meanwhile.
+constexpr std::chrono::microseconds kAwake{200};
+
+}  // namespace
+
+int AgentRole::serve() {
+  MessageWriter hello(MessageKind::hello);
+  put_identity(hello, own_identity(group_.transport_name()));
+  group_.send(NodeGroup::kMaster, std::move(hello));
+  group_.listen(this);
+  auto active_at = Clock::now();
+  while (!loss_) {
+    const bool has_received = group_.progress();
+    const bool has_reported = session_ && session_->report();
+    if (has_received || has_reported) {
+      active_at = Clock::now();
+    } else if (Clock::now() - active_at < kAwake) {
+      yield_core();
+    } else if (session_) {
+      session_->sleep(group_.nap());
+    } else {
+      std::this_thread::sleep_for(group_.nap());
+    }
+  }
+  session_.reset();
+  group_.listen(nullptr);
+  if (const auto code = group_.farewell()) return *code;
+  throw Error(*loss_);
+}
+
+void AgentRole::on_node_lost(int, const Error& why) noexcept { loss_ = why; }
+
+void AgentRole::on_message(int, MessageReader& message) {
+  switch (message.kind()) {
+    case MessageKind::open: return name_devices(message);
+    case MessageKind::start: return start(message);
+    case MessageKind::end: return end();
+    default:
+      if (session_) session_->take(message);  // else its start has failed, and the master does not know it yet
+  }
+}
+
+void AgentRole::report_failure(const Error& error) {
+  MessageWriter message(MessageKind::start_failed);
+  message.put(error.kind());
+  message.put_text(error.what());
+  group_.send(NodeGroup::kMaster, std::move(message));
+}
+
+void AgentRole::name_devices(MessageReader& message) {
+  SessionOptions options;
+  options.devices = message.get_text();
+  options.processes = message.get_text();
+  try {
+    const Settings settings = resolve_settings(options);
+    MessageWriter answer(MessageKind::devices);
+    answer.put_list(std::span(settings.devices));
+    group_.send(NodeGroup::kMaster, std::move(answer));
+  } catch (const Error& error) {
+    report_failure(error);
+  }
+}
+
+void AgentRole::start(MessageReader& message) {
+  session_.reset();
+  start_ = get_session_start(message);
+  try {
+    make_log_folder(start_->settings);
+    auto pool = std::make_unique<LocalPool>(start_->settings, start_->place, start_->segment_bytes);
+    session_ = std::make_unique<NodeSession>(group_, *start_, std::move(pool));
+  } catch (const Error& error) {
+    report_failure(error);
+  }
+}
+
+void AgentRole::end() {
+  session_.reset();
+  group_.send(NodeGroup::kMaster, MessageWriter(MessageKind::ended));
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,36 @@
+#pragma once
+
+// What a process does as the agent of its node.
+
+#include <memory>
+#include <optional>
+
+#include "launcher/nodes/node_group.hpp"
+#include "launcher/nodes/node_session.hpp"
+
+namespace syncrun::detail {
+
+/// Serves the master until it takes leave: names the devices of this node, and runs its part of the sessions, one after
+/// the other. Also tells the master what this node is.
+class AgentRole final : private NodeListener {
+ public:
+  explicit AgentRole(NodeGroup& group) : group_(group) {}
+
+  /// Returns the exit code of the master. Throws Error if the master is lost.
+  int serve();
+
+ private:
+  void on_message(int node, MessageReader& message) override;
+  void on_node_lost(int node, const Error& why) noexcept override;
+  void name_devices(MessageReader& message);
+  void start(MessageReader& message);
+  void end();
+  void report_failure(const Error& error);
+
+  NodeGroup& group_;
+  std::optional<SessionStart> start_;
+  std::unique_ptr<NodeSession> session_;
+  std::optional<Error> loss_;  // of the master
+};
+
+}  // namespace syncrun::detail

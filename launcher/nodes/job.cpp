@@ -1,0 +1,227 @@
+#include "launcher/nodes/job.hpp"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/os/fork_guard.hpp"
+#include "common/protocol/environment.hpp"
+#include "common/protocol/supervisor_link.hpp"
+#include "common/text/errors.hpp"
+#include "launcher/nodes/agent_role.hpp"
+#include "launcher/nodes/mpi_library.hpp"
+#include "launcher/nodes/start_messages.hpp"
+#include "launcher/session/settings.hpp"
+#include "launcher/session/verdict.hpp"
+#include "syncrun/detail/master_seam.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+/// How long the other nodes may take to leave at the end of the process.
+constexpr Milliseconds kLeaveLimit{3000};
+
+int take_number(const char* name, int least) {
+  const std::string text = environment::get(name) == nullptr ? "" : environment::get(name);
+  ::unsetenv(name);
+  const auto number = environment::whole_number(text.c_str());
+  if (!number || *number < least || *number > kMaxWorldSize)
+    environment::throw_bad_value(name, text, "a number that syncrun sets");
+  return static_cast<int>(*number);
+}
+
+/// Ends the process if something takes too long that cannot be interrupted.
+class Watchdog {
+ public:
+  Watchdog(Milliseconds limit, std::string what) : thread_([this, limit, what = std::move(what)] {
+    std::unique_lock lock(mutex_);
+    if (limit.count() == 0 || ended_.wait_for(lock, limit, [this] { return is_over_; })) return;
+    report_verdict(what);
+    ::_exit(1);
+  }) {}
+  ~Watchdog() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_over_ = true;
+    }
+    ended_.notify_all();
+    thread_.join();
+  }
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool is_over_ = false;
+  std::thread thread_;  // last, so that the others exist when it begins
+};
+
+std::unique_ptr<Transport> open_transport(const JobPlace& place, Milliseconds limit) {
+  auto transport = load_mpi_transport(place.transport == "mpich" ? Mpi::mpich : Mpi::open_mpi);
+  {
+    const Watchdog watchdog(limit, "node " + std::to_string(place.node) + ": MPI has not connected the " +
+                                       std::to_string(place.nodes) + " nodes within " + std::to_string(limit.count()) +
+                                       " ms (--start-timeout sets another limit); has the program started on all of them?");
+    transport->open();
+  }
+  if (transport->nodes() == place.nodes && transport->node() == place.node) return transport;
+  throw_usage("the job has " + std::to_string(place.nodes) + " tasks, and this is task " + std::to_string(place.node) +
+              ", but " + transport->description() + " found " + std::to_string(transport->nodes()) +
+              (transport->nodes() == 1 ? " process" : " processes") +
+              ": start the job with the mpirun of the same MPI, or use srun --mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH)");
+}
+
+NodeGroup::Limits limits() {
+  NodeGroup::Limits limits;
+  const char* const text = environment::get(environment::kNodeTimeout);
+  if (text == nullptr) return limits;
+  char* end = nullptr;
+  const double seconds = std::strtod(text, &end);
+  if (*text == '\0' || *end != '\0' || !(seconds >= 0.5) || seconds > 1e6)
+    environment::throw_bad_value(environment::kNodeTimeout, text, "seconds from 0.5, such as 3 or 10");
+  limits.silence = Milliseconds(static_cast<std::int64_t>(std::ceil(seconds * 1000)));
+  return limits;
+}
+
+/// Collects what the agents say they are.
+class Hellos final : public NodeListener {
+ public:
+  explicit Hellos(int nodes) : identities_(static_cast<std::size_t>(nodes)), has_(static_cast<std::size_t>(nodes)) {}
+  void set(int node, NodeIdentity identity) {
+    identities_[static_cast<std::size_t>(node)] = std::move(identity);
+    has_[static_cast<std::size_t>(node)] = true;
+  }
+  void on_message(int node, MessageReader& message) override {
+    if (message.kind() == MessageKind::hello) set(node, get_identity(message));
+  }
+  void on_node_lost(int, const Error& why) noexcept override { failure_ = why; }
+
+  bool is_over() const { return failure_ || missing().empty(); }
+  std::string missing() const {
+    std::string nodes;
+    for (std::size_t node = 0; node < has_.size(); ++node) {
+      if (!has_[node]) nodes += (nodes.empty() ? "" : ", ") + std::to_string(node);
+    }
+    return nodes;
+  }
+  std::string present() const {
+    std::string nodes;
+    for (std::size_t node = 0; node < has_.size(); ++node) {
+      if (has_[node]) nodes += (nodes.empty() ? "" : ", ") + std::to_string(node) + " (" + identities_[node].host + ")";
+    }
+    return nodes;
+  }
+  const std::optional<Error>& failure() const noexcept { return failure_; }
+  const std::vector<NodeIdentity>& identities() const noexcept { return identities_; }
+
+ private:
+  std::vector<NodeIdentity> identities_;
+  std::vector<bool> has_;
+  std::optional<Error> failure_;
+};
+
+void await_hellos(NodeGroup& group, Milliseconds limit) {
+  Hellos hellos(group.nodes());
+  hellos.set(NodeGroup::kMaster, own_identity(group.transport_name()));
+  group.listen(&hellos);
+  Patience patience(limit);
+  while (!hellos.is_over() && !patience.is_over()) {
+    if (!group.progress()) std::this_thread::sleep_for(Milliseconds(1));
+  }
+  group.listen(nullptr);
+  if (hellos.failure()) throw Error(*hellos.failure());
+  if (!hellos.is_over()) {
+    throw Error(ErrorKind::timeout, "no word from node " + hellos.missing() + " within " +
+                                        std::to_string(limit.count()) + " ms; these are there: " + hellos.present() +
+                                        " (--start-timeout sets another limit)");
+  }
+  const auto& identities = hellos.identities();
+  for (std::size_t node = 1; node < identities.size(); ++node)
+    check_identity(identities.front(), identities[node], static_cast<int>(node));
+  check_distinct(identities);
+  group.set_names(names_of_nodes(identities));
+}
+
+/// The group of the master. It stays until the process ends, because sessions come and go.
+struct MastersGroup {
+  std::unique_ptr<NodeGroup> group;
+  ForkGuard fork_guard;
+};
+MastersGroup* masters_group = nullptr;
+
+void leave_at_exit(int code, void*) {
+  if (masters_group == nullptr || !masters_group->fork_guard.is_here()) return;
+  if (masters_group->group->leave(code, kLeaveLimit)) return;
+  std::fflush(nullptr);
+  ::_exit(code);
+}
+
+}  // namespace
+
+std::optional<JobPlace> take_job_place() {
+  static const auto place = []() -> std::optional<JobPlace> {
+    if (environment::get(environment::kNodes) == nullptr) return std::nullopt;
+    JobPlace job;
+    job.nodes = take_number(environment::kNodes, 1);
+    job.node = take_number(environment::kNode, 0);
+    if (const char* const transport = environment::get(environment::kTransport)) job.transport = transport;
+    ::unsetenv(environment::kTransport);
+    return job;
+  }();
+  return place;
+}
+
+NodeGroup* job_nodes(Milliseconds limit) {
+  const auto place = take_job_place();
+  if (!place || place->nodes == 1) return nullptr;
+  if (masters_group != nullptr && masters_group->fork_guard.is_here()) return masters_group->group.get();
+  auto group = std::make_unique<NodeGroup>(open_transport(*place, limit), limits());
+  masters_group = new MastersGroup{std::move(group), {}};
+  ::on_exit(leave_at_exit, nullptr);
+  await_hellos(*masters_group->group, limit);
+  return masters_group->group.get();
+}
+
+std::unique_ptr<NodeGroup> join_job(const JobPlace& place) {
+  return std::make_unique<NodeGroup>(open_transport(place, resolve_start_timeout(std::nullopt, "")), limits());
+}
+
+// ---- the agent ------------------------------------------------------------------------------------------------
+
+namespace {
+
+int serve_as_agent(const JobPlace& place) {
+  std::unique_ptr<NodeGroup> group;
+  try {
+    group = join_job(place);
+    const int code = AgentRole(*group).serve();
+    std::fflush(nullptr);
+    if (!group->leave(code, kLeaveLimit)) ::_exit(code);
+    return code;
+  } catch (...) {
+    report_verdict("node " + std::to_string(place.node) + ": " + describe_current_exception());
+  }
+  std::fflush(nullptr);
+  ::_exit(1);  // MPI may wait for nodes that are lost
+}
+
+}  // namespace
+
+std::optional<int> serve_if_agent() {
+  const auto place = take_job_place();
+  if (!place || place->node == NodeGroup::kMaster) return std::nullopt;
+  supervisor_link().send({SupervisorMessage::Kind::hello, 0, {}});
+  return serve_as_agent(*place);
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,243 @@
+#include "launcher/nodes/node_group.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/text/errors.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+constexpr Milliseconds kBeat{250};
+// How much longer a wait may become through the sleeps of the waiter: one part in kNapPart.
+constexpr int kNapPart = 32;
+constexpr std::chrono::microseconds kShortestNap{50};
+constexpr Milliseconds kLongestNap{10};
+
+}  // namespace
+
+NodeGroup::NodeGroup(std::unique_ptr<Transport> transport, Limits limits)
+    : transport_(std::move(transport)),
+      limits_(limits),
+      node_(transport_->node()),
+      active_at_(Clock::now().time_since_epoch().count()) {
+  for (int node = 0; node < transport_->nodes(); ++node) peers_.push_back(std::make_unique<Peer>());
+  pulse_ = std::thread([this] { pulse(); });
+}
+
+NodeGroup::~NodeGroup() {
+  {
+    const std::lock_guard lock(pulse_lock_);
+    is_over_ = true;
+  }
+  pulse_ends_.notify_all();
+  if (pulse_.joinable()) pulse_.join();
+}
+
+template <class Visit>
+void NodeGroup::for_each_partner(Visit&& visit) const {
+  for (int node = 0; node < nodes(); ++node) {
+    if (is_partner(node) && !is_lost(node)) visit(node);
+  }
+}
+
+std::string NodeGroup::name_of(int node) const {
+  const std::lock_guard lock(state_);
+  const std::string number = "node " + std::to_string(node);
+  return names_.empty() ? number : number + " (" + names_[static_cast<std::size_t>(node)] + ")";
+}
+
+std::vector<std::string> NodeGroup::names() const {
+  const std::lock_guard lock(state_);
+  return names_;
+}
+
+void NodeGroup::set_names(std::vector<std::string> names) {
+  const std::lock_guard lock(state_);
+  names_ = std::move(names);
+}
+
+// ---- messages -------------------------------------------------------------------------------------------------
+
+void NodeGroup::send(int node, MessageWriter message) {
+  if (is_lost(node)) return;
+  note_activity();
+  transport_->send(node, message.take());
+}
+
+void NodeGroup::send_to_all(const MessageWriter& message) {
+  for_each_partner([&](int node) { send(node, message); });
+}
+
+bool NodeGroup::progress() {
+  const std::lock_guard lock(dispatch_);
+  const bool has_collected = collect();
+  return dispatch() || has_collected;
+}
+
+/// Receives what has arrived. Signs of life are handled here, because they must not wait for a listener.
+bool NodeGroup::collect() {
+  bool received = false;
+  std::optional<Error> failure;
+  {
+    const std::lock_guard lock(arrivals_lock_);
+    try {
+      while (auto next = transport_->receive()) {
+        peer(next->node).silent_ns.store(0, std::memory_order_relaxed);
+        if (next->message.empty() || static_cast<MessageKind>(next->message.front()) == MessageKind::beat) continue;
+        received = true;
+        arrivals_.push_back({next->node, std::move(next->message)});
+      }
+    } catch (const Error& error) {
+      failure = error;
+    }
+  }
+  if (failure) fail(*failure);
+  if (received) note_activity();
+  return received;
+}
+
+bool NodeGroup::dispatch() {
+  bool did_something = false;
+  while (listener_ != nullptr) {
+    Waiting next;
+    {
+      const std::lock_guard lock(arrivals_lock_);
+      if (arrivals_.empty()) break;
+      next = std::move(arrivals_.front());
+      arrivals_.pop_front();
+    }
+    did_something = true;
+    if (is_lost(next.node)) continue;
+    try {
+      take(next);
+    } catch (const Error& error) {
+      lose(next.node, error);
+    }
+  }
+  return did_something;
+}
+
+void NodeGroup::take(const Waiting& next) {
+  MessageReader message(next.message, name_of(next.node));
+  if (message.kind() == MessageKind::fault) {
+    const auto kind = message.get<ErrorKind>();
+    throw Error(kind, name_of(next.node) + ": " + message.get_text());
+  }
+  if (message.kind() == MessageKind::bye) {
+    const auto code = message.get<std::int32_t>();
+    {
+      const std::lock_guard lock(state_);
+      farewell_ = code;
+    }
+    throw Error(ErrorKind::worker_lost, name_of(next.node) + " has left the job (exit code " + std::to_string(code) + ")");
+  }
+  listener_->on_message(next.node, message);
+}
+
+void NodeGroup::listen(NodeListener* listener) {
+  const std::lock_guard lock(dispatch_);
+  listener_ = listener;
+  if (listener == nullptr) return;
+  for (int node = 0; node < nodes(); ++node) {
+    if (const auto why = loss_of(node)) listener->on_node_lost(node, *why);
+  }
+}
+
+// ---- losses ---------------------------------------------------------------------------------------------------
+
+std::optional<Error> NodeGroup::loss_of(int node) const {
+  const std::lock_guard lock(state_);
+  return peer(node).why;
+}
+
+std::optional<int> NodeGroup::farewell() const {
+  const std::lock_guard lock(state_);
+  return farewell_;
+}
+
+void NodeGroup::lose(int node, const Error& why) noexcept {
+  {
+    const std::lock_guard lock(state_);
+    if (peer(node).why) return;
+    peer(node).why = why;
+  }
+  peer(node).is_lost.store(true, std::memory_order_release);
+  losses_.fetch_add(1, std::memory_order_release);
+  transport_->abandon(node);
+  const std::lock_guard lock(dispatch_);
+  if (listener_ != nullptr) listener_->on_node_lost(node, why);
+}
+
+/// The transport itself has failed, so nothing is known of any node any more.
+void NodeGroup::fail(const Error& why) noexcept {
+  for_each_partner([&](int node) { lose(node, why); });
+}
+
+// ---- the thread that says that this node is alive ---------------------------------------------------------------
+
+std::chrono::nanoseconds NodeGroup::nap() const noexcept {
+  const auto now = Clock::now().time_since_epoch().count();
+  const std::chrono::nanoseconds quiet(std::max<std::int64_t>(0, now - active_at_.load(std::memory_order_relaxed)));
+  return std::clamp<std::chrono::nanoseconds>(quiet / kNapPart, kShortestNap, kLongestNap);
+}
+
+/// In the master, this thread also handles messages, because the program may compute for a long time between two calls. An
+/// agent handles messages only in its own thread: it starts processes because of them.
+void NodeGroup::pulse() {
+  WaitedTime waited(Clock::now());
+  Clock::time_point next_beat{};
+  std::unique_lock lock(pulse_lock_);
+  while (!is_over_) {
+    lock.unlock();
+    const auto now = Clock::now();
+    try {
+      if (now >= next_beat) {
+        next_beat = now + kBeat;
+        for_each_partner([&](int node) { transport_->send(node, MessageWriter(MessageKind::beat).take()); });
+      }
+      if (is_master()) progress();
+      else collect();
+    } catch (const Error& error) {
+      fail(error);
+    }
+    check_silence(waited.since_last_look(now));
+    lock.lock();
+    const auto limit = is_master() ? nap() : kLongestNap;
+    pulse_ends_.wait_for(lock, limit, [this] { return is_over_; });
+  }
+}
+
+/// Time in which this process was stopped does not count.
+void NodeGroup::check_silence(Clock::duration waited) {
+  for_each_partner([&](int node) {
+    const auto silent = std::chrono::nanoseconds(peer(node).silent_ns.fetch_add(waited.count()) + waited.count());
+    if (silent < limits_.silence) return;
+    const auto tenths = std::chrono::duration_cast<Milliseconds>(limits_.silence).count() / 100;
+    lose(node, Error(ErrorKind::worker_lost,
+                     name_of(node) + " is silent for " + std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) +
+                         " s: its agent was killed or stopped, the machine is down, or the network is (--node-timeout sets "
+                         "another limit)"));
+  });
+}
+
+bool NodeGroup::leave(int exit_code, Milliseconds grace) noexcept {
+  try {
+    MessageWriter message(MessageKind::bye);
+    message.put(static_cast<std::int32_t>(exit_code));
+    send_to_all(message);
+    listen(nullptr);
+  } catch (const std::exception&) {
+    return false;
+  }
+  {
+    const std::lock_guard lock(pulse_lock_);
+    is_over_ = true;
+  }
+  pulse_ends_.notify_all();
+  if (pulse_.joinable()) pulse_.join();
+  return transport_->close(grace) && !has_lost_node();
+}
+
+}  // namespace syncrun::detail

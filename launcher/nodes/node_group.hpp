@@ -1,0 +1,131 @@
+#pragma once
+
+// This process among the nodes of a job: sends and receives messages, says that it is alive, and notices nodes that no
+// longer are.
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/os/waited_time.hpp"
+#include "launcher/nodes/messages.hpp"
+#include "launcher/nodes/transport.hpp"
+#include "syncrun/error.hpp"
+
+namespace syncrun::detail {
+
+/// Gets the messages of other nodes, one at a time.
+class NodeListener {
+ public:
+  virtual ~NodeListener() = default;
+  NodeListener(const NodeListener&) = delete;
+  NodeListener& operator=(const NodeListener&) = delete;
+  /// A message of a kind that NodeGroup does not handle itself. May throw Error; the node is then lost.
+  virtual void on_message(int node, MessageReader& message) = 0;
+  /// The node left the job, is silent, or cannot continue. It is lost for good.
+  virtual void on_node_lost(int node, const Error& why) noexcept = 0;
+
+ protected:
+  NodeListener() = default;
+};
+
+/// The master talks to all other nodes, which are agents, and an agent talks to the master only. A thread sends a sign of
+/// life four times a second. A node of which nothing is heard for some time is lost.
+class NodeGroup {
+ public:
+  static constexpr int kMaster = 0;
+  struct Limits {
+    Milliseconds silence{3000};  // after which a node is lost
+  };
+
+  /// `transport` is open.
+  NodeGroup(std::unique_ptr<Transport> transport, Limits limits);
+  ~NodeGroup();
+  NodeGroup(const NodeGroup&) = delete;
+  NodeGroup& operator=(const NodeGroup&) = delete;
+
+  int node() const noexcept { return node_; }
+  int nodes() const noexcept { return static_cast<int>(peers_.size()); }
+  bool is_master() const noexcept { return node_ == kMaster; }
+  std::string transport_name() const { return transport_->description(); }
+  /// "n2 (node 1)". The number only, until the name is known.
+  std::string name_of(int node) const;
+  std::vector<std::string> names() const;
+  void set_names(std::vector<std::string> names);
+
+  /// Sends a message. Messages to nodes that are lost are dropped. Any thread.
+  void send(int node, MessageWriter message);
+  void send_to_all(const MessageWriter& message);
+  /// Receives messages and gives them to the listener. Returns false if there was none. Any thread.
+  bool progress();
+  /// From now on, `listener` gets the messages (null: they wait). It also gets the nodes that are lost already. Waits until
+  /// the listener before is no longer in use.
+  void listen(NodeListener* listener);
+
+  /// Why a node is lost. Empty if it is not.
+  std::optional<Error> loss_of(int node) const;
+  bool is_lost(int node) const noexcept { return peer(node).is_lost.load(std::memory_order_acquire); }
+  bool has_lost_node() const noexcept { return losses_.load(std::memory_order_acquire) != 0; }
+  /// The node is lost for this reason. Nothing more comes from it.
+  void lose(int node, const Error& why) noexcept;
+  /// The exit code that the other side has sent with its farewell.
+  std::optional<int> farewell() const;
+  /// How long the caller may sleep before its next progress(): short if messages came or went a short time ago.
+  std::chrono::nanoseconds nap() const noexcept;
+
+  /// Takes leave of the other nodes and ends the transport. Returns false if it did not end in order: the process then
+  /// ends with _exit().
+  bool leave(int exit_code, Milliseconds grace) noexcept;
+
+ private:
+  struct Peer {
+    std::atomic<bool> is_lost = false;
+    std::optional<Error> why;                  // under state_
+    std::atomic<std::int64_t> silent_ns = 0;  // since the last message
+  };
+  struct Waiting {
+    int node;
+    std::vector<std::byte> message;
+  };
+  const Peer& peer(int node) const noexcept { return *peers_[static_cast<std::size_t>(node)]; }
+  Peer& peer(int node) noexcept { return *peers_[static_cast<std::size_t>(node)]; }
+  bool is_partner(int node) const noexcept { return node != node_ && (is_master() || node == kMaster); }
+  template <class Visit>
+  void for_each_partner(Visit&& visit) const;
+  bool collect();
+  bool dispatch();
+  void take(const Waiting& next);
+  void note_activity() noexcept { active_at_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed); }
+  void pulse();
+  void check_silence(Clock::duration waited);
+  void fail(const Error& why) noexcept;
+
+  std::unique_ptr<Transport> transport_;
+  Limits limits_;
+  int node_;
+  std::vector<std::unique_ptr<Peer>> peers_;  // by node; this node's is not used
+  mutable std::mutex state_;                  // of names_, farewell_ and Peer::why
+  std::vector<std::string> names_;
+  std::optional<int> farewell_;
+  std::atomic<int> losses_ = 0;
+  std::atomic<std::int64_t> active_at_;  // when a message came or went that was not only a sign of life
+
+  std::mutex arrivals_lock_;
+  std::deque<Waiting> arrivals_;
+  std::recursive_mutex dispatch_;  // of listener_, and while it is in use
+  NodeListener* listener_ = nullptr;
+
+  std::mutex pulse_lock_;
+  std::condition_variable pulse_ends_;
+  bool is_over_ = false;
+  std::thread pulse_;
+};
+
+}  // namespace syncrun::detail

@@ -1,0 +1,122 @@
+#include "launcher/nodes/node_session.hpp"
+
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+#include "launcher/nodes/rank_messages.hpp"
+#include "launcher/process/spawn.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+/// How often the agent asks whether workers have ended.
+constexpr Milliseconds kLookEvery{5};
+/// A lost worker that has not ended after this time has called exec, perhaps. WorkerPool::await_end finds out.
+constexpr Milliseconds kSlowEnd{20};
+
+}  // namespace
+
+NodeSession::NodeSession(NodeGroup& group, const SessionStart& start, std::unique_ptr<WorkerPool> pool)
+    : group_(group),
+      post_(group),
+      pool_(std::move(pool)),
+      place_(start.place),
+      commands_(post_, pool_->control(), pool_->segment()),
+      known_(static_cast<std::size_t>(start.place.local_size)) {
+  pool_->start();
+}
+
+NodeSession::~NodeSession() { pool_->end(); }
+
+void NodeSession::take(MessageReader& message) {
+  switch (message.kind()) {
+    case MessageKind::command:
+    case MessageKind::spoil: commands_.take(message); break;
+    case MessageKind::expect_ends:
+      expects_ends_ = true;
+      pool_->expect_ends();
+      break;
+    case MessageKind::kill_all: pool_->kill_all(); break;
+    default: throw Error(ErrorKind::system, "an unexpected message from the master");
+  }
+}
+
+bool NodeSession::report() {
+  const bool has_reported = commands_.report();
+  const bool has_started = !is_watched_ && report_start();
+  return report_ends() || has_started || has_reported;
+}
+
+/// Tells the master how far the starts of the workers are.
+bool NodeSession::report_start() {
+  bool has_changed = false;
+  bool are_ready = true;
+  for (int local_rank = 0; local_rank < place_.local_size; ++local_rank) {
+    const int rank = place_.rank(local_rank);
+    const WorkerSlot& slot = pool_->control().worker(rank);
+    Known& known = known_[static_cast<std::size_t>(local_rank)];
+    const StartState start = slot.start.load(std::memory_order_seq_cst);
+    are_ready = are_ready && start == StartState::ready;
+    if (start == known.start && slot.pid.load() == known.pid) continue;
+    known.start = start;
+    known.pid = slot.pid.load();
+    MessageWriter message(MessageKind::rank_state);
+    put_rank_state(message, rank, slot);
+    group_.send(NodeGroup::kMaster, std::move(message));
+    has_changed = true;
+  }
+  if (are_ready) {
+    is_watched_ = true;
+    pool_->watch();
+  }
+  return has_changed;
+}
+
+/// Tells the master about workers that were lost or have ended.
+bool NodeSession::report_ends() {
+  bool has_reported = false;
+  const bool shall_look = Clock::now() >= next_look_;
+  if (shall_look) next_look_ = Clock::now() + kLookEvery;
+  for (int local_rank = 0; local_rank < place_.local_size; ++local_rank) {
+    Known& known = known_[static_cast<std::size_t>(local_rank)];
+    if (known.has_ended) continue;
+    const int rank = place_.rank(local_rank);
+    const WorkerSlot& slot = pool_->control().worker(rank);
+    if (!known.is_lost && slot.is_lost.load(std::memory_order_seq_cst) != 0) {
+      known.is_lost = true;
+      known.lost_at = Clock::now();
+      MessageWriter message(MessageKind::rank_lost);
+      put_rank_lost(message, rank, slot);
+      group_.send(NodeGroup::kMaster, std::move(message));
+      has_reported = true;
+    }
+    if (known.is_lost || shall_look) has_reported = report_end(local_rank) || has_reported;
+  }
+  return has_reported;
+}
+
+bool NodeSession::report_end(int local_rank) {
+  Known& known = known_[static_cast<std::size_t>(local_rank)];
+  const int rank = place_.rank(local_rank);
+  const bool is_slow = known.is_lost && Clock::now() - known.lost_at > kSlowEnd;
+  if (!pool_->end_status(rank) && !is_slow) return false;
+  known.has_ended = true;
+  RankEnd end{pool_->await_end(rank), pool_->last_stderr(rank)};
+  if (end.end.cause == describe_status(SIGKILL)) end.end.cause += pool_->describe_kill();
+  MessageWriter message(MessageKind::rank_end);
+  put_rank_end(message, rank, pool_->control().worker(rank), end);
+  group_.send(NodeGroup::kMaster, std::move(message));
+  return true;
+}
+
+void NodeSession::sleep(std::chrono::nanoseconds limit) noexcept {
+  Doorbell& bell = pool_->control().header().to_master;
+  const std::uint32_t seen = bell.rings.load(std::memory_order_seq_cst);
+  bell.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  if (!commands_.has_news()) bell.sleep(seen, limit);
+  bell.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,67 @@
+#pragma once
+
+// The part of a session that an agent runs: the workers of its node, and the reports about them to the master.
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "launcher/nodes/agent.hpp"
+#include "launcher/nodes/node_group.hpp"
+#include "launcher/nodes/start_messages.hpp"
+#include "launcher/pool/worker_pool.hpp"
+
+namespace syncrun::detail {
+
+class NodeSession {
+ public:
+  /// Starts the workers of this node. `start` outlives the session. The tests give a pool without processes. Throws Error
+  /// (usage, system, timeout).
+  NodeSession(NodeGroup& group, const SessionStart& start, std::unique_ptr<WorkerPool> pool);
+  ~NodeSession();
+  NodeSession(const NodeSession&) = delete;
+  NodeSession& operator=(const NodeSession&) = delete;
+
+  /// Handles a message that belongs to the session. Throws Error (system).
+  void take(MessageReader& message);
+  /// Reports what has changed. Returns false if nothing has.
+  bool report();
+  /// Sleeps until a worker has something to report, for at most `limit`.
+  void sleep(std::chrono::nanoseconds limit) noexcept;
+
+ private:
+  /// What the master knows of a worker.
+  struct Known {
+    StartState start = StartState::starting;
+    std::int32_t pid = 0;
+    bool is_lost = false;
+    Clock::time_point lost_at{};
+    bool has_ended = false;
+  };
+  bool report_start();
+  bool report_ends();
+  bool report_end(int local_rank);
+
+  /// Sends a message to the master, for Agent.
+  class Post final : public Mailbox {
+   public:
+    explicit Post(NodeGroup& group) : group_(group) {}
+    void send(int node, std::vector<std::byte> message) override { group_.send(node, MessageWriter(std::move(message))); }
+    std::optional<Received> receive() override { return std::nullopt; }
+
+   private:
+    NodeGroup& group_;
+  };
+
+  NodeGroup& group_;
+  Post post_;
+  std::unique_ptr<WorkerPool> pool_;
+  NodePlace place_;
+  Agent commands_;
+  std::vector<Known> known_;  // by local rank
+  bool is_watched_ = false;
+  bool expects_ends_ = false;
+  Clock::time_point next_look_{};
+};
+
+}  // namespace syncrun::detail

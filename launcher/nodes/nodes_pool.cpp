@@ -1,0 +1,273 @@
+#include "launcher/nodes/nodes_pool.hpp"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "common/text/errors.hpp"
+#include "launcher/failures/rank_report.hpp"
+#include "launcher/nodes/start_messages.hpp"
+#include "launcher/process/spawn.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+/// How long an agent may take to find out how a worker has ended (await_child_end), or to end a session.
+constexpr Milliseconds kEndLimit{12'000};
+
+/// Waits until `ready()` is true, and lets messages arrive meanwhile. Returns false when the limit is over.
+template <class Ready>
+bool wait_for_messages(NodeGroup& group, Milliseconds limit, Ready&& ready) {
+  Patience patience(limit);
+  while (!ready()) {
+    if (group.progress()) continue;
+    if (patience.is_over()) return ready();
+    std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(group.nap(), Milliseconds(1)));
+  }
+  return true;
+}
+
+/// Collects the answers of all agents to one question.
+class Gathering final : public NodeListener {
+ public:
+  explicit Gathering(int nodes) : devices_(static_cast<std::size_t>(nodes)) {}
+  void on_message(int node, MessageReader& message) override {
+    if (message.kind() == MessageKind::start_failed) {
+      const auto kind = message.get<ErrorKind>();
+      failure_ = Error(kind, "node " + std::to_string(node) + ": " + message.get_text());
+    } else if (message.kind() == MessageKind::devices) {
+      devices_[static_cast<std::size_t>(node)] = message.get_list<DeviceId>();
+    }
+  }
+  void on_node_lost(int, const Error& why) noexcept override { failure_ = why; }
+
+  bool is_over() const noexcept { return failure_ || first_missing() < 0; }
+  /// The first node that has not answered, or -1.
+  int first_missing() const noexcept {
+    for (std::size_t node = 1; node < devices_.size(); ++node) {
+      if (devices_[node].empty()) return static_cast<int>(node);
+    }
+    return -1;
+  }
+  const std::optional<Error>& failure() const noexcept { return failure_; }
+  const std::vector<DeviceId>& devices_of(int node) const { return devices_[static_cast<std::size_t>(node)]; }
+
+ private:
+  std::vector<std::vector<DeviceId>> devices_;
+  std::optional<Error> failure_;
+};
+
+}  // namespace
+
+void gather_devices(NodeGroup& group, const SessionOptions& options, Settings& settings) {
+  Gathering answers(group.nodes());
+  group.listen(&answers);
+  MessageWriter question(MessageKind::open);
+  question.put_text(options.devices);
+  question.put_text(options.processes);
+  group.send_to_all(question);
+  const bool came = wait_for_messages(group, settings.start_timeout, [&] { return answers.is_over(); });
+  group.listen(nullptr);
+  if (answers.failure()) throw Error(*answers.failure());
+  if (!came) {
+    throw Error(ErrorKind::timeout, group.name_of(answers.first_missing()) + " has not named its devices within " +
+                                        std::to_string(settings.start_timeout.count()) +
+                                        " ms (--start-timeout or SessionOptions::start_timeout sets another limit)");
+  }
+  settings.node_names = group.names();
+  int first_rank = 0;
+  const std::vector<DeviceId> own = std::exchange(settings.devices, {});
+  for (int node = 0; node < group.nodes(); ++node) {
+    const auto& devices = node == group.node() ? own : answers.devices_of(node);
+    settings.nodes.push_back({node, group.nodes(), first_rank, static_cast<std::int32_t>(devices.size())});
+    settings.devices.insert(settings.devices.end(), devices.begin(), devices.end());
+    first_rank += static_cast<int>(devices.size());
+  }
+  if (settings.devices.size() <= static_cast<std::size_t>(kMaxWorldSize)) return;
+  throw_usage("the nodes have " + std::to_string(settings.devices.size()) + " devices together; a session has at most " +
+              std::to_string(kMaxWorldSize) + " ranks: choose fewer with --nproc-per-node or --devices");
+}
+
+// ---- start ----------------------------------------------------------------------------------------------------
+
+void NodesPool::Post::send(int node, std::vector<std::byte> message) { group_.send(node, MessageWriter(std::move(message))); }
+
+NodesPool::NodesPool(NodeGroup& group, const Settings& settings)
+    : LocalPool(settings, settings.nodes.front()), group_(group), has_ended_(settings.nodes.size()) {
+  const ControlHeader& header = control().header();
+  const std::uint64_t inbound = header.arenas_offset + header.arena_bytes * static_cast<std::uint64_t>(place().local_size);
+  commands_.emplace(post_, control(),
+                    RemoteNodes::Memory{segment(), SharedHeap(segment(), inbound, header.arena_bytes)}, settings.nodes);
+}
+
+void NodesPool::start() {
+  was_started_ = true;
+  group_.listen(this);
+  for (const NodePlace& node : settings().nodes) {
+    if (node.node == group_.node()) continue;
+    MessageWriter message(MessageKind::start);
+    put_session_start(message, {settings(), node, segment().bytes()});
+    group_.send(node.node, std::move(message));
+  }
+  LocalPool::start();
+}
+
+// ---- messages -------------------------------------------------------------------------------------------------
+
+void NodesPool::on_message(int node, MessageReader& message) {
+  switch (message.kind()) {
+    case MessageKind::done: commands_->take_done(message); break;
+    case MessageKind::rank_state:
+      take_rank_state(message, control());
+      control().header().to_master.ring();
+      break;
+    case MessageKind::rank_lost: note_loss(take_rank_lost(message, control())); break;
+    case MessageKind::rank_end: {
+      RankEnd end;
+      const int rank = take_rank_end(message, control(), end);
+      const std::lock_guard lock(mutex_);
+      ends_[rank] = std::move(end);
+      break;
+    }
+    case MessageKind::start_failed: {
+      const auto kind = message.get<ErrorKind>();
+      note_fault(node, Error(kind, group_.name_of(node) + ": " + message.get_text()));
+      break;
+    }
+    case MessageKind::ended: {
+      const std::lock_guard lock(mutex_);
+      has_ended_[static_cast<std::size_t>(node)] = true;
+      break;
+    }
+    default: throw Error(ErrorKind::system, "an unexpected message from " + group_.name_of(node));
+  }
+}
+
+void NodesPool::on_node_lost(int node, const Error& why) noexcept { note_fault(node, why); }
+
+/// All ranks of the node are lost, and the reason is not in them.
+void NodesPool::note_fault(int node, const Error& why) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!fault_) fault_ = why;
+    has_ended_[static_cast<std::size_t>(node)] = true;
+  }
+  const NodePlace& there = settings().nodes[static_cast<std::size_t>(node)];
+  for (int local_rank = 0; local_rank < there.local_size; ++local_rank) note_loss(there.rank(local_rank));
+}
+
+void NodesPool::note_loss(int rank) noexcept {
+  ControlHeader& header = control().header();
+  control().worker(rank).is_lost.store(1, std::memory_order_seq_cst);
+  std::uint64_t none = 0;
+  header.lost.compare_exchange_strong(none, static_cast<std::uint64_t>(rank) + 1, std::memory_order_seq_cst);
+  header.to_master.wake();
+  header.to_peers.wake();
+  header.to_workers.wake();
+}
+
+// ---- processes ------------------------------------------------------------------------------------------------
+
+void NodesPool::send_to_agents(MessageKind kind) noexcept {
+  try {
+    group_.send_to_all(MessageWriter(kind));
+  } catch (const std::exception&) {
+    // The transport has failed. Then the agents notice that nothing comes from this node any more.
+  }
+}
+
+void NodesPool::expect_ends() noexcept {
+  LocalPool::expect_ends();
+  send_to_agents(MessageKind::expect_ends);
+}
+
+void NodesPool::kill_all() noexcept {
+  LocalPool::kill_all();
+  send_to_agents(MessageKind::kill_all);
+}
+
+void NodesPool::end() noexcept {
+  if (was_started_ && fork_guard().is_here()) {
+    was_started_ = false;
+    send_to_agents(MessageKind::end);
+    const auto have_ended = [this] {
+      const std::lock_guard lock(mutex_);
+      return std::all_of(has_ended_.begin() + 1, has_ended_.end(), [](bool ended) { return ended; });
+    };
+    if (!wait_for_messages(group_, kEndLimit, have_ended)) {
+      for (int node = 1; node < group_.nodes(); ++node) {
+        if (has_ended_[static_cast<std::size_t>(node)]) continue;
+        group_.lose(node, Error(ErrorKind::timeout, group_.name_of(node) + " did not end its part of the session"));
+      }
+    }
+    group_.listen(nullptr);
+  }
+  LocalPool::end();
+}
+
+std::optional<RankEnd> NodesPool::known_end(int rank) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = ends_.find(rank);
+  return found == ends_.end() ? std::nullopt : std::optional(found->second);
+}
+
+int NodesPool::pid(int rank) const noexcept {
+  return place().has(rank) ? LocalPool::pid(rank) : control().worker(rank).pid.load();
+}
+
+ChildEnd NodesPool::await_end(int rank) {
+  if (place().has(rank)) return LocalPool::await_end(rank);
+  static_cast<void>(wait_for_messages(group_, kEndLimit, [&] { return known_end(rank).has_value(); }));
+  if (const auto known = known_end(rank)) return known->end;
+  return {std::nullopt, "its node has not said how it ended"};
+}
+
+std::optional<int> NodesPool::end_status(int rank) {
+  if (place().has(rank)) return LocalPool::end_status(rank);
+  group_.progress();
+  const auto known = known_end(rank);
+  return known ? known->end.wait_status : std::nullopt;
+}
+
+bool NodesPool::await_all_ends(Milliseconds limit) {
+  const auto begin = Clock::now();
+  if (!LocalPool::await_all_ends(limit)) return false;
+  const auto have_ended = [this] {
+    const std::lock_guard lock(mutex_);
+    return fault_.has_value() || ends_.size() + static_cast<std::size_t>(place().local_size) ==
+                                     static_cast<std::size_t>(world_size());
+  };
+  const auto left = limit - std::chrono::duration_cast<Milliseconds>(Clock::now() - begin);
+  return wait_for_messages(group_, std::max(left, Milliseconds(1)), have_ended);
+}
+
+int NodesPool::stop_signal(int rank) const { return place().has(rank) ? LocalPool::stop_signal(rank) : 0; }
+
+int NodesPool::tracer(int rank) const { return place().has(rank) ? LocalPool::tracer(rank) : 0; }
+
+/// Only processes of this machine can be looked at.
+void NodesPool::take_stacks(std::vector<RankState>& states) {
+  std::vector<RankState> here;
+  for (const RankState& state : states) {
+    if (place().has(state.rank)) here.push_back(state);
+  }
+  LocalPool::take_stacks(here);
+  for (RankState& state : here) states[static_cast<std::size_t>(state.rank)] = std::move(state);
+}
+
+std::vector<std::string> NodesPool::last_stderr(int rank) {
+  if (place().has(rank)) return LocalPool::last_stderr(rank);
+  const auto known = known_end(rank);
+  return known ? known->last_stderr : std::vector<std::string>();
+}
+
+std::optional<Error> NodesPool::watch_failure() const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (fault_) return fault_;
+  }
+  return LocalPool::watch_failure();
+}
+
+}  // namespace syncrun::detail

@@ -1,0 +1,76 @@
+#pragma once
+
+// A pool whose workers are on several machines. This process, the master, starts and watches those of its own machine.
+// An agent does the same on each other machine, and tells this pool what happens there.
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/nodes/node_group.hpp"
+#include "launcher/nodes/rank_messages.hpp"
+#include "launcher/nodes/remote_nodes.hpp"
+#include "launcher/pool/local_pool.hpp"
+
+namespace syncrun::detail {
+
+/// Asks all nodes for their devices, and completes the settings with them: the devices of all ranks, numbered node by
+/// node. `settings` has the devices of this node. Throws Error (usage, timeout, worker_lost).
+void gather_devices(NodeGroup& group, const SessionOptions& options, Settings& settings);
+
+class NodesPool final : public LocalPool, private NodeListener {
+ public:
+  /// Reserves the memory of this node. `settings` is complete (gather_devices). Refers to both arguments as long as it
+  /// lives. Throws Error (usage, system).
+  NodesPool(NodeGroup& group, const Settings& settings);
+  ~NodesPool() override { NodesPool::end(); }
+
+  RemoteNodes* other_nodes() noexcept override { return &*commands_; }
+  void progress() override { group_.progress(); }
+  void start() override;
+  void expect_ends() noexcept override;
+  void kill_all() noexcept override;
+  void end() noexcept override;
+  int pid(int rank) const noexcept override;
+  ChildEnd await_end(int rank) override;
+  std::optional<int> end_status(int rank) override;
+  bool await_all_ends(Milliseconds limit) override;
+  int stop_signal(int rank) const override;
+  int tracer(int rank) const override;
+  void take_stacks(std::vector<RankState>& states) override;
+  std::vector<std::string> last_stderr(int rank) override;
+  std::optional<Error> watch_failure() const override;
+
+ private:
+  /// Sends a message to a node, for RemoteNodes.
+  class Post final : public Mailbox {
+   public:
+    explicit Post(NodeGroup& group) : group_(group) {}
+    void send(int node, std::vector<std::byte> message) override;
+    std::optional<Received> receive() override { return std::nullopt; }  // on_message() hands them on
+
+   private:
+    NodeGroup& group_;
+  };
+
+  void on_message(int node, MessageReader& message) override;
+  void on_node_lost(int node, const Error& why) noexcept override;
+  void note_fault(int node, const Error& why) noexcept;
+  void note_loss(int rank) noexcept;
+  std::optional<RankEnd> known_end(int rank) const;
+  void send_to_agents(MessageKind kind) noexcept;
+
+  NodeGroup& group_;
+  Post post_{group_};
+  std::optional<RemoteNodes> commands_;
+  mutable std::mutex mutex_;  // of the members below
+  std::map<int, RankEnd> ends_;
+  std::optional<Error> fault_;  // of the first node that cannot continue
+  std::vector<bool> has_ended_;  // by node: nothing is left of the session there
+  bool was_started_ = false;
+};
+
+}  // namespace syncrun::detail

@@ -1,0 +1,74 @@
+#include "launcher/nodes/rank_messages.hpp"
+
+#include "syncrun/error.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+/// The rank at the beginning of a message. It is on the node of the sender, which has the same world size.
+int take_rank(MessageReader& from, const ControlBlock& control) {
+  const auto rank = from.get<std::int32_t>();
+  if (rank >= 0 && rank < control.world_size()) return rank;
+  throw Error(ErrorKind::system, "a message about rank " + std::to_string(rank) + " came, but there are only " +
+                                     std::to_string(control.world_size()));
+}
+
+}  // namespace
+
+void put_rank_state(MessageWriter& to, int rank, const WorkerSlot& slot) {
+  to.put(static_cast<std::int32_t>(rank));
+  to.put(slot.start.load(std::memory_order_seq_cst));
+  to.put(slot.pid.load());
+  to.put(slot.reason);
+  to.put(slot.hardware);
+}
+
+int take_rank_state(MessageReader& from, const ControlBlock& control) {
+  const int rank = take_rank(from, control);
+  WorkerSlot& slot = control.worker(rank);
+  const auto start = from.get<StartState>();
+  slot.pid.store(from.get<std::int32_t>());
+  slot.reason = from.get<decltype(slot.reason)>();
+  slot.hardware = from.get<decltype(slot.hardware)>();
+  slot.start.store(start, std::memory_order_seq_cst);
+  return rank;
+}
+
+void put_rank_lost(MessageWriter& to, int rank, const WorkerSlot& slot) {
+  to.put(static_cast<std::int32_t>(rank));
+  to.put(slot.progress.load(std::memory_order_acquire));
+}
+
+int take_rank_lost(MessageReader& from, const ControlBlock& control) {
+  const int rank = take_rank(from, control);
+  control.worker(rank).progress.store(from.get<std::uint64_t>(), std::memory_order_release);
+  return rank;
+}
+
+void put_rank_end(MessageWriter& to, int rank, const WorkerSlot& slot, const RankEnd& end) {
+  to.put(static_cast<std::int32_t>(rank));
+  to.put(slot.progress.load(std::memory_order_acquire));
+  to.put(slot.reason);
+  to.put(end.end.wait_status.has_value());
+  to.put(end.end.wait_status.value_or(0));
+  to.put_text(end.end.cause);
+  to.put(end.last_stderr.size());
+  for (const std::string& line : end.last_stderr) to.put_text(line);
+}
+
+int take_rank_end(MessageReader& from, const ControlBlock& control, RankEnd& end) {
+  const int rank = take_rank(from, control);
+  WorkerSlot& slot = control.worker(rank);
+  slot.progress.store(from.get<std::uint64_t>(), std::memory_order_release);
+  slot.reason = from.get<decltype(slot.reason)>();
+  const bool is_known = from.get<bool>();
+  const int status = from.get<int>();
+  if (is_known) end.end.wait_status = status;
+  end.end.cause = from.get_text();
+  end.last_stderr.clear();
+  for (auto lines = from.get<std::size_t>(); lines != 0; --lines) end.last_stderr.push_back(from.get_text());
+  return rank;
+}
+
+}  // namespace syncrun::detail

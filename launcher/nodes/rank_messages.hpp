@@ -1,0 +1,31 @@
+#pragma once
+
+// What an agent tells the master about a worker of its node: how far its start is, that it was lost, how it ended.
+
+#include <string>
+#include <vector>
+
+#include "common/protocol/control_block.hpp"
+#include "launcher/nodes/messages.hpp"
+#include "launcher/process/child_end.hpp"
+
+namespace syncrun::detail {
+
+/// How far the start of a worker is. The agent sends it when it changes.
+void put_rank_state(MessageWriter& to, int rank, const WorkerSlot& slot);
+/// Writes it into the slot of the rank in the master's control block. Returns the rank.
+int take_rank_state(MessageReader& from, const ControlBlock& control);
+
+/// Where the worker was when it was lost.
+void put_rank_lost(MessageWriter& to, int rank, const WorkerSlot& slot);
+int take_rank_lost(MessageReader& from, const ControlBlock& control);
+
+struct RankEnd {
+  ChildEnd end;
+  std::vector<std::string> last_stderr;
+};
+void put_rank_end(MessageWriter& to, int rank, const WorkerSlot& slot, const RankEnd& end);
+/// Writes the reason that the worker has given into its slot. Returns the rank.
+int take_rank_end(MessageReader& from, const ControlBlock& control, RankEnd& end);
+
+}  // namespace syncrun::detail
