@@ -90,8 +90,14 @@ std::uint64_t SharedHeap::allocate(std::size_t bytes, Contents contents, std::st
   return offset;
 }
 
-void SharedHeap::keep_contents_here(std::uint64_t offset) {
-  if (log_ != nullptr) log_->take_back(HeapChange::Kind::written, offset);
+void SharedHeap::send_by_rows(std::uint64_t offset) {
+  if (log_ == nullptr) return;
+  log_->take_back(HeapChange::Kind::written, offset);
+  log_->add({HeapChange::Kind::mirrored, offset, size_of(offset)});
+}
+
+void SharedHeap::note_rows_written(std::uint64_t offset, std::size_t bytes) {
+  if (log_ != nullptr) log_->add({HeapChange::Kind::rows_written, offset, bytes});
 }
 
 void SharedHeap::note_freed(std::uint64_t offset, std::size_t bytes) noexcept {

@@ -48,8 +48,11 @@ class SharedHeap {
   /// From now on, notes all changes there. The contents of a new extent count as written. `log` outlives the heap. Called
   /// before the first allocation.
   void note_changes(HeapLog& log) noexcept { log_ = &log; }
-  /// The contents of a new extent do not travel with the next command. Called directly after the allocation.
-  void keep_contents_here(std::uint64_t offset);
+  /// The new extent contains rows. A row travels to a node with the first command that reads it there, and all contents
+  /// do not travel with the next command. Called directly after the allocation.
+  void send_by_rows(std::uint64_t offset);
+  /// The owner has changed these bytes of an extent with rows.
+  void note_rows_written(std::uint64_t offset, std::size_t bytes);
   /// The owner has changed these bytes of an extent after a command was published that may refer to them.
   void note_written(std::uint64_t offset, std::size_t bytes);
 

@@ -63,11 +63,17 @@ std::size_t oversized(std::size_t bytes, double oversize) {
   return std::max(bytes, static_cast<std::size_t>(wanted));
 }
 
+/// Bytes [begin, begin + count) of the array have changed.
+void note_written(const DataRecord& record, std::size_t begin, std::size_t count) {
+  if (count != 0) record.session->heap().note_rows_written(record.offset + begin, count);
+}
+
 /// Allocates `capacity` bytes. Copies the first `kept` bytes from the old memory. The rest is zero.
 void reallocate(DataRecord& record, std::span<const std::int64_t> extents, std::size_t capacity, std::size_t kept) {
   auto& session = *record.session;
   const std::uint64_t offset =
       session.commands().allocate(capacity, SharedHeap::Contents::zero, what_is_allocated(record, extents));
+  session.heap().send_by_rows(offset);
   if (kept != 0) std::memcpy(session.segment().at(offset), session.segment().at(record.offset), kept);
   give_back(record);
   record.offset = offset;
@@ -96,6 +102,7 @@ std::shared_ptr<DataRecord> make_data(const std::shared_ptr<SessionCore>& sessio
     const auto contents = values == nullptr ? SharedHeap::Contents::zero : SharedHeap::Contents::any;
     record->offset = session->commands().allocate(bytes, contents, what_is_allocated(*record, extents));
     record->capacity_bytes = bytes;
+    session->heap().send_by_rows(record->offset);
     if (values != nullptr) std::memcpy(session->segment().at(record->offset), values, bytes);
   }
   set_extents(*record, extents);
@@ -111,6 +118,7 @@ void set_data(DataRecord& record, std::span<const std::int64_t> extents, const v
   await_readers(record);
   if (bytes > record.capacity_bytes) reallocate(record, extents, capacity, 0);
   if (bytes != 0) std::memmove(record.session->segment().at(record.offset), values, bytes);
+  note_written(record, 0, bytes);
   set_extents(record, extents);
 }
 
@@ -133,8 +141,9 @@ void set_rows_of_data(DataRecord& record, std::int64_t first_row, std::size_t el
   }
   check_rows(record, {first_row, end});
   await_readers(record);
-  std::memmove(record.session->segment().at(record.offset) + static_cast<std::size_t>(first_row) * row_bytes, values,
-               bytes);
+  const std::size_t at = static_cast<std::size_t>(first_row) * row_bytes;
+  std::memmove(record.session->segment().at(record.offset) + at, values, bytes);
+  note_written(record, at, bytes);
 }
 
 void resize_data(DataRecord& record, std::span<const std::int64_t> extents, double oversize) {
@@ -149,6 +158,7 @@ void resize_data(DataRecord& record, std::span<const std::int64_t> extents, doub
     reallocate(record, extents, capacity, now);
   } else if (bytes > now) {
     std::memset(record.session->segment().at(record.offset + now), 0, bytes - now);
+    note_written(record, now, bytes - now);
   }
   set_extents(record, extents);
 }
@@ -197,12 +207,14 @@ void check_element(const DataRecord& record, std::span<const std::int64_t> index
               ", got the element at " + place + "]");
 }
 
+/// While the guard exists, no call uses the array. So its rows count as changed from here on.
 RawArray begin_write(DataRecord& record) {
   const SessionCore::Entry entry(*record.session);
   check_closed_for_writing(record);
   check_can_change(record);
   await_readers(record);
   record.is_open_for_writing = true;
+  note_written(record, 0, record.capacity_bytes);
   return {record.session->segment().at(record.offset), record.extents};
 }
 

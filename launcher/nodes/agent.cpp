@@ -26,6 +26,8 @@ void Agent::take(MessageReader& message) {
 
 void Agent::take_command(MessageReader& from) {
   apply_heap_changes(from, segment_);
+  std::vector<Mailbox::Ticket> rows;
+  take_rows(from, segment_, [&](std::span<std::byte> to) { rows.push_back(mailbox_.receive_bulk(kMaster, to)); });
   const std::size_t slot = detail::take_command(from, control_);
   const Command& command = control_.command_in(slot);
   const NodePlace& here = control_.header().place;
@@ -33,6 +35,30 @@ void Agent::take_command(MessageReader& from) {
   for (const int rank : command.ranks) {
     if (!here.has(rank)) continue;
     control_.worker(rank).consumed.store(from.get<std::uint64_t>(), std::memory_order_release);
+  }
+  if (rows.empty() && waiting_.empty()) begin(slot);
+  else waiting_.push_back({slot, std::move(rows)});
+}
+
+bool Agent::begin_ready() {
+  bool has_begun = false;
+  while (!waiting_.empty()) {
+    auto& rows = waiting_.front().rows;
+    while (!rows.empty() && mailbox_.is_over(rows.back())) rows.pop_back();
+    if (!rows.empty()) break;
+    begin(waiting_.front().slot);
+    waiting_.pop_front();
+    has_begun = true;
+  }
+  return has_begun;
+}
+
+/// Gives a command to the workers.
+void Agent::begin(std::size_t slot) {
+  const Command& command = control_.command_in(slot);
+  const NodePlace& here = control_.header().place;
+  for (const int rank : command.ranks) {
+    if (!here.has(rank)) continue;
     given_[static_cast<std::size_t>(here.local_rank(rank))].push_back({command.id, slot});
     const std::size_t place = command.places[static_cast<std::size_t>(rank)];
     control_.inbox(rank, place).store(InboxEntry(command.id, slot).word(), std::memory_order_release);
@@ -58,6 +84,7 @@ bool Agent::has_news() const noexcept {
 }
 
 bool Agent::report() {
+  const bool has_begun = begin_ready();
   const NodePlace& here = control_.header().place;
   std::optional<MessageWriter> message;
   for (int local_rank = 0; local_rank < here.local_size; ++local_rank) {
@@ -75,7 +102,7 @@ bool Agent::report() {
       commands.pop_front();
     }
   }
-  if (!message) return false;
+  if (!message) return has_begun;
   mailbox_.send(kMaster, message->take());
   return true;
 }

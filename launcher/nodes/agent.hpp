@@ -22,27 +22,37 @@ class Agent {
 
   /// Handles a message of the kinds command and spoil. Throws Error (system).
   void take(MessageReader& message);
-  /// Sends one message about all commands that ranks have finished since the last time. Returns false if there are none.
+  /// Gives commands whose rows have come to the workers. Sends one message about all commands that ranks have finished since the last time. Returns false if there are none.
   /// Throws Error (system).
   bool report();
   /// True once the command that closes the session was published.
   bool is_closing() const noexcept { return is_closing_; }
   /// True if report() would send something.
   bool has_news() const noexcept;
+  /// True if rows are under way. They come only if somebody calls report() often.
+  bool awaits_rows() const noexcept { return !waiting_.empty(); }
   /// True if a rank has a command that it has not finished.
   bool is_busy() const noexcept;
 
  private:
+  /// A command whose rows are under way. Commands begin in the order in which they came.
+  struct Waiting {
+    std::size_t slot;
+    std::vector<Mailbox::Ticket> rows;
+  };
   struct Given {
     std::uint64_t id;
     std::size_t slot;
   };
   void take_command(MessageReader& from);
   void take_spoil(MessageReader& from);
+  bool begin_ready();
+  void begin(std::size_t slot);
 
   Mailbox& mailbox_;
   const ControlBlock& control_;
   const Segment& segment_;
+  std::deque<Waiting> waiting_;
   std::vector<std::deque<Given>> given_;  // by local rank: the commands that it has not finished
   bool is_closing_ = false;
 };

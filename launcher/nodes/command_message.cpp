@@ -43,9 +43,21 @@ std::size_t bytes_of(const OutputType& type, const OutputSlot& slot) {
 
 // ---- commands -------------------------------------------------------------------------------------------------
 
+namespace {
+
+/// Rows have a way of their own (RowMirror).
+bool is_repeated(const HeapChange& change) noexcept {
+  return change.kind != HeapChange::Kind::mirrored && change.kind != HeapChange::Kind::rows_written;
+}
+
+}  // namespace
+
 void put_heap_changes(MessageWriter& to, const Segment& segment, const HeapLog& log, std::uint64_t from) {
-  to.put(log.end() - from);
+  std::uint64_t count = 0;
+  log.for_each(from, [&](const HeapChange& change) { count += is_repeated(change) ? 1 : 0; });
+  to.put(count);
   log.for_each(from, [&](const HeapChange& change) {
+    if (!is_repeated(change)) return;
     to.put(change);
     if (change.kind == HeapChange::Kind::written) to.put_bytes({segment.at(change.offset), change.bytes});
   });
@@ -68,6 +80,26 @@ void apply_heap_changes(MessageReader& from, const Segment& segment) {
         if (errno != EINTR) throw_errno("cannot reserve " + std::to_string(change.bytes) + " bytes of shared memory");
       }
     }
+  }
+}
+
+void put_rows(MessageWriter& to, const Segment& segment, std::span<const ByteRange> rows) {
+  to.put(rows.size());
+  for (const ByteRange& range : rows) {
+    to.put(range);
+    if (!is_bulk(range)) to.put_bytes({segment.at(range.begin), range.count()});
+  }
+}
+
+void take_rows(MessageReader& from, const Segment& segment,
+               const std::function<void(std::span<std::byte> bulk)>& receive) {
+  for (auto left = from.get<std::size_t>(); left != 0; --left) {
+    const auto range = from.get<ByteRange>();
+    if (range.begin > range.end || range.end > segment.bytes())
+      throw Error(ErrorKind::system, "rows came for a place outside the shared memory");
+    const std::span to(segment.at(range.begin), range.count());
+    if (is_bulk(range)) receive(to);
+    else from.get_all(to);
   }
 }
 

@@ -5,11 +5,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 
 #include "common/os/heap_log.hpp"
 #include "common/os/segment.hpp"
 #include "common/protocol/control_block.hpp"
 #include "launcher/nodes/messages.hpp"
+#include "launcher/nodes/row_mirror.hpp"
 
 namespace syncrun::detail {
 
@@ -19,6 +21,15 @@ namespace syncrun::detail {
 void put_heap_changes(MessageWriter& to, const Segment& segment, const HeapLog& log, std::uint64_t from);
 /// Repeats these changes. Throws Error (system) if there is too little memory.
 void apply_heap_changes(MessageReader& from, const Segment& segment);
+
+/// Whether these rows travel as bulk, after the message, and not in it.
+inline bool is_bulk(const ByteRange& rows) noexcept { return rows.count() >= std::uint64_t{64} << 10U; }
+/// Adds rows. Those that travel as bulk are only named.
+void put_rows(MessageWriter& to, const Segment& segment, std::span<const ByteRange> rows);
+/// Writes the rows to their places. Calls `receive` with the place of rows that come as bulk, in order. Throws Error
+/// (system).
+void take_rows(MessageReader& from, const Segment& segment,
+               const std::function<void(std::span<std::byte> bulk)>& receive);
 
 /// Adds the command in a slot, with its places in the inboxes of the ranks of a node.
 void put_command(MessageWriter& to, const ControlBlock& control, const Segment& segment, std::size_t slot,

@@ -70,6 +70,18 @@ void NodeGroup::send_to_all(const MessageWriter& message) {
   for_each_partner([&](int node) { send(node, message); });
 }
 
+Mailbox::Ticket NodeGroup::send_bulk(int node, std::span<const std::byte> from) {
+  if (is_lost(node)) return 0;
+  note_activity();
+  return transport_->send_bulk(node, from);
+}
+
+Mailbox::Ticket NodeGroup::receive_bulk(int node, std::span<std::byte> to) {
+  if (is_lost(node)) return 0;
+  note_activity();
+  return transport_->receive_bulk(node, to);
+}
+
 bool NodeGroup::progress() {
   const std::lock_guard lock(dispatch_);
   const bool has_collected = collect();

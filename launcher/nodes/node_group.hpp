@@ -63,6 +63,10 @@ class NodeGroup {
   /// Sends a message. Messages to nodes that are lost are dropped. Any thread.
   void send(int node, MessageWriter message);
   void send_to_all(const MessageWriter& message);
+  /// As Mailbox has them.
+  Mailbox::Ticket send_bulk(int node, std::span<const std::byte> from);
+  Mailbox::Ticket receive_bulk(int node, std::span<std::byte> to);
+  bool is_over(Mailbox::Ticket ticket) { return transport_->is_over(ticket); }
   /// Receives messages and gives them to the listener. Returns false if there was none. Any thread.
   bool progress();
   /// From now on, `listener` gets the messages (null: they wait). It also gets the nodes that are lost already. Waits until
@@ -77,6 +81,8 @@ class NodeGroup {
   void lose(int node, const Error& why) noexcept;
   /// The exit code that the other side has sent with its farewell.
   std::optional<int> farewell() const;
+  /// Sends messages and bulk to other nodes. Nothing is received from it: the listener gets that.
+  Mailbox& post() noexcept { return post_; }
   /// How long the caller may sleep before its next progress(): short if messages came or went a short time ago.
   std::chrono::nanoseconds nap() const noexcept;
 
@@ -85,6 +91,20 @@ class NodeGroup {
   bool leave(int exit_code, Milliseconds grace) noexcept;
 
  private:
+  class Post final : public Mailbox {
+   public:
+    explicit Post(NodeGroup& group) : group_(group) {}
+    void send(int node, std::vector<std::byte> message) override {
+      group_.send(node, MessageWriter(std::move(message)));
+    }
+    std::optional<Received> receive() override { return std::nullopt; }
+    Ticket send_bulk(int node, std::span<const std::byte> from) override { return group_.send_bulk(node, from); }
+    Ticket receive_bulk(int node, std::span<std::byte> to) override { return group_.receive_bulk(node, to); }
+    bool is_over(Ticket ticket) override { return group_.is_over(ticket); }
+
+   private:
+    NodeGroup& group_;
+  };
   struct Peer {
     std::atomic<bool> is_lost = false;
     std::optional<Error> why;                  // under state_
@@ -108,6 +128,7 @@ class NodeGroup {
   void fail(const Error& why) noexcept;
 
   std::unique_ptr<Transport> transport_;
+  Post post_{*this};
   Limits limits_;
   int node_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by node; this node's is not used

@@ -20,10 +20,9 @@ constexpr Milliseconds kSlowEnd{20};
 
 NodeSession::NodeSession(NodeGroup& group, const SessionStart& start, std::unique_ptr<WorkerPool> pool)
     : group_(group),
-      post_(group),
       pool_(std::move(pool)),
       place_(start.place),
-      commands_(post_, pool_->control(), pool_->segment()),
+      commands_(group.post(), pool_->control(), pool_->segment()),
       known_(static_cast<std::size_t>(start.place.local_size)) {
   pool_->start();
 }
@@ -112,6 +111,7 @@ bool NodeSession::report_end(int local_rank) {
 }
 
 void NodeSession::sleep(std::chrono::nanoseconds limit) noexcept {
+  if (commands_.awaits_rows()) return yield_core();
   Doorbell& bell = pool_->control().header().to_master;
   const std::uint32_t seen = bell.rings.load(std::memory_order_seq_cst);
   bell.sleepers.fetch_add(1, std::memory_order_seq_cst);

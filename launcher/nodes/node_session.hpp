@@ -42,19 +42,7 @@ class NodeSession {
   bool report_ends();
   bool report_end(int local_rank);
 
-  /// Sends a message to the master, for Agent.
-  class Post final : public Mailbox {
-   public:
-    explicit Post(NodeGroup& group) : group_(group) {}
-    void send(int node, std::vector<std::byte> message) override { group_.send(node, MessageWriter(std::move(message))); }
-    std::optional<Received> receive() override { return std::nullopt; }
-
-   private:
-    NodeGroup& group_;
-  };
-
   NodeGroup& group_;
-  Post post_;
   std::unique_ptr<WorkerPool> pool_;
   NodePlace place_;
   Agent commands_;

@@ -91,13 +91,11 @@ void gather_devices(NodeGroup& group, const SessionOptions& options, Settings& s
 
 // ---- start ----------------------------------------------------------------------------------------------------
 
-void NodesPool::Post::send(int node, std::vector<std::byte> message) { group_.send(node, MessageWriter(std::move(message))); }
-
 NodesPool::NodesPool(NodeGroup& group, const Settings& settings)
     : LocalPool(settings, settings.nodes.front()), group_(group), has_ended_(settings.nodes.size()) {
   const ControlHeader& header = control().header();
   const std::uint64_t inbound = header.arenas_offset + header.arena_bytes * static_cast<std::uint64_t>(place().local_size);
-  commands_.emplace(post_, control(),
+  commands_.emplace(group_.post(), control(),
                     RemoteNodes::Memory{segment(), SharedHeap(segment(), inbound, header.arena_bytes)}, settings.nodes);
 }
 

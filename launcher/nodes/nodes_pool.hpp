@@ -45,17 +45,6 @@ class NodesPool final : public LocalPool, private NodeListener {
   std::optional<Error> watch_failure() const override;
 
  private:
-  /// Sends a message to a node, for RemoteNodes.
-  class Post final : public Mailbox {
-   public:
-    explicit Post(NodeGroup& group) : group_(group) {}
-    void send(int node, std::vector<std::byte> message) override;
-    std::optional<Received> receive() override { return std::nullopt; }  // on_message() hands them on
-
-   private:
-    NodeGroup& group_;
-  };
-
   void on_message(int node, MessageReader& message) override;
   void on_node_lost(int node, const Error& why) noexcept override;
   void note_fault(int node, const Error& why) noexcept;
@@ -64,7 +53,6 @@ class NodesPool final : public LocalPool, private NodeListener {
   void send_to_agents(MessageKind kind) noexcept;
 
   NodeGroup& group_;
-  Post post_{group_};
   std::optional<RemoteNodes> commands_;
   mutable std::mutex mutex_;  // of the members below
   std::map<int, RankEnd> ends_;

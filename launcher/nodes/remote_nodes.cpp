@@ -27,17 +27,28 @@ void RemoteNodes::for_each_node_of(const RankSet& ranks, Visit&& visit) {
 
 void RemoteNodes::publish(std::uint64_t, std::size_t slot) {
   const Command& command = control_.command_in(slot);
-  for_each_node_of(command.ranks, [&](Node& node) {
-    MessageWriter message(MessageKind::command);
-    put_heap_changes(message, memory_.segment, changes_, node.told);
-    node.told = changes_.end();
-    put_command(message, control_, memory_.segment, slot, node.place);
-    for (const int rank : command.ranks) {
-      if (node.place.has(rank)) message.put(control_.worker(rank).consumed.load(std::memory_order_relaxed));
-    }
-    mailbox_.send(node.place.node, message.take());
-  });
+  for_each_node_of(command.ranks, [&](Node& node) { publish_to(node, slot); });
   forget_changes();
+}
+
+void RemoteNodes::publish_to(Node& node, std::size_t slot) {
+  const Command& command = control_.command_in(slot);
+  changes_.for_each(node.told, [&](const HeapChange& change) { node.rows.note(change); });
+  MessageWriter message(MessageKind::command);
+  put_heap_changes(message, memory_.segment, changes_, node.told);
+  node.told = changes_.end();
+  std::vector<ByteRange> rows;
+  if (command.kind == CommandKind::call) rows = node.rows.take_missing(memory_.segment, command, node.place);
+  put_rows(message, memory_.segment, rows);
+  put_command(message, control_, memory_.segment, slot, node.place);
+  for (const int rank : command.ranks) {
+    if (node.place.has(rank)) message.put(control_.worker(rank).consumed.load(std::memory_order_relaxed));
+  }
+  mailbox_.send(node.place.node, message.take());
+  // The rows stay as they are until the command is done, and the agent needs them before that.
+  for (const ByteRange& range : rows) {
+    if (is_bulk(range)) mailbox_.send_bulk(node.place.node, {memory_.segment.at(range.begin), range.count()});
+  }
 }
 
 /// A node that gets no commands still has to learn of all changes, with its next command.

@@ -12,6 +12,7 @@
 #include "common/protocol/control_block.hpp"
 #include "launcher/nodes/mailbox.hpp"
 #include "launcher/nodes/messages.hpp"
+#include "launcher/nodes/row_mirror.hpp"
 
 namespace syncrun::detail {
 
@@ -40,7 +41,9 @@ class RemoteNodes {
   struct Node {
     NodePlace place;
     std::uint64_t told = 0;  // the number of the first change of the heap that it does not know
+    RowMirror rows;          // that it has
   };
+  void publish_to(Node& node, std::size_t slot);
   template <class Visit>
   void for_each_node_of(const RankSet& ranks, Visit&& visit);
   void take_rank_done(MessageReader& from, int rank);

@@ -133,7 +133,7 @@ TEST_F(Heap, NotesItsChangesInOrder) {
   heap.note_changes(log);
   const auto small = heap.allocate(100, Contents::any, "a test");
   const auto rows = heap.allocate(kMegabyte, Contents::any, "rows");
-  heap.keep_contents_here(rows);
+  heap.send_by_rows(rows);
   heap.note_written(small + 8, 16);
   heap.free(small, Giveback::later);
   std::vector<HeapChange> changes;

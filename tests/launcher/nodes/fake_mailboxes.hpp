@@ -2,9 +2,11 @@
 
 // Mailboxes of several nodes in one process. The test decides when a message arrives.
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,7 +33,31 @@ class FakeMailboxes {
       return next;
     }
 
-    bool is_held_back = false;  // messages wait
+    Ticket send_bulk(int node, std::span<const std::byte> from) override {
+      Box& to = all_.boxes_[static_cast<std::size_t>(node)];
+      to.bulk_[node_].push_back({std::vector<std::byte>(from.begin(), from.end())});
+      bulk_bytes_sent += from.size();
+      return 0;
+    }
+    Ticket receive_bulk(int node, std::span<std::byte> to) override {
+      expected_.push_back({node, to});
+      return expected_.size();
+    }
+    bool is_over(Ticket ticket) override {
+      for (std::size_t i = 0; i < expected_.size() && !is_held_back; ++i) {
+        auto& [node, to] = expected_[i];
+        auto& from = bulk_[node];
+        if (to.empty() || from.empty()) continue;
+        if (from.front().size() != to.size()) throw Error(ErrorKind::system, "bulk of another size");
+        std::copy(from.front().begin(), from.front().end(), to.begin());
+        from.pop_front();
+        to = {};
+      }
+      return ticket == 0 || expected_[ticket - 1].second.empty();
+    }
+
+    bool is_held_back = false;  // messages and bulk wait
+    std::size_t bulk_bytes_sent = 0;
     int sent = 0;
     std::size_t bytes_sent = 0;
 
@@ -40,6 +66,8 @@ class FakeMailboxes {
     FakeMailboxes& all_;
     int node_;
     std::deque<Received> arrivals_;
+    std::map<int, std::deque<std::vector<std::byte>>> bulk_;             // by sender
+    std::deque<std::pair<int, std::span<std::byte>>> expected_;  // by ticket
   };
 
   explicit FakeMailboxes(int nodes) {

@@ -1,0 +1,128 @@
+#include "launcher/nodes/row_mirror.hpp"
+
+#include <algorithm>
+#include <iterator>
+
+#include "common/arrays/extents.hpp"
+#include "common/protocol/call_shares.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+/// The array of an argument: its bytes, and those of one row.
+struct ArgumentBytes {
+  ByteRange all;
+  std::uint64_t row = 0;
+  ByteRange rows(std::int64_t begin, std::int64_t end) const noexcept {
+    return {all.begin + static_cast<std::uint64_t>(begin) * row, all.begin + static_cast<std::uint64_t>(end) * row};
+  }
+};
+
+ArgumentBytes bytes_of(const ArgumentSlot& slot) {
+  const std::span<const std::int64_t> extents(slot.extents.data(), slot.dimensions);
+  const std::uint64_t bytes = elements_in(extents) * size_of(slot.dtype);
+  return {{slot.offset, slot.offset + bytes}, row_bytes_of(slot.dtype, extents)};
+}
+
+bool is_in_heap(const ArgumentSlot& slot) {
+  return (slot.kind == ArgumentKind::scattered || slot.kind == ArgumentKind::broadcast) && slot.file == 0;
+}
+
+}  // namespace
+
+void RowMirror::note(const HeapChange& change) {
+  switch (change.kind) {
+    case HeapChange::Kind::mirrored: arrays_[change.offset].end = change.offset + change.bytes; break;
+    case HeapChange::Kind::freed: arrays_.erase(change.offset); break;
+    case HeapChange::Kind::rows_written:
+      if (const auto array = array_at(change.offset); array != arrays_.end())
+        remove(array->second, {change.offset, change.offset + change.bytes});
+      break;
+    case HeapChange::Kind::reserved:
+    case HeapChange::Kind::written: break;
+  }
+}
+
+RowMirror::Arrays::iterator RowMirror::array_at(std::uint64_t offset) {
+  auto next = arrays_.upper_bound(offset);
+  if (next == arrays_.begin()) return arrays_.end();
+  const auto array = std::prev(next);
+  return offset < array->second.end ? array : arrays_.end();
+}
+
+std::vector<ByteRange> RowMirror::take_missing(const Segment& segment, const Command& command, const NodePlace& node) {
+  std::vector<ByteRange> missing;
+  const CallPayload& call = command.call();
+  const RowsSlot& batch = call.batch;
+  for (std::size_t i = 0; i < call.arguments_count; ++i) {
+    const ArgumentSlot& slot = command.arguments[i];
+    if (!is_in_heap(slot)) continue;
+    const auto found = array_at(slot.offset);
+    if (found == arrays_.end()) continue;  // an array without rows
+    Array& array = found->second;
+    const ArgumentBytes bytes = bytes_of(slot);
+    const bool is_list = !slot.is_minibatch && batch.kind == Rows::Kind::list;
+    if (slot.kind == ArgumentKind::broadcast || (is_list && array.bytes_there >= bytes.all.count() / 4)) {
+      add(array, bytes.all, missing);
+      continue;
+    }
+    for (const int rank : command.ranks) {
+      if (!node.has(rank)) continue;
+      const RowRange share = share_in_call(segment, call, command.ranks, rank);
+      if (!is_list) {
+        const std::int64_t begin = slot.is_minibatch ? 0 : batch.begin;
+        add(array, bytes.rows(begin + share.begin, begin + share.end), missing);
+        continue;
+      }
+      const auto* const indices = segment.at<const std::int64_t>(batch.offset);
+      for (std::int64_t at = share.begin; at < share.end; ++at)
+        add(array, bytes.rows(indices[at], indices[at] + 1), missing);
+    }
+  }
+  std::sort(missing.begin(), missing.end(), [](const ByteRange& a, const ByteRange& b) { return a.begin < b.begin; });
+  std::vector<ByteRange> joined;
+  for (const ByteRange& range : missing) {
+    if (!joined.empty() && joined.back().end == range.begin) joined.back().end = range.end;
+    else joined.push_back(range);
+  }
+  return joined;
+}
+
+/// The range is there from now on. Adds to `missing` what was not there before.
+void RowMirror::add(Array& array, ByteRange range, std::vector<ByteRange>& missing) {
+  if (range.count() == 0) return;
+  auto part = array.there.upper_bound(range.begin);
+  if (part != array.there.begin() && std::prev(part)->second >= range.begin) --part;  // it touches the range
+  ByteRange whole = range;
+  std::uint64_t next = range.begin;  // where the part that is still to be looked at begins
+  while (part != array.there.end() && part->first <= range.end) {
+    if (part->first > next) {
+      missing.push_back({next, part->first});
+      array.bytes_there += part->first - next;
+    }
+    next = std::max(next, part->second);
+    whole = {std::min(whole.begin, part->first), std::max(whole.end, part->second)};
+    part = array.there.erase(part);
+  }
+  if (next < range.end) {
+    missing.push_back({next, range.end});
+    array.bytes_there += range.end - next;
+  }
+  array.there.emplace(whole.begin, whole.end);
+}
+
+/// The range is no longer there.
+void RowMirror::remove(Array& array, ByteRange range) {
+  auto part = array.there.upper_bound(range.begin);
+  if (part != array.there.begin() && std::prev(part)->second > range.begin) --part;
+  while (part != array.there.end() && part->first < range.end) {
+    const ByteRange old{part->first, part->second};
+    part = array.there.erase(part);
+    array.bytes_there -= std::min(old.end, range.end) - std::max(old.begin, range.begin);
+    if (old.begin < range.begin) array.there.emplace(old.begin, range.begin);
+    if (old.end > range.end) part = array.there.emplace(range.end, old.end).first;
+  }
+}
+
+}  // namespace syncrun::detail
