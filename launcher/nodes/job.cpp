@@ -200,6 +200,22 @@ std::unique_ptr<NodeGroup> join_job(const JobPlace& place) {
 
 namespace {
 
+/// Tells the master why this node cannot continue, if the master is there.
+void report_fault(NodeGroup& group) noexcept {
+  try {
+    MessageWriter message(MessageKind::fault);
+    message.put(ErrorKind::system);
+    message.put_text(describe_current_exception());
+    group.send(NodeGroup::kMaster, std::move(message));
+    for (int i = 0; i < 10; ++i) {  // gives the message time to leave
+      group.progress();
+      std::this_thread::sleep_for(Milliseconds(1));
+    }
+  } catch (const std::exception&) {
+    // The master notices that nothing comes from this node any more.
+  }
+}
+
 int serve_as_agent(const JobPlace& place) {
   std::unique_ptr<NodeGroup> group;
   try {
@@ -209,6 +225,7 @@ int serve_as_agent(const JobPlace& place) {
     if (!group->leave(code, kLeaveLimit)) ::_exit(code);
     return code;
   } catch (...) {
+    if (group) report_fault(*group);
     report_verdict("node " + std::to_string(place.node) + ": " + describe_current_exception());
   }
   std::fflush(nullptr);

@@ -138,14 +138,23 @@ void NodeGroup::take(const Waiting& next) {
     throw Error(kind, name_of(next.node) + ": " + message.get_text());
   }
   if (message.kind() == MessageKind::bye) {
-    const auto code = message.get<std::int32_t>();
-    {
-      const std::lock_guard lock(state_);
-      farewell_ = code;
-    }
-    throw Error(ErrorKind::worker_lost, name_of(next.node) + " has left the job (exit code " + std::to_string(code) + ")");
+    take_leave(next.node, message.get<std::int32_t>());
+    return;
   }
   listener_->on_message(next.node, message);
+}
+
+/// The node waits for the others to end the transport together. So it is not abandoned.
+void NodeGroup::take_leave(int node, int exit_code) {
+  const Error why(ErrorKind::worker_lost,
+                  name_of(node) + " has left the job (exit code " + std::to_string(exit_code) + ")");
+  {
+    const std::lock_guard lock(state_);
+    farewell_ = exit_code;
+    if (!peer(node).why) peer(node).why = why;
+  }
+  peer(node).is_lost.store(true, std::memory_order_release);
+  if (listener_ != nullptr) listener_->on_node_lost(node, why);
 }
 
 void NodeGroup::listen(NodeListener* listener) {

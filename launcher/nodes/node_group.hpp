@@ -122,6 +122,7 @@ class NodeGroup {
   bool collect();
   bool dispatch();
   void take(const Waiting& next);
+  void take_leave(int node, int exit_code);
   void note_activity() noexcept { active_at_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed); }
   void pulse();
   void check_silence(Clock::duration waited);

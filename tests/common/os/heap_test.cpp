@@ -135,18 +135,21 @@ TEST_F(Heap, NotesItsChangesInOrder) {
   const auto rows = heap.allocate(kMegabyte, Contents::any, "rows");
   heap.send_by_rows(rows);
   heap.note_written(small + 8, 16);
+  heap.note_rows_written(rows + 64, 8);
   heap.free(small, Giveback::later);
   std::vector<HeapChange> changes;
   log.for_each(0, [&](const HeapChange& change) { changes.push_back(change); });
-  ASSERT_EQ(changes.size(), 5U);
+  ASSERT_EQ(changes.size(), 7U);
   const auto is = [&](std::size_t at, Kind kind, std::uint64_t offset, std::uint64_t bytes) {
     return changes[at].kind == kind && changes[at].offset == offset && changes[at].bytes == bytes;
   };
   EXPECT_TRUE(is(0, Kind::reserved, small, 128)) << "a whole number of cache lines";
   EXPECT_TRUE(is(1, Kind::written, small, 100));
   EXPECT_TRUE(is(2, Kind::reserved, rows, kMegabyte));
-  EXPECT_TRUE(is(3, Kind::written, small + 8, 16));
-  EXPECT_TRUE(is(4, Kind::freed, small, 128));
+  EXPECT_TRUE(is(3, Kind::mirrored, rows, kMegabyte));
+  EXPECT_TRUE(is(4, Kind::written, small + 8, 16));
+  EXPECT_TRUE(is(5, Kind::rows_written, rows + 64, 8));
+  EXPECT_TRUE(is(6, Kind::freed, small, 128));
 }
 
 TEST(HeapLog, ForgetsWhatNobodyAsksForAnyMore) {
