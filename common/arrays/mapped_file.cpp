@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <utility>
+#include <vector>
 
 #include "common/text/errors.hpp"
 
@@ -15,6 +16,18 @@ namespace {
 
 /// The most bytes in one system call. The kernel itself moves less than 2 GiB in one.
 constexpr std::size_t kLargestPart = std::size_t{1} << 30U;
+
+/// FNV-1a with 64 bits (Fowler, Noll, Vo).
+class Hash {
+ public:
+  void add(std::span<const std::byte> bytes) noexcept {
+    for (const std::byte byte : bytes) value_ = (value_ ^ std::to_integer<std::uint64_t>(byte)) * 0x100000001b3;
+  }
+  std::uint64_t value() const noexcept { return value_; }
+
+ private:
+  std::uint64_t value_ = 0xcbf29ce484222325;
+};
 
 }  // namespace
 
@@ -37,13 +50,17 @@ void MappedFile::read(std::size_t at, void* to, std::size_t bytes) const {
 }
 
 void MappedFile::read_on(std::size_t at, void* to, std::size_t bytes) const {
+  read_file(elements_at_ + at, to, bytes);
+}
+
+void MappedFile::read_file(std::size_t at, void* to, std::size_t bytes) const {
   std::size_t got = 0;
   while (got < bytes) {
     const ssize_t part = ::pread(fd_.get(), static_cast<std::byte*>(to) + got, std::min(bytes - got, kLargestPart),
-                                 static_cast<off_t>(elements_at_ + at + got));
+                                 static_cast<off_t>(at + got));
     if (part < 0 && errno == EINTR) continue;
     if (part < 0) throw_errno("cannot read " + name_);
-    if (part == 0) fail_truncated(elements_at_ + at + got);
+    if (part == 0) fail_truncated(at + got);
     got += static_cast<std::size_t>(part);
   }
 }
@@ -70,6 +87,28 @@ void MappedFile::check_length() const {
   if (::fstat(fd_.get(), &status) != 0) throw_errno("cannot read " + name_);
   const auto length = static_cast<std::size_t>(status.st_size);
   if (length < elements_at_ + bytes_) fail_truncated(length);
+}
+
+std::uint64_t MappedFile::fingerprint() const {
+  constexpr std::size_t kBlocks = 16;
+  constexpr std::size_t kBlockBytes = 4096;
+  check_length();
+  Hash hash;
+  struct stat status {};
+  if (::fstat(fd_.get(), &status) != 0) throw_errno("cannot read " + name_);
+  hash.add(std::as_bytes(std::span(&status.st_size, 1)));
+  std::vector<std::byte> block;
+  const auto add = [&](std::size_t file_offset, std::size_t bytes) {
+    block.resize(bytes);
+    read_file(file_offset, block.data(), bytes);
+    hash.add(block);
+  };
+  add(0, elements_at_);
+  for (std::size_t i = 0; i < kBlocks && bytes_ != 0; ++i) {
+    const std::size_t at = bytes_ / kBlocks * i;
+    add(elements_at_ + at, std::min(kBlockBytes, bytes_ - at));
+  }
+  return std::max<std::uint64_t>(hash.value(), 1);
 }
 
 void MappedFile::fail_truncated(std::size_t got) const {

@@ -15,14 +15,15 @@
 namespace syncrun::detail {
 
 /// A file, as the master describes it for the workers. In the master's heap. The name of the file follows it, for
-/// messages. Workers open the descriptor of the master and not the name, because another file may have the name by
-/// then.
+/// messages. Workers of the master's node open the descriptor of the master and not the name, because another file may
+/// have the name by then. Workers of other nodes open the name, and compare what they find with `fingerprint`.
 struct FileEntry {
   std::uint64_t id;
   std::uint64_t elements_at;  // bytes before the elements
   std::uint64_t bytes;        // of the elements
   std::int32_t master;        // process id of the master, which has the file open
   std::int32_t fd;            // descriptor of the file in the master
+  std::uint64_t fingerprint;  // 0 if the session has one node
   std::uint64_t name_bytes;
   char* name() noexcept { return reinterpret_cast<char*>(this + 1); }
   const char* name() const noexcept { return reinterpret_cast<const char*>(this + 1); }
@@ -56,6 +57,10 @@ class MappedFile {
                                          std::size_t skipped, void* to, std::size_t bytes) const;
   /// Throws Error (system) if the file has become shorter, or was closed by the program.
   void check_length() const;
+  /// A hash of the length of the file, of the bytes before the elements, and of some of the elements: 16 blocks of 4 KiB
+  /// in equal distances. Never 0. Two files with different contents may have the same one if they differ only between
+  /// these blocks. Throws the same errors as read.
+  std::uint64_t fingerprint() const;
 
  private:
   [[noreturn]] void fail_truncated(std::size_t got) const;
@@ -63,6 +68,7 @@ class MappedFile {
   /// number could be read.
   void check_intact() const;
   void read_on(std::size_t at, void* to, std::size_t bytes) const;
+  void read_file(std::size_t at, void* to, std::size_t bytes) const;
 
   KeptDescriptor fd_;
   std::string name_;

@@ -20,7 +20,7 @@ class FileRecord {
  public:
   /// Refers to the first two arguments as long as it lives. They belong to the session, which the Data keeps alive.
   /// Throws Error (system).
-  FileRecord(SystemCommands& commands, Registry& registry, ArrayFile& file);
+  FileRecord(SystemCommands& commands, Registry& registry, ArrayFile& file, bool has_nodes);
   ~FileRecord();
   FileRecord(const FileRecord&) = delete;
   FileRecord& operator=(const FileRecord&) = delete;

@@ -111,6 +111,7 @@ void QueueCore::lay_out(std::span<const BatchArrayType> types, std::span<const s
   }
   block_offset_ = allocate(QueueBlock::bytes(producers_, capacity_) + kArrayAlignment, SharedHeap::Contents::zero);
   memory_offset_ = allocate(memory_bytes, SharedHeap::Contents::any);
+  session_->heap().send_by_rows(memory_offset_);
   block_ = QueueBlock(session_->segment().at(round_up(block_offset_, 2 * kArrayAlignment)));
   turns_.attach(block_);
   QueueHeader& header = block_.header();
@@ -264,6 +265,7 @@ std::vector<std::shared_ptr<DataRecord>> QueueCore::take() {
     record->offset = block_.memory_of(batch, i);
     record->capacity_bytes = header.arrays[i].bytes;
     record->lease = lease;
+    session_->heap().note_rows_written(record->offset, record->capacity_bytes);
     records.push_back(std::move(record));
   }
   return records;

@@ -154,6 +154,8 @@ void put_report(MessageWriter& to, const Segment& segment, const Command& comman
     to.put(outbox.message);
     return;
   }
+  if (command.kind == CommandKind::memory)
+    to.put(*segment.at<const MemorySize>(command.as<MemoryPayload>().to));
   if (command.kind != CommandKind::call || outbox.is_empty) return;
   for (std::size_t i = 0; i < command.call().outputs_count; ++i) {
     to.put(outbox.outputs[i]);
@@ -180,6 +182,8 @@ void take_report(MessageReader& from, const Segment& segment, const Command& com
     from.get_all(std::span<char>(outbox.message));
     return;
   }
+  if (command.kind == CommandKind::memory)
+    *segment.at<MemorySize>(command.as<MemoryPayload>().to) = from.get<MemorySize>();
   if (command.kind != CommandKind::call || outbox.is_empty) return;
   for (std::size_t i = 0; i < command.call().outputs_count; ++i) {
     OutputSlot& output = outbox.outputs[i];

@@ -83,6 +83,13 @@ Recovery::Steps SessionCore::recovery_steps() {
                             Failure& failure) { pass_on(*commands_, registry_, ranks, failure); }};
 }
 
+void SessionCore::require_one_node(const std::string& what) const {
+  if (!has_other_nodes()) return;
+  throw_usage(what + " does not work in a session on several nodes yet (this one has " +
+              std::to_string(settings_.nodes.size()) +
+              "): use one node, or Scattered, Broadcast and value arguments with Avg, Sum or Gather results");
+}
+
 // ---- entries --------------------------------------------------------------------------------------------------
 
 SessionCore::Entry::Entry(SessionCore& session) : session_(session) {

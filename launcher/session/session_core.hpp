@@ -57,6 +57,9 @@ class SessionCore final : private SessionEnds {
   const RankSet& all_ranks() const noexcept { return calls_.all_ranks(); }
   const std::vector<std::string>& devices() const noexcept { return report_->device_names(); }
   const RankDevices& rank_devices() const noexcept { return devices_; }
+  bool has_other_nodes() const noexcept { return pool_->other_nodes() != nullptr; }
+  /// Throws Error (usage) if the session has several nodes. `what` does not work there yet: "a shared variable".
+  void require_one_node(const std::string& what) const;
   /// How the rows of the next calls are divided among the ranks.
   const RowWeights& weights() const noexcept { return weights_; }
   void set_weights(RowWeights weights) noexcept { weights_ = std::move(weights); }

@@ -105,6 +105,7 @@ void check_name_is_free(SessionCore& session, std::string_view name) {
 std::shared_ptr<VariableRecord> make_variable(const std::shared_ptr<SessionCore>& session, DType dtype,
                                               std::size_t dimensions, std::string_view name) {
   const Entry guard(*session);
+  session->require_one_node("a shared variable");
   check_name_is_free(*session, name);
   const auto world_size = static_cast<std::size_t>(session->world_size());
   auto record = std::make_shared<VariableRecord>();

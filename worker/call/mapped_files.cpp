@@ -75,6 +75,15 @@ FileDescriptor open_again(const FileEntry& entry, const std::string& name) {
   return fd;
 }
 
+constexpr const char* kSamePath = "map_npy requires the same file at the same path on every node; load() sends it";
+
+/// Another node has no descriptors of the master.
+FileDescriptor open_here(const std::string& name) {
+  FileDescriptor fd(::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.is_open()) throw_errno(std::string("a worker cannot open ") + name + " on its node (" + kSamePath + ")");
+  return fd;
+}
+
 }  // namespace
 
 FaultGuard::FaultGuard(const MappedFile& file) : place_(-1) {
@@ -104,9 +113,14 @@ bool FaultGuard::has_struck() const noexcept {
 const MappedFile& MappedFiles::at(const FileEntry& entry) {
   if (const auto found = files_.find(entry.id); found != files_.end()) return found->second->file;
   const std::string name(entry.name(), entry.name_bytes);
-  FileDescriptor fd = open_again(entry, name);
+  const bool is_masters_node = place_.node == 0;
+  FileDescriptor fd = is_masters_node ? open_again(entry, name) : open_here(name);
   std::unique_ptr<Guarded> guarded(new Guarded{{std::move(fd), name, entry.elements_at, entry.bytes}});
   guarded->file.check_length();
+  if (!is_masters_node && guarded->file.fingerprint() != entry.fingerprint) {
+    throw Error(ErrorKind::system, name + ": expected the file that the master has mapped, found another one on this node (" +
+                                       kSamePath + ")");
+  }
   return files_.emplace(entry.id, std::move(guarded)).first->second->file;
 }
 

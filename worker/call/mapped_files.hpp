@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "common/arrays/mapped_file.hpp"
+#include "common/protocol/node_place.hpp"
 
 namespace syncrun::detail {
 
@@ -30,7 +31,9 @@ class FaultGuard {
 
 class MappedFiles {
  public:
-  /// Maps the file at the first use. Throws Error (system) if it cannot be mapped or is too short by now.
+  explicit MappedFiles(const NodePlace& place = {}) : place_(place) {}
+  /// Maps the file at the first use. On a node other than the master's, that is the file with the same path. Throws Error
+  /// (system) if it cannot be mapped, is too short by now, or is not the file that the master has mapped.
   const MappedFile& at(const FileEntry& entry);
   void forget(std::uint64_t id) noexcept { files_.erase(id); }
   /// Called after a body has read the file. Throws Error (system) if bytes were missing.
@@ -41,6 +44,7 @@ class MappedFiles {
     MappedFile file;
     FaultGuard guard{file};
   };
+  NodePlace place_;  // of this worker
   std::unordered_map<std::uint64_t, std::unique_ptr<Guarded>> files_;
 };
 

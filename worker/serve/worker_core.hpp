@@ -101,7 +101,7 @@ class WorkerCore {
   Meetings meetings_;
   SegmentRendezvous rendezvous_;
   CpuComm peers_;
-  MappedFiles files_;  // the device reads them
+  MappedFiles files_{attachment_.place};  // the device reads them
   std::unique_ptr<WorkerDevice> device_;
   Communicators comms_;
   CpuWorker cpu_worker_;
