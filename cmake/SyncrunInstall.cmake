@@ -34,6 +34,9 @@ syncrun_install_if_built(syncrun_command)
 if(TARGET syncrun_cuda)
   syncrun_install_if_built(syncrun_cuda)
 endif()
+foreach(name IN LISTS SYNCRUN_MPIS)
+  syncrun_install_if_built(syncrun_${name})
+endforeach()
 
 install(EXPORT SyncrunTargets NAMESPACE Syncrun:: DESTINATION ${config_folder})
 configure_package_config_file(

@@ -12,7 +12,11 @@ import subprocess
 import sys
 
 # Symbols that another library looks up by name, by the file name of their library without its version.
-LISTED = {"libsyncrun_cuda.so": {"syncrun_make_cuda_device"}}
+LISTED = {
+    "libsyncrun_cuda.so": {"syncrun_make_cuda_device"},
+    "libsyncrun_openmpi.so": {"syncrun_make_transport"},
+    "libsyncrun_mpich.so": {"syncrun_make_transport"},
+}
 OWN = re.compile(r"(?:(?:typeinfo|typeinfo name|vtable) for )?syncrun::")
 FOREIGN = re.compile(r"\b(?:spdlog|fmt|boost)::")
 

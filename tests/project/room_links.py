@@ -5,10 +5,10 @@
 OBJECTS has a line for each room: its name and its object files. Objects may use symbols of other rooms only if MAY_USE
 or ALLOWED says so.
 
-Two folders consist of two rooms each:
+Two folders consist of several rooms each:
 
 - launcher/ has pieces that need nothing else of launcher/, which the program `syncrun` uses, and the rest, which it
-  does not use.
+  does not use. The libraries with the transport over MPI are a third room.
 - worker/ has the library for CUDA devices, which is loaded if there is such a device, and the rest, which uses
   nothing of that library.
 
@@ -16,7 +16,7 @@ SEAM_FOLDER contains the headers of the seam. Bodies run in workers, so worker/ 
 declares. launcher/ or common/ defines what master_seam.hpp declares.
 
 Prints each violation. Exit code 1 if there is one, or if a room was not checked. OBJECTS may leave out
-worker/devices/cuda only, because this room is empty without a CUDA compiler.
+worker/devices/cuda and launcher/nodes/mpi only, because these rooms are empty without a CUDA compiler or an MPI.
 """
 
 import re
@@ -30,10 +30,11 @@ MAY_USE = {
     "launcher_pieces": {"common", "launcher_pieces"},
     "launcher": {"common", "launcher_pieces", "launcher"},
     "launcher/syncrun": {"common", "launcher_pieces", "launcher/syncrun"},
+    "launcher/nodes/mpi": {"common", "launcher/nodes/mpi"},
     "worker": {"common", "worker"},
     "worker/devices/cuda": {"common", "worker", "worker/devices/cuda"},
 }
-OPTIONAL = {"worker/devices/cuda"}
+OPTIONAL = {"worker/devices/cuda", "launcher/nodes/mpi"}
 SEAMS = {"master_seam.hpp": {"launcher", "launcher_pieces"}, "worker_seam.hpp": {"worker"}}
 # Exceptions: the symbols that an object may use in spite of MAY_USE. A comment says why.
 ALLOWED: dict[str, set[str]] = {}

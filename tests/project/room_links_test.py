@@ -13,7 +13,8 @@ WAIT = Object("common", "wait.cpp", {"syncrun::detail::wait()"}, {"futex"})
 SETTINGS = Object("launcher_pieces", "settings.cpp", {"syncrun::detail::settings()"}, {"syncrun::detail::wait()"})
 OPTIONS = Object("launcher/syncrun", "options.cpp", {"command::options()"}, {"syncrun::detail::settings()"})
 STREAM = Object("worker/devices/cuda", "stream.cpp", {"syncrun::detail::stream()"}, {"syncrun::detail::serve()"})
-ROOMS = [SPAWN, SERVE, WAIT, SETTINGS, OPTIONS, STREAM]
+TRANSPORT = Object("launcher/nodes/mpi", "mpi_transport.cpp", {"syncrun::detail::open()"}, set())
+ROOMS = [SPAWN, SERVE, WAIT, SETTINGS, OPTIONS, STREAM, TRANSPORT]
 
 
 class RoomLinks(unittest.TestCase):
@@ -41,6 +42,7 @@ class RoomLinks(unittest.TestCase):
             ("launcher_pieces", "common"), ("launcher", "common"), ("launcher", "launcher_pieces"),
             ("launcher/syncrun", "common"), ("launcher/syncrun", "launcher_pieces"),
             ("worker", "common"), ("worker/devices/cuda", "common"), ("worker/devices/cuda", "worker"),
+            ("launcher/nodes/mpi", "common"),
         }
         for room in rooms:
             for other, symbol in rooms.items():

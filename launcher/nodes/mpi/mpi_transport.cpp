@@ -1,0 +1,327 @@
+#include "launcher/nodes/mpi/mpi_transport.hpp"
+
+#include <algorithm>
+#include <climits>
+#include <exception>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "launcher/nodes/mpi/mpi_check.hpp"
+#include "launcher/nodes/mpi/mpi_tags.hpp"
+#include "syncrun/detail/export.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+/// How many messages one call of receive() takes from MPI at most.
+constexpr int kMostMatches = 64;
+/// The bits of a ticket for the node and the direction. The others are for the number of the transfer.
+constexpr unsigned kTicketNodeBits = 20;
+
+/// MPI ends together with the other nodes, and may wait for them without end. So another thread ends it, and this one
+/// waits only until `end`.
+bool finalize_until(Clock::time_point end) {
+  std::packaged_task<int()> finalize([] { return MPI_Finalize(); });
+  std::future<int> code = finalize.get_future();
+  std::thread thread(std::move(finalize));
+  if (code.wait_until(end) != std::future_status::ready) {
+    thread.detach();
+    return false;
+  }
+  thread.join();
+  return code.get() == MPI_SUCCESS;
+}
+
+}  // namespace
+
+MpiTransport::~MpiTransport() {
+  if (has_closed_) return;
+  // MPI may still use the memory of messages under way, so it is never freed.
+  new std::deque<Peer>(std::move(peers_));
+  new std::deque<Letter>(std::move(dropped_));
+}
+
+void MpiTransport::open() {
+  const std::lock_guard lock(mutex_);
+  int provided = MPI_THREAD_SINGLE;
+  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "start MPI with");
+  if (provided < MPI_THREAD_SERIALIZED) {
+    throw Error(ErrorKind::system,
+                "this MPI does not support threads: expected MPI_THREAD_SERIALIZED. Use an MPI built with threads");
+  }
+  check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "prepare MPI with");
+  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "join");
+  check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "prepare MPI with");
+  int nodes = 0;
+  check_mpi(MPI_Comm_rank(comm_, &node_), "join");
+  check_mpi(MPI_Comm_size(comm_, &nodes), "join");
+  for (int node = 0; node < nodes; ++node) peers_.emplace_back(comm_, node);
+}
+
+std::string MpiTransport::description() const {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0;
+  check_mpi(MPI_Get_library_version(text, &length), "read the version of MPI with");
+  // "Open MPI v4.1.4, package: ..." or "MPICH Version:\t4.0.2\nMPICH Release date: ..."
+  std::string name(text, static_cast<std::size_t>(length));
+  name.resize(std::min(name.size(), name.find_first_of(",\n")));
+  if (const auto at = name.find(" Version:"); at != std::string::npos) name.erase(at, std::string(" Version:").size());
+  std::replace(name.begin(), name.end(), '\t', ' ');
+  if (const auto at = name.find(" v"); at != std::string::npos) name.erase(at + 1, 1);
+  return name;
+}
+
+void MpiTransport::send(int node, std::vector<std::byte> message) {
+  const std::lock_guard lock(mutex_);
+  Peer& to = peer(node);
+  if (to.is_abandoned) return;
+  if (message.size() > INT_MAX) {
+    throw Error(ErrorKind::system, "a message to " + node_text(node) + " has " + std::to_string(message.size()) +
+                                       " bytes, expected at most " + std::to_string(INT_MAX) + ". Send it as bulk");
+  }
+  if (!to.leaving.empty()) free_left(node);
+  // In a deque, the letter stays where it is. If the message cannot be sent, it is taken out again.
+  Letter& letter = to.leaving.emplace_back();
+  letter.message = std::move(message);
+  const int code = MPI_Isend(letter.message.data(), static_cast<int>(letter.message.size()), MPI_BYTE, node,
+                             kMessageTag, comm_, &letter.request);
+  if (code != MPI_SUCCESS) to.leaving.pop_back();
+  check_mpi(code, "send a message to", node);
+  ++to.sent;
+  if (!std::exchange(to.is_listed_as_leaving, true)) leaving_to_.push_back(node);
+}
+
+std::optional<Transport::Arrival> MpiTransport::receive() {
+  const std::lock_guard lock(mutex_);
+  if (!arriving_from_.empty()) {
+    if (auto arrival = take_late_arrival()) return arrival;
+  }
+  if (auto arrival = take_new_arrival()) return arrival;
+  free_left_of_one_node();
+  return std::nullopt;
+}
+
+std::optional<Transport::Arrival> MpiTransport::take_late_arrival() {
+  for (std::size_t i = 0; i < arriving_from_.size(); ++i) {
+    const int node = arriving_from_[i];
+    auto& arriving = peer(node).arriving;
+    if (!is_complete(arriving.front().request, "receive a message from", node)) continue;
+    Arrival arrival{node, std::move(arriving.front().message)};
+    arriving.pop_front();
+    // The next call begins with another node, so that no node has to wait for ever.
+    arriving_from_.erase(arriving_from_.begin() + static_cast<std::ptrdiff_t>(i));
+    if (!arriving.empty()) arriving_from_.push_back(node);
+    return arrival;
+  }
+  return std::nullopt;
+}
+
+std::optional<Transport::Arrival> MpiTransport::take_new_arrival() {
+  for (int matches = 0; matches < kMostMatches; ++matches) {
+    Found found = match();
+    if (found.match == Match::nothing) break;
+    if (found.match == Match::bulk) continue;
+    if (peer(found.node).arriving.empty() && is_complete(found.letter.request, "receive a message from", found.node)) {
+      return Arrival{found.node, std::move(found.letter.message)};
+    }
+    keep_for_later(found.node, std::move(found.letter));
+  }
+  return std::nullopt;
+}
+
+void MpiTransport::keep_for_later(int node, Letter letter) {
+  auto& arriving = peer(node).arriving;
+  if (arriving.empty()) arriving_from_.push_back(node);
+  arriving.push_back(std::move(letter));
+}
+
+MpiTransport::Found MpiTransport::match() {
+  for (;;) {
+    int has_one = 0;
+    MPI_Message message = MPI_MESSAGE_NULL;
+    MPI_Status status;
+    check_mpi(MPI_Improbe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_, &has_one, &message, &status), "receive from");
+    if (has_one == 0) return {};
+    const int node = status.MPI_SOURCE;
+    Peer& from = peer(node);
+    ++from.matched;
+    int count = 0;
+    check_mpi(MPI_Get_count(&status, MPI_BYTE, &count), "receive from", node);
+    const auto bytes = static_cast<std::size_t>(count);
+    if (status.MPI_TAG != kMessageTag) {
+      // Bulk of an abandoned node is left where it is.
+      if (!from.is_abandoned) from.bulk_in.take(message, status.MPI_TAG, bytes);
+      return {.match = Match::bulk, .node = node};
+    }
+    Letter letter;
+    letter.message.resize(bytes);
+    check_mpi(MPI_Imrecv(letter.message.data(), count, MPI_BYTE, &message, &letter.request), "receive a message from",
+              node);
+    if (!from.is_abandoned) return {.match = Match::message, .node = node, .letter = std::move(letter)};
+    drop(std::move(letter));
+  }
+}
+
+void MpiTransport::drop(Letter letter) {
+  if (!is_done_with(letter.request)) dropped_.push_back(std::move(letter));
+}
+
+void MpiTransport::free_left(int node) {
+  auto& leaving = peer(node).leaving;
+  while (!leaving.empty() && is_complete(leaving.front().request, "send a message to", node)) leaving.pop_front();
+}
+
+/// One node for each call: a test of a message that has not left takes as long as an empty receive().
+void MpiTransport::free_left_of_one_node() {
+  if (leaving_to_.empty()) return;
+  next_leaving_ = (next_leaving_ + 1) % leaving_to_.size();
+  const int node = leaving_to_[next_leaving_];
+  free_left(node);
+  if (!peer(node).leaving.empty()) return;
+  peer(node).is_listed_as_leaving = false;
+  leaving_to_[next_leaving_] = leaving_to_.back();
+  leaving_to_.pop_back();
+}
+
+Transport::Ticket MpiTransport::make_ticket(int node, Direction direction, std::uint64_t number) noexcept {
+  return number << kTicketNodeBits | static_cast<Ticket>(node) << 1U | (direction == Direction::in ? 1U : 0U);
+}
+
+Transport::Ticket MpiTransport::send_bulk(int node, std::span<const std::byte> from) {
+  const std::lock_guard lock(mutex_);
+  Peer& to = peer(node);
+  return to.is_abandoned ? 0 : make_ticket(node, Direction::out, to.bulk_out.begin(from));
+}
+
+Transport::Ticket MpiTransport::receive_bulk(int node, std::span<std::byte> to) {
+  const std::lock_guard lock(mutex_);
+  Peer& from = peer(node);
+  return from.is_abandoned ? 0 : make_ticket(node, Direction::in, from.bulk_in.begin(to));
+}
+
+bool MpiTransport::is_over(Ticket ticket) {
+  if (ticket == 0) return true;
+  const std::lock_guard lock(mutex_);
+  Peer& other = peer(static_cast<int>((ticket % (Ticket{1} << kTicketNodeBits)) >> 1U));
+  const std::uint64_t number = ticket >> kTicketNodeBits;
+  const auto is_over_in = [number](auto& bulk) {
+    if (!bulk.is_over(number)) bulk.advance();
+    return bulk.is_over(number);
+  };
+  const bool is_in = (ticket & 1U) != 0;
+  if (is_in ? is_over_in(other.bulk_in) : is_over_in(other.bulk_out)) return true;
+  // The other node may be waiting for bulk that this node has to receive.
+  Found found = match();
+  if (found.match == Match::message) keep_for_later(found.node, std::move(found.letter));
+  return false;
+}
+
+void MpiTransport::abandon(int node) noexcept {
+  const std::lock_guard lock(mutex_);
+  Peer& other = peer(node);
+  has_abandoned_ = other.is_abandoned = true;
+  other.bulk_out.cancel();
+  other.bulk_in.cancel();
+  // MPI cannot take back a message that it sends, or that it has matched. The memory stays.
+  for (auto* letters : {&other.leaving, &other.arriving}) {
+    for (Letter& letter : *letters) dropped_.push_back(std::move(letter));
+    letters->clear();
+  }
+  std::erase(arriving_from_, node);
+  std::erase(leaving_to_, node);
+  next_leaving_ = 0;
+}
+
+bool MpiTransport::close(Milliseconds grace) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto end = Clock::now() + grace;
+  try {
+    const bool have_left = wait_until(end, [this] { return have_all_left(); });
+    if (!have_left || has_abandoned_ || !exchange_farewells(end)) return false;
+    has_closed_ = finalize_until(end);
+    return has_closed_;
+  } catch (const std::exception&) {
+    return false;  // MPI or the start of a thread has failed. The caller ends the process with _exit().
+  }
+}
+
+bool MpiTransport::wait_until(Clock::time_point end, auto&& condition) {
+  constexpr int kTurnsAwake = 1000;
+  for (int turn = 0; !condition(); ++turn) {
+    if (drop_arrivals()) continue;
+    if (Clock::now() >= end) return false;
+    if (turn < kTurnsAwake) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  }
+  return true;
+}
+
+bool MpiTransport::have_all_left() {
+  bool have_left = true;
+  for (int node = 0; node < nodes(); ++node) {
+    Peer& to = peer(node);
+    if (to.is_abandoned) continue;
+    free_left(node);
+    to.bulk_out.advance();
+    have_left = have_left && to.leaving.empty() && to.bulk_out.is_empty();
+  }
+  return have_left;
+}
+
+/// Receives messages, and drops them. Bulk goes to the memory that was named for it. Returns false if there was
+/// nothing.
+bool MpiTransport::drop_arrivals() {
+  for (Peer& from : peers_) {
+    if (!from.is_abandoned) from.bulk_in.drain();
+  }
+  while (!dropped_.empty() && is_done_with(dropped_.front().request)) dropped_.pop_front();
+  Found found = match();
+  if (found.match == Match::message) drop(std::move(found.letter));
+  return found.match != Match::nothing;
+}
+
+/// MPI may not end before every message was received: MPICH waits for ever otherwise. So the nodes tell each other how
+/// many they have sent. When this is known, all nodes have stopped sending.
+bool MpiTransport::exchange_farewells(Clock::time_point end) {
+  // If the nodes do not answer in time, MPI may still use the two arrays. So they are freed only at the end.
+  auto sent = std::make_unique<std::vector<std::uint64_t>>();
+  auto sent_to_here = std::make_unique<std::vector<std::uint64_t>>(peers_.size());
+  for (const Peer& to : peers_) sent->push_back(to.sent + to.bulk_out.sent());
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Ialltoall(sent->data(), 1, MPI_UINT64_T, sent_to_here->data(), 1, MPI_UINT64_T, comm_, &request),
+            "leave");
+  if (!wait_until(end, [&] { return is_complete(request, "leave", -1); })) {
+    static_cast<void>(sent.release());
+    static_cast<void>(sent_to_here.release());
+    return false;
+  }
+  for (Peer& from : peers_) {
+    for (Letter& letter : from.arriving) drop(std::move(letter));
+    from.arriving.clear();
+  }
+  if (!wait_until(end, [&] { return has_received_all(*sent_to_here); })) return false;
+  check_mpi(MPI_Ibarrier(comm_, &request), "leave");
+  return wait_until(end, [&] { return is_complete(request, "leave", -1); });
+}
+
+bool MpiTransport::has_received_all(const std::vector<std::uint64_t>& sent_to_here) {
+  bool has_all = dropped_.empty();
+  for (std::size_t node = 0; node < peers_.size(); ++node) {
+    has_all = has_all && peers_[node].matched >= sent_to_here[node] && peers_[node].bulk_in.drain();
+  }
+  return has_all;
+}
+
+}  // namespace syncrun::detail
+
+/// The one function that libsyncrun looks up (launcher/nodes/mpi_library.cpp).
+extern "C" SYNCRUN_EXPORT syncrun::detail::Transport* syncrun_make_transport() {
+  return new syncrun::detail::MpiTransport();
+}

@@ -1,0 +1,93 @@
+#pragma once
+
+// The transport between nodes over MPI. A node is a rank of MPI_COMM_WORLD.
+
+#include <mpi.h>
+
+#include <deque>
+#include <mutex>
+#include <vector>
+
+#include "launcher/nodes/mpi/incoming_bulk.hpp"
+#include "launcher/nodes/mpi/outgoing_bulk.hpp"
+#include "launcher/nodes/transport.hpp"
+
+namespace syncrun::detail {
+
+/// No function but open() and close() waits inside MPI: every message is sent and received by a request of its own.
+/// MPI runs with MPI_THREAD_SERIALIZED, and a mutex serializes all calls.
+class MpiTransport final : public Transport {
+ public:
+  MpiTransport() = default;
+  /// Never ends MPI. If close() has not done so, the process has to end with _exit().
+  ~MpiTransport() override;
+
+  void open() override;
+  int node() const noexcept override { return node_; }
+  int nodes() const noexcept override { return static_cast<int>(peers_.size()); }
+  std::string description() const override;
+  void send(int node, std::vector<std::byte> message) override;
+  std::optional<Arrival> receive() override;
+  Ticket send_bulk(int node, std::span<const std::byte> from) override;
+  Ticket receive_bulk(int node, std::span<std::byte> to) override;
+  bool is_over(Ticket ticket) override;
+  void abandon(int node) noexcept override;
+  bool close(Milliseconds grace) noexcept override;
+
+ private:
+  struct Letter {  // a message on its way
+    MPI_Request request = MPI_REQUEST_NULL;
+    std::vector<std::byte> message;
+  };
+  struct Peer {
+    Peer(MPI_Comm comm, int node) : bulk_out(comm, node), bulk_in(node) {}
+    std::deque<Letter> leaving;   // the oldest first
+    std::deque<Letter> arriving;  // the oldest first; only the oldest may be delivered
+    OutgoingBulk bulk_out;
+    IncomingBulk bulk_in;
+    std::uint64_t sent = 0;     // messages, without bulk
+    std::uint64_t matched = 0;  // messages of MPI
+    bool is_listed_as_leaving = false;
+    bool is_abandoned = false;
+  };
+
+  Peer& peer(int node) noexcept { return peers_[static_cast<std::size_t>(node)]; }
+  enum class Direction { out, in };
+  /// What is behind a ticket: the node, the direction, and the number of the transfer. 0 is no ticket.
+  static Ticket make_ticket(int node, Direction direction, std::uint64_t number) noexcept;
+
+  enum class Match { nothing, message, bulk };
+  struct Found {
+    Match match = Match::nothing;
+    int node = -1;
+    Letter letter = {};  // a message, which may still be arriving
+  };
+  /// Takes the next message that MPI has. Gives bulk to its queue.
+  Found match();
+  std::optional<Arrival> take_late_arrival();
+  std::optional<Arrival> take_new_arrival();
+  void keep_for_later(int node, Letter letter);
+  void free_left(int node);
+  void free_left_of_one_node();
+
+  /// Forgets a message that MPI is receiving. Keeps its memory until MPI has received it.
+  void drop(Letter letter);
+  bool have_all_left();
+  bool drop_arrivals();
+  bool wait_until(Clock::time_point end, auto&& condition);
+  bool exchange_farewells(Clock::time_point end);
+  bool has_received_all(const std::vector<std::uint64_t>& sent_to_here);
+
+  std::mutex mutex_;
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  int node_ = 0;
+  std::deque<Peer> peers_;          // by node
+  std::vector<int> leaving_to_;     // the nodes to which messages are under way
+  std::vector<int> arriving_from_;  // the nodes from which messages are under way that MPI has matched
+  std::size_t next_leaving_ = 0;    // where free_left_of_one_node() goes on
+  std::deque<Letter> dropped_;      // of nodes that were abandoned; MPI may still use the memory
+  bool has_abandoned_ = false;
+  bool has_closed_ = false;
+};
+
+}  // namespace syncrun::detail

@@ -1,0 +1,46 @@
+#include "launcher/nodes/mpi_library.hpp"
+
+#include <dlfcn.h>
+
+#include <string>
+
+#include "common/text/errors.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+/// The folder of this library, or of the program that contains it.
+std::string folder_of_this_library() {
+  Dl_info info{};
+  if (::dladdr(reinterpret_cast<const void*>(&load_mpi_transport), &info) == 0) return {};
+  const std::string path = info.dli_fname;
+  const auto slash = path.rfind('/');
+  return slash == std::string::npos ? std::string() : path.substr(0, slash + 1);
+}
+
+const char* library_name(Mpi mpi) noexcept {
+  return mpi == Mpi::open_mpi ? "libsyncrun_openmpi.so." SYNCRUN_SOVERSION : "libsyncrun_mpich.so." SYNCRUN_SOVERSION;
+}
+
+}  // namespace
+
+const char* to_string(Mpi mpi) noexcept { return mpi == Mpi::open_mpi ? "Open MPI" : "MPICH"; }
+
+std::unique_ptr<Transport> load_mpi_transport(Mpi mpi) {
+  const char* const name = library_name(mpi);
+  void* library = ::dlopen((folder_of_this_library() + name).c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* const why = ::dlerror();
+    throw Error(ErrorKind::system, std::string("cannot load the transport between nodes for ") + to_string(mpi) + ": " +
+                                       (why != nullptr ? why : name) + ". Install " + to_string(mpi) +
+                                       ", and build Syncrun with SYNCRUN_MPI=ON");
+  }
+  using Make = Transport* (*)();
+  const auto make = reinterpret_cast<Make>(::dlsym(library, "syncrun_make_transport"));
+  if (make == nullptr) throw Error(ErrorKind::system, std::string(name) + " is of another Syncrun");
+  return std::unique_ptr<Transport>(make());
+}
+
+}  // namespace syncrun::detail
