@@ -29,6 +29,10 @@ inline constexpr const char* kNodes = "SYNCRUN_NODES";          // how many ther
 inline constexpr const char* kNode = "SYNCRUN_NODE";            // the number of this one; 0 is the master's
 inline constexpr const char* kTransport = "SYNCRUN_TRANSPORT";  // the plug-in: "openmpi" or "mpich"
 
+// Set by `syncrun` if the job has several nodes. It stays set in all processes of the job. So a `syncrun` that one of them
+// starts knows that the engine has not started it.
+inline constexpr const char* kInJob = "SYNCRUN_IN_JOB";
+
 // For users. Nothing in Syncrun sets these.
 inline constexpr const char* kReserveBytes = "SYNCRUN_RESERVE_BYTES";  // address space to reserve for shared memory
 inline constexpr const char* kContexts = "SYNCRUN_CONTEXTS";           // "dev0->cpu0;dev1->cpu1"

@@ -110,6 +110,14 @@ struct InChild : process::extend::handler {
     // Failure is allowed: the cores may have been taken from us since they were listed, and the kernel then chooses
     // others.
     if (!request->cores.empty()) static_cast<void>(::sched_setaffinity(0, sizeof(cores), &cores));
+    if (!request->reads_input) {
+      const int nothing = ::open("/dev/null", O_RDONLY);
+      require(nothing, Step::streams);
+      if (nothing != STDIN_FILENO) {
+        require(::dup2(nothing, STDIN_FILENO), Step::streams);
+        ::close(nothing);
+      }
+    }
     if (request->standard_output >= 0) require(::dup2(request->standard_output, STDOUT_FILENO), Step::streams);
     if (request->standard_error >= 0) require(::dup2(request->standard_error, STDERR_FILENO), Step::streams);
     for (const int fd : request->inherited) require(::fcntl(fd, F_SETFD, 0), Step::descriptors);

@@ -38,7 +38,7 @@ std::string stopped_message(const JobEnd& end) {
 }
 
 std::string ended_message(const JobEnd& end) {
-  const std::string master = "the master (pid " + std::to_string(end.master) + ")";
+  const std::string master = end.role + " (pid " + std::to_string(end.master) + ")";
   if (!end.wait_status) return master + " could not be killed";
   const std::string status = describe_status(*end.wait_status);
   if (end.went_on) {

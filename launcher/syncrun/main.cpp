@@ -2,7 +2,10 @@
 
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <ctime>
 #include <exception>
 
 #include "common/os/file_descriptor.hpp"
@@ -10,6 +13,7 @@
 #include "common/text/log.hpp"
 #include "common/text/visible_text.hpp"
 #include "launcher/syncrun/dry_run.hpp"
+#include "launcher/syncrun/job_nodes.hpp"
 #include "launcher/syncrun/options.hpp"
 #include "launcher/syncrun/preparation.hpp"
 #include "launcher/syncrun/supervisor.hpp"
@@ -23,16 +27,33 @@ int say(const std::string& text) {
   return std::fflush(stdout) == 0 ? 0 : 1;
 }
 
+/// An agent was killed. If this process ended now, the engine would end the job before the master can say why: the master
+/// notices the loss by the silence. So this process waits until the engine ends it, or until the silence is long enough.
+void await_masters_verdict(const CommandOptions& options) {
+  constexpr double kUsualTimeout = 3;
+  constexpr double kMore = 1;
+  const double seconds = (options.node_timeout.empty() ? kUsualTimeout : std::stod(options.node_timeout)) + kMore;
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) ::sigaddset(&signals, signal);
+  const timespec limit{static_cast<time_t>(seconds), 0};
+  static_cast<void>(::sigtimedwait(&signals, nullptr, &limit));
+}
+
 int run_program(const CommandOptions& options, const std::string& program) {
   if (!options.log_dir.empty()) make_log_dir(options.log_dir);
   const auto level = options.log_level.empty() ? LogLevel::warning : *parse_log_level(options.log_level);
-  Supervisor supervisor({program, options.command, environment_for(options), options.grace, options.max_restarts},
+  const auto job = find_job(options, ::getenv);
+  EnvironmentChanges changes = environment_for(options);
+  if (job) add_job(changes, *job);
+  Supervisor supervisor({program, options.command, changes, options.grace, options.max_restarts, job ? job->task : 0},
                         make_logger("syncrun", level));
   const Conclusion conclusion = supervisor.run();
   if (!conclusion.message.empty()) {
     // The message may contain the last lines of a worker.
     std::fprintf(stderr, "syncrun: %s\n", text_for(STDERR_FILENO, with_indented_lines(conclusion.message)).c_str());
   }
+  if (job && job->task != 0 && conclusion.exit_code > kSignalExit) await_masters_verdict(options);
   return conclusion.exit_code;
 }
 
@@ -43,7 +64,11 @@ int command(int argc, char** argv) {
   if (options.action == Action::version) return say(std::string("syncrun ") + version() + "\n");
   if (!options.log_dir.empty()) check_log_dir(options.log_dir);
   const auto program = find_program(options.command.front());
-  if (options.action == Action::dry_run) return say(describe_start(options, program));
+  if (options.action == Action::dry_run) {
+    const auto job = find_job(options, ::getenv);
+    if (!job) return say(describe_start(options, program));
+    return job->task != 0 ? 0 : say(describe_job(*job) + describe_start(options, program));
+  }
   return run_program(options, program);
 }
 

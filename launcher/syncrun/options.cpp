@@ -21,6 +21,7 @@ namespace {
 constexpr double kLongestSeconds = 1e9;
 
 constexpr int kMostRestarts = 1'000'000;
+constexpr int kMostNodes = 1'000'000;
 
 enum Option : int {
   kDevicesOption = 256,
@@ -33,11 +34,13 @@ enum Option : int {
   kProfileOption,
   kTraceOption,
   kQuietOption,
+  kNodesOption,
+  kNodeTimeoutOption,
   kDryRunOption,
   kVersionOption,
 };
 
-constexpr std::array<option, 15> kLongOptions{{
+constexpr std::array<option, 17> kLongOptions{{
     {"nproc-per-node", required_argument, nullptr, 'n'},
     {"devices", required_argument, nullptr, kDevicesOption},
     {"timeout", required_argument, nullptr, kTimeoutOption},
@@ -49,6 +52,8 @@ constexpr std::array<option, 15> kLongOptions{{
     {"profile", required_argument, nullptr, kProfileOption},
     {"trace", required_argument, nullptr, kTraceOption},
     {"quiet", no_argument, nullptr, kQuietOption},
+    {"nodes", required_argument, nullptr, kNodesOption},
+    {"node-timeout", required_argument, nullptr, kNodeTimeoutOption},
     {"dry-run", no_argument, nullptr, kDryRunOption},
     {"version", no_argument, nullptr, kVersionOption},
     {"help", no_argument, nullptr, 'h'},
@@ -73,13 +78,13 @@ std::chrono::milliseconds grace_of(const std::string& text) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
 }
 
-int restarts_of(const std::string& text) {
-  int count = -1;
+int whole_number(const std::string& name, const std::string& text, int least, int most) {
+  int number = -1;
   const char* last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(text.data(), last, count);
-  if (error == std::errc() && end == last && count >= 0 && count <= kMostRestarts) return count;
-  throw_usage("--max-restarts: expected a whole number from 0 to " + std::to_string(kMostRestarts) + ", got '" + text +
-              "'");
+  const auto [end, error] = std::from_chars(text.data(), last, number);
+  if (error == std::errc() && end == last && number >= least && number <= most) return number;
+  throw_usage(name + ": expected a whole number from " + std::to_string(least) + " to " + std::to_string(most) +
+              ", got '" + text + "'");
 }
 
 std::string log_level_text(const std::string& text) {
@@ -120,9 +125,11 @@ void accept_option(CommandOptions& options, int which, const std::string& value)
     case kLogDirOption: options.log_dir = log_dir_text(value); break;
     case kLogLevelOption: options.log_level = log_level_text(value); break;
     case kGraceOption: options.grace = grace_of(value); break;
-    case kMaxRestartsOption: options.max_restarts = restarts_of(value); break;
+    case kMaxRestartsOption: options.max_restarts = whole_number("--max-restarts", value, 0, kMostRestarts); break;
     case kProfileOption: options.profile = value == "-" ? value : file_text("--profile", value); break;
     case kTraceOption: options.trace = file_text("--trace", value); break;
+    case kNodesOption: options.nodes = whole_number("--nodes", value, 1, kMostNodes); break;
+    case kNodeTimeoutOption: options.node_timeout = seconds_text("--node-timeout", value); break;
     case kQuietOption: options.is_quiet = true; break;
     case kDryRunOption: options.action = Action::dry_run; break;
     case kVersionOption: options.action = Action::version; break;
@@ -197,6 +204,7 @@ EnvironmentChanges environment_for(const CommandOptions& options) {
   set(environment::kLogLevel, options.log_level);
   set(environment::kProfile, options.profile);
   set(environment::kTrace, options.trace);
+  set(environment::kNodeTimeout, options.node_timeout);
   set(environment::kQuiet, options.is_quiet ? "1" : "");
   if (options.devices.empty() && !options.processes.empty()) changes.unset.emplace_back(environment::kDevices);
   if (options.processes.empty() && !options.devices.empty()) changes.unset.emplace_back(environment::kProcesses);
@@ -208,6 +216,7 @@ std::string help_text() {
   return R"(usage: syncrun [options] [--] program [arguments]
 
 Runs a Syncrun program with one worker per device, ends the whole job with it, and says why it failed.
+On several nodes: srun -N NODES syncrun program, or mpirun --map-by node -np NODES syncrun program.
 
   -n, --nproc-per-node N|cpu|gpu|auto  number of workers: a number, one per core, one per GPU,
                                        or GPUs if there are any and cores otherwise (default: auto)
@@ -218,6 +227,8 @@ Runs a Syncrun program with one worker per device, ends the whole job with it, a
       --log-dir DIR                    write the output of each worker to a file in DIR
       --log-level LEVEL                trace, debug, info, warning, error or off (default: warning)
       --grace SECONDS                  after a signal, kill everything after this time (default: 5)
+      --nodes N                        check that srun or mpirun has started one task on each of N nodes
+      --node-timeout SECONDS           a node of which nothing is heard for this long is lost (default: 3)
       --max-restarts N                 restart the program when it fails, at most N times (default: 0)
       --profile FILE                   write a table of where the time of calls went; - is standard error
       --trace FILE                     write a trace of all calls, for Perfetto or chrome://tracing

@@ -26,6 +26,8 @@ struct CommandOptions {
   bool is_quiet = false;
   std::chrono::milliseconds grace{5000};
   int max_restarts = 0;
+  int nodes = 0;  ///< 0: not given.
+  std::string node_timeout;
 };
 
 /// Reads options up to the first word that is not one. The rest belongs to the program. Throws Error (usage) with what

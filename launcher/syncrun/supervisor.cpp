@@ -125,6 +125,7 @@ void Supervisor::run_once(int restart) {
   end_ = {};
   end_.program = job_.command.front();
   end_.grace = job_.grace;
+  if (job_.node != 0) end_.role = "the agent of node " + std::to_string(job_.node);
   stage_ = Stage::running;
   groups_.clear();
   had_workers_ = false;
@@ -167,6 +168,7 @@ void Supervisor::start_master(int restart) {
   else request.environment.emplace_back(environment::kRestart, std::to_string(restart));
   request.inherited = {theirs.get()};
   request.broken_pipe = broken_pipe_;
+  request.reads_input = job_.node == 0;
   master_ = spawn_master(request);
   end_.master = master_.pid;
   started_ = Clock::now();

@@ -28,6 +28,7 @@ struct Job {
   EnvironmentChanges environment;
   std::chrono::milliseconds grace{5000};
   int max_restarts = 0;
+  int node = 0;  ///< Of a job on several nodes. If it is not 0, the program is the agent of this node.
 };
 
 /// Runs one job from start to end. The process must have one thread, and must not have blocked or handled any signal,

@@ -68,7 +68,7 @@ class MappedFileOfASession : public testing::Test {
 
 TEST_F(MappedFileOfASession, IsUnmappedByTheWorkersAtTheNextEntry) {
   ArrayFile file(path);
-  auto record = std::make_unique<FileRecord>(session.commands, registry, file);
+  auto record = std::make_unique<FileRecord>(session.commands, registry, file, false);
   const auto id = session.pool.segment().at<const FileEntry>(record->entry())->id;
   EXPECT_EQ(session.pool.segment().at<const FileEntry>(record->entry())->bytes, 16U);
   record.reset();
@@ -81,7 +81,7 @@ TEST_F(MappedFileOfASession, IsUnmappedByTheWorkersAtTheNextEntry) {
 
 TEST_F(MappedFileOfASession, AsksNothingOfWorkersThatAreGone) {
   ArrayFile file(path);
-  auto record = std::make_unique<FileRecord>(session.commands, registry, file);
+  auto record = std::make_unique<FileRecord>(session.commands, registry, file, false);
   session.commands.is_session_open = false;
   record.reset();
   EXPECT_FALSE(registry.has_releases());
