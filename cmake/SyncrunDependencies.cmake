@@ -18,7 +18,8 @@ endif()
 add_library(syncrun_internal INTERFACE)
 target_include_directories(syncrun_internal INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
 target_compile_definitions(syncrun_internal INTERFACE SYNCRUN_VERSION="${PROJECT_VERSION}"
-  SYNCRUN_SOVERSION="${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}")
+  SYNCRUN_SOVERSION="${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}"
+  SYNCRUN_LIBRARY_FOLDER="${CMAKE_INSTALL_LIBDIR}")
 target_link_libraries(syncrun_internal INTERFACE Boost::boost Threads::Threads ${CMAKE_DL_LIBS})
 
 # Settings for the targets whose objects become a part of the library.

@@ -50,8 +50,12 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   int world_size() const noexcept { return static_cast<int>(devices().size()); }
-  /// The names of the devices, by rank: "cpu0", "cpu1", ...
+  /// The names of the devices, by rank: "cpu0", "cpu1", ... If the session has several nodes, the node comes first:
+  /// "n1:cpu0".
   const std::vector<std::string>& devices() const noexcept { return detail::devices_of(*core_); }
+  /// The names of the nodes, in the order of their ranks: "n1", "n2", ... The master is on the first one. Without `srun` or
+  /// `mpirun` there is one.
+  const std::vector<std::string>& nodes() const noexcept { return detail::nodes_of(*core_); }
   /// Finds a device by a name that the user has given to it (`syncrun --devices dev0=cuda0`), or by the name of the
   /// hardware, such as "cuda0". Works after close() too. Throws Error (usage) if there is no such device. The message
   /// lists the names that exist.

@@ -67,8 +67,11 @@ bool follows(const DeviceId& device, const DeviceId& before) noexcept {
 
 }  // namespace
 
-std::string describe_mapping(const std::vector<DeviceId>& devices) {
+std::string describe_mapping(std::span<const DeviceId> devices, int first_rank) {
   constexpr std::size_t kShortest = 3;  // the least number of ranks that are combined
+  const auto rank_text = [first_rank](std::size_t at) {
+    return std::to_string(static_cast<std::size_t>(first_rank) + at);
+  };
   std::string text;
   for (std::size_t first = 0; first < devices.size();) {
     std::size_t end = first + 1;
@@ -76,9 +79,9 @@ std::string describe_mapping(const std::vector<DeviceId>& devices) {
     if (end - first < kShortest) end = first + 1;
     text += text.empty() ? "" : ", ";
     if (end == first + 1) {
-      text += "rank " + std::to_string(first) + " on " + to_string(devices[first]);
+      text += "rank " + rank_text(first) + " on " + to_string(devices[first]);
     } else {
-      text += "ranks " + std::to_string(first) + " to " + std::to_string(end - 1) + " on " + to_string(devices[first]) +
+      text += "ranks " + rank_text(first) + " to " + rank_text(end - 1) + " on " + to_string(devices[first]) +
               " to " + to_string(devices[end - 1]);
     }
     first = end;

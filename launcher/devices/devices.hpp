@@ -3,6 +3,7 @@
 // Determines the device of each rank from the user's choice. `syncrun` uses this to check the command line before
 // anything starts, and the master uses it too. Makes no CUDA call.
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,7 +15,8 @@ namespace syncrun::detail {
 
 /// The device of each rank in one line: "rank 0 on cpu4, rank 1 on cpu2". Three or more ranks whose devices have
 /// consecutive numbers are combined: "ranks 0 to 7 on cpu0 to cpu7".
-std::string describe_mapping(const std::vector<DeviceId>& devices);
+/// `devices` are those of consecutive ranks, which begin with `first_rank`.
+std::string describe_mapping(std::span<const DeviceId> devices, int first_rank = 0);
 
 /// The names of the options by which the user has chosen devices, for messages.
 struct DevicesSource {

@@ -16,7 +16,7 @@ constexpr std::chrono::microseconds kAwake{200};
 
 }  // namespace
 
-int AgentRole::serve() {
+NodeGroup::Farewell AgentRole::serve() {
   MessageWriter hello(MessageKind::hello);
   put_identity(hello, own_identity(group_.transport_name()));
   group_.send(NodeGroup::kMaster, std::move(hello));
@@ -37,7 +37,7 @@ int AgentRole::serve() {
   }
   session_.reset();
   group_.listen(nullptr);
-  if (const auto code = group_.farewell()) return *code;
+  if (auto farewell = group_.farewell()) return *std::move(farewell);
   throw Error(*loss_);
 }
 

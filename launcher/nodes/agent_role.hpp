@@ -16,8 +16,8 @@ class AgentRole final : private NodeListener {
  public:
   explicit AgentRole(NodeGroup& group) : group_(group) {}
 
-  /// Returns the exit code of the master. Throws Error if the master is lost.
-  int serve();
+  /// Returns what the master has said at its end. Throws Error if the master is lost.
+  NodeGroup::Farewell serve();
 
  private:
   void on_message(int node, MessageReader& message) override;

@@ -192,6 +192,11 @@ NodeGroup* job_nodes(Milliseconds limit) {
   return masters_group->group.get();
 }
 
+void tell_nodes(const std::string& verdict) {
+  if (masters_group != nullptr && masters_group->fork_guard.is_here())
+    masters_group->group->set_verdict(verdict.substr(0, verdict.find('\n')));
+}
+
 std::unique_ptr<NodeGroup> join_job(const JobPlace& place) {
   return std::make_unique<NodeGroup>(open_transport(place, resolve_start_timeout(std::nullopt, "")), limits());
 }
@@ -220,7 +225,11 @@ int serve_as_agent(const JobPlace& place) {
   std::unique_ptr<NodeGroup> group;
   try {
     group = join_job(place);
-    const int code = AgentRole(*group).serve();
+    const auto [code, why] = AgentRole(*group).serve();
+    if (code != 0) {
+      report_verdict("node " + std::to_string(place.node) + ": the master has ended the job with exit code " +
+                     std::to_string(code) + (why.empty() ? "" : ": " + why));
+    }
     std::fflush(nullptr);
     if (!group->leave(code, kLeaveLimit)) ::_exit(code);
     return code;

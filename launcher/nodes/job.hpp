@@ -27,7 +27,10 @@ std::optional<JobPlace> take_job_place();
 /// nodes are told its exit code. Throws Error (usage, system, timeout).
 NodeGroup* job_nodes(Milliseconds limit);
 
-/// The same for an agent. It does not wait for others.
+/// The program has failed for this reason. The other nodes are told its first line at the end of the process.
+void tell_nodes(const std::string& verdict);
+
+/// Joins the other nodes of the job, for an agent.
 std::unique_ptr<NodeGroup> join_job(const JobPlace& place);
 
 }  // namespace syncrun::detail

@@ -29,8 +29,11 @@ const char* to_string(Mpi mpi) noexcept { return mpi == Mpi::open_mpi ? "Open MP
 
 std::unique_ptr<Transport> load_mpi_transport(Mpi mpi) {
   const char* const name = library_name(mpi);
-  void* library = ::dlopen((folder_of_this_library() + name).c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  const std::string folder = folder_of_this_library();
+  void* library = nullptr;
+  for (const std::string& path : {folder + name, folder + "../" SYNCRUN_LIBRARY_FOLDER "/" + name, std::string(name)}) {
+    if (library == nullptr) library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  }
   if (library == nullptr) {
     const char* const why = ::dlerror();
     throw Error(ErrorKind::system, std::string("cannot load the transport between nodes for ") + to_string(mpi) + ": " +

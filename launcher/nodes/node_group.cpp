@@ -138,19 +138,20 @@ void NodeGroup::take(const Waiting& next) {
     throw Error(kind, name_of(next.node) + ": " + message.get_text());
   }
   if (message.kind() == MessageKind::bye) {
-    take_leave(next.node, message.get<std::int32_t>());
+    const auto code = message.get<std::int32_t>();
+    take_leave(next.node, {code, message.get_text()});
     return;
   }
   listener_->on_message(next.node, message);
 }
 
 /// The node waits for the others to end the transport together. So it is not abandoned.
-void NodeGroup::take_leave(int node, int exit_code) {
+void NodeGroup::take_leave(int node, Farewell farewell) {
   const Error why(ErrorKind::worker_lost,
-                  name_of(node) + " has left the job (exit code " + std::to_string(exit_code) + ")");
+                  name_of(node) + " has left the job (exit code " + std::to_string(farewell.exit_code) + ")");
   {
     const std::lock_guard lock(state_);
-    farewell_ = exit_code;
+    farewell_ = std::move(farewell);
     if (!peer(node).why) peer(node).why = why;
   }
   peer(node).is_lost.store(true, std::memory_order_release);
@@ -173,9 +174,14 @@ std::optional<Error> NodeGroup::loss_of(int node) const {
   return peer(node).why;
 }
 
-std::optional<int> NodeGroup::farewell() const {
+std::optional<NodeGroup::Farewell> NodeGroup::farewell() const {
   const std::lock_guard lock(state_);
   return farewell_;
+}
+
+void NodeGroup::set_verdict(std::string verdict) {
+  const std::lock_guard lock(state_);
+  verdict_ = std::move(verdict);
 }
 
 void NodeGroup::lose(int node, const Error& why) noexcept {
@@ -247,6 +253,10 @@ bool NodeGroup::leave(int exit_code, Milliseconds grace) noexcept {
   try {
     MessageWriter message(MessageKind::bye);
     message.put(static_cast<std::int32_t>(exit_code));
+    {
+      const std::lock_guard lock(state_);
+      message.put_text(verdict_);
+    }
     send_to_all(message);
     listen(nullptr);
   } catch (const std::exception&) {

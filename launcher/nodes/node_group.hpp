@@ -79,8 +79,14 @@ class NodeGroup {
   bool has_lost_node() const noexcept { return losses_.load(std::memory_order_acquire) != 0; }
   /// The node is lost for this reason. Nothing more comes from it.
   void lose(int node, const Error& why) noexcept;
-  /// The exit code that the other side has sent with its farewell.
-  std::optional<int> farewell() const;
+  /// What the master has said at its end.
+  struct Farewell {
+    int exit_code = 0;
+    std::string verdict;  // why the program has failed; may be empty
+  };
+  std::optional<Farewell> farewell() const;
+  /// What leave() says to the other nodes about the reason.
+  void set_verdict(std::string verdict);
   /// Sends messages and bulk to other nodes. Nothing is received from it: the listener gets that.
   Mailbox& post() noexcept { return post_; }
   /// How long the caller may sleep before its next progress(): short if messages came or went a short time ago.
@@ -122,7 +128,7 @@ class NodeGroup {
   bool collect();
   bool dispatch();
   void take(const Waiting& next);
-  void take_leave(int node, int exit_code);
+  void take_leave(int node, Farewell farewell);
   void note_activity() noexcept { active_at_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed); }
   void pulse();
   void check_silence(Clock::duration waited);
@@ -135,7 +141,8 @@ class NodeGroup {
   std::vector<std::unique_ptr<Peer>> peers_;  // by node; this node's is not used
   mutable std::mutex state_;                  // of names_, farewell_ and Peer::why
   std::vector<std::string> names_;
-  std::optional<int> farewell_;
+  std::optional<Farewell> farewell_;
+  std::string verdict_;
   std::atomic<int> losses_ = 0;
   std::atomic<std::int64_t> active_at_;  // when a message came or went that was not only a sign of life
 

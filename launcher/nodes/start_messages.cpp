@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <fstream>
 
 #include "common/code/image.hpp"
@@ -17,9 +16,7 @@ namespace syncrun::detail {
 
 NodeIdentity own_identity(const std::string& transport) {
   NodeIdentity own;
-  std::array<char, 256> host{};
-  if (::gethostname(host.data(), host.size() - 1) == 0) own.host = host.data();
-  own.host = own.host.substr(0, own.host.find('.'));
+  own.host = own_host_name();
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), own.machine);
   struct stat names {};
   if (::stat("/proc/self/ns/uts", &names) == 0) own.machine += ":" + std::to_string(names.st_ino);

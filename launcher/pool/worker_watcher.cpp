@@ -50,7 +50,7 @@ SpawnRequest WorkerWatcher::request_for(int local_rank, const Ends& ends) const 
 
 std::string WorkerWatcher::tag_of(int local_rank) const {
   const std::string rank = "rank " + std::to_string(place().rank(local_rank));
-  if (settings_.node_names.empty()) return "[" + rank + "] ";
+  if (settings_.nodes.empty()) return "[" + rank + "] ";
   return "[" + settings_.node_names[static_cast<std::size_t>(place().node)] + ", " + rank + "] ";
 }
 

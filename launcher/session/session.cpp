@@ -63,6 +63,7 @@ std::vector<CallProfile> profile_of(SessionCore& session) {
 }
 
 const std::vector<std::string>& devices_of(const SessionCore& session) noexcept { return session.devices(); }
+const std::vector<std::string>& nodes_of(const SessionCore& session) noexcept { return session.settings().node_names; }
 
 Device device_of(const SessionCore& session, std::string_view name) {
   const Settings& settings = session.settings();
@@ -103,6 +104,7 @@ int run_master(int argc, char** argv, const Program& program) {
   }
   std::fflush(stdout);
   report_verdict(verdict);
+  tell_nodes(verdict);
   return 1;
 }
 

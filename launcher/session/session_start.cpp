@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -43,7 +44,14 @@ void await_ready(WorkerPool& pool, LossReport& report, Milliseconds limit) {
 
 void announce(const Settings& settings, const ControlBlock& control, Logger& logger) {
   if (!settings.overruled.empty()) logger.warn(settings.overruled);
-  std::vector<std::string> lines{describe_mapping(settings.devices)};
+  std::vector<std::string> lines;
+  if (settings.nodes.empty()) lines.push_back(describe_mapping(settings.devices));
+  for (const NodePlace& node : settings.nodes) {
+    const auto devices = std::span(settings.devices)
+                             .subspan(static_cast<std::size_t>(node.first_rank), static_cast<std::size_t>(node.local_size));
+    lines.push_back("node " + std::to_string(node.node) + " (" + settings.node_names[static_cast<std::size_t>(node.node)] +
+                    "): " + describe_mapping(devices, node.first_rank));
+  }
   for (const auto& [name, rank] : settings.device_names) {
     const auto& device = settings.devices[static_cast<std::size_t>(rank)];
     lines.push_back(name + " is " + to_string(device) + ": " + std::string(get_text(control.worker(rank).hardware)));

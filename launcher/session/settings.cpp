@@ -1,6 +1,9 @@
 #include "launcher/session/settings.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -99,6 +102,13 @@ void check_variables() {
 
 }  // namespace
 
+std::string own_host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "localhost";
+  const std::string whole = name.data();
+  return whole.substr(0, whole.find('.'));
+}
+
 void make_log_folder(const Settings& settings) {
   if (settings.log_dir.empty()) return;
   std::error_code error;
@@ -125,6 +135,7 @@ Settings resolve_settings(const SessionOptions& options) {
   check_variables();
   Settings settings;
   choose_devices(settings, options);
+  settings.node_names = {own_host_name()};
   settings.call_timeout = seconds_from_environment(
       environment::kTimeout, check_timeout(options.timeout.value_or(kDefaultCallTimeout), "SessionOptions::timeout"));
   settings.start_timeout = seconds_from_environment(

@@ -28,9 +28,12 @@ struct Settings {
   std::string trace;    // empty: no trace
   LogLevel log_level = LogLevel::warning;
   std::vector<NodePlace> nodes;         // all nodes of the session; empty if there is only this machine
-  std::vector<std::string> node_names;  // by node; empty if there is only this machine
+  std::vector<std::string> node_names;  // by node
   std::string overruled;  // says which choice of devices by the program was overruled; empty: none
 };
+
+/// The name of this machine, without its domain.
+std::string own_host_name();
 
 /// The name of a rank's device: "cpu0". If there are several nodes, the node comes first: "n1:cpu0".
 std::string device_name(const Settings& settings, int rank);

@@ -92,6 +92,7 @@ SYNCRUN_EXPORT void wait_all(SessionCore& session);
 SYNCRUN_EXPORT std::vector<CallProfile> profile_of(SessionCore& session);
 /// The names of the devices, by rank.
 SYNCRUN_EXPORT const std::vector<std::string>& devices_of(const SessionCore& session) noexcept;
+SYNCRUN_EXPORT const std::vector<std::string>& nodes_of(const SessionCore& session) noexcept;
 /// The device with this name; see Session::device. The session may be closed.
 SYNCRUN_EXPORT Device device_of(const SessionCore& session, std::string_view name);
 /// The device of this rank; see Session::device. The session may be closed.
