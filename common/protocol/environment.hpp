@@ -24,10 +24,8 @@ inline constexpr const char* kRestart = "SYNCRUN_RESTART";  // how often the pro
 inline constexpr const char* kSupervisorFd = "SYNCRUN_SUPERVISOR_FD";  // see supervisor_link.hpp
 inline constexpr const char* kNodeTimeout = "SYNCRUN_NODE_TIMEOUT";  // seconds, may have a fraction
 
-// Set by `syncrun` for the program if the job has several nodes. The program unsets them when it begins.
-inline constexpr const char* kNodes = "SYNCRUN_NODES";          // how many there are
-inline constexpr const char* kNode = "SYNCRUN_NODE";            // the number of this one; 0 is the master's
-inline constexpr const char* kTransport = "SYNCRUN_TRANSPORT";  // the plug-in: "openmpi" or "mpich"
+// Set by `syncrun` for the program if the job has several nodes. The program unsets it when it begins.
+inline constexpr const char* kNode = "SYNCRUN_NODE";  // the number of this node; 0 is the master's
 
 // Set by `syncrun` if the job has several nodes. It stays set in all processes of the job. So a `syncrun` that one of them
 // starts knows that the engine has not started it.

@@ -1,6 +1,7 @@
 #pragma once
 
-// What has started this process: mpirun, srun, or nobody who starts more than one. The environment says it.
+// What started this process: an engine that starts the same program on several nodes (mpirun, srun), or nothing of the
+// kind. Engines say so in the environment.
 
 #include <functional>
 #include <optional>
@@ -10,24 +11,49 @@
 
 namespace syncrun::detail {
 
-/// A start of several tasks by an engine.
-struct EngineTask {
-  std::string engine;  // "mpirun of Open MPI", for messages
-  int tasks = 1;       // in the job
-  int task = 0;        // the number of this one
-  /// The MPI by which the tasks find each other. Nothing if the engine offers none.
-  std::optional<Mpi> mpi;
+enum class EngineKind {
+  none,         ///< A shell, a batch script, or a step with one interactive shell.
+  open_mpi,     ///< Open MPI's mpirun.
+  pmix,         ///< srun --mpi=pmix, or another launcher that speaks PMIx.
+  hydra,        ///< MPICH's mpirun, or another launcher that speaks PMI-1.
+  srun_pmi2,    ///< srun --mpi=pmi2.
+  srun_no_mpi,  ///< srun --mpi=none. Its tasks do not know each other.
 };
 
-/// The value of a variable of the environment, or null.
-using Variables = std::function<const char*(const char* name)>;
+/// An engine, and the place of this process in what it started. A task is a process that the engine started.
+struct Engine {
+  EngineKind kind = EngineKind::none;
+  int task = 0;
+  /// The number of tasks. Empty if the engine does not say it.
+  std::optional<int> tasks = 1;
+  /// The number of tasks on this node. Empty if the engine does not say it.
+  std::optional<int> tasks_here = {};
+  /// The engine's name for the job. Empty if it has none.
+  std::string job = {};
+  /// The MPI that fits the engine. Empty if there is none.
+  std::optional<Mpi> mpi = {};
 
-/// Returns nothing if no engine has started this process. A shell in an allocation of Slurm counts as such, also if it
-/// has Slurm's variables. Throws Error (usage) if a variable has an impossible value.
-std::optional<EngineTask> find_engine(const Variables& variables);
+  /// Whether the session has other nodes, and needs a transport.
+  bool has_others() const noexcept { return mpi.has_value() && tasks != 1; }
+};
 
-/// Throws Error (usage) if there are several tasks, and the engine offers no MPI. The message names the option that helps.
-/// (Two tasks on one node are found later, when the nodes say what they are.)
-void check_engine(const EngineTask& task);
+/// The engine's name for users: "mpirun (Open MPI)", "srun --mpi=pmix".
+const char* to_string(EngineKind kind) noexcept;
+
+/// Returns the value of a variable, or null. environment::get is one.
+using EnvironmentLookup = std::function<const char*(const char* name)>;
+
+/// Finds the engine. Variables that only describe a job do not count: a batch script has them too. Throws Error (usage)
+/// if a variable that counts has a value that is not a number, or is out of range.
+Engine find_engine(const EnvironmentLookup& lookup);
+
+/// Throws Error (usage) if this start cannot be a session: there are several tasks on one node, or several tasks that
+/// cannot find each other. The message names the option that helps.
+void check_start(const Engine& engine);
+
+/// Throws Error (usage) if the open transport connects another number of nodes than the engine has started. This happens
+/// if the engine and the MPI do not fit: then each process is alone, and would run the whole program. Called by each
+/// node after open().
+void check_nodes(const Engine& engine, const Transport& transport);
 
 }  // namespace syncrun::detail

@@ -30,15 +30,6 @@ namespace {
 /// How long the other nodes may take to leave at the end of the process.
 constexpr Milliseconds kLeaveLimit{3000};
 
-int take_number(const char* name, int least) {
-  const std::string text = environment::get(name) == nullptr ? "" : environment::get(name);
-  ::unsetenv(name);
-  const auto number = environment::whole_number(text.c_str());
-  if (!number || *number < least || *number > kMaxWorldSize)
-    environment::throw_bad_value(name, text, "a number that syncrun sets");
-  return static_cast<int>(*number);
-}
-
 /// Ends the process if something takes too long that cannot be interrupted.
 class Watchdog {
  public:
@@ -67,18 +58,16 @@ class Watchdog {
 };
 
 std::unique_ptr<Transport> open_transport(const JobPlace& place, Milliseconds limit) {
-  auto transport = load_mpi_transport(place.transport == "mpich" ? Mpi::mpich : Mpi::open_mpi);
+  auto transport = load_mpi_transport(*place.engine.mpi);
   {
-    const Watchdog watchdog(limit, "node " + std::to_string(place.node) + ": MPI has not connected the " +
-                                       std::to_string(place.nodes) + " nodes within " + std::to_string(limit.count()) +
+    const Watchdog watchdog(limit, "node " + std::to_string(place.node) + ": MPI has not connected the nodes within " + std::to_string(limit.count()) +
                                        " ms (--start-timeout sets another limit); has the program started on all of them?");
     transport->open();
   }
-  if (transport->nodes() == place.nodes && transport->node() == place.node) return transport;
-  throw_usage("the job has " + std::to_string(place.nodes) + " tasks, and this is task " + std::to_string(place.node) +
-              ", but " + transport->description() + " found " + std::to_string(transport->nodes()) +
-              (transport->nodes() == 1 ? " process" : " processes") +
-              ": start the job with the mpirun of the same MPI, or use srun --mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH)");
+  check_nodes(place.engine, *transport);
+  if (transport->node() == place.node) return transport;
+  throw_usage(std::string(to_string(place.engine.kind)) + " says that this is task " + std::to_string(place.node) + ", but " +
+              transport->description() + " says that it is task " + std::to_string(transport->node()));
 }
 
 NodeGroup::Limits limits() {
@@ -170,12 +159,16 @@ void leave_at_exit(int code, void*) {
 
 std::optional<JobPlace> take_job_place() {
   static const auto place = []() -> std::optional<JobPlace> {
-    if (environment::get(environment::kNodes) == nullptr) return std::nullopt;
-    JobPlace job;
-    job.nodes = take_number(environment::kNodes, 1);
-    job.node = take_number(environment::kNode, 0);
-    if (const char* const transport = environment::get(environment::kTransport)) job.transport = transport;
-    ::unsetenv(environment::kTransport);
+    const char* const node = environment::get(environment::kNode);
+    if (node == nullptr) return std::nullopt;
+    const std::string text = node;
+    ::unsetenv(environment::kNode);
+    JobPlace job{.engine = find_engine(environment::get)};
+    if (!job.engine.has_others() || text != std::to_string(job.engine.task)) {
+      environment::throw_bad_value(environment::kNode, text,
+                                   "the number of a task that an engine has started, which syncrun sets");
+    }
+    job.node = job.engine.task;
     return job;
   }();
   return place;
@@ -183,7 +176,7 @@ std::optional<JobPlace> take_job_place() {
 
 NodeGroup* job_nodes(Milliseconds limit) {
   const auto place = take_job_place();
-  if (!place || place->nodes == 1) return nullptr;
+  if (!place) return nullptr;
   if (masters_group != nullptr && masters_group->fork_guard.is_here()) return masters_group->group.get();
   auto group = std::make_unique<NodeGroup>(open_transport(*place, limit), limits());
   masters_group = new MastersGroup{std::move(group), {}};

@@ -7,18 +7,18 @@
 #include <string>
 
 #include "common/os/wait.hpp"
+#include "launcher/nodes/engine.hpp"
 #include "launcher/nodes/node_group.hpp"
 
 namespace syncrun::detail {
 
 /// What `syncrun` has said about the job.
 struct JobPlace {
-  int nodes = 1;
-  int node = 0;
-  std::string transport;
+  int node = 0;  // the number of this node
+  Engine engine;
 };
 
-/// Reads and unsets the variables, so that programs that this one starts do not believe that they belong to the job.
+/// Reads and unsets the variable, so that programs that this one starts do not believe that they belong to the job.
 /// Returns nothing if the job has one node. Throws Error (usage). Called when the program begins.
 std::optional<JobPlace> take_job_place();
 

@@ -3,6 +3,8 @@
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <array>
 #include <memory>
@@ -40,39 +42,47 @@ std::string describe_transport(Mpi mpi) {
   }
 }
 
+/// A node is a machine together with a UTS namespace. If this process has a namespace of its own, it is a node of its own
+/// too (unshare --uts, for tests).
+bool has_own_host_name() {
+  struct stat own {};
+  struct stat parents {};
+  return ::stat("/proc/self/ns/uts", &own) == 0 &&
+         ::stat(("/proc/" + std::to_string(::getppid()) + "/ns/uts").c_str(), &parents) == 0 &&
+         own.st_ino != parents.st_ino;
+}
+
 }  // namespace
 
-std::optional<EngineTask> find_job(const CommandOptions& options, const Variables& variables) {
-  // A program of a job may start `syncrun` itself. That one belongs to no engine.
-  std::optional<EngineTask> task;
-  if (variables(environment::kInJob) == nullptr) task = find_engine(variables);
-  const int tasks = task ? task->tasks : 1;
-  if (options.nodes != 0 && options.nodes != tasks) {
+std::optional<Engine> find_job(const CommandOptions& options, const EnvironmentLookup& variables) {
+  // A program of a job may start `syncrun` itself. No engine has started that one.
+  Engine engine;
+  if (variables(environment::kInJob) == nullptr) engine = find_engine(variables);
+  if (options.nodes != 0 && engine.tasks && options.nodes != *engine.tasks) {
     throw_usage("--nodes " + std::to_string(options.nodes) + ": expected as many tasks, one per node, but " +
-                (task ? task->engine + " has started " + std::to_string(tasks)
-                      : std::string("no engine has started this (srun -N NODES syncrun ..., or mpirun --map-by node -np "
-                                    "NODES syncrun ...)")));
+                (engine.kind == EngineKind::none
+                     ? std::string("no engine has started this (srun -N NODES syncrun ..., or mpirun --map-by node -np "
+                                   "NODES syncrun ...)")
+                     : to_string(engine.kind) + std::string(" started ") + std::to_string(*engine.tasks)));
   }
-  if (tasks == 1) return std::nullopt;
-  check_engine(*task);
+  if (engine.tasks_here.value_or(1) == 1 || !has_own_host_name()) check_start(engine);
+  if (!engine.has_others()) return std::nullopt;
   if (options.max_restarts != 0) {
     throw_usage("--max-restarts: a job on several nodes is restarted by its engine (sbatch --requeue), expected no such "
                 "option, got " + std::to_string(options.max_restarts));
   }
-  return task;
+  return engine;
 }
 
-void add_job(EnvironmentChanges& changes, const EngineTask& task) {
+void add_job(EnvironmentChanges& changes, const Engine& engine) {
   changes.set.emplace_back(environment::kInJob, "1");
-  changes.set.emplace_back(environment::kNodes, std::to_string(task.tasks));
-  changes.set.emplace_back(environment::kNode, std::to_string(task.task));
-  changes.set.emplace_back(environment::kTransport, *task.mpi == Mpi::open_mpi ? "openmpi" : "mpich");
+  changes.set.emplace_back(environment::kNode, std::to_string(engine.task));
 }
 
-std::string describe_job(const EngineTask& task) {
-  return "nodes: " + std::to_string(task.tasks) + ", started by " + task.engine + "; this is node " +
-         std::to_string(task.task) + "\n  transport: " + describe_transport(*task.mpi) + "\n  interfaces: " + interfaces() +
-         "\n";
+std::string describe_job(const Engine& engine) {
+  return "nodes: " + (engine.tasks ? std::to_string(*engine.tasks) : "as many as the engine has started") +
+         ", started by " + to_string(engine.kind) + "\n  transport: " + describe_transport(*engine.mpi) +
+         "\n  interfaces of this node: " + interfaces() + "\n";
 }
 
 }  // namespace syncrun::detail

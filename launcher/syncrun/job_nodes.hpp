@@ -13,12 +13,12 @@ namespace syncrun::detail {
 
 /// The job, if an engine has started more than one task. Throws Error (usage) if it does not fit to the options, or cannot
 /// run. `variables` are those of the environment.
-std::optional<EngineTask> find_job(const CommandOptions& options, const Variables& variables);
+std::optional<Engine> find_job(const CommandOptions& options, const EnvironmentLookup& variables);
 
 /// Adds what the program has to know about the job.
-void add_job(EnvironmentChanges& changes, const EngineTask& task);
+void add_job(EnvironmentChanges& changes, const Engine& engine);
 
 /// The job in a few lines, for --dry-run.
-std::string describe_job(const EngineTask& task);
+std::string describe_job(const Engine& engine);
 
 }  // namespace syncrun::detail

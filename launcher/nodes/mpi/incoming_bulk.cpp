@@ -113,11 +113,8 @@ void IncomingBulk::advance() {
 void IncomingBulk::cancel() noexcept {
   first_ += transfers_.size();
   begun_ = 0;
-  // MPI may still write to what it receives, so the queues are never freed.
-  new std::deque<Transfer>(std::move(transfers_));
-  new std::deque<Unwanted>(std::move(unwanted_));
-  transfers_.clear();
-  unwanted_.clear();
+  // MPI may still write to what it receives.
+  given_up_.swap(transfers_);
   matched_.clear();
 }
 

@@ -30,8 +30,8 @@ class IncomingBulk {
   void advance();
   /// Transfers end in their order, so a transfer is not over before those that began earlier.
   bool is_over(std::uint64_t number) const noexcept { return number < first_; }
-  /// Ends all transfers, complete or not. MPI cannot take back what it has begun to receive. So it may still write this
-  /// memory in any later call.
+  /// Ends all transfers, complete or not. Called once, and nothing begins after that. MPI cannot take back what it has
+  /// begun to receive. So it may still write this memory in any later call.
   void cancel() noexcept;
   /// Receives and drops what has no memory. True if nothing is being received any more. For the end: no transfer
   /// begins any more.
@@ -66,6 +66,7 @@ class IncomingBulk {
   int node_;
   std::deque<Transfer> transfers_;  // its elements stay where they are: MPI writes `announced`
   std::size_t begun_ = 0;           // how many of them are begun
+  std::deque<Transfer> given_up_;   // of cancel()
   std::uint64_t first_ = 1;         // the number of the first transfer in the queue
   std::deque<Matched> matched_;     // in the order of the sender, not yet being received
   std::deque<Unwanted> unwanted_;   // being received

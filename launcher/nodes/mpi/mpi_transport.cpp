@@ -39,10 +39,7 @@ bool finalize_until(Clock::time_point end) {
 }  // namespace
 
 MpiTransport::~MpiTransport() {
-  if (has_closed_) return;
-  // MPI may still use the memory of messages under way, so it is never freed.
-  new std::deque<Peer>(std::move(peers_));
-  new std::deque<Letter>(std::move(dropped_));
+  if (!has_closed_) static_cast<void>(owned_peers_.release());
 }
 
 void MpiTransport::open() {
@@ -162,12 +159,12 @@ MpiTransport::Found MpiTransport::match() {
     check_mpi(MPI_Imrecv(letter.message.data(), count, MPI_BYTE, &message, &letter.request), "receive a message from",
               node);
     if (!from.is_abandoned) return {.match = Match::message, .node = node, .letter = std::move(letter)};
-    drop(std::move(letter));
+    drop(from, std::move(letter));
   }
 }
 
-void MpiTransport::drop(Letter letter) {
-  if (!is_done_with(letter.request)) dropped_.push_back(std::move(letter));
+void MpiTransport::drop(Peer& from, Letter letter) {
+  if (!is_done_with(letter.request)) from.dropped.push_back(std::move(letter));
 }
 
 void MpiTransport::free_left(int node) {
@@ -223,12 +220,13 @@ bool MpiTransport::is_over(Ticket ticket) {
 void MpiTransport::abandon(int node) noexcept {
   const std::lock_guard lock(mutex_);
   Peer& other = peer(node);
-  has_abandoned_ = other.is_abandoned = true;
+  if (std::exchange(other.is_abandoned, true)) return;
+  has_abandoned_ = true;
   other.bulk_out.cancel();
   other.bulk_in.cancel();
   // MPI cannot take back a message that it sends, or that it has matched. The memory stays.
   for (auto* letters : {&other.leaving, &other.arriving}) {
-    for (Letter& letter : *letters) dropped_.push_back(std::move(letter));
+    for (Letter& letter : *letters) other.dropped.push_back(std::move(letter));
     letters->clear();
   }
   std::erase(arriving_from_, node);
@@ -279,11 +277,12 @@ bool MpiTransport::have_all_left() {
 /// nothing.
 bool MpiTransport::drop_arrivals() {
   for (Peer& from : peers_) {
-    if (!from.is_abandoned) from.bulk_in.drain();
+    if (from.is_abandoned) continue;
+    from.bulk_in.drain();
+    while (!from.dropped.empty() && is_done_with(from.dropped.front().request)) from.dropped.pop_front();
   }
-  while (!dropped_.empty() && is_done_with(dropped_.front().request)) dropped_.pop_front();
   Found found = match();
-  if (found.match == Match::message) drop(std::move(found.letter));
+  if (found.match == Match::message) drop(peer(found.node), std::move(found.letter));
   return found.match != Match::nothing;
 }
 
@@ -303,7 +302,7 @@ bool MpiTransport::exchange_farewells(Clock::time_point end) {
     return false;
   }
   for (Peer& from : peers_) {
-    for (Letter& letter : from.arriving) drop(std::move(letter));
+    for (Letter& letter : from.arriving) drop(from, std::move(letter));
     from.arriving.clear();
   }
   if (!wait_until(end, [&] { return has_received_all(*sent_to_here); })) return false;
@@ -312,9 +311,10 @@ bool MpiTransport::exchange_farewells(Clock::time_point end) {
 }
 
 bool MpiTransport::has_received_all(const std::vector<std::uint64_t>& sent_to_here) {
-  bool has_all = dropped_.empty();
+  bool has_all = true;
   for (std::size_t node = 0; node < peers_.size(); ++node) {
-    has_all = has_all && peers_[node].matched >= sent_to_here[node] && peers_[node].bulk_in.drain();
+    Peer& from = peers_[node];
+    has_all = has_all && from.matched >= sent_to_here[node] && from.dropped.empty() && from.bulk_in.drain();
   }
   return has_all;
 }

@@ -5,6 +5,7 @@
 #include <mpi.h>
 
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -45,8 +46,9 @@ class MpiTransport final : public Transport {
     std::deque<Letter> arriving;  // the oldest first; only the oldest may be delivered
     OutgoingBulk bulk_out;
     IncomingBulk bulk_in;
-    std::uint64_t sent = 0;     // messages, without bulk
-    std::uint64_t matched = 0;  // messages of MPI
+    std::uint64_t sent = 0;      // messages, without bulk
+    std::uint64_t matched = 0;   // messages of MPI
+    std::deque<Letter> dropped;  // nobody wants them any more, but MPI may still use their memory
     bool is_listed_as_leaving = false;
     bool is_abandoned = false;
   };
@@ -71,7 +73,7 @@ class MpiTransport final : public Transport {
   void free_left_of_one_node();
 
   /// Forgets a message that MPI is receiving. Keeps its memory until MPI has received it.
-  void drop(Letter letter);
+  static void drop(Peer& from, Letter letter);
   bool have_all_left();
   bool drop_arrivals();
   bool wait_until(Clock::time_point end, auto&& condition);
@@ -81,11 +83,12 @@ class MpiTransport final : public Transport {
   std::mutex mutex_;
   MPI_Comm comm_ = MPI_COMM_NULL;
   int node_ = 0;
-  std::deque<Peer> peers_;          // by node
-  std::vector<int> leaving_to_;     // the nodes to which messages are under way
-  std::vector<int> arriving_from_;  // the nodes from which messages are under way that MPI has matched
-  std::size_t next_leaving_ = 0;    // where free_left_of_one_node() goes on
-  std::deque<Letter> dropped_;      // of nodes that were abandoned; MPI may still use the memory
+  // MPI may use the memory of messages under way until the process ends. So if MPI was not ended, it is never freed.
+  std::unique_ptr<std::deque<Peer>> owned_peers_ = std::make_unique<std::deque<Peer>>();
+  std::deque<Peer>& peers_ = *owned_peers_;  // by node
+  std::vector<int> leaving_to_;              // the nodes to which messages are under way
+  std::vector<int> arriving_from_;           // the nodes from which messages are under way that MPI has matched
+  std::size_t next_leaving_ = 0;             // where free_left_of_one_node() goes on
   bool has_abandoned_ = false;
   bool has_closed_ = false;
 };

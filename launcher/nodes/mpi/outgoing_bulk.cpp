@@ -45,9 +45,8 @@ void OutgoingBulk::advance() {
 
 void OutgoingBulk::cancel() noexcept {
   first_ += transfers_.size();
-  // MPI reads `bytes` of a transfer that goes on, so the queue is never freed.
-  new std::deque<Transfer>(std::move(transfers_));
-  transfers_.clear();
+  // MPI may still read `bytes` of a transfer.
+  given_up_.swap(transfers_);
 }
 
 }  // namespace syncrun::detail

@@ -24,8 +24,8 @@ class OutgoingBulk {
   /// Transfers end in their order, so a transfer is not over before those that began earlier.
   bool is_over(std::uint64_t number) const noexcept { return number < first_; }
   bool is_empty() const noexcept { return transfers_.empty(); }
-  /// Ends all transfers, complete or not. MPI cannot take back what it has begun to send. So it may still read this
-  /// memory in any later call.
+  /// Ends all transfers, complete or not. Called once, and nothing begins after that. MPI cannot take back what it has
+  /// begun to send. So it may still read this memory in any later call.
   void cancel() noexcept;
   /// How many MPI messages were sent.
   std::uint64_t sent() const noexcept { return sent_; }
@@ -41,6 +41,7 @@ class OutgoingBulk {
   MPI_Comm comm_;
   int node_;
   std::deque<Transfer> transfers_;  // its elements stay where they are: MPI reads `bytes`
+  std::deque<Transfer> given_up_;   // of cancel()
   std::uint64_t first_ = 1;         // the number of the first transfer in the queue
   std::uint64_t sent_ = 0;
 };

@@ -177,9 +177,10 @@ void messages_of_all_sizes_arrive_whole(Transport& transport) {
   std::uint64_t seed = 0;
   for (const std::size_t bytes : sizes) {
     ++seed;
-    for_each_other(transport, [&](int node) { transport.send(node, pattern(bytes, seed + 100U * transport.node())); });
+    const auto seed_of = [seed](int node) { return seed + static_cast<std::uint64_t>(node) * 100; };
+    for_each_other(transport, [&](int node) { transport.send(node, pattern(bytes, seed_of(transport.node()))); });
     for_each_other(transport, [&](int node) {
-      require(post.next_from(node) == pattern(bytes, seed + 100U * static_cast<unsigned>(node)),
+      require(post.next_from(node) == pattern(bytes, seed_of(node)),
               "a message of " + std::to_string(bytes) + " bytes has changed");
     });
   }
