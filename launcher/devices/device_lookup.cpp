@@ -10,10 +10,10 @@ namespace syncrun::detail {
 namespace {
 
 /// "dev0 (cuda0), dev1 (cuda0), cuda1"
-std::string known_devices(const std::vector<DeviceId>& devices, const std::vector<DeviceName>& names) {
+std::string known_devices(const std::vector<std::string>& devices, const std::vector<DeviceName>& names) {
   std::string text;
   for (std::size_t rank = 0; rank < devices.size(); ++rank) {
-    const std::string id = to_string(devices[rank]);
+    const std::string& id = devices[rank];
     bool has_name = false;
     for (const auto& name : names) {
       if (name.rank != static_cast<int>(rank)) continue;
@@ -27,26 +27,25 @@ std::string known_devices(const std::vector<DeviceId>& devices, const std::vecto
 
 }  // namespace
 
-Device find_device(const std::vector<DeviceId>& devices, const std::vector<DeviceName>& names, std::string_view name) {
+Device find_device(const std::vector<std::string>& devices, const std::vector<DeviceName>& names, std::string_view name) {
   const auto named =
       std::find_if(names.begin(), names.end(), [&](const DeviceName& known) { return known.name == name; });
   if (named != names.end()) {
-    return {named->rank, named->name, to_string(devices[static_cast<std::size_t>(named->rank)])};
+    return {named->rank, named->name, devices[static_cast<std::size_t>(named->rank)]};
   }
-  if (const auto id = parse_device(name)) {
-    const auto found = std::find(devices.begin(), devices.end(), *id);
-    if (found != devices.end()) return device_of_rank(devices, names, static_cast<int>(found - devices.begin()));
-  }
+  const auto id = parse_device(name);
+  const auto found = std::find(devices.begin(), devices.end(), id ? to_string(*id) : std::string(name));
+  if (found != devices.end()) return device_of_rank(devices, names, static_cast<int>(found - devices.begin()));
   throw_usage("this session has no device " + quoted(name) + "; expected one of " + known_devices(devices, names) +
               "; to name devices, use --devices NAME=DEVICE,... or SessionOptions::devices");
 }
 
-Device device_of_rank(const std::vector<DeviceId>& devices, const std::vector<DeviceName>& names, int rank) {
+Device device_of_rank(const std::vector<std::string>& devices, const std::vector<DeviceName>& names, int rank) {
   if (rank < 0 || static_cast<std::size_t>(rank) >= devices.size()) {
     throw_usage("device requires a rank from 0 to " + std::to_string(devices.size() - 1) + ", got " +
                 std::to_string(rank) + "; Session::world_size returns the number of ranks");
   }
-  const std::string id = to_string(devices[static_cast<std::size_t>(rank)]);
+  const std::string& id = devices[static_cast<std::size_t>(rank)];
   const auto named =
       std::find_if(names.begin(), names.end(), [&](const DeviceName& known) { return known.rank == rank; });
   return {rank, named == names.end() ? id : named->name, id};

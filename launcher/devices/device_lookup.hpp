@@ -2,6 +2,7 @@
 
 // Finds the device of a session that a program asks for.
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -10,11 +11,12 @@
 
 namespace syncrun::detail {
 
-/// Finds a device by a name that the user has given to it, or by the name of the hardware. Throws Error (usage) with the
-/// known names if there is no such device.
-Device find_device(const std::vector<DeviceId>& devices, const std::vector<DeviceName>& names, std::string_view name);
+/// Finds a device by a name that the user has given to it, or by the name of the hardware. `devices` has the names of the
+/// hardware by rank: "cpu0", or "n1:cpu0" if there are several nodes. Throws Error (usage) with the known names if there is
+/// no such device.
+Device find_device(const std::vector<std::string>& devices, const std::vector<DeviceName>& names, std::string_view name);
 
 /// Throws Error (usage) unless `rank` is a rank of the session.
-Device device_of_rank(const std::vector<DeviceId>& devices, const std::vector<DeviceName>& names, int rank);
+Device device_of_rank(const std::vector<std::string>& devices, const std::vector<DeviceName>& names, int rank);
 
 }  // namespace syncrun::detail

@@ -8,6 +8,7 @@
 #include "common/protocol/control_block.hpp"
 #include "common/text/errors.hpp"
 #include "launcher/devices/device_list.hpp"
+#include "launcher/devices/host_part.hpp"
 
 namespace syncrun::detail {
 
@@ -92,7 +93,7 @@ std::string describe_mapping(std::span<const DeviceId> devices, int first_rank) 
 ChosenDevices resolve_devices(std::string_view devices_text, std::string_view processes_text,
                               const DevicesSource& source) {
   if (!devices_text.empty()) {
-    auto devices = parse_device_list(source.devices, devices_text);
+    auto devices = parse_device_list(source.devices, part_of_host(source.devices, devices_text, own_host_name()));
     check_listed(devices.by_rank, source.devices, devices_text);
     return devices;
   }

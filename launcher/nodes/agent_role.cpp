@@ -68,6 +68,11 @@ void AgentRole::name_devices(MessageReader& message) {
     const Settings settings = resolve_settings(options);
     MessageWriter answer(MessageKind::devices);
     answer.put_list(std::span(settings.devices));
+    answer.put(settings.device_names.size());
+    for (const DeviceName& name : settings.device_names) {
+      answer.put(static_cast<std::int32_t>(name.rank));
+      answer.put_text(name.name);
+    }
     group_.send(NodeGroup::kMaster, std::move(answer));
   } catch (const Error& error) {
     report_failure(error);

@@ -148,9 +148,22 @@ struct MastersGroup {
 };
 MastersGroup* masters_group = nullptr;
 
-void leave_at_exit(int code, void*) {
-  if (masters_group == nullptr || !masters_group->fork_guard.is_here()) return;
-  if (masters_group->group->leave(code, kLeaveLimit)) return;
+void join_others(const JobPlace& place, Milliseconds limit) {
+  masters_group = new MastersGroup{std::make_unique<NodeGroup>(open_transport(place, limit), limits()), {}};
+}
+
+/// A program may end without a session. The agents wait for it then, so it joins them to take leave.
+bool take_leave(int code) {
+  try {
+    if (masters_group == nullptr) join_others(*take_job_place(), resolve_start_timeout(std::nullopt, ""));
+    return masters_group->group->leave(code, kLeaveLimit);
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+void leave_at_exit(int code, void* fork_guard) {
+  if (!static_cast<const ForkGuard*>(fork_guard)->is_here() || take_leave(code)) return;
   std::fflush(nullptr);
   ::_exit(code);
 }
@@ -178,9 +191,7 @@ NodeGroup* job_nodes(Milliseconds limit) {
   const auto place = take_job_place();
   if (!place) return nullptr;
   if (masters_group != nullptr && masters_group->fork_guard.is_here()) return masters_group->group.get();
-  auto group = std::make_unique<NodeGroup>(open_transport(*place, limit), limits());
-  masters_group = new MastersGroup{std::move(group), {}};
-  ::on_exit(leave_at_exit, nullptr);
+  join_others(*place, limit);
   await_hellos(*masters_group->group, limit);
   return masters_group->group.get();
 }
@@ -238,7 +249,12 @@ int serve_as_agent(const JobPlace& place) {
 
 std::optional<int> serve_if_agent() {
   const auto place = take_job_place();
-  if (!place || place->node == NodeGroup::kMaster) return std::nullopt;
+  if (!place) return std::nullopt;
+  if (place->node == NodeGroup::kMaster) {
+    static const ForkGuard fork_guard;
+    ::on_exit(leave_at_exit, const_cast<ForkGuard*>(&fork_guard));
+    return std::nullopt;
+  }
   supervisor_link().send({SupervisorMessage::Kind::hello, 0, {}});
   return serve_as_agent(*place);
 }

@@ -4,7 +4,9 @@
 #include <thread>
 #include <utility>
 
+#include "common/protocol/environment.hpp"
 #include "common/text/errors.hpp"
+#include "launcher/devices/host_part.hpp"
 #include "launcher/failures/rank_report.hpp"
 #include "launcher/nodes/start_messages.hpp"
 #include "launcher/process/spawn.hpp"
@@ -37,7 +39,12 @@ class Gathering final : public NodeListener {
       const auto kind = message.get<ErrorKind>();
       failure_ = Error(kind, "node " + std::to_string(node) + ": " + message.get_text());
     } else if (message.kind() == MessageKind::devices) {
-      devices_[static_cast<std::size_t>(node)] = message.get_list<DeviceId>();
+      ChosenDevices& devices = devices_[static_cast<std::size_t>(node)];
+      devices.by_rank = message.get_list<DeviceId>();
+      for (auto names = message.get<std::size_t>(); names != 0; --names) {
+        const auto rank = message.get<std::int32_t>();
+        devices.names.push_back({message.get_text(), rank});
+      }
     }
   }
   void on_node_lost(int, const Error& why) noexcept override { failure_ = why; }
@@ -46,17 +53,43 @@ class Gathering final : public NodeListener {
   /// The first node that has not answered, or -1.
   int first_missing() const noexcept {
     for (std::size_t node = 1; node < devices_.size(); ++node) {
-      if (devices_[node].empty()) return static_cast<int>(node);
+      if (devices_[node].by_rank.empty()) return static_cast<int>(node);
     }
     return -1;
   }
   const std::optional<Error>& failure() const noexcept { return failure_; }
-  const std::vector<DeviceId>& devices_of(int node) const { return devices_[static_cast<std::size_t>(node)]; }
+  const ChosenDevices& devices_of(int node) const { return devices_[static_cast<std::size_t>(node)]; }
 
  private:
-  std::vector<std::vector<DeviceId>> devices_;
+  std::vector<ChosenDevices> devices_;
   std::optional<Error> failure_;
 };
+
+struct NameOnNode {
+  std::string node;
+  DeviceName device;
+};
+
+/// If several nodes use a name, the node comes before it: "n1:left".
+void add_names(Settings& settings, const std::vector<NameOnNode>& names) {
+  for (const auto& [node, device] : names) {
+    const std::string& name = device.name;
+    const auto same = [&name](const NameOnNode& other) { return other.device.name == name; };
+    const bool is_unique = std::count_if(names.begin(), names.end(), same) == 1;
+    settings.device_names.push_back({is_unique ? name : node + ":" + name, device.rank});
+  }
+}
+
+/// Throws Error (usage) if a list of devices names a host that is not a node of the job.
+void check_hosts(const Settings& settings, std::string_view list) {
+  const auto& known = settings.node_names;
+  for (const std::string& host : hosts_in(list)) {
+    if (std::find(known.begin(), known.end(), host) != known.end()) continue;
+    std::string nodes;
+    for (const std::string& name : known) nodes += (nodes.empty() ? "" : ", ") + name;
+    throw_usage("the list of devices " + detail::quoted(list) + " names " + detail::quoted(host) + ", expected one of the nodes " + nodes);
+  }
+}
 
 }  // namespace
 
@@ -77,13 +110,19 @@ void gather_devices(NodeGroup& group, const SessionOptions& options, Settings& s
   }
   settings.node_names = group.names();
   int first_rank = 0;
-  const std::vector<DeviceId> own = std::exchange(settings.devices, {});
+  std::vector<NameOnNode> given;
+  const ChosenDevices own{std::exchange(settings.devices, {}), std::exchange(settings.device_names, {})};
   for (int node = 0; node < group.nodes(); ++node) {
-    const auto& devices = node == group.node() ? own : answers.devices_of(node);
+    const auto& [devices, names] = node == group.node() ? own : answers.devices_of(node);
+    const std::string& host = settings.node_names[static_cast<std::size_t>(node)];
+    for (const DeviceName& name : names) given.push_back({host, {name.name, first_rank + name.rank}});
     settings.nodes.push_back({node, group.nodes(), first_rank, static_cast<std::int32_t>(devices.size())});
     settings.devices.insert(settings.devices.end(), devices.begin(), devices.end());
     first_rank += static_cast<int>(devices.size());
   }
+  add_names(settings, given);
+  check_hosts(settings, environment::get(environment::kDevices) != nullptr ? environment::get(environment::kDevices)
+                                                                            : options.devices.c_str());
   if (settings.devices.size() <= static_cast<std::size_t>(kMaxWorldSize)) return;
   throw_usage("the nodes have " + std::to_string(settings.devices.size()) + " devices together; a session has at most " +
               std::to_string(kMaxWorldSize) + " ranks: choose fewer with --nproc-per-node or --devices");

@@ -8,6 +8,7 @@
 
 #include "common/code/image.hpp"
 #include "common/text/errors.hpp"
+#include "launcher/devices/host_part.hpp"
 #include "syncrun/version.hpp"
 
 namespace syncrun::detail {

@@ -67,12 +67,12 @@ const std::vector<std::string>& nodes_of(const SessionCore& session) noexcept { 
 
 Device device_of(const SessionCore& session, std::string_view name) {
   const Settings& settings = session.settings();
-  return find_device(settings.devices, settings.device_names, name);
+  return find_device(session.devices(), settings.device_names, name);
 }
 
 Device device_of(const SessionCore& session, int rank) {
   const Settings& settings = session.settings();
-  return device_of_rank(settings.devices, settings.device_names, rank);
+  return device_of_rank(session.devices(), settings.device_names, rank);
 }
 
 std::vector<int> worker_pids_of(const SessionCore& session) {

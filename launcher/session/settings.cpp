@@ -1,9 +1,6 @@
 #include "launcher/session/settings.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -13,6 +10,7 @@
 #include "common/protocol/supervisor_link.hpp"
 #include "common/text/errors.hpp"
 #include "common/text/log.hpp"
+#include "launcher/devices/host_part.hpp"
 
 namespace syncrun::detail {
 
@@ -101,13 +99,6 @@ void check_variables() {
 }
 
 }  // namespace
-
-std::string own_host_name() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) return "localhost";
-  const std::string whole = name.data();
-  return whole.substr(0, whole.find('.'));
-}
 
 void make_log_folder(const Settings& settings) {
   if (settings.log_dir.empty()) return;

@@ -32,9 +32,6 @@ struct Settings {
   std::string overruled;  // says which choice of devices by the program was overruled; empty: none
 };
 
-/// The name of this machine, without its domain.
-std::string own_host_name();
-
 /// The name of a rank's device: "cpu0". If there are several nodes, the node comes first: "n1:cpu0".
 std::string device_name(const Settings& settings, int rank);
 /// The names of all ranks' devices, by rank.

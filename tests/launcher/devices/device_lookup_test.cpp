@@ -11,8 +11,13 @@ namespace {
 
 class DeviceOf : public testing::Test {
  protected:
-  Device find(std::string_view name) const { return find_device(chosen.by_rank, chosen.names, name); }
-  Device of_rank(int rank) const { return device_of_rank(chosen.by_rank, chosen.names, rank); }
+  Device find(std::string_view name) const { return find_device(hardware(), chosen.names, name); }
+  Device of_rank(int rank) const { return device_of_rank(hardware(), chosen.names, rank); }
+  std::vector<std::string> hardware() const {
+    std::vector<std::string> names;
+    for (const DeviceId& device : chosen.by_rank) names.push_back(to_string(device));
+    return names;
+  }
   template <class Action>
   static std::string refusal(Action&& action) {
     try {

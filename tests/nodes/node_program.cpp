@@ -1,0 +1,169 @@
+// The program that nodes_test.py runs on several hosts. The first argument says what it does. It prints what the test
+// compares.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <iterator>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <syncrun/syncrun.hpp>
+#include <thread>
+#include <vector>
+
+namespace {
+
+namespace sr = syncrun;
+
+sr::Gather<std::int64_t, 1> places(sr::CpuWorker& worker) {
+  return {{worker.rank() * 100 + worker.node() * 10 + worker.local_rank()}, {1}};
+}
+
+struct Sums {
+  sr::Sum<double> sum;
+  sr::Max<double> max;
+  sr::Gather<double, 1> doubled;
+};
+
+Sums sums(sr::CpuWorker&, sr::Scattered<const double, 2> x, sr::Broadcast<const double, 1> factors, double more) {
+  double sum = 0, max = 0;
+  std::vector<double> doubled;
+  for (std::int64_t row = 0; row < x.rows(); ++row) {
+    double of_row = 0;
+    for (std::int64_t column = 0; column < x.shape()[1]; ++column) of_row += x(row, column) * factors(column);
+    sum += of_row + more;
+    max = std::max(max, of_row);
+    doubled.push_back(2 * of_row);
+  }
+  return {.sum = sum, .max = max, .doubled = {doubled, {x.rows()}}};
+}
+
+void nothing(sr::CpuWorker&) {}
+
+void sleep_for(sr::CpuWorker&, double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+
+void fail_on(sr::CpuWorker& worker, int rank) {
+  if (worker.rank() == rank) throw std::runtime_error("it broke");
+}
+
+void abort_on(sr::CpuWorker& worker, int rank) {
+  if (worker.rank() != rank) return;
+  std::fprintf(stderr, "last words\n");
+  std::abort();
+}
+
+class Counter {
+ public:
+  explicit Counter(std::int64_t start) : count_(start) {}
+  sr::Sum<std::int64_t> count(sr::CpuWorker&) { return {++count_}; }
+
+ private:
+  std::int64_t count_;
+};
+
+void require(bool holds, const char* what) {
+  if (!holds) throw std::runtime_error(std::string("not as expected: ") + what);
+}
+
+/// What `sums` returns for these rows, computed here.
+double serial_sum(const std::vector<double>& x, std::int64_t width, const std::vector<std::int64_t>& rows) {
+  double sum = 0;
+  for (const std::int64_t row : rows) {
+    for (std::int64_t column = 0; column < width; ++column)
+      sum += x[static_cast<std::size_t>(row * width + column)] * static_cast<double>(column + 1);
+  }
+  return sum;
+}
+
+void calls(sr::Session& session) {
+  const auto seen = session.function(places)().to_vector();
+  for (const std::int64_t place : seen) std::printf("%d ", static_cast<int>(place));
+  std::printf("\n");
+  constexpr std::int64_t kRows = 1000, kWidth = 20;
+  std::vector<double> values(kRows * kWidth);
+  std::iota(values.begin(), values.end(), 0.0);
+  std::vector<double> factors(kWidth);
+  std::iota(factors.begin(), factors.end(), 1.0);
+  auto x = session.data(values, sr::Shape{kRows, kWidth}, "x");
+  auto y = session.data(factors, sr::Shape{kWidth}, "y");
+  const auto f = session.function(sums, "sums");
+  std::vector<std::int64_t> order(kRows);
+  std::iota(order.begin(), order.end(), 0);
+  std::mt19937 random(1);
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    std::shuffle(order.begin(), order.end(), random);
+    for (std::int64_t begin = 0; begin < kRows; begin += 100) {
+      const std::vector<std::int64_t> batch(order.begin() + begin, order.begin() + begin + 100);
+      const auto result = f(x, y, 0.0, {.batch = batch, .slices = epoch + 1});
+      require(std::abs(result.sum.value() - serial_sum(values, kWidth, batch)) < 1e-6, "the sum of a batch");
+      require(result.doubled.to_vector().size() == 100, "the rows of a batch");
+    }
+    x.set_rows(0, std::vector<double>(2 * kWidth, epoch));
+    std::fill_n(values.begin(), 2 * kWidth, epoch);
+  }
+  auto first = f.on_rank(0).async(x, y, 0.0);
+  auto last = f.on_rank(session.world_size() - 1).async(x, y, 0.0);
+  require(first.get().sum.value() == last.get().sum.value(), "one rank gets the same as another one");
+  auto counter = session.replicate<Counter>(std::int64_t{10});
+  const auto count = session.function(counter, &Counter::count, "count");
+  count();
+  require(count().value() == 12 * session.world_size(), "replicated objects");
+  std::printf("as expected on %s\n", [&] {
+    std::string nodes;
+    for (const auto& node : session.nodes()) nodes += node + " ";
+    return nodes;
+  }().c_str());
+}
+
+void print_input(sr::Session&) {
+  const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
+  std::printf("input %zu\n", text.size());
+}
+
+void announce(const char* what) {
+  std::fprintf(stderr, "%s\n", what);
+  std::fflush(stderr);
+}
+
+int program(sr::Session& session, int argc, char** argv) {
+  const std::string action = argc > 1 ? argv[1] : "";
+  const double number = argc > 2 ? std::atof(argv[2]) : 0;
+  if (action == "calls") calls(session);
+  else if (action == "input") print_input(session);
+  else if (action == "exit") return static_cast<int>(number);
+  else if (action == "fail") session.function(fail_on, "fail_on")(static_cast<int>(number));
+  else if (action == "abort") session.function(abort_on, "abort_on")(static_cast<int>(number));
+  else if (action == "body") {
+    announce("in the body");
+    session.function(sleep_for, "sleep_for")(number);
+  } else if (action == "idle") {
+    session.function(nothing, "nothing")();
+    announce("idle");
+    std::this_thread::sleep_for(std::chrono::duration<double>(number));
+    session.function(nothing, "nothing")();
+  } else if (action == "stream") {  // one call after another
+    const auto f = session.function(nothing, "nothing");
+    f();
+    announce("streaming");
+    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(number);
+    while (std::chrono::steady_clock::now() < end) f();
+  } else if (action == "map") {
+    auto x = session.map_npy<double, 2>(argv[2], "x");
+    const std::vector<double> factors(static_cast<std::size_t>(x.shape()[1]), 1);
+    auto y = session.data(factors, sr::Shape{x.shape()[1]}, "y");
+    std::printf("sum %g\n", session.function(sums, "sums")(x, y, 0.0).sum.value());
+  } else if (action == "shared") {
+    session.shared<double, 1>("w");
+  } else {
+    throw std::invalid_argument("no such action: " + action);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return sr::run(argc, argv, program); }
