@@ -74,10 +74,10 @@ class Slurm:
         self._await_idle()
 
     def _start(self, host, command):
-        log = (self.folder / "log" / f"{command[0]}.{host}.out").open("w")
-        self.hosts.processes.append(
-            self.hosts.start(host, command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-        )
+        with (self.folder / "log" / f"{command[0]}.{host}.out").open("w") as log:
+            self.hosts.processes.append(
+                self.hosts.start(host, command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+            )
 
     def _start_munge(self):
         """One daemon serves all hosts, because its socket is in a folder that they share."""

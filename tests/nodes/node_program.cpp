@@ -20,7 +20,8 @@ namespace {
 namespace sr = syncrun;
 
 sr::Gather<std::int64_t, 1> places(sr::CpuWorker& worker) {
-  return {{worker.rank() * 100 + worker.node() * 10 + worker.local_rank()}, {1}};
+  const std::vector<std::int64_t> place{worker.rank() * 100 + worker.node() * 10 + worker.local_rank()};
+  return {place, sr::Shape{1}};
 }
 
 struct Sums {
@@ -39,7 +40,7 @@ Sums sums(sr::CpuWorker&, sr::Scattered<const double, 2> x, sr::Broadcast<const 
     max = std::max(max, of_row);
     doubled.push_back(2 * of_row);
   }
-  return {.sum = sum, .max = max, .doubled = {doubled, {x.rows()}}};
+  return {.sum = sum, .max = max, .doubled = {doubled, sr::Shape{x.rows()}}};
 }
 
 void nothing(sr::CpuWorker&) {}
@@ -109,7 +110,7 @@ void calls(sr::Session& session) {
   auto last = f.on_rank(session.world_size() - 1).async(x, y, 0.0);
   require(first.get().sum.value() == last.get().sum.value(), "one rank gets the same as another one");
   auto counter = session.replicate<Counter>(std::int64_t{10});
-  const auto count = session.function(counter, &Counter::count, "count");
+  const auto count = session.function(&Counter::count, counter, "count");
   count();
   require(count().value() == 12 * session.world_size(), "replicated objects");
   std::printf("as expected on %s\n", [&] {

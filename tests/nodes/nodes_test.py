@@ -1,0 +1,392 @@
+#!/usr/bin/env python3
+"""Tests of sessions on several hosts: starts, the engines' conventions, faults, bad input."""
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+from pathlib import Path
+
+import engines
+import hosts
+from engines import ENGINES
+
+SKIP_CODE = 77
+RUN_LIMIT_S = 60
+# After a fault, a job has to say which node it was, and to end, within this time. The issue of silence itself is 3 s.
+VERDICT_LIMIT_S = 3.5
+END_LIMIT_S = 15
+options = None
+
+
+class Job:
+    """A program that runs on the hosts. Collects its output, with the time of each line."""
+
+    def __init__(self, group, engine, action, nodes=3, workers=2, more=(), syncrun=None, **kwargs):
+        self.group = group
+        command = [syncrun or options.syncrun, "-n", str(workers), *more, options.program, *map(str, action)]
+        self.process = group.hosts.start(
+            "n1", engine.command(group.hosts, nodes, command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            start_new_session=True, **{"stdin": subprocess.DEVNULL, **kwargs})  # fmt: skip
+        self.lines = []
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self):
+        with self.process.stdout:
+            for line in self.process.stdout:
+                self.lines.append((time.monotonic(), line.rstrip("\n")))
+
+    @property
+    def text(self):
+        return "\n".join(line for _, line in list(self.lines))
+
+    def time_of(self, pattern):
+        return next((when for when, line in list(self.lines) if re.search(pattern, line)), None)
+
+    def await_line(self, pattern, limit=RUN_LIMIT_S):
+        end = time.monotonic() + limit
+        while self.time_of(pattern) is None:
+            if time.monotonic() > end or (self.process.poll() is not None and not self.reader.is_alive()):
+                self.group.fail(f"no line with {pattern!r}:\n{self.text}")
+            time.sleep(0.005)
+        return self.time_of(pattern)
+
+    def finish(self, limit=RUN_LIMIT_S):
+        try:
+            code = self.process.wait(limit)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            self.group.fail(f"the job did not end within {limit} s:\n{self.text}")
+        self.reader.join(5)
+        return code
+
+    def kill(self):
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+
+class OnHosts(unittest.TestCase):
+    """Three hosts for the tests of a class."""
+
+    count = 3
+    with_slurm = False
+
+    @classmethod
+    def setUpClass(cls):
+        cls.hosts = hosts.Hosts(cls.count, keep=[options.build, Path(options.program).parent])
+        cls.hosts.__enter__()
+        cls.addClassCleanup(cls.hosts.down)
+        if cls.with_slurm and engines.why_impossible(*engines.Srun.tools) is None:
+            engines.Slurm(cls.hosts)
+
+    def for_each_engine(self, names=tuple(ENGINES)):
+        for name in names:
+            engine = ENGINES[name]
+            with self.subTest(engine=engine.name):
+                if reason := engines.why_impossible(*engine.tools):
+                    self.skipTest(reason)
+                yield engine
+
+    def job(self, engine, action, **kwargs):
+        job = Job(self, engine, action, **kwargs)
+        self.addCleanup(job.kill)
+        return job
+
+    def check_nothing_left(self, but=()):
+        """No process of the program, and no file of shared memory."""
+        end = time.monotonic() + END_LIMIT_S
+        for name in self.hosts.names:
+            while name not in but and (left := self.hosts.pids(name, Path(options.program).name)):
+                if time.monotonic() > end:
+                    lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left]
+                    self.fail(f"left on {name}: {left} {lines}")
+                time.sleep(0.02)
+
+
+class Starts(OnHosts):
+    with_slurm = True
+
+    def test_calls_give_the_same_results_on_each_engine(self):
+        for engine in self.for_each_engine():
+            job = self.job(engine, ["calls"])
+            self.assertEqual(job.finish(), 0, job.text)
+            self.assertIn("0 101 210 311 420 521", job.text)
+            self.assertIn("as expected on n1 n2 n3", job.text)
+            self.check_nothing_left()
+
+    def test_a_program_without_a_session_ends(self):
+        for engine in self.for_each_engine(("openmpi", "mpich")):
+            job = self.job(engine, ["calls"], syncrun=options.syncrun, more=["--version"])
+            self.assertEqual(job.finish(), 0, job.text)
+
+    def test_dry_run_shows_the_nodes(self):
+        for engine in self.for_each_engine(("openmpi", "mpich")):
+            job = self.job(engine, ["calls"], more=["--dry-run"])
+            self.assertEqual(job.finish(), 0, job.text)
+            self.assertRegex(job.text, r"nodes: 3, started by mpirun")
+            self.assertRegex(job.text, r"transport: (Open MPI|MPICH) [0-9.]+")
+            self.assertIn("eth0 10.77.0.1", job.text)
+
+    def test_devices_can_be_chosen_by_node(self):
+        for engine in self.for_each_engine(("openmpi",)):
+            command = engine.command(self.hosts, 3, [options.syncrun, "--devices", "n1:cpu0,n3:cpu0,n3:cpu1,n2:cpu1",
+                                                     options.program, "calls"])  # fmt: skip
+            done = self.hosts.run("n1", command, timeout=RUN_LIMIT_S)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("0 110 220 321", done.stdout)
+
+    def test_files_are_mapped_on_every_node(self):
+        folder = Path(tempfile.mkdtemp(dir=self.hosts.folder))
+        file = folder / "x.npy"
+        header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (600, 2), }"
+        header += b" " * (118 - len(header) - 1) + b"\n"
+        values = b"\0\0\0\0\0\0\xf0\x3f" * 1200
+        file.write_bytes(b"\x93NUMPY\x01\x00\x76\x00" + header + values)
+        for engine in self.for_each_engine(("openmpi",)):
+            job = self.job(engine, ["map", file])
+            self.assertEqual(job.finish(), 0, job.text)
+            self.assertIn("sum 1200", job.text)
+
+
+class Conventions(OnHosts):
+    with_slurm = True
+
+    def test_the_exit_code_is_the_programs(self):
+        for engine in self.for_each_engine():
+            job = self.job(engine, ["exit", 7])
+            self.assertEqual(job.finish(), 7, job.text)
+            self.check_nothing_left()
+
+    def test_a_failure_names_rank_and_node(self):
+        for engine in self.for_each_engine():
+            job = self.job(engine, ["fail", 5])
+            self.assertNotEqual(job.finish(), 0)
+            self.assertRegex(job.text, r"rank 5 \(n3:cpu1, pid \d+\) failed in call 'fail_on' \(phase function\): it broke")
+            self.assertRegex(job.text, r"node 1: the master has ended the job with exit code 1: rank 5")
+            self.check_nothing_left()
+
+    def test_input_goes_to_the_master_only(self):
+        for engine in self.for_each_engine():
+            job = self.job(engine, ["input"], stdin=subprocess.PIPE)
+            job.process.stdin.write("x" * 10000)
+            job.process.stdin.close()
+            self.assertEqual(job.finish(), 0, job.text)
+            self.assertIn("input 10000", job.text)
+
+    def test_lines_of_workers_name_node_and_rank(self):
+        for engine in self.for_each_engine(("openmpi",)):
+            job = self.job(engine, ["abort", 3])
+            self.assertNotEqual(job.finish(), 0)
+            self.assertIn("[n2, rank 3] last words", job.text)
+
+    def test_each_node_writes_the_logs_of_its_ranks(self):
+        for engine in self.for_each_engine(("openmpi",)):
+            folder = tempfile.mkdtemp(dir=self.hosts.folder)
+            job = self.job(engine, ["abort", 3], more=["--log-dir", folder])
+            job.finish()
+            self.assertIn("last words", Path(folder, "rank3.log").read_text())
+
+    def test_sigterm_ends_the_job(self):
+        for engine in self.for_each_engine():
+            job = self.job(engine, ["body", 60])
+            job.await_line("in the body")
+            job.process.send_signal(signal.SIGTERM)
+            self.assertNotEqual(job.finish(20), 0)
+            self.check_nothing_left()
+
+    def test_scancel_ends_the_job(self):
+        for engine in self.for_each_engine(("pmix", "pmi2")):
+            job = self.job(engine, ["body", 60])
+            job.await_line("in the body")
+            number = self.hosts.run("n1", ["squeue", "-h", "-o", "%i"]).stdout.split()[0]
+            self.hosts.run("n1", ["scancel", number])
+            self.assertNotEqual(job.finish(20), 0)
+            self.check_nothing_left()
+
+
+PHASES = {"body": ("in the body", ["body", 60]), "idle": ("idle", ["idle", 8]), "stream": ("streaming", ["stream", 60])}
+
+
+class Faults(OnHosts):
+    """Each test ends the hosts that it breaks, so each has hosts of its own."""
+
+    @classmethod
+    def setUpClass(cls):
+        pass
+
+    def setUp(self):
+        self.hosts = hosts.Hosts(3, keep=[options.build, Path(options.program).parent])
+        self.hosts.__enter__()
+        self.addCleanup(self.hosts.down)
+
+    def agent_of(self, name):
+        """The agent is the child of syncrun. Its workers have its command line too, but are younger."""
+        syncrun = self.hosts.pids(name, f"{options.syncrun} ")
+        return [pid for pid in self.hosts.pids(name, options.program) if pid not in syncrun][0]
+
+    def worker_of(self, name):
+        return self.hosts.pids(name, options.program)[-1]
+
+    def after(self, engine, phase, fault):
+        """Starts a job, lets `fault` happen in this phase, and returns the job and the time."""
+        line, action = PHASES[phase]
+        job = self.job(ENGINES[engine], action)
+        job.await_line(line)
+        time.sleep(0.3)
+        fault()
+        return job, time.monotonic()
+
+    def check_verdict(self, job, began, pattern, limit, but=()):
+        when = job.await_line(pattern, limit + 10)
+        self.assertLess(when - began, limit, job.text)
+        job.finish(20)
+        self.check_nothing_left(but)
+        print(f"  {self.id().rsplit('.', 1)[-1]}: {when - began:.3f} s", flush=True)
+
+    def test_worker_killed_in_a_body(self):
+        for engine in ("openmpi", "mpich"):
+            with self.subTest(engine=engine):
+                job, began = self.after(engine, "body", lambda: os.kill(self.worker_of("n2"), signal.SIGKILL))
+                self.check_verdict(job, began, r"rank [23] \(n2:cpu.*was lost in call 'sleep_for'.*SIGKILL", 0.3)
+
+    def test_worker_killed_between_calls(self):
+        job, began = self.after("openmpi", "idle", lambda: os.kill(self.worker_of("n3"), signal.SIGKILL))
+        self.check_verdict(job, began, r"rank [45] \(n3:cpu.*was lost", 9)
+
+    def test_agent_killed(self):
+        for phase in ("body", "stream"):
+            with self.subTest(phase=phase):
+                job, began = self.after("openmpi", phase, lambda: os.kill(self.agent_of("n2"), signal.SIGKILL))
+                self.check_verdict(job, began, r"node 1 \(n2\) is silent for 3\.0 s", VERDICT_LIMIT_S)
+
+    def test_agent_stopped(self):
+        job, began = self.after("openmpi", "body", lambda: os.kill(self.agent_of("n3"), signal.SIGSTOP))
+        self.check_verdict(job, began, r"node 2 \(n3\) is silent for 3\.0 s", VERDICT_LIMIT_S)
+
+    def test_link_down(self):
+        job, began = self.after("openmpi", "body", lambda: self.hosts.set_link("n2", "down"))
+        self.check_verdict(job, began, r"node 1 \(n2\) is silent for 3\.0 s", VERDICT_LIMIT_S, but=("n2",))
+        self.check_nothing_left()
+
+    def test_host_killed(self):
+        job, began = self.after("openmpi", "body", lambda: self.hosts.kill_host("n3"))
+        self.check_verdict(job, began, r"node 2 \(n3\) is silent|n3", VERDICT_LIMIT_S, but=("n3",))
+
+    def test_master_killed(self):
+        job, began = self.after("openmpi", "body", lambda: os.kill(self.agent_of("n1"), signal.SIGKILL))
+        self.check_verdict(job, began, r"the master \(pid \d+\) was killed by SIGKILL", VERDICT_LIMIT_S)
+
+    def test_engine_killed(self):
+        job, _ = self.after("openmpi", "body", lambda: os.kill(self.hosts.pids("n1", "mpirun.openmpi -quiet")[0], signal.SIGKILL))
+        job.finish(20)
+        self.check_nothing_left()
+
+
+class BadInput(OnHosts):
+    with_slurm = True
+
+    def refused(self, engine, pattern, **kwargs):
+        job = self.job(engine, kwargs.pop("action", ["calls"]), **kwargs)
+        code = job.finish()
+        self.assertNotEqual(code, 0, job.text)
+        self.assertRegex(job.text, pattern)
+        self.check_nothing_left()
+
+    def test_another_number_of_nodes(self):
+        for engine in self.for_each_engine():
+            self.refused(engine, r"--nodes 4: expected as many tasks, one per node, but .* started 3", more=["--nodes", "4"])
+
+    def test_two_tasks_on_a_node(self):
+        for engine in self.for_each_engine(("pmix",)):
+            command = ["srun", "--mpi=pmix", "-N1", "-n2", "--overcommit", options.syncrun, options.program, "calls"]
+            done = self.hosts.run("n1", command, timeout=RUN_LIMIT_S)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertRegex(done.stderr, "2 tasks on one node.*--ntasks-per-node=1")
+
+    def test_srun_without_mpi(self):
+        for engine in self.for_each_engine(("pmix",)):
+            command = ["srun", "--mpi=none", "-N3", "--overcommit", options.syncrun, options.program, "calls"]
+            done = self.hosts.run("n1", command, timeout=RUN_LIMIT_S)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertRegex(done.stderr, "cannot find each other.*--mpi=pmix")
+
+    def test_shared_variables(self):
+        for engine in self.for_each_engine(("openmpi",)):
+            self.refused(engine, "a shared variable does not work in a session on several nodes yet", action=["shared"])
+
+    def test_profiles(self):
+        for engine in self.for_each_engine(("openmpi",)):
+            self.refused(engine, "--profile.*several nodes", more=["--profile", "-"])
+
+    def test_restarts(self):
+        for engine in self.for_each_engine(("openmpi",)):
+            self.refused(engine, "--max-restarts.*several nodes", more=["--max-restarts", "2"])
+
+    def test_another_build_on_one_node(self):
+        for engine in self.for_each_engine(("openmpi",)):
+            self.refused(engine, r"node 1 \(n2\) has another build of the program: expected build id", syncrun=self.switch())
+
+    def switch(self):
+        """A script that starts another program on n2."""
+        other = self.hosts.folder / "other_program"
+        shutil.copy(options.other_program or options.program, other)
+        if not options.other_program:
+            self.skipTest("no other program was given")
+        script = self.hosts.folder / "switch.sh"
+        script.write_text(
+            f'#!/bin/sh\n[ "$(hostname)" = n2 ] && set -- "$1" "$2" {other} "$4"\nexec {options.syncrun} "$@"\n'
+        )
+        script.chmod(0o755)
+        return script
+
+    def test_a_program_that_is_missing_on_a_node(self):
+        for engine in self.for_each_engine(("openmpi",)):
+            script = self.hosts.folder / "missing.sh"
+            script.write_text(
+                f'#!/bin/sh\n[ "$(hostname)" = n3 ] && set -- "$1" "$2" /no/such/program "$4"\nexec {options.syncrun} "$@"\n'
+            )
+            script.chmod(0o755)
+            self.refused(engine, "/no/such/program: program not found", syncrun=script)
+
+    def test_a_file_that_differs_on_a_node(self):
+        folder = Path("/dev/shm")  # each host has its own
+        header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (600, 2), }"
+        header += b" " * (118 - len(header) - 1) + b"\n"
+        for number, name in enumerate(self.hosts.names):
+            values = (b"\0\0\0\0\0\0\xf0\x3f" if number < 2 else b"\0" * 8) * 1200
+            source = self.hosts.folder / f"{name}.npy"
+            source.write_bytes(b"\x93NUMPY\x01\x00\x76\x00" + header + values)
+            self.hosts.run(name, ["cp", source, folder / "x.npy"], check=True)
+        for engine in self.for_each_engine(("openmpi",)):
+            self.refused(engine, r"rank [45] \(n3:.*x.npy: expected the file that the master has mapped",
+                         action=["map", folder / "x.npy"])  # fmt: skip
+        self.hosts.run("n2", ["rm", folder / "x.npy"])
+        for engine in self.for_each_engine(("openmpi",)):
+            self.refused(engine, r"rank [23] \(n2:.*cannot open /dev/shm/x.npy on its node", action=["map", folder / "x.npy"])
+
+
+def main():
+    global options
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("group", choices=["Starts", "Conventions", "Faults", "BadInput"])
+    parser.add_argument("--syncrun", required=True)
+    parser.add_argument("--program", required=True)
+    parser.add_argument("--other-program", help="another program, for the test of different builds")
+    parser.add_argument("--build", required=True, help="the build folder, which all hosts share")
+    options, rest = parser.parse_known_args()
+    if reason := hosts.why_impossible() or engines.why_impossible("mpirun.openmpi", "mpirun.mpich"):
+        print(f"skipped: {reason}")
+        sys.exit(SKIP_CODE)
+    unittest.main(argv=[sys.argv[0], options.group, *rest], verbosity=2)
+
+
+if __name__ == "__main__":
+    main()
