@@ -20,6 +20,7 @@ def why_impossible(*tools):
 class OpenMpi:
     name = "mpirun (Open MPI)"
     tools = ("mpirun.openmpi",)
+    process = "mpirun.openmpi -quiet"
 
     @staticmethod
     def command(hosts, nodes, program):
@@ -31,6 +32,7 @@ class OpenMpi:
 class Mpich:
     name = "mpirun (MPICH)"
     tools = ("mpirun.mpich",)
+    process = "mpirun.mpich"
 
     @staticmethod
     def command(hosts, nodes, program):
@@ -42,6 +44,7 @@ class Mpich:
 
 class Srun:
     tools = ("srun", "slurmctld", "slurmd", "munged")
+    process = "srun"
 
     def __init__(self, mpi):
         self.mpi = mpi
@@ -49,8 +52,7 @@ class Srun:
 
     def command(self, hosts, nodes, program):
         del hosts
-        return ["srun", f"--mpi={self.mpi}", f"-N{nodes}", "--ntasks-per-node=1", "--kill-on-bad-exit=1", "--overcommit",
-                *program]  # fmt: skip
+        return ["srun", f"--mpi={self.mpi}", f"-N{nodes}", "--ntasks-per-node=1", "--overcommit", *program]
 
 
 ENGINES = {"openmpi": OpenMpi(), "mpich": Mpich(), "pmix": Srun("pmix"), "pmi2": Srun("pmi2")}

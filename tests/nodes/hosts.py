@@ -203,7 +203,7 @@ class Hosts:
         self._in_switch(f"ip link set v{self.names.index(name) + 1} {state}")
 
     def pids(self, host, text):
-        """The processes on a host whose command line contains a text, by their numbers outside of the host, oldest first."""
+        """The processes on a host whose command line begins with a text, by their numbers outside of the host, oldest first."""
         found = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
@@ -213,7 +213,7 @@ class Hosts:
                 is_there = os.readlink(entry / "ns/pid") == os.readlink(f"/proc/{self.init[host]}/ns/pid")
             except OSError:
                 continue
-            if is_there and text in line:
+            if is_there and line.startswith(str(text)):
                 found.append(int(entry.name))
         return sorted(found)
 
