@@ -22,11 +22,19 @@ class OpenMpi:
     tools = ("mpirun.openmpi",)
     process = "mpirun.openmpi -quiet"
 
-    @staticmethod
-    def command(hosts, nodes, program):
+    @classmethod
+    def command(cls, hosts, nodes, program):
         names = ",".join(f"{name}:1" for name in hosts.names[:nodes])
         return ["mpirun.openmpi", "-quiet", "--host", names, "--map-by", "node", "--bind-to", "none",
                 "-np", str(nodes), *program]  # fmt: skip
+
+
+class TalkativeOpenMpi(OpenMpi):
+    """With its own messages about processes that end."""
+
+    @classmethod
+    def command(cls, hosts, nodes, program):
+        return [word for word in super().command(hosts, nodes, program) if word != "-quiet"]
 
 
 class Mpich:
@@ -56,6 +64,7 @@ class Srun:
 
 
 ENGINES = {"openmpi": OpenMpi(), "mpich": Mpich(), "pmix": Srun("pmix"), "pmi2": Srun("pmi2")}
+OTHERS = {"talkative": TalkativeOpenMpi()}
 
 
 class Slurm:
