@@ -9,7 +9,6 @@ namespace syncrun::detail {
 
 namespace {
 
-constexpr Milliseconds kBeat{250};
 // How much longer a wait may become through the sleeps of the waiter: one part in kNapPart.
 constexpr int kNapPart = 32;
 constexpr std::chrono::microseconds kShortestNap{50};
@@ -221,7 +220,7 @@ void NodeGroup::pulse() {
     const auto now = Clock::now();
     try {
       if (now >= next_beat) {
-        next_beat = now + kBeat;
+        next_beat = now + limits_.beat;
         for_each_partner([&](int node) { transport_->send(node, MessageWriter(MessageKind::beat).take()); });
       }
       if (is_master()) progress();
@@ -231,7 +230,7 @@ void NodeGroup::pulse() {
     }
     check_silence(waited.since_last_look(now));
     lock.lock();
-    const auto limit = is_master() ? nap() : kLongestNap;
+    const auto limit = std::min<std::chrono::nanoseconds>(is_master() ? nap() : kLongestNap, limits_.beat);
     pulse_ends_.wait_for(lock, limit, [this] { return is_over_; });
   }
 }

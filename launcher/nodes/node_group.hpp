@@ -37,12 +37,13 @@ class NodeListener {
 };
 
 /// The master talks to all other nodes, which are agents, and an agent talks to the master only. A thread sends a sign of
-/// life four times a second. A node of which nothing is heard for some time is lost.
+/// life a few times a second. A node of which nothing is heard for some time is lost.
 class NodeGroup {
  public:
   static constexpr int kMaster = 0;
   struct Limits {
     Milliseconds silence{3000};  // after which a node is lost
+    Milliseconds beat{250};      // how often this node says that it is alive
   };
 
   /// `transport` is open.

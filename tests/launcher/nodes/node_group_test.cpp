@@ -1,0 +1,174 @@
+// The nodes of a job among each other, without processes: messages, signs of life, losses and the end.
+
+#include "launcher/nodes/node_group.hpp"
+
+#include <gmock/gmock.h>
+
+#include <map>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "tests/launcher/nodes/borrowed_transport.hpp"
+#include "tests/launcher/nodes/fake_transport.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using namespace detail;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+/// Notes what it gets. The thread of a group may call it.
+class Notes final : public NodeListener {
+ public:
+  void on_message(int node, MessageReader& message) override {
+    const std::lock_guard lock(mutex_);
+    if (message.kind() == MessageKind::done) throw Error(ErrorKind::system, "cannot be read");
+    messages_.emplace_back(node, message.get<int>());
+  }
+  void on_node_lost(int node, const Error& why) noexcept override {
+    const std::lock_guard lock(mutex_);
+    losses_[node] = why.what();
+  }
+  std::vector<std::pair<int, int>> messages() const {
+    const std::lock_guard lock(mutex_);
+    return messages_;
+  }
+  std::string loss_of(int node) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = losses_.find(node);
+    return found == losses_.end() ? std::string() : found->second;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::pair<int, int>> messages_;
+  std::map<int, std::string> losses_;
+};
+
+/// A master and two agents. A sign of life comes each millisecond, and a node is lost after a tenth of a second.
+class Group : public testing::Test {
+ protected:
+  static constexpr NodeGroup::Limits kLimits{.silence = Milliseconds(100), .beat = Milliseconds(1)};
+
+  Group() {
+    for (int node = 0; node < 3; ++node) network.at(node).open();
+    for (int node = 0; node < 3; ++node)
+      groups.push_back(std::make_unique<NodeGroup>(std::make_unique<BorrowedTransport>(network.at(node)), kLimits));
+  }
+  static MessageWriter number(int value) {
+    MessageWriter message(MessageKind::open);
+    message.put(value);
+    return message;
+  }
+  /// Lets messages pass until `holds()`.
+  template <class Holds>
+  bool until(Holds&& holds) {
+    const auto end = Clock::now() + Milliseconds(5000);
+    while (!holds()) {
+      if (Clock::now() > end) return false;
+      for (const auto& group : groups) group->progress();
+      std::this_thread::sleep_for(Milliseconds(1));
+    }
+    return true;
+  }
+
+  FakeNetwork network{3};
+  std::vector<std::unique_ptr<NodeGroup>> groups;
+  Notes notes;
+};
+
+TEST_F(Group, PassesMessagesInOrder) {
+  for (int i = 0; i < 100; ++i) groups[1]->send(0, number(i));
+  groups[0]->listen(&notes);
+  ASSERT_TRUE(until([&] { return notes.messages().size() == 100; }));
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(notes.messages()[static_cast<std::size_t>(i)], std::pair(1, i));
+  groups[0]->listen(nullptr);
+}
+
+TEST_F(Group, KeepsMessagesUntilSomebodyListens) {
+  groups[0]->send(2, number(7));
+  std::this_thread::sleep_for(Milliseconds(20));
+  groups[2]->progress();
+  groups[2]->listen(&notes);
+  ASSERT_TRUE(until([&] { return !notes.messages().empty(); }));
+  EXPECT_THAT(notes.messages(), ElementsAre(std::pair(0, 7)));
+  groups[2]->listen(nullptr);
+}
+
+TEST_F(Group, StaysWholeWithoutMessages) {
+  groups[0]->listen(&notes);
+  std::this_thread::sleep_for(Milliseconds(400));
+  EXPECT_FALSE(groups[0]->has_lost_node()) << notes.loss_of(1) << notes.loss_of(2);
+  EXPECT_FALSE(groups[1]->has_lost_node());
+  groups[0]->listen(nullptr);
+}
+
+TEST_F(Group, LosesASilentNode) {
+  groups[0]->set_names({"a", "b", "c"});
+  groups[0]->listen(&notes);
+  network.kill(1);
+  ASSERT_TRUE(until([&] { return !notes.loss_of(1).empty(); }));
+  EXPECT_THAT(notes.loss_of(1), HasSubstr("node 1 (b) is silent for 0.1 s"));
+  EXPECT_EQ(notes.loss_of(2), "");
+  EXPECT_TRUE(groups[0]->is_lost(1));
+  EXPECT_FALSE(groups[0]->is_lost(2));
+  groups[0]->send(1, number(1));  // is dropped
+  groups[0]->listen(nullptr);
+}
+
+TEST_F(Group, LosesAMasterThatIsCutOff) {
+  groups[1]->listen(&notes);
+  network.lose(0, 1);
+  ASSERT_TRUE(until([&] { return !notes.loss_of(0).empty(); }));
+  EXPECT_THAT(notes.loss_of(0), HasSubstr("node 0 is silent"));
+  groups[1]->listen(nullptr);
+}
+
+TEST_F(Group, TellsAListenerOfEarlierLosses) {
+  network.kill(2);
+  ASSERT_TRUE(until([&] { return groups[0]->is_lost(2); }));
+  groups[0]->listen(&notes);
+  EXPECT_THAT(notes.loss_of(2), HasSubstr("is silent"));
+  groups[0]->listen(nullptr);
+}
+
+TEST_F(Group, LosesANodeThatReportsAFault) {
+  MessageWriter fault(MessageKind::fault);
+  fault.put(ErrorKind::system);
+  fault.put_text("no memory");
+  groups[2]->send(0, std::move(fault));
+  groups[0]->listen(&notes);
+  ASSERT_TRUE(until([&] { return !notes.loss_of(2).empty(); }));
+  EXPECT_EQ(notes.loss_of(2), "node 2: no memory");
+  groups[0]->listen(nullptr);
+}
+
+TEST_F(Group, LosesANodeWhoseMessageCannotBeHandled) {
+  groups[1]->send(0, MessageWriter(MessageKind::done));
+  groups[0]->listen(&notes);
+  ASSERT_TRUE(until([&] { return !notes.loss_of(1).empty(); }));
+  EXPECT_EQ(notes.loss_of(1), "cannot be read");
+  groups[0]->listen(nullptr);
+}
+
+TEST_F(Group, LeavesInOrder) {
+  groups[1]->listen(&notes);
+  groups[0]->set_verdict("it failed");
+  bool master_left = false;
+  std::thread master([&] { master_left = groups[0]->leave(3, Milliseconds(5000)); });
+  ASSERT_TRUE(until([&] { return groups[1]->farewell() && (groups[2]->progress(), true); }));
+  EXPECT_EQ(groups[1]->farewell()->exit_code, 3);
+  EXPECT_EQ(groups[1]->farewell()->verdict, "it failed");
+  EXPECT_THAT(notes.loss_of(0), HasSubstr("has left the job (exit code 3)"));
+  groups[1]->listen(nullptr);
+  std::thread second([&] { static_cast<void>(groups[2]->leave(3, Milliseconds(5000))); });
+  static_cast<void>(groups[1]->leave(3, Milliseconds(5000)));
+  second.join();
+  master.join();
+  EXPECT_TRUE(master_left);
+}
+
+}  // namespace
+}  // namespace syncrun::test

@@ -1,0 +1,139 @@
+// The agent's part of a session, with a pool without processes, and what the master gets from it.
+
+#include "launcher/nodes/node_session.hpp"
+
+#include <gmock/gmock.h>
+
+#include <csignal>
+#include <map>
+#include <thread>
+
+#include "launcher/nodes/rank_messages.hpp"
+#include "tests/launcher/nodes/borrowed_transport.hpp"
+#include "tests/launcher/nodes/fake_transport.hpp"
+#include "tests/launcher/pool/fake_pool.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using namespace detail;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+/// Ranks 2 and 3 are on node 1. The test is the master.
+class OnOtherNode : public testing::Test {
+ protected:
+  static constexpr NodeGroup::Limits kLimits{.silence = Milliseconds(60'000), .beat = Milliseconds(60'000)};
+
+  OnOtherNode() {
+    for (int node = 0; node < 2; ++node) network.at(node).open();
+    group.emplace(std::make_unique<BorrowedTransport>(network.at(1)), kLimits);
+    start.place = {1, 2, 2, 2};
+    auto owned = std::make_unique<FakePool>(4);
+    pool = owned.get();
+    pool->control().header().place = start.place;
+    session.emplace(*group, start, std::move(owned));
+  }
+  /// What has arrived at the master, without signs of life.
+  std::vector<std::vector<std::byte>> received() {
+    std::vector<std::vector<std::byte>> messages;
+    while (auto next = network.at(0).receive()) {
+      if (static_cast<MessageKind>(next->message.front()) != MessageKind::beat)
+        messages.push_back(std::move(next->message));
+    }
+    return messages;
+  }
+  /// The only message that has arrived.
+  MessageReader one() {
+    messages_ = received();
+    if (messages_.size() != 1) throw std::runtime_error(std::to_string(messages_.size()) + " messages came");
+    return {messages_.front(), "node 1"};
+  }
+  void tell(MessageKind kind) {
+    const auto bytes = MessageWriter(kind).take();
+    MessageReader message(bytes, "the master");
+    session->take(message);
+  }
+
+  FakeNetwork network{2};
+  std::optional<NodeGroup> group;
+  SessionStart start;
+  FakePool* pool = nullptr;
+  std::optional<NodeSession> session;
+  FakePool masters{4};
+
+ private:
+  std::vector<std::vector<std::byte>> messages_;
+};
+
+TEST_F(OnOtherNode, ReportsThatWorkersAreReadyAndWatchesThem) {
+  EXPECT_TRUE(session->report());
+  const auto messages = received();
+  ASSERT_EQ(messages.size(), 2U);
+  for (int i = 0; i < 2; ++i) {
+    MessageReader message(messages[static_cast<std::size_t>(i)], "node 1");
+    ASSERT_EQ(message.kind(), MessageKind::rank_state);
+    EXPECT_EQ(take_rank_state(message, masters.control()), 2 + i);
+    EXPECT_EQ(masters.control().worker(2 + i).start.load(), StartState::ready);
+  }
+  EXPECT_THAT(pool->log, ElementsAre("start", "watch"));
+  EXPECT_FALSE(session->report());
+}
+
+TEST_F(OnOtherNode, ReportsALostWorkerAndHowItEnded) {
+  session->report();
+  received();
+  pool->set_phase(3, 7, Phase::function);
+  pool->stderr_lines[3] = {"last words"};
+  pool->kill_note = ", the machine ran out of memory";
+  pool->die(3, FakePool::killed());
+  EXPECT_TRUE(session->report());
+  const auto messages = received();
+  ASSERT_EQ(messages.size(), 2U);
+  MessageReader lost(messages[0], "node 1");
+  ASSERT_EQ(lost.kind(), MessageKind::rank_lost);
+  EXPECT_EQ(take_rank_lost(lost, masters.control()), 3);
+  EXPECT_EQ(masters.control().worker(3).progress.load(), progress_word(7, Phase::function));
+  MessageReader ended(messages[1], "node 1");
+  ASSERT_EQ(ended.kind(), MessageKind::rank_end);
+  RankEnd end;
+  EXPECT_EQ(take_rank_end(ended, masters.control(), end), 3);
+  EXPECT_EQ(end.end.wait_status, SIGKILL);
+  EXPECT_THAT(end.end.cause, HasSubstr("the machine ran out of memory"));
+  EXPECT_THAT(end.last_stderr, ElementsAre("last words"));
+  std::this_thread::sleep_for(Milliseconds(10));
+  EXPECT_FALSE(session->report()) << "each loss is reported once";
+}
+
+TEST_F(OnOtherNode, ReportsWorkersThatEndAtAClose) {
+  session->report();
+  received();
+  tell(MessageKind::expect_ends);
+  pool->end_by_itself(2);
+  pool->end_by_itself(3);
+  std::this_thread::sleep_for(Milliseconds(10));
+  EXPECT_TRUE(session->report());
+  std::vector<int> ranks;
+  for (const auto& bytes : received()) {
+    MessageReader message(bytes, "node 1");
+    ASSERT_EQ(message.kind(), MessageKind::rank_end);
+    RankEnd end;
+    ranks.push_back(take_rank_end(message, masters.control(), end));
+    EXPECT_EQ(end.end.wait_status, 0);
+  }
+  EXPECT_THAT(ranks, ElementsAre(2, 3));
+}
+
+TEST_F(OnOtherNode, KillsWorkersThatTheMasterGivesUp) {
+  session->report();
+  received();
+  tell(MessageKind::kill_all);
+  EXPECT_THAT(pool->log, testing::Contains("kill all"));
+}
+
+TEST_F(OnOtherNode, RefusesMessagesThatBelongToNoSession) {
+  EXPECT_THROW(tell(MessageKind::hello), Error);
+}
+
+}  // namespace
+}  // namespace syncrun::test
