@@ -70,7 +70,9 @@ double fresh_batch(sr::Session& session, int batches) {
   f(x);
   std::vector<double> times;
   for (int i = 0; i < batches; ++i) {
-    { const auto guard = x.write(); }  // all rows count as changed
+    {
+      const auto guard = x.write();
+    }  // all rows count as changed
     const auto begin = Clock::now();
     f(x);
     times.push_back(microseconds_since(begin));

@@ -49,9 +49,7 @@ void MappedFile::read(std::size_t at, void* to, std::size_t bytes) const {
   read_on(at, to, bytes);
 }
 
-void MappedFile::read_on(std::size_t at, void* to, std::size_t bytes) const {
-  read_file(elements_at_ + at, to, bytes);
-}
+void MappedFile::read_on(std::size_t at, void* to, std::size_t bytes) const { read_file(elements_at_ + at, to, bytes); }
 
 void MappedFile::read_file(std::size_t at, void* to, std::size_t bytes) const {
   std::size_t got = 0;

@@ -22,7 +22,7 @@ inline constexpr const char* kTrace = "SYNCRUN_TRACE";      // a file
 inline constexpr const char* kQuiet = "SYNCRUN_QUIET";      // if set, no line at the start lists the ranks and devices
 inline constexpr const char* kRestart = "SYNCRUN_RESTART";  // how often the program was restarted; unset if never
 inline constexpr const char* kSupervisorFd = "SYNCRUN_SUPERVISOR_FD";  // see supervisor_link.hpp
-inline constexpr const char* kNodeTimeout = "SYNCRUN_NODE_TIMEOUT";  // seconds, may have a fraction
+inline constexpr const char* kNodeTimeout = "SYNCRUN_NODE_TIMEOUT";    // seconds, may have a fraction
 
 // Set by `syncrun` for the program if the job has several nodes. The program unsets it when it begins.
 inline constexpr const char* kNode = "SYNCRUN_NODE";  // the number of this node; 0 is the master's

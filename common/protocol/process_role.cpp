@@ -12,10 +12,14 @@ namespace syncrun::detail {
 namespace {
 // Atomic, because threads that bodies have started may read it too.
 std::atomic<bool> is_worker = false;
+constinit AgentRoleFunction agent_role = nullptr;
 }  // namespace
 
 bool is_in_worker() noexcept { return is_worker.load(std::memory_order_relaxed); }
 void become_worker() noexcept { is_worker.store(true, std::memory_order_relaxed); }
+
+void set_agent_role(AgentRoleFunction function) noexcept { agent_role = function; }
+std::optional<int> serve_if_agent() { return agent_role == nullptr ? std::nullopt : agent_role(); }
 
 }  // namespace syncrun::detail
 

@@ -1,7 +1,9 @@
 #pragma once
 
-// The role of this process: a program starts as a master, and serve_if_worker may make it a worker. The source file
+// The role of this process: a program starts as a master, and serve_if_worker may make it a worker or an agent. The source file
 // also contains syncrun::restarts, which says how often the program was restarted.
+
+#include <optional>
 
 namespace syncrun::detail {
 
@@ -10,5 +12,12 @@ bool is_in_worker() noexcept;
 
 /// Makes is_in_worker() true for the rest of the process.
 void become_worker() noexcept;
+
+/// What this process does if it is the agent of a node (launcher/nodes/job.hpp). It returns the exit code, or nothing if the
+/// process is no agent. Throws Error (usage).
+using AgentRoleFunction = std::optional<int> (*)();
+/// launcher/ sets it before main(). worker/ cannot call it directly, because the two use nothing of each other.
+void set_agent_role(AgentRoleFunction function) noexcept;
+std::optional<int> serve_if_agent();
 
 }  // namespace syncrun::detail

@@ -45,8 +45,7 @@ FileRecord::FileRecord(SystemCommands& commands, Registry& registry, ArrayFile& 
                                                                     .bytes = file_.bytes(),
                                                                     .master = ::getpid(),
                                                                     .fd = file_.fd(),
-                                                                    .fingerprint =
-                                                                        has_nodes ? file_.fingerprint() : 0,
+                                                                    .fingerprint = has_nodes ? file_.fingerprint() : 0,
                                                                     .name_bytes = file_.name().size()};
   std::copy(file_.name().begin(), file_.name().end(), entry->name());
 }
@@ -78,8 +77,8 @@ std::shared_ptr<DataRecord> map_data(const std::shared_ptr<SessionCore>& session
   record->dtype = dtype;
   record->dimensions = static_cast<std::uint8_t>(dimensions);
   std::copy(opened.header().shape.begin(), opened.header().shape.end(), record->extents.begin());
-  record->file = std::make_shared<FileRecord>(session->commands(), session->registry(), opened,
-                                              session->has_other_nodes());
+  record->file =
+      std::make_shared<FileRecord>(session->commands(), session->registry(), opened, session->has_other_nodes());
   return record;
 }
 

@@ -27,7 +27,8 @@ std::string known_devices(const std::vector<std::string>& devices, const std::ve
 
 }  // namespace
 
-Device find_device(const std::vector<std::string>& devices, const std::vector<DeviceName>& names, std::string_view name) {
+Device find_device(const std::vector<std::string>& devices, const std::vector<DeviceName>& names,
+                   std::string_view name) {
   const auto named =
       std::find_if(names.begin(), names.end(), [&](const DeviceName& known) { return known.name == name; });
   if (named != names.end()) {

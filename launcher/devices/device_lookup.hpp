@@ -14,7 +14,8 @@ namespace syncrun::detail {
 /// Finds a device by a name that the user has given to it, or by the name of the hardware. `devices` has the names of the
 /// hardware by rank: "cpu0", or "n1:cpu0" if there are several nodes. Throws Error (usage) with the known names if there is
 /// no such device.
-Device find_device(const std::vector<std::string>& devices, const std::vector<DeviceName>& names, std::string_view name);
+Device find_device(const std::vector<std::string>& devices, const std::vector<DeviceName>& names,
+                   std::string_view name);
 
 /// Throws Error (usage) unless `rank` is a rank of the session.
 Device device_of_rank(const std::vector<std::string>& devices, const std::vector<DeviceName>& names, int rank);

@@ -82,8 +82,8 @@ std::string describe_mapping(std::span<const DeviceId> devices, int first_rank) 
     if (end == first + 1) {
       text += "rank " + rank_text(first) + " on " + to_string(devices[first]);
     } else {
-      text += "ranks " + rank_text(first) + " to " + rank_text(end - 1) + " on " + to_string(devices[first]) +
-              " to " + to_string(devices[end - 1]);
+      text += "ranks " + rank_text(first) + " to " + rank_text(end - 1) + " on " + to_string(devices[first]) + " to " +
+              to_string(devices[end - 1]);
     }
     first = end;
   }

@@ -83,9 +83,9 @@ void apply_heap_changes(MessageReader& from, const Segment& segment) {
   }
 }
 
-void put_rows(MessageWriter& to, const Segment& segment, std::span<const ByteRange> rows) {
+void put_rows(MessageWriter& to, const Segment& segment, std::span<const SegmentRange> rows) {
   to.put(rows.size());
-  for (const ByteRange& range : rows) {
+  for (const SegmentRange& range : rows) {
     to.put(range);
     if (!is_bulk(range)) to.put_bytes({segment.at(range.begin), range.count()});
   }
@@ -94,7 +94,7 @@ void put_rows(MessageWriter& to, const Segment& segment, std::span<const ByteRan
 void take_rows(MessageReader& from, const Segment& segment,
                const std::function<void(std::span<std::byte> bulk)>& receive) {
   for (auto left = from.get<std::size_t>(); left != 0; --left) {
-    const auto range = from.get<ByteRange>();
+    const auto range = from.get<SegmentRange>();
     if (range.begin > range.end || range.end > segment.bytes())
       throw Error(ErrorKind::system, "rows came for a place outside the shared memory");
     const std::span to(segment.at(range.begin), range.count());
@@ -154,8 +154,7 @@ void put_report(MessageWriter& to, const Segment& segment, const Command& comman
     to.put(outbox.message);
     return;
   }
-  if (command.kind == CommandKind::memory)
-    to.put(*segment.at<const MemorySize>(command.as<MemoryPayload>().to));
+  if (command.kind == CommandKind::memory) to.put(*segment.at<const MemorySize>(command.as<MemoryPayload>().to));
   if (command.kind != CommandKind::call || outbox.is_empty) return;
   for (std::size_t i = 0; i < command.call().outputs_count; ++i) {
     to.put(outbox.outputs[i]);

@@ -23,9 +23,9 @@ void put_heap_changes(MessageWriter& to, const Segment& segment, const HeapLog& 
 void apply_heap_changes(MessageReader& from, const Segment& segment);
 
 /// Whether these rows travel as bulk, after the message, and not in it.
-inline bool is_bulk(const ByteRange& rows) noexcept { return rows.count() >= std::uint64_t{64} << 10U; }
+inline bool is_bulk(const SegmentRange& rows) noexcept { return rows.count() >= std::uint64_t{64} << 10U; }
 /// Adds rows. Those that travel as bulk are only named.
-void put_rows(MessageWriter& to, const Segment& segment, std::span<const ByteRange> rows);
+void put_rows(MessageWriter& to, const Segment& segment, std::span<const SegmentRange> rows);
 /// Writes the rows to their places. Calls `receive` with the place of rows that come as bulk, in order. Throws Error
 /// (system).
 void take_rows(MessageReader& from, const Segment& segment,

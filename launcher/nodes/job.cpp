@@ -14,6 +14,7 @@
 
 #include "common/os/fork_guard.hpp"
 #include "common/protocol/environment.hpp"
+#include "common/protocol/process_role.hpp"
 #include "common/protocol/supervisor_link.hpp"
 #include "common/text/errors.hpp"
 #include "launcher/nodes/agent_role.hpp"
@@ -21,7 +22,6 @@
 #include "launcher/nodes/start_messages.hpp"
 #include "launcher/session/settings.hpp"
 #include "launcher/session/verdict.hpp"
-#include "syncrun/detail/master_seam.hpp"
 
 namespace syncrun::detail {
 
@@ -33,12 +33,13 @@ constexpr Milliseconds kLeaveLimit{3000};
 /// Ends the process if something takes too long that cannot be interrupted.
 class Watchdog {
  public:
-  Watchdog(Milliseconds limit, std::string what) : thread_([this, limit, what = std::move(what)] {
-    std::unique_lock lock(mutex_);
-    if (limit.count() == 0 || ended_.wait_for(lock, limit, [this] { return is_over_; })) return;
-    report_verdict(what);
-    ::_exit(1);
-  }) {}
+  Watchdog(Milliseconds limit, std::string what)
+      : thread_([this, limit, what = std::move(what)] {
+          std::unique_lock lock(mutex_);
+          if (limit.count() == 0 || ended_.wait_for(lock, limit, [this] { return is_over_; })) return;
+          report_verdict(what);
+          ::_exit(1);
+        }) {}
   ~Watchdog() {
     {
       const std::lock_guard lock(mutex_);
@@ -60,14 +61,16 @@ class Watchdog {
 std::unique_ptr<Transport> open_transport(const JobPlace& place, Milliseconds limit) {
   auto transport = load_mpi_transport(*place.engine.mpi);
   {
-    const Watchdog watchdog(limit, "node " + std::to_string(place.node) + ": MPI has not connected the nodes within " + std::to_string(limit.count()) +
-                                       " ms (--start-timeout sets another limit); has the program started on all of them?");
+    const Watchdog watchdog(limit,
+                            "node " + std::to_string(place.node) + ": MPI has not connected the nodes within " +
+                                std::to_string(limit.count()) +
+                                " ms (--start-timeout sets another limit); has the program started on all of them?");
     transport->open();
   }
   check_nodes(place.engine, *transport);
   if (transport->node() == place.node) return transport;
-  throw_usage(std::string(to_string(place.engine.kind)) + " says that this is task " + std::to_string(place.node) + ", but " +
-              transport->description() + " says that it is task " + std::to_string(transport->node()));
+  throw_usage(std::string(to_string(place.engine.kind)) + " says that this is task " + std::to_string(place.node) +
+              ", but " + transport->description() + " says that it is task " + std::to_string(transport->node()));
 }
 
 NodeGroup::Limits limits() {
@@ -245,9 +248,7 @@ int serve_as_agent(const JobPlace& place) {
   ::_exit(1);  // MPI may wait for nodes that are lost
 }
 
-}  // namespace
-
-std::optional<int> serve_if_agent() {
+std::optional<int> serve_if_this_is_an_agent() {
   const auto place = take_job_place();
   if (!place) return std::nullopt;
   if (place->node == NodeGroup::kMaster) {
@@ -258,5 +259,13 @@ std::optional<int> serve_if_agent() {
   supervisor_link().send({SupervisorMessage::Kind::hello, 0, {}});
   return serve_as_agent(*place);
 }
+
+/// worker/ asks for the role when the program begins, before there is any session.
+[[maybe_unused]] const bool has_role = [] {
+  set_agent_role(serve_if_this_is_an_agent);
+  return true;
+}();
+
+}  // namespace
 
 }  // namespace syncrun::detail

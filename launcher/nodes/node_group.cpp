@@ -241,10 +241,11 @@ void NodeGroup::check_silence(Clock::duration waited) {
     const auto silent = std::chrono::nanoseconds(peer(node).silent_ns.fetch_add(waited.count()) + waited.count());
     if (silent < limits_.silence) return;
     const auto tenths = std::chrono::duration_cast<Milliseconds>(limits_.silence).count() / 100;
-    lose(node, Error(ErrorKind::worker_lost,
-                     name_of(node) + " is silent for " + std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) +
-                         " s: its agent was killed or stopped, the machine is down, or the network is (--node-timeout sets "
-                         "another limit)"));
+    lose(node,
+         Error(ErrorKind::worker_lost,
+               name_of(node) + " is silent for " + std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) +
+                   " s: its agent was killed or stopped, the machine is down, or the network is (--node-timeout sets "
+                   "another limit)"));
   });
 }
 

@@ -114,7 +114,7 @@ class NodeGroup {
   };
   struct Peer {
     std::atomic<bool> is_lost = false;
-    std::optional<Error> why;                  // under state_
+    std::optional<Error> why;                 // under state_
     std::atomic<std::int64_t> silent_ns = 0;  // since the last message
   };
   struct Waiting {
@@ -130,7 +130,9 @@ class NodeGroup {
   bool dispatch();
   void take(const Waiting& next);
   void take_leave(int node, Farewell farewell);
-  void note_activity() noexcept { active_at_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed); }
+  void note_activity() noexcept {
+    active_at_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+  }
   void pulse();
   void check_silence(Clock::duration waited);
   void fail(const Error& why) noexcept;

@@ -87,7 +87,8 @@ void check_hosts(const Settings& settings, std::string_view list) {
     if (std::find(known.begin(), known.end(), host) != known.end()) continue;
     std::string nodes;
     for (const std::string& name : known) nodes += (nodes.empty() ? "" : ", ") + name;
-    throw_usage("the list of devices " + detail::quoted(list) + " names " + detail::quoted(host) + ", expected one of the nodes " + nodes);
+    throw_usage("the list of devices " + detail::quoted(list) + " names " + detail::quoted(host) +
+                ", expected one of the nodes " + nodes);
   }
 }
 
@@ -122,10 +123,11 @@ void gather_devices(NodeGroup& group, const SessionOptions& options, Settings& s
   }
   add_names(settings, given);
   check_hosts(settings, environment::get(environment::kDevices) != nullptr ? environment::get(environment::kDevices)
-                                                                            : options.devices.c_str());
+                                                                           : options.devices.c_str());
   if (settings.devices.size() <= static_cast<std::size_t>(kMaxWorldSize)) return;
-  throw_usage("the nodes have " + std::to_string(settings.devices.size()) + " devices together; a session has at most " +
-              std::to_string(kMaxWorldSize) + " ranks: choose fewer with --nproc-per-node or --devices");
+  throw_usage("the nodes have " + std::to_string(settings.devices.size()) +
+              " devices together; a session has at most " + std::to_string(kMaxWorldSize) +
+              " ranks: choose fewer with --nproc-per-node or --devices");
 }
 
 // ---- start ----------------------------------------------------------------------------------------------------
@@ -133,7 +135,8 @@ void gather_devices(NodeGroup& group, const SessionOptions& options, Settings& s
 NodesPool::NodesPool(NodeGroup& group, const Settings& settings)
     : LocalPool(settings, settings.nodes.front()), group_(group), has_ended_(settings.nodes.size()) {
   const ControlHeader& header = control().header();
-  const std::uint64_t inbound = header.arenas_offset + header.arena_bytes * static_cast<std::uint64_t>(place().local_size);
+  const std::uint64_t inbound =
+      header.arenas_offset + header.arena_bytes * static_cast<std::uint64_t>(place().local_size);
   commands_.emplace(group_.post(), control(),
                     RemoteNodes::Memory{segment(), SharedHeap(segment(), inbound, header.arena_bytes)}, settings.nodes);
 }
@@ -272,8 +275,8 @@ bool NodesPool::await_all_ends(Milliseconds limit) {
   if (!LocalPool::await_all_ends(limit)) return false;
   const auto have_ended = [this] {
     const std::lock_guard lock(mutex_);
-    return fault_.has_value() || ends_.size() + static_cast<std::size_t>(place().local_size) ==
-                                     static_cast<std::size_t>(world_size());
+    return fault_.has_value() ||
+           ends_.size() + static_cast<std::size_t>(place().local_size) == static_cast<std::size_t>(world_size());
   };
   const auto left = limit - std::chrono::duration_cast<Milliseconds>(Clock::now() - begin);
   return wait_for_messages(group_, std::max(left, Milliseconds(1)), have_ended);

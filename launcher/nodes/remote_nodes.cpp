@@ -37,7 +37,7 @@ void RemoteNodes::publish_to(Node& node, std::size_t slot) {
   MessageWriter message(MessageKind::command);
   put_heap_changes(message, memory_.segment, changes_, node.told);
   node.told = changes_.end();
-  std::vector<ByteRange> rows;
+  std::vector<SegmentRange> rows;
   if (command.kind == CommandKind::call) rows = node.rows.take_missing(memory_.segment, command, node.place);
   put_rows(message, memory_.segment, rows);
   put_command(message, control_, memory_.segment, slot, node.place);
@@ -46,7 +46,7 @@ void RemoteNodes::publish_to(Node& node, std::size_t slot) {
   }
   mailbox_.send(node.place.node, message.take());
   // The rows stay as they are until the command is done, and the agent needs them before that.
-  for (const ByteRange& range : rows) {
+  for (const SegmentRange& range : rows) {
     if (is_bulk(range)) mailbox_.send_bulk(node.place.node, {memory_.segment.at(range.begin), range.count()});
   }
 }

@@ -12,9 +12,9 @@ namespace {
 
 /// The array of an argument: its bytes, and those of one row.
 struct ArgumentBytes {
-  ByteRange all;
+  SegmentRange all;
   std::uint64_t row = 0;
-  ByteRange rows(std::int64_t begin, std::int64_t end) const noexcept {
+  SegmentRange rows(std::int64_t begin, std::int64_t end) const noexcept {
     return {all.begin + static_cast<std::uint64_t>(begin) * row, all.begin + static_cast<std::uint64_t>(end) * row};
   }
 };
@@ -51,8 +51,9 @@ RowMirror::Arrays::iterator RowMirror::array_at(std::uint64_t offset) {
   return offset < array->second.end ? array : arrays_.end();
 }
 
-std::vector<ByteRange> RowMirror::take_missing(const Segment& segment, const Command& command, const NodePlace& node) {
-  std::vector<ByteRange> missing;
+std::vector<SegmentRange> RowMirror::take_missing(const Segment& segment, const Command& command,
+                                                  const NodePlace& node) {
+  std::vector<SegmentRange> missing;
   const CallPayload& call = command.call();
   const RowsSlot& batch = call.batch;
   for (std::size_t i = 0; i < call.arguments_count; ++i) {
@@ -80,9 +81,10 @@ std::vector<ByteRange> RowMirror::take_missing(const Segment& segment, const Com
         add(array, bytes.rows(indices[at], indices[at] + 1), missing);
     }
   }
-  std::sort(missing.begin(), missing.end(), [](const ByteRange& a, const ByteRange& b) { return a.begin < b.begin; });
-  std::vector<ByteRange> joined;
-  for (const ByteRange& range : missing) {
+  std::sort(missing.begin(), missing.end(),
+            [](const SegmentRange& a, const SegmentRange& b) { return a.begin < b.begin; });
+  std::vector<SegmentRange> joined;
+  for (const SegmentRange& range : missing) {
     if (!joined.empty() && joined.back().end == range.begin) joined.back().end = range.end;
     else joined.push_back(range);
   }
@@ -90,11 +92,11 @@ std::vector<ByteRange> RowMirror::take_missing(const Segment& segment, const Com
 }
 
 /// The range is there from now on. Adds to `missing` what was not there before.
-void RowMirror::add(Array& array, ByteRange range, std::vector<ByteRange>& missing) {
+void RowMirror::add(Array& array, SegmentRange range, std::vector<SegmentRange>& missing) {
   if (range.count() == 0) return;
   auto part = array.there.upper_bound(range.begin);
   if (part != array.there.begin() && std::prev(part)->second >= range.begin) --part;  // it touches the range
-  ByteRange whole = range;
+  SegmentRange whole = range;
   std::uint64_t next = range.begin;  // where the part that is still to be looked at begins
   while (part != array.there.end() && part->first <= range.end) {
     if (part->first > next) {
@@ -113,11 +115,11 @@ void RowMirror::add(Array& array, ByteRange range, std::vector<ByteRange>& missi
 }
 
 /// The range is no longer there.
-void RowMirror::remove(Array& array, ByteRange range) {
+void RowMirror::remove(Array& array, SegmentRange range) {
   auto part = array.there.upper_bound(range.begin);
   if (part != array.there.begin() && std::prev(part)->second > range.begin) --part;
   while (part != array.there.end() && part->first < range.end) {
-    const ByteRange old{part->first, part->second};
+    const SegmentRange old{part->first, part->second};
     part = array.there.erase(part);
     array.bytes_there -= std::min(old.end, range.end) - std::max(old.begin, range.begin);
     if (old.begin < range.begin) array.there.emplace(old.begin, range.begin);

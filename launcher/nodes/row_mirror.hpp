@@ -16,11 +16,11 @@
 namespace syncrun::detail {
 
 /// Bytes [begin, end) of the segment.
-struct ByteRange {
+struct SegmentRange {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
   std::uint64_t count() const noexcept { return end - begin; }
-  friend bool operator==(const ByteRange&, const ByteRange&) = default;
+  friend bool operator==(const SegmentRange&, const SegmentRange&) = default;
 };
 
 /// The master has one for each other node. One thread uses it.
@@ -31,7 +31,7 @@ class RowMirror {
   /// The bytes that a call reads on this node and that are not there yet, in order and without overlaps. They count as
   /// being there from now on. If a call with an index list reads an array of which a quarter is there, all of the array is
   /// returned: random batches would need it soon, one row at a time.
-  std::vector<ByteRange> take_missing(const Segment& segment, const Command& command, const NodePlace& node);
+  std::vector<SegmentRange> take_missing(const Segment& segment, const Command& command, const NodePlace& node);
 
  private:
   /// The parts of an array that are on the node.
@@ -42,8 +42,8 @@ class RowMirror {
   };
   using Arrays = std::map<std::uint64_t, Array>;  // by where they begin
   Arrays::iterator array_at(std::uint64_t offset);
-  static void add(Array& array, ByteRange range, std::vector<ByteRange>& missing);
-  static void remove(Array& array, ByteRange range);
+  static void add(Array& array, SegmentRange range, std::vector<SegmentRange>& missing);
+  static void remove(Array& array, SegmentRange range);
 
   Arrays arrays_;
 };

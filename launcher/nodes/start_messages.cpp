@@ -39,8 +39,8 @@ std::string describe_node(int node, const NodeIdentity& identity) {
 
 [[noreturn]] void throw_unequal(const std::string& who, const std::string& what, const std::string& expected,
                                 const std::string& found, const std::string& help) {
-  throw_usage(who + " has another " + what + ": expected " + expected + ", as on the master's node, found " + found + "; " +
-              help);
+  throw_usage(who + " has another " + what + ": expected " + expected + ", as on the master's node, found " + found +
+              "; " + help);
 }
 
 }  // namespace

@@ -14,11 +14,11 @@ namespace syncrun::detail {
 
 /// What a node is. An agent sends it once, before anything else. The master compares it with its own.
 struct NodeIdentity {
-  std::string host;        // the machine's name without its domain
-  std::string machine;     // the same for all processes on a node, and different on any two nodes
-  std::string version;     // of Syncrun
-  std::string transport;   // Transport::description()
-  std::string build;       // of the program, in words (describe_build_id)
+  std::string host;       // the machine's name without its domain
+  std::string machine;    // the same for all processes on a node, and different on any two nodes
+  std::string version;    // of Syncrun
+  std::string transport;  // Transport::description()
+  std::string build;      // of the program, in words (describe_build_id)
   std::vector<std::uint8_t> build_id;
   std::uint64_t page_bytes = 0;
   std::int32_t cores = 0;  // usable ones
@@ -40,8 +40,8 @@ NodeIdentity get_identity(MessageReader& from);
 /// What an agent has to know to start its part of a session.
 struct SessionStart {
   Settings settings;
-  NodePlace place;                  // of the agent's node
-  std::size_t segment_bytes = 0;    // the same on all nodes, so that an offset means the same
+  NodePlace place;                // of the agent's node
+  std::size_t segment_bytes = 0;  // the same on all nodes, so that an offset means the same
 };
 void put_session_start(MessageWriter& to, const SessionStart& start);
 SessionStart get_session_start(MessageReader& from);

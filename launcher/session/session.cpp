@@ -6,8 +6,8 @@
 #include <csignal>
 #include <cstdio>
 
-#include "common/text/errors.hpp"
 #include "common/protocol/supervisor_link.hpp"
+#include "common/text/errors.hpp"
 #include "launcher/devices/device_lookup.hpp"
 #include "launcher/nodes/job.hpp"
 #include "launcher/nodes/nodes_pool.hpp"
@@ -25,8 +25,9 @@ void check_for_nodes(const Settings& settings) {
   if (settings.on_worker_lost == OnWorkerLost::respawn)
     throw_usage("OnWorkerLost::respawn: in a session on several nodes, a lost worker is not replaced yet");
   if (settings.profile.empty() && settings.trace.empty()) return;
-  throw_usage("--profile and --trace (SessionOptions::profile and ::trace): in a session on several nodes, times are not "
-              "recorded yet");
+  throw_usage(
+      "--profile and --trace (SessionOptions::profile and ::trace): in a session on several nodes, times are not "
+      "recorded yet");
 }
 
 std::unique_ptr<WorkerPool> make_pool(const SessionOptions& options, Settings& settings) {

@@ -47,9 +47,11 @@ void announce(const Settings& settings, const ControlBlock& control, Logger& log
   std::vector<std::string> lines;
   if (settings.nodes.empty()) lines.push_back(describe_mapping(settings.devices));
   for (const NodePlace& node : settings.nodes) {
-    const auto devices = std::span(settings.devices)
-                             .subspan(static_cast<std::size_t>(node.first_rank), static_cast<std::size_t>(node.local_size));
-    lines.push_back("node " + std::to_string(node.node) + " (" + settings.node_names[static_cast<std::size_t>(node.node)] +
+    const auto devices =
+        std::span(settings.devices)
+            .subspan(static_cast<std::size_t>(node.first_rank), static_cast<std::size_t>(node.local_size));
+    lines.push_back("node " + std::to_string(node.node) + " (" +
+                    settings.node_names[static_cast<std::size_t>(node.node)] +
                     "): " + describe_mapping(devices, node.first_rank));
   }
   for (const auto& [name, rank] : settings.device_names) {

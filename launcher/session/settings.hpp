@@ -29,7 +29,7 @@ struct Settings {
   LogLevel log_level = LogLevel::warning;
   std::vector<NodePlace> nodes;         // all nodes of the session; empty if there is only this machine
   std::vector<std::string> node_names;  // by node
-  std::string overruled;  // says which choice of devices by the program was overruled; empty: none
+  std::string overruled;                // says which choice of devices by the program was overruled; empty: none
 };
 
 /// The name of a rank's device: "cpu0". If there are several nodes, the node comes first: "n1:cpu0".

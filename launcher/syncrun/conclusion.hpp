@@ -15,7 +15,7 @@ enum class KillReason { none, grace_over, second_signal };
 
 /// The observations of `syncrun` about a job that is over.
 struct JobEnd {
-  std::string program;  ///< As written on the command line.
+  std::string program;              ///< As written on the command line.
   std::string role = "the master";  ///< What the program is in the job.
   pid_t master = -1;
   std::optional<int> wait_status;  ///< Wait status of the master. Empty if the master could not even be killed.

@@ -68,8 +68,10 @@ std::optional<Engine> find_job(const CommandOptions& options, const EnvironmentL
   if (engine.tasks_here.value_or(1) == 1 || !has_own_host_name()) check_start(engine);
   if (!engine.has_others()) return std::nullopt;
   if (options.max_restarts != 0) {
-    throw_usage("--max-restarts: a job on several nodes is restarted by its engine (sbatch --requeue), expected no such "
-                "option, got " + std::to_string(options.max_restarts));
+    throw_usage(
+        "--max-restarts: a job on several nodes is restarted by its engine (sbatch --requeue), expected no such "
+        "option, got " +
+        std::to_string(options.max_restarts));
   }
   return engine;
 }

@@ -113,11 +113,13 @@ void calls(sr::Session& session) {
   const auto count = session.function(&Counter::count, counter, "count");
   count();
   require(count().value() == 12 * session.world_size(), "replicated objects");
-  std::printf("as expected on %s\n", [&] {
-    std::string nodes;
-    for (const auto& node : session.nodes()) nodes += node + " ";
-    return nodes;
-  }().c_str());
+  std::printf("as expected on %s\n",
+              [&] {
+                std::string nodes;
+                for (const auto& node : session.nodes()) nodes += node + " ";
+                return nodes;
+              }()
+                  .c_str());
 }
 
 void print_input(sr::Session&) {

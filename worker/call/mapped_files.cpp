@@ -118,8 +118,9 @@ const MappedFile& MappedFiles::at(const FileEntry& entry) {
   std::unique_ptr<Guarded> guarded(new Guarded{{std::move(fd), name, entry.elements_at, entry.bytes}});
   guarded->file.check_length();
   if (!is_masters_node && guarded->file.fingerprint() != entry.fingerprint) {
-    throw Error(ErrorKind::system, name + ": expected the file that the master has mapped, found another one on this node (" +
-                                       kSamePath + ")");
+    throw Error(
+        ErrorKind::system,
+        name + ": expected the file that the master has mapped, found another one on this node (" + kSamePath + ")");
   }
   return files_.emplace(entry.id, std::move(guarded)).first->second->file;
 }

@@ -9,7 +9,6 @@
 #include "common/protocol/process_role.hpp"
 #include "common/protocol/supervisor_link.hpp"
 #include "common/text/errors.hpp"
-#include "syncrun/detail/master_seam.hpp"
 #include "syncrun/detail/worker_seam.hpp"
 #include "syncrun/run.hpp"
 #include "worker/helpers/helper.hpp"

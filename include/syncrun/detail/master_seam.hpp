@@ -75,9 +75,6 @@ struct Program {
 };
 /// Runs the program. Converts an exception into a message and an exit code. Throws nothing.
 SYNCRUN_EXPORT int run_master(int argc, char** argv, const Program& program);
-/// If this process is the agent of a node of a job, serves the master until it takes leave, and returns the exit code.
-/// Otherwise returns std::nullopt. Throws Error (usage) if the variables of `syncrun` are wrong.
-SYNCRUN_EXPORT std::optional<int> serve_if_agent();
 
 /// Starts the workers and waits until all are ready. Throws as Session's constructor.
 SYNCRUN_EXPORT std::shared_ptr<SessionCore> open_session(const SessionOptions& options);
@@ -92,6 +89,7 @@ SYNCRUN_EXPORT void wait_all(SessionCore& session);
 SYNCRUN_EXPORT std::vector<CallProfile> profile_of(SessionCore& session);
 /// The names of the devices, by rank.
 SYNCRUN_EXPORT const std::vector<std::string>& devices_of(const SessionCore& session) noexcept;
+/// The names of the machines, in the order of their ranks.
 SYNCRUN_EXPORT const std::vector<std::string>& nodes_of(const SessionCore& session) noexcept;
 /// The device with this name; see Session::device. The session may be closed.
 SYNCRUN_EXPORT Device device_of(const SessionCore& session, std::string_view name);

@@ -66,7 +66,7 @@ class FakeMailboxes {
     FakeMailboxes& all_;
     int node_;
     std::deque<Received> arrivals_;
-    std::map<int, std::deque<std::vector<std::byte>>> bulk_;             // by sender
+    std::map<int, std::deque<std::vector<std::byte>>> bulk_;     // by sender
     std::deque<std::pair<int, std::span<std::byte>>> expected_;  // by ticket
   };
 

@@ -131,9 +131,7 @@ TEST_F(OnOtherNode, KillsWorkersThatTheMasterGivesUp) {
   EXPECT_THAT(pool->log, testing::Contains("kill all"));
 }
 
-TEST_F(OnOtherNode, RefusesMessagesThatBelongToNoSession) {
-  EXPECT_THROW(tell(MessageKind::hello), Error);
-}
+TEST_F(OnOtherNode, RefusesMessagesThatBelongToNoSession) { EXPECT_THROW(tell(MessageKind::hello), Error); }
 
 }  // namespace
 }  // namespace syncrun::test

@@ -15,7 +15,7 @@
 
 namespace syncrun::detail {
 
-void PrintTo(const ByteRange& range, std::ostream* out) { *out << "[" << range.begin << ", " << range.end << ")"; }
+void PrintTo(const SegmentRange& range, std::ostream* out) { *out << "[" << range.begin << ", " << range.end << ")"; }
 
 }  // namespace syncrun::detail
 
@@ -59,9 +59,10 @@ class Mirror : public testing::Test {
     call().batch = {.kind = Rows::Kind::list, .begin = 0, .end = call().rows, .offset = kIndices};
     std::copy(rows.begin(), rows.end(), segment.at<std::int64_t>(kIndices));
   }
-  std::vector<ByteRange> missing() { return mirror.take_missing(segment, *command, kThere); }
-  static ByteRange rows(std::int64_t begin, std::int64_t end) {
-    return {kArray + static_cast<std::uint64_t>(begin) * kRowBytes, kArray + static_cast<std::uint64_t>(end) * kRowBytes};
+  std::vector<SegmentRange> missing() { return mirror.take_missing(segment, *command, kThere); }
+  static SegmentRange rows(std::int64_t begin, std::int64_t end) {
+    return {kArray + static_cast<std::uint64_t>(begin) * kRowBytes,
+            kArray + static_cast<std::uint64_t>(end) * kRowBytes};
   }
   void write(std::int64_t begin, std::int64_t end) {
     mirror.note({HeapChange::Kind::rows_written, rows(begin, end).begin, rows(begin, end).count()});
@@ -139,7 +140,9 @@ TEST_F(Mirror, IgnoresRanksThatTakeNoPart) {
 TEST_F(Mirror, AgreesWithASimpleModel) {
   std::mt19937 random(1);
   std::set<std::int64_t> there;
-  const auto number = [&](std::int64_t below) { return static_cast<std::int64_t>(random() % static_cast<unsigned>(below)); };
+  const auto number = [&](std::int64_t below) {
+    return static_cast<std::int64_t>(random() % static_cast<unsigned>(below));
+  };
   for (int step = 0; step < 5000; ++step) {
     std::int64_t begin = number(kRows);
     const std::int64_t end = begin + 1 + number(kRows - begin);
@@ -156,7 +159,7 @@ TEST_F(Mirror, AgreesWithASimpleModel) {
       if (there.insert(row).second) expected.insert(row);
     }
     std::set<std::int64_t> sent;
-    for (const ByteRange& range : missing()) {
+    for (const SegmentRange& range : missing()) {
       for (std::uint64_t at = range.begin; at < range.end; at += kRowBytes)
         ASSERT_TRUE(sent.insert(static_cast<std::int64_t>((at - kArray) / kRowBytes)).second) << "a row was sent twice";
     }
