@@ -27,8 +27,9 @@ namespace syncrun::detail {
 
 namespace {
 
-/// How long the other nodes may take to leave at the end of the process.
-constexpr Milliseconds kLeaveLimit{3000};
+/// How long the other nodes may take to leave at the end of the process. After a failure, nobody should wait for the message
+/// about it, and an end without order is good enough.
+constexpr Milliseconds leave_limit(int exit_code) noexcept { return Milliseconds(exit_code == 0 ? 3000 : 250); }
 
 /// Ends the process if something takes too long that cannot be interrupted.
 class Watchdog {
@@ -159,7 +160,7 @@ void join_others(const JobPlace& place, Milliseconds limit) {
 bool take_leave(int code) {
   try {
     if (masters_group == nullptr) join_others(*take_job_place(), resolve_start_timeout(std::nullopt, ""));
-    return masters_group->group->leave(code, kLeaveLimit);
+    return masters_group->group->leave(code, leave_limit(code));
   } catch (const std::exception&) {
     return false;
   }
@@ -238,7 +239,7 @@ int serve_as_agent(const JobPlace& place) {
                      std::to_string(code) + (why.empty() ? "" : ": " + why));
     }
     std::fflush(nullptr);
-    if (!group->leave(code, kLeaveLimit)) ::_exit(code);
+    if (!group->leave(code, leave_limit(code))) ::_exit(code);
     return code;
   } catch (...) {
     if (group) report_fault(*group);
