@@ -17,14 +17,24 @@ namespace syncrun::detail {
 
 namespace {
 
+/// Everything has arrived before MPI ends, so a node that is stuck there loses nothing but time.
+constexpr std::chrono::seconds kLongestFinalize{10};
 /// How many messages one call of receive() takes from MPI at most.
 constexpr int kMostMatches = 64;
 /// The bits of a ticket for the node and the direction. The others are for the number of the transfer.
 constexpr unsigned kTicketNodeBits = 20;
 
-/// MPI ends together with the other nodes, and may wait for them without end. So another thread ends it, and this one
-/// waits only until `end`.
+/// All nodes call this at about the same time. MPI ends together with the other nodes, and may wait for them without
+/// end. So another thread ends it, and this one waits only until `end`, and at most for kLongestFinalize.
 bool finalize_until(Clock::time_point end) {
+#ifdef MPICH_VERSION
+  // MPICH before 4.2 over UCX waits for ever if a node disconnects before another one has begun to
+  // (https://github.com/pmodels/mpich/pull/6596). The nap makes that rare: after it, each node has a core at once, also
+  // where there are fewer cores than processes that spin.
+  constexpr Milliseconds kNap{20};
+  std::this_thread::sleep_for(kNap);
+#endif
+  end = std::min(end, Clock::now() + kLongestFinalize);
   std::packaged_task<int()> finalize([] { return MPI_Finalize(); });
   std::future<int> code = finalize.get_future();
   std::thread thread(std::move(finalize));
