@@ -13,18 +13,18 @@ namespace syncrun::detail {
 namespace {
 
 /// An entry of a list: "left=n2:cuda0".
-struct Entry {
+struct ListEntry {
   std::string_view name;  // "left=", or empty
   std::string_view host;  // empty: every host
   std::string_view device;
 };
 
-std::vector<Entry> entries_of(std::string_view list) {
-  std::vector<Entry> entries;
+std::vector<ListEntry> entries_of(std::string_view list) {
+  std::vector<ListEntry> entries;
   while (!list.empty()) {
     const std::string_view text = list.substr(0, list.find(','));
     list.remove_prefix(std::min(list.size(), text.size() + 1));
-    Entry entry;
+    ListEntry entry;
     const auto equals = text.find('=');
     entry.name = equals == std::string_view::npos ? "" : text.substr(0, equals + 1);
     entry.device = text.substr(entry.name.size());
@@ -50,7 +50,7 @@ std::string own_host_name() {
 std::string part_of_host(std::string_view option, std::string_view list, std::string_view host) {
   if (list.find(':') == std::string_view::npos) return std::string(list);
   std::string part;
-  for (const Entry& entry : entries_of(list)) {
+  for (const ListEntry& entry : entries_of(list)) {
     if (!entry.host.empty() && entry.host != host) continue;
     part.append(part.empty() ? "" : ",").append(entry.name).append(entry.device);
   }
@@ -60,7 +60,7 @@ std::string part_of_host(std::string_view option, std::string_view list, std::st
 
 std::vector<std::string> hosts_in(std::string_view list) {
   std::vector<std::string> hosts;
-  for (const Entry& entry : entries_of(list)) {
+  for (const ListEntry& entry : entries_of(list)) {
     const bool is_new = std::find(hosts.begin(), hosts.end(), entry.host) == hosts.end();
     if (!entry.host.empty() && is_new) hosts.emplace_back(entry.host);
   }
