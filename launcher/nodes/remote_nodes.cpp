@@ -13,7 +13,8 @@ RemoteNodes::RemoteNodes(Mailbox& mailbox, ControlBlock control, const Memory& m
       control_(control),
       memory_(memory),
       arrays_(static_cast<std::size_t>(control.world_size()) * kInboxSize) {
-  for (std::size_t node = 1; node < places.size(); ++node) nodes_.push_back({.place = places[node], .told = 0, .rows = {}});
+  for (std::size_t node = 1; node < places.size(); ++node)
+    nodes_.push_back({.place = places[node], .told = 0, .rows = {}});
 }
 
 template <class Visit>
