@@ -24,6 +24,7 @@ enum class MessageKind : std::uint8_t {
   devices,       ///< the devices of the node, for a session
   start_failed,  ///< the workers of the node could not be started; a kind of error and a text
   rank_state,    ///< how far the start of a worker is
+  progress,      ///< where the workers are, while they are busy
   rank_lost,     ///< a worker was lost
   rank_end,      ///< how a worker has ended
   done,          ///< the commands that ranks have finished, and what they report

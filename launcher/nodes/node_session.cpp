@@ -13,6 +13,7 @@ namespace {
 
 /// How often the agent asks whether workers have ended.
 constexpr Milliseconds kLookEvery{5};
+constexpr Milliseconds kProgressEvery{250};
 /// A lost worker that has not ended after this time has called exec, perhaps. WorkerPool::await_end finds out.
 constexpr Milliseconds kSlowEnd{20};
 
@@ -45,6 +46,7 @@ void NodeSession::take(MessageReader& message) {
 bool NodeSession::report() {
   const bool has_reported = commands_.report();
   const bool has_started = !is_watched_ && report_start();
+  report_progress();
   return report_ends() || has_started || has_reported;
 }
 
@@ -71,6 +73,20 @@ bool NodeSession::report_start() {
     pool_->watch();
   }
   return has_changed;
+}
+
+/// Tells the master from time to time where busy workers are. It needs this if a deadline passes.
+void NodeSession::report_progress() {
+  if (!commands_.is_busy()) return;
+  const auto now = Clock::now();
+  if (now < next_progress_) return;
+  next_progress_ = now + kProgressEvery;
+  MessageWriter message(MessageKind::progress);
+  for (int local_rank = 0; local_rank < place_.local_size; ++local_rank) {
+    const int rank = place_.rank(local_rank);
+    put_progress(message, rank, pool_->control().worker(rank), pool_->stop_signal(rank));
+  }
+  group_.send(NodeGroup::kMaster, std::move(message));
 }
 
 /// Tells the master about workers that were lost or have ended.

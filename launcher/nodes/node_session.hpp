@@ -40,6 +40,7 @@ class NodeSession {
   };
   bool report_start();
   bool report_ends();
+  void report_progress();
   bool report_end(int local_rank);
 
   NodeGroup& group_;
@@ -50,6 +51,7 @@ class NodeSession {
   bool is_watched_ = false;
   bool expects_ends_ = false;
   Clock::time_point next_look_{};
+  Clock::time_point next_progress_{};
 };
 
 }  // namespace syncrun::detail

@@ -162,6 +162,13 @@ void NodesPool::on_message(int node, MessageReader& message) {
       take_rank_state(message, control());
       control().header().to_master.ring();
       break;
+    case MessageKind::progress:
+      while (!message.is_at_end()) {
+        const RankProgress progress = take_progress(message, control());
+        const std::lock_guard lock(mutex_);
+        stop_signals_[progress.rank] = progress.stop_signal;
+      }
+      break;
     case MessageKind::rank_lost: note_loss(take_rank_lost(message, control())); break;
     case MessageKind::rank_end: {
       RankEnd end;
@@ -282,7 +289,12 @@ bool NodesPool::await_all_ends(Milliseconds limit) {
   return wait_for_messages(group_, std::max(left, Milliseconds(1)), have_ended);
 }
 
-int NodesPool::stop_signal(int rank) const { return place().has(rank) ? LocalPool::stop_signal(rank) : 0; }
+int NodesPool::stop_signal(int rank) const {
+  if (place().has(rank)) return LocalPool::stop_signal(rank);
+  const std::lock_guard lock(mutex_);
+  const auto found = stop_signals_.find(rank);
+  return found == stop_signals_.end() ? 0 : found->second;
+}
 
 int NodesPool::tracer(int rank) const { return place().has(rank) ? LocalPool::tracer(rank) : 0; }
 

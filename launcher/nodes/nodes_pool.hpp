@@ -56,6 +56,7 @@ class NodesPool final : public LocalPool, private NodeListener {
   std::optional<RemoteNodes> commands_;
   mutable std::mutex mutex_;  // of the members below
   std::map<int, RankEnd> ends_;
+  std::map<int, int> stop_signals_;
   std::optional<Error> fault_;   // of the first node that cannot continue
   std::vector<bool> has_ended_;  // by node: nothing is left of the session there
   bool was_started_ = false;

@@ -16,6 +16,15 @@ void put_rank_state(MessageWriter& to, int rank, const WorkerSlot& slot);
 /// Writes it into the slot of the rank in the master's control block. Returns the rank.
 int take_rank_state(MessageReader& from, const ControlBlock& control);
 
+/// Where a busy worker is, and the signal that has stopped it (0: none). For messages about deadlines.
+void put_progress(MessageWriter& to, int rank, const WorkerSlot& slot, int stop_signal);
+struct RankProgress {
+  int rank;
+  int stop_signal;
+};
+/// Writes the phase into the slot of the rank.
+RankProgress take_progress(MessageReader& from, const ControlBlock& control);
+
 /// Where the worker was when it was lost.
 void put_rank_lost(MessageWriter& to, int rank, const WorkerSlot& slot);
 int take_rank_lost(MessageReader& from, const ControlBlock& control);

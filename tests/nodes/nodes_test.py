@@ -260,6 +260,14 @@ class Faults(OnHosts):
                 job, began = self.after(engine, "body", lambda: os.kill(self.worker_of("n2"), signal.SIGKILL))
                 self.check_verdict(job, began, r"rank [23] \(n2:cpu.*was lost in call 'sleep_for'.*SIGKILL", 1)
 
+    def test_worker_stopped_in_a_body(self):
+        job = self.job(ENGINES["openmpi"], ["body", 60], more=["--timeout", "2"])
+        job.await_line("in the body")
+        time.sleep(0.3)
+        os.kill(self.worker_of("n2"), signal.SIGSTOP)
+        self.check_verdict(job, time.monotonic(), r"rank 3 \(n2:cpu1, pid \d+\) is in phase function, stopped by SIGSTOP at the "
+                           "deadline", 4)  # fmt: skip
+
     def test_worker_killed_between_calls(self):
         job, began = self.after("openmpi", "idle", lambda: os.kill(self.worker_of("n3"), signal.SIGKILL))
         self.check_verdict(job, began, r"rank [45] \(n3:cpu.*was lost", 9)

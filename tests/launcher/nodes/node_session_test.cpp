@@ -8,7 +8,10 @@
 #include <map>
 #include <thread>
 
+#include "launcher/calls/call_table.hpp"
+#include "launcher/nodes/command_message.hpp"
 #include "launcher/nodes/rank_messages.hpp"
+#include "launcher/nodes/remote_nodes.hpp"
 #include "tests/launcher/nodes/borrowed_transport.hpp"
 #include "tests/launcher/nodes/fake_transport.hpp"
 #include "tests/launcher/pool/fake_pool.hpp"
@@ -122,6 +125,33 @@ TEST_F(OnOtherNode, ReportsWorkersThatEndAtAClose) {
     EXPECT_EQ(end.end.wait_status, 0);
   }
   EXPECT_THAT(ranks, ElementsAre(2, 3));
+}
+
+TEST_F(OnOtherNode, SaysWhereBusyWorkersAre) {
+  session->report();
+  received();
+  CallTable calls;
+  masters.control().header().place = {0, 2, 0, 2};
+  calls.attach(masters.control());
+  RemoteNodes nodes(group->post(), masters.control(), {masters.segment(), {}}, {{0, 2, 0, 2}, start.place});
+  calls.next(RankSet::only(3), Milliseconds(0)).begin<ClosePayload>();
+  const auto id = calls.publish();
+  MessageWriter command(MessageKind::command);
+  put_heap_changes(command, masters.segment(), nodes.changes(), 0);
+  put_rows(command, masters.segment(), {});
+  put_command(command, masters.control(), masters.segment(), calls.slot_of(id), start.place);
+  command.put(std::uint64_t{0});
+  const auto bytes = command.take();
+  MessageReader message(bytes, "the master");
+  session->take(message);
+  pool->set_phase(3, id, Phase::function);
+  pool->stop_signals[3] = SIGSTOP;
+  session->report();
+  MessageReader progress = one();
+  ASSERT_EQ(progress.kind(), MessageKind::progress);
+  EXPECT_EQ(take_progress(progress, masters.control()).rank, 2);
+  EXPECT_EQ(take_progress(progress, masters.control()).stop_signal, SIGSTOP);
+  EXPECT_EQ(masters.control().worker(3).progress.load(), progress_word(id, Phase::function));
 }
 
 TEST_F(OnOtherNode, KillsWorkersThatTheMasterGivesUp) {
