@@ -62,7 +62,21 @@ void NodeGroup::set_names(std::vector<std::string> names) {
 void NodeGroup::send(int node, MessageWriter message) {
   if (is_lost(node)) return;
   note_activity();
-  transport_->send(node, message.take());
+  static_cast<void>(reach(node, [&] { return transport_->send(node, message.take()), Mailbox::Ticket{0}; }));
+}
+
+/// Lets the transport do something with a node. If it fails, the node is lost, and not the others.
+template <class Action>
+Mailbox::Ticket NodeGroup::reach(int node, Action&& action) {
+  try {
+    return action();
+  } catch (const Error& error) {
+    lose(node, Error(ErrorKind::worker_lost, name_of(node) +
+                                                 " cannot be reached: its agent was killed, the machine is down, "
+                                                 "or the network is (" +
+                                                 error.what() + ")"));
+    return 0;
+  }
 }
 
 void NodeGroup::send_to_all(const MessageWriter& message) {
@@ -72,13 +86,22 @@ void NodeGroup::send_to_all(const MessageWriter& message) {
 Mailbox::Ticket NodeGroup::send_bulk(int node, std::span<const std::byte> from) {
   if (is_lost(node)) return 0;
   note_activity();
-  return transport_->send_bulk(node, from);
+  return reach(node, [&] { return transport_->send_bulk(node, from); });
 }
 
 Mailbox::Ticket NodeGroup::receive_bulk(int node, std::span<std::byte> to) {
   if (is_lost(node)) return 0;
   note_activity();
-  return transport_->receive_bulk(node, to);
+  return reach(node, [&] { return transport_->receive_bulk(node, to); });
+}
+
+/// If the transport has failed, nothing more is under way, and the silence of a node shows what has happened.
+bool NodeGroup::is_over(Mailbox::Ticket ticket) {
+  try {
+    return transport_->is_over(ticket);
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 bool NodeGroup::progress() {
@@ -90,7 +113,6 @@ bool NodeGroup::progress() {
 /// Receives what has arrived. Signs of life are handled here, because they must not wait for a listener.
 bool NodeGroup::collect() {
   bool received = false;
-  std::optional<Error> failure;
   {
     const std::lock_guard lock(arrivals_lock_);
     try {
@@ -100,11 +122,10 @@ bool NodeGroup::collect() {
         received = true;
         arrivals_.push_back({next->node, std::move(next->message)});
       }
-    } catch (const Error& error) {
-      failure = error;
+    } catch (const Error&) {
+      // An engine may report a node that has died here, without its number. Its silence shows which one it is.
     }
   }
-  if (failure) fail(*failure);
   if (received) note_activity();
   return received;
 }
@@ -196,11 +217,6 @@ void NodeGroup::lose(int node, const Error& why) noexcept {
   if (listener_ != nullptr) listener_->on_node_lost(node, why);
 }
 
-/// The transport itself has failed, so nothing is known of any node any more.
-void NodeGroup::fail(const Error& why) noexcept {
-  for_each_partner([&](int node) { lose(node, why); });
-}
-
 // ---- the thread that says that this node is alive ---------------------------------------------------------------
 
 std::chrono::nanoseconds NodeGroup::nap() const noexcept {
@@ -218,16 +234,15 @@ void NodeGroup::pulse() {
   while (!is_over_) {
     lock.unlock();
     const auto now = Clock::now();
-    try {
-      if (now >= next_beat) {
-        next_beat = now + limits_.beat;
-        for_each_partner([&](int node) { transport_->send(node, MessageWriter(MessageKind::beat).take()); });
-      }
-      if (is_master()) progress();
-      else collect();
-    } catch (const Error& error) {
-      fail(error);
+    if (now >= next_beat) {
+      next_beat = now + limits_.beat;
+      for_each_partner([&](int node) {
+        reach(node,
+              [&] { return transport_->send(node, MessageWriter(MessageKind::beat).take()), Mailbox::Ticket{0}; });
+      });
     }
+    if (is_master()) progress();
+    else collect();
     check_silence(waited.since_last_look(now));
     lock.lock();
     const auto limit = std::min<std::chrono::nanoseconds>(is_master() ? nap() : kLongestNap, limits_.beat);

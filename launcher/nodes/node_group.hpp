@@ -67,7 +67,7 @@ class NodeGroup {
   /// As Mailbox has them.
   Mailbox::Ticket send_bulk(int node, std::span<const std::byte> from);
   Mailbox::Ticket receive_bulk(int node, std::span<std::byte> to);
-  bool is_over(Mailbox::Ticket ticket) { return transport_->is_over(ticket); }
+  bool is_over(Mailbox::Ticket ticket);
   /// Receives messages and gives them to the listener. Returns false if there was none. Any thread.
   bool progress();
   /// From now on, `listener` gets the messages (null: they wait). It also gets the nodes that are lost already. Waits until
@@ -126,6 +126,8 @@ class NodeGroup {
   bool is_partner(int node) const noexcept { return node != node_ && (is_master() || node == kMaster); }
   template <class Visit>
   void for_each_partner(Visit&& visit) const;
+  template <class Action>
+  Mailbox::Ticket reach(int node, Action&& action);
   bool collect();
   bool dispatch();
   void take(const Waiting& next);
@@ -135,7 +137,6 @@ class NodeGroup {
   }
   void pulse();
   void check_silence(Clock::duration waited);
-  void fail(const Error& why) noexcept;
 
   std::unique_ptr<Transport> transport_;
   Post post_{*this};

@@ -27,7 +27,8 @@ std::string in_seconds(std::chrono::milliseconds time) {
 }
 
 std::string stopped_message(const JobEnd& end) {
-  const std::string stopped = "stopped by " + signal_name(end.stop_signal);
+  const std::string who = end.role == JobEnd{}.role ? "" : end.role + " was ";
+  const std::string stopped = who + "stopped by " + signal_name(end.stop_signal);
   switch (end.killed) {
     case KillReason::none: return stopped;
     case KillReason::grace_over:

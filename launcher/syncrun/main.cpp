@@ -27,12 +27,16 @@ int say(const std::string& text) {
   return std::fflush(stdout) == 0 ? 0 : 1;
 }
 
+std::chrono::milliseconds node_timeout(const CommandOptions& options) {
+  constexpr double kUsualTimeout = 3;
+  const double seconds = options.node_timeout.empty() ? kUsualTimeout : std::stod(options.node_timeout);
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
+
 /// An agent was killed. If this process ended now, the engine would end the job before the master can say why: the master
 /// notices the loss by the silence. So this process waits until the engine ends it, or until the silence is long enough.
 void await_masters_verdict(const CommandOptions& options) {
-  constexpr double kUsualTimeout = 3;
-  constexpr double kMore = 1;
-  const double seconds = (options.node_timeout.empty() ? kUsualTimeout : std::stod(options.node_timeout)) + kMore;
+  const auto seconds = std::chrono::ceil<std::chrono::seconds>(node_timeout(options)).count() + 1;
   sigset_t signals;
   ::sigemptyset(&signals);
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) ::sigaddset(&signals, signal);
@@ -46,7 +50,8 @@ int run_program(const CommandOptions& options, const std::string& program) {
   const auto job = find_job(options, ::getenv);
   EnvironmentChanges changes = environment_for(options);
   if (job) add_job(changes, *job);
-  Supervisor supervisor({program, options.command, changes, options.grace, options.max_restarts, job ? job->task : 0},
+  Supervisor supervisor({program, options.command, changes, options.grace, options.max_restarts, job ? job->task : 0,
+                         node_timeout(options) + std::chrono::seconds(1)},
                         make_logger("syncrun", level));
   const Conclusion conclusion = supervisor.run();
   if (!conclusion.message.empty()) {

@@ -11,11 +11,14 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <utility>
 
 #include "common/protocol/environment.hpp"
 #include "common/text/errors.hpp"
 #include "common/text/visible_text.hpp"
+#include "launcher/devices/host_part.hpp"
 #include "launcher/syncrun/preparation.hpp"
 
 namespace syncrun::detail {
@@ -32,6 +35,17 @@ constexpr std::chrono::seconds kShortLife{1};
 constexpr std::chrono::seconds kPause{1};
 
 constexpr std::array kForwarded{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGUSR1, SIGUSR2};
+
+/// How often to check whether an agent is stopped.
+constexpr std::chrono::milliseconds kAgentTick{500};
+
+/// True if a signal has stopped the process (the third field of /proc/PID/stat).
+bool is_stopped(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const auto name_end = text.rfind(')');
+  return name_end != std::string::npos && name_end + 2 < text.size() && text[name_end + 2] == 'T';
+}
 
 bool is_ignored(int signal) {
   struct sigaction action {};
@@ -125,7 +139,7 @@ void Supervisor::run_once(int restart) {
   end_ = {};
   end_.program = job_.command.front();
   end_.grace = job_.grace;
-  if (job_.node != 0) end_.role = "the agent of node " + std::to_string(job_.node);
+  if (job_.node != 0) end_.role = "the agent of node " + std::to_string(job_.node) + " (" + own_host_name() + ")";
   stage_ = Stage::running;
   groups_.clear();
   had_workers_ = false;
@@ -171,7 +185,7 @@ void Supervisor::start_master(int restart) {
   request.reads_input = job_.node == 0;
   master_ = spawn_master(request);
   end_.master = master_.pid;
-  started_ = Clock::now();
+  started_ = agent_ran_ = Clock::now();
   link_ = std::move(ours);
   logger_->debug("started " + job_.program + " as pid " + std::to_string(master_.pid));
 
@@ -201,7 +215,7 @@ void Supervisor::wait_for_events() {
 }
 
 int Supervisor::wait_limit_ms() const {
-  if (stage_ == Stage::running) return -1;
+  if (stage_ == Stage::running) return job_.node == 0 ? -1 : static_cast<int>(kAgentTick.count());
   if (stage_ == Stage::killing || !master_is_alive()) return static_cast<int>(kOrphanTick.count());
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::now()).count();
   constexpr std::chrono::milliseconds kLongestWait = std::chrono::hours(1);
@@ -269,7 +283,17 @@ bool Supervisor::goes_on() const {
   return !groups_.empty() && link_.is_open() && ::poll(&polled, 1, 0) == 0;
 }
 
+/// Nobody else ends an agent that is stopped: it hears nothing of the end of the job, and an engine may wait for it.
+void Supervisor::check_agent() {
+  const auto now = Clock::now();
+  if (!is_stopped(master_.pid)) agent_ran_ = now;
+  if (now - agent_ran_ < job_.longest_stop) return;
+  end_.verdict = end_.role + " was stopped by a signal, and is killed";
+  start_killing(KillReason::none);
+}
+
 void Supervisor::advance() {
+  if (stage_ == Stage::running && job_.node != 0 && master_is_alive()) check_agent();
   const bool is_late = stage_ != Stage::running && Clock::now() >= deadline_;
   if (stage_ == Stage::running && !master_is_alive()) start_killing(KillReason::none);
   if (stage_ == Stage::terminating) {
@@ -321,6 +345,7 @@ void Supervisor::suspend() {
   const auto before = Clock::now();
   ::kill(::getpid(), SIGSTOP);
   deadline_ += Clock::now() - before;
+  agent_ran_ = Clock::now();
 }
 
 void Supervisor::resume() {

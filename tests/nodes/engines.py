@@ -1,9 +1,9 @@
 """The engines that start a program on the hosts of hosts.py: the mpirun of Open MPI and of MPICH, and srun."""
 
+import os
 import shutil
 import subprocess
 import time
-from pathlib import Path
 
 from hosts import HERE, NETWORK, HostsError
 
@@ -93,7 +93,7 @@ class Slurm:
     def _start_munge(self):
         """One daemon serves all hosts, because its socket is in a folder that they share."""
         key = self.folder / "munge.key"
-        key.write_bytes(Path("/dev/urandom").open("rb").read(MUNGE_KEY_BYTES))
+        key.write_bytes(os.urandom(MUNGE_KEY_BYTES))
         key.chmod(0o600)
         files = {"key-file": key, "socket": self.folder / "munge.sock", "pid-file": self.folder / "munge.pid",
                  "seed-file": self.folder / "munge.seed", "log-file": self.folder / "munge.log"}  # fmt: skip

@@ -282,6 +282,14 @@ class Faults(OnHosts):
         job, began = self.after("openmpi", "body", lambda: os.kill(self.agent_of("n3"), signal.SIGSTOP))
         self.check_verdict(job, began, r"node 2 \(n3\) is silent for 3\.0 s", VERDICT_LIMIT_S)
 
+    def test_agent_stopped_under_srun(self):
+        if reason := engines.why_impossible(*engines.Srun.tools):
+            self.skipTest(reason)
+        engines.Slurm(self.hosts)
+        job, began = self.after("pmix", "body", lambda: os.kill(self.agent_of("n3"), signal.SIGSTOP))
+        self.check_verdict(job, began, r"node 2 \(n3\) is silent for 3\.0 s", VERDICT_LIMIT_S)
+        self.assertIn("the agent of node 2 (n3) was stopped by a signal, and is killed", job.text)
+
     def test_link_down(self):
         job, began = self.after("openmpi", "body", lambda: self.hosts.set_link("n2", "down"))
         # This mpirun waits for its daemon on n2 for ever.

@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""campaign.py --syncrun FILE --program FILE --build FOLDER [--faults 100] [--seed 1]: ends random processes, links and hosts
+of jobs on three hosts at random moments, under all engines. After each fault, checks that the job ends, that nothing is left
+on any host, and whether the output names the node. Prints a line for each fault, and a table at the end. Not a part of the
+tests: a hundred faults take about ten minutes."""
+
+import argparse
+import collections
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import hosts as hosts_module
+from engines import ENGINES, OTHERS, Slurm
+from hosts import Hosts
+
+END_LIMIT_S = 30
+SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP, "SIGTERM": signal.SIGTERM}
+ACTIONS = {"body": ["body", "60"], "idle": ["idle", "6"], "stream": ["stream", "60"]}
+options = None
+
+
+def processes(hosts, host):
+    """syncrun, the agent or master, and the workers of a host. Each may be missing."""
+    return hosts.pids(host, options.syncrun), hosts.pids(host, options.program)
+
+
+def strike(hosts, what, host, name):
+    """Returns whether there was something to strike."""
+    if what == "link":
+        hosts.set_link(host, "down")
+        return True
+    if what == "host":
+        hosts.kill_host(host)
+        return True
+    supervisors, programs = processes(hosts, host)
+    target = {"syncrun": supervisors[:1], "agent": programs[:1], "worker": programs[1:]}[what]
+    if target:
+        os.kill(random.choice(target), SIGNALS[name])
+    return bool(target)
+
+
+def left(hosts, dead):
+    return [pid for host in hosts.names if host not in dead for found in processes(hosts, host) for pid in found]
+
+
+def run_one(number):
+    # Open MPI names a host that has died only if it is not told to be quiet.
+    engine_name = random.choice(["talkative", "mpich", "pmix", "pmi2"])
+    action = random.choice(list(ACTIONS))
+    what = random.choice(["worker", "worker", "agent", "agent", "syncrun", "link", "host"])
+    name = random.choice(list(SIGNALS)) if what in ("worker", "agent", "syncrun") else "-"
+    host = random.choice(["n1", "n2", "n3"] if what in ("worker", "agent", "syncrun") else ["n2", "n3"])
+    delay = random.uniform(0.2, 1.5)
+    with Hosts(3, keep=[options.build, Path(options.program).parent]) as hosts:
+        if engine_name in ("pmix", "pmi2"):
+            Slurm(hosts)
+        command = [options.syncrun, "-n", "2", "--timeout", "8", "--start-timeout", "10", options.program, *ACTIONS[action]]
+        job = hosts.start("n1", {**ENGINES, **OTHERS}[engine_name].command(hosts, 3, command), stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
+        lines = []
+        reader = threading.Thread(target=lambda: lines.extend(job.stdout), daemon=True)
+        reader.start()
+        time.sleep(delay)
+        began = time.monotonic()
+        struck = strike(hosts, what, host, name)
+        dead = {host} if what == "host" else set()
+        # A stopped syncrun cannot end by itself, and a job that nothing struck goes on.
+        while left(hosts, dead) and time.monotonic() - began < END_LIMIT_S and struck:
+            time.sleep(0.05)
+        seconds = time.monotonic() - began
+        hangs = struck and bool(left(hosts, dead))
+        time.sleep(0.3)
+        text = "".join(lines)
+        is_named = bool(re.search(rf"\({host}[):]|{host}", re.sub(r"syncrun: node \d \(n\d\): rank.*", "", text)))
+    outcome = "nothing to strike" if not struck else "HANGS" if hangs else "named" if is_named else "ended, not named"
+    print(f"{number:3} {engine_name:8} {action:7} {what:8} {name:8} {host} after {delay:.2f} s: {outcome}, {seconds:.1f} s",
+          flush=True)  # fmt: skip
+    if outcome in ("HANGS", "ended, not named") and options.verbose:
+        print("    " + "    ".join(lines[-8:]))
+    return what, name, outcome
+
+
+def main():
+    global options
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--syncrun", required=True)
+    parser.add_argument("--program", required=True)
+    parser.add_argument("--build", required=True)
+    parser.add_argument("--faults", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--verbose", action="store_true", help="show the last lines of jobs that did not name the node")
+    options = parser.parse_args()
+    if reason := hosts_module.why_impossible():
+        sys.exit(f"no hosts: {reason}")
+    random.seed(options.seed)
+    table = collections.Counter(run_one(number) for number in range(1, options.faults + 1))
+    for (what, name, outcome), count in sorted(table.items()):
+        print(f"{what:8} {name:8} {outcome}: {count}")
+    sys.exit(any(outcome == "HANGS" for _, _, outcome in table))
+
+
+main()
