@@ -17,7 +17,6 @@ namespace syncrun::test {
 namespace {
 
 using namespace detail;
-using testing::ElementsAre;
 
 /// Ranks 0 and 1 are on the master's node, ranks 2 and 3 on the other one.
 class TwoNodes : public testing::Test {
