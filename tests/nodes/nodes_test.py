@@ -388,7 +388,8 @@ class BadInput(OnHosts):
         for engine in self.for_each_engine(("openmpi",)):
             self.refused(engine, r"rank [45] \(n3:.*x.npy: expected the file that the master has mapped",
                          action=["map", folder / "x.npy"])  # fmt: skip
-        self.hosts.run("n2", ["rm", folder / "x.npy"])
+        self.hosts.run("n3", ["cp", self.hosts.folder / "n1.npy", folder / "x.npy"], check=True)
+        self.hosts.run("n2", ["rm", folder / "x.npy"], check=True)
         for engine in self.for_each_engine(("openmpi",)):
             self.refused(engine, r"rank [23] \(n2:.*cannot open /dev/shm/x.npy on its node", action=["map", folder / "x.npy"])
 
