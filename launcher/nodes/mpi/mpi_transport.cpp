@@ -1,7 +1,9 @@
 #include "launcher/nodes/mpi/mpi_transport.hpp"
 
 #include <algorithm>
+#include <array>
 #include <climits>
+#include <cstdlib>
 #include <exception>
 #include <future>
 #include <memory>
@@ -23,6 +25,40 @@ constexpr std::chrono::seconds kLongestFinalize{10};
 constexpr int kMostMatches = 64;
 /// The bits of a ticket for the node and the direction. The others are for the number of the transfer.
 constexpr unsigned kTicketNodeBits = 20;
+
+#ifdef OPEN_MPI
+/// Open MPI starts with two fences: one that exchanges addresses, and one after each node is ready to receive. Under srun,
+/// Slurm uses two algorithms for them (SLURM_PMIX_FENCE=mixed). A node may then leave the second fence while another one is
+/// still in the first, and its first message ends the other one with SIGSEGV. Slurm 22.05 and Open MPI 4.1 do this in 2 % of
+/// starts on busy hosts. So there is only the second fence while this object lives, and a node asks for an address when it
+/// needs it. Variables that the user has set stay.
+class WithOneFence {
+ public:
+  WithOneFence() {
+    if (std::getenv("SLURM_STEP_ID") == nullptr) return;
+    for (auto& [name, value, is_ours] : variables_) {
+      is_ours = std::getenv(name) == nullptr;
+      if (is_ours) ::setenv(name, value, 1);
+    }
+  }
+  ~WithOneFence() {
+    for (const auto& [name, value, is_ours] : variables_) {
+      if (is_ours) ::unsetenv(name);
+    }
+  }
+  WithOneFence(const WithOneFence&) = delete;
+  WithOneFence& operator=(const WithOneFence&) = delete;
+
+ private:
+  struct Variable {
+    const char* name;
+    const char* value;
+    bool is_ours;
+  };
+  std::array<Variable, 2> variables_{
+      {{"OMPI_MCA_pmix_base_async_modex", "1", false}, {"OMPI_MCA_pmix_base_collect_data", "0", false}}};
+};
+#endif
 
 /// All nodes call this at about the same time. MPI ends together with the other nodes, and may wait for them without
 /// end. So another thread ends it, and this one waits only until `end`, and at most for kLongestFinalize.
@@ -54,6 +90,9 @@ MpiTransport::~MpiTransport() {
 
 void MpiTransport::open() {
   const std::lock_guard lock(mutex_);
+#ifdef OPEN_MPI
+  const WithOneFence with_one_fence;
+#endif
   int provided = MPI_THREAD_SINGLE;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "start MPI with");
   if (provided < MPI_THREAD_SERIALIZED) {
