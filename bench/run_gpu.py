@@ -58,6 +58,7 @@ class Group:
     title: str
     comparators: tuple = ()
     fewest_devices: int = 1
+    most_devices: int = 8
 
 
 @dataclasses.dataclass
@@ -78,6 +79,7 @@ GROUPS = {
     "all_reduce": Group("gpu_all_reduce", "all_reduce", ("nccl", "nccl_registered"), fewest_devices=2),
     "launch": Group("gpu_launch", "launch to", ("torchrun",)),
     "update": Group("gpu_update", "update", ("copy",)),
+    "values": Group("gpu_values", "Values,", ("one_process", "without_move"), fewest_devices=2, most_devices=2),
     "mnist": Group("mnist_step", "MNIST step", ("torch_ddp", "torch_graph")),
     "resnet": Group("resnet_step", "ResNet-50 step", ("torch_ddp",)),
 }
@@ -97,6 +99,10 @@ def target_ratio(group, what, comparator):
         return 3.0
     if group == "update":
         return 0.85
+    if group == "values":
+        if comparator == "without_move":
+            return 0.97
+        return 0.98 if "products" in what else 0.95 if "in a row" in what else 0.9
     if group == "mnist" and not what.endswith("not waited for"):
         return {"torch_ddp": 8.0, "torch_graph": 1.5}[comparator]
     if group == "resnet":
@@ -122,7 +128,7 @@ class Plan:
         self.slots = []
         for devices in options.devices:
             for name in options.only:
-                if devices < GROUPS[name].fewest_devices:
+                if not GROUPS[name].fewest_devices <= devices <= GROUPS[name].most_devices:
                     continue
                 self.slots.append(list(getattr(self, name)(devices)))
 
@@ -166,6 +172,10 @@ class Plan:
 
     def update(self, devices):
         yield self._ours("update", devices, "bench_gpu_update", "--seconds", self.seconds)
+
+    def values(self, devices):
+        yield self._ours("values", devices, "bench_gpu_values", "--seconds", self.seconds)
+        yield self._built("values", "one_process", devices, "gpu_one_process", "--seconds", self.seconds)
 
     def mnist(self, devices):
         batches, dtypes = (("500",), ("float32",)) if self.options.quick else (("500", "4000"), ("float32", "tf32"))
@@ -363,6 +373,19 @@ def call_rows(figures, devices, why_not):
     return [Row("empty call", str(devices), ours, "", "", "p50 <= 6 µs", "met" if figure.value <= 6 else "missed")]
 
 
+def chain_row(figures, devices, what, why_not):
+    figure = figures.get("values", devices, what, "syncrun")
+    row = Row(f"Values, {what}", str(devices), why_not("syncrun"), "", "", "<= 25 µs", "not judged")
+    if figure is not None:
+        row.ours, row.result = figure.text(), "met" if figure.value <= 25 else "missed"
+    return row
+
+
+def is_compared(figures, group, devices, what, comparator):
+    """Whether this measurement has this comparator. Only Values have comparators for some measurements only."""
+    return group != "values" or figures.get(group, devices, what, comparator) is not None
+
+
 def compared(figures, group, devices, what, comparator, why_not):
     """Returns a row of the table. The ratio says how many times as fast as the comparator Syncrun is."""
     wanted = target_ratio(group, what, comparator)
@@ -389,8 +412,12 @@ def all_rows(figures, failures, slots):
             yield from call_rows(figures, devices, why_not)
             continue
         for what in figures.whats[group, devices] or [f"({group})"]:
+            if what.startswith("chain"):
+                yield chain_row(figures, devices, what, why_not)
+                continue
             for comparator in GROUPS[group].comparators:
-                yield compared(figures, group, devices, what, comparator, why_not)
+                if is_compared(figures, group, devices, what, comparator):
+                    yield compared(figures, group, devices, what, comparator, why_not)
 
 
 # ---- reporting -------------------------------------------------------------------------------------------------------
