@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <variant>
 
+#include "common/protocol/comm_choice.hpp"
 #include "common/protocol/rank_set.hpp"
 #include "syncrun/detail/call.hpp"
 #include "syncrun/options.hpp"
@@ -96,6 +97,7 @@ struct CommandHeader {
   CommandKind kind = CommandKind::call;
   bool has_comm = false;
   bool wants_vote = false;      // workers wait for all votes: it has updates, or collectives on GPUs
+  CommChoice comm{};            // of calls and collectives
   std::int64_t timeout_ms = 0;  // 0 if there is no limit
 };
 

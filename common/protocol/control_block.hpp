@@ -16,7 +16,7 @@
 // The master writes the header, the inboxes, and the commands before it publishes them. A worker writes its own slot and
 // its own outboxes, from the thread that serves calls. There are these exceptions:
 // - The watcher threads of the master write `lost` and `is_lost`.
-// - Any worker may write `failed_comm` and Command::failed. The master writes `failed_comm` too.
+// - Any worker may write `failed_comms` and Command::failed. The master writes `failed_comms` too.
 // - The master writes `consumed`, and Command::spoiled of commands in flight.
 // - The master prepares each slot before a worker starts: it sets `device_kind` and initialises `life`. After a loss,
 //   it also resets the slot of the dead worker for the new one, and `released_ns` of all workers.
@@ -152,13 +152,17 @@ struct ControlHeader {
   std::array<std::uint8_t, 32> build_id;  // of the master's image
 
   alignas(64) std::atomic<std::uint64_t> lost;  // 1 + rank of the first worker that was lost; 0 if none was
-  /// The last command after which the workers have to make new GPU communicators.
-  std::atomic<std::uint64_t> failed_comm;
   /// How often lost workers were replaced. After a change, workers have to share their memory with their peers again.
   std::atomic<std::uint64_t> replacements;
   Doorbell to_workers;  // rung after changes of: inboxes, lost
   Doorbell to_master;   // done, start, lost
   Doorbell to_peers;    // vote, collective_step, Command::failed, lost
+  /// By CommChoice::index: the last command after which the ranks of this communicator of GPUs have to make a new one.
+  alignas(64) std::array<std::atomic<std::uint64_t>, CommChoice::kMostComms> failed_comms;
+
+  std::atomic<std::uint64_t>& failed_comm(CommChoice comm) noexcept {
+    return failed_comms[static_cast<std::size_t>(comm.index())];
+  }
 };
 
 /// Whether a heap that these devices use returns freed pages. GPUs pin pages, so it keeps them if there is a GPU.

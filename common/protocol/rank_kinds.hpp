@@ -1,22 +1,13 @@
 #pragma once
 
-// The kind of device that each rank has, and how a set of ranks communicates. The master and the workers follow the
-// same rules.
+// The kind of device that each rank has.
 
-#include <cstdint>
 #include <vector>
 
 #include "common/protocol/device_kinds.hpp"
 #include "common/protocol/rank_set.hpp"
 
 namespace syncrun::detail {
-
-/// How the ranks of a command communicate.
-enum class CommWay : std::uint8_t {
-  alone,    // one rank, which has no peers
-  devices,  // the communicator of their devices: shared memory among CPU devices, NCCL among GPUs
-  host      // host memory, because their devices have no communicator in common
-};
 
 class RankKinds {
  public:
@@ -37,13 +28,6 @@ class RankKinds {
     DeviceKinds kinds;
     for (const int rank : ranks) kinds.add(kind_of(rank));
     return kinds;
-  }
-  /// GPUs have one communicator, which is for all ranks of a session that has only GPUs.
-  CommWay way_of(const RankSet& ranks) const noexcept {
-    if (ranks.is_single()) return CommWay::alone;
-    const DeviceKinds kinds = kinds_of(ranks);
-    if (!kinds.has(DeviceKind::cuda)) return CommWay::devices;
-    return !kinds.is_mixed() && ranks.count() == world_size() ? CommWay::devices : CommWay::host;
   }
 
  private:

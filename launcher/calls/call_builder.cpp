@@ -201,7 +201,9 @@ std::exception_ptr CallBuilder::publish(CallResult& result) {
   call.arguments_count = static_cast<std::uint8_t>(function.signature.arguments.size());
   call.outputs_count = static_cast<std::uint8_t>(function.signature.outputs.size());
   command.has_comm = function.signature.has_comm;
-  command.wants_vote = function.has_updates || (command.has_comm && devices.use_nccl(command.ranks));
+  CommTable& comms = session_->commands().comms();
+  command.comm = comms.choose(command.ranks);
+  command.wants_vote = function.has_updates || (command.has_comm && comms.use_nccl(command.ranks));
   std::copy(function.signature.outputs.begin(), function.signature.outputs.end(), state.slot->outputs.begin());
   if (options_->timeout) {
     if (options_->timeout->count() < 0) {

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "launcher/calls/call_table.hpp"
+#include "launcher/devices/comm_table.hpp"
 #include "launcher/devices/rank_devices.hpp"
 #include "launcher/pool/segment_heap.hpp"
 
@@ -61,6 +62,8 @@ class SystemCommands {
   SharedHeap& heap() const noexcept { return memory_.heap; }
   const SegmentHeap& memory() const noexcept { return memory_; }
   const RankDevices& devices() const noexcept { return devices_; }
+  /// How the ranks of commands communicate.
+  CommTable& comms() noexcept { return comms_; }
   int world_size() const noexcept { return devices_.world_size(); }
   const RankSet& all_ranks() const noexcept { return calls_.all_ranks(); }
   CallTable& calls() const noexcept { return calls_; }
@@ -75,12 +78,13 @@ class SystemCommands {
  protected:
   /// The object refers to all of them for as long as it lives.
   SystemCommands(SegmentHeap memory, CallTable& calls, const RankDevices& devices)
-      : memory_(memory), calls_(calls), devices_(devices) {}
+      : memory_(memory), calls_(calls), devices_(devices), comms_(devices) {}
 
  private:
   SegmentHeap memory_;
   CallTable& calls_;
   const RankDevices& devices_;
+  CommTable comms_;
 };
 
 /// Memory in the heap, which is freed at the end of this object's life.

@@ -25,13 +25,6 @@ class RankDevices {
   /// The kinds of devices of all ranks, or of some ranks.
   DeviceKinds kinds() const noexcept { return by_kind_.kinds(); }
   DeviceKinds kinds_of(const RankSet& ranks) const noexcept { return by_kind_.kinds_of(ranks); }
-  /// How these ranks communicate.
-  CommWay way_of(const RankSet& ranks) const noexcept { return by_kind_.way_of(ranks); }
-  /// Whether collectives of these ranks use the communicator of GPUs. Commands with such collectives end with a vote.
-  /// So all ranks know about a failure, after which they make a new communicator.
-  bool use_nccl(const RankSet& ranks) const noexcept {
-    return way_of(ranks) == CommWay::devices && kinds_of(ranks).has(DeviceKind::cuda);
-  }
 
   /// The ranks among `ranks` that have a device of this kind, with their devices, for messages: "rank 0 (cuda0), rank 2
   /// (cuda1)". Long lists are cut: "rank 0 (cpu0), rank 1 (cpu1), rank 2 (cpu2) and 5 more".

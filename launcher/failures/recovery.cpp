@@ -126,7 +126,7 @@ std::optional<std::uint64_t> Recovery::first_whole_call() const {
 /// Marks the communicators as unusable, because a dead rank belonged to them.
 void Recovery::forget_comms() noexcept {
   const ControlBlock& control = pool_.control();
-  control.header().failed_comm.store(calls_.last_published(), std::memory_order_release);
+  for (auto& failed : control.header().failed_comms) failed.store(calls_.last_published(), std::memory_order_release);
   for (int rank = 0; rank < pool_.world_size(); ++rank) control.worker(rank).released_ns.store(0);
 }
 

@@ -44,7 +44,8 @@ void check_operation(const VariableRecord& variable, const Collective& collectiv
   const std::string has_no = " has no " + std::string(to_string(collective.reduction));
   if (!can_reduce(variable.dtype, collective.reduction)) refuse("", has_no);
   const RankSet& ranks = ranks_of_collective(*variable.session);
-  const bool by_nccl = variable.session->rank_devices().use_nccl(ranks) && collective.options.route == Route::device;
+  const bool by_nccl =
+      variable.session->commands().comms().use_nccl(ranks) && collective.options.route == Route::device;
   if (by_nccl && !can_reduce_by_nccl(variable.dtype, collective.reduction)) {
     refuse("in NCCL ", has_no + ": take the way through shared memory, {.route = syncrun::Route::host}");
   }
@@ -78,7 +79,8 @@ void run(const Collective& collective, VariableList variables, const std::vector
     commands.run_system(collective.what, names_of(variables), ranks, [&](CommandHead& command, InFlight& in_flight) {
       for (const auto& variable : variables) commands.follow(variable->writes);
       command.has_comm = true;
-      command.wants_vote = commands.devices().use_nccl(command.ranks);
+      command.comm = commands.comms().choose(command.ranks);
+      command.wants_vote = commands.comms().use_nccl(command.ranks);
       auto& payload = command.begin<CollectivePayload>();
       payload.collective = collective.kind;
       payload.reduction = collective.reduction;

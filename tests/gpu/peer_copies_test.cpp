@@ -43,11 +43,13 @@ void await(const std::atomic<int>& word, int value, const std::atomic<int>& fail
   if (word.load() < value) throw std::runtime_error("the other process does not answer");
 }
 
+constexpr int kLastRound = kRounds + 1;  // in it, the parent copies from a block that it has not mapped yet
+
 /// Exports blocks with values, round by round. The blocks keep their memory.
 void export_rounds(const Segment& segment, Talk& talk) {
   SharedHeap arena(segment, sizeof(Talk) + 64 * 64, kHeapBytes / 2);
-  MemoryPool pool;
-  PeerCopies copies(segment, arena);
+  PeerCopies copies(segment, arena, 0, 2);
+  MemoryPool pool([&](void* block) { return copies.take_back(block); });
   std::vector<void*> blocks;
   for (const std::size_t elements : kElements) blocks.push_back(pool.allocate(elements * sizeof(int), "a test"));
   for (int round = 0; round < kRounds; ++round) {
@@ -56,7 +58,6 @@ void export_rounds(const Segment& segment, Talk& talk) {
       for (std::size_t i = 0; i < values.size(); ++i) values[i] = value_of(round, block, i);
       check_cuda(cudaMemcpy(blocks[block], values.data(), values.size() * sizeof(int), cudaMemcpyHostToDevice), "copy");
       talk.places[block] = copies.export_memory(blocks[block]);
-      pool.note_exported(blocks[block]);
     }
     check_cuda(cudaDeviceSynchronize(), "a test");
     talk.exported = round + 1;
@@ -65,13 +66,22 @@ void export_rounds(const Segment& segment, Talk& talk) {
   pool.release(blocks.back());
   pool.trim();
   if (pool.allocate(kElements.back() * sizeof(int), "a test") != blocks.back()) {
-    throw std::runtime_error("an exported block went back to the device");
+    throw std::runtime_error("a block that the other process has mapped went back to the device");
   }
+  pool.release(blocks.back());
+  pool.trim();  // asks for it
+  void* const fresh = pool.allocate(std::size_t{4} << 20U, "a test");
+  check_cuda(cudaMemset(fresh, 1, sizeof(int)), "a test");
+  talk.places[0] = copies.export_memory(fresh);
+  talk.exported = kLastRound;
+  await(talk.copied, kLastRound, talk.failed);
+  pool.trim();
+  if (pool.free_bytes() != 0) throw std::runtime_error("the other process still has a block that was asked for");
 }
 
 void copy_rounds(const Segment& segment, Talk& talk) {
   SharedHeap arena(segment, kHeapBytes, kHeapBytes / 2);
-  PeerCopies copies(segment, arena);
+  PeerCopies copies(segment, arena, 1, 2);
   const Stream stream = Stream::make();
   for (int round = 0; round < kRounds; ++round) {
     await(talk.exported, round + 1, talk.failed);
@@ -89,6 +99,14 @@ void copy_rounds(const Segment& segment, Talk& talk) {
     EXPECT_EQ(copies.mappings(), kElements.size()) << "a block is mapped once";
     talk.copied = round + 1;
   }
+  await(talk.exported, kLastRound, talk.failed);
+  void* memory = nullptr;
+  ASSERT_EQ(cudaMalloc(&memory, sizeof(int)), cudaSuccess);
+  const GpuMemory own(memory);
+  copies.copy(memory, talk.places[0], sizeof(int), stream.get());
+  ASSERT_EQ(cudaStreamSynchronize(stream.get()), cudaSuccess);
+  EXPECT_EQ(copies.mappings(), kElements.size()) << "one more, and one less that was wanted back";
+  talk.copied = kLastRound;
 }
 
 TEST(PeerCopies, BringWhatAnotherProcessHasExported) {

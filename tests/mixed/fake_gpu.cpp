@@ -1,17 +1,64 @@
 // The library that workers load in place of that for CUDA devices.
 
+#include "tests/mixed/fake_gpu.hpp"
+
 #include <memory>
 
 #include "syncrun/detail/export.hpp"
-#include "tests/mixed/fake_gpu.hpp"
 
 namespace syncrun::test {
 namespace {
 
-/// Stands for the communicator of the GPUs of a session. No test uses it.
-class NoComm final : public detail::SoloComm {
+/// Stands for NCCL: the communicator of fake GPUs. The library exports only what all_reduce and host values need, so
+/// these are the only collectives here.
+class FakeComm final : public detail::SoloComm {
  public:
-  void begin(const detail::Command&) override { throw Error(ErrorKind::nccl, "the fake GPU has no communicator"); }
+  FakeComm(detail::CpuComm& host, OffHostDevice& device) : host_(host), device_(device) {}
+
+  int rank() const noexcept override { return host_.rank(); }
+  int world_size() const noexcept override { return host_.world_size(); }
+  void begin(const detail::Command& command) override { host_.begin(command); }
+  void barrier() override { host_.barrier(); }
+  void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction,
+                  const detail::RankWeights& weights) override {
+    device_.finish();
+    host_.all_reduce(host_view(values), elements, dtype, reduction, weights);
+  }
+  void all_reduce_value(void* value, DType dtype, Reduction reduction, const detail::RankWeights& weights) override {
+    host_.all_reduce(value, 1, dtype, reduction, weights);
+  }
+  void reduce(void*, std::size_t, DType, Reduction, const detail::RankWeights&, int) override { refuse(); }
+  void reduce_scatter(void*, void*, const detail::Division&, DType, Reduction, const detail::RankWeights&) override {
+    refuse();
+  }
+  void broadcast(void*, std::size_t, int) override { refuse(); }
+  void all_gather(const void*, void*, const detail::Division&) override { refuse(); }
+  void gather(const void*, void*, const detail::Division&, int) override { refuse(); }
+  void scatter(const void*, void*, const detail::Division&, int) override { refuse(); }
+  bool can_be_captured() const noexcept override { return false; }
+
+ private:
+  [[noreturn]] static void refuse() { throw Error(ErrorKind::nccl, "the fake GPU has no such collective"); }
+
+  detail::CpuComm& host_;
+  OffHostDevice& device_;
+};
+
+class FakeGpu final : public OffHostDevice {
+ public:
+  explicit FakeGpu(const detail::DeviceContext& context)
+      : OffHostDevice(context.attachment.segment, context.arena, not_used()), comm_(context.host_comm, *this) {}
+
+  detail::CommCore& comm(const detail::CommandHead&) override { return comm_; }
+  bool shares_before_reducing() const noexcept override { return true; }
+
+ private:
+  static detail::CommCore& not_used() {
+    static detail::SoloComm comm;  // has no state
+    return comm;
+  }
+
+  FakeComm comm_;
 };
 
 }  // namespace
@@ -19,6 +66,5 @@ class NoComm final : public detail::SoloComm {
 
 extern "C" SYNCRUN_EXPORT syncrun::detail::GpuDevice* syncrun_make_cuda_device(
     const syncrun::detail::DeviceContext& context) {
-  static syncrun::test::NoComm comm;  // has no state
-  return std::make_unique<syncrun::test::OffHostDevice>(context.attachment.segment, context.arena, comm).release();
+  return std::make_unique<syncrun::test::FakeGpu>(context).release();
 }

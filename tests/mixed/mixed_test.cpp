@@ -439,7 +439,7 @@ TEST_P(MixedRespawns, ReplaceAWorkerOfEitherKind) {
 // ---- several GPUs ---------------------------------------------------------------------------------------------
 
 /// A GPU-only set of ranks in a session that also has a CPU device.
-TEST(MixedSets, OfSomeGpusCommunicateThroughHostMemory) {
+TEST(MixedSets, OfSomeGpusCommunicate) {
   if (gpus() < 2) GTEST_SKIP() << "2 GPUs wanted, " << gpus() << " present";
   sr::Session session({.devices = "cuda0,cuda1,cpu0", .timeout = std::chrono::seconds(60)});
   const auto x = session.data(std::vector<float>{1, 2, 3, 4});

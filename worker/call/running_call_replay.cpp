@@ -36,7 +36,7 @@ void RunningCall::replay(void (*run)(void* context), void* context) {
     return run(context);
   }
   if (command_->has_comm) comm().prepare();
-  const std::uint64_t generation = device_.comm().generation();  // a new one: all graphs are invalid
+  const std::uint64_t generation = gpu_->graph_generation();  // a new one: all graphs are invalid
   if (generation != recorded_generation_) forget_recordings();
   recorded_generation_ = generation;
   key_.push_back(attachment_.segment.at<const FunctionEntry>(call_->function)->id);

@@ -152,11 +152,12 @@ class CollectiveCopy {
 
 }  // namespace
 
-void VariableCopies::run_collective(const CollectivePayload& command, const RankSet& ranks) {
+void VariableCopies::run_collective(const CommandHead& head) {
+  const auto& command = head.as<CollectivePayload>();
   const auto& segment = attachment_.segment;
   const auto* slots = segment.at<const CollectiveSlot>(command.variables);
-  CommCore& comm = command.route == Route::host ? comms_.through_host(ranks) : comms_.of(ranks);
-  const RankWeights weights{1, ranks.count()};  // each copy counts the same
+  CommCore& comm = command.route == Route::host ? comms_.through_host(head.ranks) : comms_.of(head);
+  const RankWeights weights{1, head.ranks.count()};  // each copy counts the same
 
   if (command.collective == CollectiveKind::broadcast) {
     for (std::uint32_t i = 0; i < command.variables_count; ++i) {
@@ -248,15 +249,28 @@ void VariableCopies::free(const FreePayload& command) noexcept {
 
 // ---- transfers ------------------------------------------------------------------------------------------------
 
-void VariableCopies::run_move(const MovePayload& command) {
-  auto& entry = *attachment_.segment.at<VariableEntry>(command.variable);
-  const VariableCopy& from = entry.copies()[command.from];
+void VariableCopies::run_move(const Command& command) {
+  const auto& move = command.as<MovePayload>();
+  auto& entry = *attachment_.segment.at<VariableEntry>(move.variable);
+  const VariableCopy& from = entry.copies()[move.from];
   const std::size_t bytes = elements_in({from.extents.data(), entry.dimensions}) * size_of(entry.dtype);
-  make_room(command.variable, bytes);
-  VariableCopy& copy = own_copy(command.variable);
+  VariableCopy& copy = own_copy(move.variable);
+  if (!device_.finish_copy_ahead(command.id)) {
+    make_room(move.variable, bytes);
+    if (bytes != 0) device_.copy_from_peer(device_.at(copy.place), {move.from, from.place, from.exported}, bytes);
+    device_.finish();
+  }
   copy.extents = from.extents;
-  if (bytes != 0) device_.copy_from_peer(device_.at(copy.place), {command.from, from.place, from.exported}, bytes);
-  device_.finish();
+}
+
+bool VariableCopies::start_move_ahead(const Command& command) {
+  const auto& move = command.as<MovePayload>();
+  auto& entry = *attachment_.segment.at<VariableEntry>(move.variable);
+  const VariableCopy& from = entry.copies()[move.from];
+  const VariableCopy& copy = own_copy(move.variable);
+  const std::size_t bytes = elements_in({from.extents.data(), entry.dimensions}) * size_of(entry.dtype);
+  if (bytes == 0 || bytes > copy.capacity_bytes) return false;
+  return device_.start_copy_ahead(command.id, device_.at(copy.place), {move.from, from.place, from.exported}, bytes);
 }
 
 void VariableCopies::run_transfer(const TransferPayload& command) {

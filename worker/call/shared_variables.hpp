@@ -25,11 +25,14 @@ class VariableCopies {
       : attachment_(attachment), device_(device), comms_(comms), before_release_(std::move(before_release)) {}
 
   /// Runs a collective that the master calls on variables. Called by all of `ranks`, the ranks of the command.
-  void run_collective(const CollectivePayload& command, const RankSet& ranks);
+  void run_collective(const CommandHead& head);
   /// Copies values between the master and the copies, or gives copies a new shape.
   void run_transfer(const TransferPayload& command);
   /// Copies a variable from another rank. The values there are complete, and do not change in the meantime.
-  void run_move(const MovePayload& command);
+  void run_move(const Command& command);
+  /// Starts such a copy before its command runs, if the device can do that and the copy has enough memory. No work of
+  /// this rank may use the variable.
+  bool start_move_ahead(const Command& command);
   /// The program no longer uses these variables.
   void free(const FreePayload& command) noexcept;
   /// An output of a call stays on the device: its memory becomes this rank's copy of a variable.

@@ -109,8 +109,6 @@ class CommCore {
   virtual std::int64_t agree(std::int64_t own) { return own; }
   /// Whether work with collectives can be recorded and run again without the host.
   virtual bool can_be_captured() const noexcept { return true; }
-  /// Changes whenever work that was captured with the communicator becomes invalid.
-  virtual std::uint64_t generation() const noexcept { return 0; }
   /// Whether the work of start_average runs in parallel with what follows. If not, there is no reason to divide an
   /// average.
   virtual bool has_background() const noexcept { return false; }

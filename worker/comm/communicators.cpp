@@ -5,23 +5,22 @@
 namespace syncrun::detail {
 
 Communicators::Communicators(const Attachment& attachment, SharedHeap& arena, CpuComm& host, WorkerDevice& device)
-    : device_(device), host_comm_(attachment.segment, arena, host, device) {
-  for (int rank = 0; rank < attachment.world_size; ++rank) kinds_.add(attachment.control.worker(rank).device_kind);
-}
+    : host_(host), device_(device), host_comm_(attachment.segment, arena, host, device) {}
 
-CommCore& Communicators::of(const RankSet& ranks) noexcept {
-  switch (way_of(ranks)) {
+CommCore& Communicators::of(const CommandHead& command) {
+  switch (command.comm.way()) {
     case CommWay::alone: return device_.solo();
-    case CommWay::devices: return device_.comm();
+    case CommWay::devices: return device_.comm(command);
     case CommWay::host: break;
   }
-  return through_host(ranks);
+  return through_host(command.ranks);
 }
 
 /// The communicator of a CPU device is already in host memory.
 CommCore& Communicators::through_host(const RankSet& ranks) noexcept {
   if (ranks.is_single()) return device_.solo();
-  return device_.gpu() == nullptr ? device_.comm() : host_comm_;
+  if (device_.gpu() == nullptr) return host_;
+  return host_comm_;
 }
 
 }  // namespace syncrun::detail

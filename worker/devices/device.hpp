@@ -103,6 +103,11 @@ class WorkerDevice {
   virtual std::uint64_t export_memory(void*) { return 0; }
   /// Copies from the memory of a peer, which does not take part. The values there must be complete.
   virtual void copy_from_peer(void* to, const PeerMemoryPlace& from, std::size_t bytes) = 0;
+  /// Starts copy_from_peer() for a later command, beside the work of the current one, which does not use the memory.
+  /// Returns false if the device cannot do that now. Does not wait for anything.
+  virtual bool start_copy_ahead(std::uint64_t, void*, const PeerMemoryPlace&, std::size_t) { return false; }
+  /// If a copy was started for this command, waits for it and returns true.
+  virtual bool finish_copy_ahead(std::uint64_t) { return false; }
 
   /// Brings rows [begin, begin + count) of an array in shared memory or in a file to device memory. The result is valid
   /// until the next request for the same argument. If shared memory is device memory, nothing is copied.
@@ -149,9 +154,8 @@ class WorkerDevice {
   /// if all ranks are GPUs with a communicator in common.
   virtual bool shares_before_reducing() const noexcept = 0;
 
-  /// The communicator of this device and its peers of the same kind, and that of this device alone. Communicators says
-  /// which ranks the first one is for.
-  virtual CommCore& comm() noexcept = 0;
+  /// The communicator of the devices of this command, which are all of the same kind, and that of this device alone.
+  virtual CommCore& comm(const CommandHead& command) = 0;
   virtual CommCore& solo() noexcept = 0;
 
   /// The CUDA device if this is one, otherwise null.

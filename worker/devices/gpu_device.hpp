@@ -41,6 +41,8 @@ class GpuDevice : public WorkerDevice {
   virtual std::unique_ptr<DeviceGraph> end_capture() = 0;
   virtual void abandon_capture() noexcept = 0;
   virtual void launch(DeviceGraph& graph) = 0;
+  /// Changes whenever all graphs become invalid, because a communicator has ended.
+  virtual std::uint64_t graph_generation() const noexcept { return 0; }
 };
 
 /// Makes a CUDA device with the library for CUDA devices. Throws Error (system) if this library cannot be loaded.

@@ -129,6 +129,7 @@ int WorkerCore::serve() {
     end_if_forked();
     ++received_;
     current_ = id;
+    call_ = command.kind == CommandKind::call ? &command : nullptr;
     interruption_.begin(command,
                         command.has_comm ? CallInterruption::Peers::needed : CallInterruption::Peers::not_needed);
     note_command(id);
@@ -170,9 +171,27 @@ void WorkerCore::look_ahead() {
   const auto& place = attachment_.control.inbox(attachment_.rank, received_ % kInboxSize);
   const InboxEntry next{place.load(std::memory_order_acquire)};
   if (next.command() <= current_ || next.command() == looked_ahead_) return;
-  looked_ahead_ = next.command();
   const Command& command = attachment_.control.command_in(next.slot());
+  if (command.kind == CommandKind::move && !start_move_ahead(command)) return;  // perhaps later
+  looked_ahead_ = next.command();
   if (command.kind == CommandKind::call) running_->bring_ahead(command);
+}
+
+/// Starts to copy a Value from another rank while the call that runs computes. The other rank must be done with the
+/// value, and the call must not use the copy. Commands before the call are complete.
+bool WorkerCore::start_move_ahead(const Command& command) {
+  if (call_ == nullptr || !are_earlier_done(command) || depends_on_a_failure(command) || has_lost_a_rank(command))
+    return false;
+  const std::uint64_t variable = command.as<MovePayload>().variable;
+  const std::span arguments(call_->arguments.data(), call_->call().arguments_count);
+  const bool is_in_use = std::any_of(arguments.begin(), arguments.end(),
+                                     [&](const ArgumentSlot& argument) { return argument.offset == variable; });
+  if (is_in_use) return false;
+  try {
+    return variables_.start_move_ahead(command);
+  } catch (const Error&) {
+    return false;  // this failure does not belong to the call
+  }
 }
 
 void WorkerCore::finish(const Command& command) noexcept {
@@ -220,6 +239,14 @@ void WorkerCore::await_earlier(const Command& command) {
   }
 }
 
+bool WorkerCore::are_earlier_done(const Command& command) const noexcept {
+  const auto* const first = attachment_.segment.at<const Dependency>(command.dependencies);
+  return std::all_of(first, first + command.dependencies_count, [this](const Dependency& earlier) {
+    return earlier.rank == Dependency::kOwnRank ||
+           attachment_.control.worker(earlier.rank).done.load(std::memory_order_seq_cst) >= earlier.id;
+  });
+}
+
 /// Whether a command on which this one depends has failed on any rank so far. The slot of such a command may contain
 /// another one by now. Then the master has collected it, and before that it has set `spoiled` if it failed.
 bool WorkerCore::depends_on_a_failure(const Command& command) const noexcept {
@@ -242,7 +269,7 @@ void WorkerCore::execute(Command& command) {
   }
   Outbox& outbox = own_outbox();
   try {
-    if (command.has_comm) comms_.of(command.ranks).begin(command);
+    if (command.has_comm) comms_.of(command).begin(command);
     switch (command.kind) {
       case CommandKind::call: return run_call(command);
       case CommandKind::destroy:
@@ -252,7 +279,7 @@ void WorkerCore::execute(Command& command) {
       case CommandKind::unmap: return files_.forget(command.as<UnmapPayload>().file);
       case CommandKind::collective:
         enter_phase(Phase::collective);
-        variables_.run_collective(command.as<CollectivePayload>(), command.ranks);
+        variables_.run_collective(command);
         break;
       case CommandKind::transfer:
         enter_phase(Phase::inputs);
@@ -260,7 +287,7 @@ void WorkerCore::execute(Command& command) {
         break;
       case CommandKind::move:
         enter_phase(Phase::inputs);
-        variables_.run_move(command.as<MovePayload>());
+        variables_.run_move(command);
         break;
       case CommandKind::free:
         enter_phase(Phase::inputs);
@@ -402,7 +429,8 @@ void WorkerCore::report_failure(Command& command, const CaughtFailure& failure) 
   outbox.vote = Vote::failed;
   outbox.is_fatal = device_->is_lost();
   // This is also done if outputs fail to be reduced. This rank's communicator is then gone, so all ranks make new ones.
-  if (!command.ranks.is_single() && interruption_.needs_peers()) raise_to(header_.failed_comm, command.id);
+  const bool uses_comm = command.comm.way() == CommWay::devices && interruption_.needs_peers();
+  if (uses_comm) raise_to(header_.failed_comm(command.comm), command.id);
   forget_children_that_came();
   command.failed.store(command.id, std::memory_order_seq_cst);
   header_.to_peers.ring();

@@ -77,8 +77,10 @@ class WorkerCore {
   }
   void give_up_for_loss(Command& command);
   void look_ahead();
+  bool start_move_ahead(const Command& command);
   bool has_lost_a_rank(const Command& command) const noexcept;
   void await_earlier(const Command& command);
+  bool are_earlier_done(const Command& command) const noexcept;
   bool depends_on_a_failure(const Command& command) const noexcept;
   void execute(Command& command);
   void run_call(Command& command);
@@ -119,6 +121,7 @@ class WorkerCore {
   std::uint64_t received_;          // how many commands this rank has got
   std::uint64_t current_ = 0;       // the last one
   std::uint64_t looked_ahead_ = 0;  // the last command whose inputs were copied ahead
+  const Command* call_ = nullptr;   // the call that runs
 };
 
 }  // namespace syncrun::detail

@@ -54,7 +54,8 @@ class MixedVariables : public MixedRanks, public testing::WithParamInterface<std
     set_copies([](int) { return elements(); });
   }
   void run(CollectiveKind kind, int root = 0, Route route = Route::device) {
-    CollectivePayload payload;
+    CommandHead command = command_of(everyone());
+    auto& payload = command.begin<CollectivePayload>();
     payload.collective = kind;
     payload.reduction = Reduction::sum;
     payload.route = route;
@@ -63,7 +64,7 @@ class MixedVariables : public MixedRanks, public testing::WithParamInterface<std
     payload.variables = kSlotAt;
     EXPECT_EQ(on_all([&](MixedRank& rank) {
                 VariableCopies copies(rank.attachment(), rank.device(), rank.comms(), [] {});
-                copies.run_collective(payload, everyone());
+                copies.run_collective(command);
               }),
               all(""));
   }

@@ -51,7 +51,7 @@ class CountingGpu final : public GpuDevice {
   std::size_t large_output_bytes() const noexcept override { return 0; }
   bool shares_before_reducing() const noexcept override { return false; }
   std::uint64_t reduce_output(const OutputReduction&, OutputBuffer) override { return 0; }
-  CommCore& comm() noexcept override { return comm_; }
+  CommCore& comm(const CommandHead&) override { return comm_; }
   CommCore& solo() noexcept override { return solo_; }
   void copy_from_peer(void*, const PeerMemoryPlace&, std::size_t) override {}
   MemorySize memory() override { return {}; }
@@ -94,6 +94,7 @@ class Replay : public testing::Test {
     Command& command = attachment_.control.command_in(kRepeatedCommand);
     command.id = kRepeatedCommand;
     command.ranks = ranks;
+    command.comm = ranks.is_single() ? CommChoice::alone() : CommChoice::devices(CommChoice::kOfSession);
     auto& payload = command.begin<CallPayload>();
     payload.function = kFunctionAt;
     payload.rows = rows;
@@ -183,7 +184,6 @@ TEST_F(Replay, RecordsACallWithOtherRowsOfPeersByItself) {
 class ReplayAcrossKinds : public Replay {
  protected:
   ReplayAcrossKinds() {
-    attachment_.control.worker(0).device_kind = DeviceKind::cuda;
     mixed_running_.emplace(WorkerParts{attachment_, gpu_, mixed_comms_.emplace(attachment_, arena_, comm_, gpu_),
                                        arena_, files_, outgoing_, variables_});
     attachment_.control.command_in(kRepeatedCommand).id = kRepeatedCommand;
@@ -191,6 +191,7 @@ class ReplayAcrossKinds : public Replay {
   void call(const RankSet& ranks, bool has_comm) {
     Command& command = attachment_.control.command_in(kRepeatedCommand);
     command.ranks = ranks;
+    command.comm = ranks.is_single() ? CommChoice::alone() : CommChoice::host();
     command.has_comm = has_comm;
     auto& payload = command.begin<CallPayload>();
     payload.function = kFunctionAt;

@@ -41,7 +41,7 @@ class HostComms : public MixedRanks, public testing::WithParamInterface<std::siz
   static std::size_t share(int rank) { return static_cast<std::size_t>(thirds().of(rank).count()); }
 
   void run(const std::function<void(MixedRank&, CommCore&)>& body) {
-    EXPECT_EQ(on_all([&](MixedRank& rank) { body(rank, rank.comms().of(everyone())); }), all(""));
+    EXPECT_EQ(on_all([&](MixedRank& rank) { body(rank, rank.comms().of(command_of(everyone()))); }), all(""));
   }
 };
 INSTANTIATE_TEST_SUITE_P(OfElements, HostComms, testing::Values(0, 2, 5, 3001, 300'001));
@@ -175,7 +175,7 @@ TEST_P(HostComms, TellOfRanksThatDisagree) {
   const auto thrown = on_all([](MixedRank& rank) {
     const std::size_t own = elements() + (rank.is_cpu() ? 1 : 0);
     auto* const values = rank.put(Integers(own));
-    rank.comms().of(everyone()).all_reduce(values, own, DType::int64, Reduction::sum, {});
+    rank.comms().of(command_of(everyone())).all_reduce(values, own, DType::int64, Reduction::sum, {});
   });
   const std::string text = "ranks disagree in a collective: rank 0 calls all_reduce of " + std::to_string(elements()) +
                            " int64 (sum), rank 1 calls all_reduce of " + std::to_string(elements() + 1) +
@@ -187,7 +187,7 @@ class HostCommOnce : public MixedRanks {};
 
 TEST_F(HostCommOnce, HandlesNumbersOfTheHost) {
   EXPECT_EQ(on_all([](MixedRank& rank) {
-              CommCore& comm = rank.comms().of(everyone());
+              CommCore& comm = rank.comms().of(command_of(everyone()));
               comm.barrier();
               EXPECT_EQ(comm.rank(), rank.rank());
               EXPECT_EQ(comm.world_size(), kWorldSize);
@@ -203,17 +203,17 @@ TEST_F(HostCommOnce, HandlesNumbersOfTheHost) {
 }
 
 TEST_F(HostCommOnce, CannotBeCapturedAndHasNoBackground) {
-  CommCore& comm = at(0).comms().of(everyone());
+  CommCore& comm = at(0).comms().of(command_of(everyone()));
   EXPECT_FALSE(comm.can_be_captured());
   EXPECT_FALSE(comm.has_background());
-  EXPECT_FALSE(at(1).comms().of(everyone()).has_background()) << "so no rank divides an average";
+  EXPECT_FALSE(at(1).comms().of(command_of(everyone())).has_background()) << "so no rank divides an average";
 }
 
 // A peer may still write its part of an earlier result there.
 TEST_F(HostCommOnce, LeavesItsMemoryAloneUntilPeersHaveEndedTheLastCommand) {
   const auto reduce = [](MixedRank& rank) {
     auto* const values = rank.put(Integers(5, 1));
-    rank.comms().of(everyone()).all_reduce(values, 5, DType::int64, Reduction::sum, {});
+    rank.comms().of(command_of(everyone())).all_reduce(values, 5, DType::int64, Reduction::sum, {});
     EXPECT_EQ(rank.get(values, 5), Integers(5, 3));
   };
   EXPECT_EQ(on_all(reduce), all(""));

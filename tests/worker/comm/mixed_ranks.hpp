@@ -82,6 +82,13 @@ class MixedRanks : public RanksAsThreads {
   }
   MixedRank& at(int rank) { return mixed_[static_cast<std::size_t>(rank)]; }
   static RankSet everyone() { return RankSet::all(kWorldSize); }
+  /// A command of these ranks.
+  static CommandHead command_of(const RankSet& ranks, CommChoice comm = CommChoice::host()) {
+    CommandHead command;
+    command.ranks = ranks;
+    command.comm = comm;
+    return command;
+  }
 
   std::deque<MixedRank> mixed_;
 };

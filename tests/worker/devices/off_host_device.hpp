@@ -36,7 +36,7 @@ T* host_view(T* device_memory) {
   return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(device_memory) - kDeviceMemory);
 }
 
-class OffHostDevice final : public detail::GpuDevice {
+class OffHostDevice : public detail::GpuDevice {
  public:
   struct Graph final : detail::DeviceGraph {};
 
@@ -176,7 +176,7 @@ class OffHostDevice final : public detail::GpuDevice {
 
   // ---- handles --------------------------------------------------------------------------------------------------
 
-  detail::CommCore& comm() noexcept override { return comm_; }
+  detail::CommCore& comm(const detail::CommandHead&) override { return comm_; }
   detail::CommCore& solo() noexcept override { return solo_; }
   void copy_from_peer(void* to, const detail::PeerMemoryPlace& from, std::size_t bytes) override {
     if (from.exported != 0) throw Error(ErrorKind::system, "the fake GPU cannot read other fake GPUs");

@@ -107,7 +107,7 @@ class CpuDevice final : public WorkerDevice {
   std::size_t large_output_bytes() const noexcept override { return std::size_t{16} << 10U; }
   bool shares_before_reducing() const noexcept override { return true; }
 
-  CommCore& comm() noexcept override { return comm_; }
+  CommCore& comm(const CommandHead&) override { return comm_; }
   CommCore& solo() noexcept override { return solo_; }
 
   MemorySize memory() override {

@@ -61,6 +61,7 @@ class CudaGraph final : public DeviceGraph {
 };
 
 void CudaGraphs::end_all() noexcept {
+  ++generation_;
   for (CudaGraph* graph : all_) graph->end();
 }
 
@@ -68,16 +69,14 @@ CudaDevice::CudaDevice(const DeviceContext& context)
     : context_(context),
       segment_(context.attachment.segment),
       stream_(make_stream(index_of(context.attachment.device))),
-      peer_copies_(context.attachment.segment, context.arena),
-      comm_(context.attachment, context.host_comm, context.rendezvous, context.interruption) {
-  comm_.use(
-      stream_.get(), [this] { graphs_.end_all(); }, [this] { pool_.trim(); });
-}
+      peer_copies_(context.attachment.segment, context.arena, context.attachment.rank, context.attachment.world_size),
+      plan_(context.attachment),
+      comm_(&comm_of(RankSet::all(context.attachment.world_size), CommChoice::devices(CommChoice::kOfSession))) {}
 
 CudaDevice::~CudaDevice() {
-  comm_.abort();
+  for (auto& [index, comm] : comms_) comm.abort();
   static_cast<void>(cudaStreamSynchronize(stream_.get()));
-  comm_.abandon_background();
+  for (auto& [index, comm] : comms_) comm.abandon_background();
   cudnn_.reset();
   cublas_.reset();
 }
@@ -93,6 +92,27 @@ std::string CudaDevice::hardware() const {
   cudaDeviceProp properties{};
   check_cuda(cudaGetDeviceProperties(&properties, index_of(context_.attachment.device)), "cudaGetDeviceProperties");
   return describe_gpu(properties.name, properties.totalGlobalMem);
+}
+
+// ---- communicators --------------------------------------------------------------------------------------------
+
+NcclComm& CudaDevice::comm_of(const RankSet& ranks, CommChoice choice) {
+  const auto found = comms_.find(choice.index());
+  if (found != comms_.end()) return found->second;
+  GpuCommParts parts{.attachment = context_.attachment,
+                     .host = context_.host_comm,
+                     .rendezvous = context_.rendezvous,
+                     .interruption = context_.interruption,
+                     .plan = plan_,
+                     .stream = stream_,
+                     .before_abort = [this] { graphs_.end_all(); },
+                     .make_room = [this] { pool_.trim(); }};
+  return comms_.try_emplace(choice.index(), std::move(parts), ranks, choice).first->second;
+}
+
+CommCore& CudaDevice::comm(const CommandHead& command) {
+  comm_ = &comm_of(command.ranks, command.comm);
+  return *comm_;
 }
 
 // ---- memory ---------------------------------------------------------------------------------------------------
@@ -195,16 +215,32 @@ void CudaDevice::apply_update(const UpdateWork& work) { kernels::apply_update(wo
 /// Memory that is not a block of the pool belongs to the body. Peers cannot map it by its address.
 std::uint64_t CudaDevice::export_memory(void* memory) {
   if (context_.attachment.world_size == 1 || !pool_.has(memory)) return 0;
-  const std::uint64_t exported = peer_copies_.export_memory(memory);
-  pool_.note_exported(memory);
-  return exported;
+  return peer_copies_.export_memory(memory);
 }
 
 void CudaDevice::copy_from_peer(void* to, const PeerMemoryPlace& from, std::size_t bytes) {
   const bool is_gpu = context_.attachment.control.worker(from.rank).device_kind == DeviceKind::cuda;
   if (!is_gpu) return copy_in(to, segment_.at(from.place), bytes);
   if (from.exported == 0) throw Error(ErrorKind::system, "a peer's memory is not ready for copies by this device");
+  peer_copies_.return_memory();
   peer_copies_.copy(to, from.exported, bytes, stream_.get());
+}
+
+/// Mapping memory may wait for the device, and the device may wait for a peer. So only memory that is mapped already is
+/// copied ahead.
+bool CudaDevice::start_copy_ahead(std::uint64_t command, void* to, const PeerMemoryPlace& from, std::size_t bytes) {
+  if (from.exported == 0 || copied_ahead_ != 0 || !peer_copies_.has_mapped(from.exported)) return false;
+  if (!ahead_stream_) ahead_stream_ = Stream::make(stream_priorities().least);
+  peer_copies_.copy(to, from.exported, bytes, ahead_stream_.get());
+  copied_ahead_ = command;
+  return true;
+}
+
+bool CudaDevice::finish_copy_ahead(std::uint64_t command) {
+  if (copied_ahead_ != command) return false;
+  await(ahead_stream_.get());
+  copied_ahead_ = 0;
+  return true;
 }
 
 // ---- outputs --------------------------------------------------------------------------------------------------
@@ -230,8 +266,8 @@ std::uint64_t CudaDevice::reduce_output(const OutputReduction& what, OutputBuffe
   const auto at = std::find(what.ranks.begin(), what.ranks.end(), rank);
   const std::size_t bytes = what.elements * size_of(what.dtype);
   if (bytes == 0) return 0;
-  comm_.begin_after_vote();
-  comm_.ensure();  // before anything that may fail on one rank only
+  comm_->begin_after_vote();
+  comm_->ensure();  // before anything that may fail on one rank only
   OutputBuffer values = at == what.ranks.end() ? allocate_output(bytes) : std::move(own);
   if (at == what.ranks.end()) {
     kernels::fill_identity(what.dtype, what.reduction, values.data(), what.elements, stream_.get());
@@ -240,7 +276,7 @@ std::uint64_t CudaDevice::reduce_output(const OutputReduction& what, OutputBuffe
     kernels::scale(what.dtype, values.data(), weight, what.elements, stream_.get());
   }
   const Reduction reduction = what.reduction == Reduction::avg ? Reduction::sum : what.reduction;  // already weighted
-  comm_.reduce(values.data(), what.elements, what.dtype, reduction, {}, what.ranks.front());
+  comm_->reduce(values.data(), what.elements, what.dtype, reduction, {}, comm_->position_of(what.ranks.front()));
   return rank == what.ranks.front() ? share(values.data(), bytes) : 0;
 }
 
@@ -269,7 +305,7 @@ std::unique_ptr<DeviceGraph> CudaDevice::end_capture() {
   }
   // Without this flag, all nodes of a graph have the priority of the stream into which it is launched.
   unsigned long long flags = 0;
-  if (comm_.has_used_background()) flags = cudaGraphInstantiateFlagUseNodePriority;
+  if (comm_->has_used_background()) flags = cudaGraphInstantiateFlagUseNodePriority;
   cudaGraphExec_t made = nullptr;
   check_cuda(cudaGraphInstantiate(&made, graph.get(), flags), "cudaGraphInstantiate");
   return std::make_unique<CudaGraph>(GraphExec(made), graphs_, pool_, std::exchange(held_, {}));
@@ -295,7 +331,7 @@ cublasContext* CudaDevice::cublas() {
   if (cublas_) return cublas_.get();
   CublasHandle made = CublasHandle::make();
   check_cublas(cublasSetStream(made.get(), stream_.get()), "cublasSetStream");
-  void* const workspace = pool_.allocate(kCublasWorkspaceBytes, "cuBLAS's workspace");
+  void* const workspace = allocate(kCublasWorkspaceBytes, SharedHeap::Contents::any, "cuBLAS's workspace");
   check_cublas(cublasSetWorkspace(made.get(), workspace, kCublasWorkspaceBytes), "cublasSetWorkspace");
   cublas_ = std::move(made);
   return cublas_.get();
@@ -312,31 +348,34 @@ void CudaDevice::finish(NcclComm::Wait wait) {
   const cudaError_t refused = cudaGetLastError();  // a refused launch is reported only here
   if (refused != cudaErrorNotReady) check_cuda(refused, "what was put on the stream");
   staging_.flush(stream_.get());
-  comm_.join_started();
-  comm_.note_waiting(wait);
+  comm_->join_started();
+  comm_->note_waiting(wait);
   await_stream();
-  comm_.note_finished();
+  comm_->note_finished();
 }
 
 void CudaDevice::abandon() noexcept {
   // Kernels that wait for a peer end with the communicator. The results of later work on the stream are not needed.
-  if (comm_.is_pending()) comm_.abort();
+  if (comm_->is_pending()) comm_->abort();
   static_cast<void>(cudaStreamSynchronize(stream_.get()));
-  comm_.abandon_background();
+  comm_->abandon_background();
+  if (std::exchange(copied_ahead_, 0) != 0) static_cast<void>(cudaStreamSynchronize(ahead_stream_.get()));
   staging_.abandon();
   if (!is_lost()) static_cast<void>(cudaGetLastError());
 }
 
-void CudaDevice::await_stream() {
+void CudaDevice::await_stream() { await(stream_.get()); }
+
+void CudaDevice::await(cudaStream_t stream) {
   constexpr int kPollsPerCheck = 64;
   for (int polls = 1;; ++polls) {
-    const cudaError_t code = cudaStreamQuery(stream_.get());
+    const cudaError_t code = cudaStreamQuery(stream);
     if (code == cudaSuccess) return;
     if (code != cudaErrorNotReady) check_cuda(code, "work on the device");
     static_cast<void>(cudaGetLastError());  // clears the code "not ready", which must not be reported later
     context_.interruption.check();
     context_.look_ahead();
-    if (polls % kPollsPerCheck == 0) comm_.check_progress();
+    if (polls % kPollsPerCheck == 0) comm_->check_progress();
     if (!context_.attachment.control.header().spins) std::this_thread::yield();
   }
 }

@@ -3,6 +3,8 @@
 // A CUDA device: its streams, memory and library handles, and the transfers between it and shared memory.
 
 #include <array>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -28,9 +30,12 @@ class CudaGraphs {
   void remove(CudaGraph& graph) noexcept { all_.erase(&graph); }
   /// Destroys the executable form of all graphs. They cannot be launched any more.
   void end_all() noexcept;
+  /// How often they have ended.
+  std::uint64_t generation() const noexcept { return generation_; }
 
  private:
   std::set<CudaGraph*> all_;
+  std::uint64_t generation_ = 0;
 };
 
 class CudaDevice final : public GpuDevice {
@@ -48,6 +53,8 @@ class CudaDevice final : public GpuDevice {
 
   std::uint64_t export_memory(void* memory) override;
   void copy_from_peer(void* to, const PeerMemoryPlace& from, std::size_t bytes) override;
+  bool start_copy_ahead(std::uint64_t command, void* to, const PeerMemoryPlace& from, std::size_t bytes) override;
+  bool finish_copy_ahead(std::uint64_t command) override;
 
   std::uint64_t place_of(const void* memory) const noexcept override {
     return reinterpret_cast<std::uintptr_t>(memory);
@@ -84,8 +91,9 @@ class CudaDevice final : public GpuDevice {
   std::unique_ptr<DeviceGraph> end_capture() override;
   void abandon_capture() noexcept override;
   void launch(DeviceGraph& graph) override;
+  std::uint64_t graph_generation() const noexcept override { return graphs_.generation(); }
 
-  CommCore& comm() noexcept override { return comm_; }
+  CommCore& comm(const CommandHead& command) override;
   CommCore& solo() noexcept override { return solo_; }
 
   CUstream_st* stream() noexcept override { return stream_.get(); }
@@ -117,25 +125,31 @@ class CudaDevice final : public GpuDevice {
     CudaDevice& device_;
   };
 
+  NcclComm& comm_of(const RankSet& ranks, CommChoice choice);
   void release_held(std::vector<void*>& held) noexcept;
   std::uint64_t share(const void* memory, std::size_t bytes);
   void finish(NcclComm::Wait wait);
   void await_stream();
+  void await(cudaStream_t stream);
 
   const DeviceContext context_;
   const Segment& segment_;
   Stream stream_;  // outlives the members that put work on it
-  MemoryPool pool_;
+  MemoryPool pool_{[this](void* block) { return peer_copies_.take_back(block); }};
   PinnedPages pinned_;
-  Staging staging_{pinned_, context_.interruption};
+  Staging staging_{pinned_, context_, [this] { pool_.trim(); }};
   PeerCopies peer_copies_;
-  NcclComm comm_;
+  Stream ahead_stream_;             // for copies from peers, made when it is first needed
+  std::uint64_t copied_ahead_ = 0;  // the command for which such a copy was started, or 0
+  CudaGraphs graphs_;
+  CollectivePlan plan_;
+  std::map<int, NcclComm> comms_;  // by CommChoice::index
+  NcclComm* comm_;                 // the one that was used last. Only this one can have unfinished work
   Solo solo_{*this};
   CublasHandle cublas_;
   CudnnHandle cudnn_;
   bool is_capturing_ = false;
   std::vector<void*> held_;  // memory that was released during a capture
-  CudaGraphs graphs_;
 };
 
 }  // namespace syncrun::detail

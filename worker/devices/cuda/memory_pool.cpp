@@ -27,7 +27,7 @@ std::size_t MemoryPool::block_bytes(std::size_t bytes) noexcept {
 }
 
 MemoryPool::~MemoryPool() {
-  exported_.clear();  // the workers of the peers end, too
+  take_back_ = nullptr;  // the workers of the peers end, too
   trim();
   for (const auto& [memory, bytes] : used_) static_cast<void>(cudaFree(memory));
 }
@@ -87,7 +87,7 @@ std::size_t MemoryPool::free_bytes() const noexcept {
 
 void MemoryPool::trim() noexcept {
   std::erase_if(free_, [this](const auto& block) {
-    if (exported_.contains(block.second)) return false;
+    if (take_back_ && !take_back_(block.second)) return false;
     static_cast<void>(cudaFree(block.second));
     return true;
   });

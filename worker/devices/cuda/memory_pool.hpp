@@ -3,10 +3,11 @@
 // Keeps device memory of a call for the next one, because cudaMalloc and cudaFree wait for the device.
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
+#include <utility>
 
 namespace syncrun::detail {
 
@@ -14,7 +15,9 @@ namespace syncrun::detail {
 /// use comes after its last one on the stream.
 class MemoryPool {
  public:
-  MemoryPool() = default;
+  /// `take_back` is called with a free block before the block is returned to the device. If it returns false, the block
+  /// stays in the pool, because a peer still has it mapped.
+  explicit MemoryPool(std::function<bool(void*)> take_back = {}) : take_back_(std::move(take_back)) {}
   ~MemoryPool();
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
@@ -29,18 +32,15 @@ class MemoryPool {
   void release(void* memory) noexcept;
   /// The bytes of the blocks that are not in use.
   std::size_t free_bytes() const noexcept;
-  /// From now on, peers may have mapped this block. It goes back to the device only at the end, because CUDA does not
-  /// allow that while a peer has mapped it.
-  void note_exported(void* memory) { exported_.insert(memory); }
-  /// Returns free blocks to the device, except those that peers may have mapped.
+  /// Returns free blocks to the device, except those that a peer has mapped: CUDA does not allow that.
   void trim() noexcept;
 
  private:
   void* take(std::multimap<std::size_t, void*>::iterator block);
 
+  std::function<bool(void*)> take_back_;
   std::multimap<std::size_t, void*> free_;
   std::unordered_map<void*, std::size_t> used_;
-  std::unordered_set<void*> exported_;
 };
 
 }  // namespace syncrun::detail

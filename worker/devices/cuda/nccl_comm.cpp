@@ -42,21 +42,21 @@ void refuse_exchange_in_capture(cudaStream_t stream) {
                     "pass the lengths, which are the same in every call");
 }
 
-NcclComm::NcclComm(const Attachment& attachment, CpuComm& host, Rendezvous& rendezvous,
-                   const Interruption& interruption)
-    : attachment_(attachment),
-      host_(host),
-      rendezvous_(rendezvous),
-      limits_{interruption},
-      peers_(attachment, host, rendezvous, interruption),
-      replacements_(attachment.control.header().replacements),
-      plan_(attachment) {}
+NcclComm::NcclComm(GpuCommParts parts, const RankSet& ranks, CommChoice choice)
+    : parts_(std::move(parts)),
+      attachment_(parts_.attachment),
+      host_(parts_.host),
+      rendezvous_(parts_.rendezvous),
+      limits_{parts_.interruption},
+      ranks_(ranks),
+      rank_(ranks.position_of(attachment_.rank)),
+      choice_(choice),
+      stream_(parts_.stream),
+      peers_(attachment_, host_, rendezvous_, parts_.interruption, parts_.make_room),
+      replacements_(attachment_.control.header().replacements),
+      plan_(parts_.plan) {}
 
 void NcclComm::begin(const Command& command) {
-  if (!command.ranks.is_single() && command.ranks.count() != world_size()) {
-    throw_usage("collectives among GPUs are for all ranks of a session or for one, got " +
-                std::to_string(command.ranks.count()) + " of " + std::to_string(world_size()));
-  }
   host_.begin(command);
   host_command_ = command.id;
 }
@@ -71,7 +71,7 @@ void NcclComm::check(ncclResult_t code, const char* what) {
   throw Error(ErrorKind::nccl, message, static_cast<int>(code));
 }
 
-/// The id with which the ranks of a communicator find each other. Rank 0 makes it, and the others fetch it.
+/// The id with which the ranks of a communicator find each other. The first of them makes it, and the others fetch it.
 ncclUniqueId NcclComm::agreed_id() {
   ncclUniqueId id{};
   const std::uint64_t command = attachment_.command_in_progress();
@@ -79,7 +79,7 @@ ncclUniqueId NcclComm::agreed_id() {
     check(ncclGetUniqueId(&id), "ncclGetUniqueId");
     rendezvous_.put(command, std::as_bytes(std::span(&id, 1)), limits_);
   } else {
-    rendezvous_.get(0, command, std::as_writable_bytes(std::span(&id, 1)), limits_);
+    rendezvous_.get(ranks_.first(), command, std::as_writable_bytes(std::span(&id, 1)), limits_);
   }
   return id;
 }
@@ -87,7 +87,7 @@ ncclUniqueId NcclComm::agreed_id() {
 /// Ends what a failed call has made unusable. Every rank does this at its next collective.
 void NcclComm::drop_stale() noexcept {
   if (is_in_group_) return;  // operations in the group belong to the communicator until the group ends
-  const std::uint64_t failed = attachment_.control.header().failed_comm.load(std::memory_order_acquire);
+  const std::uint64_t failed = attachment_.control.header().failed_comm(choice_).load(std::memory_order_acquire);
   if ((comm_ || peers_.is_connected()) && made_at_ <= failed) abort();
   const std::uint64_t replacements = attachment_.control.header().replacements.load(std::memory_order_acquire);
   if (std::exchange(replacements_, replacements) != replacements) peers_.forget_peers();
@@ -119,9 +119,8 @@ void NcclComm::ensure() {
 void NcclComm::abort() noexcept {
   const bool was_pending = std::exchange(is_pending_, false);
   if (!comm_ && !peers_.is_connected()) return;
-  ++generation_;
   peers_.call_off();
-  before_abort_();
+  parts_.before_abort();
   comm_.reset();
   connected_.clear();
   if (!was_pending) peers_.end_release();  // otherwise abandon_background() does it
@@ -130,7 +129,7 @@ void NcclComm::abort() noexcept {
 /// Whether Syncrun's own kernels reduce values of this size. Connects the peers' memory if necessary. Called by all
 /// ranks.
 bool NcclComm::goes_through_peers(std::size_t bytes) {
-  if (!kernels::peers_are_faster(bytes, world_size())) return false;
+  if (choice_.index() != CommChoice::kOfSession || !kernels::peers_are_faster(bytes, world_size())) return false;
   drop_stale();
   if (peers_.is_connected()) return true;
   if (peers_.is_out_of_reach()) return false;

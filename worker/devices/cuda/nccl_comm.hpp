@@ -1,13 +1,13 @@
 #pragma once
 
-// Collectives among the GPUs of a session, in the order of the worker's stream. NCCL runs most of them. Small
-// all_reduces go through the memory of peers.
+// Collectives among a set of GPUs, in the order of the worker's stream. NCCL runs most of them. Among all GPUs of a
+// session, small all_reduces go through the memory of peers.
 //
 // A communicator is made when it is first needed. It is made anew after a call failed that could have used it:
 //
-//   none --ensure()--> made --a call with collectives fails on any rank (header.failed_comm)--> none
+//   none --ensure()--> made --a call with collectives of this set fails on any rank (header.failed_comms)--> none
 //
-// Calls with collectives end with a vote. So every rank sees the same failures before its next collective.
+// Calls with collectives end with a vote. So every rank of the set sees the same failures before its next collective.
 
 #include <nccl.h>
 
@@ -34,27 +34,33 @@ void refuse_number_in_capture(cudaStream_t stream);
 /// The same for exchange.
 void refuse_exchange_in_capture(cudaStream_t stream);
 
+/// What the communicators of one GPU have in common.
+struct GpuCommParts {
+  const Attachment& attachment;
+  CpuComm& host;           // for values that the host needs at once (numbers, barriers)
+  Rendezvous& rendezvous;  // for setting up what the peers share
+  const Interruption& interruption;
+  CollectivePlan& plan;  // what has been put on the streams
+  StreamView stream;     // the worker's
+  /// Destroys all graphs, because the abort of a communicator would wait for those that contain its collectives.
+  std::function<void()> before_abort;
+  std::function<void()> make_room;  // returns unused memory to the device
+};
+
 class NcclComm final : public CommCore {
  public:
-  /// `host` is the communicator for values that the host needs at once (numbers, barriers). `rendezvous` is for setting
-  /// up what the peers share.
-  NcclComm(const Attachment& attachment, CpuComm& host, Rendezvous& rendezvous, const Interruption& interruption);
+  /// The communicator of these ranks, which all have GPUs. This rank must be one of them. `choice` is that of commands
+  /// that use the communicator.
+  NcclComm(GpuCommParts parts, const RankSet& ranks, CommChoice choice);
   ~NcclComm() override { abort(); }
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
 
-  /// `before_abort` destroys the graphs that contain collectives of this communicator, because its abort would wait for
-  /// them. `make_room` returns unused memory to the device.
-  void use(cudaStream_t stream, std::function<void()> before_abort, std::function<void()> make_room) {
-    stream_ = stream;
-    before_abort_ = std::move(before_abort);
-    peers_.use(std::move(make_room));
-  }
-
-  int rank() const noexcept override { return attachment_.rank; }
-  int world_size() const noexcept override { return attachment_.world_size; }
-  /// Throws Error (usage) if the command addresses several ranks but not all, because the only communicator is that of
-  /// all GPUs of the session.
+  /// Here, a rank, a peer and a root are positions among the ranks of the communicator.
+  int rank() const noexcept override { return rank_; }
+  int world_size() const noexcept override { return ranks_.count(); }
+  /// The position of a rank of the session.
+  int position_of(int session_rank) const noexcept { return ranks_.position_of(session_rank); }
   void begin(const Command& command) override;
   void prepare() override {
     drop_stale();  // the body's first run, which was not captured, has set up what it needs
@@ -66,7 +72,6 @@ class NcclComm final : public CommCore {
   /// Makes sure that NCCL's next operation needs no setup. Called by all ranks.
   void ensure();
   std::int64_t agree(std::int64_t own) override;
-  std::uint64_t generation() const noexcept override { return generation_; }
   void barrier() override { host_.barrier(); }
   void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction,
                   const RankWeights& weights) override;
@@ -144,22 +149,24 @@ class NcclComm final : public CommCore {
   void copy_own(void* to, const void* from, std::size_t bytes);
   void meet_before_first(CollectiveKind kind, const Division& division, int root);
 
+  const GpuCommParts parts_;
   const Attachment& attachment_;
   CpuComm& host_;
   Rendezvous& rendezvous_;
   const WaitLimits limits_;  // for rendezvous_
-  std::function<void()> before_abort_;
+  const RankSet ranks_;
+  const int rank_;
+  const CommChoice choice_;
   StreamView stream_;  // where collectives are put: the worker's stream or the background stream
   BackgroundStream background_;
-  PeerMemory peers_;
+  PeerMemory peers_;            // used only by the communicator of all GPUs of a session
   std::uint64_t replacements_;  // replacements of workers that peers_ has taken into account
   Communicator comm_;
   std::uint64_t made_at_ = 0;  // the command in which comm_ or peers_ was made, the later of both
   std::set<std::pair<CollectiveKind, int>>
-      connected_;  // gathers and scatters, by root, that all ranks have taken part in
-  std::uint64_t generation_ = 0;
+      connected_;                   // gathers and scatters, by root, that all ranks have taken part in
   std::uint64_t host_command_ = 0;  // the last command that was passed to begin()
-  CollectivePlan plan_;             // what has been put on the streams
+  CollectivePlan& plan_;
   bool is_in_group_ = false;
   bool is_pending_ = false;
 };

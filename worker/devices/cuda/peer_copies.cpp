@@ -1,14 +1,21 @@
 #include "worker/devices/cuda/peer_copies.hpp"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <iterator>
+#include <new>
 
 #include "worker/devices/cuda/check.hpp"
 
 namespace syncrun::detail {
 
 namespace {
+
+/// How often a worker that copies looks for memory that its peers want back.
+constexpr std::uint64_t kCopiesPerLook = 64;
 
 /// Makes another GPU current for a while.
 class OnDevice {
@@ -40,47 +47,104 @@ void* open(const ExportedMemory& exported) {
 
 }  // namespace
 
+// ---- the worker whose memory it is ----------------------------------------------------------------------------
+
+ExportUser* PeerCopies::users_of(std::uint64_t exported) const noexcept {
+  return segment_.at<ExportUser>(exported + sizeof(ExportedMemory));
+}
+
 std::uint64_t PeerCopies::export_memory(void* memory) {
   if (const auto found = exports_.find(memory); found != exports_.end()) return found->second;
-  ExportedMemory exported{.serial = static_cast<std::uint64_t>(getpid()) << 32U | exports_.size(),
-                          .device = current_device(),
-                          .handle = {}};
-  check_cuda(cudaIpcGetMemHandle(&exported.handle, memory), "exporting memory for copies by peers");
-  const std::uint64_t offset =
-      arena_.allocate(sizeof(ExportedMemory), SharedHeap::Contents::any, "the description of device memory");
-  *segment_.at<ExportedMemory>(offset) = exported;
+  cudaIpcMemHandle_t handle{};
+  check_cuda(cudaIpcGetMemHandle(&handle, memory), "exporting memory for copies by peers");
+  const std::size_t bytes = sizeof(ExportedMemory) + sizeof(ExportUser) * static_cast<std::size_t>(world_size_);
+  const std::uint64_t offset = arena_.allocate(bytes, SharedHeap::Contents::any, "the description of device memory");
+  const std::uint64_t serial = static_cast<std::uint64_t>(getpid()) << 32U | exports_made_++;
+  new (segment_.at<ExportedMemory>(offset)) ExportedMemory{serial, current_device(), handle, false};
+  for (int rank = 0; rank < world_size_; ++rank) new (users_of(offset) + rank) ExportUser(0);
   exports_.emplace(memory, offset);
   return offset;
 }
 
-PeerCopies::Mapping& PeerCopies::map(const ExportedMemory& exported) {
-  if (const auto found = mappings_.find(exported.serial); found != mappings_.end()) return found->second;
+/// A process that has ended has no mapping.
+bool PeerCopies::is_mapped(std::uint64_t exported) const noexcept {
+  const ExportUser* const users = users_of(exported);
+  return std::any_of(users, users + world_size_, [](const ExportUser& user) {
+    const pid_t pid = user.load(std::memory_order_seq_cst);
+    return pid != 0 && (::kill(pid, 0) == 0 || errno != ESRCH);
+  });
+}
+
+bool PeerCopies::take_back(void* memory) noexcept {
+  const auto found = exports_.find(memory);
+  if (found == exports_.end()) return true;
+  if (is_mapped(found->second)) {
+    segment_.at<ExportedMemory>(found->second)->is_wanted_back.store(true, std::memory_order_relaxed);
+    return false;
+  }
+  arena_.free(found->second, SharedHeap::Giveback::later);
+  exports_.erase(found);
+  return true;
+}
+
+// ---- the worker that copies -----------------------------------------------------------------------------------
+
+PeerCopies::Mapping& PeerCopies::map(std::uint64_t exported) {
+  ExportedMemory& what = *segment_.at<ExportedMemory>(exported);
+  what.is_wanted_back.store(false, std::memory_order_relaxed);  // a variable uses the memory again
+  if (const auto found = mappings_.find(what.serial); found != mappings_.end()) return found->second;
+  close_those_wanted_back();
   if (mappings_.size() >= kMostMappings) close_oldest();
-  Mapping mapping{.memory = {}, .device = exported.device};
+  Mapping mapping{.memory = {}, .exported = exported, .device = what.device};
   int can_access = 1;
   const int own = current_device();
-  if (own != exported.device) {
-    check_cuda(cudaDeviceCanAccessPeer(&can_access, own, exported.device), "cudaDeviceCanAccessPeer");
+  if (own != what.device) {
+    check_cuda(cudaDeviceCanAccessPeer(&can_access, own, what.device), "cudaDeviceCanAccessPeer");
   }
   mapping.is_direct = can_access != 0;
+  users_of(exported)[rank_].store(getpid(), std::memory_order_seq_cst);
   if (mapping.is_direct) {
-    mapping.memory = MappedGpuMemory(open(exported));
+    mapping.memory = MappedGpuMemory(open(what));
   } else {
-    const OnDevice there(exported.device);
-    mapping.memory = MappedGpuMemory(open(exported));
+    const OnDevice there(what.device);
+    mapping.memory = MappedGpuMemory(open(what));
   }
-  return mappings_.emplace(exported.serial, std::move(mapping)).first->second;
+  return mappings_.emplace(what.serial, std::move(mapping)).first->second;
+}
+
+/// The memory must be unmapped before the peer may learn of it.
+void PeerCopies::close(Mapping& mapping) noexcept {
+  mapping.memory.reset();
+  users_of(mapping.exported)[rank_].store(0, std::memory_order_seq_cst);
 }
 
 void PeerCopies::close_oldest() {
   const auto oldest = std::min_element(mappings_.begin(), mappings_.end(), [](const auto& a, const auto& b) {
     return a.second.last_use < b.second.last_use;
   });
+  close(oldest->second);
   mappings_.erase(oldest);
 }
 
+void PeerCopies::return_memory() {
+  if (uses_ - looked_at_ < kCopiesPerLook) return;
+  looked_at_ = uses_;
+  close_those_wanted_back();
+}
+
+void PeerCopies::close_those_wanted_back() {
+  for (auto at = mappings_.begin(); at != mappings_.end();) {
+    const auto next = std::next(at);
+    if (segment_.at<ExportedMemory>(at->second.exported)->is_wanted_back.load(std::memory_order_relaxed)) {
+      close(at->second);
+      mappings_.erase(at);
+    }
+    at = next;
+  }
+}
+
 void PeerCopies::copy(void* to, std::uint64_t exported, std::size_t bytes, cudaStream_t stream) {
-  Mapping& mapping = map(*segment_.at<const ExportedMemory>(exported));
+  Mapping& mapping = map(exported);
   mapping.last_use = ++uses_;
   const void* const from = mapping.memory.get();
   check_cuda(mapping.is_direct ? cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream)

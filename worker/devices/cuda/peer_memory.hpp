@@ -21,19 +21,19 @@ namespace syncrun::detail {
 
 class PeerMemory {
  public:
-  /// The ranks exchange information through `host`, and wait for each other in `rendezvous`.
-  PeerMemory(const Attachment& attachment, CpuComm& host, Rendezvous& rendezvous, const Interruption& interruption)
+  /// The ranks exchange information through `host`, and wait for each other in `rendezvous`. `make_room` is called if
+  /// there is too little memory on the device.
+  PeerMemory(const Attachment& attachment, CpuComm& host, Rendezvous& rendezvous, const Interruption& interruption,
+             std::function<void()> make_room)
       : attachment_(attachment),
         host_(host),
         rendezvous_(rendezvous),
         limits_{interruption},
-        meetings_(attachment, host) {}
+        meetings_(attachment, host),
+        make_room_(std::move(make_room)) {}
   ~PeerMemory();
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
-
-  /// `make_room` is called if there is too little memory on the device.
-  void use(std::function<void()> make_room) { make_room_ = std::move(make_room); }
 
   /// Called by all ranks, in a command with collectives, unless connected or out of reach. Afterwards the state is one
   /// of these two, the same on every rank. Throws Error (cuda), and what interrupts a meeting.

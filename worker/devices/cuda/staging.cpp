@@ -1,5 +1,7 @@
 #include "worker/devices/cuda/staging.hpp"
 
+#include <utility>
+
 #include "syncrun/error.hpp"
 #include "worker/devices/cuda/check.hpp"
 
@@ -20,9 +22,11 @@ constexpr int kLocalBlocks = 4096;
 
 }  // namespace
 
-Staging::Staging(PinnedPages& pinned, const Interruption& interruption)
+Staging::Staging(PinnedPages& pinned, const DeviceContext& context, std::function<void()> trim_device)
     : pinned_(pinned),
-      feed_(interruption),
+      context_(context),
+      trim_device_(std::move(trim_device)),
+      feed_(context.interruption),
       copy_stream_(Stream::make(stream_priorities().least)),
       arrived_(Event::make()) {
   jobs_.reserve(kMaxArguments);
@@ -38,7 +42,8 @@ void* Staging::memory_of(Buffer& buffer, std::size_t bytes) {
   return buffer.memory;
 }
 
-/// If there is too little memory for two sets of buffers, frees the other set. The command that read it has ended.
+/// If there is too little memory for two sets of buffers, frees the other set. The command that read it has ended. Then
+/// frees copies of Values that are valid elsewhere.
 void* Staging::allocate(std::size_t bytes) {
   try {
     return pool_.allocate(bytes, "the rows of an argument");
@@ -49,7 +54,10 @@ void* Staging::allocate(std::size_t bytes) {
       if (other.memory != nullptr) pool_.release(other.memory);
       other = Buffer{};
     }
-    return pool_.allocate(bytes, "the rows of an argument");
+    return allocate_with_spare(context_, bytes, [&] {
+      trim_device_();
+      return pool_.allocate(bytes, "the rows of an argument");
+    });
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "common/protocol/control_block.hpp"
@@ -16,13 +17,14 @@
 #include "worker/devices/cuda/memory_pool.hpp"
 #include "worker/devices/cuda/owners.hpp"
 #include "worker/devices/cuda/pinned_pages.hpp"
+#include "worker/devices/device.hpp"
 
 namespace syncrun::detail {
 
 class Staging {
  public:
-  /// `interruption` is that of FileFeed.
-  Staging(PinnedPages& pinned, const Interruption& interruption);
+  /// `trim_device` returns unused blocks of the device's other pool to the device.
+  Staging(PinnedPages& pinned, const DeviceContext& context, std::function<void()> trim_device);
 
   void begin_command(std::uint64_t command) noexcept { command_ = command; }
   void begin_ahead(std::uint64_t command) noexcept { ahead_ = command; }
@@ -57,6 +59,8 @@ class Staging {
   void* allocate(std::size_t bytes);
 
   PinnedPages& pinned_;
+  const DeviceContext& context_;
+  std::function<void()> trim_device_;
   FileFeed feed_;
   MemoryPool pool_;  // separate from the device's pool, because two streams use these blocks
   std::array<std::array<Buffer, kMaxArguments>, 2> buffers_;

@@ -1,0 +1,44 @@
+#pragma once
+
+// How the ranks of a command communicate. The master chooses, and the command tells the workers.
+
+#include <cstdint>
+
+namespace syncrun::detail {
+
+enum class CommWay : std::uint8_t {
+  alone,    // one rank, which has no peers
+  devices,  // a communicator of their devices: shared memory among CPU devices, NCCL among GPUs
+  host      // host memory, because their devices have no communicator in common
+};
+
+/// Among devices, also which communicator: each set of GPUs has its own, with an index.
+class CommChoice {
+ public:
+  /// The index of the communicator of all ranks of the session. CPU devices use it for any set.
+  static constexpr int kOfSession = 0;
+  /// Indices are below this number.
+  static constexpr int kMostComms = 250;
+
+  static constexpr CommChoice alone() noexcept { return CommChoice(kAlone); }
+  static constexpr CommChoice host() noexcept { return CommChoice(kHost); }
+  static constexpr CommChoice devices(int index) noexcept { return CommChoice(static_cast<std::uint8_t>(index)); }
+
+  constexpr CommChoice() noexcept = default;
+  constexpr CommWay way() const noexcept {
+    if (code_ == kAlone) return CommWay::alone;
+    return code_ == kHost ? CommWay::host : CommWay::devices;
+  }
+  /// Which communicator of devices. Only if the way is `devices`.
+  constexpr int index() const noexcept { return code_; }
+  friend constexpr bool operator==(CommChoice, CommChoice) noexcept = default;
+
+ private:
+  static constexpr std::uint8_t kAlone = 255;
+  static constexpr std::uint8_t kHost = 254;
+  constexpr explicit CommChoice(std::uint8_t code) noexcept : code_(code) {}
+
+  std::uint8_t code_ = kAlone;
+};
+
+}  // namespace syncrun::detail

@@ -1,0 +1,30 @@
+#include "launcher/devices/comm_table.hpp"
+
+#include <algorithm>
+
+namespace syncrun::detail {
+
+bool CommTable::are_whole_session_of_gpus(const RankSet& ranks) const noexcept {
+  return !devices_.kinds().is_mixed() && ranks.count() == devices_.world_size();
+}
+
+CommChoice CommTable::choose(const RankSet& ranks) {
+  if (ranks.is_single()) return CommChoice::alone();
+  if (!devices_.kinds().has(DeviceKind::cuda)) return CommChoice::devices(CommChoice::kOfSession);
+  if (are_whole_session_of_gpus(ranks)) return CommChoice::devices(CommChoice::kOfSession);
+  const DeviceKinds kinds = devices_.kinds_of(ranks);
+  if (!kinds.has(DeviceKind::cuda)) return CommChoice::devices(CommChoice::kOfSession);
+  if (kinds.is_mixed()) return CommChoice::host();
+  const auto found = std::find(gpu_sets_.begin(), gpu_sets_.end(), ranks);
+  const auto index = static_cast<int>(found - gpu_sets_.begin()) + 1;
+  if (index >= CommChoice::kMostComms) return CommChoice::host();
+  if (found == gpu_sets_.end()) gpu_sets_.push_back(ranks);
+  return CommChoice::devices(index);
+}
+
+bool CommTable::use_nccl(const RankSet& ranks) {
+  if (!devices_.kinds_of(ranks).has(DeviceKind::cuda)) return false;
+  return choose(ranks).way() == CommWay::devices;
+}
+
+}  // namespace syncrun::detail
