@@ -28,11 +28,15 @@ struct OutputSlot {
 
 /// What one rank reports about one command. Valid when the rank has voted or has finished the command.
 struct alignas(64) Outbox {
+  bool has_reduced(std::size_t output) const noexcept { return (reduced_outputs >> output & 1U) != 0; }
+
   Vote vote;
-  bool is_empty;    // the rank had no rows, so it contributes nothing
-  bool is_fatal;    // after this failure, the worker cannot use its device any more
-  bool is_large;    // some outputs are so large that the workers reduce them
-  bool is_reduced;  // the workers have reduced the outputs: the first rank that has an output holds the result
+  bool is_empty;  // the rank had no rows, so it contributes nothing
+  bool is_fatal;  // after this failure, the worker cannot use its device any more
+  bool is_large;  // some outputs are so large that the workers reduce them
+  /// One bit per output that the workers have reduced. The first rank that has this output holds the result.
+  std::uint16_t reduced_outputs;
+  static_assert(kMaxOutputs <= 16);
   ErrorKind error_kind;
   std::int32_t native_code;
   std::int64_t rows;

@@ -66,7 +66,7 @@ void OutputCollector::collect_array(const Command& command, const FunctionRecord
   if (gathers) return gather(command, index, to);
   const std::size_t elements = elements_in({to.extents.data(), type.dimensions});
   to.buffer = allocate_on_heap(elements * size_of(type.dtype));
-  if (control_.outbox(command, ranks_.front()).is_reduced) {
+  if (control_.outbox(command, ranks_.front()).has_reduced(index)) {
     std::memcpy(to.buffer.data(), sources_.front(), to.buffer.bytes());
     return;
   }

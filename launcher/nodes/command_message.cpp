@@ -168,7 +168,8 @@ void take_report(MessageReader& from, const Segment& segment, const Command& com
   outbox.vote = from.get<Vote>();
   outbox.is_empty = from.get<bool>();
   outbox.is_fatal = from.get<bool>();
-  outbox.is_large = outbox.is_reduced = false;
+  outbox.is_large = false;
+  outbox.reduced_outputs = 0;
   outbox.rows = from.get<std::int64_t>();
   outbox.own_ns = from.get<std::int64_t>();
   if (outbox.vote == Vote::failed) {

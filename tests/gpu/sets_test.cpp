@@ -82,6 +82,15 @@ class GpuSets : public testing::TestWithParam<Pair> {
   }
   static constexpr std::ptrdiff_t kMiddle = (kLength + 1) / 2;
 
+  /// A placed call without a result returns before it has run.
+  template <class Call>
+  sr::Error failure_of(Call&& call) {
+    return error_of([&] {
+      call();
+      session().wait();
+    });
+  }
+
   void expect_that_collectives_work(sr::Shared<float, 1>& v) {
     fill(v);
     on_pair(session().function(collect<sr::CudaWorker>))(v, v, Operation::all_reduce, 0);
@@ -162,13 +171,13 @@ TEST_P(GpuSets, MakeANewCommunicatorAfterAFailure) {
   auto v = variable("v");
   expect_that_collectives_work(v);
   for (const int rank : ranks()) {
-    const sr::Error error = error_of([&] { f(v, rank, Fault::exception); });
+    const sr::Error error = failure_of([&] { f(v, rank, Fault::exception); });
     EXPECT_EQ(error.kind(), sr::ErrorKind::function);
     EXPECT_EQ(error.rank(), rank);
     expect_that_collectives_work(v);
   }
   for (const Fault fault : {Fault::leaves, Fault::other_length}) {
-    EXPECT_THAT(error_of([&] { f(v, ranks()[1], fault); }).what(), HasSubstr("ranks disagree in a collective"));
+    EXPECT_THAT(failure_of([&] { f(v, ranks()[1], fault); }).what(), HasSubstr("ranks disagree in a collective"));
     expect_that_collectives_work(v);
   }
 }
@@ -192,7 +201,7 @@ TEST_P(GpuSets, LoseAWorkerByName) {
   const auto f = on_pair(session().function(misbehave<sr::CudaWorker>));
   auto v = variable("v");
   expect_that_collectives_work(v);
-  const sr::Error error = error_of([&] { f(v, ranks()[1], Fault::kill); });
+  const sr::Error error = failure_of([&] { f(v, ranks()[1], Fault::kill); });
   EXPECT_EQ(error.kind(), sr::ErrorKind::worker_lost);
   EXPECT_EQ(error.rank(), ranks()[1]);
   end_session();

@@ -165,7 +165,7 @@ bool RunningCall::is_reduced_by_workers(std::size_t output) const noexcept {
 void RunningCall::deliver(Outbox& outbox) {
   outbox.is_empty = has_rows() && share_.count() == 0;
   outbox.is_large = false;
-  outbox.is_reduced = false;
+  outbox.reduced_outputs = 0;
   outbox.rows = has_rows() ? share_.count() : 1;
   if (outbox.is_empty) return device_.finish();
   for (std::size_t i = 0; i < call_->outputs_count; ++i) {
@@ -251,11 +251,14 @@ void RunningCall::reduce_outputs(Outbox& outbox) {
     weights.push_back(static_cast<double>(attachment.control.outbox(*command_, rank).rows) / rows);
   }
   bool agree = true;
+  std::uint16_t reduced = 0;
   for (std::size_t i = 0; agree && i < call_->outputs_count; ++i) {
-    if (is_reduced_by_workers(i)) agree = reduce_output(i, outbox, ranks, weights);
+    if (!is_reduced_by_workers(i)) continue;
+    agree = reduce_output(i, outbox, ranks, weights);
+    reduced |= static_cast<std::uint16_t>(1U << i);
   }
   device_.finish();
-  outbox.is_reduced = agree;
+  if (agree) outbox.reduced_outputs = reduced;
 }
 
 bool RunningCall::reduce_output(std::size_t index, Outbox& outbox, std::span<const int> ranks,

@@ -26,6 +26,16 @@ void raise_to(std::atomic<std::uint64_t>& word, std::uint64_t value) noexcept {
   }
 }
 
+/// GPUs of other ranks copy from this rank's arena, and pin its pages.
+DeviceKinds kinds_on_this_node(const Attachment& attachment) noexcept {
+  DeviceKinds kinds;
+  const NodePlace& place = attachment.control.header().place;
+  for (int rank = place.first_rank; rank < place.first_rank + place.local_size; ++rank) {
+    kinds.add(attachment.control.worker(rank).device_kind);
+  }
+  return kinds;
+}
+
 std::unique_ptr<WorkerDevice> make_device(const DeviceContext& context) {
   context.attachment.slot().progress.store(progress_word(0, Phase::device), std::memory_order_release);
   context.attachment.fault_point(0, Phase::device);
@@ -40,7 +50,7 @@ WorkerCore::WorkerCore(Attachment& attachment)
       header_(attachment_.control.header()),
       policy_(header_.spins ? WaitPolicy::spinning() : WaitPolicy::yielding()),
       arena_(attachment_.segment, attachment_.control.arena_at(attachment_.rank) + CpuComm::kReservedBytes,
-             header_.arena_bytes - CpuComm::kReservedBytes, pages_of({attachment_.slot().device_kind})),
+             header_.arena_bytes - CpuComm::kReservedBytes, pages_of(kinds_on_this_node(attachment_))),
       outgoing_(arena_, attachment_.slot().consumed),
       interruption_(attachment_),
       // The master sleeps while the workers wait for each other, so these waits have a policy of their own.
