@@ -157,7 +157,8 @@ class PlacedFunction {
 };
 
 /// The result of a call in flight. `get()` works once. If the program destroys a future without get(), its call still
-/// runs. Session::wait() and close() wait for that call, and throw its error.
+/// runs. Session::wait() and close() wait for that call, and throw its error. This also holds if the call had already
+/// failed when the program destroyed the future.
 template <class R>
 class Future {
  public:

@@ -238,10 +238,7 @@ void CallTable::pass_on(std::uint64_t id, const std::shared_ptr<CallFailure>& fa
 void CallTable::release(std::uint64_t id, const std::shared_ptr<CallFailure>& failure) noexcept {
   const Entry entry = *find(id);
   InFlight& call = in_flight_[entry.slot];
-  if (failure) {
-    pass_on(id, failure);
-    if (call.is_dropped() && !failure->is_seen) failures_.note_dropped(failure->error);
-  }
+  if (failure) pass_on(id, failure);
   entries_.erase(entries_.begin() + (find(id) - entries_.data()));
   note_consumed(control_.command_in(entry.slot));  // also for failed commands
   call.reset();

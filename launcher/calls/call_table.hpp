@@ -137,8 +137,7 @@ class CallTable {
   /// A call that failed together with all others that were in flight.
   struct UnfinishedCall {
     CallResult* result;
-    std::shared_ptr<CallResult> kept;
-    bool is_dropped;
+    std::shared_ptr<CallResult> kept;  // null if the call has no future
   };
   /// A Value that a call has not made, or a copy of it that a command has not brought.
   struct UnfinishedValue {
@@ -228,8 +227,7 @@ CallTable::Unfinished CallTable::take_unfinished(Free&& free) {
     });
     if (call.result != nullptr) {
       call.result->finished = true;
-      const bool is_dropped = call.is_dropped();  // before there is another owner
-      unfinished.calls.push_back({call.result, call.kept_result, is_dropped});
+      unfinished.calls.push_back({call.result, call.kept_result});
     }
     for (const auto offset : call.temporaries) free(offset);
     call.reset();

@@ -48,13 +48,12 @@ void Recovery::replace_lost(Failure failure, const std::string& where, int wait_
   if (!failure.restored.empty()) outcome += "\n  restored from a peer: " + in_quotes(failure.restored);
   if (!failure.undefined.empty()) outcome += "\n  undefined: " + in_quotes(failure.undefined);
   const auto lost = std::make_exception_ptr(report_.lost(std::move(failure), where, wait_status, outcome));
-  bool is_held = false;  // by a call that the program will ask for its result
   for (const auto& [value, to, command] : unfinished.values) value->note_unfinished(to, command, lost);
   for (const auto& call : unfinished.calls) {
     call.result->error = lost;
-    is_held = is_held || !call.is_dropped;
+    if (call.kept) calls_.failures().note_unfetched(lost, call.kept);
   }
-  if (!is_held) calls_.failures().note_dropped(lost);
+  if (unfinished.calls.empty()) calls_.failures().note_unfetched(lost, nullptr);  // no call throws it
 }
 
 /// Throws Error if replacing `more` workers would exceed the limit.
