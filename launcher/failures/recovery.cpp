@@ -67,16 +67,7 @@ void Recovery::check_count(int more) const {
 /// deadline is for one call: it begins anew whenever a survivor has finished one.
 void Recovery::await_survivors(Milliseconds limit) {
   const ControlBlock& control = pool_.control();
-  const auto are_done = [&] {
-    for (const CallTable::Entry& entry : calls_.entries()) {
-      for (const int rank : control.command_in(entry.slot).ranks) {
-        const WorkerSlot& slot = control.worker(rank);
-        const bool is_lost = slot.is_lost.load(std::memory_order_seq_cst) != 0;
-        if (!is_lost && slot.done.load(std::memory_order_seq_cst) < entry.id) return false;
-      }
-    }
-    return true;
-  };
+  const auto are_done = [&] { return calls_.are_survivors_done(); };
   WaitPolicy policy = WaitPolicy::yielding();
   const auto finished = [&] {
     std::uint64_t sum = 0;

@@ -182,6 +182,38 @@ TEST_F(Calls, ThatWroteAVariableAreRememberedUntilAnotherOverwritesAllOfIt) {
   EXPECT_THAT(writes.calls, ElementsAre(on_all));
 }
 
+TEST_F(Calls, CannotBeCollectedIfASurvivorHasGivenThemUp) {
+  RankSet one_and_two = RankSet::only(1);
+  one_and_two.add(2);
+  const auto lost = publish(one_and_two);
+  const auto after = publish_after(lost, RankSet::only(2));
+  const auto failed = publish(RankSet::only(0));
+  const auto after_failed = publish_after(failed, RankSet::only(0));
+  pool.fail(2, lost, 0, "a worker was lost");
+  pool.finish(1, lost);
+  pool.finish(2, after);
+  pool.fail(0, failed, 1, "a failure of its own");
+  pool.fail(0, after_failed, 0, "a call on which this one depends failed");
+  pool.finish(0, after_failed);
+  EXPECT_TRUE(calls.is_complete(lost));
+  EXPECT_FALSE(calls.is_collectable(lost));
+  EXPECT_FALSE(calls.is_collectable(after)) << "it depends on that call";
+  EXPECT_TRUE(calls.is_collectable(failed));
+  EXPECT_TRUE(calls.is_collectable(after_failed)) << "it has failed with a call that was not given up";
+}
+
+TEST_F(Calls, KnowWhetherTheSurvivorsOfALossAreDone) {
+  const auto on_all = publish();
+  const auto on_two = publish(RankSet::only(2));
+  pool.finish(0, on_all);
+  pool.finish(2, on_all);
+  EXPECT_FALSE(calls.are_survivors_done());
+  pool.die(1, {});
+  EXPECT_FALSE(calls.are_survivors_done()) << "rank 2 has another call";
+  pool.finish(2, on_two);
+  EXPECT_TRUE(calls.are_survivors_done());
+}
+
 TEST_F(Calls, RememberTheFirstFailureThatADroppedFutureHad) {
   UnseenFailures& failures = calls.failures();
   const auto first = error("first");
