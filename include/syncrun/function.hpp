@@ -157,7 +157,8 @@ class PlacedFunction {
 };
 
 /// The result of a call in flight. `get()` works once. If the program destroys a future without get(), its call still
-/// runs. Session::wait() and close() wait for that call, and throw its error.
+/// runs. Session::wait() and close() wait for that call, and throw its error. This also holds if the call had already
+/// failed when the program destroyed the future.
 template <class R>
 class Future {
  public:
@@ -168,6 +169,11 @@ class Future {
   /// Returns true if get() would not block: the result has arrived, or the call has failed. Returns false after get().
   /// Never blocks. Each poll counts towards the deadlines of the calls in flight: it adds the time since the previous
   /// poll, but at most 500 ms. If a call's deadline passes, is_ready() returns true, and get() throws.
+  ///
+  /// If a worker was lost, the session usually is over: is_ready() returns true, and get() throws once it has found out
+  /// the cause. If the session replaces lost workers, the calls that do not need the lost worker still run, and are ready
+  /// once they are done. The other calls are ready once the remaining workers have finished their calls. The first get()
+  /// of these replaces the worker, and throws.
   bool is_ready() const {
     detail::SessionCore& session = detail::held(session_, "Future");
     return result_ && detail::is_ready(session, *result_);

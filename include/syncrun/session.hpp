@@ -333,8 +333,8 @@ class Session {
                                                 detail::BatchTraits<Batch>::types, extents, options));
   }
 
-  /// Waits for all calls in flight. If a call failed and the program had dropped its future, throws the error of that
-  /// call. If there are several such calls, throws the first error.
+  /// Waits for all calls in flight. If a call failed and the program has dropped its future without get(), throws the
+  /// error of that call. If there are several such calls, throws the first error.
   void wait() { detail::wait_all(*core_); }
   /// Waits until one of the futures is ready, and returns its position in the range: the first one if several are ready.
   /// A future whose result was fetched does not count. Throws Error: usage if no future is left or one is of another

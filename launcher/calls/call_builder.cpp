@@ -299,6 +299,7 @@ std::shared_ptr<CallResult> CallBuilder::launch() {
   state().in_flight->result = result.get();
   state().in_flight->kept_result = result;
   result->error = publish(*result);
+  if (result->error) session_->calls().failures().note_unfetched(result->error, result);
   result->finished = result->error != nullptr;
   return result;
 }

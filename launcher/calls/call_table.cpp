@@ -168,17 +168,32 @@ bool CallTable::is_independent(std::uint64_t id) const noexcept {
 
 bool CallTable::is_collectable(std::uint64_t id) const {
   if (!is_complete(id)) return false;
-  if (is_independent(id)) return true;
+  if (is_independent(id)) return !was_given_up(id);
   std::vector<bool> can_be(entries_.size());  // by position in entries_; dependencies come first
   const auto position_of = [&](std::uint64_t of) { return static_cast<std::size_t>(find(of) - entries_.data()); };
   for (std::size_t i = 0; i <= position_of(id); ++i) {
-    const auto& dependencies = in_flight_[entries_[i].slot].dependencies;
-    can_be[i] = is_complete(entries_[i].id) &&
-                std::all_of(dependencies.begin(), dependencies.end(), [&](const EarlierCommand& earlier) {
-                  return earlier.only_reads || !is_in_flight(earlier.id) || can_be[position_of(earlier.id)];
-                });
+    const std::uint64_t command = entries_[i].id;
+    bool fails_with_another = false;
+    bool dependencies_can_be = true;
+    for (const EarlierCommand& earlier : in_flight_[entries_[i].slot].dependencies) {
+      if (earlier.only_reads || !is_in_flight(earlier.id)) continue;
+      fails_with_another = fails_with_another || has_failed(earlier.id);
+      dependencies_can_be = dependencies_can_be && can_be[position_of(earlier.id)];
+    }
+    can_be[i] = dependencies_can_be && is_complete(command) && (fails_with_another || !was_given_up(command));
   }
   return can_be[position_of(id)];
+}
+
+bool CallTable::are_survivors_done() const noexcept {
+  return std::all_of(entries_.begin(), entries_.end(), [this](const Entry& entry) {
+    const RankSet& ranks = control_.command_in(entry.slot).ranks;
+    return std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
+      const WorkerSlot& slot = control_.worker(rank);
+      const bool is_lost = slot.is_lost.load(std::memory_order_seq_cst) != 0;
+      return is_lost || slot.done.load(std::memory_order_seq_cst) >= entry.id;
+    });
+  });
 }
 
 std::optional<std::uint64_t> CallTable::first_collectable() const {
@@ -238,10 +253,7 @@ void CallTable::pass_on(std::uint64_t id, const std::shared_ptr<CallFailure>& fa
 void CallTable::release(std::uint64_t id, const std::shared_ptr<CallFailure>& failure) noexcept {
   const Entry entry = *find(id);
   InFlight& call = in_flight_[entry.slot];
-  if (failure) {
-    pass_on(id, failure);
-    if (call.is_dropped() && !failure->is_seen) failures_.note_dropped(failure->error);
-  }
+  if (failure) pass_on(id, failure);
   entries_.erase(entries_.begin() + (find(id) - entries_.data()));
   note_consumed(control_.command_in(entry.slot));  // also for failed commands
   call.reset();

@@ -112,10 +112,13 @@ class CallTable {
   // ---- completion
   Completion completion_of(std::uint64_t id) const noexcept { return {control_, command(id), id}; }
   bool is_complete(std::uint64_t id) const noexcept { return completion_of(id)(); }
-  /// True if the command can be collected now, since those on which it depends are complete too.
+  /// True if the command can be collected now, since those on which it depends are complete too. False if survivors of a
+  /// loss have given one of them up.
   bool is_collectable(std::uint64_t id) const;
   /// The first command in flight that can be collected now, without collecting another one before.
   std::optional<std::uint64_t> first_collectable() const;
+  /// True if each rank whose worker was not lost is done with all of its commands.
+  bool are_survivors_done() const noexcept;
   /// True if all commands on which it depends have been collected.
   bool is_independent(std::uint64_t id) const noexcept;
   /// True if the command has not begun, because a rank is not done with an earlier command on which it depends.
@@ -137,8 +140,7 @@ class CallTable {
   /// A call that failed together with all others that were in flight.
   struct UnfinishedCall {
     CallResult* result;
-    std::shared_ptr<CallResult> kept;
-    bool is_dropped;
+    std::shared_ptr<CallResult> kept;  // null if the call has no future
   };
   /// A Value that a call has not made, or a copy of it that a command has not brought.
   struct UnfinishedValue {
@@ -228,8 +230,7 @@ CallTable::Unfinished CallTable::take_unfinished(Free&& free) {
     });
     if (call.result != nullptr) {
       call.result->finished = true;
-      const bool is_dropped = call.is_dropped();  // before there is another owner
-      unfinished.calls.push_back({call.result, call.kept_result, is_dropped});
+      unfinished.calls.push_back({call.result, call.kept_result});
     }
     for (const auto offset : call.temporaries) free(offset);
     call.reset();

@@ -292,11 +292,12 @@ void CommandRunner::collect(std::uint64_t id) {
   if (has_lost_device) ends_.end_with(lost_device_error(error));
 }
 
-/// What the call wrote remembers the failure until the program has seen it.
+/// What the call wrote, and its future if it has one, remember the failure until the program has seen it.
 std::shared_ptr<CallFailure> CommandRunner::note_failure(const InFlight& call, const RankSet& ranks,
                                                          const std::exception_ptr& error) {
   const auto failure = call.inherited ? call.inherited : calls_.failures().note(error);
   call.for_each_written([&](WriteLog& writes) { writes.failures.push_back({ranks, failure}); });
+  if (call.kept_result && !failure->is_seen) calls_.failures().note_unfetched(failure->error, call.kept_result);
   return failure;
 }
 

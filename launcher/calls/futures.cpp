@@ -11,11 +11,19 @@ namespace syncrun::detail {
 
 namespace {
 
-/// Returns true if the program should call get() now: the call has finished, or a worker was lost. If a deadline passes
-/// while the program polls, the session ends, as in a wait. get() throws the error of the deadline or of the loss.
-/// Finding the cause of a loss may take a while, so it is left to get().
+/// True if a worker was lost, and get() would therefore throw without a wait for any call. If the session replaces lost
+/// workers, get() first waits for all calls of the survivors, because some of these calls keep their results.
+bool is_lost(SessionCore& session) {
+  if (!session.commands().has_lost_worker()) return false;
+  return !session.control().header().respawns || session.calls().are_survivors_done();
+}
+
+/// For a call that has no result yet. Returns true if the program should call get() now, because the call is lost or has
+/// failed. If a deadline passes while the program polls, the session ends, as in a wait. get() throws the error of the
+/// deadline or of the loss. Finding the cause of a loss and replacing a worker may take a while, so both are left to
+/// get().
 bool is_given_up(SessionCore& session, const CallResult& result) {
-  if (session.commands().has_lost_worker()) return true;
+  if (is_lost(session)) return true;
   try {
     session.commands().count_poll();
   } catch (const Error&) {

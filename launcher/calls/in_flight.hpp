@@ -43,8 +43,6 @@ struct InFlight {
   void reset() noexcept;
   /// The function's name, or what the command does: "step", "all_reduce of weights".
   std::string name() const;
-  /// True if the program has dropped the future. The failure then surfaces elsewhere.
-  bool is_dropped() const noexcept { return kept_result != nullptr && kept_result.use_count() == 1; }
   /// True if the command fails if this one fails.
   bool depends_on(std::uint64_t id) const noexcept {
     return std::any_of(dependencies.begin(), dependencies.end(),

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <exception>
 #include <memory>
-#include <utility>
 #include <vector>
 
 namespace syncrun::detail {
@@ -26,26 +25,46 @@ class UnseenFailures {
     failures_.push_back(failure);
     return failure;
   }
-  /// The first failure that only dropped futures have received.
-  const std::exception_ptr& dropped() const noexcept { return dropped_; }
-  void note_dropped(const std::exception_ptr& error) noexcept {
-    if (!dropped_) dropped_ = error;
+  /// The failure of a call is in `result`, which the future of the call holds. If the program destroys the future without
+  /// having seen the failure, the failure surfaces elsewhere. An empty `result` means that there is no future.
+  void note_unfetched(const std::exception_ptr& error, const std::shared_ptr<const void>& result) {
+    // Only the first of the dropped failures surfaces, so the others need not be kept.
+    const auto first = std::find_if(unfetched_.begin(), unfetched_.end(), is_dropped);
+    if (first != unfetched_.end())
+      unfetched_.erase(std::remove_if(first + 1, unfetched_.end(), is_dropped), unfetched_.end());
+    unfetched_.push_back({error, result});
   }
+  /// The first failure that the program has not seen and cannot fetch any more, because it has dropped the future. Null
+  /// if there is none.
+  std::exception_ptr dropped() const noexcept {
+    const auto first = std::find_if(unfetched_.begin(), unfetched_.end(), is_dropped);
+    return first != unfetched_.end() ? first->error : nullptr;
+  }
+  /// The same. The program sees this failure now, and the other dropped ones are forgotten.
   std::exception_ptr take_dropped() noexcept {
-    const std::exception_ptr error = std::exchange(dropped_, nullptr);
-    if (error) has_surfaced(error);
+    const std::exception_ptr error = dropped();
+    if (!error) return nullptr;
+    std::erase_if(unfetched_, is_dropped);
+    has_surfaced(error);
     return error;
   }
   /// The program has seen this failure. It need not surface again, and later calls are not affected.
   void has_surfaced(const std::exception_ptr& error) noexcept {
-    if (dropped_ == error) dropped_ = nullptr;
+    std::erase_if(unfetched_, [&](const Unfetched& failure) { return failure.error == error; });
     for (const auto& known : failures_) {
       if (const auto failure = known.lock(); failure && failure->error == error) failure->is_seen = true;
     }
   }
 
  private:
-  std::exception_ptr dropped_;
+  /// A failure that is in the result of a future.
+  struct Unfetched {
+    std::exception_ptr error;
+    std::weak_ptr<const void> result;
+  };
+  static bool is_dropped(const Unfetched& failure) noexcept { return failure.result.expired(); }
+
+  std::vector<Unfetched> unfetched_;  // in the order in which they became known
   std::vector<std::weak_ptr<CallFailure>> failures_;
 };
 

@@ -48,13 +48,12 @@ void Recovery::replace_lost(Failure failure, const std::string& where, int wait_
   if (!failure.restored.empty()) outcome += "\n  restored from a peer: " + in_quotes(failure.restored);
   if (!failure.undefined.empty()) outcome += "\n  undefined: " + in_quotes(failure.undefined);
   const auto lost = std::make_exception_ptr(report_.lost(std::move(failure), where, wait_status, outcome));
-  bool is_held = false;  // by a call that the program will ask for its result
   for (const auto& [value, to, command] : unfinished.values) value->note_unfinished(to, command, lost);
   for (const auto& call : unfinished.calls) {
     call.result->error = lost;
-    is_held = is_held || !call.is_dropped;
+    if (call.kept) calls_.failures().note_unfetched(lost, call.kept);
   }
-  if (!is_held) calls_.failures().note_dropped(lost);
+  if (unfinished.calls.empty()) calls_.failures().note_unfetched(lost, nullptr);  // no call throws it
 }
 
 /// Throws Error if replacing `more` workers would exceed the limit.
@@ -68,16 +67,7 @@ void Recovery::check_count(int more) const {
 /// deadline is for one call: it begins anew whenever a survivor has finished one.
 void Recovery::await_survivors(Milliseconds limit) {
   const ControlBlock& control = pool_.control();
-  const auto are_done = [&] {
-    for (const CallTable::Entry& entry : calls_.entries()) {
-      for (const int rank : control.command_in(entry.slot).ranks) {
-        const WorkerSlot& slot = control.worker(rank);
-        const bool is_lost = slot.is_lost.load(std::memory_order_seq_cst) != 0;
-        if (!is_lost && slot.done.load(std::memory_order_seq_cst) < entry.id) return false;
-      }
-    }
-    return true;
-  };
+  const auto are_done = [&] { return calls_.are_survivors_done(); };
   WaitPolicy policy = WaitPolicy::yielding();
   const auto finished = [&] {
     std::uint64_t sum = 0;

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 #include "common/text/errors.hpp"
 
@@ -28,6 +29,7 @@ std::size_t index_of(Phase phase) noexcept {
 }
 
 constexpr const char* kProfile = "the profile";
+constexpr int kMostMasterRows = 1 << 16;  // the rows of the ranks come after those of the master
 constexpr std::array<const char*, 6> kSpanNames{"inputs", "function", "collective", "waiting", "reduction", "other"};
 
 /// Escapes a text for a JSON string.
@@ -117,7 +119,7 @@ void Profiler::begin(std::uint64_t id, const std::string& name, const std::vecto
   }
   std::string list;
   for (const std::string& earlier : after) list += (list.empty() ? "\"" : ", \"") + escaped(earlier) + "\"";
-  running_[id] = {found->second, now_ns(), list.empty() ? "" : "\"after\": [" + list + "]"};
+  running_[id] = {found->second, now_ns(), 0, lost_events_, list.empty() ? "" : "\"after\": [" + list + "]"};
 }
 
 void Profiler::end(std::uint64_t id, std::optional<std::size_t> moved_bytes) {
@@ -125,13 +127,29 @@ void Profiler::end(std::uint64_t id, std::optional<std::size_t> moved_bytes) {
   for (int rank = 0; rank < world_size_; ++rank) read_events(rank);
   Running call = running_.at(id);
   running_.erase(id);
-  const std::int64_t begin = std::max(call.begin_ns, last_end_ns_);
-  last_end_ns_ = now;
+  const bool is_end_known = call.end_ns != 0 && call.lost_events == lost_events_;
+  const std::int64_t end = is_end_known ? call.end_ns : now;
+  const std::int64_t begin = std::min(call.begin_ns, end);
   Times& times = times_[call.function].front();
   ++times.calls;
-  times.whole.add(now - begin);
+  times.whole.add(end - begin);
   if (moved_bytes) call.details += (call.details.empty() ? "" : ", ") + formatted("\"bytes\": %zu", *moved_bytes);
-  write_span(0, escaped_names_[call.function], begin, now, call.details);
+  if (trace_) write_span(row_of_master(begin, end), escaped_names_[call.function], begin, end, call.details);
+}
+
+/// A row of the trace in which the master has nothing else at this time. Makes another row if there is none.
+int Profiler::row_of_master(std::int64_t begin, std::int64_t end) {
+  const auto is_free = [begin](std::int64_t last_end) { return last_end <= begin; };
+  const auto found = std::find_if(master_rows_.begin(), master_rows_.end(), is_free);
+  const auto index = static_cast<int>(found - master_rows_.begin());
+  if (found != master_rows_.end()) {
+    *found = end;
+    return index == 0 ? 0 : world_size_ + index;
+  }
+  master_rows_.push_back(end);
+  const int row = world_size_ + index;
+  write_row_name(row, "master (" + std::to_string(index + 1) + ")", index);
+  return row;
 }
 
 Profiler::Times& Profiler::times_of(std::size_t function, int rank) {
@@ -181,9 +199,12 @@ void Profiler::end_phase(int rank, std::int64_t now) {
 }
 
 void Profiler::end_call(int rank, std::int64_t now) {
-  const RankState& state = ranks_[static_cast<std::size_t>(rank)];
+  RankState& state = ranks_[static_cast<std::size_t>(rank)];
+  const std::int64_t free_since = std::exchange(state.free_since_ns, now);
   const auto call = running_.find(state.command);
   if (call == running_.end()) return;
+  call->second.begin_ns = std::max(call->second.begin_ns, free_since);
+  call->second.end_ns = std::max(call->second.end_ns, now);
   const std::size_t function = call->second.function;
   Times& times = times_of(function, rank);
   ++times.calls;
@@ -214,17 +235,18 @@ std::vector<CallProfile> Profiler::calls() const {
 void Profiler::open_trace(const Settings& settings) {
   trace_.emplace(trace_path_, "the trace");
   trace_->write("[\n");
-  write_row_name(0, "master");
+  write_row_name(0, "master", 0);
   for (int rank = 0; rank < world_size_; ++rank) {
-    write_row_name(rank + 1, "rank " + std::to_string(rank) + " (" +
-                                 to_string(settings.devices[static_cast<std::size_t>(rank)]) + ")");
+    const std::string device = to_string(settings.devices[static_cast<std::size_t>(rank)]);
+    write_row_name(rank + 1, "rank " + std::to_string(rank) + " (" + device + ")", kMostMasterRows + rank);
   }
 }
 
-void Profiler::write_row_name(int row, const std::string& name) {
+/// Viewers show the rows in the order of their places.
+void Profiler::write_row_name(int row, const std::string& name, int place) {
   const std::string front = R"({"ph": "M", "pid": 1, "tid": )" + std::to_string(row);
   trace_->write(front + R"(, "name": "thread_name", "args": {"name": ")" + name + "\"}},\n" + front +
-                R"(, "name": "thread_sort_index", "args": {"sort_index": )" + std::to_string(row) + "}},\n");
+                R"(, "name": "thread_sort_index", "args": {"sort_index": )" + std::to_string(place) + "}},\n");
 }
 
 void Profiler::write_span(int row, const std::string& name, std::int64_t begin_ns, std::int64_t end_ns,

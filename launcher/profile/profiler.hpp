@@ -67,8 +67,10 @@ class Profiler {
   };
   struct Running {
     std::size_t function = 0;
-    std::int64_t begin_ns = 0;
-    std::string details;  // for the trace, as members of a JSON object
+    std::int64_t begin_ns = 0;      // sent, and its ranks were done with their commands before, as far as known
+    std::int64_t end_ns = 0;        // the last of its ranks was done, as far as known
+    std::uint64_t lost_events = 0;  // the number of lost events when it began
+    std::string details;            // for the trace, as members of a JSON object
   };
   /// The activity of a rank at the last event that was read.
   struct RankState {
@@ -78,6 +80,7 @@ class Profiler {
     Phase phase{};
     std::int64_t phase_since_ns = 0;
     std::int64_t call_since_ns = 0;
+    std::int64_t free_since_ns = 0;  // done with its last command
     std::array<std::int64_t, kPhases> sums_ns{};
   };
 
@@ -88,7 +91,8 @@ class Profiler {
   Times& times_of(std::size_t function, int rank);
   void write_span(int row, const std::string& name, std::int64_t begin_ns, std::int64_t end_ns,
                   const std::string& details = {});
-  void write_row_name(int row, const std::string& name);
+  int row_of_master(std::int64_t begin_ns, std::int64_t end_ns);
+  void write_row_name(int row, const std::string& name, int place);
   void open_trace(const Settings& settings);
 
   int world_size_;
@@ -97,7 +101,7 @@ class Profiler {
   const Timeline* timelines_;
   std::optional<OutputFile> trace_;
   std::int64_t start_ns_;
-  std::int64_t last_end_ns_ = 0;  // of the previous call
+  std::vector<std::int64_t> master_rows_{0};  // of the trace: the end of the last call in each of them
   std::unordered_map<std::string, std::size_t> functions_;
   std::vector<std::string> names_;  // by function
   std::vector<std::string> escaped_names_;

@@ -144,6 +144,57 @@ TEST_P(Profile, WritesATraceOfAllRanks) {
   }
 }
 
+void sleep_for(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+
+TEST_P(Profile, TellsTheTimeOfEachOfSeveralCallsSideBySide) {
+  if (GetParam() == 1) GTEST_SKIP() << "calls on one rank do not overlap";
+  const auto slow = session().function(sleep_for, "slow");
+  const auto quick = session().function(sleep_for, "quick");
+  for (const bool slow_is_first : {true, false}) {
+    auto one = slow.on_rank(0).async(400);
+    auto other = quick.on_rank(1).async(100);
+    if (slow_is_first) one.get();
+    other.get();
+    if (!slow_is_first) one.get();
+  }
+  const auto profile = session().profile();
+  const auto slow_times = line_of(profile, "slow", -1).whole;
+  const auto quick_times = line_of(profile, "quick", -1).whole;
+  EXPECT_GE(slow_times.total, 800ms) << "also if the other result came before";
+  EXPECT_GE(quick_times.total, 200ms);
+  EXPECT_LT(quick_times.max, 300ms) << "also if the program asks for its result later";
+}
+
+TEST_P(Profile, TellsTheTimeOfEachOfSeveralCallsInARow) {
+  const auto f = session().function(sleep_for, "sleep");
+  std::vector<sr::Future<void>> futures;
+  for (int i = 0; i < 3; ++i) futures.push_back(f.async(50));
+  std::this_thread::sleep_for(300ms);
+  for (auto& future : futures) future.get();
+  const auto times = line_of(session().profile(), "sleep", -1).whole;
+  EXPECT_GE(times.median, 50ms * 0.97);
+  EXPECT_LT(times.max, 140ms) << "neither the calls before nor the master's own work count";
+}
+
+TEST_P(Profile, WritesCallsSideBySideToRowsOfTheirOwn) {
+  if (GetParam() == 1) GTEST_SKIP() << "calls on one rank do not overlap";
+  const auto f = session().function(sleep_for, "f");
+  auto slow = f.on_rank(0).async(100);
+  std::this_thread::sleep_for(20ms);
+  auto quick = f.on_rank(1).async(100);
+  slow.get();
+  quick.get();
+  f(0);
+  session().close();
+  const auto rows = spans_of(written());
+  ASSERT_EQ(rows.at(0).size(), 2U) << "the first call, and the last one, which comes after both others";
+  ASSERT_EQ(rows.at(GetParam() + 1).size(), 1U);
+  const Span& second = rows.at(GetParam() + 1).front();
+  EXPECT_LT(second.begin, rows.at(0).front().end) << "they overlap";
+  EXPECT_GE(second.end - second.begin, 97'000);
+  EXPECT_NE(written().find(R"x("args": {"name": "master (2)"})x"), std::string::npos);
+}
+
 sr::Keep<double, 1> slow_copy(sr::CpuWorker& worker, sr::Local<const double, 1> x) {
   std::this_thread::sleep_for(30ms);
   return {worker, x.shape()};

@@ -214,6 +214,69 @@ TEST_P(InFlight, ADroppedFailureSurfacesAtCloseAndTheWorkersAreGone) {
   EXPECT_NO_THROW(session.close());
 }
 
+/// Waits until the master knows the failure of the call, and then drops the future.
+void drop_when_it_has_failed(Future<Sum<int>> future) {
+  while (!future.is_ready()) ::sched_yield();
+}
+
+TEST_P(InFlight, AFailureThatWasKnownWhenItsFutureWasDroppedSurfacesAtWaitOnce) {
+  Session session(workers(GetParam()));
+  const Board board(session);
+  const auto f = session.function(one_or_throw, "one_or_throw");
+  auto held = f.async(board.data(), last(), 0);
+  drop_when_it_has_failed(f.async(board.data(), last(), 0));
+  EXPECT_EQ(error_of([&] { session.wait(); }).failure().cause, "the first cause");
+  EXPECT_NO_THROW(session.wait()) << "the other failure can still be fetched";
+  EXPECT_EQ(error_of([&] { held.get(); }).failure().cause, "the first cause");
+  expect_usable(session);
+  EXPECT_NO_THROW(session.close());
+}
+
+TEST_P(InFlight, AFailureThatWasKnownWhenItsFutureWasDroppedSurfacesAtClose) {
+  Session session(workers(GetParam()));
+  const Board board(session);
+  const auto f = session.function(one_or_throw, "one_or_throw");
+  drop_when_it_has_failed(f.async(board.data(), last(), 0));
+  EXPECT_EQ(error_of([&] { session.close(); }).failure().cause, "the first cause");
+}
+
+TEST_P(InFlight, AFutureThatIsOverwrittenAfterItsCallFailedIsDropped) {
+  Session session(workers(GetParam()));
+  const Board board(session);
+  const auto f = session.function(one_or_throw, "one_or_throw");
+  auto future = f.async(board.data(), last(), 0);
+  session.wait();  // the program still has the future, which has the failure
+  future = f.async(board.data(), -1, 0);
+  EXPECT_EQ(future.get(), GetParam());
+  EXPECT_EQ(error_of([&] { session.synchronize(session.device(0)); }).failure().cause, "the first cause");
+  EXPECT_NO_THROW(session.close());
+}
+
+TEST_P(InFlight, ADroppedCallThatFailedAtOnceSurfacesAtWait) {
+  Session session(workers(GetParam()));
+  const Board board(session);
+  auto variable = session.shared("v", std::vector<int>{1});
+  const auto f = session.function(one_or_throw_with, "one_or_throw");
+  auto fails = f.async(board.data(), variable, last(), 0);
+  while (!fails.is_ready()) ::sched_yield();
+  static_cast<void>(f.async(board.data(), variable, -1, 0));  // no worker sees it
+  EXPECT_EQ(error_of([&] { session.wait(); }).failure().cause, "the first cause");
+  EXPECT_NO_THROW(session.wait());
+}
+
+TEST_P(InFlight, AFetchedFailureDoesNotSurfaceAgain) {
+  Session session(workers(GetParam()));
+  const Board board(session);
+  const auto f = session.function(one_or_throw, "one_or_throw");
+  for (int call = 0; call < 100; ++call) {
+    auto future = f.async(board.data(), last(), 0);
+    if (call % 2 == 0) session.wait();
+    EXPECT_EQ(error_of([&] { future.get(); }).failure().cause, "the first cause");
+  }
+  EXPECT_NO_THROW(session.wait());
+  EXPECT_NO_THROW(session.close());
+}
+
 TEST_P(InFlight, ADroppedFailureThatABlockingCallHasThrownIsNotThrownAgain) {
   Session session(workers(GetParam()));
   Board board(session);

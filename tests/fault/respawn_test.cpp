@@ -218,6 +218,71 @@ TEST_P(Respawn, CommitsUpdatesOnAllRanksOrOnNone) {
   for (int rank = 0; rank < world_size(); ++rank) EXPECT_EQ(w.get(rank)[0], 2);
 }
 
+Sum<int> wait_for_field(BoardView board, int index) {
+  while (field(board, index).load() == 0) std::this_thread::sleep_for(1ms);
+  return 1;
+}
+
+TEST_P(Respawn, CallsThatDoNotDependOnALostRankAreReadyOnceTheyAreDone) {
+  if (world_size() == 1) GTEST_SKIP() << "there is no other rank";
+  const auto wait = session_.function(wait_for_field, "wait_for_field");
+  const auto doomed = session_.function(+[](BoardView board) -> Sum<int> {
+    die(Death::kill, board);
+    return 0;
+  });
+  auto slow = wait.on_rank(0).async(board_.data(), 1);
+  auto lost = doomed.on_rank(last()).async(board_.data());
+  std::optional<Future<Sum<int>>> quick;
+  if (world_size() > 2) quick = wait.on_rank(1).async(board_.data(), 2);
+  const auto pid = session_.worker_pids().back();
+  while (is_alive(pid)) std::this_thread::sleep_for(1ms);
+  for (int poll = 0; poll < 50; ++poll, std::this_thread::sleep_for(5ms)) {
+    ASSERT_FALSE(slow.is_ready()) << "it is still running";
+    ASSERT_FALSE(lost.is_ready()) << "get() would wait until the survivors are done";
+  }
+  if (quick) {
+    EXPECT_FALSE(quick->is_ready());
+    board_.set(2, 1);
+    while (!quick->is_ready()) std::this_thread::sleep_for(1ms);
+    EXPECT_EQ(quick->get(), 1) << "while another survivor is busy";
+  }
+  EXPECT_FALSE(slow.is_ready());
+  board_.set(1, 1);
+  while (!slow.is_ready()) std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(slow.get(), 1);
+  while (!lost.is_ready()) std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(error_of([&] { lost.get(); }).kind(), ErrorKind::worker_lost);
+  expect_usable(session_);
+}
+
+TEST_P(Respawn, ACallThatSurvivorsGaveUpIsReadyOnceAllSurvivorsAreDone) {
+  if (world_size() < 3) GTEST_SKIP() << "requires two survivors";
+  const std::vector<Device> devices{session_.device(1), session_.device(last())};
+  const auto wait = session_.function(wait_for_field, "wait_for_field");
+  const auto doomed = session_.function(lose_one, "lose_one");
+  auto slow = wait.on_rank(0).async(board_.data(), 1);
+  auto lost = doomed.on(devices).async(board_.data(), last(), Where::before_a_collective);
+  const auto pid = session_.worker_pids().back();
+  while (is_alive(pid)) std::this_thread::sleep_for(1ms);
+  for (int poll = 0; poll < 50; ++poll, std::this_thread::sleep_for(5ms)) ASSERT_FALSE(lost.is_ready());
+  board_.set(1, 1);
+  while (!lost.is_ready()) std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(error_of([&] { lost.get(); }).kind(), ErrorKind::worker_lost);
+  EXPECT_EQ(slow.get(), 1);
+}
+
+TEST_P(Respawn, ALossThatOnlyDroppedFuturesHaveHadSurfacesAtWait) {
+  const auto doomed = session_.function(lose_one, "lose_one");
+  {
+    auto lost = doomed.async(board_.data(), last(), Where::without_one);
+    while (!lost.is_ready()) std::this_thread::sleep_for(1ms);
+    session_.wait_all(std::span(&lost, 1));
+  }
+  EXPECT_EQ(error_of([&] { session_.wait(); }).kind(), ErrorKind::worker_lost);
+  EXPECT_NO_THROW(session_.wait());
+  expect_usable(session_);
+}
+
 class Counter {
  public:
   Counter(CpuWorker& worker, int start) : rank_(worker.rank()), count_(start) {}

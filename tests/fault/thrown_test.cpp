@@ -193,6 +193,48 @@ TEST_P(Exception, OfACollectiveThatARankDoesNotComeToNamesWhoWaitsAndNeedsNoDead
   }
 }
 
+/// Rank 0 leaves the function without the second collective.
+void update_and_leave(CpuWorker& worker, Comm& comm, Update<op::sum, float, 1> variable) {
+  variable.value()[0] = 100;
+  comm.barrier();
+  if (worker.rank() != 0) comm.barrier();
+}
+
+Sum<float, 1> compute_and_leave(CpuWorker& worker, Comm& comm) {
+  if (worker.rank() != 0) comm.barrier();
+  return Sum<float, 1>(worker, {100'000});
+}
+
+/// Rank 0 takes the all_reduce of the others for that of the train step, and has no other one.
+void gradient_and_leave(CpuWorker& worker, Comm& comm, Scattered<const float, 1>, Local<float, 1>,
+                        Local<float, 1> gradient) {
+  if (worker.rank() != 0) comm.all_reduce(gradient, Reduction::avg);
+}
+
+TEST_P(Exception, OfACollectiveThatARankDoesNotComeToNeedsNoDeadlineBeforeAnUpdate) {
+  if (GetParam() == 1) GTEST_SKIP() << "nobody waits";
+  Session session(workers(GetParam()));
+  auto variable = session.shared("v", std::vector<float>{1, 2});
+  const auto rows = session.data(std::vector<float>(8, 1));
+  const auto update = session.function(update_and_leave, "update_and_leave");
+  const auto compute = session.function(compute_and_leave, "compute_and_leave");
+  auto step = train_step<Sgd>(session, gradient_and_leave, variable);
+  const std::vector<std::function<void()>> calls{[&] { update(variable); }, [&] { compute(); },
+                                                 [&] { step(rows, {.learning_rate = 1}); }};
+  for (int round = 0; round < 3; ++round) {
+    for (const auto& call : calls) {
+      const auto begin = Clock::now();
+      const Error error = error_of(call);
+      EXPECT_LT(Clock::now() - begin, kErrorLimit);
+      EXPECT_EQ(error.kind(), ErrorKind::function) << error.what();
+      EXPECT_GT(error.rank(), 0);
+      EXPECT_THAT(error.what(), HasSubstr("rank 0 has left the call, and rank " + std::to_string(error.rank())));
+      for (int copy = 0; copy < GetParam(); ++copy) EXPECT_EQ(variable.get(copy)[0], 1) << "nothing is committed";
+      expect_usable(session);
+    }
+  }
+}
+
 Sum<float, 1> update_and_throw(CpuWorker& worker, Update<op::sum, float, 1> variable, Local<float, 1> local, int rank) {
   variable.value()[0] = 100;
   static_cast<void>(local);

@@ -98,6 +98,8 @@ class RunningCall {
   /// describes them in the outbox. Large outputs that GPUs reduce through their communicator stay in device memory.
   void deliver(Outbox& outbox);
   bool may_reduce_outputs(const Outbox& outbox) const noexcept;
+  /// Whether the ranks may meet to reduce outputs. GPUs do, if they make their communicator for it.
+  bool may_meet_after_vote() const noexcept { return !shares_outputs_; }
   /// Called after the vote.
   void commit_updates();
   void reduce_outputs(Outbox& outbox);

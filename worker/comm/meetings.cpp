@@ -1,6 +1,7 @@
 #include "worker/comm/meetings.hpp"
 
 #include <string>
+#include <utility>
 
 #include "common/text/errors.hpp"
 #include "worker/comm/call_interruption.hpp"
@@ -74,6 +75,7 @@ void Meetings::begin(const Command& command) noexcept {
 }
 
 void Meetings::leave(const Command& command) noexcept {
+  if (std::exchange(left_, command.id) == command.id) return;
   WorkerSlot& slot = attachment_.slot();
   // Not by the address: an older command may have been in the same slot.
   const std::uint64_t steps = begun_ == command.id ? step_ : 0;

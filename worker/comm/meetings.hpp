@@ -29,7 +29,8 @@ class Meetings {
 
   /// Called before the first meeting of a command, by the ranks that it addresses.
   void begin(const Command& command) noexcept;
-  /// Called after the last meeting. Peers that still wait for this rank learn that it will not come.
+  /// Called after the last meeting. Peers that still wait for this rank learn that it will not come. If this was called
+  /// for the command before, nothing happens.
   void leave(const Command& command) noexcept;
   /// The command that was passed to begin().
   const Command& command() const noexcept { return *command_; }
@@ -79,6 +80,7 @@ class Meetings {
   WaitPolicy policy_;
   const Command* command_ = nullptr;
   std::uint64_t begun_ = 0;  // the number of that command
+  std::uint64_t left_ = 0;   // the number of the last command that this rank has left
   RankSet set_;              // the ranks for which ranks_ and position_ were computed
   std::vector<int> ranks_;   // both vectors have capacity for all ranks from the start
   int position_ = 0;

@@ -43,6 +43,9 @@ std::unique_ptr<WorkerDevice> make_device(const DeviceContext& context) {
   return make_cpu_device(context);
 }
 
+/// Whether ranks can wait for each other in this command.
+bool may_meet(const Command& command) noexcept { return command.has_comm && !command.ranks.is_single(); }
+
 }  // namespace
 
 WorkerCore::WorkerCore(Attachment& attachment)
@@ -205,12 +208,12 @@ bool WorkerCore::start_move_ahead(const Command& command) {
 }
 
 void WorkerCore::finish(const Command& command) noexcept {
-  const bool has_met = command.has_comm && !command.ranks.is_single();
-  if (has_met) meetings_.leave(command);
+  const bool had_peers = may_meet(command);  // once this rank is done, the slot may contain another command
+  if (had_peers) meetings_.leave(command);
   set_phase(Phase::idle);
   attachment_.slot().done.store(command.id, std::memory_order_seq_cst);
   header_.to_master.ring();
-  if (has_met) header_.to_peers.ring();  // a peer may wait until this rank no longer reads its buffers
+  if (had_peers) header_.to_peers.ring();  // a peer may wait until this rank no longer reads its buffers
 }
 
 /// If workers are replaced: whether a worker of this command was lost, so that the command cannot be completed.
@@ -397,6 +400,8 @@ void WorkerCore::complete_call(Command& command, Outbox& outbox) {
   const bool may_reduce = outbox.vote == Vote::ok && running_->may_reduce_outputs(outbox);
   const bool waits = command.wants_vote || may_reduce;
   if (!waits) return;
+  // A peer may still wait for this rank in a collective. It must learn that this rank does not come, so that it votes.
+  if (may_meet(command) && !(may_reduce && running_->may_meet_after_vote())) meetings_.leave(command);
   set_phase(Phase::vote);
   if (!meetings_.all_voted_ok(command)) return;
   if (may_reduce) interruption_.note_that_peers_are_needed();

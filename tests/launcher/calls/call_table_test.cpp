@@ -182,27 +182,60 @@ TEST_F(Calls, ThatWroteAVariableAreRememberedUntilAnotherOverwritesAllOfIt) {
   EXPECT_THAT(writes.calls, ElementsAre(on_all));
 }
 
+TEST_F(Calls, CannotBeCollectedIfASurvivorHasGivenThemUp) {
+  RankSet one_and_two = RankSet::only(1);
+  one_and_two.add(2);
+  const auto lost = publish(one_and_two);
+  const auto after = publish_after(lost, RankSet::only(2));
+  const auto failed = publish(RankSet::only(0));
+  const auto after_failed = publish_after(failed, RankSet::only(0));
+  pool.fail(2, lost, 0, "a worker was lost");
+  pool.finish(1, lost);
+  pool.finish(2, after);
+  pool.fail(0, failed, 1, "a failure of its own");
+  pool.fail(0, after_failed, 0, "a call on which this one depends failed");
+  pool.finish(0, after_failed);
+  EXPECT_TRUE(calls.is_complete(lost));
+  EXPECT_FALSE(calls.is_collectable(lost));
+  EXPECT_FALSE(calls.is_collectable(after)) << "it depends on that call";
+  EXPECT_TRUE(calls.is_collectable(failed));
+  EXPECT_TRUE(calls.is_collectable(after_failed)) << "it has failed with a call that was not given up";
+}
+
+TEST_F(Calls, KnowWhetherTheSurvivorsOfALossAreDone) {
+  const auto on_all = publish();
+  const auto on_two = publish(RankSet::only(2));
+  pool.finish(0, on_all);
+  pool.finish(2, on_all);
+  EXPECT_FALSE(calls.are_survivors_done());
+  pool.die(1, {});
+  EXPECT_FALSE(calls.are_survivors_done()) << "rank 2 has another call";
+  pool.finish(2, on_two);
+  EXPECT_TRUE(calls.are_survivors_done());
+}
+
 TEST_F(Calls, RememberTheFirstFailureThatADroppedFutureHad) {
-  const auto first = failure("first");
-  for (const auto& failed : {first, failure("second")}) {
-    const auto id = publish();
-    calls.in_flight(id).kept_result = std::make_shared<CallResult>();
-    calls.release(id, failed);
-  }
-  EXPECT_EQ(calls.failures().dropped(), first->error);
-  calls.failures().has_surfaced(error("another"));
-  EXPECT_EQ(calls.failures().dropped(), first->error);
-  calls.failures().has_surfaced(first->error);
-  EXPECT_EQ(calls.failures().dropped(), nullptr);
+  UnseenFailures& failures = calls.failures();
+  const auto first = error("first");
+  auto held = std::make_shared<CallResult>();
+  failures.note_unfetched(first, held);
+  for (const char* text : {"second", "third", "fourth"}) failures.note_unfetched(error(text), nullptr);
+  EXPECT_NE(failures.dropped(), first) << "its future can be asked";
+  held.reset();
+  EXPECT_EQ(failures.dropped(), first);
+  failures.has_surfaced(error("another"));
+  EXPECT_EQ(failures.dropped(), first);
+  failures.has_surfaced(first);
+  EXPECT_NE(failures.dropped(), nullptr) << "the second one";
+  EXPECT_NE(failures.take_dropped(), nullptr);
+  EXPECT_EQ(failures.take_dropped(), nullptr);
 }
 
 TEST_F(Calls, DoNotRememberTheFailureOfAFutureThatIsHeld) {
   const auto held = std::make_shared<CallResult>();
-  const auto id = publish();
-  calls.in_flight(id).kept_result = held;
-  calls.release(id, failure("seen"));
+  calls.failures().note_unfetched(error("held"), held);
   EXPECT_EQ(calls.failures().dropped(), nullptr);
-  EXPECT_EQ(held.use_count(), 1) << "it keeps nothing alive any more";
+  EXPECT_EQ(held.use_count(), 1) << "it keeps nothing alive";
 }
 
 TEST_F(Calls, MarkAFailureAsSeenWhereverItIsNoted) {
@@ -221,9 +254,9 @@ TEST_F(Calls, CanBeTakenOutUnfinished) {
   calls.in_flight(publish(calls.all_ranks(), &results[1])).temporaries = {64, 128};
   const auto unfinished = calls.take_unfinished([&](std::uint64_t offset) { freed.push_back(offset); }).calls;
   ASSERT_EQ(unfinished.size(), 2U);
-  EXPECT_TRUE(unfinished[0].is_dropped);
+  EXPECT_NE(unfinished[0].kept, nullptr);
   EXPECT_EQ(unfinished[1].result, &results[1]);
-  EXPECT_FALSE(unfinished[1].is_dropped);
+  EXPECT_EQ(unfinished[1].kept, nullptr);
   EXPECT_TRUE(results[0].finished && results[1].finished);
   EXPECT_THAT(freed, ElementsAre(64, 128));
   EXPECT_TRUE(calls.is_idle());
