@@ -378,6 +378,10 @@ def chain_row(figures, devices, what, why_not):
     row = Row(f"Values, {what}", str(devices), why_not("syncrun"), "", "", "<= 25 µs", "not judged")
     if figure is not None:
         row.ours, row.result = figure.text(), "met" if figure.value <= 25 else "missed"
+    theirs = figures.get("values", devices, what, "one_process")
+    if theirs is not None:
+        row.comparator = f"{theirs.text()} (one_process)"
+        row.ratio = f"{figure.speed() / theirs.speed():.2f}" if figure is not None else ""
     return row
 
 

@@ -68,6 +68,37 @@ void measure_moves(const OneGpu& source, const OneGpu& destination, std::size_t 
                  samples_of(seconds, [&] { return moves(kMovesInARow); }));
 }
 
+/// Each step copies the last result from the other GPU, runs a kernel, and waits.
+void measure_chain(const OneGpu& first, const OneGpu& second) {
+  struct Place {
+    const OneGpu& gpu;
+    GpuBuffer in{comparators::Place::device, sizeof(double)};
+    GpuBuffer out{comparators::Place::device, sizeof(double)};
+  };
+  first.use();
+  const Place a{first};
+  second.use();
+  const Place b{second};
+  const auto step = [](const Place& to, const Place& from) {
+    to.gpu.use();
+    const cudaStream_t stream = to.gpu.stream.get();
+    check_cuda(cudaMemcpyPeerAsync(to.in.as<void>(), to.gpu.index, from.out.as<void>(), from.gpu.index, sizeof(double),
+                                   stream));
+    add_one(to.in.as<double>(), to.out.as<double>(), stream);
+    check_cuda(cudaStreamSynchronize(stream));
+  };
+  std::vector<double> samples(20);
+  for (auto& sample : samples) {
+    const auto start = Clock::now();
+    for (int i = 0; i < kChainCalls / 2; ++i) {
+      step(b, a);
+      step(a, b);
+    }
+    sample = microseconds_since(start) / kChainCalls;
+  }
+  print_gpu_line({"gpu_values", "one_process", 2, kChain}, std::move(samples));
+}
+
 void measure_products(const OneGpu& first, const OneGpu& second, double seconds) {
   const auto once = [&] {
     const auto start = Clock::now();
@@ -90,6 +121,7 @@ int main(int argc, char** argv) {
     const OneGpu second(1);
     enable_access(0, 1);
     enable_access(1, 0);
+    measure_chain(first, second);
     measure_products(first, second, options.seconds);
     for (const std::size_t bytes : kMoveBytes) measure_moves(first, second, bytes, options.seconds);
     return 0;

@@ -23,6 +23,12 @@ inline std::string one_move_of(std::size_t bytes) { return "one move of " + size
 inline std::string moves_of(std::size_t bytes) {
   return std::to_string(kMovesInARow) + " moves of " + size_text(bytes) + " in a row";
 }
+/// Calls that alternate between the GPUs. Each reads the last result, of 8 bytes.
+inline constexpr int kChainCalls = 1000;
+inline constexpr const char* kChain = "chain of 1,000 calls, per call";
+/// to = from + 1, as a kernel of one thread.
+void add_one(const double* from, double* to, cudaStream_t stream);
+
 inline constexpr const char* kTwoProducts = "two products, one on each GPU";
 
 /// c = a b of bfloat16 matrices on the current GPU.

@@ -20,10 +20,10 @@ namespace {
 namespace sr = syncrun;
 using namespace comparators;
 
-/// The same value, which stays on the device. A copy is enough work for a chain: what counts is the way.
-sr::Keep<double, 1> kept(sr::CudaWorker& worker, sr::Local<const double, 1> x) {
+/// x + 1, which stays on the device.
+sr::Keep<double, 1> plus_one(sr::CudaWorker& worker, sr::Local<const double, 1> x) {
   sr::Keep<double, 1> y(worker, x.shape());
-  check_cuda(cudaMemcpyAsync(y.data(), x.data(), sizeof(double), cudaMemcpyDeviceToDevice, worker.stream()));
+  add_one(x.data(), y.data(), worker.stream());
   return y;
 }
 
@@ -53,20 +53,19 @@ class Values {
       : session_(session), seconds_(seconds), first_(session.device(0)), second_(session.device(1)) {}
 
   void measure_chain() {
-    constexpr int kCalls = 1000;
-    const auto f = session_.function(kept);
+    const auto f = session_.function(plus_one);
     const std::array on{f.on(first_), f.on(second_)};
     const auto once = [&] {
-      auto x = session_.value(std::vector<double>{3}, sr::Shape{1}, first_);
+      auto x = session_.value(std::vector<double>{0}, sr::Shape{1}, first_);
       const auto start = Clock::now();
-      for (std::size_t i = 0; i < kCalls; ++i) x = on[(i + 1) % 2](x);
-      if (x.get()[0] != 3) throw std::runtime_error("the chain has a wrong result");
-      return microseconds_since(start) / kCalls;
+      for (std::size_t i = 0; i < kChainCalls; ++i) x = on[(i + 1) % 2](x);
+      if (x.get()[0] != kChainCalls) throw std::runtime_error("the chain has a wrong result");
+      return microseconds_since(start) / kChainCalls;
     };
     once();
     std::vector<double> samples(20);
     for (auto& sample : samples) sample = once();
-    print_gpu_line({"gpu_values", "syncrun", 2, "chain of 1,000 calls, per call"}, std::move(samples));
+    print_gpu_line({"gpu_values", "syncrun", 2, kChain}, std::move(samples));
   }
 
   void measure_moves(std::size_t bytes) {
