@@ -22,7 +22,7 @@ NodeGroup::Farewell AgentRole::serve() {
   group_.send(NodeGroup::kMaster, std::move(hello));
   group_.listen(this);
   auto active_at = Clock::now();
-  while (!loss_) {
+  while (!failure_ && !group_.is_lost(NodeGroup::kMaster)) {
     const bool has_received = group_.progress();
     const bool has_reported = session_ && session_->report();
     if (has_received || has_reported) {
@@ -38,12 +38,20 @@ NodeGroup::Farewell AgentRole::serve() {
   session_.reset();
   group_.listen(nullptr);
   if (auto farewell = group_.farewell()) return *std::move(farewell);
-  throw Error(*loss_);
+  throw Error(failure_ ? *failure_ : *group_.loss_of(NodeGroup::kMaster));
 }
 
-void AgentRole::on_node_lost(int, const Error& why) noexcept { loss_ = why; }
-
+/// An error here is one of this node. The master is not lost: it has to hear of the error.
 void AgentRole::on_message(int, MessageReader& message) {
+  if (failure_) return;
+  try {
+    take(message);
+  } catch (const Error& error) {
+    failure_ = error;
+  }
+}
+
+void AgentRole::take(MessageReader& message) {
   switch (message.kind()) {
     case MessageKind::open: return name_devices(message);
     case MessageKind::start: return start(message);

@@ -1,0 +1,52 @@
+// An agent and the master outside of calls: questions before a session, errors of the agent, and nodes that are lost.
+
+#include "launcher/nodes/agent_role.hpp"
+
+#include <gmock/gmock.h>
+
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "launcher/nodes/nodes_pool.hpp"
+#include "syncrun/options.hpp"
+#include "tests/launcher/nodes/borrowed_transport.hpp"
+#include "tests/launcher/nodes/fake_transport.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using namespace detail;
+using testing::HasSubstr;
+
+/// The master and two agents. Signs of life do not matter here.
+class Roles : public testing::Test {
+ protected:
+  static constexpr NodeGroup::Limits kLimits{.silence = Milliseconds(60'000), .beat = Milliseconds(60'000)};
+
+  Roles() {
+    for (int node = 0; node < 3; ++node) network.at(node).open();
+  }
+  NodeGroup& group_of(int node) {
+    return groups.emplace_back(std::make_unique<BorrowedTransport>(network.at(node)), kLimits);
+  }
+
+  FakeNetwork network{3};
+  std::deque<NodeGroup> groups;
+};
+
+TEST_F(Roles, LetTheMasterHearOfAnErrorOfTheAgent) {
+  NodeGroup& group = group_of(1);
+  network.at(0).send(1, MessageWriter(MessageKind::start).take());  // is too short
+  try {
+    AgentRole(group).serve();
+    FAIL() << "it goes on";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("too short"));
+  }
+  EXPECT_FALSE(group.is_lost(0)) << "nothing can be sent to the master any more";
+}
+
+}  // namespace
+}  // namespace syncrun::test
