@@ -265,7 +265,10 @@ int NodesPool::pid(int rank) const noexcept {
 
 ChildEnd NodesPool::await_end(int rank) {
   if (place().has(rank)) return LocalPool::await_end(rank);
-  static_cast<void>(wait_for_messages(group_, kEndLimit, [&] { return known_end(rank).has_value(); }));
+  const auto& nodes = settings().nodes;
+  const auto there = std::find_if(nodes.begin(), nodes.end(), [rank](const NodePlace& node) { return node.has(rank); });
+  const auto is_known = [&] { return known_end(rank).has_value() || group_.is_lost(there->node); };
+  static_cast<void>(wait_for_messages(group_, kEndLimit, is_known));
   if (const auto known = known_end(rank)) return known->end;
   return {std::nullopt, "its node has not said how it ended"};
 }

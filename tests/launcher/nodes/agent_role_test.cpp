@@ -48,5 +48,18 @@ TEST_F(Roles, LetTheMasterHearOfAnErrorOfTheAgent) {
   EXPECT_FALSE(group.is_lost(0)) << "nothing can be sent to the master any more";
 }
 
+TEST_F(Roles, DoNotAwaitTheEndOfAWorkerOnALostNode) {
+  NodeGroup& master = group_of(0);
+  Settings settings;
+  settings.devices = std::vector<DeviceId>(2);
+  settings.nodes = {{0, 2, 0, 1}, {1, 2, 1, 1}};
+  settings.node_names = {"a", "b"};
+  NodesPool pool(master, settings);
+  master.lose(1, Error(ErrorKind::worker_lost, "node 1 is silent"));
+  const auto begin = Clock::now();
+  EXPECT_THAT(pool.await_end(1).cause, HasSubstr("its node has not said"));
+  EXPECT_LT(Clock::now() - begin, Milliseconds(5000));
+}
+
 }  // namespace
 }  // namespace syncrun::test
