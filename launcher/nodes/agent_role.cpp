@@ -61,20 +61,23 @@ void AgentRole::take(MessageReader& message) {
   }
 }
 
-void AgentRole::report_failure(const Error& error) {
+void AgentRole::report_failure(std::uint64_t question, const Error& error) {
   MessageWriter message(MessageKind::start_failed);
+  message.put(question);
   message.put(error.kind());
   message.put_text(error.what());
   group_.send(NodeGroup::kMaster, std::move(message));
 }
 
 void AgentRole::name_devices(MessageReader& message) {
+  const auto question = message.get<std::uint64_t>();
   SessionOptions options;
   options.devices = message.get_text();
   options.processes = message.get_text();
   try {
     const Settings settings = resolve_settings(options);
     MessageWriter answer(MessageKind::devices);
+    answer.put(question);
     answer.put_list(std::span(settings.devices));
     answer.put(settings.device_names.size());
     for (const DeviceName& name : settings.device_names) {
@@ -83,7 +86,7 @@ void AgentRole::name_devices(MessageReader& message) {
     }
     group_.send(NodeGroup::kMaster, std::move(answer));
   } catch (const Error& error) {
-    report_failure(error);
+    report_failure(question, error);
   }
 }
 
@@ -95,7 +98,7 @@ void AgentRole::start(MessageReader& message) {
     auto pool = std::make_unique<LocalPool>(start_->settings, start_->place, start_->segment_bytes);
     session_ = std::make_unique<NodeSession>(group_, *start_, std::move(pool));
   } catch (const Error& error) {
-    report_failure(error);
+    report_failure(0, error);
   }
 }
 

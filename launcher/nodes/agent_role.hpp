@@ -2,6 +2,7 @@
 
 // What a process does as the agent of its node.
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -26,7 +27,7 @@ class AgentRole final : private NodeListener {
   void name_devices(MessageReader& message);
   void start(MessageReader& message);
   void end();
-  void report_failure(const Error& error);
+  void report_failure(std::uint64_t question, const Error& error);
 
   NodeGroup& group_;
   std::optional<SessionStart> start_;

@@ -31,10 +31,41 @@ class Roles : public testing::Test {
   NodeGroup& group_of(int node) {
     return groups.emplace_back(std::make_unique<BorrowedTransport>(network.at(node)), kLimits);
   }
+  void answer(int node, std::uint64_t question, std::size_t devices) {
+    MessageWriter message(MessageKind::devices);
+    message.put(question);
+    message.put_list(std::span<const DeviceId>(std::vector<DeviceId>(devices)));
+    message.put(std::size_t{0});
+    network.at(node).send(0, message.take());
+  }
+  void refuse(int node, std::uint64_t question) {
+    MessageWriter message(MessageKind::start_failed);
+    message.put(question);
+    message.put(ErrorKind::usage);
+    message.put_text("no such device");
+    network.at(node).send(0, message.take());
+  }
 
   FakeNetwork network{3};
   std::deque<NodeGroup> groups;
 };
+
+TEST_F(Roles, GiveNoMeaningToAnswersToAnEarlierQuestion) {
+  NodeGroup& master = group_of(0);
+  master.set_names({"a", "b", "c"});
+  refuse(1, 1);
+  Settings settings;
+  settings.devices = std::vector<DeviceId>(1);
+  EXPECT_THROW(gather_devices(master, {}, settings), Error);
+  // Now the answers to the first question come that nobody has waited for.
+  refuse(2, 1);
+  answer(1, 1, 5);
+  answer(1, 2, 1);
+  answer(2, 2, 2);
+  gather_devices(master, {}, settings);
+  EXPECT_EQ(settings.devices.size(), 4U);
+  EXPECT_EQ(settings.nodes.back().local_size, 2);
+}
 
 TEST_F(Roles, LetTheMasterHearOfAnErrorOfTheAgent) {
   NodeGroup& group = group_of(1);
