@@ -22,7 +22,7 @@ NodeGroup::Farewell AgentRole::serve() {
   group_.send(NodeGroup::kMaster, std::move(hello));
   group_.listen(this);
   auto active_at = Clock::now();
-  while (!loss_) {
+  while (!failure_ && !group_.is_lost(NodeGroup::kMaster)) {
     const bool has_received = group_.progress();
     const bool has_reported = session_ && session_->report();
     if (has_received || has_reported) {
@@ -38,12 +38,20 @@ NodeGroup::Farewell AgentRole::serve() {
   session_.reset();
   group_.listen(nullptr);
   if (auto farewell = group_.farewell()) return *std::move(farewell);
-  throw Error(*loss_);
+  throw Error(failure_ ? *failure_ : *group_.loss_of(NodeGroup::kMaster));
 }
 
-void AgentRole::on_node_lost(int, const Error& why) noexcept { loss_ = why; }
-
+/// An error here is one of this node. The master is not lost: it has to hear of the error.
 void AgentRole::on_message(int, MessageReader& message) {
+  if (failure_) return;
+  try {
+    take(message);
+  } catch (const Error& error) {
+    failure_ = error;
+  }
+}
+
+void AgentRole::take(MessageReader& message) {
   switch (message.kind()) {
     case MessageKind::open: return name_devices(message);
     case MessageKind::start: return start(message);
@@ -53,20 +61,23 @@ void AgentRole::on_message(int, MessageReader& message) {
   }
 }
 
-void AgentRole::report_failure(const Error& error) {
+void AgentRole::report_failure(std::uint64_t question, const Error& error) {
   MessageWriter message(MessageKind::start_failed);
+  message.put(question);
   message.put(error.kind());
   message.put_text(error.what());
   group_.send(NodeGroup::kMaster, std::move(message));
 }
 
 void AgentRole::name_devices(MessageReader& message) {
+  const auto question = message.get<std::uint64_t>();
   SessionOptions options;
   options.devices = message.get_text();
   options.processes = message.get_text();
   try {
     const Settings settings = resolve_settings(options);
     MessageWriter answer(MessageKind::devices);
+    answer.put(question);
     answer.put_list(std::span(settings.devices));
     answer.put(settings.device_names.size());
     for (const DeviceName& name : settings.device_names) {
@@ -75,7 +86,7 @@ void AgentRole::name_devices(MessageReader& message) {
     }
     group_.send(NodeGroup::kMaster, std::move(answer));
   } catch (const Error& error) {
-    report_failure(error);
+    report_failure(question, error);
   }
 }
 
@@ -87,7 +98,7 @@ void AgentRole::start(MessageReader& message) {
     auto pool = std::make_unique<LocalPool>(start_->settings, start_->place, start_->segment_bytes);
     session_ = std::make_unique<NodeSession>(group_, *start_, std::move(pool));
   } catch (const Error& error) {
-    report_failure(error);
+    report_failure(0, error);
   }
 }
 

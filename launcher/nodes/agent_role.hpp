@@ -2,6 +2,7 @@
 
 // What a process does as the agent of its node.
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -16,21 +17,22 @@ class AgentRole final : private NodeListener {
  public:
   explicit AgentRole(NodeGroup& group) : group_(group) {}
 
-  /// Returns what the master has said at its end. Throws Error if the master is lost.
+  /// Returns what the master has said at its end. Throws Error if the master is lost, or if this node cannot continue.
   NodeGroup::Farewell serve();
 
  private:
   void on_message(int node, MessageReader& message) override;
-  void on_node_lost(int node, const Error& why) noexcept override;
+  void on_node_lost(int, const Error&) noexcept override {}  // serve() sees it
+  void take(MessageReader& message);
   void name_devices(MessageReader& message);
   void start(MessageReader& message);
   void end();
-  void report_failure(const Error& error);
+  void report_failure(std::uint64_t question, const Error& error);
 
   NodeGroup& group_;
   std::optional<SessionStart> start_;
   std::unique_ptr<NodeSession> session_;
-  std::optional<Error> loss_;  // of the master
+  std::optional<Error> failure_;  // of this node
 };
 
 }  // namespace syncrun::detail

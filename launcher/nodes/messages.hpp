@@ -21,8 +21,8 @@ enum class MessageKind : std::uint8_t {
   fault,  ///< the sender cannot continue; a kind of error and a text
   // agent to master
   hello,         ///< what the node is (NodeIdentity)
-  devices,       ///< the devices of the node, for a session
-  start_failed,  ///< the workers of the node could not be started; a kind of error and a text
+  devices,       ///< the answer to `open`: its number, and the devices of the node
+  start_failed,  ///< the answer to `open` or `start` if it fails: the number (`start` has 0), a kind of error and a text
   rank_state,    ///< how far the start of a worker is
   progress,      ///< where the workers are, while they are busy
   rank_lost,     ///< a worker was lost
@@ -30,7 +30,7 @@ enum class MessageKind : std::uint8_t {
   done,          ///< the commands that ranks have finished, and what they report
   ended,         ///< nothing is left of the session on this node
   // master to agent
-  open,         ///< asks for the devices of the node
+  open,         ///< asks for the devices of the node; a number, and what the user wants
   start,        ///< starts a session (SessionStart)
   command,      ///< the changes of the heap, a command, and which outputs were consumed
   spoil,        ///< a command on which this one depends has failed

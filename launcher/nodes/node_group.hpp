@@ -64,6 +64,9 @@ class NodeGroup {
   /// Sends a message. Messages to nodes that are lost are dropped. Any thread.
   void send(int node, MessageWriter message);
   void send_to_all(const MessageWriter& message);
+  /// A number for the next question to other nodes, from 1. An answer repeats it: an answer to an earlier question, which
+  /// nobody waits for any more, may come after this one was asked. One thread asks.
+  std::uint64_t number_of_question() noexcept { return ++questions_; }
   /// As Mailbox has them.
   Mailbox::Ticket send_bulk(int node, std::span<const std::byte> from);
   Mailbox::Ticket receive_bulk(int node, std::span<std::byte> to);
@@ -147,6 +150,7 @@ class NodeGroup {
   std::vector<std::string> names_;
   std::optional<Farewell> farewell_;
   std::string verdict_;
+  std::uint64_t questions_ = 0;
   std::atomic<int> losses_ = 0;
   std::atomic<std::int64_t> active_at_;  // when a message came or went that was not only a sign of life
 

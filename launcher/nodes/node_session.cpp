@@ -47,7 +47,8 @@ bool NodeSession::report() {
   const bool has_reported = commands_.report();
   const bool has_started = !is_watched_ && report_start();
   report_progress();
-  return report_ends() || has_started || has_reported;
+  const bool has_lost = report_losses();
+  return report_ends() || has_lost || has_started || has_reported;
 }
 
 /// Tells the master how far the starts of the workers are.
@@ -89,24 +90,41 @@ void NodeSession::report_progress() {
   group_.send(NodeGroup::kMaster, std::move(message));
 }
 
-/// Tells the master about workers that were lost or have ended.
+/// Tells the master about lost workers. The first one comes first: its peers end when they see its loss, and the master
+/// names the rank of which it hears first.
+bool NodeSession::report_losses() {
+  const std::uint64_t first = pool_->control().header().lost.load(std::memory_order_seq_cst);
+  if (first == 0) return false;
+  bool has_reported = report_loss(place_.local_rank(static_cast<int>(first) - 1));
+  for (int local_rank = 0; local_rank < place_.local_size; ++local_rank) {
+    has_reported = report_loss(local_rank) || has_reported;
+  }
+  return has_reported;
+}
+
+bool NodeSession::report_loss(int local_rank) {
+  Known& known = known_[static_cast<std::size_t>(local_rank)];
+  const int rank = place_.rank(local_rank);
+  const WorkerSlot& slot = pool_->control().worker(rank);
+  if (known.is_lost || slot.is_lost.load(std::memory_order_seq_cst) == 0) return false;
+  known.is_lost = true;
+  known.lost_at = Clock::now();
+  commands_.report();  // what the worker had finished counts, and the master ends the session when it hears of the loss
+  MessageWriter message(MessageKind::rank_lost);
+  put_rank_lost(message, rank, slot);
+  group_.send(NodeGroup::kMaster, std::move(message));
+  return true;
+}
+
+/// Tells the master about workers that have ended. A worker may end between a look at its loss and this. Its loss is then
+/// told next time.
 bool NodeSession::report_ends() {
   bool has_reported = false;
   const bool shall_look = Clock::now() >= next_look_;
   if (shall_look) next_look_ = Clock::now() + kLookEvery;
   for (int local_rank = 0; local_rank < place_.local_size; ++local_rank) {
-    Known& known = known_[static_cast<std::size_t>(local_rank)];
+    const Known& known = known_[static_cast<std::size_t>(local_rank)];
     if (known.has_ended) continue;
-    const int rank = place_.rank(local_rank);
-    const WorkerSlot& slot = pool_->control().worker(rank);
-    if (!known.is_lost && slot.is_lost.load(std::memory_order_seq_cst) != 0) {
-      known.is_lost = true;
-      known.lost_at = Clock::now();
-      MessageWriter message(MessageKind::rank_lost);
-      put_rank_lost(message, rank, slot);
-      group_.send(NodeGroup::kMaster, std::move(message));
-      has_reported = true;
-    }
     if (known.is_lost || shall_look) has_reported = report_end(local_rank) || has_reported;
   }
   return has_reported;

@@ -39,6 +39,8 @@ class NodeSession {
     bool has_ended = false;
   };
   bool report_start();
+  bool report_losses();
+  bool report_loss(int local_rank);
   bool report_ends();
   void report_progress();
   bool report_end(int local_rank);

@@ -30,15 +30,18 @@ bool wait_for_messages(NodeGroup& group, Milliseconds limit, Ready&& ready) {
   return true;
 }
 
-/// Collects the answers of all agents to one question.
+/// Collects the answers of all agents to one question. The program may have asked before, and given up because one node
+/// has refused. The answers of the others to that question come now, and say nothing about this one.
 class Gathering final : public NodeListener {
  public:
-  explicit Gathering(int nodes) : devices_(static_cast<std::size_t>(nodes)) {}
+  Gathering(int nodes, std::uint64_t question) : question_(question), devices_(static_cast<std::size_t>(nodes)) {}
   void on_message(int node, MessageReader& message) override {
+    const bool is_answer = message.kind() == MessageKind::start_failed || message.kind() == MessageKind::devices;
+    if (!is_answer || message.get<std::uint64_t>() != question_) return;
     if (message.kind() == MessageKind::start_failed) {
       const auto kind = message.get<ErrorKind>();
       failure_ = Error(kind, "node " + std::to_string(node) + ": " + message.get_text());
-    } else if (message.kind() == MessageKind::devices) {
+    } else {
       ChosenDevices& devices = devices_[static_cast<std::size_t>(node)];
       devices.by_rank = message.get_list<DeviceId>();
       for (auto names = message.get<std::size_t>(); names != 0; --names) {
@@ -61,6 +64,7 @@ class Gathering final : public NodeListener {
   const ChosenDevices& devices_of(int node) const { return devices_[static_cast<std::size_t>(node)]; }
 
  private:
+  std::uint64_t question_;
   std::vector<ChosenDevices> devices_;
   std::optional<Error> failure_;
 };
@@ -95,9 +99,11 @@ void check_hosts(const Settings& settings, std::string_view list) {
 }  // namespace
 
 void gather_devices(NodeGroup& group, const SessionOptions& options, Settings& settings) {
-  Gathering answers(group.nodes());
+  const std::uint64_t number = group.number_of_question();
+  Gathering answers(group.nodes(), number);
   group.listen(&answers);
   MessageWriter question(MessageKind::open);
+  question.put(number);
   question.put_text(options.devices);
   question.put_text(options.processes);
   group.send_to_all(question);
@@ -178,6 +184,7 @@ void NodesPool::on_message(int node, MessageReader& message) {
       break;
     }
     case MessageKind::start_failed: {
+      static_cast<void>(message.get<std::uint64_t>());
       const auto kind = message.get<ErrorKind>();
       note_fault(node, Error(kind, group_.name_of(node) + ": " + message.get_text()));
       break;
@@ -265,7 +272,10 @@ int NodesPool::pid(int rank) const noexcept {
 
 ChildEnd NodesPool::await_end(int rank) {
   if (place().has(rank)) return LocalPool::await_end(rank);
-  static_cast<void>(wait_for_messages(group_, kEndLimit, [&] { return known_end(rank).has_value(); }));
+  const auto& nodes = settings().nodes;
+  const auto there = std::find_if(nodes.begin(), nodes.end(), [rank](const NodePlace& node) { return node.has(rank); });
+  const auto is_known = [&] { return known_end(rank).has_value() || group_.is_lost(there->node); };
+  static_cast<void>(wait_for_messages(group_, kEndLimit, is_known));
   if (const auto known = known_end(rank)) return known->end;
   return {std::nullopt, "its node has not said how it ended"};
 }

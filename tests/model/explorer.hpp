@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "tests/model/protocol.hpp"
 #include "tests/model/state_store.hpp"
 
 namespace model {
@@ -21,9 +20,21 @@ struct Report {
   std::vector<std::string> trace;  // the steps to the state that is wrong
 };
 
+inline std::string trace_of(const Report& report) {
+  std::string text = report.wrong;
+  for (const auto& step : report.trace) text += "\n  " + step;
+  return text;
+}
+
+/// A Protocol has the types State, Step and Scenario, the first state, all steps from a state, and the proper ends. The
+/// state has `broken`, which is not 0 if a property does not hold.
+template <class Protocol>
 class Explorer {
+  using State = typename Protocol::State;
+  using Step = typename Protocol::Step;
+
  public:
-  explicit Explorer(const Scenario& scenario) : protocol_(scenario) {}
+  explicit Explorer(const typename Protocol::Scenario& scenario) : protocol_(scenario) {}
 
   Report explore() {
     add(protocol_.initial(), kNone, {});
@@ -37,7 +48,7 @@ class Explorer {
         const std::uint32_t to = add(next, at, step);
         ++arrivals_[to];
         successors_.push_back(to);
-        if (next.broken != 0) fail(to, kProperties[next.broken - 1U]);
+        if (next.broken != 0) fail(to, Protocol::describe_broken(next));
       };
       protocol_.for_each_step(state, visit);
       if (has_successor || !report_.wrong.empty()) continue;
@@ -90,7 +101,7 @@ class Explorer {
   }
 
   Protocol protocol_;
-  StateStore states_;
+  StateStore<State, Protocol::kPartBytes> states_;
   std::vector<Origin> origins_;
   std::vector<std::uint32_t> arrivals_;          // by state: the number of steps that lead to it
   std::vector<std::uint32_t> first_successors_;  // by state: the index of its first successor in successors_

@@ -6,9 +6,9 @@
 #include <array>
 #include <string>
 #include <string_view>
-#include <type_traits>
 
 #include "tests/model/state.hpp"
+#include "tests/model/visit.hpp"
 
 namespace model {
 
@@ -61,23 +61,15 @@ inline constexpr std::array<std::string_view, 18> kProperties{
     "there is no free slot for a command",
 };
 
-/// Refers to a function that is called with each state that a step leads to.
-class Visit {
- public:
-  template <class Function>
-    requires(!std::is_same_v<Function, Visit>)
-  Visit(const Function& function) noexcept  // NOLINT(google-explicit-constructor)
-      : function_(&function),
-        call_([](const void* to, const State& next, Step step) { (*static_cast<const Function*>(to))(next, step); }) {}
-  void operator()(const State& next, Step step) const { call_(function_, next, step); }
-
- private:
-  const void* function_;
-  void (*call_)(const void*, const State&, Step);
-};
+using Visit = BasicVisit<State, Step>;
 
 class Protocol {
  public:
+  using State = model::State;
+  using Step = model::Step;
+  using Scenario = model::Scenario;
+  static constexpr std::size_t kPartBytes = sizeof(Worker);  // so the first parts of a state are the workers
+
   explicit Protocol(const Scenario& scenario) : scenario_(scenario) {}
 
   State initial() const;
@@ -85,6 +77,7 @@ class Protocol {
   /// True if the master has finished or is dead, and every worker has ended.
   bool is_proper_end(const State& state) const noexcept;
   std::string describe(Step step) const;
+  static std::string_view describe_broken(const State& state) noexcept { return kProperties[state.broken - 1U]; }
 
  private:
   enum class Outcome : Byte { goes_on, ready, interrupted };

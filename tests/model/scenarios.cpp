@@ -4,18 +4,8 @@
 
 namespace model::tests {
 
-namespace {
-
-std::string trace_of(const Report& report) {
-  std::string text = report.wrong;
-  for (const auto& step : report.trace) text += "\n  " + step;
-  return text;
-}
-
-}  // namespace
-
 Report explore(const Scenario& scenario) {
-  const Report report = Explorer(scenario).explore();
+  const Report report = Explorer<model::Protocol>(scenario).explore();
   std::printf("%-40s %9zu states, %9zu steps, %4zu ends\n", scenario.name, report.states, report.steps, report.ends);
   return report;
 }

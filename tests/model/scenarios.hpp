@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/model/explorer.hpp"
+#include "tests/model/protocol.hpp"
 
 namespace model {
 

@@ -10,8 +10,6 @@
 #include <cstring>
 #include <vector>
 
-#include "tests/model/state.hpp"
-
 namespace model {
 
 struct Found {
@@ -65,6 +63,7 @@ class Numbering {
   std::vector<std::uint32_t> table_;  // open addressing, at most half full
 };
 
+template <class State, std::size_t kPartBytes>
 class StateStore {
  public:
   std::uint32_t size() const noexcept { return states_.size(); }
@@ -73,7 +72,7 @@ class StateStore {
     Parts parts;
     for (std::size_t i = 0; i < kParts; ++i) parts[i] = parts_[i][states_[number][i]];
     State state;
-    std::memcpy(&state, parts.data(), sizeof(State));
+    std::memcpy(static_cast<void*>(&state), parts.data(), sizeof(State));
     return state;
   }
 
@@ -94,9 +93,8 @@ class StateStore {
   }
 
  private:
-  static constexpr std::size_t kPartBytes = sizeof(Worker);  // so the first parts are the workers
   static constexpr std::size_t kParts = (sizeof(State) + kPartBytes - 1) / kPartBytes;
-  using Part = std::array<Byte, kPartBytes>;
+  using Part = std::array<std::uint8_t, kPartBytes>;
   using Parts = std::array<Part, kParts>;
 
   using Numbers = std::array<std::uint32_t, kParts>;

@@ -5,7 +5,9 @@
 #include <gmock/gmock.h>
 
 #include <csignal>
+#include <functional>
 #include <map>
+#include <span>
 #include <thread>
 
 #include "launcher/calls/call_table.hpp"
@@ -30,7 +32,11 @@ class OnOtherNode : public testing::Test {
 
   OnOtherNode() {
     for (int node = 0; node < 2; ++node) network.at(node).open();
-    group.emplace(std::make_unique<BorrowedTransport>(network.at(1)), kLimits);
+    auto transport = std::make_unique<BorrowedTransport>(network.at(1));
+    transport->on_send = [this](std::span<const std::byte> message) {
+      if (on_progress && static_cast<MessageKind>(message.front()) == MessageKind::progress) on_progress();
+    };
+    group.emplace(std::move(transport), kLimits);
     start.place = {1, 2, 2, 2};
     auto owned = std::make_unique<FakePool>(4);
     pool = owned.get();
@@ -58,12 +64,38 @@ class OnOtherNode : public testing::Test {
     session->take(message);
   }
 
+  /// The kinds of the messages that have arrived at the master.
+  std::vector<MessageKind> received_kinds() {
+    std::vector<MessageKind> kinds;
+    for (const auto& message : received()) kinds.push_back(static_cast<MessageKind>(message.front()));
+    return kinds;
+  }
+  /// Gives rank 3 a command. Returns its number.
+  std::uint64_t give_command() {
+    masters.control().header().place = {0, 2, 0, 2};
+    calls.attach(masters.control());
+    RemoteNodes nodes(group->post(), masters.control(), {masters.segment(), {}}, {{0, 2, 0, 2}, start.place});
+    calls.next(RankSet::only(3), Milliseconds(0)).begin<ClosePayload>();
+    const auto id = calls.publish();
+    MessageWriter command(MessageKind::command);
+    put_heap_changes(command, masters.segment(), nodes.changes(), 0);
+    put_rows(command, masters.segment(), {});
+    put_command(command, masters.control(), masters.segment(), calls.slot_of(id), start.place);
+    command.put(std::uint64_t{0});
+    const auto bytes = command.take();
+    MessageReader message(bytes, "the master");
+    session->take(message);
+    return id;
+  }
+
+  std::function<void()> on_progress;  // called while the session reports where workers are
   FakeNetwork network{2};
   std::optional<NodeGroup> group;
   SessionStart start;
   FakePool* pool = nullptr;
   std::optional<NodeSession> session;
   FakePool masters{4};
+  CallTable calls;
 
  private:
   std::vector<std::vector<std::byte>> messages_;
@@ -108,6 +140,45 @@ TEST_F(OnOtherNode, ReportsALostWorkerAndHowItEnded) {
   EXPECT_FALSE(session->report()) << "each loss is reported once";
 }
 
+TEST_F(OnOtherNode, ReportsWhatALostWorkerHadFinishedBeforeItsLoss) {
+  session->report();
+  received();
+  const auto id = give_command();
+  on_progress = [&] {  // after the session has looked for finished commands
+    pool->finish(3, id);
+    pool->die(3, FakePool::killed());
+  };
+  session->report();
+  EXPECT_THAT(received_kinds(),
+              ElementsAre(MessageKind::progress, MessageKind::done, MessageKind::rank_lost, MessageKind::rank_end));
+}
+
+TEST_F(OnOtherNode, ReportsALossThatIsNotedAfterTheEnd) {
+  session->report();
+  received();
+  std::this_thread::sleep_for(Milliseconds(10));
+  pool->end_by_itself(3, SIGKILL);
+  session->report();
+  EXPECT_THAT(received_kinds(), ElementsAre(MessageKind::rank_end));
+  pool->die(3, FakePool::killed());
+  session->report();
+  EXPECT_THAT(received_kinds(), ElementsAre(MessageKind::rank_lost));
+}
+
+TEST_F(OnOtherNode, ReportsTheFirstLossFirst) {
+  session->report();
+  received();
+  pool->die(3, FakePool::killed());
+  pool->die(2, {0, "ended because rank 3 was lost"});
+  session->report();
+  std::vector<int> ranks;
+  for (const auto& bytes : received()) {
+    MessageReader message(bytes, "node 1");
+    if (message.kind() == MessageKind::rank_lost) ranks.push_back(take_rank_lost(message, masters.control()));
+  }
+  EXPECT_THAT(ranks, ElementsAre(3, 2));
+}
+
 TEST_F(OnOtherNode, ReportsWorkersThatEndAtAClose) {
   session->report();
   received();
@@ -130,20 +201,7 @@ TEST_F(OnOtherNode, ReportsWorkersThatEndAtAClose) {
 TEST_F(OnOtherNode, SaysWhereBusyWorkersAre) {
   session->report();
   received();
-  CallTable calls;
-  masters.control().header().place = {0, 2, 0, 2};
-  calls.attach(masters.control());
-  RemoteNodes nodes(group->post(), masters.control(), {masters.segment(), {}}, {{0, 2, 0, 2}, start.place});
-  calls.next(RankSet::only(3), Milliseconds(0)).begin<ClosePayload>();
-  const auto id = calls.publish();
-  MessageWriter command(MessageKind::command);
-  put_heap_changes(command, masters.segment(), nodes.changes(), 0);
-  put_rows(command, masters.segment(), {});
-  put_command(command, masters.control(), masters.segment(), calls.slot_of(id), start.place);
-  command.put(std::uint64_t{0});
-  const auto bytes = command.take();
-  MessageReader message(bytes, "the master");
-  session->take(message);
+  const auto id = give_command();
   pool->set_phase(3, id, Phase::function);
   pool->stop_signals[3] = SIGSTOP;
   session->report();

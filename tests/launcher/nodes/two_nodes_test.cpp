@@ -235,6 +235,23 @@ TEST_F(TwoNodes, ReportFailures) {
   EXPECT_EQ(calls.outbox(id, 3).failed_phase, Phase::function);
 }
 
+TEST_F(TwoNodes, ReportNoFailureOfAnEarlierCommand) {
+  const auto failed = publish(RankSet::only(3));
+  deliver();
+  run(3, 0, Vote::failed);
+  deliver();
+  EXPECT_TRUE(calls.has_failed(failed));
+  collect(failed);
+  for (std::size_t i = 0; i < kInboxSize; ++i) {  // the last one has the outbox of the one that failed
+    const auto id = publish(RankSet::only(3));
+    deliver();
+    finish(3, *next_command(3));  // as the unmapping of a file, it leaves its outbox as it is
+    deliver();
+    EXPECT_FALSE(calls.has_failed(id));
+    collect(id);
+  }
+}
+
 TEST_F(TwoNodes, LearnThatACommandMustFail) {
   const auto id = publish(RankSet::only(2));
   nodes.spoil(id, calls.slot_of(id));

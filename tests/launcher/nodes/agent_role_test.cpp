@@ -1,0 +1,96 @@
+// An agent and the master outside of calls: questions before a session, errors of the agent, and nodes that are lost.
+
+#include "launcher/nodes/agent_role.hpp"
+
+#include <gmock/gmock.h>
+
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "launcher/nodes/nodes_pool.hpp"
+#include "syncrun/options.hpp"
+#include "tests/launcher/nodes/borrowed_transport.hpp"
+#include "tests/launcher/nodes/fake_transport.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using namespace detail;
+using testing::HasSubstr;
+
+/// The master and two agents. Signs of life do not matter here.
+class Roles : public testing::Test {
+ protected:
+  static constexpr NodeGroup::Limits kLimits{.silence = Milliseconds(60'000), .beat = Milliseconds(60'000)};
+
+  Roles() {
+    for (int node = 0; node < 3; ++node) network.at(node).open();
+  }
+  NodeGroup& group_of(int node) {
+    return groups.emplace_back(std::make_unique<BorrowedTransport>(network.at(node)), kLimits);
+  }
+  void answer(int node, std::uint64_t question, std::size_t devices) {
+    MessageWriter message(MessageKind::devices);
+    message.put(question);
+    message.put_list(std::span<const DeviceId>(std::vector<DeviceId>(devices)));
+    message.put(std::size_t{0});
+    network.at(node).send(0, message.take());
+  }
+  void refuse(int node, std::uint64_t question) {
+    MessageWriter message(MessageKind::start_failed);
+    message.put(question);
+    message.put(ErrorKind::usage);
+    message.put_text("no such device");
+    network.at(node).send(0, message.take());
+  }
+
+  FakeNetwork network{3};
+  std::deque<NodeGroup> groups;
+};
+
+TEST_F(Roles, GiveNoMeaningToAnswersToAnEarlierQuestion) {
+  NodeGroup& master = group_of(0);
+  master.set_names({"a", "b", "c"});
+  refuse(1, 1);
+  Settings settings;
+  settings.devices = std::vector<DeviceId>(1);
+  EXPECT_THROW(gather_devices(master, {}, settings), Error);
+  // Now the answers to the first question come that nobody has waited for.
+  refuse(2, 1);
+  answer(1, 1, 5);
+  answer(1, 2, 1);
+  answer(2, 2, 2);
+  gather_devices(master, {}, settings);
+  EXPECT_EQ(settings.devices.size(), 4U);
+  EXPECT_EQ(settings.nodes.back().local_size, 2);
+}
+
+TEST_F(Roles, LetTheMasterHearOfAnErrorOfTheAgent) {
+  NodeGroup& group = group_of(1);
+  network.at(0).send(1, MessageWriter(MessageKind::start).take());  // is too short
+  try {
+    AgentRole(group).serve();
+    FAIL() << "it goes on";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("too short"));
+  }
+  EXPECT_FALSE(group.is_lost(0)) << "nothing can be sent to the master any more";
+}
+
+TEST_F(Roles, DoNotAwaitTheEndOfAWorkerOnALostNode) {
+  NodeGroup& master = group_of(0);
+  Settings settings;
+  settings.devices = std::vector<DeviceId>(2);
+  settings.nodes = {{0, 2, 0, 1}, {1, 2, 1, 1}};
+  settings.node_names = {"a", "b"};
+  NodesPool pool(master, settings);
+  master.lose(1, Error(ErrorKind::worker_lost, "node 1 is silent"));
+  const auto begin = Clock::now();
+  EXPECT_THAT(pool.await_end(1).cause, HasSubstr("its node has not said"));
+  EXPECT_LT(Clock::now() - begin, Milliseconds(5000));
+}
+
+}  // namespace
+}  // namespace syncrun::test
