@@ -73,7 +73,7 @@ struct Worker {
   Byte seen;      // the word that it has loaded next
   Byte is_own;    // 1: the failure that it reports is its own
   Byte is_late;   // 1: it fails after its vote
-  Byte skips;     // 1: it does not run the command, because one on which the command depends has failed
+  Byte skips;     // 1: it does not run the command, because one on which the command depends has failed; 2: it leaves the collectives before it waits for votes
 
   Byte done;
   std::array<Entry, kMostPlaces> inbox;

@@ -204,8 +204,10 @@ void Protocol::after_vote(State& state, int rank) const {
   // A rank that skips the call returns from `execute` right after its vote.
   const bool waits = worker.skips == 0 && (call(state, id).wants_vote || (is_for_it && call(state, id).is_large));
   worker.skips = 0;
-  if (waits) return go(worker.process, tally_votes);
-  leave_or_finish(state, rank);
+  if (!waits) return leave_or_finish(state, rank);
+  if (!has_met(state, id)) return go(worker.process, tally_votes);
+  worker.skips = 2;
+  go(worker.process, leave_steps);
 }
 
 /// Goes to report_failure. The failure is not the rank's own if the call was abandoned or skipped.
@@ -248,7 +250,8 @@ void Protocol::report_failure(State& state, int rank) const {
 
 void Protocol::leave_or_finish(State& state, int rank) const {
   Worker& worker = state.workers[static_cast<std::size_t>(rank)];
-  go(worker.process, has_met(state, worker.id) ? leave_steps : store_done);
+  const bool has_left = worker.collective_command == worker.id && worker.collective_step == kLeft;
+  go(worker.process, has_met(state, worker.id) && !has_left ? leave_steps : store_done);
 }
 
 /// Meetings::leave, and the end of WorkerCore::finish.
@@ -269,7 +272,9 @@ void Protocol::finish(State& state, int rank) const {
     case leave_command: worker.collective_command = id; return go(process, leave_step);
     case leave_step: worker.collective_step = kLeft; return go(process, ring_left);
     case ring_left:
-      if (ring(state, process, Bell::to_peers)) go(process, store_done);
+      if (!ring(state, process, Bell::to_peers)) return;
+      go(process, worker.skips == 2 ? tally_votes : store_done);
+      worker.skips = 0;
       return;
     case store_done:
       if (is(Mistake::rings_before_done) && process.phase == 0) {
