@@ -4,6 +4,7 @@
 // new call that depends on the failed one fails too.
 
 #include <algorithm>
+#include <cstddef>
 #include <exception>
 #include <memory>
 #include <vector>
@@ -26,12 +27,10 @@ class UnseenFailures {
     return failure;
   }
   /// The failure of a call is in `result`, which the future of the call holds. If the program destroys the future without
-  /// having seen the failure, the failure surfaces elsewhere. An empty `result` means that there is no future.
+  /// having seen the failure, the failure surfaces elsewhere. An empty `result` means that there is no future. If a
+  /// program lets very many calls fail without ever looking, only the first failures are kept.
   void note_unfetched(const std::exception_ptr& error, const std::shared_ptr<const void>& result) {
-    // Only the first of the dropped failures surfaces, so the others need not be kept.
-    const auto first = std::find_if(unfetched_.begin(), unfetched_.end(), is_dropped);
-    if (first != unfetched_.end())
-      unfetched_.erase(std::remove_if(first + 1, unfetched_.end(), is_dropped), unfetched_.end());
+    if (!result && std::count_if(unfetched_.begin(), unfetched_.end(), is_dropped) >= kMostDropped) return;
     unfetched_.push_back({error, result});
   }
   /// The first failure that the program has not seen and cannot fetch any more, because it has dropped the future. Null
@@ -40,12 +39,10 @@ class UnseenFailures {
     const auto first = std::find_if(unfetched_.begin(), unfetched_.end(), is_dropped);
     return first != unfetched_.end() ? first->error : nullptr;
   }
-  /// The same. The program sees this failure now, and the other dropped ones are forgotten.
+  /// The same. The program sees this failure now.
   std::exception_ptr take_dropped() noexcept {
     const std::exception_ptr error = dropped();
-    if (!error) return nullptr;
-    std::erase_if(unfetched_, is_dropped);
-    has_surfaced(error);
+    if (error) has_surfaced(error);
     return error;
   }
   /// The program has seen this failure. It need not surface again, and later calls are not affected.
@@ -57,6 +54,8 @@ class UnseenFailures {
   }
 
  private:
+  static constexpr std::ptrdiff_t kMostDropped = 64;
+
   /// A failure that is in the result of a future.
   struct Unfetched {
     std::exception_ptr error;

@@ -214,21 +214,28 @@ TEST_F(Calls, KnowWhetherTheSurvivorsOfALossAreDone) {
   EXPECT_TRUE(calls.are_survivors_done());
 }
 
-TEST_F(Calls, RememberTheFirstFailureThatADroppedFutureHad) {
+TEST_F(Calls, RememberEachFailureThatADroppedFutureHad) {
   UnseenFailures& failures = calls.failures();
   const auto first = error("first");
   auto held = std::make_shared<CallResult>();
   failures.note_unfetched(first, held);
-  for (const char* text : {"second", "third", "fourth"}) failures.note_unfetched(error(text), nullptr);
+  const std::vector others{error("second"), error("third"), error("fourth")};
+  for (const auto& other : others) failures.note_unfetched(other, nullptr);
   EXPECT_NE(failures.dropped(), first) << "its future can be asked";
   held.reset();
   EXPECT_EQ(failures.dropped(), first);
   failures.has_surfaced(error("another"));
   EXPECT_EQ(failures.dropped(), first);
   failures.has_surfaced(first);
-  EXPECT_NE(failures.dropped(), nullptr) << "the second one";
-  EXPECT_NE(failures.take_dropped(), nullptr);
+  for (const auto& other : others) EXPECT_EQ(failures.take_dropped(), other);
   EXPECT_EQ(failures.take_dropped(), nullptr);
+}
+
+TEST_F(Calls, RememberNoEndlessNumberOfFailures) {
+  for (int i = 0; i < 1000; ++i) calls.failures().note_unfetched(error("again"), nullptr);
+  int taken = 0;
+  while (calls.failures().take_dropped()) ++taken;
+  EXPECT_EQ(taken, 64);
 }
 
 TEST_F(Calls, DoNotRememberTheFailureOfAFutureThatIsHeld) {
