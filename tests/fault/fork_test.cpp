@@ -17,15 +17,23 @@ namespace {
 using testing::HasSubstr;
 
 /// What a forked child does.
-enum class Child : int { returns, throws, reduces, takes_scratch, makes_an_output };
+enum class Child : int { returns, throws, reduces, takes_scratch, makes_an_output, updates, combines, copies };
 
-void act_as_child(CpuWorker& worker, Comm& comm, Child child) {
+void act_as_child(CpuWorker& worker, Comm& comm, Local<int, 1> calls, Local<float, 1> params, Child child) {
   switch (child) {
     case Child::returns: return;
     case Child::throws: throw std::runtime_error("thrown by the child");
     case Child::reduces: static_cast<void>(comm.all_reduce(1000, Reduction::sum)); return;
     case Child::takes_scratch: worker.scratch<float>(1 << 20)[0] = 1; return;
     case Child::makes_an_output: Sum<float, 1>(worker, {1 << 20})[0] = 1; return;
+    case Child::updates: update(worker, Sgd{.learning_rate = 1}, params, std::vector<float>{1000}); return;
+    // No public function calls only these two. easgd() and downpour() call both.
+    case Child::combines: detail::combine<float>(worker, params, {params.data(), params.shape()}, {1, 1}); return;
+    case Child::copies: {
+      const int value = 1000;
+      detail::copy_values(worker.core(), calls.data(), &value, sizeof value);
+      return;
+    }
   }
 }
 
@@ -34,11 +42,11 @@ struct Counts {
   Sum<float, 1> values;  // in memory of the worker, which the destructor must not free in a child
 };
 
-Counts fork_and_count(CpuWorker& worker, Comm& comm, Local<int, 1> calls, Child child) {
+Counts fork_and_count(CpuWorker& worker, Comm& comm, Local<int, 1> calls, Local<float, 1> params, Child child) {
   Counts own{.ranks = 1, .values = {worker, {100}}};
   for (auto& value : own.values) value = 1;
   if (worker.rank() == 0 && ::fork() == 0) {
-    act_as_child(worker, comm, child);
+    act_as_child(worker, comm, calls, params, child);
     own.ranks = 1000;
     return own;
   }
@@ -57,19 +65,22 @@ void expect_child_named(const Error& error, const std::string& call, const std::
 class ForkInABody : public testing::TestWithParam<Child> {};
 INSTANTIATE_TEST_SUITE_P(Children, ForkInABody,
                          testing::Values(Child::returns, Child::throws, Child::reduces, Child::takes_scratch,
-                                         Child::makes_an_output));
+                                         Child::makes_an_output, Child::updates, Child::combines, Child::copies));
 
 TEST_P(ForkInABody, FailsTheCallByNameAndActsNoMore) {
   Session session(workers(2));
   auto calls = session.shared<int, 1>("calls");
+  auto params = session.shared<float, 1>("params");
   calls.broadcast(std::vector<int>{0});
+  params.broadcast(std::vector<float>{1});
   const auto f = session.function(fork_and_count, "fork_and_count");
   const bool came_back = GetParam() == Child::returns || GetParam() == Child::throws;
   for (int round = 1; round <= 3; ++round) {
-    expect_child_named(error_of([&] { f(calls, GetParam()); }), "fork_and_count",
+    expect_child_named(error_of([&] { f(calls, params, GetParam()); }), "fork_and_count",
                        came_back ? "came back" : "called the library");
     EXPECT_EQ(calls.get(0)[0], round);
     EXPECT_EQ(calls.get(1)[0], round);
+    EXPECT_EQ(params.get(0)[0], 1);
   }
   for (int call = 0; call < 100; ++call) expect_usable(session);
   session.close();
