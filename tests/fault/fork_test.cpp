@@ -194,11 +194,12 @@ TEST(ForkInADestructor, IsNamedAndActsNoMore) {
   session.close();
 }
 
-TEST(ForkInADestructor, AtTheEndLeavesNobody) {
+TEST(ForkInADestructor, AtTheEndFailsTheCloseByNameAndLeavesNobody) {
   Session session(workers(2));
   const auto object = session.replicate<ForksInItsDestructor>();
   const auto pids = session.worker_pids();
-  session.close();
+  const Error error = error_of([&] { session.close(); });
+  EXPECT_THAT(error.what(), HasSubstr("a child that the function had forked, came back from it"));
   for (const int pid : pids) EXPECT_FALSE(is_alive(pid));
 }
 

@@ -64,10 +64,7 @@ WorkerCore::WorkerCore(Attachment& attachment)
   if (attachment_.slot().predecessors != 0) arena_.note_used_before();
 }
 
-WorkerCore::~WorkerCore() {
-  const UserCode destructors;
-  for (const auto& [id, object] : objects_) object.destroy(object.pointer);
-}
+WorkerCore::~WorkerCore() { destroy_objects(); }
 
 // ---- what bodies use ------------------------------------------------------------------------------------------
 
@@ -112,6 +109,13 @@ void WorkerCore::destroy_object(std::uint64_t id) noexcept {
   }
 }
 
+void WorkerCore::destroy_objects() noexcept {
+  for (const auto& [id, object] : std::exchange(objects_, {})) {
+    const UserCode destructor;
+    object.destroy(object.pointer);
+  }
+}
+
 // ---- the serve loop -------------------------------------------------------------------------------------------
 
 int WorkerCore::serve() {
@@ -134,6 +138,7 @@ int WorkerCore::serve() {
     note_command(id);
     if (command.kind == CommandKind::close) {
       enter_phase(Phase::close);
+      destroy_objects();
       throw_if_child_came();  // no later call could report it
       return 0;
     }
