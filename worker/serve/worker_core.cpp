@@ -313,6 +313,7 @@ const WorkerCore::LoadedFunction& WorkerCore::load(std::uint64_t function_offset
 
 void WorkerCore::run_call(Command& command) {
   Outbox& outbox = own_outbox();
+  bool has_thrown = false;
   try {
     if (command.call().arguments_count != 0) enter_phase(Phase::inputs);
     device_->begin_command(command.id);
@@ -330,10 +331,15 @@ void WorkerCore::run_call(Command& command) {
     if (command.has_comm && command.failed.load(std::memory_order_acquire) == command.id) throw Abandoned();
     outbox.vote = Vote::ok;
   } catch (...) {
+    has_thrown = true;
     peers_.own_time().end();
     const CaughtFailure failure = current_failure(ThrownThrough::user_code);
     const bool is_own = failure.origin == FailureOf::this_rank;
     report_failure(command, is_own ? missing_file(command).value_or(failure) : failure);
+  }
+  // The destructor of the exception, which is user code, has run just now. It may have forked.
+  if (has_thrown) [[unlikely]] {
+    const UserCode destructor;
   }
 
   cast_vote(command, outbox.vote);
