@@ -82,6 +82,11 @@ void write_file(const Folder& folder, const std::string& name, std::string_view 
   ::unlinkat(folder.fd.get(), name.c_str(), 0);
   const FileDescriptor fd(::openat(folder.fd.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!fd.is_open()) fail("write", path);
+  write_file(fd, path, front, rest);
+}
+
+void write_file(const FileDescriptor& fd, const std::filesystem::path& path, std::string_view front,
+                std::span<const std::byte> rest) {
   write_all(fd.get(), path, front.data(), front.size());
   write_all(fd.get(), path, reinterpret_cast<const char*>(rest.data()), rest.size());
   if (::fsync(fd.get()) != 0) fail("write", path);

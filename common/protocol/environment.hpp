@@ -27,8 +27,9 @@ inline constexpr const char* kNodeTimeout = "SYNCRUN_NODE_TIMEOUT";    // second
 // Set by `syncrun` for the program if the job has several nodes. The program unsets it when it begins.
 inline constexpr const char* kNode = "SYNCRUN_NODE";  // the number of this node; 0 is the master's
 
-// Set by `syncrun` if the job has several nodes. It stays set in all processes of the job. So a `syncrun` that one of them
-// starts knows that the engine has not started it.
+// Set by `syncrun` if the job has several nodes: what identifies the engine's job. It stays set in all processes of the
+// job. So a `syncrun` that one of them starts knows that the engine has not started it. In another job of an engine, it
+// has no meaning.
 inline constexpr const char* kInJob = "SYNCRUN_IN_JOB";
 
 // For users. Nothing in Syncrun sets these.
@@ -56,9 +57,10 @@ inline constexpr const char* kChannelFd = "SYNCRUN_CHANNEL_FD";  // a task's pip
 // worker/serve/offspring.hpp.
 inline constexpr const char* kJob = "SYNCRUN_JOB";
 
-/// The variables that only a master sets. `syncrun` removes them from the environment of the program that it starts.
-inline constexpr std::array kInternal{kWorkerRank, kSegmentFd, kSegmentBytes, kSocketFd,  kDevice,
-                                      kMasterPid,  kHelper,    kSpecFd,       kChannelFd, kJob};
+/// The variables that only Syncrun sets. `syncrun` removes them from the environment of the program that it starts, unless
+/// it sets them itself.
+inline constexpr std::array kInternal{kWorkerRank, kSegmentFd, kSegmentBytes, kSocketFd, kDevice, kMasterPid,
+                                      kHelper,     kSpecFd,    kChannelFd,    kJob,      kNode,   kInJob};
 
 // Variables that other launchers set too. The master sets them for workers, and they stay set.
 inline constexpr const char* kRank = "RANK";

@@ -13,8 +13,7 @@ and a block of differences under one that names two files, and maybe which of th
 
     <!-- diff: demos/a.cpp demos/b.cpp [2-4] -->  what becomes of a.cpp in b.cpp, from the second to the fourth place
 
-usage: check_docs.py ROOT code                    every block is its sample's text, or its difference; every relative link leads somewhere;
-                                                  every sample that uses the public header includes it
+usage: check_docs.py ROOT code                    every block is its sample's text, or its difference; every relative link leads somewhere
        check_docs.py ROOT outputs FILE BIN [SYNCRUN]
                                                   the blocks of output in FILE, run in folder BIN
        check_docs.py --write ...                  the same, but mends the documents
@@ -134,14 +133,6 @@ class Check:
                 if "://" not in match["target"] and not (document.parent / match["target"]).exists():
                     self.complain(document, text, match.start(), f"a link that leads nowhere: {match['target']}")
 
-    def includes(self) -> None:
-        """The samples are compiled with the public header precompiled: one that did not include it would compile all the same."""
-        for sample in sorted((self.root / SAMPLES).glob("*.cpp")):
-            text = sample.read_text(encoding="utf-8")
-            used = re.search(r"^(?!\s*//).*\bsyncrun\b", text.replace("#include <syncrun/", ""), flags=re.MULTILINE)
-            if used and "#include <syncrun/" not in text:
-                self.complain(sample, text, used.start(), "uses syncrun, and includes none of its headers")
-
     def outputs(self, document: Path, folder: Path, syncrun: str) -> None:
         same = lambda shown, printed: comparable(shown) == comparable(printed)  # noqa: E731
         self.blocks(document, "run", lambda what: output_of(what, folder, syncrun), same)
@@ -153,7 +144,6 @@ def main(arguments: list[str]) -> int:
     if len(words) == 2 and words[1] == "code":
         check = Check(Path(words[0]).resolve(), write)
         check.code()
-        check.includes()
     elif len(words) in (4, 5) and words[1] == "outputs":
         check = Check(Path(words[0]).resolve(), write)
         check.outputs(check.root / words[2], Path(words[3]).resolve(), str(Path([*words, "syncrun"][4]).resolve()))

@@ -168,7 +168,7 @@ RoundsReport easgd(Session& session, const Value<T, 1>& center, std::span<const 
                    After&& after, const EasgdOptions& options) {
   detail::check_rounds("easgd", devices, options.rounds);
   detail::check_moving_rate(options.moving_rate);
-  detail::expect_moves(*detail::HandleAccess::record(center));
+  detail::expect_moves(detail::held(detail::HandleAccess::record(center), "Value"));
   auto params = detail::params_around(session, center, devices, "easgd");
   const auto exchange = session.function(&detail::elastic_exchange<T, CpuWorker>,
                                          &detail::elastic_exchange<T, CudaWorker>, "easgd exchange");
@@ -189,7 +189,7 @@ template <class T, class Start, class After>
 RoundsReport downpour(Session& session, const Value<T, 1>& center, std::span<const Device> devices, Start&& start,
                       After&& after, const DownpourOptions& options) {
   detail::check_rounds("downpour", devices, options.rounds);
-  detail::expect_moves(*detail::HandleAccess::record(center));
+  detail::expect_moves(detail::held(detail::HandleAccess::record(center), "Value"));
   auto params = detail::params_around(session, center, devices, "downpour");
   auto fetched = detail::params_around(session, center, devices, "downpour's fetched center");
   const auto exchange = session.function(&detail::downpour_exchange<T, CpuWorker>,

@@ -11,6 +11,7 @@
 #include "syncrun/array.hpp"
 #include "syncrun/detail/call.hpp"
 #include "syncrun/detail/elements.hpp"
+#include "syncrun/detail/handle.hpp"
 #include "syncrun/detail/worker_seam.hpp"
 #include "syncrun/reduction.hpp"
 #include "syncrun/value.hpp"
@@ -68,8 +69,11 @@ class Keep {
     return view()(index...);
   }
 
-  /// In the master: the Value that the call makes.
-  Value<T, N> value() const { return Value<T, N>(record_); }
+  /// In the master: the Value that the call makes. Throws Error (usage) if this object was moved from.
+  Value<T, N> value() const {
+    detail::held(record_, "Keep");
+    return Value<T, N>(record_);
+  }
   operator Value<T, N>() const { return value(); }  // NOLINT(google-explicit-constructor)
 
   /// For the framework, in the master.

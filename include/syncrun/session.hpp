@@ -337,8 +337,8 @@ class Session {
   /// error of that call. If there are several such calls, throws the first error.
   void wait() { detail::wait_all(*core_); }
   /// Waits until one of the futures is ready, and returns its position in the range: the first one if several are ready.
-  /// A future whose result was fetched does not count. Throws Error: usage if no future is left or one is of another
-  /// session, and what ends the session. The error of a call comes from Future::get.
+  /// A future whose result was fetched, or that was moved from, does not count. Throws Error: usage if no future is left
+  /// or one is of another session, and what ends the session. The error of a call comes from Future::get.
   template <std::ranges::forward_range Futures>
   [[nodiscard]] std::size_t wait_any(const Futures& futures) {
     return detail::wait_any(*core_, results_of(futures));

@@ -3,9 +3,9 @@
 // The clocks of the calls in flight, for their deadlines. Pure bookkeeping: the caller says what the ranks have done.
 //
 // The clock of a call counts the time that the master spends in waits while the call is the oldest unfinished one on
-// each of its ranks, and what it depends on is done. It does not matter what the master waits for, or which other calls are in flight. Work of the
-// master between two waits does not count. Time in which the master is stopped does not count either (WaitedTime). A
-// program that polls with is_ready waits, too: at most 500 ms of the time between two polls count.
+// each of its ranks, and what it depends on is done. It does not matter what the master waits for, or which other calls
+// are in flight. Work of the master between two waits does not count. Time in which the master is stopped does not count
+// either (WaitedTime). A program that polls with is_ready waits, too: at most 500 ms of the time between two polls count.
 
 #include <algorithm>
 #include <cstdint>

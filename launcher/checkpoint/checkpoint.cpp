@@ -64,7 +64,9 @@ Elements elements_of(const ArrayPlace& array) {
   return {raw.extents, raw.data, nullptr};
 }
 
-void write_array(const Folder& folder, const std::string& file, const ArrayPlace& array) {
+/// Writes an array with `write(front, rest)`, which writes a file that begins with `front` and goes on with `rest`.
+template <class Write>
+void write_array(const ArrayPlace& array, Write write) {
   const Elements elements = elements_of(array);
   const std::span<const std::int64_t> extents(elements.extents.data(), array.dimensions);
   const std::size_t bytes = checked_bytes(array.dtype, extents);
@@ -72,7 +74,7 @@ void write_array(const Folder& folder, const std::string& file, const ArrayPlace
   // If the file has become shorter, its mapping shows zeros within the last page, and cannot be read after that page.
   if (mapped != nullptr) mapped->check_length();
   try {
-    write_file(folder, file, npy_header(array.dtype, extents), {static_cast<const std::byte*>(elements.values), bytes});
+    write(npy_header(array.dtype, extents), std::span(static_cast<const std::byte*>(elements.values), bytes));
   } catch (const Error&) {
     if (mapped != nullptr) mapped->check_length();
     throw;
@@ -176,24 +178,52 @@ Place place_of(const fs::path& file) {
 
 namespace {
 
-/// Opens the temporary file of a save and locks it, since two processes that write to it would mix their values. On a
-/// file system without locks, it stays unlocked. Throws Error (usage) if another process is writing there, and Error
-/// (system).
+// How often a save opens its temporary file again because another process has renamed it in the meantime. Each time
+// takes a whole save.
+constexpr int kMostRenames = 10'000;
+
+/// Whether `name` is this open file, and a save may write to it: it is a regular file and has no other name.
+bool is_own_file(const FileDescriptor& fd, const Folder& folder, const std::string& name) {
+  struct stat own {};
+  struct stat there {};
+  return ::fstat(fd.get(), &own) == 0 && ::fstatat(folder.fd.get(), name.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+         own.st_dev == there.st_dev && own.st_ino == there.st_ino && S_ISREG(own.st_mode) && own.st_nlink == 1;
+}
+
+/// Removes what has the name of the temporary file if a save must not write to it: a link, a pipe, or a file that has a
+/// second name. Leaves the temporary file of another save. Throws Error (system).
+void remove_foreign(const Folder& folder, const std::string& name) {
+  struct stat there {};
+  if (::fstatat(folder.fd.get(), name.c_str(), &there, AT_SYMLINK_NOFOLLOW) != 0) return;  // it is gone
+  if (S_ISREG(there.st_mode) && there.st_nlink == 1) return;
+  if (::unlinkat(folder.fd.get(), name.c_str(), 0) == 0 || errno == ENOENT) return;
+  const int code = errno;
+  throw_errno("cannot replace " + (folder.path / name).string(), code);
+}
+
+/// Opens the temporary file of a save, locks it and empties it. The save writes through this descriptor, because two
+/// processes that write would mix their values. On a file system without locks, the file stays unlocked. Throws Error
+/// (usage) if another process is writing there, and Error (system).
 FileDescriptor lock_temporary(const Folder& folder, const std::string& name) {
-  for (;;) {
-    FileDescriptor fd(::openat(folder.fd.get(), name.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
-    if (!fd.is_open()) throw_errno("cannot write " + (folder.path / name).string());
-    if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      throw_usage((folder.path / name).string() + ": another process is writing it");
+  const fs::path path = folder.path / name;
+  for (int attempt = 0; attempt < kMostRenames; ++attempt) {
+    // O_NONBLOCK: if `name` is a pipe, open does not wait for a reader.
+    FileDescriptor fd(
+        ::openat(folder.fd.get(), name.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666));
+    const int code = errno;
+    const bool is_link_or_pipe = !fd.is_open() && (code == ELOOP || code == ENXIO);
+    if (!fd.is_open() && !is_link_or_pipe) throw_errno("cannot write " + path.string(), code);
+    if (fd.is_open() && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      throw_usage(path.string() + ": another process is writing it");
     }
-    struct stat own {};
-    struct stat there {};
-    const bool is_there = ::fstat(fd.get(), &own) == 0 &&
-                          ::fstatat(folder.fd.get(), name.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0 &&
-                          own.st_ino == there.st_ino;
-    if (is_there) return fd;
-    // Another process has renamed the file in the meantime. It is the saved file now.
+    if (fd.is_open() && is_own_file(fd, folder, name)) {
+      if (::ftruncate(fd.get(), 0) != 0) throw_errno("cannot write " + path.string());
+      return fd;
+    }
+    // If it is a regular file, another process has renamed it in the meantime. It is the saved file now.
+    remove_foreign(folder, name);
   }
+  throw Error(ErrorKind::system, path.string() + " was replaced each time before it could be locked");
 }
 
 }  // namespace
@@ -202,9 +232,11 @@ void save_array(const fs::path& file, const ArrayPlace& array) {
   const Place place = place_of(file);
   const std::string temporary = place.name + ".tmp";
   const int folder = place.folder.fd.get();
-  const FileDescriptor lock = lock_temporary(place.folder, temporary);
+  const FileDescriptor locked = lock_temporary(place.folder, temporary);
   try {
-    write_array(place.folder, temporary, array);
+    write_array(array, [&](std::string_view front, std::span<const std::byte> rest) {
+      write_file(locked, place.folder.path / temporary, front, rest);
+    });
     if (::renameat(folder, temporary.c_str(), folder, place.name.c_str()) != 0)
       throw_errno("cannot write " + file.string());
   } catch (...) {
@@ -364,7 +396,9 @@ void save_checkpoint(const std::filesystem::path& folder, const std::vector<Save
 
   detail::CheckpointWriter writer(folder);
   for (const SavedArray& array : arrays) {
-    detail::write_array(writer.folder(), detail::file_of(array.place().name), array.place());
+    detail::write_array(array.place(), [&](std::string_view front, std::span<const std::byte> rest) {
+      detail::write_file(writer.folder(), detail::file_of(array.place().name), front, rest);
+    });
   }
   detail::write_file(writer.folder(), detail::kManifest, text, {});
   writer.commit();

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <cmath>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -76,13 +75,7 @@ std::unique_ptr<Transport> open_transport(const JobPlace& place, Milliseconds li
 
 NodeGroup::Limits limits() {
   NodeGroup::Limits limits;
-  const char* const text = environment::get(environment::kNodeTimeout);
-  if (text == nullptr) return limits;
-  char* end = nullptr;
-  const double seconds = std::strtod(text, &end);
-  if (*text == '\0' || *end != '\0' || !(seconds >= 0.5) || seconds > 1e6)
-    environment::throw_bad_value(environment::kNodeTimeout, text, "seconds from 0.5, such as 3 or 10");
-  limits.silence = Milliseconds(static_cast<std::int64_t>(std::ceil(seconds * 1000)));
+  limits.silence = node_timeout_from_environment().value_or(limits.silence);
   return limits;
 }
 

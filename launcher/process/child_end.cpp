@@ -1,9 +1,12 @@
 #include "launcher/process/child_end.hpp"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <climits>
 #include <fstream>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "common/os/wait.hpp"
@@ -22,20 +25,36 @@ constexpr Milliseconds kCauseLimit = std::chrono::seconds(5);
 // The time between two checks whether the process has called exec.
 constexpr Milliseconds kLookEvery{25};
 
-/// True if the process now runs a program that is not one of our workers or helpers. The kernel shows the environment
-/// that a program was started with (proc(5), /proc/PID/environ), and nothing once the process has given up its memory.
-/// Only our processes are started with one of these variables. They remove it from their own copy, so a program that
-/// they start with exec does not have it.
+/// The file of the program that a process runs. Empty if the process has given up its memory.
+struct Image {
+  dev_t device;
+  ino_t file;
+  bool operator==(const Image&) const = default;
+};
+std::optional<Image> image_of(const std::string& process) {
+  struct stat status {};
+  if (::stat(("/proc/" + process + "/exe").c_str(), &status) != 0) return std::nullopt;
+  return Image{status.st_dev, status.st_ino};
+}
+
+/// True if the process now runs a program that is not one of our workers or helpers. These run the program of this
+/// process. If the process runs that program, it may have started it anew with exec. In this case, the environment
+/// shows it: the kernel shows the environment that a program was started with (proc(5), /proc/PID/environ). Only our
+/// processes are started with one of these variables. They remove it from their own copy, so a program that they start
+/// with exec does not have it, unless it was saved.
 bool runs_another_program(int pid) {
+  const auto image = image_of(std::to_string(pid));
+  if (!image) return false;
+  const auto own = image_of("self");
+  if (own && *image != *own) return true;
   std::ifstream file("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
-  bool has_environment = false;
   for (std::string variable; std::getline(file, variable, '\0');) {
-    has_environment = true;
     for (const char* role : {environment::kWorkerRank, environment::kHelper}) {
       if (variable.starts_with(std::string(role) + "=")) return false;
     }
   }
-  return has_environment;
+  // A process that has given up its memory in the meantime shows no environment either.
+  return image_of(std::to_string(pid)) == image;
 }
 
 std::string program_of(int pid) {

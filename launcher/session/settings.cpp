@@ -85,11 +85,23 @@ Milliseconds resolve_start_timeout(const std::optional<Milliseconds>& chosen, co
                 : seconds_from_environment(environment::kStartTimeout, kDefaultStartTimeout);
 }
 
+std::optional<Milliseconds> node_timeout_from_environment() {
+  const std::string text = from_environment(environment::kNodeTimeout);
+  if (text.empty()) return std::nullopt;
+  char* end = nullptr;
+  const double seconds = std::strtod(text.c_str(), &end);
+  if (*end != '\0' || !(seconds >= 0.5) || seconds > 1e6) {
+    environment::throw_bad_value(environment::kNodeTimeout, text, "seconds from 0.5, such as 3 or 10");
+  }
+  return Milliseconds(static_cast<std::int64_t>(std::ceil(seconds * 1000)));
+}
+
 namespace {
 
 /// Checks variables that are read later or by other code, so that a mistake shows before anything is started.
 void check_variables() {
   static_cast<void>(is_memory_checked());
+  static_cast<void>(node_timeout_from_environment());
   const std::string restart = from_environment(environment::kRestart);
   if (restart.empty()) return;
   const auto restarts = environment::whole_number(restart.c_str());

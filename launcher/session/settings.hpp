@@ -50,5 +50,7 @@ Milliseconds check_timeout(Milliseconds timeout, const std::string& option);
 /// then the default.
 Milliseconds resolve_timeout(const std::optional<Milliseconds>& chosen, const std::string& option);
 Milliseconds resolve_start_timeout(const std::optional<Milliseconds>& chosen, const std::string& option);
+/// How long the silence of a node may last. Empty if the variable is not set. Throws Error (usage) if it has a bad value.
+std::optional<Milliseconds> node_timeout_from_environment();
 
 }  // namespace syncrun::detail

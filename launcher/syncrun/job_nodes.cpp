@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <climits>
 #include <memory>
 
 #include "common/protocol/environment.hpp"
@@ -52,12 +53,41 @@ bool has_own_host_name() {
          own.st_ino != parents.st_ino;
 }
 
+/// The socket that connects this process with its engine. Empty if there is none.
+std::optional<std::string> socket_to_engine(const char* number) {
+  const auto fd = environment::whole_number(number);
+  struct stat socket {};
+  if (!fd || *fd < 0 || *fd > INT_MAX || ::fstat(static_cast<int>(*fd), &socket) != 0 || !S_ISSOCK(socket.st_mode)) {
+    return std::nullopt;
+  }
+  return "socket " + std::to_string(socket.st_ino);
+}
+
+/// What distinguishes the engine's job from all others: its name, or else the connection to the engine. Empty if it has
+/// no name and this process is not connected with the engine.
+std::optional<std::string> id_of_job(const Engine& engine, const EnvironmentLookup& variables) {
+  const std::string start = std::string(to_string(engine.kind)) + ", ";
+  if (!engine.job.empty()) return start + engine.job;
+  if (const char* const port = variables("PMI_PORT")) return start + port;
+  const char* const fd = variables("PMI_FD");
+  const auto socket = fd == nullptr ? std::nullopt : socket_to_engine(fd);
+  return socket ? std::optional(start + *socket) : std::nullopt;
+}
+
+/// Whether a process of the engine's job has started this `syncrun`, and not the engine itself. Then the variables of the
+/// engine are inherited. SYNCRUN_IN_JOB can be inherited from a process of another job too, for example by sbatch.
+bool is_inside_job(const Engine& engine, const EnvironmentLookup& variables) {
+  const char* const outer = variables(environment::kInJob);
+  if (outer == nullptr || !engine.has_others()) return false;
+  const auto own = id_of_job(engine, variables);
+  return !own || *own == outer;
+}
+
 }  // namespace
 
 std::optional<Engine> find_job(const CommandOptions& options, const EnvironmentLookup& variables) {
-  // A program of a job may start `syncrun` itself. No engine has started that one.
-  Engine engine;
-  if (variables(environment::kInJob) == nullptr) engine = find_engine(variables);
+  Engine engine = find_engine(variables);
+  if (is_inside_job(engine, variables)) engine = {};
   if (options.nodes != 0 && engine.tasks && options.nodes != *engine.tasks) {
     throw_usage("--nodes " + std::to_string(options.nodes) + ": expected as many tasks, one per node, but " +
                 (engine.kind == EngineKind::none
@@ -76,9 +106,13 @@ std::optional<Engine> find_job(const CommandOptions& options, const EnvironmentL
   return engine;
 }
 
-void add_job(EnvironmentChanges& changes, const Engine& engine) {
-  changes.set.emplace_back(environment::kInJob, "1");
-  changes.set.emplace_back(environment::kNode, std::to_string(engine.task));
+void add_job(EnvironmentChanges& changes, const std::optional<Engine>& job, const EnvironmentLookup& variables) {
+  if (job) {
+    changes.set.emplace_back(environment::kInJob, id_of_job(*job, variables).value_or(""));
+    changes.set.emplace_back(environment::kNode, std::to_string(job->task));
+  } else if (is_inside_job(find_engine(variables), variables)) {
+    changes.set.emplace_back(environment::kInJob, variables(environment::kInJob));
+  }
 }
 
 std::string describe_job(const Engine& engine) {

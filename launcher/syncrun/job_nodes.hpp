@@ -11,12 +11,14 @@
 
 namespace syncrun::detail {
 
-/// The job, if an engine has started more than one task. Throws Error (usage) if it does not fit to the options, or cannot
+/// The job, if an engine has started this process as one of several tasks. A `syncrun` that a process of the job has
+/// started is none of them. Throws Error (usage) if it does not fit to the options, or cannot
 /// run. `variables` are those of the environment.
 std::optional<Engine> find_job(const CommandOptions& options, const EnvironmentLookup& variables);
 
-/// Adds what the program has to know about the job.
-void add_job(EnvironmentChanges& changes, const Engine& engine);
+/// Adds what the program has to know about the job, if find_job() has found one. If a process of a job has started this
+/// `syncrun`, the processes that it starts learn this too.
+void add_job(EnvironmentChanges& changes, const std::optional<Engine>& job, const EnvironmentLookup& variables);
 
 /// The job in a few lines, for --dry-run.
 std::string describe_job(const Engine& engine);

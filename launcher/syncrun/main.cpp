@@ -49,7 +49,7 @@ int run_program(const CommandOptions& options, const std::string& program) {
   const auto level = options.log_level.empty() ? LogLevel::warning : *parse_log_level(options.log_level);
   const auto job = find_job(options, ::getenv);
   EnvironmentChanges changes = environment_for(options);
-  if (job) add_job(changes, *job);
+  add_job(changes, job, ::getenv);
   Supervisor supervisor({program, options.command, changes, options.grace, options.max_restarts, job ? job->task : 0,
                          node_timeout(options) + std::chrono::seconds(1)},
                         make_logger("syncrun", level));

@@ -13,7 +13,9 @@
 #include <chrono>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <new>
+#include <optional>
 
 #include "tests/support/on_workers.hpp"
 #include "tests/support/temporary_folder.hpp"
@@ -129,6 +131,51 @@ TEST_F(CheckpointRace, AReaderFindsTheOldOrTheNewOneWhole) {
   int entries = 0;
   for (const auto& entry : fs::directory_iterator(run)) entries += entry.path().empty() ? 0 : 1;
   EXPECT_EQ(entries, 2) << "the link and one folder";
+}
+
+/// Repeatedly saves an array whose elements all have the same number, in a session of its own.
+class NumberedSaver {
+ public:
+  void save(const fs::path& file) {
+    if (!session_) session_.emplace(sr::SessionOptions{.processes = "1"});
+    auto x = session_->data(std::vector<std::int64_t>(std::size_t{1} << 17U, ++number_));
+    sr::save(file, x);
+  }
+
+ private:
+  std::optional<sr::Session> session_;
+  std::int64_t number_ = 0;
+};
+
+TEST_F(CheckpointRace, OneProcessAtATimeSavesToAFile) {
+  const fs::path file = folder_ / "x.npy";
+  NumberedSaver().save(file);
+  for (int saver = 0; saver < 2; ++saver) {
+    start([&, saves = std::make_shared<NumberedSaver>()] {
+      try {
+        saves->save(file);
+        ++counts_.saves;
+      } catch (const sr::Error& error) {
+        // This error is expected: the other process is saving.
+        if (error.kind() != sr::ErrorKind::usage ||
+            std::string(error.what()).find("another process is writing it") == std::string::npos)
+          throw;
+      }
+    });
+  }
+  start([&] {
+    ++counts_.reads;
+    const auto values = sr::read_npy<std::int64_t, 1>(file);
+    if (values.size() != std::int64_t{1} << 17U) throw std::runtime_error("a file of another size");
+    for (const std::int64_t value : values) {
+      if (value != *values.begin()) throw std::runtime_error("a file that mixes two saves");
+    }
+  });
+  await_ends();
+  EXPECT_EQ(counts_.failures, 0) << counts_.first_failure.data();
+  EXPECT_GT(counts_.saves, 10);
+  EXPECT_GT(counts_.reads, 10);
+  EXPECT_FALSE(fs::exists(folder_ / "x.npy.tmp"));
 }
 
 int opened_and_locked(const fs::path& folder) {

@@ -4,11 +4,13 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <limits>
 
 #include "tests/support/on_workers.hpp"
@@ -302,6 +304,28 @@ TEST_P(ArrayFile, ThatAnotherProcessIsWritingIsRefused) {
   sr::save(folder_ / "x.npy", x);  // a file that a killed save has left does not prevent this one
   EXPECT_EQ((sr::read_npy<float, 1>(folder_ / "x.npy").to_vector()), counting<float>(6));
   EXPECT_FALSE(std::filesystem::exists(temporary));
+}
+
+TEST_P(ArrayFile, ReplacesAPipeOrALinkThatHasItsTemporaryName) {
+  const auto x = session().data(counting<float>(6));
+  const auto temporary = folder_ / "x.npy.tmp";
+  const auto other = folder_ / "other";
+  std::ofstream(other) << "not to be changed";
+  for (const std::string kind : {"pipe", "pipe with a reader", "link", "second name"}) {
+    int reader = -1;
+    if (kind.starts_with("pipe")) {
+      ASSERT_EQ(::mkfifo(temporary.c_str(), 0666), 0);
+    }
+    if (kind == "pipe with a reader") reader = ::open(temporary.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (kind == "link") fs::create_symlink(other, temporary);
+    if (kind == "second name") fs::create_hard_link(other, temporary);
+    sr::save(folder_ / "x.npy", x);
+    EXPECT_EQ((sr::read_npy<float, 1>(folder_ / "x.npy").to_vector()), counting<float>(6)) << kind;
+    EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(folder_ / "x.npy"))) << kind;
+    EXPECT_FALSE(fs::exists(temporary)) << kind;
+    EXPECT_EQ(fs::file_size(other), 17) << kind;
+    if (reader >= 0) ::close(reader);
+  }
 }
 
 }  // namespace

@@ -94,6 +94,8 @@ TEST_P(MovedFrom, SharedIsAnError) {
   EXPECT_MOVED_FROM(x.reduce(sum), "Shared");
   EXPECT_MOVED_FROM(x.reduce_scatter(sum), "Shared");
   EXPECT_MOVED_FROM(x.get(0), "Shared");
+  EXPECT_MOVED_FROM(x.get_async(0), "Shared");
+  EXPECT_MOVED_FROM(x.copy(0, 0), "Shared");
   EXPECT_MOVED_FROM(x.set(0, values), "Shared");
   EXPECT_MOVED_FROM(x.shape(0), "Shared");
   EXPECT_MOVED_FROM(x.shapes(), "Shared");
@@ -132,6 +134,79 @@ TEST_P(MovedFrom, ArgumentIsNamed) {
   EXPECT_EQ(f.on_rank(0)(kept_x, kept_y), 0);
 }
 
+sr::Keep<float, 1> twice(sr::CpuWorker& worker, sr::Local<const float, 1> x) {
+  sr::Keep<float, 1> y(worker, x.shape());
+  for (std::int64_t i = 0; i < x.rows(); ++i) y[i] = 2 * x[i];
+  return y;
+}
+
+TEST_P(MovedFrom, ValueIsAnError) {
+  const auto device = session().device(0);
+  auto x = session().value(counting<float>(6), sr::Shape{6}, device);
+  const auto kept = std::move(x);
+  EXPECT_MOVED_FROM(x.to(device), "Value");
+  EXPECT_MOVED_FROM(x.to_host(), "Value");
+  EXPECT_MOVED_FROM(x.get(), "Value");
+  EXPECT_MOVED_FROM(x.get_async(), "Value");
+  EXPECT_MOVED_FROM(x.shape(), "Value");
+  EXPECT_MOVED_FROM(x.where(), "Value");
+  EXPECT_MOVED_FROM(x.is_on_host(), "Value");
+  EXPECT_MOVED_FROM(x.pin(device), "Value");
+  EXPECT_MOVED_FROM(x.unpin(), "Value");
+  EXPECT_MOVED_FROM(x.name(), "Value");
+  auto y = data();
+  moved_from(y);
+  EXPECT_MOVED_FROM(session().value(y), "Data");
+  EXPECT_MOVED_FROM(session().value(y, device), "Data");
+  const auto f = session().function(twice, "twice");
+  EXPECT_ERROR(f.on(device)(x), ErrorKind::usage,
+               "argument 0 (Local const) of 'twice' is a handle that was moved from");
+  EXPECT_ERROR(static_cast<void>(f.on(device).async(x)), ErrorKind::usage, "is a handle that was moved from");
+  EXPECT_EQ(f.on(device)(kept).get()[5], 10);
+}
+
+TEST_P(MovedFrom, CenterOfAsynchronousTrainingIsAnError) {
+  const std::vector<sr::Device> devices{session().device(0)};
+  auto center = session().value(counting<float>(6), sr::Shape{6}, devices[0]);
+  const auto kept = std::move(center);
+  const auto train = session().function([](sr::Local<float, 1>) {});
+  const auto start = [&](const sr::Round<float>& round) { return train.on(round.device).async(round.params); };
+  const auto after = [](const sr::Round<float>&) { return true; };
+  EXPECT_MOVED_FROM(sr::easgd(session(), center, devices, start, after, {.rounds = 1}), "Value");
+  EXPECT_MOVED_FROM(sr::downpour(session(), center, devices, start, after, {.rounds = 1}), "Value");
+  EXPECT_EQ(sr::downpour(session(), kept, devices, start, after, {.rounds = 1}).arrivals.size(), 1U);
+}
+
+struct KeptAndSum {
+  sr::Keep<float, 1> kept;
+  sr::Sum<float> sum;
+};
+KeptAndSum keep_and_sum(sr::CpuWorker& worker, sr::Local<const float, 1> x) { return {twice(worker, x), x[5]}; }
+
+TEST_P(MovedFrom, KeepIsAnError) {
+  const auto device = session().device(0);
+  const auto x = session().value(counting<float>(6), sr::Shape{6}, device);
+  const auto f = session().function(keep_and_sum);
+  const auto g = session().function(twice, "twice");
+  auto result = f.on(device)(x);
+  const auto kept = std::move(result.kept);
+  EXPECT_MOVED_FROM(result.kept.value(), "Keep");
+  EXPECT_MOVED_FROM((sr::Value<float, 1>(result.kept)), "Keep");
+  EXPECT_ERROR(g.on(device)(result.kept), ErrorKind::usage, "of 'twice' is a handle that was moved from");
+  EXPECT_EQ(g.on(device)(kept).get()[5], 20);
+}
+
+TEST_P(MovedFrom, KeepThatABodyReturnsIsAnError) {
+  const auto device = session().device(0);
+  const auto x = session().value(counting<float>(6), sr::Shape{6}, device);
+  const auto f = session().function([](sr::CpuWorker& worker, sr::Local<const float, 1> of) -> sr::Keep<float, 1> {
+    auto y = twice(worker, of);
+    const auto gone = std::move(y);
+    return y;
+  });
+  EXPECT_ERROR(static_cast<void>(f.on(device)(x).get()), ErrorKind::function, "returned without memory");
+}
+
 TEST_P(MovedFrom, FunctionIsAnError) {
   auto f = session().function(first, "first");
   const auto kept = std::move(f);
@@ -140,10 +215,21 @@ TEST_P(MovedFrom, FunctionIsAnError) {
   EXPECT_MOVED_FROM(f(x, y), "Function");
   EXPECT_MOVED_FROM(f.async(x, y), "Function");
   EXPECT_MOVED_FROM(f.on_rank(0), "Function");
+  EXPECT_MOVED_FROM(f.on(session().device(0)), "Function");
+  EXPECT_MOVED_FROM(f.on({session().device(0)}), "Function");
+  EXPECT_MOVED_FROM(session().balance(f, x, y), "Function");
   EXPECT_MOVED_FROM(f.inputs(std::vector<float>(6)), "Function");
   EXPECT_MOVED_FROM(f.name(), "Function");
   EXPECT_MOVED_FROM(f.describe(), "Function");
   EXPECT_EQ(kept.on_rank(0)(x, y), 0);
+  auto placed = kept.on(session().device(0));
+  const auto kept_placed = std::move(placed);
+  EXPECT_MOVED_FROM(placed(x, y), "Function");
+  EXPECT_MOVED_FROM(placed.async(x, y), "Function");
+  EXPECT_EQ(kept_placed(x, y), 0);
+  auto h = session().function([]() -> sr::Sum<int> { return 1; });
+  moved_from(h);
+  EXPECT_MOVED_FROM(session().balance(h, {.rows = 100}), "Function");
   auto g = session().function(ends);
   const auto kept_g = std::move(g);
   EXPECT_MOVED_FROM(g.only<&Ends::last>(), "Function");
@@ -154,8 +240,17 @@ TEST_P(MovedFrom, FutureIsAnError) {
   const auto f = session().function(first, "first");
   auto future = f.on_rank(0).async(data(), shared());
   auto kept = std::move(future);
+  EXPECT_ERROR(static_cast<void>(session().wait_any(std::span(&future, 1))), ErrorKind::usage,
+               "wait_any requires a future");
+  session().wait_all(std::span(&future, 1));  // a future that was moved from does not count
   EXPECT_MOVED_FROM(future.get(), "Future");
   EXPECT_MOVED_FROM(future.is_ready(), "Future");
+  const auto device = session().device(0);
+  const auto x = session().value(counting<float>(6), sr::Shape{6}, device);
+  auto making = session().function(twice).on(device).async(x);
+  auto kept_making = std::move(making);
+  EXPECT_MOVED_FROM(making.kept(), "Future");
+  EXPECT_EQ(kept_making.kept().get()[5], 10);
   EXPECT_EQ(kept.get(), 0);
   EXPECT_ERROR(kept.get(), ErrorKind::usage, "Future::get was called twice");
 }

@@ -3,6 +3,9 @@
 
 #include <unistd.h>
 
+#include <array>
+#include <string>
+
 #include "tests/fault/scene.hpp"
 
 namespace syncrun::test {
@@ -45,6 +48,50 @@ TEST(Exec, InABodyIsALossThatCanBeReplaced) {
   EXPECT_THAT(error_of([&] { f(); }).what(), HasSubstr("called exec"));
   EXPECT_FALSE(is_alive(pids[1]));
   expect_usable(session);
+}
+
+/// The environments with which a function may call exec.
+enum class Variables : int { none, those_of_the_worker };
+
+void call_exec_with(CpuWorker& worker, Comm& comm, Variables variables) {
+  std::string program = "sleep";
+  std::string role = "SYNCRUN_WORKER_RANK=1";  // a program may have saved its environment before it became a worker
+  std::array<char*, 2> environment{variables == Variables::none ? nullptr : role.data(), nullptr};
+  std::string count = "1000";
+  std::array<char*, 3> arguments{program.data(), count.data(), nullptr};
+  if (worker.rank() == 1) ::execvpe(program.c_str(), arguments.data(), environment.data());
+  comm.barrier();
+}
+
+TEST(Exec, IsNamedAtOnceWithAnyEnvironment) {
+  for (const Variables variables : {Variables::none, Variables::those_of_the_worker}) {
+    Session session(workers(2));
+    const auto f = session.function(call_exec_with, "f");
+    const auto begin = Clock::now();
+    const Error error = error_of([&] { f(variables); });
+    EXPECT_LT(Clock::now() - begin, kNamedLimit);
+    EXPECT_THAT(error.what(), HasSubstr("called exec: its process runs "));
+    EXPECT_THAT(error.what(), HasSubstr("sleep now"));
+  }
+}
+
+TEST(Exec, OfTheSameProgramIsNamedAtOnceWithoutAnEnvironment) {
+  Session session(workers(2));
+  const auto f = session.function(
+      +[](CpuWorker& worker, Comm& comm) {
+        std::string program = "/proc/self/exe";
+        std::string flag = "--program";
+        std::string name = "task-with-daemon";
+        std::array<char*, 4> arguments{program.data(), flag.data(), name.data(), nullptr};
+        char* end = nullptr;
+        if (worker.rank() == 1) ::execve(program.c_str(), arguments.data(), &end);
+        comm.barrier();
+      },
+      "f");
+  const auto begin = Clock::now();
+  const Error error = error_of([&] { f(); });
+  EXPECT_LT(Clock::now() - begin, kNamedLimit);
+  EXPECT_THAT(error.what(), HasSubstr("called exec: its process runs "));
 }
 
 TEST(Exec, InATaskIsNamedAtOnce) {

@@ -1,6 +1,7 @@
 // User code that forks. If a child returns from user code, Syncrun ends it before it acts as a second copy of its rank,
 // and the caller gets an error. Children that end by themselves or run another program cause no error.
 
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,15 +18,23 @@ namespace {
 using testing::HasSubstr;
 
 /// What a forked child does.
-enum class Child : int { returns, throws, reduces, takes_scratch, makes_an_output };
+enum class Child : int { returns, throws, reduces, takes_scratch, makes_an_output, updates, combines, copies };
 
-void act_as_child(CpuWorker& worker, Comm& comm, Child child) {
+void act_as_child(CpuWorker& worker, Comm& comm, Local<int, 1> calls, Local<float, 1> params, Child child) {
   switch (child) {
     case Child::returns: return;
     case Child::throws: throw std::runtime_error("thrown by the child");
     case Child::reduces: static_cast<void>(comm.all_reduce(1000, Reduction::sum)); return;
     case Child::takes_scratch: worker.scratch<float>(1 << 20)[0] = 1; return;
     case Child::makes_an_output: Sum<float, 1>(worker, {1 << 20})[0] = 1; return;
+    case Child::updates: update(worker, Sgd{.learning_rate = 1}, params, std::vector<float>{1000}); return;
+    // No public function calls only these two. easgd() and downpour() call both.
+    case Child::combines: detail::combine<float>(worker, params, {params.data(), params.shape()}, {1, 1}); return;
+    case Child::copies: {
+      const int value = 1000;
+      detail::copy_values(worker.core(), calls.data(), &value, sizeof value);
+      return;
+    }
   }
 }
 
@@ -34,11 +43,11 @@ struct Counts {
   Sum<float, 1> values;  // in memory of the worker, which the destructor must not free in a child
 };
 
-Counts fork_and_count(CpuWorker& worker, Comm& comm, Local<int, 1> calls, Child child) {
+Counts fork_and_count(CpuWorker& worker, Comm& comm, Local<int, 1> calls, Local<float, 1> params, Child child) {
   Counts own{.ranks = 1, .values = {worker, {100}}};
   for (auto& value : own.values) value = 1;
   if (worker.rank() == 0 && ::fork() == 0) {
-    act_as_child(worker, comm, child);
+    act_as_child(worker, comm, calls, params, child);
     own.ranks = 1000;
     return own;
   }
@@ -57,19 +66,22 @@ void expect_child_named(const Error& error, const std::string& call, const std::
 class ForkInABody : public testing::TestWithParam<Child> {};
 INSTANTIATE_TEST_SUITE_P(Children, ForkInABody,
                          testing::Values(Child::returns, Child::throws, Child::reduces, Child::takes_scratch,
-                                         Child::makes_an_output));
+                                         Child::makes_an_output, Child::updates, Child::combines, Child::copies));
 
 TEST_P(ForkInABody, FailsTheCallByNameAndActsNoMore) {
   Session session(workers(2));
   auto calls = session.shared<int, 1>("calls");
+  auto params = session.shared<float, 1>("params");
   calls.broadcast(std::vector<int>{0});
+  params.broadcast(std::vector<float>{1});
   const auto f = session.function(fork_and_count, "fork_and_count");
   const bool came_back = GetParam() == Child::returns || GetParam() == Child::throws;
   for (int round = 1; round <= 3; ++round) {
-    expect_child_named(error_of([&] { f(calls, GetParam()); }), "fork_and_count",
+    expect_child_named(error_of([&] { f(calls, params, GetParam()); }), "fork_and_count",
                        came_back ? "came back" : "called the library");
     EXPECT_EQ(calls.get(0)[0], round);
     EXPECT_EQ(calls.get(1)[0], round);
+    EXPECT_EQ(params.get(0)[0], 1);
   }
   for (int call = 0; call < 100; ++call) expect_usable(session);
   session.close();
@@ -155,6 +167,42 @@ TEST(VforkInABody, EndsTheWorkerByNameWhereTheChildComesBack) {
   EXPECT_THAT(error.what(), HasSubstr("a child that a function made with vfork() came back from it"));
 }
 
+struct VforksInItsConstructor {
+  __attribute__((noinline)) VforksInItsConstructor() {
+    if (::vfork() == 0) ::execl("/nowhere/to/be/found", "found", nullptr);  // the child goes on if exec fails
+  }
+};
+
+constexpr const char* kVforkNamed = "came back from vfork() in a function of ";
+
+TEST(VforkInAConstructor, EndsTheWorkerByName) {
+  Session session(workers(2));
+  const Error error = error_of([&] { session.replicate<VforksInItsConstructor>(); });
+  EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
+  EXPECT_THAT(error.what(), HasSubstr("a child that a function made with vfork() came back from it"));
+}
+
+TEST(VforkInATask, EndsItByName) {
+  auto task = syncrun::task(+[] { const VforksInItsConstructor object; }, {.name = "vforks"});
+  const auto begin = Clock::now();
+  const Error error = error_of([&] { task.get(); });
+  EXPECT_LT(Clock::now() - begin, kErrorLimit);
+  EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
+  EXPECT_THAT(error.what(), HasSubstr(std::string(kVforkNamed) + "task 'vforks'"));
+}
+
+TEST(VforkInAProducer, EndsItByName) {
+  Session session(workers(2));
+  auto queue = session.producers(1, +[](Producer<Data<std::int64_t, 1>>&) { const VforksInItsConstructor object; },
+                                 BatchShapes<Data<std::int64_t, 1>>{{4}}, {.name = "vforks"});
+  const auto begin = Clock::now();
+  const Error error = error_of([&] { static_cast<void>(queue.next()); });
+  EXPECT_LT(Clock::now() - begin, kErrorLimit);
+  EXPECT_EQ(error.kind(), ErrorKind::worker_lost);
+  EXPECT_THAT(error.what(), HasSubstr(std::string(kVforkNamed) + "producer 0 of 'vforks'"));
+  expect_usable(session);
+}
+
 struct ForksInItsConstructor {
   ForksInItsConstructor() { static_cast<void>(::fork()); }
 };
@@ -183,11 +231,12 @@ TEST(ForkInADestructor, IsNamedAndActsNoMore) {
   session.close();
 }
 
-TEST(ForkInADestructor, AtTheEndLeavesNobody) {
+TEST(ForkInADestructor, AtTheEndFailsTheCloseByNameAndLeavesNobody) {
   Session session(workers(2));
   const auto object = session.replicate<ForksInItsDestructor>();
   const auto pids = session.worker_pids();
-  session.close();
+  const Error error = error_of([&] { session.close(); });
+  EXPECT_THAT(error.what(), HasSubstr("a child that the function had forked, came back from it"));
   for (const int pid : pids) EXPECT_FALSE(is_alive(pid));
 }
 
@@ -239,6 +288,118 @@ TEST(ForkInAnException, ActsNoMore) {
       },
       "f");
   for (int call = 0; call < 3; ++call) EXPECT_THAT(error_of([&] { f(); }).what(), HasSubstr("asked"));
+  for (int call = 0; call < 100; ++call) expect_usable(session);
+}
+
+/// Forks when it is destroyed: after the library has caught it. The child comes back after a delay.
+struct ForksAtItsEnd : std::runtime_error {
+  explicit ForksAtItsEnd(std::chrono::milliseconds child_delay = 0ms)
+      : std::runtime_error("thrown"), delay(child_delay) {}
+  ForksAtItsEnd(const ForksAtItsEnd&) = delete;
+  ~ForksAtItsEnd() override {
+    if (::fork() == 0) std::this_thread::sleep_for(delay);
+  }
+  std::chrono::milliseconds delay;
+};
+
+TEST(ForkInTheDestructorOfAnException, IsNamedByTheNextCallAndActsNoMore) {
+  Session session(workers(2));
+  auto calls = session.shared<int, 1>("calls");
+  calls.broadcast(std::vector<int>{0});
+  const auto f = session.function(
+      +[](CpuWorker& worker, Local<int, 1> count) -> Sum<float, 1> {
+        ++count[0];
+        if (worker.rank() == 0) throw ForksAtItsEnd();
+        return {worker, {1 << 20}};  // large, so the ranks vote
+      },
+      "f");
+  const auto g = session.function(
+      +[](Local<int, 1> count) -> Sum<int> { return ++count[0]; }, "g");
+  for (int call = 0; call < 3; ++call) {
+    EXPECT_THAT(error_of([&] { f(calls); }).what(), HasSubstr("thrown"));
+    EXPECT_THAT(error_of([&] { g(calls); }).what(),
+                HasSubstr("a child that the function of an earlier call had forked"));
+    EXPECT_EQ(calls.get(0)[0], 2 * call + 2);
+  }
+  for (int call = 0; call < 100; ++call) expect_usable(session);
+}
+
+TEST(ForkInTheDestructorOfAnException, DoesNotVoteLater) {
+  Session session(workers(2));
+  const auto f = session.function(
+      +[](CpuWorker& worker) -> Sum<float, 1> {
+        if (worker.rank() == 0) throw ForksAtItsEnd(400ms);
+        return {worker, {1 << 20}};
+      },
+      "f");
+  const auto g = session.function(
+      +[](CpuWorker& worker) -> Sum<float, 1> {
+        return {worker, {1 << 20}};
+      },
+      "g");
+  const auto slow = session.function(
+      +[]() -> Sum<int> {
+        std::this_thread::sleep_for(1s);
+        return 1;
+      },
+      "slow");
+  EXPECT_THAT(error_of([&] { f(); }).what(), HasSubstr("thrown"));
+  // The child comes back when rank 0 has voted in g, and rank 1 has not begun it. The vote of another call, here of
+  // `slow`, would replace this vote.
+  auto future = slow.on_rank(1).async();
+  EXPECT_EQ(g({.timeout = 5s}).size(), 1 << 20);
+  EXPECT_EQ(future.get(), 1);
+  EXPECT_THAT(error_of([&] { g(); }).what(), HasSubstr("a child that the function of an earlier call had forked"));
+  expect_usable(session);
+}
+
+TEST(ForkInTheDestructorOfAnException, OfATaskOrAProducerActsNoMore) {
+  auto task = syncrun::task(+[]() -> int { throw ForksAtItsEnd(); }, {.name = "forks"});
+  EXPECT_THAT(error_of([&] { static_cast<void>(task.get()); }).what(), HasSubstr("thrown"));
+  Session session(workers(2));
+  auto queue = session.producers(
+      1, +[](Producer<Data<std::int64_t, 1>>&) { throw ForksAtItsEnd(); }, BatchShapes<Data<std::int64_t, 1>>{{4}});
+  EXPECT_THAT(error_of([&] { static_cast<void>(queue.next()); }).what(), HasSubstr("thrown"));
+  expect_usable(session);
+}
+
+/// What the program does in a child right after a fork, before the library learns of the child. pthread_atfork calls the
+/// handlers of children in the order of their registration, and this one is registered before main.
+void (*after_fork)() = nullptr;
+[[maybe_unused]] const int is_registered = ::pthread_atfork(nullptr, nullptr, [] {
+  if (after_fork != nullptr) after_fork();
+});
+CpuWorker* forking_worker = nullptr;
+
+/// Forks a child that ends at once. Before that, it acts in its handler.
+Sum<int> fork_with_handler(CpuWorker& worker, bool throws) {
+  forking_worker = &worker;
+  if (throws) after_fork = [] { throw std::runtime_error("thrown by a handler"); };
+  else after_fork = [] { forking_worker->scratch<float>(1 << 20)[0] = 1; };
+  const pid_t child = worker.rank() == 0 ? ::fork() : -1;
+  if (child == 0) ::_exit(0);
+  after_fork = nullptr;
+  return 1;
+}
+
+TEST(HandlerOfForks, ThatCallsTheLibraryFailsTheCallByName) {
+  Session session(workers(2));
+  const auto f = session.function(fork_with_handler, "f");
+  for (int call = 0; call < 3; ++call) expect_child_named(error_of([&] { f(false); }), "f", "called the library");
+  for (int call = 0; call < 100; ++call) expect_usable(session);
+}
+
+/// The compiler may assume that fork throws nothing. So the exception leaves the function, or it ends the child at once.
+TEST(HandlerOfForks, ThatThrowsMakesNoSecondRank) {
+  Session session(workers(2));
+  const auto f = session.function(fork_with_handler, "f");
+  for (int call = 0; call < 3; ++call) {
+    try {
+      EXPECT_EQ(f(true), 2);
+    } catch (const Error& error) {
+      expect_child_named(error, "f", "came back");
+    }
+  }
   for (int call = 0; call < 100; ++call) expect_usable(session);
 }
 

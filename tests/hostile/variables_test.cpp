@@ -136,7 +136,8 @@ INSTANTIATE_TEST_SUITE_P(Set, PublicVariables,
                          testing::Values(Setting{"TIMEOUT", "soon"}, Setting{"START_TIMEOUT", "-1"},
                                          Setting{"LOG_LEVEL", "loud"}, Setting{"RESERVE_BYTES", "much"},
                                          Setting{"RESERVE_BYTES", "0"}, Setting{"MEMORY_CHECK", "no"},
-                                         Setting{"DEVICES", "gpx0"}, Setting{"NPROC_PER_NODE", "many"}),
+                                         Setting{"NODE_TIMEOUT", "0.4"}, Setting{"DEVICES", "gpx0"},
+                                         Setting{"NPROC_PER_NODE", "many"}),
                          [](const auto& test) { return test.param.name + (test.param.value == "0" ? "_zero" : ""); });
 
 TEST_P(PublicVariables, WithBadValuesAreNamedWithValueAndExpectation) {
@@ -147,6 +148,18 @@ TEST_P(PublicVariables, WithBadValuesAreNamedWithValueAndExpectation) {
     EXPECT_THAT(run.last_error_line(), HasSubstr("expected "));
     EXPECT_THAT(run.last_error_line(), HasSubstr("'" + GetParam().value + "'"));
     EXPECT_TRUE(run.nothing_remains());
+  }
+}
+
+TEST(PublicVariableOfRestarts, WithABadValueIsNamedUnlessSyncrunReplacesIt) {
+  for (const std::string value : {"often", "-1", "1.5"}) {
+    OddRun run = run_with({{"RESTART", value}});
+    EXPECT_EQ(run.exit_code(), 1) << run.errors();
+    EXPECT_THAT(run.last_error_line(), HasSubstr("SYNCRUN_RESTART: expected a whole number from 0"));
+    EXPECT_THAT(run.last_error_line(), HasSubstr("'" + value + "'"));
+    EXPECT_TRUE(run.nothing_remains());
+    OddRun restarted = run_with({{"RESTART", value}}, Front::syncrun);
+    EXPECT_EQ(restarted.exit_code(), 0) << restarted.errors();
   }
 }
 

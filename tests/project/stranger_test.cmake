@@ -1,11 +1,12 @@
 # Installs the build, moves the prefix, builds the program of a user against it, and runs it with the installed command.
-# Given: BUILD, GENERATOR, COMPILER, SCRATCH, LIBRARY_FOLDER, PYTHON, RESNET_COMPUTES (on CPU devices), FAULTY_LIBRARY
-# (the library with fault points, if the tests have one).
+# Given: BUILD, GENERATOR, COMPILER, SCRATCH, LIBRARY_FOLDER, PYTHON, STEP_LIMIT_S (the time that each step may take),
+# RESNET_COMPUTES (on CPU devices), FAULTY_LIBRARY (the library with fault points, if the tests have one).
 cmake_minimum_required(VERSION 3.25)
 
 function(run)
   cmake_parse_arguments(PARSE_ARGV 0 ARG "" "OUTPUT" "COMMAND")
-  execute_process(COMMAND ${ARG_COMMAND} RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE output TIMEOUT 240)
+  execute_process(COMMAND ${ARG_COMMAND} RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE output
+    TIMEOUT ${STEP_LIMIT_S})
   list(JOIN ARG_COMMAND " " command)
   message(STATUS "${command}\n${output}")
   if(NOT code EQUAL 0)

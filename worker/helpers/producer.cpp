@@ -159,6 +159,7 @@ int serve_producer(const ReceivedOrder& received, int index, FileDescriptor sock
     std::fflush(stdout);
     producer.set_state(ProducerState::failed);
   }
+  end_if_forked();  // the destructor of the function's exception may have forked
   return 0;
 }
 

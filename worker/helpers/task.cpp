@@ -59,6 +59,7 @@ int serve_task(const ReceivedOrder& received, FileDescriptor socket) {
     put_argument(bytes, failure.native_code);
     put_argument(bytes, failure.text);
   }
+  end_if_forked();      // the destructor of the function's exception may have forked
   std::fflush(stdout);  // the task's output must be complete before its result arrives
   Patience patience = endless();
   const bool is_told = pipe.channel().send(kind, bytes, patience) == Channel::Outcome::done;

@@ -77,10 +77,7 @@ WorkerCore::WorkerCore(Attachment& attachment)
   if (attachment_.slot().predecessors != 0) arena_.note_used_before();
 }
 
-WorkerCore::~WorkerCore() {
-  const UserCode destructors;
-  for (const auto& [id, object] : objects_) object.destroy(object.pointer);
-}
+WorkerCore::~WorkerCore() { destroy_objects(); }
 
 // ---- what bodies use ------------------------------------------------------------------------------------------
 
@@ -125,6 +122,13 @@ void WorkerCore::destroy_object(std::uint64_t id) noexcept {
   }
 }
 
+void WorkerCore::destroy_objects() noexcept {
+  for (const auto& [id, object] : std::exchange(objects_, {})) {
+    const UserCode destructor;
+    object.destroy(object.pointer);
+  }
+}
+
 // ---- the serve loop -------------------------------------------------------------------------------------------
 
 int WorkerCore::serve() {
@@ -148,6 +152,7 @@ int WorkerCore::serve() {
     note_command(id);
     if (command.kind == CommandKind::close) {
       enter_phase(Phase::close);
+      destroy_objects();
       throw_if_child_came();  // no later call could report it
       return 0;
     }
@@ -348,6 +353,7 @@ const WorkerCore::LoadedFunction& WorkerCore::load(std::uint64_t function_offset
 
 void WorkerCore::run_call(Command& command) {
   Outbox& outbox = own_outbox();
+  bool has_thrown = false;
   try {
     if (command.call().arguments_count != 0) enter_phase(Phase::inputs);
     device_->begin_command(command.id);
@@ -365,10 +371,15 @@ void WorkerCore::run_call(Command& command) {
     if (command.has_comm && command.failed.load(std::memory_order_acquire) == command.id) throw Abandoned();
     outbox.vote = Vote::ok;
   } catch (...) {
+    has_thrown = true;
     peers_.own_time().end();
     const CaughtFailure failure = current_failure(ThrownThrough::user_code);
     const bool is_own = failure.origin == FailureOf::this_rank;
     report_failure(command, is_own ? missing_file(command).value_or(failure) : failure);
+  }
+  // The destructor of the exception, which is user code, has run just now. It may have forked.
+  if (has_thrown) [[unlikely]] {
+    const UserCode destructor;
   }
 
   cast_vote(command, outbox.vote);

@@ -87,6 +87,8 @@ class WorkerCore {
   std::int64_t own_ns();
   void complete_call(Command& command, Outbox& outbox);
   void destroy_object(std::uint64_t id) noexcept;
+  /// Destroys all replicated objects that are left.
+  void destroy_objects() noexcept;
   const LoadedFunction& load(std::uint64_t function_offset);
   void forget(std::uint64_t function_offset) noexcept;
   void cast_vote(const Command& command, Vote vote) noexcept;

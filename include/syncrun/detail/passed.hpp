@@ -99,7 +99,7 @@ class SharedArgument {
                   "Local, Sliced and Update take a Shared or a Value: session.shared<T, N>(name) and "
                   "session.value(values, shape, device) make them");
   }
-  /// Null if the Shared was moved from.
+  /// Null if the Shared or Value was moved from.
   const std::shared_ptr<VariableRecord>& record() const noexcept { return *record_; }
 
  private:

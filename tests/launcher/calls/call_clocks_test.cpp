@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace {
@@ -76,6 +77,37 @@ TEST_F(Clocks, OfCallsOnDifferentRanksRunSideBySide) {
   done = {0, 0, 3};
   EXPECT_EQ(wait(199ms), std::nullopt) << "the one behind on rank 1 waits";
   EXPECT_EQ(wait(1ms), 2U);
+}
+
+TEST_F(Clocks, OfACallThatIsHeldBackStandStillUntilItBegins) {
+  launch(0, 0ms);
+  const auto held = launch(1, 1s);  // depends on the first, which is on another rank
+  launch(2, 5s);
+  held_back = {held};
+  EXPECT_EQ(wait(10s), std::nullopt);
+  EXPECT_EQ(clocks.least_left(), 5s) << "only the clock of the third runs";
+  EXPECT_EQ(wait(4s), std::nullopt);
+  held_back = {};
+  EXPECT_EQ(wait(500ms), std::nullopt) << "it was held back when this wait began";
+  EXPECT_EQ(wait(400ms), std::nullopt);
+  EXPECT_EQ(clocks.least_left(), 100ms) << "the clock of the third is the next to end";
+  done = {0, 0, 3};
+  EXPECT_EQ(wait(599ms), std::nullopt);
+  EXPECT_EQ(clocks.least_left(), 1ms);
+  EXPECT_EQ(wait(1ms), held);
+}
+
+TEST_F(Clocks, OfACallBehindOneThatIsHeldBackStandStillToo) {
+  launch(0, 0ms);
+  const auto held = launch(1, 0ms);
+  const auto behind = launch(1, 1s);
+  held_back = {held};
+  EXPECT_EQ(wait(10s), std::nullopt);
+  EXPECT_EQ(wait(10s), std::nullopt);
+  held_back = {};
+  done = {1, 2, 0};
+  EXPECT_EQ(wait(10s), std::nullopt);
+  EXPECT_EQ(wait(1s), behind);
 }
 
 TEST_F(Clocks, OfFinishedCallsStandStill) {

@@ -5,6 +5,9 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <chrono>
+
 #include "tests/launcher/pool/fake_pool.hpp"
 
 namespace syncrun::test {
@@ -132,6 +135,40 @@ TEST_F(Calls, FindTheFirstFailureAmongTheirRanks) {
   pool.fail(1, id, 5, "early");
   EXPECT_EQ(calls.first_failed_rank(id), 1);
   EXPECT_TRUE(calls.has_failed(id));
+}
+
+TEST_F(Calls, AreHeldBackUntilTheRanksOfEarlierOnesAreDone) {
+  const auto is_held_back = [&](std::uint64_t id) {
+    const auto& entries = calls.entries();
+    return calls.is_held_back(*std::find_if(entries.begin(), entries.end(), [&](auto& each) { return each.id == id; }));
+  };
+  const auto first = publish(RankSet::only(0));
+  const auto other = publish(RankSet::only(1));
+  calls.next(RankSet::only(2), Milliseconds(0));
+  calls.wait_for(first, 0, false);
+  const auto dependent = calls.publish();
+  const auto behind = publish_after(first, RankSet::only(0));
+  EXPECT_FALSE(is_held_back(first));
+  EXPECT_FALSE(is_held_back(other));
+  EXPECT_TRUE(is_held_back(dependent));
+  EXPECT_FALSE(is_held_back(behind)) << "its own rank runs its commands in order";
+  pool.finish(1, other);
+  EXPECT_TRUE(is_held_back(dependent)) << "another rank is done";
+  pool.finish(0, first);
+  EXPECT_FALSE(is_held_back(dependent));
+}
+
+TEST_F(Calls, CountTheTimeForNoClockWhileTheyAreHeldBack) {
+  const auto first = publish(RankSet::only(0));
+  calls.next(RankSet::only(1), Milliseconds(1000));
+  calls.wait_for(first, 0, false);
+  const auto dependent = calls.publish();
+  const std::chrono::seconds ten(10);
+  EXPECT_EQ(calls.count_waited(ten), std::nullopt);
+  EXPECT_EQ(calls.count_waited(ten), std::nullopt);
+  pool.finish(0, first);
+  EXPECT_EQ(calls.count_waited(ten), std::nullopt) << "it was held back when this wait began";
+  EXPECT_EQ(calls.count_waited(ten), dependent);
 }
 
 TEST_F(Calls, PassAFailureOnToThoseThatDependOnThemAndToNoOthers) {

@@ -80,8 +80,9 @@ TEST(Command, SetsOneVariableForEachOption) {
 }
 
 TEST(Command, KeepsInternalVariablesFromTheProgram) {
-  const std::vector<std::string> names{"WORKER_RANK", "SEGMENT_FD", "SEGMENT_BYTES", "SOCKET_FD",  "DEVICE",
-                                       "MASTER_PID",  "HELPER",     "SPEC_FD",       "CHANNEL_FD", "JOB"};
+  const std::vector<std::string> names{"WORKER_RANK", "SEGMENT_FD", "SEGMENT_BYTES", "SOCKET_FD",
+                                       "DEVICE",      "MASTER_PID", "HELPER",        "SPEC_FD",
+                                       "CHANNEL_FD",  "JOB",        "NODE",          "IN_JOB"};
   Start start;
   start.in_child = [&] {
     for (const auto& name : names) ::setenv(("SYNCRUN_" + name).c_str(), "0", 1);
@@ -89,6 +90,24 @@ TEST(Command, KeepsInternalVariablesFromTheProgram) {
   CommandRun run({scripted_program(), "report-start"}, start);
   EXPECT_EQ(run.exit_code(), 0);
   for (const auto& name : names) EXPECT_THAT(run.output(), Not(HasSubstr("SYNCRUN_" + name + "="))) << name;
+}
+
+TEST(Command, FindsItsEngineAlthoughAVariableOfAnotherJobIsSet) {
+  for (const std::string job : {"1", "srun --mpi=pmix, 7.0"}) {
+    Start start;
+    start.in_child = [&] {
+      for (const auto& [name, value] : std::vector<std::pair<const char*, const char*>>{{"OMPI_COMM_WORLD_SIZE", "2"},
+                                                                                        {"OMPI_COMM_WORLD_RANK", "0"},
+                                                                                        {"PMIX_NAMESPACE", "9"},
+                                                                                        {"PMIX_RANK", "0"}}) {
+        ::setenv(name, value, 1);
+      }
+      ::setenv("SYNCRUN_IN_JOB", job.c_str(), 1);
+    };
+    CommandRun run({"--dry-run", scripted_program()}, start);
+    EXPECT_EQ(run.exit_code(), 0) << run.errors();
+    EXPECT_THAT(run.output(), HasSubstr("nodes: 2, started by mpirun (Open MPI)"));
+  }
 }
 
 TEST(SupervisorSocket, ThatIsNoneIsNamedAndLeftAlone) {
