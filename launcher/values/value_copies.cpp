@@ -120,6 +120,7 @@ bool await_source(SystemCommands& commands, const std::shared_ptr<VariableRecord
 void free_host_copy(SystemCommands& commands, HostCopy& host) {
   host.is_valid = false;
   forget_finished_readers(commands.calls(), host);
+  // The last writer comes after all earlier ones (see bring_to_host), so no other one is in flight.
   if (host.offset == 0 || !host.readers.empty() || commands.calls().is_in_flight(host.written)) return;
   commands.heap().free(host.offset, SharedHeap::Giveback::later);
   host.offset = 0;
@@ -219,6 +220,8 @@ void bring_to_host(SystemCommands& commands, const std::shared_ptr<VariableRecor
     in_flight.brings_to = Destination::host();
     depend_on_copy(commands, *variable, home, Access::reads);
     wait_for_readers(commands, host);
+    // Another rank may still write older values to the same memory.
+    if (host.written_by != home) commands.calls().wait_for(host.written, host.written_by, true);
   };
   host.written = launch_transfer(commands, "to_host", variable, home, TransferDirection::from_variable, depend);
   host.written_by = home;

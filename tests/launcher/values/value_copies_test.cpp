@@ -172,6 +172,31 @@ TEST_F(CopiesOfAValue, GoToTheHostAfterTheirWriter) {
   EXPECT_FALSE(x->value->host.is_valid);
 }
 
+TEST_F(CopiesOfAValue, GoToTheHostOneAfterTheOther) {
+  make_on_rank_0();
+  bring_to_host(session.commands, x);
+  const auto older = session.calls.last_published();
+  const auto memory = x->value->host.offset;
+  bring(1);
+  const auto write = call(1, Access::writes);
+  bring_to_host(session.commands, x);
+  const auto newer = session.calls.last_published();
+  EXPECT_EQ(x->value->host.offset, memory) << "both write to it";
+  EXPECT_THAT(awaited(newer), ElementsAre(std::to_string(write), std::to_string(older) + " on 0, a reader"));
+}
+
+TEST_F(CopiesOfAValue, KeepTheMemoryOfTheHostWhileOneIsOnItsWay) {
+  make_on_rank_0();
+  bring_to_host(session.commands, x);
+  const auto transfer = session.calls.last_published();
+  bring(1);
+  call(1, Access::writes);
+  EXPECT_NE(x->value->host.offset, 0U);
+  session.commands.finish(transfer);
+  call(1, Access::writes);
+  EXPECT_EQ(x->value->host.offset, 0U);
+}
+
 TEST_F(CopiesOfAValue, ThatDoNotArriveAreNotValid) {
   make_on_rank_0();
   const auto move = bring(1);
