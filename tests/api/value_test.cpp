@@ -239,6 +239,30 @@ TEST_P(Values, AreReadByRows) {
   EXPECT_EQ(rows.on(last())(y, {.slices = 5}), 90);
 }
 
+struct RowsSeen {
+  sr::Gather<std::int64_t, 1> first_rows;
+  sr::Gather<double, 1> rank_averages;
+};
+RowsSeen rows_seen(sr::CpuWorker& worker, sr::Comm& comm, sr::Sliced<const double, 1>) {
+  RowsSeen seen{.first_rows = {worker, {1}}, .rank_averages = {worker, {1}}};
+  seen.first_rows[0] = worker.first_row();
+  seen.rank_averages[0] = comm.all_reduce(static_cast<double>(worker.rank()), sr::Reduction::avg);
+  return seen;
+}
+void sleep_for(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
+
+TEST_P(Values, AreReadByRowsOnRanksToWhichACopyIsOnItsWay) {
+  const auto f = session().function(rows_seen);
+  const auto slow = session().function(sleep_for);
+  const auto x = session().value(counting<double>(10), Shape{10}, last());
+  slow.on(first())(100);  // so the copy arrives late there
+  const RowsSeen seen = f(x);
+  for (int rank = 0; rank < world_size(); ++rank) {
+    EXPECT_EQ(seen.first_rows[rank], 10 * rank);
+    EXPECT_EQ(seen.rank_averages[rank], (world_size() - 1) / 2.0) << "every rank has as many rows";
+  }
+}
+
 TEST_P(Values, OfNoElementsAreValues) {
   const auto f = session().function(twice);
   const auto x = session().value(std::vector<double>{}, Shape{0}, first());
@@ -315,6 +339,26 @@ TEST_P(Values, CopiesOfASharedGoFromRankToRank) {
   unset.copy(0, world_size() - 1);
   EXPECT_EQ(unset.shape(world_size() - 1), Shape{3});
   EXPECT_EQ(unset.get(world_size() - 1).to_vector(), (std::vector<double>{1, 2, 3}));
+}
+
+TEST_P(Values, ACopyOfASharedDoesNotChangeTheRowsOfOtherCalls) {
+  if (world_size() == 1) return;
+  auto x = session().shared<double, 1>("x");
+  x.broadcast(counting<double>(4));
+  x.set(0, counting<double>(6));
+  const auto rows = session().function(+[](sr::CpuWorker& worker, sr::Sliced<const double, 1>) {
+    // rank 0 is slow, and the last rank begins late
+    if (worker.rank() == 0) sleep_for(100);
+    sr::Gather<std::int64_t, 1> first(worker, {1});
+    first[0] = worker.first_row();
+    return first;
+  });
+  session().function(sleep_for).on(last())(30);
+  auto before = rows.async(x);
+  x.copy(last().rank(), 0);  // 4 rows instead of 6
+  auto after = rows.async(x);
+  EXPECT_EQ(before.get()[1], 6);
+  EXPECT_EQ(after.get()[1], 4);
 }
 
 TEST_P(Values, OfAClosedSessionAreRefused) {
