@@ -170,7 +170,9 @@ std::shared_ptr<CallResult> launch_fetch(SystemCommands& commands, const std::sh
   const Transfer transfer{variable.get(), only_on(commands.world_size(), rank, {0, extents, true})};
   const std::uint64_t id = commands.launch_system(
       "get", variable->name, RankSet::only(rank), [&](CommandHead& command, InFlight& in_flight) {
-        in_flight.fetched = commands.allocate(bytes, SharedHeap::Contents::any, "values on their way from a worker");
+        // Not SystemCommands::allocate, which may run another command while this one is being written.
+        in_flight.fetched =
+            commands.heap().allocate(bytes, SharedHeap::Contents::any, "values on their way from a worker");
         in_flight.temporaries.push_back(in_flight.fetched);
         in_flight.arguments[0] = variable;
         in_flight.arguments_count = 1;
