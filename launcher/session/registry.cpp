@@ -1,5 +1,6 @@
 #include "launcher/session/registry.hpp"
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -40,10 +41,12 @@ void Registry::note_releases() noexcept {
   has_releases_.store(!releases_.empty() || !freed_.empty(), std::memory_order_relaxed);
 }
 
-std::vector<FreedVariable> Registry::take_freed() {
+std::vector<FreedVariable> Registry::take_freed(const std::function<bool(const RankSet& ranks)>& may_free) {
   const std::lock_guard lock(releases_mutex_);
-  std::vector<FreedVariable> freed = std::move(freed_);
-  freed_.clear();
+  const auto others = std::stable_partition(freed_.begin(), freed_.end(),
+                                            [&](const FreedVariable& variable) { return may_free(variable.ranks); });
+  std::vector<FreedVariable> freed(freed_.begin(), others);
+  freed_.erase(freed_.begin(), others);
   note_releases();
   return freed;
 }

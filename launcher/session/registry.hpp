@@ -75,8 +75,8 @@ class Registry {
   bool has_releases() const noexcept { return has_releases_.load(std::memory_order_relaxed); }
   /// Runs them one after the other, as long as `may_run()` is true. Without it, runs all. Variables are not among them.
   void run_releases(const std::function<bool()>& may_run = {});
-  /// The variables to be freed. The registry forgets them.
-  std::vector<FreedVariable> take_freed();
+  /// The variables to be freed, as far as `may_free(ranks)` is true for their ranks. The registry forgets these.
+  std::vector<FreedVariable> take_freed(const std::function<bool(const RankSet& ranks)>& may_free);
 
   /// For the end of the session: ends its dependants, and drops the releases that have not run.
   void end_dependants() noexcept;

@@ -32,7 +32,8 @@ VariableRecord::~VariableRecord() {
 }
 
 void free_variables(SystemCommands& commands, Registry& registry) {
-  const std::vector<FreedVariable> freed = registry.take_freed();
+  const auto have_room = [&](const RankSet& ranks) { return !commands.calls().blocker(ranks); };
+  const std::vector<FreedVariable> freed = registry.take_freed(have_room);
   RankSet ranks;
   std::uint64_t first = 0;
   for (const FreedVariable& variable : freed) {

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 
+#include "common/protocol/variable_entry.hpp"
 #include "tests/launcher/pool/fake_pool.hpp"
 
 namespace syncrun::test {
@@ -91,6 +92,20 @@ TEST_F(SessionOnAFakePool, SaysWhoHadToBeKilledWhenItWasClosed) {
   pool->end_by_itself(0);
   EXPECT_THAT(text_of([&] { session.close(); }), HasSubstr("rank 1 (cpu1, pid 101) was lost while closing"));
   EXPECT_THAT(pool->log, Contains("kill all"));
+}
+
+TEST_F(SessionOnAFakePool, FreesTheVariablesOfIdleRanksWhileAnotherRankIsBusy) {
+  workers_answer = false;
+  SessionCore session(options, maker());
+  for (std::size_t i = 0; i < kInboxSize; ++i) {
+    session.commands().next_command(RankSet::only(1)).begin<UnpinPayload>();
+    session.commands().publish();
+  }
+  const auto entry = session.heap().allocate(VariableEntry::bytes(2), SharedHeap::Contents::zero, "a variable");
+  session.registry().free_later({.entry = entry, .host = 0, .ranks = RankSet::only(0)});
+  session.release_memory();
+  EXPECT_EQ(session.calls().command(session.calls().last_published()).as<FreePayload>().first, entry);
+  session.abandon();
 }
 
 TEST_F(SessionOnAFakePool, IsUsedByOneThreadAtATime) {

@@ -57,6 +57,23 @@ TEST_F(FreedVariables, AreFreedByOneCommandOfTheRanksThatHaveCopies) {
   EXPECT_EQ(session.heap.used_bytes(), before);
 }
 
+TEST_F(FreedVariables, WaitForRoomOnTheirOwnRanksOnly) {
+  for (std::size_t i = 0; i < kInboxSize; ++i) {
+    session.calls.next(RankSet::only(1), Milliseconds(0));
+    session.calls.publish();
+  }
+  const auto oldest = session.calls.entries().front().id;
+  const auto on_busy_rank = drop(RankSet::only(1));
+  const auto on_idle_rank = drop(RankSet::only(0));
+  free_variables(session.commands, registry);
+  EXPECT_THAT(freed(), ElementsAre(on_idle_rank));
+  EXPECT_TRUE(registry.has_releases());
+  session.commands.finish(oldest);
+  free_variables(session.commands, registry);
+  EXPECT_THAT(freed(), ElementsAre(on_busy_rank));
+  EXPECT_FALSE(registry.has_releases());
+}
+
 TEST_F(FreedVariables, WithoutCopiesNeedNoCommand) {
   const std::size_t before = session.heap.used_bytes();
   drop(RankSet());
