@@ -193,7 +193,8 @@ std::string bring_copy(SystemCommands& commands, const std::shared_ptr<VariableR
   ValueCopy& copy = copy_on(*variable, rank);
   const bool is_from_host = await_source(commands, variable, rank);
   forget_finished_readers(commands.calls(), copy);
-  const bool warns = !is_from_host && goes_to_and_fro(value, rank);
+  const bool comes_from_rank = value.home != ValueState::kHost;  // also by the way of the host
+  const bool warns = comes_from_rank && goes_to_and_fro(value, rank);
   copy.brought = (is_from_host ? bring_from_host : bring_from_rank)(commands, variable, rank);
   copy.written = copy.used = copy.brought;
   copy.is_valid = true;

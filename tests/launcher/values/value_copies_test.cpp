@@ -17,7 +17,7 @@ using testing::IsEmpty;
 
 class CopiesOfAValue : public testing::Test {
  protected:
-  CopiesOfAValue() {
+  explicit CopiesOfAValue(const std::vector<DeviceId>& devices = {{}, {}, {}}) : session(devices) {
     session.commands.leaves_in_flight = true;
     x->name = "x";
     x->dtype = DType::float32;
@@ -68,7 +68,7 @@ class CopiesOfAValue : public testing::Test {
     session.commands.finish(id);
   }
 
-  PlayedSession session{{{}, {}, {}}};
+  PlayedSession session;
   std::shared_ptr<VariableRecord> x = std::make_shared<VariableRecord>();
   std::string warning;
 };
@@ -338,6 +338,26 @@ TEST_F(CopiesOfAValue, ThatGoToAndFroAreWorthOneWarning) {
     warnings += warning.empty() ? 0 : 1;
     EXPECT_THAT(warning, testing::AnyOf(IsEmpty(), HasSubstr("'x' has moved back and forth between ranks")));
     session.commands.finish(call(to, Access::writes));
+  }
+  EXPECT_EQ(warnings, 1);
+}
+
+/// Rank 0 has a GPU, and the others have CPU devices.
+class CopiesOnBothKinds : public CopiesOfAValue {
+ protected:
+  CopiesOnBothKinds() : CopiesOfAValue({{DeviceKind::cuda, 0}, {DeviceKind::cpu, 0}, {DeviceKind::cpu, 1}}) {}
+};
+
+TEST_F(CopiesOnBothKinds, ThatGoToAndFroByTheHostAreWorthOneWarning) {
+  make_on_rank_0();
+  int warnings = 0;
+  for (int i = 0; i < 60; ++i) {
+    const int to = 1 - x->value->home;
+    bring(to);
+    warnings += warning.empty() ? 0 : 1;
+    EXPECT_THAT(warning, testing::AnyOf(IsEmpty(), HasSubstr("'x' has moved back and forth between ranks")));
+    call(to, Access::writes);
+    while (!session.calls.is_idle()) session.commands.finish(session.calls.entries().front().id);
   }
   EXPECT_EQ(warnings, 1);
 }
