@@ -133,7 +133,11 @@ void check_is_whole(SystemCommands& commands, const VariableRecord& variable) {
   const std::exception_ptr& failure = variable.value->failure;
   if (!failure) return;
   commands.calls().failures().has_surfaced(failure);
-  const std::string what = "there is no value '" + variable.name + "'" + variable.value->origin + ": ";
+  const std::string& function = variable.value->made_by;
+  const std::string what = function.empty() ? "there is no value '" + variable.name + "': "
+                           : variable.value->was_never_made
+                               ? "there is no value '" + variable.name + "', which '" + function + "' was to make: "
+                               : "value '" + variable.name + "', which '" + function + "' made, no longer exists: ";
   try {
     std::rethrow_exception(failure);
   } catch (const Error& error) {

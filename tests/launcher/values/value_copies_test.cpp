@@ -329,6 +329,23 @@ TEST_F(CopiesOfAValue, OfALostRankAreReplacedByOnesThatWereNotDropped) {
   EXPECT_EQ(x->value->home, 2);
 }
 
+TEST_F(CopiesOfAValue, ThatWereMadeAndLostAreNotSaidToBeNeverMade) {
+  const auto text = [&] {
+    try {
+      check_is_whole(session.commands, *x);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing was thrown");
+  };
+  x->value->made_by = "f";
+  make_on_rank_0();
+  forget_copy(session.pool.segment(), *x, 0);
+  EXPECT_THAT(text(), HasSubstr("value 'x', which 'f' made, no longer exists: its only copy was on rank 0"));
+  x->note_unfinished(Destination::new_value(), 1, std::make_exception_ptr(Error(ErrorKind::function, "!")));
+  EXPECT_THAT(text(), HasSubstr("there is no value 'x', which 'f' was to make: !"));
+}
+
 TEST_F(CopiesOfAValue, ThatGoToAndFroAreWorthOneWarning) {
   make_on_rank_0();
   int warnings = 0;
