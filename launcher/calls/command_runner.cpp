@@ -121,12 +121,13 @@ std::vector<std::string> CommandRunner::waited_for(const InFlight& next) const {
   return commands;
 }
 
-/// How many bytes a move has brought to its rank. Empty if the command is none.
+/// How many bytes a move has brought to its rank, or to the host. Empty if the command is none.
 std::optional<std::size_t> CommandRunner::moved_bytes(const InFlight& command) const {
-  const auto rank = command.brings_to.rank();
-  if (!rank) return std::nullopt;
+  if (command.brings_to.is_none()) return std::nullopt;
   const auto& variable = *static_cast<const VariableRecord*>(command.arguments[0].get());
-  const auto& extents = segment().at<VariableEntry>(variable.entry)->copies()[*rank].extents;
+  const auto rank = command.brings_to.rank();
+  const auto* const copies = segment().at<VariableEntry>(variable.entry)->copies();
+  const Extents& extents = rank ? copies[*rank].extents : variable.extents.front();
   return elements_in({extents.data(), variable.dimensions}) * size_of(variable.dtype);
 }
 
