@@ -68,6 +68,30 @@ void bring_and_forget_host(SessionCore& session, const std::shared_ptr<VariableR
   host = {};
 }
 
+/// The result of a fetch of values that are on the host already.
+std::shared_ptr<CallResult> fetched_from_host(SessionCore& session, const VariableRecord& variable) {
+  auto result = std::make_shared<CallResult>();
+  result->outputs.resize(1);
+  result->outputs[0].extents = variable.extents.front();
+  const std::size_t bytes = bytes_of(variable, variable.extents.front());
+  result->outputs[0].buffer = allocate_on_heap(bytes);
+  if (bytes != 0)
+    std::memcpy(result->outputs[0].buffer.data(), session.segment().at(variable.value->host.offset), bytes);
+  result->finished = true;
+  return result;
+}
+
+/// Waits until the host copy has arrived, if there is one. Returns false if there is none. Throws as
+/// check_is_usable().
+bool await_host_copy(CommandRunner& commands, VariableRecord& variable) {
+  const HostCopy& host = variable.value->host;
+  while (host.is_valid && commands.calls().is_in_flight(host.written)) {
+    commands.await(host.written);
+    check_is_usable(commands, variable);
+  }
+  return host.is_valid;
+}
+
 }  // namespace
 
 std::shared_ptr<VariableRecord> make_value_record(const std::shared_ptr<SessionCore>& session, DType dtype,
@@ -154,12 +178,13 @@ void get_value(const std::shared_ptr<VariableRecord>& variable, void* values) {
   settle_extents(commands, *variable);
   const std::size_t bytes = bytes_of(*variable, variable->extents.front());
   if (bytes == 0) return;
-  HostCopy& host = variable->value->host;
-  if (host.is_valid) commands.await(host.written);
-  const int home = await_home(commands, *variable);
-  if (host.is_valid) {
-    std::memcpy(values, session.segment().at(host.offset), bytes);
-    return;
+  int home = ValueState::kHost;
+  while (home == ValueState::kHost) {
+    if (await_host_copy(commands, *variable)) {
+      std::memcpy(values, session.segment().at(variable->value->host.offset), bytes);
+      return;
+    }
+    home = await_home(commands, *variable);
   }
   const HeapLoan staging(commands, bytes, "values on their way from a worker");
   fetch_copy(commands, *variable, home, staging.offset());
@@ -172,10 +197,14 @@ Fetched launch_get_value(const std::shared_ptr<VariableRecord>& variable) {
   CommandRunner& commands = session.commands();
   check_is_usable(commands, *variable);
   settle_extents(commands, *variable);
-  // A value that lies on the host only comes to a device first, so that all fetches are alike.
-  int home = await_home(commands, *variable);
+  const HostCopy& host = variable->value->host;
+  int home = ValueState::kHost;
   while (home == ValueState::kHost) {
-    bring(session, variable, 0);
+    const bool is_on_host_only = variable->value->home == ValueState::kHost;
+    if (is_on_host_only) await_host_copy(commands, *variable);
+    if (host.is_valid && !commands.calls().is_in_flight(host.written)) {
+      return {variable->session, fetched_from_host(session, *variable)};
+    }
     home = await_home(commands, *variable);
   }
   return {variable->session, launch_fetch(commands, variable, home)};

@@ -47,6 +47,7 @@ sr::Keep<double, 1> slowly_twice(sr::CpuWorker& worker, sr::Local<const double, 
   std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
   return twice(worker, x);
 }
+void sleep_for(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
 sr::Keep<double, 1> fails_to_make(sr::CpuWorker&, sr::Local<const double, 1>) {
   throw std::runtime_error("no such product");
 }
@@ -179,9 +180,19 @@ TEST_P(Values, ThatWereNeverMadeStayFailed) {
   session().wait();
 }
 
+sr::Keep<double, 1> twice_the_rows(sr::CpuWorker& worker, sr::Sliced<const double, 1> x) {
+  sr::Keep<double, 1> y(worker, x.shape());
+  for (std::int64_t i = 0; i < x.rows(); ++i) y[i] = 2 * x[i];
+  return y;
+}
+
 TEST_P(Values, AreKeptByCallsOnOneRankWithoutSlices) {
   const auto f = session().function(twice, "f");
+  const auto g = session().function(twice_the_rows, "g");
   const auto x = session().value(counting<double>(4), Shape{4}, first());
+  EXPECT_ERROR(static_cast<void>(g.on(first())(x, {.slices = 2})), sr::ErrorKind::usage,
+               "of 'g' is a Keep, and the call has 2 slices: leave slices out");
+  EXPECT_EQ(g.on(first())(x).get()[3], 6) << "the session goes on";
   if (world_size() > 1) EXPECT_ERROR(static_cast<void>(f(x)), sr::ErrorKind::usage, "call it on one device");
 }
 
@@ -249,7 +260,6 @@ RowsSeen rows_seen(sr::CpuWorker& worker, sr::Comm& comm, sr::Sliced<const doubl
   seen.rank_averages[0] = comm.all_reduce(static_cast<double>(worker.rank()), sr::Reduction::avg);
   return seen;
 }
-void sleep_for(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
 
 TEST_P(Values, AreReadByRowsOnRanksToWhichACopyIsOnItsWay) {
   const auto f = session().function(rows_seen);
@@ -298,6 +308,19 @@ TEST_P(Values, AreFetchedWithoutAWait) {
   static_cast<void>(busy);
   EXPECT_EQ(session().value(counting<double>(5), Shape{5}).get_async().get()[4], 4) << "of the host";
   auto dropped = x.get_async();
+}
+
+TEST_P(Values, OnTheHostAreFetchedWithoutADevice) {
+  const auto slow = session().function(sleep_for);
+  const auto x = session().value(counting<double>(5), Shape{5});
+  EXPECT_EQ(x.get_async().get()[4], 4);
+  EXPECT_TRUE(x.where().empty()) << "it did not move";
+  x.to(last());
+  for (int i = 0; i < 32; ++i) slow.on(last())(i == 0 ? 200 : 0);  // as many as it can have
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(x.get()[4], 4);
+  EXPECT_EQ(x.get_async().get()[4], 4);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 100ms);
 }
 
 TEST_P(Values, StandInTheListOfWhatLiesOnADevice) {
