@@ -52,9 +52,37 @@ std::byte* make_host_copy(SessionCore& session, VariableRecord& record) {
   return session.segment().at(host.offset);
 }
 
+/// How many bytes the worker of the rank could free now.
+std::size_t spare_bytes_on(SessionCore& session, int rank) {
+  std::size_t bytes = 0;
+  session.registry().for_each_variable([&](const VariableRecord& variable) {
+    VariableCopy& copy = session.segment().at<VariableEntry>(variable.entry)->copies()[rank];
+    if (SpareCopy(copy).is_spare()) bytes += copy.capacity_bytes;
+  });
+  return bytes;
+}
+
+/// Called before a copy comes to a rank. Checks the memory limit before the worker allocates, if the size is known and
+/// the memory is that of the host.
+void check_memory_for_copy(SessionCore& session, const VariableRecord& variable, int rank) {
+  if (variable.value->maker != 0 || session.rank_devices().kind_of(rank) != DeviceKind::cpu) return;
+  const std::size_t bytes = bytes_of(variable, variable.extents.front());
+  const VariableCopy& copy = session.segment().at<VariableEntry>(variable.entry)->copies()[rank];
+  if (bytes < kHostCopyCheckedFrom || bytes <= copy.capacity_bytes) return;
+  const std::string what = "the copy of value '" + variable.name + "' on rank " + std::to_string(rank);
+  const auto check = [&] { check_memory_available(bytes - std::min(bytes, spare_bytes_on(session, rank)), what); };
+  try {
+    return check();
+  } catch (const Error&) {
+    session.commands().drain_all();  // workers may be about to free what the program no longer needs
+  }
+  check();
+}
+
 /// Brings a copy to the rank, unless it has one.
 void bring(SessionCore& session, const std::shared_ptr<VariableRecord>& variable, int rank) {
   if (claim_copy(session.commands(), *variable, rank)) return;
+  check_memory_for_copy(session, *variable, rank);
   const std::string warning = bring_copy(session.commands(), variable, rank);
   mark_spare_copies(session.commands(), *variable);
   if (!warning.empty()) session.logger().warn(warning);

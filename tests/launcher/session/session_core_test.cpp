@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 
 #include "common/protocol/variable_entry.hpp"
+#include "syncrun/detail/master_seam.hpp"
+#include "syncrun/device.hpp"
 #include "tests/launcher/pool/fake_pool.hpp"
 
 namespace syncrun::test {
@@ -106,6 +108,19 @@ TEST_F(SessionOnAFakePool, FreesTheVariablesOfIdleRanksWhileAnotherRankIsBusy) {
   session.release_memory();
   EXPECT_EQ(session.calls().command(session.calls().last_published()).as<FreePayload>().first, entry);
   session.abandon();
+}
+
+TEST_F(SessionOnAFakePool, ChecksTheMemoryForAValueBeforeAWorkerMoves) {
+  const auto session = std::make_shared<SessionCore>(options, maker());
+  const std::vector<std::int64_t> extents{4};
+  const std::vector<float> values(4);
+  const auto x = make_value(session, DType::float32, extents, values.data(), nullptr, "x");
+  for (Extents& of_rank : x->extents) of_rank[0] = std::int64_t{1} << 55U;
+  const auto before = session->calls().last_published();
+  const Device device(1, "cpu1", "cpu1");
+  EXPECT_THAT(text_of([&] { bring_value(x, device); }), HasSubstr("the copy of value 'x' on rank 1 requires"));
+  EXPECT_EQ(session->calls().last_published(), before);
+  session->abandon();
 }
 
 TEST_F(SessionOnAFakePool, IsUsedByOneThreadAtATime) {
