@@ -8,6 +8,7 @@
 #include "common/text/errors.hpp"
 #include "launcher/calls/call_limits.hpp"
 #include "launcher/nodes/remote_nodes.hpp"
+#include "launcher/values/value_copies.hpp"
 
 namespace syncrun::detail {
 
@@ -288,7 +289,10 @@ void CommandRunner::collect(std::uint64_t id) {
     });
   }
   for (const auto offset : in_flight.temporaries) heap().free(offset, SharedHeap::Giveback::later);
+  std::shared_ptr<VariableRecord> arrived;  // a Value of which a copy has come
+  if (!in_flight.brings_to.is_none()) arrived = std::static_pointer_cast<VariableRecord>(in_flight.arguments[0]);
   calls_.release(id, failure);
+  if (arrived && arrived->value) mark_spare_copies(*this, *arrived);
   if (nodes_ != nullptr && failure) spoil_on_nodes();
   if (has_lost_device) ends_.end_with(lost_device_error(error));
 }

@@ -97,6 +97,27 @@ std::uint64_t bring_from_rank(SystemCommands& commands, const std::shared_ptr<Va
   return id;
 }
 
+/// True if the rank has the values already.
+bool has_arrived(const CallTable& calls, const ValueCopy& copy) noexcept {
+  return copy.is_valid && !calls.is_in_flight(copy.written);
+}
+
+/// The home, whose copy is then needed. If its worker has dropped this copy, the home is a rank that still has one, or
+/// the host.
+int claim_home(SystemCommands& commands, VariableRecord& variable) {
+  ValueState& value = *variable.value;
+  if (value.home == ValueState::kHost || claim_copy(commands, variable, value.home)) return value.home;
+  value.home = ValueState::kHost;
+  for (int rank = 0; rank < commands.world_size(); ++rank) {
+    if (!copy_on(variable, rank).is_valid || !claim_copy(commands, variable, rank)) continue;
+    if (value.home == ValueState::kHost) value.home = rank;
+    if (!has_arrived(commands.calls(), copy_on(variable, rank))) continue;
+    value.home = rank;
+    break;
+  }
+  return value.home;
+}
+
 /// Waits until a copy can come to the rank by a command that is published without a wait. Each wait may collect a
 /// failure, or deal with a loss, so it looks at everything again afterwards. Returns whether the copy comes from the
 /// host.
@@ -105,7 +126,7 @@ bool await_source(SystemCommands& commands, const std::shared_ptr<VariableRecord
   const auto is_gpu = [&](int of) { return commands.devices().kind_of(of) == DeviceKind::cuda; };
   for (;;) {
     check_is_whole(commands, *variable);
-    const bool is_on_host = value.home == ValueState::kHost;
+    const bool is_on_host = claim_home(commands, *variable) == ValueState::kHost;
     // A CPU device cannot read the memory of a GPU, so the GPU copies the values to the host.
     const bool goes_by_host = !is_on_host && is_gpu(value.home) && !is_gpu(rank);
     if (goes_by_host && !value.host.is_valid) {
@@ -177,10 +198,10 @@ void settle_extents(SystemCommands& commands, VariableRecord& variable) {
   value.maker = 0;
 }
 
-int await_home(SystemCommands& commands, const VariableRecord& variable) {
+int await_home(SystemCommands& commands, VariableRecord& variable) {
   for (;;) {
     check_is_usable(commands, variable);
-    const int home = variable.value->home;
+    const int home = claim_home(commands, variable);
     if (home == ValueState::kHost || !commands.make_room(RankSet::only(home))) return home;
   }
 }
@@ -253,16 +274,29 @@ void note_use(SystemCommands& commands, VariableRecord& variable, int rank, Acce
 }
 
 void mark_spare_copies(SystemCommands& commands, VariableRecord& variable) {
-  const ValueState& value = *variable.value;
-  if (value.home == ValueState::kHost) return;
-  for (int rank = 0; rank < commands.world_size(); ++rank) {
+  ValueState& value = *variable.value;
+  if (claim_home(commands, variable) == ValueState::kHost) return;
+  const CallTable& calls = commands.calls();
+  bool has_successor = false;
+  const auto mark = [&](int rank, SpareCopy::Role role) {
     ValueCopy& copy = copy_on(variable, rank);
-    if (rank == value.home || copy.used == 0) continue;
-    forget_finished_readers(commands.calls(), copy);
-    if (copy.readers.empty()) SpareCopy(shared_copy(commands, variable, rank)).mark(copy.used);
+    if (copy.used == 0) return false;
+    forget_finished_readers(calls, copy);
+    return copy.readers.empty() && SpareCopy(shared_copy(commands, variable, rank)).mark(copy.used, role);
+  };
+  for (int rank = 0; rank < commands.world_size(); ++rank) {
+    if (rank == value.home) continue;
+    const bool can_follow = has_arrived(calls, copy_on(variable, rank));
+    const bool is_marked = mark(rank, can_follow ? SpareCopy::Role::successor : SpareCopy::Role::none);
+    has_successor = has_successor || (can_follow && is_marked);
   }
+  // The copy of the home comes last, because the others could not take its place before.
+  const bool is_on_host = value.host.is_valid && !calls.is_in_flight(value.host.written);
+  if (is_on_host) mark(value.home, SpareCopy::Role::none);
+  else if (has_successor) mark(value.home, SpareCopy::Role::home);
 }
 
+/// Called when a rank was lost, and nothing is in flight.
 void forget_copy(const Segment& segment, VariableRecord& variable, int rank) {
   ValueState& value = *variable.value;
   VariableCopy* const copies = segment.at<VariableEntry>(variable.entry)->copies();
@@ -271,13 +305,15 @@ void forget_copy(const Segment& segment, VariableRecord& variable, int rank) {
     value.maker = 0;
   }
   copy_on(variable, rank) = {};
-  if (value.home != rank) return;
+  const auto is_there = [&](int other) {
+    ValueCopy& copy = copy_on(variable, other);
+    copy.is_valid = copy.is_valid && SpareCopy(copies[other]).claim();
+    return copy.is_valid;
+  };
+  if (value.home == ValueState::kHost || (value.home != rank && is_there(value.home))) return;
   value.home = ValueState::kHost;
   for (int other = 0; other < static_cast<int>(value.copies.size()) && value.home == ValueState::kHost; ++other) {
-    ValueCopy& copy = copy_on(variable, other);
-    if (!copy.is_valid) continue;
-    copy.is_valid = SpareCopy(copies[other]).claim();
-    if (copy.is_valid) value.home = other;
+    if (is_there(other)) value.home = other;
   }
   if (value.is_anywhere() || value.failure) return;
   value.failure = std::make_exception_ptr(

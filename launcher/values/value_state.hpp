@@ -65,7 +65,8 @@ struct ValueState {
 
   std::vector<ValueCopy> copies;  // by rank
   HostCopy host;
-  /// The rank whose copy stays while the value lives, or kHost. Other ranks copy from it.
+  /// Other ranks copy from this rank, or from the host (kHost). Its worker may drop its copy if another one takes its
+  /// place; see SpareCopy. So the copy of the home is claimed before it is used.
   int home = kHost;
   std::optional<int> pinned;   // the value stays on this rank
   std::uint64_t maker = 0;     // the call that makes it, while its extents are not known; else 0
@@ -73,7 +74,7 @@ struct ValueState {
   std::string made_by;         // the function that makes it; empty if the program gave its values
   std::exception_ptr failure;  // the value was never made, or was lost
   bool was_never_made = false;
-  int last_source = kHost;     // of the last move between two ranks
+  int last_source = kHost;  // of the last move between two ranks
   int last_destination = kHost;
   bool moves_are_expected = false;  // no warning is necessary
   int moves_to_and_fro = 0;         // how many of the last moves in a row went back to where the one before came from

@@ -79,12 +79,11 @@ void check_memory_for_copy(SessionCore& session, const VariableRecord& variable,
   check();
 }
 
-/// Brings a copy to the rank, unless it has one.
+/// Brings a copy to the rank, unless it has one. The copy is needed until the next mark_spare_copies().
 void bring(SessionCore& session, const std::shared_ptr<VariableRecord>& variable, int rank) {
   if (claim_copy(session.commands(), *variable, rank)) return;
   check_memory_for_copy(session, *variable, rank);
   const std::string warning = bring_copy(session.commands(), variable, rank);
-  mark_spare_copies(session.commands(), *variable);
   if (!warning.empty()) session.logger().warn(warning);
 }
 
@@ -94,6 +93,7 @@ void bring_and_forget_host(SessionCore& session, const std::shared_ptr<VariableR
   HostCopy& host = variable->value->host;
   session.calls().in_flight(session.calls().last_published()).temporaries.push_back(host.offset);
   host = {};
+  mark_spare_copies(session.commands(), *variable);
 }
 
 /// The result of a fetch of values that are on the host already.
@@ -181,6 +181,7 @@ void bring_value(const std::shared_ptr<VariableRecord>& variable, const Device& 
                 ": unpin it before you bring it to rank " + std::to_string(device.rank()));
   }
   bring(session, variable, device.rank());
+  mark_spare_copies(session.commands(), *variable);
 }
 
 void bring_value_to_host(const std::shared_ptr<VariableRecord>& variable) {
@@ -189,6 +190,7 @@ void bring_value_to_host(const std::shared_ptr<VariableRecord>& variable) {
   check_is_usable(session.commands(), *variable);
   settle_extents(session.commands(), *variable);
   bring_to_host(session.commands(), variable);
+  mark_spare_copies(session.commands(), *variable);
 }
 
 Extents extents_of_value(VariableRecord& variable) {
@@ -217,6 +219,7 @@ void get_value(const std::shared_ptr<VariableRecord>& variable, void* values) {
   const HeapLoan staging(commands, bytes, "values on their way from a worker");
   fetch_copy(commands, *variable, home, staging.offset());
   std::memcpy(values, staging.data(), bytes);
+  mark_spare_copies(commands, *variable);
 }
 
 Fetched launch_get_value(const std::shared_ptr<VariableRecord>& variable) {
@@ -235,7 +238,9 @@ Fetched launch_get_value(const std::shared_ptr<VariableRecord>& variable) {
     }
     home = await_home(commands, *variable);
   }
-  return {variable->session, launch_fetch(commands, variable, home)};
+  auto result = launch_fetch(commands, variable, home);
+  mark_spare_copies(commands, *variable);
+  return {variable->session, std::move(result)};
 }
 
 std::vector<Device> devices_with(const VariableRecord& variable) {
@@ -275,6 +280,7 @@ DeviceMemory memory_of(SessionCore& session, const Device& device) {
   session.commands().run_system("memory", "", RankSet::only(rank), [&](CommandHead& command, InFlight&) {
     command.begin<MemoryPayload>().to = size.offset();
   });
+  session.commands().collect_complete();  // copies that have arrived may take the place of others
   const auto& reported = *session.segment().at<MemorySize>(size.offset());
   DeviceMemory memory{.total_bytes = reported.total_bytes, .free_bytes = reported.free_bytes, .arrays = {}};
   session.registry().for_each_variable([&](const VariableRecord& variable) {

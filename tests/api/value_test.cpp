@@ -338,7 +338,21 @@ TEST_P(Values, StandInTheListOfWhatLiesOnADevice) {
   EXPECT_EQ(memory.arrays[0].can_be_dropped, world_size() > 1);
   EXPECT_EQ(memory.arrays[1].name, "weights");
   EXPECT_FALSE(memory.arrays[1].can_be_dropped);
-  EXPECT_FALSE(session().memory(first()).arrays[0].can_be_dropped) << "it is the home of the value";
+  EXPECT_EQ(session().memory(first()).arrays[0].can_be_dropped, world_size() > 1) << "either of the two";
+}
+
+TEST_P(Values, AreDroppedAtHomeIfTheyAreValidElsewhere) {
+  const auto make = session().function(
+      +[](sr::CpuWorker& worker, std::int64_t count) { return sr::Keep<double, 1>(worker, {count}); });
+  const auto x = session().value(std::vector<double>(1000, 2.0), Shape{1000}, first());
+  x.to(last());
+  session().wait();
+  const auto large = make.on(first())(std::int64_t{1} << 40U);
+  EXPECT_ERROR(static_cast<void>(large.shape()), sr::ErrorKind::system,
+               world_size() == 1 ? "no copy of a Value can be dropped" : "8000 bytes of copies of Values were dropped");
+  EXPECT_EQ(ranks(x.where()), std::vector{world_size() - 1});
+  session().function(add_one).on(first())(x);
+  EXPECT_EQ(x.get().to_vector(), std::vector<double>(1000, 3.0));
 }
 
 TEST_P(Values, CopiesOfASharedGoFromRankToRank) {

@@ -61,7 +61,10 @@ class CopiesOfAValue : public testing::Test {
     }
     return ranks;
   }
-  VariableCopy& copy(int rank) { return session.pool.segment().at<VariableEntry>(x->entry)->copies()[rank]; }
+  VariableEntry& entry() { return *session.pool.segment().at<VariableEntry>(x->entry); }
+  VariableCopy& copy(int rank) { return entry().copies()[rank]; }
+  /// What the worker of the rank does when it runs out of memory in a later command.
+  bool drop(int rank) { return drop_copy(entry(), 3, rank, session.calls.last_published() + 1); }
   /// The value is on rank 0, and nothing is in flight.
   void make_on_rank_0() {
     const std::uint64_t id = call(0, Access::writes);
@@ -129,8 +132,8 @@ TEST_F(CopiesOfAValue, AreSpareUnlessTheyAreTheHome) {
   const auto read = call(1, Access::reads);
   EXPECT_FALSE(SpareCopy(copy(0)).is_spare());
   EXPECT_TRUE(SpareCopy(copy(1)).is_spare());
-  EXPECT_FALSE(SpareCopy(copy(1)).drop(read)) << "the call may still read it";
-  EXPECT_TRUE(SpareCopy(copy(1)).drop(read + 1));
+  EXPECT_FALSE(drop_copy(entry(), 3, 1, read)) << "the call may still read it";
+  EXPECT_TRUE(drop_copy(entry(), 3, 1, read + 1));
   EXPECT_FALSE(claim_copy(session.commands, *x, 1));
   EXPECT_THAT(valid(), ElementsAre(0));
   static_cast<void>(move);
@@ -148,7 +151,77 @@ TEST_F(CopiesOfAValue, ThatAreClaimedAreNotDropped) {
   bring(1);
   call(1, Access::reads);
   ASSERT_TRUE(claim_copy(session.commands, *x, 1));
-  EXPECT_FALSE(SpareCopy(copy(1)).drop(1000));
+  EXPECT_FALSE(drop_copy(entry(), 3, 1, 1000));
+}
+
+TEST_F(CopiesOfAValue, AreSpareAtHomeOnceAnotherOneHasArrived) {
+  make_on_rank_0();
+  const auto move = bring(1);
+  call(0, Access::reads);
+  EXPECT_FALSE(SpareCopy(copy(0)).is_spare()) << "the other copy is on its way";
+  session.commands.finish(move);
+  call(0, Access::reads);
+  EXPECT_TRUE(SpareCopy(copy(0)).is_spare());
+  ASSERT_TRUE(drop(0));
+  EXPECT_FALSE(drop(1)) << "it is the only one";
+  EXPECT_EQ(session.calls.command(bring(2)).as<MovePayload>().from, 1) << "the new home";
+  EXPECT_THAT(valid(), ElementsAre(1, 2));
+}
+
+TEST_F(CopiesOfAValue, AreNotDroppedAtHomeIfTheOtherOneWasDropped) {
+  make_on_rank_0();
+  session.commands.finish(bring(1));
+  call(0, Access::reads);
+  ASSERT_TRUE(drop(1));
+  EXPECT_FALSE(drop(0));
+  EXPECT_EQ(session.calls.command(bring(2)).as<MovePayload>().from, 0);
+}
+
+TEST_F(CopiesOfAValue, AreNotDroppedAtHomeIfTheOtherOneIsNotValid) {
+  make_on_rank_0();
+  session.commands.finish(bring(1));
+  session.commands.finish(call(0, Access::writes));
+  call(0, Access::reads);
+  EXPECT_TRUE(SpareCopy(copy(1)).is_spare()) << "it is out of date";
+  EXPECT_FALSE(drop(0));
+}
+
+TEST_F(CopiesOfAValue, ComeBackToAHomeThatHasDroppedItsCopy) {
+  make_on_rank_0();
+  session.commands.finish(bring(1));
+  call(0, Access::reads);
+  ASSERT_TRUE(drop(0));
+  EXPECT_EQ(session.calls.command(bring(0)).as<MovePayload>().from, 1);
+  EXPECT_EQ(x->value->home, 1);
+}
+
+TEST_F(CopiesOfAValue, ThatHaveTakenThePlaceOfTheHomeStayAlsoIfTheHomeIsClaimedInTheMeantime) {
+  make_on_rank_0();
+  session.commands.finish(bring(1));
+  call(0, Access::reads);
+  // The worker of rank 0 has found a successor, and the master claims the home before the worker drops it.
+  bool is_claimed = false;
+  const bool is_dropped = SpareCopy(copy(0)).drop(session.calls.last_published() + 1, [&] {
+    const bool has_successor = SpareCopy(copy(1)).appoint();
+    is_claimed = claim_copy(session.commands, *x, 0);
+    return has_successor;
+  });
+  EXPECT_TRUE(is_claimed);
+  EXPECT_FALSE(is_dropped);
+  EXPECT_FALSE(drop(1));
+  call(0, Access::reads);
+  EXPECT_TRUE(drop(1)) << "the master has marked it again";
+}
+
+TEST_F(CopiesOfAValue, AreSpareAtHomeIfTheHostHasThem) {
+  make_on_rank_0();
+  bring_to_host(session.commands, x);
+  session.commands.finish(session.calls.last_published());
+  call(0, Access::reads);
+  ASSERT_TRUE(drop(0));
+  EXPECT_EQ(session.calls.command(bring(1)).as<TransferPayload>().direction, TransferDirection::to_variable);
+  EXPECT_THAT(valid(), ElementsAre(1));
+  EXPECT_EQ(x->value->home, 1);
 }
 
 TEST_F(CopiesOfAValue, ComeFromTheHostIfNoRankHasOne) {
@@ -324,9 +397,18 @@ TEST_F(CopiesOfAValue, OfALostRankAreReplacedByOnesThatWereNotDropped) {
   bring(1);
   const auto read = call(1, Access::reads);
   bring(2);
-  ASSERT_TRUE(SpareCopy(copy(1)).drop(read + 1));
+  ASSERT_TRUE(drop_copy(entry(), 3, 1, read + 1));
   forget_copy(session.pool.segment(), *x, 0);
   EXPECT_EQ(x->value->home, 2);
+}
+
+TEST_F(CopiesOfAValue, OfALostRankWereTheLastIfTheHomeHasDroppedIts) {
+  make_on_rank_0();
+  session.commands.finish(bring(1));
+  call(0, Access::reads);
+  ASSERT_TRUE(drop(0));
+  forget_copy(session.pool.segment(), *x, 1);
+  EXPECT_NE(x->value->failure, nullptr);
 }
 
 TEST_F(CopiesOfAValue, ThatWereMadeAndLostAreNotSaidToBeNeverMade) {
