@@ -252,6 +252,7 @@ void bring_to_host(SystemCommands& commands, const std::shared_ptr<VariableRecor
   host.written = launch_transfer(commands, "to_host", variable, home, TransferDirection::from_variable, depend);
   host.written_by = home;
   host.is_valid = true;
+  copy_on(*variable, home).used = host.written;
 }
 
 void depend_on_copy(SystemCommands& commands, const VariableRecord& variable, int rank, Access access) {

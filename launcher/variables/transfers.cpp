@@ -37,13 +37,14 @@ RankSet ranks_of(const std::vector<Transfer>& transfers) {
   return ranks;
 }
 
-/// The next command reads or overwrites the copies.
+/// The next command reads or overwrites the copies. A worker does not drop that of a Value before this command.
 void depend_on_copies(SystemCommands& commands, const Transfer& transfer) {
   commands.follow(transfer.variable->writes);
   if (!transfer.variable->value) return;
   for (std::size_t rank = 0; rank < transfer.parts.size(); ++rank) {
     if (!transfer.parts[rank].takes_part) continue;
     depend_on_copy(commands, *transfer.variable, static_cast<int>(rank), Access::reads);
+    transfer.variable->value->copies[rank].used = commands.calls().last_published() + 1;
   }
 }
 

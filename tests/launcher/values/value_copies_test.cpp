@@ -5,6 +5,7 @@
 
 #include <gmock/gmock.h>
 
+#include "launcher/variables/transfers.hpp"
 #include "tests/launcher/calls/played_commands.hpp"
 
 namespace syncrun::test {
@@ -222,6 +223,30 @@ TEST_F(CopiesOfAValue, AreSpareAtHomeIfTheHostHasThem) {
   EXPECT_EQ(session.calls.command(bring(1)).as<TransferPayload>().direction, TransferDirection::to_variable);
   EXPECT_THAT(valid(), ElementsAre(1));
   EXPECT_EQ(x->value->home, 1);
+}
+
+TEST_F(CopiesOfAValue, AreNotSpareBeforeATransferToTheHostIsOver) {
+  make_on_rank_0();
+  bring_to_host(session.commands, x);
+  const auto transfer = session.calls.last_published();
+  bring(1);
+  call(1, Access::writes);
+  session.commands.finish(session.calls.last_published() - 1);  // the move
+  mark_spare_copies(session.commands, *x);
+  EXPECT_FALSE(drop_copy(entry(), 3, 0, transfer)) << "the transfer reads it";
+  EXPECT_TRUE(drop_copy(entry(), 3, 0, transfer + 1));
+}
+
+TEST_F(CopiesOfAValue, AreNotSpareBeforeAFetchIsOver) {
+  make_on_rank_0();
+  launch_fetch(session.commands, x, 0);
+  const auto fetch = session.calls.last_published();
+  bring(1);
+  call(1, Access::writes);
+  session.commands.finish(session.calls.last_published() - 1);
+  mark_spare_copies(session.commands, *x);
+  EXPECT_FALSE(drop_copy(entry(), 3, 0, fetch));
+  EXPECT_TRUE(drop_copy(entry(), 3, 0, fetch + 1));
 }
 
 TEST_F(CopiesOfAValue, ComeFromTheHostIfNoRankHasOne) {
