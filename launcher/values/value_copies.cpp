@@ -278,10 +278,11 @@ void mark_spare_copies(SystemCommands& commands, VariableRecord& variable) {
   ValueState& value = *variable.value;
   if (claim_home(commands, variable) == ValueState::kHost) return;
   const CallTable& calls = commands.calls();
+  if (value.pinned && has_arrived(calls, copy_on(variable, *value.pinned))) value.home = *value.pinned;
   bool has_successor = false;
   const auto mark = [&](int rank, SpareCopy::Role role) {
     ValueCopy& copy = copy_on(variable, rank);
-    if (copy.used == 0) return false;
+    if (copy.used == 0 || value.pinned == rank) return false;
     forget_finished_readers(calls, copy);
     return copy.readers.empty() && SpareCopy(shared_copy(commands, variable, rank)).mark(copy.used, role);
   };

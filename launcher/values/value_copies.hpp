@@ -47,7 +47,7 @@ void depend_on_copy(SystemCommands& commands, const VariableRecord& variable, in
 void note_use(SystemCommands& commands, VariableRecord& variable, int rank, Access access, std::uint64_t command);
 
 /// Lets the workers drop copies when they run out of memory, as long as one valid copy stays. A copy on its way does not
-/// count as valid.
+/// count as valid. A pinned copy stays.
 void mark_spare_copies(SystemCommands& commands, VariableRecord& variable);
 
 /// The rank was lost with its copy. If no other copy is valid, the value is lost.

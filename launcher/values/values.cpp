@@ -266,6 +266,7 @@ void pin_value(const std::shared_ptr<VariableRecord>& variable, const Device& de
   check_is_usable(session.commands(), *variable);
   bring(session, variable, device.rank());
   variable->value->pinned = device.rank();
+  mark_spare_copies(session.commands(), *variable);  // but not this copy
 }
 
 void check_launched(SessionCore& session, CallResult& result) {
@@ -304,6 +305,7 @@ void expect_moves(VariableRecord& variable) {
 void unpin_value(VariableRecord& variable) {
   const Entry guard(*variable.session);
   variable.value->pinned.reset();
+  mark_spare_copies(variable.session->commands(), variable);
 }
 
 void check_rounds(const char* what, std::span<const Device> devices, std::int64_t rounds) {

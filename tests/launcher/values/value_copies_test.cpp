@@ -225,6 +225,16 @@ TEST_F(CopiesOfAValue, AreSpareAtHomeIfTheHostHasThem) {
   EXPECT_EQ(x->value->home, 1);
 }
 
+TEST_F(CopiesOfAValue, ThatArePinnedStay) {
+  make_on_rank_0();
+  session.commands.finish(bring(1));
+  x->value->pinned = 1;
+  ASSERT_TRUE(claim_copy(session.commands, *x, 1));
+  mark_spare_copies(session.commands, *x);
+  EXPECT_FALSE(drop(1));
+  EXPECT_TRUE(drop(0)) << "it is valid on the rank to which it is pinned";
+}
+
 TEST_F(CopiesOfAValue, AreNotSpareBeforeATransferToTheHostIsOver) {
   make_on_rank_0();
   bring_to_host(session.commands, x);
