@@ -5,6 +5,10 @@
 
 #include <gmock/gmock.h>
 
+#include <array>
+#include <atomic>
+#include <thread>
+
 #include "launcher/variables/transfers.hpp"
 #include "tests/launcher/calls/played_commands.hpp"
 
@@ -212,6 +216,71 @@ TEST_F(CopiesOfAValue, ThatHaveTakenThePlaceOfTheHomeStayAlsoIfTheHomeIsClaimedI
   EXPECT_FALSE(drop(1));
   call(0, Access::reads);
   EXPECT_TRUE(drop(1)) << "the master has marked it again";
+}
+
+/// The workers of all ranks drop what they may, at any time, while the test is the master.
+class DroppedCopies : public CopiesOfAValue {
+ protected:
+  DroppedCopies() {
+    make_on_rank_0();
+    workers_[0].has_copy = true;
+    for (int rank = 0; rank < 3; ++rank) threads_.emplace_back([this, rank] { work(rank); });
+  }
+  ~DroppedCopies() override {
+    is_over_ = true;
+    for (auto& thread : threads_) thread.join();
+  }
+  /// A call on the rank uses its copy, which comes from where there is one.
+  void use(int rank, Access access) {
+    if (!claim_copy(session.commands, *x, rank)) {
+      bring_copy(session.commands, x, rank);
+      const auto move = session.calls.last_published();
+      EXPECT_TRUE(has_copy(session.calls.command(move).as<MovePayload>().from));
+      static_cast<void>(has_copy(rank));
+      workers_[static_cast<std::size_t>(rank)].has_copy = true;
+      session.commands.finish(move);
+    }
+    EXPECT_TRUE(has_copy(rank));
+    session.commands.finish(call(rank, access));
+    mark_spare_copies(session.commands, *x);
+  }
+
+  std::atomic<int> drops = 0;
+
+ private:
+  struct Worker {
+    std::atomic<bool> is_dropping = false;
+    std::atomic<bool> has_copy = false;
+  };
+  void work(int rank) {
+    Worker& own = workers_[static_cast<std::size_t>(rank)];
+    for (; !is_over_; std::this_thread::yield()) {
+      own.is_dropping = true;
+      if (drop_copy(entry(), 3, rank, std::uint64_t{1} << 40U)) {
+        own.has_copy = false;
+        ++drops;
+      }
+      own.is_dropping = false;
+    }
+  }
+  /// The copy is claimed, so it stays as it is once the worker is done with what it does now.
+  bool has_copy(int rank) const {
+    const Worker& worker = workers_[static_cast<std::size_t>(rank)];
+    while (worker.is_dropping) std::this_thread::yield();
+    return worker.has_copy;
+  }
+
+  std::array<Worker, 3> workers_;
+  std::atomic<bool> is_over_ = false;
+  std::vector<std::thread> threads_;
+};
+
+TEST_F(DroppedCopies, AreNeverTheLast) {
+  for (int i = 0; i < 100'000 && drops < 1000 && !HasFailure(); ++i) {
+    use(i * 7 % 3, i % 5 == 0 ? Access::writes : Access::reads);
+    std::this_thread::yield();
+  }
+  EXPECT_NE(drops, 0);
 }
 
 TEST_F(CopiesOfAValue, AreSpareAtHomeIfTheHostHasThem) {
