@@ -30,6 +30,7 @@ void Registry::free_later(const FreedVariable& variable) noexcept {
   try {
     const std::lock_guard lock(releases_mutex_);
     freed_.push_back(variable);
+    freed_since_.fetch_add(1, std::memory_order_relaxed);
     note_releases();
   } catch (const std::bad_alloc&) {
     // As above.
@@ -41,12 +42,13 @@ void Registry::note_releases() noexcept {
   has_releases_.store(!releases_.empty() || !freed_.empty(), std::memory_order_relaxed);
 }
 
-std::vector<FreedVariable> Registry::take_freed(const std::function<bool(const RankSet& ranks)>& may_free) {
+std::vector<FreedVariable> Registry::take_freed(const RankSet& busy) {
   const std::lock_guard lock(releases_mutex_);
   const auto others = std::stable_partition(freed_.begin(), freed_.end(),
-                                            [&](const FreedVariable& variable) { return may_free(variable.ranks); });
+                                            [&](const FreedVariable& variable) { return !variable.ranks.meets(busy); });
   std::vector<FreedVariable> freed(freed_.begin(), others);
   freed_.erase(freed_.begin(), others);
+  freed_since_.store(0, std::memory_order_relaxed);
   note_releases();
   return freed;
 }
