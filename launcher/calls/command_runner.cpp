@@ -289,10 +289,11 @@ void CommandRunner::collect(std::uint64_t id) {
     });
   }
   for (const auto offset : in_flight.temporaries) heap().free(offset, SharedHeap::Giveback::later);
+  const Destination to = in_flight.brings_to;
   std::shared_ptr<VariableRecord> arrived;  // a Value of which a copy has come
-  if (!in_flight.brings_to.is_none()) arrived = std::static_pointer_cast<VariableRecord>(in_flight.arguments[0]);
+  if (!to.is_none()) arrived = std::static_pointer_cast<VariableRecord>(in_flight.arguments[0]);
   calls_.release(id, failure);
-  if (arrived && arrived->value) mark_spare_copies(*this, *arrived);
+  if (arrived && arrived->value && arrived.use_count() > 1) note_arrival(*this, *arrived, to);
   if (nodes_ != nullptr && failure) spoil_on_nodes();
   if (has_lost_device) ends_.end_with(lost_device_error(error));
 }

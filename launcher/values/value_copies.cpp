@@ -298,6 +298,12 @@ void mark_spare_copies(SystemCommands& commands, VariableRecord& variable) {
   else if (has_successor) mark(value.home, SpareCopy::Role::home);
 }
 
+void note_arrival(SystemCommands& commands, VariableRecord& variable, Destination to) {
+  const bool is_home = to.rank() == variable.value->home;
+  if (is_home || (to.rank() && !copy_on(variable, *to.rank()).is_valid)) return;  // nothing can take its place
+  mark_spare_copies(commands, variable);
+}
+
 /// Called when a rank was lost, and nothing is in flight.
 void forget_copy(const Segment& segment, VariableRecord& variable, int rank) {
   ValueState& value = *variable.value;

@@ -50,6 +50,9 @@ void note_use(SystemCommands& commands, VariableRecord& variable, int rank, Acce
 /// count as valid. A pinned copy stays.
 void mark_spare_copies(SystemCommands& commands, VariableRecord& variable);
 
+/// A copy has come there, so it may take the place of another one.
+void note_arrival(SystemCommands& commands, VariableRecord& variable, Destination to);
+
 /// The rank was lost with its copy. If no other copy is valid, the value is lost.
 void forget_copy(const Segment& segment, VariableRecord& variable, int rank);
 
