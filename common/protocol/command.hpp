@@ -118,8 +118,10 @@ struct CallPayload {
   std::int64_t rows = -1;                      // of the call; -1 if no argument has rows
   std::int64_t slices = 1;
   RowsSlot batch;
-  RowsSlot batch_s;                   // the same for all ranks
-  std::uint64_t batch_s_by_rank = 0;  // offset of one RowsSlot per rank, or 0
+  RowsSlot batch_s;  // the same for all ranks
+  /// Offset of one RowsSlot per rank, or 0. The master also writes them if all rows are selected, and the shape of a copy
+  /// may change before the call.
+  std::uint64_t batch_s_by_rank = 0;
   /// If the ranks have weights: offset of where the share of each rank begins, by its position among the ranks of the
   /// call, and then the number of rows. 0 if the shares are equal. Not used if the rows are local.
   std::uint64_t share_begins = 0;

@@ -8,6 +8,7 @@
 #include "common/text/errors.hpp"
 #include "launcher/calls/call_limits.hpp"
 #include "launcher/nodes/remote_nodes.hpp"
+#include "launcher/values/value_copies.hpp"
 
 namespace syncrun::detail {
 
@@ -121,12 +122,13 @@ std::vector<std::string> CommandRunner::waited_for(const InFlight& next) const {
   return commands;
 }
 
-/// How many bytes a move has brought to its rank. Empty if the command is none.
+/// How many bytes a move has brought to its rank, or to the host. Empty if the command is none.
 std::optional<std::size_t> CommandRunner::moved_bytes(const InFlight& command) const {
-  const auto rank = command.brings_to.rank();
-  if (!rank) return std::nullopt;
+  if (command.brings_to.is_none()) return std::nullopt;
   const auto& variable = *static_cast<const VariableRecord*>(command.arguments[0].get());
-  const auto& extents = segment().at<VariableEntry>(variable.entry)->copies()[*rank].extents;
+  const auto rank = command.brings_to.rank();
+  const auto* const copies = segment().at<VariableEntry>(variable.entry)->copies();
+  const Extents& extents = rank ? copies[*rank].extents : variable.extents.front();
   return elements_in({extents.data(), variable.dimensions}) * size_of(variable.dtype);
 }
 
@@ -287,7 +289,11 @@ void CommandRunner::collect(std::uint64_t id) {
     });
   }
   for (const auto offset : in_flight.temporaries) heap().free(offset, SharedHeap::Giveback::later);
+  const Destination to = in_flight.brings_to;
+  std::shared_ptr<VariableRecord> arrived;  // a Value of which a copy has come
+  if (!to.is_none()) arrived = std::static_pointer_cast<VariableRecord>(in_flight.arguments[0]);
   calls_.release(id, failure);
+  if (arrived && arrived->value && arrived.use_count() > 1) note_arrival(*this, *arrived, to);
   if (nodes_ != nullptr && failure) spoil_on_nodes();
   if (has_lost_device) ends_.end_with(lost_device_error(error));
 }

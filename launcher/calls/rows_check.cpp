@@ -188,6 +188,13 @@ std::int64_t RowsCheck::local_rows(int rank, const LocalRows& selection) const {
   return sliced_[0].variable->extents[static_cast<std::size_t>(rank)][0];
 }
 
+/// True if the copies of other ranks may not have their shape yet when a rank begins the call: moves and copies on their
+/// way give a shape to the copy of their destination alone. The ranks look at the first sliced argument only.
+bool RowsCheck::shapes_may_change() const noexcept {
+  const VariableRecord& first = *sliced_[0].variable;
+  return first.value != nullptr || !first.writes.copies.empty();
+}
+
 void RowsCheck::select_local(const FunctionRecord& function, const RankSet& ranks, const CallOptions& options,
                              SegmentHeap memory, CallPayload& call, std::vector<std::uint64_t>& temporaries) const {
   const LocalRows& selection = options.batch_s;
@@ -232,7 +239,9 @@ void RowsCheck::select_local(const FunctionRecord& function, const RankSet& rank
              std::to_string(rank);
     };
   };
-  if (!selection.is_per_rank()) {
+  const bool takes_all = !selection.is_per_rank() && selection.of_rank(ranks.first()).kind() == Rows::Kind::all;
+  const bool writes_counts = takes_all && !ranks.is_single() && shapes_may_change();
+  if (!selection.is_per_rank() && !writes_counts) {
     // One selection for all ranks: check it against the shortest copy.
     int shortest = ranks.first();
     for (const int rank : ranks) {

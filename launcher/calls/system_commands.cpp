@@ -12,18 +12,37 @@ void SystemCommands::give_back_pages() {
   heap().trim();
 }
 
+namespace {
+
+bool is_unseen(const std::shared_ptr<CallFailure>& failure) noexcept { return failure && !failure->is_seen; }
+
+}  // namespace
+
 std::exception_ptr SystemCommands::depend_on(const WriteLog& writes) {
-  const auto is_unseen = [](const std::shared_ptr<CallFailure>& failure) { return failure && !failure->is_seen; };
   for (const std::uint64_t id : writes.calls) {
     if (!calls_.is_in_flight(id)) continue;
     const InFlight& call = calls_.in_flight(id);
     if (is_unseen(call.inherited) && calls_.command(id).ranks.meets(calls_.next_ranks())) return call.inherited->error;
     calls_.depend_on(id);
   }
+  return collected_failure(writes, calls_.next_ranks());
+}
+
+/// A failure that the program has not seen, of a call that wrote on one of these ranks and was collected.
+std::exception_ptr SystemCommands::collected_failure(const WriteLog& writes, const RankSet& ranks) {
   for (const WriteFailure& known : writes.failures) {
-    if (is_unseen(known.failure) && known.ranks.meets(calls_.next_ranks())) return known.failure->error;
+    if (is_unseen(known.failure) && known.ranks.meets(ranks)) return known.failure->error;
   }
   return nullptr;
+}
+
+/// As collected_failure(), also of calls in flight that are known to fail.
+std::exception_ptr SystemCommands::known_failure(const WriteLog& writes, const RankSet& ranks) const {
+  for (const std::uint64_t id : writes.calls) {
+    if (!calls_.is_in_flight(id) || !calls_.command(id).ranks.meets(ranks)) continue;
+    if (const auto& inherited = calls_.in_flight(id).inherited; is_unseen(inherited)) return inherited->error;
+  }
+  return collected_failure(writes, ranks);
 }
 
 void SystemCommands::wait_for_copies(const WriteLog& writes) {
@@ -32,9 +51,10 @@ void SystemCommands::wait_for_copies(const WriteLog& writes) {
   }
 }
 
-void SystemCommands::follow(const WriteLog& writes) {
+void SystemCommands::follow(const WriteLog& writes, const RankSet& sources) {
   wait_for_copies(writes);
-  const std::exception_ptr failure = depend_on(writes);
+  std::exception_ptr failure = depend_on(writes);
+  if (!failure) failure = known_failure(writes, sources);
   if (!failure) return;
   calls_.failures().has_surfaced(failure);
   std::rethrow_exception(failure);

@@ -52,8 +52,9 @@ class SystemCommands {
   std::exception_ptr depend_on(const WriteLog& writes);
   /// The next command writes this on its ranks, so it waits for other ranks that copy from them.
   void wait_for_copies(const WriteLog& writes);
-  /// For commands that are not calls, which may write: as the two above, but throws the failure.
-  void follow(const WriteLog& writes);
+  /// For commands that are not calls, which may write: as the two above, but throws the failure. Also throws a failure
+  /// on the ranks `sources`, from which the command copies.
+  void follow(const WriteLog& writes, const RankSet& sources = {});
   /// False once the session is over, and in a fork of the program. In these cases this process must not free the
   /// memory.
   virtual bool is_open() const noexcept = 0;
@@ -81,6 +82,9 @@ class SystemCommands {
       : memory_(memory), calls_(calls), devices_(devices), comms_(devices) {}
 
  private:
+  static std::exception_ptr collected_failure(const WriteLog& writes, const RankSet& ranks);
+  std::exception_ptr known_failure(const WriteLog& writes, const RankSet& ranks) const;
+
   SegmentHeap memory_;
   CallTable& calls_;
   const RankDevices& devices_;

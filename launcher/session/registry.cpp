@@ -1,5 +1,6 @@
 #include "launcher/session/registry.hpp"
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -29,6 +30,7 @@ void Registry::free_later(const FreedVariable& variable) noexcept {
   try {
     const std::lock_guard lock(releases_mutex_);
     freed_.push_back(variable);
+    freed_since_.fetch_add(1, std::memory_order_relaxed);
     note_releases();
   } catch (const std::bad_alloc&) {
     // As above.
@@ -40,10 +42,13 @@ void Registry::note_releases() noexcept {
   has_releases_.store(!releases_.empty() || !freed_.empty(), std::memory_order_relaxed);
 }
 
-std::vector<FreedVariable> Registry::take_freed() {
+std::vector<FreedVariable> Registry::take_freed(const RankSet& busy) {
   const std::lock_guard lock(releases_mutex_);
-  std::vector<FreedVariable> freed = std::move(freed_);
-  freed_.clear();
+  const auto others = std::stable_partition(freed_.begin(), freed_.end(),
+                                            [&](const FreedVariable& variable) { return !variable.ranks.meets(busy); });
+  std::vector<FreedVariable> freed(freed_.begin(), others);
+  freed_.erase(freed_.begin(), others);
+  freed_since_.store(0, std::memory_order_relaxed);
   note_releases();
   return freed;
 }

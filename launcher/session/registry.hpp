@@ -4,6 +4,7 @@
 // exist. The registry lists these things. It does not own them.
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -75,8 +76,10 @@ class Registry {
   bool has_releases() const noexcept { return has_releases_.load(std::memory_order_relaxed); }
   /// Runs them one after the other, as long as `may_run()` is true. Without it, runs all. Variables are not among them.
   void run_releases(const std::function<bool()>& may_run = {});
-  /// The variables to be freed. The registry forgets them.
-  std::vector<FreedVariable> take_freed();
+  /// The variables to be freed that have no copy on these ranks. The registry forgets what it returns.
+  std::vector<FreedVariable> take_freed(const RankSet& busy);
+  /// True if many variables have come since the last call of take_freed().
+  bool has_many_freed() const noexcept { return freed_since_.load(std::memory_order_relaxed) >= kManyFreed; }
 
   /// For the end of the session: ends its dependants, and drops the releases that have not run.
   void end_dependants() noexcept;
@@ -93,7 +96,9 @@ class Registry {
   std::vector<std::weak_ptr<SessionDependant>> dependants_;
   std::mutex releases_mutex_;
   std::deque<std::function<void()>> releases_;
+  static constexpr std::size_t kManyFreed = 32;
   std::vector<FreedVariable> freed_;
+  std::atomic<std::size_t> freed_since_{0};  // how many have come since the last take_freed()
   std::atomic<bool> has_releases_{false};
 };
 

@@ -107,10 +107,9 @@ SessionCore::Entry::Entry(SessionCore& session) : session_(session) {
 
 void SessionCore::release_memory() {
   commands_->collect_complete();
-  // If a rank has a full inbox, the rest waits for a later entry, and not this entry for the rank.
-  const auto may_run = [this] { return !calls_.blocker(all_ranks()); };
-  registry_.run_releases(may_run);
-  if (may_run()) free_variables(*commands_, registry_);
+  // If a rank has a full inbox, what concerns it waits for a later entry, and not this entry for the rank.
+  registry_.run_releases([this] { return !calls_.blocker(all_ranks()); });
+  free_variables(*commands_, registry_);
 }
 
 void SessionCore::give_up(std::uint64_t offset, SharedHeap::Giveback giveback) noexcept {

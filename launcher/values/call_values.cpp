@@ -115,7 +115,7 @@ void CallValues::make(const CallPayload& call, const RankSet& ranks, CallResult&
     }
     if (call.slices != 1) refuse("the call has " + std::to_string(call.slices) + " slices: leave slices out");
     auto made = make_value_record(function_.session, outputs[i].dtype, outputs[i].dimensions, {});
-    made->value->origin = ", which '" + function_.name + "' was to make";
+    made->value->made_by = function_.name;
     slot.kept[i] = made->entry;
     in_flight_.made.push_back(made);
     result.kept[i] = std::move(made);

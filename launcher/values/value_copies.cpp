@@ -97,6 +97,27 @@ std::uint64_t bring_from_rank(SystemCommands& commands, const std::shared_ptr<Va
   return id;
 }
 
+/// True if the rank has the values already.
+bool has_arrived(const CallTable& calls, const ValueCopy& copy) noexcept {
+  return copy.is_valid && !calls.is_in_flight(copy.written);
+}
+
+/// The home, whose copy is then needed. If its worker has dropped this copy, the home is a rank that still has one, or
+/// the host.
+int claim_home(SystemCommands& commands, VariableRecord& variable) {
+  ValueState& value = *variable.value;
+  if (value.home == ValueState::kHost || claim_copy(commands, variable, value.home)) return value.home;
+  value.home = ValueState::kHost;
+  for (int rank = 0; rank < commands.world_size(); ++rank) {
+    if (!copy_on(variable, rank).is_valid || !claim_copy(commands, variable, rank)) continue;
+    if (value.home == ValueState::kHost) value.home = rank;
+    if (!has_arrived(commands.calls(), copy_on(variable, rank))) continue;
+    value.home = rank;
+    break;
+  }
+  return value.home;
+}
+
 /// Waits until a copy can come to the rank by a command that is published without a wait. Each wait may collect a
 /// failure, or deal with a loss, so it looks at everything again afterwards. Returns whether the copy comes from the
 /// host.
@@ -105,7 +126,7 @@ bool await_source(SystemCommands& commands, const std::shared_ptr<VariableRecord
   const auto is_gpu = [&](int of) { return commands.devices().kind_of(of) == DeviceKind::cuda; };
   for (;;) {
     check_is_whole(commands, *variable);
-    const bool is_on_host = value.home == ValueState::kHost;
+    const bool is_on_host = claim_home(commands, *variable) == ValueState::kHost;
     // A CPU device cannot read the memory of a GPU, so the GPU copies the values to the host.
     const bool goes_by_host = !is_on_host && is_gpu(value.home) && !is_gpu(rank);
     if (goes_by_host && !value.host.is_valid) {
@@ -120,6 +141,7 @@ bool await_source(SystemCommands& commands, const std::shared_ptr<VariableRecord
 void free_host_copy(SystemCommands& commands, HostCopy& host) {
   host.is_valid = false;
   forget_finished_readers(commands.calls(), host);
+  // The last writer comes after all earlier ones (see bring_to_host), so no other one is in flight.
   if (host.offset == 0 || !host.readers.empty() || commands.calls().is_in_flight(host.written)) return;
   commands.heap().free(host.offset, SharedHeap::Giveback::later);
   host.offset = 0;
@@ -132,7 +154,11 @@ void check_is_whole(SystemCommands& commands, const VariableRecord& variable) {
   const std::exception_ptr& failure = variable.value->failure;
   if (!failure) return;
   commands.calls().failures().has_surfaced(failure);
-  const std::string what = "there is no value '" + variable.name + "'" + variable.value->origin + ": ";
+  const std::string& function = variable.value->made_by;
+  const std::string what = function.empty() ? "there is no value '" + variable.name + "': "
+                           : variable.value->was_never_made
+                               ? "there is no value '" + variable.name + "', which '" + function + "' was to make: "
+                               : "value '" + variable.name + "', which '" + function + "' made, no longer exists: ";
   try {
     std::rethrow_exception(failure);
   } catch (const Error& error) {
@@ -172,10 +198,10 @@ void settle_extents(SystemCommands& commands, VariableRecord& variable) {
   value.maker = 0;
 }
 
-int await_home(SystemCommands& commands, const VariableRecord& variable) {
+int await_home(SystemCommands& commands, VariableRecord& variable) {
   for (;;) {
     check_is_usable(commands, variable);
-    const int home = variable.value->home;
+    const int home = claim_home(commands, variable);
     if (home == ValueState::kHost || !commands.make_room(RankSet::only(home))) return home;
   }
 }
@@ -192,7 +218,8 @@ std::string bring_copy(SystemCommands& commands, const std::shared_ptr<VariableR
   ValueCopy& copy = copy_on(*variable, rank);
   const bool is_from_host = await_source(commands, variable, rank);
   forget_finished_readers(commands.calls(), copy);
-  const bool warns = !is_from_host && goes_to_and_fro(value, rank);
+  const bool comes_from_rank = value.home != ValueState::kHost;  // also by the way of the host
+  const bool warns = comes_from_rank && goes_to_and_fro(value, rank);
   copy.brought = (is_from_host ? bring_from_host : bring_from_rank)(commands, variable, rank);
   copy.written = copy.used = copy.brought;
   copy.is_valid = true;
@@ -219,10 +246,13 @@ void bring_to_host(SystemCommands& commands, const std::shared_ptr<VariableRecor
     in_flight.brings_to = Destination::host();
     depend_on_copy(commands, *variable, home, Access::reads);
     wait_for_readers(commands, host);
+    // Another rank may still write older values to the same memory.
+    if (host.written_by != home) commands.calls().wait_for(host.written, host.written_by, true);
   };
   host.written = launch_transfer(commands, "to_host", variable, home, TransferDirection::from_variable, depend);
   host.written_by = home;
   host.is_valid = true;
+  copy_on(*variable, home).used = host.written;
 }
 
 void depend_on_copy(SystemCommands& commands, const VariableRecord& variable, int rank, Access access) {
@@ -245,16 +275,36 @@ void note_use(SystemCommands& commands, VariableRecord& variable, int rank, Acce
 }
 
 void mark_spare_copies(SystemCommands& commands, VariableRecord& variable) {
-  const ValueState& value = *variable.value;
-  if (value.home == ValueState::kHost) return;
-  for (int rank = 0; rank < commands.world_size(); ++rank) {
+  ValueState& value = *variable.value;
+  if (claim_home(commands, variable) == ValueState::kHost) return;
+  const CallTable& calls = commands.calls();
+  if (value.pinned && has_arrived(calls, copy_on(variable, *value.pinned))) value.home = *value.pinned;
+  bool has_successor = false;
+  const auto mark = [&](int rank, SpareCopy::Role role) {
     ValueCopy& copy = copy_on(variable, rank);
-    if (rank == value.home || copy.used == 0) continue;
-    forget_finished_readers(commands.calls(), copy);
-    if (copy.readers.empty()) SpareCopy(shared_copy(commands, variable, rank)).mark(copy.used);
+    if (copy.used == 0 || value.pinned == rank) return false;
+    forget_finished_readers(calls, copy);
+    return copy.readers.empty() && SpareCopy(shared_copy(commands, variable, rank)).mark(copy.used, role);
+  };
+  for (int rank = 0; rank < commands.world_size(); ++rank) {
+    if (rank == value.home) continue;
+    const bool can_follow = has_arrived(calls, copy_on(variable, rank));
+    const bool is_marked = mark(rank, can_follow ? SpareCopy::Role::successor : SpareCopy::Role::none);
+    has_successor = has_successor || (can_follow && is_marked);
   }
+  // The copy of the home comes last, because the others could not take its place before.
+  const bool is_on_host = value.host.is_valid && !calls.is_in_flight(value.host.written);
+  if (is_on_host) mark(value.home, SpareCopy::Role::none);
+  else if (has_successor) mark(value.home, SpareCopy::Role::home);
 }
 
+void note_arrival(SystemCommands& commands, VariableRecord& variable, Destination to) {
+  const bool is_home = to.rank() == variable.value->home;
+  if (is_home || (to.rank() && !copy_on(variable, *to.rank()).is_valid)) return;  // nothing can take its place
+  mark_spare_copies(commands, variable);
+}
+
+/// Called when a rank was lost, and nothing is in flight.
 void forget_copy(const Segment& segment, VariableRecord& variable, int rank) {
   ValueState& value = *variable.value;
   VariableCopy* const copies = segment.at<VariableEntry>(variable.entry)->copies();
@@ -263,13 +313,15 @@ void forget_copy(const Segment& segment, VariableRecord& variable, int rank) {
     value.maker = 0;
   }
   copy_on(variable, rank) = {};
-  if (value.home != rank) return;
+  const auto is_there = [&](int other) {
+    ValueCopy& copy = copy_on(variable, other);
+    copy.is_valid = copy.is_valid && SpareCopy(copies[other]).claim();
+    return copy.is_valid;
+  };
+  if (value.home == ValueState::kHost || (value.home != rank && is_there(value.home))) return;
   value.home = ValueState::kHost;
   for (int other = 0; other < static_cast<int>(value.copies.size()) && value.home == ValueState::kHost; ++other) {
-    ValueCopy& copy = copy_on(variable, other);
-    if (!copy.is_valid) continue;
-    copy.is_valid = SpareCopy(copies[other]).claim();
-    if (copy.is_valid) value.home = other;
+    if (is_there(other)) value.home = other;
   }
   if (value.is_anywhere() || value.failure) return;
   value.failure = std::make_exception_ptr(

@@ -29,12 +29,12 @@ void settle_extents(SystemCommands& commands, VariableRecord& variable);
 /// worker does not drop it before mark_spare_copies().
 bool claim_copy(SystemCommands& commands, VariableRecord& variable, int rank);
 
-/// Waits until the home can get a command without another wait. Returns the home, or ValueState::kHost if no rank has a
-/// copy. Throws the failures that check_is_usable() throws.
-int await_home(SystemCommands& commands, const VariableRecord& variable);
+/// Waits until the home can get a command without another wait. Returns the home, whose copy is then needed, or
+/// ValueState::kHost if no rank has a copy. Throws the failures that check_is_usable() throws.
+int await_home(SystemCommands& commands, VariableRecord& variable);
 
-/// Brings a copy to a rank that has none. Does not wait for it. Throws if the value was lost. Returns a warning if the value moves to and fro, else an empty
-/// text.
+/// Brings a copy to a rank that has none. Does not wait for it. Throws if the value was lost. Returns a warning if the
+/// value moves to and fro, else an empty text.
 std::string bring_copy(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable, int rank);
 /// Brings a copy to the memory of the host. Does not wait for it. The extents must be known. Throws as await_home().
 void bring_to_host(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable);
@@ -46,8 +46,12 @@ void depend_on_copy(SystemCommands& commands, const VariableRecord& variable, in
 /// The same, after the command was published. If it writes, all other copies are no longer valid.
 void note_use(SystemCommands& commands, VariableRecord& variable, int rank, Access access, std::uint64_t command);
 
-/// Lets the workers drop all copies except that of the home, when they run out of memory.
+/// Lets the workers drop copies when they run out of memory, as long as one valid copy stays. A copy on its way does not
+/// count as valid. A pinned copy stays.
 void mark_spare_copies(SystemCommands& commands, VariableRecord& variable);
+
+/// A copy has come there, so it may take the place of another one.
+void note_arrival(SystemCommands& commands, VariableRecord& variable, Destination to);
 
 /// The rank was lost with its copy. If no other copy is valid, the value is lost.
 void forget_copy(const Segment& segment, VariableRecord& variable, int rank);

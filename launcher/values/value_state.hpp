@@ -65,14 +65,16 @@ struct ValueState {
 
   std::vector<ValueCopy> copies;  // by rank
   HostCopy host;
-  /// The rank whose copy stays while the value lives, or kHost. Other ranks copy from it.
+  /// Other ranks copy from this rank, or from the host (kHost). Its worker may drop its copy if another one takes its
+  /// place; see SpareCopy. So the copy of the home is claimed before it is used.
   int home = kHost;
   std::optional<int> pinned;   // the value stays on this rank
   std::uint64_t maker = 0;     // the call that makes it, while its extents are not known; else 0
   int made_on = 0;             // the rank of this call
-  std::string origin;          // which call made it, in words; empty if the program gave its values
+  std::string made_by;         // the function that makes it; empty if the program gave its values
   std::exception_ptr failure;  // the value was never made, or was lost
-  int last_source = kHost;     // of the last move between two ranks
+  bool was_never_made = false;
+  int last_source = kHost;  // of the last move between two ranks
   int last_destination = kHost;
   bool moves_are_expected = false;  // no warning is necessary
   int moves_to_and_fro = 0;         // how many of the last moves in a row went back to where the one before came from
@@ -80,7 +82,10 @@ struct ValueState {
   /// A command has failed, or must fail, that should have made the value, or should have brought a copy.
   void note_unfinished(Destination to, std::uint64_t command, const std::exception_ptr& error) noexcept {
     drop_unbrought(to, command);
-    if (to.is_new_value()) maker = 0;
+    if (to.is_new_value()) {
+      maker = 0;
+      was_never_made = true;
+    }
     if (to.is_new_value() || !is_anywhere()) failure = error;
   }
   /// The copy that the command should have brought is not valid. If a later command writes this copy, that command fails

@@ -52,11 +52,38 @@ std::byte* make_host_copy(SessionCore& session, VariableRecord& record) {
   return session.segment().at(host.offset);
 }
 
-/// Brings a copy to the rank, unless it has one.
+/// How many bytes the worker of the rank could free now.
+std::size_t spare_bytes_on(SessionCore& session, int rank) {
+  std::size_t bytes = 0;
+  session.registry().for_each_variable([&](const VariableRecord& variable) {
+    VariableCopy& copy = session.segment().at<VariableEntry>(variable.entry)->copies()[rank];
+    if (SpareCopy(copy).is_spare()) bytes += copy.capacity_bytes;
+  });
+  return bytes;
+}
+
+/// Called before a copy comes to a rank. Checks the memory limit before the worker allocates, if the size is known and
+/// the memory is that of the host.
+void check_memory_for_copy(SessionCore& session, const VariableRecord& variable, int rank) {
+  if (variable.value->maker != 0 || session.rank_devices().kind_of(rank) != DeviceKind::cpu) return;
+  const std::size_t bytes = bytes_of(variable, variable.extents.front());
+  const VariableCopy& copy = session.segment().at<VariableEntry>(variable.entry)->copies()[rank];
+  if (bytes < kHostCopyCheckedFrom || bytes <= copy.capacity_bytes) return;
+  const std::string what = "the copy of value '" + variable.name + "' on rank " + std::to_string(rank);
+  const auto check = [&] { check_memory_available(bytes - std::min(bytes, spare_bytes_on(session, rank)), what); };
+  try {
+    return check();
+  } catch (const Error&) {
+    session.commands().drain_all();  // workers may be about to free what the program no longer needs
+  }
+  check();
+}
+
+/// Brings a copy to the rank, unless it has one. The copy is needed until the next mark_spare_copies().
 void bring(SessionCore& session, const std::shared_ptr<VariableRecord>& variable, int rank) {
   if (claim_copy(session.commands(), *variable, rank)) return;
+  check_memory_for_copy(session, *variable, rank);
   const std::string warning = bring_copy(session.commands(), variable, rank);
-  mark_spare_copies(session.commands(), *variable);
   if (!warning.empty()) session.logger().warn(warning);
 }
 
@@ -66,6 +93,31 @@ void bring_and_forget_host(SessionCore& session, const std::shared_ptr<VariableR
   HostCopy& host = variable->value->host;
   session.calls().in_flight(session.calls().last_published()).temporaries.push_back(host.offset);
   host = {};
+  mark_spare_copies(session.commands(), *variable);
+}
+
+/// The result of a fetch of values that are on the host already.
+std::shared_ptr<CallResult> fetched_from_host(SessionCore& session, const VariableRecord& variable) {
+  auto result = std::make_shared<CallResult>();
+  result->outputs.resize(1);
+  result->outputs[0].extents = variable.extents.front();
+  const std::size_t bytes = bytes_of(variable, variable.extents.front());
+  result->outputs[0].buffer = allocate_on_heap(bytes);
+  if (bytes != 0)
+    std::memcpy(result->outputs[0].buffer.data(), session.segment().at(variable.value->host.offset), bytes);
+  result->finished = true;
+  return result;
+}
+
+/// Waits until the host copy has arrived, if there is one. Returns false if there is none. Throws as
+/// check_is_usable().
+bool await_host_copy(CommandRunner& commands, VariableRecord& variable) {
+  const HostCopy& host = variable.value->host;
+  while (host.is_valid && commands.calls().is_in_flight(host.written)) {
+    commands.await(host.written);
+    check_is_usable(commands, variable);
+  }
+  return host.is_valid;
 }
 
 }  // namespace
@@ -129,6 +181,7 @@ void bring_value(const std::shared_ptr<VariableRecord>& variable, const Device& 
                 ": unpin it before you bring it to rank " + std::to_string(device.rank()));
   }
   bring(session, variable, device.rank());
+  mark_spare_copies(session.commands(), *variable);
 }
 
 void bring_value_to_host(const std::shared_ptr<VariableRecord>& variable) {
@@ -137,6 +190,7 @@ void bring_value_to_host(const std::shared_ptr<VariableRecord>& variable) {
   check_is_usable(session.commands(), *variable);
   settle_extents(session.commands(), *variable);
   bring_to_host(session.commands(), variable);
+  mark_spare_copies(session.commands(), *variable);
 }
 
 Extents extents_of_value(VariableRecord& variable) {
@@ -154,16 +208,18 @@ void get_value(const std::shared_ptr<VariableRecord>& variable, void* values) {
   settle_extents(commands, *variable);
   const std::size_t bytes = bytes_of(*variable, variable->extents.front());
   if (bytes == 0) return;
-  HostCopy& host = variable->value->host;
-  if (host.is_valid) commands.await(host.written);
-  const int home = await_home(commands, *variable);
-  if (host.is_valid) {
-    std::memcpy(values, session.segment().at(host.offset), bytes);
-    return;
+  int home = ValueState::kHost;
+  while (home == ValueState::kHost) {
+    if (await_host_copy(commands, *variable)) {
+      std::memcpy(values, session.segment().at(variable->value->host.offset), bytes);
+      return;
+    }
+    home = await_home(commands, *variable);
   }
   const HeapLoan staging(commands, bytes, "values on their way from a worker");
   fetch_copy(commands, *variable, home, staging.offset());
   std::memcpy(values, staging.data(), bytes);
+  mark_spare_copies(commands, *variable);
 }
 
 Fetched launch_get_value(const std::shared_ptr<VariableRecord>& variable) {
@@ -172,13 +228,19 @@ Fetched launch_get_value(const std::shared_ptr<VariableRecord>& variable) {
   CommandRunner& commands = session.commands();
   check_is_usable(commands, *variable);
   settle_extents(commands, *variable);
-  // A value that lies on the host only comes to a device first, so that all fetches are alike.
-  int home = await_home(commands, *variable);
+  const HostCopy& host = variable->value->host;
+  int home = ValueState::kHost;
   while (home == ValueState::kHost) {
-    bring(session, variable, 0);
+    const bool is_on_host_only = variable->value->home == ValueState::kHost;
+    if (is_on_host_only) await_host_copy(commands, *variable);
+    if (host.is_valid && !commands.calls().is_in_flight(host.written)) {
+      return {variable->session, fetched_from_host(session, *variable)};
+    }
     home = await_home(commands, *variable);
   }
-  return {variable->session, launch_fetch(commands, variable, home)};
+  auto result = launch_fetch(commands, variable, home);
+  mark_spare_copies(commands, *variable);
+  return {variable->session, std::move(result)};
 }
 
 std::vector<Device> devices_with(const VariableRecord& variable) {
@@ -204,6 +266,7 @@ void pin_value(const std::shared_ptr<VariableRecord>& variable, const Device& de
   check_is_usable(session.commands(), *variable);
   bring(session, variable, device.rank());
   variable->value->pinned = device.rank();
+  mark_spare_copies(session.commands(), *variable);  // but not this copy
 }
 
 void check_launched(SessionCore& session, CallResult& result) {
@@ -218,6 +281,7 @@ DeviceMemory memory_of(SessionCore& session, const Device& device) {
   session.commands().run_system("memory", "", RankSet::only(rank), [&](CommandHead& command, InFlight&) {
     command.begin<MemoryPayload>().to = size.offset();
   });
+  session.commands().collect_complete();  // copies that have arrived may take the place of others
   const auto& reported = *session.segment().at<MemorySize>(size.offset());
   DeviceMemory memory{.total_bytes = reported.total_bytes, .free_bytes = reported.free_bytes, .arrays = {}};
   session.registry().for_each_variable([&](const VariableRecord& variable) {
@@ -241,6 +305,7 @@ void expect_moves(VariableRecord& variable) {
 void unpin_value(VariableRecord& variable) {
   const Entry guard(*variable.session);
   variable.value->pinned.reset();
+  mark_spare_copies(variable.session->commands(), variable);
 }
 
 void check_rounds(const char* what, std::span<const Device> devices, std::int64_t rounds) {

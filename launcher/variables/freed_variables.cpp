@@ -32,7 +32,15 @@ VariableRecord::~VariableRecord() {
 }
 
 void free_variables(SystemCommands& commands, Registry& registry) {
-  const std::vector<FreedVariable> freed = registry.take_freed();
+  // While a rank is too busy for another command, the others free many variables at once. A look at all variables in
+  // each call of the program would make calls slower.
+  const bool has_busy_ranks = commands.calls().blocker(commands.all_ranks()).has_value();
+  if (has_busy_ranks && !registry.has_many_freed()) return;
+  RankSet busy;
+  for (const int rank : commands.all_ranks()) {
+    if (has_busy_ranks && commands.calls().blocker(RankSet::only(rank))) busy.add(rank);
+  }
+  const std::vector<FreedVariable> freed = registry.take_freed(busy);
   RankSet ranks;
   std::uint64_t first = 0;
   for (const FreedVariable& variable : freed) {

@@ -8,7 +8,8 @@
 
 namespace syncrun::detail {
 
-/// Publishes one command that frees the copies of all variables that have no handle any more. Does not wait for it.
+/// Publishes one command that frees the copies of the variables that have no handle any more. Does not wait: if a rank
+/// has a full inbox, variables with a copy there stay for later, and others until there are many.
 void free_variables(SystemCommands& commands, Registry& registry);
 
 }  // namespace syncrun::detail

@@ -6,6 +6,7 @@
 #include "common/arrays/extents.hpp"
 #include "common/os/memory_limit.hpp"
 #include "common/protocol/variable_entry.hpp"
+#include "common/text/errors.hpp"
 #include "launcher/calls/rows_check.hpp"
 #include "launcher/data/mapped_data.hpp"
 #include "launcher/values/value_copies.hpp"
@@ -36,13 +37,14 @@ RankSet ranks_of(const std::vector<Transfer>& transfers) {
   return ranks;
 }
 
-/// The next command reads or overwrites the copies.
+/// The next command reads or overwrites the copies. A worker does not drop that of a Value before this command.
 void depend_on_copies(SystemCommands& commands, const Transfer& transfer) {
   commands.follow(transfer.variable->writes);
   if (!transfer.variable->value) return;
   for (std::size_t rank = 0; rank < transfer.parts.size(); ++rank) {
     if (!transfer.parts[rank].takes_part) continue;
     depend_on_copy(commands, *transfer.variable, static_cast<int>(rank), Access::reads);
+    transfer.variable->value->copies[rank].used = commands.calls().last_published() + 1;
   }
 }
 
@@ -169,7 +171,9 @@ std::shared_ptr<CallResult> launch_fetch(SystemCommands& commands, const std::sh
   const Transfer transfer{variable.get(), only_on(commands.world_size(), rank, {0, extents, true})};
   const std::uint64_t id = commands.launch_system(
       "get", variable->name, RankSet::only(rank), [&](CommandHead& command, InFlight& in_flight) {
-        in_flight.fetched = commands.allocate(bytes, SharedHeap::Contents::any, "values on their way from a worker");
+        // Not SystemCommands::allocate, which may run another command while this one is being written.
+        in_flight.fetched =
+            commands.heap().allocate(bytes, SharedHeap::Contents::any, "values on their way from a worker");
         in_flight.temporaries.push_back(in_flight.fetched);
         in_flight.arguments[0] = variable;
         in_flight.arguments_count = 1;
@@ -191,8 +195,17 @@ std::shared_ptr<CallResult> launch_fetch(SystemCommands& commands, const std::sh
   return result;
 }
 
+void check_source(const VariableRecord& variable, int rank) {
+  if (variable.assigned.has(static_cast<std::size_t>(rank))) return;
+  throw_usage("copy: " + not_assigned(variable, RankSet::only(rank)));
+}
+
 void copy_variable(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable, int from, int to) {
   const auto at = [](int rank) { return static_cast<std::size_t>(rank); };
+  // Other ranks may still read the shape of the copy, as before a transfer.
+  if (variable->extents[at(to)] != variable->extents[at(from)]) commands.await_users(variable.get());
+  commands.make_room(RankSet::only(to));
+  check_source(*variable, from);  // again, because a wait may have collected a failure
   std::vector<std::size_t> bytes(static_cast<std::size_t>(commands.world_size()));
   bytes[at(to)] = bytes_of(*variable, variable->extents[at(from)]);
   check_growth(commands, *variable, bytes, OldCopies::reused);
@@ -202,7 +215,7 @@ void copy_variable(SystemCommands& commands, const std::shared_ptr<VariableRecor
         in_flight.arguments_count = 1;
         in_flight.brings_to = Destination::rank(to);
         in_flight.writes.push_back(variable->name);
-        commands.follow(variable->writes);
+        commands.follow(variable->writes, RankSet::only(from));
         for (const std::uint64_t write : variable->writes.calls) {
           const bool is_in_flight = commands.calls().is_in_flight(write);
           if (is_in_flight && commands.calls().command(write).ranks.has(from)) {

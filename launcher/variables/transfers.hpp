@@ -41,7 +41,11 @@ void to_variables(SystemCommands& commands, const char* what, const std::vector<
 std::shared_ptr<CallResult> launch_fetch(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable,
                                          int rank);
 
-/// Starts to copy the values of rank `from` to rank `to`, which differ. Rank `from` has values.
+/// Throws Error (usage) if the rank has no values that could be copied.
+void check_source(const VariableRecord& variable, int rank);
+/// Starts to copy the values of rank `from` to rank `to`, which differ. If the copy on rank `to` gets another shape, waits
+/// for the calls that use the variable. Throws a failure of a call that should have written one of the copies, if the
+/// program has not seen it, and as check_source().
 void copy_variable(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable, int from, int to);
 
 /// Moves one rank's copy of a variable to memory in the heap, or from there. The memory must be as large as the copy.

@@ -225,8 +225,7 @@ void copy_between_ranks(const std::shared_ptr<VariableRecord>& variable, int fro
   const Entry guard(session);
   check_rank(session.world_size(), from, "copy");
   check_rank(session.world_size(), to, "copy");
-  const auto source = static_cast<std::size_t>(from);
-  if (!variable->assigned.has(source)) throw_usage("copy: " + not_assigned(*variable, RankSet::only(from)));
+  check_source(*variable, from);
   if (from == to) return;
   copy_variable(session.commands(), variable, from, to);
 }

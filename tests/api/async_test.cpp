@@ -105,6 +105,33 @@ TEST_P(Async, AFailedCallLeavesCallsThatNeedNothingOfItAlone) {
   EXPECT_EQ(f(5), 5 * world_size());
 }
 
+TEST_P(Async, AFailedReaderOfAVariableLeavesLaterWritersAlone) {
+  auto total = session().shared<int, 1>("total");
+  total.broadcast(std::vector<int>{0});
+  const auto read = session().function([](sr::Local<const int, 1>) -> sr::Sum<int> {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    throw std::runtime_error("cannot read");
+  });
+  const auto write = session().function([](sr::Local<int, 1> total) { total[0] = 7; });
+  auto reading = read.async(total);
+  auto writing = write.async(total);
+  writing.get();
+  EXPECT_ERROR(reading.get(), sr::ErrorKind::function, "cannot read");
+  for (int rank = 0; rank < world_size(); ++rank) EXPECT_EQ(total.get(rank)[0], 7);
+}
+
+TEST_P(Async, AFailedWriterOfAVariableFailsLaterReaders) {
+  auto total = session().shared<int, 1>("total");
+  total.broadcast(std::vector<int>{0});
+  const auto write = session().function([](sr::Local<int, 1>) { throw std::runtime_error("cannot write"); });
+  const auto read = session().function([](sr::Local<const int, 1> total) -> sr::Sum<int> { return total[0]; });
+  auto writing = write.async(total);
+  auto reading = read.async(total);
+  EXPECT_ERROR(reading.get(), sr::ErrorKind::function, "cannot write");
+  EXPECT_ERROR(writing.get(), sr::ErrorKind::function, "cannot write");
+  EXPECT_EQ(read(total), 0) << "the program has seen the failure";
+}
+
 TEST_P(Async, ReportsADroppedFuturesFailureAtTheNextWait) {
   const auto bad = session().function([]() -> sr::Sum<int> { throw std::runtime_error("dropped"); });
   static_cast<void>(bad.async());

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <limits>
+#include <thread>
 
 #include "tests/support/on_workers.hpp"
 
@@ -114,6 +116,22 @@ TEST_P(DataIn, WriteWaitsForCallsThatReadIt) {
   }
   EXPECT_EQ(future.get(), 1000);
   EXPECT_EQ(slow_sum(x), 2000);
+}
+
+TEST_P(DataIn, IsWrittenWithoutAWaitForCallsThatDoNotReadIt) {
+  auto data = session().data(counting<float>(4));
+  const auto other = session().data(counting<float>(4));
+  const auto slow = session().function(
+      [](sr::Broadcast<const float, 1>) { std::this_thread::sleep_for(std::chrono::milliseconds(200)); });
+  auto running = slow.async(other);
+  const auto begin = std::chrono::steady_clock::now();
+  data.set(std::vector<float>(4, 7));
+  data.set_rows(1, std::vector<float>{8});
+  data.resize({2});
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(150));
+  running.get();
+  EXPECT_EQ(data.at(0), 7);
+  EXPECT_EQ(data.at(1), 8);
 }
 
 TEST_P(DataIn, SurvivesTheEndOfItsHandleWhileACallReadsIt) {

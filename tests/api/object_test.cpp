@@ -2,6 +2,9 @@
 
 #include <unistd.h>
 
+#include <stdexcept>
+#include <string>
+
 #include "tests/support/on_workers.hpp"
 
 namespace {
@@ -49,6 +52,39 @@ TEST_P(Objects, OfOneTypeAreIndependent) {
   const auto two = session().replicate<Counter>(100, "", std::vector<double>{0, 1});
   EXPECT_EQ(session().function(&Counter::add, one)(1), world_size());
   EXPECT_EQ(session().function(&Counter::add, two)(1), 101 * world_size());
+}
+
+class Fragile {
+ public:
+  sr::Sum<int> read(int number) const { return checked(number); }
+  sr::Sum<int> write(int number) { return checked(number); }
+
+ private:
+  static int checked(int number) {
+    if (number < 0) throw std::runtime_error("number " + std::to_string(number));
+    return number;
+  }
+};
+
+TEST_P(Objects, FailInConstMethodsWithoutHarmToLaterCalls) {
+  const auto object = session().replicate<Fragile>();
+  const auto read = session().function(&Fragile::read, object);
+  const auto write = session().function(&Fragile::write, object);
+  auto first = read.async(-1);
+  auto second = write.async(2);
+  EXPECT_EQ(second.get(), 2 * world_size()) << "the failed method only read the object";
+  EXPECT_ERROR(first.get(), sr::ErrorKind::function, "number -1");
+}
+
+TEST_P(Objects, FailInOtherMethodsTogetherWithLaterCalls) {
+  const auto object = session().replicate<Fragile>();
+  const auto read = session().function(&Fragile::read, object);
+  const auto write = session().function(&Fragile::write, object);
+  auto first = write.async(-1);
+  auto second = read.async(2);
+  EXPECT_ERROR(second.get(), sr::ErrorKind::function, "number -1");
+  EXPECT_ERROR(first.get(), sr::ErrorKind::function, "number -1");
+  EXPECT_EQ(read(3), 3 * world_size()) << "the program has seen the failure";
 }
 
 Counter make_counter(sr::CpuWorker& worker, int start) { return {worker, start, "made", {0, 2}}; }

@@ -206,10 +206,13 @@ TEST_P(Profile, ShowsInTheTraceWhatMovesAndWhatItWaitsFor) {
   const auto y = f.on(session().device(0))(x);
   const auto z = f.on(session().device(GetParam() - 1))(y);
   session().wait();
+  y.to_host();
   const auto profile = session().profile();
   session().close();
   const std::string trace = written();
   EXPECT_NE(trace.find(R"("name": "move of x", "args": {"bytes": 800}})"), std::string::npos) << "from the host";
+  EXPECT_NE(trace.find("\"name\": \"to_host of " + y.name() + R"(", "args": {"bytes": 800}})"), std::string::npos)
+      << trace;
   if (GetParam() == 1) return;
   EXPECT_NE(trace.find(R"x("args": {"after": ["slow_copy on rank 0"], "bytes": 800}})x"), std::string::npos) << trace;
   const auto move = std::find_if(profile.begin(), profile.end(), [&](const sr::CallProfile& line) {

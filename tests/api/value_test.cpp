@@ -47,6 +47,7 @@ sr::Keep<double, 1> slowly_twice(sr::CpuWorker& worker, sr::Local<const double, 
   std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
   return twice(worker, x);
 }
+void sleep_for(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
 sr::Keep<double, 1> fails_to_make(sr::CpuWorker&, sr::Local<const double, 1>) {
   throw std::runtime_error("no such product");
 }
@@ -179,9 +180,19 @@ TEST_P(Values, ThatWereNeverMadeStayFailed) {
   session().wait();
 }
 
+sr::Keep<double, 1> twice_the_rows(sr::CpuWorker& worker, sr::Sliced<const double, 1> x) {
+  sr::Keep<double, 1> y(worker, x.shape());
+  for (std::int64_t i = 0; i < x.rows(); ++i) y[i] = 2 * x[i];
+  return y;
+}
+
 TEST_P(Values, AreKeptByCallsOnOneRankWithoutSlices) {
   const auto f = session().function(twice, "f");
+  const auto g = session().function(twice_the_rows, "g");
   const auto x = session().value(counting<double>(4), Shape{4}, first());
+  EXPECT_ERROR(static_cast<void>(g.on(first())(x, {.slices = 2})), sr::ErrorKind::usage,
+               "of 'g' is a Keep, and the call has 2 slices: leave slices out");
+  EXPECT_EQ(g.on(first())(x).get()[3], 6) << "the session goes on";
   if (world_size() > 1) EXPECT_ERROR(static_cast<void>(f(x)), sr::ErrorKind::usage, "call it on one device");
 }
 
@@ -239,6 +250,29 @@ TEST_P(Values, AreReadByRows) {
   EXPECT_EQ(rows.on(last())(y, {.slices = 5}), 90);
 }
 
+struct RowsSeen {
+  sr::Gather<std::int64_t, 1> first_rows;
+  sr::Gather<double, 1> rank_averages;
+};
+RowsSeen rows_seen(sr::CpuWorker& worker, sr::Comm& comm, sr::Sliced<const double, 1>) {
+  RowsSeen seen{.first_rows = {worker, {1}}, .rank_averages = {worker, {1}}};
+  seen.first_rows[0] = worker.first_row();
+  seen.rank_averages[0] = comm.all_reduce(static_cast<double>(worker.rank()), sr::Reduction::avg);
+  return seen;
+}
+
+TEST_P(Values, AreReadByRowsOnRanksToWhichACopyIsOnItsWay) {
+  const auto f = session().function(rows_seen);
+  const auto slow = session().function(sleep_for);
+  const auto x = session().value(counting<double>(10), Shape{10}, last());
+  slow.on(first())(100);  // so the copy arrives late there
+  const RowsSeen seen = f(x);
+  for (int rank = 0; rank < world_size(); ++rank) {
+    EXPECT_EQ(seen.first_rows[rank], 10 * rank);
+    EXPECT_EQ(seen.rank_averages[rank], (world_size() - 1) / 2.0) << "every rank has as many rows";
+  }
+}
+
 TEST_P(Values, OfNoElementsAreValues) {
   const auto f = session().function(twice);
   const auto x = session().value(std::vector<double>{}, Shape{0}, first());
@@ -276,6 +310,19 @@ TEST_P(Values, AreFetchedWithoutAWait) {
   auto dropped = x.get_async();
 }
 
+TEST_P(Values, OnTheHostAreFetchedWithoutADevice) {
+  const auto slow = session().function(sleep_for);
+  const auto x = session().value(counting<double>(5), Shape{5});
+  EXPECT_EQ(x.get_async().get()[4], 4);
+  EXPECT_TRUE(x.where().empty()) << "it did not move";
+  x.to(last());
+  for (int i = 0; i < 32; ++i) slow.on(last())(i == 0 ? 200 : 0);  // as many as it can have
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(x.get()[4], 4);
+  EXPECT_EQ(x.get_async().get()[4], 4);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 100ms);
+}
+
 TEST_P(Values, StandInTheListOfWhatLiesOnADevice) {
   auto shared = session().shared("weights", std::vector<double>(4, 0.0));
   const auto x = session().value(std::vector<double>(1000, 0.0), Shape{1000}, first(), "x");
@@ -291,7 +338,21 @@ TEST_P(Values, StandInTheListOfWhatLiesOnADevice) {
   EXPECT_EQ(memory.arrays[0].can_be_dropped, world_size() > 1);
   EXPECT_EQ(memory.arrays[1].name, "weights");
   EXPECT_FALSE(memory.arrays[1].can_be_dropped);
-  EXPECT_FALSE(session().memory(first()).arrays[0].can_be_dropped) << "it is the home of the value";
+  EXPECT_EQ(session().memory(first()).arrays[0].can_be_dropped, world_size() > 1) << "either of the two";
+}
+
+TEST_P(Values, AreDroppedAtHomeIfTheyAreValidElsewhere) {
+  const auto make = session().function(
+      +[](sr::CpuWorker& worker, std::int64_t count) { return sr::Keep<double, 1>(worker, {count}); });
+  const auto x = session().value(std::vector<double>(1000, 2.0), Shape{1000}, first());
+  x.to(last());
+  session().wait();
+  const auto large = make.on(first())(std::int64_t{1} << 40U);
+  EXPECT_ERROR(static_cast<void>(large.shape()), sr::ErrorKind::system,
+               world_size() == 1 ? "no copy of a Value can be dropped" : "8000 bytes of copies of Values were dropped");
+  EXPECT_EQ(ranks(x.where()), std::vector{world_size() - 1});
+  session().function(add_one).on(first())(x);
+  EXPECT_EQ(x.get().to_vector(), std::vector<double>(1000, 3.0));
 }
 
 TEST_P(Values, CopiesOfASharedGoFromRankToRank) {
@@ -315,6 +376,26 @@ TEST_P(Values, CopiesOfASharedGoFromRankToRank) {
   unset.copy(0, world_size() - 1);
   EXPECT_EQ(unset.shape(world_size() - 1), Shape{3});
   EXPECT_EQ(unset.get(world_size() - 1).to_vector(), (std::vector<double>{1, 2, 3}));
+}
+
+TEST_P(Values, ACopyOfASharedDoesNotChangeTheRowsOfOtherCalls) {
+  if (world_size() == 1) return;
+  auto x = session().shared<double, 1>("x");
+  x.broadcast(counting<double>(4));
+  x.set(0, counting<double>(6));
+  const auto rows = session().function(+[](sr::CpuWorker& worker, sr::Sliced<const double, 1>) {
+    // rank 0 is slow, and the last rank begins late
+    if (worker.rank() == 0) sleep_for(100);
+    sr::Gather<std::int64_t, 1> first(worker, {1});
+    first[0] = worker.first_row();
+    return first;
+  });
+  session().function(sleep_for).on(last())(30);
+  auto before = rows.async(x);
+  x.copy(last().rank(), 0);  // 4 rows instead of 6
+  auto after = rows.async(x);
+  EXPECT_EQ(before.get()[1], 6);
+  EXPECT_EQ(after.get()[1], 4);
 }
 
 TEST_P(Values, OfAClosedSessionAreRefused) {

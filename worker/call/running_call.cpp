@@ -98,7 +98,9 @@ const RowsSlot& RunningCall::local_selection(int rank) const noexcept {
 
 std::int64_t RunningCall::local_rows(int rank) const {
   const RowsSlot& selection = local_selection(rank);
-  if (selection.kind != Rows::Kind::all) return selection.count();
+  // If the slot belongs to the rank alone, it has the number of rows also if all are selected. The copy of a peer may not
+  // have its shape yet.
+  if (selection.kind != Rows::Kind::all || call_->batch_s_by_rank != 0) return selection.count();
   for (std::size_t i = 0; i < call_->arguments_count; ++i) {
     const ArgumentSlot& slot = command_->arguments[i];
     if (slot.kind == ArgumentKind::sliced) return copy_of(slot, rank).extents[0];

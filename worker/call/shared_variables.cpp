@@ -208,13 +208,17 @@ void VariableCopies::take_memory(std::uint64_t variable, void* memory, std::size
 }
 
 void VariableCopies::release(std::uint64_t variable) noexcept {
+  release_memory(variable);
+  own_copy(variable).extents = {};
+}
+
+void VariableCopies::release_memory(std::uint64_t variable) noexcept {
   VariableCopy& copy = own_copy(variable);
   if (copy.capacity_bytes != 0) {
     before_release_();
     device_.release(device_.at(copy.place));
   }
   copy.place = copy.exported = copy.capacity_bytes = 0;
-  copy.extents = {};
   held_.erase(variable);
 }
 
@@ -230,11 +234,10 @@ std::size_t VariableCopies::drop_spare(std::size_t bytes, std::uint64_t current)
   for (auto at = held_.begin(); at != held_.end() && freed < bytes;) {
     const std::uint64_t variable = *at++;  // release() erases it
     VariableCopy& copy = own_copy(variable);
-    if (!SpareCopy(copy).drop(current)) continue;
+    auto& entry = *attachment_.segment.at<VariableEntry>(variable);
+    if (!drop_copy(entry, attachment_.world_size, attachment_.rank, current)) continue;
     freed += copy.capacity_bytes;
-    const auto extents = copy.extents;
-    release(variable);
-    copy.extents = extents;
+    release_memory(variable);  // the master may still read the extents
   }
   return freed;
 }

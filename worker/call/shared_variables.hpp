@@ -46,6 +46,7 @@ class VariableCopies {
   void make_room(std::uint64_t variable, std::size_t bytes);
   void take_memory(std::uint64_t variable, void* memory, std::size_t bytes);
   void release(std::uint64_t variable) noexcept;
+  void release_memory(std::uint64_t variable) noexcept;
   VariableCopy& own_copy(std::uint64_t variable) const noexcept {
     return attachment_.segment.at<VariableEntry>(variable)->copies()[attachment_.rank];
   }

@@ -127,6 +127,45 @@ TEST_F(RowsOfACall, AreEachRanksOwnWhereItsCopyIsSliced) {
   EXPECT_EQ(slots[1].end, 4);
 }
 
+class RowsOfChangingShapes : public RowsOfACall {
+ protected:
+  RowsOfChangingShapes() {
+    variable.extents[0][0] = 2;
+    variable.extents[1][0] = 5;
+    check.add_sliced(variable, 1);
+  }
+  /// The numbers of rows that the ranks are told, or nothing if each rank looks at the copies of its peers.
+  std::vector<std::int64_t> counts() const {
+    if (call.batch_s_by_rank == 0) return {};
+    const auto* slots = session.pool.segment().at<const RowsSlot>(call.batch_s_by_rank);
+    return {slots[0].count(), slots[1].count()};
+  }
+};
+
+TEST_F(RowsOfChangingShapes, AreTheCopiesOwnIfNothingChangesThem) {
+  finish({});
+  EXPECT_THAT(counts(), SizeIs(0));
+  EXPECT_THAT(temporaries, SizeIs(0));
+}
+
+TEST_F(RowsOfChangingShapes, AreWrittenDownForAValueWhoseCopiesMayBeOnTheirWay) {
+  variable.value = std::make_unique<ValueState>(2);
+  finish({});
+  EXPECT_THAT(counts(), ElementsAre(2, 5));
+}
+
+TEST_F(RowsOfChangingShapes, AreWrittenDownForAVariableThatIsCopiedBetweenRanks) {
+  variable.writes.copies.push_back({.command = 1, .rank = 1, .source = 0});
+  finish({});
+  EXPECT_THAT(counts(), ElementsAre(2, 5));
+}
+
+TEST_F(RowsOfChangingShapes, AreNotWrittenDownForOneRank) {
+  variable.value = std::make_unique<ValueState>(2);
+  check.finish(function, RankSet::only(1), weights, {}, session.commands.memory(), call, temporaries);
+  EXPECT_THAT(counts(), SizeIs(0));
+}
+
 TEST_F(RowsOfACall, AreRefusedWhereARankHasNoSelection) {
   check.add_sliced(variable, 1);
   const std::vector<Slice> chosen{{0, 0}};

@@ -4,6 +4,9 @@
 
 #include <gmock/gmock.h>
 
+#include "common/protocol/variable_entry.hpp"
+#include "syncrun/detail/master_seam.hpp"
+#include "syncrun/device.hpp"
 #include "tests/launcher/pool/fake_pool.hpp"
 
 namespace syncrun::test {
@@ -91,6 +94,37 @@ TEST_F(SessionOnAFakePool, SaysWhoHadToBeKilledWhenItWasClosed) {
   pool->end_by_itself(0);
   EXPECT_THAT(text_of([&] { session.close(); }), HasSubstr("rank 1 (cpu1, pid 101) was lost while closing"));
   EXPECT_THAT(pool->log, Contains("kill all"));
+}
+
+TEST_F(SessionOnAFakePool, FreesTheVariablesOfIdleRanksWhileAnotherRankIsBusy) {
+  workers_answer = false;
+  SessionCore session(options, maker());
+  for (std::size_t i = 0; i < kInboxSize; ++i) {
+    session.commands().next_command(RankSet::only(1)).begin<UnpinPayload>();
+    session.commands().publish();
+  }
+  for (int i = 0; i < 32; ++i) {
+    const auto entry = session.heap().allocate(VariableEntry::bytes(2), SharedHeap::Contents::zero, "a variable");
+    session.registry().free_later({.entry = entry, .host = 0, .ranks = RankSet::only(0)});
+  }
+  session.release_memory();
+  const Command& command = session.calls().command(session.calls().last_published());
+  EXPECT_EQ(command.kind, CommandKind::free);
+  EXPECT_EQ(command.ranks, RankSet::only(0));
+  session.abandon();
+}
+
+TEST_F(SessionOnAFakePool, ChecksTheMemoryForAValueBeforeAWorkerMoves) {
+  const auto session = std::make_shared<SessionCore>(options, maker());
+  const std::vector<std::int64_t> extents{4};
+  const std::vector<float> values(4);
+  const auto x = make_value(session, DType::float32, extents, values.data(), nullptr, "x");
+  for (Extents& of_rank : x->extents) of_rank[0] = std::int64_t{1} << 55U;
+  const auto before = session->calls().last_published();
+  const Device device(1, "cpu1", "cpu1");
+  EXPECT_THAT(text_of([&] { bring_value(x, device); }), HasSubstr("the copy of value 'x' on rank 1 requires"));
+  EXPECT_EQ(session->calls().last_published(), before);
+  session->abandon();
 }
 
 TEST_F(SessionOnAFakePool, IsUsedByOneThreadAtATime) {

@@ -5,6 +5,11 @@
 
 #include <gmock/gmock.h>
 
+#include <array>
+#include <atomic>
+#include <thread>
+
+#include "launcher/variables/transfers.hpp"
 #include "tests/launcher/calls/played_commands.hpp"
 
 namespace syncrun::test {
@@ -17,7 +22,7 @@ using testing::IsEmpty;
 
 class CopiesOfAValue : public testing::Test {
  protected:
-  CopiesOfAValue() {
+  explicit CopiesOfAValue(const std::vector<DeviceId>& devices = {{}, {}, {}}) : session(devices) {
     session.commands.leaves_in_flight = true;
     x->name = "x";
     x->dtype = DType::float32;
@@ -61,14 +66,17 @@ class CopiesOfAValue : public testing::Test {
     }
     return ranks;
   }
-  VariableCopy& copy(int rank) { return session.pool.segment().at<VariableEntry>(x->entry)->copies()[rank]; }
+  VariableEntry& entry() { return *session.pool.segment().at<VariableEntry>(x->entry); }
+  VariableCopy& copy(int rank) { return entry().copies()[rank]; }
+  /// What the worker of the rank does when it runs out of memory in a later command.
+  bool drop(int rank) { return drop_copy(entry(), 3, rank, session.calls.last_published() + 1); }
   /// The value is on rank 0, and nothing is in flight.
   void make_on_rank_0() {
     const std::uint64_t id = call(0, Access::writes);
     session.commands.finish(id);
   }
 
-  PlayedSession session{{{}, {}, {}}};
+  PlayedSession session;
   std::shared_ptr<VariableRecord> x = std::make_shared<VariableRecord>();
   std::string warning;
 };
@@ -129,8 +137,8 @@ TEST_F(CopiesOfAValue, AreSpareUnlessTheyAreTheHome) {
   const auto read = call(1, Access::reads);
   EXPECT_FALSE(SpareCopy(copy(0)).is_spare());
   EXPECT_TRUE(SpareCopy(copy(1)).is_spare());
-  EXPECT_FALSE(SpareCopy(copy(1)).drop(read)) << "the call may still read it";
-  EXPECT_TRUE(SpareCopy(copy(1)).drop(read + 1));
+  EXPECT_FALSE(drop_copy(entry(), 3, 1, read)) << "the call may still read it";
+  EXPECT_TRUE(drop_copy(entry(), 3, 1, read + 1));
   EXPECT_FALSE(claim_copy(session.commands, *x, 1));
   EXPECT_THAT(valid(), ElementsAre(0));
   static_cast<void>(move);
@@ -148,7 +156,176 @@ TEST_F(CopiesOfAValue, ThatAreClaimedAreNotDropped) {
   bring(1);
   call(1, Access::reads);
   ASSERT_TRUE(claim_copy(session.commands, *x, 1));
-  EXPECT_FALSE(SpareCopy(copy(1)).drop(1000));
+  EXPECT_FALSE(drop_copy(entry(), 3, 1, 1000));
+}
+
+TEST_F(CopiesOfAValue, AreSpareAtHomeOnceAnotherOneHasArrived) {
+  make_on_rank_0();
+  const auto move = bring(1);
+  call(0, Access::reads);
+  EXPECT_FALSE(SpareCopy(copy(0)).is_spare()) << "the other copy is on its way";
+  session.commands.finish(move);
+  call(0, Access::reads);
+  EXPECT_TRUE(SpareCopy(copy(0)).is_spare());
+  ASSERT_TRUE(drop(0));
+  EXPECT_FALSE(drop(1)) << "it is the only one";
+  EXPECT_EQ(session.calls.command(bring(2)).as<MovePayload>().from, 1) << "the new home";
+  EXPECT_THAT(valid(), ElementsAre(1, 2));
+}
+
+TEST_F(CopiesOfAValue, AreNotDroppedAtHomeIfTheOtherOneWasDropped) {
+  make_on_rank_0();
+  session.commands.finish(bring(1));
+  call(0, Access::reads);
+  ASSERT_TRUE(drop(1));
+  EXPECT_FALSE(drop(0));
+  EXPECT_EQ(session.calls.command(bring(2)).as<MovePayload>().from, 0);
+}
+
+TEST_F(CopiesOfAValue, AreNotDroppedAtHomeIfTheOtherOneIsNotValid) {
+  make_on_rank_0();
+  session.commands.finish(bring(1));
+  session.commands.finish(call(0, Access::writes));
+  call(0, Access::reads);
+  EXPECT_TRUE(SpareCopy(copy(1)).is_spare()) << "it is out of date";
+  EXPECT_FALSE(drop(0));
+}
+
+TEST_F(CopiesOfAValue, ComeBackToAHomeThatHasDroppedItsCopy) {
+  make_on_rank_0();
+  session.commands.finish(bring(1));
+  call(0, Access::reads);
+  ASSERT_TRUE(drop(0));
+  EXPECT_EQ(session.calls.command(bring(0)).as<MovePayload>().from, 1);
+  EXPECT_EQ(x->value->home, 1);
+}
+
+TEST_F(CopiesOfAValue, ThatHaveTakenThePlaceOfTheHomeStayAlsoIfTheHomeIsClaimedInTheMeantime) {
+  make_on_rank_0();
+  session.commands.finish(bring(1));
+  call(0, Access::reads);
+  // The worker of rank 0 has found a successor, and the master claims the home before the worker drops it.
+  bool is_claimed = false;
+  const bool is_dropped = SpareCopy(copy(0)).drop(session.calls.last_published() + 1, [&] {
+    const bool has_successor = SpareCopy(copy(1)).appoint();
+    is_claimed = claim_copy(session.commands, *x, 0);
+    return has_successor;
+  });
+  EXPECT_TRUE(is_claimed);
+  EXPECT_FALSE(is_dropped);
+  EXPECT_FALSE(drop(1));
+  call(0, Access::reads);
+  EXPECT_TRUE(drop(1)) << "the master has marked it again";
+}
+
+/// The workers of all ranks drop what they may, at any time, while the test is the master.
+class DroppedCopies : public CopiesOfAValue {
+ protected:
+  DroppedCopies() {
+    make_on_rank_0();
+    workers_[0].has_copy = true;
+    for (int rank = 0; rank < 3; ++rank) threads_.emplace_back([this, rank] { work(rank); });
+  }
+  ~DroppedCopies() override {
+    is_over_ = true;
+    for (auto& thread : threads_) thread.join();
+  }
+  /// A call on the rank uses its copy, which comes from where there is one.
+  void use(int rank, Access access) {
+    if (!claim_copy(session.commands, *x, rank)) {
+      bring_copy(session.commands, x, rank);
+      const auto move = session.calls.last_published();
+      EXPECT_TRUE(has_copy(session.calls.command(move).as<MovePayload>().from));
+      static_cast<void>(has_copy(rank));
+      workers_[static_cast<std::size_t>(rank)].has_copy = true;
+      session.commands.finish(move);
+    }
+    EXPECT_TRUE(has_copy(rank));
+    session.commands.finish(call(rank, access));
+    mark_spare_copies(session.commands, *x);
+  }
+
+  std::atomic<int> drops = 0;
+
+ private:
+  struct Worker {
+    std::atomic<bool> is_dropping = false;
+    std::atomic<bool> has_copy = false;
+  };
+  void work(int rank) {
+    Worker& own = workers_[static_cast<std::size_t>(rank)];
+    for (; !is_over_; std::this_thread::yield()) {
+      own.is_dropping = true;
+      if (drop_copy(entry(), 3, rank, std::uint64_t{1} << 40U)) {
+        own.has_copy = false;
+        ++drops;
+      }
+      own.is_dropping = false;
+    }
+  }
+  /// The copy is claimed, so it stays as it is once the worker is done with what it does now.
+  bool has_copy(int rank) const {
+    const Worker& worker = workers_[static_cast<std::size_t>(rank)];
+    while (worker.is_dropping) std::this_thread::yield();
+    return worker.has_copy;
+  }
+
+  std::array<Worker, 3> workers_;
+  std::atomic<bool> is_over_ = false;
+  std::vector<std::thread> threads_;
+};
+
+TEST_F(DroppedCopies, AreNeverTheLast) {
+  for (int i = 0; i < 100'000 && drops < 1000 && !HasFailure(); ++i) {
+    use(i * 7 % 3, i % 5 == 0 ? Access::writes : Access::reads);
+    std::this_thread::yield();
+  }
+  EXPECT_NE(drops, 0);
+}
+
+TEST_F(CopiesOfAValue, AreSpareAtHomeIfTheHostHasThem) {
+  make_on_rank_0();
+  bring_to_host(session.commands, x);
+  session.commands.finish(session.calls.last_published());
+  call(0, Access::reads);
+  ASSERT_TRUE(drop(0));
+  EXPECT_EQ(session.calls.command(bring(1)).as<TransferPayload>().direction, TransferDirection::to_variable);
+  EXPECT_THAT(valid(), ElementsAre(1));
+  EXPECT_EQ(x->value->home, 1);
+}
+
+TEST_F(CopiesOfAValue, ThatArePinnedStay) {
+  make_on_rank_0();
+  session.commands.finish(bring(1));
+  x->value->pinned = 1;
+  ASSERT_TRUE(claim_copy(session.commands, *x, 1));
+  mark_spare_copies(session.commands, *x);
+  EXPECT_FALSE(drop(1));
+  EXPECT_TRUE(drop(0)) << "it is valid on the rank to which it is pinned";
+}
+
+TEST_F(CopiesOfAValue, AreNotSpareBeforeATransferToTheHostIsOver) {
+  make_on_rank_0();
+  bring_to_host(session.commands, x);
+  const auto transfer = session.calls.last_published();
+  bring(1);
+  call(1, Access::writes);
+  session.commands.finish(session.calls.last_published() - 1);  // the move
+  mark_spare_copies(session.commands, *x);
+  EXPECT_FALSE(drop_copy(entry(), 3, 0, transfer)) << "the transfer reads it";
+  EXPECT_TRUE(drop_copy(entry(), 3, 0, transfer + 1));
+}
+
+TEST_F(CopiesOfAValue, AreNotSpareBeforeAFetchIsOver) {
+  make_on_rank_0();
+  launch_fetch(session.commands, x, 0);
+  const auto fetch = session.calls.last_published();
+  bring(1);
+  call(1, Access::writes);
+  session.commands.finish(session.calls.last_published() - 1);
+  mark_spare_copies(session.commands, *x);
+  EXPECT_FALSE(drop_copy(entry(), 3, 0, fetch));
+  EXPECT_TRUE(drop_copy(entry(), 3, 0, fetch + 1));
 }
 
 TEST_F(CopiesOfAValue, ComeFromTheHostIfNoRankHasOne) {
@@ -170,6 +347,31 @@ TEST_F(CopiesOfAValue, GoToTheHostAfterTheirWriter) {
   const auto write = call(0, Access::writes);
   EXPECT_THAT(awaited(write), IsEmpty()) << "the same rank runs both in order";
   EXPECT_FALSE(x->value->host.is_valid);
+}
+
+TEST_F(CopiesOfAValue, GoToTheHostOneAfterTheOther) {
+  make_on_rank_0();
+  bring_to_host(session.commands, x);
+  const auto older = session.calls.last_published();
+  const auto memory = x->value->host.offset;
+  bring(1);
+  const auto write = call(1, Access::writes);
+  bring_to_host(session.commands, x);
+  const auto newer = session.calls.last_published();
+  EXPECT_EQ(x->value->host.offset, memory) << "both write to it";
+  EXPECT_THAT(awaited(newer), ElementsAre(std::to_string(write), std::to_string(older) + " on 0, a reader"));
+}
+
+TEST_F(CopiesOfAValue, KeepTheMemoryOfTheHostWhileOneIsOnItsWay) {
+  make_on_rank_0();
+  bring_to_host(session.commands, x);
+  const auto transfer = session.calls.last_published();
+  bring(1);
+  call(1, Access::writes);
+  EXPECT_NE(x->value->host.offset, 0U);
+  session.commands.finish(transfer);
+  call(1, Access::writes);
+  EXPECT_EQ(x->value->host.offset, 0U);
 }
 
 TEST_F(CopiesOfAValue, ThatDoNotArriveAreNotValid) {
@@ -299,9 +501,35 @@ TEST_F(CopiesOfAValue, OfALostRankAreReplacedByOnesThatWereNotDropped) {
   bring(1);
   const auto read = call(1, Access::reads);
   bring(2);
-  ASSERT_TRUE(SpareCopy(copy(1)).drop(read + 1));
+  ASSERT_TRUE(drop_copy(entry(), 3, 1, read + 1));
   forget_copy(session.pool.segment(), *x, 0);
   EXPECT_EQ(x->value->home, 2);
+}
+
+TEST_F(CopiesOfAValue, OfALostRankWereTheLastIfTheHomeHasDroppedIts) {
+  make_on_rank_0();
+  session.commands.finish(bring(1));
+  call(0, Access::reads);
+  ASSERT_TRUE(drop(0));
+  forget_copy(session.pool.segment(), *x, 1);
+  EXPECT_NE(x->value->failure, nullptr);
+}
+
+TEST_F(CopiesOfAValue, ThatWereMadeAndLostAreNotSaidToBeNeverMade) {
+  const auto text = [&] {
+    try {
+      check_is_whole(session.commands, *x);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing was thrown");
+  };
+  x->value->made_by = "f";
+  make_on_rank_0();
+  forget_copy(session.pool.segment(), *x, 0);
+  EXPECT_THAT(text(), HasSubstr("value 'x', which 'f' made, no longer exists: its only copy was on rank 0"));
+  x->note_unfinished(Destination::new_value(), 1, std::make_exception_ptr(Error(ErrorKind::function, "!")));
+  EXPECT_THAT(text(), HasSubstr("there is no value 'x', which 'f' was to make: !"));
 }
 
 TEST_F(CopiesOfAValue, ThatGoToAndFroAreWorthOneWarning) {
@@ -313,6 +541,26 @@ TEST_F(CopiesOfAValue, ThatGoToAndFroAreWorthOneWarning) {
     warnings += warning.empty() ? 0 : 1;
     EXPECT_THAT(warning, testing::AnyOf(IsEmpty(), HasSubstr("'x' has moved back and forth between ranks")));
     session.commands.finish(call(to, Access::writes));
+  }
+  EXPECT_EQ(warnings, 1);
+}
+
+/// Rank 0 has a GPU, and the others have CPU devices.
+class CopiesOnBothKinds : public CopiesOfAValue {
+ protected:
+  CopiesOnBothKinds() : CopiesOfAValue({{DeviceKind::cuda, 0}, {DeviceKind::cpu, 0}, {DeviceKind::cpu, 1}}) {}
+};
+
+TEST_F(CopiesOnBothKinds, ThatGoToAndFroByTheHostAreWorthOneWarning) {
+  make_on_rank_0();
+  int warnings = 0;
+  for (int i = 0; i < 60; ++i) {
+    const int to = 1 - x->value->home;
+    bring(to);
+    warnings += warning.empty() ? 0 : 1;
+    EXPECT_THAT(warning, testing::AnyOf(IsEmpty(), HasSubstr("'x' has moved back and forth between ranks")));
+    call(to, Access::writes);
+    while (!session.calls.is_idle()) session.commands.finish(session.calls.entries().front().id);
   }
   EXPECT_EQ(warnings, 1);
 }

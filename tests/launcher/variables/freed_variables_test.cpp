@@ -57,6 +57,28 @@ TEST_F(FreedVariables, AreFreedByOneCommandOfTheRanksThatHaveCopies) {
   EXPECT_EQ(session.heap.used_bytes(), before);
 }
 
+TEST_F(FreedVariables, WaitForRoomOnTheirOwnRanksOnly) {
+  for (std::size_t i = 0; i < kInboxSize; ++i) {
+    session.calls.next(RankSet::only(1), Milliseconds(0));
+    session.calls.publish();
+  }
+  const auto oldest = session.calls.entries().front().id;
+  const auto on_busy_rank = drop(RankSet::only(1));
+  for (int i = 0; i < 30; ++i) drop(RankSet::only(0));
+  free_variables(session.commands, registry);
+  EXPECT_THAT(session.commands.log, IsEmpty()) << "there will be more";
+  drop(RankSet::only(0));
+  free_variables(session.commands, registry);
+  ASSERT_THAT(session.commands.log, ElementsAre("free of variables"));
+  EXPECT_EQ(session.calls.command(session.calls.last_published()).ranks, RankSet::only(0));
+  EXPECT_THAT(freed(), testing::SizeIs(31));
+  EXPECT_TRUE(registry.has_releases());
+  session.commands.finish(oldest);
+  free_variables(session.commands, registry);
+  EXPECT_THAT(freed(), ElementsAre(on_busy_rank));
+  EXPECT_FALSE(registry.has_releases());
+}
+
 TEST_F(FreedVariables, WithoutCopiesNeedNoCommand) {
   const std::size_t before = session.heap.used_bytes();
   drop(RankSet());

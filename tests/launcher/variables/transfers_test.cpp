@@ -103,6 +103,57 @@ TEST_F(Copies, AreNotReadOnceTheSessionIsOver) {
   EXPECT_TRUE(weights->assigned.has(0));
 }
 
+TEST_F(Copies, GoToAnotherRankWithoutAWaitIfTheirShapeStays) {
+  set_all(*weights, {1, 2});
+  session.commands.log.clear();
+  session.commands.leaves_in_flight = true;
+  copy_variable(session.commands, weights, 0, 2);
+  EXPECT_THAT(session.commands.log, ElementsAre("copy of weights"));
+}
+
+TEST_F(Copies, ThatGetAnotherShapeWaitForTheCallsThatReadIt) {
+  set(*weights, 0, {1, 2});
+  set(*weights, 2, {1, 2, 3});
+  session.commands.log.clear();
+  session.commands.leaves_in_flight = true;
+  copy_variable(session.commands, weights, 0, 2);
+  EXPECT_THAT(session.commands.log, ElementsAre("await users", "copy of weights"));
+  EXPECT_EQ(weights->extents[2][0], 2);
+}
+
+class CopiesFromARank : public Copies {
+ protected:
+  CopiesFromARank() {
+    set_all(*weights, {1, 2});
+    session.commands.log.clear();
+    session.commands.leaves_in_flight = true;
+    weights->writes.failures.push_back({RankSet::only(0), failure});
+  }
+  std::shared_ptr<CallFailure> failure =
+      session.calls.failures().note(std::make_exception_ptr(Error(ErrorKind::function, "no such product")));
+};
+
+TEST_F(CopiesFromARank, ThrowAFailureThereThatTheProgramHasNotSeen) {
+  try {
+    copy_variable(session.commands, weights, 0, 2);
+    FAIL() << "the failure on rank 0 was ignored";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("no such product"));
+  }
+  EXPECT_TRUE(failure->is_seen);
+}
+
+TEST_F(CopiesFromARank, DoNotThrowAFailureElsewhere) {
+  copy_variable(session.commands, weights, 1, 2);
+  EXPECT_FALSE(failure->is_seen);
+}
+
+TEST_F(CopiesFromARank, DoNotThrowAFailureThatTheProgramHasSeen) {
+  failure->is_seen = true;
+  copy_variable(session.commands, weights, 0, 2);
+  EXPECT_THAT(session.commands.log, ElementsAre("copy of weights"));
+}
+
 TEST_F(Copies, ArePassedOnFromAPeerWhereAllWereMadeEqual) {
   set_all(*weights, {1, 2});
   const Failure failure = lose_rank_1();

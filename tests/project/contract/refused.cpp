@@ -66,6 +66,8 @@ void fill(sr::CpuWorker& worker, sr::Local<float, 1> params, sr::Local<float, 1>
 void fill(sr::CpuWorker& worker, sr::Local<int, 1> params, sr::Local<int, 1> gradient) {
   sr::update(worker, sr::Sgd{}, params, gradient);
 }
+#elif defined(KEEP_OF_A_REPLAYABLE_FUNCTION)
+sr::Keep<float, 1> kept(sr::CudaWorker& worker, sr::Local<const float, 1> x) { return {worker, x.shape()}; }
 #elif defined(PRODUCER_OF_SOMETHING_ELSE)
 void build(std::vector<float>& out) { out.clear(); }
 #elif defined(ARGUMENTS_OF_A_PRODUCER)
@@ -105,6 +107,12 @@ int main(int argc, char** argv) {
     session.function([](sr::Comm& comm) { comm.all_reduce(std::vector<long double>(8), sr::Reduction::sum); });
 #elif defined(ELEMENTS_OF_A_PARAMETER)
     session.function([](sr::Scattered<const long double, 1>) {});
+#elif defined(VALUE_FOR_SCATTERED)
+    f(session.value(std::vector<float>(8), sr::Shape{4, 2}));
+#elif defined(VALUE_FOR_BROADCAST)
+    session.function(whole)(session.value(std::vector<float>(8), sr::Shape{4, 2}));
+#elif defined(KEEP_OF_A_REPLAYABLE_FUNCTION)
+    session.function(sr::replayable(kept));
 #elif defined(VECTOR_FOR_DATA)
     f(std::vector<float>(8));
 #elif defined(TOO_FEW_ARGUMENTS)

@@ -33,8 +33,10 @@ class CountingGpu final : public GpuDevice {
   void release(void* memory) noexcept override { std::free(memory); }
   OutputBuffer allocate_output(std::size_t) override { return {}; }
   OutputBuffer adopt_output(OutputBuffer buffer) override { return buffer; }
-  std::uint64_t place_of(const void*) const noexcept override { return 0; }
-  void* at(std::uint64_t) const noexcept override { return nullptr; }
+  std::uint64_t place_of(const void* memory) const noexcept override {
+    return reinterpret_cast<std::uintptr_t>(memory);
+  }
+  void* at(std::uint64_t place) const noexcept override { return reinterpret_cast<void*>(place); }
   void* take_rows(std::size_t, const SharedRows&, std::int64_t, std::int64_t) override { return nullptr; }
   void* gather_rows(std::size_t, const SharedRows&, std::span<const std::int64_t>) override { return nullptr; }
   void* gather_local_rows(std::size_t, const std::byte*, std::size_t, std::span<const std::int64_t>) override {
@@ -116,7 +118,7 @@ class Replay : public testing::Test {
   CountingGpu gpu_{comm_};
   MappedFiles files_;
   Communicators comms_{attachment_, arena_, comm_, gpu_};
-  VariableCopies variables_{attachment_, gpu_, comms_, [] {}};
+  VariableCopies variables_{attachment_, gpu_, comms_, [this] { running_.note_stale_recordings(); }};
   RunningCall running_{{attachment_, gpu_, comms_, arena_, files_, outgoing_, variables_}};
 };
 
@@ -178,6 +180,61 @@ TEST_F(Replay, RecordsACallWithOtherRowsOfPeersByItself) {
   EXPECT_EQ(gpu_.launches, 1) << "ranks 1 and 2 have other weights in an average";
   call(all, 12, {0, 4, 6, 12});
   EXPECT_EQ(gpu_.launches, 2);
+}
+
+/// The copy of a Value on rank 0.
+class ReplayWithAValue : public Replay {
+ protected:
+  static constexpr std::uint64_t kValueAt = std::uint64_t{18} << 20U;
+
+  ReplayWithAValue() {
+    give_memory(0, 8);
+    record();
+  }
+  ~ReplayWithAValue() override { variables_.free({.first = kValueAt}); }
+  VariableEntry& entry() { return *attachment_.segment.at<VariableEntry>(kValueAt); }
+  /// A transfer gives the copy room for so many elements.
+  void give_memory(int rank, std::int64_t elements) {
+    constexpr std::uint64_t kPartsAt = std::uint64_t{19} << 20U;
+    entry().dtype = DType::float32;
+    entry().dimensions = 1;
+    attachment_.segment.at<TransferSlot>(kPartsAt)[rank] = {kValueAt, 0, {elements}, true, true};
+    variables_.run_transfer({.direction = TransferDirection::to_variable, .variables_count = 1, .parts = kPartsAt});
+  }
+  void record() {
+    for (int i = 0; i < 3; ++i) call(RankSet::only(0));
+    ASSERT_EQ(gpu_.captures, ++captures_);
+  }
+
+  int captures_ = 0;
+};
+
+TEST_F(ReplayWithAValue, GoesOnWhileTheCopyStays) {
+  give_memory(0, 8);
+  call(RankSet::only(0));
+  EXPECT_EQ(gpu_.captures, captures_);
+}
+
+TEST_F(ReplayWithAValue, EndsWhenTheCopyIsDropped) {
+  SpareCopy(entry().copies()[0]).mark(1, SpareCopy::Role::none);
+  EXPECT_EQ(variables_.drop_spare(1, 2), 32U);
+  record();
+}
+
+TEST_F(ReplayWithAValue, EndsWhenTheCopyGetsOtherMemory) {
+  give_memory(0, 16);
+  record();
+}
+
+TEST_F(ReplayWithAValue, EndsWhenAMoveBringsALargerCopy) {
+  entry().copies()[1].extents = {32};
+  variables_.run_move({.variable = kValueAt, .from = 1});
+  record();
+}
+
+TEST_F(ReplayWithAValue, EndsWhenTheValueIsFreed) {
+  variables_.free({.first = kValueAt});
+  record();
 }
 
 // On ranks of both kinds, collectives need the host.

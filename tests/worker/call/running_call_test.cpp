@@ -97,6 +97,21 @@ TEST_F(RunningCallOnCpu, TakesTheSharesThatTheMasterGivesToRanksWithWeights) {
   EXPECT_EQ(slices_of(1), (Slices{{7, 0}, {7, 0}})) << "ranks meet in slices without rows";
 }
 
+TEST_F(RunningCallOnCpu, TakesTheRowsThatTheMasterCountedWhereCopiesOfPeersHaveNoShapeYet) {
+  CallPayload& call = begin_call(9, 1);
+  call.rows_are_local = true;
+  call.arguments_count = 1;
+  command().arguments[0] = {
+      .kind = ArgumentKind::sliced,
+      .dtype = DType::float64,
+      .dimensions = 1,
+      .offset = arena_.allocate(VariableEntry::bytes(kWorldSize), SharedHeap::Contents::zero, "x")};
+  call.batch_s_by_rank = arena_.allocate(kWorldSize * sizeof(RowsSlot), SharedHeap::Contents::any, "rows");
+  auto* const slots = attachment_.segment.at<RowsSlot>(call.batch_s_by_rank);
+  for (int rank = 0; rank < kWorldSize; ++rank) slots[rank] = {Rows::Kind::all, 0, rank + 2, 0};
+  EXPECT_EQ(slices_of(2), (Slices{{5, 4}}));
+}
+
 TEST_F(RunningCallOnCpu, GivesAllRowsToTheOnlyRankOfACall) {
   begin_call(5, 1);
   command().ranks = RankSet::only(1);
