@@ -28,7 +28,7 @@ class WriteGuard;
 ///
 /// A Data is a handle: copies refer to the same array. When the last copy of the handle is destroyed, the memory is
 /// freed. All members throw Error (usage) if the session is closed or if the handle was moved from. Workers read the
-/// array as Scattered or Broadcast. Workers have no copies of the array.
+/// array as Scattered or Broadcast. Unlike a Shared, a Data has no lasting copy on the workers.
 template <Element T, std::size_t N>
 class Data {
   static_assert(N >= 1, "a single number is passed by value");
@@ -163,9 +163,9 @@ class WriteGuard {
   ArrayView<T, N> view_;
 };
 
-/// A scattered input that already has as many rows as the call's batch. CallOptions::batch selects rows of the other
-/// scattered inputs only. Row i of this input belongs to the i-th selected row of the other inputs:
-/// `f(x, sr::minibatch(noise), {.batch = indices})`.
+/// A scattered input to which CallOptions::batch is not applied. It has one row for each row that `batch` selects from
+/// the other scattered inputs. Row i of this input belongs to the i-th selected row of the other inputs: `f(x,
+/// sr::minibatch(noise), {.batch = indices})`.
 template <Element T, std::size_t N>
 struct Minibatch {
   Data<T, N> data;

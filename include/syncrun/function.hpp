@@ -77,8 +77,9 @@ class Function {
 
   /// Returns the same function for one device, or for a set of devices: `f.on(left)(x)`, `f.on({left, right})(x)`. The
   /// rows are split over the devices of the set, in the order of their ranks. In the body, Comm::rank() is the position
-  /// in the set, and CpuWorker::rank() is the rank in the session. If the function returns nothing, a call returns at
-  /// once (see PlacedFunction). Throws Error (usage) if the set is empty, or if a name occurs twice in it.
+  /// in the set, and CpuWorker::rank() is the rank in the session. If the function returns nothing, or only Keeps, a
+  /// call returns at once (see PlacedFunction). Throws Error (usage) if the set is empty, or if a name occurs twice in
+  /// it.
   [[nodiscard]] PlacedFunction<R, Passed...> on(const Device& device) const { return on({&device, 1}); }
   [[nodiscard]] PlacedFunction<R, Passed...> on(std::initializer_list<Device> devices) const {
     return on(std::span<const Device>(devices.begin(), devices.size()));
@@ -138,8 +139,9 @@ class PlacedFunction {
  public:
   explicit PlacedFunction(Function<R, Passed...> function) noexcept : function_(std::move(function)) {}
 
-  /// As Function::operator(). If the function returns nothing, or only Keeps, the call starts and this member returns at
-  /// once. A later failure of the call then fails the calls that depend on it. Session::wait() and close() throw it too.
+  /// As Function::operator(). If the function returns nothing, or only Keeps, the call starts and this member returns
+  /// at once. If the call fails later, the calls that depend on it fail too. Session::wait() and close() throw its
+  /// error.
   detail::Returned<R> operator()(typename detail::Parameter<Passed>::Passed... arguments,
                                  const CallOptions& options = {}) const {
     if constexpr (std::is_void_v<R>) static_cast<void>(function_.async(arguments..., options));
@@ -167,21 +169,23 @@ class Future {
       : session_(std::move(session)), result_(std::move(result)), choice_(choice) {}
 
   /// Returns true if get() would not block: the result has arrived, or the call has failed. Returns false after get().
-  /// Never blocks. Each poll counts towards the deadlines of the calls in flight: it adds the time since the previous
-  /// poll, but at most 500 ms. If a call's deadline passes, is_ready() returns true, and get() throws.
+  /// Never blocks. A deadline runs only while the master waits. Each is_ready() counts as waiting: for the time since
+  /// the last is_ready(), but for at most 500 ms. If a call's deadline passes, is_ready() returns true, and get()
+  /// throws.
   ///
-  /// If a worker was lost, the session usually is over: is_ready() returns true, and get() throws once it has found out
-  /// the cause. If the session replaces lost workers, the calls that do not need the lost worker still run, and are ready
-  /// once they are done. The other calls are ready once the remaining workers have finished their calls. The first get()
-  /// of these replaces the worker, and throws.
+  /// If a worker was lost and the session does not replace workers, the session is over. is_ready() then returns true,
+  /// and get() throws as soon as it has found out the cause. If the session replaces lost workers, the calls that do
+  /// not need the lost worker still run, and are ready once they are done. The calls that need the lost worker are
+  /// ready once the remaining workers have finished all their calls. The first get() on one of these futures starts the
+  /// new worker, and throws.
   bool is_ready() const {
     detail::SessionCore& session = detail::held(session_, "Future");
     return result_ && detail::is_ready(session, *result_);
   }
 
-  /// Waits for this call, and returns its result. Does not wait for other calls, except those on which this call depends:
-  /// the earlier calls that may have written a variable or an object that it uses. If this call or one of those failed,
-  /// throws the error.
+  /// Waits for this call, and returns its result. A rank runs its calls in order, so this includes the earlier calls on
+  /// the same ranks. It also includes earlier calls that may have written a variable or an object that this call uses.
+  /// If this call or one of those failed, throws the error.
   detail::Returned<R> get() {
     detail::held(session_, "Future");
     const auto result = std::exchange(result_, nullptr);
@@ -190,7 +194,8 @@ class Future {
     return detail::assemble<R>(*result, choice_);
   }
 
-  /// The Values that the call makes, without a wait for the call. Throws the failure of the call if it is known.
+  /// Returns the Values that the call makes, without waiting for the call. If the call is already known to have failed,
+  /// throws its error.
   detail::Returned<R> kept() const
     requires(detail::kAllKept<R>)
   {
@@ -208,8 +213,8 @@ class Future {
   const detail::OutputChoice* choice_;
 };
 
-/// A handle of one object of type T on every worker. Session::replicate makes it. The workers destroy the object when
-/// all handles of it, and all functions made from its methods, are gone.
+/// A handle to objects of type T: one object on each worker. Session::replicate makes it. The workers destroy the
+/// object when all handles of it, and all functions made from its methods, are gone.
 template <class T>
 class Replicated {
  public:

@@ -22,8 +22,8 @@ enum class OnWorkerLost : std::uint8_t;
 /// worker per core if there is no GPU.
 struct SessionOptions {
   /// The device of each rank, such as "cpu0,cpu1" or "cuda0,cpu0". A device can have names, by which Session::device
-  /// finds it: "dev0=cuda0,dev1=cuda1". Two names of one device have the same rank. A name does not begin with cpu or
-  /// cuda, and has no spaces and none of -> ; , =. Empty: `processes` selects the devices.
+  /// finds it: "dev0=cuda0,dev1=cuda1". Two names of one device have the same rank. A name must not begin with `cpu` or
+  /// `cuda`. It must not contain spaces, `->`, `;`, `,` or `=`. Empty: `processes` selects the devices.
   std::string devices{};
   /// A number of workers ("4"), "cpu" (one per core), "gpu" (one per GPU) or "auto". Empty: "auto".
   std::string processes{};
@@ -71,8 +71,8 @@ concept IndexRange = std::ranges::sized_range<R> && std::integral<std::ranges::r
 
 /// A selection of rows: all rows, the first `count` rows, a slice, or a list of indices. A list is any range of
 /// integers, and may repeat indices. For a list, a Rows object keeps a reference to the caller's range and makes no
-/// copy. Keep the range alive until the function to which you pass the Rows has returned. For an async call, the range
-/// need not live until the result arrives.
+/// copy. The range must live until the statement with the call has ended. For an async call, it need not live until the
+/// result arrives.
 class Rows {
  public:
   enum class Kind : std::uint8_t { all, slice, list };
@@ -138,7 +138,8 @@ class Rows {
   std::uint64_t beyond_ = 0;  // the caller's number of rows if it is too large for an int64, else 0
 };
 
-/// A selection of rows of the workers' own copies: either one selection for all ranks, or one selection per rank.
+/// A selection of rows of a shared variable's copies on the workers: either one selection for all ranks, or one
+/// selection per rank.
 class LocalRows {
  public:
   LocalRows() = default;
@@ -173,8 +174,8 @@ class LocalRows {
   std::vector<Rows> by_rank_;
 };
 
-/// The number of rows of a call whose function computes its rows from nothing. Any integer converts to a RowCount. A
-/// default-constructed RowCount means that no number is given.
+/// The number of rows of a call that has no array whose rows are divided, such as a simulation. Any integer converts to
+/// a RowCount. A default-constructed RowCount means that no number is given.
 class RowCount {
  public:
   RowCount() = default;
@@ -233,8 +234,8 @@ struct CallOptions {
   /// as one row. A call with a Scattered or Sliced argument has the rows of that argument, and refuses this option.
   RowCount rows{};
   /// The number of slices into which each worker divides its rows. The worker runs the body once per slice, one slice
-  /// after the other, and combines the results. More slices need less memory and give the same result. From 1 to the
-  /// number of rows of the call, and at most 2147483647.
+  /// after the other, and combines the results. More slices need less memory. The result is the same, except that a
+  /// Stack has one row for each slice. From 1 to the number of rows of the call, and at most 2147483647.
   std::int64_t slices = 1;
   /// Deadline of this call. 0 turns it off. Left out: the session's deadline. The clock runs only while three conditions
   /// hold: the master waits, this call is the oldest unfinished call on each of its ranks, and other ranks are done with

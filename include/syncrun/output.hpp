@@ -120,10 +120,9 @@ template <Element T, std::size_t N = 0> using Prod = Output<Reduction::prod, T, 
 template <Element T, std::size_t N = 1> using Gather = Output<Reduction::gather, T, N>;
 // clang-format on
 
-/// Each rank's own value, concatenated in rank order. A Stack is a Gather with one row per rank. If the call has
-/// several slices, the Stack has one row per slice of each rank. The rows are dimension 0 of the Stack. The body
-/// constructs the Stack from its own value, which has N-1 dimensions. In the body, this value is row 0 of the Stack. A
-/// rank that received no input rows adds no row to the result.
+/// Collects one value from each run of the body. The values are the rows of the result, in rank order. A rank adds one
+/// row for each of its slices, and none if it received no input rows. The body constructs the Stack from its own value,
+/// which has N-1 dimensions. In the body, the Stack has only this row.
 template <Element T, std::size_t N = 1>
 class Stack : public Output<Reduction::gather, T, N> {
   static_assert(N >= 1, "a Stack has the dimension of the ranks: N is at least 1");

@@ -45,9 +45,9 @@ class BatchQueue {
   }
 
   /// Returns the next batch. Waits until there is one. If the functions of all producers have returned and next() has
-  /// returned all their batches, returns nothing. Throws Error: usage (after close(), or if the program itself holds
-  /// all batches of the queue), timeout (the caller can try again). If an error ended the queue or the session, throws
-  /// that error.
+  /// returned all their batches, returns nothing. Throws Error: usage (after close(), or if the program still holds so
+  /// many batches that no producer can make one), timeout (the caller can try again). If an error ended the queue or
+  /// the session, throws that error.
   std::optional<Batch> next() {
     const auto records = detail::next_batch(held());
     if (records.empty()) return std::nullopt;
@@ -107,7 +107,7 @@ enum class BatchOrder : std::uint8_t {
 /// Options of a queue.
 struct QueueOptions {
   /// The number of batches that can exist at once. It includes the batches that producers are filling and the batches
-  /// that the program still holds. The batches are divided evenly among the producers. Each producer has at least one.
+  /// that the program still holds. The batches are divided evenly among the producers, at least one for each.
   /// Left out: two batches for each producer.
   std::optional<int> capacity{};
   BatchOrder order = BatchOrder::round_robin;
@@ -117,8 +117,7 @@ struct QueueOptions {
   std::vector<std::pair<std::string, std::string>> environment{};
   /// Deadline of every wait for a batch. 0 turns it off. Left out: the session's deadline.
   std::optional<std::chrono::milliseconds> timeout{};
-  /// The time that producers have to end by themselves, at the end of the queue and in close(). After that, Syncrun
-  /// kills them.
+  /// How long producers may take to end by themselves in close(). After that, Syncrun kills them.
   std::chrono::milliseconds grace{5000};
 };
 

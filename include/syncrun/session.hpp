@@ -62,11 +62,12 @@ class Session {
   [[nodiscard]] Device device(std::string_view name) const { return detail::device_of(*core_, name); }
   /// Returns the device of a rank. Works after close() too. Throws Error (usage) if there is no such rank.
   [[nodiscard]] Device device(int rank) const { return detail::device_of(*core_, rank); }
-  /// Sets how many rows each rank gets, from the next call on: `session.set_weights({1, 1, 2})`. There is one weight per
-  /// rank. The ranks that run a call divide its rows in proportion to their weights, in rank order. This holds for
+  /// Sets how many rows each rank gets, from the next call on: `session.set_weights({1, 1, 2})`. There is one weight
+  /// per rank. The ranks that run a call divide its rows in proportion to their weights, in rank order. This holds for
   /// Scattered arguments, CallOptions::rows and Shared::scatter. A rank of weight 0 gets no rows. Averages stay exact,
-  /// because each rank counts by its rows. Collectives divide equally: Shared::reduce_scatter, Comm::share and the state
-  /// of a sharded train step. Calls in flight keep their division. An empty list restores equal shares.
+  /// because Syncrun weights each rank's value by the number of its rows. The weights do not apply to
+  /// Shared::reduce_scatter, to Comm::share, or to the state of a sharded train step, which are always divided equally.
+  /// Calls in flight keep their division. An empty list restores equal shares.
   ///
   /// Throws Error (usage) if there is not one weight per rank, if a weight is negative or not finite, or if all are 0. A
   /// call with rows throws Error (usage) if all of its ranks have weight 0.
@@ -82,13 +83,13 @@ class Session {
   /// `f` takes no arguments.
   ///
   /// Makes five calls with equal shares of the rows, and drops their results. The calls have all their effects, for
-  /// example updates of variables. The first two do not count. A rank's time per row is the median of the others: the
-  /// time to get its inputs and to run the body, without collectives of the body. After that, equal programs no longer
-  /// give equal bits, because the division of rows depends on measured times. To repeat a run bit for bit, pass its
-  /// weights() to set_weights().
+  /// example updates of variables. The first two do not count. A rank's time per row is the median over the last three.
+  /// It includes the time to get the inputs and to run the body, but not the time in collectives of the body. After
+  /// balance(), two runs of the same program can differ in the last bits, because the division of rows depends on
+  /// measured times. To repeat a run bit for bit, pass its weights() to set_weights().
   ///
-  /// Blocks. Throws as the call. Also throws Error (usage) if `f` does not run on all ranks, if a rank has no rows, or if
-  /// `f` has a Comm& and runs on several GPUs. After an error, the weights are unchanged.
+  /// Blocks. Throws the same errors as a call of `f`. Also throws Error (usage) if `f` does not run on all ranks, if a
+  /// rank has no rows, or if `f` has a Comm& and runs on several GPUs. After an error, the weights are unchanged.
   template <class R, class... Passed, class... Arguments>
   std::vector<double> balance(const Function<R, Passed...>& f, const Arguments&... arguments) {
     return balance_with(f, arguments...);
@@ -173,10 +174,10 @@ class Session {
   auto shared(std::string_view name, const R& values) {
     return shared(name, values, Shape<1>(std::ranges::size(values)));
   }
-  /// Makes a Value that lies on a device: `session.value(pixels, Shape{500, 784}, device)`. Copies the values, and does
-  /// not wait for their way to the device. Without a device, the value lies in the memory of the host until a call uses
-  /// it. Error messages contain `name`. Throws Error: usage (the number of values does not match the shape, or the device
-  /// is of another session), system (not enough memory).
+  /// Makes a Value that lies on a device: `session.value(pixels, Shape{500, 784}, device)`. Copies the values and
+  /// returns. It does not wait until they are on the device. Without a device, the value lies in the memory of the host
+  /// until a call uses it. Error messages contain `name`. Throws Error: usage (the number of values does not match the
+  /// shape, or the device is of another session), system (not enough memory).
   template <std::ranges::contiguous_range R, std::size_t N>
     requires Element<std::ranges::range_value_t<R>>
   auto value(const R& values, const Shape<N>& shape, const Device& device, std::string_view name = {}) {
@@ -288,8 +289,8 @@ class Session {
 
   /// Constructs a T on every worker. If T has a constructor `T(CpuWorker&, arguments...)`, the worker uses it.
   /// Otherwise the worker uses `T(arguments...)`. On a CUDA device, the worker looks for `T(CudaWorker&, arguments...)`
-  /// instead of the first one. Arguments are trivially copyable values, strings, or vectors of trivially copyable
-  /// elements.
+  /// instead of `T(CpuWorker&, arguments...)`. Arguments are trivially copyable values, strings, or vectors of
+  /// trivially copyable elements.
   template <class T, class... Arguments>
   Replicated<T> replicate(const Arguments&... arguments) {
     const auto bodies = detail::construction_bodies<T, detail::Stored<Arguments>...>();
@@ -336,9 +337,10 @@ class Session {
   /// Waits for all calls in flight. If a call failed and the program has dropped its future without get(), throws the
   /// error of that call. If there are several such calls, throws the first error.
   void wait() { detail::wait_all(*core_); }
-  /// Waits until one of the futures is ready, and returns its position in the range: the first one if several are ready.
-  /// A future whose result was fetched, or that was moved from, does not count. Throws Error: usage if no future is left
-  /// or one is of another session, and what ends the session. The error of a call comes from Future::get.
+  /// Waits until one of the futures is ready, and returns its position in the range: the first one if several are
+  /// ready. A future whose result was fetched, or that was moved from, does not count. Throws Error (usage) if no
+  /// future is left, or if one belongs to another session. Also throws the error that ends the session. The error of a
+  /// call comes from Future::get.
   template <std::ranges::forward_range Futures>
   [[nodiscard]] std::size_t wait_any(const Futures& futures) {
     return detail::wait_any(*core_, results_of(futures));

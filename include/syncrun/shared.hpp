@@ -22,10 +22,11 @@ namespace syncrun {
 /// The copies of a new variable have zero rows. A body receives its own rank's copy as Local, Sliced or Update. A
 /// Shared is a handle: if you copy the handle, both handles refer to the same variable.
 ///
-/// Every member that moves values waits for the ranks that it touches. Each of these ranks first runs the calls that it
-/// has got before. Members that write also wait for all calls in flight that use the variable. The member returns when the values have been moved. Members throw Error: usage for bad arguments or a
-/// closed session; system if there is not enough memory. A usage error comes before any worker does anything. Session
-/// has collectives on several variables at once.
+/// Members that move values wait until the ranks involved have moved them, except get_async() and copy(), which return
+/// at once. Each of these ranks first finishes the calls that were sent to it earlier. Members that write also wait for
+/// all calls in flight that use the variable. Members throw Error: usage for bad arguments or a closed session; system
+/// if there is not enough memory. A usage error comes before any worker does anything. Session has collectives on
+/// several variables at once.
 template <Element T, std::size_t N>
 class Shared {
   static_assert(N >= 1, "a single number is passed by value");
@@ -120,15 +121,16 @@ class Shared {
     detail::get_from_rank(held(), rank, copy.data());
     return copy;
   }
-  /// Starts to fetch one rank's copy, and returns. The rank copies its values after the calls that it got before, so
-  /// later calls that change the copy do not change the result.
+  /// Starts to fetch one rank's copy, and returns. The rank reads its values when it has finished the calls that were
+  /// sent to it earlier. Later calls do not change the result.
   [[nodiscard]] Future<Array<T, N>> get_async(int rank) const {
     auto fetched = detail::launch_get(record(), rank);
     return Future<Array<T, N>>(std::move(fetched.session), std::move(fetched.result), nullptr);
   }
-  /// Copies the values of rank `from` to rank `to`, and returns without a wait. Rank `to` copies once rank `from` is done
-  /// with the calls that it got before. Rank `from` does not wait. Throws Error (usage) if a rank does not exist, or if
-  /// rank `from` has no values.
+  /// Starts to copy the values of rank `from` to rank `to`, and returns. Rank `to` makes the copy when the earlier
+  /// calls that write the variable on rank `from` are done. Rank `from` goes on with other calls. A later call that
+  /// writes the variable there waits for the copy. Throws Error (usage) if a rank does not exist, or if rank `from` has
+  /// no values.
   void copy(int from, int to) { detail::copy_between_ranks(record(), from, to); }
 
   template <detail::ValuesOf<T> R>

@@ -18,8 +18,8 @@
 
 namespace syncrun {
 
-/// A training step, as the master calls it. R is the reduced result of the body. `Passed...` lists the body's
-/// parameters, except the worker, Comm&, GradientReady&, params and gradient. The function train_step() makes a
+/// A training step. The master calls it like a function. R is the reduced result of the body. `Passed...` lists the
+/// body's parameters, except the worker, Comm&, GradientReady&, params and gradient. The function train_step() makes a
 /// TrainStep. A TrainStep is movable, but not copyable, because it counts its steps.
 template <UpdateRule Rule, class T, class R, class Inner, class... Passed>
 class TrainStep {
@@ -93,7 +93,7 @@ class TrainStep {
     return function_.name();
   }
 
-  /// For the framework; see train_step.
+  /// Syncrun calls this. A program calls train_step().
   TrainStep(Inner function, const Shared<T, 1>& params, Shared<T, 1> gradient, Shared<T, 1> slice_gradient,
             std::array<Shared<T, 1>, kStates> state, StepForm form)
       : function_(std::move(function)),
@@ -234,11 +234,11 @@ auto make_train_step(Session& session, const std::shared_ptr<ObjectRecord>& obje
 ///   const double loss = step(x, y, {.learning_rate = 1e-3}, {.batch = shuffled, .slices = 4});
 ///
 /// The last two parameters of the body are params and gradient. Their elements are float or double. The body reads
-/// params and writes every element of gradient. The contents of gradient are undefined when the body starts. In front
-/// of params and gradient, the parameter list may have any parameters that a replicated function can have. A body that
-/// has no Comm& runs only on ranks that have rows. A body with a Comm& runs on every rank. On a rank without rows, the
-/// body need not write the gradient. A body with a GradientReady& (gradient_ready.hpp) can say which part of the
-/// gradient is final. The ranks can then average that part while the body computes the rest.
+/// params and writes every element of gradient. The contents of gradient are undefined when the body starts. Before
+/// params and gradient, the body may take any parameters that a body of Session::function can take. A body that has no
+/// Comm& runs only on ranks that have rows. A body with a Comm& runs on every rank. On a rank without rows, the body
+/// need not write the gradient. A body with a GradientReady& (gradient_ready.hpp) can say which part of the gradient is
+/// final. The ranks can then average that part while the body computes the rest.
 ///
 /// train_step() makes the variables for the gradient and for the rule's state. These variables are zero at first. Their
 /// names start with the name of the parameters ("weights.m"). The parameters must already have a shape, and must be

@@ -1,6 +1,6 @@
 #pragma once
 
-// Value: one array that lies where it is used. Copies move from device to device when calls read them.
+// Value: one array. Syncrun copies it to a device when a call there uses it.
 
 #include <cstddef>
 #include <memory>
@@ -28,12 +28,12 @@ class Future;
 ///   const Array<float, 2> result = z.get();                  // waits for g
 ///
 /// A call takes a Value for a parameter Local<T, N>, Local<const T, N>, Sliced<const T, N> or Update<Op, T, N>. Before
-/// the call runs, a copy comes to its device, directly from the device that has one. The master does not wait for it. A
-/// call that writes the value (Local<T, N>, Update) makes all other copies invalid. Several ranks can read a Value in one
-/// call, and one rank can write it.
+/// the call runs, the value is copied to its device, directly from a device that has a valid copy. The master does not
+/// wait for this. A call that writes the value (Local<T, N>, Update) makes all other copies invalid. In one call,
+/// either several ranks read a Value, or one rank writes it.
 ///
-/// The memory of a copy stays until the last handle is gone. If a device runs out of memory, its worker first frees the
-/// copies that are valid elsewhere.
+/// A copy is kept until the last handle is destroyed. If a device runs out of memory before that, its worker frees
+/// copies that are also valid elsewhere.
 ///
 /// If the call that makes the value fails, all later uses of the value throw that failure. Members throw Error (usage)
 /// after the session was closed.
@@ -46,11 +46,11 @@ class Value {
   /// For the framework. A program calls Session::value.
   explicit Value(std::shared_ptr<detail::VariableRecord> record) noexcept : record_(std::move(record)) {}
 
-  /// Starts to bring a copy to a device, and returns. A call does this by itself. Use it to begin a move before the call
-  /// that requires it. Throws Error (usage) if the value is pinned to another device.
+  /// Starts to bring a copy to a device, and returns. A call does this by itself. Use this member to start the copying
+  /// early. Throws Error (usage) if the value is pinned to another device.
   void to(const Device& device) const { detail::bring_value(record(), device); }
-  /// Starts to bring a copy to the memory of the host, and returns. get() then reads that copy. Waits only for the call
-  /// that makes the value, if that is not over.
+  /// If the call that makes the value still runs, waits for it. Then starts to bring a copy to the memory of the host,
+  /// and returns. get() then reads that copy.
   void to_host() const { detail::bring_value_to_host(record()); }
   /// Returns the elements. Waits for the calls that write the value, and for no others.
   [[nodiscard]] Array<T, N> get() const {
@@ -59,7 +59,7 @@ class Value {
     return values;
   }
 
-  /// Starts to fetch the elements, and returns. Waits only for the call that makes the value, if that is not over. Later
+  /// If the call that makes the value still runs, waits for it. Then starts to fetch the elements, and returns. Later
   /// calls that write the value do not change the result.
   [[nodiscard]] Future<Array<T, N>> get_async() const {
     auto fetched = detail::launch_get_value(record());
@@ -73,8 +73,8 @@ class Value {
   /// True if there is a valid copy in the memory of the host.
   bool is_on_host() const { return detail::is_on_host(held()); }
 
-  /// The value stays on this device. A call on other devices that takes it throws Error (usage). Brings a copy to the
-  /// device, unless it has one.
+  /// Ties the value to this device, and brings a copy there unless there is one. Until unpin(), a call on another
+  /// device that takes the value throws Error (usage).
   void pin(const Device& device) { detail::pin_value(record(), device); }
   void unpin() { detail::unpin_value(held()); }
 

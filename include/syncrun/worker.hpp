@@ -38,10 +38,11 @@ struct Share {
 /// device memory.
 ///
 /// On CPU devices, the members block. On CUDA devices, they run in the order of the worker's stream. If devices of both
-/// kinds run the call, the values go through host memory. On CUDA devices, the members then also wait for the stream
-/// and for the other ranks, and a replayable body is not replayed. A function without a `Comm&` runs only on ranks that
-/// have rows of the call. A function with a `Comm&` runs on every rank. If one rank fails, the call is abandoned: on
-/// the other ranks, members throw, and the master reports the failure of that one rank.
+/// kinds run the call, the values go through host memory. In such a call, the members on CUDA devices also wait for the
+/// stream and for the other ranks, and Syncrun does not replay a replayable body. A function without a `Comm&` runs
+/// only on ranks that have rows of the call. A function with a `Comm&` runs on every rank of the call. If one rank
+/// fails, the call is abandoned: on the other ranks, members throw, and the master reports the failure of that one
+/// rank.
 class SYNCRUN_EXPORT Comm {
  public:
   /// For the framework. `weights` are the weights of the ranks in the current slice. They must outlive this object.
@@ -54,7 +55,8 @@ class SYNCRUN_EXPORT Comm {
 
   /// Divides an array of `elements` elements among the ranks, and returns the share of this rank, or of rank `rank`.
   /// The shares are in rank order and as even as possible. If they cannot be equal, the first ranks have one element
-  /// more. The weights of Session::set_weights do not count. This member is not a collective: one rank can call it alone.
+  /// more. The weights of Session::set_weights do not apply. This member is not a collective: one rank can call it
+  /// alone.
   Share share(std::int64_t elements) const noexcept { return share(elements, rank()); }
   Share share(std::int64_t elements, int rank) const noexcept;
 
