@@ -14,9 +14,9 @@ namespace syncrun {
 ///   const float loss = f.on(left)(x);
 class Device {
  public:
-  /// For the framework. A program calls Session::device.
-  Device(int rank, std::string name, std::string id) noexcept
-      : rank_(rank), name_(std::move(name)), id_(std::move(id)) {}
+  /// Syncrun calls this. A program calls Session::device.
+  Device(int rank, std::string name, std::string id, std::string asked_for) noexcept
+      : rank_(rank), name_(std::move(name)), id_(std::move(id)), asked_for_(std::move(asked_for)) {}
 
   /// The rank of the worker that uses the device, from 0.
   int rank() const noexcept { return rank_; }
@@ -25,6 +25,8 @@ class Device {
   const std::string& name() const noexcept { return name_; }
   /// The name of the hardware: "cpu0", "cuda1".
   const std::string& id() const noexcept { return id_; }
+  /// What the program has passed to Session::device: a name, the name of the hardware, or a rank.
+  const std::string& asked_for() const noexcept { return asked_for_; }
 
   /// True if the two are the same rank. So two names of one device are equal. Compare only devices of one session.
   friend bool operator==(const Device& a, const Device& b) noexcept { return a.rank_ == b.rank_; }
@@ -33,6 +35,7 @@ class Device {
   int rank_;
   std::string name_;
   std::string id_;
+  std::string asked_for_;
 };
 
 }  // namespace syncrun

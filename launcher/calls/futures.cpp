@@ -87,8 +87,8 @@ std::vector<int> ranks_of(std::span<const Device> devices) {
   std::vector<int> ranks;
   for (std::size_t i = 0; i < devices.size(); ++i) {
     for (std::size_t other = 0; other < i; ++other) {
-      if (devices[other].name() != devices[i].name()) continue;
-      throw_usage("on() requires each device once, got '" + devices[i].name() + "' twice");
+      if (devices[other].asked_for() != devices[i].asked_for()) continue;
+      throw_usage("on() requires each device once, got '" + devices[i].asked_for() + "' twice");
     }
     if (std::find(ranks.begin(), ranks.end(), devices[i].rank()) == ranks.end()) ranks.push_back(devices[i].rank());
   }

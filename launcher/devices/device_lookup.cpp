@@ -32,11 +32,14 @@ Device find_device(const std::vector<std::string>& devices, const std::vector<De
   const auto named =
       std::find_if(names.begin(), names.end(), [&](const DeviceName& known) { return known.name == name; });
   if (named != names.end()) {
-    return {named->rank, named->name, devices[static_cast<std::size_t>(named->rank)]};
+    return {named->rank, named->name, devices[static_cast<std::size_t>(named->rank)], named->name};
   }
   const auto id = parse_device(name);
   const auto found = std::find(devices.begin(), devices.end(), id ? to_string(*id) : std::string(name));
-  if (found != devices.end()) return device_of_rank(devices, names, static_cast<int>(found - devices.begin()));
+  if (found != devices.end()) {
+    const Device device = device_of_rank(devices, names, static_cast<int>(found - devices.begin()));
+    return {device.rank(), device.name(), device.id(), device.id()};
+  }
   throw_usage("this session has no device " + quoted(name) + "; expected one of " + known_devices(devices, names) +
               "; to name devices, use --devices NAME=DEVICE,... or SessionOptions::devices");
 }
@@ -49,7 +52,7 @@ Device device_of_rank(const std::vector<std::string>& devices, const std::vector
   const std::string& id = devices[static_cast<std::size_t>(rank)];
   const auto named =
       std::find_if(names.begin(), names.end(), [&](const DeviceName& known) { return known.rank == rank; });
-  return {rank, named == names.end() ? id : named->name, id};
+  return {rank, named == names.end() ? id : named->name, id, std::to_string(rank)};
 }
 
 }  // namespace syncrun::detail

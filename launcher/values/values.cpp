@@ -312,8 +312,8 @@ void check_rounds(const char* what, std::span<const Device> devices, std::int64_
   if (devices.empty()) throw_usage(std::string(what) + " requires one device or more, got none");
   for (std::size_t i = 0; i < devices.size(); ++i) {
     for (std::size_t other = 0; other < i; ++other) {
-      if (devices[other].name() == devices[i].name()) {
-        throw_usage(std::string(what) + " requires each device once, got '" + devices[i].name() + "' twice");
+      if (devices[other].asked_for() == devices[i].asked_for()) {
+        throw_usage(std::string(what) + " requires each device once, got '" + devices[i].asked_for() + "' twice");
       }
     }
   }

@@ -101,8 +101,9 @@ TEST_P(OnDevices, AFailureThatNobodyFetchedSurfacesInAWait) {
 TEST_P(OnDevices, TwoNamesOfOneDeviceCountOnce) {
   const auto f = session().function(share);
   const auto x = session().data(counting<double>(10));
-  const sr::Device again(last().rank(), "another name", last().id());
-  EXPECT_EQ(f.on({last(), again})(x).seen.rows(), 1);
+  const sr::Device by_id = session().device(last().id());
+  EXPECT_EQ(f.on({last(), by_id})(x).seen.rows(), 1) << "a rank and the name of the hardware";
+  EXPECT_ERROR(static_cast<void>(f.on({by_id, last(), by_id})), sr::ErrorKind::usage, "got '" + last().id() + "' twice");
 }
 
 TEST_P(OnDevices, RefuseAnEmptySetARepeatedNameAndAnUnknownRank) {
@@ -111,8 +112,8 @@ TEST_P(OnDevices, RefuseAnEmptySetARepeatedNameAndAnUnknownRank) {
   EXPECT_ERROR(static_cast<void>(f.on(std::span<const sr::Device>())), sr::ErrorKind::usage,
                "on() requires one device or more, got an empty set");
   EXPECT_ERROR(static_cast<void>(f.on({last(), last()})), sr::ErrorKind::usage,
-               "on() requires each device once, got '" + last().name() + "' twice");
-  const sr::Device elsewhere(world_size(), "of another session", "cpu9");
+               "on() requires each device once, got '" + std::to_string(last().rank()) + "' twice");
+  const sr::Device elsewhere(world_size(), "of another session", "cpu9", "cpu9");
   EXPECT_ERROR(f.on(elsewhere)(x), sr::ErrorKind::usage, "requires a rank from 0 to");
   EXPECT_ERROR(session().synchronize(elsewhere), sr::ErrorKind::usage, "synchronize requires a device of this session");
   EXPECT_EQ(f(x).mean, 4.5) << "the session stays usable";
