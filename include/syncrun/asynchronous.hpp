@@ -4,13 +4,10 @@
 // on several devices. After each of its rounds, a device exchanges values with the center, and begins the next round. It
 // does not wait for the other devices.
 
-#include <algorithm>
-#include <cmath>
+#include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <limits>
 #include <ranges>
 #include <span>
 #include <string>

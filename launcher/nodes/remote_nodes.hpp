@@ -4,7 +4,9 @@
 // ranks of other nodes, this class plays the part of the workers in it: it sends commands to their agents, and writes
 // what the agents report. So the rest of the master reads the outcomes of all ranks in the same way.
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "common/os/heap_log.hpp"
@@ -15,6 +17,9 @@
 #include "launcher/nodes/row_mirror.hpp"
 
 namespace syncrun::detail {
+
+/// Throws Error (usage). `what` does not work in a session on this number of nodes yet: "a shared variable".
+[[noreturn]] void throw_needs_one_node(const std::string& what, std::size_t nodes);
 
 class RemoteNodes {
  public:

@@ -1,6 +1,5 @@
 #include "launcher/session/session_core.hpp"
 
-#include <atomic>
 #include <utility>
 
 #include "common/os/file_descriptor.hpp"
@@ -13,31 +12,9 @@
 
 namespace syncrun::detail {
 
-namespace {
-
-// There is one live session per process. This flag is not state of a session. It is the claim to be the only one.
-std::atomic_flag live_session;
-
-class Claim {
- public:
-  Claim() {
-    if (live_session.test_and_set()) throw_usage("there is a live session in this process already: close it first");
-  }
-  ~Claim() {
-    if (!kept_) live_session.clear();
-  }
-  void keep() noexcept { kept_ = true; }
-
- private:
-  bool kept_ = false;
-};
-
-}  // namespace
-
 // ---- opening --------------------------------------------------------------------------------------------------
 
 SessionCore::SessionCore(const SessionOptions& options, const MakePool& make_pool) {
-  Claim claim;
   open_missing_standard_streams();
   settings_ = resolve_settings(options);
   logger_ = make_logger("syncrun", settings_.log_level);
@@ -65,7 +42,6 @@ SessionCore::SessionCore(const SessionOptions& options, const MakePool& make_poo
   for (const int rank : all_ranks()) logger_->info(report_->describe_rank(rank) + " is ready");
   announce(settings_, control(), *logger_);
   state_.open();
-  claim.keep();
 }
 
 Recovery::Steps SessionCore::recovery_steps() {
@@ -81,13 +57,6 @@ Recovery::Steps SessionCore::recovery_steps() {
               },
           .pass_on = [this](const std::vector<int>& ranks,
                             Failure& failure) { pass_on(*commands_, registry_, ranks, failure); }};
-}
-
-void SessionCore::require_one_node(const std::string& what) const {
-  if (!has_other_nodes()) return;
-  throw_usage(what + " does not work in a session on several nodes yet (this one has " +
-              std::to_string(settings_.nodes.size()) +
-              "): use one node, or Scattered, Broadcast and value arguments with Avg, Sum or Gather results");
 }
 
 // ---- entries --------------------------------------------------------------------------------------------------
@@ -165,14 +134,13 @@ void SessionCore::close() {
 
 void SessionCore::abandon() noexcept {
   if (state_.is_closed()) return;
-  const bool was_open = state_.was_opened();
   state_.end();
   registry_.end_dependants();
   if (pool_) pool_->end();
   if (state_.is_here()) end_profile();
   calls_.forget_all();
   registry_.forget_releases();
-  if (was_open) live_session.clear();
+  only_.release();
 }
 
 /// close() throws the error of writing the profile. Without a close, the destructor logs it.

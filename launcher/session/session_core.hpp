@@ -21,8 +21,10 @@
 #include "launcher/devices/rank_devices.hpp"
 #include "launcher/failures/loss_report.hpp"
 #include "launcher/failures/recovery.hpp"
+#include "launcher/nodes/remote_nodes.hpp"
 #include "launcher/pool/worker_pool.hpp"
 #include "launcher/profile/profiler.hpp"
+#include "launcher/session/only_session.hpp"
 #include "launcher/session/registry.hpp"
 #include "launcher/session/session_state.hpp"
 #include "launcher/session/settings.hpp"
@@ -59,7 +61,9 @@ class SessionCore final : private SessionEnds {
   const RankDevices& rank_devices() const noexcept { return devices_; }
   bool has_other_nodes() const noexcept { return pool_->other_nodes() != nullptr; }
   /// Throws Error (usage) if the session has several nodes. `what` does not work there yet: "a shared variable".
-  void require_one_node(const std::string& what) const;
+  void require_one_node(const std::string& what) const {
+    if (has_other_nodes()) throw_needs_one_node(what, settings_.nodes.size());
+  }
   /// How the rows of the next calls are divided among the ranks.
   const RowWeights& weights() const noexcept { return weights_; }
   void set_weights(RowWeights weights) noexcept { weights_ = std::move(weights); }
@@ -93,6 +97,7 @@ class SessionCore final : private SessionEnds {
   void end_with_loss(std::uint64_t id) override;
   [[noreturn]] void end_with(const Error& error) override;
 
+  OnlySession only_;  // is released last
   Settings settings_;
   RankDevices devices_;
   std::unique_ptr<Logger> logger_;

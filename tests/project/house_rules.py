@@ -42,6 +42,9 @@ CUDA_ROOMS = {"worker", "demos", *INNER_ROOMS, "tests", "bench"}
 CUDA_HANDLE_HEADERS = {"cuda_runtime_api.h", "driver_types.h", "cublas_v2.h", "cudnn.h", "nccl.h"}
 CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|cufft|curand|cusparse|cusolver|nccl|nvml|nvtx|driver_types|thrust/|cub/)")
 STANDARD_HEADER = re.compile(r"^[a-z_0-9]+$")
+# Programs would take longer to compile with these.
+HEAVY_HEADERS = {"algorithm", "functional", "fstream", "future", "iostream", "map", "regex", "sstream", "thread",
+                 "unordered_map"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 # The precompiled headers that tests share (tests/CMakeLists.txt). The pattern shows that a file uses such a header. A
 # test that does not include it would compile all the same.
@@ -121,6 +124,8 @@ def wrong_include(root: Path, file: Path, bracket: str, name: str) -> str | None
         if room == "include":
             if not STANDARD_HEADER.match(name) and name not in CUDA_HANDLE_HEADERS:
                 return f"include/ takes the standard library and CUDA or NCCL handle types only, not <{name}>"
+            if name in HEAVY_HEADERS:
+                return f"include/ does without <{name}>, which takes long to compile"
         elif CUDA_HEADER.match(name) and room not in CUDA_ROOMS:
             return f"{room}/ never sees CUDA, not <{name}>"
         return None

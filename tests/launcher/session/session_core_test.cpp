@@ -121,7 +121,7 @@ TEST_F(SessionOnAFakePool, ChecksTheMemoryForAValueBeforeAWorkerMoves) {
   const auto x = make_value(session, DType::float32, extents, values.data(), nullptr, "x");
   for (Extents& of_rank : x->extents) of_rank[0] = std::int64_t{1} << 55U;
   const auto before = session->calls().last_published();
-  const Device device(1, "cpu1", "cpu1");
+  const Device device(1, "cpu1", "cpu1", "cpu1");
   EXPECT_THAT(text_of([&] { bring_value(x, device); }), HasSubstr("the copy of value 'x' on rank 1 requires"));
   EXPECT_EQ(session->calls().last_published(), before);
   session->abandon();
