@@ -57,6 +57,9 @@ class HouseRules(unittest.TestCase):
         self.assert_caught("include_rules", "include/syncrun/a.hpp", HEADER + '#include "common/block.hpp"\n', "common")
         self.assertEqual(self.violations("include_rules", {"include/syncrun/a.hpp": HEADER + "#include <nccl.h>\n"}), [])
 
+    def test_the_public_api_does_without_heavy_headers(self):
+        self.assert_caught("include_rules", "include/syncrun/a.hpp", HEADER + "#include <functional>\n", "takes long")
+
     def test_tests_include_what_they_share_precompiled(self):
         self.assert_caught("shared_headers", "tests/a.cpp", "\nTEST(A, B) { EXPECT_EQ(1, 1); }\n", "gtest/")
         self.assert_caught("shared_headers", "tests/a.cpp", '#include <gtest/gtest.h>\nEXPECT_THAT(1, Eq(1));\n', "gmock/")
