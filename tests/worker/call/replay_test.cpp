@@ -228,7 +228,10 @@ TEST_F(ReplayWithAValue, EndsWhenTheCopyGetsOtherMemory) {
 
 TEST_F(ReplayWithAValue, EndsWhenAMoveBringsALargerCopy) {
   entry().copies()[1].extents = {32};
-  variables_.run_move({.variable = kValueAt, .from = 1});
+  Command& move = attachment_.control.command_in(kRepeatedCommand + 1);
+  move.id = kRepeatedCommand + 1;
+  move.begin<MovePayload>() = {.variable = kValueAt, .from = 1};
+  variables_.run_move(move);
   record();
 }
 
