@@ -43,7 +43,9 @@ class SpareCopy {
   explicit SpareCopy(VariableCopy& copy) noexcept : state_(copy.spare) {}
 
   /// The master: the worker may drop the copy once it is done with the command `last_use`. Returns false if the worker has
-  /// dropped it already.
+  /// dropped it already. For the copy of the home, `last_use` is higher each time: a worker that has appointed a
+  /// successor must see that the copy was claimed since, although it is marked again. By then, the successor may be
+  /// spare again too.
   bool mark(std::uint64_t last_use, Role role) noexcept {
     const std::uint64_t marked = (last_use + 1) | static_cast<std::uint64_t>(role);
     std::uint64_t known = state_.load(std::memory_order_relaxed);

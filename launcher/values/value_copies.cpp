@@ -284,7 +284,10 @@ void mark_spare_copies(SystemCommands& commands, VariableRecord& variable) {
     ValueCopy& copy = copy_on(variable, rank);
     if (copy.used == 0 || value.pinned == rank) return false;
     forget_finished_readers(calls, copy);
-    return copy.readers.empty() && SpareCopy(shared_copy(commands, variable, rank)).mark(copy.used, role);
+    if (!copy.readers.empty()) return false;
+    const bool is_home = role == SpareCopy::Role::home;
+    if (is_home) copy.marked = std::max(copy.used, copy.marked + 1);
+    return SpareCopy(shared_copy(commands, variable, rank)).mark(is_home ? copy.marked : copy.used, role);
   };
   for (int rank = 0; rank < commands.world_size(); ++rank) {
     if (rank == value.home) continue;

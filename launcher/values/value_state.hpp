@@ -45,6 +45,7 @@ struct ValueCopy {
   std::uint64_t written = 0;        // the last command that wrote it, or brought it
   std::uint64_t brought = 0;        // the last command that brought it
   std::uint64_t used = 0;           // the last command of this rank that used it
+  std::uint64_t marked = 0;         // the last one with which it was marked as that of the home; see SpareCopy::mark
   std::vector<CopyReader> readers;  // since it was written; some may be over
 };
 

@@ -218,6 +218,22 @@ TEST_F(CopiesOfAValue, ThatHaveTakenThePlaceOfTheHomeStayAlsoIfTheHomeIsClaimedI
   EXPECT_TRUE(drop(1)) << "the master has marked it again";
 }
 
+TEST_F(CopiesOfAValue, StayAtHomeIfTheMasterHasMarkedThemAgainInTheMeantime) {
+  make_on_rank_0();
+  session.commands.finish(bring(1));
+  call(0, Access::reads);
+  // The worker of rank 0 has found a successor. The next call makes the successor spare again.
+  const bool is_dropped = SpareCopy(copy(0)).drop(session.calls.last_published() + 1, [&] {
+    const bool has_successor = SpareCopy(copy(1)).appoint();
+    EXPECT_TRUE(claim_copy(session.commands, *x, 1));
+    call(1, Access::reads);
+    return has_successor;
+  });
+  EXPECT_FALSE(is_dropped);
+  EXPECT_TRUE(drop(1));
+  EXPECT_FALSE(drop(0)) << "it is the only one";
+}
+
 /// The workers of all ranks drop what they may, at any time, while the test is the master.
 class DroppedCopies : public CopiesOfAValue {
  protected:
