@@ -2,11 +2,15 @@
 """run_nodes.py --build FOLDER: measures sessions on 2, 3 and 4 hosts against MPI, in turn, and prints a table.
 
 The hosts are namespaces of this machine (tests/nodes/hosts.py), so all of them share its cores. It needs root and Open MPI.
+All processes are in one control group for the CPU. Otherwise Linux may give each host a group of its own (autogroup), and
+a process that yields gives the core only to processes of the same host.
 Each figure is the median of the runs. Each ratio is the median of the ratios of runs that follow each other.
 """
 
 import argparse
+import atexit
 import json
+import os
 import statistics
 import sys
 import time
@@ -20,6 +24,33 @@ from hosts import Hosts, why_impossible  # noqa: E402
 
 WORKERS = 2
 RUN_LIMIT_S = 120
+
+
+def join_one_group():
+    """Moves this process, and so all that it starts, into a control group. Other programs get little of the cores."""
+    root = Path("/sys/fs/cgroup")
+    is_v2 = (root / "cgroup.controllers").exists()
+    group = root / "syncrun-bench" if is_v2 else root / "cpu/syncrun-bench"
+    try:
+        if is_v2:
+            (root / "cgroup.subtree_control").write_text("+cpu")
+        group.mkdir(exist_ok=True)
+        (group / ("cpu.weight" if is_v2 else "cpu.shares")).write_text("10000" if is_v2 else "100000")
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+    except OSError as error:
+        print(f"no control group ({error}): figures vary more", file=sys.stderr)
+        return
+
+    def leave():
+        (group.parent / "cgroup.procs").write_text(str(os.getpid()))
+        for _ in range(100):
+            try:
+                return group.rmdir()
+            except OSError:  # processes of the last hosts are still ending
+                time.sleep(0.05)
+        return None
+
+    atexit.register(leave)
 
 
 def figures_of(hosts, command):
@@ -82,6 +113,7 @@ def main():
     arguments = parser.parse_args()
     if reason := why_impossible():
         sys.exit(f"no hosts: {reason}")
+    join_one_group()
     build = arguments.build.resolve()
     for nodes in (2, 3, 4):
         compare(build, nodes, arguments.rounds, arguments.calls)

@@ -121,6 +121,13 @@ struct WaitPolicy {
   static constexpr WaitPolicy for_processes(int processes, int cores) noexcept {
     return processes <= cores ? spinning() : yielding();
   }
+  /// For a process that also waits for other nodes. Their messages wake nobody, so a sleep would end only when its time is
+  /// over. `processes` are those of this node.
+  static constexpr WaitPolicy for_nodes(int processes, int cores) noexcept {
+    WaitPolicy policy = for_processes(processes, cores);
+    policy.awake_for = std::max<std::chrono::nanoseconds>(policy.awake_for, std::chrono::milliseconds(1));
+    return policy;
+  }
 };
 
 /// The number of cores that this process may use.

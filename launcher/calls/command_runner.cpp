@@ -25,6 +25,16 @@ Error lost_device_error(const std::exception_ptr& cause) {
   }
 }
 
+/// The limits of a wait that handles messages of other nodes.
+struct ShortNaps {
+  CallLimits& limits;
+  WorkerPool& pool;
+  bool is_over(Clock::time_point now) const { return limits.is_over(now); }
+  Clock::duration nap(Clock::duration longest) const {
+    return limits.nap(std::min<Clock::duration>(longest, pool.longest_nap()));
+  }
+};
+
 }  // namespace
 
 CommandRunner::CommandRunner(const Parts& parts)
@@ -38,7 +48,8 @@ CommandRunner::CommandRunner(const Parts& parts)
       ends_(parts.ends),
       profiler_(parts.profiler),
       call_timeout_(parts.call_timeout),
-      policy_(WaitPolicy::for_processes(control_.world_size() + 1, usable_cores())),
+      policy_(nodes_ == nullptr ? WaitPolicy::for_processes(control_.world_size() + 1, usable_cores())
+                                : WaitPolicy::for_nodes(control_.header().place.local_size + 1, usable_cores())),
       outputs_(parts.memory.segment, control_) {}
 
 CommandHead& CommandRunner::next_command(const RankSet& ranks) {
@@ -179,6 +190,18 @@ std::uint64_t CommandRunner::launch_system(const char* what, const std::string& 
 
 // ---- waiting --------------------------------------------------------------------------------------------------
 
+/// If there are other nodes, this thread also handles what comes from them, and nobody rings for that. So its sleeps are
+/// short.
+template <class Ready>
+Woken CommandRunner::wait(CallLimits& limits, Ready&& ready) {
+  Doorbell& bell = control_.header().to_master;
+  const auto lost = [this] { return look_for_loss(); };
+  const auto look = [this](Clock::time_point now) { report_.look(now); };
+  if (nodes_ == nullptr) return wait_until(bell, policy_, limits, ready, lost, look);
+  const ShortNaps naps{limits, pool_};
+  return wait_until(bell, policy_, naps, ready, lost, look);
+}
+
 void CommandRunner::await(std::uint64_t id) {
   while (calls_.is_in_flight(id)) {
     const auto& dependencies = calls_.in_flight(id).dependencies;
@@ -190,9 +213,7 @@ void CommandRunner::await(std::uint64_t id) {
       continue;
     }
     CallLimits limits(calls_);
-    const auto lost = [this] { return look_for_loss(); };
-    const auto look = [this](Clock::time_point now) { report_.look(now); };
-    switch (wait_until(control_.header().to_master, policy_, limits, calls_.completion_of(id), lost, look)) {
+    switch (wait(limits, calls_.completion_of(id))) {
       case Woken::interrupted: ends_.end_with_loss(id); continue;  // the worker was replaced, and nothing is in flight
       case Woken::expired: expire(*limits.expired()); continue;
       case Woken::ready: break;
@@ -214,9 +235,7 @@ std::size_t CommandRunner::await_any(std::span<CallResult* const> results) {
     }
     CallLimits limits(calls_);
     const auto ready = [&] { return first_over(results).has_value(); };
-    const auto lost = [this] { return look_for_loss(); };
-    const auto look = [this](Clock::time_point now) { report_.look(now); };
-    switch (wait_until(control_.header().to_master, policy_, limits, ready, lost, look)) {
+    switch (wait(limits, ready)) {
       case Woken::interrupted: ends_.end_with_loss(calls_.entries().front().id); continue;
       case Woken::expired: expire(*limits.expired()); continue;
       case Woken::ready: break;

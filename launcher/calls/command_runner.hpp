@@ -23,6 +23,8 @@
 
 namespace syncrun::detail {
 
+class CallLimits;
+
 /// Called when a command shows that a worker was lost, or that the session is over.
 class SessionEnds {
  public:
@@ -107,6 +109,8 @@ class CommandRunner final : public SystemCommands {
   void give_to_nodes(std::uint64_t id);
   void spoil_on_nodes();
   bool look_for_loss();
+  template <class Ready>
+  Woken wait(CallLimits& limits, Ready&& ready);
   bool is_lost(std::uint64_t id) const noexcept;
   std::optional<std::size_t> first_over(std::span<CallResult* const> results) const;
   void fill_in(const char* what, const std::string& subject, const RankSet& ranks, const Fill& fill);

@@ -9,6 +9,13 @@
 
 namespace syncrun::detail {
 
+namespace {
+
+/// How long a report waits for the other ranks of the node.
+constexpr std::chrono::microseconds kLongestHold{50};
+
+}  // namespace
+
 Agent::Agent(Mailbox& mailbox, const ControlBlock& control, const Segment& segment)
     : mailbox_(mailbox),
       control_(control),
@@ -85,26 +92,54 @@ bool Agent::has_news() const noexcept {
   return false;
 }
 
+/// True if no rank of this node has the command still to finish.
+bool Agent::is_over_here(const Command& command) const noexcept {
+  const NodePlace& here = control_.header().place;
+  for (int local_rank = 0; local_rank < here.local_size; ++local_rank) {
+    const int rank = here.rank(local_rank);
+    if (!command.ranks.has(rank)) continue;
+    if (control_.worker(rank).done.load(std::memory_order_seq_cst) < command.id) return false;
+  }
+  return true;
+}
+
+/// The ranks of a node mostly finish a command at about the same time. One message about all of them takes half of the
+/// time of two. So the first rank waits for the others, but not for long: the master may need to know who is late.
 bool Agent::report() {
   const bool has_begun = begin_ready();
+  const bool is_patient = !held_since_ || Clock::now() - *held_since_ < kLongestHold;
+  return send_reports(is_patient ? Wait::for_the_node : Wait::none) || has_begun;
+}
+
+bool Agent::report_all() { return send_reports(Wait::none); }
+
+bool Agent::send_reports(Wait wait) {
   const NodePlace& here = control_.header().place;
   std::optional<MessageWriter> message;
+  bool holds = false;
   for (int local_rank = 0; local_rank < here.local_size; ++local_rank) {
     auto& commands = given_[static_cast<std::size_t>(local_rank)];
     const int rank = here.rank(local_rank);
     const std::uint64_t done = control_.worker(rank).done.load(std::memory_order_seq_cst);
     while (!commands.empty() && commands.front().id <= done) {
       const Given& given = commands.front();
+      const Command& command = control_.command_in(given.slot);
+      const Outbox& outbox = control_.outbox(command, rank);
+      if (wait == Wait::for_the_node && outbox.vote != Vote::failed && !is_over_here(command)) {
+        holds = true;
+        break;  // reports of a rank keep their order
+      }
       if (!message) message.emplace(MessageKind::done);
       message->put(static_cast<std::int32_t>(rank));
       message->put(given.id);
       message->put(given.slot);
-      const Command& command = control_.command_in(given.slot);
-      put_report(*message, segment_, command, control_.outbox(command, rank));
+      put_report(*message, segment_, command, outbox);
       commands.pop_front();
     }
   }
-  if (!message) return has_begun;
+  if (!holds) held_since_.reset();
+  else if (!held_since_) held_since_ = Clock::now();
+  if (!message) return false;
   mailbox_.send(kMaster, message->take());
   return true;
 }

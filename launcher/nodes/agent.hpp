@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
 
+#include "common/os/wait.hpp"
 #include "common/protocol/control_block.hpp"
 #include "launcher/nodes/mailbox.hpp"
 #include "launcher/nodes/messages.hpp"
@@ -22,9 +24,12 @@ class Agent {
 
   /// Handles a message of the kinds command and spoil. Throws Error (system).
   void take(MessageReader& message);
-  /// Gives commands whose rows have come to the workers. Sends one message about all commands that ranks have finished since the last time. Returns false if there are none.
-  /// Throws Error (system).
+  /// Gives commands whose rows have come to the workers. Sends one message about the commands that ranks have finished
+  /// since the last time. A rank that has finished waits a moment for the other ranks of this node. Returns false if there
+  /// was nothing to do. Throws Error (system).
   bool report();
+  /// Sends what report() holds back for the moment, too.
+  bool report_all();
   /// True once the command that closes the session was published.
   bool is_closing() const noexcept { return is_closing_; }
   /// True if report() would send something.
@@ -48,12 +53,16 @@ class Agent {
   void take_spoil(MessageReader& from);
   bool begin_ready();
   void begin(std::size_t slot);
+  bool is_over_here(const Command& command) const noexcept;
+  enum class Wait { none, for_the_node };
+  bool send_reports(Wait wait);
 
   Mailbox& mailbox_;
   const ControlBlock& control_;
   const Segment& segment_;
   std::deque<Waiting> waiting_;
-  std::vector<std::deque<Given>> given_;  // by local rank: the commands that it has not finished
+  std::vector<std::deque<Given>> given_;         // by local rank: the commands that it has not finished
+  std::optional<Clock::time_point> held_since_;  // if a report waits for other ranks
   bool is_closing_ = false;
 };
 

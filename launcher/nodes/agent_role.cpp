@@ -9,13 +9,6 @@
 
 namespace syncrun::detail {
 
-namespace {
-
-/// The agent stays awake for this long after it has done something. It lets other processes have the core meanwhile.
-constexpr std::chrono::microseconds kAwake{200};
-
-}  // namespace
-
 NodeGroup::Farewell AgentRole::serve() {
   MessageWriter hello(MessageKind::hello);
   put_identity(hello, own_identity(group_.transport_name()));
@@ -27,8 +20,8 @@ NodeGroup::Farewell AgentRole::serve() {
     const bool has_reported = session_ && session_->report();
     if (has_received || has_reported) {
       active_at = Clock::now();
-    } else if (Clock::now() - active_at < kAwake) {
-      yield_core();
+    } else if (Clock::now() - active_at < awake_for_) {
+      yield_core();  // others may need the core
     } else if (session_) {
       session_->sleep(group_.nap());
     } else {
@@ -96,6 +89,7 @@ void AgentRole::start(MessageReader& message) {
   try {
     make_log_folder(start_->settings);
     auto pool = std::make_unique<LocalPool>(start_->settings, start_->place, start_->segment_bytes);
+    awake_for_ = WaitPolicy::for_nodes(start_->place.local_size + 1, usable_cores()).awake_for;
     session_ = std::make_unique<NodeSession>(group_, *start_, std::move(pool));
   } catch (const Error& error) {
     report_failure(0, error);

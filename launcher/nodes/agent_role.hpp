@@ -32,6 +32,8 @@ class AgentRole final : private NodeListener {
   NodeGroup& group_;
   std::optional<SessionStart> start_;
   std::unique_ptr<NodeSession> session_;
+  /// The agent stays awake for this long after it has done something.
+  std::chrono::nanoseconds awake_for_ = WaitPolicy::for_nodes(1, usable_cores()).awake_for;
   std::optional<Error> failure_;  // of this node
 };
 

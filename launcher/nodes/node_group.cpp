@@ -13,6 +13,10 @@ namespace {
 constexpr int kNapPart = 32;
 constexpr std::chrono::microseconds kShortestNap{50};
 constexpr Milliseconds kLongestNap{10};
+/// How many messages one call of progress() handles at most.
+constexpr int kMostMessages = 64;
+/// How often the thread of the master looks whether another thread still handles messages.
+constexpr Milliseconds kLookForHelp{1};
 
 }  // namespace
 
@@ -86,7 +90,9 @@ void NodeGroup::send_to_all(const MessageWriter& message) {
 Mailbox::Ticket NodeGroup::send_bulk(int node, std::span<const std::byte> from) {
   if (is_lost(node)) return 0;
   note_activity();
-  return reach(node, [&] { return transport_->send_bulk(node, from); });
+  const Mailbox::Ticket ticket = reach(node, [&] { return transport_->send_bulk(node, from); });
+  leaving_.store(ticket, std::memory_order_relaxed);
+  return ticket;
 }
 
 Mailbox::Ticket NodeGroup::receive_bulk(int node, std::span<std::byte> to) {
@@ -105,29 +111,41 @@ bool NodeGroup::is_over(Mailbox::Ticket ticket) {
 }
 
 bool NodeGroup::progress() {
-  const std::lock_guard lock(dispatch_);
-  const bool has_collected = collect();
-  return dispatch() || has_collected;
+  looks_.fetch_add(1, std::memory_order_relaxed);
+  return handle_messages();
 }
 
-/// Receives what has arrived. Signs of life are handled here, because they must not wait for a listener.
+/// Handles each message before it looks for the next one, because a look in vain takes longer than most messages do.
+bool NodeGroup::handle_messages() {
+  const std::lock_guard lock(dispatch_);
+  bool did_something = dispatch();  // what came when there was no listener
+  for (int messages = 0; messages < kMostMessages && collect(); ++messages) {
+    did_something = true;
+    dispatch();
+  }
+  return did_something;
+}
+
+/// Receives the next message. Signs of life are handled here, because they must not wait for a listener.
 bool NodeGroup::collect() {
-  bool received = false;
   {
     const std::lock_guard lock(arrivals_lock_);
     try {
-      while (auto next = transport_->receive()) {
+      for (;;) {
+        auto next = transport_->receive();
+        if (!next) return false;
         peer(next->node).silent_ns.store(0, std::memory_order_relaxed);
         if (next->message.empty() || static_cast<MessageKind>(next->message.front()) == MessageKind::beat) continue;
-        received = true;
         arrivals_.push_back({next->node, std::move(next->message)});
+        break;
       }
     } catch (const Error&) {
       // An engine may report a node that has died here, without its number. Its silence shows which one it is.
+      return false;
     }
   }
-  if (received) note_activity();
-  return received;
+  note_activity();
+  return true;
 }
 
 bool NodeGroup::dispatch() {
@@ -219,34 +237,54 @@ void NodeGroup::lose(int node, const Error& why) noexcept {
 
 // ---- the thread that says that this node is alive ---------------------------------------------------------------
 
-std::chrono::nanoseconds NodeGroup::nap() const noexcept {
+std::chrono::nanoseconds NodeGroup::nap() {
+  // The engine sends the next part of bulk only when it is called.
+  if (auto ticket = leaving_.load(std::memory_order_relaxed); ticket != 0) {
+    if (!is_over(ticket)) return kShortestNap;
+    leaving_.compare_exchange_strong(ticket, 0, std::memory_order_relaxed);
+  }
   const auto now = Clock::now().time_since_epoch().count();
   const std::chrono::nanoseconds quiet(std::max<std::int64_t>(0, now - active_at_.load(std::memory_order_relaxed)));
   return std::clamp<std::chrono::nanoseconds>(quiet / kNapPart, kShortestNap, kLongestNap);
 }
 
-/// In the master, this thread also handles messages, because the program may compute for a long time between two calls. An
-/// agent handles messages only in its own thread: it starts processes because of them.
+void NodeGroup::beat() {
+  for_each_partner([&](int node) {
+    reach(node, [&] { return transport_->send(node, MessageWriter(MessageKind::beat).take()), Mailbox::Ticket{0}; });
+  });
+}
+
+/// In the master, this thread also handles messages, because the program may compute for a long time between two calls.
+/// While another thread does that, this one only looks for signs of life: two threads would take turns with each other's
+/// locks and cores. An agent handles messages only in its own thread: it starts processes because of them.
 void NodeGroup::pulse() {
   WaitedTime waited(Clock::now());
   Clock::time_point next_beat{};
+  std::uint64_t looks_seen = 0;
   std::unique_lock lock(pulse_lock_);
   while (!is_over_) {
     lock.unlock();
     const auto now = Clock::now();
     if (now >= next_beat) {
       next_beat = now + limits_.beat;
-      for_each_partner([&](int node) {
-        reach(node,
-              [&] { return transport_->send(node, MessageWriter(MessageKind::beat).take()), Mailbox::Ticket{0}; });
-      });
+      beat();
     }
-    if (is_master()) progress();
-    else collect();
+    const std::uint64_t looks = looks_.load(std::memory_order_relaxed);
+    const bool has_help = looks != looks_seen;
+    looks_seen = looks;
+    std::chrono::nanoseconds limit = kLongestNap;
+    if (!is_master()) {
+      while (collect()) {
+      }
+    } else if (has_help) {
+      limit = kLookForHelp;
+    } else {
+      handle_messages();
+      limit = nap();
+    }
     check_silence(waited.since_last_look(now));
     lock.lock();
-    const auto limit = std::min<std::chrono::nanoseconds>(is_master() ? nap() : kLongestNap, limits_.beat);
-    pulse_ends_.wait_for(lock, limit, [this] { return is_over_; });
+    pulse_ends_.wait_for(lock, std::min<std::chrono::nanoseconds>(limit, limits_.beat), [this] { return is_over_; });
   }
 }
 

@@ -71,7 +71,8 @@ class NodeGroup {
   Mailbox::Ticket send_bulk(int node, std::span<const std::byte> from);
   Mailbox::Ticket receive_bulk(int node, std::span<std::byte> to);
   bool is_over(Mailbox::Ticket ticket);
-  /// Receives messages and gives them to the listener. Returns false if there was none. Any thread.
+  /// Receives messages and gives them to the listener. Returns false if there was none. Any thread. A thread that waits
+  /// calls it often: the thread of this object leaves the messages to it then.
   bool progress();
   /// From now on, `listener` gets the messages (null: they wait). It also gets the nodes that are lost already. Waits until
   /// the listener before is no longer in use.
@@ -93,8 +94,9 @@ class NodeGroup {
   void set_verdict(std::string verdict);
   /// Sends messages and bulk to other nodes. Nothing is received from it: the listener gets that.
   Mailbox& post() noexcept { return post_; }
-  /// How long the caller may sleep before its next progress(): short if messages came or went a short time ago.
-  std::chrono::nanoseconds nap() const noexcept;
+  /// How long the caller may sleep before its next progress(): short if messages came or went a short time ago, or if bulk
+  /// is leaving.
+  std::chrono::nanoseconds nap();
 
   /// Takes leave of the other nodes and ends the transport. Returns false if it did not end in order: the process then
   /// ends with _exit().
@@ -131,6 +133,7 @@ class NodeGroup {
   void for_each_partner(Visit&& visit) const;
   template <class Action>
   Mailbox::Ticket reach(int node, Action&& action);
+  bool handle_messages();
   bool collect();
   bool dispatch();
   void take(const Waiting& next);
@@ -138,6 +141,7 @@ class NodeGroup {
   void note_activity() noexcept {
     active_at_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
   }
+  void beat();
   void pulse();
   void check_silence(Clock::duration waited);
 
@@ -152,7 +156,9 @@ class NodeGroup {
   std::string verdict_;
   std::uint64_t questions_ = 0;
   std::atomic<int> losses_ = 0;
-  std::atomic<std::int64_t> active_at_;  // when a message came or went that was not only a sign of life
+  std::atomic<std::int64_t> active_at_;       // when a message came or went that was not only a sign of life
+  std::atomic<std::uint64_t> looks_ = 0;      // calls of progress()
+  std::atomic<Mailbox::Ticket> leaving_ = 0;  // the last bulk that was sent; 0 if it is known to be over
 
   std::mutex arrivals_lock_;
   std::deque<Waiting> arrivals_;

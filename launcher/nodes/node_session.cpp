@@ -109,7 +109,8 @@ bool NodeSession::report_loss(int local_rank) {
   if (known.is_lost || slot.is_lost.load(std::memory_order_seq_cst) == 0) return false;
   known.is_lost = true;
   known.lost_at = Clock::now();
-  commands_.report();  // what the worker had finished counts, and the master ends the session when it hears of the loss
+  commands_
+      .report_all();  // what the worker had finished counts, and the master ends the session when it hears of the loss
   MessageWriter message(MessageKind::rank_lost);
   put_rank_lost(message, rank, slot);
   group_.send(NodeGroup::kMaster, std::move(message));

@@ -30,6 +30,7 @@ class NodesPool final : public LocalPool, private NodeListener {
 
   RemoteNodes* other_nodes() noexcept override { return &*commands_; }
   void progress() override { group_.progress(); }
+  std::chrono::nanoseconds longest_nap() override { return group_.nap(); }
   void start() override;
   void expect_ends() noexcept override;
   void kill_all() noexcept override;

@@ -37,6 +37,8 @@ class WorkerPool {
   virtual RemoteNodes* other_nodes() noexcept { return nullptr; }
   /// Handles what has come from other machines.
   virtual void progress() {}
+  /// How long a thread that waits may sleep before it calls progress() again.
+  virtual std::chrono::nanoseconds longest_nap() { return kLap; }
 
   /// Starts all workers. Throws Error (system, timeout) if one cannot be started.
   virtual void start() = 0;

@@ -135,6 +135,47 @@ TEST_F(TwoNodes, RunACommandAndReportItsOutcome) {
   EXPECT_EQ(number_of(id, 3), 3.5);
 }
 
+TEST_F(TwoNodes, ReportAllRanksOfANodeInOneMessage) {
+  const auto id = publish(calls.all_ranks());
+  deliver();
+  run(2, 2.5);
+  agent->report();
+  run(3, 3.5);
+  deliver();
+  EXPECT_EQ(mailboxes.at(1).sent, 1);
+  EXPECT_EQ(pool.control().worker(2).done.load(), id);
+  EXPECT_EQ(pool.control().worker(3).done.load(), id);
+}
+
+TEST_F(TwoNodes, ReportARankSoonIfAnotherOneIsLate) {
+  const auto id = publish(calls.all_ranks());
+  deliver();
+  run(2, 2.5);
+  deliver();
+  EXPECT_TRUE(agent->has_news());
+  const auto begin = Clock::now();
+  while (pool.control().worker(2).done.load() != id && Clock::now() - begin < Milliseconds(5000)) deliver();
+  EXPECT_EQ(pool.control().worker(2).done.load(), id);
+  EXPECT_FALSE(calls.is_complete(id));
+}
+
+TEST_F(TwoNodes, ReportAFailureAtOnce) {
+  const auto id = publish(calls.all_ranks());
+  deliver();
+  run(2, 0, Vote::failed);
+  deliver();
+  EXPECT_EQ(pool.control().worker(2).done.load(), id);
+}
+
+TEST_F(TwoNodes, ReportEverythingIfAsked) {
+  const auto id = publish(calls.all_ranks());
+  deliver();
+  run(2, 2.5);
+  EXPECT_TRUE(agent->report_all());
+  deliver();
+  EXPECT_EQ(pool.control().worker(2).done.load(), id);
+}
+
 TEST_F(TwoNodes, HearOnlyOfTheirOwnCommands) {
   publish(RankSet::only(1));
   EXPECT_EQ(mailboxes.at(0).sent, 0);
