@@ -93,6 +93,7 @@ void AgentRole::name_devices(MessageReader& message) {
 void AgentRole::start(MessageReader& message) {
   session_.reset();
   start_ = get_session_start(message);
+  group_.set_names(start_->settings.node_names);
   try {
     make_log_folder(start_->settings);
     auto pool = std::make_unique<LocalPool>(start_->settings, start_->place, start_->segment_bytes);

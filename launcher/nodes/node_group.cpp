@@ -14,6 +14,9 @@ constexpr int kNapPart = 32;
 constexpr std::chrono::microseconds kShortestNap{50};
 constexpr Milliseconds kLongestNap{10};
 
+/// True if nothing comes after a message of this kind.
+bool is_last_word(MessageKind kind) noexcept { return kind == MessageKind::bye || kind == MessageKind::fault; }
+
 }  // namespace
 
 NodeGroup::NodeGroup(std::unique_ptr<Transport> transport, Limits limits)
@@ -71,10 +74,9 @@ Mailbox::Ticket NodeGroup::reach(int node, Action&& action) {
   try {
     return action();
   } catch (const Error& error) {
-    lose(node, Error(ErrorKind::worker_lost, name_of(node) +
-                                                 " cannot be reached: its agent was killed, the machine is down, "
-                                                 "or the network is (" +
-                                                 error.what() + ")"));
+    lose_unless_ended(node, Error(ErrorKind::worker_lost,
+                                  name_of(node) + " cannot be reached: " + (is_master() ? "its agent" : "the master") +
+                                      " was killed, the machine is down, or the network is (" + error.what() + ")"));
     return 0;
   }
 }
@@ -118,7 +120,10 @@ bool NodeGroup::collect() {
     try {
       while (auto next = transport_->receive()) {
         peer(next->node).silent_ns.store(0, std::memory_order_relaxed);
-        if (next->message.empty() || static_cast<MessageKind>(next->message.front()) == MessageKind::beat) continue;
+        if (next->message.empty()) continue;
+        const auto kind = static_cast<MessageKind>(next->message.front());
+        if (kind == MessageKind::beat) continue;
+        if (is_last_word(kind)) peer(next->node).has_ended.store(true, std::memory_order_release);
         received = true;
         arrivals_.push_back({next->node, std::move(next->message)});
       }
@@ -217,6 +222,11 @@ void NodeGroup::lose(int node, const Error& why) noexcept {
   if (listener_ != nullptr) listener_->on_node_lost(node, why);
 }
 
+/// The last message of a node says why it is silent or gone. It has arrived, but perhaps nobody has handled it yet.
+void NodeGroup::lose_unless_ended(int node, const Error& why) noexcept {
+  if (!peer(node).has_ended.load(std::memory_order_acquire)) lose(node, why);
+}
+
 // ---- the thread that says that this node is alive ---------------------------------------------------------------
 
 std::chrono::nanoseconds NodeGroup::nap() const noexcept {
@@ -256,11 +266,12 @@ void NodeGroup::check_silence(Clock::duration waited) {
     const auto silent = std::chrono::nanoseconds(peer(node).silent_ns.fetch_add(waited.count()) + waited.count());
     if (silent < limits_.silence) return;
     const auto tenths = std::chrono::duration_cast<Milliseconds>(limits_.silence).count() / 100;
-    lose(node,
-         Error(ErrorKind::worker_lost,
-               name_of(node) + " is silent for " + std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) +
-                   " s: its agent was killed or stopped, the machine is down, or the network is (--node-timeout sets "
-                   "another limit)"));
+    lose_unless_ended(node,
+                      Error(ErrorKind::worker_lost,
+                            name_of(node) + " is silent for " + std::to_string(tenths / 10) + "." +
+                                std::to_string(tenths % 10) + " s: " + (is_master() ? "its agent" : "the master") +
+                                " was killed or stopped, the machine is down, or the network is (--node-timeout "
+                                "sets another limit)"));
   });
 }
 
