@@ -51,7 +51,6 @@ class NodeSession {
   Agent commands_;
   std::vector<Known> known_;  // by local rank
   bool is_watched_ = false;
-  bool expects_ends_ = false;
   Clock::time_point next_look_{};
   Clock::time_point next_progress_{};
 };
