@@ -29,17 +29,20 @@ namespace {
 
 /// How long the other nodes may take to leave at the end of the process. After a failure, nobody should wait for the message
 /// about it, and an end without order is good enough.
-constexpr Milliseconds leave_limit(int exit_code) noexcept { return Milliseconds(exit_code == 0 ? 3000 : 250); }
+constexpr Milliseconds leave_limit(int exit_code) noexcept { return Milliseconds(exit_code == 0 ? 3000 : 200); }
 
-/// Ends the process if something takes too long that cannot be interrupted.
+/// MPI may wait without end for a node that is dead.
+constexpr Milliseconds kStuckInMpi{100};
+
+/// Ends the process if something takes too long that cannot be interrupted. It says why, unless that was said before.
 class Watchdog {
  public:
-  Watchdog(Milliseconds limit, std::string what)
-      : thread_([this, limit, what = std::move(what)] {
+  Watchdog(Milliseconds limit, int exit_code, std::string why)
+      : thread_([this, limit, exit_code, why = std::move(why)] {
           std::unique_lock lock(mutex_);
           if (limit.count() == 0 || ended_.wait_for(lock, limit, [this] { return is_over_; })) return;
-          report_verdict(what);
-          ::_exit(1);
+          if (!why.empty()) report_verdict(why);
+          ::_exit(exit_code);
         }) {}
   ~Watchdog() {
     {
@@ -62,7 +65,7 @@ class Watchdog {
 std::unique_ptr<Transport> open_transport(const JobPlace& place, Milliseconds limit) {
   auto transport = load_mpi_transport(*place.engine.mpi);
   {
-    const Watchdog watchdog(limit,
+    const Watchdog watchdog(limit, 1,
                             "node " + std::to_string(place.node) + ": MPI has not connected the nodes within " +
                                 std::to_string(limit.count()) +
                                 " ms (--start-timeout sets another limit); has the program started on all of them?");
@@ -107,20 +110,27 @@ void join_others(const JobPlace& place, Milliseconds limit) {
   }
 }
 
+/// Takes leave of the other nodes. Returns false if this did not end in order.
+bool leave(NodeGroup& group, int code) {
+  const Milliseconds limit = leave_limit(code);
+  const Watchdog watchdog(limit + kStuckInMpi, code, "");
+  return group.leave(code, limit);
+}
+
 /// A program may end without a session. The agents wait for it then, so it joins them to take leave.
 bool take_leave(int code) {
   try {
     if (masters_group == nullptr) join_others(*take_job_place(), resolve_start_timeout(std::nullopt, ""));
-    return masters_group->group.leave(code, leave_limit(code));
+    return leave(masters_group->group, code);
   } catch (const std::exception&) {
     return false;
   }
 }
 
 void leave_at_exit(int code, void* fork_guard) {
-  if (!static_cast<const ForkGuard*>(fork_guard)->is_here() || take_leave(code)) return;
-  std::fflush(nullptr);
-  ::_exit(code);
+  if (!static_cast<const ForkGuard*>(fork_guard)->is_here()) return;
+  std::fflush(nullptr);  // nobody does if the process ends with _exit()
+  if (!take_leave(code)) ::_exit(code);
 }
 
 }  // namespace
@@ -189,7 +199,7 @@ int serve_as_agent(const JobPlace& place) {
                      std::to_string(code) + (why.empty() ? "" : ": " + why));
     }
     std::fflush(nullptr);
-    if (!group->leave(code, leave_limit(code))) ::_exit(code);
+    if (!leave(*group, code)) ::_exit(code);
     return code;
   } catch (...) {
     if (group) report_fault(*group);
