@@ -62,7 +62,7 @@ int run_program(const CommandOptions& options, const std::string& program) {
   EnvironmentChanges changes = environment_for(options);
   if (job) add_job(changes, *job);
   Supervisor supervisor({program, options.command, changes, options.grace, options.max_restarts, job ? job->task : 0,
-                         node_timeout(options) + std::chrono::seconds(1)},
+                         job ? node_timeout(options) : std::chrono::milliseconds(0)},
                         make_logger("syncrun", level));
   const Conclusion conclusion = supervisor.run();
   if (!conclusion.message.empty()) {
