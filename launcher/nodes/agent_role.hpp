@@ -27,11 +27,14 @@ class AgentRole final : private NodeListener {
   void name_devices(MessageReader& message);
   void start(MessageReader& message);
   void end();
+  bool finish_end();
+  void give_up_session();
   void report_failure(std::uint64_t question, const Error& error);
 
   NodeGroup& group_;
   std::optional<SessionStart> start_;
   std::unique_ptr<NodeSession> session_;
+  bool is_ending_ = false;        // the workers have ended, and the master does not know it yet
   std::optional<Error> failure_;  // of this node
 };
 
