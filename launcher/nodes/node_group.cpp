@@ -13,6 +13,7 @@ namespace {
 constexpr int kNapPart = 32;
 constexpr std::chrono::microseconds kShortestNap{50};
 constexpr Milliseconds kLongestNap{10};
+constexpr std::size_t kSlowBytesPerSecond = 100'000'000;  // of a network
 
 /// True if nothing comes after a message of this kind.
 bool is_last_word(MessageKind kind) noexcept { return kind == MessageKind::bye || kind == MessageKind::fault; }
@@ -88,6 +89,10 @@ void NodeGroup::send_to_all(const MessageWriter& message) {
 Mailbox::Ticket NodeGroup::send_bulk(int node, std::span<const std::byte> from) {
   if (is_lost(node)) return 0;
   note_activity();
+  // The transport sends a few pieces at a time, whenever it is called. So naps stay short for as long as this takes.
+  const std::chrono::nanoseconds takes(from.size() * (1'000'000'000 / kSlowBytesPerSecond));
+  const auto end = (Clock::now() + takes).time_since_epoch().count();
+  sends_until_.store(std::max(end, sends_until_.load(std::memory_order_relaxed)), std::memory_order_relaxed);
   return reach(node, [&] { return transport_->send_bulk(node, from); });
 }
 
@@ -231,6 +236,7 @@ void NodeGroup::lose_unless_ended(int node, const Error& why) noexcept {
 
 std::chrono::nanoseconds NodeGroup::nap() const noexcept {
   const auto now = Clock::now().time_since_epoch().count();
+  if (now < sends_until_.load(std::memory_order_relaxed)) return kShortestNap;
   const std::chrono::nanoseconds quiet(std::max<std::int64_t>(0, now - active_at_.load(std::memory_order_relaxed)));
   return std::clamp<std::chrono::nanoseconds>(quiet / kNapPart, kShortestNap, kLongestNap);
 }
@@ -263,6 +269,8 @@ void NodeGroup::pulse() {
 /// Time in which this process was stopped does not count.
 void NodeGroup::check_silence(Clock::duration waited) {
   for_each_partner([&](int node) {
+    if (const auto pieces = transport_->pieces_from(node); std::exchange(peer(node).pieces, pieces) != pieces)
+      peer(node).silent_ns.store(0, std::memory_order_relaxed);
     const auto silent = std::chrono::nanoseconds(peer(node).silent_ns.fetch_add(waited.count()) + waited.count());
     if (silent < limits_.silence) return;
     const auto tenths = std::chrono::duration_cast<Milliseconds>(limits_.silence).count() / 100;

@@ -120,6 +120,7 @@ class NodeGroup {
     std::atomic<bool> has_ended = false;      // its last message, `bye` or `fault`, has arrived
     std::optional<Error> why;                 // under state_
     std::atomic<std::int64_t> silent_ns = 0;  // since the last message
+    std::uint64_t pieces = 0;                 // that had arrived at the last look; the thread of signs of life uses it
   };
   struct Waiting {
     int node;
@@ -154,7 +155,8 @@ class NodeGroup {
   std::string verdict_;
   std::uint64_t questions_ = 0;
   std::atomic<int> losses_ = 0;
-  std::atomic<std::int64_t> active_at_;  // when a message came or went that was not only a sign of life
+  std::atomic<std::int64_t> active_at_;        // when a message came or went that was not only a sign of life
+  std::atomic<std::int64_t> sends_until_ = 0;  // when the bulk under way has left, on a slow network
 
   std::mutex arrivals_lock_;
   std::deque<Waiting> arrivals_;

@@ -118,6 +118,18 @@ TEST_F(Group, LosesASilentNode) {
   groups[0]->listen(nullptr);
 }
 
+TEST_F(Group, KeepsANodeWhoseSignsOfLifeWaitBehindSomethingLarge) {
+  groups[0]->listen(&notes);
+  network.hold_back(1, 0);
+  for (int piece = 0; piece < 16; ++piece) {
+    network.pass_piece(1, 0);
+    std::this_thread::sleep_for(kLimits.silence / 4);
+  }
+  EXPECT_EQ(notes.loss_of(1), "");
+  ASSERT_TRUE(until([&] { return !notes.loss_of(1).empty(); })) << "no piece arrives any more";
+  groups[0]->listen(nullptr);
+}
+
 TEST_F(Group, LosesAMasterThatIsCutOff) {
   groups[1]->listen(&notes);
   network.lose(0, 1);
