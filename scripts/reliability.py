@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Writes and checks the tables of docs/reliability.md.
 
-They show the results of the tests that make workers fail at every phase.
+They show the results of the tests that make workers, and the parts of a job on several nodes, fail at every phase.
 
 usage: reliability.py write DOCUMENT RESULTS.json...   writes the results of the tests into the tables
-       reliability.py check DOCUMENT BINARY            fails if a test of BINARY has no cell, or a cell is empty
+       reliability.py check DOCUMENT BINARY...         fails if a test of a BINARY has no cell, or a cell is empty
 
-BINARY --gtest_output=json:RESULTS.json writes RESULTS.json. A table is between <!-- table: NAME --> and
+BINARY --gtest_output=json:RESULTS.json writes RESULTS.json, and so does tests/nodes/matrix.py --results RESULTS.json. It is
+one of the BINARYs. A table is between <!-- table: NAME --> and
 <!-- /table -->. A test records its cell with the properties table, row, column ("*" for the whole row), outcome and
 time_us.
 """
@@ -22,7 +23,7 @@ COLUMNS = {
     "kill": "SIGKILL", "segv": "SIGSEGV", "stop": "SIGSTOP", "exit0": "`_exit(0)`", "exit3": "`_exit(3)`",
     "exception": "exception", "number": "`throw 17`", "loop": "endless loop", "memory": "out of memory",
     "shared": "full shared memory", "term": "SIGTERM", "int": "SIGINT", "int2": "SIGINT twice", "hup": "SIGHUP",
-    "terminal": "closed terminal", "alone": "without `syncrun`", "syncrun": "under `syncrun`",
+    "terminal": "closed terminal", "silence": "silence", "alone": "without `syncrun`", "syncrun": "under `syncrun`",
 }
 ROWS = ["spawn", "attach", "device", "communicator", "inputs", "function", "collective", "reduction", "idle", "close"]
 ROWS += [f"{process}, {when}" for process in ("master", "syncrun") for when in ("idle", "setsid", "call", "start")]
@@ -34,6 +35,11 @@ ODD_ROWS = {
 }
 ROWS += ODD_ROWS.values()
 COLUMNS_OF_ENDS = ["kill", "term", "int", "int2", "hup", "terminal", "exception"]
+ROWS_OF_NODES = [
+    f"{part}, {phase}" for part in ("worker", "agent", "syncrun", "master", "engine", "daemon", "link", "node")
+    for phase in ("start", "idle", "rows", "body", "vote", "outputs", "close")
+]  # fmt: skip
+COLUMNS_OF_NODES = ["kill", "stop", "term", "silence"]
 TABLE = re.compile(r"(<!-- table: (\w+) -->\n)(.*?)(<!-- /table -->)", re.DOTALL)
 
 
@@ -73,9 +79,10 @@ class Table:
 
     def __init__(self, name: str, cells: dict[Cell, list[Result]]) -> None:
         self.cells = {(cell.row, cell.column): results for cell, results in cells.items() if cell.table == name}
-        order = COLUMNS_OF_ENDS if name == "ends" else list(COLUMNS)
+        order = {"ends": COLUMNS_OF_ENDS, "nodes": COLUMNS_OF_NODES}.get(name, list(COLUMNS))
         self.columns = [column for column in order if any(known == column for _, known in self.cells)]
-        self.rows = [row for row in ROWS if any(known == row for known, _ in self.cells)]
+        rows = ROWS_OF_NODES if name == "nodes" else ROWS
+        self.rows = [row for row in rows if any(known == row for known, _ in self.cells)]
         self.notes: list[str] = []
 
     def text_of(self, row: str, column: str) -> str:
@@ -122,7 +129,8 @@ def write(document: Path, paths: list[Path]) -> int:
 
 def cells_of(binary: str) -> set[Cell]:
     """Returns the cells of the tests in the binary, from their names."""
-    listing = subprocess.run([binary, "--gtest_list_tests"], check=True, capture_output=True, text=True).stdout
+    command = [sys.executable, "-B", binary] if binary.endswith(".py") else [binary]
+    listing = subprocess.run([*command, "--gtest_list_tests"], check=True, capture_output=True, text=True).stdout
     cells, suite = set(), ""
     for line in listing.splitlines():
         if not line.startswith(" "):
@@ -135,6 +143,9 @@ def cells_of(binary: str) -> set[Cell]:
         elif suite == "Of/Ends.":
             process, when, way = name.split("_")
             cells.add(Cell("ends", f"{process}, {when}", way))
+        elif suite == "Of/Nodes.":
+            part, phase, way = name.split("_")
+            cells.add(Cell("nodes", f"{part}, {phase}", way))
         elif suite == "Of/Odd.":
             row, column = name.split("_")
             cells.add(Cell("odd", ODD_ROWS[row], column))
@@ -153,10 +164,10 @@ def cells_in(document: Path) -> dict[Cell, str]:
     return cells
 
 
-def check(document: Path, binary: str) -> int:
+def check(document: Path, binaries: list[str]) -> int:
     cells = cells_in(document)
-    tables = {cell.table for cell in cells} | {"cpu", "ends", "odd"}
-    wanted = {cell for cell in cells_of(binary) if cell.table in tables}
+    tables = {cell.table for cell in cells} | {"cpu", "ends", "nodes", "odd"}
+    wanted = {cell for binary in binaries for cell in cells_of(binary) if cell.table in tables}
     missing = [f"{document}: no cell for {cell}" for cell in sorted(wanted - cells.keys())]
     missing += [f"{document}: {cell} says nothing" for cell, text in cells.items() if text in ("", "**missing**")]
     print("\n".join(missing) if missing else f"{len(cells)} cells, {len(wanted)} of them of tests")
@@ -166,8 +177,8 @@ def check(document: Path, binary: str) -> int:
 def main(arguments: list[str]) -> int:
     if len(arguments) >= 3 and arguments[0] == "write":
         return write(Path(arguments[1]), [Path(path) for path in arguments[2:]])
-    if len(arguments) == 3 and arguments[0] == "check":
-        return check(Path(arguments[1]), arguments[2])
+    if len(arguments) >= 3 and arguments[0] == "check":
+        return check(Path(arguments[1]), arguments[2:])
     print(__doc__, file=sys.stderr)
     return 2
 

@@ -60,6 +60,16 @@ bool Agent::begin_ready() {
   return has_begun;
 }
 
+bool Agent::has_all_rows() {
+  while (!waiting_.empty()) {
+    auto& rows = waiting_.front().rows;
+    while (!rows.empty() && mailbox_.is_over(rows.back())) rows.pop_back();
+    if (!rows.empty()) return false;
+    waiting_.pop_front();
+  }
+  return true;
+}
+
 /// Gives a command to the workers.
 void Agent::begin(std::size_t slot) {
   const Command& command = control_.command_in(slot);

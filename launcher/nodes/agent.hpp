@@ -36,6 +36,8 @@ class Agent {
   bool has_news() const noexcept;
   /// True if rows are under way. They come only if somebody calls report() often.
   bool awaits_rows() const noexcept { return !waiting_.empty(); }
+  /// True once no rows are under way any more, for the end of the session. Commands no longer begin.
+  bool has_all_rows();
   /// True if a rank has a command that it has not finished.
   bool is_busy() const noexcept;
 

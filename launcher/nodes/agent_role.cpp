@@ -17,7 +17,7 @@ NodeGroup::Farewell AgentRole::serve() {
   auto active_at = Clock::now();
   while (!failure_ && !group_.is_lost(NodeGroup::kMaster)) {
     const bool has_received = group_.progress();
-    const bool has_reported = session_ && session_->report();
+    const bool has_reported = is_ending_ ? finish_end() : session_ && session_->report();
     if (has_received || has_reported) {
       active_at = Clock::now();
     } else if (Clock::now() - active_at < awake_for_) {
@@ -28,7 +28,7 @@ NodeGroup::Farewell AgentRole::serve() {
       std::this_thread::sleep_for(group_.nap());
     }
   }
-  session_.reset();
+  give_up_session();
   group_.listen(nullptr);
   if (auto farewell = group_.farewell()) return *std::move(farewell);
   throw Error(failure_ ? *failure_ : *group_.loss_of(NodeGroup::kMaster));
@@ -50,7 +50,8 @@ void AgentRole::take(MessageReader& message) {
     case MessageKind::start: return start(message);
     case MessageKind::end: return end();
     default:
-      if (session_) session_->take(message);  // else its start has failed, and the master does not know it yet
+      if (session_ && !is_ending_)
+        session_->take(message);  // else its start has failed, and the master does not know it yet
   }
 }
 
@@ -86,6 +87,7 @@ void AgentRole::name_devices(MessageReader& message) {
 void AgentRole::start(MessageReader& message) {
   session_.reset();
   start_ = get_session_start(message);
+  group_.set_names(start_->settings.node_names);
   try {
     make_log_folder(start_->settings);
     auto pool = std::make_unique<LocalPool>(start_->settings, start_->place, start_->segment_bytes);
@@ -97,8 +99,26 @@ void AgentRole::start(MessageReader& message) {
 }
 
 void AgentRole::end() {
+  if (session_) session_->end();
+  is_ending_ = true;
+  finish_end();
+}
+
+/// Says that the session is over, as soon as no rows are under way to its memory.
+bool AgentRole::finish_end() {
+  if (session_ && !session_->has_all_rows()) return false;
+  is_ending_ = false;
   session_.reset();
   group_.send(NodeGroup::kMaster, MessageWriter(MessageKind::ended));
+  return true;
+}
+
+/// This process ends now. The transport may still write rows to the memory of the session, so it stays until then.
+void AgentRole::give_up_session() {
+  if (!session_) return;
+  session_->end();
+  if (session_->awaits_rows()) static_cast<void>(session_.release());
+  session_.reset();
 }
 
 }  // namespace syncrun::detail

@@ -27,6 +27,8 @@ class AgentRole final : private NodeListener {
   void name_devices(MessageReader& message);
   void start(MessageReader& message);
   void end();
+  bool finish_end();
+  void give_up_session();
   void report_failure(std::uint64_t question, const Error& error);
 
   NodeGroup& group_;
@@ -34,6 +36,7 @@ class AgentRole final : private NodeListener {
   std::unique_ptr<NodeSession> session_;
   /// The agent stays awake for this long after it has done something.
   std::chrono::nanoseconds awake_for_ = WaitPolicy::for_nodes(1, usable_cores()).awake_for;
+  bool is_ending_ = false;        // the workers have ended, and the master does not know it yet
   std::optional<Error> failure_;  // of this node
 };
 

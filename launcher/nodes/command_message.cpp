@@ -1,12 +1,14 @@
 #include "launcher/nodes/command_message.hpp"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <limits>
 
 #include "common/arrays/extents.hpp"
+#include "common/os/memory_limit.hpp"
 #include "common/os/wait.hpp"
 #include "common/text/errors.hpp"
 
@@ -19,6 +21,9 @@ constexpr std::int64_t kNotOwnFailure = std::numeric_limits<std::int64_t>::max()
 
 /// The heap reserves memory for extents of this size and more.
 constexpr std::uint64_t kPagedFrom = std::uint64_t{64} << 10U;
+
+/// Reading the limit of memory takes longer than fewer bytes do.
+constexpr std::uint64_t kCheckedFrom = std::uint64_t{1} << 20U;
 
 /// Whether an argument of the call is in the bytes of the command.
 bool uses_inline_bytes(const Command& command, const Segment& segment) {
@@ -91,13 +96,38 @@ void put_rows(MessageWriter& to, const Segment& segment, std::span<const Segment
   }
 }
 
+namespace {
+
+/// The bytes of a part of the segment that have no memory yet.
+std::uint64_t bytes_without_memory(const Segment& segment, const SegmentRange& range) {
+  std::uint64_t bytes = 0;
+  auto at = static_cast<off_t>(range.begin);
+  const auto end = static_cast<off_t>(range.end);
+  while (at < end) {
+    const off_t hole = ::lseek(segment.fd(), at, SEEK_HOLE);
+    if (hole < 0 || hole >= end) break;
+    const off_t data = ::lseek(segment.fd(), hole, SEEK_DATA);
+    at = data < 0 ? end : std::min(data, end);
+    bytes += static_cast<std::uint64_t>(at - hole);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+/// A control group does not refuse memory, but kills a process that uses too much. So this checks before the rows come.
 void take_rows(MessageReader& from, const Segment& segment,
                const std::function<void(std::span<std::byte> bulk)>& receive) {
+  std::uint64_t needed = 0;
   for (auto left = from.get<std::size_t>(); left != 0; --left) {
     const auto range = from.get<SegmentRange>();
     if (range.begin > range.end || range.end > segment.bytes())
       throw Error(ErrorKind::system, "rows came for a place outside the shared memory");
     const std::span to(segment.at(range.begin), range.count());
+    if (range.count() >= kCheckedFrom) {
+      needed += bytes_without_memory(segment, range);
+      check_memory_available(needed, "the room for rows on this node");
+    }
     if (is_bulk(range)) receive(to);
     else from.get_all(to);
   }

@@ -107,7 +107,7 @@ const char* one_task_per_node(EngineKind kind) noexcept {
   switch (kind) {
     case EngineKind::open_mpi: return "--map-by ppr:1:node";
     case EngineKind::hydra: return "-ppn 1";
-    default: return "--ntasks-per-node=1";
+    default: return "--ntasks-per-node=1, and --gpus-per-node in place of --gpus-per-task";
   }
 }
 

@@ -18,7 +18,7 @@
 #include "common/text/errors.hpp"
 #include "launcher/nodes/agent_role.hpp"
 #include "launcher/nodes/mpi_library.hpp"
-#include "launcher/nodes/start_messages.hpp"
+#include "launcher/nodes/roll_call.hpp"
 #include "launcher/session/settings.hpp"
 #include "launcher/session/verdict.hpp"
 
@@ -28,17 +28,20 @@ namespace {
 
 /// How long the other nodes may take to leave at the end of the process. After a failure, nobody should wait for the message
 /// about it, and an end without order is good enough.
-constexpr Milliseconds leave_limit(int exit_code) noexcept { return Milliseconds(exit_code == 0 ? 3000 : 250); }
+constexpr Milliseconds leave_limit(int exit_code) noexcept { return Milliseconds(exit_code == 0 ? 3000 : 200); }
 
-/// Ends the process if something takes too long that cannot be interrupted.
+/// MPI may wait without end for a node that is dead.
+constexpr Milliseconds kStuckInMpi{100};
+
+/// Ends the process if something takes too long that cannot be interrupted. It says why, unless that was said before.
 class Watchdog {
  public:
-  Watchdog(Milliseconds limit, std::string what)
-      : thread_([this, limit, what = std::move(what)] {
+  Watchdog(Milliseconds limit, int exit_code, std::string why)
+      : thread_([this, limit, exit_code, why = std::move(why)] {
           std::unique_lock lock(mutex_);
           if (limit.count() == 0 || ended_.wait_for(lock, limit, [this] { return is_over_; })) return;
-          report_verdict(what);
-          ::_exit(1);
+          if (!why.empty()) report_verdict(why);
+          ::_exit(exit_code);
         }) {}
   ~Watchdog() {
     {
@@ -61,7 +64,7 @@ class Watchdog {
 std::unique_ptr<Transport> open_transport(const JobPlace& place, Milliseconds limit) {
   auto transport = load_mpi_transport(*place.engine.mpi);
   {
-    const Watchdog watchdog(limit,
+    const Watchdog watchdog(limit, 1,
                             "node " + std::to_string(place.node) + ": MPI has not connected the nodes within " +
                                 std::to_string(limit.count()) +
                                 " ms (--start-timeout sets another limit); has the program started on all of them?");
@@ -79,90 +82,48 @@ NodeGroup::Limits limits() {
   return limits;
 }
 
-/// Collects what the agents say they are.
-class Hellos final : public NodeListener {
- public:
-  explicit Hellos(int nodes) : identities_(static_cast<std::size_t>(nodes)), has_(static_cast<std::size_t>(nodes)) {}
-  void set(int node, NodeIdentity identity) {
-    identities_[static_cast<std::size_t>(node)] = std::move(identity);
-    has_[static_cast<std::size_t>(node)] = true;
-  }
-  void on_message(int node, MessageReader& message) override {
-    if (message.kind() == MessageKind::hello) set(node, get_identity(message));
-  }
-  void on_node_lost(int, const Error& why) noexcept override { failure_ = why; }
-
-  bool is_over() const { return failure_ || missing().empty(); }
-  std::string missing() const {
-    std::string nodes;
-    for (std::size_t node = 0; node < has_.size(); ++node) {
-      if (!has_[node]) nodes += (nodes.empty() ? "" : ", ") + std::to_string(node);
-    }
-    return nodes;
-  }
-  std::string present() const {
-    std::string nodes;
-    for (std::size_t node = 0; node < has_.size(); ++node) {
-      if (has_[node]) nodes += (nodes.empty() ? "" : ", ") + std::to_string(node) + " (" + identities_[node].host + ")";
-    }
-    return nodes;
-  }
-  const std::optional<Error>& failure() const noexcept { return failure_; }
-  const std::vector<NodeIdentity>& identities() const noexcept { return identities_; }
-
- private:
-  std::vector<NodeIdentity> identities_;
-  std::vector<bool> has_;
-  std::optional<Error> failure_;
-};
-
-void await_hellos(NodeGroup& group, Milliseconds limit) {
-  Hellos hellos(group.nodes());
-  hellos.set(NodeGroup::kMaster, own_identity(group.transport_name()));
-  group.listen(&hellos);
-  Patience patience(limit);
-  while (!hellos.is_over() && !patience.is_over()) {
-    if (!group.progress()) std::this_thread::sleep_for(Milliseconds(1));
-  }
-  group.listen(nullptr);
-  if (hellos.failure()) throw Error(*hellos.failure());
-  if (!hellos.is_over()) {
-    throw Error(ErrorKind::timeout, "no word from node " + hellos.missing() + " within " +
-                                        std::to_string(limit.count()) + " ms; these are there: " + hellos.present() +
-                                        " (--start-timeout sets another limit)");
-  }
-  const auto& identities = hellos.identities();
-  for (std::size_t node = 1; node < identities.size(); ++node)
-    check_identity(identities.front(), identities[node], static_cast<int>(node));
-  check_distinct(identities);
-  group.set_names(names_of_nodes(identities));
-}
-
 /// The group of the master. It stays until the process ends, because sessions come and go.
 struct MastersGroup {
-  std::unique_ptr<NodeGroup> group;
+  explicit MastersGroup(std::unique_ptr<Transport> transport) : group(std::move(transport), limits()) {}
+  NodeGroup group;
+  RollCall roll_call{group};
   ForkGuard fork_guard;
 };
 MastersGroup* masters_group = nullptr;
+/// Why the nodes cannot be joined. MPI cannot be started a second time.
+const Error* join_failure = nullptr;
 
 void join_others(const JobPlace& place, Milliseconds limit) {
-  masters_group = new MastersGroup{std::make_unique<NodeGroup>(open_transport(place, limit), limits()), {}};
+  if (join_failure != nullptr) throw Error(*join_failure);
+  try {
+    masters_group = new MastersGroup(open_transport(place, limit));
+  } catch (const Error& error) {
+    join_failure = new Error(error);
+    throw;
+  }
+}
+
+/// Takes leave of the other nodes. Returns false if this did not end in order.
+bool leave(NodeGroup& group, int code) {
+  const Milliseconds limit = leave_limit(code);
+  const Watchdog watchdog(limit + kStuckInMpi, code, "");
+  return group.leave(code, limit);
 }
 
 /// A program may end without a session. The agents wait for it then, so it joins them to take leave.
 bool take_leave(int code) {
   try {
     if (masters_group == nullptr) join_others(*take_job_place(), resolve_start_timeout(std::nullopt, ""));
-    return masters_group->group->leave(code, leave_limit(code));
+    return leave(masters_group->group, code);
   } catch (const std::exception&) {
     return false;
   }
 }
 
 void leave_at_exit(int code, void* fork_guard) {
-  if (!static_cast<const ForkGuard*>(fork_guard)->is_here() || take_leave(code)) return;
-  std::fflush(nullptr);
-  ::_exit(code);
+  if (!static_cast<const ForkGuard*>(fork_guard)->is_here()) return;
+  std::fflush(nullptr);  // nobody does if the process ends with _exit()
+  if (!take_leave(code)) ::_exit(code);
 }
 
 }  // namespace
@@ -187,15 +148,14 @@ std::optional<JobPlace> take_job_place() {
 NodeGroup* job_nodes(Milliseconds limit) {
   const auto place = take_job_place();
   if (!place) return nullptr;
-  if (masters_group != nullptr && masters_group->fork_guard.is_here()) return masters_group->group.get();
-  join_others(*place, limit);
-  await_hellos(*masters_group->group, limit);
-  return masters_group->group.get();
+  if (masters_group == nullptr || !masters_group->fork_guard.is_here()) join_others(*place, limit);
+  masters_group->roll_call.require(limit);
+  return &masters_group->group;
 }
 
 void tell_nodes(const std::string& verdict) {
   if (masters_group != nullptr && masters_group->fork_guard.is_here())
-    masters_group->group->set_verdict(verdict.substr(0, verdict.find('\n')));
+    masters_group->group.set_verdict(verdict.substr(0, verdict.find('\n')));
 }
 
 std::unique_ptr<NodeGroup> join_job(const JobPlace& place) {
@@ -232,7 +192,7 @@ int serve_as_agent(const JobPlace& place) {
                      std::to_string(code) + (why.empty() ? "" : ": " + why));
     }
     std::fflush(nullptr);
-    if (!group->leave(code, leave_limit(code))) ::_exit(code);
+    if (!leave(*group, code)) ::_exit(code);
     return code;
   } catch (...) {
     if (group) report_fault(*group);

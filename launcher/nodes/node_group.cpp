@@ -18,6 +18,9 @@ constexpr int kMostMessages = 64;
 /// How often the thread of the master looks whether another thread still handles messages.
 constexpr Milliseconds kLookForHelp{1};
 
+/// True if nothing comes after a message of this kind.
+bool is_last_word(MessageKind kind) noexcept { return kind == MessageKind::bye || kind == MessageKind::fault; }
+
 }  // namespace
 
 NodeGroup::NodeGroup(std::unique_ptr<Transport> transport, Limits limits)
@@ -75,10 +78,9 @@ Mailbox::Ticket NodeGroup::reach(int node, Action&& action) {
   try {
     return action();
   } catch (const Error& error) {
-    lose(node, Error(ErrorKind::worker_lost, name_of(node) +
-                                                 " cannot be reached: its agent was killed, the machine is down, "
-                                                 "or the network is (" +
-                                                 error.what() + ")"));
+    lose_unless_ended(node, Error(ErrorKind::worker_lost,
+                                  name_of(node) + " cannot be reached: " + (is_master() ? "its agent" : "the master") +
+                                      " was killed, the machine is down, or the network is (" + error.what() + ")"));
     return 0;
   }
 }
@@ -135,7 +137,10 @@ bool NodeGroup::collect() {
         auto next = transport_->receive();
         if (!next) return false;
         peer(next->node).silent_ns.store(0, std::memory_order_relaxed);
-        if (next->message.empty() || static_cast<MessageKind>(next->message.front()) == MessageKind::beat) continue;
+        if (next->message.empty()) continue;
+        const auto kind = static_cast<MessageKind>(next->message.front());
+        if (kind == MessageKind::beat) continue;
+        if (is_last_word(kind)) peer(next->node).has_ended.store(true, std::memory_order_release);
         arrivals_.push_back({next->node, std::move(next->message)});
         break;
       }
@@ -235,6 +240,11 @@ void NodeGroup::lose(int node, const Error& why) noexcept {
   if (listener_ != nullptr) listener_->on_node_lost(node, why);
 }
 
+/// The last message of a node says why it is silent or gone. It has arrived, but perhaps nobody has handled it yet.
+void NodeGroup::lose_unless_ended(int node, const Error& why) noexcept {
+  if (!peer(node).has_ended.load(std::memory_order_acquire)) lose(node, why);
+}
+
 // ---- the thread that says that this node is alive ---------------------------------------------------------------
 
 std::chrono::nanoseconds NodeGroup::nap() {
@@ -291,14 +301,17 @@ void NodeGroup::pulse() {
 /// Time in which this process was stopped does not count.
 void NodeGroup::check_silence(Clock::duration waited) {
   for_each_partner([&](int node) {
+    if (const auto pieces = transport_->pieces_from(node); std::exchange(peer(node).pieces, pieces) != pieces)
+      peer(node).silent_ns.store(0, std::memory_order_relaxed);
     const auto silent = std::chrono::nanoseconds(peer(node).silent_ns.fetch_add(waited.count()) + waited.count());
     if (silent < limits_.silence) return;
     const auto tenths = std::chrono::duration_cast<Milliseconds>(limits_.silence).count() / 100;
-    lose(node,
-         Error(ErrorKind::worker_lost,
-               name_of(node) + " is silent for " + std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) +
-                   " s: its agent was killed or stopped, the machine is down, or the network is (--node-timeout sets "
-                   "another limit)"));
+    lose_unless_ended(node,
+                      Error(ErrorKind::worker_lost,
+                            name_of(node) + " is silent for " + std::to_string(tenths / 10) + "." +
+                                std::to_string(tenths % 10) + " s: " + (is_master() ? "its agent" : "the master") +
+                                " was killed or stopped, the machine is down, or the network is (--node-timeout "
+                                "sets another limit)"));
   });
 }
 

@@ -119,8 +119,10 @@ class NodeGroup {
   };
   struct Peer {
     std::atomic<bool> is_lost = false;
+    std::atomic<bool> has_ended = false;      // its last message, `bye` or `fault`, has arrived
     std::optional<Error> why;                 // under state_
     std::atomic<std::int64_t> silent_ns = 0;  // since the last message
+    std::uint64_t pieces = 0;                 // that had arrived at the last look; the thread of signs of life uses it
   };
   struct Waiting {
     int node;
@@ -138,6 +140,7 @@ class NodeGroup {
   bool dispatch();
   void take(const Waiting& next);
   void take_leave(int node, Farewell farewell);
+  void lose_unless_ended(int node, const Error& why) noexcept;
   void note_activity() noexcept {
     active_at_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
   }

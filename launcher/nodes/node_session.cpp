@@ -34,10 +34,7 @@ void NodeSession::take(MessageReader& message) {
   switch (message.kind()) {
     case MessageKind::command:
     case MessageKind::spoil: commands_.take(message); break;
-    case MessageKind::expect_ends:
-      expects_ends_ = true;
-      pool_->expect_ends();
-      break;
+    case MessageKind::expect_ends: pool_->expect_ends(); break;
     case MessageKind::kill_all: pool_->kill_all(); break;
     default: throw Error(ErrorKind::system, "an unexpected message from the master");
   }

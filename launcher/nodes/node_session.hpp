@@ -26,6 +26,12 @@ class NodeSession {
   void take(MessageReader& message);
   /// Reports what has changed. Returns false if nothing has.
   bool report();
+  /// Ends the workers. Neither take() nor report() is called afterwards.
+  void end() noexcept { pool_->end(); }
+  /// True while rows are under way to the memory of this session. It has to stay as long.
+  bool awaits_rows() const noexcept { return commands_.awaits_rows(); }
+  /// Lets rows arrive. True once none are under way.
+  bool has_all_rows() { return commands_.has_all_rows(); }
   /// Sleeps until a worker has something to report, for at most `limit`.
   void sleep(std::chrono::nanoseconds limit) noexcept;
 
@@ -51,7 +57,6 @@ class NodeSession {
   Agent commands_;
   std::vector<Known> known_;  // by local rank
   bool is_watched_ = false;
-  bool expects_ends_ = false;
   Clock::time_point next_look_{};
   Clock::time_point next_progress_{};
 };

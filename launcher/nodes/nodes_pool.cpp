@@ -10,6 +10,7 @@
 #include "launcher/failures/rank_report.hpp"
 #include "launcher/nodes/start_messages.hpp"
 #include "launcher/process/spawn.hpp"
+#include "launcher/session/verdict.hpp"
 
 namespace syncrun::detail {
 
@@ -147,6 +148,12 @@ NodesPool::NodesPool(NodeGroup& group, const Settings& settings)
                     RemoteNodes::Memory{segment(), SharedHeap(segment(), inbound, header.arena_bytes)}, settings.nodes);
 }
 
+/// Rows may still be under way to a node that is lost, and the transport reads them from the memory.
+NodesPool::~NodesPool() {
+  NodesPool::end();
+  if (group_.has_lost_node()) keep_memory();
+}
+
 void NodesPool::start() {
   was_started_ = true;
   group_.listen(this);
@@ -200,8 +207,10 @@ void NodesPool::on_message(int node, MessageReader& message) {
 
 void NodesPool::on_node_lost(int node, const Error& why) noexcept { note_fault(node, why); }
 
-/// All ranks of the node are lost, and the reason is not in them.
+/// All ranks of the node are lost, and the reason is not in them. The program hears of it in its next call. The engine may
+/// end the job before that, so `syncrun` gets the reason at once.
 void NodesPool::note_fault(int node, const Error& why) noexcept {
+  report_verdict(why.what());
   {
     const std::lock_guard lock(mutex_);
     if (!fault_) fault_ = why;

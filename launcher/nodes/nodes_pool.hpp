@@ -26,7 +26,7 @@ class NodesPool final : public LocalPool, private NodeListener {
   /// Reserves the memory of this node. `settings` is complete (gather_devices). Refers to both arguments as long as it
   /// lives. Throws Error (usage, system).
   NodesPool(NodeGroup& group, const Settings& settings);
-  ~NodesPool() override { NodesPool::end(); }
+  ~NodesPool() override;
 
   RemoteNodes* other_nodes() noexcept override { return &*commands_; }
   void progress() override { group_.progress(); }

@@ -2,6 +2,7 @@
 
 // Messages between the nodes of a session, over a network.
 
+#include <cstdint>
 #include <string>
 
 #include "common/os/wait.hpp"
@@ -26,6 +27,9 @@ class Transport : public Mailbox {
   /// The name and version of the engine: "Open MPI 4.1.4". For messages to users.
   virtual std::string description() const = 0;
 
+  /// How many pieces of large messages and of bulk have arrived from a node. They show that the node is alive, although a
+  /// sign of life has to wait behind them.
+  virtual std::uint64_t pieces_from(int node) noexcept = 0;
   /// Drops everything under way to and from a node, and what is sent to it later. Nothing is received from it any more.
   virtual void abandon(int node) noexcept = 0;
   /// Leaves in order: waits until what was sent has left, receives and drops what comes, and ends the engine together

@@ -67,7 +67,7 @@ std::string ended_message(const JobEnd& end) {
 Conclusion conclude(const JobEnd& end) {
   const int code = own_exit_code(end);
   if (end.stop_signal != 0) {
-    return {kSignalExit + end.stop_signal, end.verdict.empty() ? stopped_message(end) : end.verdict};
+    return {kSignalExit + end.stop_signal, end.verdict.empty() ? stopped_message(end) : end.verdict, true};
   }
   if (!end.verdict.empty()) return {code, end.verdict};
   if (!end.said_hello && end.is_privileged) return {code, ended_message(end)};

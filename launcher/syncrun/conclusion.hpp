@@ -32,7 +32,8 @@ struct JobEnd {
 
 struct Conclusion {
   int exit_code = 0;
-  std::string message;  ///< Empty if all went well, or if the reader of the output (`head`) has stopped reading.
+  std::string message;     ///< Empty if all went well, or if the reader of the output (`head`) has stopped reading.
+  bool was_asked = false;  ///< A signal to `syncrun` has ended the job.
 };
 
 Conclusion conclude(const JobEnd& end);

@@ -33,14 +33,25 @@ std::chrono::milliseconds node_timeout(const CommandOptions& options) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
 }
 
-/// An agent was killed. If this process ended now, the engine would end the job before the master can say why: the master
-/// notices the loss by the silence. So this process waits until the engine ends it, or until the silence is long enough.
-void await_masters_verdict(const CommandOptions& options) {
-  const auto seconds = std::chrono::ceil<std::chrono::seconds>(node_timeout(options)).count() + 1;
+/// How long `syncrun` stays after a failure, although its part of the job is over. An engine may end the whole job as soon
+/// as one task has failed, and the other nodes could not say why it has.
+std::chrono::milliseconds last_stay(const Conclusion& conclusion, int task, const CommandOptions& options) {
+  constexpr std::chrono::milliseconds kTimeToSpeak{300};
+  constexpr std::chrono::seconds kTimeToNotice{1};
+  if (conclusion.exit_code == 0) return {};
+  // Nobody tells the other nodes if this process was killed. They notice it by the silence.
+  const bool is_silent = conclusion.exit_code > kSignalExit && (task != 0 || !conclusion.was_asked);
+  return is_silent ? node_timeout(options) + kTimeToNotice : kTimeToSpeak;
+}
+
+/// Stays until the time is over, or until the engine ends this process.
+void stay(std::chrono::milliseconds time) {
+  if (time.count() == 0) return;
   sigset_t signals;
   ::sigemptyset(&signals);
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) ::sigaddset(&signals, signal);
-  const timespec limit{static_cast<time_t>(seconds), 0};
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time);
+  const timespec limit{static_cast<time_t>(seconds.count()), std::chrono::nanoseconds(time - seconds).count()};
   static_cast<void>(::sigtimedwait(&signals, nullptr, &limit));
 }
 
@@ -51,14 +62,14 @@ int run_program(const CommandOptions& options, const std::string& program) {
   EnvironmentChanges changes = environment_for(options);
   add_job(changes, job, ::getenv);
   Supervisor supervisor({program, options.command, changes, options.grace, options.max_restarts, job ? job->task : 0,
-                         node_timeout(options) + std::chrono::seconds(1)},
+                         job ? node_timeout(options) : std::chrono::milliseconds(0)},
                         make_logger("syncrun", level));
   const Conclusion conclusion = supervisor.run();
   if (!conclusion.message.empty()) {
     // The message may contain the last lines of a worker.
     std::fprintf(stderr, "syncrun: %s\n", text_for(STDERR_FILENO, with_indented_lines(conclusion.message)).c_str());
   }
-  if (job && job->task != 0 && conclusion.exit_code > kSignalExit) await_masters_verdict(options);
+  if (job) stay(last_stay(conclusion, job->task, options));
   return conclusion.exit_code;
 }
 

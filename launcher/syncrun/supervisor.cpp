@@ -36,8 +36,8 @@ constexpr std::chrono::seconds kPause{1};
 
 constexpr std::array kForwarded{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGUSR1, SIGUSR2};
 
-/// How often to check whether an agent is stopped.
-constexpr std::chrono::milliseconds kAgentTick{500};
+/// How often to check whether the program is stopped.
+constexpr std::chrono::milliseconds kStopTick{100};
 
 /// True if a signal has stopped the process (the third field of /proc/PID/stat).
 bool is_stopped(pid_t pid) {
@@ -185,7 +185,7 @@ void Supervisor::start_master(int restart) {
   request.reads_input = job_.node == 0;
   master_ = spawn_master(request);
   end_.master = master_.pid;
-  started_ = agent_ran_ = Clock::now();
+  started_ = ran_at_ = Clock::now();
   link_ = std::move(ours);
   logger_->debug("started " + job_.program + " as pid " + std::to_string(master_.pid));
 
@@ -215,7 +215,7 @@ void Supervisor::wait_for_events() {
 }
 
 int Supervisor::wait_limit_ms() const {
-  if (stage_ == Stage::running) return job_.node == 0 ? -1 : static_cast<int>(kAgentTick.count());
+  if (stage_ == Stage::running) return job_.longest_stop.count() == 0 ? -1 : static_cast<int>(kStopTick.count());
   if (stage_ == Stage::killing || !master_is_alive()) return static_cast<int>(kOrphanTick.count());
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::now()).count();
   constexpr std::chrono::milliseconds kLongestWait = std::chrono::hours(1);
@@ -283,17 +283,18 @@ bool Supervisor::goes_on() const {
   return !groups_.empty() && link_.is_open() && ::poll(&polled, 1, 0) == 0;
 }
 
-/// Nobody else ends an agent that is stopped: it hears nothing of the end of the job, and an engine may wait for it.
-void Supervisor::check_agent() {
+/// Nobody else ends a master or an agent that is stopped: it hears nothing of the end of the job, and an engine may wait
+/// for it.
+void Supervisor::check_stop() {
   const auto now = Clock::now();
-  if (!is_stopped(master_.pid)) agent_ran_ = now;
-  if (now - agent_ran_ < job_.longest_stop) return;
+  if (!is_stopped(master_.pid)) ran_at_ = now;
+  if (now - ran_at_ < job_.longest_stop) return;
   end_.verdict = end_.role + " was stopped by a signal, and is killed";
   start_killing(KillReason::none);
 }
 
 void Supervisor::advance() {
-  if (stage_ == Stage::running && job_.node != 0 && master_is_alive()) check_agent();
+  if (stage_ == Stage::running && job_.longest_stop.count() != 0 && master_is_alive()) check_stop();
   const bool is_late = stage_ != Stage::running && Clock::now() >= deadline_;
   if (stage_ == Stage::running && !master_is_alive()) start_killing(KillReason::none);
   if (stage_ == Stage::terminating) {
@@ -345,7 +346,7 @@ void Supervisor::suspend() {
   const auto before = Clock::now();
   ::kill(::getpid(), SIGSTOP);
   deadline_ += Clock::now() - before;
-  agent_ran_ = Clock::now();
+  ran_at_ = Clock::now();
 }
 
 void Supervisor::resume() {

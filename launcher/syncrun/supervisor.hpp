@@ -29,8 +29,9 @@ struct Job {
   std::chrono::milliseconds grace{5000};
   int max_restarts = 0;
   int node = 0;  ///< Of a job on several nodes. If it is not 0, the program is the agent of this node.
-  /// An agent that is stopped for longer has been given up by the master, and is killed. Not used for a master.
-  std::chrono::milliseconds longest_stop{4000};
+  /// In a job on several nodes: the other nodes have given up a master or an agent that was stopped for longer, so it is
+  /// killed. 0 in a job on one node.
+  std::chrono::milliseconds longest_stop{0};
 };
 
 /// Runs one job from start to end. The process must have one thread, and must not have blocked or handled any signal,
@@ -82,7 +83,7 @@ class Supervisor {
   void kill_remaining();
 
   bool master_is_alive() const noexcept { return !end_.wait_status; }
-  void check_agent();
+  void check_stop();
   bool is_over() const { return !master_is_alive() && !descendants_.are_left(); }
   void send_to_master(int signal) const;
   void send_to_groups(int signal) const;
@@ -101,8 +102,8 @@ class Supervisor {
   Clock::time_point deadline_{};  // of `terminating`, `killing` and `pausing`
   std::set<pid_t> groups_;        // of live workers and helpers, as the master has announced them
   bool had_workers_ = false;
-  Clock::time_point agent_ran_{};  // when the agent was last seen not to be stopped
-  std::set<pid_t> asked_;          // processes and groups that were sent SIGTERM after the master's end
+  Clock::time_point ran_at_{};  // when the program was last seen not to be stopped
+  std::set<pid_t> asked_;       // processes and groups that were sent SIGTERM after the master's end
   JobEnd end_;
   int first_signal_ = 0;  // the first signal that asked to stop, in any stage
 };

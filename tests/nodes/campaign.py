@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """campaign.py --syncrun FILE --program FILE --build FOLDER [--faults 100] [--seed 1]: ends random processes, links and hosts
 of jobs on three hosts at random moments, under all engines. After each fault, checks that the job ends, that nothing is left
-on any host, and whether the output names the node. Prints a line for each fault, and a table at the end. Not a part of the
-tests: a hundred faults take about ten minutes."""
+on any host, and whether the output names the node. Prints a line for each fault, and a table at the end. The tests run ten
+faults. A hundred take about ten minutes."""
 
 import argparse
 import collections
@@ -17,12 +17,15 @@ import time
 from pathlib import Path
 
 import hosts as hosts_module
+import engines
 from engines import ENGINES, OTHERS, Slurm
 from hosts import Hosts
 
+SKIP_CODE = 77
 END_LIMIT_S = 30
 SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP, "SIGTERM": signal.SIGTERM}
 ACTIONS = {"body": ["body", "60"], "idle": ["idle", "6"], "stream": ["stream", "60"]}
+NEEDED = ("mpirun.openmpi", "mpirun.mpich", *engines.Srun.tools)
 options = None
 
 
@@ -97,8 +100,9 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--verbose", action="store_true", help="show the last lines of jobs that did not name the node")
     options = parser.parse_args()
-    if reason := hosts_module.why_impossible():
-        sys.exit(f"no hosts: {reason}")
+    if reason := hosts_module.why_impossible() or engines.why_impossible(*NEEDED):
+        print(f"skipped: {reason}")
+        sys.exit(SKIP_CODE)
     random.seed(options.seed)
     table = collections.Counter(run_one(number) for number in range(1, options.faults + 1))
     for (what, name, outcome), count in sorted(table.items()):

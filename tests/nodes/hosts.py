@@ -202,6 +202,14 @@ class Hosts:
         """Takes the link of a host "down" or "up"."""
         self._in_switch(f"ip link set v{self.names.index(name) + 1} {state}")
 
+    def set_rate(self, name, direction, rate="160mbit"):
+        """Makes the network of a host slow: what it gets ("in"), or what it sends ("out")."""
+        slow = f"tc qdisc add dev {{}} root tbf rate {rate} burst 256kb latency 100ms"
+        if direction == "in":
+            self._in_switch(slow.format(f"v{self.names.index(name) + 1}"))
+        else:
+            self.run(name, slow.format("eth0").split(), check=True)
+
     def pids(self, host, text):
         """The processes on a host whose command line begins with a text, by their numbers outside of the host, oldest first."""
         found = []

@@ -94,6 +94,7 @@ void IncomingBulk::drop(Matched& matched) {
 bool IncomingBulk::are_complete(Transfer& transfer) {
   for (; transfer.next < transfer.requests.size(); ++transfer.next) {
     if (!is_complete(transfer.requests[transfer.next], kWhat, node_)) return false;
+    ++pieces_;
   }
   return true;
 }

@@ -36,6 +36,8 @@ class IncomingBulk {
   /// Receives and drops what has no memory. True if nothing is being received any more. For the end: no transfer
   /// begins any more.
   bool drain();
+  /// How many pieces have arrived.
+  std::uint64_t pieces() const noexcept { return pieces_; }
 
  private:
   struct Matched {
@@ -68,8 +70,9 @@ class IncomingBulk {
   std::size_t begun_ = 0;           // how many of them are begun
   std::deque<Transfer> given_up_;   // of cancel()
   std::uint64_t first_ = 1;         // the number of the first transfer in the queue
-  std::deque<Matched> matched_;     // in the order of the sender, not yet being received
-  std::deque<Unwanted> unwanted_;   // being received
+  std::uint64_t pieces_ = 0;
+  std::deque<Matched> matched_;    // in the order of the sender, not yet being received
+  std::deque<Unwanted> unwanted_;  // being received
 };
 
 }  // namespace syncrun::detail

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <climits>
+#include <csignal>
 #include <cstdlib>
 #include <exception>
 #include <future>
@@ -60,6 +60,17 @@ class WithOneFence {
 };
 #endif
 
+/// Open MPI writes to connections whose other end is gone, and would so end this process. A handler that does nothing keeps
+/// it alive, and programs that this one starts do not inherit it. What the program itself has set stays.
+void survive_broken_connections() {
+  struct sigaction before {};
+  if (::sigaction(SIGPIPE, nullptr, &before) != 0 || before.sa_handler != SIG_DFL) return;
+  struct sigaction action {};
+  action.sa_handler = [](int) {};
+  action.sa_flags = SA_RESTART;
+  ::sigaction(SIGPIPE, &action, nullptr);
+}
+
 /// All nodes call this at about the same time. MPI ends together with the other nodes, and may wait for them without
 /// end. So another thread ends it, and this one waits only until `end`, and at most for kLongestFinalize.
 bool finalize_until(Clock::time_point end) {
@@ -93,6 +104,7 @@ void MpiTransport::open() {
 #ifdef OPEN_MPI
   const WithOneFence with_one_fence;
 #endif
+  survive_broken_connections();
   int provided = MPI_THREAD_SINGLE;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "start MPI with");
   if (provided < MPI_THREAD_SERIALIZED) {
@@ -125,20 +137,31 @@ void MpiTransport::send(int node, std::vector<std::byte> message) {
   const std::lock_guard lock(mutex_);
   Peer& to = peer(node);
   if (to.is_abandoned) return;
-  if (message.size() > INT_MAX) {
-    throw Error(ErrorKind::system, "a message to " + node_text(node) + " has " + std::to_string(message.size()) +
-                                       " bytes, expected at most " + std::to_string(INT_MAX) + ". Send it as bulk");
-  }
+  auto rest = message.begin();
+  for (; message.end() - rest > static_cast<std::ptrdiff_t>(kPieceBytes); rest += kPieceBytes)
+    to.waiting.push_back({.message = {rest, rest + kPieceBytes}, .is_last = false});
+  message.erase(message.begin(), rest);
+  to.waiting.push_back({.message = std::move(message)});
   if (!to.leaving.empty()) free_left(node);
-  // In a deque, the letter stays where it is. If the message cannot be sent, it is taken out again.
-  Letter& letter = to.leaving.emplace_back();
-  letter.message = std::move(message);
-  const int code = MPI_Isend(letter.message.data(), static_cast<int>(letter.message.size()), MPI_BYTE, node,
-                             kMessageTag, comm_, &letter.request);
-  if (code != MPI_SUCCESS) to.leaving.pop_back();
-  check_mpi(code, "send a message to", node);
-  ++to.sent;
+  send_waiting(node);
   if (!std::exchange(to.is_listed_as_leaving, true)) leaving_to_.push_back(node);
+}
+
+void MpiTransport::send_waiting(int node) {
+  Peer& to = peer(node);
+  while (!to.waiting.empty()) {
+    const bool is_large = to.waiting.front().is_large();
+    if (is_large && to.large_leaving == kPiecesUnderWay) return;
+    // In a deque, the letter stays where it is. If the message cannot be sent, it is taken out again.
+    Letter& letter = to.leaving.emplace_back(std::move(to.waiting.front()));
+    to.waiting.pop_front();
+    const int code = MPI_Isend(letter.message.data(), static_cast<int>(letter.message.size()), MPI_BYTE, node,
+                               letter.is_last ? kMessageTag : kPartTag, comm_, &letter.request);
+    if (code != MPI_SUCCESS) to.leaving.pop_back();
+    check_mpi(code, "send a message to", node);
+    ++to.sent;
+    to.large_leaving += is_large ? 1 : 0;
+  }
 }
 
 std::optional<Transport::Arrival> MpiTransport::receive() {
@@ -148,20 +171,36 @@ std::optional<Transport::Arrival> MpiTransport::receive() {
   }
   if (auto arrival = take_new_arrival()) return arrival;
   free_left_of_one_node();
+  send_bulk_of_all();
   return std::nullopt;
+}
+
+/// The message, if this was all of it. The letter has arrived.
+std::optional<std::vector<std::byte>> MpiTransport::whole_message(Peer& from, Letter letter) {
+  ++from.pieces;
+  if (letter.is_last && from.parts.empty()) return std::move(letter.message);
+  from.parts.insert(from.parts.end(), letter.message.begin(), letter.message.end());
+  if (!letter.is_last) return std::nullopt;
+  return std::exchange(from.parts, {});
 }
 
 std::optional<Transport::Arrival> MpiTransport::take_late_arrival() {
   for (std::size_t i = 0; i < arriving_from_.size(); ++i) {
     const int node = arriving_from_[i];
-    auto& arriving = peer(node).arriving;
-    if (!is_complete(arriving.front().request, "receive a message from", node)) continue;
-    Arrival arrival{node, std::move(arriving.front().message)};
-    arriving.pop_front();
+    Peer& from = peer(node);
+    std::optional<std::vector<std::byte>> message;
+    while (!message && !from.arriving.empty() &&
+           is_complete(from.arriving.front().request, "receive a message from", node)) {
+      message = whole_message(from, std::move(from.arriving.front()));
+      from.arriving.pop_front();
+    }
+    const bool is_empty = from.arriving.empty();
+    if (!message && !is_empty) continue;
     // The next call begins with another node, so that no node has to wait for ever.
     arriving_from_.erase(arriving_from_.begin() + static_cast<std::ptrdiff_t>(i));
-    if (!arriving.empty()) arriving_from_.push_back(node);
-    return arrival;
+    if (!is_empty) arriving_from_.push_back(node);
+    if (message) return Arrival{node, *std::move(message)};
+    --i;  // the next node is in this place now
   }
   return std::nullopt;
 }
@@ -171,8 +210,10 @@ std::optional<Transport::Arrival> MpiTransport::take_new_arrival() {
     Found found = match();
     if (found.match == Match::nothing) break;
     if (found.match == Match::bulk) continue;
-    if (peer(found.node).arriving.empty() && is_complete(found.letter.request, "receive a message from", found.node)) {
-      return Arrival{found.node, std::move(found.letter.message)};
+    Peer& from = peer(found.node);
+    if (from.arriving.empty() && is_complete(found.letter.request, "receive a message from", found.node)) {
+      if (auto message = whole_message(from, std::move(found.letter))) return Arrival{found.node, *std::move(message)};
+      continue;
     }
     keep_for_later(found.node, std::move(found.letter));
   }
@@ -198,12 +239,13 @@ MpiTransport::Found MpiTransport::match() {
     int count = 0;
     check_mpi(MPI_Get_count(&status, MPI_BYTE, &count), "receive from", node);
     const auto bytes = static_cast<std::size_t>(count);
-    if (status.MPI_TAG != kMessageTag) {
+    if (status.MPI_TAG != kMessageTag && status.MPI_TAG != kPartTag) {
       // Bulk of an abandoned node is left where it is.
       if (!from.is_abandoned) from.bulk_in.take(message, status.MPI_TAG, bytes);
       return {.match = Match::bulk, .node = node};
     }
     Letter letter;
+    letter.is_last = status.MPI_TAG == kMessageTag;
     letter.message.resize(bytes);
     check_mpi(MPI_Imrecv(letter.message.data(), count, MPI_BYTE, &message, &letter.request), "receive a message from",
               node);
@@ -217,8 +259,19 @@ void MpiTransport::drop(Peer& from, Letter letter) {
 }
 
 void MpiTransport::free_left(int node) {
-  auto& leaving = peer(node).leaving;
-  while (!leaving.empty() && is_complete(leaving.front().request, "send a message to", node)) leaving.pop_front();
+  Peer& to = peer(node);
+  while (!to.leaving.empty() && is_complete(to.leaving.front().request, "send a message to", node)) {
+    to.large_leaving -= to.leaving.front().is_large() ? 1 : 0;
+    to.leaving.pop_front();
+  }
+  send_waiting(node);
+}
+
+void MpiTransport::send_bulk_of_all() {
+  std::erase_if(bulk_to_, [this](int node) {
+    peer(node).bulk_out.advance();
+    return peer(node).bulk_out.is_empty();
+  });
 }
 
 /// One node for each call: a test of a message that has not left takes as long as an empty receive().
@@ -227,7 +280,7 @@ void MpiTransport::free_left_of_one_node() {
   next_leaving_ = (next_leaving_ + 1) % leaving_to_.size();
   const int node = leaving_to_[next_leaving_];
   free_left(node);
-  if (!peer(node).leaving.empty()) return;
+  if (!peer(node).leaving.empty() || !peer(node).waiting.empty()) return;
   peer(node).is_listed_as_leaving = false;
   leaving_to_[next_leaving_] = leaving_to_.back();
   leaving_to_.pop_back();
@@ -240,7 +293,10 @@ Transport::Ticket MpiTransport::make_ticket(int node, Direction direction, std::
 Transport::Ticket MpiTransport::send_bulk(int node, std::span<const std::byte> from) {
   const std::lock_guard lock(mutex_);
   Peer& to = peer(node);
-  return to.is_abandoned ? 0 : make_ticket(node, Direction::out, to.bulk_out.begin(from));
+  if (to.is_abandoned) return 0;
+  if (to.bulk_out.is_empty() && std::find(bulk_to_.begin(), bulk_to_.end(), node) == bulk_to_.end())
+    bulk_to_.push_back(node);
+  return make_ticket(node, Direction::out, to.bulk_out.begin(from));
 }
 
 Transport::Ticket MpiTransport::receive_bulk(int node, std::span<std::byte> to) {
@@ -266,6 +322,11 @@ bool MpiTransport::is_over(Ticket ticket) {
   return false;
 }
 
+std::uint64_t MpiTransport::pieces_from(int node) noexcept {
+  const std::lock_guard lock(mutex_);
+  return peer(node).pieces + peer(node).bulk_in.pieces();
+}
+
 void MpiTransport::abandon(int node) noexcept {
   const std::lock_guard lock(mutex_);
   Peer& other = peer(node);
@@ -278,6 +339,9 @@ void MpiTransport::abandon(int node) noexcept {
     for (Letter& letter : *letters) other.dropped.push_back(std::move(letter));
     letters->clear();
   }
+  other.waiting.clear();
+  other.parts.clear();
+  std::erase(bulk_to_, node);
   std::erase(arriving_from_, node);
   std::erase(leaving_to_, node);
   next_leaving_ = 0;
@@ -317,7 +381,7 @@ bool MpiTransport::have_all_left() {
     if (to.is_abandoned) continue;
     free_left(node);
     to.bulk_out.advance();
-    have_left = have_left && to.leaving.empty() && to.bulk_out.is_empty();
+    have_left = have_left && to.waiting.empty() && to.leaving.empty() && to.bulk_out.is_empty();
   }
   return have_left;
 }

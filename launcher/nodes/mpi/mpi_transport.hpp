@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "launcher/nodes/mpi/incoming_bulk.hpp"
+#include "launcher/nodes/mpi/mpi_tags.hpp"
 #include "launcher/nodes/mpi/outgoing_bulk.hpp"
 #include "launcher/nodes/transport.hpp"
 
@@ -32,23 +33,30 @@ class MpiTransport final : public Transport {
   Ticket send_bulk(int node, std::span<const std::byte> from) override;
   Ticket receive_bulk(int node, std::span<std::byte> to) override;
   bool is_over(Ticket ticket) override;
+  std::uint64_t pieces_from(int node) noexcept override;
   void abandon(int node) noexcept override;
   bool close(Milliseconds grace) noexcept override;
 
  private:
-  struct Letter {  // a message on its way
+  struct Letter {  // a message on its way, or a part of a large one
     MPI_Request request = MPI_REQUEST_NULL;
     std::vector<std::byte> message;
+    bool is_last = true;  // no part of the same message follows
+    bool is_large() const noexcept { return message.size() >= kPieceBytes; }
   };
   struct Peer {
     Peer(MPI_Comm comm, int node) : bulk_out(comm, node), bulk_in(node) {}
-    std::deque<Letter> leaving;   // the oldest first
+    std::deque<Letter> waiting;  // messages and parts that MPI does not have yet, the oldest first
+    std::deque<Letter> leaving;  // the oldest first
+    std::size_t large_leaving = 0;
     std::deque<Letter> arriving;  // the oldest first; only the oldest may be delivered
     OutgoingBulk bulk_out;
     IncomingBulk bulk_in;
-    std::uint64_t sent = 0;      // messages, without bulk
-    std::uint64_t matched = 0;   // messages of MPI
-    std::deque<Letter> dropped;  // nobody wants them any more, but MPI may still use their memory
+    std::vector<std::byte> parts;  // of the message that is arriving; all but the last one
+    std::uint64_t pieces = 0;      // messages and parts that have arrived
+    std::uint64_t sent = 0;        // messages and parts, without bulk
+    std::uint64_t matched = 0;     // messages of MPI
+    std::deque<Letter> dropped;    // nobody wants them any more, but MPI may still use their memory
     bool is_listed_as_leaving = false;
     bool is_abandoned = false;
   };
@@ -69,6 +77,9 @@ class MpiTransport final : public Transport {
   std::optional<Arrival> take_late_arrival();
   std::optional<Arrival> take_new_arrival();
   void keep_for_later(int node, Letter letter);
+  void send_waiting(int node);
+  void send_bulk_of_all();
+  static std::optional<std::vector<std::byte>> whole_message(Peer& from, Letter letter);
   void free_left(int node);
   void free_left_of_one_node();
 
@@ -87,6 +98,7 @@ class MpiTransport final : public Transport {
   std::unique_ptr<std::deque<Peer>> owned_peers_ = std::make_unique<std::deque<Peer>>();
   std::deque<Peer>& peers_ = *owned_peers_;  // by node
   std::vector<int> leaving_to_;              // the nodes to which messages are under way
+  std::vector<int> bulk_to_;                 // the nodes to which bulk is under way
   std::vector<int> arriving_from_;           // the nodes from which messages are under way that MPI has matched
   std::size_t next_leaving_ = 0;             // where free_left_of_one_node() goes on
   bool has_abandoned_ = false;

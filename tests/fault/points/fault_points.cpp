@@ -23,8 +23,8 @@ namespace {
 
 constexpr const char* kVariable = "SYNCRUN_FAULT";
 
-constexpr std::array<std::string_view, 10> kWays{"kill",      "segv",   "stop", "exit0",  "exit3",
-                                                 "exception", "number", "loop", "memory", "shared"};
+constexpr std::array<std::string_view, 11> kWays{"kill",   "segv", "stop",   "exit0",  "exit3", "exception",
+                                                 "number", "loop", "memory", "shared", "hold"};
 constexpr std::array kPhases{Phase::spawn,        Phase::attach, Phase::device,     Phase::communicator,
                              Phase::dependencies, Phase::inputs, Phase::function,   Phase::vote,
                              Phase::reduction,    Phase::close,  Phase::collective, Phase::idle};
@@ -39,6 +39,12 @@ std::uint64_t number_in(std::string_view text, std::string_view value) {
   if (error != std::errc() || end != value.data() + value.size())
     refuse(text, "'" + std::string(value) + "' is no number");
   return number;
+}
+
+/// Lets the worker wait here while a test makes something else fail.
+void hold() {
+  const char* const file = std::getenv("SYNCRUN_FAULT_UNTIL");
+  while (file == nullptr || ::access(file, F_OK) != 0) ::usleep(1000);
 }
 
 /// Makes an allocation fail because the system refuses the memory.
@@ -109,6 +115,7 @@ void Fault::strike(std::uint64_t command) const {
     case FaultWay::number: throw 17;
     case FaultWay::loop: break;
     case FaultWay::memory: return run_out_of_memory();
+    case FaultWay::hold: return hold();
     case FaultWay::shared:
       throw Error(ErrorKind::system, what + " requires 4096 bytes of shared memory; all are in use", ENOMEM);
   }

@@ -27,6 +27,7 @@ enum class FaultWay : std::uint8_t {
   loop,       // an endless loop
   memory,     // an allocation that the system refuses
   shared,     // no space in shared memory
+  hold,       // waits until the file that SYNCRUN_FAULT_UNTIL names exists
 };
 
 struct Fault {
@@ -42,7 +43,7 @@ struct Fault {
     return where == phase && (!call || *call == command);
   }
   /// Prints the fault and the time to standard error, then carries it out. After `stop`, it returns when the worker is
-  /// continued.
+  /// continued. After `hold`, it returns when the file exists.
   void strike(std::uint64_t command) const;
 };
 

@@ -29,6 +29,7 @@ class BorrowedTransport final : public detail::Transport {
   Ticket send_bulk(int node, std::span<const std::byte> from) override { return other_.send_bulk(node, from); }
   Ticket receive_bulk(int node, std::span<std::byte> to) override { return other_.receive_bulk(node, to); }
   bool is_over(Ticket ticket) override { return other_.is_over(ticket); }
+  std::uint64_t pieces_from(int node) noexcept override { return other_.pieces_from(node); }
   void abandon(int node) noexcept override { other_.abandon(node); }
   bool close(detail::Milliseconds grace) noexcept override { return other_.close(grace); }
 

@@ -22,6 +22,7 @@ class FakeTransport final : public detail::Transport {
   Ticket send_bulk(int node, std::span<const std::byte> from) override;
   Ticket receive_bulk(int node, std::span<std::byte> to) override;
   bool is_over(Ticket ticket) override;
+  std::uint64_t pieces_from(int node) noexcept override;
   void abandon(int node) noexcept override;
   bool close(detail::Milliseconds grace) noexcept override;
 
@@ -98,6 +99,11 @@ bool FakeTransport::is_over(Ticket ticket) {
   return !network_.is_under_way(ticket);
 }
 
+std::uint64_t FakeTransport::pieces_from(int node) noexcept {
+  const std::lock_guard lock(network_.mutex_);
+  return network_.link(node, node_).pieces;
+}
+
 void FakeTransport::abandon(int node) noexcept {
   const std::lock_guard lock(network_.mutex_);
   self().has_abandoned[static_cast<std::size_t>(node)] = true;
@@ -139,6 +145,11 @@ detail::Transport& FakeNetwork::at(int number) { return *node(number).transport;
 void FakeNetwork::hold_back(int from, int to) {
   const std::lock_guard lock(mutex_);
   link(from, to).is_held_back = true;
+}
+
+void FakeNetwork::pass_piece(int from, int to) {
+  const std::lock_guard lock(mutex_);
+  ++link(from, to).pieces;
 }
 
 void FakeNetwork::release(int from, int to) {

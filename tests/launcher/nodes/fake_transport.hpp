@@ -36,6 +36,8 @@ class FakeNetwork {
   /// What one node sends to the other waits from now on, until release(). This includes bulk.
   void hold_back(int from, int to);
   void release(int from, int to);
+  /// A piece of something large arrives. Nothing is there to receive yet.
+  void pass_piece(int from, int to);
   /// Nothing passes either way any more. What is under way is lost. Neither node notices.
   void lose(int one, int other);
   /// The node's functions do nothing, as if its process were stopped: it receives nothing, and what it sends waits. What
@@ -63,6 +65,7 @@ class FakeNetwork {
   struct Link {
     bool is_held_back = false;
     bool is_lost = false;
+    std::uint64_t pieces = 0;
     std::deque<std::vector<std::byte>> messages;
     std::deque<OutgoingTransfer> outgoing;
     std::deque<IncomingTransfer> incoming;

@@ -118,6 +118,18 @@ TEST_F(Group, LosesASilentNode) {
   groups[0]->listen(nullptr);
 }
 
+TEST_F(Group, KeepsANodeWhoseSignsOfLifeWaitBehindSomethingLarge) {
+  groups[0]->listen(&notes);
+  network.hold_back(1, 0);
+  for (int piece = 0; piece < 16; ++piece) {
+    network.pass_piece(1, 0);
+    std::this_thread::sleep_for(kLimits.silence / 4);
+  }
+  EXPECT_EQ(notes.loss_of(1), "");
+  ASSERT_TRUE(until([&] { return !notes.loss_of(1).empty(); })) << "no piece arrives any more";
+  groups[0]->listen(nullptr);
+}
+
 TEST_F(Group, LosesAMasterThatIsCutOff) {
   groups[1]->listen(&notes);
   network.lose(0, 1);
@@ -168,6 +180,37 @@ TEST_F(Group, LeavesInOrder) {
   second.join();
   master.join();
   EXPECT_TRUE(master_left);
+}
+
+TEST_F(Group, HearsAFarewellThatCameWhileItWasBusy) {
+  groups[1]->listen(&notes);
+  bool master_left = false;
+  std::thread master([&] { master_left = groups[0]->leave(3, Milliseconds(5000)); });
+  std::this_thread::sleep_for(4 * kLimits.silence);  // nobody handles the messages of node 1 meanwhile
+  EXPECT_EQ(notes.loss_of(0), "");
+  ASSERT_TRUE(until([&] { return groups[1]->farewell(); }));
+  EXPECT_EQ(groups[1]->farewell()->exit_code, 3);
+  EXPECT_THAT(notes.loss_of(0), HasSubstr("has left the job (exit code 3)"));
+  groups[1]->listen(nullptr);
+  std::thread second([&] { static_cast<void>(groups[2]->leave(3, Milliseconds(5000))); });
+  static_cast<void>(groups[1]->leave(3, Milliseconds(5000)));
+  second.join();
+  master.join();
+  EXPECT_TRUE(master_left);
+}
+
+TEST_F(Group, HearsAFaultThatCameWhileNobodyListened) {
+  MessageWriter fault(MessageKind::fault);
+  fault.put(ErrorKind::system);
+  fault.put_text("no memory");
+  groups[2]->send(0, std::move(fault));
+  std::this_thread::sleep_for(Milliseconds(20));
+  network.kill(2);
+  std::this_thread::sleep_for(4 * kLimits.silence);
+  groups[0]->listen(&notes);
+  ASSERT_TRUE(until([&] { return !notes.loss_of(2).empty(); }));
+  EXPECT_EQ(notes.loss_of(2), "node 2: no memory");
+  groups[0]->listen(nullptr);
 }
 
 }  // namespace
