@@ -36,6 +36,7 @@ class MixedOutputs : public MixedRanks {
     const OutputType type{dtype, reduction, 1};
     begin(kCall, everyone());
     Command& command = control_.command_in(kCall);
+    command.comm = comm_;
     auto& call = command.begin<CallPayload>();
     call.rows = 4;
     call.slices = 1;
@@ -71,6 +72,8 @@ class MixedOutputs : public MixedRanks {
       if (running.may_reduce_outputs(outbox(rank))) running.reduce_outputs(outbox(rank));
     }
   }
+  CommChoice comm_ = CommChoice::host();
+
   Outbox& outbox(int rank) { return control_.outbox(control_.command_in(kCall), rank); }
   template <class T>
   std::vector<T> shared(int rank, std::size_t elements) {
@@ -124,6 +127,7 @@ TEST_F(MixedOutputs, AreLeftToTheMasterUnlessTheyAreLargeOnAllRanks) {
 class OutputsOfGpus : public MixedOutputs {
  protected:
   OutputsOfGpus() {
+    comm_ = CommChoice::devices(CommChoice::kOfSession);
     mixed_.clear();
     control_.worker(1).device_kind = DeviceKind::cuda;
     for (MeetingRank& parts : ranks_) mixed_.emplace_back(parts);
