@@ -23,7 +23,8 @@ from hosts import Hosts
 
 SKIP_CODE = 77
 END_LIMIT_S = 30
-SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP, "SIGTERM": signal.SIGTERM}
+STOPPED_S = 10  # a stopped syncrun goes on after this time, because it cannot end before
+SIGNALS = {"SIGCONT": signal.SIGCONT, "SIGKILL": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP, "SIGTERM": signal.SIGTERM}
 ACTIONS = {"body": ["body", "60"], "idle": ["idle", "6"], "stream": ["stream", "60"]}
 NEEDED = ("mpirun.openmpi", "mpirun.mpich", *engines.Srun.tools)
 options = None
@@ -58,7 +59,7 @@ def run_one(number):
     engine_name = random.choice(["talkative", "mpich", "pmix", "pmi2"])
     action = random.choice(list(ACTIONS))
     what = random.choice(["worker", "worker", "agent", "agent", "syncrun", "link", "host"])
-    name = random.choice(list(SIGNALS)) if what in ("worker", "agent", "syncrun") else "-"
+    name = random.choice(["SIGKILL", "SIGSTOP", "SIGTERM"]) if what in ("worker", "agent", "syncrun") else "-"
     host = random.choice(["n1", "n2", "n3"] if what in ("worker", "agent", "syncrun") else ["n2", "n3"])
     delay = random.uniform(0.2, 1.5)
     with Hosts(3, keep=[options.build, Path(options.program).parent]) as hosts:
@@ -74,15 +75,21 @@ def run_one(number):
         began = time.monotonic()
         struck = strike(hosts, what, host, name)
         dead = {host} if what == "host" else set()
-        # A stopped syncrun cannot end by itself, and a job that nothing struck goes on.
+        # A job that nothing struck goes on.
         while left(hosts, dead) and time.monotonic() - began < END_LIMIT_S and struck:
+            if what == "syncrun" and name == "SIGSTOP" and time.monotonic() - began > STOPPED_S:
+                strike(hosts, what, host, "SIGCONT")
             time.sleep(0.05)
         seconds = time.monotonic() - began
         hangs = struck and bool(left(hosts, dead))
         time.sleep(0.3)
         text = "".join(lines)
-        is_named = bool(re.search(rf"\({host}[):]|{host}", re.sub(r"syncrun: node \d \(n\d\): rank.*", "", text)))
+        places = r"syncrun: node \d \(n\d\): rank.*"
+        is_named = bool(re.search(rf"{host}|the master .* was" if host == "n1" else host, re.sub(places, "", text)))
+        has_begun = re.search(places, text) is not None
     outcome = "nothing to strike" if not struck else "HANGS" if hangs else "named" if is_named else "ended, not named"
+    if outcome == "ended, not named" and not has_begun:
+        outcome = "ended before the session"  # MPI does not say which node is missing
     print(f"{number:3} {engine_name:8} {action:7} {what:8} {name:8} {host} after {delay:.2f} s: {outcome}, {seconds:.1f} s",
           flush=True)  # fmt: skip
     if outcome in ("HANGS", "ended, not named") and options.verbose:

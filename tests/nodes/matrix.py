@@ -34,7 +34,7 @@ READY_LIMIT_S = 30
 END_LIMIT_S = 20
 DEADLINE_S = 2  # of calls and of the end of a session, if a worker hangs
 START_DEADLINE_S = 5
-SLOWEST_THROW_S = 0.05  # from the death of a worker to the exception in the master
+SLOWEST_THROW_S = 0.25  # from the death of a worker to the exception; 10 to 50 ms if this machine is not busy
 NEXT_CALL_S = 0.3  # after the limit of silence; the program is idle until then
 SLOWEST_VERDICT_S = 0.5  # more than the limit of silence, until each node has said what happened
 ATTEMPTS = 3  # this machine may be busy, and a case that is too slow is tried again
@@ -82,13 +82,17 @@ def outcome_of(case):
         return LOOKS_STOPPED
     if case.process == "engine":
         return GOES_ON if case.way == "stop" else ENDS
-    if case.process == "daemon" and case.phase == "rows" and case.way == "term":
-        return ENGINE  # the master does not survive the loss of a process to which rows are under way
     if case.process == "daemon":
         return {"stop": GOES_ON, "kill": ENGINE, "term": NAMED}[case.way]
     if case.process == "syncrun":
         return {"stop": GOES_ON, "kill": ENGINE, "term": NAMED}[case.way]
     return NAMED
+
+
+def may_be_engine(case):
+    """In these cases, the engine is sometimes faster than the nodes: a daemon with SIGTERM while rows are under way to its
+    node, and a node where all daemons get it."""
+    return case.way == "term" and (case.process == "node" or (case.process, case.phase) == ("daemon", "rows"))
 
 
 def engine_of(case):
@@ -182,6 +186,7 @@ class Run:
         command = ["env", *variables, "sh", "-c", script, "sh", options.syncrun, "-n", "2", "--node-timeout",
                    str(options.node_timeout), *map(str, limits), options.program, case.phase, str(self.folder)]  # fmt: skip
         self.struck = []
+        self.reached = 0
         self.output = (self.folder / "engine").open("w")
         self.job = hosts.start("n1", engine.command(hosts, 3, command), stdin=subprocess.DEVNULL, stdout=self.output,
                                stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
@@ -210,6 +215,7 @@ class Run:
             return all((self.folder / name).exists() for name in ["ready", *in_body])
 
         self.await_that(f"phase {self.case.phase}", is_there, READY_LIMIT_S)
+        self.reached = time.monotonic()
         time.sleep(0.3)
 
     def strike(self):
@@ -239,7 +245,10 @@ class Run:
             raise Failed(f"no {case.process} to strike")
         if case.way in SIGNALS:
             for pid in targets:
-                os.kill(pid, SIGNALS[case.way])
+                try:
+                    os.kill(pid, SIGNALS[case.way])
+                except ProcessLookupError:
+                    pass  # it has ended because of another one
         self.struck = targets
         return None
 
@@ -357,11 +366,11 @@ def run_once(case):
             elif case.process == "worker" and (case.phase == "idle" or outcome_of(case) == DEADLINE):
                 # The master notices it in the next call. A worker that hangs holds up the others in no other way.
                 time.sleep(0.2)
-                began = time.monotonic()
+                began = run.reached if case.way == "silence" else time.monotonic()
                 if case.phase != "vote":
                     run.go()
             outcome, seconds = run.observe(began)
-            if outcome != outcome_of(case):
+            if outcome != outcome_of(case) and not (outcome == ENGINE and may_be_engine(case)):
                 raise Failed(f"expected {outcome_of(case)!r}, found {outcome!r}")
             limit = None
             if outcome == NAMED:
@@ -386,7 +395,7 @@ def run_case(case):
             print(f"{case}: {outcome.partition(':')[0]}, {seconds:.3f} s" + f" ({len(failures) + 1} attempts)" * bool(failures),
                   flush=True)  # fmt: skip
             return case, outcome, seconds, []
-        except Failed as failure:
+        except (Failed, hosts_module.HostsError) as failure:
             failures.append(str(failure))
             print(f"{case}: {failures[-1] if options.verbose else failures[-1].splitlines()[0]}", flush=True)
     return case, None, 0, failures

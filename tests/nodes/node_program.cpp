@@ -57,6 +57,17 @@ void abort_on(sr::CpuWorker& worker, int rank) {
   std::abort();
 }
 
+void announce(const char* what) {
+  std::fprintf(stderr, "%s\n", what);
+  std::fflush(stderr);
+}
+
+/// Waits until the test says that the program may go on.
+void await_line() {
+  std::string line;
+  std::getline(std::cin, line);
+}
+
 class Counter {
  public:
   explicit Counter(std::int64_t start) : count_(start) {}
@@ -122,14 +133,54 @@ void calls(sr::Session& session) {
                   .c_str());
 }
 
+struct Means {
+  sr::Avg<double> mean;
+  sr::Gather<std::int64_t, 1> rows;
+};
+
+Means means(sr::CpuWorker&, sr::Scattered<const double, 2> x) {
+  double sum = 0;
+  for (std::int64_t row = 0; row < x.rows(); ++row) sum += x(row, 0);
+  return {.mean = sum / static_cast<double>(x.rows()), .rows = {std::vector<std::int64_t>{x.rows()}, sr::Shape{1}}};
+}
+
+/// Prints the rows of each rank, and the average over all rows.
+void divide_by_weights(sr::Session& session) {
+  std::vector<double> values(1200);
+  std::iota(values.begin(), values.end(), 0.0);
+  const auto x = session.data(values, sr::Shape{1200, 1}, "x");
+  session.set_weights({1, 1, 2, 2, 3, 3});
+  const auto result = session.function(means, "means")(x);
+  for (const std::int64_t rows : result.rows.to_vector()) std::printf("%d ", static_cast<int>(rows));
+  std::printf("mean %.17g\n", result.mean.value());
+}
+
+/// Ten epochs of shuffled batches over an array that does not change.
+void run_epochs(sr::Session& session) {
+  constexpr std::int64_t kRows = 4096, kWidth = 512, kBatch = 256;  // 16 MiB
+  std::vector<double> values(kRows * kWidth, 1);
+  const auto x = session.data(values, sr::Shape{kRows, kWidth}, "x");
+  const auto f = session.function(means, "means");
+  f(x, {.batch = std::vector<std::int64_t>{0, 1, 2, 3, 4, 5}});
+  announce("the epochs begin");
+  await_line();
+  std::vector<std::int64_t> order(kRows);
+  std::iota(order.begin(), order.end(), 0);
+  std::mt19937 random(1);
+  for (int epoch = 0; epoch < 10; ++epoch) {
+    std::shuffle(order.begin(), order.end(), random);
+    for (std::int64_t begin = 0; begin < kRows; begin += kBatch) {
+      const std::vector<std::int64_t> batch(order.begin() + begin, order.begin() + begin + kBatch);
+      require(f(x, {.batch = batch}).mean.value() == 1, "the average of a batch");
+    }
+  }
+  announce("the epochs are over");
+  await_line();
+}
+
 void print_input(sr::Session&) {
   const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
   std::printf("input %zu\n", text.size());
-}
-
-void announce(const char* what) {
-  std::fprintf(stderr, "%s\n", what);
-  std::fflush(stderr);
 }
 
 int program(sr::Session& session, int argc, char** argv) {
@@ -137,6 +188,8 @@ int program(sr::Session& session, int argc, char** argv) {
   const double number = argc > 2 ? std::atof(argv[2]) : 0;
   if (action == "calls") calls(session);
   else if (action == "input") print_input(session);
+  else if (action == "weights") divide_by_weights(session);
+  else if (action == "epochs") run_epochs(session);
   else if (action == "exit") return static_cast<int>(number);
   else if (action == "fail") session.function(fail_on, "fail_on")(static_cast<int>(number));
   else if (action == "abort") session.function(abort_on, "abort_on")(static_cast<int>(number));
@@ -159,6 +212,11 @@ int program(sr::Session& session, int argc, char** argv) {
     const std::vector<double> factors(static_cast<std::size_t>(x.shape()[1]), 1);
     auto y = session.data(factors, sr::Shape{x.shape()[1]}, "y");
     std::printf("sum %g\n", session.function(sums, "sums")(x, y, 0.0).sum.value());
+  } else if (action == "fresh") {  // rows of as many MiB
+    const auto rows = static_cast<std::int64_t>(number);
+    const auto x =
+        session.data(std::vector<double>(static_cast<std::size_t>(rows) << 17U, 1), sr::Shape{rows, 1 << 17}, "x");
+    std::printf("mean %g\n", session.function(means, "means")(x).mean.value());
   } else if (action == "shared") {
     session.shared<double, 1>("w");
   } else {

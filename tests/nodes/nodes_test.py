@@ -158,6 +158,38 @@ class Starts(OnHosts):
             self.assertIn("sum 1200", job.text)
 
 
+    def test_weights_divide_rows_among_all_ranks(self):
+        for engine in self.for_each_engine(("openmpi",)):
+            job = self.job(engine, ["weights"])
+            self.assertEqual(job.finish(), 0, job.text)
+            self.assertIn("100 100 200 200 300 300 mean 599.5\n", job.text + "\n")
+
+    def test_static_data_crosses_once_and_then_only_indices(self):
+        data, epochs, batches, indices = 16 << 20, 10, 16, 8 * 4096
+        for engine in self.for_each_engine(("openmpi",)):
+            job = self.job(engine, ["epochs"], stdin=subprocess.PIPE)
+            job.await_line("the epochs begin")
+            before = {name: self.received_bytes(name) for name in self.hosts.names}
+            job.process.stdin.write("\n")
+            job.process.stdin.flush()
+            job.await_line("the epochs are over")
+            # A message has a few hundred bytes besides, and an array of indices goes to each node.
+            most = 1.05 * data + epochs * (indices + batches * 8192)
+            for name in self.hosts.names[1:]:
+                got = self.received_bytes(name) - before[name]
+                print(f"  {name} has received {got / data:.3f} of the data", flush=True)
+                self.assertLess(got, most)
+                self.assertGreater(got, 0.9 * data)
+            job.process.stdin.write("\n")
+            job.process.stdin.close()
+            self.assertEqual(job.finish(), 0, job.text)
+
+    def received_bytes(self, name):
+        """What has come over the network to a host."""
+        lines = Path(f"/proc/{self.hosts.init[name]}/net/dev").read_text().splitlines()
+        return int(next(line for line in lines if "eth0:" in line).split()[1])
+
+
 class Conventions(OnHosts):
     with_slurm = True
 
@@ -375,6 +407,66 @@ class BadInput(OnHosts):
             )
             script.chmod(0o755)
             self.refused(engine, "/no/such/program: program not found", syncrun=script)
+
+    def on_one_node(self, name, command):
+        """A script in place of syncrun that runs a command first on one node. The command may replace the script."""
+        script = self.hosts.folder / f"special.{time.monotonic_ns()}.sh"
+        script.write_text(f'#!/bin/sh\n[ "$(hostname)" = {name} ] && {{ {command}; }}\nexec {options.syncrun} "$@"\n')
+        script.chmod(0o755)
+        return script
+
+    def test_a_node_that_never_comes(self):
+        for engine in self.for_each_engine(("openmpi", "pmi2")):
+            self.refused(engine, r"node 0: MPI has not connected the nodes within 3000 ms \(--start-timeout sets another "
+                         r"limit\); has the program started on all of them", more=["--start-timeout", "3"],
+                         syncrun=self.on_one_node("n3", "exec sleep 6"))  # fmt: skip
+
+    def test_a_node_that_cannot_be_reached(self):
+        for engine in self.for_each_engine(("openmpi",)):
+            script = self.on_one_node("n3", "ip link set eth0 down")
+            try:
+                job = self.job(engine, ["calls"], more=["--start-timeout", "3"], syncrun=script)
+                job.await_line(r"node 0: MPI has not connected the nodes within 3000 ms", 20)
+                self.check_nothing_left()
+            finally:
+                job.kill()
+                self.hosts.run("n3", ["ip", "link", "set", "eth0", "up"], check=True)
+
+    def test_gpus_that_are_split_by_task(self):
+        for engine in self.for_each_engine(("pmix",)):
+            command = ["srun", "--mpi=pmix", "-N3", "--ntasks-per-node=2", "--overcommit", "sh", "-c",
+                       'CUDA_VISIBLE_DEVICES=$SLURM_LOCALID exec "$@"', "sh", options.syncrun, options.program, "calls"]  # fmt: skip
+            done = self.hosts.run("n1", command, timeout=RUN_LIMIT_S)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertRegex(done.stderr, "2 tasks on one node, expected one task per node, which uses all devices of the node. "
+                             "Use --ntasks-per-node=1, and --gpus-per-node in place of --gpus-per-task")  # fmt: skip
+
+    def test_a_number_of_workers_that_contradicts_the_devices(self):
+        for engine in self.for_each_engine(("openmpi",)):
+            self.refused(engine, r"--devices.*-n|-n.*--devices|--nproc-per-node", more=["--devices", "n1:cpu0,n2:cpu0"])
+
+    def test_a_start_outside_of_an_allocation(self):
+        command = [options.syncrun, "--nodes", "3", "-n", "2", options.program, "calls"]
+        done = self.hosts.run("n1", command, timeout=RUN_LIMIT_S)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertRegex(done.stderr, r"--nodes 3: expected as many tasks, one per node, but no engine has started this "
+                         r"\(srun -N NODES syncrun")  # fmt: skip
+
+    def test_less_memory_on_one_node(self):
+        """A control group of n3 has 8 MiB left, and its share of the rows is 16 MiB."""
+        group = self.hosts.folder / "cgroup"
+        for folder in (group, group / "memory"):
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, value in {"memory.max": 64 << 20, "memory.current": 56 << 20, "memory.limit_in_bytes": 64 << 20,
+                                "memory.usage_in_bytes": 56 << 20}.items():  # fmt: skip
+                (folder / name).write_text(f"{value}\n")
+        self.hosts.run("n3", ["mount", "--bind", group, "/sys/fs/cgroup"], check=True)
+        try:
+            for engine in self.for_each_engine(("openmpi",)):
+                self.refused(engine, r"node 2 \(n3\): the room for rows on this node requires \d+ bytes of shared memory; \d+ bytes are "
+                             r"available.*SYNCRUN_MEMORY_CHECK=off", action=["fresh", 48])  # fmt: skip
+        finally:
+            self.hosts.run("n3", ["umount", "/sys/fs/cgroup"], check=True)
 
     def test_a_file_that_differs_on_a_node(self):
         folder = Path("/dev/shm")  # each host has its own
