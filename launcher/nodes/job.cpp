@@ -98,7 +98,7 @@ void join_others(const JobPlace& place, Milliseconds limit) {
   try {
     masters_group = new MastersGroup(open_transport(place, limit));
   } catch (const Error& error) {
-    join_failure = new Error(error);
+    join_failure = std::make_unique<const Error>(error).release();
     throw;
   }
 }
