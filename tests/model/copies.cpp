@@ -55,6 +55,16 @@ bool Protocol::is_read_by_a_move(const State& state, Byte value, int rank) const
   return false;
 }
 
+bool Protocol::is_host_copy_in_use(const State& state, Byte value) const noexcept {
+  for (int rank = 0; rank < workers(); ++rank) {
+    const Worker& worker = state.workers[static_cast<std::size_t>(rank)];
+    if (worker.life != Life::alive || worker.process.pc != move_end) continue;
+    const Move move = move_of(state, worker.id);
+    if (move.value == value && (move.from == kHost || move.to == kHost)) return true;
+  }
+  return false;
+}
+
 /// True if these contents are what the last writer before the command has written. A writer that did not run has written
 /// nothing. A writer that has failed leaves what it has written so far, except that a value which it should make does
 /// not exist.
@@ -106,8 +116,13 @@ void Protocol::run_move(const State& state, int rank, const Visit& visit) const 
   const Move move = move_of(state, id);
   const Step step{Step::Who::worker, static_cast<Byte>(rank), move_begin, Sub::look};
   State next = state;
+  if (move.to == kHost) {
+    run_transfer(next, rank);
+    return visit(next, step);
+  }
   auto& contents = next.values[move.value].contents;
-  expect(next, is_as_written(next, id, move.value, contents[move.from]), Property::copy_is_as_written);
+  const Byte source = move.from == kHost ? next.values[move.value].host.contents : contents[move.from];
+  expect(next, is_as_written(next, id, move.value, source), Property::copy_is_as_written);
   expect(next, !is_read_by_a_move(state, move.value, rank), Property::copy_is_not_overwritten);
   contents[index] = kNoValues;
   go(next.workers[index].process, move_end);
@@ -125,9 +140,30 @@ void Protocol::end_move(State& state, int rank) const {
   Worker& worker = state.workers[static_cast<std::size_t>(rank)];
   const Move move = move_of(state, worker.id);
   auto& contents = state.values[move.value].contents;
-  expect(state, is_as_written(state, worker.id, move.value, contents[move.from]), Property::copy_is_as_written);
-  contents[move.to] = contents[move.from];
+  HostCopy& host = state.values[move.value].host;
+  const Byte source = move.from == kHost ? host.contents : contents[move.from];
+  expect(state, is_as_written(state, worker.id, move.value, source), Property::copy_is_as_written);
+  if (move.to == kHost) {
+    expect(state, host.last == worker.id, Property::host_copy_is_not_overwritten);
+    host.contents = source;
+  } else {
+    contents[move.to] = source;
+  }
   go(worker.process, write_vote);
+}
+
+/// The first step of a transfer to the host.
+void Protocol::run_transfer(State& state, int rank) const {
+  const auto index = static_cast<std::size_t>(rank);
+  const Byte id = state.workers[index].id;
+  const Byte of = move_of(state, id).value;
+  Value& value = state.values[of];
+  expect(state, is_as_written(state, id, of, value.contents[index]), Property::copy_is_as_written);
+  const bool is_newer = value.host.last < id && !is_host_copy_in_use(state, of);
+  expect(state, is_newer, Property::host_copy_is_not_overwritten);
+  value.host.contents = kNoValues;
+  value.host.last = id;
+  go(state.workers[index].process, move_end);
 }
 
 // ---- VariableCopies::drop_spare -----------------------------------------------------------------------------------
@@ -140,14 +176,30 @@ void Protocol::try_to_drop(const State& state, int rank, const Visit& visit) con
   const Byte in_use = is(Mistake::drops_what_is_in_use) ? 1 : 0;
   for (Byte value = 0; value < kMostValues; ++value) {
     const Byte spare = state.values[value].spare[index];
-    if (spare == kNeeded || spare == kDropped || spare > worker.id + in_use) continue;
+    if (!is_spare(spare) || spare_from(spare) > worker.id + in_use) continue;
+    const bool is_home = (spare & kIsHome) != 0 && !is(Mistake::home_needs_no_successor);
     State next = state;
     ++next.drops;
     next.workers[index].known = spare;
     next.workers[index].seen = value;
-    go(next.workers[index].process, drop_copy);
+    go(next.workers[index].process, is_home ? appoint_copy : drop_copy);
+    if (is_home && rank == 0) next.workers[index].process.scan = 1;
     visit(next, {Step::Who::worker, static_cast<Byte>(rank), worker.process.pc, Sub::look});
   }
+}
+
+/// drop_copy: the home looks for a copy that can take its place. It looks at one rank per step.
+void Protocol::appoint(State& state, int rank) const {
+  Worker& worker = state.workers[static_cast<std::size_t>(rank)];
+  Byte& other = worker.process.scan;
+  Byte& spare = state.values[worker.seen].spare[other];
+  if (is_spare(spare) && (spare & kIsSuccessor) != 0) {
+    if (!is(Mistake::successor_is_not_claimed)) spare = kNeeded;
+    return go(worker.process, drop_copy);
+  }
+  do ++other;
+  while (other == rank);
+  if (other >= workers()) end_drop(state, rank);
 }
 
 /// SpareCopy::drop: the exchange. The memory of the copy is then free.
@@ -156,10 +208,28 @@ void Protocol::drop(State& state, int rank) const {
   Worker& worker = state.workers[index];
   Value& value = state.values[worker.seen];
   if (value.spare[index] == worker.known || is(Mistake::drop_ignores_the_claim)) {
-    expect(state, !is_read_by_a_move(state, worker.seen, rank), Property::copy_is_not_overwritten);
+    check_drop(state, worker.seen, rank);
     value.spare[index] = kDropped;
     value.contents[index] = kNoValues;
   }
+  end_drop(state, rank);
+}
+
+void Protocol::check_drop(State& state, Byte index, int rank) const {
+  const Value& value = state.values[index];
+  expect(state, !is_read_by_a_move(state, index, rank), Property::copy_is_not_overwritten);
+  if ((value.valid & bit(rank)) == 0) return;
+  expect(state, scenario_.pinned != rank, Property::pinned_copy_is_not_dropped);
+  const Byte contents = value.contents[static_cast<std::size_t>(rank)];
+  bool is_elsewhere = value.host.is_valid != 0 && value.host.contents == contents;
+  for (int other = 0; other < workers(); ++other) {
+    is_elsewhere = is_elsewhere || (other != rank && value.contents[static_cast<std::size_t>(other)] == contents);
+  }
+  expect(state, is_elsewhere, Property::last_copy_is_not_dropped);
+}
+
+void Protocol::end_drop(State& state, int rank) const {
+  Worker& worker = state.workers[static_cast<std::size_t>(rank)];
   worker.known = worker.seen = 0;
   go(worker.process, is_move(state, worker.id) ? move_begin : body);
 }

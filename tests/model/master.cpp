@@ -104,12 +104,22 @@ void Protocol::decide_next(const State& state, const Visit& visit) const {
     visit(next, {Step::Who::master, id, decide, Sub::look});
   }
   const bool is_last = state.calls == calls_count();
-  if (is_last ? !is_idle : !has_place(state, ranks_of(next_call(state)))) return;
+  const auto must_wait = [&] {
+    const Call& call = next_call(state);
+    return call.to_host == 0 && !has_place(state, ranks_of(call));
+  };
+  if (is_last ? !is_idle : must_wait()) return;
   State next = state;
+  Step step{Step::Who::master, state.next, is_last ? Byte{expect_ends} : Byte{put_entries}, Sub::look};
   if (is_last) publish_next(next, kClose);
-  else if (values_of(next_call(state)) != 0) begin_call_with_values(next);
-  else publish_next(next, static_cast<Byte>(state.calls + 1));
-  visit(next, {Step::Who::master, state.next, is_last ? Byte{expect_ends} : Byte{put_entries}, Sub::look});
+  else if (values_of(next_call(state)) == 0) publish_next(next, static_cast<Byte>(state.calls + 1));
+  else {
+    begin_call_with_values(next);
+    step.pc = next.master.pc;
+    const bool has_begun = step.pc != decide && step.pc != await_call;
+    if (has_begun) take_master_step(next);  // the master has done nothing yet that other processes can see
+  }
+  visit(next, step);
 }
 
 /// Takes one step that other processes can see. The private work of the master before and after it is part of the step.
@@ -134,11 +144,10 @@ void Protocol::take_master_step(State& state) const {
       }
       return go(state.master, over);
     case claim_copies: return claim_copy(state);
+    case claim_homes: claim_next_home(state, next_move(state).value); return bring_copy(state);
     case begin_move: {
-      const auto rank = static_cast<unsigned>(state.cursor % kMostWorkers);
-      const auto value = static_cast<unsigned>(state.cursor / kMostWorkers);
-      const unsigned move = kMove | value << 4U | state.values[value].home * 4U | rank;
-      return publish_next(state, static_cast<Byte>(move));
+      const Move move = next_move(state);
+      return publish_next(state, static_cast<Byte>(kMove | move.value << 4U | move.from << 2U | move.to));
     }
     case begin_call: return publish_next(state, static_cast<Byte>(state.calls + 1));
     case mark_copies: return mark_copy(state);
@@ -300,7 +309,13 @@ void Protocol::find_result(State& state, Byte id) const {
   if (has_failed) result = state.inherited[id] != 0 ? state.inherited[id] : static_cast<Byte>(kFailed + reported);
   check_result(state, id, result);
   state.results[id] = result;
-  if (has_failed) note_unfinished(state, id);
+  if (has_failed) return note_unfinished(state, id);
+  if (!is_move(state, id) || move_of(state, id).to != kHost) return;
+  const Move move = move_of(state, id);
+  const HostCopy& host = state.values[move.value].host;
+  const bool can_be_read = host.is_valid != 0 && host.written == id;
+  expect(state, !can_be_read || is_as_written(state, state.next, move.value, host.contents),
+         Property::copy_is_as_written);
 }
 
 /// One step of CallTable::pass_on.
@@ -312,9 +327,11 @@ void Protocol::mark(State& state, Byte id, Byte failed) const {
 
 /// Frees the slot and the places, which only the master knows about.
 void Protocol::release(State& state) const {
-  forget(state, state.awaited);
+  const Byte id = state.awaited;
+  forget(state, id);
   state.awaited = 0;
-  go_on(state);
+  if (is_move(state, id)) note_arrival(state, id);
+  else go_on(state);
 }
 
 void Protocol::forget(State& state, Byte id) const {
@@ -325,6 +342,8 @@ void Protocol::forget(State& state, Byte id) const {
       if (written == id) written = 0;
     }
     for (Byte& readers : value.readers) readers = without(readers, id);
+    value.host.readers = without(value.host.readers, id);
+    if (value.host.written == id) value.host.written = value.host.by = 0;
   }
 }
 

@@ -141,7 +141,7 @@ void Protocol::meet(State& state, int rank) const {
 }
 
 /// Meetings::check_that_all_are_here. A rank that has left the call without this step is to blame, unless the call is
-/// given up. In the model, all ranks call the same collectives, so every blame is wrong.
+/// given up. Unless functions may return early, all ranks call the same collectives, so every blame is wrong.
 void Protocol::look_for_absent(State& state, int rank) const {
   Worker& worker = state.workers[static_cast<std::size_t>(rank)];
   Process& process = worker.process;
@@ -156,8 +156,10 @@ void Protocol::look_for_absent(State& state, int rank) const {
     const Outbox& outbox = outbox_of(state, worker.slot, other);
     expect(state, outbox.command == worker.id, Property::outbox_is_of_this_command);
     if (outbox.steps < worker.step) {
-      expect(state, is_given_up(state, worker), Property::nobody_is_blamed_for_leaving);
-      return fail(state, rank, false);  // Abandoned, even if the session is lost: the next wait ends the worker then
+      const bool is_given_up = this->is_given_up(state, worker);
+      const bool has_returned = scenario_.may_return_early && (state.ran[worker.id] & bit(other)) != 0;
+      expect(state, is_given_up || has_returned, Property::nobody_is_blamed_for_leaving);
+      return fail(state, rank, !is_given_up);  // if the session is lost, the next wait ends the worker
     }
   }
   if (next_rank(process, others) == Answer::yes) go(process, read_contributions);

@@ -32,6 +32,10 @@ INSTANTIATE_TEST_SUITE_P(
         Scenario{.name = "independent_collectives", .calls = {kMeets, kMeets}, .failures = 1},
         Scenario{
             .name = "collectives_of_two_sets", .workers = 3, .calls = {on(kRanks01, kMeets), on(kRanks02, kMeets)}},
+        Scenario{.name = "a_function_that_returns_early",
+                 .calls = {kMeetsAndUpdates},
+                 .failures = 1,
+                 .may_return_early = true},
         // One rank, and sets of ranks.
         Scenario{.name = "one_rank_alone",
                  .calls = {kSilent, after(on(kRank1, kPlain), 1), after(kUpdates, 1, 2)},
@@ -207,7 +211,12 @@ INSTANTIATE_TEST_SUITE_P(
                 .calls = {kMeets, kMeets},
                 .failures = 1,
                 .mistake = Mistake::behind_is_here},
-               "not of this operation"}),
+               "not of this operation"},
+        Broken{{.name = "LeavingCollectivesAfterTheVotes",
+                .calls = {kMeetsAndUpdates},
+                .may_return_early = true,
+                .mistake = Mistake::leaves_after_the_votes},
+               kDeadlock}),
     [](const auto& info) { return info.param.scenario.name; });
 
 }  // namespace

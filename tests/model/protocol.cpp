@@ -10,7 +10,7 @@ namespace model {
 
 namespace {
 
-constexpr std::array<std::string_view, 36> kWorkerSteps{"await_command",
+constexpr std::array<std::string_view, 37> kWorkerSteps{"await_command",
                                                         "serve: reads the command",
                                                         "has_lost_a_rank",
                                                         "await_earlier",
@@ -45,9 +45,10 @@ constexpr std::array<std::string_view, 36> kWorkerSteps{"await_command",
                                                         "finish: wakes readers",
                                                         "run_move: begins to copy",
                                                         "run_move: has copied",
-                                                        "drop_spare"};
+                                                        "drop_spare",
+                                                        "drop_spare: appoints a successor"};
 
-constexpr std::array<std::string_view, 16> kMasterSteps{"the program waits",
+constexpr std::array<std::string_view, 17> kMasterSteps{"the program waits",
                                                         "close: expects ends",
                                                         "publish: places",
                                                         "publish: an inbox",
@@ -59,6 +60,7 @@ constexpr std::array<std::string_view, 16> kMasterSteps{"the program waits",
                                                         "over",
                                                         "dead",
                                                         "claim_copy",
+                                                        "claim_home",
                                                         "bring_copy: publishes a move",
                                                         "publish: an inbox, after claims",
                                                         "mark_spare_copies",
@@ -93,8 +95,14 @@ State Protocol::initial() const {
     for (int rank = 0; rank < workers(); ++rank) {
       if ((value.valid & bit(rank)) != 0) value.contents[static_cast<std::size_t>(rank)] = kFirstValues;
     }
+    mark_at_once(state, static_cast<Byte>(i));
   }
   return state;
+}
+
+bool Protocol::had_copy_at_start(Byte index, Byte rank) const noexcept {
+  const int home = scenario_.values[index];
+  return home >= 0 && ((bit(home) | scenario_.copies) & bit(rank)) != 0;
 }
 
 // ---- commands, sets of ranks, places ---------------------------------------------------------------------------
@@ -110,7 +118,9 @@ const Call& Protocol::call(const State& state, Byte id) const noexcept {
 }
 
 Byte Protocol::ranks_of(const State& state, Byte id) const noexcept {
-  return is_move(state, id) ? bit(move_of(state, id).to) : ranks_of(call(state, id));
+  if (!is_move(state, id)) return ranks_of(call(state, id));
+  const Move move = move_of(state, id);
+  return bit(move.to == kHost ? move.from : move.to);
 }
 
 bool Protocol::has_rank(const State& state, Byte id, int rank) const noexcept {

@@ -4,6 +4,7 @@
 // with what the process does in its own memory before the next access. docs/protocol.md names the code of every step.
 
 #include <array>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -39,8 +40,12 @@ enum class Property : Byte {
   loss_is_exact,
   home_is_valid,
   there_is_a_slot,
+  last_copy_is_not_dropped,
+  pinned_copy_is_not_dropped,
+  host_copy_is_not_overwritten,
+  host_memory_is_not_freed,
 };
-inline constexpr std::array<std::string_view, 18> kProperties{
+inline constexpr std::array<std::string_view, 22> kProperties{
     "a slot is written while a worker still reads it",
     "a place of an inbox is written while a worker still reads it or its outbox",
     "an outbox is read that is not of this command",
@@ -59,6 +64,10 @@ inline constexpr std::array<std::string_view, 18> kProperties{
     "a call is lost though no lost worker was needed for it",
     "the home of a value is a rank without a valid copy",
     "there is no free slot for a command",
+    "the last copy of a value is dropped",
+    "a pinned copy is dropped",
+    "the host copy is overwritten by an older one, or while it is read",
+    "the memory of the host copy is freed while a command uses it",
 };
 
 using Visit = BasicVisit<State, Step>;
@@ -147,22 +156,36 @@ class Protocol {
   void go_on(State& state) const;
 
   // What the master knows of values (value_copies.cpp).
-  static Byte values_of(const Call& call) noexcept { return call.reads | call.writes | call.makes; }
+  static Byte values_of(const Call& call) noexcept { return call.reads | call.writes | call.makes | call.to_host; }
   bool uses_copy(const Call& call, Byte copy) const noexcept;
   template <class Matches>
   Byte find_copy(Byte from, Matches matches) const;
-  Byte find_missing(const State& state, Byte from) const;
   void begin_call_with_values(State& state) const;
+  void claim_copies_from(State& state, Byte from) const;
   void claim_copy(State& state) const;
   void bring_copies(State& state) const;
+  void bring_copy(State& state) const;
+  bool has_home(State& state, Byte index) const;
+  void claim_next_home(State& state, Byte index) const;
+  bool claim(State& state, Byte index, Byte rank) const;
+  Move next_move(const State& state) const noexcept;
+  bool must_refuse(const State& state) const noexcept;
   void refuse_call(State& state) const;
   void depend_on_writer(State& state, Byte writer) const;
   void find_dependencies_of_move(State& state) const;
   void find_dependencies_on_values(State& state) const;
   void note_move(State& state, Byte id) const;
   void note_use(State& state, Byte id) const;
-  void go_to_mark(State& state, Byte from) const;
+  void free_host_copy(State& state, Byte index) const;
+  void note_arrival(State& state, Byte id) const;
+  static bool has_arrived(const State& state, const Value& value, Byte rank) noexcept;
+  void begin_marking(State& state, Byte values) const;
+  std::optional<Byte> next_mark(const State& state, Byte index) const;
+  bool has_more_to_mark(State& state) const;
+  void take_mark(State& state) const;
   void mark_copy(State& state) const;
+  void mark_at_once(State& state, Byte index) const;
+  bool had_copy_at_start(Byte index, Byte rank) const noexcept;
   void note_unfinished(State& state, Byte id) const;
 
   // Lost workers are replaced (recovery.cpp).
@@ -207,9 +230,14 @@ class Protocol {
   void end_function(State& state, int rank) const;
   void run_move(const State& state, int rank, const Visit& visit) const;
   void end_move(State& state, int rank) const;
+  void run_transfer(State& state, int rank) const;
   void try_to_drop(const State& state, int rank, const Visit& visit) const;
+  void appoint(State& state, int rank) const;
+  void end_drop(State& state, int rank) const;
   void drop(State& state, int rank) const;
   bool is_read_by_a_move(const State& state, Byte value, int rank) const noexcept;
+  bool is_host_copy_in_use(const State& state, Byte value) const noexcept;
+  void check_drop(State& state, Byte index, int rank) const;
   bool is_as_written(const State& state, Byte id, Byte value, Byte contents) const noexcept;
 
   // Workers that wait for each other (meetings.cpp).

@@ -29,6 +29,7 @@ void Protocol::recover(State& state) const {
     find_result(state, id);
     while (state.results[id] != kOk && next_to_mark(state, id) != 0) mark(state, next_to_mark(state, id), id);
     forget(state, id);
+    if (is_move(state, id)) mark_at_once(state, move_of(state, id).value);
   }
   const Byte unfinished = take_unfinished(state);
   const auto end_moves = [&] {
@@ -47,7 +48,8 @@ void Protocol::recover(State& state) const {
   for (std::size_t i = 0; i < scenario_.values.size(); ++i) {
     const Value& value = state.values[i];
     const bool has_home = value.home != kNowhere && value.has_failed == 0;
-    expect(state, !has_home || (value.valid & bit(value.home)) != 0, Property::home_is_valid);
+    const bool is_there = value.home == kHost ? value.host.is_valid != 0 : (value.valid & bit(value.home)) != 0;
+    expect(state, !has_home || is_there, Property::home_is_valid);
   }
   for (Byte id = 1; id < state.next; ++id) {
     if ((unfinished & bit(id)) != 0) forget(state, id);
@@ -99,18 +101,20 @@ Byte Protocol::take_unfinished(State& state) const {
 void Protocol::forget_copy(State& state, Byte index, int rank) const {
   Value& value = state.values[index];
   const auto at = static_cast<std::size_t>(rank);
-  value.contents[at] = value.spare[at] = value.written[at] = value.used[at] = value.readers[at] = 0;
+  value.contents[at] = value.spare[at] = value.written[at] = value.used[at] = value.marked[at] = value.readers[at] = 0;
   value.valid = without(value.valid, rank);
-  if (value.home != rank || is(Mistake::lost_home_stays)) return;
-  value.home = kNowhere;
-  for (Byte other = 0; other < workers() && value.home == kNowhere; ++other) {
-    if ((value.valid & bit(other)) == 0) continue;
-    const bool is_here = value.spare[other] != kDropped || is(Mistake::claim_ignores_the_drop);
-    if (!is(Mistake::new_home_is_not_claimed)) value.spare[other] = kNeeded;
-    if (is_here) value.home = other;
-    else value.valid = without(value.valid, other);
+  const auto is_there = [&](Byte other) {
+    if ((value.valid & bit(other)) == 0) return false;
+    if (!is(Mistake::new_home_is_not_claimed)) return claim(state, index, other);
+    if (value.spare[other] == kDropped) value.valid = without(value.valid, other);
+    return value.spare[other] != kDropped;
+  };
+  if (value.home >= kHost || (value.home == rank ? is(Mistake::lost_home_stays) : is_there(value.home))) return;
+  value.home = kHost;
+  for (Byte other = 0; other < workers() && value.home == kHost; ++other) {
+    if (is_there(other)) value.home = other;
   }
-  if (value.valid != 0 || value.has_failed != 0) return;
+  if (value.valid != 0 || value.host.is_valid != 0 || value.has_failed != 0) return;
   value.has_failed = 1;
   for (int other = 0; other < workers(); ++other) {
     if ((state.is_lost & bit(other)) != 0) continue;

@@ -73,7 +73,8 @@ struct Worker {
   Byte seen;      // the word that it has loaded next
   Byte is_own;    // 1: the failure that it reports is its own
   Byte is_late;   // 1: it fails after its vote
-  Byte skips;     // 1: it does not run the command, because one on which the command depends has failed; 2: it leaves the collectives before it waits for votes
+  Byte
+      skips;  // 1: it does not run the command, because one on which the command depends has failed; 2: it leaves the collectives before it waits for votes
 
   Byte done;
   std::array<Entry, kMostPlaces> inbox;
@@ -114,18 +115,35 @@ template <class T>
 using ByRank = std::array<T, kMostWorkers>;
 
 /// What a command does: the number of a call of the scenario, kClose, or kMove with the value, the rank that has it, and
-/// the rank that gets a copy.
+/// the rank that gets a copy. One of these may be kHost.
 inline constexpr Byte kClose = 127;
 inline constexpr Byte kMove = 128;
+inline constexpr Byte kHost = 3;
+static_assert(kHost == kMostWorkers);
 
 // The memory of a copy of a value. A write that has completed leaves the number of its command.
 inline constexpr Byte kNoValues = 0;      // the memory was freed, was never written, or is being filled
 inline constexpr Byte kFirstValues = 64;  // those that the program gave the value at the start
 inline constexpr Byte kIsPartial = 128;   // a bit: the command is writing, or has failed before it was through
-// States of SpareCopy. Otherwise, the state is 1 + the last command that uses the copy.
+// States of SpareCopy. Otherwise, the state is the command from which on the copy is spare, and a role.
 inline constexpr Byte kNeeded = 0;
 inline constexpr Byte kDropped = 255;
+inline constexpr Byte kIsSuccessor = 64;  // SpareCopy::Role
+inline constexpr Byte kIsHome = 128;
+constexpr bool is_spare(Byte word) noexcept { return word != kNeeded && word != kDropped; }
+constexpr Byte spare_from(Byte word) noexcept { return word & (kIsSuccessor - 1); }
 inline constexpr Byte kNowhere = 255;  // the home of a value that was lost, or was not made yet
+
+/// The copy in the memory of the host.
+struct HostCopy {
+  Byte contents;
+  Byte last;  // the last command that has begun to write it; not in the code
+  Byte has_memory;
+  Byte is_valid;
+  Byte written;  // the command in flight that writes it last, or 0
+  Byte by;       // the rank of the last command that writes it
+  Byte readers;  // the moves in flight that read it, a bit per command
+};
 
 /// A value: the memory of its copies and SpareCopy, which are shared, and what the master knows of it (ValueState).
 struct Value {
@@ -133,10 +151,12 @@ struct Value {
   ByRank<Byte> spare;
   ByRank<Byte> written;  // by rank: the command in flight that writes the copy last, or 0
   ByRank<Byte> used;     // by rank: the last command that uses the copy
+  ByRank<Byte> marked;   // by rank: the last mark of the copy as that of the home
   ByRank<Byte> readers;  // by rank: the moves in flight that read the copy, a bit per command
   Byte valid;            // a bit per rank
   Byte home;
   Byte has_failed;  // 1: it was never made, or was lost
+  HostCopy host;
 };
 
 struct State {
@@ -156,7 +176,9 @@ struct State {
   Byte calls;                 // how many calls of the scenario the program has made
   Byte is_writing;            // 1: the master is writing a call that uses values
   Byte aside;                 // 1 + the slot of the call that was put aside, or 0
-  Byte cursor;                // the copy that the master brings next, as a pair of value and rank
+  Byte cursor;                // the copy that the master claims or brings next, as a pair of value and rank
+  Byte marking;               // values whose spare copies it marks, a bit per value; kHasSuccessor
+  Byte marks;                 // the copy of the first of these values that it marks next: 1 + the rank
   Byte awaited;               // the command that the master waits for or collects
   Byte collected;             // a bit per command
   ByCommand<Byte> inherited;  // InFlight::inherited: the result of the failed call on which this one depends, or 0
@@ -192,6 +214,7 @@ struct Call {
   Byte reads = 0;           // values: a bit per value
   Byte writes = 0;
   Byte makes = 0;
+  Byte to_host = 0;  // this is no call: the program brings the values to the host
 };
 
 /// A deliberate mistake in the protocol, which the explorer must find.
@@ -224,6 +247,7 @@ enum class Mistake : Byte {
   leave_compares_slots,
   done_wakes_no_readers,
   behind_is_here,
+  leaves_after_the_votes,
   // Values.
   move_ignores_the_writer,
   move_survives_the_writer,
@@ -236,8 +260,17 @@ enum class Mistake : Byte {
   drop_ignores_the_claim,
   drops_what_is_in_use,
   claim_ignores_the_drop,
-  marks_the_home,
+  home_needs_no_successor,
+  successor_is_not_claimed,
+  home_is_not_claimed,
+  successor_has_not_arrived,
+  marks_the_home_as_before,
+  marks_what_is_pinned,
   marks_what_is_read,
+  transfer_is_no_use,
+  transfer_ignores_the_one_before,
+  frees_host_memory_in_use,
+  host_copy_has_not_arrived,
   waits_for_lost_ranks,
   lost_home_stays,
   new_home_is_not_claimed,
@@ -254,15 +287,17 @@ struct Scenario {
   int workers = 2;
   int places = 2;  // of each inbox
   std::vector<Call> calls;
-  int failures = 0;            // of functions, at most
-  int failing_call = 0;        // the call whose function may fail; 0: any call
-  bool may_fail_late = false;  // a failure may also come after the vote, while outputs are reduced
-  int deaths = 0;              // of workers, at most
-  Byte mortal_ranks = 0;       // the workers that may die; 0: all
+  int failures = 0;               // of functions, at most
+  int failing_call = 0;           // the call whose function may fail; 0: any call
+  bool may_fail_late = false;     // a failure may also come after the vote, while outputs are reduced
+  int deaths = 0;                 // of workers, at most
+  Byte mortal_ranks = 0;          // the workers that may die; 0: all
+  bool may_return_early = false;  // a function may return before it has called all collectives
   bool master_may_die = false;
   bool functions_may_hang = false;
   std::vector<int> values{};    // the rank that has each value at the start; -1 if a call makes the value
   Byte copies = 0;              // further ranks that have a copy of each value at the start
+  int pinned = -1;              // the rank to which all values are pinned
   bool moves_may_fail = false;  // for lack of memory. Such a failure counts as one of a function
   int drops = 0;                // attempts of workers to free a copy, at most
   bool respawns = false;        // lost workers are replaced

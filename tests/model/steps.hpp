@@ -45,6 +45,7 @@ enum WorkerPc : Byte {
   move_begin,
   move_end,
   drop_copy,
+  appoint_copy,
 };
 
 enum MasterPc : Byte {
@@ -60,6 +61,7 @@ enum MasterPc : Byte {
   over,
   dead,
   claim_copies,
+  claim_homes,
   begin_move,
   begin_call,
   mark_copies,

@@ -1,5 +1,8 @@
 // What the master of the model knows of values: launcher/values/call_values.cpp, launcher/values/value_copies.cpp.
 
+#include <algorithm>
+#include <bit>
+
 #include "tests/model/protocol.hpp"
 #include "tests/model/steps.hpp"
 
@@ -8,9 +11,11 @@ namespace model {
 namespace {
 
 constexpr Byte kCopies = kMostValues * kMostWorkers;
+constexpr Byte kHasSuccessor = 128;  // a bit of State::marking: a copy can take the place of the home
 
 constexpr Byte value_in(Byte copy) noexcept { return copy / kMostWorkers; }
 constexpr Byte rank_in(Byte copy) noexcept { return copy % kMostWorkers; }
+Byte first_of(Byte values) noexcept { return static_cast<Byte>(std::countr_zero(values)); }
 
 }  // namespace
 
@@ -30,18 +35,19 @@ bool Protocol::uses_copy(const Call& call, Byte copy) const noexcept {
 
 /// CallValues::check. A call that uses a value which was not made, or was lost, is not published.
 void Protocol::begin_call_with_values(State& state) const {
+  state.is_writing = 1;
+  if (next_call(state).to_host != 0) return bring_copies(state);
+  if (must_refuse(state)) return refuse_call(state);
+  claim_copies_from(state, 0);
+}
+
+bool Protocol::must_refuse(const State& state) const noexcept {
   const Call& call = next_call(state);
   for (Byte value = 0; value < kMostValues; ++value) {
-    const bool uses = ((call.reads | call.writes) & bit(value)) != 0;
-    if (uses && state.values[value].has_failed != 0) return refuse_call(state);
+    const bool uses = ((call.reads | call.writes | call.to_host) & bit(value)) != 0;
+    if (uses && state.values[value].has_failed != 0) return true;
   }
-  state.is_writing = 1;
-  state.cursor = find_copy(0, [&](Byte copy) { return uses_copy(call, copy); });
-  if (state.cursor == kCopies) {
-    state.cursor = 0;
-    return publish_next(state, static_cast<Byte>(state.calls + 1));
-  }
-  claim_copy(state);
+  return false;
 }
 
 void Protocol::refuse_call(State& state) const {
@@ -50,47 +56,122 @@ void Protocol::refuse_call(State& state) const {
   go(state.master, decide);
 }
 
-/// CallValues::needs_copies, one copy per step.
-void Protocol::claim_copy(State& state) const {
+/// CallValues::needs_copies, and bring_missing once the call was put aside: claims the copies, one per step, and brings
+/// those that are not valid. A claim of a copy that is needed writes nothing, and only the master changes that state.
+void Protocol::claim_copies_from(State& state, Byte from) const {
   const Call& call = next_call(state);
-  Value& value = state.values[value_in(state.cursor)];
-  const Byte rank = rank_in(state.cursor);
+  const auto is_missing = [&](Byte copy) {
+    return uses_copy(call, copy) && (state.values[value_in(copy)].valid & bit(rank_in(copy))) == 0;
+  };
+  const auto must_be_claimed = [&](Byte copy) {
+    return uses_copy(call, copy) && state.values[value_in(copy)].spare[rank_in(copy)] != kNeeded;
+  };
+  state.cursor =
+      find_copy(from, [&](Byte copy) { return must_be_claimed(copy) || (state.aside != 0 && is_missing(copy)); });
+  if (state.cursor < kCopies && must_be_claimed(state.cursor)) return go(state.master, claim_copies);
+  if (state.cursor < kCopies) return bring_copy(state);
+  if (state.aside == 0) {
+    if (find_copy(0, is_missing) == kCopies) return go(state.master, begin_call);
+    state.cursor = 0;
+    state.aside = static_cast<Byte>(take_slot(state) + 1);
+    return bring_copies(state);
+  }
+  const Byte first = blocker(state, ranks_of(call));
+  if (first == 0) return go(state.master, begin_call);
+  state.awaited = first_to_collect(state, first);
+  go(state.master, await_call);
+}
+
+/// SpareCopy::claim, claim_copy. Returns whether the copy is valid.
+bool Protocol::claim(State& state, Byte index, Byte rank) const {
+  Value& value = state.values[index];
   const bool is_here = value.spare[rank] != kDropped || is(Mistake::claim_ignores_the_drop);
   if (!is_here) value.valid = without(value.valid, rank);
   value.spare[rank] = kNeeded;
-  state.cursor = find_copy(static_cast<Byte>(state.cursor + 1), [&](Byte copy) { return uses_copy(call, copy); });
-  if (state.cursor < kCopies) return go(state.master, claim_copies);
-  state.cursor = 0;
-  if (find_missing(state, 0) == kCopies) return go(state.master, begin_call);
-  state.aside = static_cast<Byte>(take_slot(state) + 1);
-  bring_copies(state);
+  return (value.valid & bit(rank)) != 0;
 }
 
-/// The next copy that the call uses and that is not valid.
-Byte Protocol::find_missing(const State& state, Byte from) const {
-  const Call& call = next_call(state);
-  return find_copy(from, [&](Byte copy) {
-    return uses_copy(call, copy) && (state.values[value_in(copy)].valid & bit(rank_in(copy))) == 0;
-  });
+void Protocol::claim_copy(State& state) const {
+  claim(state, value_in(state.cursor), rank_in(state.cursor));
+  claim_copies_from(state, state.cursor);
 }
 
-/// CallValues::bring. A wait in it may collect a failure, or deal with a loss. So the master must look at all copies
-/// again after each wait.
+/// CallValues::bring. A wait in it may collect a failure, mark copies as spare, or deal with a loss. So the master must
+/// look at all copies again after each wait. Also the loop in await_home, for a value that comes to the host.
 void Protocol::bring_copies(State& state) const {
-  const Call& call = next_call(state);
   const bool looks_again = !is(Mistake::brings_without_another_look);
-  for (Byte value = 0; looks_again && value < kMostValues; ++value) {
-    const bool uses = ((call.reads | call.writes) & bit(value)) != 0;
-    if (uses && state.values[value].has_failed != 0) return refuse_call(state);
+  if (looks_again && must_refuse(state)) return refuse_call(state);
+  if (next_call(state).to_host == 0) return claim_copies_from(state, looks_again ? Byte{0} : state.cursor);
+  const Byte values = next_call(state).to_host;
+  if (state.values[first_of(values)].host.is_valid == 0) return bring_copy(state);
+  ++state.calls;
+  state.is_writing = 0;
+  begin_marking(state, values);
+}
+
+/// await_source, await_home: claims the home, and waits until the rank of the transfer has a place.
+void Protocol::bring_copy(State& state) const {
+  if (state.master.pc != claim_homes) go(state.master, claim_homes);
+  const Move move = next_move(state);
+  if (!has_home(state, move.value)) return;
+  const Byte ranks = move.to == kHost ? bit(state.values[move.value].home) : bit(move.to);
+  const Byte first = blocker(state, ranks);
+  if (first == 0) return go(state.master, begin_move);
+  state.awaited = first_to_collect(state, first);
+  go(state.master, await_call);
+}
+
+/// The move that the master is about to publish.
+Protocol::Move Protocol::next_move(const State& state) const noexcept {
+  const Byte values = next_call(state).to_host;
+  const Byte index = values != 0 ? first_of(values) : value_in(state.cursor);
+  return {index, state.values[index].home, values != 0 ? kHost : rank_in(state.cursor)};
+}
+
+// ---- the home -----------------------------------------------------------------------------------------------------
+
+/// True if the rank has the values already.
+bool Protocol::has_arrived(const State& state, const Value& value, Byte rank) noexcept {
+  return (value.valid & bit(rank)) != 0 && !is_in_flight(state, value.written[rank]);
+}
+
+/// claim_home, up to its next access to a copy. Returns true if there is none any more. While the master looks for
+/// another home, it keeps 1 + the next rank.
+bool Protocol::has_home(State& state, Byte index) const {
+  Value& value = state.values[index];
+  Byte& scan = state.master.scan;
+  if (scan == 0) {
+    if (value.home >= kHost) return true;
+    if (value.spare[value.home] != kNeeded) return false;
+    if ((value.valid & bit(value.home)) != 0 || is(Mistake::home_is_not_claimed)) return true;
+    value.home = kHost;
+    scan = 1;
   }
-  const Byte copy = find_missing(state, looks_again ? 0 : state.cursor);
-  state.cursor = copy;
-  const Byte ranks = copy == kCopies ? ranks_of(call) : bit(rank_in(copy));
-  if (const Byte first = blocker(state, ranks); first != 0) {
-    state.awaited = first_to_collect(state, first);
-    return go(state.master, await_call);
+  for (; scan <= workers(); ++scan) {
+    const auto rank = static_cast<Byte>(scan - 1);
+    if ((value.valid & bit(rank)) == 0) continue;
+    if (value.spare[rank] != kNeeded) return false;
+    if (value.home == kHost) value.home = rank;
+    if (!has_arrived(state, value, rank)) continue;
+    value.home = rank;
+    break;
   }
-  go(state.master, copy == kCopies ? begin_call : begin_move);
+  scan = 0;
+  expect(state, value.home != kHost || value.host.is_valid != 0, Property::last_copy_is_not_dropped);
+  return true;
+}
+
+void Protocol::claim_next_home(State& state, Byte index) const {
+  Value& value = state.values[index];
+  Byte& scan = state.master.scan;
+  if (scan != 0) {
+    claim(state, index, static_cast<Byte>(scan - 1));
+    return;
+  }
+  const bool is_here = claim(state, index, value.home) || is(Mistake::home_is_not_claimed);
+  if (is_here) return;
+  value.home = kHost;
+  scan = 1;
 }
 
 // ---- dependencies -------------------------------------------------------------------------------------------------
@@ -103,12 +184,20 @@ void Protocol::depend_on_writer(State& state, Byte writer) const {
   if (!is_doomed) state.dependencies[state.next] |= bit(writer);
 }
 
-/// bring_from_rank.
+/// bring_from_rank, bring_from_host, bring_to_host.
 void Protocol::find_dependencies_of_move(State& state) const {
   const Byte id = state.next;
   const Move move = move_of(state, id);
   const Value& value = state.values[move.value];
-  const Byte writer = value.written[move.from];
+  const HostCopy& host = value.host;
+  if (move.to == kHost) {
+    depend_on_writer(state, value.written[move.from]);
+    state.waits[id] |= host.readers;
+    const bool waits = host.by != move.from && !is(Mistake::transfer_ignores_the_one_before);
+    if (waits && is_in_flight(state, host.written)) state.waits[id] |= bit(host.written);
+    return;
+  }
+  const Byte writer = move.from == kHost ? host.written : value.written[move.from];
   if (!is(Mistake::move_survives_the_writer)) depend_on_writer(state, writer);
   if (is_in_flight(state, writer) && !is(Mistake::move_ignores_the_writer)) state.waits[id] |= bit(writer);
   if (!is(Mistake::move_ignores_readers)) state.waits[id] |= value.readers[move.to];
@@ -129,14 +218,24 @@ void Protocol::find_dependencies_on_values(State& state) const {
 
 // ---- after a command was published --------------------------------------------------------------------------------
 
-/// The end of bring_from_rank and of bring_copy.
+/// The end of bring_from_rank, of bring_from_host, of bring_copy and of bring_to_host.
 void Protocol::note_move(State& state, Byte id) const {
   const Move move = move_of(state, id);
   Value& value = state.values[move.value];
-  value.readers[move.from] |= bit(id);
+  if (move.to == kHost) {
+    value.host.written = id;
+    value.host.by = move.from;
+    value.host.is_valid = value.host.has_memory = 1;
+    if (!is(Mistake::transfer_is_no_use)) value.used[move.from] = id;
+    ++state.calls;
+    state.is_writing = 0;
+    return begin_marking(state, bit(move.value));
+  }
+  (move.from == kHost ? value.host.readers : value.readers[move.from]) |= bit(id);
   value.written[move.to] = value.used[move.to] = id;
   value.readers[move.to] = 0;
   value.valid |= bit(move.to);
+  if (value.home == kHost) value.home = move.to;
   state.cursor = is(Mistake::brings_without_another_look) ? static_cast<Byte>(state.cursor + 1) : Byte{0};
   bring_copies(state);
 }
@@ -144,7 +243,7 @@ void Protocol::note_move(State& state, Byte id) const {
 /// CallValues::note.
 void Protocol::note_use(State& state, Byte id) const {
   const Call& call = this->call(state, id);
-  state.cursor = 0;
+  state.cursor = state.is_writing = 0;
   for (Byte copy = 0; copy < kCopies; ++copy) {
     Value& value = state.values[value_in(copy)];
     const Byte rank = rank_in(copy);
@@ -156,31 +255,116 @@ void Protocol::note_use(State& state, Byte id) const {
     value.written[rank] = value.used[rank] = id;
     value.readers[rank] = 0;
     value.home = rank;
+    free_host_copy(state, value_in(copy));
   }
-  go_to_mark(state, 0);
+  begin_marking(state, call.reads | call.writes);
 }
 
-/// The next step of mark_spare_copies, from this copy on. The program goes on when all are marked.
-void Protocol::go_to_mark(State& state, Byte from) const {
-  const Call& call = this->call(state, static_cast<Byte>(state.next - 1));
-  state.cursor = find_copy(from, [&](Byte copy) {
-    const Value& value = state.values[value_in(copy)];
-    const Byte rank = rank_in(copy);
-    const bool is_used = ((call.reads | call.writes) & bit(value_in(copy))) != 0 && value.used[rank] != 0;
-    const bool stays = value.home == rank && !is(Mistake::marks_the_home);
-    return is_used && !stays && (value.readers[rank] == 0 || is(Mistake::marks_what_is_read));
-  });
-  if (state.cursor < kCopies && scenario_.drops != 0) return go(state.master, mark_copies);
-  state.is_writing = state.cursor = 0;
-  go(state.master, decide);
+void Protocol::free_host_copy(State& state, Byte index) const {
+  HostCopy& host = state.values[index].host;
+  host.is_valid = 0;
+  const bool is_in_use = host.readers != 0 || is_in_flight(state, host.written);
+  if (host.has_memory == 0 || (is_in_use && !is(Mistake::frees_host_memory_in_use))) return;
+  for (Byte id = 1; id < state.next; ++id) {
+    if (!is_move(state, id) || move_of(state, id).value != index) continue;
+    const bool uses_host = move_of(state, id).from == kHost || move_of(state, id).to == kHost;
+    expect(state, !uses_host || have_done(state, id, ranks_of(state, id)), Property::host_memory_is_not_freed);
+  }
+  host = {};
 }
 
-/// SpareCopy::mark.
+/// A move was collected.
+void Protocol::note_arrival(State& state, Byte id) const {
+  const Move move = move_of(state, id);
+  const Value& value = state.values[move.value];
+  const bool matters = move.to == kHost || (move.to != value.home && (value.valid & bit(move.to)) != 0);
+  if (!matters) return go_on(state);
+  begin_marking(state, bit(move.value));
+}
+
+// ---- mark_spare_copies --------------------------------------------------------------------------------------------
+
+void Protocol::begin_marking(State& state, Byte values) const {
+  state.marking = scenario_.drops == 0 ? Byte{0} : values;
+  state.marks = 0;
+  go(state.master, mark_copies);
+  if (!has_more_to_mark(state)) go_on(state);
+}
+
+/// The state that the next copy gets. Empty if the copy stays needed. The copy of the home comes last.
+std::optional<Byte> Protocol::next_mark(const State& state, Byte index) const {
+  const Value& value = state.values[index];
+  const bool is_of_home = state.marks > workers();
+  const auto rank = is_of_home ? value.home : static_cast<Byte>(state.marks - 1);
+  if (!is_of_home && rank == value.home) return std::nullopt;
+  if (value.used[rank] == 0 && !had_copy_at_start(index, rank)) return std::nullopt;
+  if (scenario_.pinned == rank && !is(Mistake::marks_what_is_pinned)) return std::nullopt;
+  const bool is_read = value.readers[rank] != 0 && !is(Mistake::marks_what_is_read);
+  const bool is_on_its_way = is_of_home && is(Mistake::successor_has_not_arrived);  // the move reads the home
+  if (is_read && !is_on_its_way) return std::nullopt;
+  const auto from = static_cast<Byte>(value.used[rank] + 1);
+  const bool can_follow =
+      has_arrived(state, value, rank) || (is(Mistake::successor_has_not_arrived) && (value.valid & bit(rank)) != 0);
+  if (!is_of_home) return can_follow ? from | kIsSuccessor : from;
+  const bool has_come = !is_in_flight(state, value.host.written) || is(Mistake::host_copy_has_not_arrived);
+  if (value.host.is_valid != 0 && has_come) return from;
+  if ((state.marking & kHasSuccessor) == 0) return std::nullopt;
+  if (is(Mistake::marks_the_home_as_before)) return from | kIsHome;
+  return std::max(from, static_cast<Byte>(value.marked[rank] + 1)) | kIsHome;
+}
+
+/// Goes on to the next access of mark_spare_copies. Returns false if there is none any more.
+bool Protocol::has_more_to_mark(State& state) const {
+  while ((state.marking & ~kHasSuccessor) != 0) {
+    const Byte index = first_of(state.marking);
+    Value& value = state.values[index];
+    if (state.marks == 0) {
+      if (!has_home(state, index)) return true;
+      const int pinned = scenario_.pinned;
+      const bool stays = pinned >= 0 && has_arrived(state, value, static_cast<Byte>(pinned));
+      if (stays && value.home != kHost) value.home = static_cast<Byte>(pinned);
+      state.marking &= static_cast<Byte>(~kHasSuccessor);
+      state.marks = value.home >= kHost ? static_cast<Byte>(workers() + 2) : Byte{1};
+    }
+    for (; state.marks <= workers() + 1; ++state.marks) {
+      const Byte rank = state.marks > workers() ? value.home : static_cast<Byte>(state.marks - 1);
+      const std::optional<Byte> mark = next_mark(state, index);
+      if (!mark || value.spare[rank] == kDropped) continue;
+      if (value.spare[rank] != *mark) return true;
+      if ((*mark & kIsSuccessor) != 0) state.marking |= kHasSuccessor;
+    }
+    state.marks = 0;
+    state.marking &= static_cast<Byte>(state.marking - 1);
+  }
+  state.marking = 0;
+  return false;
+}
+
+/// SpareCopy::mark, or a claim in claim_home.
+void Protocol::take_mark(State& state) const {
+  const Byte index = first_of(state.marking);
+  Value& value = state.values[index];
+  if (state.marks == 0) return claim_next_home(state, index);
+  const Byte rank = state.marks > workers() ? value.home : static_cast<Byte>(state.marks - 1);
+  const Byte mark = *next_mark(state, index);
+  if (value.spare[rank] != kDropped) {
+    value.spare[rank] = mark;
+    if ((mark & kIsSuccessor) != 0) state.marking |= kHasSuccessor;
+    if ((mark & kIsHome) != 0) value.marked[rank] = spare_from(mark);
+  }
+  ++state.marks;
+}
+
 void Protocol::mark_copy(State& state) const {
-  Value& value = state.values[value_in(state.cursor)];
-  const Byte rank = rank_in(state.cursor);
-  if (value.spare[rank] != kDropped) value.spare[rank] = static_cast<Byte>(value.used[rank] + 1);
-  go_to_mark(state, static_cast<Byte>(state.cursor + 1));
+  take_mark(state);
+  if (!has_more_to_mark(state)) go_on(state);
+}
+
+/// All accesses of mark_spare_copies, while the workers have nothing to do.
+void Protocol::mark_at_once(State& state, Byte index) const {
+  state.marking = scenario_.drops == 0 ? Byte{0} : bit(index);
+  state.marks = state.master.scan = 0;
+  while (has_more_to_mark(state)) take_mark(state);
 }
 
 /// A command has failed, or must fail: what it should have made does not come into being. A move that has failed also
@@ -193,6 +377,11 @@ void Protocol::note_unfinished(State& state, Byte id) const {
   if (!is_move(state, id) || is(Mistake::failed_move_leaves_the_copy_valid)) return;
   const Move move = move_of(state, id);
   Value& value = state.values[move.value];
+  if (move.to == kHost) {
+    if (value.host.written == id) value.host.is_valid = 0;
+    if (value.valid == 0 && value.host.is_valid == 0) value.has_failed = 1;
+    return;
+  }
   Byte last = static_cast<Byte>(state.next - 1);  // that filled the copy
   while (last != id &&
          !(is_move(state, last) && move_of(state, last).to == move.to && move_of(state, last).value == move.value)) {
@@ -201,7 +390,8 @@ void Protocol::note_unfinished(State& state, Byte id) const {
   const bool was_written = is(Mistake::write_hides_a_failed_move) && value.written[move.to] != id;
   if (last != id || was_written) return;
   value.valid = without(value.valid, move.to);
-  if (value.valid == 0) value.has_failed = 1;
+  if (value.home == move.to) value.home = kHost;
+  if (value.valid == 0 && value.host.is_valid == 0) value.has_failed = 1;
 }
 
 }  // namespace model

@@ -33,6 +33,10 @@ void Protocol::run_function(const State& state, int rank, const Visit& visit) co
   if (!has_more) end_function(next, rank);
   go(next.workers[index].process, has_more ? reclaim : deliver);
   visit(next, step);
+  if (has_more && scenario_.may_return_early) {
+    go(next.workers[index].process, deliver);
+    visit(next, step);
+  }
   try_to_drop(state, rank, visit);
   if (may_fail(state, worker.id)) {
     next = state;
@@ -76,6 +80,7 @@ void Protocol::take_step(State& state, int rank) const {
   if (pc == await_ranks) return await_earlier(state, rank);
   if (pc == move_end) return end_move(state, rank);
   if (pc == drop_copy) return drop(state, rank);
+  if (pc == appoint_copy) return appoint(state, rank);
   if (pc == load_failed || pc == load_spoiled) return check_dependencies(state, rank);
   if (pc == reclaim || pc == meet_peers || pc == tally_votes) return wait_for_peers(state, rank);
   if (pc >= contribute && pc <= read_contributions) return meet(state, rank);
@@ -205,7 +210,7 @@ void Protocol::after_vote(State& state, int rank) const {
   const bool waits = worker.skips == 0 && (call(state, id).wants_vote || (is_for_it && call(state, id).is_large));
   worker.skips = 0;
   if (!waits) return leave_or_finish(state, rank);
-  if (!has_met(state, id)) return go(worker.process, tally_votes);
+  if (!has_met(state, id) || is(Mistake::leaves_after_the_votes)) return go(worker.process, tally_votes);
   worker.skips = 2;
   go(worker.process, leave_steps);
 }
