@@ -103,7 +103,8 @@ TEST_P(OnDevices, TwoNamesOfOneDeviceCountOnce) {
   const auto x = session().data(counting<double>(10));
   const sr::Device by_id = session().device(last().id());
   EXPECT_EQ(f.on({last(), by_id})(x).seen.rows(), 1) << "a rank and the name of the hardware";
-  EXPECT_ERROR(static_cast<void>(f.on({by_id, last(), by_id})), sr::ErrorKind::usage, "got '" + last().id() + "' twice");
+  EXPECT_ERROR(static_cast<void>(f.on({by_id, last(), by_id})), sr::ErrorKind::usage,
+               "got '" + last().id() + "' twice");
 }
 
 TEST_P(OnDevices, RefuseAnEmptySetARepeatedNameAndAnUnknownRank) {
