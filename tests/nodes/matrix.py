@@ -101,7 +101,7 @@ def engine_of(case):
     sends = case.phase in ("rows", "outputs")
     if case.process == "node":
         return engines.ENGINES["pmi2" if sends else "pmix"]
-    return engines.ENGINES["mpich"] if case.process in ("agent", "link", "syncrun") and sends else engines.OTHERS["talkative"]
+    return engines.ENGINES["mpich"] if case.process in ("agent", "link", "master", "syncrun") and sends else engines.OTHERS["talkative"]
 
 
 def throw_limit_s(case):
