@@ -215,8 +215,9 @@ TEST_P(InFlight, ADroppedFailureSurfacesAtCloseAndTheWorkersAreGone) {
 }
 
 /// Waits until the master knows the failure of the call, and then drops the future.
-void drop_when_it_has_failed(Future<Sum<int>> future) {
-  while (!future.is_ready()) ::sched_yield();
+void drop_when_it_has_failed(Future<Sum<int>>&& future) {
+  const Future<Sum<int>> own = std::move(future);
+  while (!own.is_ready()) ::sched_yield();
 }
 
 TEST_P(InFlight, AFailureThatWasKnownWhenItsFutureWasDroppedSurfacesAtWaitOnce) {

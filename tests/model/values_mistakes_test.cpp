@@ -7,7 +7,6 @@ namespace {
 
 constexpr const char* kWrongCopy = "not what the last writer";
 constexpr const char* kLastCopy = "the last copy of a value is dropped";
-constexpr const char* kOverwritten = "while another rank reads it";
 
 INSTANTIATE_TEST_SUITE_P(WithValuesBy, BrokenProtocol,
                          testing::Values(
