@@ -36,16 +36,6 @@ void enable_access(int from, int to) {
   check_cuda(cudaDeviceEnablePeerAccess(to, 0));
 }
 
-template <class Once>
-std::vector<double> samples_of(double seconds, Once&& once) {
-  constexpr int kWarm = 3;
-  double warm_us = 0;
-  for (int i = 0; i < kWarm; ++i) warm_us = once();
-  std::vector<double> samples(static_cast<std::size_t>(iterations_for(seconds, warm_us)));
-  for (auto& sample : samples) sample = once();
-  return samples;
-}
-
 void measure_moves(const OneGpu& source, const OneGpu& destination, std::size_t bytes, double seconds) {
   source.use();
   std::deque<GpuBuffer> from;  // buffers cannot be moved

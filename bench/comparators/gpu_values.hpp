@@ -31,6 +31,17 @@ void add_one(const double* from, double* to, cudaStream_t stream);
 
 inline constexpr const char* kTwoProducts = "two products, one on each GPU";
 
+/// The times of once() in microseconds, after a warm-up.
+template <class Once>
+std::vector<double> samples_of(double seconds, Once&& once) {
+  constexpr int kWarm = 3;
+  double warm_us = 0;
+  for (int i = 0; i < kWarm; ++i) warm_us = once();
+  std::vector<double> samples(static_cast<std::size_t>(iterations_for(seconds, warm_us)));
+  for (auto& sample : samples) sample = once();
+  return samples;
+}
+
 /// c = a b of bfloat16 matrices on the current GPU.
 class Product {
  public:

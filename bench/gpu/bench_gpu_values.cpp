@@ -37,16 +37,6 @@ struct Matrices {
   void run(sr::CudaWorker& worker) const { product.run(worker.cublas()); }
 };
 
-template <class Once>
-std::vector<double> samples_of(double seconds, Once&& once) {
-  constexpr int kWarm = 3;
-  double warm_us = 0;
-  for (int i = 0; i < kWarm; ++i) warm_us = once();
-  std::vector<double> samples(static_cast<std::size_t>(iterations_for(seconds, warm_us)));
-  for (auto& sample : samples) sample = once();
-  return samples;
-}
-
 class Values {
  public:
   Values(sr::Session& session, double seconds)

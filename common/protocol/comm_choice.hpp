@@ -6,7 +6,7 @@
 
 namespace syncrun::detail {
 
-enum class CommWay : std::uint8_t {
+enum class CommPath : std::uint8_t {
   alone,    // one rank, which has no peers
   devices,  // a communicator of their devices: shared memory among CPU devices, NCCL among GPUs
   host      // host memory, because their devices have no communicator in common
@@ -25,11 +25,11 @@ class CommChoice {
   static constexpr CommChoice devices(int index) noexcept { return CommChoice(static_cast<std::uint8_t>(index)); }
 
   constexpr CommChoice() noexcept = default;
-  constexpr CommWay way() const noexcept {
-    if (code_ == kAlone) return CommWay::alone;
-    return code_ == kHost ? CommWay::host : CommWay::devices;
+  constexpr CommPath path() const noexcept {
+    if (code_ == kAlone) return CommPath::alone;
+    return code_ == kHost ? CommPath::host : CommPath::devices;
   }
-  /// Which communicator of devices. Only if the way is `devices`.
+  /// Which communicator of devices. Only if the path is `devices`.
   constexpr int index() const noexcept { return code_; }
   friend constexpr bool operator==(CommChoice, CommChoice) noexcept = default;
 

@@ -203,7 +203,7 @@ std::exception_ptr CallBuilder::publish(CallResult& result) {
   command.has_comm = function.signature.has_comm;
   CommTable& comms = session_->commands().comms();
   command.comm = comms.choose(command.ranks);
-  command.wants_vote = function.has_updates || (command.has_comm && comms.use_nccl(command.ranks));
+  command.wants_vote = function.has_updates || (command.has_comm && comms.is_nccl(command.comm, command.ranks));
   std::copy(function.signature.outputs.begin(), function.signature.outputs.end(), state.slot->outputs.begin());
   if (options_->timeout) {
     if (options_->timeout->count() < 0) {

@@ -133,7 +133,7 @@ std::vector<std::string> CommandRunner::waited_for(const InFlight& next) const {
   return commands;
 }
 
-/// How many bytes a move has brought to its rank, or to the host. Empty if the command is none.
+/// How many bytes a move has brought to its rank, or to the host. Empty if the command is not a move.
 std::optional<std::size_t> CommandRunner::moved_bytes(const InFlight& command) const {
   if (command.brings_to.is_none()) return std::nullopt;
   const auto& variable = *static_cast<const VariableRecord*>(command.arguments[0].get());

@@ -22,9 +22,8 @@ CommChoice CommTable::choose(const RankSet& ranks) {
   return CommChoice::devices(index);
 }
 
-bool CommTable::use_nccl(const RankSet& ranks) {
-  if (!devices_.kinds_of(ranks).has(DeviceKind::cuda)) return false;
-  return choose(ranks).way() == CommWay::devices;
+bool CommTable::is_nccl(CommChoice comm, const RankSet& ranks) const noexcept {
+  return comm.path() == CommPath::devices && devices_.kinds_of(ranks).has(DeviceKind::cuda);
 }
 
 }  // namespace syncrun::detail

@@ -18,9 +18,9 @@ class CommTable {
   /// A set of GPUs gets the index of its communicator when it is first chosen. When all indices are in use, further
   /// sets communicate through host memory.
   CommChoice choose(const RankSet& ranks);
-  /// Whether collectives of these ranks use NCCL. Commands with such collectives end with a vote. So all ranks know
-  /// about a failure, after which they make a new communicator.
-  bool use_nccl(const RankSet& ranks);
+  /// Whether the communicator that choose() has returned for these ranks is one of NCCL. Commands with its collectives
+  /// end with a vote. So all ranks know about a failure, after which they make a new communicator.
+  bool is_nccl(CommChoice comm, const RankSet& ranks) const noexcept;
 
  private:
   bool are_whole_session_of_gpus(const RankSet& ranks) const noexcept;

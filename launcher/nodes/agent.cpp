@@ -78,7 +78,7 @@ void Agent::begin(std::size_t slot) {
     if (!here.has(rank)) continue;
     given_[static_cast<std::size_t>(here.local_rank(rank))].push_back({command.id, slot});
     const std::size_t place = command.places[static_cast<std::size_t>(rank)];
-    // Some commands leave the outbox as it is. The vote of an earlier command in this place is none of theirs.
+    // Some commands leave the outbox as it is. Then it still has the vote of an earlier command, which must not be reported.
     control_.outbox_at(rank, place).vote = Vote::none;
     control_.inbox(rank, place).store(InboxEntry(command.id, slot).word(), std::memory_order_release);
   }

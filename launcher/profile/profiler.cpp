@@ -137,7 +137,7 @@ void Profiler::end(std::uint64_t id, std::optional<std::size_t> moved_bytes) {
   if (trace_) write_span(row_of_master(begin, end), escaped_names_[call.function], begin, end, call.details);
 }
 
-/// A row of the trace in which the master has nothing else at this time. Makes another row if there is none.
+/// Returns a row of the trace in which the master does nothing else at this time. Adds a row if all are busy.
 int Profiler::row_of_master(std::int64_t begin, std::int64_t end) {
   const auto is_free = [begin](std::int64_t last_end) { return last_end <= begin; };
   const auto found = std::find_if(master_rows_.begin(), master_rows_.end(), is_free);

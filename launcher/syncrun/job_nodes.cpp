@@ -53,7 +53,7 @@ bool has_own_host_name() {
          own.st_ino != parents.st_ino;
 }
 
-/// The socket that connects this process with its engine. Empty if there is none.
+/// The socket that connects this process with its engine. Empty if no such socket exists.
 std::optional<std::string> socket_to_engine(const char* number) {
   const auto fd = environment::whole_number(number);
   struct stat socket {};

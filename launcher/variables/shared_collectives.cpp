@@ -44,8 +44,8 @@ void check_operation(const VariableRecord& variable, const Collective& collectiv
   const std::string has_no = " has no " + std::string(to_string(collective.reduction));
   if (!can_reduce(variable.dtype, collective.reduction)) refuse("", has_no);
   const RankSet& ranks = ranks_of_collective(*variable.session);
-  const bool by_nccl =
-      variable.session->commands().comms().use_nccl(ranks) && collective.options.route == Route::device;
+  CommTable& comms = variable.session->commands().comms();
+  const bool by_nccl = collective.options.route == Route::device && comms.is_nccl(comms.choose(ranks), ranks);
   if (by_nccl && !can_reduce_by_nccl(variable.dtype, collective.reduction)) {
     refuse("in NCCL ", has_no + ": take the way through shared memory, {.route = syncrun::Route::host}");
   }
@@ -80,7 +80,7 @@ void run(const Collective& collective, VariableList variables, const std::vector
       for (const auto& variable : variables) commands.follow(variable->writes);
       command.has_comm = true;
       command.comm = commands.comms().choose(command.ranks);
-      command.wants_vote = commands.comms().use_nccl(command.ranks);
+      command.wants_vote = commands.comms().is_nccl(command.comm, command.ranks);
       auto& payload = command.begin<CollectivePayload>();
       payload.collective = collective.kind;
       payload.reduction = collective.reduction;

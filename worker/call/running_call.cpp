@@ -34,7 +34,7 @@ void RunningCall::begin(const Command& command) {
   first_row_of_call_ = 0;
   update_arguments_ = 0;
   comm_ = &comms_.of(command);
-  shares_outputs_ = device_.shares_before_reducing() || command.comm.way() == CommWay::host;
+  shares_outputs_ = device_.shares_before_reducing() || command.comm.path() == CommPath::host;
   // In a body's first run, libraries may load code and thereby wait for the device. During this time, the device must
   // not wait for a peer.
   bucket_start_ = call_->is_first ? BucketStart::after_body : BucketStart::when_ready;

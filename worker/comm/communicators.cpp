@@ -8,10 +8,10 @@ Communicators::Communicators(const Attachment& attachment, SharedHeap& arena, Cp
     : host_(host), device_(device), host_comm_(attachment.segment, arena, host, device) {}
 
 CommCore& Communicators::of(const CommandHead& command) {
-  switch (command.comm.way()) {
-    case CommWay::alone: return device_.solo();
-    case CommWay::devices: return device_.comm(command);
-    case CommWay::host: break;
+  switch (command.comm.path()) {
+    case CommPath::alone: return device_.solo();
+    case CommPath::devices: return device_.comm(command);
+    case CommPath::host: break;
   }
   return through_host(command.ranks);
 }

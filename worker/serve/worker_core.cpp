@@ -455,7 +455,7 @@ void WorkerCore::report_failure(Command& command, const CaughtFailure& failure) 
   outbox.vote = Vote::failed;
   outbox.is_fatal = device_->is_lost();
   // This is also done if outputs fail to be reduced. This rank's communicator is then gone, so all ranks make new ones.
-  const bool uses_comm = command.comm.way() == CommWay::devices && interruption_.needs_peers();
+  const bool uses_comm = command.comm.path() == CommPath::devices && interruption_.needs_peers();
   if (uses_comm) raise_to(header_.failed_comm(command.comm), command.id);
   forget_children_that_came();
   command.failed.store(command.id, std::memory_order_seq_cst);

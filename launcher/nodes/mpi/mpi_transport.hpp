@@ -56,7 +56,7 @@ class MpiTransport final : public Transport {
     std::uint64_t pieces = 0;      // messages and parts that have arrived
     std::uint64_t sent = 0;        // messages and parts, without bulk
     std::uint64_t matched = 0;     // messages of MPI
-    std::deque<Letter> dropped;    // nobody wants them any more, but MPI may still use their memory
+    std::deque<Letter> dropped;    // no longer needed, but MPI may still use their memory
     bool is_listed_as_leaving = false;
     bool is_abandoned = false;
   };

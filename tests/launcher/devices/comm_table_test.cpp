@@ -37,7 +37,7 @@ TEST(CommTable, ChoosesThatOfCpuDevicesInAnySession) {
     const RankDevices of_session = devices(kinds);
     CommTable table(of_session);
     EXPECT_EQ(table.choose(set_of({0, 2})), CommChoice::devices(CommChoice::kOfSession)) << kinds;
-    EXPECT_FALSE(table.use_nccl(set_of({0, 2}))) << kinds;
+    EXPECT_FALSE(table.is_nccl(table.choose(set_of({0, 2})), set_of({0, 2}))) << kinds;
   }
 }
 
@@ -46,7 +46,7 @@ TEST(CommTable, ChoosesHostMemoryForBothKinds) {
   CommTable table(of_session);
   EXPECT_EQ(table.choose(set_of({0, 1, 2})), CommChoice::host());
   EXPECT_EQ(table.choose(set_of({0, 1})), CommChoice::host());
-  EXPECT_FALSE(table.use_nccl(set_of({0, 1})));
+  EXPECT_FALSE(table.is_nccl(table.choose(set_of({0, 1})), set_of({0, 1})));
 }
 
 TEST(CommTable, GivesEachSetOfGpusItsOwn) {
@@ -56,7 +56,7 @@ TEST(CommTable, GivesEachSetOfGpusItsOwn) {
   EXPECT_EQ(table.choose(set_of({0, 1, 2})), CommChoice::devices(CommChoice::kOfSession));
   EXPECT_EQ(table.choose(set_of({1, 2})), CommChoice::devices(2));
   EXPECT_EQ(table.choose(set_of({0, 2})), CommChoice::devices(1)) << "as before";
-  EXPECT_TRUE(table.use_nccl(set_of({0, 2})));
+  EXPECT_TRUE(table.is_nccl(table.choose(set_of({0, 2})), set_of({0, 2})));
 }
 
 TEST(CommTable, GivesTheGpusOfAMixedSessionOneOfTheirOwn) {
@@ -77,7 +77,7 @@ TEST(CommTable, ChoosesHostMemoryWhenAllIndicesAreInUse) {
     }
   }
   EXPECT_EQ(table.choose(set_of({0, 1})), CommChoice::devices(1)) << "as before";
-  EXPECT_FALSE(table.use_nccl(set_of({22, 23})));
+  EXPECT_FALSE(table.is_nccl(table.choose(set_of({22, 23})), set_of({22, 23})));
 }
 
 }  // namespace
