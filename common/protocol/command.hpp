@@ -89,9 +89,9 @@ struct Dependency {
   std::int32_t rank = kOwnRank;
 };
 
-/// The fields that every command has, besides its ranks. The master writes them before it publishes the command.
+/// The fields that every command has, besides its number and its ranks. The master writes them before it publishes the
+/// command.
 struct CommandHeader {
-  std::uint64_t id = 0;
   std::uint64_t dependencies = 0;  // offset of the dependencies; 0 if there are none
   std::uint32_t dependencies_count = 0;
   CommandKind kind = CommandKind::call;
@@ -200,8 +200,9 @@ struct alignas(64) CommandHead : CommandHeader {
   /// The master makes this a command of the kind P.
   template <class P>
   P& begin() noexcept {
+    static constexpr P kFresh{};  // a copy takes less time than new zeros
     kind = P::kKind;
-    return payload.template emplace<P>();
+    return payload.template emplace<P>(kFresh);
   }
   /// Throws std::bad_variant_access if the command is of another kind.
   template <class P>
@@ -228,13 +229,16 @@ struct Command : CommandHead {
   alignas(64) std::atomic<std::uint64_t> failed;
   /// The master sets it to the id of the command if a command on which it depends has failed.
   std::atomic<std::uint64_t> spoiled;
+  /// The number of the command. It is not in the head, so that a repeated call leaves the head as it is. A worker knows
+  /// the number of its own command from its inbox, and mostly need not read this cache line.
+  alignas(64) std::uint64_t id;
   /// By rank: the place of the command in the rank's inbox, which is also that of the rank's outbox. Only for the ranks
   /// of the command.
-  alignas(64) std::array<std::uint8_t, kMaxWorldSize> places;
+  std::array<std::uint8_t, kMaxWorldSize> places;
 };
 
 /// Writes a head into a slot, but only those cache lines that differ from what the slot already contains. Workers need
-/// not fetch the other lines again: if a call is repeated, only the line with its number changes. The master calls it.
+/// not fetch the other lines again: if a call is repeated, no line changes. The master calls it.
 void put_head(Command& slot, const CommandHead& head) noexcept;
 
 }  // namespace syncrun::detail

@@ -174,7 +174,13 @@ inline SharedHeap::Pages pages_of(DeviceKinds kinds) noexcept {
 class ControlBlock {
  public:
   ControlBlock() = default;
-  ControlBlock(std::byte* base, int world_size) noexcept : base_(base), world_size_(world_size) {}
+  ControlBlock(std::byte* base, int world_size) noexcept
+      : base_(base),
+        inboxes_(base + inboxes_at(world_size)),
+        outboxes_(reinterpret_cast<Outbox*>(base + outboxes_at(world_size))),
+        commands_(reinterpret_cast<Command*>(base + commands_at(world_size))),
+        inbox_row_bytes_(inbox_row_bytes(world_size)),
+        world_size_(world_size) {}
 
   static std::size_t bytes(int world_size) noexcept {
     return commands_at(world_size) + sizeof(Command) * slots_of(world_size);
@@ -194,19 +200,14 @@ class ControlBlock {
   /// of all ranks for one place are together. So a command for all ranks is mostly in one cache line, which workers
   /// that share a core fetch once.
   std::atomic<std::uint64_t>& inbox(int rank, std::size_t place) const noexcept {
-    return *reinterpret_cast<std::atomic<std::uint64_t>*>(base_ + inboxes_at(world_size_) +
-                                                          place * inbox_row_bytes(world_size_) +
-                                                          static_cast<std::size_t>(rank) * sizeof(std::uint64_t));
+    return reinterpret_cast<std::atomic<std::uint64_t>*>(inboxes_ + place * inbox_row_bytes_)[rank];
   }
   /// The number of slots: enough for as many commands as fit into all inboxes, and one more.
   std::size_t slots() const noexcept { return slots_of(world_size_); }
-  Command& command_in(std::size_t slot) const noexcept {
-    return *reinterpret_cast<Command*>(base_ + commands_at(world_size_) + sizeof(Command) * slot);
-  }
+  Command& command_in(std::size_t slot) const noexcept { return commands_[slot]; }
   /// The outbox that belongs to a place of a rank's inbox.
   Outbox& outbox_at(int rank, std::size_t place) const noexcept {
-    return *reinterpret_cast<Outbox*>(base_ + outboxes_at(world_size_) +
-                                      sizeof(Outbox) * (static_cast<std::size_t>(rank) * kInboxSize + place));
+    return outboxes_[static_cast<std::size_t>(rank) * kInboxSize + place];
   }
   /// Where a rank of the command reports about it. A worker does not need this for its own outbox, and saves itself the
   /// cache line of the places.
@@ -236,6 +237,10 @@ class ControlBlock {
     return align(outboxes_at(world_size) + sizeof(Outbox) * places_of(world_size));
   }
   std::byte* base_ = nullptr;
+  std::byte* inboxes_ = nullptr;
+  Outbox* outboxes_ = nullptr;
+  Command* commands_ = nullptr;
+  std::size_t inbox_row_bytes_ = 0;
   int world_size_ = 0;
 };
 

@@ -24,9 +24,8 @@ DeviceKind first_of(DeviceKinds kinds) noexcept {
 
 }  // namespace
 
-void check_bodies(const std::string& function, DeviceKinds bodies, const RankDevices& devices, const RankSet& ranks) {
-  const DeviceKinds missing = devices.kinds_of(ranks).without(bodies);
-  if (missing.is_empty()) return;
+void throw_without_body(const std::string& function, DeviceKinds missing, const RankDevices& devices,
+                        const RankSet& ranks) {
   const DeviceKind kind = first_of(missing);
   const KindWords words = words_of(kind);
   throw_usage("'" + function + "' has no body for " + words.devices + " devices, and the call is for " +

@@ -9,9 +9,17 @@
 
 namespace syncrun::detail {
 
+/// Throws Error (usage): the function has no body for the `missing` kinds of devices.
+[[noreturn]] void throw_without_body(const std::string& function, DeviceKinds missing, const RankDevices& devices,
+                                     const RankSet& ranks);
+
 /// Throws Error (usage) if a rank of the call has a device of a kind for which there is no body. The message names
 /// these ranks. `bodies` are the kinds for which the function has bodies.
-void check_bodies(const std::string& function, DeviceKinds bodies, const RankDevices& devices, const RankSet& ranks);
+inline void check_bodies(const std::string& function, DeviceKinds bodies, const RankDevices& devices,
+                         const RankSet& ranks) {
+  const DeviceKinds missing = devices.kinds_of(ranks).without(bodies);
+  if (!missing.is_empty()) throw_without_body(function, missing, devices, ranks);
+}
 
 /// The same for the constructors of a replicated object, which is made on all ranks.
 void check_constructors(DeviceKinds constructors, const RankDevices& devices);

@@ -32,14 +32,14 @@ const CallTable::Entry* CallTable::search(std::uint64_t id) const noexcept {
 
 std::optional<std::uint64_t> CallTable::command_of(const CallResult& result) const noexcept {
   for (const Entry& entry : entries_) {
-    if (in_flight_[entry.slot].result == &result) return entry.id;
+    if (in_flight_[entry.slot]->result == &result) return entry.id;
   }
   return std::nullopt;
 }
 
 std::optional<std::uint64_t> CallTable::first_user(const void* record) const noexcept {
   for (const Entry& entry : entries_) {
-    if (in_flight_[entry.slot].uses(record)) return entry.id;
+    if (in_flight_[entry.slot]->uses(record)) return entry.id;
   }
   return std::nullopt;
 }
@@ -53,8 +53,7 @@ std::optional<std::uint64_t> CallTable::first_on(int rank) const noexcept {
 
 // ---- the next command -----------------------------------------------------------------------------------------
 
-std::optional<std::uint64_t> CallTable::blocker(const RankSet& ranks) const noexcept {
-  if (entries_.empty()) return std::nullopt;
+std::optional<std::uint64_t> CallTable::first_in_full_inboxes(const RankSet& ranks) const noexcept {
   std::optional<std::uint64_t> first;
   for (const int rank : ranks) {
     const std::uint64_t last = inboxes_[static_cast<std::size_t>(rank)].last_in_next_place();
@@ -65,36 +64,38 @@ std::optional<std::uint64_t> CallTable::blocker(const RankSet& ranks) const noex
 
 /// There is always one, because each command in flight takes a place of at least one inbox.
 std::size_t CallTable::take_slot() {
-  if (!free_slots_.empty()) {
-    const std::size_t slot = free_slots_.back();
-    free_slots_.pop_back();
-    return slot;
-  }
-  in_flight_.emplace_back();
+  if (free_slots_.empty()) add_slot();
+  const std::size_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  return slot;
+}
+
+void CallTable::add_slot() {
+  in_flight_.push_back(std::make_unique<InFlight>());
   entries_.reserve(in_flight_.size());
   free_slots_.reserve(in_flight_.size());
   clocks_.reserve(in_flight_.size());
-  return in_flight_.size() - 1;
+  free_slots_.push_back(in_flight_.size() - 1);
 }
 
 CommandHead& CallTable::next(const RankSet& ranks, Milliseconds timeout) {
   if (!has_next_slot_) next_slot_ = take_slot();
   has_next_slot_ = true;
-  static_cast<CommandHeader&>(draft_) = {.id = next_, .timeout_ms = timeout.count()};
+  static_cast<CommandHeader&>(draft_) = {.timeout_ms = timeout.count()};
   draft_.ranks = ranks;
   return draft_;
 }
 
 void CallTable::depend_on(std::uint64_t id) {
   const Entry* const entry = find(id);
-  if (entry == nullptr || in_flight_[entry->slot].inherited || next_in_flight().depends_on(id)) return;
+  if (entry == nullptr || in_flight_[entry->slot]->inherited || next_in_flight().depends_on(id)) return;
   if (control_.command_in(entry->slot).ranks.meets(draft_.ranks)) next_in_flight().dependencies.push_back({.id = id});
 }
 
 void CallTable::wait_for(std::uint64_t id, int rank, bool only_reads) {
   const Entry* const entry = find(id);
   if (entry == nullptr) return;
-  const bool is_known_to_fail = in_flight_[entry->slot].inherited != nullptr;
+  const bool is_known_to_fail = in_flight_[entry->slot]->inherited != nullptr;
   next_in_flight().dependencies.push_back({id, rank, only_reads || is_known_to_fail});
 }
 
@@ -108,7 +109,6 @@ void CallTable::take_up(const Aside& aside) noexcept {
   has_next_slot_ = true;
   next_slot_ = aside.slot;
   draft_ = aside.draft;
-  draft_.id = next_;
 }
 
 std::size_t CallTable::take_place(Command& command, int rank, std::uint64_t id) noexcept {
@@ -117,13 +117,12 @@ std::size_t CallTable::take_place(Command& command, int rank, std::uint64_t id) 
   return place;
 }
 
+/// What only the master reads is written last, while the ranks already run the command.
 std::uint64_t CallTable::publish() noexcept {
   const std::uint64_t id = next_++;
   Command& command = control_.command_in(next_slot_);
   put_head(command, draft_);
-  clocks_.begin(next_slot_, Milliseconds(draft_.timeout_ms),
-                entries_.empty() ? CallClocks::Before::nothing : CallClocks::Before::calls);
-  entries_.push_back({id, next_slot_});
+  command.id = id;
   const std::uint64_t word = InboxEntry(id, next_slot_).word();
   Doorbell& to_workers = control_.header().to_workers;
   if (draft_.ranks.is_single()) {
@@ -141,6 +140,9 @@ std::uint64_t CallTable::publish() noexcept {
     }
     to_workers.ring_after_release();
   }
+  clocks_.begin(next_slot_, Milliseconds(draft_.timeout_ms),
+                entries_.empty() ? CallClocks::Before::nothing : CallClocks::Before::calls);
+  entries_.push_back({id, next_slot_});
   has_next_slot_ = false;
   return id;
 }
@@ -175,7 +177,7 @@ bool CallTable::is_collectable(std::uint64_t id) const {
     const std::uint64_t command = entries_[i].id;
     bool fails_with_another = false;
     bool dependencies_can_be = true;
-    for (const EarlierCommand& earlier : in_flight_[entries_[i].slot].dependencies) {
+    for (const EarlierCommand& earlier : in_flight_[entries_[i].slot]->dependencies) {
       if (earlier.only_reads || !is_in_flight(earlier.id)) continue;
       fails_with_another = fails_with_another || has_failed(earlier.id);
       dependencies_can_be = dependencies_can_be && can_be[position_of(earlier.id)];
@@ -204,7 +206,7 @@ std::optional<std::uint64_t> CallTable::first_collectable() const {
 }
 
 bool CallTable::is_held_back(const Entry& entry) const noexcept {
-  const auto& dependencies = in_flight_[entry.slot].dependencies;
+  const auto& dependencies = in_flight_[entry.slot]->dependencies;
   return std::any_of(dependencies.begin(), dependencies.end(), [this](const EarlierCommand& earlier) {
     return earlier.rank != Dependency::kOwnRank &&
            control_.worker(earlier.rank).done.load(std::memory_order_acquire) < earlier.id;
@@ -214,7 +216,6 @@ bool CallTable::is_held_back(const Entry& entry) const noexcept {
 /// Tells the ranks of a command that was collected that they can free the memory of its outputs.
 void CallTable::note_consumed(const Command& command) noexcept {
   const bool has_outputs = may_have_outputs(command);
-  if (!has_outputs && unconsumed_ == 0) return;
   for (const int rank : command.ranks) {
     InboxPlaces& inbox = inboxes_[static_cast<std::size_t>(rank)];
     if (has_outputs) {
@@ -239,7 +240,7 @@ void CallTable::tell_consumed(int rank) noexcept {
 /// come into being.
 void CallTable::pass_on(std::uint64_t id, const std::shared_ptr<CallFailure>& failure) noexcept {
   for (const Entry& entry : entries_) {
-    InFlight& call = in_flight_[entry.slot];
+    InFlight& call = *in_flight_[entry.slot];
     if (call.inherited || !call.depends_on(id)) continue;
     call.inherited = failure;
     control_.command_in(entry.slot).spoiled.store(entry.id, std::memory_order_seq_cst);
@@ -251,18 +252,20 @@ void CallTable::pass_on(std::uint64_t id, const std::shared_ptr<CallFailure>& fa
 }
 
 void CallTable::release(std::uint64_t id, const std::shared_ptr<CallFailure>& failure) noexcept {
-  const Entry entry = *find(id);
-  InFlight& call = in_flight_[entry.slot];
+  const Entry* const position = find(id);
+  const Entry entry = *position;
   if (failure) pass_on(id, failure);
-  entries_.erase(entries_.begin() + (find(id) - entries_.data()));
-  note_consumed(control_.command_in(entry.slot));  // also for failed commands
-  call.reset();
+  if (position == &entries_.back()) entries_.pop_back();
+  else entries_.erase(entries_.begin() + (position - entries_.data()));
+  const Command& command = control_.command_in(entry.slot);
+  if (unconsumed_ != 0 || may_have_outputs(command)) note_consumed(command);  // also for failed commands
+  in_flight_[entry.slot]->reset();
   free_slots_.push_back(entry.slot);
 }
 
 void CallTable::fail_all(const std::exception_ptr& cause) noexcept {
   for (const Entry& entry : entries_) {
-    CallResult* const result = in_flight_[entry.slot].result;
+    CallResult* const result = in_flight_[entry.slot]->result;
     if (result == nullptr) continue;
     result->error = cause;
     result->finished = true;
@@ -271,7 +274,7 @@ void CallTable::fail_all(const std::exception_ptr& cause) noexcept {
 
 void CallTable::forget_all() noexcept {
   entries_.clear();
-  for (auto& call : in_flight_) call.reset();
+  for (auto& call : in_flight_) call->reset();
 }
 
 // ---- failures -------------------------------------------------------------------------------------------------
@@ -326,7 +329,7 @@ std::vector<std::string> CallTable::half_written_by(std::uint64_t id) const {
   std::vector<std::string> names;
   std::vector<std::uint64_t> failed{id};
   for (const Entry& entry : entries_) {
-    const InFlight& call = in_flight_[entry.slot];
+    const InFlight& call = *in_flight_[entry.slot];
     const bool fails_too =
         std::any_of(failed.begin(), failed.end(), [&](auto other) { return call.depends_on(other); });
     if (entry.id != id && !fails_too) continue;
@@ -339,7 +342,7 @@ std::vector<std::string> CallTable::half_written_by(std::uint64_t id) const {
 std::vector<std::string> CallTable::half_written() const {
   std::vector<std::string> names;
   for (const Entry& entry : entries_) {
-    const InFlight& call = in_flight_[entry.slot];
+    const InFlight& call = *in_flight_[entry.slot];
     add_half_written(names, call, !call.dependencies.empty());
   }
   return names;

@@ -9,7 +9,6 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -69,19 +68,21 @@ class CallTable {
   std::size_t slot_of(std::uint64_t id) const noexcept { return find(id)->slot; }
   Command& command(std::uint64_t id) const noexcept { return control_.command_in(slot_of(id)); }
   Outbox& outbox(std::uint64_t id, int rank) const noexcept { return control_.outbox(command(id), rank); }
-  InFlight& in_flight(std::uint64_t id) noexcept { return in_flight_[slot_of(id)]; }
-  const InFlight& in_flight(std::uint64_t id) const noexcept { return in_flight_[slot_of(id)]; }
+  InFlight& in_flight(std::uint64_t id) noexcept { return *in_flight_[slot_of(id)]; }
+  const InFlight& in_flight(std::uint64_t id) const noexcept { return *in_flight_[slot_of(id)]; }
 
   // ---- the next command
   /// The command that has to be collected before another one for these ranks: one of the ranks has a full inbox.
-  std::optional<std::uint64_t> blocker(const RankSet& ranks) const noexcept;
+  std::optional<std::uint64_t> blocker(const RankSet& ranks) const noexcept {
+    return entries_.empty() ? std::nullopt : first_in_full_inboxes(ranks);
+  }
   /// The head of the next command, initialised for these ranks and with this limit (0: none). No rank may have a full
   /// inbox. The head is a draft: publish() copies it into the slot.
   CommandHead& next(const RankSet& ranks, Milliseconds timeout);
   const RankSet& next_ranks() const noexcept { return draft_.ranks; }
   /// The rest of the next command, which only calls use.
   Command& next_slot() noexcept { return control_.command_in(next_slot_); }
-  InFlight& next_in_flight() noexcept { return in_flight_[next_slot_]; }
+  InFlight& next_in_flight() noexcept { return *in_flight_[next_slot_]; }
   /// The next command fails if this one fails. Nothing happens if it is not in flight, has no rank in common with the
   /// next command, or is known to fail: what it should have written then stays as it was.
   void depend_on(std::uint64_t id);
@@ -200,7 +201,9 @@ class CallTable {
     return search(id);
   }
   const Entry* search(std::uint64_t id) const noexcept;
+  std::optional<std::uint64_t> first_in_full_inboxes(const RankSet& ranks) const noexcept;
   std::size_t take_slot();
+  void add_slot();
   std::size_t take_place(Command& command, int rank, std::uint64_t id) noexcept;
   void note_consumed(const Command& command) noexcept;
   void tell_consumed(int rank) noexcept;
@@ -212,10 +215,10 @@ class CallTable {
   bool has_next_slot_ = false;
   std::size_t next_slot_ = 0;
   std::vector<Entry> entries_;
-  std::vector<std::size_t> free_slots_;  // the last one is used next, since its memory is in the caches
-  std::deque<InFlight> in_flight_;       // by slot, for the slots that were used so far
-  std::vector<InboxPlaces> inboxes_;     // by rank
-  int unconsumed_ = 0;                   // the number of ranks with InboxPlaces::unconsumed
+  std::vector<std::size_t> free_slots_;               // the last one is used next, since its memory is in the caches
+  std::vector<std::unique_ptr<InFlight>> in_flight_;  // by slot, for the slots that were used so far
+  std::vector<InboxPlaces> inboxes_;                  // by rank
+  int unconsumed_ = 0;                                // the number of ranks with InboxPlaces::unconsumed
   UnseenFailures failures_;
   CallClocks clocks_;
 };
@@ -224,7 +227,7 @@ template <class Free>
 CallTable::Unfinished CallTable::take_unfinished(Free&& free) {
   Unfinished unfinished;
   for (const Entry& entry : entries_) {
-    InFlight& call = in_flight_[entry.slot];
+    InFlight& call = *in_flight_[entry.slot];
     for_each_value(call, [&](const std::shared_ptr<VariableRecord>& value, Destination to) {
       unfinished.values.push_back({value, to, entry.id});
     });

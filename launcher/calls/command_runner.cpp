@@ -53,7 +53,7 @@ CommandRunner::CommandRunner(const Parts& parts)
       outputs_(parts.memory.segment, control_) {}
 
 CommandHead& CommandRunner::next_command(const RankSet& ranks) {
-  make_room(ranks);
+  if (!calls_.is_idle()) make_room(ranks);
   return calls_.next(ranks, call_timeout_);
 }
 
@@ -263,7 +263,7 @@ void CommandRunner::await_users(const void* record) {
 }
 
 /// True if the survivors of a loss have given the command up. await() then deals with the loss.
-bool CommandRunner::is_lost(std::uint64_t id) const noexcept { return calls_.was_given_up(id) && has_lost_worker(); }
+bool CommandRunner::is_lost(std::uint64_t id) const noexcept { return has_lost_worker() && calls_.was_given_up(id); }
 
 void CommandRunner::collect_complete() {
   // A command comes after those on which it depends, so one pass is enough.
@@ -278,43 +278,58 @@ void CommandRunner::collect_complete() {
 
 void CommandRunner::collect(std::uint64_t id) {
   const Command& command = calls_.command(id);
-  InFlight& in_flight = calls_.in_flight(id);
+  InFlight& call = calls_.in_flight(id);
   if (profiler_) [[unlikely]]
-    profiler_->end(id, moved_bytes(in_flight));
-  CallResult unwanted;
-  CallResult& result = in_flight.result != nullptr ? *in_flight.result : unwanted;
-  const bool has_failed = CallTable::has_failed(command, in_flight);
-  const bool has_lost_device = has_failed && calls_.has_lost_device(id);
-  try {
-    if (has_failed) {
-      result.error = failure_of(id);
-    } else if (in_flight.fetched != 0) {
-      const OutputBuffer& to = result.outputs.front().buffer;
-      std::memcpy(to.data(), segment().at(in_flight.fetched), to.bytes());
-    } else if (in_flight.function) {
-      if (command.ranks == calls_.all_ranks()) in_flight.function->came_through_after = replacements();
-      if (command.call().outputs_count != 0) outputs_.collect(command, *in_flight.function, result);
+    profiler_->end(id, moved_bytes(call));
+  if (CallTable::has_failed(command, call)) [[unlikely]]
+    return collect_failure(id, failure_of(id));
+  const bool is_function = call.function != nullptr;
+  if (is_function && command.ranks.count() == control_.world_size()) call.function->came_through_after = replacements();
+  if (call.fetched != 0 || (is_function && command.call().outputs_count != 0)) {
+    try {
+      fetch_outputs(command, call);
+    } catch (...) {  // out of memory; the call is over in any case, and the place of its result is forgotten below
+      return collect_failure(id, std::current_exception());
     }
-    // Also if out of memory. The call is over in any case, and the place of its result is forgotten below.
-  } catch (...) {
-    result.error = std::current_exception();
   }
-  result.finished = true;
-  const std::exception_ptr error = result.error;  // release() below destroys the result if the program has dropped it
-  const std::shared_ptr<CallFailure> failure = error ? note_failure(in_flight, command.ranks, error) : nullptr;
-  if (error) {
-    CallTable::for_each_value(in_flight, [&](const std::shared_ptr<VariableRecord>& value, Destination to) {
-      value->note_unfinished(to, id, error);
-    });
+  if (call.result != nullptr) call.result->finished = true;
+  retire(id, nullptr);
+}
+
+void CommandRunner::fetch_outputs(const Command& command, InFlight& call) {
+  CallResult unwanted;
+  CallResult& result = call.result != nullptr ? *call.result : unwanted;
+  if (call.fetched == 0) return outputs_.collect(command, *call.function, result);
+  const OutputBuffer& to = result.outputs.front().buffer;
+  std::memcpy(to.data(), segment().at(call.fetched), to.bytes());
+}
+
+void CommandRunner::collect_failure(std::uint64_t id, const std::exception_ptr& error) {
+  const Command& command = calls_.command(id);
+  const InFlight& call = calls_.in_flight(id);
+  const bool has_lost_device = CallTable::has_failed(command, call) && calls_.has_lost_device(id);
+  if (call.result != nullptr) {
+    call.result->error = error;
+    call.result->finished = true;
   }
+  const auto failure = note_failure(call, command.ranks, error);
+  CallTable::for_each_value(call, [&](const std::shared_ptr<VariableRecord>& value, Destination to) {
+    value->note_unfinished(to, id, error);
+  });
+  retire(id, failure);
+  if (nodes_ != nullptr) spoil_on_nodes();
+  if (has_lost_device) ends_.end_with(lost_device_error(error));
+}
+
+/// Ends a command whose result has been handed out. Frees the result if the program has dropped it.
+void CommandRunner::retire(std::uint64_t id, const std::shared_ptr<CallFailure>& failure) {
+  const InFlight& in_flight = calls_.in_flight(id);
   for (const auto offset : in_flight.temporaries) heap().free(offset, SharedHeap::Giveback::later);
   const Destination to = in_flight.brings_to;
-  std::shared_ptr<VariableRecord> arrived;  // a Value of which a copy has come
-  if (!to.is_none()) arrived = std::static_pointer_cast<VariableRecord>(in_flight.arguments[0]);
+  if (to.is_none()) return calls_.release(id, failure);
+  const auto variable = std::static_pointer_cast<VariableRecord>(in_flight.arguments[0]);
   calls_.release(id, failure);
-  if (arrived && arrived->value && arrived.use_count() > 1) note_arrival(*this, *arrived, to);
-  if (nodes_ != nullptr && failure) spoil_on_nodes();
-  if (has_lost_device) ends_.end_with(lost_device_error(error));
+  if (variable->value && variable.use_count() > 1) note_arrival(*this, *variable, to);
 }
 
 /// What the call wrote, and its future if it has one, remember the failure until the program has seen it.

@@ -120,6 +120,9 @@ class CommandRunner final : public SystemCommands {
   std::shared_ptr<CallFailure> note_failure(const InFlight& call, const RankSet& ranks,
                                             const std::exception_ptr& error);
   std::exception_ptr failure_of(std::uint64_t id);
+  void fetch_outputs(const Command& command, InFlight& call);
+  void collect_failure(std::uint64_t id, const std::exception_ptr& error);
+  void retire(std::uint64_t id, const std::shared_ptr<CallFailure>& failure);
 
   ControlBlock control_;
   WorkerPool& pool_;

@@ -8,8 +8,7 @@ bool CommTable::are_whole_session_of_gpus(const RankSet& ranks) const noexcept {
   return !devices_.kinds().is_mixed() && ranks.count() == devices_.world_size();
 }
 
-CommChoice CommTable::choose(const RankSet& ranks) {
-  if (ranks.is_single()) return CommChoice::alone();
+CommChoice CommTable::choose_for_peers(const RankSet& ranks) {
   if (!devices_.kinds().has(DeviceKind::cuda)) return CommChoice::devices(CommChoice::kOfSession);
   if (are_whole_session_of_gpus(ranks)) return CommChoice::devices(CommChoice::kOfSession);
   const DeviceKinds kinds = devices_.kinds_of(ranks);

@@ -17,12 +17,13 @@ class CommTable {
 
   /// A set of GPUs gets the index of its communicator when it is first chosen. When all indices are in use, further
   /// sets communicate through host memory.
-  CommChoice choose(const RankSet& ranks);
+  CommChoice choose(const RankSet& ranks) { return ranks.is_single() ? CommChoice::alone() : choose_for_peers(ranks); }
   /// Whether the communicator that choose() has returned for these ranks is one of NCCL. Commands with its collectives
   /// end with a vote. So all ranks know about a failure, after which they make a new communicator.
   bool is_nccl(CommChoice comm, const RankSet& ranks) const noexcept;
 
  private:
+  CommChoice choose_for_peers(const RankSet& ranks);
   bool are_whole_session_of_gpus(const RankSet& ranks) const noexcept;
 
   const RankDevices& devices_;

@@ -137,6 +137,7 @@ void put_command(MessageWriter& to, const ControlBlock& control, const Segment& 
                  const NodePlace& node) {
   const Command& command = control.command_in(slot);
   to.put(slot);
+  to.put(command.id);
   to.put(static_cast<const CommandHead&>(command));
   for (const int rank : command.ranks) {
     if (node.has(rank)) to.put(command.places[static_cast<std::size_t>(rank)]);
@@ -154,6 +155,7 @@ std::size_t take_command(MessageReader& from, const ControlBlock& control) {
   const auto slot = from.get<std::size_t>();
   if (slot >= control.slots()) throw Error(ErrorKind::system, "a command came for slot " + std::to_string(slot));
   Command& command = control.command_in(slot);
+  command.id = from.get<std::uint64_t>();
   const auto head = from.get<CommandHead>();
   for (const int rank : head.ranks) {
     if (control.header().place.has(rank)) command.places[static_cast<std::size_t>(rank)] = from.get<std::uint8_t>();

@@ -6,9 +6,8 @@
 
 namespace syncrun::detail {
 
-void SessionState::check_open() const {
+void SessionState::throw_not_open() const {
   if (!is_here()) throw_usage("this process was forked from the session's, and the workers are not its own");
-  if (stage_ == Stage::open) return;
   if (cause_) throw_usage(std::string("the session is over: ") + cause_->what());
   throw_usage("the session was closed");
 }

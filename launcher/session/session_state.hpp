@@ -16,7 +16,10 @@ namespace syncrun::detail {
 class SessionState {
  public:
   /// Throws Error (usage) unless the session is open. The message says what ended the session.
-  void check_open() const;
+  void check_open() const {
+    if (!is_open()) [[unlikely]]
+      throw_not_open();
+  }
   bool is_open() const noexcept { return stage_ == Stage::open && is_here(); }
   /// False in a process that was forked from the process of the session.
   bool is_here() const noexcept { return fork_guard_.is_here(); }
@@ -34,6 +37,7 @@ class SessionState {
   void leave() noexcept { busy_.clear(std::memory_order_release); }
 
  private:
+  [[noreturn]] void throw_not_open() const;
   enum class Stage : std::uint8_t { starting, open, closed };
 
   ForkGuard fork_guard_;

@@ -24,10 +24,10 @@ RunningCall::RunningCall(const WorkerParts& parts) noexcept
 
 // ---- rows -----------------------------------------------------------------------------------------------------
 
-void RunningCall::begin(const Command& command) {
+void RunningCall::begin(const Command& command, std::uint64_t id) {
   if (std::exchange(are_recordings_stale_, false)) forget_recordings();
   command_ = &command;
-  begun_ = command.id;
+  begun_ = id;
   call_ = &command.call();
   slice_index_ = -1;
   slice_ = {};
@@ -58,13 +58,13 @@ RowRange RunningCall::share_in(const Command& command) const {
   return share_in_call(attachment_.segment, call, command.ranks, rank);
 }
 
-void RunningCall::bring_ahead(const Command& command) {
+void RunningCall::bring_ahead(const Command& command, std::uint64_t id) {
   if (command.call().rows_are_local) return;  // the copies may have changed by then
   const RowRange share = share_in(command);
   const RowRange first = share_of(share.count(), command.call().rows < 0 ? 1 : command.call().slices, 0);
   const RowRange slice{share.begin + first.begin, share.begin + first.end};
   try {
-    device_.begin_ahead(command.id);
+    device_.begin_ahead(id);
     for (std::size_t i = 0; i < command.call().arguments_count; ++i) {
       switch (command.arguments[i].kind) {
         case ArgumentKind::scattered: bring_rows(command, i, slice); break;
@@ -120,8 +120,8 @@ bool RunningCall::next_slice() {
     weights_.own = slice_rows();
     if (command_->has_comm) weights_.all = rows_of_all();
     key_.clear();
-    attachment_.enter(command_->id, Phase::function);
-    attachment_.note(command_->id, Phase::inputs);  // arguments are bound within the phase `function`
+    attachment_.enter(begun_, Phase::function);
+    attachment_.note(begun_, Phase::inputs);  // arguments are bound within the phase `function`
     return true;
   }
   return false;

@@ -46,15 +46,16 @@ class RunningCall {
  public:
   explicit RunningCall(const WorkerParts& parts) noexcept;
 
-  /// Starts a command. Its rows are this rank's share of the scattered rows, or the selected rows of its own copies.
-  void begin(const Command& command);
+  /// Starts the command with this number. Its rows are this rank's share of the scattered rows, or the selected rows of
+  /// its own copies.
+  void begin(const Command& command, std::uint64_t id);
   const Command& command() const noexcept { return *command_; }
   /// Frees what a failed call has computed.
   void discard() noexcept;
 
   /// Lets the device copy the inputs of a command's first slice ahead. This has no effect if the command does not run
   /// after all.
-  void bring_ahead(const Command& command);
+  void bring_ahead(const Command& command, std::uint64_t id);
 
   bool next_slice();
   std::int64_t slice_rows() const noexcept { return has_rows() ? slice_.count() : 1; }
@@ -79,8 +80,8 @@ class RunningCall {
 
   /// Called after the body. Throws Error (system) if bytes were missing in a file that the body has read.
   void check_files() const;
-  /// Whether this command has begun, and no other one since.
-  bool is_of(const Command& command) const noexcept { return begun_ == command.id; }
+  /// Whether the command with this number has begun, and no other one since.
+  bool is_of(std::uint64_t id) const noexcept { return begun_ == id; }
 
   void accept(std::size_t output, const OutputType& type, std::span<const std::int64_t> extents, OutputBuffer buffer);
   void accept_scalar(std::size_t output, const OutputType& type, const void* value);

@@ -28,7 +28,7 @@ RunningCall::Recording& RunningCall::recording_of(const RecordingKey& key) {
 }
 
 void RunningCall::replay(void (*run)(void* context), void* context) {
-  attachment_.note(command_->id, Phase::function);
+  attachment_.note(begun_, Phase::function);
   if (gpu_ == nullptr) return run(context);
   device_.begin_body();  // inputs are copied outside the graph
   if (command_->has_comm && !comm().can_be_captured()) {
@@ -57,7 +57,7 @@ void RunningCall::replay(void (*run)(void* context), void* context) {
     for (const int rank : command_->ranks) key_.push_back(static_cast<std::uint64_t>(slice_rows_of(rank)));
   }
   Recording& recording = recording_of(key_);
-  recording.last_use = command_->id;
+  recording.last_use = begun_;
   Recording::State state = recording.state;
   // Ranks may have different shapes or addresses. NCCL requires that either all ranks capture a collective or none
   // does.

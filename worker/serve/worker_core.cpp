@@ -142,14 +142,12 @@ int WorkerCore::serve() {
 
   while (Command* const next = await_command()) {
     Command& command = *next;
-    const std::uint64_t id = command.id;
     end_if_forked();
     ++received_;
-    current_ = id;
     call_ = command.kind == CommandKind::call ? &command : nullptr;
     interruption_.begin(command,
                         command.has_comm ? CallInterruption::Peers::needed : CallInterruption::Peers::not_needed);
-    note_command(id);
+    note_command(current_);
     if (command.kind == CommandKind::close) {
       enter_phase(Phase::close);
       destroy_objects();
@@ -163,12 +161,12 @@ int WorkerCore::serve() {
       give_up_for_loss(command);
     }
     finish(command);
-    attachment_.fault_point(id, Phase::idle);
+    attachment_.fault_point(current_, Phase::idle);
   }
   return 0;  // the session has ended without a close command: the master does the rest
 }
 
-/// Returns null once the session is over.
+/// The next command becomes the current one. Returns null once the session is over.
 Command* WorkerCore::await_command() {
   Patience endless{Milliseconds(0)};
   const auto& place = attachment_.control.inbox(attachment_.rank, received_ % kInboxSize);
@@ -180,7 +178,9 @@ Command* WorkerCore::await_command() {
   const auto lost = [&] { return !header_.respawns && header_.lost.load(std::memory_order_seq_cst) != 0; };
   const Woken woken = wait_until(header_.to_workers, policy_, endless, published, lost);
   if (policy_.has_yielded) note_long_wait();
-  return woken == Woken::ready ? &attachment_.control.command_in(entry.slot()) : nullptr;
+  if (woken != Woken::ready) return nullptr;
+  current_ = entry.command();
+  return &attachment_.control.command_in(entry.slot());
 }
 
 /// While the device computes, copies the inputs of the next command to it, if the master has already published that
@@ -192,7 +192,7 @@ void WorkerCore::look_ahead() {
   const Command& command = attachment_.control.command_in(next.slot());
   if (command.kind == CommandKind::move && !start_move_ahead(command)) return;  // perhaps later
   looked_ahead_ = next.command();
-  if (command.kind == CommandKind::call) running_->bring_ahead(command);
+  if (command.kind == CommandKind::call) running_->bring_ahead(command, next.command());
 }
 
 /// Starts to copy a Value from another rank while the call that runs computes. The other rank must be done with the
@@ -216,7 +216,7 @@ void WorkerCore::finish(const Command& command) noexcept {
   const bool had_peers = may_meet(command);  // once this rank is done, the slot may contain another command
   if (had_peers) meetings_.leave(command);
   set_phase(Phase::idle);
-  attachment_.slot().done.store(command.id, std::memory_order_seq_cst);
+  attachment_.slot().done.store(current_, std::memory_order_seq_cst);
   header_.to_master.ring();
   if (had_peers) header_.to_peers.ring();  // a peer may wait until this rank no longer reads its buffers
 }
@@ -356,8 +356,8 @@ void WorkerCore::run_call(Command& command) {
   bool has_thrown = false;
   try {
     if (command.call().arguments_count != 0) enter_phase(Phase::inputs);
-    device_->begin_command(command.id);
-    running_->begin(command);
+    device_->begin_command(current_);
+    running_->begin(command, current_);
     const LoadedFunction& function = load(command.call().function);
     if (command.call().constructs) enter_phase(Phase::function);
     if (command.call().is_measured) peers_.own_time().begin();
@@ -368,14 +368,14 @@ void WorkerCore::run_call(Command& command) {
     running_->check_files();
     running_->deliver(outbox);
     // A body may have caught the exception of a collective.
-    if (command.has_comm && command.failed.load(std::memory_order_acquire) == command.id) throw Abandoned();
+    if (command.has_comm && command.failed.load(std::memory_order_acquire) == current_) throw Abandoned();
     outbox.vote = Vote::ok;
   } catch (...) {
     has_thrown = true;
     peers_.own_time().end();
     const CaughtFailure failure = current_failure(ThrownThrough::user_code);
     const bool is_own = failure.origin == FailureOf::this_rank;
-    report_failure(command, is_own ? missing_file(command).value_or(failure) : failure);
+    report_failure(command, is_own ? missing_file().value_or(failure) : failure);
   }
   // The destructor of the exception, which is user code, has run just now. It may have forked.
   if (has_thrown) [[unlikely]] {
@@ -384,7 +384,7 @@ void WorkerCore::run_call(Command& command) {
 
   cast_vote(command, outbox.vote);
   complete_call(command, outbox);
-  running_->end(command.id);
+  running_->end(current_);
   if (command.call().constructs) forget(command.call().function);
 }
 
@@ -396,8 +396,8 @@ std::int64_t WorkerCore::own_ns() {
 
 /// If a file has become shorter, the body may have failed because it read zeros in place of the missing bytes. Then the
 /// missing bytes are the failure to report.
-std::optional<CaughtFailure> WorkerCore::missing_file(const Command& command) const {
-  if (!running_->is_of(command)) return std::nullopt;
+std::optional<CaughtFailure> WorkerCore::missing_file() const {
+  if (!running_->is_of(current_)) return std::nullopt;
   try {
     running_->check_files();
     return std::nullopt;
@@ -440,7 +440,7 @@ void WorkerCore::cast_vote(const Command& command, Vote vote) noexcept {
   const auto* const call = std::get_if<CallPayload>(&command.payload);
   const bool has_outputs = call != nullptr && call->outputs_count != 0;
   if (!has_outputs && !command.wants_vote) return;
-  attachment_.slot().vote.store(vote_word(command.id, vote), std::memory_order_seq_cst);
+  attachment_.slot().vote.store(vote_word(current_, vote), std::memory_order_seq_cst);
   header_.to_peers.ring();
 }
 
@@ -456,9 +456,9 @@ void WorkerCore::report_failure(Command& command, const CaughtFailure& failure) 
   outbox.is_fatal = device_->is_lost();
   // This is also done if outputs fail to be reduced. This rank's communicator is then gone, so all ranks make new ones.
   const bool uses_comm = command.comm.path() == CommPath::devices && interruption_.needs_peers();
-  if (uses_comm) raise_to(header_.failed_comm(command.comm), command.id);
+  if (uses_comm) raise_to(header_.failed_comm(command.comm), current_);
   forget_children_that_came();
-  command.failed.store(command.id, std::memory_order_seq_cst);
+  command.failed.store(current_, std::memory_order_seq_cst);
   header_.to_peers.ring();
   running_->discard();
   device_->abandon();

@@ -92,7 +92,7 @@ class WorkerCore {
   const LoadedFunction& load(std::uint64_t function_offset);
   void forget(std::uint64_t function_offset) noexcept;
   void cast_vote(const Command& command, Vote vote) noexcept;
-  std::optional<CaughtFailure> missing_file(const Command& command) const;
+  std::optional<CaughtFailure> missing_file() const;
   void report_failure(Command& command, const CaughtFailure& failure);
   void finish(const Command& command) noexcept;
 
@@ -121,7 +121,7 @@ class WorkerCore {
   void* scratch_ = nullptr;
   std::size_t scratch_bytes_ = 0;
   std::uint64_t received_;          // how many commands this rank has got
-  std::uint64_t current_ = 0;       // the last one
+  std::uint64_t current_ = 0;       // the number of the last one
   std::uint64_t looked_ahead_ = 0;  // the last command whose inputs were copied ahead
   const Command* call_ = nullptr;   // the call that runs
 };

@@ -46,7 +46,7 @@ class MixedOutputs : public MixedRanks {
     for (int rank = 0; rank < kWorldSize; ++rank) command.places[static_cast<std::size_t>(rank)] = 0;
     for (MixedRank& rank : mixed_) {
       RunningCall& running = calling_.emplace_back(rank).running;
-      running.begin(command);
+      running.begin(command, command.id);
       ASSERT_TRUE(running.next_slice());
       OutputBuffer buffer = rank.device().allocate_output(elements * size_of(dtype));
       put(rank, buffer.data(), dtype, elements);

@@ -103,7 +103,7 @@ class Replay : public testing::Test {
     payload.share_begins = shares.empty() ? 0 : kSharesAt;
     std::copy(shares.begin(), shares.end(), attachment_.segment.at<std::int64_t>(kSharesAt));
     command.has_comm = has_comm;
-    running_.begin(command);
+    running_.begin(command, kRepeatedCommand);
     while (running_.next_slice()) running_.replay([](void*) {}, nullptr);
   }
 

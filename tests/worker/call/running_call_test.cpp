@@ -51,7 +51,7 @@ class RunningCallOnCpu : public testing::Test {
   }
   Slices slices_of(int rank) {
     attachment_.rank = rank;
-    running_.begin(command());
+    running_.begin(command(), command().id);
     Slices slices;
     while (running_.next_slice()) slices.emplace_back(running_.first_row(), running_.slice_rows());
     return slices;
@@ -135,7 +135,7 @@ TEST_F(RunningCallOnCpu, WeighsTheSlicesOfAMeanByTheirRows) {
   call.outputs_count = 2;
   command().outputs[0] = kMeanOfDoubles;
   command().outputs[1] = kSumOfDoubles;
-  running_.begin(command());
+  running_.begin(command(), command().id);
   for (double value = 3; running_.next_slice(); value += 3) {
     running_.accept_scalar(0, kMeanOfDoubles, &value);
     running_.accept_scalar(1, kSumOfDoubles, &value);
@@ -159,7 +159,7 @@ TEST_F(RunningCallOnCpu, KeepsWhatItDeliversUntilTheMasterHasConsumedIt) {
   call.outputs_count = 1;
   const OutputType vector{DType::float64, Reduction::sum, 1};
   command().outputs[0] = vector;
-  running_.begin(command());
+  running_.begin(command(), command().id);
   ASSERT_TRUE(running_.next_slice());
   running_.accept(0, vector, std::vector<std::int64_t>{4}, device_->allocate_output(4 * sizeof(double)));
   EXPECT_FALSE(running_.next_slice());
@@ -177,7 +177,7 @@ TEST_F(RunningCallOnCpu, GivesBackWhatAFailedCallHasComputed) {
   call.outputs_count = 1;
   const OutputType vector{DType::float64, Reduction::sum, 1};
   command().outputs[0] = vector;
-  running_.begin(command());
+  running_.begin(command(), command().id);
   ASSERT_TRUE(running_.next_slice());
   running_.accept(0, vector, std::vector<std::int64_t>{4}, device_->allocate_output(4 * sizeof(double)));
   running_.discard();
