@@ -246,7 +246,6 @@ class ReplayAcrossKinds : public Replay {
   ReplayAcrossKinds() {
     mixed_running_.emplace(WorkerParts{attachment_, gpu_, mixed_comms_.emplace(attachment_, arena_, comm_, gpu_),
                                        arena_, files_, outgoing_, variables_});
-    attachment_.control.command_in(kRepeatedCommand).id = kRepeatedCommand;
   }
   void call(const RankSet& ranks, bool has_comm) {
     Command& command = attachment_.control.command_in(kRepeatedCommand);
@@ -256,7 +255,7 @@ class ReplayAcrossKinds : public Replay {
     auto& payload = command.begin<CallPayload>();
     payload.function = kFunctionAt;
     payload.rows = -1;
-    mixed_running_->begin(command);
+    mixed_running_->begin(command, kRepeatedCommand);
     while (mixed_running_->next_slice())
       mixed_running_->replay([](void* runs) { ++*static_cast<int*>(runs); }, &host_runs_);
   }
