@@ -26,7 +26,8 @@ class SYNCRUN_EXPORT Error : public std::runtime_error {
         std::source_location where = std::source_location::current());
 
   ErrorKind kind() const noexcept { return kind_; }
-  /// The error code of the failed call: errno, a cudaError_t or an ncclResult_t. kind() says which one. For a lost
+  /// The error code of the system call, CUDA call or NCCL call that failed: errno, a cudaError_t or an ncclResult_t.
+  /// kind() says which one. For a lost
   /// worker, this is the worker's wait status. 0 if there is no code.
   int native_code() const noexcept { return native_code_; }
   /// The rank that caused the error, or -1.
@@ -64,8 +65,8 @@ struct RankState {
   int rank = -1;
   int pid = 0;
   std::string device;  ///< The worker's device, such as "cpu3".
-  /// The name of the call that the worker was running. If the worker was idle, it is the call whose deadline passed, or
-  /// empty if the worker had finished that call.
+  /// The name of the call that the worker was running. If the worker was idle: the name of the call whose deadline
+  /// passed, or empty if the worker had finished it.
   std::string call;
   std::string phase;          ///< What the worker was doing: "function", "collective", "idle", ...
   bool takes_part = true;     ///< Whether the call runs on this worker.
@@ -78,7 +79,7 @@ struct RankState {
   int tracer = 0;                  ///< The process id of the debugger that traced the worker, or 0.
   std::string end;                 ///< How the worker had ended: "exited with code 0", ... Empty: it was alive.
   std::vector<std::string> stack;  ///< The native stacks of the worker's threads, one line per frame, innermost first.
-  std::string no_stack;            ///< Why `stack` is empty although this worker caused the delay. Empty otherwise.
+  std::string no_stack;            ///< If this worker caused the delay and `stack` is empty: the reason.
 };
 
 /// The first failure of a call or of a session: which worker failed, what it was doing, and why it failed.
@@ -95,9 +96,9 @@ struct Failure {
   /// When each rank stopped waiting for its peers, by rank. For a rank that was not waiting, the value is the clock's
   /// epoch (a default time_point).
   std::vector<std::chrono::steady_clock::time_point> peers_released{};
-  /// Shared variables that may be half written after a failed call. These are the variables that an unfinished call
-  /// takes as Local and can write, and the variables of an unfinished collective or transfer. If a worker was replaced,
-  /// this list also has the variables whose values Syncrun could not restore on the new worker.
+  /// Shared variables that may be half written, because a call failed or did not finish. These are the variables that
+  /// such a call takes as Local and can write, and the variables of a collective or transfer that did not finish. If a
+  /// worker was replaced, this list also has the variables whose values Syncrun could not restore on the new worker.
   std::vector<std::string> undefined;
   std::vector<std::string> restored;  ///< Shared variables that Syncrun restored on a new worker from another copy.
   int respawned_pid = 0;              ///< Process id of the new worker of this rank, or 0.

@@ -77,9 +77,9 @@ class Function {
 
   /// Returns the same function for one device, or for a set of devices: `f.on(left)(x)`, `f.on({left, right})(x)`. The
   /// rows are split over the devices of the set, in the order of their ranks. In the body, Comm::rank() is the position
-  /// in the set, and CpuWorker::rank() is the rank in the session. If the function returns nothing, or only Keeps, a
-  /// call returns at once (see PlacedFunction). Throws Error (usage) if the set is empty, or if a name occurs twice in
-  /// it.
+  /// in the set, from 0 in the same order, and CpuWorker::rank() is the rank in the session. If the function returns
+  /// nothing, or only Keeps, a call returns at once (see PlacedFunction). Throws Error (usage) if the set is empty, or
+  /// if the same name occurs twice in it. Two different names of one device are allowed, and count as one device.
   [[nodiscard]] PlacedFunction<R, Passed...> on(const Device& device) const { return on({&device, 1}); }
   [[nodiscard]] PlacedFunction<R, Passed...> on(std::initializer_list<Device> devices) const {
     return on(std::span<const Device>(devices.begin(), devices.size()));
@@ -169,15 +169,15 @@ class Future {
       : session_(std::move(session)), result_(std::move(result)), choice_(choice) {}
 
   /// Returns true if get() would not block: the result has arrived, or the call has failed. Returns false after get().
-  /// Never blocks. A deadline runs only while the master waits. Each is_ready() counts as waiting: for the time since
-  /// the last is_ready(), but for at most 500 ms. If a call's deadline passes, is_ready() returns true, and get()
+  /// Never blocks. A deadline runs only while the master waits. Each is_ready() counts the time since the previous
+  /// is_ready() as waiting, but at most 500 ms of it. If a call's deadline passes, is_ready() returns true, and get()
   /// throws.
   ///
   /// If a worker was lost and the session does not replace workers, the session is over. is_ready() then returns true,
   /// and get() throws as soon as it has found out the cause. If the session replaces lost workers, the calls that do
-  /// not need the lost worker still run, and are ready once they are done. The calls that need the lost worker are
-  /// ready once the remaining workers have finished all their calls. The first get() on one of these futures starts the
-  /// new worker, and throws.
+  /// not need the lost worker still run, and are ready once they are done. The remaining workers give up
+  /// the calls that need the lost worker. The futures of these calls are ready once the remaining workers have finished
+  /// or given up all calls. The first get() on one of these futures starts the new worker, and throws.
   bool is_ready() const {
     detail::SessionCore& session = detail::held(session_, "Future");
     return result_ && detail::is_ready(session, *result_);
@@ -185,7 +185,8 @@ class Future {
 
   /// Waits for this call, and returns its result. A rank runs its calls in order, so this includes the earlier calls on
   /// the same ranks. It also includes earlier calls that may have written a variable or an object that this call uses.
-  /// If this call or one of those failed, throws the error.
+  /// If this call failed, throws its error. If it uses something that a failed call may have written, throws the error
+  /// of that call. Other earlier calls that failed do not matter here.
   detail::Returned<R> get() {
     detail::held(session_, "Future");
     const auto result = std::exchange(result_, nullptr);

@@ -22,7 +22,8 @@ enum class OnWorkerLost : std::uint8_t;
 /// worker per core if there is no GPU.
 struct SessionOptions {
   /// The device of each rank, such as "cpu0,cpu1" or "cuda0,cpu0". A device can have names, by which Session::device
-  /// finds it: "dev0=cuda0,dev1=cuda1". Two names of one device have the same rank. A name must not begin with `cpu` or
+  /// finds it: "dev0=cuda0,dev1=cuda1". If a device has two names ("a=cuda0,b=cuda0"), it still has only one
+  /// rank. A name must not begin with `cpu` or
   /// `cuda`. It must not contain spaces, `->`, `;`, `,` or `=`. Empty: `processes` selects the devices.
   std::string devices{};
   /// A number of workers ("4"), "cpu" (one per core), "gpu" (one per GPU) or "auto". Empty: "auto".

@@ -54,7 +54,7 @@ class Session {
   /// "n1:cpu0".
   const std::vector<std::string>& devices() const noexcept { return detail::devices_of(*core_); }
   /// The names of the nodes, in the order of their ranks: "n1", "n2", ... The master is on the first one. Without `srun` or
-  /// `mpirun` there is one.
+  /// `mpirun` there is only one node.
   const std::vector<std::string>& nodes() const noexcept { return detail::nodes_of(*core_); }
   /// Finds a device by a name that the user has given to it (`syncrun --devices dev0=cuda0`), or by the name of the
   /// hardware, such as "cuda0". Works after close() too. Throws Error (usage) if there is no such device. The message
@@ -174,8 +174,9 @@ class Session {
   auto shared(std::string_view name, const R& values) {
     return shared(name, values, Shape<1>(std::ranges::size(values)));
   }
-  /// Makes a Value that lies on a device: `session.value(pixels, Shape{500, 784}, device)`. Copies the values and
-  /// returns. It does not wait until they are on the device. Without a device, the value lies in the memory of the host
+  /// Makes a Value that lies on a device: `session.value(pixels, Shape{500, 784}, device)`. Copies the values out
+  /// of the caller's range and returns, so the caller can change its range at once. Does not wait until the values are
+  /// on the device. Without a device, the value lies in the memory of the host
   /// until a call uses it. Error messages contain `name`. Throws Error: usage (the number of values does not match the
   /// shape, or the device is of another session), system (not enough memory).
   template <std::ranges::contiguous_range R, std::size_t N>
@@ -339,8 +340,8 @@ class Session {
   void wait() { detail::wait_all(*core_); }
   /// Waits until one of the futures is ready, and returns its position in the range: the first one if several are
   /// ready. A future whose result was fetched, or that was moved from, does not count. Throws Error (usage) if no
-  /// future is left, or if one belongs to another session. Also throws the error that ends the session. The error of a
-  /// call comes from Future::get.
+  /// future is left, or if one belongs to another session. If the session ends, throws the error that ended
+  /// it. The error of a call comes from Future::get.
   template <std::ranges::forward_range Futures>
   [[nodiscard]] std::size_t wait_any(const Futures& futures) {
     return detail::wait_any(*core_, results_of(futures));

@@ -72,7 +72,7 @@ class Task {
   }
 
   /// Ends the messages, waits until the function has returned and its process has ended, and returns the function's
-  /// result. Drops messages that were not received. Works once. Throws Error: timeout (the caller can try again), usage
+  /// result. Drops the task's messages that the master has not received. Works once. Throws Error: timeout (the caller can try again), usage
   /// (at a second call), and the errors above.
   R get(std::optional<std::chrono::milliseconds> timeout = {}) {
     const auto bytes = detail::result_of(held(), timeout);
@@ -127,7 +127,7 @@ struct TaskOptions {
   /// Deadline of every wait of the master for this task: in send(), receive() and get(). 0 turns it off. Left out: the
   /// value of the environment variable SYNCRUN_TIMEOUT if it is set, else 10 minutes.
   std::optional<std::chrono::milliseconds> timeout{};
-  /// The time that the task's process has to end after its function has returned. After that, Syncrun kills the
+  /// How long the task's process may take to end after its function has returned. After this time, Syncrun kills the
   /// process.
   std::chrono::milliseconds grace{5000};
 };
@@ -178,8 +178,9 @@ inline constexpr bool kIsTaskResult = std::is_void_v<R> || kIsMessage<R>;
 }  // namespace detail
 
 /// Starts a function in its own process and returns the Task. The process calls `function(arguments...)`, or
-/// `function(pipe, arguments...)` if the first parameter is a `Pipe<In, Out>&`. The process is the same program,
-/// started again. It runs up to run() or serve_if_worker(), and there it calls the function instead of the program.
+/// `function(pipe, arguments...)` if the first parameter is a `Pipe<In, Out>&`. The process runs the same
+/// executable again. In run() or serve_if_worker(), it calls `function` and ends. So it does not run the program that
+/// was passed to run().
 /// `function` is an ordinary function or a captureless lambda. The arguments and the result can have the same types as
 /// messages. The master can call task() with or without an open session. A worker cannot call it. Throws Error: usage
 /// (bad options), system (the process cannot be started), timeout.

@@ -28,8 +28,8 @@ class Future;
 ///   const Array<float, 2> result = z.get();                  // waits for g
 ///
 /// A call takes a Value for a parameter Local<T, N>, Local<const T, N>, Sliced<const T, N> or Update<Op, T, N>. Before
-/// the call runs, the value is copied to its device, directly from a device that has a valid copy. The master does not
-/// wait for this. A call that writes the value (Local<T, N>, Update) makes all other copies invalid. In one call,
+/// the call runs, Syncrun copies the value to the device of the call, directly from a device that has a valid copy. The
+/// master does not wait for this. A call that writes the value (Local<T, N>, Update) makes all other copies invalid. In one call,
 /// either several ranks read a Value, or one rank writes it.
 ///
 /// A copy is kept until the last handle is destroyed. If a device runs out of memory before that, its worker frees
