@@ -65,8 +65,8 @@ struct RankState {
   int rank = -1;
   int pid = 0;
   std::string device;  ///< The worker's device, such as "cpu3".
-  /// The name of the call that the worker was running. If the worker was idle: the name of the call whose deadline
-  /// passed, or empty if the worker had finished it.
+  /// The name of the call that the worker was running. For an idle worker: the name of the call whose deadline passed, if
+  /// the worker had not finished that call. Otherwise empty.
   std::string call;
   std::string phase;          ///< What the worker was doing: "function", "collective", "idle", ...
   bool takes_part = true;     ///< Whether the call runs on this worker.
@@ -79,7 +79,7 @@ struct RankState {
   int tracer = 0;                  ///< The process id of the debugger that traced the worker, or 0.
   std::string end;                 ///< How the worker had ended: "exited with code 0", ... Empty: it was alive.
   std::vector<std::string> stack;  ///< The native stacks of the worker's threads, one line per frame, innermost first.
-  std::string no_stack;            ///< If this worker caused the delay and `stack` is empty: the reason.
+  std::string no_stack;            ///< Why `stack` is empty, if this worker caused the delay.
 };
 
 /// The first failure of a call or of a session: which worker failed, what it was doing, and why it failed.

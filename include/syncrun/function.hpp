@@ -169,22 +169,22 @@ class Future {
       : session_(std::move(session)), result_(std::move(result)), choice_(choice) {}
 
   /// Returns true if get() would not block: the result has arrived, or the call has failed. Returns false after get().
-  /// Never blocks. A deadline runs only while the master waits. Each is_ready() counts the time since the previous
+  /// Never blocks. Only the time for which the master waits counts for a deadline. Each is_ready() counts the time since the previous
   /// is_ready() as waiting, but at most 500 ms of it. If a call's deadline passes, is_ready() returns true, and get()
   /// throws.
   ///
-  /// If a worker was lost and the session does not replace workers, the session is over. is_ready() then returns true,
-  /// and get() throws as soon as it has found out the cause. If the session replaces lost workers, the calls that do
+  /// If a worker was lost and the session does not replace workers, the session is over. is_ready() then returns true.
+  /// get() finds out the cause, which may take a moment, and throws. If the session replaces lost workers, the calls that do
   /// not need the lost worker still run, and are ready once they are done. The remaining workers give up
-  /// the calls that need the lost worker. The futures of these calls are ready once the remaining workers have finished
-  /// or given up all calls. The first get() on one of these futures starts the new worker, and throws.
+  /// the calls that need the lost worker. The future of such a call is ready once the remaining workers have finished
+  /// or given up every call in flight. The first get() on one of these futures starts the new worker, and throws.
   bool is_ready() const {
     detail::SessionCore& session = detail::held(session_, "Future");
     return result_ && detail::is_ready(session, *result_);
   }
 
   /// Waits for this call, and returns its result. A rank runs its calls in order, so this includes the earlier calls on
-  /// the same ranks. It also includes earlier calls that may have written a variable or an object that this call uses.
+  /// the same ranks. It also waits for calls on other ranks that may have written a variable or an object that this call uses.
   /// If this call failed, throws its error. If it uses something that a failed call may have written, throws the error
   /// of that call. Other earlier calls that failed do not matter here.
   detail::Returned<R> get() {

@@ -75,7 +75,7 @@ class Session {
   void set_weights(std::initializer_list<double> weights) {
     set_weights(std::span<const double>(weights.begin(), weights.size()));
   }
-  /// Returns the weights as they were set, by rank. Empty if the shares are equal because none were set.
+  /// Returns the weights as they were set, by rank. Returns an empty list if no weights are set: then the shares are equal.
   [[nodiscard]] std::vector<double> weights() const { return detail::weights_of(*core_); }
   /// Measures how fast each rank computes the rows of a call, sets the weights so that all ranks take equally long, and
   /// returns the weights: `session.balance(f, x, y)`. The sum of the weights is 1. The arguments are those of the call.
@@ -256,7 +256,7 @@ class Session {
   }
 
   /// Makes a function that runs on every worker. `body` is a function, or a lambda without captures. Error messages
-  /// contain `name`. The program can call this member at any time.
+  /// contain `name`. The program can make functions as long as the session is open, also after it has made calls.
   template <class F>
     requires(!detail::kIsMethod<F>)
   auto function(F body, std::string_view name = {}) {

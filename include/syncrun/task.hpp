@@ -178,9 +178,9 @@ inline constexpr bool kIsTaskResult = std::is_void_v<R> || kIsMessage<R>;
 }  // namespace detail
 
 /// Starts a function in its own process and returns the Task. The process calls `function(arguments...)`, or
-/// `function(pipe, arguments...)` if the first parameter is a `Pipe<In, Out>&`. The process runs the same
-/// executable again. In run() or serve_if_worker(), it calls `function` and ends. So it does not run the program that
-/// was passed to run().
+/// `function(pipe, arguments...)` if the first parameter is a `Pipe<In, Out>&`. The process starts the
+/// same executable, so it begins with main(). When main() calls run() or serve_if_worker(), that function calls
+/// `function` and ends the process. So the process never runs the program that was passed to run().
 /// `function` is an ordinary function or a captureless lambda. The arguments and the result can have the same types as
 /// messages. The master can call task() with or without an open session. A worker cannot call it. Throws Error: usage
 /// (bad options), system (the process cannot be started), timeout.

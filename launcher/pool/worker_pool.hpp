@@ -3,6 +3,7 @@
 // The interface between the master and the workers of a session: the memory that they share, and the processes of the
 // workers.
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -91,7 +92,7 @@ class WorkerPool {
   /// The memory stays until the process ends, because something outside of this process may still use it. Nothing of
   /// this object is used afterwards.
   void keep_memory() noexcept {
-    static auto* const kept = new std::vector<Segment>;  // a leak checker can still reach it
+    static auto* const kept = std::make_unique<std::vector<Segment>>().release();  // a leak checker can still reach it
     kept->push_back(std::move(segment_));
   }
   void set_memory(Segment segment, int world_size) noexcept {
