@@ -193,6 +193,8 @@ std::exception_ptr CallBuilder::publish(CallResult& result) {
   check_bodies(function.name, function.kinds, devices, command.ranks);
   if (function.signature.has_comm && !command.ranks.is_single())
     session_->require_one_node("'" + function.name + "' has a Comm&, which");
+  if (function.has_updates && session_->has_other_nodes() && !command.ranks.is_single())
+    session_->require_one_node("'" + function.name + "' has an Update argument, which");
   if (function.keeps_outputs) session_->require_one_node("'" + function.name + "' has a Keep result, which");
   CallPayload& call = *state.call;
   call.function = function.entry;

@@ -48,11 +48,6 @@ struct InFlight {
     return std::any_of(dependencies.begin(), dependencies.end(),
                        [id](const EarlierCommand& earlier) { return earlier.id == id && !earlier.only_reads; });
   }
-  /// True if the command may begin only after another rank is done with an earlier command.
-  bool waits_for_ranks() const noexcept {
-    return std::any_of(dependencies.begin(), dependencies.end(),
-                       [](const EarlierCommand& earlier) { return earlier.rank != Dependency::kOwnRank; });
-  }
   /// True if the command uses this: a Data, a variable or a replicated object.
   bool uses(const void* record) const noexcept;
   /// Calls `visit(writers)` with the WriteLog of each variable and object that the call writes.

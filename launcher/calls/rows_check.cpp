@@ -189,10 +189,12 @@ std::int64_t RowsCheck::local_rows(int rank, const LocalRows& selection) const {
 }
 
 /// True if the copies of other ranks may not have their shape yet when a rank begins the call: moves and copies on their
-/// way give a shape to the copy of their destination alone. The ranks look at the first sliced argument only.
-bool RowsCheck::shapes_may_change() const noexcept {
+/// way give a shape to the copy of their destination alone. The ranks of one node do not know the shapes on other nodes.
+/// The ranks look at the first sliced argument only.
+bool RowsCheck::shapes_may_be_unknown(const Segment& segment) const noexcept {
   const VariableRecord& first = *sliced_[0].variable;
-  return first.value != nullptr || !first.writes.copies.empty();
+  const bool has_other_nodes = segment.at<const ControlHeader>(0)->place.nodes > 1;
+  return has_other_nodes || first.value != nullptr || !first.writes.copies.empty();
 }
 
 void RowsCheck::select_local(const FunctionRecord& function, const RankSet& ranks, const CallOptions& options,
@@ -240,7 +242,7 @@ void RowsCheck::select_local(const FunctionRecord& function, const RankSet& rank
     };
   };
   const bool takes_all = !selection.is_per_rank() && selection.of_rank(ranks.first()).kind() == Rows::Kind::all;
-  const bool writes_counts = takes_all && !ranks.is_single() && shapes_may_change();
+  const bool writes_counts = takes_all && !ranks.is_single() && shapes_may_be_unknown(memory.segment);
   if (!selection.is_per_rank() && !writes_counts) {
     // One selection for all ranks: check it against the shortest copy.
     int shortest = ranks.first();

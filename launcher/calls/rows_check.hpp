@@ -67,7 +67,7 @@ class RowsCheck {
   void select_local(const FunctionRecord& function, const RankSet& ranks, const CallOptions& options,
                     SegmentHeap memory, CallPayload& call, std::vector<std::uint64_t>& temporaries) const;
   std::int64_t local_rows(int rank, const LocalRows& selection) const;
-  bool shapes_may_change() const noexcept;
+  bool shapes_may_be_unknown(const Segment& segment) const noexcept;
 
   ScatteredArgument scattered_;  // the first argument that batch selects from
   ScatteredArgument minibatch_;  // the last argument that is the batch itself

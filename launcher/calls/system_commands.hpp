@@ -96,7 +96,9 @@ class HeapLoan {
  public:
   /// Throws Error (system). `what` is the purpose of the memory, for the message.
   HeapLoan(SystemCommands& commands, std::size_t bytes, const char* what)
-      : commands_(commands), offset_(commands.heap().allocate(bytes, SharedHeap::Contents::any, what)) {}
+      : commands_(commands), offset_(commands.heap().allocate(bytes, SharedHeap::Contents::any, what)) {
+    commands_.heap().send_by_rows(offset_);  // each node gets what its ranks read, and nothing if they write
+  }
   ~HeapLoan() {
     if (commands_.is_open()) commands_.heap().free(offset_, SharedHeap::Giveback::now);
   }

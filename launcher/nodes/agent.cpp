@@ -143,7 +143,7 @@ bool Agent::send_reports(Wait wait) {
       message->put(static_cast<std::int32_t>(rank));
       message->put(given.id);
       message->put(given.slot);
-      put_report(*message, segment_, command, outbox);
+      put_report(*message, segment_, command, rank, outbox);
       commands.pop_front();
     }
   }

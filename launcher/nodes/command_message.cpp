@@ -11,6 +11,7 @@
 #include "common/os/memory_limit.hpp"
 #include "common/os/wait.hpp"
 #include "common/text/errors.hpp"
+#include "launcher/nodes/transfer_parts.hpp"
 
 namespace syncrun::detail {
 
@@ -172,12 +173,46 @@ std::size_t take_command(MessageReader& from, const ControlBlock& control) {
 
 // ---- reports --------------------------------------------------------------------------------------------------
 
-void put_report(MessageWriter& to, const Segment& segment, const Command& command, const Outbox& outbox) {
+namespace {
+
+/// A place that has only this rank.
+NodePlace place_of(int rank) noexcept { return {.first_rank = rank, .local_size = 1}; }
+
+/// The shapes of copies go to the master also if the rank has failed: it may have freed its old copy.
+void put_transfer(MessageWriter& to, const Segment& segment, const Command& command, int rank, Vote vote) {
+  const bool fetches = command.as<TransferPayload>().direction == TransferDirection::from_variable;
+  for_each_part(segment, command, place_of(rank), [&](int, VariableEntry& entry, const TransferSlot& part) {
+    if (!fetches) {
+      to.put(entry.copies()[rank].extents);
+      to.put(entry.copies()[rank].capacity_bytes);
+    } else if (vote != Vote::failed) {
+      to.put_bytes({segment.at(part.offset), bytes_of(entry, part)});
+    }
+  });
+}
+
+void take_transfer(MessageReader& from, const Segment& segment, const Command& command, int rank, Vote vote) {
+  const bool fetches = command.as<TransferPayload>().direction == TransferDirection::from_variable;
+  for_each_part(segment, command, place_of(rank), [&](int, VariableEntry& entry, const TransferSlot& part) {
+    if (!fetches) {
+      VariableCopy& copy = entry.copies()[rank];
+      copy.extents = from.get<decltype(copy.extents)>();
+      copy.capacity_bytes = from.get<std::uint64_t>();
+    } else if (vote != Vote::failed) {
+      from.get_all(std::span(segment.at(part.offset), bytes_of(entry, part)));
+    }
+  });
+}
+
+}  // namespace
+
+void put_report(MessageWriter& to, const Segment& segment, const Command& command, int rank, const Outbox& outbox) {
   to.put(outbox.vote);
   to.put(outbox.is_empty);
   to.put(outbox.is_fatal);
   to.put(outbox.rows);
   to.put(outbox.own_ns);
+  if (command.kind == CommandKind::transfer) put_transfer(to, segment, command, rank, outbox.vote);
   if (outbox.vote == Vote::failed) {
     to.put(outbox.error_kind);
     to.put(outbox.native_code);
@@ -195,7 +230,7 @@ void put_report(MessageWriter& to, const Segment& segment, const Command& comman
   }
 }
 
-void take_report(MessageReader& from, const Segment& segment, const Command& command, Outbox& outbox,
+void take_report(MessageReader& from, const Segment& segment, const Command& command, int rank, Outbox& outbox,
                  const std::function<std::uint64_t(std::size_t bytes)>& place_for) {
   outbox.vote = from.get<Vote>();
   outbox.is_empty = from.get<bool>();
@@ -204,6 +239,7 @@ void take_report(MessageReader& from, const Segment& segment, const Command& com
   outbox.reduced_outputs = 0;
   outbox.rows = from.get<std::int64_t>();
   outbox.own_ns = from.get<std::int64_t>();
+  if (command.kind == CommandKind::transfer) take_transfer(from, segment, command, rank, outbox.vote);
   if (outbox.vote == Vote::failed) {
     outbox.error_kind = from.get<ErrorKind>();
     outbox.native_code = from.get<std::int32_t>();

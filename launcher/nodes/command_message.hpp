@@ -39,10 +39,12 @@ std::size_t take_command(MessageReader& from, const ControlBlock& control);
 
 // ---- reports: from an agent to the master
 
-/// Adds what a rank has reported about a command: its outbox, and the arrays that the master needs.
-void put_report(MessageWriter& to, const Segment& segment, const Command& command, const Outbox& outbox);
-/// Writes the report to the outbox. `place_for(bytes)` returns the offset of memory for an array.
-void take_report(MessageReader& from, const Segment& segment, const Command& command, Outbox& outbox,
+/// Adds what a rank has reported about a command: its outbox, the arrays that the master needs, and what a transfer has
+/// done to its copies of variables.
+void put_report(MessageWriter& to, const Segment& segment, const Command& command, int rank, const Outbox& outbox);
+/// Writes the report to the outbox, to the descriptions of copies, and to where the master wants the values of a
+/// transfer. `place_for(bytes)` returns the offset of memory for an array.
+void take_report(MessageReader& from, const Segment& segment, const Command& command, int rank, Outbox& outbox,
                  const std::function<std::uint64_t(std::size_t bytes)>& place_for);
 
 }  // namespace syncrun::detail

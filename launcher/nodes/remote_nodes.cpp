@@ -44,8 +44,7 @@ void RemoteNodes::publish_to(Node& node, std::size_t slot) {
   MessageWriter message(MessageKind::command);
   put_heap_changes(message, memory_.segment, changes_, node.told);
   node.told = changes_.end();
-  std::vector<SegmentRange> rows;
-  if (command.kind == CommandKind::call) rows = node.rows.take_missing(memory_.segment, command, node.place);
+  const std::vector<SegmentRange> rows = node.rows.take_missing(memory_.segment, command, node.place);
   put_rows(message, memory_.segment, rows);
   put_command(message, control_, memory_.segment, slot, node.place);
   for (const int rank : command.ranks) {
@@ -89,7 +88,7 @@ void RemoteNodes::take_rank_done(MessageReader& from, int rank) {
   std::vector<std::uint64_t>& arrays = arrays_at(rank, place);
   for (const std::uint64_t offset : arrays) memory_.inbound.free(offset, SharedHeap::Giveback::later);
   arrays.clear();
-  take_report(from, memory_.segment, command, outbox, [&](std::size_t bytes) {
+  take_report(from, memory_.segment, command, rank, outbox, [&](std::size_t bytes) {
     return arrays.emplace_back(
         memory_.inbound.allocate(bytes, SharedHeap::Contents::any, "the output of another node"));
   });

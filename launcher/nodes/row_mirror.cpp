@@ -5,6 +5,7 @@
 
 #include "common/arrays/extents.hpp"
 #include "common/protocol/call_shares.hpp"
+#include "launcher/nodes/transfer_parts.hpp"
 
 namespace syncrun::detail {
 
@@ -54,6 +55,30 @@ RowMirror::Arrays::iterator RowMirror::array_at(std::uint64_t offset) {
 std::vector<SegmentRange> RowMirror::take_missing(const Segment& segment, const Command& command,
                                                   const NodePlace& node) {
   std::vector<SegmentRange> missing;
+  if (command.kind == CommandKind::call) add_rows_of_call(segment, command, node, missing);
+  if (command.kind == CommandKind::transfer) add_values_of_transfer(segment, command, node, missing);
+  std::sort(missing.begin(), missing.end(),
+            [](const SegmentRange& a, const SegmentRange& b) { return a.begin < b.begin; });
+  std::vector<SegmentRange> joined;
+  for (const SegmentRange& range : missing) {
+    if (!joined.empty() && joined.back().end == range.begin) joined.back().end = range.end;
+    else joined.push_back(range);
+  }
+  return joined;
+}
+
+/// Several ranks may get the same values.
+void RowMirror::add_values_of_transfer(const Segment& segment, const Command& command, const NodePlace& node,
+                                       std::vector<SegmentRange>& missing) {
+  if (command.as<TransferPayload>().direction != TransferDirection::to_variable) return;
+  for_each_part(segment, command, node, [&](int, const VariableEntry& entry, const TransferSlot& part) {
+    const auto array = part.offset == 0 ? arrays_.end() : array_at(part.offset);
+    if (array != arrays_.end()) add(array->second, {part.offset, part.offset + bytes_of(entry, part)}, missing);
+  });
+}
+
+void RowMirror::add_rows_of_call(const Segment& segment, const Command& command, const NodePlace& node,
+                                 std::vector<SegmentRange>& missing) {
   const CallPayload& call = command.call();
   const RowsSlot& batch = call.batch;
   for (std::size_t i = 0; i < call.arguments_count; ++i) {
@@ -81,14 +106,6 @@ std::vector<SegmentRange> RowMirror::take_missing(const Segment& segment, const 
         add(array, bytes.rows(indices[at], indices[at] + 1), missing);
     }
   }
-  std::sort(missing.begin(), missing.end(),
-            [](const SegmentRange& a, const SegmentRange& b) { return a.begin < b.begin; });
-  std::vector<SegmentRange> joined;
-  for (const SegmentRange& range : missing) {
-    if (!joined.empty() && joined.back().end == range.begin) joined.back().end = range.end;
-    else joined.push_back(range);
-  }
-  return joined;
 }
 
 /// The range is there from now on. Adds to `missing` what was not there before.

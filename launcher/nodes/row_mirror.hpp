@@ -28,12 +28,17 @@ class RowMirror {
  public:
   /// Takes in a change of the master's heap.
   void note(const HeapChange& change);
-  /// The bytes that a call reads on this node and that are not there yet, in order and without overlaps. They count as
-  /// being there from now on. If a call with an index list reads an array of which a quarter is there, all of the array is
+  /// The bytes that a command reads on this node and that are not there yet, in order and without overlaps. They count as
+  /// being there from now on. Calls read rows, and transfers the values of variables. If a call with an index list reads an array of which a quarter is there, all of the array is
   /// returned: random batches would need it soon, one row at a time.
   std::vector<SegmentRange> take_missing(const Segment& segment, const Command& command, const NodePlace& node);
 
  private:
+  void add_rows_of_call(const Segment& segment, const Command& command, const NodePlace& node,
+                        std::vector<SegmentRange>& missing);
+  void add_values_of_transfer(const Segment& segment, const Command& command, const NodePlace& node,
+                              std::vector<SegmentRange>& missing);
+
   /// The parts of an array that are on the node.
   struct Array {
     std::uint64_t end = 0;

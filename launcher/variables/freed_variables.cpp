@@ -50,7 +50,9 @@ void free_variables(SystemCommands& commands, Registry& registry) {
       commands.heap().free(variable.entry, SharedHeap::Giveback::later);
       continue;
     }
-    commands.segment().at<VariableEntry>(variable.entry)->next_freed = std::exchange(first, variable.entry);
+    auto& next = commands.segment().at<VariableEntry>(variable.entry)->next_freed;
+    next = std::exchange(first, variable.entry);
+    commands.heap().note_written(commands.segment().offset_of(&next), sizeof(next));
     for (const int rank : variable.ranks) ranks.add(rank);
   }
   if (first == 0) return;

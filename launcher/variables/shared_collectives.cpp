@@ -69,6 +69,7 @@ bool leaves_equal_copies(CollectiveKind kind) noexcept {
 }
 
 void run(const Collective& collective, VariableList variables, const std::vector<CollectivePart>& parts) {
+  variables.front()->session->require_one_node(std::string(collective.what) + " of a shared variable");
   SystemCommands& commands = variables.front()->session->commands();
   const auto read_all = [&] {
     for (const auto& variable : variables) read_extents(commands.segment(), *variable);

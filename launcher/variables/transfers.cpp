@@ -174,6 +174,7 @@ std::shared_ptr<CallResult> launch_fetch(SystemCommands& commands, const std::sh
         // Not SystemCommands::allocate, which may run another command while this one is being written.
         in_flight.fetched =
             commands.heap().allocate(bytes, SharedHeap::Contents::any, "values on their way from a worker");
+        commands.heap().send_by_rows(in_flight.fetched);
         in_flight.temporaries.push_back(in_flight.fetched);
         in_flight.arguments[0] = variable;
         in_flight.arguments_count = 1;

@@ -105,7 +105,6 @@ void check_name_is_free(SessionCore& session, std::string_view name) {
 std::shared_ptr<VariableRecord> make_variable(const std::shared_ptr<SessionCore>& session, DType dtype,
                                               std::size_t dimensions, std::string_view name) {
   const Entry guard(*session);
-  session->require_one_node("a shared variable");
   check_name_is_free(*session, name);
   const auto world_size = static_cast<std::size_t>(session->world_size());
   auto record = std::make_shared<VariableRecord>();
@@ -220,6 +219,18 @@ Fetched launch_get(const std::shared_ptr<VariableRecord>& variable, int rank) {
   return {variable->session, launch_fetch(session.commands(), variable, rank)};
 }
 
+namespace {
+
+void check_same_node(const SessionCore& session, int from, int to) {
+  for (const NodePlace& node : session.settings().nodes) {
+    if (node.has(from) == node.has(to)) continue;
+    throw_usage("copy from rank " + std::to_string(from) + " to rank " + std::to_string(to) +
+                ": the ranks are on different nodes, and such copies do not work yet: use get and set");
+  }
+}
+
+}  // namespace
+
 void copy_between_ranks(const std::shared_ptr<VariableRecord>& variable, int from, int to) {
   SessionCore& session = *variable->session;
   const Entry guard(session);
@@ -227,6 +238,7 @@ void copy_between_ranks(const std::shared_ptr<VariableRecord>& variable, int fro
   check_rank(session.world_size(), to, "copy");
   check_source(*variable, from);
   if (from == to) return;
+  check_same_node(session, from, to);
   copy_variable(session.commands(), variable, from, to);
 }
 

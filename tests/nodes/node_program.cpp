@@ -15,6 +15,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/nodes/shared_variables.hpp"
+
 namespace {
 
 namespace sr = syncrun;
@@ -217,8 +219,11 @@ int program(sr::Session& session, int argc, char** argv) {
     const auto x =
         session.data(std::vector<double>(static_cast<std::size_t>(rows) << 17U, 1), sr::Shape{rows, 1 << 17}, "x");
     std::printf("mean %g\n", session.function(means, "means")(x).mean.value());
-  } else if (action == "shared") {
-    session.shared<double, 1>("w");
+  } else if (action == "variables") {
+    sr::test::use_shared_variables(session);
+    std::printf("as expected\n");
+  } else if (action == "one-node") {
+    sr::test::ask_for_one_node(session, argv[2]);
   } else {
     throw std::invalid_argument("no such action: " + action);
   }

@@ -124,6 +124,13 @@ class Starts(OnHosts):
             self.assertIn("as expected on n1 n2 n3", job.text)
             self.check_nothing_left()
 
+    def test_shared_variables_have_a_copy_on_each_rank_of_each_node(self):
+        for engine in self.for_each_engine(("openmpi", "mpich")):
+            job = self.job(engine, ["variables"])
+            self.assertEqual(job.finish(), 0, job.text)
+            self.assertIn("as expected", job.text)
+            self.check_nothing_left()
+
     def test_a_program_without_a_session_ends(self):
         for engine in self.for_each_engine(("openmpi", "mpich")):
             job = self.job(engine, ["calls"], syncrun=options.syncrun, more=["--version"])
@@ -370,9 +377,14 @@ class BadInput(OnHosts):
             self.assertNotEqual(done.returncode, 0)
             self.assertRegex(done.stderr, "cannot find each other.*--mpi=pmix")
 
-    def test_shared_variables(self):
+    def test_what_needs_one_node_yet(self):
+        needs = {"collective": "all_reduce of a shared variable", "update": "'add_average' has an Update argument, which",
+                 "value": "a Value"}
         for engine in self.for_each_engine(("openmpi",)):
-            self.refused(engine, "a shared variable does not work in a session on several nodes yet", action=["shared"])
+            for what, words in needs.items():
+                pattern = f"{words} does not work in a session on several nodes yet"
+                self.refused(engine, pattern, action=["one-node", what])
+            self.refused(engine, "copy from rank 0 to rank 5: the ranks are on different nodes", action=["one-node", "copy"])
 
     def test_profiles(self):
         for engine in self.for_each_engine(("openmpi",)):

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "common/os/heap_log.hpp"
+#include "common/protocol/variable_entry.hpp"
 #include "launcher/calls/call_table.hpp"
 #include "launcher/nodes/agent.hpp"
 #include "launcher/nodes/remote_nodes.hpp"
@@ -102,6 +103,26 @@ class TwoNodes : public testing::Test {
     return number;
   }
   void collect(std::uint64_t id) { calls.release(id, nullptr); }
+  std::uint64_t make_variable() {
+    const auto offset = heap.allocate(VariableEntry::bytes(kWorldSize), SharedHeap::Contents::zero, "a test");
+    auto& entry = *pool.segment().at<VariableEntry>(offset);
+    entry.dtype = DType::float64;
+    entry.dimensions = 1;
+    return offset;
+  }
+  /// A transfer of so many elements on rank 2, which is not sent yet. Also returns where the values are.
+  std::pair<std::uint64_t, std::uint64_t> publish_transfer(TransferDirection direction, std::uint64_t variable,
+                                                           std::size_t count) {
+    const auto values = heap.allocate(count * sizeof(double), SharedHeap::Contents::any, "a test");
+    heap.send_by_rows(values);
+    const auto parts = heap.allocate(kWorldSize * sizeof(TransferSlot), SharedHeap::Contents::zero, "a test");
+    pool.segment().at<TransferSlot>(parts)[2] = {variable, values, {static_cast<std::int64_t>(count)}, true, false};
+    auto& transfer = calls.next(RankSet::only(2), Milliseconds(0)).begin<TransferPayload>();
+    transfer.direction = direction;
+    transfer.variables_count = 1;
+    transfer.parts = parts;
+    return {calls.publish(), values};
+  }
 
   FakePool pool{kWorldSize};
   FakePool other{kWorldSize};
@@ -221,6 +242,43 @@ TEST_F(TwoNodes, LearnEachChangeOfTheHeapOnce) {
   publish(RankSet::only(2));
   deliver();
   EXPECT_EQ(other.segment().at(offset)[100], std::byte{5});
+}
+
+TEST_F(TwoNodes, GetTheValuesOfATransferAndReportTheShapesOfCopies) {
+  const std::uint64_t variable = make_variable();
+  const std::vector<double> values(20'000, 2.5);
+  const auto [id, from] = publish_transfer(TransferDirection::to_variable, variable, values.size());
+  std::memcpy(pool.segment().at(from), values.data(), values.size() * sizeof(double));
+  send(id);
+  deliver();
+  const Command* const command = next_command(2);
+  ASSERT_NE(command, nullptr);
+  EXPECT_EQ(other.segment().at<double>(from)[values.size() - 1], 2.5);
+  VariableCopy& copy = other.segment().at<VariableEntry>(variable)->copies()[2];
+  copy.extents[0] = static_cast<std::int64_t>(values.size());
+  copy.capacity_bytes = values.size() * sizeof(double);
+  finish(2, *command);
+  deliver();
+  const VariableCopy& known = pool.segment().at<VariableEntry>(variable)->copies()[2];
+  EXPECT_EQ(known.extents, copy.extents);
+  EXPECT_EQ(known.capacity_bytes, copy.capacity_bytes);
+  EXPECT_EQ(pool.segment().at<VariableEntry>(variable)->copies()[3].capacity_bytes, 0U) << "it took no part";
+}
+
+TEST_F(TwoNodes, SendTheValuesThatATransferFetches) {
+  const std::uint64_t variable = make_variable();
+  const auto [id, to] = publish_transfer(TransferDirection::from_variable, variable, 1000);
+  const std::size_t before = mailboxes.at(0).bytes_sent;
+  send(id);
+  EXPECT_LT(mailboxes.at(0).bytes_sent - before, 8000U) << "the room for the values stays here";
+  deliver();
+  const Command* const command = next_command(2);
+  ASSERT_NE(command, nullptr);
+  std::fill_n(other.segment().at<double>(to), 1000, 4.5);
+  finish(2, *command);
+  deliver();
+  EXPECT_TRUE(calls.is_complete(id));
+  EXPECT_EQ(pool.segment().at<double>(to)[999], 4.5);
 }
 
 TEST_F(TwoNodes, ReportArrays) {

@@ -1,0 +1,115 @@
+#include "tests/nodes/shared_variables.hpp"
+
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace syncrun::test {
+
+namespace {
+
+void require(bool holds, const char* what) {
+  if (!holds) throw std::runtime_error(std::string("not as expected: ") + what);
+}
+
+std::vector<double> counted(std::int64_t count) {
+  std::vector<double> values(static_cast<std::size_t>(count));
+  std::iota(values.begin(), values.end(), 0.0);
+  return values;
+}
+
+void add_rank(CpuWorker& worker, Local<double, 1> x) {
+  for (std::int64_t i = 0; i < x.shape()[0]; ++i) x(i) += worker.rank();
+}
+
+struct RowSums {
+  Sum<double> sum;
+  Avg<double> mean;
+  Gather<std::int64_t, 1> first_rows;
+};
+
+/// The sum of all elements, the mean of a row, and the first row of each rank in the call.
+RowSums sum_rows(CpuWorker& worker, Sliced<const double, 2> x) {
+  double sum = 0;
+  for (std::int64_t row = 0; row < x.rows(); ++row) {
+    for (std::int64_t column = 0; column < x.shape()[1]; ++column) sum += x(row, column);
+  }
+  return {.sum = sum,
+          .mean = x.rows() == 0 ? 0 : sum / static_cast<double>(x.rows()),
+          .first_rows = {std::vector<std::int64_t>{worker.first_row()}, Shape{1}}};
+}
+
+Sum<double> first_of(CpuWorker&, Local<const double, 1> x) { return {x(0)}; }
+
+void add_average(CpuWorker&, Update<op::avg, double, 1>) {}
+
+/// Each rank has a copy of its own, which bodies write and the master reads and assigns.
+void check_copies(Session& session, std::int64_t length) {
+  const auto values = counted(length);
+  auto weights = session.shared("weights", values, Shape{length});
+  const auto f = session.function(add_rank, "add_rank");
+  for (int round = 0; round < 2; ++round) f(weights);
+  const int last = session.world_size() - 1;
+  weights.set(last, std::vector<double>(3, 100));
+  f(weights);
+  for (int rank = 0; rank < last; ++rank) {
+    const auto copy = weights.get(rank);
+    require(copy.shape()[0] == length, "the shape of a copy");
+    for (std::int64_t i = 0; i < length; ++i)
+      require(copy(i) == values[static_cast<std::size_t>(i)] + 3 * rank, "the values of a copy");
+  }
+  auto changed = weights.get_async(last).get();
+  require(changed.shape()[0] == 3 && weights.shape(last)[0] == 3, "the shape of a copy that was set");
+  require(changed(2) == 100 + last, "the values of a copy that was set");
+  weights.broadcast(std::vector<double>{7});
+  require(session.function(first_of, "first_of")(weights).value() == 7 * session.world_size(), "a broadcast");
+}
+
+/// The rows of a variable are divided among all ranks.
+void check_rows(Session& session) {
+  constexpr std::int64_t kRows = 1000, kWidth = 50;
+  const auto values = counted(kRows * kWidth);
+  const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+  auto x = session.shared<double, 2>("x");
+  x.scatter(session.data(values, Shape{kRows, kWidth}));
+  require(x.gather().to_vector() == values, "the rows come back in order");
+  const auto f = session.function(sum_rows, "sum_rows");
+  const auto all = f(x);
+  require(all.sum.value() == sum, "the sum of all rows");
+  require(std::abs(all.mean.value() - sum / kRows) < 1e-6, "the mean of a row");
+  std::int64_t before = 0;
+  for (int rank = 0; rank < session.world_size(); ++rank) {
+    require(all.first_rows.to_vector()[static_cast<std::size_t>(rank)] == before, "the first row of a rank");
+    before += x.lengths()[static_cast<std::size_t>(rank)];
+  }
+  const auto some = f(x, {.batch_s = Slice{2, 4}, .slices = 2});
+  double expected = 0;
+  std::int64_t begin = 0;
+  for (const std::int64_t rows : x.lengths()) {
+    for (std::int64_t at = (begin + 2) * kWidth; at < (begin + 4) * kWidth; ++at)
+      expected += values[static_cast<std::size_t>(at)];
+    begin += rows;
+  }
+  require(some.sum.value() == expected, "the sum of some rows of each rank");
+}
+
+}  // namespace
+
+void use_shared_variables(Session& session) {
+  for (const std::int64_t length : {std::int64_t{5}, std::int64_t{200'000}}) check_copies(session, length);
+  check_rows(session);
+  for (int i = 0; i < 200; ++i) session.shared("for a moment", counted(1000), Shape{1000});
+}
+
+void ask_for_one_node(Session& session, const std::string& what) {
+  auto x = session.shared("x", std::vector<double>{1}, Shape{1});
+  if (what == "collective") x.all_reduce(Reduction::sum);
+  else if (what == "update") session.function(add_average, "add_average")(x);
+  else if (what == "copy") x.copy(0, session.world_size() - 1);
+  else session.value(std::vector<double>{1}, Shape{1});
+}
+
+}  // namespace syncrun::test

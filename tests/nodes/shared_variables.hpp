@@ -1,0 +1,16 @@
+#pragma once
+
+// Uses shared variables in a session on several nodes.
+
+#include <syncrun/syncrun.hpp>
+
+namespace syncrun::test {
+
+/// Assigns, changes and reads variables, and compares them with what one process computes. Throws std::runtime_error if
+/// they differ.
+void use_shared_variables(Session& session);
+
+/// Asks for what does not work on several nodes yet: "collective", "update", "copy" or "value".
+void ask_for_one_node(Session& session, const std::string& what);
+
+}  // namespace syncrun::test
