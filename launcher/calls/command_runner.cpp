@@ -151,7 +151,7 @@ void CommandRunner::write_dependencies() {
   in_flight.temporaries.push_back(offset);
   auto* to = segment().at<Dependency>(offset);
   for (const EarlierCommand& earlier : in_flight.dependencies) {
-    *to++ = {earlier.id, earlier.only_reads ? Dependency::kOnlyReads : calls_.slot_of(earlier.id), earlier.rank};
+    *to++ = {earlier.id, earlier.must_succeed() ? calls_.slot_of(earlier.id) : Dependency::kOnlyReads, earlier.rank};
   }
   calls_.set_dependencies(offset, count);
 }
@@ -206,7 +206,7 @@ void CommandRunner::await(std::uint64_t id) {
   while (calls_.is_in_flight(id)) {
     const auto& dependencies = calls_.in_flight(id).dependencies;
     const auto earlier = std::find_if(dependencies.begin(), dependencies.end(), [this](const EarlierCommand& other) {
-      return !other.only_reads && calls_.is_in_flight(other.id);
+      return other.must_succeed() && calls_.is_in_flight(other.id);
     });
     if (earlier != dependencies.end()) {
       await(earlier->id);
