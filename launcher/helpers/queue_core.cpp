@@ -281,16 +281,9 @@ void QueueCore::give_back(int batch) noexcept {
 /// Waits until the producers have ended, and kills those that take too long. Returns the error about the first one that
 /// did not end well.
 std::optional<Error> QueueCore::await_ends() {
-  const bool in_time = nursery_->await_all_ends(grace_);
-  std::optional<Error> error;
-  for (int producer = 0; producer < producers_; ++producer) {
-    const auto status = nursery_->await_end(producer, Milliseconds(0));
-    if (status && (*status == 0 || *status == kUnknownStatus)) continue;
-    const std::string cause = status ? describe_status(*status) : killed_after(grace_);
-    if (!error) error = lost_error(producer, "while closing", cause);
-  }
-  if (!in_time) nursery_->kill_all();
-  return error;
+  const auto bad = await_expected_ends(*nursery_, grace_);
+  if (!bad) return std::nullopt;
+  return lost_error(bad->child, "while closing", bad->cause);
 }
 
 /// All functions have returned, so the queue is finished.

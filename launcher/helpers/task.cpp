@@ -254,14 +254,8 @@ Bytes TaskCore::result(const Timeout& timeout) {
 /// The function has returned. Waits for the end of the process.
 void TaskCore::await_end() {
   nursery_->expect_ends();
-  const bool in_time = nursery_->await_all_ends(grace_);
-  if (!in_time) nursery_->kill_all();
-  const auto status = await_child_end(*nursery_, 0).wait_status;
-  const bool is_well = in_time && (status == 0 || status == kUnknownStatus);
-  if (!is_well) {
-    std::optional<std::string> cause;
-    if (!in_time) cause = killed_after(grace_);
-    fail(lost_error("after it had returned", cause));
+  if (const auto bad = await_expected_ends(*nursery_, grace_)) {
+    fail(lost_error("after it had returned", bad->cause));
     throw *error_;
   }
   nursery_.reset();
