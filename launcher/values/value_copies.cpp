@@ -160,13 +160,8 @@ void check_is_whole(SystemCommands& commands, const VariableRecord& variable) {
                            : variable.value->was_never_made
                                ? "there is no value '" + variable.name + "', which '" + function + "' was to make: "
                                : "value '" + variable.name + "', which '" + function + "' made, no longer exists: ";
-  try {
-    std::rethrow_exception(failure);
-  } catch (const Error& error) {
-    throw Error(error.kind(), what + error.what(), error.native_code());
-  } catch (const std::exception& error) {
-    throw Error(ErrorKind::function, what + text_of(error));
-  }
+  const Error error = as_error(failure, ErrorKind::function);
+  throw Error(error.kind(), what + error.what(), error.native_code());
 }
 
 std::exception_ptr unseen_failure(SystemCommands& commands, const VariableRecord& variable) {
