@@ -130,15 +130,15 @@ void QueueCore::open(const HelperBody& body, std::span<const std::byte> argument
                      const QueueOptions& options) {
   lay_out(types, shapes);
   const Segment& segment = session_->segment();
-  HelperSpec order{};
-  order.kind = HelperKind::producer;
-  order.body = describe_body(reinterpret_cast<const void*>(body.thunk), body.pointer);
-  put_text(order.name, name_);
-  order.queue = segment.offset_of(reinterpret_cast<const std::byte*>(&block_.header()));
-  order.seed = session_->settings().seed;
+  HelperSpec spec{};
+  spec.kind = HelperKind::producer;
+  spec.body = describe_body(reinterpret_cast<const void*>(body.thunk), body.pointer);
+  put_text(spec.name, name_);
+  spec.queue = segment.offset_of(reinterpret_cast<const std::byte*>(&block_.header()));
+  spec.seed = session_->settings().seed;
   HelperPlan plan;
   plan.count = producers_;
-  plan.order = write_spec(order, arguments);
+  plan.spec = write_spec(spec, arguments);
   plan.environment = options.environment;
   plan.variables = {{environment::kSegmentFd, std::to_string(segment.fd())},
                     {environment::kSegmentBytes, std::to_string(segment.bytes())}};

@@ -112,14 +112,14 @@ TaskCore::TaskCore(const HelperBody& body, const TaskOptions& options, std::span
   grace_ = check_timeout(options.grace, "TaskOptions::grace");
 
   open_missing_standard_streams();
-  HelperSpec order{};
-  order.kind = HelperKind::task;
-  order.body = describe_body(reinterpret_cast<const void*>(body.thunk), body.pointer);
-  put_text(order.name, name_);
+  HelperSpec spec{};
+  spec.kind = HelperKind::task;
+  spec.body = describe_body(reinterpret_cast<const void*>(body.thunk), body.pointer);
+  put_text(spec.name, name_);
   auto [own_end, tasks_end] = Channel::make_ends();
   channel_ = Channel(std::move(own_end));
   HelperPlan plan;
-  plan.order = write_spec(order, arguments);
+  plan.spec = write_spec(spec, arguments);
   plan.environment = options.environment;
   plan.variables = {{environment::kChannelFd, std::to_string(tasks_end.get())}};
   plan.inherited = {tasks_end.get()};
