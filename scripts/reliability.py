@@ -25,7 +25,8 @@ COLUMNS = {
     "shared": "full shared memory", "term": "SIGTERM", "int": "SIGINT", "int2": "SIGINT twice", "hup": "SIGHUP",
     "terminal": "closed terminal", "silence": "silence", "alone": "without `syncrun`", "syncrun": "under `syncrun`",
 }
-ROWS = ["spawn", "attach", "device", "communicator", "inputs", "function", "collective", "reduction", "idle", "close"]
+ROWS = ["spawn", "attach", "device", "dependencies", "communicator", "inputs", "function", "collective", "reduction"]
+ROWS += ["idle", "close"]
 ROWS += [f"{process}, {when}" for process in ("master", "syncrun") for when in ("idle", "setsid", "call", "start")]
 # The titles of the rows, by the names that the tests use for them. The names contain no spaces.
 ODD_ROWS = {

@@ -31,13 +31,13 @@ struct HelperSpec {
 
 /// Writes the spec and the arguments into a file without a name. Sets magic, build id and arguments_bytes itself. The
 /// master calls it. Throws Error (system).
-FileDescriptor write_spec(HelperSpec order, std::span<const std::byte> arguments);
+FileDescriptor write_spec(HelperSpec spec, std::span<const std::byte> arguments);
 
-struct ReceivedOrder {
-  HelperSpec order;
+struct ReceivedSpec {
+  HelperSpec spec;
   std::vector<std::byte> arguments;
 };
 /// Reads the spec and the arguments. Several helpers may read the same file. Throws Error (system).
-ReceivedOrder read_spec(const FileDescriptor& file);
+ReceivedSpec read_spec(const FileDescriptor& file);
 
 }  // namespace syncrun::detail

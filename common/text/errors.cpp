@@ -199,6 +199,16 @@ std::string describe_current_exception(const char* who_threw) {
   }
 }
 
+Error as_error(const std::exception_ptr& exception, ErrorKind otherwise) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const Error& error) {
+    return error;
+  } catch (...) {
+    return {otherwise, describe_current_exception()};
+  }
+}
+
 std::string signal_name(int signal) {
   const char* abbreviation = sigabbrev_np(signal);
   if (abbreviation == nullptr) return "signal " + std::to_string(signal);

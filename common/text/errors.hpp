@@ -51,6 +51,9 @@ std::string text_of(const std::exception& error);
 /// "the program threw ", followed by "an exception that is not a std::exception".
 std::string describe_current_exception(const char* who_threw = "");
 
+/// The exception as an Error: a copy of it if it is one, and otherwise an Error of the kind `otherwise` with its text.
+Error as_error(const std::exception_ptr& exception, ErrorKind otherwise);
+
 /// The name and the description of a signal, for example "SIGSEGV (Segmentation fault)". A signal without a name, such
 /// as a real-time signal, is "signal N".
 std::string signal_name(int signal);

@@ -1,6 +1,6 @@
 #pragma once
 
-// Shapes, views and host arrays. Arrays are row-major, and the first dimension is the rows.
+// Host arrays, views and shapes. Arrays are row-major, and the first dimension is the rows.
 
 #include <array>
 #include <cassert>
@@ -20,6 +20,110 @@
 #include "syncrun/dtype.hpp"
 
 namespace syncrun {
+
+template <std::size_t N>
+class Shape;
+template <class T, std::size_t N>
+class ArrayView;
+
+/// A row-major array in ordinary memory of this process. Members such as Shared::gather and Shared::get return an Array
+/// to the master.
+template <Element T, std::size_t N>
+class Array {
+ public:
+  Array() = default;
+  /// Zero-filled.
+  explicit Array(const Shape<N>& shape)
+      : shape_(shape), values_(std::make_unique<T[]>(static_cast<std::size_t>(shape.elements()))) {}
+
+  const Shape<N>& shape() const noexcept { return shape_; }
+  std::int64_t rows() const noexcept { return shape_.rows(); }
+  std::int64_t size() const noexcept { return values_ ? shape_.elements() : 0; }
+  T* data() noexcept { return values_.get(); }
+  const T* data() const noexcept { return values_.get(); }
+  ArrayView<T, N> view() noexcept { return {values_.get(), shape_}; }
+  ArrayView<const T, N> view() const noexcept { return {values_.get(), shape_}; }
+  std::span<T> span() noexcept { return {values_.get(), static_cast<std::size_t>(size())}; }
+  std::span<const T> span() const noexcept { return {values_.get(), static_cast<std::size_t>(size())}; }
+  T* begin() noexcept { return data(); }
+  T* end() noexcept { return data() + size(); }
+  const T* begin() const noexcept { return data(); }
+  const T* end() const noexcept { return data() + size(); }
+  decltype(auto) operator[](std::int64_t row) const noexcept { return view()[row]; }
+  decltype(auto) operator[](std::int64_t row) noexcept { return view()[row]; }
+  template <std::integral... Index>
+  const T& operator()(Index... index) const noexcept {
+    return view()(index...);
+  }
+  std::vector<T> to_vector() const { return {begin(), end()}; }
+
+ private:
+  Shape<N> shape_{};
+  std::unique_ptr<T[]> values_;
+};
+
+/// A view of a row-major array. The view does not own the elements. In a body on a CUDA device, `data()` points to
+/// device memory, and host code cannot access the elements. Everywhere else, `view(i, j)` is an element, and `view[i]`
+/// is a row. A view is a contiguous range, so it converts to std::span<T>.
+template <class T, std::size_t N>
+class ArrayView {
+ public:
+  using element_type = T;
+
+  constexpr ArrayView() = default;
+  constexpr ArrayView(T* data, const Shape<N>& shape) noexcept : data_(data), shape_(shape) {}
+
+  constexpr T* data() const noexcept { return data_; }
+  constexpr const Shape<N>& shape() const noexcept { return shape_; }
+  constexpr std::int64_t shape(std::size_t dimension) const noexcept { return shape_[dimension]; }
+  constexpr std::int64_t rows() const noexcept { return shape_.rows(); }
+  constexpr std::int64_t elements_per_row() const noexcept { return shape_.elements_per_row(); }
+  constexpr std::int64_t size() const noexcept { return shape_.elements(); }
+  constexpr bool empty() const noexcept { return size() == 0; }
+  constexpr std::span<T> span() const noexcept { return {data_, static_cast<std::size_t>(size())}; }
+  constexpr T* begin() const noexcept { return data_; }
+  constexpr T* end() const noexcept { return data_ + size(); }
+
+  /// Row `row`: an element if the view has one dimension, else a view of N-1 dimensions.
+  constexpr decltype(auto) operator[](std::int64_t row) const noexcept
+    requires(N > 0)
+  {
+    assert(row >= 0 && row < rows());
+    if constexpr (N == 1) {
+      return (data_[row]);
+    } else {
+      Shape<N - 1> below;
+      for (std::size_t i = 1; i < N; ++i) below[i - 1] = shape_[i];
+      return ArrayView<T, N - 1>(data_ + row * elements_per_row(), below);
+    }
+  }
+
+  /// Rows [begin, end).
+  constexpr ArrayView slice(std::int64_t begin, std::int64_t end) const noexcept
+    requires(N > 0)
+  {
+    assert(begin >= 0 && begin <= end && end <= rows());
+    Shape<N> part = shape_;
+    part[0] = end - begin;
+    return {data_ + begin * elements_per_row(), part};
+  }
+
+  template <std::integral... Index>
+    requires(sizeof...(Index) == N)
+  constexpr T& operator()(Index... index) const noexcept {
+    const std::array<std::int64_t, N> at{static_cast<std::int64_t>(index)...};
+    std::int64_t offset = 0;
+    for (std::size_t i = 0; i < N; ++i) {
+      assert(at[i] >= 0 && at[i] < shape_[i]);
+      offset = offset * shape_[i] + at[i];
+    }
+    return data_[offset];
+  }
+
+ private:
+  T* data_ = nullptr;
+  Shape<N> shape_{};
+};
 
 /// The largest number of dimensions of an array.
 inline constexpr std::size_t kMaxDimensions = 6;
@@ -91,69 +195,6 @@ std::string to_string(const Shape<N>& shape) {
   return to_string(shape.extents());
 }
 
-/// A view of a row-major array. The view does not own the elements. In a body on a CUDA device, `data()` points to
-/// device memory, and host code cannot access the elements. Everywhere else, `view(i, j)` is an element, and `view[i]`
-/// is a row. A view is a contiguous range, so it converts to std::span<T>.
-template <class T, std::size_t N>
-class ArrayView {
- public:
-  using element_type = T;
-
-  constexpr ArrayView() = default;
-  constexpr ArrayView(T* data, const Shape<N>& shape) noexcept : data_(data), shape_(shape) {}
-
-  constexpr T* data() const noexcept { return data_; }
-  constexpr const Shape<N>& shape() const noexcept { return shape_; }
-  constexpr std::int64_t shape(std::size_t dimension) const noexcept { return shape_[dimension]; }
-  constexpr std::int64_t rows() const noexcept { return shape_.rows(); }
-  constexpr std::int64_t elements_per_row() const noexcept { return shape_.elements_per_row(); }
-  constexpr std::int64_t size() const noexcept { return shape_.elements(); }
-  constexpr bool empty() const noexcept { return size() == 0; }
-  constexpr std::span<T> span() const noexcept { return {data_, static_cast<std::size_t>(size())}; }
-  constexpr T* begin() const noexcept { return data_; }
-  constexpr T* end() const noexcept { return data_ + size(); }
-
-  /// Row `row`: an element if the view has one dimension, else a view of N-1 dimensions.
-  constexpr decltype(auto) operator[](std::int64_t row) const noexcept
-    requires(N > 0)
-  {
-    assert(row >= 0 && row < rows());
-    if constexpr (N == 1) {
-      return (data_[row]);
-    } else {
-      Shape<N - 1> below;
-      for (std::size_t i = 1; i < N; ++i) below[i - 1] = shape_[i];
-      return ArrayView<T, N - 1>(data_ + row * elements_per_row(), below);
-    }
-  }
-
-  /// Rows [begin, end).
-  constexpr ArrayView slice(std::int64_t begin, std::int64_t end) const noexcept
-    requires(N > 0)
-  {
-    assert(begin >= 0 && begin <= end && end <= rows());
-    Shape<N> part = shape_;
-    part[0] = end - begin;
-    return {data_ + begin * elements_per_row(), part};
-  }
-
-  template <std::integral... Index>
-    requires(sizeof...(Index) == N)
-  constexpr T& operator()(Index... index) const noexcept {
-    const std::array<std::int64_t, N> at{static_cast<std::int64_t>(index)...};
-    std::int64_t offset = 0;
-    for (std::size_t i = 0; i < N; ++i) {
-      assert(at[i] >= 0 && at[i] < shape_[i]);
-      offset = offset * shape_[i] + at[i];
-    }
-    return data_[offset];
-  }
-
- private:
-  T* data_ = nullptr;
-  Shape<N> shape_{};
-};
-
 namespace detail {
 template <class T, std::size_t N>
 constexpr void as_array_view(const ArrayView<T, N>&);
@@ -169,42 +210,6 @@ auto view_of(const R& values, const Shape<N>& shape) {
   detail::check_count(detail::count_of(values), shape.extents());
   return ArrayView<const std::ranges::range_value_t<R>, N>(std::ranges::data(values), shape);
 }
-
-/// A row-major array in ordinary memory of this process. Members such as Shared::gather and Shared::get return an Array
-/// to the master.
-template <Element T, std::size_t N>
-class Array {
- public:
-  Array() = default;
-  /// Zero-filled.
-  explicit Array(const Shape<N>& shape)
-      : shape_(shape), values_(std::make_unique<T[]>(static_cast<std::size_t>(shape.elements()))) {}
-
-  const Shape<N>& shape() const noexcept { return shape_; }
-  std::int64_t rows() const noexcept { return shape_.rows(); }
-  std::int64_t size() const noexcept { return values_ ? shape_.elements() : 0; }
-  T* data() noexcept { return values_.get(); }
-  const T* data() const noexcept { return values_.get(); }
-  ArrayView<T, N> view() noexcept { return {values_.get(), shape_}; }
-  ArrayView<const T, N> view() const noexcept { return {values_.get(), shape_}; }
-  std::span<T> span() noexcept { return {values_.get(), static_cast<std::size_t>(size())}; }
-  std::span<const T> span() const noexcept { return {values_.get(), static_cast<std::size_t>(size())}; }
-  T* begin() noexcept { return data(); }
-  T* end() noexcept { return data() + size(); }
-  const T* begin() const noexcept { return data(); }
-  const T* end() const noexcept { return data() + size(); }
-  decltype(auto) operator[](std::int64_t row) const noexcept { return view()[row]; }
-  decltype(auto) operator[](std::int64_t row) noexcept { return view()[row]; }
-  template <std::integral... Index>
-  const T& operator()(Index... index) const noexcept {
-    return view()(index...);
-  }
-  std::vector<T> to_vector() const { return {begin(), end()}; }
-
- private:
-  Shape<N> shape_{};
-  std::unique_ptr<T[]> values_;
-};
 
 }  // namespace syncrun
 

@@ -27,6 +27,46 @@
 
 namespace syncrun {
 
+template <class T>
+struct Round;
+struct RoundsReport;
+struct EasgdOptions;
+struct DownpourOptions;
+
+/// Elastic averaging SGD. Each device trains its own parameters x. After each round, these and the center c move towards
+/// each other:  x -= alpha (x - c),  c += alpha (x - c).
+/// Source: S. Zhang, A. Choromanska, Y. LeCun, "Deep learning with Elastic Averaging SGD", arXiv 1412.6651, algorithm 1
+/// (asynchronous EASGD). A round is what the article calls a communication period.
+///
+///   const auto start = [&](const Round<float>& round) { return steps.on(round.device).async(round.params, batch()); };
+///   const auto after = [&](const Round<float>& round, double loss) { return ++count < 1000; };
+///   const RoundsReport report = easgd(session, center, devices, start, after, {.moving_rate = 0.3});
+///
+/// `start(round)` starts one round and returns its Future: some steps of training on round.device that change
+/// round.params. `after(round, result)` is called when a round is over, or `after(round)` if its function returns
+/// nothing. If it returns false, no more rounds start. Rounds that are running still end. Both run in the master, on the
+/// thread that calls easgd().
+///
+/// The center is a Value, which moves to the device that exchanges. Afterwards, center.get() returns the result. The
+/// order of the exchanges depends on how fast the devices are, so two runs differ (see RoundsReport::arrivals). Throws
+/// Error (usage) for bad options, and the errors of the rounds.
+template <class T, class Start, class After>
+  requires std::same_as<T, float> || std::same_as<T, double>
+RoundsReport easgd(Session& session, const Value<T, 1>& center, std::span<const Device> devices, Start&& start,
+                   After&& after, const EasgdOptions& options);
+
+/// Downpour SGD. Each device trains its own parameters x. After each round, it adds to the center c by how much x has
+/// changed since it last saw the center, and goes on from the center:  c += x - y,  y = c,  x = c.
+/// Source: J. Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012, section 4.1. The center is the parameter
+/// server, and a round is the time between two pushes and fetches (n_push = n_fetch). The update of the center is the sum
+/// of the device's own updates, as in algorithm 1 of the article's supplement with SGD on the device.
+///
+/// `start` and `after` are as for easgd().
+template <class T, class Start, class After>
+  requires std::same_as<T, float> || std::same_as<T, double>
+RoundsReport downpour(Session& session, const Value<T, 1>& center, std::span<const Device> devices, Start&& start,
+                      After&& after, const DownpourOptions& options);
+
 /// One round of one device.
 template <class T>
 struct Round {
@@ -142,23 +182,6 @@ std::vector<Value<T, 1>> params_around(Session& session, const Value<T, 1>& cent
 
 }  // namespace detail
 
-/// Elastic averaging SGD. Each device trains its own parameters x. After each round, these and the center c move towards
-/// each other:  x -= alpha (x - c),  c += alpha (x - c).
-/// Source: S. Zhang, A. Choromanska, Y. LeCun, "Deep learning with Elastic Averaging SGD", arXiv 1412.6651, algorithm 1
-/// (asynchronous EASGD). A round is what the article calls a communication period.
-///
-///   const auto start = [&](const Round<float>& round) { return steps.on(round.device).async(round.params, batch()); };
-///   const auto after = [&](const Round<float>& round, double loss) { return ++count < 1000; };
-///   const RoundsReport report = easgd(session, center, devices, start, after, {.moving_rate = 0.3});
-///
-/// `start(round)` starts one round and returns its Future: some steps of training on round.device that change
-/// round.params. `after(round, result)` is called when a round is over, or `after(round)` if its function returns
-/// nothing. If it returns false, no more rounds start. Rounds that are running still end. Both run in the master, on the
-/// thread that calls easgd().
-///
-/// The center is a Value, which moves to the device that exchanges. Afterwards, center.get() returns the result. The
-/// order of the exchanges depends on how fast the devices are, so two runs differ (see RoundsReport::arrivals). Throws
-/// Error (usage) for bad options, and the errors of the rounds.
 template <class T, class Start, class After>
   requires std::same_as<T, float> || std::same_as<T, double>
 RoundsReport easgd(Session& session, const Value<T, 1>& center, std::span<const Device> devices, Start&& start,
@@ -174,13 +197,6 @@ RoundsReport easgd(Session& session, const Value<T, 1>& center, std::span<const 
       [&](std::size_t lane) { exchange.on(devices[lane])(params[lane], center, options.moving_rate); }, options.rounds);
 }
 
-/// Downpour SGD. Each device trains its own parameters x. After each round, it adds to the center c by how much x has
-/// changed since it last saw the center, and goes on from the center:  c += x - y,  y = c,  x = c.
-/// Source: J. Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012, section 4.1. The center is the parameter
-/// server, and a round is the time between two pushes and fetches (n_push = n_fetch). The update of the center is the sum
-/// of the device's own updates, as in algorithm 1 of the article's supplement with SGD on the device.
-///
-/// `start` and `after` are as for easgd().
 template <class T, class Start, class After>
   requires std::same_as<T, float> || std::same_as<T, double>
 RoundsReport downpour(Session& session, const Value<T, 1>& center, std::span<const Device> devices, Start&& start,

@@ -8,14 +8,7 @@
 
 namespace syncrun {
 
-/// The copy of a shared variable or of a Value on a device.
-struct ArrayInMemory {
-  std::string name;
-  std::size_t bytes = 0;
-  bool is_value = false;  ///< False for a shared variable.
-  /// True if the worker may free the copy when its memory runs out, because the value is valid elsewhere.
-  bool can_be_dropped = false;
-};
+struct ArrayInMemory;
 
 /// The memory of a device. On a CPU device, this is the memory of the machine, which all CPU devices share.
 struct DeviceMemory {
@@ -24,6 +17,15 @@ struct DeviceMemory {
   std::size_t free_bytes = 0;
   /// The copies on the device, the largest first.
   std::vector<ArrayInMemory> arrays;
+};
+
+/// The copy of a shared variable or of a Value on a device.
+struct ArrayInMemory {
+  std::string name;
+  std::size_t bytes = 0;
+  bool is_value = false;  ///< False for a shared variable.
+  /// True if the worker may free the copy when its memory runs out, because the value is valid elsewhere.
+  bool can_be_dropped = false;
 };
 
 }  // namespace syncrun

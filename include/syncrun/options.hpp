@@ -194,6 +194,27 @@ class RowCount {
   Rows rows_;  // the first `count` rows
 };
 
+/// Options of one call, passed as its last argument: `f(x, y, {.batch = shuffled, .slices = 4})`.
+struct CallOptions {
+  /// The rows of the scattered inputs that the call uses. Left out: all rows.
+  Rows batch{};
+  /// For Sliced parameters: the rows of each worker's own copy that the call uses. Left out: all rows.
+  LocalRows batch_s{};
+  /// The number of rows of a call without Scattered and Sliced arguments, at least 1. The ranks divide the rows 0 to
+  /// rows - 1 among themselves as they divide the rows of a scattered input. The body asks its worker which rows it
+  /// computes (AnyWorker::rows, AnyWorker::first_row). Left out: the body runs once on each rank, and each rank counts
+  /// as one row. A call with a Scattered or Sliced argument has the rows of that argument, and refuses this option.
+  RowCount rows{};
+  /// The number of slices into which each worker divides its rows. The worker runs the body once per slice, one slice
+  /// after the other, and combines the results. More slices need less memory. The result is the same, except that a
+  /// Stack has one row for each slice. From 1 to the number of rows of the call, and at most 2147483647.
+  std::int64_t slices = 1;
+  /// Deadline of this call. 0 turns it off. Left out: the session's deadline. The clock runs only while three conditions
+  /// hold: the master waits, this call is the oldest unfinished call on each of its ranks, and other ranks are done with
+  /// the calls on which this call depends. So the time of earlier calls and of the master's own work does not count.
+  std::optional<std::chrono::milliseconds> timeout{};
+};
+
 /// The route of a collective on shared variables.
 enum class Route : std::uint8_t {
   /// Between the devices: through NCCL on GPUs, and in shared memory on CPU devices. In a session with both kinds of
@@ -221,27 +242,6 @@ struct Allocation {
   /// A factor of at least 1: the new memory has room for `oversize` times the number of elements. If the array later
   /// grows but still fits in this memory, the Data allocates nothing.
   double oversize = 1;
-};
-
-/// Options of one call, passed as its last argument: `f(x, y, {.batch = shuffled, .slices = 4})`.
-struct CallOptions {
-  /// The rows of the scattered inputs that the call uses. Left out: all rows.
-  Rows batch{};
-  /// For Sliced parameters: the rows of each worker's own copy that the call uses. Left out: all rows.
-  LocalRows batch_s{};
-  /// The number of rows of a call without Scattered and Sliced arguments, at least 1. The ranks divide the rows 0 to
-  /// rows - 1 among themselves as they divide the rows of a scattered input. The body asks its worker which rows it
-  /// computes (AnyWorker::rows, AnyWorker::first_row). Left out: the body runs once on each rank, and each rank counts
-  /// as one row. A call with a Scattered or Sliced argument has the rows of that argument, and refuses this option.
-  RowCount rows{};
-  /// The number of slices into which each worker divides its rows. The worker runs the body once per slice, one slice
-  /// after the other, and combines the results. More slices need less memory. The result is the same, except that a
-  /// Stack has one row for each slice. From 1 to the number of rows of the call, and at most 2147483647.
-  std::int64_t slices = 1;
-  /// Deadline of this call. 0 turns it off. Left out: the session's deadline. The clock runs only while three conditions
-  /// hold: the master waits, this call is the oldest unfinished call on each of its ranks, and other ranks are done with
-  /// the calls on which this call depends. So the time of earlier calls and of the master's own work does not count.
-  std::optional<std::chrono::milliseconds> timeout{};
 };
 
 }  // namespace syncrun

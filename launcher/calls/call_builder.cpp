@@ -217,7 +217,7 @@ std::exception_ptr CallBuilder::publish(CallResult& result) {
                     state.in_flight->temporaries);
   if (call.is_measured) check_measurable();
 
-  CallValues values(*session_, function, *state.in_flight);
+  CallValues values(session_->commands(), session_->logger(), function, *state.in_flight);
   if (state.has_values) {
     if (const auto failure = values.check(command.ranks)) return failure;
   }

@@ -92,11 +92,11 @@ void CallTable::depend_on(std::uint64_t id) {
   if (control_.command_in(entry->slot).ranks.meets(draft_.ranks)) next_in_flight().dependencies.push_back({.id = id});
 }
 
-void CallTable::wait_for(std::uint64_t id, int rank, bool only_reads) {
+void CallTable::wait_for(std::uint64_t id, int rank, Requirement requirement) {
   const Entry* const entry = find(id);
   if (entry == nullptr) return;
   const bool is_known_to_fail = in_flight_[entry->slot]->inherited != nullptr;
-  next_in_flight().dependencies.push_back({id, rank, only_reads || is_known_to_fail});
+  next_in_flight().dependencies.push_back({id, rank, is_known_to_fail ? Requirement::end : requirement});
 }
 
 CallTable::Aside CallTable::set_aside() noexcept {
@@ -164,7 +164,7 @@ void CallTable::note_write(WriteLog& writes, std::uint64_t id) {
 bool CallTable::is_independent(std::uint64_t id) const noexcept {
   const auto& dependencies = in_flight(id).dependencies;
   return std::none_of(dependencies.begin(), dependencies.end(), [this](const EarlierCommand& earlier) {
-    return !earlier.only_reads && is_in_flight(earlier.id);
+    return earlier.must_succeed() && is_in_flight(earlier.id);
   });
 }
 
@@ -178,7 +178,7 @@ bool CallTable::is_collectable(std::uint64_t id) const {
     bool fails_with_another = false;
     bool dependencies_can_be = true;
     for (const EarlierCommand& earlier : in_flight_[entries_[i].slot]->dependencies) {
-      if (earlier.only_reads || !is_in_flight(earlier.id)) continue;
+      if (!earlier.must_succeed() || !is_in_flight(earlier.id)) continue;
       fails_with_another = fails_with_another || has_failed(earlier.id);
       dependencies_can_be = dependencies_can_be && can_be[position_of(earlier.id)];
     }

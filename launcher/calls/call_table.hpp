@@ -86,9 +86,9 @@ class CallTable {
   /// The next command fails if this one fails. Nothing happens if it is not in flight, has no rank in common with the
   /// next command, or is known to fail: what it should have written then stays as it was.
   void depend_on(std::uint64_t id);
-  /// The next command begins only after `rank` is done with this one. Unless this one only reads, or is known to fail,
-  /// the next command also fails if this one fails. Nothing happens if it is not in flight.
-  void wait_for(std::uint64_t id, int rank, bool only_reads);
+  /// The next command begins only after `rank` is done with this one. If this one must succeed and is not known to fail
+  /// yet, the next command also fails if this one fails. Nothing happens if it is not in flight.
+  void wait_for(std::uint64_t id, int rank, Requirement requirement);
   /// Where the dependencies of the next command are in the segment, as Dependency, for its ranks.
   void set_dependencies(std::uint64_t offset, std::size_t count) noexcept {
     draft_.dependencies = offset;

@@ -14,17 +14,6 @@ namespace syncrun::detail {
 
 namespace {
 
-/// The error that ends the session when a GPU has lost its context. Its worker can compute nothing any more.
-Error lost_device_error(const std::exception_ptr& cause) {
-  try {
-    std::rethrow_exception(cause);
-  } catch (const Error& error) {
-    return error;
-  } catch (const std::exception& error) {
-    return {ErrorKind::cuda, text_of(error)};
-  }
-}
-
 /// The limits of a wait that handles messages of other nodes.
 struct ShortNaps {
   CallLimits& limits;
@@ -151,7 +140,7 @@ void CommandRunner::write_dependencies() {
   in_flight.temporaries.push_back(offset);
   auto* to = segment().at<Dependency>(offset);
   for (const EarlierCommand& earlier : in_flight.dependencies) {
-    *to++ = {earlier.id, earlier.only_reads ? Dependency::kOnlyReads : calls_.slot_of(earlier.id), earlier.rank};
+    *to++ = {earlier.id, earlier.must_succeed() ? calls_.slot_of(earlier.id) : Dependency::kOnlyReads, earlier.rank};
   }
   calls_.set_dependencies(offset, count);
 }
@@ -206,7 +195,7 @@ void CommandRunner::await(std::uint64_t id) {
   while (calls_.is_in_flight(id)) {
     const auto& dependencies = calls_.in_flight(id).dependencies;
     const auto earlier = std::find_if(dependencies.begin(), dependencies.end(), [this](const EarlierCommand& other) {
-      return !other.only_reads && calls_.is_in_flight(other.id);
+      return other.must_succeed() && calls_.is_in_flight(other.id);
     });
     if (earlier != dependencies.end()) {
       await(earlier->id);
@@ -318,7 +307,8 @@ void CommandRunner::collect_failure(std::uint64_t id, const std::exception_ptr& 
   });
   retire(id, failure);
   if (nodes_ != nullptr) spoil_on_nodes();
-  if (has_lost_device) ends_.end_with(lost_device_error(error));
+  // A GPU has lost its context, so its worker can compute nothing any more.
+  if (has_lost_device) ends_.end_with(as_error(error, ErrorKind::cuda));
 }
 
 /// Ends a command whose result has been handed out. Frees the result if the program has dropped it.

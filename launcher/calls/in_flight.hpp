@@ -16,11 +16,19 @@
 
 namespace syncrun::detail {
 
+/// What a command requires of an earlier one.
+enum class Requirement : std::uint8_t {
+  success,  ///< The command fails if the earlier one fails.
+  end,      ///< The earlier one only has to be over, for example because it reads what the command overwrites.
+};
+
 /// An earlier command on which a command depends. See Dependency.
 struct EarlierCommand {
   std::uint64_t id = 0;
   int rank = Dependency::kOwnRank;  // which must be done with it before the command begins
-  bool only_reads = false;          // its failure does not matter
+  Requirement requirement = Requirement::success;
+
+  bool must_succeed() const noexcept { return requirement == Requirement::success; }
 };
 
 /// The objects that a command in flight keeps alive, and the place for its result.
@@ -46,7 +54,7 @@ struct InFlight {
   /// True if the command fails if this one fails.
   bool depends_on(std::uint64_t id) const noexcept {
     return std::any_of(dependencies.begin(), dependencies.end(),
-                       [id](const EarlierCommand& earlier) { return earlier.id == id && !earlier.only_reads; });
+                       [id](const EarlierCommand& earlier) { return earlier.id == id && earlier.must_succeed(); });
   }
   /// True if the command uses this: a Data, a variable or a replicated object.
   bool uses(const void* record) const noexcept;

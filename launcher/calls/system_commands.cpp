@@ -47,7 +47,7 @@ std::exception_ptr SystemCommands::known_failure(const WriteLog& writes, const R
 
 void SystemCommands::wait_for_copies(const WriteLog& writes) {
   for (const CopyRead& read : writes.copies) {
-    if (calls_.next_ranks().has(read.source)) calls_.wait_for(read.command, read.rank, true);
+    if (calls_.next_ranks().has(read.source)) calls_.wait_for(read.command, read.rank, Requirement::end);
   }
 }
 

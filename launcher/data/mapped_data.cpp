@@ -34,19 +34,20 @@ std::string absolute_name(const std::filesystem::path& path) {
 
 }  // namespace
 
-FileRecord::FileRecord(SystemCommands& commands, Registry& registry, ArrayFile& file, bool has_nodes)
+FileRecord::FileRecord(SystemCommands& commands, Registry& registry, ArrayFile& file, Readers readers)
     : commands_(commands),
       registry_(registry),
       file_(file.take_descriptor(), absolute_name(file.path()), file.header().data_offset, file.bytes()),
       id_(registry.new_id()),
       entry_(commands.allocate(sizeof(FileEntry) + file_.name().size(), SharedHeap::Contents::any, "a mapped file")) {
-  auto* const entry = new (commands.segment().at(entry_)) FileEntry{.id = id_,
-                                                                    .elements_at = file_.elements_at(),
-                                                                    .bytes = file_.bytes(),
-                                                                    .master = ::getpid(),
-                                                                    .fd = file_.fd(),
-                                                                    .fingerprint = has_nodes ? file_.fingerprint() : 0,
-                                                                    .name_bytes = file_.name().size()};
+  auto* const entry = new (commands.segment().at(entry_))
+      FileEntry{.id = id_,
+                .elements_at = file_.elements_at(),
+                .bytes = file_.bytes(),
+                .master = ::getpid(),
+                .fd = file_.fd(),
+                .fingerprint = readers == Readers::all_nodes ? file_.fingerprint() : 0,
+                .name_bytes = file_.name().size()};
   std::copy(file_.name().begin(), file_.name().end(), entry->name());
 }
 
@@ -77,8 +78,8 @@ std::shared_ptr<DataRecord> map_data(const std::shared_ptr<SessionCore>& session
   record->dtype = dtype;
   record->dimensions = static_cast<std::uint8_t>(dimensions);
   std::copy(opened.header().shape.begin(), opened.header().shape.end(), record->extents.begin());
-  record->file =
-      std::make_shared<FileRecord>(session->commands(), session->registry(), opened, session->has_other_nodes());
+  const auto readers = session->has_other_nodes() ? FileRecord::Readers::all_nodes : FileRecord::Readers::this_node;
+  record->file = std::make_shared<FileRecord>(session->commands(), session->registry(), opened, readers);
   return record;
 }
 

@@ -18,9 +18,12 @@ class ArrayFile;
 /// workers unmap the file.
 class FileRecord {
  public:
+  /// Whose workers map the file. Workers of other nodes check that they find the same file there.
+  enum class Readers : std::uint8_t { this_node, all_nodes };
+
   /// Refers to the first two arguments as long as it lives. They belong to the session, which the Data keeps alive.
   /// Throws Error (system).
-  FileRecord(SystemCommands& commands, Registry& registry, ArrayFile& file, bool has_nodes);
+  FileRecord(SystemCommands& commands, Registry& registry, ArrayFile& file, Readers readers);
   ~FileRecord();
   FileRecord(const FileRecord&) = delete;
   FileRecord& operator=(const FileRecord&) = delete;

@@ -39,7 +39,7 @@ SpawnRequest HelperWatcher::request_for(int child, const Ends& ends) const {
       {environment::kMasterPid, std::to_string(::getpid())},
       {environment::kJob, job_mark()},
       {environment::kSocketFd, std::to_string(ends.socket)},
-      {environment::kSpecFd, std::to_string(plan_.order.get())},
+      {environment::kSpecFd, std::to_string(plan_.spec.get())},
   };
   for (const auto& variable : plan_.variables) request.environment.push_back(variable);
   // If a name appears twice, getenv takes the first. So Syncrun's own variables have precedence.
@@ -47,7 +47,7 @@ SpawnRequest HelperWatcher::request_for(int child, const Ends& ends) const {
   request.unset = {environment::kSupervisorFd};
   request.inherited = plan_.inherited;
   request.inherited.push_back(ends.socket);
-  request.inherited.push_back(plan_.order.get());
+  request.inherited.push_back(plan_.spec.get());
   request.standard_output = ends.output;
   request.standard_error = ends.error;
   request.leads_group = true;

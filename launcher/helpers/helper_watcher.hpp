@@ -23,10 +23,10 @@ void check_name(const std::string& name, std::string_view option);
 /// The settings that all helpers of one nursery share.
 struct HelperPlan {
   int count = 1;
-  KeptDescriptor order;        // describes the work, see common/protocol/helper_spec.hpp
+  KeptDescriptor spec;         // describes the work, see common/protocol/helper_spec.hpp
   Variables environment;       // from the program
   Variables variables;         // from Syncrun, besides those that every helper gets
-  std::vector<int> inherited;  // descriptors, besides the order
+  std::vector<int> inherited;  // descriptors, besides the spec
 };
 
 class HelperWatcher : public ChildWatcher {

@@ -130,15 +130,15 @@ void QueueCore::open(const HelperBody& body, std::span<const std::byte> argument
                      const QueueOptions& options) {
   lay_out(types, shapes);
   const Segment& segment = session_->segment();
-  HelperSpec order{};
-  order.kind = HelperKind::producer;
-  order.body = describe_body(reinterpret_cast<const void*>(body.thunk), body.pointer);
-  put_text(order.name, name_);
-  order.queue = segment.offset_of(reinterpret_cast<const std::byte*>(&block_.header()));
-  order.seed = session_->settings().seed;
+  HelperSpec spec{};
+  spec.kind = HelperKind::producer;
+  spec.body = describe_body(reinterpret_cast<const void*>(body.thunk), body.pointer);
+  put_text(spec.name, name_);
+  spec.queue = segment.offset_of(reinterpret_cast<const std::byte*>(&block_.header()));
+  spec.seed = session_->settings().seed;
   HelperPlan plan;
   plan.count = producers_;
-  plan.order = write_spec(order, arguments);
+  plan.spec = write_spec(spec, arguments);
   plan.environment = options.environment;
   plan.variables = {{environment::kSegmentFd, std::to_string(segment.fd())},
                     {environment::kSegmentBytes, std::to_string(segment.bytes())}};
@@ -281,16 +281,9 @@ void QueueCore::give_back(int batch) noexcept {
 /// Waits until the producers have ended, and kills those that take too long. Returns the error about the first one that
 /// did not end well.
 std::optional<Error> QueueCore::await_ends() {
-  const bool in_time = nursery_->await_all_ends(grace_);
-  std::optional<Error> error;
-  for (int producer = 0; producer < producers_; ++producer) {
-    const auto status = nursery_->await_end(producer, Milliseconds(0));
-    if (status && (*status == 0 || *status == kUnknownStatus)) continue;
-    const std::string cause = status ? describe_status(*status) : killed_after(grace_);
-    if (!error) error = lost_error(producer, "while closing", cause);
-  }
-  if (!in_time) nursery_->kill_all();
-  return error;
+  const auto bad = await_expected_ends(*nursery_, grace_);
+  if (!bad) return std::nullopt;
+  return lost_error(bad->child, "while closing", bad->cause);
 }
 
 /// All functions have returned, so the queue is finished.

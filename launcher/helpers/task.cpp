@@ -112,14 +112,14 @@ TaskCore::TaskCore(const HelperBody& body, const TaskOptions& options, std::span
   grace_ = check_timeout(options.grace, "TaskOptions::grace");
 
   open_missing_standard_streams();
-  HelperSpec order{};
-  order.kind = HelperKind::task;
-  order.body = describe_body(reinterpret_cast<const void*>(body.thunk), body.pointer);
-  put_text(order.name, name_);
+  HelperSpec spec{};
+  spec.kind = HelperKind::task;
+  spec.body = describe_body(reinterpret_cast<const void*>(body.thunk), body.pointer);
+  put_text(spec.name, name_);
   auto [own_end, tasks_end] = Channel::make_ends();
   channel_ = Channel(std::move(own_end));
   HelperPlan plan;
-  plan.order = write_spec(order, arguments);
+  plan.spec = write_spec(spec, arguments);
   plan.environment = options.environment;
   plan.variables = {{environment::kChannelFd, std::to_string(tasks_end.get())}};
   plan.inherited = {tasks_end.get()};
@@ -254,14 +254,8 @@ Bytes TaskCore::result(const Timeout& timeout) {
 /// The function has returned. Waits for the end of the process.
 void TaskCore::await_end() {
   nursery_->expect_ends();
-  const bool in_time = nursery_->await_all_ends(grace_);
-  if (!in_time) nursery_->kill_all();
-  const auto status = await_child_end(*nursery_, 0).wait_status;
-  const bool is_well = in_time && (status == 0 || status == kUnknownStatus);
-  if (!is_well) {
-    std::optional<std::string> cause;
-    if (!in_time) cause = killed_after(grace_);
-    fail(lost_error("after it had returned", cause));
+  if (const auto bad = await_expected_ends(*nursery_, grace_)) {
+    fail(lost_error("after it had returned", bad->cause));
     throw *error_;
   }
   nursery_.reset();

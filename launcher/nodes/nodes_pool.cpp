@@ -9,6 +9,7 @@
 #include "launcher/devices/host_part.hpp"
 #include "launcher/failures/rank_report.hpp"
 #include "launcher/nodes/start_messages.hpp"
+#include "launcher/pool/worker_watcher.hpp"
 #include "launcher/process/spawn.hpp"
 #include "launcher/session/verdict.hpp"
 
@@ -182,7 +183,7 @@ void NodesPool::on_message(int node, MessageReader& message) {
         stop_signals_[progress.rank] = progress.stop_signal;
       }
       break;
-    case MessageKind::rank_lost: note_loss(take_rank_lost(message, control())); break;
+    case MessageKind::rank_lost: note_loss(control(), take_rank_lost(message, control())); break;
     case MessageKind::rank_end: {
       RankEnd end;
       const int rank = take_rank_end(message, control(), end);
@@ -217,17 +218,7 @@ void NodesPool::note_fault(int node, const Error& why) noexcept {
     has_ended_[static_cast<std::size_t>(node)] = true;
   }
   const NodePlace& there = settings().nodes[static_cast<std::size_t>(node)];
-  for (int local_rank = 0; local_rank < there.local_size; ++local_rank) note_loss(there.rank(local_rank));
-}
-
-void NodesPool::note_loss(int rank) noexcept {
-  ControlHeader& header = control().header();
-  control().worker(rank).is_lost.store(1, std::memory_order_seq_cst);
-  std::uint64_t none = 0;
-  header.lost.compare_exchange_strong(none, static_cast<std::uint64_t>(rank) + 1, std::memory_order_seq_cst);
-  header.to_master.wake();
-  header.to_peers.wake();
-  header.to_workers.wake();
+  for (int local_rank = 0; local_rank < there.local_size; ++local_rank) note_loss(control(), there.rank(local_rank));
 }
 
 // ---- processes ------------------------------------------------------------------------------------------------

@@ -49,7 +49,6 @@ class NodesPool final : public LocalPool, private NodeListener {
   void on_message(int node, MessageReader& message) override;
   void on_node_lost(int node, const Error& why) noexcept override;
   void note_fault(int node, const Error& why) noexcept;
-  void note_loss(int rank) noexcept;
   std::optional<RankEnd> known_end(int rank) const;
   void send_to_agents(MessageKind kind) noexcept;
 

@@ -11,6 +11,16 @@
 
 namespace syncrun::detail {
 
+void note_loss(const ControlBlock& control, int rank) noexcept {
+  ControlHeader& header = control.header();
+  control.worker(rank).is_lost.store(1, std::memory_order_seq_cst);
+  std::uint64_t none = 0;
+  header.lost.compare_exchange_strong(none, static_cast<std::uint64_t>(rank) + 1, std::memory_order_seq_cst);
+  header.to_master.wake();
+  header.to_peers.wake();
+  header.to_workers.wake();
+}
+
 SpawnRequest WorkerWatcher::request_for(int local_rank, const Ends& ends) const {
   const int rank = place().rank(local_rank);
   const std::span devices =
@@ -57,16 +67,6 @@ std::string WorkerWatcher::tag_of(int local_rank) const {
 std::string WorkerWatcher::log_of(int local_rank) const {
   if (settings_.log_dir.empty()) return {};
   return settings_.log_dir + "/rank" + std::to_string(place().rank(local_rank)) + ".log";
-}
-
-void WorkerWatcher::note_loss(int rank) noexcept {
-  auto& header = control_.header();
-  control_.worker(rank).is_lost.store(1, std::memory_order_seq_cst);
-  std::uint64_t none = 0;
-  header.lost.compare_exchange_strong(none, static_cast<std::uint64_t>(rank) + 1, std::memory_order_seq_cst);
-  header.to_master.wake();
-  header.to_peers.wake();
-  header.to_workers.wake();
 }
 
 void WorkerWatcher::forget_losses(const std::vector<int>& reaped) noexcept {

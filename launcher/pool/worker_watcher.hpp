@@ -12,8 +12,12 @@
 
 namespace syncrun::detail {
 
-/// Notes the first loss in the control block, and wakes everything that waits there. A nursery counts its children from
-/// 0, so each of them is the local rank of a worker on this node.
+/// Notes in the control block that the worker of this rank was lost, and wakes everything that waits there. Any thread
+/// may call it.
+void note_loss(const ControlBlock& control, int rank) noexcept;
+
+/// Notes losses in the control block. A nursery counts its children from 0, so each of them is the local rank of a
+/// worker on this node.
 class WorkerWatcher final : public ChildWatcher {
  public:
   /// Refers to the first two arguments as long as it lives.
@@ -27,7 +31,7 @@ class WorkerWatcher final : public ChildWatcher {
   std::string log_of(int local_rank) const override;
   bool has_descriptors() const noexcept override { return segment_.is_intact(); }
   void on_start(int local_rank, pid_t pid) noexcept override { slot(local_rank).pid.store(pid); }
-  void on_loss(int local_rank) noexcept override { note_loss(place().rank(local_rank)); }
+  void on_loss(int local_rank) noexcept override { note_loss(control_, place().rank(local_rank)); }
   pthread_mutex_t* life_of(int local_rank) noexcept override { return &slot(local_rank).life; }
 
   /// The lost workers have been reaped. Removes the notes of losses from the control block, except those of other
@@ -35,7 +39,6 @@ class WorkerWatcher final : public ChildWatcher {
   void forget_losses(const std::vector<int>& reaped) noexcept;
 
  private:
-  void note_loss(int rank) noexcept;
   const NodePlace& place() const noexcept { return control_.header().place; }
   WorkerSlot& slot(int local_rank) const noexcept { return control_.worker(place().rank(local_rank)); }
 

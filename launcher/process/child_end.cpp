@@ -7,6 +7,7 @@
 #include <fstream>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/os/wait.hpp"
@@ -77,6 +78,20 @@ ChildEnd await_child_end(Nursery& nursery, int child) {
     return {status, std::move(cause)};
   } while (!patience.is_over());
   return {std::nullopt, "died (its cause is not known yet)"};
+}
+
+std::optional<BadEnd> await_expected_ends(Nursery& nursery, Milliseconds grace) {
+  const bool in_time = nursery.await_all_ends(grace);
+  std::optional<BadEnd> bad;
+  for (int child = 0; child < nursery.size() && !bad; ++child) {
+    const bool is_late = !nursery.await_end(child, Milliseconds(0));
+    if (is_late) nursery.kill_all();
+    ChildEnd end = await_child_end(nursery, child);
+    if (is_late) bad = {child, killed_after(grace)};
+    else if (!end.is_good()) bad = {child, std::move(end.cause)};
+  }
+  if (!in_time) nursery.kill_all();
+  return bad;
 }
 
 std::string killed_after(Milliseconds grace) {

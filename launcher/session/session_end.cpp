@@ -7,7 +7,6 @@
 
 #include "launcher/failures/rank_report.hpp"
 #include "launcher/process/child_end.hpp"
-#include "launcher/process/spawn.hpp"
 
 namespace syncrun::detail {
 
@@ -76,7 +75,7 @@ std::optional<Error> await_ends_at_close(WorkerPool& pool, LossReport& report, s
   if (auto watch_failure = pool.watch_failure()) return watch_failure;
   for (int rank = 0; rank < pool.world_size(); ++rank) {
     const ChildEnd end = pool.await_end(rank);
-    if (end.wait_status == 0 || end.wait_status == kUnknownStatus) continue;
+    if (end.is_good()) continue;
     Failure loss = report.describe_loss(rank, end);
     loss.phase = to_string(Phase::close);
     const bool was_killed = !states.empty() && states[static_cast<std::size_t>(rank)].end.empty();

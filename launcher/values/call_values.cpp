@@ -3,8 +3,9 @@
 #include <string>
 
 #include "common/text/errors.hpp"
+#include "common/text/log.hpp"
+#include "launcher/calls/command_runner.hpp"
 #include "launcher/calls/describe.hpp"
-#include "launcher/session/session_core.hpp"
 #include "launcher/values/value_copies.hpp"
 
 namespace syncrun::detail {
@@ -39,8 +40,8 @@ std::exception_ptr CallValues::check(const RankSet& ranks) {
       throw_usage(argument() + " is pinned to rank " + std::to_string(*pinned) +
                   ", and the call would move it: run the call there, or unpin the value");
     }
-    check_is_whole(session_.commands(), *variable);
-    if (!failure) failure = unseen_failure(session_.commands(), *variable);
+    check_is_whole(commands_, *variable);
+    if (!failure) failure = unseen_failure(commands_, *variable);
   });
   return failure;
 }
@@ -48,17 +49,16 @@ std::exception_ptr CallValues::check(const RankSet& ranks) {
 bool CallValues::needs_copies(const RankSet& ranks) {
   bool needs = false;
   for_each([&](const std::shared_ptr<VariableRecord>& variable, std::size_t) {
-    for (const int rank : ranks) needs = !claim_copy(session_.commands(), *variable, rank) || needs;
+    for (const int rank : ranks) needs = !claim_copy(commands_, *variable, rank) || needs;
   });
   return needs;
 }
 
 std::exception_ptr CallValues::bring(RankSet ranks) {
   if (!needs_copies(ranks)) return nullptr;
-  CommandRunner& commands = session_.commands();
-  CommandRunner::Pause pause(commands);
+  CommandRunner::Pause pause(commands_);
   // A wait may collect a failure, or deal with a loss. Some of the copies may then be gone.
-  while (bring_missing(ranks) || commands.make_room(ranks)) {
+  while (bring_missing(ranks) || commands_.make_room(ranks)) {
     if (auto failure = check(ranks)) return failure;
   }
   pause.end();
@@ -70,9 +70,9 @@ bool CallValues::bring_missing(const RankSet& ranks) {
   bool brings = false;
   for_each([&](const std::shared_ptr<VariableRecord>& variable, std::size_t) {
     for (const int rank : ranks) {
-      if (claim_copy(session_.commands(), *variable, rank)) continue;
-      const std::string warning = bring_copy(session_.commands(), variable, rank);
-      if (!warning.empty()) session_.logger().warn(warning);
+      if (claim_copy(commands_, *variable, rank)) continue;
+      const std::string warning = bring_copy(commands_, variable, rank);
+      if (!warning.empty()) logger_.warn(warning);
       brings = true;
     }
   });
@@ -82,15 +82,15 @@ bool CallValues::bring_missing(const RankSet& ranks) {
 void CallValues::depend(const RankSet& ranks) {
   for_each([&](const std::shared_ptr<VariableRecord>& variable, std::size_t index) {
     const Access access = access_of(function_.signature.arguments[index]);
-    for (const int rank : ranks) depend_on_copy(session_.commands(), *variable, rank, access);
+    for (const int rank : ranks) depend_on_copy(commands_, *variable, rank, access);
   });
 }
 
 void CallValues::note(const RankSet& ranks, std::uint64_t command) {
   for_each([&](const std::shared_ptr<VariableRecord>& variable, std::size_t index) {
     const Access access = access_of(function_.signature.arguments[index]);
-    for (const int rank : ranks) note_use(session_.commands(), *variable, rank, access, command);
-    mark_spare_copies(session_.commands(), *variable);
+    for (const int rank : ranks) note_use(commands_, *variable, rank, access, command);
+    mark_spare_copies(commands_, *variable);
   });
   for (const auto& made : in_flight_.made) {
     ValueState& value = *made->value;

@@ -12,13 +12,15 @@
 
 namespace syncrun::detail {
 
-class SessionCore;
+class CommandRunner;
+class Logger;
 
 /// The Values of the call that is being written. `in_flight` has its arguments.
 class CallValues {
  public:
-  CallValues(SessionCore& session, const FunctionRecord& function, InFlight& in_flight) noexcept
-      : session_(session), function_(function), in_flight_(in_flight) {}
+  /// Refers to all arguments as long as it lives.
+  CallValues(CommandRunner& commands, Logger& logger, const FunctionRecord& function, InFlight& in_flight) noexcept
+      : commands_(commands), logger_(logger), function_(function), in_flight_(in_flight) {}
 
   /// Throws Error (usage) if the ranks cannot use the values: several ranks write one, or one is pinned to another rank.
   /// Throws the failure of a value that was never made, or was lost. Returns a failure of a value's last writer that the
@@ -42,7 +44,8 @@ class CallValues {
   bool needs_copies(const RankSet& ranks);
   bool bring_missing(const RankSet& ranks);
 
-  SessionCore& session_;
+  CommandRunner& commands_;
+  Logger& logger_;
   const FunctionRecord& function_;
   InFlight& in_flight_;
 };

@@ -30,7 +30,8 @@ void forget_finished_readers(const CallTable& calls, Copy& copy) {
 /// The next command overwrites the copy.
 template <class Copy>
 void wait_for_readers(SystemCommands& commands, const Copy& copy) {
-  for (const CopyReader& reader : copy.readers) commands.calls().wait_for(reader.command, reader.rank, true);
+  for (const CopyReader& reader : copy.readers)
+    commands.calls().wait_for(reader.command, reader.rank, Requirement::end);
 }
 
 /// Counts moves that go back to where the value came from.
@@ -66,12 +67,12 @@ std::uint64_t launch_transfer(SystemCommands& commands, const char* what,
 std::uint64_t bring_from_host(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable, int rank) {
   HostCopy& host = variable->value->host;
   const ValueCopy& copy = copy_on(*variable, rank);
-  const std::uint64_t id = launch_transfer(commands, "move", variable, rank, TransferDirection::to_variable,
-                                           [&](CommandHead&, InFlight& in_flight) {
-                                             commands.calls().wait_for(host.written, host.written_by, false);
-                                             wait_for_readers(commands, copy);
-                                             in_flight.brings_to = Destination::rank(rank);
-                                           });
+  const std::uint64_t id = launch_transfer(
+      commands, "move", variable, rank, TransferDirection::to_variable, [&](CommandHead&, InFlight& in_flight) {
+        commands.calls().wait_for(host.written, host.written_by, Requirement::success);
+        wait_for_readers(commands, copy);
+        in_flight.brings_to = Destination::rank(rank);
+      });
   forget_finished_readers(commands.calls(), host);
   host.readers.push_back({id, rank});
   return id;
@@ -81,17 +82,17 @@ std::uint64_t bring_from_rank(SystemCommands& commands, const std::shared_ptr<Va
   const int home = variable->value->home;
   ValueCopy& source = copy_on(*variable, home);
   const ValueCopy& copy = copy_on(*variable, rank);
-  const std::uint64_t id = commands.launch_system("move", variable->name, RankSet::only(rank),
-                                                  [&](CommandHead& command, InFlight& in_flight) {
-                                                    in_flight.arguments[0] = variable;
-                                                    in_flight.arguments_count = 1;
-                                                    in_flight.brings_to = Destination::rank(rank);
-                                                    commands.calls().wait_for(source.written, home, false);
-                                                    wait_for_readers(commands, copy);
-                                                    auto& payload = command.begin<MovePayload>();
-                                                    payload.variable = variable->entry;
-                                                    payload.from = home;
-                                                  });
+  const std::uint64_t id = commands.launch_system(
+      "move", variable->name, RankSet::only(rank), [&](CommandHead& command, InFlight& in_flight) {
+        in_flight.arguments[0] = variable;
+        in_flight.arguments_count = 1;
+        in_flight.brings_to = Destination::rank(rank);
+        commands.calls().wait_for(source.written, home, Requirement::success);
+        wait_for_readers(commands, copy);
+        auto& payload = command.begin<MovePayload>();
+        payload.variable = variable->entry;
+        payload.from = home;
+      });
   forget_finished_readers(commands.calls(), source);
   source.readers.push_back({id, rank});
   return id;
@@ -159,13 +160,8 @@ void check_is_whole(SystemCommands& commands, const VariableRecord& variable) {
                            : variable.value->was_never_made
                                ? "there is no value '" + variable.name + "', which '" + function + "' was to make: "
                                : "value '" + variable.name + "', which '" + function + "' made, no longer exists: ";
-  try {
-    std::rethrow_exception(failure);
-  } catch (const Error& error) {
-    throw Error(error.kind(), what + error.what(), error.native_code());
-  } catch (const std::exception& error) {
-    throw Error(ErrorKind::function, what + text_of(error));
-  }
+  const Error error = as_error(failure, ErrorKind::function);
+  throw Error(error.kind(), what + error.what(), error.native_code());
 }
 
 std::exception_ptr unseen_failure(SystemCommands& commands, const VariableRecord& variable) {
@@ -247,7 +243,7 @@ void bring_to_host(SystemCommands& commands, const std::shared_ptr<VariableRecor
     depend_on_copy(commands, *variable, home, Access::reads);
     wait_for_readers(commands, host);
     // Another rank may still write older values to the same memory.
-    if (host.written_by != home) commands.calls().wait_for(host.written, host.written_by, true);
+    if (host.written_by != home) commands.calls().wait_for(host.written, host.written_by, Requirement::end);
   };
   host.written = launch_transfer(commands, "to_host", variable, home, TransferDirection::from_variable, depend);
   host.written_by = home;

@@ -220,7 +220,7 @@ void copy_variable(SystemCommands& commands, const std::shared_ptr<VariableRecor
         for (const std::uint64_t write : variable->writes.calls) {
           const bool is_in_flight = commands.calls().is_in_flight(write);
           if (is_in_flight && commands.calls().command(write).ranks.has(from)) {
-            commands.calls().wait_for(write, from, false);
+            commands.calls().wait_for(write, from, Requirement::success);
           }
         }
         auto& payload = command.begin<MovePayload>();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/support/on_workers.hpp"
+#include "tests/support/serial_rounds.hpp"
 
 namespace {
 
@@ -25,9 +26,13 @@ void descend(std::span<double> params, std::int64_t lane, std::int64_t round) {
   }
 }
 
+void train_serially(std::span<double> params, std::int64_t lane, std::int64_t round) {
+  for (int step = 0; step < kSteps; ++step) descend(params, lane, round);
+}
+
 sr::Sum<double> train(sr::Local<double, 1> params, std::int64_t lane, std::int64_t round, int milliseconds) {
   std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
-  for (int step = 0; step < kSteps; ++step) descend(params, lane, round);
+  train_serially(params, lane, round);
   return params[0];
 }
 
@@ -65,38 +70,22 @@ TEST_P(Asynchronous, ElasticAveragingIsWhatASerialSimulationGives) {
                                 {.moving_rate = kMoving, .rounds = 40});
   EXPECT_EQ(report.arrivals.size(), 40U);
 
-  std::vector<double> c(kParams, 1.0);
-  std::vector<std::vector<double>> x(static_cast<std::size_t>(world_size()), c);
-  std::vector<std::int64_t> rounds(x.size());
-  for (const std::size_t lane : report.arrivals) {
-    for (int step = 0; step < kSteps; ++step) descend(x[lane], static_cast<std::int64_t>(lane), rounds[lane]);
-    ++rounds[lane];
-    for (std::size_t i = 0; i < c.size(); ++i) {
-      const double difference = x[lane][i] - c[i];
-      x[lane][i] -= kMoving * difference;
-      c[i] += kMoving * difference;
-    }
-  }
-  EXPECT_EQ(report.rounds, rounds);
-  expect_near(shared.get(), c);
+  const auto serial = serial_rounds::easgd(std::vector<double>(kParams, 1.0), static_cast<std::size_t>(world_size()),
+                                           report.arrivals, kMoving, train_serially);
+  EXPECT_EQ(report.rounds, serial.rounds);
+  expect_near(shared.get(), serial.center);
 }
 
 TEST_P(Asynchronous, DownpourIsWhatASerialSimulationGives) {
   const auto shared = center();
   const auto report =
       sr::downpour(session(), shared, devices(), start(), [](const auto&, double) { return true; }, {.rounds = 40});
-  std::vector<double> c(kParams, 1.0);
-  std::vector<std::vector<double>> x(static_cast<std::size_t>(world_size()), c);
-  std::vector<std::vector<double>> y = x;
-  std::vector<std::int64_t> rounds(x.size());
-  for (const std::size_t lane : report.arrivals) {
-    for (int step = 0; step < kSteps; ++step) descend(x[lane], static_cast<std::int64_t>(lane), rounds[lane]);
-    ++rounds[lane];
-    for (std::size_t i = 0; i < c.size(); ++i) c[i] += x[lane][i] - y[lane][i];
-    x[lane] = y[lane] = c;
-  }
   EXPECT_EQ(report.arrivals.size(), 40U);
-  expect_near(shared.get(), c);
+
+  const auto serial = serial_rounds::downpour(std::vector<double>(kParams, 1.0), static_cast<std::size_t>(world_size()),
+                                              report.arrivals, train_serially);
+  EXPECT_EQ(report.rounds, serial.rounds);
+  expect_near(shared.get(), serial.center);
 }
 
 TEST_P(Asynchronous, FastDevicesDoNotWaitForSlowOnes) {

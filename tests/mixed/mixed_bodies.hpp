@@ -58,6 +58,20 @@ sr::Keep<float, 1> twice_kept(Worker& worker, sr::Local<const float, 1> x) {
   return y;
 }
 
+// ---- asynchronous training ------------------------------------------------------------------------------------
+
+constexpr double kDescent = 0.2;
+
+/// The parameters go towards a target. The number of steps differs from round to round. The same for both kinds, because
+/// the library computes it.
+template <class Worker>
+void descend(Worker& worker, sr::Local<float, 1> params, sr::Local<const float, 1> target, std::int64_t round) {
+  for (std::int64_t step = 0; step <= round % 3; ++step) {
+    sr::detail::combine_values(worker.core(), sr::DType::float32, params.data(), target.data(),
+                               {1 - kDescent, kDescent}, params.span().size());
+  }
+}
+
 // ---- collectives ----------------------------------------------------------------------------------------------
 //
 // These only call Comm, so they are the same for both kinds.

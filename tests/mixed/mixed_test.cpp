@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include "tests/mixed/mixed_bodies.hpp"
 #include "tests/support/least_squares.hpp"
+#include "tests/support/serial_rounds.hpp"
 
 namespace mixed_test {
 namespace {
@@ -365,6 +367,72 @@ TEST_P(MixedSteps, MayBeReplayable) {
   check(
       sr::train_step<sr::Adam>(session(), loss_and_gradient_on_cpu, sr::replayable(loss_and_gradient_on_gpu), weights),
       weights, serial, kRows);
+}
+
+// ---- asynchronous training ------------------------------------------------------------------------------------
+
+/// Each device trains at its own pace. The center moves between the kinds of devices, because the device that exchanges
+/// values with it has to have it.
+class MixedRounds : public Mixed {
+ protected:
+  static constexpr std::size_t kParams = 1'001;
+  static constexpr std::int64_t kRounds = 30;
+
+  std::vector<sr::Device> devices() {
+    std::vector<sr::Device> all;
+    for (int rank = 0; rank < world_size(); ++rank) all.push_back(session().device(rank));
+    return all;
+  }
+  sr::Value<float, 1> center() {
+    return session().value(std::vector<float>(kParams, 1), sr::Shape{kParams}, session().device(cpu()), "center");
+  }
+  auto start() {
+    const auto f = session().function(descend<sr::CpuWorker>, descend<sr::CudaWorker>, "descend");
+    return [f, targets = variable("targets", kParams)](const sr::Round<float>& round) {
+      return f.on(round.device).async(round.params, targets, round.number);
+    };
+  }
+  static bool goes_on(const sr::Round<float>&) { return true; }
+  static void train_serially(std::span<double> params, std::int64_t lane, std::int64_t round) {
+    const auto target = values_of(static_cast<int>(lane), kParams);
+    for (std::int64_t step = 0; step <= round % 3; ++step) {
+      for (std::size_t i = 0; i < kParams; ++i)
+        params[i] = (1 - kDescent) * params[i] + kDescent * static_cast<double>(target[i]);
+    }
+  }
+  /// `serial` computes what the rounds must give, from the order of their arrivals.
+  template <class Serial>
+  void check(const sr::RoundsReport& report, const sr::Value<float, 1>& got, Serial&& serial) {
+    EXPECT_EQ(report.arrivals.size(), static_cast<std::size_t>(kRounds));
+    for (const std::int64_t rounds : report.rounds) EXPECT_GE(rounds, 1) << "each device takes part";
+    const serial_rounds::Result expected =
+        serial(std::vector<double>(kParams, 1), report.rounds.size(), report.arrivals);
+    EXPECT_EQ(report.rounds, expected.rounds);
+    const auto values = got.get();
+    for (std::size_t i = 0; i < kParams; ++i) {
+      const double wanted = expected.center[i];
+      ASSERT_NEAR(values[static_cast<std::int64_t>(i)], wanted, 1e-4 * std::max(1.0, std::abs(wanted))) << i;
+    }
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Devices, MixedRounds, kLists, kNameOfList);
+
+TEST_P(MixedRounds, OfElasticAveragingAreWhatASerialSimulationGives) {
+  constexpr double kMoving = 0.3;
+  const auto shared = center();
+  const auto report =
+      sr::easgd(session(), shared, devices(), start(), goes_on, {.moving_rate = kMoving, .rounds = kRounds});
+  check(report, shared, [](const auto& begin, std::size_t lanes, const auto& arrivals) {
+    return serial_rounds::easgd(begin, lanes, arrivals, kMoving, train_serially);
+  });
+}
+
+TEST_P(MixedRounds, OfDownpourAreWhatASerialSimulationGives) {
+  const auto shared = center();
+  const auto report = sr::downpour(session(), shared, devices(), start(), goes_on, {.rounds = kRounds});
+  check(report, shared, [](const auto& begin, std::size_t lanes, const auto& arrivals) {
+    return serial_rounds::downpour(begin, lanes, arrivals, train_serially);
+  });
 }
 
 // ---- failures -------------------------------------------------------------------------------------------------

@@ -15,10 +15,10 @@
 
 namespace syncrun::detail {
 
-void run_order(const ReceivedOrder& received, HelperCall& call) {
-  const HelperSpec& order = received.order;
-  const auto thunk = reinterpret_cast<HelperThunk>(resolve(order.body.thunk));
-  const BodyPointer body = resolve_pointer(order.body);
+void run_function(const ReceivedSpec& received, HelperCall& call) {
+  const HelperSpec& spec = received.spec;
+  const auto thunk = reinterpret_cast<HelperThunk>(resolve(spec.body.thunk));
+  const BodyPointer body = resolve_pointer(spec.body);
   {
     const UserCode function;
     thunk(call, body);
@@ -32,18 +32,18 @@ std::optional<int> serve_if_helper() {
     Parentage parentage = take_parentage();
     die_with(parentage.master);
     const auto index = static_cast<int>(take_number(environment::kHelper, std::numeric_limits<int>::max()));
-    const ReceivedOrder received = read_spec(take_descriptor(environment::kSpecFd, "the order from the master"));
-    const HelperSpec& order = received.order;
-    ::prctl(PR_SET_NAME, std::string(get_text(order.name)).c_str());  // cut to 15 bytes; shown in process lists only
-    check_image(order.build_id_bytes, order.build_id);
+    const ReceivedSpec received = read_spec(take_descriptor(environment::kSpecFd, "the description from the master"));
+    const HelperSpec& spec = received.spec;
+    ::prctl(PR_SET_NAME, std::string(get_text(spec.name)).c_str());  // cut to 15 bytes; shown in process lists only
+    check_image(spec.build_id_bytes, spec.build_id);
     flush_lines();
-    const std::string kind = order.kind == HelperKind::task ? "task" : "producer " + std::to_string(index) + " of";
-    watch_user_code(kind + " '" + std::string(get_text(order.name)) + "'", nullptr);
-    switch (order.kind) {
+    const std::string kind = spec.kind == HelperKind::task ? "task" : "producer " + std::to_string(index) + " of";
+    watch_user_code(kind + " '" + std::string(get_text(spec.name)) + "'", nullptr);
+    switch (spec.kind) {
       case HelperKind::producer: return serve_producer(received, index, std::move(parentage.socket));
       case HelperKind::task: return serve_task(received, std::move(parentage.socket));
     }
-    throw Error(ErrorKind::system, "the order is of no kind that this program knows");
+    throw Error(ErrorKind::system, "the description is of no kind that this program knows");
   } catch (const std::exception& error) {
     std::fprintf(stderr, "syncrun: a helper process cannot start: %s\n", text_of(error).c_str());
     return 1;

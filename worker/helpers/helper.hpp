@@ -14,11 +14,11 @@ namespace syncrun::detail {
 /// If this process is a helper, runs its function and returns the exit code. Otherwise returns nothing.
 std::optional<int> serve_if_helper();
 
-/// Resolves the function of the order in the program's image, and calls it.
-void run_order(const ReceivedOrder& received, HelperCall& call);
+/// Resolves the function of the spec in the program's image, and calls it.
+void run_function(const ReceivedSpec& received, HelperCall& call);
 
-/// Run a producer or a task after the order has been read. They send exceptions of the function to the master.
-int serve_producer(const ReceivedOrder& received, int index, FileDescriptor socket);
-int serve_task(const ReceivedOrder& received, FileDescriptor socket);
+/// Run a producer or a task after the spec has been read. They send exceptions of the function to the master.
+int serve_producer(const ReceivedSpec& received, int index, FileDescriptor socket);
+int serve_task(const ReceivedSpec& received, FileDescriptor socket);
 
 }  // namespace syncrun::detail

@@ -20,14 +20,14 @@ namespace syncrun::detail {
 
 class ProducerCore {
  public:
-  ProducerCore(const Segment& segment, const HelperSpec& order, int index)
+  ProducerCore(const Segment& segment, const HelperSpec& spec, int index)
       : segment_(segment),
-        block_(segment.at(order.queue)),
+        block_(segment.at(spec.queue)),
         to_master_(segment.at<ControlHeader>(0)->to_master),
         index_(index),
         first_(block_.first_batch(index)),
         count_(block_.batches_of(index)) {
-    std::seed_seq seed{static_cast<std::uint32_t>(order.seed), static_cast<std::uint32_t>(order.seed >> 32U),
+    std::seed_seq seed{static_cast<std::uint32_t>(spec.seed), static_cast<std::uint32_t>(spec.seed >> 32U),
                        static_cast<std::uint32_t>(index), std::uint32_t{0x70726f64}};  // differs from a rank's seed
     rng_.seed(seed);
   }
@@ -137,18 +137,18 @@ int index_of(const ProducerCore& producer) noexcept { return producer.index(); }
 int count_of(const ProducerCore& producer) noexcept { return producer.count(); }
 std::mt19937_64& rng_of(ProducerCore& producer) noexcept { return producer.rng(); }
 
-int serve_producer(const ReceivedOrder& received, int index, FileDescriptor socket) {
+int serve_producer(const ReceivedSpec& received, int index, FileDescriptor socket) {
   // Never destroyed: the sign of life must stay mapped until the kernel has marked it. The pointer is static, so that
   // leak checkers do not report it.
   static Segment* segment = nullptr;
   segment = new Segment(take_segment());
-  ProducerCore producer(*segment, received.order, index);
+  ProducerCore producer(*segment, received.spec, index);
   ProducerSlot& slot = producer.slot();
   live_while_open(std::move(socket), &slot.life);
   producer.set_state(ProducerState::running);
   try {
     HelperCall call(received.arguments, &producer, nullptr);
-    run_order(received, call);
+    run_function(received, call);
     std::fflush(stdout);
     producer.set_state(ProducerState::ended);
   } catch (...) {

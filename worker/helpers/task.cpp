@@ -42,15 +42,15 @@ std::optional<std::vector<std::byte>> receive_message(PipeCore& pipe, std::optio
               "task '" + pipe.name() + "' received no message within " + std::to_string(timeout->count()) + " ms");
 }
 
-int serve_task(const ReceivedOrder& received, FileDescriptor socket) {
-  PipeCore pipe(std::string(get_text(received.order.name)),
+int serve_task(const ReceivedSpec& received, FileDescriptor socket) {
+  PipeCore pipe(std::string(get_text(received.spec.name)),
                 take_descriptor(environment::kChannelFd, "the pipe to the master"));
   live_while_open(std::move(socket), nullptr);
   FrameKind kind = FrameKind::result;
   std::vector<std::byte> bytes;
   try {
     HelperCall call(received.arguments, nullptr, &pipe);
-    run_order(received, call);
+    run_function(received, call);
     bytes = call.result();
   } catch (...) {
     const CaughtFailure failure = current_failure(ThrownThrough::user_code);

@@ -15,8 +15,8 @@ class Matrix : public testing::TestWithParam<Cell> {};
 TEST_P(Matrix, NamesWhoWhereAndWhy) { expect_cell(GetParam(), "cpu", 3); }
 
 INSTANTIATE_TEST_SUITE_P(Cpu, Matrix,
-                         testing::ValuesIn(cells_of({"spawn", "attach", "device", "inputs", "function", "collective",
-                                                     "reduction", "idle", "close"},
+                         testing::ValuesIn(cells_of({"spawn", "attach", "device", "dependencies", "inputs", "function",
+                                                     "collective", "reduction", "idle", "close"},
                                                     kWays, {0, 2})),
                          name_of);
 

@@ -2,9 +2,10 @@
 // fails (tests/fault/points/fault_points.hpp). With SYNCRUN_MATRIX_DEAF, the master ignores SIGINT.
 //
 //   program CALL_TIMEOUT_MS GRACE_MS [idle | call | setsid | throw-idle | throw-call | throw-setsid | close-idle |
-//   close-call | fork | exec | stopped | eat]
+//   close-call | fork | exec | stopped | eat | dependencies]
 //
-// Without the last argument, the program makes the call. If the call fails and the session continues, the program makes
+// With `dependencies`, each rank in turn makes a call that has to wait for a command of another rank. Without the last
+// argument, or with an empty one, the program makes one call on all ranks. If the call fails and the session continues, the program makes
 // it again. The test reads these lines of its output: "master PID", "ready PID ...", "began TIME_NS" (an odd event
 // begins: the program closes all descriptors except the standard ones, or a function forks or calls exec), "failed
 // TIME_NS KIND|RANK|PID|DEVICE|CALL|PHASE|CAUSE", "usable", "done".
@@ -130,6 +131,34 @@ void sleep_for_longer_than_its_limit(Worker&) {
   ::usleep(1'300'000);
 }
 
+template <class Worker>
+void sleep_a_little(Worker&) {
+  ::usleep(300'000);
+}
+
+template <class Worker>
+void read_values(Worker&, sr::Local<const float, 1>) {}
+
+template <class Worker>
+void write_values(Worker&, sr::Local<float, 1>) {}
+
+/// Each rank in turn writes a Value that another rank still has to copy, because this rank is busy with a call. So the
+/// call of the writer waits for the copy.
+void write_what_others_copy(sr::Session& session, milliseconds timeout) {
+  const auto sleep = session.function(sleep_a_little<sr::CpuWorker>, sleep_a_little<sr::CudaWorker>, "sleep");
+  const auto read = session.function(read_values<sr::CpuWorker>, read_values<sr::CudaWorker>, "read");
+  const auto write = session.function(write_values<sr::CpuWorker>, write_values<sr::CudaWorker>, "work");
+  for (int rank = 0; rank < session.world_size(); ++rank) {
+    const int other = (rank + 1) % session.world_size();
+    const auto values = session.value(std::vector<float>(kRows, 1), sr::Shape{kRows}, session.device(rank));
+    auto slept = sleep.on_rank(other).async({.timeout = kPatience});
+    auto read_there = read.on_rank(other).async(values, {.timeout = kPatience});
+    write.on_rank(rank)(values, {.timeout = timeout});
+    slept.get();
+    read_there.get();
+  }
+}
+
 /// Stops this process for a second while a call is in flight.
 void be_stopped() {
   const pid_t master = ::getpid();
@@ -226,6 +255,11 @@ void run_to_the_end(sr::Session& session, const std::string& what, milliseconds 
     future.get();
   }
   say(ready);
+  if (what == "dependencies") {
+    write_what_others_copy(session, timeout);
+    say("done");
+    return session.close();
+  }
   call(session, session.function(work<sr::CpuWorker>, work<sr::CudaWorker>, "work"), timeout);
   session.close();
 }

@@ -144,7 +144,7 @@ TEST_F(Calls, AreHeldBackUntilTheRanksOfEarlierOnesAreDone) {
   const auto first = publish(RankSet::only(0));
   const auto other = publish(RankSet::only(1));
   calls.next(RankSet::only(2), Milliseconds(0));
-  calls.wait_for(first, 0, false);
+  calls.wait_for(first, 0, Requirement::success);
   const auto dependent = calls.publish();
   const auto behind = publish_after(first, RankSet::only(0));
   EXPECT_FALSE(is_held_back(first));
@@ -160,7 +160,7 @@ TEST_F(Calls, AreHeldBackUntilTheRanksOfEarlierOnesAreDone) {
 TEST_F(Calls, CountTheTimeForNoClockWhileTheyAreHeldBack) {
   const auto first = publish(RankSet::only(0));
   calls.next(RankSet::only(1), Milliseconds(1000));
-  calls.wait_for(first, 0, false);
+  calls.wait_for(first, 0, Requirement::success);
   const auto dependent = calls.publish();
   const std::chrono::seconds ten(10);
   EXPECT_EQ(calls.count_waited(ten), std::nullopt);

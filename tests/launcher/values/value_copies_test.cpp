@@ -55,7 +55,7 @@ class CopiesOfAValue : public testing::Test {
     for (const EarlierCommand& earlier : session.calls.in_flight(id).dependencies) {
       std::string text = std::to_string(earlier.id);
       if (earlier.rank >= 0) text += " on " + std::to_string(earlier.rank);
-      words.push_back(text + (earlier.only_reads ? ", a reader" : ""));
+      words.push_back(text + (earlier.must_succeed() ? "" : ", a reader"));
     }
     return words;
   }

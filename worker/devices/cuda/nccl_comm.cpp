@@ -151,10 +151,10 @@ bool NcclComm::goes_through_peers(std::size_t bytes) {
 /// Adds a collective to the plan, with everything that must be the same on every rank. If ranks differed, NCCL would
 /// wait for ever. Called just before the collective is put on the stream.
 void NcclComm::note(CollectiveKind kind, std::size_t elements, DType dtype, Reduction reduction, int root,
-                    std::uint64_t division) {
+                    std::uint64_t division, std::uint64_t bucket) {
   if (!background_.is(stream_)) background_.join(stream_);
   plan_.add({static_cast<std::uint64_t>(kind), elements, static_cast<std::uint64_t>(dtype),
-             static_cast<std::uint64_t>(reduction), static_cast<std::uint64_t>(root), division});
+             static_cast<std::uint64_t>(reduction), static_cast<std::uint64_t>(root), division, bucket});
   is_pending_ = true;
 }
 
@@ -164,12 +164,12 @@ void NcclComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduc
 }
 
 void NcclComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction,
-                          const RankWeights& weights, kernels::Breadth breadth, std::uint64_t division) {
+                          const RankWeights& weights, kernels::Breadth breadth, std::uint64_t bucket) {
   const ncclDataType_t type = checked_nccl_type("all_reduce", dtype, reduction);
   // Setup comes first: after note(), the collective is pending, and is cancelled if a peer fails.
   const bool through_peers = elements != 0 && goes_through_peers(elements * size_of(dtype));
   if (elements != 0 && !through_peers) ensure();
-  note(CollectiveKind::all_reduce, elements, dtype, reduction, 0, division);
+  note(CollectiveKind::all_reduce, elements, dtype, reduction, 0, 0, bucket);
   if (elements == 0) return;
   const bool averages = reduction == Reduction::avg;
   if (through_peers) {
@@ -210,18 +210,19 @@ void NcclComm::start_average(void* values, std::size_t elements, DType dtype, co
   const InBackground scope(*this);
   // Work that runs in parallel needs the multiprocessors. While the last part is averaged, there is no such work.
   const bool is_last = first == 0;
-  if (!is_last && average_by_copies(values, elements, dtype, weights, first + 1)) return;
+  const std::uint64_t bucket = first + 1;
+  if (!is_last && average_by_copies(values, elements, dtype, weights, bucket)) return;
   all_reduce(values, elements, dtype, Reduction::avg, weights, is_last ? kernels::Breadth::all : kernels::Breadth::few,
-             first + 1);
+             bucket);
 }
 
 /// Returns false if this is not possible or is slower. Returns the same on every rank.
 bool NcclComm::average_by_copies(void* values, std::size_t elements, DType dtype, const RankWeights& weights,
-                                 std::uint64_t division) {
+                                 std::uint64_t bucket) {
   static_cast<void>(checked_nccl_type("an average", dtype, Reduction::avg));
   const std::size_t bytes = elements * size_of(dtype);
   if (bytes <= kernels::kLeastShareBytes || !goes_through_peers(bytes) || !peers_.has_meetings()) return false;
-  note(CollectiveKind::all_reduce, elements, dtype, Reduction::avg, 0, division);
+  note(CollectiveKind::all_reduce, elements, dtype, Reduction::avg, 0, 0, bucket);
   kernels::PeerAverage what{dtype, values, elements, {}};
   for (int rank = 0; rank < world_size(); ++rank) {
     what.factors[rank] = share_of(weights.by_rank[static_cast<std::size_t>(rank)], weights);

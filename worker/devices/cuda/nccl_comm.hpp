@@ -133,19 +133,20 @@ class NcclComm final : public CommCore {
   bool goes_through_peers(std::size_t bytes);
   ncclUniqueId agreed_id();
   bool average_by_copies(void* values, std::size_t elements, DType dtype, const RankWeights& weights,
-                         std::uint64_t division);
+                         std::uint64_t bucket);
   void average(void* values, std::size_t elements, DType dtype, const RankWeights& weights);
   ncclRedOp_t begin_average(void* values, std::size_t elements, DType dtype, const RankWeights& weights);
   /// Ends an average. `code` is what the collective that used `op` returned.
   void end_average(ncclRedOp_t op, ncclResult_t code, const char* what);
   void check(ncclResult_t code, const char* what);
+  /// `division` is Division::fingerprint, or 0 if nothing is divided. If a vector is averaged in buckets, `bucket` is 1 +
+  /// the element at which the bucket begins. Otherwise it is 0.
   void note(CollectiveKind kind, std::size_t elements, DType dtype, Reduction reduction, int root,
-            std::uint64_t division = 0);
+            std::uint64_t division = 0, std::uint64_t bucket = 0);
   void note_moves(CollectiveKind kind, const Division& division, int root);
-  /// An all_reduce on as many multiprocessors as `breadth` says. `division` is a further number on which the ranks must
-  /// agree.
+  /// An all_reduce on as many multiprocessors as `breadth` says. `bucket` is as for note().
   void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, const RankWeights& weights,
-                  kernels::Breadth breadth, std::uint64_t division);
+                  kernels::Breadth breadth, std::uint64_t bucket);
   void copy_own(void* to, const void* from, std::size_t bytes);
   void meet_before_first(CollectiveKind kind, const Division& division, int root);
 
