@@ -7,6 +7,7 @@
 
 #include "common/protocol/environment.hpp"
 #include "common/text/errors.hpp"
+#include "launcher/nodes/attendance.hpp"
 
 namespace syncrun::detail {
 
@@ -79,6 +80,8 @@ Engine step_of_srun(const Variables& variables, EngineKind kind, std::optional<M
     engine.tasks_here = at_place(variables.text("SLURM_STEP_TASKS_PER_NODE"), variables.index("SLURM_NODEID", INT_MAX));
   }
   engine.job = variables.text("SLURM_JOB_ID") + "." + variables.text("SLURM_STEP_ID");
+  const auto hosts = hosts_in_slurm_list(variables.text("SLURM_STEP_NODELIST"), static_cast<std::size_t>(tasks));
+  if (hosts.size() == static_cast<std::size_t>(tasks)) engine.hosts = hosts;
   return engine;
 }
 

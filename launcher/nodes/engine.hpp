@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "launcher/nodes/mpi_library.hpp"
 
@@ -30,6 +31,8 @@ struct Engine {
   std::optional<int> tasks_here = {};
   /// The engine's name for the job. Empty if it has none.
   std::string job = {};
+  /// The hosts of the tasks, if the engine says them and there is one task on each.
+  std::vector<std::string> hosts = {};
   /// The MPI that fits the engine. Empty if there is none.
   std::optional<Mpi> mpi = {};
 

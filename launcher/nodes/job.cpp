@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -33,14 +34,15 @@ constexpr Milliseconds leave_limit(int exit_code) noexcept { return Milliseconds
 /// MPI may wait without end for a node that is dead.
 constexpr Milliseconds kStuckInMpi{100};
 
-/// Ends the process if something takes too long that cannot be interrupted. It says why, unless that was said before.
+/// Ends the process if something takes too long that cannot be interrupted.
 class Watchdog {
  public:
-  Watchdog(Milliseconds limit, int exit_code, std::string why)
-      : thread_([this, limit, exit_code, why = std::move(why)] {
+  /// Before the end, the watchdog calls `say_why`.
+  Watchdog(Milliseconds limit, int exit_code, std::function<void()> say_why)
+      : thread_([this, limit, exit_code, say_why = std::move(say_why)] {
           std::unique_lock lock(mutex_);
           if (limit.count() == 0 || ended_.wait_for(lock, limit, [this] { return is_over_; })) return;
-          if (!why.empty()) report_verdict(why);
+          say_why();
           ::_exit(exit_code);
         }) {}
   ~Watchdog() {
@@ -61,13 +63,22 @@ class Watchdog {
   std::thread thread_;  // last, so that the others exist when it begins
 };
 
+/// Says which nodes have not come within the limit, as far as the engine knows it.
+void report_late_nodes(const JobPlace& place, Transport& transport, Milliseconds limit) noexcept {
+  try {
+    const int nodes = place.engine.tasks.value_or(0);
+    auto attendance = nodes == 0 ? std::nullopt : transport.attendance(place.node, nodes);
+    if (attendance) attendance->add_hosts(place.engine.hosts);
+    report_verdict("node " + std::to_string(place.node) + ": " + describe_late_nodes(nodes, limit, attendance));
+  } catch (const std::exception& error) {
+    report_verdict(error.what());
+  }
+}
+
 std::unique_ptr<Transport> open_transport(const JobPlace& place, Milliseconds limit) {
   auto transport = load_mpi_transport(*place.engine.mpi);
   {
-    const Watchdog watchdog(limit, 1,
-                            "node " + std::to_string(place.node) + ": MPI has not connected the nodes within " +
-                                std::to_string(limit.count()) +
-                                " ms (--start-timeout sets another limit); has the program started on all of them?");
+    const Watchdog watchdog(limit, 1, [&] { report_late_nodes(place, *transport, limit); });
     transport->open();
   }
   check_nodes(place.engine, *transport);
@@ -106,7 +117,7 @@ void join_others(const JobPlace& place, Milliseconds limit) {
 /// Takes leave of the other nodes. Returns false if this did not end in order.
 bool leave(NodeGroup& group, int code) {
   const Milliseconds limit = leave_limit(code);
-  const Watchdog watchdog(limit + kStuckInMpi, code, "");
+  const Watchdog watchdog(limit + kStuckInMpi, code, [] {});
   return group.leave(code, limit);
 }
 

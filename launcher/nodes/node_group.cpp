@@ -12,7 +12,7 @@ namespace {
 // How much longer a wait may become through the sleeps of the waiter: one part in kNapPart.
 constexpr int kNapPart = 32;
 constexpr std::chrono::microseconds kShortestNap{50};
-constexpr Milliseconds kLongestNap{10};
+constexpr Milliseconds kLongestNap{4};
 /// How many messages one call of progress() handles at most.
 constexpr int kMostMessages = 64;
 /// How often the thread of the master looks whether another thread still handles messages.

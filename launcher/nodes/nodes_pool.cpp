@@ -245,6 +245,7 @@ void NodesPool::end() noexcept {
   if (was_started_ && fork_guard().is_here()) {
     was_started_ = false;
     send_to_agents(MessageKind::end);
+    LocalPool::stop();  // the workers of all nodes end at the same time
     const auto have_ended = [this] {
       const std::lock_guard lock(mutex_);
       return std::all_of(has_ended_.begin() + 1, has_ended_.end(), [](bool ended) { return ended; });

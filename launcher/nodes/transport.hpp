@@ -3,9 +3,11 @@
 // Messages between the nodes of a session, over a network.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "common/os/wait.hpp"
+#include "launcher/nodes/attendance.hpp"
 #include "launcher/nodes/mailbox.hpp"
 
 namespace syncrun::detail {
@@ -21,6 +23,14 @@ class Transport : public Mailbox {
   /// Joins the other nodes. Called once, before anything else. The engine may wait in here without end, so somebody
   /// outside watches the time (StartWatchdog).
   virtual void open() = 0;
+  /// Which nodes have come, if open() takes too long. `node` and `nodes` are those that the engine has told. Called by
+  /// another thread than that in open(), which may never continue then: the process has to end. Takes at most two
+  /// seconds. Returns nothing if the engine does not say it.
+  virtual std::optional<Attendance> attendance(int node, int nodes) {
+    static_cast<void>(node);
+    static_cast<void>(nodes);
+    return std::nullopt;
+  }
   /// The number of this node and the number of nodes. Known after open().
   virtual int node() const noexcept = 0;
   virtual int nodes() const noexcept = 0;

@@ -78,6 +78,12 @@ void LocalPool::start() {
   nursery_->spawn_all(settings_.start_timeout, kStartLimit);
 }
 
+void LocalPool::stop() noexcept {
+  if (!nursery_) return;
+  nursery_->expect_ends();
+  nursery_->kill_all();
+}
+
 void LocalPool::end() noexcept {
   // only the process that created them has these threads and workers
   if (!fork_guard_.is_here()) static_cast<void>(nursery_.release());

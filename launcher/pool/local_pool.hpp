@@ -53,6 +53,8 @@ class LocalPool : public WorkerPool {
   const Settings& settings() const noexcept { return settings_; }
   const NodePlace& place() const noexcept { return place_; }
   const ForkGuard& fork_guard() const noexcept { return fork_guard_; }
+  /// Kills the workers that are left, and does not wait for their ends. end() follows.
+  void stop() noexcept;
 
  private:
   void prepare_control(std::size_t control_bytes);

@@ -251,8 +251,11 @@ class Hosts:
             os.close(stream)
 
         def end_with_caller():
-            if not caller.recv(1) and process.poll() is None:
-                os.killpg(process.pid, signal.SIGHUP)
+            try:
+                if not caller.recv(1) and process.poll() is None:
+                    os.killpg(process.pid, signal.SIGHUP)
+            except OSError:
+                pass  # the command has ended meanwhile
 
         threading.Thread(target=end_with_caller, daemon=True).start()
         code = process.wait()

@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "launcher/nodes/mpi/engine_attendance.hpp"
 #include "launcher/nodes/mpi/mpi_check.hpp"
 #include "launcher/nodes/mpi/mpi_tags.hpp"
 #include "syncrun/detail/export.hpp"
@@ -101,6 +102,7 @@ MpiTransport::~MpiTransport() {
 
 void MpiTransport::open() {
   const std::lock_guard lock(mutex_);
+  opener_.store(::pthread_self());
 #ifdef OPEN_MPI
   const WithOneFence with_one_fence;
 #endif
@@ -118,6 +120,11 @@ void MpiTransport::open() {
   check_mpi(MPI_Comm_rank(comm_, &node_), "join");
   check_mpi(MPI_Comm_size(comm_, &nodes), "join");
   for (int node = 0; node < nodes; ++node) peers_.emplace_back(comm_, node);
+}
+
+/// open() holds the lock.
+std::optional<Attendance> MpiTransport::attendance(int node, int nodes) {
+  return ask_engine(node, nodes, opener_.load());
 }
 
 std::string MpiTransport::description() const {

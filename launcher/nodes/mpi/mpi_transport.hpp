@@ -3,7 +3,9 @@
 // The transport between nodes over MPI. A node is a rank of MPI_COMM_WORLD.
 
 #include <mpi.h>
+#include <pthread.h>
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -25,6 +27,7 @@ class MpiTransport final : public Transport {
   ~MpiTransport() override;
 
   void open() override;
+  std::optional<Attendance> attendance(int node, int nodes) override;
   int node() const noexcept override { return node_; }
   int nodes() const noexcept override { return static_cast<int>(peers_.size()); }
   std::string description() const override;
@@ -91,6 +94,7 @@ class MpiTransport final : public Transport {
   bool exchange_farewells(Clock::time_point end);
   bool has_received_all(const std::vector<std::uint64_t>& sent_to_here);
 
+  std::atomic<pthread_t> opener_{};  // the thread that has called open()
   std::mutex mutex_;
   MPI_Comm comm_ = MPI_COMM_NULL;
   int node_ = 0;

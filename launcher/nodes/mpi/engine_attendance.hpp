@@ -1,0 +1,17 @@
+#pragma once
+
+// Asks the engine which nodes have come, while MPI waits for them in MPI_Init.
+
+#include <pthread.h>
+
+#include <optional>
+
+#include "launcher/nodes/attendance.hpp"
+
+namespace syncrun::detail {
+
+/// `opener` is the thread in MPI_Init. It may never continue after this call, so the process has to end. Takes at most two
+/// seconds. Returns nothing if the engine does not say it.
+std::optional<Attendance> ask_engine(int node, int nodes, pthread_t opener);
+
+}  // namespace syncrun::detail
