@@ -191,8 +191,9 @@ std::exception_ptr CallBuilder::publish(CallResult& result) {
   const FunctionRecord& function = *function_;
   const RankDevices& devices = session_->rank_devices();
   check_bodies(function.name, function.kinds, devices, command.ranks);
-  if (function.signature.has_comm && !command.ranks.is_single())
-    session_->require_one_node("'" + function.name + "' has a Comm&, which");
+  if (function.signature.has_comm && !command.ranks.is_single() &&
+      devices.kinds_of(command.ranks).has(DeviceKind::cuda))
+    session_->require_one_node("'" + function.name + "' has a Comm& and runs on GPUs, which");
   if (function.keeps_outputs) session_->require_one_node("'" + function.name + "' has a Keep result, which");
   CallPayload& call = *state.call;
   call.function = function.entry;

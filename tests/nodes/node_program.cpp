@@ -15,6 +15,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/nodes/collective_actions.hpp"
+
 namespace {
 
 namespace sr = syncrun;
@@ -219,7 +221,7 @@ int program(sr::Session& session, int argc, char** argv) {
     std::printf("mean %g\n", session.function(means, "means")(x).mean.value());
   } else if (action == "shared") {
     session.shared<double, 1>("w");
-  } else {
+  } else if (!run_collectives(session, action, number)) {
     throw std::invalid_argument("no such action: " + action);
   }
   return 0;
