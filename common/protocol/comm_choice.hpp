@@ -9,7 +9,8 @@ namespace syncrun::detail {
 enum class CommPath : std::uint8_t {
   alone,    // one rank, which has no peers
   devices,  // a communicator of their devices: shared memory among CPU devices, NCCL among GPUs
-  host      // host memory, because their devices have no communicator in common
+  host,     // host memory, because their devices have no communicator in common
+  nodes     // shared memory on each of several nodes, and messages between the nodes
 };
 
 /// Among devices, also which communicator: each set of GPUs has its own, with an index.
@@ -22,11 +23,13 @@ class CommChoice {
 
   static constexpr CommChoice alone() noexcept { return CommChoice(kAlone); }
   static constexpr CommChoice host() noexcept { return CommChoice(kHost); }
+  static constexpr CommChoice nodes() noexcept { return CommChoice(kNodes); }
   static constexpr CommChoice devices(int index) noexcept { return CommChoice(static_cast<std::uint8_t>(index)); }
 
   constexpr CommChoice() noexcept = default;
   constexpr CommPath path() const noexcept {
     if (code_ == kAlone) return CommPath::alone;
+    if (code_ == kNodes) return CommPath::nodes;
     return code_ == kHost ? CommPath::host : CommPath::devices;
   }
   /// Which communicator of devices. Only if the path is `devices`.
@@ -36,6 +39,7 @@ class CommChoice {
  private:
   static constexpr std::uint8_t kAlone = 255;
   static constexpr std::uint8_t kHost = 254;
+  static constexpr std::uint8_t kNodes = 253;
   constexpr explicit CommChoice(std::uint8_t code) noexcept : code_(code) {}
 
   std::uint8_t code_ = kAlone;

@@ -229,6 +229,9 @@ struct Command : CommandHead {
   alignas(64) std::atomic<std::uint64_t> failed;
   /// The master sets it to the id of the command if a command on which it depends has failed.
   std::atomic<std::uint64_t> spoiled;
+  /// If the ranks are on several nodes and votes are awaited: what the ranks of the other nodes have voted, as vote_word.
+  /// The process that carries messages on this node writes it.
+  std::atomic<std::uint64_t> vote_of_others;
   /// The number of the command. It is not in the head, so that a repeated call leaves the head as it is. A worker knows
   /// the number of its own command from its inbox, and mostly need not read this cache line.
   alignas(64) std::uint64_t id;

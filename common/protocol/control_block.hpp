@@ -18,7 +18,7 @@
 // - The watcher threads of the master write `lost` and `is_lost`.
 // - Any worker may write `failed_comms` and Command::failed. The master writes `failed_comms` too.
 // - The master writes `consumed`, and Command::spoiled of commands in flight.
-// - The master prepares each slot before a worker starts: it sets `device_kind` and initialises `life`. After a loss,
+// - The master prepares each slot before a worker starts: it sets `device_kind` and `node`, and initialises `life`. After a loss,
 //   it also resets the slot of the dead worker for the new one, and `released_ns` of all workers.
 
 #include <pthread.h>
@@ -34,6 +34,7 @@
 #include "common/protocol/command.hpp"
 #include "common/protocol/device_kinds.hpp"
 #include "common/protocol/node_place.hpp"
+#include "common/protocol/node_request.hpp"
 #include "common/protocol/outcome.hpp"
 #include "common/protocol/phase.hpp"
 #include "common/text/fixed_text.hpp"
@@ -130,6 +131,8 @@ struct alignas(128) WorkerSlot {
   pthread_mutex_t life;                       // robust; a thread of the worker holds it as long as the worker lives
   std::array<char, kMessageBytes> reason;     // why the worker failed outside a call; may be empty
   std::array<char, kHardwareBytes> hardware;  // of the device, in words; the worker writes it before it is ready
+  std::int32_t node;                          // the number of the rank's node
+  NodeRequest exchange;                       // used in commands on several nodes
 };
 
 /// A worker that fails before it has a slot prints this and then the reason.
@@ -155,8 +158,8 @@ struct ControlHeader {
   /// How often lost workers were replaced. After a change, workers have to share their memory with their peers again.
   std::atomic<std::uint64_t> replacements;
   Doorbell to_workers;  // rung after changes of: inboxes, lost
-  Doorbell to_master;   // done, start, lost
-  Doorbell to_peers;    // vote, collective_step, Command::failed, lost
+  Doorbell to_master;   // done, start, lost, NodeRequest::asked and left
+  Doorbell to_peers;    // vote, collective_step, Command::failed, lost, NodeRequest::taken and answered
   /// By CommChoice::index: the last command after which the ranks of this communicator of GPUs have to make a new one.
   alignas(64) std::array<std::atomic<std::uint64_t>, CommChoice::kMostComms> failed_comms;
 

@@ -9,6 +9,7 @@ bool CommTable::are_whole_session_of_gpus(const RankSet& ranks) const noexcept {
 }
 
 CommChoice CommTable::choose_for_peers(const RankSet& ranks) {
+  if (devices_.span_nodes(ranks)) return CommChoice::nodes();
   if (!devices_.kinds().has(DeviceKind::cuda)) return CommChoice::devices(CommChoice::kOfSession);
   if (are_whole_session_of_gpus(ranks)) return CommChoice::devices(CommChoice::kOfSession);
   const DeviceKinds kinds = devices_.kinds_of(ranks);

@@ -1,6 +1,16 @@
 #include "launcher/devices/rank_devices.hpp"
 
+#include <algorithm>
+
 namespace syncrun::detail {
+
+bool RankDevices::span_nodes(const RankSet& ranks) const noexcept {
+  if (nodes_.size() <= 1) return false;
+  const auto first = std::find_if(nodes_.begin(), nodes_.end(),
+                                  [rank = ranks.first()](const NodePlace& node) { return node.has(rank); });
+  if (first == nodes_.end()) return false;
+  return std::any_of(ranks.begin(), ranks.end(), [&](int rank) { return !first->has(rank); });
+}
 
 std::string RankDevices::describe(const RankSet& ranks, DeviceKind kind) const {
   constexpr int kMostListed = 3;

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/protocol/node_place.hpp"
 #include "common/protocol/rank_kinds.hpp"
 #include "launcher/devices/chosen_devices.hpp"
 
@@ -14,8 +15,9 @@ namespace syncrun::detail {
 class RankDevices {
  public:
   RankDevices() = default;
-  /// `devices` is by rank.
-  explicit RankDevices(std::vector<DeviceId> devices) : devices_(std::move(devices)) {
+  /// `devices` is by rank. `nodes` is empty if there is only one.
+  explicit RankDevices(std::vector<DeviceId> devices, std::vector<NodePlace> nodes = {})
+      : devices_(std::move(devices)), nodes_(std::move(nodes)) {
     for (const auto& device : devices_) by_kind_.add(device.kind);
   }
 
@@ -26,12 +28,16 @@ class RankDevices {
   DeviceKinds kinds() const noexcept { return by_kind_.kinds(); }
   DeviceKinds kinds_of(const RankSet& ranks) const noexcept { return by_kind_.kinds_of(ranks); }
 
+  /// Whether these ranks are on more than one node. The set must not be empty.
+  bool span_nodes(const RankSet& ranks) const noexcept;
+
   /// The ranks among `ranks` that have a device of this kind, with their devices, for messages: "rank 0 (cuda0), rank 2
   /// (cuda1)". Long lists are cut: "rank 0 (cpu0), rank 1 (cpu1), rank 2 (cpu2) and 5 more".
   std::string describe(const RankSet& ranks, DeviceKind kind) const;
 
  private:
   std::vector<DeviceId> devices_;
+  std::vector<NodePlace> nodes_;
   RankKinds by_kind_;
 };
 

@@ -16,10 +16,11 @@ constexpr std::chrono::microseconds kLongestHold{50};
 
 }  // namespace
 
-Agent::Agent(Mailbox& mailbox, const ControlBlock& control, const Segment& segment)
+Agent::Agent(Mailbox& mailbox, const ControlBlock& control, const Segment& segment, NodeExchange* exchange)
     : mailbox_(mailbox),
       control_(control),
       segment_(segment),
+      exchange_(exchange),
       given_(static_cast<std::size_t>(control.header().place.local_size)) {}
 
 bool Agent::is_busy() const noexcept {
@@ -38,6 +39,7 @@ void Agent::take_command(MessageReader& from) {
   const std::size_t slot = detail::take_command(from, control_);
   const Command& command = control_.command_in(slot);
   const NodePlace& here = control_.header().place;
+  if (exchange_ != nullptr) exchange_->add(slot);
   is_closing_ = is_closing_ || command.kind == CommandKind::close;
   for (const int rank : command.ranks) {
     if (!here.has(rank)) continue;

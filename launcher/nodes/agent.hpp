@@ -12,6 +12,7 @@
 #include "common/protocol/control_block.hpp"
 #include "launcher/nodes/mailbox.hpp"
 #include "launcher/nodes/messages.hpp"
+#include "launcher/nodes/node_exchange.hpp"
 
 namespace syncrun::detail {
 
@@ -19,8 +20,9 @@ class Agent {
  public:
   static constexpr int kMaster = 0;  // the master's node
 
-  /// `control` and `segment` are those of this node. Refers to the arguments as long as it lives.
-  Agent(Mailbox& mailbox, const ControlBlock& control, const Segment& segment);
+  /// `control` and `segment` are those of this node. `exchange` gets the commands; it may be null in tests. Refers to the
+  /// arguments as long as it lives.
+  Agent(Mailbox& mailbox, const ControlBlock& control, const Segment& segment, NodeExchange* exchange = nullptr);
 
   /// Handles a message of the kinds command and spoil. Throws Error (system).
   void take(MessageReader& message);
@@ -62,6 +64,7 @@ class Agent {
   Mailbox& mailbox_;
   const ControlBlock& control_;
   const Segment& segment_;
+  NodeExchange* exchange_;
   std::deque<Waiting> waiting_;
   std::vector<std::deque<Given>> given_;         // by local rank: the commands that it has not finished
   std::optional<Clock::time_point> held_since_;  // if a report waits for other ranks

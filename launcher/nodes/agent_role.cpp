@@ -35,23 +35,25 @@ NodeGroup::Farewell AgentRole::serve() {
 }
 
 /// An error here is one of this node. The master is not lost: it has to hear of the error.
-void AgentRole::on_message(int, MessageReader& message) {
+void AgentRole::on_message(int node, MessageReader& message) {
   if (failure_) return;
   try {
-    take(message);
+    take(node, message);
   } catch (const Error& error) {
     failure_ = error;
   }
 }
 
-void AgentRole::take(MessageReader& message) {
+bool AgentRole::look() { return session_ && !is_ending_ && session_->look(); }
+
+void AgentRole::take(int node, MessageReader& message) {
   switch (message.kind()) {
     case MessageKind::open: return name_devices(message);
     case MessageKind::start: return start(message);
     case MessageKind::end: return end();
     default:
       if (session_ && !is_ending_)
-        session_->take(message);  // else its start has failed, and the master does not know it yet
+        session_->take(node, message);  // else its start has failed, and the master does not know it yet
   }
 }
 

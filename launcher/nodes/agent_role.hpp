@@ -22,8 +22,9 @@ class AgentRole final : private NodeListener {
 
  private:
   void on_message(int node, MessageReader& message) override;
+  bool look() override;
   void on_node_lost(int, const Error&) noexcept override {}  // serve() sees it
-  void take(MessageReader& message);
+  void take(int node, MessageReader& message);
   void name_devices(MessageReader& message);
   void start(MessageReader& message);
   void end();

@@ -178,30 +178,48 @@ namespace {
 /// A place that has only this rank.
 NodePlace place_of(int rank) noexcept { return {.first_rank = rank, .local_size = 1}; }
 
-/// The shapes of copies go to the master also if the rank has failed: it may have freed its old copy.
-void put_transfer(MessageWriter& to, const Segment& segment, const Command& command, int rank, Vote vote) {
-  const bool fetches = command.as<TransferPayload>().direction == TransferDirection::from_variable;
-  for_each_part(segment, command, place_of(rank), [&](int, VariableEntry& entry, const TransferSlot& part) {
-    if (!fetches) {
-      to.put(entry.copies()[rank].extents);
-      to.put(entry.copies()[rank].capacity_bytes);
-    } else if (vote != Vote::failed) {
-      to.put_bytes({segment.at(part.offset), bytes_of(entry, part)});
+/// Calls `visit_copy(copy)` for each copy to which the command gives a shape on this rank, and `visit_values(bytes)` for
+/// the bytes of the segment where the rank puts values for the master.
+template <class VisitCopy, class VisitValues>
+void for_each_change(const Segment& segment, const Command& command, int rank, VisitCopy&& visit_copy,
+                     VisitValues&& visit_values) {
+  if (const auto* const transfer = std::get_if<TransferPayload>(&command.payload)) {
+    const bool fetches = transfer->direction == TransferDirection::from_variable;
+    for_each_part(segment, command, place_of(rank), [&](int, VariableEntry& entry, const TransferSlot& part) {
+      if (fetches) visit_values(std::span(segment.at(part.offset), bytes_of(entry, part)));
+      else visit_copy(entry.copies()[rank]);
+    });
+  } else if (const auto* const collective = std::get_if<CollectivePayload>(&command.payload)) {
+    const auto* const slots = segment.at<const CollectiveSlot>(collective->variables);
+    for (const CollectiveSlot& slot : std::span(slots, collective->variables_count)) {
+      auto& entry = *segment.at<VariableEntry>(slot.variable);
+      visit_copy(entry.copies()[rank]);
+      if (slot.to != 0) visit_values(part_of(segment, command, slot, size_of(entry.dtype), rank));
     }
-  });
+  }
 }
 
-void take_transfer(MessageReader& from, const Segment& segment, const Command& command, int rank, Vote vote) {
-  const bool fetches = command.as<TransferPayload>().direction == TransferDirection::from_variable;
-  for_each_part(segment, command, place_of(rank), [&](int, VariableEntry& entry, const TransferSlot& part) {
-    if (!fetches) {
-      VariableCopy& copy = entry.copies()[rank];
-      copy.extents = from.get<decltype(copy.extents)>();
-      copy.capacity_bytes = from.get<std::uint64_t>();
-    } else if (vote != Vote::failed) {
-      from.get_all(std::span(segment.at(part.offset), bytes_of(entry, part)));
-    }
-  });
+/// The shapes of copies go to the master also if the rank has failed: it may have freed its old copy.
+void put_changes(MessageWriter& to, const Segment& segment, const Command& command, int rank, Vote vote) {
+  const auto put_copy = [&](const VariableCopy& copy) {
+    to.put(copy.extents);
+    to.put(copy.capacity_bytes);
+  };
+  const auto put_values = [&](std::span<const std::byte> values) {
+    if (vote != Vote::failed) to.put_bytes(values);
+  };
+  for_each_change(segment, command, rank, put_copy, put_values);
+}
+
+void take_changes(MessageReader& from, const Segment& segment, const Command& command, int rank, Vote vote) {
+  const auto take_copy = [&](VariableCopy& copy) {
+    copy.extents = from.get<decltype(copy.extents)>();
+    copy.capacity_bytes = from.get<std::uint64_t>();
+  };
+  const auto take_values = [&](std::span<std::byte> values) {
+    if (vote != Vote::failed) from.get_all(values);
+  };
+  for_each_change(segment, command, rank, take_copy, take_values);
 }
 
 }  // namespace
@@ -212,7 +230,7 @@ void put_report(MessageWriter& to, const Segment& segment, const Command& comman
   to.put(outbox.is_fatal);
   to.put(outbox.rows);
   to.put(outbox.own_ns);
-  if (command.kind == CommandKind::transfer) put_transfer(to, segment, command, rank, outbox.vote);
+  put_changes(to, segment, command, rank, outbox.vote);
   if (outbox.vote == Vote::failed) {
     to.put(outbox.error_kind);
     to.put(outbox.native_code);
@@ -239,7 +257,7 @@ void take_report(MessageReader& from, const Segment& segment, const Command& com
   outbox.reduced_outputs = 0;
   outbox.rows = from.get<std::int64_t>();
   outbox.own_ns = from.get<std::int64_t>();
-  if (command.kind == CommandKind::transfer) take_transfer(from, segment, command, rank, outbox.vote);
+  take_changes(from, segment, command, rank, outbox.vote);
   if (outbox.vote == Vote::failed) {
     outbox.error_kind = from.get<ErrorKind>();
     outbox.native_code = from.get<std::int32_t>();

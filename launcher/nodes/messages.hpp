@@ -19,6 +19,11 @@ enum class MessageKind : std::uint8_t {
   beat,   ///< the sender is alive
   bye,    ///< the sender leaves the job; its exit code
   fault,  ///< the sender cannot continue; a kind of error and a text
+  // between any nodes: the number of the session, the number of a command, and
+  exchange,  ///< a block of an exchange in a collective: how many came before in the command, and the bytes
+  abandon,   ///< nothing more: the command has failed on the sender's node
+  left,      ///< how many exchanges the sender's node takes part in
+  vote,      ///< how the ranks of the sender's node have voted
   // agent to master
   hello,         ///< what the node is (NodeIdentity)
   devices,       ///< the answer to `open`: its number, and the devices of the node
@@ -70,6 +75,7 @@ class MessageWriter {
     put(values.size());
     put_all(values);
   }
+  void reserve(std::size_t bytes) { bytes_.reserve(bytes); }
   std::vector<std::byte> take() noexcept { return std::move(bytes_); }
 
  private:
@@ -80,7 +86,7 @@ class MessageWriter {
 class MessageReader {
  public:
   /// `from` names the sender, for errors. The bytes outlive the reader.
-  MessageReader(std::span<const std::byte> bytes, std::string_view from) : rest_(bytes), from_(from) {
+  MessageReader(std::span<const std::byte> bytes, std::string_view from) : all_(bytes), rest_(bytes), from_(from) {
     kind_ = get<MessageKind>();
   }
   MessageKind kind() const noexcept { return kind_; }
@@ -111,10 +117,14 @@ class MessageReader {
     return values;
   }
   bool is_at_end() const noexcept { return rest_.empty(); }
+  std::span<const std::byte> whole() const noexcept { return all_; }
+  /// What has not been read yet.
+  std::span<const std::byte> rest() const noexcept { return rest_; }
 
  private:
   [[noreturn]] void throw_too_short(std::size_t wanted) const;
 
+  std::span<const std::byte> all_;
   std::span<const std::byte> rest_;
   std::string from_;
   MessageKind kind_{};

@@ -125,6 +125,10 @@ bool NodeGroup::handle_messages() {
     did_something = true;
     dispatch();
   }
+  if (listener_ != nullptr && listener_->look()) {
+    note_activity();
+    did_something = true;
+  }
   return did_something;
 }
 

@@ -29,6 +29,9 @@ class NodeListener {
   NodeListener& operator=(const NodeListener&) = delete;
   /// A message of a kind that NodeGroup does not handle itself. May throw Error; the node is then lost.
   virtual void on_message(int node, MessageReader& message) = 0;
+  /// Called whenever messages are handled. Does what it has to do for this node's workers meanwhile. Returns false if that
+  /// is nothing. May not throw.
+  virtual bool look() { return false; }
   /// The node left the job, is silent, or cannot continue. It is lost for good.
   virtual void on_node_lost(int node, const Error& why) noexcept = 0;
 
@@ -36,8 +39,9 @@ class NodeListener {
   NodeListener() = default;
 };
 
-/// The master talks to all other nodes, which are agents, and an agent talks to the master only. A thread sends a sign of
-/// life a few times a second. A node of which nothing is heard for some time is lost.
+/// The master talks to all other nodes, which are agents. An agent talks to the master, and sends what the ranks of its
+/// node exchange with others to the agents of these. A thread sends a sign of life a few times a second: the master to all
+/// agents, and each of them to the master. A node of which nothing is heard for some time is lost.
 class NodeGroup {
  public:
   static constexpr int kMaster = 0;

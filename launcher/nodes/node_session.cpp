@@ -23,17 +23,22 @@ NodeSession::NodeSession(NodeGroup& group, const SessionStart& start, std::uniqu
     : group_(group),
       pool_(std::move(pool)),
       place_(start.place),
-      commands_(group.post(), pool_->control(), pool_->segment()),
+      exchange_(group.post(), pool_->control(), pool_->segment(), start.session),
+      commands_(group.post(), pool_->control(), pool_->segment(), &exchange_),
       known_(static_cast<std::size_t>(start.place.local_size)) {
   pool_->start();
 }
 
 NodeSession::~NodeSession() { pool_->end(); }
 
-void NodeSession::take(MessageReader& message) {
+void NodeSession::take(int node, MessageReader& message) {
   switch (message.kind()) {
     case MessageKind::command:
     case MessageKind::spoil: commands_.take(message); break;
+    case MessageKind::exchange:
+    case MessageKind::abandon:
+    case MessageKind::left:
+    case MessageKind::vote: exchange_.take(node, message); break;
     case MessageKind::expect_ends: pool_->expect_ends(); break;
     case MessageKind::kill_all: pool_->kill_all(); break;
     default: throw Error(ErrorKind::system, "an unexpected message from the master");
@@ -147,7 +152,7 @@ void NodeSession::sleep(std::chrono::nanoseconds limit) noexcept {
   Doorbell& bell = pool_->control().header().to_master;
   const std::uint32_t seen = bell.rings.load(std::memory_order_seq_cst);
   bell.sleepers.fetch_add(1, std::memory_order_seq_cst);
-  if (!commands_.has_news()) bell.sleep(seen, limit);
+  if (!commands_.has_news() && !exchange_.has_news()) bell.sleep(seen, limit);
   bell.sleepers.fetch_sub(1, std::memory_order_seq_cst);
 }
 

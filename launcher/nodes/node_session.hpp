@@ -22,8 +22,10 @@ class NodeSession {
   NodeSession(const NodeSession&) = delete;
   NodeSession& operator=(const NodeSession&) = delete;
 
-  /// Handles a message that belongs to the session. Throws Error (system).
-  void take(MessageReader& message);
+  /// Handles a message of a node that belongs to the session. Throws Error (system).
+  void take(int node, MessageReader& message);
+  /// Looks for what the ranks of this node exchange with others. Returns false if there was nothing to do.
+  bool look() { return exchange_.look(); }
   /// Reports what has changed. Returns false if nothing has.
   bool report();
   /// Ends the workers. Neither take() nor report() is called afterwards.
@@ -54,6 +56,7 @@ class NodeSession {
   NodeGroup& group_;
   std::unique_ptr<WorkerPool> pool_;
   NodePlace place_;
+  NodeExchange exchange_;
   Agent commands_;
   std::vector<Known> known_;  // by local rank
   bool is_watched_ = false;

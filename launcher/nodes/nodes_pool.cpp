@@ -141,12 +141,17 @@ void gather_devices(NodeGroup& group, const SessionOptions& options, Settings& s
 // ---- start ----------------------------------------------------------------------------------------------------
 
 NodesPool::NodesPool(NodeGroup& group, const Settings& settings)
-    : LocalPool(settings, settings.nodes.front()), group_(group), has_ended_(settings.nodes.size()) {
+    : LocalPool(settings, settings.nodes.front()),
+      group_(group),
+      session_(group.number_of_question()),
+      has_ended_(settings.nodes.size()) {
   const ControlHeader& header = control().header();
   const std::uint64_t inbound =
       header.arenas_offset + header.arena_bytes * static_cast<std::uint64_t>(place().local_size);
+  exchange_.emplace(group_.post(), control(), segment(), session_);
   commands_.emplace(group_.post(), control(),
-                    RemoteNodes::Memory{segment(), SharedHeap(segment(), inbound, header.arena_bytes)}, settings.nodes);
+                    RemoteNodes::Memory{segment(), SharedHeap(segment(), inbound, header.arena_bytes)}, settings.nodes,
+                    &*exchange_);
 }
 
 /// Rows may still be under way to a node that is lost, and the transport reads them from the memory.
@@ -161,7 +166,7 @@ void NodesPool::start() {
   for (const NodePlace& node : settings().nodes) {
     if (node.node == group_.node()) continue;
     MessageWriter message(MessageKind::start);
-    put_session_start(message, {settings(), node, segment().bytes()});
+    put_session_start(message, {settings(), node, segment().bytes(), session_});
     group_.send(node.node, std::move(message));
   }
   LocalPool::start();
@@ -172,6 +177,10 @@ void NodesPool::start() {
 void NodesPool::on_message(int node, MessageReader& message) {
   switch (message.kind()) {
     case MessageKind::done: commands_->take_done(message); break;
+    case MessageKind::exchange:
+    case MessageKind::abandon:
+    case MessageKind::left:
+    case MessageKind::vote: exchange_->take(node, message); break;
     case MessageKind::rank_state:
       take_rank_state(message, control());
       control().header().to_master.ring();

@@ -48,11 +48,14 @@ class NodesPool final : public LocalPool, private NodeListener {
  private:
   void on_message(int node, MessageReader& message) override;
   void on_node_lost(int node, const Error& why) noexcept override;
+  bool look() override { return exchange_->look(); }
   void note_fault(int node, const Error& why) noexcept;
   std::optional<RankEnd> known_end(int rank) const;
   void send_to_agents(MessageKind kind) noexcept;
 
   NodeGroup& group_;
+  std::uint64_t session_;  // its number among the sessions of the job
+  std::optional<NodeExchange> exchange_;
   std::optional<RemoteNodes> commands_;
   mutable std::mutex mutex_;  // of the members below
   std::map<int, RankEnd> ends_;

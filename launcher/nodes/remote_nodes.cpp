@@ -14,10 +14,12 @@ void throw_needs_one_node(const std::string& what, std::size_t nodes) {
               "): use one node, or Scattered, Broadcast and value arguments with Avg, Sum or Gather results");
 }
 
-RemoteNodes::RemoteNodes(Mailbox& mailbox, ControlBlock control, const Memory& memory, std::vector<NodePlace> places)
+RemoteNodes::RemoteNodes(Mailbox& mailbox, ControlBlock control, const Memory& memory, std::vector<NodePlace> places,
+                         NodeExchange* exchange)
     : mailbox_(mailbox),
       control_(control),
       memory_(memory),
+      exchange_(exchange),
       arrays_(static_cast<std::size_t>(control.world_size()) * kInboxSize) {
   for (std::size_t node = 1; node < places.size(); ++node)
     nodes_.push_back({.place = places[node], .told = 0, .rows = {}});
@@ -34,6 +36,7 @@ void RemoteNodes::for_each_node_of(const RankSet& ranks, Visit&& visit) {
 
 void RemoteNodes::publish(std::uint64_t, std::size_t slot) {
   const Command& command = control_.command_in(slot);
+  if (exchange_ != nullptr) exchange_->add(slot);
   for_each_node_of(command.ranks, [&](Node& node) { publish_to(node, slot); });
   forget_changes();
 }

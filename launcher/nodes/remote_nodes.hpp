@@ -14,6 +14,7 @@
 #include "common/protocol/control_block.hpp"
 #include "launcher/nodes/mailbox.hpp"
 #include "launcher/nodes/messages.hpp"
+#include "launcher/nodes/node_exchange.hpp"
 #include "launcher/nodes/row_mirror.hpp"
 
 namespace syncrun::detail {
@@ -27,8 +28,10 @@ class RemoteNodes {
     const Segment& segment;
     SharedHeap inbound;  // for arrays that agents report; only this object uses it
   };
-  /// `places` are those of all nodes; the first is the master's. Refers to the mailbox as long as it lives.
-  RemoteNodes(Mailbox& mailbox, ControlBlock control, const Memory& memory, std::vector<NodePlace> places);
+  /// `places` are those of all nodes; the first is the master's. `exchange` gets the commands; it may be null in tests.
+  /// Refers to it and the mailbox as long as it lives.
+  RemoteNodes(Mailbox& mailbox, ControlBlock control, const Memory& memory, std::vector<NodePlace> places,
+              NodeExchange* exchange = nullptr);
 
   /// The changes of the master's heap. The heap notes them there (SharedHeap::note_changes).
   HeapLog& changes() noexcept { return changes_; }
@@ -61,6 +64,7 @@ class RemoteNodes {
   Mailbox& mailbox_;
   ControlBlock control_;
   Memory memory_;
+  NodeExchange* exchange_;
   HeapLog changes_;
   std::vector<Node> nodes_;  // the other nodes: node n at n - 1
   std::vector<std::vector<std::uint64_t>> arrays_;

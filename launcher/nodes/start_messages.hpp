@@ -42,6 +42,7 @@ struct SessionStart {
   Settings settings;
   NodePlace place;                // of the agent's node
   std::size_t segment_bytes = 0;  // the same on all nodes, so that an offset means the same
+  std::uint64_t session = 0;      // its number among the sessions of the job
 };
 void put_session_start(MessageWriter& to, const SessionStart& start);
 SessionStart get_session_start(MessageReader& from);

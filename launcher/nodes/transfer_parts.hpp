@@ -1,7 +1,8 @@
 #pragma once
 
-// The parts of a transfer that concern the ranks of one node.
+// The parts of transfers and collectives that concern the ranks of one node.
 
+#include <numeric>
 #include <span>
 
 #include "common/arrays/extents.hpp"
@@ -28,6 +29,16 @@ void for_each_part(const Segment& segment, const Command& command, const NodePla
       visit(rank, *segment.at<VariableEntry>(parts[rank].variable), parts[rank]);
     }
   }
+}
+
+/// Where a rank puts its part of the result of a collective that goes to the master.
+inline std::span<std::byte> part_of(const Segment& segment, const Command& command, const CollectiveSlot& slot,
+                                    std::size_t element_bytes, int rank) {
+  const auto* const lengths = segment.at<const std::int64_t>(slot.lengths);
+  const int position = command.ranks.position_of(rank);
+  const auto before = static_cast<std::size_t>(std::accumulate(lengths, lengths + position, std::int64_t{0}));
+  const auto length = static_cast<std::size_t>(lengths[position]);
+  return {segment.at(slot.to + before * element_bytes), length * element_bytes};
 }
 
 }  // namespace syncrun::detail

@@ -71,6 +71,10 @@ void LocalPool::prepare_control(std::size_t control_bytes) {
     initialise_life(control().worker(rank).life);
     control().worker(rank).device_kind = settings_.devices[static_cast<std::size_t>(rank)].kind;
   }
+  for (const NodePlace& node : settings_.nodes) {
+    for (int local_rank = 0; local_rank < node.local_size; ++local_rank)
+      control().worker(node.rank(local_rank)).node = node.node;
+  }
 }
 
 void LocalPool::start() {

@@ -19,7 +19,7 @@ SessionCore::SessionCore(const SessionOptions& options, const MakePool& make_poo
   settings_ = resolve_settings(options);
   logger_ = make_logger("syncrun", settings_.log_level);
   pool_ = make_pool(settings_);
-  devices_ = RankDevices(settings_.devices);
+  devices_ = RankDevices(settings_.devices, settings_.nodes);
   auto& header = control().header();
   calls_.attach(control());
   report_.emplace(*pool_, calls_, device_names(settings_));

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/nodes/collective_actions.hpp"
 #include "tests/nodes/shared_variables.hpp"
 
 namespace {
@@ -224,7 +225,7 @@ int program(sr::Session& session, int argc, char** argv) {
     std::printf("as expected\n");
   } else if (action == "one-node") {
     sr::test::ask_for_one_node(session, argv[2]);
-  } else {
+  } else if (!run_collectives(session, action, number)) {
     throw std::invalid_argument("no such action: " + action);
   }
   return 0;

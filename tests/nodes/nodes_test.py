@@ -255,7 +255,37 @@ class Conventions(OnHosts):
             self.check_nothing_left()
 
 
-PHASES = {"body": ("in the body", ["body", 60]), "idle": ("idle", ["idle", 8]), "stream": ("streaming", ["stream", 60])}
+class Collectives(OnHosts):
+    """`Comm` in the bodies of functions."""
+
+    def on_one_node(self, ranks):
+        command = [options.syncrun, "-n", str(ranks), options.program, "collectives"]
+        done = self.hosts.run("n1", command, timeout=RUN_LIMIT_S)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def test_each_one_gives_the_results_of_one_node(self):
+        for nodes in (2, 3):
+            expected = self.on_one_node(2 * nodes)
+            for engine in self.for_each_engine(("openmpi", "mpich")):
+                job = self.job(engine, ["collectives"], nodes=nodes)
+                self.assertEqual(job.finish(), 0, job.text)
+                for line in expected.splitlines():
+                    self.assertIn(line, job.text)
+                self.check_nothing_left()
+
+    def test_failures_end_the_call_on_every_node_and_the_session_continues(self):
+        for engine in self.for_each_engine(("openmpi",)):
+            for rank in (0, 3, 4):
+                job = self.job(engine, ["fail-collectives", rank])
+                self.assertEqual(job.finish(), 0, job.text)
+                self.assertRegex(job.text, rf"throws in time 1: rank {rank} .*it broke")
+                self.assertRegex(job.text, rf"skips in time 1: .*rank {rank} has left the call, and rank \d is still in one")
+                self.assertRegex(job.text, rf"disagrees in time 1: .*rank {rank} calls all_reduce of 100000 float64")
+                self.assertEqual(job.text.count("sum 6"), 3, job.text)
+
+
+PHASES = {"reduce": ("in the collectives", ["reduce", 60]), "body": ("in the body", ["body", 60]), "idle": ("idle", ["idle", 8]), "stream": ("streaming", ["stream", 60])}
 
 
 class Faults(OnHosts):
@@ -300,6 +330,12 @@ class Faults(OnHosts):
                 job, began = self.after(engine, "body", lambda: os.kill(self.worker_of("n2"), signal.SIGKILL))
                 self.check_verdict(job, began, r"rank [23] \(n2:cpu.*was lost in call 'sleep_for'.*SIGKILL", 1)
 
+    def test_worker_killed_in_a_collective(self):
+        for engine in ("openmpi", "mpich"):
+            with self.subTest(engine=engine):
+                job, began = self.after(engine, "reduce", lambda: os.kill(self.worker_of("n2"), signal.SIGKILL))
+                self.check_verdict(job, began, r"rank [23] \(n2:cpu.*was lost in call 'reduce_for'.*SIGKILL", 1)
+
     def test_worker_stopped_in_a_body(self):
         job = self.job(ENGINES["openmpi"], ["body", 60], more=["--timeout", "2"])
         job.await_line("in the body")
@@ -313,7 +349,7 @@ class Faults(OnHosts):
         self.check_verdict(job, began, r"rank [45] \(n3:cpu.*was lost", 9)
 
     def test_agent_killed(self):
-        for phase in ("body", "stream"):
+        for phase in ("body", "stream", "reduce"):
             with self.subTest(phase=phase):
                 job, began = self.after("openmpi", phase, lambda: os.kill(self.agent_of("n2"), signal.SIGKILL))
                 self.check_verdict(job, began, r"node 1 \(n2\) is silent for 3\.0 s", VERDICT_LIMIT_S)
@@ -379,12 +415,8 @@ class BadInput(OnHosts):
             self.assertRegex(done.stderr, "cannot find each other.*--mpi=pmix")
 
     def test_what_needs_one_node_yet(self):
-        needs = {"collective": "all_reduce of a shared variable", "update": "'add_average' has an Update argument, which",
-                 "value": "a Value"}
         for engine in self.for_each_engine(("openmpi",)):
-            for what, words in needs.items():
-                pattern = f"{words} does not work in a session on several nodes yet"
-                self.refused(engine, pattern, action=["one-node", what])
+            self.refused(engine, "a Value does not work in a session on several nodes yet", action=["one-node", "value"])
             self.refused(engine, "copy from rank 0 to rank 5: the ranks are on different nodes", action=["one-node", "copy"])
 
     def test_profiles(self):
@@ -518,7 +550,7 @@ class BadInput(OnHosts):
 def main():
     global options
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("group", choices=["Starts", "Conventions", "Faults", "BadInput"])
+    parser.add_argument("group", choices=["Starts", "Conventions", "Collectives", "Faults", "BadInput"])
     parser.add_argument("--syncrun", required=True)
     parser.add_argument("--program", required=True)
     parser.add_argument("--other-program", help="another program, for the test of different builds")

@@ -1,5 +1,6 @@
 #include "tests/nodes/shared_variables.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <numeric>
@@ -44,7 +45,22 @@ RowSums sum_rows(CpuWorker& worker, Sliced<const double, 2> x) {
 
 Sum<double> first_of(CpuWorker&, Local<const double, 1> x) { return {x(0)}; }
 
-void add_average(CpuWorker&, Update<op::avg, double, 1>) {}
+/// Adds the column sums of the worker's rows of x to its copy of `total`, and the averages of all ranks' rows to `mean`.
+void add_rows(CpuWorker& worker, Scattered<const double, 2> x, Update<op::sum, double, 1> total,
+              Update<op::avg, double, 1> mean) {
+  if (worker.slice() == 0) std::copy(total.original().begin(), total.original().end(), total.value().begin());
+  for (std::int64_t column = 0; column < x.shape()[1]; ++column) {
+    double sum = 0;
+    for (std::int64_t row = 0; row < x.rows(); ++row) sum += x(row, column);
+    total.value()[column] += sum;
+    mean.value()[column] = sum / static_cast<double>(x.rows());
+  }
+}
+
+void fail_on(CpuWorker& worker, Update<op::sum, double, 1> total, int rank) {
+  total.value()[0] = 1;
+  if (worker.rank() == rank) throw std::runtime_error("it broke");
+}
 
 /// Each rank has a copy of its own, which bodies write and the master reads and assigns.
 void check_copies(Session& session, std::int64_t length) {
@@ -96,19 +112,72 @@ void check_rows(Session& session) {
   require(some.sum.value() == expected, "the sum of some rows of each rank");
 }
 
+/// Each rank adds its rows to its copy, and the copies are combined on all ranks of all nodes.
+void check_updates(Session& session) {
+  constexpr std::int64_t kRows = 601;
+  for (const std::int64_t width : {3, 2000}) {
+    const auto values = counted(kRows * width);
+    const auto x = session.data(values, Shape{kRows, width});
+    auto total = session.shared("total", std::vector<double>(static_cast<std::size_t>(width)), Shape{width});
+    auto mean = session.shared("mean", std::vector<double>(static_cast<std::size_t>(width)), Shape{width});
+    const auto f = session.function(add_rows, "add_rows");
+    f(x, total, mean);
+    f(x, total, mean, {.slices = 3});
+    const double n = session.world_size();
+    const double first = static_cast<double>(width) * (kRows - 1) * kRows / 2;  // the sum of the first column
+    for (int rank = 0; rank < session.world_size(); ++rank) {
+      require(total.get(rank)(0) == first * n + first, "the total of two updates");
+      require(std::abs(mean.get(rank)(width - 1) - (first / kRows + static_cast<double>(width - 1))) < 1e-6,
+              "an average over the rows of all nodes");
+    }
+    const auto g = session.function(fail_on, "fail_on");
+    for (int rank = 0; rank < session.world_size(); ++rank) {
+      try {
+        g(total, rank);
+        require(false, "a body that throws fails its call");
+      } catch (const Error&) {
+      }
+      require(total.get(session.world_size() - 1 - rank)(0) == first * n + first, "no rank commits a failed update");
+    }
+  }
+}
+
+/// Collectives that the master calls.
+void check_collectives(Session& session) {
+  const int last = session.world_size() - 1;
+  const auto n = static_cast<std::int64_t>(session.world_size());
+  for (const std::int64_t length : {std::int64_t{7}, std::int64_t{200'000}}) {
+    auto x = session.shared("x", counted(length), Shape{length});
+    x.all_reduce(Reduction::sum);
+    require(x.get(last)(length - 1) == static_cast<double>((length - 1) * n), "all_reduce");
+    const auto reduced = x.reduce(Reduction::sum);
+    require(reduced(length - 1) == static_cast<double>((length - 1) * n * n), "reduce to the master");
+    x.set(last, std::vector<double>{4, 5});
+    x.broadcast(last);
+    require(x.get(0).to_vector() == std::vector<double>{4, 5}, "broadcast from a rank of another node");
+    x.all_gather();
+    require(x.shape(last)[0] == 2 * n && x.get(0)(2 * n - 1) == 5, "all_gather");
+    x.reduce_scatter(Reduction::max);
+    require(x.gather().to_vector().size() == static_cast<std::size_t>(2 * n), "reduce_scatter");
+    auto y = session.shared("y", counted(length), Shape{length});
+    y.reduce(Reduction::max, last, {.route = Route::host});
+    require(y.get(last)(length - 1) == static_cast<double>(length - 1), "reduce to a rank");
+  }
+}
+
 }  // namespace
 
 void use_shared_variables(Session& session) {
   for (const std::int64_t length : {std::int64_t{5}, std::int64_t{200'000}}) check_copies(session, length);
   check_rows(session);
+  check_updates(session);
+  check_collectives(session);
   for (int i = 0; i < 200; ++i) session.shared("for a moment", counted(1000), Shape{1000});
 }
 
 void ask_for_one_node(Session& session, const std::string& what) {
   auto x = session.shared("x", std::vector<double>{1}, Shape{1});
-  if (what == "collective") x.all_reduce(Reduction::sum);
-  else if (what == "update") session.function(add_average, "add_average")(x);
-  else if (what == "copy") x.copy(0, session.world_size() - 1);
+  if (what == "copy") x.copy(0, session.world_size() - 1);
   else session.value(std::vector<double>{1}, Shape{1});
 }
 

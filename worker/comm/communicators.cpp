@@ -1,16 +1,20 @@
 #include "worker/comm/communicators.hpp"
 
+#include <utility>
+
 #include "worker/devices/device.hpp"
 
 namespace syncrun::detail {
 
-Communicators::Communicators(const Attachment& attachment, SharedHeap& arena, CpuComm& host, WorkerDevice& device)
-    : host_(host), device_(device), host_comm_(attachment.segment, arena, host, device) {}
+Communicators::Communicators(const Attachment& attachment, SharedHeap& arena, CpuComm& host, WorkerDevice& device,
+                             std::unique_ptr<NodesComm> nodes)
+    : host_(host), device_(device), host_comm_(attachment.segment, arena, host, device), nodes_(std::move(nodes)) {}
 
 CommCore& Communicators::of(const CommandHead& command) {
   switch (command.comm.path()) {
     case CommPath::alone: return device_.solo();
     case CommPath::devices: return device_.comm(command);
+    case CommPath::nodes: return *nodes_;
     case CommPath::host: break;
   }
   return through_host(command.ranks);

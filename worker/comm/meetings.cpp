@@ -1,5 +1,7 @@
 #include "worker/comm/meetings.hpp"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -54,6 +56,17 @@ void throw_peers_late(const WaitLimits& limits) {
                                       std::to_string(limits.deadline.value_or(Milliseconds(0)).count()) + " ms");
 }
 
+void throw_has_left(int other, int rank) {
+  throw_usage("ranks disagree in a collective: rank " + std::to_string(other) + " has left the call, and rank " +
+              std::to_string(rank) + " is still in one");
+}
+
+void require_agreement(const Contribution& first, int first_rank, const Contribution& other, int other_rank) {
+  if (agree(first, other)) return;
+  throw_usage("ranks disagree in a collective: rank " + std::to_string(first_rank) + " calls " +
+              describe(first, other) + ", rank " + std::to_string(other_rank) + " calls " + describe(other, first));
+}
+
 Meetings::Meetings(const Attachment& attachment, WaitPolicy policy) : attachment_(attachment), policy_(policy) {
   ranks_.reserve(static_cast<std::size_t>(attachment.world_size));
   readers_.reserve(ranks_.capacity());
@@ -62,8 +75,9 @@ Meetings::Meetings(const Attachment& attachment, WaitPolicy policy) : attachment
 
 void Meetings::take_ranks(const RankSet& ranks) noexcept {
   set_ = ranks;
-  ranks_.assign(ranks.begin(), ranks.end());
-  position_ = ranks.position_of(attachment_.rank);
+  ranks_.clear();
+  std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(ranks_), [this](int rank) { return is_here(rank); });
+  position_ = static_cast<int>(std::lower_bound(ranks_.begin(), ranks_.end(), attachment_.rank) - ranks_.begin());
 }
 
 void Meetings::begin(const Command& command) noexcept {
@@ -86,6 +100,9 @@ void Meetings::leave(const Command& command) noexcept {
   }
   slot.collective_step.store(kLeft, std::memory_order_seq_cst);
   attachment_.control.header().to_peers.ring();
+  if (!meets_across_nodes(command.comm)) return;
+  slot.exchange.left.store(command.id, std::memory_order_seq_cst);
+  attachment_.control.header().to_master.ring();
 }
 
 // ---- steps ----------------------------------------------------------------------------------------------------
@@ -142,8 +159,7 @@ void Meetings::check_that_all_are_here(const Interruption& interruption) const {
     if (presence_of(rank) == Presence::here) continue;
     if (attachment_.control.outbox(*command_, rank).collective_steps >= step_) continue;
     if (interruption.is_set()) throw Abandoned();  // it left because it or another rank failed
-    throw_usage("ranks disagree in a collective: rank " + std::to_string(rank) + " has left the call, and rank " +
-                std::to_string(attachment_.rank) + " is still in one");
+    throw_has_left(rank, attachment_.rank);
   }
 }
 
@@ -185,31 +201,40 @@ std::size_t Meetings::meet(const Contribution& mine, const WaitLimits& limits) {
 }
 
 void Meetings::check_agreement(std::size_t parity) const {
-  const Contribution& first = contribution(0, parity);
   for (int position = 1; position < count(); ++position) {
-    const Contribution& other = contribution(position, parity);
-    if (agree(first, other)) continue;
-    throw_usage("ranks disagree in a collective: rank " + std::to_string(rank_at(0)) + " calls " +
-                describe(first, other) + ", rank " + std::to_string(rank_at(position)) + " calls " +
-                describe(other, first));
+    require_agreement(contribution(0, parity), rank_at(0), contribution(position, parity), rank_at(position));
   }
 }
 
 // ---- votes ----------------------------------------------------------------------------------------------------
 
+/// `are_all_in` becomes false if a rank of this node has not voted yet.
+bool Meetings::all_here_voted_ok(const Command& command, bool& are_all_in) const noexcept {
+  const auto& control = attachment_.control;
+  bool ok = true;
+  for (const int rank : command.ranks) {
+    if (!is_here(rank)) continue;
+    // The word shows that the rank has voted. The rank may already be in a later command, so the vote itself is read
+    // from its outbox.
+    if (control.worker(rank).vote.load(std::memory_order_seq_cst) < vote_word(command.id, Vote::none))
+      return are_all_in = false;
+    ok = ok && control.outbox(command, rank).vote == Vote::ok;
+  }
+  return ok;
+}
+
 bool Meetings::all_voted_ok(const Command& command) {
   const auto& control = attachment_.control;
   bool ok = true;
   Patience endless{Milliseconds(0)};
+  const bool has_others = meets_across_nodes(command.comm);
   const auto ready = [&] {
-    ok = true;
-    for (const int rank : command.ranks) {
-      // The word shows that the rank has voted. The rank may already be in a later command, so the vote itself is read
-      // from its outbox.
-      if (control.worker(rank).vote.load(std::memory_order_seq_cst) < vote_word(command.id, Vote::none)) return false;
-      ok = ok && control.outbox(command, rank).vote == Vote::ok;
-    }
-    return true;
+    bool are_all_in = true;
+    ok = all_here_voted_ok(command, are_all_in);
+    if (!has_others || !are_all_in) return are_all_in;
+    const std::uint64_t others = command.vote_of_others.load(std::memory_order_seq_cst);
+    ok = ok && others == vote_word(command.id, Vote::ok);
+    return others >= vote_word(command.id, Vote::none);
   };
   // A rank that failed still votes, so only the loss of a worker ends this wait early. If the session continues after a
   // loss, all surviving ranks must come to the same result. So a vote counts if the lost rank has cast it.

@@ -3,7 +3,7 @@
 // How the ranks of a command wait for each other in shared memory. In a meeting, each rank describes its contribution,
 // increments the number of steps in its slot, waits for all ranks, and checks that all contributions agree. If they do
 // not, every rank gets an error, and no rank gets a wrong result. Ranks that the command does not address take no part,
-// and no rank waits for them.
+// and no rank waits for them. Ranks of other nodes take no part either: NodesComm brings the nodes together.
 //
 //   begin(command) -> meet() and step(), by all ranks in the same order -> leave(command)
 //
@@ -35,7 +35,7 @@ class Meetings {
   /// The command that was passed to begin().
   const Command& command() const noexcept { return *command_; }
 
-  /// The ranks of that command, in ascending order. Before the first command, the ranks of the session.
+  /// The ranks of that command on this node, in ascending order. Before the first command, the ranks of the session.
   const std::vector<int>& ranks() const noexcept { return ranks_; }
   int count() const noexcept { return static_cast<int>(ranks_.size()); }
   /// This rank's position among ranks().
@@ -68,6 +68,8 @@ class Meetings {
   enum class Presence : std::uint8_t { behind, here, elsewhere };
   Presence presence_of(int rank) const noexcept;
   void take_ranks(const RankSet& ranks) noexcept;
+  bool is_here(int rank) const noexcept { return attachment_.place.nodes <= 1 || attachment_.place.has(rank); }
+  bool all_here_voted_ok(const Command& command, bool& are_all_in) const noexcept;
   void take_step() noexcept;
   void step(const WaitLimits& limits, Patience& patience);
   void reclaim_buffers(const WaitLimits& limits, Patience& patience);
@@ -89,6 +91,11 @@ class Meetings {
   std::uint64_t last_command_ = 0;  // the last command in which other ranks read this rank's buffers
   std::vector<int> readers_;        // the ranks of that command
 };
+
+/// Throws Error (usage) if these contributions of two ranks of the session are to different collectives.
+void require_agreement(const Contribution& first, int first_rank, const Contribution& other, int other_rank);
+/// Throws Error (usage): `rank` still waits in a collective, and `other` has left the call.
+[[noreturn]] void throw_has_left(int other, int rank);
 
 Patience patience_of(const WaitLimits& limits) noexcept;
 /// Throws Error (timeout).

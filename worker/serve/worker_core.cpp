@@ -52,8 +52,10 @@ WorkerCore::WorkerCore(Attachment& attachment)
     : attachment_(attachment),
       header_(attachment_.control.header()),
       policy_(header_.spins ? WaitPolicy::spinning() : WaitPolicy::yielding()),
-      arena_(attachment_.segment, attachment_.control.arena_at(attachment_.rank) + CpuComm::kReservedBytes,
-             header_.arena_bytes - CpuComm::kReservedBytes, pages_of(kinds_on_this_node(attachment_))),
+      arena_(attachment_.segment,
+             attachment_.control.arena_at(attachment_.rank) + NodeStaging::reserved_bytes(attachment_.place),
+             header_.arena_bytes - NodeStaging::reserved_bytes(attachment_.place),
+             pages_of(kinds_on_this_node(attachment_))),
       outgoing_(arena_, attachment_.slot().consumed),
       interruption_(attachment_),
       // The master sleeps while the workers wait for each other, so these waits have a policy of their own.
@@ -62,7 +64,9 @@ WorkerCore::WorkerCore(Attachment& attachment)
       peers_(attachment_, meetings_, interruption_),
       device_(make_device({attachment_, arena_, peers_, rendezvous_, interruption_, [this] { look_ahead(); },
                            [this](std::size_t bytes) { return variables_.drop_spare(bytes, current_); }})),
-      comms_(attachment_, arena_, peers_, *device_),
+      comms_(attachment_, arena_, peers_, *device_,
+             attachment_.place.nodes > 1 ? std::make_unique<NodesComm>(attachment_, meetings_, peers_, interruption_)
+                                         : nullptr),
       cpu_worker_(*this),
       cuda_worker_(*this),
       logger_(make_logger(attachment_.device, log_level_from_environment())),
@@ -442,6 +446,7 @@ void WorkerCore::cast_vote(const Command& command, Vote vote) noexcept {
   if (!has_outputs && !command.wants_vote) return;
   attachment_.slot().vote.store(vote_word(current_, vote), std::memory_order_seq_cst);
   header_.to_peers.ring();
+  if (command.wants_vote && meets_across_nodes(command.comm)) header_.to_master.ring();
 }
 
 void WorkerCore::report_failure(Command& command, const CaughtFailure& failure) {
@@ -460,6 +465,7 @@ void WorkerCore::report_failure(Command& command, const CaughtFailure& failure) 
   forget_children_that_came();
   command.failed.store(current_, std::memory_order_seq_cst);
   header_.to_peers.ring();
+  if (meets_across_nodes(command.comm)) header_.to_master.ring();  // other nodes have to know
   running_->discard();
   device_->abandon();
 }

@@ -61,7 +61,7 @@ class OnOtherNode : public testing::Test {
   void tell(MessageKind kind) {
     const auto bytes = MessageWriter(kind).take();
     MessageReader message(bytes, "the master");
-    session->take(message);
+    session->take(0, message);
   }
 
   /// The kinds of the messages that have arrived at the master.
@@ -84,7 +84,7 @@ class OnOtherNode : public testing::Test {
     command.put(std::uint64_t{0});
     const auto bytes = command.take();
     MessageReader message(bytes, "the master");
-    session->take(message);
+    session->take(0, message);
     return id;
   }
 

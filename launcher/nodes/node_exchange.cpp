@@ -1,0 +1,278 @@
+#include "launcher/nodes/node_exchange.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "syncrun/error.hpp"
+
+namespace syncrun::detail {
+
+// ---- commands -------------------------------------------------------------------------------------------------
+
+void NodeExchange::add(std::size_t slot) {
+  const Command& command = control_.command_in(slot);
+  if (!meets_across_nodes(command.comm) || (!command.has_comm && !command.wants_vote)) return;
+  Open open;
+  open.id = command.id;
+  open.slot = slot;
+  bool is_here = false;
+  for (const int rank : command.ranks) {
+    const int node = control_.worker(rank).node;
+    if (!open.parts.empty() && open.parts.back().node == node) continue;
+    if (node == control_.header().place.node) {
+      open.own = open.parts.size();
+      is_here = true;
+    }
+    Part& part = open.parts.emplace_back();
+    part.node = node;
+    part.leader = rank;
+  }
+  if (!is_here) return;
+  const std::lock_guard lock(mutex_);
+  last_added_ = open.id;
+  Open& added = open_.emplace_back(std::move(open));
+  open_count_.store(open_.size(), std::memory_order_release);
+  const auto early = early_.find(added.id);
+  if (early == early_.end()) return;
+  for (const MessageBefore& one : early->second) {
+    MessageReader message(one.bytes, "node " + std::to_string(one.node));
+    static_cast<void>(message.get<std::uint64_t>());  // the session
+    static_cast<void>(message.get<std::uint64_t>());  // the command
+    take_for(added, one.node, message);
+  }
+  early_.erase(early);
+}
+
+/// True if this holds for each rank of the command on this node.
+template <class Visit>
+bool NodeExchange::all_here(const Open& open, Visit&& visit) const {
+  const NodePlace& here = control_.header().place;
+  const RankSet& ranks = control_.command_in(open.slot).ranks;
+  for (int local_rank = 0; local_rank < here.local_size; ++local_rank) {
+    const int rank = here.rank(local_rank);
+    if (ranks.has(rank) && !visit(rank)) return false;
+  }
+  return true;
+}
+
+bool NodeExchange::is_over_here(const Open& open) const noexcept {
+  return all_here(open,
+                  [&](int rank) { return control_.worker(rank).done.load(std::memory_order_seq_cst) >= open.id; });
+}
+
+/// Afterwards, the leader asks for no more exchanges of the command.
+bool NodeExchange::leader_has_left(const Open& open) const noexcept {
+  const WorkerSlot& leader = control_.worker(open.parts[open.own].leader);
+  return leader.exchange.left.load(std::memory_order_seq_cst) >= open.id ||
+         leader.done.load(std::memory_order_seq_cst) >= open.id;
+}
+
+// ---- what happens here ----------------------------------------------------------------------------------------
+
+bool NodeExchange::look() {
+  if (open_count_.load(std::memory_order_acquire) == 0) return false;
+  const std::lock_guard lock(mutex_);
+  bool did_something = false;
+  for (auto open = open_.begin(); open != open_.end();) {
+    const bool is_over = is_over_here(*open);  // what was asked for before that is seen below
+    did_something = look_at(*open) || did_something;
+    open = is_over ? open_.erase(open) : open + 1;
+  }
+  open_count_.store(open_.size(), std::memory_order_release);
+  return did_something;
+}
+
+bool NodeExchange::has_news() const {
+  if (open_count_.load(std::memory_order_acquire) == 0) return false;
+  const std::lock_guard lock(mutex_);
+  return std::any_of(open_.begin(), open_.end(), [this](const Open& open) {
+    const NodeRequest& request = control_.worker(open.parts[open.own].leader).exchange;
+    const bool has_failed = control_.command_in(open.slot).failed.load(std::memory_order_seq_cst) == open.id;
+    return request.asked.load(std::memory_order_seq_cst) != request.taken.load(std::memory_order_relaxed) ||
+           (!open.has_told_failure && has_failed) || (!open.has_told_left && leader_has_left(open)) ||
+           (!open.has_told_vote && vote_here(open)) || is_over_here(open);
+  });
+}
+
+/// The order matters. A rank fails before it leaves, so the others hear of the failure first. And what a leader has asked
+/// for before it left counts.
+bool NodeExchange::look_at(Open& open) {
+  const bool has_left = leader_has_left(open);
+  bool did_something = take_request(open);
+  did_something = tell_failure(open) || did_something;
+  did_something = tell_vote(open) || did_something;
+  if (has_left && !std::exchange(open.has_told_left, true)) {
+    open.pending.reset();
+    MessageWriter message = message_of(open, MessageKind::left);
+    message.put(open.exchanges);
+    send_to_others(open, message);
+    did_something = true;
+  }
+  return answer(open) || did_something;
+}
+
+MessageWriter NodeExchange::message_of(const Open& open, MessageKind kind) const {
+  MessageWriter message(kind);
+  message.put(session_);
+  message.put(open.id);
+  return message;
+}
+
+void NodeExchange::send_to_others(const Open& open, const MessageWriter& message) {
+  for (std::size_t part = 0; part < open.parts.size(); ++part) {
+    if (part != open.own) mailbox_.send(open.parts[part].node, MessageWriter(message).take());
+  }
+}
+
+bool NodeExchange::tell_failure(Open& open) {
+  if (open.has_told_failure || control_.command_in(open.slot).failed.load(std::memory_order_seq_cst) != open.id)
+    return false;
+  open.has_told_failure = true;
+  send_to_others(open, message_of(open, MessageKind::abandon));
+  return true;
+}
+
+/// A request that the leader has given up stays unanswered.
+bool NodeExchange::take_request(Open& open) {
+  NodeRequest& request = control_.worker(open.parts[open.own].leader).exchange;
+  const std::uint64_t number = request.asked.load(std::memory_order_seq_cst);
+  if (number == request.taken.load(std::memory_order_relaxed) || request.command != open.id) return false;
+  const auto* const blocks = segment_.at<const NodeBlock>(request.blocks);
+  open.pending = Pending{number, request.step, {blocks, blocks + open.parts.size()}};
+  open.exchanges = request.step + 1;
+  for (std::size_t part = 0; part < open.parts.size(); ++part) {
+    open.parts[part].has_come = part == open.own;
+    if (part == open.own) continue;
+    const NodeBlock& block = open.pending->blocks[part];
+    MessageWriter message(MessageKind::exchange);
+    message.reserve(block.from_bytes + 64);
+    message.put(session_);
+    message.put(open.id);
+    message.put(request.step);
+    message.put_bytes({segment_.at(block.from), block.from_bytes});
+    mailbox_.send(open.parts[part].node, message.take());
+  }
+  request.taken.store(number, std::memory_order_seq_cst);
+  control_.header().to_peers.ring();
+  use_early(open);
+  return true;
+}
+
+// ---- what comes from other nodes ------------------------------------------------------------------------------
+
+/// A node can be ahead of the master's command, and behind: then the ranks here have finished it.
+void NodeExchange::take(int node, MessageReader& message) {
+  const auto all = message.whole();
+  if (message.get<std::uint64_t>() != session_) return;
+  const auto id = message.get<std::uint64_t>();
+  const std::lock_guard lock(mutex_);
+  const auto open = std::find_if(open_.begin(), open_.end(), [id](const Open& one) { return one.id == id; });
+  if (open != open_.end()) take_for(*open, node, message);
+  else if (id > last_added_) early_[id].push_back({node, {all.begin(), all.end()}});
+}
+
+void NodeExchange::take_for(Open& open, int node, MessageReader& message) {
+  const auto part =
+      std::find_if(open.parts.begin(), open.parts.end(), [node](const Part& one) { return one.node == node; });
+  if (part == open.parts.end()) throw Error(ErrorKind::system, "a message came about a command of other nodes");
+  switch (message.kind()) {
+    case MessageKind::exchange: take_block(open, *part, message); break;
+    case MessageKind::left: part->left_after = message.get<std::uint64_t>(); break;
+    case MessageKind::vote:
+      part->vote = message.get<Vote>();
+      note_votes(open);
+      break;
+    default:                         // abandon
+      open.has_told_failure = true;  // the sender tells all nodes
+      control_.command_in(open.slot).failed.store(open.id, std::memory_order_seq_cst);
+      control_.header().to_peers.ring();
+  }
+  answer(open);
+}
+
+void NodeExchange::take_block(Open& open, Part& part, MessageReader& message) {
+  const auto step = message.get<std::uint64_t>();
+  const auto bytes = message.rest();
+  const auto index = static_cast<std::size_t>(&part - open.parts.data());
+  const bool is_awaited = open.pending && open.pending->step == step && !part.has_come && !leader_has_left(open);
+  if (is_awaited) return put(open, index, bytes);
+  part.early.push_back({step, {bytes.begin(), bytes.end()}});
+}
+
+/// Puts a block that has come to where the leader wants it.
+void NodeExchange::put(Open& open, std::size_t part, std::span<const std::byte> bytes) {
+  const NodeBlock& block = open.pending->blocks[part];
+  if (bytes.size() > block.to_bytes) throw Error(ErrorKind::system, "a block of an exchange is too large");
+  if (!bytes.empty()) std::memcpy(segment_.at(block.to), bytes.data(), bytes.size());
+  open.parts[part].has_come = true;
+}
+
+/// Puts blocks that came early to where the leader wants them. A leader that has left uses the room for something else.
+void NodeExchange::use_early(Open& open) {
+  if (!open.pending || leader_has_left(open)) return;
+  for (std::size_t i = 0; i < open.parts.size(); ++i) {
+    Part& part = open.parts[i];
+    if (part.has_come || part.early.empty() || part.early.front().step != open.pending->step) continue;
+    put(open, i, part.early.front().bytes);
+    part.early.pop_front();
+  }
+}
+
+/// Answers the pending request once all blocks are there, or once a block will never come.
+bool NodeExchange::answer(Open& open) {
+  if (!open.pending || leader_has_left(open)) return false;
+  NodeRequest& request = control_.worker(open.parts[open.own].leader).exchange;
+  std::int32_t left_rank_plus_one = 0;
+  for (const Part& part : open.parts) {
+    if (part.has_come) continue;
+    if (!part.left_after || *part.left_after > open.pending->step) return false;
+    if (left_rank_plus_one == 0) left_rank_plus_one = part.leader + 1;
+  }
+  request.left_rank_plus_one = left_rank_plus_one;
+  request.answered.store(open.pending->number, std::memory_order_seq_cst);
+  open.pending.reset();
+  control_.header().to_peers.ring();
+  return true;
+}
+
+// ---- votes ----------------------------------------------------------------------------------------------------
+
+/// How the ranks of this node have voted together. Empty if one has not voted yet, or if nobody waits for votes.
+std::optional<Vote> NodeExchange::vote_here(const Open& open) const noexcept {
+  const Command& command = control_.command_in(open.slot);
+  if (!command.wants_vote) return std::nullopt;
+  bool ok = true;
+  const bool are_all_in = all_here(open, [&](int rank) {
+    if (control_.worker(rank).vote.load(std::memory_order_seq_cst) < vote_word(open.id, Vote::none)) return false;
+    ok = ok && control_.outbox(command, rank).vote == Vote::ok;
+    return true;
+  });
+  if (!are_all_in) return std::nullopt;
+  return ok ? Vote::ok : Vote::failed;
+}
+
+bool NodeExchange::tell_vote(Open& open) {
+  if (open.has_told_vote) return false;
+  const auto vote = vote_here(open);
+  if (!vote) return false;
+  open.has_told_vote = true;
+  MessageWriter message = message_of(open, MessageKind::vote);
+  message.put(*vote);
+  send_to_others(open, message);
+  return true;
+}
+
+void NodeExchange::note_votes(Open& open) {
+  bool ok = true;
+  for (std::size_t part = 0; part < open.parts.size(); ++part) {
+    if (part == open.own) continue;
+    if (open.parts[part].vote == Vote::none) return;
+    ok = ok && open.parts[part].vote == Vote::ok;
+  }
+  control_.command_in(open.slot).vote_of_others.store(vote_word(open.id, ok ? Vote::ok : Vote::failed),
+                                                      std::memory_order_seq_cst);
+  control_.header().to_peers.ring();
+}
+
+}  // namespace syncrun::detail

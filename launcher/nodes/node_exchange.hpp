@@ -1,0 +1,109 @@
+#pragma once
+
+// Carries what the ranks of a command exchange with those of other nodes: in collectives (NodeRequest), and for votes. It
+// also tells the other nodes of a command when it fails here, and when this node takes no more part in its collectives.
+// Each node has one: in the agent, or in the master. Nodes send to each other directly.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "common/os/segment.hpp"
+#include "common/protocol/control_block.hpp"
+#include "launcher/nodes/mailbox.hpp"
+#include "launcher/nodes/messages.hpp"
+
+namespace syncrun::detail {
+
+/// Its threads exclude each other, because the master's program and its thread of signs of life both use it.
+class NodeExchange {
+ public:
+  /// `control` and `segment` are those of this node. `session` is the same on all nodes, and different for each session of
+  /// a job. Refers to the mailbox and the segment as long as it lives.
+  NodeExchange(Mailbox& mailbox, ControlBlock control, const Segment& segment, std::uint64_t session)
+      : mailbox_(mailbox), control_(control), segment_(segment), session_(session) {}
+
+  /// The command in this slot comes to its ranks on this node. Does nothing if its ranks do not wait for other nodes.
+  /// Called in the order of the numbers of commands.
+  void add(std::size_t slot);
+  /// Handles a message of the kinds exchange, abandon, left and vote. Throws Error (system).
+  void take(int node, MessageReader& message);
+  /// Looks for requests of this node's ranks. Returns false if there was nothing to do. Throws Error (system).
+  bool look();
+  /// True if look() would find something.
+  bool has_news() const;
+
+ private:
+  /// What has come from a node for an exchange to come.
+  struct Early {
+    std::uint64_t step;
+    std::vector<std::byte> bytes;
+  };
+  /// One of the nodes of a command.
+  struct Part {
+    int node = 0;
+    int leader = 0;
+    std::deque<Early> early;
+    bool has_come = false;                    // the block of the pending request
+    std::optional<std::uint64_t> left_after;  // how many exchanges it takes part in, if it has left
+    Vote vote = Vote::none;
+  };
+  /// A request that is not answered yet.
+  struct Pending {
+    std::uint64_t number;
+    std::uint64_t step;
+    std::vector<NodeBlock> blocks;
+  };
+  /// A command that ranks of this node have not finished.
+  struct Open {
+    std::uint64_t id = 0;
+    std::size_t slot = 0;
+    std::vector<Part> parts;
+    std::size_t own = 0;
+    std::uint64_t exchanges = 0;  // that the leader here has asked for
+    std::optional<Pending> pending;
+    bool has_told_failure = false;
+    bool has_told_left = false;
+    bool has_told_vote = false;
+  };
+  struct MessageBefore {
+    int node;
+    std::vector<std::byte> bytes;
+  };
+
+  void take_for(Open& open, int node, MessageReader& message);
+  void take_block(Open& open, Part& part, MessageReader& message);
+  bool look_at(Open& open);
+  bool take_request(Open& open);
+  void put(Open& open, std::size_t part, std::span<const std::byte> bytes);
+  void use_early(Open& open);
+  bool answer(Open& open);
+  bool tell_failure(Open& open);
+  bool tell_vote(Open& open);
+  void note_votes(Open& open);
+  bool is_over_here(const Open& open) const noexcept;
+  bool leader_has_left(const Open& open) const noexcept;
+  std::optional<Vote> vote_here(const Open& open) const noexcept;
+  template <class Visit>
+  bool all_here(const Open& open, Visit&& visit) const;
+  MessageWriter message_of(const Open& open, MessageKind kind) const;
+  void send_to_others(const Open& open, const MessageWriter& message);
+
+  Mailbox& mailbox_;
+  ControlBlock control_;
+  const Segment& segment_;
+  std::uint64_t session_;
+  mutable std::mutex mutex_;  // of the members below
+  std::deque<Open> open_;
+  std::uint64_t last_added_ = 0;
+  std::map<std::uint64_t, std::vector<MessageBefore>> early_;  // by command: messages that came before it
+  std::atomic<std::size_t> open_count_ = 0;
+};
+
+}  // namespace syncrun::detail

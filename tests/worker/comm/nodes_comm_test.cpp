@@ -1,0 +1,430 @@
+// Collectives among ranks of several nodes, in one process.
+
+#include "worker/comm/nodes_comm.hpp"
+
+#include <gmock/gmock.h>
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "common/arrays/reduce.hpp"
+#include "syncrun/error.hpp"
+#include "tests/worker/comm/ranks_on_nodes.hpp"
+
+namespace syncrun::detail {
+namespace {
+
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+
+enum class Where { own_memory, segment };
+
+/// The ranks of each node, how many elements an array has, and where it is.
+struct Layout {
+  std::vector<int> nodes;
+  std::size_t elements;
+  Where where;
+};
+
+std::string name_of(const testing::TestParamInfo<Layout>& info) {
+  std::string name = "Nodes";
+  for (const int ranks : info.param.nodes) name += std::to_string(ranks);
+  return name + "Of" + std::to_string(info.param.elements) + (info.param.where == Where::segment ? "InSegment" : "");
+}
+
+class CollectivesOfNodes : public testing::TestWithParam<Layout> {
+ protected:
+  using Values = std::vector<std::int64_t>;
+
+  static std::size_t elements() { return GetParam().elements; }
+  int count() const { return nodes.world_size(); }
+  /// Element i is 1000 * position + i % 777.
+  static Values values_of(int position, std::size_t count = elements()) {
+    Values values(count);
+    for (std::size_t i = 0; i < count; ++i) values[i] = 1000 * position + static_cast<std::int64_t>(i % 777);
+    return values;
+  }
+  Division division() const { return {elements(), count(), sizeof(std::int64_t)}; }
+  Values part_of(const Values& all, int position) const {
+    const RowRange range = division().of(position);
+    return {all.begin() + range.begin, all.begin() + range.end};
+  }
+  Values sum() const {
+    Values sum(elements());
+    for (int position = 0; position < count(); ++position) {
+      const Values own = values_of(position);
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += own[i];
+    }
+    return sum;
+  }
+  /// An array of this rank with these values.
+  template <class T>
+  T* put(RankOnNode& rank, std::vector<T>& values) {
+    if (GetParam().where == Where::own_memory) return values.data();
+    const auto local = static_cast<std::uint64_t>(rank.attachment.place.local_rank(rank.attachment.rank));
+    T* const place = rank.attachment.segment.at<T>((512 + 32 * local) << 20U);
+    std::copy(values.begin(), values.end(), place);
+    return place;
+  }
+  template <class T>
+  static std::vector<T> seen(const T* values, std::size_t count = elements()) {
+    return {values, values + count};
+  }
+  void on_all(const std::function<void(RankOnNode&, NodesComm&)>& body) {
+    EXPECT_EQ(nodes.run([&](RankOnNode& rank) { body(rank, rank.comm); }), nodes.nothing_thrown());
+  }
+
+  RanksOnNodes nodes{GetParam().nodes};
+};
+
+TEST_P(CollectivesOfNodes, AreAmongAllRanks) {
+  on_all([this](RankOnNode& rank, NodesComm& comm) {
+    EXPECT_EQ(comm.rank(), rank.attachment.rank);
+    EXPECT_EQ(comm.world_size(), count());
+    for (int i = 0; i < 10; ++i) comm.barrier();
+  });
+}
+
+TEST_P(CollectivesOfNodes, ReduceToAllRanks) {
+  for (int round = 0; round < 3; ++round) {
+    on_all([this](RankOnNode& rank, NodesComm& comm) {
+      Values own = values_of(comm.rank());
+      auto* const values = put(rank, own);
+      comm.all_reduce(values, elements(), DType::int64, Reduction::sum, {});
+      EXPECT_EQ(seen(values), sum());
+      std::int64_t largest = comm.rank();
+      comm.all_reduce_value(&largest, DType::int64, Reduction::max, {});
+      EXPECT_EQ(largest, count() - 1);
+    });
+  }
+}
+
+TEST_P(CollectivesOfNodes, WeighMeansByTheRowsOfAllRanks) {
+  on_all([this](RankOnNode& rank, NodesComm& comm) {
+    // The last rank has no rows. What it has must not count.
+    const bool is_last = comm.rank() == count() - 1;
+    std::vector<double> own(elements(), is_last ? NAN : comm.rank());
+    auto* const values = put(rank, own);
+    const std::int64_t weight = is_last ? 0 : comm.rank() + 1;
+    comm.all_reduce(values, elements(), DType::float64, Reduction::avg, {weight, count() * (count() - 1) / 2});
+    double expected = 0;
+    for (int i = 0; i < count() - 1; ++i) expected += i * (i + 1);
+    expected /= count() * (count() - 1) / 2.0;
+    for (std::size_t i = 0; i < elements(); i += 97) ASSERT_NEAR(values[i], expected, 1e-12);
+  });
+}
+
+TEST_P(CollectivesOfNodes, ReduceToOneRank) {
+  for (const int root : {0, count() - 1}) {
+    on_all([this, root](RankOnNode& rank, NodesComm& comm) {
+      Values own = values_of(comm.rank());
+      auto* const values = put(rank, own);
+      comm.reduce(values, elements(), DType::int64, Reduction::sum, {}, root);
+      if (comm.rank() == root) {
+        EXPECT_EQ(seen(values), sum());
+      }
+    });
+  }
+}
+
+TEST_P(CollectivesOfNodes, DivideAReduction) {
+  on_all([this](RankOnNode& rank, NodesComm& comm) {
+    Values own = values_of(comm.rank());
+    auto* const values = put(rank, own);
+    Values part(static_cast<std::size_t>(division().of(comm.rank()).count()));
+    comm.reduce_scatter(values, part.data(), division(), DType::int64, Reduction::sum, {});
+    EXPECT_EQ(part, part_of(sum(), comm.rank()));
+    EXPECT_EQ(seen(values), values_of(comm.rank()));
+  });
+}
+
+TEST_P(CollectivesOfNodes, DivideAReductionInPlace) {
+  on_all([this](RankOnNode& rank, NodesComm& comm) {
+    Values own = values_of(comm.rank());
+    auto* const values = put(rank, own);
+    const RowRange range = division().of(comm.rank());
+    comm.reduce_scatter(values, values + range.begin, division(), DType::int64, Reduction::sum, {});
+    EXPECT_EQ(seen(values + range.begin, static_cast<std::size_t>(range.count())), part_of(sum(), comm.rank()));
+  });
+}
+
+TEST_P(CollectivesOfNodes, Broadcast) {
+  for (const int root : {0, count() - 1}) {
+    on_all([this, root](RankOnNode& rank, NodesComm& comm) {
+      Values own = values_of(comm.rank());
+      auto* const values = put(rank, own);
+      comm.broadcast(values, elements() * sizeof(std::int64_t), root);
+      EXPECT_EQ(seen(values), values_of(root));
+    });
+  }
+}
+
+TEST_P(CollectivesOfNodes, JoinParts) {
+  for (const int root : {0, count() - 1}) {
+    on_all([this, root](RankOnNode& rank, NodesComm& comm) {
+      const Values all = values_of(7);
+      const Values part = part_of(all, comm.rank());
+      Values empty(elements());
+      auto* const joined = put(rank, empty);
+      comm.all_gather(part.data(), joined, division());
+      EXPECT_EQ(seen(joined), all);
+      Values gathered(elements());
+      comm.gather(part.data(), gathered.data(), division(), root);
+      EXPECT_EQ(gathered, comm.rank() == root ? all : Values(elements()));
+    });
+  }
+}
+
+TEST_P(CollectivesOfNodes, JoinPartsOfUnequalLengths) {
+  std::vector<std::int64_t> lengths(static_cast<std::size_t>(count()), 0);
+  lengths.front() = static_cast<std::int64_t>(elements()) - 3;
+  lengths.back() += 3;
+  const Division uneven(lengths, sizeof(std::int64_t));
+  on_all([&](RankOnNode& rank, NodesComm& comm) {
+    Values own = values_of(7);
+    auto* const all = put(rank, own);
+    const RowRange range = uneven.of(comm.rank());
+    std::fill_n(all, range.begin, 0);
+    std::fill(all + range.end, all + elements(), 0);
+    comm.all_gather(all + range.begin, all, uneven);
+    EXPECT_EQ(seen(all), values_of(7));
+  });
+}
+
+TEST_P(CollectivesOfNodes, Scatter) {
+  for (const int root : {0, count() - 1}) {
+    on_all([this, root](RankOnNode& rank, NodesComm& comm) {
+      Values own = values_of(comm.rank());
+      auto* const all = put(rank, own);
+      Values part(static_cast<std::size_t>(division().of(comm.rank()).count()));
+      comm.scatter(all, part.data(), division(), root);
+      EXPECT_EQ(part, part_of(values_of(root), comm.rank()));
+    });
+  }
+}
+
+TEST_P(CollectivesOfNodes, TellEachOtherNumbers) {
+  on_all([this](RankOnNode&, NodesComm& comm) {
+    const std::int64_t own = 10 * comm.rank();
+    Values numbers(static_cast<std::size_t>(count()));
+    comm.exchange({&own, 1}, numbers);
+    for (int i = 0; i < count(); ++i) EXPECT_EQ(numbers[static_cast<std::size_t>(i)], 10 * i);
+  });
+}
+
+TEST_P(CollectivesOfNodes, HaveTheSameBitsEachTimeAndOnAllRanks) {
+  std::vector<std::vector<float>> results(static_cast<std::size_t>(2 * count()));
+  for (int round = 0; round < 2; ++round) {
+    on_all([&](RankOnNode& rank, NodesComm& comm) {
+      std::vector<float> own(elements());
+      for (std::size_t i = 0; i < own.size(); ++i)
+        own[i] = std::sin(static_cast<float>(i + 1) * static_cast<float>(comm.rank() + 1));
+      auto* const values = put(rank, own);
+      comm.all_reduce(values, elements(), DType::float32, Reduction::sum, {});
+      results[static_cast<std::size_t>(round * count() + comm.rank())] = seen(values);
+    });
+  }
+  EXPECT_THAT(results, Each(results.front()));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Of, CollectivesOfNodes,
+    testing::Values(Layout{{2, 2}, 5, Where::own_memory}, Layout{{2, 2}, 3001, Where::own_memory},
+                    Layout{{2, 2}, 3001, Where::segment}, Layout{{2, 2}, 300001, Where::own_memory},
+                    Layout{{2, 2}, 300001, Where::segment}, Layout{{1, 2}, 3001, Where::segment},
+                    Layout{{3, 1, 2}, 200, Where::own_memory}, Layout{{3, 1, 2}, 3001, Where::own_memory},
+                    Layout{{3, 1, 2}, 3001, Where::segment}, Layout{{3, 1, 2}, 300001, Where::own_memory},
+                    Layout{{3, 1, 2}, 300001, Where::segment}),
+    name_of);
+
+// ---- each type and reduction ----------------------------------------------------------------------------------
+
+TEST(NodesComm, ReducesEachTypeAsOneNodeDoes) {
+  RanksOnNodes nodes({2, 1});
+  constexpr std::size_t kElements = 40;
+  for (const DType dtype : {DType::float16, DType::bfloat16, DType::float32, DType::float64, DType::int8, DType::uint8,
+                            DType::int16, DType::uint16, DType::int32, DType::uint32, DType::int64, DType::uint64}) {
+    for (const Reduction reduction :
+         {Reduction::sum, Reduction::avg, Reduction::max, Reduction::min, Reduction::prod}) {
+      if (!can_reduce(dtype, reduction)) continue;
+      std::vector<std::vector<std::byte>> own(3, std::vector<std::byte>(kElements * size_of(dtype)));
+      for (std::size_t rank = 0; rank < own.size(); ++rank) {
+        for (std::size_t i = 0; i < own[rank].size(); ++i)
+          own[rank][i] = static_cast<std::byte>(i % 7 * (rank + 1) + 40);
+      }
+      std::vector<std::byte> expected(own[0].size());
+      const std::array<void*, 1> to{expected.data()};
+      const std::array<const void*, 3> from{own[0].data(), own[1].data(), own[2].data()};
+      const std::array<double, 3> weights{1.0 / 3, 1.0 / 3, 1.0 / 3};
+      reduce_elements(dtype, reduction, to, from, weights, kElements);
+      EXPECT_EQ(nodes.run([&](RankOnNode& rank) {
+        auto values = own[static_cast<std::size_t>(rank.attachment.rank)];
+        rank.comm.all_reduce(values.data(), kElements, dtype, reduction, {});
+        EXPECT_EQ(values, expected) << to_string(dtype) << " " << to_string(reduction);
+      }),
+                nodes.nothing_thrown());
+    }
+  }
+}
+
+// ---- some ranks -----------------------------------------------------------------------------------------------
+
+TEST(NodesComm, WorksAmongSomeRanks) {
+  RanksOnNodes nodes({2, 3, 2});
+  std::uint64_t id = RanksOnNodes::kFirst;
+  for (const std::vector<int>& members : {std::vector<int>{1, 6}, {0, 3, 4}, {2, 3, 5, 6}, {0, 1, 2, 3, 4, 5, 6}}) {
+    RankSet ranks;
+    for (const int rank : members) ranks.add(rank);
+    nodes.begin(id, ranks);
+    const auto thrown = nodes.run(id, ranks, [&](RankOnNode& rank) {
+      EXPECT_EQ(rank.comm.rank(), ranks.position_of(rank.attachment.rank));
+      std::vector<std::int64_t> values(5000, rank.attachment.rank);
+      rank.comm.all_reduce(values.data(), values.size(), DType::int64, Reduction::sum, {});
+      EXPECT_EQ(values.back(), std::accumulate(members.begin(), members.end(), 0));
+    });
+    EXPECT_EQ(thrown, std::vector<std::string>(members.size()));
+    ++id;
+  }
+}
+
+TEST(NodesComm, WorksInManyCommands) {
+  RanksOnNodes nodes({2, 2});
+  for (int round = 0; round < 300; ++round) {
+    ASSERT_EQ(nodes.run([&](RankOnNode& rank) {
+      std::vector<std::int64_t> values(static_cast<std::size_t>(1 + round * 7), rank.attachment.rank + round);
+      rank.comm.all_reduce(values.data(), values.size(), DType::int64, Reduction::sum, {});
+      EXPECT_EQ(values.back(), 6 + 4 * round);
+    }),
+              nodes.nothing_thrown());
+  }
+}
+
+// ---- disagreement and failures --------------------------------------------------------------------------------
+
+/// Every rank fails. A rank may hear that another one has failed before it sees the reason itself.
+void expect_disagreement(const std::vector<std::string>& thrown, const std::string& text) {
+  EXPECT_THAT(thrown, testing::Contains(HasSubstr(text)));
+  EXPECT_THAT(thrown, Each(testing::AnyOf(HasSubstr(text), HasSubstr("abandoned"))));
+}
+
+TEST(NodesComm, RefusesDifferentCollectivesOnEachRank) {
+  RanksOnNodes nodes({2, 2});
+  const auto thrown = nodes.run([](RankOnNode& rank) {
+    std::vector<float> values(100);
+    if (rank.attachment.rank < 2) rank.comm.all_reduce(values.data(), 100, DType::float32, Reduction::sum, {});
+    else rank.comm.barrier();
+  });
+  expect_disagreement(
+      thrown, "ranks disagree in a collective: rank 0 calls all_reduce of 100 float32 (sum), rank 2 calls barrier");
+}
+
+TEST(NodesComm, RefusesDifferentSizesOnEachRank) {
+  RanksOnNodes nodes({2, 2, 1});
+  for (const std::size_t more : {1, 100'000}) {
+    const auto thrown = nodes.run([more](RankOnNode& rank) {
+      std::vector<float> values(100 + (rank.attachment.rank == 4 ? more : 0));
+      rank.comm.all_reduce(values.data(), values.size(), DType::float32, Reduction::sum, {});
+    });
+    expect_disagreement(thrown, "rank 4 calls all_reduce of " + std::to_string(100 + more) + " float32 (sum)");
+  }
+}
+
+TEST(NodesComm, NamesARankThatHasLeft) {
+  RanksOnNodes nodes({2, 2});
+  const auto thrown = nodes.run([](RankOnNode& rank) {
+    rank.comm.barrier();
+    if (rank.attachment.rank < 2) rank.comm.barrier();
+  });
+  EXPECT_THAT(thrown,
+              testing::Contains("ranks disagree in a collective: rank 2 has left the call, and rank 0 is still in "
+                                "one"));
+  EXPECT_EQ(thrown[2], "");
+}
+
+TEST(NodesComm, NamesARankThatHasLeftWhileOthersOfItsNodeWait) {
+  RanksOnNodes nodes({2, 2});
+  const auto thrown = nodes.run([](RankOnNode& rank) {
+    if (rank.attachment.rank != 3) rank.comm.barrier();
+  });
+  EXPECT_THAT(thrown[2], HasSubstr("rank 3 has left the call, and rank 2 is still in one"));
+  EXPECT_THAT(thrown[0], HasSubstr("abandoned"));
+}
+
+TEST(NodesComm, LetsGoIfARankFails) {
+  for (const int failing : {0, 1, 2, 3}) {
+    RanksOnNodes nodes({2, 2});
+    const auto thrown = nodes.run([failing](RankOnNode& rank) {
+      rank.comm.barrier();
+      if (rank.attachment.rank == failing) throw std::runtime_error("it broke");
+      std::vector<double> values(100'000);
+      for (int round = 0; round < 10; ++round)
+        rank.comm.all_reduce(values.data(), values.size(), DType::float64, Reduction::sum, {});
+    });
+    for (int rank = 0; rank < 4; ++rank) {
+      EXPECT_THAT(thrown[static_cast<std::size_t>(rank)], HasSubstr(rank == failing ? "it broke" : "abandoned"));
+    }
+    // The next command works.
+    EXPECT_EQ(nodes.run([](RankOnNode& rank) { rank.comm.barrier(); }), nodes.nothing_thrown());
+  }
+}
+
+TEST(NodesComm, LetsGoIfAWorkerIsLost) {
+  RanksOnNodes nodes({2, 2});
+  std::jthread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    for (const int rank : {0, 2}) {
+      nodes.control_of(rank).header().lost.store(4);
+      nodes.control_of(rank).header().to_peers.wake();
+    }
+  });
+  const auto thrown = nodes.run([](RankOnNode& rank) {
+    if (rank.attachment.rank == 3) std::this_thread::sleep_for(std::chrono::milliseconds(100));  // it is the lost one
+    else rank.comm.barrier();
+  });
+  for (std::size_t rank = 0; rank < 3; ++rank) EXPECT_THAT(thrown[rank], HasSubstr("the session is over"));
+}
+
+TEST(NodesComm, TakesMessagesThatComeBeforeTheCommand) {
+  RanksOnNodes nodes({1, 1});
+  for (std::uint64_t id = RanksOnNodes::kFirst; id < RanksOnNodes::kFirst + 10; ++id) {
+    const auto body = [](RankOnNode& rank) {
+      std::int64_t value = rank.attachment.rank;
+      rank.comm.all_reduce_value(&value, DType::int64, Reduction::sum, {});
+      EXPECT_EQ(value, 1);
+    };
+    nodes.begin(id, nodes.all(), 0);
+    std::jthread early([&] { EXPECT_EQ(nodes.run(id, RankSet::only(0), body), std::vector<std::string>(1)); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    nodes.begin(id, nodes.all(), 1);
+    EXPECT_EQ(nodes.run(id, RankSet::only(1), body), std::vector<std::string>(1));
+  }
+}
+
+// ---- votes ----------------------------------------------------------------------------------------------------
+
+TEST(NodesComm, AwaitsTheVotesOfAllNodes) {
+  RanksOnNodes nodes({2, 2, 1});
+  std::uint64_t id = RanksOnNodes::kFirst;
+  for (const int failing : {-1, 0, 3, 4}) {
+    nodes.begin(id, nodes.all(), RanksOnNodes::Votes::awaited);
+    const auto thrown = nodes.run(id, nodes.all(), [&](RankOnNode& rank) {
+      const Command& command = rank.attachment.control.command_in(id);
+      const int own = rank.attachment.rank;
+      if (own == 4) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      rank.attachment.control.outbox(command, own).vote = own == failing ? Vote::failed : Vote::ok;
+      rank.attachment.slot().vote.store(vote_word(id, own == failing ? Vote::failed : Vote::ok));
+      rank.attachment.control.header().to_peers.ring();
+      EXPECT_EQ(rank.meetings.all_voted_ok(command), failing == -1) << "rank " << own;
+    });
+    EXPECT_EQ(thrown, nodes.nothing_thrown());
+    ++id;
+  }
+}
+
+}  // namespace
+}  // namespace syncrun::detail

@@ -1,0 +1,34 @@
+#pragma once
+
+// The way of a leader's requests to the process that carries messages on its node (see NodeRequest).
+
+#include <cstdint>
+#include <span>
+
+#include "worker/comm/meetings.hpp"
+
+namespace syncrun::detail {
+
+/// Only the rank that leads its node in a command uses it.
+class NodeLink {
+ public:
+  NodeLink(const Attachment& attachment, Meetings& meetings) noexcept : attachment_(attachment), meetings_(meetings) {}
+
+  /// From here on, exchanges belong to a new command.
+  void begin() noexcept { step_ = 0; }
+  /// Waits until the carrier no longer reads what an earlier request has named. That request may have been given up.
+  void await_taken(const WaitLimits& limits);
+  /// Sends a block to each other node of the command, and waits until a block has come from each of them. `table` is the
+  /// offset of one NodeBlock for each node. Throws Error (usage) if another node takes no part in further exchanges, and
+  /// what interrupts the wait.
+  void exchange(const Command& command, std::uint64_t table, const WaitLimits& limits);
+
+ private:
+  NodeRequest& request() const noexcept { return attachment_.slot().exchange; }
+
+  const Attachment& attachment_;
+  Meetings& meetings_;
+  std::uint64_t step_ = 0;
+};
+
+}  // namespace syncrun::detail

@@ -1,0 +1,40 @@
+#pragma once
+
+// The memory through which NodesComm exchanges bytes with other nodes. It is in the arena of the rank that leads its
+// node. All ranks of the node use it. Rounds use its two halves in turn:
+//
+//   table of blocks | what goes out, what comes in | what goes out, what comes in
+
+#include <cstddef>
+
+#include "common/protocol/node_request.hpp"
+#include "common/protocol/rank_set.hpp"
+#include "worker/comm/collectives.hpp"
+
+namespace syncrun::detail {
+
+class NodeStaging {
+ public:
+  static constexpr std::size_t kOutBytes = std::size_t{2} << 20U;
+  static constexpr std::size_t kInBytes = std::size_t{4} << 20U;
+  static constexpr std::size_t kTableBytes = sizeof(NodeBlock) * kMaxWorldSize;
+  static constexpr std::size_t kBytes = kTableBytes + 2 * (kOutBytes + kInBytes);
+
+  /// What communicators use at the start of each rank's arena.
+  static constexpr std::size_t reserved_bytes(const NodePlace& place) noexcept {
+    return CpuComm::kReservedBytes + (place.nodes > 1 ? kBytes : 0);
+  }
+
+  /// `arena` is the offset of the leader's arena.
+  explicit NodeStaging(std::uint64_t arena) noexcept : begin_(arena + CpuComm::kReservedBytes) {}
+  std::uint64_t table() const noexcept { return begin_; }
+  std::uint64_t out(std::uint64_t round) const noexcept {
+    return begin_ + kTableBytes + round % 2 * (kOutBytes + kInBytes);
+  }
+  std::uint64_t in(std::uint64_t round) const noexcept { return out(round) + kOutBytes; }
+
+ private:
+  std::uint64_t begin_;
+};
+
+}  // namespace syncrun::detail

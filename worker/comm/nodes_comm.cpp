@@ -1,0 +1,202 @@
+#include "worker/comm/nodes_comm.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace syncrun::detail {
+
+namespace {
+
+/// The room for the contribution of a rank in a meeting, and for its values.
+constexpr std::size_t kContributionBytes = 64;
+static_assert(sizeof(Contribution) <= kContributionBytes);
+constexpr std::size_t kMeetingBytesPerRank = kContributionBytes + CpuComm::kSmallBytes;
+static_assert(kMeetingBytesPerRank * kMaxWorldSize <= NodeStaging::kInBytes);
+
+/// The largest block of a round.
+constexpr std::size_t kMostBlockBytes = CpuComm::kChunkBytes;
+constexpr std::size_t kLine = 64;
+
+}  // namespace
+
+NodesComm::NodesComm(const Attachment& attachment, Meetings& meetings, CpuComm& here, const Interruption& interruption)
+    : attachment_(attachment), meetings_(meetings), here_(here), limits_{interruption}, link_(attachment, meetings) {}
+
+void NodesComm::begin(const Command& command) {
+  here_.begin(command);
+  if (command.ranks != set_) take_sections(command.ranks);
+  staging_ = NodeStaging(attachment_.control.arena_at(meetings_.rank_at(0)));
+  link_.begin();
+  rounds_ = 0;
+}
+
+// ---- the ranks ------------------------------------------------------------------------------------------------
+
+void NodesComm::take_sections(const RankSet& ranks) {
+  set_ = ranks;
+  position_ = ranks.position_of(attachment_.rank);
+  sections_.clear();
+  int position = 0;
+  for (const int rank : ranks) {
+    const int node = attachment_.control.worker(rank).node;
+    if (sections_.empty() || sections_.back().node != node) sections_.push_back({node, position, 0});
+    ++sections_.back().count;
+    ++position;
+  }
+  own_ = section_of(position_);
+  brought_.resize(static_cast<std::size_t>(ranks.count()));
+}
+
+std::size_t NodesComm::section_of(int position) const noexcept {
+  const auto after = std::upper_bound(sections_.begin(), sections_.end(), position,
+                                      [](int wanted, const Section& section) { return wanted < section.first; });
+  return static_cast<std::size_t>(after - sections_.begin()) - 1;
+}
+
+// ---- memory ---------------------------------------------------------------------------------------------------
+
+/// `local` is a position among the ranks of this node.
+std::byte* NodesComm::buffers_of(int local) const noexcept {
+  return attachment_.segment.at(attachment_.control.arena_at(meetings_.rank_at(local)));
+}
+
+std::byte* NodesComm::small_buffer(int local, std::size_t parity) const noexcept {
+  return buffers_of(local) + parity * CpuComm::kSmallBytes;
+}
+
+std::byte* NodesComm::chunk_buffer(int local) const noexcept { return small_buffer(local, 2); }
+
+std::uint64_t NodesComm::place_of(const void* values) const noexcept {
+  return attachment_.segment.contains(values) ? attachment_.segment.offset_of(values) : kNotInSegment;
+}
+
+/// The block of a round in which all nodes get the same.
+std::size_t NodesComm::block_for_all() const noexcept {
+  return std::min(kMostBlockBytes, NodeStaging::kInBytes / nodes()) / kLine * kLine;
+}
+
+/// The block of a round in which each node gets something else.
+std::size_t NodesComm::block_for_each() const noexcept { return kMostBlockBytes / nodes() / kLine * kLine; }
+
+// ---- meetings -------------------------------------------------------------------------------------------------
+
+/// Brings the contributions of all ranks to all ranks, and checks that they agree. The meeting of this node's ranks checks
+/// theirs first.
+void NodesComm::meet(const Contribution& mine, const Payload& payload) {
+  here_.reclaim_buffers();
+  const bool sends = payload.from == kAll || payload.from == rank();
+  if (sends && payload.bytes != 0)
+    std::memcpy(small_buffer(meetings_.position(), meetings_.next_parity()), payload.data, payload.bytes);
+  const std::size_t parity = meetings_.meet(mine, limits_);
+  meeting_ = next_round();
+  if (is_leader()) {
+    link_.await_taken(limits_);
+    put_meeting(meeting_, payload, parity);
+    link_.exchange(meetings_.command(), staging_.table(), limits_);
+  }
+  step();
+  for (std::size_t section = 0; section < nodes(); ++section) {
+    const std::byte* const from = meeting_of(meeting_, section);
+    for (int i = 0; i < sections_[section].count; ++i) {
+      std::memcpy(&brought_[static_cast<std::size_t>(sections_[section].first + i)],
+                  from + static_cast<std::size_t>(i) * kContributionBytes, sizeof(Contribution));
+    }
+  }
+  auto other = set_.begin();
+  for (const Contribution& contribution : brought_) {
+    require_agreement(brought_.front(), set_.first(), contribution, *other);
+    ++other;
+  }
+}
+
+/// Writes what this node brings to the meeting: the contributions of its ranks, and then their values.
+void NodesComm::put_meeting(const Round& round, const Payload& payload, std::size_t parity) {
+  const Section& own = own_section();
+  std::byte* to = round.out;
+  for (int i = 0; i < own.count; ++i, to += kContributionBytes)
+    std::memcpy(to, &meetings_.contribution(i, parity), sizeof(Contribution));
+  for (int i = 0; i < own.count; ++i) {
+    if (payload.stride == 0 || (payload.from != kAll && payload.from != own.first + i)) continue;
+    std::memcpy(to, small_buffer(i, parity), payload.stride);
+    to += payload.stride;
+  }
+  auto* const table = attachment_.segment.at<NodeBlock>(staging_.table());
+  for (std::size_t section = 0; section < nodes(); ++section) {
+    const auto room = static_cast<std::size_t>(sections_[section].first) * kMeetingBytesPerRank;
+    table[section] = {round.out_at, static_cast<std::uint64_t>(to - round.out), round.in_at + room,
+                      static_cast<std::uint64_t>(sections_[section].count) * kMeetingBytesPerRank};
+  }
+}
+
+const std::byte* NodesComm::meeting_of(const Round& round, std::size_t section) const noexcept {
+  if (section == own_) return round.out;
+  return round.in + static_cast<std::size_t>(sections_[section].first) * kMeetingBytesPerRank;
+}
+
+/// The values that a rank has brought to the last meeting.
+const std::byte* NodesComm::payload_of(int position, const Payload& payload) const noexcept {
+  const std::size_t section = section_of(position);
+  const Section& ranks = sections_[section];
+  const int before = payload.from == kAll ? position - ranks.first : 0;
+  return meeting_of(meeting_, section) + static_cast<std::size_t>(ranks.count) * kContributionBytes +
+         static_cast<std::size_t>(before) * payload.stride;
+}
+
+// ---- rounds ---------------------------------------------------------------------------------------------------
+
+/// A rank uses a half again only after a step that all ranks of the node take once they no longer read it.
+NodesComm::Round NodesComm::next_round() noexcept {
+  const std::uint64_t round = rounds_++;
+  const std::uint64_t out = staging_.out(round);
+  const std::uint64_t in = staging_.in(round);
+  return {out, in, attachment_.segment.at(out), attachment_.segment.at(in)};
+}
+
+/// Makes blocks_ ready for a round: nothing is sent yet, and there is room for a block from each node.
+void NodesComm::plan(std::size_t block) {
+  blocks_.assign(nodes(), {});
+  for (std::size_t section = 0; section < nodes(); ++section) {
+    blocks_[section].to = section * block;
+    blocks_[section].to_bytes = block;
+  }
+}
+
+/// Exchanges what all ranks of the node have put into the block. `blocks_` has offsets from the beginning of the halves.
+void NodesComm::run(const Round& round) {
+  step();
+  if (is_leader()) {
+    link_.await_taken(limits_);
+    auto* const table = attachment_.segment.at<NodeBlock>(staging_.table());
+    for (std::size_t section = 0; section < nodes(); ++section) {
+      const NodeBlock& block = blocks_[section];
+      table[section] = {round.out_at + block.from, block.from_bytes, round.in_at + block.to, block.to_bytes};
+    }
+    link_.exchange(meetings_.command(), staging_.table(), limits_);
+  }
+  step();
+}
+
+/// What a node has put into its block. What this node's ranks have put there begins at `own_at`.
+const std::byte* NodesComm::block_from(const Round& round, std::size_t section, std::size_t block,
+                                       std::size_t own_at) const noexcept {
+  return section == own_ ? round.out + own_at : round.in + section * block;
+}
+
+/// Where the parts of a node's ranks are in the whole array, in bytes.
+NodesComm::Range NodesComm::section_bytes(const Division& division, std::size_t section) const noexcept {
+  const int last = sections_[section].first + sections_[section].count - 1;
+  return {division.begin_bytes(sections_[section].first), division.begin_bytes(last) + division.bytes(last)};
+}
+
+std::size_t NodesComm::largest_section(const Division& division) const noexcept {
+  std::size_t largest = 0;
+  for (std::size_t section = 0; section < nodes(); ++section) {
+    const Range bytes = section_bytes(division, section);
+    largest = std::max(largest, bytes.end - bytes.begin);
+  }
+  return largest;
+}
+
+void NodesComm::barrier() { meet({0, 0, 0, 0, CollectiveKind::barrier, DType::uint8, Reduction::sum, 0}, {}); }
+
+}  // namespace syncrun::detail

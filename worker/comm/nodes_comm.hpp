@@ -1,0 +1,158 @@
+#pragma once
+
+// Collectives among CPU devices of several nodes: through shared memory within a node, and through messages between the
+// nodes. The rank that leads its node in the command asks for the messages.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "worker/comm/collectives.hpp"
+#include "worker/comm/node_link.hpp"
+#include "worker/comm/node_staging.hpp"
+
+namespace syncrun::detail {
+
+/// The ranks of a command that are on several nodes. Here, a rank, a peer and a root are positions among these ranks. The
+/// ranks of a node have neighbouring positions. They are a section.
+///
+/// Each collective begins with a meeting of all ranks, which brings the contribution of each rank to all ranks. It also
+/// brings small values, which are then combined as on one node. Large values follow in rounds:
+///
+///   all ranks of a node fill a block | the leaders exchange blocks | all ranks of a node use what has come
+///
+/// Large values are combined on each node first, and then in the order of the nodes. So equal runs with the same ranks on
+/// each node have the same bits.
+class NodesComm final : public CommCore {
+ public:
+  /// `here` is the communicator of the ranks of this node. All must outlive this object.
+  NodesComm(const Attachment& attachment, Meetings& meetings, CpuComm& here, const Interruption& interruption);
+
+  /// From this size on, an array that is reduced among more than two nodes is divided among them.
+  static constexpr std::size_t kDividedBytes = std::size_t{1} << 20U;
+
+  void begin(const Command& command) override;
+  int rank() const noexcept override { return position_; }
+  int world_size() const noexcept override { return set_.count(); }
+  void barrier() override;
+  void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction,
+                  const RankWeights& weights) override;
+  void reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, const RankWeights& weights,
+              int root) override;
+  /// Changes `values` only where `part` lies in it.
+  void reduce_scatter(void* values, void* part, const Division& division, DType dtype, Reduction reduction,
+                      const RankWeights& weights) override;
+  void broadcast(void* values, std::size_t bytes, int root) override;
+  void all_gather(const void* part, void* all, const Division& division) override;
+  void gather(const void* part, void* all, const Division& division, int root) override;
+  void scatter(const void* all, void* part, const Division& division, int root) override;
+  void exchange(std::span<const std::int64_t> own, std::span<std::int64_t> all) override;
+  void all_reduce_value(void* value, DType dtype, Reduction reduction, const RankWeights& weights) override {
+    all_reduce(value, 1, dtype, reduction, weights);
+  }
+  void enter() override { here_.enter(); }
+  void leave() noexcept override { here_.leave(); }
+
+ private:
+  /// All ranks send, or all ranks get the result.
+  static constexpr int kAll = -1;
+  /// The ranks of a node: positions [first, first + count).
+  struct Section {
+    int node;
+    int first;
+    int count;
+  };
+  /// Small values that travel with the contributions.
+  struct Payload {
+    const void* data = nullptr;
+    std::size_t bytes = 0;   // of this rank
+    std::size_t stride = 0;  // the room for those of one rank; the same on all ranks
+    int from = kAll;         // the rank whose values travel
+  };
+  /// A part of an array: elements [begin, begin + count), and its place in what goes out.
+  struct Piece {
+    std::size_t begin;
+    std::size_t count;
+    std::size_t at;
+  };
+  /// The halves of the staging memory that a round uses.
+  struct Round {
+    std::uint64_t out_at;
+    std::uint64_t in_at;
+    std::byte* out;
+    std::byte* in;
+  };
+  struct Range {
+    std::size_t begin;
+    std::size_t end;
+  };
+
+  // The ranks.
+  void take_sections(const RankSet& ranks);
+  bool is_leader() const noexcept { return meetings_.position() == 0; }
+  const Section& own_section() const noexcept { return sections_[own_]; }
+  std::size_t section_of(int position) const noexcept;
+  std::size_t nodes() const noexcept { return sections_.size(); }
+
+  // Memory.
+  std::byte* buffers_of(int local) const noexcept;
+  std::byte* small_buffer(int local, std::size_t parity) const noexcept;
+  std::byte* chunk_buffer(int local) const noexcept;
+  std::uint64_t place_of(const void* values) const noexcept;
+  std::size_t block_for_all() const noexcept;
+  std::size_t block_for_each() const noexcept;
+
+  // Meetings.
+  void meet(const Contribution& mine, const Payload& payload);
+  void put_meeting(const Round& round, const Payload& payload, std::size_t parity);
+  const std::byte* meeting_of(const Round& round, std::size_t section) const noexcept;
+  const std::byte* payload_of(int position, const Payload& payload) const noexcept;
+
+  // Rounds.
+  void step() { meetings_.step(limits_); }
+  Round next_round() noexcept;
+  void plan(std::size_t block);
+  void run(const Round& round);
+  const std::byte* block_from(const Round& round, std::size_t section, std::size_t block,
+                              std::size_t own_at) const noexcept;
+  Range section_bytes(const Division& division, std::size_t section) const noexcept;
+  std::size_t largest_section(const Division& division) const noexcept;
+
+  // Reductions.
+  void collect_weights();
+  void reduce_small(void* to, std::size_t begin_bytes, std::size_t elements, const Payload& payload);
+  void reduce_large(void* values, int root);
+  void reduce_in_parts(void* values, void* part, const Division& division);
+  void reduce_here(const std::byte* values, std::span<const Piece> pieces, const Round& round);
+  void combine_nodes(const Round& round, std::size_t block, std::size_t own_at, Range elements);
+  Range own_lines(std::size_t elements) const noexcept;
+
+  // Moves.
+  void collect(const void* part, void* all, const Division& division, int root);
+  void collect_large(const void* part, void* all, const Division& division, int root);
+
+  const Attachment& attachment_;
+  Meetings& meetings_;
+  CpuComm& here_;
+  WaitLimits limits_;
+  NodeLink link_;
+  NodeStaging staging_{0};  // of the leader
+  RankSet set_;
+  std::vector<Section> sections_;  // in the order of the nodes
+  std::size_t own_ = 0;            // this node's
+  int position_ = 0;
+  std::uint64_t rounds_ = 0;
+  Round meeting_{};                    // the last meeting
+  std::vector<NodeBlock> blocks_;      // of the next exchange
+  std::vector<Contribution> brought_;  // to the last meeting, by position
+  bool is_in_place_ = false;           // the values of all ranks of this node are in the segment
+  std::vector<double> weights_;        // of the ranks that count, in an average
+  std::vector<int> counting_;          // these ranks, by position
+  std::vector<char> counts_;           // by section: whether it has such a rank
+  std::vector<const void*> sources_;
+  std::vector<void*> destinations_;
+  std::vector<Piece> pieces_;
+};
+
+}  // namespace syncrun::detail

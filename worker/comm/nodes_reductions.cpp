@@ -1,0 +1,208 @@
+// Reductions among ranks of several nodes.
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "common/arrays/reduce.hpp"
+#include "common/arrays/rows.hpp"
+#include "common/text/errors.hpp"
+#include "worker/comm/nodes_comm.hpp"
+
+namespace syncrun::detail {
+
+// ---- operations -----------------------------------------------------------------------------------------------
+
+void NodesComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction,
+                           const RankWeights& weights) {
+  if (!can_reduce(dtype, reduction)) {
+    throw_usage("all_reduce: " + std::string(to_string(dtype)) + " has no " + std::string(to_string(reduction)));
+  }
+  const std::size_t bytes = elements * size_of(dtype);
+  const bool is_small = bytes <= CpuComm::kSmallBytes;
+  const Payload payload{values, bytes, is_small ? bytes : 0, is_small ? kAll : world_size()};
+  meet({place_of(values), elements, weights.own, 0, CollectiveKind::all_reduce, dtype, reduction, 0}, payload);
+  collect_weights();
+  if (is_small) return reduce_small(values, 0, elements, payload);
+  if (nodes() <= 2 || bytes < kDividedBytes) return reduce_large(values, kAll);
+  const Division division(elements, world_size(), size_of(dtype));
+  auto* const own = static_cast<std::byte*>(values) + division.begin_bytes(rank());
+  reduce_in_parts(values, own, division);
+  collect_large(own, values, division, kAll);
+}
+
+void NodesComm::reduce(void* values, std::size_t elements, DType dtype, Reduction reduction, const RankWeights& weights,
+                       int root) {
+  const std::size_t bytes = elements * size_of(dtype);
+  const bool is_small = bytes <= CpuComm::kSmallBytes;
+  const Payload payload{values, bytes, is_small ? bytes : 0, is_small ? kAll : world_size()};
+  meet({place_of(values), elements, weights.own, 0, CollectiveKind::reduce, dtype, reduction, root}, payload);
+  collect_weights();
+  if (!is_small) return reduce_large(values, root);
+  if (rank() == root) reduce_small(values, 0, elements, payload);
+}
+
+void NodesComm::reduce_scatter(void* values, void* part, const Division& division, DType dtype, Reduction reduction,
+                               const RankWeights& weights) {
+  const std::size_t bytes = division.all_bytes();
+  const bool is_small = bytes <= CpuComm::kSmallBytes;
+  const Payload payload{values, bytes, is_small ? bytes : 0, is_small ? kAll : world_size()};
+  meet({place_of(values), static_cast<std::uint64_t>(division.elements()), weights.own, division.fingerprint(),
+        CollectiveKind::reduce_scatter, dtype, reduction, 0},
+       payload);
+  collect_weights();
+  if (!is_small) return reduce_in_parts(values, part, division);
+  reduce_small(part, division.begin_bytes(rank()), division.bytes(rank()) / size_of(dtype), payload);
+}
+
+// ---- parts of them --------------------------------------------------------------------------------------------
+
+/// Decides whose values count: in an average, those of ranks with weight.
+void NodesComm::collect_weights() {
+  const bool averages = brought_.front().reduction == Reduction::avg;
+  double total = 0;
+  for (const Contribution& contribution : brought_) total += static_cast<double>(contribution.weight);
+  weights_.clear();
+  counting_.clear();
+  counts_.assign(nodes(), 0);
+  for (std::size_t section = 0; section < nodes(); ++section) {
+    for (int i = 0; i < sections_[section].count; ++i) {
+      const int position = sections_[section].first + i;
+      const auto weight = static_cast<double>(brought_[static_cast<std::size_t>(position)].weight);
+      if (averages && weight == 0 && total != 0) continue;  // 0 times NaN is not 0
+      counting_.push_back(position);
+      weights_.push_back(total == 0 ? 0 : weight / total);
+      counts_[section] = 1;
+    }
+  }
+  const auto own = brought_.begin() + own_section().first;
+  is_in_place_ = std::all_of(own, own + own_section().count,
+                             [](const Contribution& contribution) { return contribution.offset != kNotInSegment; });
+}
+
+/// The values of all ranks have come with the meeting.
+void NodesComm::reduce_small(void* to, std::size_t begin_bytes, std::size_t elements, const Payload& payload) {
+  sources_.clear();
+  for (const int position : counting_) sources_.push_back(payload_of(position, payload) + begin_bytes);
+  destinations_.assign(1, to);
+  reduce_elements(brought_.front().dtype, brought_.front().reduction, destinations_, sources_, weights_, elements);
+}
+
+/// This rank's share of elements that the ranks of the node handle together. Shares are whole cache lines, so that no two
+/// ranks write to the same line.
+NodesComm::Range NodesComm::own_lines(std::size_t elements) const noexcept {
+  const std::size_t per_line = 64 / size_of(brought_.front().dtype);
+  const auto lines = share_of(static_cast<std::int64_t>((elements + per_line - 1) / per_line), own_section().count,
+                              meetings_.position());
+  return {std::min(elements, static_cast<std::size_t>(lines.begin) * per_line),
+          std::min(elements, static_cast<std::size_t>(lines.end) * per_line)};
+}
+
+/// Combines pieces of the arrays of this node's ranks, and puts them into what goes out.
+void NodesComm::reduce_here(const std::byte* values, std::span<const Piece> pieces, const Round& round) {
+  const Contribution& shape = brought_.front();
+  const std::size_t each = size_of(shape.dtype);
+  if (!is_in_place_) {
+    for (const Piece& piece : pieces) {
+      if (piece.count == 0) continue;
+      std::memcpy(chunk_buffer(meetings_.position()) + piece.at, values + piece.begin * each, piece.count * each);
+    }
+    step();
+  }
+  for (const Piece& piece : pieces) {
+    const Range lines = own_lines(piece.count);
+    sources_.clear();
+    std::size_t first_weight = 0;
+    for (std::size_t i = 0; i < counting_.size(); ++i) {
+      const int local = counting_[i] - own_section().first;
+      if (local < 0 || local >= own_section().count) continue;
+      if (sources_.empty()) first_weight = i;
+      const std::byte* const from =
+          is_in_place_
+              ? attachment_.segment.at(brought_[static_cast<std::size_t>(counting_[i])].offset) + piece.begin * each
+              : chunk_buffer(local) + piece.at;
+      sources_.push_back(from + lines.begin * each);
+    }
+    if (sources_.empty() || lines.begin == lines.end) continue;
+    destinations_.assign(1, round.out + piece.at + lines.begin * each);
+    reduce_elements(shape.dtype, shape.reduction, destinations_, sources_,
+                    std::span(weights_).subspan(first_weight, sources_.size()), lines.end - lines.begin);
+  }
+}
+
+/// Combines what the nodes have put into their blocks, in the order of the nodes. Writes it to destinations_.
+void NodesComm::combine_nodes(const Round& round, std::size_t block, std::size_t own_at, Range elements) {
+  const Contribution& shape = brought_.front();
+  if (elements.begin >= elements.end) return;
+  sources_.clear();
+  for (std::size_t section = 0; section < nodes(); ++section) {
+    if (counts_[section] == 0) continue;
+    sources_.push_back(block_from(round, section, block, own_at) + elements.begin * size_of(shape.dtype));
+  }
+  // The weights are in the values already.
+  const Reduction reduction = shape.reduction == Reduction::avg ? Reduction::sum : shape.reduction;
+  reduce_elements(shape.dtype, reduction, destinations_, sources_, {}, elements.end - elements.begin);
+}
+
+/// Works in place. Only the root's values are changed, or those of all ranks if `root` is kAll.
+void NodesComm::reduce_large(void* values, int root) {
+  const std::size_t each = size_of(brought_.front().dtype);
+  const std::size_t elements = brought_.front().elements;
+  const std::size_t block = block_for_all();
+  const std::size_t root_section = root == kAll ? nodes() : section_of(root);
+  const bool is_shared = root == kAll && is_in_place_;  // each rank writes a share of the result for all ranks here
+  auto* const own = static_cast<std::byte*>(values);
+  for (std::size_t begin = 0; begin < elements; begin += block / each) {
+    const std::size_t count = std::min(block / each, elements - begin);
+    const Round round = next_round();
+    const Piece piece{begin, count, 0};
+    reduce_here(own, {&piece, 1}, round);
+    plan(block);
+    for (std::size_t section = 0; section < nodes(); ++section) {
+      const bool takes = root == kAll || section == root_section;
+      blocks_[section].from_bytes = takes && counts_[own_] != 0 ? count * each : 0;
+    }
+    run(round);
+    if (root != kAll && root != rank()) continue;
+    const Range lines = is_shared ? own_lines(count) : Range{0, count};
+    destinations_.clear();
+    for (int i = 0; is_shared && i < own_section().count; ++i) {
+      const std::uint64_t offset = brought_[static_cast<std::size_t>(own_section().first + i)].offset;
+      destinations_.push_back(attachment_.segment.at(offset) + (begin + lines.begin) * each);
+    }
+    if (!is_shared) destinations_.push_back(own + begin * each);
+    combine_nodes(round, block, 0, lines);
+  }
+  if (is_shared) step();
+}
+
+/// Each rank gets its part of the result. In each round, every node gets a piece of the parts of its ranks.
+void NodesComm::reduce_in_parts(void* values, void* part, const Division& division) {
+  const std::size_t each = size_of(brought_.front().dtype);
+  const std::size_t block = block_for_each();
+  const std::size_t own_begin = division.begin_bytes(rank());
+  const std::size_t own_end = own_begin + division.bytes(rank());
+  const std::size_t most = largest_section(division);
+  for (std::size_t done = 0; done < most; done += block) {
+    const Round round = next_round();
+    plan(block);
+    pieces_.clear();
+    for (std::size_t section = 0; section < nodes(); ++section) {
+      const Range bytes = section_bytes(division, section);
+      const std::size_t count = std::min(block, bytes.end - bytes.begin - std::min(done, bytes.end - bytes.begin));
+      pieces_.push_back({(bytes.begin + done) / each, count / each, section * block});
+      blocks_[section].from = section * block;
+      blocks_[section].from_bytes = counts_[own_] != 0 ? count : 0;
+    }
+    reduce_here(static_cast<const std::byte*>(values), pieces_, round);
+    run(round);
+    const std::size_t chunk = section_bytes(division, own_).begin + done;
+    const std::size_t begin = std::max(own_begin, chunk);
+    const std::size_t end = std::min(own_end, chunk + pieces_[own_].count * each);
+    if (begin >= end) continue;
+    destinations_.assign(1, static_cast<std::byte*>(part) + (begin - own_begin));
+    combine_nodes(round, block, own_ * block, {(begin - chunk) / each, (end - chunk) / each});
+  }
+}
+
+}  // namespace syncrun::detail
