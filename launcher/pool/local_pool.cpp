@@ -19,17 +19,25 @@ constexpr const char* kStartLimit = "--start-timeout or SessionOptions::start_ti
 constexpr std::size_t kAlign = std::size_t{2} << 20U;
 constexpr std::size_t round_up(std::size_t value) { return (value + kAlign - 1) / kAlign * kAlign; }
 
-// The least size of a worker's arena besides its values, for the buffers of its communicator.
+// The least size of a worker's arena besides its values, for the buffers of its communicator. In a session on several
+// nodes, it also has what the nodes exchange.
 constexpr std::size_t kLeastArenaBytes = 2 * kAlign;
+constexpr std::size_t kLeastArenaBytesOfNodes = 8 * kAlign;
+
+/// The master's node has one part more, for the outputs of other nodes (NodesPool).
+int parts_of(const NodePlace& place) noexcept {
+  return place.local_size + (place.nodes > 1 && place.node == 0 ? 1 : 0);
+}
 
 /// The two halves of the segment (see prepare_control) are whole pages, and are large enough for what Syncrun itself
 /// puts there.
-Segment reserve_segment(std::size_t control_bytes, int local_size, std::size_t wanted) {
+Segment reserve_segment(std::size_t control_bytes, const NodePlace& place, std::size_t wanted) {
   const std::size_t bytes = wanted != 0 ? wanted : default_reservation_bytes();
-  const std::size_t least = 2 * (control_bytes + static_cast<std::size_t>(local_size) * kLeastArenaBytes);
+  const std::size_t arena = place.nodes > 1 ? kLeastArenaBytesOfNodes : kLeastArenaBytes;
+  const std::size_t least = 2 * (control_bytes + static_cast<std::size_t>(parts_of(place)) * arena);
   if (bytes < least) {
     throw_usage(std::string(environment::kReserveBytes) + " is at least " + std::to_string(least) + " for " +
-                std::to_string(local_size) + " workers, got " + std::to_string(bytes));
+                std::to_string(place.local_size) + " workers, got " + std::to_string(bytes));
   }
   return Segment::create(bytes / (2 * kAlign) * (2 * kAlign), std::max({least, wanted, Segment::kSmallestReservation}));
 }
@@ -43,7 +51,7 @@ LocalPool::LocalPool(const Settings& settings, const NodePlace& place, std::size
     : settings_(settings), place_(place) {
   const int world_size = static_cast<int>(settings_.devices.size());
   const std::size_t control_bytes = round_up(ControlBlock::bytes(world_size));
-  set_memory(reserve_segment(control_bytes, place_.local_size, segment_bytes), world_size);
+  set_memory(reserve_segment(control_bytes, place_, segment_bytes), world_size);
   prepare_control(control_bytes);
   workers_.emplace(settings_, segment(), control());
 }
@@ -57,9 +65,7 @@ void LocalPool::prepare_control(std::size_t control_bytes) {
   header.heap_offset = control_bytes;
   header.heap_bytes = segment().bytes() / 2 - control_bytes;
   header.arenas_offset = segment().bytes() / 2;
-  // The master's node has one part more, for the outputs of other nodes (inbound_offset).
-  const int parts = place_.local_size + (place_.nodes > 1 && place_.node == 0 ? 1 : 0);
-  header.arena_bytes = segment().bytes() / 2 / static_cast<std::size_t>(parts) / kAlign * kAlign;
+  header.arena_bytes = segment().bytes() / 2 / static_cast<std::size_t>(parts_of(place_)) / kAlign * kAlign;
   header.seed = settings_.seed;
   header.spins = place_.local_size + 1 <= usable_cores();
   header.workers_spin = place_.local_size <= usable_cores();

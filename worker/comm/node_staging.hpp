@@ -18,6 +18,7 @@ class NodeStaging {
   static constexpr std::size_t kOutBytes = std::size_t{2} << 20U;
   static constexpr std::size_t kInBytes = std::size_t{4} << 20U;
   static constexpr std::size_t kTableBytes = sizeof(NodeBlock) * kMaxWorldSize;
+  /// The pool makes arenas large enough for this (LocalPool).
   static constexpr std::size_t kBytes = kTableBytes + 2 * (kOutBytes + kInBytes);
 
   /// What communicators use at the start of each rank's arena.

@@ -49,6 +49,17 @@ TEST(CommTable, ChoosesHostMemoryForBothKinds) {
   EXPECT_FALSE(table.is_nccl(table.choose(set_of({0, 1})), set_of({0, 1})));
 }
 
+TEST(CommTable, ChoosesThatOfNodesForRanksOnSeveral) {
+  const std::vector<DeviceId> list(5, DeviceId{.kind = DeviceKind::cpu, .index = 0});
+  const RankDevices of_session(list, {{0, 2, 0, 2}, {1, 2, 2, 3}});
+  CommTable table(of_session);
+  EXPECT_EQ(table.choose(set_of({0, 1})), CommChoice::devices(CommChoice::kOfSession));
+  EXPECT_EQ(table.choose(set_of({2, 4})), CommChoice::devices(CommChoice::kOfSession));
+  EXPECT_EQ(table.choose(set_of({1, 2})), CommChoice::nodes());
+  EXPECT_EQ(table.choose(set_of({0, 1, 2, 3, 4})), CommChoice::nodes());
+  EXPECT_EQ(table.choose(set_of({3})), CommChoice::alone());
+}
+
 TEST(CommTable, GivesEachSetOfGpusItsOwn) {
   const RankDevices of_session = devices("ggg");
   CommTable table(of_session);

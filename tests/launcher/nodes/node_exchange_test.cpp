@@ -1,0 +1,223 @@
+// What carriers send for the ranks of their nodes. The test does in the control blocks what the ranks would do, and decides
+// when messages arrive.
+
+#include "launcher/nodes/node_exchange.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+
+#include "tests/launcher/nodes/fake_mailboxes.hpp"
+#include "tests/launcher/pool/fake_pool.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using namespace detail;
+
+constexpr int kWorldSize = 4;
+constexpr std::uint64_t kCommand = 7;
+constexpr std::uint64_t kTable = std::uint64_t{600} << 20U;
+constexpr std::uint64_t kOut = kTable + 4096;
+constexpr std::uint64_t kIn = kTable + 8192;
+
+/// A node with two ranks. Its lower rank leads it.
+struct NodeOfTest {
+  NodeOfTest(FakeMailboxes& mailboxes, int node, std::uint64_t session = 1)
+      : mailbox(mailboxes.at(node)), leader(2 * node), exchange(mailbox, pool.control(), pool.segment(), session) {
+    pool.control().header().place = {node, 2, 2 * node, 2};
+    for (int rank = 0; rank < kWorldSize; ++rank) pool.control().worker(rank).node = rank / 2;
+  }
+  Command& command_of(std::uint64_t id) { return pool.control().command_in(id); }
+  void add(std::uint64_t id = kCommand) {
+    Command& command = command_of(id);
+    command.begin<CallPayload>();
+    command.id = id;
+    command.ranks = RankSet::all(kWorldSize);
+    command.comm = CommChoice::nodes();
+    command.has_comm = true;
+    exchange.add(id);
+  }
+  /// The leader asks for an exchange of this text.
+  void ask(std::uint64_t step, const std::string& text, std::uint64_t id = kCommand) {
+    auto* const blocks = pool.segment().at<NodeBlock>(kTable);
+    std::memset(pool.segment().at(kIn), 0, 64);
+    std::memcpy(pool.segment().at(kOut), text.data(), text.size());
+    blocks[0] = blocks[1] = {kOut, text.size(), kIn, 64};
+    NodeRequest& request = this->request();
+    request.command = id;
+    request.step = step;
+    request.blocks = kTable;
+    request.asked.store(request.asked.load() + 1);
+  }
+  NodeRequest& request() { return pool.control().worker(leader).exchange; }
+  bool has_answer() { return request().answered.load() == request().asked.load(); }
+  std::string answer() { return reinterpret_cast<const char*>(pool.segment().at(kIn)); }
+  void finish(std::uint64_t id = kCommand) {
+    for (const int rank : {leader, leader + 1}) pool.finish(rank, id);
+  }
+  /// Lets messages arrive, and looks for requests.
+  void run() {
+    while (const auto next = mailbox.receive()) {
+      MessageReader message(next->message, "the other node");
+      exchange.take(next->node, message);
+    }
+    while (exchange.look()) {
+    }
+  }
+
+  FakeMailboxes::Box& mailbox;
+  int leader;
+  FakePool pool{kWorldSize};
+  NodeExchange exchange;
+};
+
+class Exchanges : public testing::Test {
+ protected:
+  void run() {
+    for (int round = 0; round < 3; ++round) {
+      here.run();
+      there.run();
+    }
+  }
+
+  FakeMailboxes mailboxes{2};
+  NodeOfTest here{mailboxes, 0};
+  NodeOfTest there{mailboxes, 1};
+};
+
+TEST_F(Exchanges, BringABlockToEachNode) {
+  here.add();
+  there.add();
+  for (std::uint64_t step = 0; step < 5; ++step) {
+    here.ask(step, "from here " + std::to_string(step));
+    EXPECT_TRUE(here.exchange.has_news());
+    run();
+    EXPECT_FALSE(here.has_answer()) << "the other leader has not asked";
+    there.ask(step, "from there " + std::to_string(step));
+    run();
+    EXPECT_TRUE(here.has_answer());
+    EXPECT_TRUE(there.has_answer());
+    EXPECT_EQ(here.answer(), "from there " + std::to_string(step));
+    EXPECT_EQ(there.answer(), "from here " + std::to_string(step));
+    EXPECT_FALSE(here.exchange.has_news());
+  }
+}
+
+TEST_F(Exchanges, WaitForACommandThatComesLater) {
+  here.add();
+  here.ask(0, "early");
+  run();
+  there.add();
+  there.ask(0, "late");
+  run();
+  EXPECT_EQ(there.answer(), "early");
+  EXPECT_EQ(here.answer(), "late");
+}
+
+TEST_F(Exchanges, OfACommandThatIsOverAreDropped) {
+  here.add();
+  there.add();
+  there.finish();
+  there.run();
+  here.ask(0, "too late");
+  run();
+  here.finish();
+  run();
+  here.add(kCommand + 1);
+  there.add(kCommand + 1);
+  here.ask(0, "a", kCommand + 1);
+  there.ask(0, "b", kCommand + 1);
+  run();
+  EXPECT_EQ(here.answer(), "b");
+  EXPECT_EQ(there.answer(), "a");
+}
+
+TEST_F(Exchanges, OfAnotherSessionAreDropped) {
+  NodeOfTest later(mailboxes, 1, 2);
+  here.add();
+  here.ask(0, "old");
+  here.run();
+  later.run();
+  later.add();
+  later.ask(0, "new");
+  later.run();
+  EXPECT_FALSE(later.has_answer());
+  EXPECT_EQ(later.answer(), "");
+}
+
+TEST_F(Exchanges, OfRanksThatMeetOnTheirNodeSendNothing) {
+  Command& command = here.command_of(kCommand);
+  command.begin<CallPayload>();
+  command.id = kCommand;
+  command.ranks = RankSet::all(2);
+  command.comm = CommChoice::devices(CommChoice::kOfSession);
+  command.has_comm = true;
+  here.exchange.add(kCommand);
+  command.failed.store(kCommand);
+  here.run();
+  EXPECT_EQ(here.mailbox.sent, 0);
+}
+
+TEST_F(Exchanges, TellOfAFailureOnce) {
+  here.add();
+  there.add();
+  here.command_of(kCommand).failed.store(kCommand);
+  EXPECT_TRUE(here.exchange.has_news());
+  run();
+  EXPECT_EQ(there.command_of(kCommand).failed.load(), kCommand);
+  EXPECT_EQ(here.mailbox.sent, 1);
+  EXPECT_EQ(there.mailbox.sent, 0);
+}
+
+TEST_F(Exchanges, SayWhichLeaderHasLeft) {
+  here.add();
+  there.add();
+  there.request().left.store(kCommand);
+  here.ask(0, "in vain");
+  run();
+  EXPECT_TRUE(here.has_answer());
+  EXPECT_EQ(here.request().left_rank_plus_one, there.leader + 1);
+}
+
+TEST_F(Exchanges, ThatALeaderAskedForBeforeItLeftCount) {
+  here.add();
+  there.add();
+  there.ask(0, "the last");
+  here.ask(0, "first");
+  run();
+  there.request().left.store(kCommand);
+  run();
+  EXPECT_EQ(here.request().left_rank_plus_one, 0);
+  EXPECT_EQ(here.answer(), "the last");
+  here.ask(1, "second");
+  run();
+  EXPECT_EQ(here.request().left_rank_plus_one, there.leader + 1);
+}
+
+TEST_F(Exchanges, LeaveTheRoomAloneOnceTheLeaderHasLeft) {
+  here.add();
+  there.add();
+  here.ask(0, "given up");
+  here.run();
+  EXPECT_EQ(here.request().taken.load(), here.request().asked.load());
+  here.request().left.store(kCommand);
+  there.ask(0, "must not come");
+  run();
+  EXPECT_EQ(here.answer(), "");
+  EXPECT_FALSE(here.has_answer());
+}
+
+TEST_F(Exchanges, OfABlockThatIsTooLargeAreAnError) {
+  here.add();
+  there.add();
+  here.ask(0, "a");
+  here.run();
+  there.ask(0, std::string(100, 'x'));
+  there.run();
+  EXPECT_THROW(here.run(), Error);
+}
+
+}  // namespace
+}  // namespace syncrun::test
