@@ -11,7 +11,7 @@ namespace syncrun::detail {
 
 void throw_needs_one_node(const std::string& what, std::size_t nodes) {
   throw_usage(what + " does not work in a session on several nodes yet (this one has " + std::to_string(nodes) +
-              "): use one node, or Scattered, Broadcast and value arguments with Avg, Sum or Gather results");
+              "): use one node");
 }
 
 RemoteNodes::RemoteNodes(Mailbox& mailbox, ControlBlock control, const Memory& memory, std::vector<NodePlace> places,
