@@ -8,6 +8,7 @@
 #include <numeric>
 #include <span>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 namespace sr = syncrun;
@@ -150,6 +151,24 @@ void fail_in_each_way(sr::Session& session, int rank) {
   expect_failure(session.function(disagree_on, "disagree_on"), "disagrees");
 }
 
+void come_late(sr::CpuWorker& worker, sr::Comm& comm, int rank) {
+  if (worker.rank() == rank) std::this_thread::sleep_for(std::chrono::minutes(1));
+  comm.barrier();
+}
+
+/// The program computes while the nodes exchange blocks.
+void work_meanwhile(sr::Session& session) {
+  const auto f = session.function(each_collective, "each_collective");
+  auto result = f.async(std::int64_t{50'000});
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+  while (std::chrono::steady_clock::now() < end) {
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  std::printf("%zu results", result.get().to_vector().size());
+  const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
+  std::printf(" after %g s\n", waited.count());
+}
+
 void reduce_for(sr::Comm& comm, double seconds) {
   std::vector<double> values(200'000, 1);
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
@@ -168,6 +187,10 @@ bool run_collectives(sr::Session& session, const std::string& action, double num
     weigh_rows(session);
   } else if (action == "fail-collectives") {
     fail_in_each_way(session, static_cast<int>(number));
+  } else if (action == "late") {
+    session.function(come_late, "come_late")(static_cast<int>(number));
+  } else if (action == "meanwhile") {
+    work_meanwhile(session);
   } else if (action == "reduce") {
     const auto f = session.function(reduce_for, "reduce_for");
     f(0.0);

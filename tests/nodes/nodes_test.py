@@ -284,6 +284,22 @@ class Collectives(OnHosts):
                 self.assertRegex(job.text, rf"disagrees in time 1: .*rank {rank} calls all_reduce of 100000 float64")
                 self.assertEqual(job.text.count("sum 6"), 3, job.text)
 
+    def test_the_nodes_exchange_blocks_while_the_program_computes(self):
+        for engine in self.for_each_engine(("openmpi",)):
+            job = self.job(engine, ["meanwhile"])
+            self.assertEqual(job.finish(), 0, job.text)
+            waited = float(re.search(r"192 results after (\S+) s", job.text)[1])
+            self.assertLess(waited, 1, job.text)  # the program has computed for 2 s
+
+    def test_a_rank_that_does_not_come_is_named_at_the_deadline(self):
+        for engine in self.for_each_engine(("openmpi",)):
+            job = self.job(engine, ["late", 3], more=["--timeout", "2"])
+            self.assertNotEqual(job.finish(), 0)
+            self.assertRegex(job.text, r"call 'come_late'.*2000 ms")
+            self.assertRegex(job.text, r"rank 3 \(n2:cpu1, pid \d+\) is in phase function")
+            self.assertRegex(job.text, r"rank 0 \(n1:cpu0, pid \d+\) is in phase collective")
+            self.check_nothing_left()
+
 
 PHASES = {"reduce": ("in the collectives", ["reduce", 60]), "body": ("in the body", ["body", 60]), "idle": ("idle", ["idle", 8]), "stream": ("streaming", ["stream", 60])}
 

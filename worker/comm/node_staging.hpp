@@ -15,7 +15,7 @@ namespace syncrun::detail {
 
 class NodeStaging {
  public:
-  static constexpr std::size_t kOutBytes = std::size_t{2} << 20U;
+  static constexpr std::size_t kOutBytes = std::size_t{3} << 20U;
   static constexpr std::size_t kInBytes = std::size_t{4} << 20U;
   static constexpr std::size_t kTableBytes = sizeof(NodeBlock) * kMaxWorldSize;
   /// The pool makes arenas large enough for this (LocalPool).

@@ -8,10 +8,11 @@ namespace syncrun::detail {
 namespace {
 
 /// The room for the contribution of a rank in a meeting, and for its values.
-constexpr std::size_t kContributionBytes = 64;
-static_assert(sizeof(Contribution) <= kContributionBytes);
-constexpr std::size_t kMeetingBytesPerRank = kContributionBytes + CpuComm::kSmallBytes;
-static_assert(kMeetingBytesPerRank * kMaxWorldSize <= NodeStaging::kInBytes);
+constexpr std::size_t kMeetingBytesPerRank = 64 + CpuComm::kSmallBytes;
+static_assert(kMeetingBytesPerRank * kMaxWorldSize <= NodeStaging::kOutBytes);
+static_assert(kMeetingBytesPerRank * kMaxWorldSize + NodesComm::kMediumBytes * NodesComm::kFewNodes <=
+              NodeStaging::kInBytes);
+static_assert(NodesComm::kMediumBytes <= CpuComm::kChunkBytes);
 
 /// The largest block of a round.
 constexpr std::size_t kMostBlockBytes = CpuComm::kChunkBytes;
@@ -87,8 +88,13 @@ void NodesComm::meet(const Contribution& mine, const Payload& payload) {
   const bool sends = payload.from == kAll || payload.from == rank();
   if (sends && payload.bytes != 0)
     std::memcpy(small_buffer(meetings_.position(), meetings_.next_parity()), payload.data, payload.bytes);
+  if (payload.of_node != 0) std::memcpy(chunk_buffer(meetings_.position()), payload.data, payload.of_node);
   const std::size_t parity = meetings_.meet(mine, limits_);
   meeting_ = next_round();
+  if (payload.of_node != 0) {
+    combine_here(parity, payload);
+    step();
+  }
   if (is_leader()) {
     link_.await_taken(limits_);
     put_meeting(meeting_, payload, parity);
@@ -120,17 +126,26 @@ void NodesComm::put_meeting(const Round& round, const Payload& payload, std::siz
     std::memcpy(to, small_buffer(i, parity), payload.stride);
     to += payload.stride;
   }
+  to += payload.of_node;  // combine_here has put it there
   auto* const table = attachment_.segment.at<NodeBlock>(staging_.table());
   for (std::size_t section = 0; section < nodes(); ++section) {
-    const auto room = static_cast<std::size_t>(sections_[section].first) * kMeetingBytesPerRank;
+    const std::size_t room = meeting_room(section);
     table[section] = {round.out_at, static_cast<std::uint64_t>(to - round.out), round.in_at + room,
-                      static_cast<std::uint64_t>(sections_[section].count) * kMeetingBytesPerRank};
+                      meeting_room(section + 1) - room};
   }
 }
 
 const std::byte* NodesComm::meeting_of(const Round& round, std::size_t section) const noexcept {
   if (section == own_) return round.out;
-  return round.in + static_cast<std::size_t>(sections_[section].first) * kMeetingBytesPerRank;
+  return round.in + meeting_room(section);
+}
+
+/// Where the room for what a node brings to a meeting begins. Nodes may call different collectives, so there is room for
+/// the largest ones.
+std::size_t NodesComm::meeting_room(std::size_t section) const noexcept {
+  const int ranks_before = section == nodes() ? set_.count() : sections_[section].first;
+  return static_cast<std::size_t>(ranks_before) * kMeetingBytesPerRank +
+         (nodes() <= kFewNodes ? section * kMediumBytes : 0);
 }
 
 /// The values that a rank has brought to the last meeting.

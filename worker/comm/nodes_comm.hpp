@@ -18,7 +18,8 @@ namespace syncrun::detail {
 /// ranks of a node have neighbouring positions. They are a section.
 ///
 /// Each collective begins with a meeting of all ranks, which brings the contribution of each rank to all ranks. It also
-/// brings small values, which are then combined as on one node. Large values follow in rounds:
+/// brings small values, which are then combined as on one node. In all_reduce, it brings what each node has combined of
+/// medium values. Large values follow in rounds:
 ///
 ///   all ranks of a node fill a block | the leaders exchange blocks | all ranks of a node use what has come
 ///
@@ -31,6 +32,10 @@ class NodesComm final : public CommCore {
 
   /// From this size on, an array that is reduced among more than two nodes is divided among them.
   static constexpr std::size_t kDividedBytes = std::size_t{1} << 20U;
+  /// Up to this size, what a node has combined travels with the contributions, so that one exchange is enough. Only among
+  /// up to kFewNodes nodes, because there is room for it from each of them.
+  static constexpr std::size_t kMediumBytes = std::size_t{64} << 10U;
+  static constexpr std::size_t kFewNodes = 16;
 
   void begin(const Command& command) override;
   int rank() const noexcept override { return position_; }
@@ -55,6 +60,9 @@ class NodesComm final : public CommCore {
   void leave() noexcept override { here_.leave(); }
 
  private:
+  /// The room for the contribution of a rank in a meeting.
+  static constexpr std::size_t kContributionBytes = 64;
+  static_assert(sizeof(Contribution) <= kContributionBytes);
   /// All ranks send, or all ranks get the result.
   static constexpr int kAll = -1;
   /// The ranks of a node: positions [first, first + count).
@@ -69,6 +77,8 @@ class NodesComm final : public CommCore {
     std::size_t bytes = 0;   // of this rank
     std::size_t stride = 0;  // the room for those of one rank; the same on all ranks
     int from = kAll;         // the rank whose values travel
+    /// If it is not 0: the size of an array of each rank, which the ranks of each node combine before it travels.
+    std::size_t of_node = 0;
   };
   /// A part of an array: elements [begin, begin + count), and its place in what goes out.
   struct Piece {
@@ -107,6 +117,8 @@ class NodesComm final : public CommCore {
   void meet(const Contribution& mine, const Payload& payload);
   void put_meeting(const Round& round, const Payload& payload, std::size_t parity);
   const std::byte* meeting_of(const Round& round, std::size_t section) const noexcept;
+  std::size_t meeting_room(std::size_t section) const noexcept;
+  void combine_here(std::size_t parity, const Payload& payload);
   const std::byte* payload_of(int position, const Payload& payload) const noexcept;
 
   // Rounds.
@@ -122,11 +134,12 @@ class NodesComm final : public CommCore {
   // Reductions.
   void collect_weights();
   void reduce_small(void* to, std::size_t begin_bytes, std::size_t elements, const Payload& payload);
+  void reduce_medium(void* to, std::size_t elements);
   void reduce_large(void* values, int root);
   void reduce_in_parts(void* values, void* part, const Division& division);
   void reduce_here(const std::byte* values, std::span<const Piece> pieces, const Round& round);
   void combine_nodes(const Round& round, std::size_t block, std::size_t own_at, Range elements);
-  Range own_lines(std::size_t elements) const noexcept;
+  Range own_lines(std::size_t elements, DType dtype) const noexcept;
 
   // Moves.
   void collect(const void* part, void* all, const Division& division, int root);

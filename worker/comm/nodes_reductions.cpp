@@ -20,10 +20,13 @@ void NodesComm::all_reduce(void* values, std::size_t elements, DType dtype, Redu
   }
   const std::size_t bytes = elements * size_of(dtype);
   const bool is_small = bytes <= CpuComm::kSmallBytes;
-  const Payload payload{values, bytes, is_small ? bytes : 0, is_small ? kAll : world_size()};
+  const bool is_medium = !is_small && bytes <= kMediumBytes && nodes() <= kFewNodes;
+  Payload payload{values, bytes, is_small ? bytes : 0, is_small ? kAll : world_size()};
+  if (is_medium) payload.of_node = bytes;
   meet({place_of(values), elements, weights.own, 0, CollectiveKind::all_reduce, dtype, reduction, 0}, payload);
   collect_weights();
   if (is_small) return reduce_small(values, 0, elements, payload);
+  if (is_medium) return reduce_medium(values, elements);
   if (nodes() <= 2 || bytes < kDividedBytes) return reduce_large(values, kAll);
   const Division division(elements, world_size(), size_of(dtype));
   auto* const own = static_cast<std::byte*>(values) + division.begin_bytes(rank());
@@ -90,12 +93,52 @@ void NodesComm::reduce_small(void* to, std::size_t begin_bytes, std::size_t elem
 
 /// This rank's share of elements that the ranks of the node handle together. Shares are whole cache lines, so that no two
 /// ranks write to the same line.
-NodesComm::Range NodesComm::own_lines(std::size_t elements) const noexcept {
-  const std::size_t per_line = 64 / size_of(brought_.front().dtype);
+NodesComm::Range NodesComm::own_lines(std::size_t elements, DType dtype) const noexcept {
+  const std::size_t per_line = 64 / size_of(dtype);
   const auto lines = share_of(static_cast<std::int64_t>((elements + per_line - 1) / per_line), own_section().count,
                               meetings_.position());
   return {std::min(elements, static_cast<std::size_t>(lines.begin) * per_line),
           std::min(elements, static_cast<std::size_t>(lines.end) * per_line)};
+}
+
+/// Before the meeting's exchange: combines the arrays that the ranks of this node have copied to their chunk buffers. In an
+/// average, ranks count by their weights, and later nodes by theirs.
+void NodesComm::combine_here(std::size_t parity, const Payload& payload) {
+  const Contribution& shape = meetings_.contribution(0, parity);
+  double total = 0;
+  for (int i = 0; i < own_section().count; ++i) total += static_cast<double>(meetings_.contribution(i, parity).weight);
+  const std::size_t each = size_of(shape.dtype);
+  const Range lines = own_lines(payload.of_node / each, shape.dtype);
+  sources_.clear();
+  weights_.clear();
+  for (int i = 0; i < own_section().count; ++i) {
+    const auto weight = static_cast<double>(meetings_.contribution(i, parity).weight);
+    if (shape.reduction == Reduction::avg && weight == 0 && total != 0) continue;  // 0 times NaN is not 0
+    sources_.push_back(chunk_buffer(i) + lines.begin * each);
+    weights_.push_back(total == 0 ? 0 : weight / total);
+  }
+  std::byte* const to = meeting_.out + static_cast<std::size_t>(own_section().count) * kContributionBytes;
+  destinations_.assign(1, to + lines.begin * each);
+  reduce_elements(shape.dtype, shape.reduction, destinations_, sources_, weights_, lines.end - lines.begin);
+}
+
+/// What each node has combined has come with the meeting.
+void NodesComm::reduce_medium(void* to, std::size_t elements) {
+  double total = 0;
+  for (const Contribution& contribution : brought_) total += static_cast<double>(contribution.weight);
+  sources_.clear();
+  weights_.clear();
+  for (std::size_t section = 0; section < nodes(); ++section) {
+    if (counts_[section] == 0) continue;
+    const Section& ranks = sections_[section];
+    double weight = 0;
+    for (int i = 0; i < ranks.count; ++i)
+      weight += static_cast<double>(brought_[static_cast<std::size_t>(ranks.first + i)].weight);
+    sources_.push_back(meeting_of(meeting_, section) + static_cast<std::size_t>(ranks.count) * kContributionBytes);
+    weights_.push_back(total == 0 ? 0 : weight / total);
+  }
+  destinations_.assign(1, to);
+  reduce_elements(brought_.front().dtype, brought_.front().reduction, destinations_, sources_, weights_, elements);
 }
 
 /// Combines pieces of the arrays of this node's ranks, and puts them into what goes out.
@@ -110,7 +153,7 @@ void NodesComm::reduce_here(const std::byte* values, std::span<const Piece> piec
     step();
   }
   for (const Piece& piece : pieces) {
-    const Range lines = own_lines(piece.count);
+    const Range lines = own_lines(piece.count, shape.dtype);
     sources_.clear();
     std::size_t first_weight = 0;
     for (std::size_t i = 0; i < counting_.size(); ++i) {
@@ -164,7 +207,7 @@ void NodesComm::reduce_large(void* values, int root) {
     }
     run(round);
     if (root != kAll && root != rank()) continue;
-    const Range lines = is_shared ? own_lines(count) : Range{0, count};
+    const Range lines = is_shared ? own_lines(count, brought_.front().dtype) : Range{0, count};
     destinations_.clear();
     for (int i = 0; is_shared && i < own_section().count; ++i) {
       const std::uint64_t offset = brought_[static_cast<std::size_t>(own_section().first + i)].offset;

@@ -238,7 +238,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Layout{{2, 2}, 3001, Where::segment}, Layout{{2, 2}, 300001, Where::own_memory},
                     Layout{{2, 2}, 300001, Where::segment}, Layout{{1, 2}, 3001, Where::segment},
                     Layout{{3, 1, 2}, 200, Where::own_memory}, Layout{{3, 1, 2}, 3001, Where::own_memory},
-                    Layout{{3, 1, 2}, 3001, Where::segment}, Layout{{3, 1, 2}, 300001, Where::own_memory},
+                    Layout{{3, 1, 2}, 3001, Where::segment}, Layout{{3, 1, 2}, 20'000, Where::own_memory},
+                    Layout{{3, 1, 2}, 20'000, Where::segment}, Layout{{3, 1, 2}, 300001, Where::own_memory},
                     Layout{{3, 1, 2}, 300001, Where::segment}),
     name_of);
 
