@@ -45,7 +45,7 @@ RowSums sum_rows(CpuWorker& worker, Sliced<const double, 2> x) {
 
 Sum<double> first_of(CpuWorker&, Local<const double, 1> x) { return {x(0)}; }
 
-/// Adds the column sums of the worker's rows of x to its copy of `total`, and the averages of all ranks' rows to `mean`.
+/// Adds the column sums of the worker's rows of x to its copy of `total`, and puts their averages into its copy of `mean`.
 void add_rows(CpuWorker& worker, Scattered<const double, 2> x, Update<op::sum, double, 1> total,
               Update<op::avg, double, 1> mean) {
   if (worker.slice() == 0) std::copy(total.original().begin(), total.original().end(), total.value().begin());
@@ -112,7 +112,7 @@ void check_rows(Session& session) {
   require(some.sum.value() == expected, "the sum of some rows of each rank");
 }
 
-/// Each rank adds its rows to its copy, and the copies are combined on all ranks of all nodes.
+/// Each rank adds its rows to its copy, and all ranks of all nodes commit or none does.
 void check_updates(Session& session) {
   constexpr std::int64_t kRows = 601;
   for (const std::int64_t width : {3, 2000}) {
@@ -123,21 +123,26 @@ void check_updates(Session& session) {
     const auto f = session.function(add_rows, "add_rows");
     f(x, total, mean);
     f(x, total, mean, {.slices = 3});
-    const double n = session.world_size();
     const double first = static_cast<double>(width) * (kRows - 1) * kRows / 2;  // the sum of the first column
+    double sum = 0, rows = 0;
     for (int rank = 0; rank < session.world_size(); ++rank) {
-      require(total.get(rank)(0) == first * n + first, "the total of two updates");
-      require(std::abs(mean.get(rank)(width - 1) - (first / kRows + static_cast<double>(width - 1))) < 1e-6,
-              "an average over the rows of all nodes");
+      sum += total.get(rank)(0);
+      rows += total.get(rank)(0) / 2 / mean.get(rank)(0);
     }
+    require(sum == 2 * first, "each rank adds its rows twice");
+    require(std::abs(rows - kRows) < 1e-6, "the average of each rank's rows");
     const auto g = session.function(fail_on, "fail_on");
     for (int rank = 0; rank < session.world_size(); ++rank) {
+      const int other = session.world_size() - 1 - rank;
+      const double before = total.get(other)(0);
+      bool has_thrown = false;
       try {
         g(total, rank);
-        require(false, "a body that throws fails its call");
       } catch (const Error&) {
+        has_thrown = true;
       }
-      require(total.get(session.world_size() - 1 - rank)(0) == first * n + first, "no rank commits a failed update");
+      require(has_thrown, "a body that throws fails its call");
+      require(total.get(other)(0) == before, "no rank commits a failed update");
     }
   }
 }
