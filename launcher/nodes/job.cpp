@@ -218,7 +218,9 @@ std::optional<int> serve_if_this_is_an_agent() {
   if (!place) return std::nullopt;
   if (place->node == NodeGroup::kMaster) {
     static const ForkGuard fork_guard;
-    ::on_exit(leave_at_exit, const_cast<ForkGuard*>(&fork_guard));
+    // Once: a program may call serve_if_worker and then run, and both come here.
+    static const int is_registered = ::on_exit(leave_at_exit, const_cast<ForkGuard*>(&fork_guard));
+    static_cast<void>(is_registered);
     return std::nullopt;
   }
   supervisor_link().send({SupervisorMessage::Kind::hello, 0, {}});

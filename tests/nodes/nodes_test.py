@@ -30,9 +30,9 @@ options = None
 class Job:
     """A program that runs on the hosts. Collects its output, with the time of each line."""
 
-    def __init__(self, group, engine, action, nodes=3, workers=2, more=(), syncrun=None, **kwargs):
+    def __init__(self, group, engine, action, nodes=3, workers=2, more=(), syncrun=None, program=None, **kwargs):
         self.group = group
-        command = [syncrun or options.syncrun, "-n", str(workers), *more, options.program, *map(str, action)]
+        command = [syncrun or options.syncrun, "-n", str(workers), *more, program or options.program, *map(str, action)]
         self.process = group.hosts.start(
             "n1", engine.command(group.hosts, nodes, command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             start_new_session=True, **{"stdin": subprocess.DEVNULL, **kwargs})  # fmt: skip
@@ -82,7 +82,7 @@ class OnHosts(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.hosts = hosts.Hosts(cls.count, keep=[options.build, Path(options.program).parent])
+        cls.hosts = hosts.Hosts(cls.count, keep=[options.build, Path(options.program).parent, hosts.HERE.parents[1] / "data"])
         cls.hosts.__enter__()
         cls.addClassCleanup(cls.hosts.down)
         if cls.with_slurm and engines.why_impossible(*engines.Srun.tools) is None:
@@ -130,6 +130,21 @@ class Starts(OnHosts):
             job = self.job(engine, ["variables"])
             self.assertEqual(job.finish(), 0, job.text)
             self.assertIn("as expected", job.text)
+            self.check_nothing_left()
+
+    def test_the_digits_train_with_the_losses_of_one_node(self):
+        if not options.digits:
+            self.skipTest("the demo was not built")
+        one = subprocess.run([options.syncrun, "-n", "6", options.digits, "--epochs", "2"], text=True, capture_output=True,
+                             timeout=RUN_LIMIT_S)  # fmt: skip
+        self.assertEqual(one.returncode, 0, one.stderr)
+        wanted = re.findall(r"loss \S+  validation loss \S+|test accuracy.*", one.stdout)
+        self.assertEqual(len(wanted), 3, one.stdout)
+        for engine in self.for_each_engine():
+            job = self.job(engine, ["--epochs", "2"], program=options.digits)
+            self.assertEqual(job.finish(), 0, job.text)
+            for line in wanted:
+                self.assertIn(line, job.text)
             self.check_nothing_left()
 
     def test_a_program_without_a_session_ends(self):
@@ -569,6 +584,7 @@ def main():
     parser.add_argument("group", choices=["Starts", "Conventions", "Collectives", "Faults", "BadInput"])
     parser.add_argument("--syncrun", required=True)
     parser.add_argument("--program", required=True)
+    parser.add_argument("--digits", help="the demo that trains on the digits")
     parser.add_argument("--other-program", help="another program, for the test of different builds")
     parser.add_argument("--build", required=True, help="the build folder, which all hosts share")
     options, rest = parser.parse_known_args()
