@@ -106,8 +106,8 @@ void NodesComm::meet(const Contribution& mine, const Payload& payload) {
   for (std::size_t section = 0; section < nodes(); ++section) {
     const std::byte* const from = meeting_of(meeting_, section);
     for (int i = 0; i < sections_[section].count; ++i) {
-      std::memcpy(&brought_[static_cast<std::size_t>(sections_[section].first + i)],
-                  from + static_cast<std::size_t>(i) * kContributionBytes, sizeof(Contribution));
+      std::memcpy(&brought_by(sections_[section].first + i), from + static_cast<std::size_t>(i) * kContributionBytes,
+                  sizeof(Contribution));
     }
   }
   auto other = set_.begin();

@@ -121,6 +121,7 @@ class NodesComm final : public CommCore {
   const std::byte* meeting_of(const Round& round, std::size_t section) const noexcept;
   std::size_t meeting_room(std::size_t section) const noexcept;
   void combine_here(std::size_t parity, const Payload& payload);
+  Contribution& brought_by(int position) noexcept { return brought_[static_cast<std::size_t>(position)]; }
   const std::byte* payload_of(int position, const Payload& payload) const noexcept;
 
   // Rounds.

@@ -71,7 +71,7 @@ void NodesComm::collect_weights() {
   for (std::size_t section = 0; section < nodes(); ++section) {
     for (int i = 0; i < sections_[section].count; ++i) {
       const int position = sections_[section].first + i;
-      const auto weight = static_cast<double>(brought_[static_cast<std::size_t>(position)].weight);
+      const auto weight = static_cast<double>(brought_by(position).weight);
       if (averages && weight == 0 && total != 0) continue;  // 0 times NaN is not 0
       counting_.push_back(position);
       weights_.push_back(total == 0 ? 0 : weight / total);
@@ -132,8 +132,7 @@ void NodesComm::reduce_medium(void* to, std::size_t elements) {
     if (counts_[section] == 0) continue;
     const Section& ranks = sections_[section];
     double weight = 0;
-    for (int i = 0; i < ranks.count; ++i)
-      weight += static_cast<double>(brought_[static_cast<std::size_t>(ranks.first + i)].weight);
+    for (int i = 0; i < ranks.count; ++i) weight += static_cast<double>(brought_by(ranks.first + i).weight);
     sources_.push_back(meeting_of(meeting_, section) + static_cast<std::size_t>(ranks.count) * kContributionBytes);
     weights_.push_back(total == 0 ? 0 : weight / total);
   }
@@ -160,10 +159,9 @@ void NodesComm::reduce_here(const std::byte* values, std::span<const Piece> piec
       const int local = counting_[i] - own_section().first;
       if (local < 0 || local >= own_section().count) continue;
       if (sources_.empty()) first_weight = i;
-      const std::byte* const from =
-          is_in_place_
-              ? attachment_.segment.at(brought_[static_cast<std::size_t>(counting_[i])].offset) + piece.begin * each
-              : chunk_buffer(local) + piece.at;
+      const std::byte* const from = is_in_place_
+                                        ? attachment_.segment.at(brought_by(counting_[i]).offset) + piece.begin * each
+                                        : chunk_buffer(local) + piece.at;
       sources_.push_back(from + lines.begin * each);
     }
     if (sources_.empty() || lines.begin == lines.end) continue;
@@ -238,7 +236,7 @@ void NodesComm::use_chunk(const Round& round, std::byte* values, Range elements,
   const Range lines = is_shared ? own_lines(count, brought_.front().dtype) : Range{0, count};
   destinations_.clear();
   for (int i = 0; is_shared && i < own_section().count; ++i) {
-    const std::uint64_t offset = brought_[static_cast<std::size_t>(own_section().first + i)].offset;
+    const std::uint64_t offset = brought_by(own_section().first + i).offset;
     destinations_.push_back(attachment_.segment.at(offset) + (elements.begin + lines.begin) * each);
   }
   if (!is_shared) destinations_.push_back(values + elements.begin * each);
