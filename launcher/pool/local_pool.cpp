@@ -22,7 +22,7 @@ constexpr std::size_t round_up(std::size_t value) { return (value + kAlign - 1) 
 // The least size of a worker's arena besides its values, for the buffers of its communicator. In a session on several
 // nodes, it also has what the nodes exchange.
 constexpr std::size_t kLeastArenaBytes = 2 * kAlign;
-constexpr std::size_t kLeastArenaBytesOfNodes = 8 * kAlign;
+constexpr std::size_t kLeastArenaBytesOfNodes = 12 * kAlign;
 
 /// The master's node has one part more, for the outputs of other nodes (NodesPool).
 int parts_of(const NodePlace& place) noexcept {

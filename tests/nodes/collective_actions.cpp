@@ -73,7 +73,7 @@ sr::Gather<double, 1> each_collective(sr::CpuWorker& worker, sr::Comm& comm, std
   std::vector<double> seen;
   auto own = values_of(comm.rank(), elements);
   call_each(comm, own, seen);
-  call_each(comm, worker.scratch<double>(static_cast<std::size_t>(elements)), seen);
+  call_each(comm, worker.scratch<double>(elements), seen);
   return {seen, sr::Shape{static_cast<std::int64_t>(seen.size())}};
 }
 

@@ -7,15 +7,19 @@ void NodeLink::await_taken(const WaitLimits& limits) {
   meetings_.await([&] { return request().taken.load(std::memory_order_seq_cst) == last; }, limits);
 }
 
-void NodeLink::exchange(const Command& command, std::uint64_t table, const WaitLimits& limits) {
+void NodeLink::begin_exchange(const Command& command, std::uint64_t table, const WaitLimits& limits) {
   await_taken(limits);
   NodeRequest& own = request();
   own.command = command.id;
   own.step = step_++;
   own.blocks = table;
-  const std::uint64_t number = own.asked.load(std::memory_order_relaxed) + 1;
-  own.asked.store(number, std::memory_order_seq_cst);
+  own.asked.store(own.asked.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
   attachment_.control.header().to_master.ring();
+}
+
+void NodeLink::end_exchange(const WaitLimits& limits) {
+  const NodeRequest& own = request();
+  const std::uint64_t number = own.asked.load(std::memory_order_relaxed);
   meetings_.await([&] { return own.answered.load(std::memory_order_seq_cst) >= number; }, limits);
   if (own.left_rank_plus_one == 0) return;
   limits.interruption.check();  // it has left because it or another rank failed

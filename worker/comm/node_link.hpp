@@ -18,10 +18,13 @@ class NodeLink {
   void begin() noexcept { step_ = 0; }
   /// Waits until the carrier no longer reads what an earlier request has named. That request may have been given up.
   void await_taken(const WaitLimits& limits);
-  /// Sends a block to each other node of the command, and waits until a block has come from each of them. `table` is the
-  /// offset of one NodeBlock for each node. Throws Error (usage) if another node takes no part in further exchanges, and
-  /// what interrupts the wait.
-  void exchange(const Command& command, std::uint64_t table, const WaitLimits& limits);
+  /// Begins to send a block to each other node of the command, and to receive a block from each of them. `table` is the
+  /// offset of one NodeBlock for each node. The exchange before is complete. Throws what interrupts the wait for an earlier
+  /// request.
+  void begin_exchange(const Command& command, std::uint64_t table, const WaitLimits& limits);
+  /// Waits until a block has come from each other node. Throws Error (usage) if another node takes no part in further
+  /// exchanges, and what interrupts the wait.
+  void end_exchange(const WaitLimits& limits);
 
  private:
   NodeRequest& request() const noexcept { return attachment_.slot().exchange; }

@@ -14,8 +14,9 @@ static_assert(kMeetingBytesPerRank * kMaxWorldSize + NodesComm::kMediumBytes * N
               NodeStaging::kInBytes);
 static_assert(NodesComm::kMediumBytes <= CpuComm::kChunkBytes);
 
-/// The largest block of a round.
-constexpr std::size_t kMostBlockBytes = CpuComm::kChunkBytes;
+/// The largest block of a round. With 1 MiB, large arrays took longer, because blocks did not stay in the cache.
+constexpr std::size_t kMostBlockBytes = std::size_t{256} << 10U;
+static_assert(kMostBlockBytes <= CpuComm::kChunkBytes);
 constexpr std::size_t kLine = 64;
 
 }  // namespace
@@ -98,14 +99,15 @@ void NodesComm::meet(const Contribution& mine, const Payload& payload) {
   if (is_leader()) {
     link_.await_taken(limits_);
     put_meeting(meeting_, payload, parity);
-    link_.exchange(meetings_.command(), staging_.table(), limits_);
+    link_.begin_exchange(meetings_.command(), staging_.table(), limits_);
+    link_.end_exchange(limits_);
   }
   step();
   for (std::size_t section = 0; section < nodes(); ++section) {
     const std::byte* const from = meeting_of(meeting_, section);
     for (int i = 0; i < sections_[section].count; ++i) {
-      std::memcpy(&brought_[static_cast<std::size_t>(sections_[section].first + i)],
-                  from + static_cast<std::size_t>(i) * kContributionBytes, sizeof(Contribution));
+      std::memcpy(&brought_by(sections_[section].first + i), from + static_cast<std::size_t>(i) * kContributionBytes,
+                  sizeof(Contribution));
     }
   }
   auto other = set_.begin();
@@ -159,7 +161,7 @@ const std::byte* NodesComm::payload_of(int position, const Payload& payload) con
 
 // ---- rounds ---------------------------------------------------------------------------------------------------
 
-/// A rank uses a half again only after a step that all ranks of the node take once they no longer read it.
+/// A rank uses a part again only after a step that all ranks of the node take once they no longer read it.
 NodesComm::Round NodesComm::next_round() noexcept {
   const std::uint64_t round = rounds_++;
   const std::uint64_t out = staging_.out(round);
@@ -176,19 +178,28 @@ void NodesComm::plan(std::size_t block) {
   }
 }
 
-/// Exchanges what all ranks of the node have put into the block. `blocks_` has offsets from the beginning of the halves.
+/// Exchanges what all ranks of the node have put into the block.
 void NodesComm::run(const Round& round) {
   step();
-  if (is_leader()) {
-    link_.await_taken(limits_);
-    auto* const table = attachment_.segment.at<NodeBlock>(staging_.table());
-    for (std::size_t section = 0; section < nodes(); ++section) {
-      const NodeBlock& block = blocks_[section];
-      table[section] = {round.out_at + block.from, block.from_bytes, round.in_at + block.to, block.to_bytes};
-    }
-    link_.exchange(meetings_.command(), staging_.table(), limits_);
-  }
+  begin_exchange(round);
+  end_exchange();
   step();
+}
+
+/// The leader begins to exchange blocks_, which has offsets from the beginning of what goes out and what comes in.
+void NodesComm::begin_exchange(const Round& round) {
+  if (!is_leader()) return;
+  link_.await_taken(limits_);
+  auto* const table = attachment_.segment.at<NodeBlock>(staging_.table());
+  for (std::size_t section = 0; section < nodes(); ++section) {
+    const NodeBlock& block = blocks_[section];
+    table[section] = {round.out_at + block.from, block.from_bytes, round.in_at + block.to, block.to_bytes};
+  }
+  link_.begin_exchange(meetings_.command(), staging_.table(), limits_);
+}
+
+void NodesComm::end_exchange() {
+  if (is_leader()) link_.end_exchange(limits_);
 }
 
 /// What a node has put into its block. What this node's ranks have put there begins at `own_at`.

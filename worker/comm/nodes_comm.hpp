@@ -23,6 +23,8 @@ namespace syncrun::detail {
 ///
 ///   all ranks of a node fill a block | the leaders exchange blocks | all ranks of a node use what has come
 ///
+/// In all_reduce and reduce, ranks fill the next block during an exchange.
+///
 /// Large values are combined on each node first, and then in the order of the nodes. So equal runs with the same ranks on
 /// each node have the same bits.
 class NodesComm final : public CommCore {
@@ -86,7 +88,7 @@ class NodesComm final : public CommCore {
     std::size_t count;
     std::size_t at;
   };
-  /// The halves of the staging memory that a round uses.
+  /// The part of the staging memory that a round uses.
   struct Round {
     std::uint64_t out_at;
     std::uint64_t in_at;
@@ -119,6 +121,7 @@ class NodesComm final : public CommCore {
   const std::byte* meeting_of(const Round& round, std::size_t section) const noexcept;
   std::size_t meeting_room(std::size_t section) const noexcept;
   void combine_here(std::size_t parity, const Payload& payload);
+  Contribution& brought_by(int position) noexcept { return brought_[static_cast<std::size_t>(position)]; }
   const std::byte* payload_of(int position, const Payload& payload) const noexcept;
 
   // Rounds.
@@ -126,6 +129,8 @@ class NodesComm final : public CommCore {
   Round next_round() noexcept;
   void plan(std::size_t block);
   void run(const Round& round);
+  void begin_exchange(const Round& round);
+  void end_exchange();
   const std::byte* block_from(const Round& round, std::size_t section, std::size_t block,
                               std::size_t own_at) const noexcept;
   Range section_bytes(const Division& division, std::size_t section) const noexcept;
@@ -136,6 +141,9 @@ class NodesComm final : public CommCore {
   void reduce_small(void* to, std::size_t begin_bytes, std::size_t elements, const Payload& payload);
   void reduce_medium(void* to, std::size_t elements);
   void reduce_large(void* values, int root);
+  Round fill_chunk(const std::byte* values, Range elements);
+  void exchange_chunk(const Round& round, Range elements, int root);
+  void use_chunk(const Round& round, std::byte* values, Range elements, int root);
   void reduce_in_parts(void* values, void* part, const Division& division);
   void reduce_here(const std::byte* values, std::span<const Piece> pieces, const Round& round);
   void combine_nodes(const Round& round, std::size_t block, std::size_t own_at, Range elements);

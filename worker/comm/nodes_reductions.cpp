@@ -71,7 +71,7 @@ void NodesComm::collect_weights() {
   for (std::size_t section = 0; section < nodes(); ++section) {
     for (int i = 0; i < sections_[section].count; ++i) {
       const int position = sections_[section].first + i;
-      const auto weight = static_cast<double>(brought_[static_cast<std::size_t>(position)].weight);
+      const auto weight = static_cast<double>(brought_by(position).weight);
       if (averages && weight == 0 && total != 0) continue;  // 0 times NaN is not 0
       counting_.push_back(position);
       weights_.push_back(total == 0 ? 0 : weight / total);
@@ -132,8 +132,7 @@ void NodesComm::reduce_medium(void* to, std::size_t elements) {
     if (counts_[section] == 0) continue;
     const Section& ranks = sections_[section];
     double weight = 0;
-    for (int i = 0; i < ranks.count; ++i)
-      weight += static_cast<double>(brought_[static_cast<std::size_t>(ranks.first + i)].weight);
+    for (int i = 0; i < ranks.count; ++i) weight += static_cast<double>(brought_by(ranks.first + i).weight);
     sources_.push_back(meeting_of(meeting_, section) + static_cast<std::size_t>(ranks.count) * kContributionBytes);
     weights_.push_back(total == 0 ? 0 : weight / total);
   }
@@ -160,10 +159,9 @@ void NodesComm::reduce_here(const std::byte* values, std::span<const Piece> piec
       const int local = counting_[i] - own_section().first;
       if (local < 0 || local >= own_section().count) continue;
       if (sources_.empty()) first_weight = i;
-      const std::byte* const from =
-          is_in_place_
-              ? attachment_.segment.at(brought_[static_cast<std::size_t>(counting_[i])].offset) + piece.begin * each
-              : chunk_buffer(local) + piece.at;
+      const std::byte* const from = is_in_place_
+                                        ? attachment_.segment.at(brought_by(counting_[i]).offset) + piece.begin * each
+                                        : chunk_buffer(local) + piece.at;
       sources_.push_back(from + lines.begin * each);
     }
     if (sources_.empty() || lines.begin == lines.end) continue;
@@ -187,36 +185,62 @@ void NodesComm::combine_nodes(const Round& round, std::size_t block, std::size_t
   reduce_elements(shape.dtype, reduction, destinations_, sources_, {}, elements.end - elements.begin);
 }
 
-/// Works in place. Only the root's values are changed, or those of all ranks if `root` is kAll.
+/// Works in place. Only the root's values are changed, or those of all ranks if `root` is kAll. While the nodes exchange the
+/// blocks of a round, the ranks use those of the round before, and fill those of the next one.
 void NodesComm::reduce_large(void* values, int root) {
-  const std::size_t each = size_of(brought_.front().dtype);
   const std::size_t elements = brought_.front().elements;
-  const std::size_t block = block_for_all();
-  const std::size_t root_section = root == kAll ? nodes() : section_of(root);
-  const bool is_shared = root == kAll && is_in_place_;  // each rank writes a share of the result for all ranks here
+  const std::size_t chunk = block_for_all() / size_of(brought_.front().dtype);
   auto* const own = static_cast<std::byte*>(values);
-  for (std::size_t begin = 0; begin < elements; begin += block / each) {
-    const std::size_t count = std::min(block / each, elements - begin);
-    const Round round = next_round();
-    const Piece piece{begin, count, 0};
-    reduce_here(own, {&piece, 1}, round);
-    plan(block);
-    for (std::size_t section = 0; section < nodes(); ++section) {
-      const bool takes = root == kAll || section == root_section;
-      blocks_[section].from_bytes = takes && counts_[own_] != 0 ? count * each : 0;
-    }
-    run(round);
-    if (root != kAll && root != rank()) continue;
-    const Range lines = is_shared ? own_lines(count, brought_.front().dtype) : Range{0, count};
-    destinations_.clear();
-    for (int i = 0; is_shared && i < own_section().count; ++i) {
-      const std::uint64_t offset = brought_[static_cast<std::size_t>(own_section().first + i)].offset;
-      destinations_.push_back(attachment_.segment.at(offset) + (begin + lines.begin) * each);
-    }
-    if (!is_shared) destinations_.push_back(own + begin * each);
-    combine_nodes(round, block, 0, lines);
+  const auto chunk_at = [&](std::size_t begin) { return Range{begin, std::min(elements, begin + chunk)}; };
+  Round current = fill_chunk(own, chunk_at(0));
+  step();
+  exchange_chunk(current, chunk_at(0), root);
+  for (std::size_t begin = 0; begin < elements; begin += chunk) {
+    const bool has_next = begin + chunk < elements;
+    const Round next = has_next ? fill_chunk(own, chunk_at(begin + chunk)) : Round{};
+    step();
+    end_exchange();
+    if (has_next) exchange_chunk(next, chunk_at(begin + chunk), root);
+    step();
+    use_chunk(current, own, chunk_at(begin), root);
+    current = next;
   }
-  if (is_shared) step();
+  if (root == kAll && is_in_place_) step();  // other ranks write to this rank's array
+}
+
+NodesComm::Round NodesComm::fill_chunk(const std::byte* values, Range elements) {
+  const Round round = next_round();
+  const Piece piece{elements.begin, elements.end - elements.begin, 0};
+  reduce_here(values, {&piece, 1}, round);
+  return round;
+}
+
+void NodesComm::exchange_chunk(const Round& round, Range elements, int root) {
+  const std::size_t root_section = root == kAll ? nodes() : section_of(root);
+  plan(block_for_all());
+  for (std::size_t section = 0; section < nodes(); ++section) {
+    const bool takes = root == kAll || section == root_section;
+    const std::size_t bytes = (elements.end - elements.begin) * size_of(brought_.front().dtype);
+    blocks_[section].from_bytes = takes && counts_[own_] != 0 ? bytes : 0;
+  }
+  begin_exchange(round);
+}
+
+/// Combines the blocks of the nodes. If the arrays of all ranks here are in the segment, each rank writes a share of the
+/// result to all of them.
+void NodesComm::use_chunk(const Round& round, std::byte* values, Range elements, int root) {
+  if (root != kAll && root != rank()) return;
+  const std::size_t each = size_of(brought_.front().dtype);
+  const std::size_t count = elements.end - elements.begin;
+  const bool is_shared = root == kAll && is_in_place_;
+  const Range lines = is_shared ? own_lines(count, brought_.front().dtype) : Range{0, count};
+  destinations_.clear();
+  for (int i = 0; is_shared && i < own_section().count; ++i) {
+    const std::uint64_t offset = brought_by(own_section().first + i).offset;
+    destinations_.push_back(attachment_.segment.at(offset) + (elements.begin + lines.begin) * each);
+  }
+  if (!is_shared) destinations_.push_back(values + elements.begin * each);
+  combine_nodes(round, block_for_all(), 0, lines);
 }
 
 /// Each rank gets its part of the result. In each round, every node gets a piece of the parts of its ranks.

@@ -18,7 +18,6 @@
 namespace syncrun::detail {
 namespace {
 
-using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
 
@@ -108,7 +107,7 @@ TEST_P(CollectivesOfNodes, WeighMeansByTheRowsOfAllRanks) {
   on_all([this](RankOnNode& rank, NodesComm& comm) {
     // The last rank has no rows. What it has must not count.
     const bool is_last = comm.rank() == count() - 1;
-    std::vector<double> own(elements(), is_last ? NAN : comm.rank());
+    std::vector<double> own(elements(), is_last ? std::nan("") : static_cast<double>(comm.rank()));
     auto* const values = put(rank, own);
     const std::int64_t weight = is_last ? 0 : comm.rank() + 1;
     comm.all_reduce(values, elements(), DType::float64, Reduction::avg, {weight, count() * (count() - 1) / 2});
@@ -226,7 +225,8 @@ TEST_P(CollectivesOfNodes, HaveTheSameBitsEachTimeAndOnAllRanks) {
         own[i] = std::sin(static_cast<float>(i + 1) * static_cast<float>(comm.rank() + 1));
       auto* const values = put(rank, own);
       comm.all_reduce(values, elements(), DType::float32, Reduction::sum, {});
-      results[static_cast<std::size_t>(round * count() + comm.rank())] = seen(values);
+      results[static_cast<std::size_t>(round) * static_cast<std::size_t>(count()) +
+              static_cast<std::size_t>(comm.rank())] = seen(values);
     });
   }
   EXPECT_THAT(results, Each(results.front()));
