@@ -18,8 +18,8 @@
 // - The watcher threads of the master write `lost` and `is_lost`.
 // - Any worker may write `failed_comms` and Command::failed. The master writes `failed_comms` too.
 // - The master writes `consumed`, and Command::spoiled of commands in flight.
-// - The master prepares each slot before a worker starts: it sets `device_kind` and `node`, and initialises `life`. After a loss,
-//   it also resets the slot of the dead worker for the new one, and `released_ns` of all workers.
+// - The master prepares each slot before a worker starts: it sets `device_kind` and `node`, and initialises `life`. After
+//   a loss, it also resets the slot of the dead worker for the new one, and `released_ns` of all workers.
 
 #include <pthread.h>
 

@@ -18,7 +18,8 @@ class ArrayFile;
 /// workers unmap the file.
 class FileRecord {
  public:
-  /// Whose workers map the file. Workers of other nodes check that they find the same file there.
+  /// The workers that map the file: those of the master's node, or those of all nodes. On other nodes, they check that
+  /// their file equals the master's.
   enum class Readers : std::uint8_t { this_node, all_nodes };
 
   /// Refers to the first two arguments as long as it lives. They belong to the session, which the Data keeps alive.

@@ -31,7 +31,7 @@ std::string describe(int nodes, const std::optional<Attendance>& attendance) {
          ". Has syncrun started there, and can the network reach it?";
 }
 
-/// Adds the numbers of a range to the names: "08-10" after "n" stands for n08, n09, n10. Returns false if it is none.
+/// Adds the hosts of a range: "08-10" after "n" stands for n08, n09 and n10. Returns false if the text is not a range.
 bool add_range(std::vector<std::string>& hosts, std::string_view start, std::string_view range, std::size_t most) {
   const auto dash = range.find('-');
   const std::string_view first = range.substr(0, dash);

@@ -200,7 +200,7 @@ void NodeExchange::take_block(Open& open, Part& part, MessageReader& message) {
   part.early.push_back({step, {bytes.begin(), bytes.end()}});
 }
 
-/// Puts a block that has come to where the leader wants it.
+/// Copies a block from another node to the place that the leader has named.
 void NodeExchange::put(Open& open, std::size_t part, std::span<const std::byte> bytes) {
   const NodeBlock& block = open.pending->blocks[part];
   if (bytes.size() > block.to_bytes) throw Error(ErrorKind::system, "a block of an exchange is too large");
@@ -208,7 +208,8 @@ void NodeExchange::put(Open& open, std::size_t part, std::span<const std::byte> 
   open.parts[part].has_come = true;
 }
 
-/// Puts blocks that came early to where the leader wants them. A leader that has left uses the room for something else.
+/// Does the same with blocks that came before the request. If the leader has left, its memory may be in use again, so
+/// nothing is copied.
 void NodeExchange::use_early(Open& open) {
   if (!open.pending || leader_has_left(open)) return;
   for (std::size_t i = 0; i < open.parts.size(); ++i) {

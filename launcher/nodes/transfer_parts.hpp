@@ -31,7 +31,7 @@ void for_each_part(const Segment& segment, const Command& command, const NodePla
   }
 }
 
-/// Where a rank puts its part of the result of a collective that goes to the master.
+/// If the result of a collective goes to the master: the memory for this rank's part of the result.
 inline std::span<std::byte> part_of(const Segment& segment, const Command& command, const CollectiveSlot& slot,
                                     std::size_t element_bytes, int rank) {
   const auto* const lengths = segment.at<const std::int64_t>(slot.lengths);

@@ -27,7 +27,7 @@ SKIP_CODE = 77
 END_LIMIT_S = 30
 STOPPED_S = 10  # a stopped syncrun goes on after this time, because it cannot end before
 SIGNALS = {"SIGCONT": signal.SIGCONT, "SIGKILL": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP, "SIGTERM": signal.SIGTERM}
-QUIET_S = 1  # an engine may still start processes of ours while there are none
+QUIET_S = 1  # without processes, until a job counts as over: the engine may still be about to start some
 ACTIONS = {"body": ["body", "60"], "idle": ["idle", "6"], "stream": ["stream", "60"]}
 # A stopped syncrun changes nothing for the session, so the program has to come to its own end.
 SHORT_ACTIONS = {"body": ["body", "6"], "idle": ["idle", "6"], "stream": ["stream", "12"]}

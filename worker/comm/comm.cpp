@@ -138,6 +138,7 @@ void reduce_bytes(const RawComm& comm, void* values, std::size_t elements, DType
 }
 
 void broadcast_bytes(const RawComm& comm, void* values, std::size_t bytes, int root) {
+  check_root("broadcast", root, comm.core->world_size());
   const InCollective mark(*comm.core);
   comm.core->broadcast(values, bytes, root);
 }

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <string>
 
-#include "common/text/errors.hpp"
 #include "worker/comm/collectives.hpp"
 
 namespace syncrun::detail {
@@ -71,10 +69,6 @@ void CpuComm::collect(const void* part, void* all, const Division& division, int
 // ---- from one -------------------------------------------------------------------------------------------------
 
 void CpuComm::broadcast(void* values, std::size_t bytes, int root) {
-  if (root < 0 || root >= world_size()) {
-    throw_usage("broadcast: root is a rank from 0 to " + std::to_string(world_size() - 1) + ", got " +
-                std::to_string(root));
-  }
   spread(values, bytes, static_cast<std::byte*>(values), 0, bytes,
          {place_of(values), bytes, 0, 0, CollectiveKind::broadcast, DType::uint8, Reduction::sum, root});
 }

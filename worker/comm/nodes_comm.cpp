@@ -142,8 +142,8 @@ const std::byte* NodesComm::meeting_of(const Round& round, std::size_t section) 
   return round.in + meeting_room(section);
 }
 
-/// Where the room for what a node brings to a meeting begins. Nodes may call different collectives, so there is room for
-/// the largest ones.
+/// The offset in the incoming memory at which one node's block for a meeting begins. Nodes may call different collectives
+/// by mistake, so each block has room for the largest one.
 std::size_t NodesComm::meeting_room(std::size_t section) const noexcept {
   const int ranks_before = section == nodes() ? set_.count() : sections_[section].first;
   return static_cast<std::size_t>(ranks_before) * kMeetingBytesPerRank +
@@ -208,7 +208,7 @@ const std::byte* NodesComm::block_from(const Round& round, std::size_t section, 
   return section == own_ ? round.out + own_at : round.in + section * block;
 }
 
-/// Where the parts of a node's ranks are in the whole array, in bytes.
+/// The bytes of the whole array that belong to the ranks of one node. Their parts lie side by side.
 NodesComm::Range NodesComm::section_bytes(const Division& division, std::size_t section) const noexcept {
   const int last = sections_[section].first + sections_[section].count - 1;
   return {division.begin_bytes(sections_[section].first), division.begin_bytes(last) + division.bytes(last)};

@@ -3,6 +3,7 @@
 // Collectives among CPU devices of several nodes: through shared memory within a node, and through messages between the
 // nodes. The rank that leads its node in the command asks for the messages.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -62,7 +63,7 @@ class NodesComm final : public CommCore {
   void leave() noexcept override { here_.leave(); }
 
  private:
-  /// The room for the contribution of a rank in a meeting.
+  /// The room for one rank's contribution to a meeting.
   static constexpr std::size_t kContributionBytes = 64;
   static_assert(sizeof(Contribution) <= kContributionBytes);
   /// All ranks send, or all ranks get the result.
@@ -98,6 +99,10 @@ class NodesComm final : public CommCore {
   struct Range {
     std::size_t begin;
     std::size_t end;
+    /// How much comes next when `done` is done and at most `most` is handled at a time.
+    std::size_t next(std::size_t done, std::size_t most) const noexcept {
+      return std::min(most, end - begin - std::min(done, end - begin));
+    }
   };
 
   // The ranks.

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <string>
 
-#include "common/text/errors.hpp"
 #include "worker/comm/nodes_comm.hpp"
 
 namespace syncrun::detail {
@@ -53,8 +51,7 @@ void NodesComm::collect_large(const void* part, void* all, const Division& divis
   const std::size_t own_end = own_begin + division.bytes(rank());
   const std::size_t most = largest_section(division);
   const auto count_of = [&](std::size_t section, std::size_t done) {
-    const Range bytes = section_bytes(division, section);
-    return std::min(block, bytes.end - bytes.begin - std::min(done, bytes.end - bytes.begin));
+    return section_bytes(division, section).next(done, block);
   };
   for (std::size_t done = 0; done < most; done += block) {
     const Round round = next_round();
@@ -78,10 +75,6 @@ void NodesComm::collect_large(const void* part, void* all, const Division& divis
 // ---- from one -------------------------------------------------------------------------------------------------
 
 void NodesComm::broadcast(void* values, std::size_t bytes, int root) {
-  if (root < 0 || root >= world_size()) {
-    throw_usage("broadcast: root is a rank from 0 to " + std::to_string(world_size() - 1) + ", got " +
-                std::to_string(root));
-  }
   const bool is_small = bytes <= CpuComm::kSmallBytes;
   const Payload payload{values, bytes, is_small ? bytes : 0, is_small ? root : world_size()};
   meet({place_of(values), bytes, 0, 0, CollectiveKind::broadcast, DType::uint8, Reduction::sum, root}, payload);
@@ -125,7 +118,7 @@ void NodesComm::scatter(const void* all, void* part, const Division& division, i
     plan(block);
     for (std::size_t section = 0; section < nodes() && from == own_; ++section) {
       const Range there = section_bytes(division, section);
-      const std::size_t count = std::min(block, there.end - there.begin - std::min(done, there.end - there.begin));
+      const std::size_t count = there.next(done, block);
       blocks_[section].from = section * block;
       blocks_[section].from_bytes = count;
       if (rank() == root && count != 0)

@@ -256,7 +256,7 @@ void NodesComm::reduce_in_parts(void* values, void* part, const Division& divisi
     pieces_.clear();
     for (std::size_t section = 0; section < nodes(); ++section) {
       const Range bytes = section_bytes(division, section);
-      const std::size_t count = std::min(block, bytes.end - bytes.begin - std::min(done, bytes.end - bytes.begin));
+      const std::size_t count = bytes.next(done, block);
       pieces_.push_back({(bytes.begin + done) / each, count / each, section * block});
       blocks_[section].from = section * block;
       blocks_[section].from_bytes = counts_[own_] != 0 ? count : 0;

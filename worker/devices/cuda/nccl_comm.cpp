@@ -266,10 +266,6 @@ void NcclComm::end_average(ncclRedOp_t op, ncclResult_t code, const char* what) 
 }
 
 void NcclComm::broadcast(void* values, std::size_t bytes, int root) {
-  if (root < 0 || root >= world_size()) {
-    throw_usage("broadcast: root is a rank from 0 to " + std::to_string(world_size() - 1) + ", got " +
-                std::to_string(root));
-  }
   ensure();
   note(CollectiveKind::broadcast, bytes, DType::uint8, Reduction::sum, root);
   if (bytes == 0) return;
