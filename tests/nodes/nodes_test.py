@@ -147,6 +147,22 @@ class Starts(OnHosts):
                 self.assertIn(line, job.text)
             self.check_nothing_left()
 
+    def test_training_goes_on_from_a_checkpoint_with_the_same_bits(self):
+        if not options.digits:
+            self.skipTest("the demo was not built")
+
+        def train(epochs, *more):
+            job = self.job(ENGINES["openmpi"], ["--epochs", str(epochs), *more], program=options.digits)
+            self.assertEqual(job.finish(), 0, job.text)
+            return re.findall(r"loss \S+  validation loss \S+|test accuracy.*", job.text)
+
+        folder = Path(tempfile.mkdtemp(dir=self.hosts.folder))
+        wanted = train(2)
+        self.assertEqual(len(wanted), 3)
+        train(1, "--checkpoint", folder)
+        self.assertEqual(train(2, "--checkpoint", folder, "--resume"), wanted[1:])
+        self.check_nothing_left()
+
     def test_a_program_without_a_session_ends(self):
         for engine in self.for_each_engine(("openmpi", "mpich")):
             job = self.job(engine, ["calls"], syncrun=options.syncrun, more=["--version"])
