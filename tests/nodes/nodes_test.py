@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import unittest
 from pathlib import Path
@@ -17,61 +16,14 @@ from pathlib import Path
 import engines
 import hosts
 from engines import ENGINES
+from jobs import RUN_LIMIT_S, Job
 
 SKIP_CODE = 77
-RUN_LIMIT_S = 60
 # After a fault, a job has to say which node it was, and to end, within this time. The issue of silence itself is 3 s.
 VERDICT_LIMIT_S = 3.5
 END_LIMIT_S = 15
 LATE_VERDICT_S = 4  # from the limit of a start to the message, with the start of the job itself
 options = None
-
-
-class Job:
-    """A program that runs on the hosts. Collects its output, with the time of each line."""
-
-    def __init__(self, group, engine, action, nodes=3, workers=2, more=(), syncrun=None, program=None, **kwargs):
-        self.group = group
-        command = [syncrun or options.syncrun, "-n", str(workers), *more, program or options.program, *map(str, action)]
-        self.process = group.hosts.start(
-            "n1", engine.command(group.hosts, nodes, command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            start_new_session=True, **{"stdin": subprocess.DEVNULL, **kwargs})  # fmt: skip
-        self.lines = []
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
-
-    def _read(self):
-        with self.process.stdout:
-            for line in self.process.stdout:
-                self.lines.append((time.monotonic(), line.rstrip("\n")))
-
-    @property
-    def text(self):
-        return "\n".join(line for _, line in list(self.lines))
-
-    def time_of(self, pattern):
-        return next((when for when, line in list(self.lines) if re.search(pattern, line)), None)
-
-    def await_line(self, pattern, limit=RUN_LIMIT_S):
-        end = time.monotonic() + limit
-        while self.time_of(pattern) is None:
-            if time.monotonic() > end or (self.process.poll() is not None and not self.reader.is_alive()):
-                self.group.fail(f"no line with {pattern!r}:\n{self.text}")
-            time.sleep(0.005)
-        return self.time_of(pattern)
-
-    def finish(self, limit=RUN_LIMIT_S):
-        try:
-            code = self.process.wait(limit)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            self.group.fail(f"the job did not end within {limit} s:\n{self.text}")
-        self.reader.join(5)
-        return code
-
-    def kill(self):
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
 
 
 class OnHosts(unittest.TestCase):
@@ -96,7 +48,7 @@ class OnHosts(unittest.TestCase):
             yield engine
 
     def job(self, engine, action, **kwargs):
-        job = Job(self, engine, action, **kwargs)
+        job = Job(self, engine, action, **{"syncrun": options.syncrun, "program": options.program, **kwargs})
         self.addCleanup(job.kill)
         return job
 
@@ -165,7 +117,7 @@ class Starts(OnHosts):
 
     def test_a_program_without_a_session_ends(self):
         for engine in self.for_each_engine(("openmpi", "mpich")):
-            job = self.job(engine, ["calls"], syncrun=options.syncrun, more=["--version"])
+            job = self.job(engine, ["calls"], more=["--version"])
             self.assertEqual(job.finish(), 0, job.text)
 
     def test_dry_run_shows_the_nodes(self):
