@@ -78,12 +78,12 @@ class Session {
   /// Returns the weights as they were set, by rank. Returns an empty list if no weights are set: then the shares are equal.
   [[nodiscard]] std::vector<double> weights() const { return detail::weights_of(*core_); }
   /// Measures how fast each rank computes the rows of a call, sets the weights so that all ranks take equally long, and
-  /// returns the weights: `session.balance(f, x, y)`. The sum of the weights is 1. The arguments are those of the call.
-  /// Options come last: `session.balance(f, x, CallOptions{.slices = 4})`, or `session.balance(f, {.rows = 1000})` if
+  /// returns the weights: `session.balance(f, x, y)`. The sum of the weights is 1. After `f` come the arguments of a call of
+  /// `f`. Options come last: `session.balance(f, x, CallOptions{.slices = 4})`, or `session.balance(f, {.rows = 1000})` if
   /// `f` takes no arguments.
   ///
-  /// Makes five calls with equal shares of the rows, and drops their results. The calls have all their effects, for
-  /// example updates of variables. The first two do not count. A rank's time per row is the median over the last three.
+  /// Makes five calls with equal shares of the rows, and drops their results. A rank's time per row is the median over
+  /// the last three calls. All five calls have their effects, for example updates of variables.
   /// It includes the time to get the inputs and to run the body, but not the time in collectives of the body. After
   /// balance(), two runs of the same program can differ in the last bits, because the division of rows depends on
   /// measured times. To repeat a run bit for bit, pass its weights() to set_weights().
@@ -155,7 +155,7 @@ class Session {
   }
 
   /// Makes a variable with a copy on every worker. At first, the copies have no rows. The name is optional. Throws
-  /// Error (usage) if another variable has this name and still has a handle.
+  /// Error (usage) if the name is in use. A name is in use as long as the program has a Shared of its variable.
   template <Element T, std::size_t N>
   Shared<T, N> shared(std::string_view name = {}) {
     return Shared<T, N>(detail::make_variable(core_, dtype_of<T>, N, name));
@@ -207,8 +207,8 @@ class Session {
     return Shared<T, N>(detail::find_variable(*core_, name, dtype_of<T>, N));
   }
 
-  /// Collectives on several variables in one call: `session.all_reduce({weights, bias}, sr::Reduction::avg)`. Each one
-  /// does the same as the Shared member of that name, for every variable in the list. The variables may have any
+  /// Collectives on several variables in one call: `session.all_reduce({weights, bias}, sr::Reduction::avg)`. Each of
+  /// these functions does for all variables of the list what the function of the same name in Shared does for one. The variables may have any
   /// element types and shapes. On GPUs, the call is one NCCL group, if NCCL supports the operation. The master checks
   /// all variables before it sends anything to the workers.
   void broadcast(const SharedList& variables, int root, const CollectiveOptions& options = {}) {
@@ -341,17 +341,18 @@ class Session {
   /// Waits until one of the futures is ready, and returns its position in the range: the first one if several are
   /// ready. A future whose result was fetched, or that was moved from, does not count. Throws Error (usage) if no
   /// future is left, or if one belongs to another session. If the session ends, throws the error that ended
-  /// it. The error of a call comes from Future::get.
+  /// it. The future of a failed call is ready. Its error is thrown by Future::get, not here.
   template <std::ranges::forward_range Futures>
   [[nodiscard]] std::size_t wait_any(const Futures& futures) {
     return detail::wait_any(*core_, results_of(futures));
   }
-  /// Waits until all of the futures are ready. The errors of calls come from Future::get.
+  /// Waits until all of the futures are ready. The errors of failed calls are thrown by Future::get, not here.
   template <std::ranges::forward_range Futures>
   void wait_all(const Futures& futures) {
     detail::wait_all(*core_, results_of(futures));
   }
-  /// Waits for the calls in flight on a device. Throws like wait(), and Error (usage) if the session has no such device.
+  /// Waits for the calls in flight on a device. Throws the error of a failed call whose future was dropped, like wait().
+  /// The call may have run on another device. Throws Error (usage) if the session has no such device.
   void synchronize(const Device& device) { detail::synchronize(*core_, device.rank()); }
 
   /// Returns how much memory a device has, and what lies there. Waits for the calls in flight on this device. Throws
