@@ -79,7 +79,7 @@ struct RankState {
   int tracer = 0;                  ///< The process id of the debugger that traced the worker, or 0.
   std::string end;                 ///< How the worker had ended: "exited with code 0", ... Empty: it was alive.
   std::vector<std::string> stack;  ///< The native stacks of the worker's threads, one line per frame, innermost first.
-  std::string no_stack;            ///< For a worker that others waited for: why `stack` is empty.
+  std::string no_stack;            ///< For a worker that caused the timeout: why `stack` is empty.
 };
 
 /// The first failure of a call or of a session: which worker failed, what it was doing, and why it failed.

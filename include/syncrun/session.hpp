@@ -82,8 +82,8 @@ class Session {
   /// `f`. Options come last: `session.balance(f, x, CallOptions{.slices = 4})`, or `session.balance(f, {.rows = 1000})` if
   /// `f` takes no arguments.
   ///
-  /// Makes five calls with equal shares of the rows, and drops their results. A rank's time per row is the median over
-  /// the last three calls. All five calls have their effects, for example updates of variables.
+  /// Makes five calls with equal shares of the rows, and drops their results. All five calls have their effects, for
+  /// example updates of variables. A rank's time per row is the median over the last three calls.
   /// It includes the time to get the inputs and to run the body, but not the time in collectives of the body. After
   /// balance(), two runs of the same program can differ in the last bits, because the division of rows depends on
   /// measured times. To repeat a run bit for bit, pass its weights() to set_weights().

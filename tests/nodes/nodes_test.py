@@ -99,7 +99,7 @@ class Starts(OnHosts):
                 self.assertIn(line, job.text)
             self.check_nothing_left()
 
-    def test_training_goes_on_from_a_checkpoint_with_the_same_bits(self):
+    def test_training_goes_on_from_a_checkpoint_with_the_same_losses(self):
         if not options.digits:
             self.skipTest("the demo was not built")
 
