@@ -29,10 +29,14 @@ struct Talk {
   std::atomic<int> exported;  // how many rounds the child has exported
   std::atomic<int> copied;    // how many rounds the parent has copied
   std::atomic<int> failed;
-  std::uint64_t places[3];
+  struct {
+    std::uint64_t exported;
+    std::uint64_t address;
+  } places[4];
 };
 
-const std::vector<std::size_t> kElements{1, 1000, 5'000'000};
+const std::vector<std::size_t> kElements{1, 2, 1000, 5'000'000};
+constexpr std::size_t kChunks = 3;  // the first two blocks have the same size, so they lie in one chunk
 
 int value_of(int round, std::size_t block, std::size_t element) {
   return static_cast<int>(element * 7 + block * 100 + static_cast<std::size_t>(round));
@@ -49,7 +53,10 @@ constexpr int kLastRound = kRounds + 1;  // in it, the parent copies from a bloc
 void export_rounds(const Segment& segment, Talk& talk) {
   SharedHeap arena(segment, sizeof(Talk) + 64 * 64, kHeapBytes / 2);
   PeerCopies copies(segment, arena, 0, 2);
-  MemoryPool pool([&](void* block) { return copies.take_back(block); });
+  MemoryPool pool([&](void* chunk) { return copies.take_back(chunk); });
+  const auto tell = [&](std::size_t place, void* block) {
+    talk.places[place] = {copies.export_memory(pool.chunk_of(block)), reinterpret_cast<std::uint64_t>(block)};
+  };
   std::vector<void*> blocks;
   for (const std::size_t elements : kElements) blocks.push_back(pool.allocate(elements * sizeof(int), "a test"));
   for (int round = 0; round < kRounds; ++round) {
@@ -57,12 +64,13 @@ void export_rounds(const Segment& segment, Talk& talk) {
       std::vector<int> values(kElements[block]);
       for (std::size_t i = 0; i < values.size(); ++i) values[i] = value_of(round, block, i);
       check_cuda(cudaMemcpy(blocks[block], values.data(), values.size() * sizeof(int), cudaMemcpyHostToDevice), "copy");
-      talk.places[block] = copies.export_memory(blocks[block]);
+      tell(block, blocks[block]);
     }
     check_cuda(cudaDeviceSynchronize(), "a test");
     talk.exported = round + 1;
     await(talk.copied, round + 1, talk.failed);
   }
+  const std::size_t free_in_used_chunks = pool.free_bytes();
   pool.release(blocks.back());
   pool.trim();
   if (pool.allocate(kElements.back() * sizeof(int), "a test") != blocks.back()) {
@@ -72,11 +80,13 @@ void export_rounds(const Segment& segment, Talk& talk) {
   pool.trim();  // asks for it
   void* const fresh = pool.allocate(std::size_t{4} << 20U, "a test");
   check_cuda(cudaMemset(fresh, 1, sizeof(int)), "a test");
-  talk.places[0] = copies.export_memory(fresh);
+  tell(0, fresh);
   talk.exported = kLastRound;
   await(talk.copied, kLastRound, talk.failed);
   pool.trim();
-  if (pool.free_bytes() != 0) throw std::runtime_error("the other process still has a block that was asked for");
+  if (pool.free_bytes() != free_in_used_chunks) {
+    throw std::runtime_error("the other process still has a block that was asked for");
+  }
 }
 
 void copy_rounds(const Segment& segment, Talk& talk) {
@@ -90,22 +100,22 @@ void copy_rounds(const Segment& segment, Talk& talk) {
       void* memory = nullptr;
       ASSERT_EQ(cudaMalloc(&memory, bytes), cudaSuccess);
       const GpuMemory own(memory);
-      copies.copy(memory, talk.places[block], bytes, stream.get());
+      copies.copy(memory, talk.places[block].exported, talk.places[block].address, bytes, stream.get());
       std::vector<int> values(kElements[block]);
       ASSERT_EQ(cudaMemcpyAsync(values.data(), memory, bytes, cudaMemcpyDeviceToHost, stream.get()), cudaSuccess);
       ASSERT_EQ(cudaStreamSynchronize(stream.get()), cudaSuccess);
       for (std::size_t i = 0; i < values.size(); ++i) ASSERT_EQ(values[i], value_of(round, block, i)) << block;
     }
-    EXPECT_EQ(copies.mappings(), kElements.size()) << "a block is mapped once";
+    EXPECT_EQ(copies.mappings(), kChunks) << "a chunk is mapped once";
     talk.copied = round + 1;
   }
   await(talk.exported, kLastRound, talk.failed);
   void* memory = nullptr;
   ASSERT_EQ(cudaMalloc(&memory, sizeof(int)), cudaSuccess);
   const GpuMemory own(memory);
-  copies.copy(memory, talk.places[0], sizeof(int), stream.get());
+  copies.copy(memory, talk.places[0].exported, talk.places[0].address, sizeof(int), stream.get());
   ASSERT_EQ(cudaStreamSynchronize(stream.get()), cudaSuccess);
-  EXPECT_EQ(copies.mappings(), kElements.size()) << "one more, and one less that was wanted back";
+  EXPECT_EQ(copies.mappings(), kChunks) << "one more, and one less that was wanted back";
   talk.copied = kLastRound;
 }
 

@@ -214,8 +214,9 @@ void CudaDevice::apply_update(const UpdateWork& work) { kernels::apply_update(wo
 
 /// Memory that is not a block of the pool belongs to the body. Peers cannot map it by its address.
 std::uint64_t CudaDevice::export_memory(void* memory) {
-  if (context_.attachment.world_size == 1 || !pool_.has(memory)) return 0;
-  return peer_copies_.export_memory(memory);
+  if (context_.attachment.world_size == 1) return 0;
+  void* const chunk = pool_.chunk_of(memory);
+  return chunk == nullptr ? 0 : peer_copies_.export_memory(chunk);
 }
 
 void CudaDevice::copy_from_peer(void* to, const PeerMemoryPlace& from, std::size_t bytes) {
@@ -223,7 +224,7 @@ void CudaDevice::copy_from_peer(void* to, const PeerMemoryPlace& from, std::size
   if (!is_gpu) return copy_in(to, segment_.at(from.place), bytes);
   if (from.exported == 0) throw Error(ErrorKind::system, "a peer's memory is not ready for copies by this device");
   peer_copies_.return_memory();
-  peer_copies_.copy(to, from.exported, bytes, stream_.get());
+  peer_copies_.copy(to, from.exported, from.place, bytes, stream_.get());
 }
 
 /// Mapping memory may wait for the device, and the device may wait for a peer. So only memory that is mapped already is
@@ -231,7 +232,7 @@ void CudaDevice::copy_from_peer(void* to, const PeerMemoryPlace& from, std::size
 bool CudaDevice::start_copy_ahead(std::uint64_t command, void* to, const PeerMemoryPlace& from, std::size_t bytes) {
   if (from.exported == 0 || copied_ahead_ != 0 || !peer_copies_.has_mapped(from.exported)) return false;
   if (!ahead_stream_) ahead_stream_ = Stream::make(stream_priorities().least);
-  peer_copies_.copy(to, from.exported, bytes, ahead_stream_.get());
+  peer_copies_.copy(to, from.exported, from.place, bytes, ahead_stream_.get());
   copied_ahead_ = command;
   return true;
 }

@@ -135,7 +135,7 @@ class CudaDevice final : public GpuDevice {
   const DeviceContext context_;
   const Segment& segment_;
   Stream stream_;  // outlives the members that put work on it
-  MemoryPool pool_{[this](void* block) { return peer_copies_.take_back(block); }};
+  MemoryPool pool_{[this](void* chunk) { return peer_copies_.take_back(chunk); }};
   PinnedPages pinned_;
   Staging staging_{pinned_, context_, [this] { pool_.trim(); }};
   PeerCopies peer_copies_;

@@ -2,7 +2,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <string>
 
 #include "syncrun/error.hpp"
@@ -12,36 +14,34 @@ namespace syncrun::detail {
 
 namespace {
 
-// Sizes of small blocks are powers of two. Sizes of large blocks are multiples of a GPU page. So a block can be used
-// again for a slightly different size.
+// Sizes of small blocks are powers of two, so they divide a chunk. Sizes of large blocks are multiples of a chunk. So a
+// block can be used again for a slightly different size.
 constexpr std::size_t kLeast = 512;
-constexpr std::size_t kPage = std::size_t{2} << 20U;
+constexpr std::size_t kLeastChunk = std::size_t{2} << 20U;  // a GPU page, the least that cudaMalloc reserves
 
 }  // namespace
 
 std::size_t MemoryPool::block_bytes(std::size_t bytes) noexcept {
-  if (bytes > kPage) return (bytes + kPage - 1) / kPage * kPage;
+  if (bytes > kLeastChunk) return (bytes + kLeastChunk - 1) / kLeastChunk * kLeastChunk;
   std::size_t size = kLeast;
   while (size < bytes) size *= 2;
   return size;
 }
 
 MemoryPool::~MemoryPool() {
-  take_back_ = nullptr;  // the workers of the peers end, too
-  trim();
-  for (const auto& [memory, bytes] : used_) static_cast<void>(cudaFree(memory));
+  for (const auto& [chunk, blocks] : chunks_) static_cast<void>(cudaFree(chunk));  // the workers of the peers end, too
 }
 
 void* MemoryPool::allocate(std::size_t bytes, std::string_view what) {
   const std::size_t size = block_bytes(bytes);
-  const auto found = free_.lower_bound(size);
-  if (found != free_.end() && found->first <= 2 * size) return take(found);
-  void* memory = nullptr;
-  cudaError_t code = cudaMalloc(&memory, size);
+  if (void* const memory = take_free(size); memory != nullptr) return memory;
+  const std::size_t chunk_bytes = std::max(size, kLeastChunk);
+  void* chunk = nullptr;
+  cudaError_t code = cudaMalloc(&chunk, chunk_bytes);
   if (code == cudaErrorMemoryAllocation && !free_.empty()) {
     static_cast<void>(cudaGetLastError());
     trim();
-    code = cudaMalloc(&memory, size);
+    code = cudaMalloc(&chunk, chunk_bytes);
   }
   if (code == cudaErrorMemoryAllocation) {
     // A block that cannot be returned to the device, however large.
@@ -61,22 +61,46 @@ void* MemoryPool::allocate(std::size_t bytes, std::string_view what) {
                 ENOMEM);
   }
   check_cuda(code, "cudaMalloc");
-  used_.emplace(memory, size);
+  add_chunk(chunk, size);
+  return take_free(size);
+}
+
+/// Null if no free block has a suitable size. Among blocks of the same size, the one that was released last is taken: it
+/// is the most likely to be in caches.
+void* MemoryPool::take_free(std::size_t size) {
+  const auto found = free_.lower_bound(size);
+  if (found == free_.end() || found->first > 2 * size) return nullptr;
+  return take(std::prev(free_.upper_bound(found->first)));
+}
+
+void MemoryPool::add_chunk(void* chunk, std::size_t block_bytes) {
+  const std::size_t blocks = std::max<std::size_t>(kLeastChunk / block_bytes, 1);
+  chunks_.emplace(chunk, Chunk{});
+  for (std::size_t block = blocks; block-- > 0;) {  // the first one is taken first
+    free_.emplace(block_bytes, std::pair(static_cast<std::byte*>(chunk) + block * block_bytes, chunk));
+  }
+}
+
+void* MemoryPool::take(FreeBlocks::iterator block) {
+  const auto [memory, chunk] = block->second;
+  used_.emplace(memory, Block{block->first, chunk});
+  ++chunks_.at(chunk).used;
+  free_.erase(block);
   return memory;
 }
 
-void* MemoryPool::take(std::multimap<std::size_t, void*>::iterator block) {
-  void* const memory = block->second;
-  used_.emplace(memory, block->first);
-  free_.erase(block);
-  return memory;
+void* MemoryPool::chunk_of(void* memory) const noexcept {
+  const auto found = used_.find(memory);
+  return found == used_.end() ? nullptr : found->second.chunk;
 }
 
 void MemoryPool::release(void* memory) noexcept {
   const auto found = used_.find(memory);
   if (found == used_.end()) return;
-  free_.emplace(found->second, found->first);
+  const Block block = found->second;
   used_.erase(found);
+  free_.emplace(block.bytes, std::pair(memory, block.chunk));
+  --chunks_.at(block.chunk).used;
 }
 
 std::size_t MemoryPool::free_bytes() const noexcept {
@@ -86,10 +110,11 @@ std::size_t MemoryPool::free_bytes() const noexcept {
 }
 
 void MemoryPool::trim() noexcept {
-  std::erase_if(free_, [this](const auto& block) {
-    if (take_back_ && !take_back_(block.second)) return false;
-    static_cast<void>(cudaFree(block.second));
-    return true;
+  for (auto& [chunk, state] : chunks_) state.is_going_back = state.used == 0 && (!take_back_ || take_back_(chunk));
+  std::erase_if(free_, [this](const auto& block) { return chunks_.at(block.second.second).is_going_back; });
+  std::erase_if(chunks_, [](const auto& chunk) {
+    if (chunk.second.is_going_back) static_cast<void>(cudaFree(chunk.first));
+    return chunk.second.is_going_back;
   });
 }
 

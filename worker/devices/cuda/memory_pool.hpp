@@ -13,10 +13,13 @@ namespace syncrun::detail {
 
 /// Blocks of a GPU's memory for the work of one stream. A released block may be used again at once, because its next
 /// use comes after its last one on the stream.
+///
+/// Blocks lie in chunks. A chunk is what cudaMalloc has returned, and what a peer maps. Small blocks of one size share a
+/// chunk, so that a peer maps a chunk once and not each of its blocks.
 class MemoryPool {
  public:
-  /// `take_back` is called with a free block before the block is returned to the device. If it returns false, the block
-  /// stays in the pool, because a peer still has it mapped.
+  /// `take_back` is called with a chunk without used blocks before the chunk is returned to the device. If it returns
+  /// false, the chunk stays in the pool, because a peer still has it mapped.
   explicit MemoryPool(std::function<bool(void*)> take_back = {}) : take_back_(std::move(take_back)) {}
   ~MemoryPool();
   MemoryPool(const MemoryPool&) = delete;
@@ -25,22 +28,34 @@ class MemoryPool {
   /// Returns a block of at least `bytes`, aligned to 256 bytes. `what` names its purpose in the error. Throws Error
   /// (system, ENOMEM), which says how much was requested and available.
   void* allocate(std::size_t bytes, std::string_view what);
-  /// Whether this is a block that allocate() has returned.
-  bool has(void* memory) const noexcept { return used_.contains(memory); }
+  /// The chunk in which a block lies that allocate() has returned. Null for other memory.
+  void* chunk_of(void* memory) const noexcept;
   /// The size of the block that allocate() uses for a size.
   static std::size_t block_bytes(std::size_t bytes) noexcept;
   void release(void* memory) noexcept;
   /// The bytes of the blocks that are not in use.
   std::size_t free_bytes() const noexcept;
-  /// Returns free blocks to the device, except those that a peer has mapped: CUDA does not allow that.
+  /// Returns chunks without used blocks to the device, except those that a peer has mapped: CUDA does not allow that.
   void trim() noexcept;
 
  private:
-  void* take(std::multimap<std::size_t, void*>::iterator block);
+  struct Chunk {
+    std::size_t used = 0;  // blocks
+    bool is_going_back = false;
+  };
+  struct Block {
+    std::size_t bytes;
+    void* chunk;
+  };
+  using FreeBlocks = std::multimap<std::size_t, std::pair<void*, void*>>;  // by size: the block and its chunk
+  void* take(FreeBlocks::iterator block);
+  void* take_free(std::size_t size);
+  void add_chunk(void* chunk, std::size_t block_bytes);
 
   std::function<bool(void*)> take_back_;
-  std::multimap<std::size_t, void*> free_;
-  std::unordered_map<void*, std::size_t> used_;
+  std::unordered_map<void*, Chunk> chunks_;
+  FreeBlocks free_;
+  std::unordered_map<void*, Block> used_;
 };
 
 }  // namespace syncrun::detail

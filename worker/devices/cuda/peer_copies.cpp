@@ -60,7 +60,7 @@ std::uint64_t PeerCopies::export_memory(void* memory) {
   const std::size_t bytes = sizeof(ExportedMemory) + sizeof(ExportUser) * static_cast<std::size_t>(world_size_);
   const std::uint64_t offset = arena_.allocate(bytes, SharedHeap::Contents::any, "the description of device memory");
   const std::uint64_t serial = static_cast<std::uint64_t>(getpid()) << 32U | exports_made_++;
-  new (segment_.at<ExportedMemory>(offset)) ExportedMemory{serial, current_device(), handle, false};
+  new (segment_.at<ExportedMemory>(offset)) ExportedMemory{serial, current_device(), handle, reinterpret_cast<std::uint64_t>(memory), false};
   for (int rank = 0; rank < world_size_; ++rank) new (users_of(offset) + rank) ExportUser(0);
   exports_.emplace(memory, offset);
   return offset;
@@ -143,10 +143,12 @@ void PeerCopies::close_those_wanted_back() {
   }
 }
 
-void PeerCopies::copy(void* to, std::uint64_t exported, std::size_t bytes, cudaStream_t stream) {
+void PeerCopies::copy(void* to, std::uint64_t exported, std::uint64_t from_address, std::size_t bytes,
+                      cudaStream_t stream) {
   Mapping& mapping = map(exported);
   mapping.last_use = ++uses_;
-  const void* const from = mapping.memory.get();
+  const std::uint64_t offset = from_address - segment_.at<const ExportedMemory>(exported)->address;
+  const void* const from = static_cast<const std::byte*>(mapping.memory.get()) + offset;
   check_cuda(mapping.is_direct ? cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream)
                                : cudaMemcpyPeerAsync(to, current_device(), from, mapping.device, bytes, stream),
              "copying from a peer's GPU");

@@ -27,6 +27,7 @@ struct ExportedMemory {
   std::uint64_t serial;  // differs from those of all other exports of the session
   int device;            // its number is the same in all processes of the session
   cudaIpcMemHandle_t handle;
+  std::uint64_t address;  // in the worker that has exported it
   std::atomic<bool> is_wanted_back;
 };
 /// The process of the rank that has mapped the memory, or 0.
@@ -45,10 +46,10 @@ class PeerCopies {
   /// when it later copies something.
   bool take_back(void* memory) noexcept;
 
-  /// Puts a copy from the beginning of a peer's memory on the stream. `exported` is what the peer's export_memory has
-  /// returned. Maps the memory at the first copy from it. If the two GPUs cannot reach each other's memory, CUDA copies
+  /// Puts a copy from a peer's memory on the stream. `exported` is what the peer's export_memory has returned. `from` is
+  /// an address in this memory, as the peer knows it. Maps the memory at the first copy from it. If the two GPUs cannot reach each other's memory, CUDA copies
   /// through host memory. If it maps memory, all earlier copies must be complete. Throws Error (cuda).
-  void copy(void* to, std::uint64_t exported, std::size_t bytes, cudaStream_t stream);
+  void copy(void* to, std::uint64_t exported, std::uint64_t from, std::size_t bytes, cudaStream_t stream);
 
   /// From time to time, unmaps memory that its worker wants back. All earlier copies must be complete. May wait for the
   /// device.
