@@ -60,7 +60,8 @@ std::uint64_t PeerCopies::export_memory(void* memory) {
   const std::size_t bytes = sizeof(ExportedMemory) + sizeof(ExportUser) * static_cast<std::size_t>(world_size_);
   const std::uint64_t offset = arena_.allocate(bytes, SharedHeap::Contents::any, "the description of device memory");
   const std::uint64_t serial = static_cast<std::uint64_t>(getpid()) << 32U | exports_made_++;
-  new (segment_.at<ExportedMemory>(offset)) ExportedMemory{serial, current_device(), handle, reinterpret_cast<std::uint64_t>(memory), false};
+  new (segment_.at<ExportedMemory>(offset))
+      ExportedMemory{serial, current_device(), handle, reinterpret_cast<std::uint64_t>(memory), false};
   for (int rank = 0; rank < world_size_; ++rank) new (users_of(offset) + rank) ExportUser(0);
   exports_.emplace(memory, offset);
   return offset;
