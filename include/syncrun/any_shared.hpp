@@ -24,7 +24,7 @@ class AnyShared {
   AnyShared(std::string_view name) : name_(name) {}                        // NOLINT(google-explicit-constructor)
   AnyShared(const char* name) : name_(name) {}                             // NOLINT(google-explicit-constructor)
 
-  /// For the framework: the record of the variable. Null if this object has a name.
+  /// For Syncrun's own code: the record of the variable. Null if this object has a name.
   const std::shared_ptr<detail::VariableRecord>& record() const noexcept { return record_; }
   const std::string& name() const noexcept { return name_; }
 
@@ -69,7 +69,7 @@ class Assignment {
   Assignment(std::string_view name, const Data<T, N>& data)
       : Assignment(dtype_of<T>, N, name, {.variable = nullptr, .data = data.record()}) {}
 
-  /// For the framework.
+  /// For Syncrun's own code.
   const AnyShared& variable() const noexcept { return variable_; }
   const detail::Delivery& delivery() const noexcept { return delivery_; }
   DType dtype() const noexcept { return dtype_; }

@@ -77,7 +77,7 @@ class SYNCRUN_EXPORT AnyWorker {
   detail::WorkerCore* core_;
 
  public:
-  /// For the framework.
+  /// For Syncrun's own code.
   detail::WorkerCore& core() const noexcept { return *core_; }
 };
 

@@ -23,8 +23,8 @@
 namespace syncrun {
 
 /// This worker's rows of an input. Rows are divided in rank order: as evenly as possible, or by the weights of
-/// Session::set_weights. Every row is on exactly one rank. If CallOptions::slices is greater than 1, the body runs once per slice, and this view has the rows of the
-/// current slice.
+/// Session::set_weights. Every row is on exactly one rank. If CallOptions::slices is greater than 1, the body runs once
+/// per slice, and this view has the rows of the current slice.
 template <class T, std::size_t N>
 class Scattered : public ArrayView<T, N> {
   static_assert(std::is_const_v<T>, "inputs are read-only: write Scattered<const T, N>");
@@ -64,8 +64,8 @@ class PerWorker {
   T value_;
 };
 
-/// This rank's own copy of a shared variable, or of a Value. The body can read it and write to it in place. With a const
-/// T, the body only reads it. Then calls that only read the variable do not depend on this call.
+/// This rank's own copy of a shared variable, or of a Value. The body can read it and write to it in place. With a
+/// const T, the body only reads it. Then calls that only read the variable do not depend on this call.
 template <class T, std::size_t N>
 class Local : public ArrayView<T, N> {
  public:

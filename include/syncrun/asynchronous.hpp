@@ -1,8 +1,8 @@
 #pragma once
 
 // Asynchronous training: each device trains at its own pace, around a shared center. easgd() and downpour() run rounds
-// on several devices. After each of its rounds, a device exchanges values with the center, and begins the next round. It
-// does not wait for the other devices.
+// on several devices. After each of its rounds, a device exchanges values with the center, and begins the next round.
+// It does not wait for the other devices.
 
 #include <array>
 #include <concepts>
@@ -33,10 +33,10 @@ struct RoundsReport;
 struct EasgdOptions;
 struct DownpourOptions;
 
-/// Elastic averaging SGD. Each device trains its own parameters x. After each round, these and the center c move towards
-/// each other:  x -= alpha (x - c),  c += alpha (x - c).
-/// Source: S. Zhang, A. Choromanska, Y. LeCun, "Deep learning with Elastic Averaging SGD", arXiv 1412.6651, algorithm 1
-/// (asynchronous EASGD). A round is what the article calls a communication period.
+/// Elastic averaging SGD. Each device trains its own parameters x. After each round, these and the center c move
+/// towards each other:  x -= alpha (x - c),  c += alpha (x - c). Source: S. Zhang, A. Choromanska, Y. LeCun, "Deep
+/// learning with Elastic Averaging SGD", arXiv 1412.6651, algorithm 1 (asynchronous EASGD). A round is what the article
+/// calls a communication period.
 ///
 ///   const auto start = [&](const Round<float>& round) { return steps.on(round.device).async(round.params, batch()); };
 ///   const auto after = [&](const Round<float>& round, double loss) { return ++count < 1000; };
@@ -44,8 +44,8 @@ struct DownpourOptions;
 ///
 /// `start(round)` starts one round and returns its Future: some steps of training on round.device that change
 /// round.params. `after(round, result)` is called when a round is over, or `after(round)` if its function returns
-/// nothing. If it returns false, no more rounds start. Rounds that are running still end. Both run in the master, on the
-/// thread that calls easgd().
+/// nothing. If it returns false, no more rounds start. Rounds that are running still end. Both run in the master, on
+/// the thread that calls easgd().
 ///
 /// The center is a Value, which moves to the device that exchanges. Afterwards, center.get() returns the result. The
 /// order of the exchanges depends on how fast the devices are, so two runs differ (see RoundsReport::arrivals). Throws
@@ -56,10 +56,10 @@ RoundsReport easgd(Session& session, const Value<T, 1>& center, std::span<const 
                    After&& after, const EasgdOptions& options);
 
 /// Downpour SGD. Each device trains its own parameters x. After each round, it adds to the center c by how much x has
-/// changed since it last saw the center, and goes on from the center:  c += x - y,  y = c,  x = c.
-/// Source: J. Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012, section 4.1. The center is the parameter
-/// server, and a round is the time between two pushes and fetches (n_push = n_fetch). The update of the center is the sum
-/// of the device's own updates, as in algorithm 1 of the article's supplement with SGD on the device.
+/// changed since it last saw the center, and goes on from the center:  c += x - y,  y = c,  x = c. Source: J. Dean et
+/// al., "Large Scale Distributed Deep Networks", NIPS 2012, section 4.1. The center is the parameter server, and a
+/// round is the time between two pushes and fetches (n_push = n_fetch). The update of the center is the sum of the
+/// device's own updates, as in algorithm 1 of the article's supplement with SGD on the device.
 ///
 /// `start` and `after` are as for easgd().
 template <class T, class Start, class After>
@@ -121,8 +121,8 @@ void downpour_exchange(Worker& worker, Local<T, 1> own, Local<T, 1> fetched, Loc
   copy_values(worker.core(), own.data(), center.data(), center.span().size_bytes());
 }
 
-/// Runs rounds on all devices until `after` returns false or the limit is reached. `exchange(lane)` starts an exchange of
-/// the device with the center.
+/// Runs rounds on all devices until `after` returns false or the limit is reached. `exchange(lane)` starts an exchange
+/// of the device with the center.
 template <class T, class Start, class After, class Exchange>
 RoundsReport run_rounds(Session& session, std::span<const Device> devices, std::vector<Value<T, 1>>& params,
                         Start& start, After& after, Exchange&& exchange, std::int64_t limit) {

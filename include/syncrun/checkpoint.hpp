@@ -110,7 +110,7 @@ class NamedArray {
                .variable = variable.record(),
                .placement = placement} {}
 
-  /// For the framework.
+  /// For Syncrun's own code.
   const detail::ArrayPlace& place() const noexcept { return place_; }
 
  protected:

@@ -108,7 +108,7 @@ class Data {
   /// Frees the memory now. The array then has zero rows.
   void free() { detail::free_data(held()); }
 
-  /// For the framework: the record of the array.
+  /// For Syncrun's own code: the record of the array.
   const std::shared_ptr<detail::DataRecord>& record() const {
     held();
     return record_;

@@ -72,8 +72,9 @@ struct RankState {
   bool takes_part = true;     ///< Whether the call runs on this worker.
   bool has_finished = false;  ///< Whether this worker had finished the call.
   bool is_behind = false;     ///< Whether other ranks were waiting for this worker in a collective of the call.
-  /// A lower bound of the time for which the worker has made no progress. If the master was waiting for the call without
-  /// a pause, the bound is too low by about 0.1 s at most. 0: the worker made progress, or the deadline was too short to tell.
+  /// A lower bound of the time for which the worker has made no progress. If the master was waiting for the call
+  /// without a pause, the bound is too low by about 0.1 s at most. 0: the worker made progress, or the deadline was too
+  /// short to tell.
   std::chrono::milliseconds no_progress_for{0};
   int stop_signal = 0;             ///< The signal that had stopped the worker (SIGSTOP, ...), or 0.
   int tracer = 0;                  ///< The process id of the debugger that traced the worker, or 0.
@@ -96,10 +97,10 @@ struct Failure {
   /// When each rank stopped waiting for its peers, by rank. For a rank that was not waiting, the value is the clock's
   /// epoch (a default time_point).
   std::vector<std::chrono::steady_clock::time_point> peers_released{};
-  /// Shared variables that may be half written, because a call failed or did not finish. For a call of a function, these
-  /// are its arguments of type Local<T, N>, through which a body can write. For a collective or a transfer, these are its
-  /// variables. If a worker was replaced, this list also has the variables whose values Syncrun could not restore on the
-  /// new worker.
+  /// Shared variables that may be half written, because a call failed or did not finish. For a call of a function,
+  /// these are its arguments of type Local<T, N>, through which a body can write, and the Update arguments of calls
+  /// that depend on it. For a collective or a transfer, these are its variables. If a worker was replaced, this list
+  /// also has the variables whose values Syncrun could not restore on the new worker.
   std::vector<std::string> undefined;
   std::vector<std::string> restored;  ///< Shared variables that Syncrun restored on a new worker from another copy.
   int respawned_pid = 0;              ///< Process id of the new worker of this rank, or 0.

@@ -60,7 +60,8 @@ class Function {
     return Future<R>(session_, call.launch(), choice_);
   }
 
-  /// For the framework: makes one call, and returns how long each rank has worked, in ns per row. See Session::balance.
+  /// For Syncrun's own code: makes one call, and returns how long each rank has worked, in ns per row. See
+  /// Session::balance.
   [[nodiscard]] std::vector<double> measure(typename detail::Parameter<Passed>::Passed... arguments,
                                             const CallOptions& options = {}) const {
     detail::CallBuilder call(record_, target_.ranks(), options, choice_);
@@ -78,8 +79,9 @@ class Function {
   /// Returns the same function for one device, or for a set of devices: `f.on(left)(x)`, `f.on({left, right})(x)`. The
   /// rows are split over the devices of the set, in the order of their ranks. In the body, Comm::rank() is the device's
   /// position in this order, from 0. CpuWorker::rank() is its rank in the session. If the function returns nothing, or
-  /// all its results are of type Keep, a call returns at once (see PlacedFunction). Throws Error (usage) if the set is empty, or
-  /// if the same name occurs twice in it. Two different names of one device are allowed, and count as one device.
+  /// all its results are of type Keep, a call returns at once (see PlacedFunction). Throws Error (usage) if the set is
+  /// empty, or if the same name occurs twice in it. Two different names of one device are allowed, and count as one
+  /// device.
   [[nodiscard]] PlacedFunction<R, Passed...> on(const Device& device) const { return on({&device, 1}); }
   [[nodiscard]] PlacedFunction<R, Passed...> on(std::initializer_list<Device> devices) const {
     return on(std::span<const Device>(devices.begin(), devices.size()));
@@ -140,8 +142,8 @@ class PlacedFunction {
   explicit PlacedFunction(Function<R, Passed...> function) noexcept : function_(std::move(function)) {}
 
   /// As Function::operator(). If the function returns nothing, or all its results are of type Keep, the call starts and
-  /// this member returns at once. If the call fails later, the calls that depend on it fail too. Session::wait() and close() throw its
-  /// error.
+  /// this member returns at once. If the call fails later, the calls that depend on it fail too. Session::wait() and
+  /// close() throw its error.
   detail::Returned<R> operator()(typename detail::Parameter<Passed>::Passed... arguments,
                                  const CallOptions& options = {}) const {
     if constexpr (std::is_void_v<R>) static_cast<void>(function_.async(arguments..., options));
@@ -171,25 +173,26 @@ class Future {
   /// Returns true if get() would not block: the result has arrived, or the call has failed. Returns false after get().
   /// Never blocks.
   ///
-  /// The deadline of a call is measured in the time that the program waits for it. A program that asks is_ready() again
-  /// and again also waits: each is_ready() adds the time since the previous one, but at most 500 ms. If a call's deadline
-  /// passes, is_ready() returns true, and get() throws.
+  /// Only the time during which the program waits counts towards the deadline of a call. A program that asks is_ready()
+  /// again and again also waits: each is_ready() adds the time since the previous one, but at most 500 ms. If a call's
+  /// deadline passes, is_ready() returns true, and get() throws.
   ///
   /// If a worker was lost and the session does not replace workers, the session is over. is_ready() then returns true.
-  /// get() finds out the cause, which may take a moment, and throws. If the session replaces lost workers, the calls that do
-  /// not need the lost worker still run, and are ready once they are done. The remaining workers give up
-  /// the calls that need the lost worker. The futures of the calls that were given up become ready when the remaining
-  /// workers have no call in flight any more. If get() is called on one of these futures, it throws. The first such get()
-  /// also starts the new worker.
+  /// get() finds out the cause, which may take a moment, and throws. If the session replaces lost workers, the calls
+  /// that do not need the lost worker still run, and are ready once they are done. The remaining workers give up the
+  /// calls that need the lost worker. The futures of the calls that were given up become ready when the remaining
+  /// workers have no call in flight any more. If get() is called on one of these futures, it throws. The first such
+  /// get() also starts the new worker.
   bool is_ready() const {
     detail::SessionCore& session = detail::held(session_, "Future");
     return result_ && detail::is_ready(session, *result_);
   }
 
   /// Waits for this call, and returns its result. A rank runs its calls in order, so this includes the earlier calls on
-  /// the same ranks. It also waits for calls on other ranks that may have written a variable or an object that this call uses.
-  /// If this call failed, throws its error. If this call uses something that an earlier call may have written, and the
-  /// earlier call failed, throws the error of the earlier call. Other earlier calls that failed do not matter here.
+  /// the same ranks. It also waits for calls on other ranks that may have written a variable or an object that this
+  /// call uses. If this call failed, throws its error. If this call uses something that an earlier call may have
+  /// written, and the earlier call failed, throws the error of the earlier call. Other earlier calls that failed do not
+  /// matter here.
   detail::Returned<R> get() {
     detail::held(session_, "Future");
     const auto result = std::exchange(result_, nullptr);

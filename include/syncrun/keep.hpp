@@ -76,9 +76,9 @@ class Keep {
   }
   operator Value<T, N>() const { return value(); }  // NOLINT(google-explicit-constructor)
 
-  /// For the framework, in the master.
+  /// For Syncrun's own code, in the master.
   explicit Keep(std::shared_ptr<detail::VariableRecord> record) noexcept : record_(std::move(record)) {}
-  /// For the framework, in the worker: gives up the memory.
+  /// For Syncrun's own code, in the worker: gives up the memory.
   detail::OutputBuffer release() noexcept { return std::move(buffer_); }
 
  private:

@@ -209,9 +209,10 @@ struct CallOptions {
   /// after the other, and combines the results. More slices need less memory. The result is the same, except that a
   /// Stack has one row for each slice. From 1 to the number of rows of the call, and at most 2147483647.
   std::int64_t slices = 1;
-  /// Deadline of this call. 0 turns it off. Left out: the session's deadline. The clock runs only while three conditions
-  /// hold: the master waits, this call is the oldest unfinished call on each of its ranks, and other ranks are done with
-  /// the calls on which this call depends. So the time of earlier calls and of the master's own work does not count.
+  /// Deadline of this call. 0 turns it off. Left out: the session's deadline. The clock runs only while three
+  /// conditions hold: the master waits, this call is the oldest unfinished call on each of its ranks, and other ranks
+  /// are done with the calls on which this call depends. So the time of earlier calls and of the master's own work does
+  /// not count.
   std::optional<std::chrono::milliseconds> timeout{};
 };
 

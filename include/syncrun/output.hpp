@@ -46,7 +46,7 @@ class Output {
     buffer_ = detail::allocate_on_heap(values.size_bytes());
     if (!values.empty()) std::memcpy(buffer_.data(), values.data(), values.size_bytes());
   }
-  /// For the framework: takes over memory.
+  /// For Syncrun's own code: takes over memory.
   Output(const Shape<N>& shape, detail::OutputBuffer buffer) noexcept : shape_(shape), buffer_(std::move(buffer)) {}
 
   const Shape<N>& shape() const noexcept { return shape_; }
@@ -64,7 +64,7 @@ class Output {
   }
   std::vector<T> to_vector() const { return {begin(), end()}; }
 
-  /// For the framework: gives up the memory.
+  /// For Syncrun's own code: gives up the memory.
   detail::OutputBuffer release() noexcept { return std::move(buffer_); }
 
  private:
@@ -97,7 +97,8 @@ class Output<kReduction, T, 0> {
     output.place_ = place;
     return output;
   }
-  /// For the framework: the device address of the number; null if the number is stored in this object (see value()).
+  /// For Syncrun's own code: the device address of the number; null if the number is stored in this object (see
+  /// value()).
   constexpr const T* place() const noexcept { return place_; }
 
  private:
@@ -138,7 +139,7 @@ class Stack : public Output<Reduction::gather, T, N> {
   Stack(T value)  // NOLINT(google-explicit-constructor): .loss = loss
     requires(N == 1)
       : Base(std::span<const T>(&value, 1), Shape<1>(1)) {}
-  /// For the framework: takes over memory.
+  /// For Syncrun's own code: takes over memory.
   Stack(const Shape<N>& shape, detail::OutputBuffer buffer) noexcept : Base(shape, std::move(buffer)) {}
 
  private:

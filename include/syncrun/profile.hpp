@@ -24,10 +24,11 @@ struct PhaseTimes {
 /// of a phase is the sum over its slices.
 struct CallProfile {
   std::string name;  ///< The name of the function, or of a collective such as "all_reduce of weights".
-  /// The rank, or -1 for the master. The master's time of a call starts when the master sends the call to the workers, or
-  /// when the ranks of the call are done with their calls before, if that is later. It ends when the last of these ranks
-  /// is done. So the times of calls on different ranks may overlap, and those of calls with a rank in common do not.
-  /// Neither the time in which a call waits behind others, nor the time until the program asks for its result, counts.
+  /// The rank, or -1 for the master. The master's time of a call starts when the master sends the call to the workers,
+  /// or when the ranks of the call are done with their calls before, if that is later. It ends when the last of these
+  /// ranks is done. So the times of calls on different ranks may overlap, and those of calls with a rank in common do
+  /// not. Neither the time in which a call waits behind others, nor the time until the program asks for its result,
+  /// counts.
   int rank = -1;
   std::int64_t calls = 0;  ///< The number of calls in which the rank took part.
   PhaseTimes whole;        ///< The whole call.

@@ -53,8 +53,8 @@ class Session {
   /// The names of the devices, by rank: "cpu0", "cpu1", ... If the session has several nodes, the node comes first:
   /// "n1:cpu0".
   const std::vector<std::string>& devices() const noexcept { return detail::devices_of(*core_); }
-  /// The names of the nodes, in the order of their ranks: "n1", "n2", ... The master is on the first one. Without `srun` or
-  /// `mpirun` there is only one node.
+  /// The names of the nodes, in the order of their ranks: "n1", "n2", ... The master is on the first one. Without
+  /// `srun` or `mpirun` there is only one node.
   const std::vector<std::string>& nodes() const noexcept { return detail::nodes_of(*core_); }
   /// Finds a device by a name that the user has given to it (`syncrun --devices dev0=cuda0`), or by the name of the
   /// hardware, such as "cuda0". Works after close() too. Throws Error (usage) if there is no such device. The message
@@ -69,18 +69,19 @@ class Session {
   /// Shared::reduce_scatter, to Comm::share, or to the state of a sharded train step, which are always divided equally.
   /// Calls in flight keep their division. An empty list restores equal shares.
   ///
-  /// Throws Error (usage) if there is not one weight per rank, if a weight is negative or not finite, or if all are 0. A
-  /// call with rows throws Error (usage) if all of its ranks have weight 0.
+  /// Throws Error (usage) if there is not one weight per rank, if a weight is negative or not finite, or if all are 0.
+  /// A call with rows throws Error (usage) if all of its ranks have weight 0.
   void set_weights(std::span<const double> weights) { detail::set_weights(*core_, weights); }
   void set_weights(std::initializer_list<double> weights) {
     set_weights(std::span<const double>(weights.begin(), weights.size()));
   }
-  /// Returns the weights as they were set, by rank. Returns an empty list if no weights are set: then the shares are equal.
+  /// Returns the weights as they were set, by rank. Returns an empty list if no weights are set: then the shares are
+  /// equal.
   [[nodiscard]] std::vector<double> weights() const { return detail::weights_of(*core_); }
   /// Measures how fast each rank computes the rows of a call, sets the weights so that all ranks take equally long, and
-  /// returns the weights: `session.balance(f, x, y)`. The sum of the weights is 1. After `f` come the arguments of a call of
-  /// `f`. Options come last: `session.balance(f, x, CallOptions{.slices = 4})`, or `session.balance(f, {.rows = 1000})` if
-  /// `f` takes no arguments.
+  /// returns the weights: `session.balance(f, x, y)`. The sum of the weights is 1. After `f` come the arguments of a
+  /// call of `f`. Options come last: `session.balance(f, x, CallOptions{.slices = 4})`, or `session.balance(f, {.rows =
+  /// 1000})` if `f` takes no arguments.
   ///
   /// Makes five calls with equal shares of the rows, and drops their results. All five calls have their effects, for
   /// example updates of variables. A rank's time per row is the median over the last three calls.
@@ -155,7 +156,8 @@ class Session {
   }
 
   /// Makes a variable with a copy on every worker. At first, the copies have no rows. The name is optional. Throws
-  /// Error (usage) if the name is in use. A name is in use as long as the program has a Shared of its variable.
+  /// Error (usage) if the name is in use. A name is in use as long as the program holds a Shared for the variable with
+  /// this name.
   template <Element T, std::size_t N>
   Shared<T, N> shared(std::string_view name = {}) {
     return Shared<T, N>(detail::make_variable(core_, dtype_of<T>, N, name));
@@ -208,9 +210,9 @@ class Session {
   }
 
   /// Collectives on several variables in one call: `session.all_reduce({weights, bias}, sr::Reduction::avg)`. Each of
-  /// these functions does for all variables of the list what the function of the same name in Shared does for one. The variables may have any
-  /// element types and shapes. On GPUs, the call is one NCCL group, if NCCL supports the operation. The master checks
-  /// all variables before it sends anything to the workers.
+  /// these functions does for all variables of the list what the function of the same name in Shared does for one. The
+  /// variables may have any element types and shapes. On GPUs, the call is one NCCL group, if NCCL supports the
+  /// operation. The master checks all variables before it sends anything to the workers.
   void broadcast(const SharedList& variables, int root, const CollectiveOptions& options = {}) {
     detail::broadcast_copies(resolve(variables, "broadcast"), root, options);
   }
@@ -351,8 +353,8 @@ class Session {
   void wait_all(const Futures& futures) {
     detail::wait_all(*core_, results_of(futures));
   }
-  /// Waits for the calls in flight on a device. Throws the error of a failed call whose future was dropped, like wait().
-  /// The call may have run on another device. Throws Error (usage) if the session has no such device.
+  /// Waits for the calls in flight on a device. Like wait(), throws the error of a failed call whose future was
+  /// dropped, even if that call ran on another device. Throws Error (usage) if the session has no such device.
   void synchronize(const Device& device) { detail::synchronize(*core_, device.rank()); }
 
   /// Returns how much memory a device has, and what lies there. Waits for the calls in flight on this device. Throws
@@ -369,7 +371,7 @@ class Session {
   /// had dropped its future. The workers have ended even if close() throws.
   void close() { detail::close_session(*core_); }
 
-  /// For the framework: the handle of the session.
+  /// For Syncrun's own code: the handle of the session.
   const std::shared_ptr<detail::SessionCore>& core() const noexcept { return core_; }
 
  private:

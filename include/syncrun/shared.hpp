@@ -159,7 +159,7 @@ class Shared {
   }
   const std::string& name() const { return detail::name_of(held()); }
 
-  /// For the framework: the record of the variable.
+  /// For Syncrun's own code: the record of the variable.
   const std::shared_ptr<detail::VariableRecord>& record() const {
     held();
     return record_;

@@ -72,8 +72,8 @@ class Task {
   }
 
   /// Ends the messages, waits until the function has returned and its process has ended, and returns the function's
-  /// result. Drops the task's messages that the master has not received. Works once. Throws Error: timeout (the caller can try again), usage
-  /// (at a second call), and the errors above.
+  /// result. Drops the task's messages that the master has not received. Works once. Throws Error: timeout (the caller
+  /// can try again), usage (at a second call), and the errors above.
   R get(std::optional<std::chrono::milliseconds> timeout = {}) {
     const auto bytes = detail::result_of(held(), timeout);
     if constexpr (!std::is_void_v<R>) return detail::from_bytes<R>(bytes);

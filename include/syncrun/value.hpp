@@ -29,8 +29,8 @@ class Future;
 ///
 /// A call takes a Value for a parameter Local<T, N>, Local<const T, N>, Sliced<const T, N> or Update<Op, T, N>. Before
 /// the call runs, Syncrun copies the value to the device of the call, directly from a device that has a valid copy. The
-/// master does not wait for this. A call that writes the value (Local<T, N>, Update) makes all other copies invalid. In one call,
-/// either several ranks read a Value, or one rank writes it.
+/// master does not wait for this. A call that writes the value (Local<T, N>, Update) makes all other copies invalid. In
+/// one call, either several ranks read a Value, or one rank writes it.
 ///
 /// A copy is kept until the last handle is destroyed. If a device runs out of memory before that, its worker frees
 /// copies that are also valid elsewhere.
@@ -43,7 +43,7 @@ class Value {
   using element_type = T;
   static constexpr std::size_t dimensions = N;
 
-  /// For the framework. A program calls Session::value.
+  /// For Syncrun's own code. A program calls Session::value.
   explicit Value(std::shared_ptr<detail::VariableRecord> record) noexcept : record_(std::move(record)) {}
 
   /// Starts to bring a copy to a device, and returns. A call does this by itself. Use this member to start the copying

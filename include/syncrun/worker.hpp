@@ -45,7 +45,8 @@ struct Share {
 /// rank.
 class SYNCRUN_EXPORT Comm {
  public:
-  /// For the framework. `weights` are the weights of the ranks in the current slice. They must outlive this object.
+  /// For Syncrun's own code. `weights` are the weights of the ranks in the current slice. They must outlive this
+  /// object.
   Comm(detail::CommCore& core, const detail::RankWeights& weights) noexcept : raw_{&core, &weights} {}
   Comm(const Comm&) = delete;
   Comm& operator=(const Comm&) = delete;

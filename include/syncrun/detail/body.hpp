@@ -1,6 +1,7 @@
 #pragma once
 
-// Bodies: the functions, lambdas and methods that become replicated functions, and the thunks that run them on a worker.
+// Bodies: the functions, lambdas and methods that become replicated functions, and the thunks that run them on a
+// worker.
 
 #include <cstring>
 #include <type_traits>

@@ -16,8 +16,8 @@ Record& held(const std::shared_ptr<Record>& record, const char* type) {
   return *record;
 }
 
-/// For the framework: returns what a handle refers to; null if it was moved from. The library then reports the argument
-/// by its name.
+/// For Syncrun's own code: returns what a handle refers to; null if it was moved from. The library then reports the
+/// argument by its name.
 struct HandleAccess {
   template <class Handle>
   static const auto& record(const Handle& handle) noexcept {

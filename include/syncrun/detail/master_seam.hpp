@@ -134,8 +134,8 @@ enum class DataRows : std::uint8_t { of_the_call, of_the_batch };
 /// Checks one call, argument by argument, and publishes it. No worker sees anything of the call before publish().
 class CallBuilder {
  public:
-  /// `ranks` are the ranks that run the call; none means all. `choice` is the outputs that the caller wants; null means all. Throws
-  /// Error (usage) if the session is closed or if two threads use it.
+  /// `ranks` are the ranks that run the call; none means all. `choice` is the outputs that the caller wants; null means
+  /// all. Throws Error (usage) if the session is closed or if two threads use it.
   SYNCRUN_EXPORT CallBuilder(const std::shared_ptr<FunctionRecord>& function, std::span<const int> ranks,
                              const CallOptions& options, const OutputChoice* choice = nullptr);
   SYNCRUN_EXPORT ~CallBuilder();
@@ -152,8 +152,8 @@ class CallBuilder {
   SYNCRUN_EXPORT void run(CallResult& result);
   /// Publishes the call. Its result arrives during a later wait of the session.
   SYNCRUN_EXPORT std::shared_ptr<CallResult> launch();
-  /// Runs the call with equal shares of the rows, and drops its result. Returns how long each rank has worked, in ns per
-  /// row. Throws as run(), and Error (usage) if the time of a rank cannot be measured; see Session::balance.
+  /// Runs the call with equal shares of the rows, and drops its result. Returns how long each rank has worked, in ns
+  /// per row. Throws as run(), and Error (usage) if the time of a rank cannot be measured; see Session::balance.
   SYNCRUN_EXPORT std::vector<double> measure();
 
  private:
