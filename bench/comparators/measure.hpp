@@ -24,9 +24,11 @@ struct Options {
   double seconds = 0.5;
   std::size_t min_bytes = std::size_t{1} << 10;
   std::size_t max_bytes = std::size_t{64} << 20;
+  /// The GPUs are divided among as many nodes, all on this machine. NCCL connects nodes by the network.
+  std::size_t nodes = 1;
 };
 
-/// Reads `--workers N --seconds S --min-bytes B --max-bytes B`. Throws std::invalid_argument for anything else.
+/// Reads `--workers N --seconds S --min-bytes B --max-bytes B --nodes N`. Throws std::invalid_argument for anything else.
 inline Options parse_options(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; i += 2) {
@@ -41,6 +43,8 @@ inline Options parse_options(int argc, char** argv) {
       options.min_bytes = std::stoul(value);
     } else if (flag == "--max-bytes") {
       options.max_bytes = std::stoul(value);
+    } else if (flag == "--nodes") {
+      options.nodes = std::stoul(value);
     } else {
       throw std::invalid_argument("unknown option " + std::string(flag));
     }

@@ -1,10 +1,14 @@
 // Measures ncclAllReduce of float32 in place, with one process per GPU, NCCL's default settings and a blocking
 // communicator. A sequence of all_reduces runs in a loop, and is also captured into a CUDA graph. Both run once in
-// memory of cudaMalloc, and once in memory of ncclMemAlloc that is registered as a symmetric window.
+// memory of cudaMalloc, and on one node also in memory of ncclMemAlloc that is registered as a symmetric window.
 //
 //   nccl_all_reduce --workers 8 --seconds 0.3 --max-bytes 1073741824
 
 #include <nccl.h>
+
+#include <cstdlib>
+#include <optional>
+#include <string>
 
 #include "bench/comparators/gpu_owners.hpp"
 #include "bench/comparators/gpu_ranks.hpp"
@@ -18,17 +22,18 @@ using namespace comparators;
 
 class Rank {
  public:
-  Rank(Peers& peers, double seconds, std::size_t max_bytes)
+  Rank(Peers& peers, const Options& options)
       : peers_(peers),
-        seconds_(seconds),
+        seconds_(options.seconds),
         comm_(peers),
-        plain_(Place::device, max_bytes),
-        memory_(max_bytes),
-        window_(comm_, memory_, max_bytes) {}
+        plain_(Place::device, options.max_bytes),
+        memory_(options.max_bytes) {
+    if (options.nodes == 1) window_.emplace(comm_, memory_, options.max_bytes);
+  }
 
   void measure(std::size_t bytes) {
     measure("nccl", plain_.as<void>(), bytes);
-    measure("nccl_registered", memory_.get(), bytes);
+    if (window_) measure("nccl_registered", memory_.get(), bytes);
   }
 
  private:
@@ -91,7 +96,7 @@ class Rank {
   NcclCommunicator comm_;
   GpuBuffer plain_;
   NcclMemory memory_;
-  NcclWindow window_;
+  std::optional<NcclWindow> window_;
   const char* implementation_ = nullptr;
   void* values_ = nullptr;
 };
@@ -102,7 +107,11 @@ int main(int argc, char** argv) {
   return report_errors([&] {
     const Options options = parse_options(argc, argv);
     return run_on_gpus(static_cast<int>(options.workers), [&](Peers& peers) {
-      Rank rank(peers, options.seconds, options.max_bytes);
+      if (options.nodes > 1) {
+        const auto node = static_cast<std::size_t>(peers.rank()) * options.nodes / options.workers;
+        ::setenv("NCCL_HOSTID", ("node" + std::to_string(node)).c_str(), 1);
+      }
+      Rank rank(peers, options);
       for (const std::size_t bytes : kAllReduceBytes) {
         if (bytes >= options.min_bytes && bytes <= options.max_bytes) rank.measure(bytes);
       }

@@ -10,11 +10,13 @@ enum class CommPath : std::uint8_t {
   alone,    // one rank, which has no peers
   devices,  // a communicator of their devices: shared memory among CPU devices, NCCL among GPUs
   host,     // host memory, because their devices have no communicator in common
-  nodes     // shared memory on each of several nodes, and messages between the nodes
+  nodes     // host memory on each of several nodes, and messages between the nodes
 };
 
 /// Among devices, also which communicator: each set of GPUs has its own, with an index.
 class CommChoice {
+  enum class Span : std::uint8_t { node, nodes };
+
  public:
   /// The index of the communicator of all ranks of the session. CPU devices use it for any set.
   static constexpr int kOfSession = 0;
@@ -23,8 +25,12 @@ class CommChoice {
 
   static constexpr CommChoice alone() noexcept { return CommChoice(kAlone); }
   static constexpr CommChoice host() noexcept { return CommChoice(kHost); }
-  static constexpr CommChoice nodes() noexcept { return CommChoice(kNodes); }
+  static constexpr CommChoice nodes() noexcept { return {kNodes, Span::nodes}; }
   static constexpr CommChoice devices(int index) noexcept { return CommChoice(static_cast<std::uint8_t>(index)); }
+  /// A communicator of GPUs of several nodes.
+  static constexpr CommChoice devices_of_nodes(int index) noexcept {
+    return {static_cast<std::uint8_t>(index), Span::nodes};
+  }
 
   constexpr CommChoice() noexcept = default;
   constexpr CommPath path() const noexcept {
@@ -34,6 +40,8 @@ class CommChoice {
   }
   /// Which communicator of devices. Only if the path is `devices`.
   constexpr int index() const noexcept { return code_; }
+  /// Whether the ranks are on several nodes.
+  constexpr bool spans_nodes() const noexcept { return span_ == Span::nodes; }
   friend constexpr bool operator==(CommChoice, CommChoice) noexcept = default;
 
  private:
@@ -41,8 +49,10 @@ class CommChoice {
   static constexpr std::uint8_t kHost = 254;
   static constexpr std::uint8_t kNodes = 253;
   constexpr explicit CommChoice(std::uint8_t code) noexcept : code_(code) {}
+  constexpr CommChoice(std::uint8_t code, Span span) noexcept : code_(code), span_(span) {}
 
   std::uint8_t code_ = kAlone;
+  Span span_ = Span::node;
 };
 
 }  // namespace syncrun::detail

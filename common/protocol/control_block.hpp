@@ -194,6 +194,14 @@ class ControlBlock {
   WorkerSlot& worker(int rank) const noexcept {
     return *reinterpret_cast<WorkerSlot*>(base_ + workers_at() + sizeof(WorkerSlot) * static_cast<std::size_t>(rank));
   }
+  /// The kinds of the devices of this node.
+  DeviceKinds kinds_here() const noexcept {
+    DeviceKinds kinds;
+    const NodePlace& here = header().place;
+    for (int rank = here.first_rank; rank < here.first_rank + here.local_size; ++rank)
+      kinds.add(worker(rank).device_kind);
+    return kinds;
+  }
   /// The offset of the arena of a rank of this node.
   std::uint64_t arena_at(int rank) const noexcept {
     const auto local_rank = static_cast<std::uint64_t>(header().place.local_rank(rank));

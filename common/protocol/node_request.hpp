@@ -39,6 +39,6 @@ struct NodeRequest {
 };
 
 /// Whether ranks on several nodes wait for each other in collectives of the command.
-inline bool meets_across_nodes(CommChoice comm) noexcept { return comm.path() == CommPath::nodes; }
+inline bool meets_across_nodes(CommChoice comm) noexcept { return comm.spans_nodes(); }
 
 }  // namespace syncrun::detail

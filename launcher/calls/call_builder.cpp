@@ -191,11 +191,6 @@ std::exception_ptr CallBuilder::publish(CallResult& result) {
   const FunctionRecord& function = *function_;
   const RankDevices& devices = session_->rank_devices();
   check_bodies(function.name, function.kinds, devices, command.ranks);
-  const bool meets = (function.signature.has_comm || function.has_updates) && !command.ranks.is_single();
-  if (meets && devices.kinds_of(command.ranks).has(DeviceKind::cuda)) {
-    const char* const what = function.signature.has_comm ? "a Comm&" : "an Update argument";
-    session_->require_one_node("'" + function.name + "' has " + what + " and runs on GPUs, which");
-  }
   if (function.keeps_outputs) session_->require_one_node("'" + function.name + "' has a Keep result, which");
   CallPayload& call = *state.call;
   call.function = function.entry;

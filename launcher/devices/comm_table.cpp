@@ -9,17 +9,22 @@ bool CommTable::are_whole_session_of_gpus(const RankSet& ranks) const noexcept {
 }
 
 CommChoice CommTable::choose_for_peers(const RankSet& ranks) {
-  if (devices_.span_nodes(ranks)) return CommChoice::nodes();
-  if (!devices_.kinds().has(DeviceKind::cuda)) return CommChoice::devices(CommChoice::kOfSession);
-  if (are_whole_session_of_gpus(ranks)) return CommChoice::devices(CommChoice::kOfSession);
+  const bool spans_nodes = devices_.span_nodes(ranks);
+  const CommChoice on_host = spans_nodes ? CommChoice::nodes() : CommChoice::host();
+  const CommChoice on_cpus = spans_nodes ? CommChoice::nodes() : CommChoice::devices(CommChoice::kOfSession);
+  const auto on_gpus = [&](int index) {
+    return spans_nodes ? CommChoice::devices_of_nodes(index) : CommChoice::devices(index);
+  };
+  if (!devices_.kinds().has(DeviceKind::cuda)) return on_cpus;
+  if (are_whole_session_of_gpus(ranks)) return on_gpus(CommChoice::kOfSession);
   const DeviceKinds kinds = devices_.kinds_of(ranks);
-  if (!kinds.has(DeviceKind::cuda)) return CommChoice::devices(CommChoice::kOfSession);
-  if (kinds.is_mixed()) return CommChoice::host();
+  if (!kinds.has(DeviceKind::cuda)) return on_cpus;
+  if (kinds.is_mixed()) return on_host;
   const auto found = std::find(gpu_sets_.begin(), gpu_sets_.end(), ranks);
   const auto index = static_cast<int>(found - gpu_sets_.begin()) + 1;
-  if (index >= CommChoice::kMostComms) return CommChoice::host();
+  if (index >= CommChoice::kMostComms) return on_host;
   if (found == gpu_sets_.end()) gpu_sets_.push_back(ranks);
-  return CommChoice::devices(index);
+  return on_gpus(index);
 }
 
 bool CommTable::is_nccl(CommChoice comm, const RankSet& ranks) const noexcept {

@@ -36,9 +36,9 @@ std::vector<int> cores_for(int position, int workers);
 std::vector<int> cores_near_gpu(int index);
 
 /// Variables for NCCL, except those that the user has set. NCCL needs a network interface to start, even on one
-/// machine, and gets the loopback. NCCL connects to its peers when it starts, so that no later call waits on the host
+/// machine, and gets the loopback there. With several nodes, NCCL chooses the interface itself. NCCL connects to its peers when it starts, so that no later call waits on the host
 /// for a connection. Such a wait could not be cancelled.
-std::vector<std::pair<std::string, std::string>> nccl_variables();
+std::vector<std::pair<std::string, std::string>> nccl_variables(int nodes);
 
 /// Thread counts for OpenMP, OpenBLAS, MKL and BLIS. Variables that the user has set stay unchanged. The others get the
 /// value of OMP_NUM_THREADS if it is set, or else that of the first library whose variable is set. (MKL and OpenBLAS

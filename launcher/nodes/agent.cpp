@@ -33,7 +33,7 @@ void Agent::take(MessageReader& message) {
 }
 
 void Agent::take_command(MessageReader& from) {
-  apply_heap_changes(from, segment_);
+  apply_heap_changes(from, segment_, pages_of(control_.kinds_here()));
   std::vector<Mailbox::Ticket> rows;
   take_rows(from, segment_, [&](std::span<std::byte> to) { rows.push_back(mailbox_.receive_bulk(kMaster, to)); });
   const std::size_t slot = detail::take_command(from, control_);

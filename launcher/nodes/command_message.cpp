@@ -69,7 +69,7 @@ void put_heap_changes(MessageWriter& to, const Segment& segment, const HeapLog& 
   });
 }
 
-void apply_heap_changes(MessageReader& from, const Segment& segment) {
+void apply_heap_changes(MessageReader& from, const Segment& segment, SharedHeap::Pages pages) {
   const auto allocate = [&](int mode, const HeapChange& change) {
     return ::fallocate(segment.fd(), mode, static_cast<off_t>(change.offset), static_cast<off_t>(change.bytes)) == 0;
   };
@@ -80,6 +80,7 @@ void apply_heap_changes(MessageReader& from, const Segment& segment) {
     } else if (change.bytes < kPagedFrom) {
       continue;  // such an extent shares its pages with others
     } else if (change.kind == HeapChange::Kind::freed) {
+      if (pages == SharedHeap::Pages::kept) continue;
       static_cast<void>(allocate(FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, change));  // the pages stay if it fails
     } else {
       while (!allocate(0, change)) {

@@ -19,8 +19,9 @@ namespace syncrun::detail {
 
 /// Adds the changes of the heap from number `from` on, with the contents of what was written.
 void put_heap_changes(MessageWriter& to, const Segment& segment, const HeapLog& log, std::uint64_t from);
-/// Repeats these changes. Throws Error (system) if there is too little memory.
-void apply_heap_changes(MessageReader& from, const Segment& segment);
+/// Repeats these changes. `pages` says whether the pages of what was freed go back to the system. They must not if a GPU
+/// of this node may have pinned them. Throws Error (system) if there is too little memory.
+void apply_heap_changes(MessageReader& from, const Segment& segment, SharedHeap::Pages pages);
 
 /// Whether these rows travel as bulk, after the message, and not in it.
 inline bool is_bulk(const SegmentRange& rows) noexcept { return rows.count() >= std::uint64_t{64} << 10U; }

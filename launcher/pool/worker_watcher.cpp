@@ -53,7 +53,7 @@ SpawnRequest WorkerWatcher::request_for(int local_rank, const Ends& ends) const 
   request.leads_group = true;
   request.cores = std::move(placement.cores);
   if (device.kind == DeviceKind::cuda) {
-    for (const auto& variable : nccl_variables()) request.environment.push_back(variable);
+    for (const auto& variable : nccl_variables(place().nodes)) request.environment.push_back(variable);
   }
   return request;
 }

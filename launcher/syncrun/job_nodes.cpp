@@ -1,38 +1,17 @@
 #include "launcher/syncrun/job_nodes.hpp"
 
-#include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <climits>
-#include <memory>
 
+#include "common/os/interfaces.hpp"
 #include "common/protocol/environment.hpp"
 #include "common/text/errors.hpp"
 
 namespace syncrun::detail {
 
 namespace {
-
-/// The network interfaces that are up, with their IPv4 addresses: "eth0 10.0.0.1, ib0 10.1.0.1".
-std::string interfaces() {
-  ifaddrs* first = nullptr;
-  if (::getifaddrs(&first) != 0) return "unknown";
-  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(first, ::freeifaddrs);
-  std::string text;
-  for (const ifaddrs* at = first; at != nullptr; at = at->ifa_next) {
-    const bool is_up = (at->ifa_flags & IFF_UP) != 0 && (at->ifa_flags & IFF_LOOPBACK) == 0;
-    if (!is_up || at->ifa_addr == nullptr || at->ifa_addr->sa_family != AF_INET) continue;
-    std::array<char, INET_ADDRSTRLEN> address{};
-    const auto* const internet = reinterpret_cast<const sockaddr_in*>(at->ifa_addr);
-    ::inet_ntop(AF_INET, &internet->sin_addr, address.data(), address.size());
-    text.append(text.empty() ? "" : ", ").append(at->ifa_name).append(" ").append(address.data());
-  }
-  return text.empty() ? "none besides loopback" : text;
-}
 
 /// The version of the MPI, or why it cannot be used.
 std::string describe_transport(Mpi mpi) {
@@ -118,7 +97,7 @@ void add_job(EnvironmentChanges& changes, const std::optional<Engine>& job, cons
 std::string describe_job(const Engine& engine) {
   return "nodes: " + (engine.tasks ? std::to_string(*engine.tasks) : "as many as the engine has started") +
          ", started by " + to_string(engine.kind) + "\n  transport: " + describe_transport(*engine.mpi) +
-         "\n  interfaces of this node: " + interfaces() + "\n";
+         "\n  interfaces of this node: " + network_interfaces() + "\n";
 }
 
 }  // namespace syncrun::detail

@@ -70,8 +70,6 @@ bool leaves_equal_copies(CollectiveKind kind) noexcept {
 
 void run(const Collective& collective, VariableList variables, const std::vector<CollectivePart>& parts) {
   const SessionCore& session = *variables.front()->session;
-  if (session.rank_devices().kinds().has(DeviceKind::cuda))
-    session.require_one_node(std::string(collective.what) + " of a shared variable on GPUs");
   SystemCommands& commands = variables.front()->session->commands();
   const auto read_all = [&] {
     for (const auto& variable : variables) read_extents(commands.segment(), *variable);
@@ -88,8 +86,7 @@ void run(const Collective& collective, VariableList variables, const std::vector
       payload.collective = collective.kind;
       payload.reduction = collective.reduction;
       payload.root = collective.root;
-      // Among nodes, there is only one way.
-      payload.route = meets_across_nodes(command.comm) ? Route::device : collective.options.route;
+      payload.route = collective.options.route;
       payload.variables_count = static_cast<std::uint32_t>(variables.size());
       payload.variables = commands.heap().allocate(sizeof(CollectiveSlot) * variables.size(), SharedHeap::Contents::any,
                                                    "a collective");

@@ -3,6 +3,7 @@
 #include "tests/mixed/fake_gpu.hpp"
 
 #include <memory>
+#include <optional>
 
 #include "syncrun/detail/export.hpp"
 
@@ -13,7 +14,8 @@ namespace {
 /// these are the only collectives here.
 class FakeComm final : public detail::SoloComm {
  public:
-  FakeComm(detail::CpuComm& host, OffHostDevice& device) : host_(host), device_(device) {}
+  /// `host` is the communicator of the same ranks in host memory.
+  FakeComm(detail::CommCore& host, OffHostDevice& device) : host_(host), device_(device) {}
 
   int rank() const noexcept override { return host_.rank(); }
   int world_size() const noexcept override { return host_.world_size(); }
@@ -40,16 +42,21 @@ class FakeComm final : public detail::SoloComm {
  private:
   [[noreturn]] static void refuse() { throw Error(ErrorKind::nccl, "the fake GPU has no such collective"); }
 
-  detail::CpuComm& host_;
+  detail::CommCore& host_;
   OffHostDevice& device_;
 };
 
 class FakeGpu final : public OffHostDevice {
  public:
   explicit FakeGpu(const detail::DeviceContext& context)
-      : OffHostDevice(context.attachment.segment, context.arena, not_used()), comm_(context.host_comm, *this) {}
+      : OffHostDevice(context.attachment.segment, context.arena, not_used()), comm_(context.host_comm, *this) {
+    if (context.nodes_comm != nullptr) comm_of_nodes_.emplace(*context.nodes_comm, *this);
+  }
 
-  detail::CommCore& comm(const detail::CommandHead&) override { return comm_; }
+  detail::CommCore& comm(const detail::CommandHead& command) override {
+    if (command.comm.spans_nodes()) return *comm_of_nodes_;
+    return comm_;
+  }
   bool shares_before_reducing() const noexcept override { return true; }
 
  private:
@@ -59,6 +66,7 @@ class FakeGpu final : public OffHostDevice {
   }
 
   FakeComm comm_;
+  std::optional<FakeComm> comm_of_nodes_;
 };
 
 }  // namespace

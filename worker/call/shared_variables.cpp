@@ -156,7 +156,7 @@ void VariableCopies::run_collective(const CommandHead& head) {
   const auto& command = head.as<CollectivePayload>();
   const auto& segment = attachment_.segment;
   const auto* slots = segment.at<const CollectiveSlot>(command.variables);
-  CommCore& comm = command.route == Route::host ? comms_.through_host(head.ranks) : comms_.of(head);
+  CommCore& comm = command.route == Route::host ? comms_.through_host(head) : comms_.of(head);
   const RankWeights weights{1, head.ranks.count()};  // each copy counts the same
 
   if (command.collective == CollectiveKind::broadcast) {

@@ -2,7 +2,7 @@
 
 // Finds the communicator of a command. The master has chosen it.
 
-#include <memory>
+#include <optional>
 
 #include "worker/comm/host_comm.hpp"
 #include "worker/comm/nodes_comm.hpp"
@@ -12,21 +12,23 @@ namespace syncrun::detail {
 /// The communicators of one rank.
 class Communicators {
  public:
-  /// `host` is the communicator in host memory. `arena` is this rank's part of the segment. All must outlive this
-  /// object. `nodes` is null if the session has one node.
+  /// `host` is the communicator in host memory. `arena` is this rank's part of the segment. `nodes` is the communicator
+  /// in the host memory of several nodes, or null if the session has one node. All must outlive this object.
   Communicators(const Attachment& attachment, SharedHeap& arena, CpuComm& host, WorkerDevice& device,
-                std::unique_ptr<NodesComm> nodes = nullptr);
+                NodesComm* nodes = nullptr);
 
   /// The communicator of this command. This rank must be one of the command's ranks.
   CommCore& of(const CommandHead& command);
-  /// The communicator of these ranks for a collective that goes through host memory whatever the devices are.
-  CommCore& through_host(const RankSet& ranks) noexcept;
+  /// The communicator of this command for a collective that goes through host memory whatever the devices are.
+  CommCore& through_host(const CommandHead& command) noexcept;
 
  private:
-  CpuComm& host_;
+  CommCore& host_;
+  CommCore* nodes_;
   WorkerDevice& device_;
-  HostComm host_comm_;  // for a device whose memory is not host memory
-  std::unique_ptr<NodesComm> nodes_;
+  // For a device whose memory is not host memory.
+  HostComm from_host_;
+  std::optional<HostComm> from_nodes_;
 };
 
 }  // namespace syncrun::detail

@@ -17,7 +17,7 @@ HostComm::~HostComm() {
 /// Returns memory of the arena, where the peers read this rank's values and may write the result. The same memory is
 /// used for all collectives. Waits for peers that may still use it for an earlier command.
 std::byte* HostComm::room_for(std::size_t bytes) {
-  host_.reclaim_buffers();
+  reclaim_();
   if (bytes > room_bytes_ || room_ == 0) {
     device_.finish();  // the device may still copy from the old memory
     if (room_ != 0) arena_.free(std::exchange(room_, 0), SharedHeap::Giveback::later);

@@ -1,11 +1,13 @@
 #pragma once
 
 // Collectives through host memory, for a device whose memory is not host memory. The peers may be such devices too, or
-// CPU devices, which use CpuComm.
+// CPU devices, which use CpuComm or NodesComm.
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <utility>
 
 #include "common/os/shared_heap.hpp"
 #include "worker/comm/collectives.hpp"
@@ -15,7 +17,7 @@ namespace syncrun::detail {
 class WorkerDevice;
 
 /// In each collective, this rank copies its values to its arena in shared memory, waits until they are there, takes part
-/// in the collective of CpuComm, and copies the result back:
+/// in the collective of the host, and copies the result back:
 ///
 ///   work of the body | copy out | (host waits for the device) collective on the host | copy in | work of the body
 ///
@@ -23,9 +25,11 @@ class WorkerDevice;
 /// Here, a rank, a peer and a root are positions among the ranks of the command.
 class HostComm final : public CommCore {
  public:
-  /// `host` is the communicator of the same ranks in host memory. `arena` is this rank's part of the segment.
-  HostComm(const Segment& segment, SharedHeap& arena, CpuComm& host, WorkerDevice& device) noexcept
-      : segment_(segment), arena_(arena), host_(host), device_(device) {}
+  /// `host` is the communicator of the same ranks in host memory. `reclaim` waits until no peer uses any more what this
+  /// rank has in shared memory for an earlier command. `arena` is this rank's part of the segment.
+  HostComm(const Segment& segment, SharedHeap& arena, CommCore& host, std::function<void()> reclaim,
+           WorkerDevice& device)
+      : segment_(segment), arena_(arena), host_(host), reclaim_(std::move(reclaim)), device_(device) {}
   ~HostComm() override;
   HostComm(const HostComm&) = delete;
   HostComm& operator=(const HostComm&) = delete;
@@ -61,7 +65,8 @@ class HostComm final : public CommCore {
 
   const Segment& segment_;
   SharedHeap& arena_;
-  CpuComm& host_;
+  CommCore& host_;
+  std::function<void()> reclaim_;
   WorkerDevice& device_;
   std::uint64_t room_ = 0;  // offset in the segment; 0 while there is none
   std::size_t room_bytes_ = 0;

@@ -33,6 +33,7 @@ struct DeviceContext {
   const Attachment& attachment;
   SharedHeap& arena;                 // this rank's part of the segment, where the master and peers read
   CpuComm& host_comm;                // collectives in shared memory
+  CommCore* nodes_comm;              // collectives in the host memory of several nodes; null in a session on one node
   Rendezvous& rendezvous;            // for setting up what devices of peers share
   const Interruption& interruption;  // ends waits in a command
   std::function<void()> look_ahead;  // called repeatedly while the device computes

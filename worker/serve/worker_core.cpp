@@ -26,16 +26,6 @@ void raise_to(std::atomic<std::uint64_t>& word, std::uint64_t value) noexcept {
   }
 }
 
-/// GPUs of other ranks copy from this rank's arena, and pin its pages.
-DeviceKinds kinds_on_this_node(const Attachment& attachment) noexcept {
-  DeviceKinds kinds;
-  const NodePlace& place = attachment.control.header().place;
-  for (int rank = place.first_rank; rank < place.first_rank + place.local_size; ++rank) {
-    kinds.add(attachment.control.worker(rank).device_kind);
-  }
-  return kinds;
-}
-
 std::unique_ptr<WorkerDevice> make_device(const DeviceContext& context) {
   context.attachment.slot().progress.store(progress_word(0, Phase::device), std::memory_order_release);
   context.attachment.fault_point(0, Phase::device);
@@ -55,18 +45,20 @@ WorkerCore::WorkerCore(Attachment& attachment)
       arena_(attachment_.segment,
              attachment_.control.arena_at(attachment_.rank) + NodeStaging::reserved_bytes(attachment_.place),
              header_.arena_bytes - NodeStaging::reserved_bytes(attachment_.place),
-             pages_of(kinds_on_this_node(attachment_))),
+             // GPUs of other ranks copy from this rank's arena, and pin its pages.
+             pages_of(attachment_.control.kinds_here())),
       outgoing_(arena_, attachment_.slot().consumed),
       interruption_(attachment_),
       // The master sleeps while the workers wait for each other, so these waits have a policy of their own.
       meetings_(attachment_, header_.workers_spin ? WaitPolicy::spinning() : WaitPolicy::yielding()),
       rendezvous_(attachment_, meetings_),
       peers_(attachment_, meetings_, interruption_),
-      device_(make_device({attachment_, arena_, peers_, rendezvous_, interruption_, [this] { look_ahead(); },
-                           [this](std::size_t bytes) { return variables_.drop_spare(bytes, current_); }})),
-      comms_(attachment_, arena_, peers_, *device_,
-             attachment_.place.nodes > 1 ? std::make_unique<NodesComm>(attachment_, meetings_, peers_, interruption_)
+      nodes_(attachment_.place.nodes > 1 ? std::make_unique<NodesComm>(attachment_, meetings_, peers_, interruption_)
                                          : nullptr),
+      device_(
+          make_device({attachment_, arena_, peers_, nodes_.get(), rendezvous_, interruption_, [this] { look_ahead(); },
+                       [this](std::size_t bytes) { return variables_.drop_spare(bytes, current_); }})),
+      comms_(attachment_, arena_, peers_, *device_, nodes_.get()),
       cpu_worker_(*this),
       cuda_worker_(*this),
       logger_(make_logger(attachment_.device, log_level_from_environment())),
@@ -330,7 +322,8 @@ void WorkerCore::execute(Command& command) {
   }
   if (command.wants_vote) {
     cast_vote(command, outbox.vote);
-    meetings_.all_voted_ok(command);  // no rank starts the next collective before all ranks know how this one ended
+    // No rank starts the next collective before all ranks know how this one ended.
+    if (!meetings_.all_voted_ok(command)) note_failure_elsewhere(command);
   }
 }
 
@@ -418,7 +411,7 @@ void WorkerCore::complete_call(Command& command, Outbox& outbox) {
   // A peer may still wait for this rank in a collective. It must learn that this rank does not come, so that it votes.
   if (may_meet(command) && !(may_reduce && running_->may_meet_after_vote())) meetings_.leave(command);
   set_phase(Phase::vote);
-  if (!meetings_.all_voted_ok(command)) return;
+  if (!meetings_.all_voted_ok(command)) return note_failure_elsewhere(command);
   if (may_reduce) interruption_.note_that_peers_are_needed();
   try {
     set_phase(Phase::reduction);
@@ -447,6 +440,12 @@ void WorkerCore::cast_vote(const Command& command, Vote vote) noexcept {
   attachment_.slot().vote.store(vote_word(current_, vote), std::memory_order_seq_cst);
   header_.to_peers.ring();
   if (command.wants_vote && meets_across_nodes(command.comm)) header_.to_master.ring();
+}
+
+/// A rank that fails notes this for its peers, but cannot do so on other nodes. There the votes tell of the failure.
+void WorkerCore::note_failure_elsewhere(const Command& command) noexcept {
+  if (!command.comm.spans_nodes() || command.comm.path() != CommPath::devices) return;
+  raise_to(header_.failed_comm(command.comm), current_);
 }
 
 void WorkerCore::report_failure(Command& command, const CaughtFailure& failure) {

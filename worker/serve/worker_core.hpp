@@ -93,6 +93,7 @@ class WorkerCore {
   void forget(std::uint64_t function_offset) noexcept;
   void cast_vote(const Command& command, Vote vote) noexcept;
   std::optional<CaughtFailure> missing_file() const;
+  void note_failure_elsewhere(const Command& command) noexcept;
   void report_failure(Command& command, const CaughtFailure& failure);
   void finish(const Command& command) noexcept;
 
@@ -105,6 +106,7 @@ class WorkerCore {
   Meetings meetings_;
   SegmentRendezvous rendezvous_;
   CpuComm peers_;
+  std::unique_ptr<NodesComm> nodes_;      // null in a session on one node
   MappedFiles files_{attachment_.place};  // the device reads them
   std::unique_ptr<WorkerDevice> device_;
   Communicators comms_;

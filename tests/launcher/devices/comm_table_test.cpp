@@ -60,6 +60,28 @@ TEST(CommTable, ChoosesThatOfNodesForRanksOnSeveral) {
   EXPECT_EQ(table.choose(set_of({3})), CommChoice::alone());
 }
 
+TEST(CommTable, ChoosesNcclForGpusOnSeveralNodes) {
+  const std::vector<DeviceId> list(4, DeviceId{.kind = DeviceKind::cuda, .index = 0});
+  const RankDevices of_session(list, {{0, 2, 0, 2}, {1, 2, 2, 2}});
+  CommTable table(of_session);
+  EXPECT_EQ(table.choose(set_of({0, 1, 2, 3})), CommChoice::devices_of_nodes(CommChoice::kOfSession));
+  EXPECT_EQ(table.choose(set_of({0, 1})), CommChoice::devices(1)) << "on one node";
+  EXPECT_EQ(table.choose(set_of({1, 2})), CommChoice::devices_of_nodes(2));
+  EXPECT_TRUE(table.is_nccl(table.choose(set_of({1, 2})), set_of({1, 2})));
+  EXPECT_TRUE(table.choose(set_of({1, 2})).spans_nodes());
+  EXPECT_FALSE(table.choose(set_of({0, 1})).spans_nodes());
+}
+
+TEST(CommTable, ChoosesHostMemoryForBothKindsOnSeveralNodes) {
+  std::vector<DeviceId> list(4, DeviceId{.kind = DeviceKind::cuda, .index = 0});
+  list.back().kind = DeviceKind::cpu;
+  const RankDevices of_session(list, {{0, 2, 0, 2}, {1, 2, 2, 2}});
+  CommTable table(of_session);
+  EXPECT_EQ(table.choose(set_of({0, 1, 2, 3})), CommChoice::nodes());
+  EXPECT_FALSE(table.is_nccl(table.choose(set_of({1, 3})), set_of({1, 3})));
+  EXPECT_EQ(table.choose(set_of({0, 2})), CommChoice::devices_of_nodes(1));
+}
+
 TEST(CommTable, GivesEachSetOfGpusItsOwn) {
   const RankDevices of_session = devices("ggg");
   CommTable table(of_session);

@@ -71,7 +71,7 @@ class RunningCallOnCpu : public testing::Test {
   SegmentRendezvous rendezvous_{attachment_, meetings_};
   CpuComm comm_{attachment_, meetings_, interruption_};
   std::unique_ptr<WorkerDevice> device_ =
-      make_cpu_device({attachment_, arena_, comm_, rendezvous_, interruption_, [] {}, {}});
+      make_cpu_device({attachment_, arena_, comm_, nullptr, rendezvous_, interruption_, [] {}, {}});
   MappedFiles files_;
   Communicators comms_{attachment_, arena_, comm_, *device_};
   VariableCopies variables_{attachment_, *device_, comms_, [] {}};

@@ -52,8 +52,8 @@ TEST_F(CommunicatorsOfRanks, OfACpuDeviceAreInHostMemoryAlready) {
 }
 
 TEST_F(CommunicatorsOfRanks, GoThroughHostMemoryIfTheUserWantsThat) {
-  EXPECT_NE(dynamic_cast<HostComm*>(&at(0).comms().through_host(set_of({0, 2}))), nullptr);
-  EXPECT_EQ(&at(0).comms().through_host(set_of({0})), &at(0).device().solo());
+  EXPECT_NE(dynamic_cast<HostComm*>(&at(0).comms().through_host(command_of(set_of({0, 2})))), nullptr);
+  EXPECT_EQ(&at(0).comms().through_host(command_of(set_of({0}), CommChoice::alone())), &at(0).device().solo());
 }
 
 }  // namespace

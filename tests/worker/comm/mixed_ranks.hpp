@@ -20,7 +20,7 @@ class MixedRank {
   explicit MixedRank(MeetingRank& parts)
       : parts_(parts), kind_(parts.attachment.slot().device_kind), arena_(arena_of(parts.attachment)) {
     if (kind_ == DeviceKind::cpu) {
-      device_ = make_cpu_device({parts.attachment, arena_, parts.comm, parts.rendezvous, kNothing, [] {}, {}});
+      device_ = make_cpu_device({parts.attachment, arena_, parts.comm, nullptr, parts.rendezvous, kNothing, [] {}, {}});
     } else {
       device_ = std::make_unique<test::OffHostDevice>(parts.attachment.segment, arena_, device_comm_);
     }

@@ -71,7 +71,9 @@ CudaDevice::CudaDevice(const DeviceContext& context)
       stream_(make_stream(index_of(context.attachment.device))),
       peer_copies_(context.attachment.segment, context.arena, context.attachment.rank, context.attachment.world_size),
       plan_(context.attachment),
-      comm_(&comm_of(RankSet::all(context.attachment.world_size), CommChoice::devices(CommChoice::kOfSession))) {}
+      comm_(&comm_of(RankSet::all(context.attachment.world_size),
+                     context.attachment.place.nodes > 1 ? CommChoice::devices_of_nodes(CommChoice::kOfSession)
+                                                        : CommChoice::devices(CommChoice::kOfSession))) {}
 
 CudaDevice::~CudaDevice() {
   for (auto& [index, comm] : comms_) comm.abort();
@@ -101,6 +103,7 @@ NcclComm& CudaDevice::comm_of(const RankSet& ranks, CommChoice choice) {
   if (found != comms_.end()) return found->second;
   GpuCommParts parts{.attachment = context_.attachment,
                      .host = context_.host_comm,
+                     .nodes = context_.nodes_comm,
                      .rendezvous = context_.rendezvous,
                      .interruption = context_.interruption,
                      .plan = plan_,

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <span>
 #include <string>
 #include <utility>
 
+#include "common/os/interfaces.hpp"
 #include "common/text/errors.hpp"
 #include "worker/devices/cuda/check.hpp"
 #include "worker/devices/cuda/kernels.hpp"
@@ -45,14 +47,14 @@ void refuse_exchange_in_capture(cudaStream_t stream) {
 NcclComm::NcclComm(GpuCommParts parts, const RankSet& ranks, CommChoice choice)
     : parts_(std::move(parts)),
       attachment_(parts_.attachment),
-      host_(parts_.host),
+      choice_(choice),
+      host_(choice.spans_nodes() ? *parts_.nodes : parts_.host),
       rendezvous_(parts_.rendezvous),
       limits_{parts_.interruption},
       ranks_(ranks),
       rank_(ranks.position_of(attachment_.rank)),
-      choice_(choice),
       stream_(parts_.stream),
-      peers_(attachment_, host_, rendezvous_, parts_.interruption, parts_.make_room),
+      peers_(attachment_, parts_.host, rendezvous_, parts_.interruption, parts_.make_room),
       replacements_(attachment_.control.header().replacements),
       plan_(parts_.plan) {}
 
@@ -63,25 +65,46 @@ void NcclComm::begin(const Command& command) {
 
 // ---- making one -----------------------------------------------------------------------------------------------
 
-void NcclComm::check(ncclResult_t code, const char* what) {
-  if (code == ncclSuccess) return;
+std::string NcclComm::describe(ncclResult_t code, const char* what) const {
   const char* detail = ncclGetLastError(comm_.get());
   std::string message = std::string(what) + ": " + ncclGetErrorString(code);
   if (detail != nullptr && *detail != '\0') message += std::string(" (") + detail + ")";
-  throw Error(ErrorKind::nccl, message, static_cast<int>(code));
+  return message;
+}
+
+void NcclComm::check(ncclResult_t code, const char* what) const {
+  if (code != ncclSuccess) throw Error(ErrorKind::nccl, describe(code, what), static_cast<int>(code));
 }
 
 /// The id with which the ranks of a communicator find each other. The first of them makes it, and the others fetch it.
 ncclUniqueId NcclComm::agreed_id() {
   ncclUniqueId id{};
+  if (rank() == 0) check_connecting(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  if (choice_.spans_nodes()) {
+    host_.broadcast(&id, sizeof(id), 0);
+    return id;
+  }
   const std::uint64_t command = attachment_.command_in_progress();
   if (rank() == 0) {
-    check(ncclGetUniqueId(&id), "ncclGetUniqueId");
     rendezvous_.put(command, std::as_bytes(std::span(&id, 1)), limits_);
   } else {
     rendezvous_.get(ranks_.first(), command, std::as_writable_bytes(std::span(&id, 1)), limits_);
   }
   return id;
+}
+
+/// If NCCL cannot connect nodes, it does not say which network it has used.
+void NcclComm::check_connecting(ncclResult_t code, const char* what) const {
+  if (code == ncclSuccess || !choice_.spans_nodes()) return check(code, what);
+  const char* const chosen = std::getenv("NCCL_SOCKET_IFNAME");
+  const std::string interfaces = chosen == nullptr
+                                     ? "NCCL_SOCKET_IFNAME is not set, so NCCL chooses a network interface"
+                                     : std::string("NCCL_SOCKET_IFNAME is ") + chosen;
+  throw Error(ErrorKind::nccl,
+              "connecting GPUs of several nodes: " + describe(code, what) + ". This node has the interfaces " +
+                  network_interfaces() + "; " + interfaces +
+                  ". Set it to an interface that reaches the other nodes. NCCL_DEBUG=INFO says more",
+              static_cast<int>(code));
 }
 
 /// Ends what a failed call has made unusable. Every rank does this at its next collective.
@@ -95,6 +118,7 @@ void NcclComm::drop_stale() noexcept {
 
 void NcclComm::meet_to_set_up(MeetingPurpose purpose) {
   const SettingUp noted(plan_);
+  if (choice_.spans_nodes()) return host_.barrier();
   rendezvous_.barrier(purpose, limits_);
 }
 
@@ -112,7 +136,7 @@ void NcclComm::ensure() {
   ncclComm_t made = nullptr;
   const ncclResult_t code = ncclCommInitRank(&made, world_size(), id, rank());
   comm_ = Communicator(made);
-  check(code, "ncclCommInitRank");
+  check_connecting(code, "ncclCommInitRank");
   made_at_ = attachment_.command_in_progress();
 }
 
@@ -129,7 +153,8 @@ void NcclComm::abort() noexcept {
 /// Whether Syncrun's own kernels reduce values of this size. Connects the peers' memory if necessary. Called by all
 /// ranks.
 bool NcclComm::goes_through_peers(std::size_t bytes) {
-  if (choice_.index() != CommChoice::kOfSession || !kernels::peers_are_faster(bytes, world_size())) return false;
+  if (choice_ != CommChoice::devices(CommChoice::kOfSession) || !kernels::peers_are_faster(bytes, world_size()))
+    return false;
   drop_stale();
   if (peers_.is_connected()) return true;
   if (peers_.is_out_of_reach()) return false;

@@ -1,7 +1,7 @@
 #pragma once
 
 // Collectives among a set of GPUs, in the order of the worker's stream. NCCL runs most of them. Among all GPUs of a
-// session, small all_reduces go through the memory of peers.
+// session on one node, small all_reduces go through the memory of peers.
 //
 // A communicator is made when it is first needed. It is made anew after a call failed that could have used it:
 //
@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "worker/comm/collectives.hpp"
@@ -38,7 +39,8 @@ void refuse_exchange_in_capture(cudaStream_t stream);
 struct GpuCommParts {
   const Attachment& attachment;
   CpuComm& host;           // for values that the host needs at once (numbers, barriers)
-  Rendezvous& rendezvous;  // for setting up what the peers share
+  CommCore* nodes;         // the same among ranks of several nodes; null in a session on one node
+  Rendezvous& rendezvous;  // for setting up what the peers of a node share
   const Interruption& interruption;
   CollectivePlan& plan;  // what has been put on the streams
   StreamView stream;     // the worker's
@@ -132,13 +134,15 @@ class NcclComm final : public CommCore {
   void drop_stale() noexcept;
   bool goes_through_peers(std::size_t bytes);
   ncclUniqueId agreed_id();
+  void check_connecting(ncclResult_t code, const char* what) const;
   bool average_by_copies(void* values, std::size_t elements, DType dtype, const RankWeights& weights,
                          std::uint64_t bucket);
   void average(void* values, std::size_t elements, DType dtype, const RankWeights& weights);
   ncclRedOp_t begin_average(void* values, std::size_t elements, DType dtype, const RankWeights& weights);
   /// Ends an average. `code` is what the collective that used `op` returned.
   void end_average(ncclRedOp_t op, ncclResult_t code, const char* what);
-  void check(ncclResult_t code, const char* what);
+  std::string describe(ncclResult_t code, const char* what) const;
+  void check(ncclResult_t code, const char* what) const;
   /// `division` is Division::fingerprint, or 0 if nothing is divided. If a vector is averaged in buckets, `bucket` is 1 +
   /// the element at which the bucket begins. Otherwise it is 0.
   void note(CollectiveKind kind, std::size_t elements, DType dtype, Reduction reduction, int root,
@@ -152,15 +156,15 @@ class NcclComm final : public CommCore {
 
   const GpuCommParts parts_;
   const Attachment& attachment_;
-  CpuComm& host_;
+  const CommChoice choice_;
+  CommCore& host_;
   Rendezvous& rendezvous_;
   const WaitLimits limits_;  // for rendezvous_
   const RankSet ranks_;
   const int rank_;
-  const CommChoice choice_;
   StreamView stream_;  // where collectives are put: the worker's stream or the background stream
   BackgroundStream background_;
-  PeerMemory peers_;            // used only by the communicator of all GPUs of a session
+  PeerMemory peers_;            // used only by the communicator of all GPUs of a session on one node
   std::uint64_t replacements_;  // replacements of workers that peers_ has taken into account
   Communicator comm_;
   std::uint64_t made_at_ = 0;  // the command in which comm_ or peers_ was made, the later of both

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Tests of collectives on the GPUs of several nodes.
+
+FakeGpus runs on several hosts (hosts.py), with fake GPUs, and tests everything but NCCL. TwoGpus requires two GPUs. Each
+is a node of its own, with a host name of its own. NCCL connects them by sockets, as it connects machines.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+import engines
+import hosts
+from engines import ENGINES
+
+SKIP_CODE = 77
+RUN_LIMIT_S = 120
+PARTS = ("collectives of bodies", "collectives of the master", "train steps", "failures")
+PARTS_OF_REAL_GPUS = ("each collective", "replays")
+options = None
+
+
+class FakeGpus(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.hosts = hosts.Hosts(3, keep=[options.build, Path(options.program).parent])
+        cls.hosts.__enter__()
+        cls.addClassCleanup(cls.hosts.down)
+
+    def run_on(self, nodes, devices, *action, engine="openmpi"):
+        command = ENGINES[engine].command(self.hosts, nodes, [options.syncrun, options.program, devices, *action])
+        return self.hosts.run("n1", command, timeout=RUN_LIMIT_S)
+
+    def test_collectives_work_on_two_and_three_nodes(self):
+        for nodes, devices in ((2, "cuda0,cuda1"), (3, "cuda0")):
+            for engine in ("openmpi", "mpich"):
+                done = self.run_on(nodes, devices, engine=engine)
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                for part in (*PARTS, "as expected"):
+                    self.assertIn(part, done.stdout)
+
+    def test_ranks_of_both_kinds_meet_in_host_memory(self):
+        for devices in ("cuda0,cpu0", "cpu0,cuda0,cpu1"):
+            done = self.run_on(2, devices, "mixed")
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertIn("both kinds", done.stdout)
+
+    def test_a_rank_that_dies_is_named(self):
+        for rank in (0, 1, 3):
+            done = self.run_on(2, "cuda0,cuda1", "die", str(rank))
+            self.assertNotEqual(done.returncode, 0)
+            self.assertRegex(done.stdout + done.stderr, rf"rank {rank} \(.*\) was lost in call 'die_on'.*killed by SIGKILL")
+
+
+class TwoGpus(unittest.TestCase):
+    def run_on_two_nodes(self, *action, **variables):
+        command = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", "2", str(hosts.HERE / "as_node.sh"),
+                   options.syncrun, options.program, "cuda0", *action]  # fmt: skip
+        environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **variables}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=RUN_LIMIT_S, check=False)
+
+    def test_collectives_work_between_two_nodes(self):
+        done = self.run_on_two_nodes()
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        for part in (*PARTS, *PARTS_OF_REAL_GPUS, "as expected"):
+            self.assertIn(part, done.stdout)
+
+    def test_a_rank_that_dies_in_a_collective_is_named(self):
+        for rank in (0, 1):
+            done = self.run_on_two_nodes("die", str(rank))
+            self.assertNotEqual(done.returncode, 0)
+            self.assertRegex(done.stdout + done.stderr, rf"rank {rank} \(.*\) was lost in call 'die_on'.*killed by SIGKILL")
+
+    def test_an_interface_that_does_not_exist_is_named(self):
+        done = self.run_on_two_nodes(NCCL_SOCKET_IFNAME="=nowhere7")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertRegex(done.stdout + done.stderr, r"NCCL_SOCKET_IFNAME is =nowhere7")
+
+
+def why_two_gpus_are_impossible():
+    present = [path for path in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if min(len(present), len(visible.split(",")) if visible is not None else 2) < 2:
+        return "two GPUs are required"
+    missing = [tool for tool in ("mpirun", "unshare", "hostname") if shutil.which(tool) is None]
+    if missing:
+        return "not installed: " + ", ".join(missing)
+    probe = subprocess.run(["unshare", "--uts", "true"], capture_output=True, text=True, check=False)
+    return None if probe.returncode == 0 else "no namespaces here: " + probe.stderr.strip()
+
+
+def main():
+    global options
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("group", choices=["FakeGpus", "TwoGpus"])
+    parser.add_argument("--syncrun", required=True)
+    parser.add_argument("--program", required=True)
+    parser.add_argument("--build", required=True, help="the build folder, which all hosts share")
+    options, rest = parser.parse_known_args()
+    reason = why_two_gpus_are_impossible() if options.group == "TwoGpus" else (
+        hosts.why_impossible() or engines.why_impossible("mpirun.openmpi", "mpirun.mpich"))  # fmt: skip
+    if reason:
+        print(f"skipped: {reason}")
+        sys.exit(SKIP_CODE)
+    unittest.main(argv=[sys.argv[0], options.group, *rest], verbosity=2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+// The program that gpu_nodes_test.py runs on several nodes with GPUs. The first argument is the list of devices of each
+// node, and the second says what the program does. It checks what comes out, and prints a line for each part.
+
+#include "tests/nodes/gpu_program.hpp"
+
+#include <csignal>
+#include <cstdio>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace node_test {
+namespace {
+
+namespace sr = syncrun;
+using sr::Shape;
+
+void require(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error("not as expected: " + what);
+}
+
+/// 1 + 2 + ... + count.
+float sum_to(int count) { return static_cast<float>(count * (count + 1) / 2); }
+
+// ---- bodies ---------------------------------------------------------------------------------------------------
+
+void reduce_gpu(sr::CudaWorker&, sr::Comm& comm, sr::Local<float, 1> v) { comm.all_reduce(v, sr::Reduction::sum); }
+void reduce_cpu(sr::CpuWorker&, sr::Comm& comm, sr::Local<float, 1> v) { comm.all_reduce(v, sr::Reduction::sum); }
+
+/// Numbers of the host go through host memory.
+sr::Gather<double, 1> numbers(sr::CudaWorker&, sr::Comm& comm) {
+  comm.barrier();
+  const double product = comm.all_reduce(comm.rank() + 1.0, sr::Reduction::prod);
+  const double most = comm.all_reduce(comm.rank() + 1.0, sr::Reduction::max);
+  return {std::vector<double>{product, most}, Shape{2}};
+}
+
+void each_collective(sr::CudaWorker&, sr::Comm& comm, sr::Local<float, 1> v, sr::Local<float, 1> all,
+                     sr::Local<float, 1> of_root) {
+  const int last = comm.world_size() - 1;
+  comm.all_gather(v, all);
+  comm.reduce_scatter(all, v,
+                      sr::Reduction::sum);  // all ranks have the same in `all`, so v is multiplied by their number
+  comm.gather(v, of_root, last);
+  comm.broadcast(of_root, last);
+  comm.scatter(of_root, v, last);
+}
+
+void throw_on(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> v, int rank, int when) {
+  for (int i = 0; i < 3; ++i) {
+    if (worker.rank() == rank && i == when) throw std::runtime_error("it broke");
+    comm.all_reduce(v, sr::Reduction::max);
+  }
+}
+
+void die_on(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> v, int rank) {
+  comm.all_reduce(v, sr::Reduction::max);
+  if (worker.rank() == rank) std::raise(SIGKILL);
+  comm.all_reduce(v, sr::Reduction::max);
+}
+
+/// Each rank has one row, which is its gradient.
+void gradient_of_row(sr::CudaWorker& worker, sr::Scattered<const float, 2> x, sr::Local<float, 1>,
+                     sr::Local<float, 1> gradient) {
+  copy_on_device(worker, gradient.data(), x.data(), static_cast<std::size_t>(gradient.size()));
+}
+
+void add_row(sr::CudaWorker& worker, sr::Scattered<const float, 2> x, sr::Update<sr::op::sum, float, 1> v) {
+  copy_on_device(worker, v.value().data(), x.data(), static_cast<std::size_t>(v.value().size()));
+}
+
+// ---- what the program does ------------------------------------------------------------------------------------
+
+class Checks {
+ public:
+  explicit Checks(sr::Session& session) : session_(session), ranks_(session.world_size()) {}
+
+  void bodies() {
+    const auto f = session_.function(reduce_gpu, "reduce_gpu");
+    for (const std::size_t elements : {1U, 1000U, 3'000'000U}) {
+      auto v = session_.shared<float, 1>();
+      for (int rank = 0; rank < ranks_; ++rank) v.set(rank, std::vector<float>(elements, static_cast<float>(rank + 1)));
+      f(v);
+      for (int rank = 0; rank < ranks_; ++rank) require(v.get(rank)[elements - 1] == sum_to(ranks_), "all_reduce");
+      f.on({session_.device(0), session_.device(ranks_ - 1)})(v);
+      require(v.get(0)[0] == 2 * sum_to(ranks_) && v.get(ranks_ - 1)[0] == 2 * sum_to(ranks_), "all_reduce of two");
+      if (ranks_ > 2) require(v.get(1)[0] == sum_to(ranks_), "the other ranks take no part");
+    }
+    const auto seen = session_.function(numbers, "numbers")();
+    double product = 1;
+    for (int rank = 0; rank < ranks_; ++rank) product *= rank + 1;
+    for (int rank = 0; rank < ranks_; ++rank)
+      require(seen[2 * rank] == product && seen[2 * rank + 1] == ranks_, "numbers of the host");
+    std::printf("collectives of bodies\n");
+  }
+
+  void each() {
+    const auto part = [](int rank) { return std::vector<float>(5, static_cast<float>(rank + 1)); };
+    auto v = session_.shared<float, 1>();
+    auto all = session_.shared<float, 1>();
+    auto of_root = session_.shared<float, 1>();
+    for (int rank = 0; rank < ranks_; ++rank) v.set(rank, part(rank));
+    const std::vector<float> zeros(static_cast<std::size_t>(5 * ranks_), 0);
+    all.broadcast(zeros);
+    of_root.broadcast(zeros);
+    session_.function(each_collective, "each_collective")(v, all, of_root);
+    for (int rank = 0; rank < ranks_; ++rank) {
+      const auto expected = static_cast<float>(ranks_ * (rank + 1));
+      require(v.get(rank)[4] == expected, "scatter");
+      require(of_root.get(0)[static_cast<std::size_t>(5 * rank)] == expected, "gather and broadcast");
+    }
+    std::printf("each collective\n");
+  }
+
+  void of_the_master() {
+    for (const sr::Route route : {sr::Route::device, sr::Route::host}) {
+      auto v = session_.shared<float, 1>();
+      for (int rank = 0; rank < ranks_; ++rank) v.set(rank, std::vector<float>(1000, static_cast<float>(rank + 1)));
+      v.all_reduce(sr::Reduction::sum, {.route = route});
+      require(v.get(ranks_ - 1)[999] == sum_to(ranks_), "the master's all_reduce");
+    }
+    std::printf("collectives of the master\n");
+  }
+
+  void steps() {
+    constexpr std::size_t kElements = 2'000'000;
+    auto weights = session_.shared<float, 1>("weights");
+    weights.broadcast(std::vector<float>(kElements, 1));
+    std::vector<float> rows;
+    for (int rank = 0; rank < ranks_; ++rank) rows.insert(rows.end(), kElements, static_cast<float>(rank + 1));
+    const auto x = session_.data(rows, Shape{ranks_, static_cast<std::int64_t>(kElements)});
+    auto step = sr::train_step<sr::Sgd>(session_, gradient_of_row, weights, {.bucket_bytes = 4 << 20});
+    for (int i = 0; i < 3; ++i) step(x, {.learning_rate = 0.25});
+    const float expected = 1 - 3 * 0.25F * sum_to(ranks_) / static_cast<float>(ranks_);
+    for (int rank = 0; rank < ranks_; ++rank) {
+      require(weights.get(rank)[kElements - 1] == expected, "the parameters after three steps");
+    }
+    auto sums = session_.shared<float, 1>("sums");
+    sums.broadcast(std::vector<float>(kElements, 0));
+    session_.function(add_row, "add_row")(x, sums);
+    require(sums.get(ranks_ - 1)[7] == static_cast<float>(ranks_), "the update");
+    std::printf("train steps\n");
+  }
+
+  /// After each failure, the ranks make a new communicator.
+  void failures() {
+    auto v = session_.shared<float, 1>("v");
+    const auto f = session_.function(throw_on, "throw_on");
+    const auto good = session_.function(reduce_gpu, "reduce_gpu");
+    for (int rank = 0; rank < ranks_; ++rank) {
+      for (int when = 0; when < 3; ++when) {
+        v.broadcast(std::vector<float>(1000, 1));
+        try {
+          f(v, rank, when);
+          require(false, "no failure");
+        } catch (const sr::Error& error) {
+          require(error.rank() == rank && error.kind() == sr::ErrorKind::function, error.what());
+        }
+        v.broadcast(std::vector<float>(1000, 1));
+        good(v);
+        require(v.get(ranks_ - 1)[0] == static_cast<float>(ranks_), "all_reduce after a failure");
+      }
+    }
+    std::printf("failures\n");
+  }
+
+  void replays() {
+    auto v = session_.shared<float, 1>();
+    v.broadcast(std::vector<float>(1000, 1));
+    const auto f = session_.function(sr::replayable(reduce_gpu), "reduce_gpu");
+    float expected = 1;
+    for (int i = 0; i < 8; ++i) {
+      f(v);
+      expected *= static_cast<float>(ranks_);
+    }
+    require(v.get(0)[999] == expected && v.get(ranks_ - 1)[999] == expected, "replayed calls");
+    std::printf("replays\n");
+  }
+
+  void mixed() {
+    auto v = session_.shared<float, 1>();
+    for (int rank = 0; rank < ranks_; ++rank) v.set(rank, std::vector<float>(10'000, static_cast<float>(rank + 1)));
+    session_.function(reduce_cpu, reduce_gpu)(v);
+    for (int rank = 0; rank < ranks_; ++rank) require(v.get(rank)[9'999] == sum_to(ranks_), "all_reduce of both kinds");
+    std::printf("both kinds\n");
+  }
+
+  void die(int rank) {
+    auto v = session_.shared<float, 1>();
+    v.broadcast(std::vector<float>(1000, 1));
+    session_.function(die_on, "die_on")(v, rank);
+  }
+
+ private:
+  sr::Session& session_;
+  int ranks_;
+};
+
+int program(sr::Session& session, int argc, char** argv) {
+  const std::string action = argc > 2 ? argv[2] : "";
+  Checks checks(session);
+  if (action == "die") {
+    checks.die(std::stoi(argv[3]));
+  } else if (action == "mixed") {
+    checks.mixed();
+  } else {
+    checks.bodies();
+    checks.of_the_master();
+    checks.steps();
+    checks.failures();
+    if (are_real()) {
+      checks.each();
+      checks.replays();
+    }
+  }
+  std::printf("as expected\n");
+  return 0;
+}
+
+}  // namespace
+}  // namespace node_test
+
+int main(int argc, char** argv) {
+  syncrun::SessionOptions options;
+  options.devices = argc > 1 ? argv[1] : "";
+  return syncrun::run(argc, argv, node_test::program, options);
+}
