@@ -37,6 +37,7 @@ from programs import commit, execute, find_executable, json_lines, machine
 
 HERE = pathlib.Path(__file__).resolve().parent
 COMPARATORS = HERE / "comparators"
+AS_NODE = HERE.parent / "tests" / "nodes" / "as_node.sh"
 DEVICE_COUNTS = (1, 2, 4, 8)
 GIB, MIB = 1 << 30, 1 << 20
 LARGE_ALL_REDUCES = ("32 MiB", "256 MiB", "1 GiB")
@@ -82,6 +83,10 @@ GROUPS = {
     "values": Group("gpu_values", "Values,", ("one_process", "without_move"), fewest_devices=2, most_devices=2),
     "mnist": Group("mnist_step", "MNIST step", ("torch_ddp", "torch_graph")),
     "resnet": Group("resnet_step", "ResNet-50 step", ("torch_ddp",)),
+    # Two nodes with one GPU each, all on this machine (tests/nodes/as_node.sh).
+    "nodes_all_reduce": Group("gpu_all_reduce", "two nodes, all_reduce", ("nccl",), fewest_devices=2, most_devices=2),
+    "nodes_mnist": Group("mnist_step", "two nodes, MNIST step", ("torch_ddp",), fewest_devices=2, most_devices=2),
+    "nodes_resnet": Group("resnet_step", "two nodes, ResNet-50 step", ("torch_ddp",), fewest_devices=2, most_devices=2),
 }
 
 
@@ -105,6 +110,10 @@ def target_ratio(group, what, comparator):
         return 0.98 if "products" in what else 0.95 if "in a row" in what else 0.9
     if group == "mnist" and not what.endswith("not waited for"):
         return {"torch_ddp": 8.0, "torch_graph": 1.5}[comparator]
+    if group.startswith("nodes_"):
+        if what.endswith("not waited for"):
+            return None
+        return 0.97 if group == "nodes_all_reduce" else 1.0
     if group == "resnet":
         if what.endswith((", mapped", ", synthetic")):
             return None  # PyTorch is compared only with the slowest feed, by shuffled index
@@ -147,6 +156,18 @@ class Plan:
         command = [self.options.python, "-m", "torch.distributed.run", "--nproc-per-node", str(devices),
                    "--master-addr", "127.0.0.1", "--master-port", "{port}", str(COMPARATORS / script), *arguments]
         return Program(group, impl, devices, command, self.torch_missing)
+
+    def _ours_on_nodes(self, group, devices, name, *arguments):
+        path = find_executable(self.options.build, name)
+        missing = "" if path and self.syncrun else f"no {name if self.syncrun else 'syncrun'} in the build directory"
+        mpirun = ["env", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "mpirun", "--oversubscribe",
+                  "--bind-to", "none", "-np", str(devices), str(AS_NODE)]
+        return Program(group, "syncrun", devices, [*mpirun, self.syncrun, path, *arguments], missing or why_no_nodes())
+
+    def _torchrun_on_nodes(self, group, devices, script, *arguments):
+        command = [str(COMPARATORS / "torchrun_on_nodes.sh"), self.options.python, "{port}", str(COMPARATORS / script),
+                   *arguments]
+        return Program(group, "torch_ddp", devices, command, self.torch_missing or why_no_nodes())
 
     def call(self, devices):
         yield self._ours("call", devices, "bench_gpu_call", "--seconds", self.seconds)
@@ -206,6 +227,36 @@ class Plan:
         # One run for each mode: compiling takes so long that a program with all modes would reach its deadline.
         for mode in ("eager",) if self.options.quick else ("eager", "compile", "reduce-overhead"):
             yield self._torchrun("resnet", "torch_ddp", devices, "torch_resnet.py", "--batch", "256,32", "--mode", mode)
+
+
+    def nodes_all_reduce(self, devices):
+        sizes = ["--seconds", "0.1" if self.options.quick else "0.3",
+                 "--max-bytes", str((32 if self.options.quick else 256) * MIB)]
+        yield self._ours_on_nodes("nodes_all_reduce", devices, "bench_gpu_all_reduce", *sizes)
+        nccl = self._built("nodes_all_reduce", "nccl", devices, "nccl_all_reduce", "--nodes", str(devices), *sizes)
+        yield dataclasses.replace(nccl, command=["env", "NCCL_SOCKET_IFNAME=lo", *nccl.command])
+
+    def nodes_mnist(self, devices):
+        settings = ["--batch", "500", "--steps", "100"]
+        yield self._ours_on_nodes("nodes_mnist", devices, "bench_mnist_step", *settings)
+        yield self._torchrun_on_nodes("nodes_mnist", devices, "torch_mnist_ddp.py", *settings, "--dtype", "float32",
+                                      "--mode", "eager")
+
+    def nodes_resnet(self, devices):
+        batches = ("32",) if self.options.quick else ("256", "32")
+        for batch in batches:
+            yield self._ours_on_nodes("nodes_resnet", devices, "bench_resnet_step", "--batch", batch,
+                                      "--feed", "shuffled")
+        yield self._torchrun_on_nodes("nodes_resnet", devices, "torch_resnet.py", "--batch", ",".join(batches),
+                                      "--mode", "eager")
+
+
+def why_no_nodes():
+    """Why two nodes cannot be made on this machine. Empty if they can."""
+    missing = [tool for tool in ("mpirun", "unshare", "hostname") if shutil.which(tool) is None]
+    if missing:
+        return "not installed: " + ", ".join(missing)
+    return "" if os.geteuid() == 0 else "two nodes on one machine require root"
 
 
 def has_torch(python):
