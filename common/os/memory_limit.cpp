@@ -79,15 +79,30 @@ bool is_memory_checked() {
   environment::throw_bad_value(environment::kMemoryCheck, std::string(check), "on or off");
 }
 
-void check_memory_available(std::uint64_t bytes, std::string_view what, std::string_view kind) {
+namespace {
+
+/// `more` is a part of the message, with a comma before it, or empty.
+void check(std::uint64_t bytes, std::uint64_t spare, std::string_view what, std::string_view kind,
+           const std::string& more) {
   if (!is_memory_checked()) return;
   const std::int64_t available = available_memory_bytes();
-  if (bytes <= static_cast<std::uint64_t>(available)) return;
+  if (bytes - std::min(bytes, spare) <= static_cast<std::uint64_t>(available)) return;
   throw Error(ErrorKind::system,
               std::string(what) + " requires " + std::to_string(bytes) + " bytes of " + std::string(kind) + "; " +
-                  std::to_string(available) + " bytes are available on this machine or in this control group (" +
-                  environment::kMemoryCheck + "=off turns this check off)",
+                  std::to_string(available) + " bytes are available on this machine or in this control group" + more +
+                  " (" + environment::kMemoryCheck + "=off turns this check off)",
               ENOMEM);
+}
+
+}  // namespace
+
+void check_memory_available(std::uint64_t bytes, std::string_view what, std::string_view kind) {
+  check(bytes, 0, what, kind, "");
+}
+
+void check_memory_available(std::uint64_t bytes, std::uint64_t spare, std::string_view what) {
+  check(bytes, spare, what, "shared memory",
+        ", and " + std::to_string(spare) + " bytes of copies that are valid elsewhere can be dropped");
 }
 
 }  // namespace syncrun::detail

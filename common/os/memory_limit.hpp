@@ -20,5 +20,7 @@ bool is_memory_checked();
 /// Throws Error (system, ENOMEM) if fewer than `bytes` are available. The message contains both numbers. `what` names
 /// the thing that requires the memory, and `kind` the kind of memory. Does nothing with SYNCRUN_MEMORY_CHECK=off.
 void check_memory_available(std::uint64_t bytes, std::string_view what, std::string_view kind = "shared memory");
+/// The same if `spare` bytes of shared memory can be freed for it, which the message then says.
+void check_memory_available(std::uint64_t bytes, std::uint64_t spare, std::string_view what);
 
 }  // namespace syncrun::detail

@@ -70,7 +70,7 @@ void check_memory_for_copy(SessionCore& session, const VariableRecord& variable,
   const VariableCopy& copy = session.segment().at<VariableEntry>(variable.entry)->copies()[rank];
   if (bytes < kHostCopyCheckedFrom || bytes <= copy.capacity_bytes) return;
   const std::string what = "the copy of value '" + variable.name + "' on rank " + std::to_string(rank);
-  const auto check = [&] { check_memory_available(bytes - std::min(bytes, spare_bytes_on(session, rank)), what); };
+  const auto check = [&] { check_memory_available(bytes, spare_bytes_on(session, rank), what); };
   try {
     return check();
   } catch (const Error&) {
