@@ -123,9 +123,10 @@ TEST_F(SessionOnAFakePool, ChecksTheMemoryForAValueBeforeAWorkerMoves) {
   for (Extents& of_rank : x->extents) of_rank[0] = std::int64_t{1} << 55U;
   const auto before = session->calls().last_published();
   const Device device(1, "cpu1", "cpu1", "cpu1");
-  EXPECT_THAT(text_of([&] { bring_value(x, device); }),
-              ContainsRegex("the copy of value 'x' on rank 1 requires 144115188075855872 bytes of shared memory; [0-9]+ "
-                            "bytes are available .*, and 0 bytes of copies that are valid elsewhere can be dropped"));
+  EXPECT_THAT(
+      text_of([&] { bring_value(x, device); }),
+      ContainsRegex("the copy of value 'x' on rank 1 requires 144115188075855872 bytes of shared memory; [0-9]+ "
+                    "bytes are available .*, and 0 bytes of copies that are valid elsewhere can be dropped"));
   EXPECT_EQ(session->calls().last_published(), before);
   session->abandon();
 }
