@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "common/protocol/rank_set.hpp"
+
 namespace syncrun::detail {
 
 /// The ranks of a session are numbered node by node. On each node, this says which of them are there. The defaults are
@@ -18,7 +20,10 @@ struct NodePlace {
   static constexpr NodePlace alone(int world_size) noexcept { return {0, 1, 0, world_size}; }
   constexpr int local_rank(int rank) const noexcept { return rank - first_rank; }
   constexpr int rank(int local_rank) const noexcept { return first_rank + local_rank; }
+  constexpr int end_rank() const noexcept { return first_rank + local_size; }
   constexpr bool has(int rank) const noexcept { return rank >= first_rank && rank - first_rank < local_size; }
+  /// Those ranks of a set that are on this node. A set may have many more.
+  RankSet::Part ranks_of(const RankSet& set) const noexcept { return set.between(first_rank, end_rank()); }
 };
 
 }  // namespace syncrun::detail

@@ -96,6 +96,14 @@ class RankSet {
   };
   Iterator begin() const noexcept { return {*this, 0}; }
   Iterator end() const noexcept { return {*this, kMaxWorldSize}; }
+  struct Part {
+    Iterator first;
+    Iterator last;
+    Iterator begin() const noexcept { return first; }
+    Iterator end() const noexcept { return last; }
+  };
+  /// The ranks of the set from `first_rank` on and before `end_rank`.
+  Part between(int first_rank, int end_rank) const noexcept { return {{*this, first_rank}, {*this, end_rank}}; }
 
   friend bool operator==(const RankSet& a, const RankSet& b) noexcept {
     return a.count_ == b.count_ && a.words_used_ == b.words_used_ &&

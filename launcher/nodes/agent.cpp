@@ -41,10 +41,8 @@ void Agent::take_command(MessageReader& from) {
   const NodePlace& here = control_.header().place;
   if (exchange_ != nullptr) exchange_->add(slot);
   is_closing_ = is_closing_ || command.kind == CommandKind::close;
-  for (const int rank : command.ranks) {
-    if (!here.has(rank)) continue;
+  for (const int rank : here.ranks_of(command.ranks))
     control_.worker(rank).consumed.store(from.get<std::uint64_t>(), std::memory_order_release);
-  }
   if (rows.empty() && waiting_.empty()) begin(slot);
   else waiting_.push_back({slot, std::move(rows)});
 }
@@ -76,8 +74,7 @@ bool Agent::has_all_rows() {
 void Agent::begin(std::size_t slot) {
   const Command& command = control_.command_in(slot);
   const NodePlace& here = control_.header().place;
-  for (const int rank : command.ranks) {
-    if (!here.has(rank)) continue;
+  for (const int rank : here.ranks_of(command.ranks)) {
     given_[static_cast<std::size_t>(here.local_rank(rank))].push_back({command.id, slot});
     const std::size_t place = command.places[static_cast<std::size_t>(rank)];
     // Some commands leave the outbox as it is. Then it still has the vote of an earlier command, which must not be reported.

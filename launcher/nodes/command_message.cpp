@@ -141,9 +141,7 @@ void put_command(MessageWriter& to, const ControlBlock& control, const Segment& 
   to.put(slot);
   to.put(command.id);
   to.put(static_cast<const CommandHead&>(command));
-  for (const int rank : command.ranks) {
-    if (node.has(rank)) to.put(command.places[static_cast<std::size_t>(rank)]);
-  }
+  for (const int rank : node.ranks_of(command.ranks)) to.put(command.places[static_cast<std::size_t>(rank)]);
   if (command.kind != CommandKind::call) return;
   const CallPayload& call = command.call();
   to.put_all(std::span(command.outputs).first(call.outputs_count));
@@ -159,9 +157,8 @@ std::size_t take_command(MessageReader& from, const ControlBlock& control) {
   Command& command = control.command_in(slot);
   command.id = from.get<std::uint64_t>();
   const auto head = from.get<CommandHead>();
-  for (const int rank : head.ranks) {
-    if (control.header().place.has(rank)) command.places[static_cast<std::size_t>(rank)] = from.get<std::uint8_t>();
-  }
+  for (const int rank : control.header().place.ranks_of(head.ranks))
+    command.places[static_cast<std::size_t>(rank)] = from.get<std::uint8_t>();
   if (head.kind == CommandKind::call) {
     const CallPayload& call = head.call();
     from.get_all(std::span(command.outputs).first(call.outputs_count));

@@ -28,9 +28,8 @@ RemoteNodes::RemoteNodes(Mailbox& mailbox, ControlBlock control, const Memory& m
 template <class Visit>
 void RemoteNodes::for_each_node_of(const RankSet& ranks, Visit&& visit) {
   for (Node& node : nodes_) {
-    const auto last = ranks.end();
-    const RankSet::Iterator first(ranks, node.place.first_rank);  // at this rank or after it
-    if (first != last && node.place.has(*first)) visit(node);
+    const RankSet::Part here = node.place.ranks_of(ranks);
+    if (here.begin() != here.end()) visit(node);
   }
 }
 
@@ -50,9 +49,8 @@ void RemoteNodes::publish_to(Node& node, std::size_t slot) {
   const std::vector<SegmentRange> rows = node.rows.take_missing(memory_.segment, command, node.place);
   put_rows(message, memory_.segment, rows);
   put_command(message, control_, memory_.segment, slot, node.place);
-  for (const int rank : command.ranks) {
-    if (node.place.has(rank)) message.put(control_.worker(rank).consumed.load(std::memory_order_relaxed));
-  }
+  for (const int rank : node.place.ranks_of(command.ranks))
+    message.put(control_.worker(rank).consumed.load(std::memory_order_relaxed));
   mailbox_.send(node.place.node, message.take());
   // The rows stay as they are until the command is done, and the agent needs them before that.
   for (const SegmentRange& range : rows) {

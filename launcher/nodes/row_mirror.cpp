@@ -93,8 +93,7 @@ void RowMirror::add_rows_of_call(const Segment& segment, const Command& command,
       add(array, bytes.all, missing);
       continue;
     }
-    for (const int rank : command.ranks) {
-      if (!node.has(rank)) continue;
+    for (const int rank : node.ranks_of(command.ranks)) {
       const RowRange share = share_in_call(segment, call, command.ranks, rank);
       if (!is_list) {
         const std::int64_t begin = slot.is_minibatch ? 0 : batch.begin;

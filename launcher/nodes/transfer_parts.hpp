@@ -24,9 +24,8 @@ void for_each_part(const Segment& segment, const Command& command, const NodePla
   const int world_size = static_cast<int>(segment.at<const ControlHeader>(0)->world_size);
   const auto* parts = segment.at<const TransferSlot>(transfer.parts);
   for (std::uint32_t i = 0; i < transfer.variables_count; ++i, parts += world_size) {
-    for (const int rank : command.ranks) {
-      if (!node.has(rank) || !parts[rank].takes_part) continue;
-      visit(rank, *segment.at<VariableEntry>(parts[rank].variable), parts[rank]);
+    for (const int rank : node.ranks_of(command.ranks)) {
+      if (parts[rank].takes_part) visit(rank, *segment.at<VariableEntry>(parts[rank].variable), parts[rank]);
     }
   }
 }

@@ -52,6 +52,21 @@ TEST(RankSet, OfAWorldHasAllItsRanksAndNoMore) {
   }
 }
 
+TEST(RankSet, GivesThePartBetweenTwoRanks) {
+  RankSet set;
+  for (const int rank : {3, 63, 64, 130}) set.add(rank);
+  const auto between = [&set](int first, int end) {
+    const RankSet::Part part = set.between(first, end);
+    return std::vector<int>(part.begin(), part.end());
+  };
+  EXPECT_THAT(between(0, kMaxWorldSize), ElementsAre(3, 63, 64, 130));
+  EXPECT_THAT(between(3, 64), ElementsAre(3, 63));
+  EXPECT_THAT(between(4, 130), ElementsAre(63, 64));
+  EXPECT_THAT(between(65, 130), ElementsAre());
+  EXPECT_THAT(between(131, 1000), ElementsAre());
+  EXPECT_THAT(between(64, 64), ElementsAre());
+}
+
 TEST(RankSet, EqualsOneWithTheSameRanks) {
   RankSet set;
   set.add(1);
