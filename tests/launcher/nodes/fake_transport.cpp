@@ -80,6 +80,7 @@ detail::Transport::Ticket FakeTransport::send_bulk(int node, std::span<const std
   if (self().has_abandoned[static_cast<std::size_t>(node)]) return 0;
   const Ticket ticket = ++network_.last_ticket_;
   network_.link(node_, node).outgoing.push_back({ticket, from});
+  ++network_.outgoing_;
   return ticket;
 }
 
@@ -110,6 +111,7 @@ void FakeTransport::abandon(int node) noexcept {
   network_.link(node, node_).messages.clear();
   network_.link(node, node_).incoming.clear();
   network_.link(node_, node).messages.clear();
+  network_.outgoing_ -= network_.link(node_, node).outgoing.size();
   network_.link(node_, node).outgoing.clear();
 }
 
@@ -207,6 +209,7 @@ bool FakeNetwork::is_under_way(Ticket ticket) const {
 /// Moves the bulk for which both sides have named memory. Both have to run: the memory of a process that is stopped or
 /// dead is not touched.
 void FakeNetwork::move_bulk() {
+  if (outgoing_ == 0) return;
   for (int from = 0; from < count(); ++from) {
     for (int to = 0; to < count(); ++to) {
       Link& both = link(from, to);
@@ -221,6 +224,7 @@ void FakeNetwork::move_bulk() {
                                     std::to_string(target.size()) + " bytes, got " + std::to_string(source.size()));
         }
         both.outgoing.pop_front();
+        --outgoing_;
         both.incoming.pop_front();
       }
     }

@@ -98,6 +98,7 @@ class FakeNetwork {
   std::vector<Node> nodes_;
   std::vector<Link> links_;
   Ticket last_ticket_ = 0;
+  std::size_t outgoing_ = 0;  // transfers on all links, so that messages alone take little time
 };
 
 }  // namespace syncrun::test
