@@ -45,8 +45,8 @@ class SharedHeap {
   /// it before the first allocation.
   void note_used_before() noexcept;
 
-  /// From now on, notes all changes there. The contents of a new extent count as written. `log` outlives the heap. Called
-  /// before the first allocation.
+  /// From now on, notes all changes there. The contents of a new extent count as written. `log` outlives the heap. The log
+  /// says nothing about earlier extents, so they stay until the heap ends.
   void note_changes(HeapLog& log) noexcept { log_ = &log; }
   /// The new extent contains rows. A row travels to a node with the first command that reads it there, and all contents
   /// do not travel with the next command. Called directly after the allocation.

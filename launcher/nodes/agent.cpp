@@ -21,6 +21,7 @@ Agent::Agent(Mailbox& mailbox, const ControlBlock& control, const Segment& segme
       control_(control),
       segment_(segment),
       exchange_(exchange),
+      timelines_(control, segment),
       given_(static_cast<std::size_t>(control.header().place.local_size)) {}
 
 bool Agent::is_busy() const noexcept {
@@ -142,6 +143,7 @@ bool Agent::send_reports(Wait wait) {
       message->put(static_cast<std::int32_t>(rank));
       message->put(given.id);
       message->put(given.slot);
+      timelines_.put(*message, rank);
       put_report(*message, segment_, command, rank, outbox);
       commands.pop_front();
     }

@@ -13,6 +13,7 @@
 #include "launcher/nodes/mailbox.hpp"
 #include "launcher/nodes/messages.hpp"
 #include "launcher/nodes/node_exchange.hpp"
+#include "launcher/nodes/remote_timelines.hpp"
 
 namespace syncrun::detail {
 
@@ -32,6 +33,8 @@ class Agent {
   bool report();
   /// Sends what report() holds back for the moment, too.
   bool report_all();
+  /// Adds what a rank of this node has recorded for a profile since the last report about it.
+  void put_timeline(MessageWriter& to, int rank) { timelines_.put(to, rank); }
   /// True once the command that closes the session was published.
   bool is_closing() const noexcept { return is_closing_; }
   /// True if report() would send something.
@@ -65,6 +68,7 @@ class Agent {
   const ControlBlock& control_;
   const Segment& segment_;
   NodeExchange* exchange_;
+  TimelineSender timelines_;
   std::deque<Waiting> waiting_;
   std::vector<std::deque<Given>> given_;         // by local rank: the commands that it has not finished
   std::optional<Clock::time_point> held_since_;  // if a report waits for other ranks

@@ -26,6 +26,8 @@ NodeSession::NodeSession(NodeGroup& group, const SessionStart& start, std::uniqu
       exchange_(group.post(), pool_->control(), pool_->segment(), start.session),
       commands_(group.post(), pool_->control(), pool_->segment(), &exchange_),
       known_(static_cast<std::size_t>(start.place.local_size)) {
+  pool_->control().header().timelines_offset = start.timelines_offset;  // before the workers read it
+  reserve_timelines(pool_->segment(), pool_->control().header());
   pool_->start();
 }
 
@@ -88,6 +90,7 @@ void NodeSession::report_progress() {
   for (int local_rank = 0; local_rank < place_.local_size; ++local_rank) {
     const int rank = place_.rank(local_rank);
     put_progress(message, rank, pool_->control().worker(rank), pool_->stop_signal(rank));
+    commands_.put_timeline(message, rank);
   }
   group_.send(NodeGroup::kMaster, std::move(message));
 }
@@ -115,6 +118,7 @@ bool NodeSession::report_loss(int local_rank) {
       .report_all();  // what the worker had finished counts, and the master ends the session when it hears of the loss
   MessageWriter message(MessageKind::rank_lost);
   put_rank_lost(message, rank, slot);
+  commands_.put_timeline(message, rank);
   group_.send(NodeGroup::kMaster, std::move(message));
   return true;
 }

@@ -166,7 +166,7 @@ void NodesPool::start() {
   for (const NodePlace& node : settings().nodes) {
     if (node.node == group_.node()) continue;
     MessageWriter message(MessageKind::start);
-    put_session_start(message, {settings(), node, segment().bytes(), session_});
+    put_session_start(message, {settings(), node, segment().bytes(), session_, control().header().timelines_offset});
     group_.send(node.node, std::move(message));
   }
   LocalPool::start();
@@ -188,11 +188,17 @@ void NodesPool::on_message(int node, MessageReader& message) {
     case MessageKind::progress:
       while (!message.is_at_end()) {
         const RankProgress progress = take_progress(message, control());
+        commands_->take_timeline(message, progress.rank);
         const std::lock_guard lock(mutex_);
         stop_signals_[progress.rank] = progress.stop_signal;
       }
       break;
-    case MessageKind::rank_lost: note_loss(control(), take_rank_lost(message, control())); break;
+    case MessageKind::rank_lost: {
+      const int rank = take_rank_lost(message, control());
+      commands_->take_timeline(message, rank);
+      note_loss(control(), rank);
+      break;
+    }
     case MessageKind::rank_end: {
       RankEnd end;
       const int rank = take_rank_end(message, control(), end);

@@ -20,6 +20,7 @@ RemoteNodes::RemoteNodes(Mailbox& mailbox, ControlBlock control, const Memory& m
       control_(control),
       memory_(memory),
       exchange_(exchange),
+      timelines_(control, memory.segment),
       arrays_(static_cast<std::size_t>(control.world_size()) * kInboxSize) {
   for (std::size_t node = 1; node < places.size(); ++node)
     nodes_.push_back({.place = places[node], .told = 0, .rows = {}});
@@ -36,6 +37,7 @@ void RemoteNodes::for_each_node_of(const RankSet& ranks, Visit&& visit) {
 void RemoteNodes::publish(std::uint64_t, std::size_t slot) {
   const Command& command = control_.command_in(slot);
   if (exchange_ != nullptr) exchange_->add(slot);
+  timelines_.note_sent(command);
   for_each_node_of(command.ranks, [&](Node& node) { publish_to(node, slot); });
   forget_changes();
 }
@@ -83,6 +85,7 @@ void RemoteNodes::take_rank_done(MessageReader& from, int rank) {
   const auto id = from.get<std::uint64_t>();
   const auto slot = from.get<std::size_t>();
   Command& command = control_.command_in(slot);
+  timelines_.take(from, rank);
   const std::size_t place = command.places[static_cast<std::size_t>(rank)];
   Outbox& outbox = control_.outbox_at(rank, place);
   // The command that was in this place before has been collected, or this one would not have been published.

@@ -15,6 +15,7 @@
 #include "launcher/nodes/mailbox.hpp"
 #include "launcher/nodes/messages.hpp"
 #include "launcher/nodes/node_exchange.hpp"
+#include "launcher/nodes/remote_timelines.hpp"
 #include "launcher/nodes/row_mirror.hpp"
 
 namespace syncrun::detail {
@@ -44,6 +45,8 @@ class RemoteNodes {
   /// Handles a message of the kind done. One thread at a time, and it may be another one than the thread that publishes.
   /// Throws Error (system).
   void take_done(MessageReader& message);
+  /// Takes what Agent::put_timeline has added to a message. Called by the thread that takes messages.
+  void take_timeline(MessageReader& from, int rank) { timelines_.take(from, rank); }
 
  private:
   struct Node {
@@ -66,6 +69,7 @@ class RemoteNodes {
   Memory memory_;
   NodeExchange* exchange_;
   HeapLog changes_;
+  TimelineReceiver timelines_;
   std::vector<Node> nodes_;  // the other nodes: node n at n - 1
   std::vector<std::vector<std::uint64_t>> arrays_;
 };

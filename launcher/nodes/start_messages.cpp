@@ -113,6 +113,7 @@ void put_session_start(MessageWriter& to, const SessionStart& start) {
   to.put(start.place);
   to.put(start.segment_bytes);
   to.put(start.session);
+  to.put(start.timelines_offset);
   to.put_list(std::span(settings.devices));
   to.put_list(std::span(settings.nodes));
   for (const std::string& name : settings.node_names) to.put_text(name);
@@ -130,6 +131,7 @@ SessionStart get_session_start(MessageReader& from) {
   start.place = from.get<NodePlace>();
   start.segment_bytes = from.get<std::size_t>();
   start.session = from.get<std::uint64_t>();
+  start.timelines_offset = from.get<std::uint64_t>();
   settings.devices = from.get_list<DeviceId>();
   settings.nodes = from.get_list<NodePlace>();
   for (std::size_t node = 0; node < settings.nodes.size(); ++node) settings.node_names.push_back(from.get_text());

@@ -40,9 +40,10 @@ NodeIdentity get_identity(MessageReader& from);
 /// What an agent has to know to start its part of a session.
 struct SessionStart {
   Settings settings;
-  NodePlace place;                // of the agent's node
-  std::size_t segment_bytes = 0;  // the same on all nodes, so that an offset means the same
-  std::uint64_t session = 0;      // its number among the sessions of the job
+  NodePlace place;                     // of the agent's node
+  std::size_t segment_bytes = 0;       // the same on all nodes, so that an offset means the same
+  std::uint64_t session = 0;           // its number among the sessions of the job
+  std::uint64_t timelines_offset = 0;  // as in ControlHeader
 };
 void put_session_start(MessageWriter& to, const SessionStart& start);
 SessionStart get_session_start(MessageReader& from);

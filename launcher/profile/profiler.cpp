@@ -161,10 +161,11 @@ void Profiler::read_events(int rank) {
   RankState& state = ranks_[static_cast<std::size_t>(rank)];
   const std::uint64_t written = timeline.written();
   while (state.read < written) {
-    if (const auto event = timeline.at(state.read)) {
+    const auto event = timeline.at(state.read);
+    if (event && event->progress != Timeline::kMissing) {
       take(rank, *event);
     } else {
-      ++lost_events_;
+      lost_events_ += event ? static_cast<std::uint64_t>(event->at_ns) : 1;
       state.is_open = false;
     }
     ++state.read;
@@ -178,6 +179,8 @@ void Profiler::take(int rank, const TimelineEvent& event) {
   if (state.is_open) end_phase(rank, event.at_ns);
   if (phase == Phase::idle || phase == Phase::close) {
     if (state.is_open) end_call(rank, event.at_ns);
+    // For a rank of another node, the end of a call comes twice: when it was, and when the master has heard of it.
+    else note_end(rank, command, event.at_ns);
     state.is_open = false;
     return;
   }
@@ -213,6 +216,14 @@ void Profiler::end_call(int rank, std::int64_t now) {
   write_span(rank + 1, escaped_names_[function], state.call_since_ns, now);
 }
 
+/// The master knows since this time that the rank is done with a command.
+void Profiler::note_end(int rank, std::uint64_t command, std::int64_t at_ns) {
+  RankState& state = ranks_[static_cast<std::size_t>(rank)];
+  state.free_since_ns = std::max(state.free_since_ns, at_ns);
+  const auto call = running_.find(command);
+  if (call != running_.end()) call->second.end_ns = std::max(call->second.end_ns, at_ns);
+}
+
 std::vector<CallProfile> Profiler::calls() const {
   std::vector<CallProfile> result;
   for (std::size_t function = 0; function < names_.size(); ++function) {
@@ -237,7 +248,7 @@ void Profiler::open_trace(const Settings& settings) {
   trace_->write("[\n");
   write_row_name(0, "master", 0);
   for (int rank = 0; rank < world_size_; ++rank) {
-    const std::string device = to_string(settings.devices[static_cast<std::size_t>(rank)]);
+    const std::string device = escaped(device_name(settings, rank));
     write_row_name(rank + 1, "rank " + std::to_string(rank) + " (" + device + ")", kMostMasterRows + rank);
   }
 }

@@ -88,6 +88,7 @@ class Profiler {
   void take(int rank, const TimelineEvent& event);
   void end_phase(int rank, std::int64_t now_ns);
   void end_call(int rank, std::int64_t now_ns);
+  void note_end(int rank, std::uint64_t command, std::int64_t at_ns);
   Times& times_of(std::size_t function, int rank);
   void write_span(int row, const std::string& name, std::int64_t begin_ns, std::int64_t end_ns,
                   const std::string& details = {});

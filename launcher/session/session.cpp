@@ -24,10 +24,6 @@ namespace {
 void check_for_nodes(const Settings& settings) {
   if (settings.on_worker_lost == OnWorkerLost::respawn)
     throw_usage("OnWorkerLost::respawn: in a session on several nodes, a lost worker is not replaced yet");
-  if (settings.profile.empty() && settings.trace.empty()) return;
-  throw_usage(
-      "--profile and --trace (SessionOptions::profile and ::trace): in a session on several nodes, times are not "
-      "recorded yet");
 }
 
 std::unique_ptr<WorkerPool> make_pool(const SessionOptions& options, Settings& settings) {

@@ -25,8 +25,8 @@ SessionCore::SessionCore(const SessionOptions& options, const MakePool& make_poo
   report_.emplace(*pool_, calls_, device_names(settings_));
   recovery_.emplace(*pool_, calls_, *report_, recovery_steps(), settings_.max_respawns);
   heap_ = SharedHeap(segment(), header.heap_offset, header.heap_bytes, pages_of(devices_.kinds()));
+  profiler_ = begin_profile(settings_, header, memory());  // each node has timelines of its own
   if (RemoteNodes* const nodes = pool_->other_nodes()) heap_.note_changes(nodes->changes());
-  profiler_ = begin_profile(settings_, header, memory());
   commands_.emplace(CommandRunner::Parts{.pool = *pool_,
                                          .calls = calls_,
                                          .report = *report_,

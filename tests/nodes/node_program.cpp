@@ -181,6 +181,29 @@ void run_epochs(sr::Session& session) {
   await_line();
 }
 
+/// Rank r sleeps for 10 r ms.
+void sleep_by_rank(sr::CpuWorker& worker) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(10 * worker.rank()));
+}
+
+sr::Sum<double> meet(sr::Comm& comm) { return {comm.all_reduce(1.0, sr::Reduction::sum)}; }
+
+/// Prints how often each rank was in each function, and the medians in ms.
+void profile(sr::Session& session) {
+  const auto sleep = session.function(sleep_by_rank, "sleep_by_rank");
+  const auto sum = session.function(meet, "meet");
+  for (int i = 0; i < 5; ++i) sleep();
+  for (int i = 0; i < 50; ++i) sum();
+  std::vector<sr::Future<void>> last;
+  for (int i = 0; i < 10; ++i) last.push_back(sleep.on_rank(session.world_size() - 1).async());
+  for (auto& call : last) call.get();
+  const auto ms = [](const sr::PhaseTimes& times) { return static_cast<double>(times.median.count()) / 1e6; };
+  for (const sr::CallProfile& line : session.profile()) {
+    std::printf("%s on rank %d: %d calls, whole %.3f, function %.3f, collective %.3f\n", line.name.c_str(), line.rank,
+                static_cast<int>(line.calls), ms(line.whole), ms(line.function), ms(line.collective));
+  }
+}
+
 void print_input(sr::Session&) {
   const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
   std::printf("input %zu\n", text.size());
@@ -193,6 +216,7 @@ int program(sr::Session& session, int argc, char** argv) {
   else if (action == "input") print_input(session);
   else if (action == "weights") divide_by_weights(session);
   else if (action == "epochs") run_epochs(session);
+  else if (action == "profile") profile(session);
   else if (action == "exit") return static_cast<int>(number);
   else if (action == "fail") session.function(fail_on, "fail_on")(static_cast<int>(number));
   else if (action == "abort") session.function(abort_on, "abort_on")(static_cast<int>(number));

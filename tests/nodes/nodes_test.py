@@ -548,10 +548,10 @@ class BadInput(OnHosts):
             self.refused(engine, r"rank [23] \(n2:.*cannot open /dev/shm/x.npy on its node", action=["map", folder / "x.npy"])
 
 
-def main():
+def main(groups=("Starts", "Conventions", "Collectives", "Faults", "BadInput")):
     global options
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("group", choices=["Starts", "Conventions", "Collectives", "Faults", "BadInput"])
+    parser.add_argument("group", choices=groups)
     parser.add_argument("--syncrun", required=True)
     parser.add_argument("--program", required=True)
     parser.add_argument("--digits", help="the demo that trains on the digits")

@@ -212,6 +212,42 @@ TEST_F(OnOtherNode, SaysWhereBusyWorkersAre) {
   EXPECT_EQ(masters.control().worker(3).progress.load(), progress_word(id, Phase::function));
 }
 
+TEST_F(OnOtherNode, SendsWhatBusyAndLostWorkersHaveRecordedForAProfile) {
+  start.timelines_offset = pool->control().header().heap_offset;
+  auto owned = std::make_unique<FakePool>(4);
+  pool = owned.get();
+  pool->control().header().place = start.place;
+  session.emplace(*group, start, std::move(owned));
+  masters.control().header().timelines_offset = start.timelines_offset;
+  TimelineReceiver receiver(masters.control(), masters.segment());
+  session->report();
+  received();
+  const auto id = give_command();
+  auto& timeline = pool->segment().at<Timeline>(start.timelines_offset)[3];
+  timeline.add(progress_word(id, Phase::function));
+  session->report();
+  MessageReader progress = one();
+  ASSERT_EQ(progress.kind(), MessageKind::progress);
+  for (const int rank : {2, 3}) {
+    EXPECT_EQ(take_progress(progress, masters.control()).rank, rank);
+    receiver.take(progress, rank);
+  }
+  EXPECT_TRUE(progress.is_at_end());
+  const auto& known = masters.segment().at<Timeline>(start.timelines_offset)[3];
+  EXPECT_EQ(known.written(), 1U);
+  timeline.add(progress_word(id, Phase::collective));
+  pool->die(3, FakePool::killed());
+  session->report();
+  for (const auto& bytes : received()) {
+    MessageReader message(bytes, "node 1");
+    if (message.kind() != MessageKind::rank_lost) continue;
+    take_rank_lost(message, masters.control());
+    receiver.take(message, 3);
+  }
+  ASSERT_EQ(known.written(), 2U);
+  EXPECT_EQ(known.at(1)->progress, progress_word(id, Phase::collective));
+}
+
 TEST_F(OnOtherNode, KillsWorkersThatTheMasterGivesUp) {
   session->report();
   received();

@@ -334,6 +334,27 @@ TEST_F(TwoNodes, ReportFailures) {
   EXPECT_EQ(calls.outbox(id, 3).failed_phase, Phase::function);
 }
 
+TEST_F(TwoNodes, ReportWhatRanksHaveRecordedForAProfileBeforeTheirEnds) {
+  const auto offset = pool.control().header().heap_offset + FakePool::kHeapBytes;
+  for (const ControlBlock& control : {pool.control(), other.control()}) control.header().timelines_offset = offset;
+  const auto id = publish(calls.all_ranks());
+  deliver();
+  for (const int rank : {2, 3}) {
+    auto& timeline = other.segment().at<Timeline>(offset)[rank];
+    timeline.add(progress_word(id, Phase::function));
+    timeline.add(progress_word(id, Phase::idle));
+    run(rank, 0.5 + rank);
+  }
+  deliver();
+  for (const int rank : {2, 3}) {
+    EXPECT_EQ(pool.control().worker(rank).done.load(), id);
+    EXPECT_EQ(number_of(id, rank), 0.5 + rank) << "the report itself was read";
+    const auto& known = pool.segment().at<Timeline>(offset)[rank];
+    ASSERT_EQ(known.written(), 3U) << "the end comes twice: when it was, and when the master has heard of it";
+    EXPECT_EQ(known.at(0)->progress, progress_word(id, Phase::function));
+  }
+}
+
 TEST_F(TwoNodes, ReportNoFailureOfAnEarlierCommand) {
   const auto failed = publish(RankSet::only(3));
   deliver();

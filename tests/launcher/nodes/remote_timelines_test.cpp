@@ -1,0 +1,246 @@
+// The timelines of ranks on another node, from an agent's control block to the master's profile and trace. The clock of
+// the other node differs from the master's.
+
+#include "launcher/nodes/remote_timelines.hpp"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <sstream>
+#include <string>
+#include <thread>
+
+#include "launcher/profile/profiler.hpp"
+#include "tests/launcher/pool/fake_pool.hpp"
+#include "tests/support/temporary_folder.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using namespace detail;
+using std::chrono::nanoseconds;
+
+/// Ranks 0 and 1 are on the master's node, ranks 2 and 3 on the other one.
+class TimelinesOfAnotherNode : public testing::Test {
+ protected:
+  static constexpr NodePlace kHere{0, 2, 0, 2};
+  static constexpr NodePlace kThere{1, 2, 2, 2};
+  static constexpr std::int64_t kMs = 1'000'000;
+
+  TimelinesOfAnotherNode() {
+    settings.devices.resize(4);
+    settings.nodes = {kHere, kThere};
+    settings.node_names = {"a", "b"};
+    settings.trace = folder.at("trace");
+    pool.control().header().place = kHere;
+    other.control().header().place = kThere;
+    for (const ControlBlock& control : {pool.control(), other.control()})
+      control.header().timelines_offset = control.header().heap_offset;
+  }
+  void begin() {
+    profiler.emplace(settings, pool.segment().at<const Timeline>(pool.control().header().timelines_offset));
+    sender.emplace(other.control(), other.segment());
+    receiver.emplace(pool.control(), pool.segment());
+  }
+  Timeline& there(int rank) { return other.segment().at<Timeline>(other.control().header().timelines_offset)[rank]; }
+  /// The master sends a command to a rank.
+  void send(std::uint64_t id, int rank, const std::string& name = "f") {
+    command.id = id;
+    command.ranks = RankSet::only(rank);
+    profiler->begin(id, name);
+    receiver->note_sent(command);
+  }
+  /// On the clock of the other node, rank runs the command from `at` on: first its inputs, and then its function.
+  void run(std::uint64_t id, int rank, std::int64_t at_ns, std::int64_t inputs_ns, std::int64_t function_ns) {
+    there(rank).add(progress_word(id, Phase::inputs), at_ns);
+    there(rank).add(progress_word(id, Phase::function), at_ns + inputs_ns);
+    there(rank).add(progress_word(id, Phase::idle), at_ns + inputs_ns + function_ns);
+  }
+  std::size_t report(int rank) {
+    MessageWriter writer(MessageKind::done);
+    sender->put(writer, rank);
+    const auto bytes = writer.take();
+    MessageReader reader(bytes, "node 1");
+    receiver->take(reader, rank);
+    EXPECT_TRUE(reader.is_at_end());
+    return bytes.size();
+  }
+  CallProfile line_of(int rank) {
+    for (const CallProfile& line : profiler->calls()) {
+      if (line.rank == rank) return line;
+    }
+    return {};
+  }
+  struct Span {
+    std::string name;
+    double begin_ms;
+    double end_ms;
+  };
+  /// The spans of a row of the trace, in the order in which they were written.
+  std::vector<Span> spans_of(int row) {
+    profiler->close();
+    std::vector<Span> spans;
+    std::istringstream lines(text_of(settings.trace));
+    for (std::string line; std::getline(lines, line);) {
+      int found = 0;
+      double begin = 0;
+      double length = 0;
+      std::array<char, 100> name{};
+      constexpr const char* kForm = R"({"ph": "X", "pid": 1, "tid": %d, "ts": %lf, "dur": %lf, "name": "%99[^"])";
+      if (std::sscanf(line.c_str(), kForm, &found, &begin, &length, name.data()) != 4 || found != row) continue;
+      spans.push_back({name.data(), begin / 1000, (begin + length) / 1000});
+    }
+    return spans;
+  }
+
+  TemporaryFolder folder;
+  Settings settings;
+  FakePool pool{4};
+  FakePool other{4};
+  Command& command = pool.control().command_in(0);
+  std::optional<Profiler> profiler;
+  std::optional<TimelineSender> sender;
+  std::optional<TimelineReceiver> receiver;
+};
+
+TEST_F(TimelinesOfAnotherNode, CountAsDurationsWhateverTheClockThereSays) {
+  begin();
+  for (const std::int64_t clock : {std::int64_t{5}, std::int64_t{1} << 60U}) {
+    send(clock == 5 ? 1 : 2, 2);
+    std::this_thread::sleep_for(Milliseconds(30));
+    run(clock == 5 ? 1 : 2, 2, clock, 2 * kMs, 8 * kMs);
+    report(2);
+    profiler->end(clock == 5 ? 1 : 2);
+  }
+  const CallProfile line = line_of(2);
+  EXPECT_EQ(line.calls, 2);
+  EXPECT_EQ(line.whole.total, nanoseconds(20 * kMs));
+  EXPECT_EQ(line.inputs.total, nanoseconds(4 * kMs));
+  EXPECT_EQ(line.function.total, nanoseconds(16 * kMs));
+  EXPECT_GE(line_of(-1).whole.median, nanoseconds(29 * kMs)) << "until the master has heard of the end";
+  EXPECT_EQ(line_of(3).calls, 0);
+}
+
+TEST_F(TimelinesOfAnotherNode, LieBetweenTheSendingAndTheReceipt) {
+  begin();
+  std::this_thread::sleep_for(Milliseconds(5));
+  send(1, 3);
+  std::this_thread::sleep_for(Milliseconds(20));
+  run(1, 3, 100, 1 * kMs, 2 * kMs);
+  report(3);
+  profiler->end(1);
+  const auto rank = spans_of(4);
+  const auto master = spans_of(0);
+  ASSERT_EQ(rank.size(), 3U);
+  ASSERT_EQ(master.size(), 1U);
+  EXPECT_EQ(rank[0].name, "inputs");
+  EXPECT_EQ(rank[1].name, "function");
+  EXPECT_EQ(rank[2].name, "f");
+  EXPECT_NEAR(rank[2].end_ms - rank[2].begin_ms, 3, 0.01);
+  EXPECT_GE(rank[2].begin_ms, master[0].begin_ms);
+  EXPECT_LE(rank[2].end_ms, master[0].end_ms);
+  EXPECT_NEAR(rank[2].begin_ms, master[0].begin_ms, 2) << "at the time of sending";
+}
+
+TEST_F(TimelinesOfAnotherNode, KeepTheOrderOfCommandsAndDoNotOverlap) {
+  begin();
+  for (std::uint64_t id = 1; id <= 4; ++id) send(id, 2);
+  std::this_thread::sleep_for(Milliseconds(50));
+  for (std::uint64_t id = 1; id <= 4; ++id) run(id, 2, static_cast<std::int64_t>(id) * 20 * kMs, kMs, 9 * kMs);
+  report(2);
+  for (std::uint64_t id = 1; id <= 4; ++id) profiler->end(id);
+  std::vector<Span> calls;
+  for (const Span& span : spans_of(3)) {
+    if (span.name == "f") calls.push_back(span);
+  }
+  ASSERT_EQ(calls.size(), 4U);
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_NEAR(calls[i].end_ms - calls[i].begin_ms, 10, 0.01);
+    if (i > 0) {
+      EXPECT_NEAR(calls[i].begin_ms, calls[i - 1].end_ms, 0.01) << "each begins when the one before is over";
+    }
+  }
+}
+
+TEST_F(TimelinesOfAnotherNode, NeverEndAfterTheReceiptAlthoughTheClockThereIsFast) {
+  begin();
+  send(1, 2);
+  run(1, 2, 0, 0, 1000 * kMs);  // 1 s, it says
+  report(2);
+  profiler->end(1);
+  const auto spans = spans_of(3);
+  ASSERT_EQ(spans.size(), 3U);
+  EXPECT_LT(spans.back().end_ms - spans.back().begin_ms, 500);
+}
+
+TEST_F(TimelinesOfAnotherNode, ShowAPhaseThatHasNotEnded) {
+  begin();
+  send(7, 2, "slow");
+  there(2).add(progress_word(7, Phase::function), 100);
+  report(2);
+  const auto spans = spans_of(3);
+  ASSERT_EQ(spans.size(), 2U);
+  EXPECT_EQ(spans[0].name, "function");
+  EXPECT_EQ(spans[1].name, "slow");
+}
+
+TEST_F(TimelinesOfAnotherNode, ArriveInParts) {
+  begin();
+  send(1, 2);
+  std::this_thread::sleep_for(Milliseconds(20));
+  there(2).add(progress_word(1, Phase::inputs), 50 * kMs);
+  report(2);
+  report(2);
+  there(2).add(progress_word(1, Phase::function), 53 * kMs);
+  report(2);
+  there(2).add(progress_word(1, Phase::idle), 58 * kMs);
+  report(2);
+  profiler->end(1);
+  EXPECT_EQ(line_of(2).inputs.total, nanoseconds(3 * kMs));
+  EXPECT_EQ(line_of(2).function.total, nanoseconds(5 * kMs));
+}
+
+TEST_F(TimelinesOfAnotherNode, CountEventsThatWereOverwritten) {
+  begin();
+  settings.profile = folder.at("table");
+  begin();
+  send(1, 2);
+  for (std::uint64_t i = 0; i < Timeline::kEvents + 100; ++i)
+    there(2).add(progress_word(1, i % 2 == 0 ? Phase::inputs : Phase::function), static_cast<std::int64_t>(i));
+  there(2).add(progress_word(1, Phase::idle), 1 << 20);
+  report(2);
+  profiler->end(1);
+  profiler->close();
+  EXPECT_THAT(text_of(settings.profile), testing::HasSubstr("102 events came too fast to be read, and are missing"));
+}
+
+TEST_F(TimelinesOfAnotherNode, LeaveOutTheStartOfTheWorker) {
+  begin();
+  there(2).add(progress_word(0, Phase::device), 10);
+  there(2).add(progress_word(0, Phase::idle), 20);
+  report(2);
+  EXPECT_TRUE(spans_of(3).empty());
+}
+
+TEST_F(TimelinesOfAnotherNode, AreNotSentIfNoneAreKept) {
+  begin();
+  other.control().header().timelines_offset = pool.control().header().timelines_offset = 0;
+  EXPECT_EQ(report(2), 1U) << "only the kind of the message";
+}
+
+TEST_F(TimelinesOfAnotherNode, HaveRowsWithTheNameOfTheNode) {
+  begin();
+  profiler->close();
+  EXPECT_THAT(text_of(settings.trace), testing::HasSubstr(R"("rank 2 (b:cpu0)")"));
+}
+
+TEST_F(TimelinesOfAnotherNode, HaveMemoryBeforeTheWorkersStart) {
+  reserve_timelines(other.segment(), other.control().header());
+  other.control().header().timelines_offset = 0;
+  reserve_timelines(other.segment(), other.control().header());
+}
+
+}  // namespace
+}  // namespace syncrun::test
