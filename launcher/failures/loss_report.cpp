@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <limits>
 
 #include "common/text/errors.hpp"
 #include "launcher/calls/describe.hpp"
@@ -107,16 +108,28 @@ Error LossReport::failed_start(int rank, const ChildEnd& end) const {
 
 // ---- deadlines ------------------------------------------------------------------------------------------------
 
-/// True if another rank has come further in the collectives of the command, so that this rank keeps others waiting.
+bool LossReport::takes_part(int rank, std::uint64_t id) const {
+  // While workers start, there is no command yet.
+  return !calls_.is_in_flight(id) || calls_.command(id).ranks.has(rank);
+}
+
+/// True if other ranks have come further in the collectives of the command, and none is further back. So this rank keeps
+/// others waiting. On several nodes, the ranks that wait may be at different steps.
 bool LossReport::is_behind(int rank, std::uint64_t id) const {
   const auto steps_of = [&](int one) {
     const WorkerSlot& slot = pool_.control().worker(one);
+    if (slot.done.load() >= id) return std::numeric_limits<std::uint64_t>::max();
     return slot.collective_command.load() == id ? slot.collective_step.load() : 0;
   };
+  const std::uint64_t own = steps_of(rank);
+  bool is_one_ahead = false;
   for (int other = 0; other < pool_.world_size(); ++other) {
-    if (steps_of(other) > steps_of(rank)) return true;
+    if (!takes_part(other, id)) continue;
+    const std::uint64_t steps = steps_of(other);
+    if (steps < own) return false;
+    is_one_ahead = is_one_ahead || steps > own;
   }
-  return false;
+  return is_one_ahead;
 }
 
 std::vector<RankState> LossReport::rank_states(std::uint64_t id) {
@@ -133,8 +146,7 @@ std::vector<RankState> LossReport::rank_states(std::uint64_t id) {
     state.pid = pool_.pid(rank);
     state.device = device_names_[static_cast<std::size_t>(rank)];
     state.phase = to_string(phase_of(progress));
-    // While workers start, there is no command yet.
-    state.takes_part = !calls_.is_in_flight(id) || calls_.command(id).ranks.has(rank);
+    state.takes_part = takes_part(rank, id);
     state.has_finished = state.takes_part && slot.done.load() >= id;
     state.is_behind = is_behind(rank, id);
     if (phase_of(progress) == Phase::idle) {

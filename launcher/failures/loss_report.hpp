@@ -50,6 +50,7 @@ class LossReport {
  private:
   std::string cause_of(int rank, const ChildEnd& end) const;
   std::string phase_of_rank(int rank) const;
+  bool takes_part(int rank, std::uint64_t id) const;
   bool is_behind(int rank, std::uint64_t id) const;
   Error late(Clock::time_point released, std::vector<RankState> states, int culprit, const std::string& call,
              const std::string& what);

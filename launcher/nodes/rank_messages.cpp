@@ -38,12 +38,17 @@ int take_rank_state(MessageReader& from, const ControlBlock& control) {
 void put_progress(MessageWriter& to, int rank, const WorkerSlot& slot, int stop_signal) {
   to.put(static_cast<std::int32_t>(rank));
   to.put(slot.progress.load(std::memory_order_acquire));
+  to.put(slot.collective_command.load(std::memory_order_acquire));
+  to.put(slot.collective_step.load(std::memory_order_acquire));
   to.put(static_cast<std::int32_t>(stop_signal));
 }
 
 RankProgress take_progress(MessageReader& from, const ControlBlock& control) {
   const int rank = take_rank(from, control);
-  control.worker(rank).progress.store(from.get<std::uint64_t>(), std::memory_order_release);
+  WorkerSlot& slot = control.worker(rank);
+  slot.progress.store(from.get<std::uint64_t>(), std::memory_order_release);
+  slot.collective_command.store(from.get<std::uint64_t>(), std::memory_order_release);
+  slot.collective_step.store(from.get<std::uint64_t>(), std::memory_order_release);
   return {rank, from.get<std::int32_t>()};
 }
 

@@ -16,13 +16,14 @@ void put_rank_state(MessageWriter& to, int rank, const WorkerSlot& slot);
 /// Writes it into the slot of the rank in the master's control block. Returns the rank.
 int take_rank_state(MessageReader& from, const ControlBlock& control);
 
-/// Where a busy worker is, and the signal that has stopped it (0: none). For messages about deadlines.
+/// Where a busy worker is, how far it has come in collectives, and the signal that has stopped it (0: none). For messages
+/// about deadlines.
 void put_progress(MessageWriter& to, int rank, const WorkerSlot& slot, int stop_signal);
 struct RankProgress {
   int rank;
   int stop_signal;
 };
-/// Writes the phase into the slot of the rank.
+/// Writes the phase and the step of collectives into the slot of the rank.
 RankProgress take_progress(MessageReader& from, const ControlBlock& control);
 
 /// Where the worker was when it was lost.

@@ -4,7 +4,9 @@
 
 #include <gmock/gmock.h>
 
+#include <array>
 #include <csignal>
+#include <cstdint>
 
 #include "launcher/process/spawn.hpp"
 #include "tests/launcher/pool/fake_pool.hpp"
@@ -144,6 +146,24 @@ TEST_F(Report, OfALateCallBlamesNobodyWhoTakesNoPart) {
   const Error error = report.late_call(id);
   EXPECT_EQ(error.rank(), 0);
   EXPECT_FALSE(error.failure().ranks[1].takes_part);
+}
+
+/// On several nodes, ranks that wait for one that is late may be at different steps of a collective.
+TEST(ReportOfSeveralNodes, OfALateCallBlamesWhoIsFurthestBackInItsCollectives) {
+  FakePool pool{4};
+  CallTable calls;
+  calls.attach(pool.control());
+  LossReport report{pool, calls, {"cpu0", "cpu1", "cpu2", "cpu3"}};
+  calls.next(RankSet::all(3), Milliseconds(10));  // rank 3 takes no part, and so is not behind
+  calls.next_in_flight().what = "step";
+  const auto id = calls.publish();
+  const std::array<std::uint64_t, 3> steps{3, 4, 2};
+  for (int rank = 0; rank < 3; ++rank) {
+    pool.set_phase(rank, id, Phase::collective);
+    pool.control().worker(rank).collective_command.store(id);
+    pool.control().worker(rank).collective_step.store(steps[static_cast<std::size_t>(rank)]);
+  }
+  EXPECT_EQ(report.late_call(id).failure().rank, 2);
 }
 
 TEST_F(Report, OfALateStartBlamesWhoIsNotReady) {

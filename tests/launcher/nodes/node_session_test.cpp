@@ -204,12 +204,16 @@ TEST_F(OnOtherNode, SaysWhereBusyWorkersAre) {
   const auto id = give_command();
   pool->set_phase(3, id, Phase::function);
   pool->stop_signals[3] = SIGSTOP;
+  pool->control().worker(3).collective_command.store(id);
+  pool->control().worker(3).collective_step.store(7);
   session->report();
   MessageReader progress = one();
   ASSERT_EQ(progress.kind(), MessageKind::progress);
   EXPECT_EQ(take_progress(progress, masters.control()).rank, 2);
   EXPECT_EQ(take_progress(progress, masters.control()).stop_signal, SIGSTOP);
   EXPECT_EQ(masters.control().worker(3).progress.load(), progress_word(id, Phase::function));
+  EXPECT_EQ(masters.control().worker(3).collective_command.load(), id);
+  EXPECT_EQ(masters.control().worker(3).collective_step.load(), 7U);
 }
 
 TEST_F(OnOtherNode, SendsWhatBusyAndLostWorkersHaveRecordedForAProfile) {
