@@ -17,12 +17,13 @@ constexpr Milliseconds kPeersLimit{100};
 // long.
 constexpr Milliseconds kPeersWake{2};
 
-/// Gives peers that wait for each other a moment to record when they stopped waiting, before they are ended.
+/// Gives peers that wait for each other a moment to record when they stopped waiting, before they are ended. This process
+/// does not see the records of other nodes.
 void await_peers_release(const ControlBlock& control, int lost) {
   const auto is_waiting = [&](int rank) {
     const WorkerSlot& slot = control.worker(rank);
     const Phase phase = phase_of(slot.progress.load(std::memory_order_acquire));
-    return rank != lost && slot.released_ns.load(std::memory_order_acquire) == 0 &&
+    return rank != lost && control.header().place.has(rank) && slot.released_ns.load(std::memory_order_acquire) == 0 &&
            (phase == Phase::collective || phase == Phase::vote);
   };
   const auto begin = Clock::now();

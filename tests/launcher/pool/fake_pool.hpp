@@ -32,6 +32,7 @@ class FakePool final : public detail::WorkerPool {
     set_memory(detail::Segment::create(detail::Segment::kSmallestReservation), world_size);
     detail::ControlHeader& header = control().header();
     header.world_size = static_cast<std::uint32_t>(world_size);
+    header.place = detail::NodePlace::alone(world_size);
     header.heap_offset = (ControlBlock::bytes(world_size) / kPageBytes + 1) * kPageBytes;
     header.heap_bytes = kHeapBytes;
     for (int rank = 0; rank < world_size; ++rank) pids_.push_back(kFirstPid + rank);

@@ -54,6 +54,16 @@ TEST_F(End, WaitsForPeersThatWaitForEachOtherButNotForEver) {
   EXPECT_GE(Clock::now() - begin, std::chrono::milliseconds(100));
 }
 
+TEST_F(End, DoesNotWaitForPeersOnOtherNodes) {
+  const auto id = publish("step");
+  pool.control().header().place = {.node = 0, .nodes = 2, .first_rank = 0, .local_size = 2};
+  pool.set_phase(2, id, Phase::collective);
+  pool.die(1, FakePool::killed());
+  const auto begin = Clock::now();
+  static_cast<void>(describe_seen_loss(pool, report));
+  EXPECT_LT(Clock::now() - begin, std::chrono::milliseconds(100));
+}
+
 TEST_F(End, IsSilentAboutWorkersThatEndWell) {
   for (int rank = 0; rank < 3; ++rank) pool.end_by_itself(rank);
   EXPECT_FALSE(close(Milliseconds(1000)));
