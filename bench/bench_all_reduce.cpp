@@ -2,6 +2,7 @@
 // barrier, rank 0 times each iteration of a loop separately. The sizes are powers of four.
 //
 //   bench_all_reduce --workers 2 --seconds 0.5 --min-bytes 1024 --max-bytes 67108864
+//   mpirun ... syncrun -n 2 bench_all_reduce --sizes 8,1024,16777216       (on several hosts: run_nodes.py)
 
 #include <string>
 
@@ -58,12 +59,12 @@ int measure(const comparators::Options& options) {
   sr::Session session({.processes = std::to_string(options.workers)});
   const auto loop = session.function(all_reduce_loop, "all_reduce_loop");
   auto values = session.shared<float, 1>("values");
-  for (std::size_t bytes = options.min_bytes; bytes <= options.max_bytes; bytes *= 4) {
+  for (const std::size_t bytes : options.sizes()) {
     values.broadcast(std::vector<float>(bytes / sizeof(float)));
     const Times times = loop(values, options.seconds);
     if (times.is_right == 0) throw std::runtime_error("all_reduce gave a wrong sum");
-    comparators::print_json_line({"all_reduce", "syncrun", "in place", options.workers, bytes},
-                                 times.samples_us.to_vector());
+    const auto workers = static_cast<std::size_t>(session.world_size());
+    comparators::print_json_line({"all_reduce", "syncrun", "in place", workers, bytes}, times.samples_us.to_vector());
   }
   session.close();
   return 0;

@@ -1,14 +1,21 @@
 #!/usr/bin/env python3
-"""run_nodes.py --build FOLDER: measures sessions on 2, 3 and 4 hosts against MPI, in turn, and prints a table.
+"""run_nodes.py --build FOLDER: measures sessions on 2, 3 and 4 hosts against MPI, in turn, and prints tables.
 
-The hosts are namespaces of this machine (tests/nodes/hosts.py), so all of them share its cores. It needs root and Open MPI.
-All processes are in one control group for the CPU. Otherwise Linux may give each host a group of its own (autogroup), and
-a process that yields gives the core only to processes of the same host.
-Each figure is the median of the runs. Each ratio is the median of the ratios of runs that follow each other.
+    bench/run_nodes.py --build build/release                       # everything: about half an hour
+    bench/run_nodes.py --build build/release --only digits
+    bench/run_nodes.py --build build/release --quick               # only shows that all of it runs: half a minute
+
+The hosts are namespaces of this machine (tests/nodes/hosts.py), so all of them share its cores. It needs root and
+Open MPI. With MPICH, all_reduce and the digits are measured with it too.
+All processes are in one control group for the CPU. Otherwise Linux may give each host a group of its own (autogroup),
+and a process that yields gives the core only to processes of the same host.
+Each figure is the median of the runs. Each ratio is the median of the ratios of runs that follow each other. MPI has
+several algorithms for MPI_Allreduce. All of those below are measured, and the fastest one of each size counts.
 """
 
 import argparse
 import atexit
+import datetime
 import json
 import os
 import statistics
@@ -16,14 +23,40 @@ import sys
 import time
 from pathlib import Path
 
+from programs import SKIPPED, commit, json_lines, machine
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests/nodes"))
 
-from engines import ENGINES, Slurm  # noqa: E402
-from hosts import Hosts, why_impossible  # noqa: E402
+from engines import ENGINES, Slurm, why_impossible as why_no_engine  # noqa: E402
+from hosts import HERE as NODES, Hosts, why_impossible  # noqa: E402
 
 WORKERS = 2
-RUN_LIMIT_S = 120
+RUN_LIMIT_S = 300
+KIB, MIB = 1 << 10, 1 << 20
+SIZES = (8, KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB)
+LAYOUTS = ((2, 2), (3, 1), (4, 1))  # hosts, workers on each
+GROUPS = ("calls", "all_reduce", "digits", "start")
+
+# The component han of Open MPI 4.1.4 is not among these. It crashes with MPI_IN_PLACE, and was slower where it did not.
+RULES = {"coll_tuned_use_dynamic_rules": "1"}
+OPENMPI_SETTINGS = {
+    "its own choice": {},
+    "nonoverlapping": {**RULES, "coll_tuned_allreduce_algorithm": "2"},
+    "recursive doubling": {**RULES, "coll_tuned_allreduce_algorithm": "3"},
+    "ring": {**RULES, "coll_tuned_allreduce_algorithm": "4"},
+    # Open MPI's own choice uses these segments with this algorithm.
+    "segmented ring": {**RULES, "coll_tuned_allreduce_algorithm": "5",
+                       "coll_tuned_allreduce_algorithm_segmentsize": str(MIB)},
+    "Rabenseifner": {**RULES, "coll_tuned_allreduce_algorithm": "6"},
+}
+# MPICH never yields while it waits. With more processes than cores, its times are those of the scheduler's time slices,
+# with every algorithm. Some algorithms then take minutes for the digits.
+MPICH_SETTINGS = {"its own choice": {}}
+SETTINGS = {"openmpi": OPENMPI_SETTINGS, "mpich": MPICH_SETTINGS}
+NAMES = {"openmpi": "Open MPI", "mpich": "MPICH"}
+# The losses of both programs differ by rounding, which grows from step to step.
+LARGEST_DIFFERENCE = {"float32": 1e-3, "float64": 1e-9}
 
 
 def join_one_group():
@@ -53,71 +86,223 @@ def join_one_group():
     atexit.register(leave)
 
 
-def figures_of(hosts, command):
+def lines_of(hosts, command):
     done = hosts.run("n1", command, timeout=RUN_LIMIT_S)
     if done.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))}:\n{done.stdout}{done.stderr}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    return list(json_lines(done.stdout))
 
 
-def mpi_command(hosts, nodes, program):
-    """The master and two workers on n1, two workers on each other host."""
-    slots = ",".join(f"{name}:{WORKERS + (name == 'n1')}" for name in hosts.names[:nodes])
-    command = ["mpirun.openmpi", "--host", slots, "--bind-to", "none", "--oversubscribe"]
-    # The processes of a host use shared memory. There are more of them than cores, so they yield while they wait.
-    return [*command, "--mca", "btl", "tcp,self,vader",
-            "--mca", "mpi_yield_when_idle", "1", "-np", str(WORKERS * nodes + 1), *program]
+def figures_of(hosts, command):
+    return lines_of(hosts, command)[-1]
 
 
-def compare(build, nodes, rounds, calls):
+def syncrun_command(hosts, mpi, workers, program):
+    build = options.build
+    command = [build / "bin/syncrun", "--quiet", "-n", workers, build / "bench" / program[0], *program[1:]]
+    return ENGINES[mpi].command(hosts, len(hosts.names), [str(word) for word in command])
+
+
+def openmpi_command(hosts, slots, program, setting=()):
+    """`slots` are the numbers of processes on the hosts. The processes of a host use shared memory. There are more
+    processes than cores, so they yield while they wait."""
+    places = ",".join(f"{name}:{count}" for name, count in zip(hosts.names, slots, strict=True))
+    flags = [word for name, value in dict(setting).items() for word in ("--mca", name, value)]
+    return ["mpirun.openmpi", "--host", places, "--bind-to", "none", "--oversubscribe",
+            "--mca", "btl", "tcp,self,vader", "--mca", "mpi_yield_when_idle", "1", *flags,
+            "-x", "OMP_NUM_THREADS=1", "-x", "OPENBLAS_NUM_THREADS=1", "-np", str(sum(slots)), *map(str, program)]
+
+
+def mpich_command(hosts, slots, program, setting=()):
+    places = ",".join(f"{name}:{count}" for name, count in zip(hosts.names, slots, strict=True))
+    variables = {**dict(setting), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    flags = [word for name, value in variables.items() for word in ("-genv", name, value)]
+    return ["mpirun.mpich", "-hosts", places, "-launcher", "rsh", "-launcher-exec", str(NODES / "remote_shell.py"),
+            "-bind-to", "none", "-iface", "eth0", *flags, "-np", str(sum(slots)), *map(str, program)]
+
+
+COMMANDS = {"openmpi": openmpi_command, "mpich": mpich_command}
+
+
+def comparator(mpi, name):
+    path = options.build / "bench/comparators" / (name if mpi == "openmpi" else f"{name}_mpich")
+    return path if path.exists() else None
+
+
+# ---- calls and the start ---------------------------------------------------------------------------------------------
+
+
+def compare_calls(nodes, table):
+    calls = 300 if options.quick else 3000
     ours, theirs = [], []
-    with Hosts(nodes, keep=[build]) as hosts:
-        program = [build / "bin/syncrun", "--quiet", "-n", WORKERS, build / "bench/bench_nodes", calls]
-        syncrun = ENGINES["openmpi"].command(hosts, nodes, [str(word) for word in program])
-        mpi = mpi_command(hosts, nodes, [str(build / "bench/comparators/mpi_nodes"), str(calls)])
-        for _ in range(rounds):
+    with Hosts(nodes, keep=[options.build]) as hosts:
+        syncrun = syncrun_command(hosts, "openmpi", WORKERS, ["bench_nodes", calls])
+        # The master and two workers on n1, two workers on each other host.
+        slots = [WORKERS + 1] + [WORKERS] * (nodes - 1)
+        mpi = openmpi_command(hosts, slots, [options.build / "bench/comparators/mpi_nodes", calls])
+        for _ in range(options.rounds):
             theirs.append(figures_of(hosts, mpi))
             ours.append(figures_of(hosts, syncrun))
-    median = statistics.median
     print(f"{nodes} hosts of {WORKERS} workers:")
-    for what, other in (("empty_call", "empty_call"), ("eight_in_flight", "empty_call"), ("fresh_batch", "fresh_batch")):
-        ratio = median(mpi[other] / own[what] for own, mpi in zip(ours, theirs))
-        own, mpi = median(run[what] for run in ours), median(run[other] for run in theirs)
-        print(f"  {what}: Syncrun {own:.1f} us, MPI {mpi:.1f} us, MPI / Syncrun {ratio:.2f}", flush=True)
+    for what in ("empty_call", "eight_in_flight", "fresh_batch"):
+        other = "fresh_batch" if what == "fresh_batch" else "empty_call"
+        row = row_of(what, nodes, WORKERS, "openmpi", [run[what] for run in ours],
+                     {"": [run[other] for run in theirs]})  # fmt: skip
+        table.append(row)
+        print_row(what, row)
 
 
-def compare_starts(build, rounds):
+def compare_starts(table):
     """The start over four hosts under srun, to the end of the first call or barrier."""
     ours, theirs = [], []
-    with Hosts(4, keep=[build]) as hosts:
+    with Hosts(4, keep=[options.build]) as hosts:
         Slurm(hosts)
 
-        def seconds(program):
+        def microseconds(program):
             begin = time.monotonic()
             figures_of(hosts, ENGINES["pmix"].command(hosts, 4, [str(word) for word in program]))
-            return time.monotonic() - begin
+            return (time.monotonic() - begin) * 1e6
 
-        for _ in range(rounds):
-            theirs.append(seconds([build / "bench/comparators/mpi_nodes", 1, "start"]))
-            ours.append(seconds([build / "bin/syncrun", "--quiet", "-n", 2, build / "bench/bench_nodes", 1, "start"]))
-    ratio = statistics.median(own / mpi for own, mpi in zip(ours, theirs))
-    print(f"start over 4 hosts under srun: Syncrun {statistics.median(ours):.3f} s, MPI {statistics.median(theirs):.3f} s, "
-          f"Syncrun / MPI {ratio:.2f}")  # fmt: skip
+        build = options.build
+        for _ in range(options.rounds):
+            theirs.append(microseconds([build / "bench/comparators/mpi_nodes", 1, "start"]))
+            syncrun = [build / "bin/syncrun", "--quiet", "-n", WORKERS, build / "bench/bench_nodes", 1, "start"]
+            ours.append(microseconds(syncrun))
+    row = row_of("start", 4, WORKERS, "openmpi", ours, {"": theirs})
+    table.append(row)
+    print_row("start over 4 hosts under srun", row)
+
+
+# ---- all_reduce ------------------------------------------------------------------------------------------------------
+
+
+def target_of(size):
+    """How much of MPI's time Syncrun may take, as a ratio of MPI's time to Syncrun's."""
+    return 1 / 1.3 if size < 64 * KIB else 1.0 if size < MIB else 1.2
+
+
+def compare_all_reduce(nodes, workers, mpi, table):
+    program = comparator(mpi, "mpi_all_reduce")
+    sizes = SIZES[0:4:3] if options.quick else SIZES
+    arguments = ["--seconds", 0.02 if options.quick else 0.1, "--sizes", ",".join(map(str, sizes))]
+    ours = {size: [] for size in sizes}
+    theirs = {size: {} for size in sizes}
+    with Hosts(nodes, keep=[options.build]) as hosts:
+        for _ in range(options.rounds):
+            for setting, variables in SETTINGS[mpi].items():
+                command = COMMANDS[mpi](hosts, [workers] * nodes, [program, *arguments], variables)
+                best = {}
+                for line in lines_of(hosts, command):  # in place, and with a second array
+                    best[line["bytes"]] = min(line["median_us"], best.get(line["bytes"], line["median_us"]))
+                for size, time_us in best.items():
+                    theirs[size].setdefault(setting, []).append(time_us)
+            for line in lines_of(hosts, syncrun_command(hosts, mpi, workers, ["bench_all_reduce", *arguments])):
+                ours[line["bytes"]].append(line["median_us"])
+    print(f"all_reduce on {nodes} hosts of {workers} workers, {NAMES[mpi]}:")
+    for size in sizes:
+        row = row_of("all_reduce", nodes, workers, mpi, ours[size], theirs[size], size=size, target=target_of(size))
+        table.append(row)
+        print_row(size_in_words(size), row)
+
+
+def size_in_words(size):
+    return f"{size // MIB} MiB" if size >= MIB else f"{size // KIB} KiB" if size >= KIB else f"{size} B"
+
+
+# ---- the digits ------------------------------------------------------------------------------------------------------
+
+
+def compare_digits(mpi, table):
+    """The train step, with two workers on each of two hosts."""
+    program = comparator(mpi, "mpi_digits")
+    dtype = "float64" if options.quick else "float32"
+    arguments = ["--epochs", 2 if options.quick else 4, "--dtype", dtype]
+    ours, theirs, difference = [], {}, 0
+    with Hosts(2, keep=[options.build, ROOT / "data"]) as hosts:
+        syncrun = syncrun_command(hosts, mpi, WORKERS, ["bench_digits", *arguments])
+        for _ in range(options.rounds):
+            runs = {setting: figures_of(hosts, COMMANDS[mpi](hosts, [WORKERS] * 2, [program, *arguments], variables))
+                    for setting, variables in SETTINGS[mpi].items()}
+            own = figures_of(hosts, syncrun)
+            ours.append(own["median_us"])
+            for setting, run in runs.items():
+                theirs.setdefault(setting, []).append(run["median_us"])
+                difference = max([difference, *(abs(one / other - 1) for one, other in
+                                                zip(own["losses"], run["losses"], strict=True))])
+    row = row_of("digits", 2, WORKERS, mpi, ours, theirs, target=1.0, losses=own["losses"], difference=difference)
+    table.append(row)
+    print_row(f"train step of the digits on 2 hosts of {WORKERS} workers, {NAMES[mpi]}", row)
+    print(f"    losses of the epochs: {own['losses']}, largest relative difference {difference:.1e}")
+    if difference > LARGEST_DIFFERENCE[dtype]:
+        sys.exit(f"the losses differ by {difference:.1e}; expected {LARGEST_DIFFERENCE[dtype]:.0e} at most")
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def row_of(what, hosts, workers, mpi, ours, theirs, target=None, **more):
+    """`ours` are the times of the runs, and `theirs` those of each setting of MPI. All are in microseconds."""
+    median = statistics.median
+    best = min(theirs, key=lambda setting: median(theirs[setting]))
+    ratio = median(other / own for own, other in zip(ours, theirs[best], strict=True))
+    row = {"benchmark": what, "hosts": hosts, "workers": workers, "mpi": mpi, **more, "ours_us": median(ours),
+           "theirs_us": median(theirs[best]), "setting": best, "ratio": ratio, "runs": {"ours": ours, "theirs": theirs}}
+    if target is not None:
+        row |= {"target": target, "result": "met" if ratio >= target else "missed"}
+    return row
+
+
+def print_row(what, row):
+    unit, scale = ("ms", 1000) if max(row["ours_us"], row["theirs_us"]) >= 10000 else ("us", 1)
+    setting = f" ({row['setting']})" if row["setting"] else ""
+    target = f", target {row['target']:.2f}: {row['result']}" if "target" in row else ""
+    print(f"  {what}: Syncrun {row['ours_us'] / scale:.1f} {unit}, MPI {row['theirs_us'] / scale:.1f} {unit}{setting}, "
+          f"MPI / Syncrun {row['ratio']:.2f}{target}", flush=True)  # fmt: skip
+
+
+def measure(table):
+    mpis = [mpi for mpi in SETTINGS if not why_no_engine(*ENGINES[mpi].tools)]
+    if "calls" in options.only:
+        for nodes in (2,) if options.quick else (2, 3, 4):
+            compare_calls(nodes, table)
+    for mpi in mpis:
+        if "all_reduce" in options.only and comparator(mpi, "mpi_all_reduce"):
+            for nodes, workers in LAYOUTS[:1] if options.quick else LAYOUTS:
+                compare_all_reduce(nodes, workers, mpi, table)
+        if "digits" in options.only and comparator(mpi, "mpi_digits"):
+            compare_digits(mpi, table)
+    if "start" in options.only and not options.quick:
+        compare_starts(table)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    global options
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=Path, required=True, help="a build folder")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--calls", type=int, default=3000)
-    arguments = parser.parse_args()
-    if reason := why_impossible():
-        sys.exit(f"no hosts: {reason}")
-    join_one_group()
-    build = arguments.build.resolve()
-    for nodes in (2, 3, 4):
-        compare(build, nodes, arguments.rounds, arguments.calls)
-    compare_starts(build, arguments.rounds)
+    parser.add_argument("--only", nargs="+", choices=GROUPS, default=GROUPS)
+    parser.add_argument("--quick", action="store_true", help="one round of little, for a test")
+    parser.add_argument("--json", type=Path, help="the file for the results")
+    options = parser.parse_args()
+    options.build = options.build.resolve()
+    reason = why_impossible() or why_no_engine(*ENGINES["openmpi"].tools)
+    if not reason and not comparator("openmpi", "mpi_nodes"):
+        reason = "the comparators were not built"
+    if reason:
+        print(f"skipped: {reason}", file=sys.stderr)
+        sys.exit(SKIPPED)
+    if options.quick:
+        options.rounds = 1
+        for mpi, settings in SETTINGS.items():
+            SETTINGS[mpi] = dict([*settings.items()][:1])
+    else:
+        join_one_group()
+    results = {"machine": machine(), "date": f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC",
+               "commit": commit(), "rounds": options.rounds, "quick": options.quick, "table": []}  # fmt: skip
+    measure(results["table"])
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -26,9 +26,31 @@ struct Options {
   std::size_t max_bytes = std::size_t{64} << 20;
   /// The GPUs are divided among as many nodes, all on this machine. NCCL connects nodes by the network.
   std::size_t nodes = 1;
+  /// If not empty, these sizes count and not the two above.
+  std::vector<std::size_t> chosen_bytes;
+
+  /// The sizes to measure. Without a choice, these are the smallest one times powers of four, up to the largest one.
+  std::vector<std::size_t> sizes() const {
+    if (!chosen_bytes.empty()) return chosen_bytes;
+    std::vector<std::size_t> all;
+    for (std::size_t bytes = min_bytes; bytes <= max_bytes; bytes *= 4) all.push_back(bytes);
+    return all;
+  }
 };
 
-/// Reads `--workers N --seconds S --min-bytes B --max-bytes B --nodes N`. Throws std::invalid_argument for anything else.
+/// "8,1024"
+inline std::vector<std::size_t> parse_sizes(const std::string& text) {
+  std::vector<std::size_t> sizes;
+  for (std::size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
+    end = text.find(',', begin);
+    sizes.push_back(std::stoul(text.substr(begin, end - begin)));
+    if (sizes.back() < sizeof(float)) throw std::invalid_argument("--sizes must be at least 4");
+  }
+  return sizes;
+}
+
+/// Reads `--workers N --seconds S --min-bytes B --max-bytes B --nodes N --sizes B,B,...`. Throws
+/// std::invalid_argument for anything else.
 inline Options parse_options(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; i += 2) {
@@ -45,6 +67,8 @@ inline Options parse_options(int argc, char** argv) {
       options.max_bytes = std::stoul(value);
     } else if (flag == "--nodes") {
       options.nodes = std::stoul(value);
+    } else if (flag == "--sizes") {
+      options.chosen_bytes = parse_sizes(value);
     } else {
       throw std::invalid_argument("unknown option " + std::string(flag));
     }

@@ -1,6 +1,7 @@
 // Measures MPI_Allreduce of float32 in a loop, in place and with separate buffers, for sizes in powers of four:
 //
 //   mpirun -n 2 mpi_all_reduce --seconds 0.5 --min-bytes 1024 --max-bytes 67108864
+//   mpirun --host a:2,b:2 -n 4 mpi_all_reduce --sizes 8,1024,16777216
 
 #include <mpi.h>
 
@@ -11,6 +12,11 @@
 namespace {
 
 constexpr int kWarmUpIterations = 5;
+#ifdef MPICH_VERSION
+constexpr const char* kLibrary = "mpich";
+#else
+constexpr const char* kLibrary = "openmpi";
+#endif
 
 enum class Buffers { InPlace, Separate };
 
@@ -57,7 +63,7 @@ void measure(const comparators::Options& options, Buffers buffers, std::size_t b
   }
   if (me.rank != 0) return;
   comparators::print_json_line({.name = "all_reduce",
-                                .impl = "openmpi",
+                                .impl = kLibrary,
                                 .variant = buffers == Buffers::InPlace ? "in_place" : "separate",
                                 .workers = me.size,
                                 .bytes = bytes},
@@ -70,7 +76,7 @@ int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   try {
     const comparators::Options options = comparators::parse_options(argc, argv);
-    for (std::size_t bytes = options.min_bytes; bytes <= options.max_bytes; bytes *= 4) {
+    for (const std::size_t bytes : options.sizes()) {
       for (const Buffers buffers : {Buffers::InPlace, Buffers::Separate}) measure(options, buffers, bytes);
     }
   } catch (const std::exception& error) {
