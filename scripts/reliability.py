@@ -38,7 +38,7 @@ ROWS += ODD_ROWS.values()
 COLUMNS_OF_ENDS = ["kill", "term", "int", "int2", "hup", "terminal", "exception"]
 ROWS_OF_NODES = [
     f"{part}, {phase}" for part in ("worker", "agent", "syncrun", "master", "engine", "daemon", "link", "node")
-    for phase in ("start", "idle", "rows", "body", "vote", "outputs", "close")
+    for phase in ("start", "idle", "rows", "body", "returned", "collective", "vote", "update", "shared", "outputs", "close")
 ]  # fmt: skip
 COLUMNS_OF_NODES = ["kill", "stop", "term", "silence"]
 TABLE = re.compile(r"(<!-- table: (\w+) -->\n)(.*?)(<!-- /table -->)", re.DOTALL)

@@ -24,7 +24,10 @@ import hosts as hosts_module
 from hosts import Hosts
 
 SKIP_CODE = 77
-PHASES = ["start", "idle", "rows", "body", "vote", "outputs", "close"]
+PHASES = ["start", "idle", "rows", "body", "returned", "collective", "vote", "update", "shared", "outputs", "close"]
+# All nodes exchange blocks in these. The other processes take no part in this, so they do not fail here.
+EXCHANGES = ["collective", "update", "shared"]
+EXCHANGING = ["worker", "agent", "link", "node"]
 PROCESSES = ["worker", "agent", "syncrun", "master", "engine", "daemon"]
 WAYS = ["kill", "stop", "term", "silence"]
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}
@@ -98,7 +101,7 @@ def may_be_engine(case):
 def engine_of(case):
     """mpirun of Open MPI ends a job when it misses a node. Then no node can say more than the engine does, so this is srun.
     Open MPI itself ends a process that sends something large to one that has died. So this is MPICH."""
-    sends = case.phase in ("rows", "outputs")
+    sends = case.phase in ("rows", "outputs", *EXCHANGES)
     if case.process == "node":
         return engines.ENGINES["pmi2" if sends else "pmix"]
     return engines.ENGINES["mpich"] if case.process in ("agent", "link", "master", "syncrun") and sends else engines.OTHERS["talkative"]
@@ -116,8 +119,15 @@ def verdict_limit_s(case):
     return float(options.node_timeout) + idle + SLOWEST_VERDICT_S + (1 if case.process == "daemon" else 0)
 
 
+def exists(process, phase):
+    if phase in EXCHANGES:
+        return process in EXCHANGING
+    return phase != "returned" or process == "worker"  # for the others, it is as if all ranks are in the body
+
+
 def all_cases():
-    return [Case(process, phase, way) for process in [*PROCESSES, "link", "node"] for phase in PHASES for way in WAYS]
+    return [Case(process, phase, way) for process in [*PROCESSES, "link", "node"] for phase in PHASES
+            if exists(process, phase) for way in WAYS]  # fmt: skip
 
 
 class Process(NamedTuple):
@@ -170,7 +180,8 @@ class Run:
         self.held = {"start": "device", "close": "close"}.get(case.phase)
         hangs = case.process == "worker" and case.way == "silence"
         if hangs:
-            self.held = {"idle": "idle", "rows": "inputs", "body": "function,call=2"}.get(case.phase, self.held)
+            places = {"idle": "idle", "rows": "inputs", "body": "function,call=2", **dict.fromkeys(EXCHANGES, "collective")}
+            self.held = places.get(case.phase, self.held)
         variables = []
         if self.held:
             fault = f"SYNCRUN_FAULT=rank={HELD_RANK},phase={self.held},way=hold"
@@ -211,7 +222,7 @@ class Run:
                 return True
             if self.job.poll() is not None:
                 raise Failed(f"the job ended with code {self.job.returncode} before the fault")
-            in_body = ["rank3"] if self.case.phase in ("body", "vote", "outputs") else []
+            in_body = ["rank3"] if self.case.phase in ("body", "returned", "collective", "vote", "outputs") else []
             return all((self.folder / name).exists() for name in ["ready", *in_body])
 
         self.await_that(f"phase {self.case.phase}", is_there, READY_LIMIT_S)
@@ -372,7 +383,7 @@ def run_once(case):
                 # The master notices it in the next call. A worker that hangs holds up the others in no other way.
                 time.sleep(0.2)
                 began = run.reached if case.way == "silence" else time.monotonic()
-                if case.phase != "vote":
+                if case.phase not in ("returned", "vote"):
                     run.go()
             outcome, seconds = run.observe(began)
             if outcome != outcome_of(case) and not (outcome == ENGINE and may_be_engine(case)):

@@ -28,6 +28,8 @@ namespace sr = syncrun;
 constexpr std::int64_t kRowElements = 1 << 17;
 constexpr std::int64_t kRows = 96;
 constexpr std::int64_t kResultElements = 1 << 21;
+// The arrays of collectives. The nodes exchange them in many blocks.
+constexpr std::int64_t kReducedElements = 1 << 20;
 constexpr int kHeldRank = 2;
 
 std::filesystem::path folder;  // set at the beginning, in all processes
@@ -38,8 +40,10 @@ void mark(const std::string& name, const std::string& text = "") {
   std::filesystem::rename(partial, folder / name);
 }
 
+bool may_go() { return std::filesystem::exists(folder / "go"); }
+
 void await_go() {
-  while (!std::filesystem::exists(folder / "go")) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (!may_go()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 std::string now_ns() { return std::to_string(std::chrono::steady_clock::now().time_since_epoch().count()); }
@@ -59,6 +63,28 @@ sr::Sum<std::int64_t> stay_alone(sr::CpuWorker& worker) {
   return {1};
 }
 
+/// The same with an update. The others wait for the vote of this rank before they commit theirs.
+sr::Sum<std::int64_t> update_alone(sr::CpuWorker& worker, sr::Update<sr::op::sum, double, 1> total) {
+  total.value()[0] = 1;
+  return stay_alone(worker);
+}
+
+/// All ranks are in collectives without a pause, with small and large values.
+void reduce_on(sr::CpuWorker& worker, sr::Comm& comm) {
+  std::vector<double> values(kReducedElements, 1);
+  mark("rank" + std::to_string(worker.rank()));
+  while (comm.all_reduce(may_go() ? 1.0 : 0.0, sr::Reduction::min) == 0) {
+    comm.all_reduce(values, sr::Reduction::max);
+  }
+}
+
+/// The body of a train step.
+sr::Avg<double> slope(sr::CpuWorker&, sr::Scattered<const double, 1> x, sr::Local<double, 1> params,
+                      sr::Local<double, 1> gradient) {
+  for (std::int64_t i = 0; i < gradient.size(); ++i) gradient[i] = x.rows() == 0 ? 0 : params[i] - x[0];
+  return {1};
+}
+
 sr::Sum<double> add(sr::CpuWorker&, sr::Scattered<const double, 2> x) {
   return {x.rows() == 0 ? 0 : x(0, 0) * static_cast<double>(x.rows())};
 }
@@ -72,6 +98,23 @@ void require(bool holds, const char* what) {
   if (!holds) throw std::runtime_error(std::string("not as expected: ") + what);
 }
 
+/// One step after the other.
+void train(sr::Session& session) {
+  const auto params = session.shared("params", std::vector<double>(kReducedElements), sr::Shape{kReducedElements});
+  auto step = sr::train_step<sr::Nesterov>(session, slope, params);
+  const auto x = session.data(std::vector<double>(64, 1), sr::Shape{64}, "x");
+  mark("ready");
+  while (!may_go()) require(step(x, {.learning_rate = 0.1}).value() == 1, "the loss");
+}
+
+/// One collective of the master after the other.
+void reduce_copies(sr::Session& session) {
+  auto x = session.shared("x", std::vector<double>(kReducedElements, 1), sr::Shape{kReducedElements});
+  mark("ready");
+  while (!may_go()) x.all_reduce(sr::Reduction::max);
+  require(x.get(session.world_size() - 1)(0) == 1, "the largest value");
+}
+
 void go_through(sr::Session& session, const std::string& phase) {
   const auto f = session.function(nothing, "nothing");
   f();
@@ -81,9 +124,21 @@ void go_through(sr::Session& session, const std::string& phase) {
   } else if (phase == "body") {
     mark("ready");
     session.function(stay, "work")();
-  } else if (phase == "vote") {
+  } else if (phase == "returned") {
     mark("ready");
     require(session.function(stay_alone, "work")().value() == session.world_size(), "the sum of the ranks");
+  } else if (phase == "vote") {
+    auto total = session.shared("total", std::vector<double>(1), sr::Shape{1});
+    mark("ready");
+    require(session.function(update_alone, "work")(total).value() == session.world_size(), "the sum of the ranks");
+    require(total.get(kHeldRank)(0) == 1, "the update is committed");
+  } else if (phase == "collective") {
+    mark("ready");
+    session.function(reduce_on, "work")();
+  } else if (phase == "update") {
+    train(session);
+  } else if (phase == "shared") {
+    reduce_copies(session);
   } else if (phase == "rows") {
     const auto x = session.data(std::vector<double>(kRows * kRowElements, 1), sr::Shape{kRows, kRowElements}, "x");
     mark("ready");
