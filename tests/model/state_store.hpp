@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 namespace model {
@@ -26,17 +27,25 @@ class Numbering {
 
   Found add(const Value& value) {
     if (values_.size() * 2 >= table_.size()) grow();
-    std::uint32_t& place = find(value);
-    if (place != kFree) return {place, false};
-    place = size();
+    const std::uint32_t hash = hash_of(value);
+    std::size_t at = hash & (table_.size() - 1);
+    for (; table_[at].number != kFree; at = (at + 1) & (table_.size() - 1)) {
+      if (table_[at].hash == hash && values_[table_[at].number] == value) return {table_[at].number, false};
+    }
+    table_[at] = {hash, size()};
     values_.push_back(value);
-    return {place, true};
+    return {table_[at].number, true};
   }
 
  private:
   static constexpr std::uint32_t kFree = ~std::uint32_t{0};
+  /// The hash is stored too, so that most values that differ need not be read. They are rarely in the cache.
+  struct Place {
+    std::uint32_t hash;
+    std::uint32_t number;
+  };
 
-  static std::size_t hash(const Value& value) noexcept {
+  static std::uint32_t hash_of(const Value& value) noexcept {
     static_assert(sizeof(Value) % sizeof(std::uint32_t) == 0);
     std::array<std::uint32_t, sizeof(Value) / sizeof(std::uint32_t)> words;
     std::memcpy(words.data(), &value, sizeof(Value));
@@ -45,22 +54,22 @@ class Numbering {
       hash = (hash ^ word) * 0xff51afd7ed558ccdU;
       hash ^= hash >> 32U;
     }
-    return hash ^ hash >> 29U;
-  }
-
-  std::uint32_t& find(const Value& value) {
-    std::size_t at = hash(value) & (table_.size() - 1);
-    while (table_[at] != kFree && values_[table_[at]] != value) at = (at + 1) & (table_.size() - 1);
-    return table_[at];
+    return static_cast<std::uint32_t>(hash ^ hash >> 29U);
   }
 
   void grow() {
-    table_.assign(std::max<std::size_t>(table_.size() * 2, 1024), kFree);
-    for (std::uint32_t number = 0; number < size(); ++number) find(values_[number]) = number;
+    const std::vector<Place> old = std::exchange(table_, {});
+    table_.assign(std::max<std::size_t>(old.size() * 2, 1024), Place{0, kFree});
+    for (const Place& place : old) {
+      if (place.number == kFree) continue;
+      std::size_t at = place.hash & (table_.size() - 1);
+      while (table_[at].number != kFree) at = (at + 1) & (table_.size() - 1);
+      table_[at] = place;
+    }
   }
 
   std::vector<Value> values_;
-  std::vector<std::uint32_t> table_;  // open addressing, at most half full
+  std::vector<Place> table_;  // open addressing, at most half full
 };
 
 template <class State, std::size_t kPartBytes>
