@@ -5,6 +5,15 @@
 
 namespace model {
 
+namespace {
+
+constexpr Byte kIsForgotten = 128;  // a bit of Worker::ahead, in a mistake: the worker forgot a copy that still runs
+
+/// The device may have to wait here, and then the worker looks ahead.
+constexpr bool waits_for_device(Byte pc) noexcept { return pc == body || pc == deliver || pc == reduce_and_commit; }
+
+}  // namespace
+
 // ---- waiting for other ranks --------------------------------------------------------------------------------------
 
 /// WorkerCore::has_lost_a_rank, for commands of one rank. A rank that reads this is not lost itself.
@@ -30,7 +39,10 @@ void Protocol::begin_waits(State& state, int rank) const {
 void Protocol::await_earlier(State& state, int rank) const {
   Worker& worker = state.workers[static_cast<std::size_t>(rank)];
   const Byte other = rank_of(state, worker.known);
-  const auto done = [&] { return state.workers[other].done >= worker.known ? Answer::yes : Answer::no; };
+  const auto done = [&] {
+    const bool is_taken_for_done = is(Mistake::ahead_counts_as_done) && state.workers[other].ahead == worker.known;
+    return state.workers[other].done >= worker.known || is_taken_for_done ? Answer::yes : Answer::no;
+  };
   const auto lost = [&] {
     if (is(Mistake::waits_for_lost_ranks)) return false;
     return state.lost != 0 && (!scenario_.respawns || (state.is_lost & bit(other)) != 0);
@@ -45,11 +57,18 @@ void Protocol::await_earlier(State& state, int rank) const {
 
 // ---- the memory of copies -----------------------------------------------------------------------------------------
 
+/// The move whose copy this worker makes now: that of its own command, or one that it has started ahead. 0 if there is
+/// none.
+Byte Protocol::copied_by(const Worker& worker) noexcept {
+  if (worker.life != Life::alive) return 0;
+  return worker.process.pc == move_end ? worker.id : static_cast<Byte>(worker.ahead & ~kIsForgotten);
+}
+
 bool Protocol::is_read_by_a_move(const State& state, Byte value, int rank) const noexcept {
   for (int other = 0; other < workers(); ++other) {
-    const Worker& worker = state.workers[static_cast<std::size_t>(other)];
-    if (worker.life != Life::alive || worker.process.pc != move_end) continue;
-    const Move move = move_of(state, worker.id);
+    const Byte id = copied_by(state.workers[static_cast<std::size_t>(other)]);
+    if (id == 0) continue;
+    const Move move = move_of(state, id);
     if (move.value == value && move.from == rank) return true;
   }
   return false;
@@ -120,22 +139,29 @@ void Protocol::run_move(const State& state, int rank, const Visit& visit) const 
     run_transfer(next, rank);
     return visit(next, step);
   }
-  auto& contents = next.values[move.value].contents;
-  const Byte source = move.from == kHost ? next.values[move.value].host.contents : contents[move.from];
-  expect(next, is_as_written(next, id, move.value, source), Property::copy_is_as_written);
-  expect(next, !is_read_by_a_move(state, move.value, rank), Property::copy_is_not_overwritten);
-  contents[index] = kNoValues;
+  begin_copy(next, rank, id);
   go(next.workers[index].process, move_end);
   visit(next, step);
   try_to_drop(state, rank, visit);
   if (!scenario_.moves_may_fail || state.failures == scenario_.failures) return;
   next = state;
-  contents[index] = kNoValues;
+  next.values[move.value].contents[index] = kNoValues;
   fail(next, rank, true);
   settle(next, rank);
   visit(next, step);
 }
 
+/// From here on, the move reads the source and writes to the copy of this rank.
+void Protocol::begin_copy(State& state, int rank, Byte id) const {
+  const Move move = move_of(state, id);
+  Value& value = state.values[move.value];
+  const Byte source = move.from == kHost ? value.host.contents : value.contents[move.from];
+  expect(state, is_as_written(state, id, move.value, source), Property::copy_is_as_written);
+  expect(state, !is_read_by_a_move(state, move.value, rank), Property::copy_is_not_overwritten);
+  value.contents[static_cast<std::size_t>(rank)] = kNoValues;
+}
+
+/// The copy is complete, also if it was started ahead: no process can see when it ends before the move has its turn.
 void Protocol::end_move(State& state, int rank) const {
   Worker& worker = state.workers[static_cast<std::size_t>(rank)];
   const Move move = move_of(state, worker.id);
@@ -149,6 +175,7 @@ void Protocol::end_move(State& state, int rank) const {
   } else {
     contents[move.to] = source;
   }
+  if (worker.ahead == worker.id) worker.ahead = 0;
   go(worker.process, write_vote);
 }
 
@@ -164,6 +191,51 @@ void Protocol::run_transfer(State& state, int rank) const {
   value.host.contents = kNoValues;
   value.host.last = id;
   go(state.workers[index].process, move_end);
+}
+
+// ---- copies that start ahead: WorkerCore::look_ahead, start_move_ahead --------------------------------------------
+
+/// While a call runs, the copy of the next command may start, if that is a move from another rank. The code reads one
+/// word after another. All of this takes one step here, because a command that is done stays done, and does not fail any
+/// more. The code also requires that the copy of this rank has memory already.
+void Protocol::start_ahead(const State& state, int rank, const Visit& visit) const {
+  const auto index = static_cast<std::size_t>(rank);
+  const Worker& worker = state.workers[index];
+  if (!waits_for_device(worker.process.pc) || worker.ahead != 0) return;
+  const Entry entry = worker.inbox[worker.received % static_cast<std::size_t>(scenario_.places)];
+  if (entry.id <= worker.id || !is_move(state, entry.id) || !may_start_ahead(state, rank, entry)) return;
+  State next = state;
+  expect(next, state.pool[entry.slot].id == entry.id, Property::slot_is_not_reused);
+  begin_copy(next, rank, entry.id);
+  next.workers[index].ahead = entry.id;
+  visit(next, {Step::Who::worker, static_cast<Byte>(rank), copy_ahead, Sub::look});
+}
+
+bool Protocol::may_start_ahead(const State& state, int rank, Entry entry) const noexcept {
+  const Byte id = entry.id;
+  const Move move = move_of(state, id);
+  if (move.from == kHost || move.to == kHost) return false;
+  const Byte dependencies = state.dependencies[id];
+  Byte waits = state.waits[id];
+  if (is(Mistake::ahead_ignores_readers)) waits &= dependencies;
+  if (is(Mistake::ahead_ignores_earlier_commands)) waits = 0;
+  bool may_start = is(Mistake::ahead_ignores_failures) || state.pool[entry.slot].spoiled != id;
+  for (Byte earlier = 1; earlier < id; ++earlier) {
+    const bool is_awaited = (waits & bit(earlier)) != 0;
+    if (is_awaited && state.workers[rank_of(state, earlier)].done < earlier) may_start = false;
+    const bool matters = (dependencies & bit(earlier)) != 0 && !is(Mistake::ahead_ignores_failures);
+    if (matters && state.pool[state.slot_of[earlier]].failed == earlier) may_start = false;
+  }
+  if (scenario_.respawns && (state.is_lost & bit(move.from)) != 0) return false;
+  const Call& running = call(state, state.workers[static_cast<std::size_t>(rank)].id);
+  const bool is_argument = ((running.reads | running.writes) & bit(move.value)) != 0;
+  return may_start && (!is_argument || is(Mistake::ahead_overwrites_arguments));
+}
+
+/// WorkerDevice::abandon: the command that runs has failed. The device waits until the copy is complete, and forgets it.
+void Protocol::abandon_ahead(Worker& worker) const noexcept {
+  if (worker.ahead == 0) return;
+  worker.ahead = is(Mistake::failure_forgets_ahead) ? static_cast<Byte>(worker.ahead | kIsForgotten) : Byte{0};
 }
 
 // ---- VariableCopies::drop_spare -----------------------------------------------------------------------------------
@@ -217,9 +289,15 @@ void Protocol::drop(State& state, int rank) const {
 
 void Protocol::check_drop(State& state, Byte index, int rank) const {
   const Value& value = state.values[index];
+  const Worker& worker = state.workers[static_cast<std::size_t>(rank)];
   expect(state, !is_read_by_a_move(state, index, rank), Property::copy_is_not_overwritten);
+  const Byte copied = copied_by(worker);
+  expect(state, copied == 0 || move_of(state, copied).value != index, Property::filled_copy_is_not_freed);
   if ((value.valid & bit(rank)) == 0) return;
   expect(state, scenario_.pinned != rank, Property::pinned_copy_is_not_dropped);
+  const Byte writer = value.written[static_cast<std::size_t>(rank)];
+  const bool is_to_come = is_in_flight(state, writer) && is_move(state, writer) && worker.done < writer;
+  if (is_to_come) return;  // the copy has no values yet
   const Byte contents = value.contents[static_cast<std::size_t>(rank)];
   bool is_elsewhere = value.host.is_valid != 0 && value.host.contents == contents;
   for (int other = 0; other < workers(); ++other) {

@@ -106,7 +106,8 @@ void Protocol::decide_next(const State& state, const Visit& visit) const {
   const bool is_last = state.calls == calls_count();
   const auto must_wait = [&] {
     const Call& call = next_call(state);
-    return call.to_host == 0 && !has_place(state, ranks_of(call));
+    const bool is_call = call.to_host == 0 && !call.only_brings;
+    return is_call && !has_place(state, ranks_of(call));
   };
   if (is_last ? !is_idle : must_wait()) return;
   State next = state;

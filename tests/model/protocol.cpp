@@ -10,7 +10,7 @@ namespace model {
 
 namespace {
 
-constexpr std::array<std::string_view, 37> kWorkerSteps{"await_command",
+constexpr std::array<std::string_view, 38> kWorkerSteps{"await_command",
                                                         "serve: reads the command",
                                                         "has_lost_a_rank",
                                                         "await_earlier",
@@ -46,7 +46,8 @@ constexpr std::array<std::string_view, 37> kWorkerSteps{"await_command",
                                                         "run_move: begins to copy",
                                                         "run_move: has copied",
                                                         "drop_spare",
-                                                        "drop_spare: appoints a successor"};
+                                                        "drop_spare: appoints a successor",
+                                                        "start_move_ahead: begins to copy"};
 
 constexpr std::array<std::string_view, 17> kMasterSteps{"the program waits",
                                                         "close: expects ends",

@@ -44,8 +44,9 @@ enum class Property : Byte {
   pinned_copy_is_not_dropped,
   host_copy_is_not_overwritten,
   host_memory_is_not_freed,
+  filled_copy_is_not_freed,
 };
-inline constexpr std::array<std::string_view, 22> kProperties{
+inline constexpr std::array<std::string_view, 23> kProperties{
     "a slot is written while a worker still reads it",
     "a place of an inbox is written while a worker still reads it or its outbox",
     "an outbox is read that is not of this command",
@@ -68,6 +69,7 @@ inline constexpr std::array<std::string_view, 22> kProperties{
     "a pinned copy is dropped",
     "the host copy is overwritten by an older one, or while it is read",
     "the memory of the host copy is freed while a command uses it",
+    "a copy is freed while a copy that was started ahead fills it",
 };
 
 using Visit = BasicVisit<State, Step>;
@@ -164,6 +166,7 @@ class Protocol {
   void claim_copies_from(State& state, Byte from) const;
   void claim_copy(State& state) const;
   void bring_copies(State& state) const;
+  void end_bringing(State& state, Byte values) const;
   void bring_copy(State& state) const;
   bool has_home(State& state, Byte index) const;
   void claim_next_home(State& state, Byte index) const;
@@ -229,8 +232,13 @@ class Protocol {
   void begin_writing(State& state, int rank) const;
   void end_function(State& state, int rank) const;
   void run_move(const State& state, int rank, const Visit& visit) const;
+  void begin_copy(State& state, int rank, Byte id) const;
   void end_move(State& state, int rank) const;
   void run_transfer(State& state, int rank) const;
+  void start_ahead(const State& state, int rank, const Visit& visit) const;
+  bool may_start_ahead(const State& state, int rank, Entry entry) const noexcept;
+  void abandon_ahead(Worker& worker) const noexcept;
+  static Byte copied_by(const Worker& worker) noexcept;
   void try_to_drop(const State& state, int rank, const Visit& visit) const;
   void appoint(State& state, int rank) const;
   void end_drop(State& state, int rank) const;

@@ -41,6 +41,9 @@ inline constexpr Byte kA = 1, kB = 2;
 constexpr Call reads(Byte values, Byte ranks) { return {.has_outputs = false, .ranks = ranks, .reads = values}; }
 constexpr Call writes(Byte values, Byte ranks) { return {.has_outputs = false, .ranks = ranks, .writes = values}; }
 constexpr Call to_host(Byte value) { return {.has_outputs = false, .to_host = value}; }
+constexpr Call to_rank(Byte value, Byte rank) {
+  return {.has_outputs = false, .ranks = rank, .reads = value, .only_brings = true};
+}
 constexpr Call makes(Byte values, Byte ranks) { return {.has_outputs = false, .ranks = ranks, .makes = values}; }
 
 /// Explores the scenario, and prints how many states it has.

@@ -71,7 +71,7 @@ struct Worker {
   Byte readers;   // Meetings::readers_
   Byte known;     // the word that it has loaded first
   Byte seen;      // the word that it has loaded next
-  Byte is_own;    // 1: the failure that it reports is its own
+  Byte ahead;     // CudaDevice::copied_ahead_: the move whose copy it has started ahead, or 0
   Byte is_late;   // 1: it fails after its vote
   Byte
       skips;  // 1: it does not run the command, because one on which the command depends has failed; 2: it leaves the collectives before it waits for votes
@@ -214,7 +214,8 @@ struct Call {
   Byte reads = 0;           // values: a bit per value
   Byte writes = 0;
   Byte makes = 0;
-  Byte to_host = 0;  // this is no call: the program brings the values to the host
+  Byte to_host = 0;          // this is no call: the program brings the values to the host
+  bool only_brings = false;  // this is no call: the program brings the values that it reads to its rank
 };
 
 /// A deliberate mistake in the protocol, which the explorer must find.
@@ -280,6 +281,15 @@ enum class Mistake : Byte {
   forgets_copies_before_moves,
   depends_on_doomed_writes,
   collects_what_was_given_up,
+  // Copies that start ahead.
+  ahead_ignores_earlier_commands,
+  ahead_ignores_readers,
+  ahead_ignores_failures,
+  ahead_overwrites_arguments,
+  ahead_counts_as_done,
+  ahead_is_not_awaited,
+  failure_forgets_ahead,
+  destination_is_not_claimed,
 };
 
 struct Scenario {
@@ -299,6 +309,7 @@ struct Scenario {
   Byte copies = 0;              // further ranks that have a copy of each value at the start
   int pinned = -1;              // the rank to which all values are pinned
   bool moves_may_fail = false;  // for lack of memory. Such a failure counts as one of a function
+  bool copies_ahead = false;    // a rank may start the copy of its next move while it runs a call
   int drops = 0;                // attempts of workers to free a copy, at most
   bool respawns = false;        // lost workers are replaced
   Mistake mistake = Mistake::none;

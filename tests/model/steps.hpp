@@ -46,6 +46,7 @@ enum WorkerPc : Byte {
   move_end,
   drop_copy,
   appoint_copy,
+  copy_ahead,  // only the name of a step: the worker stays where it is
 };
 
 enum MasterPc : Byte {
@@ -97,7 +98,7 @@ inline void end(Worker& worker) noexcept {
   worker.life = Life::dead;
   worker.process = {};
   worker.id = worker.slot = worker.received = worker.step = worker.begun = worker.last = worker.readers = 0;
-  worker.known = worker.seen = worker.is_own = worker.is_late = worker.skips = 0;
+  worker.known = worker.seen = worker.ahead = worker.is_late = worker.skips = 0;
 }
 
 /// The doorbell at which a worker waits in this position. Empty if it does not wait.

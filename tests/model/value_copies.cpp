@@ -60,16 +60,19 @@ void Protocol::refuse_call(State& state) const {
 /// those that are not valid. A claim of a copy that is needed writes nothing, and only the master changes that state.
 void Protocol::claim_copies_from(State& state, Byte from) const {
   const Call& call = next_call(state);
+  const bool brings = state.aside != 0 || call.only_brings;
   const auto is_missing = [&](Byte copy) {
     return uses_copy(call, copy) && (state.values[value_in(copy)].valid & bit(rank_in(copy))) == 0;
   };
   const auto must_be_claimed = [&](Byte copy) {
-    return uses_copy(call, copy) && state.values[value_in(copy)].spare[rank_in(copy)] != kNeeded;
+    const Value& value = state.values[value_in(copy)];
+    if (is(Mistake::destination_is_not_claimed) && (value.valid & bit(rank_in(copy))) == 0) return false;
+    return uses_copy(call, copy) && value.spare[rank_in(copy)] != kNeeded;
   };
-  state.cursor =
-      find_copy(from, [&](Byte copy) { return must_be_claimed(copy) || (state.aside != 0 && is_missing(copy)); });
+  state.cursor = find_copy(from, [&](Byte copy) { return must_be_claimed(copy) || (brings && is_missing(copy)); });
   if (state.cursor < kCopies && must_be_claimed(state.cursor)) return go(state.master, claim_copies);
   if (state.cursor < kCopies) return bring_copy(state);
+  if (call.only_brings) return end_bringing(state, call.reads);
   if (state.aside == 0) {
     if (find_copy(0, is_missing) == kCopies) return go(state.master, begin_call);
     state.cursor = 0;
@@ -104,8 +107,13 @@ void Protocol::bring_copies(State& state) const {
   if (next_call(state).to_host == 0) return claim_copies_from(state, looks_again ? Byte{0} : state.cursor);
   const Byte values = next_call(state).to_host;
   if (state.values[first_of(values)].host.is_valid == 0) return bring_copy(state);
+  end_bringing(state, values);
+}
+
+/// The end of bring_value and bring_value_to_host.
+void Protocol::end_bringing(State& state, Byte values) const {
   ++state.calls;
-  state.is_writing = 0;
+  state.cursor = state.is_writing = 0;
   begin_marking(state, values);
 }
 
@@ -227,9 +235,7 @@ void Protocol::note_move(State& state, Byte id) const {
     value.host.by = move.from;
     value.host.is_valid = value.host.has_memory = 1;
     if (!is(Mistake::transfer_is_no_use)) value.used[move.from] = id;
-    ++state.calls;
-    state.is_writing = 0;
-    return begin_marking(state, bit(move.value));
+    return end_bringing(state, bit(move.value));
   }
   (move.from == kHost ? value.host.readers : value.readers[move.from]) |= bit(id);
   value.written[move.to] = value.used[move.to] = id;

@@ -8,6 +8,7 @@ namespace model {
 void Protocol::step_worker(const State& state, int rank, const Visit& visit) const {
   const Worker& worker = state.workers[static_cast<std::size_t>(rank)];
   if (worker.process.sub == Sub::asleep) return;
+  if (scenario_.copies_ahead) start_ahead(state, rank, visit);
   if (worker.process.pc == body) return run_function(state, rank, visit);
   if (worker.process.pc == move_begin) return run_move(state, rank, visit);
   const Step step{Step::Who::worker, static_cast<Byte>(rank), worker.process.pc, worker.process.sub};
@@ -151,7 +152,11 @@ void Protocol::skip(State& state, int rank) const {
 /// Meetings::begin. A function may write from here on.
 void Protocol::enter_body(State& state, int rank) const {
   Worker& worker = state.workers[static_cast<std::size_t>(rank)];
-  if (is_move(state, worker.id)) return go(worker.process, move_begin);
+  if (is_move(state, worker.id)) {
+    const bool has_begun = worker.ahead == worker.id;
+    if (has_begun && is(Mistake::ahead_is_not_awaited)) return go(worker.process, write_vote);
+    return go(worker.process, has_begun ? move_end : move_begin);
+  }
   begin_writing(state, rank);
   if (call(state, worker.id).operations != 0) {
     worker.begun = worker.id;
@@ -218,7 +223,6 @@ void Protocol::after_vote(State& state, int rank) const {
 /// Goes to report_failure. The failure is not the rank's own if the call was abandoned or skipped.
 void Protocol::fail(State& state, int rank, bool is_own) const {
   Worker& worker = state.workers[static_cast<std::size_t>(rank)];
-  worker.is_own = is_own ? 1 : 0;
   worker.known = worker.seen = 0;
   if (is_own) {
     ++state.failures;
@@ -239,13 +243,11 @@ void Protocol::report_failure(State& state, int rank) const {
       outbox_of(state, worker.slot, rank) = {id, Vote::failed, worker.seen, 0};
       worker.seen = 0;
       return go(process, store_failed);
-    case store_failed:
-      state.pool[worker.slot].failed = id;
-      worker.is_own = 0;
-      return go(process, ring_failed);
+    case store_failed: state.pool[worker.slot].failed = id; return go(process, ring_failed);
     default: break;
   }
   if (!ring(state, process, Bell::to_peers)) return;
+  abandon_ahead(worker);
   if (skips_vote || worker.is_late != 0) {
     worker.skips = worker.is_late = 0;
     return leave_or_finish(state, rank);
