@@ -21,6 +21,9 @@ struct SentEvent {
   std::int64_t after_ns;  // the begin of its command
 };
 
+/// The most events in one message, so that all of them and what the master adds fit into its timeline.
+constexpr std::uint64_t kMostSent = Timeline::kEvents - 256;
+
 }  // namespace
 
 void reserve_timelines(const Segment& segment, const ControlHeader& header) {
@@ -43,10 +46,11 @@ void TimelineSender::put(MessageWriter& to, int rank) {
   if (control_.header().timelines_offset == 0) return;
   RankState& state = ranks_[static_cast<std::size_t>(control_.header().place.local_rank(rank))];
   const Timeline& timeline = timeline_of(control_, segment_, rank);
+  const std::uint64_t written = timeline.written();
   std::vector<SentEvent> events;
-  for (const std::uint64_t written = timeline.written(); state.read < written; ++state.read) {
-    const auto event = timeline.at(state.read);
-    if (!event) {  // it was overwritten
+  for (; state.read < written; ++state.read) {
+    const auto event = written - state.read > kMostSent ? std::nullopt : timeline.at(state.read);
+    if (!event) {  // it was overwritten, or others have come since then
       if (events.empty() || events.back().progress != Timeline::kMissing) events.push_back({Timeline::kMissing, 0});
       ++events.back().after_ns;
       continue;

@@ -14,6 +14,7 @@
 #include <mutex>
 #include <vector>
 
+#include "common/os/segment.hpp"
 #include "common/os/wait.hpp"
 #include "common/protocol/control_block.hpp"
 #include "common/protocol/timeline.hpp"

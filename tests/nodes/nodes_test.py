@@ -420,10 +420,6 @@ class BadInput(OnHosts):
             self.refused(engine, "a Value does not work in a session on several nodes yet", action=["one-node", "value"])
             self.refused(engine, "copy from rank 0 to rank 5: the ranks are on different nodes", action=["one-node", "copy"])
 
-    def test_profiles(self):
-        for engine in self.for_each_engine(("openmpi",)):
-            self.refused(engine, "--profile.*several nodes", more=["--profile", "-"])
-
     def test_restarts(self):
         for engine in self.for_each_engine(("openmpi",)):
             self.refused(engine, "--max-restarts.*several nodes", more=["--max-restarts", "2"])
