@@ -1,0 +1,32 @@
+#include "tests/launcher/nodes/simulation/node_tree.hpp"
+
+#include <algorithm>
+
+#include "common/arrays/rows.hpp"
+
+namespace syncrun::test {
+
+NodeTree::NodeTree(int nodes, int fan_out)
+    : fan_out_(fan_out), below_(static_cast<std::size_t>(nodes)), parents_(static_cast<std::size_t>(nodes), -1) {
+  below_.front() = {0, nodes};
+  for (int node = 0; node < nodes; ++node) {  // a parent has a lower number than its children
+    for (const Branch& branch : branches(node)) {
+      below_[static_cast<std::size_t>(branch.child)] = branch;
+      parents_[static_cast<std::size_t>(branch.child)] = node;
+    }
+  }
+}
+
+std::vector<NodeTree::Branch> NodeTree::branches(int node) const {
+  const int first = node + 1;
+  const int count = below_[static_cast<std::size_t>(node)].end - first;
+  const int children = std::min(fan_out_, count);
+  std::vector<Branch> branches;
+  for (int i = 0; i < children; ++i) {
+    const auto share = detail::share_of(count, children, i);
+    branches.push_back({first + static_cast<int>(share.begin), first + static_cast<int>(share.end)});
+  }
+  return branches;
+}
+
+}  // namespace syncrun::test
