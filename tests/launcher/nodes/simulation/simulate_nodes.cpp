@@ -1,7 +1,8 @@
 // Simulates an empty call on several nodes, and prints a line of JSON for each shape. bench/model_nodes.py runs it. A
 // shape is a number of nodes and the fan-out of their tree; without one, the master sends to all nodes itself.
+// CALLS is how many calls each shape makes. It prints the time of the last one, and the shortest times of code.
 //
-//   simulate_nodes OVERHEAD_US LATENCY_US GB_PER_S HERE_US WORKERS_US RANKS_OF_EACH 16 16:4 ...
+//   simulate_nodes OVERHEAD_US LATENCY_US GB_PER_S HERE_US WORKERS_US RANKS_OF_EACH CALLS 16 16:4 ...
 
 #include <chrono>
 #include <cstdio>
@@ -16,18 +17,17 @@ namespace {
 using syncrun::test::simulate_empty_calls;
 using syncrun::test::SimulatedSession;
 
-constexpr int kCosts = 6;   // arguments before the shapes
-constexpr int kCalls = 36;  // more than an inbox has places, so the last ones find all memory in use
+constexpr int kFixed = 7;  // arguments before the shapes
 
 std::chrono::nanoseconds microseconds(const char* text) {
   return std::chrono::nanoseconds(static_cast<std::int64_t>(std::strtod(text, nullptr) * 1000 + 0.5));
 }
 
-void simulate(SimulatedSession session, const std::string& shape) {
+void simulate(SimulatedSession session, const std::string& shape, int calls) {
   session.nodes = std::stoi(shape);
   if (const auto colon = shape.find(':'); colon != std::string::npos)
     session.fan_out = std::stoi(shape.substr(colon + 1));
-  const auto call = simulate_empty_calls(session, kCalls);
+  const auto call = simulate_empty_calls(session, calls);
   using Microseconds = std::chrono::duration<double, std::micro>;
   std::printf(
       "{\"nodes\": %d, \"fan_out\": %d, \"us\": %.3f, \"messages_sent\": %zu, \"bytes_sent\": %zu, "
@@ -39,9 +39,10 @@ void simulate(SimulatedSession session, const std::string& shape) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc <= kCosts + 1) {
+  if (argc <= kFixed + 1) {
     std::fputs(
-        "usage: simulate_nodes OVERHEAD_US LATENCY_US GB_PER_S HERE_US WORKERS_US RANKS_OF_EACH NODES[:FAN_OUT] ...\n",
+        "usage: simulate_nodes OVERHEAD_US LATENCY_US GB_PER_S HERE_US WORKERS_US RANKS_OF_EACH CALLS NODES[:FAN_OUT] "
+        "...\n",
         stderr);
     return 2;
   }
@@ -50,8 +51,9 @@ int main(int argc, char** argv) {
     session.network = {microseconds(argv[1]), microseconds(argv[2]), std::strtod(argv[3], nullptr)};
     session.here = microseconds(argv[4]);
     session.workers = microseconds(argv[5]);
-    session.ranks_of_each = std::atoi(argv[kCosts]);
-    for (int i = kCosts + 1; i < argc; ++i) simulate(session, argv[i]);
+    session.ranks_of_each = std::atoi(argv[6]);
+    const int calls = std::atoi(argv[kFixed]);
+    for (int i = kFixed + 1; i < argc; ++i) simulate(session, argv[i], calls);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "simulate_nodes: %s\n", error.what());
     return 1;
