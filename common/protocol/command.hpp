@@ -216,7 +216,7 @@ struct alignas(64) CommandHead : CommandHeader {
 };
 static_assert(std::is_trivially_copyable_v<CommandHead>);
 
-/// One slot of the pool of commands. Only calls use the outputs, arguments and bytes.
+/// One slot of the pool of commands. Only calls use the outputs, arguments and bytes, with one exception (`arrived`).
 struct Command : CommandHead {
   // The outputs begin a cache line. Otherwise, the compiler would put them into the padding at the end of the head,
   // which put_head overwrites.
@@ -232,6 +232,11 @@ struct Command : CommandHead {
   /// If the ranks are on several nodes and votes are awaited: what the ranks of the other nodes have voted, as vote_word.
   /// The process that carries messages on this node writes it.
   std::atomic<std::uint64_t> vote_of_others;
+  /// If the command is a move from another node: set to the id of the command when the values have come. Their place and
+  /// their extents are in arguments[0]. The process that carries messages on this node writes both.
+  std::atomic<std::uint64_t> arrived;
+  /// The place of values that have come, but for which this node had no memory.
+  static constexpr std::uint64_t kNoMemory = ~std::uint64_t{0};
   /// The number of the command. It is not in the head, so that a repeated call leaves the head as it is. A worker knows
   /// the number of its own command from its inbox, and mostly need not read this cache line.
   alignas(64) std::uint64_t id;

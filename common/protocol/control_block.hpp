@@ -132,7 +132,9 @@ struct alignas(128) WorkerSlot {
   std::array<char, kMessageBytes> reason;     // why the worker failed outside a call; may be empty
   std::array<char, kHardwareBytes> hardware;  // of the device, in words; the worker writes it before it is ready
   std::int32_t node;                          // the number of the rank's node
-  NodeRequest exchange;                       // used in commands on several nodes
+  /// If the rank is on another node: its first move for which this node has not sent the values yet. 0 if there is none.
+  std::atomic<std::uint64_t> owed;
+  NodeRequest exchange;  // used in commands on several nodes
 };
 
 /// A worker that fails before it has a slot prints this and then the reason.
@@ -158,7 +160,7 @@ struct ControlHeader {
   /// How often lost workers were replaced. After a change, workers have to share their memory with their peers again.
   std::atomic<std::uint64_t> replacements;
   Doorbell to_workers;  // rung after changes of: inboxes, lost
-  Doorbell to_master;   // done, start, lost, NodeRequest::asked and left
+  Doorbell to_master;   // done, start, lost, NodeRequest::asked and left, owed, Command::arrived
   Doorbell to_peers;    // vote, collective_step, Command::failed, lost, NodeRequest::taken and answered
   /// By CommChoice::index: the last command after which the ranks of this communicator of GPUs have to make a new one.
   alignas(64) std::array<std::atomic<std::uint64_t>, CommChoice::kMostComms> failed_comms;

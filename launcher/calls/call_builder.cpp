@@ -191,7 +191,6 @@ std::exception_ptr CallBuilder::publish(CallResult& result) {
   const FunctionRecord& function = *function_;
   const RankDevices& devices = session_->rank_devices();
   check_bodies(function.name, function.kinds, devices, command.ranks);
-  if (function.keeps_outputs) session_->require_one_node("'" + function.name + "' has a Keep result, which");
   CallPayload& call = *state.call;
   call.function = function.entry;
   call.object = function.object ? function.object->id : 0;

@@ -16,11 +16,13 @@ constexpr std::chrono::microseconds kLongestHold{50};
 
 }  // namespace
 
-Agent::Agent(Mailbox& mailbox, const ControlBlock& control, const Segment& segment, NodeExchange* exchange)
+Agent::Agent(Mailbox& mailbox, const ControlBlock& control, const Segment& segment, NodeExchange* exchange,
+             NodeMoves* moves)
     : mailbox_(mailbox),
       control_(control),
       segment_(segment),
       exchange_(exchange),
+      moves_(moves),
       timelines_(control, segment),
       given_(static_cast<std::size_t>(control.header().place.local_size)) {}
 
@@ -41,6 +43,7 @@ void Agent::take_command(MessageReader& from) {
   const Command& command = control_.command_in(slot);
   const NodePlace& here = control_.header().place;
   if (exchange_ != nullptr) exchange_->add(slot);
+  if (moves_ != nullptr) moves_->add(slot);
   is_closing_ = is_closing_ || command.kind == CommandKind::close;
   for (const int rank : here.ranks_of(command.ranks))
     control_.worker(rank).consumed.store(from.get<std::uint64_t>(), std::memory_order_release);
@@ -151,6 +154,7 @@ bool Agent::send_reports(Wait wait) {
   if (!holds) held_since_.reset();
   else if (!held_since_) held_since_ = Clock::now();
   if (!message) return false;
+  if (moves_ != nullptr) moves_->look();
   mailbox_.send(kMaster, message->take());
   return true;
 }

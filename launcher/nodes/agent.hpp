@@ -13,6 +13,7 @@
 #include "launcher/nodes/mailbox.hpp"
 #include "launcher/nodes/messages.hpp"
 #include "launcher/nodes/node_exchange.hpp"
+#include "launcher/nodes/node_moves.hpp"
 #include "launcher/nodes/remote_timelines.hpp"
 
 namespace syncrun::detail {
@@ -21,9 +22,10 @@ class Agent {
  public:
   static constexpr int kMaster = 0;  // the master's node
 
-  /// `control` and `segment` are those of this node. `exchange` gets the commands; it may be null in tests. Refers to the
-  /// arguments as long as it lives.
-  Agent(Mailbox& mailbox, const ControlBlock& control, const Segment& segment, NodeExchange* exchange = nullptr);
+  /// `control` and `segment` are those of this node. `exchange` and `moves` get the commands; they may be null in tests.
+  /// Refers to the arguments as long as it lives.
+  Agent(Mailbox& mailbox, const ControlBlock& control, const Segment& segment, NodeExchange* exchange = nullptr,
+        NodeMoves* moves = nullptr);
 
   /// Handles a message of the kinds command and spoil. Throws Error (system).
   void take(MessageReader& message);
@@ -68,6 +70,7 @@ class Agent {
   const ControlBlock& control_;
   const Segment& segment_;
   NodeExchange* exchange_;
+  NodeMoves* moves_;
   TimelineSender timelines_;
   std::deque<Waiting> waiting_;
   std::vector<std::deque<Given>> given_;         // by local rank: the commands that it has not finished

@@ -41,6 +41,18 @@ bool is_reported_array(const Command& command, std::size_t output) {
   return (command.call().wanted_outputs >> output & 1U) != 0 && !type.is_kept && type.dimensions != 0;
 }
 
+/// The outputs of a call that stay on the device, as a Value.
+bool is_kept(const Command& command, const CallPayload& call, std::size_t output) {
+  return (call.wanted_outputs >> output & 1U) != 0 && command.outputs[output].is_kept;
+}
+
+bool keeps_outputs(const Command& command, const CallPayload& call) {
+  for (std::size_t i = 0; i < call.outputs_count; ++i) {
+    if (is_kept(command, call, i)) return true;
+  }
+  return false;
+}
+
 std::size_t bytes_of(const OutputType& type, const OutputSlot& slot) {
   return elements_in({slot.extents.data(), type.dimensions}) * size_of(type.dtype);
 }
@@ -146,6 +158,7 @@ void put_command(MessageWriter& to, const ControlBlock& control, const Segment& 
   const CallPayload& call = command.call();
   to.put_all(std::span(command.outputs).first(call.outputs_count));
   to.put_all(std::span(command.arguments).first(call.arguments_count));
+  if (keeps_outputs(command, call)) to.put_all(std::span(command.kept).first(call.outputs_count));
   const bool has_bytes = uses_inline_bytes(command, segment);
   to.put(has_bytes);
   if (has_bytes) to.put(command.bytes);
@@ -163,6 +176,7 @@ std::size_t take_command(MessageReader& from, const ControlBlock& control) {
     const CallPayload& call = head.call();
     from.get_all(std::span(command.outputs).first(call.outputs_count));
     from.get_all(std::span(command.arguments).first(call.arguments_count));
+    if (keeps_outputs(command, call)) from.get_all(std::span(command.kept).first(call.outputs_count));
     if (from.get<bool>()) from.get_all(std::span<std::byte>(command.bytes));
   }
   put_head(command, head);
@@ -176,7 +190,7 @@ namespace {
 /// A place that has only this rank.
 NodePlace place_of(int rank) noexcept { return {.first_rank = rank, .local_size = 1}; }
 
-/// Calls `visit_copy(copy)` for each copy to which the command gives a shape on this rank, and `visit_values(bytes)` for
+/// Calls `visit_copy(copy)` for each copy to which the command may give a shape on this rank, and `visit_values(bytes)` for
 /// the bytes of the segment where the rank puts values for the master.
 template <class VisitCopy, class VisitValues>
 void for_each_change(const Segment& segment, const Command& command, int rank, VisitCopy&& visit_copy,
@@ -193,6 +207,12 @@ void for_each_change(const Segment& segment, const Command& command, int rank, V
       auto& entry = *segment.at<VariableEntry>(slot.variable);
       visit_copy(entry.copies()[rank]);
       if (slot.to != 0) visit_values(part_of(segment, command, slot, size_of(entry.dtype), rank));
+    }
+  } else if (const auto* const move = std::get_if<MovePayload>(&command.payload)) {
+    visit_copy(segment.at<VariableEntry>(move->variable)->copies()[rank]);
+  } else if (const auto* const call = std::get_if<CallPayload>(&command.payload)) {
+    for (std::size_t i = 0; i < call->outputs_count; ++i) {
+      if (is_kept(command, *call, i)) visit_copy(segment.at<VariableEntry>(command.kept[i])->copies()[rank]);
     }
   }
 }

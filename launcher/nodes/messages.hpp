@@ -24,6 +24,7 @@ enum class MessageKind : std::uint8_t {
   abandon,   ///< nothing more: the command has failed on the sender's node
   left,      ///< how many exchanges the sender's node takes part in
   vote,      ///< how the ranks of the sender's node have voted
+  values,    ///< of a variable, for a move: whether the move has to fail, the extents, and the bytes
   // agent to master
   hello,         ///< what the node is (NodeIdentity)
   devices,       ///< the answer to `open`: its number, and the devices of the node
@@ -38,6 +39,7 @@ enum class MessageKind : std::uint8_t {
   open,         ///< asks for the devices of the node; a number, and what the user wants
   start,        ///< starts a session (SessionStart)
   command,      ///< the changes of the heap, a command, and which outputs were consumed
+  supply,       ///< a move on another node needs values of this node: who has them, and what comes before (NodeMoves)
   spoil,        ///< a command on which this one depends has failed
   expect_ends,  ///< workers that end from now on are not lost
   kill_all,     ///< kill the workers that are left

@@ -24,7 +24,9 @@ NodeSession::NodeSession(NodeGroup& group, const SessionStart& start, std::uniqu
       pool_(std::move(pool)),
       place_(start.place),
       exchange_(group.post(), pool_->control(), pool_->segment(), start.session),
-      commands_(group.post(), pool_->control(), pool_->segment(), &exchange_),
+      inbound_(pool_->inbound()),
+      moves_(group.post(), pool_->control(), pool_->segment(), inbound_, start.session),
+      commands_(group.post(), pool_->control(), pool_->segment(), &exchange_, &moves_),
       known_(static_cast<std::size_t>(start.place.local_size)) {
   pool_->control().header().timelines_offset = start.timelines_offset;  // before the workers read it
   reserve_timelines(pool_->segment(), pool_->control().header());
@@ -41,6 +43,8 @@ void NodeSession::take(int node, MessageReader& message) {
     case MessageKind::abandon:
     case MessageKind::left:
     case MessageKind::vote: exchange_.take(node, message); break;
+    case MessageKind::supply:
+    case MessageKind::values: moves_.take(node, message); break;
     case MessageKind::expect_ends: pool_->expect_ends(); break;
     case MessageKind::kill_all: pool_->kill_all(); break;
     default: throw Error(ErrorKind::system, "an unexpected message from the master");
@@ -156,7 +160,7 @@ void NodeSession::sleep(std::chrono::nanoseconds limit) noexcept {
   Doorbell& bell = pool_->control().header().to_master;
   const std::uint32_t seen = bell.rings.load(std::memory_order_seq_cst);
   bell.sleepers.fetch_add(1, std::memory_order_seq_cst);
-  if (!commands_.has_news() && !exchange_.has_news()) bell.sleep(seen, limit);
+  if (!commands_.has_news() && !exchange_.has_news() && !moves_.has_news()) bell.sleep(seen, limit);
   bell.sleepers.fetch_sub(1, std::memory_order_seq_cst);
 }
 

@@ -25,7 +25,10 @@ class NodeSession {
   /// Handles a message of a node that belongs to the session. Throws Error (system).
   void take(int node, MessageReader& message);
   /// Looks for what the ranks of this node exchange with others. Returns false if there was nothing to do.
-  bool look() { return exchange_.look(); }
+  bool look() {
+    const bool has_exchanged = exchange_.look();
+    return moves_.look() || has_exchanged;
+  }
   /// Reports what has changed. Returns false if nothing has.
   bool report();
   /// Ends the workers. Neither take() nor report() is called afterwards.
@@ -57,6 +60,8 @@ class NodeSession {
   std::unique_ptr<WorkerPool> pool_;
   NodePlace place_;
   NodeExchange exchange_;
+  SharedHeap inbound_;
+  NodeMoves moves_;
   Agent commands_;
   std::vector<Known> known_;  // by local rank
   bool is_watched_ = false;

@@ -144,14 +144,12 @@ NodesPool::NodesPool(NodeGroup& group, const Settings& settings)
     : LocalPool(settings, settings.nodes.front()),
       group_(group),
       session_(group.number_of_question()),
+      inbound_(inbound()),
       has_ended_(settings.nodes.size()) {
-  const ControlHeader& header = control().header();
-  const std::uint64_t inbound =
-      header.arenas_offset + header.arena_bytes * static_cast<std::uint64_t>(place().local_size);
   exchange_.emplace(group_.post(), control(), segment(), session_);
-  commands_.emplace(group_.post(), control(),
-                    RemoteNodes::Memory{segment(), SharedHeap(segment(), inbound, header.arena_bytes)}, settings.nodes,
-                    &*exchange_);
+  moves_.emplace(group_.post(), control(), segment(), inbound_, session_);
+  commands_.emplace(group_.post(), control(), RemoteNodes::Memory{segment(), inbound_}, settings.nodes, &*exchange_,
+                    &*moves_);
 }
 
 /// Rows may still be under way to a node that is lost, and the transport reads them from the memory.
@@ -181,6 +179,7 @@ void NodesPool::on_message(int node, MessageReader& message) {
     case MessageKind::abandon:
     case MessageKind::left:
     case MessageKind::vote: exchange_->take(node, message); break;
+    case MessageKind::values: moves_->take(node, message); break;
     case MessageKind::rank_state:
       take_rank_state(message, control());
       control().header().to_master.ring();

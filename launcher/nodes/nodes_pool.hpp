@@ -48,14 +48,19 @@ class NodesPool final : public LocalPool, private NodeListener {
  private:
   void on_message(int node, MessageReader& message) override;
   void on_node_lost(int node, const Error& why) noexcept override;
-  bool look() override { return exchange_->look(); }
+  bool look() override {
+    const bool has_exchanged = exchange_->look();
+    return moves_->look() || has_exchanged;
+  }
   void note_fault(int node, const Error& why) noexcept;
   std::optional<RankEnd> known_end(int rank) const;
   void send_to_agents(MessageKind kind) noexcept;
 
   NodeGroup& group_;
   std::uint64_t session_;  // its number among the sessions of the job
+  SharedHeap inbound_;
   std::optional<NodeExchange> exchange_;
+  std::optional<NodeMoves> moves_;
   std::optional<RemoteNodes> commands_;
   mutable std::mutex mutex_;  // of the members below
   std::map<int, RankEnd> ends_;

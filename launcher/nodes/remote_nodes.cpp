@@ -15,11 +15,12 @@ void throw_needs_one_node(const std::string& what, std::size_t nodes) {
 }
 
 RemoteNodes::RemoteNodes(Mailbox& mailbox, ControlBlock control, const Memory& memory, std::vector<NodePlace> places,
-                         NodeExchange* exchange)
+                         NodeExchange* exchange, NodeMoves* moves)
     : mailbox_(mailbox),
       control_(control),
       memory_(memory),
       exchange_(exchange),
+      moves_(moves),
       timelines_(control, memory.segment),
       arrays_(static_cast<std::size_t>(control.world_size()) * kInboxSize) {
   for (std::size_t node = 1; node < places.size(); ++node)
@@ -38,12 +39,31 @@ void RemoteNodes::publish(std::uint64_t, std::size_t slot) {
   const Command& command = control_.command_in(slot);
   if (exchange_ != nullptr) exchange_->add(slot);
   timelines_.note_sent(command);
+  if (moves_ != nullptr && command.kind == CommandKind::move) {
+    moves_->add(slot);
+    moves_->order(slot);
+  }
   for_each_node_of(command.ranks, [&](Node& node) { publish_to(node, slot); });
   forget_changes();
 }
 
+/// A node does not know whether commands of other nodes have failed. Only the source of a move asks for that (NodeMoves).
+/// The rest of the master waits before it publishes anything else that would need it.
+void RemoteNodes::check_dependencies(const Node& node, const Command& command) const {
+  const auto* const move = std::get_if<MovePayload>(&command.payload);
+  const auto* const first = memory_.segment.at<const Dependency>(command.dependencies);
+  for (const Dependency& earlier : std::span(first, command.dependencies_count)) {
+    const bool waits = earlier.rank != Dependency::kOwnRank && !node.place.has(earlier.rank);
+    const bool is_source = move != nullptr && move->from == earlier.rank;
+    if (!waits || is_source || earlier.slot == Dependency::kOnlyReads) continue;
+    throw Error(ErrorKind::system, "a command on node " + std::to_string(node.place.node) + " depends on one of rank " +
+                                       std::to_string(earlier.rank) + " on another node");
+  }
+}
+
 void RemoteNodes::publish_to(Node& node, std::size_t slot) {
   const Command& command = control_.command_in(slot);
+  if (command.dependencies_count != 0) check_dependencies(node, command);
   changes_.for_each(node.told, [&](const HeapChange& change) { node.rows.note(change); });
   MessageWriter message(MessageKind::command);
   put_heap_changes(message, memory_.segment, changes_, node.told);

@@ -15,6 +15,7 @@
 #include "launcher/nodes/mailbox.hpp"
 #include "launcher/nodes/messages.hpp"
 #include "launcher/nodes/node_exchange.hpp"
+#include "launcher/nodes/node_moves.hpp"
 #include "launcher/nodes/remote_timelines.hpp"
 #include "launcher/nodes/row_mirror.hpp"
 
@@ -27,12 +28,12 @@ class RemoteNodes {
  public:
   struct Memory {
     const Segment& segment;
-    SharedHeap inbound;  // for arrays that agents report; only this object uses it
+    SharedHeap& inbound;  // for arrays that agents report; only take_done() uses it
   };
-  /// `places` are those of all nodes; the first is the master's. `exchange` gets the commands; it may be null in tests.
-  /// Refers to it and the mailbox as long as it lives.
+  /// `places` are those of all nodes; the first is the master's. `exchange` and `moves` get the commands; they may be null
+  /// in tests. Refers to them and the mailbox as long as it lives.
   RemoteNodes(Mailbox& mailbox, ControlBlock control, const Memory& memory, std::vector<NodePlace> places,
-              NodeExchange* exchange = nullptr);
+              NodeExchange* exchange = nullptr, NodeMoves* moves = nullptr);
 
   /// The changes of the master's heap. The heap notes them there (SharedHeap::note_changes).
   HeapLog& changes() noexcept { return changes_; }
@@ -54,6 +55,7 @@ class RemoteNodes {
     std::uint64_t told = 0;  // the number of the first change of the heap that it does not know
     RowMirror rows;          // that it has
   };
+  void check_dependencies(const Node& node, const Command& command) const;
   void publish_to(Node& node, std::size_t slot);
   template <class Visit>
   void for_each_node_of(const RankSet& ranks, Visit&& visit);
@@ -68,6 +70,7 @@ class RemoteNodes {
   ControlBlock control_;
   Memory memory_;
   NodeExchange* exchange_;
+  NodeMoves* moves_;
   HeapLog changes_;
   TimelineReceiver timelines_;
   std::vector<Node> nodes_;  // the other nodes: node n at n - 1

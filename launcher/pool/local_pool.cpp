@@ -24,10 +24,8 @@ constexpr std::size_t round_up(std::size_t value) { return (value + kAlign - 1) 
 constexpr std::size_t kLeastArenaBytes = 2 * kAlign;
 constexpr std::size_t kLeastArenaBytesOfNodes = 12 * kAlign;
 
-/// The master's node has one part more, for the outputs of other nodes (NodesPool).
-int parts_of(const NodePlace& place) noexcept {
-  return place.local_size + (place.nodes > 1 && place.node == 0 ? 1 : 0);
-}
+/// In a session on several nodes, each has one part more, for what comes from other nodes (WorkerPool::inbound).
+int parts_of(const NodePlace& place) noexcept { return place.local_size + (place.nodes > 1 ? 1 : 0); }
 
 /// The two halves of the segment (see prepare_control) are whole pages, and are large enough for what Syncrun itself
 /// puts there.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/os/segment.hpp"
+#include "common/os/shared_heap.hpp"
 #include "common/os/wait.hpp"
 #include "common/protocol/control_block.hpp"
 #include "launcher/process/child_end.hpp"
@@ -34,6 +35,12 @@ class WorkerPool {
   const Segment& segment() const noexcept { return segment_; }
   const ControlBlock& control() const noexcept { return control_; }
   int world_size() const noexcept { return control_.world_size(); }
+  /// In a session on several nodes: the memory for what comes from the others. It is after the arenas of this node.
+  SharedHeap inbound() const {
+    const ControlHeader& header = control_.header();
+    const auto arenas = header.arena_bytes * static_cast<std::uint64_t>(header.place.local_size);
+    return {segment_, header.arenas_offset + arenas, header.arena_bytes};
+  }
   /// The part of the session that is on other machines. Null if there is none.
   virtual RemoteNodes* other_nodes() noexcept { return nullptr; }
   /// Handles what has come from other machines.

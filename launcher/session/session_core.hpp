@@ -60,6 +60,8 @@ class SessionCore final : private SessionEnds {
   const std::vector<std::string>& devices() const noexcept { return report_->device_names(); }
   const RankDevices& rank_devices() const noexcept { return devices_; }
   bool has_other_nodes() const noexcept { return pool_->other_nodes() != nullptr; }
+  /// The number of the node of a rank. 0 is the master's node.
+  int node_of(int rank) const noexcept { return calls_.node_of(rank); }
   /// Throws Error (usage) if the session has several nodes. `what` does not work there yet: "a shared variable".
   void require_one_node(const std::string& what) const {
     if (has_other_nodes()) throw_needs_one_node(what, settings_.nodes.size());

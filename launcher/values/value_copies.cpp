@@ -78,24 +78,53 @@ std::uint64_t bring_from_host(SystemCommands& commands, const std::shared_ptr<Va
   return id;
 }
 
+/// The rank from which a copy comes: the home, or a rank on the same node. So a value travels to a node once, however many
+/// ranks use it there. Such a copy may still be on its way.
+int nearest_source(SystemCommands& commands, VariableRecord& variable, int rank) {
+  const CallTable& calls = commands.calls();
+  const int home = variable.value->home;
+  if (calls.node_of(home) == calls.node_of(rank)) return home;
+  for (int near = 0; near < commands.world_size(); ++near) {
+    if (calls.node_of(near) != calls.node_of(rank) || !copy_on(variable, near).is_valid) continue;
+    if (claim_copy(commands, variable, near)) return near;
+  }
+  return home;
+}
+
 std::uint64_t bring_from_rank(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable, int rank) {
-  const int home = variable->value->home;
-  ValueCopy& source = copy_on(*variable, home);
+  const int from = nearest_source(commands, *variable, rank);
+  ValueCopy& source = copy_on(*variable, from);
   const ValueCopy& copy = copy_on(*variable, rank);
   const std::uint64_t id = commands.launch_system(
       "move", variable->name, RankSet::only(rank), [&](CommandHead& command, InFlight& in_flight) {
         in_flight.arguments[0] = variable;
         in_flight.arguments_count = 1;
         in_flight.brings_to = Destination::rank(rank);
-        commands.calls().wait_for(source.written, home, Requirement::success);
+        commands.calls().wait_for(source.written, from, Requirement::success);
         wait_for_readers(commands, copy);
         auto& payload = command.begin<MovePayload>();
         payload.variable = variable->entry;
-        payload.from = home;
+        payload.from = from;
       });
   forget_finished_readers(commands.calls(), source);
   source.readers.push_back({id, rank});
   return id;
+}
+
+/// True if the host copy comes from another machine, perhaps. The master cannot send it on before it has come.
+bool is_under_way(SystemCommands& commands, const HostCopy& host) noexcept {
+  return commands.calls().has_other_nodes() && host.is_valid && commands.calls().is_in_flight(host.written);
+}
+
+/// Other nodes do not know when commands that use the host copy are done. So the master waits for them before it lets a
+/// rank overwrite the copy.
+void await_users_on_nodes(SystemCommands& commands, HostCopy& host) {
+  if (!commands.calls().has_other_nodes()) return;
+  commands.await(host.written);
+  while (!host.readers.empty()) {
+    commands.await(host.readers.front().command);
+    forget_finished_readers(commands.calls(), host);
+  }
 }
 
 /// True if the rank has the values already.
@@ -133,6 +162,8 @@ bool await_source(SystemCommands& commands, const std::shared_ptr<VariableRecord
     if (goes_by_host && !value.host.is_valid) {
       settle_extents(commands, *variable);
       bring_to_host(commands, variable);
+    } else if ((is_on_host || goes_by_host) && is_under_way(commands, value.host)) {
+      commands.await(value.host.written);
     } else if (!commands.make_room(RankSet::only(rank))) {
       return is_on_host || goes_by_host;
     }
@@ -230,16 +261,19 @@ std::string bring_copy(SystemCommands& commands, const std::shared_ptr<VariableR
 void bring_to_host(SystemCommands& commands, const std::shared_ptr<VariableRecord>& variable) {
   HostCopy& host = variable->value->host;
   const std::size_t bytes = bytes_of(*variable, variable->extents.front());
+  if (!host.is_valid) await_users_on_nodes(commands, host);
   if (!host.is_valid && (host.bytes < bytes || host.offset == 0)) {
     free_host_copy(commands, host);
     host.offset =
         commands.allocate(bytes, SharedHeap::Contents::any, "the host copy of value '" + variable->name + "'");
+    commands.heap().send_by_rows(host.offset);
     host.bytes = bytes;
   }
   const int home = await_home(commands, *variable);
   if (host.is_valid) return;
   const auto depend = [&](CommandHead&, InFlight& in_flight) {
     in_flight.brings_to = Destination::host();
+    commands.heap().note_rows_written(host.offset, host.bytes);
     depend_on_copy(commands, *variable, home, Access::reads);
     wait_for_readers(commands, host);
     // Another rank may still write older values to the same memory.

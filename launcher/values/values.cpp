@@ -47,9 +47,15 @@ std::byte* make_host_copy(SessionCore& session, VariableRecord& record) {
   if (bytes >= kHostCopyCheckedFrom) check_memory_available(bytes, what);
   HostCopy& host = record.value->host;
   host.offset = session.commands().allocate(bytes, SharedHeap::Contents::any, what);
+  session.heap().send_by_rows(host.offset);
   host.bytes = bytes;
   host.is_valid = true;
   return session.segment().at(host.offset);
+}
+
+/// Whether the worker may free the copy now. Workers of other nodes do not know which copies they may free.
+bool can_be_dropped(const SessionCore& session, VariableCopy& copy, int rank) noexcept {
+  return session.node_of(rank) == 0 && SpareCopy(copy).is_spare();
 }
 
 /// How many bytes the worker of the rank could free now.
@@ -57,15 +63,16 @@ std::size_t spare_bytes_on(SessionCore& session, int rank) {
   std::size_t bytes = 0;
   session.registry().for_each_variable([&](const VariableRecord& variable) {
     VariableCopy& copy = session.segment().at<VariableEntry>(variable.entry)->copies()[rank];
-    if (SpareCopy(copy).is_spare()) bytes += copy.capacity_bytes;
+    if (can_be_dropped(session, copy, rank)) bytes += copy.capacity_bytes;
   });
   return bytes;
 }
 
 /// Called before a copy comes to a rank. Checks the memory limit before the worker allocates, if the size is known and
-/// the memory is that of the host.
+/// the memory is that of this machine.
 void check_memory_for_copy(SessionCore& session, const VariableRecord& variable, int rank) {
   if (variable.value->maker != 0 || session.rank_devices().kind_of(rank) != DeviceKind::cpu) return;
+  if (session.node_of(rank) != 0) return;
   const std::size_t bytes = bytes_of(variable, variable.extents.front());
   const VariableCopy& copy = session.segment().at<VariableEntry>(variable.entry)->copies()[rank];
   if (bytes < kHostCopyCheckedFrom || bytes <= copy.capacity_bytes) return;
@@ -124,7 +131,8 @@ bool await_host_copy(CommandRunner& commands, VariableRecord& variable) {
 
 std::shared_ptr<VariableRecord> make_value_record(const std::shared_ptr<SessionCore>& session, DType dtype,
                                                   std::size_t dimensions, std::string_view name) {
-  session->require_one_node("a Value");
+  if (session->rank_devices().kinds().has(DeviceKind::cuda))
+    session->require_one_node("a Value in a session with GPUs");
   const auto world_size = static_cast<std::size_t>(session->world_size());
   auto record = std::make_shared<VariableRecord>();
   record->entry =
@@ -291,7 +299,7 @@ DeviceMemory memory_of(SessionCore& session, const Device& device) {
     memory.arrays.push_back({.name = variable.name,
                              .bytes = copy.capacity_bytes,
                              .is_value = variable.value != nullptr,
-                             .can_be_dropped = SpareCopy(copy).is_spare()});
+                             .can_be_dropped = can_be_dropped(session, copy, rank)});
   });
   std::stable_sort(memory.arrays.begin(), memory.arrays.end(),
                    [](const ArrayInMemory& a, const ArrayInMemory& b) { return a.bytes > b.bytes; });

@@ -221,11 +221,14 @@ Fetched launch_get(const std::shared_ptr<VariableRecord>& variable, int rank) {
 
 namespace {
 
-void check_same_node(const SessionCore& session, int from, int to) {
-  for (const NodePlace& node : session.settings().nodes) {
-    if (node.has(from) == node.has(to)) continue;
+/// The agents send memory of the host.
+void check_copy_on_nodes(const SessionCore& session, int from, int to) {
+  if (session.node_of(from) == session.node_of(to)) return;
+  for (const int rank : {from, to}) {
+    if (session.rank_devices().kind_of(rank) == DeviceKind::cpu) continue;
     throw_usage("copy from rank " + std::to_string(from) + " to rank " + std::to_string(to) +
-                ": the ranks are on different nodes, and such copies do not work yet: use get and set");
+                ": the ranks are on different nodes, and rank " + std::to_string(rank) +
+                " has a GPU: such copies do not work yet, so use get and set");
   }
 }
 
@@ -238,7 +241,7 @@ void copy_between_ranks(const std::shared_ptr<VariableRecord>& variable, int fro
   check_rank(session.world_size(), to, "copy");
   check_source(*variable, from);
   if (from == to) return;
-  check_same_node(session, from, to);
+  check_copy_on_nodes(session, from, to);
   copy_variable(session.commands(), variable, from, to);
 }
 

@@ -17,6 +17,7 @@
 
 #include "tests/nodes/collective_actions.hpp"
 #include "tests/nodes/shared_variables.hpp"
+#include "tests/nodes/values.hpp"
 
 namespace {
 
@@ -247,8 +248,13 @@ int program(sr::Session& session, int argc, char** argv) {
   } else if (action == "variables") {
     sr::test::use_shared_variables(session);
     std::printf("as expected\n");
-  } else if (action == "one-node") {
-    sr::test::ask_for_one_node(session, argv[2]);
+  } else if (action == "values") {
+    sr::test::use_values(session);
+    std::printf("as expected\n");
+  } else if (action == "too-much") {
+    sr::test::bring_too_much(session);
+  } else if (action == "await-value") {
+    sr::test::await_value(session, number);
   } else if (!run_collectives(session, action, number)) {
     throw std::invalid_argument("no such action: " + action);
   }

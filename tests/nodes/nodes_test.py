@@ -17,6 +17,7 @@ import engines
 import hosts
 from engines import ENGINES
 from jobs import RUN_LIMIT_S, Job
+from values_on_hosts import ValuesOnHosts
 
 SKIP_CODE = 77
 # After a fault, a job has to say which node it was, and to end, within this time. The issue of silence itself is 3 s.
@@ -286,7 +287,15 @@ class Collectives(OnHosts):
             self.check_nothing_left()
 
 
-PHASES = {"reduce": ("in the collectives", ["reduce", 60]), "body": ("in the body", ["body", 60]), "idle": ("idle", ["idle", 8]), "stream": ("streaming", ["stream", 60])}
+class Values(ValuesOnHosts, OnHosts):
+    """Arrays on the devices of all nodes."""
+
+    @property
+    def examples(self):
+        return Path(options.build) / "demos" / "examples"
+
+
+PHASES = {"reduce": ("in the collectives", ["reduce", 60]), "body": ("in the body", ["body", 60]), "idle": ("idle", ["idle", 8]), "stream": ("streaming", ["stream", 60]), "move": ("the value is on its way", ["await-value", 60])}
 
 
 class Faults(OnHosts):
@@ -305,8 +314,8 @@ class Faults(OnHosts):
         """The agent (on n1, the master) has the command line of its workers, and is older."""
         return self.hosts.pids(name, options.program)[0]
 
-    def worker_of(self, name):
-        return self.hosts.pids(name, options.program)[-1]
+    def worker_of(self, name, local_rank=1):
+        return self.hosts.pids(name, options.program)[local_rank - 2]
 
     def after(self, engine, phase, fault):
         """Starts a job, lets `fault` happen in this phase, and returns the job and the time."""
@@ -336,6 +345,16 @@ class Faults(OnHosts):
             with self.subTest(engine=engine):
                 job, began = self.after(engine, "reduce", lambda: os.kill(self.worker_of("n2"), signal.SIGKILL))
                 self.check_verdict(job, began, r"rank [23] \(n2:cpu.*was lost in call 'reduce_for'.*SIGKILL", 1)
+
+    def test_worker_killed_while_its_value_is_on_its_way(self):
+        for engine in ("openmpi", "mpich"):
+            with self.subTest(engine=engine):
+                job, began = self.after(engine, "move", lambda: os.kill(self.worker_of("n2", 0), signal.SIGKILL))
+                self.check_verdict(job, began, r"rank 2 \(n2:cpu0.*was lost in call 'make_slowly'.*SIGKILL", 1)
+
+    def test_worker_killed_while_it_waits_for_a_value(self):
+        job, began = self.after("openmpi", "move", lambda: os.kill(self.worker_of("n3", 1), signal.SIGKILL))
+        self.check_verdict(job, began, r"rank 5 \(n3:cpu1.*was lost.*SIGKILL", 1)
 
     def test_worker_stopped_in_a_body(self):
         job = self.job(ENGINES["openmpi"], ["body", 60], more=["--timeout", "2"])
@@ -415,10 +434,6 @@ class BadInput(OnHosts):
             self.assertNotEqual(done.returncode, 0)
             self.assertRegex(done.stderr, "cannot find each other.*--mpi=pmix")
 
-    def test_what_needs_one_node_yet(self):
-        for engine in self.for_each_engine(("openmpi",)):
-            self.refused(engine, "a Value does not work in a session on several nodes yet", action=["one-node", "value"])
-            self.refused(engine, "copy from rank 0 to rank 5: the ranks are on different nodes", action=["one-node", "copy"])
 
     def test_restarts(self):
         for engine in self.for_each_engine(("openmpi",)):
@@ -544,7 +559,7 @@ class BadInput(OnHosts):
             self.refused(engine, r"rank [23] \(n2:.*cannot open /dev/shm/x.npy on its node", action=["map", folder / "x.npy"])
 
 
-def main(groups=("Starts", "Conventions", "Collectives", "Faults", "BadInput")):
+def main(groups=("Starts", "Conventions", "Collectives", "Values", "Faults", "BadInput")):
     global options
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("group", choices=groups)

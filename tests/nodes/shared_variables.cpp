@@ -180,10 +180,4 @@ void use_shared_variables(Session& session) {
   for (int i = 0; i < 200; ++i) session.shared("for a moment", counted(1000), Shape{1000});
 }
 
-void ask_for_one_node(Session& session, const std::string& what) {
-  auto x = session.shared("x", std::vector<double>{1}, Shape{1});
-  if (what == "copy") x.copy(0, session.world_size() - 1);
-  else session.value(std::vector<double>{1}, Shape{1});
-}
-
 }  // namespace syncrun::test

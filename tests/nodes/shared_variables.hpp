@@ -10,7 +10,4 @@ namespace syncrun::test {
 /// they differ.
 void use_shared_variables(Session& session);
 
-/// Asks for what does not work on several nodes yet: "copy" or "value".
-void ask_for_one_node(Session& session, const std::string& what);
-
 }  // namespace syncrun::test

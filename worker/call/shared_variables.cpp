@@ -1,5 +1,6 @@
 #include "worker/call/shared_variables.hpp"
 
+#include <cerrno>
 #include <deque>
 #include <string>
 #include <utility>
@@ -254,6 +255,7 @@ void VariableCopies::free(const FreePayload& command) noexcept {
 
 void VariableCopies::run_move(const Command& command) {
   const auto& move = command.as<MovePayload>();
+  if (!attachment_.place.has(move.from)) return take_arrived(command);
   auto& entry = *attachment_.segment.at<VariableEntry>(move.variable);
   const VariableCopy& from = entry.copies()[move.from];
   const std::size_t bytes = elements_in({from.extents.data(), entry.dimensions}) * size_of(entry.dtype);
@@ -264,6 +266,25 @@ void VariableCopies::run_move(const Command& command) {
     device_.finish();
   }
   copy.extents = from.extents;
+}
+
+/// The values have come from another node, to memory of this one.
+void VariableCopies::take_arrived(const Command& command) {
+  const auto& move = command.as<MovePayload>();
+  const auto& entry = *attachment_.segment.at<const VariableEntry>(move.variable);
+  const ArgumentSlot& values = command.arguments[0];
+  const std::size_t bytes = elements_in({values.extents.data(), entry.dimensions}) * size_of(entry.dtype);
+  if (bytes != 0 && values.offset == Command::kNoMemory) {
+    throw Error(ErrorKind::system,
+                "this node has too little memory for " + std::to_string(bytes) + " bytes that come from rank " +
+                    std::to_string(move.from) + " on another node",
+                ENOMEM);
+  }
+  make_room(move.variable, bytes);
+  VariableCopy& copy = own_copy(move.variable);
+  if (bytes != 0) device_.copy_in(device_.at(copy.place), attachment_.segment.at(values.offset), bytes);
+  device_.finish();
+  copy.extents = values.extents;
 }
 
 bool VariableCopies::start_move_ahead(const Command& command) {

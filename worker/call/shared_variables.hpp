@@ -42,6 +42,7 @@ class VariableCopies {
   std::size_t drop_spare(std::size_t bytes, std::uint64_t current) noexcept;
 
  private:
+  void take_arrived(const Command& command);
   void run_part(TransferDirection direction, const TransferSlot& part);
   void make_room(std::uint64_t variable, std::size_t bytes);
   void take_memory(std::uint64_t variable, void* memory, std::size_t bytes);

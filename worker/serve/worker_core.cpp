@@ -196,6 +196,7 @@ void WorkerCore::look_ahead() {
 bool WorkerCore::start_move_ahead(const Command& command) {
   if (call_ == nullptr || !are_earlier_done(command) || depends_on_a_failure(command) || has_lost_a_rank(command))
     return false;
+  if (source_on_other_node(command)) return false;
   const std::uint64_t variable = command.as<MovePayload>().variable;
   const std::span arguments(call_->arguments.data(), call_->call().arguments_count);
   const bool is_in_use = std::any_of(arguments.begin(), arguments.end(),
@@ -233,31 +234,59 @@ bool WorkerCore::has_lost_a_rank(const Command& command) const noexcept {
 }
 
 /// Waits until other ranks are done with the commands that must come before this one. These commands are earlier ones,
-/// and a rank runs its commands in order, so the wait ends. Throws SessionLost if such a rank was lost.
+/// and a rank runs its commands in order, so the wait ends. The values of a move from another node come when the rank
+/// there is done, so its node waits for that rank. Throws SessionLost if such a rank was lost.
 void WorkerCore::await_earlier(const Command& command) {
   const auto* const first = attachment_.segment.at<const Dependency>(command.dependencies);
+  const std::optional<int> source = source_on_other_node(command);
   for (const Dependency& earlier : std::span(first, command.dependencies_count)) {
-    if (earlier.rank == Dependency::kOwnRank) continue;
-    const WorkerSlot& other = attachment_.control.worker(earlier.rank);
-    const auto is_done = [&] { return other.done.load(std::memory_order_seq_cst) >= earlier.id; };
-    if (is_done()) continue;
-    enter_phase(Phase::dependencies);
-    const auto is_lost = [&] {
-      if (header_.lost.load(std::memory_order_seq_cst) == 0) return false;
-      return !header_.respawns || other.is_lost.load(std::memory_order_seq_cst) != 0;
-    };
-    Patience endless{Milliseconds(0)};
-    // A worker that is done with a command rings the bell of the master.
-    if (wait_until(header_.to_master, policy_, endless, is_done, is_lost) != Woken::ready)
-      raise_session_lost(attachment_);
+    if (earlier.rank == Dependency::kOwnRank || earlier.rank == source) continue;
+    const auto is_done = [&] { return is_over(earlier); };
+    if (!is_done()) await_others(is_done, &attachment_.control.worker(earlier.rank));
   }
+}
+
+/// If the command is a move from another node, waits until the values have come.
+void WorkerCore::await_values(const Command& command) {
+  if (!source_on_other_node(command)) return;
+  const auto have_come = [&] { return command.arrived.load(std::memory_order_seq_cst) == current_; };
+  if (!have_come()) await_others(have_come, nullptr);
+}
+
+/// `other` is the rank for which this one waits, or null if it is on another node.
+template <class Ready>
+void WorkerCore::await_others(Ready&& ready, const WorkerSlot* other) {
+  enter_phase(Phase::dependencies);
+  const auto is_lost = [&] {
+    if (header_.lost.load(std::memory_order_seq_cst) == 0) return false;
+    return !header_.respawns || other == nullptr || other->is_lost.load(std::memory_order_seq_cst) != 0;
+  };
+  Patience endless{Milliseconds(0)};
+  // A worker that is done with a command rings the bell of the master, and so do those who carry values between nodes.
+  if (wait_until(header_.to_master, policy_, endless, ready, is_lost) != Woken::ready) raise_session_lost(attachment_);
+}
+
+/// Whether a command of another rank no longer uses what this rank has. Only the master's node knows what ranks of other
+/// nodes have done. The other nodes need not know: such a command reads a copy, and this node itself sends the values.
+bool WorkerCore::is_over(const Dependency& earlier) const noexcept {
+  const WorkerSlot& other = attachment_.control.worker(earlier.rank);
+  if (attachment_.place.has(earlier.rank) || attachment_.place.node == 0)
+    return other.done.load(std::memory_order_seq_cst) >= earlier.id;
+  const std::uint64_t owed = other.owed.load(std::memory_order_seq_cst);
+  return owed == 0 || owed > earlier.id;
+}
+
+/// The source of a move, if it is on another node.
+std::optional<int> WorkerCore::source_on_other_node(const Command& command) const noexcept {
+  const auto* const move = std::get_if<MovePayload>(&command.payload);
+  if (move == nullptr || attachment_.place.has(move->from)) return std::nullopt;
+  return move->from;
 }
 
 bool WorkerCore::are_earlier_done(const Command& command) const noexcept {
   const auto* const first = attachment_.segment.at<const Dependency>(command.dependencies);
   return std::all_of(first, first + command.dependencies_count, [this](const Dependency& earlier) {
-    return earlier.rank == Dependency::kOwnRank ||
-           attachment_.control.worker(earlier.rank).done.load(std::memory_order_seq_cst) >= earlier.id;
+    return earlier.rank == Dependency::kOwnRank || is_over(earlier);
   });
 }
 
@@ -277,6 +306,7 @@ void WorkerCore::execute(Command& command) {
   outgoing_.collect();
   if (has_lost_a_rank(command)) return give_up_for_loss(command);
   if (command.dependencies_count != 0) await_earlier(command);
+  if (command.kind == CommandKind::move) await_values(command);
   if (depends_on_a_failure(command)) {
     report_failure(command, {ErrorKind::function, 0, "a call on which this one depends failed", FailureOf::peer});
     return cast_vote(command, Vote::failed);  // a faster peer may be waiting for this vote

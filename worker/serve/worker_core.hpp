@@ -80,6 +80,11 @@ class WorkerCore {
   bool start_move_ahead(const Command& command);
   bool has_lost_a_rank(const Command& command) const noexcept;
   void await_earlier(const Command& command);
+  void await_values(const Command& command);
+  bool is_over(const Dependency& earlier) const noexcept;
+  std::optional<int> source_on_other_node(const Command& command) const noexcept;
+  template <class Ready>
+  void await_others(Ready&& ready, const WorkerSlot* other);
   bool are_earlier_done(const Command& command) const noexcept;
   bool depends_on_a_failure(const Command& command) const noexcept;
   void execute(Command& command);

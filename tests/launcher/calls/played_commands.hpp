@@ -24,6 +24,7 @@ class PlayedCommands final : public detail::SystemCommands {
   std::vector<std::string> log;                            // for example "set of weights"
   std::function<void(const detail::Command&)> on_command;  // called before the command is carried out; may throw
   std::function<void(std::uint64_t)> on_full_inbox;        // must collect the command
+  std::function<void(std::uint64_t)> on_await;
   bool is_session_open = true;
   bool leaves_in_flight = false;  // commands that are launched
 
@@ -71,7 +72,10 @@ class PlayedCommands final : public detail::SystemCommands {
     }
     return waited;
   }
-  void await(std::uint64_t) override { log.emplace_back("await"); }
+  void await(std::uint64_t id) override {
+    log.emplace_back("await");
+    if (on_await) on_await(id);
+  }
   void drain_all() override { log.emplace_back("drain all"); }
   void await_users(const void*) override { log.emplace_back("await users"); }
   bool is_open() const noexcept override { return is_session_open; }

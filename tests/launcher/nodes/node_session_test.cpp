@@ -74,7 +74,8 @@ class OnOtherNode : public testing::Test {
   std::uint64_t give_command() {
     masters.control().header().place = {0, 2, 0, 2};
     calls.attach(masters.control());
-    RemoteNodes nodes(group->post(), masters.control(), {masters.segment(), {}}, {{0, 2, 0, 2}, start.place});
+    SharedHeap inbound;
+    RemoteNodes nodes(group->post(), masters.control(), {masters.segment(), inbound}, {{0, 2, 0, 2}, start.place});
     calls.next(RankSet::only(3), Milliseconds(0)).begin<ClosePayload>();
     const auto id = calls.publish();
     MessageWriter command(MessageKind::command);

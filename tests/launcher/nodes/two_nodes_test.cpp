@@ -265,6 +265,41 @@ TEST_F(TwoNodes, GetTheValuesOfATransferAndReportTheShapesOfCopies) {
   EXPECT_EQ(pool.segment().at<VariableEntry>(variable)->copies()[3].capacity_bytes, 0U) << "it took no part";
 }
 
+TEST_F(TwoNodes, LearnTheShapesOfWhatStaysOnADevice) {
+  const std::uint64_t kept = make_variable();
+  const std::uint64_t moved = make_variable();
+  CallPayload& call = calls.next(RankSet::only(2), Milliseconds(0)).begin<CallPayload>();
+  call.outputs_count = 1;
+  calls.next_slot().outputs[0] = {
+      .dtype = DType::float64, .reduction = Reduction::gather, .dimensions = 1, .is_kept = true};
+  calls.next_slot().kept[0] = kept;
+  send(calls.publish());
+  calls.next(RankSet::only(2), Milliseconds(0)).begin<MovePayload>() = {moved, 3};
+  send(calls.publish());
+  deliver();
+  for (const std::uint64_t variable : {kept, moved}) {
+    const Command* const command = next_command(2);
+    ASSERT_NE(command, nullptr);
+    if (variable == kept) EXPECT_EQ(command->kept[0], kept);
+    other.control().outbox(*command, 2).vote = Vote::ok;
+    VariableCopy& copy = other.segment().at<VariableEntry>(variable)->copies()[2];
+    copy.extents = {7};
+    copy.capacity_bytes = 56;
+    finish(2, *command);
+    deliver();
+    EXPECT_EQ(pool.segment().at<VariableEntry>(variable)->copies()[2].extents, copy.extents);
+    EXPECT_EQ(pool.segment().at<VariableEntry>(variable)->copies()[2].capacity_bytes, 56U);
+  }
+}
+
+TEST_F(TwoNodes, RefuseToPublishWhatOnlyTheMastersNodeCouldDecide) {
+  const auto list = heap.allocate(sizeof(Dependency), SharedHeap::Contents::any, "a test");
+  *pool.segment().at<Dependency>(list) = {1, 0, 0};
+  calls.next(RankSet::only(2), Milliseconds(0)).begin<TransferPayload>();
+  calls.set_dependencies(list, 1);
+  EXPECT_THROW(send(calls.publish()), Error);
+}
+
 TEST_F(TwoNodes, SendTheValuesThatATransferFetches) {
   const std::uint64_t variable = make_variable();
   const auto [id, to] = publish_transfer(TransferDirection::from_variable, variable, 1000);

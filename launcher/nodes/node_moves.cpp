@@ -1,0 +1,210 @@
+#include "launcher/nodes/node_moves.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "common/arrays/extents.hpp"
+#include "common/os/memory_limit.hpp"
+#include "common/protocol/variable_entry.hpp"
+#include "syncrun/error.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+/// Reading the limit of memory takes longer than keeping fewer bytes does.
+constexpr std::size_t kCheckedFrom = std::size_t{1} << 20U;
+
+/// Free memory of the heap still counts as used by this process.
+void check_memory(SharedHeap& heap, std::size_t bytes, const char* what) {
+  try {
+    return check_memory_available(bytes, what);
+  } catch (const Error&) {
+    if (!heap.trim()) throw;
+  }
+  check_memory_available(bytes, what);
+}
+
+}  // namespace
+
+// ---- commands -------------------------------------------------------------------------------------------------
+
+/// The dependencies on commands of the source go with the order, because only the node of the source knows when they are
+/// done, and whether they have failed.
+void NodeMoves::order(std::size_t slot) {
+  const Command& command = control_.command_in(slot);
+  const auto* const move = std::get_if<MovePayload>(&command.payload);
+  if (move == nullptr) return;
+  const std::int32_t to = command.ranks.first();
+  const std::int32_t source = control_.worker(move->from).node;
+  if (source == control_.worker(to).node) return;
+  Supply supply{command.id, slot, move->variable, move->from, to, {}};
+  const auto* const first = segment_.at<const Dependency>(command.dependencies);
+  std::copy_if(first, first + command.dependencies_count, std::back_inserter(supply.earlier),
+               [&](const Dependency& earlier) { return earlier.rank == move->from; });
+  if (source == control_.header().place.node) {
+    const std::lock_guard lock(mutex_);
+    supplies_.push_back(std::move(supply));
+    note_owed(to);
+    return;
+  }
+  MessageWriter message(MessageKind::supply);
+  message.put(supply.id);
+  message.put(supply.slot);
+  message.put(supply.variable);
+  message.put(supply.from);
+  message.put(supply.to);
+  message.put_list(std::span<const Dependency>(supply.earlier));
+  mailbox_.send(source, message.take());
+}
+
+void NodeMoves::add(std::size_t slot) {
+  const Command& command = control_.command_in(slot);
+  const auto* const move = std::get_if<MovePayload>(&command.payload);
+  if (move == nullptr || is_here(move->from) || !is_here(command.ranks.first())) return;
+  const std::lock_guard lock(mutex_);
+  Incoming& incoming = incoming_[command.id];
+  incoming.slot = slot;
+  incoming.rank = command.ranks.first();
+  if (incoming.have_come) hand_over(command.id, incoming);
+}
+
+// ---- the node of the source -----------------------------------------------------------------------------------
+
+void NodeMoves::take(int, MessageReader& message) {
+  const std::lock_guard lock(mutex_);
+  if (message.kind() == MessageKind::supply) take_supply(message);
+  else take_values(message);
+}
+
+void NodeMoves::take_supply(MessageReader& message) {
+  Supply supply{};
+  supply.id = message.get<std::uint64_t>();
+  supply.slot = message.get<std::size_t>();
+  supply.variable = message.get<std::uint64_t>();
+  supply.from = message.get<std::int32_t>();
+  supply.to = message.get<std::int32_t>();
+  supply.earlier = message.get_list<Dependency>();
+  if (!is_here(supply.from)) throw Error(ErrorKind::system, "values of a rank of another node were asked for");
+  const std::int32_t to = supply.to;
+  supplies_.push_back(std::move(supply));
+  note_owed(to);
+  send_ready();
+}
+
+bool NodeMoves::is_ready(const Supply& supply) const noexcept {
+  const std::uint64_t done = control_.worker(supply.from).done.load(std::memory_order_seq_cst);
+  return std::all_of(supply.earlier.begin(), supply.earlier.end(),
+                     [done](const Dependency& earlier) { return earlier.id <= done; });
+}
+
+/// On the master's node, the earlier command may have been collected, and its slot may contain another one. Then the
+/// master has marked the move before.
+bool NodeMoves::must_fail(const Supply& supply) const noexcept {
+  const bool has_failed = std::any_of(supply.earlier.begin(), supply.earlier.end(), [this](const Dependency& earlier) {
+    if (earlier.slot == Dependency::kOnlyReads) return false;
+    return control_.command_in(earlier.slot).failed.load(std::memory_order_seq_cst) == earlier.id;
+  });
+  return has_failed || control_.command_in(supply.slot).spoiled.load(std::memory_order_seq_cst) == supply.id;
+}
+
+void NodeMoves::send_values(const Supply& supply) {
+  auto& entry = *segment_.at<VariableEntry>(supply.variable);
+  const VariableCopy& copy = entry.copies()[supply.from];
+  const bool fails = must_fail(supply);
+  const std::size_t bytes = fails ? 0 : elements_in({copy.extents.data(), entry.dimensions}) * size_of(entry.dtype);
+  MessageWriter message(MessageKind::values);
+  message.reserve(bytes + 128);
+  message.put(session_);
+  message.put(supply.id);
+  message.put(fails);
+  message.put(copy.extents);
+  if (bytes != 0) message.put_bytes({segment_.at(copy.place), bytes});
+  mailbox_.send(control_.worker(supply.to).node, message.take());
+}
+
+bool NodeMoves::send_ready() {
+  bool has_sent = false;
+  for (std::size_t i = 0; i < supplies_.size();) {
+    if (!is_ready(supplies_[i])) {
+      ++i;
+      continue;
+    }
+    send_values(supplies_[i]);
+    const std::int32_t to = supplies_[i].to;
+    supplies_.erase(supplies_.begin() + static_cast<std::ptrdiff_t>(i));
+    note_owed(to);
+    has_sent = true;
+  }
+  if (has_sent) control_.header().to_master.ring();
+  return has_sent;
+}
+
+/// Supplies to a rank are in the order of their numbers.
+void NodeMoves::note_owed(std::int32_t to) {
+  const auto first =
+      std::find_if(supplies_.begin(), supplies_.end(), [to](const Supply& supply) { return supply.to == to; });
+  control_.worker(to).owed.store(first == supplies_.end() ? 0 : first->id, std::memory_order_seq_cst);
+}
+
+// ---- the node of the destination ------------------------------------------------------------------------------
+
+/// The values may come before the command does.
+void NodeMoves::take_values(MessageReader& message) {
+  if (message.get<std::uint64_t>() != session_) return;
+  const auto id = message.get<std::uint64_t>();
+  Incoming& incoming = incoming_[id];
+  incoming.have_come = true;
+  incoming.has_failed = message.get<bool>();
+  incoming.extents = message.get<decltype(incoming.extents)>();
+  keep(incoming, message.rest());
+  if (incoming.slot) hand_over(id, incoming);
+}
+
+/// If there is no memory, only the move fails. Its worker says why.
+void NodeMoves::keep(Incoming& incoming, std::span<const std::byte> values) {
+  if (values.empty()) return;
+  constexpr const char* kWhat = "values from another node";
+  try {
+    if (values.size() >= kCheckedFrom) check_memory(inbound_, values.size(), kWhat);
+    incoming.offset = inbound_.allocate(values.size(), SharedHeap::Contents::any, kWhat);
+    std::memcpy(segment_.at(incoming.offset), values.data(), values.size());
+  } catch (const Error&) {
+    incoming.offset = Command::kNoMemory;
+  }
+}
+
+void NodeMoves::hand_over(std::uint64_t id, const Incoming& incoming) {
+  Command& command = control_.command_in(*incoming.slot);
+  command.arguments[0].offset = incoming.offset;
+  command.arguments[0].extents = incoming.extents;
+  if (incoming.has_failed) command.spoiled.store(id, std::memory_order_seq_cst);
+  command.arrived.store(id, std::memory_order_seq_cst);
+  control_.header().to_master.ring();
+}
+
+bool NodeMoves::look() {
+  const std::lock_guard lock(mutex_);
+  const bool has_freed = free_taken();
+  return send_ready() || has_freed;
+}
+
+/// Frees the memory of values that their ranks have copied.
+bool NodeMoves::free_taken() {
+  return std::erase_if(incoming_, [this](const auto& one) {
+           const auto& [id, incoming] = one;
+           if (!incoming.slot || !incoming.have_come) return false;
+           if (control_.worker(incoming.rank).done.load(std::memory_order_seq_cst) < id) return false;
+           const bool has_memory = incoming.offset != 0 && incoming.offset != Command::kNoMemory;
+           if (has_memory) inbound_.free(incoming.offset, SharedHeap::Giveback::later);
+           return true;
+         }) != 0;
+}
+
+bool NodeMoves::has_news() const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(supplies_.begin(), supplies_.end(), [this](const Supply& supply) { return is_ready(supply); });
+}
+
+}  // namespace syncrun::detail

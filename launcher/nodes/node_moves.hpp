@@ -1,0 +1,93 @@
+#pragma once
+
+// Carries the values of variables between nodes, for moves to a rank of another node. Each node has one: in the agent, or
+// in the master. Nodes send to each other directly.
+//
+//   master: the command to the node of the destination, `supply` to the node of the source
+//   source node: waits for the earlier commands of the source, reads its copy, sends `values`
+//   destination node: keeps them until its rank runs the command --> arrived = id --> the rank copies them
+//
+// The worker of the source takes no part. Before it overwrites the copy, it waits until its node owes the values no longer
+// (WorkerSlot::owed).
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "common/os/segment.hpp"
+#include "common/os/shared_heap.hpp"
+#include "common/protocol/control_block.hpp"
+#include "launcher/nodes/mailbox.hpp"
+#include "launcher/nodes/messages.hpp"
+
+namespace syncrun::detail {
+
+class NodeMoves {
+ public:
+  /// `control` and `segment` are those of this node. `inbound` is memory for values that have come. Only take() and look()
+  /// use it, and one thread at a time calls these. `session` is the same on all nodes, and different for each session of a
+  /// job. Refers to the mailbox, the segment and the memory as long as it lives.
+  NodeMoves(Mailbox& mailbox, ControlBlock control, const Segment& segment, SharedHeap& inbound, std::uint64_t session)
+      : mailbox_(mailbox), control_(control), segment_(segment), inbound_(inbound), session_(session) {}
+
+  /// The master has published the command in this slot. If it is a move between nodes, tells the node of the source.
+  /// Does not send anything but that: the caller may be any thread.
+  void order(std::size_t slot);
+  /// The command in this slot comes to its ranks on this node. Does nothing unless it is a move from another node.
+  void add(std::size_t slot);
+  /// Handles a message of the kinds supply and values. Throws Error (system).
+  void take(int node, MessageReader& message);
+  /// Sends values whose copies are ready. Called before this node reports commands as done: afterwards, their slots may be
+  /// used again, and show no longer whether they have failed. Returns false if there was nothing to do.
+  bool look();
+  /// True if look() would send something.
+  bool has_news() const;
+
+ private:
+  /// Values of this node for a rank of another one.
+  struct Supply {
+    std::uint64_t id;  // of the move
+    std::size_t slot;  // of the move
+    std::uint64_t variable;
+    std::int32_t from;                // the rank that has the values
+    std::int32_t to;                  // the rank that runs the move
+    std::vector<Dependency> earlier;  // commands of the source that come before
+  };
+  /// Values for a rank of this node.
+  struct Incoming {
+    std::optional<std::size_t> slot;  // of the move, once it has come
+    int rank = 0;                     // that runs it
+    bool have_come = false;
+    bool has_failed = false;
+    std::array<std::int64_t, kMaxDimensions> extents{};
+    std::uint64_t offset = 0;  // 0 if there are no bytes
+  };
+
+  bool is_here(int rank) const noexcept { return control_.header().place.has(rank); }
+  void take_supply(MessageReader& message);
+  void take_values(MessageReader& message);
+  void keep(Incoming& incoming, std::span<const std::byte> values);
+  void hand_over(std::uint64_t id, const Incoming& incoming);
+  bool is_ready(const Supply& supply) const noexcept;
+  bool must_fail(const Supply& supply) const noexcept;
+  void send_values(const Supply& supply);
+  bool send_ready();
+  bool free_taken();
+  void note_owed(std::int32_t to);
+
+  Mailbox& mailbox_;
+  ControlBlock control_;
+  const Segment& segment_;
+  SharedHeap& inbound_;
+  std::uint64_t session_;
+  mutable std::mutex mutex_;  // of the members below: the master's program and its thread of signs of life use them
+  std::vector<Supply> supplies_;
+  std::map<std::uint64_t, Incoming> incoming_;  // by the number of the move
+};
+
+}  // namespace syncrun::detail
