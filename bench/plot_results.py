@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Draws the results on GPUs in bench/results: images per second of ResNet-50 for Syncrun and PyTorch, and the times of
-all_reduce for Syncrun and NCCL.
+"""Draws the results in bench/results: images per second of ResNet-50 for Syncrun and PyTorch, and the times of
+all_reduce for Syncrun and NCCL (gpus.svg). Also what calls over many nodes cost by the model of model_nodes.py
+(nodes.svg).
 
-    bench/plot_results.py docs/figures      # writes gpus.svg there; the same results give the same bytes
+    bench/plot_results.py docs/figures      # writes the figures there; the same results give the same bytes
 
 Requires matplotlib (Debian and Ubuntu: python3-matplotlib). Exit code: 0, or 77 if matplotlib is missing.
 """
@@ -19,7 +20,8 @@ from programs import SKIPPED
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 MODES = ("syncrun", "reduce-overhead", "compile", "eager")
 NAMES = {"syncrun": "Syncrun", "reduce-overhead": "PyTorch, reduce-overhead", "compile": "PyTorch, torch.compile",
-         "eager": "PyTorch, eager", "nccl": "NCCL", "nccl_registered": "NCCL, registered windows"}
+         "eager": "PyTorch, eager", "nccl": "NCCL", "nccl_registered": "NCCL, registered windows",
+         "tcp": "TCP", "infiniband": "InfiniBand"}
 COLORS = {"syncrun": "#0b6e99", "reduce-overhead": "#e07b39", "compile": "#efb387", "eager": "#b8b8b8", "nccl": "#e07b39",
           "nccl_registered": "#8a8a8a"}
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -85,6 +87,46 @@ def draw_all_reduce(axes, times):
     axes.set_ylabel("times as fast as NCCL")
 
 
+def draw_empty_calls(axes, model):
+    """Lines are the model's, and points are simulated. A tree of fewer than eight nodes makes no sense."""
+    for shape, color, least in (("star", COLORS["nccl"], 2), ("tree", COLORS["syncrun"], 8)):
+        rows = [row for row in model["rows"] if row["nodes"] >= least]
+        nodes = [row["nodes"] for row in rows]
+        axes.plot(nodes, [row[f"{shape}_us"] for row in rows], color=color, label=f"{shape}, model")
+        axes.plot(nodes, [row[f"simulated_{shape}_us"] for row in rows], "o", markersize=4, color=color,
+                  label=f"{shape}, simulated")
+    axes.set_yscale("log")
+    axes.set_title(f"empty call, {NAMES[model['constants']['name']]} (assumed)", fontsize=10)
+    axes.set_ylabel("microseconds")
+
+
+def draw_data(axes, model):
+    rows = model["rows"]
+    nodes = [row["nodes"] for row in rows]
+    axes.plot(nodes, [row["fresh_ms"] for row in rows], color=COLORS["nccl"],
+              label="fresh 64 MiB for each GPU, from the master")
+    low, high = zip(*(row["all_reduce_ms"] for row in rows))
+    axes.fill_between(nodes, low, high, color=COLORS["syncrun"], alpha=0.4, linewidth=0,
+                      label="all_reduce of 100 MB on GPUs")
+    axes.set_yscale("log")
+    axes.set_title(f"data, {NAMES[model['constants']['name']]} (assumed)", fontsize=10)
+    axes.set_ylabel("milliseconds")
+
+
+def draw_nodes(pyplot, models, path):
+    figure, (fast, slow, data) = pyplot.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
+    draw_empty_calls(fast, models["infiniband"])
+    draw_empty_calls(slow, models["tcp"])
+    draw_data(data, models["infiniband"])
+    nodes = [row["nodes"] for row in models["tcp"]["rows"]]
+    for axes in (fast, slow, data):
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(nodes, nodes)
+        axes.set_xlabel("nodes of 8 GPUs")
+        axes.legend(fontsize=7, frameon=False)
+    figure.savefig(path, metadata={"Date": None})
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path)
@@ -110,6 +152,9 @@ def main():
     reduce.legend(fontsize=7, frameon=False)
     options.folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(options.folder / "gpus.svg", metadata={"Date": None})
+
+    models = json.loads((RESULTS / "nodes_model.json").read_text())["models"]
+    draw_nodes(pyplot, {model["constants"]["name"]: model for model in models}, options.folder / "nodes.svg")
     return 0
 
 
