@@ -208,10 +208,10 @@ void check_busy_source(Session& session) {
     const auto x = session.value(counted(0, 1000), Shape{1000}, session.device(source));
     require(x.get().to_vector() == counted(0, 1000), "a value of a rank");
     const auto begin = Clock::now();
-    session.function(sleep_for, "sleep_for").on(session.device(source))(1.0);
+    session.function(sleep_for, "sleep_for").on(session.device(source))(2.0);
     const auto f = session.function(total, "total");
     require(f.on_rank(session.world_size() - 1)(x).sum.value() == 999 * 500, "a value of a busy rank");
-    require(Clock::now() - begin < std::chrono::milliseconds(800), "a busy rank held up a copy of its value");
+    require(Clock::now() - begin < std::chrono::milliseconds(1900), "a busy rank held up a copy of its value");
     session.synchronize(session.device(source));
   }
 }
@@ -276,7 +276,7 @@ void use_values(Session& session) {
   check_pinned(session);
   check_failures(session);
   check_busy_source(session);
-  for (unsigned seed = 1; seed <= 5; ++seed) check_at_random(session, seed);
+  for (unsigned seed = 1; seed <= 3; ++seed) check_at_random(session, seed);
 }
 
 void bring_too_much(Session& session) {
