@@ -26,8 +26,9 @@ int run(int argc, char** argv, P&& program, const SessionOptions& options = {});
 /// `main`.
 SYNCRUN_EXPORT std::optional<int> serve_if_worker(int argc, char** argv);
 
-/// Returns the number of times that `syncrun --max-restarts` has restarted this program after a failure. The number is
-/// 0 in the first run. Any process may call this function.
+/// Returns the number of times that `syncrun --max-restarts` has restarted this program after a failure. The number of
+/// `syncrun --restart`, with which a script says how often it has run the program before, is added. The result is 0 in the
+/// first run. Any process may call this function.
 SYNCRUN_EXPORT int restarts() noexcept;
 
 namespace detail {

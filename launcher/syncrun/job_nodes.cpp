@@ -78,9 +78,10 @@ std::optional<Engine> find_job(const CommandOptions& options, const EnvironmentL
   if (!engine.has_others()) return std::nullopt;
   if (options.max_restarts != 0) {
     throw_usage(
-        "--max-restarts: a job on several nodes is restarted by its engine (sbatch --requeue), expected no such "
-        "option, got " +
-        std::to_string(options.max_restarts));
+        "--max-restarts " + std::to_string(options.max_restarts) +
+        ": expected no such option on several nodes, because a new process cannot join an MPI job in place of one that "
+        "has ended; run " +
+        to_string(engine.kind) + " again from a script, with syncrun --restart N (docs/nodes.md#restarts)");
   }
   return engine;
 }

@@ -61,8 +61,14 @@ int run_program(const CommandOptions& options, const std::string& program) {
   const auto job = find_job(options, ::getenv);
   EnvironmentChanges changes = environment_for(options);
   add_job(changes, job, ::getenv);
-  Supervisor supervisor({program, options.command, changes, options.grace, options.max_restarts, job ? job->task : 0,
-                         job ? node_timeout(options) : std::chrono::milliseconds(0)},
+  Supervisor supervisor({.program = program,
+                         .command = options.command,
+                         .environment = changes,
+                         .grace = options.grace,
+                         .max_restarts = options.max_restarts,
+                         .restarts_before = options.restart,
+                         .node = job ? job->task : 0,
+                         .longest_stop = job ? node_timeout(options) : std::chrono::milliseconds(0)},
                         make_logger("syncrun", level));
   const Conclusion conclusion = supervisor.run();
   if (!conclusion.message.empty()) {

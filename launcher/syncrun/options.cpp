@@ -31,6 +31,7 @@ enum Option : int {
   kLogLevelOption,
   kGraceOption,
   kMaxRestartsOption,
+  kRestartOption,
   kProfileOption,
   kTraceOption,
   kQuietOption,
@@ -40,7 +41,7 @@ enum Option : int {
   kVersionOption,
 };
 
-constexpr std::array<option, 17> kLongOptions{{
+constexpr std::array<option, 18> kLongOptions{{
     {"nproc-per-node", required_argument, nullptr, 'n'},
     {"devices", required_argument, nullptr, kDevicesOption},
     {"timeout", required_argument, nullptr, kTimeoutOption},
@@ -49,6 +50,7 @@ constexpr std::array<option, 17> kLongOptions{{
     {"log-level", required_argument, nullptr, kLogLevelOption},
     {"grace", required_argument, nullptr, kGraceOption},
     {"max-restarts", required_argument, nullptr, kMaxRestartsOption},
+    {"restart", required_argument, nullptr, kRestartOption},
     {"profile", required_argument, nullptr, kProfileOption},
     {"trace", required_argument, nullptr, kTraceOption},
     {"quiet", no_argument, nullptr, kQuietOption},
@@ -126,6 +128,7 @@ void accept_option(CommandOptions& options, int which, const std::string& value)
     case kLogLevelOption: options.log_level = log_level_text(value); break;
     case kGraceOption: options.grace = grace_of(value); break;
     case kMaxRestartsOption: options.max_restarts = whole_number("--max-restarts", value, 0, kMostRestarts); break;
+    case kRestartOption: options.restart = whole_number("--restart", value, 0, kMostRestarts); break;
     case kProfileOption: options.profile = value == "-" ? value : file_text("--profile", value); break;
     case kTraceOption: options.trace = file_text("--trace", value); break;
     case kNodesOption: options.nodes = whole_number("--nodes", value, 1, kMostNodes); break;
@@ -230,6 +233,7 @@ On several nodes: srun -N NODES syncrun program, or mpirun --map-by node -np NOD
       --nodes N                        check that srun or mpirun has started one task on each of N nodes
       --node-timeout SECONDS           a node of which nothing is heard for this long is lost (default: 3)
       --max-restarts N                 restart the program when it fails, at most N times (default: 0)
+      --restart N                      this is restart N, by a script: syncrun::restarts() returns it (default: 0)
       --profile FILE                   write a table of where the time of calls went; - is standard error
       --trace FILE                     write a trace of all calls, for Perfetto or chrome://tracing
       --quiet                          do not print at the start which rank is on which device

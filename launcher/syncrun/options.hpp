@@ -26,7 +26,8 @@ struct CommandOptions {
   bool is_quiet = false;
   std::chrono::milliseconds grace{5000};
   int max_restarts = 0;
-  int nodes = 0;  ///< 0: not given.
+  int restart = 0;  ///< How often a script has run the program before.
+  int nodes = 0;    ///< 0: not given.
   std::string node_timeout;
 };
 

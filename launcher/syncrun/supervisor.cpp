@@ -178,8 +178,9 @@ void Supervisor::start_master(int restart) {
   request.unset = job_.environment.unset;
   // If these were set by accident, the program would believe that it is a worker.
   request.unset.insert(request.unset.end(), environment::kInternal.begin(), environment::kInternal.end());
-  if (restart == 0) request.unset.emplace_back(environment::kRestart);
-  else request.environment.emplace_back(environment::kRestart, std::to_string(restart));
+  const int restarts = job_.restarts_before + restart;
+  if (restarts == 0) request.unset.emplace_back(environment::kRestart);
+  else request.environment.emplace_back(environment::kRestart, std::to_string(restarts));
   request.inherited = {theirs.get()};
   request.broken_pipe = broken_pipe_;
   request.reads_input = job_.node == 0;

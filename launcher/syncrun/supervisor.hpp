@@ -28,7 +28,8 @@ struct Job {
   EnvironmentChanges environment;
   std::chrono::milliseconds grace{5000};
   int max_restarts = 0;
-  int node = 0;  ///< Of a job on several nodes. If it is not 0, the program is the agent of this node.
+  int restarts_before = 0;  ///< How often a script has run the program before.
+  int node = 0;             ///< Of a job on several nodes. If it is not 0, the program is the agent of this node.
   /// In a job on several nodes: the other nodes have given up a master or an agent that was stopped for longer, so it is
   /// killed. 0 in a job on one node.
   std::chrono::milliseconds longest_stop{0};

@@ -128,7 +128,7 @@ class Slurm:
             "SlurmUser=root",
             "SlurmdUser=root",
             "AuthType=auth/munge",
-            f"AuthInfo=socket={folder}/munge.sock",
+            f"AuthInfo=socket={folder}/munge.sock,cred_expire=5",  # a requeued job waits as long
             "CryptoType=crypto/munge",
             "MpiDefault=none",
             "ProctrackType=proctrack/pgid",
@@ -138,6 +138,7 @@ class Slurm:
             "SelectType=select/cons_tres",
             "SelectTypeParameters=CR_Core",
             "SchedulerType=sched/builtin",
+            "SchedulerParameters=sched_interval=1",
             "ReturnToService=2",
             f"SlurmctldPidFile={folder}/slurmctld.pid",
             f"SlurmdPidFile={folder}/slurmd.%n.pid",

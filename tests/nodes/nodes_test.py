@@ -437,7 +437,7 @@ class BadInput(OnHosts):
 
     def test_restarts(self):
         for engine in self.for_each_engine(("openmpi",)):
-            self.refused(engine, "--max-restarts.*several nodes", more=["--max-restarts", "2"])
+            self.refused(engine, r"--max-restarts 2.*several nodes.*again from a script, with syncrun --restart N", more=["--max-restarts", "2"])
 
     def test_another_build_on_one_node(self):
         for engine in self.for_each_engine(("openmpi",)):

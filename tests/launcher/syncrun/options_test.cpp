@@ -59,9 +59,13 @@ TEST(CommandLine, TakesEveryOption) {
 
 TEST(CommandLine, WantsANumberOfRestarts) {
   EXPECT_EQ(parse({"prog"}).max_restarts, 0);
+  EXPECT_EQ(parse({"prog"}).restart, 0);
+  EXPECT_EQ(parse({"--restart", "2", "prog"}).restart, 2);
   for (const std::string number : {"-1", "1.5", "many", "", "1000001", "99999999999"}) {
     EXPECT_EQ(refusal({"--max-restarts", number, "prog"}),
               "--max-restarts: expected a whole number from 0 to 1000000, got '" + number + "'");
+    EXPECT_EQ(refusal({"--restart", number, "prog"}),
+              "--restart: expected a whole number from 0 to 1000000, got '" + number + "'");
   }
 }
 

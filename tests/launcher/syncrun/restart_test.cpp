@@ -36,6 +36,20 @@ TEST(Restart, EndsWithTheLastFailure) {
   EXPECT_EQ(run.errors(), failed_with(cause, 1, 1) + "syncrun: " + cause + "\n");
 }
 
+TEST(Restart, CountsWhatAScriptHasRunBefore) {
+  CommandRun run({"--restart", "2", scripted_program(), "fail-times", "2"});
+  EXPECT_EQ(run.exit_code(), 0);
+  EXPECT_EQ(run.output(), "restart 2\n");
+}
+
+TEST(Restart, AddsItsOwnToThoseOfAScript) {
+  CommandRun run({"--restart", "4", "--max-restarts", "2", scripted_program(), "fail-times", "6"});
+  EXPECT_EQ(run.exit_code(), 0);
+  EXPECT_EQ(run.output(), "restart 4\nrestart 5\nrestart 6\n");
+  const std::string cause = "the program exited with code 3";
+  EXPECT_EQ(run.errors(), failed_with(cause, 1, 2) + failed_with(cause, 2, 2));
+}
+
 TEST(Restart, IsNotThereUnlessAskedFor) {
   ::setenv("SYNCRUN_RESTART", "7", 1);  // as if this `syncrun` ran under another one
   CommandRun run({scripted_program(), "fail-times", "1"});

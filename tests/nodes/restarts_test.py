@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""Tests of jobs on several hosts that start again after a failure, with the scripts of docs/nodes.md."""
+
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import engines
+import hosts
+import nodes_test
+from engines import ENGINES
+from nodes_test import OnHosts
+
+DOCS = hosts.HERE.parents[1] / "docs" / "nodes.md"
+EPOCHS = 4  # with one worker on each host: a busy machine takes seconds for an epoch
+END_LIMIT_S = 150
+MPIRUN = "mpirun --map-by ppr:1:node -np 4 --host a,b,c,d "
+LOSS = re.compile(r"epoch +(\d+)/\d+  (loss \S+  validation loss \S+)")
+
+
+def script_of_docs(pattern):
+    """The only script of the page that has this text."""
+    found = [code for code in re.findall(r"```sh\n(#!.*?)```", DOCS.read_text(), re.DOTALL) if pattern in code]
+    assert len(found) == 1, (pattern, found)
+    return found[0]
+
+
+class Restarts(OnHosts):
+    with_slurm = True
+
+    def setUp(self):
+        if not nodes_test.options.digits:
+            self.skipTest("the demo was not built")
+        self.folder = Path(tempfile.mkdtemp(dir=self.hosts.folder))
+        self.output = self.folder / "output"
+        self.output.touch()
+
+    def write(self, text, replacements):
+        for old, new in replacements.items():
+            self.assertIn(old, text)
+            text = text.replace(old, str(new))
+        script = self.folder / "job.sh"
+        script.write_text(text)
+        script.chmod(0o755)
+        return script
+
+    def digits(self):
+        return f"{nodes_test.options.digits} --epochs {EPOCHS} --checkpoint {self.folder}/run"
+
+    losses = None
+
+    def wanted(self):
+        """The losses of a run that nothing interrupts, by epoch."""
+        if Restarts.losses is not None:
+            return Restarts.losses
+        job = self.job(ENGINES["openmpi"], ["--epochs", str(EPOCHS)], workers=1, program=nodes_test.options.digits)
+        self.assertEqual(job.finish(END_LIMIT_S), 0, job.text)
+        Restarts.losses = dict(LOSS.findall(job.text))
+        self.assertEqual(len(Restarts.losses), EPOCHS, job.text)
+        return Restarts.losses
+
+    def await_output(self, pattern):
+        end = time.monotonic() + END_LIMIT_S
+        while not re.search(pattern, self.output.read_text()):
+            self.assertLess(time.monotonic(), end, f"no {pattern!r}: {self.output.read_text()}")
+            time.sleep(0.01)
+
+    def kill_a_worker(self):
+        """Kills a worker on n2 as soon as there is a checkpoint, which is that of the first epoch."""
+        self.await_output(r"\d workers \(n1:cpu0")
+        worker = self.hosts.pids("n2", nodes_test.options.digits)[-1]
+        end = time.monotonic() + END_LIMIT_S
+        while not (self.folder / "run" / "latest").is_symlink():
+            self.assertLess(time.monotonic(), end, f"no checkpoint: {self.output.read_text()}")
+            time.sleep(0.001)
+        os.kill(worker, signal.SIGKILL)
+
+    def check_losses(self, wanted):
+        """The second start continues after the last checkpoint, with the losses of a run without a failure."""
+        text = self.output.read_text()
+        self.assertRegex(text, r"rank 1 \(n2:cpu0, pid \d+\) was lost.*SIGKILL")
+        self.assertRegex(text, r"going on after epoch [1-9]")
+        seen = LOSS.findall(text)
+        self.assertEqual(dict(seen), wanted, text)
+        self.assertTrue(all(losses == wanted[epoch] for epoch, losses in seen), text)
+        self.assertLessEqual(len(seen), EPOCHS + 1, f"more was done again than the last epoch: {text}")
+        self.check_nothing_left()
+
+    # ---- Slurm queues the job again
+
+    def submit(self, mpi, program, most=3):
+        script = self.write(script_of_docs("scontrol requeue"), {
+            "--nodes=4": "--nodes=3", "--cpus-per-task=16": "--cpus-per-task=2", "--mpi=pmix": f"--mpi={mpi}", "-lt 3": f"-lt {most}",
+            " syncrun --nodes 4 -n 8 ": f" {nodes_test.options.syncrun} --nodes 3 -n 1 ", "./program": program})  # fmt: skip
+        done = self.hosts.run("n1", ["sbatch", "--parsable", f"--output={self.output}", script])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout.strip()
+
+    def state_of(self, number):
+        text = self.hosts.run("n1", ["scontrol", "-o", "show", "job", number]).stdout
+        return {name: (re.search(rf"\b{name}=(\S+)", text) or ["", ""])[1] for name in ("JobState", "Restarts", "ExitCode")}
+
+    def await_end(self, number):
+        end = time.monotonic() + END_LIMIT_S
+        while (state := self.state_of(number))["JobState"] not in ("COMPLETED", "FAILED", "CANCELLED"):
+            self.assertLess(time.monotonic(), end, f"{state}: {self.output.read_text()}")
+            time.sleep(0.1)
+        return state
+
+    def for_each_slurm(self):
+        if reason := engines.why_impossible("sbatch", "scontrol", *engines.Srun.tools):
+            self.skipTest(reason)
+        return "pmix", "pmi2"
+
+    def test_a_requeued_job_goes_on_from_its_checkpoint_with_the_same_losses(self):
+        kinds = self.for_each_slurm()
+        wanted = self.wanted()
+        for mpi in kinds:
+            with self.subTest(mpi=mpi):
+                self.setUp()
+                number = self.submit(mpi, self.digits())
+                self.kill_a_worker()
+                self.assertEqual(self.await_end(number), {"JobState": "COMPLETED", "Restarts": "1", "ExitCode": "0:0"},
+                                 self.output.read_text())  # fmt: skip
+                self.check_losses(wanted)
+
+    def test_a_job_that_fails_again_and_again_ends(self):
+        self.for_each_slurm()
+        number = self.submit("pmix", f"{nodes_test.options.program} fail 2", most=1)
+        self.assertEqual(self.await_end(number), {"JobState": "FAILED", "Restarts": "1", "ExitCode": "1:0"})
+        self.assertEqual(len(re.findall(r"^syncrun: rank 2 \(n3:cpu0, pid \d+\) failed in call 'fail_on'", self.output.read_text(),
+                                        re.MULTILINE)), 2, self.output.read_text())  # fmt: skip
+
+    def test_wrong_arguments_are_not_tried_again(self):
+        self.for_each_slurm()
+        number = self.submit("pmix", f"{nodes_test.options.program} exit 2")
+        self.assertEqual(self.await_end(number), {"JobState": "FAILED", "Restarts": "0", "ExitCode": "2:0"})
+
+    def test_scancel_ends_the_job_for_good(self):
+        self.for_each_slurm()
+        number = self.submit("pmix", f"{nodes_test.options.program} body 60")
+        self.await_output("in the body")
+        self.hosts.run("n1", ["scancel", number])
+        state = self.await_end(number)
+        self.assertEqual((state["JobState"], state["Restarts"]), ("CANCELLED", "0"))
+        time.sleep(2)
+        self.assertEqual(self.state_of(number)["JobState"], "CANCELLED")
+        self.check_nothing_left()
+
+    # ---- a loop
+
+    def start_loop(self, engine, program, most=3):
+        words = engine.command(self.hosts, 3, [])
+        script = self.write(script_of_docs("while :"), {
+            MPIRUN + "syncrun -n 8 ": f"{' '.join(words)} {nodes_test.options.syncrun} -n 1 ", "./program": program,
+            "-lt 3": f"-lt {most}"})  # fmt: skip
+        with self.output.open("w") as output:
+            process = self.hosts.start("n1", [script], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                                       start_new_session=True)  # fmt: skip
+        self.addCleanup(lambda: process.poll() is None and os.killpg(process.pid, signal.SIGKILL))
+        return process
+
+    def await_code(self, loop):
+        try:
+            return loop.wait(END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.fail(f"the loop has not ended: {self.output.read_text()}")
+
+    def test_a_loop_goes_on_from_the_checkpoint_with_the_same_losses(self):
+        wanted = self.wanted()
+        for engine in self.for_each_engine():
+            with self.subTest(engine=engine.name):
+                self.setUp()
+                loop = self.start_loop(engine, self.digits())
+                self.kill_a_worker()
+                self.assertEqual(self.await_code(loop), 0, self.output.read_text())
+                self.check_losses(wanted)
+
+    def test_a_loop_ends(self):
+        for engine in self.for_each_engine():
+            with self.subTest(engine=engine.name):
+                loop = self.start_loop(engine, f"{nodes_test.options.program} fail 2", most=1)
+                self.assertNotEqual(self.await_code(loop), 0)
+                text = self.output.read_text()
+                self.assertEqual(len(re.findall(r"^syncrun: rank 2 \(n3:cpu0", text, re.MULTILINE)), 2, text)
+                loop = self.start_loop(engine, f"{nodes_test.options.program} exit 2")
+                self.assertEqual(self.await_code(loop), 2, self.output.read_text())
+
+
+if __name__ == "__main__":
+    nodes_test.main(["Restarts"])
