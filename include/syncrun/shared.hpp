@@ -129,8 +129,9 @@ class Shared {
   }
   /// Starts to copy the values of rank `from` to rank `to`, and returns. Rank `to` makes the copy when the earlier
   /// calls that write the variable on rank `from` are done. Rank `from` goes on with other calls. A later call that
-  /// writes the variable there waits for the copy. Throws Error (usage) if a rank does not exist, or if rank `from` has
-  /// no values.
+  /// writes the variable there waits for the copy. From a GPU to a CPU device, and to or from a GPU of another machine,
+  /// the values go through the host, and this member waits for them. Throws Error (usage) if a rank does not exist, or
+  /// if rank `from` has no values.
   void copy(int from, int to) { detail::copy_between_ranks(record(), from, to); }
 
   template <detail::ValuesOf<T> R>

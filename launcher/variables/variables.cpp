@@ -221,15 +221,20 @@ Fetched launch_get(const std::shared_ptr<VariableRecord>& variable, int rank) {
 
 namespace {
 
-/// The agents send memory of the host.
-void check_copy_on_nodes(const SessionCore& session, int from, int to) {
-  if (session.node_of(from) == session.node_of(to)) return;
-  for (const int rank : {from, to}) {
-    if (session.rank_devices().kind_of(rank) == DeviceKind::cpu) continue;
-    throw_usage("copy from rank " + std::to_string(from) + " to rank " + std::to_string(to) +
-                ": the ranks are on different nodes, and rank " + std::to_string(rank) +
-                " has a GPU: such copies do not work yet, so use get and set");
-  }
+/// A CPU device cannot read the memory of a GPU, and agents send memory of the host.
+bool goes_through_host(const SessionCore& session, int from, int to) {
+  const auto is_gpu = [&](int rank) { return session.rank_devices().kind_of(rank) == DeviceKind::cuda; };
+  if (session.node_of(from) != session.node_of(to)) return is_gpu(from) || is_gpu(to);
+  return is_gpu(from) && !is_gpu(to);
+}
+
+void copy_through_host(SessionCore& session, VariableRecord& variable, int from, int to) {
+  const Extents extents = variable.extents[static_cast<std::size_t>(from)];
+  const std::size_t bytes = bytes_of(variable, extents);
+  if (bytes == 0) return place_copy(session.commands(), variable, to, 0, extents);
+  const HeapLoan staging(session.commands(), bytes, "values on their way from a worker");
+  fetch_copy(session.commands(), variable, from, staging.offset());
+  place_copy(session.commands(), variable, to, staging.offset(), extents);
 }
 
 }  // namespace
@@ -241,7 +246,7 @@ void copy_between_ranks(const std::shared_ptr<VariableRecord>& variable, int fro
   check_rank(session.world_size(), to, "copy");
   check_source(*variable, from);
   if (from == to) return;
-  check_copy_on_nodes(session, from, to);
+  if (goes_through_host(session, from, to)) return copy_through_host(session, *variable, from, to);
   copy_variable(session.commands(), variable, from, to);
 }
 

@@ -299,6 +299,19 @@ TEST_P(Mixed, SharedVariablesAreMoved) {
   }
 }
 
+TEST_P(Mixed, SharedVariablesAreCopiedBetweenKinds) {
+  const int n = world_size();
+  for (const std::size_t length : kLengths) {
+    for (int from = 0; from < n; ++from) {
+      for (int to = 0; to < n; ++to) {
+        auto v = variable("v", length);
+        v.copy(from, to);
+        for (int rank = 0; rank < n; ++rank) EXPECT_TRUE(on(v, rank) == values_of(rank == to ? from : rank, length));
+      }
+    }
+  }
+}
+
 // NCCL has no arithmetic on this type, and is not used.
 TEST_P(Mixed, SharedVariablesOfAnyTypeAreReduced) {
   auto v = session().shared<std::int16_t, 1>("v");

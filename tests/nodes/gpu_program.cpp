@@ -120,6 +120,10 @@ class Checks {
       v.all_reduce(sr::Reduction::sum, {.route = route});
       require(v.get(ranks_ - 1)[999] == sum_to(ranks_), "the master's all_reduce");
     }
+    auto v = session_.shared<float, 1>();
+    for (int rank = 0; rank < ranks_; ++rank) v.set(rank, std::vector<float>(100'000, static_cast<float>(rank + 1)));
+    v.copy(0, ranks_ - 1);
+    require(v.get(ranks_ - 1)[99'999] == 1 && v.get(0)[0] == 1, "a copy to another node");
     std::printf("collectives of the master\n");
   }
 
