@@ -280,7 +280,9 @@ TEST_F(TwoNodes, LearnTheShapesOfWhatStaysOnADevice) {
   for (const std::uint64_t variable : {kept, moved}) {
     const Command* const command = next_command(2);
     ASSERT_NE(command, nullptr);
-    if (variable == kept) EXPECT_EQ(command->kept[0], kept);
+    if (variable == kept) {
+      EXPECT_EQ(command->kept[0], kept);
+    }
     other.control().outbox(*command, 2).vote = Vote::ok;
     VariableCopy& copy = other.segment().at<VariableEntry>(variable)->copies()[2];
     copy.extents = {7};

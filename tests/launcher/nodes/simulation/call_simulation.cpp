@@ -111,7 +111,7 @@ class Simulation {
     std::vector<NodePlace> places;
     for (int node = 0; node < session.nodes; ++node) places.push_back(place_of(node));
     remote_.emplace(root_ ? static_cast<Mailbox&>(*root_) : network_.at(0), memory_.control,
-                    RemoteNodes::Memory{memory_.segment, {}}, places);
+                    RemoteNodes::Memory{memory_.segment, inbound_}, places);
     for (int node = 1; node < session.nodes; ++node)
       agents_.emplace_back(network_, places[static_cast<std::size_t>(node)], world_size_, tree_ ? &*tree_ : nullptr,
                            session.workers);
@@ -166,6 +166,7 @@ class Simulation {
   NodeMemory memory_;
   std::optional<NodeTree> tree_;
   std::optional<RelayRoot> root_;
+  SharedHeap inbound_;  // no call here has arrays as results
   std::optional<RemoteNodes> remote_;
   std::deque<AgentNode> agents_;
   CallTable calls_;
