@@ -88,6 +88,7 @@ class Replay : public testing::Test {
     attachment_.segment = Segment::create(Segment::kSmallestReservation);
     attachment_.control = ControlBlock(attachment_.segment.base(), kWorldSize);
     attachment_.world_size = kWorldSize;
+    attachment_.place = NodePlace::alone(kWorldSize);
   }
 
   /// Runs a call without arguments. Only its ranks and its number of rows can differ from those of the call before.
