@@ -69,7 +69,6 @@ bool leaves_equal_copies(CollectiveKind kind) noexcept {
 }
 
 void run(const Collective& collective, VariableList variables, const std::vector<CollectivePart>& parts) {
-  const SessionCore& session = *variables.front()->session;
   SystemCommands& commands = variables.front()->session->commands();
   const auto read_all = [&] {
     for (const auto& variable : variables) read_extents(commands.segment(), *variable);
