@@ -244,6 +244,9 @@ std::string bring_copy(SystemCommands& commands, const std::shared_ptr<VariableR
   ValueState& value = *variable->value;
   ValueCopy& copy = copy_on(*variable, rank);
   const bool is_from_host = await_source(commands, variable, rank);
+  // The wait may have collected another move of the value, and that marks copies as spare. The copy that comes to this
+  // rank may start while a call runs there. Its memory must not be freed for that call.
+  static_cast<void>(claim_copy(commands, *variable, rank));
   forget_finished_readers(commands.calls(), copy);
   const bool comes_from_rank = value.home != ValueState::kHost;  // also by the way of the host
   const bool warns = comes_from_rank && goes_to_and_fro(value, rank);

@@ -78,9 +78,10 @@ class Checks {
 
   void bodies() {
     const auto f = session_.function(reduce_gpu, "reduce_gpu");
-    for (const std::size_t elements : {1U, 1000U, 3'000'000U}) {
+    for (const std::int64_t elements : {1, 1000, 3'000'000}) {
       auto v = session_.shared<float, 1>();
-      for (int rank = 0; rank < ranks_; ++rank) v.set(rank, std::vector<float>(elements, static_cast<float>(rank + 1)));
+      for (int rank = 0; rank < ranks_; ++rank)
+        v.set(rank, std::vector<float>(static_cast<std::size_t>(elements), static_cast<float>(rank + 1)));
       f(v);
       for (int rank = 0; rank < ranks_; ++rank) require(v.get(rank)[elements - 1] == sum_to(ranks_), "all_reduce");
       f.on({session_.device(0), session_.device(ranks_ - 1)})(v);
@@ -108,7 +109,7 @@ class Checks {
     for (int rank = 0; rank < ranks_; ++rank) {
       const auto expected = static_cast<float>(ranks_ * (rank + 1));
       require(v.get(rank)[4] == expected, "scatter");
-      require(of_root.get(0)[static_cast<std::size_t>(5 * rank)] == expected, "gather and broadcast");
+      require(of_root.get(0)[5 * rank] == expected, "gather and broadcast");
     }
     std::printf("each collective\n");
   }

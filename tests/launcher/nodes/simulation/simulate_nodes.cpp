@@ -5,6 +5,7 @@
 //   simulate_nodes OVERHEAD_US LATENCY_US GB_PER_S HERE_US WORKERS_US RANKS_OF_EACH CALLS 16 16:4 ...
 
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -20,7 +21,7 @@ using syncrun::test::SimulatedSession;
 constexpr int kFixed = 7;  // arguments before the shapes
 
 std::chrono::nanoseconds microseconds(const char* text) {
-  return std::chrono::nanoseconds(static_cast<std::int64_t>(std::strtod(text, nullptr) * 1000 + 0.5));
+  return std::chrono::nanoseconds(std::llround(std::strtod(text, nullptr) * 1000));
 }
 
 void simulate(SimulatedSession session, const std::string& shape, int calls) {
