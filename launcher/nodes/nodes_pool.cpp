@@ -1,6 +1,7 @@
 #include "launcher/nodes/nodes_pool.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 #include <utility>
 
@@ -33,7 +34,8 @@ bool wait_for_messages(NodeGroup& group, Milliseconds limit, Ready&& ready) {
 }
 
 /// Collects the answers of all agents to one question. The program may have asked before, and given up because one node
-/// has refused. The answers of the others to that question come now, and say nothing about this one.
+/// has refused. The answers of the others to that question come now, and say nothing about this one. Another thread may
+/// handle the messages meanwhile. So all but is_over() is only for after the group has stopped listening.
 class Gathering final : public NodeListener {
  public:
   Gathering(int nodes, std::uint64_t question) : question_(question), devices_(static_cast<std::size_t>(nodes)) {}
@@ -51,10 +53,14 @@ class Gathering final : public NodeListener {
         devices.names.push_back({message.get_text(), rank});
       }
     }
+    if (failure_ || first_missing() < 0) is_over_.store(true, std::memory_order_release);
   }
-  void on_node_lost(int, const Error& why) noexcept override { failure_ = why; }
+  void on_node_lost(int, const Error& why) noexcept override {
+    failure_ = why;
+    is_over_.store(true, std::memory_order_release);
+  }
 
-  bool is_over() const noexcept { return failure_ || first_missing() < 0; }
+  bool is_over() const noexcept { return is_over_.load(std::memory_order_acquire); }
   /// The first node that has not answered, or -1.
   int first_missing() const noexcept {
     for (std::size_t node = 1; node < devices_.size(); ++node) {
@@ -69,6 +75,7 @@ class Gathering final : public NodeListener {
   std::uint64_t question_;
   std::vector<ChosenDevices> devices_;
   std::optional<Error> failure_;
+  std::atomic<bool> is_over_{false};
 };
 
 struct NameOnNode {
@@ -264,9 +271,13 @@ void NodesPool::end() noexcept {
       const std::lock_guard lock(mutex_);
       return std::all_of(has_ended_.begin() + 1, has_ended_.end(), [](bool ended) { return ended; });
     };
+    const auto has_ended = [this](int node) {
+      const std::lock_guard lock(mutex_);
+      return has_ended_[static_cast<std::size_t>(node)];
+    };
     if (!wait_for_messages(group_, kEndLimit, have_ended)) {
       for (int node = 1; node < group_.nodes(); ++node) {
-        if (has_ended_[static_cast<std::size_t>(node)]) continue;
+        if (has_ended(node)) continue;
         group_.lose(node, Error(ErrorKind::timeout, group_.name_of(node) + " did not end its part of the session"));
       }
     }

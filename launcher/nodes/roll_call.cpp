@@ -1,5 +1,6 @@
 #include "launcher/nodes/roll_call.hpp"
 
+#include <atomic>
 #include <string>
 #include <thread>
 #include <utility>
@@ -11,20 +12,25 @@ namespace syncrun::detail {
 
 namespace {
 
-/// Collects what the agents say they are.
+/// Collects what the agents say they are. Another thread may handle the messages meanwhile. So all but is_over() is only
+/// for after the group has stopped listening.
 class Hellos final : public NodeListener {
  public:
   explicit Hellos(int nodes) : identities_(static_cast<std::size_t>(nodes)), has_(static_cast<std::size_t>(nodes)) {}
   void set(int node, NodeIdentity identity) {
     identities_[static_cast<std::size_t>(node)] = std::move(identity);
     has_[static_cast<std::size_t>(node)] = true;
+    if (missing().empty()) is_over_.store(true, std::memory_order_release);
   }
   void on_message(int node, MessageReader& message) override {
     if (message.kind() == MessageKind::hello) set(node, get_identity(message));
   }
-  void on_node_lost(int, const Error& why) noexcept override { failure_ = why; }
+  void on_node_lost(int, const Error& why) noexcept override {
+    failure_ = why;
+    is_over_.store(true, std::memory_order_release);
+  }
 
-  bool is_over() const { return failure_ || missing().empty(); }
+  bool is_over() const noexcept { return is_over_.load(std::memory_order_acquire); }
   std::string missing() const {
     std::string nodes;
     for (std::size_t node = 0; node < has_.size(); ++node) {
@@ -46,6 +52,7 @@ class Hellos final : public NodeListener {
   std::vector<NodeIdentity> identities_;
   std::vector<bool> has_;
   std::optional<Error> failure_;
+  std::atomic<bool> is_over_{false};
 };
 
 }  // namespace
