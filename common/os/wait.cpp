@@ -21,6 +21,7 @@ void Doorbell::wake() noexcept {
 }
 
 void Doorbell::sleep(std::uint32_t seen, std::chrono::nanoseconds limit) noexcept {
+  if (limit.count() <= 0) return yield_core();
   const timespec timeout{static_cast<time_t>(limit.count() / 1'000'000'000),
                          static_cast<long>(limit.count() % 1'000'000'000)};
   ::syscall(SYS_futex, &rings, FUTEX_WAIT, seen, &timeout, nullptr, 0);

@@ -20,7 +20,7 @@ enum class MessageKind : std::uint8_t {
   bye,    ///< the sender leaves the job; its exit code
   fault,  ///< the sender cannot continue; a kind of error and a text
   // between any nodes: the number of the session, the number of a command, and
-  exchange,  ///< a block of an exchange in a collective: how many came before in the command, and the bytes
+  exchange,  ///< a piece of a block in a collective: the number of the exchange, the size of the block, and the bytes
   abandon,   ///< nothing more: the command has failed on the sender's node
   left,      ///< how many exchanges the sender's node takes part in
   vote,      ///< how the ranks of the sender's node have voted
@@ -68,6 +68,8 @@ class MessageWriter {
     bytes_.resize(before + bytes.size());
     std::memcpy(bytes_.data() + before, bytes.data(), bytes.size());
   }
+  /// As put_bytes, for many bytes: does not fill the memory with zeros first.
+  void put_block(std::span<const std::byte> bytes);
   void put_text(std::string_view text) {
     put(text.size());
     put_bytes(std::as_bytes(std::span(text)));
@@ -90,6 +92,10 @@ class MessageReader {
   /// `from` names the sender, for errors. The bytes outlive the reader.
   MessageReader(std::span<const std::byte> bytes, std::string_view from) : all_(bytes), rest_(bytes), from_(from) {
     kind_ = get<MessageKind>();
+  }
+  /// As above, for a reader who may keep the message.
+  MessageReader(std::vector<std::byte>& message, std::string_view from) : MessageReader(std::span(message), from) {
+    message_ = &message;
   }
   MessageKind kind() const noexcept { return kind_; }
   template <class T>
@@ -122,6 +128,8 @@ class MessageReader {
   std::span<const std::byte> whole() const noexcept { return all_; }
   /// What has not been read yet.
   std::span<const std::byte> rest() const noexcept { return rest_; }
+  /// The message itself, without a copy if possible. rest() is in it from now on.
+  std::vector<std::byte> keep();
 
  private:
   [[noreturn]] void throw_too_short(std::size_t wanted) const;
@@ -130,6 +138,7 @@ class MessageReader {
   std::span<const std::byte> rest_;
   std::string from_;
   MessageKind kind_{};
+  std::vector<std::byte>* message_ = nullptr;  // if the reader may keep it
 };
 
 }  // namespace syncrun::detail

@@ -8,6 +8,16 @@
 
 namespace syncrun::detail {
 
+namespace {
+
+/// The most bytes of a block that one message has. MPI sends a message of up to 64 KiB, with all headers, at once. Before
+/// a larger one it asks the receiver for its memory, and both sides have to call MPI once more for that.
+constexpr std::size_t kMostPieceBytes = std::size_t{60} << 10U;
+/// The room for what comes before the bytes in such a message.
+constexpr std::size_t kHeaderBytes = 64;
+
+}  // namespace
+
 // ---- commands -------------------------------------------------------------------------------------------------
 
 void NodeExchange::add(std::size_t slot) {
@@ -143,20 +153,40 @@ bool NodeExchange::take_request(Open& open) {
   open.exchanges = request.step + 1;
   for (std::size_t part = 0; part < open.parts.size(); ++part) {
     open.parts[part].has_come = part == open.own;
-    if (part == open.own) continue;
-    const NodeBlock& block = open.pending->blocks[part];
-    MessageWriter message(MessageKind::exchange);
-    message.reserve(block.from_bytes + 64);
-    message.put(session_);
-    message.put(open.id);
-    message.put(request.step);
-    message.put_bytes({segment_.at(block.from), block.from_bytes});
-    mailbox_.send(open.parts[part].node, message.take());
+    open.parts[part].come_bytes = 0;
   }
+  send_blocks(open);
   request.taken.store(number, std::memory_order_seq_cst);
   control_.header().to_peers.ring();
   use_early(open);
   return true;
+}
+
+/// All nodes get the first pieces of their blocks before one of them gets its second piece.
+void NodeExchange::send_blocks(const Open& open) {
+  const auto& blocks = open.pending->blocks;
+  bool has_more = true;
+  for (std::size_t at = 0; has_more; at += kMostPieceBytes) {
+    has_more = false;
+    for (std::size_t part = 0; part < blocks.size(); ++part) {
+      if (part == open.own || (at != 0 && at >= blocks[part].from_bytes)) continue;
+      send_piece(open, part, at);
+      has_more = has_more || at + kMostPieceBytes < blocks[part].from_bytes;
+    }
+  }
+}
+
+void NodeExchange::send_piece(const Open& open, std::size_t part, std::size_t at) {
+  const NodeBlock& block = open.pending->blocks[part];
+  const std::size_t bytes = std::min(kMostPieceBytes, block.from_bytes - at);
+  MessageWriter message(MessageKind::exchange);
+  message.reserve(bytes + kHeaderBytes);
+  message.put(session_);
+  message.put(open.id);
+  message.put(open.pending->step);
+  message.put(block.from_bytes);
+  message.put_block({segment_.at(block.from) + at, bytes});
+  mailbox_.send(open.parts[part].node, message.take());
 }
 
 // ---- what comes from other nodes ------------------------------------------------------------------------------
@@ -191,32 +221,36 @@ void NodeExchange::take_for(Open& open, int node, MessageReader& message) {
   answer(open);
 }
 
+/// The pieces of a block come in order.
 void NodeExchange::take_block(Open& open, Part& part, MessageReader& message) {
   const auto step = message.get<std::uint64_t>();
-  const auto bytes = message.rest();
+  const auto block_bytes = message.get<std::uint64_t>();
   const auto index = static_cast<std::size_t>(&part - open.parts.data());
   const bool is_awaited = open.pending && open.pending->step == step && !part.has_come && !leader_has_left(open);
-  if (is_awaited) return put(open, index, bytes);
-  part.early.push_back({step, {bytes.begin(), bytes.end()}});
+  if (is_awaited) return put(open, index, block_bytes, message.rest());
+  std::vector<std::byte> whole = message.keep();
+  part.early.push_back({step, block_bytes, std::move(whole), message.rest()});
 }
 
-/// Copies a block from another node to the place that the leader has named.
-void NodeExchange::put(Open& open, std::size_t part, std::span<const std::byte> bytes) {
-  const NodeBlock& block = open.pending->blocks[part];
-  if (bytes.size() > block.to_bytes) throw Error(ErrorKind::system, "a block of an exchange is too large");
-  if (!bytes.empty()) std::memcpy(segment_.at(block.to), bytes.data(), bytes.size());
-  open.parts[part].has_come = true;
+/// Copies a piece of a block from another node to the place that the leader has named.
+void NodeExchange::put(Open& open, std::size_t index, std::size_t block_bytes, std::span<const std::byte> bytes) {
+  const NodeBlock& block = open.pending->blocks[index];
+  Part& part = open.parts[index];
+  if (block_bytes > block.to_bytes || part.come_bytes + bytes.size() > block_bytes)
+    throw Error(ErrorKind::system, "a block of an exchange is too large");
+  if (!bytes.empty()) std::memcpy(segment_.at(block.to) + part.come_bytes, bytes.data(), bytes.size());
+  part.come_bytes += bytes.size();
+  part.has_come = part.come_bytes == block_bytes;
 }
 
-/// Does the same with blocks that came before the request. If the leader has left, its memory may be in use again, so
+/// Does the same with pieces that came before the request. If the leader has left, its memory may be in use again, so
 /// nothing is copied.
 void NodeExchange::use_early(Open& open) {
   if (!open.pending || leader_has_left(open)) return;
   for (std::size_t i = 0; i < open.parts.size(); ++i) {
-    Part& part = open.parts[i];
-    if (part.has_come || part.early.empty() || part.early.front().step != open.pending->step) continue;
-    put(open, i, part.early.front().bytes);
-    part.early.pop_front();
+    auto& early = open.parts[i].early;
+    for (; !early.empty() && early.front().step == open.pending->step; early.pop_front())
+      put(open, i, early.front().block_bytes, early.front().bytes);
   }
 }
 

@@ -40,17 +40,20 @@ class NodeExchange {
   bool has_news() const;
 
  private:
-  /// What has come from a node for an exchange to come.
+  /// A piece of a block, which has come for an exchange to come.
   struct Early {
     std::uint64_t step;
-    std::vector<std::byte> bytes;
+    std::size_t block_bytes;
+    std::vector<std::byte> message;
+    std::span<const std::byte> bytes;  // in the message
   };
   /// One of the nodes of a command.
   struct Part {
     int node = 0;
     int leader = 0;
     std::deque<Early> early;
-    bool has_come = false;                    // the block of the pending request
+    std::size_t come_bytes = 0;               // of the block of the pending request
+    bool has_come = false;                    // all of this block
     std::optional<std::uint64_t> left_after;  // how many exchanges it takes part in, if it has left
     Vote vote = Vote::none;
   };
@@ -81,7 +84,9 @@ class NodeExchange {
   void take_block(Open& open, Part& part, MessageReader& message);
   bool look_at(Open& open);
   bool take_request(Open& open);
-  void put(Open& open, std::size_t part, std::span<const std::byte> bytes);
+  void send_blocks(const Open& open);
+  void send_piece(const Open& open, std::size_t part, std::size_t at);
+  void put(Open& open, std::size_t part, std::size_t block_bytes, std::span<const std::byte> bytes);
   void use_early(Open& open);
   bool answer(Open& open);
   bool tell_failure(Open& open);

@@ -178,7 +178,7 @@ bool NodeGroup::dispatch() {
   return did_something;
 }
 
-void NodeGroup::take(const Waiting& next) {
+void NodeGroup::take(Waiting& next) {
   MessageReader message(next.message, name_of(next.node));
   if (message.kind() == MessageKind::fault) {
     const auto kind = message.get<ErrorKind>();
@@ -257,9 +257,12 @@ std::chrono::nanoseconds NodeGroup::nap() {
     if (!is_over(ticket)) return kShortestNap;
     leaving_.compare_exchange_strong(ticket, 0, std::memory_order_relaxed);
   }
+  return std::clamp<std::chrono::nanoseconds>(quiet() / kNapPart, kShortestNap, kLongestNap);
+}
+
+std::chrono::nanoseconds NodeGroup::quiet() const noexcept {
   const auto now = Clock::now().time_since_epoch().count();
-  const std::chrono::nanoseconds quiet(std::max<std::int64_t>(0, now - active_at_.load(std::memory_order_relaxed)));
-  return std::clamp<std::chrono::nanoseconds>(quiet / kNapPart, kShortestNap, kLongestNap);
+  return std::chrono::nanoseconds(std::max<std::int64_t>(0, now - active_at_.load(std::memory_order_relaxed)));
 }
 
 void NodeGroup::beat() {

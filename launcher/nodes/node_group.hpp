@@ -101,6 +101,8 @@ class NodeGroup {
   /// How long the caller may sleep before its next progress(): short if messages came or went a short time ago, or if bulk
   /// is leaving.
   std::chrono::nanoseconds nap();
+  /// The time since the last message, or since the listener has done something for its workers.
+  std::chrono::nanoseconds quiet() const noexcept;
 
   /// Takes leave of the other nodes and ends the transport. Returns false if it did not end in order: the process then
   /// ends with _exit().
@@ -142,7 +144,7 @@ class NodeGroup {
   bool handle_messages();
   bool collect();
   bool dispatch();
-  void take(const Waiting& next);
+  void take(Waiting& next);
   void take_leave(int node, Farewell farewell);
   void lose_unless_ended(int node, const Error& why) noexcept;
   void note_activity() noexcept {

@@ -151,6 +151,7 @@ NodesPool::NodesPool(NodeGroup& group, const Settings& settings)
     : LocalPool(settings, settings.nodes.front()),
       group_(group),
       session_(group.number_of_question()),
+      awake_for_(WaitPolicy::for_nodes(place().local_size + 1, usable_cores()).awake_for),
       inbound_(inbound()),
       has_ended_(settings.nodes.size()) {
   exchange_.emplace(group_.post(), control(), segment(), session_);

@@ -30,7 +30,11 @@ class NodesPool final : public LocalPool, private NodeListener {
 
   RemoteNodes* other_nodes() noexcept override { return &*commands_; }
   void progress() override { group_.progress(); }
-  std::chrono::nanoseconds longest_nap() override { return group_.nap(); }
+  /// The program waits for a call. A sleep would delay what its ranks exchange with other nodes. So there is none while
+  /// messages come and go, as in an agent.
+  std::chrono::nanoseconds longest_nap() override {
+    return group_.quiet() < awake_for_ ? std::chrono::nanoseconds(0) : group_.nap();
+  }
   void start() override;
   void expect_ends() noexcept override;
   void kill_all() noexcept override;
@@ -58,6 +62,7 @@ class NodesPool final : public LocalPool, private NodeListener {
 
   NodeGroup& group_;
   std::uint64_t session_;  // its number among the sessions of the job
+  std::chrono::nanoseconds awake_for_;
   SharedHeap inbound_;
   std::optional<NodeExchange> exchange_;
   std::optional<NodeMoves> moves_;

@@ -24,6 +24,7 @@ class FakeMailboxes {
     void send(int node, std::vector<std::byte> message) override {
       ++sent;
       bytes_sent += message.size();
+      most_bytes = std::max(most_bytes, message.size());
       all_.boxes_[static_cast<std::size_t>(node)].arrivals_.push_back({node_, std::move(message)});
     }
     std::optional<Received> receive() override {
@@ -60,6 +61,7 @@ class FakeMailboxes {
     std::size_t bulk_bytes_sent = 0;
     int sent = 0;
     std::size_t bytes_sent = 0;
+    std::size_t most_bytes = 0;  // of one message
 
    private:
     friend class FakeMailboxes;

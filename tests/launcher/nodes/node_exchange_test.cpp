@@ -20,7 +20,7 @@ constexpr int kWorldSize = 4;
 constexpr std::uint64_t kCommand = 7;
 constexpr std::uint64_t kTable = std::uint64_t{600} << 20U;
 constexpr std::uint64_t kOut = kTable + 4096;
-constexpr std::uint64_t kIn = kTable + 8192;
+constexpr std::uint64_t kIn = kTable + (std::uint64_t{1} << 20U);
 
 /// A node with two ranks. Its lower rank leads it.
 struct NodeOfTest {
@@ -40,11 +40,11 @@ struct NodeOfTest {
     exchange.add(id);
   }
   /// The leader asks for an exchange of this text.
-  void ask(std::uint64_t step, const std::string& text, std::uint64_t id = kCommand) {
+  void ask(std::uint64_t step, const std::string& text, std::uint64_t id = kCommand, std::size_t room = 64) {
     auto* const blocks = pool.segment().at<NodeBlock>(kTable);
-    std::memset(pool.segment().at(kIn), 0, 64);
+    std::memset(pool.segment().at(kIn), 0, room);
     std::memcpy(pool.segment().at(kOut), text.data(), text.size());
-    blocks[0] = blocks[1] = {kOut, text.size(), kIn, 64};
+    blocks[0] = blocks[1] = {kOut, text.size(), kIn, room};
     NodeRequest& request = this->request();
     request.command = id;
     request.step = step;
@@ -59,7 +59,7 @@ struct NodeOfTest {
   }
   /// Lets messages arrive, and looks for requests.
   void run() {
-    while (const auto next = mailbox.receive()) {
+    while (auto next = mailbox.receive()) {
       MessageReader message(next->message, "the other node");
       exchange.take(next->node, message);
     }
@@ -103,6 +103,52 @@ TEST_F(Exchanges, BringABlockToEachNode) {
     EXPECT_EQ(there.answer(), "from here " + std::to_string(step));
     EXPECT_FALSE(here.exchange.has_news());
   }
+}
+
+/// A text that says where each of its bytes belongs.
+std::string long_text(std::size_t bytes) {
+  std::string text;
+  while (text.size() < bytes) text += std::to_string(text.size()) + ' ';
+  return text.substr(0, bytes);
+}
+
+constexpr std::size_t kLongBytes = 200'000;
+
+TEST_F(Exchanges, SendALargeBlockInPiecesOfLessThan64KiB) {
+  here.add();
+  there.add();
+  for (std::uint64_t step = 0; step < 3; ++step) {
+    const std::string text = long_text(kLongBytes + step);
+    here.ask(step, text, kCommand, 2 * kLongBytes);
+    there.ask(step, "short", kCommand, 2 * kLongBytes);
+    run();
+    EXPECT_TRUE(here.has_answer());
+    EXPECT_TRUE(there.has_answer());
+    EXPECT_EQ(there.answer(), text);
+    EXPECT_EQ(here.answer(), "short");
+  }
+  EXPECT_EQ(here.mailbox.sent, 3 * 4);
+  EXPECT_LT(here.mailbox.most_bytes, 64 * 1024);
+}
+
+TEST_F(Exchanges, PutPiecesTogetherThatComeBeforeAndAfterTheRequest) {
+  here.add();
+  there.add();
+  const std::string text = long_text(kLongBytes);
+  here.ask(0, text, kCommand, kLongBytes);
+  here.run();
+  for (int pieces = 0; pieces < 2; ++pieces) {
+    const auto next = there.mailbox.receive();
+    MessageReader message(next->message, "the other node");
+    there.exchange.take(next->node, message);
+  }
+  there.ask(0, "b", kCommand, kLongBytes);
+  while (there.exchange.look()) {
+  }
+  EXPECT_FALSE(there.has_answer()) << "two pieces are missing";
+  run();
+  EXPECT_TRUE(there.has_answer());
+  EXPECT_EQ(there.answer(), text);
 }
 
 TEST_F(Exchanges, WaitForACommandThatComesLater) {

@@ -105,6 +105,16 @@ TEST_F(Group, StaysWholeWithoutMessages) {
   groups[0]->listen(nullptr);
 }
 
+TEST_F(Group, IsQuietUntilAMessageComes) {
+  groups[0]->listen(&notes);
+  const auto is_quiet = [this] { return groups[0]->quiet() > Milliseconds(50); };
+  EXPECT_TRUE(until(is_quiet)) << "signs of life do not count";
+  groups[1]->send(0, number(1));
+  EXPECT_TRUE(until([this] { return !notes.messages().empty(); }));
+  EXPECT_LT(groups[0]->quiet(), Milliseconds(1000));
+  EXPECT_TRUE(until(is_quiet));
+}
+
 TEST_F(Group, LosesASilentNode) {
   groups[0]->set_names({"a", "b", "c"});
   groups[0]->listen(&notes);
