@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <utility>
 
 namespace demos {
@@ -43,6 +44,11 @@ std::size_t columns_of(std::FILE* terminal) {
   return size.ws_col;
 }
 
+/// Open MPI gives each program a terminal of its own, also if the output of mpirun goes to a file.
+bool is_users_terminal(std::FILE* out) {
+  return isatty(fileno(out)) != 0 && std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr;
+}
+
 }  // namespace
 
 std::string progress_line(const std::string& label, const Progress& progress, std::size_t columns) {
@@ -54,7 +60,7 @@ std::string progress_line(const std::string& label, const Progress& progress, st
 }
 
 ProgressBar::ProgressBar(std::FILE* out, std::string label, std::size_t total_steps)
-    : out_(isatty(fileno(out)) != 0 ? out : nullptr),
+    : out_(is_users_terminal(out) ? out : nullptr),
       label_(std::move(label)),
       total_steps_(total_steps),
       started_(Clock::now()),

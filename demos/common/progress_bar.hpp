@@ -1,7 +1,7 @@
 #pragma once
 
-// A progress bar for one epoch: one line of a terminal, which is rewritten in place. If the output is not a terminal,
-// the bar prints nothing.
+// A progress bar for one epoch: one line of a terminal, which is rewritten in place. If the output is not a terminal, or
+// if mpirun passes it on, the bar prints nothing.
 
 #include <chrono>
 #include <cstddef>
