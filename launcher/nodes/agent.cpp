@@ -17,12 +17,13 @@ constexpr std::chrono::microseconds kLongestHold{50};
 }  // namespace
 
 Agent::Agent(Mailbox& mailbox, const ControlBlock& control, const Segment& segment, NodeExchange* exchange,
-             NodeMoves* moves)
+             NodeMoves* moves, Relay* relay)
     : mailbox_(mailbox),
       control_(control),
       segment_(segment),
       exchange_(exchange),
       moves_(moves),
+      relay_(relay),
       timelines_(control, segment),
       given_(static_cast<std::size_t>(control.header().place.local_size)) {}
 
@@ -129,6 +130,8 @@ bool Agent::report_all() { return send_reports(Wait::none); }
 bool Agent::send_reports(Wait wait) {
   const NodePlace& here = control_.header().place;
   std::optional<MessageWriter> message;
+  std::vector<std::uint64_t> reported;  // for a relay
+  auto urgency = Relay::Urgency::may_wait;
   bool holds = false;
   for (int local_rank = 0; local_rank < here.local_size; ++local_rank) {
     auto& commands = given_[static_cast<std::size_t>(local_rank)];
@@ -148,6 +151,8 @@ bool Agent::send_reports(Wait wait) {
       message->put(given.slot);
       timelines_.put(*message, rank);
       put_report(*message, segment_, command, rank, outbox);
+      if (relay_ != nullptr) reported.push_back(given.id);
+      if (outbox.vote == Vote::failed) urgency = Relay::Urgency::at_once;
       commands.pop_front();
     }
   }
@@ -155,8 +160,22 @@ bool Agent::send_reports(Wait wait) {
   else if (!held_since_) held_since_ = Clock::now();
   if (!message) return false;
   if (moves_ != nullptr) moves_->look();
-  mailbox_.send(kMaster, message->take());
+  if (relay_ != nullptr) send_by_relay(message->take(), std::move(reported), urgency);
+  else mailbox_.send(kMaster, message->take());
   return true;
+}
+
+/// A command is over on this node if no rank has still to report it.
+void Agent::send_by_relay(std::vector<std::byte> message, std::vector<std::uint64_t> reported, Relay::Urgency urgency) {
+  std::sort(reported.begin(), reported.end());
+  reported.erase(std::unique(reported.begin(), reported.end()), reported.end());
+  const auto has_to_report = [](const std::deque<Given>& commands, std::uint64_t id) {
+    return std::any_of(commands.begin(), commands.end(), [id](const Given& given) { return given.id == id; });
+  };
+  std::erase_if(reported, [&](std::uint64_t id) {
+    return std::any_of(given_.begin(), given_.end(), [&](const auto& commands) { return has_to_report(commands, id); });
+  });
+  relay_->report(std::move(message), reported, urgency);
 }
 
 }  // namespace syncrun::detail

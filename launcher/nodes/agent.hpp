@@ -14,6 +14,7 @@
 #include "launcher/nodes/messages.hpp"
 #include "launcher/nodes/node_exchange.hpp"
 #include "launcher/nodes/node_moves.hpp"
+#include "launcher/nodes/relay.hpp"
 #include "launcher/nodes/remote_timelines.hpp"
 
 namespace syncrun::detail {
@@ -23,9 +24,10 @@ class Agent {
   static constexpr int kMaster = 0;  // the master's node
 
   /// `control` and `segment` are those of this node. `exchange` and `moves` get the commands; they may be null in tests.
-  /// Refers to the arguments as long as it lives.
+  /// `relay` sends the reports; if it is null, there is no tree of nodes, and `mailbox` sends them. Refers to the
+  /// arguments as long as it lives.
   Agent(Mailbox& mailbox, const ControlBlock& control, const Segment& segment, NodeExchange* exchange = nullptr,
-        NodeMoves* moves = nullptr);
+        NodeMoves* moves = nullptr, Relay* relay = nullptr);
 
   /// Handles a message of the kinds command and spoil. Throws Error (system).
   void take(MessageReader& message);
@@ -65,12 +67,14 @@ class Agent {
   bool is_over_here(const Command& command) const noexcept;
   enum class Wait { none, for_the_node };
   bool send_reports(Wait wait);
+  void send_by_relay(std::vector<std::byte> message, std::vector<std::uint64_t> reported, Relay::Urgency urgency);
 
   Mailbox& mailbox_;
   const ControlBlock& control_;
   const Segment& segment_;
   NodeExchange* exchange_;
   NodeMoves* moves_;
+  Relay* relay_;
   TimelineSender timelines_;
   std::deque<Waiting> waiting_;
   std::vector<std::deque<Given>> given_;         // by local rank: the commands that it has not finished

@@ -147,13 +147,11 @@ void take_rows(MessageReader& from, const Segment& segment,
   }
 }
 
-void put_command(MessageWriter& to, const ControlBlock& control, const Segment& segment, std::size_t slot,
-                 const NodePlace& node) {
+void put_command_of_all(MessageWriter& to, const ControlBlock& control, const Segment& segment, std::size_t slot) {
   const Command& command = control.command_in(slot);
   to.put(slot);
   to.put(command.id);
   to.put(static_cast<const CommandHead&>(command));
-  for (const int rank : node.ranks_of(command.ranks)) to.put(command.places[static_cast<std::size_t>(rank)]);
   if (command.kind != CommandKind::call) return;
   const CallPayload& call = command.call();
   to.put_all(std::span(command.outputs).first(call.outputs_count));
@@ -164,14 +162,23 @@ void put_command(MessageWriter& to, const ControlBlock& control, const Segment& 
   if (has_bytes) to.put(command.bytes);
 }
 
+void put_places(MessageWriter& to, const ControlBlock& control, std::size_t slot, const NodePlace& node) {
+  const Command& command = control.command_in(slot);
+  for (const int rank : node.ranks_of(command.ranks)) to.put(command.places[static_cast<std::size_t>(rank)]);
+}
+
+void put_command(MessageWriter& to, const ControlBlock& control, const Segment& segment, std::size_t slot,
+                 const NodePlace& node) {
+  put_command_of_all(to, control, segment, slot);
+  put_places(to, control, slot, node);
+}
+
 std::size_t take_command(MessageReader& from, const ControlBlock& control) {
   const auto slot = from.get<std::size_t>();
   if (slot >= control.slots()) throw Error(ErrorKind::system, "a command came for slot " + std::to_string(slot));
   Command& command = control.command_in(slot);
   command.id = from.get<std::uint64_t>();
   const auto head = from.get<CommandHead>();
-  for (const int rank : control.header().place.ranks_of(head.ranks))
-    command.places[static_cast<std::size_t>(rank)] = from.get<std::uint8_t>();
   if (head.kind == CommandKind::call) {
     const CallPayload& call = head.call();
     from.get_all(std::span(command.outputs).first(call.outputs_count));
@@ -179,6 +186,8 @@ std::size_t take_command(MessageReader& from, const ControlBlock& control) {
     if (keeps_outputs(command, call)) from.get_all(std::span(command.kept).first(call.outputs_count));
     if (from.get<bool>()) from.get_all(std::span<std::byte>(command.bytes));
   }
+  for (const int rank : control.header().place.ranks_of(head.ranks))
+    command.places[static_cast<std::size_t>(rank)] = from.get<std::uint8_t>();
   put_head(command, head);
   return slot;
 }

@@ -32,7 +32,11 @@ void put_rows(MessageWriter& to, const Segment& segment, std::span<const Segment
 void take_rows(MessageReader& from, const Segment& segment,
                const std::function<void(std::span<std::byte> bulk)>& receive);
 
-/// Adds the command in a slot, with its places in the inboxes of the ranks of a node.
+/// Adds the command in a slot: what is the same for all nodes.
+void put_command_of_all(MessageWriter& to, const ControlBlock& control, const Segment& segment, std::size_t slot);
+/// Adds its places in the inboxes of the ranks of a node.
+void put_places(MessageWriter& to, const ControlBlock& control, std::size_t slot, const NodePlace& node);
+/// Adds both.
 void put_command(MessageWriter& to, const ControlBlock& control, const Segment& segment, std::size_t slot,
                  const NodePlace& node);
 /// Writes the command into its slot, but not into the inboxes. Returns the slot.

@@ -19,11 +19,15 @@ enum class MessageKind : std::uint8_t {
   beat,   ///< the sender is alive
   bye,    ///< the sender leaves the job; its exit code
   fault,  ///< the sender cannot continue; a kind of error and a text
+  // along the tree of nodes (relay.hpp)
+  bundle,   ///< from the parent: messages of the master to several nodes (Bundle)
+  reports,  ///< from a child: messages of several nodes to the master, and the commands that are over in its branch
   // between any nodes: the number of the session, the number of a command, and
   exchange,  ///< a piece of a block in a collective: the number of the exchange, the size of the block, and the bytes
   abandon,   ///< nothing more: the command has failed on the sender's node
   left,      ///< how many exchanges the sender's node takes part in
-  vote,      ///< how the ranks of the sender's node have voted
+  vote,      ///< how the ranks of the sender's node have voted, and those of the nodes below it
+  verdict,   ///< how the ranks of all nodes have voted
   values,    ///< of a variable, for a move: whether the move has to fail, the extents, and the bytes
   // agent to master
   hello,         ///< what the node is (NodeIdentity)
@@ -36,7 +40,8 @@ enum class MessageKind : std::uint8_t {
   done,          ///< the commands that ranks have finished, and what they report
   ended,         ///< nothing is left of the session on this node
   // master to agent
-  open,         ///< asks for the devices of the node; a number, and what the user wants
+  open,         ///< asks for the devices of the node; a number, the least nodes of a tree, and what the user wants
+  direct,       ///< the tree of nodes has ended, so messages to the master go directly
   start,        ///< starts a session (SessionStart)
   command,      ///< the changes of the heap, a command, and which outputs were consumed
   supply,       ///< a move on another node needs values of this node: who has them, and what comes before (NodeMoves)
@@ -50,6 +55,8 @@ enum class MessageKind : std::uint8_t {
 class MessageWriter {
  public:
   explicit MessageWriter(MessageKind kind) { put(kind); }
+  /// A part of a message, without a kind.
+  MessageWriter() = default;
   /// Continues a message.
   explicit MessageWriter(std::vector<std::byte> message) noexcept : bytes_(std::move(message)) {}
   template <class T>
@@ -80,6 +87,7 @@ class MessageWriter {
     put_all(values);
   }
   void reserve(std::size_t bytes) { bytes_.reserve(bytes); }
+  MessageKind kind() const noexcept { return static_cast<MessageKind>(bytes_.front()); }
   std::vector<std::byte> take() noexcept { return std::move(bytes_); }
 
  private:

@@ -1,7 +1,10 @@
 #include "launcher/nodes/remote_nodes.hpp"
 
 #include <algorithm>
+#include <array>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "common/text/errors.hpp"
 #include "launcher/nodes/command_message.hpp"
@@ -15,12 +18,13 @@ void throw_needs_one_node(const std::string& what, std::size_t nodes) {
 }
 
 RemoteNodes::RemoteNodes(Mailbox& mailbox, ControlBlock control, const Memory& memory, std::vector<NodePlace> places,
-                         NodeExchange* exchange, NodeMoves* moves)
+                         NodeExchange* exchange, NodeMoves* moves, RelayRoot* root)
     : mailbox_(mailbox),
       control_(control),
       memory_(memory),
       exchange_(exchange),
       moves_(moves),
+      root_(root),
       timelines_(control, memory.segment),
       arrays_(static_cast<std::size_t>(control.world_size()) * kInboxSize) {
   for (std::size_t node = 1; node < places.size(); ++node)
@@ -43,7 +47,8 @@ void RemoteNodes::publish(std::uint64_t, std::size_t slot) {
     moves_->add(slot);
     moves_->order(slot);
   }
-  for_each_node_of(command.ranks, [&](Node& node) { publish_to(node, slot); });
+  if (root_ != nullptr) publish_along_tree(slot);
+  else for_each_node_of(command.ranks, [&](Node& node) { publish_to(node, slot); });
   forget_changes();
 }
 
@@ -63,18 +68,65 @@ void RemoteNodes::check_dependencies(const Node& node, const Command& command) c
 
 void RemoteNodes::publish_to(Node& node, std::size_t slot) {
   const Command& command = control_.command_in(slot);
-  if (command.dependencies_count != 0) check_dependencies(node, command);
-  changes_.for_each(node.told, [&](const HeapChange& change) { node.rows.note(change); });
   MessageWriter message(MessageKind::command);
-  put_heap_changes(message, memory_.segment, changes_, node.told);
-  node.told = changes_.end();
-  const std::vector<SegmentRange> rows = node.rows.take_missing(memory_.segment, command, node.place);
+  const std::uint64_t told = node.told;
+  const std::vector<SegmentRange> rows = rows_for(node, command);
+  put_heap_changes(message, memory_.segment, changes_, told);
   put_rows(message, memory_.segment, rows);
   put_command(message, control_, memory_.segment, slot, node.place);
-  for (const int rank : node.place.ranks_of(command.ranks))
-    message.put(control_.worker(rank).consumed.load(std::memory_order_relaxed));
+  put_consumed(message, node, command);
   mailbox_.send(node.place.node, message.take());
-  // The rows stay as they are until the command is done, and the agent needs them before that.
+  send_bulk(node, rows);
+}
+
+/// A node gets four pieces. Nodes that know the same of the heap get the same changes, and all nodes get the same command.
+/// The others are mostly those of the node before: no rows, or the same ones, and the same places.
+void RemoteNodes::publish_along_tree(std::size_t slot) {
+  const Command& command = control_.command_in(slot);
+  Bundle bundle(command.id, 4);
+  MessageWriter of_all;
+  put_command_of_all(of_all, control_, memory_.segment, slot);
+  const Bundle::Piece command_piece = bundle.add_piece(of_all.take());
+  std::vector<std::pair<std::uint64_t, Bundle::Piece>> changes;  // by what a node knew
+  std::optional<Bundle::Piece> last_rows, last_places;
+  std::vector<std::pair<const Node*, std::vector<SegmentRange>>> bulk;
+  for_each_node_of(command.ranks, [&](Node& node) {
+    const std::uint64_t told = node.told;
+    std::vector<SegmentRange> rows = rows_for(node, command);
+    auto known = std::find_if(changes.begin(), changes.end(), [told](const auto& one) { return one.first == told; });
+    if (known == changes.end()) {
+      MessageWriter message(MessageKind::command);
+      put_heap_changes(message, memory_.segment, changes_, told);
+      known = changes.insert(known, {told, bundle.add_piece(message.take())});
+    }
+    MessageWriter rows_message, places;
+    put_rows(rows_message, memory_.segment, rows);
+    put_places(places, control_, slot, node.place);
+    put_consumed(places, node, command);
+    last_rows = bundle.add_piece(rows_message.take(), last_rows);
+    last_places = bundle.add_piece(places.take(), last_places);
+    bundle.add(node.place.node, std::array{known->second, *last_rows, command_piece, *last_places});
+    if (std::any_of(rows.begin(), rows.end(), is_bulk)) bulk.emplace_back(&node, std::move(rows));
+  });
+  root_->send(bundle);
+  for (const auto& [node, rows] : bulk) send_bulk(*node, rows);
+}
+
+/// The rows that the node lacks. It knows all changes of the heap from now on.
+std::vector<SegmentRange> RemoteNodes::rows_for(Node& node, const Command& command) {
+  if (command.dependencies_count != 0) check_dependencies(node, command);
+  changes_.for_each(node.told, [&](const HeapChange& change) { node.rows.note(change); });
+  node.told = changes_.end();
+  return node.rows.take_missing(memory_.segment, command, node.place);
+}
+
+void RemoteNodes::put_consumed(MessageWriter& to, const Node& node, const Command& command) const {
+  for (const int rank : node.place.ranks_of(command.ranks))
+    to.put(control_.worker(rank).consumed.load(std::memory_order_relaxed));
+}
+
+/// The rows stay as they are until the command is done, and the agent needs them before that.
+void RemoteNodes::send_bulk(const Node& node, std::span<const SegmentRange> rows) {
   for (const SegmentRange& range : rows) {
     if (is_bulk(range)) mailbox_.send_bulk(node.place.node, {memory_.segment.at(range.begin), range.count()});
   }
@@ -88,12 +140,18 @@ void RemoteNodes::forget_changes() noexcept {
 }
 
 void RemoteNodes::spoil(std::uint64_t id, std::size_t slot) {
-  for_each_node_of(control_.command_in(slot).ranks, [&](const Node& node) {
-    MessageWriter message(MessageKind::spoil);
-    message.put(slot);
-    message.put(id);
-    mailbox_.send(node.place.node, message.take());
-  });
+  MessageWriter message(MessageKind::spoil);
+  message.put(slot);
+  message.put(id);
+  const RankSet& ranks = control_.command_in(slot).ranks;
+  if (root_ == nullptr) {
+    for_each_node_of(ranks, [&](const Node& node) { mailbox_.send(node.place.node, MessageWriter(message).take()); });
+    return;
+  }
+  Bundle bundle;
+  const Bundle::Piece piece = bundle.add_piece(message.take());
+  for_each_node_of(ranks, [&](const Node& node) { bundle.add(node.place.node, {&piece, 1}); });
+  root_->send(bundle);
 }
 
 void RemoteNodes::take_done(MessageReader& message) {

@@ -16,6 +16,7 @@
 #include "launcher/nodes/messages.hpp"
 #include "launcher/nodes/node_exchange.hpp"
 #include "launcher/nodes/node_moves.hpp"
+#include "launcher/nodes/relay.hpp"
 #include "launcher/nodes/remote_timelines.hpp"
 #include "launcher/nodes/row_mirror.hpp"
 
@@ -31,9 +32,10 @@ class RemoteNodes {
     SharedHeap& inbound;  // for arrays that agents report; only take_done() uses it
   };
   /// `places` are those of all nodes; the first is the master's. `exchange` and `moves` get the commands; they may be null
-  /// in tests. Refers to them and the mailbox as long as it lives.
+  /// in tests. `root` sends commands along the tree of nodes; if it is null, there is no tree. Refers to them and the
+  /// mailbox as long as it lives.
   RemoteNodes(Mailbox& mailbox, ControlBlock control, const Memory& memory, std::vector<NodePlace> places,
-              NodeExchange* exchange = nullptr, NodeMoves* moves = nullptr);
+              NodeExchange* exchange = nullptr, NodeMoves* moves = nullptr, RelayRoot* root = nullptr);
 
   /// The changes of the master's heap. The heap notes them there (SharedHeap::note_changes).
   HeapLog& changes() noexcept { return changes_; }
@@ -57,6 +59,10 @@ class RemoteNodes {
   };
   void check_dependencies(const Node& node, const Command& command) const;
   void publish_to(Node& node, std::size_t slot);
+  void publish_along_tree(std::size_t slot);
+  std::vector<SegmentRange> rows_for(Node& node, const Command& command);
+  void put_consumed(MessageWriter& to, const Node& node, const Command& command) const;
+  void send_bulk(const Node& node, std::span<const SegmentRange> rows);
   template <class Visit>
   void for_each_node_of(const RankSet& ranks, Visit&& visit);
   void take_rank_done(MessageReader& from, int rank);
@@ -71,6 +77,7 @@ class RemoteNodes {
   Memory memory_;
   NodeExchange* exchange_;
   NodeMoves* moves_;
+  RelayRoot* root_;
   HeapLog changes_;
   TimelineReceiver timelines_;
   std::vector<Node> nodes_;  // the other nodes: node n at n - 1

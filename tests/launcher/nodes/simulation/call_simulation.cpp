@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -10,9 +11,8 @@
 #include "common/protocol/control_block.hpp"
 #include "launcher/calls/call_table.hpp"
 #include "launcher/nodes/agent.hpp"
+#include "launcher/nodes/relay.hpp"
 #include "launcher/nodes/remote_nodes.hpp"
-#include "tests/launcher/nodes/simulation/node_tree.hpp"
-#include "tests/launcher/nodes/simulation/relay.hpp"
 
 namespace syncrun::test {
 
@@ -53,17 +53,15 @@ class AgentNode {
             std::chrono::nanoseconds workers)
       : network_(network), node_(place.node), memory_(place, world_size), workers_(workers) {
     if (tree != nullptr) relay_.emplace(network.at(node_), *tree, node_);
-    agent_.emplace(relay_ ? static_cast<Mailbox&>(*relay_) : network.at(node_), memory_.control, memory_.segment);
+    agent_.emplace(network.at(node_), memory_.control, memory_.segment, nullptr, nullptr, relay_ ? &*relay_ : nullptr);
   }
 
   void take(const Mailbox::Received& received) {
     MessageReader message(received.message, "node " + std::to_string(received.node));
-    if (message.kind() == kRelayedReports) {
+    if (message.kind() == MessageKind::reports) {
       relay_->take_reports(message);
-      report();
-    } else if (message.kind() == kRelayedCommand) {
-      const auto own = relay_->take_command(message);
-      if (own) give(own->message);
+    } else if (message.kind() == MessageKind::bundle) {
+      if (const auto own = relay_->take_bundle(message)) give(*own);
     } else {
       give(received.message);
     }
@@ -81,12 +79,8 @@ class AgentNode {
     network_.after(node_, workers_, [this, entry] {
       finish_here(memory_.control, entry.command(), entry.slot());
       agent_->report();
-      if (!relay_) return;
-      relay_->finish(entry.command());
-      report();
     });
   }
-  void report() { relay_->report(Clock::time_point(network_.now(node_))); }
 
   TimedNetwork& network_;
   int node_;
@@ -110,8 +104,8 @@ class Simulation {
     if (tree_) root_.emplace(network_.at(0), *tree_);
     std::vector<NodePlace> places;
     for (int node = 0; node < session.nodes; ++node) places.push_back(place_of(node));
-    remote_.emplace(root_ ? static_cast<Mailbox&>(*root_) : network_.at(0), memory_.control,
-                    RemoteNodes::Memory{memory_.segment, inbound_}, places);
+    remote_.emplace(network_.at(0), memory_.control, RemoteNodes::Memory{memory_.segment, inbound_}, places, nullptr,
+                    nullptr, root_ ? &*root_ : nullptr);
     for (int node = 1; node < session.nodes; ++node)
       agents_.emplace_back(network_, places[static_cast<std::size_t>(node)], world_size_, tree_ ? &*tree_ : nullptr,
                            session.workers);
@@ -128,7 +122,6 @@ class Simulation {
     calls_.next(calls_.all_ranks(), Milliseconds(0)).begin<CallPayload>();
     const auto id = calls_.publish();
     remote_->publish(id, calls_.slot_of(id));
-    if (root_) root_->send_command(id);
     const auto send_code = Clock::now() - code_begin;
     take_code_ = {};
     finish_here(memory_.control, id, calls_.slot_of(id));
@@ -155,8 +148,14 @@ class Simulation {
   void take(const Mailbox::Received& received) {
     const auto code_begin = Clock::now();
     MessageReader message(received.message, "node " + std::to_string(received.node));
-    if (message.kind() == kRelayedReports) RelayRoot::begin_reports(message);
-    remote_->take_done(message);
+    if (message.kind() == MessageKind::reports) {
+      for_each_report(message, [this](int, std::span<const std::byte> bytes) {
+        MessageReader report(bytes, "an agent");
+        remote_->take_done(report);
+      });
+    } else {
+      remote_->take_done(message);
+    }
     take_code_ += Clock::now() - code_begin;
   }
 

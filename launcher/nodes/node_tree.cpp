@@ -1,10 +1,15 @@
-#include "tests/launcher/nodes/simulation/node_tree.hpp"
+#include "launcher/nodes/node_tree.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "common/arrays/rows.hpp"
 
-namespace syncrun::test {
+namespace syncrun::detail {
+
+int NodeTree::usual_fan_out(int nodes) noexcept {
+  return std::max(1, static_cast<int>(std::lround(std::sqrt(static_cast<double>(nodes - 1)))));
+}
 
 NodeTree::NodeTree(int nodes, int fan_out)
     : fan_out_(fan_out), below_(static_cast<std::size_t>(nodes)), parents_(static_cast<std::size_t>(nodes), -1) {
@@ -23,10 +28,10 @@ std::vector<NodeTree::Branch> NodeTree::branches(int node) const {
   const int children = std::min(fan_out_, count);
   std::vector<Branch> branches;
   for (int i = 0; i < children; ++i) {
-    const auto share = detail::share_of(count, children, i);
+    const auto share = share_of(count, children, i);
     branches.push_back({first + static_cast<int>(share.begin), first + static_cast<int>(share.end)});
   }
   return branches;
 }
 
-}  // namespace syncrun::test
+}  // namespace syncrun::detail

@@ -1,10 +1,10 @@
 #pragma once
 
-// The tree of nodes along which the commands of the master travel, and the reports of the agents back.
+// The tree of nodes along which messages travel in a job of many nodes.
 
 #include <vector>
 
-namespace syncrun::test {
+namespace syncrun::detail {
 
 /// The master is the root. The nodes below a node are a range of numbers. It is divided among the children of the node
 /// in shares that differ by one node at most, so the tree is as flat as its fan-out allows. Each child is the first
@@ -17,6 +17,10 @@ class NodeTree {
     int end = 0;
     bool has(int node) const noexcept { return node >= child && node < end; }
   };
+
+  /// The fan-out that jobs use: about the square root of the number of nodes. Then most nodes are two levels below the
+  /// master, and the model of calls over many nodes has its shortest calls near this (docs/performance-notes.md).
+  static int usual_fan_out(int nodes) noexcept;
 
   /// `fan_out` is how many children a node has at most.
   NodeTree(int nodes, int fan_out);
@@ -32,4 +36,4 @@ class NodeTree {
   std::vector<int> parents_;
 };
 
-}  // namespace syncrun::test
+}  // namespace syncrun::detail
