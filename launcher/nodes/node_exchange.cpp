@@ -43,13 +43,14 @@ void NodeExchange::add(std::size_t slot) {
   last_added_ = open.id;
   Open& added = open_.emplace_back(std::move(open));
   open_count_.store(open_.size(), std::memory_order_release);
+  begin_vote_tree(added);
   const auto early = early_.find(added.id);
   if (early == early_.end()) return;
   for (const MessageBefore& one : early->second) {
     MessageReader message(one.bytes, "node " + std::to_string(one.node));
     static_cast<void>(message.get<std::uint64_t>());  // the session
     static_cast<void>(message.get<std::uint64_t>());  // the command
-    take_for(added, one.node, message);
+    if (!take_along_vote_tree(added.id, one.node, message)) take_for(added, one.node, message);
   }
   early_.erase(early);
 }
@@ -123,10 +124,7 @@ bool NodeExchange::look_at(Open& open) {
 }
 
 MessageWriter NodeExchange::message_of(const Open& open, MessageKind kind) const {
-  MessageWriter message(kind);
-  message.put(session_);
-  message.put(open.id);
-  return message;
+  return message_about(open.id, kind);
 }
 
 void NodeExchange::send_to_others(const Open& open, const MessageWriter& message) {
@@ -197,6 +195,7 @@ void NodeExchange::take(int node, MessageReader& message) {
   if (message.get<std::uint64_t>() != session_) return;
   const auto id = message.get<std::uint64_t>();
   const std::lock_guard lock(mutex_);
+  if (take_along_vote_tree(id, node, message)) return;
   const auto open = std::find_if(open_.begin(), open_.end(), [id](const Open& one) { return one.id == id; });
   if (open != open_.end()) take_for(*open, node, message);
   else if (id > last_added_) early_[id].push_back({node, {all.begin(), all.end()}});
@@ -213,8 +212,9 @@ void NodeExchange::take_for(Open& open, int node, MessageReader& message) {
       part->vote = message.get<Vote>();
       note_votes(open);
       break;
-    default:                         // abandon
-      open.has_told_failure = true;  // the sender tells all nodes
+    case MessageKind::verdict: break;  // there is no tree, or it is over
+    default:                           // abandon
+      open.has_told_failure = true;    // the sender tells all nodes
       control_.command_in(open.slot).failed.store(open.id, std::memory_order_seq_cst);
       control_.header().to_peers.ring();
   }
@@ -292,6 +292,7 @@ bool NodeExchange::tell_vote(Open& open) {
   const auto vote = vote_here(open);
   if (!vote) return false;
   open.has_told_vote = true;
+  if (tell_vote_along_tree(open, *vote)) return true;
   MessageWriter message = message_of(open, MessageKind::vote);
   message.put(*vote);
   send_to_others(open, message);
@@ -307,6 +308,71 @@ void NodeExchange::note_votes(Open& open) {
   }
   control_.command_in(open.slot).vote_of_others.store(vote_word(open.id, ok ? Vote::ok : Vote::failed),
                                                       std::memory_order_seq_cst);
+  control_.header().to_peers.ring();
+}
+
+// ---- votes along a tree ---------------------------------------------------------------------------------------
+
+void NodeExchange::begin_vote_tree(const Open& open) {
+  if (tree_from_ == 0 || open.parts.size() < static_cast<std::size_t>(tree_from_)) return;
+  if (!control_.command_in(open.slot).wants_vote) return;
+  std::vector<int> nodes;
+  for (const Part& part : open.parts) nodes.push_back(part.node);
+  vote_trees_.emplace(open.id, VoteTree(nodes, open.own));
+}
+
+MessageWriter NodeExchange::message_about(std::uint64_t id, MessageKind kind) const {
+  MessageWriter message(kind);
+  message.put(session_);
+  message.put(id);
+  return message;
+}
+
+bool NodeExchange::tell_vote_along_tree(const Open& open, Vote vote) {
+  const auto tree = vote_trees_.find(open.id);
+  if (tree == vote_trees_.end()) return false;
+  tree->second.note(open.parts[open.own].node, vote);
+  pass_on_votes(open.id, tree->second);
+  return true;
+}
+
+/// Returns false if the message is of another kind, or if there is no tree for the command.
+bool NodeExchange::take_along_vote_tree(std::uint64_t id, int node, MessageReader& message) {
+  const bool is_verdict = message.kind() == MessageKind::verdict;
+  if (!is_verdict && message.kind() != MessageKind::vote) return false;
+  const auto tree = vote_trees_.find(id);
+  if (tree == vote_trees_.end()) return false;
+  const auto vote = message.get<Vote>();
+  if (is_verdict) {
+    announce(id, tree->second, vote);
+  } else {
+    tree->second.note(node, vote);
+    pass_on_votes(id, tree->second);
+  }
+  return true;
+}
+
+/// Once all nodes of the branch have voted, their parent gets one vote for all of them.
+void NodeExchange::pass_on_votes(std::uint64_t id, VoteTree& tree) {
+  const auto result = tree.result();
+  if (!result) return;
+  if (!tree.parent()) return announce(id, tree, *result);
+  MessageWriter message = message_about(id, MessageKind::vote);
+  message.put(*result);
+  mailbox_.send(*tree.parent(), message.take());
+}
+
+/// The children come first, because the ranks here may be done with the command soon. The tree is gone afterwards.
+void NodeExchange::announce(std::uint64_t id, const VoteTree& tree, Vote verdict) {
+  for (const int child : tree.children()) {
+    MessageWriter message = message_about(id, MessageKind::verdict);
+    message.put(verdict);
+    mailbox_.send(child, message.take());
+  }
+  vote_trees_.erase(id);
+  const auto open = std::find_if(open_.begin(), open_.end(), [id](const Open& one) { return one.id == id; });
+  if (open == open_.end()) return;
+  control_.command_in(open->slot).vote_of_others.store(vote_word(id, verdict), std::memory_order_seq_cst);
   control_.header().to_peers.ring();
 }
 

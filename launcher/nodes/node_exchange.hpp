@@ -18,6 +18,7 @@
 #include "common/protocol/control_block.hpp"
 #include "launcher/nodes/mailbox.hpp"
 #include "launcher/nodes/messages.hpp"
+#include "launcher/nodes/vote_tree.hpp"
 
 namespace syncrun::detail {
 
@@ -25,14 +26,15 @@ namespace syncrun::detail {
 class NodeExchange {
  public:
   /// `control` and `segment` are those of this node. `session` is the same on all nodes, and different for each session of
-  /// a job. Refers to the mailbox and the segment as long as it lives.
-  NodeExchange(Mailbox& mailbox, ControlBlock control, const Segment& segment, std::uint64_t session)
-      : mailbox_(mailbox), control_(control), segment_(segment), session_(session) {}
+  /// a job. Commands on at least `tree_from` nodes vote along a tree; 0: none do. Refers to the mailbox and the segment as
+  /// long as it lives.
+  NodeExchange(Mailbox& mailbox, ControlBlock control, const Segment& segment, std::uint64_t session, int tree_from = 0)
+      : mailbox_(mailbox), control_(control), segment_(segment), session_(session), tree_from_(tree_from) {}
 
   /// The command in this slot comes to its ranks on this node. Does nothing if its ranks do not wait for other nodes.
   /// Called in the order of the numbers of commands.
   void add(std::size_t slot);
-  /// Handles a message of the kinds exchange, abandon, left and vote. Throws Error (system).
+  /// Handles a message of the kinds exchange, abandon, left, vote and verdict. Throws Error (system).
   void take(int node, MessageReader& message);
   /// Looks for requests of this node's ranks. Returns false if there was nothing to do. Throws Error (system).
   bool look();
@@ -92,6 +94,12 @@ class NodeExchange {
   bool tell_failure(Open& open);
   bool tell_vote(Open& open);
   void note_votes(Open& open);
+  void begin_vote_tree(const Open& open);
+  bool tell_vote_along_tree(const Open& open, Vote vote);
+  bool take_along_vote_tree(std::uint64_t id, int node, MessageReader& message);
+  void pass_on_votes(std::uint64_t id, VoteTree& tree);
+  void announce(std::uint64_t id, const VoteTree& tree, Vote verdict);
+  MessageWriter message_about(std::uint64_t id, MessageKind kind) const;
   bool is_over_here(const Open& open) const noexcept;
   bool leader_has_left(const Open& open) const noexcept;
   std::optional<Vote> vote_here(const Open& open) const noexcept;
@@ -104,11 +112,15 @@ class NodeExchange {
   ControlBlock control_;
   const Segment& segment_;
   std::uint64_t session_;
+  int tree_from_;
   mutable std::mutex mutex_;  // of the members below
   std::deque<Open> open_;
   std::uint64_t last_added_ = 0;
   std::map<std::uint64_t, std::vector<MessageBefore>> early_;  // by command: messages that came before it
   std::atomic<std::size_t> open_count_ = 0;
+  // By command. A tree stays until this node has passed on the verdict, also if the ranks here are done before: they do
+  // not wait for it if they have skipped the command.
+  std::map<std::uint64_t, VoteTree> vote_trees_;
 };
 
 }  // namespace syncrun::detail

@@ -1,0 +1,191 @@
+// The votes of commands on many nodes. The test votes in the control blocks in place of the ranks, and decides when
+// messages arrive.
+
+#include "launcher/nodes/vote_tree.hpp"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "launcher/nodes/node_exchange.hpp"
+#include "syncrun/error.hpp"
+#include "tests/launcher/nodes/fake_transport.hpp"
+#include "tests/launcher/pool/fake_pool.hpp"
+
+namespace syncrun::test {
+namespace {
+
+using namespace detail;
+
+constexpr int kNodes = 40;
+
+TEST(VoteTrees, KnowTheResultWhenThisNodeAndAllChildrenHaveVoted) {
+  std::vector<int> nodes(16);
+  std::iota(nodes.begin(), nodes.end(), 3);
+  VoteTree tree(nodes, 0);
+  EXPECT_FALSE(tree.parent().has_value());
+  ASSERT_EQ(tree.children().size(), 4U);
+  EXPECT_EQ(tree.children().front(), 4);
+  tree.note(3, Vote::ok);
+  for (const int child : tree.children()) {
+    EXPECT_FALSE(tree.result().has_value());
+    tree.note(child, child == 4 ? Vote::failed : Vote::ok);
+  }
+  EXPECT_EQ(tree.result(), Vote::failed);
+}
+
+TEST(VoteTrees, RefuseVotesThatTheyDoNotExpect) {
+  VoteTree tree({0, 1, 2, 3}, 1);
+  EXPECT_EQ(tree.parent(), 0);
+  EXPECT_THROW(tree.note(3, Vote::ok), Error);
+  tree.note(1, Vote::ok);
+  EXPECT_THROW(tree.note(1, Vote::ok), Error);
+}
+
+/// A node with one rank, which has its number.
+struct Voter {
+  Voter(FakeNetwork& network, int number, int tree_from)
+      : node(number), mailbox(network.at(number)), exchange(mailbox, pool.control(), pool.segment(), 1, tree_from) {
+    pool.control().header().place = {number, kNodes, number, 1};
+    for (int rank = 0; rank < kNodes; ++rank) pool.control().worker(rank).node = rank;
+  }
+  void add(std::uint64_t id, const RankSet& ranks) {
+    Command& command = pool.control().command_in(id);
+    command.begin<CallPayload>();
+    command.id = id;
+    command.ranks = ranks;
+    command.comm = CommChoice::nodes();
+    command.wants_vote = true;
+    exchange.add(id);
+  }
+  void vote(std::uint64_t id, Vote vote) {
+    pool.control().outbox(pool.control().command_in(id), node).vote = vote;
+    pool.control().worker(node).vote.store(vote_word(id, vote));
+  }
+  /// Empty if the rank still has to wait.
+  Vote others(std::uint64_t id) {
+    const std::uint64_t word = pool.control().command_in(id).vote_of_others.load();
+    if (word == vote_word(id, Vote::ok)) return Vote::ok;
+    return word == vote_word(id, Vote::failed) ? Vote::failed : Vote::none;
+  }
+  void run() {
+    while (const auto next = mailbox.receive()) {
+      MessageReader message(next->message, "another node");
+      exchange.take(next->node, message);
+    }
+    while (exchange.look()) {
+    }
+  }
+
+  int node;
+  FakePool pool{kNodes};
+  Transport& mailbox;
+  NodeExchange exchange;
+};
+
+class Votes : public testing::TestWithParam<int> {
+ protected:
+  void make(int tree_from) {
+    for (int node = 0; node < kNodes; ++node) voters.emplace_back(network, node, tree_from);
+  }
+  std::size_t messages_sent() const {
+    std::size_t sent = 0;
+    for (int node = 0; node < kNodes; ++node) sent += network.messages_sent(node);
+    return sent;
+  }
+  /// So many nodes that follow each other.
+  RankSet some_ranks(int count) {
+    const int first = static_cast<int>(random() % static_cast<unsigned>(kNodes - count + 1));
+    RankSet ranks;
+    for (int rank = first; rank < first + count; ++rank) ranks.add(rank);
+    return ranks;
+  }
+  /// Holds back some links, and lets others pass.
+  void shake() {
+    for (int i = 0; i < 30; ++i) {
+      const int from = static_cast<int>(random() % kNodes);
+      const int to = static_cast<int>(random() % kNodes);
+      if (random() % 2 == 0) network.hold_back(from, to);
+      else network.release(from, to);
+    }
+  }
+  void release_all() {
+    for (int from = 0; from < kNodes; ++from) {
+      for (int to = 0; to < kNodes; ++to) network.release(from, to);
+    }
+  }
+
+  std::mt19937 random{static_cast<unsigned>(GetParam())};
+  FakeNetwork network{kNodes};
+  std::deque<Voter> voters;
+};
+
+TEST_P(Votes, ReachEachNodeWithTwoMessagesForEachOtherNode) {
+  make(2);
+  const RankSet ranks = some_ranks(GetParam());
+  for (const int node : ranks) voters[static_cast<std::size_t>(node)].add(1, ranks);
+  for (const int node : ranks) voters[static_cast<std::size_t>(node)].vote(1, Vote::ok);
+  for (int round = 0; round < 8; ++round) {
+    for (Voter& voter : voters) voter.run();
+  }
+  for (const int node : ranks) EXPECT_EQ(voters[static_cast<std::size_t>(node)].others(1), Vote::ok);
+  EXPECT_EQ(messages_sent(), 2U * static_cast<std::size_t>(GetParam() - 1));
+}
+
+TEST_P(Votes, OfFewerNodesThanATreeHasGoToEachOtherNode) {
+  make(GetParam() + 1);
+  const RankSet ranks = some_ranks(GetParam());
+  for (const int node : ranks) voters[static_cast<std::size_t>(node)].add(1, ranks);
+  for (const int node : ranks) voters[static_cast<std::size_t>(node)].vote(1, Vote::ok);
+  for (int round = 0; round < 3; ++round) {
+    for (Voter& voter : voters) voter.run();
+  }
+  for (const int node : ranks) EXPECT_EQ(voters[static_cast<std::size_t>(node)].others(1), Vote::ok);
+  EXPECT_EQ(messages_sent(), static_cast<std::size_t>(GetParam()) * static_cast<std::size_t>(GetParam() - 1));
+}
+
+/// Commands come to the nodes at different times. Some ranks fail, and some skip the command: these are done with it as
+/// soon as they have voted.
+TEST_P(Votes, HaveTheSameResultOnAllNodesInAnyOrder) {
+  make(2);
+  for (std::uint64_t id = 1; id <= 20; ++id) {
+    const RankSet ranks = some_ranks(GetParam());
+    const bool all_ok = random() % 2 == 0;
+    const int bad = ranks.first() + static_cast<int>(random() % static_cast<unsigned>(GetParam()));
+    const bool skips = random() % 2 == 0;
+    std::vector<int> waiting(ranks.begin(), ranks.end());
+    std::shuffle(waiting.begin(), waiting.end(), random);
+    for (int step = 0; !waiting.empty(); ++step) {
+      ASSERT_LT(step, 1000);
+      Voter& voter = voters[static_cast<std::size_t>(waiting.back())];
+      waiting.pop_back();
+      voter.add(id, ranks);
+      const bool is_bad = !all_ok && voter.node == bad;
+      voter.vote(id, is_bad ? Vote::failed : Vote::ok);
+      if (is_bad && skips) voter.pool.finish(voter.node, id);
+      shake();
+      for (const int node : ranks) voters[static_cast<std::size_t>(node)].run();
+    }
+    release_all();
+    for (int round = 0; round < 8; ++round) {
+      for (const int node : ranks) voters[static_cast<std::size_t>(node)].run();
+    }
+    for (const int node : ranks) {
+      Voter& voter = voters[static_cast<std::size_t>(node)];
+      if (!all_ok && node == bad && skips) continue;
+      ASSERT_EQ(voter.others(id), all_ok ? Vote::ok : Vote::failed) << "node " << node << ", command " << id;
+      voter.pool.finish(node, id);
+      voter.run();
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(OnNodes, Votes, testing::Values(2, 3, 4, 5, 7, 16, 17, 40),
+                         [](const auto& test) { return std::to_string(test.param); });
+
+}  // namespace
+}  // namespace syncrun::test
