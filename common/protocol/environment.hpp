@@ -23,6 +23,7 @@ inline constexpr const char* kQuiet = "SYNCRUN_QUIET";      // if set, no line a
 inline constexpr const char* kRestart = "SYNCRUN_RESTART";  // how often the program was restarted; unset if never
 inline constexpr const char* kSupervisorFd = "SYNCRUN_SUPERVISOR_FD";  // see supervisor_link.hpp
 inline constexpr const char* kNodeTimeout = "SYNCRUN_NODE_TIMEOUT";    // seconds, may have a fraction
+inline constexpr const char* kTreeFrom = "SYNCRUN_TREE_FROM";          // a number of nodes
 
 // Set by `syncrun` for the program if the job has several nodes. The program unsets it when it begins.
 inline constexpr const char* kNode = "SYNCRUN_NODE";  // the number of this node; 0 is the master's

@@ -16,6 +16,7 @@ NodeGroup::Farewell AgentRole::serve() {
   group_.listen(this);
   auto active_at = Clock::now();
   while (!failure_ && !group_.is_lost(NodeGroup::kMaster)) {
+    if (group_.relay() != nullptr) failure_ = group_.broken_link();
     const bool has_received = group_.progress();
     const bool has_reported = is_ending_ ? finish_end() : session_ && session_->report();
     if (has_received || has_reported) {
@@ -62,11 +63,14 @@ void AgentRole::report_failure(std::uint64_t question, const Error& error) {
   message.put(question);
   message.put(error.kind());
   message.put_text(error.what());
-  group_.send(NodeGroup::kMaster, std::move(message));
+  // A relay may not have got the question yet, and then it does not know the tree.
+  if (question != 0) group_.send_directly(NodeGroup::kMaster, std::move(message));
+  else group_.send(NodeGroup::kMaster, std::move(message));
 }
 
 void AgentRole::name_devices(MessageReader& message) {
   const auto question = message.get<std::uint64_t>();
+  group_.use_tree(message.get<std::int32_t>());
   SessionOptions options;
   options.devices = message.get_text();
   options.processes = message.get_text();
@@ -88,6 +92,7 @@ void AgentRole::name_devices(MessageReader& message) {
 
 void AgentRole::start(MessageReader& message) {
   session_.reset();
+  if (group_.relay() != nullptr) group_.relay()->begin_session();
   start_ = get_session_start(message);
   group_.set_names(start_->settings.node_names);
   try {

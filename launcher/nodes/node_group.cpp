@@ -15,8 +15,16 @@ constexpr std::chrono::microseconds kShortestNap{50};
 constexpr Milliseconds kLongestNap{4};
 /// How many messages one call of progress() handles at most.
 constexpr int kMostMessages = 64;
+/// How much longer a neighbour in the tree may be silent than a node may be for the master.
+constexpr Milliseconds kMastersTurn{1000};
 /// How often the thread of the master looks whether another thread still handles messages.
 constexpr Milliseconds kLookForHelp{1};
+
+/// "3.0"
+std::string seconds_text(Milliseconds time) {
+  const auto tenths = time.count() / 100;
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10);
+}
 
 /// True if nothing comes after a message of this kind.
 bool is_last_word(MessageKind kind) noexcept { return kind == MessageKind::bye || kind == MessageKind::fault; }
@@ -66,7 +74,23 @@ void NodeGroup::set_names(std::vector<std::string> names) {
 
 // ---- messages -------------------------------------------------------------------------------------------------
 
+void NodeGroup::use_tree(int from) {
+  const std::lock_guard lock(dispatch_);
+  if (tree_from() != 0 || nodes() < from) return;
+  const NodeTree tree(nodes(), NodeTree::usual_fan_out(nodes()));
+  if (is_master()) root_.store(&owned_root_.emplace(direct_post_, tree), std::memory_order_release);
+  else neighbours_ = relay_.emplace(direct_post_, tree, node_).neighbours();
+  std::erase(neighbours_, kMaster);
+  tree_from_.store(from, std::memory_order_release);
+}
+
 void NodeGroup::send(int node, MessageWriter message) {
+  if (tree_from() == 0 || !goes_along_tree(message.kind())) return send_directly(node, std::move(message));
+  if (is_master()) root()->send(node, message.take());
+  else relay_->send(message.take());
+}
+
+void NodeGroup::send_directly(int node, MessageWriter message) {
   if (is_lost(node)) return;
   note_activity();
   static_cast<void>(reach(node, [&] { return transport_->send(node, message.take()), Mailbox::Ticket{0}; }));
@@ -86,7 +110,14 @@ Mailbox::Ticket NodeGroup::reach(int node, Action&& action) {
 }
 
 void NodeGroup::send_to_all(const MessageWriter& message) {
-  for_each_partner([&](int node) { send(node, message); });
+  if (root() == nullptr || !goes_along_tree(message.kind())) {
+    for_each_partner([&](int node) { send_directly(node, message); });
+    return;
+  }
+  Bundle bundle;
+  const Bundle::Piece piece = bundle.add_piece(MessageWriter(message).take());
+  for_each_partner([&](int node) { bundle.add(node, {&piece, 1}); });
+  root()->send(bundle);
 }
 
 Mailbox::Ticket NodeGroup::send_bulk(int node, std::span<const std::byte> from) {
@@ -125,6 +156,7 @@ bool NodeGroup::handle_messages() {
     did_something = true;
     dispatch();
   }
+  if (relay_ && relay_->look(Clock::now())) did_something = true;
   if (listener_ != nullptr && listener_->look()) {
     note_activity();
     did_something = true;
@@ -189,7 +221,39 @@ void NodeGroup::take(Waiting& next) {
     take_leave(next.node, {code, message.get_text()});
     return;
   }
-  listener_->on_message(next.node, message);
+  if (relay_) take_as_relay(next.node, message);
+  else if (root() != nullptr && message.kind() == MessageKind::reports)
+    for_each_report(message, [this](int from, auto bytes) { take_report(from, bytes); });
+  else listener_->on_message(next.node, message);
+}
+
+void NodeGroup::take_as_relay(int node, MessageReader& message) {
+  switch (message.kind()) {
+    case MessageKind::bundle:
+      if (const auto own = relay_->take_bundle(message)) {
+        MessageReader of_master(*own, name_of(kMaster));
+        listener_->on_message(kMaster, of_master);
+      }
+      break;
+    case MessageKind::reports: relay_->take_reports(message); break;
+    case MessageKind::direct:
+      has_heard_of_loss_.store(true, std::memory_order_release);
+      relay_->end_tree();
+      break;
+    default: listener_->on_message(node, message);
+  }
+}
+
+/// If the message cannot be handled, its sender is lost, and not the relay that has passed it on.
+void NodeGroup::take_report(int node, std::span<const std::byte> bytes) {
+  if (node <= kMaster || node >= nodes()) throw Error(ErrorKind::system, "a report came from an unknown node");
+  if (is_lost(node) || listener_ == nullptr) return;
+  try {
+    MessageReader message(bytes, name_of(node));
+    listener_->on_message(node, message);
+  } catch (const Error& error) {
+    lose(node, error);
+  }
 }
 
 /// The node waits for the others to end the transport together. So it is not abandoned.
@@ -240,8 +304,15 @@ void NodeGroup::lose(int node, const Error& why) noexcept {
   peer(node).is_lost.store(true, std::memory_order_release);
   losses_.fetch_add(1, std::memory_order_release);
   transport_->abandon(node);
+  end_tree();
   const std::lock_guard lock(dispatch_);
   if (listener_ != nullptr) listener_->on_node_lost(node, why);
+}
+
+/// In the master: the lost node may be a relay, and the session is over in any case.
+void NodeGroup::end_tree() noexcept {
+  if (root() == nullptr || !root()->end_tree()) return;
+  for_each_partner([&](int node) { send_directly(node, MessageWriter(MessageKind::direct)); });
 }
 
 /// The last message of a node says why it is silent or gone. It has arrived, but perhaps nobody has handled it yet.
@@ -266,9 +337,14 @@ std::chrono::nanoseconds NodeGroup::quiet() const noexcept {
 }
 
 void NodeGroup::beat() {
-  for_each_partner([&](int node) {
+  const auto beat_to = [&](int node) {
     reach(node, [&] { return transport_->send(node, MessageWriter(MessageKind::beat).take()), Mailbox::Ticket{0}; });
-  });
+  };
+  for_each_partner(beat_to);
+  if (tree_from() == 0) return;
+  for (const int node : neighbours_) {
+    if (!is_lost(node)) beat_to(node);
+  }
 }
 
 /// In the master, this thread also handles messages, because the program may compute for a long time between two calls.
@@ -307,19 +383,39 @@ void NodeGroup::pulse() {
 
 /// Time in which this process was stopped does not count.
 void NodeGroup::check_silence(Clock::duration waited) {
+  if (tree_from() != 0) check_neighbours(waited);
   for_each_partner([&](int node) {
     if (const auto pieces = transport_->pieces_from(node); std::exchange(peer(node).pieces, pieces) != pieces)
       peer(node).silent_ns.store(0, std::memory_order_relaxed);
     const auto silent = std::chrono::nanoseconds(peer(node).silent_ns.fetch_add(waited.count()) + waited.count());
     if (silent < limits_.silence) return;
-    const auto tenths = std::chrono::duration_cast<Milliseconds>(limits_.silence).count() / 100;
-    lose_unless_ended(node,
-                      Error(ErrorKind::worker_lost,
-                            name_of(node) + " is silent for " + std::to_string(tenths / 10) + "." +
-                                std::to_string(tenths % 10) + " s: " + (is_master() ? "its agent" : "the master") +
-                                " was killed or stopped, the machine is down, or the network is (--node-timeout "
-                                "sets another limit)"));
+    lose_unless_ended(node, Error(ErrorKind::worker_lost,
+                                  name_of(node) + " is silent for " + seconds_text(limits_.silence) +
+                                      " s: " + (is_master() ? "its agent" : "the master") +
+                                      " was killed or stopped, the machine is down, or the network is (--node-timeout "
+                                      "sets another limit)"));
   });
+}
+
+/// A neighbour that is dead is silent for the master too, which then says so to all nodes. So this waits longer than the
+/// master does.
+void NodeGroup::check_neighbours(std::chrono::nanoseconds waited) {
+  const auto limit = limits_.silence + kMastersTurn;
+  for (const int node : neighbours_) {
+    const auto silent = std::chrono::nanoseconds(peer(node).silent_ns.fetch_add(waited.count()) + waited.count());
+    if (silent < limit || has_heard_of_loss_.load(std::memory_order_acquire) || is_lost(kMaster)) continue;
+    const Error why(ErrorKind::worker_lost, "nothing is heard from " + name_of(node) +
+                                                ", its neighbour in the tree of nodes, for " + seconds_text(limit) +
+                                                " s, but the master hears from both: the network between them is down");
+    const std::lock_guard lock(state_);
+    if (!broken_link_) broken_link_ = why;
+  }
+}
+
+std::optional<Error> NodeGroup::broken_link() const {
+  if (tree_from() == 0) return std::nullopt;
+  const std::lock_guard lock(state_);
+  return broken_link_;
 }
 
 bool NodeGroup::leave(int exit_code, Milliseconds grace) noexcept {

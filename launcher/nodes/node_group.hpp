@@ -16,6 +16,7 @@
 
 #include "common/os/waited_time.hpp"
 #include "launcher/nodes/messages.hpp"
+#include "launcher/nodes/relay.hpp"
 #include "launcher/nodes/transport.hpp"
 #include "syncrun/error.hpp"
 
@@ -41,7 +42,8 @@ class NodeListener {
 
 /// The master talks to all other nodes, which are agents. An agent talks to the master, and sends what the ranks of its
 /// node exchange with others to the agents of these. A thread sends a sign of life a few times a second: the master to all
-/// agents, and each of them to the master. A node of which nothing is heard for some time is lost.
+/// agents, and each of them to the master. A node of which nothing is heard for some time is lost. In a job of many nodes,
+/// most messages go along a tree (relay.hpp), and neighbours in the tree also watch each other.
 class NodeGroup {
  public:
   static constexpr int kMaster = 0;
@@ -65,9 +67,26 @@ class NodeGroup {
   std::vector<std::string> names() const;
   void set_names(std::vector<std::string> names);
 
-  /// Sends a message. Messages to nodes that are lost are dropped. Any thread.
+  /// Sends a message, along the tree if there is one and the message goes along it. Messages to nodes that are lost are
+  /// dropped. Any thread; in an agent, one thread sends along the tree.
   void send(int node, MessageWriter message);
   void send_to_all(const MessageWriter& message);
+  /// Sends a message to the node itself, whatever its kind.
+  void send_directly(int node, MessageWriter message);
+  /// From now on, messages go along a tree if there are at least `from` nodes. The same on all nodes. Later calls change
+  /// nothing. Called when no session is open.
+  void use_tree(int from);
+  /// The least number of nodes of a tree. 0 if there is none.
+  int tree_from() const noexcept { return tree_from_.load(std::memory_order_acquire); }
+  /// The tree, in the master. Null if there is none.
+  RelayRoot* root() noexcept { return root_.load(std::memory_order_acquire); }
+  /// The tree, in an agent. Null if there is none.
+  Relay* relay() noexcept { return relay_ ? &*relay_ : nullptr; }
+  /// In an agent: why it cannot continue, if nothing is heard from a neighbour in the tree, and the master does not say
+  /// that this node is lost. Then only the link between the two is broken, and nobody else notices.
+  std::optional<Error> broken_link() const;
+  /// True if messages may be lost that were sent along the tree, because a node is lost.
+  bool has_broken_tree() noexcept { return root() != nullptr && !root()->has_tree(); }
   /// A number for the next question to other nodes, from 1. An answer repeats it: an answer to an earlier question, which
   /// nobody waits for any more, may come after this one was asked. One thread asks.
   std::uint64_t number_of_question() noexcept { return ++questions_; }
@@ -111,9 +130,11 @@ class NodeGroup {
  private:
   class Post final : public Mailbox {
    public:
-    explicit Post(NodeGroup& group) : group_(group) {}
+    enum class Way { along_tree, direct };
+    Post(NodeGroup& group, Way way) : group_(group), way_(way) {}
     void send(int node, std::vector<std::byte> message) override {
-      group_.send(node, MessageWriter(std::move(message)));
+      if (way_ == Way::direct) group_.send_directly(node, MessageWriter(std::move(message)));
+      else group_.send(node, MessageWriter(std::move(message)));
     }
     std::optional<Received> receive() override { return std::nullopt; }
     Ticket send_bulk(int node, std::span<const std::byte> from) override { return group_.send_bulk(node, from); }
@@ -122,6 +143,7 @@ class NodeGroup {
 
    private:
     NodeGroup& group_;
+    Way way_;
   };
   struct Peer {
     std::atomic<bool> is_lost = false;
@@ -145,6 +167,10 @@ class NodeGroup {
   bool collect();
   bool dispatch();
   void take(Waiting& next);
+  void take_as_relay(int node, MessageReader& message);
+  void take_report(int node, std::span<const std::byte> bytes);
+  void end_tree() noexcept;
+  void check_neighbours(std::chrono::nanoseconds waited);
   void take_leave(int node, Farewell farewell);
   void lose_unless_ended(int node, const Error& why) noexcept;
   void note_activity() noexcept {
@@ -155,11 +181,12 @@ class NodeGroup {
   void check_silence(Clock::duration waited);
 
   std::unique_ptr<Transport> transport_;
-  Post post_{*this};
+  Post post_{*this, Post::Way::along_tree};
+  Post direct_post_{*this, Post::Way::direct};
   Limits limits_;
   int node_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by node; this node's is not used
-  mutable std::mutex state_;                  // of names_, farewell_ and Peer::why
+  mutable std::mutex state_;                  // of names_, farewell_, broken_link_ and Peer::why
   std::vector<std::string> names_;
   std::optional<Farewell> farewell_;
   std::string verdict_;
@@ -168,6 +195,15 @@ class NodeGroup {
   std::atomic<std::int64_t> active_at_;       // when a message came or went that was not only a sign of life
   std::atomic<std::uint64_t> looks_ = 0;      // calls of progress()
   std::atomic<Mailbox::Ticket> leaving_ = 0;  // the last bulk that was sent; 0 if it is known to be over
+
+  // The tree. It is made once, and stays. In an agent, only the thread that handles messages uses it.
+  std::optional<RelayRoot> owned_root_;
+  std::optional<Relay> relay_;
+  std::atomic<RelayRoot*> root_ = nullptr;
+  std::vector<int> neighbours_;                  // in an agent: other agents; set before tree_from_
+  std::optional<Error> broken_link_;             // under state_
+  std::atomic<bool> has_heard_of_loss_ = false;  // the master has ended the tree
+  std::atomic<int> tree_from_ = 0;
 
   std::mutex arrivals_lock_;
   std::deque<Waiting> arrivals_;

@@ -23,10 +23,10 @@ NodeSession::NodeSession(NodeGroup& group, const SessionStart& start, std::uniqu
     : group_(group),
       pool_(std::move(pool)),
       place_(start.place),
-      exchange_(group.post(), pool_->control(), pool_->segment(), start.session),
+      exchange_(group.post(), pool_->control(), pool_->segment(), start.session, group.tree_from()),
       inbound_(pool_->inbound()),
       moves_(group.post(), pool_->control(), pool_->segment(), inbound_, start.session),
-      commands_(group.post(), pool_->control(), pool_->segment(), &exchange_, &moves_),
+      commands_(group.post(), pool_->control(), pool_->segment(), &exchange_, &moves_, group.relay()),
       known_(static_cast<std::size_t>(start.place.local_size)) {
   pool_->control().header().timelines_offset = start.timelines_offset;  // before the workers read it
   reserve_timelines(pool_->segment(), pool_->control().header());
@@ -42,7 +42,8 @@ void NodeSession::take(int node, MessageReader& message) {
     case MessageKind::exchange:
     case MessageKind::abandon:
     case MessageKind::left:
-    case MessageKind::vote: exchange_.take(node, message); break;
+    case MessageKind::vote:
+    case MessageKind::verdict: exchange_.take(node, message); break;
     case MessageKind::supply:
     case MessageKind::values: moves_.take(node, message); break;
     case MessageKind::expect_ends: pool_->expect_ends(); break;

@@ -1,6 +1,7 @@
 #include "launcher/nodes/nodes_pool.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <thread>
 #include <utility>
@@ -9,7 +10,6 @@
 #include "common/text/errors.hpp"
 #include "launcher/devices/host_part.hpp"
 #include "launcher/failures/rank_report.hpp"
-#include "launcher/nodes/start_messages.hpp"
 #include "launcher/pool/worker_watcher.hpp"
 #include "launcher/process/spawn.hpp"
 #include "launcher/session/verdict.hpp"
@@ -111,8 +111,10 @@ void gather_devices(NodeGroup& group, const SessionOptions& options, Settings& s
   const std::uint64_t number = group.number_of_question();
   Gathering answers(group.nodes(), number);
   group.listen(&answers);
+  group.use_tree(settings.tree_from);
   MessageWriter question(MessageKind::open);
   question.put(number);
+  question.put(std::int32_t{settings.tree_from});
   question.put_text(options.devices);
   question.put_text(options.processes);
   group.send_to_all(question);
@@ -154,10 +156,10 @@ NodesPool::NodesPool(NodeGroup& group, const Settings& settings)
       awake_for_(WaitPolicy::for_nodes(place().local_size + 1, usable_cores()).awake_for),
       inbound_(inbound()),
       has_ended_(settings.nodes.size()) {
-  exchange_.emplace(group_.post(), control(), segment(), session_);
+  exchange_.emplace(group_.post(), control(), segment(), session_, group_.tree_from());
   moves_.emplace(group_.post(), control(), segment(), inbound_, session_);
   commands_.emplace(group_.post(), control(), RemoteNodes::Memory{segment(), inbound_}, settings.nodes, &*exchange_,
-                    &*moves_);
+                    &*moves_, group_.root());
 }
 
 /// Rows may still be under way to a node that is lost, and the transport reads them from the memory.
@@ -169,13 +171,36 @@ NodesPool::~NodesPool() {
 void NodesPool::start() {
   was_started_ = true;
   group_.listen(this);
-  for (const NodePlace& node : settings().nodes) {
-    if (node.node == group_.node()) continue;
-    MessageWriter message(MessageKind::start);
-    put_session_start(message, {settings(), node, segment().bytes(), session_, control().header().timelines_offset});
-    group_.send(node.node, std::move(message));
+  if (group_.root() != nullptr) {
+    send_start_along_tree();
+  } else {
+    for (const NodePlace& node : settings().nodes) {
+      if (node.node == group_.node()) continue;
+      MessageWriter message(MessageKind::start);
+      put_session_start(message, start_of(node));
+      group_.send(node.node, std::move(message));
+    }
   }
   LocalPool::start();
+}
+
+SessionStart NodesPool::start_of(const NodePlace& node) const {
+  return {settings(), node, segment().bytes(), session_, control().header().timelines_offset};
+}
+
+/// Only the places of the nodes differ.
+void NodesPool::send_start_along_tree() {
+  Bundle bundle(0, 2);
+  MessageWriter same;
+  put_session_settings(same, start_of(place()));
+  const Bundle::Piece settings_piece = bundle.add_piece(same.take());
+  for (const NodePlace& node : settings().nodes) {
+    if (node.node == group_.node()) continue;
+    MessageWriter own(MessageKind::start);
+    own.put(node);
+    bundle.add(node.node, std::array{bundle.add_piece(own.take()), settings_piece});
+  }
+  group_.root()->send(bundle);
 }
 
 // ---- messages -------------------------------------------------------------------------------------------------
@@ -186,7 +211,8 @@ void NodesPool::on_message(int node, MessageReader& message) {
     case MessageKind::exchange:
     case MessageKind::abandon:
     case MessageKind::left:
-    case MessageKind::vote: exchange_->take(node, message); break;
+    case MessageKind::vote:
+    case MessageKind::verdict: exchange_->take(node, message); break;
     case MessageKind::values: moves_->take(node, message); break;
     case MessageKind::rank_state:
       take_rank_state(message, control());
@@ -228,7 +254,14 @@ void NodesPool::on_message(int node, MessageReader& message) {
   }
 }
 
-void NodesPool::on_node_lost(int node, const Error& why) noexcept { note_fault(node, why); }
+/// What was sent along the tree may be lost. So what the agents need for the end is sent again.
+void NodesPool::on_node_lost(int node, const Error& why) noexcept {
+  note_fault(node, why);
+  if (!group_.has_broken_tree()) return;
+  for (const MessageKind kind : {MessageKind::expect_ends, MessageKind::kill_all, MessageKind::end}) {
+    if (was_told(kind)) send_to_agents(kind);
+  }
+}
 
 /// All ranks of the node are lost, and the reason is not in them. The program hears of it in its next call. The engine may
 /// end the job before that, so `syncrun` gets the reason at once.
@@ -246,6 +279,7 @@ void NodesPool::note_fault(int node, const Error& why) noexcept {
 // ---- processes ------------------------------------------------------------------------------------------------
 
 void NodesPool::send_to_agents(MessageKind kind) noexcept {
+  told_.fetch_or(bit_of(kind), std::memory_order_seq_cst);  // before the look whether there is a tree
   try {
     group_.send_to_all(MessageWriter(kind));
   } catch (const std::exception&) {
@@ -301,7 +335,9 @@ ChildEnd NodesPool::await_end(int rank) {
   if (place().has(rank)) return LocalPool::await_end(rank);
   const auto& nodes = settings().nodes;
   const auto there = std::find_if(nodes.begin(), nodes.end(), [rank](const NodePlace& node) { return node.has(rank); });
-  const auto is_known = [&] { return known_end(rank).has_value() || group_.is_lost(there->node); };
+  const auto is_known = [&] {
+    return known_end(rank).has_value() || group_.is_lost(there->node) || group_.has_broken_tree();
+  };
   static_cast<void>(wait_for_messages(group_, kEndLimit, is_known));
   if (const auto known = known_end(rank)) return known->end;
   return {std::nullopt, "its node has not said how it ended"};

@@ -3,6 +3,7 @@
 // A pool whose workers are on several machines. This process, the master, starts and watches those of its own machine.
 // An agent does the same on each other machine, and tells this pool what happens there.
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -13,6 +14,7 @@
 #include "launcher/nodes/node_group.hpp"
 #include "launcher/nodes/rank_messages.hpp"
 #include "launcher/nodes/remote_nodes.hpp"
+#include "launcher/nodes/start_messages.hpp"
 #include "launcher/pool/local_pool.hpp"
 
 namespace syncrun::detail {
@@ -59,6 +61,10 @@ class NodesPool final : public LocalPool, private NodeListener {
   void note_fault(int node, const Error& why) noexcept;
   std::optional<RankEnd> known_end(int rank) const;
   void send_to_agents(MessageKind kind) noexcept;
+  static std::uint64_t bit_of(MessageKind kind) noexcept { return std::uint64_t{1} << static_cast<unsigned>(kind); }
+  bool was_told(MessageKind kind) const noexcept { return (told_.load(std::memory_order_seq_cst) & bit_of(kind)) != 0; }
+  SessionStart start_of(const NodePlace& node) const;
+  void send_start_along_tree();
 
   NodeGroup& group_;
   std::uint64_t session_;  // its number among the sessions of the job
@@ -73,6 +79,7 @@ class NodesPool final : public LocalPool, private NodeListener {
   std::optional<Error> fault_;   // of the first node that cannot continue
   std::vector<bool> has_ended_;  // by node: nothing is left of the session there
   bool was_started_ = false;
+  std::atomic<std::uint64_t> told_ = 0;  // the kinds of messages that all agents were sent
 };
 
 }  // namespace syncrun::detail

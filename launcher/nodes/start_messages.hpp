@@ -46,6 +46,8 @@ struct SessionStart {
   std::uint64_t timelines_offset = 0;  // as in ControlHeader
 };
 void put_session_start(MessageWriter& to, const SessionStart& start);
+/// The second part of it, after the place. It is the same for all nodes.
+void put_session_settings(MessageWriter& to, const SessionStart& start);
 SessionStart get_session_start(MessageReader& from);
 
 }  // namespace syncrun::detail

@@ -18,6 +18,8 @@ namespace {
 
 constexpr Milliseconds kDefaultCallTimeout = std::chrono::minutes(10);
 constexpr Milliseconds kDefaultStartTimeout = std::chrono::seconds(60);
+constexpr std::int64_t kFewestNodesOfTree = 2;
+constexpr std::int64_t kMostNodes = 1'000'000;
 
 std::string from_environment(const char* name) {
   const char* value = environment::get(name);
@@ -98,6 +100,15 @@ std::optional<Milliseconds> node_timeout_from_environment() {
 
 namespace {
 
+void choose_tree(Settings& settings) {
+  const std::string text = from_environment(environment::kTreeFrom);
+  if (text.empty()) return;
+  const auto nodes = environment::whole_number(text.c_str());
+  if (!nodes || *nodes < kFewestNodesOfTree || *nodes > kMostNodes)
+    environment::throw_bad_value(environment::kTreeFrom, text, "a whole number of nodes from 2");
+  settings.tree_from = static_cast<int>(*nodes);
+}
+
 /// Checks variables that are read later or by other code, so that a mistake shows before anything is started.
 void check_variables() {
   static_cast<void>(is_memory_checked());
@@ -139,6 +150,7 @@ Settings resolve_settings(const SessionOptions& options) {
   Settings settings;
   choose_devices(settings, options);
   settings.node_names = {own_host_name()};
+  choose_tree(settings);
   settings.call_timeout = seconds_from_environment(
       environment::kTimeout, check_timeout(options.timeout.value_or(kDefaultCallTimeout), "SessionOptions::timeout"));
   settings.start_timeout = seconds_from_environment(

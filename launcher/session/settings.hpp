@@ -29,6 +29,7 @@ struct Settings {
   LogLevel log_level = LogLevel::warning;
   std::vector<NodePlace> nodes;         // all nodes of the session; empty if there is only this machine
   std::vector<std::string> node_names;  // by node
+  int tree_from = 16;                   // from as many nodes on, messages go along a tree of nodes
   std::string overruled;                // says which choice of devices by the program was overruled; empty: none
 };
 

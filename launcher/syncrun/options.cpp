@@ -37,11 +37,12 @@ enum Option : int {
   kQuietOption,
   kNodesOption,
   kNodeTimeoutOption,
+  kTreeFromOption,
   kDryRunOption,
   kVersionOption,
 };
 
-constexpr std::array<option, 18> kLongOptions{{
+constexpr std::array<option, 19> kLongOptions{{
     {"nproc-per-node", required_argument, nullptr, 'n'},
     {"devices", required_argument, nullptr, kDevicesOption},
     {"timeout", required_argument, nullptr, kTimeoutOption},
@@ -56,6 +57,7 @@ constexpr std::array<option, 18> kLongOptions{{
     {"quiet", no_argument, nullptr, kQuietOption},
     {"nodes", required_argument, nullptr, kNodesOption},
     {"node-timeout", required_argument, nullptr, kNodeTimeoutOption},
+    {"tree-from", required_argument, nullptr, kTreeFromOption},
     {"dry-run", no_argument, nullptr, kDryRunOption},
     {"version", no_argument, nullptr, kVersionOption},
     {"help", no_argument, nullptr, 'h'},
@@ -133,6 +135,7 @@ void accept_option(CommandOptions& options, int which, const std::string& value)
     case kTraceOption: options.trace = file_text("--trace", value); break;
     case kNodesOption: options.nodes = whole_number("--nodes", value, 1, kMostNodes); break;
     case kNodeTimeoutOption: options.node_timeout = seconds_text("--node-timeout", value); break;
+    case kTreeFromOption: options.tree_from = std::to_string(whole_number("--tree-from", value, 2, kMostNodes)); break;
     case kQuietOption: options.is_quiet = true; break;
     case kDryRunOption: options.action = Action::dry_run; break;
     case kVersionOption: options.action = Action::version; break;
@@ -208,6 +211,7 @@ EnvironmentChanges environment_for(const CommandOptions& options) {
   set(environment::kProfile, options.profile);
   set(environment::kTrace, options.trace);
   set(environment::kNodeTimeout, options.node_timeout);
+  set(environment::kTreeFrom, options.tree_from);
   set(environment::kQuiet, options.is_quiet ? "1" : "");
   if (options.devices.empty() && !options.processes.empty()) changes.unset.emplace_back(environment::kDevices);
   if (options.processes.empty() && !options.devices.empty()) changes.unset.emplace_back(environment::kProcesses);
@@ -232,6 +236,7 @@ On several nodes: srun -N NODES syncrun program, or mpirun --map-by node -np NOD
       --grace SECONDS                  after a signal, kill everything after this time (default: 5)
       --nodes N                        check that srun or mpirun has started one task on each of N nodes
       --node-timeout SECONDS           a node of which nothing is heard for this long is lost (default: 3)
+      --tree-from N                    from N nodes on, nodes pass messages on along a tree (default: 16)
       --max-restarts N                 restart the program when it fails, at most N times (default: 0)
       --restart N                      this is restart N, by a script: syncrun::restarts() returns it (default: 0)
       --profile FILE                   write a table of where the time of calls went; - is standard error

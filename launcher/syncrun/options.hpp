@@ -29,6 +29,7 @@ struct CommandOptions {
   int restart = 0;  ///< How often a script has run the program before.
   int nodes = 0;    ///< 0: not given.
   std::string node_timeout;
+  std::string tree_from;
 };
 
 /// Reads options up to the first word that is not one. The rest belongs to the program. Throws Error (usage) with what

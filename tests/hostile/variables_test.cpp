@@ -136,8 +136,8 @@ INSTANTIATE_TEST_SUITE_P(Set, PublicVariables,
                          testing::Values(Setting{"TIMEOUT", "soon"}, Setting{"START_TIMEOUT", "-1"},
                                          Setting{"LOG_LEVEL", "loud"}, Setting{"RESERVE_BYTES", "much"},
                                          Setting{"RESERVE_BYTES", "0"}, Setting{"MEMORY_CHECK", "no"},
-                                         Setting{"NODE_TIMEOUT", "0.4"}, Setting{"DEVICES", "gpx0"},
-                                         Setting{"NPROC_PER_NODE", "many"}),
+                                         Setting{"NODE_TIMEOUT", "0.4"}, Setting{"TREE_FROM", "1"},
+                                         Setting{"DEVICES", "gpx0"}, Setting{"NPROC_PER_NODE", "many"}),
                          [](const auto& test) { return test.param.name + (test.param.value == "0" ? "_zero" : ""); });
 
 TEST_P(PublicVariables, WithBadValuesAreNamedWithValueAndExpectation) {
