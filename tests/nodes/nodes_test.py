@@ -298,7 +298,7 @@ class Values(ValuesOnHosts, OnHosts):
 PHASES = {"reduce": ("in the collectives", ["reduce", 60]), "body": ("in the body", ["body", 60]), "idle": ("idle", ["idle", 8]), "stream": ("streaming", ["stream", 60]), "move": ("the value is on its way", ["await-value", 60])}
 
 
-class Faults(OnHosts):
+class BreakingHosts(OnHosts):
     """Each test ends the hosts that it breaks, so each has hosts of its own."""
 
     @classmethod
@@ -306,7 +306,7 @@ class Faults(OnHosts):
         pass
 
     def setUp(self):
-        self.hosts = hosts.Hosts(3, keep=[options.build, Path(options.program).parent])
+        self.hosts = hosts.Hosts(self.count, keep=[options.build, Path(options.program).parent, hosts.HERE.parents[1] / "data"])
         self.hosts.__enter__()
         self.addCleanup(self.hosts.down)
 
@@ -334,6 +334,8 @@ class Faults(OnHosts):
         self.check_nothing_left(but)
         print(f"  {self.id().rsplit('.', 1)[-1]}: {when - began:.3f} s", flush=True)
 
+
+class Faults(BreakingHosts):
     def test_worker_killed_in_a_body(self):
         for engine in ("openmpi", "mpich"):
             with self.subTest(engine=engine):
