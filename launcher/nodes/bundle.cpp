@@ -18,8 +18,7 @@ constexpr Bundle::Piece kNoPiece = std::numeric_limits<Bundle::Piece>::max();
 
 }  // namespace
 
-Bundle::Bundle(MessageReader& message)
-    : command_(message.get<std::uint64_t>()), of_each_(message.get<std::uint8_t>()) {
+Bundle::Bundle(MessageReader& message) : command_(message.get<std::uint64_t>()), of_each_(message.get<std::uint8_t>()) {
   if (of_each_ == 0 || of_each_ > kMostOfEach) throw_unreadable("the rows of pieces are too long");
   const auto sizes = message.get_list<std::uint64_t>();
   nodes_ = message.get_list<int>();
@@ -27,7 +26,8 @@ Bundle::Bundle(MessageReader& message)
   message.get_all(std::span(rows_));
   for (const std::uint64_t size : sizes) pieces_.push_back(message.get_bytes(size));
   const auto is_unknown = [this](Piece piece) { return piece >= pieces_.size(); };
-  if (std::any_of(rows_.begin(), rows_.end(), is_unknown)) throw_unreadable("it refers to pieces that it does not have");
+  if (std::any_of(rows_.begin(), rows_.end(), is_unknown))
+    throw_unreadable("it refers to pieces that it does not have");
 }
 
 Bundle::Piece Bundle::add_piece(std::vector<std::byte> bytes) {

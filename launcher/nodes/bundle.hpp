@@ -44,9 +44,7 @@ class Bundle {
   std::optional<std::vector<std::byte>> part_of(const NodeTree::Branch& branch) const;
 
  private:
-  std::span<const Piece> pieces_of(std::size_t at) const {
-    return std::span(rows_).subspan(at * of_each_, of_each_);
-  }
+  std::span<const Piece> pieces_of(std::size_t at) const { return std::span(rows_).subspan(at * of_each_, of_each_); }
 
   std::uint64_t command_;
   std::size_t of_each_;

@@ -59,7 +59,8 @@ TEST(NodeTrees, AreAsFlatAsTheirFanOutAllows) {
 }
 
 TEST(NodeTrees, HaveTwoLevelsWithTheUsualFanOutAndOneMoreWhereItIsRoundedDown) {
-  for (const int nodes : {16, 32, 64, 128, 1000}) EXPECT_LE(depth_of(NodeTree(nodes, NodeTree::usual_fan_out(nodes))), 3);
+  for (const int nodes : {16, 32, 64, 128, 1000})
+    EXPECT_LE(depth_of(NodeTree(nodes, NodeTree::usual_fan_out(nodes))), 3);
   EXPECT_EQ(depth_of(NodeTree(16, NodeTree::usual_fan_out(16))), 2);
   EXPECT_EQ(depth_of(NodeTree(3, NodeTree::usual_fan_out(3))), 2) << "a forced tree of three nodes has a relay";
 }
@@ -94,7 +95,8 @@ TEST(Bundles, TravelInPartsThatHaveOnlyWhatABranchNeeds) {
   Bundle bundle(7, 2);
   const std::string large(1000, 'x');
   const auto same = bundle.add_piece(bytes_of("same "));
-  for (const int node : {1, 2, 5}) bundle.add(node, std::array{same, bundle.add_piece(bytes_of(std::to_string(node) + large))});
+  for (const int node : {1, 2, 5})
+    bundle.add(node, std::array{same, bundle.add_piece(bytes_of(std::to_string(node) + large))});
   const auto part = bundle.part_of({2, 4});
   ASSERT_TRUE(part.has_value());
   EXPECT_LT(part->size(), 1150U);

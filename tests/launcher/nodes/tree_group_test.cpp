@@ -179,7 +179,8 @@ TEST_P(LostRelays, AreNamedAndMessagesGoDirectlyAfterwards) {
   EXPECT_TRUE(master().has_broken_tree());
   master().send_to_all(number(MessageKind::end, 3));
   for (const int node : {2, 3, 4, 5, 6}) {
-    ASSERT_TRUE(until([&] { return !note(node).messages().empty() && note(node).messages().back() == std::pair(0, 3); }));
+    ASSERT_TRUE(
+        until([&] { return !note(node).messages().empty() && note(node).messages().back() == std::pair(0, 3); }));
     group(node).send(0, number(MessageKind::ended, 4));
     ASSERT_TRUE(until([&] { return note(0).messages_of(node) == std::vector<int>{4}; })) << "node " << node;
   }

@@ -116,7 +116,7 @@ class MessagesAlongATree : public testing::TestWithParam<int> {
   using Numbers = std::vector<std::vector<std::uint64_t>>;  // by node
   TreeNetwork net{GetParam(), static_cast<unsigned>(GetParam())};
   Numbers sent_down{static_cast<std::size_t>(GetParam())}, got_down = sent_down, sent_up = sent_down,
-      got_up = sent_down;
+                                                           got_up = sent_down;
   Clock::time_point now{};
 };
 
@@ -259,7 +259,8 @@ class CallsAlongATree : public testing::TestWithParam<int> {
   RankSet some_ranks() {
     RankSet ranks;
     const unsigned count = 1 + net.random() % static_cast<unsigned>(world_size());
-    for (unsigned i = 0; i < count; ++i) ranks.add(static_cast<int>(net.random() % static_cast<unsigned>(world_size())));
+    for (unsigned i = 0; i < count; ++i)
+      ranks.add(static_cast<int>(net.random() % static_cast<unsigned>(world_size())));
     return ranks;
   }
   double number_of(std::uint64_t id, int rank) {
@@ -301,7 +302,8 @@ TEST_P(CallsAlongATree, TakeOneMessageToAndFromEachChildOfTheMaster) {
       const auto below = net.tree.branches(branch.child).size();
       EXPECT_EQ(net.network.messages_sent(branch.child) - reported[child++], below + 1);
     }
-    for (int rank = kRanksOfEach; rank < world_size(); ++rank) EXPECT_EQ(number_of(id, rank), static_cast<double>(id) + rank);
+    for (int rank = kRanksOfEach; rank < world_size(); ++rank)
+      EXPECT_EQ(number_of(id, rank), static_cast<double>(id) + rank);
     calls.release(id, nullptr);
   }
 }
@@ -355,7 +357,8 @@ TEST_P(CallsAlongATree, LearnThatTheyMustFailBeforeLaterCommandsCome) {
       for (NodeOfTree& other : others) {
         // The second command has come, so all that came before it has.
         const Command* const command = other.next_command(0);
-        if (command == nullptr || (command->id == id && other.seen.size() < 2U * static_cast<unsigned>(round) + 2)) continue;
+        if (command == nullptr || (command->id == id && other.seen.size() < 2U * static_cast<unsigned>(round) + 2))
+          continue;
         for (int local_rank = 0; local_rank < kRanksOfEach; ++local_rank) other.run_command(local_rank);
       }
     }
