@@ -36,9 +36,9 @@ Bundle::Piece Bundle::add_piece(std::vector<std::byte> bytes) {
   return static_cast<Piece>(pieces_.size() - 1);
 }
 
-Bundle::Piece Bundle::add_piece(std::vector<std::byte> bytes, std::optional<Piece> like) {
+Bundle::Piece Bundle::add_piece_unless(std::optional<Piece> like, std::span<const std::byte> bytes) {
   if (like && std::equal(bytes.begin(), bytes.end(), pieces_[*like].begin(), pieces_[*like].end())) return *like;
-  return add_piece(std::move(bytes));
+  return add_piece({bytes.begin(), bytes.end()});
 }
 
 void Bundle::add(int node, std::span<const Piece> pieces) {

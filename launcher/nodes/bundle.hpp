@@ -32,8 +32,8 @@ class Bundle {
 
   std::uint64_t command() const noexcept { return command_; }
   Piece add_piece(std::vector<std::byte> bytes);
-  /// If the bytes are those of the piece `like`, returns that one and adds nothing.
-  Piece add_piece(std::vector<std::byte> bytes, std::optional<Piece> like);
+  /// Adds a copy of the bytes, unless they are those of the piece `like`. Then it returns that one.
+  Piece add_piece_unless(std::optional<Piece> like, std::span<const std::byte> bytes);
   /// The node gets these pieces. Nodes are added in the order of their numbers.
   void add(int node, std::span<const Piece> pieces);
 

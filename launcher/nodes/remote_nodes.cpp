@@ -89,6 +89,7 @@ void RemoteNodes::publish_along_tree(std::size_t slot) {
   const Bundle::Piece command_piece = bundle.add_piece(of_all.take());
   std::vector<std::pair<std::uint64_t, Bundle::Piece>> changes;  // by what a node knew
   std::optional<Bundle::Piece> last_rows, last_places;
+  std::vector<std::byte> bytes;  // of a piece; its memory is used again
   std::vector<std::pair<const Node*, std::vector<SegmentRange>>> bulk;
   for_each_node_of(command.ranks, [&](Node& node) {
     const std::uint64_t told = node.told;
@@ -99,12 +100,19 @@ void RemoteNodes::publish_along_tree(std::size_t slot) {
       put_heap_changes(message, memory_.segment, changes_, told);
       known = changes.insert(known, {told, bundle.add_piece(message.take())});
     }
-    MessageWriter rows_message, places;
-    put_rows(rows_message, memory_.segment, rows);
-    put_places(places, control_, slot, node.place);
-    put_consumed(places, node, command);
-    last_rows = bundle.add_piece(rows_message.take(), last_rows);
-    last_places = bundle.add_piece(places.take(), last_places);
+    const auto piece = [&](std::optional<Bundle::Piece> last, auto&& put) {
+      MessageWriter message(std::move(bytes));
+      put(message);
+      bytes = message.take();
+      const Bundle::Piece number = bundle.add_piece_unless(last, bytes);
+      bytes.clear();
+      return number;
+    };
+    last_rows = piece(last_rows, [&](MessageWriter& message) { put_rows(message, memory_.segment, rows); });
+    last_places = piece(last_places, [&](MessageWriter& message) {
+      put_places(message, control_, slot, node.place);
+      put_consumed(message, node, command);
+    });
     bundle.add(node.place.node, std::array{known->second, *last_rows, command_piece, *last_places});
     if (std::any_of(rows.begin(), rows.end(), is_bulk)) bulk.emplace_back(&node, std::move(rows));
   });

@@ -112,9 +112,10 @@ TEST(Bundles, TravelInPartsThatHaveOnlyWhatABranchNeeds) {
 TEST(Bundles, KeepAPieceThatComesAgainOnce) {
   Bundle bundle;
   const auto first = bundle.add_piece(bytes_of("a"));
-  EXPECT_EQ(bundle.add_piece(bytes_of("a"), first), first);
-  EXPECT_NE(bundle.add_piece(bytes_of("b"), first), first);
-  EXPECT_NE(bundle.add_piece(bytes_of("ab"), first), first);
+  EXPECT_EQ(bundle.add_piece_unless(first, bytes_of("a")), first);
+  EXPECT_NE(bundle.add_piece_unless(first, bytes_of("b")), first);
+  EXPECT_NE(bundle.add_piece_unless(first, bytes_of("ab")), first);
+  EXPECT_NE(bundle.add_piece_unless(std::nullopt, bytes_of("a")), first);
 }
 
 TEST(Bundles, ThatCannotBeReadAreRefused) {
