@@ -19,7 +19,7 @@ class SettingsOf : public testing::Test {
   static void clear() {
     for (const char* name :
          {environment::kDevices, environment::kProcesses, environment::kTimeout, environment::kStartTimeout,
-          environment::kLogLevel, environment::kLogDir, environment::kContexts}) {
+          environment::kLogLevel, environment::kLogDir, environment::kContexts, environment::kTreeFrom}) {
       ::unsetenv(name);
     }
   }
@@ -93,6 +93,16 @@ TEST_F(SettingsOf, SayNothingWhereProgramAndStarterAgree) {
   ::setenv(environment::kDevices, "cpu0,cpu1", 1);
   EXPECT_EQ(resolve_settings({.devices = "cpu0,cpu1"}).overruled, "");
   EXPECT_EQ(resolve_settings({}).overruled, "");
+}
+
+TEST_F(SettingsOf, SayFromHowManyNodesOnMessagesGoAlongATree) {
+  EXPECT_EQ(resolve_settings({.devices = "cpu0"}).tree_from, 16);
+  ::setenv(environment::kTreeFrom, "5", 1);
+  EXPECT_EQ(resolve_settings({.devices = "cpu0"}).tree_from, 5);
+  for (const char* wrong : {"1", "0", "-3", "many", "2.5", "99999999999"}) {
+    ::setenv(environment::kTreeFrom, wrong, 1);
+    EXPECT_THROW(resolve_settings({.devices = "cpu0"}), syncrun::Error) << wrong;
+  }
 }
 
 TEST_F(SettingsOf, RefuseNonsenseAndNameIt) {

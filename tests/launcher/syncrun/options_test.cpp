@@ -69,6 +69,14 @@ TEST(CommandLine, WantsANumberOfRestarts) {
   }
 }
 
+TEST(CommandLine, TakesTheFewestNodesOfATree) {
+  EXPECT_THAT(environment_for(parse({"--tree-from", "5", "prog"})).set, ElementsAre(Pair("SYNCRUN_TREE_FROM", "5")));
+  for (const std::string number : {"1", "-2", "2.5", "many", ""}) {
+    EXPECT_EQ(refusal({"--tree-from", number, "prog"}),
+              "--tree-from: expected a whole number from 2 to 1000000, got '" + number + "'");
+  }
+}
+
 TEST(CommandLine, LeavesTheEnvironmentAloneWithoutOptions) {
   const auto changes = environment_for(parse({"prog"}));
   EXPECT_TRUE(changes.set.empty());
