@@ -94,7 +94,7 @@ class Trees(BreakingHosts):
         for phase in ("body", "stream", "reduce"):
             with self.subTest(phase=phase):
                 job, began = self.after("openmpi", phase, lambda: os.kill(self.worker_of("n5"), signal.SIGKILL))
-                self.check_verdict(job, began, r"rank [89] \(n5:cpu.*was lost in call.*SIGKILL", 1)
+                self.check_verdict(job, began, r"rank [89] \(n5:cpu.*was lost.*SIGKILL", 1)
 
     def test_relay_stopped_for_less_than_the_limit(self):
         def pause():
