@@ -41,9 +41,10 @@ CHECKED_FAN_OUTS = (2, 3, 5, 8, 16)  # --check compares these too
 RUN_LIMIT_S = 120
 SIMULATION_LIMIT_S = 1200  # it takes seconds, and minutes on a machine with much other work
 
-# What the simulation counts: a command without arguments, what a relayed command adds for itself and for each node, and
-# the report of a rank.
-COMMAND_BYTES, RELAY_BYTES, NODE_BYTES, REPORT_BYTES = 426, 17, 20, 39
+# What the simulation counts: a command without arguments, what a relayed command adds for itself and for each node, the
+# report of a rank, and what relayed reports add for themselves and for each node.
+COMMAND_BYTES, RELAY_BYTES, NODE_BYTES = 426, 58, 12
+REPORT_BYTES, REPORTS_BYTES, REPORTS_NODE_BYTES = 39, 18, 13
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +101,8 @@ def branch_us(constants, nodes, fan_out):
     smallest, larger = divmod(nodes - 1, children)  # so many of the branches below, the first ones, have a node more
     groups = [(children, smallest)] + ([(larger, smallest + 1)] if larger else [])
     return max(exchange_us(constants, count, COMMAND_BYTES + RELAY_BYTES + NODE_BYTES * size,
-                           REPORT_BYTES * GPUS * size, branch_us(constants, size, fan_out))
+                           REPORTS_BYTES + (REPORT_BYTES * GPUS + REPORTS_NODE_BYTES) * size,
+                           branch_us(constants, size, fan_out))
                for count, size in groups)  # fmt: skip
 
 
