@@ -72,13 +72,13 @@ std::vector<std::byte> bytes_of(const std::string& text) {
   return {bytes.begin(), bytes.end()};
 }
 
-std::string text_of(std::span<const std::byte> bytes) {
+std::string words_in(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 std::string message_in(const Bundle& bundle, int node) {
   const auto message = bundle.message_of(node);
-  return message ? text_of(*message) : "nothing";
+  return message ? words_in(*message) : "nothing";
 }
 
 TEST(Bundles, GiveEachNodeItsRowOfPieces) {
@@ -150,7 +150,7 @@ class Relays : public testing::Test {
     if (!next) return "nothing";
     MessageReader message(next->message, "its parent");
     const auto own = relay.take_bundle(message);
-    return own ? text_of(std::span(*own).subspan(1)) : "not for this node";
+    return own ? words_in(std::span(*own).subspan(1)) : "not for this node";
   }
   /// The commands that are over, and the messages with their nodes, in what comes to a node next.
   struct Arrived {
@@ -168,7 +168,7 @@ class Relays : public testing::Test {
     arrived.over = header.get_list<std::uint64_t>();
     MessageReader message(next->message, "a child");
     for_each_report(message, [&](int from, std::span<const std::byte> bytes) {
-      arrived.messages.emplace_back(from, text_of(bytes.subspan(1)));
+      arrived.messages.emplace_back(from, words_in(bytes.subspan(1)));
     });
     return arrived;
   }
@@ -316,7 +316,7 @@ TEST_F(Relays, SendEverythingDirectlyOnceTheTreeHasEnded) {
   const auto next = mailboxes.at(3).receive();
   ASSERT_TRUE(next.has_value());
   EXPECT_EQ(next->node, 0);
-  EXPECT_EQ(text_of(next->message).substr(1), "for node 3");
+  EXPECT_EQ(words_in(next->message).substr(1), "for node 3");
 }
 
 TEST_F(Relays, PassOnWhatComesFromChildrenThatHaveNotHeardOfTheEnd) {
