@@ -79,6 +79,29 @@ TEST_F(Roles, LetTheMasterHearOfAnErrorOfTheAgent) {
   EXPECT_FALSE(group.is_lost(0)) << "nothing can be sent to the master any more";
 }
 
+TEST_F(Roles, UseTheTreeOfTheMasterAndAnswerItsQuestionDirectly) {
+  NodeGroup& group = group_of(2);
+  MessageWriter question(MessageKind::open);
+  question.put(std::uint64_t{7});
+  question.put(std::int32_t{2});  // a tree from two nodes on: node 2 is below node 1
+  question.put_text("cpu0");
+  question.put_text("");
+  network.at(0).send(2, question.take());
+  MessageWriter leave(MessageKind::bye);
+  leave.put(std::int32_t{0});
+  leave.put_text("");
+  network.at(0).send(2, leave.take());
+  EXPECT_EQ(AgentRole(group).serve().exit_code, 0);
+  EXPECT_EQ(group.tree_from(), 2);
+  ASSERT_NE(group.relay(), nullptr);
+  std::vector<MessageKind> kinds;
+  while (const auto next = network.at(0).receive()) {
+    const auto kind = static_cast<MessageKind>(next->message.front());
+    if (kind != MessageKind::beat) kinds.push_back(kind);
+  }
+  EXPECT_THAT(kinds, testing::ElementsAre(MessageKind::hello, MessageKind::devices));
+}
+
 TEST_F(Roles, DoNotAwaitTheEndOfAWorkerOnALostNode) {
   NodeGroup& master = group_of(0);
   Settings settings;
