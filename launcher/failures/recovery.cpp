@@ -4,7 +4,6 @@
 #include <exception>
 #include <utility>
 
-#include "common/os/life.hpp"
 #include "launcher/calls/describe.hpp"
 
 namespace syncrun::detail {
@@ -25,14 +24,11 @@ void Recovery::replace_lost(Failure failure, const std::string& where, int wait_
     collect_whole_calls();
     failure.undefined = calls_.half_written();
     unfinished = calls_.take_unfinished(steps_.free);
-    forget_comms();
     // Before the copies on lost ranks are forgotten: a copy that has not been brought cannot take their place.
     for (const auto& [variable, to, command] : unfinished.values) {
       if (variable->value) variable->value->drop_unbrought(to, command);
     }
-    for (const int rank : lost) clear_slot(rank);
-    pool_.control().header().replacements.fetch_add(1, std::memory_order_acq_rel);
-    pool_.replace(lost);
+    pool_.replace(prepare_successors(lost));
     steps_.await_ready(lost);
     for (const int rank : lost) pool_.watch(rank);
     steps_.pass_on(lost, failure);
@@ -113,30 +109,17 @@ std::optional<std::uint64_t> Recovery::first_whole_call() const {
   return std::nullopt;
 }
 
-/// Marks the communicators as unusable, because a dead rank belonged to them.
-void Recovery::forget_comms() noexcept {
-  const ControlBlock& control = pool_.control();
-  for (auto& failed : control.header().failed_comms) failed.store(calls_.last_published(), std::memory_order_release);
-  for (int rank = 0; rank < pool_.world_size(); ++rank) control.worker(rank).released_ns.store(0);
-}
-
-/// Prepares the slot for its next worker, as if the rank were done with all published commands.
-void Recovery::clear_slot(int rank) {
-  WorkerSlot& slot = pool_.control().worker(rank);
-  const std::uint64_t last = calls_.last_published();
-  slot.collective_step.store(kLeft, std::memory_order_seq_cst);
-  slot.collective_command.store(last, std::memory_order_seq_cst);
-  slot.vote.store(vote_word(last, Vote::failed), std::memory_order_seq_cst);
-  slot.plan.store(0);
-  slot.plan_wait.store(0);
-  slot.progress.store(progress_word(0, Phase::spawn));
-  slot.reason.front() = '\0';
-  slot.start.store(StartState::starting, std::memory_order_seq_cst);
-  ++slot.predecessors;
-  initialise_life(slot.life);
-  steps_.forget_copies(rank);
-  slot.received = calls_.received(rank);
-  slot.done.store(last, std::memory_order_seq_cst);
+/// Prepares this node's control block for the new workers. Also the slots of ranks of other nodes: the master plays the part
+/// of their workers there.
+std::vector<Successor> Recovery::prepare_successors(const std::vector<int>& lost) {
+  std::vector<Successor> successors;
+  for (const int rank : lost) {
+    steps_.forget_copies(rank);
+    successors.push_back({rank, calls_.last_published(), calls_.received(rank)});
+    prepare_slot(pool_.control(), successors.back());
+  }
+  forget_peers(pool_.control(), calls_.last_published());
+  return successors;
 }
 
 }  // namespace syncrun::detail

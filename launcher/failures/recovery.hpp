@@ -50,8 +50,7 @@ class Recovery {
   std::vector<int> reap_lost();
   void collect_whole_calls();
   std::optional<std::uint64_t> first_whole_call() const;
-  void clear_slot(int rank);
-  void forget_comms() noexcept;
+  std::vector<Successor> prepare_successors(const std::vector<int>& lost);
 
   WorkerPool& pool_;
   CallTable& calls_;

@@ -118,9 +118,16 @@ bool LocalPool::reap(int rank) {
   return true;
 }
 
-void LocalPool::replace(const std::vector<int>& ranks) {
-  workers_->forget_losses(ranks);
-  for (const int rank : ranks) nursery_->replace(place_.local_rank(rank), settings_.start_timeout, kStartLimit);
+void LocalPool::replace(const std::vector<Successor>& successors) {
+  forget_losses(successors);
+  start_successors(successors);
+}
+
+void LocalPool::start_successors(const std::vector<Successor>& successors) {
+  for (const Successor& successor : successors) {
+    if (!place_.has(successor.rank)) continue;
+    nursery_->replace(place_.local_rank(successor.rank), settings_.start_timeout, kStartLimit);
+  }
 }
 
 }  // namespace syncrun::detail

@@ -46,7 +46,7 @@ class LocalPool : public WorkerPool {
   Clock::duration awake_time(Clock::time_point now) noexcept override { return nursery_->awake_time(now); }
 
   bool reap(int rank) override;
-  void replace(const std::vector<int>& ranks) override;
+  void replace(const std::vector<Successor>& successors) override;
   void watch(int rank) override { nursery_->watch_life(place_.local_rank(rank)); }
 
  protected:
@@ -55,6 +55,9 @@ class LocalPool : public WorkerPool {
   const ForkGuard& fork_guard() const noexcept { return fork_guard_; }
   /// Kills the workers that are left, and does not wait for their ends. end() follows.
   void stop() noexcept;
+  /// The two parts of replace(). The second one starts the successors of this node's ranks.
+  void forget_losses(const std::vector<Successor>& successors) noexcept { workers_->forget_losses(successors); }
+  void start_successors(const std::vector<Successor>& successors);
 
  private:
   void prepare_control(std::size_t control_bytes);

@@ -13,6 +13,7 @@
 #include "common/os/shared_heap.hpp"
 #include "common/os/wait.hpp"
 #include "common/protocol/control_block.hpp"
+#include "launcher/pool/successor.hpp"
 #include "launcher/process/child_end.hpp"
 #include "syncrun/error.hpp"
 
@@ -89,7 +90,7 @@ class WorkerPool {
   virtual bool reap(int rank) = 0;
   /// Starts new workers in the places of workers that were reaped, and removes the notes of their losses. Throws as
   /// start() does.
-  virtual void replace(const std::vector<int>& ranks) = 0;
+  virtual void replace(const std::vector<Successor>& successors) = 0;
   /// As watch(), for one worker that has been replaced.
   virtual void watch(int rank) = 0;
 

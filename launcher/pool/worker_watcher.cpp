@@ -69,13 +69,13 @@ std::string WorkerWatcher::log_of(int local_rank) const {
   return settings_.log_dir + "/rank" + std::to_string(place().rank(local_rank)) + ".log";
 }
 
-void WorkerWatcher::forget_losses(const std::vector<int>& reaped) noexcept {
-  for (const int rank : reaped) control_.worker(rank).is_lost.store(0, std::memory_order_seq_cst);
+void WorkerWatcher::forget_losses(const std::vector<Successor>& successors) noexcept {
+  for (const Successor& one : successors) control_.worker(one.rank).is_lost.store(0, std::memory_order_seq_cst);
   control_.header().lost.store(0, std::memory_order_seq_cst);
   // A worker that was lost in the meantime could not note its loss in the header, because the first loss was still
   // there.
-  for (int local_rank = 0; local_rank < size(); ++local_rank) {
-    if (slot(local_rank).is_lost.load(std::memory_order_seq_cst) != 0) on_loss(local_rank);
+  for (int rank = 0; rank < control_.world_size(); ++rank) {
+    if (control_.worker(rank).is_lost.load(std::memory_order_seq_cst) != 0) note_loss(control_, rank);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "common/os/segment.hpp"
 #include "common/protocol/control_block.hpp"
+#include "launcher/pool/successor.hpp"
 #include "launcher/process/child_watcher.hpp"
 #include "launcher/session/settings.hpp"
 
@@ -35,8 +36,8 @@ class WorkerWatcher final : public ChildWatcher {
   pthread_mutex_t* life_of(int local_rank) noexcept override { return &slot(local_rank).life; }
 
   /// The lost workers have been reaped. Removes the notes of losses from the control block, except those of other
-  /// workers that were lost since.
-  void forget_losses(const std::vector<int>& reaped) noexcept;
+  /// workers that were lost since. In a session on several nodes, the workers may be on any of them.
+  void forget_losses(const std::vector<Successor>& successors) noexcept;
 
  private:
   const NodePlace& place() const noexcept { return control_.header().place; }

@@ -93,7 +93,7 @@ TEST_F(Report, OfAWorkerWithoutASlotTakesItsReasonFromWhatItPrinted) {
 TEST_F(Report, OfAReplacedWorkerNamesTheProcessThatWasLost) {
   pool.die(1, killed());
   Failure failure = report.describe_loss(1, killed());
-  pool.replace({1});
+  pool.replace({{.rank = 1}});
   const Error error = report.lost(std::move(failure), "(idle)", SIGKILL, "\n  rank 1 is new");
   EXPECT_THAT(error.what(), HasSubstr("rank 1 (cuda1, pid 101) was lost"));
   EXPECT_THAT(error.what(), HasSubstr("\n  rank 1 is new"));

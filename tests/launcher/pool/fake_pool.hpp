@@ -121,8 +121,9 @@ class FakePool final : public detail::WorkerPool {
     log.push_back("reap " + std::to_string(rank));
     return immortal.count(rank) == 0;
   }
-  void replace(const std::vector<int>& ranks) override {
-    for (const int rank : ranks) {
+  void replace(const std::vector<detail::Successor>& successors) override {
+    for (const detail::Successor& successor : successors) {
+      const int rank = successor.rank;
       log.push_back("replace " + std::to_string(rank));
       pids_[static_cast<std::size_t>(rank)] += 100;
       ends_.erase(rank);
