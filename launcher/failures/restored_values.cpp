@@ -95,12 +95,16 @@ void pass_on(SystemCommands& commands, const Registry& registry, const std::vect
   });
 }
 
-void forget_copies(const Segment& segment, const Registry& registry, int rank) {
+void forget_copies(SegmentHeap memory, const Registry& registry, int rank) {
+  const Segment& segment = memory.segment;
   registry.for_each_variable([&](VariableRecord& variable) {
     if (variable.value) forget_copy(segment, variable, rank);
   });
-  registry.for_each_entry(
-      [&](std::uint64_t entry) { segment.at<VariableEntry>(entry)->copies()[rank] = VariableCopy{}; });
+  registry.for_each_entry([&](std::uint64_t entry) {
+    VariableCopy& copy = segment.at<VariableEntry>(entry)->copies()[rank];
+    copy = VariableCopy{};
+    memory.heap.note_written(segment.offset_of(&copy), sizeof(copy));
+  });
   registry.for_each_variable([&](VariableRecord& variable) {
     if (!variable.value) variable.extents[static_cast<std::size_t>(rank)] = {};
   });

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "launcher/calls/system_commands.hpp"
+#include "launcher/pool/segment_heap.hpp"
 #include "launcher/session/registry.hpp"
 #include "syncrun/error.hpp"
 
@@ -15,7 +16,8 @@ namespace syncrun::detail {
 /// no worker has its values, or if it may have been written only in part.
 void pass_on(SystemCommands& commands, const Registry& registry, const std::vector<int>& ranks, Failure& failure);
 
-/// Notes that no variable has a copy on this rank any more.
-void forget_copies(const Segment& segment, const Registry& registry, int rank);
+/// Notes that no variable has a copy on this rank any more. In a session on several nodes, the node of the rank learns of it
+/// with its next command.
+void forget_copies(SegmentHeap memory, const Registry& registry, int rank);
 
 }  // namespace syncrun::detail

@@ -47,7 +47,7 @@ SessionCore::SessionCore(const SessionOptions& options, const MakePool& make_poo
 Recovery::Steps SessionCore::recovery_steps() {
   return {.collect = [this](std::uint64_t id) { commands_->collect(id); },
           .free = [this](std::uint64_t offset) { heap_.free(offset, SharedHeap::Giveback::later); },
-          .forget_copies = [this](int rank) { forget_copies(segment(), registry_, rank); },
+          .forget_copies = [this](int rank) { forget_copies(memory(), registry_, rank); },
           .await_ready =
               [this](const std::vector<int>& ranks) {
                 await_ready(*pool_, *report_, settings_.start_timeout);

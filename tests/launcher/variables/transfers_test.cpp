@@ -48,7 +48,7 @@ class Copies : public testing::Test {
   }
   /// Replaces the copy of rank 1 as after a new worker has got rank 1.
   Failure lose_rank_1() {
-    forget_copies(session.pool.segment(), registry, 1);
+    forget_copies({session.pool.segment(), session.heap}, registry, 1);
     registry.for_each_entry([&](std::uint64_t entry) { session.commands.copy(entry, 1).clear(); });
     Failure failure;
     pass_on(session.commands, registry, {1}, failure);
