@@ -58,11 +58,16 @@ bool Agent::begin_ready() {
     auto& rows = waiting_.front().rows;
     while (!rows.empty() && mailbox_.is_over(rows.back())) rows.pop_back();
     if (!rows.empty()) break;
-    begin(waiting_.front().slot);
+    if (const auto slot = waiting_.front().slot) begin(*slot);
     waiting_.pop_front();
     has_begun = true;
   }
   return has_begun;
+}
+
+void Agent::forget_unfinished() noexcept {
+  for (auto& commands : given_) commands.clear();
+  for (Waiting& waiting : waiting_) waiting.slot.reset();
 }
 
 bool Agent::has_all_rows() {

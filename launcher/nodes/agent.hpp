@@ -49,11 +49,14 @@ class Agent {
   bool has_all_rows();
   /// True if a rank has a command that it has not finished.
   bool is_busy() const noexcept;
+  /// Lost workers are replaced, and all others have finished their commands. Those of the lost ones neither begin nor are
+  /// they reported. Rows of such commands still arrive.
+  void forget_unfinished() noexcept;
 
  private:
   /// A command whose rows are under way. Commands begin in the order in which they came.
   struct Waiting {
-    std::size_t slot;
+    std::optional<std::size_t> slot;  // empty if the command does not begin any more
     std::vector<Mailbox::Ticket> rows;
   };
   struct Given {

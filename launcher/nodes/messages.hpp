@@ -46,6 +46,8 @@ enum class MessageKind : std::uint8_t {
   command,      ///< the changes of the heap, a command, and which outputs were consumed
   supply,       ///< a move on another node needs values of this node: who has them, and what comes before (NodeMoves)
   spoil,        ///< a command on which this one depends has failed
+  peer_lost,    ///< a worker of another node was lost, and will be replaced
+  replace,      ///< starts new workers in the places of lost ones (Successor)
   expect_ends,  ///< workers that end from now on are not lost
   kill_all,     ///< kill the workers that are left
   end           ///< end the session

@@ -273,15 +273,34 @@ bool NodeExchange::answer(Open& open) {
 
 // ---- votes ----------------------------------------------------------------------------------------------------
 
-/// How the ranks of this node have voted together. Empty if one has not voted yet, or if nobody waits for votes.
+void NodeExchange::forget(std::uint64_t last) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(open_, [last](const Open& open) { return open.id <= last; });
+  open_count_.store(open_.size(), std::memory_order_release);
+  const NodePlace& here = control_.header().place;
+  for (int local_rank = 0; local_rank < here.local_size; ++local_rank) {
+    NodeRequest& request = control_.worker(here.rank(local_rank)).exchange;
+    request.taken.store(request.asked.load(std::memory_order_seq_cst), std::memory_order_seq_cst);
+  }
+}
+
+/// If lost workers are replaced: the rank was lost before it voted.
+bool NodeExchange::is_out(int rank, std::uint64_t id) const noexcept {
+  const WorkerSlot& slot = control_.worker(rank);
+  return control_.header().respawns && slot.is_lost.load(std::memory_order_seq_cst) != 0 &&
+         slot.vote.load(std::memory_order_seq_cst) < vote_word(id, Vote::none);
+}
+
+/// How the ranks of this node have voted together. Empty if one has not voted yet, or if nobody waits for votes. A rank that
+/// was lost before it voted counts as one that failed. So all nodes come to the same result.
 std::optional<Vote> NodeExchange::vote_here(const Open& open) const noexcept {
   const Command& command = control_.command_in(open.slot);
   if (!command.wants_vote) return std::nullopt;
   bool ok = true;
   const bool are_all_in = all_here(open, [&](int rank) {
-    if (control_.worker(rank).vote.load(std::memory_order_seq_cst) < vote_word(open.id, Vote::none)) return false;
-    ok = ok && control_.outbox(command, rank).vote == Vote::ok;
-    return true;
+    const bool has_voted = control_.worker(rank).vote.load(std::memory_order_seq_cst) >= vote_word(open.id, Vote::none);
+    ok = ok && has_voted && control_.outbox(command, rank).vote == Vote::ok;
+    return has_voted || is_out(rank, open.id);
   });
   if (!are_all_in) return std::nullopt;
   return ok ? Vote::ok : Vote::failed;

@@ -40,6 +40,9 @@ class NodeExchange {
   bool look();
   /// True if look() would find something.
   bool has_news() const;
+  /// Lost workers are replaced, and all others are done with the commands up to `last`. Nobody waits for an exchange of
+  /// these commands any more, and the last requests of all ranks count as taken.
+  void forget(std::uint64_t last);
 
  private:
   /// A piece of a block, which has come for an exchange to come.
@@ -102,6 +105,7 @@ class NodeExchange {
   MessageWriter message_about(std::uint64_t id, MessageKind kind) const;
   bool is_over_here(const Open& open) const noexcept;
   bool leader_has_left(const Open& open) const noexcept;
+  bool is_out(int rank, std::uint64_t id) const noexcept;
   std::optional<Vote> vote_here(const Open& open) const noexcept;
   template <class Visit>
   bool all_here(const Open& open, Visit&& visit) const;

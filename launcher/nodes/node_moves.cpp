@@ -154,6 +154,7 @@ void NodeMoves::note_owed(std::int32_t to) {
 void NodeMoves::take_values(MessageReader& message) {
   if (message.get<std::uint64_t>() != session_) return;
   const auto id = message.get<std::uint64_t>();
+  if (id <= forgotten_) return;
   Incoming& incoming = incoming_[id];
   incoming.have_come = true;
   incoming.has_failed = message.get<bool>();
@@ -196,10 +197,27 @@ bool NodeMoves::free_taken() {
            const auto& [id, incoming] = one;
            if (!incoming.slot || !incoming.have_come) return false;
            if (control_.worker(incoming.rank).done.load(std::memory_order_seq_cst) < id) return false;
-           const bool has_memory = incoming.offset != 0 && incoming.offset != Command::kNoMemory;
-           if (has_memory) inbound_.free(incoming.offset, SharedHeap::Giveback::later);
+           free_memory(incoming);
            return true;
          }) != 0;
+}
+
+void NodeMoves::free_memory(const Incoming& incoming) noexcept {
+  const bool has_memory = incoming.offset != 0 && incoming.offset != Command::kNoMemory;
+  if (has_memory) inbound_.free(incoming.offset, SharedHeap::Giveback::later);
+}
+
+/// The slots of these moves may be used again. So values that come late must not be handed over.
+void NodeMoves::forget(std::uint64_t last) {
+  const std::lock_guard lock(mutex_);
+  forgotten_ = last;
+  std::erase_if(supplies_, [last](const Supply& supply) { return supply.id <= last; });
+  for (int rank = 0; rank < control_.world_size(); ++rank) note_owed(rank);
+  std::erase_if(incoming_, [this, last](const auto& one) {
+    if (one.first > last) return false;
+    free_memory(one.second);
+    return true;
+  });
 }
 
 bool NodeMoves::has_news() const {

@@ -47,6 +47,9 @@ class NodeMoves {
   bool look();
   /// True if look() would send something.
   bool has_news() const;
+  /// Lost workers are replaced, and all others are done with the commands up to `last`. Values for moves among these
+  /// commands are neither sent nor kept any more. Called as take() is.
+  void forget(std::uint64_t last);
 
  private:
   /// Values of this node for a rank of another one.
@@ -78,6 +81,7 @@ class NodeMoves {
   void send_values(const Supply& supply);
   bool send_ready();
   bool free_taken();
+  void free_memory(const Incoming& incoming) noexcept;
   void note_owed(std::int32_t to);
 
   Mailbox& mailbox_;
@@ -88,6 +92,7 @@ class NodeMoves {
   mutable std::mutex mutex_;  // of the members below: the master's program and its thread of signs of life use them
   std::vector<Supply> supplies_;
   std::map<std::uint64_t, Incoming> incoming_;  // by the number of the move
+  std::uint64_t forgotten_ = 0;                 // the moves up to this one are over
 };
 
 }  // namespace syncrun::detail

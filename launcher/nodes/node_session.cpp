@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "launcher/nodes/rank_messages.hpp"
+#include "launcher/pool/worker_watcher.hpp"
 #include "launcher/process/spawn.hpp"
 
 namespace syncrun::detail {
@@ -48,13 +49,16 @@ void NodeSession::take(int node, MessageReader& message) {
     case MessageKind::values: moves_.take(node, message); break;
     case MessageKind::expect_ends: pool_->expect_ends(); break;
     case MessageKind::kill_all: pool_->kill_all(); break;
+    case MessageKind::peer_lost: note_loss(pool_->control(), take_peer_lost(message, pool_->control())); break;
+    case MessageKind::replace: take_successors(message); break;
     default: throw Error(ErrorKind::system, "an unexpected message from the master");
   }
 }
 
 bool NodeSession::report() {
   const bool has_reported = commands_.report();
-  const bool has_started = !is_watched_ && report_start();
+  replace_lost_when_ready();
+  const bool has_started = !are_watched_ && report_start();
   report_progress();
   const bool has_lost = report_losses();
   return report_ends() || has_lost || has_started || has_reported;
@@ -78,12 +82,78 @@ bool NodeSession::report_start() {
     group_.send(NodeGroup::kMaster, std::move(message));
     has_changed = true;
   }
-  if (are_ready) {
-    is_watched_ = true;
-    pool_->watch();
-  }
+  if (are_ready) watch_started();
   return has_changed;
 }
+
+/// At the start of the session, no worker is watched. Later, only those are not that have replaced others.
+void NodeSession::watch_started() {
+  are_watched_ = true;
+  if (!std::exchange(was_started_, true)) return pool_->watch();
+  for (int local_rank = 0; local_rank < place_.local_size; ++local_rank) {
+    Known& known = known_[static_cast<std::size_t>(local_rank)];
+    if (std::exchange(known.is_successor, false)) pool_->watch(place_.rank(local_rank));
+  }
+}
+
+// ---- replacement ----------------------------------------------------------------------------------------------
+
+/// All survivors are done with all commands, on all nodes.
+void NodeSession::take_successors(MessageReader& message) {
+  successors_ = detail::take_successors(message, pool_->control());
+  if (successors_.empty()) return;
+  const std::uint64_t last = successors_.front().last;
+  commands_.forget_unfinished();
+  exchange_.forget(last);
+  moves_.forget(last);
+  replace_lost_when_ready();
+}
+
+/// Rows of a command that was given up go to memory that the master may use for something else afterwards. So this waits
+/// until they have come. Only the node of a lost rank can have such rows. The others do not wait, because their next command
+/// may come at once.
+void NodeSession::replace_lost_when_ready() {
+  if (!successors_.empty() && !commands_.awaits_rows()) replace_lost();
+}
+
+void NodeSession::replace_lost() {
+  const auto successors = std::exchange(successors_, {});
+  forget_peers(pool_->control(), successors.front().last);
+  try {
+    start_successors(successors);
+  } catch (const Error& error) {
+    for (const Successor& successor : successors) {
+      if (place_.has(successor.rank)) report_failed_start(successor.rank, error.what());
+    }
+  }
+}
+
+/// Throws Error (system, timeout).
+void NodeSession::start_successors(const std::vector<Successor>& successors) {
+  for (const Successor& successor : successors) {
+    if (!place_.has(successor.rank)) continue;
+    if (!pool_->reap(successor.rank))
+      throw Error(ErrorKind::system, "rank " + std::to_string(successor.rank) + " cannot be killed");
+    prepare_slot(pool_->control(), successor);
+    known_[static_cast<std::size_t>(place_.local_rank(successor.rank))] = {.is_successor = true};
+    are_watched_ = false;
+  }
+  pool_->replace(successors);
+}
+
+/// The master waits for the start of this worker, and then for its end. But there is no process.
+void NodeSession::report_failed_start(int rank, const std::string& why) {
+  WorkerSlot& slot = pool_->control().worker(rank);
+  put_text(slot.reason, why);
+  slot.start.store(StartState::failed, std::memory_order_seq_cst);
+  known_[static_cast<std::size_t>(place_.local_rank(rank))].has_ended = true;
+  are_watched_ = false;  // so that the state is reported
+  MessageWriter message(MessageKind::rank_end);
+  put_rank_end(message, rank, slot, {{std::nullopt, "was not started"}, {}});
+  group_.send(NodeGroup::kMaster, std::move(message));
+}
+
+// ---- reports --------------------------------------------------------------------------------------------------
 
 /// Tells the master from time to time where busy workers are. It needs this if a deadline passes.
 void NodeSession::report_progress() {
@@ -101,11 +171,12 @@ void NodeSession::report_progress() {
 }
 
 /// Tells the master about lost workers. The first one comes first: its peers end when they see its loss, and the master
-/// names the rank of which it hears first.
+/// names the rank of which it hears first. It may also be one of another node.
 bool NodeSession::report_losses() {
   const std::uint64_t first = pool_->control().header().lost.load(std::memory_order_seq_cst);
   if (first == 0) return false;
-  bool has_reported = report_loss(place_.local_rank(static_cast<int>(first) - 1));
+  const int rank = static_cast<int>(first) - 1;
+  bool has_reported = place_.has(rank) && report_loss(place_.local_rank(rank));
   for (int local_rank = 0; local_rank < place_.local_size; ++local_rank) {
     has_reported = report_loss(local_rank) || has_reported;
   }

@@ -48,8 +48,15 @@ class NodeSession {
     bool is_lost = false;
     Clock::time_point lost_at{};
     bool has_ended = false;
+    bool is_successor = false;  // and is not watched yet
   };
   bool report_start();
+  void watch_started();
+  void take_successors(MessageReader& message);
+  void replace_lost_when_ready();
+  void replace_lost();
+  void start_successors(const std::vector<Successor>& successors);
+  void report_failed_start(int rank, const std::string& why);
   bool report_losses();
   bool report_loss(int local_rank);
   bool report_ends();
@@ -64,7 +71,9 @@ class NodeSession {
   NodeMoves moves_;
   Agent commands_;
   std::vector<Known> known_;  // by local rank
-  bool is_watched_ = false;
+  bool was_started_ = false;
+  bool are_watched_ = false;           // all workers
+  std::vector<Successor> successors_;  // they start when no rows are under way any more
   Clock::time_point next_look_{};
   Clock::time_point next_progress_{};
 };

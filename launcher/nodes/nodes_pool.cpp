@@ -155,7 +155,8 @@ NodesPool::NodesPool(NodeGroup& group, const Settings& settings)
       session_(group.number_of_question()),
       awake_for_(WaitPolicy::for_nodes(place().local_size + 1, usable_cores()).awake_for),
       inbound_(inbound()),
-      has_ended_(settings.nodes.size()) {
+      has_ended_(settings.nodes.size()),
+      told_losses_(settings.devices.size()) {
   exchange_.emplace(group_.post(), control(), segment(), session_, group_.tree_from());
   moves_.emplace(group_.post(), control(), segment(), inbound_, session_);
   commands_.emplace(group_.post(), control(), RemoteNodes::Memory{segment(), inbound_}, settings.nodes, &*exchange_,
@@ -274,6 +275,72 @@ void NodesPool::note_fault(int node, const Error& why) noexcept {
   }
   const NodePlace& there = settings().nodes[static_cast<std::size_t>(node)];
   for (int local_rank = 0; local_rank < there.local_size; ++local_rank) note_loss(control(), there.rank(local_rank));
+}
+
+bool NodesPool::look() {
+  const bool has_told = tell_losses();
+  const bool has_replaced = tell_successors();
+  const bool has_exchanged = exchange_->look();
+  return moves_->look() || has_exchanged || has_told || has_replaced;
+}
+
+// ---- replacement ----------------------------------------------------------------------------------------------
+
+/// If lost workers are replaced, their peers on all nodes must learn of the loss: they continue, and do not wait for them.
+/// Otherwise the session ends.
+bool NodesPool::tell_losses() {
+  const ControlHeader& header = control().header();
+  if (!header.respawns || header.lost.load(std::memory_order_seq_cst) == 0) return false;
+  bool has_told = false;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    const bool is_lost = control().worker(rank).is_lost.load(std::memory_order_seq_cst) != 0;
+    if (!is_lost || told_losses_[static_cast<std::size_t>(rank)]) continue;
+    told_losses_[static_cast<std::size_t>(rank)] = has_told = true;
+    MessageWriter message(MessageKind::peer_lost);
+    put_peer_lost(message, rank);
+    for (const NodePlace& node : settings().nodes) {
+      if (node.node != group_.node() && !node.has(rank)) group_.send(node.node, MessageWriter(message));
+    }
+  }
+  return has_told;
+}
+
+/// The same thread tells of losses and of successors. So no node hears of a loss after the rank has got its successor.
+bool NodesPool::tell_successors() {
+  std::vector<Successor> successors;
+  {
+    const std::lock_guard lock(mutex_);
+    successors.swap(successors_);
+  }
+  if (successors.empty()) return false;
+  exchange_->forget(successors.front().last);
+  moves_->forget(successors.front().last);
+  for (const Successor& successor : successors) told_losses_[static_cast<std::size_t>(successor.rank)] = false;
+  MessageWriter message(MessageKind::replace);
+  put_successors(message, successors);
+  group_.send_to_all(message);
+  return true;
+}
+
+bool NodesPool::reap(int rank) {
+  if (place().has(rank)) return LocalPool::reap(rank);
+  if (const auto failure = watch_failure()) throw Error(*failure);
+  return await_end(rank).wait_status.has_value();
+}
+
+/// The losses are forgotten before the other nodes start successors, because these may be lost too.
+void NodesPool::replace(const std::vector<Successor>& successors) {
+  forget_losses(successors);
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Successor& successor : successors) {
+      ends_.erase(successor.rank);
+      stop_signals_.erase(successor.rank);
+    }
+    successors_ = successors;
+  }
+  group_.progress();  // calls look()
+  start_successors(successors);
 }
 
 // ---- processes ------------------------------------------------------------------------------------------------

@@ -50,14 +50,19 @@ class NodesPool final : public LocalPool, private NodeListener {
   void take_stacks(std::vector<RankState>& states) override;
   std::vector<std::string> last_stderr(int rank) override;
   std::optional<Error> watch_failure() const override;
+  bool reap(int rank) override;
+  void replace(const std::vector<Successor>& successors) override;
+  void watch(int rank) override {
+    if (place().has(rank)) LocalPool::watch(rank);  // else its agent does it
+  }
+  using LocalPool::watch;
 
  private:
   void on_message(int node, MessageReader& message) override;
   void on_node_lost(int node, const Error& why) noexcept override;
-  bool look() override {
-    const bool has_exchanged = exchange_->look();
-    return moves_->look() || has_exchanged;
-  }
+  bool look() override;
+  bool tell_losses();
+  bool tell_successors();
   void note_fault(int node, const Error& why) noexcept;
   std::optional<RankEnd> known_end(int rank) const;
   void send_to_agents(MessageKind kind) noexcept;
@@ -76,8 +81,10 @@ class NodesPool final : public LocalPool, private NodeListener {
   mutable std::mutex mutex_;  // of the members below
   std::map<int, RankEnd> ends_;
   std::map<int, int> stop_signals_;
-  std::optional<Error> fault_;   // of the first node that cannot continue
-  std::vector<bool> has_ended_;  // by node: nothing is left of the session there
+  std::optional<Error> fault_;         // of the first node that cannot continue
+  std::vector<Successor> successors_;  // of which the other nodes have not been told yet
+  std::vector<bool> has_ended_;        // by node: nothing is left of the session there
+  std::vector<bool> told_losses_;      // by rank; only look() uses it
   bool was_started_ = false;
   std::atomic<std::uint64_t> told_ = 0;  // the kinds of messages that all agents were sent
 };

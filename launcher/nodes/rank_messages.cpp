@@ -6,13 +6,15 @@ namespace syncrun::detail {
 
 namespace {
 
-/// The rank at the beginning of a message. It is on the node of the sender, which has the same world size.
-int take_rank(MessageReader& from, const ControlBlock& control) {
-  const auto rank = from.get<std::int32_t>();
+/// All nodes have the same world size.
+int checked(std::int32_t rank, const ControlBlock& control) {
   if (rank >= 0 && rank < control.world_size()) return rank;
   throw Error(ErrorKind::system, "a message about rank " + std::to_string(rank) + " came, but there are only " +
                                      std::to_string(control.world_size()));
 }
+
+/// The rank at the beginning of a message.
+int take_rank(MessageReader& from, const ControlBlock& control) { return checked(from.get<std::int32_t>(), control); }
 
 }  // namespace
 
@@ -61,6 +63,18 @@ int take_rank_lost(MessageReader& from, const ControlBlock& control) {
   const int rank = take_rank(from, control);
   control.worker(rank).progress.store(from.get<std::uint64_t>(), std::memory_order_release);
   return rank;
+}
+
+void put_peer_lost(MessageWriter& to, int rank) { to.put(static_cast<std::int32_t>(rank)); }
+
+int take_peer_lost(MessageReader& from, const ControlBlock& control) { return take_rank(from, control); }
+
+void put_successors(MessageWriter& to, const std::vector<Successor>& successors) { to.put_list(std::span(successors)); }
+
+std::vector<Successor> take_successors(MessageReader& from, const ControlBlock& control) {
+  auto successors = from.get_list<Successor>();
+  for (const Successor& successor : successors) static_cast<void>(checked(successor.rank, control));
+  return successors;
 }
 
 void put_rank_end(MessageWriter& to, int rank, const WorkerSlot& slot, const RankEnd& end) {

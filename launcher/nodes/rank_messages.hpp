@@ -1,12 +1,14 @@
 #pragma once
 
-// What an agent tells the master about a worker of its node: how far its start is, that it was lost, how it ended.
+// What an agent tells the master about a worker of its node: how far its start is, that it was lost, how it ended. And what
+// the master tells the agents about lost workers that are replaced.
 
 #include <string>
 #include <vector>
 
 #include "common/protocol/control_block.hpp"
 #include "launcher/nodes/messages.hpp"
+#include "launcher/pool/successor.hpp"
 #include "launcher/process/child_end.hpp"
 
 namespace syncrun::detail {
@@ -29,6 +31,14 @@ RankProgress take_progress(MessageReader& from, const ControlBlock& control);
 /// Where the worker was when it was lost.
 void put_rank_lost(MessageWriter& to, int rank, const WorkerSlot& slot);
 int take_rank_lost(MessageReader& from, const ControlBlock& control);
+
+/// A worker of another node was lost. The master tells the nodes that do not know it.
+void put_peer_lost(MessageWriter& to, int rank);
+int take_peer_lost(MessageReader& from, const ControlBlock& control);
+
+/// The ranks that get new workers.
+void put_successors(MessageWriter& to, const std::vector<Successor>& successors);
+std::vector<Successor> take_successors(MessageReader& from, const ControlBlock& control);
 
 struct RankEnd {
   ChildEnd end;

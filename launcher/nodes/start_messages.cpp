@@ -127,6 +127,7 @@ void put_session_settings(MessageWriter& to, const SessionStart& start) {
   to.put(settings.seed);
   to.put_text(settings.log_dir);
   to.put(settings.log_level);
+  to.put(settings.on_worker_lost);
 }
 
 SessionStart get_session_start(MessageReader& from) {
@@ -145,6 +146,7 @@ SessionStart get_session_start(MessageReader& from) {
   settings.seed = from.get<std::uint64_t>();
   settings.log_dir = from.get_text();
   settings.log_level = from.get<LogLevel>();
+  settings.on_worker_lost = from.get<OnWorkerLost>();
   return start;
 }
 

@@ -20,16 +20,9 @@ namespace syncrun::detail {
 
 namespace {
 
-/// What does not work across nodes yet is refused before anything is started.
-void check_for_nodes(const Settings& settings) {
-  if (settings.on_worker_lost == OnWorkerLost::respawn)
-    throw_usage("OnWorkerLost::respawn: in a session on several nodes, a lost worker is not replaced yet");
-}
-
 std::unique_ptr<WorkerPool> make_pool(const SessionOptions& options, Settings& settings) {
   NodeGroup* const group = job_nodes(settings.start_timeout);
   if (group == nullptr) return std::make_unique<LocalPool>(settings);
-  check_for_nodes(settings);
   gather_devices(*group, options, settings);
   return std::make_unique<NodesPool>(*group, settings);
 }

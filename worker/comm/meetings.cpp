@@ -237,10 +237,11 @@ bool Meetings::all_voted_ok(const Command& command) {
     return others >= vote_word(command.id, Vote::none);
   };
   // A rank that failed still votes, so only the loss of a worker ends this wait early. If the session continues after a
-  // loss, all surviving ranks must come to the same result. So a vote counts if the lost rank has cast it.
+  // loss, all surviving ranks must come to the same result. So a vote counts if the lost rank has cast it. Only the node of
+  // the rank knows that, and tells the others (NodeExchange).
   const auto is_out = [&](int rank) {
     const WorkerSlot& slot = control.worker(rank);
-    return slot.is_lost.load(std::memory_order_seq_cst) != 0 &&
+    return is_here(rank) && slot.is_lost.load(std::memory_order_seq_cst) != 0 &&
            slot.vote.load(std::memory_order_seq_cst) < vote_word(command.id, Vote::none);
   };
   const auto lost = [&] {

@@ -242,7 +242,7 @@ void WorkerCore::await_earlier(const Command& command) {
   for (const Dependency& earlier : std::span(first, command.dependencies_count)) {
     if (earlier.rank == Dependency::kOwnRank || earlier.rank == source) continue;
     const auto is_done = [&] { return is_over(earlier); };
-    if (!is_done()) await_others(is_done, &attachment_.control.worker(earlier.rank));
+    if (!is_done()) await_others(is_done, attachment_.control.worker(earlier.rank));
   }
 }
 
@@ -250,16 +250,16 @@ void WorkerCore::await_earlier(const Command& command) {
 void WorkerCore::await_values(const Command& command) {
   if (!source_on_other_node(command)) return;
   const auto have_come = [&] { return command.arrived.load(std::memory_order_seq_cst) == current_; };
-  if (!have_come()) await_others(have_come, nullptr);
+  if (!have_come()) await_others(have_come, attachment_.control.worker(command.as<MovePayload>().from));
 }
 
-/// `other` is the rank for which this one waits, or null if it is on another node.
+/// `other` is the rank for which this one waits.
 template <class Ready>
-void WorkerCore::await_others(Ready&& ready, const WorkerSlot* other) {
+void WorkerCore::await_others(Ready&& ready, const WorkerSlot& other) {
   enter_phase(Phase::dependencies);
   const auto is_lost = [&] {
     if (header_.lost.load(std::memory_order_seq_cst) == 0) return false;
-    return !header_.respawns || other == nullptr || other->is_lost.load(std::memory_order_seq_cst) != 0;
+    return !header_.respawns || other.is_lost.load(std::memory_order_seq_cst) != 0;
   };
   Patience endless{Milliseconds(0)};
   // A worker that is done with a command rings the bell of the master, and so do those who carry values between nodes.

@@ -84,7 +84,7 @@ class WorkerCore {
   bool is_over(const Dependency& earlier) const noexcept;
   std::optional<int> source_on_other_node(const Command& command) const noexcept;
   template <class Ready>
-  void await_others(Ready&& ready, const WorkerSlot* other);
+  void await_others(Ready&& ready, const WorkerSlot& other);
   bool are_earlier_done(const Command& command) const noexcept;
   bool depends_on_a_failure(const Command& command) const noexcept;
   void execute(Command& command);

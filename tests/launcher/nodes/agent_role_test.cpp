@@ -4,12 +4,15 @@
 
 #include <gmock/gmock.h>
 
+#include <csignal>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "launcher/nodes/nodes_pool.hpp"
+#include "launcher/nodes/rank_messages.hpp"
 #include "syncrun/options.hpp"
 #include "tests/launcher/nodes/borrowed_transport.hpp"
 #include "tests/launcher/nodes/fake_transport.hpp"
@@ -100,6 +103,83 @@ TEST_F(Roles, UseTheTreeOfTheMasterAndAnswerItsQuestionDirectly) {
     if (kind != MessageKind::beat) kinds.push_back(kind);
   }
   EXPECT_THAT(kinds, testing::ElementsAre(MessageKind::hello, MessageKind::devices));
+}
+
+/// A pool whose workers are all on the nodes 1 and 2, one on each. The test does what the agents would do.
+class Replacements : public Roles {
+ protected:
+  Replacements() {
+    settings.devices = std::vector<DeviceId>(2);
+    settings.nodes = {{0, 3, 0, 0}, {1, 3, 0, 1}, {2, 3, 1, 1}};
+    settings.node_names = {"a", "b", "c"};
+    settings.on_worker_lost = OnWorkerLost::respawn;
+    pool.emplace(group_of(0), settings);
+    pool->start();
+  }
+  ~Replacements() override {
+    for (const int node : {1, 2}) network.at(node).send(0, MessageWriter(MessageKind::ended).take());
+  }
+  void lose(int node, int rank) {
+    MessageWriter lost(MessageKind::rank_lost);
+    put_rank_lost(lost, rank, WorkerSlot{});
+    network.at(node).send(0, lost.take());
+    MessageWriter end(MessageKind::rank_end);
+    put_rank_end(end, rank, WorkerSlot{}, {{SIGKILL, "killed by SIGKILL"}, {}});
+    network.at(node).send(0, end.take());
+    EXPECT_EQ(pool->await_end(rank).wait_status, SIGKILL);
+  }
+  /// What has come to a node since the last time, besides signs of life and the start.
+  std::vector<MessageKind> received_by(int node) {
+    std::vector<MessageKind> kinds;
+    pool->progress();
+    while (const auto next = network.at(node).receive()) {
+      const auto kind = static_cast<MessageKind>(next->message.front());
+      if (kind != MessageKind::beat && kind != MessageKind::start) kinds.push_back(kind);
+    }
+    return kinds;
+  }
+
+  Settings settings;
+  std::optional<NodesPool> pool;
+};
+
+TEST_F(Replacements, TellTheOtherNodesOfALossOnce) {
+  lose(1, 0);
+  EXPECT_THAT(received_by(2), testing::ElementsAre(MessageKind::peer_lost));
+  EXPECT_THAT(received_by(1), testing::IsEmpty()) << "it knows";
+  EXPECT_THAT(received_by(2), testing::IsEmpty());
+}
+
+TEST_F(Replacements, TellAllNodesOfSuccessors) {
+  for (int round = 0; round < 2; ++round) {
+    lose(1, 0);
+    EXPECT_TRUE(pool->reap(0));
+    pool->replace({{.rank = 0, .last = 7, .received = 3}});
+    EXPECT_EQ(pool->control().header().lost.load(), 0U);
+    EXPECT_EQ(pool->control().worker(0).is_lost.load(), 0U);
+    EXPECT_FALSE(pool->end_status(0)) << "that of the lost worker";
+    EXPECT_THAT(received_by(1), testing::ElementsAre(MessageKind::replace));
+    EXPECT_THAT(received_by(2), testing::ElementsAre(MessageKind::peer_lost, MessageKind::replace));
+  }
+}
+
+TEST_F(Replacements, KeepTheNoteOfALossThatCameMeanwhile) {
+  lose(1, 0);
+  lose(2, 1);
+  pool->replace({{.rank = 0, .last = 7, .received = 3}});
+  EXPECT_EQ(pool->control().header().lost.load(), 2U);
+  EXPECT_THAT(received_by(1), testing::ElementsAre(MessageKind::peer_lost, MessageKind::replace));
+}
+
+TEST_F(Replacements, AreImpossibleOnALostNode) {
+  lose(1, 0);
+  groups.front().lose(1, Error(ErrorKind::worker_lost, "node 1 is silent"));
+  try {
+    pool->reap(0);
+    FAIL() << "it can be replaced";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "node 1 is silent");
+  }
 }
 
 TEST_F(Roles, DoNotAwaitTheEndOfAWorkerOnALostNode) {

@@ -242,6 +242,70 @@ TEST_F(Exchanges, ThatALeaderAskedForBeforeItLeftCount) {
   EXPECT_EQ(here.request().left_rank_plus_one, there.leader + 1);
 }
 
+/// A command in which ranks wait for votes, in a session that replaces lost workers.
+class Votes : public Exchanges {
+ protected:
+  Votes() {
+    for (NodeOfTest* const node : {&here, &there}) {
+      node->pool.control().header().respawns = true;
+      node->command_of(kCommand).wants_vote = true;
+      node->add();
+    }
+  }
+  static void vote(NodeOfTest& node, int rank, Vote vote) {
+    node.pool.control().outbox(node.command_of(kCommand), rank).vote = vote;
+    node.pool.control().worker(rank).vote.store(vote_word(kCommand, vote));
+  }
+  std::uint64_t known_here() { return here.command_of(kCommand).vote_of_others.load(); }
+};
+
+TEST_F(Votes, OfARankThatWasLostBeforeItVotedAreFailures) {
+  vote(there, 2, Vote::ok);
+  run();
+  EXPECT_EQ(known_here(), 0U);
+  there.pool.die(3, FakePool::killed());
+  EXPECT_TRUE(there.exchange.has_news());
+  run();
+  EXPECT_EQ(known_here(), vote_word(kCommand, Vote::failed));
+}
+
+TEST_F(Votes, OfALostRankCountIfItHasVoted) {
+  vote(there, 3, Vote::ok);
+  there.pool.die(3, FakePool::killed());
+  run();
+  EXPECT_EQ(known_here(), 0U) << "a survivor has not voted yet";
+  vote(there, 2, Vote::ok);
+  run();
+  EXPECT_EQ(known_here(), vote_word(kCommand, Vote::ok));
+}
+
+TEST_F(Votes, OfANodeThatHasLostAllItsRanksAreFailures) {
+  there.pool.die(2, FakePool::killed());
+  there.pool.die(3, FakePool::killed());
+  run();
+  EXPECT_EQ(known_here(), vote_word(kCommand, Vote::failed));
+}
+
+TEST_F(Exchanges, ThatWereForgottenHoldUpNoLaterOnes) {
+  for (NodeOfTest* const node : {&here, &there}) node->add();
+  there.ask(0, "of a rank that was lost then");  // nobody has looked
+  here.ask(0, "given up");
+  here.run();
+  for (NodeOfTest* const node : {&here, &there}) {
+    node->exchange.forget(kCommand);
+    EXPECT_EQ(node->request().taken.load(), node->request().asked.load()) << "the next request waits for that";
+    EXPECT_FALSE(node->exchange.has_news());
+  }
+  run();
+  EXPECT_EQ(there.answer(), "") << "the block of the given-up exchange came late";
+  for (NodeOfTest* const node : {&here, &there}) node->add(kCommand + 1);
+  here.ask(0, "a", kCommand + 1);
+  there.ask(0, "b", kCommand + 1);
+  run();
+  EXPECT_EQ(here.answer(), "b");
+  EXPECT_EQ(there.answer(), "a");
+}
+
 TEST_F(Exchanges, LeaveTheRoomAloneOnceTheLeaderHasLeft) {
   here.add();
   there.add();

@@ -217,6 +217,53 @@ TEST_F(Moves, SayIfThereIsNoMemory) {
   run();
 }
 
+TEST_F(Moves, ThatWereForgottenAreNotSentAfterwards) {
+  nodes[1].write({1});
+  publish(1, 2);
+  run();
+  EXPECT_EQ(nodes[1].owes(2), kMove);
+  nodes[1].moves.forget(kMove);  // rank 1 was lost before it wrote the values
+  EXPECT_EQ(nodes[1].owes(2), 0U);
+  nodes[1].pool.finish(1, kMove);
+  run();
+  EXPECT_FALSE(nodes[2].has_values());
+}
+
+TEST_F(Moves, ThatWereForgottenAreNotHandedOverLate) {
+  nodes[1].write(std::vector<double>(1000, 2));
+  nodes[1].pool.finish(1, kWriter);
+  publish(1, 2);
+  nodes[1].run();  // the values are on their way to rank 2, which was lost
+  nodes[2].moves.forget(kMove);
+  nodes[2].command().id = kMove + 1;  // another command gets the slot
+  nodes[2].run();
+  EXPECT_FALSE(nodes[2].has_values());
+  EXPECT_EQ(nodes[2].inbound.used_bytes(), 0U);
+}
+
+TEST_F(Moves, ThatAreForgottenLeaveNoMemory) {
+  nodes[1].write(std::vector<double>(1000, 2));
+  nodes[1].pool.finish(1, kWriter);
+  publish(1, 2);
+  run();
+  EXPECT_EQ(nodes[2].inbound.used_bytes(), 8000U);
+  nodes[2].moves.forget(kMove);
+  EXPECT_EQ(nodes[2].inbound.used_bytes(), 0U);
+}
+
+TEST_F(Moves, ForSuccessorsMayComeBeforeANodeHearsOfThem) {
+  nodes[1].write({3});
+  nodes[1].pool.finish(1, kWriter);
+  nodes[0].put_move(kMove + 1, 1, 2);
+  nodes[0].moves.order(kMove + 1);
+  run();
+  nodes[2].moves.forget(kMove);
+  nodes[2].put_move(kMove + 1, 1, 2);
+  nodes[2].moves.add(kMove + 1);
+  ASSERT_TRUE(nodes[2].has_values(kMove + 1));
+  EXPECT_EQ(nodes[2].values(kMove + 1), std::vector<double>{3});
+}
+
 TEST_F(Moves, CrossWithoutValues) {
   nodes[1].write({});
   nodes[1].pool.finish(1, kWriter);

@@ -58,10 +58,16 @@ class OnOtherNode : public testing::Test {
     if (messages_.size() != 1) throw std::runtime_error(std::to_string(messages_.size()) + " messages came");
     return {messages_.front(), "node 1"};
   }
-  void tell(MessageKind kind) {
-    const auto bytes = MessageWriter(kind).take();
+  void tell(MessageKind kind) { take(MessageWriter(kind)); }
+  void take(MessageWriter from) {
+    const auto bytes = from.take();
     MessageReader message(bytes, "the master");
     session->take(0, message);
+  }
+  void replace(const std::vector<Successor>& successors) {
+    MessageWriter message(MessageKind::replace);
+    put_successors(message, successors);
+    take(std::move(message));
   }
 
   /// The kinds of the messages that have arrived at the master.
@@ -251,6 +257,79 @@ TEST_F(OnOtherNode, SendsWhatBusyAndLostWorkersHaveRecordedForAProfile) {
   }
   ASSERT_EQ(known.written(), 2U);
   EXPECT_EQ(known.at(1)->progress, progress_word(id, Phase::collective));
+}
+
+TEST_F(OnOtherNode, LearnsOfLossesOnOtherNodes) {
+  session->report();
+  received();
+  MessageWriter lost(MessageKind::peer_lost);
+  put_peer_lost(lost, 1);
+  take(lost);
+  EXPECT_EQ(pool->control().worker(1).is_lost.load(), 1U);
+  EXPECT_FALSE(session->report()) << "the master knows it";
+  pool->die(3, FakePool::killed());
+  session->report();
+  EXPECT_THAT(received_kinds(), ElementsAre(MessageKind::rank_lost, MessageKind::rank_end));
+  replace({{.rank = 1, .last = 5, .received = 5}, {.rank = 3, .last = 5, .received = 2}});
+  EXPECT_EQ(pool->control().worker(1).is_lost.load(), 0U) << "the next command may come now";
+  EXPECT_EQ(pool->control().worker(1).predecessors, 0) << "its own node prepares its slot";
+}
+
+TEST_F(OnOtherNode, StartsASuccessorAndWatchesIt) {
+  session->report();
+  const auto id = give_command();
+  pool->die(3, FakePool::killed());
+  session->report();
+  received();
+  pool->log.clear();
+  replace({{.rank = 3, .last = id, .received = 1}});
+  pool->control().worker(3).pid.store(203);
+  EXPECT_TRUE(session->report());
+  EXPECT_THAT(pool->log, ElementsAre("reap 3", "replace 3"));
+  const WorkerSlot& slot = pool->control().worker(3);
+  EXPECT_EQ(slot.is_lost.load(), 0U);
+  EXPECT_EQ(slot.done.load(), id) << "it begins with the next command";
+  EXPECT_EQ(slot.received, 1U);
+  EXPECT_EQ(slot.predecessors, 1);
+  EXPECT_EQ(pool->control().header().replacements.load(), 1U);
+  for (const auto& failed : pool->control().header().failed_comms) EXPECT_EQ(failed.load(), id);
+  EXPECT_THAT(received_kinds(), ElementsAre(MessageKind::rank_state)) << "its command must not be reported as done";
+  pool->log.clear();
+  pool->control().worker(3).start.store(StartState::ready);
+  EXPECT_TRUE(session->report());
+  EXPECT_THAT(pool->log, ElementsAre("watch 3"));
+  MessageReader state = one();
+  ASSERT_EQ(state.kind(), MessageKind::rank_state);
+  EXPECT_EQ(take_rank_state(state, masters.control()), 3);
+  EXPECT_EQ(masters.control().worker(3).start.load(), StartState::ready);
+  pool->die(3, FakePool::killed());
+  session->report();
+  EXPECT_THAT(received_kinds(), ElementsAre(MessageKind::rank_lost, MessageKind::rank_end)) << "it can be lost as well";
+}
+
+TEST_F(OnOtherNode, SaysWhyASuccessorWasNotStarted) {
+  session->report();
+  pool->die(3, FakePool::killed());
+  session->report();
+  received();
+  pool->immortal = {3};
+  replace({{.rank = 3, .last = 5, .received = 1}});
+  session->report();
+  const auto messages = received();
+  ASSERT_EQ(messages.size(), 2U);
+  RankEnd end;
+  MessageReader ended(messages[0], "node 1");
+  ASSERT_EQ(ended.kind(), MessageKind::rank_end);
+  EXPECT_EQ(take_rank_end(ended, masters.control(), end), 3);
+  MessageReader state(messages[1], "node 1");
+  ASSERT_EQ(state.kind(), MessageKind::rank_state);
+  take_rank_state(state, masters.control());
+  EXPECT_EQ(masters.control().worker(3).start.load(), StartState::failed);
+  EXPECT_EQ(get_text(masters.control().worker(3).reason), "rank 3 cannot be killed");
+}
+
+TEST_F(OnOtherNode, RefusesSuccessorsOfRanksThatDoNotExist) {
+  EXPECT_THROW(replace({{.rank = 4, .last = 5, .received = 1}}), Error);
 }
 
 TEST_F(OnOtherNode, KillsWorkersThatTheMasterGivesUp) {

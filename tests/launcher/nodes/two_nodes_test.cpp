@@ -294,6 +294,37 @@ TEST_F(TwoNodes, LearnTheShapesOfWhatStaysOnADevice) {
   }
 }
 
+TEST_F(TwoNodes, NeitherBeginNorReportWhatWasForgotten) {
+  const auto given = publish(RankSet::only(2));
+  deliver();
+  ASSERT_NE(next_command(2), nullptr);
+  const auto rows = heap.allocate(std::size_t{1} << 20U, SharedHeap::Contents::any, "a test");
+  heap.send_by_rows(rows);
+  CallPayload& call = calls.next(RankSet::only(2), Milliseconds(0)).begin<CallPayload>();
+  call.arguments_count = 1;
+  calls.next_slot().arguments[0] = {
+      .kind = ArgumentKind::broadcast, .dtype = DType::uint8, .dimensions = 1, .offset = rows, .extents = {1 << 20}};
+  const auto waiting = calls.publish();
+  nodes.publish(waiting, calls.slot_of(waiting));
+  const auto next = mailboxes.at(1).receive();
+  ASSERT_TRUE(next);
+  mailboxes.at(1).is_held_back = true;  // the rows are still under way
+  MessageReader message(next->message, "the master");
+  agent->take(message);
+  EXPECT_TRUE(agent->awaits_rows());
+  agent->forget_unfinished();  // rank 2 was lost
+  EXPECT_FALSE(agent->is_busy());
+  other.finish(2, waiting);  // as its successor finds it
+  EXPECT_FALSE(agent->report());
+  EXPECT_TRUE(agent->awaits_rows()) << "they go to memory that may be used for something else later";
+  mailboxes.at(1).is_held_back = false;
+  agent->report();
+  EXPECT_FALSE(agent->awaits_rows());
+  EXPECT_EQ(mailboxes.at(1).sent, 0) << "nothing was reported";
+  EXPECT_EQ(pool.control().worker(2).done.load(), 0U);
+  EXPECT_LT(given, waiting);
+}
+
 TEST_F(TwoNodes, RefuseToPublishWhatOnlyTheMastersNodeCouldDecide) {
   const auto list = heap.allocate(sizeof(Dependency), SharedHeap::Contents::any, "a test");
   *pool.segment().at<Dependency>(list) = {1, 0, 0};
