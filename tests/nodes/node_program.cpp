@@ -5,17 +5,20 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <iterator>
 #include <numeric>
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <syncrun/syncrun.hpp>
 #include <thread>
 #include <vector>
 
 #include "tests/nodes/collective_actions.hpp"
+#include "tests/nodes/respawns.hpp"
 #include "tests/nodes/shared_variables.hpp"
 #include "tests/nodes/values.hpp"
 
@@ -255,6 +258,17 @@ int program(sr::Session& session, int argc, char** argv) {
     sr::test::bring_too_much(session);
   } else if (action == "await-value") {
     sr::test::await_value(session, number);
+  } else if (action == "respawn") {
+    sr::test::lose_ranks_of_each_node(session);
+    std::printf("as expected\n");
+  } else if (action == "respawn-between") {
+    sr::test::lose_between_calls(session);
+    std::printf("as expected\n");
+  } else if (action == "respawn-go-on") {
+    sr::test::go_on_after_losses(session, number);
+    std::printf("as expected\n");
+  } else if (action == "respawn-in-vain") {
+    sr::test::lose_for_good(session, static_cast<int>(number), argv[3]);
   } else if (!run_collectives(session, action, number)) {
     throw std::invalid_argument("no such action: " + action);
   }
@@ -263,4 +277,13 @@ int program(sr::Session& session, int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return sr::run(argc, argv, program); }
+int main(int argc, char** argv) {
+  sr::SessionOptions options;
+  const std::string_view action = argc > 1 ? argv[1] : "";
+  if (action.starts_with("respawn")) {
+    options.on_worker_lost = sr::OnWorkerLost::respawn;
+    options.max_respawns = 1000;
+  }
+  if (action == "respawn-in-vain" && std::filesystem::exists(argv[3])) return 7;  // this is a new worker
+  return sr::run(argc, argv, program, options);
+}

@@ -17,6 +17,7 @@ import engines
 import hosts
 from engines import ENGINES
 from jobs import RUN_LIMIT_S, Job
+from respawns_on_hosts import RespawnsOnHosts
 from values_on_hosts import ValuesOnHosts
 
 SKIP_CODE = 77
@@ -335,7 +336,7 @@ class BreakingHosts(OnHosts):
         print(f"  {self.id().rsplit('.', 1)[-1]}: {when - began:.3f} s", flush=True)
 
 
-class Faults(BreakingHosts):
+class Faults(RespawnsOnHosts, BreakingHosts):
     def test_worker_killed_in_a_body(self):
         for engine in ("openmpi", "mpich"):
             with self.subTest(engine=engine):
