@@ -28,6 +28,7 @@ enum class MessageKind : std::uint8_t {
   left,      ///< how many exchanges the sender's node takes part in
   vote,      ///< how the ranks of the sender's node have voted, and those of the nodes below it
   verdict,   ///< how the ranks of all nodes have voted
+  plans,     ///< how far its GPUs have come in the collectives: by rank, WorkerSlot::plan and plan_wait
   values,    ///< of a variable, for a move: whether the move has to fail, the extents, and the bytes
   // agent to master
   hello,         ///< what the node is (NodeIdentity)

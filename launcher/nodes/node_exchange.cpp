@@ -15,6 +15,9 @@ namespace {
 constexpr std::size_t kMostPieceBytes = std::size_t{60} << 10U;
 /// The room for what comes before the bytes in such a message.
 constexpr std::size_t kHeaderBytes = 64;
+/// How often a node tells the others how far its GPUs have come in the collectives of a command. A command that takes less
+/// time has no cost from this.
+constexpr Milliseconds kTellPlansEvery{250};
 
 }  // namespace
 
@@ -39,6 +42,8 @@ void NodeExchange::add(std::size_t slot) {
     part.leader = rank;
   }
   if (!is_here) return;
+  open.is_on_gpus = command.comm.path() == CommPath::devices;
+  if (open.is_on_gpus) open.next_plans = Clock::now() + kTellPlansEvery;
   const std::lock_guard lock(mutex_);
   last_added_ = open.id;
   Open& added = open_.emplace_back(std::move(open));
@@ -79,6 +84,17 @@ bool NodeExchange::leader_has_left(const Open& open) const noexcept {
          leader.done.load(std::memory_order_seq_cst) >= open.id;
 }
 
+void NodeExchange::forget(std::uint64_t last) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(open_, [last](const Open& open) { return open.id <= last; });
+  open_count_.store(open_.size(), std::memory_order_release);
+  const NodePlace& here = control_.header().place;
+  for (int local_rank = 0; local_rank < here.local_size; ++local_rank) {
+    NodeRequest& request = control_.worker(here.rank(local_rank)).exchange;
+    request.taken.store(request.asked.load(std::memory_order_seq_cst), std::memory_order_seq_cst);
+  }
+}
+
 // ---- what happens here ----------------------------------------------------------------------------------------
 
 bool NodeExchange::look() {
@@ -113,6 +129,7 @@ bool NodeExchange::look_at(Open& open) {
   bool did_something = take_request(open);
   did_something = tell_failure(open) || did_something;
   did_something = tell_vote(open) || did_something;
+  did_something = tell_plans(open) || did_something;
   if (has_left && !std::exchange(open.has_told_left, true)) {
     open.pending.reset();
     MessageWriter message = message_of(open, MessageKind::left);
@@ -213,8 +230,9 @@ void NodeExchange::take_for(Open& open, int node, MessageReader& message) {
       note_votes(open);
       break;
     case MessageKind::verdict: break;  // there is no tree, or it is over
-    default:                           // abandon
-      open.has_told_failure = true;    // the sender tells all nodes
+    case MessageKind::plans: return take_plans(node, message);
+    default:                         // abandon
+      open.has_told_failure = true;  // the sender tells all nodes
       control_.command_in(open.slot).failed.store(open.id, std::memory_order_seq_cst);
       control_.header().to_peers.ring();
   }
@@ -272,17 +290,6 @@ bool NodeExchange::answer(Open& open) {
 }
 
 // ---- votes ----------------------------------------------------------------------------------------------------
-
-void NodeExchange::forget(std::uint64_t last) {
-  const std::lock_guard lock(mutex_);
-  std::erase_if(open_, [last](const Open& open) { return open.id <= last; });
-  open_count_.store(open_.size(), std::memory_order_release);
-  const NodePlace& here = control_.header().place;
-  for (int local_rank = 0; local_rank < here.local_size; ++local_rank) {
-    NodeRequest& request = control_.worker(here.rank(local_rank)).exchange;
-    request.taken.store(request.asked.load(std::memory_order_seq_cst), std::memory_order_seq_cst);
-  }
-}
 
 /// If lost workers are replaced: the rank was lost before it voted.
 bool NodeExchange::is_out(int rank, std::uint64_t id) const noexcept {
@@ -393,6 +400,49 @@ void NodeExchange::announce(std::uint64_t id, const VoteTree& tree, Vote verdict
   if (open == open_.end()) return;
   control_.command_in(open->slot).vote_of_others.store(vote_word(id, verdict), std::memory_order_seq_cst);
   control_.header().to_peers.ring();
+}
+
+// ---- GPUs -----------------------------------------------------------------------------------------------------
+
+/// The ranks compare (CollectivePlan::check_peers). So this node only writes into its control block what it hears of the
+/// ranks of other nodes.
+bool NodeExchange::tell_plans(Open& open) {
+  if (!open.is_on_gpus) return false;
+  const auto now = Clock::now();
+  if (now < open.next_plans) return false;
+  open.next_plans = now + kTellPlansEvery;
+  std::vector<RankPlan> plans = plans_here(open);
+  if (plans == open.told_plans) return false;
+  MessageWriter message = message_of(open, MessageKind::plans);
+  message.put_list(std::span<const RankPlan>(plans));
+  send_to_others(open, message);
+  open.told_plans = std::move(plans);
+  return true;
+}
+
+/// A rank that has just changed its plan comes next time.
+std::vector<NodeExchange::RankPlan> NodeExchange::plans_here(const Open& open) const {
+  std::vector<RankPlan> plans;
+  all_here(open, [&](int rank) {
+    const WorkerSlot& slot = control_.worker(rank);
+    const std::uint64_t standing = slot.plan_wait.load(std::memory_order_acquire);
+    const std::uint64_t hash = slot.plan.load(std::memory_order_acquire);
+    if (slot.plan_wait.load(std::memory_order_acquire) == standing) plans.push_back({rank, hash, standing});
+    return true;
+  });
+  return plans;
+}
+
+void NodeExchange::take_plans(int node, MessageReader& message) {
+  for (const RankPlan& plan : message.get_list<RankPlan>()) {
+    const bool is_known = plan.rank >= 0 && plan.rank < control_.world_size();
+    if (!is_known || control_.worker(plan.rank).node != node)
+      throw Error(ErrorKind::system, "a plan came for a rank of another node");
+    WorkerSlot& slot = control_.worker(plan.rank);
+    slot.plan_wait.store(0, std::memory_order_seq_cst);  // so that a hash is only read with its own standing
+    slot.plan.store(plan.hash, std::memory_order_seq_cst);
+    slot.plan_wait.store(plan.standing, std::memory_order_seq_cst);
+  }
 }
 
 }  // namespace syncrun::detail

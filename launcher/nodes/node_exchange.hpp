@@ -1,7 +1,8 @@
 #pragma once
 
 // Carries what the ranks of a command exchange with those of other nodes: in collectives (NodeRequest), and for votes. It
-// also tells the other nodes of a command when it fails here, and when this node takes no more part in its collectives.
+// also tells the other nodes of a command when it fails here, and when this node takes no more part in its collectives. If
+// GPUs take long in a command, it tells the other nodes how far they are, because NCCL would not notice that they disagree.
 // Each node has one: in the agent, or in the master. Nodes send to each other directly.
 
 #include <atomic>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "common/os/segment.hpp"
+#include "common/os/wait.hpp"
 #include "common/protocol/control_block.hpp"
 #include "launcher/nodes/mailbox.hpp"
 #include "launcher/nodes/messages.hpp"
@@ -34,7 +36,7 @@ class NodeExchange {
   /// The command in this slot comes to its ranks on this node. Does nothing if its ranks do not wait for other nodes.
   /// Called in the order of the numbers of commands.
   void add(std::size_t slot);
-  /// Handles a message of the kinds exchange, abandon, left, vote and verdict. Throws Error (system).
+  /// Handles a message of the kinds exchange, abandon, left, vote, verdict and plans. Throws Error (system).
   void take(int node, MessageReader& message);
   /// Looks for requests of this node's ranks. Returns false if there was nothing to do. Throws Error (system).
   bool look();
@@ -68,6 +70,13 @@ class NodeExchange {
     std::uint64_t step;
     std::vector<NodeBlock> blocks;
   };
+  /// How far a rank has come in the collectives of a command on GPUs (CollectivePlan).
+  struct RankPlan {
+    std::int32_t rank;
+    std::uint64_t hash;
+    std::uint64_t standing;
+    bool operator==(const RankPlan&) const = default;
+  };
   /// A command that ranks of this node have not finished.
   struct Open {
     std::uint64_t id = 0;
@@ -79,6 +88,9 @@ class NodeExchange {
     bool has_told_failure = false;
     bool has_told_left = false;
     bool has_told_vote = false;
+    bool is_on_gpus = false;
+    std::vector<RankPlan> told_plans;
+    Clock::time_point next_plans{};
   };
   struct MessageBefore {
     int node;
@@ -103,6 +115,9 @@ class NodeExchange {
   void pass_on_votes(std::uint64_t id, VoteTree& tree);
   void announce(std::uint64_t id, const VoteTree& tree, Vote verdict);
   MessageWriter message_about(std::uint64_t id, MessageKind kind) const;
+  bool tell_plans(Open& open);
+  std::vector<RankPlan> plans_here(const Open& open) const;
+  void take_plans(int node, MessageReader& message);
   bool is_over_here(const Open& open) const noexcept;
   bool leader_has_left(const Open& open) const noexcept;
   bool is_out(int rank, std::uint64_t id) const noexcept;

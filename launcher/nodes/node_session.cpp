@@ -44,7 +44,8 @@ void NodeSession::take(int node, MessageReader& message) {
     case MessageKind::abandon:
     case MessageKind::left:
     case MessageKind::vote:
-    case MessageKind::verdict: exchange_.take(node, message); break;
+    case MessageKind::verdict:
+    case MessageKind::plans: exchange_.take(node, message); break;
     case MessageKind::supply:
     case MessageKind::values: moves_.take(node, message); break;
     case MessageKind::expect_ends: pool_->expect_ends(); break;
@@ -86,7 +87,7 @@ bool NodeSession::report_start() {
   return has_changed;
 }
 
-/// At the start of the session, no worker is watched. Later, only those are not that have replaced others.
+/// Watches all workers at the start of the session, and later those that have replaced others.
 void NodeSession::watch_started() {
   are_watched_ = true;
   if (!std::exchange(was_started_, true)) return pool_->watch();

@@ -213,7 +213,8 @@ void NodesPool::on_message(int node, MessageReader& message) {
     case MessageKind::abandon:
     case MessageKind::left:
     case MessageKind::vote:
-    case MessageKind::verdict: exchange_->take(node, message); break;
+    case MessageKind::verdict:
+    case MessageKind::plans: exchange_->take(node, message); break;
     case MessageKind::values: moves_->take(node, message); break;
     case MessageKind::rank_state:
       take_rank_state(message, control());

@@ -2,20 +2,27 @@
 
 #include "tests/mixed/fake_gpu.hpp"
 
+#include <chrono>
 #include <memory>
 #include <optional>
+#include <thread>
 
 #include "syncrun/detail/export.hpp"
+#include "worker/devices/cuda/collective_plan.hpp"
 
 namespace syncrun::test {
 namespace {
 
 /// Stands for NCCL: the communicator of fake GPUs. The library exports only what all_reduce and host values need, so
 /// these are the only collectives here.
+///
+/// A product never comes to an end, as if a rank of NCCL were missing. The ranks compare what they have called, as they do
+/// with NCCL.
 class FakeComm final : public detail::SoloComm {
  public:
   /// `host` is the communicator of the same ranks in host memory.
-  FakeComm(detail::CommCore& host, OffHostDevice& device) : host_(host), device_(device) {}
+  FakeComm(detail::CommCore& host, OffHostDevice& device, const detail::DeviceContext& context)
+      : host_(host), device_(device), interruption_(context.interruption), plan_(context.attachment) {}
 
   int rank() const noexcept override { return host_.rank(); }
   int world_size() const noexcept override { return host_.world_size(); }
@@ -24,6 +31,7 @@ class FakeComm final : public detail::SoloComm {
   void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction,
                   const detail::RankWeights& weights) override {
     device_.finish();
+    if (reduction == Reduction::prod) wait_in_vain(elements);
     host_.all_reduce(host_view(values), elements, dtype, reduction, weights);
   }
   void all_reduce_value(void* value, DType dtype, Reduction reduction, const detail::RankWeights& weights) override {
@@ -40,17 +48,28 @@ class FakeComm final : public detail::SoloComm {
   bool can_be_captured() const noexcept override { return false; }
 
  private:
+  [[noreturn]] void wait_in_vain(std::size_t elements) {
+    plan_.add({elements});
+    plan_.publish_waiting(detail::CollectivePlan::Wait::midway);
+    for (;;) {
+      interruption_.check();
+      plan_.check_peers(detail::CollectivePlan::Clock::now());
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
   [[noreturn]] static void refuse() { throw Error(ErrorKind::nccl, "the fake GPU has no such collective"); }
 
   detail::CommCore& host_;
   OffHostDevice& device_;
+  const detail::Interruption& interruption_;
+  detail::CollectivePlan plan_;
 };
 
 class FakeGpu final : public OffHostDevice {
  public:
   explicit FakeGpu(const detail::DeviceContext& context)
-      : OffHostDevice(context.attachment.segment, context.arena, not_used()), comm_(context.host_comm, *this) {
-    if (context.nodes_comm != nullptr) comm_of_nodes_.emplace(*context.nodes_comm, *this);
+      : OffHostDevice(context.attachment.segment, context.arena, not_used()), comm_(context.host_comm, *this, context) {
+    if (context.nodes_comm != nullptr) comm_of_nodes_.emplace(*context.nodes_comm, *this, context);
   }
 
   detail::CommCore& comm(const detail::CommandHead& command) override {

@@ -56,6 +56,30 @@ class FakeGpus(unittest.TestCase):
             self.assertNotEqual(done.returncode, 0)
             self.assertRegex(done.stdout + done.stderr, rf"rank {rank} \(.*\) was lost in call 'die_on'.*killed by SIGKILL")
 
+    def test_a_rank_that_dies_is_replaced(self):
+        for rank in (0, 1, 3):
+            done = self.run_on(2, "cuda0,cuda1", "replace", str(rank))
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertIn("replaced", done.stdout)
+        done = self.run_on(3, "cuda0", "replace", "2")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_ranks_of_different_nodes_that_disagree_are_named(self):
+        for nodes, devices in ((2, "cuda0"), (2, "cuda0,cuda1"), (3, "cuda0")):
+            for engine in ("openmpi", "mpich"):
+                done = self.run_on(nodes, devices, "disagree", engine=engine)
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                named = re.findall(r"rank (\d) .*failed in call 'multiply'.*: ranks disagree in a collective: rank (\d) and rank (\d) have "
+                                   "called different ones", done.stdout)  # fmt: skip
+                self.assertEqual(len(named), 3, done.stdout)
+                self.assertIn("disagreements", done.stdout)
+
+    def test_ranks_that_agree_wait_until_the_deadline(self):
+        done = self.run_on(2, "cuda0,cuda1", "wait")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertRegex(done.stderr, r"call 'multiply' did not finish within 3000 ms")
+        self.assertNotIn("disagree", done.stdout + done.stderr)
+
 
 class TwoGpus(unittest.TestCase):
     def run_on_two_nodes(self, *action, **variables):

@@ -3,6 +3,7 @@
 
 #include "tests/nodes/gpu_program.hpp"
 
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <numeric>
@@ -52,6 +53,11 @@ void throw_on(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> v, int
     if (worker.rank() == rank && i == when) throw std::runtime_error("it broke");
     comm.all_reduce(v, sr::Reduction::max);
   }
+}
+
+/// The fake GPUs wait in a product as NCCL does if ranks disagree: without end.
+void multiply(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> v, sr::Local<float, 1> longer, int rank) {
+  comm.all_reduce(worker.rank() == rank ? longer : v, sr::Reduction::prod);
 }
 
 void die_on(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> v, int rank) {
@@ -191,6 +197,60 @@ class Checks {
     std::printf("both kinds\n");
   }
 
+  /// Ranks that disagree are told so soon, and the session goes on.
+  void disagree() {
+    auto v = session_.shared<float, 1>("v");
+    auto longer = session_.shared<float, 1>("longer");
+    longer.broadcast(std::vector<float>(1001, 1));
+    const auto f = session_.function(multiply, "multiply");
+    const auto good = session_.function(reduce_gpu, "reduce_gpu");
+    for (const int rank : {0, ranks_ / 2, ranks_ - 1}) {
+      v.broadcast(std::vector<float>(1000, 1));
+      const auto begin = std::chrono::steady_clock::now();
+      try {
+        f(v, longer, rank);
+        require(false, "no failure");
+      } catch (const sr::Error& error) {
+        std::printf("%s\n", error.what());
+        require(error.kind() == sr::ErrorKind::function, "the kind of the error");
+      }
+      require(std::chrono::steady_clock::now() - begin < std::chrono::seconds(5), "the error comes soon");
+      v.broadcast(std::vector<float>(1000, 1));
+      good(v);
+      require(v.get(ranks_ - 1)[0] == static_cast<float>(ranks_), "all_reduce after a disagreement");
+    }
+    std::printf("disagreements\n");
+  }
+
+  /// Ranks that wait for something else agree, and the deadline ends the call.
+  void wait_in_vain() {
+    auto v = session_.shared<float, 1>("v");
+    v.broadcast(std::vector<float>(1000, 1));
+    session_.function(multiply, "multiply")(v, v, 0, {.timeout = std::chrono::seconds(3)});
+  }
+
+  /// A rank that is lost is replaced, and the ranks make a new communicator.
+  void replace(int rank) {
+    auto v = session_.shared<float, 1>("v");
+    const auto f = session_.function(die_on, "die_on");
+    const auto good = session_.function(reduce_gpu, "reduce_gpu");
+    for (int times = 0; times < 2; ++times) {
+      v.broadcast(std::vector<float>(1000, 1));
+      try {
+        f(v, rank);
+        require(false, "no loss");
+      } catch (const sr::Error& error) {
+        require(error.kind() == sr::ErrorKind::worker_lost && error.rank() == rank, error.what());
+      }
+      require(session_.worker_pids()[static_cast<std::size_t>(rank)] > 0, "the new worker");
+      v.broadcast(std::vector<float>(1000, 1));
+      good(v);
+      for (int other = 0; other < ranks_; ++other)
+        require(v.get(other)[999] == static_cast<float>(ranks_), "all_reduce after a loss");
+    }
+    std::printf("replaced\n");
+  }
+
   void die(int rank) {
     auto v = session_.shared<float, 1>();
     v.broadcast(std::vector<float>(1000, 1));
@@ -207,6 +267,12 @@ int program(sr::Session& session, int argc, char** argv) {
   Checks checks(session);
   if (action == "die") {
     checks.die(std::stoi(argv[3]));
+  } else if (action == "replace") {
+    checks.replace(std::stoi(argv[3]));
+  } else if (action == "disagree") {
+    checks.disagree();
+  } else if (action == "wait") {
+    checks.wait_in_vain();
   } else if (action == "mixed") {
     checks.mixed();
   } else {
@@ -229,5 +295,6 @@ int program(sr::Session& session, int argc, char** argv) {
 int main(int argc, char** argv) {
   syncrun::SessionOptions options;
   options.devices = argc > 1 ? argv[1] : "";
+  if (argc > 2 && std::string(argv[2]).starts_with("replace")) options.on_worker_lost = syncrun::OnWorkerLost::respawn;
   return syncrun::run(argc, argv, node_test::program, options);
 }

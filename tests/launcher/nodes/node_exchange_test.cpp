@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <span>
 #include <string>
+#include <thread>
 
 #include "tests/launcher/nodes/fake_mailboxes.hpp"
 #include "tests/launcher/pool/fake_pool.hpp"
@@ -284,6 +286,63 @@ TEST_F(Votes, OfANodeThatHasLostAllItsRanksAreFailures) {
   there.pool.die(3, FakePool::killed());
   run();
   EXPECT_EQ(known_here(), vote_word(kCommand, Vote::failed));
+}
+
+/// A command on GPUs of both nodes. Nodes tell each other of them after a while.
+class Plans : public Exchanges {
+ protected:
+  Plans() {
+    for (NodeOfTest* const node : {&here, &there}) {
+      Command& command = node->command_of(kCommand);
+      command.begin<CallPayload>();
+      command.id = kCommand;
+      command.ranks = RankSet::all(kWorldSize);
+      command.comm = CommChoice::devices_of_nodes(CommChoice::kOfSession);
+      command.has_comm = true;
+      node->exchange.add(kCommand);
+    }
+  }
+  static void publish(NodeOfTest& node, int rank, std::uint64_t hash, std::uint64_t standing) {
+    node.pool.control().worker(rank).plan.store(hash);
+    node.pool.control().worker(rank).plan_wait.store(standing);
+  }
+  /// Returns false if `node` does not get to know this in time.
+  bool comes_to_know(NodeOfTest& node, int rank, std::uint64_t hash, std::uint64_t standing) {
+    const auto end = Clock::now() + Milliseconds(10'000);
+    const WorkerSlot& slot = node.pool.control().worker(rank);
+    while (Clock::now() < end) {
+      run();
+      if (slot.plan_wait.load() == standing && slot.plan.load() == hash) return true;
+      std::this_thread::sleep_for(Milliseconds(1));
+    }
+    return false;
+  }
+};
+
+TEST_F(Plans, ComeToTheOtherNodesWhenACommandTakesLong) {
+  publish(there, 2, 123, 77);
+  publish(there, 3, 456, 78);
+  run();
+  EXPECT_EQ(there.mailbox.sent, 0) << "a short command has no cost";
+  EXPECT_TRUE(comes_to_know(here, 2, 123, 77));
+  EXPECT_TRUE(comes_to_know(here, 3, 456, 78));
+  EXPECT_EQ(there.mailbox.sent, 1);
+  publish(there, 3, 789, 0);
+  EXPECT_TRUE(comes_to_know(here, 3, 789, 0));
+  EXPECT_EQ(there.pool.control().worker(0).plan_wait.load(), 0U);
+}
+
+TEST_F(Plans, OfRanksOfAnotherNodeAreRefused) {
+  MessageWriter wrong(MessageKind::plans);
+  wrong.put(std::uint64_t{1});
+  wrong.put(kCommand);
+  const struct {
+    std::int32_t rank;
+    std::uint64_t hash, standing;
+  } plan{1, 5, 5};
+  wrong.put_list(std::span(&plan, 1));
+  there.mailbox.send(0, wrong.take());
+  EXPECT_THROW(here.run(), Error);
 }
 
 TEST_F(Exchanges, ThatWereForgottenHoldUpNoLaterOnes) {

@@ -53,7 +53,8 @@ void CollectivePlan::end_setting_up() const noexcept {
 }
 
 /// Whether the peer and this rank, which is waiting, cannot be in the same collectives any more.
-bool CollectivePlan::disagrees(const Standing& peer, std::uint64_t its_hash, Clock::time_point now) {
+bool CollectivePlan::disagrees(const Standing& peer, std::uint64_t its_hash, Clock::time_point now,
+                               Clock::duration grace) {
   const bool is_last = wait_ == Wait::last;
   if (peer.state != State::setting_up) {
     if (peer.count == count_) return its_hash != hash_;
@@ -63,7 +64,7 @@ bool CollectivePlan::disagrees(const Standing& peer, std::uint64_t its_hash, Clo
   // This rank has passed what the peer sets up. If it did so together with the peer, the peer will soon publish that it
   // is done. If not, the ranks differ.
   if (astray_since_ == Clock::time_point{}) astray_since_ = now;
-  return now - astray_since_ >= kSetUpGrace;
+  return now - astray_since_ >= grace;
 }
 
 void CollectivePlan::check_peers(Clock::time_point now) {
@@ -74,7 +75,8 @@ void CollectivePlan::check_peers(Clock::time_point now) {
     const Standing peer = Standing::from(word);
     if (other == attachment_.rank || peer.part != own_part() || peer.state == State::unknown) continue;
     const std::uint64_t hash = slot.plan.load(std::memory_order_acquire);
-    if (slot.plan_wait.load(std::memory_order_acquire) != word || !disagrees(peer, hash, now)) continue;
+    const Clock::duration grace = is_elsewhere(other) ? kSetUpGraceOfNodes : kSetUpGrace;
+    if (slot.plan_wait.load(std::memory_order_acquire) != word || !disagrees(peer, hash, now, grace)) continue;
     throw_usage("ranks disagree in a collective: rank " + std::to_string(attachment_.rank) + " and rank " +
                 std::to_string(other) + " have called different ones, or in another order, or of other lengths");
   }

@@ -1,7 +1,9 @@
 #pragma once
 
 // Records which collectives this rank has put on its GPU's stream, so that its peers can compare. If ranks differ, NCCL
-// would wait for ever. The code here does not need CUDA.
+// would wait for ever. The slots of ranks of other nodes have what their nodes have told (NodeExchange). It may be old. But
+// what makes ranks differ stays so: the hash of a number of collectives, and that no more follow. The code here does not
+// need CUDA.
 
 #include <chrono>
 #include <cstdint>
@@ -19,6 +21,8 @@ class CollectivePlan {
   /// A rank that sets something up together with this rank leaves the state `setting_up` within this time, even on a
   /// slow host.
   static constexpr std::chrono::seconds kSetUpGrace{1};
+  /// The same for a rank of another node. What is known of it is some time old: its node tells of it four times a second.
+  static constexpr std::chrono::seconds kSetUpGraceOfNodes{5};
 
   explicit CollectivePlan(const Attachment& attachment) noexcept : attachment_(attachment) {}
   CollectivePlan(const CollectivePlan&) = delete;
@@ -63,7 +67,8 @@ class CollectivePlan {
   };
   void publish(State state) noexcept;
   std::uint64_t own_part() const noexcept { return command_ << 1U | (is_after_vote_ ? 1U : 0U); }
-  bool disagrees(const Standing& peer, std::uint64_t its_hash, Clock::time_point now);
+  bool is_elsewhere(int rank) const noexcept { return attachment_.place.nodes > 1 && !attachment_.place.has(rank); }
+  bool disagrees(const Standing& peer, std::uint64_t its_hash, Clock::time_point now, Clock::duration grace);
 
   const Attachment& attachment_;
   std::uint64_t command_ = 0;

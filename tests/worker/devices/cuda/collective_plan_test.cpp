@@ -138,5 +138,15 @@ TEST_F(CollectivePlans, GiveARankThatSetsUpAloneSomeTime) {
   EXPECT_EQ(a().found(kNow + CollectivePlan::kSetUpGrace), kDisagree);
 }
 
+TEST_F(CollectivePlans, GiveARankOfAnotherNodeMoreTime) {
+  a().attachment.place = {0, 2, 0, 1};
+  a().plan.add({1, 100});
+  a().plan.publish_waiting(Wait::midway);
+  b().plan.publish_setting_up();
+  EXPECT_EQ(a().found(kNow), "");
+  EXPECT_EQ(a().found(kNow + CollectivePlan::kSetUpGrace), "");
+  EXPECT_EQ(a().found(kNow + CollectivePlan::kSetUpGraceOfNodes), kDisagree);
+}
+
 }  // namespace
 }  // namespace syncrun::detail
