@@ -6,16 +6,10 @@
 #include <string>
 #include <utility>
 
-#include "common/text/errors.hpp"
 #include "launcher/nodes/command_message.hpp"
 #include "syncrun/error.hpp"
 
 namespace syncrun::detail {
-
-void throw_needs_one_node(const std::string& what, std::size_t nodes) {
-  throw_usage(what + " does not work in a session on several nodes yet (this one has " + std::to_string(nodes) +
-              "): use one node");
-}
 
 RemoteNodes::RemoteNodes(Mailbox& mailbox, ControlBlock control, const Memory& memory, std::vector<NodePlace> places,
                          NodeExchange* exchange, NodeMoves* moves, RelayRoot* root)

@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "common/os/heap_log.hpp"
@@ -21,9 +20,6 @@
 #include "launcher/nodes/row_mirror.hpp"
 
 namespace syncrun::detail {
-
-/// Throws Error (usage). `what` does not work in a session on this number of nodes yet: "a shared variable".
-[[noreturn]] void throw_needs_one_node(const std::string& what, std::size_t nodes);
 
 class RemoteNodes {
  public:

@@ -21,7 +21,6 @@
 #include "launcher/devices/rank_devices.hpp"
 #include "launcher/failures/loss_report.hpp"
 #include "launcher/failures/recovery.hpp"
-#include "launcher/nodes/remote_nodes.hpp"
 #include "launcher/pool/worker_pool.hpp"
 #include "launcher/profile/profiler.hpp"
 #include "launcher/session/only_session.hpp"
@@ -62,10 +61,6 @@ class SessionCore final : private SessionEnds {
   bool has_other_nodes() const noexcept { return pool_->other_nodes() != nullptr; }
   /// The number of the node of a rank. 0 is the master's node.
   int node_of(int rank) const noexcept { return calls_.node_of(rank); }
-  /// Throws Error (usage) if the session has several nodes. `what` does not work there yet: "a shared variable".
-  void require_one_node(const std::string& what) const {
-    if (has_other_nodes()) throw_needs_one_node(what, settings_.nodes.size());
-  }
   /// How the rows of the next calls are divided among the ranks.
   const RowWeights& weights() const noexcept { return weights_; }
   void set_weights(RowWeights weights) noexcept { weights_ = std::move(weights); }

@@ -131,8 +131,6 @@ bool await_host_copy(CommandRunner& commands, VariableRecord& variable) {
 
 std::shared_ptr<VariableRecord> make_value_record(const std::shared_ptr<SessionCore>& session, DType dtype,
                                                   std::size_t dimensions, std::string_view name) {
-  if (session->rank_devices().kinds().has(DeviceKind::cuda))
-    session->require_one_node("a Value in a session with GPUs");
   const auto world_size = static_cast<std::size_t>(session->world_size());
   auto record = std::make_shared<VariableRecord>();
   record->entry =

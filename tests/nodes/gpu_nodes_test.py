@@ -64,6 +64,20 @@ class FakeGpus(unittest.TestCase):
         done = self.run_on(3, "cuda0", "replace", "2")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
+    def test_values_cross_between_gpus_of_different_nodes(self):
+        # One GPU on each node, because fake GPUs cannot read each other's memory.
+        for nodes, devices in ((2, "cuda0"), (3, "cuda0"), (2, "cuda0,cpu0"), (2, "cpu0,cuda0,cpu1")):
+            for engine in ("openmpi", "mpich"):
+                done = self.run_on(nodes, devices, "values", engine=engine)
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                self.assertIn("values", done.stdout)
+
+    def test_values_of_a_lost_gpu_are_lost_and_others_stay(self):
+        for rank in (0, 3):
+            done = self.run_on(2, "cuda0,cuda1", "replace-with-values", str(rank))
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertIn("replaced with values", done.stdout)
+
     def test_ranks_of_different_nodes_that_disagree_are_named(self):
         for nodes, devices in ((2, "cuda0"), (2, "cuda0,cuda1"), (3, "cuda0")):
             for engine in ("openmpi", "mpich"):

@@ -3,6 +3,7 @@
 
 #include "tests/nodes/gpu_program.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -53,6 +54,24 @@ void throw_on(sr::CudaWorker& worker, sr::Comm& comm, sr::Local<float, 1> v, int
     if (worker.rank() == rank && i == when) throw std::runtime_error("it broke");
     comm.all_reduce(v, sr::Reduction::max);
   }
+}
+
+sr::Keep<float, 1> copy_on_cpu(sr::CpuWorker& worker, sr::Local<const float, 1> x) {
+  sr::Keep<float, 1> result(worker, x.shape());
+  std::copy(x.begin(), x.end(), result.data());
+  return result;
+}
+sr::Keep<float, 1> copy_on_gpu(sr::CudaWorker& worker, sr::Local<const float, 1> x) {
+  sr::Keep<float, 1> result(worker, x.shape());
+  copy_on_device(worker, result.data(), x.data(), static_cast<std::size_t>(x.size()));
+  return result;
+}
+
+void overwrite_on_cpu(sr::CpuWorker&, sr::Local<float, 1> to, sr::Local<const float, 1> from) {
+  std::copy(from.begin(), from.end(), to.begin());
+}
+void overwrite_on_gpu(sr::CudaWorker& worker, sr::Local<float, 1> to, sr::Local<const float, 1> from) {
+  copy_on_device(worker, to.data(), from.data(), static_cast<std::size_t>(to.size()));
 }
 
 /// The fake GPUs wait in a product as NCCL does if ranks disagree: without end.
@@ -197,6 +216,49 @@ class Checks {
     std::printf("both kinds\n");
   }
 
+  /// Each rank makes a value from that of each other rank, and writes one that another rank has made.
+  void values() {
+    const auto copy = session_.function(copy_on_cpu, copy_on_gpu);
+    const auto overwrite = session_.function(overwrite_on_cpu, overwrite_on_gpu);
+    for (const std::int64_t elements : {0, 5, 300'000}) {
+      std::vector<float> numbers(static_cast<std::size_t>(elements));
+      std::iota(numbers.begin(), numbers.end(), 0.0F);
+      const std::vector<float> ones(numbers.size(), 1);
+      const auto equals = [](const auto& value, const std::vector<float>& wanted) {
+        return value.get().to_vector() == wanted;
+      };
+      for (int from = 0; from < ranks_; ++from) {
+        const auto x = session_.value(numbers, Shape{elements}, session_.device(from));
+        require(equals(x, numbers), "a value on a rank");
+        for (int to = 0; to < ranks_; ++to) {
+          const auto y = copy.on(session_.device(to))(x);
+          const auto z = copy.on(session_.device((to + ranks_ / 2) % ranks_))(y);
+          require(y.where().size() >= 1 && equals(z, numbers) && equals(y, numbers), "values that bodies have made");
+          overwrite.on(session_.device(to))(z, session_.value(ones, Shape{elements}));
+          require(equals(copy.on(session_.device(from))(z), ones), "a value that was written elsewhere");
+          require(equals(x, numbers) && z.get_async().get().to_vector() == ones, "the others stay as they were");
+        }
+        x.to(session_.device((from + 1) % ranks_));
+        x.to_host();
+        require(equals(x, numbers), "a value on the host");
+      }
+    }
+    std::printf("values\n");
+  }
+
+  /// Values that only a lost rank had are lost, and moves go on.
+  void replace_with_values(int rank) {
+    const auto copy = session_.function(copy_on_cpu, copy_on_gpu);
+    const std::vector<float> numbers{1, 2, 3};
+    const int other = (rank + ranks_ / 2) % ranks_;
+    const auto x = session_.value(numbers, Shape{3}, session_.device(rank));
+    const auto y = copy.on(session_.device(other))(x);
+    require(y.get().to_vector() == numbers, "a move before a loss");
+    replace(rank);
+    require(copy.on(session_.device(rank))(y).get().to_vector() == numbers, "a move to a new worker");
+    std::printf("replaced with values\n");
+  }
+
   /// Ranks that disagree are told so soon, and the session goes on.
   void disagree() {
     auto v = session_.shared<float, 1>("v");
@@ -269,6 +331,10 @@ int program(sr::Session& session, int argc, char** argv) {
     checks.die(std::stoi(argv[3]));
   } else if (action == "replace") {
     checks.replace(std::stoi(argv[3]));
+  } else if (action == "values") {
+    checks.values();
+  } else if (action == "replace-with-values") {
+    checks.replace_with_values(std::stoi(argv[3]));
   } else if (action == "disagree") {
     checks.disagree();
   } else if (action == "wait") {

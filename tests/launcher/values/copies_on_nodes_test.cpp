@@ -18,7 +18,7 @@ class CopiesOnNodes : public testing::Test {
  protected:
   static constexpr int kWorldSize = 4;
 
-  CopiesOnNodes() {
+  explicit CopiesOnNodes(const std::vector<DeviceId>& devices = {{}, {}, {}, {}}) : session(devices) {
     session.commands.leaves_in_flight = true;
     session.commands.on_await = [this](std::uint64_t id) {
       if (session.calls.is_in_flight(id)) session.commands.finish(id);
@@ -60,7 +60,7 @@ class CopiesOnNodes : public testing::Test {
     return ids;
   }
 
-  PlayedSession session{{{}, {}, {}, {}}};
+  PlayedSession session;
   std::shared_ptr<VariableRecord> x = std::make_shared<VariableRecord>();
 };
 
@@ -71,6 +71,36 @@ TEST_F(CopiesOnNodes, ComeFromTheSameNodeIfOneIsThere) {
   EXPECT_EQ(source_of(second), 2) << "the value travels to the node once";
   EXPECT_THAT(awaited(second), ElementsAre(first));
   EXPECT_EQ(source_of(bring(3)), 0);
+}
+
+/// Ranks 1 and 2 have GPUs, and so has rank 3. Rank 0 is a CPU device.
+class CopiesOnGpusOfNodes : public CopiesOnNodes {
+ protected:
+  CopiesOnGpusOfNodes() : CopiesOnNodes({{}, {DeviceKind::cuda, 0}, {DeviceKind::cuda, 1}, {DeviceKind::cuda, 0}}) {}
+  CommandKind kind_of(std::uint64_t id) const { return session.calls.command(id).kind; }
+};
+
+TEST_F(CopiesOnGpusOfNodes, CrossInTheMemoryOfTheHost) {
+  session.commands.finish(write(1));
+  const auto moved = bring(3);
+  EXPECT_EQ(kind_of(moved), CommandKind::transfer);
+  EXPECT_EQ(session.calls.command(moved).as<TransferPayload>().direction, TransferDirection::to_variable);
+  EXPECT_TRUE(x->value->host.is_valid);
+  EXPECT_EQ(x->value->host.written_by, 1);
+  EXPECT_FALSE(session.calls.is_in_flight(x->value->host.written)) << "the master has to have the values";
+}
+
+TEST_F(CopiesOnGpusOfNodes, ComeToACpuDeviceOfAnotherNodeByTheHost) {
+  session.commands.finish(write(3));
+  EXPECT_EQ(kind_of(bring(0)), CommandKind::transfer);
+}
+
+TEST_F(CopiesOnGpusOfNodes, ComeDirectlyFromTheSameNode) {
+  const auto first = bring(2);  // from the CPU device of another node
+  EXPECT_EQ(kind_of(first), CommandKind::transfer);
+  const auto second = bring(1);
+  EXPECT_EQ(kind_of(second), CommandKind::move);
+  EXPECT_EQ(source_of(second), 2);
 }
 
 TEST_F(CopiesOnNodes, ComeFromTheHomeIfThoseOfTheNodeAreNotValid) {
