@@ -155,8 +155,8 @@ NodesPool::NodesPool(NodeGroup& group, const Settings& settings)
       session_(group.number_of_question()),
       awake_for_(WaitPolicy::for_nodes(place().local_size + 1, usable_cores()).awake_for),
       inbound_(inbound()),
-      has_ended_(settings.nodes.size()),
-      told_losses_(settings.devices.size()) {
+      told_losses_(settings.devices.size()),
+      has_ended_(settings.nodes.size()) {
   exchange_.emplace(group_.post(), control(), segment(), session_, group_.tree_from());
   moves_.emplace(group_.post(), control(), segment(), inbound_, session_);
   commands_.emplace(group_.post(), control(), RemoteNodes::Memory{segment(), inbound_}, settings.nodes, &*exchange_,
@@ -308,12 +308,13 @@ bool NodesPool::tell_losses() {
 
 /// The same thread tells of losses and of successors. So no node hears of a loss after the rank has got its successor.
 bool NodesPool::tell_successors() {
+  if (!has_successors_.load(std::memory_order_acquire)) return false;
+  has_successors_.store(false, std::memory_order_relaxed);
   std::vector<Successor> successors;
   {
     const std::lock_guard lock(mutex_);
     successors.swap(successors_);
   }
-  if (successors.empty()) return false;
   exchange_->forget(successors.front().last);
   moves_->forget(successors.front().last);
   for (const Successor& successor : successors) told_losses_[static_cast<std::size_t>(successor.rank)] = false;
@@ -340,6 +341,7 @@ void NodesPool::replace(const std::vector<Successor>& successors) {
     }
     successors_ = successors;
   }
+  has_successors_.store(!successors.empty(), std::memory_order_release);
   group_.progress();  // calls look()
   start_successors(successors);
 }

@@ -78,13 +78,14 @@ class NodesPool final : public LocalPool, private NodeListener {
   std::optional<NodeExchange> exchange_;
   std::optional<NodeMoves> moves_;
   std::optional<RemoteNodes> commands_;
-  mutable std::mutex mutex_;  // of the members below
+  std::vector<bool> told_losses_;            // by rank; only look() uses it
+  std::atomic<bool> has_successors_{false};  // there are some in successors_
+  mutable std::mutex mutex_;                 // of the members below
   std::map<int, RankEnd> ends_;
   std::map<int, int> stop_signals_;
   std::optional<Error> fault_;         // of the first node that cannot continue
   std::vector<Successor> successors_;  // of which the other nodes have not been told yet
   std::vector<bool> has_ended_;        // by node: nothing is left of the session there
-  std::vector<bool> told_losses_;      // by rank; only look() uses it
   bool was_started_ = false;
   std::atomic<std::uint64_t> told_ = 0;  // the kinds of messages that all agents were sent
 };
