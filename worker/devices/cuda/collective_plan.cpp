@@ -77,8 +77,12 @@ void CollectivePlan::check_peers(Clock::time_point now) {
     const std::uint64_t hash = slot.plan.load(std::memory_order_acquire);
     const Clock::duration grace = is_elsewhere(other) ? kSetUpGraceOfNodes : kSetUpGrace;
     if (slot.plan_wait.load(std::memory_order_acquire) != word || !disagrees(peer, hash, now, grace)) continue;
-    throw_usage("ranks disagree in a collective: rank " + std::to_string(attachment_.rank) + " and rank " +
-                std::to_string(other) + " have called different ones, or in another order, or of other lengths");
+    const std::string own = "rank " + std::to_string(attachment_.rank);
+    const std::string its = "rank " + std::to_string(other);
+    throw_usage("ranks disagree in a collective: " + own + " and " + its +
+                " have called different ones, or in another order, or of other lengths (in this call, " + own +
+                " has called " + std::to_string(count_) + " so far, and " + its + " has called " +
+                std::to_string(peer.count) + ")");
   }
 }
 

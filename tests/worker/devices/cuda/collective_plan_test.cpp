@@ -54,9 +54,12 @@ class CollectivePlans : public testing::Test {
   Rank& a() { return ranks_[0]; }
   Rank& b() { return ranks_[1]; }
 
-  static constexpr const char* kDisagree =
-      "ranks disagree in a collective: rank 0 and rank 1 have called different ones, or in another order, or of other "
-      "lengths";
+  /// The error of rank 0, with how many collectives each of the two has called.
+  static std::string disagreement(int of_a, int of_b) {
+    return "ranks disagree in a collective: rank 0 and rank 1 have called different ones, or in another order, or of "
+           "other lengths (in this call, rank 0 has called " +
+           std::to_string(of_a) + " so far, and rank 1 has called " + std::to_string(of_b) + ")";
+  }
   Segment segment_;
   std::deque<Rank> ranks_;
 };
@@ -79,7 +82,7 @@ TEST_F(CollectivePlans, DisagreeWhereTheOrderIsAnother) {
   a().plan.publish_waiting(Wait::last);
   EXPECT_EQ(a().found(), "") << "the peer has said nothing yet";
   b().plan.publish_waiting(Wait::last);
-  EXPECT_EQ(a().found(), kDisagree);
+  EXPECT_EQ(a().found(), disagreement(2, 2));
   EXPECT_NE(b().found(), "");
 }
 
@@ -92,7 +95,7 @@ TEST_F(CollectivePlans, WaitForARankThatMayStillCallTheRest) {
   EXPECT_EQ(a().found(), "");
   EXPECT_EQ(b().found(), "");
   b().plan.publish_waiting(Wait::last);
-  EXPECT_EQ(a().found(), kDisagree);
+  EXPECT_EQ(a().found(), disagreement(2, 1));
   EXPECT_NE(b().found(), "");
 }
 
@@ -124,7 +127,7 @@ TEST_F(CollectivePlans, LetARankSetUpWhatThisOneHasNotComeTo) {
   a().plan.publish_waiting(Wait::midway);
   EXPECT_EQ(a().found(), "");
   a().plan.publish_waiting(Wait::last);
-  EXPECT_EQ(a().found(), kDisagree);
+  EXPECT_EQ(a().found(), disagreement(1, 1));
   b().plan.end_setting_up();
   EXPECT_EQ(a().found(), "");
 }
@@ -135,7 +138,7 @@ TEST_F(CollectivePlans, GiveARankThatSetsUpAloneSomeTime) {
   b().plan.publish_setting_up();
   EXPECT_EQ(a().found(kNow), "");
   EXPECT_EQ(a().found(kNow + CollectivePlan::kSetUpGrace / 2), "");
-  EXPECT_EQ(a().found(kNow + CollectivePlan::kSetUpGrace), kDisagree);
+  EXPECT_EQ(a().found(kNow + CollectivePlan::kSetUpGrace), disagreement(1, 0));
 }
 
 TEST_F(CollectivePlans, GiveARankOfAnotherNodeMoreTime) {
@@ -145,7 +148,7 @@ TEST_F(CollectivePlans, GiveARankOfAnotherNodeMoreTime) {
   b().plan.publish_setting_up();
   EXPECT_EQ(a().found(kNow), "");
   EXPECT_EQ(a().found(kNow + CollectivePlan::kSetUpGrace), "");
-  EXPECT_EQ(a().found(kNow + CollectivePlan::kSetUpGraceOfNodes), kDisagree);
+  EXPECT_EQ(a().found(kNow + CollectivePlan::kSetUpGraceOfNodes), disagreement(1, 0));
 }
 
 }  // namespace
