@@ -427,5 +427,86 @@ TEST(NodesComm, AwaitsTheVotesOfAllNodes) {
   }
 }
 
+// ---- lost workers that are replaced -----------------------------------------------------------------------------
+
+/// Ranks 0 and 1 are on the master's node, ranks 2 and 3 on another one, and rank 4 on a third one. Rank 3 is lost.
+class NodesCommThatGoesOn : public testing::Test {
+ protected:
+  static constexpr int kLost = 3;
+  static constexpr std::uint64_t kCommand = RanksOnNodes::kFirst;
+
+  NodesCommThatGoesOn() {
+    for (const int rank : {0, 2, 4}) nodes.control_of(rank).header().respawns = true;
+  }
+  /// The node of this rank learns of the loss.
+  void tell_of_loss(int rank) {
+    const ControlBlock& control = nodes.control_of(rank);
+    control.worker(kLost).is_lost.store(1);
+    control.header().lost.store(kLost + 1);
+    control.header().to_peers.wake();
+  }
+  static void vote(RankOnNode& rank) {
+    rank.attachment.control.outbox(rank.attachment.control.command_in(kCommand), rank.attachment.rank).vote = Vote::ok;
+    rank.attachment.slot().vote.store(vote_word(kCommand, Vote::ok));
+    rank.attachment.control.header().to_peers.ring();
+  }
+  /// All others have voted, and hear of the loss. Its own node hears of it last. Returns what each rank has found: "ok",
+  /// "failed", or what it threw.
+  std::vector<std::string> await_votes(bool lost_rank_votes) {
+    std::vector<std::string> found(5);
+    nodes.begin(kCommand, nodes.all(), RanksOnNodes::Votes::awaited);
+    const auto thrown = nodes.run(kCommand, nodes.all(), [&](RankOnNode& rank) {
+      const int own = rank.attachment.rank;
+      if (own == kLost) {
+        for (const int other : {0, 4}) tell_of_loss(other);
+        std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        if (lost_rank_votes) vote(rank);
+        tell_of_loss(kLost);
+        throw SessionLost();  // it does not finish the command
+      }
+      vote(rank);
+      const Command& command = rank.attachment.control.command_in(kCommand);
+      found[static_cast<std::size_t>(own)] = rank.meetings.all_voted_ok(command) ? "ok" : "failed";
+    });
+    for (std::size_t rank = 0; rank < found.size(); ++rank) found[rank] += thrown[rank];
+    return found;
+  }
+
+  RanksOnNodes nodes{{2, 2, 1}};
+};
+
+TEST_F(NodesCommThatGoesOn, CountsTheVoteOfALostRankOnAllNodes) {
+  const auto found = await_votes(true);
+  for (const std::size_t rank : {0U, 1U, 2U, 4U}) EXPECT_EQ(found[rank], "ok") << "rank " << rank;
+}
+
+TEST_F(NodesCommThatGoesOn, FailsOnAllNodesIfALostRankHasNotVoted) {
+  const auto found = await_votes(false);
+  for (const std::size_t rank : {0U, 1U, 4U}) EXPECT_EQ(found[rank], "failed") << "rank " << rank;
+  EXPECT_EQ(found[2], SessionLost().what()) << "it gives the command up";
+}
+
+TEST_F(NodesCommThatGoesOn, LetsGoOfALostRankAndOfNoOther) {
+  std::jthread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    for (const int rank : {0, 2, 4}) tell_of_loss(rank);
+  });
+  const auto thrown = nodes.run([](RankOnNode& rank) {
+    if (rank.attachment.rank == kLost) throw SessionLost();
+    rank.comm.barrier();
+  });
+  for (const std::size_t rank : {0U, 1U, 2U, 4U}) EXPECT_EQ(thrown[rank], SessionLost().what()) << "rank " << rank;
+  for (const int rank : {0, 1, 2, 4}) nodes.finish(kCommand, rank);  // survivors give the command up
+  RankSet others = RankSet::only(0);
+  for (const int rank : {2, 4}) others.add(rank);
+  nodes.begin(kCommand + 1, others);
+  const auto without = nodes.run(kCommand + 1, others, [](RankOnNode& rank) {
+    std::int64_t value = 1;
+    rank.comm.all_reduce_value(&value, DType::int64, Reduction::sum, {});
+    EXPECT_EQ(value, 3);
+  });
+  EXPECT_EQ(without, std::vector<std::string>(3)) << "a command of other ranks goes on";
+}
+
 }  // namespace
 }  // namespace syncrun::detail
