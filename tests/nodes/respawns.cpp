@@ -78,6 +78,14 @@ Keep<double, 1> twice(CpuWorker& worker, Local<const double, 1> x) {
   return result;
 }
 
+Keep<double, 1> make_slowly(CpuWorker& worker, double seconds, bool dies) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  if (dies) std::raise(SIGKILL);
+  Keep<double, 1> result(worker, {3});
+  std::fill_n(result.data(), 3, 1.0);
+  return result;
+}
+
 Sum<double> total(Local<const double, 1> x) { return std::accumulate(x.begin(), x.end(), 0.0); }
 
 class Counter {
@@ -188,6 +196,28 @@ class Losses {
     require(g.on_rank(other)(more) == 4000, "a move from a new worker");
   }
 
+  /// Another node waits for a value that is never made.
+  void lose_the_source_of_a_move(int rank) {
+    const int other = (rank + ranks_ / 2) % ranks_;
+    const auto x = session_.function(make_slowly, "make_slowly").on(session_.device(rank))(0.1, true);
+    auto read = session_.function(total, "total").on_rank(other).async(x);
+    loss_of(rank, [&] { read.get(); });
+    loss_of(-1, [&] { static_cast<void>(x.get()); });
+    check_usable();
+  }
+
+  /// The rank is on the master's node, and waits for a value of another node. The value comes when the rank is gone.
+  void lose_the_destination_of_a_move(int rank) {
+    const auto f = session_.function(total, "total");
+    const auto x = session_.function(make_slowly, "make_slowly").on(session_.device(ranks_ - 1))(0.5, false);
+    auto read = f.on_rank(rank).async(x);
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    require(::kill(session_.worker_pids()[at(rank)], SIGKILL) == 0, "the worker is there");
+    loss_of(rank, [&] { read.get(); });
+    require(f.on_rank(rank)(x) == 3, "the value comes to the new worker");
+    check_usable();
+  }
+
   void train_on(int rank) {
     auto weights = session_.shared<double, 1>("weights");
     weights.broadcast(std::vector<double>{1, 2});
@@ -260,6 +290,8 @@ void lose_ranks_of_each_node(Session& session) {
     losses.commit_on_all_or_none(rank);
     losses.build_objects_anew(rank);
     losses.lose_only_its_values(rank);
+    losses.lose_the_source_of_a_move(rank);
+    if (rank <= 1) losses.lose_the_destination_of_a_move(rank);
     losses.train_on(rank);
     losses.keep_other_calls(rank);
     std::printf("rank %d was replaced\n", rank);
