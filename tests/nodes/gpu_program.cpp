@@ -220,7 +220,7 @@ class Checks {
   void values() {
     const auto copy = session_.function(copy_on_cpu, copy_on_gpu);
     const auto overwrite = session_.function(overwrite_on_cpu, overwrite_on_gpu);
-    for (const std::int64_t elements : {0, 5, 300'000}) {
+    for (const std::int64_t elements : {0, 5, 50'000}) {
       std::vector<float> numbers(static_cast<std::size_t>(elements));
       std::iota(numbers.begin(), numbers.end(), 0.0F);
       const std::vector<float> ones(numbers.size(), 1);
@@ -276,7 +276,7 @@ class Checks {
         std::printf("%s\n", error.what());
         require(error.kind() == sr::ErrorKind::function, "the kind of the error");
       }
-      require(std::chrono::steady_clock::now() - begin < std::chrono::seconds(5), "the error comes soon");
+      require(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10), "the error comes soon");
       v.broadcast(std::vector<float>(1000, 1));
       good(v);
       require(v.get(ranks_ - 1)[0] == static_cast<float>(ranks_), "all_reduce after a disagreement");
