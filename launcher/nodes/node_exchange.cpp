@@ -88,6 +88,7 @@ void NodeExchange::forget(std::uint64_t last) {
   const std::lock_guard lock(mutex_);
   std::erase_if(open_, [last](const Open& open) { return open.id <= last; });
   open_count_.store(open_.size(), std::memory_order_release);
+  vote_trees_.erase(vote_trees_.begin(), vote_trees_.upper_bound(last));
   const NodePlace& here = control_.header().place;
   for (int local_rank = 0; local_rank < here.local_size; ++local_rank) {
     NodeRequest& request = control_.worker(here.rank(local_rank)).exchange;

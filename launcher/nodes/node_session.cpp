@@ -106,6 +106,7 @@ void NodeSession::take_successors(MessageReader& message) {
   const std::uint64_t last = successors_.front().last;
   commands_.forget_unfinished();
   exchange_.forget(last);
+  if (Relay* const relay = group_.relay()) relay->forget(last);
   moves_.forget(last);
   replace_lost_when_ready();
 }

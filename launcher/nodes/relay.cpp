@@ -18,6 +18,8 @@ bool goes_along_tree(MessageKind kind) noexcept {
     case MessageKind::command:
     case MessageKind::supply:
     case MessageKind::spoil:
+    case MessageKind::peer_lost:
+    case MessageKind::replace:
     case MessageKind::expect_ends:
     case MessageKind::kill_all:
     case MessageKind::end: return true;
@@ -128,6 +130,8 @@ bool Relay::look(Clock::time_point now) {
   send_reports(Urgency::may_wait);
   return true;
 }
+
+void Relay::forget(std::uint64_t last) { open_.erase(open_.begin(), open_.upper_bound(last)); }
 
 void Relay::end_tree() {
   parent_ = 0;

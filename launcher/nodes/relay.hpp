@@ -88,6 +88,8 @@ class Relay {
 
   /// A session begins on this node. Its commands have numbers from 1 again.
   void begin_session() noexcept { open_.clear(); }
+  /// Lost workers are replaced. The commands up to this one were given up, and are not reported any more.
+  void forget(std::uint64_t last);
   /// The tree has ended. Sends everything that waits directly to the master, and so everything that comes later.
   void end_tree();
 

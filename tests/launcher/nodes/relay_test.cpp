@@ -293,6 +293,18 @@ TEST_F(Relays, DoNotCollectLargeReports) {
   EXPECT_EQ(next_reports(0).messages.size(), 1U);
 }
 
+TEST_F(Relays, ForgetCommandsThatWereGivenUp) {
+  send_to({1, 2}, 1);
+  send_to({1}, 2);
+  one.forget(1);
+  finish(one, 1, "late");
+  EXPECT_EQ(sent_by(1), 1) << "no longer known, so it is not over";
+  finish(one, 2, "in time");
+  const Arrived arrived = next_reports(0);
+  EXPECT_THAT(arrived.over, ElementsAre(2));
+  EXPECT_THAT(arrived.messages, ElementsAre(Pair(1, "late"), Pair(1, "in time")));
+}
+
 TEST_F(Relays, CountTheCommandsOfEachSessionAnew) {
   send_to({1, 2, 3}, 1);  // the session ends before they are done
   one.begin_session();
