@@ -105,6 +105,29 @@ std::string read_file(const Folder& folder, const std::string& name, std::size_t
   return text;
 }
 
+FilePart::FilePart(const Folder& folder, const std::string& name)
+    : folder_(folder),
+      path_(folder.path / name),
+      fd_(::openat(folder.fd.get(), name.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666)) {
+  if (!fd_.is_open()) fail("write", path_);
+}
+
+void FilePart::write(std::uint64_t at, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const std::size_t most = std::min(bytes.size(), kLargestMove);
+    const ssize_t written = ::pwrite(fd_.get(), bytes.data(), most, static_cast<off_t>(at));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail("write", path_);
+    at += static_cast<std::uint64_t>(written);
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+}
+
+void FilePart::sync() {
+  if (::fsync(fd_.get()) != 0) fail("write", path_);
+  detail::sync(folder_);
+}
+
 ArrayFile::ArrayFile(const Folder& folder, const std::string& name)
     : ArrayFile(open_to_read(folder.fd.get(), name, folder.path / name), folder.path / name) {}
 
@@ -128,15 +151,21 @@ void ArrayFile::check_type(DType dtype, std::size_t dimensions) const {
               describe_type(dtype, dimensions));
 }
 
-void ArrayFile::read(void* values) const {
-  const std::size_t got = read_some(fd_.get(), path_, header_.data_offset, static_cast<char*>(values), bytes_);
-  if (got != bytes_) {
-    throw_usage(path_.string() + ": expected " + std::to_string(bytes_) + " bytes of elements, found " +
-                std::to_string(got));
+void ArrayFile::read(void* values) const { read_part(0, bytes_, values); }
+
+void ArrayFile::read_part(std::size_t at, std::size_t bytes, void* values) const {
+  if (at > bytes_ || bytes > bytes_ - at) {
+    throw_usage(path_.string() + ": expected " + std::to_string(at + bytes) + " bytes of elements or more, found " +
+                std::to_string(bytes_));
+  }
+  const std::size_t got = read_some(fd_.get(), path_, header_.data_offset + at, static_cast<char*>(values), bytes);
+  if (got != bytes) {
+    throw_usage(path_.string() + ": expected " + std::to_string(at + bytes) + " bytes of elements, found " +
+                std::to_string(at + got));
   }
   if (header_.dtype != DType::boolean) return;
   // A bool can only be 0 or 1. To read another value as a bool would be undefined.
-  const std::span<const unsigned char> flags(static_cast<const unsigned char*>(values), bytes_);
+  const std::span<const unsigned char> flags(static_cast<const unsigned char*>(values), bytes);
   const auto bad = std::find_if(flags.begin(), flags.end(), [](unsigned char flag) { return flag > 1; });
   if (bad != flags.end()) throw_usage(path_.string() + ": expected bools of 0 or 1, found " + std::to_string(*bad));
 }

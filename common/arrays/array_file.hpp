@@ -39,6 +39,22 @@ void write_file(const FileDescriptor& fd, const std::filesystem::path& path, std
 /// Reads a whole file. Throws Error (system), or Error (usage) if it is longer than `longest_bytes`.
 std::string read_file(const Folder& folder, const std::string& name, std::size_t longest_bytes);
 
+/// A file that several processes write, each its own bytes.
+class FilePart {
+ public:
+  /// Opens a file in a folder, and makes it if it does not exist. The folder outlives this object. Throws Error (system).
+  FilePart(const Folder& folder, const std::string& name);
+  /// Writes bytes, beginning at byte `at` of the file. Throws Error (system).
+  void write(std::uint64_t at, std::span<const std::byte> bytes);
+  /// Waits until what was written, and the name of the file, are on disk. Throws Error (system).
+  void sync();
+
+ private:
+  const Folder& folder_;
+  std::filesystem::path path_;
+  FileDescriptor fd_;
+};
+
 /// A .npy file, open for reading. It stays readable even if its name is removed.
 class ArrayFile {
  public:
@@ -58,6 +74,8 @@ class ArrayFile {
   /// Reads all elements into memory of bytes(). Throws Error (system), or Error (usage) if the file has become shorter,
   /// or contains bools other than 0 and 1.
   void read(void* values) const;
+  /// Reads `bytes` bytes of the elements, beginning with byte `at` of them. Throws the same errors.
+  void read_part(std::size_t at, std::size_t bytes, void* values) const;
 
  private:
   ArrayFile(FileDescriptor fd, std::filesystem::path path);
