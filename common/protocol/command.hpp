@@ -31,7 +31,19 @@ enum class CollectiveKind : std::uint8_t {
   scatter
 };
 
-enum class CommandKind : std::uint8_t { call, destroy, collective, transfer, move, free, memory, unpin, unmap, close };
+enum class CommandKind : std::uint8_t {
+  call,
+  destroy,
+  collective,
+  transfer,
+  move,
+  files,
+  free,
+  memory,
+  unpin,
+  unmap,
+  close
+};
 
 /// A selection of rows, as in Rows. A list of indices is in the segment.
 struct RowsSlot {
@@ -63,6 +75,36 @@ struct TransferSlot {
   bool is_zero;  // there are no values: the worker fills the copy with zeros
 };
 enum class TransferDirection : std::uint8_t { to_variable, from_variable };
+
+/// Text in the segment.
+struct TextPlace {
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+/// Consecutive elements of a rank's copy of a variable, and their place in a file.
+struct FilePiece {
+  TextPlace name;         // of the file, in the folder of the command
+  TextPlace front;        // only to write: what comes before the elements of the file
+  std::uint64_t at;       // of the first byte, among the elements of the file
+  std::uint64_t copy_at;  // of the first byte, in the copy
+  std::uint64_t bytes;
+};
+
+/// The part of one rank in a command with files.
+struct FilesSlot {
+  std::uint64_t pieces;  // offset of the first FilePiece
+  std::uint64_t pieces_count;
+  std::array<std::int64_t, kMaxDimensions> extents;  // of the copy
+};
+
+/// What the ranks do.
+enum class FilesAction : std::uint8_t {
+  write,  ///< write pieces of their copies to files
+  read,   ///< read pieces of files to memory beside their copies
+  take,   ///< make what they have read their copies
+  drop    ///< forget what they have read
+};
 
 /// One variable of a collective that the master calls.
 struct CollectiveSlot {
@@ -160,6 +202,18 @@ struct MovePayload {
   std::int32_t from = 0;       // the rank that has the values
 };
 
+/// Moves rows of a variable between the copies and files. Each rank moves its own rows, on its node. So the rows do not
+/// travel.
+struct FilesPayload {
+  static constexpr CommandKind kKind = CommandKind::files;
+  FilesAction action{};
+  std::uint64_t variable = 0;  // offset of the VariableEntry
+  std::uint64_t slots = 0;     // offset of one FilesSlot per rank
+  std::uint64_t reading = 0;   // tells what was read for one variable from what was read for another
+  TextPlace folder;            // the path, which is the same on all nodes
+  TextPlace id;                // of the folder (see SharedFolder)
+};
+
 /// Frees the copies of variables. Each variable names the next one, so that freeing memory does not require any.
 struct FreePayload {
   static constexpr CommandKind kKind = CommandKind::free;
@@ -195,7 +249,7 @@ struct ClosePayload {
 /// payload of another kind cannot be read.
 struct alignas(64) CommandHead : CommandHeader {
   using Payload = std::variant<ClosePayload, CallPayload, DestroyPayload, CollectivePayload, TransferPayload,
-                               MovePayload, FreePayload, MemoryPayload, UnpinPayload, UnmapPayload>;
+                               MovePayload, FilesPayload, FreePayload, MemoryPayload, UnpinPayload, UnmapPayload>;
 
   /// The master makes this a command of the kind P.
   template <class P>

@@ -219,6 +219,8 @@ void for_each_change(const Segment& segment, const Command& command, int rank, V
     }
   } else if (const auto* const move = std::get_if<MovePayload>(&command.payload)) {
     visit_copy(segment.at<VariableEntry>(move->variable)->copies()[rank]);
+  } else if (const auto* const files = std::get_if<FilesPayload>(&command.payload)) {
+    if (files->action == FilesAction::take) visit_copy(segment.at<VariableEntry>(files->variable)->copies()[rank]);
   } else if (const auto* const call = std::get_if<CallPayload>(&command.payload)) {
     for (std::size_t i = 0; i < call->outputs_count; ++i) {
       if (is_kept(command, *call, i)) visit_copy(segment.at<VariableEntry>(command.kept[i])->copies()[rank]);

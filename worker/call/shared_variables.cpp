@@ -313,10 +313,18 @@ void VariableCopies::run_part(TransferDirection direction, const TransferSlot& p
     if (bytes > copy.capacity_bytes) throw_usage("a shared variable's copy is smaller than what was asked of it");
     return device_.copy_out(attachment_.segment.at(part.offset), device_.at(copy.place), bytes);
   }
-  make_room(part.variable, bytes);
-  copy.extents = part.extents;
+  assign(part.variable, part.extents, part.offset == 0 ? nullptr : attachment_.segment.at(part.offset));
   if (part.is_zero) device_.clear(device_.at(copy.place), bytes);
-  if (part.offset != 0) device_.copy_in(device_.at(copy.place), attachment_.segment.at(part.offset), bytes);
+}
+
+void VariableCopies::assign(std::uint64_t variable, const std::array<std::int64_t, kMaxDimensions>& extents,
+                            const std::byte* values) {
+  const auto& entry = *attachment_.segment.at<const VariableEntry>(variable);
+  VariableCopy& copy = own_copy(variable);
+  const std::size_t bytes = elements_in({extents.data(), entry.dimensions}) * size_of(entry.dtype);
+  make_room(variable, bytes);
+  copy.extents = extents;
+  if (values != nullptr) device_.copy_in(device_.at(copy.place), values, bytes);
 }
 
 }  // namespace syncrun::detail

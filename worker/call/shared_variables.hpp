@@ -33,6 +33,12 @@ class VariableCopies {
   /// Starts such a copy before its command runs, if the device can do that and the copy has enough memory. No work of
   /// this rank may use the variable.
   bool start_move_ahead(const Command& command);
+  /// Gives the copy a shape and values, which are in shared memory. Null: there are no elements. The values are complete
+  /// when the device has finished.
+  void assign(std::uint64_t variable, const std::array<std::int64_t, kMaxDimensions>& extents, const std::byte* values);
+  VariableCopy& own_copy(std::uint64_t variable) const noexcept {
+    return attachment_.segment.at<VariableEntry>(variable)->copies()[attachment_.rank];
+  }
   /// The program no longer uses these variables.
   void free(const FreePayload& command) noexcept;
   /// An output of a call stays on the device: its memory becomes this rank's copy of a variable.
@@ -48,9 +54,6 @@ class VariableCopies {
   void take_memory(std::uint64_t variable, void* memory, std::size_t bytes);
   void release(std::uint64_t variable) noexcept;
   void release_memory(std::uint64_t variable) noexcept;
-  VariableCopy& own_copy(std::uint64_t variable) const noexcept {
-    return attachment_.segment.at<VariableEntry>(variable)->copies()[attachment_.rank];
-  }
 
   const Attachment& attachment_;
   WorkerDevice& device_;

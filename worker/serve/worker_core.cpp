@@ -63,6 +63,7 @@ WorkerCore::WorkerCore(Attachment& attachment)
       cuda_worker_(*this),
       logger_(make_logger(attachment_.device, log_level_from_environment())),
       variables_(attachment_, *device_, comms_, [this] { running_->note_stale_recordings(); }),
+      copy_files_(attachment_, *device_, arena_, variables_),
       running_(std::make_unique<RunningCall>(
           WorkerParts{attachment_, *device_, comms_, arena_, files_, outgoing_, variables_})),
       received_(attachment_.slot().received),
@@ -332,6 +333,10 @@ void WorkerCore::execute(Command& command) {
       case CommandKind::move:
         enter_phase(Phase::inputs);
         variables_.run_move(command);
+        break;
+      case CommandKind::files:
+        enter_phase(Phase::inputs);
+        copy_files_.run(command.as<FilesPayload>());
         break;
       case CommandKind::free:
         enter_phase(Phase::inputs);

@@ -15,6 +15,7 @@
 #include "common/os/shared_heap.hpp"
 #include "common/text/log.hpp"
 #include "syncrun/detail/call.hpp"
+#include "worker/call/copy_files.hpp"
 #include "worker/call/mapped_files.hpp"
 #include "worker/call/running_call.hpp"
 #include "worker/call/shared_variables.hpp"
@@ -120,6 +121,7 @@ class WorkerCore {
   std::unique_ptr<Logger> logger_;
   std::mt19937_64 rng_;
   VariableCopies variables_;
+  CopyFiles copy_files_;
   std::unique_ptr<RunningCall> running_;
   std::unordered_map<std::uint64_t, LoadedFunction> functions_;
   std::uint64_t last_function_ = 0;  // most calls are of the same function as the last one

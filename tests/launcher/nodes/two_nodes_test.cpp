@@ -325,6 +325,36 @@ TEST_F(TwoNodes, NeitherBeginNorReportWhatWasForgotten) {
   EXPECT_LT(given, waiting);
 }
 
+TEST_F(TwoNodes, MoveRowsToAndFromFilesWithoutAnyRows) {
+  const std::uint64_t variable = make_variable();
+  constexpr std::int64_t kElements = 1'000'000;
+  for (const FilesAction action : {FilesAction::write, FilesAction::read, FilesAction::take}) {
+    const std::uint64_t slots = heap.allocate(kWorldSize * sizeof(FilesSlot), SharedHeap::Contents::zero, "a test");
+    pool.segment().at<FilesSlot>(slots)[2] = {0, 0, {kElements}};
+    auto& files = calls.next(RankSet::only(2), Milliseconds(0)).begin<FilesPayload>();
+    files.action = action;
+    files.variable = variable;
+    files.slots = slots;
+    const std::size_t before = mailboxes.at(0).bytes_sent + mailboxes.at(1).bytes_sent;
+    send(calls.publish());
+    deliver();
+    const Command* const command = next_command(2);
+    ASSERT_NE(command, nullptr);
+    EXPECT_EQ(other.segment().at<const FilesSlot>(command->as<FilesPayload>().slots)[2].extents[0], kElements);
+    VariableCopy& copy = other.segment().at<VariableEntry>(variable)->copies()[2];
+    copy.extents[0] = kElements;
+    copy.capacity_bytes = kElements * sizeof(double);
+    other.control().outbox(*command, 2).vote = Vote::ok;
+    finish(2, *command);
+    deliver();
+    EXPECT_LT(mailboxes.at(0).bytes_sent + mailboxes.at(1).bytes_sent - before, 4096U);
+    const VariableCopy& known = pool.segment().at<VariableEntry>(variable)->copies()[2];
+    EXPECT_EQ(known.capacity_bytes, action == FilesAction::take ? copy.capacity_bytes : 0U)
+        << "only take changes copies";
+    EXPECT_EQ(known.extents[0], action == FilesAction::take ? kElements : 0);
+  }
+}
+
 TEST_F(TwoNodes, RefuseToPublishWhatOnlyTheMastersNodeCouldDecide) {
   const auto list = heap.allocate(sizeof(Dependency), SharedHeap::Contents::any, "a test");
   *pool.segment().at<Dependency>(list) = {1, 0, 0};

@@ -1,0 +1,122 @@
+#include "worker/call/copy_files.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+#include "common/arrays/array_file.hpp"
+#include "common/arrays/extents.hpp"
+#include "common/arrays/shared_folder.hpp"
+#include "common/text/errors.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+/// How long a folder that the master has made may take to appear on another node.
+constexpr std::chrono::milliseconds kFolderLimit{3000};
+
+/// Elements in the memory of a GPU go through memory of the host in parts of this size.
+constexpr std::size_t kPartBytes = std::size_t{8} << 20U;
+
+/// Memory of the arena, which is freed at the end of this object's life.
+class ArenaLoan {
+ public:
+  ArenaLoan(SharedHeap& arena, std::size_t bytes)
+      : arena_(arena), offset_(arena.allocate(bytes, SharedHeap::Contents::any, "rows on their way to a file")) {}
+  ~ArenaLoan() { arena_.free(offset_, SharedHeap::Giveback::later); }
+  ArenaLoan(const ArenaLoan&) = delete;
+  ArenaLoan& operator=(const ArenaLoan&) = delete;
+  std::uint64_t offset() const noexcept { return offset_; }
+
+ private:
+  SharedHeap& arena_;
+  std::uint64_t offset_;
+};
+
+}  // namespace
+
+void CopyFiles::run(const FilesPayload& command) {
+  const auto& slot = attachment_.segment.at<const FilesSlot>(command.slots)[attachment_.rank];
+  const std::span pieces(attachment_.segment.at<const FilePiece>(slot.pieces), slot.pieces_count);
+  switch (command.action) {
+    case FilesAction::write: return write(command, pieces);
+    case FilesAction::read: return read(command, slot, pieces);
+    case FilesAction::take: return take(command, slot);
+    case FilesAction::drop: return drop(command.reading);
+  }
+}
+
+std::string CopyFiles::text(const TextPlace& place) const {
+  return {attachment_.segment.at<const char>(place.offset), place.bytes};
+}
+
+Folder CopyFiles::open_folder_of(const FilesPayload& command) const {
+  return open_shared({text(command.folder), text(command.id)}, kFolderLimit);
+}
+
+// ---- writing --------------------------------------------------------------------------------------------------
+
+void CopyFiles::write(const FilesPayload& command, std::span<const FilePiece> pieces) {
+  const Folder folder = open_folder_of(command);
+  const VariableCopy& copy = copies_.own_copy(command.variable);
+  for (const FilePiece& piece : pieces) {
+    if (piece.copy_at + piece.bytes > copy.capacity_bytes)
+      throw_usage("a shared variable's copy is smaller than what was asked of it");
+    FilePart file(folder, text(piece.name));
+    if (piece.at == 0) {
+      const std::string front = text(piece.front);
+      file.write(0, std::as_bytes(std::span(front)));
+    }
+    write_elements(file, piece, static_cast<const std::byte*>(device_.at(copy.place)) + piece.copy_at);
+    file.sync();
+  }
+}
+
+/// `elements` is device memory.
+void CopyFiles::write_elements(FilePart& file, const FilePiece& piece, const std::byte* elements) {
+  const std::uint64_t begin = piece.front.bytes + piece.at;
+  if (attachment_.segment.contains(elements)) return file.write(begin, {elements, piece.bytes});
+  const ArenaLoan part(arena_, std::min<std::size_t>(piece.bytes, kPartBytes));
+  std::byte* const host = attachment_.segment.at(part.offset());
+  for (std::size_t at = 0; at < piece.bytes; at += kPartBytes) {
+    const std::size_t bytes = std::min(piece.bytes - at, kPartBytes);
+    device_.copy_out(host, elements + at, bytes);
+    device_.finish();
+    file.write(begin + at, {host, bytes});
+  }
+}
+
+// ---- reading --------------------------------------------------------------------------------------------------
+
+void CopyFiles::read(const FilesPayload& command, const FilesSlot& slot, std::span<const FilePiece> pieces) {
+  const auto& entry = *attachment_.segment.at<const VariableEntry>(command.variable);
+  const std::size_t bytes = elements_in({slot.extents.data(), entry.dimensions}) * size_of(entry.dtype);
+  const Folder folder = open_folder_of(command);
+  auto rows = read_.find(command.reading);
+  if (rows == read_.end()) {
+    const std::uint64_t offset = arena_.allocate(bytes, SharedHeap::Contents::any, "rows on their way from a file");
+    rows = read_.emplace(command.reading, Rows{offset, bytes}).first;
+  }
+  for (const FilePiece& piece : pieces) {
+    if (piece.copy_at + piece.bytes > rows->second.bytes) throw_usage("the rows of a file do not fit the copy");
+    const ArrayFile file(folder, text(piece.name));
+    file.read_part(piece.at, piece.bytes, attachment_.segment.at(rows->second.offset + piece.copy_at));
+  }
+}
+
+void CopyFiles::take(const FilesPayload& command, const FilesSlot& slot) {
+  const auto rows = read_.find(command.reading);
+  copies_.assign(command.variable, slot.extents,
+                 rows == read_.end() ? nullptr : attachment_.segment.at(rows->second.offset));
+  device_.finish();
+  drop(command.reading);
+}
+
+void CopyFiles::drop(std::uint64_t reading) noexcept {
+  const auto rows = read_.find(reading);
+  if (rows == read_.end()) return;
+  arena_.free(rows->second.offset, SharedHeap::Giveback::now);
+  read_.erase(rows);
+}
+
+}  // namespace syncrun::detail
