@@ -1,0 +1,223 @@
+#include "launcher/variables/variable_files.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "common/arrays/extents.hpp"
+#include "common/arrays/npy.hpp"
+#include "common/protocol/variable_entry.hpp"
+#include "launcher/variables/transfers.hpp"
+#include "launcher/variables/variables.hpp"
+
+namespace syncrun::detail {
+
+std::vector<RowsPiece> pieces_of(const RowRange& rows, std::span<const RowsFile> files, std::size_t row_bytes) {
+  std::vector<RowsPiece> pieces;
+  std::int64_t first = 0;  // the first row of the file
+  for (std::size_t file = 0; file < files.size(); ++file) {
+    const std::int64_t begin = std::max(rows.begin, first);
+    const std::int64_t end = std::min(rows.end, first + files[file].rows);
+    const auto bytes_in = [row_bytes](std::int64_t count) { return static_cast<std::uint64_t>(count) * row_bytes; };
+    if (begin < end && row_bytes != 0)
+      pieces.push_back({file, bytes_in(begin - first), bytes_in(begin - rows.begin), bytes_in(end - begin)});
+    first += files[file].rows;
+  }
+  return pieces;
+}
+
+std::vector<RowsPiece> cut(std::span<const RowsPiece> pieces, std::uint64_t begin, std::uint64_t end) {
+  std::vector<RowsPiece> parts;
+  for (const RowsPiece& piece : pieces) {
+    const std::uint64_t from = std::max(begin, piece.copy_at);
+    const std::uint64_t to = std::min(end, piece.copy_at + piece.bytes);
+    if (from < to) parts.push_back({piece.file, piece.at + (from - piece.copy_at), from, to - from});
+  }
+  return parts;
+}
+
+namespace {
+
+/// What one command lets the ranks do.
+struct Order {
+  FilesAction action{};
+  const char* what = "";  // for messages
+  const RowsOnDisk& rows;
+  std::uint64_t reading = 0;
+  std::span<const Extents> extents{};                // of the copies, by rank
+  std::span<const std::vector<RowsPiece>> pieces{};  // by rank; empty: the ranks need none
+  std::span<const std::string> fronts{};             // by file, to write
+};
+
+/// Collects what a command needs in the heap: structures, and the texts that they refer to. Everything is in one extent.
+class OrderBlock {
+ public:
+  explicit OrderBlock(const Order& order) : order_(order) {
+    for (const auto& pieces : order.pieces) count_ += pieces.size();
+    texts_at_ = sizeof(FilesSlot) * order.extents.size() + sizeof(FilePiece) * count_;
+  }
+  std::size_t bytes() const noexcept {
+    std::size_t bytes = texts_at_ + order_.rows.folder.path.native().size() + order_.rows.folder.id.size();
+    for (const RowsFile& file : order_.rows.files) bytes += file.name.size();
+    for (const std::string& front : order_.fronts) bytes += front.size();
+    return bytes;
+  }
+
+  /// Writes the block to memory of bytes() at this offset, and completes the payload.
+  void put(const Segment& segment, std::uint64_t offset, FilesPayload& payload) {
+    next_text_ = offset + texts_at_;
+    payload.folder = put_text(segment, order_.rows.folder.path.native());
+    payload.id = put_text(segment, order_.rows.folder.id);
+    std::vector<TextPlace> names, fronts;
+    for (const RowsFile& file : order_.rows.files) names.push_back(put_text(segment, file.name));
+    for (const std::string& front : order_.fronts) fronts.push_back(put_text(segment, front));
+    payload.slots = offset;
+    auto* slot = segment.at<FilesSlot>(offset);
+    std::uint64_t piece_at = offset + sizeof(FilesSlot) * order_.extents.size();
+    for (std::size_t rank = 0; rank < order_.extents.size(); ++rank) {
+      const auto pieces = order_.pieces.empty() ? std::span<const RowsPiece>() : std::span(order_.pieces[rank]);
+      *slot++ = {piece_at, pieces.size(), order_.extents[rank]};
+      for (const RowsPiece& piece : pieces) {
+        const TextPlace front = fronts.empty() ? TextPlace() : fronts[piece.file];
+        *segment.at<FilePiece>(piece_at) = {names[piece.file], front, piece.at, piece.copy_at, piece.bytes};
+        piece_at += sizeof(FilePiece);
+      }
+    }
+  }
+
+ private:
+  TextPlace put_text(const Segment& segment, std::string_view text) {
+    const TextPlace place{next_text_, text.size()};
+    if (!text.empty()) std::memcpy(segment.at(place.offset), text.data(), text.size());
+    next_text_ += text.size();
+    return place;
+  }
+
+  const Order& order_;
+  std::size_t count_ = 0;
+  std::uint64_t texts_at_ = 0;  // after the beginning of the block
+  std::uint64_t next_text_ = 0;
+};
+
+void run(SystemCommands& commands, const Order& order, const RankSet& ranks) {
+  VariableRecord& variable = *order.rows.variable;
+  commands.run_system(order.what, variable.name, ranks, [&](CommandHead& command, InFlight& in_flight) {
+    if (order.action != FilesAction::drop) commands.follow(variable.writes);
+    auto& payload = command.begin<FilesPayload>();
+    payload.action = order.action;
+    payload.variable = variable.entry;
+    payload.reading = order.reading;
+    if (order.action == FilesAction::take) in_flight.writes.push_back(variable.name);
+    OrderBlock block(order);
+    const std::uint64_t offset =
+        commands.heap().allocate(block.bytes(), SharedHeap::Contents::any, "a command with files");
+    in_flight.temporaries.push_back(offset);
+    block.put(commands.segment(), offset, payload);
+  });
+}
+
+/// Runs the order in as many commands as it takes if each moves at most `most_bytes` on each rank.
+void run_in_parts(SystemCommands& commands, Order order, std::span<const std::vector<RowsPiece>> all,
+                  std::size_t most_bytes) {
+  std::uint64_t end = 0;
+  for (const auto& pieces : all) {
+    if (!pieces.empty()) end = std::max(end, pieces.back().copy_at + pieces.back().bytes);
+  }
+  for (std::uint64_t begin = 0; begin < end; begin += most_bytes) {
+    std::vector<std::vector<RowsPiece>> parts;
+    RankSet ranks;
+    for (const auto& pieces : all) {
+      parts.push_back(cut(pieces, begin, begin + most_bytes));
+      if (!parts.back().empty()) ranks.add(static_cast<int>(parts.size()) - 1);
+    }
+    order.pieces = parts;
+    run(commands, order, ranks);
+  }
+}
+
+/// Where the files have the rows of each rank. `begins` says which row is the first of the rank.
+std::vector<std::vector<RowsPiece>> pieces_by_rank(const RowsOnDisk& rows, std::span<const Extents> extents,
+                                                   std::span<const std::int64_t> begins) {
+  std::vector<std::vector<RowsPiece>> pieces;
+  for (std::size_t rank = 0; rank < extents.size(); ++rank) {
+    const Extents& own = extents[rank];
+    const std::size_t row_bytes = row_bytes_of(rows.variable->dtype, {own.data(), rows.variable->dimensions});
+    pieces.push_back(pieces_of({begins[rank], begins[rank] + own[0]}, rows.files, row_bytes));
+  }
+  return pieces;
+}
+
+}  // namespace
+
+void write_rows(SystemCommands& commands, const RowsOnDisk& rows, std::size_t most_bytes) {
+  const VariableRecord& variable = *rows.variable;
+  Extents extents = extents_together(variable, "save");
+  std::vector<std::string> fronts;
+  for (const RowsFile& file : rows.files) {
+    extents[0] = file.rows;
+    fronts.push_back(npy_header(variable.dtype, {extents.data(), variable.dimensions}));
+  }
+  const Order order{
+      .action = FilesAction::write, .what = "save", .rows = rows, .extents = variable.extents, .fronts = fronts};
+  std::vector<std::int64_t> begins{0};
+  for (const Extents& own : variable.extents) begins.push_back(begins.back() + own[0]);
+  run_in_parts(commands, order, pieces_by_rank(rows, variable.extents, begins), most_bytes);
+}
+
+RowsRead::RowsRead(SystemCommands& commands, RowsOnDisk rows, const Division& division, std::uint64_t reading,
+                   std::size_t most_bytes)
+    : commands_(commands), rows_(std::move(rows)), placement_(division.placement), reading_(reading) {
+  const auto ranks = static_cast<std::size_t>(commands.world_size());
+  extents_.assign(ranks, division.extents);
+  std::vector<std::int64_t> begins(ranks + 1);
+  if (placement_ == Placement::scattered) {
+    division.weights.divide(division.extents[0], commands.all_ranks(), begins);
+    for (std::size_t rank = 0; rank < ranks; ++rank) extents_[rank][0] = begins[rank + 1] - begins[rank];
+  }
+  try {
+    const Order order{
+        .action = FilesAction::read, .what = "load", .rows = rows_, .reading = reading_, .extents = extents_};
+    run_in_parts(commands_, order, pieces_by_rank(rows_, extents_, begins), most_bytes);
+  } catch (...) {
+    drop();
+    throw;
+  }
+}
+
+RowsRead::~RowsRead() {
+  if (!is_over_) drop();
+}
+
+/// If the session is over, nobody has the rows any more.
+void RowsRead::drop() noexcept try {
+  is_over_ = true;
+  if (!commands_.is_open()) return;
+  run(commands_, {.action = FilesAction::drop, .what = "load", .rows = rows_, .reading = reading_, .extents = extents_},
+      commands_.all_ranks());
+} catch (const std::exception&) {
+  // The session has ended meanwhile.
+}
+
+void RowsRead::take() {
+  VariableRecord& variable = *rows_.variable;
+  std::vector<std::size_t> bytes;
+  for (const Extents& own : extents_) bytes.push_back(bytes_of(variable, own));
+  check_growth(commands_, variable, bytes, OldCopies::reused);
+  commands_.await_users(&variable);  // as before a transfer
+  is_over_ = true;
+  try {
+    run(commands_,
+        {.action = FilesAction::take, .what = "load", .rows = rows_, .reading = reading_, .extents = extents_},
+        commands_.all_ranks());
+  } catch (...) {
+    if (commands_.is_open()) read_extents(commands_.segment(), variable);
+    drop();
+    throw;
+  }
+  read_extents(commands_.segment(), variable);
+  variable.assigned.add_all();
+  variable.is_replicated = placement_ == Placement::replicated;
+}
+
+}  // namespace syncrun::detail
