@@ -10,16 +10,21 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <deque>
 #include <optional>
+#include <utility>
 
 #include "common/arrays/extents.hpp"
+#include "common/arrays/shared_folder.hpp"
 #include "common/text/errors.hpp"
 #include "launcher/calls/describe.hpp"
 #include "launcher/checkpoint/checkpoint_folder.hpp"
 #include "launcher/checkpoint/manifest.hpp"
+#include "launcher/checkpoint/part_files.hpp"
 #include "launcher/data/mapped_data.hpp"
 #include "launcher/session/records.hpp"
 #include "launcher/session/session_core.hpp"
+#include "launcher/variables/variable_files.hpp"
 #include "launcher/variables/variable_names.hpp"
 #include "launcher/variables/variables.hpp"
 #include "syncrun/session.hpp"
@@ -29,12 +34,6 @@ namespace syncrun::detail {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string file_of(std::string_view name) { return std::string(name) + ".npy"; }
-
-std::string shape_text(DType dtype, std::span<const std::int64_t> extents) {
-  return std::string(to_string(dtype)) + " of shape " + syncrun::to_string(extents);
-}
 
 // ---- what is saved -----------------------------------------------------------------------------------------------
 
@@ -116,18 +115,84 @@ Extents extents_from(const NpyHeader& header) {
   return extents;
 }
 
+/// An array in one file, or in several that have its rows in order.
+struct ArrayOnDisk {
+  NpyHeader header;  // of the whole array
+  std::vector<ArrayFile> files;
+
+  explicit ArrayOnDisk(std::vector<ArrayFile> opened) : header(opened.front().header()), files(std::move(opened)) {
+    for (std::size_t i = 1; i < files.size(); ++i) header.shape[0] += files[i].header().shape[0];
+  }
+  std::string path() const { return files.front().path().string(); }
+  void read(void* values) const {
+    auto* to = static_cast<std::byte*>(values);
+    for (const ArrayFile& file : files) {
+      if (file.bytes() != 0) file.read(to);
+      to += file.bytes();
+    }
+  }
+};
+
+std::vector<ArrayFile> only(ArrayFile file) {
+  std::vector<ArrayFile> files;
+  files.push_back(std::move(file));
+  return files;
+}
+
 /// Reads the elements of a file into shared memory, where workers find them.
-std::shared_ptr<DataRecord> read_data(const std::shared_ptr<SessionCore>& session, const ArrayFile& file,
+std::shared_ptr<DataRecord> read_data(const std::shared_ptr<SessionCore>& session, const ArrayOnDisk& array,
                                       std::string_view name) {
-  auto data = make_data(session, file.header().dtype, file.header().shape, nullptr, name);
-  if (file.bytes() != 0) file.read(array_of(*data).data);
+  auto data = make_data(session, array.header.dtype, array.header.shape, nullptr, name);
+  array.read(array_of(*data).data);
   return data;
 }
 
 struct Load {
-  const ArrayFile* file;
+  const ArrayOnDisk* array;
   const ArrayPlace* to;
   Placement placement;
+  RowsOnDisk files{};  // if the ranks read their rows themselves: where they are
+};
+
+/// Arrays whose rows the ranks read, and the master does not.
+class NodeReads {
+ public:
+  /// Reads those of the loads that the ranks read themselves. The variables are unchanged until take().
+  explicit NodeReads(const std::vector<Load>& loads) : NodeReads() {  // so a failure here runs the destructor
+    for (const Load& load : loads) {
+      if (!load.files.variable) continue;
+      const VariableRecord& variable = *load.to->variable;
+      session_ = variable.session;
+      const SessionCore::Entry guard(*session_);
+      const RowsRead::Division division{extents_from(load.array->header), load.placement,
+                                        variable.has_equal_shares ? RowWeights() : session_->weights()};
+      reads_.emplace_back(session_->commands(), load.files, division, session_->registry().new_id());
+    }
+  }
+  /// The ranks forget what was not taken.
+  ~NodeReads() {
+    if (reads_.empty() || !session_->is_open()) return;
+    try {
+      const SessionCore::Entry guard(*session_);
+      reads_.clear();
+    } catch (const std::exception&) {
+      // Another thread is inside the session.
+    }
+  }
+  NodeReads(const NodeReads&) = delete;
+  NodeReads& operator=(const NodeReads&) = delete;
+
+  void take() {
+    if (reads_.empty()) return;
+    const SessionCore::Entry guard(*session_);
+    for (RowsRead& read : reads_) read.take();
+  }
+
+ private:
+  NodeReads() = default;
+
+  std::shared_ptr<SessionCore> session_;
+  std::deque<RowsRead> reads_;
 };
 
 /// Everything has been checked to fit. Reads all files before it changes any array.
@@ -135,15 +200,18 @@ void load_all(const std::vector<Load>& loads) {
   std::vector<std::shared_ptr<DataRecord>> sources;
   for (const Load& load : loads) {
     const auto& session = load.to->variable ? load.to->variable->session : load.to->data->session;
-    sources.push_back(read_data(session, *load.file, "what is loaded from " + load.file->path().string()));
+    sources.push_back(
+        load.files.variable ? nullptr : read_data(session, *load.array, "what is loaded from " + load.array->path()));
   }
+  NodeReads reads(loads);
   std::vector<Delivery> replicated;
   std::vector<Delivery> scattered;
   for (std::size_t i = 0; i < loads.size(); ++i) {
     const Load& load = loads[i];
+    if (!sources[i]) continue;
     if (load.to->data) {
       const RawArray raw = array_of(*sources[i]);
-      set_data(*load.to->data, load.file->header().shape, raw.data, 1);
+      set_data(*load.to->data, load.array->header.shape, raw.data, 1);
       continue;
     }
     auto& deliveries = load.placement == Placement::scattered ? scattered : replicated;
@@ -151,6 +219,7 @@ void load_all(const std::vector<Load>& loads) {
   }
   if (!replicated.empty()) broadcast_values(replicated);
   if (!scattered.empty()) scatter_values(scattered, {});
+  reads.take();
 }
 
 void check_can_be_written(const ArrayPlace& array) {
@@ -248,33 +317,36 @@ void save_array(const fs::path& file, const ArrayPlace& array) {
 
 void load_array(const fs::path& file, const ArrayPlace& array) {
   check_can_be_written(array);
-  const ArrayFile opened(file);
-  const std::string wrong = misfit(opened.header(), array, array.placement);
+  const ArrayOnDisk opened(only(ArrayFile(file)));
+  const std::string wrong = misfit(opened.header, array, array.placement);
   if (!wrong.empty()) throw_usage(file.string() + " " + wrong);
-  load_all({{&opened, &array, array.placement}});
+  load_all({{&opened, &array, array.placement, {}}});
 }
 
 std::shared_ptr<DataRecord> load_data(const std::shared_ptr<SessionCore>& session, const fs::path& file, DType dtype,
                                       std::size_t dimensions, std::string_view name) {
-  const ArrayFile opened(file);
+  ArrayFile opened(file);
   opened.check_type(dtype, dimensions);
-  return read_data(session, opened, name);
+  return read_data(session, ArrayOnDisk(only(std::move(opened))), name);
 }
 
 // ---- checkpoints -------------------------------------------------------------------------------------------------
 
 struct SavedCheckpoint {
-  struct SavedFile {
+  struct Entry : ArrayOnDisk {
     std::string name;
     Placement placement;
-    ArrayFile file;
+    std::vector<RowsFile> rows;  // in each file
   };
 
   fs::path path;
   std::vector<std::pair<std::string, std::string>> values;
-  std::vector<SavedFile> arrays;
+  std::vector<Entry> arrays;
+  SharedFolder folder;  // where other nodes find it. The id is empty if they need not see it
+  std::optional<LatestFolder>
+      kept;  // if there is an id: the nodes open the files later, so a save must not remove them
 
-  const SavedFile* find(std::string_view name) const noexcept {
+  const Entry* find(std::string_view name) const noexcept {
     const auto found =
         std::find_if(arrays.begin(), arrays.end(), [&](const auto& array) { return array.name == name; });
     return found == arrays.end() ? nullptr : &*found;
@@ -283,8 +355,8 @@ struct SavedCheckpoint {
   std::string missing(std::string_view name) const {
     std::string known;
     for (const auto& array : arrays) {
-      known += (known.empty() ? "'" : ", '") + array.name + "' (" +
-               shape_text(array.file.header().dtype, array.file.header().shape) + ")";
+      known +=
+          (known.empty() ? "'" : ", '") + array.name + "' (" + shape_text(array.header.dtype, array.header.shape) + ")";
     }
     return "has no array '" + std::string(name) + "'; it has " + (known.empty() ? "none" : known);
   }
@@ -292,7 +364,7 @@ struct SavedCheckpoint {
 
 namespace {
 
-const SavedCheckpoint::SavedFile& saved_array(const SavedCheckpoint& checkpoint, std::string_view name) {
+const SavedCheckpoint::Entry& saved_array(const SavedCheckpoint& checkpoint, std::string_view name) {
   if (const auto* found = checkpoint.find(name)) return *found;
   throw_usage("the checkpoint in " + checkpoint.path.string() + " " + checkpoint.missing(name));
 }
@@ -301,17 +373,26 @@ const SavedCheckpoint::SavedFile& saved_array(const SavedCheckpoint& checkpoint,
 
 namespace {
 
+SavedCheckpoint::Entry open_array(const Folder& folder, const ManifestArray& array) {
+  if (!array.parts.empty()) {
+    return {ArrayOnDisk(open_parts(folder, array)), array.name, array.placement, files_of_parts(array)};
+  }
+  ArrayOnDisk opened(only(ArrayFile(folder, file_of(array.name))));
+  const std::int64_t rows = opened.header.shape.empty() ? 1 : opened.header.shape.front();
+  return {std::move(opened), array.name, array.placement, {{file_of(array.name), rows}}};
+}
+
 /// Opens all files of the checkpoint. From then on they can be read even if their names are removed.
-std::shared_ptr<const SavedCheckpoint> read_checkpoint(const fs::path& path, const Folder& folder) {
+std::shared_ptr<SavedCheckpoint> read_checkpoint(const fs::path& path, const LatestFolder& latest) {
   auto checkpoint = std::make_shared<SavedCheckpoint>();
   checkpoint->path = path;
+  const Folder& folder = latest.folder();
   const std::string text = read_file(folder, kManifest, kLongestManifest);
   try {
     Manifest manifest = parse_manifest(text);
     checkpoint->values = std::move(manifest.values);
-    for (const auto& [name, placement] : manifest.arrays) {
-      checkpoint->arrays.push_back({name, placement, ArrayFile(folder, file_of(name))});
-    }
+    for (const ManifestArray& array : manifest.arrays) checkpoint->arrays.push_back(open_array(folder, array));
+    checkpoint->folder = {latest.own_path(), manifest.folder_id};
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::usage) throw;
     throw_usage("the checkpoint in " + path.string() + " is damaged: " + error.what());
@@ -324,9 +405,11 @@ std::shared_ptr<const SavedCheckpoint> read_checkpoint(const fs::path& path, con
 std::shared_ptr<const SavedCheckpoint> open_checkpoint(const fs::path& path) {
   constexpr int kAttempts = 1000;
   for (int attempt = 1;; ++attempt) {
-    const LatestFolder latest(path);
+    LatestFolder latest(path);
     try {
-      return read_checkpoint(path, latest.folder());
+      auto checkpoint = read_checkpoint(path, latest);
+      if (!checkpoint->folder.id.empty()) checkpoint->kept.emplace(std::move(latest));
+      return checkpoint;
     } catch (const Error&) {
       // On a file system without locks, a save may have removed files of this checkpoint.
       if (attempt == kAttempts || !latest.is_replaced()) throw;
@@ -355,16 +438,28 @@ void refuse_value(const SavedCheckpoint& checkpoint, std::string_view name) {
 }
 
 Extents saved_extents(const SavedCheckpoint& checkpoint, std::string_view name, DType dtype, std::size_t dimensions) {
-  const NpyHeader& header = saved_array(checkpoint, name).file.header();
+  const NpyHeader& header = saved_array(checkpoint, name).header;
   if (header.dtype == dtype && header.shape.size() == dimensions) return extents_from(header);
   throw_usage("the checkpoint in " + checkpoint.path.string() + ": '" + std::string(name) + "' is of " +
               describe_type(header.dtype, header.shape.size()) + ", not " + describe_type(dtype, dimensions));
 }
 
 void read_saved(const SavedCheckpoint& checkpoint, std::string_view name, void* values) {
-  const ArrayFile& file = saved_array(checkpoint, name).file;
-  if (file.bytes() != 0) file.read(values);
+  saved_array(checkpoint, name).read(values);
 }
+
+namespace {
+
+/// Over several nodes, the ranks read their rows themselves if the nodes see the folder.
+Load load_of(const SavedCheckpoint& checkpoint, const SavedCheckpoint::Entry& saved, const ArrayPlace& array) {
+  Load load{&saved, &array, saved.placement, {}};
+  const bool is_shared = !checkpoint.folder.id.empty();
+  if (is_shared && array.variable && array.variable->session->has_other_nodes())
+    load.files = {array.variable, checkpoint.folder, saved.rows};
+  return load;
+}
+
+}  // namespace
 
 void load_arrays(const SavedCheckpoint& checkpoint, const std::vector<ArrayPlace>& arrays) {
   std::vector<Load> loads;
@@ -373,8 +468,8 @@ void load_arrays(const SavedCheckpoint& checkpoint, const std::vector<ArrayPlace
     check_can_be_written(array);
     const auto* saved = checkpoint.find(array.name);
     const std::string why =
-        saved == nullptr ? checkpoint.missing(array.name) : misfit(saved->file.header(), array, saved->placement);
-    if (why.empty()) loads.push_back({&saved->file, &array, saved->placement});
+        saved == nullptr ? checkpoint.missing(array.name) : misfit(saved->header, array, saved->placement);
+    if (why.empty()) loads.push_back(load_of(checkpoint, *saved, array));
     else wrong += (wrong.empty() ? "" : "; ") + (saved == nullptr ? why : "'" + array.name + "' " + why);
   }
   if (!wrong.empty()) throw_usage("the checkpoint in " + checkpoint.path.string() + " does not fit: " + wrong);
@@ -389,15 +484,24 @@ void save_checkpoint(const std::filesystem::path& folder, const std::vector<Save
                      const std::vector<SavedValue>& values) {
   detail::Manifest manifest;
   for (const SavedArray& array : arrays) {
-    manifest.arrays.emplace_back(array.place().name, array.place().placement);
+    const detail::ArrayPlace& place = array.place();
+    manifest.arrays.push_back({place.name, place.placement, detail::parts_of(place)});
   }
   for (const SavedValue& value : values) manifest.values.emplace_back(value.name(), value.text());
+  if (manifest.has_parts()) manifest.folder_id = detail::make_folder_id();
   const std::string text = detail::to_text(manifest);
 
   detail::CheckpointWriter writer(folder);
-  for (const SavedArray& array : arrays) {
-    detail::write_array(array.place(), [&](std::string_view front, std::span<const std::byte> rest) {
-      detail::write_file(writer.folder(), detail::file_of(array.place().name), front, rest);
+  if (manifest.has_parts()) detail::write_folder_id(writer.folder(), manifest.folder_id);
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    const detail::ManifestArray& array = manifest.arrays[i];
+    const detail::ArrayPlace& place = arrays[i].place();
+    if (!array.parts.empty()) {
+      detail::write_parts(writer.folder(), array, place.variable, manifest.folder_id);
+      continue;
+    }
+    detail::write_array(place, [&](std::string_view front, std::span<const std::byte> rest) {
+      detail::write_file(writer.folder(), detail::file_of(array.name), front, rest);
     });
   }
   detail::write_file(writer.folder(), detail::kManifest, text, {});

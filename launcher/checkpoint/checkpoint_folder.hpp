@@ -40,6 +40,8 @@ class LatestFolder {
   /// Throws Error (usage) if there is no checkpoint, and Error (system).
   explicit LatestFolder(const std::filesystem::path& path);
   const Folder& folder() const noexcept { return save_; }
+  /// Its path without the link. It leads to this checkpoint also when another one was saved.
+  std::filesystem::path own_path() const { return std::filesystem::absolute(root_.path / target_); }
   /// True if `latest` leads to another folder by now.
   bool is_replaced() const;
 

@@ -1,6 +1,7 @@
 #include "launcher/checkpoint/manifest.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <functional>
 #include <set>
 
@@ -11,6 +12,7 @@ namespace syncrun::detail {
 namespace {
 
 constexpr std::string_view kFirstLine = "syncrun checkpoint 1";
+constexpr std::string_view kFirstLineWithParts = "syncrun checkpoint 2";
 constexpr std::string_view kLastLine = "end";
 constexpr std::size_t kLongestName = 100;
 
@@ -21,6 +23,12 @@ bool is_name_character(char c) {
 bool is_name(std::string_view name) {
   return !name.empty() && name.size() <= kLongestName && name.front() != '.' &&
          std::all_of(name.begin(), name.end(), is_name_character);
+}
+
+bool is_folder_id(std::string_view id) {
+  constexpr std::size_t kLongestId = 64;
+  const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
+  return !id.empty() && id.size() <= kLongestId && std::all_of(id.begin(), id.end(), is_digit);
 }
 
 std::string escaped(std::string_view text) {
@@ -39,16 +47,21 @@ class ManifestText {
   explicit ManifestText(std::string_view text) : text_(text) {}
 
   Manifest read() {
-    if (next_line() != kFirstLine) fail("'" + std::string(kFirstLine) + "'");
+    const std::string_view first = next_line();
+    has_parts_ = first == kFirstLineWithParts;
+    if (first != kFirstLine && !has_parts_)
+      fail("'" + std::string(kFirstLine) + "' or '" + std::string(kFirstLineWithParts) + "'");
     Manifest manifest;
+    if (has_parts_) manifest.folder_id = read_folder_id();
     while (next_line() != kLastLine) {
       const std::string_view kind = next_word();
-      if (kind != "array" && kind != "value") fail("array, value or end");
-      std::string name = read_name(kind == "array" ? arrays_ : values_);
-      if (kind == "array") manifest.arrays.emplace_back(std::move(name), read_placement());
-      else manifest.values.emplace_back(std::move(name), unescaped(rest_));
+      if (kind == "array") read_array(manifest);
+      else if (kind == "value") read_value(manifest);
+      else if (kind == "part" && has_parts_) read_part(manifest);
+      else fail(has_parts_ ? "array, part, value or end" : "array, value or end");
     }
     if (!text_.empty()) fail("nothing after 'end'");
+    if (has_parts_ && !manifest.has_parts()) fail("an array with parts");
     return manifest;
   }
 
@@ -75,6 +88,36 @@ class ManifestText {
     if (!is_name(name)) fail("a name");
     if (!taken.insert(name).second) fail("each name once");
     return name;
+  }
+
+  std::string read_folder_id() {
+    next_line();
+    if (next_word() != "id" || !is_folder_id(rest_)) fail("the id of the folder");
+    return std::string(rest_);
+  }
+
+  void read_array(Manifest& manifest) {
+    std::string name = read_name(arrays_);
+    manifest.arrays.push_back({std::move(name), read_placement(), {}});
+    rows_ = 0;
+  }
+
+  void read_value(Manifest& manifest) {
+    std::string name = read_name(values_);
+    manifest.values.emplace_back(std::move(name), unescaped(rest_));
+  }
+
+  /// A part of the last array.
+  void read_part(Manifest& manifest) {
+    if (manifest.arrays.empty() || manifest.arrays.back().placement != Placement::scattered)
+      fail("a part only of a scattered array");
+    const std::string_view text = next_word();
+    ManifestPart part;
+    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), part.rows);
+    const bool is_number = error == std::errc{} && stop == text.data() + text.size() && part.rows > 0;
+    if (!is_number || __builtin_add_overflow(rows_, part.rows, &rows_)) fail("a number of rows");
+    part.node = unescaped(rest_);
+    manifest.arrays.back().parts.push_back(std::move(part));
   }
 
   Placement read_placement() {
@@ -108,21 +151,34 @@ class ManifestText {
   std::string_view line_;
   std::string_view rest_;
   std::size_t number_ = 0;
+  bool has_parts_ = false;
+  std::int64_t rows_ = 0;  // in the parts of the last array
   std::set<std::string, std::less<>> arrays_;
   std::set<std::string, std::less<>> values_;
 };
 
-template <class Items>
-void check_names(const Items& items) {
-  std::set<std::string_view> taken;
-  for (const auto& item : items) {
-    check_name(item.first);
-    if (!taken.insert(item.first).second)
-      throw_usage("a checkpoint has each name once, got '" + item.first + "' twice");
-  }
+void check_name_is_new(std::string_view name, std::set<std::string_view>& taken) {
+  check_name(name);
+  if (!taken.insert(name).second) throw_usage("a checkpoint has each name once, got '" + std::string(name) + "' twice");
+}
+
+void check_names(const Manifest& manifest) {
+  std::set<std::string_view> arrays, values;
+  for (const ManifestArray& array : manifest.arrays) check_name_is_new(array.name, arrays);
+  for (const auto& [name, text] : manifest.values) check_name_is_new(name, values);
 }
 
 }  // namespace
+
+bool Manifest::has_parts() const noexcept {
+  return std::any_of(arrays.begin(), arrays.end(), [](const ManifestArray& array) { return !array.parts.empty(); });
+}
+
+std::string file_of(std::string_view name) { return std::string(name) + ".npy"; }
+
+std::string file_of_part(std::string_view name, std::size_t part) {
+  return std::string(name) + "@" + std::to_string(part) + ".npy";
+}
 
 void check_name(std::string_view name) {
   if (is_name(name)) return;
@@ -131,11 +187,15 @@ void check_name(std::string_view name) {
 }
 
 std::string to_text(const Manifest& manifest) {
-  check_names(manifest.arrays);
-  check_names(manifest.values);
-  std::string text = std::string(kFirstLine) + "\n";
-  for (const auto& [name, placement] : manifest.arrays) {
-    text += "array " + name + (placement == Placement::scattered ? " scattered\n" : " replicated\n");
+  check_names(manifest);
+  const bool has_parts = manifest.has_parts();
+  std::string text(has_parts ? kFirstLineWithParts : kFirstLine);
+  text += "\n";
+  if (has_parts) text += "id " + manifest.folder_id + "\n";
+  for (const ManifestArray& array : manifest.arrays) {
+    text += "array " + array.name + (array.placement == Placement::scattered ? " scattered\n" : " replicated\n");
+    for (const ManifestPart& part : array.parts)
+      text += "part " + std::to_string(part.rows) + " " + escaped(part.node) + "\n";
   }
   for (const auto& [name, value] : manifest.values) text += "value " + name + " " + escaped(value) + "\n";
   text += std::string(kLastLine) + "\n";

@@ -10,8 +10,10 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   fuzzing::accepts(syncrun::ErrorKind::usage, [&] {
     const Manifest manifest = parse_manifest(fuzzing::text_of(data, size));
     const Manifest again = parse_manifest(to_text(manifest));
-    fuzzing::expect(again.arrays == manifest.arrays && again.values == manifest.values, "it is read as it was written");
-    for (const auto& array : manifest.arrays) check_name(array.first);  // it becomes a part of a file name
+    fuzzing::expect(
+        again.arrays == manifest.arrays && again.values == manifest.values && again.folder_id == manifest.folder_id,
+        "it is read as it was written");
+    for (const auto& array : manifest.arrays) check_name(array.name);  // it becomes a part of a file name
   });
   return 0;
 }
