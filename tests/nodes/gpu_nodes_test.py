@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -49,6 +50,15 @@ class FakeGpus(unittest.TestCase):
             done = self.run_on(2, devices, "mixed")
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             self.assertIn("both kinds", done.stdout)
+
+    def test_checkpoints_have_the_rows_of_the_gpus_of_each_node(self):
+        folder = Path(tempfile.mkdtemp(dir=self.hosts.folder)) / "run"
+        for devices in ("cuda0,cuda1", "cuda0,cpu0"):
+            done = self.run_on(2, devices, "checkpoint", folder)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertIn("checkpoint\nas expected", done.stdout)
+            for part in range(2):
+                self.assertGreater((folder / "latest" / f"v@{part}.npy").stat().st_size, 24_000_000)
 
     def test_a_rank_that_dies_is_named(self):
         for rank in (0, 1, 3):

@@ -313,6 +313,20 @@ class Checks {
     std::printf("replaced\n");
   }
 
+  /// Rows of more than one part of what goes through host memory at once.
+  void checkpoint(const std::string& folder) {
+    std::vector<float> values(std::size_t{3'000'000} * static_cast<std::size_t>(ranks_) + 1);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 10'007);
+    auto v = session_.shared<float, 1>("v");
+    v.scatter(values);
+    sr::save_checkpoint(folder, {{"v", v, sr::Placement::scattered}});
+    auto w = session_.shared<float, 1>("w");
+    sr::Checkpoint(folder).load({{"v", w}});
+    require(w.gather().to_vector() == values, "the rows of a checkpoint");
+    require(w.lengths() == v.lengths(), "the rows of each rank");
+    std::printf("checkpoint\n");
+  }
+
   void die(int rank) {
     auto v = session_.shared<float, 1>();
     v.broadcast(std::vector<float>(1000, 1));
@@ -339,6 +353,8 @@ int program(sr::Session& session, int argc, char** argv) {
     checks.disagree();
   } else if (action == "wait") {
     checks.wait_in_vain();
+  } else if (action == "checkpoint") {
+    checks.checkpoint(argv[3]);
   } else if (action == "mixed") {
     checks.mixed();
   } else {

@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/nodes/checkpoints.hpp"
 #include "tests/nodes/collective_actions.hpp"
 #include "tests/nodes/respawns.hpp"
 #include "tests/nodes/shared_variables.hpp"
@@ -251,6 +252,12 @@ int program(sr::Session& session, int argc, char** argv) {
   } else if (action == "variables") {
     sr::test::use_shared_variables(session);
     std::printf("as expected\n");
+  } else if (action == "save") {
+    sr::test::save_numbers(session, argv[2], std::atoi(argv[3]), std::atoi(argv[4]));
+  } else if (action == "save-limited") {
+    sr::test::save_numbers_with_limit(session, argv[2], std::atoi(argv[3]), std::atoi(argv[4]));
+  } else if (action == "load") {
+    sr::test::load_numbers(session, argv[2]);
   } else if (action == "values") {
     sr::test::use_values(session);
     std::printf("as expected\n");

@@ -1,0 +1,234 @@
+#!/usr/bin/env python3
+"""Tests of checkpoints of sessions on several hosts, whose rows the nodes write and read themselves."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import hosts
+import nodes_test
+from engines import ENGINES, OTHERS
+from nodes_test import RUN_LIMIT_S, OnHosts
+
+MIB = 1 << 20
+LARGE_MIB = 24
+# The master sends commands and gets reports, and a beat four times a second. Packets have headers.
+MOST_BYTES = MIB // 2
+
+
+class Checkpoints(OnHosts):
+    """Each test has hosts of its own, because some tests end them."""
+
+    @classmethod
+    def setUpClass(cls):
+        pass
+
+    def setUp(self):
+        options = nodes_test.options
+        self.hosts = hosts.Hosts(3, keep=[options.build, Path(options.program).parent])
+        self.hosts.__enter__()
+        self.addCleanup(self.hosts.down)
+        self.folder = Path(tempfile.mkdtemp(dir=self.hosts.folder)) / "run"  # all hosts share it
+        self.own_folder = Path("/dev/shm/run")  # each host has its own
+
+    # ---- jobs
+
+    def start(self, *action, engine="openmpi", **kwargs):
+        job = self.job({**ENGINES, **OTHERS}[engine], action, stdin=subprocess.PIPE, **kwargs)
+        self.addCleanup(job.process.stdin.close)
+        return job
+
+    @staticmethod
+    def go_on(job):
+        job.process.stdin.write("\n")
+        job.process.stdin.flush()
+
+    def save(self, folder, number, megabytes=1, **kwargs):
+        job = self.start("save", folder, number, megabytes, **kwargs)
+        job.process.stdin.close()
+        self.assertEqual(job.finish(), 0, job.text)
+        self.check_nothing_left()
+
+    def check_load(self, folder, number, **kwargs):
+        job = self.start("load", folder, **kwargs)
+        job.process.stdin.close()
+        self.assertEqual(job.finish(), 0, job.text)
+        self.assertIn(f"as expected: number {number}", job.text)
+        self.check_nothing_left()
+
+    def refused(self, pattern, *action, **kwargs):
+        job = self.start(*action, **kwargs)
+        job.process.stdin.close()
+        self.assertNotEqual(job.finish(), 0, job.text)
+        self.assertRegex(job.text, pattern)
+        self.check_nothing_left()
+        return job
+
+    def on_one_node(self, host, ranks, *action):
+        """Without an engine."""
+        command = [nodes_test.options.syncrun, "-n", str(ranks), nodes_test.options.program, *map(str, action)]
+        done = self.hosts.run(host, command, timeout=RUN_LIMIT_S, stdin=subprocess.DEVNULL)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def network_bytes(self):
+        """What each host has received and sent."""
+        numbers = {}
+        for name in self.hosts.names:
+            lines = Path(f"/proc/{self.hosts.init[name]}/net/dev").read_text().splitlines()
+            fields = next(line for line in lines if "eth0:" in line).split()
+            numbers[name] = (int(fields[1]), int(fields[9]))
+        return numbers
+
+    def check_little_traffic(self, job, first, last):
+        """Between two lines of the job, no host sends or receives rows."""
+        job.await_line(first)
+        before = self.network_bytes()
+        self.go_on(job)
+        job.await_line(last)
+        after = self.network_bytes()
+        for name in self.hosts.names:
+            moved = [after[name][way] - before[name][way] for way in (0, 1)]
+            print(f"  until '{last}': {name} has received {moved[0]} bytes and sent {moved[1]}", flush=True)
+            self.assertLess(max(moved), MOST_BYTES)
+        self.go_on(job)
+
+    # ---- tests
+
+    def test_the_nodes_write_and_read_their_rows(self):
+        for engine in self.for_each_engine(("openmpi", "mpich")):
+            name = next(name for name in ENGINES if ENGINES[name] is engine)
+            job = self.start("save", self.folder, 7, LARGE_MIB, engine=name)
+            self.check_little_traffic(job, "ready to save", "^saved")
+            self.assertEqual(job.finish(), 0, job.text)
+            latest = self.folder / "latest"
+            text = (latest / "manifest.txt").read_text()
+            self.assertRegex(text, r"^syncrun checkpoint 2\nid [0-9a-f]{32}\narray params replicated\narray rows scattered\n"
+                             r"part \d+ n1\npart \d+ n2\npart \d+ n3\narray few scattered\narray flags")  # fmt: skip
+            files = {file.name for file in latest.iterdir()}
+            self.assertLessEqual({"params.npy", "rows@0.npy", "rows@1.npy", "rows@2.npy", "few.npy", "id.txt"}, files)
+            for part in range(3):
+                self.assertGreater((latest / f"rows@{part}.npy").stat().st_size, (LARGE_MIB - 1) * MIB // 3)
+            job = self.start("load", self.folder, engine=name)
+            self.check_little_traffic(job, "ready to load", "^loaded")
+            self.assertEqual(job.finish(), 0, job.text)
+            self.assertIn("as expected: number 7", job.text)
+            self.check_nothing_left()
+
+    def test_it_loads_on_another_number_of_nodes_and_ranks(self):
+        self.save(self.folder, 3)
+        self.check_load(self.folder, 3, nodes=2, workers=1)
+        self.check_load(self.folder, 3, nodes=3, workers=3)
+        for ranks in (1, 4):
+            self.assertIn("as expected: number 3", self.on_one_node("n2", ranks, "load", self.folder))
+        self.save(self.folder, 4, nodes=2, workers=3)
+        self.check_load(self.folder, 4)
+
+    def test_one_node_saves_as_before_and_several_load_that(self):
+        self.on_one_node("n1", 3, "save", self.folder, 5, 1)
+        text = (self.folder / "latest" / "manifest.txt").read_text()
+        self.assertTrue(text.startswith("syncrun checkpoint 1\narray params replicated\narray rows scattered\narray few"), text)
+        self.assertFalse([file for file in (self.folder / "latest").iterdir() if "@" in file.name or file.name == "id.txt"])
+        self.check_load(self.folder, 5)
+        # The other nodes do not have to see files that the first node has written.
+        self.hosts.run("n1", ["cp", "-a", self.folder, self.own_folder], check=True)
+        self.check_load(self.own_folder, 5)
+
+    def test_a_folder_that_is_not_shared_is_named_and_nothing_changes(self):
+        for number, host in enumerate(("n1", "n2")):
+            self.on_one_node(host, 2, "save", self.own_folder, number, 1)
+        began = time.monotonic()
+        self.refused(r"rank [2345] \(n[23]:cpu[01], pid \d+\) failed in call 'save of rows' .*this node cannot see "
+                     r"/dev/shm/run/.syncrun-save-2/id.txt, which the first node has written: .*No such file or directory. "
+                     r"Use a folder that all nodes share", "save", self.own_folder, 9, 1)  # fmt: skip
+        self.assertLess(time.monotonic() - began, 20)
+        for number, host in enumerate(("n1", "n2")):
+            self.assertIn(f"as expected: number {number}", self.on_one_node(host, 2, "load", self.own_folder))
+            left = self.hosts.run(host, ["ls", "-A", self.own_folder]).stdout.split()
+            self.assertEqual(sorted(left), [".syncrun-save-1", "latest"])
+
+    def test_parts_that_a_node_does_not_see_are_named(self):
+        self.save(self.folder, 6)
+        self.hosts.run("n1", ["cp", "-a", self.folder, self.own_folder], check=True)
+        self.refused(r"rank [2345] \(n[23]:cpu[01], pid \d+\) failed in call 'load of params' .*this node cannot see "
+                     r"/dev/shm/run/.syncrun-save-1/id.txt", "load", self.own_folder)  # fmt: skip
+        # Another folder at the same path.
+        self.save(self.folder, 8)
+        for host in ("n2", "n3"):
+            self.hosts.run(host, ["sh", "-c", f"cp -a {self.folder} {self.own_folder}; cd {self.own_folder}; mv .syn* .syncrun-save-1"], check=True)
+        self.refused("cannot see .*the folder at this path is another one", "load", self.own_folder)
+        # A part is missing, or too short.
+        part = self.folder / "latest" / "rows@1.npy"
+        whole = part.read_bytes()
+        part.write_bytes(whole[:-4])
+        self.refused(r"is damaged: .*rows@1.npy: expected \d+ bytes of elements.*Node n2 has written rows@1.npy", "load", self.folder)
+        part.unlink()
+        self.refused(r"rows@1.npy: No such file or directory. Node n2 has written rows@1.npy; .* share this folder", "load", self.folder)
+        shutil.copy(self.folder / "latest" / "rows@0.npy", part)
+        (part.parent / "manifest.txt").write_text((part.parent / "manifest.txt").read_text().replace(" n2\n", "1 n2\n", 1))
+        self.refused(r"is damaged: .*rows@1.npy: expected float32 of shape \[\d+, 3\], found float32", "load", self.folder)
+
+    def test_a_disk_that_is_full_on_one_node_leaves_the_old_one(self):
+        self.save(self.folder, 1)
+        self.refused(r"rank 5 \(n3:cpu1, pid \d+\) failed in call 'save of rows' .*cannot write .*rows@2.npy: File too large",
+                     "save-limited", self.folder, 2, LARGE_MIB)  # fmt: skip
+        self.check_load(self.folder, 1)
+        self.assertEqual(sorted(file.name for file in self.folder.iterdir()), [".syncrun-save-1", "latest"])
+
+    def check_fault_while_saving(self, host, fault, pattern, but=(), engine="openmpi"):
+        """A worker of n2 does not write its rows, so the save cannot end. Then the fault happens."""
+        self.save(self.folder, 1)
+        job = self.start("save", self.folder, 2, LARGE_MIB, engine=engine)
+        job.await_line("ready to save")
+        stopped = self.hosts.pids("n2", nodes_test.options.program)[-1]
+        os.kill(stopped, signal.SIGSTOP)
+        self.go_on(job)
+        end = time.monotonic() + RUN_LIMIT_S
+        while not (self.folder / ".syncrun-save-2" / "rows@2.npy").exists():
+            self.assertLess(time.monotonic(), end, f"n3 does not write: {job.text}")
+            time.sleep(0.01)
+        self.assertIsNone(job.time_of("^saved"))
+        fault(host)
+        job.await_line(pattern)
+        self.assertNotEqual(job.finish(), 0, job.text)
+        self.assertIsNone(job.time_of("^saved"))
+        self.check_nothing_left(but)
+        self.assertIn("as expected: number 1", self.on_one_node("n1" if host != "n1" else "n2", 2, "load", self.folder))
+
+    def kill_agent(self, host):
+        os.kill(self.hosts.pids(host, nodes_test.options.program)[0], signal.SIGKILL)
+
+    def kill_worker(self, host):
+        os.kill(self.hosts.pids(host, nodes_test.options.program)[-1], signal.SIGKILL)
+
+    def check_next_save(self):
+        """The next save removes what the last one has left."""
+        self.save(self.folder, 3)
+        self.check_load(self.folder, 3)
+        self.assertEqual(len(list(self.folder.iterdir())), 2)
+
+    def test_a_host_killed_while_saving_leaves_the_old_one(self):
+        self.check_fault_while_saving("n3", self.hosts.kill_host, r"node 2 \(n3\) is silent|lost communication", but=("n3",),
+                                      engine="talkative")  # fmt: skip
+        self.save(self.folder, 3, nodes=2)
+        self.check_load(self.folder, 3, nodes=2)
+
+    def test_an_agent_killed_while_saving_leaves_the_old_one(self):
+        self.check_fault_while_saving("n3", self.kill_agent, r"node 2 \(n3\) is silent for 3\.0 s")
+        self.check_next_save()
+
+    def test_a_worker_killed_while_saving_leaves_the_old_one(self):
+        self.check_fault_while_saving("n2", self.kill_worker, r"rank 3 \(n2:cpu1, pid \d+\) was lost.*SIGKILL")
+        self.check_next_save()
+
+    def test_the_master_killed_while_saving_leaves_the_old_one(self):
+        self.check_fault_while_saving("n1", self.kill_agent, r"the master \(pid \d+\) was killed by SIGKILL")
+        self.check_next_save()
+
+
+if __name__ == "__main__":
+    nodes_test.main(("Checkpoints",))
