@@ -172,6 +172,23 @@ class Checkpoints(OnHosts):
         (part.parent / "manifest.txt").write_text((part.parent / "manifest.txt").read_text().replace(" n2\n", "1 n2\n", 1))
         self.refused(r"is damaged: .*rows@1.npy: expected float32 of shape \[\d+, 3\], found float32", "load", self.folder)
 
+    def test_a_load_gets_the_checkpoint_that_it_has_opened(self):
+        self.save(self.folder, 1)
+        job = self.start("load", self.folder)
+        job.await_line("ready to load")
+        for number in (2, 3):
+            # The other job is on one node, so the folder has files of both kinds of jobs.
+            self.on_one_node("n2", 2, "save", self.folder, number, 1)
+        self.go_on(job)
+        job.await_line("^loaded")
+        self.go_on(job)
+        self.assertEqual(job.finish(), 0, job.text)
+        self.assertIn("as expected: number 1", job.text)
+        self.check_nothing_left()
+        self.save(self.folder, 4)
+        self.check_load(self.folder, 4)
+        self.assertEqual(len(list(self.folder.iterdir())), 2, "what the load has kept is gone")
+
     def test_a_disk_that_is_full_on_one_node_leaves_the_old_one(self):
         self.save(self.folder, 1)
         self.refused(r"rank 5 \(n3:cpu1, pid \d+\) failed in call 'save of rows' .*cannot write .*rows@2.npy: File too large",
