@@ -247,5 +247,19 @@ class Checkpoints(OnHosts):
         self.check_next_save()
 
 
+    def test_a_node_that_does_not_write_is_named_at_the_deadline(self):
+        self.save(self.folder, 1)
+        job = self.start("save", self.folder, 2, 1, more=["--timeout", "2"])
+        job.await_line("ready to save")
+        os.kill(self.hosts.pids("n2", nodes_test.options.program)[-1], signal.SIGSTOP)
+        self.go_on(job)
+        job.await_line(r"call 'save of rows'.*2000 ms", 20)
+        self.assertNotEqual(job.finish(), 0, job.text)
+        self.assertRegex(job.text, r"rank 3 \(n2:cpu1, pid \d+\) is in phase idle, stopped by SIGSTOP")
+        self.check_nothing_left()
+        self.check_load(self.folder, 1)
+        self.assertEqual(sorted(file.name for file in self.folder.iterdir()), [".syncrun-save-1", "latest"])
+
+
 if __name__ == "__main__":
     nodes_test.main(("Checkpoints",))
