@@ -189,8 +189,8 @@ void load(const std::filesystem::path& file, Shared<T, N>& variable, Placement p
 
 /// Writes arrays and values to a folder, as a checkpoint. The new checkpoint replaces the previous one in the folder,
 /// once all of the new one is on disk. Names consist of letters, digits, '_', '-' and '.'. Waits for calls in flight
-/// first. Throws Error: system if a file cannot be written; usage for bad names, or if another process is writing to
-/// the same folder. After an error, the folder still has the previous checkpoint.
+/// first. Throws Error: system if a file cannot be written; usage for bad names, if another process is writing to the
+/// same folder, or if nodes with scattered rows do not share it. After an error, the previous checkpoint is still there.
 ///
 ///   sr::save_checkpoint("run", {{"params", params}, {"rows", rows, sr::Placement::scattered}}, {{"epoch", epoch}});
 SYNCRUN_EXPORT void save_checkpoint(const std::filesystem::path& folder, const std::vector<SavedArray>& arrays,
