@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 
 #include "common/arrays/array_file.hpp"
 #include "common/arrays/extents.hpp"
 #include "common/arrays/shared_folder.hpp"
+#include "common/os/memory_limit.hpp"
 #include "common/text/errors.hpp"
 
 namespace syncrun::detail {
@@ -22,7 +24,7 @@ constexpr std::size_t kPartBytes = std::size_t{8} << 20U;
 class ArenaLoan {
  public:
   ArenaLoan(SharedHeap& arena, std::size_t bytes)
-      : arena_(arena), offset_(arena.allocate(bytes, SharedHeap::Contents::any, "rows on their way to a file")) {}
+      : arena_(arena), offset_(arena.allocate(bytes, SharedHeap::Contents::any, "rows between a file and a GPU")) {}
   ~ArenaLoan() { arena_.free(offset_, SharedHeap::Giveback::later); }
   ArenaLoan(const ArenaLoan&) = delete;
   ArenaLoan& operator=(const ArenaLoan&) = delete;
@@ -33,6 +35,14 @@ class ArenaLoan {
   std::uint64_t offset_;
 };
 
+/// Calls `visit(offset, at, part)` for each part of so many bytes. `offset` is that of memory for the part, and `at` the
+/// number of bytes before it.
+template <class Visit>
+void for_each_part(SharedHeap& arena, std::size_t bytes, Visit&& visit) {
+  const ArenaLoan memory(arena, std::min(bytes, kPartBytes));
+  for (std::size_t at = 0; at < bytes; at += kPartBytes) visit(memory.offset(), at, std::min(bytes - at, kPartBytes));
+}
+
 }  // namespace
 
 void CopyFiles::run(const FilesPayload& command) {
@@ -42,7 +52,7 @@ void CopyFiles::run(const FilesPayload& command) {
     case FilesAction::write: return write(command, pieces);
     case FilesAction::read: return read(command, slot, pieces);
     case FilesAction::take: return take(command, slot);
-    case FilesAction::drop: return drop(command.reading);
+    case FilesAction::drop: read_.erase(command.reading);
   }
 }
 
@@ -76,46 +86,58 @@ void CopyFiles::write(const FilesPayload& command, std::span<const FilePiece> pi
 void CopyFiles::write_elements(FilePart& file, const FilePiece& piece, const std::byte* elements) {
   const std::uint64_t begin = piece.front.bytes + piece.at;
   if (attachment_.segment.contains(elements)) return file.write(begin, {elements, piece.bytes});
-  const ArenaLoan part(arena_, std::min<std::size_t>(piece.bytes, kPartBytes));
-  std::byte* const host = attachment_.segment.at(part.offset());
-  for (std::size_t at = 0; at < piece.bytes; at += kPartBytes) {
-    const std::size_t bytes = std::min(piece.bytes - at, kPartBytes);
+  for_each_part(arena_, piece.bytes, [&](std::uint64_t offset, std::size_t at, std::size_t bytes) {
+    std::byte* const host = attachment_.segment.at(offset);
     device_.copy_out(host, elements + at, bytes);
     device_.finish();
     file.write(begin + at, {host, bytes});
-  }
+  });
 }
 
 // ---- reading --------------------------------------------------------------------------------------------------
 
-void CopyFiles::read(const FilesPayload& command, const FilesSlot& slot, std::span<const FilePiece> pieces) {
+std::size_t CopyFiles::bytes_of(const FilesPayload& command, const FilesSlot& slot) const {
   const auto& entry = *attachment_.segment.at<const VariableEntry>(command.variable);
-  const std::size_t bytes = elements_in({slot.extents.data(), entry.dimensions}) * size_of(entry.dtype);
+  return elements_in({slot.extents.data(), entry.dimensions}) * size_of(entry.dtype);
+}
+
+void CopyFiles::read(const FilesPayload& command, const FilesSlot& slot, std::span<const FilePiece> pieces) {
   const Folder folder = open_folder_of(command);
   auto rows = read_.find(command.reading);
   if (rows == read_.end()) {
-    const std::uint64_t offset = arena_.allocate(bytes, SharedHeap::Contents::any, "rows on their way from a file");
-    rows = read_.emplace(command.reading, Rows{offset, bytes}).first;
+    const std::size_t bytes = bytes_of(command, slot);
+    check_memory_available(bytes, "the room for rows of files", "memory");
+    rows = read_.emplace(command.reading, Rows{std::make_unique_for_overwrite<std::byte[]>(bytes), bytes}).first;
   }
   for (const FilePiece& piece : pieces) {
     if (piece.copy_at + piece.bytes > rows->second.bytes) throw_usage("the rows of a file do not fit the copy");
     const ArrayFile file(folder, text(piece.name));
-    file.read_part(piece.at, piece.bytes, attachment_.segment.at(rows->second.offset + piece.copy_at));
+    file.read_part(piece.at, piece.bytes, rows->second.values.get() + piece.copy_at);
   }
 }
 
 void CopyFiles::take(const FilesPayload& command, const FilesSlot& slot) {
+  const std::size_t bytes = bytes_of(command, slot);
   const auto rows = read_.find(command.reading);
-  copies_.assign(command.variable, slot.extents,
-                 rows == read_.end() ? nullptr : attachment_.segment.at(rows->second.offset));
-  device_.finish();
-  drop(command.reading);
-}
-
-void CopyFiles::drop(std::uint64_t reading) noexcept {
-  const auto rows = read_.find(reading);
-  if (rows == read_.end()) return;
-  arena_.free(rows->second.offset, SharedHeap::Giveback::now);
+  const std::size_t there = rows == read_.end() ? 0 : rows->second.bytes;
+  if (there != bytes) {
+    throw Error(ErrorKind::system, "a copy needs " + std::to_string(bytes) + " bytes of files, and " +
+                                       std::to_string(there) + " were read");
+  }
+  copies_.assign(command.variable, slot.extents, nullptr);
+  if (bytes == 0) return;
+  const std::byte* const values = rows->second.values.get();
+  auto* const to = static_cast<std::byte*>(device_.at(copies_.own_copy(command.variable).place));
+  if (attachment_.segment.contains(to)) {
+    std::memcpy(to, values, bytes);
+  } else {
+    for_each_part(arena_, bytes, [&](std::uint64_t offset, std::size_t at, std::size_t part) {
+      std::byte* const host = attachment_.segment.at(offset);
+      std::memcpy(host, values + at, part);
+      device_.copy_in(to + at, host, part);
+      device_.finish();
+    });
+  }
   read_.erase(rows);
 }
 

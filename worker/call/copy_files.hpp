@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -21,7 +22,7 @@ struct Folder;
 
 class CopyFiles {
  public:
-  /// `arena` has the memory for rows on their way. All of them outlive this object.
+  /// Rows on their way to or from the memory of a GPU go through `arena`. All of them outlive this object.
   CopyFiles(const Attachment& attachment, WorkerDevice& device, SharedHeap& arena, VariableCopies& copies)
       : attachment_(attachment), device_(device), arena_(arena), copies_(copies) {}
 
@@ -29,9 +30,9 @@ class CopyFiles {
   void run(const FilesPayload& command);
 
  private:
-  /// Rows that were read. They are in the arena, as the copy will have them.
+  /// Rows that were read, as the copy will have them. They are not in the arena, which may be too small for two copies.
   struct Rows {
-    std::uint64_t offset;
+    std::unique_ptr<std::byte[]> values;
     std::size_t bytes;
   };
 
@@ -41,7 +42,7 @@ class CopyFiles {
   void write_elements(FilePart& file, const FilePiece& piece, const std::byte* elements);
   void read(const FilesPayload& command, const FilesSlot& slot, std::span<const FilePiece> pieces);
   void take(const FilesPayload& command, const FilesSlot& slot);
-  void drop(std::uint64_t reading) noexcept;
+  std::size_t bytes_of(const FilesPayload& command, const FilesSlot& slot) const;
 
   const Attachment& attachment_;
   WorkerDevice& device_;
