@@ -2,6 +2,8 @@
 """Tests of checkpoints of sessions on several hosts, whose rows the nodes write and read themselves."""
 
 import os
+import random
+import re
 import shutil
 import signal
 import subprocess
@@ -246,6 +248,23 @@ class Checkpoints(OnHosts):
         self.check_fault_while_saving("n1", self.kill_agent, r"the master \(pid \d+\) was killed by SIGKILL")
         self.check_next_save()
 
+
+    def test_a_kill_at_any_moment_leaves_a_whole_one(self):
+        """Each save has a number, and all of its arrays contain it."""
+        random.seed(1)
+        for kill, host in (3 * ((self.kill_agent, "n1"), (self.kill_agent, "n3"), (self.kill_worker, "n2"))):
+            job = self.start("save-again", self.folder, 2)
+            job.process.stdin.close()
+            job.await_line("^saved")
+            time.sleep(random.uniform(0, 0.5))
+            kill(host)
+            self.assertNotEqual(job.finish(), 0, job.text)
+            self.check_nothing_left()
+            saved = len(re.findall("^saved", job.text, re.MULTILINE))
+            found = int(re.search(r"as expected: number (\d+)", self.on_one_node("n2", 2, "load", self.folder))[1])
+            print(f"  {kill.__name__} on {host}: {saved} saves have ended, found number {found}", flush=True)
+            # A save may have replaced the link, and not have said so yet.
+            self.assertIn(found, (saved, saved + 1))
 
     def test_a_node_that_does_not_write_is_named_at_the_deadline(self):
         self.save(self.folder, 1)

@@ -256,6 +256,8 @@ int program(sr::Session& session, int argc, char** argv) {
     sr::test::save_numbers(session, argv[2], std::atoi(argv[3]), std::atoi(argv[4]));
   } else if (action == "save-limited") {
     sr::test::save_numbers_with_limit(session, argv[2], std::atoi(argv[3]), std::atoi(argv[4]));
+  } else if (action == "save-again") {  // until something ends the job
+    for (int save = 1;; ++save) sr::test::save_numbers(session, argv[2], save, std::atoi(argv[3]));
   } else if (action == "load") {
     sr::test::load_numbers(session, argv[2]);
   } else if (action == "values") {
