@@ -14,7 +14,7 @@ namespace syncrun::detail {
 namespace {
 
 constexpr std::size_t kIdBytes = 16;
-constexpr std::chrono::milliseconds kLap{20};
+constexpr std::chrono::milliseconds kLookEvery{20};
 
 [[noreturn]] void fail(const SharedFolder& shared, const std::string& found) {
   throw_usage("this node cannot see " + (shared.path / kFolderId).string() +
@@ -54,7 +54,7 @@ Folder open_shared(const SharedFolder& shared, std::chrono::milliseconds limit) 
       if (error.kind() != ErrorKind::system) throw;
       if (std::chrono::steady_clock::now() >= end) fail(shared, error.what());
     }
-    std::this_thread::sleep_for(kLap);
+    std::this_thread::sleep_for(kLookEvery);
   }
 }
 
