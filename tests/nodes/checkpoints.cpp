@@ -8,18 +8,15 @@
 #include <memory>
 #include <numeric>
 #include <span>
-#include <stdexcept>
 #include <vector>
+
+#include "tests/nodes/require.hpp"
 
 namespace syncrun::test {
 
 namespace {
 
 constexpr std::int64_t kWidth = 3;
-
-void require(bool holds, const char* what) {
-  if (!holds) throw std::runtime_error(std::string("not as expected: ") + what);
-}
 
 /// Says something, and waits until the test says that the program may go on.
 void announce(const char* what) {

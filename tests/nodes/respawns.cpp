@@ -13,15 +13,13 @@
 #include <utility>
 #include <vector>
 
+#include "tests/nodes/require.hpp"
+
 namespace syncrun::test {
 
 namespace {
 
 using Names = std::vector<std::string>;
-
-void require(bool holds, const std::string& what) {
-  if (!holds) throw std::runtime_error("not as expected: " + what);
-}
 
 /// Where a rank dies: the others wait for it in a collective, have passed one, or need no other rank.
 enum class Where : int { before_a_collective, among_many, after_one, without_one };
@@ -53,7 +51,7 @@ Stack<double> meet(CpuWorker& worker, Comm& comm, std::int64_t elements) {
   return values.back() + comm.all_reduce(1.0, Reduction::sum);
 }
 
-Sum<double> sum_rows(Scattered<const double, 1> x) { return std::accumulate(x.begin(), x.end(), 0.0); }
+Sum<double> sum_of_rows(Scattered<const double, 1> x) { return std::accumulate(x.begin(), x.end(), 0.0); }
 
 void add_one(CpuWorker& worker, Update<op::sum, double, 1> w, int rank) {
   w.value()[0] = w.original()[0] + 1;
@@ -78,7 +76,7 @@ Keep<double, 1> twice(CpuWorker& worker, Local<const double, 1> x) {
   return result;
 }
 
-Keep<double, 1> make_slowly(CpuWorker& worker, double seconds, bool dies) {
+Keep<double, 1> make_or_die(CpuWorker& worker, double seconds, bool dies) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
   if (dies) std::raise(SIGKILL);
   Keep<double, 1> result(worker, {3});
@@ -86,7 +84,7 @@ Keep<double, 1> make_slowly(CpuWorker& worker, double seconds, bool dies) {
   return result;
 }
 
-Sum<double> total(Local<const double, 1> x) { return std::accumulate(x.begin(), x.end(), 0.0); }
+Sum<double> sum_of(Local<const double, 1> x) { return std::accumulate(x.begin(), x.end(), 0.0); }
 
 class Counter {
  public:
@@ -183,7 +181,7 @@ class Losses {
   void lose_only_its_values(int rank) {
     const int other = (rank + ranks_ / 2) % ranks_;
     const auto f = session_.function(twice, "twice");
-    const auto g = session_.function(total, "total");
+    const auto g = session_.function(sum_of, "total");
     const auto x = session_.value(std::vector<double>(1000, 1), Shape{1000}, session_.device(rank), "x");
     const auto only = f.on(session_.device(rank))(x);
     const auto copied = f.on(session_.device(rank))(x);
@@ -199,8 +197,8 @@ class Losses {
   /// Another node waits for a value that is never made.
   void lose_the_source_of_a_move(int rank) {
     const int other = (rank + ranks_ / 2) % ranks_;
-    const auto x = session_.function(make_slowly, "make_slowly").on(session_.device(rank))(0.1, true);
-    auto read = session_.function(total, "total").on_rank(other).async(x);
+    const auto x = session_.function(make_or_die, "make_slowly").on(session_.device(rank))(0.1, true);
+    auto read = session_.function(sum_of, "total").on_rank(other).async(x);
     loss_of(rank, [&] { read.get(); });
     loss_of(-1, [&] { static_cast<void>(x.get()); });
     check_usable();
@@ -208,8 +206,8 @@ class Losses {
 
   /// The rank is on the master's node, and waits for a value of another node. The value comes when the rank is gone.
   void lose_the_destination_of_a_move(int rank) {
-    const auto f = session_.function(total, "total");
-    const auto x = session_.function(make_slowly, "make_slowly").on(session_.device(ranks_ - 1))(0.5, false);
+    const auto f = session_.function(sum_of, "total");
+    const auto x = session_.function(make_or_die, "make_slowly").on(session_.device(ranks_ - 1))(0.5, false);
     auto read = f.on_rank(rank).async(x);
     std::this_thread::sleep_for(std::chrono::milliseconds(150));
     require(::kill(session_.worker_pids()[at(rank)], SIGKILL) == 0, "the worker is there");
@@ -266,7 +264,7 @@ class Losses {
   int ranks_;
   decltype(std::declval<Session&>().function(lose, "lose")) lose_{session_.function(lose, "lose")};
   decltype(std::declval<Session&>().function(meet, "meet")) meet_{session_.function(meet, "meet")};
-  decltype(std::declval<Session&>().function(sum_rows, "sum_rows")) sum_{session_.function(sum_rows, "sum_rows")};
+  decltype(std::declval<Session&>().function(sum_of_rows, "sum_rows")) sum_{session_.function(sum_of_rows, "sum_rows")};
   decltype(std::declval<Session&>().function(add_one, "add_one")) add_one_{session_.function(add_one, "add_one")};
   decltype(std::declval<Session&>().function(half_write, "half_write")) half_write_{
       session_.function(half_write, "half_write")};
@@ -322,7 +320,7 @@ void go_on_after_losses(Session& session, double seconds) {
   w.broadcast(std::vector<double>{1, 2, 3});
   const auto collectives = session.function(meet, "meet");
   const auto make = session.function(twice, "twice");
-  const auto read = session.function(total, "total");
+  const auto read = session.function(sum_of, "total");
   const auto update = session.function(add_one, "add_one");
   const double sum = ranks * (ranks + 1) / 2 + ranks;
   std::fprintf(stderr, "going on\n");

@@ -8,13 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "tests/nodes/require.hpp"
+
 namespace syncrun::test {
 
 namespace {
-
-void require(bool holds, const char* what) {
-  if (!holds) throw std::runtime_error(std::string("not as expected: ") + what);
-}
 
 std::vector<double> counted(std::int64_t count) {
   std::vector<double> values(static_cast<std::size_t>(count));

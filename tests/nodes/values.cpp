@@ -10,15 +10,13 @@
 #include <thread>
 #include <vector>
 
+#include "tests/nodes/require.hpp"
+
 namespace syncrun::test {
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-void require(bool holds, const std::string& what) {
-  if (!holds) throw std::runtime_error("not as expected: " + what);
-}
 
 /// Tests values in a message, and larger ones.
 constexpr std::int64_t kLengths[] = {0, 5, 200'000};
