@@ -24,8 +24,8 @@ namespace {
 
 using Values = std::vector<float>;
 
-constexpr std::uint64_t kEntryAt = std::uint64_t{2} << 20U;
-constexpr std::uint64_t kSlotsAt = kEntryAt + 64 * 1024;
+constexpr std::uint64_t kCopiedEntryAt = std::uint64_t{2} << 20U;
+constexpr std::uint64_t kSlotsAt = kCopiedEntryAt + 64 * 1024;
 constexpr std::uint64_t kPiecesAt = kSlotsAt + 64 * 1024;
 constexpr std::uint64_t kTextsAt = kPiecesAt + 64 * 1024;
 
@@ -33,21 +33,21 @@ constexpr std::uint64_t kTextsAt = kPiecesAt + 64 * 1024;
 class CopiesInFiles : public MixedRanks {
  protected:
   CopiesInFiles() {
-    entry_ = segment_.at<VariableEntry>(kEntryAt);
+    entry_ = segment_.at<VariableEntry>(kCopiedEntryAt);
     entry_->dtype = DType::float32;
     entry_->dimensions = 1;
     for (MixedRank& rank : mixed_) {
       copies_.emplace_back(rank.attachment(), rank.device(), rank.comms(), [] {});
       files_.emplace_back(rank.attachment(), rank.device(), rank.arena(), copies_.back());
     }
-    payload_.variable = kEntryAt;
+    payload_.variable = kCopiedEntryAt;
     payload_.slots = kSlotsAt;
     payload_.folder = text(folder_.path().native());
     payload_.id = text("0f8e");
     write_folder_id(open_folder(folder_.path()), "0f8e");
   }
   ~CopiesInFiles() override {
-    for (VariableCopies& copies : copies_) copies.free({.first = kEntryAt});
+    for (VariableCopies& copies : copies_) copies.free({.first = kCopiedEntryAt});
   }
 
   TextPlace text(std::string_view text) {
@@ -112,15 +112,15 @@ class CopiesInFiles : public MixedRanks {
 };
 
 /// More than what goes through host memory at once.
-constexpr std::size_t kLarge = (std::size_t{9} << 20U) / sizeof(float);
+constexpr std::size_t kManyElements = (std::size_t{9} << 20U) / sizeof(float);
 
 TEST_F(CopiesInFiles, AreWrittenByEachRankAndReadByAnother) {
-  set_copies({counted(kLarge, 0), counted(1000, 7), counted(30, 5)});
-  order(0, "a", 0, kLarge, kLarge + 1000);
-  order(1, "a", kLarge, 1000, kLarge + 1000);
+  set_copies({counted(kManyElements, 0), counted(1000, 7), counted(30, 5)});
+  order(0, "a", 0, kManyElements, kManyElements + 1000);
+  order(1, "a", kManyElements, 1000, kManyElements + 1000);
   order(2, "b", 0, 30, 30);
   EXPECT_EQ(run(FilesAction::write), all(""));
-  Values in_a = counted(kLarge, 0);
+  Values in_a = counted(kManyElements, 0);
   const Values after = counted(1000, 7);
   in_a.insert(in_a.end(), after.begin(), after.end());
   EXPECT_EQ(in_file("a"), in_a);
@@ -128,13 +128,13 @@ TEST_F(CopiesInFiles, AreWrittenByEachRankAndReadByAnother) {
 
   order(0, "b", 10, 20);
   order(1, "a", 5, 2000);
-  order(2, "a", 0, kLarge);
+  order(2, "a", 0, kManyElements);
   EXPECT_EQ(run(FilesAction::read), all(""));
   EXPECT_EQ(copy_of(1), counted(1000, 7)) << "nothing changes before the rows are taken";
   EXPECT_EQ(run(FilesAction::take), all(""));
   EXPECT_EQ(copy_of(0), counted(20, 15));
   EXPECT_EQ(copy_of(1), counted(2000, 5));
-  EXPECT_EQ(copy_of(2), counted(kLarge, 0));
+  EXPECT_EQ(copy_of(2), counted(kManyElements, 0));
 }
 
 TEST_F(CopiesInFiles, StayAsTheyAreIfTheRowsAreDropped) {
