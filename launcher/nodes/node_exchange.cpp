@@ -234,10 +234,16 @@ void NodeExchange::take_for(Open& open, int node, MessageReader& message) {
     case MessageKind::plans: return take_plans(node, message);
     default:                         // abandon
       open.has_told_failure = true;  // the sender tells all nodes
-      control_.command_in(open.slot).failed.store(open.id, std::memory_order_seq_cst);
-      control_.header().to_peers.ring();
+      note_failure(open);
   }
   answer(open);
+}
+
+void NodeExchange::note_failure(const Open& open) {
+  Command& command = control_.command_in(open.slot);
+  if (command.id != open.id) return;  // all ranks have finished it, and the next command has come to its slot
+  command.failed.store(open.id, std::memory_order_seq_cst);
+  control_.header().to_peers.ring();
 }
 
 /// The pieces of a block come in order.

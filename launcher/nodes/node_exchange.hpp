@@ -99,6 +99,7 @@ class NodeExchange {
 
   void take_for(Open& open, int node, MessageReader& message);
   void take_block(Open& open, Part& part, MessageReader& message);
+  void note_failure(const Open& open);
   bool look_at(Open& open);
   bool take_request(Open& open);
   void send_blocks(const Open& open);

@@ -219,6 +219,19 @@ TEST_F(Exchanges, TellOfAFailureOnce) {
   EXPECT_EQ(there.mailbox.sent, 0);
 }
 
+TEST_F(Exchanges, TellTheNextCommandInTheSlotNothingOfALateFailure) {
+  here.add();
+  there.add();
+  here.command_of(kCommand).failed.store(kCommand);
+  here.run();
+  there.finish();
+  Command& next = there.command_of(kCommand);  // the message about it comes before that about the failure is read
+  next.id = kCommand + 100;
+  next.failed.store(0);
+  there.run();
+  EXPECT_EQ(next.failed.load(), 0U);
+}
+
 TEST_F(Exchanges, SayWhichLeaderHasLeft) {
   here.add();
   there.add();
