@@ -59,6 +59,7 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/queue.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/reduction.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/run.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/schedules.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/session.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/shared.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/syncrun.hpp

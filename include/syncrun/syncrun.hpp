@@ -26,6 +26,7 @@
 #include "syncrun/queue.hpp"
 #include "syncrun/reduction.hpp"
 #include "syncrun/run.hpp"
+#include "syncrun/schedules.hpp"
 #include "syncrun/session.hpp"
 #include "syncrun/shared.hpp"
 #include "syncrun/task.hpp"
