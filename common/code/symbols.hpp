@@ -5,16 +5,18 @@
 
 #include <string>
 
+#include "common/code/export_for_cuda.hpp"
+
 namespace syncrun::detail {
 
 /// The short name of the function at `address`, for example "Mlp::step" or "lambda in program". Empty if it is unknown.
 std::string function_name_at(const void* address);
 
 /// The symbol as it is written in source code. Unchanged if it is not a mangled name.
-std::string demangled(const std::string& symbol);
+SYNCRUN_EXPORT_FOR_CUDA std::string demangled(const std::string& symbol);
 
 /// A demangled symbol without its parameters, its result type and anonymous namespaces. A lambda becomes "lambda in F",
 /// where F is the function that contains it.
-std::string short_function_name(const std::string& demangled);
+SYNCRUN_EXPORT_FOR_CUDA std::string short_function_name(const std::string& demangled);
 
 }  // namespace syncrun::detail
