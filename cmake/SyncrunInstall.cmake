@@ -8,14 +8,18 @@ include(CMakePackageConfigHelpers)
 
 set(config_folder ${CMAKE_INSTALL_LIBDIR}/cmake/Syncrun)
 
-function(syncrun_install_if_built target)
-  install(TARGETS ${target}
-    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} OPTIONAL
-    RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} OPTIONAL)
+function(syncrun_report_if_left_out target)
   install(CODE "
     if(NOT EXISTS \"$<TARGET_FILE:${target}>\")
       message(STATUS \"Left out, since it was not built: $<TARGET_FILE_NAME:${target}>\")
     endif()")
+endfunction()
+
+function(syncrun_install_if_built target)
+  install(TARGETS ${target}
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} OPTIONAL
+    RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} OPTIONAL)
+  syncrun_report_if_left_out(${target})
 endfunction()
 
 # Installs a program that links the library. The folders of the demos install the other files that their programs
@@ -37,6 +41,15 @@ endif()
 foreach(name IN LISTS SYNCRUN_MPIS)
   syncrun_install_if_built(syncrun_${name})
 endforeach()
+
+if(TARGET syncrun_torch)
+  install(TARGETS syncrun_torch EXPORT SyncrunTorchTargets
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} OPTIONAL
+    FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  syncrun_report_if_left_out(syncrun_torch)
+  install(EXPORT SyncrunTorchTargets NAMESPACE Syncrun:: DESTINATION ${config_folder})
+  install(FILES ${CMAKE_CURRENT_LIST_DIR}/SyncrunFindTorch.cmake DESTINATION ${config_folder})
+endif()
 
 install(EXPORT SyncrunTargets NAMESPACE Syncrun:: DESTINATION ${config_folder})
 configure_package_config_file(

@@ -21,24 +21,29 @@ SOURCE_SUFFIXES = CPP_SUFFIXES | {".py", ".sh", ".cmake"}
 PROSE_SUFFIXES = SOURCE_SUFFIXES | {".md", ".txt"}
 # They have the phrases on purpose.
 PHRASE_LISTS = {Path(f"tests/project/{name}.py") for name in ("plain_phrases", "commit_subjects_test", "house_rules_test")}
-FOLDERS = ["include", "common", "launcher", "worker", "demos", "tests", "bench", "scripts", "cmake", "docs", ".ci"]
+FOLDERS = ["include", "common", "launcher", "worker", "libtorch", "demos", "tests", "bench", "scripts", "cmake", "docs", ".ci"]
 MAX_LINES = 600
 
 # Rooms, and how the includes of each may begin. Only includes in quotes and <syncrun/...> count.
 MAY_INCLUDE = {
     "include": ("syncrun/",),
+    "include/syncrun/torch": ("syncrun/",),
     "common": ("syncrun/", "common/"),
     "launcher": ("syncrun/", "common/", "launcher/"),
     "worker": ("syncrun/", "common/", "worker/"),
+    "libtorch": ("syncrun/", "common/", "libtorch/"),
     "demos/common": ("demos/common/",),
     "demos/resnet/network": ("demos/common/", "demos/resnet/network/"),
     "demos": ("syncrun/", "demos/common/"),  # and the demo's own folder
 }
 # Rooms that are within the folder of another room.
-INNER_ROOMS = ("demos/common", "demos/resnet/network")
+INNER_ROOMS = ("include/syncrun/torch", "demos/common", "demos/resnet/network")
+# The rooms that may include the headers of LibTorch.
+TORCH_ROOMS = {"include/syncrun/torch", "libtorch", "tests", "docs"}
+TORCH_HEADER = re.compile(r"^(torch|ATen|c10)/")
 # The rooms that may include the headers of CUDA and NCCL. include/ may only include those that declare their handle
 # types.
-CUDA_ROOMS = {"worker", "demos", *INNER_ROOMS, "tests", "bench"}
+CUDA_ROOMS = {"worker", "demos", "demos/common", "demos/resnet/network", "tests", "bench"}
 CUDA_HANDLE_HEADERS = {"cuda_runtime_api.h", "driver_types.h", "cublas_v2.h", "cudnn.h", "nccl.h"}
 CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|cufft|curand|cusparse|cusolver|nccl|nvml|nvtx|driver_types|thrust/|cub/)")
 STANDARD_HEADER = re.compile(r"^[a-z_0-9]+$")
@@ -56,9 +61,10 @@ SHARED_HEADERS = (
 # A type that a header defines at the outermost level, where namespaces are not indented.
 TYPE = re.compile(r"^(?:class|struct|union) (?:SYNCRUN_EXPORT\w* |alignas\([^)]*\) )?(\w+)(?: final)?(?: :.*|)\s*\{")
 # The types of these rooms share the namespace syncrun::detail and the library.
-TYPE_ROOMS = {"include", "common", "launcher", "worker"}
-# The library functions that templates call are declared in these two headers, and nowhere else.
-SEAM_HEADERS = {Path("include/syncrun/detail/master_seam.hpp"), Path("include/syncrun/detail/worker_seam.hpp")}
+TYPE_ROOMS = {"include", "include/syncrun/torch", "common", "launcher", "worker", "libtorch"}
+# The library functions that templates call are declared in these headers, and nowhere else.
+SEAM_HEADERS = {Path("include/syncrun/detail/master_seam.hpp"), Path("include/syncrun/detail/worker_seam.hpp"),
+                Path("include/syncrun/torch/torch_seam.hpp")}
 DETAIL_BEGIN = re.compile(r"^namespace (?:syncrun::)?detail \{")
 DETAIL_END = re.compile(r"^\}  // namespace (?:syncrun::)?detail\b")
 EXPORTED = re.compile(r"^(?:\[\[noreturn\]\] )?(?:class |struct )?SYNCRUN_EXPORT\b")
@@ -121,10 +127,12 @@ def wrong_include(root: Path, file: Path, bracket: str, name: str) -> str | None
     room = room_of(file)
     is_ours = bracket == '"' or name.startswith("syncrun/")
     if not is_ours:
-        if room == "include":
+        if TORCH_HEADER.match(name):
+            return None if room in TORCH_ROOMS else f"{room}/ never sees LibTorch, not <{name}>"
+        if room in ("include", "include/syncrun/torch"):
             if not STANDARD_HEADER.match(name) and name not in CUDA_HANDLE_HEADERS:
                 return f"include/ takes the standard library and CUDA or NCCL handle types only, not <{name}>"
-            if name in HEAVY_HEADERS:
+            if name in HEAVY_HEADERS and room == "include":  # those of LibTorch include them anyway
                 return f"include/ does without <{name}>, which takes long to compile"
         elif CUDA_HEADER.match(name) and room not in CUDA_ROOMS:
             return f"{room}/ never sees CUDA, not <{name}>"
@@ -245,7 +253,7 @@ def seam_headers(root: Path) -> Iterator[Violation]:
     """Untyped entry points are in the two seam headers, each with a docstring. The other headers have typed templates
     only."""
     for file in files(root, HEADER_SUFFIXES):
-        if room_of(file) != "include":
+        if not file.is_relative_to("include"):
             continue
         is_detail = False
         before = ""
@@ -253,7 +261,7 @@ def seam_headers(root: Path) -> Iterator[Violation]:
             is_detail = (is_detail or DETAIL_BEGIN.match(line) is not None) and not DETAIL_END.match(line)
             if is_detail and EXPORTED.match(line):
                 if file not in SEAM_HEADERS:
-                    yield Violation(file, number, "an untyped entry point is declared in master_seam.hpp or worker_seam.hpp")
+                    yield Violation(file, number, "an untyped entry point is declared in master_seam.hpp, worker_seam.hpp or torch_seam.hpp")
                 elif not before.startswith("///"):
                     yield Violation(file, number, "an entry point of the seam has a docstring (a /// comment)")
             before = line

@@ -60,6 +60,14 @@ class HouseRules(unittest.TestCase):
     def test_the_public_api_does_without_heavy_headers(self):
         self.assert_caught("include_rules", "include/syncrun/a.hpp", HEADER + "#include <functional>\n", "takes long")
 
+    def test_only_the_part_for_libtorch_sees_libtorch(self):
+        for file in ("include/syncrun/a.hpp", "worker/a.hpp", "demos/examples/a.hpp"):
+            self.assert_caught("include_rules", file, HEADER + "#include <torch/torch.h>\n", "never sees LibTorch")
+        for file in ("include/syncrun/torch/a.hpp", "libtorch/a.hpp"):
+            self.assertEqual(self.violations("include_rules", {file: HEADER + "#include <torch/torch.h>\n"}), [])
+        self.assert_caught("include_rules", "libtorch/a.cpp", '#include "worker/serve.hpp"\n', "worker/serve.hpp")
+        self.assert_caught("include_rules", "include/syncrun/torch/a.hpp", HEADER + '#include "common/block.hpp"\n', "common")
+
     def test_tests_include_what_they_share_precompiled(self):
         self.assert_caught("shared_headers", "tests/a.cpp", "\nTEST(A, B) { EXPECT_EQ(1, 1); }\n", "gtest/")
         self.assert_caught("shared_headers", "tests/a.cpp", '#include <gtest/gtest.h>\nEXPECT_THAT(1, Eq(1));\n', "gmock/")

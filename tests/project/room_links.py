@@ -16,7 +16,8 @@ SEAM_FOLDER contains the headers of the seam. Bodies run in workers, so worker/ 
 declares. launcher/ or common/ defines what master_seam.hpp declares.
 
 Prints each violation. Exit code 1 if there is one, or if a room was not checked. OBJECTS may leave out
-worker/devices/cuda and launcher/nodes/mpi only, because these rooms are empty without a CUDA compiler or an MPI.
+worker/devices/cuda, launcher/nodes/mpi and libtorch only, because these rooms are empty without a CUDA compiler, an MPI
+or LibTorch.
 """
 
 import re
@@ -33,8 +34,9 @@ MAY_USE = {
     "launcher/nodes/mpi": {"common", "launcher/nodes/mpi"},
     "worker": {"common", "worker"},
     "worker/devices/cuda": {"common", "worker", "worker/devices/cuda"},
+    "libtorch": {"common", "worker", "libtorch"},
 }
-OPTIONAL = {"worker/devices/cuda", "launcher/nodes/mpi"}
+OPTIONAL = {"worker/devices/cuda", "launcher/nodes/mpi", "libtorch"}
 SEAMS = {"master_seam.hpp": {"launcher", "launcher_pieces"}, "worker_seam.hpp": {"worker"}}
 # Exceptions: the symbols that an object may use in spite of MAY_USE. A comment says why.
 ALLOWED: dict[str, set[str]] = {}

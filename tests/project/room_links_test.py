@@ -14,7 +14,8 @@ SETTINGS = Object("launcher_pieces", "settings.cpp", {"syncrun::detail::settings
 OPTIONS = Object("launcher/syncrun", "options.cpp", {"command::options()"}, {"syncrun::detail::settings()"})
 STREAM = Object("worker/devices/cuda", "stream.cpp", {"syncrun::detail::stream()"}, {"syncrun::detail::serve()"})
 TRANSPORT = Object("launcher/nodes/mpi", "mpi_transport.cpp", {"syncrun::detail::open()"}, set())
-ROOMS = [SPAWN, SERVE, WAIT, SETTINGS, OPTIONS, STREAM, TRANSPORT]
+MODULE = Object("libtorch", "bound_module.cpp", {"syncrun::libtorch::detail::bind()"}, {"syncrun::detail::serve()"})
+ROOMS = [SPAWN, SERVE, WAIT, SETTINGS, OPTIONS, STREAM, TRANSPORT, MODULE]
 
 
 class RoomLinks(unittest.TestCase):
@@ -42,7 +43,7 @@ class RoomLinks(unittest.TestCase):
             ("launcher_pieces", "common"), ("launcher", "common"), ("launcher", "launcher_pieces"),
             ("launcher/syncrun", "common"), ("launcher/syncrun", "launcher_pieces"),
             ("worker", "common"), ("worker/devices/cuda", "common"), ("worker/devices/cuda", "worker"),
-            ("launcher/nodes/mpi", "common"),
+            ("launcher/nodes/mpi", "common"), ("libtorch", "common"), ("libtorch", "worker"),
         }
         for room in rooms:
             for other, symbol in rooms.items():

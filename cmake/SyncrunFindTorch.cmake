@@ -1,0 +1,26 @@
+# Finds LibTorch. The build and the installed package include this file.
+
+# Sets `version_variable` to the version that was found and defines the target `torch`, or sets `problem_variable` to the
+# reason why there is no LibTorch that Syncrun can use. This is a function, because the files of LibTorch set many
+# variables.
+function(syncrun_find_torch version_variable problem_variable)
+  # With C++20, the files of LibTorch's CUDA build fail when they choose the GPUs to compile for. Syncrun compiles
+  # nothing for GPUs with them, so the choice does not matter.
+  if(NOT DEFINED TORCH_CUDA_ARCH_LIST AND NOT DEFINED ENV{TORCH_CUDA_ARCH_LIST})
+    set(TORCH_CUDA_ARCH_LIST 8.0)
+  endif()
+  set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)
+  find_package(Torch QUIET)
+  set(problem "")
+  if(NOT Torch_FOUND AND NOT TORCH_FOUND)
+    set(problem "LibTorch was not found. Install libtorch-dev, or set Torch_DIR to its share/cmake/Torch")
+  elseif("${TORCH_CXX_FLAGS}" MATCHES "_GLIBCXX_USE_CXX11_ABI=0")
+    string(CONCAT problem "LibTorch in ${Torch_DIR} was built with the old ABI of the C++ library "
+      "(_GLIBCXX_USE_CXX11_ABI=0), and Syncrun requires the new one. Take LibTorch's cxx11 ABI download, "
+      "libtorch-dev, or a wheel of 2.6 or later")
+  elseif(Torch_VERSION VERSION_LESS 1.13)
+    set(problem "LibTorch in ${Torch_DIR} has version ${Torch_VERSION}, and Syncrun requires 1.13 or later")
+  endif()
+  set(${problem_variable} "${problem}" PARENT_SCOPE)
+  set(${version_variable} "${Torch_VERSION}" PARENT_SCOPE)
+endfunction()

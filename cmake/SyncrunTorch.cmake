@@ -1,0 +1,34 @@
+# LibTorch, PyTorch's C++ API, for the part in libtorch/. With SYNCRUN_TORCH=AUTO, the part is built if LibTorch and
+# nlohmann-json are found. With ON, it is an error if they are not. With OFF, this file does not look for LibTorch. Sets
+# SYNCRUN_HAVE_TORCH and SYNCRUN_TORCH_VERSION.
+
+include(${CMAKE_CURRENT_LIST_DIR}/SyncrunFindTorch.cmake)
+
+set(SYNCRUN_HAVE_TORCH OFF)
+set(SYNCRUN_TORCH_VERSION "")
+find_package(nlohmann_json QUIET)
+
+# Sets SYNCRUN_TORCH_VERSION, or `problem` to the reason why the part cannot be built.
+macro(syncrun_look_for_torch)
+  set(problem "")
+  if(NOT nlohmann_json_FOUND)
+    set(problem "nlohmann-json was not found. Install nlohmann-json3-dev")
+  elseif(SYNCRUN_SANITIZER)
+    # Its containers would be filled by code without the sanitizer's checks, which reports errors that do not exist.
+    set(problem "LibTorch was not built with the sanitizer ${SYNCRUN_SANITIZER}")
+  else()
+    syncrun_find_torch(SYNCRUN_TORCH_VERSION problem)
+  endif()
+endmacro()
+
+if(SYNCRUN_TORCH STREQUAL "AUTO" OR SYNCRUN_TORCH)
+  syncrun_look_for_torch()
+  if(NOT problem)
+    set(SYNCRUN_HAVE_TORCH ON)
+    message(STATUS "Models of LibTorch: LibTorch ${SYNCRUN_TORCH_VERSION} in ${Torch_DIR}")
+  elseif(SYNCRUN_TORCH STREQUAL "AUTO")
+    message(STATUS "Without models of LibTorch: ${problem}")
+  else()
+    message(FATAL_ERROR "SYNCRUN_TORCH=${SYNCRUN_TORCH}, but ${problem}. Or choose SYNCRUN_TORCH=OFF to build without models of LibTorch")
+  endif()
+endif()

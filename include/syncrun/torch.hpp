@@ -1,0 +1,15 @@
+#pragma once
+
+// Models of LibTorch, PyTorch's C++ API, on every device. Programs link Syncrun::torch:
+//
+//   find_package(Syncrun REQUIRED COMPONENTS torch)
+//   target_link_libraries(program PRIVATE Syncrun::torch)
+//
+// The names are in namespace syncrun::libtorch. This header is not part of <syncrun/syncrun.hpp>, because it includes
+// <torch/torch.h>.
+
+#include "syncrun/torch/files.hpp"
+#include "syncrun/torch/guard.hpp"
+#include "syncrun/torch/replica.hpp"
+#include "syncrun/torch/tensor.hpp"
+#include "syncrun/torch/training.hpp"

@@ -1,0 +1,98 @@
+#pragma once
+
+// save() and load(): files with the parameters and buffers of a module. Safetensors: a file of this format, mapped to
+// read.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "syncrun/detail/export.hpp"
+#include "syncrun/session.hpp"
+#include "syncrun/shared.hpp"
+#include "syncrun/torch/replica.hpp"
+#include "syncrun/torch/torch_seam.hpp"
+#include "syncrun/torch/training.hpp"
+
+namespace syncrun::libtorch {
+
+/// The format of a file.
+enum class FileFormat : std::uint8_t {
+  by_name,     ///< safetensors if the name of the file ends in ".safetensors", otherwise torch.
+  torch,       ///< That of torch::save and torch::load.
+  safetensors  ///< That of the library safetensors, which Python programs use too.
+};
+
+namespace detail {
+
+inline Data<std::uint8_t, 1> path_data(Session& session, const std::filesystem::path& file) {
+  const std::string path = file.string();
+  return session.data(std::span(reinterpret_cast<const std::uint8_t*>(path.data()), path.size()), "file");
+}
+
+}  // namespace detail
+
+/// Saves the parameters and the buffers of rank 0 under the names that the module gives to them, for example
+/// "layer1.weight". `params` is the variable of parameters(). A module of any LibTorch program can load a file of format
+/// torch by torch::load. The file is replaced as a whole: after a crash it is the old or the new one. Throws Error
+/// (system) if the file cannot be written.
+template <class Net>
+void save(Session& session, const Replicated<Replica<Net>>& net, const Shared<float, 1>& params,
+          const std::filesystem::path& file, FileFormat format = FileFormat::by_name) {
+  const auto path = detail::path_data(session, std::filesystem::absolute(file));
+  session.function(&Replica<Net>::save, net, "save").on_rank(0)(path, detail::format_of(file, format), params);
+}
+
+/// Loads a file that save(), torch::save or a Python program (safetensors) wrote. Every rank then has its parameters and
+/// buffers. Rank 0 reads the file. The file must have exactly the tensors of the module: floating-point tensors may have
+/// another floating-point type, and tied tensors may be there once or twice. Throws Error (function) if the file is
+/// damaged, or if a tensor is missing, left over or of another shape. The message names the first such tensor. Throws
+/// Error (system) if the file cannot be read. After an error, the module is as before.
+template <class Net>
+void load(Session& session, const Replicated<Replica<Net>>& net, Shared<float, 1>& params,
+          const std::filesystem::path& file, FileFormat format = FileFormat::by_name) {
+  const auto path = detail::path_data(session, std::filesystem::absolute(file));
+  session.function(&Replica<Net>::load, net, "load").on_rank(0)(path, detail::format_of(file, format), params);
+  params.broadcast(0);
+  sync_buffers(session, net, BufferSync::rank0);
+}
+
+namespace detail {
+class MappedSafetensors;
+}  // namespace detail
+
+/// A safetensors file, mapped to read. In any process. If another process makes the file shorter, a read of the missing
+/// part ends the process (SIGBUS).
+class SYNCRUN_EXPORT Safetensors {
+ public:
+  /// Opens a file and checks all of its header. Throws Error: usage if the file is damaged (the message says what was
+  /// expected and found), system if it cannot be read.
+  explicit Safetensors(const std::filesystem::path& file);
+
+  /// The names of the tensors, in the order of the file.
+  std::vector<std::string> names() const;
+  /// Returns a tensor. It uses the memory of the mapping, which lives as long as a tensor uses it. Do not write to it:
+  /// the memory is read-only. Throws Error (usage) if the file has no tensor of this name.
+  ::torch::Tensor tensor(std::string_view name) const;
+  /// The texts that the file has beside its tensors.
+  const std::map<std::string, std::string>& metadata() const noexcept;
+
+ private:
+  std::shared_ptr<const detail::MappedSafetensors> file_;
+};
+
+/// Writes tensors into a safetensors file. The file is replaced as a whole. Throws Error: usage (a name occurs twice, or
+/// a tensor has a type that the format does not have), system (the file cannot be written).
+SYNCRUN_EXPORT void save_safetensors(const std::filesystem::path& file,
+                                     const std::vector<std::pair<std::string, ::torch::Tensor>>& tensors,
+                                     const std::map<std::string, std::string>& metadata = {});
+
+}  // namespace syncrun::libtorch

@@ -1,0 +1,58 @@
+#pragma once
+
+// Guard: prepares a worker for LibTorch in a body of your own. average(): for bodies that use an optimizer of LibTorch.
+
+#include <torch/torch.h>
+
+#include "syncrun/detail/export.hpp"
+#include "syncrun/torch/torch_seam.hpp"
+#include "syncrun/worker.hpp"
+
+namespace syncrun::libtorch {
+
+/// Prepares the worker for LibTorch during the lifetime of this object. Replica's own functions do this themselves.
+///
+/// - LibTorch computes with as many threads as the worker's OMP_NUM_THREADS says, which Syncrun sets.
+/// - An error of LibTorch names the line of the program that caused it, in place of a backtrace of C++ functions.
+class SYNCRUN_EXPORT Guard {
+ public:
+  explicit Guard(CpuWorker& worker);
+  ~Guard();
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+
+  /// Runs code of the body, and returns its result. An error of LibTorch that it throws becomes an Error with the same
+  /// message, and without LibTorch's own source line.
+  template <class Code>
+  decltype(auto) run(Code&& code) const {
+    try {
+      return std::forward<Code>(code)();
+    } catch (const c10::Error& error) {
+      detail::rethrow_plainly(error);
+    }
+  }
+
+ private:
+  int threads_before_;
+};
+
+/// Averages the gradients of a module over all ranks, for a body that updates the parameters with an optimizer of
+/// LibTorch:
+///
+///   optimizer.zero_grad();
+///   loss.backward();
+///   sr::libtorch::average(comm, net);
+///   optimizer.step();
+///
+/// All ranks must call it. The weight of each rank is its number of rows (see Comm::all_reduce). So if the loss is the
+/// mean over the rank's rows, the result is the gradient of the mean over all rows. A parameter without a gradient on
+/// this rank counts as zero, and has a gradient afterwards. Throws Error (usage) if a gradient is sparse or not of a
+/// floating-point type, and the errors of a collective.
+inline void average(Comm& comm, ::torch::nn::Module& net) { detail::average_gradients(comm, net); }
+/// The same for a module holder, such as torch::nn::Sequential.
+template <class Contained>
+void average(Comm& comm, ::torch::nn::ModuleHolder<Contained>& net) {
+  detail::average_gradients(comm, *net);
+}
+
+}  // namespace syncrun::libtorch

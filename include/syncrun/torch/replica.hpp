@@ -1,0 +1,220 @@
+#pragma once
+
+// Replica: a module of LibTorch on every worker. Loss: a loss with other numbers of the same batch.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "syncrun/arguments.hpp"
+#include "syncrun/output.hpp"
+#include "syncrun/session.hpp"
+#include "syncrun/shared.hpp"
+#include "syncrun/torch/guard.hpp"
+#include "syncrun/torch/torch_seam.hpp"
+#include "syncrun/worker.hpp"
+
+namespace syncrun::libtorch {
+
+/// How sync_buffers makes the buffers of a module equal on all ranks.
+enum class BufferSync : std::uint8_t {
+  rank0,  ///< Every rank gets the buffers of rank 0.
+  mean    ///< Floating-point buffers become the mean over the ranks. All others become those of rank 0.
+};
+
+namespace detail {
+
+template <class Net>
+inline constexpr bool kIsHolder = std::is_base_of_v<::torch::detail::ModuleHolderIndicator, Net>;
+
+/// Makes a module, or a module holder such as torch::nn::Linear, and keeps it.
+template <class Net>
+class KeptModule {
+  static_assert(std::is_base_of_v<::torch::nn::Module, Net> || kIsHolder<Net>,
+                "Replica<Net>: Net is a class derived from torch::nn::Module, or a module holder of TORCH_MODULE");
+
+ public:
+  template <class... Arguments>
+  explicit KeptModule(Arguments&&... arguments) : net_(make(std::forward<Arguments>(arguments)...)) {}
+
+  Net& net() noexcept {
+    if constexpr (kIsHolder<Net>) return net_;
+    else return *net_;
+  }
+  std::shared_ptr<::torch::nn::Module> module() const {
+    if constexpr (kIsHolder<Net>) return net_.ptr();
+    else return net_;
+  }
+
+ private:
+  using Stored = std::conditional_t<kIsHolder<Net>, Net, std::shared_ptr<Net>>;
+  template <class... Arguments>
+  static Stored make(Arguments&&... arguments) {
+    if constexpr (kIsHolder<Net>) return Net(std::forward<Arguments>(arguments)...);
+    else return std::make_shared<Net>(std::forward<Arguments>(arguments)...);
+  }
+
+  Stored net_;
+};
+
+}  // namespace detail
+
+/// A loss together with other numbers of the same batch. A loss function returns it instead of a tensor:
+///
+///   struct Numbers { sr::Avg<double> loss; sr::Sum<std::int64_t> correct; };
+///   sr::libtorch::Loss<Numbers> loss(Net& net, sr::Scattered<const float, 2> x, sr::Scattered<const std::int64_t, 1> y);
+///
+/// The backward pass starts at `tensor`. The caller of the step gets `numbers`, reduced over all ranks.
+template <class Numbers>
+struct Loss {
+  ::torch::Tensor tensor;
+  Numbers numbers;
+};
+
+namespace detail {
+
+/// What the caller of a step or an evaluation gets for what a loss returns. An evaluation may also return outputs.
+template <class R>
+struct LossResult {
+  using type = R;
+};
+template <>
+struct LossResult<::torch::Tensor> {
+  using type = Avg<double>;
+};
+template <class Numbers>
+struct LossResult<Loss<Numbers>> {
+  using type = Numbers;
+};
+template <class R>
+inline constexpr bool kIsLoss = std::is_same_v<R, ::torch::Tensor>;
+template <class Numbers>
+inline constexpr bool kIsLoss<Loss<Numbers>> = true;
+
+/// The types of a loss function.
+template <class F>
+struct LossTraits {
+  static_assert(sizeof(F) == 0,
+                "a loss is a function of a module and of the arguments of a body: torch::Tensor "
+                "loss(Net& net, Scattered<const float, 2> x, ...)");
+};
+template <class R, class Module, class... P>
+struct LossTraits<R (*)(Module&, P...)> {
+  using Net = Module;
+  using Returned = R;
+  using Result = typename LossResult<R>::type;
+};
+template <class R, class Module, class... P>
+struct LossTraits<R (*)(Module&, P...) noexcept> : LossTraits<R (*)(Module&, P...)> {};
+template <auto kLoss>
+using ResultOf = typename LossTraits<decltype(kLoss)>::Result;
+
+/// What the master asks of a new replica. `layouts` has the text of each rank, each with a zero byte at its end.
+struct ReplicaDescription {
+  Max<std::int64_t> elements;
+  Max<std::int64_t> has_buffers;
+  Gather<std::uint8_t, 1> layouts;
+};
+
+}  // namespace detail
+
+/// A module of LibTorch on a worker. Session::replicate makes one on every worker:
+///
+///   const auto net = session.replicate<sr::libtorch::Replica<Net>>(seed, arguments...);
+///
+/// `Net` is a class derived from torch::nn::Module, or a module holder. The workers construct `Net(arguments...)` after
+/// they have seeded LibTorch's generator with `seed`, an integer. After that, the generator of each rank has a seed of
+/// its own, for dropout. Parameters must be float32.
+///
+/// The functions of training.hpp and files.hpp call the members after net().
+template <class Net>
+class Replica {
+ public:
+  template <class... Arguments>
+  explicit Replica(CpuWorker& worker, std::uint64_t seed, Arguments... arguments)
+      : kept_(make(worker, seed, std::move(arguments)...)), bound_(kept_.module()) {
+    detail::seed_by_rank(seed, worker.rank());
+  }
+
+  Net& net() noexcept { return kept_.net(); }
+
+  detail::ReplicaDescription describe(CpuWorker&) const {
+    const std::string text = bound_.layout();
+    const std::span bytes(reinterpret_cast<const std::uint8_t*>(text.c_str()), text.size() + 1);
+    return {bound_.elements(), bound_.has_buffers() ? 1 : 0, {bytes, Shape<1>(bytes.size())}};
+  }
+  void store(CpuWorker& worker, Local<float, 1> params) {
+    Guard(worker).run([&] { bound_.store(params.span()); });
+  }
+
+  template <auto kLoss, class... P>
+  detail::ResultOf<kLoss> step(CpuWorker& worker, P... inputs, Local<float, 1> params, Local<float, 1> gradient) {
+    return Guard(worker).run([&]() -> detail::ResultOf<kLoss> {
+      bound_.bind(params.span(), gradient.span());
+      auto loss = kLoss(kept_.net(), inputs...);
+      if constexpr (std::is_same_v<decltype(loss), ::torch::Tensor>) {
+        return bound_.backward(loss);
+      } else {
+        static_cast<void>(bound_.backward(loss.tensor));
+        return std::move(loss.numbers);
+      }
+    });
+  }
+  template <auto kLoss, class... P>
+  detail::ResultOf<kLoss> evaluate(CpuWorker& worker, P... inputs, Local<const float, 1> params) {
+    return Guard(worker).run([&]() -> detail::ResultOf<kLoss> {
+      bound_.bind_to_read(params.span());
+      bound_.warn_of_buffers(worker);
+      const detail::EvaluationScope scope(*kept_.module());
+      auto loss = kLoss(kept_.net(), inputs...);
+      if constexpr (std::is_same_v<decltype(loss), ::torch::Tensor>) {
+        return detail::BoundModule::value_of(loss);
+      } else if constexpr (detail::kIsLoss<decltype(loss)>) {
+        return std::move(loss.numbers);
+      } else {
+        return loss;
+      }
+    });
+  }
+
+  void sync_buffers(CpuWorker& worker, Comm& comm, BufferSync how) {
+    Guard(worker).run([&] { bound_.sync_buffers(comm, how); });
+  }
+  void save(CpuWorker& worker, Broadcast<const std::uint8_t, 1> file, FileFormat format, Local<const float, 1> params) {
+    Guard(worker).run([&] {
+      bound_.bind_to_read(params.span());
+      bound_.warn_of_buffers(worker);
+      bound_.save(path_in(file), format);
+    });
+  }
+  void load(CpuWorker& worker, Broadcast<const std::uint8_t, 1> file, FileFormat format, Local<float, 1> params) {
+    Guard(worker).run([&] {
+      bound_.bind_to_read(params.span());
+      bound_.load(path_in(file), format);
+    });
+  }
+
+ private:
+  template <class... Arguments>
+  static detail::KeptModule<Net> make(CpuWorker& worker, std::uint64_t seed, Arguments&&... arguments) {
+    return Guard(worker).run([&] {
+      detail::check_versions(TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR);
+      detail::seed_equally(seed);
+      return detail::KeptModule<Net>(std::forward<Arguments>(arguments)...);
+    });
+  }
+  static std::filesystem::path path_in(const Broadcast<const std::uint8_t, 1>& file) {
+    return std::string(reinterpret_cast<const char*>(file.data()), static_cast<std::size_t>(file.size()));
+  }
+
+  detail::KeptModule<Net> kept_;
+  detail::BoundModule bound_;
+};
+
+}  // namespace syncrun::libtorch

@@ -1,0 +1,55 @@
+#pragma once
+
+// tensor(): the memory of a view as a tensor of LibTorch.
+
+#include <torch/torch.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "syncrun/array.hpp"
+#include "syncrun/dtype.hpp"
+
+namespace syncrun::libtorch {
+
+namespace detail {
+
+/// The element type of LibTorch for an element type of Syncrun.
+template <class T>
+struct ScalarTypeOf {
+  static_assert(sizeof(T) == 0,
+                "every version of LibTorch has: float, double, float16, bfloat16, int8, int16, int32, "
+                "int64, uint8 and bool. For other element types, convert the array first");
+  static constexpr auto value = ::torch::kFloat32;
+};
+// clang-format off
+template <> struct ScalarTypeOf<float>        { static constexpr auto value = ::torch::kFloat32; };
+template <> struct ScalarTypeOf<double>       { static constexpr auto value = ::torch::kFloat64; };
+template <> struct ScalarTypeOf<float16>      { static constexpr auto value = ::torch::kFloat16; };
+template <> struct ScalarTypeOf<bfloat16>     { static constexpr auto value = ::torch::kBFloat16; };
+template <> struct ScalarTypeOf<std::int8_t>  { static constexpr auto value = ::torch::kInt8; };
+template <> struct ScalarTypeOf<std::int16_t> { static constexpr auto value = ::torch::kInt16; };
+template <> struct ScalarTypeOf<std::int32_t> { static constexpr auto value = ::torch::kInt32; };
+template <> struct ScalarTypeOf<std::int64_t> { static constexpr auto value = ::torch::kInt64; };
+template <> struct ScalarTypeOf<std::uint8_t> { static constexpr auto value = ::torch::kUInt8; };
+template <> struct ScalarTypeOf<bool>         { static constexpr auto value = ::torch::kBool; };
+// clang-format on
+
+}  // namespace detail
+
+/// Returns a tensor that uses the memory of a view, without a copy: `tensor(x)` for any array parameter of a body, or for
+/// the view of an Array. The tensor is valid as long as the memory, for a body's parameters until the body returns. An
+/// input (Scattered, Broadcast) is only for reading, although LibTorch has no tensors that are const: all ranks read the
+/// same memory.
+template <class T, std::size_t N>
+[[nodiscard]] ::torch::Tensor tensor(const ArrayView<T, N>& view) {
+  using Plain = std::remove_const_t<T>;
+  std::array<std::int64_t, N> sizes{};
+  for (std::size_t i = 0; i < N; ++i) sizes[i] = view.shape(i);
+  return ::torch::from_blob(const_cast<Plain*>(view.data()), ::torch::IntArrayRef(sizes.data(), N),
+                            ::torch::TensorOptions().dtype(detail::ScalarTypeOf<Plain>::value));
+}
+
+}  // namespace syncrun::libtorch

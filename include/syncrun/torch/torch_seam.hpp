@@ -1,0 +1,127 @@
+#pragma once
+
+// The seam of the part for LibTorch: what the templates in this folder call in libsyncrun_torch.so. Users never name
+// anything in this header.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "syncrun/detail/export.hpp"
+#include "syncrun/worker.hpp"
+
+namespace syncrun::libtorch {
+
+enum class BufferSync : std::uint8_t;
+enum class FileFormat : std::uint8_t;
+
+namespace detail {
+
+/// A parameter of a module: a part of the flat vector of parameters.
+struct BoundParameter {
+  std::string name;
+  ::torch::Tensor tensor;
+  std::int64_t offset;
+};
+
+/// A module on a worker, whose parameters and gradients are parts of flat vectors of Syncrun. "The parameters" are those
+/// that require a gradient. All others are frozen, and are treated like buffers.
+class SYNCRUN_EXPORT BoundModule {
+ public:
+  /// Throws Error (usage) if a parameter is not float32, or if two parameters share memory without being one tensor.
+  explicit BoundModule(std::shared_ptr<::torch::nn::Module> module);
+
+  /// The number of elements of all parameters.
+  std::int64_t elements() const noexcept { return elements_; }
+  /// A line of text for each parameter and each buffer: its name, type and shape. Ranks compare it.
+  std::string layout() const;
+  /// Whether the module has buffers or frozen parameters.
+  bool has_buffers() const;
+
+  /// Copies the present values of the parameters into `params`, and makes the parameters parts of `params`.
+  void store(std::span<float> params);
+  /// Makes the parameters parts of `params`, and their gradients parts of `gradient`. Sets the gradient to zero. Throws
+  /// Error (usage) if the module has other parameters than at its construction.
+  void bind(std::span<float> params, std::span<float> gradient);
+  /// Makes the parameters parts of `params`, for a call that does not change them.
+  void bind_to_read(std::span<const float> params);
+
+  /// Runs the backward pass and returns the loss. Throws Error (usage) if the loss is not one number, if it does not
+  /// depend on a parameter, if it is not finite, or if the backward pass replaced a gradient instead of adding to it.
+  double backward(const ::torch::Tensor& loss);
+  /// The value of a loss that is evaluated only. Throws Error (usage) if it is not one number.
+  static double value_of(const ::torch::Tensor& loss);
+
+  /// Makes the buffers and frozen parameters equal on all ranks. All ranks call it.
+  void sync_buffers(Comm& comm, BufferSync how);
+  /// Warns once if a training step changed buffers and sync_buffers was not called since.
+  void warn_of_buffers(CpuWorker& worker);
+
+  /// Writes the module into a file, and reads it from a file.
+  void save(const std::filesystem::path& file, FileFormat format);
+  void load(const std::filesystem::path& file, FileFormat format);
+
+ private:
+  void check_unchanged() const;
+  void check_size(std::size_t elements) const;
+  void bind_params(float* data);
+  void bind_gradient(float* data);
+  void check_gradients();
+  std::uint32_t buffer_versions() const;
+
+  std::shared_ptr<::torch::nn::Module> module_;
+  std::vector<BoundParameter> parameters_;
+  std::int64_t elements_ = 0;
+  float* params_ = nullptr;
+  float* gradient_ = nullptr;
+  std::int64_t steps_ = 0;
+  std::uint32_t synced_versions_ = 0;
+  bool has_warned_ = false;
+};
+
+/// The module is in evaluation mode during the lifetime of this object. Afterwards, every submodule is in its former
+/// mode. No gradients are recorded.
+class SYNCRUN_EXPORT EvaluationScope {
+ public:
+  explicit EvaluationScope(::torch::nn::Module& module);
+  ~EvaluationScope();
+  EvaluationScope(const EvaluationScope&) = delete;
+  EvaluationScope& operator=(const EvaluationScope&) = delete;
+
+ private:
+  std::vector<std::pair<std::shared_ptr<::torch::nn::Module>, bool>> modes_;
+  ::torch::NoGradGuard no_gradients_;
+};
+
+/// Seeds LibTorch's generator on this worker: the same on every rank, to construct equal modules.
+SYNCRUN_EXPORT void seed_equally(std::uint64_t seed);
+/// Seeds LibTorch's generator on this worker: differently on every rank, for dropout.
+SYNCRUN_EXPORT void seed_by_rank(std::uint64_t seed, int rank);
+
+/// Throws Error (usage) unless the program was compiled with a version of LibTorch that fits the one that the library
+/// was built with: the same major version, and not an older minor version. Throws it also if the process has loaded two
+/// copies of LibTorch.
+SYNCRUN_EXPORT void check_versions(int major, int minor);
+
+/// Throws the error of LibTorch that is being handled as an Error: its message, and the line of the program that caused
+/// it. Called in a catch block.
+[[noreturn]] SYNCRUN_EXPORT void rethrow_plainly(const c10::Error& error);
+
+/// Throws Error (usage) if the layouts of the modules differ between ranks, or if they have no parameters. `layouts` has
+/// the text of each rank, each with a zero byte at its end. The message names the first difference.
+SYNCRUN_EXPORT void check_layouts(std::span<const std::uint8_t> layouts);
+
+/// Averages the gradients of a module over the ranks. See average().
+SYNCRUN_EXPORT void average_gradients(Comm& comm, ::torch::nn::Module& module);
+
+/// The format of a file: `format`, or the one that the name of the file implies.
+SYNCRUN_EXPORT FileFormat format_of(const std::filesystem::path& file, FileFormat format);
+
+}  // namespace detail
+}  // namespace syncrun::libtorch

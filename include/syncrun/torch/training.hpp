@@ -1,0 +1,157 @@
+#pragma once
+
+// Training of a Replica: parameters(), train_step(), evaluation() and sync_buffers(). Called by the master.
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "syncrun/options.hpp"
+#include "syncrun/session.hpp"
+#include "syncrun/shared.hpp"
+#include "syncrun/torch/replica.hpp"
+#include "syncrun/torch/torch_seam.hpp"
+#include "syncrun/train_step.hpp"
+
+namespace syncrun::libtorch {
+
+/// Makes the buffers and the frozen parameters of the modules equal on all ranks. BatchNorm has such buffers: in a
+/// training step, each rank's running statistics are those of its own rows. Call it before an evaluation or a save.
+template <class Net>
+void sync_buffers(Session& session, const Replicated<Replica<Net>>& net, BufferSync how = BufferSync::mean) {
+  session.function(&Replica<Net>::sync_buffers, net, "sync_buffers")(how);
+}
+
+/// Makes a shared variable of the module's parameters: one flat vector, with the parameters in the order of
+/// named_parameters(). From now on, the parameters of every rank's module are parts of this variable. Every rank has the
+/// values of rank 0, also in buffers and frozen parameters. Parameters are those that require a gradient. A tensor that
+/// the module has twice (tied weights) counts once. Without a name, the variable is "params", or "params#2" if that name
+/// is in use. Throws Error (usage) if the module has no parameters, or if the
+/// modules differ between ranks: the message names the first difference.
+template <class Net>
+Shared<float, 1> parameters(Session& session, const Replicated<Replica<Net>>& net, std::string_view name = {}) {
+  const auto description = session.function(&Replica<Net>::describe, net, "parameters")();
+  detail::check_layouts(description.layouts.span());
+  auto params = session.shared<float, 1>(name.empty() ? syncrun::detail::unused_name(*session.core(), "params") : name);
+  params.broadcast(std::vector<float>(static_cast<std::size_t>(description.elements.value())));
+  session.function(&Replica<Net>::store, net, "parameters")(params);
+  params.broadcast(0);
+  if (description.has_buffers.value() != 0) sync_buffers(session, net, BufferSync::rank0);
+  return params;
+}
+
+namespace detail {
+
+template <auto kLoss>
+consteval std::string_view spelt_loss() {
+  return __PRETTY_FUNCTION__;
+}
+/// The name of a loss function in messages.
+template <auto kLoss>
+consteval std::string_view loss_name() {
+  std::string_view text = spelt_loss<kLoss>();
+  const auto begin = text.find("kLoss = ");
+  if (begin == std::string_view::npos) return "a loss";
+  text = text.substr(begin + 8);
+  text = text.substr(0, text.find_first_of("];<"));
+  return text.substr(text.find_last_of(":&") + 1);
+}
+
+template <auto kLoss, class Net, class F>
+struct LossBodies;
+template <auto kLoss, class Net, class R, class Module, class... P>
+struct LossBodies<kLoss, Net, R (*)(Module&, P...)> {
+  static_assert(std::is_same_v<Module, Net>, "the loss is a function of another module than that of the replica");
+  using Result = ResultOf<kLoss>;
+  using Passed = typename syncrun::detail::PassedOnly<syncrun::detail::TypeList<>, P...>::type;
+  using Step = Result (Replica<Net>::*)(CpuWorker&, P..., Local<float, 1>, Local<float, 1>);
+  using Evaluate = Result (Replica<Net>::*)(CpuWorker&, P..., Local<const float, 1>);
+  static constexpr Step step() { return &Replica<Net>::template step<kLoss, P...>; }
+  static constexpr Evaluate evaluate() { return &Replica<Net>::template evaluate<kLoss, P...>; }
+};
+template <auto kLoss, class Net, class R, class Module, class... P>
+struct LossBodies<kLoss, Net, R (*)(Module&, P...) noexcept> : LossBodies<kLoss, Net, R (*)(Module&, P...)> {};
+template <auto kLoss, class Net>
+using BodiesOf = LossBodies<kLoss, Net, decltype(kLoss)>;
+
+}  // namespace detail
+
+/// Makes a training step from a loss:
+///
+///   torch::Tensor loss(Net& net, sr::Scattered<const float, 2> x, sr::Scattered<const std::int64_t, 1> y) {
+///     return torch::cross_entropy_loss(net.forward(sr::libtorch::tensor(x)), sr::libtorch::tensor(y));
+///   }
+///   auto step = sr::libtorch::train_step<sr::Adam, loss>(session, net, params);
+///   const double mean = step(x, y, {.learning_rate = 1e-3}, {.batch = shuffled, .slices = 4});
+///
+/// The loss returns one number, the mean over the rows that it received, or a Loss with further numbers. Its other
+/// parameters are those that a body can have. The result is a syncrun::TrainStep (train_step.hpp): slices, minibatches,
+/// the replicated and the sharded form, and checkpoints work as described there. The ranks average the gradient after
+/// the backward pass, and then update all parameters in one pass.
+///
+/// A step throws Error (function) if the loss is not one number, does not depend on a parameter, or is not finite, if a
+/// gradient was replaced instead of added to, or if LibTorch failed. The parameters are then as before. A parameter that
+/// the loss does not use has the gradient zero.
+template <UpdateRule Rule, auto kLoss, class Net>
+auto train_step(Session& session, const Replicated<Replica<Net>>& net, const Shared<float, 1>& params,
+                const TrainStepOptions& options = {}) {
+  static_assert(detail::kIsLoss<typename detail::LossTraits<decltype(kLoss)>::Returned>,
+                "a training step needs a loss: a function that returns a torch::Tensor or a Loss<Numbers>");
+  TrainStepOptions named = options;
+  if (named.name.empty()) named.name = detail::loss_name<kLoss>();
+  return syncrun::train_step<Rule>(session, detail::BodiesOf<kLoss, Net>::step(), net, params, named);
+}
+
+/// An evaluation. evaluation() makes it. R is the result. `Passed...` lists the parameters of the loss for which the
+/// caller passes an argument.
+template <class R, class... Passed>
+class Evaluation {
+ public:
+  using Inner = Function<R, Passed..., Local<const float, 1>>;
+
+  Evaluation(Inner function, const Shared<float, 1>& params) : function_(std::move(function)), params_(params) {}
+
+  /// Evaluates all rows of the call and returns the result, reduced over the ranks. Blocks. Throws the same errors as a
+  /// call of a Function.
+  syncrun::detail::Returned<R> operator()(typename syncrun::detail::Parameter<Passed>::Passed... arguments,
+                                          const CallOptions& options = {}) const {
+    return function_(arguments..., params_, options);
+  }
+  /// Starts the same call and returns without waiting for the result.
+  [[nodiscard]] Future<R> async(typename syncrun::detail::Parameter<Passed>::Passed... arguments,
+                                const CallOptions& options = {}) const {
+    return function_.async(arguments..., params_, options);
+  }
+
+ private:
+  Inner function_;
+  Shared<float, 1> params_;
+};
+
+namespace detail {
+template <class R, class List>
+struct EvaluationOf;
+template <class R, class... Passed>
+struct EvaluationOf<R, syncrun::detail::TypeList<Passed...>> {
+  using type = Evaluation<R, Passed...>;
+};
+}  // namespace detail
+
+/// Makes an evaluation: a call of the loss with the module in evaluation mode, and without gradients. The function may
+/// also return a struct of outputs in place of a loss:
+///
+///   struct Score { sr::Avg<double> accuracy; };
+///   const auto score = sr::libtorch::evaluation<accuracy>(session, net, params);
+///   const double part = score(x, y, {.slices = 10}).accuracy;
+template <auto kLoss, class Net>
+auto evaluation(Session& session, const Replicated<Replica<Net>>& net, const Shared<float, 1>& params) {
+  using Bodies = detail::BodiesOf<kLoss, Net>;
+  using Made = typename detail::EvaluationOf<typename Bodies::Result, typename Bodies::Passed>::type;
+  return Made(session.function(Bodies::evaluate(), net, detail::loss_name<kLoss>()), params);
+}
+
+}  // namespace syncrun::libtorch

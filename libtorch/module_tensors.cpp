@@ -1,0 +1,66 @@
+#include "libtorch/module_tensors.hpp"
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace syncrun::libtorch::detail {
+
+namespace {
+
+/// Collects tensors, and joins the names of those that are one tensor.
+class TensorList {
+ public:
+  void add(const std::string& name, const ::torch::Tensor& tensor) {
+    if (!tensor.defined()) return;  // for example the running mean of a BatchNorm that tracks none
+    const auto [place, is_new] = places_.try_emplace(tensor.unsafeGetTensorImpl(), tensors_.size());
+    if (is_new) tensors_.push_back({{}, tensor});
+    auto& names = tensors_[place->second].names;
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  std::vector<ModuleTensor> take() { return std::move(tensors_); }
+
+ private:
+  std::vector<ModuleTensor> tensors_;
+  std::unordered_map<const c10::TensorImpl*, std::size_t> places_;
+};
+
+enum class Kept { others, all };
+
+std::vector<ModuleTensor> collect(const ::torch::nn::Module& module, Kept kept) {
+  TensorList list;
+  for (const auto& named : module.named_parameters()) {
+    if (kept == Kept::all || !named.value().requires_grad()) list.add(named.key(), named.value());
+  }
+  for (const auto& named : module.named_buffers()) list.add(named.key(), named.value());
+  return list.take();
+}
+
+}  // namespace
+
+std::vector<BoundParameter> trained_parameters(const ::torch::nn::Module& module) {
+  TensorList list;
+  for (const auto& named : module.named_parameters()) {
+    if (named.value().defined() && named.value().requires_grad()) list.add(named.key(), named.value());
+  }
+  std::vector<BoundParameter> parameters;
+  std::int64_t offset = 0;
+  for (ModuleTensor& each : list.take()) {
+    const std::int64_t elements = each.tensor.numel();
+    parameters.push_back({std::move(each.names.front()), std::move(each.tensor), offset});
+    offset += elements;
+  }
+  return parameters;
+}
+
+std::vector<ModuleTensor> other_tensors(const ::torch::nn::Module& module) { return collect(module, Kept::others); }
+std::vector<ModuleTensor> all_tensors(const ::torch::nn::Module& module) { return collect(module, Kept::all); }
+
+std::string type_and_shape(const ::torch::Tensor& tensor) {
+  std::string text = std::string(c10::toString(tensor.scalar_type())) + " [";
+  for (std::int64_t i = 0; i < tensor.dim(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(tensor.size(i));
+  }
+  return text + "]";
+}
+
+}  // namespace syncrun::libtorch::detail

@@ -1,0 +1,51 @@
+#pragma once
+
+// The tensors of a module: its parameters, and the tensors that training does not update.
+
+#include <torch/torch.h>
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "syncrun/torch/torch_seam.hpp"
+
+namespace syncrun::libtorch::detail {
+
+/// A tensor of a module, and all of its names. Tied tensors have several. The first name is the one that is saved.
+struct ModuleTensor {
+  std::vector<std::string> names;
+  ::torch::Tensor tensor;
+};
+
+/// The parameters that require a gradient, in the order of named_parameters(). Each tensor occurs once.
+std::vector<BoundParameter> trained_parameters(const ::torch::nn::Module& module);
+/// The buffers and the frozen parameters.
+std::vector<ModuleTensor> other_tensors(const ::torch::nn::Module& module);
+/// All parameters and buffers.
+std::vector<ModuleTensor> all_tensors(const ::torch::nn::Module& module);
+
+/// "Float [8, 4]".
+std::string type_and_shape(const ::torch::Tensor& tensor);
+
+/// The elements of a contiguous tensor, as elements of T.
+template <class T>
+std::span<T> elements_of(const ::torch::Tensor& tensor) {
+  return {static_cast<T*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.nbytes()) / sizeof(T)};
+}
+
+/// Calls `use` with the elements of a contiguous floating-point tensor, for Comm. Returns false if the tensor has
+/// another type.
+template <class Use>
+bool with_floating_elements(const ::torch::Tensor& tensor, Use&& use) {
+  switch (tensor.scalar_type()) {
+    case ::torch::kFloat32: use(elements_of<float>(tensor)); return true;
+    case ::torch::kFloat64: use(elements_of<double>(tensor)); return true;
+    case ::torch::kFloat16: use(elements_of<float16>(tensor)); return true;
+    case ::torch::kBFloat16: use(elements_of<bfloat16>(tensor)); return true;
+    default: return false;
+  }
+}
+
+}  // namespace syncrun::libtorch::detail

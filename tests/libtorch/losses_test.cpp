@@ -1,0 +1,252 @@
+// Training of modules of LibTorch. The losses are those of the same training in one process, by LibTorch's own
+// optimizers, for any number of workers, uneven rows, slices, and both forms of a step.
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "tests/libtorch/models.hpp"
+#include "tests/support/on_workers.hpp"
+
+namespace {
+
+using models::lt::evaluation;
+using models::lt::parameters;
+using models::lt::Replica;
+using models::lt::tensor;
+
+constexpr std::uint64_t kSeed = 7;
+constexpr int kSteps = 50;
+
+/// The rows of each step. The number of rows changes, and is often not a multiple of the number of workers.
+std::vector<std::vector<std::int64_t>> make_batches(std::int64_t rows) {
+  std::mt19937 random(11);
+  std::vector<std::vector<std::int64_t>> batches(kSteps);
+  for (auto& batch : batches) {
+    batch.resize(9 + random() % 8);
+    for (auto& row : batch) row = static_cast<std::int64_t>(random()) % rows;
+  }
+  return batches;
+}
+/// Slices of a step: from 1 to 3.
+std::int64_t slices_of(int step) { return 1 + step % 3; }
+
+void expect_same_losses(const std::vector<double>& losses, const std::vector<double>& serial) {
+  ASSERT_EQ(losses.size(), serial.size());
+  for (std::size_t i = 0; i < 10; ++i) EXPECT_NEAR(losses[i] / serial[i], 1, 1e-5) << "step " << i;
+  EXPECT_NEAR(losses.back() / serial.back(), 1, 0.01);
+  EXPECT_LT(serial.back(), 0.9 * serial.front()) << "the model learns, so the losses say something";
+}
+
+/// The parameters of a module, each once. In C++, parameters() has tied tensors twice, and an optimizer would update them
+/// twice in each step.
+std::vector<torch::Tensor> parameters_once(const torch::nn::Module& net) {
+  std::vector<torch::Tensor> once;
+  for (const auto& each : net.parameters()) {
+    if (std::none_of(once.begin(), once.end(), [&](const auto& other) { return other.is_same(each); }))
+      once.push_back(each);
+  }
+  return once;
+}
+
+/// Trains a module in this process. `loss` computes the loss of some rows.
+template <class Net>
+std::vector<double> train_serially(Net& net, torch::optim::Optimizer& optimizer,
+                                   const std::vector<std::vector<std::int64_t>>& batches,
+                                   const std::function<torch::Tensor(Net&, const torch::Tensor&)>& loss) {
+  std::vector<double> losses;
+  for (const auto& batch : batches) {
+    optimizer.zero_grad();
+    const auto value = loss(net, torch::tensor(batch));
+    value.backward();
+    optimizer.step();
+    losses.push_back(value.template item<double>());
+  }
+  return losses;
+}
+
+class LibtorchLosses : public OnWorkers {
+ protected:
+  void SetUp() override {
+    at::set_num_threads(1);
+    OnWorkers::SetUp();
+  }
+  template <class Step, class Rule, class... Data>
+  static std::vector<double> train(Step& step, const Rule& rule, const std::vector<std::vector<std::int64_t>>& batches,
+                                   const Data&... data) {
+    std::vector<double> losses;
+    for (int i = 0; i < kSteps; ++i) {
+      const auto& batch = batches[static_cast<std::size_t>(i)];
+      losses.push_back(step(data..., rule, {.batch = batch, .slices = slices_of(i)}));
+    }
+    return losses;
+  }
+};
+INSTANTIATE_ON_WORKERS(LibtorchLosses, 1, 2, 3, 4);
+
+TEST_P(LibtorchLosses, OfATransformerAreThoseOfOneProcess) {
+  constexpr std::int64_t kRows = 60;
+  constexpr std::int64_t kWidth = 16;
+  const auto tokens = models::make_tokens(kRows);
+  const auto batches = make_batches(kRows);
+
+  torch::manual_seed(kSeed);
+  models::Transformer alone(kWidth, 2);
+  torch::optim::AdamW adamw(parameters_once(alone), torch::optim::AdamWOptions(0.01).weight_decay(0.05));
+  const auto all =
+      torch::from_blob(const_cast<std::uint8_t*>(tokens.data()), {kRows, models::kContext + 1}, torch::kUInt8);
+  const auto serial = train_serially<models::Transformer>(
+      alone, adamw, batches, [&](models::Transformer& net, const torch::Tensor& rows) {
+        return models::next_token_loss(net, all.index_select(0, rows));
+      });
+
+  const auto data = session().data(tokens, sr::Shape{kRows, models::kContext + 1});
+  for (const auto form : {sr::StepForm::replicated, sr::StepForm::sharded}) {
+    const auto net = session().replicate<Replica<models::Transformer>>(kSeed, kWidth, std::int64_t{2});
+    const auto params = parameters(session(), net);
+    auto step = models::lt::train_step<sr::Adam, models::transformer_loss>(session(), net, params, {.form = form});
+    const sr::Adam rule{.learning_rate = 0.01, .decoupled_weight_decay = 0.05};
+    expect_same_losses(train(step, rule, batches, data), serial);
+
+    const auto evaluate = evaluation<models::transformer_loss>(session(), net, params);
+    const double after = models::next_token_loss(alone, all).item<double>();
+    EXPECT_NEAR(evaluate(data, {.slices = 3}) / after, 1, 0.01);
+  }
+}
+
+TEST_P(LibtorchLosses, OfAnMlpAreThoseOfOneProcess) {
+  constexpr std::int64_t kRows = 50;
+  const auto samples = models::make_samples(kRows);
+  const auto batches = make_batches(kRows);
+
+  torch::manual_seed(kSeed);
+  models::Mlp alone;
+  torch::optim::SGD sgd(alone.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  const auto x = torch::tensor(samples.x).reshape({kRows, models::kInputs});
+  const auto y = torch::tensor(samples.y);
+  const auto serial =
+      train_serially<models::Mlp>(alone, sgd, batches, [&](models::Mlp& net, const torch::Tensor& rows) {
+        return models::mean_square(net.forward(x.index_select(0, rows)), y.index_select(0, rows));
+      });
+
+  const auto data_x = session().data(samples.x, sr::Shape{kRows, models::kInputs});
+  const auto data_y = session().data(samples.y);
+  for (const auto form : {sr::StepForm::replicated, sr::StepForm::sharded}) {
+    const auto net = session().replicate<Replica<models::Mlp>>(kSeed);
+    const auto params = parameters(session(), net);
+    auto step = models::lt::train_step<sr::Momentum, models::mlp_loss>(session(), net, params, {.form = form});
+    EXPECT_EQ(step.name(), "mlp_loss");
+    expect_same_losses(train(step, sr::Momentum{.learning_rate = 0.1}, batches, data_x, data_y), serial);
+  }
+}
+
+struct Numbers {
+  sr::Avg<double> loss;
+  sr::Sum<std::int64_t> positive;
+};
+models::lt::Loss<Numbers> loss_with_numbers(models::Mlp& net, sr::Scattered<const float, 2> x,
+                                            sr::Scattered<const float, 1> y) {
+  const auto output = net.forward(tensor(x));
+  const auto loss = models::mean_square(output, tensor(y));
+  return {loss, {loss.item<double>(), output.gt(0).sum().item<std::int64_t>()}};
+}
+/// Outputs without a loss, for evaluations only.
+Numbers numbers(models::Mlp& net, sr::Scattered<const float, 2> x, sr::Scattered<const float, 1> y) {
+  EXPECT_FALSE(net.is_training());
+  EXPECT_FALSE(torch::GradMode::is_enabled());
+  return loss_with_numbers(net, x, y).numbers;
+}
+
+TEST_P(LibtorchLosses, ComeWithOtherNumbers) {
+  constexpr std::int64_t kRows = 40;
+  const auto samples = models::make_samples(kRows);
+  const auto x = session().data(samples.x, sr::Shape{kRows, models::kInputs});
+  const auto y = session().data(samples.y);
+  const auto net = session().replicate<Replica<models::Mlp>>(kSeed);
+  const auto params = parameters(session(), net);
+
+  torch::manual_seed(kSeed);
+  models::Mlp alone;
+  const auto output = alone.forward(torch::tensor(samples.x).reshape({kRows, models::kInputs}));
+  const double loss = models::mean_square(output, torch::tensor(samples.y)).item<double>();
+  const auto positive = output.gt(0).sum().item<std::int64_t>();
+
+  for (const auto& found : {evaluation<numbers>(session(), net, params)(x, y, {.slices = 2}),
+                            evaluation<loss_with_numbers>(session(), net, params)(x, y),
+                            models::lt::train_step<sr::Sgd, loss_with_numbers>(session(), net, params)(x, y, {})}) {
+    EXPECT_NEAR(found.loss, loss, 1e-5 * loss);
+    EXPECT_EQ(found.positive.value(), positive);
+  }
+}
+
+/// A worker that trains with an optimizer of LibTorch.
+class OwnTrainer {
+ public:
+  explicit OwnTrainer(double rate)
+      : net_((torch::manual_seed(kSeed), std::make_shared<models::Mlp>())), adam_(net_->parameters(), rate) {}
+
+  sr::Avg<double> step(sr::CpuWorker& worker, sr::Comm& comm, sr::Scattered<const float, 2> x,
+                       sr::Scattered<const float, 1> y) {
+    const models::lt::Guard guard(worker);
+    adam_.zero_grad();
+    double value = 0;
+    if (x.rows() != 0) {
+      const auto loss = models::mlp_loss(*net_, x, y);
+      loss.backward();
+      value = loss.item<double>();
+    }
+    models::lt::average(comm, *net_);
+    adam_.step();
+    return value;
+  }
+
+ private:
+  std::shared_ptr<models::Mlp> net_;
+  torch::optim::Adam adam_;
+};
+
+TEST_P(LibtorchLosses, OfAnOptimizerOfLibtorchWithAveragedGradients) {
+  constexpr std::int64_t kRows = 50;
+  const auto samples = models::make_samples(kRows);
+  const auto batches = make_batches(kRows);
+  torch::manual_seed(kSeed);
+  models::Mlp alone;
+  torch::optim::Adam adam(alone.parameters(), 0.02);
+  const auto x = torch::tensor(samples.x).reshape({kRows, models::kInputs});
+  const auto y = torch::tensor(samples.y);
+  const auto serial =
+      train_serially<models::Mlp>(alone, adam, batches, [&](models::Mlp& net, const torch::Tensor& rows) {
+        return models::mean_square(net.forward(x.index_select(0, rows)), y.index_select(0, rows));
+      });
+  const auto trainer = session().replicate<OwnTrainer>(0.02);
+  const auto step = session().function(&OwnTrainer::step, trainer);
+  const auto data_x = session().data(samples.x, sr::Shape{kRows, models::kInputs});
+  const auto data_y = session().data(samples.y);
+  std::vector<double> losses;
+  for (const auto& batch : batches) losses.push_back(step(data_x, data_y, {.batch = batch}));
+  expect_same_losses(losses, serial);
+}
+
+/// A holder instead of a class: Replica<torch::nn::Linear>.
+torch::Tensor linear_loss(torch::nn::Linear& net, sr::Scattered<const float, 2> x, sr::Scattered<const float, 1> y) {
+  return models::mean_square(net(tensor(x)).squeeze(1), tensor(y));
+}
+
+TEST_P(LibtorchLosses, OfAModuleHolder) {
+  const auto samples = models::make_samples(20);
+  const auto x = session().data(samples.x, sr::Shape{20, models::kInputs});
+  const auto y = session().data(samples.y);
+  const auto net = session().replicate<Replica<torch::nn::Linear>>(kSeed, models::kInputs, 1);
+  const auto params = parameters(session(), net, "weights");
+  EXPECT_EQ(params.name(), "weights");
+  EXPECT_EQ(params.shape(0)[0], models::kInputs + 1);
+  auto step = models::lt::train_step<sr::Sgd, linear_loss>(session(), net, params);
+  const double first = step(x, y, {.learning_rate = 0.05});
+  double last = first;
+  for (int i = 0; i < 20; ++i) last = step(x, y, {.learning_rate = 0.05});
+  EXPECT_LT(last, first);
+}
+
+}  // namespace

@@ -1,0 +1,147 @@
+#pragma once
+
+// Small modules of LibTorch for the tests, their losses, and the rows that they learn.
+
+#include <torch/torch.h>
+
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <syncrun/torch.hpp>
+#include <vector>
+
+#include "tests/support/on_workers.hpp"
+
+namespace models {
+
+namespace nn = torch::nn;
+namespace lt = syncrun::libtorch;
+
+constexpr std::int64_t kInputs = 6;
+
+/// Two layers. Learns a number for each row.
+struct Mlp : nn::Module {
+  explicit Mlp(std::int64_t width = 9) : first(kInputs, width), last(width, 1) {
+    register_module("first", first);
+    register_module("last", last);
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return last(torch::tanh(first(x))).squeeze(1); }
+
+  nn::Linear first;
+  nn::Linear last;
+};
+
+inline torch::Tensor mean_square(const torch::Tensor& output, const torch::Tensor& y) {
+  return torch::mse_loss(output, y);
+}
+inline torch::Tensor mlp_loss(Mlp& net, sr::Scattered<const float, 2> x, sr::Scattered<const float, 1> y) {
+  return mean_square(net.forward(lt::tensor(x)), lt::tensor(y));
+}
+
+constexpr std::int64_t kContext = 8;
+constexpr std::int64_t kVocabulary = 17;
+
+/// A linear layer whose weight is a tensor of another module.
+struct Output : nn::Module {
+  explicit Output(const torch::Tensor& tied) : weight(register_parameter("weight", tied)) {}
+  torch::Tensor forward(const torch::Tensor& x) { return torch::linear(x, weight); }
+
+  torch::Tensor weight;
+};
+
+/// One block of a transformer whose output layer is the embedding, so two names are one tensor.
+struct Transformer : nn::Module {
+  explicit Transformer(std::int64_t width, std::int64_t heads)
+      : heads(heads),
+        token(kVocabulary, width),
+        place(kContext, width),
+        norm1(nn::LayerNormOptions({width})),
+        qkv(width, 3 * width),
+        projection(width, width),
+        norm2(nn::LayerNormOptions({width})),
+        up(width, 2 * width),
+        down(2 * width, width) {
+    register_module("token", token);
+    register_module("place", place);
+    register_module("norm1", norm1);
+    register_module("qkv", qkv);
+    register_module("projection", projection);
+    register_module("norm2", norm2);
+    register_module("up", up);
+    register_module("down", down);
+    out = register_module("out", std::make_shared<Output>(token->weight));
+  }
+  torch::Tensor attend(const torch::Tensor& x) {
+    const auto rows = x.size(0);
+    const auto width = x.size(2);
+    const auto parts = qkv(x).split(width, 2);
+    const auto head = [&](const torch::Tensor& t) {
+      return t.reshape({rows, kContext, heads, width / heads}).transpose(1, 2);
+    };
+    const auto mask = torch::full({kContext, kContext}, -1e9).triu(1);
+    const double scale = 1 / std::sqrt(static_cast<double>(width / heads));
+    const auto weights =
+        torch::softmax(torch::matmul(head(parts[0]), head(parts[1]).transpose(2, 3)) * scale + mask, 3);
+    return projection(torch::matmul(weights, head(parts[2])).transpose(1, 2).reshape({rows, kContext, width}));
+  }
+  torch::Tensor forward(const torch::Tensor& ids) {
+    auto x = token(ids) + place(torch::arange(kContext));
+    x = x + attend(norm1(x));
+    x = x + down(torch::gelu(up(norm2(x))));
+    return out->forward(x);
+  }
+
+  std::int64_t heads;
+  nn::Embedding token, place;
+  nn::LayerNorm norm1;
+  nn::Linear qkv, projection;
+  nn::LayerNorm norm2;
+  nn::Linear up, down;
+  std::shared_ptr<Output> out;
+};
+
+/// The loss of the next token. A row has one token more than the context.
+inline torch::Tensor next_token_loss(Transformer& net, const torch::Tensor& rows) {
+  const auto ids = rows.to(torch::kInt64);
+  const auto logits = net.forward(ids.narrow(1, 0, kContext));
+  return torch::cross_entropy_loss(logits.reshape({-1, kVocabulary}), ids.narrow(1, 1, kContext).reshape(-1));
+}
+inline torch::Tensor transformer_loss(Transformer& net, sr::Scattered<const std::uint8_t, 2> rows) {
+  return next_token_loss(net, lt::tensor(rows));
+}
+
+/// Rows for Mlp: a smooth function of the inputs.
+struct Samples {
+  std::vector<float> x;
+  std::vector<float> y;
+};
+inline Samples make_samples(std::int64_t rows) {
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  Samples samples;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    float sum = 0;
+    for (std::int64_t i = 0; i < kInputs; ++i) {
+      samples.x.push_back(normal(random));
+      sum += samples.x.back() * static_cast<float>(i - 2);
+    }
+    samples.y.push_back(std::sin(sum / 4));
+  }
+  return samples;
+}
+
+/// Rows for Transformer: sequences that a rule makes, with some noise.
+inline std::vector<std::uint8_t> make_tokens(std::int64_t rows) {
+  std::mt19937 random(5);
+  std::vector<std::uint8_t> tokens;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    auto token = static_cast<std::uint32_t>(random() % kVocabulary);
+    for (std::int64_t i = 0; i <= kContext; ++i) {
+      tokens.push_back(static_cast<std::uint8_t>(token));
+      token = (3 * token + 1 + (random() % 8 == 0 ? 1 : 0)) % kVocabulary;
+    }
+  }
+  return tokens;
+}
+
+}  // namespace models
