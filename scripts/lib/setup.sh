@@ -29,8 +29,15 @@ package_of() {
     blas) echo libopenblas-dev ;;
     onednn) echo libdnnl-dev ;;
     pillow) echo python3-pil ;;
+    json) echo nlohmann-json3-dev ;;
+    libtorch) echo libtorch-dev ;;
     *) echo "$1" ;;
   esac
+}
+
+# Prints the name of the distribution's package of LibTorch, if there is one.
+packaged_libtorch() {
+  ! command -v apt-cache >/dev/null || apt-cache search --names-only '^libtorch-dev$' 2>/dev/null | cut -d ' ' -f 1
 }
 
 # Prints a line `required <name>` or `optional <name>` for everything that the build would not find.
@@ -42,7 +49,8 @@ missing() {
   # Without these tools, the script cannot check for libraries. It then assumes that all are missing.
   if ! command -v g++ >/dev/null || ! command -v cmake >/dev/null || ! command -v ninja >/dev/null; then
     printf 'required %s\n' boost spdlog googletest cli11
-    printf 'optional %s\n' benchmark zlib libdw blas onednn pillow
+    printf 'optional %s\n' benchmark zlib libdw blas onednn pillow json
+    [ -z "$(packaged_libtorch)" ] || echo 'optional libtorch'
     return
   fi
   local folder
@@ -52,7 +60,8 @@ missing() {
     rm -rf "$folder"
     fail "cmake cannot configure an empty project (see above)"
   fi
-  sed -n 's/^missing //p' "$folder/log"
+  # Not every distribution has a package of LibTorch: Debian 12 does, Ubuntu 24.04 does not.
+  sed -n 's/^missing //p' "$folder/log" | if [ -n "$(packaged_libtorch)" ]; then cat; else grep -vx 'optional libtorch' || true; fi
   rm -rf "$folder"
 }
 
