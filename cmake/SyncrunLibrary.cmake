@@ -41,6 +41,7 @@ target_sources(syncrun PUBLIC FILE_SET HEADERS
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/passed.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/signature.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/step.hpp
+    ${PROJECT_SOURCE_DIR}/include/syncrun/detail/step_plan.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/target.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/update_work.hpp
     ${PROJECT_SOURCE_DIR}/include/syncrun/detail/worker_seam.hpp

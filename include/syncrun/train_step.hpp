@@ -5,11 +5,14 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "syncrun/detail/master_seam.hpp"
 #include "syncrun/detail/step.hpp"
+#include "syncrun/detail/step_plan.hpp"
 #include "syncrun/detail/worker_seam.hpp"
 #include "syncrun/function.hpp"
 #include "syncrun/session.hpp"
@@ -36,7 +39,7 @@ class TrainStep {
     const Rule numbered = prepare(rule, options);
     try {
       return with_vectors(
-          [&](const auto&... vectors) { return function_(arguments..., vectors..., numbered, options); });
+          [&](const auto&... vectors) { return function_(arguments..., vectors..., plan_, numbered, options); });
     } catch (...) {
       --steps_;
       throw;
@@ -50,7 +53,7 @@ class TrainStep {
     const Rule numbered = prepare(rule, options);
     try {
       return with_vectors(
-          [&](const auto&... vectors) { return function_.async(arguments..., vectors..., numbered, options); });
+          [&](const auto&... vectors) { return function_.async(arguments..., vectors..., plan_, numbered, options); });
     } catch (...) {
       --steps_;
       throw;
@@ -62,7 +65,7 @@ class TrainStep {
     check_held();
     return params_;
   }
-  /// The gradient of the last call: the mean over all rows of that call. The gradient is equal on every rank. If the
+  /// The gradient of the last call: the mean over all rows of that call, clipped if the step clips it. The gradient is equal on every rank. If the
   /// step is sharded (StepForm::sharded), each rank's copy is valid only in that rank's share.
   Shared<T, 1> gradient() const {
     check_held();
@@ -87,6 +90,14 @@ class TrainStep {
     if (steps < 0) throw Error(ErrorKind::usage, "set_steps: steps is at least 0, got " + std::to_string(steps));
     steps_ = steps;
   }
+  /// The norm of the whole gradient of the last step, before it was clipped. Waits for the steps in flight. Throws Error
+  /// (usage) if the step does not clip the gradient (TrainStepOptions::clip_norm).
+  double gradient_norm() const {
+    check_held();
+    if (plan_numbers_.empty() || plan_numbers_[0] == 0)
+      throw Error(ErrorKind::usage, "gradient_norm: the step has no clip_norm, so it computes no norm");
+    return plan_.get(0)[1];
+  }
   StepForm form() const noexcept { return form_; }
   const std::string& name() const {
     check_held();
@@ -95,12 +106,15 @@ class TrainStep {
 
   /// Syncrun calls this. A program calls train_step().
   TrainStep(Inner function, const Shared<T, 1>& params, Shared<T, 1> gradient, Shared<T, 1> slice_gradient,
-            std::array<Shared<T, 1>, kStates> state, StepForm form)
+            std::array<Shared<T, 1>, kStates> state, Shared<double, 1> plan, std::vector<double> plan_numbers,
+            StepForm form)
       : function_(std::move(function)),
         params_(params),
         gradient_(std::move(gradient)),
         slice_gradient_(std::move(slice_gradient)),
         state_(std::move(state)),
+        plan_(std::move(plan)),
+        plan_numbers_(std::move(plan_numbers)),
         form_(form) {}
   TrainStep(TrainStep&&) noexcept = default;
   TrainStep& operator=(TrainStep&&) noexcept = default;
@@ -124,6 +138,7 @@ class TrainStep {
     const bool wants_room = options.slices > 1 && !detail::is_as_long_as(*slice_gradient_.record(), *params_.record());
     if (wants_room || detail::is_gone_somewhere(*slice_gradient_.record(), *params_.record()))
       detail::zero_like(*slice_gradient_.record(), *params_.record(), detail::Zeros::like_all);
+    if (detail::is_gone_somewhere(*plan_.record(), *params_.record())) plan_.broadcast(plan_numbers_);
     ++steps_;
     return numbered;
   }
@@ -139,6 +154,8 @@ class TrainStep {
   Shared<T, 1> gradient_;
   Shared<T, 1> slice_gradient_;
   std::array<Shared<T, 1>, kStates> state_;
+  Shared<double, 1> plan_;
+  std::vector<double> plan_numbers_;
   StepForm form_;
   std::int64_t steps_ = 0;
 };
@@ -154,6 +171,13 @@ struct TrainStepOptions {
   /// than 1 MiB and at most 16 MiB. For these buckets, the multiprocessors only add the values. So more multiprocessors
   /// are free for the body. Kernels move all other buckets. Kernels also move the last bucket, whatever its size.
   std::size_t bucket_bytes = std::size_t{16} << 20U;
+  /// Parts of the parameters with other learning rates or weight decays, in ascending order and without overlaps. For CPU
+  /// devices: on a CUDA device, a step with groups or with clip_norm throws Error.
+  std::vector<ParameterGroup> groups{};
+  /// The largest norm of the whole gradient, over all parameters that are not frozen. A larger gradient is scaled down to
+  /// it before the update. The norm of the last step is TrainStep::gradient_norm(). If the norm is not finite, the step
+  /// throws Error (function), and the parameters are as before. 0: no clipping.
+  double clip_norm = 0;
 };
 
 namespace detail {
@@ -215,12 +239,15 @@ auto make_train_step(Session& session, const std::shared_ptr<ObjectRecord>& obje
   };
   Shared<T, 1> slice_gradient = session.shared<T, 1>(unused_name(*session.core(), params.name() + ".slice_gradient"));
   slice_gradient.broadcast(std::span<const T>());
+  std::vector<double> plan_numbers = make_step_plan(options.groups, options.clip_norm, params.shape(0)[0]);
+  Shared<double, 1> plan = session.shared<double, 1>(unused_name(*session.core(), params.name() + ".plan"));
+  plan.broadcast(plan_numbers);
   const Zeros of_state = options.form == StepForm::sharded ? Zeros::like_its_share : Zeros::like_all;
   auto state =
       std::apply([&](auto... name) { return std::array<Shared<T, 1>, Rule::kState.size()>{vector(name, of_state)...}; },
                  Rule::kState);
   return Step(std::move(function), params, vector("gradient", Zeros::like_all), std::move(slice_gradient),
-              std::move(state), options.form);
+              std::move(state), std::move(plan), std::move(plan_numbers), options.form);
 }
 
 }  // namespace detail

@@ -4,6 +4,8 @@
 // After the last slice, it averages the gradient over the ranks and applies the rule. For the rest of the framework,
 // this is one body.
 
+#include <cstdint>
+#include <span>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -11,6 +13,7 @@
 #include "syncrun/detail/body.hpp"
 #include "syncrun/detail/call.hpp"
 #include "syncrun/detail/signature.hpp"
+#include "syncrun/detail/step_plan.hpp"
 #include "syncrun/detail/worker_seam.hpp"
 #include "syncrun/updates.hpp"
 
@@ -64,11 +67,11 @@ struct StepOf {
     static constexpr std::size_t kCount = sizeof...(P);
     static constexpr bool kTellsOfGradient = (std::same_as<P, GradientReady&> || ...);
 
-    /// The signature of the step: the body's parameters, the state vectors, room for the gradient of one slice, and the
-    /// rule.
+    /// The signature of the step: the body's parameters, the state vectors, room for the gradient of one slice, the plan
+    /// (step_plan.hpp), and the rule.
     template <std::size_t... I>
     static auto signature(std::index_sequence<I...>)
-        -> Signature<R, Comm&, P..., VectorOfIndex<T, I>..., Vector, DeviceScalar<Rule>>;
+        -> Signature<R, Comm&, P..., VectorOfIndex<T, I>..., Vector, Local<double, 1>, DeviceScalar<Rule>>;
     using Sig = decltype(signature(std::make_index_sequence<kStates>{}));
 
     /// Runs one slice. `parameters` are those of Sig. `body` takes the first of them after the Comm&, and the gradient
@@ -107,13 +110,56 @@ struct StepOf {
       else return false;
     }
 
+    /// The squares for the norm of the gradient; 0 if the step does not clip it. Refuses a plan on CUDA devices.
+    template <BodyDevice kDevice>
+    static double squares_of(const StepPlan& plan, std::int64_t first, std::span<const T> gradient) {
+      if constexpr (kDevice == BodyDevice::cuda) {
+        throw Error(ErrorKind::usage,
+                    "train_step: groups and clip_norm are for CPU devices, but this is a CUDA device");
+      }
+      return plan.clip_norm() == 0 ? 0 : sum_of_squares(plan, first, gradient);
+    }
+
+    /// Clips the gradient, and updates every part of the parameters by a rule of its own. The vectors begin at element
+    /// `first` of the parameters. Goes through them in blocks that fit in the cache, so each block comes from memory
+    /// once.
+    template <class... State>
+    static void update_by_plan(WorkerCore& core, const StepPlan& plan, const Rule& rule, std::int64_t first,
+                               double squares, std::span<T> params, std::span<T> gradient, State... state) {
+      constexpr std::int64_t kBlock = 8192;
+      const double factor = plan.clip_norm() == 0 ? 1 : clip_factor(plan, squares);
+      const auto end = first + static_cast<std::int64_t>(params.size());
+      plan.for_each_part(first, end, [&](std::int64_t part_begin, std::int64_t part_end, double rate, double decay) {
+        Rule own = rule;
+        own.learning_rate *= rate;
+        own.weight_decay *= decay;
+        if constexpr (requires { own.decoupled_weight_decay; }) own.decoupled_weight_decay *= decay;
+        for (std::int64_t begin = part_begin; begin < part_end; begin += kBlock) {
+          const auto at = static_cast<std::size_t>(begin - first);
+          const auto count = static_cast<std::size_t>(part_end - begin < kBlock ? part_end - begin : kBlock);
+          const std::span<T> block = gradient.subspan(at, count);
+          if (factor != 1) {
+            for (T& value : block) value = static_cast<T>(static_cast<double>(value) * factor);
+          }
+          const std::span<T> own_params = params.subspan(at, count);
+          update_block(core, own, own_params, block, state.subspan(at, count)...);
+        }
+      });
+    }
+    template <class... State>
+    static void update_block(WorkerCore& core, const Rule& rule, std::span<T> params, std::span<T> gradient,
+                             State... state) {
+      update_on(core, &rule, UpdateWork::RulePlace::host, params, gradient, state...);
+    }
+
     template <StepForm kForm, BodyDevice kDevice, class All, std::size_t... I>
     static void end_slice(WorkerCall& call, const SliceRows& rows, const All& all, std::index_sequence<I...>) {
       Comm& comm = std::get<0>(all);
       const Vector& params = std::get<kCount - 1>(all);
       const Vector& gradient = std::get<kCount>(all);
       const Vector& slice_gradient = std::get<kCount + kStates + 1>(all);
-      const Rule* const rule = std::get<kCount + kStates + 2>(all).data();
+      const StepPlan plan(std::get<kCount + kStates + 2>(all).span());
+      const Rule* const rule = std::get<kCount + kStates + 3>(all).data();
       constexpr auto kPlace = kDevice == BodyDevice::cuda ? UpdateWork::RulePlace::device : UpdateWork::RulePlace::host;
       if (rows.before != 0 && rows.count != 0)
         call.add_slice(dtype_of<T>, gradient.data(), slice_gradient.data(), length_of(gradient));
@@ -122,7 +168,13 @@ struct StepOf {
       call.average_over_slices();
       if constexpr (kForm == StepForm::replicated) {
         if (!is_averaged(call)) comm.avg(gradient);
-        update_on(call.core(), rule, kPlace, params, gradient, std::get<kCount + 1 + I>(all)...);
+        if (plan.is_empty()) {
+          update_on(call.core(), rule, kPlace, params, gradient, std::get<kCount + 1 + I>(all)...);
+        } else {
+          const double squares = squares_of<kDevice>(plan, 0, gradient.span());
+          update_by_plan(call.core(), plan, *rule, 0, squares, params.span(), gradient.span(),
+                         std::get<kCount + 1 + I>(all).span()...);
+        }
       } else {
         const Share own = comm.share(params.size());
         const auto part_of = [&own](const Vector& vector) {
@@ -131,7 +183,14 @@ struct StepOf {
         const std::span<T> own_params = part_of(params);
         const std::span<T> own_gradient = part_of(gradient);
         comm.reduce_scatter(gradient, own_gradient, Reduction::avg);
-        update_on(call.core(), rule, kPlace, own_params, own_gradient, std::get<kCount + 1 + I>(all)...);
+        if (plan.is_empty()) {
+          update_on(call.core(), rule, kPlace, own_params, own_gradient, std::get<kCount + 1 + I>(all)...);
+        } else {
+          const double own_squares = squares_of<kDevice>(plan, own.begin, own_gradient);
+          const double squares = comm.all_reduce(own_squares, Reduction::sum);
+          update_by_plan(call.core(), plan, *rule, own.begin, squares, own_params, own_gradient,
+                         std::get<kCount + 1 + I>(all).span()...);
+        }
         comm.all_gather(own_params, params);
       }
     }

@@ -1,0 +1,143 @@
+#pragma once
+
+// How a train step treats parts of the parameters differently: groups with a learning rate and a weight decay of their
+// own, and the clipping of the gradient by its norm. The master makes a plan as a list of numbers, which the workers get
+// as a shared variable. Without groups and clipping, the list is empty.
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "syncrun/error.hpp"
+
+namespace syncrun {
+
+/// A part of the parameters of a train step: the elements [begin, end). The elements that are in no group have the factor
+/// 1 twice.
+struct ParameterGroup {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  /// The factor of the rule's learning_rate. 0: the elements are frozen. Neither they nor their state change, and they do
+  /// not count in the norm of the gradient.
+  double learning_rate = 1;
+  /// The factor of the rule's weight_decay and decoupled_weight_decay.
+  double weight_decay = 1;
+};
+
+namespace detail {
+
+/// A plan, as a view of its list of numbers: the largest norm, the norm of the last step, and then four numbers for each
+/// part of the parameters: begin, end, and the factors of learning rate and decay. The parts cover all parameters.
+class StepPlan {
+ public:
+  explicit StepPlan(std::span<double> numbers) noexcept : numbers_(numbers) {}
+
+  bool is_empty() const noexcept { return numbers_.empty(); }
+  double clip_norm() const noexcept { return numbers_[0]; }
+  void set_norm(double norm) const noexcept { numbers_[1] = norm; }
+
+  /// Calls `use(begin, end, learning_rate, weight_decay)` for the intersection of [begin, end) with each part that is not
+  /// frozen.
+  template <class Use>
+  void for_each_part(std::int64_t begin, std::int64_t end, Use&& use) const {
+    for (std::size_t i = kHead; i + kPart <= numbers_.size(); i += kPart) {
+      const auto part_begin = static_cast<std::int64_t>(numbers_[i]);
+      const auto part_end = static_cast<std::int64_t>(numbers_[i + 1]);
+      const auto from = part_begin > begin ? part_begin : begin;
+      const auto to = part_end < end ? part_end : end;
+      if (from < to && numbers_[i + 2] != 0) use(from, to, numbers_[i + 2], numbers_[i + 3]);
+    }
+  }
+
+  static constexpr std::size_t kHead = 2;
+  static constexpr std::size_t kPart = 4;
+
+ private:
+  std::span<double> numbers_;
+};
+
+inline void check_group(const ParameterGroup& group, std::int64_t elements) {
+  const auto text = [&] {
+    return "train_step: the group of elements " + std::to_string(group.begin) + " to " + std::to_string(group.end);
+  };
+  if (group.begin < 0 || group.end < group.begin || group.end > elements)
+    throw Error(ErrorKind::usage, text() + " is not within the " + std::to_string(elements) + " parameters");
+  const auto is_factor = [](double factor) { return std::isfinite(factor) && factor >= 0; };
+  if (!is_factor(group.learning_rate) || !is_factor(group.weight_decay))
+    throw Error(ErrorKind::usage, text() + " has the factors " + std::to_string(group.learning_rate) + " and " +
+                                      std::to_string(group.weight_decay) + ", expected finite numbers from 0");
+}
+
+/// Makes the list of numbers. Throws Error (usage) if a group is not within the parameters, if the groups are not in
+/// ascending order, or if a number is not valid.
+inline std::vector<double> make_step_plan(const std::vector<ParameterGroup>& groups, double clip_norm,
+                                          std::int64_t elements) {
+  if (std::isnan(clip_norm) || clip_norm < 0)
+    throw Error(ErrorKind::usage,
+                "train_step: clip_norm is " + std::to_string(clip_norm) + ", expected 0 (no clipping) or more");
+  if (groups.empty() && clip_norm == 0) return {};
+  std::vector<double> numbers{clip_norm, 0};
+  std::int64_t next = 0;
+  const auto add = [&](std::int64_t begin, std::int64_t end, double learning_rate, double weight_decay) {
+    if (begin == end) return;
+    for (const double number : {static_cast<double>(begin), static_cast<double>(end), learning_rate, weight_decay})
+      numbers.push_back(number);
+  };
+  for (const ParameterGroup& group : groups) {
+    check_group(group, elements);
+    if (group.begin < next)
+      throw Error(ErrorKind::usage, "train_step: a group begins at element " + std::to_string(group.begin) +
+                                        ", but the one before it ends at " + std::to_string(next) +
+                                        ". List groups in ascending order and without overlaps");
+    add(next, group.begin, 1, 1);
+    add(group.begin, group.end, group.learning_rate, group.weight_decay);
+    next = group.end;
+  }
+  add(next, elements, 1, 1);
+  return numbers;
+}
+
+/// The sum of the squares of the elements that the plan does not freeze. `values` begins at element `first` of the
+/// parameters.
+template <class T>
+double sum_of_squares(const StepPlan& plan, std::int64_t first, std::span<const T> values) noexcept {
+  constexpr std::size_t kLanes = 8;  // independent sums, which the processor adds side by side
+  double total = 0;
+  plan.for_each_part(first, first + static_cast<std::int64_t>(values.size()),
+                     [&](std::int64_t begin, std::int64_t end, double, double) {
+                       const auto part = values.subspan(static_cast<std::size_t>(begin - first),
+                                                        static_cast<std::size_t>(end - begin));
+                       double sums[kLanes] = {};
+                       std::size_t i = 0;
+                       for (; i + kLanes <= part.size(); i += kLanes) {
+                         for (std::size_t lane = 0; lane < kLanes; ++lane) {
+                           const auto value = static_cast<double>(part[i + lane]);
+                           sums[lane] += value * value;
+                         }
+                       }
+                       for (; i < part.size(); ++i)
+                         sums[0] += static_cast<double>(part[i]) * static_cast<double>(part[i]);
+                       for (const double sum : sums) total += sum;
+                     });
+  return total;
+}
+
+/// Stores the norm of the gradient, and returns the factor that clips the gradient. Throws Error (usage) if the norm is
+/// not finite. The formula is that of PyTorch's clip_grad_norm_.
+inline double clip_factor(const StepPlan& plan, double squares) {
+  constexpr double kEpsilon = 1e-6;
+  const double norm = std::sqrt(squares);
+  if (!std::isfinite(norm)) {
+    throw Error(ErrorKind::usage, "train_step: the norm of the gradient is " + std::to_string(norm) +
+                                      ", expected a finite number. The parameters are as before this step");
+  }
+  plan.set_norm(norm);
+  const double factor = plan.clip_norm() / (norm + kEpsilon);
+  return factor < 1 ? factor : 1;
+}
+
+}  // namespace detail
+}  // namespace syncrun
