@@ -116,6 +116,64 @@ TEST_P(LibtorchLosses, OfATransformerAreThoseOfOneProcess) {
   }
 }
 
+/// Groups without weight decay, a frozen part, and a clipped gradient: those of LibTorch's optimizer, whose parameter
+/// groups and clip_grad_norm_ do the same.
+TEST_P(LibtorchLosses, WithGroupsAndAClippedGradient) {
+  constexpr std::int64_t kRows = 60;
+  constexpr double kClip = 0.5;
+  const auto tokens = models::make_tokens(kRows);
+  const auto batches = make_batches(kRows);
+
+  torch::manual_seed(kSeed);
+  models::Transformer alone(16, 2);
+  alone.place->weight.requires_grad_(false);
+  std::vector<torch::Tensor> matrices;
+  std::vector<torch::Tensor> vectors;
+  for (const auto& each : parameters_once(alone)) {
+    if (each.requires_grad()) (each.dim() < 2 ? vectors : matrices).push_back(each);
+  }
+  const auto options = [](double decay) {
+    return std::make_unique<torch::optim::AdamWOptions>(torch::optim::AdamWOptions(0.01).weight_decay(decay));
+  };
+  torch::optim::AdamW adamw({{matrices, options(0.3)}, {vectors, options(0)}}, torch::optim::AdamWOptions(0.01));
+  const auto all = torch::tensor(std::vector<std::int64_t>(tokens.begin(), tokens.end())).reshape({kRows, -1});
+  std::vector<double> serial;
+  std::vector<double> norms;
+  for (const auto& batch : batches) {
+    adamw.zero_grad();
+    const auto loss = models::next_token_loss(alone, all.index_select(0, torch::tensor(batch)));
+    loss.backward();
+    auto trained = matrices;
+    trained.insert(trained.end(), vectors.begin(), vectors.end());
+    norms.push_back(torch::nn::utils::clip_grad_norm_(trained, kClip));
+    adamw.step();
+    serial.push_back(loss.item<double>());
+  }
+  EXPECT_GT(norms.front(), kClip) << "the gradient is clipped at least once";
+
+  const auto data = session().data(tokens, sr::Shape{kRows, models::kContext + 1});
+  for (const auto form : {sr::StepForm::replicated, sr::StepForm::sharded}) {
+    const auto net = session().replicate<Replica<models::Transformer>>(kSeed, 16, 2);
+    const auto params = parameters(session(), net);
+    std::vector<sr::ParameterGroup> groups;
+    for (const auto& part : models::lt::parts(session(), net)) {
+      if (part.name == "place.weight") groups.push_back({.begin = part.begin, .end = part.end, .learning_rate = 0});
+      else if (part.dimensions < 2) groups.push_back({.begin = part.begin, .end = part.end, .weight_decay = 0});
+    }
+    auto step = models::lt::train_step<sr::Adam, models::transformer_loss>(
+        session(), net, params, {.form = form, .groups = groups, .clip_norm = kClip});
+    const sr::Adam rule{.learning_rate = 0.01, .decoupled_weight_decay = 0.3};
+    std::vector<double> losses;
+    for (std::size_t i = 0; i < batches.size(); ++i) {
+      losses.push_back(step(data, rule, {.batch = batches[i]}));
+      if (i < 10) {
+        EXPECT_NEAR(step.gradient_norm() / norms[i], 1, 1e-4) << "step " << i;
+      }
+    }
+    expect_same_losses(losses, serial);
+  }
+}
+
 TEST_P(LibtorchLosses, OfAnMlpAreThoseOfOneProcess) {
   constexpr std::int64_t kRows = 50;
   const auto samples = models::make_samples(kRows);

@@ -11,6 +11,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "syncrun/arguments.hpp"
 #include "syncrun/output.hpp"
@@ -122,6 +123,13 @@ struct ReplicaDescription {
   Gather<std::uint8_t, 1> layouts;
 };
 
+/// The parameters of a replica. `names` has a zero byte after each name. A row of `places` has the first element, the end
+/// and the number of dimensions of a parameter.
+struct PartsDescription {
+  Gather<std::uint8_t, 1> names;
+  Gather<std::int64_t, 2> places;
+};
+
 }  // namespace detail
 
 /// A module of LibTorch on a worker. Session::replicate makes one on every worker:
@@ -148,6 +156,16 @@ class Replica {
     const std::string text = bound_.layout();
     const std::span bytes(reinterpret_cast<const std::uint8_t*>(text.c_str()), text.size() + 1);
     return {bound_.elements(), bound_.has_buffers() ? 1 : 0, {bytes, Shape<1>(bytes.size())}};
+  }
+  detail::PartsDescription parts(CpuWorker&) const {
+    std::string names;
+    std::vector<std::int64_t> places;
+    for (const detail::BoundParameter& each : bound_.parameters()) {
+      names.append(each.name).push_back('\0');
+      places.insert(places.end(), {each.offset, each.offset + each.tensor.numel(), each.tensor.dim()});
+    }
+    return {{std::span(reinterpret_cast<const std::uint8_t*>(names.data()), names.size()), Shape<1>(names.size())},
+            {places, Shape<2>(places.size() / 3, 3)}};
   }
   void store(CpuWorker& worker, Local<float, 1> params) {
     Guard(worker).run([&] { bound_.store(params.span()); });

@@ -41,6 +41,7 @@ class SYNCRUN_EXPORT BoundModule {
   std::int64_t elements() const noexcept { return elements_; }
   /// A line of text for each parameter and each buffer: its name, type and shape. Ranks compare it.
   std::string layout() const;
+  const std::vector<BoundParameter>& parameters() const noexcept { return parameters_; }
   /// Whether the module has buffers or frozen parameters.
   bool has_buffers() const;
 

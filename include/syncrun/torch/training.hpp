@@ -44,6 +44,34 @@ Shared<float, 1> parameters(Session& session, const Replicated<Replica<Net>>& ne
   return params;
 }
 
+/// Where a parameter is in the variable of parameters(): the elements [begin, end).
+struct ParameterPart {
+  std::string name;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t dimensions = 0;
+};
+
+/// Returns the places of all parameters, in ascending order, for TrainStepOptions::groups. For example, without weight
+/// decay for biases and the weights of norms, which have one dimension:
+///
+///   std::vector<sr::ParameterGroup> groups;
+///   for (const auto& part : sr::libtorch::parts(session, net)) {
+///     if (part.dimensions < 2) groups.push_back({.begin = part.begin, .end = part.end, .weight_decay = 0});
+///   }
+template <class Net>
+std::vector<ParameterPart> parts(Session& session, const Replicated<Replica<Net>>& net) {
+  const auto description = session.function(&Replica<Net>::parts, net, "parts").on_rank(0)();
+  std::vector<ParameterPart> parts;
+  const auto* name = reinterpret_cast<const char*>(description.names.data());
+  for (std::int64_t i = 0; i < description.places.rows(); ++i) {
+    const auto place = description.places[i];
+    parts.push_back({name, place[0], place[1], place[2]});
+    name += parts.back().name.size() + 1;
+  }
+  return parts;
+}
+
 namespace detail {
 
 template <auto kLoss>
