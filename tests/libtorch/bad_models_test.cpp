@@ -123,9 +123,9 @@ TEST_P(LibtorchBadModel, AnUnusedParameterHasTheGradientZero) {
 
 /// The line of the program that calls LibTorch is in a function that the loss calls.
 constexpr int kWrongLine = __LINE__ + 1;
-torch::Tensor multiply(const torch::Tensor& x, const torch::Tensor& weight) { return torch::mm(x, weight); }
+torch::Tensor product_of(const torch::Tensor& x, const torch::Tensor& weight) { return torch::mm(x, weight); }
 torch::Tensor loss_of_a_wrong_shape(models::Mlp& net, Rows x, Targets) {
-  return multiply(tensor(x), net.first->weight).mean();
+  return product_of(tensor(x), net.first->weight).mean();
 }
 TEST_P(LibtorchBadModel, AnErrorOfLibtorchHasItsMessageAndTheProgramsLine) {
   const auto net = session().replicate<Replica<models::Mlp>>(7);
