@@ -2,6 +2,7 @@
 # nlohmann-json are found. With ON, it is an error if they are not. With OFF, this file does not look for LibTorch. Sets
 # SYNCRUN_HAVE_TORCH and SYNCRUN_TORCH_VERSION.
 
+include(CheckCXXSourceCompiles)
 include(${CMAKE_CURRENT_LIST_DIR}/SyncrunFindTorch.cmake)
 
 set(SYNCRUN_HAVE_TORCH OFF)
@@ -18,6 +19,16 @@ macro(syncrun_look_for_torch)
     set(problem "LibTorch was not built with the sanitizer ${SYNCRUN_SANITIZER}")
   else()
     syncrun_find_torch(SYNCRUN_TORCH_VERSION problem)
+  endif()
+  # The headers of 1.13 do not compile with clang 16 in C++20. g++ was tested, so it needs no check.
+  if(NOT problem AND NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    set(CMAKE_REQUIRED_LIBRARIES torch)
+    check_cxx_source_compiles("#include <torch/torch.h>\nint main() {}" SYNCRUN_TORCH_COMPILES)
+    unset(CMAKE_REQUIRED_LIBRARIES)
+    if(NOT SYNCRUN_TORCH_COMPILES)
+      string(CONCAT problem "the headers of LibTorch ${SYNCRUN_TORCH_VERSION} in ${Torch_DIR} do not compile with "
+        "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION} in C++20. Take g++ or another LibTorch")
+    endif()
   endif()
 endmacro()
 
