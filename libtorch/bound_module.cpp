@@ -250,6 +250,11 @@ void check_layouts(std::span<const std::uint8_t> layouts) {
 void average_gradients(Comm& comm, ::torch::nn::Module& module) {
   const ::torch::NoGradGuard no_gradients;
   const auto parameters = trained_parameters(module);
+  for (const BoundParameter& each : parameters) {
+    if (!each.tensor.is_floating_point())
+      refuse("average: parameter '" + each.name + "' is " + type_and_shape(each.tensor) +
+             ", expected a floating-point type");
+  }
   for (const auto type : {::torch::kFloat32, ::torch::kFloat64, ::torch::kFloat16, ::torch::kBFloat16}) {
     std::vector<::torch::Tensor> parts;
     for (const BoundParameter& each : parameters) {

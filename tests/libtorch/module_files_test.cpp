@@ -239,6 +239,39 @@ TEST_P(LibtorchFile, IsReplacedAsAWhole) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 2) << "nothing is left beside them";
 }
 
+/// Parameters, state and the number of steps, in a checkpoint, and buffers in a file. Dropout is off, because a generator
+/// is not saved.
+torch::Tensor loss_without_dropout(Model& net, sr::Scattered<const float, 2> x) {
+  return net.frozen(net.norm(net.first(tensor(x)))).pow(2).mean();
+}
+TEST_P(LibtorchFile, AndACheckpointContinueATrainingBitByBit) {
+  const auto x = session().data(counting<float>(52), sr::Shape{13, 4});
+  const auto train = [&](auto& step, int steps) {
+    for (int i = 0; i < steps; ++i) step(x, {.learning_rate = 0.01}, {.slices = 2});
+  };
+  const auto net = session().replicate<Replica<Model>>(7, kWidth);
+  const auto params = parameters(session(), net);
+  auto step = models::lt::train_step<sr::Adam, loss_without_dropout>(session(), net, params, {.clip_norm = 0.5});
+  train(step, 4);
+  models::lt::sync_buffers(session(), net);
+  const auto [m, v] = step.state();
+  sr::save_checkpoint(folder_ / "run", {{"params", params}, {"m", m}, {"v", v}}, {{"steps", step.steps()}});
+  save(session(), net, params, folder_ / "model.pt");
+  train(step, 3);
+
+  const auto again = session().replicate<Replica<Model>>(9, kWidth);
+  auto resumed = parameters(session(), again);
+  auto second = models::lt::train_step<sr::Adam, loss_without_dropout>(session(), again, resumed, {.clip_norm = 0.5});
+  auto [second_m, second_v] = second.state();
+  load(session(), again, resumed, folder_ / "model.pt");
+  const sr::Checkpoint checkpoint(folder_ / "run");
+  checkpoint.load({{"params", resumed}, {"m", second_m}, {"v", second_v}});
+  second.set_steps(checkpoint.value<std::int64_t>("steps"));
+  train(second, 3);
+  EXPECT_EQ(resumed.get(0).to_vector(), params.get(0).to_vector());
+  EXPECT_EQ(outputs_of({again, resumed}), outputs_of({net, params}));
+}
+
 /// Tied tensors: `out.weight` is `token.weight`.
 TEST_P(LibtorchFile, OfTiedTensorsHasThemOnceOrTwice) {
   const auto net = session().replicate<Replica<models::Transformer>>(7, 8, 2);
