@@ -152,6 +152,11 @@ TEST_P(StepGroups, ANormThatIsNotFiniteIsAnErrorAndChangesNothing) {
     EXPECT_ERROR(step(x, y, {}), sr::ErrorKind::function, "the norm of the gradient is inf, expected a finite number");
     EXPECT_EQ(weights.get(0).to_vector(), huge);
     EXPECT_EQ(step.steps(), 0);
+    // The step goes on with other parameters.
+    weights.broadcast(serial.params);
+    step(x, y, {});
+    EXPECT_NE(weights.get(0).to_vector(), serial.params);
+    weights.broadcast(huge);
   }
 }
 

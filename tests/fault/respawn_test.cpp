@@ -140,6 +140,23 @@ TEST_P(Respawn, ATrainStepGoesOn) {
   }
 }
 
+TEST_P(Respawn, ATrainStepWithGroupsGoesOn) {
+  auto weights = session_.shared<double, 1>("weights");
+  weights.broadcast(std::vector<double>{1, 2, 3});
+  auto step = train_step<Momentum>(session_, half_of_params, weights,
+                                   {.groups = {{.begin = 1, .end = 2, .learning_rate = 0}}, .clip_norm = 1e9});
+  const auto x = session_.data(std::vector<double>(static_cast<std::size_t>(world_size()), 1.0));
+  for (int round = 0; round < 2; ++round) {
+    const Error error = error_of([&] { step(x, board_.data(), last(), {.learning_rate = 1}); });
+    EXPECT_EQ(error.kind(), ErrorKind::worker_lost) << error.what();
+    weights.broadcast(std::vector<double>{1, 2, 3});
+    for (auto& vector : step.state()) vector.broadcast(std::vector<double>{0, 0, 0});
+    step(x, board_.data(), -1, {.learning_rate = 1});
+    for (int rank = 0; rank < world_size(); ++rank) EXPECT_THAT(copy_on(weights, rank), ElementsAre(0.5, 2, 1.5));
+    EXPECT_DOUBLE_EQ(step.gradient_norm(), std::sqrt(0.5 * 0.5 + 1.5 * 1.5));
+  }
+}
+
 TEST_P(Respawn, RestoresWhatWasBroadcast) {
   auto w = session_.shared<float, 1>("w");
   w.broadcast(std::vector<float>{1, 2, 3});
