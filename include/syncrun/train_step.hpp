@@ -65,8 +65,8 @@ class TrainStep {
     check_held();
     return params_;
   }
-  /// The gradient of the last call: the mean over all rows of that call, clipped if the step clips it. The gradient is equal on every rank. If the
-  /// step is sharded (StepForm::sharded), each rank's copy is valid only in that rank's share.
+  /// The gradient of the last call: the mean over all rows of that call, clipped if the step clips it. The gradient is
+  /// equal on every rank. If the step is sharded (StepForm::sharded), each rank's copy is valid only in that rank's share.
   Shared<T, 1> gradient() const {
     check_held();
     return gradient_;
