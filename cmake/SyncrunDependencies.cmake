@@ -6,7 +6,7 @@ find_package(Boost 1.74 REQUIRED)
 find_package(spdlog REQUIRED)
 
 # libdw is optional. It reads the native stacks of workers that hang. The build requires only its header: Syncrun loads
-# libdw when a deadline passes. So programs do not link it, and it does not slow down their start.
+# libdw when a deadline passes or LibTorch reports an error. So programs do not link it, and it does not slow down their start.
 find_path(SYNCRUN_LIBDW_INCLUDE_DIR elfutils/libdwfl.h DOC "Where elfutils/libdwfl.h of libdw is")
 mark_as_advanced(SYNCRUN_LIBDW_INCLUDE_DIR)
 set(SYNCRUN_HAVE_LIBDW OFF)

@@ -15,9 +15,9 @@
 #include <memory>
 #include <optional>
 #include <string_view>
-#include <type_traits>
 #include <vector>
 
+#include "common/code/optional_library.hpp"
 #include "common/code/symbols.hpp"
 
 namespace syncrun::libtorch::detail {
@@ -46,33 +46,27 @@ struct DwarfLibrary {
   decltype(&::dwarf_filesrc) file_name;
 };
 
-/// Returns nothing if the library is not installed, or if it lacks a function. A library that was loaded stays loaded.
+/// Returns nothing if the library is not installed, or if it lacks a function.
 std::optional<DwarfLibrary> load_library() {
-  void* library = ::dlopen("libdw.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return std::nullopt;
+  syncrun::detail::OptionalLibrary library("libdw.so.1");
   DwarfLibrary dw{};
-  bool has_all = true;
-  const auto find = [&](auto& function, const char* name) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, name));
-    has_all = has_all && function != nullptr;
-  };
-  find(dw.begin, "dwfl_begin");
-  find(dw.end, "dwfl_end");
-  find(dw.find_elf, "dwfl_linux_proc_find_elf");
-  find(dw.report, "dwfl_linux_proc_report");
-  find(dw.report_end, "dwfl_report_end");
-  find(dw.module_at, "dwfl_addrmodule");
-  find(dw.symbol_at, "dwfl_module_addrinfo");
-  find(dw.line_at, "dwfl_module_getsrc");
-  find(dw.line_info, "dwfl_lineinfo");
-  find(dw.unit_at, "dwfl_module_addrdie");
-  find(dw.scopes_at, "dwarf_getscopes");
-  find(dw.tag, "dwarf_tag");
-  find(dw.attribute, "dwarf_attr");
-  find(dw.number, "dwarf_formudata");
-  find(dw.files, "dwarf_getsrcfiles");
-  find(dw.file_name, "dwarf_filesrc");
-  return has_all ? std::optional(dw) : std::nullopt;
+  library.find(dw.begin, "dwfl_begin");
+  library.find(dw.end, "dwfl_end");
+  library.find(dw.find_elf, "dwfl_linux_proc_find_elf");
+  library.find(dw.report, "dwfl_linux_proc_report");
+  library.find(dw.report_end, "dwfl_report_end");
+  library.find(dw.module_at, "dwfl_addrmodule");
+  library.find(dw.symbol_at, "dwfl_module_addrinfo");
+  library.find(dw.line_at, "dwfl_module_getsrc");
+  library.find(dw.line_info, "dwfl_lineinfo");
+  library.find(dw.unit_at, "dwfl_module_addrdie");
+  library.find(dw.scopes_at, "dwarf_getscopes");
+  library.find(dw.tag, "dwarf_tag");
+  library.find(dw.attribute, "dwarf_attr");
+  library.find(dw.number, "dwarf_formudata");
+  library.find(dw.files, "dwarf_getsrcfiles");
+  library.find(dw.file_name, "dwarf_filesrc");
+  return library.has_all() ? std::optional(dw) : std::nullopt;
 }
 
 /// On some machines libdw would fetch files with debugging information over the network.

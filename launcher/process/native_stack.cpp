@@ -1,6 +1,5 @@
 #include "launcher/process/native_stack.hpp"
 
-#include <dlfcn.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include <string_view>
 #include <thread>
 
+#include "common/code/optional_library.hpp"
 #include "common/code/symbols.hpp"
 
 #if defined(SYNCRUN_HAVE_LIBDW)
@@ -60,31 +60,25 @@ struct Libdw {
   decltype(&::dwfl_errmsg) message;
 };
 
-/// Returns nothing if the library is not installed, or if it lacks a function. A library that was loaded stays loaded.
+/// Returns nothing if the library is not installed, or if it lacks a function.
 std::optional<Libdw> load_libdw() {
-  void* library = ::dlopen("libdw.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return std::nullopt;
+  OptionalLibrary library("libdw.so.1");
   Libdw dw{};
-  bool has_all = true;
-  const auto find = [&](auto& function, const char* name) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, name));
-    has_all = has_all && function != nullptr;
-  };
-  find(dw.begin, "dwfl_begin");
-  find(dw.end, "dwfl_end");
-  find(dw.find_elf, "dwfl_linux_proc_find_elf");
-  find(dw.report, "dwfl_linux_proc_report");
-  find(dw.report_end, "dwfl_report_end");
-  find(dw.attach, "dwfl_linux_proc_attach");
-  find(dw.frames, "dwfl_getthread_frames");
-  find(dw.dwfl_of_thread, "dwfl_thread_dwfl");
-  find(dw.thread_of_frame, "dwfl_frame_thread");
-  find(dw.pc, "dwfl_frame_pc");
-  find(dw.module_at, "dwfl_addrmodule");
-  find(dw.symbol_at, "dwfl_module_addrinfo");
-  find(dw.module_info, "dwfl_module_info");
-  find(dw.message, "dwfl_errmsg");
-  return has_all ? std::optional(dw) : std::nullopt;
+  library.find(dw.begin, "dwfl_begin");
+  library.find(dw.end, "dwfl_end");
+  library.find(dw.find_elf, "dwfl_linux_proc_find_elf");
+  library.find(dw.report, "dwfl_linux_proc_report");
+  library.find(dw.report_end, "dwfl_report_end");
+  library.find(dw.attach, "dwfl_linux_proc_attach");
+  library.find(dw.frames, "dwfl_getthread_frames");
+  library.find(dw.dwfl_of_thread, "dwfl_thread_dwfl");
+  library.find(dw.thread_of_frame, "dwfl_frame_thread");
+  library.find(dw.pc, "dwfl_frame_pc");
+  library.find(dw.module_at, "dwfl_addrmodule");
+  library.find(dw.symbol_at, "dwfl_module_addrinfo");
+  library.find(dw.module_info, "dwfl_module_info");
+  library.find(dw.message, "dwfl_errmsg");
+  return library.has_all() ? std::optional(dw) : std::nullopt;
 }
 
 struct Frame {
