@@ -71,13 +71,9 @@ void Agent::forget_unfinished() noexcept {
 }
 
 bool Agent::has_all_rows() {
-  while (!waiting_.empty()) {
-    auto& rows = waiting_.front().rows;
-    while (!rows.empty() && mailbox_.is_over(rows.back())) rows.pop_back();
-    if (!rows.empty()) return false;
-    waiting_.pop_front();
-  }
-  return true;
+  forget_unfinished();
+  begin_ready();
+  return waiting_.empty();
 }
 
 /// Gives a command to the workers.

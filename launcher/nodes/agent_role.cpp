@@ -16,7 +16,7 @@ NodeGroup::Farewell AgentRole::serve() {
   group_.listen(this);
   auto active_at = Clock::now();
   while (!failure_ && !group_.is_lost(NodeGroup::kMaster)) {
-    if (group_.relay() != nullptr) failure_ = group_.broken_link();
+    failure_ = group_.broken_link();
     const bool has_received = group_.progress();
     const bool has_reported = is_ending_ ? finish_end() : session_ && session_->report();
     if (has_received || has_reported) {

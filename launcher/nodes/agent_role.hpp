@@ -23,7 +23,7 @@ class AgentRole final : private NodeListener {
  private:
   void on_message(int node, MessageReader& message) override;
   bool look() override;
-  void on_node_lost(int, const Error&) noexcept override {}  // serve() sees it
+  void on_node_lost(int, const Error&) noexcept override {}  // serve() asks the group
   void take(int node, MessageReader& message);
   void name_devices(MessageReader& message);
   void start(MessageReader& message);

@@ -14,8 +14,8 @@
 
 namespace syncrun::detail {
 
-/// What each node gets is a row of pieces. A piece that several nodes get travels once. An offset means the same on all
-/// nodes, so nearly all pieces of a command are the same for all.
+/// The message of each node consists of pieces. A piece that several nodes get travels once. An offset means the same on
+/// all nodes, so nearly all pieces of a command are the same for all.
 class Bundle {
  public:
   /// The number of a piece.
@@ -23,7 +23,7 @@ class Bundle {
   /// The most pieces of one node's message.
   static constexpr std::size_t kMostOfEach = 4;
 
-  /// `command` is the number of the command in it; 0 if there is none. Each node gets a row of `of_each` pieces.
+  /// `command` is the number of the command that the messages give, or 0 if they give none. Each node gets `of_each` pieces.
   explicit Bundle(std::uint64_t command = 0, std::size_t of_each = 1) : command_(command), of_each_(of_each) {}
   /// Reads a message of the kind bundle, and refers to its bytes. Throws Error (system) if it cannot be read.
   explicit Bundle(MessageReader& message);
@@ -38,9 +38,9 @@ class Bundle {
   void add(int node, std::span<const Piece> pieces);
 
   const std::vector<int>& nodes() const noexcept { return nodes_; }
-  /// The message of a node. Empty if it gets none.
+  /// Returns the message of a node, or nothing if the bundle has none for it.
   std::optional<std::vector<std::byte>> message_of(int node) const;
-  /// A message of the kind bundle, with what the nodes of a branch get. Empty if they get nothing.
+  /// Returns a message of the kind bundle for the nodes of a branch, or nothing if the bundle has none for them.
   std::optional<std::vector<std::byte>> part_of(const NodeTree::Branch& branch) const;
 
  private:

@@ -6,7 +6,8 @@
 
 namespace syncrun::detail {
 
-void MessageWriter::put_block(std::span<const std::byte> bytes) {
+/// Does not fill the memory with zeros first, as resize() would.
+void MessageWriter::put_bytes(std::span<const std::byte> bytes) {
   bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
 }
 

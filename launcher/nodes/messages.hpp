@@ -41,7 +41,7 @@ enum class MessageKind : std::uint8_t {
   done,          ///< the commands that ranks have finished, and what they report
   ended,         ///< nothing is left of the session on this node
   // master to agent
-  open,         ///< asks for the devices of the node; a number, the least nodes of a tree, and what the user wants
+  open,  ///< asks for the devices of the node; a number, from how many nodes on there is a tree, and what the user wants
   direct,       ///< the tree of nodes has ended, so messages to the master go directly
   start,        ///< starts a session (SessionStart)
   command,      ///< the changes of the heap, a command, and which outputs were consumed
@@ -65,21 +65,16 @@ class MessageWriter {
   template <class T>
   void put(const T& value) {
     static_assert(std::is_trivially_copyable_v<T>);
-    put_bytes(std::as_bytes(std::span(&value, 1)));
+    const std::size_t before = bytes_.size();
+    bytes_.resize(before + sizeof value);
+    std::memcpy(bytes_.data() + before, &value, sizeof value);
   }
   template <class T>
   void put_all(std::span<const T> values) {
     static_assert(std::is_trivially_copyable_v<T>);
     put_bytes(std::as_bytes(values));
   }
-  void put_bytes(std::span<const std::byte> bytes) {
-    if (bytes.empty()) return;
-    const std::size_t before = bytes_.size();
-    bytes_.resize(before + bytes.size());
-    std::memcpy(bytes_.data() + before, bytes.data(), bytes.size());
-  }
-  /// As put_bytes, for many bytes: does not fill the memory with zeros first.
-  void put_block(std::span<const std::byte> bytes);
+  void put_bytes(std::span<const std::byte> bytes);
   void put_text(std::string_view text) {
     put(text.size());
     put_bytes(std::as_bytes(std::span(text)));
@@ -136,7 +131,6 @@ class MessageReader {
     return values;
   }
   bool is_at_end() const noexcept { return rest_.empty(); }
-  std::span<const std::byte> whole() const noexcept { return all_; }
   /// What has not been read yet.
   std::span<const std::byte> rest() const noexcept { return rest_; }
   /// The message itself, without a copy if possible. rest() is in it from now on.

@@ -29,6 +29,7 @@ void NodeExchange::add(std::size_t slot) {
   Open open;
   open.id = command.id;
   open.slot = slot;
+  open.wants_vote = command.wants_vote;
   bool is_here = false;
   for (const int rank : command.ranks) {
     const int node = control_.worker(rank).node;
@@ -51,7 +52,7 @@ void NodeExchange::add(std::size_t slot) {
   begin_vote_tree(added);
   const auto early = early_.find(added.id);
   if (early == early_.end()) return;
-  for (const MessageBefore& one : early->second) {
+  for (MessageBefore& one : early->second) {
     MessageReader message(one.bytes, "node " + std::to_string(one.node));
     static_cast<void>(message.get<std::uint64_t>());  // the session
     static_cast<void>(message.get<std::uint64_t>());  // the command
@@ -133,7 +134,7 @@ bool NodeExchange::look_at(Open& open) {
   did_something = tell_plans(open) || did_something;
   if (has_left && !std::exchange(open.has_told_left, true)) {
     open.pending.reset();
-    MessageWriter message = message_of(open, MessageKind::left);
+    MessageWriter message = message_about(open.id, MessageKind::left);
     message.put(open.exchanges);
     send_to_others(open, message);
     did_something = true;
@@ -141,8 +142,11 @@ bool NodeExchange::look_at(Open& open) {
   return answer(open) || did_something;
 }
 
-MessageWriter NodeExchange::message_of(const Open& open, MessageKind kind) const {
-  return message_about(open.id, kind);
+MessageWriter NodeExchange::message_about(std::uint64_t id, MessageKind kind) const {
+  MessageWriter message(kind);
+  message.put(session_);
+  message.put(id);
+  return message;
 }
 
 void NodeExchange::send_to_others(const Open& open, const MessageWriter& message) {
@@ -155,7 +159,7 @@ bool NodeExchange::tell_failure(Open& open) {
   if (open.has_told_failure || control_.command_in(open.slot).failed.load(std::memory_order_seq_cst) != open.id)
     return false;
   open.has_told_failure = true;
-  send_to_others(open, message_of(open, MessageKind::abandon));
+  send_to_others(open, message_about(open.id, MessageKind::abandon));
   return true;
 }
 
@@ -201,7 +205,7 @@ void NodeExchange::send_piece(const Open& open, std::size_t part, std::size_t at
   message.put(open.id);
   message.put(open.pending->step);
   message.put(block.from_bytes);
-  message.put_block({segment_.at(block.from) + at, bytes});
+  message.put_bytes({segment_.at(block.from) + at, bytes});
   mailbox_.send(open.parts[part].node, message.take());
 }
 
@@ -209,14 +213,13 @@ void NodeExchange::send_piece(const Open& open, std::size_t part, std::size_t at
 
 /// A node can be ahead of the master's command, and behind: then the ranks here have finished it.
 void NodeExchange::take(int node, MessageReader& message) {
-  const auto all = message.whole();
   if (message.get<std::uint64_t>() != session_) return;
   const auto id = message.get<std::uint64_t>();
   const std::lock_guard lock(mutex_);
   if (take_along_vote_tree(id, node, message)) return;
   const auto open = std::find_if(open_.begin(), open_.end(), [id](const Open& one) { return one.id == id; });
   if (open != open_.end()) take_for(*open, node, message);
-  else if (id > last_added_) early_[id].push_back({node, {all.begin(), all.end()}});
+  else if (id > last_added_) early_[id].push_back({node, message.keep()});
 }
 
 void NodeExchange::take_for(Open& open, int node, MessageReader& message) {
@@ -239,10 +242,14 @@ void NodeExchange::take_for(Open& open, int node, MessageReader& message) {
   answer(open);
 }
 
-void NodeExchange::note_failure(const Open& open) {
+/// The command, or null if its ranks here have finished it and the next one has come to its slot.
+Command* NodeExchange::command_of(const Open& open) const noexcept {
   Command& command = control_.command_in(open.slot);
-  if (command.id != open.id) return;  // all ranks have finished it, and the next command has come to its slot
-  command.failed.store(open.id, std::memory_order_seq_cst);
+  return command.id == open.id ? &command : nullptr;
+}
+
+void NodeExchange::note_failure(const Open& open) {
+  if (Command* const command = command_of(open)) command->failed.store(open.id, std::memory_order_seq_cst);
   control_.header().to_peers.ring();
 }
 
@@ -308,12 +315,13 @@ bool NodeExchange::is_out(int rank, std::uint64_t id) const noexcept {
 /// How the ranks of this node have voted together. Empty if one has not voted yet, or if nobody waits for votes. A rank that
 /// was lost before it voted counts as one that failed. So all nodes come to the same result.
 std::optional<Vote> NodeExchange::vote_here(const Open& open) const noexcept {
-  const Command& command = control_.command_in(open.slot);
-  if (!command.wants_vote) return std::nullopt;
+  if (!open.wants_vote) return std::nullopt;
+  const Command* const command = command_of(open);
+  if (command == nullptr) return Vote::failed;  // the ranks here have skipped it, and do not wait for the result
   bool ok = true;
   const bool are_all_in = all_here(open, [&](int rank) {
     const bool has_voted = control_.worker(rank).vote.load(std::memory_order_seq_cst) >= vote_word(open.id, Vote::none);
-    ok = ok && has_voted && control_.outbox(command, rank).vote == Vote::ok;
+    ok = ok && has_voted && control_.outbox(*command, rank).vote == Vote::ok;
     return has_voted || is_out(rank, open.id);
   });
   if (!are_all_in) return std::nullopt;
@@ -326,7 +334,7 @@ bool NodeExchange::tell_vote(Open& open) {
   if (!vote) return false;
   open.has_told_vote = true;
   if (tell_vote_along_tree(open, *vote)) return true;
-  MessageWriter message = message_of(open, MessageKind::vote);
+  MessageWriter message = message_about(open.id, MessageKind::vote);
   message.put(*vote);
   send_to_others(open, message);
   return true;
@@ -339,8 +347,13 @@ void NodeExchange::note_votes(Open& open) {
     if (open.parts[part].vote == Vote::none) return;
     ok = ok && open.parts[part].vote == Vote::ok;
   }
-  control_.command_in(open.slot).vote_of_others.store(vote_word(open.id, ok ? Vote::ok : Vote::failed),
-                                                      std::memory_order_seq_cst);
+  note_verdict(open, ok ? Vote::ok : Vote::failed);
+}
+
+void NodeExchange::note_verdict(const Open& open, Vote verdict) {
+  Command* const command = command_of(open);
+  if (command == nullptr) return;
+  command->vote_of_others.store(vote_word(open.id, verdict), std::memory_order_seq_cst);
   control_.header().to_peers.ring();
 }
 
@@ -348,17 +361,10 @@ void NodeExchange::note_votes(Open& open) {
 
 void NodeExchange::begin_vote_tree(const Open& open) {
   if (tree_from_ == 0 || open.parts.size() < static_cast<std::size_t>(tree_from_)) return;
-  if (!control_.command_in(open.slot).wants_vote) return;
+  if (!open.wants_vote) return;
   std::vector<int> nodes;
   for (const Part& part : open.parts) nodes.push_back(part.node);
   vote_trees_.emplace(open.id, VoteTree(nodes, open.own));
-}
-
-MessageWriter NodeExchange::message_about(std::uint64_t id, MessageKind kind) const {
-  MessageWriter message(kind);
-  message.put(session_);
-  message.put(id);
-  return message;
 }
 
 bool NodeExchange::tell_vote_along_tree(const Open& open, Vote vote) {
@@ -404,9 +410,7 @@ void NodeExchange::announce(std::uint64_t id, const VoteTree& tree, Vote verdict
   }
   vote_trees_.erase(id);
   const auto open = std::find_if(open_.begin(), open_.end(), [id](const Open& one) { return one.id == id; });
-  if (open == open_.end()) return;
-  control_.command_in(open->slot).vote_of_others.store(vote_word(id, verdict), std::memory_order_seq_cst);
-  control_.header().to_peers.ring();
+  if (open != open_.end()) note_verdict(*open, verdict);
 }
 
 // ---- GPUs -----------------------------------------------------------------------------------------------------
@@ -420,7 +424,7 @@ bool NodeExchange::tell_plans(Open& open) {
   open.next_plans = now + kTellPlansEvery;
   std::vector<RankPlan> plans = plans_here(open);
   if (plans == open.told_plans) return false;
-  MessageWriter message = message_of(open, MessageKind::plans);
+  MessageWriter message = message_about(open.id, MessageKind::plans);
   message.put_list(std::span<const RankPlan>(plans));
   send_to_others(open, message);
   open.told_plans = std::move(plans);

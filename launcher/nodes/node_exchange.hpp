@@ -81,6 +81,7 @@ class NodeExchange {
   struct Open {
     std::uint64_t id = 0;
     std::size_t slot = 0;
+    bool wants_vote = false;
     std::vector<Part> parts;
     std::size_t own = 0;
     std::uint64_t exchanges = 0;  // that the leader here has asked for
@@ -99,7 +100,9 @@ class NodeExchange {
 
   void take_for(Open& open, int node, MessageReader& message);
   void take_block(Open& open, Part& part, MessageReader& message);
+  Command* command_of(const Open& open) const noexcept;
   void note_failure(const Open& open);
+  void note_verdict(const Open& open, Vote verdict);
   bool look_at(Open& open);
   bool take_request(Open& open);
   void send_blocks(const Open& open);
@@ -125,7 +128,6 @@ class NodeExchange {
   std::optional<Vote> vote_here(const Open& open) const noexcept;
   template <class Visit>
   bool all_here(const Open& open, Visit&& visit) const;
-  MessageWriter message_of(const Open& open, MessageKind kind) const;
   void send_to_others(const Open& open, const MessageWriter& message);
 
   Mailbox& mailbox_;
@@ -138,8 +140,8 @@ class NodeExchange {
   std::uint64_t last_added_ = 0;
   std::map<std::uint64_t, std::vector<MessageBefore>> early_;  // by command: messages that came before it
   std::atomic<std::size_t> open_count_ = 0;
-  // By command. A tree stays until this node has passed on the verdict, also if the ranks here are done before: they do
-  // not wait for it if they have skipped the command.
+  // By the number of the command. A tree stays until this node has passed on the verdict. The ranks here may be done before
+  // that: ranks that have skipped the command do not wait for the verdict.
   std::map<std::uint64_t, VoteTree> vote_trees_;
 };
 

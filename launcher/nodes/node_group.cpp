@@ -102,11 +102,17 @@ Mailbox::Ticket NodeGroup::reach(int node, Action&& action) {
   try {
     return action();
   } catch (const Error& error) {
-    lose_unless_ended(node, Error(ErrorKind::worker_lost,
-                                  name_of(node) + " cannot be reached: " + (is_master() ? "its agent" : "the master") +
-                                      " was killed, the machine is down, or the network is (" + error.what() + ")"));
+    lose_unless_ended(node,
+                      Error(ErrorKind::worker_lost,
+                            name_of(node) + " cannot be reached: " + (node == kMaster ? "the master" : "its agent") +
+                                " was killed, the machine is down, or the network is (" + error.what() + ")"));
     return 0;
   }
+}
+
+void NodeGroup::send(const Bundle& bundle) {
+  if (root() != nullptr) return root()->send(bundle);
+  for (const int node : bundle.nodes()) send_directly(node, MessageWriter(*bundle.message_of(node)));
 }
 
 void NodeGroup::send_to_all(const MessageWriter& message) {
@@ -117,7 +123,7 @@ void NodeGroup::send_to_all(const MessageWriter& message) {
   Bundle bundle;
   const Bundle::Piece piece = bundle.add_piece(MessageWriter(message).take());
   for_each_partner([&](int node) { bundle.add(node, {&piece, 1}); });
-  root()->send(bundle);
+  send(bundle);
 }
 
 Mailbox::Ticket NodeGroup::send_bulk(int node, std::span<const std::byte> from) {
@@ -381,14 +387,19 @@ void NodeGroup::pulse() {
   }
 }
 
+/// How long nothing has come from the node. Pieces of a large message count, because a sign of life has to wait behind
+/// them.
+std::chrono::nanoseconds NodeGroup::silence_of(int node, std::chrono::nanoseconds waited) {
+  if (const auto pieces = transport_->pieces_from(node); std::exchange(peer(node).pieces, pieces) != pieces)
+    peer(node).silent_ns.store(0, std::memory_order_relaxed);
+  return std::chrono::nanoseconds(peer(node).silent_ns.fetch_add(waited.count()) + waited.count());
+}
+
 /// Time in which this process was stopped does not count.
 void NodeGroup::check_silence(Clock::duration waited) {
   if (tree_from() != 0) check_neighbours(waited);
   for_each_partner([&](int node) {
-    if (const auto pieces = transport_->pieces_from(node); std::exchange(peer(node).pieces, pieces) != pieces)
-      peer(node).silent_ns.store(0, std::memory_order_relaxed);
-    const auto silent = std::chrono::nanoseconds(peer(node).silent_ns.fetch_add(waited.count()) + waited.count());
-    if (silent < limits_.silence) return;
+    if (silence_of(node, waited) < limits_.silence) return;
     lose_unless_ended(node, Error(ErrorKind::worker_lost,
                                   name_of(node) + " is silent for " + seconds_text(limits_.silence) +
                                       " s: " + (is_master() ? "its agent" : "the master") +
@@ -402,13 +413,14 @@ void NodeGroup::check_silence(Clock::duration waited) {
 void NodeGroup::check_neighbours(std::chrono::nanoseconds waited) {
   const auto limit = limits_.silence + kMastersTurn;
   for (const int node : neighbours_) {
-    const auto silent = std::chrono::nanoseconds(peer(node).silent_ns.fetch_add(waited.count()) + waited.count());
-    if (silent < limit || has_heard_of_loss_.load(std::memory_order_acquire) || is_lost(kMaster)) continue;
-    const Error why(ErrorKind::worker_lost, "nothing is heard from " + name_of(node) +
-                                                ", its neighbour in the tree of nodes, for " + seconds_text(limit) +
-                                                " s, but the master hears from both: the network between them is down");
+    const bool is_silent = silence_of(node, waited) >= limit;
+    if (!is_silent || has_heard_of_loss_.load(std::memory_order_acquire) || is_lost(kMaster)) continue;
+    const Error silence(ErrorKind::worker_lost, "nothing is heard from " + name_of(node) +
+                                                    ", its neighbour in the tree of nodes, for " + seconds_text(limit) +
+                                                    " s, but the master hears from both: the network between them is "
+                                                    "down (--node-timeout sets another limit)");
     const std::lock_guard lock(state_);
-    if (!broken_link_) broken_link_ = why;
+    if (!broken_link_) broken_link_ = peer(node).why.value_or(silence);
   }
 }
 

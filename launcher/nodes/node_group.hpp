@@ -71,16 +71,18 @@ class NodeGroup {
   /// dropped. Any thread; in an agent, one thread sends along the tree.
   void send(int node, MessageWriter message);
   void send_to_all(const MessageWriter& message);
+  /// In the master: sends each node its message, along the tree if there is one.
+  void send(const Bundle& bundle);
   /// Sends a message to the node itself, whatever its kind.
   void send_directly(int node, MessageWriter message);
-  /// From now on, messages go along a tree if there are at least `from` nodes. The same on all nodes. Later calls change
-  /// nothing. Called when no session is open.
+  /// Messages go along a tree from now on, if the job has at least `from` nodes. All nodes give the same number. Once there
+  /// is a tree, later calls change nothing. Called when no session is open.
   void use_tree(int from);
-  /// The least number of nodes of a tree. 0 if there is none.
+  /// From how many nodes on a job has a tree. Returns 0 if this job has no tree.
   int tree_from() const noexcept { return tree_from_.load(std::memory_order_acquire); }
-  /// The tree, in the master. Null if there is none.
+  /// The master's end of the tree. Returns null in an agent, and if there is no tree.
   RelayRoot* root() noexcept { return root_.load(std::memory_order_acquire); }
-  /// The tree, in an agent. Null if there is none.
+  /// This agent's place in the tree. Returns null in the master, and if there is no tree.
   Relay* relay() noexcept { return relay_ ? &*relay_ : nullptr; }
   /// In an agent: why it cannot continue, if nothing is heard from a neighbour in the tree, and the master does not say
   /// that this node is lost. Then only the link between the two is broken, and nobody else notices.
@@ -170,6 +172,7 @@ class NodeGroup {
   void take_as_relay(int node, MessageReader& message);
   void take_report(int node, std::span<const std::byte> bytes);
   void end_tree() noexcept;
+  std::chrono::nanoseconds silence_of(int node, std::chrono::nanoseconds waited);
   void check_neighbours(std::chrono::nanoseconds waited);
   void take_leave(int node, Farewell farewell);
   void lose_unless_ended(int node, const Error& why) noexcept;

@@ -48,7 +48,7 @@ class NodeSession {
     bool is_lost = false;
     Clock::time_point lost_at{};
     bool has_ended = false;
-    bool is_successor = false;  // and is not watched yet
+    bool is_successor = false;  // it has replaced a lost worker, and is not watched yet
   };
   bool report_start();
   void watch_started();

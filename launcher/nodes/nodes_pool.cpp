@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <thread>
 #include <utility>
 
@@ -10,6 +9,7 @@
 #include "common/text/errors.hpp"
 #include "launcher/devices/host_part.hpp"
 #include "launcher/failures/rank_report.hpp"
+#include "launcher/nodes/answers.hpp"
 #include "launcher/pool/worker_watcher.hpp"
 #include "launcher/process/spawn.hpp"
 #include "launcher/session/verdict.hpp"
@@ -34,9 +34,8 @@ bool wait_for_messages(NodeGroup& group, Milliseconds limit, Ready&& ready) {
 }
 
 /// Collects the answers of all agents to one question. The program may have asked before, and given up because one node
-/// has refused. The answers of the others to that question come now, and say nothing about this one. Another thread may
-/// handle the messages meanwhile. So all but is_over() is only for after the group has stopped listening.
-class Gathering final : public NodeListener {
+/// has refused. The answers of the others to that question come now, and say nothing about this one.
+class Gathering final : public Answers {
  public:
   Gathering(int nodes, std::uint64_t question) : question_(question), devices_(static_cast<std::size_t>(nodes)) {}
   void on_message(int node, MessageReader& message) override {
@@ -44,7 +43,7 @@ class Gathering final : public NodeListener {
     if (!is_answer || message.get<std::uint64_t>() != question_) return;
     if (message.kind() == MessageKind::start_failed) {
       const auto kind = message.get<ErrorKind>();
-      failure_ = Error(kind, "node " + std::to_string(node) + ": " + message.get_text());
+      fail(Error(kind, "node " + std::to_string(node) + ": " + message.get_text()));
     } else {
       ChosenDevices& devices = devices_[static_cast<std::size_t>(node)];
       devices.by_rank = message.get_list<DeviceId>();
@@ -53,14 +52,9 @@ class Gathering final : public NodeListener {
         devices.names.push_back({message.get_text(), rank});
       }
     }
-    if (failure_ || first_missing() < 0) is_over_.store(true, std::memory_order_release);
-  }
-  void on_node_lost(int, const Error& why) noexcept override {
-    failure_ = why;
-    is_over_.store(true, std::memory_order_release);
+    if (first_missing() < 0) finish();
   }
 
-  bool is_over() const noexcept { return is_over_.load(std::memory_order_acquire); }
   /// The first node that has not answered, or -1.
   int first_missing() const noexcept {
     for (std::size_t node = 1; node < devices_.size(); ++node) {
@@ -68,7 +62,6 @@ class Gathering final : public NodeListener {
     }
     return -1;
   }
-  const std::optional<Error>& failure() const noexcept { return failure_; }
   const ChosenDevices& devices_of(int node) const { return devices_[static_cast<std::size_t>(node)]; }
 
  private:
@@ -172,16 +165,7 @@ NodesPool::~NodesPool() {
 void NodesPool::start() {
   was_started_ = true;
   group_.listen(this);
-  if (group_.root() != nullptr) {
-    send_start_along_tree();
-  } else {
-    for (const NodePlace& node : settings().nodes) {
-      if (node.node == group_.node()) continue;
-      MessageWriter message(MessageKind::start);
-      put_session_start(message, start_of(node));
-      group_.send(node.node, std::move(message));
-    }
-  }
+  send_start();
   LocalPool::start();
 }
 
@@ -190,7 +174,7 @@ SessionStart NodesPool::start_of(const NodePlace& node) const {
 }
 
 /// Only the places of the nodes differ.
-void NodesPool::send_start_along_tree() {
+void NodesPool::send_start() {
   Bundle bundle(0, 2);
   MessageWriter same;
   put_session_settings(same, start_of(place()));
@@ -201,7 +185,7 @@ void NodesPool::send_start_along_tree() {
     own.put(node);
     bundle.add(node.node, std::array{bundle.add_piece(own.take()), settings_piece});
   }
-  group_.root()->send(bundle);
+  group_.send(bundle);
 }
 
 // ---- messages -------------------------------------------------------------------------------------------------
@@ -299,9 +283,12 @@ bool NodesPool::tell_losses() {
     told_losses_[static_cast<std::size_t>(rank)] = has_told = true;
     MessageWriter message(MessageKind::peer_lost);
     put_peer_lost(message, rank);
+    Bundle bundle;
+    const Bundle::Piece piece = bundle.add_piece(message.take());
     for (const NodePlace& node : settings().nodes) {
-      if (node.node != group_.node() && !node.has(rank)) group_.send(node.node, MessageWriter(message));
+      if (node.node != group_.node() && !node.has(rank)) bundle.add(node.node, {&piece, 1});
     }
+    group_.send(bundle);
   }
   return has_told;
 }

@@ -32,8 +32,8 @@ class NodesPool final : public LocalPool, private NodeListener {
 
   RemoteNodes* other_nodes() noexcept override { return &*commands_; }
   void progress() override { group_.progress(); }
-  /// The program waits for a call. A sleep would delay what its ranks exchange with other nodes. So there is none while
-  /// messages come and go, as in an agent.
+  /// The master also carries what its ranks exchange with other nodes, and a sleep would delay that. So it does not sleep
+  /// while messages come and go. An agent does the same.
   std::chrono::nanoseconds longest_nap() override {
     return group_.quiet() < awake_for_ ? std::chrono::nanoseconds(0) : group_.nap();
   }
@@ -69,7 +69,7 @@ class NodesPool final : public LocalPool, private NodeListener {
   static std::uint64_t bit_of(MessageKind kind) noexcept { return std::uint64_t{1} << static_cast<unsigned>(kind); }
   bool was_told(MessageKind kind) const noexcept { return (told_.load(std::memory_order_seq_cst) & bit_of(kind)) != 0; }
   SessionStart start_of(const NodePlace& node) const;
-  void send_start_along_tree();
+  void send_start();
 
   NodeGroup& group_;
   std::uint64_t session_;  // its number among the sessions of the job

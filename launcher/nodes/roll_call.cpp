@@ -1,36 +1,30 @@
 #include "launcher/nodes/roll_call.hpp"
 
-#include <atomic>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "launcher/nodes/answers.hpp"
 #include "launcher/nodes/start_messages.hpp"
 
 namespace syncrun::detail {
 
 namespace {
 
-/// Collects what the agents say they are. Another thread may handle the messages meanwhile. So all but is_over() is only
-/// for after the group has stopped listening.
-class Hellos final : public NodeListener {
+/// Collects what the agents say they are.
+class Hellos final : public Answers {
  public:
   explicit Hellos(int nodes) : identities_(static_cast<std::size_t>(nodes)), has_(static_cast<std::size_t>(nodes)) {}
   void set(int node, NodeIdentity identity) {
     identities_[static_cast<std::size_t>(node)] = std::move(identity);
     has_[static_cast<std::size_t>(node)] = true;
-    if (missing().empty()) is_over_.store(true, std::memory_order_release);
+    if (missing().empty()) finish();
   }
   void on_message(int node, MessageReader& message) override {
     if (message.kind() == MessageKind::hello) set(node, get_identity(message));
   }
-  void on_node_lost(int, const Error& why) noexcept override {
-    failure_ = why;
-    is_over_.store(true, std::memory_order_release);
-  }
 
-  bool is_over() const noexcept { return is_over_.load(std::memory_order_acquire); }
   std::string missing() const {
     std::string nodes;
     for (std::size_t node = 0; node < has_.size(); ++node) {
@@ -45,14 +39,11 @@ class Hellos final : public NodeListener {
     }
     return nodes;
   }
-  const std::optional<Error>& failure() const noexcept { return failure_; }
   const std::vector<NodeIdentity>& identities() const noexcept { return identities_; }
 
  private:
   std::vector<NodeIdentity> identities_;
   std::vector<bool> has_;
-  std::optional<Error> failure_;
-  std::atomic<bool> is_over_{false};
 };
 
 }  // namespace

@@ -108,11 +108,6 @@ NodeIdentity get_identity(MessageReader& from) {
 
 // ---- the start of a session -----------------------------------------------------------------------------------
 
-void put_session_start(MessageWriter& to, const SessionStart& start) {
-  to.put(start.place);
-  put_session_settings(to, start);
-}
-
 void put_session_settings(MessageWriter& to, const SessionStart& start) {
   const Settings& settings = start.settings;
   to.put(start.segment_bytes);

@@ -45,9 +45,9 @@ struct SessionStart {
   std::uint64_t session = 0;           // its number among the sessions of the job
   std::uint64_t timelines_offset = 0;  // as in ControlHeader
 };
-void put_session_start(MessageWriter& to, const SessionStart& start);
-/// The second part of it, after the place. It is the same for all nodes.
+/// Writes everything but the place. It is the same for all nodes, and comes after the place of the node.
 void put_session_settings(MessageWriter& to, const SessionStart& start);
+/// Reads the place and then the rest.
 SessionStart get_session_start(MessageReader& from);
 
 }  // namespace syncrun::detail

@@ -17,7 +17,7 @@ class VoteTree {
   /// `nodes` are those of the command, in order. `own` is the place of this node among them.
   VoteTree(const std::vector<int>& nodes, std::size_t own);
 
-  /// Empty if this is the first node.
+  /// The node that gets this node's vote. The first node has none, and returns nothing.
   std::optional<int> parent() const noexcept { return parent_; }
   const std::vector<int>& children() const noexcept { return children_; }
   /// This node, or a child for all nodes below it, has voted. Throws Error (system) if it has voted before, or has no vote

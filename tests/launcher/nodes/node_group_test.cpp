@@ -4,13 +4,12 @@
 
 #include <gmock/gmock.h>
 
-#include <map>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "tests/launcher/nodes/borrowed_transport.hpp"
 #include "tests/launcher/nodes/fake_transport.hpp"
+#include "tests/launcher/nodes/notes.hpp"
 
 namespace syncrun::test {
 namespace {
@@ -18,34 +17,6 @@ namespace {
 using namespace detail;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-/// Notes what it gets. The thread of a group may call it.
-class Notes final : public NodeListener {
- public:
-  void on_message(int node, MessageReader& message) override {
-    const std::lock_guard lock(mutex_);
-    if (message.kind() == MessageKind::done) throw Error(ErrorKind::system, "cannot be read");
-    messages_.emplace_back(node, message.get<int>());
-  }
-  void on_node_lost(int node, const Error& why) noexcept override {
-    const std::lock_guard lock(mutex_);
-    losses_[node] = why.what();
-  }
-  std::vector<std::pair<int, int>> messages() const {
-    const std::lock_guard lock(mutex_);
-    return messages_;
-  }
-  std::string loss_of(int node) const {
-    const std::lock_guard lock(mutex_);
-    const auto found = losses_.find(node);
-    return found == losses_.end() ? std::string() : found->second;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::vector<std::pair<int, int>> messages_;
-  std::map<int, std::string> losses_;
-};
 
 /// A master and two agents. A sign of life comes each millisecond, and a node is lost after a tenth of a second.
 class Group : public testing::Test {
@@ -76,7 +47,7 @@ class Group : public testing::Test {
 
   FakeNetwork network{3};
   std::vector<std::unique_ptr<NodeGroup>> groups;
-  Notes notes;
+  Notes notes{MessageKind::done};
 };
 
 TEST_F(Group, PassesMessagesInOrder) {

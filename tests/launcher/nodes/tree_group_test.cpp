@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -15,6 +13,7 @@
 #include "launcher/nodes/node_group.hpp"
 #include "tests/launcher/nodes/borrowed_transport.hpp"
 #include "tests/launcher/nodes/fake_transport.hpp"
+#include "tests/launcher/nodes/notes.hpp"
 
 namespace syncrun::test {
 namespace {
@@ -22,46 +21,6 @@ namespace {
 using namespace detail;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-/// Notes what a node gets. The thread of a group may call it.
-class Notebook final : public NodeListener {
- public:
-  void on_message(int node, MessageReader& message) override {
-    const std::lock_guard lock(mutex_);
-    if (message.kind() == MessageKind::rank_lost) throw Error(ErrorKind::system, "cannot be read");
-    messages_.emplace_back(node, message.get<int>());
-  }
-  void on_node_lost(int node, const Error& why) noexcept override {
-    const std::lock_guard lock(mutex_);
-    losses_[node] = why.what();
-  }
-  std::vector<std::pair<int, int>> messages() const {
-    const std::lock_guard lock(mutex_);
-    return messages_;
-  }
-  /// What a node has sent, in the order in which it has come.
-  std::vector<int> messages_of(int node) const {
-    std::vector<int> numbers;
-    for (const auto& [from, number] : messages()) {
-      if (from == node) numbers.push_back(number);
-    }
-    return numbers;
-  }
-  std::string loss_of(int node) const {
-    const std::lock_guard lock(mutex_);
-    const auto found = losses_.find(node);
-    return found == losses_.end() ? std::string() : found->second;
-  }
-  std::size_t losses() const {
-    const std::lock_guard lock(mutex_);
-    return losses_.size();
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::vector<std::pair<int, int>> messages_;
-  std::map<int, std::string> losses_;
-};
 
 /// A master and six agents. Nodes 1 and 4 are relays: 2 and 3 are below node 1, and 5 and 6 below node 4. A node is lost
 /// after three tenths of a second.
@@ -81,7 +40,7 @@ class GroupWithATree : public testing::Test {
   ~GroupWithATree() override {
     for (const auto& group : groups) group->listen(nullptr);
   }
-  Notebook& note(int node) { return notes[static_cast<std::size_t>(node)]; }
+  Notes& note(int node) { return notes[static_cast<std::size_t>(node)]; }
   NodeGroup& group(int node) { return *groups[static_cast<std::size_t>(node)]; }
   NodeGroup& master() { return group(0); }
   static MessageWriter number(MessageKind kind, int value) {
@@ -107,7 +66,7 @@ class GroupWithATree : public testing::Test {
   }
 
   FakeNetwork network{kNodes};
-  std::array<Notebook, kNodes> notes;
+  std::array<Notes, kNodes> notes;
   std::vector<std::unique_ptr<NodeGroup>> groups;
 };
 
@@ -143,7 +102,7 @@ TEST_F(GroupWithATree, SendsOtherMessagesDirectly) {
 TEST_F(GroupWithATree, SendsOneMessageToAllNodesOfABranch) {
   master().send_to_all(number(MessageKind::end, 7));
   ASSERT_TRUE(until([&] {
-    return std::all_of(notes.begin() + 1, notes.end(), [](const Notebook& one) { return one.messages().size() == 1; });
+    return std::all_of(notes.begin() + 1, notes.end(), [](const Notes& one) { return one.messages().size() == 1; });
   }));
   for (int node = 1; node < kNodes; ++node) EXPECT_THAT(note(node).messages(), ElementsAre(std::pair(0, 7)));
 }
@@ -229,6 +188,16 @@ TEST_F(GroupWithATree, NoticesThatOnlyALinkWithinTheTreeIsDown) {
   EXPECT_LT(Clock::now() - begin, Milliseconds(3000));
   EXPECT_THAT(group(2).broken_link()->what(), HasSubstr("nothing is heard from node 1 (b), its neighbour in the tree"));
   EXPECT_EQ(note(0).losses(), 0U) << "the master hears from both";
+}
+
+TEST_F(GroupWithATree, KeepsALinkOnWhichSignsOfLifeWaitBehindSomethingLarge) {
+  network.hold_back(1, 2);
+  for (const auto end = Clock::now() + Milliseconds(2000); Clock::now() < end;) {
+    network.pass_piece(1, 2);
+    pass(Milliseconds(20));
+  }
+  EXPECT_FALSE(group(2).broken_link().has_value());
+  EXPECT_TRUE(until([&] { return group(2).broken_link().has_value(); })) << "no piece arrives any more";
 }
 
 TEST(Trees, AreMadeOnlyInJobsOfEnoughNodes) {
