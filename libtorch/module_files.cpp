@@ -1,9 +1,11 @@
 #include "libtorch/module_files.hpp"
+#include "common/arrays/replaced_file.hpp"
 
 #include <algorithm>
 #include <set>
 #include <sstream>
 
+#include "common/arrays/replaced_file.hpp"
 #include "libtorch/tensor_files.hpp"
 #include "syncrun/error.hpp"
 #include "syncrun/torch/files.hpp"
@@ -66,8 +68,9 @@ Match match(const ModuleTensor& each, const FoundTensors& found, const std::stri
 FoundTensors read_archive(const std::filesystem::path& file, const ::torch::nn::Module& module) {
   FoundTensors found;
   try {
+    const FileBytes whole(file);  // its errors say why a file cannot be read
     ::torch::serialize::InputArchive archive;
-    archive.load_from(file.string());
+    archive.load_from(reinterpret_cast<const char*>(whole.bytes().data()), whole.bytes().size());
     read_archive(archive, module, "", found);
   } catch (const c10::Error& error) {
     const std::string text = error.what_without_backtrace();
@@ -116,13 +119,13 @@ void BoundModule::save(const std::filesystem::path& file, FileFormat format) {
     bytes.append(static_cast<const char*>(data), count);
     return count;
   });
-  replace_file(file, [&](const AppendBytes& append) { append(bytes.data(), bytes.size()); });
+  syncrun::detail::replace_file(
+      file, [&](const syncrun::detail::AppendBytes& append) { append(std::as_bytes(std::span(bytes))); });
 }
 
 void BoundModule::load(const std::filesystem::path& file, FileFormat format) {
   const auto tensors = all_tensors(*module_);
   if (format_of(file, format) == FileFormat::torch) {
-    static_cast<void>(FileBytes(file));  // its errors say why a file cannot be read
     copy_into(tensors, read_archive(file, *module_), file);
     return;
   }

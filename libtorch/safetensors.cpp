@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 
+#include "common/arrays/replaced_file.hpp"
 #include "libtorch/safetensors_header.hpp"
 #include "libtorch/tensor_files.hpp"
 #include "syncrun/error.hpp"
@@ -82,6 +83,12 @@ std::vector<std::string> Safetensors::names() const {
   const auto options = ::torch::TensorOptions().dtype(detail::scalar_of(found->type));
   if (found->begin == found->end) return ::torch::empty(found->shape, options);
   auto* const elements = const_cast<std::byte*>(file_->elements(*found));  // LibTorch has no tensors that are const
+  if (found->type == detail::StoredType::boolean) {
+    const std::span bytes(elements, static_cast<std::size_t>(found->end - found->begin));
+    if (std::any_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte > std::byte{1}; }))
+      throw Error(ErrorKind::usage, file_->name() + ": expected bools of 0 or 1 in '" + found->name +
+                                        "', found another value, which is undefined");
+  }
   const auto keep = [file = file_](void*) {};
   if (reinterpret_cast<std::uintptr_t>(elements) % detail::size_of(found->type) == 0)
     return ::torch::from_blob(elements, found->shape, keep, options);
@@ -100,11 +107,11 @@ void save_safetensors(const std::filesystem::path& file,
   std::vector<detail::StoredTensor> stored;
   for (const auto& [name, tensor] : tensors) stored.push_back(detail::described(name, tensor));
   const std::string header = detail::make_safetensors_header(stored, metadata);
-  detail::replace_file(file, [&](const detail::AppendBytes& append) {
-    append(header.data(), header.size());
+  syncrun::detail::replace_file(file, [&](const syncrun::detail::AppendBytes& append) {
+    append(std::as_bytes(std::span(header)));
     for (const auto& [name, tensor] : tensors) {
       const auto values = tensor.detach().cpu().contiguous();
-      append(values.data_ptr(), static_cast<std::size_t>(values.nbytes()));
+      append({static_cast<const std::byte*>(values.data_ptr()), static_cast<std::size_t>(values.nbytes())});
     }
   });
 }

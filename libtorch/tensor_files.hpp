@@ -1,10 +1,9 @@
 #pragma once
 
-// Files of tensors: reads by a mapping, and writes that replace the file as a whole. Uses no LibTorch.
+// Files of tensors, read by a mapping. Uses no LibTorch. `replace_file` (common/arrays/replaced_file.hpp) writes them.
 
 #include <cstddef>
 #include <filesystem>
-#include <functional>
 #include <span>
 
 namespace syncrun::libtorch::detail {
@@ -24,11 +23,5 @@ class FileBytes {
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
 };
-
-/// Writes a file through `fill`, which gets a function that appends bytes. The file has its old contents, or all of the
-/// new ones, whatever happens: the bytes go to a temporary file beside it, which then replaces it. Throws Error
-/// (system), and what `fill` throws.
-using AppendBytes = std::function<void(const void* data, std::size_t bytes)>;
-void replace_file(const std::filesystem::path& file, const std::function<void(const AppendBytes&)>& fill);
 
 }  // namespace syncrun::libtorch::detail

@@ -24,16 +24,6 @@ constexpr std::size_t kLargestMove = std::size_t{1} << 30U;
   throw_errno(std::string("cannot ") + what + " " + path.string(), code);
 }
 
-void write_all(int fd, const std::filesystem::path& path, const char* data, std::size_t bytes) {
-  while (bytes != 0) {
-    const ssize_t written = ::write(fd, data, std::min(bytes, kLargestMove));
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) fail("write", path);
-    data += written;
-    bytes -= static_cast<std::size_t>(written);
-  }
-}
-
 /// Reads up to `bytes` bytes, starting at byte `at` of the file. Returns how many it has read: fewer if the file ends.
 std::size_t read_some(int fd, const std::filesystem::path& path, std::size_t at, char* data, std::size_t bytes) {
   std::size_t got = 0;
@@ -82,13 +72,24 @@ void write_file(const Folder& folder, const std::string& name, std::string_view 
   ::unlinkat(folder.fd.get(), name.c_str(), 0);
   const FileDescriptor fd(::openat(folder.fd.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!fd.is_open()) fail("write", path);
-  write_file(fd, path, front, rest);
+  write_at(fd, path, 0, std::as_bytes(std::span(front)));
+  write_at(fd, path, front.size(), rest);
+  sync_file(fd, path);
 }
 
-void write_file(const FileDescriptor& fd, const std::filesystem::path& path, std::string_view front,
-                std::span<const std::byte> rest) {
-  write_all(fd.get(), path, front.data(), front.size());
-  write_all(fd.get(), path, reinterpret_cast<const char*>(rest.data()), rest.size());
+void write_at(const FileDescriptor& fd, const std::filesystem::path& path, std::uint64_t at,
+              std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const std::size_t most = std::min(bytes.size(), kLargestMove);
+    const ssize_t written = ::pwrite(fd.get(), bytes.data(), most, static_cast<off_t>(at));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail("write", path);
+    at += static_cast<std::uint64_t>(written);
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+}
+
+void sync_file(const FileDescriptor& fd, const std::filesystem::path& path) {
   if (::fsync(fd.get()) != 0) fail("write", path);
 }
 
@@ -112,19 +113,10 @@ FilePart::FilePart(const Folder& folder, const std::string& name)
   if (!fd_.is_open()) fail("write", path_);
 }
 
-void FilePart::write(std::uint64_t at, std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const std::size_t most = std::min(bytes.size(), kLargestMove);
-    const ssize_t written = ::pwrite(fd_.get(), bytes.data(), most, static_cast<off_t>(at));
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) fail("write", path_);
-    at += static_cast<std::uint64_t>(written);
-    bytes = bytes.subspan(static_cast<std::size_t>(written));
-  }
-}
+void FilePart::write(std::uint64_t at, std::span<const std::byte> bytes) { write_at(fd_, path_, at, bytes); }
 
 void FilePart::sync() {
-  if (::fsync(fd_.get()) != 0) fail("write", path_);
+  sync_file(fd_, path_);
   detail::sync(folder_);
 }
 

@@ -32,9 +32,11 @@ void sync(const Folder& folder);
 /// name. Throws Error (system).
 void write_file(const Folder& folder, const std::string& name, std::string_view front, std::span<const std::byte> rest);
 
-/// The same, into an empty file that is open for writing. `path` is its path for messages. Throws Error (system).
-void write_file(const FileDescriptor& fd, const std::filesystem::path& path, std::string_view front,
-                std::span<const std::byte> rest);
+/// Writes to an open file, beginning at its byte `at`. `path` is its path for messages. Throws Error (system).
+void write_at(const FileDescriptor& fd, const std::filesystem::path& path, std::uint64_t at,
+              std::span<const std::byte> bytes);
+/// Waits until what was written to the file is on disk. Throws Error (system).
+void sync_file(const FileDescriptor& fd, const std::filesystem::path& path);
 
 /// Reads a whole file. Throws Error (system), or Error (usage) if it is longer than `longest_bytes`.
 std::string read_file(const Folder& folder, const std::string& name, std::size_t longest_bytes);

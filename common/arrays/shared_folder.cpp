@@ -23,7 +23,8 @@ constexpr std::chrono::milliseconds kLookEvery{20};
 
 Folder open_once(const SharedFolder& shared) {
   Folder folder = open_folder(shared.path);
-  const std::string id = read_file(folder, kFolderId, 4 * kIdBytes);
+  constexpr std::size_t kLongestId = 4 * kIdBytes;  // of any program: a longer file is not an id
+  const std::string id = read_file(folder, kFolderId, kLongestId);
   if (id == shared.id) return folder;
   if (id.size() < shared.id.size()) throw Error(ErrorKind::system, "its contents are not there");
   fail(shared, "the folder at this path is another one");

@@ -136,9 +136,9 @@ bool LatestFolder::is_replaced() const { return target_of(root_) != target_; }
 
 CheckpointWriter::CheckpointWriter(const fs::path& path) : root_(make_folder(path)) {
   lock(root_);
-  const std::string current = current_save(root_);
-  remove_all_but(current, Readers::left_alone);
-  name_ = name_after(current);
+  previous_ = current_save(root_);
+  remove_all_but(previous_);
+  name_ = name_after(previous_);
   if (::mkdirat(root_.fd.get(), name_.c_str(), 0777) != 0) throw_errno("cannot make " + (path / name_).string());
   save_ = open_folder(path / name_);
 }
@@ -160,16 +160,18 @@ void CheckpointWriter::commit() {
   }
   is_committed_ = true;  // from here on, readers find the new folder
   sync(root_);
-  remove_all_but(name_, Readers::awaited);
+  remove_all_but(name_);
 }
 
-/// A folder that cannot be removed now is left for the next save.
-void CheckpointWriter::remove_all_but(const std::string& kept, Readers readers) const noexcept try {
+/// A folder that cannot be removed now is left for the next save. Only the folder that this save has replaced may have
+/// readers that are opening it. Others keep it for longer, and are not awaited.
+void CheckpointWriter::remove_all_but(const std::string& kept) const noexcept try {
   ::unlinkat(root_.fd.get(), kNextLink, 0);
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(root_.path, error)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with(kSavePrefix) && name != kept) remove(name, readers);
+    if (!name.starts_with(kSavePrefix) || name == kept) continue;
+    remove(name, name == previous_ ? Readers::awaited : Readers::left_alone);
   }
 } catch (const std::exception&) {
   // No memory for the names.

@@ -40,7 +40,7 @@ class LatestFolder {
   /// Throws Error (usage) if there is no checkpoint, and Error (system).
   explicit LatestFolder(const std::filesystem::path& path);
   const Folder& folder() const noexcept { return save_; }
-  /// Its path without the link. It leads to this checkpoint also when another one was saved.
+  /// Its path without the link. It still leads to this checkpoint after another save.
   std::filesystem::path own_path() const { return std::filesystem::absolute(root_.path / target_); }
   /// True if `latest` leads to another folder by now.
   bool is_replaced() const;
@@ -73,10 +73,11 @@ class CheckpointWriter {
  private:
   /// Whether a removal waits for readers of the folder.
   enum class Readers : std::uint8_t { awaited, left_alone };
-  void remove_all_but(const std::string& kept, Readers readers) const noexcept;
+  void remove_all_but(const std::string& kept) const noexcept;
   void remove(const std::string& name, Readers readers) const;
 
   Folder root_;
+  std::string previous_;  // the folder of the checkpoint that this one replaces; empty if there is none
   std::string name_;
   Folder save_;
   bool is_committed_ = false;

@@ -22,7 +22,6 @@ std::vector<ManifestPart> parts_of(const ArrayPlace& array) {
   static_cast<void>(extents_together(*array.variable, "save"));  // the rows have one shape
   std::vector<ManifestPart> parts;
   int node_before = -1;
-  bool are_all_here = true;
   for (int rank = 0; rank < session.world_size(); ++rank) {
     const std::int64_t rows = array.variable->extents[static_cast<std::size_t>(rank)][0];
     const int node = session.node_of(rank);
@@ -30,8 +29,8 @@ std::vector<ManifestPart> parts_of(const ArrayPlace& array) {
     if (node != node_before) parts.push_back({0, session.settings().node_names[static_cast<std::size_t>(node)]});
     parts.back().rows += rows;
     node_before = node;
-    are_all_here = are_all_here && node == 0;
   }
+  const bool are_all_here = node_before <= 0;  // ranks are numbered node by node
   return are_all_here ? std::vector<ManifestPart>() : parts;
 }
 
@@ -59,16 +58,15 @@ std::vector<ArrayFile> open_parts(const Folder& folder, const ManifestArray& arr
   for (std::size_t part = 0; part < expected.size(); ++part) {
     const std::string& name = expected[part].name;
     try {
-      files.emplace_back(folder, name);
+      const NpyHeader& header = files.emplace_back(folder, name).header();
+      NpyHeader wanted = files.front().header();
+      if (!wanted.shape.empty()) wanted.shape[0] = expected[part].rows;
+      if (header.dtype == wanted.dtype && header.shape == wanted.shape && !wanted.shape.empty()) continue;
+      throw_usage((folder.path / name).string() + ": expected " + shape_text(wanted.dtype, wanted.shape) + ", found " +
+                  shape_text(header.dtype, header.shape));
     } catch (const Error& error) {
       throw_unreadable(folder, name, array.parts[part], error);
     }
-    const NpyHeader& header = files.back().header();
-    NpyHeader wanted = files.front().header();
-    if (!wanted.shape.empty()) wanted.shape[0] = expected[part].rows;
-    if (header.dtype == wanted.dtype && header.shape == wanted.shape && !wanted.shape.empty()) continue;
-    throw_usage((folder.path / name).string() + ": expected " + shape_text(wanted.dtype, wanted.shape) + ", found " +
-                shape_text(header.dtype, header.shape));
   }
   return files;
 }

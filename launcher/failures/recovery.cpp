@@ -109,8 +109,8 @@ std::optional<std::uint64_t> Recovery::first_whole_call() const {
   return std::nullopt;
 }
 
-/// Prepares this node's control block for the new workers. Also the slots of ranks of other nodes: the master plays the part
-/// of their workers there.
+/// Prepares this node's control block for the new workers. It also prepares the slots of ranks of other nodes, because the
+/// master plays the part of their workers there.
 std::vector<Successor> Recovery::prepare_successors(const std::vector<int>& lost) {
   std::vector<Successor> successors;
   for (const int rank : lost) {

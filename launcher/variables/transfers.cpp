@@ -71,7 +71,10 @@ void check_growth(SystemCommands& commands, const VariableRecord& variable, std:
   const auto* copies = commands.segment().at<VariableEntry>(variable.entry)->copies();
   std::size_t growth = 0;
   for (std::size_t rank = 0; rank < bytes.size(); ++rank) {
-    const bool is_in_host_memory = commands.devices().kind_of(static_cast<int>(rank)) == DeviceKind::cpu;
+    // The ranks of other nodes check the memory of their node when they allocate.
+    const int number = static_cast<int>(rank);
+    const bool is_in_host_memory =
+        commands.devices().kind_of(number) == DeviceKind::cpu && commands.calls().node_of(number) == 0;
     const bool grows = old == OldCopies::kept || bytes[rank] > copies[rank].capacity_bytes;
     if (is_in_host_memory && grows) growth += bytes[rank];
   }
@@ -121,7 +124,7 @@ void run_transfers(SystemCommands& commands, const char* what, TransferDirection
   });
 }
 
-void to_variables(SystemCommands& commands, const char* what, const std::vector<Transfer>& transfers) {
+void change_copies(SystemCommands& commands, const std::vector<Transfer>& transfers, const std::function<void()>& run) {
   for (const auto& transfer : transfers) {
     std::vector<std::size_t> bytes;
     for (const TransferPart& part : transfer.parts) {
@@ -132,7 +135,7 @@ void to_variables(SystemCommands& commands, const char* what, const std::vector<
   // Other ranks may still read the shape of a copy: it tells them which rows of the variable are theirs.
   for (const auto& transfer : transfers) commands.await_users(transfer.variable);
   try {
-    run_transfers(commands, what, TransferDirection::to_variable, transfers);
+    run();
   } catch (...) {
     // Some ranks may have done their part and others not.
     if (commands.is_open()) {
@@ -148,6 +151,10 @@ void to_variables(SystemCommands& commands, const char* what, const std::vector<
     }
     variable.is_replicated = false;
   }
+}
+
+void to_variables(SystemCommands& commands, const char* what, const std::vector<Transfer>& transfers) {
+  change_copies(commands, transfers, [&] { run_transfers(commands, what, TransferDirection::to_variable, transfers); });
 }
 
 void fetch_copy(SystemCommands& commands, VariableRecord& variable, int rank, std::uint64_t to) {

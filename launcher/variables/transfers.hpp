@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -33,6 +34,9 @@ struct Transfer {
 /// Runs the transfers as one command. `what` names the caller in messages. Throws the error of the command.
 void run_transfers(SystemCommands& commands, const char* what, TransferDirection direction,
                    const std::vector<Transfer>& transfers);
+/// Lets `run` give the copies the shapes and the values of the transfers. Brings the records up to date, also if `run`
+/// throws. Throws Error (system) if there is too little memory.
+void change_copies(SystemCommands& commands, const std::vector<Transfer>& transfers, const std::function<void()>& run);
 /// Runs transfers to the variables. Brings their records up to date, also if it throws.
 void to_variables(SystemCommands& commands, const char* what, const std::vector<Transfer>& transfers);
 

@@ -103,11 +103,12 @@ class OrderBlock {
 void run(SystemCommands& commands, const Order& order, const RankSet& ranks) {
   VariableRecord& variable = *order.rows.variable;
   commands.run_system(order.what, variable.name, ranks, [&](CommandHead& command, InFlight& in_flight) {
-    if (order.action != FilesAction::drop) commands.follow(variable.writes);
     auto& payload = command.begin<FilesPayload>();
     payload.action = order.action;
     payload.variable = variable.entry;
     payload.reading = order.reading;
+    if (order.action == FilesAction::drop) return;  // it needs no memory, which may be short
+    commands.follow(variable.writes);
     if (order.action == FilesAction::take) in_flight.writes.push_back(variable.name);
     OrderBlock block(order);
     const std::uint64_t offset =
@@ -136,7 +137,7 @@ void run_in_parts(SystemCommands& commands, Order order, std::span<const std::ve
   }
 }
 
-/// Where the files have the rows of each rank. `begins` says which row is the first of the rank.
+/// Returns the places of each rank's rows in the files. `begins` has the first row of each rank.
 std::vector<std::vector<RowsPiece>> pieces_by_rank(const RowsOnDisk& rows, std::span<const Extents> extents,
                                                    std::span<const std::int64_t> begins) {
   std::vector<std::vector<RowsPiece>> pieces;
@@ -196,27 +197,19 @@ void RowsRead::drop() noexcept try {
   run(commands_, {.action = FilesAction::drop, .what = "load", .rows = rows_, .reading = reading_, .extents = extents_},
       commands_.all_ranks());
 } catch (const std::exception&) {
-  // The session has ended meanwhile.
+  // The session ends, and with it the workers and the rows.
 }
 
 void RowsRead::take() {
   VariableRecord& variable = *rows_.variable;
-  std::vector<std::size_t> bytes;
-  for (const Extents& own : extents_) bytes.push_back(bytes_of(variable, own));
-  check_growth(commands_, variable, bytes, OldCopies::reused);
-  commands_.await_users(&variable);  // as before a transfer
-  is_over_ = true;
-  try {
+  std::vector<TransferPart> parts;
+  for (const Extents& own : extents_) parts.push_back({.extents = own});
+  change_copies(commands_, {{&variable, std::move(parts)}}, [&] {
     run(commands_,
         {.action = FilesAction::take, .what = "load", .rows = rows_, .reading = reading_, .extents = extents_},
         commands_.all_ranks());
-  } catch (...) {
-    if (commands_.is_open()) read_extents(commands_.segment(), variable);
-    drop();
-    throw;
-  }
-  read_extents(commands_.segment(), variable);
-  variable.assigned.add_all();
+  });
+  is_over_ = true;
   variable.is_replicated = placement_ == Placement::replicated;
 }
 

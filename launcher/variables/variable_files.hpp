@@ -34,12 +34,12 @@ struct RowsPiece {
   friend bool operator==(const RowsPiece&, const RowsPiece&) = default;
 };
 
-/// Where the files have these rows of the array. `row_bytes` are those of one row.
+/// Returns the places of these rows in the files. A row has `row_bytes` bytes.
 std::vector<RowsPiece> pieces_of(const RowRange& rows, std::span<const RowsFile> files, std::size_t row_bytes);
 /// Those parts of the pieces whose bytes are in [begin, end) of the copy.
 std::vector<RowsPiece> cut(std::span<const RowsPiece> pieces, std::uint64_t begin, std::uint64_t end);
 
-/// The most bytes that one command moves on each rank. The time limit of calls is one for each command.
+/// The most bytes that one command moves on each rank. The call timeout applies to each command.
 inline constexpr std::size_t kMostFileBytes = std::size_t{1} << 30U;
 
 /// A variable, and the files of its array.
@@ -49,8 +49,8 @@ struct RowsOnDisk {
   std::vector<RowsFile> files;
 };
 
-/// Writes the copies to the files. The copies are the parts of the array. Each file gets the rows of ranks of one node. Throws Error (system), or Error (usage) if
-/// a node does not see the folder, and failures of calls that wrote the variable.
+/// Each rank writes its copy to the files. A file contains only rows of one node. Throws Error (system), Error (usage) if a
+/// node does not see the folder, and failures of calls that wrote the variable.
 void write_rows(SystemCommands& commands, const RowsOnDisk& rows, std::size_t most_bytes = kMostFileBytes);
 
 /// Rows that the ranks have read, but that are not in the copies yet. If take() was not called, the destructor lets the

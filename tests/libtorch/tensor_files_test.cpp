@@ -9,13 +9,14 @@
 #include <stdexcept>
 #include <syncrun/error.hpp>
 
+#include "common/arrays/replaced_file.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 namespace {
 
-using syncrun::libtorch::detail::AppendBytes;
+using syncrun::detail::AppendBytes;
+using syncrun::detail::replace_file;
 using syncrun::libtorch::detail::FileBytes;
-using syncrun::libtorch::detail::replace_file;
 
 std::string read(const std::filesystem::path& file) {
   const FileBytes bytes(file);
@@ -26,8 +27,9 @@ TEST(TensorFiles, AreReadAsTheyWereWritten) {
   const TemporaryFolder folder;
   for (const std::string& text : {std::string(), std::string("abc"), std::string(100'000, 'z')}) {
     replace_file(folder / "file", [&](const AppendBytes& append) {
-      append(text.data(), text.size() / 2);
-      append(text.data() + text.size() / 2, text.size() - text.size() / 2);
+      const auto bytes = std::as_bytes(std::span(text));
+      append(bytes.first(bytes.size() / 2));
+      append(bytes.subspan(bytes.size() / 2));
     });
     EXPECT_EQ(read(folder / "file"), text);
   }
@@ -39,7 +41,7 @@ TEST(TensorFiles, KeepTheirOldContentsIfAWriteFails) {
   write_text(folder / "file", "old");
   EXPECT_THROW(replace_file(folder / "file",
                             [](const AppendBytes& append) {
-                              append("new", 3);
+                              append(std::as_bytes(std::span("new")));
                               throw std::runtime_error("stop");
                             }),
                std::runtime_error);

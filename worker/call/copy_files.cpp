@@ -46,13 +46,17 @@ void for_each_part(SharedHeap& arena, std::size_t bytes, Visit&& visit) {
 }  // namespace
 
 void CopyFiles::run(const FilesPayload& command) {
+  if (command.action == FilesAction::drop) {
+    read_.erase(command.reading);  // the command has no slots
+    return;
+  }
   const auto& slot = attachment_.segment.at<const FilesSlot>(command.slots)[attachment_.rank];
   const std::span pieces(attachment_.segment.at<const FilePiece>(slot.pieces), slot.pieces_count);
   switch (command.action) {
     case FilesAction::write: return write(command, pieces);
     case FilesAction::read: return read(command, slot, pieces);
     case FilesAction::take: return take(command, slot);
-    case FilesAction::drop: read_.erase(command.reading);
+    case FilesAction::drop: break;
   }
 }
 
@@ -101,12 +105,21 @@ std::size_t CopyFiles::bytes_of(const FilesPayload& command, const FilesSlot& sl
   return elements_in({slot.extents.data(), entry.dimensions}) * size_of(entry.dtype);
 }
 
+/// The ranks of a node read at the same time, and do not see each other's memory before it has been written.
+std::size_t CopyFiles::bytes_on_node(const FilesPayload& command) const {
+  const NodePlace& here = attachment_.place;
+  const auto* const slots = attachment_.segment.at<const FilesSlot>(command.slots);
+  std::size_t bytes = 0;
+  for (int rank = here.first_rank; rank < here.end_rank(); ++rank) bytes += bytes_of(command, slots[rank]);
+  return bytes;
+}
+
 void CopyFiles::read(const FilesPayload& command, const FilesSlot& slot, std::span<const FilePiece> pieces) {
   const Folder folder = open_folder_of(command);
   auto rows = read_.find(command.reading);
   if (rows == read_.end()) {
     const std::size_t bytes = bytes_of(command, slot);
-    check_memory_available(bytes, "the room for rows of files", "memory");
+    check_memory_available(bytes_on_node(command), "the rows of a checkpoint on the ranks of this node", "memory");
     rows = read_.emplace(command.reading, Rows{std::make_unique_for_overwrite<std::byte[]>(bytes), bytes}).first;
   }
   for (const FilePiece& piece : pieces) {
@@ -121,13 +134,14 @@ void CopyFiles::take(const FilesPayload& command, const FilesSlot& slot) {
   const auto rows = read_.find(command.reading);
   const std::size_t there = rows == read_.end() ? 0 : rows->second.bytes;
   if (there != bytes) {
-    throw Error(ErrorKind::system, "a copy needs " + std::to_string(bytes) + " bytes of files, and " +
-                                       std::to_string(there) + " were read");
+    throw Error(ErrorKind::system, "rank " + std::to_string(attachment_.rank) + " has read " + std::to_string(there) +
+                                       " of the " + std::to_string(bytes) +
+                                       " bytes of its copy, perhaps because its worker was replaced: load the "
+                                       "checkpoint again");
   }
-  copies_.assign(command.variable, slot.extents, nullptr);
+  auto* const to = static_cast<std::byte*>(copies_.reshape(command.variable, slot.extents));
   if (bytes == 0) return;
   const std::byte* const values = rows->second.values.get();
-  auto* const to = static_cast<std::byte*>(device_.at(copies_.own_copy(command.variable).place));
   if (attachment_.segment.contains(to)) {
     std::memcpy(to, values, bytes);
   } else {

@@ -43,6 +43,7 @@ class CopyFiles {
   void read(const FilesPayload& command, const FilesSlot& slot, std::span<const FilePiece> pieces);
   void take(const FilesPayload& command, const FilesSlot& slot);
   std::size_t bytes_of(const FilesPayload& command, const FilesSlot& slot) const;
+  std::size_t bytes_on_node(const FilesPayload& command) const;
 
   const Attachment& attachment_;
   WorkerDevice& device_;

@@ -313,18 +313,18 @@ void VariableCopies::run_part(TransferDirection direction, const TransferSlot& p
     if (bytes > copy.capacity_bytes) throw_usage("a shared variable's copy is smaller than what was asked of it");
     return device_.copy_out(attachment_.segment.at(part.offset), device_.at(copy.place), bytes);
   }
-  assign(part.variable, part.extents, part.offset == 0 ? nullptr : attachment_.segment.at(part.offset));
-  if (part.is_zero) device_.clear(device_.at(copy.place), bytes);
+  void* const to = reshape(part.variable, part.extents);
+  if (part.offset != 0) device_.copy_in(to, attachment_.segment.at(part.offset), bytes);
+  if (part.is_zero) device_.clear(to, bytes);
 }
 
-void VariableCopies::assign(std::uint64_t variable, const std::array<std::int64_t, kMaxDimensions>& extents,
-                            const std::byte* values) {
+void* VariableCopies::reshape(std::uint64_t variable, const std::array<std::int64_t, kMaxDimensions>& extents) {
   const auto& entry = *attachment_.segment.at<const VariableEntry>(variable);
   VariableCopy& copy = own_copy(variable);
   const std::size_t bytes = elements_in({extents.data(), entry.dimensions}) * size_of(entry.dtype);
   make_room(variable, bytes);
   copy.extents = extents;
-  if (values != nullptr) device_.copy_in(device_.at(copy.place), values, bytes);
+  return device_.at(copy.place);
 }
 
 }  // namespace syncrun::detail

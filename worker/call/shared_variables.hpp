@@ -33,9 +33,8 @@ class VariableCopies {
   /// Starts such a copy before its command runs, if the device can do that and the copy has enough memory. No work of
   /// this rank may use the variable.
   bool start_move_ahead(const Command& command);
-  /// Gives the copy a shape and values, which are in shared memory. Null: there are no elements. The values are complete
-  /// when the device has finished.
-  void assign(std::uint64_t variable, const std::array<std::int64_t, kMaxDimensions>& extents, const std::byte* values);
+  /// Gives the copy a shape, and memory for it. Returns this memory, which the caller fills.
+  void* reshape(std::uint64_t variable, const std::array<std::int64_t, kMaxDimensions>& extents);
   VariableCopy& own_copy(std::uint64_t variable) const noexcept {
     return attachment_.segment.at<VariableEntry>(variable)->copies()[attachment_.rank];
   }
