@@ -53,13 +53,18 @@ void check_memory(const std::vector<BoundParameter>& parameters) {
   }
 }
 
-/// Where the first element that is not finite is.
+/// Names the first parameter with a value that is not finite, or says that there is none.
 std::string first_not_finite(const std::vector<BoundParameter>& parameters) {
   for (const BoundParameter& each : parameters) {
     if (!::torch::isfinite(each.tensor.detach()).all().item<bool>())
       return "parameter '" + each.name + "' already has values that are not finite";
   }
   return "all parameters are finite before this step";
+}
+
+/// True if the tensor is the part of `data` that belongs to the parameter. Without elements, a tensor has no address.
+bool is_part_of(const float* data, const BoundParameter& parameter, const ::torch::Tensor& tensor) {
+  return tensor.defined() && (tensor.numel() == 0 || tensor.data_ptr() == data + parameter.offset);
 }
 
 ::torch::Tensor part_of(float* data, const BoundParameter& parameter) {
@@ -134,15 +139,17 @@ void BoundModule::check_unchanged() const {
 }
 
 void BoundModule::bind_params(float* data) {
-  if (data == params_) return;
-  for (BoundParameter& each : parameters_) each.tensor.set_data(part_of(data, each));
-  params_ = data;
+  for (BoundParameter& each : parameters_) {
+    if (is_part_of(data, each, each.tensor)) continue;
+    check_type(each);  // the program may have converted it
+    each.tensor.set_data(part_of(data, each));
+  }
 }
 
 void BoundModule::bind_gradient(float* data) {
   for (const BoundParameter& each : parameters_) {
     ::torch::Tensor& gradient = each.tensor.mutable_grad();
-    if (!gradient.defined() || gradient.data_ptr() != data + each.offset) gradient = part_of(data, each);
+    if (!is_part_of(data, each, gradient)) gradient = part_of(data, each);
   }
   gradient_ = data;
 }
@@ -176,8 +183,7 @@ double BoundModule::backward(const ::torch::Tensor& loss) {
 
 void BoundModule::check_gradients() {
   for (const BoundParameter& each : parameters_) {
-    const ::torch::Tensor& gradient = each.tensor.grad();
-    if (gradient.defined() && gradient.data_ptr() == gradient_ + each.offset) continue;
+    if (is_part_of(gradient_, each, each.tensor.grad())) continue;
     refuse("the gradient of parameter '" + each.name +
            "' was replaced during the backward pass, expected additions to "
            "it. Do not assign or reset .grad, for example by zero_grad(), in the loss or in a hook");

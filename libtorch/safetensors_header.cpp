@@ -30,6 +30,8 @@ constexpr std::array<TypeRow, 10> kTypes{{{StoredType::boolean, "BOOL", 1},
                                           {StoredType::float32, "F32", 4},
                                           {StoredType::float64, "F64", 8}}};
 constexpr std::uint64_t kLengthBytes = 8;
+/// The key of the texts in a header. No tensor has this name.
+constexpr const char* kMetadata = "__metadata__";
 // The depth of the innermost values, those of a shape, in the JSON text.
 constexpr int kDeepest = 3;
 constexpr std::size_t kLongestQuote = 80;
@@ -197,7 +199,7 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> file, std::uint64
   SafetensorsHeader header;
   header.data_at = kLengthBytes + length;
   for (const auto& [key, value] : json.items()) {
-    if (key == "__metadata__") header.metadata = parse_metadata(value, refuse);
+    if (key == kMetadata) header.metadata = parse_metadata(value, refuse);
     else header.tensors.push_back(parse_tensor(key, value, refuse));
   }
   check_places(header.tensors, file_bytes - header.data_at, refuse);
@@ -207,9 +209,12 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> file, std::uint64
 std::string make_safetensors_header(std::span<StoredTensor> tensors,
                                     const std::map<std::string, std::string>& metadata) {
   Json json = Json::object();
-  if (!metadata.empty()) json["__metadata__"] = metadata;
+  if (!metadata.empty()) json[kMetadata] = metadata;
   std::uint64_t next = 0;
   for (StoredTensor& tensor : tensors) {
+    if (tensor.name == kMetadata)
+      throw Error(ErrorKind::usage, std::string("a tensor of a safetensors file cannot have the name '") + kMetadata +
+                                        "': it is for texts");
     if (json.contains(tensor.name))
       throw Error(ErrorKind::usage, "a safetensors file has every name once, got " + shown(tensor.name) + " twice");
     const auto bytes = stored_bytes(tensor.type, tensor.shape);

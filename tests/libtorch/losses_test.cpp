@@ -307,4 +307,54 @@ TEST_P(LibtorchLosses, OfAModuleHolder) {
   EXPECT_LT(last, first);
 }
 
+/// A module with a parameter that has no elements.
+struct WithAnEmptyPart : models::Mlp {
+  WithAnEmptyPart() : none(register_parameter("none", torch::zeros({0, 3}))) {}
+  torch::Tensor none;
+};
+torch::Tensor loss_with_an_empty_part(WithAnEmptyPart& net, sr::Scattered<const float, 2> x,
+                                      sr::Scattered<const float, 1> y) {
+  return models::mlp_loss(net, x, y) + net.none.sum();
+}
+
+TEST_P(LibtorchLosses, OfAModuleWithAParameterWithoutElements) {
+  const auto samples = models::make_samples(20);
+  const auto x = session().data(samples.x, sr::Shape{20, models::kInputs});
+  const auto y = session().data(samples.y);
+  const auto net = session().replicate<Replica<WithAnEmptyPart>>(kSeed);
+  auto params = parameters(session(), net);
+  auto step = models::lt::train_step<sr::Sgd, loss_with_an_empty_part>(session(), net, params);
+  const double first = step(x, y, {.learning_rate = 0.05});
+  EXPECT_LT(step(x, y, {.learning_rate = 0.05}), first);
+}
+
+/// Moves the parameters to memory of their own, as Module::to() does.
+torch::Tensor loss_that_moves_the_parameters(models::Mlp& net, sr::Scattered<const float, 2> x,
+                                             sr::Scattered<const float, 1> y) {
+  const auto loss = models::mlp_loss(net, x, y);
+  for (auto& each : net.parameters()) each.set_data(each.detach().clone());
+  return loss;
+}
+
+TEST_P(LibtorchLosses, OfAModuleWhoseParametersWereMovedAreThoseOfTheVariable) {
+  const auto samples = models::make_samples(20);
+  const auto x = session().data(samples.x, sr::Shape{20, models::kInputs});
+  const auto y = session().data(samples.y);
+  const auto train = [&](auto make) {
+    const auto net = session().replicate<Replica<models::Mlp>>(kSeed);
+    auto params = parameters(session(), net);
+    auto step = make(net, params);
+    std::vector<double> losses;
+    for (int i = 0; i < 5; ++i) losses.push_back(step(x, y, {.learning_rate = 0.05}));
+    return losses;
+  };
+  const auto moved = train([&](const auto& net, auto& params) {
+    return models::lt::train_step<sr::Sgd, loss_that_moves_the_parameters>(session(), net, params);
+  });
+  const auto left = train([&](const auto& net, auto& params) {
+    return models::lt::train_step<sr::Sgd, models::mlp_loss>(session(), net, params);
+  });
+  EXPECT_EQ(moved, left);
+}
+
 }  // namespace

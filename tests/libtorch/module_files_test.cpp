@@ -159,6 +159,14 @@ TEST_P(LibtorchFile, OfSafetensorsKeepsEveryType) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "no"));
 }
 
+TEST_P(LibtorchFile, WithABoolThatIsNeitherTrueNorFalseIsRefused) {
+  const std::string header = R"({"flags":{"dtype":"BOOL","shape":[2],"data_offsets":[0,2]}})";
+  write_text(folder_ / "flags", std::string(1, static_cast<char>(header.size())) + std::string(7, '\0') + header +
+                                    std::string("\x01\x02"));
+  EXPECT_ERROR(static_cast<void>(Safetensors(folder_ / "flags").tensor("flags")), sr::ErrorKind::usage,
+               "expected bools of 0 or 1 in 'flags'");
+}
+
 TEST_P(LibtorchFile, OfAnotherFloatingPointTypeIsConverted) {
   auto first = trained();
   save(session(), first.net, first.params, folder_ / "model.safetensors");

@@ -128,6 +128,8 @@ TEST(SafetensorsHeader, IsWrittenWithEveryNameOnce) {
   EXPECT_THROW(make_safetensors_header(twice, {}), syncrun::Error);
   std::vector<StoredTensor> bytes{{.name = "\xff", .shape = {1}}};
   EXPECT_THROW(make_safetensors_header(bytes, {}), syncrun::Error);
+  std::vector<StoredTensor> metadata{{.name = "__metadata__", .shape = {1}}};
+  EXPECT_THROW(make_safetensors_header(metadata, {}), syncrun::Error);
 }
 
 }  // namespace

@@ -140,7 +140,7 @@ struct PartsDescription {
 /// they have seeded LibTorch's generator with `seed`, an integer. After that, the generator of each rank has a seed of
 /// its own, for dropout. Parameters must be float32.
 ///
-/// The functions of training.hpp and files.hpp call the members after net().
+/// Programs call only net(). The functions of training.hpp and files.hpp call the other members.
 template <class Net>
 class Replica {
  public:

@@ -20,8 +20,8 @@ namespace detail {
 template <class T>
 struct ScalarTypeOf {
   static_assert(sizeof(T) == 0,
-                "every version of LibTorch has: float, double, float16, bfloat16, int8, int16, int32, "
-                "int64, uint8 and bool. For other element types, convert the array first");
+                "tensor(): expected elements of float, double, float16, bfloat16, int8, int16, int32, int64, uint8 or "
+                "bool, the types of every version of LibTorch. Convert the array first");
   static constexpr auto value = ::torch::kFloat32;
 };
 // clang-format off

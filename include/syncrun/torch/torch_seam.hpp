@@ -79,7 +79,6 @@ class SYNCRUN_EXPORT BoundModule {
   std::shared_ptr<::torch::nn::Module> module_;
   std::vector<BoundParameter> parameters_;
   std::int64_t elements_ = 0;
-  float* params_ = nullptr;
   float* gradient_ = nullptr;
   std::int64_t steps_ = 0;
   std::uint32_t synced_versions_ = 0;
@@ -110,8 +109,7 @@ SYNCRUN_EXPORT void seed_by_rank(std::uint64_t seed, int rank);
 /// copies of LibTorch.
 SYNCRUN_EXPORT void check_versions(int major, int minor);
 
-/// Throws the error of LibTorch that is being handled as an Error: its message, and the line of the program that caused
-/// it. Called in a catch block.
+/// Throws an Error with the message of LibTorch's `error`, and the line of the program that caused it.
 [[noreturn]] SYNCRUN_EXPORT void rethrow_plainly(const c10::Error& error);
 
 /// Throws Error (usage) if the layouts of the modules differ between ranks, or if they have no parameters. `layouts` has

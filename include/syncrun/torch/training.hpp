@@ -30,8 +30,8 @@ void sync_buffers(Session& session, const Replicated<Replica<Net>>& net, BufferS
 /// named_parameters(). From now on, the parameters of every rank's module are parts of this variable. Every rank has the
 /// values of rank 0, also in buffers and frozen parameters. Parameters are those that require a gradient. A tensor that
 /// the module has twice (tied weights) counts once. Without a name, the variable is "params", or "params#2" if that name
-/// is in use. Throws Error (usage) if the module has no parameters, or if the
-/// modules differ between ranks: the message names the first difference.
+/// is in use. Throws Error (usage) if the module has no parameters, or if the modules differ between ranks: the message
+/// names the first difference.
 template <class Net>
 Shared<float, 1> parameters(Session& session, const Replicated<Replica<Net>>& net, std::string_view name = {}) {
   const auto description = session.function(&Replica<Net>::describe, net, "parameters")();
@@ -44,7 +44,7 @@ Shared<float, 1> parameters(Session& session, const Replicated<Replica<Net>>& ne
   return params;
 }
 
-/// Where a parameter is in the variable of parameters(): the elements [begin, end).
+/// The place of a parameter in the variable that parameters() returns: its elements [begin, end).
 struct ParameterPart {
   std::string name;
   std::int64_t begin = 0;
