@@ -94,9 +94,9 @@ class TrainStep {
   /// (usage) if the step does not clip the gradient (TrainStepOptions::clip_norm).
   double gradient_norm() const {
     check_held();
-    if (plan_numbers_.empty() || plan_numbers_[0] == 0)
+    if (plan_numbers_.empty() || plan_numbers_[detail::StepPlan::kClipNorm] == 0)
       throw Error(ErrorKind::usage, "gradient_norm: the step has no clip_norm, so it computes no norm");
-    return plan_.get(0)[1];
+    return plan_.get(0)[detail::StepPlan::kNorm];
   }
   StepForm form() const noexcept { return form_; }
   const std::string& name() const {
@@ -227,6 +227,7 @@ auto make_train_step(Session& session, const std::shared_ptr<ObjectRecord>& obje
                                  ((BodyTraits<typename PointerIn<Others>::type>::kDevice == BodyDevice::cuda) && ...)),
       "the bodies come in the order: for CPU devices, for CUDA devices (it has a CudaWorker&)");
   check_step_params(*params.record());
+  std::vector<double> plan_numbers = make_step_plan(options.groups, options.clip_norm, params.shape(0)[0]);
   const std::array<Body, 1 + sizeof...(Others)> bodies{
       make_step_body<Rule>(body, options.form, options.bucket_bytes),
       make_step_body<Rule>(others, options.form, options.bucket_bytes)...};
@@ -239,7 +240,6 @@ auto make_train_step(Session& session, const std::shared_ptr<ObjectRecord>& obje
   };
   Shared<T, 1> slice_gradient = session.shared<T, 1>(unused_name(*session.core(), params.name() + ".slice_gradient"));
   slice_gradient.broadcast(std::span<const T>());
-  std::vector<double> plan_numbers = make_step_plan(options.groups, options.clip_norm, params.shape(0)[0]);
   Shared<double, 1> plan = session.shared<double, 1>(unused_name(*session.core(), params.name() + ".plan"));
   plan.broadcast(plan_numbers);
   const Zeros of_state = options.form == StepForm::sharded ? Zeros::like_its_share : Zeros::like_all;

@@ -83,6 +83,12 @@ struct StepOf {
       const Vector& gradient = std::get<kCount>(all);
       const Vector& slice_gradient = std::get<kCount + kStates + 1>(all);
       const Vector& target = rows.before == 0 ? gradient : slice_gradient;
+      if constexpr (kDevice == BodyDevice::cuda) {
+        if (!StepPlan(std::get<kCount + kStates + 2>(all).span()).is_empty()) {
+          throw Error(ErrorKind::usage,
+                      "train_step: groups and clip_norm require CPU devices, but this step runs on a CUDA device");
+        }
+      }
       if constexpr (kTellsOfGradient) {
         constexpr auto kAverage = kForm == StepForm::replicated ? GradientAverage::in_buckets : GradientAverage::whole;
         call.begin_gradient(dtype_of<T>, target.data(), length_of(target), kAverage);
@@ -108,16 +114,6 @@ struct StepOf {
     static bool is_averaged([[maybe_unused]] WorkerCall& call) {
       if constexpr (kTellsOfGradient) return call.end_gradient();
       else return false;
-    }
-
-    /// The squares for the norm of the gradient; 0 if the step does not clip it. Refuses a plan on CUDA devices.
-    template <BodyDevice kDevice>
-    static double squares_of(const StepPlan& plan, std::int64_t first, std::span<const T> gradient) {
-      if constexpr (kDevice == BodyDevice::cuda) {
-        throw Error(ErrorKind::usage,
-                    "train_step: groups and clip_norm are for CPU devices, but this is a CUDA device");
-      }
-      return plan.clip_norm() == 0 ? 0 : sum_of_squares(plan, first, gradient);
     }
 
     /// Clips the gradient, and updates every part of the parameters by a rule of its own. The vectors begin at element
@@ -160,6 +156,7 @@ struct StepOf {
       const Vector& slice_gradient = std::get<kCount + kStates + 1>(all);
       const StepPlan plan(std::get<kCount + kStates + 2>(all).span());
       const Rule* const rule = std::get<kCount + kStates + 3>(all).data();
+      const bool has_plan = kDevice == BodyDevice::cpu && !plan.is_empty();
       constexpr auto kPlace = kDevice == BodyDevice::cuda ? UpdateWork::RulePlace::device : UpdateWork::RulePlace::host;
       if (rows.before != 0 && rows.count != 0)
         call.add_slice(dtype_of<T>, gradient.data(), slice_gradient.data(), length_of(gradient));
@@ -168,10 +165,11 @@ struct StepOf {
       call.average_over_slices();
       if constexpr (kForm == StepForm::replicated) {
         if (!is_averaged(call)) comm.avg(gradient);
-        if (plan.is_empty()) {
+        if (!has_plan) {
           update_on(call.core(), rule, kPlace, params, gradient, std::get<kCount + 1 + I>(all)...);
         } else {
-          const double squares = squares_of<kDevice>(plan, 0, gradient.span());
+          const double squares =
+              plan.clip_norm() == 0 ? 0 : sum_of_squares(plan, 0, std::span<const T>(gradient.span()));
           update_by_plan(call.core(), plan, *rule, 0, squares, params.span(), gradient.span(),
                          std::get<kCount + 1 + I>(all).span()...);
         }
@@ -183,11 +181,14 @@ struct StepOf {
         const std::span<T> own_params = part_of(params);
         const std::span<T> own_gradient = part_of(gradient);
         comm.reduce_scatter(gradient, own_gradient, Reduction::avg);
-        if (plan.is_empty()) {
+        if (!has_plan) {
           update_on(call.core(), rule, kPlace, own_params, own_gradient, std::get<kCount + 1 + I>(all)...);
         } else {
-          const double own_squares = squares_of<kDevice>(plan, own.begin, own_gradient);
-          const double squares = comm.all_reduce(own_squares, Reduction::sum);
+          double squares = 0;
+          if (plan.clip_norm() != 0) {
+            const double own_squares = sum_of_squares(plan, own.begin, std::span<const T>(own_gradient));
+            squares = comm.all_reduce(own_squares, Reduction::sum);
+          }
           update_by_plan(call.core(), plan, *rule, own.begin, squares, own_params, own_gradient,
                          std::get<kCount + 1 + I>(all).span()...);
         }

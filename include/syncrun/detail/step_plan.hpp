@@ -15,8 +15,8 @@
 
 namespace syncrun {
 
-/// A part of the parameters of a train step: the elements [begin, end). The elements that are in no group have the factor
-/// 1 twice.
+/// A part of the parameters of a train step: the elements [begin, end). For elements that are
+/// in no group, both factors are 1.
 struct ParameterGroup {
   std::int64_t begin = 0;
   std::int64_t end = 0;
@@ -36,8 +36,8 @@ class StepPlan {
   explicit StepPlan(std::span<double> numbers) noexcept : numbers_(numbers) {}
 
   bool is_empty() const noexcept { return numbers_.empty(); }
-  double clip_norm() const noexcept { return numbers_[0]; }
-  void set_norm(double norm) const noexcept { numbers_[1] = norm; }
+  double clip_norm() const noexcept { return numbers_[kClipNorm]; }
+  void set_norm(double norm) const noexcept { numbers_[kNorm] = norm; }
 
   /// Calls `use(begin, end, learning_rate, weight_decay)` for the intersection of [begin, end) with each part that is not
   /// frozen.
@@ -52,7 +52,10 @@ class StepPlan {
     }
   }
 
-  static constexpr std::size_t kHead = 2;
+  // Places in the list.
+  static constexpr std::size_t kClipNorm = 0;
+  static constexpr std::size_t kNorm = 1;
+  static constexpr std::size_t kHead = 2;  // where the first part begins
   static constexpr std::size_t kPart = 4;
 
  private:
