@@ -83,6 +83,7 @@ class RowsOfRanks : public testing::Test {
     const auto& payload = command.as<FilesPayload>();
     actions.push_back(payload.action);
     if (payload.action == fails_at) throw Error(ErrorKind::system, "the disk is full");
+    if (payload.action == FilesAction::drop) return;  // it needs only the number of what was read
     EXPECT_EQ(text(payload.folder), "/shared/run");
     EXPECT_EQ(text(payload.id), "0f8e");
     const Segment& segment = session.pool.segment();

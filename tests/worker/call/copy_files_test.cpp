@@ -11,6 +11,7 @@
 #include <numeric>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/arrays/npy.hpp"
 #include "common/arrays/shared_folder.hpp"
@@ -146,7 +147,12 @@ TEST_F(CopiesInFiles, StayAsTheyAreIfTheRowsAreDropped) {
   for (int rank = 0; rank < kWorldSize; ++rank) order(rank, "b", 0, 5);
   EXPECT_EQ(run(FilesAction::read), all(""));
   EXPECT_EQ(run(FilesAction::drop), all(""));
-  EXPECT_EQ(run(FilesAction::take), all("a copy needs 20 bytes of files, and 0 were read"));
+  const auto not_read = [](int rank) {
+    return "rank " + std::to_string(rank) +
+           " has read 0 of the 20 bytes of its copy, perhaps because its worker was replaced: load the checkpoint "
+           "again";
+  };
+  EXPECT_EQ(run(FilesAction::take), (std::vector<std::string>{not_read(0), not_read(1), not_read(2)}));
   EXPECT_EQ(copy_of(1), counted(4, 0));
 }
 
