@@ -30,8 +30,10 @@ void Doorbell::sleep(std::uint32_t seen, std::chrono::nanoseconds limit) noexcep
 int usable_cores() noexcept {
   cpu_set_t allowed;
   if (::sched_getaffinity(0, sizeof(allowed), &allowed) == 0) return CPU_COUNT(&allowed);
-  return static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
+  return machine_cores();
 }
+
+int machine_cores() noexcept { return static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)); }
 
 void pause_briefly() noexcept {
 #if defined(__x86_64__)

@@ -132,6 +132,8 @@ struct WaitPolicy {
 
 /// The number of cores that this process may use.
 int usable_cores() noexcept;
+/// The number of cores of this machine that are switched on.
+int machine_cores() noexcept;
 
 /// The longest sleep of a waiter before it checks its conditions again.
 inline constexpr Milliseconds kLap{100};

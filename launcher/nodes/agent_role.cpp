@@ -3,6 +3,7 @@
 #include <thread>
 #include <utility>
 
+#include "launcher/nodes/node_cores.hpp"
 #include "launcher/nodes/start_messages.hpp"
 #include "launcher/pool/local_pool.hpp"
 #include "syncrun/options.hpp"
@@ -78,6 +79,7 @@ void AgentRole::name_devices(MessageReader& message) {
     const Settings settings = resolve_settings(options);
     MessageWriter answer(MessageKind::devices);
     answer.put(question);
+    answer.put(own_cores());
     answer.put_list(std::span(settings.devices));
     answer.put(settings.device_names.size());
     for (const DeviceName& name : settings.device_names) {

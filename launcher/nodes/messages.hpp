@@ -32,7 +32,7 @@ enum class MessageKind : std::uint8_t {
   values,    ///< of a variable, for a move: whether the move has to fail, the extents, and the bytes
   // agent to master
   hello,         ///< what the node is (NodeIdentity)
-  devices,       ///< the answer to `open`: its number, and the devices of the node
+  devices,       ///< the answer to `open`: its number, the cores and the devices of the node
   start_failed,  ///< the answer to `open` or `start` if it fails: the number (`start` has 0), a kind of error and a text
   rank_state,    ///< how far the start of a worker is
   progress,      ///< where the workers are, while they are busy

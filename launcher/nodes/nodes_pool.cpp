@@ -10,6 +10,7 @@
 #include "launcher/devices/host_part.hpp"
 #include "launcher/failures/rank_report.hpp"
 #include "launcher/nodes/answers.hpp"
+#include "launcher/nodes/node_cores.hpp"
 #include "launcher/pool/worker_watcher.hpp"
 #include "launcher/process/spawn.hpp"
 #include "launcher/session/verdict.hpp"
@@ -37,7 +38,8 @@ bool wait_for_messages(NodeGroup& group, Milliseconds limit, Ready&& ready) {
 /// has refused. The answers of the others to that question come now, and say nothing about this one.
 class Gathering final : public Answers {
  public:
-  Gathering(int nodes, std::uint64_t question) : question_(question), devices_(static_cast<std::size_t>(nodes)) {}
+  Gathering(int nodes, std::uint64_t question)
+      : question_(question), devices_(static_cast<std::size_t>(nodes)), cores_(static_cast<std::size_t>(nodes)) {}
   void on_message(int node, MessageReader& message) override {
     const bool is_answer = message.kind() == MessageKind::start_failed || message.kind() == MessageKind::devices;
     if (!is_answer || message.get<std::uint64_t>() != question_) return;
@@ -45,6 +47,7 @@ class Gathering final : public Answers {
       const auto kind = message.get<ErrorKind>();
       fail(Error(kind, "node " + std::to_string(node) + ": " + message.get_text()));
     } else {
+      cores_[static_cast<std::size_t>(node)] = message.get<NodeCores>();
       ChosenDevices& devices = devices_[static_cast<std::size_t>(node)];
       devices.by_rank = message.get_list<DeviceId>();
       for (auto names = message.get<std::size_t>(); names != 0; --names) {
@@ -63,12 +66,12 @@ class Gathering final : public Answers {
     return -1;
   }
   const ChosenDevices& devices_of(int node) const { return devices_[static_cast<std::size_t>(node)]; }
+  const NodeCores& cores_of(int node) const { return cores_[static_cast<std::size_t>(node)]; }
 
  private:
   std::uint64_t question_;
   std::vector<ChosenDevices> devices_;
-  std::optional<Error> failure_;
-  std::atomic<bool> is_over_{false};
+  std::vector<NodeCores> cores_;
 };
 
 struct NameOnNode {
@@ -122,6 +125,7 @@ void gather_devices(NodeGroup& group, const SessionOptions& options, Settings& s
   settings.node_names = group.names();
   int first_rank = 0;
   std::vector<NameOnNode> given;
+  std::vector<NodeLoad> loads;
   const ChosenDevices own{std::exchange(settings.devices, {}), std::exchange(settings.device_names, {})};
   for (int node = 0; node < group.nodes(); ++node) {
     const auto& [devices, names] = node == group.node() ? own : answers.devices_of(node);
@@ -129,8 +133,11 @@ void gather_devices(NodeGroup& group, const SessionOptions& options, Settings& s
     for (const DeviceName& name : names) given.push_back({host, {name.name, first_rank + name.rank}});
     settings.nodes.push_back({node, group.nodes(), first_rank, static_cast<std::int32_t>(devices.size())});
     settings.devices.insert(settings.devices.end(), devices.begin(), devices.end());
+    loads.push_back({group.name_of(node), static_cast<int>(devices.size()),
+                     node == group.node() ? own_cores() : answers.cores_of(node)});
     first_rank += static_cast<int>(devices.size());
   }
+  settings.too_few_cores = describe_too_few_cores(loads);
   add_names(settings, given);
   check_hosts(settings, environment::get(environment::kDevices) != nullptr ? environment::get(environment::kDevices)
                                                                            : options.devices.c_str());

@@ -27,7 +27,6 @@ NodeIdentity own_identity(const std::string& transport) {
   own.build = describe_build_id(image);
   own.build_id.assign(image.build_id.begin(), image.build_id.begin() + image.build_id_bytes);
   own.page_bytes = static_cast<std::uint64_t>(::getpagesize());
-  own.cores = usable_cores();
   return own;
 }
 
@@ -90,7 +89,6 @@ void put_identity(MessageWriter& to, const NodeIdentity& identity) {
   to.put_text(identity.build);
   to.put_list(std::span(identity.build_id));
   to.put(identity.page_bytes);
-  to.put(identity.cores);
 }
 
 NodeIdentity get_identity(MessageReader& from) {
@@ -102,7 +100,6 @@ NodeIdentity get_identity(MessageReader& from) {
   identity.build = from.get_text();
   identity.build_id = from.get_list<std::uint8_t>();
   identity.page_bytes = from.get<std::uint64_t>();
-  identity.cores = from.get<std::int32_t>();
   return identity;
 }
 

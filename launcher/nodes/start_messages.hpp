@@ -21,7 +21,6 @@ struct NodeIdentity {
   std::string build;      // of the program, in words (describe_build_id)
   std::vector<std::uint8_t> build_id;
   std::uint64_t page_bytes = 0;
-  std::int32_t cores = 0;  // usable ones
 };
 
 /// This process's identity. A node is a boot of a machine together with a UTS namespace.

@@ -43,7 +43,9 @@ void await_ready(WorkerPool& pool, LossReport& report, Milliseconds limit) {
 }
 
 void announce(const Settings& settings, const ControlBlock& control, Logger& logger) {
-  if (!settings.overruled.empty()) logger.warn(settings.overruled);
+  for (const std::string& warning : {settings.overruled, settings.too_few_cores}) {
+    if (!warning.empty()) logger.warn(warning);
+  }
   std::vector<std::string> lines;
   if (settings.nodes.empty()) lines.push_back(describe_mapping(settings.devices));
   for (const NodePlace& node : settings.nodes) {

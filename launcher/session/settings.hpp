@@ -31,6 +31,7 @@ struct Settings {
   std::vector<std::string> node_names;  // by node
   int tree_from = 16;                   // from as many nodes on, messages go along a tree of nodes
   std::string overruled;                // says which choice of devices by the program was overruled; empty: none
+  std::string too_few_cores;            // says which nodes have fewer cores than workers; empty: none
 };
 
 /// The name of a rank's device: "cpu0". If there are several nodes, the node comes first: "n1:cpu0".

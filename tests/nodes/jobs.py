@@ -11,11 +11,12 @@ RUN_LIMIT_S = 60
 
 
 class Job:
-    """A program that runs on the hosts. Collects its output, with the time of each line."""
+    """A program that runs on the hosts. Collects its output, with the time of each line. `before` is a command that starts
+    syncrun on each host."""
 
-    def __init__(self, group, engine, action, nodes=3, workers=2, more=(), *, syncrun, program, **kwargs):
+    def __init__(self, group, engine, action, nodes=3, workers=2, more=(), before=(), *, syncrun, program, **kwargs):
         self.group = group
-        command = [syncrun, "-n", str(workers), *more, program, *map(str, action)]
+        command = [*before, syncrun, "-n", str(workers), *more, program, *map(str, action)]
         self.process = group.hosts.start(
             "n1", engine.command(group.hosts, nodes, command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             start_new_session=True, **{"stdin": subprocess.DEVNULL, **kwargs})  # fmt: skip

@@ -117,6 +117,15 @@ class Starts(OnHosts):
         self.assertEqual(train(2, "--checkpoint", folder, "--resume"), wanted[1:])
         self.check_nothing_left()
 
+    def test_an_engine_that_gives_too_few_cores_is_named(self):
+        if os.cpu_count() < 2:
+            self.skipTest("one core")
+        warning = rf"2 workers share 1 of the {os.cpu_count()} cores of the machine, and 2 more nodes have too few"
+        for before, check in ((["taskset", "-c", "0"], self.assertRegex), ([], self.assertNotRegex)):
+            job = self.job(ENGINES["openmpi"], ["calls"], before=before)
+            self.assertEqual(job.finish(), 0, job.text)
+            check(job.text, warning)
+
     def test_a_program_without_a_session_ends(self):
         for engine in self.for_each_engine(("openmpi", "mpich")):
             job = self.job(engine, ["calls"], more=["--version"])

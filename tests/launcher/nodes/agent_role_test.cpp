@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "launcher/nodes/node_cores.hpp"
 #include "launcher/nodes/nodes_pool.hpp"
 #include "launcher/nodes/rank_messages.hpp"
 #include "syncrun/options.hpp"
@@ -22,6 +23,7 @@ namespace {
 
 using namespace detail;
 using testing::HasSubstr;
+using testing::StartsWith;
 
 /// The master and two agents. Signs of life do not matter here.
 class Roles : public testing::Test {
@@ -34,9 +36,10 @@ class Roles : public testing::Test {
   NodeGroup& group_of(int node) {
     return groups.emplace_back(std::make_unique<BorrowedTransport>(network.at(node)), kLimits);
   }
-  void answer(int node, std::uint64_t question, std::size_t devices) {
+  void answer(int node, std::uint64_t question, std::size_t devices, NodeCores cores = {64, 64}) {
     MessageWriter message(MessageKind::devices);
     message.put(question);
+    message.put(cores);
     message.put_list(std::span<const DeviceId>(std::vector<DeviceId>(devices)));
     message.put(std::size_t{0});
     network.at(node).send(0, message.take());
@@ -68,6 +71,31 @@ TEST_F(Roles, GiveNoMeaningToAnswersToAnEarlierQuestion) {
   gather_devices(master, {}, settings);
   EXPECT_EQ(settings.devices.size(), 4U);
   EXPECT_EQ(settings.nodes.back().local_size, 2);
+}
+
+TEST_F(Roles, WarnOfNodesWhoseWorkersShareTooFewCores) {
+  NodeGroup& master = group_of(0);
+  master.set_names({"a", "b", "c"});
+  Settings settings;
+  settings.devices = std::vector<DeviceId>(1);
+  answer(1, 1, 8, {1, 64});
+  answer(2, 1, 64, {63, 64});
+  gather_devices(master, {}, settings);
+  EXPECT_THAT(
+      settings.too_few_cores,
+      StartsWith("node 1 (b): 8 workers share 1 of the 64 cores of the machine, and 1 more node has too few. If the "
+                 "engine has bound the task, give it more cores: --bind-to none (Open MPI)"));
+}
+
+TEST_F(Roles, DoNotWarnOfMoreWorkersThanTheMachineHasCores) {
+  NodeGroup& master = group_of(0);
+  master.set_names({"a", "b", "c"});
+  Settings settings;
+  settings.devices = std::vector<DeviceId>(1);
+  answer(1, 1, 8, {4, 4});
+  answer(2, 1, 4, {4, 64});
+  gather_devices(master, {}, settings);
+  EXPECT_EQ(settings.too_few_cores, "");
 }
 
 TEST_F(Roles, LetTheMasterHearOfAnErrorOfTheAgent) {
