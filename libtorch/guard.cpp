@@ -4,7 +4,9 @@
 #include <c10/util/Logging.h>
 
 #include <cstdlib>
+#include <memory>
 #include <mutex>
+#include <string>
 
 #include "libtorch/user_line.hpp"
 #include "syncrun/error.hpp"
@@ -17,6 +19,13 @@ namespace {
 int wanted_threads() noexcept {
   const char* text = std::getenv("OMP_NUM_THREADS");
   return text == nullptr ? 0 : static_cast<int>(std::strtol(text, nullptr, 10));
+}
+
+/// A backtrace of LibTorch as text. In LibTorch 1.13 it is a string. In 2.11 it is an object that makes the string.
+std::string text_of(const std::string& backtrace) { return backtrace; }
+template <class Lazy>
+std::string text_of(const std::shared_ptr<const Lazy>& backtrace) {
+  return backtrace == nullptr ? std::string() : backtrace->get();
 }
 
 /// From now on, the errors of LibTorch have a line of the program in place of a backtrace.
@@ -43,7 +52,7 @@ void rethrow_plainly(const c10::Error& error) {
   std::string text = error.what_without_backtrace();
   while (text.ends_with('\n')) text.pop_back();
   // The first line of the backtrace is LibTorch's own source line. The line of the program follows it.
-  const std::string backtrace = error.backtrace();
+  const std::string backtrace = text_of(error.backtrace());
   const auto end = backtrace.find('\n');
   if (end != std::string::npos && end + 1 < backtrace.size()) text += "\n  at " + backtrace.substr(end + 1);
   throw Error(ErrorKind::function, text);
