@@ -2,7 +2,9 @@
 
 #include <dlfcn.h>
 
+#include <filesystem>
 #include <string>
+#include <system_error>
 
 #include "common/text/errors.hpp"
 
@@ -10,13 +12,15 @@ namespace syncrun::detail {
 
 namespace {
 
-/// The folder of this library, or of the program that contains it.
+/// The folder of this library, or of the program that contains it. Of a program that a shell has found in PATH, dladdr()
+/// knows the name only.
 std::string folder_of_this_library() {
   Dl_info info{};
   if (::dladdr(reinterpret_cast<const void*>(&load_mpi_transport), &info) == 0) return {};
-  const std::string path = info.dli_fname;
-  const auto slash = path.rfind('/');
-  return slash == std::string::npos ? std::string() : path.substr(0, slash + 1);
+  std::string path = info.dli_fname;
+  std::error_code code;
+  if (path.find('/') == std::string::npos) path = std::filesystem::read_symlink("/proc/self/exe", code).string();
+  return path.substr(0, path.rfind('/') + 1);
 }
 
 const char* library_name(Mpi mpi) noexcept {

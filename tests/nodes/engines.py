@@ -29,6 +29,18 @@ class OpenMpi:
                 "-np", str(nodes), *program]  # fmt: skip
 
 
+class OpenMpiInSlurm(OpenMpi):
+    """In an allocation: Slurm's srun starts the tasks of the other hosts, but not those of the first."""
+
+    tools = ("mpirun.openmpi", "salloc")
+
+    @classmethod
+    def command(cls, hosts, nodes, program):
+        del hosts
+        return ["salloc", "-Q", f"-N{nodes}", "--ntasks-per-node=1", "mpirun.openmpi", "-quiet", "--map-by", "ppr:1:node",
+                "--bind-to", "none", "-np", str(nodes), *program]  # fmt: skip
+
+
 class TalkativeOpenMpi(OpenMpi):
     """With its own messages about processes that end."""
 
@@ -64,7 +76,7 @@ class Srun:
 
 
 ENGINES = {"openmpi": OpenMpi(), "mpich": Mpich(), "pmix": Srun("pmix"), "pmi2": Srun("pmi2")}
-OTHERS = {"talkative": TalkativeOpenMpi()}
+OTHERS = {"talkative": TalkativeOpenMpi(), "openmpi in slurm": OpenMpiInSlurm()}
 
 
 class Slurm:

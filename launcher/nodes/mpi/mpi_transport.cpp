@@ -32,11 +32,12 @@ constexpr unsigned kTicketNodeBits = 20;
 /// Slurm uses two algorithms for them (SLURM_PMIX_FENCE=mixed). A node may then leave the second fence while another one is
 /// still in the first, and its first message ends the other one with SIGSEGV. Slurm 22.05 and Open MPI 4.1 do this in 2 % of
 /// starts on busy hosts. So there is only the second fence while this object lives, and a node asks for an address when it
-/// needs it. Variables that the user has set stay.
+/// needs it. Variables that the user has set stay. In an allocation of Slurm, mpirun starts the tasks of other nodes in a
+/// step, but not those of its own node. All nodes have to start in the same way, so this is for srun alone.
 class WithOneFence {
  public:
   WithOneFence() {
-    if (std::getenv("SLURM_STEP_ID") == nullptr) return;
+    if (std::getenv("SLURM_STEP_ID") == nullptr || std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) return;
     for (auto& [name, value, is_ours] : variables_) {
       is_ours = std::getenv(name) == nullptr;
       if (is_ours) ::setenv(name, value, 1);
