@@ -55,7 +55,8 @@ std::string part_of_host(std::string_view option, std::string_view list, std::st
     part.append(part.empty() ? "" : ",").append(entry.name).append(entry.device);
   }
   if (!part.empty()) return part;
-  throw_usage(std::string(option) + ": expected a device of this machine, " + quoted(host) + ", in " + quoted(list));
+  throw_usage(std::string(option) + ": expected a device of this machine, " + quoted(host) + ", in " + quoted(list) +
+              ". Each node of a job needs one: add it, or start fewer nodes");
 }
 
 std::vector<std::string> hosts_in(std::string_view list) {

@@ -12,6 +12,7 @@
 #include "common/protocol/supervisor_link.hpp"
 #include "common/text/fixed_text.hpp"
 #include "common/text/visible_text.hpp"
+#include "launcher/nodes/engine.hpp"
 
 namespace syncrun::detail {
 
@@ -42,8 +43,25 @@ void await_ready(WorkerPool& pool, LossReport& report, Milliseconds limit) {
   if (woken == Woken::expired) throw report.late_start(limit);
 }
 
+namespace {
+
+/// A warning if an engine has started several of these programs without `syncrun`. Then each of them is a job of its own,
+/// which the user may not have meant. Empty if not.
+std::string describe_copies(const Settings& settings) {
+  // Programs that a master starts inherit the variables of the engine, and kInJob.
+  if (!settings.nodes.empty() || supervisor_link().is_connected() || environment::get(environment::kInJob) != nullptr)
+    return {};
+  const Engine engine = find_engine(environment::get);
+  if (!engine.has_others() || !engine.tasks) return {};
+  return std::string(to_string(engine.kind)) + " has started " + std::to_string(*engine.tasks) +
+         " copies of this program, and each of them runs alone. To run the program once, on all nodes, put syncrun "
+         "before it";
+}
+
+}  // namespace
+
 void announce(const Settings& settings, const ControlBlock& control, Logger& logger) {
-  for (const std::string& warning : {settings.overruled, settings.too_few_cores}) {
+  for (const std::string& warning : {settings.overruled, settings.too_few_cores, describe_copies(settings)}) {
     if (!warning.empty()) logger.warn(warning);
   }
   std::vector<std::string> lines;

@@ -20,7 +20,7 @@ void await_ready(WorkerPool& pool, LossReport& report, Milliseconds limit);
 
 /// Reports which rank runs on which device, and for each name of a device, its device and the hardware that the worker
 /// has found. Under `syncrun`, prints these lines unless `syncrun` is told to be quiet. Without `syncrun`, or if it is
-/// quiet, logs them. Also logs the warnings in the settings. Called when all workers are ready.
+/// quiet, logs them. Also logs the warnings in the settings, and one if an engine has started copies of the program without `syncrun`. Called when all workers are ready.
 void announce(const Settings& settings, const ControlBlock& control, Logger& logger);
 
 /// Returns null unless the settings ask for a profile. Allocates in the heap the timelines that the workers write.

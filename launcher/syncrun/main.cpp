@@ -7,11 +7,14 @@
 #include <cstdlib>
 #include <ctime>
 #include <exception>
+#include <string>
 
 #include "common/os/file_descriptor.hpp"
 #include "common/text/errors.hpp"
 #include "common/text/log.hpp"
 #include "common/text/visible_text.hpp"
+#include "launcher/devices/host_part.hpp"
+#include "launcher/nodes/engine.hpp"
 #include "launcher/syncrun/dry_run.hpp"
 #include "launcher/syncrun/job_nodes.hpp"
 #include "launcher/syncrun/options.hpp"
@@ -94,8 +97,18 @@ int command(int argc, char** argv) {
   return run_program(options, program);
 }
 
+/// "node 2 (c): " in a job of several nodes. Else empty.
+std::string name_of_node() noexcept {
+  try {
+    const Engine engine = find_engine(::getenv);
+    return engine.has_others() ? "node " + std::to_string(engine.task) + " (" + own_host_name() + "): " : "";
+  } catch (const std::exception&) {
+    return {};  // the variables of the engine are not as they should be
+  }
+}
+
 int fail(int code, const std::exception& error) {
-  std::fprintf(stderr, "syncrun: %s\n", error.what());
+  std::fprintf(stderr, "syncrun: %s%s\n", name_of_node().c_str(), error.what());
   return code;
 }
 

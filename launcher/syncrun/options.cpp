@@ -223,7 +223,8 @@ std::string help_text() {
   return R"(usage: syncrun [options] [--] program [arguments]
 
 Runs a Syncrun program with one worker per device, ends the whole job with it, and says why it failed.
-On several nodes: srun -N NODES syncrun program, or mpirun --map-by node -np NODES syncrun program.
+On several nodes: srun -N NODES --mpi=pmix syncrun program, or
+mpirun --map-by ppr:1:node --bind-to none -np NODES syncrun program.
 
   -n, --nproc-per-node N|cpu|gpu|auto  number of workers: a number, one per core, one per GPU,
                                        or GPUs if there are any and cores otherwise (default: auto)

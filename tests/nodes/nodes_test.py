@@ -79,6 +79,22 @@ class Starts(OnHosts):
             self.assertIn("as expected on n1 n2 n3", job.text)
             self.check_nothing_left()
 
+    def test_mpirun_works_in_an_allocation_of_slurm(self):
+        engine = engines.OTHERS["openmpi in slurm"]
+        if reason := engines.why_impossible(*engine.tools, *engines.Srun.tools):
+            self.skipTest(reason)
+        job = self.job(engine, ["calls"])
+        self.assertEqual(job.finish(), 0, job.text)
+        self.assertIn("as expected on n1 n2 n3", job.text)
+        self.check_nothing_left()
+
+    def test_copies_that_run_alone_are_named(self):
+        warning = r"has started 3 copies of this program, and each of them runs alone\. To run .* put syncrun before it"
+        for engine in self.for_each_engine(("openmpi", "pmi2")):
+            done = self.hosts.run("n1", engine.command(self.hosts, 3, [options.program, "exit", "0"]), timeout=RUN_LIMIT_S)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(len(re.findall(warning, done.stdout + done.stderr)), 3, done.stdout + done.stderr)
+
     def test_shared_variables_have_a_copy_on_each_rank_of_each_node(self):
         for engine in self.for_each_engine(("openmpi", "mpich")):
             job = self.job(engine, ["variables"])
@@ -138,6 +154,13 @@ class Starts(OnHosts):
             self.assertRegex(job.text, r"nodes: 3, started by mpirun")
             self.assertRegex(job.text, r"transport: (Open MPI|MPICH) [0-9.]+")
             self.assertIn("eth0 10.77.0.1", job.text)
+
+    def test_syncrun_finds_its_libraries_if_a_shell_has_found_it(self):
+        path = f"PATH={Path(options.syncrun).parent}:{os.environ['PATH']}"
+        for engine in self.for_each_engine(("openmpi", "mpich")):
+            job = self.job(engine, ["calls"], more=["--dry-run"], before=["env", path], syncrun="syncrun")
+            self.assertEqual(job.finish(), 0, job.text)
+            self.assertRegex(job.text, r"transport: (Open MPI|MPICH) [0-9.]+")
 
     def test_devices_can_be_chosen_by_node(self):
         for engine in self.for_each_engine(("openmpi",)):
@@ -430,7 +453,7 @@ class BadInput(OnHosts):
 
     def test_another_number_of_nodes(self):
         for engine in self.for_each_engine():
-            self.refused(engine, r"--nodes 4: expected as many tasks, one per node, but .* started 3", more=["--nodes", "4"])
+            self.refused(engine, r"--nodes 4: expected as many tasks, one per node, but .* started 3\. Give the engine", more=["--nodes", "4"])
 
     def test_two_tasks_on_a_node(self):
         for engine in self.for_each_engine(("pmix",)):
@@ -475,7 +498,7 @@ class BadInput(OnHosts):
                 f'#!/bin/sh\n[ "$(hostname)" = n3 ] && set -- "$1" "$2" /no/such/program "$4"\nexec {options.syncrun} "$@"\n'
             )
             script.chmod(0o755)
-            self.refused(engine, "/no/such/program: program not found", syncrun=script)
+            self.refused(engine, r"node 2 \(n3\): /no/such/program: program not found", syncrun=script)
 
     def on_one_node(self, name, command):
         """A script in place of syncrun that runs a command first on one node. The command may replace the script."""
@@ -535,7 +558,7 @@ class BadInput(OnHosts):
         done = self.hosts.run("n1", command, timeout=RUN_LIMIT_S)
         self.assertNotEqual(done.returncode, 0)
         self.assertRegex(done.stderr, r"--nodes 3: expected as many tasks, one per node, but no engine has started this "
-                         r"\(srun -N NODES syncrun")  # fmt: skip
+                         r"\(srun -N NODES --mpi=pmix syncrun")  # fmt: skip
 
     def test_less_memory_on_one_node(self):
         """A control group of n3 has 8 MiB left, and its share of the rows is 16 MiB."""

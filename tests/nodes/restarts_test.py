@@ -18,7 +18,7 @@ from nodes_test import OnHosts
 DOCS = hosts.HERE.parents[1] / "docs" / "nodes.md"
 EPOCHS = 4  # with one worker on each host: a busy machine takes seconds for an epoch
 END_LIMIT_S = 150
-MPIRUN = "mpirun --map-by ppr:1:node -np 4 --host a,b,c,d "
+MPIRUN = "mpirun --map-by ppr:1:node --bind-to none -np 4 --host a,b,c,d "
 LOSS = re.compile(r"epoch +(\d+)/\d+  (loss \S+  validation loss \S+)")
 
 
