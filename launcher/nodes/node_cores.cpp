@@ -24,7 +24,8 @@ std::string describe_too_few_cores(std::span<const NodeLoad> nodes) {
   std::string text = first->name + ": " + std::to_string(first->workers) + " workers share " +
                      std::to_string(first->cores.usable) + " of the " + std::to_string(first->cores.of_machine) +
                      " cores of the machine";
-  if (others != 0) text += ", and " + std::to_string(others) + (others == 1 ? " more node has" : " more nodes have") + " too few";
+  if (others != 0)
+    text += ", and " + std::to_string(others) + (others == 1 ? " more node has" : " more nodes have") + " too few";
   return text +
          ". If the engine has bound the task, give it more cores: --bind-to none (Open MPI), -bind-to none (MPICH) or "
          "--cpus-per-task (Slurm)";

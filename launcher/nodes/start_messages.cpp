@@ -62,10 +62,11 @@ void check_distinct(const std::vector<NodeIdentity>& identities) {
   for (std::size_t second = 1; second < identities.size(); ++second) {
     for (std::size_t first = 0; first < second; ++first) {
       if (identities[first].machine != identities[second].machine) continue;
-      throw_usage("node " + std::to_string(first) + " and node " + std::to_string(second) + " are the same machine (" +
-                  identities[first].host +
-                  "): expected one task per machine; use srun --ntasks-per-node=1, mpirun --map-by ppr:1:node (Open MPI) or "
-                  "mpirun -ppn 1 (MPICH), and --nproc-per-node for the number of workers");
+      throw_usage(
+          "node " + std::to_string(first) + " and node " + std::to_string(second) + " are the same machine (" +
+          identities[first].host +
+          "): expected one task per machine; use srun --ntasks-per-node=1, mpirun --map-by ppr:1:node (Open MPI) or "
+          "mpirun -ppn 1 (MPICH), and --nproc-per-node for the number of workers");
     }
   }
 }

@@ -70,12 +70,13 @@ std::optional<Engine> find_job(const CommandOptions& options, const EnvironmentL
   // First, because two tasks on a node explain why there are more tasks than nodes.
   if (engine.tasks_here.value_or(1) == 1 || !has_own_host_name()) check_start(engine);
   if (options.nodes != 0 && engine.tasks && options.nodes != *engine.tasks) {
-    throw_usage("--nodes " + std::to_string(options.nodes) + ": expected as many tasks, one per node, but " +
-                (engine.kind == EngineKind::none
-                     ? std::string("no engine has started this (srun -N NODES --mpi=pmix syncrun ..., or mpirun --map-by "
-                                   "ppr:1:node -np NODES syncrun ...)")
-                     : to_string(engine.kind) + std::string(" started ") + std::to_string(*engine.tasks) +
-                           ". Give the engine and --nodes the same number"));
+    throw_usage(
+        "--nodes " + std::to_string(options.nodes) + ": expected as many tasks, one per node, but " +
+        (engine.kind == EngineKind::none
+             ? std::string("no engine has started this (srun -N NODES --mpi=pmix syncrun ..., or mpirun --map-by "
+                           "ppr:1:node -np NODES syncrun ...)")
+             : to_string(engine.kind) + std::string(" started ") + std::to_string(*engine.tasks) +
+                   ". Give the engine and --nodes the same number"));
   }
   if (!engine.has_others()) return std::nullopt;
   if (options.max_restarts != 0) {
