@@ -11,11 +11,12 @@ namespace syncrun::detail {
 
 struct HeapChange {
   enum class Kind : std::uint8_t {
-    reserved,     ///< The extent is in use from now on. Its contents are not described here.
-    written,      ///< The extent has the contents that it has when the next command is published.
-    freed,        ///< The extent is no longer in use.
-    mirrored,     ///< The extent contains rows. A row travels to a node with the first command that reads it there.
-    rows_written  ///< The rows in these bytes have changed, so they travel again.
+    reserved,      ///< The extent is in use from now on. Its contents are not described here.
+    written,       ///< The extent has the contents that it has when the next command is published.
+    freed,         ///< The extent is no longer in use.
+    mirrored,      ///< The extent contains rows. A row travels to a node with the first command that reads it there.
+    rows_written,  ///< The rows in these bytes have changed, so they travel again.
+    rows_there     ///< Each node has written these rows itself, so they do not travel.
   };
   Kind kind;
   std::uint64_t offset;

@@ -96,6 +96,17 @@ void SharedHeap::send_by_rows(std::uint64_t offset) {
   log_->add({HeapChange::Kind::mirrored, offset, size_of(offset)});
 }
 
+void SharedHeap::leave_to_nodes(std::uint64_t offset) {
+  if (log_ == nullptr) return;
+  log_->take_back(HeapChange::Kind::written, offset);
+  log_->take_back(HeapChange::Kind::reserved, offset);
+  log_->add({HeapChange::Kind::mirrored, offset, size_of(offset)});
+}
+
+void SharedHeap::note_rows_there(std::uint64_t offset, std::size_t bytes) {
+  if (log_ != nullptr) log_->add({HeapChange::Kind::rows_there, offset, bytes});
+}
+
 void SharedHeap::note_rows_written(std::uint64_t offset, std::size_t bytes) {
   if (log_ != nullptr) log_->add({HeapChange::Kind::rows_written, offset, bytes});
 }

@@ -65,7 +65,15 @@ namespace {
 
 /// Rows have a way of their own (RowMirror).
 bool is_repeated(const HeapChange& change) noexcept {
-  return change.kind != HeapChange::Kind::mirrored && change.kind != HeapChange::Kind::rows_written;
+  switch (change.kind) {
+    case HeapChange::Kind::reserved:
+    case HeapChange::Kind::written:
+    case HeapChange::Kind::freed: return true;
+    case HeapChange::Kind::mirrored:
+    case HeapChange::Kind::rows_written:
+    case HeapChange::Kind::rows_there: return false;
+  }
+  return false;
 }
 
 }  // namespace

@@ -40,9 +40,15 @@ void RowMirror::note(const HeapChange& change) {
       if (const auto array = array_at(change.offset); array != arrays_.end())
         remove(array->second, {change.offset, change.offset + change.bytes});
       break;
+    case HeapChange::Kind::rows_there: note_there({change.offset, change.offset + change.bytes}); break;
     case HeapChange::Kind::reserved:
     case HeapChange::Kind::written: break;
   }
+}
+
+void RowMirror::note_there(SegmentRange range) {
+  std::vector<SegmentRange> was_missing;
+  if (const auto array = array_at(range.begin); array != arrays_.end()) add(array->second, range, was_missing);
 }
 
 RowMirror::Arrays::iterator RowMirror::array_at(std::uint64_t offset) {

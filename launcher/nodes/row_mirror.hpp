@@ -46,6 +46,7 @@ class RowMirror {
     std::map<std::uint64_t, std::uint64_t> there;  // begin and end of each part; parts do not touch
   };
   using Arrays = std::map<std::uint64_t, Array>;  // by where they begin
+  void note_there(SegmentRange range);
   Arrays::iterator array_at(std::uint64_t offset);
   static void add(Array& array, SegmentRange range, std::vector<SegmentRange>& missing);
   static void remove(Array& array, SegmentRange range);

@@ -152,6 +152,19 @@ TEST_F(Heap, NotesItsChangesInOrder) {
   EXPECT_TRUE(is(6, Kind::freed, small, 128));
 }
 
+TEST_F(Heap, NotesNothingToSendOfAnExtentThatEachNodeMakes) {
+  using Kind = HeapChange::Kind;
+  HeapLog log;
+  heap.note_changes(log);
+  const auto rows = heap.allocate(kMegabyte, Contents::any, "rows");
+  heap.leave_to_nodes(rows);
+  heap.note_rows_there(rows + 64, 8);
+  heap.free(rows, Giveback::later);
+  std::vector<Kind> kinds;
+  log.for_each(0, [&](const HeapChange& change) { kinds.push_back(change.kind); });
+  EXPECT_EQ(kinds, (std::vector<Kind>{Kind::mirrored, Kind::rows_there, Kind::freed}));
+}
+
 TEST(HeapLog, ForgetsWhatNobodyAsksForAnyMore) {
   HeapLog log;
   for (std::uint64_t i = 0; i < 4; ++i) log.add({HeapChange::Kind::written, 64 * i, 1});

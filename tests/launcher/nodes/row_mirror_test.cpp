@@ -87,6 +87,16 @@ TEST_F(Mirror, SendsOnlyWhatIsNotThere) {
   EXPECT_THAT(missing(), ElementsAre(rows(20, 26)));
 }
 
+TEST_F(Mirror, SendsNothingThatTheNodeHasWrittenItself) {
+  mirror.note({HeapChange::Kind::rows_there, kArray, kRows * kRowBytes});
+  EXPECT_THAT(missing(), IsEmpty());
+  write(25, 27);
+  EXPECT_THAT(missing(), ElementsAre(rows(25, 27))) << "unless the program has changed it";
+  write(30, 31);
+  mirror.note({HeapChange::Kind::rows_there, kArray, kRows * kRowBytes});
+  EXPECT_THAT(missing(), IsEmpty()) << "the node has written it again";
+}
+
 TEST_F(Mirror, SendsRowsAgainThatHaveChanged) {
   missing();
   write(0, 22);
