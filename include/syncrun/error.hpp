@@ -108,6 +108,7 @@ struct Failure {
   /// Index of the producer that failed, or -1. If a producer failed, the member `call` has the name of its queue. If a
   /// task failed, `call` has the name of the task.
   int producer = -1;
+  std::string node;  ///< Name of the node of this producer, if the producers of its queue run on every node.
 };
 
 inline int Error::rank() const noexcept { return failure_->rank; }

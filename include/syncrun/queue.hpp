@@ -86,7 +86,7 @@ class BatchQueue {
 
   const std::string& name() const { return detail::name_of(held()); }
   int capacity() const { return detail::capacity_of(held()); }
-  /// The process ids of the producers, by index.
+  /// The process ids of the producers on the master's node, by index.
   std::vector<int> producer_pids() const { return detail::producer_pids_of(held()); }
 
  private:
@@ -104,6 +104,16 @@ enum class BatchOrder : std::uint8_t {
   arrival,
 };
 
+/// The nodes on which the producers of a queue run. In a session on one node, both are the same.
+enum class ProducerPlaces : std::uint8_t {
+  /// The master's node only. The rows of a batch travel to the nodes whose ranks read them.
+  first_node,
+  /// Each node runs all producers, with the same indices, seeds and arguments. Each rank reads the batch that was made
+  /// on its own node, so rows of a batch do not travel. All nodes must make the same batches: the function may depend
+  /// only on its arguments, index(), count(), rng(), and on files that are the same on each node.
+  every_node,
+};
+
 /// Options of a queue.
 struct QueueOptions {
   /// The number of batches that can exist at once. It includes the batches that producers are filling and the batches
@@ -119,6 +129,7 @@ struct QueueOptions {
   std::optional<std::chrono::milliseconds> timeout{};
   /// How long producers may take to end by themselves in close(). After that, Syncrun kills them.
   std::chrono::milliseconds grace{5000};
+  ProducerPlaces places = ProducerPlaces::first_node;
 };
 
 }  // namespace syncrun

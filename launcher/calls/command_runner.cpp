@@ -105,6 +105,10 @@ void CommandRunner::spoil_on_nodes() {
   }
 }
 
+void CommandRunner::check_nodes() {
+  if (const auto failure = pool_.watch_failure()) ends_.end_with(*failure);
+}
+
 /// A waiter calls it often. If there are other nodes, it also handles what has come from them.
 bool CommandRunner::look_for_loss() {
   if (nodes_ != nullptr) [[unlikely]]

@@ -98,6 +98,8 @@ class CommandRunner final : public SystemCommands {
   /// How often lost workers have been replaced. One replacement may replace several workers.
   std::uint64_t replacements() const noexcept { return control_.header().replacements.load(std::memory_order_relaxed); }
 
+  /// If a node is lost, ends the session and throws the error about it. For waits in which no command is in flight.
+  void check_nodes();
   /// The program has checked whether a call is over, and continues. If the limit of a call is used up, ends the session
   /// and throws Error (timeout).
   void count_poll();

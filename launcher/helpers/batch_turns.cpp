@@ -1,5 +1,7 @@
 #include "launcher/helpers/batch_turns.hpp"
 
+#include <algorithm>
+
 namespace syncrun::detail {
 
 BatchTurns::BatchTurns(int producers, BatchOrder order)
@@ -13,34 +15,80 @@ BatchTurns::Found BatchTurns::look() noexcept {
   bool all_over = true;
   for (int step = 0; step < producers_; ++step) {
     const int producer = (turn_ + step) % producers_;
-    const auto index = static_cast<std::size_t>(producer);
-    if (is_over_[index]) continue;
-    const ProducerSlot& slot = block_.producer(producer);
-    const ProducerState state = slot.state.load(std::memory_order_seq_cst);  // before `pushed`
-    if (slot.pushed.load(std::memory_order_seq_cst) > taken_[index]) {
-      turn_ = producer;
-      return Found::batch;
-    }
-    if (state == ProducerState::failed) {
-      turn_ = producer;
-      return Found::failure;
-    }
-    if (state == ProducerState::ended) {
-      is_over_[index] = true;
+    if (is_over_[static_cast<std::size_t>(producer)]) continue;
+    const Found found = look_at(producer);
+    if (found == Found::end) {
+      is_over_[static_cast<std::size_t>(producer)] = true;
       continue;
     }
     all_over = false;
-    if (order_ == BatchOrder::arrival) continue;
+    if (found == Found::none && order_ == BatchOrder::arrival) continue;
     turn_ = producer;
-    return Found::none;
+    return found;
   }
   return all_over ? Found::end : Found::none;
 }
 
-int BatchTurns::next_batch() const noexcept {
-  const auto taken = taken_[static_cast<std::size_t>(turn_)];
-  const auto place = static_cast<int>(taken % static_cast<std::uint64_t>(block_.batches_of(turn_)));
-  return static_cast<int>(block_.batch(block_.first_batch(turn_) + place).pushed);
+/// What comes next of one producer. Its process on another node may be ahead of that on this node, or behind it.
+BatchTurns::Found BatchTurns::look_at(int producer) noexcept {
+  std::size_t have_pushed = 0;
+  std::size_t have_ended = 0;
+  int late = -1;             // the first node that has neither pushed the batch nor ended
+  Difference first{-1, -1};  // a node that has pushed the batch, and one that has ended
+  for (std::size_t node = 0; node < blocks_.size(); ++node) {
+    const ProducerSlot& slot = blocks_[node].producer(producer);
+    const ProducerState state = slot.state.load(std::memory_order_seq_cst);  // before `pushed`
+    if (slot.pushed.load(std::memory_order_seq_cst) > taken(producer)) {
+      if (have_pushed++ == 0) first.first = static_cast<int>(node);
+      continue;
+    }
+    if (state == ProducerState::failed) {
+      node_ = static_cast<int>(node);
+      return Found::failure;
+    }
+    if (state != ProducerState::ended) {
+      if (late < 0) late = static_cast<int>(node);
+    } else if (have_ended++ == 0) {
+      first.second = static_cast<int>(node);
+    }
+  }
+  if (have_pushed == blocks_.size()) return blocks_.size() == 1 ? Found::batch : compare_batches(producer);
+  if (have_ended == blocks_.size()) return Found::end;
+  if (have_pushed != 0 && have_ended != 0) {
+    difference_ = first;
+    return Found::difference;
+  }
+  node_ = late;
+  return Found::none;
+}
+
+BatchTurns::Found BatchTurns::compare_batches(int producer) noexcept {
+  const std::uint64_t next = taken(producer);
+  const int batch = own().pushed_as(producer, next);
+  const QueueHeader& header = own().header();
+  for (std::size_t node = 1; node < blocks_.size(); ++node) {
+    const auto& rows = own().batch(batch).rows;
+    const bool is_same =
+        blocks_[node].pushed_as(producer, next) == batch &&
+        std::equal(rows.begin(), rows.begin() + header.arrays_count, blocks_[node].batch(batch).rows.begin());
+    if (is_same) continue;
+    difference_ = {0, static_cast<int>(node)};
+    return Found::difference;
+  }
+  return Found::batch;
+}
+
+int BatchTurns::next_batch() const noexcept { return own().pushed_as(turn_, taken(turn_)); }
+
+std::string BatchTurns::describe_next(int node) const {
+  const QueueBlock& block = blocks_[static_cast<std::size_t>(node)];
+  const std::uint64_t next = taken(turn_);
+  if (block.producer(turn_).pushed.load() <= next) return "returned after " + std::to_string(next) + " batches";
+  const int batch = block.pushed_as(turn_, next);
+  std::string text = "pushed ";
+  for (std::uint32_t i = 0; i < block.header().arrays_count; ++i)
+    text += (i == 0 ? "" : ", ") + std::to_string(block.batch(batch).rows[i]);
+  return text + " rows as its batch " + std::to_string(next) + " in place " + std::to_string(batch);
 }
 
 void BatchTurns::take_next_batch() noexcept {
@@ -51,14 +99,18 @@ void BatchTurns::take_next_batch() noexcept {
 }
 
 void BatchTurns::give_back(int batch) noexcept {
-  held_[static_cast<std::size_t>(block_.producer_of(batch))].fetch_sub(1);
-  block_.batch(batch).is_free.store(true, std::memory_order_seq_cst);
-  block_.header().to_producers.ring();
+  held_[static_cast<std::size_t>(own().producer_of(batch))].fetch_sub(1);
+  {
+    const std::lock_guard lock(freeing_);
+    own().note_freed(batch);
+    if (freed_ != nullptr) freed_->add(batch);
+  }
+  own().header().to_producers.ring();
 }
 
 bool BatchTurns::is_stuck(int producer) const noexcept {
   const int held = held_[static_cast<std::size_t>(producer)].load();
-  return held == block_.batches_of(producer) && block_.producer(producer).waits.load();
+  return held == own().batches_of(producer) && own().producer(producer).waits.load();
 }
 
 bool BatchTurns::is_stuck() const noexcept {

@@ -2,14 +2,12 @@
 
 #include <algorithm>
 
-#include "common/arrays/extents.hpp"
 #include "common/os/life.hpp"
-#include "common/protocol/environment.hpp"
 #include "common/protocol/helper_spec.hpp"
 #include "common/text/errors.hpp"
 #include "launcher/calls/body_entry.hpp"
 #include "launcher/calls/call_limits.hpp"
-#include "launcher/failures/lost_child.hpp"
+#include "launcher/helpers/queue_layout.hpp"
 #include "launcher/process/child_end.hpp"
 #include "launcher/process/debugger.hpp"
 
@@ -19,11 +17,10 @@ namespace {
 
 constexpr int kMostProducers = 256;
 constexpr int kMostBatches = 1 << 16;
-constexpr std::size_t kArrayAlignment = 64;
 // How long killed producers may take to end, because the kernel first frees their memory.
 constexpr Milliseconds kProducersReapLimit = std::chrono::seconds(5);
-
-constexpr std::size_t round_up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
+// How long other nodes may take longer than this one to say that their producers have ended.
+constexpr Milliseconds kRemoteEndLimit = std::chrono::seconds(7);
 
 int checked_producers(int producers) {
   if (producers >= 1 && producers <= kMostProducers) return producers;
@@ -51,18 +48,18 @@ class Lease {
   int batch_;
 };
 
-}  // namespace
-
-/// A producer whose function has ended may die without a loss.
-void ProducerWatcher::on_loss(int child) noexcept {
-  const ProducerState state = block_.producer(child).state.load(std::memory_order_seq_cst);
-  if (state == ProducerState::ended || state == ProducerState::failed) return;
-  for (auto* first : {&lost_, state == ProducerState::starting ? &lost_at_start_ : &lost_}) {
-    int none = -1;
-    first->compare_exchange_strong(none, child, std::memory_order_seq_cst);
+/// The limit of a wait that handles messages of other nodes: its sleeps are short.
+template <class Limit>
+struct NapsOfNodes {
+  Limit& limit;
+  WorkerPool& pool;
+  bool is_over(Clock::time_point now) { return limit.is_over(now); }
+  Clock::duration nap(Clock::duration longest) const {
+    return limit.nap(std::min<Clock::duration>(longest, pool.longest_nap()));
   }
-  to_master_.wake();
-}
+};
+
+}  // namespace
 
 // ---- opening --------------------------------------------------------------------------------------------------
 
@@ -75,7 +72,8 @@ QueueCore::QueueCore(std::shared_ptr<SessionCore> session, const HelperBody& bod
       turns_(producers_, options.order),
       timeout_(options.timeout ? check_timeout(*options.timeout, "QueueOptions::timeout")
                                : session_->settings().call_timeout),
-      grace_(check_timeout(options.grace, "QueueOptions::grace")) {
+      grace_(check_timeout(options.grace, "QueueOptions::grace")),
+      other_queues_(options.places == ProducerPlaces::every_node ? session_->other_queues() : nullptr) {
   check_name(options.name, "QueueOptions::name");
   check_variables(options.environment, "QueueOptions::environment");
 }
@@ -89,89 +87,88 @@ QueueCore::~QueueCore() {
 }
 
 std::uint64_t QueueCore::allocate(std::size_t bytes, SharedHeap::Contents contents) const {
-  return session_->commands().allocate(bytes, contents, "the queue of '" + name_ + "'");
+  const std::uint64_t offset = session_->commands().allocate(bytes, contents, "the queue of '" + name_ + "'");
+  if (other_queues_ != nullptr) session_->heap().leave_to_nodes(offset);
+  return offset;
 }
 
-void QueueCore::lay_out(std::span<const BatchArrayType> types, std::span<const std::span<const std::int64_t>> shapes) {
-  std::array<BatchArray, kMaxBatchArrays> arrays{};
-  std::size_t batch_bytes = 0;
-  for (std::size_t i = 0; i < types.size(); ++i) {
-    BatchArray& array = arrays[i];
-    array.type = types[i];
-    array.bytes = checked_bytes(types[i].dtype, shapes[i]);
-    array.offset = batch_bytes;
-    std::copy(shapes[i].begin(), shapes[i].end(), array.extents.begin());
-    if (__builtin_add_overflow(batch_bytes, round_up(array.bytes, kArrayAlignment), &batch_bytes)) {
-      throw_usage("the size of a batch of '" + name_ + "' overflows");
-    }
-  }
-  std::size_t memory_bytes = 0;
-  if (__builtin_mul_overflow(batch_bytes, static_cast<std::size_t>(capacity_), &memory_bytes)) {
-    throw_usage("the size of the queue of '" + name_ + "' overflows");
-  }
-  block_offset_ = allocate(QueueBlock::bytes(producers_, capacity_) + kArrayAlignment, SharedHeap::Contents::zero);
-  memory_offset_ = allocate(memory_bytes, SharedHeap::Contents::any);
-  session_->heap().send_by_rows(memory_offset_);
-  block_ = QueueBlock(session_->segment().at(round_up(block_offset_, 2 * kArrayAlignment)));
-  turns_.attach(block_);
-  QueueHeader& header = block_.header();
-  header.producers = producers_;
-  header.capacity = capacity_;
-  header.arrays_count = static_cast<std::uint32_t>(types.size());
-  header.arrays = arrays;
-  header.memory = memory_offset_;
-  header.batch_bytes = batch_bytes;
-  for (int producer = 0; producer < producers_; ++producer) initialise_life(slot(producer).life);
-  for (int batch = 0; batch < capacity_; ++batch) block_.batch(batch).is_free.store(true);
+QueueLayout QueueCore::lay_out(std::span<const BatchArrayType> types,
+                               std::span<const std::span<const std::int64_t>> shapes) {
+  QueueLayout layout = lay_out_batches(types, shapes, producers_, capacity_, name_);
+  block_offset_ = allocate(block_bytes_of(layout), SharedHeap::Contents::any);
+  memory_offset_ = allocate(layout.memory_bytes(), SharedHeap::Contents::any);
+  if (other_queues_ == nullptr) session_->heap().send_by_rows(memory_offset_);
+  layout.memory = memory_offset_;
+  block_ = prepare_block(session_->segment().at(block_offset_in(block_offset_)), layout);
+  return layout;
 }
 
 void QueueCore::open(const HelperBody& body, std::span<const std::byte> arguments,
                      std::span<const BatchArrayType> types, std::span<const std::span<const std::int64_t>> shapes,
                      const QueueOptions& options) {
-  lay_out(types, shapes);
-  const Segment& segment = session_->segment();
-  HelperSpec spec{};
+  const QueueLayout layout = lay_out(types, shapes);
+  ProducersStart producers{.name = name_,
+                           .arguments = {arguments.begin(), arguments.end()},
+                           .environment = options.environment,
+                           .grace = grace_,
+                           .start_timeout = session_->settings().start_timeout};
+  HelperSpec& spec = producers.spec;
   spec.kind = HelperKind::producer;
   spec.body = describe_body(reinterpret_cast<const void*>(body.thunk), body.pointer);
   put_text(spec.name, name_);
-  spec.queue = segment.offset_of(reinterpret_cast<const std::byte*>(&block_.header()));
+  spec.queue = session_->segment().offset_of(reinterpret_cast<const std::byte*>(&block_.header()));
   spec.seed = session_->settings().seed;
-  HelperPlan plan;
-  plan.count = producers_;
-  plan.spec = write_spec(spec, arguments);
-  plan.environment = options.environment;
-  plan.variables = {{environment::kSegmentFd, std::to_string(segment.fd())},
-                    {environment::kSegmentBytes, std::to_string(segment.bytes())}};
-  plan.inherited = {segment.fd()};
-  watcher_.emplace(std::move(plan), name_, block_, session_->control().header().to_master);
+  start(std::move(producers), layout);
+}
+
+/// Those of other nodes start at the same time.
+void QueueCore::start(ProducersStart producers, const QueueLayout& layout) {
+  std::vector<QueueBlock> blocks{block_};
+  if (other_queues_ != nullptr) {
+    remote_ = other_queues_->open({.block = producers.spec.queue, .layout = layout, .producers = producers});
+    remote_blocks_ = remote_->blocks();
+    blocks.insert(blocks.end(), remote_blocks_.begin(), remote_blocks_.end());
+  }
+  turns_.attach(std::move(blocks), remote_.get());
+  watcher_.emplace(plan_producers(producers, producers_, session_->segment()), name_,
+                   other_queues_ == nullptr ? "" : other_queues_->name_of(kOwnNode), block_,
+                   session_->control().header().to_master);
   nursery_ = std::make_unique<Nursery>(*watcher_, grace_, supervisor_link());
-  const Milliseconds limit = session_->settings().start_timeout;
-  nursery_->spawn_all(limit, "--start-timeout or SessionOptions::start_timeout");
+  const Milliseconds limit = producers.start_timeout;
+  nursery_->spawn_all(limit, kProducerStartLimit);
   await_start(limit);
   nursery_->watch_lives();
 }
 
+/// In a session on several nodes, also handles what comes from the others.
+template <class Limit, class Ready, class Interrupted>
+Woken QueueCore::wait(Limit& limit, Ready&& ready, Interrupted&& interrupted) {
+  Doorbell& bell = session_->control().header().to_master;
+  if (!session_->has_other_nodes()) return wait_until(bell, policy_, limit, ready, interrupted);
+  WorkerPool& pool = session_->pool();
+  NapsOfNodes<Limit> naps{limit, pool};
+  const auto look = [&] { return pool.progress(), interrupted(); };
+  return wait_until(bell, policy_, naps, ready, look);
+}
+
 void QueueCore::await_start(Milliseconds limit) {
   int starting = 0;
+  std::optional<RemoteQueue::Starting> remote_starting;
   const auto all_run = [&] {
     while (starting < producers_ && slot(starting).state.load(std::memory_order_seq_cst) != ProducerState::starting) {
       ++starting;
     }
-    return starting == producers_;
+    if (starting < producers_) return false;
+    return !remote_ || !(remote_starting = remote_->first_starting());
   };
   // other losses are reported when a batch is requested
-  const auto lost = [&] { return watcher_->lost_at_start() >= 0; };
+  const auto lost = [&] { return watcher_->lost_at_start() >= 0 || (remote_ && remote_->has_failed_start()); };
   Patience patience(limit);
-  const Woken woken = wait_until(session_->control().header().to_master, policy_, patience, all_run, lost);
+  const Woken woken = wait(patience, all_run, lost);
   if (woken == Woken::ready) return;
-  if (woken == Woken::interrupted) throw lost_error(watcher_->lost_at_start(), "while starting");
-  Failure failure = blame(starting);
-  failure.phase = "start";
-  failure.cause = "deadline";
-  throw Error(ErrorKind::timeout,
-              describe(starting) + " did not start within " + std::to_string(limit.count()) +
-                  " ms (--start-timeout or SessionOptions::start_timeout sets another limit)",
-              std::move(failure));
+  if (woken == Woken::interrupted) throw start_error();
+  if (starting < producers_) throw late_start_error(starting, kOwnNode, limit);
+  throw late_start_error(remote_starting->producer, remote_starting->node, limit);
 }
 
 // ---- taking ---------------------------------------------------------------------------------------------------
@@ -187,6 +184,10 @@ bool QueueCore::has_calls_to_collect() const {
   const CallTable& calls = session_->calls();
   return calls.first_collectable() || (!calls.is_idle() && session_->commands().has_lost_worker());
 }
+
+bool QueueCore::has_lost_producer() const { return watcher_->lost() >= 0 || (remote_ && remote_->has_trouble()); }
+
+bool QueueCore::is_node_lost() const { return remote_ && remote_->is_node_lost(); }
 
 /// The limit of a wait for a batch. It combines the limit of the queue and those of the calls in flight, whose clocks
 /// run during the wait.
@@ -213,18 +214,21 @@ BatchTurns::Found QueueCore::await_batch() {
   for (;;) {
     Found found = Found::none;
     const auto is_ready = [&] { return (found = turns_.look()) != Found::none || has_calls_to_collect(); };
-    const auto is_over = [&] { return watcher_->lost() >= 0 || (session_->calls().is_idle() && turns_.is_stuck()); };
-    const Woken woken = wait_until(session_->control().header().to_master, policy_, patience, is_ready, is_over);
+    const auto is_over = [&] {
+      return has_lost_producer() || is_node_lost() || (session_->calls().is_idle() && turns_.is_stuck());
+    };
+    const Woken woken = wait(patience, is_ready, is_over);
     if (found != Found::none) return found;
     if (woken == Woken::ready) {
       if (session_->commands().has_lost_worker()) session_->commands().await(session_->calls().entries().front().id);
       else session_->commands().collect_complete();
-    } else if (const int lost = watcher_->lost(); lost >= 0) {
-      fail(lost_error(lost, "while the program waited for a batch"));
+    } else if (is_node_lost()) {
+      session_->commands().check_nodes();
+      throw Error(ErrorKind::system, "a node of the queue of '" + name_ + "' is lost");
+    } else if (has_lost_producer()) {
+      fail(first_lost_error("while the program waited for a batch"));
     } else if (woken == Woken::interrupted) {
-      throw_usage("the queue of '" + name_ + "' has nothing to give: the program holds all of the " +
-                  std::to_string(block_.batches_of(turns_.turn())) + " batches of " + describe(turns_.turn()) +
-                  ", which waits for one to be free (QueueOptions::capacity gives it more)");
+      throw stuck_error();
     } else if (patience.late_call()) {
       session_->commands().expire(*patience.late_call());
     } else if (is_debugged(*nursery_)) {
@@ -239,9 +243,11 @@ std::vector<std::shared_ptr<DataRecord>> QueueCore::next() {
   const SessionCore::Entry entry(*session_);
   check_usable();
   if (state_ == State::finished) return {};
+  if (remote_) session_->pool().progress();  // tells the other nodes at once which batches are free
   switch (await_batch()) {
     case Found::batch: return take();
-    case Found::failure: fail(failure_error(turns_.turn()));
+    case Found::failure: fail(failure_error(turns_.turn(), turns_.node()));
+    case Found::difference: fail(difference_error());
     case Found::end: finish(); return {};
     case Found::none: break;
   }
@@ -265,7 +271,8 @@ std::vector<std::shared_ptr<DataRecord>> QueueCore::take() {
     record->offset = block_.memory_of(batch, i);
     record->capacity_bytes = header.arrays[i].bytes;
     record->lease = lease;
-    session_->heap().note_rows_written(record->offset, record->capacity_bytes);
+    if (remote_) session_->heap().note_rows_there(record->offset, record->capacity_bytes);
+    else session_->heap().note_rows_written(record->offset, record->capacity_bytes);
     records.push_back(std::move(record));
   }
   return records;
@@ -282,16 +289,37 @@ void QueueCore::give_back(int batch) noexcept {
 /// did not end well.
 std::optional<Error> QueueCore::await_ends() {
   const auto bad = await_expected_ends(*nursery_, grace_);
-  if (!bad) return std::nullopt;
+  const auto remote_error = remote_ ? await_remote_ends() : std::nullopt;
+  if (!bad) return remote_error;
   return lost_error(bad->child, "while closing", bad->cause);
+}
+
+/// The other nodes were told to end their producers. They kill those that take too long.
+std::optional<Error> QueueCore::await_remote_ends() {
+  const Milliseconds limit = grace_ + kRemoteEndLimit;
+  if (!await_remote(limit)) {
+    if (is_node_lost()) return std::nullopt;  // the next call says it
+    return late_end_error(remote_->first_running(), limit);
+  }
+  if (const auto bad = remote_->first_bad_end()) return lost_error(*bad, "while closing");
+  return std::nullopt;
+}
+
+/// Returns false if processes may be left on other nodes.
+bool QueueCore::await_remote(Milliseconds limit) noexcept {
+  const auto have_ended = [this] { return remote_->have_ended(); };
+  const auto is_lost = [this] { return is_node_lost(); };
+  Patience patience(limit);
+  return wait(patience, have_ended, is_lost) == Woken::ready && !remote_->is_left();
 }
 
 /// All functions have returned, so the queue is finished.
 void QueueCore::finish() {
+  if (remote_) other_queues_->end(*remote_, QueueEnd::close);
   const auto error = await_ends();
   if (error) fail(*error);
   state_ = State::finished;
-  nursery_.reset();
+  end_producers();
 }
 
 void QueueCore::close() {
@@ -300,6 +328,7 @@ void QueueCore::close() {
   std::optional<Error> error;
   if (state_ == State::open) {
     nursery_->expect_ends();
+    if (remote_) other_queues_->end(*remote_, QueueEnd::close);
     block_.header().closes.store(true, std::memory_order_seq_cst);
     block_.header().to_producers.wake();
     error = await_ends();
@@ -323,62 +352,27 @@ void QueueCore::abandon() noexcept {
 /// Kills the producers that are left. Producers that cannot be reaped yet may still write, so their memory is not used
 /// again.
 void QueueCore::end_producers() noexcept {
-  if (!nursery_) return;
-  // only the process that created them has these threads
-  if (!fork_guard_.is_here()) return static_cast<void>(nursery_.release());
-  nursery_->expect_ends();
-  nursery_->kill_all();
-  if (!nursery_->await_all_ends(kProducersReapLimit)) block_offset_ = memory_offset_ = 0;
-  nursery_.reset();
+  if (!fork_guard_.is_here()) {  // only the process that created them has these threads
+    static_cast<void>(nursery_.release());
+    return;
+  }
+  const bool has_remote = remote_ && !std::exchange(is_remote_over_, true);
+  if (has_remote && !remote_->have_ended()) other_queues_->end(*remote_, QueueEnd::kill);
+  if (nursery_) {
+    nursery_->expect_ends();
+    nursery_->kill_all();
+    if (!nursery_->await_all_ends(kProducersReapLimit)) block_offset_ = memory_offset_ = 0;
+    nursery_.reset();
+  }
+  if (!has_remote) return;
+  if (!await_remote(kRemoteEndLimit)) block_offset_ = memory_offset_ = 0;
+  other_queues_->forget(*remote_);
 }
 
 std::vector<int> QueueCore::producer_pids() const {
   std::vector<int> pids;
   for (int producer = 0; producer < producers_; ++producer) pids.push_back(watcher_->pid(producer));
   return pids;
-}
-
-// ---- failures -------------------------------------------------------------------------------------------------
-
-std::string QueueCore::describe(int producer) const {
-  return "producer " + std::to_string(producer) + " (pid " + std::to_string(watcher_->pid(producer)) + ") of '" +
-         name_ + "'";
-}
-
-Failure QueueCore::blame(int producer) const {
-  Failure failure;
-  failure.producer = producer;
-  failure.pid = watcher_->pid(producer);
-  failure.call = name_;
-  failure.phase = "producer";
-  return failure;
-}
-
-Error QueueCore::lost_error(int producer, const std::string& where, std::optional<std::string> known_cause) {
-  return lost_helper(*nursery_, producer,
-                     {.who = describe(producer),
-                      .tag = "producer " + std::to_string(producer),
-                      .where = where,
-                      .failure = blame(producer)},
-                     std::move(known_cause));
-}
-
-Error QueueCore::failure_error(int producer) const {
-  Failure failure = blame(producer);
-  failure.cause = get_text(slot(producer).message);
-  const std::string message = describe(producer) + " failed: " + failure.cause;
-  return {slot(producer).error_kind, message, std::move(failure), slot(producer).native_code};
-}
-
-Error QueueCore::timeout_error(Milliseconds limit) const {
-  Failure failure = blame(turns_.turn());
-  failure.cause = "deadline";
-  std::string message =
-      "no batch of '" + name_ + "' came within " + std::to_string(limit.count()) + " ms: " + describe(turns_.turn()) +
-      " has pushed " + std::to_string(slot(turns_.turn()).pushed.load()) +
-      (slot(turns_.turn()).waits.load() ? " and waits for one to be free" : " and is in its function");
-  if (const int signal = nursery_->stop_signal(turns_.turn())) message += ", stopped by " + signal_name(signal);
-  return {ErrorKind::timeout, message + " (QueueOptions::timeout sets another limit)", std::move(failure)};
 }
 
 // ---- the seam -------------------------------------------------------------------------------------------------

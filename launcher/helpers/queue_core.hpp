@@ -14,34 +14,13 @@
 #include "common/os/wait.hpp"
 #include "common/protocol/queue_block.hpp"
 #include "launcher/helpers/batch_turns.hpp"
-#include "launcher/helpers/helper_watcher.hpp"
+#include "launcher/helpers/producer_processes.hpp"
+#include "launcher/nodes/remote_queues.hpp"
 #include "launcher/process/nursery.hpp"
 #include "launcher/session/session_core.hpp"
 #include "syncrun/queue.hpp"
 
 namespace syncrun::detail {
-
-/// Tells the nursery of a queue about its producers.
-class ProducerWatcher final : public HelperWatcher {
- public:
-  ProducerWatcher(HelperPlan plan, std::string name, QueueBlock block, Doorbell& to_master)
-      : HelperWatcher(std::move(plan)), name_(std::move(name)), block_(block), to_master_(to_master) {}
-  std::string describe() const override { return "the producers of '" + name_ + "'"; }
-  std::string tag_of(int child) const override { return "[producer " + std::to_string(child) + "] "; }
-  void on_loss(int child) noexcept override;
-  pthread_mutex_t* life_of(int child) noexcept override { return &block_.producer(child).life; }
-  /// The first producer that died before its function had ended. -1 if there is none.
-  int lost() const noexcept { return lost_.load(std::memory_order_seq_cst); }
-  /// The first producer that died before its function had started. -1 if there is none.
-  int lost_at_start() const noexcept { return lost_at_start_.load(std::memory_order_seq_cst); }
-
- private:
-  std::string name_;
-  QueueBlock block_;
-  Doorbell& to_master_;
-  std::atomic<int> lost_ = -1;
-  std::atomic<int> lost_at_start_ = -1;
-};
 
 //   open --the last batch was taken--> finished
 //   open --a producer threw or died--> failed
@@ -71,26 +50,44 @@ class QueueCore : public SessionDependant, public std::enable_shared_from_this<Q
  private:
   enum class State : std::uint8_t { open, finished, failed, closed };
   using Found = BatchTurns::Found;
+  static constexpr int kOwnNode = 0;
 
   std::uint64_t allocate(std::size_t bytes, SharedHeap::Contents contents) const;
-  void lay_out(std::span<const BatchArrayType> types, std::span<const std::span<const std::int64_t>> shapes);
+  QueueLayout lay_out(std::span<const BatchArrayType> types, std::span<const std::span<const std::int64_t>> shapes);
+  void start(ProducersStart producers, const QueueLayout& layout);
+  template <class Limit, class Ready, class Interrupted>
+  Woken wait(Limit& limit, Ready&& ready, Interrupted&& interrupted);
   void await_start(Milliseconds limit);
   void check_usable() const;
   class Limits;
   Found await_batch();
   bool has_calls_to_collect() const;
+  bool has_lost_producer() const;
+  bool is_node_lost() const;
   std::vector<std::shared_ptr<DataRecord>> take();
   void finish();
   void end_producers() noexcept;
   std::optional<Error> await_ends();
+  std::optional<Error> await_remote_ends();
+  bool await_remote(Milliseconds limit) noexcept;
   [[noreturn]] void fail(const Error& error);
 
   ProducerSlot& slot(int producer) const noexcept { return block_.producer(producer); }
-  std::string describe(int producer) const;
-  Failure blame(int producer) const;
+  // queue_errors.cpp
+  int pid_of(int producer, int node) const;
+  std::string describe(int producer, int node = kOwnNode) const;
+  Failure blame(int producer, int node = kOwnNode) const;
   /// If `known_cause` is empty, finds out how the producer ended.
   Error lost_error(int producer, const std::string& where, std::optional<std::string> known_cause = {});
-  Error failure_error(int producer) const;
+  Error lost_error(const RemoteQueue::Loss& loss, const std::string& where) const;
+  /// About the first producer that was lost, on any node.
+  Error first_lost_error(const std::string& where);
+  Error start_error();
+  Error late_start_error(int producer, int node, Milliseconds limit) const;
+  Error late_end_error(int node, Milliseconds limit) const;
+  Error failure_error(int producer, int node) const;
+  Error difference_error() const;
+  Error stuck_error() const;
   Error timeout_error(Milliseconds limit) const;
 
   std::shared_ptr<SessionCore> session_;
@@ -105,6 +102,10 @@ class QueueCore : public SessionDependant, public std::enable_shared_from_this<Q
   std::uint64_t memory_offset_ = 0;
   QueueBlock block_;
   WaitPolicy policy_ = WaitPolicy::yielding();
+  RemoteQueues* other_queues_;             // null unless the producers also run on other nodes
+  std::shared_ptr<RemoteQueue> remote_;    // those producers, once they are started
+  std::vector<QueueBlock> remote_blocks_;  // node n at n - 1
+  bool is_remote_over_ = false;            // they were told to end, and have ended, or too late
   std::optional<ProducerWatcher> watcher_;
   std::unique_ptr<Nursery> nursery_;
 

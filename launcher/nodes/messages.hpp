@@ -40,18 +40,25 @@ enum class MessageKind : std::uint8_t {
   rank_end,      ///< how a worker has ended
   done,          ///< the commands that ranks have finished, and what they report
   ended,         ///< nothing is left of the session on this node
+  queue_news,    ///< what the producers of a queue have done: the number of the queue, and put_producer_news()
+  queue_failed,   ///< the producers of a queue cannot start: its number, a kind of error, its native code and a text
+  producer_lost,  ///< a producer was lost: the number of its queue, and how it has ended (ProducerLoss)
+  queue_ended,    ///< no process of a queue is left: its number, whether one cannot be killed, and the first bad end
   // master to agent
   open,  ///< asks for the devices of the node; a number, from how many nodes on there is a tree, and what the user wants
-  direct,       ///< the tree of nodes has ended, so messages to the master go directly
-  start,        ///< starts a session (SessionStart)
-  command,      ///< the changes of the heap, a command, and which outputs were consumed
-  supply,       ///< a move on another node needs values of this node: who has them, and what comes before (NodeMoves)
-  spoil,        ///< a command on which this one depends has failed
-  peer_lost,    ///< a worker of another node was lost, and will be replaced
-  replace,      ///< starts new workers in the places of lost ones (Successor)
-  expect_ends,  ///< workers that end from now on are not lost
-  kill_all,     ///< kill the workers that are left
-  end           ///< end the session
+  direct,        ///< the tree of nodes has ended, so messages to the master go directly
+  start,         ///< starts a session (SessionStart)
+  command,       ///< the changes of the heap, a command, and which outputs were consumed
+  supply,        ///< a move on another node needs values of this node: who has them, and what comes before (NodeMoves)
+  spoil,         ///< a command on which this one depends has failed
+  peer_lost,     ///< a worker of another node was lost, and will be replaced
+  replace,       ///< starts new workers in the places of lost ones (Successor)
+  open_queue,    ///< starts the producers of a queue: the changes of the heap, and QueueStart
+  free_batches,  ///< batches are free again: the number of the queue, and the batches in the order of their use
+  close_queue,   ///< ends the producers of a queue: its number, and how (QueueEnd)
+  expect_ends,   ///< workers that end from now on are not lost
+  kill_all,      ///< kill the workers that are left
+  end            ///< end the session
 };
 
 /// Writes a message.

@@ -28,13 +28,19 @@ NodeSession::NodeSession(NodeGroup& group, const SessionStart& start, std::uniqu
       inbound_(pool_->inbound()),
       moves_(group.post(), pool_->control(), pool_->segment(), inbound_, start.session),
       commands_(group.post(), pool_->control(), pool_->segment(), &exchange_, &moves_, group.relay()),
+      queues_(group.post(), pool_->segment(),
+              [this, &start](const QueueStart& queue, QueueBlock block) -> std::unique_ptr<ProducerProcesses> {
+                const std::string& name = start.settings.node_names[static_cast<std::size_t>(place_.node)];
+                return std::make_unique<LocalProducers>(queue.producers, name, block, pool_->segment(),
+                                                        pool_->control().header().to_master);
+              }),
       known_(static_cast<std::size_t>(start.place.local_size)) {
   pool_->control().header().timelines_offset = start.timelines_offset;  // before the workers read it
   reserve_timelines(pool_->segment(), pool_->control().header());
   pool_->start();
 }
 
-NodeSession::~NodeSession() { pool_->end(); }
+NodeSession::~NodeSession() { end(); }
 
 void NodeSession::take(int node, MessageReader& message) {
   switch (message.kind()) {
@@ -48,6 +54,9 @@ void NodeSession::take(int node, MessageReader& message) {
     case MessageKind::plans: exchange_.take(node, message); break;
     case MessageKind::supply:
     case MessageKind::values: moves_.take(node, message); break;
+    case MessageKind::open_queue:
+    case MessageKind::free_batches:
+    case MessageKind::close_queue: queues_.take(message, pages_of(pool_->control().kinds_here())); break;
     case MessageKind::expect_ends: pool_->expect_ends(); break;
     case MessageKind::kill_all: pool_->kill_all(); break;
     case MessageKind::peer_lost: note_loss(pool_->control(), take_peer_lost(message, pool_->control())); break;
@@ -61,7 +70,8 @@ bool NodeSession::report() {
   replace_lost_when_ready();
   const bool has_started = !are_watched_ && report_start();
   report_progress();
-  const bool has_lost = report_losses();
+  const bool has_queue_news = queues_.report();
+  const bool has_lost = report_losses() || has_queue_news;
   return report_ends() || has_lost || has_started || has_reported;
 }
 
@@ -234,7 +244,8 @@ void NodeSession::sleep(std::chrono::nanoseconds limit) noexcept {
   Doorbell& bell = pool_->control().header().to_master;
   const std::uint32_t seen = bell.rings.load(std::memory_order_seq_cst);
   bell.sleepers.fetch_add(1, std::memory_order_seq_cst);
-  if (!commands_.has_news() && !exchange_.has_news() && !moves_.has_news()) bell.sleep(seen, limit);
+  if (!commands_.has_news() && !exchange_.has_news() && !moves_.has_news() && !queues_.has_news())
+    bell.sleep(seen, limit);
   bell.sleepers.fetch_sub(1, std::memory_order_seq_cst);
 }
 

@@ -8,6 +8,7 @@
 
 #include "launcher/nodes/agent.hpp"
 #include "launcher/nodes/node_group.hpp"
+#include "launcher/nodes/node_queues.hpp"
 #include "launcher/nodes/start_messages.hpp"
 #include "launcher/pool/worker_pool.hpp"
 
@@ -31,8 +32,11 @@ class NodeSession {
   }
   /// Reports what has changed. Returns false if nothing has.
   bool report();
-  /// Ends the workers. Neither take() nor report() is called afterwards.
-  void end() noexcept { pool_->end(); }
+  /// Ends the workers and the producers. Neither take() nor report() is called afterwards.
+  void end() noexcept {
+    queues_.end();
+    pool_->end();
+  }
   /// True while rows are under way to the memory of this session. It has to stay as long.
   bool awaits_rows() const noexcept { return commands_.awaits_rows(); }
   /// Lets rows arrive. True once none are under way.
@@ -70,6 +74,7 @@ class NodeSession {
   SharedHeap inbound_;
   NodeMoves moves_;
   Agent commands_;
+  NodeQueues queues_;
   std::vector<Known> known_;  // by local rank
   bool was_started_ = false;
   bool are_watched_ = false;           // all workers

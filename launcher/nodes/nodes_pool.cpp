@@ -161,6 +161,7 @@ NodesPool::NodesPool(NodeGroup& group, const Settings& settings)
   moves_.emplace(group_.post(), control(), segment(), inbound_, session_);
   commands_.emplace(group_.post(), control(), RemoteNodes::Memory{segment(), inbound_}, settings.nodes, &*exchange_,
                     &*moves_, group_.root());
+  queues_.emplace(group_.post(), *commands_, control().header().to_master, settings.node_names, group_.root());
 }
 
 /// Rows may still be under way to a node that is lost, and the transport reads them from the memory.
@@ -232,6 +233,10 @@ void NodesPool::on_message(int node, MessageReader& message) {
       ends_[rank] = std::move(end);
       break;
     }
+    case MessageKind::queue_news:
+    case MessageKind::queue_failed:
+    case MessageKind::producer_lost:
+    case MessageKind::queue_ended: queues_->take(node, message); break;
     case MessageKind::start_failed: {
       static_cast<void>(message.get<std::uint64_t>());
       const auto kind = message.get<ErrorKind>();
@@ -265,6 +270,7 @@ void NodesPool::note_fault(int node, const Error& why) noexcept {
     if (!fault_) fault_ = why;
     has_ended_[static_cast<std::size_t>(node)] = true;
   }
+  queues_->lose(node);
   const NodePlace& there = settings().nodes[static_cast<std::size_t>(node)];
   for (int local_rank = 0; local_rank < there.local_size; ++local_rank) note_loss(control(), there.rank(local_rank));
 }
@@ -273,7 +279,8 @@ bool NodesPool::look() {
   const bool has_told = tell_losses();
   const bool has_replaced = tell_successors();
   const bool has_exchanged = exchange_->look();
-  return moves_->look() || has_exchanged || has_told || has_replaced;
+  const bool has_freed = queues_->look();
+  return moves_->look() || has_exchanged || has_told || has_replaced || has_freed;
 }
 
 // ---- replacement ----------------------------------------------------------------------------------------------

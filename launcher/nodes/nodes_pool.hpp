@@ -14,6 +14,7 @@
 #include "launcher/nodes/node_group.hpp"
 #include "launcher/nodes/rank_messages.hpp"
 #include "launcher/nodes/remote_nodes.hpp"
+#include "launcher/nodes/remote_queues.hpp"
 #include "launcher/nodes/start_messages.hpp"
 #include "launcher/pool/local_pool.hpp"
 
@@ -31,6 +32,7 @@ class NodesPool final : public LocalPool, private NodeListener {
   ~NodesPool() override;
 
   RemoteNodes* other_nodes() noexcept override { return &*commands_; }
+  RemoteQueues* other_queues() noexcept override { return &*queues_; }
   void progress() override { group_.progress(); }
   /// The master also carries what its ranks exchange with other nodes, and a sleep would delay that. So it does not sleep
   /// while messages come and go. An agent does the same.
@@ -78,6 +80,7 @@ class NodesPool final : public LocalPool, private NodeListener {
   std::optional<NodeExchange> exchange_;
   std::optional<NodeMoves> moves_;
   std::optional<RemoteNodes> commands_;
+  std::optional<RemoteQueues> queues_;
   std::vector<bool> told_losses_;            // by rank; only look() uses it
   std::atomic<bool> has_successors_{false};  // there are some in successors_
   mutable std::mutex mutex_;                 // of the members below

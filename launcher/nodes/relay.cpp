@@ -14,12 +14,19 @@ bool goes_along_tree(MessageKind kind) noexcept {
     case MessageKind::rank_end:
     case MessageKind::done:
     case MessageKind::ended:
+    case MessageKind::queue_news:
+    case MessageKind::queue_failed:
+    case MessageKind::producer_lost:
+    case MessageKind::queue_ended:
     case MessageKind::start:
     case MessageKind::command:
     case MessageKind::supply:
     case MessageKind::spoil:
     case MessageKind::peer_lost:
     case MessageKind::replace:
+    case MessageKind::open_queue:
+    case MessageKind::free_batches:
+    case MessageKind::close_queue:
     case MessageKind::expect_ends:
     case MessageKind::kill_all:
     case MessageKind::end: return true;

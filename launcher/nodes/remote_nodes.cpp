@@ -117,9 +117,24 @@ void RemoteNodes::publish_along_tree(std::size_t slot) {
 /// The rows that the node lacks. It knows all changes of the heap from now on.
 std::vector<SegmentRange> RemoteNodes::rows_for(Node& node, const Command& command) {
   if (command.dependencies_count != 0) check_dependencies(node, command);
+  note_changes(node);
+  return node.rows.take_missing(memory_.segment, command, node.place);
+}
+
+void RemoteNodes::note_changes(Node& node) {
   changes_.for_each(node.told, [&](const HeapChange& change) { node.rows.note(change); });
   node.told = changes_.end();
-  return node.rows.take_missing(memory_.segment, command, node.place);
+}
+
+void RemoteNodes::tell_after_changes(MessageKind kind, std::span<const std::byte> rest) {
+  for (Node& node : nodes_) {
+    MessageWriter message(kind);
+    put_heap_changes(message, memory_.segment, changes_, node.told);
+    message.put_bytes(rest);
+    note_changes(node);
+    mailbox_.send(node.place.node, message.take());
+  }
+  forget_changes();
 }
 
 void RemoteNodes::put_consumed(MessageWriter& to, const Node& node, const Command& command) const {

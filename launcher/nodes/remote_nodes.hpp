@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "common/os/heap_log.hpp"
@@ -41,6 +42,9 @@ class RemoteNodes {
   void publish(std::uint64_t id, std::size_t slot);
   /// A command on which this one depends has failed (Command::spoiled). Tells the nodes of its ranks.
   void spoil(std::uint64_t id, std::size_t slot);
+  /// Sends each other node a message of this kind: all changes of the heap that the node does not know, and then `rest`.
+  /// Called by the thread that publishes commands. Throws Error (system).
+  void tell_after_changes(MessageKind kind, std::span<const std::byte> rest);
   /// Handles a message of the kind done. One thread at a time, and it may be another one than the thread that publishes.
   /// Throws Error (system).
   void take_done(MessageReader& message);
@@ -56,6 +60,7 @@ class RemoteNodes {
   void check_dependencies(const Node& node, const Command& command) const;
   void publish_to(Node& node, std::size_t slot);
   void publish_along_tree(std::size_t slot);
+  void note_changes(Node& node);
   std::vector<SegmentRange> rows_for(Node& node, const Command& command);
   void put_consumed(MessageWriter& to, const Node& node, const Command& command) const;
   void send_bulk(const Node& node, std::span<const SegmentRange> rows);

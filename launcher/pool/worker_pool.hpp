@@ -20,6 +20,7 @@
 namespace syncrun::detail {
 
 class RemoteNodes;
+class RemoteQueues;
 
 /// LocalPool implements it with processes on this machine, and NodesPool with those of several machines. The tests have an implementation without processes
 /// (tests/launcher/pool/fake_pool.hpp).
@@ -44,6 +45,8 @@ class WorkerPool {
   }
   /// The part of the session that is on other machines. Null if there is none.
   virtual RemoteNodes* other_nodes() noexcept { return nullptr; }
+  /// The producers on other machines. Null if there are none.
+  virtual RemoteQueues* other_queues() noexcept { return nullptr; }
   /// Handles what has come from other machines.
   virtual void progress() {}
   /// How long a thread that waits may sleep before it calls progress() again.

@@ -64,6 +64,10 @@ class SessionCore final : private SessionEnds {
   /// How the rows of the next calls are divided among the ranks.
   const RowWeights& weights() const noexcept { return weights_; }
   void set_weights(RowWeights weights) noexcept { weights_ = std::move(weights); }
+  /// The producers on other nodes. Null if there are no other nodes.
+  RemoteQueues* other_queues() noexcept { return pool_->other_queues(); }
+  /// The pool, for waits that handle what comes from other nodes.
+  WorkerPool& pool() noexcept { return *pool_; }
   const Segment& segment() const noexcept { return pool_->segment(); }
   ControlBlock control() const noexcept { return pool_->control(); }
   SharedHeap& heap() noexcept { return heap_; }

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/os/segment.hpp"
 #include "common/protocol/environment.hpp"
@@ -25,8 +26,8 @@ class ProducerCore {
         block_(segment.at(spec.queue)),
         to_master_(segment.at<ControlHeader>(0)->to_master),
         index_(index),
-        first_(block_.first_batch(index)),
         count_(block_.batches_of(index)) {
+    dropped_.reserve(static_cast<std::size_t>(count_));
     std::seed_seq seed{static_cast<std::uint32_t>(spec.seed), static_cast<std::uint32_t>(spec.seed >> 32U),
                        static_cast<std::uint32_t>(index), std::uint32_t{0x70726f64}};  // differs from a rank's seed
     rng_.seed(seed);
@@ -44,31 +45,35 @@ class ProducerCore {
   RawDraft next();
   void push(int batch, std::span<const std::int64_t> rows);
   void drop(int batch) noexcept {
-    block_.batch(batch).is_free.store(true, std::memory_order_seq_cst);
+    dropped_.push_back(batch);
     --drafts_;
   }
 
  private:
-  std::optional<int> take_free() const noexcept;
+  std::optional<int> take_free() noexcept;
   void check_rows(std::span<const std::int64_t> rows) const;
 
   const Segment& segment_;
   QueueBlock block_;
   Doorbell& to_master_;
   int index_;
-  int first_;
   int count_;
-  int drafts_ = 0;  // number of drafts that the function holds
-  std::uint64_t pushed_ = 0;
+  int drafts_ = 0;                              // number of drafts that the function holds
+  std::uint64_t taken_ = 0;                     // number of batches taken from those that were freed
+  std::vector<int> dropped_;                    // batches that were not pushed, for the next drafts
   WaitPolicy policy_ = WaitPolicy::yielding();  // does not spin: processes that compute need the cores more
   std::mt19937_64 rng_;
 };
 
-std::optional<int> ProducerCore::take_free() const noexcept {
-  for (int batch = first_; batch < first_ + count_; ++batch) {
-    if (block_.batch(batch).is_free.load(std::memory_order_seq_cst)) return batch;
+/// The order depends on what the function does and on the order of `freed`, and not on when a batch became free.
+std::optional<int> ProducerCore::take_free() noexcept {
+  if (!dropped_.empty()) {
+    const int batch = dropped_.back();
+    dropped_.pop_back();
+    return batch;
   }
-  return std::nullopt;
+  if (taken_ == slot().freed.load(std::memory_order_seq_cst)) return std::nullopt;
+  return block_.freed_as(index_, taken_++);
 }
 
 RawDraft ProducerCore::next() {
@@ -78,7 +83,7 @@ RawDraft ProducerCore::next() {
   }
   auto& header = block_.header();
   std::optional<int> batch;
-  const auto is_free = [&] { return (batch = take_free()).has_value(); };
+  const auto is_free = [&] { return batch || (batch = take_free()); };
   const auto closes = [&] { return header.closes.load(std::memory_order_seq_cst); };
   if (closes()) return {};
   Patience endless{Milliseconds(0)};  // the consumer may take any time. If it dies, this process ends too
@@ -86,7 +91,6 @@ RawDraft ProducerCore::next() {
   const Woken woken = wait_until(header.to_producers, policy_, endless, is_free, closes);
   slot().waits.store(false, std::memory_order_relaxed);
   if (woken != Woken::ready) return {};
-  block_.batch(*batch).is_free.store(false, std::memory_order_relaxed);
   ++drafts_;
   RawDraft draft;
   draft.batch = *batch;
@@ -114,10 +118,8 @@ void ProducerCore::push(int batch, std::span<const std::int64_t> rows) {
   for (std::size_t i = 0; i < header.arrays_count; ++i) {
     slot_of_batch.rows[i] = rows.empty() ? header.arrays[i].extents[0] : rows.size() == 1 ? rows[0] : rows[i];
   }
-  const auto place = static_cast<int>(pushed_ % static_cast<std::uint64_t>(count_));
-  block_.batch(first_ + place).pushed = static_cast<std::uint32_t>(batch);
   --drafts_;
-  slot().pushed.store(++pushed_, std::memory_order_seq_cst);
+  block_.note_pushed(index_, batch);
   to_master_.ring();
 }
 

@@ -1,0 +1,233 @@
+#include "launcher/nodes/node_queues.hpp"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+#include <utility>
+
+#include "common/os/memory_limit.hpp"
+#include "common/text/errors.hpp"
+#include "launcher/helpers/queue_layout.hpp"
+#include "launcher/nodes/command_message.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+constexpr int kMasterNode = 0;
+/// A lost producer that has not ended after this time has called exec, perhaps. ProducerProcesses::await_end finds out.
+constexpr Milliseconds kSlowProducerEnd{20};
+/// How long killed producers may take to end, because the kernel first frees their memory.
+constexpr Milliseconds kKilledLimit{5000};
+
+/// Reserves the memory, so that a producer gets no SIGBUS later.
+void reserve_on_node(const Segment& segment, std::uint64_t offset, std::uint64_t bytes) {
+  if (bytes == 0) return;
+  while (::fallocate(segment.fd(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0) {
+    if (errno != EINTR) throw_errno("cannot reserve " + std::to_string(bytes) + " bytes of shared memory for a queue");
+  }
+}
+
+}  // namespace
+
+NodeQueues::Queue* NodeQueues::find(std::uint64_t number) noexcept {
+  const auto found = std::find_if(queues_.begin(), queues_.end(),
+                                  [number](const auto& queue) { return queue->number == number; });
+  return found == queues_.end() ? nullptr : found->get();
+}
+
+void NodeQueues::take(MessageReader& message, SharedHeap::Pages pages) {
+  switch (message.kind()) {
+    case MessageKind::open_queue: return open(message, pages);
+    case MessageKind::free_batches: return free_batches(message);
+    case MessageKind::close_queue: return close(message);
+    default: throw Error(ErrorKind::system, "an unexpected message about a queue");
+  }
+}
+
+/// The changes of the heap come first: the memory of the queue may have been part of something that the master has freed.
+void NodeQueues::open(MessageReader& message, SharedHeap::Pages pages) {
+  apply_heap_changes(message, segment_, pages);
+  const QueueStart queue = get_queue_start(message);
+  try {
+    start(queue);
+  } catch (const Error& error) {
+    MessageWriter answer(MessageKind::queue_failed);
+    answer.put(queue.queue);
+    answer.put(error.kind());
+    answer.put(std::int32_t{error.native_code()});
+    answer.put_text(error.what());
+    mailbox_.send(kMasterNode, answer.take());
+  }
+}
+
+void NodeQueues::start(const QueueStart& start) {
+  const QueueLayout& layout = start.layout;
+  const std::size_t block_bytes = QueueBlock::bytes(layout.producers, layout.capacity);
+  if (start.block + block_bytes > segment_.bytes() || layout.memory + layout.memory_bytes() > segment_.bytes())
+    throw Error(ErrorKind::system, "a queue came for a place outside the shared memory");
+  check_memory_available(layout.memory_bytes() + block_bytes, "the queue of '" + start.producers.name + "' on this node");
+  reserve_on_node(segment_, start.block, block_bytes);
+  reserve_on_node(segment_, layout.memory, layout.memory_bytes());
+  auto queue = std::make_unique<Queue>();
+  queue->number = start.queue;
+  queue->block = prepare_block(segment_.at(start.block), layout);
+  queue->grace = start.producers.grace;
+  queue->told.resize(static_cast<std::size_t>(layout.producers));
+  queue->producers = starter_(start, queue->block);
+  queues_.push_back(std::move(queue));
+}
+
+void NodeQueues::free_batches(MessageReader& message) {
+  Queue* const queue = find(message.get<std::uint64_t>());
+  if (queue == nullptr) return;  // its start has failed, and the master does not know it yet
+  const QueueHeader& header = queue->block.header();
+  for (const auto batch : message.get_list<std::int32_t>()) {
+    if (batch < 0 || batch >= header.capacity)
+      throw Error(ErrorKind::system, "batch " + std::to_string(batch) + " of a queue is free that does not exist");
+    queue->block.note_freed(batch);
+  }
+  queue->block.header().to_producers.ring();
+}
+
+void NodeQueues::close(MessageReader& message) {
+  const auto number = message.get<std::uint64_t>();
+  const auto end = message.get<QueueEnd>();
+  Queue* const queue = find(number);
+  if (queue == nullptr) return tell_end(number, {}, false);  // its start has failed, or it is gone already
+  if (queue->end && *queue->end >= end) return;
+  queue->end = end;
+  queue->producers->expect_ends();
+  if (end == QueueEnd::close) {
+    queue->block.header().closes.store(true, std::memory_order_seq_cst);
+    queue->block.header().to_producers.wake();
+    queue->end_limit = Clock::now() + queue->grace;
+  } else {
+    queue->producers->kill_all();
+    queue->end_limit = Clock::now() + kKilledLimit;
+  }
+}
+
+// ---- reports --------------------------------------------------------------------------------------------------
+
+bool NodeQueues::report() {
+  bool has_reported = false;
+  for (std::size_t i = 0; i < queues_.size();) {
+    Queue& queue = *queues_[i];
+    has_reported = report_news(queue) || has_reported;
+    has_reported = report_loss(queue) || has_reported;
+    if (report_end(queue)) {
+      has_reported = true;
+      queues_.erase(queues_.begin() + static_cast<std::ptrdiff_t>(i));
+    } else {
+      ++i;
+    }
+  }
+  return has_reported;
+}
+
+bool NodeQueues::report_news(Queue& queue) {
+  MessageWriter message(MessageKind::queue_news);
+  message.put(queue.number);
+  bool has_news = false;
+  const int producers = queue.block.header().producers;
+  for (int producer = 0; producer < producers; ++producer) {
+    ToldOfProducer& told = queue.told[static_cast<std::size_t>(producer)];
+    has_news = put_producer_news(message, queue.block, producer, queue.producers->pid(producer), told) || has_news;
+  }
+  if (!has_news) return false;
+  watch_when_started(queue);
+  mailbox_.send(kMasterNode, message.take());
+  return true;
+}
+
+void NodeQueues::watch_when_started(Queue& queue) {
+  const bool have_started = std::all_of(queue.told.begin(), queue.told.end(), [](const ToldOfProducer& producer) {
+    return producer.state != ProducerState::starting;
+  });
+  if (have_started && !std::exchange(queue.is_watched, true)) queue.producers->watch();
+}
+
+ProducerLoss NodeQueues::describe_end(Queue& queue, int producer, ChildEnd end) {
+  return {.producer = producer,
+          .pid = queue.producers->pid(producer),
+          .cause = std::move(end.cause),
+          .wait_status = end.wait_status.value_or(0),
+          .was_starting = queue.told[static_cast<std::size_t>(producer)].state == ProducerState::starting,
+          .last_stderr = queue.producers->last_stderr(producer)};
+}
+
+/// What the producer had pushed comes before its loss.
+bool NodeQueues::report_loss(Queue& queue) {
+  const int producer = queue.producers->lost();
+  if (producer < 0 || queue.has_told_loss) return false;
+  if (!queue.lost_at) queue.lost_at = Clock::now();
+  if (!queue.producers->end_status(producer) && Clock::now() - *queue.lost_at < kSlowProducerEnd) return false;
+  queue.has_told_loss = true;
+  MessageWriter message(MessageKind::producer_lost);
+  message.put(queue.number);
+  put_producer_loss(message, describe_end(queue, producer, queue.producers->await_end(producer)));
+  mailbox_.send(kMasterNode, message.take());
+  return true;
+}
+
+/// True once the queue is gone on this node.
+bool NodeQueues::report_end(Queue& queue) {
+  if (!queue.end) return false;
+  const bool is_late = Clock::now() >= queue.end_limit;
+  bool is_left = false;
+  for (int producer = 0; producer < queue.block.header().producers; ++producer) {
+    const auto status = queue.producers->end_status(producer);
+    is_left = is_left || !status;
+    if (queue.bad_end || *queue.end == QueueEnd::kill) continue;
+    if (!status && is_late)
+      queue.bad_end = describe_end(queue, producer, {std::nullopt, killed_after(queue.grace)});
+    else if (status && !ChildEnd{status, {}}.is_good())
+      queue.bad_end = describe_end(queue, producer, {status, describe_status(*status)});
+  }
+  if (is_left && is_late && *queue.end == QueueEnd::close) {
+    queue.end = QueueEnd::kill;
+    queue.end_limit = Clock::now() + kKilledLimit;
+    queue.producers->kill_all();
+    return false;
+  }
+  if (is_left && !is_late) return false;
+  const std::uint64_t number = queue.number;
+  const ProducerLoss bad_end = queue.bad_end.value_or(ProducerLoss{});
+  queue.producers.reset();
+  tell_end(number, bad_end, is_left);
+  return true;
+}
+
+void NodeQueues::tell_end(std::uint64_t number, const ProducerLoss& bad_end, bool is_left) {
+  MessageWriter message(MessageKind::queue_ended);
+  message.put(number);
+  message.put(is_left);
+  put_producer_loss(message, bad_end);
+  mailbox_.send(kMasterNode, message.take());
+}
+
+bool NodeQueues::has_news() const noexcept {
+  for (const auto& queue : queues_) {
+    if (queue->producers->lost() >= 0 && !queue->has_told_loss) return true;
+    for (int producer = 0; producer < queue->block.header().producers; ++producer) {
+      const ProducerSlot& slot = queue->block.producer(producer);
+      const ToldOfProducer& told = queue->told[static_cast<std::size_t>(producer)];
+      if (slot.pushed.load(std::memory_order_seq_cst) != told.pushed) return true;
+      if (slot.state.load(std::memory_order_seq_cst) != told.state) return true;
+    }
+  }
+  return false;
+}
+
+void NodeQueues::end() noexcept {
+  for (const auto& queue : queues_) {
+    queue->producers->expect_ends();
+    queue->producers->kill_all();
+  }
+  queues_.clear();
+}
+
+}  // namespace syncrun::detail
