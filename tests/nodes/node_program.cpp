@@ -19,6 +19,7 @@
 
 #include "tests/nodes/checkpoints.hpp"
 #include "tests/nodes/collective_actions.hpp"
+#include "tests/nodes/producers.hpp"
 #include "tests/nodes/respawns.hpp"
 #include "tests/nodes/shared_variables.hpp"
 #include "tests/nodes/values.hpp"
@@ -278,7 +279,8 @@ int program(sr::Session& session, int argc, char** argv) {
     std::printf("as expected\n");
   } else if (action == "respawn-in-vain") {
     sr::test::lose_for_good(session, static_cast<int>(number), argv[3]);
-  } else if (!run_collectives(session, action, number)) {
+  } else if (!sr::test::run_producers(session, action, argv[2], argc > 3 ? argv[3] : nullptr) &&
+             !run_collectives(session, action, number)) {
     throw std::invalid_argument("no such action: " + action);
   }
   return 0;
