@@ -16,11 +16,14 @@ struct HeapChange {
     freed,         ///< The extent is no longer in use.
     mirrored,      ///< The extent contains rows. A row travels to a node with the first command that reads it there.
     rows_written,  ///< The rows in these bytes have changed, so they travel again.
-    rows_there     ///< Each node has written these rows itself, so they do not travel.
+    rows_there     ///< The node has written these rows itself, so they do not travel.
   };
+  static constexpr std::int32_t kAllNodes = -1;
+
   Kind kind;
   std::uint64_t offset;
   std::uint64_t bytes;
+  std::int32_t node = kAllNodes;  ///< Of rows_there: the only node that has written the rows.
 };
 
 /// A list of changes, in order. Each change has a number, from 0. One thread uses it: the one that owns the heap.

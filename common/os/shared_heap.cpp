@@ -107,6 +107,10 @@ void SharedHeap::note_rows_there(std::uint64_t offset, std::size_t bytes) {
   if (log_ != nullptr) log_->add({HeapChange::Kind::rows_there, offset, bytes});
 }
 
+void SharedHeap::note_rows_there(std::uint64_t offset, std::size_t bytes, int node) {
+  if (log_ != nullptr) log_->add({HeapChange::Kind::rows_there, offset, bytes, node});
+}
+
 void SharedHeap::note_rows_written(std::uint64_t offset, std::size_t bytes) {
   if (log_ != nullptr) log_->add({HeapChange::Kind::rows_written, offset, bytes});
 }

@@ -54,8 +54,9 @@ class SharedHeap {
   /// Each node makes the new extent itself, and writes its contents. Nothing about it travels, except that it is freed,
   /// and rows that the owner changes later. Called directly after the allocation.
   void leave_to_nodes(std::uint64_t offset);
-  /// Each node has written these bytes of such an extent.
+  /// Each node has written these bytes of such an extent, or this node has.
   void note_rows_there(std::uint64_t offset, std::size_t bytes);
+  void note_rows_there(std::uint64_t offset, std::size_t bytes, int node);
   /// The owner has changed these bytes of an extent with rows.
   void note_rows_written(std::uint64_t offset, std::size_t bytes);
   /// The owner has changed these bytes of an extent after a command was published that may refer to them.

@@ -5,6 +5,7 @@
 #include "common/arrays/rows.hpp"
 #include "common/os/segment.hpp"
 #include "common/protocol/command.hpp"
+#include "common/protocol/node_place.hpp"
 
 namespace syncrun::detail {
 
@@ -14,6 +15,11 @@ inline RowRange share_in_call(const Segment& segment, const CallPayload& call, c
   if (call.share_begins == 0) return share_of(call.rows, ranks.count(), position);
   const auto* const begins = segment.at<const std::int64_t>(call.share_begins);
   return {begins[position], begins[position + 1]};
+}
+
+/// The rows that the ranks of a node have in a call that divides so many rows evenly among all ranks of the session.
+constexpr RowRange rows_of_node(std::int64_t rows, int world_size, const NodePlace& node) noexcept {
+  return {share_of(rows, world_size, node.first_rank).begin, share_of(rows, world_size, node.end_rank() - 1).end};
 }
 
 }  // namespace syncrun::detail

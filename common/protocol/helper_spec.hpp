@@ -24,8 +24,9 @@ struct HelperSpec {
   std::array<std::uint8_t, 32> build_id;  // of the master's image
   BodyEntry body;
   std::array<char, 128> name;
-  std::uint64_t queue;  // producer: offset of the QueueHeader in the segment
-  std::uint64_t seed;   // producer
+  std::uint64_t queue;    // producer: offset of the QueueHeader in the segment
+  std::uint64_t seed;     // producer
+  bool is_on_every_node;  // producer: each node has one with the same index
   std::uint64_t arguments_bytes;
 };
 

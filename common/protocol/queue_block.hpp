@@ -54,6 +54,7 @@ struct alignas(64) BatchSlot {
   /// The order in which batches are freed, in the same form. At most `count` batches are free and not yet taken by the
   /// producer.
   std::uint32_t freed;
+  bool has_rows_here_only;  // the producer has filled only the rows of its node (rows_of_node)
   std::array<std::int64_t, kMaxBatchArrays> rows;
 };
 

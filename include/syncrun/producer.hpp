@@ -14,6 +14,7 @@
 #include "syncrun/detail/batch.hpp"
 #include "syncrun/detail/helper.hpp"
 #include "syncrun/detail/worker_seam.hpp"
+#include "syncrun/options.hpp"
 
 namespace syncrun {
 
@@ -37,6 +38,11 @@ class Producer {
   /// Returns a batch to fill. Waits until one of this producer's batches is free. If the queue is closed, returns an
   /// empty draft. Throws Error (usage) if the function itself holds all batches of this producer.
   [[nodiscard]] Draft<Batch> next() { return {*core_, detail::next_draft(*core_)}; }
+
+  /// The rows of a batch of `rows` rows that the ranks of this node read in a call that divides the rows evenly among
+  /// all ranks of the session. The function need not fill the others if it calls Draft::push_here(). If all producers run
+  /// on the first node, or the session has one node, these are all rows. Throws Error (usage) if `rows` is negative.
+  Slice rows_here(std::int64_t rows) const { return detail::rows_here_of(*core_, rows); }
 
   /// A random number generator of this producer. Its seed is derived from the session's seed and the producer's index.
   std::mt19937_64& rng() noexcept { return detail::rng_of(*core_); }
@@ -84,12 +90,27 @@ class Draft {
   template <std::integral... Rows>
     requires(sizeof...(Rows) <= 1 || sizeof...(Rows) == Traits::size)
   void push(Rows... rows) {
-    const std::array<std::int64_t, sizeof...(Rows)> numbers{static_cast<std::int64_t>(rows)...};
-    detail::push_draft(*producer_, raw_.batch, numbers);
-    raw_ = {};
+    push_filled(detail::FilledRows::all, rows...);
+  }
+
+  /// As push(), but the function has filled only the rows Producer::rows_here(rows) of each array. On another node, the
+  /// producer with the same index has filled the others. Calls that divide the rows evenly among all ranks read exactly
+  /// these rows. Every other use of the values is an error (usage) in the master: broadcasts, index lists, calls on some
+  /// ranks or with weights, and reading or writing the batch in the program.
+  template <std::integral... Rows>
+    requires(sizeof...(Rows) <= 1 || sizeof...(Rows) == Traits::size)
+  void push_here(Rows... rows) {
+    push_filled(detail::FilledRows::rows_here, rows...);
   }
 
  private:
+  template <std::integral... Rows>
+  void push_filled(detail::FilledRows filled, Rows... rows) {
+    const std::array<std::int64_t, sizeof...(Rows)> numbers{static_cast<std::int64_t>(rows)...};
+    detail::push_draft(*producer_, raw_.batch, numbers, filled);
+    raw_ = {};
+  }
+
   detail::ProducerCore* producer_;
   detail::RawDraft raw_;
 };

@@ -12,6 +12,7 @@
 #include "launcher/calls/describe.hpp"
 #include "launcher/calls/rows_check.hpp"
 #include "launcher/data/mapped_data.hpp"
+#include "launcher/data/rows_on_nodes.hpp"
 #include "launcher/session/session_core.hpp"
 #include "launcher/values/call_values.hpp"
 #include "launcher/values/value_copies.hpp"
@@ -33,7 +34,8 @@ struct CallBuilder::State {
   InFlight* in_flight = nullptr;
   std::size_t inline_used = 0;
   bool is_published = false;
-  bool has_values = false;  // an argument is a Value
+  bool has_values = false;         // an argument is a Value
+  bool has_rows_on_nodes = false;  // of an argument, each node has only some rows
   RowsCheck rows;
 };
 
@@ -98,6 +100,8 @@ void CallBuilder::add_data(const std::shared_ptr<DataRecord>& data, DataRows row
                                   .offset = data->offset,
                                   .file = data->file ? data->file->entry() : 0,
                                   .extents = data->extents};
+  if (!data->rows_on_nodes.empty()) [[unlikely]]
+    state.has_rows_on_nodes = true;
   if (type.kind == ArgumentKind::scattered) state.rows.add_scattered(*function_, *data, index, rows);
   state.in_flight->arguments[index] = data;
   state.in_flight->arguments_count = index + 1;
@@ -210,6 +214,8 @@ std::exception_ptr CallBuilder::publish(CallResult& result) {
   }
   state.rows.finish(function, command.ranks, session_->weights(), *options_, session_->memory(), call,
                     state.in_flight->temporaries);
+  if (state.has_rows_on_nodes) [[unlikely]]
+    check_rows_there();
   if (call.is_measured) check_measurable();
 
   CallValues values(session_->commands(), session_->logger(), function, *state.in_flight);
@@ -227,6 +233,18 @@ std::exception_ptr CallBuilder::publish(CallResult& result) {
   if (state.has_values || function.keeps_outputs) values.note(command.ranks, id);
   state.in_flight->for_each_written([&](WriteLog& writes) { session_->calls().note_write(writes, id); });
   return nullptr;
+}
+
+/// Refuses a call whose ranks read rows that are not on their node.
+void CallBuilder::check_rows_there() {
+  const State& state = this->state();
+  for (std::size_t i = 0; i < function_->signature.arguments.size(); ++i) {
+    const ArgumentSlot& slot = state.slot->arguments[i];
+    if (slot.kind != ArgumentKind::scattered && slot.kind != ArgumentKind::broadcast) continue;
+    const auto& data = *static_cast<const DataRecord*>(state.in_flight->arguments[i].get());
+    check_rows_on_nodes(data, describe_argument(*function_, i, data.name), slot, session_->segment(), *state.call,
+                        state.command->ranks, session_->settings().nodes);
+  }
 }
 
 /// Balance requires a time per row of each rank of the session.

@@ -11,6 +11,7 @@
 #include "common/text/errors.hpp"
 #include "launcher/calls/describe.hpp"
 #include "launcher/data/mapped_data.hpp"
+#include "launcher/data/rows_on_nodes.hpp"
 #include "launcher/session/session_core.hpp"
 #include "syncrun/session.hpp"
 
@@ -120,12 +121,14 @@ void set_data(DataRecord& record, std::span<const std::int64_t> extents, const v
   if (bytes != 0) std::memmove(record.session->segment().at(record.offset), values, bytes);
   note_written(record, 0, bytes);
   set_extents(record, extents);
+  record.rows_on_nodes.clear();
 }
 
 void set_rows_of_data(DataRecord& record, std::int64_t first_row, std::size_t elements, const void* values) {
   const SessionCore::Entry entry(*record.session);
   check_closed_for_writing(record);
   check_can_change(record);
+  check_has_all_rows(record);
   const std::size_t row_bytes = row_bytes_of(record.dtype, extents_span(record));
   const std::size_t bytes = elements * size_of(record.dtype);
   if (row_bytes == 0 ? bytes != 0 : bytes % row_bytes != 0) {
@@ -150,6 +153,7 @@ void resize_data(DataRecord& record, std::span<const std::int64_t> extents, doub
   const SessionCore::Entry entry(*record.session);
   check_closed_for_writing(record);
   check_can_change(record);
+  check_has_all_rows(record);
   const std::size_t bytes = checked_bytes(record.dtype, extents);
   const std::size_t now = checked_bytes(record.dtype, extents_span(record));
   const std::size_t capacity = oversized(bytes, oversize);
@@ -170,11 +174,13 @@ void free_data(DataRecord& record) {
   const bool is_much = record.capacity_bytes >= kUnpinnedFrom && !record.lease;
   give_back(record);
   record.extents[0] = 0;
+  record.rows_on_nodes.clear();
   if (is_much) record.session->commands().give_back_pages();
 }
 
 RawArray array_of(const DataRecord& record) {
   record.session->check_open();
+  check_has_all_rows(record);
   // The pages are read-only. The handle gives only read access to them.
   if (record.file) return {const_cast<std::byte*>(record.file->file().elements()), record.extents};
   return {record.session->segment().at(record.offset), record.extents};
@@ -212,6 +218,7 @@ RawArray begin_write(DataRecord& record) {
   const SessionCore::Entry entry(*record.session);
   check_closed_for_writing(record);
   check_can_change(record);
+  check_has_all_rows(record);
   await_readers(record);
   record.is_open_for_writing = true;
   note_written(record, 0, record.capacity_bytes);

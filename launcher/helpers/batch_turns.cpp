@@ -67,10 +67,11 @@ BatchTurns::Found BatchTurns::compare_batches(int producer) noexcept {
   const int batch = own().pushed_as(producer, next);
   const QueueHeader& header = own().header();
   for (std::size_t node = 1; node < blocks_.size(); ++node) {
-    const auto& rows = own().batch(batch).rows;
+    const BatchSlot& expected = own().batch(batch);
+    const BatchSlot& found = blocks_[node].batch(batch);
     const bool is_same =
-        blocks_[node].pushed_as(producer, next) == batch &&
-        std::equal(rows.begin(), rows.begin() + header.arrays_count, blocks_[node].batch(batch).rows.begin());
+        blocks_[node].pushed_as(producer, next) == batch && expected.has_rows_here_only == found.has_rows_here_only &&
+        std::equal(expected.rows.begin(), expected.rows.begin() + header.arrays_count, found.rows.begin());
     if (is_same) continue;
     difference_ = {0, static_cast<int>(node)};
     return Found::difference;
@@ -88,7 +89,8 @@ std::string BatchTurns::describe_next(int node) const {
   std::string text = "pushed ";
   for (std::uint32_t i = 0; i < block.header().arrays_count; ++i)
     text += (i == 0 ? "" : ", ") + std::to_string(block.batch(batch).rows[i]);
-  return text + " rows as its batch " + std::to_string(next) + " in place " + std::to_string(batch);
+  text += " rows as its batch " + std::to_string(next) + " in place " + std::to_string(batch);
+  return block.batch(batch).has_rows_here_only ? text + " with push_here" : text;
 }
 
 void BatchTurns::take_next_batch() noexcept {

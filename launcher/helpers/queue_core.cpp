@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "common/os/life.hpp"
+#include "common/arrays/extents.hpp"
+#include "common/protocol/call_shares.hpp"
 #include "common/protocol/helper_spec.hpp"
 #include "common/text/errors.hpp"
 #include "launcher/calls/body_entry.hpp"
@@ -118,6 +119,7 @@ void QueueCore::open(const HelperBody& body, std::span<const std::byte> argument
   put_text(spec.name, name_);
   spec.queue = session_->segment().offset_of(reinterpret_cast<const std::byte*>(&block_.header()));
   spec.seed = session_->settings().seed;
+  spec.is_on_every_node = other_queues_ != nullptr;
   start(std::move(producers), layout);
 }
 
@@ -271,11 +273,26 @@ std::vector<std::shared_ptr<DataRecord>> QueueCore::take() {
     record->offset = block_.memory_of(batch, i);
     record->capacity_bytes = header.arrays[i].bytes;
     record->lease = lease;
-    if (remote_) session_->heap().note_rows_there(record->offset, record->capacity_bytes);
-    else session_->heap().note_rows_written(record->offset, record->capacity_bytes);
+    note_rows(*record, block_.batch(batch).has_rows_here_only);
     records.push_back(std::move(record));
   }
   return records;
+}
+
+/// Notes which nodes have the rows of an array that producers have filled.
+void QueueCore::note_rows(DataRecord& record, bool has_rows_here_only) {
+  SharedHeap& heap = session_->heap();
+  if (remote_ && !has_rows_here_only) return heap.note_rows_there(record.offset, record.capacity_bytes);
+  heap.note_rows_written(record.offset, record.capacity_bytes);
+  if (!remote_) return;
+  const std::size_t row_bytes = row_bytes_of(record.dtype, {record.extents.data(), record.dimensions});
+  for (const NodePlace& node : session_->settings().nodes) {
+    const RowRange rows = rows_of_node(record.extents[0], session_->world_size(), node);
+    record.rows_on_nodes.push_back(rows);
+    const auto bytes = static_cast<std::size_t>(rows.count()) * row_bytes;
+    if (node.node == kOwnNode || bytes == 0) continue;
+    heap.note_rows_there(record.offset + static_cast<std::size_t>(rows.begin) * row_bytes, bytes, node.node);
+  }
 }
 
 void QueueCore::give_back(int batch) noexcept {

@@ -65,6 +65,7 @@ class QueueCore : public SessionDependant, public std::enable_shared_from_this<Q
   bool has_lost_producer() const;
   bool is_node_lost() const;
   std::vector<std::shared_ptr<DataRecord>> take();
+  void note_rows(DataRecord& record, bool has_rows_here_only);
   void finish();
   void end_producers() noexcept;
   std::optional<Error> await_ends();

@@ -91,11 +91,11 @@ Error QueueCore::difference_error() const {
   Failure failure = blame(producer, second);
   failure.cause = other_queues_->name_of(first) + " " + turns_.describe_next(first) + ", " +
                   other_queues_->name_of(second) + " " + turns_.describe_next(second);
-  const std::string message =
-      describe(producer, second) + " does not do the same as on " + other_queues_->name_of(first) + ": " +
-      failure.cause +
-      ". With ProducerPlaces::every_node, a function must make the same batches on each node: it may depend only on its "
-      "arguments, index(), count(), rng() and on files that are the same there";
+  const std::string message = describe(producer, second) + " does not do the same as on " +
+                              other_queues_->name_of(first) + ": " + failure.cause +
+                              ". With ProducerPlaces::every_node, a function must make the same batches on each node: "
+                              "it may depend only on its "
+                              "arguments, index(), count(), rng() and on files that are the same there";
   return {ErrorKind::function, message, std::move(failure)};
 }
 

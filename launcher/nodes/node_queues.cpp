@@ -33,8 +33,8 @@ void reserve_on_node(const Segment& segment, std::uint64_t offset, std::uint64_t
 }  // namespace
 
 NodeQueues::Queue* NodeQueues::find(std::uint64_t number) noexcept {
-  const auto found = std::find_if(queues_.begin(), queues_.end(),
-                                  [number](const auto& queue) { return queue->number == number; });
+  const auto found =
+      std::find_if(queues_.begin(), queues_.end(), [number](const auto& queue) { return queue->number == number; });
   return found == queues_.end() ? nullptr : found->get();
 }
 
@@ -68,7 +68,8 @@ void NodeQueues::start(const QueueStart& start) {
   const std::size_t block_bytes = QueueBlock::bytes(layout.producers, layout.capacity);
   if (start.block + block_bytes > segment_.bytes() || layout.memory + layout.memory_bytes() > segment_.bytes())
     throw Error(ErrorKind::system, "a queue came for a place outside the shared memory");
-  check_memory_available(layout.memory_bytes() + block_bytes, "the queue of '" + start.producers.name + "' on this node");
+  check_memory_available(layout.memory_bytes() + block_bytes,
+                         "the queue of '" + start.producers.name + "' on this node");
   reserve_on_node(segment_, start.block, block_bytes);
   reserve_on_node(segment_, layout.memory, layout.memory_bytes());
   auto queue = std::make_unique<Queue>();
@@ -182,8 +183,7 @@ bool NodeQueues::report_end(Queue& queue) {
     const auto status = queue.producers->end_status(producer);
     is_left = is_left || !status;
     if (queue.bad_end || *queue.end == QueueEnd::kill) continue;
-    if (!status && is_late)
-      queue.bad_end = describe_end(queue, producer, {std::nullopt, killed_after(queue.grace)});
+    if (!status && is_late) queue.bad_end = describe_end(queue, producer, {std::nullopt, killed_after(queue.grace)});
     else if (status && !ChildEnd{status, {}}.is_good())
       queue.bad_end = describe_end(queue, producer, {status, describe_status(*status)});
   }

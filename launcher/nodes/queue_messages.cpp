@@ -71,6 +71,7 @@ bool put_producer_news(MessageWriter& to, const QueueBlock& block, int producer,
   for (; told.pushed < pushed; ++told.pushed) {
     const int batch = block.pushed_as(producer, told.pushed);
     to.put(std::int32_t{batch});
+    to.put(block.batch(batch).has_rows_here_only);
     to.put_all(std::span<const std::int64_t>(block.batch(batch).rows).first(block.header().arrays_count));
   }
   to.put(state);
@@ -93,6 +94,7 @@ ProducerPid take_producer_news(MessageReader& from, const QueueBlock& copy) {
     const auto batch = from.get<std::int32_t>();
     if (batch < 0 || batch >= header.capacity || copy.producer_of(batch) != whose.producer)
       throw Error(ErrorKind::system, "news came of batch " + std::to_string(batch));
+    copy.batch(batch).has_rows_here_only = from.get<bool>();
     from.get_all(std::span<std::int64_t>(copy.batch(batch).rows).first(header.arrays_count));
     copy.note_pushed(whose.producer, batch);
   }

@@ -122,7 +122,9 @@ std::vector<SegmentRange> RemoteNodes::rows_for(Node& node, const Command& comma
 }
 
 void RemoteNodes::note_changes(Node& node) {
-  changes_.for_each(node.told, [&](const HeapChange& change) { node.rows.note(change); });
+  changes_.for_each(node.told, [&](const HeapChange& change) {
+    if (change.node == HeapChange::kAllNodes || change.node == node.place.node) node.rows.note(change);
+  });
   node.told = changes_.end();
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "common/arrays/rows.hpp"
 #include "common/protocol/device_kinds.hpp"
 #include "common/protocol/rank_set.hpp"
 #include "launcher/values/value_state.hpp"
@@ -64,6 +65,8 @@ struct DataRecord {
   // set if the memory is a batch of a queue: the queue gets it back when the last owner releases this
   std::shared_ptr<void> lease;
   bool is_open_for_writing = false;
+  // by node: the only rows that are there, if the producers of each node have filled only its own. Else empty
+  std::vector<RowRange> rows_on_nodes;
 
   ~DataRecord();
 };

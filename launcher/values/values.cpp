@@ -11,6 +11,7 @@
 #include "common/protocol/variable_entry.hpp"
 #include "common/text/errors.hpp"
 #include "launcher/data/mapped_data.hpp"
+#include "launcher/data/rows_on_nodes.hpp"
 #include "launcher/session/session_core.hpp"
 #include "launcher/values/call_values.hpp"
 #include "launcher/values/value_copies.hpp"
@@ -167,6 +168,7 @@ std::shared_ptr<VariableRecord> make_value(const std::shared_ptr<SessionCore>& s
   const Entry guard(*session);
   if (data->session != session) throw_usage("value(): the Data is of another session");
   if (data->is_open_for_writing) throw_usage("value(): the Data is open for writing: end the write guard first");
+  check_has_all_rows(*data);
   if (device != nullptr) check_is_of_session(*session, *device, "value()");
   auto record = make_known(session, data->dtype, {data->extents.data(), data->dimensions}, name);
   std::byte* const to = make_host_copy(*session, *record);

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <optional>
 #include <stdexcept>
@@ -45,7 +46,8 @@ void await_input() {
   std::getline(std::cin, line);
 }
 
-void fill(const std::tuple<ArrayView<double, 2>, ArrayView<std::int64_t, 1>>& arrays, std::int64_t batch, double noise) {
+void fill(const std::tuple<ArrayView<double, 2>, ArrayView<std::int64_t, 1>>& arrays, std::int64_t batch,
+          double noise) {
   auto [x, row] = arrays;
   for (std::int64_t i = 0; i < x.rows(); ++i) {
     for (std::int64_t column = 0; column < kColumns; ++column)
@@ -58,7 +60,7 @@ void fill(const std::tuple<ArrayView<double, 2>, ArrayView<std::int64_t, 1>>& ar
 /// Makes all batches. Drops a draft now and then, as a function does that finds nothing in a file.
 void make_numbers(Producer<Numbers>& out, std::int64_t batches) {
   for (std::int64_t batch = out.index(); batch < batches; batch += out.count()) {
-    if (batch % 3 == 0) out.next();
+    if (batch % 3 == 0) static_cast<void>(out.next());
     auto draft = out.next();
     if (!draft) return;
     fill(draft.arrays(), batch, static_cast<double>(out.rng()() % 1000));
@@ -102,12 +104,12 @@ QueueOptions on_every_node(int capacity) {
 void take_batches(Session& session, std::string_view places) {
   constexpr std::int64_t kBatches = 15;
   const auto f = session.function(look_at, "look_at");
-  auto queue = session.producers(
-      kProducers, make_numbers, {{kBatchRows, kColumns}, {kBatchRows}},
-      {.capacity = 6,
-       .name = "reader",
-       .places = places == "every" ? ProducerPlaces::every_node : ProducerPlaces::first_node},
-      kBatches);
+  auto queue =
+      session.producers(kProducers, make_numbers, {{kBatchRows, kColumns}, {kBatchRows}},
+                        {.capacity = 6,
+                         .name = "reader",
+                         .places = places == "every" ? ProducerPlaces::every_node : ProducerPlaces::first_node},
+                        kBatches);
   require(queue.producer_pids().size() == kProducers, "the producers of this node");
   say("ready to take");
   await_input();
@@ -134,8 +136,8 @@ void use_batches_freely(Session& session) {
   const auto f = session.function(look_at, "look_at");
   const auto sum_all = session.function(total_of_all, "total_of_all");
   const std::int64_t last = session.world_size() - 1;
-  auto queue = session.producers(kProducers, make_numbers, {{kBatchRows, kColumns}, {kBatchRows}}, on_every_node(8),
-                                 kBatches);
+  auto queue =
+      session.producers(kProducers, make_numbers, {{kBatchRows, kColumns}, {kBatchRows}}, on_every_node(8), kBatches);
   std::optional<Numbers> kept;
   std::vector<Numbers> several;
   for (std::int64_t number = 0; number < kBatches; ++number) {
@@ -152,7 +154,8 @@ void use_batches_freely(Session& session) {
     auto pending = f.async(batch->x, batch->row);
     if (number % 4 == 1) {
       batch->row.set_rows(0, std::vector<std::int64_t>(2, 0));
-      require(f(batch->x, batch->row).rows.value() == sum_to(begin + 2, begin + rows), "rows that the program has written");
+      require(f(batch->x, batch->row).rows.value() == sum_to(begin + 2, begin + rows),
+              "rows that the program has written");
     }
     pending.get();
     if (number == 2) kept = *batch;  // to the end
@@ -189,9 +192,83 @@ void use_batches_freely(Session& session) {
   std::int64_t rows = 0;
   for (const Numbers& batch : queue_by_arrival) rows += f(batch.x, batch.row).rows.value();
   require(rows == sum_to(0, 8 * kBatchRows + 701), "batches by arrival");
-  auto idle = session.producers(1, make_numbers, {{kBatchRows, kColumns}, {kBatchRows}}, on_every_node(2),
-                                std::int64_t{1000});
+  auto idle =
+      session.producers(1, make_numbers, {{kBatchRows, kColumns}, {kBatchRows}}, on_every_node(2), std::int64_t{1000});
   require(idle.next().has_value(), "it ends with the session");
+}
+
+namespace {
+
+/// Rows of other nodes keep the values of an earlier batch, or are zero.
+void make_own_rows(Producer<Numbers>& out, std::int64_t batches) {
+  for (std::int64_t batch = out.index(); batch < batches; batch += out.count()) {
+    auto draft = out.next();
+    if (!draft) return;
+    auto [x, row] = draft.arrays();
+    const std::int64_t rows = rows_of(batch, batches);
+    const Slice here = out.rows_here(rows);
+    for (std::int64_t i = here.begin; i < here.end; ++i) {
+      for (std::int64_t column = 0; column < kColumns; ++column)
+        x(i, column) = static_cast<double>(batch * kBatchRows + i);
+      row[i] = batch * kBatchRows + i;
+    }
+    draft.push_here(rows);
+  }
+}
+
+template <class Use>
+std::string refusal_of(Use&& use) {
+  try {
+    use();
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::usage) return error.what();
+    throw;
+  }
+  return "";
+}
+
+}  // namespace
+
+void share_batches(Session& session) {
+  constexpr std::int64_t kBatches = 9;
+  const bool is_shared = session.nodes().size() > 1;
+  const auto f = session.function(look_at, "look_at");
+  const auto sum_all = session.function(total_of_all, "total_of_all");
+  const int last = session.world_size() - 1;
+  auto queue =
+      session.producers(kProducers, make_own_rows, {{kBatchRows, kColumns}, {kBatchRows}}, on_every_node(6), kBatches);
+  std::int64_t number = 0;
+  for (Numbers batch : queue) {
+    const std::int64_t rows = rows_of(number, kBatches);
+    const std::int64_t begin = number * kBatchRows;
+    const auto seen = f(batch.x, batch.row, {.slices = 2});
+    require(seen.rows.value() == sum_to(begin, begin + rows), "the rows of each node");
+    require(seen.sum.value() == static_cast<double>(kColumns * sum_to(begin, begin + rows)), "the sum of each node");
+    const std::vector<std::string> refusals{
+        refusal_of([&] { sum_all(batch.row); }),
+        refusal_of([&] {
+          f(batch.x, batch.row, {.batch = std::vector<std::int64_t>{0, 1}});
+        }),
+        refusal_of([&] { f.on_rank(last)(batch.x, batch.row); }),
+        refusal_of([&] {
+          f(batch.x, batch.row, {.batch = Slice{0, 100}});
+        }),
+        refusal_of([&] { static_cast<void>(batch.row.view()); }),
+        refusal_of([&] { batch.row.set_rows(0, std::vector<std::int64_t>{1}); }),
+        refusal_of([&] { static_cast<void>(session.value(batch.row, session.device(0))); }),
+    };
+    for (const std::string& refusal : refusals) {
+      require((refusal.find("push_here") != std::string::npos) == is_shared, "what is refused: " + refusal);
+      if (number == 0) std::printf("%s\n", refusal.c_str());
+    }
+    if (is_shared && number % 2 == 0) {  // all rows are known again
+      batch.row.set(std::vector<std::int64_t>(static_cast<std::size_t>(rows), 2), Shape{rows});
+      require(sum_all(batch.row).value() == 2 * rows * session.world_size(), "values of the program");
+      require(f(batch.x, batch.row).rows.value() == 2 * rows, "values of the program beside those of the nodes");
+    }
+    ++number;
+  }
+  require(number == kBatches, "the number of batches");
 }
 
 namespace {
@@ -218,13 +295,15 @@ void make_like_no_other(Producer<Numbers>& out, std::string host, std::string ho
 
 void break_one_node(Session& session, const std::string& host, const std::string& how) {
   const auto f = session.function(look_at, "look_at");
-  auto queue = session.producers(2, make_like_no_other, {{kBatchRows, kColumns}, {kBatchRows}}, on_every_node(6), host, how);
+  auto queue =
+      session.producers(2, make_like_no_other, {{kBatchRows, kColumns}, {kBatchRows}}, on_every_node(6), host, how);
   int batches = 0;
   try {
     while (queue.next()) ++batches;
   } catch (const Error& error) {
-    std::printf("after %d batches, %s, producer %d on '%s': %s\n", batches, std::string(to_string(error.kind())).c_str(),
-                error.failure().producer, error.failure().node.c_str(), error.what());
+    std::printf("after %d batches, %s, producer %d on '%s': %s\n", batches,
+                std::string(to_string(error.kind())).c_str(), error.failure().producer, error.failure().node.c_str(),
+                error.what());
     std::fflush(stdout);
   }
   const auto x = session.data(std::vector<double>(kColumns, 1.0), Shape{1, kColumns}, "x");
@@ -232,6 +311,37 @@ void break_one_node(Session& session, const std::string& host, const std::string
   require(f(x, row).rows.value() == 3, "the session goes on");
   say("the session goes on");
   await_input();
+}
+
+namespace {
+
+void abort_as_rank(CpuWorker& worker, int rank) {
+  if (worker.rank() == rank) std::abort();
+}
+
+}  // namespace
+
+void lose_a_worker_between_batches(Session& session) {
+  constexpr std::int64_t kBatches = 12;
+  const auto f = session.function(look_at, "look_at");
+  const auto abort = session.function(abort_as_rank, "abort_as_rank");
+  auto queue =
+      session.producers(kProducers, make_numbers, {{kBatchRows, kColumns}, {kBatchRows}}, on_every_node(4), kBatches);
+  std::int64_t number = 0;
+  for (const Numbers& batch : queue) {
+    if (number == 3) {
+      try {
+        abort(session.world_size() - 1);
+      } catch (const Error& error) {
+        require(error.kind() == ErrorKind::worker_lost && error.failure().respawned_pid != 0, error.what());
+      }
+    }
+    const std::int64_t begin = number * kBatchRows;
+    require(f(batch.x, batch.row).rows.value() == sum_to(begin, begin + rows_of(number, kBatches)),
+            "the rows of a batch");
+    ++number;
+  }
+  require(number == kBatches, "the number of batches");
 }
 
 namespace {
@@ -262,7 +372,9 @@ void await_no_batch(Session& session) {
 bool run_producers(Session& session, std::string_view action, const char* first, const char* second) {
   if (action == "produce") take_batches(session, first);
   else if (action == "produce-freely") use_batches_freely(session);
+  else if (action == "produce-shares") share_batches(session);
   else if (action == "produce-unlike") break_one_node(session, first, second);
+  else if (action == "respawn-produce") lose_a_worker_between_batches(session);
   else if (action == "produce-nothing") await_no_batch(session);
   else return false;
   std::printf("as expected\n");

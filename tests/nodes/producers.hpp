@@ -17,9 +17,15 @@ void take_batches(Session& session, std::string_view places);
 /// queues in the middle. Throws std::runtime_error if a value is wrong.
 void use_batches_freely(Session& session);
 
+/// Each node fills only the rows of its own ranks. Calls that divide them evenly read them, and everything else is refused.
+void share_batches(Session& session);
+
 /// A producer on this host does something else than on the others: "throws", "ends", "pushes fewer rows", "drops a draft".
 /// Prints the error, and that the session goes on.
 void break_one_node(Session& session, const std::string& host, const std::string& how);
+
+/// Loses a worker of another node while its producers run, and goes on with the batch and with the next ones.
+void lose_a_worker_between_batches(Session& session);
 
 /// Waits for a batch that never comes, after it has said so. Prints the error.
 void await_no_batch(Session& session);

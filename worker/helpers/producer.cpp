@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/os/segment.hpp"
+#include "common/protocol/call_shares.hpp"
 #include "common/protocol/environment.hpp"
 #include "common/protocol/queue_block.hpp"
 #include "common/text/errors.hpp"
@@ -24,7 +25,9 @@ class ProducerCore {
   ProducerCore(const Segment& segment, const HelperSpec& spec, int index)
       : segment_(segment),
         block_(segment.at(spec.queue)),
+        session_(*segment.at<ControlHeader>(0)),
         to_master_(segment.at<ControlHeader>(0)->to_master),
+        has_rows_here_only_(spec.is_on_every_node && session_.place.nodes > 1),
         index_(index),
         count_(block_.batches_of(index)) {
     dropped_.reserve(static_cast<std::size_t>(count_));
@@ -43,7 +46,8 @@ class ProducerCore {
     to_master_.ring();
   }
   RawDraft next();
-  void push(int batch, std::span<const std::int64_t> rows);
+  void push(int batch, std::span<const std::int64_t> rows, FilledRows filled);
+  Slice rows_here(std::int64_t rows) const;
   void drop(int batch) noexcept {
     dropped_.push_back(batch);
     --drafts_;
@@ -55,7 +59,9 @@ class ProducerCore {
 
   const Segment& segment_;
   QueueBlock block_;
+  const ControlHeader& session_;
   Doorbell& to_master_;
+  bool has_rows_here_only_;  // rows_here() are not all rows
   int index_;
   int count_;
   int drafts_ = 0;                              // number of drafts that the function holds
@@ -110,7 +116,14 @@ void ProducerCore::check_rows(std::span<const std::int64_t> rows) const {
   }
 }
 
-void ProducerCore::push(int batch, std::span<const std::int64_t> rows) {
+Slice ProducerCore::rows_here(std::int64_t rows) const {
+  if (rows < 0) throw_usage("rows_here requires a number of rows from 0, got " + std::to_string(rows));
+  if (!has_rows_here_only_) return {0, rows};
+  const RowRange here = rows_of_node(rows, static_cast<int>(session_.world_size), session_.place);
+  return {here.begin, here.end};
+}
+
+void ProducerCore::push(int batch, std::span<const std::int64_t> rows, FilledRows filled) {
   if (batch < 0) throw_usage("push: this Draft was already pushed or moved from, or is empty");
   check_rows(rows);
   const auto& header = block_.header();
@@ -118,6 +131,7 @@ void ProducerCore::push(int batch, std::span<const std::int64_t> rows) {
   for (std::size_t i = 0; i < header.arrays_count; ++i) {
     slot_of_batch.rows[i] = rows.empty() ? header.arrays[i].extents[0] : rows.size() == 1 ? rows[0] : rows[i];
   }
+  slot_of_batch.has_rows_here_only = filled == FilledRows::rows_here && has_rows_here_only_;
   --drafts_;
   block_.note_pushed(index_, batch);
   to_master_.ring();
@@ -127,10 +141,11 @@ RawDraft next_draft(ProducerCore& producer) {
   end_if_forked();
   return producer.next();
 }
-void push_draft(ProducerCore& producer, int batch, std::span<const std::int64_t> rows) {
+void push_draft(ProducerCore& producer, int batch, std::span<const std::int64_t> rows, FilledRows filled) {
   end_if_forked();
-  producer.push(batch, rows);
+  producer.push(batch, rows, filled);
 }
+Slice rows_here_of(const ProducerCore& producer, std::int64_t rows) { return producer.rows_here(rows); }
 void drop_draft(ProducerCore& producer, int batch) noexcept {
   end_if_forked();
   producer.drop(batch);

@@ -164,6 +164,7 @@ class CallBuilder {
   RankSet set_of(std::span<const int> ranks) const;
   void settle(VariableRecord& value);
   std::exception_ptr publish(CallResult& result);
+  void check_rows_there();
   void check_measurable();
   std::exception_ptr take_dependencies();
   SessionCore* session_;

@@ -26,6 +26,7 @@ class Comm;
 class CpuWorker;
 class CudaWorker;
 class GradientReady;
+struct Slice;
 
 namespace detail {
 
@@ -223,9 +224,15 @@ SYNCRUN_EXPORT void scatter_bytes(const RawComm& comm, CommSource all, CommTarge
 /// Returns a batch to fill. Waits until one of this producer's batches is free. Once the queue is closed, the number of
 /// the returned batch is -1. Throws Error (usage) if the function itself holds all of this producer's batches.
 SYNCRUN_EXPORT RawDraft next_draft(ProducerCore& producer);
+/// Which rows of a batch a producer has filled: all, or those of its node (rows_here_of).
+enum class FilledRows : std::uint8_t { all, rows_here };
 /// Passes a batch to the consumer. `rows` has the number of rows of each array, or one number for all arrays. If it is
 /// empty, all rows count. Throws Error (usage) if an array has fewer rows, or if the batch is -1.
-SYNCRUN_EXPORT void push_draft(ProducerCore& producer, int batch, std::span<const std::int64_t> rows);
+SYNCRUN_EXPORT void push_draft(ProducerCore& producer, int batch, std::span<const std::int64_t> rows,
+                               FilledRows filled);
+/// The rows of a batch of so many rows that the ranks of this node read in an even division. All rows if only the first
+/// node has producers. Throws Error (usage) if the number is negative.
+SYNCRUN_EXPORT Slice rows_here_of(const ProducerCore& producer, std::int64_t rows);
 /// Frees the place of a batch that was not pushed.
 SYNCRUN_EXPORT void drop_draft(ProducerCore& producer, int batch) noexcept;
 /// The number of this producer in its queue, from 0.

@@ -222,6 +222,14 @@ TEST_F(TurnsOfNodes, FindNodesWithDifferentNumbersOfRows) {
   EXPECT_THAT(turns.describe_next(2), HasSubstr("pushed 7 rows as its batch 0"));
 }
 
+TEST_F(TurnsOfNodes, FindANodeThatHasFilledOnlyItsOwnRows) {
+  blocks[1].batch(0).has_rows_here_only = true;
+  push_on_all(0, 0);
+  ASSERT_EQ(turns.look(), Found::difference);
+  EXPECT_EQ(turns.difference().second, 1);
+  EXPECT_THAT(turns.describe_next(1), HasSubstr("with push_here"));
+}
+
 TEST_F(TurnsOfNodes, FindNodesThatHaveFilledDifferentBatches) {
   push_on(0, 0, 0);
   push_on(1, 0, 1);

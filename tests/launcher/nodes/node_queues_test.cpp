@@ -159,6 +159,7 @@ TEST_F(QueuesOfNodes, ReportWhatProducersPushAndHowTheyEnd) {
   const auto queue = open();
   deliver();
   run_all();
+  there.batch(1).has_rows_here_only = true;
   push(0, 1, 8);
   push(0, 0, 5);
   deliver();
@@ -167,6 +168,8 @@ TEST_F(QueuesOfNodes, ReportWhatProducersPushAndHowTheyEnd) {
   EXPECT_EQ(copy.pushed_as(0, 0), 1);
   EXPECT_EQ(copy.pushed_as(0, 1), 0);
   EXPECT_EQ(copy.batch(1).rows[0], 8);
+  EXPECT_TRUE(copy.batch(1).has_rows_here_only);
+  EXPECT_FALSE(copy.batch(0).has_rows_here_only);
   EXPECT_EQ(copy.batch(0).rows[0], 5);
   EXPECT_EQ(copy.producer(1).pushed.load(), 0U);
   EXPECT_FALSE(agent.has_news());
