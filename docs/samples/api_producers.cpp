@@ -41,6 +41,23 @@ sr::Max<double> largest_error(sr::Scattered<const double, 2> x, sr::Scattered<co
 }
 // [/function]
 
+// [every-node]
+void build_own_rows(sr::Producer<Points>& out, std::int64_t batches) {
+  for (std::int64_t number = out.index(); number < batches; number += out.count()) {
+    auto batch = out.next();
+    if (!batch) return;
+    auto [x, y] = batch.arrays();
+    const sr::Slice here = out.rows_here(64);  // the rows that the ranks of this node read
+    for (std::int64_t row = here.begin; row < here.end; ++row) {
+      x(row, 0) = 1;
+      x(row, 1) = static_cast<double>(64 * number + row);
+      y[row] = 3 + 2 * x(row, 1);
+    }
+    batch.push_here(64);  // with push(64), the function has to fill all rows
+  }
+}
+// [/every-node]
+
 // [broken]
 void broken(sr::Producer<sr::Data<float, 1>>& out) {
   out.next().push();
@@ -57,6 +74,11 @@ void program(sr::Session& session) {
     std::printf("%d points, error %g\n", static_cast<int>(batch.x.rows()), f(batch.x, batch.y).value());
   }
   // [/consume]
+  // [consume-every-node]
+  auto shared_queue = session.producers(2, build_own_rows, {{64, 2}, {64}}, {.places = sr::ProducerPlaces::every_node},
+                                        std::int64_t{4});
+  for (const Points& batch : shared_queue) f(batch.x, batch.y);
+  // [/consume-every-node]
   // [fails]
   auto failing = session.producers(2, broken, {{8}}, {.name = "reader"});
   int batches = 0;
