@@ -379,6 +379,23 @@ TEST_F(TwoNodes, SendTheValuesThatATransferFetches) {
   EXPECT_EQ(pool.segment().at<double>(to)[999], 4.5);
 }
 
+TEST_F(TwoNodes, SendNoRowsThatTheOtherNodeHasWrittenItself) {
+  constexpr std::size_t kCount = 1000;
+  for (const int writer : {kThere.node, kThere.node + 1}) {
+    const auto [id, from] = publish_transfer(TransferDirection::to_variable, make_variable(), kCount);
+    std::fill_n(pool.segment().at<double>(from), kCount, 1.5);
+    std::fill_n(other.segment().at<double>(from), kCount, 2.5);
+    heap.note_rows_there(from, kCount * sizeof(double), writer);
+    send(id);
+    deliver();
+    const Command* const command = next_command(2);
+    ASSERT_NE(command, nullptr);
+    EXPECT_EQ(other.segment().at<double>(from)[kCount - 1], writer == kThere.node ? 2.5 : 1.5);
+    finish(2, *command);
+    deliver();
+  }
+}
+
 TEST_F(TwoNodes, ReportArrays) {
   for (int round = 0; round < 3; ++round) {
     const auto id = publish(RankSet::only(3), 1);
