@@ -8,7 +8,8 @@ namespace syncrun::detail {
 
 namespace {
 
-constexpr const char* kEvenHelp = ": let the producers fill all rows and call push(), or divide the rows evenly among all ranks";
+constexpr const char* kEvenHelp =
+    ": let the producers fill all rows and call push(), or divide the rows evenly among all ranks";
 
 std::string rows_text(RowRange rows) {
   return "[" + std::to_string(rows.begin) + ", " + std::to_string(rows.end) + ")";
@@ -18,7 +19,8 @@ std::string rows_text(RowRange rows) {
 
 void check_has_all_rows(const DataRecord& record) {
   if (record.rows_on_nodes.empty()) return;
-  throw_usage(describe_data(record) + " is part of a batch that was pushed with push_here(): the program requires all " +
+  throw_usage(describe_data(record) +
+              " is part of a batch that was pushed with push_here(): the program requires all " +
               std::to_string(record.extents[0]) + " rows, and its node has rows " +
               rows_text(record.rows_on_nodes.front()) + kEvenHelp);
 }

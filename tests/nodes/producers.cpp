@@ -278,6 +278,7 @@ void make_like_no_other(Producer<Numbers>& out, std::string host, std::string ho
   for (int batch = 0; batch < 5; ++batch) {
     if (is_it && batch == 2 && how == "ends") return;
     if (is_it && batch == 2 && how == "throws") throw std::runtime_error("numbers-0002.bin: no such file");
+    if (is_it && batch == 2 && how == "hangs") std::this_thread::sleep_for(std::chrono::seconds(60));
     if (is_it && batch == 2 && how == "dies") {
       std::fprintf(stderr, "last words of a producer\n");
       std::fflush(stderr);
@@ -311,6 +312,25 @@ void break_one_node(Session& session, const std::string& host, const std::string
   require(f(x, row).rows.value() == 3, "the session goes on");
   say("the session goes on");
   await_input();
+}
+
+void close_in_vain(Session& session, const std::string& host) {
+  auto options = on_every_node(2);
+  options.grace = std::chrono::milliseconds(300);
+  auto queue = session.producers(2, make_like_no_other, {{kBatchRows, kColumns}, {kBatchRows}}, options, host,
+                                 std::string("hangs"));
+  for (int batch = 0; batch < 4; ++batch) require(queue.next().has_value(), "a batch before that");
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // all producers are at their next batch
+  try {
+    queue.close();
+  } catch (const Error& error) {
+    std::printf("%s on '%s': %s\n", std::string(to_string(error.kind())).c_str(), error.failure().node.c_str(),
+                error.what());
+  }
+  const auto f = session.function(look_at, "look_at");
+  const auto x = session.data<double, 2>({8, kColumns});
+  const auto row = session.data<std::int64_t, 1>({8});
+  require(f(x, row).rows.value() == 0, "the session goes on");
 }
 
 namespace {
@@ -374,6 +394,7 @@ bool run_producers(Session& session, std::string_view action, const char* first,
   else if (action == "produce-freely") use_batches_freely(session);
   else if (action == "produce-shares") share_batches(session);
   else if (action == "produce-unlike") break_one_node(session, first, second);
+  else if (action == "produce-hang") close_in_vain(session, first);
   else if (action == "respawn-produce") lose_a_worker_between_batches(session);
   else if (action == "produce-nothing") await_no_batch(session);
   else return false;

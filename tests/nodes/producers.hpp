@@ -24,6 +24,9 @@ void share_batches(Session& session);
 /// Prints the error, and that the session goes on.
 void break_one_node(Session& session, const std::string& host, const std::string& how);
 
+/// Closes a queue whose producer 1 does not end on this host. Prints the error.
+void close_in_vain(Session& session, const std::string& host);
+
 /// Loses a worker of another node while its producers run, and goes on with the batch and with the next ones.
 void lose_a_worker_between_batches(Session& session);
 

@@ -150,6 +150,12 @@ class Producers(BreakingHosts):
     def test_a_lost_worker_is_replaced_while_producers_run(self):
         self.finish(self.start("respawn-produce", "x"))
 
+    def test_a_producer_does_not_end_when_its_queue_is_closed(self):
+        job = self.start("produce-hang", "n2")
+        self.finish(job)
+        self.assertRegex(job.text, r"worker lost on 'n2': producer 1 \(n2, pid \d+\) of 'reader' was lost while closing: did not "
+                         r"end within 300 ms and was killed")  # fmt: skip
+
     def test_a_late_batch_names_its_node(self):
         job = self.start("produce-nothing", "x", more=["--timeout", "1"])
         job.await_line(r"timeout on 'n1': no batch of 'reader' came within 1000 ms: producer 0 \(n1, pid \d+\) of 'reader' has "

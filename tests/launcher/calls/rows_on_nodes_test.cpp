@@ -66,9 +66,10 @@ TEST_F(RowsOnNodes, AreReadByACallThatDividesThemEvenly) {
 }
 
 TEST_F(RowsOnNodes, AreNotReadByOtherRanks) {
-  EXPECT_THAT(refusal(RankSet::only(3)),
-              HasSubstr("argument 0 of 'f' is part of a batch that was pushed with push_here(): rank 3 reads rows [0, 10), "
-                        "and node 1 has rows [6, 10)"));
+  EXPECT_THAT(
+      refusal(RankSet::only(3)),
+      HasSubstr("argument 0 of 'f' is part of a batch that was pushed with push_here(): rank 3 reads rows [0, 10), "
+                "and node 1 has rows [6, 10)"));
   call.batch = {.kind = Rows::Kind::slice, .begin = 6, .end = 10};
   call.rows = 4;
   EXPECT_EQ(refusal(RankSet::only(3)), "") << "these are on its node";
