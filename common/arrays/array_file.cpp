@@ -52,7 +52,47 @@ std::uint64_t length_of(const FileDescriptor& fd, const std::filesystem::path& p
   return static_cast<std::uint64_t>(status.st_size);
 }
 
+/// The number of rows in the rest of a file, which must end with a whole row.
+std::int64_t rows_in(const std::filesystem::path& path, std::uint64_t rest_bytes, DType dtype,
+                     std::span<const std::int64_t> extents, std::int64_t offset_bytes) {
+  std::vector<std::int64_t> row(extents.begin(), extents.end());
+  row[0] = 1;
+  const std::size_t row_bytes = checked_bytes(dtype, row);
+  if (row_bytes == 0) {
+    throw_usage(path.string() + ": expected rows with elements where the first extent is -1, found shape " +
+                syncrun::to_string(extents));
+  }
+  if (rest_bytes % row_bytes == 0) return static_cast<std::int64_t>(rest_bytes / row_bytes);
+  throw_usage(path.string() + ": expected whole rows of " + std::to_string(row_bytes) + " bytes (shape " +
+              syncrun::to_string(extents) + " of " + std::string(to_string(dtype)) + ") from byte " +
+              std::to_string(offset_bytes) + " to the end, found " + std::to_string(rest_bytes) +
+              " bytes: state the number of rows to map only these");
+}
+
 }  // namespace
+
+FileElements open_raw_elements(const std::filesystem::path& path, DType dtype, std::span<std::int64_t> extents,
+                               std::int64_t offset_bytes) {
+  const std::size_t alignment = size_of(dtype);
+  if (offset_bytes < 0 || static_cast<std::size_t>(offset_bytes) % alignment != 0) {
+    throw_usage(path.string() + ": expected an offset that is at least 0 and a multiple of the " +
+                std::to_string(alignment) + " bytes of " + std::string(to_string(dtype)) + ", got " +
+                std::to_string(offset_bytes) + " bytes");
+  }
+  FileDescriptor fd = open_to_read(AT_FDCWD, path, path);
+  const std::uint64_t length = length_of(fd, path);
+  const auto offset = static_cast<std::uint64_t>(offset_bytes);
+  const std::uint64_t rest = length > offset ? length - offset : 0;
+  if (extents[0] == -1) extents[0] = rows_in(path, rest, dtype, extents, offset_bytes);
+  const std::size_t bytes = checked_bytes(dtype, extents);
+  if (offset > length || bytes > rest) {
+    throw_usage(path.string() + ": expected " + std::to_string(bytes) + " bytes of elements (shape " +
+                syncrun::to_string(std::span<const std::int64_t>(extents)) + " of " + std::string(to_string(dtype)) +
+                ") from byte " + std::to_string(offset_bytes) + " on, found a file of " + std::to_string(length) +
+                " bytes");
+  }
+  return {std::move(fd), path, static_cast<std::size_t>(offset), bytes};
+}
 
 Folder open_folder(const std::filesystem::path& path) {
   Folder folder{FileDescriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)), path};

@@ -57,6 +57,21 @@ class FilePart {
   FileDescriptor fd_;
 };
 
+/// The elements in an open file.
+struct FileElements {
+  FileDescriptor fd;
+  std::filesystem::path path;   // for messages
+  std::size_t elements_at = 0;  // bytes before the elements
+  std::size_t bytes = 0;        // of the elements
+};
+
+/// Opens a file that has no header. Its elements of this type and shape begin `offset_bytes` bytes after its beginning,
+/// and others may follow them. If the first extent is -1, it becomes the number of rows that the rest of the file has.
+/// Throws Error: system (the file cannot be read), usage (an extent or the offset is negative, the elements would not be
+/// aligned, the file is too short, or it does not end with a whole row although the first extent is -1).
+FileElements open_raw_elements(const std::filesystem::path& path, DType dtype, std::span<std::int64_t> extents,
+                               std::int64_t offset_bytes);
+
 /// A .npy file, open for reading. It stays readable even if its name is removed.
 class ArrayFile {
  public:
@@ -68,8 +83,8 @@ class ArrayFile {
   const NpyHeader& header() const noexcept { return header_; }
   const std::filesystem::path& path() const noexcept { return path_; }
   std::size_t bytes() const noexcept { return bytes_; }
-  /// Gives the descriptor to the caller. This object cannot read the file afterwards.
-  FileDescriptor take_descriptor() noexcept { return std::move(fd_); }
+  /// Gives the open file to the caller. This object cannot read the file afterwards.
+  FileElements take_elements() { return {std::move(fd_), path_, header_.data_offset, bytes_}; }
   /// Throws Error (usage) if the element type or the number of dimensions differs. The message contains what the file
   /// has and what was expected.
   void check_type(DType dtype, std::size_t dimensions) const;

@@ -90,6 +90,7 @@ void MappedFile::check_length() const {
 std::uint64_t MappedFile::fingerprint() const {
   constexpr std::size_t kBlocks = 16;
   constexpr std::size_t kBlockBytes = 4096;
+  constexpr std::size_t kMostBytesBefore = std::size_t{64} << 10U;  // the elements of a raw file may begin anywhere
   check_length();
   Hash hash;
   struct stat status {};
@@ -101,7 +102,7 @@ std::uint64_t MappedFile::fingerprint() const {
     read_file(file_offset, block.data(), bytes);
     hash.add(block);
   };
-  add(0, elements_at_);
+  add(0, std::min(elements_at_, kMostBytesBefore));
   for (std::size_t i = 0; i < kBlocks && bytes_ != 0; ++i) {
     const std::size_t at = bytes_ / kBlocks * i;
     add(elements_at_ + at, std::min(kBlockBytes, bytes_ - at));
@@ -111,7 +112,7 @@ std::uint64_t MappedFile::fingerprint() const {
 
 void MappedFile::fail_truncated(std::size_t got) const {
   throw Error(ErrorKind::system, name_ + ": expected the " + std::to_string(elements_at_ + bytes_) +
-                                     " bytes it had when it was mapped, found " + std::to_string(got) +
+                                     " bytes that are mapped, found " + std::to_string(got) +
                                      ": it was truncated since then");
 }
 

@@ -57,8 +57,8 @@ class MappedFile {
                                          std::size_t skipped, void* to, std::size_t bytes) const;
   /// Throws Error (system) if the file has become shorter, or was closed by the program.
   void check_length() const;
-  /// A hash of the length of the file, of the bytes before the elements, and of some of the elements: 16 blocks of 4 KiB
-  /// in equal distances. Never 0. Two files with different contents may have the same one if they differ only between
+  /// A hash of the length of the file, of the first 64 KiB before the elements, and of some of the elements: 16 blocks of
+  /// 4 KiB in equal distances. Never 0. Two files with different contents may have the same one if they differ only between
   /// these blocks. Throws the same errors as read.
   std::uint64_t fingerprint() const;
 

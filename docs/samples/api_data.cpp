@@ -55,6 +55,10 @@ void program(sr::Session& session) {
   const auto count =
       session.function([](sr::Scattered<const std::uint8_t, 4> rows) -> sr::Sum<std::int64_t> { return rows.rows(); });
   count(images, {.batch = std::vector{99, 3, 50}});  // each worker reads its own rows from the file
+
+  // A file without a header: bytes 128 and up of the same file, as many rows of 192 as there are
+  const auto raw = session.map_raw<std::uint8_t, 2>("images.npy", {-1, 8 * 8 * 3}, 128, "raw");
+  std::printf("%s\n", to_string(raw.shape()).c_str());
   // [/map]
   // [convert]
   const std::vector<std::uint8_t> bytes{0, 128, 255};

@@ -23,8 +23,8 @@ template <Element T, std::size_t N>
 class WriteGuard;
 
 /// An array of N dimensions in shared memory. The element type and the number of dimensions are fixed. The shape can
-/// change. A Data can also be a mapped file (Session::map_npy). Such a Data is read-only: members that change a Data
-/// throw Error (usage).
+/// change. A Data can also be a mapped file (Session::map_npy, Session::map_raw). Such a Data is read-only: members that
+/// change a Data throw Error (usage).
 ///
 /// A Data is a handle: copies refer to the same array. When the last copy of the handle is destroyed, the memory is
 /// freed. All members throw Error (usage) if the session is closed or if the handle was moved from. Workers read the

@@ -154,6 +154,20 @@ class Session {
                   "a byte of a file may be no bool: map a file of uint8, or load() one of bool");
     return Data<T, N>(detail::map_data(core_, file, dtype_of<T>, N, name));
   }
+  /// Maps a file that has no header as a read-only Data, for example a file of tokens:
+  /// `session.map_raw<std::uint16_t, 1>("train.bin", {-1})`. The elements are little-endian and in row-major order. They
+  /// begin `offset_bytes` bytes after the beginning of the file, a multiple of the size of T. If the first extent is -1,
+  /// the array has all rows from there to the end of the file. Otherwise, other bytes may follow the elements.
+  ///
+  /// In all else, this Data is like that of map_npy(). Throws Error: usage if an extent or the offset is negative, if the
+  /// offset is not a multiple of the size of T, if the file is too short, or if the first extent is -1 and the file does
+  /// not end with a whole row; system if the file cannot be read.
+  template <Element T, std::size_t N>
+  Data<T, N> map_raw(const std::filesystem::path& file, const Shape<N>& shape, std::int64_t offset_bytes = 0,
+                     std::string_view name = {}) {
+    static_assert(!std::same_as<T, bool>, "a byte of a file may be no bool: map a file of uint8");
+    return Data<T, N>(detail::map_raw_data(core_, file, dtype_of<T>, shape.extents(), offset_bytes, name));
+  }
 
   /// Makes a variable with a copy on every worker. At first, the copies have no rows. The name is optional. Throws
   /// Error (usage) if the name is in use. A name is in use as long as the program holds a Shared for the variable with

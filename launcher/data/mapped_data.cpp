@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <new>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "common/arrays/array_file.hpp"
 #include "common/text/errors.hpp"
@@ -32,12 +34,25 @@ std::string absolute_name(const std::filesystem::path& path) {
   return (failure ? path : absolute).string();
 }
 
+std::shared_ptr<DataRecord> make_record(const std::shared_ptr<SessionCore>& session, FileElements elements, DType dtype,
+                                        std::span<const std::int64_t> extents, std::string_view name) {
+  auto record = std::make_shared<DataRecord>();
+  record->session = session;
+  record->name = name;
+  record->dtype = dtype;
+  record->dimensions = static_cast<std::uint8_t>(extents.size());
+  std::copy(extents.begin(), extents.end(), record->extents.begin());
+  const auto readers = session->has_other_nodes() ? FileRecord::Readers::all_nodes : FileRecord::Readers::this_node;
+  record->file = std::make_shared<FileRecord>(session->commands(), session->registry(), std::move(elements), readers);
+  return record;
+}
+
 }  // namespace
 
-FileRecord::FileRecord(SystemCommands& commands, Registry& registry, ArrayFile& file, Readers readers)
+FileRecord::FileRecord(SystemCommands& commands, Registry& registry, FileElements elements, Readers readers)
     : commands_(commands),
       registry_(registry),
-      file_(file.take_descriptor(), absolute_name(file.path()), file.header().data_offset, file.bytes()),
+      file_(std::move(elements.fd), absolute_name(elements.path), elements.elements_at, elements.bytes),
       id_(registry.new_id()),
       entry_(commands.allocate(sizeof(FileEntry) + file_.name().size(), SharedHeap::Contents::any, "a mapped file")) {
   auto* const entry = new (commands.segment().at(entry_))
@@ -63,7 +78,7 @@ FileRecord::~FileRecord() {
 void check_can_change(const DataRecord& record) {
   if (!record.file) return;
   throw_usage(describe_data(record) + " is mapped from " + record.file->file().name() +
-              " and can only be read: session.load copies a file into memory that can be written");
+              " and can only be read: an array that session.load or session.data makes can be written");
 }
 
 std::shared_ptr<DataRecord> map_data(const std::shared_ptr<SessionCore>& session, const std::filesystem::path& file,
@@ -72,15 +87,16 @@ std::shared_ptr<DataRecord> map_data(const std::shared_ptr<SessionCore>& session
   ArrayFile opened(file);
   opened.check_type(dtype, dimensions);
   check_aligned(opened);
-  auto record = std::make_shared<DataRecord>();
-  record->session = session;
-  record->name = name;
-  record->dtype = dtype;
-  record->dimensions = static_cast<std::uint8_t>(dimensions);
-  std::copy(opened.header().shape.begin(), opened.header().shape.end(), record->extents.begin());
-  const auto readers = session->has_other_nodes() ? FileRecord::Readers::all_nodes : FileRecord::Readers::this_node;
-  record->file = std::make_shared<FileRecord>(session->commands(), session->registry(), opened, readers);
-  return record;
+  return make_record(session, opened.take_elements(), dtype, opened.header().shape, name);
+}
+
+std::shared_ptr<DataRecord> map_raw_data(const std::shared_ptr<SessionCore>& session, const std::filesystem::path& file,
+                                         DType dtype, std::span<const std::int64_t> extents, std::int64_t offset_bytes,
+                                         std::string_view name) {
+  const SessionCore::Entry entry(*session);
+  std::vector<std::int64_t> found(extents.begin(), extents.end());
+  FileElements elements = open_raw_elements(file, dtype, found, offset_bytes);
+  return make_record(session, std::move(elements), dtype, found, name);
 }
 
 }  // namespace syncrun::detail

@@ -12,7 +12,7 @@
 
 namespace syncrun::detail {
 
-class ArrayFile;
+struct FileElements;
 
 /// A file that the master has mapped, and the entry in the segment by which workers find it. When it is destroyed, the
 /// workers unmap the file.
@@ -24,7 +24,7 @@ class FileRecord {
 
   /// Refers to the first two arguments as long as it lives. They belong to the session, which the Data keeps alive.
   /// Throws Error (system).
-  FileRecord(SystemCommands& commands, Registry& registry, ArrayFile& file, Readers readers);
+  FileRecord(SystemCommands& commands, Registry& registry, FileElements elements, Readers readers);
   ~FileRecord();
   FileRecord(const FileRecord&) = delete;
   FileRecord& operator=(const FileRecord&) = delete;

@@ -130,7 +130,7 @@ TEST_P(MappedData, ThatIsTruncatedBeforeACallIsRefusedByName) {
   copy(x);
   truncate(5000);
   EXPECT_ERROR(copy(x), sr::ErrorKind::system,
-               file().string() + ": expected the 148128 bytes it had when it was mapped, found 5000: it was truncated");
+               file().string() + ": expected the 148128 bytes that are mapped, found 5000: it was truncated");
   EXPECT_EQ(copy(session().data<std::int32_t, 2>({3, 2})).rows(), 3) << "the session goes on";
 }
 
@@ -157,8 +157,8 @@ TEST_P(MappedData, ThatIsTruncatedUnderABodyFailsTheCallByNameAndTheSessionGoesO
     write_text(file(), bytes);
     const auto x = map();
     EXPECT_ERROR(f(x, path, left), sr::ErrorKind::system,
-                 file().string() + ": expected the 148128 bytes it had when it was mapped, found " +
-                     std::to_string(left) + ": it was truncated");
+                 file().string() + ": expected the 148128 bytes that are mapped, found " + std::to_string(left) +
+                     ": it was truncated");
     EXPECT_EQ(copy(session().data<std::int32_t, 2>({3, 2})).rows(), 3);
   }
   write_text(file(), bytes);
@@ -202,7 +202,7 @@ TEST_P(MappedData, ThatIsTruncatedIsNamedAlsoWhereTheBodyComplains) {
   file().string().copy(path.text.data(), path.text.size() - 1);
   const auto f = session().function(refuse_zeros);
   EXPECT_ERROR(f(map(), path, std::int64_t{300}), sr::ErrorKind::system,
-               file().string() + ": expected the 148128 bytes it had when it was mapped, found 300: it was truncated");
+               file().string() + ": expected the 148128 bytes that are mapped, found 300: it was truncated");
 }
 
 TEST_P(MappedData, ThatIsTruncatedIsNeitherScatteredNorSaved) {

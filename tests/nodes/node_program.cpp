@@ -240,8 +240,9 @@ int program(sr::Session& session, int argc, char** argv) {
     announce("streaming");
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(number);
     while (std::chrono::steady_clock::now() < end) f();
-  } else if (action == "map") {
-    auto x = session.map_npy<double, 2>(argv[2], "x");
+  } else if (action == "map" || action == "map-raw") {  // the header of the .npy file has 128 bytes
+    auto x = action == "map" ? session.map_npy<double, 2>(argv[2], "x")
+                             : session.map_raw<double, 2>(argv[2], {-1, 2}, 128, "x");
     const std::vector<double> factors(static_cast<std::size_t>(x.shape()[1]), 1);
     auto y = session.data(factors, sr::Shape{x.shape()[1]}, "y");
     std::printf("sum %g\n", session.function(sums, "sums")(x, y, 0.0).sum.value());

@@ -178,9 +178,10 @@ class Starts(OnHosts):
         values = b"\0\0\0\0\0\0\xf0\x3f" * 1200
         file.write_bytes(b"\x93NUMPY\x01\x00\x76\x00" + header + values)
         for engine in self.for_each_engine(("openmpi",)):
-            job = self.job(engine, ["map", file])
-            self.assertEqual(job.finish(), 0, job.text)
-            self.assertIn("sum 1200", job.text)
+            for action in ("map", "map-raw"):
+                job = self.job(engine, [action, file])
+                self.assertEqual(job.finish(), 0, job.text)
+                self.assertIn("sum 1200", job.text)
 
 
     def test_weights_divide_rows_among_all_ranks(self):
@@ -586,8 +587,9 @@ class BadInput(OnHosts):
             source.write_bytes(b"\x93NUMPY\x01\x00\x76\x00" + header + values)
             self.hosts.run(name, ["cp", source, folder / "x.npy"], check=True)
         for engine in self.for_each_engine(("openmpi",)):
-            self.refused(engine, r"rank [45] \(n3:.*x.npy: expected the file that the master has mapped",
-                         action=["map", folder / "x.npy"])  # fmt: skip
+            for action in ("map", "map-raw"):
+                self.refused(engine, r"rank [45] \(n3:.*x.npy: expected the file that the master has mapped",
+                             action=[action, folder / "x.npy"])  # fmt: skip
         self.hosts.run("n3", ["cp", self.hosts.folder / "n1.npy", folder / "x.npy"], check=True)
         self.hosts.run("n2", ["rm", folder / "x.npy"], check=True)
         for engine in self.for_each_engine(("openmpi",)):

@@ -75,7 +75,8 @@ FileDescriptor open_again(const FileEntry& entry, const std::string& name) {
   return fd;
 }
 
-constexpr const char* kSamePath = "map_npy requires the same file at the same path on every node; load() sends it";
+constexpr const char* kSamePath =
+    "a file that is mapped must be the same at the same path on every node; an array in memory is sent to them";
 
 /// Another node has no descriptors of the master.
 FileDescriptor open_here(const std::string& name) {
@@ -99,7 +100,7 @@ FaultGuard::FaultGuard(const MappedFile& file) : place_(-1) {
     return;
   }
   throw_usage("more than " + std::to_string(ranges.size()) + " files are mapped, " + file.name() +
-              " among them: drop some that are not used any more, or load() them");
+              " among them: drop some that are not used any more, or copy them to memory");
 }
 
 FaultGuard::~FaultGuard() {

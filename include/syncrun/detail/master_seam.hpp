@@ -203,6 +203,11 @@ SYNCRUN_EXPORT std::shared_ptr<DataRecord> load_data(const std::shared_ptr<Sessi
 SYNCRUN_EXPORT std::shared_ptr<DataRecord> map_data(const std::shared_ptr<SessionCore>& session,
                                                     const std::filesystem::path& file, DType dtype,
                                                     std::size_t dimensions, std::string_view name);
+/// Maps a file without a header as a read-only array. Throws as Session::map_raw.
+SYNCRUN_EXPORT std::shared_ptr<DataRecord> map_raw_data(const std::shared_ptr<SessionCore>& session,
+                                                        const std::filesystem::path& file, DType dtype,
+                                                        std::span<const std::int64_t> extents,
+                                                        std::int64_t offset_bytes, std::string_view name);
 /// Gives an array these extents and values. This and the following functions that change an array wait for calls in
 /// flight that read it. Throws Error: usage (the array is a mapped file, or is open for writing), system (not enough
 /// memory).

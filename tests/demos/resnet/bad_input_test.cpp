@@ -149,8 +149,8 @@ TEST_F(ResnetTraining, FromFilesThatAreTruncatedMeanwhileEndsWithTheFileAndKeeps
   });
   const CommandResult result = run_resnet_on(2, options({"--epochs", "100000", "--checkpoint", run}));
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_THAT(result.errors, HasSubstr(file("images.npy").string() +
-                                       ": expected the 155648 bytes it had when it was mapped, found 1000"));
+  EXPECT_THAT(result.errors,
+              HasSubstr(file("images.npy").string() + ": expected the 155648 bytes that are mapped, found 1000"));
   EXPECT_THAT(result.errors, Not(HasSubstr("--slices")));
   saboteur.request_stop();
   saboteur.join();

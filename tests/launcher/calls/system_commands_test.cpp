@@ -68,7 +68,8 @@ class MappedFileOfASession : public testing::Test {
 
 TEST_F(MappedFileOfASession, IsUnmappedByTheWorkersAtTheNextEntry) {
   ArrayFile file(path);
-  auto record = std::make_unique<FileRecord>(session.commands, registry, file, FileRecord::Readers::this_node);
+  auto record =
+      std::make_unique<FileRecord>(session.commands, registry, file.take_elements(), FileRecord::Readers::this_node);
   const auto id = session.pool.segment().at<const FileEntry>(record->entry())->id;
   EXPECT_EQ(session.pool.segment().at<const FileEntry>(record->entry())->bytes, 16U);
   record.reset();
@@ -81,7 +82,8 @@ TEST_F(MappedFileOfASession, IsUnmappedByTheWorkersAtTheNextEntry) {
 
 TEST_F(MappedFileOfASession, AsksNothingOfWorkersThatAreGone) {
   ArrayFile file(path);
-  auto record = std::make_unique<FileRecord>(session.commands, registry, file, FileRecord::Readers::this_node);
+  auto record =
+      std::make_unique<FileRecord>(session.commands, registry, file.take_elements(), FileRecord::Readers::this_node);
   session.commands.is_session_open = false;
   record.reset();
   EXPECT_FALSE(registry.has_releases());
