@@ -34,12 +34,13 @@ MAY_INCLUDE = {
     "libtorch": ("syncrun/", "common/", "libtorch/"),
     "demos/common": ("demos/common/",),
     "demos/resnet/network": ("demos/common/", "demos/resnet/network/"),
+    "demos/gpt": ("syncrun/", "demos/common/", "demos/gpt/"),
     "demos": ("syncrun/", "demos/common/"),  # and the demo's own folder
 }
 # Rooms that are within the folder of another room.
-INNER_ROOMS = ("include/syncrun/torch", "demos/common", "demos/resnet/network")
+INNER_ROOMS = ("include/syncrun/torch", "demos/common", "demos/resnet/network", "demos/gpt")
 # The rooms that may include the headers of LibTorch.
-TORCH_ROOMS = {"include/syncrun/torch", "libtorch", "tests", "docs"}
+TORCH_ROOMS = {"include/syncrun/torch", "libtorch", "demos/gpt", "tests", "docs"}
 TORCH_HEADER = re.compile(r"^(torch|ATen|c10)/")
 # The rooms that may include the headers of CUDA and NCCL. include/ may only include those that declare their handle
 # types.

@@ -63,7 +63,7 @@ class HouseRules(unittest.TestCase):
     def test_only_the_part_for_libtorch_sees_libtorch(self):
         for file in ("include/syncrun/a.hpp", "worker/a.hpp", "demos/examples/a.hpp"):
             self.assert_caught("include_rules", file, HEADER + "#include <torch/torch.h>\n", "never sees LibTorch")
-        for file in ("include/syncrun/torch/a.hpp", "libtorch/a.hpp"):
+        for file in ("include/syncrun/torch/a.hpp", "libtorch/a.hpp", "demos/gpt/a.hpp"):
             self.assertEqual(self.violations("include_rules", {file: HEADER + "#include <torch/torch.h>\n"}), [])
         self.assert_caught("include_rules", "libtorch/a.cpp", '#include "worker/serve.hpp"\n', "worker/serve.hpp")
         self.assert_caught("include_rules", "include/syncrun/torch/a.hpp", HEADER + '#include "common/block.hpp"\n', "common")

@@ -78,6 +78,10 @@ if(EXISTS ${prefix}/bin/syncrun-mnist)
   run(COMMAND ${prefix}/bin/syncrun -n 2 ${prefix}/bin/syncrun-mnist --epochs 1
     OUTPUT "test accuracy: [0-9]+[.][0-9]+ %")
 endif()
+if(EXISTS ${prefix}/bin/syncrun-gpt)
+  run(COMMAND ${prefix}/bin/syncrun -n 2 ${prefix}/bin/syncrun-gpt --n-embd 16 --block-size 16 --batch-size 2 --max-iters 1
+    --max-new-tokens 1 OUTPUT "held-out loss: [0-9]+[.][0-9]+ nats per token")
+endif()
 if(EXISTS ${prefix}/bin/syncrun-resnet)
   set(digits ${prefix}/share/syncrun/digits/digits)
   run(COMMAND ${PYTHON} -B ${prefix}/share/syncrun/pack_images.py --idx ${digits}-train-images-idx3-ubyte

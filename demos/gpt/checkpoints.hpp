@@ -1,0 +1,45 @@
+#pragma once
+
+// The checkpoints of the program. A checkpoint holds everything that the next step depends on. So an interrupted run that
+// continues from a checkpoint has the same losses as a run without interruption, if it has as many workers.
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <syncrun/syncrun.hpp>
+#include <vector>
+
+#include "demos/gpt/options.hpp"
+#include "demos/gpt/token_files.hpp"
+
+namespace gpt {
+
+namespace sr = syncrun;
+
+/// What changes from step to step, except the gradient, which each step computes anew.
+struct Progress {
+  sr::Shared<float, 1> params;
+  std::array<sr::Shared<float, 1>, 2> state;  // of AdamW
+};
+
+class Checkpoints {
+ public:
+  /// Opens the checkpoint in the folder of `options`, if there is one. The program calls this before it starts any
+  /// worker. Throws UsageError in three cases: the checkpoint is from another model, form of the
+  /// state, seed or text; training is to
+  /// continue but there is no checkpoint; training is to start anew but there is one.
+  Checkpoints(const Options& options, const TokenFiles& files);
+
+  /// Restores the saved state, if training continues from a checkpoint. Returns the number of finished steps, 0 without
+  /// a checkpoint.
+  std::int64_t resume(const Progress& progress);
+  /// Saves a checkpoint if the options ask for one after this number of steps.
+  void save(std::int64_t steps, const Progress& progress);
+
+ private:
+  const Options& options_;
+  std::vector<sr::SavedValue> identity_;
+  std::optional<sr::Checkpoint> found_;
+};
+
+}  // namespace gpt

@@ -1,0 +1,247 @@
+// Trains a language model in the style of GPT-2 on all CPU devices at once, and lets it write a text. This is a serial
+// program: main and train run once, in the master process. The functions of losses.hpp run on all workers at the same
+// time. Each worker computes its own windows of the text.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <span>
+#include <string>
+#include <syncrun/syncrun.hpp>
+#include <syncrun/torch.hpp>
+#include <vector>
+
+#include "demos/common/progress_bar.hpp"
+#include "demos/gpt/checkpoints.hpp"
+#include "demos/gpt/losses.hpp"
+#include "demos/gpt/options.hpp"
+#include "demos/gpt/report.hpp"
+#include "demos/gpt/sampling.hpp"
+#include "demos/gpt/token_files.hpp"
+#include "demos/gpt/windows.hpp"
+
+namespace gpt {
+namespace {
+
+using Text = sr::Data<std::uint16_t, 1>;
+using Net = sr::Replicated<lt::Replica<Gpt>>;
+
+/// A file of tokens, which every process maps, and its windows for evaluations.
+struct MappedText {
+  MappedText(sr::Session& session, const TokenFile& file, const Options& options)
+      : range{file.tokens, options.model.block_size + 1},
+        tokens(session.map_raw<std::uint16_t, 1>(file.path, {-1}, 0, file.path.filename().string())),
+        some(session.data(spread_windows(range, options.eval_iters * options.batch_size), "windows")) {}
+
+  WindowRange range;
+  Text tokens;
+  sr::Data<std::int64_t, 1> some;
+};
+
+struct Texts {
+  MappedText training;
+  MappedText held_out;
+};
+
+/// The parts of the parameters without weight decay: biases and the weights of norms, which have one dimension.
+std::vector<sr::ParameterGroup> without_decay(sr::Session& session, const Net& net) {
+  std::vector<sr::ParameterGroup> groups;
+  for (const auto& part : lt::parts(session, net)) {
+    if (part.dimensions < 2) groups.push_back({.begin = part.begin, .end = part.end, .weight_decay = 0});
+  }
+  return groups;
+}
+
+sr::Adam rule_at(const Options& options, std::int64_t step) {
+  const double factor = sr::warm_up(step, options.warmup_iters) *
+                        sr::cosine_decay(step, {.begin = options.warmup_iters,
+                                                .end = options.lr_decay_iters,
+                                                .lowest = options.min_lr / options.learning_rate});
+  return {.learning_rate = options.learning_rate * factor,
+          .beta1 = options.beta1,
+          .beta2 = options.beta2,
+          .decoupled_weight_decay = options.weight_decay};
+}
+
+/// The mean loss of these windows. A pass has no more of them than a pass of a step.
+template <class Evaluate>
+double mean_loss(const Evaluate& evaluate, const Options& options, const Text& text,
+                 const sr::Data<std::int64_t, 1>& windows) {
+  const std::int64_t most_in_pass = std::max<std::int64_t>(1, options.batch_size / options.slices);
+  return evaluate(text, windows, StepKey{}, {.slices = (windows.rows() + most_in_pass - 1) / most_in_pass});
+}
+
+/// The mean number of bytes that a token of this text stands for.
+double bytes_per_token(const Vocabulary& vocabulary, const Text& text) {
+  double bytes = 0;
+  for (const std::uint16_t token : text.span()) bytes += static_cast<double>(vocabulary.text_of(token).size());
+  return bytes / static_cast<double>(text.rows());
+}
+
+/// Prints a text that continues the prompt. The device of rank 0 computes the scores of each next token, and the master
+/// chooses.
+void write_sample(sr::Session& session, const Options& options, const Vocabulary& vocabulary, const Net& net,
+                  const sr::Shared<float, 1>& params, Report& report) {
+  if (options.max_new_tokens == 0) return;
+  const auto scores_after = lt::evaluation<next_scores>(session, net, params);
+  std::vector<std::int64_t> tokens = vocabulary.encode(options.prompt);
+  report.text("---\n" + options.prompt);
+  for (std::int64_t i = 0; i < options.max_new_tokens; ++i) {
+    const auto length = std::min(tokens.size(), static_cast<std::size_t>(options.model.block_size));
+    const auto context = std::span(tokens).last(length);
+    const auto scores = scores_after(session.data(context, sr::Shape<2>(1, length), "context"));
+    tokens.push_back(choose_token(scores.span(), options.sampling, options.seed, i));
+    report.text(vocabulary.text_of(tokens.back()));
+  }
+  report.text("\n---\n");
+}
+
+/// The objects that read and write files of the run.
+struct Records {
+  Report report;
+  Checkpoints checkpoints;
+};
+
+/// The time of steps, without the evaluations between them.
+class StepClock {
+ public:
+  explicit StepClock(std::int64_t first_step) : step_(first_step) {}
+  /// Calls `work`, whose time does not count.
+  template <class Work>
+  void pause(Work&& work) {
+    const Time begin = std::chrono::steady_clock::now();
+    work();
+    since_ += std::chrono::steady_clock::now() - begin;
+  }
+  /// Fills in the time and the number of steps since the last call, up to `interval.step`.
+  void measure(Interval& interval) {
+    const Time now = std::chrono::steady_clock::now();
+    interval.elapsed = now - since_;
+    interval.steps = interval.step + 1 - step_;
+    since_ = now;
+    step_ = interval.step + 1;
+  }
+
+ private:
+  using Time = std::chrono::steady_clock::time_point;
+  Time since_ = std::chrono::steady_clock::now();
+  std::int64_t step_;
+};
+
+/// A bar up to the next evaluation after step `from`.
+std::unique_ptr<demos::ProgressBar> bar_from(const Options& options, std::int64_t from) {
+  const std::int64_t to = std::min((from / options.eval_interval + 1) * options.eval_interval, options.max_iters);
+  return std::make_unique<demos::ProgressBar>(stdout, "to step " + std::to_string(to),
+                                              static_cast<std::size_t>(to - from));
+}
+
+/// Trains from the steps that `step` has made to the last one.
+template <class Step, class Evaluate>
+void train_steps(const Options& options, Step& step, const Evaluate& evaluate, const Texts& texts,
+                 sr::Data<std::int64_t, 1> starts, const Progress& progress, Records& records) {
+  auto& [report, checkpoints] = records;
+  const std::int64_t first = step.steps();
+  StepClock clock(first);
+  std::unique_ptr<demos::ProgressBar> bar;
+  std::int64_t bar_begin = first;
+  for (std::int64_t i = first;; ++i) {
+    if (i != first) checkpoints.save(i, progress);
+    if (i % options.eval_interval == 0 || i >= options.max_iters) {
+      bar.reset();
+      clock.pause([&] {
+        report.evaluation(i, {mean_loss(evaluate, options, texts.training.tokens, texts.training.some),
+                              mean_loss(evaluate, options, texts.held_out.tokens, texts.held_out.some)});
+      });
+    }
+    if (i >= options.max_iters) break;
+
+    if (!bar) bar = bar_from(options, bar_begin = i);
+    // [use]
+    starts.set(random_windows(texts.training.range, options.batch_size, options.seed, i));
+    const sr::Adam rule = rule_at(options, i);
+    const double value =
+        step(texts.training.tokens, starts, StepKey{options.seed, i}, rule, {.slices = options.slices});
+    // [/use]
+    report.loss(i, value);
+    bar->update(static_cast<std::size_t>(i + 1 - bar_begin), value);
+    if (i % options.log_interval != 0) continue;
+    bar->wipe();
+    Interval interval;
+    interval.step = i;
+    interval.loss = value;
+    interval.learning_rate = rule.learning_rate;
+    if (options.grad_clip != 0) interval.gradient_norm = step.gradient_norm();
+    clock.measure(interval);
+    report.interval(interval);
+  }
+}
+
+void train(sr::Session& session, const Options& options, const TokenFiles& files, Records& records) {
+  auto& [report, checkpoints] = records;
+  const Texts texts{{session, files.training(), options}, {session, files.held_out(), options}};
+
+  // A model on every worker. Their parameters are one flat vector, the same on every device.
+  // [model]
+  const Net net = session.replicate<lt::Replica<Gpt>>(options.seed, options.model);
+  const auto params = lt::parameters(session, net);
+  // [/model]
+  const auto form = options.state == State::kSharded ? sr::StepForm::sharded : sr::StepForm::replicated;
+  // [step]
+  auto step = lt::train_step<sr::Adam, loss>(
+      session, net, params,
+      {.form = form, .name = "step", .groups = without_decay(session, net), .clip_norm = options.grad_clip});
+  // [/step]
+  const auto evaluate = lt::evaluation<loss>(session, net, params);
+
+  report.start(files, session.devices());
+  const Progress progress{params, step.state()};
+  step.set_steps(checkpoints.resume(progress));
+  if (step.steps() != 0) report.resume(step.steps());
+  const auto starts = session.data<std::int64_t, 1>({options.batch_size}, "starts");
+  train_steps(options, step, evaluate, texts, starts, progress, records);
+
+  const auto all = session.data(spread_windows(texts.held_out.range, 0), "windows");
+  report.held_out(mean_loss(evaluate, options, texts.held_out.tokens, all),
+                  bytes_per_token(files.vocabulary(), texts.held_out.tokens));
+  if (!options.save.empty()) {
+    lt::save(session, net, params, options.save);
+    report.saved(options.save.string());
+  }
+  write_sample(session, options, files.vocabulary(), net, params, report);
+}
+
+/// Makes the OpenMP threads of a worker, which LibTorch uses, sleep while they wait for each other. If other programs need
+/// the cores, spinning makes a step many times as long. A value that the user has set stays. Workers inherit the
+/// variable.
+void let_threads_sleep() { ::setenv("OMP_WAIT_POLICY", "passive", 0); }
+
+int run(int argc, char** argv) {
+  auto options = parse_options(argc, argv);
+  if (!options) {
+    std::fputs(help_text().c_str(), stdout);
+    return 0;
+  }
+  const TokenFiles files(options->data, options->model.block_size + 1);
+  options->model.vocab_size = files.vocabulary().size();
+  Records records{Report(*options), Checkpoints(*options, files)};
+  let_threads_sleep();
+  const auto program = [&](sr::Session& session) { train(session, *options, files, records); };
+  return sr::run(argc, argv, program, {.seed = options->seed});
+}
+
+}  // namespace
+}  // namespace gpt
+
+int main(int argc, char** argv) {
+  if (const auto exit_code = syncrun::serve_if_worker(argc, argv)) return *exit_code;  // a worker ends here
+  try {
+    return gpt::run(argc, argv);
+  } catch (const std::exception& bad_input) {  // found before any worker has been started
+    std::fprintf(stderr, "syncrun-gpt: %s\n", bad_input.what());
+    return 2;
+  }
+}

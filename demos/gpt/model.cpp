@@ -1,0 +1,128 @@
+#include "demos/gpt/model.hpp"
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace gpt {
+namespace {
+
+torch::nn::LayerNorm layer_norm(const ModelConfig& config) {
+  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.n_embd}));
+}
+
+torch::Tensor drop(const torch::Tensor& x, double dropout, bool is_training) {
+  return dropout == 0 ? x : torch::dropout(x, dropout, is_training);
+}
+
+}  // namespace
+
+CausalSelfAttention::CausalSelfAttention(const ModelConfig& config)
+    : n_head_(config.n_head),
+      dropout_(config.dropout),
+      c_attn_(config.n_embd, 3 * config.n_embd),
+      c_proj_(config.n_embd, config.n_embd) {
+  register_module("c_attn", c_attn_);
+  register_module("c_proj", c_proj_);
+}
+
+torch::Tensor CausalSelfAttention::attend(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v) {
+#if TORCH_VERSION_MAJOR >= 2
+  return torch::scaled_dot_product_attention(q, k, v, {}, is_training() ? dropout_ : 0, /*is_causal=*/true);
+#else
+  const std::int64_t time = q.size(2);
+  const std::int64_t width = q.size(3);
+  const auto one_batch = [&](const torch::Tensor& x) { return x.reshape({-1, time, width}); };
+  // Minus infinity where a position is after the one that looks. baddbmm adds it to the scaled scores in one pass.
+  const auto later = torch::full({time, time}, -std::numeric_limits<float>::infinity(), q.options()).triu(1);
+  const auto scores = torch::baddbmm(later.unsqueeze(0), one_batch(q), one_batch(k).transpose(1, 2), 1,
+                                     1 / std::sqrt(static_cast<double>(width)));
+  const auto weights = drop(torch::softmax(scores, -1), dropout_, is_training());
+  return torch::bmm(weights, one_batch(v)).view(q.sizes());
+#endif
+}
+
+torch::Tensor CausalSelfAttention::forward(const torch::Tensor& x) {
+  const std::int64_t rows = x.size(0);
+  const std::int64_t time = x.size(1);
+  const std::int64_t width = x.size(2);
+  const auto qkv = c_attn_(x).view({rows, time, 3, n_head_, width / n_head_}).permute({2, 0, 3, 1, 4});
+  const auto mixed = attend(qkv[0], qkv[1], qkv[2]).transpose(1, 2).reshape({rows, time, width});
+  return drop(c_proj_(mixed), dropout_, is_training());
+}
+
+Mlp::Mlp(const ModelConfig& config)
+    : dropout_(config.dropout), c_fc_(config.n_embd, 4 * config.n_embd), c_proj_(4 * config.n_embd, config.n_embd) {
+  register_module("c_fc", c_fc_);
+  register_module("c_proj", c_proj_);
+}
+
+torch::Tensor Mlp::forward(const torch::Tensor& x) {
+  return drop(c_proj_(torch::gelu(c_fc_(x), "tanh")), dropout_, is_training());
+}
+
+Block::Block(const ModelConfig& config)
+    : ln_1_(layer_norm(config)),
+      attn_(std::make_shared<CausalSelfAttention>(config)),
+      ln_2_(layer_norm(config)),
+      mlp_(std::make_shared<Mlp>(config)) {
+  register_module("ln_1", ln_1_);
+  register_module("attn", attn_);
+  register_module("ln_2", ln_2_);
+  register_module("mlp", mlp_);
+}
+
+torch::Tensor Block::forward(const torch::Tensor& x) {
+  const auto y = x + attn_->forward(ln_1_(x));
+  return y + mlp_->forward(ln_2_(y));
+}
+
+Gpt::Gpt(const ModelConfig& config)
+    : config_(config),
+      wte_(config.vocab_size, config.n_embd),
+      wpe_(config.block_size, config.n_embd),
+      ln_f_(layer_norm(config)) {
+  register_module("wte", wte_);
+  register_module("wpe", wpe_);
+  const auto h = register_module("h", torch::nn::ModuleList());
+  for (std::int64_t i = 0; i < config.n_layer; ++i) {
+    h_.push_back(std::make_shared<Block>(config));
+    h->push_back(h_.back());
+  }
+  register_module("ln_f", ln_f_);
+  set_initial_values();
+}
+
+void Gpt::set_initial_values() {
+  const torch::NoGradGuard no_gradients;
+  const double last = 0.02 / std::sqrt(2 * static_cast<double>(config_.n_layer));
+  for (auto& each : named_parameters()) {
+    const std::string& name = each.key();
+    auto& values = each.value();
+    if (values.dim() >= 2) values.normal_(0, name.ends_with("c_proj.weight") ? last : 0.02);
+    else values.fill_(name.ends_with("weight") ? 1 : 0);  // the weights of a norm, and biases
+  }
+}
+
+torch::Tensor Gpt::embed(const torch::Tensor& tokens) {
+  const auto positions = torch::arange(tokens.size(1), tokens.options());
+  auto x = drop(wte_(tokens) + wpe_(positions), config_.dropout, is_training());
+  for (const auto& block : h_) x = block->forward(x);
+  return ln_f_(x);
+}
+
+torch::Tensor Gpt::forward(const torch::Tensor& tokens) { return torch::linear(embed(tokens), wte_->weight); }
+
+torch::Tensor Gpt::next(const torch::Tensor& tokens) {
+  return torch::linear(embed(tokens).select(1, tokens.size(1) - 1), wte_->weight);
+}
+
+torch::Tensor Gpt::loss(const torch::Tensor& windows) {
+  const std::int64_t time = windows.size(1) - 1;
+  const auto scores = forward(windows.narrow(1, 0, time));
+  return torch::cross_entropy_loss(scores.view({-1, config_.vocab_size}), windows.narrow(1, 1, time).reshape({-1}));
+}
+
+}  // namespace gpt

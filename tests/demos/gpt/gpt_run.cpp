@@ -1,0 +1,69 @@
+#include "tests/demos/gpt/gpt_run.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+#include <utility>
+
+#include "tests/support/temporary_folder.hpp"
+
+namespace gpt::test {
+
+Words with(Words options, const Words& more) {
+  options.insert(options.end(), more.begin(), more.end());
+  return options;
+}
+
+CommandResult run_gpt_on(int workers, const Words& options) {
+  std::string devices = "cpu0";
+  for (int i = 1; i < workers; ++i) devices += ",cpu" + std::to_string(i);
+  return syncrun::test::run_command(with({SYNCRUN_COMMAND, "--devices", devices, GPT_PROGRAM}, options));
+}
+
+std::vector<double> losses_on(int workers, const Words& options) {
+  const TemporaryFolder folder;
+  const CommandResult result = run_gpt_on(workers, with(options, {"--losses", folder.at("losses")}));
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  std::vector<double> losses;
+  std::ifstream lines(folder / "losses");
+  double loss = 0;
+  for (std::int64_t step = 0; lines >> step >> loss;) losses.push_back(loss);
+  return losses;
+}
+
+double number_after(const std::string& label, const std::string& output) {
+  const auto at = output.rfind(label);
+  if (at != std::string::npos) return std::strtod(output.c_str() + at + label.size(), nullptr);
+  ADD_FAILURE() << "no '" << label << "' in:\n" << output;
+  return 0;
+}
+
+std::string sample_in(const std::string& output) {
+  const auto begin = output.find("---\n");
+  const auto end = output.rfind("\n---\n");
+  if (begin != std::string::npos && end != std::string::npos && begin < end)
+    return output.substr(begin + 4, end - begin - 4);
+  ADD_FAILURE() << "no sample in:\n" << output;
+  return "";
+}
+
+std::vector<std::uint16_t> built_tokens(const std::string& name) {
+  const std::string bytes = text_of(std::filesystem::path(GPT_TOKENS) / name);
+  EXPECT_FALSE(bytes.empty()) << name << " is missing in " << GPT_TOKENS;
+  std::vector<std::uint16_t> tokens(bytes.size() / sizeof(std::uint16_t));
+  std::memcpy(tokens.data(), bytes.data(), tokens.size() * sizeof(std::uint16_t));
+  return tokens;
+}
+
+std::string short_text() {
+  static const TemporaryFolder folder;
+  if (!folder.is_empty()) return folder.path().string();
+  for (const auto& [name, tokens] : {std::pair("train.bin", 50'000U), std::pair("val.bin", 2000U)}) {
+    write_text(folder / name, text_of(std::filesystem::path(GPT_TOKENS) / name).substr(0, 2 * tokens));
+  }
+  write_text(folder / "vocab.txt", text_of(std::filesystem::path(GPT_TOKENS) / "vocab.txt"));
+  return folder.path().string();
+}
+
+}  // namespace gpt::test

@@ -1,0 +1,38 @@
+#pragma once
+
+// Runs of syncrun-gpt, for tests that check its losses.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tests/support/command_run.hpp"
+
+namespace gpt::test {
+
+using CommandResult = syncrun::test::CommandResult;
+using Words = std::vector<std::string>;
+
+/// Runs syncrun-gpt under `syncrun`, on this number of CPU devices.
+CommandResult run_gpt_on(int workers, const Words& options);
+
+/// Trains and returns the losses of all steps.
+std::vector<double> losses_on(int workers, const Words& options);
+
+/// `options` and then `more`.
+Words with(Words options, const Words& more);
+
+/// The number after `label` in the last line of the output that has it. It is a failure of the test if there is none.
+double number_after(const std::string& label, const std::string& output);
+
+/// The text that the model has written.
+std::string sample_in(const std::string& output);
+
+/// The tokens in a file of the folder that the build has made of the New Testament.
+std::vector<std::uint16_t> built_tokens(const std::string& name);
+
+/// A folder with the beginnings of these files, for tests that do not have to learn much. It is removed at the end.
+std::string short_text();
+
+}  // namespace gpt::test

@@ -1,0 +1,118 @@
+// The model on one device, without Syncrun.
+
+#include "demos/gpt/model.hpp"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+
+namespace gpt {
+namespace {
+
+constexpr ModelConfig kConfig{.n_layer = 2, .n_head = 2, .n_embd = 16, .block_size = 12, .vocab_size = 30};
+
+torch::Tensor random_tokens(std::int64_t rows, std::int64_t time) {
+  return torch::randint(kConfig.vocab_size, {rows, time}, torch::kInt64);
+}
+
+class GptModel : public testing::Test {
+ protected:
+  GptModel() { torch::manual_seed(1); }
+
+  torch::NoGradGuard no_gradients_;
+};
+
+TEST_F(GptModel, HasAsManyParametersAsItsSizesSay) {
+  Gpt net(kConfig);
+  std::int64_t count = 0;
+  for (const auto& each : net.parameters()) count += each.numel();
+  EXPECT_EQ(count, count_parameters(kConfig));
+  const auto parameters = net.named_parameters();
+  EXPECT_EQ(parameters["h.1.attn.c_attn.weight"].sizes(), (torch::IntArrayRef{48, 16}));
+  EXPECT_EQ(parameters["h.0.ln_2.bias"].dim(), 1);
+}
+
+TEST_F(GptModel, KnowsNothingOfATextAtFirst) {
+  Gpt net(kConfig);
+  const double loss = net.loss(random_tokens(8, 13)).item<double>();
+  EXPECT_NEAR(loss, std::log(30.0), 0.05);
+}
+
+TEST_F(GptModel, SeesNoLaterTokens) {
+  Gpt net(kConfig);
+  for (auto& each : net.parameters()) each.normal_(0, 0.3);
+  const auto tokens = random_tokens(3, 12);
+  const auto scores = net.forward(tokens);
+  for (std::int64_t place = 1; place < 12; ++place) {
+    auto changed = tokens.clone();
+    changed.select(1, place).add_(1).remainder_(kConfig.vocab_size);
+    const auto other = net.forward(changed);
+    EXPECT_TRUE(other.narrow(1, 0, place).allclose(scores.narrow(1, 0, place), 1e-5, 1e-6)) << place;
+    EXPECT_FALSE(other.select(1, place).allclose(scores.select(1, place), 1e-3, 1e-3)) << place;
+    if (place == 11) continue;
+    EXPECT_FALSE(other.select(1, 11).allclose(scores.select(1, 11), 1e-5, 1e-6)) << place << " is seen by the last";
+  }
+}
+
+TEST_F(GptModel, AttendsByTheFormula) {
+  CausalSelfAttention attention(kConfig);
+  const auto x = torch::randn({2, 5, 16});
+  const auto parameters = attention.named_parameters();
+  const auto qkv = torch::linear(x, parameters["c_attn.weight"], parameters["c_attn.bias"]);
+  auto mixed = torch::zeros({2, 5, 16});
+  for (std::int64_t row = 0; row < 2; ++row) {
+    for (std::int64_t head = 0; head < 2; ++head) {
+      for (std::int64_t i = 0; i < 5; ++i) {
+        const auto of = [&](std::int64_t part, std::int64_t place) {
+          return qkv[row][place].slice(0, part * 16 + head * 8, part * 16 + head * 8 + 8);
+        };
+        auto scores = torch::empty({i + 1});
+        for (std::int64_t j = 0; j <= i; ++j) scores[j] = (of(0, i) * of(1, j)).sum() / std::sqrt(8.0);
+        const auto weights = torch::softmax(scores, 0);
+        for (std::int64_t j = 0; j <= i; ++j) mixed[row][i].slice(0, head * 8, head * 8 + 8) += weights[j] * of(2, j);
+      }
+    }
+  }
+  const auto expected = torch::linear(mixed, parameters["c_proj.weight"], parameters["c_proj.bias"]);
+  EXPECT_TRUE(attention.forward(x).allclose(expected, 1e-5, 1e-6));
+}
+
+TEST_F(GptModel, ScoresTheNextTokenAsTheLastOfAll) {
+  Gpt net(kConfig);
+  const auto tokens = random_tokens(2, 7);
+  EXPECT_TRUE(net.next(tokens).allclose(net.forward(tokens).select(1, 6), 1e-5, 1e-6));
+}
+
+TEST_F(GptModel, LosesTheMeanCrossEntropyOfEachNextToken) {
+  Gpt net(kConfig);
+  const auto windows = random_tokens(2, 6);
+  const auto logs = torch::log_softmax(net.forward(windows.narrow(1, 0, 5)), -1);
+  double sum = 0;
+  for (std::int64_t row = 0; row < 2; ++row) {
+    for (std::int64_t i = 0; i < 5; ++i) sum -= logs[row][i][windows[row][i + 1].item<std::int64_t>()].item<double>();
+  }
+  EXPECT_NEAR(net.loss(windows).item<double>(), sum / 10, 1e-5);
+}
+
+TEST_F(GptModel, LearnsItsLastLayerWithItsEmbedding) {
+  const torch::AutoGradMode gradients(true);
+  Gpt net(kConfig);
+  const auto windows = torch::zeros({1, 4}, torch::kInt64);
+  net.loss(windows).backward();
+  // Token 7 is not in the text. Its row is in the gradient because it is a score of the last layer.
+  EXPECT_GT(net.named_parameters()["wte.weight"].grad()[7].abs().sum().item<double>(), 0);
+}
+
+TEST_F(GptModel, DropsUnitsInTrainingOnly) {
+  ModelConfig config = kConfig;
+  config.dropout = 0.5;
+  Gpt net(config);
+  const auto tokens = random_tokens(2, 7);
+  EXPECT_FALSE(net.forward(tokens).equal(net.forward(tokens)));
+  net.eval();
+  EXPECT_TRUE(net.forward(tokens).equal(net.forward(tokens)));
+}
+
+}  // namespace
+}  // namespace gpt
