@@ -1,0 +1,36 @@
+#pragma once
+
+// Autocast: LibTorch computes products and convolutions of a scope in a shorter floating-point type.
+
+#include <torch/torch.h>
+
+#include "syncrun/detail/export.hpp"
+
+namespace syncrun::libtorch {
+
+/// LibTorch's automatic mixed precision on the CPU, during the lifetime of this object:
+///
+///   torch::Tensor loss(Net& net, sr::Scattered<const float, 2> x, sr::Scattered<const std::int64_t, 1> y) {
+///     const sr::libtorch::Autocast autocast(torch::kBFloat16);
+///     return torch::cross_entropy_loss(net.forward(sr::libtorch::tensor(x)), sr::libtorch::tensor(y));
+///   }
+///
+/// LibTorch chooses the type of each operation: matrix products and convolutions get `type`, most losses get float32. The
+/// parameters and their gradients stay float32. End the scope before the backward pass, as a loss does when it returns.
+/// The destructor restores the former state, also after an exception. When the outermost object ends, LibTorch forgets
+/// its converted copies of parameters, so the next step converts the new values. Objects can be nested. An inner
+/// `Autocast(torch::kFloat32)` turns autocast off in its scope. The constructor throws Error (usage) unless `type` is
+/// kBFloat16 or kFloat32.
+class SYNCRUN_EXPORT Autocast {
+ public:
+  explicit Autocast(::torch::ScalarType type);
+  ~Autocast();
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+
+ private:
+  bool was_enabled_;
+  ::torch::ScalarType type_before_;
+};
+
+}  // namespace syncrun::libtorch
