@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "libtorch/gradient_watch.hpp"
 #include "libtorch/module_tensors.hpp"
 #include "syncrun/error.hpp"
 #include "syncrun/torch/replica.hpp"
@@ -60,11 +61,6 @@ std::string first_not_finite(const std::vector<BoundParameter>& parameters) {
       return "parameter '" + each.name + "' already has values that are not finite";
   }
   return "all parameters are finite before this step";
-}
-
-/// True if the tensor is the part of `data` that belongs to the parameter. Without elements, a tensor has no address.
-bool is_part_of(const float* data, const BoundParameter& parameter, const ::torch::Tensor& tensor) {
-  return tensor.defined() && (tensor.numel() == 0 || tensor.data_ptr() == data + parameter.offset);
 }
 
 ::torch::Tensor part_of(float* data, const BoundParameter& parameter) {
@@ -164,8 +160,24 @@ double BoundModule::value_of(const ::torch::Tensor& loss) {
   return loss.item<double>();
 }
 
-double BoundModule::backward(const ::torch::Tensor& loss) {
+double BoundModule::backward(const ::torch::Tensor& loss, const BackwardCall& call) {
   const double value = value_of(loss);
+  const bool has_rows = call.rows != 0;
+  if (has_rows) check_loss(loss, value);
+  // Without rows, the gradient does not count. The rank takes part because modules may compute with all ranks.
+  const FiniteCheck check = has_rows ? call.check : FiniteCheck::loss;
+  const bool is_watched = check != FiniteCheck::loss || call.report;
+  if (is_watched && loss.requires_grad()) {
+    if (!watch_) watch_ = std::make_shared<GradientWatch>();
+    watch_->run(loss, parameters_, gradient_, check, call.report, steps_);
+  } else if (loss.requires_grad()) {
+    loss.backward();
+  }
+  for (const BoundParameter& each : parameters_) check_gradient_place(each, gradient_);
+  return has_rows ? value : 0;
+}
+
+void BoundModule::check_loss(const ::torch::Tensor& loss, double value) const {
   if (!loss.requires_grad()) {
     refuse(
         "the loss does not depend on a parameter, so it has no gradient. Compute it from the module's output, "
@@ -175,18 +187,6 @@ double BoundModule::backward(const ::torch::Tensor& loss) {
     refuse("the loss is " + std::to_string(value) + " in training run " + std::to_string(steps_) +
            " of this module, expected a finite number; " + first_not_finite(parameters_) +
            ". Try a smaller learning rate, or clip the gradient");
-  }
-  loss.backward();
-  check_gradients();
-  return value;
-}
-
-void BoundModule::check_gradients() {
-  for (const BoundParameter& each : parameters_) {
-    if (is_part_of(gradient_, each, each.tensor.grad())) continue;
-    refuse("the gradient of parameter '" + each.name +
-           "' was replaced during the backward pass, expected additions to "
-           "it. Do not assign or reset .grad, for example by zero_grad(), in the loss or in a hook");
   }
 }
 

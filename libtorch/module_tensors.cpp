@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "syncrun/error.hpp"
+
 namespace syncrun::libtorch::detail {
 
 namespace {
@@ -54,6 +56,18 @@ std::vector<BoundParameter> trained_parameters(const ::torch::nn::Module& module
 
 std::vector<ModuleTensor> other_tensors(const ::torch::nn::Module& module) { return collect(module, Kept::others); }
 std::vector<ModuleTensor> all_tensors(const ::torch::nn::Module& module) { return collect(module, Kept::all); }
+
+bool is_part_of(const float* data, const BoundParameter& parameter, const ::torch::Tensor& tensor) {
+  return tensor.defined() && (tensor.numel() == 0 || tensor.data_ptr() == data + parameter.offset);
+}
+
+void check_gradient_place(const BoundParameter& parameter, const float* gradient) {
+  if (is_part_of(gradient, parameter, parameter.tensor.grad())) return;
+  throw Error(ErrorKind::usage, "the gradient of parameter '" + parameter.name +
+                                    "' was replaced during the backward pass, expected additions to "
+                                    "it. Do not assign or reset .grad, for example by zero_grad(), in the loss or in a "
+                                    "hook");
+}
 
 std::string type_and_shape(const ::torch::Tensor& tensor) {
   std::string text = std::string(c10::toString(tensor.scalar_type())) + " [";

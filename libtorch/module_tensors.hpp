@@ -26,6 +26,11 @@ std::vector<ModuleTensor> other_tensors(const ::torch::nn::Module& module);
 /// All parameters and buffers.
 std::vector<ModuleTensor> all_tensors(const ::torch::nn::Module& module);
 
+/// True if the tensor is the part of `data` that belongs to the parameter. Without elements, a tensor has no address.
+bool is_part_of(const float* data, const BoundParameter& parameter, const ::torch::Tensor& tensor);
+/// Throws Error (usage) unless the gradient of the parameter is its part of `gradient`.
+void check_gradient_place(const BoundParameter& parameter, const float* gradient);
+
 /// "Float [8, 4]".
 std::string type_and_shape(const ::torch::Tensor& tensor);
 

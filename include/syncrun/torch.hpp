@@ -9,6 +9,7 @@
 // <torch/torch.h>.
 
 #include "syncrun/torch/autocast.hpp"
+#include "syncrun/torch/backward.hpp"
 #include "syncrun/torch/files.hpp"
 #include "syncrun/torch/guard.hpp"
 #include "syncrun/torch/replica.hpp"

@@ -14,9 +14,11 @@
 #include <vector>
 
 #include "syncrun/arguments.hpp"
+#include "syncrun/gradient_ready.hpp"
 #include "syncrun/output.hpp"
 #include "syncrun/session.hpp"
 #include "syncrun/shared.hpp"
+#include "syncrun/torch/backward.hpp"
 #include "syncrun/torch/guard.hpp"
 #include "syncrun/torch/torch_seam.hpp"
 #include "syncrun/worker.hpp"
@@ -171,18 +173,16 @@ class Replica {
     Guard(worker).run([&] { bound_.store(params.span()); });
   }
 
-  template <auto kLoss, class... P>
+  template <auto kLoss, BackwardOptions kBackward, class... P>
   detail::ResultOf<kLoss> step(CpuWorker& worker, P... inputs, Local<float, 1> params, Local<float, 1> gradient) {
-    return Guard(worker).run([&]() -> detail::ResultOf<kLoss> {
-      bound_.bind(params.span(), gradient.span());
-      auto loss = kLoss(kept_.net(), inputs...);
-      if constexpr (std::is_same_v<decltype(loss), ::torch::Tensor>) {
-        return bound_.backward(loss);
-      } else {
-        static_cast<void>(bound_.backward(loss.tensor));
-        return std::move(loss.numbers);
-      }
-    });
+    return run_step<kLoss>(worker, params, gradient, {worker.rows(), kBackward.check, {}}, inputs...);
+  }
+  /// The same for a step that is told which part of the gradient is final.
+  template <auto kLoss, BackwardOptions kBackward, class... P>
+  detail::ResultOf<kLoss> step_with_reports(CpuWorker& worker, GradientReady& ready, P... inputs,
+                                            Local<float, 1> params, Local<float, 1> gradient) {
+    const auto report = [&ready](std::int64_t first) { ready.from(first); };
+    return run_step<kLoss>(worker, params, gradient, {worker.rows(), kBackward.check, report}, inputs...);
   }
   template <auto kLoss, class... P>
   detail::ResultOf<kLoss> evaluate(CpuWorker& worker, P... inputs, Local<const float, 1> params) {
@@ -225,6 +225,20 @@ class Replica {
       detail::check_versions(TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR);
       detail::seed_equally(seed);
       return detail::KeptModule<Net>(std::forward<Arguments>(arguments)...);
+    });
+  }
+  template <auto kLoss, class... P>
+  detail::ResultOf<kLoss> run_step(CpuWorker& worker, Local<float, 1>& params, Local<float, 1>& gradient,
+                                   const detail::BackwardCall& call, P&... inputs) {
+    return Guard(worker).run([&]() -> detail::ResultOf<kLoss> {
+      bound_.bind(params.span(), gradient.span());
+      auto loss = kLoss(kept_.net(), inputs...);
+      if constexpr (std::is_same_v<decltype(loss), ::torch::Tensor>) {
+        return bound_.backward(loss, call);
+      } else {
+        static_cast<void>(bound_.backward(loss.tensor, call));
+        return std::move(loss.numbers);
+      }
     });
   }
   static std::filesystem::path path_in(const Broadcast<const std::uint8_t, 1>& file) {

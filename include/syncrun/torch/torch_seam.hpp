@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "syncrun/detail/export.hpp"
+#include "syncrun/torch/backward.hpp"
 #include "syncrun/worker.hpp"
 
 namespace syncrun::libtorch {
@@ -28,6 +30,19 @@ struct BoundParameter {
   std::string name;
   ::torch::Tensor tensor;
   std::int64_t offset;
+};
+
+class GradientWatch;
+
+/// Told during a backward pass that the elements [first, size) of the gradient are final. Empty: nobody is told.
+using GradientReport = std::function<void(std::int64_t first)>;
+
+/// What a backward pass does beside computing the gradient.
+struct BackwardCall {
+  /// The rows of this rank. Without rows, the loss may be any number.
+  std::int64_t rows = 1;
+  FiniteCheck check = FiniteCheck::loss;
+  GradientReport report{};
 };
 
 /// A module on a worker, whose parameters and gradients are parts of flat vectors of Syncrun. "The parameters" are those
@@ -53,9 +68,10 @@ class SYNCRUN_EXPORT BoundModule {
   /// Makes the parameters parts of `params`, for a call that does not change them.
   void bind_to_read(std::span<const float> params);
 
-  /// Runs the backward pass and returns the loss. Throws Error (usage) if the loss is not one number, if it does not
-  /// depend on a parameter, if it is not finite, or if the backward pass replaced a gradient instead of adding to it.
-  double backward(const ::torch::Tensor& loss);
+  /// Runs the backward pass and returns the loss, or 0 without rows. Throws Error (usage) if the loss is not one number,
+  /// if it does not depend on a parameter, if it is not finite, or if the backward pass replaced a gradient instead of
+  /// adding to it. Throws also what the options of the call say.
+  double backward(const ::torch::Tensor& loss, const BackwardCall& call = {});
   /// The value of a loss that is evaluated only. Throws Error (usage) if it is not one number.
   static double value_of(const ::torch::Tensor& loss);
 
@@ -73,13 +89,14 @@ class SYNCRUN_EXPORT BoundModule {
   void check_size(std::size_t elements) const;
   void bind_params(float* data);
   void bind_gradient(float* data);
-  void check_gradients();
+  void check_loss(const ::torch::Tensor& loss, double value) const;
   std::uint32_t buffer_versions() const;
 
   std::shared_ptr<::torch::nn::Module> module_;
   std::vector<BoundParameter> parameters_;
   std::int64_t elements_ = 0;
   float* gradient_ = nullptr;
+  std::shared_ptr<GradientWatch> watch_;  // null until a call needs one
   std::int64_t steps_ = 0;
   std::uint32_t synced_versions_ = 0;
   bool has_warned_ = false;

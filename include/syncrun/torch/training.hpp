@@ -10,9 +10,11 @@
 #include <utility>
 #include <vector>
 
+#include "syncrun/gradient_ready.hpp"
 #include "syncrun/options.hpp"
 #include "syncrun/session.hpp"
 #include "syncrun/shared.hpp"
+#include "syncrun/torch/backward.hpp"
 #include "syncrun/torch/replica.hpp"
 #include "syncrun/torch/torch_seam.hpp"
 #include "syncrun/train_step.hpp"
@@ -97,8 +99,14 @@ struct LossBodies<kLoss, Net, R (*)(Module&, P...)> {
   using Result = ResultOf<kLoss>;
   using Passed = typename syncrun::detail::PassedOnly<syncrun::detail::TypeList<>, P...>::type;
   using Step = Result (Replica<Net>::*)(CpuWorker&, P..., Local<float, 1>, Local<float, 1>);
+  using StepWithReports = Result (Replica<Net>::*)(CpuWorker&, GradientReady&, P..., Local<float, 1>, Local<float, 1>);
   using Evaluate = Result (Replica<Net>::*)(CpuWorker&, P..., Local<const float, 1>);
-  static constexpr Step step() { return &Replica<Net>::template step<kLoss, P...>; }
+  template <BackwardOptions kBackward>
+  static constexpr auto step() {
+    if constexpr (kBackward.average == GradientAverage::during_backward)
+      return StepWithReports(&Replica<Net>::template step_with_reports<kLoss, kBackward, P...>);
+    else return Step(&Replica<Net>::template step<kLoss, kBackward, P...>);
+  }
   static constexpr Evaluate evaluate() { return &Replica<Net>::template evaluate<kLoss, P...>; }
 };
 template <auto kLoss, class Net, class R, class Module, class... P>
@@ -119,19 +127,24 @@ using BodiesOf = LossBodies<kLoss, Net, decltype(kLoss)>;
 /// The loss returns one number, the mean over the rows that it received, or a Loss with further numbers. Its other
 /// parameters are those that a body can have. The result is a syncrun::TrainStep (train_step.hpp): slices, minibatches,
 /// the replicated and the sharded form, and checkpoints work as described there. The ranks average the gradient after
-/// the backward pass, and then update all parameters in one pass.
+/// the backward pass, and then update all parameters in one pass. A third template argument changes what happens in the
+/// backward pass (backward.hpp):
+///
+///   auto step = sr::libtorch::train_step<sr::Adam, loss, sr::libtorch::BackwardOptions{
+///       .check = sr::libtorch::FiniteCheck::gradients}>(session, net, params);
 ///
 /// A step throws Error (function) if the loss is not one number, does not depend on a parameter, or is not finite, if a
 /// gradient was replaced instead of added to, or if LibTorch failed. The parameters are then as before. A parameter that
 /// the loss does not use has the gradient zero.
-template <UpdateRule Rule, auto kLoss, class Net>
+template <UpdateRule Rule, auto kLoss, BackwardOptions kBackward = BackwardOptions{}, class Net>
 auto train_step(Session& session, const Replicated<Replica<Net>>& net, const Shared<float, 1>& params,
                 const TrainStepOptions& options = {}) {
   static_assert(detail::kIsLoss<typename detail::LossTraits<decltype(kLoss)>::Returned>,
                 "a training step needs a loss: a function that returns a torch::Tensor or a Loss<Numbers>");
   TrainStepOptions named = options;
   if (named.name.empty()) named.name = detail::loss_name<kLoss>();
-  return syncrun::train_step<Rule>(session, detail::BodiesOf<kLoss, Net>::step(), net, params, named);
+  return syncrun::train_step<Rule>(session, detail::BodiesOf<kLoss, Net>::template step<kBackward>(), net, params,
+                                   named);
 }
 
 /// An evaluation. evaluation() makes it. R is the result. `Passed...` lists the parameters of the loss for which the
