@@ -6,6 +6,7 @@
 #include "libtorch/module_tensors.hpp"
 #include "syncrun/error.hpp"
 #include "syncrun/torch/replica.hpp"
+#include "syncrun/torch/sync_batch_norm.hpp"
 #include "syncrun/torch/torch_seam.hpp"
 
 namespace syncrun::libtorch::detail {
@@ -193,6 +194,14 @@ void BoundModule::check_loss(const ::torch::Tensor& loss, double value) const {
 std::uint32_t BoundModule::buffer_versions() const {
   std::uint32_t sum = 0;
   for (const ModuleTensor& each : other_tensors(*module_)) sum += static_cast<std::uint32_t>(each.tensor._version());
+  // All ranks have computed these statistics together, so they are equal.
+  for (const auto& each : module_->modules()) {
+    if (const auto* norm = each->as<SyncBatchNormImpl>()) {
+      for (const auto& buffer : norm->buffers(false)) {
+        if (buffer.defined()) sum -= static_cast<std::uint32_t>(buffer._version());
+      }
+    }
+  }
   return sum;
 }
 

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 
+#include "libtorch/step_scope.hpp"
 #include "libtorch/user_line.hpp"
 #include "syncrun/error.hpp"
 
@@ -28,6 +29,9 @@ std::string text_of(const std::shared_ptr<const Lazy>& backtrace) {
   return backtrace == nullptr ? std::string() : backtrace->get();
 }
 
+/// The scope of the innermost Guard of this thread.
+thread_local const detail::StepScope* innermost_scope = nullptr;
+
 /// From now on, the errors of LibTorch have a line of the program in place of a backtrace.
 void name_user_lines() {
   static std::once_flag once;
@@ -36,17 +40,31 @@ void name_user_lines() {
 
 }  // namespace
 
-Guard::Guard(CpuWorker&) : threads_before_(at::get_num_threads()) {
+Guard::Guard(CpuWorker& worker, Comm* comm)
+    : threads_before_(at::get_num_threads()), scope_{worker.world_size(), nullptr, innermost_scope} {
+  if (comm != nullptr) {
+    scope_.world_size = comm->world_size();
+    scope_.comm = std::make_shared<detail::StepComm>(detail::StepComm{comm, worker.rows()});
+  } else if (scope_.outer != nullptr) {
+    scope_.world_size = scope_.outer->world_size;
+    scope_.comm = scope_.outer->comm;
+  }
   name_user_lines();
   const int wanted = wanted_threads();
   if (wanted > 0 && wanted != threads_before_) at::set_num_threads(wanted);
+  innermost_scope = &scope_;
 }
 
 Guard::~Guard() {
+  innermost_scope = scope_.outer;
+  const bool is_of_outer = scope_.outer != nullptr && scope_.outer->comm == scope_.comm;
+  if (scope_.comm && !is_of_outer) scope_.comm->comm = nullptr;
   if (at::get_num_threads() != threads_before_) at::set_num_threads(threads_before_);
 }
 
 namespace detail {
+
+const StepScope* step_scope() noexcept { return innermost_scope; }
 
 void rethrow_plainly(const c10::Error& error) {
   std::string text = error.what_without_backtrace();

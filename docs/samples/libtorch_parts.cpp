@@ -1,4 +1,5 @@
-// Further parts of the page on LibTorch: numbers beside the loss, buffers, an optimizer of LibTorch, files.
+// Further parts of the page on LibTorch: numbers beside the loss, buffers, an optimizer of LibTorch, files, BatchNorm over
+// all ranks, bfloat16.
 
 #include <cstdio>
 #include <syncrun/syncrun.hpp>
@@ -58,6 +59,24 @@ class Trainer {
 };
 // [/own]
 
+// [together]
+struct Together : torch::nn::Module {
+  Together() : norm(4), last(4, 2) {
+    register_module("norm", norm);
+    register_module("last", last);
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return last(norm(x)); }
+  lt::SyncBatchNorm norm;  // in place of torch::nn::BatchNorm1d
+  torch::nn::Linear last;
+};
+
+torch::Tensor mixed_loss(Together& net, sr::Comm&, sr::Scattered<const float, 2> x,
+                         sr::Scattered<const std::int64_t, 1> labels) {
+  const lt::Autocast autocast(torch::kBFloat16);
+  return torch::cross_entropy_loss(net.forward(lt::tensor(x)), lt::tensor(labels));
+}
+// [/together]
+
 void program(sr::Session& session) {
   constexpr std::int64_t kRows = 60;
   std::vector<float> values(kRows * 4);
@@ -91,6 +110,17 @@ void program(sr::Session& session) {
   double last = first;
   for (int i = 0; i < 50; ++i) last = own(x, labels);
   std::printf("an optimizer of LibTorch: %s\n", last < first ? "learns" : "does not learn");
+
+  const auto together = session.replicate<lt::Replica<Together>>(1);
+  const auto others = lt::parameters(session, together);
+  // [checked]
+  auto checked = lt::train_step<sr::Adam, mixed_loss, lt::BackwardOptions{.check = lt::FiniteCheck::gradients}>(
+      session, together, others);
+  const double before = checked(x, labels, {.learning_rate = 0.05});
+  // [/checked]
+  double now = before;
+  for (int i = 0; i < 50; ++i) now = checked(x, labels, {.learning_rate = 0.05});
+  std::printf("in bfloat16: %s\n", now < before ? "learns" : "does not learn");
 }
 
 }  // namespace

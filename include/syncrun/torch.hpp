@@ -13,5 +13,6 @@
 #include "syncrun/torch/files.hpp"
 #include "syncrun/torch/guard.hpp"
 #include "syncrun/torch/replica.hpp"
+#include "syncrun/torch/sync_batch_norm.hpp"
 #include "syncrun/torch/tensor.hpp"
 #include "syncrun/torch/training.hpp"

@@ -17,7 +17,7 @@ LISTED = {
     "libsyncrun_openmpi.so": {"syncrun_make_transport"},
     "libsyncrun_mpich.so": {"syncrun_make_transport"},
 }
-OWN = re.compile(r"(?:(?:typeinfo|typeinfo name|vtable) for )?syncrun::")
+OWN = re.compile(r"(?:(?:typeinfo|typeinfo name|vtable|VTT) for )?syncrun::")
 FOREIGN = re.compile(r"\b(?:spdlog|fmt|boost)::")
 
 

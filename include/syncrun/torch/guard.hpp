@@ -4,6 +4,8 @@
 
 #include <torch/torch.h>
 
+#include <utility>
+
 #include "syncrun/detail/export.hpp"
 #include "syncrun/torch/torch_seam.hpp"
 #include "syncrun/worker.hpp"
@@ -16,7 +18,11 @@ namespace syncrun::libtorch {
 /// - An error of LibTorch names the line of the program that caused it, in place of a backtrace of C++ functions.
 class SYNCRUN_EXPORT Guard {
  public:
-  explicit Guard(CpuWorker& worker);
+  explicit Guard(CpuWorker& worker) : Guard(worker, nullptr) {}
+  /// Modules that compute with all ranks (SyncBatchNorm) use `comm` during the lifetime of this object.
+  Guard(CpuWorker& worker, Comm& comm) : Guard(worker, &comm) {}
+  /// For Syncrun's own code. `comm` may be null.
+  Guard(CpuWorker& worker, Comm* comm);
   ~Guard();
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
@@ -34,6 +40,7 @@ class SYNCRUN_EXPORT Guard {
 
  private:
   int threads_before_;
+  detail::StepScope scope_;
 };
 
 /// Averages the gradients of a module over all ranks, for a body that updates the parameters with an optimizer of

@@ -118,6 +118,17 @@ struct LossTraits<R (*)(Module&, P...) noexcept> : LossTraits<R (*)(Module&, P..
 template <auto kLoss>
 using ResultOf = typename LossTraits<decltype(kLoss)>::Result;
 
+/// The collectives among the inputs of a loss. Null if it has none.
+template <class... P>
+Comm* comm_in(P&... inputs) noexcept {
+  Comm* found = nullptr;
+  [[maybe_unused]] const auto look_at = [&found](auto& input) {
+    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(input)>, Comm>) found = &input;
+  };
+  (look_at(inputs), ...);
+  return found;
+}
+
 /// What the master asks of a new replica. `layouts` has the text of each rank, each with a zero byte at its end.
 struct ReplicaDescription {
   Max<std::int64_t> elements;
@@ -186,7 +197,7 @@ class Replica {
   }
   template <auto kLoss, class... P>
   detail::ResultOf<kLoss> evaluate(CpuWorker& worker, P... inputs, Local<const float, 1> params) {
-    return Guard(worker).run([&]() -> detail::ResultOf<kLoss> {
+    return Guard(worker, detail::comm_in(inputs...)).run([&]() -> detail::ResultOf<kLoss> {
       bound_.bind_to_read(params.span());
       bound_.warn_of_buffers(worker);
       const detail::EvaluationScope scope(*kept_.module());
@@ -230,7 +241,7 @@ class Replica {
   template <auto kLoss, class... P>
   detail::ResultOf<kLoss> run_step(CpuWorker& worker, Local<float, 1>& params, Local<float, 1>& gradient,
                                    const detail::BackwardCall& call, P&... inputs) {
-    return Guard(worker).run([&]() -> detail::ResultOf<kLoss> {
+    return Guard(worker, detail::comm_in(inputs...)).run([&]() -> detail::ResultOf<kLoss> {
       bound_.bind(params.span(), gradient.span());
       auto loss = kLoss(kept_.net(), inputs...);
       if constexpr (std::is_same_v<decltype(loss), ::torch::Tensor>) {

@@ -45,6 +45,20 @@ struct BackwardCall {
   GradientReport report{};
 };
 
+/// The collectives of the step that a worker runs. Graphs refer to it, and may live longer than the step. `comm` is null
+/// then.
+struct StepComm {
+  Comm* comm;
+  std::int64_t rows;
+};
+
+/// What modules can ask for in a step.
+struct StepScope {
+  int world_size;
+  std::shared_ptr<StepComm> comm;  // null if the body has no Comm&
+  const StepScope* outer;
+};
+
 /// A module on a worker, whose parameters and gradients are parts of flat vectors of Syncrun. "The parameters" are those
 /// that require a gradient. All others are frozen, and are treated like buffers.
 class SYNCRUN_EXPORT BoundModule {

@@ -133,6 +133,8 @@ using BodiesOf = LossBodies<kLoss, Net, decltype(kLoss)>;
 ///   auto step = sr::libtorch::train_step<sr::Adam, loss, sr::libtorch::BackwardOptions{
 ///       .check = sr::libtorch::FiniteCheck::gradients}>(session, net, params);
 ///
+/// A loss with a parameter `sr::Comm&` runs on every rank, also on ranks without rows, where its value does not count.
+///
 /// A step throws Error (function) if the loss is not one number, does not depend on a parameter, or is not finite, if a
 /// gradient was replaced instead of added to, or if LibTorch failed. The parameters are then as before. A parameter that
 /// the loss does not use has the gradient zero.
