@@ -603,6 +603,7 @@ def main(groups=("Starts", "Conventions", "Collectives", "Values", "Faults", "Ba
     parser.add_argument("--syncrun", required=True)
     parser.add_argument("--program", required=True)
     parser.add_argument("--digits", help="the demo that trains on the digits")
+    parser.add_argument("--torch-program", help="the program that trains models of LibTorch")
     parser.add_argument("--other-program", help="another program, for the test of different builds")
     parser.add_argument("--build", required=True, help="the build folder, which all hosts share")
     options, rest = parser.parse_known_args()
