@@ -242,6 +242,7 @@ void CallBuilder::check_rows_there() {
     const ArgumentSlot& slot = state.slot->arguments[i];
     if (slot.kind != ArgumentKind::scattered && slot.kind != ArgumentKind::broadcast) continue;
     const auto& data = *static_cast<const DataRecord*>(state.in_flight->arguments[i].get());
+    if (data.rows_on_nodes.empty()) continue;
     check_rows_on_nodes(data, describe_argument(*function_, i, data.name), slot, session_->segment(), *state.call,
                         state.command->ranks, session_->settings().nodes);
   }

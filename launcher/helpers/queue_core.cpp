@@ -120,11 +120,11 @@ void QueueCore::open(const HelperBody& body, std::span<const std::byte> argument
   spec.queue = session_->segment().offset_of(reinterpret_cast<const std::byte*>(&block_.header()));
   spec.seed = session_->settings().seed;
   spec.is_on_every_node = other_queues_ != nullptr;
-  start(std::move(producers), layout);
+  start(producers, layout);
 }
 
 /// Those of other nodes start at the same time.
-void QueueCore::start(ProducersStart producers, const QueueLayout& layout) {
+void QueueCore::start(const ProducersStart& producers, const QueueLayout& layout) {
   std::vector<QueueBlock> blocks{block_};
   if (other_queues_ != nullptr) {
     remote_ = other_queues_->open({.block = producers.spec.queue, .layout = layout, .producers = producers});

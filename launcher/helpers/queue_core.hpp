@@ -54,7 +54,7 @@ class QueueCore : public SessionDependant, public std::enable_shared_from_this<Q
 
   std::uint64_t allocate(std::size_t bytes, SharedHeap::Contents contents) const;
   QueueLayout lay_out(std::span<const BatchArrayType> types, std::span<const std::span<const std::int64_t>> shapes);
-  void start(ProducersStart producers, const QueueLayout& layout);
+  void start(const ProducersStart& producers, const QueueLayout& layout);
   template <class Limit, class Ready, class Interrupted>
   Woken wait(Limit& limit, Ready&& ready, Interrupted&& interrupted);
   void await_start(Milliseconds limit);
