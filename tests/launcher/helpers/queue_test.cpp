@@ -277,6 +277,34 @@ TEST(Queue, GivesProducersTheirEnvironment) {
 
 // ---- wrong use ------------------------------------------------------------------------------------------------
 
+TEST(Queue, OnOneNodeHasAllRowsThere) {
+  Session session(workers(2));
+  for (const ProducerPlaces places : {ProducerPlaces::first_node, ProducerPlaces::every_node}) {
+    auto queue = session.producers(1,
+                                   +[](Producer<Doubles>& out) {
+                                     auto draft = out.next();
+                                     const Slice here = out.rows_here(3);
+                                     draft.array()[0] = static_cast<double>(here.begin);
+                                     draft.array()[1] = static_cast<double>(here.end);
+                                     draft.push_here(3);
+                                     out.rows_here(-1);
+                                   },
+                                   {{4}}, {.places = places});
+    const auto batch = queue.next();
+    EXPECT_EQ(batch->rows(), 3);
+    EXPECT_EQ(batch->view()[0], 0);
+    EXPECT_EQ(batch->view()[1], 3);
+    try {
+      queue.next();
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("rows_here requires a number of rows from 0, got -1"));
+      EXPECT_EQ(error.failure().node, "");
+    }
+  }
+  session.close();
+}
+
 TEST(Queue, UsedAfterCloseIsAnError) {
   Session session(workers(1));
   auto queue = session.producers(2, build_numbered, kShapes, {.name = "numbers"}, std::vector<int>{9, 9}, kRows);
