@@ -30,8 +30,9 @@ void set_autocast(bool enabled, ::torch::ScalarType type) {
 /// Throws Error (usage) unless LibTorch has this type for autocast on the CPU. LibTorch itself would only warn.
 ::torch::ScalarType checked_type(::torch::ScalarType type) {
   if (type != ::torch::kBFloat16 && type != ::torch::kFloat32) {
-    throw Error(ErrorKind::usage, std::string("Autocast: expected torch::kBFloat16, or torch::kFloat32 for none, got ") +
-                                      c10::toString(type) + ". Other types are not supported on CPU devices");
+    throw Error(ErrorKind::usage,
+                std::string("Autocast: expected torch::kBFloat16, or torch::kFloat32 for none, got ") +
+                    c10::toString(type) + ". Other types are not supported on CPU devices");
   }
   return type;
 }

@@ -105,12 +105,12 @@ class NormalizeOverRanks : public ::torch::autograd::Function<NormalizeOverRanks
     if (step.comm == nullptr) refuse_norm("the backward pass came after the end of the body, expected it in the body");
     const auto saved = context->get_saved_variables();
     const ::torch::Tensor& output = saved[0];
-    const ::torch::Tensor gradient =
-        gradients[0].defined() ? gradients[0].contiguous() : ::torch::zeros_like(output);
+    const ::torch::Tensor gradient = gradients[0].defined() ? gradients[0].contiguous() : ::torch::zeros_like(output);
 
     const std::int64_t channels = output.size(1);
     const auto dimensions = dimensions_of_values(output);
-    const auto sums = ::torch::cat({gradient.sum(dimensions), (gradient * output).sum(dimensions)}).to(::torch::kFloat64);
+    const auto sums =
+        ::torch::cat({gradient.sum(dimensions), (gradient * output).sum(dimensions)}).to(::torch::kFloat64);
     step.comm->avg(elements_of<double>(sums));
     ::torch::Tensor of_input = ::torch::zeros_like(output);
     if (output.numel() != 0) {
@@ -178,9 +178,8 @@ void add_to_running(SyncBatchNormImpl& norm, const BatchStatistics& batch) {
 void SyncBatchNormImpl::_check_input_dim(const ::torch::Tensor& input) {
   if (input.dim() >= 2 && input.size(1) == options.num_features() && input.is_floating_point()) return;
   detail::refuse_norm("the input is " + detail::type_and_shape(input) +
-                      ", expected floating-point values in the shape [rows, " +
-                      std::to_string(options.num_features()) + "] or [rows, " +
-                      std::to_string(options.num_features()) + ", ...]");
+                      ", expected floating-point values in the shape [rows, " + std::to_string(options.num_features()) +
+                      "] or [rows, " + std::to_string(options.num_features()) + ", ...]");
 }
 
 ::torch::Tensor SyncBatchNormImpl::forward(const ::torch::Tensor& input) {

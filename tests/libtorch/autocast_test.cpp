@@ -47,7 +47,8 @@ TEST(LibtorchAutocast, EndsWithAnException) {
   } catch (const c10::Error&) {
     EXPECT_EQ(type_of_a_product(), torch::kFloat32);
   }
-  EXPECT_ERROR(Autocast(torch::kFloat16), sr::ErrorKind::usage, "expected torch::kBFloat16, or torch::kFloat32 for none, got Half");
+  EXPECT_ERROR(Autocast(torch::kFloat16), sr::ErrorKind::usage,
+               "expected torch::kBFloat16, or torch::kFloat32 for none, got Half");
   EXPECT_EQ(type_of_a_product(), torch::kFloat32);
 }
 

@@ -240,7 +240,8 @@ auto losses_of(sr::Session& session, sr::StepForm form, const sr::Data<std::uint
                const Arguments&... arguments) {
   const auto net = session.replicate<Replica<Net>>(7, arguments...);
   auto params = parameters(session, net);
-  auto step = models::lt::train_step<sr::Adam, kLoss, kOptions>(session, net, params, {.form = form, .bucket_bytes = 256});
+  auto step =
+      models::lt::train_step<sr::Adam, kLoss, kOptions>(session, net, params, {.form = form, .bucket_bytes = 256});
   std::vector<double> losses;
   for (int i = 0; i < 20; ++i) losses.push_back(step(data, {.learning_rate = 0.01}, {.slices = 1 + i % 3}));
   return std::pair(losses, params.get(session.world_size() - 1).to_vector());
@@ -254,7 +255,7 @@ TEST_P(LibtorchBackward, WithReportsAndChecksHasTheSameBits) {
         session(), form, data, std::int64_t{16}, std::int64_t{2});
     EXPECT_LT(plain.first.back(), plain.first.front());
     EXPECT_EQ((losses_of<models::transformer_loss, kBoth, models::Transformer>(session(), form, data, std::int64_t{16},
-                                                                              std::int64_t{2})),
+                                                                               std::int64_t{2})),
               plain);
   }
 }
@@ -277,7 +278,8 @@ torch::Tensor loss_with_a_wrong_hook(models::Mlp& net, Rows x, Targets y) {
 TEST_P(LibtorchBackward, AnExceptionInAHookIsTheStepsErrorWithRankAndLine) {
   const sr::Error thrown = error_of<loss_with_a_throwing_hook, kReports>();
   EXPECT_NE(thrown.failure().cause.find("the hook had enough"), std::string::npos) << thrown.what();
-  for (const sr::Error& error : {error_of<loss_with_a_wrong_hook, kReports>(), error_of<loss_with_a_wrong_hook, BackwardOptions{}>()}) {
+  for (const sr::Error& error :
+       {error_of<loss_with_a_wrong_hook, kReports>(), error_of<loss_with_a_wrong_hook, BackwardOptions{}>()}) {
     const std::string cause = error.failure().cause;
     EXPECT_EQ(error.rank() > 0, world_size() > 1) << error.what();
     EXPECT_NE(cause.find("self must be a matrix"), std::string::npos) << cause;
@@ -319,7 +321,8 @@ torch::Tensor loss_with_a_bad_root(models::Mlp& net, Rows x, Targets y) {
 }
 torch::Tensor loss_with_a_bad_output(models::Mlp& net, Rows x, Targets y) {
   auto output = net.forward(tensor(x));
-  output.register_hook([](const torch::Tensor& gradient) { return gradient * std::numeric_limits<float>::quiet_NaN(); });
+  output.register_hook(
+      [](const torch::Tensor& gradient) { return gradient * std::numeric_limits<float>::quiet_NaN(); });
   return models::mean_square(output, tensor(y));
 }
 

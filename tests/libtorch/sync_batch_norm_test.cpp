@@ -130,8 +130,7 @@ class LibtorchSyncBatchNorm : public OnWorkers {
     for (const auto& batch : uneven_batches()) {
       sgd.zero_grad();
       const auto rows = torch::tensor(batch);
-      const auto loss =
-          models::mean_square(net.forward(all_x().index_select(0, rows)), all_y().index_select(0, rows));
+      const auto loss = models::mean_square(net.forward(all_x().index_select(0, rows)), all_y().index_select(0, rows));
       loss.backward();
       sgd.step();
       losses.push_back(loss.item<double>());
@@ -167,7 +166,8 @@ TEST_P(LibtorchSyncBatchNorm, HasTheLossesAndStatisticsOfOneProcess) {
     const auto params = parameters(session(), net);
     auto step = models::lt::train_step<sr::Momentum, together_loss>(session(), net, params, {.form = form});
     std::vector<double> losses;
-    for (const auto& batch : uneven_batches()) losses.push_back(step(x(), y(), {.learning_rate = 0.05}, {.batch = batch}));
+    for (const auto& batch : uneven_batches())
+      losses.push_back(step(x(), y(), {.learning_rate = 0.05}, {.batch = batch}));
     for (std::size_t i = 0; i < 10; ++i) EXPECT_NEAR(losses[i] / wanted[i], 1, 1e-5) << "step " << i;
     EXPECT_NEAR(losses.back() / wanted.back(), 1, 1e-4);
     expect_statistics(evaluation<statistics>(session(), net, params)().values, statistics_in(alone));
