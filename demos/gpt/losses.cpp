@@ -32,9 +32,10 @@ torch::Tensor copy_windows(const ModelConfig& config, sr::Broadcast<const std::u
 /// Seeds the generator that dropout uses. Each slice of each rank has a seed of its own, by its first window.
 void seed_dropout(const StepKey& key, std::int64_t first_start) {
   constexpr std::uint32_t kPurpose = 0x64726f70;  // keeps these draws apart from others with the same seed
-  const auto words = demos::philox4x32_10({static_cast<std::uint32_t>(key.step), static_cast<std::uint32_t>(first_start),
-                                           static_cast<std::uint32_t>(first_start >> 32), kPurpose},
-                                          key.seed);
+  const auto words =
+      demos::philox4x32_10({static_cast<std::uint32_t>(key.step), static_cast<std::uint32_t>(first_start),
+                            static_cast<std::uint32_t>(first_start >> 32), kPurpose},
+                           key.seed);
   torch::manual_seed((std::uint64_t{words[0]} << 32U) | words[1]);
 }
 

@@ -48,13 +48,15 @@ std::filesystem::path default_data() {
 void add_model_options(CLI::App& app, Given& given) {
   using namespace demos;
   Options& options = given.options;
-  add_option(app, "--data", "DIR", options.data, nonempty("a folder"),
-             "train.bin, val.bin and vocab.txt, as demos/gpt/tools/prepare_tokens.py makes them from a text (default: the New "
-             "Testament that comes with Syncrun, with bytes as tokens)");
+  add_option(
+      app, "--data", "DIR", options.data, nonempty("a folder"),
+      "train.bin, val.bin and vocab.txt, as demos/gpt/tools/prepare_tokens.py makes them from a text (default: the New "
+      "Testament that comes with Syncrun, with bytes as tokens)");
   add_option(
       app, "--model", "NAME", options.model_name,
       [](std::string_view option, std::string_view text) { return std::string(preset_named(option, text).name); },
-      "the sizes of the model and of a step: tiny (default; 0.1 million parameters), mini (0.8), small (10.7, nanoGPT's "
+      "the sizes of the model and of a step: tiny (default; 0.1 million parameters), mini (0.8), small (10.8, "
+      "nanoGPT's "
       "model for Shakespeare), gpt2 (124) or gpt2-medium (355). The following options replace single sizes");
   add_option(app, "--n-layer", "N", given.n_layer, count(), "layers");
   add_option(app, "--n-head", "N", given.n_head, count(), "heads of the attention, of which --n-embd is a multiple");
@@ -70,9 +72,10 @@ void add_step_options(CLI::App& app, Given& given) {
   const auto rate = number<double>("a number above 0 and up to 1000", [](double x) { return x > 0 && x <= 1000; });
   add_option(app, "--batch-size", "N", given.batch_size, count(),
              "windows of --block-size tokens per step, on all devices together");
-  add_option(app, "--slices", "N", given.slices, count(),
-             "gradient accumulation: passes over a device's windows in a step. More passes need less memory. The result "
-             "is the same");
+  add_option(
+      app, "--slices", "N", given.slices, count(),
+      "gradient accumulation: passes over a device's windows in a step. More passes need less memory. The result "
+      "is the same");
   add_option(app, "--max-iters", "N", given.max_iters, count(0), "steps");
   add_option(app, "--learning-rate", "X", given.learning_rate, rate, "learning rate of AdamW at its peak");
   add_option(app, "--min-lr", "X", given.min_lr, from_zero(1000, "a number from 0 to 1000"),
@@ -97,9 +100,10 @@ void add_run_options(CLI::App& app, Given& given) {
   using namespace demos;
   Options& options = given.options;
   add_option(app, "--eval-interval", "N", options.eval_interval, count(), "steps per evaluation (default 250)");
-  add_option(app, "--eval-iters", "N", options.eval_iters, count(0),
-             "batches per evaluation, the same every time (default 10). 0: all of both texts. The last evaluation of the "
-             "held-out text always uses all of it");
+  add_option(
+      app, "--eval-iters", "N", options.eval_iters, count(0),
+      "batches per evaluation, the same every time (default 10). 0: all of both texts. The last evaluation of the "
+      "held-out text always uses all of it");
   add_option(app, "--log-interval", "N", options.log_interval, count(), "steps per printed line (default 50)");
   add_option(app, "--losses", "FILE", options.losses, nonempty("a file"),
              "also write the number and the loss of each step to FILE, in full precision");
@@ -118,10 +122,12 @@ void add_sample_options(CLI::App& app, Given& given) {
   Options& options = given.options;
   add_option(app, "--max-new-tokens", "N", options.max_new_tokens, count(0),
              "tokens of the sample that the model writes at the end (default 400). 0: no sample");
-  add_option(app, "--prompt", "TEXT", options.prompt, nonempty("a text"), "how the sample begins (default: a line break)");
+  add_option(app, "--prompt", "TEXT", options.prompt, nonempty("a text"),
+             "how the sample begins (default: a line break)");
   add_option(app, "--temperature", "X", options.sampling.temperature, from_zero(100, "a number from 0 to 100"),
              "below 1: more of the likely tokens; 0: always the most likely one (default 0.8)");
-  add_option(app, "--top-k", "N", options.sampling.top_k, count(), "choose among the N most likely tokens (default 200)");
+  add_option(app, "--top-k", "N", options.sampling.top_k, count(),
+             "choose among the N most likely tokens (default 200)");
 }
 
 void add_options(CLI::App& app, Given& given) {
@@ -158,12 +164,12 @@ void check(const Options& options) {
                      std::to_string(model.n_embd) + "'");
   }
   if (options.slices > options.batch_size) {
-    throw UsageError("--slices: expected at most the " + std::to_string(options.batch_size) + " windows of a step, got '" +
-                     std::to_string(options.slices) + "'");
+    throw UsageError("--slices: expected at most the " + std::to_string(options.batch_size) +
+                     " windows of a step, got '" + std::to_string(options.slices) + "'");
   }
   if (options.min_lr > options.learning_rate) {
-    throw UsageError("--min-lr: expected at most --learning-rate, " + std::to_string(options.learning_rate) + ", got '" +
-                     std::to_string(options.min_lr) + "'");
+    throw UsageError("--min-lr: expected at most --learning-rate, " + std::to_string(options.learning_rate) +
+                     ", got '" + std::to_string(options.min_lr) + "'");
   }
   if (options.checkpoint.empty() && options.resume) {
     throw UsageError("--resume: expected --checkpoint DIR beside it, got none");

@@ -22,8 +22,8 @@ void Report::start(const TokenFiles& files, const std::vector<std::string>& devi
               static_cast<double>(count_parameters(model)) / 1e6, describe(model).c_str());
   std::printf("%lld tokens to train on, %lld held out; %lld tokens per step; %zu %s (%s",
               static_cast<long long>(files.training().tokens), static_cast<long long>(files.held_out().tokens),
-              static_cast<long long>(step_tokens), devices.size(),
-              devices.size() == 1 ? "worker" : "workers", devices.front().c_str());
+              static_cast<long long>(step_tokens), devices.size(), devices.size() == 1 ? "worker" : "workers",
+              devices.front().c_str());
   if (devices.size() > 1) std::printf(" to %s", devices.back().c_str());
   std::printf(")\n");
   std::fflush(stdout);

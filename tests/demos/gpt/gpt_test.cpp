@@ -21,14 +21,14 @@ using ::testing::HasSubstr;
 
 /// A model that takes milliseconds per step, and a short text.
 Words small() {
-  return {"--data",       short_text(), "--n-embd",     "32", "--block-size", "32",
-          "--batch-size", "12",         "--eval-iters", "1"};
+  return {"--data", short_text(), "--n-embd", "32", "--block-size", "32", "--batch-size", "12", "--eval-iters", "1"};
 }
 const Words kNoSample{"--max-new-tokens", "0"};
 
 void expect_near(const std::vector<double>& got, const std::vector<double>& expected, double tolerance) {
   ASSERT_EQ(got.size(), expected.size());
-  for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], tolerance * expected[i]) << "step " << i;
+  for (std::size_t i = 0; i < got.size(); ++i)
+    EXPECT_NEAR(got[i], expected[i], tolerance * expected[i]) << "step " << i;
 }
 
 /// The losses of ten steps.
@@ -59,10 +59,10 @@ TEST(GptLosses, AreTheSameAgainWithDropout) {
 /// Trains for 14 steps, and again for 8 and then the rest. Also compares the finished models and their texts.
 void expect_resumes_equally(const Words& more) {
   const TemporaryFolder folder;
-  const Words options = with(with(small(), {"--max-iters", "14", "--lr-decay-iters", "14", "--warmup-iters", "3",
-                                           "--eval-interval", "4", "--max-new-tokens", "30", "--losses",
-                                           folder.at("losses")}),
-                             more);
+  const Words options =
+      with(with(small(), {"--max-iters", "14", "--lr-decay-iters", "14", "--warmup-iters", "3", "--eval-interval", "4",
+                          "--max-new-tokens", "30", "--losses", folder.at("losses")}),
+           more);
   const auto run = [&](const Words& rest) {
     const CommandResult result = run_gpt_on(2, with(options, rest));
     EXPECT_EQ(result.exit_code, 0) << result.errors;
@@ -195,7 +195,8 @@ double bigram_loss(double added) {
 
 TEST(Gpt, LearnsMoreThanABigramModelKnows) {
   const double bigram = std::min({bigram_loss(1), bigram_loss(0.1), bigram_loss(0.01)});
-  const CommandResult result = run_gpt_on(2, {"--model", "tiny", "--batch-size", "8", "--max-iters", "800", "--learning-rate", "0.003"});
+  const CommandResult result =
+      run_gpt_on(2, {"--model", "tiny", "--batch-size", "8", "--max-iters", "800", "--learning-rate", "0.003"});
   ASSERT_EQ(result.exit_code, 0) << result.errors;
   const double loss = number_after("held-out loss: ", result.output);
   std::printf("held-out loss %.4f, bigram model %.4f\n", loss, bigram);

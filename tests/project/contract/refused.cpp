@@ -95,6 +95,8 @@ int main(int argc, char** argv) {
     g(session.shared<double, 1>());
 #elif defined(MAPPED_BOOLS)
     session.map_npy<bool, 1>("flags.npy");
+#elif defined(RAW_BOOLS)
+    session.map_raw<bool, 1>("flags.bin", {-1});
 #elif defined(DATA_FOR_SHARED)
     g(session.data<float, 1>({8}));
 #elif defined(ELEMENTS_OF_DATA)
