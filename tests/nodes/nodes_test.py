@@ -18,6 +18,7 @@ import hosts
 from engines import ENGINES
 from jobs import RUN_LIMIT_S, Job
 from respawns_on_hosts import RespawnsOnHosts
+from starts_on_hosts import StartsOnHosts
 from values_on_hosts import ValuesOnHosts
 
 SKIP_CODE = 77
@@ -49,6 +50,10 @@ class OnHosts(unittest.TestCase):
                 self.skipTest(reason)
             yield engine
 
+    @property
+    def options(self):
+        return options
+
     def job(self, engine, action, **kwargs):
         job = Job(self, engine, action, **{"syncrun": options.syncrun, "program": options.program, **kwargs})
         self.addCleanup(job.kill)
@@ -68,7 +73,7 @@ class OnHosts(unittest.TestCase):
                 time.sleep(0.02)
 
 
-class Starts(OnHosts):
+class Starts(StartsOnHosts, OnHosts):
     with_slurm = True
 
     def test_calls_give_the_same_results_on_each_engine(self):
@@ -78,22 +83,6 @@ class Starts(OnHosts):
             self.assertIn("0 101 210 311 420 521", job.text)
             self.assertIn("as expected on n1 n2 n3", job.text)
             self.check_nothing_left()
-
-    def test_mpirun_works_in_an_allocation_of_slurm(self):
-        engine = engines.OTHERS["openmpi in slurm"]
-        if reason := engines.why_impossible(*engine.tools, *engines.Srun.tools):
-            self.skipTest(reason)
-        job = self.job(engine, ["calls"])
-        self.assertEqual(job.finish(), 0, job.text)
-        self.assertIn("as expected on n1 n2 n3", job.text)
-        self.check_nothing_left()
-
-    def test_copies_that_run_alone_are_named(self):
-        warning = r"has started 3 copies of this program, and each of them runs alone\. To run .* put syncrun before it"
-        for engine in self.for_each_engine(("openmpi", "pmi2")):
-            done = self.hosts.run("n1", engine.command(self.hosts, 3, [options.program, "exit", "0"]), timeout=RUN_LIMIT_S)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertEqual(len(re.findall(warning, done.stdout + done.stderr)), 3, done.stdout + done.stderr)
 
     def test_shared_variables_have_a_copy_on_each_rank_of_each_node(self):
         for engine in self.for_each_engine(("openmpi", "mpich")):
@@ -133,34 +122,10 @@ class Starts(OnHosts):
         self.assertEqual(train(2, "--checkpoint", folder, "--resume"), wanted[1:])
         self.check_nothing_left()
 
-    def test_an_engine_that_gives_too_few_cores_is_named(self):
-        if os.cpu_count() < 2:
-            self.skipTest("one core")
-        warning = rf"2 workers share 1 of the {os.cpu_count()} cores of the machine, and 2 more nodes have too few"
-        for before, check in ((["taskset", "-c", "0"], self.assertRegex), ([], self.assertNotRegex)):
-            job = self.job(ENGINES["openmpi"], ["calls"], before=before)
-            self.assertEqual(job.finish(), 0, job.text)
-            check(job.text, warning)
-
     def test_a_program_without_a_session_ends(self):
         for engine in self.for_each_engine(("openmpi", "mpich")):
             job = self.job(engine, ["calls"], more=["--version"])
             self.assertEqual(job.finish(), 0, job.text)
-
-    def test_dry_run_shows_the_nodes(self):
-        for engine in self.for_each_engine(("openmpi", "mpich")):
-            job = self.job(engine, ["calls"], more=["--dry-run"])
-            self.assertEqual(job.finish(), 0, job.text)
-            self.assertRegex(job.text, r"nodes: 3, started by mpirun")
-            self.assertRegex(job.text, r"transport: (Open MPI|MPICH) [0-9.]+")
-            self.assertIn("eth0 10.77.0.1", job.text)
-
-    def test_syncrun_finds_its_libraries_if_a_shell_has_found_it(self):
-        path = f"PATH={Path(options.syncrun).parent}:{os.environ['PATH']}"
-        for engine in self.for_each_engine(("openmpi", "mpich")):
-            job = self.job(engine, ["calls"], more=["--dry-run"], before=["env", path], syncrun="syncrun")
-            self.assertEqual(job.finish(), 0, job.text)
-            self.assertRegex(job.text, r"transport: (Open MPI|MPICH) [0-9.]+")
 
     def test_devices_can_be_chosen_by_node(self):
         for engine in self.for_each_engine(("openmpi",)):

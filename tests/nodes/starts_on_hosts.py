@@ -1,0 +1,52 @@
+"""Tests of how engines start sessions on several hosts, and of what syncrun says about it (a part of the group Starts of
+nodes_test.py)."""
+
+import os
+import re
+from pathlib import Path
+
+import engines
+from engines import ENGINES
+from jobs import RUN_LIMIT_S
+
+
+class StartsOnHosts:
+    def test_mpirun_works_in_an_allocation_of_slurm(self):
+        engine = engines.OTHERS["openmpi in slurm"]
+        if reason := engines.why_impossible(*engine.tools, *engines.Srun.tools):
+            self.skipTest(reason)
+        job = self.job(engine, ["calls"])
+        self.assertEqual(job.finish(), 0, job.text)
+        self.assertIn("as expected on n1 n2 n3", job.text)
+        self.check_nothing_left()
+
+    def test_copies_that_run_alone_are_named(self):
+        warning = r"has started 3 copies of this program, and each of them runs alone\. To run .* put syncrun before it"
+        for engine in self.for_each_engine(("openmpi", "pmi2")):
+            done = self.hosts.run("n1", engine.command(self.hosts, 3, [self.options.program, "exit", "0"]), timeout=RUN_LIMIT_S)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(len(re.findall(warning, done.stdout + done.stderr)), 3, done.stdout + done.stderr)
+
+    def test_an_engine_that_gives_too_few_cores_is_named(self):
+        if os.cpu_count() < 2:
+            self.skipTest("one core")
+        warning = rf"2 workers share 1 of the {os.cpu_count()} cores of the machine, and 2 more nodes have too few"
+        for before, check in ((["taskset", "-c", "0"], self.assertRegex), ([], self.assertNotRegex)):
+            job = self.job(ENGINES["openmpi"], ["calls"], before=before)
+            self.assertEqual(job.finish(), 0, job.text)
+            check(job.text, warning)
+
+    def test_syncrun_finds_its_libraries_if_a_shell_has_found_it(self):
+        path = f"PATH={Path(self.options.syncrun).parent}:{os.environ['PATH']}"
+        for engine in self.for_each_engine(("openmpi", "mpich")):
+            job = self.job(engine, ["calls"], more=["--dry-run"], before=["env", path], syncrun="syncrun")
+            self.assertEqual(job.finish(), 0, job.text)
+            self.assertRegex(job.text, r"transport: (Open MPI|MPICH) [0-9.]+")
+
+    def test_dry_run_shows_the_nodes(self):
+        for engine in self.for_each_engine(("openmpi", "mpich")):
+            job = self.job(engine, ["calls"], more=["--dry-run"])
+            self.assertEqual(job.finish(), 0, job.text)
+            self.assertRegex(job.text, r"nodes: 3, started by mpirun")
+            self.assertRegex(job.text, r"transport: (Open MPI|MPICH) [0-9.]+")
+            self.assertIn("eth0 10.77.0.1", job.text)
