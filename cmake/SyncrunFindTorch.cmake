@@ -26,7 +26,7 @@ function(syncrun_find_torch version_variable problem_variable)
       "libtorch-dev, or a wheel of 2.6 or later")
   elseif(Torch_VERSION VERSION_LESS 1.13)
     set(problem "LibTorch in ${Torch_DIR} has version ${Torch_VERSION}, and Syncrun requires 1.13 or later")
-  else()
+  elseif(TORCH_INSTALL_PREFIX AND TORCH_LIBRARY)
     cmake_path(IS_PREFIX TORCH_INSTALL_PREFIX "${TORCH_LIBRARY}" NORMALIZE is_one_copy)
     if(NOT is_one_copy)
       string(CONCAT problem "two copies of LibTorch were found: the headers of ${TORCH_INSTALL_PREFIX}, and the library "
