@@ -30,7 +30,8 @@ class Trees(BreakingHosts):
         job = self.job(engine, action, more=shape, **kwargs)
         self.assertEqual(job.finish(120), 0, job.text)
         self.check_nothing_left()
-        return [line for line in job.text.splitlines() if not re.match(r"syncrun: ", line)]
+        # On a busy machine, Open MPI sometimes warns of a process that it has started: "[n1:00035] plm:rsh: ...".
+        return [line for line in job.text.splitlines() if not re.match(r"syncrun: |\[n\d+:\d+\] plm:", line)]
 
     def test_calls_give_the_results_of_a_star(self):
         for engine in self.for_each_engine(("openmpi", "mpich")):
