@@ -273,7 +273,7 @@ void share_batches(Session& session) {
 
 namespace {
 
-void make_like_no_other(Producer<Numbers>& out, std::string host, std::string how) {
+void make_like_no_other(Producer<Numbers>& out, const std::string& host, const std::string& how) {
   const bool is_it = host_name() == host && out.index() == 1;
   for (int batch = 0; batch < 5; ++batch) {
     if (is_it && batch == 2 && how == "ends") return;

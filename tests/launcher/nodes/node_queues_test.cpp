@@ -25,7 +25,6 @@ namespace {
 using namespace detail;
 using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::IsEmpty;
 
 /// Producers without processes. The test says what happens to them.
 class FakeProducers final : public ProducerProcesses {
