@@ -13,7 +13,7 @@
 
 namespace gpt {
 
-/// Where the state of the update rule is.
+/// How the devices keep the state of the update rule.
 enum class State {
   kReplicated,  // all of it on every device
   kSharded,     // a part of it on each device

@@ -8,7 +8,7 @@
 
 namespace gpt {
 
-/// Where windows may begin: those of `length` tokens in a text of `tokens` tokens.
+/// A text of `tokens` tokens, from which windows of `length` tokens are taken.
 struct WindowRange {
   std::int64_t tokens = 0;
   std::int64_t length = 0;

@@ -3,6 +3,8 @@
 #include <sstream>
 #include <string>
 
+#include "demos/common/resume.hpp"
+
 namespace mnist {
 namespace {
 
@@ -33,16 +35,12 @@ void check(const sr::Checkpoint& found, const Options& options, const Digits& di
 
 Checkpoints::Checkpoints(const Options& options, const Digits& digits) : options_(options), pixels_(digits.pixels()) {
   if (options.checkpoint.empty()) return;
-  const bool is_there = sr::Checkpoint::exists(options.checkpoint);
-  const bool goes_on = options.resume || sr::restarts() > 0;
-  if (options.resume && !is_there && sr::restarts() == 0) {
-    throw UsageError("--resume: expected a checkpoint in " + options.checkpoint.string() + ", got none");
+  if (!demos::goes_on({.path = options.checkpoint,
+                       .has_checkpoint = sr::Checkpoint::exists(options.checkpoint),
+                       .resume = options.resume,
+                       .is_restarted = sr::restarts() > 0})) {
+    return;
   }
-  if (!goes_on && is_there) {
-    throw UsageError("--checkpoint: expected a folder without a checkpoint, got " + options.checkpoint.string() +
-                     " (--resume goes on from what is there)");
-  }
-  if (!is_there) return;
   found_.emplace(options.checkpoint);
   check(*found_, options, digits);
 }

@@ -77,7 +77,7 @@ class CheckpointWriter {
   void remove(const std::string& name, Readers readers) const;
 
   Folder root_;
-  std::string previous_;  // the folder of the checkpoint that this one replaces; empty if there is none
+  std::string previous_;  // the last checkpoint, which this one replaces; empty if this is the first
   std::string name_;
   Folder save_;
   bool is_committed_ = false;

@@ -33,9 +33,9 @@ class ProducerWatcher final : public HelperWatcher {
   std::string tag_of(int child) const override { return tag_ + std::to_string(child) + "] "; }
   void on_loss(int child) noexcept override;
   pthread_mutex_t* life_of(int child) noexcept override { return &block_.producer(child).life; }
-  /// The first producer that died before its function had ended. -1 if there is none.
+  /// Returns the first producer that died while its function ran, or earlier. Returns -1 if all are well.
   int lost() const noexcept { return lost_.load(std::memory_order_seq_cst); }
-  /// The first producer that died before its function had started. -1 if there is none.
+  /// Returns the first producer that died before its function began. Returns -1 if all have begun, or are alive.
   int lost_at_start() const noexcept { return lost_at_start_.load(std::memory_order_seq_cst); }
 
  private:
@@ -73,7 +73,7 @@ class ProducerProcesses {
   virtual void watch() = 0;
   /// Returns -1 before the producer was started.
   virtual int pid(int producer) const noexcept = 0;
-  /// The first producer that died before its function had ended. -1 if there is none.
+  /// Returns the first producer that died while its function ran, or earlier. Returns -1 if all are well.
   virtual int lost() const noexcept = 0;
   virtual void expect_ends() noexcept = 0;
   virtual void kill_all() noexcept = 0;

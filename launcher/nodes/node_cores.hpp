@@ -25,7 +25,8 @@ struct NodeLoad {
   NodeCores cores;
 };
 
-/// A warning if nodes have fewer cores than workers, although their machines have more cores. Empty if there are none.
+/// Returns a warning about nodes that may not use all cores of their machine, and have fewer of them than workers. Returns
+/// an empty text if each node has enough.
 std::string describe_too_few_cores(std::span<const NodeLoad> nodes);
 
 }  // namespace syncrun::detail

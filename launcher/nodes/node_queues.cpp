@@ -130,15 +130,14 @@ bool NodeQueues::report() {
 }
 
 bool NodeQueues::report_news(Queue& queue) {
+  if (!has_news(queue)) return false;
   MessageWriter message(MessageKind::queue_news);
   message.put(queue.number);
-  bool has_news = false;
   const int producers = queue.block.header().producers;
   for (int producer = 0; producer < producers; ++producer) {
     ToldOfProducer& told = queue.told[static_cast<std::size_t>(producer)];
-    has_news = put_producer_news(message, queue.block, producer, queue.producers->pid(producer), told) || has_news;
+    put_producer_news(message, queue.block, producer, queue.producers->pid(producer), told);
   }
-  if (!has_news) return false;
   watch_when_started(queue);
   mailbox_.send(kMasterNode, message.take());
   return true;
@@ -209,17 +208,21 @@ void NodeQueues::tell_end(std::uint64_t number, const ProducerLoss& bad_end, boo
   mailbox_.send(kMasterNode, message.take());
 }
 
-bool NodeQueues::has_news() const noexcept {
-  for (const auto& queue : queues_) {
-    if (queue->producers->lost() >= 0 && !queue->has_told_loss) return true;
-    for (int producer = 0; producer < queue->block.header().producers; ++producer) {
-      const ProducerSlot& slot = queue->block.producer(producer);
-      const ToldOfProducer& told = queue->told[static_cast<std::size_t>(producer)];
-      if (slot.pushed.load(std::memory_order_seq_cst) != told.pushed) return true;
-      if (slot.state.load(std::memory_order_seq_cst) != told.state) return true;
-    }
+bool NodeQueues::has_news(const Queue& queue) noexcept {
+  for (int producer = 0; producer < queue.block.header().producers; ++producer) {
+    const ProducerSlot& slot = queue.block.producer(producer);
+    const ToldOfProducer& told = queue.told[static_cast<std::size_t>(producer)];
+    if (slot.pushed.load(std::memory_order_seq_cst) != told.pushed) return true;
+    if (slot.state.load(std::memory_order_seq_cst) != told.state) return true;
+    if (queue.producers->pid(producer) != told.pid) return true;
   }
   return false;
+}
+
+bool NodeQueues::has_news() const noexcept {
+  return std::any_of(queues_.begin(), queues_.end(), [](const auto& queue) {
+    return (queue->producers->lost() >= 0 && !queue->has_told_loss) || has_news(*queue);
+  });
 }
 
 void NodeQueues::end() noexcept {

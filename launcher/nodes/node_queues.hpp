@@ -60,6 +60,7 @@ class NodeQueues {
   void free_batches(MessageReader& message);
   void close(MessageReader& message);
   void tell_end(std::uint64_t number, const ProducerLoss& bad_end, bool is_left);
+  static bool has_news(const Queue& queue) noexcept;
   bool report_news(Queue& queue);
   void watch_when_started(Queue& queue);
   bool report_loss(Queue& queue);

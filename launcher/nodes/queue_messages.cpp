@@ -60,11 +60,11 @@ ProducerLoss get_producer_loss(MessageReader& from) {
   return loss;
 }
 
-bool put_producer_news(MessageWriter& to, const QueueBlock& block, int producer, int pid, ToldOfProducer& told) {
+void put_producer_news(MessageWriter& to, const QueueBlock& block, int producer, int pid, ToldOfProducer& told) {
   const ProducerSlot& slot = block.producer(producer);
   const ProducerState state = slot.state.load(std::memory_order_seq_cst);  // before `pushed`
   const std::uint64_t pushed = slot.pushed.load(std::memory_order_seq_cst);
-  if (state == told.state && pushed == told.pushed && pid == told.pid) return false;
+  if (state == told.state && pushed == told.pushed && pid == told.pid) return;
   to.put(std::int32_t{producer});
   to.put(std::int32_t{pid});
   to.put(pushed - told.pushed);
@@ -82,7 +82,6 @@ bool put_producer_news(MessageWriter& to, const QueueBlock& block, int producer,
   }
   told.state = state;
   told.pid = pid;
-  return true;
 }
 
 ProducerPid take_producer_news(MessageReader& from, const QueueBlock& copy) {

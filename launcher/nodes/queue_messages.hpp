@@ -47,9 +47,8 @@ struct ToldOfProducer {
   std::int32_t pid = -1;
   std::uint64_t pushed = 0;
 };
-/// Adds what the producer has done since then, and notes it in `told`. Returns false if that is nothing. Then it adds
-/// nothing.
-bool put_producer_news(MessageWriter& to, const QueueBlock& block, int producer, int pid, ToldOfProducer& told);
+/// Adds what the producer has done since then, and notes it in `told`. Adds nothing if that is nothing.
+void put_producer_news(MessageWriter& to, const QueueBlock& block, int producer, int pid, ToldOfProducer& told);
 /// Writes the news of one producer to the master's copy of the block. The caller rings. Returns the producer and its
 /// pid. Throws Error (system).
 struct ProducerPid {

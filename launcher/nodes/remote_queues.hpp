@@ -63,7 +63,7 @@ class RemoteQueue final : public FreedBatches {
   int pid(int node, int producer) const;
   /// True once no process of the queue is left on other nodes.
   bool have_ended() const noexcept { return running_.load(std::memory_order_seq_cst) == 0; }
-  /// A node on which processes of the queue are left. -1 if there is none.
+  /// Returns the first node on which a process of the queue still runs. Returns -1 if all have ended.
   int first_running() const;
   /// The first producer that did not end in order.
   std::optional<Loss> first_bad_end() const;

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import hosts
 import nodes_test
-from engines import ENGINES, OTHERS
+from engines import ENGINES
 from nodes_test import RUN_LIMIT_S, OnHosts
 
 MIB = 1 << 20
@@ -38,16 +38,6 @@ class Checkpoints(OnHosts):
         self.own_folder = Path("/dev/shm/run")  # each host has its own
 
     # ---- jobs
-
-    def start(self, *action, engine="openmpi", **kwargs):
-        job = self.job({**ENGINES, **OTHERS}[engine], action, stdin=subprocess.PIPE, **kwargs)
-        self.addCleanup(job.process.stdin.close)
-        return job
-
-    @staticmethod
-    def go_on(job):
-        job.process.stdin.write("\n")
-        job.process.stdin.flush()
 
     def save(self, folder, number, megabytes=1, **kwargs):
         job = self.start("save", folder, number, megabytes, **kwargs)

@@ -59,6 +59,17 @@ class OnHosts(unittest.TestCase):
         self.addCleanup(job.kill)
         return job
 
+    def start(self, *action, engine="openmpi", **kwargs):
+        """A job that waits for go_on()."""
+        job = self.job({**ENGINES, **engines.OTHERS}[engine], action, stdin=subprocess.PIPE, **kwargs)
+        self.addCleanup(job.process.stdin.close)
+        return job
+
+    @staticmethod
+    def go_on(job):
+        job.process.stdin.write("\n")
+        job.process.stdin.flush()
+
     def ours_on(self, name):
         return self.hosts.pids(name, options.program) + self.hosts.pids(name, options.syncrun)
 

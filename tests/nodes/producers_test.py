@@ -4,12 +4,10 @@
 import os
 import re
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import nodes_test
-from engines import ENGINES, OTHERS
 from nodes_test import RUN_LIMIT_S, VERDICT_LIMIT_S, BreakingHosts
 
 MIB = 1 << 20
@@ -19,16 +17,6 @@ MOST_BYTES = MIB // 2
 
 
 class Producers(BreakingHosts):
-    def start(self, *action, engine="openmpi", **kwargs):
-        job = self.job({**ENGINES, **OTHERS}[engine], action, stdin=subprocess.PIPE, **kwargs)
-        self.addCleanup(job.process.stdin.close)
-        return job
-
-    @staticmethod
-    def go_on(job):
-        job.process.stdin.write("\n")
-        job.process.stdin.flush()
-
     def finish(self, job):
         self.assertEqual(job.finish(), 0, job.text)
         self.assertIn("as expected", job.text)

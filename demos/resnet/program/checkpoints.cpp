@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "demos/common/resume.hpp"
+
 namespace resnet {
 namespace {
 
@@ -61,16 +63,12 @@ bool is_finite(const Progress& progress) {
 Checkpoints::Checkpoints(const Options& options, const Architecture& architecture, const Dataset& dataset)
     : options_(options), identity_(identity_of(options, architecture, dataset)) {
   if (options.checkpoint.empty()) return;
-  const bool is_there = sr::Checkpoint::exists(options.checkpoint);
-  const bool goes_on = options.resume || sr::restarts() > 0;
-  if (options.resume && !is_there && sr::restarts() == 0) {
-    throw UsageError("--resume: expected a checkpoint in " + options.checkpoint.string() + ", got none");
+  if (!demos::goes_on({.path = options.checkpoint,
+                       .has_checkpoint = sr::Checkpoint::exists(options.checkpoint),
+                       .resume = options.resume,
+                       .is_restarted = sr::restarts() > 0})) {
+    return;
   }
-  if (!goes_on && is_there) {
-    throw UsageError("--checkpoint: expected a folder without a checkpoint, got " + options.checkpoint.string() +
-                     " (--resume goes on from what is there)");
-  }
-  if (!is_there) return;
   found_.emplace(options.checkpoint);
   check(*found_, identity_, options);
   plans_ = plans_of(*found_, options);
