@@ -7,8 +7,10 @@
 # --groups 1, one test runs after the other.
 #
 #   scripts/gpu_check.sh [--tests-only | --bench-only] [--quick] [--jobs N] [--devices 1,2] [--groups N]
-#                        [--sanitizer] [-- options of bench/run_gpu.py]
+#                        [--sanitizer] [--no-build] [-- options of bench/run_gpu.py]
 #
+# --no-build takes the programs in build/cuda as they are. With it, GPUs are not occupied during a build: build on a
+# machine without GPUs, and copy the folder to the same path.
 # --sanitizer runs the tests under compute-sanitizer. The variable CUDA_ARCHITECTURES lists the architectures to compile
 # for (default: 90).
 # Exit code: 0 on success, 1 if something failed, 2 if there is no GPU or an option is wrong.
@@ -36,6 +38,7 @@ counts_of() {
 with_tests=ON
 with_bench=ON
 sanitizer=
+with_build=ON
 most_groups=8
 counts=()
 bench_options=()
@@ -45,6 +48,7 @@ while [ $# -gt 0 ]; do
     --bench-only) with_tests=OFF ;;
     --quick) bench_options+=(--quick) ;;
     --sanitizer) sanitizer=compute-sanitizer ;;
+    --no-build) with_build=OFF ;;
     --jobs)
       [ $# -gt 1 ] || refuse "--jobs: value missing"
       jobs=$2
@@ -84,11 +88,17 @@ for count in "${counts[@]}"; do
 done
 say "$present GPUs are visible; running with ${counts[*]}"
 
+if [ "$with_build" = OFF ] && [ ! -f "$root/build/cuda/CTestTestfile.cmake" ]; then
+  refuse "--no-build: build/cuda has no build with tests"
+fi
+
 configure_options=("-DCMAKE_CUDA_ARCHITECTURES=${CUDA_ARCHITECTURES:-90}"
   "-DSYNCRUN_TESTS=$with_tests" "-DSYNCRUN_BENCH=$with_bench")
-bring_cudnn_frontend
-bring_cli11
-configure_and_build cuda
+if [ "$with_build" = ON ]; then
+  bring_cudnn_frontend
+  bring_cli11
+  configure_and_build cuda
+fi
 
 # Prints the GPUs that programs see now, one per line, with their names in CUDA_VISIBLE_DEVICES.
 visible_gpus() {
