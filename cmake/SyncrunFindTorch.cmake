@@ -43,6 +43,12 @@ function(syncrun_find_torch version_variable problem_variable)
         INTERFACE_INCLUDE_DIRECTORIES "${TORCH_INCLUDE_DIRS}"
         INTERFACE_COMPILE_OPTIONS "${flags}"
         INTERFACE_LINK_LIBRARIES "torch_cpu_library;c10")
+      # For Syncrun's own part for CUDA devices, a library that only workers with a GPU load. Nothing there refers to
+      # libtorch_cuda, which adds its kernels to LibTorch when it is loaded.
+      get_filename_component(folder "${TORCH_LIBRARY}" DIRECTORY)
+      add_library(Syncrun::libtorch_cuda INTERFACE IMPORTED GLOBAL)
+      set_target_properties(Syncrun::libtorch_cuda PROPERTIES
+        INTERFACE_LINK_LIBRARIES "Syncrun::libtorch;-Wl,--push-state,--no-as-needed,${folder}/libtorch_cuda.so,--pop-state;${folder}/libc10_cuda.so")
     else()
       set_target_properties(Syncrun::libtorch PROPERTIES INTERFACE_LINK_LIBRARIES torch)
     endif()

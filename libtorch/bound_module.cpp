@@ -17,10 +17,11 @@ namespace {
 
 void check_type(const BoundParameter& parameter) {
   const ::torch::Tensor& tensor = parameter.tensor;
-  if (tensor.scalar_type() != ::torch::kFloat32 || tensor.layout() != ::torch::kStrided || !tensor.device().is_cpu()) {
+  const ::torch::Device device = device_here();
+  if (tensor.scalar_type() != ::torch::kFloat32 || tensor.layout() != ::torch::kStrided || tensor.device() != device) {
     refuse("parameter '" + parameter.name + "' is " + type_and_shape(tensor) + " on " + tensor.device().str() +
-           ", expected dense Float (float32) on the CPU. Keep the parameters in float32, and convert values in forward "
-           "or with autocast");
+           ", expected dense Float (float32) on " + (device.is_cpu() ? "the CPU" : device.str()) +
+           ". Keep the parameters in float32 and where they are, and convert values in forward or with autocast");
   }
 }
 
@@ -65,13 +66,40 @@ std::string first_not_finite(const std::vector<BoundParameter>& parameters) {
 }
 
 ::torch::Tensor part_of(float* data, const BoundParameter& parameter) {
-  return ::torch::from_blob(data + parameter.offset, parameter.tensor.sizes(), ::torch::kFloat32);
+  return ::torch::from_blob(data + parameter.offset, parameter.tensor.sizes(),
+                            ::torch::TensorOptions().dtype(::torch::kFloat32).device(device_here()));
+}
+
+/// Sets all elements of a gradient to zero, in the order of the stream.
+void clear(std::span<float> gradient) {
+  if (gradient.empty()) return;
+  if (device_here().is_cpu()) {
+    std::memset(gradient.data(), 0, gradient.size_bytes());
+    return;
+  }
+  ::torch::from_blob(gradient.data(), {static_cast<std::int64_t>(gradient.size())},
+                     ::torch::TensorOptions().dtype(::torch::kFloat32).device(device_here()))
+      .zero_();
+}
+
+void check_is_one_number(const ::torch::Tensor& loss) {
+  if (!loss.defined()) refuse("the loss is an undefined tensor, expected one number: the mean over the rows");
+  if (loss.numel() == 1) return;
+  refuse("the loss is " + type_and_shape(loss) +
+         ", expected one number: the mean over the rows. Apply .mean() to a "
+         "loss of each row");
 }
 
 }  // namespace
 
 BoundModule::BoundModule(std::shared_ptr<::torch::nn::Module> module)
-    : module_(std::move(module)), parameters_(trained_parameters(*module_)) {
+    : module_(std::move(module)), device_(device_here()) {
+  if (!device_.is_cpu()) {
+    module_->to(device_);
+    // The memory is there before a step is captured, and its address never changes.
+    result_ = ::torch::zeros({}, ::torch::TensorOptions().dtype(::torch::kFloat64).device(device_));
+  }
+  parameters_ = trained_parameters(*module_);
   for (const BoundParameter& each : parameters_) {
     check_type(each);
     elements_ += each.tensor.numel();
@@ -102,7 +130,7 @@ void BoundModule::bind(std::span<float> params, std::span<float> gradient) {
   check_unchanged();
   check_size(params.size());
   bind_params(params.data());
-  if (!gradient.empty()) std::memset(gradient.data(), 0, gradient.size_bytes());
+  clear(gradient);
   bind_gradient(gradient.data());
   ++steps_;
 }
@@ -151,20 +179,18 @@ void BoundModule::bind_gradient(float* data) {
   gradient_ = data;
 }
 
-double BoundModule::value_of(const ::torch::Tensor& loss) {
-  if (!loss.defined()) refuse("the loss is an undefined tensor, expected one number: the mean over the rows");
-  if (loss.numel() != 1) {
-    refuse("the loss is " + type_and_shape(loss) +
-           ", expected one number: the mean over the rows. Apply .mean() to a "
-           "loss of each row");
-  }
-  return loss.item<double>();
+Avg<double> BoundModule::result_of(const ::torch::Tensor& loss) {
+  check_is_one_number(loss);
+  if (device_.is_cpu()) return loss.item<double>();
+  const ::torch::NoGradGuard no_gradients;
+  result_.copy_(loss.detach().reshape({}));
+  return Avg<double>::in_device_memory(result_.data_ptr<double>());
 }
 
-double BoundModule::backward(const ::torch::Tensor& loss, const BackwardCall& call) {
-  const double value = value_of(loss);
+Avg<double> BoundModule::backward(const ::torch::Tensor& loss, const BackwardCall& call) {
+  check_is_one_number(loss);
   const bool has_rows = call.rows != 0;
-  if (has_rows) check_loss(loss, value);
+  if (has_rows) check_loss(loss, call.check);
   // Without rows, the gradient does not count. The rank takes part because modules may compute with all ranks.
   const FiniteCheck check = has_rows ? call.check : FiniteCheck::loss;
   const bool is_watched = check != FiniteCheck::loss || call.report;
@@ -175,15 +201,18 @@ double BoundModule::backward(const ::torch::Tensor& loss, const BackwardCall& ca
     loss.backward();
   }
   for (const BoundParameter& each : parameters_) check_gradient_place(each, gradient_);
-  return has_rows ? value : 0;
+  if (has_rows) return result_of(loss);
+  return 0.0;
 }
 
-void BoundModule::check_loss(const ::torch::Tensor& loss, double value) const {
+void BoundModule::check_loss(const ::torch::Tensor& loss, FiniteCheck check) const {
   if (!loss.requires_grad()) {
     refuse(
         "the loss does not depend on a parameter, so it has no gradient. Compute it from the module's output, "
         "without NoGradGuard and without detach()");
   }
+  if (!device_.is_cpu() && check != FiniteCheck::gradients) return;  // the host does not wait for the value
+  const auto value = loss.item<double>();
   if (!std::isfinite(value)) {
     refuse("the loss is " + std::to_string(value) + " in training run " + std::to_string(steps_) +
            " of this module, expected a finite number; " + first_not_finite(parameters_) +
@@ -218,7 +247,7 @@ void BoundModule::sync_buffers(Comm& comm, BufferSync how) {
   synced_versions_ = buffer_versions();
 }
 
-void BoundModule::warn_of_buffers(CpuWorker& worker) {
+void BoundModule::warn_of_buffers(AnyWorker& worker) {
   if (has_warned_ || worker.world_size() == 1 || buffer_versions() == synced_versions_) return;
   has_warned_ = true;
   if (worker.rank() != 0) return;

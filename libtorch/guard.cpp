@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 
+#include "libtorch/cuda_part.hpp"
 #include "libtorch/step_scope.hpp"
 #include "libtorch/user_line.hpp"
 #include "syncrun/error.hpp"
@@ -32,6 +33,20 @@ std::string text_of(const std::shared_ptr<const Lazy>& backtrace) {
 /// The scope of the innermost Guard of this thread.
 thread_local const detail::StepScope* innermost_scope = nullptr;
 
+/// The part for CUDA devices, started by the first call.
+detail::CudaPart& started_part() {
+  static detail::CudaPart& part = []() -> detail::CudaPart& {
+    detail::CudaPart& part = detail::cuda_part();
+    try {
+      part.start();
+    } catch (const c10::Error& error) {
+      detail::rethrow_plainly(error);
+    }
+    return part;
+  }();
+  return part;
+}
+
 /// From now on, the errors of LibTorch have a line of the program in place of a backtrace.
 void name_user_lines() {
   static std::once_flag once;
@@ -41,7 +56,18 @@ void name_user_lines() {
 }  // namespace
 
 Guard::Guard(CpuWorker& worker, Comm* comm)
-    : threads_before_(at::get_num_threads()), scope_{worker.world_size(), nullptr, innermost_scope} {
+    : threads_before_(at::get_num_threads()), scope_{worker.world_size(), ::torch::kCPU, nullptr, innermost_scope} {
+  begin(worker, comm);
+}
+
+Guard::Guard(CudaWorker& worker, Comm* comm)
+    : cuda_(started_part().enter(worker.stream())),
+      threads_before_(at::get_num_threads()),
+      scope_{worker.world_size(), detail::cuda_part().device(), nullptr, innermost_scope} {
+  begin(worker, comm);
+}
+
+void Guard::begin(AnyWorker& worker, Comm* comm) {
   if (comm != nullptr) {
     scope_.world_size = comm->world_size();
     scope_.comm = std::make_shared<detail::StepComm>(detail::StepComm{comm, worker.rows()});
@@ -65,6 +91,19 @@ Guard::~Guard() {
 namespace detail {
 
 const StepScope* step_scope() noexcept { return innermost_scope; }
+
+::torch::Device device_here() noexcept {
+  return innermost_scope == nullptr ? ::torch::Device(::torch::kCPU) : innermost_scope->device;
+}
+
+void copy_to_device(void* to, std::span<const std::byte> from) {
+  if (from.empty()) return;
+  const auto count = static_cast<std::int64_t>(from.size());
+  const auto bytes = [](void* memory, std::int64_t size, ::torch::Device device) {
+    return ::torch::from_blob(memory, {size}, ::torch::TensorOptions().dtype(::torch::kUInt8).device(device));
+  };
+  bytes(to, count, device_here()).copy_(bytes(const_cast<std::byte*>(from.data()), count, ::torch::kCPU));
+}
 
 void rethrow_plainly(const c10::Error& error) {
   std::string text = error.what_without_backtrace();

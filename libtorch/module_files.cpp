@@ -103,7 +103,29 @@ FileFormat format_of(const std::filesystem::path& file, FileFormat format) {
   return file.extension() == ".safetensors" ? FileFormat::safetensors : FileFormat::torch;
 }
 
+/// In its lifetime, the tensors of a module are in host memory. Files have no tensors of a GPU, which only programs with
+/// CUDA could read.
+class OnHost {
+ public:
+  explicit OnHost(const ::torch::nn::Module& module) {
+    for (const ModuleTensor& each : all_tensors(module)) {
+      if (each.tensor.device().is_cpu()) continue;
+      moved_.emplace_back(each.tensor, each.tensor.detach());
+      moved_.back().first.set_data(moved_.back().second.cpu());
+    }
+  }
+  ~OnHost() {
+    for (auto& [tensor, data] : moved_) tensor.set_data(data);
+  }
+  OnHost(const OnHost&) = delete;
+  OnHost& operator=(const OnHost&) = delete;
+
+ private:
+  std::vector<std::pair<::torch::Tensor, ::torch::Tensor>> moved_;
+};
+
 void BoundModule::save(const std::filesystem::path& file, FileFormat format) {
+  const OnHost on_host(*module_);
   if (format_of(file, format) == FileFormat::safetensors) {
     std::vector<std::pair<std::string, ::torch::Tensor>> tensors;
     for (const ModuleTensor& each : all_tensors(*module_)) tensors.emplace_back(each.names.front(), each.tensor);

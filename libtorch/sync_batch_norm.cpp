@@ -49,7 +49,7 @@ struct BatchStatistics {
 BatchStatistics statistics_of_all(const ::torch::Tensor& input, StepComm& step) {
   const std::int64_t channels = input.size(1);
   const double own = static_cast<double>(input.numel()) / static_cast<double>(channels);
-  auto sums = ::torch::zeros({2 * channels + 2}, ::torch::kFloat64);
+  auto sums = ::torch::zeros({2 * channels + 2}, input.options().dtype(::torch::kFloat64));
   if (own != 0) {
     const auto [variance, mean] = ::torch::var_mean(input, dimensions_of_values(input), false, false);
     const auto mean64 = mean.to(::torch::kFloat64);

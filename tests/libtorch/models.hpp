@@ -78,14 +78,14 @@ struct Transformer : nn::Module {
     const auto head = [&](const torch::Tensor& t) {
       return t.reshape({rows, kContext, heads, width / heads}).transpose(1, 2);
     };
-    const auto mask = torch::full({kContext, kContext}, -1e9).triu(1);
+    const auto mask = torch::full({kContext, kContext}, -1e9, x.options()).triu(1);
     const double scale = 1 / std::sqrt(static_cast<double>(width / heads));
     const auto weights =
         torch::softmax(torch::matmul(head(parts[0]), head(parts[1]).transpose(2, 3)) * scale + mask, 3);
     return projection(torch::matmul(weights, head(parts[2])).transpose(1, 2).reshape({rows, kContext, width}));
   }
   torch::Tensor forward(const torch::Tensor& ids) {
-    auto x = token(ids) + place(torch::arange(kContext));
+    auto x = token(ids) + place(torch::arange(kContext, ids.options()));
     x = x + attend(norm1(x));
     x = x + down(torch::gelu(up(norm2(x))));
     return out->forward(x);

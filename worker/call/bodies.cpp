@@ -82,7 +82,10 @@ void WorkerCall::begin_gradient(DType dtype, void* gradient, std::size_t element
   core_->running().begin_gradient({gradient, elements, dtype}, average);
 }
 bool WorkerCall::end_gradient() { return core_->running().end_gradient(); }
-void WorkerCall::replay(void (*run)(void* context), void* context) { core_->running().replay(run, context); }
+void WorkerCall::replay(void (*run)(void* context), void* context, Capture capture) {
+  const std::string why_not = core_->running().replay(run, context, capture);
+  if (!why_not.empty()) core_->logger().write(LogLevel::warning, why_not);
+}
 
 std::span<const std::byte> WorkerCall::construction_arguments() {
   const Command& command = core_->running().command();

@@ -7,7 +7,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "common/arrays/rows.hpp"
@@ -87,8 +89,9 @@ class RunningCall {
   void accept_scalar(std::size_t output, const OutputType& type, const void* value);
   void accept_device_scalar(std::size_t output, const OutputType& type, const void* place);
 
-  /// Runs a slice of a replayable function; see WorkerCall::replay.
-  void replay(void (*run)(void* context), void* context);
+  /// Runs a slice of a replayable function; see WorkerCall::replay. If its work could not be captured for the first time,
+  /// and need not be, the result says why. Otherwise it is empty.
+  std::string replay(void (*run)(void* context), void* context, Capture capture);
   /// Called if recorded work refers to memory, or to a communicator, that no longer exists.
   void forget_recordings() noexcept { recordings_.clear(); }
   /// Like forget_recordings(), for use inside a body, where a recording may be in progress. Takes effect before the
@@ -162,8 +165,8 @@ class RunningCall {
     const void* place = nullptr;  // of a number in device memory; else null
   };
   struct Recording {
-    /// `warm`: the function has run once, so libraries have loaded what they need.
-    enum class State : std::uint8_t { fresh, warm, recorded };
+    /// `warm`: the function has run once, so libraries have loaded what they need. Ranks take the smallest state of all.
+    enum class State : std::int8_t { never = -1, fresh, warm, recorded };
     State state = State::fresh;
     std::unique_ptr<DeviceGraph> graph;
     std::vector<RecordedOutput> outputs;
@@ -172,6 +175,7 @@ class RunningCall {
   using RecordingKey = std::vector<std::uint64_t>;
   Recording& recording_of(const RecordingKey& key);
   void record(Recording& recording, void (*run)(void* context), void* context);
+  std::string record_if_possible(Recording& recording, void (*run)(void* context), void* context);
   void accept_recorded(const Recording& recording);
   void note_argument(const void* data, std::span<const std::int64_t> extents);
 
@@ -204,7 +208,8 @@ class RunningCall {
   BucketStart bucket_start_ = BucketStart::when_ready;
   RecordingKey key_;  // of the current slice
   std::map<RecordingKey, Recording> recordings_;
-  Recording* recording_ = nullptr;  // the one in progress, or null
+  std::set<std::uint64_t> never_recorded_;  // functions whose work cannot be captured
+  Recording* recording_ = nullptr;          // the one in progress, or null
   std::uint64_t recorded_generation_ = 0;
   bool are_recordings_stale_ = false;
 };

@@ -1,9 +1,13 @@
 // Replay: the work of a function on the device is recorded once for each set of addresses and shapes.
 
 #include <algorithm>
+#include <exception>
+#include <limits>
+#include <string>
 
 #include "common/protocol/function_entry.hpp"
 #include "worker/call/running_call.hpp"
+#include "worker/comm/interruption.hpp"
 
 namespace syncrun::detail {
 
@@ -27,19 +31,24 @@ RunningCall::Recording& RunningCall::recording_of(const RecordingKey& key) {
   return recordings_[key];
 }
 
-void RunningCall::replay(void (*run)(void* context), void* context) {
+std::string RunningCall::replay(void (*run)(void* context), void* context, Capture capture) {
   attachment_.note(begun_, Phase::function);
-  if (gpu_ == nullptr) return run(context);
+  if (gpu_ == nullptr) {
+    run(context);
+    return {};
+  }
   device_.begin_body();  // inputs are copied outside the graph
   if (command_->has_comm && !comm().can_be_captured()) {
     bucket_start_ = BucketStart::after_body;
-    return run(context);
+    run(context);
+    return {};
   }
   if (command_->has_comm) comm().prepare();
   const std::uint64_t generation = gpu_->graph_generation();  // a new one: all graphs are invalid
   if (generation != recorded_generation_) forget_recordings();
   recorded_generation_ = generation;
-  key_.push_back(attachment_.segment.at<const FunctionEntry>(call_->function)->id);
+  const std::uint64_t function = attachment_.segment.at<const FunctionEntry>(call_->function)->id;
+  key_.push_back(function);
   key_.push_back(call_->object);
   key_.push_back(command_->has_comm ? static_cast<std::uint64_t>(weights_.all) : 0);
   key_.push_back(static_cast<std::uint64_t>(slice_rows()));
@@ -58,19 +67,57 @@ void RunningCall::replay(void (*run)(void* context), void* context) {
   }
   Recording& recording = recording_of(key_);
   recording.last_use = begun_;
-  Recording::State state = recording.state;
+  Recording::State state = never_recorded_.contains(function) ? Recording::State::never : recording.state;
   // Ranks may have different shapes or addresses. NCCL requires that either all ranks capture a collective or none
   // does.
   if (command_->has_comm) state = static_cast<Recording::State>(comm().agree(static_cast<std::int64_t>(state)));
-  bucket_start_ = state == Recording::State::fresh ? BucketStart::after_body : BucketStart::when_ready;
-  if (state == Recording::State::fresh) {
+  bucket_start_ = state <= Recording::State::fresh ? BucketStart::after_body : BucketStart::when_ready;
+  if (state <= Recording::State::fresh) {
     run(context);  // if this throws, the state stays fresh: the next call runs it again before it is recorded
     recording.state = std::max(recording.state, Recording::State::warm);
-    return;
+    return {};
   }
-  if (state == Recording::State::warm) record(recording, run, context);
+  std::string why_not;
+  if (state == Recording::State::warm && capture == Capture::required) record(recording, run, context);
+  if (state == Recording::State::warm && capture == Capture::if_possible) {
+    why_not = record_if_possible(recording, run, context);
+    if (recording.state != Recording::State::recorded) {
+      never_recorded_.insert(function);
+      bucket_start_ = BucketStart::after_body;
+      run(context);
+      return why_not;
+    }
+  }
   gpu_->launch(*recording.graph);
   accept_recorded(recording);
+  return {};
+}
+
+/// Returns why the work could not be recorded, on the first rank where it could not. Either all ranks have a recording
+/// afterwards, or none has.
+std::string RunningCall::record_if_possible(Recording& recording, void (*run)(void* context), void* context) {
+  constexpr std::int64_t kSucceeded = std::numeric_limits<std::int64_t>::max();
+  const std::int64_t own_rank = attachment_.rank;
+  std::string why_not;
+  std::int64_t first_failed = kSucceeded;
+  try {
+    record(recording, run, context);
+  } catch (const Abandoned&) {
+    throw;
+  } catch (const SessionLost&) {
+    throw;
+  } catch (const std::exception& error) {
+    first_failed = own_rank;
+    why_not = error.what();
+  }
+  if (command_->has_comm) first_failed = comm().agree(first_failed);
+  if (first_failed == kSucceeded) return {};
+  recording.graph.reset();
+  recording.outputs.clear();
+  recording.state = Recording::State::warm;
+  if (first_failed != own_rank) return {};
+  return "a replayable function runs without a CUDA graph from now on, because its work could not be captured: " +
+         why_not;
 }
 
 void RunningCall::record(Recording& recording, void (*run)(void* context), void* context) {

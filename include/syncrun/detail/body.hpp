@@ -57,9 +57,10 @@ struct BodyTraits<R (*)(P...)> {
     const auto function = from_body_pointer<R (*)(P...)>(body);
     Sig::run(call, [&](auto&&... p) -> R { return function(std::forward<decltype(p)>(p)...); });
   }
+  template <Capture kCapture>
   static void replay(WorkerCall& call, const BodyPointer& body) {
     const auto function = from_body_pointer<R (*)(P...)>(body);
-    Sig::replay(call, [&](auto&&... p) -> R { return function(std::forward<decltype(p)>(p)...); });
+    Sig::template replay<kCapture>(call, [&](auto&&... p) -> R { return function(std::forward<decltype(p)>(p)...); });
   }
 };
 template <class R, class... P>
@@ -76,10 +77,12 @@ struct MethodTraits {
     C& object = *static_cast<C*>(call.object());
     Sig::run(call, [&](auto&&... p) -> R { return (object.*method)(std::forward<decltype(p)>(p)...); });
   }
+  template <Capture kCapture>
   static void replay(WorkerCall& call, const BodyPointer& body) {
     const auto method = from_body_pointer<Pointer>(body);
     C& object = *static_cast<C*>(call.object());
-    Sig::replay(call, [&](auto&&... p) -> R { return (object.*method)(std::forward<decltype(p)>(p)...); });
+    Sig::template replay<kCapture>(call,
+                                   [&](auto&&... p) -> R { return (object.*method)(std::forward<decltype(p)>(p)...); });
   }
 };
 // clang-format off
@@ -130,25 +133,25 @@ Body make_body(Pointer pointer) noexcept {
   return {Traits::kDevice, &Traits::run, to_body_pointer(pointer)};
 }
 
-template <class F>
-Body make_body(const Replayable<F>& replayable) noexcept {
+template <class F, Capture kCapture>
+Body make_body(const Replayable<F, kCapture>& replayable) noexcept {
   using Traits = BodyTraits<F>;
   check_body<Traits>();
-  return {Traits::kDevice, &Traits::replay, to_body_pointer(replayable.body), true};
+  return {Traits::kDevice, &Traits::template replay<kCapture>, to_body_pointer(replayable.body), true};
 }
 
-template <class F>
-auto as_pointer(const Replayable<F>& replayable) {
+template <class F, Capture kCapture>
+auto as_pointer(const Replayable<F, kCapture>& replayable) {
   const auto pointer = as_pointer(replayable.body);
-  return Replayable<std::remove_const_t<decltype(pointer)>>{pointer};
+  return Replayable<std::remove_const_t<decltype(pointer)>, kCapture>{pointer};
 }
 
 template <class F>
 struct PointerIn {
   using type = F;
 };
-template <class F>
-struct PointerIn<Replayable<F>> {
+template <class F, Capture kCapture>
+struct PointerIn<Replayable<F, kCapture>> {
   using type = F;
 };
 template <class F>

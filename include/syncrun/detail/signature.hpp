@@ -25,8 +25,8 @@
 
 namespace syncrun {
 
-/// A body that replayable() has marked.
-template <class F>
+/// A body that replayable() or replayable_if_possible() has marked.
+template <class F, detail::Capture kCapture = detail::Capture::required>
 struct Replayable {
   F body;
 };
@@ -40,6 +40,13 @@ struct Replayable {
 ///   auto step = session.function(&Trainer::cpu_step, syncrun::replayable(&Trainer::cuda_step), trainer);
 template <class F>
 constexpr Replayable<F> replayable(F body) noexcept {
+  return {body};
+}
+/// The same for a body that may contain something that cannot be captured, such as a wait for its stream. If the capture
+/// fails on a rank, that call and later calls of the function run the body's host code on all ranks. The worker logs the
+/// reason once, as a warning. The body must then be able to run again after it was stopped in the middle.
+template <class F>
+constexpr Replayable<F, detail::Capture::if_possible> replayable_if_possible(F body) noexcept {
   return {body};
 }
 
@@ -363,7 +370,7 @@ struct Signature {
   }
 
   /// The same for a replayable function.
-  template <class Invoke>
+  template <Capture kCapture, class Invoke>
   static void replay(WorkerCall& call, Invoke&& invoke) {
     static_assert(
         (kMayReplay<P> && ...),
@@ -372,7 +379,7 @@ struct Signature {
     static_assert(!kHasKeep<R>,
                   "a replayable function returns no Keep, because a recording writes to the same memory in every call: "
                   "pass a Value for a Local<T, N>, and write to it");
-    while (call.next_slice()) replay_slice(call, invoke, std::index_sequence_for<P...>{});
+    while (call.next_slice()) replay_slice<kCapture>(call, invoke, std::index_sequence_for<P...>{});
   }
 
  private:
@@ -404,7 +411,7 @@ struct Signature {
   }
 
   /// Binds the arguments before the capture begins, because inputs arrive outside the graph.
-  template <class Invoke, std::size_t... I>
+  template <Capture kCapture, class Invoke, std::size_t... I>
   static void replay_slice([[maybe_unused]] WorkerCall& call, Invoke& invoke, std::index_sequence<I...>) {
     std::tuple<decltype(bind<P, I>(call))...> parameters{bind<P, I>(call)...};  // braces evaluate left to right
     const auto in_scope = [&]() -> R {
@@ -415,7 +422,7 @@ struct Signature {
       if constexpr (std::is_void_v<R>) in_scope();
       else hand_over(call, in_scope());
     };
-    call.replay([](void* context) { (*static_cast<decltype(run)*>(context))(); }, &run);
+    call.replay([](void* context) { (*static_cast<decltype(run)*>(context))(); }, &run, kCapture);
   }
 
   template <class Outputs>

@@ -212,9 +212,10 @@ struct StepThunk {
       });
     });
   }
+  template <Capture kCapture>
   static void replay(WorkerCall& call, const BodyPointer& body) {
     with_body(call, body, [&](auto& invoke) {
-      Step::Sig::replay(call, [&](auto&&... p) -> R {
+      Step::Sig::template replay<kCapture>(call, [&](auto&&... p) -> R {
         return Step::template run_slice<kForm, kDevice>(call, invoke, std::forward<decltype(p)>(p)...);
       });
     });
@@ -240,10 +241,10 @@ Body make_step_body(Pointer pointer) noexcept {
   using Step = StepThunk<Rule, kForm, Pointer>;
   return {Step::kDevice, &Step::run, to_body_pointer(pointer)};
 }
-template <UpdateRule Rule, StepForm kForm, class Pointer>
-Body make_step_body(const Replayable<Pointer>& replayable) noexcept {
+template <UpdateRule Rule, StepForm kForm, class Pointer, Capture kCapture>
+Body make_step_body(const Replayable<Pointer, kCapture>& replayable) noexcept {
   using Step = StepThunk<Rule, kForm, Pointer>;
-  return {Step::kDevice, &Step::replay, to_body_pointer(replayable.body), true};
+  return {Step::kDevice, &Step::template replay<kCapture>, to_body_pointer(replayable.body), true};
 }
 template <UpdateRule Rule, class Pointer>
 Body make_step_body(const Pointer& pointer, StepForm form, std::size_t bucket_bytes) noexcept {

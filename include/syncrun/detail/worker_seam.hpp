@@ -105,6 +105,10 @@ SYNCRUN_EXPORT void copy_values(WorkerCore& core, void* to, const void* from, st
 /// not enough memory.
 SYNCRUN_EXPORT void* scratch_bytes(WorkerCore& core, std::size_t bytes);
 
+/// What happens if the work of a replayable function cannot be captured: the call fails, or its host code runs in this
+/// and in later calls.
+enum class Capture : std::uint8_t { required, if_possible };
+
 /// A call, as its thunk sees it.
 class SYNCRUN_EXPORT WorkerCall {
  public:
@@ -149,7 +153,7 @@ class SYNCRUN_EXPORT WorkerCall {
   /// Runs the current slice of a replayable function, after its arguments have been bound. `run` calls the body and
   /// hands over its outputs. If a graph for the same addresses and shapes exists, the worker launches the graph
   /// instead.
-  void replay(void (*run)(void* context), void* context);
+  void replay(void (*run)(void* context), void* context, Capture capture);
 
   /// For construction thunks: the bytes of the arguments, and where to store the new object.
   std::span<const std::byte> construction_arguments();

@@ -8,7 +8,7 @@
 
 namespace syncrun::libtorch {
 
-/// LibTorch's automatic mixed precision on the CPU, during the lifetime of this object:
+/// LibTorch's automatic mixed precision on the device of the body, during the lifetime of this object:
 ///
 ///   torch::Tensor loss(Net& net, sr::Scattered<const float, 2> x, sr::Scattered<const std::int64_t, 1> y) {
 ///     const sr::libtorch::Autocast autocast(torch::kBFloat16);
@@ -29,6 +29,7 @@ class SYNCRUN_EXPORT Autocast {
   Autocast& operator=(const Autocast&) = delete;
 
  private:
+  ::torch::DeviceType device_;
   bool was_enabled_;
   ::torch::ScalarType type_before_;
 };

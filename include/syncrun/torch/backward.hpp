@@ -18,6 +18,17 @@ enum class FiniteCheck : std::uint8_t {
   gradients  ///< Also the gradient of each parameter, as soon as LibTorch has computed it.
 };
 
+/// How a CUDA device runs the step.
+enum class Replay : std::uint8_t {
+  /// As a CUDA graph, if that is possible: the first step with some shapes runs the loss, the second is captured, and
+  /// later ones launch the graph. The loss's host code does not run then. It must do the same in each step, apart from the
+  /// values of its inputs. If a step cannot be captured, because the loss waits for a value or draws random numbers, the
+  /// worker warns once, and all steps run the host code. A loss with a parameter by value or a Comm&, or with a
+  /// result beside the loss, is not captured. Nor is a step with other options of BackwardOptions.
+  if_possible,
+  never  ///< Each step runs the loss's host code.
+};
+
 /// Options of a training step, as a template argument: `train_step<sr::Adam, loss, BackwardOptions{...}>`. An option that
 /// is not used costs nothing.
 struct BackwardOptions {
@@ -28,7 +39,10 @@ struct BackwardOptions {
   GradientAverage average = GradientAverage::after_backward;
   /// With `gradients`, a step whose gradient is not finite throws Error (function). The message names the first such
   /// parameter in the order of the backward pass. Reads the gradient once more.
+  /// On CUDA devices, `loss` checks nothing, because the host does not wait for the loss. The caller gets it as it is.
   FiniteCheck check = FiniteCheck::loss;
+  /// For CUDA devices only.
+  Replay replay = Replay::if_possible;
 
   friend bool operator==(const BackwardOptions&, const BackwardOptions&) = default;
 };

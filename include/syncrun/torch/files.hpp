@@ -48,7 +48,8 @@ template <class Net>
 void save(Session& session, const Replicated<Replica<Net>>& net, const Shared<float, 1>& params,
           const std::filesystem::path& file, FileFormat format = FileFormat::by_name) {
   const auto path = detail::path_data(session, std::filesystem::absolute(file));
-  session.function(&Replica<Net>::save, net, "save").on_rank(0)(path, detail::format_of(file, format), params);
+  session.function(&Replica<Net>::template save<CpuWorker>, &Replica<Net>::template save<CudaWorker>, net, "save")
+      .on_rank(0)(path, detail::format_of(file, format), params);
 }
 
 /// Loads a file that save(), torch::save or a Python program (safetensors) wrote. Every rank then has its parameters and
@@ -60,7 +61,8 @@ template <class Net>
 void load(Session& session, const Replicated<Replica<Net>>& net, Shared<float, 1>& params,
           const std::filesystem::path& file, FileFormat format = FileFormat::by_name) {
   const auto path = detail::path_data(session, std::filesystem::absolute(file));
-  session.function(&Replica<Net>::load, net, "load").on_rank(0)(path, detail::format_of(file, format), params);
+  session.function(&Replica<Net>::template load<CpuWorker>, &Replica<Net>::template load<CudaWorker>, net, "load")
+      .on_rank(0)(path, detail::format_of(file, format), params);
   params.broadcast(0);
   sync_buffers(session, net, BufferSync::rank0);
 }

@@ -4,8 +4,10 @@
 
 #include <torch/torch.h>
 
+#include <memory>
 #include <utility>
 
+#include "syncrun/cuda_worker.hpp"
 #include "syncrun/detail/export.hpp"
 #include "syncrun/torch/torch_seam.hpp"
 #include "syncrun/worker.hpp"
@@ -14,15 +16,21 @@ namespace syncrun::libtorch {
 
 /// Prepares the worker for LibTorch during the lifetime of this object. Replica's own functions do this themselves.
 ///
+/// - On a CUDA device, LibTorch puts its work on the worker's stream, and tensor() makes tensors of the worker's GPU.
+///   Memory comes from a pool that all bodies of the worker share. The first Guard throws Error (usage) if LibTorch or
+///   Syncrun has no CUDA here, or if the process has a cuDNN or NCCL that LibTorch cannot use.
 /// - LibTorch computes with as many threads as the worker's OMP_NUM_THREADS says, which Syncrun sets.
 /// - An error of LibTorch names the line of the program that caused it, in place of a backtrace of C++ functions.
 class SYNCRUN_EXPORT Guard {
  public:
   explicit Guard(CpuWorker& worker) : Guard(worker, nullptr) {}
+  explicit Guard(CudaWorker& worker) : Guard(worker, nullptr) {}
   /// Modules that compute with all ranks (SyncBatchNorm) use `comm` during the lifetime of this object.
   Guard(CpuWorker& worker, Comm& comm) : Guard(worker, &comm) {}
+  Guard(CudaWorker& worker, Comm& comm) : Guard(worker, &comm) {}
   /// For Syncrun's own code. `comm` may be null.
   Guard(CpuWorker& worker, Comm* comm);
+  Guard(CudaWorker& worker, Comm* comm);
   ~Guard();
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
@@ -39,6 +47,9 @@ class SYNCRUN_EXPORT Guard {
   }
 
  private:
+  void begin(AnyWorker& worker, Comm* comm);
+
+  std::unique_ptr<detail::CudaScope> cuda_;  // null on a CPU device
   int threads_before_;
   detail::StepScope scope_;
 };

@@ -14,12 +14,15 @@
 #include <vector>
 
 #include "syncrun/arguments.hpp"
+#include "syncrun/cuda_worker.hpp"
+#include "syncrun/detail/signature.hpp"
 #include "syncrun/gradient_ready.hpp"
 #include "syncrun/output.hpp"
 #include "syncrun/session.hpp"
 #include "syncrun/shared.hpp"
 #include "syncrun/torch/backward.hpp"
 #include "syncrun/torch/guard.hpp"
+#include "syncrun/torch/tensor.hpp"
 #include "syncrun/torch/torch_seam.hpp"
 #include "syncrun/worker.hpp"
 
@@ -129,6 +132,26 @@ Comm* comm_in(P&... inputs) noexcept {
   return found;
 }
 
+/// Whether a step or an evaluation of a loss can be captured as a CUDA graph: its host code reads no argument, uses no
+/// collectives, and gives back nothing but the loss.
+template <class F>
+inline constexpr bool kCanReplayLoss = false;
+template <class Module, class... P>
+inline constexpr bool kCanReplayLoss<::torch::Tensor (*)(Module&, P...)> =
+    (syncrun::detail::kMayReplay<P> && ...) && !(std::is_same_v<P, Comm&> || ...);
+template <class Module, class... P>
+inline constexpr bool kCanReplayLoss<::torch::Tensor (*)(Module&, P...) noexcept> =
+    kCanReplayLoss<::torch::Tensor (*)(Module&, P...)>;
+
+/// Makes a Gather of values in host memory.
+template <class T, std::size_t N, class Worker>
+Gather<T, N> gathered(Worker& worker, std::span<const T> values, const Shape<N>& shape) {
+  Gather<T, N> gather(worker, shape);
+  const Guard guard(worker);
+  copy_to_device(gather.data(), std::as_bytes(values));
+  return gather;
+}
+
 /// What the master asks of a new replica. `layouts` has the text of each rank, each with a zero byte at its end.
 struct ReplicaDescription {
   Max<std::int64_t> elements;
@@ -153,57 +176,71 @@ struct PartsDescription {
 /// they have seeded LibTorch's generator with `seed`, an integer. After that, the generator of each rank has a seed of
 /// its own, for dropout. Parameters must be float32.
 ///
+/// On a CUDA device, the module is constructed on the CPU, with the same values as there, and then moved to the GPU. The
+/// loss makes new tensors on the device of its inputs: `torch::zeros({3}, x.options())`.
+///
 /// Programs call only net(). The functions of training.hpp and files.hpp call the other members.
 template <class Net>
 class Replica {
  public:
   template <class... Arguments>
   explicit Replica(CpuWorker& worker, std::uint64_t seed, Arguments... arguments)
-      : kept_(make(worker, seed, std::move(arguments)...)), bound_(kept_.module()) {
+      : kept_(make(worker, seed, std::move(arguments)...)), bound_(bind(worker, kept_.module())) {
+    detail::seed_by_rank(seed, worker.rank());
+  }
+  template <class... Arguments>
+  explicit Replica(CudaWorker& worker, std::uint64_t seed, Arguments... arguments)
+      : kept_(make(worker, seed, std::move(arguments)...)), bound_(bind(worker, kept_.module())) {
     detail::seed_by_rank(seed, worker.rank());
   }
 
   Net& net() noexcept { return kept_.net(); }
 
-  detail::ReplicaDescription describe(CpuWorker&) const {
+  template <class Worker>
+  detail::ReplicaDescription describe(Worker& worker) const {
     const std::string text = bound_.layout();
     const std::span bytes(reinterpret_cast<const std::uint8_t*>(text.c_str()), text.size() + 1);
-    return {bound_.elements(), bound_.has_buffers() ? 1 : 0, {bytes, Shape<1>(bytes.size())}};
+    return {bound_.elements(), bound_.has_buffers() ? 1 : 0,
+            detail::gathered<std::uint8_t>(worker, bytes, Shape<1>(bytes.size()))};
   }
-  detail::PartsDescription parts(CpuWorker&) const {
+  template <class Worker>
+  detail::PartsDescription parts(Worker& worker) const {
     std::string names;
     std::vector<std::int64_t> places;
     for (const detail::BoundParameter& each : bound_.parameters()) {
       names.append(each.name).push_back('\0');
       places.insert(places.end(), {each.offset, each.offset + each.tensor.numel(), each.tensor.dim()});
     }
-    return {{std::span(reinterpret_cast<const std::uint8_t*>(names.data()), names.size()), Shape<1>(names.size())},
-            {places, Shape<2>(places.size() / 3, 3)}};
+    const std::span bytes(reinterpret_cast<const std::uint8_t*>(names.data()), names.size());
+    return {
+        detail::gathered<std::uint8_t>(worker, bytes, Shape<1>(bytes.size())),
+        detail::gathered<std::int64_t>(worker, std::span<const std::int64_t>(places), Shape<2>(places.size() / 3, 3))};
   }
-  void store(CpuWorker& worker, Local<float, 1> params) {
+  template <class Worker>
+  void store(Worker& worker, Local<float, 1> params) {
     Guard(worker).run([&] { bound_.store(params.span()); });
   }
 
-  template <auto kLoss, BackwardOptions kBackward, class... P>
-  detail::ResultOf<kLoss> step(CpuWorker& worker, P... inputs, Local<float, 1> params, Local<float, 1> gradient) {
+  template <auto kLoss, BackwardOptions kBackward, class Worker, class... P>
+  detail::ResultOf<kLoss> step(Worker& worker, P... inputs, Local<float, 1> params, Local<float, 1> gradient) {
     return run_step<kLoss>(worker, params, gradient, {worker.rows(), kBackward.check, {}}, inputs...);
   }
   /// The same for a step that is told which part of the gradient is final.
-  template <auto kLoss, BackwardOptions kBackward, class... P>
-  detail::ResultOf<kLoss> step_with_reports(CpuWorker& worker, GradientReady& ready, P... inputs,
-                                            Local<float, 1> params, Local<float, 1> gradient) {
+  template <auto kLoss, BackwardOptions kBackward, class Worker, class... P>
+  detail::ResultOf<kLoss> step_with_reports(Worker& worker, GradientReady& ready, P... inputs, Local<float, 1> params,
+                                            Local<float, 1> gradient) {
     const auto report = [&ready](std::int64_t first) { ready.from(first); };
     return run_step<kLoss>(worker, params, gradient, {worker.rows(), kBackward.check, report}, inputs...);
   }
-  template <auto kLoss, class... P>
-  detail::ResultOf<kLoss> evaluate(CpuWorker& worker, P... inputs, Local<const float, 1> params) {
+  template <auto kLoss, class Worker, class... P>
+  detail::ResultOf<kLoss> evaluate(Worker& worker, P... inputs, Local<const float, 1> params) {
     return Guard(worker, detail::comm_in(inputs...)).run([&]() -> detail::ResultOf<kLoss> {
       bound_.bind_to_read(params.span());
       bound_.warn_of_buffers(worker);
       const detail::EvaluationScope scope(*kept_.module());
       auto loss = kLoss(kept_.net(), inputs...);
       if constexpr (std::is_same_v<decltype(loss), ::torch::Tensor>) {
-        return detail::BoundModule::value_of(loss);
+        return bound_.result_of(loss);
       } else if constexpr (detail::kIsLoss<decltype(loss)>) {
         return std::move(loss.numbers);
       } else {
@@ -212,17 +249,20 @@ class Replica {
     });
   }
 
-  void sync_buffers(CpuWorker& worker, Comm& comm, BufferSync how) {
+  template <class Worker>
+  void sync_buffers(Worker& worker, Comm& comm, BufferSync how) {
     Guard(worker).run([&] { bound_.sync_buffers(comm, how); });
   }
-  void save(CpuWorker& worker, Broadcast<const std::uint8_t, 1> file, FileFormat format, Local<const float, 1> params) {
+  template <class Worker>
+  void save(Worker& worker, Broadcast<const std::uint8_t, 1> file, FileFormat format, Local<const float, 1> params) {
     Guard(worker).run([&] {
       bound_.bind_to_read(params.span());
       bound_.warn_of_buffers(worker);
       bound_.save(path_in(file), format);
     });
   }
-  void load(CpuWorker& worker, Broadcast<const std::uint8_t, 1> file, FileFormat format, Local<float, 1> params) {
+  template <class Worker>
+  void load(Worker& worker, Broadcast<const std::uint8_t, 1> file, FileFormat format, Local<float, 1> params) {
     Guard(worker).run([&] {
       bound_.bind_to_read(params.span());
       bound_.load(path_in(file), format);
@@ -230,16 +270,20 @@ class Replica {
   }
 
  private:
-  template <class... Arguments>
-  static detail::KeptModule<Net> make(CpuWorker& worker, std::uint64_t seed, Arguments&&... arguments) {
+  template <class Worker, class... Arguments>
+  static detail::KeptModule<Net> make(Worker& worker, std::uint64_t seed, Arguments&&... arguments) {
     return Guard(worker).run([&] {
       detail::check_versions(TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR);
       detail::seed_equally(seed);
       return detail::KeptModule<Net>(std::forward<Arguments>(arguments)...);
     });
   }
-  template <auto kLoss, class... P>
-  detail::ResultOf<kLoss> run_step(CpuWorker& worker, Local<float, 1>& params, Local<float, 1>& gradient,
+  template <class Worker>
+  static detail::BoundModule bind(Worker& worker, std::shared_ptr<::torch::nn::Module> module) {
+    return Guard(worker).run([&] { return detail::BoundModule(std::move(module)); });
+  }
+  template <auto kLoss, class Worker, class... P>
+  detail::ResultOf<kLoss> run_step(Worker& worker, Local<float, 1>& params, Local<float, 1>& gradient,
                                    const detail::BackwardCall& call, P&... inputs) {
     return Guard(worker, detail::comm_in(inputs...)).run([&]() -> detail::ResultOf<kLoss> {
       bound_.bind(params.span(), gradient.span());
@@ -253,7 +297,8 @@ class Replica {
     });
   }
   static std::filesystem::path path_in(const Broadcast<const std::uint8_t, 1>& file) {
-    return std::string(reinterpret_cast<const char*>(file.data()), static_cast<std::size_t>(file.size()));
+    const auto text = tensor(file).cpu();
+    return std::string(static_cast<const char*>(text.data_ptr()), static_cast<std::size_t>(text.numel()));
   }
 
   detail::KeptModule<Net> kept_;

@@ -11,6 +11,7 @@
 
 #include "syncrun/array.hpp"
 #include "syncrun/dtype.hpp"
+#include "syncrun/torch/torch_seam.hpp"
 
 namespace syncrun::libtorch {
 
@@ -40,7 +41,8 @@ template <> struct ScalarTypeOf<bool>         { static constexpr auto value = ::
 }  // namespace detail
 
 /// Returns a tensor that uses the memory of a view, without a copy: `tensor(x)` for any array parameter of a body, or for
-/// the view of an Array. The tensor is valid as long as the memory, for a body's parameters until the body returns. An
+/// the view of an Array. It is a tensor of the worker's device in a Guard, which Replica makes for a loss, and of the CPU
+/// elsewhere. The tensor is valid as long as the memory, for a body's parameters until the body returns. An
 /// input (Scattered, Broadcast) is only for reading, although LibTorch has no tensors that are const: all ranks read the
 /// same memory.
 template <class T, std::size_t N>
@@ -48,8 +50,9 @@ template <class T, std::size_t N>
   using Plain = std::remove_const_t<T>;
   std::array<std::int64_t, N> sizes{};
   for (std::size_t i = 0; i < N; ++i) sizes[i] = view.shape(i);
-  return ::torch::from_blob(const_cast<Plain*>(view.data()), ::torch::IntArrayRef(sizes.data(), N),
-                            ::torch::TensorOptions().dtype(detail::ScalarTypeOf<Plain>::value));
+  return ::torch::from_blob(
+      const_cast<Plain*>(view.data()), ::torch::IntArrayRef(sizes.data(), N),
+      ::torch::TensorOptions().dtype(detail::ScalarTypeOf<Plain>::value).device(detail::device_here()));
 }
 
 }  // namespace syncrun::libtorch

@@ -14,7 +14,9 @@
 #include <utility>
 #include <vector>
 
+#include "syncrun/cuda_worker.hpp"
 #include "syncrun/detail/export.hpp"
+#include "syncrun/output.hpp"
 #include "syncrun/torch/backward.hpp"
 #include "syncrun/worker.hpp"
 
@@ -33,6 +35,7 @@ struct BoundParameter {
 };
 
 class GradientWatch;
+class CudaScope;
 
 /// Told during a backward pass that the elements [first, size) of the gradient are final. Empty: nobody is told.
 using GradientReport = std::function<void(std::int64_t first)>;
@@ -55,15 +58,23 @@ struct StepComm {
 /// What modules can ask for in a step.
 struct StepScope {
   int world_size;
+  ::torch::Device device;          // of the worker
   std::shared_ptr<StepComm> comm;  // null if the body has no Comm&
   const StepScope* outer;
 };
+
+/// The device of the innermost Guard of this thread. Without one, the CPU.
+SYNCRUN_EXPORT ::torch::Device device_here() noexcept;
+
+/// Copies bytes in host memory to memory of the device of the innermost Guard.
+SYNCRUN_EXPORT void copy_to_device(void* to, std::span<const std::byte> from);
 
 /// A module on a worker, whose parameters and gradients are parts of flat vectors of Syncrun. "The parameters" are those
 /// that require a gradient. All others are frozen, and are treated like buffers.
 class SYNCRUN_EXPORT BoundModule {
  public:
-  /// Throws Error (usage) if a parameter is not float32, or if two parameters share memory without being one tensor.
+  /// Moves the module to the device of the innermost Guard. Throws Error (usage) if a parameter is not float32, or if two
+  /// parameters share memory without being one tensor.
   explicit BoundModule(std::shared_ptr<::torch::nn::Module> module);
 
   /// The number of elements of all parameters.
@@ -84,15 +95,16 @@ class SYNCRUN_EXPORT BoundModule {
 
   /// Runs the backward pass and returns the loss, or 0 without rows. Throws Error (usage) if the loss is not one number,
   /// if it does not depend on a parameter, if it is not finite, or if the backward pass replaced a gradient instead of
-  /// adding to it. Throws also what the options of the call say.
-  double backward(const ::torch::Tensor& loss, const BackwardCall& call = {});
+  /// adding to it. Throws also what the options of the call say. On a CUDA device, the loss stays in device memory, and
+  /// only FiniteCheck::gradients looks at it.
+  Avg<double> backward(const ::torch::Tensor& loss, const BackwardCall& call = {});
   /// The value of a loss that is evaluated only. Throws Error (usage) if it is not one number.
-  static double value_of(const ::torch::Tensor& loss);
+  Avg<double> result_of(const ::torch::Tensor& loss);
 
   /// Makes the buffers and frozen parameters equal on all ranks. All ranks call it.
   void sync_buffers(Comm& comm, BufferSync how);
   /// Warns once if a training step changed buffers and sync_buffers was not called since.
-  void warn_of_buffers(CpuWorker& worker);
+  void warn_of_buffers(AnyWorker& worker);
 
   /// Writes the module into a file, and reads it from a file.
   void save(const std::filesystem::path& file, FileFormat format);
@@ -103,10 +115,12 @@ class SYNCRUN_EXPORT BoundModule {
   void check_size(std::size_t elements) const;
   void bind_params(float* data);
   void bind_gradient(float* data);
-  void check_loss(const ::torch::Tensor& loss, double value) const;
+  void check_loss(const ::torch::Tensor& loss, FiniteCheck check) const;
   std::uint32_t buffer_versions() const;
 
   std::shared_ptr<::torch::nn::Module> module_;
+  ::torch::Device device_;
+  ::torch::Tensor result_;  // on a CUDA device: the loss of the last step or evaluation
   std::vector<BoundParameter> parameters_;
   std::int64_t elements_ = 0;
   float* gradient_ = nullptr;

@@ -25,7 +25,8 @@ namespace syncrun::libtorch {
 /// training step, each rank's running statistics are those of its own rows. Call it before an evaluation or a save.
 template <class Net>
 void sync_buffers(Session& session, const Replicated<Replica<Net>>& net, BufferSync how = BufferSync::mean) {
-  session.function(&Replica<Net>::sync_buffers, net, "sync_buffers")(how);
+  session.function(&Replica<Net>::template sync_buffers<CpuWorker>, &Replica<Net>::template sync_buffers<CudaWorker>,
+                   net, "sync_buffers")(how);
 }
 
 /// Makes a shared variable of the module's parameters: one flat vector, with the parameters in the order of
@@ -36,11 +37,13 @@ void sync_buffers(Session& session, const Replicated<Replica<Net>>& net, BufferS
 /// names the first difference.
 template <class Net>
 Shared<float, 1> parameters(Session& session, const Replicated<Replica<Net>>& net, std::string_view name = {}) {
-  const auto description = session.function(&Replica<Net>::describe, net, "parameters")();
+  const auto description = session.function(&Replica<Net>::template describe<CpuWorker>,
+                                            &Replica<Net>::template describe<CudaWorker>, net, "parameters")();
   detail::check_layouts(description.layouts.span());
   auto params = session.shared<float, 1>(name.empty() ? syncrun::detail::unused_name(*session.core(), "params") : name);
   params.broadcast(std::vector<float>(static_cast<std::size_t>(description.elements.value())));
-  session.function(&Replica<Net>::store, net, "parameters")(params);
+  session.function(&Replica<Net>::template store<CpuWorker>, &Replica<Net>::template store<CudaWorker>, net,
+                   "parameters")(params);
   params.broadcast(0);
   if (description.has_buffers.value() != 0) sync_buffers(session, net, BufferSync::rank0);
   return params;
@@ -63,7 +66,10 @@ struct ParameterPart {
 ///   }
 template <class Net>
 std::vector<ParameterPart> parts(Session& session, const Replicated<Replica<Net>>& net) {
-  const auto description = session.function(&Replica<Net>::parts, net, "parts").on_rank(0)();
+  const auto description =
+      session
+          .function(&Replica<Net>::template parts<CpuWorker>, &Replica<Net>::template parts<CudaWorker>, net, "parts")
+          .on_rank(0)();
   std::vector<ParameterPart> parts;
   const auto* name = reinterpret_cast<const char*>(description.names.data());
   for (std::int64_t i = 0; i < description.places.rows(); ++i) {
@@ -98,16 +104,36 @@ struct LossBodies<kLoss, Net, R (*)(Module&, P...)> {
   static_assert(std::is_same_v<Module, Net>, "the loss is a function of another module than that of the replica");
   using Result = ResultOf<kLoss>;
   using Passed = typename syncrun::detail::PassedOnly<syncrun::detail::TypeList<>, P...>::type;
-  using Step = Result (Replica<Net>::*)(CpuWorker&, P..., Local<float, 1>, Local<float, 1>);
-  using StepWithReports = Result (Replica<Net>::*)(CpuWorker&, GradientReady&, P..., Local<float, 1>, Local<float, 1>);
-  using Evaluate = Result (Replica<Net>::*)(CpuWorker&, P..., Local<const float, 1>);
-  template <BackwardOptions kBackward>
+  static constexpr bool kCanReplay = kCanReplayLoss<R (*)(Module&, P...)>;
+
+  /// The body of a step on the device of Worker.
+  template <BackwardOptions kBackward, class Worker>
   static constexpr auto step() {
+    using Plain = Result (Replica<Net>::*)(Worker&, P..., Local<float, 1>, Local<float, 1>);
+    using Reporting = Result (Replica<Net>::*)(Worker&, GradientReady&, P..., Local<float, 1>, Local<float, 1>);
     if constexpr (kBackward.average == GradientAverage::during_backward)
-      return StepWithReports(&Replica<Net>::template step_with_reports<kLoss, kBackward, P...>);
-    else return Step(&Replica<Net>::template step<kLoss, kBackward, P...>);
+      return Reporting(&Replica<Net>::template step_with_reports<kLoss, kBackward, Worker, P...>);
+    else return Plain(&Replica<Net>::template step<kLoss, kBackward, Worker, P...>);
   }
-  static constexpr Evaluate evaluate() { return &Replica<Net>::template evaluate<kLoss, P...>; }
+  /// The same for CUDA devices. It is replayed if that is possible.
+  template <BackwardOptions kBackward>
+  static constexpr auto cuda_step() {
+    constexpr auto kStep = step<kBackward, CudaWorker>();
+    constexpr bool kIsReplayed = kCanReplay && kBackward.replay == Replay::if_possible &&
+                                 kBackward.average == GradientAverage::after_backward &&
+                                 kBackward.check == FiniteCheck::loss;
+    if constexpr (kIsReplayed) return replayable_if_possible(kStep);
+    else return kStep;
+  }
+  template <class Worker>
+  static constexpr auto evaluate() {
+    using Evaluate = Result (Replica<Net>::*)(Worker&, P..., Local<const float, 1>);
+    return Evaluate(&Replica<Net>::template evaluate<kLoss, Worker, P...>);
+  }
+  static constexpr auto cuda_evaluate() {
+    if constexpr (kCanReplay) return replayable_if_possible(evaluate<CudaWorker>());
+    else return evaluate<CudaWorker>();
+  }
 };
 template <auto kLoss, class Net, class R, class Module, class... P>
 struct LossBodies<kLoss, Net, R (*)(Module&, P...) noexcept> : LossBodies<kLoss, Net, R (*)(Module&, P...)> {};
@@ -135,6 +161,8 @@ using BodiesOf = LossBodies<kLoss, Net, decltype(kLoss)>;
 ///
 /// A loss with a parameter `sr::Comm&` runs on every rank, also on ranks without rows, where its value does not count.
 ///
+/// On CUDA devices, a step is captured as a CUDA graph and then replayed (see Replay), and its loss is not checked.
+///
 /// A step throws Error (function) if the loss is not one number, does not depend on a parameter, or is not finite, if a
 /// gradient was replaced instead of added to, or if LibTorch failed. The parameters are then as before. A parameter that
 /// the loss does not use has the gradient zero.
@@ -145,8 +173,9 @@ auto train_step(Session& session, const Replicated<Replica<Net>>& net, const Sha
                 "a training step needs a loss: a function that returns a torch::Tensor or a Loss<Numbers>");
   TrainStepOptions named = options;
   if (named.name.empty()) named.name = detail::loss_name<kLoss>();
-  return syncrun::train_step<Rule>(session, detail::BodiesOf<kLoss, Net>::template step<kBackward>(), net, params,
-                                   named);
+  using Bodies = detail::BodiesOf<kLoss, Net>;
+  return syncrun::train_step<Rule>(session, Bodies::template step<kBackward, CpuWorker>(),
+                                   Bodies::template cuda_step<kBackward>(), net, params, named);
 }
 
 /// An evaluation. evaluation() makes it. R is the result. `Passed...` lists the parameters of the loss for which the
@@ -194,7 +223,9 @@ template <auto kLoss, class Net>
 auto evaluation(Session& session, const Replicated<Replica<Net>>& net, const Shared<float, 1>& params) {
   using Bodies = detail::BodiesOf<kLoss, Net>;
   using Made = typename detail::EvaluationOf<typename Bodies::Result, typename Bodies::Passed>::type;
-  return Made(session.function(Bodies::evaluate(), net, detail::loss_name<kLoss>()), params);
+  return Made(session.function(Bodies::template evaluate<CpuWorker>(), Bodies::cuda_evaluate(), net,
+                               detail::loss_name<kLoss>()),
+              params);
 }
 
 }  // namespace syncrun::libtorch

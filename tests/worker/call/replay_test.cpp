@@ -8,11 +8,13 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "common/os/segment.hpp"
 #include "common/protocol/function_entry.hpp"
+#include "syncrun/error.hpp"
 #include "worker/call/running_call.hpp"
 #include "worker/comm/call_interruption.hpp"
 
@@ -67,10 +69,14 @@ class CountingGpu final : public GpuDevice {
   cudnnContext* cudnn() override { return nullptr; }
   void unpin() override {}
   void begin_capture() override { ++captures; }
-  std::unique_ptr<DeviceGraph> end_capture() override { return std::make_unique<Graph>(); }
+  std::unique_ptr<DeviceGraph> end_capture() override {
+    if (can_capture) return std::make_unique<Graph>();
+    throw Error(ErrorKind::cuda, "the body waited");
+  }
   void abandon_capture() noexcept override {}
   void launch(DeviceGraph&) override { ++launches; }
 
+  bool can_capture = true;
   int captures = 0;
   int launches = 0;
 
@@ -105,10 +111,14 @@ class Replay : public testing::Test {
     std::copy(shares.begin(), shares.end(), attachment_.segment.at<std::int64_t>(kSharesAt));
     command.has_comm = has_comm;
     running_.begin(command, kRepeatedCommand);
-    while (running_.next_slice()) running_.replay([](void*) {}, nullptr);
+    while (running_.next_slice())
+      why_not = running_.replay([](void* runs) { ++*static_cast<int*>(runs); }, &runs, capture);
   }
 
   bool has_comm = false;
+  Capture capture = Capture::required;
+  int runs = 0;         // of the body
+  std::string why_not;  // of the last call
   Attachment attachment_;
   SharedHeap arena_;
   std::atomic<std::uint64_t> consumed_ = 0;
@@ -181,6 +191,41 @@ TEST_F(Replay, RecordsACallWithOtherRowsOfPeersByItself) {
   EXPECT_EQ(gpu_.launches, 1) << "ranks 1 and 2 have other weights in an average";
   call(all, 12, {0, 4, 6, 12});
   EXPECT_EQ(gpu_.launches, 2);
+}
+
+TEST_F(Replay, FailsIfTheWorkCannotBeCaptured) {
+  const RankSet all = RankSet::all(kWorldSize);
+  gpu_.can_capture = false;
+  call(all);
+  EXPECT_THROW(call(all), Error);
+  EXPECT_EQ(gpu_.launches, 0);
+}
+
+TEST_F(Replay, RunsWorkThatNeedNotBeCapturedAndSaysWhyOnce) {
+  const RankSet all = RankSet::all(kWorldSize);
+  capture = Capture::if_possible;
+  gpu_.can_capture = false;
+  call(all);
+  EXPECT_EQ(why_not, "");
+  call(all);
+  EXPECT_NE(why_not.find("the body waited"), std::string::npos) << why_not;
+  EXPECT_EQ(runs, 3) << "the body was captured in vain, and then ran";
+  gpu_.can_capture = true;
+  call(all);
+  call(all, 12);  // with other rows, it would be recorded by itself
+  call(all, 12);
+  EXPECT_EQ(why_not, "");
+  EXPECT_EQ(runs, 6);
+  EXPECT_EQ(gpu_.captures, 1);
+  EXPECT_EQ(gpu_.launches, 0);
+}
+
+TEST_F(Replay, LaunchesWorkThatNeedNotBeCapturedIfItCanBe) {
+  const RankSet all = RankSet::all(kWorldSize);
+  capture = Capture::if_possible;
+  for (int i = 0; i < 4; ++i) call(all);
+  EXPECT_EQ(gpu_.captures, 1);
+  EXPECT_EQ(gpu_.launches, 3);
 }
 
 /// The copy of a Value on rank 0.
@@ -258,7 +303,7 @@ class ReplayAcrossKinds : public Replay {
     payload.rows = -1;
     mixed_running_->begin(command, kRepeatedCommand);
     while (mixed_running_->next_slice())
-      mixed_running_->replay([](void* runs) { ++*static_cast<int*>(runs); }, &host_runs_);
+      mixed_running_->replay([](void* runs) { ++*static_cast<int*>(runs); }, &host_runs_, Capture::required);
   }
 
   int host_runs_ = 0;

@@ -1,0 +1,116 @@
+// LibTorch on a CUDA device of Syncrun: the stream, the memory and the versions of libraries.
+
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <dlfcn.h>
+#include <link.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+
+#include "libtorch/cuda_part.hpp"
+#include "syncrun/error.hpp"
+
+namespace syncrun::libtorch::detail {
+
+namespace {
+
+/// The one pool of this process. Bodies that run and bodies that are captured take turns on one stream, so they can use the
+/// same memory. With a pool for each captured graph, as LibTorch's own graphs have, memory would grow with each shape.
+constexpr c10::MempoolId_t kPool{0x73796e63, 1};
+
+class StreamScope final : public CudaScope {
+ public:
+  StreamScope(CUstream_st* stream, c10::DeviceIndex device)
+      : device_(device), guard_(c10::cuda::getStreamFromExternal(stream, device)) {
+    c10::cuda::CUDACachingAllocator::beginAllocateToPool(device_, kPool, [](cudaStream_t) { return true; });
+  }
+  ~StreamScope() override { c10::cuda::CUDACachingAllocator::endAllocateToPool(device_, kPool); }
+
+ private:
+  c10::DeviceIndex device_;
+  c10::cuda::CUDAStreamGuard guard_;
+};
+
+/// A scope inside another one of the same thread, which has already entered the pool.
+class InnerScope final : public CudaScope {};
+
+/// The paths of all loaded libraries whose file names begin with `name`.
+std::vector<std::string> loaded(std::string_view name) {
+  struct Search {
+    std::string_view name;
+    std::vector<std::string> paths;
+  } search{name, {}};
+  const auto add = [](dl_phdr_info* info, std::size_t, void* to) {
+    auto& search = *static_cast<Search*>(to);
+    const std::string_view path(info->dlpi_name);
+    if (path.substr(path.rfind('/') + 1).starts_with(search.name)) search.paths.emplace_back(path);
+    return 0;
+  };
+  ::dl_iterate_phdr(add, &search);
+  return search.paths;
+}
+
+void check_one_copy(std::string_view name) {
+  const auto paths = loaded(name);
+  if (paths.size() < 2) return;
+  throw Error(ErrorKind::usage, "the process has loaded two copies of " + std::string(name) + ": " + paths[0] +
+                                    " and " + paths[1] +
+                                    ", expected one. Set LD_LIBRARY_PATH so that both Syncrun and LibTorch "
+                                    "find the one that LibTorch came with");
+}
+
+std::string cudnn_text(long version) {
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
+}
+
+void check_cudnn() {
+  const auto& hooks = at::detail::getCUDAHooks();
+  if (!hooks.compiledWithCuDNN()) return;
+  const auto paths = loaded("libcudnn.so");
+  if (paths.empty()) return;
+  void* const library = ::dlopen(paths[0].c_str(), RTLD_NOW | RTLD_NOLOAD);
+  using Version = std::size_t (*)();
+  const auto version = library == nullptr ? nullptr : reinterpret_cast<Version>(::dlsym(library, "cudnnGetVersion"));
+  if (version == nullptr) return;
+  const auto found = static_cast<long>(version());
+  const long expected = hooks.versionCuDNN();
+  if (found / 10000 == expected / 10000 && found >= expected) return;
+  throw Error(ErrorKind::usage, "the process has loaded cuDNN " + cudnn_text(found) + " (" + paths[0] +
+                                    "), and LibTorch was built with cuDNN " + cudnn_text(expected) +
+                                    ", expected the same major version and not an older one. Put the folder of the one "
+                                    "that LibTorch came with into LD_LIBRARY_PATH");
+}
+
+class Part final : public CudaPart {
+ public:
+  ::torch::Device device() override { return {::torch::kCUDA, c10::cuda::current_device()}; }
+  std::unique_ptr<CudaScope> enter(CUstream_st* stream) override {
+    const auto device = c10::cuda::current_device();
+    if (c10::cuda::getCurrentCUDAStream(device).stream() == stream) return std::make_unique<InnerScope>();
+    return std::make_unique<StreamScope>(stream, device);
+  }
+  void start() override {
+    at::globalContext().lazyInitDevice(at::kCUDA);
+    check_one_copy("libcudart.so");
+    check_one_copy("libnccl.so");
+    check_one_copy("libcudnn.so");
+    check_cudnn();
+  }
+};
+
+}  // namespace
+}  // namespace syncrun::libtorch::detail
+
+extern "C" [[gnu::visibility("default")]] syncrun::libtorch::detail::CudaPart* syncrun_torch_cuda_part() {
+  static syncrun::libtorch::detail::Part part;
+  return &part;
+}
