@@ -70,16 +70,16 @@ std::string first_not_finite(const std::vector<BoundParameter>& parameters) {
                             ::torch::TensorOptions().dtype(::torch::kFloat32).device(device_here()));
 }
 
+::torch::Tensor flat(std::span<float> vector) {
+  return ::torch::from_blob(vector.data(), {static_cast<std::int64_t>(vector.size())},
+                            ::torch::TensorOptions().dtype(::torch::kFloat32).device(device_here()));
+}
+
 /// Sets all elements of a gradient to zero, in the order of the stream.
 void clear(std::span<float> gradient) {
   if (gradient.empty()) return;
-  if (device_here().is_cpu()) {
-    std::memset(gradient.data(), 0, gradient.size_bytes());
-    return;
-  }
-  ::torch::from_blob(gradient.data(), {static_cast<std::int64_t>(gradient.size())},
-                     ::torch::TensorOptions().dtype(::torch::kFloat32).device(device_here()))
-      .zero_();
+  if (device_here().is_cpu()) std::memset(gradient.data(), 0, gradient.size_bytes());
+  else flat(gradient).zero_();
 }
 
 void check_is_one_number(const ::torch::Tensor& loss) {
@@ -126,12 +126,11 @@ void BoundModule::store(std::span<float> params) {
   bind_params(params.data());
 }
 
-void BoundModule::bind(std::span<float> params, std::span<float> gradient) {
+void BoundModule::bind(std::span<float> params, std::span<float> gradient, const BackwardCall& call) {
   check_unchanged();
   check_size(params.size());
   bind_params(params.data());
-  clear(gradient);
-  bind_gradient(gradient.data());
+  bind_gradient(gradient, device_.is_cpu() || call.report);
   ++steps_;
 }
 
@@ -171,12 +170,29 @@ void BoundModule::bind_params(float* data) {
   }
 }
 
-void BoundModule::bind_gradient(float* data) {
+void BoundModule::bind_gradient(std::span<float> gradient, bool is_in_place) {
+  gradient_ = gradient;
+  if (is_in_place) clear(gradient);
   for (const BoundParameter& each : parameters_) {
-    ::torch::Tensor& gradient = each.tensor.mutable_grad();
-    if (!is_part_of(data, each, gradient)) gradient = part_of(data, each);
+    ::torch::Tensor& own = each.tensor.mutable_grad();
+    if (!is_in_place) own.reset();
+    else if (!is_part_of(gradient.data(), each, own)) own = part_of(gradient.data(), each);
   }
-  gradient_ = data;
+}
+
+/// Copies the gradients of all parameters to where they belong.
+void BoundModule::collect_gradient() {
+  const ::torch::NoGradGuard no_gradients;
+  std::vector<::torch::Tensor> parts;
+  for (const BoundParameter& each : parameters_) {
+    ::torch::Tensor& own = each.tensor.mutable_grad();
+    if (own.defined() && own.layout() != ::torch::kStrided)
+      refuse("the gradient of parameter '" + each.name + "' is sparse, expected a dense one");
+    parts.push_back((own.defined() ? own : ::torch::zeros_like(each.tensor)).reshape(-1));
+    own.reset();
+  }
+  auto all = flat(gradient_);
+  ::torch::cat_out(all, parts);
 }
 
 Avg<double> BoundModule::result_of(const ::torch::Tensor& loss) {
@@ -196,11 +212,15 @@ Avg<double> BoundModule::backward(const ::torch::Tensor& loss, const BackwardCal
   const bool is_watched = check != FiniteCheck::loss || call.report;
   if (is_watched && loss.requires_grad()) {
     if (!watch_) watch_ = std::make_shared<GradientWatch>();
-    watch_->run(loss, parameters_, gradient_, check, call.report, steps_);
+    watch_->run(loss, parameters_, gradient_.data(), check, call.report, steps_);
   } else if (loss.requires_grad()) {
     loss.backward();
   }
-  for (const BoundParameter& each : parameters_) check_gradient_place(each, gradient_);
+  if (!device_.is_cpu() && !call.report) {
+    collect_gradient();
+  } else {
+    for (const BoundParameter& each : parameters_) check_gradient_place(each, gradient_.data());
+  }
   if (has_rows) return result_of(loss);
   return 0.0;
 }

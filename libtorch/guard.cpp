@@ -24,7 +24,7 @@ int wanted_threads() noexcept {
 }
 
 /// A backtrace of LibTorch as text. In LibTorch 1.13 it is a string. In 2.11 it is an object that makes the string.
-std::string text_of(const std::string& backtrace) { return backtrace; }
+[[maybe_unused]] std::string text_of(const std::string& backtrace) { return backtrace; }
 template <class Lazy>
 std::string text_of(const std::shared_ptr<const Lazy>& backtrace) {
   return backtrace == nullptr ? std::string() : backtrace->get();

@@ -13,6 +13,11 @@ torch::nn::LayerNorm layer_norm(const ModelConfig& config) {
   return torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.n_embd}));
 }
 
+/// A layer as one operation. torch::nn::Linear adds its bias in a second one if its input has three dimensions.
+torch::Tensor linear(const torch::nn::Linear& layer, const torch::Tensor& x) {
+  return torch::linear(x, layer->weight, layer->bias);
+}
+
 torch::Tensor drop(const torch::Tensor& x, double dropout, bool is_training) {
   return dropout == 0 ? x : torch::dropout(x, dropout, is_training);
 }
@@ -48,9 +53,10 @@ torch::Tensor CausalSelfAttention::forward(const torch::Tensor& x) {
   const std::int64_t rows = x.size(0);
   const std::int64_t time = x.size(1);
   const std::int64_t width = x.size(2);
-  const auto qkv = c_attn_(x).view({rows, time, 3, n_head_, width / n_head_}).permute({2, 0, 3, 1, 4});
-  const auto mixed = attend(qkv[0], qkv[1], qkv[2]).transpose(1, 2).reshape({rows, time, width});
-  return drop(c_proj_(mixed), dropout_, is_training());
+  const auto qkv = linear(c_attn_, x).view({rows, time, 3, n_head_, width / n_head_}).permute({2, 0, 3, 1, 4});
+  const auto parts = qkv.unbind(0);  // qkv[0] would need an array of zeros for its gradient
+  const auto mixed = attend(parts[0], parts[1], parts[2]).transpose(1, 2).reshape({rows, time, width});
+  return drop(linear(c_proj_, mixed), dropout_, is_training());
 }
 
 Mlp::Mlp(const ModelConfig& config)
@@ -60,7 +66,7 @@ Mlp::Mlp(const ModelConfig& config)
 }
 
 torch::Tensor Mlp::forward(const torch::Tensor& x) {
-  return drop(c_proj_(torch::gelu(c_fc_(x), "tanh")), dropout_, is_training());
+  return drop(linear(c_proj_, torch::gelu(linear(c_fc_, x), "tanh")), dropout_, is_training());
 }
 
 Block::Block(const ModelConfig& config)

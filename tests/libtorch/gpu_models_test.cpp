@@ -7,6 +7,7 @@
 #include <cmath>
 #include <csignal>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -263,6 +264,110 @@ TEST_P(LibtorchMlpOnGpus, FilesAreReadWithoutAGpu) {
   auto alone = std::make_shared<models::Mlp>();
   torch::load(alone, (folder.path() / "net.pt").string());
   EXPECT_NEAR(models::mean_square(alone->forward(inputs), torch::tensor(samples.y)).item<double>(), before, 1e-6);
+}
+
+/// Takes a step of AdamW in double: parts with other rates and decays, and a clipped gradient. Returns the norm.
+double take_step(std::vector<double>& params, std::vector<double>& m, std::vector<double>& v, int number,
+                 const std::vector<float>& gradient, const sr::Adam& adam,
+                 const std::vector<sr::ParameterGroup>& groups, double clip_norm) {
+  const auto factors = [&](std::size_t i) {
+    for (const auto& group : groups) {
+      if (group.begin <= static_cast<std::int64_t>(i) && static_cast<std::int64_t>(i) < group.end) return group;
+    }
+    return sr::ParameterGroup{};
+  };
+  double norm = 0;
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    if (factors(i).learning_rate != 0) norm += double(gradient[i]) * double(gradient[i]);
+  }
+  norm = std::sqrt(norm);
+  const double factor = clip_norm == 0 ? 1 : std::min(1.0, clip_norm / (norm + 1e-6));
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    const auto group = factors(i);
+    if (group.learning_rate == 0) continue;
+    const double rate = adam.learning_rate * group.learning_rate;
+    const double g = gradient[i] * factor;
+    params[i] *= 1 - rate * adam.decoupled_weight_decay * group.weight_decay;
+    m[i] = adam.beta1 * m[i] + (1 - adam.beta1) * g;
+    v[i] = adam.beta2 * v[i] + (1 - adam.beta2) * g * g;
+    const double root = std::sqrt(v[i] / (1 - std::pow(adam.beta2, number))) + adam.epsilon;
+    params[i] -= rate * m[i] / (1 - std::pow(adam.beta1, number)) / root;
+  }
+  return norm;
+}
+
+/// The parameters of a module as one vector, or the gradients.
+std::vector<float> flat_of(const torch::nn::Module& net, bool is_gradient) {
+  std::vector<torch::Tensor> parts;
+  for (const auto& each : net.parameters()) parts.push_back((is_gradient ? each.grad() : each).detach().reshape(-1));
+  const auto all = torch::cat(parts).contiguous();
+  return {all.data_ptr<float>(), all.data_ptr<float>() + all.numel()};
+}
+void set_flat(torch::nn::Module& net, const std::vector<double>& values) {
+  const torch::NoGradGuard no_gradients;
+  std::int64_t at = 0;
+  for (auto& each : net.parameters()) {
+    const auto part = torch::tensor(std::vector<double>(values.begin() + at, values.begin() + at + each.numel()));
+    each.copy_(part.reshape(each.sizes()));
+    at += each.numel();
+  }
+}
+
+TEST_P(LibtorchMlpOnGpus, GroupsAndClippingAreThoseOfTheSerialRule) {
+  const auto samples = models::make_samples(kRows);
+  const auto inputs = torch::tensor(samples.x).reshape({kRows, models::kInputs});
+  const auto labels = torch::tensor(samples.y);
+  const sr::Adam adam{.learning_rate = 0.02, .decoupled_weight_decay = 0.1};
+  const std::vector<sr::ParameterGroup> parts{{.begin = 2, .end = 5, .learning_rate = 0.5},
+                                              {.begin = 5, .end = 9, .weight_decay = 0},
+                                              {.begin = 12, .end = 17, .learning_rate = 0},
+                                              {.begin = 20, .end = 61, .learning_rate = 2, .weight_decay = 3}};
+  struct Case {
+    std::int64_t width;  // 9: 73 parameters. 3000: 24,001 parameters, several tiles
+    std::vector<sr::ParameterGroup> groups;
+    double clip_norm;
+  };
+  for (const Case& one : {Case{9, parts, 0}, Case{9, {}, 0.05}, Case{9, parts, 0.1}, Case{3000, parts, 0.5}}) {
+    for (const auto form : {sr::StepForm::replicated, sr::StepForm::sharded}) {
+      torch::manual_seed(kSeed);
+      models::Mlp alone(one.width);
+      const auto first = flat_of(alone, false);
+      std::vector<double> expected(first.begin(), first.end());
+      std::vector<double> m(expected.size());
+      std::vector<double> v(expected.size());
+      const auto net = session().replicate<Replica<models::Mlp>>(kSeed, one.width);
+      const auto params = parameters(session(), net);
+      auto step = train_step<sr::Adam, models::mlp_loss>(
+          session(), net, params, {.form = form, .groups = one.groups, .clip_norm = one.clip_norm});
+      for (int i = 1; i <= 10; ++i) {
+        alone.zero_grad();
+        models::mean_square(alone.forward(inputs), labels).backward();
+        const double norm = take_step(expected, m, v, i, flat_of(alone, true), adam, one.groups, one.clip_norm);
+        set_flat(alone, expected);
+        step(x(), y(), adam);
+        if (one.clip_norm != 0) {
+          EXPECT_NEAR(step.gradient_norm() / norm, 1, 1e-4) << "step " << i;
+        }
+      }
+      const auto found = params.get(0);
+      for (std::size_t i = 0; i < expected.size(); ++i)
+        ASSERT_NEAR(found[static_cast<std::int64_t>(i)], expected[i], 2e-4) << i << " of " << expected.size();
+    }
+  }
+}
+
+TEST_P(LibtorchMlpOnGpus, ANormThatIsNotFiniteChangesNothing) {
+  const auto net = session().replicate<Replica<models::Mlp>>(kSeed);
+  const auto params = parameters(session(), net);
+  const auto before = params.get(0).to_vector();
+  std::vector<float> huge(static_cast<std::size_t>(kRows), std::numeric_limits<float>::infinity());
+  const auto labels = session().data(huge, sr::Shape{kRows});
+  for (const auto form : {sr::StepForm::replicated, sr::StepForm::sharded}) {
+    auto step = train_step<sr::Adam, models::mlp_loss>(session(), net, params, {.form = form, .clip_norm = 1});
+    for (int i = 0; i < 6; ++i) EXPECT_FALSE(std::isfinite(double(step(x(), labels, {.learning_rate = 0.01}))));
+    EXPECT_FALSE(std::isfinite(step.gradient_norm()));
+    EXPECT_EQ(params.get(0).to_vector(), before);
+  }
 }
 
 /// Statistics over the rows of all ranks.

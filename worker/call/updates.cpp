@@ -12,6 +12,16 @@ void apply_update(WorkerCore& core, const UpdateWork& work) {
   core.device().apply_update(work);
 }
 
+void sum_squares(WorkerCore& core, const UpdateWork& work, double* squares) {
+  end_if_forked();
+  core.gpu().sum_squares(work, squares);
+}
+
+void take_root(WorkerCore& core, double* number) {
+  end_if_forked();
+  core.gpu().take_root(number);
+}
+
 void combine_values(WorkerCore& core, DType dtype, void* into, const void* value, std::array<double, 2> weights,
                     std::size_t elements) {
   end_if_forked();

@@ -35,6 +35,10 @@ class GpuDevice : public WorkerDevice {
   /// memory of the arena and returns its offset; the caller must free it. Otherwise returns 0.
   virtual std::uint64_t reduce_output(const OutputReduction& what, OutputBuffer own) = 0;
 
+  /// For the clipping of a gradient; see the functions of the same names in worker_seam.hpp.
+  virtual void sum_squares(const UpdateWork& work, double* squares) = 0;
+  virtual void take_root(double* number) = 0;
+
   /// Until end_capture(), work that bodies put on the stream is recorded in a graph and not run. end_capture throws
   /// Error (cuda) if something could not be captured.
   virtual void begin_capture() = 0;

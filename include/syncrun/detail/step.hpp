@@ -83,12 +83,6 @@ struct StepOf {
       const Vector& gradient = std::get<kCount>(all);
       const Vector& slice_gradient = std::get<kCount + kStates + 1>(all);
       const Vector& target = rows.before == 0 ? gradient : slice_gradient;
-      if constexpr (kDevice == BodyDevice::cuda) {
-        if (!StepPlan(std::get<kCount + kStates + 2>(all).span()).is_empty()) {
-          throw Error(ErrorKind::usage,
-                      "train_step: groups and clip_norm require CPU devices, but this step runs on a CUDA device");
-        }
-      }
       if constexpr (kTellsOfGradient) {
         constexpr auto kAverage = kForm == StepForm::replicated ? GradientAverage::in_buckets : GradientAverage::whole;
         call.begin_gradient(dtype_of<T>, target.data(), length_of(target), kAverage);
@@ -142,6 +136,23 @@ struct StepOf {
         }
       });
     }
+    /// The same on a CUDA device. The plan is in device memory, and all work is done in stream order. If the norm is not
+    /// finite, nothing is updated. `comm` is null if the gradient is whole.
+    template <class... State>
+    static void update_by_plan_on_gpu(WorkerCore& core, Comm* comm, const StepPlan& plan, std::span<double> numbers,
+                                      const Rule* rule, std::int64_t first, std::span<T> params, std::span<T> gradient,
+                                      State... state) {
+      UpdateWork work = update_work(rule, UpdateWork::RulePlace::device, params, gradient, state...);
+      work.plan = numbers;
+      work.first = first;
+      if (plan.is_clipping()) {
+        double* const norm = &numbers[StepPlan::kNorm];
+        sum_squares(core, work, norm);
+        if (comm != nullptr) comm->all_reduce(std::span<double>(norm, 1), Reduction::sum);
+        take_root(core, norm);
+      }
+      apply_update(core, work);
+    }
     template <class... State>
     static void update_block(WorkerCore& core, const Rule& rule, std::span<T> params, std::span<T> gradient,
                              State... state) {
@@ -154,9 +165,11 @@ struct StepOf {
       const Vector& params = std::get<kCount - 1>(all);
       const Vector& gradient = std::get<kCount>(all);
       const Vector& slice_gradient = std::get<kCount + kStates + 1>(all);
-      const StepPlan plan(std::get<kCount + kStates + 2>(all).span());
+      const std::span<double> numbers = std::get<kCount + kStates + 2>(all).span();
+      const StepPlan plan(numbers);
       const Rule* const rule = std::get<kCount + kStates + 3>(all).data();
       const bool has_plan = kDevice == BodyDevice::cpu && !plan.is_empty();
+      const bool has_plan_on_gpu = kDevice == BodyDevice::cuda && !plan.is_empty();
       constexpr auto kPlace = kDevice == BodyDevice::cuda ? UpdateWork::RulePlace::device : UpdateWork::RulePlace::host;
       if (rows.before != 0 && rows.count != 0)
         call.add_slice(dtype_of<T>, gradient.data(), slice_gradient.data(), length_of(gradient));
@@ -165,7 +178,10 @@ struct StepOf {
       call.average_over_slices();
       if constexpr (kForm == StepForm::replicated) {
         if (!is_averaged(call)) comm.avg(gradient);
-        if (!has_plan) {
+        if (has_plan_on_gpu) {
+          update_by_plan_on_gpu(call.core(), nullptr, plan, numbers, rule, 0, params.span(), gradient.span(),
+                                std::get<kCount + 1 + I>(all).span()...);
+        } else if (!has_plan) {
           update_on(call.core(), rule, kPlace, params, gradient, std::get<kCount + 1 + I>(all)...);
         } else {
           const double squares =
@@ -181,7 +197,10 @@ struct StepOf {
         const std::span<T> own_params = part_of(params);
         const std::span<T> own_gradient = part_of(gradient);
         comm.reduce_scatter(gradient, own_gradient, Reduction::avg);
-        if (!has_plan) {
+        if (has_plan_on_gpu) {
+          update_by_plan_on_gpu(call.core(), &comm, plan, numbers, rule, own.begin, own_params, own_gradient,
+                                std::get<kCount + 1 + I>(all).span()...);
+        } else if (!has_plan) {
           update_on(call.core(), rule, kPlace, own_params, own_gradient, std::get<kCount + 1 + I>(all)...);
         } else {
           double squares = 0;

@@ -36,6 +36,8 @@ class StepPlan {
   explicit StepPlan(std::span<double> numbers) noexcept : numbers_(numbers) {}
 
   bool is_empty() const noexcept { return numbers_.empty(); }
+  /// Whether the gradient is clipped. The length of the list says it, because the numbers can be in a GPU's memory.
+  bool is_clipping() const noexcept { return numbers_.size() % kPart == kHead; }
   double clip_norm() const noexcept { return numbers_[kClipNorm]; }
   void set_norm(double norm) const noexcept { numbers_[kNorm] = norm; }
 
@@ -100,6 +102,7 @@ inline std::vector<double> make_step_plan(const std::vector<ParameterGroup>& gro
     next = group.end;
   }
   add(next, elements, 1, 1);
+  if (clip_norm == 0) numbers.push_back(0);  // see is_clipping()
   return numbers;
 }
 
@@ -128,18 +131,23 @@ double sum_of_squares(const StepPlan& plan, std::int64_t first, std::span<const 
   return total;
 }
 
-/// Stores the norm of the gradient, and returns the factor that clips the gradient. Throws Error (usage) if the norm is
-/// not finite. The formula is that of PyTorch's clip_grad_norm_.
-inline double clip_factor(const StepPlan& plan, double squares) {
+/// The factor for a gradient of this norm. The formula is that of PyTorch's clip_grad_norm_.
+constexpr double clip_factor(double clip_norm, double norm) noexcept {
   constexpr double kEpsilon = 1e-6;
+  const double factor = clip_norm / (norm + kEpsilon);
+  return factor < 1 ? factor : 1;
+}
+
+/// Stores the norm of the gradient, and returns the factor that clips the gradient. Throws Error (usage) if the norm is
+/// not finite.
+inline double clip_factor(const StepPlan& plan, double squares) {
   const double norm = std::sqrt(squares);
   if (!std::isfinite(norm)) {
     throw Error(ErrorKind::usage, "train_step: the norm of the gradient is " + std::to_string(norm) +
                                       ", expected a finite number. The parameters are as before this step");
   }
   plan.set_norm(norm);
-  const double factor = plan.clip_norm() / (norm + kEpsilon);
-  return factor < 1 ? factor : 1;
+  return clip_factor(plan.clip_norm(), norm);
 }
 
 }  // namespace detail

@@ -5,7 +5,9 @@
 #include <array>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <ranges>
+#include <span>
 
 #include "syncrun/detail/worker_seam.hpp"
 #include "syncrun/dtype.hpp"
@@ -27,6 +29,10 @@ struct UpdateWork {
   const void* gradient;
   std::array<void*, kMostStateVectors> state;
   std::size_t elements;
+  // For CUDA devices: a plan of parts with their own rates, in device memory (step_plan.hpp). The arrays begin at element
+  // `first` of the plan. Empty: no plan.
+  std::span<const double> plan{};
+  std::int64_t first = 0;
 };
 
 /// A contiguous range of elements of type T.
@@ -38,9 +44,9 @@ std::size_t length_of(const R& range) noexcept {
   return static_cast<std::size_t>(std::ranges::size(range));
 }
 
+/// Describes an update. Throws Error (usage) if the lengths differ.
 template <UpdateRule Rule, std::ranges::contiguous_range P, class G, class... S>
-void update_on(WorkerCore& core, const Rule* rule, UpdateWork::RulePlace place, P& params, const G& gradient,
-               S&... state) {
+UpdateWork update_work(const Rule* rule, UpdateWork::RulePlace place, P& params, const G& gradient, S&... state) {
   using T = std::ranges::range_value_t<P>;
   static_assert(std::same_as<T, float> || std::same_as<T, double>, "update: parameters are float or double");
   static_assert(VectorOf<T, G> && (VectorOf<T, S> && ...),
@@ -50,14 +56,20 @@ void update_on(WorkerCore& core, const Rule* rule, UpdateWork::RulePlace place, 
   const std::array<std::size_t, sizeof...(S)> lengths{length_of(state)...};
   constexpr UpdateKind kKind = UpdateKindOf<Rule>::value;
   check_update_lengths(kKind, length_of(params), length_of(gradient), lengths, Rule::kState);
-  apply_update(core, {.kind = kKind,
-                      .dtype = dtype_of<T>,
-                      .rule = rule,
-                      .place = place,
-                      .params = std::ranges::data(params),
-                      .gradient = std::ranges::data(gradient),
-                      .state = {std::ranges::data(state)...},
-                      .elements = length_of(params)});
+  return {.kind = kKind,
+          .dtype = dtype_of<T>,
+          .rule = rule,
+          .place = place,
+          .params = std::ranges::data(params),
+          .gradient = std::ranges::data(gradient),
+          .state = {std::ranges::data(state)...},
+          .elements = length_of(params)};
+}
+
+template <UpdateRule Rule, std::ranges::contiguous_range P, class G, class... S>
+void update_on(WorkerCore& core, const Rule* rule, UpdateWork::RulePlace place, P& params, const G& gradient,
+               S&... state) {
+  apply_update(core, update_work(rule, place, params, gradient, state...));
 }
 
 }  // namespace syncrun::detail

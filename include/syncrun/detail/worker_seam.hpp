@@ -93,6 +93,11 @@ SYNCRUN_EXPORT void check_update_lengths(UpdateKind kind, std::size_t params, st
 /// Applies an update on the worker's device; on a CUDA device in stream order. Checks the rule if it is in host memory.
 /// Throws Error (usage) if a hyperparameter is not valid.
 SYNCRUN_EXPORT void apply_update(WorkerCore& core, const UpdateWork& work);
+/// On a CUDA device, in stream order: writes the sum of the squares of the gradient, without the frozen parts of the plan,
+/// to `squares` in device memory.
+SYNCRUN_EXPORT void sum_squares(WorkerCore& core, const UpdateWork& work, double* squares);
+/// On a CUDA device, in stream order: replaces a number in device memory by its square root.
+SYNCRUN_EXPORT void take_root(WorkerCore& core, double* number);
 
 /// into = weights[0] into + weights[1] value, in device memory; on a CUDA device in stream order. `dtype` is a
 /// floating-point type.

@@ -286,7 +286,7 @@ class Replica {
   detail::ResultOf<kLoss> run_step(Worker& worker, Local<float, 1>& params, Local<float, 1>& gradient,
                                    const detail::BackwardCall& call, P&... inputs) {
     return Guard(worker, detail::comm_in(inputs...)).run([&]() -> detail::ResultOf<kLoss> {
-      bound_.bind(params.span(), gradient.span());
+      bound_.bind(params.span(), gradient.span(), call);
       auto loss = kLoss(kept_.net(), inputs...);
       if constexpr (std::is_same_v<decltype(loss), ::torch::Tensor>) {
         return bound_.backward(loss, call);

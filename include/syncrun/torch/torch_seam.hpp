@@ -87,9 +87,11 @@ class SYNCRUN_EXPORT BoundModule {
 
   /// Copies the present values of the parameters into `params`, and makes the parameters parts of `params`.
   void store(std::span<float> params);
-  /// Makes the parameters parts of `params`, and their gradients parts of `gradient`. Sets the gradient to zero. Throws
-  /// Error (usage) if the module has other parameters than at its construction.
-  void bind(std::span<float> params, std::span<float> gradient);
+  /// Makes the parameters parts of `params`. The next backward() writes the gradient to `gradient`. On a CPU device, and
+  /// if `call` has a report, the gradients of the parameters are parts of it, and are zero now. Otherwise they are
+  /// undefined, so LibTorch need not add to them, and backward() collects them by one operation. Throws Error (usage) if
+  /// the module has other parameters than at its construction.
+  void bind(std::span<float> params, std::span<float> gradient, const BackwardCall& call = {});
   /// Makes the parameters parts of `params`, for a call that does not change them.
   void bind_to_read(std::span<const float> params);
 
@@ -114,7 +116,8 @@ class SYNCRUN_EXPORT BoundModule {
   void check_unchanged() const;
   void check_size(std::size_t elements) const;
   void bind_params(float* data);
-  void bind_gradient(float* data);
+  void bind_gradient(std::span<float> gradient, bool is_in_place);
+  void collect_gradient();
   void check_loss(const ::torch::Tensor& loss, FiniteCheck check) const;
   std::uint32_t buffer_versions() const;
 
@@ -123,7 +126,7 @@ class SYNCRUN_EXPORT BoundModule {
   ::torch::Tensor result_;  // on a CUDA device: the loss of the last step or evaluation
   std::vector<BoundParameter> parameters_;
   std::int64_t elements_ = 0;
-  float* gradient_ = nullptr;
+  std::span<float> gradient_;
   std::shared_ptr<GradientWatch> watch_;  // null until a call needs one
   std::int64_t steps_ = 0;
   std::uint32_t synced_versions_ = 0;

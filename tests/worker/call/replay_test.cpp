@@ -68,6 +68,8 @@ class CountingGpu final : public GpuDevice {
   cublasContext* cublas() override { return nullptr; }
   cudnnContext* cudnn() override { return nullptr; }
   void unpin() override {}
+  void sum_squares(const UpdateWork&, double*) override {}
+  void take_root(double*) override {}
   void begin_capture() override { ++captures; }
   std::unique_ptr<DeviceGraph> end_capture() override {
     if (can_capture) return std::make_unique<Graph>();

@@ -11,6 +11,7 @@
 #include "common/text/errors.hpp"
 #include "worker/devices/cuda/check.hpp"
 #include "worker/devices/cuda/kernels.hpp"
+#include "worker/devices/cuda/norm_kernels.hpp"
 #include "worker/devices/cuda/update_kernels.hpp"
 #include "worker/devices/hardware.hpp"
 
@@ -212,6 +213,10 @@ void CudaDevice::accumulate(DType dtype, Reduction reduction, void* into, const 
 }
 
 void CudaDevice::apply_update(const UpdateWork& work) { kernels::apply_update(work, stream_.get()); }
+void CudaDevice::sum_squares(const UpdateWork& work, double* squares) {
+  kernels::sum_squares(work, squares, stream_.get());
+}
+void CudaDevice::take_root(double* number) { kernels::take_root(number, stream_.get()); }
 
 // ---- copies from peers ----------------------------------------------------------------------------------------
 

@@ -87,6 +87,8 @@ class CudaDevice final : public GpuDevice {
   bool shares_before_reducing() const noexcept override { return false; }
   std::uint64_t reduce_output(const OutputReduction& what, OutputBuffer own) override;
 
+  void sum_squares(const UpdateWork& work, double* squares) override;
+  void take_root(double* number) override;
   void begin_capture() override;
   std::unique_ptr<DeviceGraph> end_capture() override;
   void abandon_capture() noexcept override;

@@ -13,6 +13,7 @@
 #include "worker/devices/cuda/check.hpp"
 #include "worker/devices/cuda/kernels.hpp"
 #include "worker/devices/cuda/nccl_types.hpp"
+#include "worker/devices/cuda/norm_kernels.hpp"
 #include "worker/devices/cuda/update_kernels.hpp"
 
 namespace syncrun::detail {
@@ -231,6 +232,7 @@ void NcclComm::start_average(void* values, std::size_t elements, DType dtype, co
   if (!background_.is_made()) {  // later launches may happen while a bucket waits for a peer
     kernels::load_kernels();
     kernels::load_update_kernels();
+    kernels::load_norm_kernels();
   }
   const InBackground scope(*this);
   // Work that runs in parallel needs the multiprocessors. While the last part is averaged, there is no such work.

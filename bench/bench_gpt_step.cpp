@@ -1,0 +1,196 @@
+// Measures a training step of a GPT-2 style model of LibTorch modules: loss, gradient, all_reduce and update by AdamW.
+// The models are GPT-2 (124 million parameters, context 1,024, vocabulary 50,304) and a small one (0.84 million, context
+// 128, vocabulary 256). Two steps are in flight. For each mode and number of rows, it prints a JSON line. "gib" is the
+// memory in use on the GPU, for all settings up to this one, where it is largest. "first_step_s" is the time from the
+// start of the command until the first step was made, if the variable BENCH_STARTED_NS has that time (CLOCK_REALTIME).
+//
+//   syncrun -n 2 bench_gpt_step --model gpt2 --rows 32,8 --mode replayed,plain
+
+#include <cuda_runtime_api.h>
+#include <getopt.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <syncrun/syncrun.hpp>
+#include <syncrun/torch.hpp>
+#include <vector>
+
+#include "demos/gpt/model.hpp"
+
+namespace {
+
+namespace sr = syncrun;
+namespace lt = syncrun::libtorch;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kSamples = 5;
+constexpr int kWarmUpSteps = 8;
+constexpr double kGibibyte = 1 << 30;
+
+gpt::ModelConfig config_of(std::string_view model) {
+  if (model == "gpt2") return {.n_layer = 12, .n_head = 12, .n_embd = 768, .block_size = 1024, .vocab_size = 50304};
+  return {.n_layer = 4, .n_head = 4, .n_embd = 128, .block_size = 128, .vocab_size = 256};
+}
+
+struct Options {
+  std::string model = "small";
+  std::vector<std::int64_t> rows{64};  // of each device
+  std::vector<std::string> modes{"replayed"};
+  std::string dtype = "bfloat16";
+  int steps = 20;  // of a sample
+};
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> parts;
+  std::stringstream stream(text);
+  for (std::string part; std::getline(stream, part, ',');) parts.push_back(part);
+  return parts;
+}
+
+std::optional<Options> parse_options(int argc, char** argv) {
+  static const option kOptions[] = {
+      {"model", required_argument, nullptr, 'm'}, {"rows", required_argument, nullptr, 'r'},
+      {"mode", required_argument, nullptr, 'o'},  {"dtype", required_argument, nullptr, 'd'},
+      {"steps", required_argument, nullptr, 's'}, {nullptr, 0, nullptr, 0}};
+  Options options;
+  for (int chosen = 0; (chosen = ::getopt_long(argc, argv, "", kOptions, nullptr)) != -1;) {
+    if (chosen == 'm') options.model = optarg;
+    else if (chosen == 'o') options.modes = split(optarg);
+    else if (chosen == 'd') options.dtype = optarg;
+    else if (chosen == 's') options.steps = std::atoi(optarg);
+    else if (chosen == 'r') {
+      options.rows.clear();
+      for (const auto& part : split(optarg)) options.rows.push_back(std::atoll(part.c_str()));
+    } else return std::nullopt;
+  }
+  return options;
+}
+
+torch::Tensor loss_of(gpt::Gpt& net, const torch::Tensor& rows) { return net.loss(rows.to(torch::kInt64)); }
+torch::Tensor full_loss(gpt::Gpt& net, sr::Scattered<const std::int32_t, 2> rows) {
+  return loss_of(net, lt::tensor(rows));
+}
+torch::Tensor mixed_loss(gpt::Gpt& net, sr::Scattered<const std::int32_t, 2> rows) {
+  const lt::Autocast autocast(torch::kBFloat16);
+  return loss_of(net, lt::tensor(rows));
+}
+
+/// The memory in use on this rank's GPU.
+sr::Max<double> used_gib(sr::CudaWorker&) {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  if (::cudaMemGetInfo(&free, &total) != cudaSuccess) return 0.0;
+  return static_cast<double>(total - free) / kGibibyte;
+}
+
+class Bench {
+ public:
+  Bench(sr::Session& session, const Options& options)
+      : session_(session),
+        options_(options),
+        config_(config_of(options.model)),
+        most_rows_(*std::max_element(options.rows.begin(), options.rows.end()) * session.world_size()),
+        data_(session.data(random_tokens(), sr::Shape{most_rows_, config_.block_size + 1})),
+        net_(session.replicate<lt::Replica<gpt::Gpt>>(std::uint64_t{7}, config_)),
+        params_(lt::parameters(session, net_)) {}
+
+  template <auto kLoss, lt::Replay kReplay>
+  void measure(const std::string& mode) {
+    auto step = lt::train_step<sr::Adam, kLoss, lt::BackwardOptions{.replay = kReplay}>(session_, net_, params_);
+    for (const std::int64_t rows : options_.rows) {
+      run(step, rows, kWarmUpSteps);
+      std::vector<double> samples;
+      for (int i = 0; i < kSamples; ++i) samples.push_back(run(step, rows, options_.steps));
+      std::sort(samples.begin(), samples.end());
+      const double step_us = samples[samples.size() / 2];
+      const double gib = session_.function(used_gib)();
+      std::printf(
+          "{\"bench\":\"gpt_step\",\"impl\":\"syncrun\",\"variant\":\"%s\",\"devices\":%d,\"model\":\"%s\",\"rows\":%"
+          "lld,"
+          "\"dtype\":\"%s\",\"median_us\":%.1f,\"min_us\":%.1f,\"max_us\":%.1f,\"tokens_per_s\":%.0f,\"gib\":%.2f,"
+          "\"first_step_s\":%.2f,\"last_loss\":%.6f}\n",
+          mode.c_str(), session_.world_size(), options_.model.c_str(), static_cast<long long>(rows),
+          options_.dtype.c_str(), step_us, samples.front(), samples.back(),
+          static_cast<double>(rows * session_.world_size() * config_.block_size) / step_us * 1e6, gib, first_step_s_,
+          last_loss_);
+      std::fflush(stdout);
+    }
+  }
+
+ private:
+  std::vector<std::int32_t> random_tokens() const {
+    std::mt19937 random(1);
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(most_rows_ * (config_.block_size + 1)));
+    for (auto& token : tokens) token = static_cast<std::int32_t>(random() % static_cast<unsigned>(config_.vocab_size));
+    return tokens;
+  }
+
+  /// Runs steps and returns the microseconds per step.
+  template <class Step>
+  double run(Step& step, std::int64_t rows, int steps) {
+    const sr::Adam rule{.learning_rate = 1e-3, .decoupled_weight_decay = 0.1};
+    const sr::CallOptions call{.batch = rows * session_.world_size()};
+    const auto start = Clock::now();
+    auto flying = step.async(data_, rule, call);
+    if (first_step_s_ == 0) note_first_step(flying.get()), flying = step.async(data_, rule, call);
+    for (int i = 1; i < steps; ++i) {
+      auto next = step.async(data_, rule, call);
+      last_loss_ = flying.get();
+      flying = std::move(next);
+    }
+    last_loss_ = flying.get();
+    return std::chrono::duration<double, std::micro>(Clock::now() - start).count() / steps;
+  }
+  void note_first_step(double) {
+    const char* const started = std::getenv("BENCH_STARTED_NS");
+    const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    first_step_s_ = started == nullptr ? -1 : now - std::atof(started) / 1e9;
+  }
+
+  sr::Session& session_;
+  const Options& options_;
+  gpt::ModelConfig config_;
+  std::int64_t most_rows_;
+  sr::Data<std::int32_t, 2> data_;
+  sr::Replicated<lt::Replica<gpt::Gpt>> net_;
+  sr::Shared<float, 1> params_;
+  double first_step_s_ = 0;
+  double last_loss_ = 0;
+};
+
+void run_bench(sr::Session& session, const Options& options) {
+  Bench bench(session, options);
+  for (const std::string& mode : options.modes) {
+    const bool is_replayed = mode == "replayed";
+    if (options.dtype == "bfloat16") {
+      if (is_replayed) bench.measure<mixed_loss, lt::Replay::if_possible>(mode);
+      else bench.measure<mixed_loss, lt::Replay::never>(mode);
+    } else {
+      if (is_replayed) bench.measure<full_loss, lt::Replay::if_possible>(mode);
+      else bench.measure<full_loss, lt::Replay::never>(mode);
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (const auto exit_code = sr::serve_if_worker(argc, argv)) return *exit_code;
+  const auto options = parse_options(argc, argv);
+  if (!options) {
+    std::fprintf(stderr,
+                 "usage: [syncrun -n N] bench_gpt_step [--model small|gpt2] [--rows ROWS_PER_DEVICE,...]\n"
+                 "                      [--mode replayed,plain] [--dtype float32|bfloat16] [--steps N]\n");
+    return 2;
+  }
+  return sr::run(argc, argv, [&](sr::Session& session) { run_bench(session, *options); });
+}

@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""Measures a training step of the models of bench_gpt_step in PyTorch: the same modules, fused attention, bfloat16 by
+autocast, fused AdamW, and DistributedDataParallel if there is more than one GPU. The modes are eager, torch.compile, and
+torch.compile with reduce-overhead, which replays CUDA graphs.
+
+    torchrun --nproc-per-node 2 torch_gpt.py --model gpt2 --rows 32,8 --mode eager,compile
+
+All rows are already on the GPU. Rank 0 prints a JSON line for each setting, with the median time of a step over five
+samples. "gib" is the memory in use on the GPU of rank 0, for all settings up to this one. "first_step_s" is the time from
+BENCH_STARTED_NS, a variable, until the first step was made.
+"""
+
+import argparse
+import os
+import statistics
+import time
+
+import torch
+import torch.nn.functional as F
+import torch_mnist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+COMPILE_MODES = {"compile": None, "reduce-overhead": "reduce-overhead"}
+WARM_UP_STEPS = 8
+SIZES = {"small": (4, 128, 4, 256, 128), "gpt2": (12, 768, 12, 50304, 1024)}  # layers, width, heads, vocabulary, context
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.c_attn, self.attn_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.c_fc, self.mlp_proj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        rows, time_steps, width = x.shape
+        q, k, v = self.c_attn(self.ln_1(x)).view(rows, time_steps, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(rows, time_steps, width)
+        y = x + self.attn_proj(mixed)
+        return y + self.mlp_proj(F.gelu(self.c_fc(self.ln_2(y)), approximate="tanh"))
+
+
+class Gpt(nn.Module):
+    def __init__(self, layers, width, heads, vocabulary, context):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+        self.h = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.ln_f = nn.LayerNorm(width)
+        for parameter in self.parameters():
+            if parameter.dim() == 2:
+                nn.init.normal_(parameter, 0, 0.02)
+
+    def forward(self, rows):
+        tokens, targets = rows[:, :-1], rows[:, 1:]
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.h:
+            x = block(x)
+        scores = F.linear(self.ln_f(x), self.wte.weight)
+        return F.cross_entropy(scores.view(-1, scores.shape[-1]), targets.reshape(-1))
+
+
+def make_step(world, options, mode):
+    torch.manual_seed(7)
+    model = raw = Gpt(*SIZES[options.model]).to(world.device)
+    if world.size > 1:
+        model = DistributedDataParallel(model, device_ids=[world.device.index], gradient_as_bucket_view=True)
+    if mode != "eager":
+        model = torch.compile(model, mode=COMPILE_MODES[mode], dynamic=False)
+    optimizer = torch.optim.AdamW(raw.parameters(), lr=1e-3, weight_decay=0.1, fused=True)
+
+    def step(rows):
+        if mode == "reduce-overhead":
+            torch.compiler.cudagraph_mark_step_begin()
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=options.dtype == "bfloat16"):
+            loss = model(rows.long())
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+class FirstStep:
+    """The time from the start of the command to the end of the first step."""
+
+    def __init__(self):
+        self.seconds = None
+
+    def note(self):
+        if self.seconds is None:
+            torch.cuda.synchronize()
+            self.seconds = round(time.time() - int(os.environ.get("BENCH_STARTED_NS", time.time_ns())) / 1e9, 2)
+
+
+def measure(world, options, mode, first):
+    step = make_step(world, options, mode)
+    vocabulary, context = SIZES[options.model][3:]
+    for count in options.rows:
+        rows = torch.randint(0, vocabulary, (count, context + 1), dtype=torch.int32, device=world.device)
+        for _ in range(WARM_UP_STEPS):
+            loss = step(rows)
+            first.note()
+        world.barrier()
+        samples = []
+        for _ in range(5):
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            for _ in range(options.steps):
+                loss = step(rows)
+            torch.cuda.synchronize()
+            samples.append((time.perf_counter() - begin) / options.steps * 1e6)
+        world.barrier()
+        free, total = torch.cuda.mem_get_info()
+        median_us = statistics.median(samples)
+        torch_mnist.print_line(world, {
+            "bench": "gpt_step", "impl": "torch_ddp", "variant": mode, "devices": world.size, "model": options.model,
+            "rows": count, "dtype": options.dtype, "median_us": round(median_us, 1), "min_us": round(min(samples), 1),
+            "max_us": round(max(samples), 1), "tokens_per_s": round(count * world.size * context / median_us * 1e6),
+            "gib": round((total - free) / 2**30, 2), "first_step_s": first.seconds, "last_loss": loss.item(),
+            "torch": torch.__version__})
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=sorted(SIZES), default="small")
+    parser.add_argument("--rows", type=torch_mnist.numbers, default=[64], help="rows per GPU, comma-separated")
+    parser.add_argument("--mode", type=lambda text: text.split(","), default=["eager"],
+                        help="eager,compile,reduce-overhead")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
+    parser.add_argument("--steps", type=int, default=20, help="per sample")
+    options = parser.parse_args()
+    world = torch_mnist.World()
+    first = FirstStep()
+    for mode in options.mode:
+        torch.compiler.reset()
+        with torch_mnist.reported(world, f"{options.model}, {mode}"):
+            measure(world, options, mode, first)
+    world.close()
+
+
+if __name__ == "__main__":
+    main()
