@@ -171,12 +171,12 @@ struct TrainStepOptions {
   /// than 1 MiB and at most 16 MiB. For these buckets, the multiprocessors only add the values. So more multiprocessors
   /// are free for the body. Kernels move all other buckets. Kernels also move the last bucket, whatever its size.
   std::size_t bucket_bytes = std::size_t{16} << 20U;
-  /// Parts of the parameters with other learning rates or weight decays, in ascending order and without overlaps. For CPU
-  /// devices: on a CUDA device, a step with groups or with clip_norm throws Error.
+  /// Parts of the parameters with other learning rates or weight decays, in ascending order and without overlaps.
   std::vector<ParameterGroup> groups{};
   /// The largest norm of the whole gradient, over all parameters that are not frozen. A larger gradient is scaled down to
-  /// it before the update. The norm of the last step is TrainStep::gradient_norm(). If the norm is not finite, the step
-  /// throws Error (function), and the parameters are as before. 0: no clipping.
+  /// it before the update. The norm of the last step is TrainStep::gradient_norm(). If the norm is not finite, the
+  /// parameters are as before, and the step throws Error (function). On a CUDA device, it does not throw, because the host
+  /// does not wait for the norm: look at TrainStep::gradient_norm(). 0: no clipping.
   double clip_norm = 0;
 };
 
