@@ -19,6 +19,14 @@ class MappedSafetensors {
 
   const std::string& name() const noexcept { return name_; }
   const SafetensorsHeader& header() const noexcept { return header_; }
+  /// Throws Error (usage) if there is no tensor of this name.
+  const StoredTensor& find(std::string_view name) const {
+    const auto& tensors = header_.tensors;
+    const auto found =
+        std::find_if(tensors.begin(), tensors.end(), [&](const auto& each) { return each.name == name; });
+    if (found == tensors.end()) throw Error(ErrorKind::usage, name_ + " has no tensor '" + std::string(name) + "'");
+    return *found;
+  }
   const std::byte* elements(const StoredTensor& tensor) const noexcept {
     return file_.bytes().data() + header_.data_at + tensor.begin;
   }
@@ -76,10 +84,7 @@ std::vector<std::string> Safetensors::names() const {
 }
 
 ::torch::Tensor Safetensors::tensor(std::string_view name) const {
-  const auto& tensors = file_->header().tensors;
-  const auto found = std::find_if(tensors.begin(), tensors.end(), [&](const auto& each) { return each.name == name; });
-  if (found == tensors.end())
-    throw Error(ErrorKind::usage, file_->name() + " has no tensor '" + std::string(name) + "'");
+  const detail::StoredTensor* const found = &file_->find(name);
   const auto options = ::torch::TensorOptions().dtype(detail::scalar_of(found->type));
   if (found->begin == found->end) return ::torch::empty(found->shape, options);
   auto* const elements = const_cast<std::byte*>(file_->elements(*found));  // LibTorch has no tensors that are const
@@ -98,6 +103,27 @@ std::vector<std::string> Safetensors::names() const {
   std::copy_n(elements, bytes, static_cast<std::byte*>(copy.data_ptr()));
   return copy;
 }
+
+std::int64_t Safetensors::offset_of(std::string_view name) const {
+  return static_cast<std::int64_t>(file_->header().data_at + file_->find(name).begin);
+}
+
+namespace detail {
+
+TensorPlace place_in_file(const std::filesystem::path& file, std::string_view tensor, ::torch::ScalarType type,
+                          std::size_t dimensions) {
+  const MappedSafetensors mapped(file);
+  const StoredTensor& found = mapped.find(tensor);
+  if (scalar_of(found.type) != type || found.shape.size() != dimensions) {
+    throw Error(ErrorKind::usage, mapped.name() + ": expected '" + found.name + "' with " + c10::toString(type) +
+                                      " elements and " + std::to_string(dimensions) + " dimensions, found " +
+                                      c10::toString(scalar_of(found.type)) + " and " +
+                                      std::to_string(found.shape.size()));
+  }
+  return {found.shape, static_cast<std::int64_t>(mapped.header().data_at + found.begin)};
+}
+
+}  // namespace detail
 
 const std::map<std::string, std::string>& Safetensors::metadata() const noexcept { return file_->header().metadata; }
 

@@ -159,6 +159,35 @@ TEST_P(LibtorchFile, OfSafetensorsKeepsEveryType) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "no"));
 }
 
+sr::Sum<std::int64_t> sum_of_rows(sr::Scattered<const std::int16_t, 2> rows) {
+  std::int64_t sum = 0;
+  for (std::int64_t row = 0; row < rows.rows(); ++row) sum += rows(row, 0) * 1000 + rows(row, 1);
+  return sum;
+}
+
+TEST_P(LibtorchFile, OfSafetensorsIsMappedAsData) {
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "data.safetensors";
+  const auto rows = torch::arange(20, torch::kInt16).reshape({10, 2});
+  save_safetensors(file, {{"labels", torch::zeros({3}, torch::kInt64)}, {"rows", rows}});
+  const auto data = models::lt::map_tensor<std::int16_t, 2>(session(), file, "rows");
+  EXPECT_EQ(data.rows(), 10);
+  const auto sum = session().function(sum_of_rows);
+  EXPECT_EQ(sum(data), 90 * 1000 + 100);
+  const std::vector<std::int64_t> some{1, 1, 9};
+  EXPECT_EQ(sum(data, {.batch = some}), (2 + 2 + 18) * 1000 + 3 + 3 + 19);
+  EXPECT_EQ(Safetensors(file).offset_of("rows") - Safetensors(file).offset_of("labels"), 24);
+
+  EXPECT_ERROR((models::lt::map_tensor<std::int16_t, 2>(session(), file, "images")), sr::ErrorKind::usage,
+               "has no tensor 'images'");
+  EXPECT_ERROR((models::lt::map_tensor<std::int32_t, 2>(session(), file, "rows")), sr::ErrorKind::usage,
+               "expected 'rows' with Int elements and 2 dimensions, found Short and 2");
+  EXPECT_ERROR((models::lt::map_tensor<std::int16_t, 1>(session(), file, "rows")), sr::ErrorKind::usage,
+               "1 dimensions, found Short and 2");
+  EXPECT_ERROR((models::lt::map_tensor<std::int16_t, 2>(session(), folder.path() / "none", "rows")),
+               sr::ErrorKind::system, "none");
+}
+
 TEST_P(LibtorchFile, WithABoolThatIsNeitherTrueNorFalseIsRefused) {
   const std::string header = R"({"flags":{"dtype":"BOOL","shape":[2],"data_offsets":[0,2]}})";
   write_text(folder_ / "flags", std::string(1, static_cast<char>(header.size())) + std::string(7, '\0') + header +

@@ -19,6 +19,7 @@
 #include "syncrun/session.hpp"
 #include "syncrun/shared.hpp"
 #include "syncrun/torch/replica.hpp"
+#include "syncrun/torch/tensor.hpp"
 #include "syncrun/torch/torch_seam.hpp"
 #include "syncrun/torch/training.hpp"
 
@@ -84,6 +85,9 @@ class SYNCRUN_EXPORT Safetensors {
   /// Returns a tensor. It uses the memory of the mapping, which lives as long as a tensor uses it. Do not write to it:
   /// the memory is read-only. Throws Error (usage) if the file has no tensor of this name.
   ::torch::Tensor tensor(std::string_view name) const;
+  /// Where a tensor is in the file: the first byte of its elements. Throws Error (usage) if the file has no tensor of this
+  /// name.
+  std::int64_t offset_of(std::string_view name) const;
   /// The texts that the file has beside its tensors.
   const std::map<std::string, std::string>& metadata() const noexcept;
 
@@ -96,5 +100,35 @@ class SYNCRUN_EXPORT Safetensors {
 SYNCRUN_EXPORT void save_safetensors(const std::filesystem::path& file,
                                      const std::vector<std::pair<std::string, ::torch::Tensor>>& tensors,
                                      const std::map<std::string, std::string>& metadata = {});
+
+namespace detail {
+
+/// Where the elements of a tensor are in a file.
+struct TensorPlace {
+  std::vector<std::int64_t> shape;
+  std::int64_t offset;
+};
+
+/// Throws Error (usage) if the file has no such tensor, or if it has another type or number of dimensions.
+SYNCRUN_EXPORT TensorPlace place_in_file(const std::filesystem::path& file, std::string_view tensor,
+                                         ::torch::ScalarType type, std::size_t dimensions);
+
+}  // namespace detail
+
+/// Maps a tensor of a safetensors file as a read-only Data, for data sets that are larger than memory:
+///
+///   const auto images = sr::libtorch::map_tensor<std::uint8_t, 4>(session, "train.safetensors", "images");
+///
+/// In all else, this Data is like that of Session::map_raw. The name of the Data is that of the tensor unless you give
+/// one. Throws Error: usage if the file is damaged, has no such tensor, or has it with another type or number of dimensions,
+/// or if its elements are not aligned; system if the file cannot be read.
+template <Element T, std::size_t N>
+Data<T, N> map_tensor(Session& session, const std::filesystem::path& file, std::string_view tensor,
+                      std::string_view name = {}) {
+  const auto place = detail::place_in_file(file, tensor, detail::ScalarTypeOf<T>::value, N);
+  Shape<N> shape;
+  for (std::size_t i = 0; i < N; ++i) shape[i] = place.shape[i];
+  return session.map_raw<T, N>(file, shape, place.offset, name.empty() ? tensor : name);
+}
 
 }  // namespace syncrun::libtorch
