@@ -382,6 +382,36 @@ TEST_P(MixedSteps, MayBeReplayable) {
       weights, serial, kRows);
 }
 
+// Each kind of device has its own code for groups and clipping. A rank updates its own copy by it.
+TEST_P(MixedSteps, MayHaveGroupsAndAClippedGradient) {
+  constexpr std::int64_t kRows = 97;
+  constexpr std::int64_t kColumns = 9'001;  // several tiles of a GPU's kernel
+  const auto problem = least_squares::problem(kRows, kColumns, 5);
+  const auto x = session().data(least_squares::as<float>(problem.x), sr::Shape{kRows, kColumns});
+  const auto y = session().data(least_squares::as<float>(problem.y));
+  const std::vector<sr::ParameterGroup> groups{{.begin = 3, .end = 5, .learning_rate = 0.5},
+                                               {.begin = 5, .end = 4'500, .weight_decay = 0},
+                                               {.begin = 6'001, .end = 6'010, .learning_rate = 0}};
+  for (const auto form : {sr::StepForm::replicated, sr::StepForm::sharded}) {
+    auto weights = session().shared<float, 1>();
+    weights.broadcast(least_squares::as<float>(problem.params));
+    auto step = sr::train_step<sr::Adam>(session(), loss_and_gradient_on_cpu, loss_and_gradient_on_gpu, weights,
+                                         {.form = form, .groups = groups, .clip_norm = 0.01});
+    for (int i = 0; i < 5; ++i) {
+      step(x, y, {.learning_rate = 0.05, .decoupled_weight_decay = 0.1});
+      EXPECT_GT(step.gradient_norm(), 0.01) << "the gradient is clipped";
+    }
+    const auto first = on(weights, 0);
+    for (int rank = 1; rank < world_size(); ++rank) {
+      const auto got = on(weights, rank);
+      for (std::size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], first[i], 1e-4) << rank << ' ' << i;
+    }
+    for (std::size_t i = 6'001; i < 6'010; ++i)
+      EXPECT_EQ(first[i], static_cast<float>(problem.params[i])) << "a frozen element";
+    EXPECT_NE(first[0], static_cast<float>(problem.params[0]));
+  }
+}
+
 // ---- asynchronous training ------------------------------------------------------------------------------------
 
 /// Each device trains at its own pace. The center moves between the kinds of devices, because the device that exchanges

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -21,6 +22,7 @@
 
 #include "common/arrays/reduce.hpp"
 #include "common/arrays/update.hpp"
+#include "syncrun/detail/step_plan.hpp"
 #include "worker/devices/gpu_device.hpp"
 
 namespace syncrun::test {
@@ -138,15 +140,21 @@ class OffHostDevice : public detail::GpuDevice {
     });
   }
   void apply_update(const detail::UpdateWork& work) override {
-    enqueue([on_host = work]() mutable {
-      using Place = detail::UpdateWork::RulePlace;
-      if (on_host.place == Place::device) on_host.rule = host_view(on_host.rule);
-      on_host.place = Place::host;
-      on_host.params = host_view(on_host.params);
-      on_host.gradient = host_view(on_host.gradient);
-      for (void*& state : on_host.state) state = state == nullptr ? nullptr : host_view(state);
-      detail::update_elements(on_host);
+    enqueue([work] {
+      const detail::UpdateWork on_host = host_work(work);
+      if (on_host.plan.empty()) detail::update_elements(on_host);
+      else update_by_plan(on_host);
     });
+  }
+  void sum_squares(const detail::UpdateWork& work, double* squares) override {
+    enqueue([=] {
+      const detail::UpdateWork on_host = host_work(work);
+      *host_view(squares) = detail::sum_of_squares(
+          plan_of(on_host), on_host.first, std::span(static_cast<const float*>(on_host.gradient), on_host.elements));
+    });
+  }
+  void take_root(double* number) override {
+    enqueue([=] { *host_view(number) = std::sqrt(*host_view(number)); });
   }
   void finish() override {
     for (const auto& work : std::exchange(queue_, {})) work();
@@ -195,6 +203,50 @@ class OffHostDevice : public detail::GpuDevice {
   void launch(detail::DeviceGraph&) override {}
 
  private:
+  /// The same work, with addresses in host memory.
+  static detail::UpdateWork host_work(detail::UpdateWork work) {
+    using Place = detail::UpdateWork::RulePlace;
+    if (work.place == Place::device) work.rule = host_view(work.rule);
+    work.place = Place::host;
+    work.params = host_view(work.params);
+    work.gradient = host_view(work.gradient);
+    for (void*& state : work.state) state = state == nullptr ? nullptr : host_view(state);
+    if (!work.plan.empty()) work.plan = {host_view(work.plan.data()), work.plan.size()};
+    return work;
+  }
+  static detail::StepPlan plan_of(const detail::UpdateWork& work) {
+    return detail::StepPlan({const_cast<double*>(work.plan.data()), work.plan.size()});
+  }
+  /// An update by Adam in float32, as the tests make it, with parts and a clipped gradient.
+  static void update_by_plan(const detail::UpdateWork& work) {
+    if (work.kind != detail::UpdateKind::adam || work.dtype != DType::float32) std::abort();
+    const detail::StepPlan plan = plan_of(work);
+    double factor = 1;
+    if (plan.is_clipping()) {
+      const double norm = work.plan[detail::StepPlan::kNorm];
+      if (!std::isfinite(norm)) return;
+      factor = detail::clip_factor(plan.clip_norm(), norm);
+    }
+    const auto last = work.first + static_cast<std::int64_t>(work.elements);
+    plan.for_each_part(work.first, last, [&](std::int64_t begin, std::int64_t end, double rate, double decay) {
+      const auto at = static_cast<std::size_t>(begin - work.first);
+      Adam rule = *static_cast<const Adam*>(work.rule);
+      rule.learning_rate *= rate;
+      rule.weight_decay *= decay;
+      rule.decoupled_weight_decay *= decay;
+      std::vector<float> gradient(static_cast<const float*>(work.gradient) + at,
+                                  static_cast<const float*>(work.gradient) + (end - work.first));
+      for (float& value : gradient) value = static_cast<float>(value * factor);
+      detail::UpdateWork part = work;
+      part.rule = &rule;
+      part.params = static_cast<float*>(work.params) + at;
+      part.gradient = gradient.data();
+      for (void*& state : part.state) state = state == nullptr ? nullptr : static_cast<float*>(state) + at;
+      part.elements = gradient.size();
+      detail::update_elements(part);
+    });
+  }
+
   /// A communicator of one rank, in the order of the device's work.
   class Solo final : public detail::SoloComm {
    public:
