@@ -1,12 +1,11 @@
 // Measures a training step of a GPT-2 style model of LibTorch modules: loss, gradient, all_reduce and update by AdamW.
-// The models are GPT-2 (124 million parameters, context 1,024, vocabulary 50,304) and a small one (0.84 million, context
-// 128, vocabulary 256). Two steps are in flight. For each mode and number of rows, it prints a JSON line. "gib" is the
+// The models are GPT-2 (124 million parameters, context 1,024, vocabulary 50,304), a small one (0.84 million, context
+// 128, vocabulary 256) and a tiny one for CPU devices (0.1 million, context 64). Two steps are in flight. For each mode and number of rows, it prints a JSON line. "gib" is the
 // memory in use on the GPU, for all settings up to this one, where it is largest. "first_step_s" is the time from the
 // start of the command until the first step was made, if the variable BENCH_STARTED_NS has that time (CLOCK_REALTIME).
 //
 //   syncrun -n 2 bench_gpt_step --model gpt2 --rows 32,8 --mode replayed,plain
 
-#include <cuda_runtime_api.h>
 #include <getopt.h>
 
 #include <algorithm>
@@ -25,6 +24,9 @@
 #include <vector>
 
 #include "demos/gpt/model.hpp"
+#ifdef GPT_HAVE_CUDA
+#include <cuda_runtime_api.h>
+#endif
 
 namespace {
 
@@ -34,10 +36,11 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kSamples = 5;
 constexpr int kWarmUpSteps = 8;
-constexpr double kGibibyte = 1 << 30;
+[[maybe_unused]] constexpr double kGibibyte = 1 << 30;
 
 gpt::ModelConfig config_of(std::string_view model) {
   if (model == "gpt2") return {.n_layer = 12, .n_head = 12, .n_embd = 768, .block_size = 1024, .vocab_size = 50304};
+  if (model == "tiny") return {.n_layer = 2, .n_head = 4, .n_embd = 64, .block_size = 64, .vocab_size = 256};
   return {.n_layer = 4, .n_head = 4, .n_embd = 128, .block_size = 128, .vocab_size = 256};
 }
 
@@ -84,12 +87,15 @@ torch::Tensor mixed_loss(gpt::Gpt& net, sr::Scattered<const std::int32_t, 2> row
   return loss_of(net, lt::tensor(rows));
 }
 
-/// The memory in use on this rank's GPU.
+/// The memory in use on this rank's GPU. 0 on a CPU device.
+sr::Max<double> no_gib(sr::CpuWorker&) { return 0.0; }
 sr::Max<double> used_gib(sr::CudaWorker&) {
+#ifdef GPT_HAVE_CUDA
   std::size_t free = 0;
   std::size_t total = 0;
-  if (::cudaMemGetInfo(&free, &total) != cudaSuccess) return 0.0;
-  return static_cast<double>(total - free) / kGibibyte;
+  if (::cudaMemGetInfo(&free, &total) == cudaSuccess) return static_cast<double>(total - free) / kGibibyte;
+#endif
+  return 0.0;
 }
 
 class Bench {
@@ -112,7 +118,7 @@ class Bench {
       for (int i = 0; i < kSamples; ++i) samples.push_back(run(step, rows, options_.steps));
       std::sort(samples.begin(), samples.end());
       const double step_us = samples[samples.size() / 2];
-      const double gib = session_.function(used_gib)();
+      const double gib = session_.function(no_gib, used_gib)();
       std::printf(
           "{\"bench\":\"gpt_step\",\"impl\":\"syncrun\",\"variant\":\"%s\",\"devices\":%d,\"model\":\"%s\",\"rows\":%"
           "lld,"
@@ -188,7 +194,7 @@ int main(int argc, char** argv) {
   const auto options = parse_options(argc, argv);
   if (!options) {
     std::fprintf(stderr,
-                 "usage: [syncrun -n N] bench_gpt_step [--model small|gpt2] [--rows ROWS_PER_DEVICE,...]\n"
+                 "usage: [syncrun -n N] bench_gpt_step [--model tiny|small|gpt2] [--rows ROWS_PER_DEVICE,...]\n"
                  "                      [--mode replayed,plain] [--dtype float32|bfloat16] [--steps N]\n");
     return 2;
   }

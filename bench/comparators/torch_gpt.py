@@ -5,7 +5,8 @@ torch.compile with reduce-overhead, which replays CUDA graphs.
 
     torchrun --nproc-per-node 2 torch_gpt.py --model gpt2 --rows 32,8 --mode eager,compile
 
-All rows are already on the GPU. Rank 0 prints a JSON line for each setting, with the median time of a step over five
+With --device cpu, the processes share the cores, each process is pinned to its own, and DDP uses gloo. All rows are
+already on the device. Rank 0 prints a JSON line for each setting, with the median time of a step over five
 samples. "gib" is the memory in use on the GPU of rank 0, for all settings up to this one. "first_step_s" is the time from
 BENCH_STARTED_NS, a variable, until the first step was made.
 """
@@ -16,6 +17,7 @@ import statistics
 import time
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 import torch_mnist
 from torch import nn
@@ -23,7 +25,42 @@ from torch.nn.parallel import DistributedDataParallel
 
 COMPILE_MODES = {"compile": None, "reduce-overhead": "reduce-overhead"}
 WARM_UP_STEPS = 8
-SIZES = {"small": (4, 128, 4, 256, 128), "gpt2": (12, 768, 12, 50304, 1024)}  # layers, width, heads, vocabulary, context
+# Layers, width, heads, vocabulary, context.
+SIZES = {"tiny": (2, 64, 4, 256, 64), "small": (4, 128, 4, 256, 128), "gpt2": (12, 768, 12, 50304, 1024)}
+
+
+class CpuWorld:
+    """torch_mnist.World for CPUs."""
+
+    def __init__(self):
+        self.rank, self.size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        self.device = torch.device("cpu")
+        cores = sorted(os.sched_getaffinity(0))
+        share = len(cores) // self.size
+        os.sched_setaffinity(0, cores[self.rank * share:(self.rank + 1) * share])
+        torch.set_num_threads(share)
+        if self.size > 1:
+            dist.init_process_group("gloo")
+
+    def barrier(self):
+        if self.size > 1:
+            dist.barrier()
+
+    def close(self):
+        if self.size > 1:
+            dist.destroy_process_group()
+
+
+def wait_for(world):
+    if world.device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def used_gib(world):
+    if world.device.type == "cpu":
+        return 0
+    free, total = torch.cuda.mem_get_info()
+    return round((total - free) / 2**30, 2)
 
 
 class Block(nn.Module):
@@ -65,7 +102,8 @@ def make_step(world, options, mode):
     torch.manual_seed(7)
     model = raw = Gpt(*SIZES[options.model]).to(world.device)
     if world.size > 1:
-        model = DistributedDataParallel(model, device_ids=[world.device.index], gradient_as_bucket_view=True)
+        devices = [world.device.index] if world.device.type == "cuda" else None
+        model = DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
     if mode != "eager":
         model = torch.compile(model, mode=COMPILE_MODES[mode], dynamic=False)
     optimizer = torch.optim.AdamW(raw.parameters(), lr=1e-3, weight_decay=0.1, fused=True)
@@ -73,7 +111,7 @@ def make_step(world, options, mode):
     def step(rows):
         if mode == "reduce-overhead":
             torch.compiler.cudagraph_mark_step_begin()
-        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=options.dtype == "bfloat16"):
+        with torch.autocast(world.device.type, dtype=torch.bfloat16, enabled=options.dtype == "bfloat16"):
             loss = model(rows.long())
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -89,9 +127,9 @@ class FirstStep:
     def __init__(self):
         self.seconds = None
 
-    def note(self):
+    def note(self, world):
         if self.seconds is None:
-            torch.cuda.synchronize()
+            wait_for(world)
             self.seconds = round(time.time() - int(os.environ.get("BENCH_STARTED_NS", time.time_ns())) / 1e9, 2)
 
 
@@ -102,24 +140,23 @@ def measure(world, options, mode, first):
         rows = torch.randint(0, vocabulary, (count, context + 1), dtype=torch.int32, device=world.device)
         for _ in range(WARM_UP_STEPS):
             loss = step(rows)
-            first.note()
+            first.note(world)
         world.barrier()
         samples = []
         for _ in range(5):
-            torch.cuda.synchronize()
+            wait_for(world)
             begin = time.perf_counter()
             for _ in range(options.steps):
                 loss = step(rows)
-            torch.cuda.synchronize()
+            wait_for(world)
             samples.append((time.perf_counter() - begin) / options.steps * 1e6)
         world.barrier()
-        free, total = torch.cuda.mem_get_info()
         median_us = statistics.median(samples)
         torch_mnist.print_line(world, {
             "bench": "gpt_step", "impl": "torch_ddp", "variant": mode, "devices": world.size, "model": options.model,
             "rows": count, "dtype": options.dtype, "median_us": round(median_us, 1), "min_us": round(min(samples), 1),
             "max_us": round(max(samples), 1), "tokens_per_s": round(count * world.size * context / median_us * 1e6),
-            "gib": round((total - free) / 2**30, 2), "first_step_s": first.seconds, "last_loss": loss.item(),
+            "gib": used_gib(world), "first_step_s": first.seconds, "last_loss": loss.item(),
             "torch": torch.__version__})
 
 
@@ -129,10 +166,11 @@ def main():
     parser.add_argument("--rows", type=torch_mnist.numbers, default=[64], help="rows per GPU, comma-separated")
     parser.add_argument("--mode", type=lambda text: text.split(","), default=["eager"],
                         help="eager,compile,reduce-overhead")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--steps", type=int, default=20, help="per sample")
     options = parser.parse_args()
-    world = torch_mnist.World()
+    world = torch_mnist.World() if options.device == "cuda" else CpuWorld()
     first = FirstStep()
     for mode in options.mode:
         torch.compiler.reset()
