@@ -1,4 +1,4 @@
-// Trains a language model in the style of GPT-2 on all CPU devices at once, and lets it write a text. This is a serial
+// Trains a language model in the style of GPT-2 on all devices at once, and lets it write a text. This is a serial
 // program: main and train run once, in the master process. The functions of losses.hpp run on all workers at the same
 // time. Each worker computes its own windows of the text.
 
@@ -13,6 +13,7 @@
 #include <string>
 #include <syncrun/syncrun.hpp>
 #include <syncrun/torch.hpp>
+#include <type_traits>
 #include <vector>
 
 #include "demos/common/progress_bar.hpp"
@@ -27,24 +28,51 @@
 namespace gpt {
 namespace {
 
-using Text = sr::Data<std::uint16_t, 1>;
+/// A text on CPU devices: a file that every process maps.
+using MappedText = sr::Data<std::uint16_t, 1>;
+/// A text on GPUs: a copy in the memory of each.
+using CopiedText = sr::Shared<std::uint16_t, 1>;
 using Net = sr::Replicated<lt::Replica<Gpt>>;
 
-/// A file of tokens, which every process maps, and its windows for evaluations.
-struct MappedText {
-  MappedText(sr::Session& session, const TokenFile& file, const Options& options)
+/// Copies a text to every device. Throws UsageError if a token is not in the vocabulary, which a GPU would not notice.
+CopiedText copy_to_devices(sr::Session& session, const MappedText& text, std::int64_t vocab_size) {
+  const auto tokens = text.span();
+  const auto largest = std::max_element(tokens.begin(), tokens.end());
+  if (largest != tokens.end() && *largest >= vocab_size) {
+    throw UsageError("expected tokens below " + std::to_string(vocab_size) + ", found " + std::to_string(*largest) +
+                     " at position " + std::to_string(largest - tokens.begin()) + ": vocab.txt is of other tokens");
+  }
+  auto copy = session.shared<std::uint16_t, 1>();
+  copy.broadcast(tokens);
+  return copy;
+}
+
+/// What calls pass for a text.
+template <class Tokens>
+Tokens make_tokens(sr::Session& session, const MappedText& text, const Options& options) {
+  if constexpr (std::is_same_v<Tokens, MappedText>) return text;
+  else return copy_to_devices(session, text, options.model.vocab_size);
+}
+
+/// A text, and its windows for evaluations.
+template <class Tokens>
+struct Text {
+  Text(sr::Session& session, const TokenFile& file, const Options& options)
       : range{file.tokens, options.model.block_size + 1},
-        tokens(session.map_raw<std::uint16_t, 1>(file.path, {-1}, 0, file.path.filename().string())),
+        mapped(session.map_raw<std::uint16_t, 1>(file.path, {-1}, 0, file.path.filename().string())),
+        tokens(make_tokens<Tokens>(session, mapped, options)),
         some(session.data(spread_windows(range, options.eval_iters * options.batch_size), "windows")) {}
 
   WindowRange range;
-  Text tokens;
+  MappedText mapped;
+  Tokens tokens;
   sr::Data<std::int64_t, 1> some;
 };
 
+template <class Tokens>
 struct Texts {
-  MappedText training;
-  MappedText held_out;
+  Text<Tokens> training;
+  Text<Tokens> held_out;
 };
 
 /// The parts of the parameters without weight decay: biases and the weights of norms, which have one dimension.
@@ -68,15 +96,15 @@ sr::Adam rule_at(const Options& options, std::int64_t step) {
 }
 
 /// The mean loss of these windows. A pass has no more of them than a pass of a step.
-template <class Evaluate>
-double mean_loss(const Evaluate& evaluate, const Options& options, const Text& text,
+template <class Evaluate, class Tokens>
+double mean_loss(const Evaluate& evaluate, const Options& options, const Tokens& text,
                  const sr::Data<std::int64_t, 1>& windows) {
   const std::int64_t most_in_pass = std::max<std::int64_t>(1, options.batch_size / options.slices);
   return evaluate(text, windows, StepKey{}, {.slices = (windows.rows() + most_in_pass - 1) / most_in_pass});
 }
 
 /// The mean number of bytes that a token of this text stands for.
-double bytes_per_token(const Vocabulary& vocabulary, const Text& text) {
+double bytes_per_token(const Vocabulary& vocabulary, const MappedText& text) {
   double bytes = 0;
   for (const std::uint16_t token : text.span()) bytes += static_cast<double>(vocabulary.text_of(token).size());
   return bytes / static_cast<double>(text.rows());
@@ -140,8 +168,8 @@ std::unique_ptr<demos::ProgressBar> bar_from(const Options& options, std::int64_
 }
 
 /// Trains from the steps that `step` has made to the last one.
-template <class Step, class Evaluate>
-void train_steps(const Options& options, Step& step, const Evaluate& evaluate, const Texts& texts,
+template <class Step, class Evaluate, class Tokens>
+void train_steps(const Options& options, Step& step, const Evaluate& evaluate, const Texts<Tokens>& texts,
                  sr::Data<std::int64_t, 1> starts, const Progress& progress, Records& records) {
   auto& [report, checkpoints] = records;
   const std::int64_t first = step.steps();
@@ -180,9 +208,10 @@ void train_steps(const Options& options, Step& step, const Evaluate& evaluate, c
   }
 }
 
+template <auto kLoss, class Tokens>
 void train(sr::Session& session, const Options& options, const TokenFiles& files, Records& records) {
   auto& [report, checkpoints] = records;
-  const Texts texts{{session, files.training(), options}, {session, files.held_out(), options}};
+  const Texts<Tokens> texts{{session, files.training(), options}, {session, files.held_out(), options}};
 
   // A model on every worker. Their parameters are one flat vector, the same on every device.
   // [model]
@@ -191,11 +220,11 @@ void train(sr::Session& session, const Options& options, const TokenFiles& files
   // [/model]
   const auto form = options.state == State::kSharded ? sr::StepForm::sharded : sr::StepForm::replicated;
   // [step]
-  auto step = lt::train_step<sr::Adam, loss>(
+  auto step = lt::train_step<sr::Adam, kLoss>(
       session, net, params,
       {.form = form, .name = "step", .groups = without_decay(session, net), .clip_norm = options.grad_clip});
   // [/step]
-  const auto evaluate = lt::evaluation<loss>(session, net, params);
+  const auto evaluate = lt::evaluation<kLoss>(session, net, params);
 
   report.start(files, session.devices());
   const Progress progress{params, step.state()};
@@ -206,7 +235,7 @@ void train(sr::Session& session, const Options& options, const TokenFiles& files
 
   const auto all = session.data(spread_windows(texts.held_out.range, 0), "windows");
   report.held_out(mean_loss(evaluate, options, texts.held_out.tokens, all),
-                  bytes_per_token(files.vocabulary(), texts.held_out.tokens));
+                  bytes_per_token(files.vocabulary(), texts.held_out.mapped));
   if (!options.save.empty()) {
     lt::save(session, net, params, options.save);
     report.saved(options.save.string());
@@ -229,7 +258,13 @@ int run(int argc, char** argv) {
   options->model.vocab_size = files.vocabulary().size();
   Records records{Report(*options), Checkpoints(*options, files)};
   let_threads_sleep();
-  const auto program = [&](sr::Session& session) { train(session, *options, files, records); };
+  const auto program = [&](sr::Session& session) {
+    const auto devices = session.devices();
+    const bool has_gpu =
+        std::any_of(devices.begin(), devices.end(), [](const std::string& name) { return name.starts_with("cuda"); });
+    if (has_gpu) train<loss_of_copy, CopiedText>(session, *options, files, records);
+    else train<loss, MappedText>(session, *options, files, records);
+  };
   return sr::run(argc, argv, program, {.seed = options->seed});
 }
 

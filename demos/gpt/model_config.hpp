@@ -9,6 +9,9 @@
 
 namespace gpt {
 
+/// The type of matrix products. Parameters, gradients and losses are float32.
+enum class Precision : std::int8_t { kFloat32, kBfloat16 };
+
 struct ModelConfig {
   std::int64_t n_layer = 2;
   std::int64_t n_head = 4;
@@ -16,6 +19,7 @@ struct ModelConfig {
   std::int64_t block_size = 64;  // the context: the most tokens that the model reads
   std::int64_t vocab_size = 256;
   double dropout = 0;
+  Precision precision = Precision::kFloat32;
 };
 
 /// The number of parameters. The embedding of tokens counts once, although it is also the last layer.

@@ -1,6 +1,7 @@
 #include "demos/gpt/options.hpp"
 
 #include <algorithm>
+#include <array>
 #include <string_view>
 #include <utility>
 
@@ -12,6 +13,8 @@ namespace {
 constexpr std::int64_t kMost = 1'000'000'000;
 constexpr std::int64_t kMostWarmupIters = 2000;
 constexpr std::string_view kDefaultPreset = "tiny";
+constexpr std::array<std::pair<std::string_view, Precision>, 2> kPrecisions{
+    {{"float32", Precision::kFloat32}, {"bfloat16", Precision::kBfloat16}}};
 
 /// What the command line says. What it leaves out depends on the preset, or on other options.
 struct Given {
@@ -62,6 +65,8 @@ void add_model_options(CLI::App& app, Given& given) {
   add_option(app, "--n-head", "N", given.n_head, count(), "heads of the attention, of which --n-embd is a multiple");
   add_option(app, "--n-embd", "N", given.n_embd, count(), "width of the embedding");
   add_option(app, "--block-size", "N", given.block_size, count(), "context: the most tokens that the model reads");
+  add_option(app, "--dtype", "NAME", options.model.precision, one_of(kPrecisions),
+             "type of matrix products: float32 (default) or bfloat16, which is faster on GPUs");
   add_option(app, "--dropout", "X", options.model.dropout, from_zero_below_one(),
              "probability of dropping a unit (default 0). The masks depend on the number of workers");
 }
@@ -192,7 +197,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
 
 std::string help_text() {
   Given unused;
-  CLI::App app(R"(Trains a language model in the style of GPT-2 on all CPU devices, and lets it write a text.
+  CLI::App app(R"(Trains a language model in the style of GPT-2 on all devices, and lets it write a text.
 
 usage: syncrun-gpt [OPTION...]
        syncrun -n 4 syncrun-gpt [OPTION...]

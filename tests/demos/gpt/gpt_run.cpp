@@ -15,21 +15,28 @@ Words with(Words options, const Words& more) {
   return options;
 }
 
-CommandResult run_gpt_on(int workers, const Words& options) {
-  std::string devices = "cpu0";
-  for (int i = 1; i < workers; ++i) devices += ",cpu" + std::to_string(i);
+CommandResult run_gpt_on(int workers, const Words& options, Kind kind) {
+  const std::string name = kind == Kind::cpu ? "cpu" : "cuda";
+  std::string devices = name + "0";
+  for (int i = 1; i < workers; ++i) devices += "," + name + std::to_string(i);
   return syncrun::test::run_command(with({SYNCRUN_COMMAND, "--devices", devices, GPT_PROGRAM}, options));
 }
 
-std::vector<double> losses_on(int workers, const Words& options) {
+std::vector<double> losses_on(int workers, const Words& options, Kind kind) {
   const TemporaryFolder folder;
-  const CommandResult result = run_gpt_on(workers, with(options, {"--losses", folder.at("losses")}));
+  const CommandResult result = run_gpt_on(workers, with(options, {"--losses", folder.at("losses")}), kind);
   EXPECT_EQ(result.exit_code, 0) << result.errors;
   std::vector<double> losses;
   std::ifstream lines(folder / "losses");
   double loss = 0;
   for (std::int64_t step = 0; lines >> step >> loss;) losses.push_back(loss);
   return losses;
+}
+
+void expect_near(const std::vector<double>& got, const std::vector<double>& expected, double tolerance) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (std::size_t i = 0; i < got.size(); ++i)
+    EXPECT_NEAR(got[i], expected[i], tolerance * expected[i]) << "step " << i;
 }
 
 double number_after(const std::string& label, const std::string& output) {

@@ -14,11 +14,16 @@ namespace gpt::test {
 using CommandResult = syncrun::test::CommandResult;
 using Words = std::vector<std::string>;
 
-/// Runs syncrun-gpt under `syncrun`, on this number of CPU devices.
-CommandResult run_gpt_on(int workers, const Words& options);
+enum class Kind { cpu, cuda };
+
+/// Runs syncrun-gpt under `syncrun`, on this number of devices.
+CommandResult run_gpt_on(int workers, const Words& options, Kind kind = Kind::cpu);
 
 /// Trains and returns the losses of all steps.
-std::vector<double> losses_on(int workers, const Words& options);
+std::vector<double> losses_on(int workers, const Words& options, Kind kind = Kind::cpu);
+
+/// A failure of the test unless the losses agree, relatively.
+void expect_near(const std::vector<double>& got, const std::vector<double>& expected, double tolerance);
 
 /// `options` and then `more`.
 Words with(Words options, const Words& more);

@@ -25,12 +25,6 @@ Words small() {
 }
 const Words kNoSample{"--max-new-tokens", "0"};
 
-void expect_near(const std::vector<double>& got, const std::vector<double>& expected, double tolerance) {
-  ASSERT_EQ(got.size(), expected.size());
-  for (std::size_t i = 0; i < got.size(); ++i)
-    EXPECT_NEAR(got[i], expected[i], tolerance * expected[i]) << "step " << i;
-}
-
 /// The losses of ten steps.
 std::vector<double> ten_losses(int workers, const Words& more = {}) {
   return losses_on(workers, with(with(with(small(), kNoSample), {"--max-iters", "10", "--warmup-iters", "2"}), more));
@@ -46,6 +40,13 @@ TEST(GptLosses, DoNotDependOnTheNumberOfWorkersOrSlices) {
   expect_near(ten_losses(5), alone, kTolerance);  // two or three windows for each worker
   expect_near(ten_losses(2, {"--slices", "3"}), alone, kTolerance);
   expect_near(ten_losses(2, {"--sharded"}), alone, kTolerance);
+}
+
+TEST(GptLosses, AreNearlyTheSameInBfloat16) {
+  const auto full = ten_losses(2);
+  const auto mixed = ten_losses(2, {"--dtype", "bfloat16"});
+  expect_near(mixed, full, 0.01);
+  EXPECT_NE(mixed, full);
 }
 
 TEST(GptLosses, DependOnTheSeed) { EXPECT_NE(ten_losses(1, {"--seed", "2"}), ten_losses(1)); }

@@ -25,6 +25,12 @@ std::string complaint(const std::vector<std::string>& words) {
   return "nothing";
 }
 
+TEST(GptOptions, HaveATypeOfMatrixProducts) {
+  EXPECT_EQ(parse({})->model.precision, Precision::kFloat32);
+  EXPECT_EQ(parse({"--dtype", "bfloat16", "--model", "mini"})->model.precision, Precision::kBfloat16);
+  EXPECT_NE(complaint({"--dtype", "half"}).find("'float32' or 'bfloat16'"), std::string::npos);
+}
+
 TEST(GptOptions, AreThoseOfTheTinyModelAtFirst) {
   const Options options = *parse({});
   EXPECT_EQ(describe(options.model), "2 layers, 4 heads, width 64, context 64, vocabulary 256");
