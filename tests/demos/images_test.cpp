@@ -1,0 +1,210 @@
+// The examples image_folder and tar_shards, as users run them, and the code that they share.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <syncrun/syncrun.hpp>
+#include <vector>
+
+#include "demos/examples/images.hpp"
+#include "demos/examples/synthetic_images.hpp"
+#include "demos/examples/tar_shard.hpp"
+#include "tests/support/command_run.hpp"
+#include "tests/support/temporary_folder.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+using syncrun::test::CommandResult;
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+
+CommandResult run_on(int workers, const std::string& program, const std::vector<std::string>& arguments) {
+  std::vector<std::string> command{SYNCRUN_COMMAND, "--quiet", "--devices", workers == 1 ? "cpu0" : "cpu0,cpu1",
+                                   program};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return syncrun::test::run_command(command);
+}
+
+/// Each test has a data set of its own, which the program under test wrote.
+class DataSet : public ::testing::Test {
+ protected:
+  explicit DataSet(const char* program) : program_(program) {
+    const CommandResult result = run_on(1, program_, {"--write", folder()});
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+  }
+
+  std::string folder() const { return temporary_.at("data"); }
+  fs::path file(const std::string& name) const { return fs::path(folder()) / name; }
+
+  std::string output(int workers, int producers, int seed = 1) const {
+    const CommandResult result = run_on(workers, program_, {folder(), std::to_string(producers), std::to_string(seed)});
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    return result.output;
+  }
+
+  /// Expects an error of a producer, which names `file` and contains the other texts.
+  void expect_refused(const fs::path& file, const std::string& what, const std::string& what_to_do) const {
+    const CommandResult result = run_on(1, program_, {folder(), "2"});
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.errors,
+                AllOf(HasSubstr(" failed: " + file.string() + ": "), HasSubstr(what), HasSubstr(what_to_do)));
+  }
+
+ private:
+  TemporaryFolder temporary_;
+  std::string program_;
+};
+
+/// Replaces text in a file, from the first place at or after `mark`.
+void replace_in(const fs::path& file, const std::string& mark, const std::string& old, const std::string& now) {
+  std::string bytes = text_of(file);
+  const std::size_t at = bytes.find(old, bytes.find(mark));
+  ASSERT_NE(at, std::string::npos);
+  bytes.replace(at, old.size(), now);
+  write_text(file, bytes);
+}
+
+const std::string kStartOfJpeg = "\xff\xd8\xff";
+
+class ImageFolder : public DataSet {
+ protected:
+  ImageFolder() : DataSet(IMAGE_FOLDER_PROGRAM) {}
+};
+
+TEST_F(ImageFolder, HasTheSameLossesOnAnyNumberOfWorkersAndProducers) {
+  const std::string expected = output(1, 1);
+  EXPECT_THAT(expected, AllOf(HasSubstr("60 images of 3 classes\nepoch 1: loss "), EndsWith(", 60 right\n")));
+  EXPECT_EQ(output(1, 2), expected);
+  EXPECT_EQ(output(2, 2), expected);
+  EXPECT_EQ(output(2, 3), expected);
+}
+
+TEST_F(ImageFolder, OrdersTheImagesByTheSeed) { EXPECT_NE(output(1, 2, 1), output(1, 2, 2)); }
+
+TEST_F(ImageFolder, NamesATruncatedImage) {
+  const fs::path image = file("green/0003.jpg");
+  fs::resize_file(image, fs::file_size(image) / 2);
+  expect_refused(image, "cannot decode this image: Premature end of JPEG file", "Replace the image, or remove it");
+}
+
+TEST_F(ImageFolder, NamesAFileThatIsNoImage) {
+  write_text(file("red/0007.jpg"), "no image");
+  expect_refused(file("red/0007.jpg"), "Not a JPEG file", "Replace the image, or remove it");
+}
+
+TEST_F(ImageFolder, NamesAnEmptyImage) {
+  write_text(file("red/0007.jpg"), "");
+  expect_refused(file("red/0007.jpg"), "it is empty", "Replace the image, or remove it");
+}
+
+class TarShards : public DataSet {
+ protected:
+  TarShards() : DataSet(TAR_SHARDS_PROGRAM) {}
+  const fs::path shard_ = file("shard-0002.tar");
+};
+
+TEST_F(TarShards, HaveTheSameColoursOnAnyNumberOfWorkersAndProducers) {
+  const std::string expected = output(1, 1);
+  EXPECT_THAT(expected, AllOf(HasSubstr("class 2: 20 images, mean colour "),
+                              EndsWith("60 of 60 images are nearest to the mean colour of their class\n")));
+  EXPECT_EQ(output(1, 2), expected);
+  EXPECT_EQ(output(2, 2), expected);
+  EXPECT_EQ(output(2, 3), expected);
+}
+
+TEST_F(TarShards, AreOrderedByTheSeed) { EXPECT_NE(output(1, 2, 1), output(1, 2, 2)); }
+
+TEST_F(TarShards, AreNamedIfTruncatedInAnEntry) {
+  fs::resize_file(shard_, 20'000);
+  expect_refused(shard_, "000034.jpg: Truncated tar archive", "Copy or write the shard again, or remove it");
+}
+
+TEST_F(TarShards, AreNamedIfTruncatedBetweenTwoEntries) {
+  fs::resize_file(shard_, text_of(shard_).find("000031.jpg"));
+  expect_refused(shard_, "it is truncated after 000030.cls", "Copy or write the shard again, or remove it");
+}
+
+TEST_F(TarShards, AreNamedIfEmpty) {
+  fs::resize_file(shard_, 0);
+  expect_refused(shard_, "cannot read this tar file", "Copy or write the shard again, or remove it");
+}
+
+TEST_F(TarShards, AreNamedWithTheEntryOfADamagedImage) {
+  replace_in(shard_, "000032.jpg", kStartOfJpeg, std::string("\0\0\0", 3));
+  expect_refused(shard_, "000032.jpg: cannot decode this image: Not a JPEG file", "Replace the image, or remove it");
+}
+
+TEST_F(TarShards, AreNamedIfALabelIsNoClass) {
+  const std::size_t header = text_of(shard_).find("000033.cls");
+  std::string bytes = text_of(shard_);
+  bytes[header + 512] = '7';
+  write_text(shard_, bytes);
+  expect_refused(shard_, "000033.cls: expected a class from 0 to 2, got '7'", "Correct the label");
+}
+
+TEST_F(TarShards, AreNamedIfALabelIsMissing) {
+  replace_in(shard_, "000033.cls", "000033.cls", "000033.csl");  // the checksum in the header stays the same
+  expect_refused(shard_, "000033.cls is missing", "Write the shard again");
+}
+
+TEST_F(TarShards, AreNamedIfAHeaderIsDamaged) {
+  replace_in(shard_, "000033.cls", "000033.cls", "000033.cat");
+  expect_refused(shard_, "Damaged tar archive", "Copy or write the shard again, or remove it");
+}
+
+TEST(ImageDecoder, DecodesAnImageAfterOneWithADamagedHeader) {
+  const TemporaryFolder folder;
+  examples::write_image_folder(folder / "images");
+  const std::vector<std::uint8_t> image = examples::read_file(folder / "images/red/0000.jpg");
+  std::vector<std::uint8_t> damaged = image;
+  const std::array<std::uint8_t, 2> huffman_table{0xff, 0xc4};
+  const auto at = std::search(damaged.begin(), damaged.end(), huffman_table.begin(), huffman_table.end());
+  ASSERT_GT(damaged.end() - at, 40);
+  std::fill(at + 5, at + 21, 0xff);  // the numbers of codes
+
+  syncrun::Array<std::uint8_t, 3> first({examples::kSide, examples::kSide, 3}), second(first.shape());
+  examples::ImageDecoder decoder;
+  decoder.decode(image, "image", first.view());
+  EXPECT_THROW(decoder.decode(damaged, "damaged", second.view()), examples::DataError);
+  decoder.decode(image, "image", second.view());
+  EXPECT_EQ(second.to_vector(), first.to_vector());
+}
+
+/// The names of all images of the shards in this order.
+std::vector<std::string> names_of(examples::ShuffledShards images) {
+  std::vector<std::string> names;
+  while (const auto image = images.next()) names.push_back(image->name);
+  return names;
+}
+
+TEST(ShuffledShards, ReturnEveryImageOnceInAnOrderOfTheEpoch) {
+  const TemporaryFolder folder;
+  examples::write_tar_shards(folder / "shards");
+  const auto shards = examples::sorted_files(folder / "shards");
+  const auto epoch = [&](std::int64_t number) { return names_of({shards, 3, examples::random_numbers(1, number, 0)}); };
+  const std::vector<std::string> first = epoch(0);
+  EXPECT_EQ(std::set<std::string>(first.begin(), first.end()).size(), 60U);
+  EXPECT_EQ(first.size(), 60U);
+  EXPECT_FALSE(std::is_sorted(first.begin(), first.end()));
+  EXPECT_EQ(epoch(0), first);
+  EXPECT_NE(epoch(1), first);
+}
+
+TEST(Shuffled, ReturnsEveryNumberOnceInAnOrderOfTheSeedAndTheEpoch) {
+  std::vector<std::size_t> order = examples::shuffled(100, 1, 0);
+  EXPECT_EQ(examples::shuffled(100, 1, 0), order);
+  EXPECT_NE(examples::shuffled(100, 2, 0), order);
+  EXPECT_NE(examples::shuffled(100, 1, 1), order);
+  std::sort(order.begin(), order.end());
+  for (std::size_t i = 0; i < order.size(); ++i) EXPECT_EQ(order[i], i);
+}
+
+}  // namespace
