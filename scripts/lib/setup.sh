@@ -29,6 +29,8 @@ package_of() {
     blas) echo libopenblas-dev ;;
     onednn) echo libdnnl-dev ;;
     pillow) echo python3-pil ;;
+    turbojpeg) echo libturbojpeg0-dev ;;
+    libarchive) echo libarchive-dev ;;
     json) echo nlohmann-json3-dev ;;
     libtorch) echo libtorch-dev ;;
     *) echo "$1" ;;
@@ -49,7 +51,7 @@ missing() {
   # Without these tools, the script cannot check for libraries. It then assumes that all are missing.
   if ! command -v g++ >/dev/null || ! command -v cmake >/dev/null || ! command -v ninja >/dev/null; then
     printf 'required %s\n' boost spdlog googletest cli11
-    printf 'optional %s\n' benchmark zlib libdw blas onednn pillow json
+    printf 'optional %s\n' benchmark zlib libdw blas onednn pillow turbojpeg libarchive json
     [ -z "$(packaged_libtorch)" ] || echo 'optional libtorch'
     return
   fi
