@@ -53,32 +53,33 @@ void name_user_lines() {
   std::call_once(once, [] { c10::SetStackTraceFetcher([] { return detail::user_line(); }); });
 }
 
+/// From now on, `scope` is the innermost scope of this thread.
+void enter(detail::StepScope& scope, int threads_before, AnyWorker& worker, Comm* comm) {
+  if (comm != nullptr) {
+    scope.world_size = comm->world_size();
+    scope.comm = std::make_shared<detail::StepComm>(detail::StepComm{comm, worker.rows()});
+  } else if (scope.outer != nullptr) {
+    scope.world_size = scope.outer->world_size;
+    scope.comm = scope.outer->comm;
+  }
+  name_user_lines();
+  const int wanted = wanted_threads();
+  if (wanted > 0 && wanted != threads_before) at::set_num_threads(wanted);
+  innermost_scope = &scope;
+}
+
 }  // namespace
 
 Guard::Guard(CpuWorker& worker, Comm* comm)
     : threads_before_(at::get_num_threads()), scope_{worker.world_size(), ::torch::kCPU, nullptr, innermost_scope} {
-  begin(worker, comm);
+  enter(scope_, threads_before_, worker, comm);
 }
 
 Guard::Guard(CudaWorker& worker, Comm* comm)
     : cuda_(started_part().enter(worker.stream())),
       threads_before_(at::get_num_threads()),
       scope_{worker.world_size(), detail::cuda_part().device(), nullptr, innermost_scope} {
-  begin(worker, comm);
-}
-
-void Guard::begin(AnyWorker& worker, Comm* comm) {
-  if (comm != nullptr) {
-    scope_.world_size = comm->world_size();
-    scope_.comm = std::make_shared<detail::StepComm>(detail::StepComm{comm, worker.rows()});
-  } else if (scope_.outer != nullptr) {
-    scope_.world_size = scope_.outer->world_size;
-    scope_.comm = scope_.outer->comm;
-  }
-  name_user_lines();
-  const int wanted = wanted_threads();
-  if (wanted > 0 && wanted != threads_before_) at::set_num_threads(wanted);
-  innermost_scope = &scope_;
+  enter(scope_, threads_before_, worker, comm);
 }
 
 Guard::~Guard() {

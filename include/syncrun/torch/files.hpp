@@ -101,20 +101,6 @@ SYNCRUN_EXPORT void save_safetensors(const std::filesystem::path& file,
                                      const std::vector<std::pair<std::string, ::torch::Tensor>>& tensors,
                                      const std::map<std::string, std::string>& metadata = {});
 
-namespace detail {
-
-/// Where the elements of a tensor are in a file.
-struct TensorPlace {
-  std::vector<std::int64_t> shape;
-  std::int64_t offset;
-};
-
-/// Throws Error (usage) if the file has no such tensor, or if it has another type or number of dimensions.
-SYNCRUN_EXPORT TensorPlace place_in_file(const std::filesystem::path& file, std::string_view tensor,
-                                         ::torch::ScalarType type, std::size_t dimensions);
-
-}  // namespace detail
-
 /// Maps a tensor of a safetensors file as a read-only Data, for data sets that are larger than memory:
 ///
 ///   const auto images = sr::libtorch::map_tensor<std::uint8_t, 4>(session, "train.safetensors", "images");

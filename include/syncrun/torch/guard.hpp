@@ -47,8 +47,6 @@ class SYNCRUN_EXPORT Guard {
   }
 
  private:
-  void begin(AnyWorker& worker, Comm* comm);
-
   std::unique_ptr<detail::CudaScope> cuda_;  // null on a CPU device
   int threads_before_;
   detail::StepScope scope_;

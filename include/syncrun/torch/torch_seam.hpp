@@ -164,6 +164,16 @@ SYNCRUN_EXPORT void check_versions(int major, int minor);
 /// the text of each rank, each with a zero byte at its end. The message names the first difference.
 SYNCRUN_EXPORT void check_layouts(std::span<const std::uint8_t> layouts);
 
+/// Where the elements of a tensor are in a file.
+struct TensorPlace {
+  std::vector<std::int64_t> shape;
+  std::int64_t offset;
+};
+
+/// Throws Error (usage) if the file has no such tensor, or if it has another type or number of dimensions.
+SYNCRUN_EXPORT TensorPlace place_in_file(const std::filesystem::path& file, std::string_view tensor,
+                                         ::torch::ScalarType type, std::size_t dimensions);
+
 /// Averages the gradients of a module over the ranks. See average().
 SYNCRUN_EXPORT void average_gradients(Comm& comm, ::torch::nn::Module& module);
 
