@@ -11,8 +11,8 @@ does not change the settings of GPUs and NCCL.
 
 Every program prints one JSON object per line: "bench", "impl", "devices", "what" and "median_us" (or "gb_per_s", or
 "result_at_ns" on the monotonic clock). The script compares lines with the same bench, devices and what.
-`bench_mnist_step` measures the step of MNIST, and `bench_resnet_step` that of ResNet-50. They are skipped if they are
-not built.
+`bench_mnist_step` measures the step of MNIST, `bench_resnet_step` that of ResNet-50, and `bench_gpt_step` that of a model
+of LibTorch. They are skipped if they are not built.
 
 Requires only Python's standard library. --python is an interpreter that has PyTorch.
 """
@@ -83,6 +83,7 @@ GROUPS = {
     "values": Group("gpu_values", "Values,", ("one_process", "without_move"), fewest_devices=2, most_devices=2),
     "mnist": Group("mnist_step", "MNIST step", ("torch_ddp", "torch_graph")),
     "resnet": Group("resnet_step", "ResNet-50 step", ("torch_ddp",)),
+    "gpt": Group("gpt_step", "GPT step", ("torch_eager", "torch_compile")),
     # Two nodes with one GPU each, all on this machine (tests/nodes/as_node.sh).
     "nodes_all_reduce": Group("gpu_all_reduce", "two nodes, all_reduce", ("nccl",), fewest_devices=2, most_devices=2),
     "nodes_mnist": Group("mnist_step", "two nodes, MNIST step", ("torch_ddp",), fewest_devices=2, most_devices=2),
@@ -118,6 +119,10 @@ def target_ratio(group, what, comparator):
         if what.endswith((", mapped", ", synthetic")):
             return None  # PyTorch is compared only with the slowest feed, by shuffled index
         return {"256": 1.15, "32": 2.0}[what.split()[0]]
+    if group == "gpt":
+        setting = what.split(" rows")[0]
+        return {"torch_eager": {"gpt2, 32": 1.0, "gpt2, 8": 1.2, "small, 64": 5.0},
+                "torch_compile": {"gpt2, 32": 0.78, "small, 64": 1.35}}[comparator].get(setting)
     return None
 
 
@@ -229,6 +234,19 @@ class Plan:
             yield self._torchrun("resnet", "torch_ddp", devices, "torch_resnet.py", "--batch", "256,32", "--mode", mode)
 
 
+    def gpt(self, devices):
+        if not find_executable(self.options.build, "bench_gpt_step"):
+            note = "GPT step: skipped, no bench_gpt_step in the build directory"
+            self.notes += [] if note in self.notes else [note]
+            return
+        for model, rows in (("small", "64"), ("gpt2", "32,8")):
+            settings = ["--model", model, "--rows", rows]
+            yield self._ours("gpt", devices, "bench_gpt_step", *settings)
+            yield self._torchrun("gpt", "torch_eager", devices, "torch_gpt.py", *settings, "--mode", "eager")
+            if not self.options.quick:
+                mode = "reduce-overhead" if model == "small" else "compile"
+                yield self._torchrun("gpt", "torch_compile", devices, "torch_gpt.py", *settings, "--mode", mode)
+
     def nodes_all_reduce(self, devices):
         sizes = ["--seconds", "0.1" if self.options.quick else "0.3",
                  "--max-bytes", str((32 if self.options.quick else 256) * MIB)]
@@ -304,6 +322,9 @@ def normalized(line, program, repetition, started_ns):
         # PyTorch's batch is already on the GPU. It is compared with Syncrun's slower feed, by shuffled index.
         feed = "" if line.get("feed", "shuffled") == "shuffled" else f", {line['feed']}"
         yield {**line, "what": f"{line['batch']} rows a GPU, {line['dtype']}{feed}"}
+    elif line["bench"] == "gpt_step":
+        what = f"{line['model']}, {line['rows']} rows a GPU, {line['dtype']}"
+        yield {**line, "impl": program.impl, "variant": "", "what": what}
     elif "result_at_ns" in line:
         line["median_us"] = (line["result_at_ns"] - started_ns) / 1e3
         # PyTorch has one first result. It is compared with each of Syncrun's.
