@@ -12,7 +12,8 @@
 # --no-build takes the programs in build/cuda as they are. With it, GPUs are not occupied during a build: build on a
 # machine without GPUs, and copy the folder to the same path.
 # --sanitizer runs the tests under compute-sanitizer. The variable CUDA_ARCHITECTURES lists the architectures to compile
-# for (default: 90).
+# for (default: 90). If python3 has PyTorch, its LibTorch is used, and the tests and benchmarks of models of LibTorch run
+# too.
 # Exit code: 0 on success, 1 if something failed, 2 if there is no GPU or an option is wrong.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/setup.sh"
@@ -94,6 +95,9 @@ fi
 
 configure_options=("-DCMAKE_CUDA_ARCHITECTURES=${CUDA_ARCHITECTURES:-90}"
   "-DSYNCRUN_TESTS=$with_tests" "-DSYNCRUN_BENCH=$with_bench")
+# The LibTorch of an installed PyTorch is a LibTorch for CUDA.
+torch_dir=$(python3 -c 'import torch; print(torch.utils.cmake_prefix_path)' 2>/dev/null || true)
+if [ -n "$torch_dir" ]; then configure_options+=("-DTorch_DIR=$torch_dir/Torch"); fi
 if [ "$with_build" = ON ]; then
   bring_cudnn_frontend
   bring_cli11
