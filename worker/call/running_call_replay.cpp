@@ -82,9 +82,9 @@ std::string RunningCall::replay(void (*run)(void* context), void* context, Captu
   if (state == Recording::State::warm && capture == Capture::if_possible) {
     why_not = record_if_possible(recording, run, context);
     if (recording.state != Recording::State::recorded) {
-      never_recorded_.insert(function);
       bucket_start_ = BucketStart::after_body;
-      run(context);
+      run(context);  // an error that has nothing to do with the capture comes again
+      never_recorded_.insert(function);
       return why_not;
     }
   }
@@ -100,6 +100,7 @@ std::string RunningCall::record_if_possible(Recording& recording, void (*run)(vo
   const std::int64_t own_rank = attachment_.rank;
   std::string why_not;
   std::int64_t first_failed = kSucceeded;
+  const RankWeights weights = weights_;
   try {
     record(recording, run, context);
   } catch (const Abandoned&) {
@@ -112,12 +113,15 @@ std::string RunningCall::record_if_possible(Recording& recording, void (*run)(vo
   }
   if (command_->has_comm) first_failed = comm().agree(first_failed);
   if (first_failed == kSucceeded) return {};
+  if (command_->has_comm) comm().forget_captured();
+  weights_ = weights;
   recording.graph.reset();
   recording.outputs.clear();
   recording.state = Recording::State::warm;
   if (first_failed != own_rank) return {};
-  return "a replayable function runs without a CUDA graph from now on, because its work could not be captured: " +
-         why_not;
+  return "a replayable function runs without a CUDA graph from now on, which is slower, because its work could not be "
+         "captured: " +
+         why_not + ". Its body must not wait for the device, or draw random numbers on it";
 }
 
 void RunningCall::record(Recording& recording, void (*run)(void* context), void* context) {

@@ -105,6 +105,9 @@ class CommCore {
   virtual void begin(const Command&) {}
   /// Makes sure that the next collectives need no setup, so that they can be captured. Called by all ranks.
   virtual void prepare() {}
+  /// Called by all ranks if some of them could not capture the work of a command: the collectives that a rank has captured
+  /// do not count.
+  virtual void forget_captured() noexcept {}
   /// Returns the smallest `own` of all ranks. Blocks. Called by all ranks.
   virtual std::int64_t agree(std::int64_t own) { return own; }
   /// Whether work with collectives can be recorded and run again without the host.

@@ -15,9 +15,13 @@ void CollectivePlan::enter_command() noexcept {
   const std::uint64_t command = attachment_.command_in_progress();
   if (command_ == command) return;
   command_ = command;
+  is_after_vote_ = false;
+  restart();
+}
+
+void CollectivePlan::restart() noexcept {
   hash_ = 0;
   count_ = 0;
-  is_after_vote_ = false;
 }
 
 void CollectivePlan::begin_after_vote() noexcept {

@@ -30,6 +30,8 @@ class CollectivePlan {
 
   /// From here on, collectives belong to the command in progress. A plan starts anew with each command.
   void enter_command() noexcept;
+  /// Forgets the collectives of the command in progress.
+  void restart() noexcept;
   std::uint64_t command() const noexcept { return command_; }
   /// From here on, collectives belong to the reduction of outputs. All ranks have completed the body and voted.
   void begin_after_vote() noexcept;

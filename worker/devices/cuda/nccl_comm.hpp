@@ -73,6 +73,7 @@ class NcclComm final : public CommCore {
   void begin_after_vote() noexcept { plan_.begin_after_vote(); }
   /// Makes sure that NCCL's next operation needs no setup. Called by all ranks.
   void ensure();
+  void forget_captured() noexcept override { plan_.restart(); }
   std::int64_t agree(std::int64_t own) override;
   void barrier() override { host_.barrier(); }
   void all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction,
