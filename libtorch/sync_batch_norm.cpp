@@ -45,27 +45,25 @@ struct BatchStatistics {
 };
 
 /// Adds sums of this rank over all ranks: of the values and of their squares in each channel, and the number of values
-/// and of rows. The sums are float64, so the variance of float32 values is as precise as in two passes.
+/// and of rows. The sums are float64, so the variance of float32 values is as precise as in two passes. The numbers go
+/// through host memory. A wait for a peer there can be interrupted, and a wait for a GPU in LibTorch cannot.
 BatchStatistics statistics_of_all(const ::torch::Tensor& input, StepComm& step) {
   const std::int64_t channels = input.size(1);
   const double own = static_cast<double>(input.numel()) / static_cast<double>(channels);
-  auto sums = ::torch::zeros({2 * channels + 2}, input.options().dtype(::torch::kFloat64));
+  auto sums = ::torch::zeros({2 * channels}, input.options().dtype(::torch::kFloat64));
   if (own != 0) {
     const auto [variance, mean] = ::torch::var_mean(input, dimensions_of_values(input), false, false);
     const auto mean64 = mean.to(::torch::kFloat64);
     sums.narrow(0, 0, channels).copy_(mean64 * own);
     sums.narrow(0, channels, channels).copy_((variance.to(::torch::kFloat64) + mean64 * mean64) * own);
-    sums[2 * channels] = own;
   }
-  sums[2 * channels + 1] = static_cast<double>(step.rows);
-  step.comm->all_reduce(elements_of<double>(sums), Reduction::sum);
-
-  const auto values = sums[2 * channels].item<double>();
-  const auto rows = sums[2 * channels + 1].item<double>();
+  const double values = step.comm->all_reduce(own, Reduction::sum);
+  const double rows = step.comm->all_reduce(static_cast<double>(step.rows), Reduction::sum);
   if (values < 2) {
     refuse_norm("all ranks together have " + std::to_string(static_cast<std::int64_t>(values)) +
                 " values of each channel, expected at least 2 in training. Use larger batches, or fewer slices");
   }
+  step.comm->all_reduce(elements_of<double>(sums), Reduction::sum);
   auto mean = sums.narrow(0, 0, channels) / values;
   auto variance = (sums.narrow(0, channels, channels) / values - mean * mean).clamp_min(0);
   return {std::move(mean), std::move(variance), values, values * static_cast<double>(step.rows) / rows};
