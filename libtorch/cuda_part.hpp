@@ -7,12 +7,14 @@
 
 #include <memory>
 
+#include "syncrun/torch/torch_seam.hpp"
+
 struct CUstream_st;
 
 namespace syncrun::libtorch::detail {
 
-/// In its lifetime, LibTorch puts the work of this thread on a stream of Syncrun, and takes device memory from a pool
-/// that all bodies of the worker share.
+/// In its lifetime, LibTorch puts the work of this thread on a stream of Syncrun. `BodyMemory` says where it takes device
+/// memory from.
 class CudaScope {
  public:
   CudaScope() = default;
@@ -30,8 +32,8 @@ class CudaPart {
 
   /// The GPU of this thread.
   virtual ::torch::Device device() = 0;
-  virtual std::unique_ptr<CudaScope> enter(CUstream_st* stream) = 0;
-  /// Called once, before all others. Throws Error (usage) unless the process has one NCCL and one cuDNN, of versions that
+  virtual std::unique_ptr<CudaScope> enter(CUstream_st* stream, BodyMemory memory) = 0;
+  /// Called before all others. Throws Error (usage) unless the process has one copy of each CUDA library, and a cuDNN that
   /// LibTorch can use.
   virtual void start() = 0;
 };

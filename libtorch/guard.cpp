@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <c10/util/Logging.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
@@ -32,6 +33,9 @@ std::string text_of(const std::shared_ptr<const Lazy>& backtrace) {
 
 /// The scope of the innermost Guard of this thread.
 thread_local const detail::StepScope* innermost_scope = nullptr;
+
+/// The number of the worker's GPU. LibTorch runs backward passes on a thread of its own, which has no Guard. -1: none.
+std::atomic<int> gpu_of_process = -1;
 
 /// The part for CUDA devices, started by the first call.
 detail::CudaPart& started_part() {
@@ -63,6 +67,7 @@ void enter(detail::StepScope& scope, int threads_before, AnyWorker& worker, Comm
     scope.comm = scope.outer->comm;
   }
   name_user_lines();
+  if (scope.device.is_cuda()) gpu_of_process = scope.device.index();
   const int wanted = wanted_threads();
   if (wanted > 0 && wanted != threads_before) at::set_num_threads(wanted);
   innermost_scope = &scope;
@@ -70,13 +75,13 @@ void enter(detail::StepScope& scope, int threads_before, AnyWorker& worker, Comm
 
 }  // namespace
 
-Guard::Guard(CpuWorker& worker, Comm* comm)
+Guard::Guard(CpuWorker& worker, Comm* comm, detail::BodyMemory)
     : threads_before_(at::get_num_threads()), scope_{worker.world_size(), ::torch::kCPU, nullptr, innermost_scope} {
   enter(scope_, threads_before_, worker, comm);
 }
 
-Guard::Guard(CudaWorker& worker, Comm* comm)
-    : cuda_(started_part().enter(worker.stream())),
+Guard::Guard(CudaWorker& worker, Comm* comm, detail::BodyMemory memory)
+    : cuda_(started_part().enter(worker.stream(), memory)),
       threads_before_(at::get_num_threads()),
       scope_{worker.world_size(), detail::cuda_part().device(), nullptr, innermost_scope} {
   enter(scope_, threads_before_, worker, comm);
@@ -94,7 +99,9 @@ namespace detail {
 const StepScope* step_scope() noexcept { return innermost_scope; }
 
 ::torch::Device device_here() noexcept {
-  return innermost_scope == nullptr ? ::torch::Device(::torch::kCPU) : innermost_scope->device;
+  if (innermost_scope != nullptr) return innermost_scope->device;
+  const int gpu = gpu_of_process;
+  return gpu < 0 ? ::torch::Device(::torch::kCPU) : ::torch::Device(::torch::kCUDA, static_cast<c10::DeviceIndex>(gpu));
 }
 
 void copy_to_device(void* to, std::span<const std::byte> from) {

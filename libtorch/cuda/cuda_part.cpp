@@ -22,25 +22,34 @@ namespace syncrun::libtorch::detail {
 
 namespace {
 
-/// The one pool of this process. Bodies that run and bodies that are captured take turns on one stream, so they can use the
-/// same memory. With a pool for each captured graph, as LibTorch's own graphs have, memory would grow with each shape.
+/// The one pool of this process for bodies that can be captured. They take turns on one stream, so they can use the same
+/// memory. With a pool for each captured graph, as LibTorch's own graphs have, memory would grow with each shape.
 constexpr c10::MempoolId_t kPool{0x73796e63, 1};
+
+/// Whether this thread takes its memory from the pool.
+thread_local bool is_in_pool = false;
 
 class StreamScope final : public CudaScope {
  public:
-  StreamScope(CUstream_st* stream, c10::DeviceIndex device)
-      : device_(device), guard_(c10::cuda::getStreamFromExternal(stream, device)) {
+  StreamScope(CUstream_st* stream, c10::DeviceIndex device, BodyMemory memory)
+      : device_(device),
+        has_entered_(memory == BodyMemory::of_graphs && !is_in_pool),
+        guard_(c10::cuda::getStreamFromExternal(stream, device)) {
+    if (!has_entered_) return;
     c10::cuda::CUDACachingAllocator::beginAllocateToPool(device_, kPool, [](cudaStream_t) { return true; });
+    is_in_pool = true;
   }
-  ~StreamScope() override { c10::cuda::CUDACachingAllocator::endAllocateToPool(device_, kPool); }
+  ~StreamScope() override {
+    if (!has_entered_) return;
+    is_in_pool = false;
+    c10::cuda::CUDACachingAllocator::endAllocateToPool(device_, kPool);
+  }
 
  private:
   c10::DeviceIndex device_;
+  bool has_entered_;
   c10::cuda::CUDAStreamGuard guard_;
 };
-
-/// A scope inside another one of the same thread, which has already entered the pool.
-class InnerScope final : public CudaScope {};
 
 /// The paths of all loaded libraries whose file names begin with `name`.
 std::vector<std::string> loaded(std::string_view name) {
@@ -93,14 +102,13 @@ void check_cudnn() {
 class Part final : public CudaPart {
  public:
   ::torch::Device device() override { return {::torch::kCUDA, c10::cuda::current_device()}; }
-  std::unique_ptr<CudaScope> enter(CUstream_st* stream) override {
-    const auto device = c10::cuda::current_device();
-    if (c10::cuda::getCurrentCUDAStream(device).stream() == stream) return std::make_unique<InnerScope>();
-    return std::make_unique<StreamScope>(stream, device);
+  std::unique_ptr<CudaScope> enter(CUstream_st* stream, BodyMemory memory) override {
+    return std::make_unique<StreamScope>(stream, c10::cuda::current_device(), memory);
   }
   void start() override {
     at::globalContext().lazyInitDevice(at::kCUDA);
     check_one_copy("libcudart.so");
+    check_one_copy("libcublas.so");
     check_one_copy("libnccl.so");
     check_one_copy("libcudnn.so");
     check_cudnn();

@@ -12,7 +12,7 @@ enum class GradientAverage : std::uint8_t {
   during_backward  ///< The step is told which part is final while LibTorch computes the rest (see GradientReady).
 };
 
-/// How a step looks for numbers that are not finite. It always checks the loss.
+/// How a step looks for numbers that are not finite. On a CPU device, it always checks the loss.
 enum class FiniteCheck : std::uint8_t {
   loss,      ///< Only the loss.
   gradients  ///< Also the gradient of each parameter, as soon as LibTorch has computed it.
@@ -20,11 +20,12 @@ enum class FiniteCheck : std::uint8_t {
 
 /// How a CUDA device runs the step.
 enum class Replay : std::uint8_t {
-  /// As a CUDA graph, if that is possible: the first step with some shapes runs the loss, the second is captured, and
-  /// later ones launch the graph. The loss's host code does not run then. It must do the same in each step, apart from the
-  /// values of its inputs. If a step cannot be captured, because the loss waits for a value or draws random numbers, the
-  /// worker warns once, and all steps run the host code. A loss with a parameter by value or a Comm&, or with a
-  /// result beside the loss, is not captured. Nor is a step with other options of BackwardOptions.
+  /// As a CUDA graph, if that is possible. The first steps with some shapes run the loss, the next ones are captured, and
+  /// later ones launch the graph (see replayable() in detail/signature.hpp). The loss's host code does not run then. It must
+  /// do the same in each step, apart from the values of its inputs. If a step cannot be captured, because the loss waits for
+  /// a value or draws random numbers on the GPU, the worker warns once, and all steps run the host code. A loss with a
+  /// parameter by value or a Comm&, or with a result beside the loss, is not captured. Nor is a step with other options of
+  /// BackwardOptions.
   if_possible,
   never  ///< Each step runs the loss's host code.
 };

@@ -16,9 +16,9 @@ namespace syncrun::libtorch {
 
 /// Prepares the worker for LibTorch during the lifetime of this object. Replica's own functions do this themselves.
 ///
-/// - On a CUDA device, LibTorch puts its work on the worker's stream, and tensor() makes tensors of the worker's GPU.
-///   Memory comes from a pool that all bodies of the worker share. The first Guard throws Error (usage) if LibTorch or
-///   Syncrun has no CUDA here, or if the process has a cuDNN or NCCL that LibTorch cannot use.
+/// - On a CUDA device, LibTorch puts its work on the worker's stream, and tensor() makes tensors of the worker's GPU. The
+///   first Guard throws Error (usage) if LibTorch or Syncrun has no CUDA here, or if the process has a cuDNN that LibTorch
+///   cannot use.
 /// - LibTorch computes with as many threads as the worker's OMP_NUM_THREADS says, which Syncrun sets.
 /// - An error of LibTorch names the line of the program that caused it, in place of a backtrace of C++ functions.
 class SYNCRUN_EXPORT Guard {
@@ -29,8 +29,8 @@ class SYNCRUN_EXPORT Guard {
   Guard(CpuWorker& worker, Comm& comm) : Guard(worker, &comm) {}
   Guard(CudaWorker& worker, Comm& comm) : Guard(worker, &comm) {}
   /// For Syncrun's own code. `comm` may be null.
-  Guard(CpuWorker& worker, Comm* comm);
-  Guard(CudaWorker& worker, Comm* comm);
+  Guard(CpuWorker& worker, Comm* comm, detail::BodyMemory memory = detail::BodyMemory::lasting);
+  Guard(CudaWorker& worker, Comm* comm, detail::BodyMemory memory = detail::BodyMemory::lasting);
   ~Guard();
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;

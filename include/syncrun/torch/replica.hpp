@@ -143,12 +143,17 @@ template <class Module, class... P>
 inline constexpr bool kCanReplayLoss<::torch::Tensor (*)(Module&, P...) noexcept> =
     kCanReplayLoss<::torch::Tensor (*)(Module&, P...)>;
 
-/// Makes a Gather of values in host memory.
+/// Whether a step or an evaluation of a loss is captured as a CUDA graph, if that is possible.
+template <class F, BackwardOptions kBackward>
+inline constexpr bool kIsReplayed =
+    kCanReplayLoss<F> && kBackward.replay == Replay::if_possible &&
+    kBackward.average == GradientAverage::after_backward && kBackward.check == FiniteCheck::loss;
+
+/// Makes a Gather. `values` are in host memory.
 template <class T, std::size_t N, class Worker>
 Gather<T, N> gathered(Worker& worker, std::span<const T> values, const Shape<N>& shape) {
   Gather<T, N> gather(worker, shape);
-  const Guard guard(worker);
-  copy_to_device(gather.data(), std::as_bytes(values));
+  Guard(worker).run([&] { copy_to_device(gather.data(), std::as_bytes(values)); });
   return gather;
 }
 
@@ -223,18 +228,21 @@ class Replica {
 
   template <auto kLoss, BackwardOptions kBackward, class Worker, class... P>
   detail::ResultOf<kLoss> step(Worker& worker, P... inputs, Local<float, 1> params, Local<float, 1> gradient) {
-    return run_step<kLoss>(worker, params, gradient, {worker.rows(), kBackward.check, {}}, inputs...);
+    return run_step<kLoss, kMemory<kLoss, kBackward>>(worker, params, gradient, {worker.rows(), kBackward.check, {}},
+                                                      inputs...);
   }
   /// The same for a step that is told which part of the gradient is final.
   template <auto kLoss, BackwardOptions kBackward, class Worker, class... P>
   detail::ResultOf<kLoss> step_with_reports(Worker& worker, GradientReady& ready, P... inputs, Local<float, 1> params,
                                             Local<float, 1> gradient) {
     const auto report = [&ready](std::int64_t first) { ready.from(first); };
-    return run_step<kLoss>(worker, params, gradient, {worker.rows(), kBackward.check, report}, inputs...);
+    return run_step<kLoss, detail::BodyMemory::lasting>(worker, params, gradient,
+                                                        {worker.rows(), kBackward.check, report}, inputs...);
   }
-  template <auto kLoss, class Worker, class... P>
+  template <auto kLoss, Replay kReplay, class Worker, class... P>
   detail::ResultOf<kLoss> evaluate(Worker& worker, P... inputs, Local<const float, 1> params) {
-    return Guard(worker, detail::comm_in(inputs...)).run([&]() -> detail::ResultOf<kLoss> {
+    constexpr auto kMemoryHere = kMemory<kLoss, BackwardOptions{.replay = kReplay}>;
+    return Guard(worker, detail::comm_in(inputs...), kMemoryHere).run([&]() -> detail::ResultOf<kLoss> {
       bound_.bind_to_read(params.span());
       bound_.warn_of_buffers(worker);
       const detail::EvaluationScope scope(*kept_.module());
@@ -270,6 +278,11 @@ class Replica {
   }
 
  private:
+  /// Where a body that may be captured takes its memory from.
+  template <auto kLoss, BackwardOptions kBackward>
+  static constexpr auto kMemory =
+      detail::kIsReplayed<decltype(kLoss), kBackward> ? detail::BodyMemory::of_graphs : detail::BodyMemory::lasting;
+
   template <class Worker, class... Arguments>
   static detail::KeptModule<Net> make(Worker& worker, std::uint64_t seed, Arguments&&... arguments) {
     return Guard(worker).run([&] {
@@ -282,10 +295,10 @@ class Replica {
   static detail::BoundModule bind(Worker& worker, std::shared_ptr<::torch::nn::Module> module) {
     return Guard(worker).run([&] { return detail::BoundModule(std::move(module)); });
   }
-  template <auto kLoss, class Worker, class... P>
+  template <auto kLoss, detail::BodyMemory kMemoryHere, class Worker, class... P>
   detail::ResultOf<kLoss> run_step(Worker& worker, Local<float, 1>& params, Local<float, 1>& gradient,
                                    const detail::BackwardCall& call, P&... inputs) {
-    return Guard(worker, detail::comm_in(inputs...)).run([&]() -> detail::ResultOf<kLoss> {
+    return Guard(worker, detail::comm_in(inputs...), kMemoryHere).run([&]() -> detail::ResultOf<kLoss> {
       bound_.bind(params.span(), gradient.span(), call);
       auto loss = kLoss(kept_.net(), inputs...);
       if constexpr (std::is_same_v<decltype(loss), ::torch::Tensor>) {

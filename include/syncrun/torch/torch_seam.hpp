@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -63,7 +64,12 @@ struct StepScope {
   const StepScope* outer;
 };
 
-/// The device of the innermost Guard of this thread. Without one, the CPU.
+/// Where LibTorch takes the device memory of a body from. `of_graphs`: from a pool that all bodies of the worker share that
+/// can be captured. A graph writes to this memory in each replay, so no tensor there may outlive its body.
+enum class BodyMemory : std::uint8_t { lasting, of_graphs };
+
+/// The device of the innermost Guard of this thread. Without one, that of the process: the GPU of a worker that has made a
+/// Guard for it, otherwise the CPU.
 SYNCRUN_EXPORT ::torch::Device device_here() noexcept;
 
 /// Copies bytes in host memory to memory of the device of the innermost Guard.

@@ -104,8 +104,6 @@ struct LossBodies<kLoss, Net, R (*)(Module&, P...)> {
   static_assert(std::is_same_v<Module, Net>, "the loss is a function of another module than that of the replica");
   using Result = ResultOf<kLoss>;
   using Passed = typename syncrun::detail::PassedOnly<syncrun::detail::TypeList<>, P...>::type;
-  static constexpr bool kCanReplay = kCanReplayLoss<R (*)(Module&, P...)>;
-
   /// The body of a step on the device of Worker.
   template <BackwardOptions kBackward, class Worker>
   static constexpr auto step() {
@@ -119,20 +117,20 @@ struct LossBodies<kLoss, Net, R (*)(Module&, P...)> {
   template <BackwardOptions kBackward>
   static constexpr auto cuda_step() {
     constexpr auto kStep = step<kBackward, CudaWorker>();
-    constexpr bool kIsReplayed = kCanReplay && kBackward.replay == Replay::if_possible &&
-                                 kBackward.average == GradientAverage::after_backward &&
-                                 kBackward.check == FiniteCheck::loss;
-    if constexpr (kIsReplayed) return replayable_if_possible(kStep);
+    if constexpr (kIsReplayed<R (*)(Module&, P...), kBackward>) return replayable_if_possible(kStep);
     else return kStep;
   }
-  template <class Worker>
+  template <Replay kReplay, class Worker>
   static constexpr auto evaluate() {
     using Evaluate = Result (Replica<Net>::*)(Worker&, P..., Local<const float, 1>);
-    return Evaluate(&Replica<Net>::template evaluate<kLoss, Worker, P...>);
+    return Evaluate(&Replica<Net>::template evaluate<kLoss, kReplay, Worker, P...>);
   }
+  template <Replay kReplay>
   static constexpr auto cuda_evaluate() {
-    if constexpr (kCanReplay) return replayable_if_possible(evaluate<CudaWorker>());
-    else return evaluate<CudaWorker>();
+    constexpr auto kEvaluate = evaluate<kReplay, CudaWorker>();
+    if constexpr (kIsReplayed<R (*)(Module&, P...), BackwardOptions{.replay = kReplay}>)
+      return replayable_if_possible(kEvaluate);
+    else return kEvaluate;
   }
 };
 template <auto kLoss, class Net, class R, class Module, class... P>
@@ -161,11 +159,12 @@ using BodiesOf = LossBodies<kLoss, Net, decltype(kLoss)>;
 ///
 /// A loss with a parameter `sr::Comm&` runs on every rank, also on ranks without rows, where its value does not count.
 ///
-/// On CUDA devices, a step is captured as a CUDA graph and then replayed (see Replay), and its loss is not checked.
+/// On CUDA devices, a step is captured as a CUDA graph and then replayed (see Replay). It does not check whether the loss
+/// is finite.
 ///
-/// A step throws Error (function) if the loss is not one number, does not depend on a parameter, or is not finite, if a
-/// gradient was replaced instead of added to, or if LibTorch failed. The parameters are then as before. A parameter that
-/// the loss does not use has the gradient zero.
+/// A step throws Error (function) if the loss is not one number or does not depend on a parameter, or if LibTorch failed.
+/// On a CPU device, it also throws if the loss is not finite, or if a gradient was replaced instead of added to. The
+/// parameters are then as before. A parameter that the loss does not use has the gradient zero.
 template <UpdateRule Rule, auto kLoss, BackwardOptions kBackward = BackwardOptions{}, class Net>
 auto train_step(Session& session, const Replicated<Replica<Net>>& net, const Shared<float, 1>& params,
                 const TrainStepOptions& options = {}) {
@@ -219,12 +218,14 @@ struct EvaluationOf<R, syncrun::detail::TypeList<Passed...>> {
 ///   struct Score { sr::Avg<double> accuracy; };
 ///   const auto score = sr::libtorch::evaluation<accuracy>(session, net, params);
 ///   const double part = score(x, y, {.slices = 10}).accuracy;
-template <auto kLoss, class Net>
+///
+/// A second template argument is the Replay on CUDA devices.
+template <auto kLoss, Replay kReplay = Replay::if_possible, class Net>
 auto evaluation(Session& session, const Replicated<Replica<Net>>& net, const Shared<float, 1>& params) {
   using Bodies = detail::BodiesOf<kLoss, Net>;
   using Made = typename detail::EvaluationOf<typename Bodies::Result, typename Bodies::Passed>::type;
-  return Made(session.function(Bodies::template evaluate<CpuWorker>(), Bodies::cuda_evaluate(), net,
-                               detail::loss_name<kLoss>()),
+  return Made(session.function(Bodies::template evaluate<kReplay, CpuWorker>(),
+                               Bodies::template cuda_evaluate<kReplay>(), net, detail::loss_name<kLoss>()),
               params);
 }
 
