@@ -1,8 +1,9 @@
 // Measures a training step of a GPT-2 style model of LibTorch modules: loss, gradient, all_reduce and update by AdamW.
 // The models are GPT-2 (124 million parameters, context 1,024, vocabulary 50,304), a small one (0.84 million, context
-// 128, vocabulary 256) and a tiny one for CPU devices (0.1 million, context 64). Two steps are in flight. For each mode and number of rows, it prints a JSON line. "gib" is the
-// memory in use on the GPU, for all settings up to this one, where it is largest. "first_step_s" is the time from the
-// start of the command until the first step was made, if the variable BENCH_STARTED_NS has that time (CLOCK_REALTIME).
+// 128, vocabulary 256) and a tiny one for CPU devices (0.1 million, context 64). Two steps are in flight. For each mode
+// and number of rows, it prints a JSON line. "gib" is the memory in use on the GPU, for all settings up to this one,
+// where it is largest. "first_step_s" is the time from the start of the command until the first step was made, if the
+// variable BENCH_STARTED_NS has that time (CLOCK_REALTIME).
 //
 //   syncrun -n 2 bench_gpt_step --model gpt2 --rows 32,8 --mode replayed,plain
 

@@ -36,8 +36,8 @@ function(syncrun_find_torch version_variable problem_variable)
   if(NOT problem AND TARGET torch AND NOT TARGET Syncrun::libtorch)
     add_library(Syncrun::libtorch INTERFACE IMPORTED GLOBAL)
     if(TARGET torch_cuda_library AND TARGET torch_cpu_library)
-      # Syncrun's part for LibTorch is for CPU devices. Each process of a program with the CUDA libraries of the wheel of 2.11
-      # would take 350 MiB and a quarter of a second more.
+      # Programs and libsyncrun_torch use LibTorch's libraries for CPUs only. Each process of a program with the CUDA
+      # libraries of the wheel of 2.11 would take 350 MiB and a quarter of a second more.
       separate_arguments(flags NATIVE_COMMAND "${TORCH_CXX_FLAGS}")
       set_target_properties(Syncrun::libtorch PROPERTIES
         INTERFACE_INCLUDE_DIRECTORIES "${TORCH_INCLUDE_DIRS}"
@@ -45,10 +45,14 @@ function(syncrun_find_torch version_variable problem_variable)
         INTERFACE_LINK_LIBRARIES "torch_cpu_library;c10")
       # For Syncrun's own part for CUDA devices, a library that only workers with a GPU load. Nothing there refers to
       # libtorch_cuda, which adds its kernels to LibTorch when it is loaded.
-      get_filename_component(folder "${TORCH_LIBRARY}" DIRECTORY)
-      add_library(Syncrun::libtorch_cuda INTERFACE IMPORTED GLOBAL)
-      set_target_properties(Syncrun::libtorch_cuda PROPERTIES
-        INTERFACE_LINK_LIBRARIES "Syncrun::libtorch;-Wl,--push-state,--no-as-needed,${folder}/libtorch_cuda.so,--pop-state;${folder}/libc10_cuda.so")
+      # Older versions lack functions that it calls.
+      if(Torch_VERSION VERSION_GREATER_EQUAL 2.6)
+        get_filename_component(folder "${TORCH_LIBRARY}" DIRECTORY)
+        set(kernels "-Wl,--push-state,--no-as-needed,${folder}/libtorch_cuda.so,--pop-state")
+        add_library(Syncrun::libtorch_cuda INTERFACE IMPORTED GLOBAL)
+        set_target_properties(Syncrun::libtorch_cuda PROPERTIES
+          INTERFACE_LINK_LIBRARIES "Syncrun::libtorch;${kernels};${folder}/libc10_cuda.so")
+      endif()
     else()
       set_target_properties(Syncrun::libtorch PROPERTIES INTERFACE_LINK_LIBRARIES torch)
     endif()

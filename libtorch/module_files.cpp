@@ -103,16 +103,20 @@ FileFormat format_of(const std::filesystem::path& file, FileFormat format) {
   return file.extension() == ".safetensors" ? FileFormat::safetensors : FileFormat::torch;
 }
 
+namespace {
+
 /// In its lifetime, the tensors of a module are in host memory. Files have no tensors of a GPU, which only programs with
 /// CUDA could read.
 class OnHost {
  public:
   explicit OnHost(const ::torch::nn::Module& module) {
+    std::vector<::torch::Tensor> copies;  // all of them first, because a copy can fail
     for (const ModuleTensor& each : all_tensors(module)) {
       if (each.tensor.device().is_cpu()) continue;
       moved_.emplace_back(each.tensor, each.tensor.detach());
-      moved_.back().first.set_data(moved_.back().second.cpu());
+      copies.push_back(moved_.back().second.cpu());
     }
+    for (std::size_t i = 0; i < copies.size(); ++i) moved_[i].first.set_data(copies[i]);
   }
   ~OnHost() {
     for (auto& [tensor, data] : moved_) tensor.set_data(data);
@@ -123,6 +127,8 @@ class OnHost {
  private:
   std::vector<std::pair<::torch::Tensor, ::torch::Tensor>> moved_;
 };
+
+}  // namespace
 
 void BoundModule::save(const std::filesystem::path& file, FileFormat format) {
   const OnHost on_host(*module_);

@@ -35,7 +35,7 @@ torch::Tensor copy_windows(const ModelConfig& config, const Tokens& tokens, cons
 
 /// The same for a text in a GPU's memory.
 torch::Tensor gather_windows(const ModelConfig& config, const Tokens& tokens, const Starts& starts) {
-  // LibTorch has no uint16 in all of its versions, so the tokens are read as int16.
+  // Not every version of LibTorch has uint16. So the tokens are read as int16.
   const sr::ArrayView<const std::int16_t, 1> same_bits(reinterpret_cast<const std::int16_t*>(tokens.data()),
                                                        tokens.shape());
   const auto first = lt::tensor(starts);
