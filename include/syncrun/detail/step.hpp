@@ -137,21 +137,38 @@ struct StepOf {
       });
     }
     /// The same on a CUDA device. The plan is in device memory, and all work is done in stream order. If the norm is not
-    /// finite, nothing is updated. `comm` is null if the gradient is whole.
+    /// finite, nothing is updated.
     template <class... State>
-    static void update_by_plan_on_gpu(WorkerCore& core, Comm* comm, const StepPlan& plan, std::span<double> numbers,
-                                      const Rule* rule, std::int64_t first, std::span<T> params, std::span<T> gradient,
-                                      State... state) {
+    static void update_by_plan_on_gpu(WorkerCore& core, Comm* comm, std::span<double> numbers, const Rule* rule,
+                                      std::int64_t first, std::span<T> params, std::span<T> gradient, State... state) {
       UpdateWork work = update_work(rule, UpdateWork::RulePlace::device, params, gradient, state...);
       work.plan = numbers;
       work.first = first;
-      if (plan.is_clipping()) {
+      if (StepPlan(numbers).is_clipping()) {
         double* const norm = &numbers[StepPlan::kNorm];
         sum_squares(core, work, norm);
         if (comm != nullptr) comm->all_reduce(std::span<double>(norm, 1), Reduction::sum);
         take_root(core, norm);
       }
       apply_update(core, work);
+    }
+    /// Updates vectors that begin at element `first` of the parameters. They are all of the parameters if `comm` is null.
+    template <BodyDevice kDevice, class... State>
+    static void update(WorkerCore& core, Comm* comm, std::span<double> numbers, const Rule* rule, std::int64_t first,
+                       std::span<T> params, std::span<T> gradient, State... state) {
+      constexpr auto kPlace = kDevice == BodyDevice::cuda ? UpdateWork::RulePlace::device : UpdateWork::RulePlace::host;
+      const StepPlan plan(numbers);
+      if (plan.is_empty()) return update_on(core, rule, kPlace, params, gradient, state...);
+      if constexpr (kDevice == BodyDevice::cuda) {
+        update_by_plan_on_gpu(core, comm, numbers, rule, first, params, gradient, state...);
+      } else {
+        double squares = 0;
+        if (plan.clip_norm() != 0) {
+          squares = sum_of_squares(plan, first, std::span<const T>(gradient));
+          if (comm != nullptr) squares = comm->all_reduce(squares, Reduction::sum);
+        }
+        update_by_plan(core, plan, *rule, first, squares, params, gradient, state...);
+      }
     }
     template <class... State>
     static void update_block(WorkerCore& core, const Rule& rule, std::span<T> params, std::span<T> gradient,
@@ -166,11 +183,7 @@ struct StepOf {
       const Vector& gradient = std::get<kCount>(all);
       const Vector& slice_gradient = std::get<kCount + kStates + 1>(all);
       const std::span<double> numbers = std::get<kCount + kStates + 2>(all).span();
-      const StepPlan plan(numbers);
       const Rule* const rule = std::get<kCount + kStates + 3>(all).data();
-      const bool has_plan = kDevice == BodyDevice::cpu && !plan.is_empty();
-      const bool has_plan_on_gpu = kDevice == BodyDevice::cuda && !plan.is_empty();
-      constexpr auto kPlace = kDevice == BodyDevice::cuda ? UpdateWork::RulePlace::device : UpdateWork::RulePlace::host;
       if (rows.before != 0 && rows.count != 0)
         call.add_slice(dtype_of<T>, gradient.data(), slice_gradient.data(), length_of(gradient));
       if (!rows.is_last) return;
@@ -178,17 +191,8 @@ struct StepOf {
       call.average_over_slices();
       if constexpr (kForm == StepForm::replicated) {
         if (!is_averaged(call)) comm.avg(gradient);
-        if (has_plan_on_gpu) {
-          update_by_plan_on_gpu(call.core(), nullptr, plan, numbers, rule, 0, params.span(), gradient.span(),
-                                std::get<kCount + 1 + I>(all).span()...);
-        } else if (!has_plan) {
-          update_on(call.core(), rule, kPlace, params, gradient, std::get<kCount + 1 + I>(all)...);
-        } else {
-          const double squares =
-              plan.clip_norm() == 0 ? 0 : sum_of_squares(plan, 0, std::span<const T>(gradient.span()));
-          update_by_plan(call.core(), plan, *rule, 0, squares, params.span(), gradient.span(),
-                         std::get<kCount + 1 + I>(all).span()...);
-        }
+        update<kDevice>(call.core(), nullptr, numbers, rule, 0, params.span(), gradient.span(),
+                        std::get<kCount + 1 + I>(all).span()...);
       } else {
         const Share own = comm.share(params.size());
         const auto part_of = [&own](const Vector& vector) {
@@ -197,20 +201,8 @@ struct StepOf {
         const std::span<T> own_params = part_of(params);
         const std::span<T> own_gradient = part_of(gradient);
         comm.reduce_scatter(gradient, own_gradient, Reduction::avg);
-        if (has_plan_on_gpu) {
-          update_by_plan_on_gpu(call.core(), &comm, plan, numbers, rule, own.begin, own_params, own_gradient,
-                                std::get<kCount + 1 + I>(all).span()...);
-        } else if (!has_plan) {
-          update_on(call.core(), rule, kPlace, own_params, own_gradient, std::get<kCount + 1 + I>(all)...);
-        } else {
-          double squares = 0;
-          if (plan.clip_norm() != 0) {
-            const double own_squares = sum_of_squares(plan, own.begin, std::span<const T>(own_gradient));
-            squares = comm.all_reduce(own_squares, Reduction::sum);
-          }
-          update_by_plan(call.core(), plan, *rule, own.begin, squares, own_params, own_gradient,
-                         std::get<kCount + 1 + I>(all).span()...);
-        }
+        update<kDevice>(call.core(), &comm, numbers, rule, own.begin, own_params, own_gradient,
+                        std::get<kCount + 1 + I>(all).span()...);
         comm.all_gather(own_params, params);
       }
     }
