@@ -13,8 +13,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
-#include <numeric>
 #include <optional>
 #include <random>
 #include <sstream>
@@ -121,9 +119,9 @@ class Bench {
       const double step_us = samples[samples.size() / 2];
       const double gib = session_.function(no_gib, used_gib)();
       std::printf(
-          "{\"bench\":\"gpt_step\",\"impl\":\"syncrun\",\"variant\":\"%s\",\"devices\":%d,\"model\":\"%s\",\"rows\":%"
-          "lld,"
-          "\"dtype\":\"%s\",\"median_us\":%.1f,\"min_us\":%.1f,\"max_us\":%.1f,\"tokens_per_s\":%.0f,\"gib\":%.2f,"
+          "{\"bench\":\"gpt_step\",\"impl\":\"syncrun\",\"variant\":\"%s\",\"devices\":%d,\"model\":\"%s\","
+          "\"rows\":%lld,\"dtype\":\"%s\",\"median_us\":%.1f,\"min_us\":%.1f,\"max_us\":%.1f,\"tokens_per_s\":%.0f,"
+          "\"gib\":%.2f,"
           "\"first_step_s\":%.2f,\"last_loss\":%.6f}\n",
           mode.c_str(), session_.world_size(), options_.model.c_str(), static_cast<long long>(rows),
           options_.dtype.c_str(), step_us, samples.front(), samples.back(),
@@ -146,9 +144,12 @@ class Bench {
   double run(Step& step, std::int64_t rows, int steps) {
     const sr::Adam rule{.learning_rate = 1e-3, .decoupled_weight_decay = 0.1};
     const sr::CallOptions call{.batch = rows * session_.world_size()};
+    if (first_step_s_ == 0) {
+      last_loss_ = step(data_, rule, call);
+      note_first_step();
+    }
     const auto start = Clock::now();
     auto flying = step.async(data_, rule, call);
-    if (first_step_s_ == 0) note_first_step(flying.get()), flying = step.async(data_, rule, call);
     for (int i = 1; i < steps; ++i) {
       auto next = step.async(data_, rule, call);
       last_loss_ = flying.get();
@@ -157,7 +158,7 @@ class Bench {
     last_loss_ = flying.get();
     return std::chrono::duration<double, std::micro>(Clock::now() - start).count() / steps;
   }
-  void note_first_step(double) {
+  void note_first_step() {
     const char* const started = std::getenv("BENCH_STARTED_NS");
     const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
     first_step_s_ = started == nullptr ? -1 : now - std::atof(started) / 1e9;

@@ -65,14 +65,14 @@ std::string first_not_finite(const std::vector<BoundParameter>& parameters) {
   return "all parameters are finite before this step";
 }
 
-::torch::Tensor part_of(float* data, const BoundParameter& parameter) {
-  return ::torch::from_blob(data + parameter.offset, parameter.tensor.sizes(),
-                            ::torch::TensorOptions().dtype(::torch::kFloat32).device(device_here()));
+::torch::Tensor floats_at(float* data, ::torch::IntArrayRef sizes) {
+  return ::torch::from_blob(data, sizes, ::torch::TensorOptions().dtype(::torch::kFloat32).device(device_here()));
 }
-
+::torch::Tensor part_of(float* data, const BoundParameter& parameter) {
+  return floats_at(data + parameter.offset, parameter.tensor.sizes());
+}
 ::torch::Tensor flat(std::span<float> vector) {
-  return ::torch::from_blob(vector.data(), {static_cast<std::int64_t>(vector.size())},
-                            ::torch::TensorOptions().dtype(::torch::kFloat32).device(device_here()));
+  return floats_at(vector.data(), {static_cast<std::int64_t>(vector.size())});
 }
 
 /// Sets all elements of a gradient to zero, in the order of the stream.

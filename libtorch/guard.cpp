@@ -104,15 +104,6 @@ const StepScope* step_scope() noexcept { return innermost_scope; }
   return gpu < 0 ? ::torch::Device(::torch::kCPU) : ::torch::Device(::torch::kCUDA, static_cast<c10::DeviceIndex>(gpu));
 }
 
-void copy_to_device(void* to, std::span<const std::byte> from) {
-  if (from.empty()) return;
-  const auto count = static_cast<std::int64_t>(from.size());
-  const auto bytes = [](void* memory, std::int64_t size, ::torch::Device device) {
-    return ::torch::from_blob(memory, {size}, ::torch::TensorOptions().dtype(::torch::kUInt8).device(device));
-  };
-  bytes(to, count, device_here()).copy_(bytes(const_cast<std::byte*>(from.data()), count, ::torch::kCPU));
-}
-
 void rethrow_plainly(const c10::Error& error) {
   std::string text = error.what_without_backtrace();
   while (text.ends_with('\n')) text.pop_back();

@@ -27,8 +27,9 @@ class MappedSafetensors {
     if (found == tensors.end()) throw Error(ErrorKind::usage, name_ + " has no tensor '" + std::string(name) + "'");
     return *found;
   }
+  std::uint64_t offset_of(const StoredTensor& tensor) const noexcept { return header_.data_at + tensor.begin; }
   const std::byte* elements(const StoredTensor& tensor) const noexcept {
-    return file_.bytes().data() + header_.data_at + tensor.begin;
+    return file_.bytes().data() + offset_of(tensor);
   }
 
  private:
@@ -105,7 +106,7 @@ std::vector<std::string> Safetensors::names() const {
 }
 
 std::int64_t Safetensors::offset_of(std::string_view name) const {
-  return static_cast<std::int64_t>(file_->header().data_at + file_->find(name).begin);
+  return static_cast<std::int64_t>(file_->offset_of(file_->find(name)));
 }
 
 namespace detail {
@@ -120,7 +121,7 @@ TensorPlace place_in_file(const std::filesystem::path& file, std::string_view te
                                       c10::toString(scalar_of(found.type)) + " and " +
                                       std::to_string(found.shape.size()));
   }
-  return {found.shape, static_cast<std::int64_t>(mapped.header().data_at + found.begin)};
+  return {found.shape, static_cast<std::int64_t>(mapped.offset_of(found))};
 }
 
 }  // namespace detail

@@ -1,21 +1,19 @@
 // LibTorch on a CUDA device of Syncrun: the stream, the memory and the versions of libraries.
 
+#include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <dlfcn.h>
-#include <link.h>
 
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
-
-#include <ATen/Context.h>
-#include <ATen/detail/CUDAHooksInterface.h>
 
 #include "libtorch/cuda_part.hpp"
+#include "libtorch/loaded_libraries.hpp"
 #include "syncrun/error.hpp"
 
 namespace syncrun::libtorch::detail {
@@ -51,24 +49,8 @@ class StreamScope final : public CudaScope {
   c10::cuda::CUDAStreamGuard guard_;
 };
 
-/// The paths of all loaded libraries whose file names begin with `name`.
-std::vector<std::string> loaded(std::string_view name) {
-  struct Search {
-    std::string_view name;
-    std::vector<std::string> paths;
-  } search{name, {}};
-  const auto add = [](dl_phdr_info* info, std::size_t, void* to) {
-    auto& search = *static_cast<Search*>(to);
-    const std::string_view path(info->dlpi_name);
-    if (path.substr(path.rfind('/') + 1).starts_with(search.name)) search.paths.emplace_back(path);
-    return 0;
-  };
-  ::dl_iterate_phdr(add, &search);
-  return search.paths;
-}
-
 void check_one_copy(std::string_view name) {
-  const auto paths = loaded(name);
+  const auto paths = loaded_libraries(name);
   if (paths.size() < 2) return;
   throw Error(ErrorKind::usage, "the process has loaded two copies of " + std::string(name) + ": " + paths[0] +
                                     " and " + paths[1] +
@@ -84,13 +66,14 @@ std::string cudnn_text(long version) {
 void check_cudnn() {
   const auto& hooks = at::detail::getCUDAHooks();
   if (!hooks.compiledWithCuDNN()) return;
-  const auto paths = loaded("libcudnn.so");
+  const auto paths = loaded_libraries("libcudnn.so");
   if (paths.empty()) return;
   void* const library = ::dlopen(paths[0].c_str(), RTLD_NOW | RTLD_NOLOAD);
   using Version = std::size_t (*)();
   const auto version = library == nullptr ? nullptr : reinterpret_cast<Version>(::dlsym(library, "cudnnGetVersion"));
   if (version == nullptr) return;
   const auto found = static_cast<long>(version());
+  ::dlclose(library);  // it stays loaded: LibTorch uses it
   const long expected = hooks.versionCuDNN();
   if (found / 10000 == expected / 10000 && found >= expected) return;
   throw Error(ErrorKind::usage, "the process has loaded cuDNN " + cudnn_text(found) + " (" + paths[0] +

@@ -85,7 +85,7 @@ class SYNCRUN_EXPORT Safetensors {
   /// Returns a tensor. It uses the memory of the mapping, which lives as long as a tensor uses it. Do not write to it:
   /// the memory is read-only. Throws Error (usage) if the file has no tensor of this name.
   ::torch::Tensor tensor(std::string_view name) const;
-  /// Where a tensor is in the file: the first byte of its elements. Throws Error (usage) if the file has no tensor of this
+  /// The position of a tensor's elements in the file, in bytes. Throws Error (usage) if the file has no tensor of this
   /// name.
   std::int64_t offset_of(std::string_view name) const;
   /// The texts that the file has beside its tensors.

@@ -149,14 +149,6 @@ inline constexpr bool kIsReplayed =
     kCanReplayLoss<F> && kBackward.replay == Replay::if_possible &&
     kBackward.average == GradientAverage::after_backward && kBackward.check == FiniteCheck::loss;
 
-/// Makes a Gather. `values` are in host memory.
-template <class T, std::size_t N, class Worker>
-Gather<T, N> gathered(Worker& worker, std::span<const T> values, const Shape<N>& shape) {
-  Gather<T, N> gather(worker, shape);
-  Guard(worker).run([&] { copy_to_device(gather.data(), std::as_bytes(values)); });
-  return gather;
-}
-
 /// What the master asks of a new replica. `layouts` has the text of each rank, each with a zero byte at its end.
 struct ReplicaDescription {
   Max<std::int64_t> elements;
@@ -201,25 +193,20 @@ class Replica {
 
   Net& net() noexcept { return kept_.net(); }
 
-  template <class Worker>
-  detail::ReplicaDescription describe(Worker& worker) const {
+  detail::ReplicaDescription describe() const {
     const std::string text = bound_.layout();
     const std::span bytes(reinterpret_cast<const std::uint8_t*>(text.c_str()), text.size() + 1);
-    return {bound_.elements(), bound_.has_buffers() ? 1 : 0,
-            detail::gathered<std::uint8_t>(worker, bytes, Shape<1>(bytes.size()))};
+    return {bound_.elements(), bound_.has_buffers() ? 1 : 0, {bytes, Shape<1>(bytes.size())}};
   }
-  template <class Worker>
-  detail::PartsDescription parts(Worker& worker) const {
+  detail::PartsDescription parts() const {
     std::string names;
     std::vector<std::int64_t> places;
     for (const detail::BoundParameter& each : bound_.parameters()) {
       names.append(each.name).push_back('\0');
       places.insert(places.end(), {each.offset, each.offset + each.tensor.numel(), each.tensor.dim()});
     }
-    const std::span bytes(reinterpret_cast<const std::uint8_t*>(names.data()), names.size());
-    return {
-        detail::gathered<std::uint8_t>(worker, bytes, Shape<1>(bytes.size())),
-        detail::gathered<std::int64_t>(worker, std::span<const std::int64_t>(places), Shape<2>(places.size() / 3, 3))};
+    return {{std::span(reinterpret_cast<const std::uint8_t*>(names.data()), names.size()), Shape<1>(names.size())},
+            {places, Shape<2>(places.size() / 3, 3)}};
   }
   template <class Worker>
   void store(Worker& worker, Local<float, 1> params) {
@@ -278,7 +265,7 @@ class Replica {
   }
 
  private:
-  /// Where a body that may be captured takes its memory from.
+  /// The memory of a body: that of graphs if the body may be captured.
   template <auto kLoss, BackwardOptions kBackward>
   static constexpr auto kMemory =
       detail::kIsReplayed<decltype(kLoss), kBackward> ? detail::BodyMemory::of_graphs : detail::BodyMemory::lasting;

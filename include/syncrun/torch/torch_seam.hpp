@@ -72,9 +72,6 @@ enum class BodyMemory : std::uint8_t { lasting, of_graphs };
 /// Guard for it, otherwise the CPU.
 SYNCRUN_EXPORT ::torch::Device device_here() noexcept;
 
-/// Copies bytes in host memory to memory of the device of the innermost Guard.
-SYNCRUN_EXPORT void copy_to_device(void* to, std::span<const std::byte> from);
-
 /// A module on a worker, whose parameters and gradients are parts of flat vectors of Syncrun. "The parameters" are those
 /// that require a gradient. All others are frozen, and are treated like buffers.
 class SYNCRUN_EXPORT BoundModule {
@@ -170,7 +167,7 @@ SYNCRUN_EXPORT void check_versions(int major, int minor);
 /// the text of each rank, each with a zero byte at its end. The message names the first difference.
 SYNCRUN_EXPORT void check_layouts(std::span<const std::uint8_t> layouts);
 
-/// Where the elements of a tensor are in a file.
+/// The shape of a tensor in a file, and the position of its elements in bytes.
 struct TensorPlace {
   std::vector<std::int64_t> shape;
   std::int64_t offset;

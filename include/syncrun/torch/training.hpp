@@ -37,8 +37,7 @@ void sync_buffers(Session& session, const Replicated<Replica<Net>>& net, BufferS
 /// names the first difference.
 template <class Net>
 Shared<float, 1> parameters(Session& session, const Replicated<Replica<Net>>& net, std::string_view name = {}) {
-  const auto description = session.function(&Replica<Net>::template describe<CpuWorker>,
-                                            &Replica<Net>::template describe<CudaWorker>, net, "parameters")();
+  const auto description = session.function(&Replica<Net>::describe, net, "parameters")();
   detail::check_layouts(description.layouts.span());
   auto params = session.shared<float, 1>(name.empty() ? syncrun::detail::unused_name(*session.core(), "params") : name);
   params.broadcast(std::vector<float>(static_cast<std::size_t>(description.elements.value())));
@@ -66,10 +65,7 @@ struct ParameterPart {
 ///   }
 template <class Net>
 std::vector<ParameterPart> parts(Session& session, const Replicated<Replica<Net>>& net) {
-  const auto description =
-      session
-          .function(&Replica<Net>::template parts<CpuWorker>, &Replica<Net>::template parts<CudaWorker>, net, "parts")
-          .on_rank(0)();
+  const auto description = session.function(&Replica<Net>::parts, net, "parts").on_rank(0)();
   std::vector<ParameterPart> parts;
   const auto* name = reinterpret_cast<const char*>(description.names.data());
   for (std::int64_t i = 0; i < description.places.rows(); ++i) {
