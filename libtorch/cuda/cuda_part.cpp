@@ -8,17 +8,20 @@
 #include <c10/cuda/CUDAStream.h>
 #include <dlfcn.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
 
+#include "common/os/libraries.hpp"
 #include "libtorch/cuda_part.hpp"
-#include "libtorch/loaded_libraries.hpp"
 #include "syncrun/error.hpp"
 
 namespace syncrun::libtorch::detail {
 
 namespace {
+
+using syncrun::detail::LibraryVersion;
 
 /// The one pool of this process for bodies that can be captured. They take turns on one stream, so they can use the same
 /// memory. With a pool for each captured graph, as LibTorch's own graphs have, memory would grow with each shape.
@@ -50,7 +53,7 @@ class StreamScope final : public CudaScope {
 };
 
 void check_one_copy(std::string_view name) {
-  const auto paths = loaded_libraries(name);
+  const auto paths = syncrun::detail::loaded_libraries(name);
   if (paths.size() < 2) return;
   throw Error(ErrorKind::usage, "the process has loaded two copies of " + std::string(name) + ": " + paths[0] +
                                     " and " + paths[1] +
@@ -58,28 +61,39 @@ void check_one_copy(std::string_view name) {
                                     "find the one that LibTorch came with");
 }
 
-std::string cudnn_text(long version) {
-  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
-         std::to_string(version % 100);
+/// Calls `use` with a function of a library that the process has loaded. Does nothing if there is no such library or
+/// function.
+template <class Function, class Use>
+void with_function_of(std::string_view file, const char* function, Use&& use) {
+  const auto paths = syncrun::detail::loaded_libraries(file);
+  void* const library = paths.empty() ? nullptr : ::dlopen(paths[0].c_str(), RTLD_NOW | RTLD_NOLOAD);
+  if (library == nullptr) return;
+  if (const auto found = reinterpret_cast<Function*>(::dlsym(library, function))) use(found);
+  ::dlclose(library);  // it stays loaded: LibTorch uses it
 }
 
 void check_cudnn() {
   const auto& hooks = at::detail::getCUDAHooks();
   if (!hooks.compiledWithCuDNN()) return;
-  const auto paths = loaded_libraries("libcudnn.so");
-  if (paths.empty()) return;
-  void* const library = ::dlopen(paths[0].c_str(), RTLD_NOW | RTLD_NOLOAD);
-  using Version = std::size_t (*)();
-  const auto version = library == nullptr ? nullptr : reinterpret_cast<Version>(::dlsym(library, "cudnnGetVersion"));
-  if (version == nullptr) return;
-  const auto found = static_cast<long>(version());
-  ::dlclose(library);  // it stays loaded: LibTorch uses it
-  const long expected = hooks.versionCuDNN();
-  if (found / 10000 == expected / 10000 && found >= expected) return;
-  throw Error(ErrorKind::usage, "the process has loaded cuDNN " + cudnn_text(found) + " (" + paths[0] +
-                                    "), and LibTorch was built with cuDNN " + cudnn_text(expected) +
-                                    ", expected the same major version and not an older one. Put the folder of the one "
-                                    "that LibTorch came with into LD_LIBRARY_PATH");
+  with_function_of<std::size_t()>("libcudnn.so", "cudnnGetVersion", [&](auto* version) {
+    syncrun::detail::require_version("cuDNN", "libcudnn.so", LibraryVersion::of_number(static_cast<long>(version())),
+                                     "LibTorch", LibraryVersion::of_number(hooks.versionCuDNN()));
+  });
+}
+
+void check_nccl() {
+  // torch::cuda::nccl::version(), which a LibTorch without NCCL lacks. Its bits from 32 on are the major version.
+  with_function_of<std::uint64_t()>("libtorch_cuda.so", "_ZN5torch4cuda4nccl7versionEv", [](auto* built) {
+    constexpr std::uint64_t kPart = 0xffff;
+    const std::uint64_t bits = built();
+    const LibraryVersion expected{static_cast<long>(bits >> 32U), static_cast<long>(bits >> 16U & kPart),
+                                  static_cast<long>(bits & kPart)};
+    with_function_of<int(int*)>("libnccl.so", "ncclGetVersion", [&](auto* version) {
+      int loaded = 0;
+      if (version(&loaded) != 0) return;
+      syncrun::detail::require_version("NCCL", "libnccl.so", LibraryVersion::of_number(loaded), "LibTorch", expected);
+    });
+  });
 }
 
 class Part final : public CudaPart {
@@ -95,6 +109,7 @@ class Part final : public CudaPart {
     check_one_copy("libnccl.so");
     check_one_copy("libcudnn.so");
     check_cudnn();
+    check_nccl();
   }
 };
 

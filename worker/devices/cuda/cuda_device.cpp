@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "common/os/libraries.hpp"
 #include "common/os/segment.hpp"
 #include "common/text/errors.hpp"
 #include "worker/devices/cuda/check.hpp"
@@ -26,6 +27,13 @@ constexpr std::size_t kCublasWorkspaceBytes = std::size_t{32} << 20U;
 
 /// The index in "cuda3".
 int index_of(const std::string& device) { return std::stoi(device.substr(std::string_view("cuda").size())); }
+
+void check_nccl_version() {
+  int loaded = 0;
+  if (ncclGetVersion(&loaded) != ncclSuccess) return;
+  require_version("NCCL", "libnccl.so", LibraryVersion::of_number(loaded), "Syncrun",
+                  {NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH});
+}
 
 Stream make_stream(int index) {
   check_cuda(cudaSetDevice(index), "cudaSetDevice");
@@ -398,5 +406,6 @@ bool CudaDevice::is_lost() const noexcept {
 /// A worker looks this function up by name (worker/devices/cuda_library.cpp). The caller owns the device.
 extern "C" SYNCRUN_EXPORT syncrun::detail::GpuDevice* syncrun_make_cuda_device(
     const syncrun::detail::DeviceContext& context) {
+  syncrun::detail::check_nccl_version();
   return std::make_unique<syncrun::detail::CudaDevice>(context).release();
 }

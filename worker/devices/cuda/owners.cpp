@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "common/os/libraries.hpp"
 #include "syncrun/error.hpp"
 #include "worker/devices/cuda/check.hpp"
 
@@ -44,6 +45,8 @@ CublasHandle CublasHandle::make() {
 #ifdef SYNCRUN_HAVE_CUDNN
 
 CudnnHandle CudnnHandle::make(StreamView stream) {
+  require_version("cuDNN", "libcudnn.so", LibraryVersion::of_number(static_cast<long>(cudnnGetVersion())), "Syncrun",
+                  {CUDNN_MAJOR, CUDNN_MINOR, CUDNN_PATCHLEVEL});
   cudnnHandle_t handle = nullptr;
   cudnnStatus_t code = cudnnCreate(&handle);
   CudnnHandle made(handle);
