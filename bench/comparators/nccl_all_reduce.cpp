@@ -1,8 +1,12 @@
 // Measures ncclAllReduce of float32 in place, with one process per GPU, NCCL's default settings and a blocking
 // communicator. A sequence of all_reduces runs in a loop, and is also captured into a CUDA graph. Both run once in
-// memory of cudaMalloc, and on one node also in memory of ncclMemAlloc that is registered as a symmetric window.
+// memory of cudaMalloc, and on one node also in memory of ncclMemAlloc that is registered as a symmetric window. On nodes
+// with several GPUs each, it measures two ways in three steps too, to see whether they are faster than one ncclAllReduce:
+// "nccl_parts" reduces within each node so that each GPU has a part, all-reduces each part between the nodes, and gathers
+// the parts within each node. "nccl_leaders" reduces to one GPU of each node, all-reduces among these, and broadcasts.
 //
 //   nccl_all_reduce --workers 8 --seconds 0.3 --max-bytes 1073741824
+//   NCCL_SOCKET_IFNAME=lo nccl_all_reduce --workers 4 --nodes 2
 
 #include <nccl.h>
 
@@ -20,6 +24,22 @@ namespace {
 
 using namespace comparators;
 
+/// The communicators of the GPUs of this rank's node, and of those GPUs of all nodes that have the same place in theirs.
+struct NodeCommunicators {
+  NodeCommunicators(const NcclCommunicator& all, int rank, int size_of_node)
+      : size(size_of_node),
+        place(rank % size_of_node),
+        node(all, rank / size_of_node, rank),
+        between(all, rank % size_of_node, rank) {}
+
+  int size;
+  int place;
+  NcclCommunicator node;
+  NcclCommunicator between;
+};
+
+enum class Way { one_call, parts, leaders };
+
 class Rank {
  public:
   Rank(Peers& peers, const Options& options)
@@ -29,11 +49,19 @@ class Rank {
         plain_(Place::device, options.max_bytes),
         memory_(options.max_bytes) {
     if (options.nodes == 1) window_.emplace(comm_, memory_, options.max_bytes);
+    const int size_of_node = peers.size() / static_cast<int>(options.nodes);
+    if (options.nodes > 1 && size_of_node > 1) nodes_.emplace(comm_, peers.rank(), size_of_node);
   }
 
   void measure(std::size_t bytes) {
     measure("nccl", plain_.as<void>(), bytes);
     if (window_) measure("nccl_registered", memory_.get(), bytes);
+    if (!nodes_) return;
+    way_ = Way::parts;
+    measure("nccl_parts", plain_.as<void>(), bytes);
+    way_ = Way::leaders;
+    measure("nccl_leaders", plain_.as<void>(), bytes);
+    way_ = Way::one_call;
   }
 
  private:
@@ -51,8 +79,23 @@ class Rank {
   }
 
   void all_reduce(std::size_t bytes) {
-    check_nccl(
-        ncclAllReduce(values_, values_, bytes / sizeof(float), ncclFloat32, ncclSum, comm_.get(), stream_.get()));
+    const std::size_t count = bytes / sizeof(float);
+    auto* const values = static_cast<float*>(values_);
+    if (way_ == Way::one_call) return all_reduce(values, count, comm_);
+    if (way_ == Way::leaders) {
+      check_nccl(ncclReduce(values, values, count, ncclFloat32, ncclSum, 0, nodes_->node.get(), stream_.get()));
+      if (nodes_->place == 0) all_reduce(values, count, nodes_->between);
+      check_nccl(ncclBroadcast(values, values, count, ncclFloat32, 0, nodes_->node.get(), stream_.get()));
+      return;
+    }
+    const std::size_t part = count / static_cast<std::size_t>(nodes_->size);  // all sizes are multiples of 64
+    float* const own = values + part * static_cast<std::size_t>(nodes_->place);
+    check_nccl(ncclReduceScatter(values, own, part, ncclFloat32, ncclSum, nodes_->node.get(), stream_.get()));
+    all_reduce(own, part, nodes_->between);
+    check_nccl(ncclAllGather(own, values, part, ncclFloat32, nodes_->node.get(), stream_.get()));
+  }
+  void all_reduce(float* values, std::size_t count, const NcclCommunicator& among) {
+    check_nccl(ncclAllReduce(values, values, count, ncclFloat32, ncclSum, among.get(), stream_.get()));
   }
 
   void check_one(std::size_t bytes) {
@@ -94,6 +137,8 @@ class Rank {
   GpuStream stream_;
   GpuTimer timer_;
   NcclCommunicator comm_;
+  std::optional<NodeCommunicators> nodes_;  // on nodes with several GPUs each
+  Way way_ = Way::one_call;
   GpuBuffer plain_;
   NcclMemory memory_;
   std::optional<NcclWindow> window_;

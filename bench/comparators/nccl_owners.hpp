@@ -26,8 +26,15 @@ inline void check_nccl(ncclResult_t code, std::source_location where = std::sour
 class NcclCommunicator : public GpuOwner<ncclComm_t, ncclCommDestroy> {
  public:
   explicit NcclCommunicator(Peers& peers) : GpuOwner(make(peers)) {}
+  /// The ranks of `all` with the same color, in the order of their ranks.
+  NcclCommunicator(const NcclCommunicator& all, int color, int rank) : GpuOwner(split(all, color, rank)) {}
 
  private:
+  static ncclComm_t split(const NcclCommunicator& all, int color, int rank) {
+    ncclComm_t comm = nullptr;
+    check_nccl(ncclCommSplit(all.get(), color, rank, &comm, nullptr));
+    return comm;
+  }
   static ncclComm_t make(Peers& peers) {
     ncclUniqueId id{};
     if (peers.rank() == 0) check_nccl(ncclGetUniqueId(&id));
