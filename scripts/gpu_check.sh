@@ -193,8 +193,11 @@ if [ "$with_tests" = ON ]; then
     run_step "on $count GPUs" run_gpu_tests "$count" "$count" "^Gpus/.*/$count\$" '^$'
   done
   run_step "of kernels and networks" run_gpu_tests kernels 1 . '^Gpus/' -L one_gpu
+  if [ "$present" -ge 4 ]; then
+    run_step "on two nodes with two GPUs each" run_gpu_tests nodes 4 '^nodes\.FourGpus$' '^$'
+  fi
   # None of the other tests requires more than two GPUs.
-  run_step "that choose their GPUs" run_gpu_tests others "$((present < 2 ? 1 : 2))" . '^Gpus/' -LE one_gpu
+  run_step "that choose their GPUs" run_gpu_tests others "$((present < 2 ? 1 : 2))" . '^Gpus/|^nodes\.FourGpus$' -LE one_gpu
   if [ "${#failed[@]}" = 0 ]; then
     say "Tests passed on ${counts[*]} GPUs"
   else

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Tests of collectives on the GPUs of several nodes.
 
-FakeGpus runs on several hosts (hosts.py), with fake GPUs, and tests everything but NCCL. TwoGpus requires two GPUs. Each
-is a node of its own, with a host name of its own. NCCL connects them by sockets, as it connects machines.
+FakeGpus runs on several hosts (hosts.py), with fake GPUs, and tests everything but NCCL. TwoGpus and FourGpus require as
+many GPUs. There are two nodes, each with a host name and with one or two GPUs of its own. NCCL connects them by sockets, as
+it connects machines.
 """
 
 import argparse
@@ -105,10 +106,14 @@ class FakeGpus(unittest.TestCase):
 
 
 class TwoGpus(unittest.TestCase):
+    devices = "cuda0"
+    ranks = 2
+
     def run_on_two_nodes(self, *action, **variables):
         command = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", "2", str(hosts.HERE / "as_node.sh"),
-                   options.syncrun, options.program, "cuda0", *action]  # fmt: skip
-        environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **variables}
+                   options.syncrun, options.program, self.devices, *action]  # fmt: skip
+        environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                       "GPUS_PER_NODE": str(self.ranks // 2), **variables}  # fmt: skip
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=RUN_LIMIT_S, check=False)
 
     def test_collectives_work_between_two_nodes(self):
@@ -118,7 +123,7 @@ class TwoGpus(unittest.TestCase):
             self.assertIn(part, done.stdout)
 
     def test_a_rank_that_dies_in_a_collective_is_named(self):
-        for rank in (0, 1):
+        for rank in (0, self.ranks - 1):
             done = self.run_on_two_nodes("die", str(rank))
             self.assertNotEqual(done.returncode, 0)
             self.assertRegex(done.stdout + done.stderr, rf"rank {rank} \(.*\) was lost in call 'die_on'.*killed by SIGKILL")
@@ -129,11 +134,16 @@ class TwoGpus(unittest.TestCase):
         self.assertRegex(done.stdout + done.stderr, r"NCCL_SOCKET_IFNAME is =nowhere7")
 
 
-def why_two_gpus_are_impossible():
+class FourGpus(TwoGpus):
+    devices = "cuda0,cuda1"
+    ranks = 4
+
+
+def why_gpus_are_impossible(count):
     present = [path for path in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if min(len(present), len(visible.split(",")) if visible is not None else 2) < 2:
-        return "two GPUs are required"
+    if min(len(present), len(visible.split(",")) if visible is not None else count) < count:
+        return f"{count} GPUs are required"
     missing = [tool for tool in ("mpirun", "unshare", "hostname") if shutil.which(tool) is None]
     if missing:
         return "not installed: " + ", ".join(missing)
@@ -144,12 +154,13 @@ def why_two_gpus_are_impossible():
 def main():
     global options
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("group", choices=["FakeGpus", "TwoGpus"])
+    parser.add_argument("group", choices=["FakeGpus", "TwoGpus", "FourGpus"])
     parser.add_argument("--syncrun", required=True)
     parser.add_argument("--program", required=True)
     parser.add_argument("--build", required=True, help="the build folder, which all hosts share")
     options, rest = parser.parse_known_args()
-    reason = why_two_gpus_are_impossible() if options.group == "TwoGpus" else (
+    gpus = {"TwoGpus": 2, "FourGpus": 4}
+    reason = why_gpus_are_impossible(gpus[options.group]) if options.group in gpus else (
         hosts.why_impossible() or engines.why_impossible("mpirun.openmpi", "mpirun.mpich"))  # fmt: skip
     if reason:
         print(f"skipped: {reason}")
