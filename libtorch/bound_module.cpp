@@ -69,10 +69,21 @@ std::string first_not_finite(const std::vector<BoundParameter>& parameters) {
   return ::torch::from_blob(data, sizes, ::torch::TensorOptions().dtype(::torch::kFloat32).device(device_here()));
 }
 ::torch::Tensor part_of(float* data, const BoundParameter& parameter) {
-  return floats_at(data + parameter.offset, parameter.tensor.sizes());
+  const ::torch::Tensor part = floats_at(data + parameter.offset, {parameter.tensor.numel()});
+  return part.as_strided(parameter.tensor.sizes(), parameter.strides);
 }
 ::torch::Tensor flat(std::span<float> vector) {
   return floats_at(vector.data(), {static_cast<std::int64_t>(vector.size())});
+}
+
+/// The elements of the parameter's gradient, in the order of the parameter's memory. Zeros if there is no gradient.
+::torch::Tensor gradient_elements(const BoundParameter& parameter) {
+  const ::torch::Tensor& own = parameter.tensor.grad();
+  if (own.defined() && own.strides() == ::torch::IntArrayRef(parameter.strides))
+    return own.as_strided({own.numel()}, {1});
+  auto elements = ::torch::zeros({parameter.tensor.numel()}, parameter.tensor.options());
+  if (own.defined()) elements.as_strided(own.sizes(), parameter.strides).copy_(own);
+  return elements;
 }
 
 /// Sets all elements of a gradient to zero, in the order of the stream.
@@ -111,7 +122,7 @@ BoundModule::BoundModule(std::shared_ptr<::torch::nn::Module> module)
 std::string BoundModule::layout() const {
   std::string text;
   for (const BoundParameter& each : parameters_)
-    text += "parameter '" + each.name + "' " + type_and_shape(each.tensor) + "\n";
+    text += "parameter '" + each.name + "' " + type_and_shape(each.tensor) + memory_order(each) + "\n";
   for (const ModuleTensor& each : other_tensors(*module_))
     text += "buffer '" + each.names.front() + "' " + type_and_shape(each.tensor) + "\n";
   return text;
@@ -188,7 +199,7 @@ void BoundModule::collect_gradient() {
     ::torch::Tensor& own = each.tensor.mutable_grad();
     if (own.defined() && own.layout() != ::torch::kStrided)
       refuse("the gradient of parameter '" + each.name + "' is sparse, expected a dense one");
-    parts.push_back((own.defined() ? own : ::torch::zeros_like(each.tensor)).reshape(-1));
+    parts.push_back(gradient_elements(each));
     own.reset();
   }
   auto all = flat(gradient_);

@@ -26,6 +26,20 @@ class TensorList {
   std::unordered_map<const c10::TensorImpl*, std::size_t> places_;
 };
 
+/// The strides of a tensor of this shape whose elements lie in memory in the order of their indices.
+std::vector<std::int64_t> strides_in_order(const ::torch::Tensor& tensor) {
+  std::vector<std::int64_t> strides(static_cast<std::size_t>(tensor.dim()), 1);
+  for (std::size_t i = strides.size(); i > 1; --i)
+    strides[i - 2] = strides[i - 1] * std::max<std::int64_t>(tensor.size(static_cast<std::int64_t>(i - 1)), 1);
+  return strides;
+}
+
+/// Its own strides if its elements fill its memory, such as those of a tensor that is channels last.
+std::vector<std::int64_t> strides_in_variable(const ::torch::Tensor& tensor) {
+  const bool fills_its_memory = tensor.unsafeGetTensorImpl()->is_non_overlapping_and_dense();
+  return fills_its_memory ? tensor.strides().vec() : strides_in_order(tensor);
+}
+
 enum class Kept { others, all };
 
 std::vector<ModuleTensor> collect(const ::torch::nn::Module& module, Kept kept) {
@@ -48,7 +62,8 @@ std::vector<BoundParameter> trained_parameters(const ::torch::nn::Module& module
   std::int64_t offset = 0;
   for (ModuleTensor& each : list.take()) {
     const std::int64_t elements = each.tensor.numel();
-    parameters.push_back({std::move(each.names.front()), std::move(each.tensor), offset});
+    auto strides = strides_in_variable(each.tensor);
+    parameters.push_back({std::move(each.names.front()), std::move(each.tensor), offset, std::move(strides)});
     offset += elements;
   }
   return parameters;
@@ -75,6 +90,13 @@ std::string type_and_shape(const ::torch::Tensor& tensor) {
     text += (i == 0 ? "" : ", ") + std::to_string(tensor.size(i));
   }
   return text + "]";
+}
+
+std::string memory_order(const BoundParameter& parameter) {
+  if (parameter.strides == strides_in_order(parameter.tensor)) return "";
+  std::string text = " with strides";
+  for (const std::int64_t stride : parameter.strides) text += " " + std::to_string(stride);
+  return text;
 }
 
 }  // namespace syncrun::libtorch::detail

@@ -34,6 +34,9 @@ void check_gradient_place(const BoundParameter& parameter, const float* gradient
 /// "Float [8, 4]".
 std::string type_and_shape(const ::torch::Tensor& tensor);
 
+/// The strides of a parameter whose elements do not lie in memory in the order of their indices, as text. Empty for others.
+std::string memory_order(const BoundParameter& parameter);
+
 /// The elements of a contiguous tensor, as elements of T.
 template <class T>
 std::span<T> elements_of(const ::torch::Tensor& tensor) {

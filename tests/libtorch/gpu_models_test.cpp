@@ -127,6 +127,24 @@ TEST_P(LibtorchOnGpus, StepsOfOneShapeAreReplayed) {
   EXPECT_EQ(runs_of_the_host(), 4 + kSteps);
 }
 
+TEST_P(LibtorchOnGpus, ModulesThatAreChannelsLastLearnTheSame) {
+  constexpr std::int64_t kImages = 44;
+  const auto images = models::make_images(kImages);
+  const auto x =
+      session().data(images.x, sr::Shape{kImages, models::kImageSide, models::kImageSide, models::kImageChannels});
+  const auto y = session().data(images.y, sr::Shape{kImages});
+  std::vector<std::vector<double>> losses;
+  for (const auto format : {torch::MemoryFormat::Contiguous, torch::MemoryFormat::ChannelsLast}) {
+    const auto net = session().replicate<Replica<models::Convnet>>(kSeed, format);
+    const auto params = parameters(session(), net);
+    auto step = train_step<sr::Adam, models::image_loss>(session(), net, params);
+    auto& own = losses.emplace_back();
+    for (int i = 0; i < 20; ++i) own.push_back(step(x, y, {.learning_rate = 0.01}));
+  }
+  for (std::size_t i = 0; i < losses[0].size(); ++i) EXPECT_NEAR(losses[1][i] / losses[0][i], 1, 0.01) << "step " << i;
+  EXPECT_LT(losses[0].back(), 0.5 * losses[0].front());
+}
+
 torch::Tensor waiting_loss(models::Transformer& net, sr::Scattered<const std::uint8_t, 2> rows) {
   const auto loss = counted_loss(net, rows);
   return loss.item<float>() > 1e9 ? loss * 2 : loss;

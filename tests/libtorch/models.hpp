@@ -110,6 +110,54 @@ inline torch::Tensor transformer_loss(Transformer& net, sr::Scattered<const std:
   return next_token_loss(net, lt::tensor(rows));
 }
 
+constexpr std::int64_t kImageSide = 6;
+constexpr std::int64_t kImageChannels = 3;
+
+/// Two convolutions, the second in two groups, BatchNorm and a linear layer. Learns a number for each image.
+struct Convnet : nn::Module {
+  explicit Convnet(torch::MemoryFormat format)
+      : first(nn::Conv2dOptions(kImageChannels, 8, 3).padding(1).bias(false)),
+        norm(8),
+        second(nn::Conv2dOptions(8, 4, 3).stride(2).groups(2)),
+        last(4 * 2 * 2, 1) {
+    register_module("first", first);
+    register_module("norm", norm);
+    register_module("second", second);
+    register_module("last", last);
+    if (format == torch::MemoryFormat::ChannelsLast) lt::to_channels_last(*this);
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    const auto y = torch::tanh(second(torch::tanh(norm(first(x)))));
+    return last(y.flatten(1)).squeeze(1);
+  }
+
+  nn::Conv2d first;
+  nn::BatchNorm2d norm;
+  nn::Conv2d second;
+  nn::Linear last;
+};
+
+/// The images are [height, width, channels].
+inline torch::Tensor image_loss(Convnet& net, sr::Scattered<const float, 4> x, sr::Scattered<const float, 1> y) {
+  return mean_square(net.forward(lt::tensor(x).permute({0, 3, 1, 2})), lt::tensor(y));
+}
+
+/// Images of waves, and the length of each wave.
+struct Images {
+  std::vector<float> x;
+  std::vector<float> y;
+};
+inline Images make_images(std::int64_t count) {
+  Images images;
+  for (std::int64_t image = 0; image < count; ++image) {
+    const float frequency = 0.2F + 0.05F * static_cast<float>(image % 23);
+    images.y.push_back(frequency);
+    for (std::int64_t i = 0; i < kImageSide * kImageSide * kImageChannels; ++i)
+      images.x.push_back(std::sin(frequency * static_cast<float>(i / kImageChannels) + static_cast<float>(i % 3)));
+  }
+  return images;
+}
+
 /// Rows for Mlp: a smooth function of the inputs.
 struct Samples {
   std::vector<float> x;

@@ -1,6 +1,6 @@
 #pragma once
 
-// tensor(): the memory of a view as a tensor of LibTorch.
+// tensor(): the memory of a view as a tensor of LibTorch. to_channels_last(): the memory format of a module's tensors.
 
 #include <torch/torch.h>
 
@@ -53,6 +53,22 @@ template <class T, std::size_t N>
   return ::torch::from_blob(
       const_cast<Plain*>(view.data()), ::torch::IntArrayRef(sizes.data(), N),
       ::torch::TensorOptions().dtype(detail::ScalarTypeOf<Plain>::value).device(detail::device_here()));
+}
+
+/// Converts the parameters and buffers of a module that have four or five dimensions to the memory format channels last,
+/// which is the faster one for convolutions in bfloat16 on a GPU. Python's `module.to(memory_format=channels_last)` does the
+/// same. Call it at the end of the module's constructor: parameters() keeps the format that a parameter then has. Inputs
+/// need the format too, as `tensor(x).contiguous(torch::MemoryFormat::ChannelsLast)`, or `tensor(x).permute({0, 3, 1, 2})`
+/// for rows of [height, width, channels], which copies nothing.
+inline void to_channels_last(::torch::nn::Module& module) {
+  const ::torch::NoGradGuard no_gradients;
+  const auto convert = [](::torch::Tensor& tensor) {
+    if (!tensor.defined() || (tensor.dim() != 4 && tensor.dim() != 5)) return;
+    const auto format = tensor.dim() == 4 ? ::torch::MemoryFormat::ChannelsLast : ::torch::MemoryFormat::ChannelsLast3d;
+    tensor.set_data(tensor.contiguous(format));
+  };
+  for (auto& each : module.parameters()) convert(each);
+  for (auto& each : module.buffers()) convert(each);
 }
 
 }  // namespace syncrun::libtorch

@@ -33,6 +33,7 @@ struct BoundParameter {
   std::string name;
   ::torch::Tensor tensor;
   std::int64_t offset;
+  std::vector<std::int64_t> strides;  // of the tensor in the variable: a tensor that is channels last stays so
 };
 
 class GradientWatch;
