@@ -11,8 +11,8 @@ does not change the settings of GPUs and NCCL.
 
 Every program prints one JSON object per line: "bench", "impl", "devices", "what" and "median_us" (or "gb_per_s", or
 "result_at_ns" on the monotonic clock). The script compares lines with the same bench, devices and what.
-`bench_mnist_step` measures the step of MNIST, `bench_resnet_step` that of ResNet-50, and `bench_gpt_step` that of a model
-of LibTorch. They are skipped if they are not built.
+`bench_mnist_step` measures the step of MNIST, `bench_resnet_step` that of ResNet-50, and `bench_gpt_step` and
+`bench_resnet_modules` those of models of LibTorch. They are skipped if they are not built.
 
 Requires only Python's standard library. --python is an interpreter that has PyTorch.
 """
@@ -102,13 +102,14 @@ class Plan:
     def _ours_on_nodes(self, group, devices, name, *arguments):
         path = find_executable(self.options.build, name)
         missing = "" if path and self.syncrun else f"no {name if self.syncrun else 'syncrun'} in the build directory"
-        mpirun = ["env", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "mpirun", "--oversubscribe",
-                  "--bind-to", "none", "-np", str(devices), str(AS_NODE)]
+        mpirun = ["env", f"GPUS_PER_NODE={devices // 2}", "OMPI_ALLOW_RUN_AS_ROOT=1",
+                  "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "mpirun", "--oversubscribe", "--bind-to", "none", "-np", "2",
+                  str(AS_NODE)]
         return Program(group, "syncrun", devices, [*mpirun, self.syncrun, path, *arguments], missing or why_no_nodes())
 
     def _torchrun_on_nodes(self, group, devices, script, *arguments):
-        command = [str(COMPARATORS / "torchrun_on_nodes.sh"), self.options.python, "{port}", str(COMPARATORS / script),
-                   *arguments]
+        command = ["env", f"GPUS_PER_NODE={devices // 2}", str(COMPARATORS / "torchrun_on_nodes.sh"),
+                   self.options.python, "{port}", str(COMPARATORS / script), *arguments]
         return Program(group, "torch_ddp", devices, command, self.torch_missing or why_no_nodes())
 
     def call(self, devices):
@@ -171,6 +172,15 @@ class Plan:
             yield self._torchrun("resnet", "torch_ddp", devices, "torch_resnet.py", "--batch", "256,32", "--mode", mode)
 
 
+    def resnet_modules(self, devices):
+        if not find_executable(self.options.build, "bench_resnet_modules"):
+            note = "ResNet-50 of LibTorch's modules: skipped, no bench_resnet_modules in the build directory"
+            self.notes += [] if note in self.notes else [note]
+            return
+        yield self._ours("resnet_modules", devices, "bench_resnet_modules", "--rows", "256,32")
+        yield self._torchrun("resnet_modules", "torch_ddp", devices, "torch_resnet.py", "--batch", "256,32", "--mode",
+                             "eager")
+
     def gpt(self, devices):
         if not find_executable(self.options.build, "bench_gpt_step"):
             note = "GPT step: skipped, no bench_gpt_step in the build directory"
@@ -188,7 +198,7 @@ class Plan:
         sizes = ["--seconds", "0.1" if self.options.quick else "0.3",
                  "--max-bytes", str((32 if self.options.quick else 256) * MIB)]
         yield self._ours_on_nodes("nodes_all_reduce", devices, "bench_gpu_all_reduce", *sizes)
-        nccl = self._built("nodes_all_reduce", "nccl", devices, "nccl_all_reduce", "--nodes", str(devices), *sizes)
+        nccl = self._built("nodes_all_reduce", "nccl", devices, "nccl_all_reduce", "--nodes", "2", *sizes)
         yield dataclasses.replace(nccl, command=["env", "NCCL_SOCKET_IFNAME=lo", *nccl.command])
 
     def nodes_mnist(self, devices):
@@ -395,8 +405,9 @@ def chain_row(figures, devices, what, why_not):
 
 
 def is_compared(figures, group, devices, what, comparator):
-    """Whether this measurement has this comparator. Only Values have comparators for some measurements only."""
-    return group != "values" or figures.get(group, devices, what, comparator) is not None
+    """Whether this measurement has this comparator. Some have only some of the comparators of their group."""
+    is_always = group != "values" and comparator not in ("nccl_parts", "nccl_leaders")
+    return is_always or figures.get(group, devices, what, comparator) is not None
 
 
 def compared(figures, group, devices, what, comparator, why_not):
