@@ -235,7 +235,7 @@ TEST_P(LibtorchMlpOnGpus, ErrorsSayWhatIsWrong) {
   EXPECT_NE(std::string(nan.what()).find("first.bias"), std::string::npos) << nan.what();
   auto shapes = train_step<sr::Adam, wrong_shapes>(session(), net, params);
   const auto error = error_of([&] { shapes(x(), y(), {.learning_rate = 0.01}); });
-  EXPECT_NE(std::string(error.what()).find("cuda0"), std::string::npos) << error.what();
+  EXPECT_NE(std::string(error.what()).find("(cuda"), std::string::npos) << error.what();
   auto good = train_step<sr::Adam, models::mlp_loss>(session(), net, params);
   EXPECT_TRUE(std::isfinite(double(good(x(), y(), {.learning_rate = 0.01})))) << "the session goes on";
 }

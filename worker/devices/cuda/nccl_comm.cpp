@@ -1,14 +1,18 @@
 #include "worker/devices/cuda/nccl_comm.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "common/os/interfaces.hpp"
+#include "common/protocol/environment.hpp"
 #include "common/text/errors.hpp"
 #include "worker/devices/cuda/check.hpp"
 #include "worker/devices/cuda/kernels.hpp"
@@ -25,6 +29,14 @@ static_assert(sizeof(ncclUniqueId) <= Rendezvous::kMostBytes);
 /// The fraction that this number of rows has of the rows of all ranks.
 double share_of(std::int64_t rows, const RankWeights& weights) noexcept {
   return static_cast<double>(rows) / static_cast<double>(std::max<std::int64_t>(weights.all, 1));
+}
+
+/// False if the user has turned the three steps off.
+bool wants_steps_by_node() {
+  const char* const text = std::getenv(environment::kReduceByNode);
+  if (text == nullptr || std::string_view(text) == "on") return true;
+  if (std::string_view(text) == "off") return false;
+  throw_usage(std::string(environment::kReduceByNode) + ": expected on or off, got '" + text + "'");
 }
 
 }  // namespace
@@ -138,7 +150,23 @@ void NcclComm::ensure() {
   const ncclResult_t code = ncclCommInitRank(&made, world_size(), id, rank());
   comm_ = Communicator(made);
   check_connecting(code, "ncclCommInitRank");
+  if (choice_.spans_nodes()) make_steps_by_node();
   made_at_ = attachment_.command_in_progress();
+}
+
+/// Prepares all_reduces in three steps if every node has equally many of the ranks, and more than one. All ranks decide
+/// alike.
+void NcclComm::make_steps_by_node() {
+  const std::array<std::int64_t, 2> own{attachment_.place.node, wants_steps_by_node() ? 1 : 0};
+  std::vector<std::int64_t> all(own.size() * static_cast<std::size_t>(world_size()));
+  host_.exchange(own, all);
+  std::vector<std::int64_t> nodes;
+  for (std::size_t i = 0; i < all.size(); i += own.size()) {
+    nodes.push_back(all[i]);
+    if (all[i + 1] == 0) return;
+  }
+  const auto division = equal_nodes(nodes, rank());
+  if (division) check_connecting(by_node_.make(comm_.get(), *division), "ncclCommSplit");
 }
 
 void NcclComm::abort() noexcept {
@@ -146,6 +174,7 @@ void NcclComm::abort() noexcept {
   if (!comm_ && !peers_.is_connected()) return;
   peers_.call_off();
   parts_.before_abort();
+  by_node_.end();
   comm_.reset();
   connected_.clear();
   if (!was_pending) peers_.end_release();  // otherwise abandon_background() does it
@@ -191,19 +220,28 @@ void NcclComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduc
 
 void NcclComm::all_reduce(void* values, std::size_t elements, DType dtype, Reduction reduction,
                           const RankWeights& weights, kernels::Breadth breadth, std::uint64_t bucket) {
-  const ncclDataType_t type = checked_nccl_type("all_reduce", dtype, reduction);
+  static_cast<void>(checked_nccl_type("all_reduce", dtype, reduction));
   // Setup comes first: after note(), the collective is pending, and is cancelled if a peer fails.
   const bool through_peers = elements != 0 && goes_through_peers(elements * size_of(dtype));
   if (elements != 0 && !through_peers) ensure();
   note(CollectiveKind::all_reduce, elements, dtype, reduction, 0, 0, bucket);
   if (elements == 0) return;
+  if (!through_peers) return reduce_by_nccl(values, elements, dtype, reduction, weights);
+  const double factor = reduction == Reduction::avg ? share_of(weights.own, weights) : 1;
+  peers_.all_reduce({dtype, reduction, values, elements, factor, breadth}, stream_);
+}
+
+void NcclComm::reduce_by_nccl(void* values, std::size_t elements, DType dtype, Reduction reduction,
+                              const RankWeights& weights) {
   const bool averages = reduction == Reduction::avg;
-  if (through_peers) {
-    return peers_.all_reduce(
-        {dtype, reduction, values, elements, averages ? share_of(weights.own, weights) : 1, breadth}, stream_);
-  }
-  if (averages) return average(values, elements, dtype, weights);
-  check(ncclAllReduce(values, values, elements, type, nccl_op(reduction), comm_.get(), stream_), "ncclAllReduce");
+  const bool is_by_node = !is_in_group_ && by_node_.is_faster(elements, elements * size_of(dtype));
+  const Communicator& comm = is_by_node ? by_node_.within() : comm_;
+  const ncclRedOp_t op = averages ? begin_average(values, elements, dtype, weights, comm) : nccl_op(reduction);
+  const ncclResult_t code = is_by_node
+                                ? by_node_.all_reduce(values, elements, dtype, op, nccl_op(reduction), stream_)
+                                : ncclAllReduce(values, values, elements, *nccl_type(dtype), op, comm.get(), stream_);
+  if (averages) return end_average(op, comm, code, "an average by NCCL");
+  check(code, "an all_reduce by NCCL");
 }
 
 // ---- in the background ----------------------------------------------------------------------------------------
@@ -260,16 +298,11 @@ bool NcclComm::average_by_copies(void* values, std::size_t elements, DType dtype
 
 // ---- averages -------------------------------------------------------------------------------------------------
 
-void NcclComm::average(void* values, std::size_t elements, DType dtype, const RankWeights& weights) {
-  const ncclRedOp_t op = begin_average(values, elements, dtype, weights);
-  end_average(op, ncclAllReduce(values, values, elements, *nccl_type(dtype), op, comm_.get(), stream_),
-              "ncclAllReduce");
-}
-
 /// Returns the operation that averages: a sum of the values, each multiplied by the weight of its rank. NCCL multiplies
 /// in the type of the elements. 16 bits are too few for a weight, so values of 16-bit types are multiplied before, in
 /// float.
-ncclRedOp_t NcclComm::begin_average(void* values, std::size_t elements, DType dtype, const RankWeights& weights) {
+ncclRedOp_t NcclComm::begin_average(void* values, std::size_t elements, DType dtype, const RankWeights& weights,
+                                    const Communicator& comm) {
   const double factor = share_of(weights.own, weights);
   const bool is_wide = dtype == DType::float32 || dtype == DType::float64;
   if (weights.own == 0) {  // 0 times NaN is not 0
@@ -282,13 +315,13 @@ ncclRedOp_t NcclComm::begin_average(void* values, std::size_t elements, DType dt
   void* const scalar = dtype == DType::float32 ? static_cast<void*>(const_cast<float*>(&narrow))
                                                : static_cast<void*>(const_cast<double*>(&factor));
   ncclRedOp_t op = ncclSum;
-  check(ncclRedOpCreatePreMulSum(&op, scalar, *nccl_type(dtype), ncclScalarHostImmediate, comm_.get()),
+  check(ncclRedOpCreatePreMulSum(&op, scalar, *nccl_type(dtype), ncclScalarHostImmediate, comm.get()),
         "ncclRedOpCreatePreMulSum");
   return op;
 }
 
-void NcclComm::end_average(ncclRedOp_t op, ncclResult_t code, const char* what) {
-  if (op != ncclSum) check(ncclRedOpDestroy(op, comm_.get()), "ncclRedOpDestroy");
+void NcclComm::end_average(ncclRedOp_t op, const Communicator& comm, ncclResult_t code, const char* what) {
+  if (op != ncclSum) check(ncclRedOpDestroy(op, comm.get()), "ncclRedOpDestroy");
   check(code, what);
 }
 
@@ -325,7 +358,8 @@ void NcclComm::check_progress() {
   if (!is_pending_) return;
   ncclResult_t state = ncclSuccess;
   if (comm_) check(ncclCommGetAsyncError(comm_.get(), &state), "ncclCommGetAsyncError");
-  if (state != ncclSuccess && state != ncclInProgress) check(state, "a collective");
+  if (state == ncclSuccess || state == ncclInProgress) state = by_node_.async_error();
+  if (state != ncclSuccess) check(state, "a collective");
   plan_.check_peers(std::chrono::steady_clock::now());
 }
 

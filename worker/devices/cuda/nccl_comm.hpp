@@ -1,7 +1,8 @@
 #pragma once
 
 // Collectives among a set of GPUs, in the order of the worker's stream. NCCL runs most of them. Among all GPUs of a
-// session on one node, small all_reduces go through the memory of peers.
+// session on one node, small all_reduces go through the memory of peers. Among nodes with several GPUs each, all_reduces
+// have three steps (reduction_by_node.hpp).
 //
 // A communicator is made when it is first needed. It is made anew after a call failed that could have used it:
 //
@@ -24,6 +25,7 @@
 #include "worker/devices/cuda/collective_plan.hpp"
 #include "worker/devices/cuda/owners.hpp"
 #include "worker/devices/cuda/peer_memory.hpp"
+#include "worker/devices/cuda/reduction_by_node.hpp"
 
 namespace syncrun::detail {
 
@@ -135,13 +137,15 @@ class NcclComm final : public CommCore {
   void drop_stale() noexcept;
   bool goes_through_peers(std::size_t bytes);
   ncclUniqueId agreed_id();
+  void make_steps_by_node();
   void check_connecting(ncclResult_t code, const char* what) const;
   bool average_by_copies(void* values, std::size_t elements, DType dtype, const RankWeights& weights,
                          std::uint64_t bucket);
-  void average(void* values, std::size_t elements, DType dtype, const RankWeights& weights);
-  ncclRedOp_t begin_average(void* values, std::size_t elements, DType dtype, const RankWeights& weights);
+  void reduce_by_nccl(void* values, std::size_t elements, DType dtype, Reduction reduction, const RankWeights& weights);
+  ncclRedOp_t begin_average(void* values, std::size_t elements, DType dtype, const RankWeights& weights,
+                            const Communicator& comm);
   /// Ends an average. `code` is what the collective that used `op` returned.
-  void end_average(ncclRedOp_t op, ncclResult_t code, const char* what);
+  void end_average(ncclRedOp_t op, const Communicator& comm, ncclResult_t code, const char* what);
   std::string describe(ncclResult_t code, const char* what) const;
   void check(ncclResult_t code, const char* what) const;
   /// `division` is Division::fingerprint, or 0 if nothing is divided. If a vector is averaged in buckets, `bucket` is 1 +
@@ -168,6 +172,7 @@ class NcclComm final : public CommCore {
   PeerMemory peers_;            // used only by the communicator of all GPUs of a session on one node
   std::uint64_t replacements_;  // replacements of workers that peers_ has taken into account
   Communicator comm_;
+  ReductionByNode by_node_;    // made from comm_
   std::uint64_t made_at_ = 0;  // the command in which comm_ or peers_ was made, the later of both
   std::set<std::pair<CollectiveKind, int>>
       connected_;                   // gathers and scatters, by root, that all ranks have taken part in

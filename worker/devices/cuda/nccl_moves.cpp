@@ -51,9 +51,9 @@ void NcclComm::reduce(void* values, std::size_t elements, DType dtype, Reduction
   note(CollectiveKind::reduce, elements, dtype, reduction, root);
   if (elements == 0) return;
   const bool averages = reduction == Reduction::avg;
-  const ncclRedOp_t op = averages ? begin_average(values, elements, dtype, weights) : nccl_op(reduction);
+  const ncclRedOp_t op = averages ? begin_average(values, elements, dtype, weights, comm_) : nccl_op(reduction);
   const ncclResult_t code = ncclReduce(values, values, elements, type, op, root, comm_.get(), stream_);
-  if (averages) return end_average(op, code, "ncclReduce");
+  if (averages) return end_average(op, comm_, code, "ncclReduce");
   check(code, "ncclReduce");
 }
 
@@ -65,7 +65,7 @@ void NcclComm::reduce_scatter(void* values, void* part, const Division& division
   note(CollectiveKind::reduce_scatter, elements, dtype, reduction, 0, division.fingerprint());
   if (elements == 0) return;
   const bool averages = reduction == Reduction::avg;
-  const ncclRedOp_t op = averages ? begin_average(values, elements, dtype, weights) : nccl_op(reduction);
+  const ncclRedOp_t op = averages ? begin_average(values, elements, dtype, weights, comm_) : nccl_op(reduction);
   const auto reduce_part = [&](int root) {
     std::byte* const from = static_cast<std::byte*>(values) + division.begin_bytes(root);
     void* const to = rank() == root ? part : from;  // used on the root only; `part` may be null elsewhere
@@ -75,7 +75,7 @@ void NcclComm::reduce_scatter(void* values, void* part, const Division& division
   const ncclResult_t code =
       division.is_equal() ? ncclReduceScatter(values, part, elements_of(division, 0), type, op, comm_.get(), stream_)
                           : in_group(world_size(), reduce_part);
-  if (averages) return end_average(op, code, "ncclReduceScatter");
+  if (averages) return end_average(op, comm_, code, "ncclReduceScatter");
   check(code, "ncclReduceScatter");
 }
 

@@ -1,0 +1,73 @@
+#include "worker/devices/cuda/reduction_by_node.hpp"
+
+#include <cstddef>
+
+#include "worker/devices/cuda/nccl_types.hpp"
+
+namespace syncrun::detail {
+
+namespace {
+
+/// Puts both on the stream in one launch.
+template <class One, class Other>
+ncclResult_t together(One&& one, Other&& other) {
+  ncclResult_t code = ncclGroupStart();
+  if (code != ncclSuccess) return code;
+  code = one();
+  if (code == ncclSuccess) code = other();
+  const ncclResult_t end = ncclGroupEnd();  // also after an error, because an open group is a state of the thread
+  return code == ncclSuccess ? end : code;
+}
+
+ncclResult_t split(ncclComm_t all, int color, int key, Communicator& made) {
+  ncclComm_t comm = nullptr;
+  const ncclResult_t code = ncclCommSplit(all, color, key, &comm, nullptr);
+  made = Communicator(comm);
+  return code;
+}
+
+}  // namespace
+
+ncclResult_t ReductionByNode::make(ncclComm_t all, const EqualNodes& nodes) {
+  ncclResult_t code = split(all, nodes.node, nodes.place, within_);
+  if (code == ncclSuccess) code = split(all, nodes.place, nodes.node, between_);
+  if (code == ncclSuccess) nodes_ = nodes;
+  return code;
+}
+
+ncclResult_t ReductionByNode::all_reduce(void* values, std::size_t elements, DType dtype, ncclRedOp_t op,
+                                         ncclRedOp_t op_of_parts, StreamView stream) const {
+  const ncclDataType_t type = *nccl_type(dtype);
+  const NodeDivision division = NodeDivision::of(elements, nodes_->ranks_per_node);
+  const int last = nodes_->ranks_per_node - 1;
+  const auto at = [&](std::size_t element) { return static_cast<std::byte*>(values) + element * size_of(dtype); };
+  std::byte* const own = at(division.begin(nodes_->place));
+  std::byte* const rest = at(elements - division.remainder);
+
+  ncclResult_t code =
+      together([&] { return ncclReduceScatter(values, own, division.part, type, op, within_.get(), stream); },
+               [&] {
+                 if (division.remainder == 0) return ncclSuccess;
+                 return ncclReduce(rest, rest, division.remainder, type, op, last, within_.get(), stream);
+               });
+  if (code != ncclSuccess) return code;
+  const std::size_t count = division.count(nodes_->place, nodes_->ranks_per_node);
+  code = ncclAllReduce(own, own, count, type, op_of_parts, between_.get(), stream);
+  if (code != ncclSuccess) return code;
+  return together([&] { return ncclAllGather(own, values, division.part, type, within_.get(), stream); },
+                  [&] {
+                    if (division.remainder == 0) return ncclSuccess;
+                    return ncclBroadcast(rest, rest, division.remainder, type, last, within_.get(), stream);
+                  });
+}
+
+ncclResult_t ReductionByNode::async_error() const noexcept {
+  for (const Communicator* each : {&within_, &between_}) {
+    ncclResult_t state = ncclSuccess;
+    if (*each && ncclCommGetAsyncError(each->get(), &state) != ncclSuccess) return ncclInternalError;
+    if (state != ncclSuccess && state != ncclInProgress) return state;
+  }
+  return ncclSuccess;
+}
+
+}  // namespace syncrun::detail
