@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "libtorch/cuda_part.hpp"
 #include "libtorch/gradient_watch.hpp"
 #include "libtorch/module_tensors.hpp"
 #include "syncrun/error.hpp"
@@ -220,6 +221,8 @@ Avg<double> BoundModule::backward(const ::torch::Tensor& loss, const BackwardCal
   if (has_rows) check_loss(loss, call.check);
   // Without rows, the gradient does not count. The rank takes part because modules may compute with all ranks.
   const FiniteCheck check = has_rows ? call.check : FiniteCheck::loss;
+  // With reports, collectives run meanwhile.
+  const CudaPart::Waiting waiting(device_.is_cpu() || call.report ? nullptr : &cuda_part());
   const bool is_watched = check != FiniteCheck::loss || call.report;
   if (is_watched && loss.requires_grad()) {
     if (!watch_) watch_ = std::make_shared<GradientWatch>();

@@ -33,6 +33,22 @@ class CudaPart {
   /// The GPU of this thread.
   virtual ::torch::Device device() = 0;
   virtual std::unique_ptr<CudaScope> enter(CUstream_st* stream, BodyMemory memory) = 0;
+  /// While an object lives, the worker's thread waits for the backward pass, which LibTorch runs on a thread of its own. So
+  /// that thread may make Syncrun return memory that it does not use.
+  class Waiting {
+   public:
+    explicit Waiting(CudaPart* part) : part_(part) { set(true); }
+    ~Waiting() { set(false); }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+   private:
+    void set(bool waits) {
+      if (part_ != nullptr) part_->note_waiting(waits);
+    }
+    CudaPart* part_;
+  };
+  virtual void note_waiting(bool waits) noexcept = 0;
   /// Called before all others. Throws Error (usage) unless the process has one copy of each CUDA library, and a cuDNN that
   /// LibTorch can use.
   virtual void start() = 0;

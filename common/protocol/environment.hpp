@@ -34,9 +34,10 @@ inline constexpr const char* kNode = "SYNCRUN_NODE";  // the number of this node
 inline constexpr const char* kInJob = "SYNCRUN_IN_JOB";
 
 // For users. Nothing in Syncrun sets these.
-inline constexpr const char* kReserveBytes = "SYNCRUN_RESERVE_BYTES";   // address space to reserve for shared memory
-inline constexpr const char* kContexts = "SYNCRUN_CONTEXTS";            // "dev0->cpu0;dev1->cpu1"
-inline constexpr const char* kMemoryCheck = "SYNCRUN_MEMORY_CHECK";     // "off": allocate past the memory limit
+inline constexpr const char* kReserveBytes = "SYNCRUN_RESERVE_BYTES";  // address space to reserve for shared memory
+inline constexpr const char* kContexts = "SYNCRUN_CONTEXTS";           // "dev0->cpu0;dev1->cpu1"
+inline constexpr const char* kMemoryCheck = "SYNCRUN_MEMORY_CHECK";    // "off": allocate past the memory limit
+inline constexpr const char* kGpuMemoryFraction = "SYNCRUN_GPU_MEMORY_FRACTION";  // 0.5: half of each GPU's memory
 inline constexpr const char* kReduceByNode = "SYNCRUN_REDUCE_BY_NODE";  // "off": one step for all GPUs of all nodes
 
 // The master sets these for a worker. The worker unsets them once it is attached, so that its own children do not

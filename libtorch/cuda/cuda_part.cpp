@@ -8,14 +8,18 @@
 #include <c10/cuda/CUDAStream.h>
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "common/os/libraries.hpp"
 #include "libtorch/cuda_part.hpp"
 #include "syncrun/error.hpp"
+#include "worker/devices/gpu_allocators.hpp"
 
 namespace syncrun::libtorch::detail {
 
@@ -30,17 +34,85 @@ constexpr c10::MempoolId_t kPool{0x73796e63, 1};
 /// Whether this thread takes its memory from the pool.
 thread_local bool is_in_pool = false;
 
+/// Whether the worker's thread waits for the backward pass.
+std::atomic<bool> is_worker_waiting = false;
+/// Whether this thread is the worker's, in a body.
+thread_local bool is_in_body = false;
+
+bool is_capturing() { return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None; }
+
+/// LibTorch calls it before it takes more memory from the device.
+class GiveSyncrunsBack final : public c10::FreeMemoryCallback {
+ public:
+  bool Execute() override {
+    // Less than this is not worth the wait of cudaFree.
+    constexpr std::size_t kLeastBytes = std::size_t{64} << 20U;
+    const auto& syncrun = syncrun::detail::gpu_allocators().syncrun;
+    if (!is_in_body && !is_worker_waiting) return false;
+    if (!syncrun.give_back || syncrun.unused_bytes() < kLeastBytes || is_capturing()) return false;
+    if (!is_short()) return false;
+    syncrun.give_back();
+    return true;
+  }
+
+ private:
+  /// While half of the memory is free, LibTorch most likely finds what it needs.
+  static bool is_short() {
+    const auto& allocators = syncrun::detail::gpu_allocators();
+    if (allocators.limit_bytes != 0 && allocators.held_bytes() > allocators.limit_bytes / 2) return true;
+    std::size_t available = 0;
+    std::size_t total = 0;
+    return ::cudaMemGetInfo(&available, &total) == cudaSuccess && available < total / 2;
+  }
+};
+
+std::size_t bytes_of(const c10::CachingAllocator::StatArray& statistic) {
+  return static_cast<std::size_t>(
+      statistic[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)].current);
+}
+
+/// From now on, Syncrun knows LibTorch's allocator.
+void register_allocator(c10::DeviceIndex device) {
+  namespace allocator = c10::cuda::CUDACachingAllocator;
+  c10::FreeCudaMemoryCallbacksRegistry()->Register("syncrun", [] { return std::make_unique<GiveSyncrunsBack>(); });
+  syncrun::detail::gpu_allocators().library = {
+      .held_bytes = [device] { return bytes_of(allocator::getDeviceStats(device).reserved_bytes); },
+      .unused_bytes = {},
+      .give_back =
+          [] {
+            if (!is_capturing()) allocator::emptyCache();
+          }};
+}
+
+/// LibTorch gets what Syncrun leaves of the limit for both. Called by the worker's thread.
+void limit_libtorch(c10::DeviceIndex device) {
+  const auto& allocators = syncrun::detail::gpu_allocators();
+  if (allocators.limit_bytes == 0 || is_capturing()) return;
+  static std::size_t last = 0;
+  const std::size_t of_libtorch =
+      allocators.limit_bytes - std::min(allocators.syncrun.held_bytes(), allocators.limit_bytes);
+  if (std::exchange(last, of_libtorch) == of_libtorch) return;
+  std::size_t available = 0;
+  std::size_t total = 0;
+  if (::cudaMemGetInfo(&available, &total) != cudaSuccess) return;
+  const double fraction = static_cast<double>(of_libtorch) / static_cast<double>(total);
+  c10::cuda::CUDACachingAllocator::setMemoryFraction(fraction, device);
+}
+
 class StreamScope final : public CudaScope {
  public:
   StreamScope(CUstream_st* stream, c10::DeviceIndex device, BodyMemory memory)
       : device_(device),
         has_entered_(memory == BodyMemory::of_graphs && !is_in_pool),
-        guard_(c10::cuda::getStreamFromExternal(stream, device)) {
+        guard_(c10::cuda::getStreamFromExternal(stream, device)),
+        was_in_body_(std::exchange(is_in_body, true)) {
+    limit_libtorch(device);
     if (!has_entered_) return;
     c10::cuda::CUDACachingAllocator::beginAllocateToPool(device_, kPool, [](cudaStream_t) { return true; });
     is_in_pool = true;
   }
   ~StreamScope() override {
+    is_in_body = was_in_body_;
     if (!has_entered_) return;
     is_in_pool = false;
     c10::cuda::CUDACachingAllocator::endAllocateToPool(device_, kPool);
@@ -50,6 +122,7 @@ class StreamScope final : public CudaScope {
   c10::DeviceIndex device_;
   bool has_entered_;
   c10::cuda::CUDAStreamGuard guard_;
+  bool was_in_body_;
 };
 
 void check_one_copy(std::string_view name) {
@@ -110,7 +183,9 @@ class Part final : public CudaPart {
     check_one_copy("libcudnn.so");
     check_cudnn();
     check_nccl();
+    register_allocator(c10::cuda::current_device());
   }
+  void note_waiting(bool waits) noexcept override { is_worker_waiting = waits; }
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -9,11 +10,13 @@
 
 #include "common/os/libraries.hpp"
 #include "common/os/segment.hpp"
+#include "common/protocol/environment.hpp"
 #include "common/text/errors.hpp"
 #include "worker/devices/cuda/check.hpp"
 #include "worker/devices/cuda/kernels.hpp"
 #include "worker/devices/cuda/norm_kernels.hpp"
 #include "worker/devices/cuda/update_kernels.hpp"
+#include "worker/devices/gpu_allocators.hpp"
 #include "worker/devices/hardware.hpp"
 
 namespace syncrun::detail {
@@ -82,9 +85,18 @@ CudaDevice::CudaDevice(const DeviceContext& context)
       plan_(context.attachment),
       comm_(&comm_of(RankSet::all(context.attachment.world_size),
                      context.attachment.place.nodes > 1 ? CommChoice::devices_of_nodes(CommChoice::kOfSession)
-                                                        : CommChoice::devices(CommChoice::kOfSession))) {}
+                                                        : CommChoice::devices(CommChoice::kOfSession))) {
+  gpu_allocators().syncrun = {.held_bytes = [this] { return pool_.held_bytes(); },
+                              .unused_bytes = [this] { return pool_.free_bytes(); },
+                              .give_back = [this] { pool_.trim(); }};
+  std::size_t available = 0;
+  std::size_t total = 0;
+  check_cuda(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
+  gpu_allocators().limit_bytes = gpu_limit_bytes(std::getenv(environment::kGpuMemoryFraction), total);
+}
 
 CudaDevice::~CudaDevice() {
+  gpu_allocators().syncrun = {};
   for (auto& [index, comm] : comms_) comm.abort();
   static_cast<void>(cudaStreamSynchronize(stream_.get()));
   for (auto& [index, comm] : comms_) comm.abandon_background();
@@ -96,7 +108,11 @@ MemorySize CudaDevice::memory() {
   std::size_t available = 0;
   std::size_t total = 0;
   check_cuda(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
-  return {available + pool_.free_bytes(), total};
+  available += pool_.free_bytes();
+  const GpuAllocators& allocators = gpu_allocators();
+  if (allocators.limit_bytes == 0) return {available, total};
+  const std::size_t in_use = allocators.held_bytes() - pool_.free_bytes();
+  return {std::min(available, allocators.limit_bytes - std::min(in_use, allocators.limit_bytes)), total};
 }
 
 std::string CudaDevice::hardware() const {

@@ -7,8 +7,10 @@
 #include <iterator>
 #include <string>
 
+#include "common/protocol/environment.hpp"
 #include "syncrun/error.hpp"
 #include "worker/devices/cuda/check.hpp"
+#include "worker/devices/gpu_allocators.hpp"
 
 namespace syncrun::detail {
 
@@ -36,33 +38,51 @@ void* MemoryPool::allocate(std::size_t bytes, std::string_view what) {
   const std::size_t size = block_bytes(bytes);
   if (void* const memory = take_free(size); memory != nullptr) return memory;
   const std::size_t chunk_bytes = std::max(size, kLeastChunk);
-  void* chunk = nullptr;
-  cudaError_t code = cudaMalloc(&chunk, chunk_bytes);
-  if (code == cudaErrorMemoryAllocation && !free_.empty()) {
-    static_cast<void>(cudaGetLastError());
+  bool is_made = make_chunk(chunk_bytes, size);
+  if (!is_made && !free_.empty()) {
     trim();
-    code = cudaMalloc(&chunk, chunk_bytes);
+    is_made = make_chunk(chunk_bytes, size);
   }
-  if (code == cudaErrorMemoryAllocation) {
-    // A block that cannot be returned to the device, however large.
-    if (const auto larger = free_.lower_bound(size); larger != free_.end()) {
-      static_cast<void>(cudaGetLastError());
-      return take(larger);
-    }
+  if (const auto& give_back = gpu_allocators().library.give_back; !is_made && give_back) {
+    give_back();
+    is_made = make_chunk(chunk_bytes, size);
   }
+  if (is_made) return take_free(size);
+  // A block that cannot be returned to the device, however large.
+  if (const auto larger = free_.lower_bound(size); larger != free_.end()) return take(larger);
+  refuse(bytes, what);
+}
+
+void MemoryPool::refuse(std::size_t bytes, std::string_view what) {
+  std::size_t available = 0;
+  std::size_t total = 0;
+  static_cast<void>(cudaMemGetInfo(&available, &total));
+  std::string message = std::string(what) + " requires " + std::to_string(bytes) + " bytes of GPU memory; " +
+                        std::to_string(available) + " of " + std::to_string(total) + " are available";
+  const GpuAllocators& allocators = gpu_allocators();
+  if (allocators.limit_bytes != 0) {
+    message += ", and this worker has " + std::to_string(allocators.held_bytes()) + " of the " +
+               std::to_string(allocators.limit_bytes) + " that " + environment::kGpuMemoryFraction + " allows";
+  }
+  throw Error(ErrorKind::system, message, ENOMEM);
+}
+
+/// Takes a chunk from the device and divides it into free blocks. Returns false if there is too little memory.
+bool MemoryPool::make_chunk(std::size_t bytes, std::size_t block_bytes) {
+  if (!gpu_allocators().allow(bytes)) return false;
+  void* chunk = nullptr;
+  const cudaError_t code = cudaMalloc(&chunk, bytes);
   if (code == cudaErrorMemoryAllocation) {
     static_cast<void>(cudaGetLastError());
-    std::size_t available = 0;
-    std::size_t total = 0;
-    static_cast<void>(cudaMemGetInfo(&available, &total));
-    throw Error(ErrorKind::system,
-                std::string(what) + " requires " + std::to_string(bytes) + " bytes of GPU memory; " +
-                    std::to_string(available) + " of " + std::to_string(total) + " are available",
-                ENOMEM);
+    return false;
   }
   check_cuda(code, "cudaMalloc");
-  add_chunk(chunk, size);
-  return take_free(size);
+  chunks_.emplace(chunk, Chunk{.bytes = bytes});
+  held_bytes_ += bytes;
+  for (std::size_t block = bytes / block_bytes; block-- > 0;) {  // the first one is taken first
+    free_.emplace(block_bytes, std::pair(static_cast<std::byte*>(chunk) + block * block_bytes, chunk));
+  }
+  return true;
 }
 
 /// Null if no free block has a suitable size. Among blocks of the same size, the one that was released last is taken: it
@@ -71,14 +91,6 @@ void* MemoryPool::take_free(std::size_t size) {
   const auto found = free_.lower_bound(size);
   if (found == free_.end() || found->first > 2 * size) return nullptr;
   return take(std::prev(free_.upper_bound(found->first)));
-}
-
-void MemoryPool::add_chunk(void* chunk, std::size_t block_bytes) {
-  const std::size_t blocks = std::max<std::size_t>(kLeastChunk / block_bytes, 1);
-  chunks_.emplace(chunk, Chunk{});
-  for (std::size_t block = blocks; block-- > 0;) {  // the first one is taken first
-    free_.emplace(block_bytes, std::pair(static_cast<std::byte*>(chunk) + block * block_bytes, chunk));
-  }
 }
 
 void* MemoryPool::take(FreeBlocks::iterator block) {
@@ -112,9 +124,11 @@ std::size_t MemoryPool::free_bytes() const noexcept {
 void MemoryPool::trim() noexcept {
   for (auto& [chunk, state] : chunks_) state.is_going_back = state.used == 0 && (!take_back_ || take_back_(chunk));
   std::erase_if(free_, [this](const auto& block) { return chunks_.at(block.second.second).is_going_back; });
-  std::erase_if(chunks_, [](const auto& chunk) {
-    if (chunk.second.is_going_back) static_cast<void>(cudaFree(chunk.first));
-    return chunk.second.is_going_back;
+  std::erase_if(chunks_, [this](const auto& chunk) {
+    if (!chunk.second.is_going_back) return false;
+    static_cast<void>(cudaFree(chunk.first));
+    held_bytes_ -= chunk.second.bytes;
+    return true;
   });
 }
 

@@ -25,7 +25,8 @@ class MemoryPool {
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
 
-  /// Returns a block of at least `bytes`, aligned to 256 bytes. `what` names its purpose in the error. Throws Error
+  /// Returns a block of at least `bytes`, aligned to 256 bytes. If the device has no more memory, other allocators of this
+  /// process return what they do not use (gpu_allocators.hpp). `what` names the block's purpose in the error. Throws Error
   /// (system, ENOMEM), which says how much was requested and available.
   void* allocate(std::size_t bytes, std::string_view what);
   /// The chunk in which a block lies that allocate() has returned. Null for other memory.
@@ -35,11 +36,14 @@ class MemoryPool {
   void release(void* memory) noexcept;
   /// The bytes of the blocks that are not in use.
   std::size_t free_bytes() const noexcept;
+  /// The bytes of all chunks.
+  std::size_t held_bytes() const noexcept { return held_bytes_; }
   /// Returns chunks without used blocks to the device, except those that a peer has mapped: CUDA does not allow that.
   void trim() noexcept;
 
  private:
   struct Chunk {
+    std::size_t bytes;
     std::size_t used = 0;  // blocks
     bool is_going_back = false;
   };
@@ -50,10 +54,12 @@ class MemoryPool {
   using FreeBlocks = std::multimap<std::size_t, std::pair<void*, void*>>;  // by size: the block and its chunk
   void* take(FreeBlocks::iterator block);
   void* take_free(std::size_t size);
-  void add_chunk(void* chunk, std::size_t block_bytes);
+  bool make_chunk(std::size_t bytes, std::size_t block_bytes);
+  [[noreturn]] static void refuse(std::size_t bytes, std::string_view what);
 
   std::function<bool(void*)> take_back_;
   std::unordered_map<void*, Chunk> chunks_;
+  std::size_t held_bytes_ = 0;  // of all chunks
   FreeBlocks free_;
   std::unordered_map<void*, Block> used_;
 };

@@ -174,8 +174,7 @@ void NcclComm::abort() noexcept {
   if (!comm_ && !peers_.is_connected()) return;
   peers_.call_off();
   parts_.before_abort();
-  by_node_.end();
-  comm_.reset();
+  by_node_.abort_with(comm_);
   connected_.clear();
   if (!was_pending) peers_.end_release();  // otherwise abandon_background() does it
 }

@@ -1,6 +1,9 @@
 #include "worker/devices/cuda/reduction_by_node.hpp"
 
 #include <cstddef>
+#include <exception>
+#include <thread>
+#include <vector>
 
 #include "worker/devices/cuda/nccl_types.hpp"
 
@@ -33,6 +36,21 @@ ncclResult_t ReductionByNode::make(ncclComm_t all, const EqualNodes& nodes) {
   if (code == ncclSuccess) code = split(all, nodes.place, nodes.node, between_);
   if (code == ncclSuccess) nodes_ = nodes;
   return code;
+}
+
+void ReductionByNode::abort_with(Communicator& all) noexcept {
+  nodes_.reset();
+  std::vector<std::thread> threads;
+  try {
+    for (Communicator* each : {&within_, &between_}) {
+      if (*each) threads.emplace_back([each] { each->reset(); });
+    }
+  } catch (const std::exception&) {  // no thread or no memory: one after the other
+  }
+  all.reset();
+  for (auto& thread : threads) thread.join();
+  within_.reset();
+  between_.reset();
 }
 
 ncclResult_t ReductionByNode::all_reduce(void* values, std::size_t elements, DType dtype, ncclRedOp_t op,

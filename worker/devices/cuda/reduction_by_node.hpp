@@ -22,11 +22,9 @@ class ReductionByNode {
  public:
   /// Makes the communicators of the steps. All ranks of `all` call it, with nothing else in progress on `all`.
   ncclResult_t make(ncclComm_t all, const EqualNodes& nodes);
-  void end() noexcept {
-    between_.reset();
-    within_.reset();
-    nodes_.reset();
-  }
+  /// Aborts these communicators and `all` at the same time. A kernel of one may wait on the device for a peer that does not
+  /// come, and the abort of another would wait for the device.
+  void abort_with(Communicator& all) noexcept;
   /// Whether the three steps are faster than one ncclAllReduce. The same on every rank.
   bool is_faster(std::size_t elements, std::size_t bytes) const noexcept {
     return nodes_ && elements >= static_cast<std::size_t>(nodes_->ranks_per_node) &&

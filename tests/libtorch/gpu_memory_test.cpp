@@ -1,0 +1,87 @@
+// Syncrun's pool and LibTorch's allocator in one GPU: each gets the memory that the other keeps without using it, and a
+// limit is for both together.
+
+#include <cuda_runtime_api.h>
+#include <torch/torch.h>
+
+#include <cstdlib>
+#include <optional>
+#include <string>
+
+#include "tests/gpu/on_gpus.hpp"
+#include "tests/libtorch/models.hpp"
+
+namespace {
+
+using gpu_test::error_of;
+
+std::int64_t part_of_gpu(double fraction) {
+  std::size_t available = 0;
+  std::size_t total = 0;
+  if (cudaMemGetInfo(&available, &total) != cudaSuccess) throw std::runtime_error("cudaMemGetInfo failed");
+  return static_cast<std::int64_t>(fraction * static_cast<double>(total));
+}
+
+/// What LibTorch has in use on this worker.
+std::optional<torch::Tensor> in_use;
+
+/// LibTorch takes a part of the GPU's memory. Afterwards it is in use if `stays`, and otherwise LibTorch keeps it unused.
+sr::Max<int> take_by_libtorch(sr::CudaWorker& worker, double fraction, bool stays) {
+  const models::lt::Guard guard(worker);
+  return guard.run([&]() -> sr::Max<int> {
+    in_use = torch::empty({part_of_gpu(fraction)}, torch::TensorOptions().dtype(torch::kUInt8).device(torch::kCUDA));
+    if (!stays) in_use.reset();
+    return 1;
+  });
+}
+sr::Keep<std::uint8_t, 1> take_by_syncrun(sr::CudaWorker& worker, double fraction) {
+  return sr::Keep<std::uint8_t, 1>(worker, sr::Shape{part_of_gpu(fraction)});
+}
+
+class LibtorchMemoryOnGpus : public gpu_test::OnGpus {
+ protected:
+  void libtorch_takes(double fraction, bool stays = false) {
+    EXPECT_EQ(int(session().function(take_by_libtorch)(fraction, stays)), 1);
+  }
+  /// The memory is in use while the result exists. Then Syncrun keeps it.
+  auto syncrun_takes(double fraction) { return session().function(take_by_syncrun)(fraction); }
+};
+INSTANTIATE_ON_GPUS(LibtorchMemoryOnGpus);
+
+TEST_P(LibtorchMemoryOnGpus, EachGetsWhatTheOtherKeeps) {
+  for (int i = 0; i < 2; ++i) {
+    libtorch_takes(0.6);
+    static_cast<void>(syncrun_takes(0.6));
+  }
+}
+
+class LibtorchLimitOnGpus : public LibtorchMemoryOnGpus {
+ protected:
+  void SetUp() override {
+    ::setenv("SYNCRUN_GPU_MEMORY_FRACTION", "0.3", 1);
+    LibtorchMemoryOnGpus::SetUp();
+  }
+  void TearDown() override {
+    LibtorchMemoryOnGpus::TearDown();
+    ::unsetenv("SYNCRUN_GPU_MEMORY_FRACTION");
+  }
+};
+INSTANTIATE_ON_GPUS(LibtorchLimitOnGpus);
+
+TEST_P(LibtorchLimitOnGpus, TheLimitIsForBothTogether) {
+  libtorch_takes(0.2);
+  static_cast<void>(syncrun_takes(0.2));
+  libtorch_takes(0.2);
+  libtorch_takes(0.2, true);
+  const auto refused = error_of([&] { static_cast<void>(syncrun_takes(0.2)); });
+  EXPECT_NE(std::string(refused.what()).find("SYNCRUN_GPU_MEMORY_FRACTION allows"), std::string::npos)
+      << refused.what();
+  static_cast<void>(syncrun_takes(0.05));
+
+  libtorch_takes(0.01);
+  const auto of_libtorch = error_of([&] { libtorch_takes(0.35); });
+  EXPECT_NE(std::string(of_libtorch.what()).find("out of memory"), std::string::npos) << of_libtorch.what();
+  static_cast<void>(syncrun_takes(0.2));
+}
+
+}  // namespace

@@ -1,0 +1,23 @@
+#include "worker/devices/gpu_allocators.hpp"
+
+#include <cstdlib>
+
+#include "common/protocol/environment.hpp"
+
+namespace syncrun::detail {
+
+GpuAllocators& gpu_allocators() noexcept {
+  static GpuAllocators allocators;
+  return allocators;
+}
+
+std::size_t gpu_limit_bytes(const char* text, std::size_t total) {
+  if (text == nullptr) return 0;
+  char* end = nullptr;
+  const double fraction = std::strtod(text, &end);
+  if (end == text || *end != '\0' || !(fraction > 0 && fraction <= 1))
+    environment::throw_bad_value(environment::kGpuMemoryFraction, text, "a number above 0 and at most 1");
+  return static_cast<std::size_t>(fraction * static_cast<double>(total));
+}
+
+}  // namespace syncrun::detail
