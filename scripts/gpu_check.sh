@@ -7,8 +7,10 @@
 # --groups 1, one test runs after the other.
 #
 #   scripts/gpu_check.sh [--tests-only | --bench-only] [--quick] [--jobs N] [--devices 1,2] [--groups N]
-#                        [--sanitizer] [--no-build] [-- options of bench/run_gpu.py]
+#                        [--tests-per-gpu N] [--sanitizer] [--no-build] [-- options of bench/run_gpu.py]
 #
+# --tests-per-gpu runs several tests on each GPU at the same time (default: 1), because starting takes longer than
+# computing. Tests that fail then run once more, one after the other.
 # --no-build takes the programs in build/cuda as they are. With it, GPUs are not occupied during a build: build on a
 # machine without GPUs, and copy the folder to the same path.
 # --sanitizer runs the tests under compute-sanitizer. The variable CUDA_ARCHITECTURES lists the architectures to compile
@@ -41,6 +43,7 @@ with_bench=ON
 sanitizer=
 with_build=ON
 most_groups=8
+tests_per_gpu=1
 counts=()
 bench_options=()
 while [ $# -gt 0 ]; do
@@ -63,6 +66,11 @@ while [ $# -gt 0 ]; do
     --groups)
       [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || refuse "--groups: expected a number from 1"
       most_groups=$2
+      shift
+      ;;
+    --tests-per-gpu)
+      [[ ${2:-} =~ ^[1-9]$ ]] || refuse "--tests-per-gpu: expected a number from 1 to 9"
+      tests_per_gpu=$2
       shift
       ;;
     --)
@@ -109,29 +117,36 @@ visible_gpus() {
   if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES"; else seq 0 $((present - 1)); fi
 }
 
-# run_group SIZE GROUP GROUPS CTEST-OPTION...: runs every GROUPS-th test, beginning with the GROUP-th, on a group of
-# SIZE GPUs. ctest writes its log to the folder in which it runs, so each group has a folder of its own.
+# run_group SIZE SETS GROUP GROUPS CTEST-OPTION...: runs every GROUPS-th test, beginning with the GROUP-th, on one of the
+# SETS sets of SIZE GPUs. ctest writes its log to the folder in which it runs, so each group has a folder of its own.
 run_group() {
-  local size=$1 group=$2 groups=$3 gpus
-  shift 3
-  gpus=$(visible_gpus | sed -n "$(((group - 1) * size + 1)),$((group * size))p" | paste -s -d ,)
+  local size=$1 sets=$2 group=$3 groups=$4 gpus set
+  shift 4
+  set=$(((group - 1) % sets))
+  gpus=$(visible_gpus | sed -n "$((set * size + 1)),$(((set + 1) * size))p" | paste -s -d ,)
   mkdir -p "$root/build/cuda/gpus-$group"
   echo 'subdirs("..")' >"$root/build/cuda/gpus-$group/CTestTestfile.cmake"
   CUDA_VISIBLE_DEVICES=$gpus jobs=1 run_tests "cuda/gpus-$group" -I "$group,,$groups" "$@"
 }
 
-# run_groups SIZE GROUPS CTEST-OPTION...: runs all groups at the same time, and then prints the output of each.
+# run_groups SIZE SETS GROUPS CTEST-OPTION...: runs all groups at the same time, and then prints the output of each. If
+# groups share GPUs, those with failures run their failed tests again, one group after the other.
 run_groups() {
-  local size=$1 groups=$2 group code=0 processes=() log=$root/build/cuda/tests-of-group
-  shift 2
+  local size=$1 sets=$2 groups=$3 group code=0 processes=() again=() log=$root/build/cuda/tests-of-group
+  shift 3
   for group in $(seq "$groups"); do
-    run_group "$size" "$group" "$groups" "$@" >"$log-$group.log" 2>&1 &
+    run_group "$size" "$sets" "$group" "$groups" "$@" >"$log-$group.log" 2>&1 &
     processes+=($!)
   done
   for group in $(seq "$groups"); do
-    wait "${processes[group - 1]}" || code=1
+    wait "${processes[group - 1]}" || again+=("$group")
     say "Group $group of $groups"
     cat "$log-$group.log"
+  done
+  [ "$groups" -gt "$sets" ] || [ "${#again[@]}" = 0 ] || return 1
+  for group in "${again[@]}"; do
+    say "Group $group of $groups: the failed tests again, alone"
+    run_group "$size" "$sets" "$group" "$groups" --rerun-failed "$@" || code=1
   done
   return "$code"
 }
@@ -159,16 +174,17 @@ run_under_sanitizer() {
 }
 
 # run_gpu_tests NAME SIZE ONLY WITHOUT CTEST-OPTION...: runs the tests whose names match ONLY and not WITHOUT. Each
-# group of SIZE GPUs runs one test at a time, because a test requires its GPUs for itself.
+# group of tests runs one test at a time on SIZE GPUs.
 run_gpu_tests() {
-  local name=$1 size=$2 only=$3 without=$4 groups=$((present / $2))
+  local name=$1 size=$2 only=$3 without=$4 sets=$((present / $2)) groups
   shift 4
-  if [ "$groups" -gt "$most_groups" ]; then groups=$most_groups; fi
+  if [ "$sets" -gt "$most_groups" ]; then sets=$most_groups; fi
+  groups=$((sets * tests_per_gpu))
   if [ -n "$sanitizer" ]; then
     # Tests that read an illegal address on purpose are left out.
     run_under_sanitizer "$name" -L gpu -R "$only" -E "AnIllegalAddress|$without" "$@"
   elif [ "$groups" -gt 1 ]; then
-    run_groups "$size" "$groups" -L gpu -R "$only" -E "$without" "$@"
+    run_groups "$size" "$sets" "$groups" -L gpu -R "$only" -E "$without" "$@"
   else
     jobs=1 run_tests cuda -L gpu -R "$only" -E "$without" "$@"
   fi
