@@ -190,6 +190,11 @@ run_gpu_tests() {
   fi
 }
 
+# The same without --tests-per-gpu.
+one_test_at_a_time() {
+  tests_per_gpu=1 run_gpu_tests "$@"
+}
+
 # run_step NAME COMMAND...: adds NAME to `failed` if the command fails. There is no `if` on the command itself, because
 # `set -e` would then have no effect in a function.
 run_step() {
@@ -210,7 +215,7 @@ if [ "$with_tests" = ON ]; then
   done
   run_step "of kernels and networks" run_gpu_tests kernels 1 . '^Gpus/' -L one_gpu
   if [ "$present" -ge 4 ]; then
-    run_step "on two nodes with two GPUs each" run_gpu_tests nodes 4 '^nodes\.FourGpus$' '^$'
+    run_step "on two nodes with two GPUs each" one_test_at_a_time nodes 4 '^nodes\.FourGpus$' '^$'
   fi
   # None of the other tests requires more than two GPUs.
   run_step "that choose their GPUs" run_gpu_tests others "$((present < 2 ? 1 : 2))" . '^Gpus/|^nodes\.FourGpus$' -LE one_gpu
