@@ -41,6 +41,21 @@ thread_local bool is_in_body = false;
 
 bool is_capturing() { return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None; }
 
+/// LibTorch gets what Syncrun leaves of the limit for both. Called by the worker's thread, or while it waits.
+void limit_libtorch(c10::DeviceIndex device) {
+  const auto& allocators = syncrun::detail::gpu_allocators();
+  if (allocators.limit_bytes == 0 || is_capturing()) return;
+  static std::size_t last = 0;
+  const std::size_t of_libtorch =
+      allocators.limit_bytes - std::min(allocators.syncrun.held_bytes(), allocators.limit_bytes);
+  if (std::exchange(last, of_libtorch) == of_libtorch) return;
+  std::size_t available = 0;
+  std::size_t total = 0;
+  if (::cudaMemGetInfo(&available, &total) != cudaSuccess) return;
+  const double fraction = static_cast<double>(of_libtorch) / static_cast<double>(total);
+  c10::cuda::CUDACachingAllocator::setMemoryFraction(fraction, device);
+}
+
 /// LibTorch calls it before it takes more memory from the device.
 class GiveSyncrunsBack final : public c10::FreeMemoryCallback {
  public:
@@ -52,6 +67,7 @@ class GiveSyncrunsBack final : public c10::FreeMemoryCallback {
     if (!syncrun.give_back || syncrun.unused_bytes() < kLeastBytes || is_capturing()) return false;
     if (!is_short()) return false;
     syncrun.give_back();
+    limit_libtorch(c10::cuda::current_device());
     return true;
   }
 
@@ -82,21 +98,6 @@ void register_allocator(c10::DeviceIndex device) {
           [] {
             if (!is_capturing()) allocator::emptyCache();
           }};
-}
-
-/// LibTorch gets what Syncrun leaves of the limit for both. Called by the worker's thread.
-void limit_libtorch(c10::DeviceIndex device) {
-  const auto& allocators = syncrun::detail::gpu_allocators();
-  if (allocators.limit_bytes == 0 || is_capturing()) return;
-  static std::size_t last = 0;
-  const std::size_t of_libtorch =
-      allocators.limit_bytes - std::min(allocators.syncrun.held_bytes(), allocators.limit_bytes);
-  if (std::exchange(last, of_libtorch) == of_libtorch) return;
-  std::size_t available = 0;
-  std::size_t total = 0;
-  if (::cudaMemGetInfo(&available, &total) != cudaSuccess) return;
-  const double fraction = static_cast<double>(of_libtorch) / static_cast<double>(total);
-  c10::cuda::CUDACachingAllocator::setMemoryFraction(fraction, device);
 }
 
 class StreamScope final : public CudaScope {

@@ -43,15 +43,18 @@ class LibtorchMemoryOnGpus : public gpu_test::OnGpus {
   void libtorch_takes(double fraction, bool stays = false) {
     EXPECT_EQ(int(session().function(take_by_libtorch)(fraction, stays)), 1);
   }
-  /// The memory is in use while the result exists. Then Syncrun keeps it.
-  auto syncrun_takes(double fraction) { return session().function(take_by_syncrun)(fraction); }
+  /// On each device in turn. Syncrun keeps the memory afterwards.
+  void syncrun_takes(double fraction) {
+    const auto take = session().function(take_by_syncrun);
+    for (int rank = 0; rank < world_size(); ++rank) static_cast<void>(take.on(session().device(rank))(fraction));
+  }
 };
 INSTANTIATE_ON_GPUS(LibtorchMemoryOnGpus);
 
 TEST_P(LibtorchMemoryOnGpus, EachGetsWhatTheOtherKeeps) {
   for (int i = 0; i < 2; ++i) {
     libtorch_takes(0.6);
-    static_cast<void>(syncrun_takes(0.6));
+    syncrun_takes(0.6);
   }
 }
 
@@ -70,18 +73,18 @@ INSTANTIATE_ON_GPUS(LibtorchLimitOnGpus);
 
 TEST_P(LibtorchLimitOnGpus, TheLimitIsForBothTogether) {
   libtorch_takes(0.2);
-  static_cast<void>(syncrun_takes(0.2));
+  syncrun_takes(0.2);
   libtorch_takes(0.2);
   libtorch_takes(0.2, true);
-  const auto refused = error_of([&] { static_cast<void>(syncrun_takes(0.2)); });
+  const auto refused = error_of([&] { syncrun_takes(0.2); });
   EXPECT_NE(std::string(refused.what()).find("SYNCRUN_GPU_MEMORY_FRACTION allows"), std::string::npos)
       << refused.what();
-  static_cast<void>(syncrun_takes(0.05));
+  syncrun_takes(0.05);
 
   libtorch_takes(0.01);
   const auto of_libtorch = error_of([&] { libtorch_takes(0.35); });
   EXPECT_NE(std::string(of_libtorch.what()).find("out of memory"), std::string::npos) << of_libtorch.what();
-  static_cast<void>(syncrun_takes(0.2));
+  syncrun_takes(0.2);
 }
 
 }  // namespace
