@@ -286,6 +286,7 @@ def measure(program, repetition, deadline_s):
     if program.missing:
         return [], program.missing
     port = str(free_port())
+    os.environ["BENCH_STARTED_NS"] = str(time.time_ns())
     started_ns = time.monotonic_ns()
     out, failure = execute([port if part == "{port}" else part for part in program.command], deadline_s)
     lines = []

@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 
+#include "common/code/export_for_cuda.hpp"
+
 namespace syncrun::detail::environment {
 
 // Set by `syncrun` for the master; users may set them as well.
@@ -76,7 +78,7 @@ inline constexpr const char* kLocalWorldSize = "LOCAL_WORLD_SIZE";
 bool is_privileged() noexcept;
 
 /// The value of a variable. Null if it is not set, and always null in a program with raised privileges.
-const char* get(const char* name) noexcept;
+SYNCRUN_EXPORT_FOR_CUDA const char* get(const char* name) noexcept;
 
 /// The whole text as a decimal number. Empty if the text is not one, or is out of range.
 std::optional<std::int64_t> whole_number(const char* text) noexcept;

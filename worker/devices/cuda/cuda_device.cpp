@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -92,7 +91,7 @@ CudaDevice::CudaDevice(const DeviceContext& context)
   std::size_t available = 0;
   std::size_t total = 0;
   check_cuda(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
-  gpu_allocators().limit_bytes = gpu_limit_bytes(std::getenv(environment::kGpuMemoryFraction), total);
+  gpu_allocators().limit_bytes = gpu_limit_bytes(environment::get(environment::kGpuMemoryFraction), total);
 }
 
 CudaDevice::~CudaDevice() {

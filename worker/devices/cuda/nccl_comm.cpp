@@ -33,7 +33,7 @@ double share_of(std::int64_t rows, const RankWeights& weights) noexcept {
 
 /// False if the user has turned the three steps off.
 bool wants_steps_by_node() {
-  const char* const text = std::getenv(environment::kReduceByNode);
+  const char* const text = environment::get(environment::kReduceByNode);
   if (text == nullptr || std::string_view(text) == "on") return true;
   if (std::string_view(text) == "off") return false;
   throw_usage(std::string(environment::kReduceByNode) + ": expected on or off, got '" + text + "'");
