@@ -5,8 +5,6 @@
 // Source: K. He et al., "Deep Residual Learning for Image Recognition", 2015, table 1, with the stride in the second
 // convolution of a block (version 1.5).
 
-#include <torch/torch.h>
-
 #include <array>
 #include <cstdint>
 #include <syncrun/torch.hpp>

@@ -16,10 +16,10 @@
 #include <string_view>
 #include <utility>
 
+#include "common/os/gpu_allocators.hpp"
 #include "common/os/libraries.hpp"
 #include "libtorch/cuda_part.hpp"
 #include "syncrun/error.hpp"
-#include "worker/devices/gpu_allocators.hpp"
 
 namespace syncrun::libtorch::detail {
 

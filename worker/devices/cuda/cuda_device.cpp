@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "common/os/gpu_allocators.hpp"
 #include "common/os/libraries.hpp"
 #include "common/os/segment.hpp"
 #include "common/protocol/environment.hpp"
@@ -15,7 +16,6 @@
 #include "worker/devices/cuda/kernels.hpp"
 #include "worker/devices/cuda/norm_kernels.hpp"
 #include "worker/devices/cuda/update_kernels.hpp"
-#include "worker/devices/gpu_allocators.hpp"
 #include "worker/devices/hardware.hpp"
 
 namespace syncrun::detail {

@@ -7,10 +7,10 @@
 #include <iterator>
 #include <string>
 
+#include "common/os/gpu_allocators.hpp"
 #include "common/protocol/environment.hpp"
 #include "syncrun/error.hpp"
 #include "worker/devices/cuda/check.hpp"
-#include "worker/devices/gpu_allocators.hpp"
 
 namespace syncrun::detail {
 

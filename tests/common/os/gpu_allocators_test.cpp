@@ -1,6 +1,6 @@
 // The limit that Syncrun and a library share for the memory of a GPU.
 
-#include "worker/devices/gpu_allocators.hpp"
+#include "common/os/gpu_allocators.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "worker/devices/gpu_allocators.hpp"
+#include "common/os/gpu_allocators.hpp"
 
 #include <cstdlib>
 
