@@ -32,14 +32,18 @@ inline std::optional<EqualNodes> equal_nodes(std::span<const std::int64_t> nodes
 }
 
 /// The elements of a vector for which one rank of a node is responsible. Each rank has a part of `part` elements, and the last
-/// rank has the remainder too, which follows its part.
+/// rank has the remainder too, which follows its part. A part is a multiple of 16 bytes, so all parts begin as well aligned
+/// as the vector: NCCL copies such parts faster.
 struct NodeDivision {
+  static constexpr std::size_t kUnitBytes = 16;
   std::size_t part;
   std::size_t remainder;
 
-  static constexpr NodeDivision of(std::size_t elements, int ranks_per_node) noexcept {
+  static constexpr NodeDivision of(std::size_t elements, std::size_t element_bytes, int ranks_per_node) noexcept {
     const auto ranks = static_cast<std::size_t>(ranks_per_node);
-    return {elements / ranks, elements % ranks};
+    const std::size_t unit = kUnitBytes / element_bytes;
+    const std::size_t part = elements / ranks / unit * unit;
+    return {part, elements - ranks * part};
   }
   constexpr std::size_t begin(int place) const noexcept { return part * static_cast<std::size_t>(place); }
   constexpr std::size_t count(int place, int ranks_per_node) const noexcept {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <exception>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "worker/devices/cuda/nccl_types.hpp"
@@ -39,7 +40,13 @@ ncclResult_t ReductionByNode::make(ncclComm_t all, const EqualNodes& nodes) {
 }
 
 void ReductionByNode::abort_with(Communicator& all) noexcept {
-  nodes_.reset();
+  if (!std::exchange(nodes_, {})) {
+    // None was used. If a split has failed, `all` still refers to what it was to make, so `all` comes first.
+    all.reset();
+    within_.reset();
+    between_.reset();
+    return;
+  }
   std::vector<std::thread> threads;
   try {
     for (Communicator* each : {&within_, &between_}) {
@@ -56,7 +63,7 @@ void ReductionByNode::abort_with(Communicator& all) noexcept {
 ncclResult_t ReductionByNode::all_reduce(void* values, std::size_t elements, DType dtype, ncclRedOp_t op,
                                          ncclRedOp_t op_of_parts, StreamView stream) const {
   const ncclDataType_t type = *nccl_type(dtype);
-  const NodeDivision division = NodeDivision::of(elements, nodes_->ranks_per_node);
+  const NodeDivision division = NodeDivision::of(elements, size_of(dtype), nodes_->ranks_per_node);
   const int last = nodes_->ranks_per_node - 1;
   const auto at = [&](std::size_t element) { return static_cast<std::byte*>(values) + element * size_of(dtype); };
   std::byte* const own = at(division.begin(nodes_->place));

@@ -37,8 +37,10 @@ TEST(EqualNodes, OthersHaveNoDivision) {
 }
 
 TEST(NodeDivision, EveryElementBelongsToOneRank) {
-  for (const std::size_t elements : {3U, 4U, 5U, 1000U, 1001U, 1002U}) {
-    const NodeDivision division = NodeDivision::of(elements, 3);
+  for (const std::size_t elements : {3U, 12U, 13U, 1000U, 1001U, 1002U}) {
+    const NodeDivision division = NodeDivision::of(elements, sizeof(float), 3);
+    EXPECT_EQ(division.part * sizeof(float) % 16, 0u);
+    EXPECT_LT(division.remainder, 3u * 4 + 3) << "less than a unit for each rank, and what cannot be divided";
     std::size_t next = 0;
     for (int place = 0; place < 3; ++place) {
       EXPECT_EQ(division.begin(place), next);
@@ -47,6 +49,14 @@ TEST(NodeDivision, EveryElementBelongsToOneRank) {
     EXPECT_EQ(next, elements);
     EXPECT_EQ(elements - division.remainder, 3 * division.part);
   }
+}
+
+TEST(NodeDivision, APartIsAMultipleOfSixteenBytes) {
+  EXPECT_EQ(NodeDivision::of(1000, 1, 3).part, 320u);
+  EXPECT_EQ(NodeDivision::of(1000, 2, 3).part, 328u);
+  EXPECT_EQ(NodeDivision::of(1000, 8, 3).part, 332u);
+  EXPECT_EQ(NodeDivision::of(7, 4, 2).part, 0u);
+  EXPECT_EQ(NodeDivision::of(7, 4, 2).remainder, 7u);
 }
 
 }  // namespace
