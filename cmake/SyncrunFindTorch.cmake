@@ -60,3 +60,37 @@ function(syncrun_find_torch version_variable problem_variable)
   set(${problem_variable} "${problem}" PARENT_SCOPE)
   set(${version_variable} "${Torch_VERSION}" PARENT_SCOPE)
 endfunction()
+
+# Sets `result` to the version that a header defines by PREFIX_MAJOR, PREFIX_MINOR and the third name. Sets it to "" if
+# there is no such header.
+function(syncrun_header_version result header prefix patch)
+  set(version "")
+  if(EXISTS "${header}")
+    file(READ "${header}" text)
+    foreach(part IN ITEMS MAJOR MINOR ${patch})
+      if(text MATCHES "#define ${prefix}_${part} +([0-9]+)")
+        list(APPEND version ${CMAKE_MATCH_1})
+      endif()
+    endforeach()
+    list(JOIN version "." version)
+  endif()
+  set(${result} "${version}" PARENT_SCOPE)
+endfunction()
+
+# Sets `problem` if Syncrun would be built with another version of a CUDA library than the one that comes with LibTorch's
+# wheel and that both will use. The major version must be the same, and LibTorch's must not be older.
+function(syncrun_compare_with_torch name own_header wheel_header prefix patch)
+  syncrun_header_version(own "${own_header}" ${prefix} ${patch})
+  syncrun_header_version(wheel "${wheel_header}" ${prefix} ${patch})
+  if(NOT own OR NOT wheel)
+    return()
+  endif()
+  string(REGEX MATCH "^[0-9]+" own_major "${own}")
+  string(REGEX MATCH "^[0-9]+" wheel_major "${wheel}")
+  if(NOT own_major EQUAL wheel_major OR wheel VERSION_LESS own)
+    string(TOUPPER ${name} variable)
+    set(problem "Syncrun would be built with ${name} ${own} (${own_header}), and LibTorch in ${Torch_DIR} comes with \
+${wheel} (${wheel_header}), which both would use. Expected the same major version and not an older one. Configure with \
+${variable}_ROOT set to the folder of LibTorch's, or take another LibTorch" PARENT_SCOPE)
+  endif()
+endfunction()
