@@ -413,7 +413,7 @@ def is_compared(figures, group, devices, what, comparator):
 
 def compared(figures, group, devices, what, comparator, why_not):
     """Returns a row of the table. The ratio says how many times as fast as the comparator Syncrun is."""
-    wanted = target_ratio(group, what, comparator)
+    wanted = target_ratio(group, what, comparator, devices)
     target = "" if wanted is None else f">= {wanted:g}x"
     ours, theirs = (figures.get(group, devices, what, impl) for impl in ("syncrun", comparator))
     named = f"{comparator}: {theirs.variant}" if theirs and theirs.variant else comparator
