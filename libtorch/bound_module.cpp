@@ -77,11 +77,19 @@ std::string first_not_finite(const std::vector<BoundParameter>& parameters) {
   return floats_at(vector.data(), {static_cast<std::int64_t>(vector.size())});
 }
 
+/// Whether the elements of a tensor that fills its memory lie in the order of these strides. The strides of dimensions of
+/// length 1 mean nothing.
+bool is_in_order(const ::torch::Tensor& tensor, const std::vector<std::int64_t>& strides) {
+  for (std::int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.size(i) > 1 && tensor.stride(i) != strides[static_cast<std::size_t>(i)]) return false;
+  }
+  return true;
+}
+
 /// The elements of the parameter's gradient, in the order of the parameter's memory. Zeros if there is no gradient.
 ::torch::Tensor gradient_elements(const BoundParameter& parameter) {
   const ::torch::Tensor& own = parameter.tensor.grad();
-  if (own.defined() && own.strides() == ::torch::IntArrayRef(parameter.strides))
-    return own.as_strided({own.numel()}, {1});
+  if (own.defined() && is_in_order(own, parameter.strides)) return own.as_strided({own.numel()}, {1});
   auto elements = ::torch::zeros({parameter.tensor.numel()}, parameter.tensor.options());
   if (own.defined()) elements.as_strided(own.sizes(), parameter.strides).copy_(own);
   return elements;
