@@ -1,5 +1,6 @@
 #include "common/os/gpu_allocators.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "common/protocol/environment.hpp"
@@ -17,7 +18,7 @@ std::size_t gpu_limit_bytes(const char* text, std::size_t total) {
   const double fraction = std::strtod(text, &end);
   if (end == text || *end != '\0' || !(fraction > 0 && fraction <= 1))
     environment::throw_bad_value(environment::kGpuMemoryFraction, text, "a number above 0 and at most 1");
-  return static_cast<std::size_t>(fraction * static_cast<double>(total));
+  return std::max<std::size_t>(static_cast<std::size_t>(fraction * static_cast<double>(total)), 1);
 }
 
 }  // namespace syncrun::detail

@@ -22,6 +22,7 @@ struct GpuAllocators {
   GpuAllocator syncrun;
   GpuAllocator library;         // without functions if no library has registered
   std::size_t limit_bytes = 0;  // for both together; 0: no limit but the device's memory
+  bool is_capturing = false;    // work is being captured, so nothing can be returned to the device
 
   std::size_t held_bytes() const {
     return (syncrun.held_bytes ? syncrun.held_bytes() : 0) + (library.held_bytes ? library.held_bytes() : 0);

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -39,13 +40,11 @@ std::atomic<bool> is_worker_waiting = false;
 /// Whether this thread is the worker's, in a body.
 thread_local bool is_in_body = false;
 
-bool is_capturing() { return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None; }
-
 /// LibTorch gets what Syncrun leaves of the limit for both. Called by the worker's thread, or while it waits.
 void limit_libtorch(c10::DeviceIndex device) {
   const auto& allocators = syncrun::detail::gpu_allocators();
-  if (allocators.limit_bytes == 0 || is_capturing()) return;
-  static std::size_t last = 0;
+  if (allocators.limit_bytes == 0 || allocators.is_capturing) return;
+  static std::optional<std::size_t> last;
   const std::size_t of_libtorch =
       allocators.limit_bytes - std::min(allocators.syncrun.held_bytes(), allocators.limit_bytes);
   if (std::exchange(last, of_libtorch) == of_libtorch) return;
@@ -62,23 +61,23 @@ class GiveSyncrunsBack final : public c10::FreeMemoryCallback {
   bool Execute() override {
     // Less than this is not worth the wait of cudaFree.
     constexpr std::size_t kLeastBytes = std::size_t{64} << 20U;
-    const auto& syncrun = syncrun::detail::gpu_allocators().syncrun;
-    if (!is_in_body && !is_worker_waiting) return false;
-    if (!syncrun.give_back || syncrun.unused_bytes() < kLeastBytes || is_capturing()) return false;
-    if (!is_short()) return false;
-    syncrun.give_back();
+    const auto& allocators = syncrun::detail::gpu_allocators();
+    if ((!is_in_body && !is_worker_waiting) || allocators.is_capturing || !allocators.syncrun.give_back) return false;
+    const std::size_t unused = allocators.syncrun.unused_bytes();
+    if (unused < kLeastBytes || !is_short(unused)) return false;
+    allocators.syncrun.give_back();
     limit_libtorch(c10::cuda::current_device());
     return true;
   }
 
  private:
-  /// While half of the memory is free, LibTorch most likely finds what it needs.
-  static bool is_short() {
+  /// While half of the memory is free and Syncrun keeps little, LibTorch most likely finds what it needs.
+  static bool is_short(std::size_t unused) {
     const auto& allocators = syncrun::detail::gpu_allocators();
     if (allocators.limit_bytes != 0 && allocators.held_bytes() > allocators.limit_bytes / 2) return true;
     std::size_t available = 0;
     std::size_t total = 0;
-    return ::cudaMemGetInfo(&available, &total) == cudaSuccess && available < total / 2;
+    return ::cudaMemGetInfo(&available, &total) == cudaSuccess && (available < total / 2 || unused > total / 8);
   }
 };
 
@@ -94,10 +93,7 @@ void register_allocator(c10::DeviceIndex device) {
   syncrun::detail::gpu_allocators().library = {
       .held_bytes = [device] { return bytes_of(allocator::getDeviceStats(device).reserved_bytes); },
       .unused_bytes = {},
-      .give_back =
-          [] {
-            if (!is_capturing()) allocator::emptyCache();
-          }};
+      .give_back = [] { allocator::emptyCache(); }};
 }
 
 class StreamScope final : public CudaScope {

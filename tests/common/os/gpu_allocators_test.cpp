@@ -13,6 +13,7 @@ TEST(GpuAllocators, TheLimitIsAFractionOfTheDevice) {
   EXPECT_EQ(gpu_limit_bytes(nullptr, 1000), 0u);
   EXPECT_EQ(gpu_limit_bytes("0.25", 1000), 250u);
   EXPECT_EQ(gpu_limit_bytes("1", 1000), 1000u);
+  EXPECT_EQ(gpu_limit_bytes("1e-12", 1000), 1u) << "0 would be no limit";
   for (const char* wrong : {"", "0", "-0.5", "1.5", "half", "0.5x", "nan"}) {
     try {
       gpu_limit_bytes(wrong, 1000);

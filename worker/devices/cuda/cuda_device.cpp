@@ -85,9 +85,13 @@ CudaDevice::CudaDevice(const DeviceContext& context)
       comm_(&comm_of(RankSet::all(context.attachment.world_size),
                      context.attachment.place.nodes > 1 ? CommChoice::devices_of_nodes(CommChoice::kOfSession)
                                                         : CommChoice::devices(CommChoice::kOfSession))) {
-  gpu_allocators().syncrun = {.held_bytes = [this] { return pool_.held_bytes(); },
-                              .unused_bytes = [this] { return pool_.free_bytes(); },
-                              .give_back = [this] { pool_.trim(); }};
+  gpu_allocators().syncrun = {.held_bytes = [this] { return pool_.held_bytes() + staging_.held_bytes(); },
+                              .unused_bytes = [this] { return pool_.free_bytes() + staging_.free_bytes(); },
+                              .give_back =
+                                  [this] {
+                                    pool_.trim();
+                                    staging_.trim();
+                                  }};
   std::size_t available = 0;
   std::size_t total = 0;
   check_cuda(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
@@ -107,10 +111,11 @@ MemorySize CudaDevice::memory() {
   std::size_t available = 0;
   std::size_t total = 0;
   check_cuda(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
-  available += pool_.free_bytes();
+  const std::size_t unused = pool_.free_bytes() + staging_.free_bytes();
+  available += unused;
   const GpuAllocators& allocators = gpu_allocators();
   if (allocators.limit_bytes == 0) return {available, total};
-  const std::size_t in_use = allocators.held_bytes() - pool_.free_bytes();
+  const std::size_t in_use = allocators.held_bytes() - unused;
   return {std::min(available, allocators.limit_bytes - std::min(in_use, allocators.limit_bytes)), total};
 }
 
@@ -314,16 +319,21 @@ std::uint64_t CudaDevice::reduce_output(const OutputReduction& what, OutputBuffe
 
 // ---- capture --------------------------------------------------------------------------------------------------
 
+void CudaDevice::set_capturing(bool is_capturing) noexcept {
+  is_capturing_ = is_capturing;
+  gpu_allocators().is_capturing = is_capturing;
+}
+
 void CudaDevice::begin_capture() {
   // Relaxed mode, because libraries may allocate memory for a new shape.
   check_cuda(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
   held_.reserve(kMostHeld);
-  is_capturing_ = true;
+  set_capturing(true);
 }
 
 std::unique_ptr<DeviceGraph> CudaDevice::end_capture() {
   cudaGraph_t captured = nullptr;
-  is_capturing_ = false;
+  set_capturing(false);
   const cudaError_t code = cudaStreamEndCapture(stream_.get(), &captured);
   const Graph graph(captured);
   if (code != cudaSuccess) {
@@ -345,7 +355,7 @@ std::unique_ptr<DeviceGraph> CudaDevice::end_capture() {
 
 void CudaDevice::abandon_capture() noexcept {
   if (!is_capturing_) return;
-  is_capturing_ = false;
+  set_capturing(false);
   release_held(held_);
   cudaGraph_t captured = nullptr;
   static_cast<void>(cudaStreamEndCapture(stream_.get(), &captured));

@@ -43,8 +43,9 @@ void* MemoryPool::allocate(std::size_t bytes, std::string_view what) {
     trim();
     is_made = make_chunk(chunk_bytes, size);
   }
-  if (const auto& give_back = gpu_allocators().library.give_back; !is_made && give_back) {
-    give_back();
+  const GpuAllocators& allocators = gpu_allocators();
+  if (!is_made && allocators.library.give_back && !allocators.is_capturing) {
+    allocators.library.give_back();
     is_made = make_chunk(chunk_bytes, size);
   }
   if (is_made) return take_free(size);

@@ -42,6 +42,11 @@ class Staging {
   /// Starts the requested transfers that have not been done ahead.
   void flush(cudaStream_t stream);
 
+  /// The memory of the rows. See MemoryPool.
+  std::size_t held_bytes() const noexcept { return pool_.held_bytes(); }
+  std::size_t free_bytes() const noexcept { return pool_.free_bytes(); }
+  void trim() noexcept { pool_.trim(); }
+
  private:
   struct Buffer {
     void* memory = nullptr;
