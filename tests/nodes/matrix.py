@@ -25,9 +25,10 @@ from hosts import Hosts
 
 SKIP_CODE = 77
 PHASES = ["start", "idle", "rows", "body", "returned", "collective", "vote", "update", "shared", "outputs", "close"]
-# All nodes exchange blocks in these. The other processes take no part in this, so they do not fail here.
+# All nodes exchange blocks in these. The master carries those of its node. The other processes take no part in this, so
+# they do not fail here.
 EXCHANGES = ["collective", "update", "shared"]
-EXCHANGING = ["worker", "agent", "link", "node"]
+EXCHANGING = ["worker", "agent", "master", "link", "node"]
 PROCESSES = ["worker", "agent", "syncrun", "master", "engine", "daemon"]
 WAYS = ["kill", "stop", "term", "silence"]
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}
