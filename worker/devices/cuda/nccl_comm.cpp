@@ -1,7 +1,6 @@
 #include "worker/devices/cuda/nccl_comm.hpp"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -110,14 +109,23 @@ ncclUniqueId NcclComm::agreed_id() {
 void NcclComm::check_connecting(ncclResult_t code, const char* what) const {
   if (code == ncclSuccess || !choice_.spans_nodes()) return check(code, what);
   const char* const chosen = std::getenv("NCCL_SOCKET_IFNAME");
-  const std::string interfaces = chosen == nullptr
-                                     ? "NCCL_SOCKET_IFNAME is not set, so NCCL chooses a network interface"
-                                     : std::string("NCCL_SOCKET_IFNAME is ") + chosen;
+  const std::string choice = chosen == nullptr ? "NCCL_SOCKET_IFNAME is not set, so NCCL chooses a network interface"
+                                               : std::string("NCCL_SOCKET_IFNAME is ") + chosen;
   throw Error(ErrorKind::nccl,
-              "connecting GPUs of several nodes: " + describe(code, what) + ". This node has the interfaces " +
-                  network_interfaces() + "; " + interfaces +
-                  ". Set it to an interface that reaches the other nodes. NCCL_DEBUG=INFO says more",
+              "connecting GPUs of several nodes: " + describe(code, what) + ". This is node " +
+                  std::to_string(attachment_.place.node) + "; " + interfaces_of(facts_) + "; " + choice +
+                  " here. Set it to an interface that reaches the other nodes. NCCL_DEBUG=INFO says more",
               static_cast<int>(code));
+}
+
+/// Before NCCL connects nodes: afterwards, a rank that cannot be reached could not tell the others.
+void NcclComm::exchange_facts() {
+  const NodeFacts own{attachment_.place.node, wants_steps_by_node(), network_interfaces()};
+  std::vector<std::int64_t> all(NodeFacts::kNumbers * static_cast<std::size_t>(world_size()));
+  host_.exchange(own.packed(), all);
+  facts_.clear();
+  for (std::size_t at = 0; at < all.size(); at += NodeFacts::kNumbers)
+    facts_.push_back(NodeFacts::unpacked(std::span(all).subspan(at, NodeFacts::kNumbers)));
 }
 
 /// Ends what a failed call has made unusable. Every rank does this at its next collective.
@@ -145,6 +153,7 @@ void NcclComm::ensure() {
   // the host.
   const bool may_fail = host_command_ == attachment_.command_in_progress();
   if (may_fail) meet_to_set_up({.kind = MeetingPurpose::Kind::making_communicator});
+  if (choice_.spans_nodes()) exchange_facts();
   const ncclUniqueId id = agreed_id();
   ncclComm_t made = nullptr;
   const ncclResult_t code = ncclCommInitRank(&made, world_size(), id, rank());
@@ -157,13 +166,10 @@ void NcclComm::ensure() {
 /// Prepares all_reduces in three steps if every node has equally many of the ranks, and more than one. All ranks decide
 /// alike.
 void NcclComm::make_steps_by_node() {
-  const std::array<std::int64_t, 2> own{attachment_.place.node, wants_steps_by_node() ? 1 : 0};
-  std::vector<std::int64_t> all(own.size() * static_cast<std::size_t>(world_size()));
-  host_.exchange(own, all);
   std::vector<std::int64_t> nodes;
-  for (std::size_t i = 0; i < all.size(); i += own.size()) {
-    nodes.push_back(all[i]);
-    if (all[i + 1] == 0) return;
+  for (const NodeFacts& each : facts_) {
+    if (!each.reduces_by_node) return;
+    nodes.push_back(each.node);
   }
   const auto division = equal_nodes(nodes, rank());
   if (division) check_connecting(by_node_.make(comm_.get(), *division), "ncclCommSplit");

@@ -18,11 +18,13 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "worker/comm/collectives.hpp"
 #include "worker/comm/rendezvous.hpp"
 #include "worker/devices/cuda/background_stream.hpp"
 #include "worker/devices/cuda/collective_plan.hpp"
+#include "worker/devices/cuda/node_facts.hpp"
 #include "worker/devices/cuda/owners.hpp"
 #include "worker/devices/cuda/peer_memory.hpp"
 #include "worker/devices/cuda/reduction_by_node.hpp"
@@ -137,6 +139,7 @@ class NcclComm final : public CommCore {
   void drop_stale() noexcept;
   bool goes_through_peers(std::size_t bytes);
   ncclUniqueId agreed_id();
+  void exchange_facts();
   void make_steps_by_node();
   void check_connecting(ncclResult_t code, const char* what) const;
   bool average_by_copies(void* values, std::size_t elements, DType dtype, const RankWeights& weights,
@@ -172,8 +175,9 @@ class NcclComm final : public CommCore {
   PeerMemory peers_;            // used only by the communicator of all GPUs of a session on one node
   std::uint64_t replacements_;  // replacements of workers that peers_ has taken into account
   Communicator comm_;
-  ReductionByNode by_node_;    // made from comm_
-  std::uint64_t made_at_ = 0;  // the command in which comm_ or peers_ was made, the later of both
+  ReductionByNode by_node_;       // made from comm_
+  std::vector<NodeFacts> facts_;  // of all ranks, when comm_ was made; empty on one node
+  std::uint64_t made_at_ = 0;     // the command in which comm_ or peers_ was made, the later of both
   std::set<std::pair<CollectiveKind, int>>
       connected_;                   // gathers and scatters, by root, that all ranks have taken part in
   std::uint64_t host_command_ = 0;  // the last command that was passed to begin()
