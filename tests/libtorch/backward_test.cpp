@@ -250,14 +250,23 @@ auto losses_of(sr::Session& session, sr::StepForm form, const sr::Data<std::uint
 TEST_P(LibtorchBackward, WithReportsAndChecksHasTheSameBits) {
   const auto tokens = models::make_tokens(23);
   const auto data = session().data(tokens, sr::Shape{23, models::kContext + 1});
-  for (const auto form : {sr::StepForm::replicated, sr::StepForm::sharded}) {
-    const auto plain = losses_of<models::transformer_loss, BackwardOptions{}, models::Transformer>(
-        session(), form, data, std::int64_t{16}, std::int64_t{2});
-    EXPECT_LT(plain.first.back(), plain.first.front());
-    EXPECT_EQ((losses_of<models::transformer_loss, kBoth, models::Transformer>(session(), form, data, std::int64_t{16},
-                                                                               std::int64_t{2})),
-              plain);
-  }
+  const auto with = [&]<BackwardOptions kOptions>(sr::StepForm form) {
+    return losses_of<models::transformer_loss, kOptions, models::Transformer>(session(), form, data, std::int64_t{16},
+                                                                              std::int64_t{2});
+  };
+  const auto plain = with.operator()<BackwardOptions{}>(sr::StepForm::replicated);
+  EXPECT_LT(plain.first.back(), plain.first.front());
+  EXPECT_EQ(with.operator()<kBoth>(sr::StepForm::replicated), plain);
+  const auto sharded = with.operator()<BackwardOptions{}>(sr::StepForm::sharded);
+  EXPECT_EQ(with.operator()<BackwardOptions{.check = FiniteCheck::gradients}>(sr::StepForm::sharded), sharded);
+}
+
+TEST_P(LibtorchBackward, AShardedStepDoesNotAverageMeanwhile) {
+  const auto net = session().replicate<Replica<models::Mlp>>(7);
+  const auto params = parameters(session(), net);
+  EXPECT_ERROR((models::lt::train_step<sr::Sgd, models::mlp_loss, kReports>(session(), net, params,
+                                                                            {.form = sr::StepForm::sharded})),
+               sr::ErrorKind::usage, "during_backward is for the replicated form, and this step is sharded");
 }
 
 torch::Tensor loss_with_a_throwing_hook(models::Mlp& net, Rows x, Targets y) {

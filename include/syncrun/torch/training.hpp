@@ -158,6 +158,7 @@ using BodiesOf = LossBodies<kLoss, Net, decltype(kLoss)>;
 /// On CUDA devices, a step is captured as a CUDA graph and then replayed (see Replay). It does not check whether the loss
 /// is finite.
 ///
+/// Throws Error (usage) if a sharded step is to average during the backward pass.
 /// A step throws Error (function) if the loss is not one number or does not depend on a parameter, or if LibTorch failed.
 /// On a CPU device, it also throws if the loss is not finite, or if a gradient was replaced instead of added to. The
 /// parameters are then as before. A parameter that the loss does not use has the gradient zero.
@@ -166,6 +167,10 @@ auto train_step(Session& session, const Replicated<Replica<Net>>& net, const Sha
                 const TrainStepOptions& options = {}) {
   static_assert(detail::kIsLoss<typename detail::LossTraits<decltype(kLoss)>::Returned>,
                 "a training step needs a loss: a function that returns a torch::Tensor or a Loss<Numbers>");
+  if (kBackward.average == GradientAverage::during_backward && options.form == StepForm::sharded)
+    throw Error(ErrorKind::usage,
+                "train_step: GradientAverage::during_backward is for the replicated form, and this step is sharded: it "
+                "reduces the whole gradient after the backward pass. Leave one of the two options out");
   TrainStepOptions named = options;
   if (named.name.empty()) named.name = detail::loss_name<kLoss>();
   using Bodies = detail::BodiesOf<kLoss, Net>;
