@@ -15,7 +15,7 @@
 # machine without GPUs, and copy the folder to the same path.
 # --sanitizer runs the tests under compute-sanitizer. The variable CUDA_ARCHITECTURES lists the architectures to compile
 # for (default: 90). If python3 has PyTorch, its LibTorch is used, and the tests and benchmarks of models of LibTorch run
-# too.
+# too, also those of CPU devices.
 # Exit code: 0 on success, 1 if something failed, 2 if there is no GPU or an option is wrong.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/setup.sh"
@@ -216,6 +216,9 @@ if [ "$with_tests" = ON ]; then
   run_step "of kernels and networks" run_gpu_tests kernels 1 . '^Gpus/' -L one_gpu
   if [ "$present" -ge 4 ]; then
     run_step "on two nodes with two GPUs each" one_test_at_a_time nodes 4 '^nodes\.FourGpus$' '^$'
+  fi
+  if [ -x "$root/build/cuda/tests/libtorch/libtorch_models" ]; then
+    run_step "of models of LibTorch on CPU devices" run_tests cuda -R '^Workers/Libtorch'
   fi
   # None of the other tests requires more than two GPUs.
   run_step "that choose their GPUs" run_gpu_tests others "$((present < 2 ? 1 : 2))" . '^Gpus/|^nodes\.FourGpus$' -LE one_gpu
