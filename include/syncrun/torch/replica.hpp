@@ -149,6 +149,14 @@ inline constexpr bool kIsReplayed =
     kCanReplayLoss<F> && kBackward.replay == Replay::if_possible &&
     kBackward.average == GradientAverage::after_backward && kBackward.check == FiniteCheck::loss;
 
+/// Why such a step or evaluation is not captured.
+template <BackwardOptions kBackward>
+constexpr const char* why_not_replayed() noexcept {
+  if (kBackward.average == GradientAverage::during_backward) return "the gradient is averaged during the backward pass";
+  if (kBackward.check == FiniteCheck::gradients) return "FiniteCheck::gradients waits for each gradient";
+  return "the loss takes a value or a Comm&, or returns further numbers";
+}
+
 /// What the master asks of a new replica. `layouts` has the text of each rank, each with a zero byte at its end.
 struct ReplicaDescription {
   Max<std::int64_t> elements;
@@ -215,6 +223,7 @@ class Replica {
 
   template <auto kLoss, BackwardOptions kBackward, class Worker, class... P>
   detail::ResultOf<kLoss> step(Worker& worker, P... inputs, Local<float, 1> params, Local<float, 1> gradient) {
+    say_why_plain<kLoss, kBackward>(worker);
     return run_step<kLoss, kMemory<kLoss, kBackward>>(worker, params, gradient, {worker.rows(), kBackward.check, {}},
                                                       inputs...);
   }
@@ -222,6 +231,7 @@ class Replica {
   template <auto kLoss, BackwardOptions kBackward, class Worker, class... P>
   detail::ResultOf<kLoss> step_with_reports(Worker& worker, GradientReady& ready, P... inputs, Local<float, 1> params,
                                             Local<float, 1> gradient) {
+    say_why_plain<kLoss, kBackward>(worker);
     const auto report = [&ready](std::int64_t first) { ready.from(first); };
     return run_step<kLoss, detail::BodyMemory::lasting>(worker, params, gradient,
                                                         {worker.rows(), kBackward.check, report}, inputs...);
@@ -270,6 +280,17 @@ class Replica {
   static constexpr auto kMemory =
       detail::kIsReplayed<decltype(kLoss), kBackward> ? detail::BodyMemory::of_graphs : detail::BodyMemory::lasting;
 
+  /// On a GPU, says once why steps run without a CUDA graph although the program has not turned graphs off.
+  template <auto kLoss, BackwardOptions kBackward, class Worker>
+  void say_why_plain(Worker& worker) {
+    if constexpr (std::is_same_v<Worker, CudaWorker> && kBackward.replay == Replay::if_possible &&
+                  !detail::kIsReplayed<decltype(kLoss), kBackward>) {
+      if (std::exchange(has_said_why_, true) || worker.rank() != 0) return;
+      worker.log(LogLevel::info,
+                 std::string("steps run without a CUDA graph: ") + detail::why_not_replayed<kBackward>());
+    }
+  }
+
   template <class Worker, class... Arguments>
   static detail::KeptModule<Net> make(Worker& worker, std::uint64_t seed, Arguments&&... arguments) {
     return Guard(worker).run([&] {
@@ -303,6 +324,7 @@ class Replica {
 
   detail::KeptModule<Net> kept_;
   detail::BoundModule bound_;
+  bool has_said_why_ = false;
 };
 
 }  // namespace syncrun::libtorch
